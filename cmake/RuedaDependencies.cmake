@@ -1,0 +1,5 @@
+# Everything that is not ours, each found once. third_party/ says what each is for.
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)

@@ -1,0 +1,71 @@
+# Compiler settings for the whole tree and the two functions that every folder's list file uses.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/static)
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+set(CMAKE_INSTALL_RPATH "$ORIGIN:$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1")
+set(CMAKE_C_FLAGS_RELEASE "-O3 -g1")
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g")
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g")
+
+# A fused multiply-add would make a result depend on how a loop was vectorised.
+set(rueda_warnings -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers)
+add_compile_options(-ffp-contract=off)
+
+if(RUEDA_SANITIZER STREQUAL "address")
+  add_compile_options(-fsanitize=address -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address)
+elseif(RUEDA_SANITIZER STREQUAL "thread")
+  # GCC's ThreadSanitizer does not model fences; ours only ever guard against a lost wake-up.
+  add_compile_options(-fsanitize=thread -Wno-tsan)
+  add_link_options(-fsanitize=thread)
+elseif(RUEDA_SANITIZER STREQUAL "undefined")
+  add_compile_options(-fsanitize=undefined -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=undefined)
+elseif(RUEDA_SANITIZER)
+  message(FATAL_ERROR "RUEDA_SANITIZER=${RUEDA_SANITIZER}: expected address, thread or undefined")
+endif()
+
+# A fresh clone shares the cache with an old one only if paths are taken relative to the source.
+find_program(RUEDA_CCACHE ccache)
+if(RUEDA_CCACHE)
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      ${RUEDA_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+endif()
+
+# rueda_library(NAME SOURCES ... [DEPS ...]): the static library of one folder. DEPS are public edges.
+function(rueda_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_compile_options(${name} PRIVATE ${rueda_warnings})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+endfunction()
+
+# rueda_program(NAME SOURCES ... DEPS ...): an executable in build/<preset>/bin.
+function(rueda_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_options(${name} PRIVATE ${rueda_warnings})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+endfunction()

@@ -1,0 +1,139 @@
+// PURE
+#include "controller/negotiation/aggregator.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace rueda {
+
+Aggregator::Aggregator(std::vector<Rank> local_ranks, int world_size, Nanos patience)
+    : local_ranks_(std::move(local_ranks)), patience_(patience), sets_(world_size) {}
+
+int Aggregator::LocalIndex(Rank rank) const {
+  const auto it = std::lower_bound(local_ranks_.begin(), local_ranks_.end(), rank);
+  return it != local_ranks_.end() && *it == rank ? static_cast<int>(it - local_ranks_.begin()) : -1;
+}
+
+int Aggregator::LocalMembers(const ProcessSet& set) const {
+  return static_cast<int>(std::count_if(local_ranks_.begin(), local_ranks_.end(),
+                                        [&](Rank rank) { return set.Contains(rank); }));
+}
+
+absl::Status Aggregator::Step(const ControlEvent& event, Nanos now,
+                              std::vector<ControlEvent>* out) {
+  if (LocalIndex(event.rank) < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an event of rank ", event.rank, " in the log of another host"));
+  }
+  if (std::holds_alternative<Announced>(event.what)) return OnAnnounced(event, now, out);
+  if (std::holds_alternative<Waited>(event.what)) return OnWaited(event, out);
+  out->push_back(event);
+  return absl::OkStatus();
+}
+
+absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
+                                     std::vector<ControlEvent>* out) {
+  const Announcement& announcement = std::get<Announced>(event.what).announcement;
+  const SpecPtr spec = announcement.id == kNoTensor ? announcement.spec
+                                                    : table_.GetOrRecall(announcement.id);
+  const ProcessSet* set = spec == nullptr ? nullptr : sets_.Find(spec->set);
+  if (set == nullptr || !set->Contains(event.rank)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", event.rank, " announced what it can't: ",
+                     spec == nullptr ? absl::StrCat("id ", announcement.id) : SpecLabel(*spec, 0)));
+  }
+  const int slot = pending_.SlotFor(*spec);
+  RUEDA_ASSIGN_OR_RETURN(
+      Instance * instance,
+      pending_.Announce(slot, LocalIndex(event.rank), static_cast<int>(local_ranks_.size()), spec,
+                        announcement.extras, announcement.waited, now));
+  if (instance == nullptr) {  // the others gave up on it; the root says so
+    out->push_back(event);
+    return absl::OkStatus();
+  }
+  Held& held = held_[instance];
+  if (held.pending_slot < 0) {
+    held.pending_slot = slot;
+  } else {
+    pending_.Release(slot);
+  }
+  if (held.passed_on) {
+    out->push_back(event);
+  } else {
+    held.events.push_back(event);
+  }
+  if (instance->complete(LocalMembers(*set))) {
+    out->insert(out->end(), held.events.begin(), held.events.end());
+    Finish(instance);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Aggregator::OnWaited(const ControlEvent& event, std::vector<ControlEvent>* out) {
+  const Waited& waited = std::get<Waited>(event.what);
+  if (const SpecPtr spec = table_.GetOrRecall(waited.id); spec != nullptr) {
+    const int slot = pending_.SlotFor(*spec);
+    Instance* instance = pending_.Find(slot, waited.sequence);
+    pending_.Release(slot);
+    if (instance != nullptr && !held_[instance].passed_on) {
+      for (ControlEvent& held : held_[instance].events) {
+        if (held.rank != event.rank) continue;
+        std::get<Announced>(held.what).announcement.waited = true;
+        return absl::OkStatus();
+      }
+    }
+  }
+  out->push_back(event);
+  return absl::OkStatus();
+}
+
+absl::Status Aggregator::Apply(const PlanItem& item) {
+  if (const auto* define = std::get_if<Define>(&item)) {
+    return table_.Define(define->id, define->spec);
+  }
+  if (const auto* forget = std::get_if<Forget>(&item)) {
+    table_.Forget(forget->id);
+  } else if (const auto* added = std::get_if<SetAdded>(&item)) {
+    return sets_.Add(added->ranks).status();
+  } else if (const auto* reject = std::get_if<Reject>(&item)) {
+    // What had been passed on before it was complete here ends now for those whom it concerns.
+    const int slot = pending_.SlotFor(*reject->spec);
+    Instance* instance = pending_.Find(slot, static_cast<uint16_t>(reject->sequence));
+    if (instance != nullptr && held_[instance].passed_on) {
+      for (const Rank rank : reject->ranks) {
+        if (const int index = LocalIndex(rank); index >= 0) instance->who.Erase(index);
+      }
+      if (instance->who.count() == 0) Finish(instance);
+    }
+    pending_.Release(slot);
+  }
+  return absl::OkStatus();
+}
+
+Nanos Aggregator::Look(Nanos now, std::vector<ControlEvent>* out) {
+  Nanos next = kForever;
+  pending_.ForEach([&](Instance& instance) {
+    Held& held = held_[&instance];
+    if (held.passed_on) return;
+    const Nanos due = DeadlineAfter(instance.since, patience_);
+    if (now < due) {
+      next = std::min(next, due);
+      return;
+    }
+    out->insert(out->end(), held.events.begin(), held.events.end());
+    held.events.clear();
+    held.passed_on = true;
+  });
+  return next;
+}
+
+void Aggregator::Finish(Instance* instance) {
+  const auto it = held_.find(instance);
+  const int slot = it->second.pending_slot;
+  held_.erase(it);
+  pending_.Remove(instance);
+  pending_.Release(slot);
+}
+
+}  // namespace rueda

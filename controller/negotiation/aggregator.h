@@ -1,0 +1,51 @@
+// The aggregator: a host's voice. Runs over the host's log, holds each operation back until all members
+// on this host have announced it (or some have and the others let them wait for long), and then passes
+// the announcements on together. Every rank of the host runs a replica; the leader's output is sent.
+// PURE
+#pragma once
+
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "controller/membership/process_sets.h"
+#include "controller/negotiation/messages.h"
+#include "controller/negotiation/pending.h"
+#include "controller/negotiation/tensor_table.h"
+
+namespace rueda {
+
+class Aggregator {
+ public:
+  // `local_ranks`: the ranks that write to this log, ascending. What is incomplete for `patience` is
+  // passed on as it is, so that the root can name who is missing.
+  Aggregator(std::vector<Rank> local_ranks, int world_size, Nanos patience);
+
+  // Takes one event of the host's log and appends what the root must hear.
+  absl::Status Step(const ControlEvent& event, Nanos now, std::vector<ControlEvent>* out);
+  // Takes the plan stream as it appears in the host's log.
+  absl::Status Apply(const PlanItem& item);
+  // Passes on what has waited for too long. Returns when to call again.
+  Nanos Look(Nanos now, std::vector<ControlEvent>* out);
+
+ private:
+  absl::Status OnAnnounced(const ControlEvent& event, Nanos now, std::vector<ControlEvent>* out);
+  absl::Status OnWaited(const ControlEvent& event, std::vector<ControlEvent>* out);
+  int LocalMembers(const ProcessSet& set) const;
+  int LocalIndex(Rank rank) const;
+  void Finish(Instance* instance);
+
+  struct Held {
+    std::vector<ControlEvent> events;
+    int pending_slot = -1;
+    bool passed_on = false;  // later announcements go straight through
+  };
+
+  const std::vector<Rank> local_ranks_;
+  const Nanos patience_;
+  ProcessSetTable sets_;
+  TensorTable table_;
+  PendingTable pending_;
+  absl::flat_hash_map<const Instance*, Held> held_;
+};
+
+}  // namespace rueda

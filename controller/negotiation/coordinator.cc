@@ -1,0 +1,482 @@
+// PURE
+#include "controller/negotiation/coordinator.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace rueda {
+namespace {
+
+// How long every rank must have been waiting before that is reported: another thread may be about to
+// submit what they wait for.
+constexpr Nanos kStuckAfter = kSecond / 2;
+
+bool IsFusable(const Signature& signature) { return signature.kind == OpKind::kAllreduce; }
+
+int64_t BytesOf(const Signature& signature) {
+  int64_t bytes = 0;
+  for (const PartSignature& part : signature.parts) {
+    bytes += part.shape.elements() * static_cast<int64_t>(DTypeSize(part.dtype));
+  }
+  return bytes;
+}
+
+std::string Seconds(Nanos duration) {
+  return absl::StrFormat("%.1f s", static_cast<double>(duration) / kSecond);
+}
+
+}  // namespace
+
+Coordinator::Coordinator(const CoordinatorOptions& options)
+    : options_(options),
+      sets_(options.world_size),
+      columns_(1),
+      lanes_(1),
+      ranks_(options.world_size),
+      left_(options.world_size),
+      left_in_set_(1, 0) {}
+
+absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan) {
+  const Rank rank = event.rank;
+  if (rank < 0 || rank >= options_.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("an event from rank ", rank));
+  }
+  absl::Status status;
+  if (const auto* announced = std::get_if<Announced>(&event.what)) {
+    status = OnAnnounced(rank, *announced, now, plan);
+  } else if (const auto* waited = std::get_if<Waited>(&event.what)) {
+    status = OnWaited(rank, *waited, plan);
+  } else if (const auto* done = std::get_if<Done>(&event.what)) {
+    status = OnDone(rank, *done, plan);
+  } else if (std::holds_alternative<Leave>(event.what)) {
+    OnLeave(rank, plan);
+  } else {
+    OnExpire(std::get<Expire>(event.what), plan);
+  }
+  const int live = options_.world_size - left_.count();
+  if (waiting_ranks_ < live || live == 0) {
+    stuck_since_ = kForever;
+    stuck_reported_ = false;
+  } else if (stuck_since_ == kForever) {
+    stuck_since_ = now;
+  }
+  return status;
+}
+
+// Announcements -------------------------------------------------------------------------------
+
+absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos now, Plan* plan) {
+  const Announcement& announcement = event.announcement;
+  // An id that was forgotten while the announcement was under way stands for its spec still.
+  const SpecPtr spec = announcement.id == kNoTensor ? announcement.spec
+                                                    : table_.GetOrRecall(announcement.id);
+  if (spec == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " announced an unknown tensor, id ", announcement.id));
+  }
+  TensorId id = table_.Find(*spec);
+  if (id == kNoTensor) {
+    RUEDA_ASSIGN_OR_RETURN(id, DefineSpec(spec, plan));
+  }
+  const ProcessSet* set = sets_.Find(spec->set);
+  const int member = set == nullptr ? -1 : set->IndexOf(rank);
+  if (member < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced ",
+                                                   SpecLabel(*spec, 0),
+                                                   " without being in its process set"));
+  }
+  Column& column = columns_[TensorTable::SlotOf(id) + 1];
+  Touch(column);
+  RUEDA_ASSIGN_OR_RETURN(
+      Instance * instance,
+      pending_.Announce(column.pending_slot, member, set->size(), spec, announcement.extras,
+                        announcement.waited, now));
+  RankState& state = ranks_[rank];
+  state.last = id;
+  state.last_at = now;
+  if (instance == nullptr) {
+    const uint32_t sequence = pending_.LastSequence(column.pending_slot, member);
+    plan->push_back(Reject{spec, sequence, {rank},
+                           absl::FailedPreconditionError(absl::StrCat(
+                               SpecLabel(*spec, sequence),
+                               " came too late: it failed on the other ranks before"))});
+    return absl::OkStatus();
+  }
+  state.last_sequence = instance->sequence;
+  if (announcement.waited && state.waits++ == 0) ++waiting_ranks_;
+  const SetId lane = spec->set;
+  if (instance->complete(set->size())) {
+    Complete(instance, plan);
+  } else if (left_in_set_[spec->set] > 0) {
+    for (const Rank other : set->ranks) {
+      if (!left_.Contains(other) || instance->who.Contains(set->IndexOf(other))) continue;
+      RejectInstance(instance,
+                     absl::FailedPreconditionError(absl::StrCat(
+                         SpecLabel(*spec, instance->sequence), " can't complete: rank ", other,
+                         " has shut down without submitting it")),
+                     plan);
+      break;
+    }
+  }
+  NoteDone(lane, announcement.done, plan);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorId> Coordinator::DefineSpec(const SpecPtr& spec, Plan* plan) {
+  if (sets_.Find(spec->set) == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("an announcement for process set ", spec->set));
+  }
+  if (table_.size() >= options_.tensor_ids_max && !MakeRoom(plan)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "more than ", options_.tensor_ids_max, " different tensors are in flight at once"));
+  }
+  const TensorId id = table_.NextId();
+  RUEDA_RETURN_IF_ERROR(table_.Define(id, spec));
+  const uint32_t index = TensorTable::SlotOf(id) + 1;
+  if (index >= columns_.size()) columns_.resize(index + 1);
+  Column& column = columns_[index];
+  const Signature& signature = spec->signature;
+  column.id = id;
+  column.pending_slot = pending_.SlotFor(*spec);
+  column.bytes = BytesOf(signature);
+  column.kin = {signature.kind, signature.reduce_op, signature.device,
+                signature.parts.empty() ? DType::kUInt8 : signature.parts[0].dtype, 1, 1};
+  column.fusable = IsFusable(signature) && !signature.is_group();
+  column.newer = column.older = index;  // alone, until Touch links it
+  plan->push_back(Define{id, spec});
+  return id;
+}
+
+// Forgets the tensor that was used least recently and is not pending.
+bool Coordinator::MakeRoom(Plan* plan) {
+  for (uint32_t index = columns_[0].newer; index != 0; index = columns_[index].newer) {
+    Column& column = columns_[index];
+    if (pending_.HasPending(column.pending_slot)) continue;
+    const bool open = std::any_of(
+        lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
+          return std::any_of(lane.open.batch.begin(), lane.open.batch.end(),
+                             [&](const Ordered& ordered) { return ordered.id == column.id; });
+        });
+    if (open) continue;
+    columns_[column.older].newer = column.newer;
+    columns_[column.newer].older = column.older;
+    pending_.Release(column.pending_slot);
+    table_.Forget(column.id);
+    plan->push_back(Forget{column.id});
+    column = Column();
+    return true;
+  }
+  return false;
+}
+
+// Moves the column to the young end. columns_[0].newer is the oldest, columns_[0].older the youngest.
+void Coordinator::Touch(Column& column) {
+  const uint32_t index = static_cast<uint32_t>(&column - columns_.data());
+  if (columns_[0].older == index) return;
+  if (column.newer != index) {
+    columns_[column.older].newer = column.newer;
+    columns_[column.newer].older = column.older;
+  }
+  column.older = columns_[0].older;
+  column.newer = 0;
+  columns_[column.older].newer = index;
+  columns_[0].older = index;
+}
+
+// Waiting, completing, leaving ----------------------------------------------------------------
+
+absl::Status Coordinator::OnWaited(Rank rank, const Waited& event, Plan* plan) {
+  const SpecPtr spec_ptr = table_.GetOrRecall(event.id);
+  const TensorId id = spec_ptr == nullptr ? kNoTensor : table_.Find(*spec_ptr);
+  if (id == kNoTensor) return absl::OkStatus();  // ended, and forgotten since
+  const TensorSpec& spec = *spec_ptr;
+  const int member = sets_.Find(spec.set)->IndexOf(rank);
+  if (member < 0) return absl::InvalidArgumentError("a wait from outside the process set");
+  Instance* instance =
+      pending_.Find(columns_[TensorTable::SlotOf(id) + 1].pending_slot, event.sequence);
+  if (instance != nullptr && instance->who.Contains(member)) {
+    instance->waited = true;
+    if (instance->waiters.Insert(member) && ranks_[rank].waits++ == 0) ++waiting_ranks_;
+    return absl::OkStatus();
+  }
+  Lane& lane = lanes_[spec.set];
+  for (const Ordered& ordered : lane.open.batch) {
+    if (ordered.id == id && static_cast<uint16_t>(ordered.sequence) == event.sequence) {
+      Close(lane, plan);
+      break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::OnDone(Rank rank, const Done& event, Plan* plan) {
+  const ProcessSet* set = sets_.Find(event.lane);
+  if (set == nullptr || !set->Contains(rank)) {
+    return absl::InvalidArgumentError("a completion report from outside the process set");
+  }
+  NoteDone(event.lane, event.count, plan);
+  return absl::OkStatus();
+}
+
+void Coordinator::NoteDone(SetId lane_id, uint16_t low_bits, Plan* plan) {
+  Lane& lane = lanes_[lane_id];
+  // A member is fewer than 2^15 batches behind the order, since it has fewer operations in flight.
+  static_assert(kSubmissionsMax <= (1 << 15));
+  const uint64_t done =
+      lane.ordered - static_cast<uint16_t>(static_cast<uint16_t>(lane.ordered) - low_bits);
+  lane.done = std::max(lane.done, done);
+  if (lane.done == lane.ordered && !lane.open.batch.empty()) Close(lane, plan);
+}
+
+void Coordinator::OnLeave(Rank rank, Plan* plan) {
+  if (!left_.Insert(rank)) return;
+  for (SetId id = 0; id < sets_.count(); ++id) {
+    if (sets_.Find(id)->Contains(rank)) ++left_in_set_[id];
+  }
+  pending_.ForEach([&](Instance& instance) {
+    const int member = sets_.Find(instance.spec->set)->IndexOf(rank);
+    if (member < 0 || instance.who.Contains(member)) return;
+    RejectInstance(&instance,
+                   absl::FailedPreconditionError(
+                       absl::StrCat(SpecLabel(*instance.spec, instance.sequence),
+                                    " can't complete: rank ", rank,
+                                    " has shut down without submitting it")),
+                   plan);
+  });
+  plan->push_back(Left{rank});
+}
+
+void Coordinator::OnExpire(const Expire& event, Plan* plan) {
+  if (table_.Get(event.id) == nullptr) return;
+  Instance* instance =
+      pending_.Find(columns_[TensorTable::SlotOf(event.id) + 1].pending_slot, event.sequence);
+  if (instance == nullptr) return;
+  RejectInstance(
+      instance,
+      absl::DeadlineExceededError(absl::StrCat(
+          SpecLabel(*instance->spec, instance->sequence), " stalled for longer than ",
+          Seconds(options_.stall_timeout), ": submitted by ", RanksText(RanksOf(*instance, true)),
+          "; missing: ", RanksText(RanksOf(*instance, false)))),
+      plan);
+}
+
+// Completion ----------------------------------------------------------------------------------
+
+void Coordinator::Complete(Instance* instance, Plan* plan) {
+  if (absl::Status status = Disagreement(*instance); !status.ok()) {
+    RejectInstance(instance, std::move(status), plan);
+  } else if (instance->spec->signature.kind == OpKind::kAddProcessSet) {
+    CompleteSetChange(instance, plan);
+  } else {
+    Enqueue(instance, plan);
+  }
+}
+
+void Coordinator::CompleteSetChange(Instance* instance, Plan* plan) {
+  const std::vector<Rank>& ranks = instance->spec->signature.ranks;
+  absl::StatusOr<SetId> id = sets_.Add(ranks);
+  if (!id.ok()) {
+    RejectInstance(instance, id.status(), plan);
+    return;
+  }
+  lanes_.emplace_back();
+  left_in_set_.push_back(static_cast<int>(
+      std::count_if(ranks.begin(), ranks.end(), [&](Rank r) { return left_.Contains(r); })));
+  plan->push_back(SetAdded{*id, ranks, instance->sequence});
+  End(instance);
+}
+
+void Coordinator::Enqueue(Instance* instance, Plan* plan) {
+  const TensorSpec& spec = *instance->spec;
+  const TensorId id = table_.Find(spec);
+  const Column& column = columns_[TensorTable::SlotOf(id) + 1];
+  Lane& lane = lanes_[spec.set];
+  Kin kin = column.kin;
+  if (!instance->extras.empty()) {
+    kin.prescale = instance->extras[0].prescale;
+    kin.postscale = instance->extras[0].postscale;
+  }
+  if (!lane.open.batch.empty() &&
+      (kin != lane.kin || column.bytes > options_.bucket_bytes - lane.bytes)) {
+    Close(lane, plan);
+  }
+  Ordered ordered;
+  ordered.id = id;
+  ordered.sequence = instance->sequence;
+  if (spec.signature.kind == OpKind::kAllgather) {
+    for (const CallExtras& extras : instance->extras) {
+      ordered.first_dims.insert(ordered.first_dims.end(), extras.first_dims.begin(),
+                                extras.first_dims.end());
+    }
+  }
+  lane.kin = kin;
+  lane.bytes += column.bytes;
+  lane.open.lane = spec.set;
+  lane.open.batch.push_back(std::move(ordered));
+  const bool waited = instance->waited;
+  End(instance);
+  if (waited || !column.fusable || lane.bytes >= options_.bucket_bytes ||
+      lane.done == lane.ordered) {
+    Close(lane, plan);
+  }
+}
+
+void Coordinator::Close(Lane& lane, Plan* plan) {
+  plan->push_back(std::move(lane.open));
+  lane.open.batch.clear();
+  lane.bytes = 0;
+  ++lane.ordered;
+}
+
+void Coordinator::RejectInstance(Instance* instance, absl::Status status, Plan* plan) {
+  plan->push_back(Reject{instance->spec, instance->sequence, RanksOf(*instance, true),
+                         std::move(status)});
+  End(instance);
+}
+
+void Coordinator::End(Instance* instance) {
+  if (instance->waiters.count() > 0) {
+    const ProcessSet& set = *sets_.Find(instance->spec->set);
+    for (int member = 0; member < set.size(); ++member) {
+      if (instance->waiters.Contains(member) && --ranks_[set.ranks[member]].waits == 0) {
+        --waiting_ranks_;
+      }
+    }
+  }
+  pending_.Remove(instance);
+}
+
+absl::Status Coordinator::Disagreement(const Instance& instance) const {
+  if (!instance.mixed && instance.extras.empty()) return absl::OkStatus();
+  const ProcessSet& set = *sets_.Find(instance.spec->set);
+  // What each member sent, as people read it; equal texts form a group, in order of lowest rank.
+  std::vector<std::pair<std::string, std::vector<Rank>>> groups;
+  absl::string_view difference;
+  for (int member = 0; member < set.size(); ++member) {
+    const TensorSpec& spec = instance.mixed ? *instance.specs[member] : *instance.spec;
+    std::string sent = spec.signature.ToString();
+    if (!instance.extras.empty()) {
+      const CallExtras& extras = instance.extras[member];
+      const CallExtras& first = instance.extras[0];
+      if (extras.prescale != first.prescale || extras.postscale != first.postscale) {
+        difference = "scale factors";
+      }
+      if (extras.scaled()) {
+        absl::StrAppend(&sent, " prescale ", extras.prescale, " postscale ", extras.postscale);
+      }
+    }
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const auto& entry) { return entry.first == sent; });
+    if (group == groups.end()) group = groups.insert(group, {std::move(sent), {}});
+    group->second.push_back(set.ranks[member]);
+  }
+  if (instance.mixed) {
+    const Signature& first = instance.specs[0]->signature;
+    for (const SpecPtr& spec : instance.specs) {
+      difference = Signature::Difference(first, spec->signature);
+      if (!difference.empty()) break;
+    }
+  }
+  if (difference.empty()) return absl::OkStatus();
+  std::string text = absl::StrCat(
+      instance.spec->unnamed()
+          ? SpecLabel(*instance.spec, instance.sequence)
+          : absl::StrCat("tensor '", instance.spec->name, "'",
+                         set.id == kWorldSet ? "" : absl::StrCat(" of process set ", set.id)),
+      ": the ranks disagree on the ", difference, ": ");
+  for (size_t i = 0; i < groups.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : "; ", RanksText(groups[i].second), " sent ",
+                    groups[i].first);
+  }
+  return absl::InvalidArgumentError(text);
+}
+
+// Lanes, as their ranks see them --------------------------------------------------------------
+
+bool Coordinator::HasOpenBatch(SetId lane) const { return !lanes_[lane].open.batch.empty(); }
+uint64_t Coordinator::OrderedOn(SetId lane) const { return lanes_[lane].ordered; }
+uint64_t Coordinator::DoneOn(SetId lane) const { return lanes_[lane].done; }
+
+// Stalls --------------------------------------------------------------------------------------
+
+std::vector<Rank> Coordinator::RanksOf(const Instance& instance, bool present) const {
+  const ProcessSet& set = *sets_.Find(instance.spec->set);
+  std::vector<Rank> ranks;
+  for (int member = 0; member < set.size(); ++member) {
+    if (instance.who.Contains(member) == present) ranks.push_back(set.ranks[member]);
+  }
+  return ranks;
+}
+
+std::string Coordinator::StallText(const Instance& instance, Nanos now) const {
+  std::string text = absl::StrCat(
+      SpecLabel(*instance.spec, instance.sequence), " has waited for ",
+      Seconds(now - instance.since), ": submitted by ", RanksText(RanksOf(instance, true)),
+      "; missing: ");
+  const std::vector<Rank> missing = RanksOf(instance, false);
+  constexpr size_t kShown = 8;
+  for (size_t i = 0; i < missing.size() && i < kShown; ++i) {
+    const RankState& state = ranks_[missing[i]];
+    absl::StrAppend(&text, i == 0 ? "" : ", ", "rank ", missing[i]);
+    const SpecPtr* last = table_.Get(state.last);
+    if (last == nullptr) {
+      absl::StrAppend(&text, " (has submitted nothing)");
+    } else {
+      absl::StrAppend(&text, " (last submitted ", SpecLabel(**last, state.last_sequence), " ",
+                      Seconds(now - state.last_at), " ago",
+                      state.waits > 0 ? ", and waits in " : "",
+                      state.waits > 0 ? absl::StrCat(state.waits, " operations") : "", ")");
+    }
+  }
+  if (missing.size() > kShown) absl::StrAppend(&text, " and ", missing.size() - kShown, " more");
+  return text;
+}
+
+Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports,
+                        std::vector<Expire>* expired) {
+  Nanos next = kForever;
+  pending_.ForEach([&](Instance& instance) {
+    const Nanos age = now - instance.since;
+    const TensorId id = table_.Find(*instance.spec);
+    if (options_.stall_timeout > 0) {
+      if (age >= options_.stall_timeout) {
+        expired->push_back({id, static_cast<uint16_t>(instance.sequence)});
+        return;
+      }
+      next = std::min(next, DeadlineAfter(instance.since, options_.stall_timeout));
+    }
+    // First at the warning age, then at 6 times that, then every 30 times.
+    const auto due = [&] {
+      const int64_t factor = instance.reports == 0   ? 1
+                             : instance.reports == 1 ? 6
+                                                     : 30 * (instance.reports - 1);
+      return factor * options_.stall_warn;
+    };
+    if (age >= due()) {
+      reports->push_back(StallText(instance, now));
+      while (age >= due()) ++instance.reports;
+    }
+    next = std::min(next, DeadlineAfter(instance.since, due()));
+  });
+  if (stuck_since_ != kForever && !stuck_reported_) {
+    if (now - stuck_since_ >= kStuckAfter) {
+      stuck_reported_ = true;
+      std::string text =
+          "every rank waits, and nothing that was submitted can complete unless another thread "
+          "submits more:";
+      int shown = 0;
+      pending_.ForEach([&](Instance& instance) {
+        if (instance.waiters.count() == 0 || shown++ >= 4) return;
+        absl::StrAppend(&text, "\n  ", StallText(instance, now));
+      });
+      reports->push_back(std::move(text));
+    } else {
+      next = std::min(next, stuck_since_ + kStuckAfter);
+    }
+  }
+  return next;
+}
+
+}  // namespace rueda

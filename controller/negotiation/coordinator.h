@@ -1,0 +1,123 @@
+// The coordinator: turns what the ranks announce into one totally ordered plan stream. Inside a host
+// every rank runs a replica over the shared log and all compute the same plans; between hosts the root
+// alone runs it. Nothing it decides depends on a clock: `now` is for reports.
+//
+// When a batch closes (design decision, docs/protocol.md): at the bucket size; when a group is whole;
+// when its lane is free; when a rank waits for something in it; before anything incompatible. PURE
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "controller/membership/process_sets.h"
+#include "controller/negotiation/messages.h"
+#include "controller/negotiation/pending.h"
+#include "controller/negotiation/tensor_table.h"
+
+namespace rueda {
+
+struct CoordinatorOptions {
+  int world_size = 1;
+  int64_t bucket_bytes = 64 << 20;
+  Nanos stall_warn = 10 * kSecond;  // first report; then at 6 times this, then every 30 times
+  Nanos stall_timeout = 0;          // 0: never
+  int tensor_ids_max = kTensorIdsMax;
+};
+
+class Coordinator {
+ public:
+  explicit Coordinator(const CoordinatorOptions& options);
+
+  // Takes one event and appends what follows from it to `plan`. An error means that a peer broke the
+  // protocol; the epoch can't go on.
+  absl::Status Step(const ControlEvent& event, Nanos now, Plan* plan);
+
+  // Whether the lane's open batch holds something, and how many batches were ordered on the lane. A
+  // rank that has completed all of them while something is open announces Done.
+  bool HasOpenBatch(SetId lane) const;
+  uint64_t OrderedOn(SetId lane) const;
+  // The highest count of completed batches that a member has announced.
+  uint64_t DoneOn(SetId lane) const;
+
+  // Stalls, judged by the caller's clock. Reports for people are appended to `reports`; operations
+  // that must fail now to `expired`, for the caller to put into the log. Returns when to call again.
+  Nanos Look(Nanos now, std::vector<std::string>* reports, std::vector<Expire>* expired);
+
+  const ProcessSetTable& process_sets() const { return sets_; }
+  const TensorTable& tensors() const { return table_; }
+  bool HasLeft(Rank rank) const { return left_.Contains(rank); }
+  int pending() const { return pending_.count(); }
+
+ private:
+  // What tensors must have in common to share a bucket.
+  struct Kin {
+    OpKind kind = OpKind::kBarrier;
+    ReduceOp reduce_op = ReduceOp::kNone;
+    DeviceType device = DeviceType::kCpu;
+    DType dtype = DType::kUInt8;
+    double prescale = 1;
+    double postscale = 1;
+    friend bool operator==(const Kin&, const Kin&) = default;
+  };
+  struct Lane {
+    Order open;
+    Kin kin;            // of what is open
+    int64_t bytes = 0;  // of what is open
+    uint64_t ordered = 0;
+    uint64_t done = 0;
+  };
+  // Columns of the tensor table that only the coordinator needs, by slot of the id.
+  struct Column {
+    TensorId id = kNoTensor;
+    int pending_slot = -1;
+    int64_t bytes = 0;
+    Kin kin;
+    bool fusable = false;
+    uint32_t newer = 0, older = 0;  // the list by last use; 0 is its head
+  };
+  struct RankState {
+    TensorId last = kNoTensor;  // its latest announcement
+    uint32_t last_sequence = 0;
+    Nanos last_at = 0;
+    int waits = 0;  // pending instances that it blocks in
+  };
+
+  absl::Status OnAnnounced(Rank rank, const Announced& event, Nanos now, Plan* plan);
+  absl::Status OnWaited(Rank rank, const Waited& event, Plan* plan);
+  absl::Status OnDone(Rank rank, const Done& event, Plan* plan);
+  void OnLeave(Rank rank, Plan* plan);
+  void OnExpire(const Expire& event, Plan* plan);
+
+  absl::StatusOr<TensorId> DefineSpec(const SpecPtr& spec, Plan* plan);
+  bool MakeRoom(Plan* plan);
+  void Touch(Column& column);
+
+  void Complete(Instance* instance, Plan* plan);
+  void CompleteSetChange(Instance* instance, Plan* plan);
+  void Enqueue(Instance* instance, Plan* plan);
+  void NoteDone(SetId lane, uint16_t low_bits, Plan* plan);
+  void Close(Lane& lane, Plan* plan);
+  void RejectInstance(Instance* instance, absl::Status status, Plan* plan);
+  void End(Instance* instance);
+
+  absl::Status Disagreement(const Instance& instance) const;
+  std::string StallText(const Instance& instance, Nanos now) const;
+  std::vector<Rank> RanksOf(const Instance& instance, bool present) const;
+
+  const CoordinatorOptions options_;
+  ProcessSetTable sets_;
+  TensorTable table_;
+  PendingTable pending_;
+  std::vector<Column> columns_;  // by id slot + 1; [0] is the head of the list by last use
+  std::vector<Lane> lanes_;      // by set
+  std::vector<RankState> ranks_;
+  RankSet left_;
+  std::vector<int> left_in_set_;  // by set: how many of its members have left
+  int waiting_ranks_ = 0;         // ranks with waits > 0
+  Nanos stuck_since_ = kForever;  // since when every rank waits and nothing can complete
+  bool stuck_reported_ = false;
+};
+
+}  // namespace rueda

@@ -1,0 +1,238 @@
+// PURE
+#include "controller/negotiation/member.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace rueda {
+
+Member::Member(Rank rank, int world_size) : rank_(rank), sets_(world_size), lanes_(1) {}
+
+void Member::Submit(Token token, SpecPtr spec, CallExtras extras, bool waited) {
+  if (token >= outstanding_.size()) outstanding_.resize(token + 1);
+  Outstanding& entry = outstanding_[token];
+  entry.live = true;
+  entry.announced = false;
+  entry.waited = waited;
+  entry.wait_told = waited;
+  entry.sequence = 0;
+  entry.extras = std::move(extras);
+  entry.spec = std::move(spec);
+  if (entry.spec->unnamed()) {
+    Unnamed& unnamed =
+        unnamed_[std::make_pair(entry.spec->set, static_cast<int>(entry.spec->signature.kind))];
+    entry.sequence = unnamed.next++;
+    unnamed.tokens.push_back(token);
+  } else if (const TensorId id = table_.Find(*entry.spec); id != kNoTensor) {
+    token_by_id_[TensorTable::SlotOf(id)] = token;
+  } else {
+    undefined_.emplace(entry.spec.get(), token);
+  }
+  outgoing_.push_back({What::kAnnounce, token});
+}
+
+void Member::MarkWaited(Token token) {
+  Outstanding& entry = outstanding_[token];
+  if (!entry.live || entry.waited) return;
+  entry.waited = true;
+  if (entry.announced) TellWait(token);
+}
+
+void Member::TellWait(Token token) {
+  Outstanding& entry = outstanding_[token];
+  if (entry.wait_told) return;
+  if (table_.Find(*entry.spec) == kNoTensor) {
+    waits_owed_.push_back(token);
+    return;
+  }
+  entry.wait_told = true;
+  outgoing_.push_back({What::kWaited, token});
+}
+
+void Member::CompletedBatch(SetId lane) { ++lanes_[lane].completed; }
+
+void Member::AnnounceDone(SetId lane) {
+  if (lanes_[lane].done_queued) return;
+  lanes_[lane].done_queued = true;
+  outgoing_.push_back({What::kDone, 0, lane});
+}
+
+void Member::AnnounceLeave() { outgoing_.push_back({What::kLeave}); }
+
+const ControlEvent* Member::Next() {
+  next_.rank = rank_;
+  while (!outgoing_.empty()) {
+    const Outgoing& out = outgoing_.front();
+    switch (out.what) {
+      case What::kAnnounce: {
+        const Outstanding& entry = outstanding_[out.token];
+        Announced announced;
+        announced.announcement.id = table_.Find(*entry.spec);
+        if (announced.announcement.id == kNoTensor) announced.announcement.spec = entry.spec;
+        announced.announcement.waited = entry.waited;
+        announced.announcement.done = static_cast<uint16_t>(lanes_[entry.spec->set].completed);
+        announced.announcement.extras = entry.extras;
+        next_.what = std::move(announced);
+        return &next_;
+      }
+      case What::kWaited: {
+        const Outstanding& entry = outstanding_[out.token];
+        const TensorId id = entry.live ? table_.Find(*entry.spec) : kNoTensor;
+        if (id == kNoTensor) {  // it ended meanwhile
+          outgoing_.pop_front();
+          continue;
+        }
+        next_.what = Waited{id, static_cast<uint16_t>(entry.sequence)};
+        return &next_;
+      }
+      case What::kDone:
+        next_.what = Done{out.lane, static_cast<uint16_t>(lanes_[out.lane].completed)};
+        return &next_;
+      case What::kLeave:
+        next_.what = Leave{};
+        return &next_;
+    }
+  }
+  return nullptr;
+}
+
+void Member::Pop() {
+  const Outgoing out = outgoing_.front();
+  outgoing_.pop_front();
+  if (out.what == What::kAnnounce) {
+    outstanding_[out.token].announced = true;
+    outstanding_[out.token].wait_told = outstanding_[out.token].waited;
+  } else if (out.what == What::kDone) {
+    lanes_[out.lane].done_queued = false;
+  }
+}
+
+absl::Status Member::Apply(const PlanItem& item, std::vector<Action>* actions) {
+  if (const auto* order = std::get_if<Order>(&item)) return ApplyOrder(*order, actions);
+  if (const auto* define = std::get_if<Define>(&item)) {
+    RUEDA_RETURN_IF_ERROR(table_.Define(define->id, define->spec));
+    const uint32_t slot = TensorTable::SlotOf(define->id);
+    if (slot >= token_by_id_.size()) token_by_id_.resize(slot + 1, -1);
+    token_by_id_[slot] = -1;
+    if (const auto it = undefined_.find(define->spec.get()); it != undefined_.end()) {
+      token_by_id_[slot] = it->second;
+      undefined_.erase(it);
+    }
+    std::vector<Token> owed;
+    owed.swap(waits_owed_);
+    for (const Token token : owed) {
+      if (outstanding_[token].live) TellWait(token);
+    }
+  } else if (const auto* forget = std::get_if<Forget>(&item)) {
+    const uint32_t slot = TensorTable::SlotOf(forget->id);
+    if (table_.Get(forget->id) != nullptr && token_by_id_[slot] >= 0) {
+      // Our announcement is under way; the coordinator recalls the spec and defines it again.
+      const Token token = static_cast<Token>(token_by_id_[slot]);
+      undefined_.emplace(outstanding_[token].spec.get(), token);
+      token_by_id_[slot] = -1;
+    }
+    table_.Forget(forget->id);
+  } else if (const auto* reject = std::get_if<Reject>(&item)) {
+    ApplyReject(*reject, actions);
+  } else if (const auto* added = std::get_if<SetAdded>(&item)) {
+    RUEDA_ASSIGN_OR_RETURN(const SetId id, sets_.Add(added->ranks));
+    if (id != added->set) {
+      return absl::InvalidArgumentError(absl::StrCat("the plan adds process set ", added->set,
+                                                     " where ", id, " is next"));
+    }
+    lanes_.emplace_back();
+    NewSet created{id, false, 0};
+    const auto it = unnamed_.find(
+        std::make_pair(kWorldSet, static_cast<int>(OpKind::kAddProcessSet)));
+    if (it != unnamed_.end()) {
+      const size_t position = added->sequence - it->second.base;
+      if (position < it->second.tokens.size() && it->second.tokens[position] >= 0) {
+        created.asked = true;
+        created.token = static_cast<Token>(it->second.tokens[position]);
+        End(created.token);
+      }
+    }
+    actions->push_back(created);
+  } else {
+    actions->push_back(std::get<Left>(item));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions) {
+  const ProcessSet* set = sets_.Find(order.lane);
+  if (set == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan orders something on process set ", order.lane));
+  }
+  if (!set->Contains(rank_)) return absl::OkStatus();
+  Launch launch;
+  launch.lane = order.lane;
+  for (const Ordered& ordered : order.batch) {
+    const SpecPtr* spec = table_.Get(ordered.id);
+    const int64_t token =
+        spec == nullptr ? -1 : TokenOf(**spec, ordered.id, ordered.sequence);
+    if (token < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the plan orders tensor id ", ordered.id, " (",
+                       spec == nullptr ? "undefined" : SpecLabel(**spec, ordered.sequence),
+                       "), which rank ", rank_, " has not submitted"));
+    }
+    launch.items.push_back({static_cast<Token>(token), ordered.id, ordered.first_dims});
+    End(static_cast<Token>(token));
+  }
+  actions->push_back(std::move(launch));
+  return absl::OkStatus();
+}
+
+void Member::ApplyReject(const Reject& reject, std::vector<Action>* actions) {
+  if (!std::binary_search(reject.ranks.begin(), reject.ranks.end(), rank_)) return;
+  const TensorSpec& spec = *reject.spec;
+  int64_t token = -1;
+  if (spec.unnamed()) {
+    token = TokenOf(spec, kNoTensor, reject.sequence);
+  } else {
+    // Ours may have been announced with another signature: match by set and name.
+    for (size_t i = 0; i < outstanding_.size(); ++i) {
+      const Outstanding& entry = outstanding_[i];
+      if (entry.live && entry.announced && entry.spec->set == spec.set &&
+          entry.spec->name == spec.name) {
+        token = static_cast<int64_t>(i);
+        break;
+      }
+    }
+  }
+  if (token < 0) return;
+  End(static_cast<Token>(token));
+  actions->push_back(Failure{static_cast<Token>(token), reject.status});
+}
+
+int64_t Member::TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence) const {
+  if (!spec.unnamed()) return token_by_id_[TensorTable::SlotOf(id)];
+  const auto it = unnamed_.find(std::make_pair(spec.set, static_cast<int>(spec.signature.kind)));
+  if (it == unnamed_.end()) return -1;
+  const size_t position = sequence - it->second.base;
+  return position < it->second.tokens.size() ? it->second.tokens[position] : -1;
+}
+
+void Member::End(Token token) {
+  Outstanding& entry = outstanding_[token];
+  const TensorSpec& spec = *entry.spec;
+  if (spec.unnamed()) {
+    Unnamed& unnamed = unnamed_[std::make_pair(spec.set, static_cast<int>(spec.signature.kind))];
+    unnamed.tokens[entry.sequence - unnamed.base] = -1;
+    while (!unnamed.tokens.empty() && unnamed.tokens.front() < 0) {
+      unnamed.tokens.pop_front();
+      ++unnamed.base;
+    }
+  } else if (const TensorId id = table_.Find(spec); id != kNoTensor) {
+    token_by_id_[TensorTable::SlotOf(id)] = -1;
+  } else {
+    undefined_.erase(&spec);
+  }
+  entry.live = false;
+  entry.spec.reset();
+}
+
+}  // namespace rueda

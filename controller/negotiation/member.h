@@ -1,0 +1,118 @@
+// A rank's half of the negotiation: turns submissions into announcements, and the plan stream into what
+// this rank has to execute or to fail. PURE
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "controller/membership/process_sets.h"
+#include "controller/negotiation/messages.h"
+#include "controller/negotiation/tensor_table.h"
+
+namespace rueda {
+
+// The caller's number for one submission; small, reused once its operation has ended.
+using Token = uint32_t;
+
+// What the engine has to do, in plan order.
+struct LaunchItem {
+  Token token;
+  TensorId id;
+  std::vector<int64_t> first_dims;
+};
+struct Launch {  // one batch on one lane
+  SetId lane;
+  absl::InlinedVector<LaunchItem, 2> items;
+};
+struct Failure {
+  Token token;
+  absl::Status status;
+};
+struct NewSet {
+  SetId set;
+  bool asked;  // whether this rank asked for it: all do, unless they failed meanwhile
+  Token token;
+};
+using Action = std::variant<Launch, Failure, NewSet, Left>;
+
+class Member {
+ public:
+  Member(Rank rank, int world_size);
+
+  // The operation's name is not in flight on this rank; its set exists and has this rank.
+  void Submit(Token token, SpecPtr spec, CallExtras extras, bool waited);
+  // Somebody waits for it. Harmless when it has been ordered already.
+  void MarkWaited(Token token);
+  // This rank has completed one more batch of the lane.
+  void CompletedBatch(SetId lane);
+  // Announces the above alone. At most one such event is queued per lane.
+  void AnnounceDone(SetId lane);
+  void AnnounceLeave();
+
+  // The next event for the log; null when there is none. Made from what is known at this moment, so
+  // take it just before it is written.
+  const ControlEvent* Next();
+  void Pop();
+
+  // Takes the plan stream, item by item, and appends what follows for this rank. An error means that
+  // the stream contradicts what this rank knows; the epoch can't go on.
+  absl::Status Apply(const PlanItem& item, std::vector<Action>* actions);
+
+  const ProcessSetTable& process_sets() const { return sets_; }
+  const TensorTable& tensors() const { return table_; }
+  uint64_t completed_on(SetId lane) const { return lanes_[lane].completed; }
+
+ private:
+  struct Outstanding {
+    bool live = false;
+    bool announced = false;  // handed out by Pop
+    bool waited = false;
+    bool wait_told = false;  // the wait is in the announcement, or an event for it was queued
+    uint32_t sequence = 0;   // unnamed only
+    SpecPtr spec;
+    CallExtras extras;
+  };
+  struct Unnamed {
+    uint32_t next = 0;              // the next submission's sequence number
+    uint32_t base = 0;              // the sequence number of tokens.front()
+    std::deque<int64_t> tokens;     // -1: ended out of turn
+  };
+  struct Lane {
+    uint64_t completed = 0;
+    bool done_queued = false;
+  };
+  enum class What : uint8_t { kAnnounce, kWaited, kDone, kLeave };
+  struct Outgoing {
+    What what;
+    Token token = 0;
+    SetId lane = kWorldSet;
+  };
+  struct SpecHash {
+    size_t operator()(const TensorSpec* spec) const { return spec->hash; }
+  };
+  struct SpecEqual {
+    bool operator()(const TensorSpec* a, const TensorSpec* b) const { return a == b || *a == *b; }
+  };
+
+  absl::Status ApplyOrder(const Order& order, std::vector<Action>* actions);
+  void ApplyReject(const Reject& reject, std::vector<Action>* actions);
+  // The token of this rank's submission; -1 when there is none.
+  int64_t TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence) const;
+  void End(Token token);
+  void TellWait(Token token);
+
+  const Rank rank_;
+  ProcessSetTable sets_;
+  TensorTable table_;
+  std::vector<Outstanding> outstanding_;                      // by token
+  std::vector<int64_t> token_by_id_;                          // named, by slot of the id; -1: none
+  absl::flat_hash_map<const TensorSpec*, Token, SpecHash, SpecEqual> undefined_;  // named, no id yet
+  absl::flat_hash_map<std::pair<SetId, int>, Unnamed> unnamed_;                   // by set and kind
+  std::vector<Token> waits_owed_;                             // announced, waited, but no id yet
+  std::vector<Lane> lanes_;                                   // by set
+  std::deque<Outgoing> outgoing_;
+  ControlEvent next_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,130 @@
+// PURE
+#include "controller/negotiation/pending.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace rueda {
+
+int PendingTable::SlotFor(const TensorSpec& spec) {
+  if (spec.unnamed()) {
+    const auto key = std::make_pair(spec.set, static_cast<int>(spec.signature.kind));
+    if (const auto it = unnamed_.find(key); it != unnamed_.end()) return it->second;
+    unnamed_.emplace(key, static_cast<int>(slots_.size()));
+    slots_.emplace_back();
+    slots_.back().set = spec.set;
+    slots_.back().unnamed = true;
+    return static_cast<int>(slots_.size()) - 1;
+  }
+  const auto key = std::make_pair(spec.set, spec.name);
+  if (const auto it = named_.find(key); it != named_.end()) {
+    ++slots_[it->second].references;
+    return it->second;
+  }
+  int slot = static_cast<int>(slots_.size());
+  if (free_slots_.empty()) {
+    slots_.emplace_back();
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  slots_[slot].set = spec.set;
+  slots_[slot].name = spec.name;
+  slots_[slot].references = 1;
+  named_.emplace(key, slot);
+  return slot;
+}
+
+void PendingTable::Release(int slot) {
+  Slot& entry = slots_[slot];
+  if (entry.unnamed || --entry.references > 0) return;
+  named_.erase(std::make_pair(entry.set, entry.name));
+  entry.name.clear();
+  free_slots_.push_back(slot);
+}
+
+Instance* PendingTable::New(int slot, uint32_t sequence, int members, const SpecPtr& spec,
+                            Nanos now) {
+  if (free_.empty()) {
+    instances_.emplace_back();
+    free_.push_back(&instances_.back());
+  }
+  Instance* instance = free_.back();
+  free_.pop_back();
+  instance->slot = slot;
+  instance->sequence = sequence;
+  instance->spec = spec;
+  instance->waited = false;
+  instance->mixed = false;
+  instance->who = RankSet(members);
+  instance->waiters = RankSet(members);
+  instance->since = now;
+  instance->reports = 0;
+  slots_[slot].live.push_back(instance);
+  return instance;
+}
+
+absl::StatusOr<Instance*> PendingTable::Announce(int slot, int member, int members,
+                                                 const SpecPtr& spec, const CallExtras& extras,
+                                                 bool waited, Nanos now) {
+  Slot& entry = slots_[slot];
+  Instance* instance;
+  if (entry.unnamed) {
+    if (entry.next.empty()) entry.next.resize(members, 0);
+    const uint32_t sequence = entry.next[member]++;
+    const int32_t position = static_cast<int32_t>(sequence - entry.base);
+    if (position == static_cast<int32_t>(entry.live.size())) {
+      New(slot, sequence, members, spec, now);
+    }
+    instance = position < 0 ? nullptr : entry.live[position];
+    if (instance == nullptr) return nullptr;
+  } else {
+    if (entry.live.empty()) New(slot, 0, members, spec, now);
+    instance = entry.live.front();
+  }
+  if (!instance->who.Insert(member)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(SpecLabel(*spec, instance->sequence), " was announced twice by one rank"));
+  }
+  if (waited) {
+    instance->waited = true;
+    instance->waiters.Insert(member);
+  }
+  if (!instance->mixed && spec != instance->spec && !(*spec == *instance->spec)) {
+    instance->mixed = true;
+    instance->specs.assign(members, instance->spec);
+  }
+  if (instance->mixed) instance->specs[member] = spec;
+  if (!extras.empty() || !instance->extras.empty()) {
+    if (instance->extras.empty()) instance->extras.resize(members);
+    instance->extras[member] = extras;
+  }
+  return instance;
+}
+
+Instance* PendingTable::Find(int slot, uint16_t sequence) {
+  Slot& entry = slots_[slot];
+  if (entry.live.empty()) return nullptr;
+  if (!entry.unnamed) return entry.live.front();
+  const uint16_t position = static_cast<uint16_t>(sequence - static_cast<uint16_t>(entry.base));
+  return position < entry.live.size() ? entry.live[position] : nullptr;
+}
+
+void PendingTable::Remove(Instance* instance) {
+  Slot& entry = slots_[instance->slot];
+  // Members announce an unnamed kind in sequence, so instances complete in sequence too; a rejected
+  // one in the middle leaves a gap that is closed when those before it are gone.
+  for (Instance*& live : entry.live) {
+    if (live == instance) live = nullptr;
+  }
+  while (!entry.live.empty() && entry.live.front() == nullptr) {
+    entry.live.pop_front();
+    ++entry.base;
+  }
+  instance->slot = -1;
+  instance->spec.reset();
+  instance->specs.clear();
+  instance->extras.clear();
+  free_.push_back(instance);
+}
+
+}  // namespace rueda

@@ -1,0 +1,329 @@
+// PURE
+#include "controller/protocol/codec.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/limits.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+
+namespace rueda {
+namespace {
+
+constexpr int kRecursionMax = 16;
+
+absl::Status Bad(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("malformed message: ", what));
+}
+
+absl::Status DecodeRanks(const google::protobuf::RepeatedField<int32_t>& in,
+                         std::vector<Rank>* ranks) {
+  if (in.size() > kRanksMax) return Bad("too many ranks");
+  for (const Rank rank : in) {
+    if (rank < 0 || rank >= kRanksMax || (!ranks->empty() && rank <= ranks->back())) {
+      return Bad("list of ranks");
+    }
+    ranks->push_back(rank);
+  }
+  return absl::OkStatus();
+}
+
+void EncodeSpec(const TensorSpec& spec, wire::Spec* out) {
+  out->set_set(spec.set);
+  out->set_name(spec.name);
+  wire::Signature* signature = out->mutable_signature();
+  signature->set_kind(static_cast<uint32_t>(spec.signature.kind));
+  signature->set_reduce_op(static_cast<uint32_t>(spec.signature.reduce_op));
+  signature->set_root(spec.signature.root);
+  signature->set_device(static_cast<uint32_t>(spec.signature.device));
+  for (const PartSignature& part : spec.signature.parts) {
+    wire::Part* out_part = signature->add_parts();
+    out_part->set_dtype(static_cast<uint32_t>(part.dtype));
+    for (const int64_t dim : part.shape.dims()) out_part->add_dims(dim);
+  }
+  for (const std::string& name : spec.signature.part_names) signature->add_part_names(name);
+  for (const Rank rank : spec.signature.ranks) signature->add_ranks(rank);
+}
+
+absl::StatusOr<SpecPtr> DecodeSpec(const wire::Spec& in) {
+  const wire::Signature& from = in.signature();
+  if (in.set() < 0 || in.set() >= kProcessSetsMax) return Bad("process set");
+  if (in.name().size() > kNameBytesMax) return Bad("name too long");
+  if (from.kind() >= kOpKindCount) return Bad("kind of operation");
+  if (from.reduce_op() >= kReduceOpCount) return Bad("reduce operation");
+  if (from.root() < -1 || from.root() >= kRanksMax) return Bad("root");
+  if (from.device() != static_cast<uint32_t>(DeviceType::kCpu)) return Bad("device");
+  if (from.parts_size() > kGroupTensorsMax) return Bad("too many tensors in a group");
+  if (from.part_names_size() != 0 && from.part_names_size() != from.parts_size()) {
+    return Bad("names of a group");
+  }
+  Signature signature;
+  signature.kind = static_cast<OpKind>(from.kind());
+  signature.reduce_op = static_cast<ReduceOp>(from.reduce_op());
+  signature.root = from.root();
+  for (const wire::Part& part : from.parts()) {
+    if (!IsDType(static_cast<int>(part.dtype()))) return Bad("dtype");
+    const absl::Span<const int64_t> dims(part.dims().data(), part.dims_size());
+    RUEDA_RETURN_IF_ERROR(Shape::Validate(dims));
+    signature.parts.push_back({static_cast<DType>(part.dtype()), Shape(dims)});
+  }
+  for (const std::string& name : from.part_names()) {
+    if (name.size() > kNameBytesMax) return Bad("name too long");
+    signature.part_names.push_back(name);
+  }
+  RUEDA_RETURN_IF_ERROR(DecodeRanks(from.ranks(), &signature.ranks));
+  return MakeSpec(in.set(), in.name(), std::move(signature));
+}
+
+absl::Status CheckDims(const google::protobuf::RepeatedField<int64_t>& dims) {
+  for (const int64_t dim : dims) {
+    if (dim < 0) return Bad("negative first dimension");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeMark(const wire::Mark& in, TensorId* id, uint16_t* sequence) {
+  if (in.sequence() > UINT16_MAX) return Bad("sequence number");
+  *id = in.id();
+  *sequence = static_cast<uint16_t>(in.sequence());
+  return absl::OkStatus();
+}
+
+// Serialises `values` as repeated fields of one or more messages of at most `bytes_max` bytes, except
+// that a single value may be larger.
+template <typename Message, typename Value, typename Encode, typename Field>
+std::vector<std::string> Pack(absl::Span<const Value> values, Encode encode, Field field,
+                              size_t bytes_max) {
+  std::vector<std::string> packed;
+  Message message;
+  size_t bytes = 0;
+  for (const Value& value : values) {
+    auto* entry = field(message)->Add();
+    encode(value, entry);
+    const size_t size = entry->ByteSizeLong() + 8;  // with its tag and length
+    if (bytes + size > bytes_max && field(message)->size() > 1) {
+      auto last = std::move(*entry);
+      field(message)->RemoveLast();
+      packed.push_back(message.SerializeAsString());
+      message.Clear();
+      *field(message)->Add() = std::move(last);
+      bytes = 0;
+    }
+    bytes += size;
+  }
+  if (field(message)->size() > 0) packed.push_back(message.SerializeAsString());
+  return packed;
+}
+
+}  // namespace
+
+absl::Status ParseMessage(absl::string_view bytes, google::protobuf::MessageLite* message) {
+  if (bytes.size() > kControlFrameBytesMax) return Bad("too long");
+  google::protobuf::io::CodedInputStream stream(reinterpret_cast<const uint8_t*>(bytes.data()),
+                                                static_cast<int>(bytes.size()));
+  stream.SetRecursionLimit(kRecursionMax);
+  if (!message->ParseFromCodedStream(&stream) || !stream.ConsumedEntireMessage()) {
+    return Bad("not a protocol buffer of the expected type");
+  }
+  return absl::OkStatus();
+}
+
+void EncodeAnnouncement(const Announcement& announcement, wire::Announcement* out) {
+  if (announcement.id == kNoTensor) {
+    EncodeSpec(*announcement.spec, out->mutable_spec());
+  } else {
+    out->set_id(announcement.id);
+  }
+  out->set_waited(announcement.waited);
+  out->set_done(announcement.done);
+  if (announcement.extras.scaled()) {
+    out->set_scaled(true);
+    out->set_prescale(announcement.extras.prescale);
+    out->set_postscale(announcement.extras.postscale);
+  }
+  for (const int64_t dim : announcement.extras.first_dims) out->add_first_dims(dim);
+}
+
+absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
+  Announcement announcement;
+  announcement.id = in.id();
+  if (in.id() == kNoTensor) {
+    RUEDA_ASSIGN_OR_RETURN(announcement.spec, DecodeSpec(in.spec()));
+  }
+  if (in.done() > UINT16_MAX) return Bad("count of completed batches");
+  announcement.waited = in.waited();
+  announcement.done = static_cast<uint16_t>(in.done());
+  if (in.scaled()) {
+    if (!std::isfinite(in.prescale()) || !std::isfinite(in.postscale())) return Bad("scale factor");
+    announcement.extras.prescale = in.prescale();
+    announcement.extras.postscale = in.postscale();
+  }
+  if (in.first_dims_size() > kGroupTensorsMax) return Bad("too many first dimensions");
+  RUEDA_RETURN_IF_ERROR(CheckDims(in.first_dims()));
+  announcement.extras.first_dims.assign(in.first_dims().begin(), in.first_dims().end());
+  return announcement;
+}
+
+void EncodeEvent(const ControlEvent& event, wire::Event* out) {
+  out->set_rank(event.rank);
+  if (const auto* announced = std::get_if<Announced>(&event.what)) {
+    EncodeAnnouncement(announced->announcement, out->mutable_announced());
+  } else if (const auto* waited = std::get_if<Waited>(&event.what)) {
+    out->mutable_waited()->set_id(waited->id);
+    out->mutable_waited()->set_sequence(waited->sequence);
+  } else if (const auto* done = std::get_if<Done>(&event.what)) {
+    out->mutable_done()->set_lane(done->lane);
+    out->mutable_done()->set_count(done->count);
+  } else if (const auto* expire = std::get_if<Expire>(&event.what)) {
+    out->mutable_expire()->set_id(expire->id);
+    out->mutable_expire()->set_sequence(expire->sequence);
+  } else {
+    out->mutable_leave();
+  }
+}
+
+absl::StatusOr<ControlEvent> DecodeEvent(const wire::Event& in) {
+  if (in.rank() < 0 || in.rank() >= kRanksMax) return Bad("rank");
+  ControlEvent event;
+  event.rank = in.rank();
+  switch (in.what_case()) {
+    case wire::Event::kAnnounced: {
+      Announced announced;
+      RUEDA_ASSIGN_OR_RETURN(announced.announcement, DecodeAnnouncement(in.announced()));
+      event.what = std::move(announced);
+      return event;
+    }
+    case wire::Event::kWaited: {
+      Waited waited;
+      RUEDA_RETURN_IF_ERROR(DecodeMark(in.waited(), &waited.id, &waited.sequence));
+      event.what = waited;
+      return event;
+    }
+    case wire::Event::kDone:
+      if (in.done().count() > UINT16_MAX) return Bad("count of completed batches");
+      event.what = Done{in.done().lane(), static_cast<uint16_t>(in.done().count())};
+      return event;
+    case wire::Event::kLeave:
+      event.what = Leave{};
+      return event;
+    case wire::Event::kExpire: {
+      Expire expire;
+      RUEDA_RETURN_IF_ERROR(DecodeMark(in.expire(), &expire.id, &expire.sequence));
+      event.what = expire;
+      return event;
+    }
+    case wire::Event::WHAT_NOT_SET:
+      break;
+  }
+  return Bad("an event of an unknown kind");
+}
+
+void EncodePlanItem(const PlanItem& item, wire::PlanItem* out) {
+  if (const auto* define = std::get_if<Define>(&item)) {
+    out->mutable_define()->set_id(define->id);
+    EncodeSpec(*define->spec, out->mutable_define()->mutable_spec());
+  } else if (const auto* forget = std::get_if<Forget>(&item)) {
+    out->set_forget(forget->id);
+  } else if (const auto* order = std::get_if<Order>(&item)) {
+    wire::Order* out_order = out->mutable_order();
+    out_order->set_lane(order->lane);
+    for (const Ordered& ordered : order->batch) {
+      wire::Ordered* out_ordered = out_order->add_batch();
+      out_ordered->set_id(ordered.id);
+      out_ordered->set_sequence(ordered.sequence);
+      for (const int64_t dim : ordered.first_dims) out_ordered->add_first_dims(dim);
+    }
+  } else if (const auto* reject = std::get_if<Reject>(&item)) {
+    wire::Reject* out_reject = out->mutable_reject();
+    EncodeSpec(*reject->spec, out_reject->mutable_spec());
+    out_reject->set_sequence(reject->sequence);
+    for (const Rank rank : reject->ranks) out_reject->add_ranks(rank);
+    out_reject->set_code(static_cast<uint32_t>(reject->status.code()));
+    out_reject->set_message(std::string(reject->status.message()));
+  } else if (const auto* added = std::get_if<SetAdded>(&item)) {
+    wire::SetAdded* out_added = out->mutable_set_added();
+    out_added->set_set(added->set);
+    for (const Rank rank : added->ranks) out_added->add_ranks(rank);
+    out_added->set_sequence(added->sequence);
+  } else {
+    out->set_left(std::get<Left>(item).rank);
+  }
+}
+
+absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
+  switch (in.what_case()) {
+    case wire::PlanItem::kDefine: {
+      Define define;
+      define.id = in.define().id();
+      RUEDA_ASSIGN_OR_RETURN(define.spec, DecodeSpec(in.define().spec()));
+      return define;
+    }
+    case wire::PlanItem::kForget:
+      return Forget{in.forget()};
+    case wire::PlanItem::kOrder: {
+      Order order;
+      order.lane = in.order().lane();
+      for (const wire::Ordered& from : in.order().batch()) {
+        RUEDA_RETURN_IF_ERROR(CheckDims(from.first_dims()));
+        order.batch.push_back(
+            {from.id(), from.sequence(), {from.first_dims().begin(), from.first_dims().end()}});
+      }
+      return order;
+    }
+    case wire::PlanItem::kReject: {
+      Reject reject;
+      RUEDA_ASSIGN_OR_RETURN(reject.spec, DecodeSpec(in.reject().spec()));
+      reject.sequence = in.reject().sequence();
+      RUEDA_RETURN_IF_ERROR(DecodeRanks(in.reject().ranks(), &reject.ranks));
+      if (in.reject().code() == 0 || in.reject().code() > 16) return Bad("status code");
+      reject.status = absl::Status(static_cast<absl::StatusCode>(in.reject().code()),
+                                   in.reject().message());
+      return reject;
+    }
+    case wire::PlanItem::kSetAdded: {
+      SetAdded added;
+      added.set = in.set_added().set();
+      RUEDA_RETURN_IF_ERROR(DecodeRanks(in.set_added().ranks(), &added.ranks));
+      added.sequence = in.set_added().sequence();
+      return added;
+    }
+    case wire::PlanItem::kLeft:
+      return Left{in.left()};
+    case wire::PlanItem::WHAT_NOT_SET:
+      break;
+  }
+  return Bad("a plan item of an unknown kind");
+}
+
+std::vector<std::string> PackEvents(absl::Span<const ControlEvent> events, size_t bytes_max) {
+  return Pack<wire::Events>(events, EncodeEvent, [](wire::Events& m) { return m.mutable_events(); },
+                            bytes_max);
+}
+
+absl::Status UnpackEvents(absl::string_view bytes, std::vector<ControlEvent>* events) {
+  wire::Events message;
+  RUEDA_RETURN_IF_ERROR(ParseMessage(bytes, &message));
+  for (const wire::Event& in : message.events()) {
+    RUEDA_ASSIGN_OR_RETURN(ControlEvent event, DecodeEvent(in));
+    events->push_back(std::move(event));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> PackPlan(const Plan& plan, size_t bytes_max) {
+  return Pack<wire::Plan>(absl::MakeConstSpan(plan), EncodePlanItem,
+                          [](wire::Plan& m) { return m.mutable_items(); }, bytes_max);
+}
+
+absl::Status UnpackPlan(absl::string_view bytes, Plan* plan) {
+  wire::Plan message;
+  RUEDA_RETURN_IF_ERROR(ParseMessage(bytes, &message));
+  for (const wire::PlanItem& in : message.items()) {
+    RUEDA_ASSIGN_OR_RETURN(PlanItem item, DecodePlanItem(in));
+    plan->push_back(std::move(item));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rueda

@@ -1,0 +1,13 @@
+#include "core/base/clock.h"
+
+#include <time.h>
+
+namespace rueda {
+
+Nanos MonotonicNow() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<Nanos>(now.tv_sec) * kSecond + now.tv_nsec;
+}
+
+}  // namespace rueda

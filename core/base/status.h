@@ -1,0 +1,32 @@
+// The project's use of absl::Status: the two macros that pass errors on. Everything that can happen
+// is a Status; what can't is a RUEDA_CHECK (check.h).
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#define RUEDA_RETURN_IF_ERROR(expression)                     \
+  do {                                                        \
+    if (absl::Status rueda_status_ = (expression);            \
+        __builtin_expect(!rueda_status_.ok(), 0)) {           \
+      return rueda_status_;                                   \
+    }                                                         \
+  } while (false)
+
+#define RUEDA_CONCAT_INNER(a, b) a##b
+#define RUEDA_CONCAT(a, b) RUEDA_CONCAT_INNER(a, b)
+
+#define RUEDA_ASSIGN_OR_RETURN(lhs, expression) \
+  RUEDA_ASSIGN_OR_RETURN_INNER(RUEDA_CONCAT(rueda_statusor_, __LINE__), lhs, expression)
+
+#define RUEDA_ASSIGN_OR_RETURN_INNER(statusor, lhs, expression)         \
+  auto statusor = (expression);                                         \
+  if (__builtin_expect(!statusor.ok(), 0)) return statusor.status();    \
+  lhs = std::move(statusor).value()
+
+namespace rueda {
+
+// `errno` as a Status: "doing: No such file or directory". Codes follow absl's own mapping.
+absl::Status ErrnoStatus(int error, absl::string_view doing);
+
+}  // namespace rueda

@@ -1,0 +1,308 @@
+// PURE but for ProcessEnvironment
+#include "core/config/config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <variant>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "core/base/limits.h"
+
+extern char** environ;
+
+namespace rueda {
+namespace {
+
+using Field = std::variant<int64_t Config::*, double Config::*, std::string Config::*>;
+
+enum class Use { kKnob, kAgreed, kSetUp };
+
+struct Knob {
+  const char* name;
+  Field field;
+  Use use;
+  double min;             // of a number
+  double max;
+  const char* choices;    // of a word: "auto|shm|gloo"; "" for free text
+  const char* alias;      // HOROVOD_...; "" when there is none
+  const char* doc;
+};
+
+const Knob kKnobs[] = {
+    {"backend", &Config::backend, Use::kAgreed, 0, 0, "auto|shm|gloo", "",
+     "What moves the bytes of CPU tensors. `auto`: shared memory where all ranks of a process set are on "
+     "one host, else Gloo."},
+    {"bus", &Config::bus, Use::kAgreed, 0, 0, "auto|log|tcp", "",
+     "What carries the negotiation. `log`: a log in shared memory inside a host, TCP between hosts "
+     "(what `auto` means). `tcp`: authenticated TCP between all ranks, on one host too."},
+    {"fusion_threshold", &Config::fusion_threshold, Use::kAgreed, 1, 1e12, "",
+     "HOROVOD_FUSION_THRESHOLD",
+     "Bytes of a fusion bucket: a batch closes when it holds this much. A larger tensor travels alone."},
+    {"wait", &Config::wait, Use::kKnob, 0, 0, "auto|spin|yield|sleep", "",
+     "What a waiting thread does before it sleeps. `auto`: a few pauses when every local rank has a core "
+     "of its own, else it yields."},
+    {"network_interface", &Config::network_interface, Use::kKnob, 0, 0, "", "HOROVOD_GLOO_IFACE",
+     "The interface that Gloo's sockets use."},
+    {"start_timeout_s", &Config::start_timeout_s, Use::kKnob, 0.01, 1e6, "",
+     "HOROVOD_START_TIMEOUT",
+     "How long init waits for the other ranks; the error names those that did not come."},
+    {"stall_warn_s", &Config::stall_warn_s, Use::kAgreed, 0.01, 1e9, "",
+     "HOROVOD_STALL_CHECK_TIME_SECONDS",
+     "Age at which an operation that some ranks have not submitted is first reported. Again at 6 times "
+     "this, then at every 30 times."},
+    {"stall_timeout_s", &Config::stall_timeout_s, Use::kAgreed, 0, 1e9, "",
+     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+     "Age at which such an operation fails on every rank that submitted it. 0: never."},
+    {"gloo_timeout_s", &Config::gloo_timeout_s, Use::kKnob, 0.1, 1e6, "",
+     "HOROVOD_GLOO_TIMEOUT_SECONDS",
+     "How long Gloo may take to connect, and to move one bucket once all ranks have started it."},
+    {"log_level", &Config::log_level, Use::kKnob, 0, 0, "debug|info|warning|error|off",
+     "HOROVOD_LOG_LEVEL", "The least severe messages printed to stderr."},
+    {"recorder_dir", &Config::recorder_dir, Use::kKnob, 0, 0, "", "",
+     "Directory for the flight recorder's dumps. Empty: the temporary directory."},
+    {"rank", &Config::rank, Use::kSetUp, 0, kRanksMax - 1, "", "", "This process's world rank."},
+    {"size", &Config::size, Use::kSetUp, 1, kRanksMax, "", "", "Number of ranks in the job."},
+    {"local_rank", &Config::local_rank, Use::kSetUp, 0, kLocalRanksMax - 1, "", "",
+     "Rank among the ranks of this host."},
+    {"local_size", &Config::local_size, Use::kSetUp, 1, kLocalRanksMax, "", "",
+     "Number of ranks on this host."},
+    {"job_id", &Config::job_id, Use::kSetUp, 0, 0, "", "",
+     "A name for the job that no other job of this user has at the same time. The ranks meet by it; it "
+     "is no secret."},
+    {"host_id", &Config::host_id, Use::kSetUp, 0, 0, "", "",
+     "Overrides what makes ranks neighbours on one host (boot id, network namespace and user)."},
+    {"secret_fd", &Config::secret_fd, Use::kSetUp, 3, 1 << 30, "", "",
+     "Inherited descriptor of a sealed memfd that holds the job's secret."},
+    {"secret_file", &Config::secret_file, Use::kSetUp, 0, 0, "", "",
+     "File, mode 0600, that holds the job's secret; at least 16 bytes."},
+    {"agent_fd", &Config::agent_fd, Use::kSetUp, 3, 1 << 30, "", "",
+     "Inherited socket over which the launcher tells how other ranks ended."},
+    {"hosts_fake", &Config::hosts_fake, Use::kSetUp, 0, kRanksMax, "", "",
+     "For tests: treats this host's ranks as that many hosts, in blocks of equal size."},
+};
+
+// RUEDA_ variables that the scripts read and the library does not.
+const char* const kScriptVariables[] = {"RUEDA_VENV", "RUEDA_PIP_ARGS", "RUEDA_PREFIX"};
+
+// HOROVOD_ settings of features that do not exist here. Anything else that begins with HOROVOD_ (ranks
+// set by launchers, Horovod's build options) is not ours to judge.
+struct Refused {
+  const char* name;
+  const char* why;
+};
+const Refused kRefused[] = {
+    {"HOROVOD_AUTOTUNE", "there is no autotuner yet"},
+    {"HOROVOD_AUTOTUNE_LOG", "there is no autotuner yet"},
+    {"HOROVOD_CACHE_CAPACITY", "every operation is cached; there is no cache to size"},
+    {"HOROVOD_CYCLE_TIME", "there is no cycle; an operation leaves when it is ready"},
+    {"HOROVOD_ELASTIC", "elastic jobs do not exist yet"},
+    {"HOROVOD_HIERARCHICAL_ALLGATHER", "hierarchical algorithms do not exist yet"},
+    {"HOROVOD_HIERARCHICAL_ALLREDUCE", "hierarchical algorithms do not exist yet"},
+    {"HOROVOD_STALL_CHECK_DISABLE", "stalls are always reported; set RUEDA_STALL_WARN_S instead"},
+    {"HOROVOD_TIMELINE", "there is no timeline yet"},
+    {"HOROVOD_TIMELINE_MARK_CYCLES", "there is no timeline yet"},
+};
+
+const Knob* Find(absl::string_view name) {
+  for (const Knob& knob : kKnobs) {
+    if (name == knob.name) return &knob;
+  }
+  return nullptr;
+}
+
+std::string VariableName(const Knob& knob) {
+  return absl::StrCat("RUEDA_", absl::AsciiStrToUpper(knob.name));
+}
+
+absl::Status Refuse(absl::string_view shown_name, absl::string_view value, absl::string_view allowed) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(shown_name, "=", value, ": expected ", allowed));
+}
+
+std::string Allowed(const Knob& knob) {
+  if (std::holds_alternative<std::string Config::*>(knob.field)) {
+    return absl::StrCat("one of ", absl::StrJoin(absl::StrSplit(knob.choices, '|'), ", "));
+  }
+  const char* kind = std::holds_alternative<int64_t Config::*>(knob.field) ? "a whole number" : "a number";
+  return absl::StrCat(kind, " from ", knob.min, " to ", knob.max);
+}
+
+// `shown_name` is what the user wrote: the knob, the variable or the alias.
+absl::Status Set(const Knob& knob, absl::string_view shown_name, absl::string_view value,
+                 Config* config) {
+  if (const auto* whole = std::get_if<int64_t Config::*>(&knob.field)) {
+    int64_t number;
+    if (!absl::SimpleAtoi(value, &number) || static_cast<double>(number) < knob.min ||
+        static_cast<double>(number) > knob.max) {
+      return Refuse(shown_name, value, Allowed(knob));
+    }
+    config->**whole = number;
+  } else if (const auto* real = std::get_if<double Config::*>(&knob.field)) {
+    double number;
+    if (!absl::SimpleAtod(value, &number) || !std::isfinite(number) || number < knob.min ||
+        number > knob.max) {
+      return Refuse(shown_name, value, Allowed(knob));
+    }
+    config->**real = number;
+  } else {
+    const auto text = std::get<std::string Config::*>(knob.field);
+    if (*knob.choices != 0) {
+      const std::vector<std::string> choices = absl::StrSplit(knob.choices, '|');
+      if (std::find(choices.begin(), choices.end(), value) == choices.end()) {
+        return Refuse(shown_name, value, Allowed(knob));
+      }
+    }
+    config->*text = std::string(value);
+  }
+  return absl::OkStatus();
+}
+
+// Horovod's words for log levels, in ours.
+std::string FromHorovod(const Knob& knob, const std::string& value) {
+  if (absl::string_view(knob.name) != "log_level") return value;
+  const std::string word = absl::AsciiStrToLower(value);
+  if (word == "trace") return "debug";
+  if (word == "fatal") return "error";
+  return word;
+}
+
+int EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row[b.size()];
+}
+
+absl::Status Unknown(absl::string_view what, absl::string_view name,
+                     absl::Span<const std::string> candidates) {
+  const std::string nearest = Nearest(name, candidates);
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown ", what, " ", name,
+                   nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+}
+
+}  // namespace
+
+std::string Nearest(absl::string_view word, absl::Span<const std::string> candidates) {
+  std::string best;
+  int best_distance = static_cast<int>(word.size()) / 3 + 2;
+  for (const std::string& candidate : candidates) {
+    const int distance = EditDistance(word, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+absl::Status SetKnob(absl::string_view name, absl::string_view value, Config* config) {
+  const Knob* knob = Find(name);
+  if (knob == nullptr) {
+    std::vector<std::string> names;
+    for (const Knob& each : kKnobs) names.emplace_back(each.name);
+    return Unknown("knob", name, names);
+  }
+  return Set(*knob, name, value, config);
+}
+
+absl::Status ReadEnvironment(const Environment& environment, Config* config) {
+  std::vector<std::string> known(std::begin(kScriptVariables), std::end(kScriptVariables));
+  for (const Knob& knob : kKnobs) known.push_back(VariableName(knob));
+  for (const auto& [name, value] : environment) {
+    if (absl::StartsWith(name, "RUEDA_") &&
+        std::find(known.begin(), known.end(), name) == known.end()) {
+      return Unknown("environment variable", name, known);
+    }
+    for (const Refused& refused : kRefused) {
+      if (name == refused.name) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("environment variable ", name, ": ", refused.why, "; unset it"));
+      }
+    }
+  }
+  for (const Knob& knob : kKnobs) {
+    const std::string variable = VariableName(knob);
+    if (const auto own = environment.find(variable); own != environment.end()) {
+      RUEDA_RETURN_IF_ERROR(Set(knob, variable, own->second, config));
+    } else if (const auto alias = environment.find(knob.alias);
+               *knob.alias != 0 && alias != environment.end()) {
+      RUEDA_RETURN_IF_ERROR(Set(knob, knob.alias, FromHorovod(knob, alias->second), config));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Environment ProcessEnvironment() {
+  Environment environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const absl::string_view text(*entry);
+    const size_t equals = text.find('=');
+    if (equals == absl::string_view::npos) continue;
+    environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return environment;
+}
+
+std::string KnobText(absl::string_view name, const Config& config) {
+  const Knob& knob = *Find(name);
+  return std::visit([&](auto field) { return absl::StrCat(config.*field); }, knob.field);
+}
+
+std::vector<std::pair<std::string, std::string>> AgreedKnobs(const Config& config) {
+  std::vector<std::pair<std::string, std::string>> agreed;
+  for (const Knob& knob : kKnobs) {
+    if (knob.use == Use::kAgreed) agreed.emplace_back(knob.name, KnobText(knob.name, config));
+  }
+  return agreed;
+}
+
+std::string KnobsMarkdown() {
+  std::string text =
+      "# Knobs\n\n"
+      "<!-- Generated from the table in core/config/config.cc by `rueda_knobs`; a test compares. -->\n\n"
+      "Each knob is an environment variable, read by `rueda::init()` and by `rueda_init` when asked to,\n"
+      "and a key of `rueda_init`'s list of knobs (`fusion_threshold` for `RUEDA_FUSION_THRESHOLD`); the\n"
+      "list wins. An unknown name is refused with the nearest known one.\n";
+  const Config defaults;
+  for (const Use use : {Use::kKnob, Use::kSetUp}) {
+    absl::StrAppend(&text, use == Use::kKnob
+                               ? "\n## Settings\n\n"
+                               : "\n## Set-up, normally done by the launcher\n\n",
+                    "| variable | default | allowed | also read as | what it does |\n"
+                    "|---|---|---|---|---|\n");
+    for (const Knob& knob : kKnobs) {
+      if ((knob.use == Use::kSetUp) != (use == Use::kSetUp)) continue;
+      const std::string value = KnobText(knob.name, defaults);
+      const bool word = std::holds_alternative<std::string Config::*>(knob.field);
+      const std::string allowed = word && *knob.choices == 0 ? "text" : Allowed(knob);
+      absl::StrAppend(&text, "| `", VariableName(knob), "` | ",
+                      use == Use::kSetUp || value.empty() ? "" : absl::StrCat("`", value, "`"), " | ",
+                      allowed, " | ", *knob.alias == 0 ? "" : absl::StrCat("`", knob.alias, "`"),
+                      " | ", knob.doc,
+                      knob.use == Use::kAgreed ? " Must be the same on all ranks." : "", " |\n");
+    }
+  }
+  absl::StrAppend(&text, "\n## Refused by name\n\n| variable | why |\n|---|---|\n");
+  for (const Refused& refused : kRefused) {
+    absl::StrAppend(&text, "| `", refused.name, "` | ", refused.why, " |\n");
+  }
+  return text;
+}
+
+}  // namespace rueda

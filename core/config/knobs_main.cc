@@ -1,0 +1,9 @@
+// Prints docs/knobs.md.
+#include <cstdio>
+
+#include "core/config/config.h"
+
+int main() {
+  std::fputs(rueda::KnobsMarkdown().c_str(), stdout);
+  return 0;
+}

@@ -1,0 +1,40 @@
+// PURE
+#include "core/fusion/planner.h"
+
+namespace rueda {
+namespace {
+
+// The same on every machine and in every process, unlike absl::Hash.
+uint64_t Mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ (hash >> 29);
+}
+
+}  // namespace
+
+void PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max,
+                std::vector<Bucket>* buckets) {
+  uint64_t hash = 0;
+  const FusionInput* open = nullptr;  // the open bucket's last tensor; none open when null
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const FusionInput& input = batch[i];
+    const int64_t bytes = input.elements * static_cast<int64_t>(DTypeSize(input.dtype));
+    const bool joins = open != nullptr && open->fusable && input.fusable &&
+                       open->kin == input.kin && open->dtype == input.dtype &&
+                       bytes <= bucket_bytes_max - buckets->back().bytes();
+    if (!joins) {
+      buckets->emplace_back();
+      buckets->back().dtype = input.dtype;
+      hash = 0x52554544;  // an empty bucket's digest is not 0
+    }
+    Bucket& bucket = buckets->back();
+    bucket.placements.push_back({static_cast<int32_t>(i), bucket.elements});
+    bucket.elements += input.elements;
+    hash = Mix(Mix(Mix(hash, input.identity), static_cast<uint64_t>(input.elements)),
+               static_cast<uint64_t>(input.dtype));
+    bucket.digest = static_cast<uint32_t>(hash >> 32) | 1;
+    open = &input;
+  }
+}
+
+}  // namespace rueda

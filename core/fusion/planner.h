@@ -1,0 +1,42 @@
+// The fusion planner: which tensors of a closed batch share a bucket, and where in it each one lies.
+// Every rank computes this for itself from the plan stream; the digest lets them check that they
+// agree. PURE
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "core/tensor/dtype.h"
+
+namespace rueda {
+
+// One tensor of a batch, in plan order.
+struct FusionInput {
+  uint64_t identity;  // tensor id and part: goes into the digest only
+  uint64_t kin;       // tensors of unequal kin never share a bucket
+  bool fusable;       // false: a bucket of its own
+  DType dtype;
+  int64_t elements;
+};
+
+struct Placement {
+  int32_t input;           // index into the batch
+  int64_t offset_elements; // in the bucket, densely packed
+};
+
+struct Bucket {
+  DType dtype = DType::kUInt8;
+  int64_t elements = 0;
+  uint32_t digest = 0;
+  std::vector<Placement> placements;
+
+  int64_t bytes() const { return elements * static_cast<int64_t>(DTypeSize(dtype)); }
+};
+
+// Appends the buckets of `batch` to `buckets`. A bucket holds neighbours of equal kin and dtype and at
+// most `bucket_bytes_max` bytes, except that a tensor larger than that has a bucket of its own.
+void PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max,
+                std::vector<Bucket>* buckets);
+
+}  // namespace rueda
