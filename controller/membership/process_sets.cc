@@ -31,9 +31,8 @@ absl::Status ProcessSetTable::Check(absl::Span<const Rank> ranks) const {
   if (ranks.empty()) return absl::InvalidArgumentError("a process set needs at least one rank");
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] < 0 || ranks[i] >= world_size()) {
-      return absl::InvalidArgumentError(absl::StrCat(text, ": ", ranks[i],
-                                                     " is not a rank; the world has ranks 0 to ",
-                                                     world_size() - 1));
+      return absl::InvalidArgumentError(absl::StrCat(
+          text, ": ", ranks[i], " is not a rank; the world has ranks 0 to ", world_size() - 1));
     }
     if (i > 0 && ranks[i] <= ranks[i - 1]) {
       return absl::InvalidArgumentError(

@@ -1,5 +1,5 @@
-// The process sets of one epoch: set 0 is the world; others are added in plan order, so that all ranks
-// give them the same ids. PURE
+// The process sets of one epoch: set 0 is the world; others are added in plan order, so that all
+// ranks give them the same ids. PURE
 #pragma once
 
 #include <memory>

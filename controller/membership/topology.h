@@ -1,4 +1,5 @@
-// Who sits where: hosts, local ranks, cross ranks, computed from what each rank said of its host. PURE
+// Who sits where: hosts, local ranks, cross ranks, computed from what each rank said of its host.
+// PURE
 #pragma once
 
 #include <string>

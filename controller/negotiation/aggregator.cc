@@ -35,8 +35,8 @@ absl::Status Aggregator::Step(const ControlEvent& event, Nanos now,
 absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
                                      std::vector<ControlEvent>* out) {
   const Announcement& announcement = std::get<Announced>(event.what).announcement;
-  const SpecPtr spec = announcement.id == kNoTensor ? announcement.spec
-                                                    : table_.GetOrRecall(announcement.id);
+  const SpecPtr spec =
+      announcement.id == kNoTensor ? announcement.spec : table_.GetOrRecall(announcement.id);
   const ProcessSet* set = spec == nullptr ? nullptr : sets_.Find(spec->set);
   if (set == nullptr || !set->Contains(event.rank)) {
     return absl::InvalidArgumentError(
@@ -55,6 +55,7 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
   Held& held = held_[instance];
   if (held.pending_slot < 0) {
     held.pending_slot = slot;
+    next_look_ = std::min(next_look_, DeadlineAfter(now, patience_));
   } else {
     pending_.Release(slot);
   }
@@ -112,6 +113,7 @@ absl::Status Aggregator::Apply(const PlanItem& item) {
 }
 
 Nanos Aggregator::Look(Nanos now, std::vector<ControlEvent>* out) {
+  if (now < next_look_) return next_look_;
   Nanos next = kForever;
   pending_.ForEach([&](Instance& instance) {
     Held& held = held_[&instance];
@@ -125,6 +127,7 @@ Nanos Aggregator::Look(Nanos now, std::vector<ControlEvent>* out) {
     held.events.clear();
     held.passed_on = true;
   });
+  next_look_ = next;
   return next;
 }
 

@@ -1,7 +1,7 @@
-// The aggregator: a host's voice. Runs over the host's log, holds each operation back until all members
-// on this host have announced it (or some have and the others let them wait for long), and then passes
-// the announcements on together. Every rank of the host runs a replica; the leader's output is sent.
-// PURE
+// The aggregator: a host's voice. Runs over the host's log, holds each operation back until all
+// members on this host have announced it (or some have and the others let them wait for long), and
+// then passes the announcements on together. Every rank of the host runs a replica; the leader's
+// output is sent. PURE
 #pragma once
 
 #include <vector>
@@ -16,8 +16,8 @@ namespace rueda {
 
 class Aggregator {
  public:
-  // `local_ranks`: the ranks that write to this log, ascending. What is incomplete for `patience` is
-  // passed on as it is, so that the root can name who is missing.
+  // `local_ranks`: the ranks that write to this log, ascending. What is incomplete for `patience`
+  // is passed on as it is, so that the root can name who is missing.
   Aggregator(std::vector<Rank> local_ranks, int world_size, Nanos patience);
 
   // Takes one event of the host's log and appends what the root must hear.
@@ -42,6 +42,7 @@ class Aggregator {
 
   const std::vector<Rank> local_ranks_;
   const Nanos patience_;
+  Nanos next_look_ = kForever;  // nothing can be overdue before this time
   ProcessSetTable sets_;
   TensorTable table_;
   PendingTable pending_;

@@ -9,11 +9,13 @@
 namespace rueda {
 namespace {
 
-// How long every rank must have been waiting before that is reported: another thread may be about to
-// submit what they wait for.
+// How long every rank must have been waiting before that is reported: another thread may be about
+// to submit what they wait for.
 constexpr Nanos kStuckAfter = kSecond / 2;
 
-bool IsFusable(const Signature& signature) { return signature.kind == OpKind::kAllreduce; }
+bool IsFusable(const Signature& signature) {
+  return signature.kind == OpKind::kAllreduce;
+}
 
 int64_t BytesOf(const Signature& signature) {
   int64_t bytes = 0;
@@ -31,6 +33,8 @@ std::string Seconds(Nanos duration) {
 
 Coordinator::Coordinator(const CoordinatorOptions& options)
     : options_(options),
+      first_look_(options.stall_timeout > 0 ? std::min(options.stall_warn, options.stall_timeout)
+                                            : options.stall_warn),
       sets_(options.world_size),
       columns_(1),
       lanes_(1),
@@ -61,6 +65,7 @@ absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan)
     stuck_reported_ = false;
   } else if (stuck_since_ == kForever) {
     stuck_since_ = now;
+    next_look_ = std::min(next_look_, now + kStuckAfter);
   }
   return status;
 }
@@ -70,8 +75,8 @@ absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan)
 absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos now, Plan* plan) {
   const Announcement& announcement = event.announcement;
   // An id that was forgotten while the announcement was under way stands for its spec still.
-  const SpecPtr spec = announcement.id == kNoTensor ? announcement.spec
-                                                    : table_.GetOrRecall(announcement.id);
+  const SpecPtr spec =
+      announcement.id == kNoTensor ? announcement.spec : table_.GetOrRecall(announcement.id);
   if (spec == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank, " announced an unknown tensor, id ", announcement.id));
@@ -83,28 +88,31 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
   const ProcessSet* set = sets_.Find(spec->set);
   const int member = set == nullptr ? -1 : set->IndexOf(rank);
   if (member < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced ",
-                                                   SpecLabel(*spec, 0),
-                                                   " without being in its process set"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank, " announced ", SpecLabel(*spec, 0), " without being in its process set"));
   }
   Column& column = columns_[TensorTable::SlotOf(id) + 1];
   Touch(column);
-  RUEDA_ASSIGN_OR_RETURN(
-      Instance * instance,
-      pending_.Announce(column.pending_slot, member, set->size(), spec, announcement.extras,
-                        announcement.waited, now));
+  RUEDA_ASSIGN_OR_RETURN(Instance * instance,
+                         pending_.Announce(column.pending_slot, member, set->size(), spec,
+                                           announcement.extras, announcement.waited, now));
   RankState& state = ranks_[rank];
   state.last = id;
   state.last_at = now;
   if (instance == nullptr) {
     const uint32_t sequence = pending_.LastSequence(column.pending_slot, member);
-    plan->push_back(Reject{spec, sequence, {rank},
-                           absl::FailedPreconditionError(absl::StrCat(
-                               SpecLabel(*spec, sequence),
-                               " came too late: it failed on the other ranks before"))});
+    plan->push_back(Reject{
+        spec,
+        sequence,
+        {rank},
+        absl::FailedPreconditionError(absl::StrCat(
+            SpecLabel(*spec, sequence), " came too late: it failed on the other ranks before"))});
     return absl::OkStatus();
   }
   state.last_sequence = instance->sequence;
+  if (instance->who.count() == 1) {
+    next_look_ = std::min(next_look_, DeadlineAfter(now, first_look_));
+  }
   if (announcement.waited && state.waits++ == 0) ++waiting_ranks_;
   const SetId lane = spec->set;
   if (instance->complete(set->size())) {
@@ -129,8 +137,8 @@ absl::StatusOr<TensorId> Coordinator::DefineSpec(const SpecPtr& spec, Plan* plan
     return absl::InvalidArgumentError(absl::StrCat("an announcement for process set ", spec->set));
   }
   if (table_.size() >= options_.tensor_ids_max && !MakeRoom(plan)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "more than ", options_.tensor_ids_max, " different tensors are in flight at once"));
+    return absl::ResourceExhaustedError(absl::StrCat("more than ", options_.tensor_ids_max,
+                                                     " different tensors are in flight at once"));
   }
   const TensorId id = table_.NextId();
   RUEDA_RETURN_IF_ERROR(table_.Define(id, spec));
@@ -141,8 +149,12 @@ absl::StatusOr<TensorId> Coordinator::DefineSpec(const SpecPtr& spec, Plan* plan
   column.id = id;
   column.pending_slot = pending_.SlotFor(*spec);
   column.bytes = BytesOf(signature);
-  column.kin = {signature.kind, signature.reduce_op, signature.device,
-                signature.parts.empty() ? DType::kUInt8 : signature.parts[0].dtype, 1, 1};
+  column.kin = {signature.kind,
+                signature.reduce_op,
+                signature.device,
+                signature.parts.empty() ? DType::kUInt8 : signature.parts[0].dtype,
+                1,
+                1};
   column.fusable = IsFusable(signature) && !signature.is_group();
   column.newer = column.older = index;  // alone, until Touch links it
   plan->push_back(Define{id, spec});
@@ -154,11 +166,10 @@ bool Coordinator::MakeRoom(Plan* plan) {
   for (uint32_t index = columns_[0].newer; index != 0; index = columns_[index].newer) {
     Column& column = columns_[index];
     if (pending_.HasPending(column.pending_slot)) continue;
-    const bool open = std::any_of(
-        lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
-          return std::any_of(lane.open.batch.begin(), lane.open.batch.end(),
-                             [&](const Ordered& ordered) { return ordered.id == column.id; });
-        });
+    const bool open = std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
+      return std::any_of(lane.open.batch.begin(), lane.open.batch.end(),
+                         [&](const Ordered& ordered) { return ordered.id == column.id; });
+    });
     if (open) continue;
     columns_[column.older].newer = column.newer;
     columns_[column.newer].older = column.older;
@@ -171,7 +182,8 @@ bool Coordinator::MakeRoom(Plan* plan) {
   return false;
 }
 
-// Moves the column to the young end. columns_[0].newer is the oldest, columns_[0].older the youngest.
+// Moves the column to the young end. columns_[0].newer is the oldest, columns_[0].older the
+// youngest.
 void Coordinator::Touch(Column& column) {
   const uint32_t index = static_cast<uint32_t>(&column - columns_.data());
   if (columns_[0].older == index) return;
@@ -239,10 +251,9 @@ void Coordinator::OnLeave(Rank rank, Plan* plan) {
     const int member = sets_.Find(instance.spec->set)->IndexOf(rank);
     if (member < 0 || instance.who.Contains(member)) return;
     RejectInstance(&instance,
-                   absl::FailedPreconditionError(
-                       absl::StrCat(SpecLabel(*instance.spec, instance.sequence),
-                                    " can't complete: rank ", rank,
-                                    " has shut down without submitting it")),
+                   absl::FailedPreconditionError(absl::StrCat(
+                       SpecLabel(*instance.spec, instance.sequence), " can't complete: rank ", rank,
+                       " has shut down without submitting it")),
                    plan);
   });
   plan->push_back(Left{rank});
@@ -331,8 +342,8 @@ void Coordinator::Close(Lane& lane, Plan* plan) {
 }
 
 void Coordinator::RejectInstance(Instance* instance, absl::Status status, Plan* plan) {
-  plan->push_back(Reject{instance->spec, instance->sequence, RanksOf(*instance, true),
-                         std::move(status)});
+  plan->push_back(
+      Reject{instance->spec, instance->sequence, RanksOf(*instance, true), std::move(status)});
   End(instance);
 }
 
@@ -395,9 +406,15 @@ absl::Status Coordinator::Disagreement(const Instance& instance) const {
 
 // Lanes, as their ranks see them --------------------------------------------------------------
 
-bool Coordinator::HasOpenBatch(SetId lane) const { return !lanes_[lane].open.batch.empty(); }
-uint64_t Coordinator::OrderedOn(SetId lane) const { return lanes_[lane].ordered; }
-uint64_t Coordinator::DoneOn(SetId lane) const { return lanes_[lane].done; }
+bool Coordinator::HasOpenBatch(SetId lane) const {
+  return !lanes_[lane].open.batch.empty();
+}
+uint64_t Coordinator::OrderedOn(SetId lane) const {
+  return lanes_[lane].ordered;
+}
+uint64_t Coordinator::DoneOn(SetId lane) const {
+  return lanes_[lane].done;
+}
 
 // Stalls --------------------------------------------------------------------------------------
 
@@ -411,10 +428,9 @@ std::vector<Rank> Coordinator::RanksOf(const Instance& instance, bool present) c
 }
 
 std::string Coordinator::StallText(const Instance& instance, Nanos now) const {
-  std::string text = absl::StrCat(
-      SpecLabel(*instance.spec, instance.sequence), " has waited for ",
-      Seconds(now - instance.since), ": submitted by ", RanksText(RanksOf(instance, true)),
-      "; missing: ");
+  std::string text = absl::StrCat(SpecLabel(*instance.spec, instance.sequence), " has waited for ",
+                                  Seconds(now - instance.since), ": submitted by ",
+                                  RanksText(RanksOf(instance, true)), "; missing: ");
   const std::vector<Rank> missing = RanksOf(instance, false);
   constexpr size_t kShown = 8;
   for (size_t i = 0; i < missing.size() && i < kShown; ++i) {
@@ -436,6 +452,7 @@ std::string Coordinator::StallText(const Instance& instance, Nanos now) const {
 
 Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports,
                         std::vector<Expire>* expired) {
+  if (now < next_look_) return next_look_;
   Nanos next = kForever;
   pending_.ForEach([&](Instance& instance) {
     const Nanos age = now - instance.since;
@@ -443,6 +460,7 @@ Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports,
     if (options_.stall_timeout > 0) {
       if (age >= options_.stall_timeout) {
         expired->push_back({id, static_cast<uint16_t>(instance.sequence)});
+        next = now;  // until it has ended
         return;
       }
       next = std::min(next, DeadlineAfter(instance.since, options_.stall_timeout));
@@ -476,6 +494,7 @@ Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports,
       next = std::min(next, stuck_since_ + kStuckAfter);
     }
   }
+  next_look_ = next;
   return next;
 }
 

@@ -1,9 +1,10 @@
-// The coordinator: turns what the ranks announce into one totally ordered plan stream. Inside a host
-// every rank runs a replica over the shared log and all compute the same plans; between hosts the root
-// alone runs it. Nothing it decides depends on a clock: `now` is for reports.
+// The coordinator: turns what the ranks announce into one totally ordered plan stream. Inside a
+// host every rank runs a replica over the shared log and all compute the same plans; between hosts
+// the root alone runs it. Nothing it decides depends on a clock: `now` is for reports.
 //
-// When a batch closes (design decision, docs/protocol.md): at the bucket size; when a group is whole;
-// when its lane is free; when a rank waits for something in it; before anything incompatible. PURE
+// When a batch closes (design decision, docs/protocol.md): at the bucket size; when a group is
+// whole; when its lane is free; when a rank waits for something in it; before anything
+// incompatible. PURE
 #pragma once
 
 #include <memory>
@@ -30,8 +31,8 @@ class Coordinator {
  public:
   explicit Coordinator(const CoordinatorOptions& options);
 
-  // Takes one event and appends what follows from it to `plan`. An error means that a peer broke the
-  // protocol; the epoch can't go on.
+  // Takes one event and appends what follows from it to `plan`. An error means that a peer broke
+  // the protocol; the epoch can't go on.
   absl::Status Step(const ControlEvent& event, Nanos now, Plan* plan);
 
   // Whether the lane's open batch holds something, and how many batches were ordered on the lane. A
@@ -42,7 +43,8 @@ class Coordinator {
   uint64_t DoneOn(SetId lane) const;
 
   // Stalls, judged by the caller's clock. Reports for people are appended to `reports`; operations
-  // that must fail now to `expired`, for the caller to put into the log. Returns when to call again.
+  // that must fail now to `expired`, for the caller to put into the log. Returns when to call
+  // again; it costs nothing before that time, so it may be called at any time.
   Nanos Look(Nanos now, std::vector<std::string>* reports, std::vector<Expire>* expired);
 
   const ProcessSetTable& process_sets() const { return sets_; }
@@ -107,6 +109,7 @@ class Coordinator {
   std::vector<Rank> RanksOf(const Instance& instance, bool present) const;
 
   const CoordinatorOptions options_;
+  const Nanos first_look_;  // the age at which an instance is looked at first
   ProcessSetTable sets_;
   TensorTable table_;
   PendingTable pending_;
@@ -118,6 +121,7 @@ class Coordinator {
   int waiting_ranks_ = 0;         // ranks with waits > 0
   Nanos stuck_since_ = kForever;  // since when every rank waits and nothing can complete
   bool stuck_reported_ = false;
+  Nanos next_look_ = kForever;  // nothing can be overdue before this time
 };
 
 }  // namespace rueda

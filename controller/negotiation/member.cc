@@ -50,7 +50,9 @@ void Member::TellWait(Token token) {
   outgoing_.push_back({What::kWaited, token});
 }
 
-void Member::CompletedBatch(SetId lane) { ++lanes_[lane].completed; }
+void Member::CompletedBatch(SetId lane) {
+  ++lanes_[lane].completed;
+}
 
 void Member::AnnounceDone(SetId lane) {
   if (lanes_[lane].done_queued) return;
@@ -58,7 +60,9 @@ void Member::AnnounceDone(SetId lane) {
   outgoing_.push_back({What::kDone, 0, lane});
 }
 
-void Member::AnnounceLeave() { outgoing_.push_back({What::kLeave}); }
+void Member::AnnounceLeave() {
+  outgoing_.push_back({What::kLeave});
+}
 
 const ControlEvent* Member::Next() {
   next_.rank = rank_;
@@ -138,13 +142,13 @@ absl::Status Member::Apply(const PlanItem& item, std::vector<Action>* actions) {
   } else if (const auto* added = std::get_if<SetAdded>(&item)) {
     RUEDA_ASSIGN_OR_RETURN(const SetId id, sets_.Add(added->ranks));
     if (id != added->set) {
-      return absl::InvalidArgumentError(absl::StrCat("the plan adds process set ", added->set,
-                                                     " where ", id, " is next"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the plan adds process set ", added->set, " where ", id, " is next"));
     }
     lanes_.emplace_back();
     NewSet created{id, false, 0};
-    const auto it = unnamed_.find(
-        std::make_pair(kWorldSet, static_cast<int>(OpKind::kAddProcessSet)));
+    const auto it =
+        unnamed_.find(std::make_pair(kWorldSet, static_cast<int>(OpKind::kAddProcessSet)));
     if (it != unnamed_.end()) {
       const size_t position = added->sequence - it->second.base;
       if (position < it->second.tokens.size() && it->second.tokens[position] >= 0) {
@@ -171,8 +175,7 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
   launch.lane = order.lane;
   for (const Ordered& ordered : order.batch) {
     const SpecPtr* spec = table_.Get(ordered.id);
-    const int64_t token =
-        spec == nullptr ? -1 : TokenOf(**spec, ordered.id, ordered.sequence);
+    const int64_t token = spec == nullptr ? -1 : TokenOf(**spec, ordered.id, ordered.sequence);
     if (token < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("the plan orders tensor id ", ordered.id, " (",
@@ -205,7 +208,7 @@ void Member::ApplyReject(const Reject& reject, std::vector<Action>* actions) {
   }
   if (token < 0) return;
   End(static_cast<Token>(token));
-  actions->push_back(Failure{static_cast<Token>(token), reject.status});
+  actions->push_back(Rejected{static_cast<Token>(token), reject.status});
 }
 
 int64_t Member::TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence) const {

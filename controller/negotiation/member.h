@@ -1,5 +1,5 @@
-// A rank's half of the negotiation: turns submissions into announcements, and the plan stream into what
-// this rank has to execute or to fail. PURE
+// A rank's half of the negotiation: turns submissions into announcements, and the plan stream into
+// what this rank has to execute or to fail. PURE
 #pragma once
 
 #include <deque>
@@ -25,7 +25,7 @@ struct Launch {  // one batch on one lane
   SetId lane;
   absl::InlinedVector<LaunchItem, 2> items;
 };
-struct Failure {
+struct Rejected {
   Token token;
   absl::Status status;
 };
@@ -34,7 +34,7 @@ struct NewSet {
   bool asked;  // whether this rank asked for it: all do, unless they failed meanwhile
   Token token;
 };
-using Action = std::variant<Launch, Failure, NewSet, Left>;
+using Action = std::variant<Launch, Rejected, NewSet, Left>;
 
 class Member {
  public:
@@ -55,8 +55,8 @@ class Member {
   const ControlEvent* Next();
   void Pop();
 
-  // Takes the plan stream, item by item, and appends what follows for this rank. An error means that
-  // the stream contradicts what this rank knows; the epoch can't go on.
+  // Takes the plan stream, item by item, and appends what follows for this rank. An error means
+  // that the stream contradicts what this rank knows; the epoch can't go on.
   absl::Status Apply(const PlanItem& item, std::vector<Action>* actions);
 
   const ProcessSetTable& process_sets() const { return sets_; }
@@ -74,9 +74,9 @@ class Member {
     CallExtras extras;
   };
   struct Unnamed {
-    uint32_t next = 0;              // the next submission's sequence number
-    uint32_t base = 0;              // the sequence number of tokens.front()
-    std::deque<int64_t> tokens;     // -1: ended out of turn
+    uint32_t next = 0;           // the next submission's sequence number
+    uint32_t base = 0;           // the sequence number of tokens.front()
+    std::deque<int64_t> tokens;  // -1: ended out of turn
   };
   struct Lane {
     uint64_t completed = 0;
@@ -105,12 +105,13 @@ class Member {
   const Rank rank_;
   ProcessSetTable sets_;
   TensorTable table_;
-  std::vector<Outstanding> outstanding_;                      // by token
-  std::vector<int64_t> token_by_id_;                          // named, by slot of the id; -1: none
-  absl::flat_hash_map<const TensorSpec*, Token, SpecHash, SpecEqual> undefined_;  // named, no id yet
-  absl::flat_hash_map<std::pair<SetId, int>, Unnamed> unnamed_;                   // by set and kind
-  std::vector<Token> waits_owed_;                             // announced, waited, but no id yet
-  std::vector<Lane> lanes_;                                   // by set
+  std::vector<Outstanding> outstanding_;  // by token
+  std::vector<int64_t> token_by_id_;      // named, by slot of the id; -1: none
+  absl::flat_hash_map<const TensorSpec*, Token, SpecHash, SpecEqual>
+      undefined_;                                                // named, no id yet
+  absl::flat_hash_map<std::pair<SetId, int>, Unnamed> unnamed_;  // by set and kind
+  std::vector<Token> waits_owed_;                                // announced, waited, but no id yet
+  std::vector<Lane> lanes_;                                      // by set
   std::deque<Outgoing> outgoing_;
   ControlEvent next_;
 };

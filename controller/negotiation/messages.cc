@@ -17,9 +17,8 @@ SpecPtr MakeSpec(SetId set, std::string name, Signature signature) {
 
 std::string SpecLabel(const TensorSpec& spec, uint32_t sequence) {
   std::string label =
-      spec.unnamed()
-          ? absl::StrCat("unnamed ", OpKindName(spec.signature.kind), " #", sequence)
-          : absl::StrCat(OpKindName(spec.signature.kind), " '", spec.name, "'");
+      spec.unnamed() ? absl::StrCat("unnamed ", OpKindName(spec.signature.kind), " #", sequence)
+                     : absl::StrCat(OpKindName(spec.signature.kind), " '", spec.name, "'");
   if (spec.set != kWorldSet) absl::StrAppend(&label, " of process set ", spec.set);
   return label;
 }

@@ -18,26 +18,27 @@ struct Instance {
   uint32_t sequence = 0;  // unnamed only
   SpecPtr spec;           // the first announcement's
   bool waited = false;
-  bool mixed = false;     // somebody announced another spec
-  RankSet who;            // by member index
-  RankSet waiters;        // by member index: those who block in it
+  bool mixed = false;              // somebody announced another spec
+  RankSet who;                     // by member index
+  RankSet waiters;                 // by member index: those who block in it
   std::vector<SpecPtr> specs;      // by member; only when mixed
   std::vector<CallExtras> extras;  // by member; only when someone's are not empty
-  Nanos since = 0;        // the first announcement; for reports only, never for a decision
-  int reports = 0;        // how many were made
+  Nanos since = 0;                 // the first announcement; for reports only, never for a decision
+  int reports = 0;                 // how many were made
 
   bool complete(int members) const { return who.count() == members; }
 };
 
 class PendingTable {
  public:
-  // The slot of a name within a set, or of an unnamed kind when `spec` has no name. Slots of names are
-  // counted: each SlotFor of a named spec takes a reference, which Release gives back.
+  // The slot of a name within a set, or of an unnamed kind when `spec` has no name. Slots of names
+  // are counted: each SlotFor of a named spec takes a reference, which Release gives back.
   int SlotFor(const TensorSpec& spec);
   void Release(int slot);
 
-  // Notes that member `member` of `members` announced `spec`. Returns null when the others have given up on this unnamed operation already;
-  // INVALID_ARGUMENT when the member has announced this name before.
+  // Notes that member `member` of `members` announced `spec`. Returns null when the others have
+  // given up on this unnamed operation already; INVALID_ARGUMENT when the member has announced this
+  // name before.
   absl::StatusOr<Instance*> Announce(int slot, int member, int members, const SpecPtr& spec,
                                      const CallExtras& extras, bool waited, Nanos now);
 
@@ -51,7 +52,8 @@ class PendingTable {
   // Ends the instance: ordered or rejected.
   void Remove(Instance* instance);
 
-  // Calls fn(Instance&) for each pending instance, oldest record first. fn may Remove the one it gets.
+  // Calls fn(Instance&) for each pending instance, oldest record first. fn may Remove the one it
+  // gets.
   template <typename Fn>
   void ForEach(Fn fn) {
     for (size_t i = 0; i < instances_.size(); ++i) {
@@ -67,9 +69,9 @@ class PendingTable {
     std::string name;
     bool unnamed = false;
     int references = 0;
-    std::deque<Instance*> live;   // at most one when named; when unnamed, by sequence number
-    uint32_t base = 0;            // unnamed: the sequence number of live.front(), or the next one
-    std::vector<uint32_t> next;   // unnamed, by member: the sequence number of its next announcement
+    std::deque<Instance*> live;  // at most one when named; when unnamed, by sequence number
+    uint32_t base = 0;           // unnamed: the sequence number of live.front(), or the next one
+    std::vector<uint32_t> next;  // unnamed, by member: the sequence number of its next announcement
   };
 
   Instance* New(int slot, uint32_t sequence, int members, const SpecPtr& spec, Nanos now);

@@ -1,5 +1,6 @@
-// The tensor table: ids of (name, signature) pairs. Every rank has a replica, kept equal by the plan
-// stream's Define and Forget, so that an announcement needs four bytes after the first use. PURE
+// The tensor table: ids of (name, signature) pairs. Every rank has a replica, kept equal by the
+// plan stream's Define and Forget, so that an announcement needs four bytes after the first use.
+// PURE
 #pragma once
 
 #include <deque>
@@ -11,14 +12,16 @@
 
 namespace rueda {
 
-// An id is a slot and the slot's generation: 16 bits each but for the top two, which a log word needs.
+// An id is a slot and the slot's generation: 16 bits each but for the top two, which a log word
+// needs.
 class TensorTable {
  public:
   // The id of `spec`, or kNoTensor.
   TensorId Find(const TensorSpec& spec) const;
   // Null for an id that is not defined (any more).
   const SpecPtr* Get(TensorId id) const;
-  // Also finds ids forgotten lately: an announcement may have been under way with one. Null otherwise.
+  // Also finds ids forgotten lately: an announcement may have been under way with one. Null
+  // otherwise.
   SpecPtr GetOrRecall(TensorId id) const;
   // The slot of a defined id: a small index for the caller's own columns.
   static uint32_t SlotOf(TensorId id) { return id & kSlotMask; }
@@ -27,8 +30,8 @@ class TensorTable {
   absl::Status Define(TensorId id, SpecPtr spec);
   void Forget(TensorId id);
 
-  // The id that the next Define should take: a free slot under a new generation. kNoTensor when full.
-  // The same on every replica with the same history.
+  // The id that the next Define should take: a free slot under a new generation. kNoTensor when
+  // full. The same on every replica with the same history.
   TensorId NextId() const;
   int size() const { return static_cast<int>(ids_.size()); }
 

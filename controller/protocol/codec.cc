@@ -90,8 +90,8 @@ absl::Status DecodeMark(const wire::Mark& in, TensorId* id, uint16_t* sequence) 
   return absl::OkStatus();
 }
 
-// Serialises `values` as repeated fields of one or more messages of at most `bytes_max` bytes, except
-// that a single value may be larger.
+// Serialises `values` as repeated fields of one or more messages of at most `bytes_max` bytes,
+// except that a single value may be larger.
 template <typename Message, typename Value, typename Encode, typename Field>
 std::vector<std::string> Pack(absl::Span<const Value> values, Encode encode, Field field,
                               size_t bytes_max) {
@@ -277,8 +277,8 @@ absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
       reject.sequence = in.reject().sequence();
       RUEDA_RETURN_IF_ERROR(DecodeRanks(in.reject().ranks(), &reject.ranks));
       if (in.reject().code() == 0 || in.reject().code() > 16) return Bad("status code");
-      reject.status = absl::Status(static_cast<absl::StatusCode>(in.reject().code()),
-                                   in.reject().message());
+      reject.status =
+          absl::Status(static_cast<absl::StatusCode>(in.reject().code()), in.reject().message());
       return reject;
     }
     case wire::PlanItem::kSetAdded: {
@@ -297,8 +297,8 @@ absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
 }
 
 std::vector<std::string> PackEvents(absl::Span<const ControlEvent> events, size_t bytes_max) {
-  return Pack<wire::Events>(events, EncodeEvent, [](wire::Events& m) { return m.mutable_events(); },
-                            bytes_max);
+  return Pack<wire::Events>(
+      events, EncodeEvent, [](wire::Events& m) { return m.mutable_events(); }, bytes_max);
 }
 
 absl::Status UnpackEvents(absl::string_view bytes, std::vector<ControlEvent>* events) {
@@ -312,8 +312,9 @@ absl::Status UnpackEvents(absl::string_view bytes, std::vector<ControlEvent>* ev
 }
 
 std::vector<std::string> PackPlan(const Plan& plan, size_t bytes_max) {
-  return Pack<wire::Plan>(absl::MakeConstSpan(plan), EncodePlanItem,
-                          [](wire::Plan& m) { return m.mutable_items(); }, bytes_max);
+  return Pack<wire::Plan>(
+      absl::MakeConstSpan(plan), EncodePlanItem, [](wire::Plan& m) { return m.mutable_items(); },
+      bytes_max);
 }
 
 absl::Status UnpackPlan(absl::string_view bytes, Plan* plan) {

@@ -1,5 +1,5 @@
-// RUEDA_CHECK(condition) << "words": our own broken invariants. On in release; the process dies with
-// the file, the line and the words, and the launcher names the rank.
+// RUEDA_CHECK(condition) << "words": our own broken invariants. On in release; the process dies
+// with the file, the line and the words, and the launcher names the rank.
 #pragma once
 
 #include <sstream>
@@ -20,12 +20,14 @@ class CheckFailure {
   std::ostringstream words_;
 };
 
+// Turns a failure into a statement of type void; binds less tightly than <<.
+struct EndCheck {
+  void operator&(const CheckFailure&) const {}
+};
+
 }  // namespace rueda
 
-#define RUEDA_CHECK(condition)                     \
-  switch (0)                                       \
-  case 0:                                          \
-  default:                                         \
-    if (__builtin_expect(!!(condition), 1)) {      \
-    } else /* NOLINT */                            \
-      ::rueda::CheckFailure(__FILE__, __LINE__, #condition)
+#define RUEDA_CHECK(condition)       \
+  __builtin_expect(!!(condition), 1) \
+      ? (void)0                      \
+      : ::rueda::EndCheck() & ::rueda::CheckFailure(__FILE__, __LINE__, #condition)

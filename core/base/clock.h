@@ -1,5 +1,5 @@
-// Time as the state machines see it: nanoseconds of a monotonic clock, sampled once a turn and passed
-// in. The simulator passes virtual time instead.
+// Time as the state machines see it: nanoseconds of a monotonic clock, sampled once a turn and
+// passed in. The simulator passes virtual time instead.
 #pragma once
 
 #include <cstdint>

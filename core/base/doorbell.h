@@ -1,5 +1,5 @@
-// A doorbell: an eventfd that one thread sleeps on (with epoll) and that any thread or process holding
-// the descriptor may ring. Ringing never blocks and rings before a sleep are not lost.
+// A doorbell: an eventfd that one thread sleeps on (with epoll) and that any thread or process
+// holding the descriptor may ring. Ringing never blocks and rings before a sleep are not lost.
 #pragma once
 
 #include "core/base/status.h"

@@ -13,8 +13,8 @@ void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, Nanos deadl
   timespec until{deadline / kSecond, deadline % kSecond};
   // FUTEX_WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC.
   syscall(SYS_futex, reinterpret_cast<const uint32_t*>(&word),
-          FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected,
-          deadline == kForever ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
+          FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected, deadline == kForever ? nullptr : &until,
+          nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
 void FutexWakeAll(const std::atomic<uint32_t>& word) {

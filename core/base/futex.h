@@ -8,8 +8,8 @@
 
 namespace rueda {
 
-// Sleeps while `word` holds `expected`, at most until `deadline` (MonotonicNow's clock; kForever: no
-// limit). May return early for no reason, as futexes do.
+// Sleeps while `word` holds `expected`, at most until `deadline` (MonotonicNow's clock; kForever:
+// no limit). May return early for no reason, as futexes do.
 void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, Nanos deadline);
 void FutexWakeAll(const std::atomic<uint32_t>& word);
 

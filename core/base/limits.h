@@ -7,24 +7,26 @@
 namespace rueda {
 
 inline constexpr int kRanksMax = 65'536;
-inline constexpr int kLocalRanksMax = 1'024;      // ten bits of a log word name the writer
-inline constexpr int kProcessSetsMax = 256;       // each has a data area in shared memory
+inline constexpr int kLocalRanksMax = 1'024;  // ten bits of a log word name the writer
+inline constexpr int kProcessSetsMax = 256;   // each has a data area in shared memory
 inline constexpr int kDimsMax = 32;
 inline constexpr size_t kNameBytesMax = 1'024;
 inline constexpr int kGroupTensorsMax = 65'536;
-inline constexpr int kTensorIdsMax = 1 << 16;     // live entries of the tensor table; then the oldest goes
-inline constexpr int kSubmissionsMax = 1 << 15;   // operations in flight on one rank
-inline constexpr int kHandlesMax = 1 << 17;       // operations in flight or finished and not released
+inline constexpr int kTensorIdsMax =
+    1 << 16;  // live entries of the tensor table; then the oldest goes
+inline constexpr int kSubmissionsMax = 1 << 15;  // operations in flight on one rank
+inline constexpr int kHandlesMax = 1 << 17;  // operations in flight or finished and not released
 
 inline constexpr size_t kControlFrameBytesMax = 16u << 20;
-inline constexpr size_t kHandshakeBytesMax = 128; // read from a peer before it is authenticated
+inline constexpr size_t kHandshakeBytesMax = 128;  // read from a peer before it is authenticated
 inline constexpr size_t kStoreValueBytesMax = 64u << 10;
 inline constexpr size_t kStoreKeyBytesMax = 256;
 inline constexpr size_t kErrorTextBytesMax = 4'096;
 
-inline constexpr int kLogWordsMin = 4'096;        // of the announcement log's ring
+inline constexpr int kLogWordsMin = 4'096;  // of the announcement log's ring
 inline constexpr int kLogWordsPerWriter = 64;
-inline constexpr size_t kSideRingBytes = 32u << 20;  // for what does not fit a word; touched as used
+inline constexpr size_t kSideRingBytes = 32u
+                                         << 20;  // for what does not fit a word; touched as used
 
 static_assert(kHandlesMax > kSubmissionsMax, "every accepted operation gets a handle");
 static_assert(kSideRingBytes > kControlFrameBytesMax + 64,

@@ -21,9 +21,13 @@ bool LogEnabled(LogLevel level) {
   return static_cast<int>(level) >= log_level.load(std::memory_order_relaxed);
 }
 
-void SetLogRank(int rank) { log_rank = rank; }
+void SetLogRank(int rank) {
+  log_rank = rank;
+}
 
-int LogRank() { return log_rank; }
+int LogRank() {
+  return log_rank;
+}
 
 LogLine::~LogLine() {
   static constexpr char kLetters[] = "DIWE";

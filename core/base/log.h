@@ -14,7 +14,8 @@ enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3, kOf
 void SetLogLevel(LogLevel level);
 bool LogEnabled(LogLevel level);
 
-// The rank that the calling thread's lines are marked with; -1: none. Thread ranks each set their own.
+// The rank that the calling thread's lines are marked with; -1: none. Thread ranks each set their
+// own.
 void SetLogRank(int rank);
 int LogRank();
 
@@ -35,9 +36,14 @@ class LogLine {
   std::ostringstream words_;
 };
 
+// Turns a line into a statement of type void; binds less tightly than <<.
+struct EndLogLine {
+  void operator&(const LogLine&) const {}
+};
+
 }  // namespace rueda
 
-#define RUEDA_LOG(severity)                                            \
-  if (!::rueda::LogEnabled(::rueda::LogLevel::k##severity)) {          \
-  } else /* NOLINT */                                                  \
-    ::rueda::LogLine(::rueda::LogLevel::k##severity)
+#define RUEDA_LOG(severity)                            \
+  !::rueda::LogEnabled(::rueda::LogLevel::k##severity) \
+      ? (void)0                                        \
+      : ::rueda::EndLogLine() & ::rueda::LogLine(::rueda::LogLevel::k##severity)

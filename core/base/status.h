@@ -5,12 +5,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define RUEDA_RETURN_IF_ERROR(expression)                     \
-  do {                                                        \
-    if (absl::Status rueda_status_ = (expression);            \
-        __builtin_expect(!rueda_status_.ok(), 0)) {           \
-      return rueda_status_;                                   \
-    }                                                         \
+#define RUEDA_RETURN_IF_ERROR(expression)                                                      \
+  do {                                                                                         \
+    if (absl::Status rueda_status_ = (expression); __builtin_expect(!rueda_status_.ok(), 0)) { \
+      return rueda_status_;                                                                    \
+    }                                                                                          \
   } while (false)
 
 #define RUEDA_CONCAT_INNER(a, b) a##b
@@ -19,9 +18,9 @@
 #define RUEDA_ASSIGN_OR_RETURN(lhs, expression) \
   RUEDA_ASSIGN_OR_RETURN_INNER(RUEDA_CONCAT(rueda_statusor_, __LINE__), lhs, expression)
 
-#define RUEDA_ASSIGN_OR_RETURN_INNER(statusor, lhs, expression)         \
-  auto statusor = (expression);                                         \
-  if (__builtin_expect(!statusor.ok(), 0)) return statusor.status();    \
+#define RUEDA_ASSIGN_OR_RETURN_INNER(statusor, lhs, expression)      \
+  auto statusor = (expression);                                      \
+  if (__builtin_expect(!statusor.ok(), 0)) return statusor.status(); \
   lhs = std::move(statusor).value()
 
 namespace rueda {

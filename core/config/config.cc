@@ -28,25 +28,28 @@ struct Knob {
   const char* name;
   Field field;
   Use use;
-  double min;             // of a number
+  double min;  // of a number
   double max;
-  const char* choices;    // of a word: "auto|shm|gloo"; "" for free text
-  const char* alias;      // HOROVOD_...; "" when there is none
+  const char* choices;  // of a word: "auto|shm|gloo"; "" for free text
+  const char* alias;    // HOROVOD_...; "" when there is none
   const char* doc;
 };
 
 const Knob kKnobs[] = {
     {"backend", &Config::backend, Use::kAgreed, 0, 0, "auto|shm|gloo", "",
-     "What moves the bytes of CPU tensors. `auto`: shared memory where all ranks of a process set are on "
+     "What moves the bytes of CPU tensors. `auto`: shared memory where all ranks of a process set "
+     "are on "
      "one host, else Gloo."},
     {"bus", &Config::bus, Use::kAgreed, 0, 0, "auto|log|tcp", "",
      "What carries the negotiation. `log`: a log in shared memory inside a host, TCP between hosts "
      "(what `auto` means). `tcp`: authenticated TCP between all ranks, on one host too."},
     {"fusion_threshold", &Config::fusion_threshold, Use::kAgreed, 1, 1e12, "",
      "HOROVOD_FUSION_THRESHOLD",
-     "Bytes of a fusion bucket: a batch closes when it holds this much. A larger tensor travels alone."},
+     "Bytes of a fusion bucket: a batch closes when it holds this much. A larger tensor travels "
+     "alone."},
     {"wait", &Config::wait, Use::kKnob, 0, 0, "auto|spin|yield|sleep", "",
-     "What a waiting thread does before it sleeps. `auto`: a few pauses when every local rank has a core "
+     "What a waiting thread does before it sleeps. `auto`: a few pauses when every local rank has "
+     "a core "
      "of its own, else it yields."},
     {"network_interface", &Config::network_interface, Use::kKnob, 0, 0, "", "HOROVOD_GLOO_IFACE",
      "The interface that Gloo's sockets use."},
@@ -55,7 +58,8 @@ const Knob kKnobs[] = {
      "How long init waits for the other ranks; the error names those that did not come."},
     {"stall_warn_s", &Config::stall_warn_s, Use::kAgreed, 0.01, 1e9, "",
      "HOROVOD_STALL_CHECK_TIME_SECONDS",
-     "Age at which an operation that some ranks have not submitted is first reported. Again at 6 times "
+     "Age at which an operation that some ranks have not submitted is first reported. Again at 6 "
+     "times "
      "this, then at every 30 times."},
     {"stall_timeout_s", &Config::stall_timeout_s, Use::kAgreed, 0, 1e9, "",
      "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
@@ -74,7 +78,8 @@ const Knob kKnobs[] = {
     {"local_size", &Config::local_size, Use::kSetUp, 1, kLocalRanksMax, "", "",
      "Number of ranks on this host."},
     {"job_id", &Config::job_id, Use::kSetUp, 0, 0, "", "",
-     "A name for the job that no other job of this user has at the same time. The ranks meet by it; it "
+     "A name for the job that no other job of this user has at the same time. The ranks meet by "
+     "it; it "
      "is no secret."},
     {"host_id", &Config::host_id, Use::kSetUp, 0, 0, "", "",
      "Overrides what makes ranks neighbours on one host (boot id, network namespace and user)."},
@@ -91,8 +96,8 @@ const Knob kKnobs[] = {
 // RUEDA_ variables that the scripts read and the library does not.
 const char* const kScriptVariables[] = {"RUEDA_VENV", "RUEDA_PIP_ARGS", "RUEDA_PREFIX"};
 
-// HOROVOD_ settings of features that do not exist here. Anything else that begins with HOROVOD_ (ranks
-// set by launchers, Horovod's build options) is not ours to judge.
+// HOROVOD_ settings of features that do not exist here. Anything else that begins with HOROVOD_
+// (ranks set by launchers, Horovod's build options) is not ours to judge.
 struct Refused {
   const char* name;
   const char* why;
@@ -121,16 +126,17 @@ std::string VariableName(const Knob& knob) {
   return absl::StrCat("RUEDA_", absl::AsciiStrToUpper(knob.name));
 }
 
-absl::Status Refuse(absl::string_view shown_name, absl::string_view value, absl::string_view allowed) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(shown_name, "=", value, ": expected ", allowed));
+absl::Status Refuse(absl::string_view shown_name, absl::string_view value,
+                    absl::string_view allowed) {
+  return absl::InvalidArgumentError(absl::StrCat(shown_name, "=", value, ": expected ", allowed));
 }
 
 std::string Allowed(const Knob& knob) {
   if (std::holds_alternative<std::string Config::*>(knob.field)) {
     return absl::StrCat("one of ", absl::StrJoin(absl::StrSplit(knob.choices, '|'), ", "));
   }
-  const char* kind = std::holds_alternative<int64_t Config::*>(knob.field) ? "a whole number" : "a number";
+  const char* kind =
+      std::holds_alternative<int64_t Config::*>(knob.field) ? "a whole number" : "a number";
   return absl::StrCat(kind, " from ", knob.min, " to ", knob.max);
 }
 
@@ -143,14 +149,14 @@ absl::Status Set(const Knob& knob, absl::string_view shown_name, absl::string_vi
         static_cast<double>(number) > knob.max) {
       return Refuse(shown_name, value, Allowed(knob));
     }
-    config->**whole = number;
+    config->** whole = number;
   } else if (const auto* real = std::get_if<double Config::*>(&knob.field)) {
     double number;
     if (!absl::SimpleAtod(value, &number) || !std::isfinite(number) || number < knob.min ||
         number > knob.max) {
       return Refuse(shown_name, value, Allowed(knob));
     }
-    config->**real = number;
+    config->** real = number;
   } else {
     const auto text = std::get<std::string Config::*>(knob.field);
     if (*knob.choices != 0) {
@@ -275,26 +281,29 @@ std::vector<std::pair<std::string, std::string>> AgreedKnobs(const Config& confi
 std::string KnobsMarkdown() {
   std::string text =
       "# Knobs\n\n"
-      "<!-- Generated from the table in core/config/config.cc by `rueda_knobs`; a test compares. -->\n\n"
-      "Each knob is an environment variable, read by `rueda::init()` and by `rueda_init` when asked to,\n"
-      "and a key of `rueda_init`'s list of knobs (`fusion_threshold` for `RUEDA_FUSION_THRESHOLD`); the\n"
+      "<!-- Generated from the table in core/config/config.cc by `rueda_knobs`; a test compares. "
+      "-->\n\n"
+      "Each knob is an environment variable, read by `rueda::init()` and by `rueda_init` when "
+      "asked to,\n"
+      "and a key of `rueda_init`'s list of knobs (`fusion_threshold` for "
+      "`RUEDA_FUSION_THRESHOLD`); the\n"
       "list wins. An unknown name is refused with the nearest known one.\n";
   const Config defaults;
   for (const Use use : {Use::kKnob, Use::kSetUp}) {
-    absl::StrAppend(&text, use == Use::kKnob
-                               ? "\n## Settings\n\n"
-                               : "\n## Set-up, normally done by the launcher\n\n",
-                    "| variable | default | allowed | also read as | what it does |\n"
-                    "|---|---|---|---|---|\n");
+    absl::StrAppend(
+        &text,
+        use == Use::kKnob ? "\n## Settings\n\n" : "\n## Set-up, normally done by the launcher\n\n",
+        "| variable | default | allowed | also read as | what it does |\n"
+        "|---|---|---|---|---|\n");
     for (const Knob& knob : kKnobs) {
       if ((knob.use == Use::kSetUp) != (use == Use::kSetUp)) continue;
       const std::string value = KnobText(knob.name, defaults);
       const bool word = std::holds_alternative<std::string Config::*>(knob.field);
       const std::string allowed = word && *knob.choices == 0 ? "text" : Allowed(knob);
       absl::StrAppend(&text, "| `", VariableName(knob), "` | ",
-                      use == Use::kSetUp || value.empty() ? "" : absl::StrCat("`", value, "`"), " | ",
-                      allowed, " | ", *knob.alias == 0 ? "" : absl::StrCat("`", knob.alias, "`"),
-                      " | ", knob.doc,
+                      use == Use::kSetUp || value.empty() ? "" : absl::StrCat("`", value, "`"),
+                      " | ", allowed, " | ",
+                      *knob.alias == 0 ? "" : absl::StrCat("`", knob.alias, "`"), " | ", knob.doc,
                       knob.use == Use::kAgreed ? " Must be the same on all ranks." : "", " |\n");
     }
   }

@@ -1,8 +1,8 @@
 // Every setting of the runtime, and the one table that names, documents, parses and prints them.
 //
-// A setting `fusion_threshold` is the knob "fusion_threshold" in rueda_init and the environment variable
-// RUEDA_FUSION_THRESHOLD; some have a HOROVOD_* alias. A name that is not in the table is refused with
-// the nearest one that is. PURE
+// A setting `fusion_threshold` is the knob "fusion_threshold" in rueda_init and the environment
+// variable RUEDA_FUSION_THRESHOLD; some have a HOROVOD_* alias. A name that is not in the table is
+// refused with the nearest one that is. PURE
 #pragma once
 
 #include <cstdint>
@@ -45,13 +45,13 @@ struct Config {
 
 using Environment = std::map<std::string, std::string>;
 
-// Sets one knob by its name in the table ("fusion_threshold"). INVALID_ARGUMENT names the knob, what
-// was given, what is allowed, and for an unknown name the nearest known one.
+// Sets one knob by its name in the table ("fusion_threshold"). INVALID_ARGUMENT names the knob,
+// what was given, what is allowed, and for an unknown name the nearest known one.
 absl::Status SetKnob(absl::string_view name, absl::string_view value, Config* config);
 
-// Sets every knob that `environment` holds, as RUEDA_NAME or as its HOROVOD_ alias (the former wins).
-// A RUEDA_ variable that is no knob, and a HOROVOD_ setting whose feature does not exist here, are
-// INVALID_ARGUMENT by name.
+// Sets every knob that `environment` holds, as RUEDA_NAME or as its HOROVOD_ alias (the former
+// wins). A RUEDA_ variable that is no knob, and a HOROVOD_ setting whose feature does not exist
+// here, are INVALID_ARGUMENT by name.
 absl::Status ReadEnvironment(const Environment& environment, Config* config);
 
 // This process's environment as a map.

@@ -1,6 +1,6 @@
-// The fusion planner: which tensors of a closed batch share a bucket, and where in it each one lies.
-// Every rank computes this for itself from the plan stream; the digest lets them check that they
-// agree. PURE
+// The fusion planner: which tensors of a closed batch share a bucket, and where in it each one
+// lies. Every rank computes this for itself from the plan stream; the digest lets them check that
+// they agree. PURE
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct FusionInput {
 };
 
 struct Placement {
-  int32_t input;           // index into the batch
-  int64_t offset_elements; // in the bucket, densely packed
+  int32_t input;            // index into the batch
+  int64_t offset_elements;  // in the bucket, densely packed
 };
 
 struct Bucket {
@@ -34,8 +34,8 @@ struct Bucket {
   int64_t bytes() const { return elements * static_cast<int64_t>(DTypeSize(dtype)); }
 };
 
-// Appends the buckets of `batch` to `buckets`. A bucket holds neighbours of equal kin and dtype and at
-// most `bucket_bytes_max` bytes, except that a tensor larger than that has a bucket of its own.
+// Appends the buckets of `batch` to `buckets`. A bucket holds neighbours of equal kin and dtype and
+// at most `bucket_bytes_max` bytes, except that a tensor larger than that has a bucket of its own.
 void PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max,
                 std::vector<Bucket>* buckets);
 

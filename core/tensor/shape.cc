@@ -9,14 +9,14 @@ namespace rueda {
 
 absl::Status Shape::Validate(absl::Span<const int64_t> dims) {
   if (dims.size() > static_cast<size_t>(kDimsMax)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor has ", dims.size(), " dimensions; at most ", kDimsMax, " are supported"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a tensor has ", dims.size(), " dimensions; at most ", kDimsMax, " are supported"));
   }
   int64_t elements = 1;
   for (const int64_t dim : dims) {
     if (dim < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("negative dimension in shape [",
-                                                     absl::StrJoin(dims, ", "), "]"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("negative dimension in shape [", absl::StrJoin(dims, ", "), "]"));
     }
     if (dim == 0) continue;  // the product of the others must still be sane
     if (__builtin_mul_overflow(elements, dim, &elements)) {
@@ -38,8 +38,12 @@ int64_t Shape::elements() const {
   return elements;
 }
 
-Shape Shape::Row() const { return Shape(absl::MakeConstSpan(dims_).subspan(1)); }
+Shape Shape::Row() const {
+  return Shape(absl::MakeConstSpan(dims_).subspan(1));
+}
 
-std::string Shape::ToString() const { return absl::StrCat("[", absl::StrJoin(dims_, ", "), "]"); }
+std::string Shape::ToString() const {
+  return absl::StrCat("[", absl::StrJoin(dims_, ", "), "]");
+}
 
 }  // namespace rueda

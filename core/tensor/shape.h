@@ -16,7 +16,8 @@ class Shape {
   explicit Shape(absl::Span<const int64_t> dims) : dims_(dims.begin(), dims.end()) {}
   Shape(std::initializer_list<int64_t> dims) : dims_(dims) {}
 
-  // INVALID_ARGUMENT: more than kDimsMax dimensions, a negative one, or more elements than int64 holds.
+  // INVALID_ARGUMENT: more than kDimsMax dimensions, a negative one, or more elements than int64
+  // holds.
   static absl::Status Validate(absl::Span<const int64_t> dims);
 
   int rank() const { return static_cast<int>(dims_.size()); }

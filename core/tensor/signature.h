@@ -33,8 +33,8 @@ inline constexpr int kReduceOpCount = 6;
 
 enum class DeviceType : uint8_t { kCpu = 0 };
 
-absl::string_view OpKindName(OpKind kind);      // "allreduce"
-absl::string_view ReduceOpName(ReduceOp op);    // "sum"
+absl::string_view OpKindName(OpKind kind);    // "allreduce"
+absl::string_view ReduceOpName(ReduceOp op);  // "sum"
 
 // One tensor of an operation. For allgather `shape` is the shape of a row: the first dimension may
 // differ by rank and travels beside the signature.
@@ -56,7 +56,7 @@ struct Signature {
   DeviceType device = DeviceType::kCpu;
   absl::InlinedVector<PartSignature, 1> parts;  // one; several for a group; none for a barrier
   std::vector<std::string> part_names;          // of a group's tensors; else empty
-  std::vector<Rank> ranks;                      // kAddProcessSet: the new set's world ranks, ascending
+  std::vector<Rank> ranks;  // kAddProcessSet: the new set's world ranks, ascending
 
   bool is_group() const { return !part_names.empty(); }
   // "allreduce(sum) float32[1000]".

@@ -1,8 +1,8 @@
-// The flight recorder: every thread keeps its last 1,024 events in a ring of its own, always on. The
-// rings are written out when a job fails and when the process gets SIGUSR2.
+// The flight recorder: every thread keeps its last 1,024 events in a ring of its own, always on.
+// The rings are written out when a job fails and when the process gets SIGUSR2.
 //
-// Recording costs one time-stamp and one 32-byte store; no lock, no allocation after a thread's first
-// event. Rings belong to the process: they outlive their threads and are handed to new ones.
+// Recording costs one time-stamp and one 32-byte store; no lock, no allocation after a thread's
+// first event. Rings belong to the process: they outlive their threads and are handed to new ones.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace rueda::trace {
 
 enum class Event : uint16_t {
   kNone = 0,
-  kInit,         // a: world size
+  kInit,  // a: world size
   kShutdown,
   kSubmit,       // id: tensor, 0 when new; a: handle
   kAnnounce,     // id; a: log position
@@ -29,7 +29,7 @@ enum class Event : uint16_t {
   kWaitEnd,      // a: handle; b: status code
   kSleep,        // a: 1 background thread, 2 waiter
   kWake,
-  kFail,         // a: the lost rank; b: cause
+  kFail,  // a: the lost rank; b: cause
   kCount,
 };
 

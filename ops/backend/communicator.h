@@ -11,28 +11,30 @@
 
 namespace rueda {
 
-// One tensor of a bucket. The bucket is the dense sequence of its pieces; where the bytes of a bucket
-// meet (a slot, a fusion buffer, cache-sized blocks, the tensors themselves) is the communicator's
-// business.
+// One tensor of a bucket. The bucket is the dense sequence of its pieces; where the bytes of a
+// bucket meet (a slot, a fusion buffer, cache-sized blocks, the tensors themselves) is the
+// communicator's business.
 struct Piece {
   const void* input = nullptr;  // this rank's tensor; null only when it has no elements
   void* output = nullptr;       // may equal `input`; null: the result is not wanted here
   int64_t elements = 0;         // allreduce, broadcast: everywhere the same. allgather: of `input`
 };
 
-// One collective operation on one bucket. Everything that pieces and counts point to stays valid until
-// the operation is done; nothing else need.
+// One collective operation on one bucket. Everything that pieces and counts point to stays valid
+// until the operation is done; nothing else need.
 struct Collective {
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kUInt8;
   ReduceOp reduce_op = ReduceOp::kNone;
-  int root = -1;                    // broadcast: member index
-  double prescale = 1;              // allreduce; equal on all members
+  int root = -1;        // broadcast: member index
+  double prescale = 1;  // allreduce; equal on all members
   double postscale = 1;
-  absl::Span<const Piece> pieces;   // allreduce: any number; broadcast, allgather: one; barrier: none
-  int64_t elements = 0;             // of all pieces together
-  absl::Span<const int64_t> counts; // allgather: elements by member; `output` holds them in that order
-  uint32_t digest = 0;              // of the bucket's layout; must be equal on all members
+  absl::Span<const Piece>
+      pieces;            // allreduce: any number; broadcast, allgather: one; barrier: none
+  int64_t elements = 0;  // of all pieces together
+  absl::Span<const int64_t>
+      counts;           // allgather: elements by member; `output` holds them in that order
+  uint32_t digest = 0;  // of the bucket's layout; must be equal on all members
 };
 
 enum class Progress {
@@ -54,7 +56,8 @@ class Communicator {
   virtual absl::StatusOr<Progress> Advance() = 0;
 
   // Gives up on whatever is under way: afterwards this rank touches no memory of the operation's
-  // tensors, and Advance is not called again. Bounded; wakes a lane thread that blocks in a library.
+  // tensors, and Advance is not called again. Bounded; wakes a lane thread that blocks in a
+  // library.
   virtual void Abort() = 0;
 };
 

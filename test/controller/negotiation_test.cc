@@ -85,10 +85,10 @@ class Job {
     actions_[rank].clear();
     return batches;
   }
-  std::vector<Failure> Failures(Rank rank) {
-    std::vector<Failure> failures;
+  std::vector<Rejected> Failures(Rank rank) {
+    std::vector<Rejected> failures;
     for (const Action& action : actions_[rank]) {
-      if (const auto* failure = std::get_if<Failure>(&action)) failures.push_back(*failure);
+      if (const auto* failure = std::get_if<Rejected>(&action)) failures.push_back(*failure);
     }
     actions_[rank].clear();
     return failures;
@@ -302,7 +302,7 @@ TEST(Mismatch, EveryRankGetsTheSameErrorWithRanksGrouped) {
   job.Announce(3, Named("w", {1000}));
   std::string first;
   for (Rank rank = 0; rank < 4; ++rank) {
-    const std::vector<Failure> failures = job.Failures(rank);
+    const std::vector<Rejected> failures = job.Failures(rank);
     ASSERT_EQ(failures.size(), 1u);
     const std::string message(failures[0].status.message());
     if (rank == 0) first = message;
@@ -332,7 +332,7 @@ TEST(Mismatch, EachPropertyIsNamed) {
     Job job(2);
     job.Announce(0, MakeSpec(kWorldSet, "t", a));
     job.Announce(1, MakeSpec(kWorldSet, "t", b));
-    const std::vector<Failure> failures = job.Failures(0);
+    const std::vector<Rejected> failures = job.Failures(0);
     ASSERT_EQ(failures.size(), 1u);
     EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("disagree on the " + word));
   }
@@ -344,7 +344,7 @@ TEST(Mismatch, ScaleFactorsAreCompared) {
   half.prescale = 0.5;
   job.Announce(0, Named("t"), false, half);
   job.Announce(1, Named("t"));
-  const std::vector<Failure> failures = job.Failures(1);
+  const std::vector<Rejected> failures = job.Failures(1);
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("scale factors"));
 }
@@ -380,7 +380,7 @@ TEST(ProcessSets, DuplicateIsRejectedEverywhere) {
   add.ranks = {0, 1};
   for (Rank rank = 0; rank < 2; ++rank) job.Announce(rank, MakeSpec(kWorldSet, "", add));
   for (Rank rank = 0; rank < 2; ++rank) {
-    const std::vector<Failure> failures = job.Failures(rank);
+    const std::vector<Rejected> failures = job.Failures(rank);
     ASSERT_EQ(failures.size(), 1u);
     EXPECT_TRUE(absl::IsAlreadyExists(failures[0].status));
   }
@@ -392,7 +392,7 @@ TEST(Leaving, FailsWhatNeedsTheRankAndNothingElse) {
   job.Announce(1, Named("b"));
   job.member(1).AnnounceLeave();
   job.Flush(1);
-  const std::vector<Failure> failures = job.Failures(0);
+  const std::vector<Rejected> failures = job.Failures(0);
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("rank 1 has shut down"));
   job.Announce(0, Named("b"));  // which rank 1 had announced before it left
@@ -435,7 +435,7 @@ TEST(Stalls, ExpireFailsThoseWhoSubmitted) {
   ASSERT_TRUE(job.coordinator(0).Step({0, expired[0]}, kSecond, &plan).ok());
   ASSERT_EQ(plan.size(), 1u);
   ASSERT_TRUE(job.member(0).Apply(plan[0], &job.actions(0)).ok());
-  const std::vector<Failure> failures = job.Failures(0);
+  const std::vector<Rejected> failures = job.Failures(0);
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_TRUE(absl::IsDeadlineExceeded(failures[0].status));
   EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("missing: rank 1"));

@@ -1,0 +1,307 @@
+// Contexts: init, shutdown, queries, and the one piece of global state of the project, the default
+// context and the count of inits by name.
+#include "bindings/c/context.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "bindings/c/guard.h"
+#include "core/trace/recorder.h"
+
+namespace rueda::capi {
+namespace {
+
+std::atomic<rueda_context*> default_context{nullptr};
+thread_local rueda_context* thread_context = nullptr;
+
+// How often a context of each name was initialised in this process.
+Mutex epochs_mutex;
+std::map<std::string, uint64_t>& Epochs() {
+  static auto* epochs = new std::map<std::string, uint64_t>();  // outlives every other object
+  return *epochs;
+}
+
+uint64_t NextEpoch(const std::string& name) {
+  MutexLock lock(epochs_mutex);
+  return ++Epochs()[name];
+}
+
+absl::Status ReadOptions(const rueda_init_options& options, RuntimeOptions* out) {
+  if (options.size < sizeof(rueda_init_options)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rueda_init_options.size is ", options.size,
+                     "; initialise the struct with RUEDA_INIT_OPTIONS_INIT"));
+  }
+  if ((options.flags & ~static_cast<uint32_t>(RUEDA_INIT_READ_ENVIRONMENT)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown bits in rueda_init_options.flags: ", options.flags));
+  }
+  out->context = options.name == nullptr ? "" : options.name;
+  if (out->context.size() > kNameBytesMax) {
+    return absl::InvalidArgumentError("the context's name is longer than 1,024 bytes");
+  }
+  if (options.flags & RUEDA_INIT_READ_ENVIRONMENT) {
+    out->environment = ProcessEnvironment();
+    RUEDA_RETURN_IF_ERROR(ReadEnvironment(out->environment, &out->config));
+  }
+  if (options.knob_count > 0 && options.knobs == nullptr) {
+    return absl::InvalidArgumentError("rueda_init_options.knobs is null, knob_count is not 0");
+  }
+  for (size_t i = 0; i < options.knob_count; ++i) {
+    const char* name = options.knobs[2 * i];
+    const char* value = options.knobs[2 * i + 1];
+    if (name == nullptr || value == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("knob ", i, " of rueda_init_options has a null name or value"));
+    }
+    RUEDA_RETURN_IF_ERROR(SetKnob(name, value, &out->config));
+  }
+  if (options.group != nullptr) {
+    if (out->config.rank >= 0 || out->config.size >= 0) {
+      return absl::UnimplementedError(
+          "a group of threads inside a job of processes: ranks are either the one or the other. "
+          "Don't start the program with a launcher, or don't let rueda_init read the environment");
+    }
+    out->group = options.group->threads;
+    out->group_rank = options.group_rank;
+    if (out->group_rank < 0 || out->group_rank >= out->group->size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("group_rank ", out->group_rank, " in a group of ", out->group->size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Start(rueda_context* context) {
+  RuntimeOptions options = context->options;
+  if (options.group == nullptr) options.epoch = NextEpoch(options.context);
+  options.arena = ArenaFor(options.context, options.group_rank);
+  RUEDA_ASSIGN_OR_RETURN(context->runtime, Runtime::Create(std::move(options)));
+  return absl::OkStatus();
+}
+
+absl::Status Init(uint32_t header_version, const rueda_init_options* options,
+                  rueda_context** context) {
+  if (context == nullptr) return absl::InvalidArgumentError("rueda_init: `context` is null");
+  *context = nullptr;
+  if (options == nullptr) return absl::InvalidArgumentError("rueda_init: `options` is null");
+  if (header_version >> 16 != RUEDA_VERSION_MAJOR ||
+      (header_version & 0xFFFF) > (RUEDA_VERSION & 0xFFFF)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the program was compiled against rueda.h ", header_version >> 16, ".",
+        (header_version >> 8) & 0xFF, ".", header_version & 0xFF, " and runs with librueda ",
+        RUEDA_VERSION_MAJOR, ".", RUEDA_VERSION_MINOR, ".", RUEDA_VERSION_PATCH));
+  }
+  auto made = std::make_unique<rueda_context>();
+  made->fork_generation = ForkGeneration();
+  RUEDA_RETURN_IF_ERROR(ReadOptions(*options, &made->options));
+  RUEDA_RETURN_IF_ERROR(Start(made.get()));
+  *context = made.release();
+  return absl::OkStatus();
+}
+
+absl::Status Shutdown(rueda_context* context) {
+  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  if (context->shut_down.load(std::memory_order_relaxed)) {
+    return absl::FailedPreconditionError("this context has shut down already");
+  }
+  const absl::Status status = runtime->Shutdown();
+  if (!absl::IsFailedPrecondition(status)) {
+    context->shut_down.store(true, std::memory_order_relaxed);
+  }
+  return status;
+}
+
+absl::Status Reset(rueda_context* context) {
+  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  if (runtime->failure() == nullptr || context->shut_down.load(std::memory_order_relaxed)) {
+    return absl::FailedPreconditionError("rueda_context_reset: the epoch has not failed");
+  }
+  (void)runtime->Shutdown();  // of a failed epoch: returns its failure
+  context->runtime.reset();
+  return Start(context);
+}
+
+// Fn: const World& -> int32_t. -1 and a last error for a null context.
+template <typename Fn>
+int32_t Ask(const rueda_context* context, Fn fn) {
+  const absl::StatusOr<Runtime*> runtime = RuntimeOf(context);
+  if (!runtime.ok()) {
+    Report(runtime.status());
+    return -1;
+  }
+  return fn((*runtime)->world());
+}
+
+}  // namespace
+
+absl::StatusOr<Runtime*> RuntimeOf(const rueda_context* context) {
+  if (__builtin_expect(context == nullptr, 0)) {
+    return absl::FailedPreconditionError(
+        "Rueda is not initialised: the context is null. Call init first");
+  }
+  if (__builtin_expect(context->fork_generation != ForkGeneration(), 0)) {
+    return absl::FailedPreconditionError(
+        "this process was forked after the context was initialised, and can't use it; initialise "
+        "one "
+        "in the child, or start it with exec");
+  }
+  if (context->runtime == nullptr) {
+    return absl::FailedPreconditionError("this context could not be reset; destroy it");
+  }
+  return context->runtime.get();
+}
+
+}  // namespace rueda::capi
+
+extern "C" {
+
+using namespace rueda;        // NOLINT: the definitions below belong to the C API
+using namespace rueda::capi;  // NOLINT
+
+rueda_status rueda_init(uint32_t header_version, const rueda_init_options* options,
+                        rueda_context** context) {
+  return Guard([&] { return Init(header_version, options, context); });
+}
+
+rueda_status rueda_shutdown(rueda_context* context) {
+  return Guard([&] { return Shutdown(context); });
+}
+
+void rueda_context_destroy(rueda_context* context) {
+  if (context == nullptr) return;
+  rueda_context* expected = context;
+  default_context.compare_exchange_strong(expected, nullptr);
+  if (thread_context == context) thread_context = nullptr;
+  // A forked child has none of the threads that the destructor would wait for.
+  if (context->fork_generation == ForkGeneration()) delete context;
+}
+
+rueda_context* rueda_current_context(void) {
+  return thread_context != nullptr ? thread_context
+                                   : default_context.load(std::memory_order_acquire);
+}
+
+void rueda_set_default_context(rueda_context* context) {
+  default_context.store(context, std::memory_order_release);
+}
+
+void rueda_set_thread_context(rueda_context* context) {
+  thread_context = context;
+}
+
+int32_t rueda_is_initialized(const rueda_context* context) {
+  const absl::StatusOr<Runtime*> runtime = RuntimeOf(context);
+  return runtime.ok() && !context->shut_down.load(std::memory_order_relaxed) &&
+         (*runtime)->failure() == nullptr;
+}
+
+int32_t rueda_rank(const rueda_context* context) {
+  return Ask(context, [](const World& world) { return world.rank; });
+}
+
+int32_t rueda_size(const rueda_context* context) {
+  return Ask(context, [](const World& world) { return world.size(); });
+}
+
+int32_t rueda_local_rank(const rueda_context* context) {
+  return Ask(context, [](const World& world) { return world.local_rank(); });
+}
+
+int32_t rueda_local_size(const rueda_context* context) {
+  return Ask(context, [](const World& world) { return world.topology.local_size(world.rank); });
+}
+
+int32_t rueda_cross_rank(const rueda_context* context) {
+  return Ask(context,
+             [](const World& world) { return world.topology.ranks[world.rank].cross_rank; });
+}
+
+int32_t rueda_cross_size(const rueda_context* context) {
+  return Ask(context,
+             [](const World& world) { return world.topology.ranks[world.rank].cross_size; });
+}
+
+int32_t rueda_is_homogeneous(const rueda_context* context) {
+  return Ask(context, [](const World& world) { return world.topology.homogeneous() ? 1 : 0; });
+}
+
+rueda_status rueda_context_epoch(const rueda_context* context, uint64_t* epoch) {
+  return Guard([&]() -> absl::Status {
+    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    if (epoch == nullptr) return absl::InvalidArgumentError("rueda_context_epoch: `epoch` is null");
+    *epoch = runtime->world().epoch;
+    return absl::OkStatus();
+  });
+}
+
+rueda_status rueda_context_reset(rueda_context* context) {
+  return Guard([&] { return Reset(context); });
+}
+
+rueda_status rueda_abort(rueda_context* context, const char* reason) {
+  return Guard([&]() -> absl::Status {
+    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    runtime->Abort(reason == nullptr ? "no reason given" : reason);
+    return absl::OkStatus();
+  });
+}
+
+rueda_status rueda_group_create(int32_t size, rueda_group** group) {
+  return Guard([&]() -> absl::Status {
+    if (group == nullptr) return absl::InvalidArgumentError("rueda_group_create: `group` is null");
+    *group = nullptr;
+    if (size < 1 || size > kLocalRanksMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a group of ", size, " ranks; expected 1 to ", kLocalRanksMax));
+    }
+    *group = new rueda_group{std::make_shared<ThreadGroup>(size)};
+    return absl::OkStatus();
+  });
+}
+
+void rueda_group_destroy(rueda_group* group) {
+  delete group;
+}
+
+int32_t rueda_process_set_size(const rueda_context* context, int32_t id) {
+  const absl::StatusOr<Runtime*> runtime = RuntimeOf(context);
+  const std::vector<Rank> ranks = runtime.ok() ? (*runtime)->RanksOf(id) : std::vector<Rank>();
+  if (!ranks.empty()) return static_cast<int32_t>(ranks.size());
+  Report(runtime.ok() ? absl::NotFoundError(absl::StrCat("there is no process set ", id))
+                      : runtime.status());
+  return -1;
+}
+
+int32_t rueda_process_set_rank(const rueda_context* context, int32_t id) {
+  const absl::StatusOr<Runtime*> runtime = RuntimeOf(context);
+  if (!runtime.ok()) {
+    Report(runtime.status());
+    return -1;
+  }
+  const std::vector<Rank> ranks = (*runtime)->RanksOf(id);
+  const auto it = std::lower_bound(ranks.begin(), ranks.end(), (*runtime)->rank());
+  return it != ranks.end() && *it == (*runtime)->rank() ? static_cast<int32_t>(it - ranks.begin())
+                                                        : -1;
+}
+
+rueda_status rueda_process_set_ranks(const rueda_context* context, int32_t id, int32_t* ranks,
+                                     size_t capacity, size_t* count) {
+  return Guard([&]() -> absl::Status {
+    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    if (count == nullptr || (ranks == nullptr && capacity > 0)) {
+      return absl::InvalidArgumentError("rueda_process_set_ranks: a null pointer");
+    }
+    const std::vector<Rank> all = runtime->RanksOf(id);
+    if (all.empty()) return absl::NotFoundError(absl::StrCat("there is no process set ", id));
+    std::copy_n(all.begin(), std::min(capacity, all.size()), ranks);
+    *count = all.size();
+    return absl::OkStatus();
+  });
+}
+
+void rueda_dump_state(int fd) {
+  rueda::trace::Dump(fd);
+}
+
+}  // extern "C"

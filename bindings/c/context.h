@@ -1,0 +1,39 @@
+// What is behind a rueda_context and a rueda_group.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "controller/runtime/runtime.h"
+#include "core/base/mutex.h"
+#include "rueda/rueda.h"
+
+struct rueda_group {
+  std::shared_ptr<rueda::ThreadGroup> threads;
+};
+
+struct rueda_context {
+  // The strings that rueda_handle_error has given out for a handle.
+  struct ErrorStrings {
+    std::string host, cause, operation, tensor, message;
+  };
+
+  rueda::RuntimeOptions options;  // as at init; reset uses them again
+  std::unique_ptr<rueda::Runtime> runtime;
+  int fork_generation = 0;  // of the process that made it
+  std::atomic<bool> shut_down{false};
+  rueda::Mutex errors_mutex;
+  std::map<rueda_handle, std::unique_ptr<ErrorStrings>> errors ABSL_GUARDED_BY(errors_mutex);
+};
+
+namespace rueda::capi {
+
+// The runtime of a context that may be used: not null, and not in a forked child.
+absl::StatusOr<Runtime*> RuntimeOf(const rueda_context* context);
+
+// The arena of a context's earlier epoch, if something in it is still allocated; else null. Thread
+// ranks (group_rank >= 0) have one each.
+std::shared_ptr<Arena> ArenaFor(const std::string& context_name, Rank group_rank);
+
+}  // namespace rueda::capi

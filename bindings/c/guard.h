@@ -1,0 +1,34 @@
+// What every exported function goes through: nothing is thrown across the C API, and the last error
+// of each thread is kept.
+#pragma once
+
+#include <exception>
+#include <new>
+
+#include "core/base/status.h"
+#include "rueda/rueda.h"
+
+namespace rueda::capi {
+
+// Keeps the message for rueda_last_error and returns the code.
+rueda_status Report(const absl::Status& status);
+
+// How many forks lie between this process and the one that loaded the library. What was made in
+// another generation can't be used: its threads are not here.
+int ForkGeneration();
+
+// Runs fn() -> absl::Status.
+template <typename Fn>
+rueda_status Guard(Fn fn) noexcept {
+  try {
+    return Report(fn());
+  } catch (const std::bad_alloc&) {
+    return Report(absl::ResourceExhaustedError("out of memory"));
+  } catch (const std::exception& error) {
+    return Report(absl::InternalError(error.what()));
+  } catch (...) {
+    return Report(absl::InternalError("an exception of unknown type"));
+  }
+}
+
+}  // namespace rueda::capi

@@ -1,0 +1,77 @@
+// rueda_mem_alloc: memory in arenas, which outlive contexts.
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "bindings/c/context.h"
+#include "bindings/c/guard.h"
+
+namespace rueda::capi {
+namespace {
+
+constexpr Nanos kFreePatience = 10 * kSecond;
+
+Mutex mutex;
+struct Memory {
+  std::map<std::pair<std::string, Rank>, std::weak_ptr<Arena>>
+      arenas;                                      // the latest of each context
+  std::map<void*, std::shared_ptr<Arena>> blocks;  // keep their arenas alive
+};
+Memory& Known() {
+  static auto* memory = new Memory();  // outlives every other object
+  return *memory;
+}
+
+absl::Status Allocate(rueda_context* context, size_t bytes, void** pointer) {
+  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  if (pointer == nullptr) return absl::InvalidArgumentError("rueda_mem_alloc: `pointer` is null");
+  *pointer = nullptr;
+  RUEDA_ASSIGN_OR_RETURN(*pointer, runtime->arena()->Allocate(bytes));
+  MutexLock lock(mutex);
+  Known().blocks[*pointer] = runtime->arena();
+  Known().arenas[{context->options.context, context->options.group_rank}] = runtime->arena();
+  return absl::OkStatus();
+}
+
+absl::Status Free(void* pointer) {
+  std::shared_ptr<Arena> arena;
+  {
+    MutexLock lock(mutex);
+    const auto it = Known().blocks.find(pointer);
+    if (it == Known().blocks.end()) {
+      return absl::NotFoundError("rueda_mem_free: this pointer is not from rueda_mem_alloc");
+    }
+    arena = it->second;
+  }
+  RUEDA_RETURN_IF_ERROR(arena->WaitUntilSafe(MonotonicNow() + kFreePatience));
+  {
+    MutexLock lock(mutex);
+    if (Known().blocks.erase(pointer) == 0) {
+      return absl::NotFoundError("rueda_mem_free: another thread has freed this pointer");
+    }
+  }
+  return arena->Free(pointer);
+}
+
+}  // namespace
+
+std::shared_ptr<Arena> ArenaFor(const std::string& context_name, Rank group_rank) {
+  MutexLock lock(mutex);
+  const auto it = Known().arenas.find({context_name, group_rank});
+  if (it == Known().arenas.end()) return nullptr;
+  std::shared_ptr<Arena> arena = it->second.lock();
+  return arena != nullptr && arena->InUse() ? arena : nullptr;
+}
+
+}  // namespace rueda::capi
+
+extern "C" {
+
+rueda_status rueda_mem_alloc(rueda_context* context, size_t bytes, void** pointer) {
+  return rueda::capi::Guard([&] { return rueda::capi::Allocate(context, bytes, pointer); });
+}
+
+rueda_status rueda_mem_free(void* pointer) {
+  return rueda::capi::Guard([&] { return rueda::capi::Free(pointer); });
+}
+
+}  // extern "C"

@@ -1,0 +1,23 @@
+#include "controller/bus/bus.h"
+
+namespace rueda {
+
+void RanksConcerned(const PlanItem* begin, const PlanItem* end, const ProcessSetTable& sets,
+                    std::vector<bool>* by_rank) {
+  by_rank->assign(sets.world_size(), false);
+  for (const PlanItem* item = begin; item != end; ++item) {
+    if (const auto* order = std::get_if<Order>(item)) {
+      if (const ProcessSet* set = sets.Find(order->lane)) {
+        for (const Rank rank : set->ranks) (*by_rank)[rank] = true;
+      }
+    } else if (const auto* reject = std::get_if<Reject>(item)) {
+      for (const Rank rank : reject->ranks) {
+        if (rank < sets.world_size()) (*by_rank)[rank] = true;
+      }
+    } else if (std::holds_alternative<SetAdded>(*item) || std::holds_alternative<Left>(*item)) {
+      by_rank->assign(by_rank->size(), true);
+    }
+  }
+}
+
+}  // namespace rueda

@@ -1,0 +1,52 @@
+// What carries this rank's announcements out and the plan stream in. Two kinds: LogBus, when all
+// ranks share one host's log and each works out the plans for itself; HostsBus, when hosts (or
+// ranks that share no log) report to a root over connections.
+//
+// Owned and called by the engine; nothing here blocks.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "controller/membership/process_sets.h"
+#include "controller/negotiation/messages.h"
+#include "core/base/status.h"
+
+namespace rueda {
+
+class Bus {
+ public:
+  virtual ~Bus() = default;
+
+  // Hands out one event. False: no room in the log; keep the event and try again after a Poll that
+  // moved, or when this rank is rung.
+  virtual absl::StatusOr<bool> Send(const ControlEvent& event) = 0;
+
+  // Appends what the plan stream says next to `plan`. Returns whether anything was read, the plan's
+  // items or not. An error ends the epoch.
+  virtual absl::StatusOr<bool> Poll(Nanos now, Plan* plan) = 0;
+
+  // Whether Poll would find something. For the last look before sleeping.
+  virtual bool HasWork() const = 0;
+  // Lets others reuse what this rank has read; called before it sleeps.
+  virtual void BeforeSleep() = 0;
+
+  // Whether this rank, having completed `completed` batches of the lane, must say so now (in an
+  // event of its own: Member::AnnounceDone).
+  virtual bool MustAnnounceDone(SetId lane, uint64_t completed) = 0;
+
+  // Looks after what is due by the clock: stalls. Returns when to call again.
+  virtual Nanos Look(Nanos now) = 0;
+};
+
+// How the bus wakes a rank that sleeps: by world rank, a neighbour on this host. Called after what
+// it should find is published.
+using WakeFn = std::function<void(Rank)>;
+
+// Which ranks must look at the items: those whom an order, a rejection, a new set or somebody's
+// leaving concerns.
+void RanksConcerned(const PlanItem* begin, const PlanItem* end, const ProcessSetTable& sets,
+                    std::vector<bool>* by_rank);
+
+}  // namespace rueda

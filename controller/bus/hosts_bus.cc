@@ -1,0 +1,194 @@
+#include "controller/bus/hosts_bus.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "controller/bus/log_codec.h"
+#include "controller/protocol/codec.h"
+#include "core/base/limits.h"
+#include "core/base/log.h"
+
+namespace rueda {
+namespace {
+
+// An operation that is incomplete on a host is passed on after this part of the first stall
+// report's age, so that the report can name who is missing.
+constexpr int kPatienceShare = 2;
+
+// Plans and events are packed into messages of about this size: small enough for any log's side
+// ring.
+constexpr size_t kPackBytes = 256 << 10;
+
+}  // namespace
+
+HostsBus::HostsBus(std::unique_ptr<HostLog> log, std::vector<Rank> local_ranks, Rank self,
+                   const CoordinatorOptions& options, WakeFn wake, Courier* courier)
+    : log_(std::move(log)),
+      ranks_(std::move(local_ranks)),
+      self_(self),
+      wake_(std::move(wake)),
+      courier_(courier),
+      aggregator_(ranks_, options.world_size, options.stall_warn / kPatienceShare),
+      sets_(options.world_size),
+      ordered_(1, 0),
+      told_done_(1, 0) {
+  if (self_ == 0) coordinator_ = std::make_unique<Coordinator>(options);
+}
+
+void HostsBus::Wake(Rank rank) {
+  if (rank != self_) wake_(rank);
+}
+
+absl::StatusOr<bool> HostsBus::Send(const ControlEvent& event) {
+  RUEDA_ASSIGN_OR_RETURN(const bool sent, AppendEvent(event, log_.get()));
+  if (!sent) Wake(ranks_[log_->SlowestReader()]);
+  return sent;
+}
+
+absl::StatusOr<bool> HostsBus::Poll(Nanos now, Plan* plan) {
+  bool moved = WritePlans();
+  while (true) {
+    RUEDA_ASSIGN_OR_RETURN(const bool read, log_->Read(&entry_));
+    if (!read) break;
+    moved = true;
+    RUEDA_RETURN_IF_ERROR(ReadEntry(now, plan));
+  }
+  for (const int writer : log_->TakeStarving()) Wake(ranks_[writer]);
+  // At the root, what was just read may have become a plan.
+  return moved | WritePlans();
+}
+
+absl::Status HostsBus::ReadEntry(Nanos now, Plan* plan) {
+  if (IsPlan(entry_)) {
+    if (entry_.writer != 0)
+      return absl::InvalidArgumentError("a plan that the leader did not write");
+    return ReadPlan(plan);
+  }
+  RUEDA_ASSIGN_OR_RETURN(const ControlEvent event, DecodeLogEvent(entry_, ranks_));
+  std::vector<ControlEvent> complete;
+  RUEDA_RETURN_IF_ERROR(aggregator_.Step(event, now, &complete));
+  if (complete.empty()) return absl::OkStatus();
+  if (leader()) return PassOn(std::move(complete), now);
+  if (ranks_[entry_.writer] == self_) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    Wake(ranks_.front());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostsBus::ReadPlan(Plan* plan) {
+  const size_t before = plan->size();
+  RUEDA_RETURN_IF_ERROR(UnpackPlan(entry_.payload, plan));
+  for (size_t i = before; i < plan->size(); ++i) {
+    const PlanItem& item = (*plan)[i];
+    RUEDA_RETURN_IF_ERROR(aggregator_.Apply(item));
+    if (const auto* added = std::get_if<SetAdded>(&item)) {
+      RUEDA_RETURN_IF_ERROR(sets_.Add(added->ranks).status());
+      ordered_.push_back(0);
+      told_done_.push_back(0);
+    } else if (const auto* order = std::get_if<Order>(&item)) {
+      if (sets_.Find(order->lane) == nullptr) {
+        return absl::InvalidArgumentError("a plan for an unknown process set");
+      }
+      ++ordered_[order->lane];
+    }
+  }
+  if (leader()) {
+    RanksConcerned(plan->data() + before, plan->data() + plan->size(), sets_, &concerned_);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (const Rank rank : ranks_) {
+      if (concerned_[rank]) Wake(rank);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostsBus::PassOn(std::vector<ControlEvent> events, Nanos now) {
+  if (coordinator_ == nullptr) {
+    for (std::string& packed : PackEvents(events, kPackBytes)) {
+      courier_->SendEventsToRoot(std::move(packed));
+    }
+    return absl::OkStatus();
+  }
+  Plan plan;
+  for (const ControlEvent& event : events) {
+    RUEDA_RETURN_IF_ERROR(coordinator_->Step(event, now, &plan));
+  }
+  Publish(plan);
+  return absl::OkStatus();
+}
+
+void HostsBus::Publish(const Plan& plan) {
+  for (std::string& packed : PackPlan(plan, kPackBytes)) {
+    courier_->SendPlanToLeaders(packed);
+    plans_to_write_.push_back(std::move(packed));
+  }
+}
+
+absl::Status HostsBus::DeliverEvents(absl::string_view packed, absl::Span<const Rank> ranks,
+                                     Nanos now) {
+  std::vector<ControlEvent> events;
+  RUEDA_RETURN_IF_ERROR(UnpackEvents(packed, &events));
+  for (const ControlEvent& event : events) {
+    if (!std::binary_search(ranks.begin(), ranks.end(), event.rank)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a leader speaks for rank ", event.rank, " of another host"));
+    }
+  }
+  return PassOn(std::move(events), now);
+}
+
+bool HostsBus::WritePlans() {
+  bool wrote = false;
+  while (!plans_to_write_.empty()) {
+    if (!AppendPlan(plans_to_write_.front(), log_.get())) {
+      Wake(ranks_[log_->SlowestReader()]);
+      break;
+    }
+    plans_to_write_.pop_front();
+    wrote = true;
+  }
+  return wrote;
+}
+
+bool HostsBus::HasWork() const {
+  return log_->HasNext();
+}
+
+void HostsBus::BeforeSleep() {
+  log_->PublishCursor();
+  for (const int writer : log_->TakeStarving()) Wake(ranks_[writer]);
+}
+
+// The root can't see who has completed what; the first rank of each set tells it.
+bool HostsBus::MustAnnounceDone(SetId lane, uint64_t completed) {
+  if (sets_.Find(lane)->ranks.front() != self_ || completed != ordered_[lane] ||
+      completed == told_done_[lane]) {
+    return false;
+  }
+  told_done_[lane] = completed;
+  return true;
+}
+
+Nanos HostsBus::Look(Nanos now) {
+  if (!leader()) return kForever;
+  std::vector<ControlEvent> overdue;
+  Nanos next = aggregator_.Look(now, &overdue);
+  absl::Status status = PassOn(std::move(overdue), now);
+  if (coordinator_ != nullptr) {
+    std::vector<std::string> reports;
+    std::vector<Expire> expired;
+    next = std::min(next, coordinator_->Look(now, &reports, &expired));
+    for (const std::string& report : reports) RUEDA_LOG(Warning) << "stall: " << report;
+    Plan plan;
+    for (const Expire& expire : expired) {
+      status.Update(coordinator_->Step({self_, expire}, now, &plan));
+    }
+    Publish(plan);
+  }
+  if (!status.ok()) RUEDA_LOG(Error) << "bus: " << status.message();
+  return next;
+}
+
+}  // namespace rueda

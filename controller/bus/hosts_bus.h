@@ -1,0 +1,72 @@
+// The bus of a job whose ranks don't share one log. Each host has a log; its aggregator passes what
+// is complete there to the root, a coordinator in rank 0's process, whose plans come back and are
+// written into each host's log by its leader (the host's lowest rank). With one rank a log, as
+// under RUEDA_BUS=tcp, every rank is its own leader.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "controller/bus/bus.h"
+#include "controller/bus/host_log.h"
+#include "controller/negotiation/aggregator.h"
+#include "controller/negotiation/coordinator.h"
+
+namespace rueda {
+
+// Carries packed messages (controller/protocol/codec.h) between leaders and the root. Never blocks;
+// what it can't send yet it keeps.
+class Courier {
+ public:
+  virtual ~Courier() = default;
+  virtual void SendEventsToRoot(std::string packed) = 0;          // at leaders other than the root
+  virtual void SendPlanToLeaders(const std::string& packed) = 0;  // at the root
+};
+
+class HostsBus : public Bus {
+ public:
+  // `log` is shared by `local_ranks`, ascending; writer i is local_ranks[i]. The first is the
+  // leader; rank 0 is the root. `courier` is used by leaders only and outlives this.
+  HostsBus(std::unique_ptr<HostLog> log, std::vector<Rank> local_ranks, Rank self,
+           const CoordinatorOptions& options, WakeFn wake, Courier* courier);
+
+  absl::StatusOr<bool> Send(const ControlEvent& event) override;
+  absl::StatusOr<bool> Poll(Nanos now, Plan* plan) override;
+  bool HasWork() const override;
+  void BeforeSleep() override;
+  bool MustAnnounceDone(SetId lane, uint64_t completed) override;
+  Nanos Look(Nanos now) override;
+
+  // What the courier brought. At the root: a leader's events, which must be of `ranks`; at another
+  // leader: the root's plan.
+  absl::Status DeliverEvents(absl::string_view packed, absl::Span<const Rank> ranks, Nanos now);
+  void DeliverPlan(std::string packed) { plans_to_write_.push_back(std::move(packed)); }
+
+  // The root's coordinator; null elsewhere.
+  const Coordinator* coordinator() const { return coordinator_.get(); }
+
+ private:
+  bool leader() const { return self_ == ranks_.front(); }
+  absl::Status PassOn(std::vector<ControlEvent> events, Nanos now);
+  void Publish(const Plan& plan);
+  bool WritePlans();
+  void Wake(Rank rank);
+  absl::Status ReadEntry(Nanos now, Plan* plan);
+  absl::Status ReadPlan(Plan* plan);
+
+  const std::unique_ptr<HostLog> log_;
+  const std::vector<Rank> ranks_;  // of the log's writers
+  const Rank self_;
+  const WakeFn wake_;
+  Courier* const courier_;
+  Aggregator aggregator_;
+  std::unique_ptr<Coordinator> coordinator_;  // at the root
+  ProcessSetTable sets_;                      // as the plan stream in this host's log says
+  std::vector<uint64_t> ordered_;             // by lane: batches seen in the plan stream
+  std::vector<uint64_t> told_done_;           // by lane: the completed count last announced alone
+  std::deque<std::string> plans_to_write_;    // at leaders: for the log, when it has room
+  std::vector<bool> concerned_;               // scratch
+  LogEntry entry_;                            // scratch
+};
+
+}  // namespace rueda

@@ -1,0 +1,239 @@
+#include "controller/bus/link.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/check.h"
+#include "core/base/limits.h"
+
+namespace rueda {
+namespace {
+
+constexpr size_t kReadBytes = 64 << 10;
+constexpr int kDescriptorsMax = 250;  // the kernel takes 253 at a time
+
+Nonce RandomNonce() {
+  Nonce nonce;
+  size_t filled = 0;
+  while (filled < nonce.size()) {
+    const ssize_t n = getrandom(nonce.data() + filled, nonce.size() - filled, 0);
+    RUEDA_CHECK(n > 0 || errno == EINTR) << "getrandom failed";
+    if (n > 0) filled += static_cast<size_t>(n);
+  }
+  return nonce;
+}
+
+}  // namespace
+
+Link::Link(UniqueFd fd, const SessionScope& scope, Rank self, Handshake handshake)
+    : fd_(std::move(fd)), scope_(scope), self_(self), handshake_(std::move(handshake)) {
+  if (std::string hello = handshake_.Begin(); !hello.empty()) {
+    out_.push_back({std::move(hello), 0, {}});
+  }
+}
+
+std::unique_ptr<Link> Link::Client(UniqueFd fd, const SessionScope& scope, Rank self, Rank peer) {
+  return std::unique_ptr<Link>(
+      new Link(std::move(fd), scope, self, Handshake::Client(scope, self, peer, RandomNonce())));
+}
+
+std::unique_ptr<Link> Link::Server(UniqueFd fd, const SessionScope& scope, Rank self) {
+  return std::unique_ptr<Link>(
+      new Link(std::move(fd), scope, self, Handshake::Server(scope, self, RandomNonce())));
+}
+
+void Link::Send(FrameType type, absl::string_view payload, const std::vector<int>& descriptors) {
+  RUEDA_CHECK(descriptors.size() <= kDescriptorsMax);
+  std::vector<UniqueFd> copies;
+  for (const int fd : descriptors) copies.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!established()) {
+    early_.push_back({type, std::string(payload), std::move(copies)});
+    return;
+  }
+  out_.push_back(
+      {writer_->Write(type, payload, static_cast<uint16_t>(copies.size())), 0, std::move(copies)});
+}
+
+absl::Status Link::ReadSome(size_t bytes_max, bool* more) {
+  char buffer[kReadBytes];
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kDescriptorsMax)];
+  iovec part = {buffer, std::min(bytes_max, sizeof buffer)};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t n = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  *more = false;
+  if (n < 0) {
+    if (errno == EAGAIN || errno == EINTR) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("connection lost: ", strerror(errno)));
+  }
+  if (n == 0) return absl::UnavailableError("connection closed by the other end");
+  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
+       item = CMSG_NXTHDR(&message, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(item) + i * sizeof fd, sizeof fd);
+      in_descriptors_.emplace_back(fd);
+    }
+  }
+  if (!established() && !in_descriptors_.empty()) {
+    return absl::UnauthenticatedError("a peer sent descriptors before it proved who it is");
+  }
+  in_.append(buffer, static_cast<size_t>(n));
+  *more = static_cast<size_t>(n) == part.iov_len;
+  return absl::OkStatus();
+}
+
+// Takes the handshake's messages out of what has been read.
+absl::Status Link::Shake() {
+  while (!handshake_.done() && in_.size() >= handshake_.expected_bytes()) {
+    const std::string message = in_.substr(0, handshake_.expected_bytes());
+    in_.erase(0, message.size());
+    RUEDA_ASSIGN_OR_RETURN(std::string answer, handshake_.Receive(message));
+    if (!answer.empty()) out_.push_back({std::move(answer), 0, {}});
+  }
+  if (!handshake_.done() || established()) return absl::OkStatus();
+  const SessionKeys keys = handshake_.keys();
+  const FrameScope scope = {scope_.epoch, self_, handshake_.peer()};
+  writer_ = std::make_unique<FrameWriter>(scope, keys.send);
+  reader_ = std::make_unique<FrameReader>(scope, keys.receive);
+  for (Early& early : early_) {
+    out_.push_back(
+        {writer_->Write(early.type, early.payload, static_cast<uint16_t>(early.descriptors.size())),
+         0, std::move(early.descriptors)});
+  }
+  early_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status Link::OnReadable() {
+  bool more = true;
+  absl::Status end;  // the peer may close right behind its last frame
+  while (more && end.ok()) {
+    const size_t bytes_max = established() ? kReadBytes : handshake_.expected_bytes() - in_.size();
+    end = ReadSome(bytes_max, &more);
+    if (!established()) {
+      RUEDA_RETURN_IF_ERROR(Shake());
+      if (!established()) continue;
+      more = end.ok();  // frames may lie behind the handshake
+    }
+    Received next;
+    while (true) {
+      RUEDA_ASSIGN_OR_RETURN(const bool whole, reader_->Read(&in_, &next.frame));
+      if (!whole) break;
+      if (next.frame.descriptors > in_descriptors_.size()) {
+        return absl::DataLossError("a frame came without its descriptors");
+      }
+      for (int i = 0; i < next.frame.descriptors; ++i) {
+        next.descriptors.push_back(std::move(in_descriptors_.front()));
+        in_descriptors_.pop_front();
+      }
+      inbox_.push_back(std::move(next));
+      next = Received();
+    }
+  }
+  if (!end.ok()) return end;
+  return wants_write() ? OnWritable() : absl::OkStatus();
+}
+
+bool Link::Next(Received* received) {
+  if (inbox_.empty()) return false;
+  *received = std::move(inbox_.front());
+  inbox_.pop_front();
+  return true;
+}
+
+absl::Status Link::OnWritable() {
+  while (!out_.empty()) {
+    Outgoing& front = out_.front();
+    iovec part = {front.bytes.data() + front.sent, front.bytes.size() - front.sent};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kDescriptorsMax)];
+    if (front.sent == 0 && !front.descriptors.empty()) {
+      const size_t bytes = front.descriptors.size() * sizeof(int);
+      message.msg_control = control;
+      message.msg_controllen = CMSG_SPACE(bytes);
+      memset(control, 0, message.msg_controllen);
+      cmsghdr* item = CMSG_FIRSTHDR(&message);
+      item->cmsg_level = SOL_SOCKET;
+      item->cmsg_type = SCM_RIGHTS;
+      item->cmsg_len = CMSG_LEN(bytes);
+      for (size_t i = 0; i < front.descriptors.size(); ++i) {
+        const int fd = front.descriptors[i].get();
+        memcpy(CMSG_DATA(item) + i * sizeof fd, &fd, sizeof fd);
+      }
+    }
+    const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0) {
+      if (errno == EAGAIN || errno == EINTR || errno == ENOTCONN) return absl::OkStatus();
+      return absl::UnavailableError(absl::StrCat("connection lost: ", strerror(errno)));
+    }
+    front.sent += static_cast<size_t>(n);
+    if (front.sent < front.bytes.size()) return absl::OkStatus();
+    out_.pop_front();
+  }
+  return absl::OkStatus();
+}
+
+// Blocking, for bootstrap ---------------------------------------------------------------------
+
+namespace {
+
+// Waits until the socket can be read (or written, if something is queued) and handles that.
+absl::Status Step(Link* link, Nanos deadline) {
+  const Nanos left = deadline - MonotonicNow();
+  if (left <= 0) return absl::DeadlineExceededError("no answer in time");
+  pollfd wait = {link->fd(), static_cast<short>(POLLIN | (link->wants_write() ? POLLOUT : 0)), 0};
+  const int ms =
+      static_cast<int>(std::min<Nanos>((left + kMillisecond - 1) / kMillisecond, 60'000));
+  const int ready = poll(&wait, 1, ms);
+  if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "waiting for a connection");
+  if (ready <= 0) return absl::OkStatus();
+  if ((wait.revents & POLLOUT) != 0) RUEDA_RETURN_IF_ERROR(link->OnWritable());
+  if ((wait.revents & ~POLLOUT) != 0) return link->OnReadable();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status WaitEstablished(Link* link, Nanos deadline) {
+  while (!link->established()) RUEDA_RETURN_IF_ERROR(Step(link, deadline));
+  return WaitFlushed(link, deadline);
+}
+
+absl::StatusOr<Link::Received> WaitFrame(Link* link, FrameType expected, Nanos deadline) {
+  Link::Received received;
+  while (!link->Next(&received)) {
+    const absl::Status status = Step(link, deadline);
+    if (!status.ok()) {
+      if (link->Next(&received)) break;
+      return status;
+    }
+  }
+  if (received.frame.type != expected) {
+    return absl::DataLossError(absl::StrCat("a peer sent a frame of type ",
+                                            static_cast<int>(received.frame.type), " where ",
+                                            static_cast<int>(expected), " was expected"));
+  }
+  return received;
+}
+
+absl::Status WaitFlushed(Link* link, Nanos deadline) {
+  while (link->wants_write()) RUEDA_RETURN_IF_ERROR(Step(link, deadline));
+  return absl::OkStatus();
+}
+
+}  // namespace rueda

@@ -1,0 +1,83 @@
+// An authenticated control connection: the handshake of controller/protocol/authentication.h, then
+// frames. Non-blocking; whoever owns it calls OnReadable and OnWritable when the socket is ready.
+//
+// Before the peer has proved itself at most kHandshakeBytesMax bytes of it are read, and none
+// parsed.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "controller/protocol/authentication.h"
+#include "controller/protocol/frame.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+
+namespace rueda {
+
+class Link {
+ public:
+  struct Received {
+    Frame frame;
+    std::vector<UniqueFd> descriptors;  // frame.descriptors of them
+  };
+
+  static std::unique_ptr<Link> Client(UniqueFd fd, const SessionScope& scope, Rank self, Rank peer);
+  static std::unique_ptr<Link> Server(UniqueFd fd, const SessionScope& scope, Rank self);
+
+  int fd() const { return fd_.get(); }
+  bool established() const { return writer_ != nullptr; }
+  // The rank at the other end; for a server's link once it is established.
+  Rank peer() const { return handshake_.peer(); }
+
+  // Queues a frame; it leaves as the socket takes it. The descriptors are duplicated.
+  void Send(FrameType type, absl::string_view payload, const std::vector<int>& descriptors = {});
+  bool wants_write() const { return !out_.empty(); }
+
+  // Reads what is there; Next then has the whole frames. UNAVAILABLE: the peer closed, or the
+  // connection is lost; other errors: the peer can't be trusted. Either way the link is dead, but
+  // for the frames that came before.
+  absl::Status OnReadable();
+  absl::Status OnWritable();
+  bool Next(Received* received);
+
+ private:
+  struct Outgoing {
+    std::string bytes;
+    size_t sent = 0;
+    std::vector<UniqueFd> descriptors;
+  };
+
+  Link(UniqueFd fd, const SessionScope& scope, Rank self, Handshake handshake);
+  absl::Status Shake();
+  absl::Status ReadSome(size_t bytes_max, bool* more);
+
+  UniqueFd fd_;
+  const SessionScope scope_;
+  const Rank self_;
+  Handshake handshake_;
+  std::unique_ptr<FrameWriter> writer_;
+  std::unique_ptr<FrameReader> reader_;
+  struct Early {  // sent before the handshake was over
+    FrameType type;
+    std::string payload;
+    std::vector<UniqueFd> descriptors;
+  };
+  std::vector<Early> early_;
+  std::deque<Outgoing> out_;
+  std::string in_;
+  std::deque<UniqueFd> in_descriptors_;
+  std::deque<Received> inbox_;
+};
+
+// Block until the link is established, until a frame has come (which must be of the expected type),
+// or until everything is sent; at most to `deadline`. For bootstrap, where nothing else needs
+// looking after.
+absl::Status WaitEstablished(Link* link, Nanos deadline);
+absl::StatusOr<Link::Received> WaitFrame(Link* link, FrameType expected, Nanos deadline);
+absl::Status WaitFlushed(Link* link, Nanos deadline);
+
+}  // namespace rueda

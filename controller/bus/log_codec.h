@@ -1,0 +1,23 @@
+// Events and plans as entries of the host log. An event whose tensor has an id is one word.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "controller/bus/host_log.h"
+#include "controller/negotiation/messages.h"
+
+namespace rueda {
+
+// False: no room in the log.
+absl::StatusOr<bool> AppendEvent(const ControlEvent& event, HostLog* log);
+// `packed`: a serialised wire::Plan.
+bool AppendPlan(absl::string_view packed, HostLog* log);
+
+// Whether the entry is a plan (its payload a wire::Plan) rather than an event.
+bool IsPlan(const LogEntry& entry);
+// `ranks`: the world ranks of the log's writers, by index.
+absl::StatusOr<ControlEvent> DecodeLogEvent(const LogEntry& entry, absl::Span<const Rank> ranks);
+
+}  // namespace rueda

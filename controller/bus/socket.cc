@@ -1,0 +1,166 @@
+#include "controller/bus/socket.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stddef.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+
+namespace rueda {
+namespace {
+
+constexpr int kSocketFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+constexpr int kBacklog = 1'024;
+// How long sent data may go unacknowledged before the connection counts as lost.
+constexpr int kTcpUserTimeoutMs = 2'000;
+
+absl::StatusOr<socklen_t> AbstractAddress(absl::string_view name, sockaddr_un* address) {
+  memset(address, 0, sizeof *address);
+  address->sun_family = AF_UNIX;
+  if (name.size() + 1 > sizeof address->sun_path) {
+    return absl::InvalidArgumentError(absl::StrCat("socket name too long: ", name));
+  }
+  memcpy(address->sun_path + 1, name.data(), name.size());  // a leading zero byte: abstract
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+// Same user, or root on either side.
+absl::Status CheckPeer(int fd) {
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return ErrnoStatus(errno, "asking who is at the other end of a unix socket");
+  }
+  if (peer.uid != geteuid() && peer.uid != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the other end of a unix socket belongs to user ", peer.uid));
+  }
+  return absl::OkStatus();
+}
+
+void TuneTcp(int fd) {
+  const int one = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kTcpUserTimeoutMs, sizeof kTcpUserTimeoutMs);
+}
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+// Numeric addresses only: no name service is asked.
+absl::StatusOr<Addresses> Resolve(const std::string& host, const std::string& port) {
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &list); error != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address ", host, " port ", port, ": ", gai_strerror(error)));
+  }
+  return Addresses(list);
+}
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> ListenUnix(absl::string_view name) {
+  sockaddr_un address;
+  RUEDA_ASSIGN_OR_RETURN(const socklen_t size, AbstractAddress(name, &address));
+  UniqueFd fd(socket(AF_UNIX, kSocketFlags, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "creating a unix socket");
+  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      listen(fd.get(), kBacklog) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("listening on unix socket @", name));
+  }
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view name) {
+  sockaddr_un address;
+  RUEDA_ASSIGN_OR_RETURN(const socklen_t size, AbstractAddress(name, &address));
+  UniqueFd fd(socket(AF_UNIX, kSocketFlags, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "creating a unix socket");
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0) {
+    // EAGAIN: the listener's backlog is full.
+    if (errno == ECONNREFUSED || errno == EAGAIN) {
+      return absl::UnavailableError(absl::StrCat("nobody answers on unix socket @", name));
+    }
+    return ErrnoStatus(errno, absl::StrCat("connecting to unix socket @", name));
+  }
+  RUEDA_RETURN_IF_ERROR(CheckPeer(fd.get()));
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> ListenTcp(const std::string& host) {
+  RUEDA_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(host, "0"));
+  UniqueFd fd(socket(addresses->ai_family, kSocketFlags, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "creating a TCP socket");
+  if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      listen(fd.get(), kBacklog) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("listening on ", host));
+  }
+  return fd;
+}
+
+absl::StatusOr<std::string> TcpAddressOf(const UniqueFd& listener) {
+  sockaddr_storage address;
+  socklen_t size = sizeof address;
+  char host[NI_MAXHOST];
+  char port[NI_MAXSERV];
+  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return ErrnoStatus(errno, "asking for a socket's address");
+  }
+  if (getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof host, port, sizeof port,
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return absl::InternalError("a socket has an address that can't be printed");
+  }
+  return address.ss_family == AF_INET6 ? absl::StrCat("[", host, "]:", port)
+                                       : absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("address ", address, " has no port"));
+  }
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  RUEDA_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(host, address.substr(colon + 1)));
+  UniqueFd fd(socket(addresses->ai_family, kSocketFlags, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "creating a TCP socket");
+  TuneTcp(fd.get());
+  if (connect(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 && errno != EINPROGRESS) {
+    return ErrnoStatus(errno, absl::StrCat("connecting to ", address));
+  }
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> Accept(const UniqueFd& listener) {
+  UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!fd.valid()) {
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return UniqueFd();
+    return ErrnoStatus(errno, "accepting a connection");
+  }
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  getsockopt(fd.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size);
+  if (domain == AF_UNIX) {
+    RUEDA_RETURN_IF_ERROR(CheckPeer(fd.get()));
+  } else {
+    TuneTcp(fd.get());
+  }
+  return fd;
+}
+
+}  // namespace rueda

@@ -1,0 +1,30 @@
+// Stream sockets for control connections: unix sockets with abstract names inside a host, TCP
+// between hosts. All are non-blocking and not inherited by programs that the process starts.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+
+namespace rueda {
+
+// Abstract names belong to the network namespace, have no file, and vanish with their socket. At
+// most 107 bytes. ALREADY_EXISTS when somebody listens there.
+absl::StatusOr<UniqueFd> ListenUnix(absl::string_view name);
+// UNAVAILABLE when nobody listens (yet). PERMISSION_DENIED when the listener is another user's.
+absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view name);
+
+// A port of the kernel's choice on `host`, a numeric address.
+absl::StatusOr<UniqueFd> ListenTcp(const std::string& host);
+// "127.0.0.1:34567" or "[::1]:34567", of a socket that ListenTcp made.
+absl::StatusOr<std::string> TcpAddressOf(const UniqueFd& listener);
+// Begins to connect; the socket is writable when it has. INVALID_ARGUMENT for a malformed address.
+absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address);
+
+// The next connection of a listening socket; invalid when there is none. A unix peer of another
+// user (but root) is turned away: PERMISSION_DENIED.
+absl::StatusOr<UniqueFd> Accept(const UniqueFd& listener);
+
+}  // namespace rueda

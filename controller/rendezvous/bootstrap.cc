@@ -1,0 +1,171 @@
+#include "controller/rendezvous/bootstrap.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "controller/bus/host_log.h"
+#include "controller/bus/socket.h"
+#include "controller/membership/rank_set.h"
+#include "controller/rendezvous/host_identity.h"
+#include "core/base/log.h"
+
+namespace rueda {
+namespace {
+
+constexpr char kVersion[] = "0.1.0";
+constexpr char kLoopback[] = "127.0.0.1";
+
+// Whether the ranks of a host share one log, or each has one to itself.
+bool SharesLog(const Config& config) {
+  return config.bus != "tcp";
+}
+
+bool NeedsTcp(const Config& config) {
+  return config.bus == "tcp" || config.hosts_fake > 1;
+}
+
+// At the root: one authenticated connection to each of the other leaders.
+absl::Status AcceptLeaders(const UniqueFd& listener, std::vector<Rank> leaders,
+                           const SessionScope& scope, Nanos deadline,
+                           std::vector<RoleLink>* links) {
+  std::vector<std::unique_ptr<Link>> pending;
+  while (!leaders.empty()) {
+    const Nanos now = MonotonicNow();
+    if (now >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(RanksText(leaders), " did not connect to rank 0 in time"));
+    }
+    std::vector<pollfd> waits = {{listener.get(), POLLIN, 0}};
+    for (const auto& link : pending) {
+      waits.push_back(
+          {link->fd(), static_cast<short>(POLLIN | (link->wants_write() ? POLLOUT : 0)), 0});
+    }
+    if (poll(waits.data(), waits.size(), static_cast<int>((deadline - now) / kMillisecond + 1)) <
+            0 &&
+        errno != EINTR) {
+      return ErrnoStatus(errno, "waiting for the other leaders");
+    }
+    for (size_t i = pending.size(); i > 0; --i) {
+      if (waits[i].revents == 0) continue;
+      Link& link = *pending[i - 1];
+      absl::Status status = link.OnWritable();
+      if (status.ok()) status = link.OnReadable();
+      if (status.ok() && !link.established()) continue;
+      std::unique_ptr<Link> taken = std::move(pending[i - 1]);
+      pending.erase(pending.begin() + static_cast<ptrdiff_t>(i) - 1);
+      const auto leader = std::find(leaders.begin(), leaders.end(), taken->peer());
+      if (!status.ok() || leader == leaders.end()) {
+        RUEDA_LOG(Warning) << "start: turned a connection away: " << status.message();
+        continue;
+      }
+      leaders.erase(leader);
+      links->push_back({LinkRole::kHost, std::move(taken)});
+    }
+    if (waits[0].revents != 0) {
+      RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, Accept(listener));
+      if (fd.valid()) pending.push_back(Link::Server(std::move(fd), scope, 0));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int World::LocalIndex(Rank other) const {
+  return topology.ranks[other].host == topology.ranks[rank].host ? topology.ranks[other].local_rank
+                                                                 : -1;
+}
+
+absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
+  const Config& config = *args.config;
+  const Nanos deadline =
+      DeadlineAfter(MonotonicNow(), static_cast<Nanos>(config.start_timeout_s * kSecond));
+  World world;
+  world.rank = args.rank;
+  world.epoch = args.scope.epoch;
+  world.job = args.scope.job;
+
+  // TCP needs a secret: on a unix socket the kernel vouches for the other end, on TCP nobody does.
+  UniqueFd listener;
+  wire::Hello mine;
+  if (NeedsTcp(config) && args.size > 1) {
+    if (args.scope.secret.empty()) {
+      return absl::FailedPreconditionError(
+          "control connections over TCP need the job's secret: start the program with ruedarun, or "
+          "set RUEDA_SECRET_FD or RUEDA_SECRET_FILE");
+    }
+    if (args.rank == 0) {
+      RUEDA_ASSIGN_OR_RETURN(listener, ListenTcp(kLoopback));
+      RUEDA_ASSIGN_OR_RETURN(*mine.mutable_bus_address(), TcpAddressOf(listener));
+    }
+  }
+  mine.set_rank(args.rank);
+  mine.set_size(args.size);
+  mine.set_host_id(config.host_id.empty() ? HostIdentity() : config.host_id);
+  mine.set_host_name(HostName());
+  mine.set_pid(getpid());
+  mine.set_version(kVersion);
+  for (const auto& [name, value] : AgreedKnobs(config)) {
+    wire::Knob* knob = mine.add_agreed();
+    knob->set_name(name);
+    knob->set_value(value);
+  }
+  RUEDA_ASSIGN_OR_RETURN(const std::vector<wire::Hello> hellos, meeting->Gather(mine, deadline));
+
+  std::vector<std::string> host_ids;
+  for (const wire::Hello& hello : hellos) {
+    host_ids.push_back(hello.host_id());
+    world.infos.push_back({hello.pid(), hello.host_name()});
+  }
+  if (config.hosts_fake > 0) {
+    RUEDA_ASSIGN_OR_RETURN(host_ids, FakeHostIds(args.size, static_cast<int>(config.hosts_fake)));
+  }
+  world.topology = MakeTopology(host_ids);
+  const std::vector<Rank>& neighbours = world.topology.host_of(args.rank).ranks;
+  world.log_ranks = SharesLog(config) ? neighbours : std::vector<Rank>{args.rank};
+  world.one_log = static_cast<int>(world.log_ranks.size()) == args.size;
+
+  const LogLayout layout = LogLayout::For(static_cast<int>(neighbours.size()));
+  RUEDA_ASSIGN_OR_RETURN(
+      world.neighbourhood,
+      meeting->Introduce(neighbours, args.rank, {args.arena->memory(), args.bells},
+                         SharesLog(config) ? layout.bytes() : 0, deadline));
+  if (SharesLog(config)) {
+    for (std::unique_ptr<Link>& link : meeting->TakeLinks()) {
+      world.links.push_back(
+          {neighbours.front() == args.rank ? LinkRole::kNeighbour : LinkRole::kLeader,
+           std::move(link)});
+    }
+  }
+  world.store = meeting->store();
+
+  if (!world.one_log && world.log_leader()) {
+    SessionScope scope = args.scope;
+    if (args.rank == 0) {
+      std::vector<Rank> leaders;
+      for (Rank rank = 1; rank < args.size; ++rank) {
+        if (!SharesLog(config) || world.topology.host_of(rank).ranks.front() == rank) {
+          leaders.push_back(rank);
+        }
+      }
+      RUEDA_RETURN_IF_ERROR(AcceptLeaders(listener, leaders, scope, deadline, &world.links));
+    } else {
+      RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, ConnectTcp(hellos[0].bus_address()));
+      auto link = Link::Client(std::move(fd), scope, args.rank, 0);
+      const absl::Status status = WaitEstablished(link.get(), deadline);
+      if (!status.ok()) {
+        return absl::Status(status.code(),
+                            absl::StrCat("connecting to rank 0 at ", hellos[0].bus_address(), ": ",
+                                         status.message()));
+      }
+      world.links.push_back({LinkRole::kRoot, std::move(link)});
+    }
+  }
+  return world;
+}
+
+}  // namespace rueda

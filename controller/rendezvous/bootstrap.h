@@ -1,0 +1,66 @@
+// From "I am rank r of n" to everything an epoch needs: who is where, shared memory with the
+// neighbours, connections between leaders.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "controller/bus/link.h"
+#include "controller/membership/topology.h"
+#include "controller/rendezvous/meeting.h"
+#include "core/config/config.h"
+#include "ops/shm/arena.h"
+
+namespace rueda {
+
+// What a connection is for, as its owner sees it.
+enum class LinkRole {
+  kNeighbour,  // at a host's first rank: to another rank of the host
+  kLeader,     // to the host's first rank
+  kHost,       // at the root: to another leader, which speaks for its log's ranks
+  kRoot,       // at another leader: to the root
+};
+
+struct RoleLink {
+  LinkRole role;
+  std::unique_ptr<Link> link;
+};
+
+struct RankInfo {
+  int pid = 0;
+  std::string host_name;
+};
+
+struct World {
+  Rank rank = 0;
+  uint64_t epoch = 1;
+  std::string job;    // job id and context name: what keys of the store begin with
+  Topology topology;  // hosts: ranks that share memory
+  std::vector<RankInfo> infos;
+  std::vector<Rank> log_ranks;  // the ranks that share this rank's announcement log, ascending
+  bool one_log = true;          // whether those are all ranks
+
+  Neighbourhood neighbourhood;  // of topology.host_of(rank)
+  std::vector<RoleLink> links;
+  std::shared_ptr<Store> store;  // null: reached over links
+
+  int size() const { return topology.world_size(); }
+  int local_rank() const { return topology.ranks[rank].local_rank; }
+  // The index of `other` among this host's ranks; -1: on another host.
+  int LocalIndex(Rank other) const;
+  bool log_leader() const { return log_ranks.front() == rank; }
+};
+
+struct BootstrapArgs {
+  Rank rank = 0;
+  int size = 1;
+  SessionScope scope;
+  const Config* config = nullptr;
+  std::shared_ptr<Arena> arena;
+  std::shared_ptr<const Bells> bells;
+};
+
+absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting);
+
+}  // namespace rueda

@@ -1,0 +1,54 @@
+#include "controller/rendezvous/meeting.h"
+
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "controller/membership/rank_set.h"
+
+namespace rueda {
+namespace {
+
+// FAILED_PRECONDITION when the ranks' words for one thing differ: "what: a on ranks 0, 1; b on rank
+// 2".
+absl::Status CheckEqual(absl::string_view what,
+                        const std::map<std::string, std::vector<Rank>>& by) {
+  if (by.size() <= 1) return absl::OkStatus();
+  std::string text = absl::StrCat(what, " differs between the ranks: ");
+  bool first = true;
+  for (const auto& [value, ranks] : by) {
+    absl::StrAppend(&text, first ? "" : "; ", value, " on ", RanksText(ranks));
+    first = false;
+  }
+  return absl::FailedPreconditionError(text);
+}
+
+}  // namespace
+
+absl::Status CheckHellos(absl::Span<const wire::Hello> hellos) {
+  std::map<std::string, std::vector<Rank>> sizes, versions;
+  std::map<std::string, std::map<std::string, std::vector<Rank>>> knobs;
+  for (size_t i = 0; i < hellos.size(); ++i) {
+    const wire::Hello& hello = hellos[i];
+    const Rank rank = static_cast<Rank>(i);
+    if (hello.rank() != rank) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rank ", rank, " says that it is rank ", hello.rank()));
+    }
+    sizes[absl::StrCat(hello.size())].push_back(rank);
+    versions[hello.version()].push_back(rank);
+    for (const wire::Knob& knob : hello.agreed()) knobs[knob.name()][knob.value()].push_back(rank);
+  }
+  RUEDA_RETURN_IF_ERROR(CheckEqual("RUEDA_SIZE", sizes));
+  RUEDA_RETURN_IF_ERROR(CheckEqual("the version of librueda", versions));
+  for (const auto& [name, by] : knobs) {
+    RUEDA_RETURN_IF_ERROR(CheckEqual(absl::StrCat("RUEDA_", absl::AsciiStrToUpper(name)), by));
+  }
+  if (hellos[0].size() != static_cast<int>(hellos.size())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job has ", hellos.size(), " ranks, and they say that it has ", hellos[0].size()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rueda

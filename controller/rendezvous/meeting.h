@@ -1,0 +1,58 @@
+// How the ranks of a job find each other when an epoch begins. Two kinds: processes meet over unix
+// sockets, threads of one process in a ThreadGroup.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "controller/bus/link.h"
+#include "controller/protocol/rueda.pb.h"
+#include "ops/backend/store.h"
+#include "ops/shm/neighbours.h"
+#include "ops/shm/segment.h"
+
+namespace rueda {
+
+// What a rank brings to its neighbours, and gets of each of them.
+struct NeighbourOffer {
+  std::shared_ptr<SharedMemory> arena;
+  std::shared_ptr<const Bells> bells;
+};
+struct Neighbourhood {
+  std::unique_ptr<Segment> segment;
+  std::vector<std::shared_ptr<SharedMemory>> arenas;  // by local index
+  std::vector<Bells> bells;                           // by local index
+};
+
+// Used once, by the thread that initialises; every call blocks until the other ranks make it too,
+// or until `deadline`.
+class Meeting {
+ public:
+  virtual ~Meeting() = default;
+
+  // Everybody's hello, by rank. FAILED_PRECONDITION, the same on every rank, when the hellos don't
+  // fit together; DEADLINE_EXCEEDED names the ranks that did not come.
+  virtual absl::StatusOr<std::vector<wire::Hello>> Gather(const wire::Hello& mine,
+                                                          Nanos deadline) = 0;
+
+  // Makes the ranks of one host neighbours: shares a new control segment, the arenas and the
+  // doorbells. `ranks`: all of this host, ascending.
+  virtual absl::StatusOr<Neighbourhood> Introduce(absl::Span<const Rank> ranks, Rank self,
+                                                  const NeighbourOffer& mine, size_t log_bytes,
+                                                  Nanos deadline) = 0;
+
+  // The connections that tell when a neighbour ends: at the host's first rank one to each other, at
+  // the others one to the first. None between threads.
+  virtual std::vector<std::unique_ptr<Link>> TakeLinks() = 0;
+
+  // Threads' own store; null where it is reached over links.
+  virtual std::shared_ptr<Store> store() = 0;
+  // The secret for TCP between these ranks; empty: there is none.
+  virtual std::string secret() const = 0;
+};
+
+// Checks that the hellos of a job fit together: sizes, versions, ranks, agreed knobs.
+absl::Status CheckHellos(absl::Span<const wire::Hello> hellos);
+
+}  // namespace rueda

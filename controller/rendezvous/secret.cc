@@ -1,0 +1,47 @@
+#include "controller/rendezvous/secret.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/unique_fd.h"
+
+namespace rueda {
+namespace {
+
+absl::StatusOr<std::string> ReadAll(int fd, absl::string_view where) {
+  std::string secret(kSecretBytesMax + 1, 0);
+  const ssize_t n = pread(fd, secret.data(), secret.size(), 0);
+  if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading the job's secret from ", where));
+  if (n < static_cast<ssize_t>(kSecretBytesMin) || n > static_cast<ssize_t>(kSecretBytesMax)) {
+    return absl::InvalidArgumentError(absl::StrCat("the job's secret in ", where, " has ", n,
+                                                   " bytes; expected ", kSecretBytesMin, " to ",
+                                                   kSecretBytesMax));
+  }
+  secret.resize(static_cast<size_t>(n));
+  return secret;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadSecret(const Config& config) {
+  if (config.secret_fd >= 0) {
+    const int fd = static_cast<int>(config.secret_fd);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return ReadAll(fd, absl::StrCat("RUEDA_SECRET_FD=", fd));
+  }
+  if (config.secret_file.empty()) return "";
+  const std::string where = absl::StrCat("RUEDA_SECRET_FILE=", config.secret_file);
+  const UniqueFd fd(open(config.secret_file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  struct stat info;
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, where);
+  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(where, ": must be a regular file of this user that nobody else may read"));
+  }
+  return ReadAll(fd.get(), where);
+}
+
+}  // namespace rueda

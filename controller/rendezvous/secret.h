@@ -1,0 +1,20 @@
+// The job's secret.
+#pragma once
+
+#include <string>
+
+#include "core/base/status.h"
+#include "core/config/config.h"
+
+namespace rueda {
+
+inline constexpr size_t kSecretBytesMin = 16;
+inline constexpr size_t kSecretBytesMax = 4'096;
+
+// From the inherited descriptor (read with pread, so that each init of the process finds it again,
+// and made close-on-exec by the first) or the file (a regular file of this user, mode 0600). Empty
+// when neither is set: on one host the kernel then vouches for who is at the other end of a unix
+// socket.
+absl::StatusOr<std::string> ReadSecret(const Config& config);
+
+}  // namespace rueda

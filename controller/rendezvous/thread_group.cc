@@ -1,0 +1,187 @@
+#include "controller/rendezvous/thread_group.h"
+
+#include <errno.h>
+#include <sys/random.h>
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "controller/membership/rank_set.h"
+#include "core/base/check.h"
+
+namespace rueda {
+namespace {
+
+std::string RandomSecret() {
+  std::string secret(32, 0);
+  RUEDA_CHECK(getrandom(secret.data(), secret.size(), 0) == static_cast<ssize_t>(secret.size()));
+  return secret;
+}
+
+}  // namespace
+
+struct ThreadTable {
+  explicit ThreadTable(int size) : hellos(size) {}
+
+  Mutex mutex;
+  CondVar changed;
+  std::vector<std::optional<wire::Hello>> hellos ABSL_GUARDED_BY(mutex);
+  struct Host {
+    std::shared_ptr<SharedMemory> segment;
+    std::map<Rank, NeighbourOffer> offers;
+  };
+  std::map<Rank, Host> hosts ABSL_GUARDED_BY(mutex);  // by leader
+  std::map<std::string, std::string> store ABSL_GUARDED_BY(mutex);
+};
+
+// The store of a thread group's epoch.
+class ThreadStore : public Store {
+ public:
+  explicit ThreadStore(std::shared_ptr<ThreadTable> table) : table_(std::move(table)) {}
+  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> Get(absl::string_view key, Nanos timeout) override;
+  void Abort() override;
+
+ private:
+  const std::shared_ptr<ThreadTable> table_;
+  bool aborted_ = false;  // guarded by table_->mutex
+};
+
+class ThreadMeeting : public Meeting {
+ public:
+  ThreadMeeting(std::shared_ptr<ThreadGroup> group, std::shared_ptr<ThreadTable> table)
+      : group_(std::move(group)), table_(std::move(table)) {}
+
+  absl::StatusOr<std::vector<wire::Hello>> Gather(const wire::Hello& mine, Nanos deadline) override;
+  absl::StatusOr<Neighbourhood> Introduce(absl::Span<const Rank> ranks, Rank self,
+                                          const NeighbourOffer& mine, size_t log_bytes,
+                                          Nanos deadline) override;
+  std::vector<std::unique_ptr<Link>> TakeLinks() override { return {}; }
+  std::shared_ptr<Store> store() override { return std::make_shared<ThreadStore>(table_); }
+  std::string secret() const override { return group_->secret(); }
+
+ private:
+  const std::shared_ptr<ThreadGroup> group_;
+  const std::shared_ptr<ThreadTable> table_;
+};
+
+ThreadGroup::ThreadGroup(int size) : size_(size), secret_(RandomSecret()) {}
+
+uint64_t ThreadGroup::NextEpoch(Rank rank, const std::string& context) {
+  MutexLock lock(mutex_);
+  return epochs_[{context, rank}] + 1;
+}
+
+std::shared_ptr<ThreadTable> ThreadGroup::TableFor(const std::string& context, uint64_t epoch) {
+  MutexLock lock(mutex_);
+  std::weak_ptr<ThreadTable>& slot = tables_[{context, epoch}];
+  std::shared_ptr<ThreadTable> table = slot.lock();
+  if (table == nullptr) {
+    table = std::make_shared<ThreadTable>(size_);
+    slot = table;
+    // Tables of epochs that are over have no owner any more.
+    std::erase_if(tables_, [](const auto& entry) { return entry.second.expired(); });
+  }
+  return table;
+}
+
+std::unique_ptr<Meeting> ThreadGroup::Join(const std::shared_ptr<ThreadGroup>& self, Rank rank,
+                                           const std::string& context) {
+  uint64_t epoch;
+  {
+    MutexLock lock(mutex_);
+    epoch = ++epochs_[{context, rank}];
+  }
+  return std::make_unique<ThreadMeeting>(self, TableFor(context, epoch));
+}
+
+absl::StatusOr<std::vector<wire::Hello>> ThreadMeeting::Gather(const wire::Hello& mine,
+                                                               Nanos deadline) {
+  ThreadTable& table = *table_;
+  std::vector<wire::Hello> hellos;
+  {
+    MutexLock lock(table.mutex);
+    if (table.hellos[mine.rank()].has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("two threads say that they are rank ", mine.rank(), " of this group"));
+    }
+    table.hellos[mine.rank()] = mine;
+    table.changed.NotifyAll();
+    while (true) {
+      std::vector<Rank> missing;
+      for (size_t rank = 0; rank < table.hellos.size(); ++rank) {
+        if (!table.hellos[rank].has_value()) missing.push_back(static_cast<Rank>(rank));
+      }
+      if (missing.empty()) break;
+      const Nanos left = deadline - MonotonicNow();
+      if (left <= 0) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(RanksText(missing), " did not come to the start of the job in time"));
+      }
+      table.changed.WaitFor(table.mutex, std::chrono::nanoseconds(left));
+    }
+    for (const auto& hello : table.hellos) hellos.push_back(*hello);
+  }
+  RUEDA_RETURN_IF_ERROR(CheckHellos(hellos));
+  return hellos;
+}
+
+absl::StatusOr<Neighbourhood> ThreadMeeting::Introduce(absl::Span<const Rank> ranks, Rank self,
+                                                       const NeighbourOffer& mine, size_t log_bytes,
+                                                       Nanos deadline) {
+  ThreadTable& table = *table_;
+  const int count = static_cast<int>(ranks.size());
+  Neighbourhood neighbourhood;
+  MutexLock lock(table.mutex);
+  ThreadTable::Host& host = table.hosts[ranks.front()];
+  if (host.segment == nullptr) {
+    RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Segment> segment, Segment::Create(count, log_bytes));
+    host.segment = segment->memory();
+  }
+  host.offers[self] = mine;
+  table.changed.NotifyAll();
+  while (host.offers.size() < ranks.size()) {
+    const Nanos left = deadline - MonotonicNow();
+    if (left <= 0) return absl::DeadlineExceededError("a thread left the start of the job");
+    table.changed.WaitFor(table.mutex, std::chrono::nanoseconds(left));
+  }
+  RUEDA_ASSIGN_OR_RETURN(neighbourhood.segment, Segment::Map(host.segment, count, log_bytes));
+  for (const Rank rank : ranks) {
+    const NeighbourOffer& offer = host.offers[rank];
+    RUEDA_ASSIGN_OR_RETURN(Doorbell background, offer.bells->background.Duplicate());
+    RUEDA_ASSIGN_OR_RETURN(Doorbell waiter, offer.bells->waiter.Duplicate());
+    neighbourhood.arenas.push_back(offer.arena);
+    neighbourhood.bells.push_back({std::move(background), std::move(waiter)});
+  }
+  return neighbourhood;
+}
+
+absl::Status ThreadStore::Set(absl::string_view key, absl::string_view value) {
+  MutexLock lock(table_->mutex);
+  table_->store[std::string(key)] = std::string(value);
+  table_->changed.NotifyAll();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ThreadStore::Get(absl::string_view key, Nanos timeout) {
+  const Nanos deadline = DeadlineAfter(MonotonicNow(), timeout);
+  MutexLock lock(table_->mutex);
+  while (true) {
+    if (aborted_) return absl::AbortedError("the job has failed");
+    const auto it = table_->store.find(std::string(key));
+    if (it != table_->store.end()) return it->second;
+    const Nanos left = deadline - MonotonicNow();
+    if (left <= 0) {
+      return absl::DeadlineExceededError(absl::StrCat("store key ", key, " was not set in time"));
+    }
+    table_->changed.WaitFor(table_->mutex, std::chrono::nanoseconds(left));
+  }
+}
+
+void ThreadStore::Abort() {
+  MutexLock lock(table_->mutex);
+  aborted_ = true;
+  table_->changed.NotifyAll();
+}
+
+}  // namespace rueda

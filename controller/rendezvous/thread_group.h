@@ -1,0 +1,45 @@
+// The ranks of a job that are threads of one process: they meet in this object instead of over
+// sockets. Everything else is as between processes, doorbells and shared memory included.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "controller/rendezvous/meeting.h"
+#include "core/base/mutex.h"
+
+namespace rueda {
+
+// What the ranks of one epoch lay on the table for each other.
+struct ThreadTable;
+
+// Shared by the n threads; outlives none of them (each holds a shared_ptr). All methods are
+// thread-safe.
+class ThreadGroup {
+ public:
+  explicit ThreadGroup(int size);
+
+  int size() const { return size_; }
+  // The meeting of rank `rank`'s next epoch of a context; the k-th of each rank meet.
+  std::unique_ptr<Meeting> Join(const std::shared_ptr<ThreadGroup>& self, Rank rank,
+                                const std::string& context);
+  // The number of the epoch that `rank` joins next.
+  uint64_t NextEpoch(Rank rank, const std::string& context) ABSL_LOCKS_EXCLUDED(mutex_);
+  const std::string& secret() const { return secret_; }
+
+ private:
+  std::shared_ptr<ThreadTable> TableFor(const std::string& context, uint64_t epoch)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const int size_;
+  const std::string secret_;
+  Mutex mutex_;
+  std::map<std::pair<std::string, Rank>, uint64_t> epochs_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<std::string, uint64_t>, std::weak_ptr<ThreadTable>> tables_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rueda

@@ -1,0 +1,302 @@
+#include "controller/rendezvous/unix_meeting.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "controller/bus/socket.h"
+#include "controller/membership/rank_set.h"
+#include "controller/protocol/codec.h"
+#include "core/base/log.h"
+
+namespace rueda {
+namespace {
+
+// A peer that does not prove who it is within this time, or is one too many, is turned away.
+constexpr Nanos kHandshakeLimit = 2 * kSecond;
+constexpr size_t kPendingMax = 64;
+
+constexpr Nanos kRetryMin = kMillisecond / 2;
+constexpr Nanos kRetryMax = 10 * kMillisecond;
+
+void SleepFor(Nanos duration) {
+  const timespec time = {duration / kSecond, duration % kSecond};
+  nanosleep(&time, nullptr);
+}
+
+// Descriptors a rank sends to its leader: arena, bell 1, bell 2.
+constexpr size_t kOfferDescriptors = 3;
+// How many ranks' descriptors go into one frame.
+constexpr size_t kRanksPerFrame = 64;
+
+}  // namespace
+
+UnixMeeting::UnixMeeting(SessionScope scope, Rank rank, int size)
+    : scope_(std::move(scope)), rank_(rank), size_(size) {}
+
+std::string UnixMeeting::SocketName(Rank leader) const {
+  const Mac mac = ComputeMac(
+      "rueda meeting", absl::StrCat(geteuid(), "/", scope_.job, "/", scope_.epoch, "/", leader));
+  return absl::StrCat("rueda-", absl::BytesToHexString(absl::string_view(
+                                    reinterpret_cast<const char*>(mac.data()), 16)));
+}
+
+// At a leader: waits until all of `expected` are connected and authenticated.
+absl::Status UnixMeeting::CollectLinks(absl::Span<const Rank> expected, Rank leader,
+                                       Nanos deadline) {
+  RUEDA_ASSIGN_OR_RETURN(const UniqueFd listener, ListenUnix(SocketName(leader)));
+  std::map<Rank, std::unique_ptr<Link>> arrived;
+  struct Pending {
+    std::unique_ptr<Link> link;
+    Nanos deadline;
+  };
+  std::vector<Pending> pending;
+  while (arrived.size() < expected.size()) {
+    const Nanos now = MonotonicNow();
+    if (now >= deadline) {
+      std::vector<Rank> missing;
+      for (const Rank rank : expected) {
+        if (!arrived.contains(rank)) missing.push_back(rank);
+      }
+      return absl::DeadlineExceededError(
+          absl::StrCat(RanksText(missing), " did not come to the start of the job in time"));
+    }
+    pending.erase(std::remove_if(pending.begin(), pending.end(),
+                                 [&](const Pending& p) { return p.deadline <= now; }),
+                  pending.end());
+    std::vector<pollfd> waits = {{listener.get(), POLLIN, 0}};
+    Nanos next = deadline;
+    for (const Pending& p : pending) {
+      waits.push_back(
+          {p.link->fd(), static_cast<short>(POLLIN | (p.link->wants_write() ? POLLOUT : 0)), 0});
+      next = std::min(next, p.deadline);
+    }
+    if (poll(waits.data(), waits.size(), static_cast<int>((next - now) / kMillisecond + 1)) < 0 &&
+        errno != EINTR) {
+      return ErrnoStatus(errno, "waiting for the other ranks");
+    }
+    for (size_t i = pending.size(); i > 0; --i) {
+      if (waits[i].revents == 0) continue;
+      Link& link = *pending[i - 1].link;
+      absl::Status status = link.OnWritable();
+      if (status.ok()) status = link.OnReadable();
+      if (status.ok() && !link.established()) continue;
+      std::unique_ptr<Link> taken = std::move(pending[i - 1].link);
+      pending.erase(pending.begin() + static_cast<ptrdiff_t>(i) - 1);
+      if (!status.ok()) {
+        RUEDA_LOG(Warning) << "start: turned a connection away: " << status.message();
+      } else if (!std::binary_search(expected.begin(), expected.end(), taken->peer()) ||
+                 arrived.contains(taken->peer())) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("two processes say that they are rank ", taken->peer(), " of this job"));
+      } else {
+        arrived[taken->peer()] = std::move(taken);
+      }
+    }
+    while (waits[0].revents != 0) {
+      absl::StatusOr<UniqueFd> fd = Accept(listener);
+      if (!fd.ok()) {
+        RUEDA_LOG(Warning) << "start: " << fd.status().message();
+        continue;
+      }
+      if (!fd->valid()) break;
+      // Real ranks come all at once; more than them and 64 others is an attack.
+      if (pending.size() >= kPendingMax + expected.size()) continue;
+      pending.push_back(
+          {Link::Server(*std::move(fd), scope_, leader), MonotonicNow() + kHandshakeLimit});
+    }
+  }
+  links_.clear();
+  for (auto& [rank, link] : arrived) links_.push_back(std::move(link));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos deadline) {
+  Nanos pause = kRetryMin;
+  while (true) {
+    absl::StatusOr<UniqueFd> fd = ConnectUnix(SocketName(leader));
+    if (fd.ok()) {
+      auto link = Link::Client(*std::move(fd), scope_, rank_, leader);
+      const absl::Status status = WaitEstablished(link.get(), deadline);
+      if (status.ok()) return link;
+      return absl::Status(status.code(),
+                          absl::StrCat("meeting rank ", leader, ": ", status.message()));
+    }
+    if (!absl::IsUnavailable(fd.status())) return fd.status();
+    if (MonotonicNow() + pause >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank ", leader, " did not come to the start of the job in time"));
+    }
+    SleepFor(pause);  // there is nothing to wait on: it has not opened its socket yet
+    pause = std::min(pause * 2, kRetryMax);
+  }
+}
+
+absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& mine,
+                                                             Nanos deadline) {
+  if (size_ == 1) return std::vector<wire::Hello>{mine};
+  wire::Hellos all;
+  if (rank_ == 0) {
+    std::vector<Rank> others;
+    for (Rank rank = 1; rank < size_; ++rank) others.push_back(rank);
+    RUEDA_RETURN_IF_ERROR(CollectLinks(others, 0, deadline));
+    *all.add_hellos() = mine;
+    absl::Status status;
+    for (const auto& link : links_) {
+      absl::StatusOr<Link::Received> received = WaitFrame(link.get(), FrameType::kHello, deadline);
+      wire::Hello* hello = all.add_hellos();
+      const absl::Status parsed =
+          received.ok() ? ParseMessage(received->frame.payload, hello) : received.status();
+      if (!parsed.ok()) {
+        status.Update(absl::Status(
+            parsed.code(),
+            absl::StrCat("rank ", link->peer(), " failed to start: ", parsed.message())));
+      }
+    }
+    if (status.ok()) {
+      const std::vector<wire::Hello> hellos(all.hellos().begin(), all.hellos().end());
+      status = CheckHellos(hellos);
+    }
+    if (!status.ok()) {
+      all.clear_hellos();
+      all.set_error(std::string(status.message()));
+    }
+    const std::string payload = all.SerializeAsString();
+    for (const auto& link : links_) {
+      link->Send(FrameType::kHellos, payload);
+      const absl::Status flushed = WaitFlushed(link.get(), deadline);
+      if (status.ok()) status = flushed;
+    }
+    RUEDA_RETURN_IF_ERROR(status);
+  } else {
+    RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(0, deadline));
+    link->Send(FrameType::kHello, mine.SerializeAsString());
+    absl::StatusOr<Link::Received> received = WaitFrame(link.get(), FrameType::kHellos, deadline);
+    if (!received.ok()) {
+      return absl::Status(received.status().code(),
+                          absl::StrCat("rank 0 failed to start: ", received.status().message()));
+    }
+    RUEDA_RETURN_IF_ERROR(ParseMessage(received->frame.payload, &all));
+    if (!all.error().empty()) return absl::FailedPreconditionError(all.error());
+    links_.push_back(std::move(link));
+  }
+  std::vector<wire::Hello> hellos(all.hellos().begin(), all.hellos().end());
+  if (rank_ != 0) RUEDA_RETURN_IF_ERROR(CheckHellos(hellos));
+  return hellos;
+}
+
+absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> ranks, Rank self,
+                                                     const NeighbourOffer& mine, size_t log_bytes,
+                                                     Nanos deadline) {
+  const Rank leader = ranks.front();
+  const std::vector<Rank> others(ranks.begin() + 1, ranks.end());
+  if (leader == 0) {
+    // The connections to rank 0 serve; those to ranks of other hosts have done their work.
+    if (self == 0) {
+      links_.erase(std::remove_if(links_.begin(), links_.end(),
+                                  [&](const std::unique_ptr<Link>& link) {
+                                    return !std::binary_search(others.begin(), others.end(),
+                                                               link->peer());
+                                  }),
+                   links_.end());
+    }
+  } else {
+    links_.clear();
+    if (self == leader) {
+      RUEDA_RETURN_IF_ERROR(CollectLinks(others, leader, deadline));
+    } else {
+      RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(leader, deadline));
+      links_.push_back(std::move(link));
+    }
+  }
+  return self == leader ? Lead(ranks, mine, log_bytes, deadline)
+                        : Follow(ranks, self, mine, log_bytes, deadline);
+}
+
+absl::StatusOr<Neighbourhood> UnixMeeting::Lead(absl::Span<const Rank> ranks,
+                                                const NeighbourOffer& mine, size_t log_bytes,
+                                                Nanos deadline) {
+  Neighbourhood neighbourhood;
+  RUEDA_ASSIGN_OR_RETURN(neighbourhood.segment,
+                         Segment::Create(static_cast<int>(ranks.size()), log_bytes));
+  // Every rank's descriptors, by local index; ours first.
+  std::vector<int> descriptors = {mine.arena->fd(), mine.bells->background.fd(),
+                                  mine.bells->waiter.fd()};
+  std::vector<UniqueFd> received_descriptors;
+  for (const auto& link : links_) {
+    RUEDA_ASSIGN_OR_RETURN(Link::Received received,
+                           WaitFrame(link.get(), FrameType::kNeighbours, deadline));
+    if (received.descriptors.size() != kOfferDescriptors) {
+      return absl::DataLossError(absl::StrCat("rank ", link->peer(), " sent ",
+                                              received.descriptors.size(), " descriptors"));
+    }
+    for (UniqueFd& fd : received.descriptors) {
+      descriptors.push_back(fd.get());
+      received_descriptors.push_back(std::move(fd));
+    }
+  }
+  // The segment goes with the first frame.
+  for (size_t first = 0; first < ranks.size(); first += kRanksPerFrame) {
+    std::vector<int> part;
+    if (first == 0) part.push_back(neighbourhood.segment->memory()->fd());
+    const size_t last = std::min(first + kRanksPerFrame, ranks.size());
+    for (size_t i = first * kOfferDescriptors; i < last * kOfferDescriptors; ++i) {
+      part.push_back(descriptors[i]);
+    }
+    for (const auto& link : links_) {
+      link->Send(FrameType::kNeighbours, "", part);
+      RUEDA_RETURN_IF_ERROR(WaitFlushed(link.get(), deadline));
+    }
+  }
+  neighbourhood.arenas.push_back(mine.arena);
+  RUEDA_ASSIGN_OR_RETURN(Doorbell background, mine.bells->background.Duplicate());
+  RUEDA_ASSIGN_OR_RETURN(Doorbell waiter, mine.bells->waiter.Duplicate());
+  neighbourhood.bells.push_back({std::move(background), std::move(waiter)});
+  for (size_t i = 0; i < received_descriptors.size(); i += kOfferDescriptors) {
+    RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> arena,
+                           SharedMemory::Map(std::move(received_descriptors[i])));
+    neighbourhood.arenas.push_back(std::move(arena));
+    neighbourhood.bells.push_back({Doorbell(std::move(received_descriptors[i + 1])),
+                                   Doorbell(std::move(received_descriptors[i + 2]))});
+  }
+  return neighbourhood;
+}
+
+absl::StatusOr<Neighbourhood> UnixMeeting::Follow(absl::Span<const Rank> ranks, Rank self,
+                                                  const NeighbourOffer& mine, size_t log_bytes,
+                                                  Nanos deadline) {
+  Link* link = links_.front().get();
+  link->Send(FrameType::kNeighbours, "",
+             {mine.arena->fd(), mine.bells->background.fd(), mine.bells->waiter.fd()});
+  std::vector<UniqueFd> descriptors;
+  while (descriptors.size() < 1 + ranks.size() * kOfferDescriptors) {
+    RUEDA_ASSIGN_OR_RETURN(Link::Received received,
+                           WaitFrame(link, FrameType::kNeighbours, deadline));
+    if (received.descriptors.empty()) return absl::DataLossError("the leader sent no descriptors");
+    for (UniqueFd& fd : received.descriptors) descriptors.push_back(std::move(fd));
+  }
+  Neighbourhood neighbourhood;
+  RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
+                         SharedMemory::Map(std::move(descriptors[0])));
+  RUEDA_ASSIGN_OR_RETURN(
+      neighbourhood.segment,
+      Segment::Map(std::move(memory), static_cast<int>(ranks.size()), log_bytes));
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    UniqueFd* offer = &descriptors[1 + i * kOfferDescriptors];
+    std::shared_ptr<SharedMemory> arena = mine.arena;  // our own is mapped already
+    if (ranks[i] != self) {
+      RUEDA_ASSIGN_OR_RETURN(arena, SharedMemory::Map(std::move(offer[0])));
+    }
+    neighbourhood.arenas.push_back(std::move(arena));
+    neighbourhood.bells.push_back({Doorbell(std::move(offer[1])), Doorbell(std::move(offer[2]))});
+  }
+  return neighbourhood;
+}
+
+}  // namespace rueda

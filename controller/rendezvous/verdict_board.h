@@ -1,0 +1,38 @@
+// Where the launcher writes how the ranks that it started ended, so that a rank that notices
+// another's end can name the cause: a hang-up tells that a process is gone, its exit status tells
+// why. Shared memory, inherited by all ranks of the host (RUEDA_AGENT_FD).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+
+#include "core/base/ids.h"
+#include "ops/shm/shared_memory.h"
+
+namespace rueda {
+
+class VerdictBoard {
+ public:
+  struct Verdict {
+    int pid = 0;
+    int wait_status = 0;  // as waitpid gives it
+  };
+
+  // For the launcher. `size`: the number of ranks in the job.
+  static absl::StatusOr<std::unique_ptr<VerdictBoard>> Create(int size);
+  // For a rank. `fd` stays open.
+  static absl::StatusOr<std::unique_ptr<VerdictBoard>> Open(int fd);
+
+  int fd() const { return memory_->fd(); }
+  void Write(Rank rank, const Verdict& verdict);
+  std::optional<Verdict> Read(Rank rank) const;
+
+ private:
+  explicit VerdictBoard(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
+  std::atomic<uint64_t>* entry(Rank rank) const;
+
+  const std::shared_ptr<SharedMemory> memory_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,52 @@
+#include "controller/runtime/completions.h"
+
+#include <pthread.h>
+
+#include "core/base/log.h"
+
+namespace rueda {
+
+void Completions::Add(std::function<void()> callback) {
+  MutexLock lock(mutex_);
+  callbacks_.push_back(std::move(callback));
+  if (!thread_.joinable() && !stopping_) {
+    thread_ = std::thread([this, rank = LogRank()] {
+      SetLogRank(rank);
+      pthread_setname_np(pthread_self(), "rueda-callback");
+      Run();
+    });
+  }
+  changed_.NotifyOne();
+}
+
+void Completions::Run() {
+  while (true) {
+    std::function<void()> callback;
+    {
+      MutexLock lock(mutex_);
+      while (callbacks_.empty() && !stopping_) changed_.Wait(mutex_);
+      if (callbacks_.empty()) return;
+      callback = std::move(callbacks_.front());
+      callbacks_.pop_front();
+    }
+    callback();
+  }
+}
+
+void Completions::Stop() {
+  std::thread thread;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    thread = std::move(thread_);
+    changed_.NotifyAll();
+  }
+  if (thread.joinable()) thread.join();
+}
+
+bool Completions::OnThread() const {
+  MutexLock lock(mutex_);
+  return thread_.joinable() && thread_.get_id() == std::this_thread::get_id();
+}
+
+}  // namespace rueda

@@ -1,0 +1,36 @@
+// The completion thread: runs the callbacks of finished operations, one after another, with no lock
+// held. Started by the first callback.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "core/base/mutex.h"
+
+namespace rueda {
+
+class Completions {
+ public:
+  Completions() = default;
+  ~Completions() { Stop(); }
+  Completions(const Completions&) = delete;
+  Completions& operator=(const Completions&) = delete;
+
+  void Add(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs what has been added, then ends the thread. Not called from a callback.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether the calling thread is this object's.
+  bool OnThread() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Run();
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::function<void()>> callbacks_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rueda

@@ -1,0 +1,667 @@
+#include "controller/runtime/engine.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "controller/bus/log_bus.h"
+#include "controller/protocol/codec.h"
+#include "core/base/log.h"
+#include "core/trace/recorder.h"
+#include "ops/backend/selector.h"
+#include "ops/shm/shm_backend.h"
+#include "ops/solo/solo_backend.h"
+
+namespace rueda {
+namespace {
+
+// How long a broken connection waits for the launcher's word on what happened.
+constexpr Nanos kVerdictPatience = 20 * kMillisecond;
+// How long a failure may take to be written down.
+constexpr Nanos kRecordPatience = 100 * kMillisecond;
+// Sockets are looked at once in so many turns even if nobody says that they are ready.
+constexpr int kTurnsWithoutSockets = 1'024;
+
+thread_local bool in_engine_callback = false;
+
+struct EngineCallbackScope {
+  EngineCallbackScope() { in_engine_callback = true; }
+  ~EngineCallbackScope() { in_engine_callback = false; }
+};
+
+}  // namespace
+
+bool InEngineCallback() {
+  return in_engine_callback;
+}
+
+// Set-up --------------------------------------------------------------------------------------
+
+Engine::Engine(EngineArgs args)
+    : world_(std::move(args.world)),
+      config_(*args.config),
+      submissions_(args.submissions),
+      completions_(args.completions),
+      sleepers_(args.sleepers),
+      arena_(std::move(args.arena)),
+      member_(world_.rank, world_.size()),
+      left_(world_.size()) {}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineArgs args) {
+  std::unique_ptr<Engine> engine(new Engine(std::move(args)));
+  RUEDA_RETURN_IF_ERROR(engine->Init());
+  return engine;
+}
+
+absl::Status Engine::Init() {
+  Neighbourhood& around = world_.neighbourhood;
+  neighbours_ = std::make_unique<Neighbours>(around.segment.get(), world_.local_rank(),
+                                             std::move(around.bells));
+  RUEDA_ASSIGN_OR_RETURN(WaitPoint point, WaitPoint::Create(&neighbours_->own_bells().background,
+                                                            &neighbours_->own_bells().waiter));
+  wait_point_ = std::make_unique<WaitPoint>(std::move(point));
+  for (RoleLink& role_link : world_.links) {
+    RUEDA_RETURN_IF_ERROR(wait_point_->AddSocket(role_link.link->fd()));
+  }
+  if (config_.agent_fd >= 0) {
+    RUEDA_ASSIGN_OR_RETURN(verdicts_, VerdictBoard::Open(static_cast<int>(config_.agent_fd)));
+  }
+
+  store_ = world_.store;
+  if (store_ == nullptr) {
+    Link* up = nullptr;
+    for (RoleLink& role_link : world_.links) {
+      if (role_link.role == LinkRole::kRoot || role_link.role == LinkRole::kLeader) {
+        up = role_link.link.get();
+      }
+    }
+    link_store_ = std::make_shared<LinkStore>([this] { WakeSelf(); });
+    relay_ = std::make_unique<StoreRelay>(up, link_store_.get());
+    store_ = link_store_;
+  }
+
+  CoordinatorOptions options;
+  options.world_size = world_.size();
+  options.bucket_bytes = config_.fusion_threshold;
+  options.stall_warn = static_cast<Nanos>(config_.stall_warn_s * kSecond);
+  options.stall_timeout = static_cast<Nanos>(config_.stall_timeout_s * kSecond);
+  const std::vector<Rank>& log_ranks = world_.log_ranks;
+  const LogLayout layout = LogLayout::For(static_cast<int>(log_ranks.size()));
+  void* memory = around.segment->log();
+  if (config_.bus == "tcp") {
+    memory = own_log_ = aligned_alloc(64, layout.bytes() / 64 * 64 + 64);
+    if (memory == nullptr)
+      return absl::ResourceExhaustedError("no memory for the announcement log");
+    // The side ring need not be zero, and is not touched before it is used.
+    memset(memory, 0, layout.bytes() - layout.side_bytes);
+  }
+  const auto position = std::find(log_ranks.begin(), log_ranks.end(), world_.rank);
+  auto log =
+      std::make_unique<HostLog>(memory, layout, static_cast<int>(position - log_ranks.begin()));
+  const WakeFn wake = [this](Rank rank) { neighbours_->Wake(world_.LocalIndex(rank)); };
+  if (world_.one_log) {
+    bus_ = std::make_unique<LogBus>(std::move(log), world_.rank, options, wake);
+  } else {
+    auto bus =
+        std::make_unique<HostsBus>(std::move(log), log_ranks, world_.rank, options, wake, this);
+    hosts_bus_ = bus.get();
+    bus_ = std::move(bus);
+  }
+
+  backends_.push_back(std::make_unique<SoloBackend>());
+  backends_.push_back(std::make_unique<ShmBackend>(around.segment.get(), neighbours_.get(),
+                                                   world_.topology.host_of(world_.rank).ranks,
+                                                   around.arenas, arena_));
+  return OpenLane(kWorldSet);
+}
+
+Engine::~Engine() {
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    if (lane != nullptr) lane->Abort();
+  }
+  lanes_.clear();
+  bus_.reset();
+  free(own_log_);
+}
+
+absl::Status Engine::OpenLane(SetId set_id) {
+  const ProcessSet& set = *member_.process_sets().Find(set_id);
+  if (static_cast<size_t>(set_id) >= lanes_.size()) lanes_.resize(set_id + 1);
+  Group group;
+  group.set = set_id;
+  group.ranks = set.ranks;
+  group.self = set.IndexOf(world_.rank);
+  if (group.self < 0) return absl::OkStatus();
+  for (const Rank rank : set.ranks) group.one_host &= world_.LocalIndex(rank) >= 0;
+  RUEDA_ASSIGN_OR_RETURN(const Selection selection,
+                         SelectBackend(config_.backend, group, backends_));
+  RUEDA_LOG(Info) << "process set " << set_id << " is served by " << selection.backend->name()
+                  << ":\n"
+                  << selection.Table();
+  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                         selection.backend->Connect(group));
+  lanes_[set_id] = std::make_unique<Lane>(set_id, selection.backend, std::move(communicator));
+  return absl::OkStatus();
+}
+
+// A turn --------------------------------------------------------------------------------------
+
+bool Engine::Turn() {
+  if (failed_) return false;
+  if (__builtin_expect(world_.neighbourhood.segment->failed(), 0)) return LookForFailure();
+  bool moved = DrainSubmissions();
+  if (leave_requested_.load(std::memory_order_relaxed) && !leave_announced_) {
+    leave_announced_ = true;
+    member_.AnnounceLeave();
+  }
+  moved |= Announce();
+  const absl::StatusOr<bool> read = ReadPlan();
+  if (!read.ok()) {
+    Failure failure;
+    failure.code = absl::StatusCode::kInternal;
+    failure.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", read.status().message());
+    FailEpoch(std::move(failure));
+    return true;
+  }
+  moved |= *read;
+  if (busy_lanes_ > 0) moved |= AdvanceLanes();
+  if (relay_ != nullptr && relay_->Pump()) {
+    look_at_sockets_ = true;
+    moved = true;
+  }
+  if (look_at_sockets_ || hosts_bus_ != nullptr ||
+      ++turns_without_sockets_ >= kTurnsWithoutSockets) {
+    moved |= LookAtSockets();
+  }
+  if (suspect_.has_value()) moved |= LookAtSuspect();
+  if (leave_announced_) UpdateFinished();
+  return moved;
+}
+
+bool Engine::DrainSubmissions() {
+  if (!submissions_->HasWork()) return false;
+  taken_.clear();
+  marked_.clear();
+  submissions_->Take(&taken_, &marked_);
+  for (Request* request : taken_) {
+    if (request->token >= live_.size()) live_.resize(request->token + 1);
+    live_[request->token] = request;
+    trace::Record(trace::Event::kSubmit, 0, request->handle());
+    member_.Submit(request->token, request->spec, request->extras, request->waited);
+  }
+  for (Request* request : marked_) {
+    if (request->token < live_.size() && live_[request->token] == request) {
+      member_.MarkWaited(request->token);
+    }
+    submissions_->table().Unreference(request);
+  }
+  return true;
+}
+
+bool Engine::Announce() {
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    if (lane != nullptr && bus_->MustAnnounceDone(lane->set(), member_.completed_on(lane->set()))) {
+      member_.AnnounceDone(lane->set());
+    }
+  }
+  bool moved = false;
+  while (const ControlEvent* event = member_.Next()) {
+    const absl::StatusOr<bool> sent = bus_->Send(*event);
+    if (!sent.ok()) {
+      Failure failure;
+      failure.code = sent.status().code();
+      failure.cause = absl::StrCat("rank ", world_.rank, ": ", sent.status().message());
+      FailEpoch(std::move(failure));
+      return true;
+    }
+    if (!*sent) break;
+    member_.Pop();
+    moved = true;
+  }
+  return moved;
+}
+
+absl::StatusOr<bool> Engine::ReadPlan() {
+  plan_.clear();
+  RUEDA_ASSIGN_OR_RETURN(const bool moved, bus_->Poll(now_, &plan_));
+  if (plan_.empty()) return moved;
+  actions_.clear();
+  for (const PlanItem& item : plan_) {
+    if (const auto* define = std::get_if<Define>(&item)) {
+      trace::RecordName(define->id, define->spec->name);
+    }
+    RUEDA_RETURN_IF_ERROR(member_.Apply(item, &actions_));
+  }
+  for (const Action& action : actions_) {
+    Do(action);
+    if (failed_) break;
+  }
+  return true;
+}
+
+void Engine::Do(const Action& action) {
+  if (const auto* launch = std::get_if<Launch>(&action)) {
+    OnLaunch(*launch);
+  } else if (const auto* rejected = std::get_if<Rejected>(&action)) {
+    trace::Record(trace::Event::kReject, 0, live_[rejected->token]->handle());
+    Complete(live_[rejected->token], rejected->status);
+  } else if (const auto* added = std::get_if<NewSet>(&action)) {
+    const ProcessSet& set = *member_.process_sets().Find(added->set);
+    submissions_->AddSet(set.ranks);
+    if (absl::Status status = OpenLane(added->set); !status.ok()) {
+      Failure failure;
+      failure.code = status.code();
+      failure.cause = absl::StrCat("rank ", world_.rank, ": ", status.message());
+      FailEpoch(std::move(failure));
+      return;
+    }
+    if (added->asked) {
+      live_[added->token]->new_set = added->set;
+      Complete(live_[added->token], absl::OkStatus());
+    }
+  } else {
+    left_.Insert(std::get<Left>(action).rank);
+  }
+}
+
+void Engine::OnLaunch(const Launch& launch) {
+  const ProcessSet& set = *member_.process_sets().Find(launch.lane);
+  Lane& lane = *lanes_[launch.lane];
+  trace::Record(trace::Event::kOrder, 0, static_cast<uint64_t>(launch.lane), launch.items.size());
+  std::vector<Request*> requests;
+  std::vector<TensorId> ids;
+  std::vector<std::vector<int64_t>> first_dims;
+  for (const LaunchItem& item : launch.items) {
+    Request* request = live_[item.token];
+    const Signature& signature = request->spec->signature;
+    absl::Status supported;
+    for (const PartSignature& part : signature.parts) {
+      supported.Update(lane.backend().Supports(signature.kind, part.dtype, signature.reduce_op));
+    }
+    if (!supported.ok()) {  // the same verdict on all members
+      Complete(request, std::move(supported));
+      continue;
+    }
+    if (signature.kind == OpKind::kAllgather) {
+      request->local_error = PrepareOutputs(request, item.first_dims, set.size());
+    }
+    request->buckets_left = 0;
+    requests.push_back(request);
+    ids.push_back(item.id);
+    first_dims.push_back(item.first_dims);
+  }
+  std::vector<LaneBucket> buckets;
+  MakeBuckets(requests, ids, set, config_.fusion_threshold, first_dims, &buckets);
+  if (buckets.empty()) member_.CompletedBatch(launch.lane);
+  if (!lane.busy() && !buckets.empty()) {
+    ++busy_lanes_;
+    neighbours_->own_page().activity.store(buckets.front().first_id, std::memory_order_relaxed);
+  }
+  for (LaneBucket& bucket : buckets) lane.Add(std::move(bucket));
+}
+
+// Allgather: finds out how large the outputs are, and memory for them. An error is this rank's
+// alone: it takes part all the same, and throws the result away.
+absl::Status Engine::PrepareOutputs(Request* request, absl::Span<const int64_t> first_dims,
+                                    int members) {
+  const size_t parts = request->parts.size();
+  absl::Status status;
+  for (size_t i = 0; i < parts; ++i) {
+    PartArgs& part = request->parts[i];
+    int64_t rows = 0;
+    for (int member = 0; member < members; ++member) {
+      rows += first_dims[static_cast<size_t>(member) * parts + i];
+    }
+    std::vector<int64_t> dims(part.shape.dims().begin(), part.shape.dims().end());
+    dims[0] = rows;
+    const Shape shape(dims);
+    request->output_shapes.push_back(shape);
+    request->outputs.emplace_back();
+    const size_t bytes = static_cast<size_t>(shape.elements()) * DTypeSize(part.dtype);
+    const std::string label = SpecLabel(*request->spec, 0);
+    if (part.output_given) {
+      if (part.output_shape == shape) continue;
+      part.output = nullptr;
+      status.Update(absl::InvalidArgumentError(
+          absl::StrCat(label, ": the gathered tensor has shape ", shape.ToString(),
+                       ", the given output ", part.output_shape.ToString())));
+    } else if (request->allocate != nullptr) {
+      const EngineCallbackScope scope;
+      part.output = request->allocate(request->allocate_user, static_cast<int32_t>(i),
+                                      shape.dims().data(), shape.rank());
+      if (part.output == nullptr && bytes > 0) {
+        status.Update(absl::ResourceExhaustedError(
+            absl::StrCat(label, ": the allocator returned nothing for ", bytes, " bytes")));
+      }
+    } else {
+      request->outputs.back().data.reset(std::malloc(std::max<size_t>(bytes, 1)));
+      part.output = request->outputs.back().data.get();
+      if (part.output == nullptr) {
+        status.Update(
+            absl::ResourceExhaustedError(absl::StrCat(label, ": no memory for ", bytes, " bytes")));
+      }
+    }
+  }
+  return status;
+}
+
+bool Engine::AdvanceLanes() {
+  bool moved = false;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    Lane* lane = lanes_[i].get();
+    if (lane == nullptr || !lane->busy()) continue;
+    const absl::StatusOr<Progress> progress = lane->Advance();
+    if (!progress.ok()) {
+      Failure failure;
+      failure.code = progress.status().code();
+      failure.cause = absl::StrCat("rank ", world_.rank, ": ", progress.status().message());
+      failure.recoverable = absl::IsUnavailable(progress.status());
+      if (failure.recoverable) failure.code = absl::StatusCode::kAborted;
+      FailEpoch(std::move(failure));
+      return true;
+    }
+    moved |= *progress != Progress::kBlocked;
+    if (*progress == Progress::kDone) OnBucketDone(*lane);
+    if (failed_) return true;
+  }
+  return moved;
+}
+
+void Engine::OnBucketDone(Lane& lane) {
+  const LaneBucket bucket = lane.Pop();
+  std::atomic<uint32_t>& activity = neighbours_->own_page().activity;
+  if (lane.busy()) {
+    activity.store(lane.front().first_id, std::memory_order_relaxed);
+  } else {
+    --busy_lanes_;
+    activity.store(kNoTensor, std::memory_order_relaxed);
+  }
+  if (bucket.ends_batch) member_.CompletedBatch(lane.set());
+  for (Request* request : bucket.requests) {
+    if (--request->buckets_left == 0) Complete(request, request->local_error);
+  }
+}
+
+void Engine::Complete(Request* request, absl::Status status, FailurePtr failure) {
+  live_[request->token] = nullptr;
+  request->status = std::move(status);
+  request->failure = std::move(failure);
+  trace::Record(trace::Event::kComplete, 0, request->handle(),
+                static_cast<uint64_t>(request->status.code()));
+  submissions_->Ended(*request);
+  // Kept here, as whoever sees `done` may release the request.
+  const CallbackFn callback = request->callback;
+  void* const user = request->callback_user;
+  const bool run_inline = request->callback_inline;
+  const Handle handle = request->handle();
+  const absl::StatusCode code = request->status.code();
+  request->done.store(1, std::memory_order_release);
+  sleepers_->WakeFor(request);
+  submissions_->table().Unreference(request);
+  if (callback == nullptr) return;
+  if (run_inline) {
+    const EngineCallbackScope scope;
+    callback(user, handle, code);
+  } else {
+    completions_->Add([callback, user, handle, code] { callback(user, handle, code); });
+  }
+}
+
+// Sockets -------------------------------------------------------------------------------------
+
+bool Engine::LookAtSockets() {
+  look_at_sockets_ = false;
+  turns_without_sockets_ = 0;
+  if (world_.links.empty()) return false;
+  bool moved = false;
+  const std::vector<int> ready = wait_point_->ReadySockets();
+  for (const int fd : ready) {
+    const auto it = std::find_if(world_.links.begin(), world_.links.end(),
+                                 [&](const RoleLink& r) { return r.link->fd() == fd; });
+    if (it == world_.links.end()) continue;
+    moved = true;
+    RoleLink& role_link = *it;
+    absl::Status status = role_link.link->OnWritable();
+    if (status.ok()) status = role_link.link->OnReadable();
+    Link::Received received;
+    while (!failed_ && role_link.link->Next(&received)) OnFrame(role_link, std::move(received));
+    if (failed_) return true;
+    if (!status.ok()) {
+      wait_point_->RemoveSocket(fd);
+      OnLinkLost(role_link, status);
+      if (failed_) return true;
+    }
+  }
+  // What was queued meanwhile leaves now, or when the socket can take it.
+  for (RoleLink& role_link : world_.links) {
+    if (!role_link.link->wants_write()) continue;
+    (void)role_link.link->OnWritable();  // a broken connection shows when it is read
+    wait_point_->WantWrite(role_link.link->fd(), role_link.link->wants_write());
+  }
+  return moved;
+}
+
+void Engine::OnFrame(RoleLink& role_link, Link::Received received) {
+  const Frame& frame = received.frame;
+  absl::Status status;
+  switch (frame.type) {
+    case FrameType::kEvents: {
+      if (role_link.role != LinkRole::kHost) {
+        status = absl::InvalidArgumentError("events from one that is no leader");
+        break;
+      }
+      const Rank leader = role_link.link->peer();
+      const std::vector<Rank> ranks =
+          config_.bus == "tcp" ? std::vector<Rank>{leader} : world_.topology.host_of(leader).ranks;
+      status = hosts_bus_->DeliverEvents(frame.payload, ranks, now_);
+      break;
+    }
+    case FrameType::kPlan:
+      if (role_link.role != LinkRole::kRoot) {
+        status = absl::InvalidArgumentError("a plan from one that is not the root");
+        break;
+      }
+      hosts_bus_->DeliverPlan(frame.payload);
+      break;
+    case FrameType::kFailure:
+      FailEpoch(DecodeFailure(frame.payload));
+      return;
+    case FrameType::kStoreSet:
+    case FrameType::kStoreGet:
+    case FrameType::kStoreValue:
+      status = relay_ == nullptr ? absl::InvalidArgumentError("a store request between threads")
+                                 : relay_->OnFrame(role_link.link.get(), frame);
+      break;
+    default:
+      status = absl::InvalidArgumentError(
+          absl::StrCat("a frame of type ", static_cast<int>(frame.type)));
+  }
+  if (!status.ok()) {
+    Failure failure;
+    failure.code = absl::StatusCode::kInternal;
+    failure.cause = absl::StrCat("rank ", role_link.link->peer(), " sent rank ", world_.rank, " ",
+                                 status.message());
+    FailEpoch(std::move(failure));
+  }
+}
+
+void Engine::SendEventsToRoot(std::string packed) {
+  for (RoleLink& role_link : world_.links) {
+    if (role_link.role != LinkRole::kRoot) continue;
+    role_link.link->Send(FrameType::kEvents, packed);
+    (void)role_link.link->OnWritable();
+    if (role_link.link->wants_write()) look_at_sockets_ = true;
+  }
+}
+
+void Engine::SendPlanToLeaders(const std::string& packed) {
+  for (RoleLink& role_link : world_.links) {
+    if (role_link.role != LinkRole::kHost) continue;
+    role_link.link->Send(FrameType::kPlan, packed);
+    (void)role_link.link->OnWritable();
+    if (role_link.link->wants_write()) look_at_sockets_ = true;
+  }
+}
+
+// Failing -------------------------------------------------------------------------------------
+
+void Engine::OnLinkLost(RoleLink& role_link, const absl::Status& why) {
+  const Rank peer = role_link.link->peer();
+  if (finished_.load(std::memory_order_relaxed)) return;
+  // A rank may close once it knows that all have left, a little before we do: read on first.
+  if (!ReadPlan().ok() || left_.count() == world_.size()) return;
+  suspect_ = Suspect{peer, std::string(why.message()), now_ + kVerdictPatience};
+  LookAtSuspect();
+}
+
+// Names the cause once the launcher has written it down, or without it after a moment.
+bool Engine::LookAtSuspect() {
+  const std::optional<VerdictBoard::Verdict> verdict =
+      verdicts_ == nullptr ? std::nullopt : verdicts_->Read(suspect_->rank);
+  if (!verdict.has_value() && verdicts_ != nullptr && MonotonicNow() < suspect_->give_up) {
+    return false;
+  }
+  Failure failure;
+  failure.rank = suspect_->rank;
+  failure.recoverable = true;
+  failure.cause = suspect_->how;
+  if (verdict.has_value()) {
+    failure.cause = WaitStatusText(verdict->wait_status);
+    if (verdict->wait_status == 0) absl::StrAppend(&failure.cause, " without shutting down");
+  }
+  suspect_.reset();
+  FailEpoch(std::move(failure));
+  return true;
+}
+
+void Engine::Abort(const std::string& reason) {
+  Failure failure;
+  failure.cause = absl::StrCat("rank ", world_.rank, " aborted the job: ", reason);
+  failure.rank = -1;
+  FailEpoch(std::move(failure));
+}
+
+// Writes the failure down for everybody, unless somebody did before, and ends this rank's epoch.
+void Engine::FailEpoch(Failure failure) {
+  Segment& segment = *world_.neighbourhood.segment;
+  failure.epoch = world_.epoch;
+  if (failure.rank >= 0 && failure.rank < world_.size()) {
+    failure.pid = world_.infos[failure.rank].pid;
+    failure.host = world_.infos[failure.rank].host_name;
+    if (const int local = world_.LocalIndex(failure.rank);
+        local >= 0 && failure.operation.empty()) {
+      const TensorId id = segment.page(local).activity.load(std::memory_order_relaxed);
+      if (const SpecPtr spec = member_.tensors().GetOrRecall(id)) {
+        failure.operation = std::string(OpKindName(spec->signature.kind));
+        failure.tensor = spec->name;
+      }
+    }
+  }
+  segment.Fail(EncodeFailure(failure));
+  neighbours_->RingAll();
+  LookForFailure();
+}
+
+// Another's failure, or ours once it is written. Returns whether the epoch has ended.
+bool Engine::LookForFailure() {
+  std::string record = world_.neighbourhood.segment->failure();
+  if (record.empty()) {  // being written; unless its writer died over it
+    const Nanos now = MonotonicNow();
+    if (failure_awaited_since_ == 0) failure_awaited_since_ = now;
+    if (now - failure_awaited_since_ < kRecordPatience) return false;
+    Failure failure;
+    failure.epoch = world_.epoch;
+    failure.cause = "a rank died while it reported a failure";
+    record = EncodeFailure(failure);
+  }
+  for (RoleLink& role_link : world_.links) {
+    if (role_link.role == LinkRole::kHost || role_link.role == LinkRole::kRoot) {
+      role_link.link->Send(FrameType::kFailure, record);
+    }
+    if (role_link.link->wants_write()) (void)role_link.link->OnWritable();
+    wait_point_->RemoveSocket(role_link.link->fd());
+  }
+  EndEpoch(DecodeFailure(record));
+  return true;
+}
+
+void Engine::EndEpoch(Failure failure) {
+  failed_ = true;
+  suspect_.reset();
+  trace::Record(trace::Event::kFail, 0, static_cast<uint64_t>(failure.rank));
+  const auto shared = std::make_shared<const Failure>(std::move(failure));
+  const absl::Status status = shared->ToStatus();
+  {
+    MutexLock lock(failure_mutex_);
+    failure_ = shared;
+  }
+  store_->Abort();
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    if (lane != nullptr) lane->Abort();
+  }
+  neighbours_->own_page().left.store(1, std::memory_order_release);
+  submissions_->Close(status);
+  taken_.clear();
+  marked_.clear();
+  submissions_->Take(&taken_, &marked_);
+  for (Request* request : marked_) submissions_->table().Unreference(request);
+  for (Request* request : taken_) {
+    if (request->token >= live_.size()) live_.resize(request->token + 1);
+    live_[request->token] = request;
+  }
+  int failed = 0;
+  for (size_t token = 0; token < live_.size(); ++token) {
+    if (live_[token] == nullptr) continue;
+    Complete(live_[token], status, shared);
+    ++failed;
+  }
+  const absl::StatusOr<std::string> dump = trace::DumpToFile();
+  RUEDA_LOG(Error) << status.message() << " (" << failed << " operations in flight here failed"
+                   << (dump.ok() ? "; flight recorder: " : "") << (dump.ok() ? *dump : "") << ")";
+  finished_.store(true, std::memory_order_release);
+}
+
+FailurePtr Engine::failure() const {
+  MutexLock lock(failure_mutex_);
+  return failure_;
+}
+
+void Engine::UpdateFinished() {
+  if (left_.count() < world_.size() || submissions_->in_flight() > 0) return;
+  for (const RoleLink& role_link : world_.links) {
+    if (role_link.link->wants_write()) return;
+  }
+  neighbours_->own_page().left.store(1, std::memory_order_release);
+  finished_.store(true, std::memory_order_release);
+}
+
+// Sleeping ------------------------------------------------------------------------------------
+
+bool Engine::LeavesWork() const {
+  return !failed_ &&
+         (busy_lanes_ > 0 || submissions_->HasWork() || bus_->HasWork() ||
+          (leave_requested_.load(std::memory_order_relaxed) && !Finished()) ||
+          (link_store_ != nullptr && link_store_->HasRequests()) || suspect_.has_value());
+}
+
+Nanos Engine::NextDeadline() {
+  if (failed_) return kForever;
+  Nanos next = bus_->Look(now_);
+  if (suspect_.has_value()) next = std::min(next, now_ + kMillisecond);
+  // Somebody is writing a failure down; it takes a moment, unless it died meanwhile.
+  if (world_.neighbourhood.segment->failed()) next = std::min(next, now_ + kMillisecond);
+  return next;
+}
+
+void Engine::SetSleep(Sleep sleep) {
+  neighbours_->own_page().sleep.store(static_cast<uint32_t>(sleep), std::memory_order_relaxed);
+}
+
+void Engine::WakeSelf() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  neighbours_->Wake(neighbours_->self());
+}
+
+}  // namespace rueda

@@ -1,0 +1,163 @@
+// The engine of one rank: drains submissions, announces, reads the plan, runs the lanes, completes.
+// A turn never blocks. One thread at a time calls it: whoever holds the baton (runtime.h).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/bus/bus.h"
+#include "controller/bus/hosts_bus.h"
+#include "controller/negotiation/member.h"
+#include "controller/rendezvous/bootstrap.h"
+#include "controller/rendezvous/verdict_board.h"
+#include "controller/runtime/completions.h"
+#include "controller/runtime/failure.h"
+#include "controller/runtime/lane.h"
+#include "controller/runtime/sleepers.h"
+#include "controller/runtime/store_relay.h"
+#include "controller/runtime/submissions.h"
+#include "controller/runtime/wait_point.h"
+#include "ops/backend/backend.h"
+#include "ops/shm/neighbours.h"
+
+namespace rueda {
+
+struct EngineArgs {
+  World world;
+  const Config* config = nullptr;
+  std::shared_ptr<Arena> arena;
+  Submissions* submissions = nullptr;
+  Completions* completions = nullptr;
+  Sleepers* sleepers = nullptr;
+};
+
+class Engine : public Courier {
+ public:
+  // Everything but the lanes' connections, which are made behind their first operations.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(EngineArgs args);
+  ~Engine() override;
+
+  // The holder of the baton ------------------------------------------------------------------
+
+  // One turn. Returns whether anything moved; if not, there is nothing to do until this rank is
+  // rung.
+  bool Turn();
+  // Whether a leaving holder must hand over to another thread of this rank.
+  bool LeavesWork() const;
+  // When the engine must be turned though nothing rings.
+  Nanos NextDeadline();
+  // Tells neighbours how to wake this rank from now on.
+  void SetSleep(Sleep sleep);
+  void BeforeSleep() { bus_->BeforeSleep(); }
+  // Takes the time. Call after taking the baton and after every sleep: operations are as old as
+  // this.
+  void Refresh() { now_ = MonotonicNow(); }
+  // Sockets may be ready: the next turn looks.
+  void SocketsMayBeReady() { look_at_sockets_ = true; }
+
+  // Any thread -------------------------------------------------------------------------------
+
+  // Rings this rank's own sleeper, if it sleeps. After what it should find was published.
+  void WakeSelf() const;
+  void RingBackground() const { neighbours_->own_bells().background.Ring(); }
+  const WaitPoint& wait_point() const { return *wait_point_; }
+
+  // Begins to leave the job: this rank submits no more.
+  void RequestLeave() { leave_requested_.store(true, std::memory_order_release); }
+  // Whether the job is over for this rank: all have left and nothing is in flight, or it has
+  // failed.
+  bool Finished() const { return finished_.load(std::memory_order_acquire); }
+  // The failure that ended the epoch; null while it goes on.
+  FailurePtr failure() const ABSL_LOCKS_EXCLUDED(failure_mutex_);
+  // Ends the epoch on all ranks, for a reason of the caller's.
+  void Abort(const std::string& reason);
+
+  // Constant after Create.
+  const World& world() const { return world_; }
+
+  // Courier, for the bus.
+  void SendEventsToRoot(std::string packed) override;
+  void SendPlanToLeaders(const std::string& packed) override;
+
+ private:
+  explicit Engine(EngineArgs args);
+  absl::Status Init();
+
+  // The parts of a turn.
+  bool DrainSubmissions();
+  bool Announce();
+  absl::StatusOr<bool> ReadPlan();
+  bool AdvanceLanes();
+  bool LookAtSockets();
+  void OnFrame(RoleLink& role_link, Link::Received received);
+
+  void Do(const Action& action);
+  void OnLaunch(const Launch& launch);
+  absl::Status PrepareOutputs(Request* request, absl::Span<const int64_t> first_dims, int members);
+  absl::Status OpenLane(SetId set);
+  void OnBucketDone(Lane& lane);
+  void Complete(Request* request, absl::Status status, FailurePtr failure = nullptr);
+
+  // Failing.
+  void OnLinkLost(RoleLink& role_link, const absl::Status& why);
+  bool LookAtSuspect();
+  void FailEpoch(Failure failure);
+  bool LookForFailure();
+  void EndEpoch(Failure failure);
+  void UpdateFinished();
+
+  World world_;
+  const Config& config_;
+  Submissions* const submissions_;
+  Completions* const completions_;
+  Sleepers* const sleepers_;
+  const std::shared_ptr<Arena> arena_;
+
+  std::unique_ptr<Neighbours> neighbours_;
+  std::unique_ptr<WaitPoint> wait_point_;
+  std::unique_ptr<VerdictBoard> verdicts_;
+  std::shared_ptr<Store> store_;
+  std::shared_ptr<LinkStore> link_store_;
+  std::unique_ptr<StoreRelay> relay_;
+  std::vector<std::unique_ptr<Backend>> backends_;
+
+  // Touched by the holder of the baton only.
+  Member member_;
+  std::unique_ptr<Bus> bus_;
+  HostsBus* hosts_bus_ = nullptr;             // the same as bus_, when ranks don't share one log
+  void* own_log_ = nullptr;                   // its memory, when the log is this rank's alone
+  std::vector<std::unique_ptr<Lane>> lanes_;  // by set; null where this rank is no member
+  std::vector<Request*> live_;                // by token: what the engine has; null else
+  int busy_lanes_ = 0;
+  bool look_at_sockets_ = true;
+  int turns_without_sockets_ = 0;
+  RankSet left_;
+  bool leave_announced_ = false;
+  bool failed_ = false;
+  struct Suspect {  // a rank whose connection broke; its verdict is awaited for a moment
+    Rank rank;
+    std::string how;
+    Nanos give_up;
+  };
+  std::optional<Suspect> suspect_;
+  Nanos now_ = 0;
+  Nanos failure_awaited_since_ = 0;  // somebody began to write a failure down; 0: nobody
+  Plan plan_;                        // scratch
+  std::vector<Action> actions_;      // scratch
+  std::vector<Request*> taken_;      // scratch
+  std::vector<Request*> marked_;     // scratch
+
+  std::atomic<bool> leave_requested_{false};
+  std::atomic<bool> finished_{false};
+  mutable Mutex failure_mutex_;
+  FailurePtr failure_ ABSL_GUARDED_BY(failure_mutex_);
+};
+
+// Whether the calling thread runs an inline callback or an allocation on behalf of the engine; it
+// must not wait then.
+bool InEngineCallback();
+
+}  // namespace rueda

@@ -1,0 +1,75 @@
+#include "controller/runtime/failure.h"
+
+#include <string.h>
+#include <sys/wait.h>
+
+#include "absl/strings/str_cat.h"
+#include "controller/protocol/codec.h"
+#include "ops/shm/segment.h"
+
+namespace rueda {
+
+std::string Failure::ToString() const {
+  std::string text;
+  if (rank >= 0) {
+    absl::StrAppend(&text, "rank ", rank, " (host ", host, ", pid ", pid, ") was lost: ", cause);
+  } else {
+    text = cause;
+  }
+  if (!operation.empty()) {
+    absl::StrAppend(&text, ", during ", operation,
+                    tensor.empty() ? "" : absl::StrCat(" '", tensor, "'"));
+  }
+  absl::StrAppend(&text, "; epoch ", epoch);
+  return text;
+}
+
+std::string EncodeFailure(const Failure& failure) {
+  wire::Failure message;
+  message.set_code(static_cast<uint32_t>(failure.code));
+  message.set_rank(failure.rank);
+  message.set_pid(failure.pid);
+  message.set_host(failure.host);
+  message.set_cause(failure.cause);
+  message.set_operation(failure.operation);
+  message.set_tensor(failure.tensor);
+  message.set_epoch(failure.epoch);
+  message.set_recoverable(failure.recoverable);
+  // Names are bounded; only a cause can be long.
+  if (message.ByteSizeLong() > Segment::kFailureBytesMax) {
+    message.set_cause(failure.cause.substr(0, Segment::kFailureBytesMax / 4));
+    message.set_tensor("");
+  }
+  return message.SerializeAsString();
+}
+
+Failure DecodeFailure(absl::string_view record) {
+  wire::Failure message;
+  Failure failure;
+  if (!ParseMessage(record, &message).ok() || message.code() == 0 || message.code() > 16) {
+    failure.cause = "the job failed, and the record of why can't be read";
+    return failure;
+  }
+  failure.code = static_cast<absl::StatusCode>(message.code());
+  failure.rank = message.rank();
+  failure.pid = message.pid();
+  failure.host = message.host();
+  failure.cause = message.cause();
+  failure.operation = message.operation();
+  failure.tensor = message.tensor();
+  failure.epoch = message.epoch();
+  failure.recoverable = message.recoverable();
+  return failure;
+}
+
+std::string WaitStatusText(int status) {
+  if (WIFSIGNALED(status)) {
+    const int signal = WTERMSIG(status);
+    const char* name = sigabbrev_np(signal);
+    return absl::StrCat("killed by signal ", signal,
+                        name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
+  }
+  return absl::StrCat("exited with status ", WEXITSTATUS(status));
+}
+
+}  // namespace rueda

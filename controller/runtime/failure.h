@@ -1,0 +1,39 @@
+// The first cause of an epoch's end: who was lost, how, and what it was doing. One record, carried
+// by every error that follows from it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/base/ids.h"
+#include "core/base/status.h"
+
+namespace rueda {
+
+struct Failure {
+  absl::StatusCode code = absl::StatusCode::kAborted;
+  Rank rank = -1;  // -1: nobody in particular
+  int pid = 0;
+  std::string host;
+  std::string cause;      // "killed by signal 9 (SIGKILL)"
+  std::string operation;  // what the rank was doing: "allreduce"; empty when unknown
+  std::string tensor;
+  uint64_t epoch = 0;
+  bool recoverable = false;  // a new epoch without the lost rank could go on
+
+  // "rank 2 (host vm, pid 4711) was lost: killed by signal 9 (SIGKILL), during allreduce 'g'; epoch
+  // 1".
+  std::string ToString() const;
+  absl::Status ToStatus() const { return absl::Status(code, ToString()); }
+};
+using FailurePtr = std::shared_ptr<const Failure>;
+
+std::string EncodeFailure(const Failure& failure);
+// A record that can't be read still ends the epoch: then the cause says so.
+Failure DecodeFailure(absl::string_view record);
+
+// How a process ended, from waitpid's status: "exited with status 3", "killed by signal 9
+// (SIGKILL)".
+std::string WaitStatusText(int status);
+
+}  // namespace rueda

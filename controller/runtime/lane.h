@@ -1,0 +1,67 @@
+// A lane: executes the buckets of one process set in plan order, one at a time, on the communicator
+// of that set. Owned and called by the engine.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "controller/membership/process_sets.h"
+#include "controller/runtime/request.h"
+#include "core/fusion/planner.h"
+#include "ops/backend/backend.h"
+
+namespace rueda {
+
+// A bucket on its way through a lane.
+struct LaneBucket {
+  OpKind kind = OpKind::kBarrier;
+  ReduceOp reduce_op = ReduceOp::kNone;
+  DType dtype = DType::kUInt8;
+  int root = -1;  // member index
+  double prescale = 1;
+  double postscale = 1;
+  int64_t elements = 0;
+  uint32_t digest = 0;
+  TensorId first_id = kNoTensor;  // for people: what the bucket begins with
+  bool ends_batch = false;
+  std::vector<Piece> pieces;
+  std::vector<Request*> requests;  // by piece; a barrier's has no piece
+  std::vector<int64_t> counts;     // allgather
+};
+
+class Lane {
+ public:
+  Lane(SetId set, const Backend* backend, std::unique_ptr<Communicator> communicator)
+      : set_(set), backend_(backend), communicator_(std::move(communicator)) {}
+
+  SetId set() const { return set_; }
+  const Backend& backend() const { return *backend_; }
+  void Add(LaneBucket bucket) { queue_.push_back(std::move(bucket)); }
+  bool busy() const { return !queue_.empty(); }
+  // What it works on, or will next; the lane is busy.
+  const LaneBucket& front() const { return queue_.front(); }
+
+  // Goes on with the bucket at hand. kDone: the front bucket is finished; the caller looks at it
+  // and then calls Pop.
+  absl::StatusOr<Progress> Advance();
+  LaneBucket Pop();
+  // Gives up on everything; the lane is not used again.
+  void Abort() { communicator_->Abort(); }
+
+ private:
+  const SetId set_;
+  const Backend* const backend_;
+  const std::unique_ptr<Communicator> communicator_;
+  std::deque<LaneBucket> queue_;
+  bool started_ = false;
+};
+
+// The buckets of one batch. `requests` and `ids` are the batch's operations in plan order;
+// allgathers have their output buffers already.
+void MakeBuckets(absl::Span<Request* const> requests, absl::Span<const TensorId> ids,
+                 const ProcessSet& set, int64_t bucket_bytes,
+                 absl::Span<const std::vector<int64_t>> first_dims,
+                 std::vector<LaneBucket>* buckets);
+
+}  // namespace rueda

@@ -1,0 +1,82 @@
+#include "controller/runtime/request.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace rueda {
+namespace {
+
+absl::Status Stale(Handle handle) {
+  return absl::NotFoundError(
+      absl::StrCat("handle ", handle, " was never given out or has been released"));
+}
+
+}  // namespace
+
+absl::StatusOr<Request*> RequestTable::Acquire() {
+  MutexLock lock(mutex_);
+  if (free_.empty()) {
+    if (requests_.size() == static_cast<size_t>(kHandlesMax)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("there are ", kHandlesMax, " handles; release those that are done"));
+    }
+    requests_.emplace_back();
+    requests_.back().token = static_cast<Token>(requests_.size() - 1);
+    free_.push_back(requests_.back().token);
+    released_.push_back(true);
+  }
+  Request& request = requests_[free_.back()];
+  free_.pop_back();
+  ++request.generation;
+  request.references.store(2, std::memory_order_relaxed);
+  request.done.store(0, std::memory_order_relaxed);
+  request.wait_marked.store(false, std::memory_order_relaxed);
+  request.waited = false;
+  released_[request.token] = false;
+  return &request;
+}
+
+Request* RequestTable::Lookup(Handle handle) {
+  const uint64_t index = (handle & 0xFFFFFFFF) - 1;
+  if (index >= requests_.size()) return nullptr;
+  Request& request = requests_[index];
+  return released_[index] || request.generation != handle >> 32 ? nullptr : &request;
+}
+
+absl::StatusOr<Request*> RequestTable::Find(Handle handle) {
+  MutexLock lock(mutex_);
+  Request* request = Lookup(handle);
+  if (request == nullptr) return Stale(handle);
+  request->references.fetch_add(1, std::memory_order_relaxed);
+  return request;
+}
+
+void RequestTable::Unreference(Request* request) {
+  if (request->references.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  request->spec.reset();
+  request->parts.clear();
+  request->extras = CallExtras();
+  request->callback = nullptr;
+  request->allocate = nullptr;
+  request->local_error = absl::OkStatus();
+  request->status = absl::OkStatus();
+  request->failure.reset();
+  request->output_shapes.clear();
+  request->outputs.clear();
+  request->new_set = -1;
+  MutexLock lock(mutex_);
+  free_.push_back(request->token);
+}
+
+absl::Status RequestTable::Release(Handle handle) {
+  Request* request;
+  {
+    MutexLock lock(mutex_);
+    request = Lookup(handle);
+    if (request == nullptr) return Stale(handle);
+    released_[request->token] = true;
+  }
+  Unreference(request);
+  return absl::OkStatus();
+}
+
+}  // namespace rueda

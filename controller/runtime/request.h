@@ -1,0 +1,100 @@
+// One accepted operation, from submit until its handle is released and its work is done, and the
+// table that turns handles into requests.
+//
+// A request has one owner at a time: the submitting thread, the queue, the engine (and through it a
+// lane), and at last nobody. What the engine writes before it sets `done` is read by others only
+// after.
+#pragma once
+
+#include <atomic>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "controller/negotiation/member.h"
+#include "controller/runtime/failure.h"
+#include "core/base/limits.h"
+#include "core/base/mutex.h"
+
+namespace rueda {
+
+using Handle = uint64_t;  // generation and index; 0 is no handle
+
+// How the caller of an operation with an output of unknown size provides memory: called once, on
+// the engine's thread, with no lock held. Returns null when it can't.
+using AllocateFn = void* (*)(void* user, int32_t part, const int64_t* shape, int32_t dims);
+// Called exactly once, when the operation has ended.
+using CallbackFn = void (*)(void* user, Handle handle, absl::StatusCode code);
+
+struct PartArgs {
+  const void* input = nullptr;
+  void* output = nullptr;
+  DType dtype = DType::kUInt8;
+  Shape shape;                // of the input
+  Shape output_shape;         // allgather into the caller's buffer: what it can hold
+  bool output_given = false;  // `output` and `output_shape` are the caller's
+};
+
+struct OutputMemory {
+  std::unique_ptr<void, decltype(&std::free)> data{nullptr, &std::free};  // if nobody gave a buffer
+  bool taken = false;
+};
+
+struct Request {
+  Token token = 0;
+  uint32_t generation = 0;
+  std::atomic<int> references{0};  // the user's handle, the engine, and threads inside a call
+
+  // Set at submit.
+  SpecPtr spec;
+  absl::InlinedVector<PartArgs, 1> parts;
+  CallExtras extras;
+  AllocateFn allocate = nullptr;
+  void* allocate_user = nullptr;
+  CallbackFn callback = nullptr;
+  void* callback_user = nullptr;
+  bool callback_inline = false;
+  bool waited = false;                   // by a blocking call, from the start
+  std::atomic<bool> wait_marked{false};  // the engine has been told that somebody waits
+
+  // The engine's.
+  bool in_engine = false;
+  int buckets_left = 0;
+  absl::Status local_error;  // went wrong here only; the operation goes on for the others' sake
+
+  // Results, once done.
+  std::atomic<uint32_t> done{0};
+  absl::Status status;
+  FailurePtr failure;                 // when the epoch failed
+  std::vector<Shape> output_shapes;   // allgather: by part
+  std::vector<OutputMemory> outputs;  // by part
+  SetId new_set = -1;                 // add_process_set
+
+  Handle handle() const { return (static_cast<Handle>(generation) << 32) | (token + 1); }
+  bool is_done() const { return done.load(std::memory_order_acquire) != 0; }
+};
+
+// Thread-safe.
+class RequestTable {
+ public:
+  // A fresh request, with one reference for the user's handle and one for the engine.
+  // RESOURCE_EXHAUSTED when there are kHandlesMax.
+  absl::StatusOr<Request*> Acquire() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The request of a handle, with a reference for the caller. NOT_FOUND: never given out, or
+  // released.
+  absl::StatusOr<Request*> Find(Handle handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Unreference(Request* request) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the handle's validity and gives its reference back. NOT_FOUND as above.
+  absl::Status Release(Handle handle) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  Request* Lookup(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Mutex mutex_;
+  std::deque<Request> requests_ ABSL_GUARDED_BY(mutex_);  // by token; stable addresses
+  std::vector<Token> free_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> released_ ABSL_GUARDED_BY(mutex_);  // by token: the handle is no longer valid
+};
+
+}  // namespace rueda

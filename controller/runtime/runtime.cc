@@ -1,0 +1,350 @@
+#include "controller/runtime/runtime.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include "absl/strings/str_cat.h"
+#include "controller/rendezvous/detect.h"
+#include "controller/rendezvous/secret.h"
+#include "controller/rendezvous/unix_meeting.h"
+#include "core/base/log.h"
+#include "core/trace/recorder.h"
+
+namespace rueda {
+namespace {
+
+// How long ranks of a failed epoch may take to leave it.
+constexpr Nanos kArenaPatience = 10 * kSecond;
+
+LogLevel LevelOf(absl::string_view word) {
+  if (word == "debug") return LogLevel::kDebug;
+  if (word == "info") return LogLevel::kInfo;
+  if (word == "error") return LogLevel::kError;
+  if (word == "off") return LogLevel::kOff;
+  return LogLevel::kWarning;
+}
+
+// No signal of the program's is delivered to our threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Runtime::Runtime(RuntimeOptions options) : options_(std::move(options)) {}
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options) {
+  std::unique_ptr<Runtime> runtime(new Runtime(std::move(options)));
+  RUEDA_RETURN_IF_ERROR(runtime->Init());
+  return runtime;
+}
+
+absl::Status Runtime::Init() {
+  const Config& config = options_.config;
+  SetLogLevel(LevelOf(config.log_level));
+  trace::SetDirectory(config.recorder_dir);
+  trace::InstallSignalHandler();
+
+  BootstrapArgs args;
+  args.config = &config;
+  args.scope.epoch = options_.epoch;
+  std::unique_ptr<Meeting> meeting;
+  if (options_.group != nullptr) {
+    args.rank = options_.group_rank;
+    args.size = options_.group->size();
+    args.scope.epoch = options_.group->NextEpoch(args.rank, options_.context);
+    args.scope.secret = options_.group->secret();
+    args.scope.job = absl::StrCat("threads/", options_.context);
+    meeting = options_.group->Join(options_.group, args.rank, options_.context);
+  } else {
+    RUEDA_ASSIGN_OR_RETURN(const Place place, DetectPlace(config, options_.environment));
+    args.rank = place.rank;
+    args.size = place.size;
+    args.scope.job = absl::StrCat(config.job_id, "/", options_.context);
+    RUEDA_ASSIGN_OR_RETURN(args.scope.secret, ReadSecret(config));
+    meeting = std::make_unique<UnixMeeting>(args.scope, args.rank, args.size);
+  }
+  SetLogRank(args.rank);
+  arena_ = options_.arena;
+  if (arena_ == nullptr) {
+    RUEDA_ASSIGN_OR_RETURN(arena_, Arena::Create());
+  }
+  RUEDA_RETURN_IF_ERROR(arena_->WaitUntilSafe(MonotonicNow() + kArenaPatience));
+  args.arena = arena_;
+  Bells bells;
+  RUEDA_ASSIGN_OR_RETURN(bells.background, Doorbell::Create());
+  RUEDA_ASSIGN_OR_RETURN(bells.waiter, Doorbell::Create());
+  args.bells = std::make_shared<const Bells>(std::move(bells));
+
+  EngineArgs engine;
+  RUEDA_ASSIGN_OR_RETURN(engine.world, Bootstrap(args, meeting.get()));
+  trace::Record(trace::Event::kInit, 0, static_cast<uint64_t>(args.size));
+  submissions_ = std::make_unique<Submissions>(args.rank, args.size);
+  engine.config = &options_.config;
+  engine.arena = arena_;
+  engine.submissions = submissions_.get();
+  engine.completions = &completions_;
+  engine.sleepers = &sleepers_;
+  RUEDA_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(engine)));
+  const int local_ranks = engine_->world().topology.local_size(args.rank);
+  background_spin_ = std::make_unique<Spin>(config.wait, local_ranks);
+  waiter_spin_ = std::make_unique<Spin>(config.wait, local_ranks);
+
+  const SignalsBlocked blocked;
+  background_ = std::thread([this, rank = args.rank] {
+    SetLogRank(rank);
+    pthread_setname_np(pthread_self(), "rueda-engine");
+    BackgroundThread();
+  });
+  return absl::OkStatus();
+}
+
+Runtime::~Runtime() {
+  if (engine_ == nullptr) return;
+  if (!shut_down_) Abort("it was destroyed without shutting down");
+  StopThreads();
+}
+
+void Runtime::StopThreads() {
+  if (!background_.joinable()) return;
+  stopping_.store(true, std::memory_order_release);
+  engine_->RingBackground();
+  background_.join();
+  completions_.Stop();
+  if (engine_->failure() != nullptr) GuardArena();
+}
+
+// The neighbours may not have noticed the failure yet, or be stopped: until each has left the epoch
+// or is dead, it may write to tensors in our arena.
+void Runtime::GuardArena() {
+  const World& ours = engine_->world();
+  const std::vector<Rank>& ranks = ours.topology.host_of(ours.rank).ranks;
+  for (size_t local = 0; local < ranks.size(); ++local) {
+    if (ranks[local] == ours.rank) continue;
+    const RankPage* page = &ours.neighbourhood.segment->page(static_cast<int>(local));
+    arena_->AddGuard([page, memory = ours.neighbourhood.segment->memory(), rank = ranks[local],
+                      pid = ours.infos[ranks[local]].pid]() -> std::string {
+      if (page->left.load(std::memory_order_acquire) != 0) return "";
+      if (kill(pid, 0) != 0 && errno == ESRCH) return "";
+      return absl::StrCat("rank ", rank, " (pid ", pid, ") has not left it");
+    });
+  }
+}
+
+// The baton -----------------------------------------------------------------------------------
+
+bool Runtime::TryTakeBaton() {
+  uint32_t free = kFree;
+  if (!baton_.compare_exchange_strong(free, kHeld, std::memory_order_acquire,
+                                      std::memory_order_relaxed)) {
+    return false;
+  }
+  engine_->SetSleep(Sleep::kAwake);
+  engine_->Refresh();
+  return true;
+}
+
+// From now on it is the background thread that neighbours ring; it is parked, or about to be.
+void Runtime::LeaveBaton() {
+  engine_->SetSleep(Sleep::kBackground);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const bool work = engine_->LeavesWork();
+  if (baton_.exchange(kFree, std::memory_order_acq_rel) == kHeldAndAwaited) FutexWakeAll(baton_);
+  if (sleepers_.any() && sleepers_.WakeOne()) return;
+  if (work) engine_->RingBackground();
+}
+
+// The background thread, which has nothing to do while another thread holds the baton.
+void Runtime::WaitForBaton() {
+  uint32_t state = kHeld;
+  baton_.compare_exchange_strong(state, kHeldAndAwaited, std::memory_order_relaxed);
+  if (state != kFree) FutexWait(baton_, kHeldAndAwaited, kForever);
+}
+
+void Runtime::BackgroundThread() {
+  while (!stopping_.load(std::memory_order_acquire)) {
+    if (!TryTakeBaton()) {
+      WaitForBaton();
+      continue;
+    }
+    engine_->SocketsMayBeReady();
+    background_spin_->Reset();
+    Nanos deadline = kForever;
+    while (true) {
+      if (engine_->Turn()) {
+        background_spin_->Reset();
+        continue;
+      }
+      // A waiter would rather turn the engine itself than be woken when its operation is done.
+      if (sleepers_.any()) break;
+      if (engine_->LeavesWork() && background_spin_->Again()) continue;
+      engine_->BeforeSleep();
+      deadline = engine_->NextDeadline();
+      engine_->SetSleep(Sleep::kBackground);
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      if (!engine_->Turn()) break;
+      engine_->SetSleep(Sleep::kAwake);
+      background_spin_->Reset();
+    }
+    engine_->SetSleep(Sleep::kBackground);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    baton_.exchange(kFree, std::memory_order_acq_rel);
+    if (sleepers_.any()) sleepers_.WakeOne();
+    if (stopping_.load(std::memory_order_acquire)) return;
+    trace::Record(trace::Event::kSleep, 0, 1);
+    engine_->wait_point().Sleep(WaitPoint::Sleeper::kBackground, deadline);
+    trace::Record(trace::Event::kWake, 0, 1);
+  }
+}
+
+// Turns the engine, the baton in hand, until done() or the deadline.
+template <typename Done>
+void Runtime::TurnUntil(Done done, Nanos deadline) {
+  waiter_spin_->Reset();
+  while (!done()) {
+    if (engine_->Turn()) {
+      waiter_spin_->Reset();
+      continue;
+    }
+    if (done()) return;
+    if (waiter_spin_->Again()) continue;
+    engine_->Refresh();
+    engine_->BeforeSleep();
+    const Nanos until = std::min(deadline, engine_->NextDeadline());
+    if (MonotonicNow() >= deadline) return;
+    engine_->SetSleep(Sleep::kWaiter);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (!engine_->Turn() && !done()) {
+      trace::Record(trace::Event::kSleep, 0, 2);
+      engine_->wait_point().Sleep(WaitPoint::Sleeper::kWaiter, until);
+      trace::Record(trace::Event::kWake, 0, 2);
+      engine_->SocketsMayBeReady();
+    }
+    engine_->SetSleep(Sleep::kAwake);
+    engine_->Refresh();
+    waiter_spin_->Reset();
+  }
+}
+
+// Operations ----------------------------------------------------------------------------------
+
+absl::StatusOr<Handle> Runtime::Submit(const OperationArgs& args) {
+  bool was_empty;
+  RUEDA_ASSIGN_OR_RETURN(Request * request, submissions_->Submit(args, &was_empty));
+  const Handle handle = request->handle();
+  if (was_empty) engine_->WakeSelf();
+  return handle;
+}
+
+absl::Status Runtime::Execute(OperationArgs args, Nanos timeout, Handle* handle) {
+  if (InEngineCallback()) {
+    return absl::FailedPreconditionError("a blocking call from an inline callback");
+  }
+  args.waited = true;
+  bool was_empty;
+  RUEDA_ASSIGN_OR_RETURN(Request * request, submissions_->Submit(args, &was_empty));
+  request->references.fetch_add(1, std::memory_order_relaxed);
+  *handle = request->handle();
+  const Nanos deadline = timeout == kForever ? kForever : DeadlineAfter(MonotonicNow(), timeout);
+  const absl::Status status = WaitFor(request, deadline);
+  submissions_->table().Unreference(request);
+  return status;
+}
+
+absl::StatusOr<bool> Runtime::Poll(Handle handle) {
+  RUEDA_ASSIGN_OR_RETURN(Request * request, Find(handle));
+  const bool done = request->is_done();
+  Unreference(request);
+  return done;
+}
+
+absl::Status Runtime::Wait(Handle handle, Nanos timeout) {
+  RUEDA_ASSIGN_OR_RETURN(Request * request, Find(handle));
+  absl::Status status;
+  if (!request->is_done() && InEngineCallback()) {
+    status = absl::FailedPreconditionError("a wait from an inline callback");
+  } else {
+    if (!request->is_done() && timeout > 0 &&
+        !request->wait_marked.exchange(true, std::memory_order_relaxed)) {
+      bool was_empty;
+      submissions_->MarkWaited(request, &was_empty);
+    }
+    status =
+        WaitFor(request, timeout == kForever ? kForever : DeadlineAfter(MonotonicNow(), timeout));
+  }
+  Unreference(request);
+  return status;
+}
+
+absl::Status Runtime::WaitFor(Request* request, Nanos deadline) {
+  trace::Record(trace::Event::kWaitBegin, 0, request->handle());
+  while (!request->is_done()) {
+    if (TryTakeBaton()) {
+      TurnUntil([&] { return request->is_done(); }, deadline);
+      LeaveBaton();
+    } else {
+      // The holder may be asleep, and not know of what this thread has queued.
+      engine_->WakeSelf();
+      sleepers_.Sleep(request, deadline, [&] {
+        return request->is_done() || baton_.load(std::memory_order_relaxed) == kFree;
+      });
+    }
+    if (deadline != kForever && MonotonicNow() >= deadline) break;
+  }
+  const bool done = request->is_done();
+  const absl::Status status =
+      done ? request->status
+           : absl::DeadlineExceededError(absl::StrCat(
+                 SpecLabel(*request->spec, 0), " has not ended within the time-out; it goes on"));
+  trace::Record(trace::Event::kWaitEnd, 0, request->handle(), static_cast<uint64_t>(status.code()));
+  return status;
+}
+
+absl::Status Runtime::Shutdown() {
+  if (InEngineCallback() || completions_.OnThread()) {
+    return absl::FailedPreconditionError("shutdown from a callback");
+  }
+  trace::Record(trace::Event::kShutdown);
+  submissions_->Close(absl::FailedPreconditionError("this context has shut down"));
+  engine_->RequestLeave();
+  while (!engine_->Finished()) {
+    if (TryTakeBaton()) {
+      TurnUntil([&] { return engine_->Finished(); }, kForever);
+      LeaveBaton();
+    } else {
+      engine_->WakeSelf();
+      sleepers_.Sleep(nullptr, kForever, [&] {
+        return engine_->Finished() || baton_.load(std::memory_order_relaxed) == kFree;
+      });
+    }
+  }
+  shut_down_ = true;
+  StopThreads();
+  const FailurePtr failed = engine_->failure();
+  return failed == nullptr ? absl::OkStatus() : failed->ToStatus();
+}
+
+void Runtime::Abort(const std::string& reason) {
+  while (!engine_->Finished() && engine_->failure() == nullptr) {
+    if (TryTakeBaton()) {
+      if (!engine_->Finished()) engine_->Abort(reason);
+      LeaveBaton();
+    } else {
+      engine_->WakeSelf();
+      sleepers_.Sleep(nullptr, MonotonicNow() + kMillisecond,
+                      [&] { return baton_.load(std::memory_order_relaxed) == kFree; });
+    }
+  }
+}
+
+}  // namespace rueda

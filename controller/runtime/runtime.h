@@ -1,0 +1,99 @@
+// The composition root: one rank of one job. Owns the engine and its background thread; everything
+// below has no other owner, and nothing is global.
+//
+// All public methods are thread-safe unless they say otherwise. A thread that waits for an
+// operation turns the engine itself when nobody else does: it holds the baton.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "controller/rendezvous/thread_group.h"
+#include "controller/runtime/engine.h"
+#include "controller/runtime/spin.h"
+#include "core/config/config.h"
+#include "ops/shm/arena.h"
+
+namespace rueda {
+
+struct RuntimeOptions {
+  Config config;
+  Environment environment;             // for the detection of other launchers; may be empty
+  std::string context;                 // contexts of one name meet
+  uint64_t epoch = 1;                  // processes: the how-manieth init of this name it is
+  std::shared_ptr<ThreadGroup> group;  // null: ranks are processes
+  Rank group_rank = -1;
+  std::shared_ptr<Arena> arena;  // null: a new one
+};
+
+class Runtime {
+ public:
+  // Meets the other ranks; blocks until they come or the start time-out passes.
+  static absl::StatusOr<std::unique_ptr<Runtime>> Create(RuntimeOptions options);
+  // Shuts down if Shutdown was not called, without waiting for anybody: ends the job for the
+  // others.
+  ~Runtime();
+
+  Rank rank() const { return engine_->world().rank; }
+  const World& world() const { return engine_->world(); }
+  const Config& config() const { return options_.config; }
+  // Empty when there is no such process set.
+  std::vector<Rank> RanksOf(SetId set) const { return submissions_->RanksOf(set); }
+
+  // Checks and queues an operation; the work goes on in the background.
+  absl::StatusOr<Handle> Submit(const OperationArgs& args);
+  // Submits and waits. The handle is in `*handle` whenever one was given out.
+  absl::Status Execute(OperationArgs args, Nanos timeout, Handle* handle);
+
+  // Whether the operation has ended.
+  absl::StatusOr<bool> Poll(Handle handle);
+  // Waits for its end and returns how it ended. DEADLINE_EXCEEDED: not yet; it goes on. NOT_FOUND:
+  // a stale handle. FAILED_PRECONDITION: called from an inline callback.
+  absl::Status Wait(Handle handle, Nanos timeout);
+  absl::Status Release(Handle handle) { return submissions_->table().Release(handle); }
+  // The request behind a handle, with a reference that Unreference gives back.
+  absl::StatusOr<Request*> Find(Handle handle) { return submissions_->table().Find(handle); }
+  void Unreference(Request* request) { submissions_->table().Unreference(request); }
+
+  // Leaves the job: waits until all ranks have, or the epoch fails (then ABORTED). No other call
+  // may be under way or follow. FAILED_PRECONDITION from a callback.
+  absl::Status Shutdown();
+  // Ends the epoch on all ranks.
+  void Abort(const std::string& reason);
+  FailurePtr failure() const { return engine_->failure(); }
+
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+
+ private:
+  explicit Runtime(RuntimeOptions options);
+  absl::Status Init();
+  void StopThreads();
+  void GuardArena();
+
+  absl::Status WaitFor(Request* request, Nanos deadline);
+  template <typename Done>
+  void TurnUntil(Done done, Nanos deadline);
+  bool TryTakeBaton();
+  void LeaveBaton();
+  void BackgroundThread();
+  void WaitForBaton();
+
+  RuntimeOptions options_;
+  std::shared_ptr<Arena> arena_;
+  std::unique_ptr<Submissions> submissions_;
+  Completions completions_;
+  Sleepers sleepers_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Spin> background_spin_;  // the background thread's
+  std::unique_ptr<Spin> waiter_spin_;      // whoever holds the baton but the background thread
+
+  enum : uint32_t { kFree = 0, kHeld = 1, kHeldAndAwaited = 2 };
+  std::atomic<uint32_t> baton_{kFree};
+  std::atomic<bool> stopping_{false};
+  bool shut_down_ = false;
+  std::thread background_;
+};
+
+}  // namespace rueda

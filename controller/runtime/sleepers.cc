@@ -1,0 +1,28 @@
+#include "controller/runtime/sleepers.h"
+
+namespace rueda {
+
+void Sleepers::WakeFor(const Request* request) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!any()) return;
+  MutexLock lock(mutex_);
+  for (Entry* entry : entries_) {
+    if (entry->request == request) Wake(entry);
+  }
+}
+
+bool Sleepers::WakeOne() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!any()) return false;
+  MutexLock lock(mutex_);
+  if (entries_.empty()) return false;
+  Wake(entries_.front());
+  return true;
+}
+
+void Sleepers::WakeAll() {
+  MutexLock lock(mutex_);
+  for (Entry* entry : entries_) Wake(entry);
+}
+
+}  // namespace rueda

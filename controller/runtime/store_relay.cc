@@ -1,0 +1,153 @@
+#include "controller/runtime/store_relay.h"
+
+#include "absl/strings/str_cat.h"
+#include "controller/protocol/codec.h"
+#include "controller/protocol/rueda.pb.h"
+#include "core/base/limits.h"
+
+namespace rueda {
+
+absl::Status LinkStore::Set(absl::string_view key, absl::string_view value) {
+  if (key.size() > kStoreKeyBytesMax || value.size() > kStoreValueBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("store key of ", key.size(), " bytes, value of ",
+                                                   value.size(), " bytes: too long"));
+  }
+  {
+    MutexLock lock(mutex_);
+    if (aborted_) return absl::AbortedError("the job has failed");
+    requests_.push_back({true, 0, std::string(key), std::string(value)});
+    has_requests_.store(true, std::memory_order_release);
+  }
+  wake_();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> LinkStore::Get(absl::string_view key, Nanos timeout) {
+  const Nanos deadline = DeadlineAfter(MonotonicNow(), timeout);
+  uint64_t id;
+  {
+    MutexLock lock(mutex_);
+    id = next_id_++;
+    requests_.push_back({false, id, std::string(key), ""});
+    has_requests_.store(true, std::memory_order_release);
+  }
+  wake_();
+  MutexLock lock(mutex_);
+  while (true) {
+    if (const auto it = answers_.find(id); it != answers_.end()) {
+      std::string value = std::move(it->second);
+      answers_.erase(it);
+      return value;
+    }
+    if (aborted_) return absl::AbortedError("the job has failed");
+    const Nanos left = deadline - MonotonicNow();
+    if (left <= 0) {
+      return absl::DeadlineExceededError(absl::StrCat("store key ", key, " was not set in time"));
+    }
+    changed_.WaitFor(mutex_, std::chrono::nanoseconds(left));
+  }
+}
+
+void LinkStore::Abort() {
+  MutexLock lock(mutex_);
+  aborted_ = true;
+  changed_.NotifyAll();
+}
+
+std::vector<LinkStore::Request> LinkStore::Take() {
+  MutexLock lock(mutex_);
+  has_requests_.store(false, std::memory_order_relaxed);
+  return std::move(requests_);
+}
+
+void LinkStore::Answer(uint64_t id, std::string value) {
+  MutexLock lock(mutex_);
+  answers_[id] = std::move(value);
+  changed_.NotifyAll();
+}
+
+bool StoreRelay::Pump() {
+  if (!local_->HasRequests()) return false;
+  for (LinkStore::Request& request : local_->Take()) {
+    if (request.set) {
+      // Its size was checked when it was asked for.
+      Set(std::move(request.key), std::move(request.value)).IgnoreError();
+    } else {
+      Get({nullptr, request.id}, request.key);
+    }
+  }
+  return true;
+}
+
+absl::Status StoreRelay::Set(std::string key, std::string value) {
+  if (key.size() > kStoreKeyBytesMax || value.size() > kStoreValueBytesMax) {
+    return absl::InvalidArgumentError("a store entry is too long");
+  }
+  if (up_ != nullptr) {
+    wire::StoreSet message;
+    message.set_key(std::move(key));
+    message.set_value(std::move(value));
+    up_->Send(FrameType::kStoreSet, message.SerializeAsString());
+    return absl::OkStatus();
+  }
+  if (const auto it = waiting_.find(key); it != waiting_.end()) {
+    for (const Asker& asker : it->second) Answer(asker, value);
+    waiting_.erase(it);
+  }
+  values_[std::move(key)] = std::move(value);
+  return absl::OkStatus();
+}
+
+void StoreRelay::Get(const Asker& asker, const std::string& key) {
+  if (up_ != nullptr) {
+    const uint64_t id = next_id_++;
+    passed_up_[id] = asker;
+    wire::StoreGet message;
+    message.set_request(id);
+    message.set_key(key);
+    up_->Send(FrameType::kStoreGet, message.SerializeAsString());
+    return;
+  }
+  if (const auto it = values_.find(key); it != values_.end()) {
+    Answer(asker, it->second);
+  } else {
+    waiting_[key].push_back(asker);
+  }
+}
+
+void StoreRelay::Answer(const Asker& asker, const std::string& value) {
+  if (asker.link == nullptr) {
+    local_->Answer(asker.id, value);
+    return;
+  }
+  wire::StoreValue message;
+  message.set_request(asker.id);
+  message.set_value(value);
+  asker.link->Send(FrameType::kStoreValue, message.SerializeAsString());
+}
+
+absl::Status StoreRelay::OnFrame(Link* from, const Frame& frame) {
+  if (frame.type == FrameType::kStoreSet) {
+    wire::StoreSet message;
+    RUEDA_RETURN_IF_ERROR(ParseMessage(frame.payload, &message));
+    return Set(message.key(), message.value());
+  }
+  if (frame.type == FrameType::kStoreGet) {
+    wire::StoreGet message;
+    RUEDA_RETURN_IF_ERROR(ParseMessage(frame.payload, &message));
+    if (message.key().size() > kStoreKeyBytesMax) {
+      return absl::InvalidArgumentError("a store key is too long");
+    }
+    Get({from, message.request()}, message.key());
+    return absl::OkStatus();
+  }
+  wire::StoreValue message;
+  RUEDA_RETURN_IF_ERROR(ParseMessage(frame.payload, &message));
+  const auto it = passed_up_.find(message.request());
+  if (it == passed_up_.end()) return absl::InvalidArgumentError("an answer that nobody asked for");
+  Answer(it->second, message.value());
+  passed_up_.erase(it);
+  return absl::OkStatus();
+}
+
+}  // namespace rueda

@@ -1,0 +1,101 @@
+// The bounded queue between the threads that submit and the engine, and the names in flight on this
+// rank. A submission is checked whole before anything changes; a group is taken whole or not at
+// all.
+//
+// Thread-safe. Nothing blocks but a mutex that is held for moments.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "controller/membership/process_sets.h"
+#include "controller/runtime/request.h"
+#include "core/base/mutex.h"
+
+namespace rueda {
+
+// What a caller asks for.
+struct OperationArgs {
+  OpKind kind = OpKind::kBarrier;
+  SetId set = kWorldSet;
+  ReduceOp reduce_op = ReduceOp::kNone;
+  Rank root = -1;
+  double prescale = 1;
+  double postscale = 1;
+  absl::Span<const PartArgs> parts;
+  absl::Span<const absl::string_view> names;  // one a part, or (barrier) one; empty: unnamed
+  std::vector<Rank> ranks;                    // add_process_set
+  AllocateFn allocate = nullptr;
+  void* allocate_user = nullptr;
+  CallbackFn callback = nullptr;
+  void* callback_user = nullptr;
+  bool callback_inline = false;
+  bool waited = false;
+};
+
+class Submissions {
+ public:
+  Submissions(Rank rank, int world_size);
+
+  // Checks the operation and queues it. `was_empty`: nothing else was queued, so the engine may
+  // have to be woken. INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or what Close was given.
+  absl::StatusOr<Request*> Submit(const OperationArgs& args, bool* was_empty)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Tells the engine that somebody waits for the request.
+  void MarkWaited(Request* request, bool* was_empty) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The engine's end: whether there is something, and all of it.
+  bool HasWork() const { return has_work_.load(std::memory_order_acquire); }
+  void Take(std::vector<Request*>* submitted, std::vector<Request*>* waited)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The request has ended: its names may be used again.
+  void Ended(const Request& request) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddSet(absl::Span<const Rank> ranks) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // From now on Submit returns `status`. The first reason stays.
+  void Close(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A copy of a process set's ranks; empty when there is no such set.
+  std::vector<Rank> RanksOf(SetId set) const ABSL_LOCKS_EXCLUDED(mutex_);
+  int in_flight() const { return in_flight_.load(std::memory_order_acquire); }
+
+  RequestTable& table() { return table_; }
+
+ private:
+  struct Name {
+    bool in_flight = false;
+    SpecPtr spec;  // of the latest use
+  };
+  struct NameHash {
+    using is_transparent = void;
+    size_t operator()(const std::pair<SetId, absl::string_view>& key) const;
+  };
+  struct NameEqual {
+    using is_transparent = void;
+    bool operator()(const std::pair<SetId, absl::string_view>& a,
+                    const std::pair<SetId, absl::string_view>& b) const {
+      return a == b;
+    }
+  };
+
+  absl::Status Check(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Name& NameOf(SetId set, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(SetId set, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Rank rank_;
+  RequestTable table_;
+  std::atomic<bool> has_work_{false};
+  std::atomic<int> in_flight_{0};
+
+  mutable Mutex mutex_;
+  absl::Status closed_ ABSL_GUARDED_BY(mutex_);
+  ProcessSetTable sets_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::pair<SetId, std::string>, Name, NameHash, NameEqual> names_
+      ABSL_GUARDED_BY(mutex_);
+  std::vector<Request*> submitted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Request*> waited_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rueda

@@ -1,0 +1,69 @@
+#include "controller/runtime/wait_point.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#include <algorithm>
+
+namespace rueda {
+namespace {
+
+absl::Status Watch(const UniqueFd& epoll, int fd, uint32_t events) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.fd = fd;
+  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return ErrnoStatus(errno, "watching a descriptor (epoll_ctl)");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<WaitPoint> WaitPoint::Create(const Doorbell* background, const Doorbell* waiter) {
+  WaitPoint point(background, waiter);
+  for (UniqueFd* epoll : {&point.sockets_, &point.sleeps_[0], &point.sleeps_[1]}) {
+    epoll->reset(epoll_create1(EPOLL_CLOEXEC));
+    if (!epoll->valid()) return ErrnoStatus(errno, "creating an epoll instance");
+  }
+  for (int i = 0; i < 2; ++i) {
+    RUEDA_RETURN_IF_ERROR(Watch(point.sleeps_[i], point.bells_[i]->fd(), EPOLLIN));
+    RUEDA_RETURN_IF_ERROR(Watch(point.sleeps_[i], point.sockets_.get(), EPOLLIN));
+  }
+  return point;
+}
+
+absl::Status WaitPoint::AddSocket(int fd) {
+  return Watch(sockets_, fd, EPOLLIN);
+}
+
+void WaitPoint::WantWrite(int fd, bool want) {
+  epoll_event event = {};
+  event.events = EPOLLIN | (want ? EPOLLOUT : 0u);
+  event.data.fd = fd;
+  epoll_ctl(sockets_.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
+void WaitPoint::RemoveSocket(int fd) {
+  epoll_ctl(sockets_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+std::vector<int> WaitPoint::ReadySockets() const {
+  epoll_event events[64];
+  std::vector<int> ready;
+  const int n = epoll_wait(sockets_.get(), events, 64, 0);
+  for (int i = 0; i < n; ++i) ready.push_back(events[i].data.fd);
+  return ready;
+}
+
+void WaitPoint::Sleep(Sleeper sleeper, Nanos deadline) const {
+  const int i = sleeper == Sleeper::kBackground ? 0 : 1;
+  epoll_event events[2];
+  const Nanos left = deadline == kForever ? 0 : std::max<Nanos>(0, deadline - MonotonicNow());
+  const timespec timeout = {left / kSecond, left % kSecond};
+  epoll_pwait2(sleeps_[i].get(), events, 2, deadline == kForever ? nullptr : &timeout, nullptr);
+  bells_[i]->Clear();
+}
+
+}  // namespace rueda

@@ -1,0 +1,41 @@
+// The one place where a rank's threads sleep. Two sleepers at most, with a bell each: the
+// background thread, parked here whenever it does not turn the engine, and a waiter that holds the
+// baton. Both also wake for the sockets.
+#pragma once
+
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/doorbell.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+
+namespace rueda {
+
+class WaitPoint {
+ public:
+  enum class Sleeper { kBackground, kWaiter };
+
+  // The bells outlive this.
+  static absl::StatusOr<WaitPoint> Create(const Doorbell* background, const Doorbell* waiter);
+
+  // Sockets to wake for when they can be read (or written, if asked).
+  absl::Status AddSocket(int fd);
+  void WantWrite(int fd, bool want);
+  void RemoveSocket(int fd);
+  // The sockets that are ready now; does not block.
+  std::vector<int> ReadySockets() const;
+
+  // Sleeps until the sleeper's bell rings, a socket is ready, or `deadline`; then forgets the
+  // rings.
+  void Sleep(Sleeper sleeper, Nanos deadline) const;
+
+ private:
+  WaitPoint(const Doorbell* background, const Doorbell* waiter) : bells_{background, waiter} {}
+
+  const Doorbell* bells_[2];
+  UniqueFd sockets_;    // an epoll instance of all sockets
+  UniqueFd sleeps_[2];  // by sleeper: its bell and `sockets_`
+};
+
+}  // namespace rueda

@@ -1,0 +1,40 @@
+// A way to move bytes between the ranks of a process set. One object per kind and runtime; it makes
+// the communicators.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "core/base/ids.h"
+#include "ops/backend/communicator.h"
+
+namespace rueda {
+
+// The ranks that a communicator is made for.
+struct Group {
+  SetId set = kWorldSet;
+  std::vector<Rank> ranks;  // world ranks, ascending
+  int self = 0;             // this rank's index among them
+  bool one_host = true;     // whether all of them share this rank's host
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual absl::string_view name() const = 0;
+
+  // OK when this backend can serve the group, else the reason why not, for people. The same answer
+  // on every rank of the group.
+  virtual absl::Status Viable(const Group& group) const = 0;
+
+  // UNIMPLEMENTED with the reason for what the backend can neither do nor convert.
+  virtual absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const = 0;
+
+  // Does not block: what takes long (connections) happens behind the communicator's first
+  // operation.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) = 0;
+};
+
+}  // namespace rueda

@@ -1,0 +1,39 @@
+#include "ops/backend/selector.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace rueda {
+
+std::string Selection::Table() const {
+  std::string table;
+  for (const Candidate& candidate : candidates) {
+    absl::StrAppendFormat(
+        &table, "  %-6s %s\n", candidate.backend,
+        candidate.verdict.ok() ? "yes" : absl::StrCat("no: ", candidate.verdict.message()));
+  }
+  return table;
+}
+
+absl::StatusOr<Selection> SelectBackend(absl::string_view requested, const Group& group,
+                                        absl::Span<const std::unique_ptr<Backend>> backends) {
+  Selection selection;
+  for (const std::unique_ptr<Backend>& backend : backends) {
+    absl::Status verdict = backend->Viable(group);
+    if (verdict.ok() && requested != "auto" && requested != backend->name() &&
+        backend->name() != "solo") {
+      verdict =
+          absl::FailedPreconditionError(absl::StrCat("backend=", requested, " was asked for"));
+    }
+    if (verdict.ok() && selection.backend == nullptr) selection.backend = backend.get();
+    selection.candidates.push_back({std::string(backend->name()), std::move(verdict)});
+  }
+  if (selection.backend == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("no backend can serve process set ",
+                                                      group.set, " of ", group.ranks.size(),
+                                                      " ranks:\n", selection.Table()));
+  }
+  return selection;
+}
+
+}  // namespace rueda

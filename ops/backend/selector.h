@@ -1,0 +1,31 @@
+// Which backend serves a process set: the first viable one of a table that can be printed.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "ops/backend/backend.h"
+
+namespace rueda {
+
+struct Candidate {
+  std::string backend;
+  absl::Status verdict;  // OK, or why it can't serve the group
+};
+
+struct Selection {
+  Backend* backend = nullptr;         // null: none
+  std::vector<Candidate> candidates;  // in order of preference
+  // One line a candidate: "shm   yes", "gloo  no: ...".
+  std::string Table() const;
+};
+
+// `backends` in order of preference. `requested` is the knob `backend`: "auto", or the only name
+// that may be chosen (a group of one rank is always served by "solo"). FAILED_PRECONDITION with the
+// table when nothing is viable.
+absl::StatusOr<Selection> SelectBackend(absl::string_view requested, const Group& group,
+                                        absl::Span<const std::unique_ptr<Backend>> backends);
+
+}  // namespace rueda

@@ -1,0 +1,105 @@
+#include "ops/shm/arena.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace rueda {
+namespace {
+
+constexpr size_t kPage = 4'096;
+
+}  // namespace
+
+Arena::Arena(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {
+  free_[0] = memory_->bytes();
+}
+
+absl::StatusOr<std::shared_ptr<Arena>> Arena::Create() {
+  const size_t bytes =
+      static_cast<size_t>(std::max<long>(sysconf(_SC_PHYS_PAGES), 1 << 16)) * kPage;
+  RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
+                         SharedMemory::Create("rueda-arena", bytes));
+  return std::shared_ptr<Arena>(new Arena(std::move(memory)));
+}
+
+absl::StatusOr<void*> Arena::Allocate(size_t bytes) {
+  if (bytes > memory_->bytes()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("an arena has ", memory_->bytes(), " bytes; ", bytes, " were asked for"));
+  }
+  const size_t size = std::max((bytes + kPage - 1) / kPage, size_t{1}) * kPage;
+  MutexLock lock(mutex_);
+  for (auto it = free_.begin(); it != free_.end(); ++it) {  // first fit
+    const auto [offset, room] = *it;
+    if (room < size) continue;
+    RUEDA_RETURN_IF_ERROR(memory_->Reserve(offset, size));
+    free_.erase(it);
+    if (room > size) free_[offset + size] = room - size;
+    used_[offset] = size;
+    return memory_->data() + offset;
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("no room for ", bytes, " bytes in the arena"));
+}
+
+absl::Status Arena::Free(void* pointer) {
+  const int64_t at = OffsetOf(pointer, 0);
+  MutexLock lock(mutex_);
+  const auto it = at < 0 ? used_.end() : used_.find(static_cast<size_t>(at));
+  if (it == used_.end()) return absl::NotFoundError("this memory was not allocated here");
+  size_t offset = it->first;
+  size_t size = it->second;
+  used_.erase(it);
+  memory_->Release(offset, size);
+  // Join it with its neighbours.
+  auto next = free_.lower_bound(offset);
+  if (next != free_.end() && next->first == offset + size) {
+    size += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      before->second += size;
+      return absl::OkStatus();
+    }
+  }
+  free_[offset] = size;
+  return absl::OkStatus();
+}
+
+void Arena::AddGuard(Guard guard) {
+  MutexLock lock(mutex_);
+  guards_.push_back(std::move(guard));
+}
+
+absl::Status Arena::WaitUntilSafe(Nanos deadline) {
+  constexpr timespec kPause = {0, 2 * kMillisecond};  // there is nothing to wait on but the clock
+  while (true) {
+    std::string who;
+    {
+      MutexLock lock(mutex_);
+      std::erase_if(guards_, [&](const Guard& guard) {
+        const std::string words = guard();
+        if (who.empty()) who = words;
+        return words.empty();
+      });
+    }
+    if (who.empty()) return absl::OkStatus();
+    if (MonotonicNow() >= deadline) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("memory of a failed epoch may still be written to: ", who));
+    }
+    nanosleep(&kPause, nullptr);
+  }
+}
+
+bool Arena::InUse() const {
+  MutexLock lock(mutex_);
+  return !used_.empty();
+}
+
+}  // namespace rueda

@@ -1,0 +1,58 @@
+// An arena: memory of one rank that its neighbours can read and write, so that tensors in it are
+// reduced where they lie. Sparse and of fixed size; pages exist while they are allocated. It
+// outlives epochs: the process hands it to each epoch's neighbours again as long as something in it
+// is in use.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/mutex.h"
+#include "ops/shm/shared_memory.h"
+
+namespace rueda {
+
+class Arena {
+ public:
+  // As large as the machine's memory; what is not allocated costs nothing.
+  static absl::StatusOr<std::shared_ptr<Arena>> Create();
+
+  // At least `bytes` bytes of zeros, aligned to a page. RESOURCE_EXHAUSTED when there is no room.
+  absl::StatusOr<void*> Allocate(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // NOT_FOUND when `pointer` did not come from Allocate.
+  absl::Status Free(void* pointer) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Where [pointer, pointer + bytes) lies in the arena; -1: not, or not wholly, in it.
+  int64_t OffsetOf(const void* pointer, size_t bytes) const {
+    const char* at = static_cast<const char*>(pointer);
+    if (at < memory_->data() || bytes > memory_->bytes()) return -1;
+    const size_t offset = static_cast<size_t>(at - memory_->data());
+    return offset <= memory_->bytes() - bytes ? static_cast<int64_t>(offset) : -1;
+  }
+  bool InUse() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // After a failed epoch its ranks may still be writing here. A guard says who, for people; "" once
+  // nobody can be.
+  using Guard = std::function<std::string()>;
+  void AddGuard(Guard guard) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until all guards are content. FAILED_PRECONDITION at `deadline`, naming who is in the
+  // way.
+  absl::Status WaitUntilSafe(Nanos deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::shared_ptr<SharedMemory>& memory() const { return memory_; }
+
+ private:
+  explicit Arena(std::shared_ptr<SharedMemory> memory);
+
+  const std::shared_ptr<SharedMemory> memory_;
+  mutable Mutex mutex_;
+  std::map<size_t, size_t> free_ ABSL_GUARDED_BY(mutex_);  // offset -> bytes, never adjacent
+  std::map<size_t, size_t> used_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Guard> guards_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rueda

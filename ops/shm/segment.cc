@@ -1,0 +1,64 @@
+#include "ops/shm/segment.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/limits.h"
+
+namespace rueda {
+namespace {
+
+constexpr size_t kPage = 4'096;
+
+size_t RoundUp(size_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+}  // namespace
+
+size_t Segment::BytesFor(int ranks, size_t log_bytes) {
+  const size_t n = static_cast<size_t>(ranks);
+  return RoundUp(sizeof(Failure)) + RoundUp(n * sizeof(RankPage)) + RoundUp(log_bytes) +
+         n * kProcessSetsMax * sizeof(Area);
+}
+
+Segment::Segment(std::shared_ptr<SharedMemory> memory, int ranks, size_t log_bytes)
+    : memory_(std::move(memory)), ranks_(ranks) {
+  char* at = memory_->data();
+  failure_ = reinterpret_cast<Failure*>(at);
+  at += RoundUp(sizeof(Failure));
+  pages_ = reinterpret_cast<RankPage*>(at);
+  at += RoundUp(static_cast<size_t>(ranks) * sizeof(RankPage));
+  log_ = at;
+  at += RoundUp(log_bytes);
+  areas_ = reinterpret_cast<Area*>(at);
+}
+
+absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(int ranks, size_t log_bytes) {
+  RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
+                         SharedMemory::Create("rueda-control", BytesFor(ranks, log_bytes)));
+  return std::unique_ptr<Segment>(new Segment(std::move(memory), ranks, log_bytes));
+}
+
+absl::StatusOr<std::unique_ptr<Segment>> Segment::Map(std::shared_ptr<SharedMemory> memory,
+                                                      int ranks, size_t log_bytes) {
+  if (memory->bytes() < BytesFor(ranks, log_bytes)) {
+    return absl::InvalidArgumentError("the leader's control segment is too small");
+  }
+  return std::unique_ptr<Segment>(new Segment(std::move(memory), ranks, log_bytes));
+}
+
+void Segment::Fail(absl::string_view record) {
+  uint32_t none = 0;
+  if (!failure_->state.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return;
+  failure_->bytes = static_cast<uint32_t>(std::min(record.size(), kFailureBytesMax));
+  memcpy(failure_->record, record.data(), failure_->bytes);
+  failure_->state.store(2, std::memory_order_release);
+}
+
+std::string Segment::failure() const {
+  if (failure_->state.load(std::memory_order_acquire) != 2) return "";
+  return std::string(failure_->record, std::min<size_t>(failure_->bytes, kFailureBytesMax));
+}
+
+}  // namespace rueda

@@ -1,0 +1,106 @@
+// The control segment: what the ranks of one host share in one epoch besides their arenas. Made by
+// the host's leader, new in every epoch, mapped by all.
+//
+//   failure    the epoch's first failure, if any: written once, read by everybody
+//   pages      one a rank: whether it sleeps, what it is doing, whether it has left
+//   log        the announcement log (controller/bus/host_log.h lays it out)
+//   areas      one a rank and process set: arrivals, descriptors, slots and blocks of the
+//   algorithms
+//
+// Sparse: what nobody touches takes no memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/base/ids.h"
+#include "ops/shm/shared_memory.h"
+
+namespace rueda {
+
+// Sizes of the algorithms' memory. Powers of two.
+inline constexpr size_t kSlotBytes = 32u << 10;    // an operation up to this size is a small one
+inline constexpr size_t kBlockBytes = 256u << 10;  // of a staged operation: fits the caches
+
+// How a rank waits, as its neighbours need to know. Only the rank itself writes it.
+enum class Sleep : uint32_t {
+  kAwake = 0,
+  kBackground = 1,  // its background thread is parked: ring bell 1
+  kWaiter = 2,      // a waiter sleeps on its own: ring bell 2
+};
+
+struct alignas(64) RankPage {
+  alignas(64) std::atomic<uint32_t> sleep;
+  alignas(64) std::atomic<uint32_t> activity;  // the tensor id of the bucket it works on; 0: none
+  std::atomic<uint32_t> left;                  // 1 once it touches no neighbour's memory any more
+};
+
+// Where one rank's operands lie, for one arrival.
+struct Descriptor {
+  uint32_t input_region;  // 0: not in an arena
+  uint32_t output_region;
+  uint64_t input_offset;
+  uint64_t output_offset;
+};
+
+// One rank's part of the algorithms' memory for one process set.
+struct alignas(4096) Area {
+  // How often this rank has arrived. Goes up by one each time, for ever; a rank arrives at k + 1
+  // only after its last read of what belongs to k, so memory alternates by the count's lowest bit.
+  alignas(64) std::atomic<uint64_t> arrivals;
+  uint32_t digest[2];  // of the bucket's layout, by arrival parity
+  alignas(64) Descriptor descriptor[2];
+  alignas(4096) char slot[2][kSlotBytes];
+  char input[2][kBlockBytes];
+  char output[2][kBlockBytes];
+};
+
+class Segment {
+ public:
+  static constexpr size_t kFailureBytesMax = 4'000;
+
+  // Creates the segment for `ranks` neighbours with `log_bytes` for the log.
+  static absl::StatusOr<std::unique_ptr<Segment>> Create(int ranks, size_t log_bytes);
+  // The neighbour's view of the same segment.
+  static absl::StatusOr<std::unique_ptr<Segment>> Map(std::shared_ptr<SharedMemory> memory,
+                                                      int ranks, size_t log_bytes);
+
+  static size_t BytesFor(int ranks, size_t log_bytes);
+
+  const std::shared_ptr<SharedMemory>& memory() const { return memory_; }
+  RankPage& page(int local) const { return pages_[local]; }
+  char* log() const { return log_; }
+  Area& area(SetId set, int local) const {
+    return areas_[static_cast<size_t>(set) * static_cast<size_t>(ranks_) +
+                  static_cast<size_t>(local)];
+  }
+  int ranks() const { return ranks_; }
+
+  // Whether the epoch has failed. One load; called in every wait.
+  bool failed() const { return failure_->state.load(std::memory_order_acquire) != 0; }
+  // Records the failure unless there is one already; the first wins. `record` is a serialised
+  // wire::Failure of at most kFailureBytesMax bytes.
+  void Fail(absl::string_view record);
+  // The record, once it is written; empty while its writer is still at it.
+  std::string failure() const;
+
+ private:
+  struct Failure {
+    std::atomic<uint32_t> state;  // 0: none; 1: being written; 2: written
+    uint32_t bytes;
+    char record[kFailureBytesMax];
+  };
+
+  Segment(std::shared_ptr<SharedMemory> memory, int ranks, size_t log_bytes);
+
+  const std::shared_ptr<SharedMemory> memory_;
+  const int ranks_;
+  Failure* failure_;
+  RankPage* pages_;
+  char* log_;
+  Area* areas_;
+};
+
+}  // namespace rueda

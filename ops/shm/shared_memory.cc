@@ -1,0 +1,69 @@
+#include "ops/shm/shared_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace rueda {
+
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(const char* label,
+                                                                   size_t bytes) {
+  UniqueFd fd(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return ErrnoStatus(errno, "creating shared memory (memfd_create)");
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("sizing shared memory to ", bytes, " bytes"));
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return ErrnoStatus(errno, "sealing shared memory");
+  }
+  return MapSealed(std::move(fd), bytes);
+}
+
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Map(UniqueFd fd) {
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, "looking at a neighbour's memory");
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || info.st_size <= 0) {
+    return absl::InvalidArgumentError("a neighbour sent a descriptor that is not sealed memory");
+  }
+  return MapSealed(std::move(fd), static_cast<size_t>(info.st_size));
+}
+
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::MapSealed(UniqueFd fd, size_t bytes) {
+  void* data =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+  if (data == MAP_FAILED) {
+    return ErrnoStatus(errno, absl::StrCat("mapping ", bytes, " bytes of shared memory"));
+  }
+  madvise(data, bytes, MADV_DONTFORK);
+  madvise(data, bytes, MADV_DONTDUMP);
+  return std::shared_ptr<SharedMemory>(
+      new SharedMemory(std::move(fd), static_cast<char*>(data), bytes));
+}
+
+SharedMemory::~SharedMemory() {
+  munmap(data_, bytes_);
+}
+
+absl::Status SharedMemory::Reserve(size_t offset, size_t bytes) const {
+  while (fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                   static_cast<off_t>(bytes)) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == ENOSPC || errno == ENOMEM) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for ", bytes, " bytes of shared memory"));
+    }
+    return ErrnoStatus(errno, absl::StrCat("reserving ", bytes, " bytes of shared memory"));
+  }
+  return absl::OkStatus();
+}
+
+void SharedMemory::Release(size_t offset, size_t bytes) const {
+  fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+            static_cast<off_t>(bytes));
+}
+
+}  // namespace rueda

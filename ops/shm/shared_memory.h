@@ -1,0 +1,46 @@
+// A piece of memory that processes share: a memfd, which has no name anywhere, goes away with its
+// last user, and can be handed to a neighbour over a unix socket. Sparse: pages exist once they are
+// touched.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+
+namespace rueda {
+
+class SharedMemory {
+ public:
+  // New memory of zeros. The size is sealed: nobody can shrink it under another's feet. The mapping
+  // is not inherited by forked children and not written to core files.
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> Create(const char* label, size_t bytes);
+  // Maps all of what a neighbour created. INVALID_ARGUMENT when the descriptor is not memory whose
+  // size is sealed.
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> Map(UniqueFd fd);
+
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  char* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  int fd() const { return fd_.get(); }
+
+  // Makes pages exist now, so that a lack of memory is an error here and not a SIGBUS later.
+  absl::Status Reserve(size_t offset, size_t bytes) const;
+  // Gives pages back to the system; they read as zeros afterwards.
+  void Release(size_t offset, size_t bytes) const;
+
+ private:
+  SharedMemory(UniqueFd fd, char* data, size_t bytes)
+      : fd_(std::move(fd)), data_(data), bytes_(bytes) {}
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> MapSealed(UniqueFd fd, size_t bytes);
+
+  const UniqueFd fd_;
+  char* const data_;
+  const size_t bytes_;
+};
+
+}  // namespace rueda

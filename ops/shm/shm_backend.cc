@@ -1,0 +1,80 @@
+#include "ops/shm/shm_backend.h"
+
+#include <algorithm>
+
+#include "ops/kernels/reduce.h"
+#include "ops/shm/direct.h"
+#include "ops/shm/small.h"
+#include "ops/shm/staged.h"
+
+namespace rueda {
+namespace {
+
+// Chooses the algorithm for each operation. What it goes by is the same on all members.
+class ShmCommunicator : public Communicator {
+ public:
+  ShmCommunicator(std::vector<ShmMember> members, int self, const Neighbours* neighbours,
+                  std::shared_ptr<Arena> arena)
+      : group_(std::move(members), self, neighbours),
+        arena_(std::move(arena)),
+        small_(&group_),
+        staged_(&group_),
+        direct_(&group_, arena_.get(), &staged_) {}
+
+  void Start(const Collective& collective) override {
+    if (SmallAlgorithm::Fits(collective)) {
+      algorithm_ = &small_;
+    } else if (collective.kind == OpKind::kAllreduce) {
+      algorithm_ = &direct_;
+    } else {
+      algorithm_ = &staged_;
+    }
+    algorithm_->Start(collective);
+  }
+  absl::StatusOr<Progress> Advance() override { return algorithm_->Advance(); }
+  // Nothing runs outside Advance.
+  void Abort() override {}
+
+ private:
+  ShmGroup group_;
+  const std::shared_ptr<Arena> arena_;
+  SmallAlgorithm small_;
+  StagedAlgorithm staged_;
+  DirectAlgorithm direct_;
+  ShmAlgorithm* algorithm_ = nullptr;
+};
+
+}  // namespace
+
+ShmBackend::ShmBackend(const Segment* segment, const Neighbours* neighbours,
+                       std::vector<Rank> ranks, std::vector<std::shared_ptr<SharedMemory>> arenas,
+                       std::shared_ptr<Arena> own_arena)
+    : segment_(segment),
+      neighbours_(neighbours),
+      ranks_(std::move(ranks)),
+      arenas_(std::move(arenas)),
+      own_arena_(std::move(own_arena)) {}
+
+absl::Status ShmBackend::Viable(const Group& group) const {
+  if (group.one_host) return absl::OkStatus();
+  return absl::FailedPreconditionError("the ranks are on several hosts");
+}
+
+absl::Status ShmBackend::Supports(OpKind kind, DType dtype, ReduceOp op) const {
+  return kind == OpKind::kAllreduce ? kernels::CheckReducible(dtype, op) : absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> ShmBackend::Connect(const Group& group) {
+  std::vector<ShmMember> members;
+  for (const Rank rank : group.ranks) {
+    const auto it = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
+    if (it == ranks_.end() || *it != rank) {
+      return absl::InternalError("a process set on one host has a rank of another");
+    }
+    const int local = static_cast<int>(it - ranks_.begin());
+    members.push_back({&segment_->area(group.set, local), local, arenas_[local]});
+  }
+  return std::make_unique<ShmCommunicator>(std::move(members), group.self, neighbours_, own_arena_);
+}
+
+}  // namespace rueda

@@ -1,0 +1,35 @@
+// The shared-memory backend: process sets whose members are all on this host.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "ops/backend/backend.h"
+#include "ops/shm/arena.h"
+#include "ops/shm/neighbours.h"
+#include "ops/shm/segment.h"
+
+namespace rueda {
+
+class ShmBackend : public Backend {
+ public:
+  // `ranks`: the world ranks of this host's neighbours, ascending. `arenas`: by local index, as
+  // mapped here. `own_arena`: this rank's allocator. The segment and the neighbours outlive this
+  // and its communicators.
+  ShmBackend(const Segment* segment, const Neighbours* neighbours, std::vector<Rank> ranks,
+             std::vector<std::shared_ptr<SharedMemory>> arenas, std::shared_ptr<Arena> own_arena);
+
+  absl::string_view name() const override { return "shm"; }
+  absl::Status Viable(const Group& group) const override;
+  absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
+
+ private:
+  const Segment* const segment_;
+  const Neighbours* const neighbours_;
+  const std::vector<Rank> ranks_;
+  const std::vector<std::shared_ptr<SharedMemory>> arenas_;
+  const std::shared_ptr<Arena> own_arena_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,67 @@
+// The members of one process set on one host, as one of them sees the others: their areas, their
+// arenas, and the arrival count by which everything is ordered.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "core/base/status.h"
+#include "ops/shm/neighbours.h"
+#include "ops/shm/segment.h"
+#include "ops/shm/shared_memory.h"
+
+namespace rueda {
+
+struct ShmMember {
+  Area* area;
+  int local;                            // its index among the host's ranks
+  std::shared_ptr<SharedMemory> arena;  // region 1
+};
+
+class ShmGroup {
+ public:
+  ShmGroup(std::vector<ShmMember> members, int self, const Neighbours* neighbours)
+      : members_(std::move(members)), self_(self), neighbours_(neighbours) {}
+
+  int size() const { return static_cast<int>(members_.size()); }
+  int self() const { return self_; }
+  const ShmMember& member(int i) const { return members_[i]; }
+  Area& own() const { return *members_[self_].area; }
+
+  // Which of the two slots, blocks and descriptors the next arrival publishes.
+  int parity() const { return static_cast<int>(arrivals_ & 1); }
+
+  // Publishes what this rank wrote for the next arrival, with the layout's digest, wakes whoever
+  // sleeps, and begins the wait for the others.
+  void Arrive(uint32_t digest) {
+    Area& area = own();
+    area.digest[parity()] = digest;
+    area.arrivals.store(++arrivals_, std::memory_order_release);
+    arrived_ = 0;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (int i = 0; i < size(); ++i) {
+      if (i != self_) neighbours_->Wake(members_[i].local);
+    }
+  }
+
+  // Whether all members have made this rank's latest arrival; then what they published is visible.
+  bool AllArrived() {
+    for (; arrived_ < size(); ++arrived_) {
+      if (members_[arrived_].area->arrivals.load(std::memory_order_acquire) < arrivals_)
+        return false;
+    }
+    return true;
+  }
+  // INTERNAL when a member published another digest with the latest arrival.
+  absl::Status CheckDigests(uint32_t digest) const;
+
+ private:
+  const std::vector<ShmMember> members_;
+  const int self_;
+  const Neighbours* const neighbours_;
+  uint64_t arrivals_ = 0;  // this rank's
+  int arrived_ = 0;        // members below this index have arrived
+};
+
+}  // namespace rueda

@@ -1,0 +1,56 @@
+// Operations on ordinary memory of any size: it flows through cache-sized blocks that the members
+// share, two of each, so that one block is being filled while the one before is read. One arrival a
+// block.
+//
+// Allreduce: a rank copies the next block's input in (but for its own slice) and arrives; when all
+// have, it takes the others' finished slices of the block before, and reduces its own slice of this
+// one, in rank order. A member whose tensor lies in an arena copies nothing in: the others read it
+// there.
+#pragma once
+
+#include <vector>
+
+#include "ops/shm/algorithm.h"
+
+namespace rueda {
+
+class StagedAlgorithm : public ShmAlgorithm {
+ public:
+  using ShmAlgorithm::ShmAlgorithm;
+  void Start(const Collective& collective) override;
+  absl::StatusOr<Progress> Advance() override;
+
+  // Goes on with an allreduce whose first arrival was made by somebody else (DirectAlgorithm, which
+  // found that not all members' tensors lie in arenas). `resident`: by member, its tensor in its
+  // arena, or null.
+  void TakeOver(const Collective& collective, std::vector<const char*> resident);
+  // What has to be done before an allreduce's first arrival.
+  void StageFirst(const Collective& collective, bool resident);
+
+ private:
+  enum class Phase { kFill, kWait, kCollect, kReduce };
+
+  void Reset(const Collective& collective);
+  int64_t blocks() const { return blocks_; }
+  Range BlockOf(int64_t block) const;
+  Range OwnSlice(Range block) const;
+  void Fill(int64_t block);
+  void Collect(int64_t block);
+  void Reduce(int64_t block);
+  void TakeGathered(int64_t block);
+  void Arrive();
+
+  Collective collective_;
+  Pieces pieces_;
+  size_t element_bytes_ = 1;
+  int64_t block_elements_ = 0;
+  int64_t blocks_ = 0;
+  int64_t step_ = 0;      // the block that is filled next; blocks_ + 1 when all is done
+  int first_parity_ = 0;  // block k lies in the blocks of parity first_parity_ + k
+  Phase phase_ = Phase::kFill;
+  std::vector<const char*> resident_;  // by member: its input in its arena, or null
+  std::vector<const void*> sources_;
+  std::vector<int64_t> displacements_;  // allgather: by member, where its part begins in the output
+};
+
+}  // namespace rueda

@@ -1,0 +1,45 @@
+#include "ops/solo/solo_backend.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "ops/kernels/reduce.h"
+
+namespace rueda {
+namespace {
+
+class SoloCommunicator : public Communicator {
+ public:
+  void Start(const Collective& collective) override {
+    for (const Piece& piece : collective.pieces) {
+      if (piece.output == nullptr || piece.elements == 0) continue;
+      if (collective.kind == OpKind::kAllreduce) {
+        // An average over one rank divides by one.
+        kernels::Reduce(collective.dtype, collective.reduce_op, {&piece.input, 1}, piece.output,
+                        piece.elements, {collective.prescale, collective.postscale, 1});
+      } else if (piece.output != piece.input) {
+        memcpy(piece.output, piece.input,
+               static_cast<size_t>(piece.elements) * DTypeSize(collective.dtype));
+      }
+    }
+  }
+  absl::StatusOr<Progress> Advance() override { return Progress::kDone; }
+  void Abort() override {}
+};
+
+}  // namespace
+
+absl::Status SoloBackend::Viable(const Group& group) const {
+  if (group.ranks.size() == 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("there are ", group.ranks.size(), " ranks"));
+}
+
+absl::Status SoloBackend::Supports(OpKind, DType, ReduceOp) const {
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> SoloBackend::Connect(const Group&) {
+  return std::make_unique<SoloCommunicator>();
+}
+
+}  // namespace rueda

@@ -1,0 +1,16 @@
+// The backend of process sets with one rank: results are the rank's own inputs, scaled.
+#pragma once
+
+#include "ops/backend/backend.h"
+
+namespace rueda {
+
+class SoloBackend : public Backend {
+ public:
+  absl::string_view name() const override { return "solo"; }
+  absl::Status Viable(const Group& group) const override;
+  absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
+};
+
+}  // namespace rueda
