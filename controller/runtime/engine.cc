@@ -9,6 +9,7 @@
 #include "controller/bus/log_bus.h"
 #include "controller/protocol/codec.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 #include "core/trace/recorder.h"
 #include "ops/backend/selector.h"
 #include "ops/shm/shm_backend.h"
@@ -417,19 +418,23 @@ bool Engine::LookAtSockets() {
   if (world_.links.empty()) return false;
   bool moved = false;
   const std::vector<int> ready = wait_point_->ReadySockets();
-  for (const int fd : ready) {
-    const auto it = std::find_if(world_.links.begin(), world_.links.end(),
-                                 [&](const RoleLink& r) { return r.link->fd() == fd; });
-    if (it == world_.links.end()) continue;
-    moved = true;
-    RoleLink& role_link = *it;
-    absl::Status status = role_link.link->OnWritable();
-    if (status.ok()) status = role_link.link->OnReadable();
+  for (RoleLink& role_link : world_.links) {
+    Link& link = *role_link.link;
+    absl::Status status;
+    if (std::find(ready.begin(), ready.end(), link.fd()) != ready.end()) {
+      moved = true;
+      status = link.OnWritable();
+      if (status.ok()) status = link.OnReadable();
+    }
+    // Frames may also have come behind the handshake, before this engine was.
     Link::Received received;
-    while (!failed_ && role_link.link->Next(&received)) OnFrame(role_link, std::move(received));
-    if (failed_) return true;
+    while (link.Next(&received)) {
+      moved = true;
+      OnFrame(role_link, std::move(received));
+      if (failed_) return true;
+    }
     if (!status.ok()) {
-      wait_point_->RemoveSocket(fd);
+      wait_point_->RemoveSocket(link.fd());
       OnLinkLost(role_link, status);
       if (failed_) return true;
     }
