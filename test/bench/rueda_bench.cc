@@ -1,0 +1,378 @@
+// rueda_bench: how fast the operations are, in the manner of the OSU benchmarks. Run it under
+// ruedarun.
+//
+// Every figure is for the full thing: a named operation, negotiated and checked.
+#include <dirent.h>
+#include <getopt.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rueda/rueda.h"
+
+namespace {
+
+constexpr char kUsage[] =
+    "usage: ruedarun -np N rueda_bench [options]\n"
+    "\n"
+    "  --op allreduce|broadcast|allgather|barrier   blocking operation to time (default "
+    "allreduce)\n"
+    "  --bytes LIST      sizes, such as 4,4K,1M (default "
+    "4,256,4K,16K,64K,256K,1M,4M,16M,64M,256M);\n"
+    "                    of float32 data on each rank\n"
+    "  --many COUNTxSIZE instead: COUNT asynchronous allreduces of SIZE each, submitted and waited "
+    "for\n"
+    "                    as one; may be given several times\n"
+    "  --registered      tensors in memory of rueda_mem_alloc\n"
+    "  --iterations N    instead of a number that suits the size\n"
+    "  --idle SECONDS    instead: after 10 s, keeps the job idle for so long and prints each "
+    "rank's CPU\n"
+    "                    time and context switches\n"
+    "  --json            one JSON line a measurement instead of a table\n";
+
+[[noreturn]] void Die(const std::string& what) {
+  std::fprintf(stderr, "rueda_bench: %s\n", what.c_str());
+  std::exit(1);
+}
+
+void Check(rueda_status status) {
+  if (status != RUEDA_OK) Die(rueda_last_error());
+}
+
+double NowUs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+}
+
+void SleepSeconds(double seconds) {
+  timespec time = {
+      static_cast<time_t>(seconds),
+      static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
+  while (nanosleep(&time, &time) != 0) {
+  }
+}
+
+// "4", "64K", "1M", "2G", in bytes.
+size_t ParseSize(const std::string& text) {
+  char* end = nullptr;
+  const unsigned long long number = std::strtoull(text.c_str(), &end, 10);
+  size_t unit = 1;
+  if (*end == 'K' || *end == 'k') unit = size_t{1} << 10;
+  if (*end == 'M' || *end == 'm') unit = size_t{1} << 20;
+  if (*end == 'G' || *end == 'g') unit = size_t{1} << 30;
+  if (end == text.c_str() || (unit == 1 ? *end != 0 : end[1] != 0)) Die("not a size: " + text);
+  return number * unit;
+}
+
+struct Options {
+  std::string op = "allreduce";
+  std::vector<size_t> bytes = {4,       256,     4 << 10,  16 << 10, 64 << 10, 256 << 10,
+                               1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20};
+  std::vector<std::pair<int, size_t>> many;
+  bool registered = false;
+  int iterations = 0;
+  double idle_seconds = 0;
+  bool json = false;
+};
+
+Options Parse(int argc, char** argv) {
+  Options options;
+  static const option kOptions[] = {{"op", required_argument, nullptr, 'o'},
+                                    {"bytes", required_argument, nullptr, 'b'},
+                                    {"many", required_argument, nullptr, 'm'},
+                                    {"registered", no_argument, nullptr, 'r'},
+                                    {"iterations", required_argument, nullptr, 'i'},
+                                    {"idle", required_argument, nullptr, 'd'},
+                                    {"json", no_argument, nullptr, 'j'},
+                                    {"help", no_argument, nullptr, 'h'},
+                                    {}};
+  int choice;
+  while ((choice = getopt_long(argc, argv, "", kOptions, nullptr)) != -1) {
+    switch (choice) {
+      case 'o':
+        options.op = optarg;
+        break;
+      case 'b': {
+        options.bytes.clear();
+        std::string list = optarg;
+        for (char* item = std::strtok(list.data(), ","); item != nullptr;
+             item = std::strtok(nullptr, ",")) {
+          options.bytes.push_back(ParseSize(item));
+        }
+        break;
+      }
+      case 'm': {
+        const std::string text = optarg;
+        const size_t x = text.find('x');
+        if (x == std::string::npos) Die("--many expects COUNTxSIZE, such as 200x4K");
+        options.many.emplace_back(std::atoi(text.c_str()), ParseSize(text.substr(x + 1)));
+        break;
+      }
+      case 'r':
+        options.registered = true;
+        break;
+      case 'i':
+        options.iterations = std::atoi(optarg);
+        break;
+      case 'd':
+        options.idle_seconds = std::atof(optarg);
+        break;
+      case 'j':
+        options.json = true;
+        break;
+      case 'h':
+        std::fputs(kUsage, stdout);
+        std::exit(0);
+      default:
+        std::fputs(kUsage, stderr);
+        std::exit(2);
+    }
+  }
+  if (optind < argc || (options.op != "allreduce" && options.op != "broadcast" &&
+                        options.op != "allgather" && options.op != "barrier")) {
+    std::fputs(kUsage, stderr);
+    std::exit(2);
+  }
+  return options;
+}
+
+int IterationsFor(const Options& options, size_t bytes) {
+  if (options.iterations > 0) return options.iterations;
+  return bytes <= 64 << 10   ? 1'000
+         : bytes <= 1 << 20  ? 200
+         : bytes <= 16 << 20 ? 30
+         : bytes <= 64 << 20 ? 8
+                             : 5;
+}
+
+// One rank's float32 tensor.
+class Buffer {
+ public:
+  Buffer(rueda_context* context, size_t bytes, bool registered) : registered_(registered) {
+    if (registered) {
+      Check(rueda_mem_alloc(context, std::max<size_t>(bytes, 1), &data_));
+    } else {
+      data_ = std::malloc(std::max<size_t>(bytes, 1));
+      if (data_ == nullptr) Die("out of memory");
+    }
+    std::memset(data_, 0, bytes);
+    shape_ = static_cast<int64_t>(bytes / sizeof(float));
+    tensor_ = {data_, {RUEDA_CPU, 0}, 1, RUEDA_FLOAT32, &shape_, nullptr, 0};
+  }
+  Buffer(const Buffer&) = delete;
+  ~Buffer() {
+    if (registered_) {
+      Check(rueda_mem_free(data_));
+    } else {
+      std::free(data_);
+    }
+  }
+  const rueda_tensor* tensor() const { return &tensor_; }
+  float* data() { return static_cast<float*>(data_); }
+  int64_t elements() const { return shape_; }
+
+ private:
+  bool registered_;
+  void* data_ = nullptr;
+  int64_t shape_ = 0;
+  rueda_tensor tensor_;
+};
+
+class Bench {
+ public:
+  Bench(rueda_context* context, const Options& options)
+      : context_(context),
+        options_(options),
+        np_(rueda_size(context)),
+        rank_(rueda_rank(context)) {}
+
+  void Blocking(size_t bytes);
+  void Many(int count, size_t bytes);
+  void Idle(double seconds);
+
+ private:
+  void Report(const std::string& op, size_t bytes, std::vector<double> times_us);
+  void Barrier();
+
+  rueda_context* const context_;
+  const Options& options_;
+  const int np_;
+  const int rank_;
+  bool header_printed_ = false;
+};
+
+void Bench::Barrier() {
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  Check(rueda_execute(context_, &operation, 1, RUEDA_FOREVER, nullptr));
+}
+
+void Bench::Report(const std::string& op, size_t bytes, std::vector<double> times_us) {
+  if (rank_ != 0) return;
+  std::sort(times_us.begin(), times_us.end());
+  const double p50 = times_us[times_us.size() / 2];
+  const double p99 = times_us[times_us.size() * 99 / 100];
+  const double bandwidth = static_cast<double>(bytes) / p50 / 1e3;
+  if (options_.json) {
+    std::printf(
+        "{\"op\": \"%s\", \"np\": %d, \"bytes\": %zu, \"p50_us\": %.2f, \"min_us\": %.2f, "
+        "\"p99_us\": %.2f, \"algbw_GBps\": %.3f}\n",
+        op.c_str(), np_, bytes, p50, times_us[0], p99, bandwidth);
+  } else {
+    if (!header_printed_) {
+      std::printf("# %d ranks, %ld cores\n%-24s %12s %12s %12s %12s %10s\n", np_,
+                  sysconf(_SC_NPROCESSORS_ONLN), "operation", "bytes", "p50 us", "min us", "p99 us",
+                  "GB/s");
+      header_printed_ = true;
+    }
+    std::printf("%-24s %12zu %12.2f %12.2f %12.2f %10.3f\n", op.c_str(), bytes, p50, times_us[0],
+                p99, bandwidth);
+  }
+  std::fflush(stdout);
+}
+
+void Bench::Blocking(size_t bytes) {
+  Buffer buffer(context_, bytes, options_.registered);
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  const std::string name = options_.op + std::to_string(bytes);
+  operation.name = name.c_str();
+  if (options_.op == "allreduce") {
+    operation.kind = RUEDA_ALLREDUCE;
+    operation.reduce_op = RUEDA_SUM;
+  } else if (options_.op == "broadcast") {
+    operation.kind = RUEDA_BROADCAST;
+    operation.root = 0;
+  } else if (options_.op == "allgather") {
+    operation.kind = RUEDA_ALLGATHER;
+  }
+  // An allgather's result goes to a buffer of ours.
+  Buffer gathered(context_, options_.op == "allgather" ? bytes * np_ : 0, options_.registered);
+  if (options_.op != "barrier") operation.input = buffer.tensor();
+  if (options_.op == "allgather") operation.output = gathered.tensor();
+  if (options_.op == "allreduce") {
+    std::fill(buffer.data(), buffer.data() + buffer.elements(), 1.0f);
+    Check(rueda_execute(context_, &operation, 1, RUEDA_FOREVER, nullptr));
+    for (int64_t i = 0; i < buffer.elements(); ++i) {
+      if (buffer.data()[i] != static_cast<float>(np_)) Die("wrong result");
+    }
+    std::memset(buffer.data(), 0, bytes);
+  }
+  const int iterations = IterationsFor(options_, bytes);
+  const int warm = iterations / 10 + 1;
+  std::vector<double> times;
+  Barrier();
+  for (int i = -warm; i < iterations; ++i) {
+    const double start = NowUs();
+    Check(rueda_execute(context_, &operation, 1, RUEDA_FOREVER, nullptr));
+    if (i >= 0) times.push_back(NowUs() - start);
+  }
+  Report(options_.op + (options_.registered ? "_registered" : ""), bytes, times);
+}
+
+void Bench::Many(int count, size_t bytes) {
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  std::vector<std::string> names;
+  std::vector<rueda_handle> handles(count);
+  for (int i = 0; i < count; ++i) {
+    buffers.push_back(std::make_unique<Buffer>(context_, bytes, options_.registered));
+    names.push_back("many" + std::to_string(bytes) + "." + std::to_string(i));
+  }
+  const int iterations = options_.iterations > 0 ? options_.iterations : 100;
+  std::vector<double> times;
+  for (int i = -5; i < iterations; ++i) {
+    Barrier();
+    const double start = NowUs();
+    for (int t = 0; t < count; ++t) {
+      rueda_operation operation = RUEDA_OPERATION_INIT;
+      operation.kind = RUEDA_ALLREDUCE;
+      operation.reduce_op = RUEDA_SUM;
+      operation.name = names[t].c_str();
+      operation.input = buffers[t]->tensor();
+      Check(rueda_submit(context_, &operation, 1, nullptr, &handles[t]));
+    }
+    for (const rueda_handle handle : handles) {
+      Check(rueda_wait(context_, handle, RUEDA_FOREVER));
+      Check(rueda_release(context_, handle));
+    }
+    if (i >= 0) times.push_back(NowUs() - start);
+  }
+  Report("many_" + std::to_string(count) + "x" + std::to_string(bytes), bytes * count, times);
+}
+
+// CPU time and voluntary context switches of all threads of this process so far.
+struct Usage {
+  double cpu_seconds = 0;
+  long voluntary_switches = 0;
+};
+
+Usage ReadUsage() {
+  Usage usage;
+  DIR* tasks = opendir("/proc/self/task");
+  if (tasks == nullptr) Die("/proc/self/task can't be read");
+  while (const dirent* entry = readdir(tasks)) {
+    if (entry->d_name[0] == '.') continue;
+    const std::string task = std::string("/proc/self/task/") + entry->d_name;
+    // schedstat: nanoseconds on a CPU, nanoseconds waiting, time slices.
+    double on_cpu_ns = 0;
+    std::ifstream(task + "/schedstat") >> on_cpu_ns;
+    usage.cpu_seconds += on_cpu_ns / 1e9;
+    std::ifstream status(task + "/status");
+    std::string line;
+    while (std::getline(status, line)) {
+      if (line.rfind("voluntary_ctxt_switches:", 0) == 0) {
+        usage.voluntary_switches += std::strtol(line.c_str() + 24, nullptr, 10);
+      }
+    }
+  }
+  closedir(tasks);
+  return usage;
+}
+
+void Bench::Idle(double seconds) {
+  Barrier();
+  SleepSeconds(10);
+  const Usage before = ReadUsage();
+  SleepSeconds(seconds);
+  const Usage after = ReadUsage();
+  const double cpu = after.cpu_seconds - before.cpu_seconds;
+  const long switches = after.voluntary_switches - before.voluntary_switches;
+  std::printf(
+      "{\"op\": \"idle\", \"np\": %d, \"rank\": %d, \"seconds\": %.1f, \"cpu_ms\": %.3f, "
+      "\"cpu_percent\": %.4f, \"voluntary_switches\": %ld, \"switches_per_s\": %.2f}\n",
+      np_, rank_, seconds, cpu * 1e3, cpu / seconds * 100, switches,
+      static_cast<double>(switches) / seconds);
+  std::fflush(stdout);
+  Barrier();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = Parse(argc, argv);
+  rueda_init_options init = RUEDA_INIT_OPTIONS_INIT;
+  init.flags = RUEDA_INIT_READ_ENVIRONMENT;
+  rueda_context* context = nullptr;
+  Check(rueda_init(RUEDA_VERSION, &init, &context));
+  Bench bench(context, options);
+  if (options.idle_seconds > 0) {
+    bench.Idle(options.idle_seconds);
+  } else if (!options.many.empty()) {
+    for (const auto& [count, bytes] : options.many) bench.Many(count, bytes);
+  } else if (options.op == "barrier") {
+    bench.Blocking(4);
+  } else {
+    for (const size_t bytes : options.bytes) bench.Blocking(bytes);
+  }
+  Check(rueda_shutdown(context));
+  rueda_context_destroy(context);
+  return 0;
+}

@@ -1,0 +1,480 @@
+// The C API's edges: bad input is refused at once with words that help, handles and callbacks behave,
+// nothing is disturbed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <climits>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "test/support/run_ranks.h"
+#include "test/support/tensors.h"
+
+namespace rueda::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A context of one rank.
+class Api : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+    ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &context_), RUEDA_OK) << rueda_last_error();
+  }
+  void TearDown() override {
+    EXPECT_EQ(rueda_shutdown(context_), RUEDA_OK) << rueda_last_error();
+    rueda_context_destroy(context_);
+  }
+  // Submits, and expects a refusal whose message has all of `words`.
+  void ExpectRefused(const rueda_operation& operation, rueda_status status, const char* words) {
+    rueda_handle handle = 77;
+    EXPECT_EQ(rueda_submit(context_, &operation, 1, nullptr, &handle), status);
+    EXPECT_THAT(rueda_last_error(), HasSubstr(words));
+    EXPECT_EQ(handle, 0u);
+  }
+  rueda_context* context_ = nullptr;
+  std::vector<float> values_ = {1, 2, 3, 4};
+  TensorOf tensor_{values_};
+};
+
+TEST(Init, RefusesBadOptionsByName) {
+  const auto expect = [](const std::vector<const char*>& knobs, const char* words) {
+    rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+    options.knobs = knobs.data();
+    options.knob_count = knobs.size() / 2;
+    rueda_context* context = nullptr;
+    EXPECT_EQ(rueda_init(RUEDA_VERSION, &options, &context), RUEDA_INVALID_ARGUMENT) << words;
+    EXPECT_THAT(rueda_last_error(), HasSubstr(words));
+    EXPECT_EQ(context, nullptr);
+  };
+  expect({"fusion_treshold", "1"}, "did you mean fusion_threshold?");
+  expect({"fusion_threshold", "big"}, "fusion_threshold=big: expected a whole number");
+  expect({"backend", "tcp"}, "backend=tcp: expected one of auto, shm, gloo");
+  expect({"rank", "0"}, "RUEDA_RANK is set but RUEDA_SIZE is not");
+  expect({"rank", "2", "size", "2"}, "RUEDA_RANK=2 is not below RUEDA_SIZE=2");
+  expect({"rank", "0", "size", "2"}, "RUEDA_JOB_ID");
+  rueda_context* context = nullptr;
+  rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+  EXPECT_EQ(rueda_init(RUEDA_VERSION, nullptr, &context), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(rueda_init(RUEDA_VERSION, &options, nullptr), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(rueda_init(RUEDA_VERSION + (1 << 16), &options, &context), RUEDA_FAILED_PRECONDITION);
+  EXPECT_THAT(rueda_last_error(), HasSubstr("compiled against"));
+  options.size = 8;
+  EXPECT_EQ(rueda_init(RUEDA_VERSION, &options, &context), RUEDA_INVALID_ARGUMENT);
+  EXPECT_THAT(rueda_last_error(), HasSubstr("RUEDA_INIT_OPTIONS_INIT"));
+}
+
+TEST(Init, CallsBeforeItFailAtOnce) {
+  std::vector<float> values(1);
+  const TensorOf tensor(values);
+  const rueda_operation operation = Allreduce("t", tensor.get());
+  rueda_handle handle = 0;
+  EXPECT_EQ(rueda_submit(nullptr, &operation, 1, nullptr, &handle), RUEDA_FAILED_PRECONDITION);
+  EXPECT_THAT(rueda_last_error(), HasSubstr("Call init first"));
+  EXPECT_EQ(rueda_wait(nullptr, 1, 0), RUEDA_FAILED_PRECONDITION);
+  EXPECT_EQ(rueda_rank(nullptr), -1);
+  EXPECT_EQ(rueda_is_initialized(nullptr), 0);
+  EXPECT_EQ(rueda_shutdown(nullptr), RUEDA_FAILED_PRECONDITION);
+  rueda_context_destroy(nullptr);
+}
+
+TEST_F(Api, NullPointersAreRefused) {
+  const rueda_operation operation = Allreduce("t", tensor_.get());
+  rueda_handle handle = 0;
+  EXPECT_EQ(rueda_submit(context_, nullptr, 1, nullptr, &handle), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(rueda_submit(context_, &operation, 0, nullptr, &handle), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(rueda_submit(context_, &operation, 1, nullptr, nullptr), RUEDA_INVALID_ARGUMENT);
+  ExpectRefused(Allreduce("t", nullptr), RUEDA_INVALID_ARGUMENT, "('t'): `input` is null");
+  const TensorOf no_data(nullptr, {4}, RUEDA_FLOAT32);
+  ExpectRefused(Allreduce("t", no_data.get()), RUEDA_INVALID_ARGUMENT, "data pointer is null");
+  rueda_tensor no_shape = *tensor_.get();
+  no_shape.shape = nullptr;
+  ExpectRefused(Allreduce("t", &no_shape), RUEDA_INVALID_ARGUMENT, "shape is null");
+  EXPECT_EQ(rueda_poll(context_, 1, nullptr), RUEDA_INVALID_ARGUMENT);
+}
+
+TEST_F(Api, TensorsAreChecked) {
+  rueda_tensor tensor = *tensor_.get();
+  tensor.device.type = 2;
+  ExpectRefused(Allreduce("t", &tensor), RUEDA_UNIMPLEMENTED, "CPU tensors only");
+  tensor = *tensor_.get();
+  tensor.dtype = {5, 64, 1};
+  ExpectRefused(Allreduce("t", &tensor), RUEDA_UNIMPLEMENTED, "supported are float16");
+  tensor = *tensor_.get();
+  tensor.ndim = 33;
+  ExpectRefused(Allreduce("t", &tensor), RUEDA_INVALID_ARGUMENT, "ndim is 33");
+  const TensorOf negative(values_.data(), {-1, 2}, RUEDA_FLOAT32);
+  ExpectRefused(Allreduce("t", negative.get()), RUEDA_INVALID_ARGUMENT, "negative dimension");
+  const TensorOf huge(values_.data(), {INT64_MAX, 2}, RUEDA_FLOAT32);
+  ExpectRefused(Allreduce("t", huge.get()), RUEDA_INVALID_ARGUMENT, "more than 2^63");
+  const TensorOf square(values_.data(), {2, 2}, RUEDA_FLOAT32);
+  tensor = *square.get();
+  int64_t transposed[] = {1, 2};
+  tensor.strides = transposed;
+  ExpectRefused(Allreduce("t", &tensor), RUEDA_INVALID_ARGUMENT, "not contiguous");
+  int64_t row_major[] = {2, 1};
+  tensor.strides = row_major;
+  EXPECT_EQ(Execute(context_, Allreduce("t", &tensor)), RUEDA_OK);
+  tensor = *tensor_.get();
+  int64_t two[] = {2};
+  tensor.byte_offset = 4;
+  tensor.shape = two;
+  rueda_operation operation = Allreduce("t", &tensor);
+  operation.postscale = 10;
+  EXPECT_EQ(Execute(context_, operation), RUEDA_OK);
+  EXPECT_EQ(values_, (std::vector<float>{1, 20, 30, 4}));
+}
+
+TEST_F(Api, OutputsMustMatchTheirInputs) {
+  rueda_operation operation = Allreduce("t", tensor_.get());
+  std::vector<float> three(3);
+  const TensorOf other_shape(three);
+  operation.output = other_shape.get();
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "input has shape [4], output [3]");
+  std::vector<int32_t> ints(4);
+  const TensorOf other_dtype(ints);
+  operation.output = other_dtype.get();
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "input is float32, output is int32");
+  std::vector<float> six(6);
+  const TensorOf low(six.data(), {4}, RUEDA_FLOAT32), high(six.data() + 2, {4}, RUEDA_FLOAT32);
+  operation.input = low.get();
+  operation.output = high.get();
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "overlap");
+}
+
+TEST_F(Api, OperationsAreChecked) {
+  rueda_operation operation = Allreduce("t", tensor_.get());
+  operation.size = 12;
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "RUEDA_OPERATION_INIT");
+  operation = Allreduce("t", tensor_.get());
+  operation.kind = static_cast<rueda_kind>(9);
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "no kind of operation");
+  operation = Allreduce("t", tensor_.get(), static_cast<rueda_reduce_op>(17));
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "no reduce operation");
+  operation = Allreduce("t", tensor_.get());
+  operation.priority = 1;
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "reserved");
+  operation = Allreduce("t", tensor_.get());
+  operation.compressor = "fp16";
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "reserved");
+  operation = Allreduce("t", tensor_.get());
+  operation.prescale = 1 / 0.0;
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "not finite");
+  operation = Allreduce("t", tensor_.get());
+  operation.process_set = 3;
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "no process set 3");
+  ExpectRefused(Broadcast("t", tensor_.get(), 1), RUEDA_INVALID_ARGUMENT, "root 1 is not a rank");
+  ExpectRefused(Broadcast("t", tensor_.get(), -1), RUEDA_INVALID_ARGUMENT, "root -1 is not a rank");
+  uint8_t flags[1] = {1};
+  const TensorOf boolean(flags, {1}, RUEDA_BOOL);
+  ExpectRefused(Allreduce("t", boolean.get(), RUEDA_AVERAGE), RUEDA_INVALID_ARGUMENT, "bool");
+  const TensorOf scalar(values_.data(), {}, RUEDA_FLOAT32);
+  ExpectRefused(Allgather("t", scalar.get()), RUEDA_INVALID_ARGUMENT, "scalar");
+  EXPECT_EQ(Execute(context_, Allreduce("t", scalar.get())), RUEDA_OK) << rueda_last_error();
+  rueda_exec exec = RUEDA_EXEC_INIT;
+  exec.stream = &exec;
+  operation = Allreduce("t", tensor_.get());
+  operation.exec = &exec;
+  ExpectRefused(operation, RUEDA_UNIMPLEMENTED, "no streams");
+}
+
+TEST_F(Api, NamesAreChecked) {
+  ExpectRefused(Allreduce("", tensor_.get()), RUEDA_INVALID_ARGUMENT, "name is empty");
+  const std::string longest(1'024, 'x'), too_long(1'025, 'x'), endless(64 << 10, 'y');
+  ExpectRefused(Allreduce(too_long.c_str(), tensor_.get()), RUEDA_INVALID_ARGUMENT, "1024 bytes");
+  ExpectRefused(Allreduce(endless.c_str(), tensor_.get()), RUEDA_INVALID_ARGUMENT, "1024 bytes");
+  EXPECT_EQ(Execute(context_, Allreduce(longest.c_str(), tensor_.get())), RUEDA_OK);
+  ExpectRefused(Allreduce("\xff\xfe", tensor_.get()), RUEDA_INVALID_ARGUMENT, "not UTF-8");
+  ExpectRefused(Allreduce("\xed\xa0\x80", tensor_.get()), RUEDA_INVALID_ARGUMENT, "not UTF-8");
+  ExpectRefused(Allreduce("\xc0\xaf", tensor_.get()), RUEDA_INVALID_ARGUMENT, "not UTF-8");
+  EXPECT_EQ(Execute(context_, Allreduce("größe/層", tensor_.get())), RUEDA_OK);
+}
+
+TEST_F(Api, GroupsAreTakenWholeOrNotAtAll) {
+  std::vector<float> other(2);
+  const TensorOf second(other);
+  rueda_operation bad[] = {Allreduce("a", tensor_.get()), Allreduce("b", nullptr)};
+  rueda_handle handle = 0;
+  EXPECT_EQ(rueda_submit(context_, bad, 2, nullptr, &handle), RUEDA_INVALID_ARGUMENT);
+  EXPECT_THAT(rueda_last_error(), HasSubstr("operation 1 ('b')"));
+  // Nothing of it is left behind: the name is free.
+  EXPECT_EQ(Execute(context_, Allreduce("a", tensor_.get())), RUEDA_OK);
+  rueda_operation twice[] = {Allreduce("a", tensor_.get()), Allreduce("a", second.get())};
+  EXPECT_EQ(rueda_submit(context_, twice, 2, nullptr, &handle), RUEDA_INVALID_ARGUMENT);
+  EXPECT_THAT(rueda_last_error(), HasSubstr("twice in the group"));
+  rueda_operation mixed[] = {Allreduce("a", tensor_.get()), Broadcast("b", second.get(), 0)};
+  EXPECT_EQ(rueda_submit(context_, mixed, 2, nullptr, &handle), RUEDA_INVALID_ARGUMENT);
+  rueda_operation half_named[] = {Allreduce("a", tensor_.get()), Allreduce(nullptr, second.get())};
+  EXPECT_EQ(rueda_submit(context_, half_named, 2, nullptr, &handle), RUEDA_INVALID_ARGUMENT);
+  rueda_operation barriers[] = {Barrier("a"), Barrier("b")};
+  EXPECT_EQ(rueda_submit(context_, barriers, 2, nullptr, &handle), RUEDA_INVALID_ARGUMENT);
+}
+
+TEST_F(Api, HandlesAreNotFoundOnceReleased) {
+  const rueda_operation operation = Allreduce("t", tensor_.get());
+  rueda_handle handle = 0;
+  ASSERT_EQ(rueda_submit(context_, &operation, 1, nullptr, &handle), RUEDA_OK);
+  ASSERT_EQ(rueda_wait(context_, handle, RUEDA_FOREVER), RUEDA_OK);
+  ASSERT_EQ(rueda_wait(context_, handle, RUEDA_FOREVER), RUEDA_OK) << "waiting does not release";
+  ASSERT_EQ(rueda_release(context_, handle), RUEDA_OK);
+  int32_t done = 0;
+  EXPECT_EQ(rueda_poll(context_, handle, &done), RUEDA_NOT_FOUND);
+  EXPECT_EQ(rueda_wait(context_, handle, 0), RUEDA_NOT_FOUND);
+  EXPECT_EQ(rueda_release(context_, handle), RUEDA_NOT_FOUND);
+  EXPECT_EQ(rueda_wait(context_, 0, 0), RUEDA_NOT_FOUND);
+  EXPECT_EQ(rueda_wait(context_, ~0ull, 0), RUEDA_NOT_FOUND);
+  rueda_handle next = 0;  // the slot is used again, the handle is not
+  ASSERT_EQ(rueda_submit(context_, &operation, 1, nullptr, &next), RUEDA_OK);
+  EXPECT_NE(next, handle);
+  EXPECT_EQ(rueda_wait(context_, handle, 0), RUEDA_NOT_FOUND);
+  ASSERT_EQ(rueda_wait(context_, next, RUEDA_FOREVER), RUEDA_OK);
+  ASSERT_EQ(rueda_release(context_, next), RUEDA_OK);
+}
+
+TEST_F(Api, CallbacksComeOnceAndMaySubmitAgain) {
+  struct State {
+    rueda_context* context;
+    const rueda_tensor* tensor;
+    std::mutex mutex;
+    std::condition_variable changed;
+    int calls = 0;
+  } state{context_, tensor_.get(), {}, {}, 0};
+  rueda_completion completion = RUEDA_COMPLETION_INIT;
+  completion.user = &state;
+  completion.callback = [](void* user, rueda_handle handle, rueda_status status) {
+    State& s = *static_cast<State*>(user);
+    EXPECT_EQ(status, RUEDA_OK);
+    // On the callback thread everything is allowed, waiting too.
+    EXPECT_EQ(rueda_wait(s.context, handle, RUEDA_FOREVER), RUEDA_OK);
+    EXPECT_EQ(rueda_release(s.context, handle), RUEDA_OK);
+    EXPECT_EQ(Execute(s.context, Allreduce("from callback", s.tensor)), RUEDA_OK);
+    EXPECT_EQ(rueda_shutdown(s.context), RUEDA_FAILED_PRECONDITION);
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    ++s.calls;
+    s.changed.notify_all();
+  };
+  const rueda_operation operation = Allreduce("t", tensor_.get());
+  for (int i = 0; i < 100; ++i) {
+    rueda_handle handle = 0;
+    ASSERT_EQ(rueda_submit(context_, &operation, 1, &completion, &handle), RUEDA_OK)
+        << rueda_last_error();
+    std::unique_lock<std::mutex> lock(state.mutex);
+    state.changed.wait(lock, [&] { return state.calls == i + 1; });
+  }
+}
+
+TEST_F(Api, InlineCallbacksMaySubmitButNotWait) {
+  struct State {
+    rueda_context* context;
+    const rueda_tensor* tensor;
+    std::atomic<rueda_handle> second{0};
+  } state{context_, tensor_.get()};
+  rueda_completion completion = RUEDA_COMPLETION_INIT;
+  completion.user = &state;
+  completion.flags = RUEDA_COMPLETION_INLINE;
+  completion.callback = [](void* user, rueda_handle, rueda_status status) {
+    State& s = *static_cast<State*>(user);
+    EXPECT_EQ(status, RUEDA_OK);
+    const rueda_operation next = Allreduce("second", s.tensor);
+    rueda_handle handle = 0;
+    EXPECT_EQ(rueda_execute(s.context, &next, 1, RUEDA_FOREVER, nullptr),
+              RUEDA_FAILED_PRECONDITION);
+    EXPECT_EQ(rueda_submit(s.context, &next, 1, nullptr, &handle), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(rueda_wait(s.context, handle, 1), RUEDA_FAILED_PRECONDITION);
+    EXPECT_EQ(rueda_shutdown(s.context), RUEDA_FAILED_PRECONDITION);
+    s.second = handle;
+  };
+  const rueda_operation operation = Allreduce("first", tensor_.get());
+  rueda_handle handle = 0;
+  ASSERT_EQ(rueda_submit(context_, &operation, 1, &completion, &handle), RUEDA_OK);
+  ASSERT_EQ(rueda_wait(context_, handle, RUEDA_FOREVER), RUEDA_OK);
+  while (state.second == 0) std::this_thread::yield();
+  ASSERT_EQ(rueda_wait(context_, state.second, RUEDA_FOREVER), RUEDA_OK);
+  ASSERT_EQ(rueda_release(context_, handle), RUEDA_OK);
+  ASSERT_EQ(rueda_release(context_, state.second), RUEDA_OK);
+}
+
+TEST_F(Api, ForkedChildIsRefusedAndTheParentUnaffected) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool refused =
+        Execute(context_, Allreduce("t", tensor_.get())) == RUEDA_FAILED_PRECONDITION &&
+        std::string(rueda_last_error()).find("forked") != std::string::npos &&
+        rueda_is_initialized(context_) == 0;
+    rueda_context_destroy(context_);  // harmless
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(Execute(context_, Allreduce("t", tensor_.get())), RUEDA_OK);
+}
+
+TEST_F(Api, CurrentContextIsTheThreadsElseTheDefault) {
+  EXPECT_EQ(rueda_current_context(), nullptr);
+  rueda_set_default_context(context_);
+  EXPECT_EQ(rueda_current_context(), context_);
+  std::thread([&] {
+    EXPECT_EQ(rueda_current_context(), context_);
+    rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+    options.name = "other";
+    rueda_context* other = nullptr;
+    ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &other), RUEDA_OK);
+    rueda_set_thread_context(other);
+    EXPECT_EQ(rueda_current_context(), other);
+    EXPECT_EQ(rueda_shutdown(other), RUEDA_OK);
+    rueda_context_destroy(other);
+    EXPECT_EQ(rueda_current_context(), context_);
+  }).join();
+  rueda_set_default_context(nullptr);
+}
+
+TEST(Shutdown, EndsTheContextsUse) {
+  rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+  rueda_context* context = nullptr;
+  ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &context), RUEDA_OK);
+  EXPECT_EQ(rueda_is_initialized(context), 1);
+  ASSERT_EQ(rueda_shutdown(context), RUEDA_OK);
+  EXPECT_EQ(rueda_is_initialized(context), 0);
+  std::vector<float> values(1);
+  const TensorOf tensor(values);
+  EXPECT_EQ(Execute(context, Allreduce("t", tensor.get())), RUEDA_FAILED_PRECONDITION);
+  EXPECT_THAT(rueda_last_error(), HasSubstr("shut down"));
+  EXPECT_EQ(rueda_shutdown(context), RUEDA_FAILED_PRECONDITION);
+  rueda_context_destroy(context);
+}
+
+// Two ranks -----------------------------------------------------------------------------------
+
+class TwoRanks : public ::testing::TestWithParam<Setup> {};
+INSTANTIATE_TEST_SUITE_P(All, TwoRanks, ::testing::ValuesIn(ShmSetups()),
+                         [](const auto& setup) { return setup.param.name; });
+
+TEST_P(TwoRanks, DuplicateNameIsRefusedAtOnceWithoutDamage) {
+  RunRanks({2, GetParam()}, [](rueda_context* context, int rank) {
+    std::vector<float> a(3, 1), b(3, 1);
+    const TensorOf first(a), second(b);
+    const rueda_operation operation = Allreduce("t", first.get());
+    const rueda_operation again = Allreduce("t", second.get());
+    rueda_handle handle = 0, none = 0;
+    if (rank == 0) {  // rank 1 has not submitted yet, so it can't have ended
+      ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+      EXPECT_EQ(rueda_submit(context, &again, 1, nullptr, &none), RUEDA_INVALID_ARGUMENT);
+      EXPECT_THAT(rueda_last_error(), AllOf(HasSubstr("'t'"), HasSubstr("in flight")));
+      int32_t done = 1;
+      EXPECT_EQ(rueda_poll(context, handle, &done), RUEDA_OK);
+      EXPECT_EQ(done, 0);
+      ASSERT_EQ(Execute(context, Barrier("go")), RUEDA_OK);
+    } else {
+      ASSERT_EQ(Execute(context, Barrier("go")), RUEDA_OK);
+      ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+    }
+    ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+    ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+    EXPECT_EQ(a[0], 2.0f);
+  });
+}
+
+TEST_P(TwoRanks, WaitWithATimeoutLeavesTheOperationGoing) {
+  RunRanks({2, GetParam()}, [](rueda_context* context, int rank) {
+    std::vector<float> values(3, 1);
+    const TensorOf tensor(values);
+    const rueda_operation operation = Allreduce("t", tensor.get());
+    if (rank == 0) {
+      rueda_handle handle = 0;
+      EXPECT_EQ(rueda_execute(context, &operation, 1, 20'000'000, &handle),
+                RUEDA_DEADLINE_EXCEEDED);
+      EXPECT_EQ(rueda_wait(context, handle, 0), RUEDA_DEADLINE_EXCEEDED);
+      rueda_error error = RUEDA_ERROR_INIT;
+      EXPECT_EQ(rueda_handle_error(context, handle, &error), RUEDA_FAILED_PRECONDITION);
+      ASSERT_EQ(Execute(context, Barrier("go")), RUEDA_OK);
+      EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+      EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+    } else {
+      ASSERT_EQ(Execute(context, Barrier("go")), RUEDA_OK);
+      EXPECT_EQ(Execute(context, operation), RUEDA_OK);
+    }
+    EXPECT_EQ(values[0], 2.0f);
+  });
+}
+
+TEST_P(TwoRanks, ReleasedHandleDoesNotStopItsOperation) {
+  RunRanks({2, GetParam()}, [](rueda_context* context, int) {
+    std::vector<float> values(100'000, 1);
+    const TensorOf tensor(values);
+    const rueda_operation operation = Allreduce("t", tensor.get());
+    rueda_handle handle = 0;
+    ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+    ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+    // Operations of one process set end in the order in which they became ready on all ranks.
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+    EXPECT_EQ(values[0], 2.0f);
+    EXPECT_EQ(values.back(), 2.0f);
+  });
+}
+
+TEST_P(TwoRanks, ManyThreadsSubmitAndWaitAtOnce) {
+  RunRanks({2, GetParam()}, [](rueda_context* context, int rank) {
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 8; ++thread) {
+      threads.emplace_back([=] {
+        for (int i = 0; i < 50; ++i) {
+          std::vector<float> values(1 + (thread * 50 + i) * 13 % 5'000, static_cast<float>(rank));
+          const TensorOf tensor(values);
+          const std::string name = std::to_string(thread) + "." + std::to_string(i);
+          const rueda_operation operation = Allreduce(name.c_str(), tensor.get());
+          rueda_handle handle = 0;
+          if (i % 2 == 0) {
+            ASSERT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
+          } else {
+            ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+            ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+            ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+          }
+          ASSERT_EQ(values[0], 1.0f);
+          ASSERT_EQ(values.back(), 1.0f);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST_P(TwoRanks, TwoContextsAtOnce) {
+  RunJoiners({2, GetParam()}, [](int rank, const Join& join) {
+    rueda_context *first = nullptr, *second = nullptr;
+    ASSERT_EQ(join(&first), RUEDA_OK) << rueda_last_error();
+    ASSERT_EQ(join(&second), RUEDA_OK) << rueda_last_error();
+    for (int i = 0; i < 20; ++i) {
+      // One rank uses them in this order, the other in that one.
+      rueda_context* a = rank == 0 ? first : second;
+      rueda_context* b = rank == 0 ? second : first;
+      std::vector<float> x(10, 1), y(10, 2);
+      const TensorOf tx(x), ty(y);
+      rueda_handle ha = 0, hb = 0;
+      const rueda_operation in_a = Allreduce("t", rank == 0 ? tx.get() : ty.get());
+      const rueda_operation in_b = Allreduce("t", rank == 0 ? ty.get() : tx.get());
+      ASSERT_EQ(rueda_submit(a, &in_a, 1, nullptr, &ha), RUEDA_OK);
+      ASSERT_EQ(rueda_submit(b, &in_b, 1, nullptr, &hb), RUEDA_OK);
+      ASSERT_EQ(rueda_wait(a, ha, RUEDA_FOREVER), RUEDA_OK);
+      ASSERT_EQ(rueda_wait(b, hb, RUEDA_FOREVER), RUEDA_OK);
+      ASSERT_EQ(rueda_release(a, ha), RUEDA_OK);
+      ASSERT_EQ(rueda_release(b, hb), RUEDA_OK);
+      ASSERT_EQ(x[0], 2.0f);
+      ASSERT_EQ(y[0], 4.0f);
+    }
+    EXPECT_EQ(rueda_shutdown(first), RUEDA_OK);
+    EXPECT_EQ(rueda_shutdown(second), RUEDA_OK);
+    rueda_context_destroy(first);
+    rueda_context_destroy(second);
+  });
+}
+
+}  // namespace
+}  // namespace rueda::testing
