@@ -1,8 +1,5 @@
 #include "controller/runtime/failure.h"
 
-#include <string.h>
-#include <sys/wait.h>
-
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/codec.h"
 #include "ops/shm/segment.h"
@@ -60,16 +57,6 @@ Failure DecodeFailure(absl::string_view record) {
   failure.epoch = message.epoch();
   failure.recoverable = message.recoverable();
   return failure;
-}
-
-std::string WaitStatusText(int status) {
-  if (WIFSIGNALED(status)) {
-    const int signal = WTERMSIG(status);
-    const char* name = sigabbrev_np(signal);
-    return absl::StrCat("killed by signal ", signal,
-                        name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
-  }
-  return absl::StrCat("exited with status ", WEXITSTATUS(status));
 }
 
 }  // namespace rueda

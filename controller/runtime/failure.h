@@ -32,8 +32,4 @@ std::string EncodeFailure(const Failure& failure);
 // A record that can't be read still ends the epoch: then the cause says so.
 Failure DecodeFailure(absl::string_view record);
 
-// How a process ended, from waitpid's status: "exited with status 3", "killed by signal 9
-// (SIGKILL)".
-std::string WaitStatusText(int status);
-
 }  // namespace rueda

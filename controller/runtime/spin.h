@@ -8,9 +8,6 @@
 
 namespace rueda {
 
-// Cores that this process may use: its affinity, cut down to its cgroup's quota.
-int UsableCores();
-
 class Spin {
  public:
   // `kind`: the knob `wait`. `local_ranks`: how many ranks share the cores.
