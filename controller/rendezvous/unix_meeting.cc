@@ -22,6 +22,9 @@ namespace {
 constexpr Nanos kHandshakeLimit = 2 * kSecond;
 constexpr size_t kPendingMax = 64;
 
+// How much longer than itself the others let rank 0 take to say what is wrong.
+constexpr Nanos kVerdictPatience = 2 * kSecond;
+
 constexpr Nanos kRetryMin = kMillisecond / 2;
 constexpr Nanos kRetryMax = 10 * kMillisecond;
 
@@ -47,11 +50,14 @@ std::string UnixMeeting::SocketName(Rank leader) const {
                                     reinterpret_cast<const char*>(mac.data()), 16)));
 }
 
-// At a leader: waits until all of `expected` are connected and authenticated.
 absl::Status UnixMeeting::CollectLinks(absl::Span<const Rank> expected, Rank leader,
                                        Nanos deadline) {
   RUEDA_ASSIGN_OR_RETURN(const UniqueFd listener, ListenUnix(SocketName(leader)));
   std::map<Rank, std::unique_ptr<Link>> arrived;
+  const auto keep = [&] {
+    links_.clear();
+    for (auto& [rank, link] : arrived) links_.push_back(std::move(link));
+  };
   struct Pending {
     std::unique_ptr<Link> link;
     Nanos deadline;
@@ -64,6 +70,7 @@ absl::Status UnixMeeting::CollectLinks(absl::Span<const Rank> expected, Rank lea
       for (const Rank rank : expected) {
         if (!arrived.contains(rank)) missing.push_back(rank);
       }
+      keep();
       return absl::DeadlineExceededError(
           absl::StrCat(RanksText(missing), " did not come to the start of the job in time"));
     }
@@ -112,8 +119,7 @@ absl::Status UnixMeeting::CollectLinks(absl::Span<const Rank> expected, Rank lea
           {Link::Server(*std::move(fd), scope_, leader), MonotonicNow() + kHandshakeLimit});
     }
   }
-  links_.clear();
-  for (auto& [rank, link] : arrived) links_.push_back(std::move(link));
+  keep();
   return absl::OkStatus();
 }
 
@@ -138,52 +144,61 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos de
   }
 }
 
+// At rank 0: everybody's hello, if they all come and fit together.
+absl::Status UnixMeeting::CollectHellos(const wire::Hello& mine, Nanos deadline,
+                                        wire::Hellos* all) {
+  std::vector<Rank> others;
+  for (Rank rank = 1; rank < size_; ++rank) others.push_back(rank);
+  RUEDA_RETURN_IF_ERROR(CollectLinks(others, 0, deadline));
+  *all->add_hellos() = mine;
+  for (const auto& link : links_) {
+    absl::StatusOr<Link::Received> received = WaitFrame(link.get(), FrameType::kHello, deadline);
+    wire::Hello* hello = all->add_hellos();
+    const absl::Status parsed =
+        received.ok() ? ParseMessage(received->frame.payload, hello) : received.status();
+    if (!parsed.ok()) {
+      return absl::Status(parsed.code(), absl::StrCat("rank ", link->peer(),
+                                                      " failed to start: ", parsed.message()));
+    }
+  }
+  const std::vector<wire::Hello> hellos(all->hellos().begin(), all->hellos().end());
+  return CheckHellos(hellos);
+}
+
 absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& mine,
                                                              Nanos deadline) {
   if (size_ == 1) return std::vector<wire::Hello>{mine};
   wire::Hellos all;
   if (rank_ == 0) {
-    std::vector<Rank> others;
-    for (Rank rank = 1; rank < size_; ++rank) others.push_back(rank);
-    RUEDA_RETURN_IF_ERROR(CollectLinks(others, 0, deadline));
-    *all.add_hellos() = mine;
-    absl::Status status;
-    for (const auto& link : links_) {
-      absl::StatusOr<Link::Received> received = WaitFrame(link.get(), FrameType::kHello, deadline);
-      wire::Hello* hello = all.add_hellos();
-      const absl::Status parsed =
-          received.ok() ? ParseMessage(received->frame.payload, hello) : received.status();
-      if (!parsed.ok()) {
-        status.Update(absl::Status(
-            parsed.code(),
-            absl::StrCat("rank ", link->peer(), " failed to start: ", parsed.message())));
-      }
-    }
-    if (status.ok()) {
-      const std::vector<wire::Hello> hellos(all.hellos().begin(), all.hellos().end());
-      status = CheckHellos(hellos);
-    }
+    const absl::Status status = CollectHellos(mine, deadline, &all);
     if (!status.ok()) {
-      all.clear_hellos();
+      all.Clear();
       all.set_error(std::string(status.message()));
+      all.set_code(static_cast<uint32_t>(status.code()));
     }
+    // Those that came are told in any case.
     const std::string payload = all.SerializeAsString();
+    absl::Status sent;
     for (const auto& link : links_) {
       link->Send(FrameType::kHellos, payload);
-      const absl::Status flushed = WaitFlushed(link.get(), deadline);
-      if (status.ok()) status = flushed;
+      sent.Update(WaitFlushed(link.get(), DeadlineAfter(deadline, kVerdictPatience)));
     }
     RUEDA_RETURN_IF_ERROR(status);
+    RUEDA_RETURN_IF_ERROR(sent);
   } else {
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(0, deadline));
     link->Send(FrameType::kHello, mine.SerializeAsString());
-    absl::StatusOr<Link::Received> received = WaitFrame(link.get(), FrameType::kHellos, deadline);
+    // Rank 0 knows who is missing: it has the first word when time is up.
+    absl::StatusOr<Link::Received> received =
+        WaitFrame(link.get(), FrameType::kHellos, DeadlineAfter(deadline, kVerdictPatience));
     if (!received.ok()) {
       return absl::Status(received.status().code(),
                           absl::StrCat("rank 0 failed to start: ", received.status().message()));
     }
     RUEDA_RETURN_IF_ERROR(ParseMessage(received->frame.payload, &all));
-    if (!all.error().empty()) return absl::FailedPreconditionError(all.error());
+    if (!all.error().empty()) {
+      return absl::Status(static_cast<absl::StatusCode>(all.code()), all.error());
+    }
     links_.push_back(std::move(link));
   }
   std::vector<wire::Hello> hellos(all.hellos().begin(), all.hellos().end());

@@ -22,7 +22,10 @@ class UnixMeeting : public Meeting {
 
  private:
   std::string SocketName(Rank leader) const;
+  // At a leader: waits until all of `expected` are connected and authenticated; links_ then has
+  // those that came, also when not all did.
   absl::Status CollectLinks(absl::Span<const Rank> expected, Rank leader, Nanos deadline);
+  absl::Status CollectHellos(const wire::Hello& mine, Nanos deadline, wire::Hellos* all);
   absl::StatusOr<std::unique_ptr<Link>> Connect(Rank leader, Nanos deadline);
   absl::StatusOr<Neighbourhood> Lead(absl::Span<const Rank> ranks, const NeighbourOffer& mine,
                                      size_t log_bytes, Nanos deadline);

@@ -1,5 +1,5 @@
-// The C API's edges: bad input is refused at once with words that help, handles and callbacks behave,
-// nothing is disturbed.
+// The C API's edges: bad input is refused at once with words that help, handles and callbacks
+// behave, nothing is disturbed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

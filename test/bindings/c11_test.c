@@ -5,13 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CHECK(condition)                                                                 \
-  do {                                                                                   \
-    if (!(condition)) {                                                                  \
-      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition,                 \
-              rueda_last_error());                                                       \
-      return 1;                                                                          \
-    }                                                                                    \
+#define CHECK(condition)                                                                      \
+  do {                                                                                        \
+    if (!(condition)) {                                                                       \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, rueda_last_error()); \
+      return 1;                                                                               \
+    }                                                                                         \
   } while (0)
 
 _Static_assert(sizeof(rueda_dtype) == 4, "the layout of DLPack's DLDataType");

@@ -1,5 +1,5 @@
-// What every operation must do, on every way to run a job: results against a plain model, all dtypes
-// and reduce operations, all sizes that take different paths, fusion, groups, process sets.
+// What every operation must do, on every way to run a job: results against a plain model, all
+// dtypes and reduce operations, all sizes that take different paths, fusion, groups, process sets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,9 @@ INSTANTIATE_TEST_SUITE_P(All, Operations, ::testing::ValuesIn(AllSetups()),
 // Values -------------------------------------------------------------------------------------
 
 // Element i of a rank's input: small integers, exact in every dtype and in any order of summation.
-double Value(int rank, int64_t i) { return static_cast<double>((rank * 3 + i * 7) % 4); }
+double Value(int rank, int64_t i) {
+  return static_cast<double>((rank * 3 + i * 7) % 4);
+}
 
 double Combine(rueda_reduce_op op, int size, int64_t i) {
   double result = Value(0, i);
@@ -162,8 +164,8 @@ TEST_P(Operations, AllreduceOfAnySizeIsTheSameOnAllRanks) {
   for (const int ranks : {2, 4}) {
     RunOn(ranks, [](rueda_context* context, int rank, int size) {
       // Around the borders of slots, blocks and cache lines.
-      for (const int64_t elements : {2, 15, 17, 8'191, 8'192, 8'193, 65'535, 65'536, 65'537, 131'072,
-                                     200'003, 1'000'003}) {
+      for (const int64_t elements :
+           {2, 15, 17, 8'191, 8'192, 8'193, 65'535, 65'536, 65'537, 131'072, 200'003, 1'000'003}) {
         std::vector<float> values = RandomFloats(rank, elements);
         std::vector<double> expected(elements, 0);
         for (int r = 0; r < size; ++r) {
@@ -224,8 +226,7 @@ void CheckAllgather(rueda_context* context, int rank, int size, int64_t row,
   rueda_operation operation = Allgather("g", in.get());
   std::vector<int32_t> memory;
   if (by_allocator) {
-    operation.allocate = [](void* user, int32_t part, const int64_t* shape,
-                            int32_t ndim) -> void* {
+    operation.allocate = [](void* user, int32_t part, const int64_t* shape, int32_t ndim) -> void* {
       EXPECT_EQ(part, 0);
       EXPECT_EQ(ndim, 2);
       auto* vector = static_cast<std::vector<int32_t>*>(user);
@@ -250,7 +251,8 @@ void CheckAllgather(rueda_context* context, int rank, int size, int64_t row,
     EXPECT_EQ(at, memory.data());
   }
   for (int r = 0; r < size; ++r) {
-    for (int64_t i = 0; i < rows(r) * row; ++i) ASSERT_EQ(*at++, r * 10'000'000 + i) << "rank " << r;
+    for (int64_t i = 0; i < rows(r) * row; ++i)
+      ASSERT_EQ(*at++, r * 10'000'000 + i) << "rank " << r;
   }
   rueda_result_free(&result);
 }
@@ -258,11 +260,16 @@ void CheckAllgather(rueda_context* context, int rank, int size, int64_t row,
 TEST_P(Operations, AllgatherOfRaggedFirstDimensions) {
   RunOn(3, [](rueda_context* context, int rank, int size) {
     for (const bool by_allocator : {false, true}) {
-      CheckAllgather(context, rank, size, 3, [](int r) { return r + 1; }, by_allocator);
-      CheckAllgather(context, rank, size, 2, [](int r) { return r == 1 ? 0 : 5; }, by_allocator);
-      CheckAllgather(context, rank, size, 1, [](int) { return 0; }, by_allocator);
-      CheckAllgather(context, rank, size, 100, [](int r) { return 700 + 333 * r; }, by_allocator);
-      CheckAllgather(context, rank, size, 0, [](int) { return 4; }, by_allocator);
+      CheckAllgather(
+          context, rank, size, 3, [](int r) { return r + 1; }, by_allocator);
+      CheckAllgather(
+          context, rank, size, 2, [](int r) { return r == 1 ? 0 : 5; }, by_allocator);
+      CheckAllgather(
+          context, rank, size, 1, [](int) { return 0; }, by_allocator);
+      CheckAllgather(
+          context, rank, size, 100, [](int r) { return 700 + 333 * r; }, by_allocator);
+      CheckAllgather(
+          context, rank, size, 0, [](int) { return 4; }, by_allocator);
     }
   });
 }
@@ -284,7 +291,8 @@ TEST_P(Operations, AllgatherIntoACallersBufferOfTheWrongShapeFailsThereOnly) {
 
 TEST_P(Operations, BarrierWaitsForEverybody) {
   RunOn(3, [](rueda_context* context, int, int) {
-    for (int i = 0; i < 20; ++i) ASSERT_EQ(Execute(context, Barrier(i % 2 ? "b" : nullptr)), RUEDA_OK);
+    for (int i = 0; i < 20; ++i)
+      ASSERT_EQ(Execute(context, Barrier(i % 2 ? "b" : nullptr)), RUEDA_OK);
   });
 }
 
@@ -329,12 +337,11 @@ TEST_P(Operations, ManyTensorsInAnyOrder) {
 }
 
 TEST_P(Operations, FusionThresholdDoesNotChangeResults) {
-  RunOn(
-      2,
-      [](rueda_context* context, int rank, int size) {
-        for (int round = 0; round < 3; ++round) SubmitShuffled(context, rank, size, 100, round);
-      },
-      {{"fusion_threshold", "2000"}});
+  RunOn(2,
+        [](rueda_context* context, int rank, int size) {
+          for (int round = 0; round < 3; ++round) SubmitShuffled(context, rank, size, 100, round);
+        },
+        {{"fusion_threshold", "2000"}});
 }
 
 TEST_P(Operations, GroupOfMixedDtypesIsOneOperation) {
@@ -408,7 +415,8 @@ TEST_P(Operations, ProcessSetsWorkSideBySide) {
   });
 }
 
-// Rank 1 is in two sets and waits in the one whose other member is late; meanwhile the other set works.
+// Rank 1 is in two sets and waits in the one whose other member is late; meanwhile the other set
+// works.
 TEST_P(Operations, OneSetNeverWaitsForAnother) {
   RunOn(3, [](rueda_context* context, int rank, int) {
     const int32_t first[] = {0, 1}, second[] = {1, 2};
@@ -509,7 +517,8 @@ TEST_P(Operations, TensorsInArenas) {
     float* in_arena = static_cast<float*>(memory);
     std::vector<float> elsewhere(kElements);
     for (int round = 0; round < 6; ++round) {
-      // Rounds 0 and 1: everybody's is in an arena; 2 and 3: all but rank 1's; 4 and 5: only rank 0's.
+      // Rounds 0 and 1: everybody's is in an arena; 2 and 3: all but rank 1's; 4 and 5: only rank
+      // 0's.
       const bool resident = round < 2 || (round < 4 ? rank != 1 : rank == 0);
       float* input = resident ? in_arena : elsewhere.data();
       const bool in_place = round % 2 == 0;

@@ -34,9 +34,9 @@ struct Job {
 
 rueda_status JoinProcess(const RunOptions& options, const Job& job, int rank,
                          rueda_context** context) {
-  std::vector<std::string> words = {"rank",   std::to_string(rank),
-                                    "size",   std::to_string(options.size),
-                                    "job_id", job.id,
+  std::vector<std::string> words = {"rank",      std::to_string(rank),
+                                    "size",      std::to_string(options.size),
+                                    "job_id",    job.id,
                                     "secret_fd", std::to_string(job.secret_fd)};
   for (const auto* knobs : {&options.setup.knobs, &options.knobs}) {
     for (const auto& [name, value] : *knobs) {
@@ -79,7 +79,9 @@ bool HaveGloo() {
 
 }  // namespace
 
-void PrintTo(const Setup& setup, std::ostream* out) { *out << setup.name; }
+void PrintTo(const Setup& setup, std::ostream* out) {
+  *out << setup.name;
+}
 
 std::vector<Setup> ShmSetups() {
   return {{"threads", Ranks::kThreads, {}}, {"processes", Ranks::kProcesses, {}}};
@@ -105,9 +107,8 @@ std::vector<int> StartProcesses(const RunOptions& options,
   for (int rank = 0; rank < options.size; ++rank) {
     const int pid = fork();
     if (pid == 0) {
-      body(rank, [&](rueda_context** context) {
-        return JoinProcess(options, *job, rank, context);
-      });
+      body(rank,
+           [&](rueda_context** context) { return JoinProcess(options, *job, rank, context); });
       std::fflush(nullptr);
       _exit(::testing::Test::HasFailure() ? 1 : 0);
     }

@@ -1,5 +1,5 @@
-// Runs one test body on every rank of a job, the ranks being threads of this process or processes of
-// their own. Failures of any rank become failures of the test.
+// Runs one test body on every rank of a job, the ranks being threads of this process or processes
+// of their own. Failures of any rank become failures of the test.
 #pragma once
 
 #include <functional>
@@ -23,14 +23,14 @@ struct Setup {
 };
 void PrintTo(const Setup& setup, std::ostream* out);
 
-// All of them: threads and processes; the shared log, TCP, and pretended hosts; Gloo where its module
-// was built.
+// All of them: threads and processes; the shared log, TCP, and pretended hosts; Gloo where its
+// module was built.
 std::vector<Setup> AllSetups();
 // Shared memory and the shared log only: threads and processes.
 std::vector<Setup> ShmSetups();
 
-// Initialises a context on each of `size` ranks, calls body(context, rank) and shuts down, which must
-// succeed unless `may_fail`. Knobs given here win over the setup's. Takes at most a minute.
+// Initialises a context on each of `size` ranks, calls body(context, rank) and shuts down, which
+// must succeed unless `may_fail`. Knobs given here win over the setup's. Takes at most a minute.
 struct RunOptions {
   int size = 2;
   Setup setup;
@@ -39,13 +39,13 @@ struct RunOptions {
 };
 void RunRanks(const RunOptions& options, const std::function<void(rueda_context*, int)>& body);
 
-// Lower level, for tests about beginnings and ends: calls body(rank, join) where join(...) initialises a
-// context of this job as often as it is called.
+// Lower level, for tests about beginnings and ends: calls body(rank, join) where join(...)
+// initialises a context of this job as often as it is called.
 using Join = std::function<rueda_status(rueda_context**)>;
 void RunJoiners(const RunOptions& options, const std::function<void(int, const Join&)>& body);
 
-// Starts `size` processes and returns their pids; each calls body(rank, join) and exits with 0, or 1
-// when the test failed in it. For tests that kill.
+// Starts `size` processes and returns their pids; each calls body(rank, join) and exits with 0, or
+// 1 when the test failed in it. For tests that kill.
 std::vector<int> StartProcesses(const RunOptions& options,
                                 const std::function<void(int, const Join&)>& body);
 // Waits for a child; its wait status, or -1 after a minute (the child is killed then).

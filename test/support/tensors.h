@@ -8,22 +8,31 @@
 
 namespace rueda::testing {
 
-template <typename T> inline constexpr rueda_dtype kDTypeOf = {0, 0, 0};
-template <> inline constexpr rueda_dtype kDTypeOf<float> = {2, 32, 1};
-template <> inline constexpr rueda_dtype kDTypeOf<double> = {2, 64, 1};
-template <> inline constexpr rueda_dtype kDTypeOf<int32_t> = {0, 32, 1};
-template <> inline constexpr rueda_dtype kDTypeOf<int64_t> = {0, 64, 1};
-template <> inline constexpr rueda_dtype kDTypeOf<int8_t> = {0, 8, 1};
-template <> inline constexpr rueda_dtype kDTypeOf<uint8_t> = {1, 8, 1};
+template <typename T>
+inline constexpr rueda_dtype kDTypeOf = {0, 0, 0};
+template <>
+inline constexpr rueda_dtype kDTypeOf<float> = {2, 32, 1};
+template <>
+inline constexpr rueda_dtype kDTypeOf<double> = {2, 64, 1};
+template <>
+inline constexpr rueda_dtype kDTypeOf<int32_t> = {0, 32, 1};
+template <>
+inline constexpr rueda_dtype kDTypeOf<int64_t> = {0, 64, 1};
+template <>
+inline constexpr rueda_dtype kDTypeOf<int8_t> = {0, 8, 1};
+template <>
+inline constexpr rueda_dtype kDTypeOf<uint8_t> = {1, 8, 1};
 
 // A rueda_tensor with its shape; the data is somebody else's.
 class TensorOf {
  public:
   template <typename T>
-  explicit TensorOf(std::vector<T>& data) : TensorOf(data.data(), {static_cast<int64_t>(data.size())}, kDTypeOf<T>) {}
+  explicit TensorOf(std::vector<T>& data)
+      : TensorOf(data.data(), {static_cast<int64_t>(data.size())}, kDTypeOf<T>) {}
   TensorOf(void* data, std::vector<int64_t> shape, rueda_dtype dtype) : shape_(std::move(shape)) {
-    tensor_ = {data, {RUEDA_CPU, 0}, static_cast<int32_t>(shape_.size()), dtype, shape_.data(),
-               nullptr, 0};
+    tensor_ = {data,  {RUEDA_CPU, 0}, static_cast<int32_t>(shape_.size()),
+               dtype, shape_.data(),  nullptr,
+               0};
   }
   TensorOf(const TensorOf&) = delete;
   const rueda_tensor* get() const { return &tensor_; }
