@@ -306,7 +306,7 @@ absl::Status HandleError(rueda_context* context, rueda_handle handle, rueda_erro
     runtime->Unreference(request);
     return absl::FailedPreconditionError("the operation has not ended yet");
   }
-  const absl::Status status = request->status;
+  const absl::Status status = DeepCopy(request->status);
   const FailurePtr failure = request->failure;
   runtime->Unreference(request);
   const size_t size = error->size;
@@ -380,7 +380,7 @@ rueda_dtype TheirDType(DType dtype) {
 
 absl::Status TakeFrom(Request* request, size_t index, rueda_result* result) {
   if (!request->is_done()) return absl::FailedPreconditionError("the operation has not ended yet");
-  RUEDA_RETURN_IF_ERROR(request->status);
+  if (!request->status.ok()) return DeepCopy(request->status);
   if (index >= request->output_shapes.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("result ", index, " of an operation with ", request->output_shapes.size(),

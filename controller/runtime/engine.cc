@@ -387,7 +387,7 @@ void Engine::OnBucketDone(Lane& lane) {
 
 void Engine::Complete(Request* request, absl::Status status, FailurePtr failure) {
   live_[request->token] = nullptr;
-  request->status = std::move(status);
+  if (!status.ok()) request->status = DeepCopy(status);
   request->failure = std::move(failure);
   trace::Record(trace::Event::kComplete, 0, request->handle(),
                 static_cast<uint64_t>(request->status.code()));

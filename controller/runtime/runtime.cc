@@ -239,11 +239,9 @@ void Runtime::TurnUntil(Done done, Nanos deadline) {
 // Operations ----------------------------------------------------------------------------------
 
 absl::StatusOr<Handle> Runtime::Submit(const OperationArgs& args) {
-  bool was_empty;
-  RUEDA_ASSIGN_OR_RETURN(Request * request, submissions_->Submit(args, &was_empty));
-  const Handle handle = request->handle();
-  if (was_empty) engine_->WakeSelf();
-  return handle;
+  RUEDA_ASSIGN_OR_RETURN(const Submitted submitted, submissions_->Submit(args));
+  if (submitted.was_empty) engine_->WakeSelf();
+  return submitted.handle;
 }
 
 absl::Status Runtime::Execute(OperationArgs args, Nanos timeout, Handle* handle) {
@@ -251,10 +249,9 @@ absl::Status Runtime::Execute(OperationArgs args, Nanos timeout, Handle* handle)
     return absl::FailedPreconditionError("a blocking call from an inline callback");
   }
   args.waited = true;
-  bool was_empty;
-  RUEDA_ASSIGN_OR_RETURN(Request * request, submissions_->Submit(args, &was_empty));
-  request->references.fetch_add(1, std::memory_order_relaxed);
-  *handle = request->handle();
+  RUEDA_ASSIGN_OR_RETURN(const Submitted submitted, submissions_->Submit(args));
+  Request* request = submitted.request;
+  *handle = submitted.handle;
   const Nanos deadline = timeout == kForever ? kForever : DeadlineAfter(MonotonicNow(), timeout);
   const absl::Status status = WaitFor(request, deadline);
   submissions_->table().Unreference(request);
@@ -301,11 +298,13 @@ absl::Status Runtime::WaitFor(Request* request, Nanos deadline) {
     }
     if (deadline != kForever && MonotonicNow() >= deadline) break;
   }
-  const bool done = request->is_done();
-  const absl::Status status =
-      done ? request->status
-           : absl::DeadlineExceededError(absl::StrCat(
-                 SpecLabel(*request->spec, 0), " has not ended within the time-out; it goes on"));
+  absl::Status status;
+  if (!request->is_done()) {
+    status = absl::DeadlineExceededError(absl::StrCat(
+        SpecLabel(*request->spec, 0), " has not ended within the time-out; it goes on"));
+  } else if (!request->status.ok()) {
+    status = DeepCopy(request->status);
+  }
   trace::Record(trace::Event::kWaitEnd, 0, request->handle(), static_cast<uint64_t>(status.code()));
   return status;
 }

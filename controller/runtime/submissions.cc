@@ -144,7 +144,7 @@ absl::Status Submissions::Check(const OperationArgs& args) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Request*> Submissions::Submit(const OperationArgs& args, bool* was_empty) {
+absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   if (!std::isfinite(args.prescale) || !std::isfinite(args.postscale)) {
     return Bad(args, 0, "a scale factor is not finite");
   }
@@ -174,12 +174,18 @@ absl::StatusOr<Request*> Submissions::Submit(const OperationArgs& args, bool* wa
   request->callback_user = args.callback_user;
   request->callback_inline = args.callback_inline;
   request->waited = args.waited;
-  if (args.waited) request->wait_marked.store(true, std::memory_order_relaxed);
-  *was_empty = submitted_.empty() && waited_.empty();
+  Submitted submitted;
+  submitted.handle = request->handle();
+  submitted.was_empty = submitted_.empty() && waited_.empty();
+  if (args.waited) {
+    request->wait_marked.store(true, std::memory_order_relaxed);
+    request->references.fetch_add(1, std::memory_order_relaxed);
+    submitted.request = request;
+  }
   submitted_.push_back(request);
   in_flight_.fetch_add(1, std::memory_order_relaxed);
   has_work_.store(true, std::memory_order_release);
-  return request;
+  return submitted;
 }
 
 void Submissions::MarkWaited(Request* request, bool* was_empty) {

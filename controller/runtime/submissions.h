@@ -35,14 +35,21 @@ struct OperationArgs {
   bool waited = false;
 };
 
+struct Submitted {
+  Handle handle = 0;
+  // With `args.waited`: the request, with a reference for the caller. Else null: it may have ended,
+  // been released and be another's by now.
+  Request* request = nullptr;
+  bool was_empty = false;  // nothing else was queued, so the engine may have to be woken
+};
+
 class Submissions {
  public:
   Submissions(Rank rank, int world_size);
 
-  // Checks the operation and queues it. `was_empty`: nothing else was queued, so the engine may
-  // have to be woken. INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or what Close was given.
-  absl::StatusOr<Request*> Submit(const OperationArgs& args, bool* was_empty)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Checks the operation and queues it. INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or what Close was
+  // given.
+  absl::StatusOr<Submitted> Submit(const OperationArgs& args) ABSL_LOCKS_EXCLUDED(mutex_);
   // Tells the engine that somebody waits for the request.
   void MarkWaited(Request* request, bool* was_empty) ABSL_LOCKS_EXCLUDED(mutex_);
 

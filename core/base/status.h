@@ -25,6 +25,12 @@
 
 namespace rueda {
 
+// A copy that shares nothing with the original: for another thread. Copies of an absl::Status share
+// a counter, which libabsl updates where ThreadSanitizer does not see it.
+inline absl::Status DeepCopy(const absl::Status& status) {
+  return absl::Status(status.code(), status.message());
+}
+
 // `errno` as a Status: "doing: No such file or directory". Codes follow absl's own mapping.
 absl::Status ErrnoStatus(int error, absl::string_view doing);
 
