@@ -1,0 +1,58 @@
+// What the launcher and its supervisor process tell each other, over a pair of unix sockets.
+// Owner: one at each end; its process's only thread uses it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <utility>
+
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+
+namespace rueda {
+
+enum class MessageKind : int32_t {
+  kSignal,       // to the supervisor: value = a signal that was sent to ruedarun
+  kRankStarted,  // rank, pid
+  kStartFailed,  // rank, value = errno: no process could be made for it
+  kPinFailed,    // rank, value = errno: it can't be pinned to its core
+  kExecFailed,   // rank, value = errno: it can't become the program
+  kRankEnded,    // rank, pid, value = its wait status, flags
+  kFinished,     // value = the job's exit code
+};
+
+struct Message {
+  static constexpr int32_t kFirstFailure = 1;
+  static constexpr int32_t kEndedByUs = 2;
+
+  MessageKind kind;
+  int32_t rank = -1;
+  int32_t pid = 0;
+  int32_t value = 0;
+  int32_t flags = 0;
+};
+
+class Channel {
+ public:
+  static absl::StatusOr<std::pair<Channel, Channel>> CreatePair();
+
+  // Never blocks and never fails: what does not go out now waits for Flush, and what goes to a peer
+  // that is gone is dropped.
+  void Send(const Message& message);
+  void Flush();
+  bool wants_write() const { return !waiting_.empty(); }
+
+  enum class Got { kMessage, kNothing, kClosed };
+  Got Receive(Message* message);
+
+  int fd() const { return fd_.get(); }
+  void Close() { fd_.reset(); }
+
+ private:
+  explicit Channel(int fd) : fd_(fd) {}
+
+  UniqueFd fd_;
+  std::deque<Message> waiting_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,101 @@
+#include "controller/launcher/children.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace rueda {
+namespace {
+
+// The parent of process `pid`, or -1. From "pid (name, with any bytes) state parent ...".
+pid_t ParentOf(pid_t pid) {
+  const UniqueFd fd(open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  char text[512];
+  const ssize_t n = fd.valid() ? read(fd.get(), text, sizeof text) : -1;
+  if (n <= 0) return -1;
+  const absl::string_view all(text, static_cast<size_t>(n));
+  const size_t name_end = all.rfind(')');
+  if (name_end == absl::string_view::npos) return -1;
+  const std::vector<absl::string_view> fields =
+      absl::StrSplit(all.substr(name_end + 1), ' ', absl::SkipEmpty());
+  pid_t parent;
+  return fields.size() >= 2 && absl::SimpleAtoi(fields[1], &parent) ? parent : -1;
+}
+
+// Sleeps until a child ends, at most until `deadline`.
+void AwaitChild(Nanos deadline) {
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  const Nanos left = std::max<Nanos>(deadline - MonotonicNow(), 0);
+  const timespec limit = {left / kSecond, left % kSecond};
+  sigtimedwait(&child, nullptr, &limit);
+}
+
+}  // namespace
+
+// Not glibc's pidfd_open: the header of 2.36 declares it as a C++ function.
+UniqueFd OpenPidfd(pid_t pid) {
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+std::vector<pid_t> ChildrenOfThis() {
+  std::vector<pid_t> children;
+  const std::unique_ptr<DIR, int (*)(DIR*)> proc(opendir("/proc"), closedir);
+  if (proc == nullptr) return children;
+  const pid_t self = getpid();
+  while (const dirent* entry = readdir(proc.get())) {
+    pid_t pid;
+    if (absl::SimpleAtoi(entry->d_name, &pid) && ParentOf(pid) == self) children.push_back(pid);
+  }
+  return children;
+}
+
+void SignalChildren(const std::vector<pid_t>& children, int signal,
+                    const std::function<bool(pid_t)>& is_group_of_ours) {
+  std::set<pid_t> targets;
+  for (const pid_t child : children) {
+    const pid_t group = getpgid(child);
+    const bool all_of_it = group > 1 && (group == child || is_group_of_ours(group));
+    targets.insert(all_of_it ? -group : child);
+  }
+  for (const pid_t target : targets) kill(target, signal);
+}
+
+void KillDescendants(const std::vector<pid_t>& spared,
+                     const std::function<bool(pid_t)>& is_group_of_ours, Nanos deadline,
+                     const std::function<void(pid_t, int wait_status)>& collected) {
+  for (;;) {
+    std::vector<pid_t> children = ChildrenOfThis();
+    std::erase_if(children, [&](pid_t child) {
+      return std::find(spared.begin(), spared.end(), child) != spared.end();
+    });
+    if (children.empty() || MonotonicNow() >= deadline) return;
+    // All are told before any is collected, while the numbers of their groups can't be reused.
+    SignalChildren(children, SIGKILL, is_group_of_ours);
+    bool progress = false;
+    for (const pid_t child : children) {
+      int status;
+      if (waitpid(child, &status, WNOHANG) != child) continue;
+      progress = true;
+      collected(child, status);
+    }
+    if (!progress) AwaitChild(deadline);
+  }
+}
+
+}  // namespace rueda

@@ -1,0 +1,162 @@
+#include "controller/launcher/job.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/base/process.h"
+
+namespace rueda {
+namespace {
+
+constexpr size_t kJobIdBytes = 16;
+constexpr size_t kSecretBytes = 32;
+
+absl::Status FillRandom(char* data, size_t bytes) {
+  if (getrandom(data, bytes, 0) == static_cast<ssize_t>(bytes)) return absl::OkStatus();
+  return ErrnoStatus(errno, "asking the system for random bytes");
+}
+
+absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
+  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("opening ", path));
+  return fd;
+}
+
+}  // namespace
+
+void OpenStandardFds() {
+  int fd;
+  do {
+    fd = open("/dev/null", O_RDWR);  // gets the lowest free number
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
+HostFacts LookAtHost() {
+  HostFacts host;
+  host.environment = ProcessEnvironment();
+  host.usable_cores = UsableCores();
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (CPU_ISSET(core, &set)) host.cores.push_back(core);
+    }
+  }
+  return host;
+}
+
+std::string HostName() {
+  char name[256] = "";
+  if (gethostname(name, sizeof name - 1) != 0) return "localhost";
+  return name;
+}
+
+absl::StatusOr<std::string> NewJobId() {
+  char bytes[kJobIdBytes];
+  RUEDA_RETURN_IF_ERROR(FillRandom(bytes, sizeof bytes));
+  return absl::BytesToHexString(absl::string_view(bytes, sizeof bytes));
+}
+
+absl::StatusOr<UniqueFd> NewSecret() {
+  UniqueFd fd(memfd_create("rueda-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return ErrnoStatus(errno, "making room for the job's secret (memfd_create)");
+  char secret[kSecretBytes];
+  RUEDA_RETURN_IF_ERROR(FillRandom(secret, sizeof secret));
+  const ssize_t written = write(fd.get(), secret, sizeof secret);
+  explicit_bzero(secret, sizeof secret);
+  if (written != static_cast<ssize_t>(sizeof secret)) {
+    return ErrnoStatus(errno, "writing the job's secret");
+  }
+  constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
+    return ErrnoStatus(errno, "sealing the job's secret");
+  }
+  return fd;
+}
+
+absl::StatusOr<int> FreePort() {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  if (!fd.valid() || bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return ErrnoStatus(errno, "looking for a free port for MASTER_PORT");
+  }
+  return ntohs(address.sin_port);
+}
+
+absl::StatusOr<std::string> FindProgram(const std::string& program,
+                                        const std::string& search_path) {
+  std::vector<std::string> candidates;
+  const bool is_path = program.find('/') != std::string::npos;
+  if (is_path) {
+    candidates.push_back(program);
+  } else if (!program.empty()) {
+    for (const absl::string_view directory : absl::StrSplit(search_path, ':')) {
+      candidates.push_back(absl::StrCat(directory.empty() ? "." : directory, "/", program));
+    }
+  }
+  std::string refused;
+  for (const std::string& candidate : candidates) {
+    struct stat info;
+    if (stat(candidate.c_str(), &info) != 0) continue;
+    if (S_ISREG(info.st_mode) && access(candidate.c_str(), X_OK) == 0) return candidate;
+    // As a shell does: a directory in PATH that happens to have the name is no reason to stop.
+    if (!S_ISDIR(info.st_mode) || is_path) refused = candidate;
+  }
+  if (!refused.empty()) {
+    return absl::PermissionDeniedError(absl::StrCat("can't execute '", refused, "': ",
+                                                    std::filesystem::is_directory(refused)
+                                                        ? "it is a directory"
+                                                        : "it is not marked as executable"));
+  }
+  struct stat here;
+  const bool is_here = !is_path && !program.empty() && stat(program.c_str(), &here) == 0;
+  return absl::NotFoundError(
+      absl::StrCat("program '", program, "' not found", is_path ? "" : " in PATH",
+                   is_here ? absl::StrCat("; did you mean './", program, "'?") : ""));
+}
+
+absl::StatusOr<std::vector<RankStreams>> OpenInputs(int ranks, int standard_input) {
+  std::vector<RankStreams> streams(static_cast<size_t>(ranks));
+  for (RankStreams& each : streams) {
+    if (&each == &streams[0] && isatty(standard_input) == 0) {
+      each.in.reset(fcntl(standard_input, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+      if (!each.in.valid()) return ErrnoStatus(errno, "passing on the standard input");
+    } else {
+      RUEDA_ASSIGN_OR_RETURN(each.in, OpenFile("/dev/null", O_RDONLY));
+    }
+  }
+  return streams;
+}
+
+absl::Status OpenOutputFiles(const std::string& directory, std::vector<RankStreams>* streams) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("making ", directory));
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND;
+  for (size_t rank = 0; rank < streams->size(); ++rank) {
+    const std::string path = absl::StrCat(directory, "/rank.", rank);
+    RUEDA_ASSIGN_OR_RETURN((*streams)[rank].out, OpenFile(path + ".out", kFlags));
+    RUEDA_ASSIGN_OR_RETURN((*streams)[rank].err, OpenFile(path + ".err", kFlags));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rueda

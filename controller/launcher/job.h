@@ -1,0 +1,47 @@
+// What a job needs from its host before it starts: facts, names, a secret, the program.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "controller/launcher/options.h"
+#include "controller/launcher/placement.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+
+namespace rueda {
+
+// Makes sure that descriptors 0, 1 and 2 are open, so that nothing else gets their numbers.
+void OpenStandardFds();
+
+HostFacts LookAtHost();
+std::string HostName();
+
+// 128 random bits in hexadecimal digits.
+absl::StatusOr<std::string> NewJobId();
+
+// 32 random bytes in a memfd that nobody can change. Close-on-exec, and above 2.
+absl::StatusOr<UniqueFd> NewSecret();
+
+// A TCP port of 127.0.0.1 that nobody listens on now.
+absl::StatusOr<int> FreePort();
+
+// The path of `program`: itself when it holds a '/', else as found in `search_path` (the value of
+// PATH). NOT_FOUND or PERMISSION_DENIED with the text for the user.
+absl::StatusOr<std::string> FindProgram(const std::string& program, const std::string& search_path);
+
+// Where one rank reads and writes. Close-on-exec, and above 2.
+struct RankStreams {
+  UniqueFd in;
+  UniqueFd out;
+  UniqueFd err;
+};
+
+// Rank 0's input is a copy of `standard_input` unless that is a terminal, which only the group in
+// its foreground may read; the others' is /dev/null. No outputs yet.
+absl::StatusOr<std::vector<RankStreams>> OpenInputs(int ranks, int standard_input);
+
+// Opens <directory>/rank.R.out and .err for each rank, empty; makes the directory where needed.
+absl::Status OpenOutputFiles(const std::string& directory, std::vector<RankStreams>* streams);
+
+}  // namespace rueda

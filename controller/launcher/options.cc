@@ -1,0 +1,286 @@
+// PURE
+#include "controller/launcher/options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "core/base/limits.h"
+#include "core/config/config.h"
+
+namespace rueda {
+namespace {
+
+enum class Id { kRanks, kExport, kOutputDir, kBind, kPrefix, kGrace, kVerbose, kHelp, kVersion };
+
+// One row per spelling; the first of an id is the one that messages use.
+struct Option {
+  const char* name;  // without its dashes; one dash or two are the same
+  Id id;
+  const char* value;  // what it takes; null: nothing
+};
+constexpr Option kOptions[] = {
+    {"np", Id::kRanks, "a number of ranks"},
+    {"n", Id::kRanks, "a number of ranks"},
+    {"num-proc", Id::kRanks, "a number of ranks"},
+    {"x", Id::kExport, "NAME or NAME=VALUE"},
+    {"output-dir", Id::kOutputDir, "a directory"},
+    {"bind-to", Id::kBind, "core or none"},
+    {"prefix", Id::kPrefix, "rank or none"},
+    {"grace-seconds", Id::kGrace, "a number of seconds"},
+    {"verbose", Id::kVerbose, nullptr},
+    {"help", Id::kHelp, nullptr},
+    {"h", Id::kHelp, nullptr},
+    {"version", Id::kVersion, nullptr},
+    {"v", Id::kVersion, nullptr},
+};
+
+// Options of horovodrun that are not ours, with what to do instead.
+struct Refused {
+  const char* name;
+  const char* why;
+};
+constexpr char kOneHost[] = "not yet: this version starts ranks on this host only";
+constexpr char kElastic[] = "not yet: elastic jobs do not exist";
+constexpr char kNoMpi[] = "ruedarun starts the ranks itself; there is no other launcher to choose";
+constexpr char kNoTuner[] = "not yet: there is no autotuner";
+constexpr char kNoTimeline[] = "not yet: there is no timeline";
+constexpr char kNoHierarchy[] = "not yet: hierarchical algorithms do not exist";
+constexpr Refused kRefused[] = {
+    {"H", kOneHost},
+    {"hosts", kOneHost},
+    {"host", kOneHost},
+    {"hostfile", kOneHost},
+    {"p", kOneHost},
+    {"ssh-port", kOneHost},
+    {"i", kOneHost},
+    {"ssh-identity-file", kOneHost},
+    {"network-interface", "not yet: set RUEDA_NETWORK_INTERFACE, which Gloo's sockets use"},
+    {"network-interfaces", "not yet: set RUEDA_NETWORK_INTERFACE, which Gloo's sockets use"},
+    {"start-timeout", "set RUEDA_START_TIMEOUT_S instead"},
+    {"output-filename", "use --output-dir instead"},
+    {"prefix-output-with-timestamp", "not yet: lines are marked with their rank only"},
+    {"config-file", "not yet: settings are environment variables"},
+    {"check-build", "not yet"},
+    {"cb", "not yet"},
+    {"disable-cache", "nothing about the hosts is cached"},
+    {"host-discovery-script", kElastic},
+    {"min-np", kElastic},
+    {"min-num-proc", kElastic},
+    {"max-np", kElastic},
+    {"max-num-proc", kElastic},
+    {"slots-per-host", kElastic},
+    {"slots", kElastic},
+    {"elastic-timeout", kElastic},
+    {"reset-limit", kElastic},
+    {"blacklist-cooldown-range", kElastic},
+    {"gloo", "set RUEDA_BACKEND=gloo instead"},
+    {"gloo-timeout-seconds", "set RUEDA_GLOO_TIMEOUT_S instead"},
+    {"mpi", kNoMpi},
+    {"mpi-args", kNoMpi},
+    {"jsrun", kNoMpi},
+    {"tcp", "set RUEDA_BUS=tcp instead"},
+    {"binding-args", "use --bind-to instead"},
+    {"fusion-threshold-mb", "set RUEDA_FUSION_THRESHOLD, in bytes, instead"},
+    {"cycle-time-ms", "there is no cycle; an operation leaves when it is ready"},
+    {"cache-capacity", "every operation is cached; there is no cache to size"},
+    {"hierarchical-allreduce", kNoHierarchy},
+    {"hierarchical-allgather", kNoHierarchy},
+    {"autotune", kNoTuner},
+    {"autotune-log-file", kNoTuner},
+    {"timeline-filename", kNoTimeline},
+    {"timeline-mark-cycles", kNoTimeline},
+    {"no-stall-check", "stalls are always reported; set RUEDA_STALL_WARN_S instead"},
+    {"stall-check-warning-time-seconds", "set RUEDA_STALL_WARN_S instead"},
+    {"stall-check-shutdown-time-seconds", "set RUEDA_STALL_TIMEOUT_S instead"},
+    {"log-level", "set RUEDA_LOG_LEVEL instead"},
+    {"thread-affinity", "use --bind-to instead"},
+};
+
+constexpr double kGraceSecondsMax = 86'400;
+
+std::string Dashed(absl::string_view name) {
+  return absl::StrCat(name.size() == 1 || name == "np" ? "-" : "--", name);
+}
+
+const Option* FindOption(absl::string_view name) {
+  const auto it = std::find_if(std::begin(kOptions), std::end(kOptions),
+                               [&](const Option& option) { return name == option.name; });
+  return it == std::end(kOptions) ? nullptr : it;
+}
+
+// `word` as the user wrote it, `name` without dashes and value.
+absl::Status RefuseUnknown(absl::string_view word, absl::string_view name) {
+  std::vector<std::string> known;
+  for (const Refused& refused : kRefused) {
+    if (name == refused.name) {
+      return absl::InvalidArgumentError(absl::StrCat("option ", Dashed(name), ": ", refused.why));
+    }
+    if (strlen(refused.name) > 1) known.emplace_back(refused.name);
+  }
+  for (const Option& option : kOptions) {
+    if (strlen(option.name) > 1) known.emplace_back(option.name);
+  }
+  const std::string nearest = name.size() > 1 ? Nearest(name, known) : "";
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown option ", word,
+                   nearest.empty() ? "" : absl::StrCat("; did you mean ", Dashed(nearest), "?")));
+}
+
+absl::Status RefuseValue(const Option& option, absl::string_view value,
+                         absl::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("option ", Dashed(option.name), " ", value, ": expected ", expected));
+}
+
+absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions* options) {
+  switch (option.id) {
+    case Id::kRanks:
+      if (!absl::SimpleAtoi(value, &options->ranks) || options->ranks < 1 ||
+          options->ranks > kLocalRanksMax) {
+        return RefuseValue(option, value,
+                           absl::StrCat("a number of ranks from 1 to ", kLocalRanksMax));
+      }
+      break;
+    case Id::kExport: {
+      const size_t equals = value.find('=');
+      LaunchOptions::Export variable;
+      variable.name = std::string(value.substr(0, equals));
+      if (equals != absl::string_view::npos) variable.value = std::string(value.substr(equals + 1));
+      if (variable.name.empty()) return RefuseValue(option, value, option.value);
+      options->exports.push_back(std::move(variable));
+      break;
+    }
+    case Id::kOutputDir:
+      if (value.empty()) return RefuseValue(option, value, option.value);
+      options->output_dir = std::string(value);
+      break;
+    case Id::kBind:
+      if (value != "core" && value != "none") return RefuseValue(option, value, option.value);
+      options->bind = value == "core" ? LaunchOptions::Bind::kCore : LaunchOptions::Bind::kNone;
+      break;
+    case Id::kPrefix:
+      if (value != "rank" && value != "none") return RefuseValue(option, value, option.value);
+      options->prefix =
+          value == "rank" ? LaunchOptions::Prefix::kRank : LaunchOptions::Prefix::kNone;
+      break;
+    case Id::kGrace:
+      if (!absl::SimpleAtod(value, &options->grace_seconds) ||
+          !std::isfinite(options->grace_seconds) || options->grace_seconds < 0 ||
+          options->grace_seconds > kGraceSecondsMax) {
+        return RefuseValue(option, value,
+                           absl::StrCat("a number of seconds from 0 to ", kGraceSecondsMax));
+      }
+      break;
+    case Id::kVerbose:
+      options->verbose = true;
+      break;
+    case Id::kHelp:
+      options->help = true;
+      break;
+    case Id::kVersion:
+      options->version = true;
+      break;
+  }
+  return absl::OkStatus();
+}
+
+// Reads the option at `*at` and its value, and moves `*at` behind them.
+absl::Status ReadOption(absl::Span<const std::string> arguments, size_t* at,
+                        LaunchOptions* options) {
+  const std::string& word = arguments[(*at)++];
+  absl::string_view name = absl::StripPrefix(word, "-");
+  name = absl::StripPrefix(name, "-");
+  const size_t equals = name.find('=');
+  const bool joined = equals != absl::string_view::npos;
+  absl::string_view value = joined ? name.substr(equals + 1) : "";
+  name = name.substr(0, equals);
+  const Option* option = FindOption(name);
+  if (option == nullptr) return RefuseUnknown(word, name);
+  if (option->value == nullptr && joined) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("option ", Dashed(name), " takes no value, but was given '", value, "'"));
+  }
+  if (option->value != nullptr && !joined) {
+    if (*at == arguments.size() || absl::StartsWith(arguments[*at], "--")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("option ", Dashed(name), " needs ", option->value));
+    }
+    value = arguments[(*at)++];
+  }
+  return Apply(*option, value, options);
+}
+
+}  // namespace
+
+absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> arguments) {
+  LaunchOptions options;
+  size_t at = 0;
+  while (at < arguments.size() && arguments[at].size() > 1 && arguments[at][0] == '-') {
+    if (arguments[at] == "--") {
+      ++at;
+      break;
+    }
+    RUEDA_RETURN_IF_ERROR(ReadOption(arguments, &at, &options));
+    if (options.help || options.version) return options;
+  }
+  options.command.assign(arguments.begin() + static_cast<ptrdiff_t>(at), arguments.end());
+  if (options.ranks == 0) {
+    return absl::InvalidArgumentError("how many ranks? -np N is missing");
+  }
+  if (options.command.empty()) {
+    return absl::InvalidArgumentError("which program? None is named after the options");
+  }
+  return options;
+}
+
+std::string HelpText() {
+  return R"(ruedarun starts a job: N processes (ranks) of one program, on this host.
+
+  ruedarun -np N [options] program [arguments...]
+
+  ruedarun -np 4 python train.py --epochs 10
+  ruedarun -np 2 -x RUEDA_LOG_LEVEL=info ./train
+
+Options (one dash or two; "--" ends them, else the first word that is no option does):
+  -np N                start N ranks; also -n N, --num-proc N
+  -x NAME=VALUE        set a variable in the environment of every rank; may be repeated
+  -x NAME              pass a variable on; an error when it is not set. (Ranks on this host inherit
+                       the whole environment anyway.)
+  --output-dir DIR     write each rank's output to DIR/rank.R.out and DIR/rank.R.err, unmarked,
+                       and nothing of it to the terminal; dumps of the flight recorder go there too
+  --prefix rank|none   mark every line with its rank, "[3] text" (default), or leave lines alone
+  --bind-to core|none  pin rank R to the R-th usable core, or let the system place it (default)
+  --grace-seconds S    time from SIGTERM to SIGKILL when the job is ended; default 5
+  --verbose            say what is started, and how each rank ended
+  --help, --version
+
+What happens:
+  Every rank finds its place in RUEDA_RANK, RUEDA_SIZE and so on, and in the variables of torchrun
+  and Horovod (RANK, WORLD_SIZE, LOCAL_RANK, HOROVOD_RANK, ...).
+  The first rank that fails ends the job: the others get SIGTERM, and SIGKILL after the grace.
+  Ctrl-C, SIGTERM and SIGHUP end the job in the same way, a second one at once. SIGUSR1 and SIGUSR2
+  are passed on to the ranks; Ctrl-Z stops them, fg and bg continue them.
+  Nothing that a rank started outlives the job.
+  Rank 0 reads ruedarun's standard input, unless that is a terminal; the others read nothing.
+
+Exit status:
+  0        every rank exited with 0
+  1 - 255  that of the first rank that failed; 128 + signal when a signal killed it
+  128 + s  ruedarun was ended by signal s
+  127, 126 the program was not found, or can't be executed: then nothing was started
+  2        a mistake on the command line
+  1        ruedarun could not start the job, or its supervisor process died
+)";
+}
+
+std::string VersionText() {
+  return absl::StrCat("ruedarun ", RUEDA_VERSION_TEXT, "\n");
+}
+
+}  // namespace rueda

@@ -1,0 +1,42 @@
+// ruedarun's command line. PURE
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "core/base/status.h"
+
+namespace rueda {
+
+struct LaunchOptions {
+  enum class Bind { kNone, kCore };
+  enum class Prefix { kRank, kNone };
+  struct Export {
+    std::string name;
+    std::optional<std::string> value;  // without: it must stand in ruedarun's own environment
+  };
+
+  bool help = false;     // then nothing else is looked at
+  bool version = false;  // likewise
+  int ranks = 0;
+  std::vector<Export> exports;
+  std::string output_dir;  // empty: the ranks' lines go to ruedarun's own outputs
+  Bind bind = Bind::kNone;
+  Prefix prefix = Prefix::kRank;
+  bool verbose = false;
+  double grace_seconds = 5;          // from SIGTERM to SIGKILL
+  std::vector<std::string> command;  // the program and its arguments
+};
+
+// `arguments`: argv without the name of ruedarun itself. Options end at the first word that is
+// none, or after "--"; what follows is the program and its arguments, untouched. INVALID_ARGUMENT
+// holds the text for the user: an option that is unknown is refused with the nearest known one, one
+// that Horovod's launcher has and this one has not is refused by name.
+absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> arguments);
+
+std::string HelpText();
+std::string VersionText();
+
+}  // namespace rueda

@@ -1,0 +1,114 @@
+// What the ranks print, on its way to ruedarun's own outputs: whole lines, each with its rank.
+//
+// Nothing is lost and nothing blocks: when an output does not take more, the ranks' pipes are left
+// alone until it does, and the ranks wait. An output whose reader has gone away swallows the rest.
+// Owner: the launcher process; its only thread.
+#pragma once
+
+#include <poll.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "controller/launcher/job.h"
+#include "controller/launcher/lines.h"
+#include "controller/launcher/options.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+
+namespace rueda {
+
+// One of ruedarun's own outputs, with a queue before it.
+class Sink {
+ public:
+  static constexpr int kOwnMessages = -1;
+
+  // `fd` stays the caller's, and stays blocking for whoever else uses it.
+  explicit Sink(int fd);
+
+  // Adds whole lines (or the last, unfinished one) of `source`. A line that another source left
+  // unfinished is ended first.
+  void Append(int source, absl::string_view text);
+  // Writes what goes without blocking.
+  void Write();
+
+  bool full() const { return waiting_bytes() >= kFullBytes; }
+  bool empty() const { return waiting_bytes() == 0; }
+  bool is_terminal() const { return is_terminal_; }
+  // To poll for POLLOUT while there is something to write.
+  int fd() const { return own_fd_.valid() ? own_fd_.get() : fd_; }
+  // Why the rest is dropped; OK while nothing is, or when the reader has simply gone.
+  const absl::Status& error() const { return error_; }
+
+ private:
+  enum class Way {
+    kOwnFd,     // pipes and terminals, opened anew: a non-blocking description of our own
+    kSocket,    // sockets say per call whether they may block
+    kBlocking,  // files: they don't wait for anybody
+    kCareful,   // others' pipes and terminals: ask before each small piece
+  };
+  static constexpr size_t kFullBytes = 1 << 20;
+
+  size_t waiting_bytes() const { return waiting_.size() - written_; }
+  ssize_t WriteSome(absl::string_view text);
+
+  const int fd_;
+  const bool is_terminal_;
+  UniqueFd own_fd_;
+  Way way_;
+  std::string waiting_;
+  size_t written_ = 0;  // of `waiting_`
+  int last_source_ = kOwnMessages;
+  bool line_open_ = false;
+  bool broken_ = false;
+  absl::Status error_;
+};
+
+class Output {
+ public:
+  // Two numbers of open outputs, which may be the same file.
+  Output(int out_fd, int err_fd);
+
+  // Makes the pipes of all ranks; their writing ends go to `streams`.
+  absl::Status OpenPipes(LaunchOptions::Prefix prefix, std::vector<RankStreams>* streams);
+  // In a process that must not read them.
+  void ClosePipes() { sources_.clear(); }
+
+  // One of ruedarun's own lines, with its newline.
+  void Say(absl::string_view text) { err_->Append(Sink::kOwnMessages, text); }
+
+  // Adds what to wait for; after poll the same entries, from the same place on, go to Advance.
+  void AddWaits(std::vector<pollfd>* waits) const;
+  void Advance(const pollfd* waits);
+
+  // All ranks are gone: takes what they left in the pipes, as much as the outputs take now. True
+  // when nothing is left to read; then nothing will come any more.
+  bool TakeLast();
+  // Drops what the ranks left.
+  void GiveUp() { sources_.clear(); }
+  // Whether everything has been written.
+  bool flushed() const { return out_->empty() && err_->empty(); }
+
+ private:
+  struct Source {
+    int number;
+    UniqueFd fd;
+    LineJoiner lines;
+    Sink* sink;
+  };
+  enum class Got { kSome, kNothing, kEnd };
+
+  Got Read(Source& source);
+  void WriteAll();
+
+  std::unique_ptr<Sink> out_;
+  std::unique_ptr<Sink> err_own_;  // null when both are one file
+  Sink* err_;
+  std::vector<Source> sources_;
+  std::string buffer_;
+  std::string lines_;
+};
+
+}  // namespace rueda

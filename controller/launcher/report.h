@@ -1,0 +1,37 @@
+// How a job ended, in words. PURE
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/ids.h"
+
+namespace rueda {
+
+struct RankEnding {
+  int pid = 0;  // 0: never started
+  bool ended = false;
+  int wait_status = 0;
+  bool ended_by_us = false;  // by a signal that ruedarun sent
+};
+
+// Why the job ended before its ranks were done.
+struct JobEnding {
+  Rank first_failure = -1;       // of a rank
+  int signal = 0;                // sent to ruedarun
+  bool supervisor_died = false;  // the process between ruedarun and the ranks
+  int exit_code = 0;
+};
+
+// "rank 1 failed", "SIGINT", "its supervisor process died".
+std::string CauseText(const JobEnding& job);
+
+// "exited with status 3", "ended by ruedarun (SIGTERM) after rank 1 failed", "never started".
+std::string EndingText(const RankEnding& ending, const JobEnding& job);
+
+// Who ended how, one line per rank, the first failure marked with '*'. Empty when every rank exited
+// with 0. Of many ranks those that ruedarun ended or that exited with 0 are only counted.
+std::string EndingsTable(const std::vector<RankEnding>& ranks, const JobEnding& job,
+                         const std::string& host);
+
+}  // namespace rueda

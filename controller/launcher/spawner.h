@@ -1,0 +1,35 @@
+// The supervisor process: starts the ranks, writes their verdicts, ends them, and leaves nothing
+// behind. A child of ruedarun that was not exec'd, in a process group of its own.
+#pragma once
+
+#include <sys/resource.h>
+
+#include <string>
+#include <vector>
+
+#include "controller/launcher/channel.h"
+#include "controller/launcher/job.h"
+#include "controller/launcher/placement.h"
+#include "core/base/clock.h"
+
+namespace rueda {
+
+struct SpawnRequest {
+  std::string program;  // a path
+  std::vector<std::string> arguments;
+  std::vector<RankPlan> plans;
+  std::vector<RankStreams> streams;
+  int secret_fd = -1;
+  int board_fd = -1;  // of the verdict board; also the ranks' RUEDA_AGENT_FD
+  Nanos grace = 5 * kSecond;
+  rlimit open_files = {};       // as ruedarun found it
+  bool ignores_hangup = false;  // as ruedarun found it (nohup)
+};
+
+// Runs the job and reports over `channel`; its other end's closing means that ruedarun is gone.
+// Returns when no process of the job is left (or can't be killed). The calling thread must be the
+// process's main and only one: the ranks die with the thread that forked them. All signals are
+// blocked and SIGPIPE is ignored.
+absl::Status Supervise(SpawnRequest request, Channel channel);
+
+}  // namespace rueda

@@ -1,0 +1,159 @@
+#include "controller/launcher/options.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace rueda {
+namespace {
+
+using Words = std::vector<std::string>;
+
+LaunchOptions Parsed(const Words& arguments) {
+  absl::StatusOr<LaunchOptions> options = ParseOptions(arguments);
+  EXPECT_TRUE(options.ok()) << options.status().ToString();
+  return options.ok() ? *options : LaunchOptions();
+}
+
+TEST(Options, HaveDefaults) {
+  const LaunchOptions options = Parsed({"-np", "4", "prog"});
+  EXPECT_EQ(options.ranks, 4);
+  EXPECT_EQ(options.command, Words({"prog"}));
+  EXPECT_TRUE(options.exports.empty());
+  EXPECT_EQ(options.output_dir, "");
+  EXPECT_EQ(options.bind, LaunchOptions::Bind::kNone);
+  EXPECT_EQ(options.prefix, LaunchOptions::Prefix::kRank);
+  EXPECT_EQ(options.grace_seconds, 5);
+  EXPECT_FALSE(options.verbose);
+}
+
+TEST(Options, AreAllRead) {
+  const LaunchOptions options = Parsed({"-np",
+                                        "2",
+                                        "-x",
+                                        "A=1",
+                                        "-x",
+                                        "B",
+                                        "-x",
+                                        "C=",
+                                        "-x",
+                                        "D=x=y",
+                                        "--output-dir",
+                                        "out",
+                                        "--bind-to",
+                                        "core",
+                                        "--prefix",
+                                        "none",
+                                        "--grace-seconds",
+                                        "0.5",
+                                        "--verbose",
+                                        "prog"});
+  ASSERT_EQ(options.exports.size(), 4u);
+  EXPECT_EQ(options.exports[0].name, "A");
+  EXPECT_EQ(options.exports[0].value, "1");
+  EXPECT_EQ(options.exports[1].name, "B");
+  EXPECT_EQ(options.exports[1].value, std::nullopt);
+  EXPECT_EQ(options.exports[2].value, "");
+  EXPECT_EQ(options.exports[3].name, "D");
+  EXPECT_EQ(options.exports[3].value, "x=y");
+  EXPECT_EQ(options.output_dir, "out");
+  EXPECT_EQ(options.bind, LaunchOptions::Bind::kCore);
+  EXPECT_EQ(options.prefix, LaunchOptions::Prefix::kNone);
+  EXPECT_EQ(options.grace_seconds, 0.5);
+  EXPECT_TRUE(options.verbose);
+}
+
+TEST(Options, HaveSeveralSpellings) {
+  for (const Words& words :
+       {Words{"-np", "3", "p"}, Words{"--np", "3", "p"}, Words{"-n", "3", "p"},
+        Words{"--num-proc", "3", "p"}, Words{"--num-proc=3", "p"}, Words{"-np=3", "p"}}) {
+    EXPECT_EQ(Parsed(words).ranks, 3) << words[0];
+  }
+}
+
+TEST(Options, OfTheProgramAreLeftAlone) {
+  EXPECT_EQ(Parsed({"-np", "2", "prog", "-np", "7", "--verbose", "--", "-x"}).command,
+            Words({"prog", "-np", "7", "--verbose", "--", "-x"}));
+  EXPECT_EQ(Parsed({"-np", "2", "--", "--prog", "--help"}).command, Words({"--prog", "--help"}));
+  EXPECT_EQ(Parsed({"-np", "2", "--", "prog", "--"}).command, Words({"prog", "--"}));
+  EXPECT_EQ(Parsed({"-np", "2", "-"}).command, Words({"-"}));
+  EXPECT_EQ(Parsed({"-np", "2", ""}).command, Words({""}));
+}
+
+TEST(Options, HelpAndVersionAskForNothingElse) {
+  for (const char* word : {"--help", "-help", "-h"}) EXPECT_TRUE(Parsed({word}).help) << word;
+  for (const char* word : {"--version", "-v"}) EXPECT_TRUE(Parsed({word}).version) << word;
+  EXPECT_FALSE(Parsed({"-np", "1", "prog", "--help"}).help);
+}
+
+TEST(Options, AreRefusedWithTheReason) {
+  const struct {
+    Words arguments;
+    std::string message;
+  } kCases[] = {
+      {{}, "how many ranks? -np N is missing"},
+      {{"prog"}, "how many ranks? -np N is missing"},
+      {{"-np", "2"}, "which program? None is named after the options"},
+      {{"-np", "2", "--"}, "which program? None is named after the options"},
+      {{"-np"}, "option -np needs a number of ranks"},
+      {{"-np", "--verbose"}, "option -np needs a number of ranks"},
+      {{"-np", "0", "p"}, "option -np 0: expected a number of ranks from 1 to 1024"},
+      {{"-np", "1025", "p"}, "option -np 1025: expected a number of ranks from 1 to 1024"},
+      {{"-np", "-3", "p"}, "option -np -3: expected a number of ranks from 1 to 1024"},
+      {{"-np", "2x", "p"}, "option -np 2x: expected a number of ranks from 1 to 1024"},
+      {{"-np", "99999999999", "p"},
+       "option -np 99999999999: expected a number of ranks from 1 to 1024"},
+      {{"--num-proc=", "p"}, "option --num-proc : expected a number of ranks from 1 to 1024"},
+      {{"-np", "2", "-x", "=1", "p"}, "option -x =1: expected NAME or NAME=VALUE"},
+      {{"-np", "2", "--bind-to", "socket", "p"}, "option --bind-to socket: expected core or none"},
+      {{"-np", "2", "--prefix", "time", "p"}, "option --prefix time: expected rank or none"},
+      {{"-np", "2", "--grace-seconds", "-1", "p"},
+       "option --grace-seconds -1: expected a number of seconds from 0 to 86400"},
+      {{"-np", "2", "--grace-seconds", "inf", "p"},
+       "option --grace-seconds inf: expected a number of seconds from 0 to 86400"},
+      {{"-np", "2", "--grace-seconds", "nan", "p"},
+       "option --grace-seconds nan: expected a number of seconds from 0 to 86400"},
+      {{"-np", "2", "--output-dir=", "p"}, "option --output-dir : expected a directory"},
+      {{"--verbose=yes"}, "option --verbose takes no value, but was given 'yes'"},
+      {{"--nump-roc", "2"}, "unknown option --nump-roc; did you mean --num-proc?"},
+      {{"-npp", "2"}, "unknown option -npp; did you mean -np?"},
+      {{"--output-dri", "x"}, "unknown option --output-dri; did you mean --output-dir?"},
+      {{"--verbos"}, "unknown option --verbos; did you mean --verbose?"},
+      {{"--hostfil", "x"}, "unknown option --hostfil; did you mean --hostfile?"},
+      {{"--zzzzzzzz"}, "unknown option --zzzzzzzz"},
+      {{"-q"}, "unknown option -q"},
+      {{"-H", "a:2"}, "option -H: not yet: this version starts ranks on this host only"},
+      {{"--hosts=a:2"}, "option --hosts: not yet: this version starts ranks on this host only"},
+      {{"-hostfile", "f"},
+       "option --hostfile: not yet: this version starts ranks on this host only"},
+      {{"--ssh-port", "22"},
+       "option --ssh-port: not yet: this version starts ranks on this host only"},
+      {{"--min-np", "2"}, "option --min-np: not yet: elastic jobs do not exist"},
+      {{"--fusion-threshold-mb", "32"},
+       "option --fusion-threshold-mb: set RUEDA_FUSION_THRESHOLD, in bytes, instead"},
+      {{"--autotune"}, "option --autotune: not yet: there is no autotuner"},
+      {{"--output-filename", "x"}, "option --output-filename: use --output-dir instead"},
+  };
+  for (const auto& each : kCases) {
+    const absl::StatusOr<LaunchOptions> options = ParseOptions(each.arguments);
+    EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument) << each.message;
+    EXPECT_EQ(options.status().message(), each.message);
+  }
+}
+
+TEST(Options, AreAllInTheHelp) {
+  const std::string help = HelpText();
+  for (const char* option : {"-np", "-x", "--output-dir", "--prefix", "--bind-to",
+                             "--grace-seconds", "--verbose", "--help", "--version"}) {
+    EXPECT_NE(help.find(option), std::string::npos) << option;
+  }
+  size_t begin = 0;
+  for (size_t end; (end = help.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    EXPECT_LE(end - begin, 100u) << help.substr(begin, end - begin);
+  }
+  EXPECT_NE(VersionText().find("ruedarun "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace rueda
