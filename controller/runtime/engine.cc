@@ -12,6 +12,7 @@
 #include "core/base/process.h"
 #include "core/trace/recorder.h"
 #include "ops/backend/selector.h"
+#include "ops/gloo/gloo_backend.h"
 #include "ops/shm/shm_backend.h"
 #include "ops/solo/solo_backend.h"
 
@@ -115,6 +116,14 @@ absl::Status Engine::Init() {
   backends_.push_back(std::make_unique<ShmBackend>(around.segment.get(), neighbours_.get(),
                                                    world_.topology.host_of(world_.rank).ranks,
                                                    around.arenas, arena_));
+  GlooOptions gloo;
+  gloo.job = world_.job;
+  gloo.epoch = world_.epoch;
+  gloo.network_interface = config_.network_interface;
+  gloo.timeout = static_cast<Nanos>(config_.gloo_timeout_s * kSecond);
+  gloo.store = store_;
+  gloo.wake = [this] { WakeSelf(); };
+  backends_.push_back(std::make_unique<GlooBackend>(std::move(gloo)));
   return OpenLane(kWorldSet);
 }
 

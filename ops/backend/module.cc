@@ -1,0 +1,104 @@
+#include "ops/backend/module.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace rueda {
+namespace {
+
+// AddressSanitizer and ThreadSanitizer refuse RTLD_DEEPBIND, which would hide their own malloc.
+// Their builds have no torch in the process.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+// What a library that is opened with RTLD_LOCAL finds outside of itself: the program, its libraries
+// and what was opened with RTLD_GLOBAL.
+void* FindGlobally(const char* symbol) {
+  return dlsym(dlopen(nullptr, RTLD_LAZY), symbol);
+}
+
+bool MallocIsReplaced() {
+  void* const libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  return libc == nullptr || dlsym(libc, "malloc") != FindGlobally("malloc");
+}
+
+absl::StatusOr<int> OpenFlags(const ModuleName& wanted) {
+  constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;
+  if (kSanitized) return kFlags;
+  if (!MallocIsReplaced()) return kFlags | RTLD_DEEPBIND;
+  if (FindGlobally(wanted.symbol) == nullptr) return kFlags;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this program has another ", wanted.name,
+      " (libtorch's?) and another malloc than libc's (a preloaded one?): beside both at "
+      "once the module can't be loaded"));
+}
+
+absl::Status Check(const rueda_module* module, absl::string_view name) {
+  if (module == nullptr) return absl::FailedPreconditionError("it has no table of functions");
+  if (module->abi != RUEDA_MODULE_ABI) {
+    return absl::FailedPreconditionError(absl::StrCat("it speaks version ", module->abi,
+                                                      " of the module interface, and this library ",
+                                                      RUEDA_MODULE_ABI));
+  }
+  if (module->size != sizeof(rueda_module)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("its table has ", module->size, " bytes, not ", sizeof(rueda_module)));
+  }
+  if (module->name == nullptr || module->name != name) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "it is the module ", module->name == nullptr ? "without a name" : module->name));
+  }
+  if (module->create == nullptr || module->connect == nullptr || module->allreduce == nullptr ||
+      module->allgatherv == nullptr || module->broadcast == nullptr || module->barrier == nullptr ||
+      module->abort == nullptr || module->destroy == nullptr) {
+    return absl::FailedPreconditionError("its table has holes");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> OwnDirectory() {
+  Dl_info info;
+  char path[PATH_MAX];
+  if (dladdr(reinterpret_cast<const void*>(&OwnDirectory), &info) == 0 ||
+      info.dli_fname == nullptr || realpath(info.dli_fname, path) == nullptr) {
+    return absl::NotFoundError("the file that librueda was loaded from can't be found");
+  }
+  const std::string file(path);
+  return file.substr(0, file.rfind('/'));
+}
+
+absl::StatusOr<const rueda_module*> LoadModule(const ModuleName& wanted,
+                                               const std::string& directory) {
+  const std::string path = absl::StrCat(directory, "/librueda_", wanted.name, ".so");
+  if (access(path.c_str(), F_OK) != 0) {
+    return absl::NotFoundError(absl::StrCat("there is no ", path));
+  }
+  RUEDA_ASSIGN_OR_RETURN(const int flags, OpenFlags(wanted));
+  void* const library = dlopen(path.c_str(), flags);
+  if (library == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("can't load a module: ", dlerror()));
+  }
+  // From here on nothing is closed again: what a library has started (threads, handlers at exit)
+  // may not outlive its code.
+  const auto entry = reinterpret_cast<rueda_module_entry>(dlsym(library, RUEDA_MODULE_ENTRY));
+  if (entry == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is no module of Rueda's: it has no ", RUEDA_MODULE_ENTRY));
+  }
+  const rueda_module* const module = entry();
+  if (absl::Status status = Check(module, wanted.name); !status.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " can't be used: ", status.message()));
+  }
+  return module;
+}
+
+}  // namespace rueda

@@ -1,0 +1,38 @@
+// Opens the modules: shared libraries beside librueda.so that hold what it must neither link nor
+// need in order to load.
+//
+// Why: libtorch_cpu.so exports some 470 symbols of its own, younger Gloo. Whatever binds to gloo::
+// in a process with torch may get torch's, and crashes. RTLD_LOCAL keeps a module's symbols to
+// itself; RTLD_DEEPBIND makes it look into its own libraries before the program's.
+//
+// Not with a replaced malloc (a preloaded jemalloc, say): a deeply bound library frees with libc's
+// what libc's strdup took from the program's, and dies. Then the module is opened without, unless
+// the program has a library of the same kind: that is refused.
+#pragma once
+
+#include <string>
+
+#include "core/base/status.h"
+#include "ops/backend/module_abi.h"
+
+namespace rueda {
+
+// The directory of the file that holds this code: librueda.so, or a program that links it
+// statically.
+absl::StatusOr<std::string> OwnDirectory();
+
+struct ModuleName {
+  const char* name;  // "gloo": librueda_gloo.so
+  // A symbol that any version of the library behind the wall has.
+  const char* symbol;
+};
+
+// Opens the module in `directory` and checks that it is what it should be. It stays in the process
+// for good; loading it again returns the same table. Any thread.
+//
+// NOT_FOUND: there is no such file. FAILED_PRECONDITION: it, or a library that it needs, can't be
+// loaded, or not in this program, or it is no module, another one, or of another version.
+absl::StatusOr<const rueda_module*> LoadModule(const ModuleName& wanted,
+                                               const std::string& directory);
+
+}  // namespace rueda

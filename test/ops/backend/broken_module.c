@@ -1,0 +1,91 @@
+/* Compiled, as C11, into one module for each way in which a module can be wrong (CMakeLists.txt);
+ * with nothing but NAME into one that is right. */
+#include "ops/backend/module_abi.h"
+
+#ifndef ABI
+#define ABI RUEDA_MODULE_ABI
+#endif
+#ifndef SIZE
+#define SIZE sizeof(rueda_module)
+#endif
+#ifndef ABORT
+#define ABORT &Abort
+#endif
+
+#ifdef UNDEFINED
+void nobody_defines_this(void);
+#endif
+#ifdef LOST_DEPENDENCY
+void lost_function(void);
+#endif
+
+static int32_t Create(const rueda_module_group* group, rueda_module_communicator** communicator,
+                      char* message) {
+  (void)group, (void)communicator, (void)message;
+#ifdef UNDEFINED
+  nobody_defines_this();
+#endif
+#ifdef LOST_DEPENDENCY
+  lost_function();
+#endif
+  return 12;
+}
+
+static int32_t Connect(rueda_module_communicator* communicator, char* message) {
+  (void)communicator, (void)message;
+  return 12;
+}
+
+static int32_t Allreduce(rueda_module_communicator* communicator, void* data, size_t count,
+                         const rueda_module_reduction* reduction, uint32_t tag, char* message) {
+  (void)communicator, (void)data, (void)count, (void)reduction, (void)tag, (void)message;
+  return 12;
+}
+
+static int32_t Allgatherv(rueda_module_communicator* communicator, void* data, const int64_t* bytes,
+                          uint32_t tag, char* message) {
+  (void)communicator, (void)data, (void)bytes, (void)tag, (void)message;
+  return 12;
+}
+
+static int32_t Broadcast(rueda_module_communicator* communicator, void* data, size_t bytes,
+                         int32_t root, uint32_t tag, char* message) {
+  (void)communicator, (void)data, (void)bytes, (void)root, (void)tag, (void)message;
+  return 12;
+}
+
+static int32_t Barrier(rueda_module_communicator* communicator, uint32_t tag, char* message) {
+  (void)communicator, (void)tag, (void)message;
+  return 12;
+}
+
+static void Abort(rueda_module_communicator* communicator) {
+  (void)communicator;
+}
+static void Destroy(rueda_module_communicator* communicator) {
+  (void)communicator;
+}
+
+#ifndef NO_ENTRY
+const rueda_module* rueda_module_table(void);
+
+const rueda_module* rueda_module_table(void) {
+  static const rueda_module table = {SIZE,     ABI,        NAME,        &Create,
+                                     &Connect, &Allreduce, &Allgatherv, &Broadcast,
+                                     &Barrier, ABORT,      &Destroy};
+  (void)Abort;
+#ifdef NO_TABLE
+  (void)table;
+  return 0;
+#else
+  return &table;
+#endif
+}
+#else
+const void* const unused[] = {(const void*)0};
+void Use(void);
+void Use(void) {
+  (void)Create, (void)Connect, (void)Allreduce, (void)Allgatherv, (void)Broadcast, (void)Barrier;
+  (void)Abort, (void)Destroy;
+}
+#endif

@@ -1,0 +1,140 @@
+// Ranks for the tests of Gloo: threads of one process, each with a backend of its own, that meet in
+// a store in memory.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "gtest/gtest.h"
+#include "ops/gloo/gloo_backend.h"
+#include "test/ops/backend/memory_store.h"
+
+namespace rueda {
+
+// How long anything may take; generous, as machines are busy.
+inline constexpr Nanos kPatience = 60 * kSecond;
+
+inline GlooOptions OptionsFor(std::shared_ptr<Store> store) {
+  GlooOptions options;
+  options.job = "test";
+  options.store = std::move(store);
+  options.module_directory = RUEDA_TEST_MODULE_DIRECTORY;
+  return options;
+}
+
+// A rank's communicator and the bell that its lane thread rings.
+class Member {
+ public:
+  Member(GlooOptions options, SetId set, std::vector<Rank> ranks, Rank rank) {
+    options.wake = [this] {
+      MutexLock lock(mutex_);
+      rung_ = true;
+      changed_.NotifyAll();
+    };
+    backend_ = std::make_unique<GlooBackend>(std::move(options));
+    Group group;
+    group.set = set;
+    group.self = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    group.ranks = std::move(ranks);
+    absl::StatusOr<std::unique_ptr<Communicator>> made = backend_->Connect(group);
+    EXPECT_TRUE(made.ok()) << made.status();
+    if (made.ok()) communicator_ = *std::move(made);
+  }
+  Communicator* communicator() { return communicator_.get(); }
+  void Close() { communicator_.reset(); }
+
+  // Goes on with what was started until it is done, sleeping as the engine does.
+  absl::Status Finish() {
+    const Nanos deadline = MonotonicNow() + kPatience;
+    while (true) {
+      RUEDA_ASSIGN_OR_RETURN(const Progress progress, communicator_->Advance());
+      if (progress == Progress::kDone) return absl::OkStatus();
+      MutexLock lock(mutex_);
+      while (!rung_) {
+        const Nanos left = deadline - MonotonicNow();
+        if (left <= 0) {
+          ADD_FAILURE() << "an operation hangs";
+          return absl::InternalError("it hangs");
+        }
+        changed_.WaitFor(mutex_, std::chrono::nanoseconds(left));
+      }
+      rung_ = false;
+    }
+  }
+  absl::Status Execute(const Collective& collective) {
+    communicator_->Start(collective);
+    return Finish();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool rung_ = false;
+  std::unique_ptr<GlooBackend> backend_;
+  std::unique_ptr<Communicator> communicator_;
+};
+
+// Runs body(rank) on `size` threads.
+inline void RunThreads(int size, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) threads.emplace_back(body, rank);
+  for (std::thread& thread : threads) thread.join();
+}
+
+inline std::vector<Rank> FirstRanks(int size) {
+  std::vector<Rank> ranks;
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+// Runs body(member, rank) on `size` threads with a communicator of all of them.
+inline void RunMembers(int size, const std::function<void(Member&, int)>& body) {
+  const auto store = std::make_shared<MemoryStore>();
+  RunThreads(size, [&](int rank) {
+    Member member(OptionsFor(store), kWorldSet, FirstRanks(size), rank);
+    body(member, rank);
+  });
+}
+
+inline Collective AllreduceOf(absl::Span<const Piece> pieces, DType dtype, ReduceOp op) {
+  Collective collective;
+  collective.kind = OpKind::kAllreduce;
+  collective.dtype = dtype;
+  collective.reduce_op = op;
+  collective.pieces = pieces;
+  for (const Piece& piece : pieces) collective.elements += piece.elements;
+  collective.digest = static_cast<uint32_t>(collective.elements);
+  return collective;
+}
+
+inline Collective BroadcastOf(const Piece& piece, DType dtype, int root) {
+  Collective collective;
+  collective.kind = OpKind::kBroadcast;
+  collective.dtype = dtype;
+  collective.root = root;
+  collective.pieces = {&piece, 1};
+  collective.elements = piece.elements;
+  return collective;
+}
+
+inline Collective AllgatherOf(const Piece& piece, DType dtype, absl::Span<const int64_t> counts) {
+  Collective collective;
+  collective.kind = OpKind::kAllgather;
+  collective.dtype = dtype;
+  collective.pieces = {&piece, 1};
+  collective.counts = counts;
+  for (const int64_t count : counts) collective.elements += count;
+  return collective;
+}
+
+inline Collective BarrierOf() {
+  Collective collective;
+  collective.kind = OpKind::kBarrier;
+  return collective;
+}
+
+}  // namespace rueda
