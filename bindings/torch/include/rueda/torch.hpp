@@ -1,0 +1,311 @@
+// Rueda for LibTorch, in the manner of Horovod's torch API: tensors, parameters, optimizers.
+//
+//     #include <rueda/torch.hpp>
+//     #include <torch/torch.h>
+//     namespace hvd = rueda::libtorch;
+//
+//     hvd::init();
+//     Net model;
+//     torch::optim::SGD sgd(model->parameters(), 0.01 * hvd::size());
+//     hvd::broadcast_parameters(*model, 0);
+//     hvd::broadcast_optimizer_state(sgd, 0);
+//     hvd::DistributedOptimizer optimizer(sgd, model->named_parameters());
+//     for (...) {
+//       optimizer.zero_grad();
+//       loss(...).backward();    // every gradient is on its way as soon as it is there
+//       optimizer.step();        // waits for the averages, then steps
+//     }
+//     hvd::shutdown();
+//
+// Tensors (at::Tensor, which is torch::Tensor) are strided and on the CPU, of the types float16,
+// bfloat16, float32, float64, uint8, int8, int32, int64 and bool; any number of dimensions up to
+// 32. Contiguous ones go in and come out by pointer; others are copied, on the way in, and for
+// functions that work in place (their names end in `_`) on the way out too.
+//
+// Ownership: an operation keeps its tensors alive until it has ended. Until then don't read its
+// outputs and don't change its inputs. Results carry no autograd history; functions in place bump
+// their tensor's version, so that autograd notices a change under its feet.
+//
+// Threads: everything may be called from any thread, and works on that thread's current context
+// (rueda.h, rueda_current_context). A DistributedOptimizer keeps the context it was made with.
+//
+// Errors are exceptions of type rueda::Error. RUEDA_INVALID_ARGUMENT: your mistake, or the ranks
+// disagree (then every rank of the process set gets it, and the job goes on).
+// RUEDA_UNIMPLEMENTED: a tensor of a type, layout or device that this version doesn't move.
+// RUEDA_ABORTED: a rank was lost. rueda.h has the rest.
+#ifndef RUEDA_TORCH_HPP_
+#define RUEDA_TORCH_HPP_
+
+#include <ATen/core/Tensor.h>
+#include <torch/ordered_dict.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rueda/rueda.hpp"
+
+#define RUEDA_TORCH_API __attribute__((visibility("default")))
+#define RUEDA_TORCH_LOCAL __attribute__((visibility("hidden")))
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace rueda::libtorch {
+
+// The job, as in rueda.hpp ---------------------------------------------------------------------
+
+using rueda::cross_rank;
+using rueda::cross_size;
+using rueda::init;
+using rueda::is_homogeneous;
+using rueda::is_initialized;
+using rueda::local_rank;
+using rueda::local_size;
+using rueda::rank;
+using rueda::shutdown;
+using rueda::size;
+
+using rueda::Average;
+using rueda::Max;
+using rueda::Min;
+using rueda::Product;
+using rueda::reduce_op;
+using rueda::Sum;
+
+using rueda::add_process_set;
+using rueda::barrier;
+using rueda::global_process_set;
+using rueda::ProcessSet;
+
+using rueda::Error;
+using rueda::Knobs;
+
+// Handles --------------------------------------------------------------------------------------
+
+class RUEDA_TORCH_LOCAL Operation;
+
+// An operation under way, with a tensor as its result. Copies refer to the same operation. Letting
+// go of the last one waits for the operation's end; do so, or synchronize, before shutdown.
+class RUEDA_TORCH_API Handle {
+ public:
+  Handle() = default;
+  explicit Handle(std::shared_ptr<Operation> operation) : operation_(std::move(operation)) {}
+  // Throws for an empty handle.
+  Operation& operation() const;
+
+ private:
+  std::shared_ptr<Operation> operation_;
+};
+
+// A group under way: one operation with several tensors as its result.
+class RUEDA_TORCH_API GroupHandle {
+ public:
+  GroupHandle() = default;
+  explicit GroupHandle(std::shared_ptr<Operation> operation) : operation_(std::move(operation)) {}
+  Operation& operation() const;
+
+ private:
+  std::shared_ptr<Operation> operation_;
+};
+
+// Whether the operation has ended. May be false right after it was submitted, and while another
+// thread synchronizes.
+RUEDA_TORCH_API bool poll(const Handle& handle);
+RUEDA_TORCH_API bool poll(const GroupHandle& handle);
+
+// Waits for the operation and returns its result: for functions in place the tensor that they were
+// given. Throws how the operation failed. Again, when called again.
+RUEDA_TORCH_API at::Tensor synchronize(const Handle& handle);
+RUEDA_TORCH_API std::vector<at::Tensor> synchronize(const GroupHandle& handle);
+
+// allreduce ------------------------------------------------------------------------------------
+
+// Combines `tensor`, of one shape and type on all ranks, over the process set. Inputs are
+// multiplied by `prescale_factor` before and the result by `postscale_factor` after the reduction.
+// The average of integers is truncated towards zero; bool has no average. `name` matches the
+// operation with the other ranks', in any order of submission; without one, order matches it.
+RUEDA_TORCH_API at::Tensor allreduce(const at::Tensor& tensor, const std::string& name = "",
+                                     reduce_op op = Average, double prescale_factor = 1,
+                                     double postscale_factor = 1,
+                                     ProcessSet process_set = global_process_set);
+// In place. Returns `tensor`. Its elements must not share memory (as an expanded tensor's do).
+RUEDA_TORCH_API at::Tensor allreduce_(const at::Tensor& tensor, const std::string& name = "",
+                                      reduce_op op = Average, double prescale_factor = 1,
+                                      double postscale_factor = 1,
+                                      ProcessSet process_set = global_process_set);
+// In the background.
+[[nodiscard]] RUEDA_TORCH_API Handle allreduce_async(const at::Tensor& tensor,
+                                                     const std::string& name = "",
+                                                     reduce_op op = Average,
+                                                     double prescale_factor = 1,
+                                                     double postscale_factor = 1,
+                                                     ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API Handle allreduce_async_(const at::Tensor& tensor,
+                                                      const std::string& name = "",
+                                                      reduce_op op = Average,
+                                                      double prescale_factor = 1,
+                                                      double postscale_factor = 1,
+                                                      ProcessSet process_set = global_process_set);
+
+// Several tensors (at least one) that are reduced together or not at all. With a name they are
+// called "<name>.0", "<name>.1", ...
+RUEDA_TORCH_API std::vector<at::Tensor> grouped_allreduce(
+    const std::vector<at::Tensor>& tensors, const std::string& name = "", reduce_op op = Average,
+    double prescale_factor = 1, double postscale_factor = 1,
+    ProcessSet process_set = global_process_set);
+RUEDA_TORCH_API std::vector<at::Tensor> grouped_allreduce_(
+    const std::vector<at::Tensor>& tensors, const std::string& name = "", reduce_op op = Average,
+    double prescale_factor = 1, double postscale_factor = 1,
+    ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API GroupHandle
+grouped_allreduce_async(const std::vector<at::Tensor>& tensors, const std::string& name = "",
+                        reduce_op op = Average, double prescale_factor = 1,
+                        double postscale_factor = 1, ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API GroupHandle
+grouped_allreduce_async_(const std::vector<at::Tensor>& tensors, const std::string& name = "",
+                         reduce_op op = Average, double prescale_factor = 1,
+                         double postscale_factor = 1, ProcessSet process_set = global_process_set);
+
+// broadcast ------------------------------------------------------------------------------------
+
+// Gives every rank of the process set the `tensor` of `root_rank`, a world rank in the set. Shape
+// and type are the same on all ranks.
+RUEDA_TORCH_API at::Tensor broadcast(const at::Tensor& tensor, int root_rank,
+                                     const std::string& name = "",
+                                     ProcessSet process_set = global_process_set);
+RUEDA_TORCH_API at::Tensor broadcast_(const at::Tensor& tensor, int root_rank,
+                                      const std::string& name = "",
+                                      ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API Handle broadcast_async(const at::Tensor& tensor, int root_rank,
+                                                     const std::string& name = "",
+                                                     ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API Handle broadcast_async_(const at::Tensor& tensor, int root_rank,
+                                                      const std::string& name = "",
+                                                      ProcessSet process_set = global_process_set);
+
+// allgather ------------------------------------------------------------------------------------
+
+// All ranks' tensors, joined along the first dimension in rank order. The first dimension may
+// differ by rank and may be 0; the others may not. A scalar has no first dimension:
+// tensor.reshape({1}).
+RUEDA_TORCH_API at::Tensor allgather(const at::Tensor& tensor, const std::string& name = "",
+                                     ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API Handle allgather_async(const at::Tensor& tensor,
+                                                     const std::string& name = "",
+                                                     ProcessSet process_set = global_process_set);
+
+// Models and optimizers ------------------------------------------------------------------------
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// Gives all ranks the tensors of `root_rank`, in place; they have the same names, shapes and types
+// on all ranks, in any order. Blocks. Undefined tensors are passed over. When some fail, the rest
+// arrive all the same, and the first error is thrown.
+RUEDA_TORCH_API void broadcast_parameters(const NamedTensors& tensors, int root_rank,
+                                          ProcessSet process_set = global_process_set);
+// For model->named_parameters() and model->named_buffers().
+RUEDA_TORCH_API void broadcast_parameters(
+    const torch::OrderedDict<std::string, at::Tensor>& tensors, int root_rank,
+    ProcessSet process_set = global_process_set);
+// All parameters and buffers of a module.
+RUEDA_TORCH_API void broadcast_parameters(const torch::nn::Module& module, int root_rank,
+                                          ProcessSet process_set = global_process_set);
+
+// Gives all ranks the state of the optimizer of `root_rank`: its options, learning rate included,
+// and what it remembers of each parameter. The optimizers are of one type and have the same
+// parameters in the same groups and order. A rank without state gets one, and one with more than
+// the root loses it. Blocks. When the root can't serialise its optimizer, all ranks throw.
+RUEDA_TORCH_API void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank,
+                                               ProcessSet process_set = global_process_set);
+
+struct DistributedOptimizerOptions {
+  reduce_op op = Average;
+  ProcessSet process_set = global_process_set;
+  // How many gradients of each parameter are added up before they are reduced. They are added, not
+  // averaged, over the passes.
+  int backward_passes_per_step = 1;
+  // Average only: gradients are divided by this before they are added up, and by the rest of the
+  // size afterwards; against overflow in small types.
+  double gradient_predivide_factor = 1;
+  // Begins the names of the operations: "<name>.<parameter>". Optimizers whose gradients are in
+  // flight at the same time need different ones if their parameters share names.
+  std::string name = "gradient";
+};
+
+// Makes an optimizer data-parallel: reduces each gradient over the ranks, in place, as soon as a
+// backward pass has computed it, and steps when all have arrived. Only parameters that require a
+// gradient when it is made take part.
+//
+// Every rank reduces every gradient in every step: one that no backward pass has computed counts
+// as zeros on this rank, so that ranks may differ in which parts of the model they used.
+//
+// The optimizer is borrowed, must outlive this object, and goes on to be used for what is not
+// here (learning rates, schedulers, saving). Optimizers that step with a closure (LBFGS) won't do.
+//
+// Threads: backward may run on any thread, in any context; the operations go to the context that
+// was current when this object was made. Everything else, destruction included, is for one thread
+// at a time, and not while a backward pass runs.
+//
+// Errors: nothing is thrown into a backward pass. What goes wrong there is kept and thrown by
+// the next synchronize or step, when all other gradients have arrived; then the gradients are
+// worthless, the parameters are untouched, and the next backward pass starts afresh.
+class RUEDA_TORCH_API DistributedOptimizer {
+ public:
+  // `named_parameters` gives each parameter of the optimizer its name, the same on all ranks;
+  // there may be more than the optimizer has. RUEDA_INVALID_ARGUMENT: a parameter without a name,
+  // a name that two have, options out of range, a parameter that another one has hooked.
+  DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedTensors& named_parameters,
+                       DistributedOptimizerOptions options = {});
+  DistributedOptimizer(torch::optim::Optimizer& optimizer,
+                       const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
+                       DistributedOptimizerOptions options = {});
+  // Names the parameters by their place in the optimizer.
+  explicit DistributedOptimizer(torch::optim::Optimizer& optimizer,
+                                DistributedOptimizerOptions options = {});
+  // Removes its hooks, and waits for what is in flight: before shutdown.
+  ~DistributedOptimizer();
+  DistributedOptimizer(const DistributedOptimizer&) = delete;
+  DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
+
+  // Waits until all gradients are reduced, unless synchronize has done so since the last backward
+  // pass, and lets the optimizer step.
+  void step();
+
+  // Waits until all gradients are reduced. For what comes between: clipping, looking.
+  void synchronize();
+
+  // RUEDA_FAILED_PRECONDITION: while gradients are in flight.
+  void zero_grad(bool set_to_none = true);
+
+  torch::optim::Optimizer& optimizer() const;
+
+ private:
+  class RUEDA_TORCH_LOCAL Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Operators ------------------------------------------------------------------------------------
+//
+// Loading the library registers these for TorchScript and Python (torch.ops.load_library,
+// torch.ops.rueda), with kernels for CPU tensors. `op` is "average", "sum", "min", "max" or
+// "product", `process_set` a process set's id. They work on the calling thread's current context,
+// block, and raise RuntimeError.
+//
+//     rueda::allreduce(Tensor tensor, str name="", str op="average", float prescale_factor=1.0,
+//                      float postscale_factor=1.0, int process_set=0) -> Tensor
+//     rueda::allreduce_(Tensor(a!) tensor, <the same>) -> Tensor(a!)
+//     rueda::broadcast(Tensor tensor, int root_rank, str name="", int process_set=0) -> Tensor
+//     rueda::broadcast_(Tensor(a!) tensor, int root_rank, str name="", int process_set=0)
+//                      -> Tensor(a!)
+//     rueda::allgather(Tensor tensor, str name="", int process_set=0) -> Tensor
+//     rueda::barrier(int process_set=0) -> ()
+
+}  // namespace rueda::libtorch
+
+#endif  // RUEDA_TORCH_HPP_

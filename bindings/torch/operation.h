@@ -1,0 +1,73 @@
+// One operation on tensors, from the tensors' checks to their results. What the public functions
+// and the optimizer share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "rueda/torch.hpp"
+
+namespace rueda::libtorch {
+
+// The current context; throws when there is none.
+inline rueda_context* CurrentContext() {
+  return rueda::detail::Current();
+}
+
+// What to do. Borrowed for the call.
+struct Request {
+  rueda_kind kind = RUEDA_ALLREDUCE;
+  c10::ArrayRef<at::Tensor> tensors;
+  bool in_place = false;
+  bool grouped = false;     // the tensors' names get numbers
+  const std::string& name;  // "": unnamed
+  ProcessSet process_set;
+  reduce_op op = RUEDA_NO_REDUCE_OP;
+  double prescale = 1;
+  double postscale = 1;
+  int root = -1;
+};
+
+// Thread-safe. Its destructor waits for the end.
+class Operation {
+ public:
+  // In the background. Throws what is wrong with the call; then nothing was submitted.
+  static std::shared_ptr<Operation> Submit(rueda_context* context, const Request& request);
+  // Submits and waits, the fast way. Throws how it failed.
+  static std::shared_ptr<Operation> Execute(rueda_context* context, const Request& request);
+
+  ~Operation();
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  bool Poll();
+  // Waits for the end; throws how it failed. The results are then there, by part.
+  const std::vector<at::Tensor>& Wait();
+
+ private:
+  explicit Operation(rueda_context* context) { flight_.context = context; }
+  void Start(const Request& request, bool wait);
+  void Prepare(const Request& request);
+  void TakeResults();
+  static void* Allocate(void* user, int32_t part, const int64_t* shape, int32_t dims);
+
+  // Constant from its start to its end.
+  std::vector<at::Tensor> inputs_;  // contiguous
+  bool copies_back_ = false;        // some result is not the memory that the operation writes
+
+  // Contiguous. An allgather's are set by the library's thread while the operation runs.
+  std::vector<at::Tensor> outputs_;
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  bool ended_ = false;
+  std::vector<at::Tensor> results_;  // what the caller gets
+  std::unique_ptr<Error> error_;     // how it failed
+  rueda::detail::Flight flight_;     // last, so that it ends before the tensors go
+};
+
+}  // namespace rueda::libtorch

@@ -1,0 +1,380 @@
+// Every function of the adapter on tensors, against values worked out by hand.
+#include <dlfcn.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <numeric>
+
+#include "rueda/torch.hpp"
+#include "test/torch/ranks.h"
+
+namespace hvd = rueda::libtorch;
+
+namespace {
+
+// [[0, 1, 2], [3, 4, 5]] + `offset`.
+torch::Tensor Six(double offset, torch::ScalarType type = torch::kFloat) {
+  return (torch::arange(6).reshape({2, 3}) + offset).to(type);
+}
+
+// 0 + 1 + ... + (n - 1), where n is the number of ranks.
+double RankSum() {
+  return hvd::size() * (hvd::size() - 1) / 2.0;
+}
+
+testing::AssertionResult Same(const torch::Tensor& got, const torch::Tensor& expected) {
+  if (got.scalar_type() == expected.scalar_type() && torch::equal(got, expected)) {
+    return testing::AssertionSuccess();
+  }
+  std::ostringstream text;
+  text << "got\n" << got << "\nexpected\n" << expected;
+  return testing::AssertionFailure() << text.str();
+}
+
+// The status and message of the error that fn throws; RUEDA_OK when it throws none.
+template <typename Fn>
+rueda_status StatusOf(Fn fn, std::string* message = nullptr) {
+  try {
+    fn();
+  } catch (const hvd::Error& error) {
+    if (message != nullptr) *message = error.what();
+    return error.status();
+  }
+  return RUEDA_OK;
+}
+
+RANKS_TEST(Adapter, AllreduceCombinesAndLeavesItsInputAlone, 1, 2, 3) {
+  const int n = hvd::size();
+  const torch::Tensor x = Six(hvd::rank() + 1);
+  torch::Tensor product = torch::ones({2, 3});
+  for (int rank = 0; rank < n; ++rank) product *= Six(rank + 1);
+
+  EXPECT_TRUE(Same(hvd::allreduce(x), Six(1 + RankSum() / n)));
+  EXPECT_TRUE(Same(hvd::allreduce(x, "sum", hvd::Sum), Six(1) * n + RankSum()));
+  EXPECT_TRUE(Same(hvd::allreduce(x, "min", hvd::Min), Six(1)));
+  EXPECT_TRUE(Same(hvd::allreduce(x, "max", hvd::Max), Six(n)));
+  EXPECT_TRUE(Same(hvd::allreduce(x, "product", hvd::Product), product));
+  EXPECT_TRUE(Same(hvd::allreduce(x, "scaled", hvd::Sum, 0.5, 4), (Six(1) * n + RankSum()) * 2));
+  EXPECT_TRUE(Same(x, Six(hvd::rank() + 1)));
+}
+
+RANKS_TEST(Adapter, InPlaceGoesInAndComesOutByPointer, 1, 2, 3) {
+  torch::Tensor x = Six(hvd::rank());
+  const void* data = x.data_ptr();
+  const torch::Tensor result = hvd::allreduce_(x, "x", hvd::Sum);
+  EXPECT_TRUE(result.is_same(x));
+  EXPECT_EQ(result.data_ptr(), data);
+  EXPECT_TRUE(Same(x, Six(0) * hvd::size() + RankSum()));
+}
+
+RANKS_TEST(Adapter, HandlesGiveResults, 1, 2, 3) {
+  const int n = hvd::size();
+  torch::Tensor a = Six(hvd::rank());
+  const torch::Tensor b = Six(hvd::rank());
+  const hvd::Handle in_place = hvd::allreduce_async_(a, "a");
+  const hvd::Handle apart = hvd::allreduce_async(b, "b", hvd::Sum);
+  while (!hvd::poll(apart)) std::this_thread::yield();
+  EXPECT_TRUE(Same(hvd::synchronize(apart), Six(0) * n + RankSum()));
+  EXPECT_TRUE(Same(hvd::synchronize(apart), Six(0) * n + RankSum())) << "a second time";
+  EXPECT_TRUE(hvd::synchronize(in_place).is_same(a));
+  EXPECT_TRUE(Same(a, Six(RankSum() / n)));
+  EXPECT_TRUE(hvd::poll(in_place));
+  EXPECT_EQ(StatusOf([] { hvd::synchronize(hvd::Handle()); }), RUEDA_INVALID_ARGUMENT);
+}
+
+RANKS_TEST(Adapter, NamesMatchInAnyOrder, 2, 3) {
+  std::vector<int> order(20);
+  std::iota(order.begin(), order.end(), 0);
+  if (hvd::rank() == 1) std::reverse(order.begin(), order.end());
+  if (hvd::rank() == 2) std::rotate(order.begin(), order.begin() + 7, order.end());
+  std::vector<hvd::Handle> handles(order.size());
+  for (const int i : order) {
+    const std::string name = "tensor" + std::to_string(i);
+    const torch::Tensor x = torch::full({i % 5, 3}, i + hvd::rank());
+    if (i % 3 == 0) handles[i] = hvd::allreduce_async(x, name, hvd::Sum);
+    if (i % 3 == 1) handles[i] = hvd::broadcast_async(x, 1, name);
+    if (i % 3 == 2) handles[i] = hvd::allgather_async(x, name);
+  }
+  for (int i = 19; i >= 0; --i) {
+    const torch::Tensor got = hvd::synchronize(handles[i]);
+    const torch::Tensor x = torch::full({i % 5, 3}, i);
+    if (i % 3 == 0) {
+      EXPECT_TRUE(Same(got, x * hvd::size() + static_cast<int64_t>(RankSum()))) << i;
+    }
+    if (i % 3 == 1) {
+      EXPECT_TRUE(Same(got, x + 1)) << i;
+    }
+    if (i % 3 == 2) {
+      std::vector<torch::Tensor> parts;
+      for (int rank = 0; rank < hvd::size(); ++rank) parts.push_back(x + rank);
+      EXPECT_TRUE(Same(got, torch::cat(parts))) << i;
+    }
+  }
+}
+
+RANKS_TEST(Adapter, GroupsAreReducedTogether, 1, 2, 3) {
+  const int n = hvd::size();
+  const std::vector<torch::Tensor> x = {Six(hvd::rank()), torch::full({}, 1.f),
+                                        torch::full({4}, 2.f)};
+  const std::vector<torch::Tensor> sum = hvd::grouped_allreduce(x, "group", hvd::Sum);
+  ASSERT_EQ(sum.size(), 3u);
+  EXPECT_TRUE(Same(sum[0], Six(0) * n + RankSum()));
+  EXPECT_TRUE(Same(sum[1], torch::full({}, 1.f * n)));
+  EXPECT_TRUE(Same(sum[2], torch::full({4}, 2.f * n)));
+  EXPECT_TRUE(Same(x[0], Six(hvd::rank())));
+
+  std::vector<torch::Tensor> y = {Six(hvd::rank()), torch::full({4}, 2.f)};
+  const hvd::GroupHandle in_place = hvd::grouped_allreduce_async_(y, "in place");
+  const hvd::GroupHandle apart = hvd::grouped_allreduce_async(x);
+  EXPECT_TRUE(Same(hvd::synchronize(apart)[2], x[2]));
+  EXPECT_TRUE(hvd::synchronize(in_place)[0].is_same(y[0]));
+  EXPECT_TRUE(Same(y[0], Six(RankSum() / n)));
+  hvd::grouped_allreduce_(y, "again", hvd::Sum);
+  EXPECT_TRUE(Same(y[1], torch::full({4}, 2.f * n)));
+}
+
+RANKS_TEST(Adapter, BroadcastGivesTheRootsTensor, 1, 2, 3) {
+  const int root = hvd::size() - 1;
+  torch::Tensor x = Six(hvd::rank());
+  EXPECT_TRUE(Same(hvd::broadcast(x, root, "b"), Six(root)));
+  EXPECT_TRUE(Same(x, Six(hvd::rank())));
+  EXPECT_TRUE(Same(hvd::synchronize(hvd::broadcast_async(x, root)), Six(root)));
+  torch::Tensor y = Six(hvd::rank());
+  EXPECT_TRUE(hvd::synchronize(hvd::broadcast_async_(y, root)).is_same(y));
+  EXPECT_TRUE(Same(y, Six(root)));
+  EXPECT_TRUE(hvd::broadcast_(x, 0).is_same(x));
+  EXPECT_TRUE(Same(x, Six(0)));
+}
+
+RANKS_TEST(Adapter, AllgatherTakesFirstDimensionsThatDiffer, 1, 2, 3) {
+  // Rank r brings r rows of r.
+  const torch::Tensor mine = torch::full({hvd::rank(), 2}, hvd::rank());
+  std::vector<torch::Tensor> all;
+  for (int rank = 0; rank < hvd::size(); ++rank) all.push_back(torch::full({rank, 2}, rank));
+  EXPECT_TRUE(Same(hvd::allgather(mine, "ragged"), torch::cat(all)));
+  EXPECT_TRUE(Same(hvd::allgather(torch::zeros({0, 2})), torch::zeros({0, 2})));
+  const torch::Tensor column = hvd::synchronize(hvd::allgather_async(Six(hvd::rank()).t(), "t"));
+  std::vector<torch::Tensor> transposed;
+  for (int rank = 0; rank < hvd::size(); ++rank) transposed.push_back(Six(rank).t());
+  EXPECT_TRUE(Same(column, torch::cat(transposed)));
+  EXPECT_EQ(StatusOf([] { hvd::allgather(torch::tensor(1.f)); }), RUEDA_INVALID_ARGUMENT);
+}
+
+RANKS_TEST(Adapter, AllNineTypesAreMoved, 1, 2, 3) {
+  const int n = hvd::size();
+  for (const torch::ScalarType type :
+       {torch::kByte, torch::kChar, torch::kInt, torch::kLong, torch::kHalf, torch::kBFloat16,
+        torch::kFloat, torch::kDouble}) {
+    const std::string name = torch::toString(type);
+    const torch::Tensor x = Six(hvd::rank(), type);
+    EXPECT_TRUE(Same(hvd::allreduce(x, name, hvd::Sum), (Six(0) * n + RankSum()).to(type)));
+    EXPECT_TRUE(Same(hvd::allreduce(x, name, hvd::Max), Six(n - 1, type)));
+    EXPECT_TRUE(Same(hvd::broadcast(x, n - 1, name), Six(n - 1, type)));
+    EXPECT_EQ(hvd::allgather(x, name).size(0), 2 * n);
+    EXPECT_TRUE(Same(hvd::allgather(x, name).narrow(0, 2 * n - 2, 2), Six(n - 1, type)));
+  }
+  const torch::Tensor last = torch::tensor({hvd::rank() == n - 1, true});
+  EXPECT_TRUE(Same(hvd::allreduce(last, "or", hvd::Sum), torch::tensor({true, true})));
+  EXPECT_TRUE(Same(hvd::allreduce(last, "and", hvd::Min), torch::tensor({n == 1, true})));
+  EXPECT_TRUE(Same(hvd::broadcast(last, n - 1), torch::tensor({true, true})));
+  EXPECT_EQ(StatusOf([&] { hvd::allreduce(last); }), RUEDA_INVALID_ARGUMENT);
+}
+
+RANKS_TEST(Adapter, TensorsThatAreNotContiguousAreCopiedInAndOut, 1, 2, 3) {
+  const int n = hvd::size();
+  const torch::Tensor sum = Six(0) * n + RankSum();
+  torch::Tensor transposed = Six(hvd::rank()).t();
+  EXPECT_TRUE(hvd::allreduce(transposed, "t", hvd::Sum).is_contiguous());
+  EXPECT_TRUE(Same(hvd::allreduce(transposed, "t", hvd::Sum), sum.t()));
+  EXPECT_TRUE(hvd::allreduce_(transposed, "t", hvd::Sum).is_same(transposed));
+  EXPECT_FALSE(transposed.is_contiguous());
+  EXPECT_TRUE(Same(transposed, sum.t()));
+
+  // Every other column, and what lies between stays.
+  const torch::Tensor whole = torch::full({2, 6}, 7.f);
+  const torch::Tensor slice = whole.slice(1, 0, 6, 2);
+  slice.copy_(Six(hvd::rank()));
+  EXPECT_TRUE(hvd::synchronize(hvd::allreduce_async_(slice, "slice", hvd::Sum)).is_same(slice));
+  EXPECT_TRUE(Same(slice, sum));
+  EXPECT_TRUE(Same(whole.slice(1, 1, 6, 2), torch::full({2, 3}, 7.f)));
+
+  // A handle that is let go still brings its result.
+  slice.copy_(Six(hvd::rank()));
+  (void)hvd::broadcast_async_(slice, n - 1, "dropped");
+  EXPECT_TRUE(Same(slice, Six(n - 1)));
+
+  torch::Tensor channels_last =
+      torch::full({2, 3, 4, 5}, hvd::rank() * 1.f).to(torch::MemoryFormat::ChannelsLast);
+  hvd::broadcast_(channels_last, n - 1, "channels last");
+  EXPECT_TRUE(Same(channels_last, torch::full({2, 3, 4, 5}, n - 1.f)));
+  EXPECT_FALSE(channels_last.is_contiguous());
+
+  // A view that only says it is negated.
+  const torch::Tensor negated = torch::_neg_view(Six(hvd::rank()));
+  EXPECT_TRUE(Same(hvd::allreduce(negated, "negated", hvd::Sum), -sum));
+  hvd::allreduce_(negated, "negated", hvd::Sum);
+  EXPECT_TRUE(Same(negated.clone(), -sum));
+
+  const torch::Tensor expanded = torch::ones({1}).expand({4});
+  EXPECT_TRUE(Same(hvd::allreduce(expanded, "e", hvd::Sum), torch::full({4}, n * 1.f)));
+  EXPECT_EQ(StatusOf([&] { hvd::allreduce_(expanded, "e"); }), RUEDA_INVALID_ARGUMENT);
+}
+
+RANKS_TEST(Adapter, ScalarsAndEmptyTensorsAreTensors, 1, 2, 3) {
+  EXPECT_TRUE(Same(hvd::allreduce(torch::full({}, 2.f), "scalar", hvd::Sum),
+                   torch::full({}, 2.f * hvd::size())));
+  EXPECT_TRUE(Same(hvd::allreduce(torch::zeros({0, 3})), torch::zeros({0, 3})));
+  torch::Tensor empty = torch::zeros({0});
+  EXPECT_TRUE(hvd::allreduce_(empty).is_same(empty));
+  EXPECT_TRUE(Same(hvd::broadcast(empty, 0), empty));
+}
+
+RANKS_TEST(Adapter, RanksThatDisagreeAllGetTheErrorAndTheJobGoesOn, 2, 3) {
+  std::string message;
+  const torch::Tensor odd = torch::zeros({hvd::rank() == 1 ? 3 : 2});
+  EXPECT_EQ(StatusOf([&] { hvd::allreduce(odd, "odd"); }, &message), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("odd"), std::string::npos) << message;
+  const hvd::Handle handle = hvd::allreduce_async(odd, "odd");
+  EXPECT_EQ(StatusOf([&] { hvd::synchronize(handle); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::synchronize(handle); }), RUEDA_INVALID_ARGUMENT) << "again";
+  const torch::Tensor type = torch::zeros({2}, hvd::rank() == 1 ? torch::kInt : torch::kFloat);
+  EXPECT_EQ(StatusOf([&] { hvd::broadcast(type, 0, "type"); }), RUEDA_INVALID_ARGUMENT);
+  const torch::Tensor width = torch::zeros({1, hvd::rank() == 1 ? 3 : 2});
+  EXPECT_EQ(StatusOf([&] { hvd::allgather(width, "width"); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] {
+              hvd::grouped_allreduce({torch::zeros({2}), odd}, "group");
+            }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_TRUE(Same(hvd::allreduce(Six(0), "after"), Six(0)));
+}
+
+RANKS_TEST(Adapter, TensorsThatItDoesNotMoveAreRefusedByName, 1, 2) {
+  std::string message;
+  const auto refused = [&](const torch::Tensor& tensor) {
+    message.clear();
+    return StatusOf([&] { hvd::allreduce(tensor, "w"); }, &message);
+  };
+  EXPECT_EQ(refused(torch::zeros({2}, torch::kComplexFloat)), RUEDA_UNIMPLEMENTED);
+  EXPECT_NE(message.find("'w' is of type ComplexFloat"), std::string::npos) << message;
+  EXPECT_EQ(refused(torch::zeros({2}, torch::kMeta)), RUEDA_UNIMPLEMENTED);
+  EXPECT_NE(message.find("'w' is on meta; this version moves CPU tensors"), std::string::npos)
+      << message;
+  EXPECT_EQ(refused(torch::eye(3).to_sparse()), RUEDA_UNIMPLEMENTED);
+  EXPECT_NE(message.find("to_dense"), std::string::npos) << message;
+  EXPECT_EQ(refused(torch::Tensor()), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::grouped_allreduce({}, "none"); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf(
+                [&] {
+                  hvd::grouped_allreduce({Six(0), torch::Tensor()}, "g");
+                },
+                &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("tensor 1 of the group 'g'"), std::string::npos) << message;
+  EXPECT_TRUE(Same(hvd::allreduce(Six(0), "w"), Six(0)));
+}
+
+RANKS_TEST(Adapter, OperationsKeepTheirTensorsAlive, 2) {
+  std::vector<hvd::Handle> handles;
+  for (int i = 0; i < 50; ++i) {
+    torch::Tensor x = torch::full({10000}, hvd::rank() + i * 1.f);
+    handles.push_back(hvd::allreduce_async_(x, "x" + std::to_string(i)));
+    x = torch::Tensor();
+    if (i % 3 == 0) handles.pop_back();  // waits
+  }
+  for (const hvd::Handle& handle : handles) EXPECT_EQ(hvd::synchronize(handle).numel(), 10000);
+}
+
+RANKS_TEST(Adapter, AutogradSeesChangesAndNoHistory, 1, 2) {
+  torch::Tensor weight = torch::ones({3}, torch::requires_grad());
+  const torch::Tensor square = weight * weight;
+  EXPECT_FALSE(hvd::allreduce(square, "square").requires_grad());
+  EXPECT_FALSE(hvd::allgather(square, "square").requires_grad());
+  hvd::broadcast_(weight, 0, "weight");  // backward needs the old one
+  EXPECT_TRUE(weight.requires_grad());
+  EXPECT_ANY_THROW(square.sum().backward());
+}
+
+RANKS_TEST(Adapter, ProcessSetsMoveAmongThemselves, 3) {
+  const hvd::ProcessSet ends = hvd::add_process_set({0, 2});
+  if (ends.included()) {
+    EXPECT_TRUE(Same(hvd::allreduce(Six(hvd::rank()), "ends", hvd::Average, 1, 1, ends), Six(1)));
+    EXPECT_TRUE(Same(hvd::broadcast(Six(hvd::rank()), 2, "ends", ends), Six(2)));
+    EXPECT_EQ(hvd::allgather(Six(0), "ends", ends).size(0), 4);
+  } else {
+    EXPECT_EQ(StatusOf([&] { hvd::allgather(Six(0), "ends", ends); }), RUEDA_INVALID_ARGUMENT);
+  }
+  hvd::barrier();
+}
+
+// `buffer` beside two parameters, one of them frozen.
+struct Module : torch::nn::Module {
+  explicit Module(float value) {
+    weight = register_parameter("weight", torch::full({2, 3}, value));
+    frozen = register_parameter("frozen", torch::full({3}, value), false);
+    buffer = register_buffer("buffer", torch::full({2}, static_cast<int64_t>(value)));
+  }
+  torch::Tensor weight, frozen, buffer;
+};
+
+RANKS_TEST(Adapter, BroadcastParametersMakesModulesEqual, 1, 2, 3) {
+  const int root = hvd::size() - 1;
+  Module module(hvd::rank() + 1.f);
+  hvd::broadcast_parameters(module, root);
+  const Module expected(root + 1.f);
+  EXPECT_TRUE(Same(module.weight, expected.weight));
+  EXPECT_TRUE(Same(module.frozen, expected.frozen));
+  EXPECT_TRUE(Same(module.buffer, expected.buffer));
+  EXPECT_TRUE(module.weight.requires_grad());
+
+  Module again(hvd::rank() + 1.f);
+  hvd::broadcast_parameters(again.named_parameters(), root);
+  EXPECT_TRUE(Same(again.weight, expected.weight));
+  EXPECT_EQ(again.buffer[0].item<int64_t>(), hvd::rank() + 1);
+  hvd::broadcast_parameters(again.named_buffers(), root);
+  EXPECT_TRUE(Same(again.buffer, expected.buffer));
+}
+
+RANKS_TEST(Adapter, ParametersThatDifferInShapeFailAloneOnAllRanks, 2) {
+  const hvd::NamedTensors tensors = {{"fine", Six(hvd::rank())},
+                                     {"odd", torch::zeros({hvd::rank() + 2})},
+                                     {"undefined", torch::Tensor()},
+                                     {"fine too", Six(hvd::rank())}};
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { hvd::broadcast_parameters(tensors, 0); }, &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("odd"), std::string::npos) << message;
+  EXPECT_TRUE(Same(tensors[0].second, Six(0)));
+  EXPECT_TRUE(Same(tensors[3].second, Six(0)));
+}
+
+TEST(AdapterAlone, FunctionsSayThatRuedaIsNotInitialised) {
+  std::string message;
+  EXPECT_EQ(StatusOf([] { hvd::allreduce(Six(0)); }, &message), RUEDA_FAILED_PRECONDITION);
+  EXPECT_NE(message.find("init"), std::string::npos) << message;
+}
+
+TEST(AdapterAlone, HandlesThatWereSynchronizedMayOutliveTheJob) {
+  hvd::init();
+  const hvd::Handle handle = hvd::allreduce_async(Six(2), "x");
+  hvd::synchronize(handle);
+  hvd::shutdown();
+  EXPECT_TRUE(hvd::poll(handle));
+  EXPECT_TRUE(Same(hvd::synchronize(handle), Six(2)));
+}
+
+// libtorch_cpu.so exports symbols of another Gloo: a call that strays into it crashes.
+TEST(Gloo, WorksInAProgramThatLinksTorch) {
+  Dl_info info;
+  ASSERT_NE(dladdr(reinterpret_cast<void*>(&rueda_version), &info), 0);
+  const auto module = std::filesystem::path(info.dli_fname).parent_path() / "librueda_gloo.so";
+  if (!std::filesystem::exists(module)) GTEST_SKIP() << module << " was not built";
+  const auto body = [] {
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_TRUE(Same(hvd::allreduce(torch::full({1 << i % 16}, hvd::rank() + 1.f), "g", hvd::Sum),
+                       torch::full({1 << i % 16}, hvd::size() + RankSum())));
+    }
+  };
+  for (const int ranks : {2, 3}) rueda::test::RunRanks(ranks, body, {{"RUEDA_BACKEND", "gloo"}});
+}
+
+}  // namespace

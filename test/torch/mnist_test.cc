@@ -1,0 +1,208 @@
+// examples/mnist: what it reads, and what it promises about a training run.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "examples/mnist/dataset.h"
+#include "test/torch/ranks.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using rueda::test::Ended;
+using rueda::test::RunProgram;
+
+// A directory of this test's own, gone with it.
+class Directory : public testing::Test {
+ protected:
+  Directory() : path_(fs::temp_directory_path() / ("rueda-mnist-" + std::to_string(getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~Directory() override { fs::remove_all(path_); }
+
+  fs::path Write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+    return path_ / name;
+  }
+  // A file in MNIST's format: `magic`, the sizes, then `data`.
+  void WriteIdx(const std::string& name, int magic, const std::vector<int>& sizes,
+                const std::string& data) const {
+    std::string bytes;
+    const auto add = [&bytes](int number) {
+      for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(number >> shift);
+    };
+    add(magic);
+    for (const int size : sizes) add(size);
+    Write(name, bytes + data);
+  }
+  // Two training and one test images of 2 x 3.
+  void WriteAll(const std::string& dot = "-") const {
+    WriteIdx("train-images" + dot + "idx3-ubyte", 0x803, {2, 2, 3},
+             "abcdef\xff" + std::string(5, '\0'));
+    WriteIdx("train-labels" + dot + "idx1-ubyte", 0x801, {2}, "\x03\x09");
+    WriteIdx("t10k-images" + dot + "idx3-ubyte", 0x803, {1, 2, 3}, "ABCDEF");
+    WriteIdx("t10k-labels" + dot + "idx1-ubyte", 0x801, {1}, std::string(1, '\0'));
+  }
+
+  const fs::path path_;
+};
+
+std::string ErrorOf(const fs::path& path) {
+  try {
+    mnist::Load(path);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+testing::AssertionResult Says(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "'" << text << "' does not say '" << part << "'";
+}
+
+using MnistDataset = Directory;
+
+TEST_F(MnistDataset, ReadsMnistsOwnFiles) {
+  for (const std::string dot : {"-", "."}) {
+    fs::remove_all(path_);
+    fs::create_directories(path_);
+    WriteAll(dot);
+    const mnist::Dataset dataset = mnist::Load(path_);
+    EXPECT_EQ(dataset.train.count, 2);
+    EXPECT_EQ(dataset.train.height, 2);
+    EXPECT_EQ(dataset.train.width, 3);
+    EXPECT_EQ(dataset.train.labels, (std::vector<int64_t>{3, 9}));
+    EXPECT_FLOAT_EQ(dataset.train.pixels[1], 'b' / 255.0f);
+    EXPECT_FLOAT_EQ(dataset.train.pixels[6], 1);
+    EXPECT_EQ(dataset.train.pixels.size(), 12u);
+    EXPECT_EQ(dataset.test.labels, (std::vector<int64_t>{0}));
+  }
+}
+
+TEST_F(MnistDataset, SaysWhatIsWrongWithAFile) {
+  WriteAll();
+  WriteIdx("train-labels-idx1-ubyte", 0x801, {3}, "\x03\x09\x01");
+  EXPECT_TRUE(Says(ErrorOf(path_), "has 3 labels for 2 images"));
+  WriteIdx("train-labels-idx1-ubyte", 0x801, {2}, "\x03\x0a");
+  EXPECT_TRUE(Says(ErrorOf(path_), "has a label 10"));
+  WriteIdx("train-labels-idx1-ubyte", 0x801, {2}, "\x03");
+  EXPECT_TRUE(Says(ErrorOf(path_), "has 1 bytes of data where its header says 2"));
+  WriteIdx("train-labels-idx1-ubyte", 0x803, {2}, "\x03\x09");
+  EXPECT_TRUE(Says(ErrorOf(path_), "begins with 2051 instead of 2049"));
+  WriteIdx("train-labels-idx1-ubyte", 0x801, {-1}, "\x03\x09");
+  EXPECT_TRUE(Says(ErrorOf(path_), "dimension 0 is 4294967295"));
+  Write("train-labels-idx1-ubyte", "abc");
+  EXPECT_TRUE(Says(ErrorOf(path_), "too short"));
+  Write("train-labels-idx1-ubyte", "\x1f\x8b and so on");
+  EXPECT_TRUE(Says(ErrorOf(path_), "gunzip"));
+  fs::remove(path_ / "train-labels-idx1-ubyte");
+  EXPECT_TRUE(Says(ErrorOf(path_), "has no train-labels-idx1-ubyte"));
+  Write("train-labels-idx1-ubyte.gz", "");
+  EXPECT_TRUE(Says(ErrorOf(path_), "gunzip"));
+}
+
+TEST_F(MnistDataset, EveryFifthSmallDigitIsForTheTest) {
+  std::string text;
+  for (int line = 0; line < 12; ++line) {
+    for (int i = 0; i < 64; ++i) text += "16,";
+    text += std::to_string(line % 10) + "\n";
+  }
+  const mnist::Dataset dataset = mnist::Load(Write("digits.csv", text));
+  EXPECT_EQ(dataset.train.count, 10);
+  EXPECT_EQ(dataset.test.labels, (std::vector<int64_t>{4, 9}));
+  EXPECT_EQ(dataset.test.pixels, std::vector<float>(2 * 64, 1.0f));
+
+  EXPECT_TRUE(Says(ErrorOf(Write("digits.csv", text + "1,2,3\n")), "line 13"));
+  text.replace(0, 2, "17");
+  EXPECT_TRUE(Says(ErrorOf(Write("digits.csv", text)), "line 1 is not"));
+  EXPECT_TRUE(Says(ErrorOf(Write("digits.csv", "")), "fewer than five"));
+  EXPECT_TRUE(Says(ErrorOf(path_ / "none.csv"), "third_party/setup.sh"));
+}
+
+std::string Program() {
+  return (fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin" / "mnist")
+      .string();
+}
+
+std::string LastLine(const std::string& text) {
+  const std::string whole = text.substr(0, text.find_last_not_of('\n') + 1);
+  return whole.substr(whole.rfind('\n') + 1);
+}
+
+// The value of a field of a line of JSON as it was written.
+std::string Field(const std::string& json, const std::string& name) {
+  const std::string key = "\"" + name + "\": ";
+  const size_t begin = json.find(key);
+  if (begin == std::string::npos) return "no " + name + " in " + json;
+  const size_t start = begin + key.size();
+  return json.substr(start, json.find_first_of(",}", start) - start);
+}
+
+class MnistTraining : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(mnist::DefaultPath())) {
+      GTEST_SKIP() << mnist::DefaultPath() << " is not there; run third_party/setup.sh";
+    }
+  }
+};
+
+TEST_F(MnistTraining, LearnsAndGivesTheSameBitsOnEveryRun) {
+  std::vector<std::string> digests;
+  for (int run = 0; run < 2; ++run) {
+    const std::vector<Ended> ended = RunProgram(2, {Program()}, {}, 110);
+    ASSERT_EQ(ended[0].status, 0) << ended[0].out << ended[0].err;
+    EXPECT_EQ(ended[1].status, 0) << ended[1].err;
+    EXPECT_EQ(ended[1].out, "") << "only rank 0 reports";
+    const std::string json = LastLine(ended[0].out);
+    EXPECT_EQ(Field(json, "ranks"), "2");
+    EXPECT_EQ(Field(json, "epochs"), "30");
+    EXPECT_EQ(Field(json, "replicas_equal"), "true");
+    EXPECT_GE(std::stod(Field(json, "test_accuracy")), 0.97) << ended[0].out;
+    EXPECT_GT(std::stod(Field(json, "train_seconds")), 0);
+    digests.push_back(Field(json, "parameters_digest"));
+  }
+  EXPECT_EQ(digests[0].size(), 18u) << digests[0];
+  EXPECT_EQ(digests[0], digests[1]);
+}
+
+TEST_F(MnistTraining, TheSeedChoosesTheResult) {
+  std::vector<std::string> digests;
+  for (const std::string seed : {"1", "2"}) {
+    const std::vector<Ended> ended = RunProgram(1, {Program(), "--epochs", "1", "--seed", seed});
+    ASSERT_EQ(ended[0].status, 0) << ended[0].err;
+    digests.push_back(Field(LastLine(ended[0].out), "parameters_digest"));
+  }
+  EXPECT_NE(digests[0], digests[1]);
+}
+
+TEST_F(MnistTraining, ReplicasThatDifferAreAFailure) {
+  const std::vector<Ended> ended = RunProgram(3, {Program(), "--epochs", "1", "--no-broadcast"});
+  for (const Ended& rank : ended) EXPECT_EQ(rank.status, 1) << rank.err;
+  EXPECT_EQ(Field(LastLine(ended[0].out), "replicas_equal"), "false");
+}
+
+TEST_F(MnistTraining, OptionsAreChecked) {
+  const auto error = [](const std::vector<std::string>& options) {
+    std::vector<std::string> words = {Program()};
+    words.insert(words.end(), options.begin(), options.end());
+    const Ended ended = RunProgram(1, words)[0];
+    EXPECT_NE(ended.status, 0);
+    return ended.err;
+  };
+  const std::vector<Ended> help = RunProgram(2, {Program(), "--help"});
+  EXPECT_TRUE(Says(help[0].out, "--batch-size N"));
+  EXPECT_EQ(help[0].status, 0);
+  EXPECT_EQ(help[1].out, "") << "once is enough";
+  EXPECT_TRUE(Says(error({"--epoch", "3"}), "--epoch: unknown"));
+  EXPECT_TRUE(Says(error({"--epochs"}), "value is missing"));
+  EXPECT_TRUE(Says(error({"--epochs", "3x"}), "--epochs 3x: expected a number"));
+  EXPECT_TRUE(Says(error({"--batch-size", "0"}), "at least 1"));
+  EXPECT_TRUE(Says(error({"--batch-size", "100000"}), "more than the 1438 training images"));
+  EXPECT_TRUE(Says(error({"--data", "/nowhere"}), "/nowhere: can't be opened"));
+}
+
+}  // namespace

@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# Installs what Rueda is built with on Debian 12 (bookworm): the system's packages, torch in a virtual
+# environment, and the handwritten digits of examples/mnist. Needs git and python3; does only what
+# is missing, so a second run takes a moment.
+#
+#     third_party/setup.sh [--no-torch]
+#
+#   --no-torch       the system's packages only: no torch, no digits
+#
+#   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv
+#   RUEDA_PIP_ARGS   further arguments for pip, such as an index that has CPU builds of torch
+set -euo pipefail
+
+torch_version=2.13.0
+packages=(
+  build-essential ccache cmake iproute2 libabsl-dev libbenchmark-dev libgloo-dev libgtest-dev
+  libhwy-dev libprotobuf-dev libssl-dev ninja-build pkg-config protobuf-compiler python3-venv
+)
+cache="${XDG_CACHE_HOME:-${HOME:?is not set}/.cache}/rueda"
+venv="${RUEDA_VENV:-$cache/venv}"
+digits="$cache/data/digits.csv"
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() {
+  printf 'setup: %s\n' "$*" >&2
+  exit 1
+}
+
+with_torch=1
+for option in "$@"; do
+  case "$option" in
+    --no-torch) with_torch=0 ;;
+    -h | --help)
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
+      exit 0
+      ;;
+    *) fail "unknown option $option; there is --no-torch" ;;
+  esac
+done
+
+# The packages of the list that are not installed.
+missing_packages() {
+  local package status
+  for package in "${packages[@]}"; do
+    status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+    [[ $status == installed ]] || printf '%s\n' "$package"
+  done
+}
+
+install_packages() {
+  command -v dpkg-query >/dev/null || fail "this is no Debian; install what third_party/*.md name"
+  local missing as_root=()
+  mapfile -t missing < <(missing_packages)
+  if [[ ${#missing[@]} == 0 ]]; then
+    say "the system's packages are there"
+    return
+  fi
+  if [[ $(id -u) != 0 ]]; then
+    command -v sudo >/dev/null || fail "run as root, without sudo here: apt-get install ${missing[*]}"
+    as_root=(sudo)
+  fi
+  say "installing ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq ||
+    fail "apt-get update failed; see above, then run this again"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" ||
+    fail "apt-get install failed; see above, then run this again"
+}
+
+# The version of a Python package in the virtual environment; nothing when it is not there.
+installed_version() {
+  "$venv/bin/python3" -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$1" \
+    2>/dev/null || true
+}
+
+pip_() {
+  # shellcheck disable=SC2086  # several arguments
+  "$venv/bin/python3" -m pip "$1" --disable-pip-version-check ${RUEDA_PIP_ARGS:-} "${@:2}"
+}
+
+make_venv() {
+  if [[ -x $venv/bin/python3 ]] && "$venv/bin/python3" -m pip --version >/dev/null 2>&1; then
+    return
+  fi
+  say "making the virtual environment $venv"
+  python3 -m venv "$venv" || fail "python3 -m venv failed; is python3-venv of this python3 installed?"
+}
+
+install_torch() {
+  local version
+  version=$(installed_version torch)
+  if [[ $version == "$torch_version" || $version == "$torch_version+"* ]]; then
+    say "torch $version is in $venv"
+  else
+    say "installing torch $torch_version, CPU build, in $venv"
+    if ! pip_ install --quiet "torch==$torch_version+cpu" 2>/dev/null; then
+      say "no CPU build is on offer (RUEDA_PIP_ARGS can name an index that has it); taking the plain"
+      say "one: on x86 that is a CUDA build, several GB with what it needs"
+      pip_ install "torch==$torch_version" ||
+        fail "pip can't install torch $torch_version; see above. RUEDA_PIP_ARGS is passed on to pip"
+    fi
+  fi
+  # torch's Python half says so on every import when it is missing.
+  [[ -n $(installed_version numpy) ]] || pip_ install --quiet numpy || fail "pip can't install numpy"
+}
+
+# The digits are a file in scikit-learn's wheel, which isn't installed.
+fetch_digits() {
+  if [[ -s $digits ]]; then
+    say "the digits are in $digits"
+    return
+  fi
+  say "fetching the handwritten digits out of scikit-learn's wheel"
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  pip_ download --quiet --no-deps --only-binary :all: -d "$scratch" scikit-learn ||
+    fail "pip can't download scikit-learn; RUEDA_PIP_ARGS is passed on to pip"
+  mkdir -p "$(dirname "$digits")"
+  python3 - "$scratch" "$digits.new" <<'PYTHON' || fail "the wheel has no digits.csv.gz that can be read"
+import gzip, pathlib, sys, zipfile
+wheel = next(pathlib.Path(sys.argv[1]).glob("*.whl"))
+text = gzip.decompress(zipfile.ZipFile(wheel).read("sklearn/datasets/data/digits.csv.gz"))
+if text.count(b"\n") != 1797:
+    sys.exit(f"expected 1797 digits, got {text.count(bytes([10]))}")
+pathlib.Path(sys.argv[2]).write_bytes(text)
+PYTHON
+  mv "$digits.new" "$digits"  # whole or not at all
+}
+
+install_packages
+if [[ $with_torch == 1 ]]; then
+  make_venv
+  install_torch
+  fetch_digits
+fi
+say "done"
