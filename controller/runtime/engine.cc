@@ -21,10 +21,10 @@ namespace {
 
 // How long a broken connection waits for the launcher's word on what happened.
 constexpr Nanos kVerdictPatience = 20 * kMillisecond;
+// How long a backend that lost a peer waits for others to say which rank that is.
+constexpr Nanos kCulpritPatience = 250 * kMillisecond;
 // How long a failure may take to be written down.
 constexpr Nanos kRecordPatience = 100 * kMillisecond;
-// Sockets are looked at once in so many turns even if nobody says that they are ready.
-constexpr int kTurnsWithoutSockets = 1'024;
 
 thread_local bool in_engine_callback = false;
 
@@ -47,6 +47,7 @@ Engine::Engine(EngineArgs args)
       submissions_(args.submissions),
       completions_(args.completions),
       sleepers_(args.sleepers),
+      turns_without_sockets_max_(args.turns_without_sockets),
       arena_(std::move(args.arena)),
       member_(world_.rank, world_.size()),
       left_(world_.size()) {}
@@ -176,13 +177,13 @@ bool Engine::Turn() {
     return true;
   }
   moved |= *read;
-  if (busy_lanes_ > 0) moved |= AdvanceLanes();
+  if (busy_lanes_ > 0 && !suspect_.has_value()) moved |= AdvanceLanes();
   if (relay_ != nullptr && relay_->Pump()) {
     look_at_sockets_ = true;
     moved = true;
   }
   if (look_at_sockets_ || hosts_bus_ != nullptr ||
-      ++turns_without_sockets_ >= kTurnsWithoutSockets) {
+      ++turns_without_sockets_ >= turns_without_sockets_max_) {
     moved |= LookAtSockets();
   }
   if (suspect_.has_value()) moved |= LookAtSuspect();
@@ -364,11 +365,14 @@ bool Engine::AdvanceLanes() {
     if (lane == nullptr || !lane->busy()) continue;
     const absl::StatusOr<Progress> progress = lane->Advance();
     if (!progress.ok()) {
+      std::string cause = absl::StrCat("rank ", world_.rank, ": ", progress.status().message());
+      if (absl::IsUnavailable(progress.status())) {
+        suspect_ = Suspect{kNobody, std::move(cause), MonotonicNow() + kCulpritPatience};
+        return true;
+      }
       Failure failure;
       failure.code = progress.status().code();
-      failure.cause = absl::StrCat("rank ", world_.rank, ": ", progress.status().message());
-      failure.recoverable = absl::IsUnavailable(progress.status());
-      if (failure.recoverable) failure.code = absl::StatusCode::kAborted;
+      failure.cause = std::move(cause);
       FailEpoch(std::move(failure));
       return true;
     }
@@ -526,17 +530,25 @@ void Engine::OnLinkLost(RoleLink& role_link, const absl::Status& why) {
   if (finished_.load(std::memory_order_relaxed)) return;
   // A rank may close once it knows that all have left, a little before we do: read on first.
   if (!ReadPlan().ok() || left_.count() == world_.size()) return;
-  suspect_ = Suspect{peer, std::string(why.message()), now_ + kVerdictPatience};
+  if (suspect_.has_value() && suspect_->rank != kNobody) return;
+  suspect_ = Suspect{peer, std::string(why.message()), MonotonicNow() + kVerdictPatience};
   LookAtSuspect();
 }
 
 // Names the cause once the launcher has written it down, or without it after a moment.
 bool Engine::LookAtSuspect() {
-  const std::optional<VerdictBoard::Verdict> verdict =
-      verdicts_ == nullptr ? std::nullopt : verdicts_->Read(suspect_->rank);
-  if (!verdict.has_value() && verdicts_ != nullptr && MonotonicNow() < suspect_->give_up) {
-    return false;
+  std::optional<VerdictBoard::Verdict> verdict;
+  if (verdicts_ != nullptr && suspect_->rank != kNobody) {
+    verdict = verdicts_->Read(suspect_->rank);
+  } else if (verdicts_ != nullptr) {
+    for (Rank rank = 0; rank < world_.size() && !verdict.has_value(); ++rank) {
+      if (left_.Contains(rank)) continue;
+      verdict = verdicts_->Read(rank);
+      if (verdict.has_value()) suspect_->rank = rank;
+    }
   }
+  const bool may_learn_more = verdicts_ != nullptr || suspect_->rank == kNobody;
+  if (!verdict.has_value() && may_learn_more && MonotonicNow() < suspect_->give_up) return false;
   Failure failure;
   failure.rank = suspect_->rank;
   failure.recoverable = true;

@@ -32,6 +32,7 @@ struct EngineArgs {
   Submissions* submissions = nullptr;
   Completions* completions = nullptr;
   Sleepers* sleepers = nullptr;
+  int turns_without_sockets = 1;  // Spin::turns_without_sockets
 };
 
 class Engine : public Courier {
@@ -114,6 +115,7 @@ class Engine : public Courier {
   Submissions* const submissions_;
   Completions* const completions_;
   Sleepers* const sleepers_;
+  const int turns_without_sockets_max_;
   const std::shared_ptr<Arena> arena_;
 
   std::unique_ptr<Neighbours> neighbours_;
@@ -137,11 +139,13 @@ class Engine : public Courier {
   RankSet left_;
   bool leave_announced_ = false;
   bool failed_ = false;
-  struct Suspect {  // a rank whose connection broke; its verdict is awaited for a moment
-    Rank rank;
+  // A connection broke: who was lost, and how, is awaited for a moment. No lane moves meanwhile.
+  struct Suspect {
+    Rank rank;  // kNobody: a backend's connection, which may be anybody's
     std::string how;
     Nanos give_up;
   };
+  static constexpr Rank kNobody = -1;
   std::optional<Suspect> suspect_;
   Nanos now_ = 0;
   Nanos failure_awaited_since_ = 0;  // somebody began to write a failure down; 0: nobody

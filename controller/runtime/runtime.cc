@@ -95,10 +95,11 @@ absl::Status Runtime::Init() {
   engine.submissions = submissions_.get();
   engine.completions = &completions_;
   engine.sleepers = &sleepers_;
-  RUEDA_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(engine)));
-  const int local_ranks = engine_->world().topology.local_size(args.rank);
+  const int local_ranks = engine.world.topology.local_size(args.rank);
   background_spin_ = std::make_unique<Spin>(config.wait, local_ranks);
   waiter_spin_ = std::make_unique<Spin>(config.wait, local_ranks);
+  engine.turns_without_sockets = waiter_spin_->turns_without_sockets();
+  RUEDA_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(engine)));
 
   const SignalsBlocked blocked;
   background_ = std::thread([this, rank = args.rank] {

@@ -25,6 +25,9 @@ class Spin {
     }
     return true;
   }
+  // In how many turns sockets are looked at once even if nobody says that they are ready: a yield
+  // may take a whole time slice of somebody else's.
+  int turns_without_sockets() const { return yields_ ? 8 : 1'024; }
 
  private:
   bool yields_ = false;
