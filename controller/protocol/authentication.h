@@ -1,9 +1,8 @@
 // Proof that a peer belongs to the job, in both directions, before one byte of it is parsed.
 //
-//   client -> server   hello:  magic, epoch, client rank, server rank, client nonce        (56
-//   bytes) server -> client   reply:  magic, server nonce, HMAC(K, "S" | transcript) (72 bytes)
-//   client -> server   finish: HMAC(K, "C" | transcript)                                    (32
-//   bytes)
+//   client -> server   hello:  magic, epoch, client rank, server rank, client nonce   (56 bytes)
+//   server -> client   reply:  magic, server nonce, HMAC(K, "S" | transcript)         (72 bytes)
+//   client -> server   finish: HMAC(K, "C" | transcript)                              (32 bytes)
 //
 // HMAC is HMAC-SHA256 (RFC 2104); the transcript is the job's and context's name, the epoch, both
 // ranks and both nonces. The keys of the session, one per direction, come from K by HKDF-SHA256

@@ -4,8 +4,7 @@
 //   failure    the epoch's first failure, if any: written once, read by everybody
 //   pages      one a rank: whether it sleeps, what it is doing, whether it has left
 //   log        the announcement log (controller/bus/host_log.h lays it out)
-//   areas      one a rank and process set: arrivals, descriptors, slots and blocks of the
-//   algorithms
+//   areas      one a rank and process set: arrivals, descriptors, slots, blocks of the algorithms
 //
 // Sparse: what nobody touches takes no memory.
 #pragma once

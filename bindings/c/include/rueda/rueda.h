@@ -5,26 +5,27 @@
  * Conventions
  *
  *  1. Functions return a rueda_status unless they say otherwise. After a status other than
- * RUEDA_OK, rueda_last_error() says on the same thread what was wrong, where, and what to do.
- * Nothing throws.
+ *     RUEDA_OK, rueda_last_error() says on the same thread what was wrong, where, and what to do.
+ *     Nothing throws.
  *  2. A status that a function returns at once is about the call. How an operation ended is told by
  *     rueda_wait, rueda_handle_error and the callback.
  *  3. Every function may be called from any thread at any time unless it says otherwise. None of
- * them holds a lock while it calls back.
+ *     them holds a lock while it calls back.
  *  4. Structs that are passed by pointer begin with `size` and have an _INIT macro that sets it;
- * use it, so that fields may be added at the end. In an array of structs all have the same size.
- *     rueda_tensor alone has no size: it has the layout of DLPack's DLTensor.
+ *     use it, so that fields may be added at the end. In an array of structs all have the same
+ *     size. rueda_tensor alone has no size: it has the layout of DLPack's DLTensor.
  *  5. Times are int64 nanoseconds; RUEDA_FOREVER means no limit. Sizes and counts are in bytes
- * where the name says so, else in elements. Ranks are world ranks, in process sets too.
+ *     where the name says so, else in elements. Ranks are world ranks, in process sets too.
  *  6. Who owns what: pointers that you pass are borrowed for the call, but for tensor memory, which
- * is borrowed from submit until the operation has ended: don't read outputs or change inputs before
- *     that. Strings that the library returns belong to it; how long they live is said beside each.
+ *     is borrowed from submit until the operation has ended: don't read outputs or change inputs
+ *     before that. Strings that the library returns belong to it; how long they live is said beside
+ *     each.
  *  7. What the ranks of a process set must agree on for one name: kind, reduce operation, dtype,
- * shape (allgather: but for the first dimension), root, scale factors, grouping. If they don't, the
- *     operation fails with RUEDA_INVALID_ARGUMENT on every rank, with the same message, and nothing
- *     else is disturbed. Ranks may submit in any order.
+ *     shape (allgather: but for the first dimension), root, scale factors, grouping. If they don't,
+ *     the operation fails with RUEDA_INVALID_ARGUMENT on every rank, with the same message, and
+ *     nothing else is disturbed. Ranks may submit in any order.
  *  8. If a rank is lost, every operation in flight and every later one fails with RUEDA_ABORTED and
- * the same first cause. What outputs (and inputs used in place) hold then is undefined.
+ *     the same first cause. What outputs (and inputs used in place) hold then is undefined.
  *  9. A child process forked after rueda_init can't use the context: calls return
  *     RUEDA_FAILED_PRECONDITION.
  * 10. Functions and fields are only added, at the end, within one major version.
@@ -344,8 +345,7 @@ RUEDA_API rueda_status rueda_release(rueda_context* context, rueda_handle handle
 typedef struct rueda_error {
   size_t size;
   rueda_status code;
-  int32_t
-      recoverable; /* 1: a new epoch without the lost rank could go on; 0: retrying is useless */
+  int32_t recoverable; /* 1: a new epoch without the lost rank could go on; 0: don't retry */
   uint64_t epoch;
   int32_t rank; /* the rank that was lost; -1: nobody in particular */
   int32_t pid;
@@ -359,8 +359,8 @@ typedef struct rueda_error {
 #define RUEDA_ERROR_INIT \
   { sizeof(rueda_error), RUEDA_OK, 0, 0, -1, 0, "", "", "", "", "" }
 
-/* FAILED_PRECONDITION while the operation goes on. RUEDA_OK with code RUEDA_OK when it succeeded.
- */
+/* FAILED_PRECONDITION while the operation goes on. RUEDA_OK, with code RUEDA_OK, when it went
+ * well. */
 RUEDA_API rueda_status rueda_handle_error(rueda_context* context, rueda_handle handle,
                                           rueda_error* error);
 
