@@ -1,17 +1,14 @@
 #include "controller/rendezvous/bootstrap.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "controller/bus/host_log.h"
 #include "controller/bus/socket.h"
-#include "controller/membership/rank_set.h"
+#include "controller/rendezvous/admission.h"
 #include "controller/rendezvous/host_identity.h"
-#include "core/base/log.h"
 
 namespace rueda {
 namespace {
@@ -26,51 +23,6 @@ bool SharesLog(const Config& config) {
 
 bool NeedsTcp(const Config& config) {
   return config.bus == "tcp" || config.hosts_fake > 1;
-}
-
-// At the root: one authenticated connection to each of the other leaders.
-absl::Status AcceptLeaders(const UniqueFd& listener, std::vector<Rank> leaders,
-                           const SessionScope& scope, Nanos deadline,
-                           std::vector<RoleLink>* links) {
-  std::vector<std::unique_ptr<Link>> pending;
-  while (!leaders.empty()) {
-    const Nanos now = MonotonicNow();
-    if (now >= deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(RanksText(leaders), " did not connect to rank 0 in time"));
-    }
-    std::vector<pollfd> waits = {{listener.get(), POLLIN, 0}};
-    for (const auto& link : pending) {
-      waits.push_back(
-          {link->fd(), static_cast<short>(POLLIN | (link->wants_write() ? POLLOUT : 0)), 0});
-    }
-    if (poll(waits.data(), waits.size(), static_cast<int>((deadline - now) / kMillisecond + 1)) <
-            0 &&
-        errno != EINTR) {
-      return ErrnoStatus(errno, "waiting for the other leaders");
-    }
-    for (size_t i = pending.size(); i > 0; --i) {
-      if (waits[i].revents == 0) continue;
-      Link& link = *pending[i - 1];
-      absl::Status status = link.OnWritable();
-      if (status.ok()) status = link.OnReadable();
-      if (status.ok() && !link.established()) continue;
-      std::unique_ptr<Link> taken = std::move(pending[i - 1]);
-      pending.erase(pending.begin() + static_cast<ptrdiff_t>(i) - 1);
-      const auto leader = std::find(leaders.begin(), leaders.end(), taken->peer());
-      if (!status.ok() || leader == leaders.end()) {
-        RUEDA_LOG(Warning) << "start: turned a connection away: " << status.message();
-        continue;
-      }
-      leaders.erase(leader);
-      links->push_back({LinkRole::kHost, std::move(taken)});
-    }
-    if (waits[0].revents != 0) {
-      RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, Accept(listener));
-      if (fd.valid()) pending.push_back(Link::Server(std::move(fd), scope, 0));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -152,7 +104,11 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
           leaders.push_back(rank);
         }
       }
-      RUEDA_RETURN_IF_ERROR(AcceptLeaders(listener, leaders, scope, deadline, &world.links));
+      std::map<Rank, std::unique_ptr<Link>> admitted;
+      RUEDA_RETURN_IF_ERROR(AdmitRanks(listener, leaders, scope, 0, deadline, &admitted));
+      for (auto& [rank, link] : admitted) {
+        world.links.push_back({LinkRole::kHost, std::move(link)});
+      }
     } else {
       RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, ConnectTcp(hellos[0].bus_address()));
       auto link = Link::Client(std::move(fd), scope, args.rank, 0);

@@ -1,7 +1,6 @@
 #include "controller/rendezvous/unix_meeting.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -11,16 +10,12 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "controller/bus/socket.h"
-#include "controller/membership/rank_set.h"
 #include "controller/protocol/codec.h"
+#include "controller/rendezvous/admission.h"
 #include "core/base/log.h"
 
 namespace rueda {
 namespace {
-
-// A peer that does not prove who it is within this time, or is one too many, is turned away.
-constexpr Nanos kHandshakeLimit = 2 * kSecond;
-constexpr size_t kPendingMax = 64;
 
 // How much longer than itself the others let rank 0 take to say what is wrong.
 constexpr Nanos kVerdictPatience = 2 * kSecond;
@@ -53,74 +48,11 @@ std::string UnixMeeting::SocketName(Rank leader) const {
 absl::Status UnixMeeting::CollectLinks(absl::Span<const Rank> expected, Rank leader,
                                        Nanos deadline) {
   RUEDA_ASSIGN_OR_RETURN(const UniqueFd listener, ListenUnix(SocketName(leader)));
-  std::map<Rank, std::unique_ptr<Link>> arrived;
-  const auto keep = [&] {
-    links_.clear();
-    for (auto& [rank, link] : arrived) links_.push_back(std::move(link));
-  };
-  struct Pending {
-    std::unique_ptr<Link> link;
-    Nanos deadline;
-  };
-  std::vector<Pending> pending;
-  while (arrived.size() < expected.size()) {
-    const Nanos now = MonotonicNow();
-    if (now >= deadline) {
-      std::vector<Rank> missing;
-      for (const Rank rank : expected) {
-        if (!arrived.contains(rank)) missing.push_back(rank);
-      }
-      keep();
-      return absl::DeadlineExceededError(
-          absl::StrCat(RanksText(missing), " did not come to the start of the job in time"));
-    }
-    pending.erase(std::remove_if(pending.begin(), pending.end(),
-                                 [&](const Pending& p) { return p.deadline <= now; }),
-                  pending.end());
-    std::vector<pollfd> waits = {{listener.get(), POLLIN, 0}};
-    Nanos next = deadline;
-    for (const Pending& p : pending) {
-      waits.push_back(
-          {p.link->fd(), static_cast<short>(POLLIN | (p.link->wants_write() ? POLLOUT : 0)), 0});
-      next = std::min(next, p.deadline);
-    }
-    if (poll(waits.data(), waits.size(), static_cast<int>((next - now) / kMillisecond + 1)) < 0 &&
-        errno != EINTR) {
-      return ErrnoStatus(errno, "waiting for the other ranks");
-    }
-    for (size_t i = pending.size(); i > 0; --i) {
-      if (waits[i].revents == 0) continue;
-      Link& link = *pending[i - 1].link;
-      absl::Status status = link.OnWritable();
-      if (status.ok()) status = link.OnReadable();
-      if (status.ok() && !link.established()) continue;
-      std::unique_ptr<Link> taken = std::move(pending[i - 1].link);
-      pending.erase(pending.begin() + static_cast<ptrdiff_t>(i) - 1);
-      if (!status.ok()) {
-        RUEDA_LOG(Warning) << "start: turned a connection away: " << status.message();
-      } else if (!std::binary_search(expected.begin(), expected.end(), taken->peer()) ||
-                 arrived.contains(taken->peer())) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("two processes say that they are rank ", taken->peer(), " of this job"));
-      } else {
-        arrived[taken->peer()] = std::move(taken);
-      }
-    }
-    while (waits[0].revents != 0) {
-      absl::StatusOr<UniqueFd> fd = Accept(listener);
-      if (!fd.ok()) {
-        RUEDA_LOG(Warning) << "start: " << fd.status().message();
-        continue;
-      }
-      if (!fd->valid()) break;
-      // Real ranks come all at once; more than them and 64 others is an attack.
-      if (pending.size() >= kPendingMax + expected.size()) continue;
-      pending.push_back(
-          {Link::Server(*std::move(fd), scope_, leader), MonotonicNow() + kHandshakeLimit});
-    }
-  }
-  keep();
-  return absl::OkStatus();
+  std::map<Rank, std::unique_ptr<Link>> admitted;
+  absl::Status status = AdmitRanks(listener, expected, scope_, leader, deadline, &admitted);
+  links_.clear();
+  for (auto& [rank, link] : admitted) links_.push_back(std::move(link));
+  return status;
 }
 
 absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos deadline) {

@@ -88,7 +88,7 @@ const Knob kKnobs[] = {
     {"secret_file", &Config::secret_file, Use::kSetUp, 0, 0, "", "",
      "File, mode 0600, that holds the job's secret; at least 16 bytes."},
     {"agent_fd", &Config::agent_fd, Use::kSetUp, 3, 1 << 30, "", "",
-     "Inherited socket over which the launcher tells how other ranks ended."},
+     "Inherited memfd in which the launcher writes how ranks of this host ended."},
     {"hosts_fake", &Config::hosts_fake, Use::kSetUp, 0, kRanksMax, "", "",
      "For tests: treats this host's ranks as that many hosts, in blocks of equal size."},
 };

@@ -204,7 +204,7 @@ Setup Processes() {
 }
 
 TEST(Start, RankThatDoesNotComeIsNamed) {
-  RunJoiners({3, Processes(), {{"start_timeout_s", "0.3"}}}, [](int rank, const Join& join) {
+  RunJoiners({3, Processes(), {{"start_timeout_s", "3"}}}, [](int rank, const Join& join) {
     if (rank == 1) return;
     rueda_context* context = nullptr;
     EXPECT_EQ(join(&context), RUEDA_DEADLINE_EXCEEDED);

@@ -1,0 +1,179 @@
+// Who is let in at the start of a job, over real TCP on loopback, while strangers knock.
+#include "controller/rendezvous/admission.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "controller/bus/socket.h"
+
+namespace rueda {
+namespace {
+
+using ::testing::HasSubstr;
+
+const SessionScope kScope = {std::string(32, 's'), "job", 7};
+constexpr Nanos kPatience = 60 * kSecond;
+
+class AdmissionTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    listener_ = *ListenTcp("127.0.0.1");
+    address_ = *TcpAddressOf(listener_);
+  }
+
+  UniqueFd Knock() const {
+    UniqueFd fd = *ConnectTcp(address_);
+    pollfd writable = {fd.get(), POLLOUT, 0};
+    poll(&writable, 1, -1);
+    return fd;
+  }
+  void Say(const UniqueFd& fd, const std::string& text) const {
+    ASSERT_EQ(send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
+  }
+  // Blocks until the other end has closed, with or without a word.
+  static void AwaitClose(const UniqueFd& fd) {
+    char bytes[256];
+    while (true) {
+      pollfd readable = {fd.get(), POLLIN, 0};
+      poll(&readable, 1, -1);
+      if (recv(fd.get(), bytes, sizeof bytes, 0) <= 0) return;
+    }
+  }
+  // Whether the rank was let in, as far as it can tell. Its connection stays until the test's end.
+  bool Join(Rank rank, const SessionScope& scope = kScope, Rank server = 0) {
+    auto link = Link::Client(*ConnectTcp(address_), scope, rank, server);
+    absl::Status status = WaitEstablished(link.get(), MonotonicNow() + kPatience);
+    status.Update(WaitFlushed(link.get(), MonotonicNow() + kPatience));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    joined_.push_back(std::move(link));
+    return status.ok();
+  }
+  absl::Status Admit(const std::vector<Rank>& expected, Nanos patience = kPatience) {
+    return AdmitRanks(listener_, expected, kScope, 0, MonotonicNow() + patience, &admitted_);
+  }
+
+  UniqueFd listener_;
+  std::string address_;
+  std::map<Rank, std::unique_ptr<Link>> admitted_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Link>> joined_;
+};
+
+TEST_F(AdmissionTest, LetsEveryExpectedRankIn) {
+  std::vector<std::thread> ranks;
+  for (const Rank rank : {3, 1, 2}) {
+    ranks.emplace_back([this, rank] { EXPECT_TRUE(Join(rank)); });
+  }
+  EXPECT_TRUE(Admit({1, 2, 3}).ok());
+  for (std::thread& rank : ranks) rank.join();
+  ASSERT_EQ(admitted_.size(), 3u);
+  for (const auto& [rank, link] : admitted_) EXPECT_EQ(link->peer(), rank);
+}
+
+TEST_F(AdmissionTest, TurnsAwayWhoKnowsNotTheSecretTheJobTheEpochOrTheServer) {
+  std::thread clients([this] {
+    EXPECT_FALSE(Join(1, {std::string(32, 'x'), "job", 7}));
+    EXPECT_FALSE(Join(1, {kScope.secret, "another", 7}));
+    EXPECT_FALSE(Join(1, {kScope.secret, "job", 6}));
+    EXPECT_FALSE(Join(1, kScope, 2));  // takes rank 0 for rank 2
+    EXPECT_TRUE(Join(1));
+  });
+  EXPECT_TRUE(Admit({1}).ok());
+  clients.join();
+}
+
+TEST_F(AdmissionTest, IsNotDisturbedByNoise) {
+  std::atomic<bool> over{false};
+  std::thread strangers([&] {
+    std::mt19937 random(1);
+    for (int i = 0; i < 300; ++i) {
+      const UniqueFd fd = Knock();
+      switch (i % 4) {
+        case 0:
+          break;  // connects and goes
+        case 1:
+          Say(fd, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+          break;
+        case 2: {
+          std::string noise(random() % 4'000, '\0');
+          for (char& byte : noise) byte = static_cast<char>(random());
+          Say(fd, noise);
+          break;
+        }
+        default:
+          Say(fd, std::string("\x16\x03\x01\x02\x00\x01", 6));  // the start of a TLS hello
+      }
+    }
+    EXPECT_TRUE(Join(1));
+    over = true;
+  });
+  EXPECT_TRUE(Admit({1}).ok());
+  strangers.join();
+  EXPECT_TRUE(over);
+  EXPECT_EQ(admitted_.size(), 1u);
+}
+
+TEST_F(AdmissionTest, LetsARankInPastManyWhoSayNothing) {
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 200; ++i) silent.push_back(Knock());
+  std::thread rank([this] { EXPECT_TRUE(Join(1)); });
+  EXPECT_TRUE(Admit({1}).ok());
+  rank.join();
+}
+
+TEST_F(AdmissionTest, CutsOffWhoSaysNothing) {
+  const UniqueFd silent = Knock();
+  const UniqueFd slow = Knock();
+  Say(slow, "R");
+  std::thread rank([&] {
+    AwaitClose(silent);  // only then does the rank come
+    AwaitClose(slow);
+    EXPECT_TRUE(Join(1));
+  });
+  EXPECT_TRUE(Admit({1}).ok());
+  rank.join();
+}
+
+TEST_F(AdmissionTest, KeepsNoMoreStrangersThanItsLimit) {
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(Knock());
+  std::thread rank([&] {
+    AwaitClose(silent.front());  // makes room for the last
+    for (UniqueFd& fd : silent) fd.reset();
+    EXPECT_TRUE(Join(1));
+  });
+  EXPECT_TRUE(Admit({1}).ok());
+  rank.join();
+}
+
+TEST_F(AdmissionTest, NamesThoseWhoDidNotCome) {
+  std::thread rank([this] { EXPECT_TRUE(Join(2)); });
+  const absl::Status status = Admit({1, 2, 3}, kSecond / 2);
+  rank.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 1, 3"));
+  EXPECT_EQ(admitted_.count(2), 1u);  // to be told
+}
+
+TEST_F(AdmissionTest, RefusesTwoThatSayTheyAreOneRank) {
+  std::thread ranks([this] {
+    EXPECT_TRUE(Join(1));
+    Join(1);
+  });
+  const absl::Status status = Admit({1, 2});
+  ranks.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
+}
+
+}  // namespace
+}  // namespace rueda
