@@ -86,7 +86,7 @@ absl::Status Init(uint32_t header_version, const rueda_init_options* options,
   *context = nullptr;
   if (options == nullptr) return absl::InvalidArgumentError("rueda_init: `options` is null");
   if (header_version >> 16 != RUEDA_VERSION_MAJOR ||
-      (header_version & 0xFFFF) > (RUEDA_VERSION & 0xFFFF)) {
+      ((header_version >> 8) & 0xFF) > RUEDA_VERSION_MINOR) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the program was compiled against rueda.h ", header_version >> 16, ".",
         (header_version >> 8) & 0xFF, ".", header_version & 0xFF, " and runs with librueda ",

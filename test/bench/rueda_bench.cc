@@ -74,6 +74,15 @@ size_t ParseSize(const std::string& text) {
   return number * unit;
 }
 
+int ParseCount(const std::string& text) {
+  char* end = nullptr;
+  const long number = std::strtol(text.c_str(), &end, 10);
+  if (end == text.c_str() || *end != 0 || number < 1 || number > 1'000'000) {
+    Die("expected a number from 1 to 1000000, not " + text);
+  }
+  return static_cast<int>(number);
+}
+
 struct Options {
   std::string op = "allreduce";
   std::vector<size_t> bytes = {4,       256,     4 << 10,  16 << 10, 64 << 10, 256 << 10,
@@ -115,17 +124,18 @@ Options Parse(int argc, char** argv) {
         const std::string text = optarg;
         const size_t x = text.find('x');
         if (x == std::string::npos) Die("--many expects COUNTxSIZE, such as 200x4K");
-        options.many.emplace_back(std::atoi(text.c_str()), ParseSize(text.substr(x + 1)));
+        options.many.emplace_back(ParseCount(text.substr(0, x)), ParseSize(text.substr(x + 1)));
         break;
       }
       case 'r':
         options.registered = true;
         break;
       case 'i':
-        options.iterations = std::atoi(optarg);
+        options.iterations = ParseCount(optarg);
         break;
       case 'd':
         options.idle_seconds = std::atof(optarg);
+        if (!(options.idle_seconds > 0)) Die("--idle expects a number of seconds above 0");
         break;
       case 'j':
         options.json = true;
