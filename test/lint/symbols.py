@@ -33,12 +33,13 @@ def run(*command):
 
 
 def symbols(library, which):
-    """(type, plain name, C++ name) of each dynamic symbol."""
+    """(type, name with its version, C++ name) of each dynamic symbol."""
     result = []
     for line in run("nm", "-D", f"--{which}-only", str(library)).splitlines():
         kind, name = line.split()[-2:]
-        result.append((kind, name.split("@")[0]))
-    names = run("c++filt", *(name for _, name in result)).splitlines() if result else []
+        result.append((kind, name))
+    plain = [name.split("@")[0] for _, name in result]
+    names = run("c++filt", *plain).splitlines() if result else []
     return [(kind, name, pretty) for (kind, name), pretty in zip(result, names)]
 
 
@@ -89,7 +90,7 @@ def check_adapter(library):
         if pretty.startswith("rueda::libtorch::"):
             own += 1
         elif kind not in "WVu":
-            errors.append(f"librueda_torch.so exports {pretty} ({kind}), which is not rueda::'s")
+            errors.append(f"librueda_torch.so exports {pretty} ({kind}), which is not of rueda::libtorch")
         elif LIBRARIES.search(pretty) or re.search(r"\brueda::", pretty):
             errors.append(f"librueda_torch.so leaks {pretty}")
     if own == 0:

@@ -94,8 +94,9 @@ expect_refusal() {
 check_c() {
   command -v pkg-config >/dev/null || fail "there is no pkg-config"
   export PKG_CONFIG_PATH=$package/lib/pkgconfig
-  local flags
-  read -ra flags <<<"$(pkg-config --cflags --libs rueda)"
+  local text flags
+  text=$(pkg-config --cflags --libs rueda) || fail "pkg-config does not know rueda"
+  read -ra flags <<<"$text"
   "$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror "$here/c/sum.c" -o "$scratch/sum" \
     "${flags[@]}" "-Wl,-rpath,$(pkg-config --variable=libdir rueda)"
   run_on_two_ranks "$scratch/sum"
