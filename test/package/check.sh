@@ -97,6 +97,10 @@ check_c() {
   local text flags
   text=$(pkg-config --cflags --libs rueda) || fail "pkg-config does not know rueda"
   read -ra flags <<<"$text"
+  local version
+  version=$(sed -n 's/^#define RUEDA_VERSION_[A-Z]* //p' "$package/include/rueda/rueda.h" | paste -sd .)
+  [[ $(pkg-config --modversion rueda) == "$version" ]] ||
+    fail "the header says $version, the package $(pkg-config --modversion rueda)"
   "$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror "$here/c/sum.c" -o "$scratch/sum" \
     "${flags[@]}" "-Wl,-rpath,$(pkg-config --variable=libdir rueda)"
   run_on_two_ranks "$scratch/sum"
