@@ -1,1 +1,48 @@
+# What `cmake --install` puts where. Everything is found relative to where the package lies, so that
+# it may be moved as a whole.
+include(CMakePackageConfigHelpers)
 
+# Where programs and libraries look for libraries, after the install. The loader would take an empty
+# entry for the current directory, so those that look for none of ours have no path at all.
+set_target_properties(rueda ruedarun PROPERTIES INSTALL_RPATH "")
+install(TARGETS rueda EXPORT ruedaTargets)
+install(TARGETS ruedarun)
+install(FILES bindings/c/include/rueda/rueda.h bindings/cpp/include/rueda/rueda.hpp
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rueda)
+
+if(TARGET rueda_bench)
+  set_target_properties(rueda_bench PROPERTIES
+    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  install(TARGETS rueda_bench)
+endif()
+
+# librueda.so looks for its modules beside itself and nowhere else.
+if(TARGET rueda_gloo_module)
+  set_target_properties(rueda_gloo_module PROPERTIES INSTALL_RPATH "")
+  install(TARGETS rueda_gloo_module DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
+# An export of its own: a project without torch must not trip over a target that needs it. No path
+# to torch: the program that links the adapter brings its own.
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/rueda)
+if(rueda_has_torch)
+  set_target_properties(rueda_torch PROPERTIES INSTALL_RPATH "$ORIGIN" EXPORT_NAME torch)
+  install(TARGETS rueda_torch EXPORT ruedaTorchTargets)
+  install(FILES bindings/torch/include/rueda/torch.hpp
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rueda)
+  install(EXPORT ruedaTorchTargets NAMESPACE rueda:: DESTINATION ${package_dir})
+  install(FILES cmake/RuedaFindTorch.cmake DESTINATION ${package_dir})
+endif()
+
+install(EXPORT ruedaTargets NAMESPACE rueda:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/ruedaConfig.cmake.in ruedaConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(ruedaConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ruedaConfig.cmake
+              ${CMAKE_CURRENT_BINARY_DIR}/ruedaConfigVersion.cmake
+        DESTINATION ${package_dir})
+
+file(RELATIVE_PATH rueda_pc_prefix
+  ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+configure_file(cmake/rueda.pc.in rueda.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/rueda.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -14,7 +14,6 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/static)
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
-set(CMAKE_INSTALL_RPATH "$ORIGIN:$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -27,6 +26,7 @@ set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g")
 # A fused multiply-add would make a result depend on how a loop was vectorised.
 set(rueda_warnings -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers)
 add_compile_options(-ffp-contract=off)
+add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
 
 if(RUEDA_SANITIZER STREQUAL "address")
   add_compile_options(-fsanitize=address -fno-omit-frame-pointer)
@@ -42,10 +42,11 @@ elseif(RUEDA_SANITIZER)
   message(FATAL_ERROR "RUEDA_SANITIZER=${RUEDA_SANITIZER}: expected address, thread or undefined")
 endif()
 
-# A fresh clone shares the cache with an old one only if paths are taken relative to the source.
+# A fresh clone shares the cache with an old one only if paths are taken relative to the source: on
+# the command line, and in what -g writes.
 find_program(RUEDA_CCACHE ccache)
 if(RUEDA_CCACHE)
-  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       ${RUEDA_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "core/base/limits.h"
 
@@ -135,9 +136,11 @@ std::string Allowed(const Knob& knob) {
   if (std::holds_alternative<std::string Config::*>(knob.field)) {
     return absl::StrCat("one of ", absl::StrJoin(absl::StrSplit(knob.choices, '|'), ", "));
   }
-  const char* kind =
-      std::holds_alternative<int64_t Config::*>(knob.field) ? "a whole number" : "a number";
-  return absl::StrCat(kind, " from ", knob.min, " to ", knob.max);
+  if (std::holds_alternative<int64_t Config::*>(knob.field)) {
+    return absl::StrCat("a whole number from ", static_cast<int64_t>(knob.min), " to ",
+                        static_cast<int64_t>(knob.max));
+  }
+  return absl::StrCat("a number from ", knob.min, " to ", knob.max);
 }
 
 // `shown_name` is what the user wrote: the knob, the variable or the alias.
@@ -278,39 +281,79 @@ std::vector<std::pair<std::string, std::string>> AgreedKnobs(const Config& confi
   return agreed;
 }
 
-std::string KnobsMarkdown() {
-  std::string text =
-      "# Knobs\n\n"
-      "<!-- Generated from the table in core/config/config.cc by `rueda_knobs`; a test compares. "
-      "-->\n\n"
-      "Each knob is an environment variable, read by `rueda::init()` and by `rueda_init` when "
-      "asked to,\n"
-      "and a key of `rueda_init`'s list of knobs (`fusion_threshold` for "
-      "`RUEDA_FUSION_THRESHOLD`); the\n"
-      "list wins. An unknown name is refused with the nearest known one.\n";
-  const Config defaults;
-  for (const Use use : {Use::kKnob, Use::kSetUp}) {
-    absl::StrAppend(
-        &text,
-        use == Use::kKnob ? "\n## Settings\n\n" : "\n## Set-up, normally done by the launcher\n\n",
-        "| variable | default | allowed | also read as | what it does |\n"
-        "|---|---|---|---|---|\n");
-    for (const Knob& knob : kKnobs) {
-      if ((knob.use == Use::kSetUp) != (use == Use::kSetUp)) continue;
-      const std::string value = KnobText(knob.name, defaults);
-      const bool word = std::holds_alternative<std::string Config::*>(knob.field);
-      const std::string allowed = word && *knob.choices == 0 ? "text" : Allowed(knob);
-      absl::StrAppend(&text, "| `", VariableName(knob), "` | ",
-                      use == Use::kSetUp || value.empty() ? "" : absl::StrCat("`", value, "`"),
-                      " | ", allowed, " | ",
-                      *knob.alias == 0 ? "" : absl::StrCat("`", knob.alias, "`"), " | ", knob.doc,
-                      knob.use == Use::kAgreed ? " Must be the same on all ranks." : "", " |\n");
-    }
+namespace {
+
+// Of a knob's value, for a reader: "a whole number from 1 to 100".
+std::string TypeText(const Knob& knob) {
+  const bool word = std::holds_alternative<std::string Config::*>(knob.field);
+  if (!word) return Allowed(knob);
+  if (*knob.choices == 0) return "text";
+  return absl::StrCat("`", absl::StrReplaceAll(knob.choices, {{"|", "`, `"}}), "`");
+}
+
+void AppendKnobs(Use use, const Config& defaults, std::string* text) {
+  absl::StrAppend(text, "| variable | type | default | also read as | meaning |\n",
+                  "|---|---|---|---|---|\n");
+  for (const Knob& knob : kKnobs) {
+    if ((knob.use == Use::kSetUp) != (use == Use::kSetUp)) continue;
+    const std::string value = KnobText(knob.name, defaults);
+    const bool unset = value.empty() || (use == Use::kSetUp && value == "-1");
+    absl::StrAppend(text, "| `", VariableName(knob), "` | ", TypeText(knob), " | ",
+                    unset ? "not set" : absl::StrCat("`", value, "`"), " | ",
+                    *knob.alias == 0 ? "" : absl::StrCat("`", knob.alias, "`"), " | ", knob.doc,
+                    knob.use == Use::kAgreed ? " **Agreed.**" : "", " |\n");
   }
-  absl::StrAppend(&text, "\n## Refused by name\n\n| variable | why |\n|---|---|\n");
+}
+
+}  // namespace
+
+std::string KnobsMarkdown() {
+  std::string text = R"(# Knobs
+
+<!-- Written by rueda_knobs from the table in core/config/config.cc; a test compares. -->
+
+A setting has one name everywhere: `RUEDA_FUSION_THRESHOLD` in the environment is `fusion_threshold`
+in the list that `rueda_init` and `rueda::init` take. `rueda::init` reads the environment;
+`rueda_init` does when it is given `RUEDA_INIT_READ_ENVIRONMENT`. The program's own list wins over
+the environment, and a `RUEDA_` variable over Horovod's name for the same setting.
+
+All are read once, by init. A value that is out of range or not among the words listed, and a name
+that does not exist, make init fail with `RUEDA_INVALID_ARGUMENT`; the message names the setting,
+what was given, what is allowed, and for an unknown name the nearest known one.
+
+## Settings
+
+**Agreed** ones must be the same on all ranks: init compares them and fails on every rank if they
+differ. The others may differ.
+
+)";
+  const Config defaults;
+  AppendKnobs(Use::kKnob, defaults, &text);
+  absl::StrAppend(&text, R"(
+## Set-up
+
+Who this process is. `ruedarun` sets these; set them yourself only to start ranks without it.
+
+)");
+  AppendKnobs(Use::kSetUp, defaults, &text);
+  absl::StrAppend(&text, R"(
+## Refused
+
+Settings of Horovod's whose feature does not exist here make init fail, rather than be ignored.
+
+| variable | why |
+|---|---|
+)");
   for (const Refused& refused : kRefused) {
     absl::StrAppend(&text, "| `", refused.name, "` | ", refused.why, " |\n");
   }
+  absl::StrAppend(&text, R"(
+Other `HOROVOD_` variables (ranks that a launcher sets, build options) are left alone. Any other
+`RUEDA_` variable is refused as a slip of the pen, but for those that the scripts read and the
+library does not: )");
+  std::vector<std::string> scripts;
+  for (const char* name : kScriptVariables) scripts.push_back(absl::StrCat("`", name, "`"));
+  absl::StrAppend(&text, absl::StrJoin(scripts, ", "), ".\n");
   return text;
 }
 

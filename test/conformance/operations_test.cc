@@ -302,7 +302,9 @@ void SubmitShuffled(rueda_context* context, int rank, int size, int tensors, int
   std::vector<std::unique_ptr<TensorOf>> views;
   std::vector<int> order(tensors);
   std::iota(order.begin(), order.end(), 0);
-  std::mt19937 random(rank * 1'000 + round);
+  // The test's own seed is 0 but in test/soak.
+  std::mt19937 random(::testing::UnitTest::GetInstance()->random_seed() * 10'000u + rank * 1'000 +
+                      round);
   std::shuffle(order.begin(), order.end(), random);
   for (int t = 0; t < tensors; ++t) {
     data[t].assign(1 + t * 7 % 300, static_cast<float>(rank + t + round));

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <string>
 
 #include "test/sim/simulation.h"
 
@@ -12,7 +14,7 @@ namespace {
 
 constexpr char kUsage[] =
     "usage: rueda_sim [--ranks N] [--ranks-per-host R] [--seed S] [--steps K] [--tensors T]\n"
-    "                 [--seeds COUNT] [--log-words C]\n"
+    "                 [--seeds COUNT] [--log-words C] [--break WHAT]\n"
     "\n"
     "Simulates K training steps of T tensors on N ranks, with the product's own state machines "
     "and\n"
@@ -20,7 +22,21 @@ constexpr char kUsage[] =
     "0\n"
     "(the default) puts all ranks on one host. --seeds runs that many seeds, from S on. The last "
     "line\n"
-    "is JSON; the same arguments give the same digest. Exit status 1 when a check failed.\n";
+    "is JSON; the same arguments give the same digest. Exit status 1 when a check failed.\n"
+    "--break puts a defect in, to see that the checks find it: drop-announcement, reorder-plan or\n"
+    "change-rejection.\n";
+
+bool ReadDefect(const char* text, rueda::sim::Defect* defect) {
+  using rueda::sim::Defect;
+  static const std::map<std::string, Defect> kDefects = {
+      {"drop-announcement", Defect::kDropAnnouncement},
+      {"reorder-plan", Defect::kReorderPlan},
+      {"change-rejection", Defect::kChangeRejection}};
+  const auto found = kDefects.find(text);
+  if (found == kDefects.end()) return false;
+  *defect = found->second;
+  return true;
+}
 
 }  // namespace
 
@@ -34,6 +50,7 @@ int main(int argc, char** argv) {
                                     {"tensors", required_argument, nullptr, 't'},
                                     {"seeds", required_argument, nullptr, 'm'},
                                     {"log-words", required_argument, nullptr, 'w'},
+                                    {"break", required_argument, nullptr, 'b'},
                                     {"help", no_argument, nullptr, 'h'},
                                     {}};
   int choice;
@@ -60,6 +77,10 @@ int main(int argc, char** argv) {
       case 'w':
         options.log_words = std::atoi(optarg);
         break;
+      case 'b':
+        if (ReadDefect(optarg, &options.defect)) break;
+        std::fprintf(stderr, "rueda_sim: there is no defect %s\n\n%s", optarg, kUsage);
+        return 2;
       case 'h':
         std::fputs(kUsage, stdout);
         return 0;
@@ -81,6 +102,9 @@ int main(int argc, char** argv) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     for (const std::string& error : report.errors) std::printf("ERROR %s\n", error.c_str());
     ok = report.errors.empty();
+    if (options.defect != rueda::sim::Defect::kNone && !report.defect_done) {
+      std::printf("the defect found no place in this run\n");
+    }
     std::printf(
         "{\"ranks\": %d, \"ranks_per_host\": %d, \"seed\": %llu, \"steps\": %d, \"ok\": %s, "
         "\"digest\": \"%016llx\", \"operations\": %llu, \"rejected\": %llu, \"batches\": %llu, "

@@ -74,6 +74,8 @@ class Simulation {
   void MakeSchedule();
   void ScheduleTurn(Rank rank, Nanos time);
   void Turn(Rank rank);
+  bool Loses(Rank rank, const ControlEvent& event);
+  void Spoil(Rank rank, Plan* plan);
   void SubmitNext(RankState& state);
   void Handle(RankState& state, const Action& action);
   void StartBatch(RankState& state, SetId lane);
@@ -307,7 +309,7 @@ void Simulation::Turn(Rank rank) {
       }
     }
     while (const ControlEvent* event = state.member.Next()) {
-      const absl::StatusOr<bool> sent = state.bus->Send(*event);
+      const absl::StatusOr<bool> sent = Loses(rank, *event) ? true : state.bus->Send(*event);
       if (!sent.ok()) Error(absl::StrCat("rank ", rank, ": ", sent.status().message()));
       if (!sent.ok() || !*sent) break;
       state.member.Pop();
@@ -320,6 +322,7 @@ void Simulation::Turn(Rank rank) {
       return;
     }
     moved |= *read;
+    Spoil(rank, &plan);
     std::vector<Action> actions;
     for (const PlanItem& item : plan) {
       const absl::Status applied = state.member.Apply(item, &actions);
@@ -330,6 +333,41 @@ void Simulation::Turn(Rank rank) {
   state.bus->BeforeSleep();
   const Nanos look = state.bus->Look(now_);
   if (look != kForever) ScheduleTurn(rank, std::max(look, now_ + 1));
+}
+
+// Whether the defect takes this event away: a named tensor's announcement, since of unnamed
+// operations the next would be taken for the lost one.
+bool Simulation::Loses(Rank rank, const ControlEvent& event) {
+  const auto* announced = std::get_if<Announced>(&event.what);
+  if (options_.defect != Defect::kDropAnnouncement || report_.defect_done ||
+      rank != options_.ranks - 1 || announced == nullptr) {
+    return false;
+  }
+  const SpecPtr& spec = announced->announcement.spec;
+  report_.defect_done = spec != nullptr && !spec->unnamed();
+  return report_.defect_done;
+}
+
+// The defects of what a rank is told.
+void Simulation::Spoil(Rank rank, Plan* plan) {
+  if (report_.defect_done || rank != options_.ranks - 1) return;
+  Order* last = nullptr;
+  for (PlanItem& item : *plan) {
+    if (auto* reject = std::get_if<Reject>(&item);
+        reject != nullptr && options_.defect == Defect::kChangeRejection) {
+      reject->status = absl::InvalidArgumentError("something else");
+      report_.defect_done = true;
+      return;
+    }
+    auto* order = std::get_if<Order>(&item);
+    if (order == nullptr || options_.defect != Defect::kReorderPlan) continue;
+    if (last != nullptr && last->lane == order->lane) {
+      std::swap(last->batch, order->batch);
+      report_.defect_done = true;
+      return;
+    }
+    last = order;
+  }
 }
 
 // Submits one more operation of the workload, or goes on to the next step, or shuts down.

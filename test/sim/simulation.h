@@ -18,6 +18,15 @@
 
 namespace rueda::sim {
 
+// A defect put between the product and what carries its messages, once, on the last rank: the
+// checks must see it.
+enum class Defect {
+  kNone,
+  kDropAnnouncement,  // one announcement is lost: liveness
+  kReorderPlan,       // two batches of one lane change places: agreement
+  kChangeRejection,   // one rejection says something else: uniformity
+};
+
 struct Options {
   int ranks = 4;
   int ranks_per_host = 0;  // 0: all on one host, sharing one log; 1: no two share a log
@@ -29,6 +38,7 @@ struct Options {
   int log_words = 0;             // of a host's log; 0: as the product
   int64_t bucket_bytes = 1 << 16;
   int tensor_ids_max = 0;  // 0: as the product
+  Defect defect = Defect::kNone;
 };
 
 struct Report {
@@ -41,6 +51,7 @@ struct Report {
   uint64_t messages = 0;  // between hosts
   uint64_t message_bytes = 0;
   double virtual_seconds = 0;
+  bool defect_done = false;  // the defect that was asked for has happened
 };
 
 Report Run(const Options& options);

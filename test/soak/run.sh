@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Repeats the tests over real processes and the simulator, each round with another seed and order,
+# until time is up. Stops at the first failure and says how to repeat it.
+#
+#     test/soak/run.sh [MINUTES] [--preset PRESET] [--seed SEED]
+#
+#   MINUTES   30 by default; the round that is under way is finished
+#   --preset  which build: release by default
+#   --seed    the first round's, 1 to 99999; else by chance
+#
+# All tests with ctest's labels multiprocess, fault and slow take part. Prints a line a round, and
+# at the end how many rounds of each passed. Exit status: 0 when nothing failed.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+fail() {
+  printf 'soak: %s\n' "$*" >&2
+  exit 2
+}
+
+minutes=30
+preset=release
+seed=$((RANDOM * 3 + 1))
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    -h | --help)
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
+      exit 0
+      ;;
+    --preset)
+      preset=${2:?--preset takes a name}
+      shift 2
+      ;;
+    --seed)
+      seed=${2:?--seed takes a number}
+      shift 2
+      ;;
+    *)
+      minutes=$1
+      shift
+      ;;
+  esac
+done
+[[ $minutes =~ ^[0-9]+$ ]] || fail "'$minutes' is no number of minutes"
+[[ $seed =~ ^[0-9]+$ ]] && ((seed >= 1 && seed <= 99999)) || fail "a seed is from 1 to 99999"
+build=build/$preset
+[[ -x $build/bin/rueda_sim ]] || fail "there is no build in $build: cmake --workflow --preset $preset"
+
+mapfile -t tests < <(ctest --test-dir "$build" -N -L '^(multiprocess|fault|slow)$' |
+  sed -n 's/^ *Test *#[0-9]*: //p')
+[[ ${#tests[@]} -gt 0 ]] || fail "$build has no such test"
+
+declare -A passed
+rounds=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+report() {
+  local name
+  printf '\n%-28s rounds passed\n' ""
+  for name in simulator "${tests[@]}"; do
+    printf '%-28s %6d\n' "$name" "${passed[$name]:-0}"
+  done
+  printf '%d seconds\n' "$SECONDS"
+}
+
+# try NAME COMMAND...: stops everything when the command fails.
+try() {
+  local name=$1 start=$SECONDS
+  shift
+  if ! "$@" >"$log" 2>&1; then
+    cat "$log"
+    report
+    printf 'FAILED: %s, seed %d. Again: test/soak/run.sh 0 --preset %s --seed %d\n' \
+      "$name" "$seed" "$preset" "$seed"
+    exit 1
+  fi
+  passed[$name]=$((${passed[$name]:-0} + 1))
+  times+=" $name $((SECONDS - start)) s"
+}
+
+# A hundred jobs of each layout, then a large one.
+simulate() {
+  local layout
+  for layout in "--ranks 8" "--ranks 8 --ranks-per-host 2" "--ranks 6 --ranks-per-host 1" \
+    "--ranks 12 --ranks-per-host 4 --log-words 64"; do
+    # shellcheck disable=SC2086  # several options
+    "$build/bin/rueda_sim" $layout --seed "${seed}000" --seeds 100 || return 1
+  done
+  "$build/bin/rueda_sim" --ranks 500 --ranks-per-host 8 --steps 2 --seed "${seed}000"
+}
+
+end=$((SECONDS + 60 * minutes))
+while :; do
+  times=""
+  try simulator simulate
+  for name in "${tests[@]}"; do
+    # GoogleTest takes the order of its cases from the seed, and some tests their choices.
+    try "$name" env GTEST_SHUFFLE=1 GTEST_RANDOM_SEED="$seed" \
+      ctest --test-dir "$build" -R "^$name\$" --timeout 900 --no-tests=error --output-on-failure
+  done
+  rounds=$((rounds + 1))
+  printf 'round %d, seed %d:%s\n' "$rounds" "$seed" "$times"
+  ((SECONDS < end)) || break
+  seed=$((seed % 99999 + 1))
+done
+report
+printf '%d rounds passed\n' "$rounds"
