@@ -7,14 +7,15 @@
 #
 #   --no-torch       the system's packages only: no torch, no digits
 #
-#   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv
+#   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv.
+#                    One of yours that has torch is left as it is
 #   RUEDA_PIP_ARGS   further arguments for pip, such as an index that has CPU builds of torch
 set -euo pipefail
 
 torch_version=2.13.0
 packages=(
-  build-essential ccache cmake iproute2 libabsl-dev libbenchmark-dev libgloo-dev libgtest-dev
-  libhwy-dev libprotobuf-dev libssl-dev ninja-build pkg-config protobuf-compiler python3-venv
+  build-essential ccache cmake libabsl-dev libgloo-dev libgmock-dev libgtest-dev libhwy-dev
+  libprotobuf-dev libssl-dev ninja-build pkg-config protobuf-compiler python3-venv
 )
 cache="${XDG_CACHE_HOME:-${HOME:?is not set}/.cache}/rueda"
 venv="${RUEDA_VENV:-$cache/venv}"
@@ -67,10 +68,19 @@ install_packages() {
     fail "apt-get install failed; see above, then run this again"
 }
 
-# The version of a Python package in the virtual environment; nothing when it is not there.
+# The version of a Python package in the virtual environment; nothing when it is not there, "damaged"
+# when files of it are missing, as after an interrupted installation.
 installed_version() {
-  "$venv/bin/python3" -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$1" \
-    2>/dev/null || true
+  "$venv/bin/python3" - "$1" <<'PYTHON' 2>/dev/null || true
+import importlib.metadata as metadata, sys
+package = metadata.distribution(sys.argv[1])
+try:
+    files = [file for file in package.files or [] if file.size is not None]
+    whole = files and all(file.locate().stat().st_size == file.size for file in files)
+except OSError:
+    whole = False
+print(package.version if whole else "damaged")
+PYTHON
 }
 
 pip_() {
@@ -89,16 +99,28 @@ make_venv() {
 install_torch() {
   local version
   version=$(installed_version torch)
-  if [[ $version == "$torch_version" || $version == "$torch_version+"* ]]; then
+  if [[ $version == damaged ]]; then
+    fail "torch in $venv is damaged: remove that directory and run this again"
+  elif [[ $version == "$torch_version" || $version == "$torch_version+"* ]]; then
     say "torch $version is in $venv"
+  elif [[ -n $version && -n ${RUEDA_VENV:-} ]]; then
+    say "torch $version is in $venv and stays; Rueda is tested with $torch_version"
   else
-    say "installing torch $torch_version, CPU build, in $venv"
-    if ! pip_ install --quiet "torch==$torch_version+cpu" 2>/dev/null; then
+    say "installing torch $torch_version, CPU build, in $venv: 0.2 GB to fetch, 0.9 GB on disk"
+    local log
+    log=$(mktemp)
+    if ! pip_ install --quiet "torch==$torch_version+cpu" 2>"$log"; then
+      if ! grep -q 'No matching distribution found for torch==' "$log"; then
+        cat "$log" >&2
+        rm "$log"
+        fail "pip can't install torch $torch_version+cpu; see above, then run this again"
+      fi
       say "no CPU build is on offer (RUEDA_PIP_ARGS can name an index that has it); taking the plain"
-      say "one: on x86 that is a CUDA build, several GB with what it needs"
+      say "one: on x86 that is a CUDA build, with what it needs about 3 GB to fetch and twice that on disk"
       pip_ install "torch==$torch_version" ||
         fail "pip can't install torch $torch_version; see above. RUEDA_PIP_ARGS is passed on to pip"
     fi
+    rm -f "$log"
   fi
   # torch's Python half says so on every import when it is missing.
   [[ -n $(installed_version numpy) ]] || pip_ install --quiet numpy || fail "pip can't install numpy"
