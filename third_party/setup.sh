@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what Rueda is built with on Debian 12 (bookworm): the system's packages, torch in a virtual
-# environment, and the handwritten digits of examples/mnist. Needs git and python3; does only what
-# is missing, so a second run takes a moment.
+# Installs what Rueda is built with on Debian 12 (bookworm): the system's packages, torch in a
+# virtual environment, and the handwritten digits of examples/mnist. Needs git and python3; does
+# only what is missing, so a second run takes a moment.
 #
 #     third_party/setup.sh [--no-torch]
 #
@@ -57,7 +57,8 @@ install_packages() {
     return
   fi
   if [[ $(id -u) != 0 ]]; then
-    command -v sudo >/dev/null || fail "run as root, without sudo here: apt-get install ${missing[*]}"
+    command -v sudo >/dev/null ||
+      fail "run as root, for there is no sudo: apt-get install ${missing[*]}"
     as_root=(sudo)
   fi
   say "installing ${missing[*]}"
@@ -68,16 +69,16 @@ install_packages() {
     fail "apt-get install failed; see above, then run this again"
 }
 
-# The version of a Python package in the virtual environment; nothing when it is not there, "damaged"
-# when files of it are missing, as after an interrupted installation.
+# The version of a Python package in the virtual environment; nothing when it is not there, and
+# "damaged" when not all of its libraries are whole, as after an interrupted installation.
 installed_version() {
   "$venv/bin/python3" - "$1" <<'PYTHON' 2>/dev/null || true
 import importlib.metadata as metadata, sys
 package = metadata.distribution(sys.argv[1])
 try:
-    files = [file for file in package.files or [] if file.size is not None]
-    whole = files and all(file.locate().stat().st_size == file.size for file in files)
-except OSError:
+    libraries = [f for f in package.files if f.suffix == ".so" and f.size is not None]
+    whole = all(f.locate().stat().st_size == f.size for f in libraries)
+except (OSError, TypeError):  # a file that is not there, or their list
     whole = False
 print(package.version if whole else "damaged")
 PYTHON
@@ -93,14 +94,15 @@ make_venv() {
     return
   fi
   say "making the virtual environment $venv"
-  python3 -m venv "$venv" || fail "python3 -m venv failed; is python3-venv of this python3 installed?"
+  python3 -m venv "$venv" ||
+    fail "python3 -m venv failed; is python3-venv of this python3 installed?"
 }
 
 install_torch() {
   local version
   version=$(installed_version torch)
   if [[ $version == damaged ]]; then
-    fail "torch in $venv is damaged: remove that directory and run this again"
+    fail "torch in $venv is damaged: remove that environment and run this again"
   elif [[ $version == "$torch_version" || $version == "$torch_version+"* ]]; then
     say "torch $version is in $venv"
   elif [[ -n $version && -n ${RUEDA_VENV:-} ]]; then
@@ -115,15 +117,16 @@ install_torch() {
         rm "$log"
         fail "pip can't install torch $torch_version+cpu; see above, then run this again"
       fi
-      say "no CPU build is on offer (RUEDA_PIP_ARGS can name an index that has it); taking the plain"
-      say "one: on x86 that is a CUDA build, with what it needs about 3 GB to fetch and twice that on disk"
+      say "no CPU build is on offer (RUEDA_PIP_ARGS can name an index that has it). Taking the plain"
+      say "one: on x86 a CUDA build, with what it needs about 3 GB to fetch and twice that on disk"
       pip_ install "torch==$torch_version" ||
         fail "pip can't install torch $torch_version; see above. RUEDA_PIP_ARGS is passed on to pip"
     fi
     rm -f "$log"
   fi
   # torch's Python half says so on every import when it is missing.
-  [[ -n $(installed_version numpy) ]] || pip_ install --quiet numpy || fail "pip can't install numpy"
+  [[ -n $(installed_version numpy) ]] || pip_ install --quiet numpy ||
+    fail "pip can't install numpy; see above"
 }
 
 # The digits are a file in scikit-learn's wheel, which isn't installed.
@@ -138,7 +141,7 @@ fetch_digits() {
   pip_ download --quiet --no-deps --only-binary :all: -d "$scratch" scikit-learn ||
     fail "pip can't download scikit-learn; RUEDA_PIP_ARGS is passed on to pip"
   mkdir -p "$(dirname "$digits")"
-  python3 - "$scratch" "$digits.new" <<'PYTHON' || fail "the wheel has no digits.csv.gz that can be read"
+  python3 - "$scratch" "$digits.new" <<'PYTHON' || fail "the wheel has no digits that can be read"
 import gzip, pathlib, sys, zipfile
 wheel = next(pathlib.Path(sys.argv[1]).glob("*.whl"))
 text = gzip.decompress(zipfile.ZipFile(wheel).read("sklearn/datasets/data/digits.csv.gz"))
