@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# Installs what Rueda is built with on Debian 12 (bookworm): the system's packages, torch in a virtual
-# environment, and the handwritten digits of examples/mnist. Needs git and python3; does only what
-# is missing, so a second run takes a moment.
+# Installs what Rueda is built with on Debian 12 (bookworm): the system's packages, torch in a
+# virtual environment, and the handwritten digits of examples/mnist. Needs git and python3; does
+# only what is missing, so a second run takes a moment.
 #
 #     third_party/setup.sh [--no-torch]
 #
 #   --no-torch       the system's packages only: no torch, no digits
 #
-#   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv
+#   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv.
+#                    One of yours that has torch is left as it is
 #   RUEDA_PIP_ARGS   further arguments for pip, such as an index that has CPU builds of torch
 set -euo pipefail
 
 torch_version=2.13.0
 packages=(
-  build-essential ccache cmake iproute2 libabsl-dev libbenchmark-dev libgloo-dev libgtest-dev
-  libhwy-dev libprotobuf-dev libssl-dev ninja-build pkg-config protobuf-compiler python3-venv
+  build-essential ccache cmake libabsl-dev libgloo-dev libgmock-dev libgtest-dev libhwy-dev
+  libprotobuf-dev libssl-dev ninja-build pkg-config protobuf-compiler python3-venv
 )
 cache="${XDG_CACHE_HOME:-${HOME:?is not set}/.cache}/rueda"
 venv="${RUEDA_VENV:-$cache/venv}"
@@ -56,7 +57,8 @@ install_packages() {
     return
   fi
   if [[ $(id -u) != 0 ]]; then
-    command -v sudo >/dev/null || fail "run as root, without sudo here: apt-get install ${missing[*]}"
+    command -v sudo >/dev/null ||
+      fail "run as root, for there is no sudo: apt-get install ${missing[*]}"
     as_root=(sudo)
   fi
   say "installing ${missing[*]}"
@@ -67,10 +69,19 @@ install_packages() {
     fail "apt-get install failed; see above, then run this again"
 }
 
-# The version of a Python package in the virtual environment; nothing when it is not there.
+# The version of a Python package in the virtual environment; nothing when it is not there, and
+# "damaged" when not all of its libraries are whole, as after an interrupted installation.
 installed_version() {
-  "$venv/bin/python3" -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$1" \
-    2>/dev/null || true
+  "$venv/bin/python3" - "$1" <<'PYTHON' 2>/dev/null || true
+import importlib.metadata as metadata, sys
+package = metadata.distribution(sys.argv[1])
+try:
+    libraries = [f for f in package.files if f.suffix == ".so" and f.size is not None]
+    whole = all(f.locate().stat().st_size == f.size for f in libraries)
+except (OSError, TypeError):  # a file that is not there, or their list
+    whole = False
+print(package.version if whole else "damaged")
+PYTHON
 }
 
 pip_() {
@@ -83,25 +94,39 @@ make_venv() {
     return
   fi
   say "making the virtual environment $venv"
-  python3 -m venv "$venv" || fail "python3 -m venv failed; is python3-venv of this python3 installed?"
+  python3 -m venv "$venv" ||
+    fail "python3 -m venv failed; is python3-venv of this python3 installed?"
 }
 
 install_torch() {
   local version
   version=$(installed_version torch)
-  if [[ $version == "$torch_version" || $version == "$torch_version+"* ]]; then
+  if [[ $version == damaged ]]; then
+    fail "torch in $venv is damaged: remove that environment and run this again"
+  elif [[ $version == "$torch_version" || $version == "$torch_version+"* ]]; then
     say "torch $version is in $venv"
+  elif [[ -n $version && -n ${RUEDA_VENV:-} ]]; then
+    say "torch $version is in $venv and stays; Rueda is tested with $torch_version"
   else
-    say "installing torch $torch_version, CPU build, in $venv"
-    if ! pip_ install --quiet "torch==$torch_version+cpu" 2>/dev/null; then
-      say "no CPU build is on offer (RUEDA_PIP_ARGS can name an index that has it); taking the plain"
-      say "one: on x86 that is a CUDA build, several GB with what it needs"
+    say "installing torch $torch_version, CPU build, in $venv: 0.2 GB to fetch, 0.9 GB on disk"
+    local log
+    log=$(mktemp)
+    if ! pip_ install --quiet "torch==$torch_version+cpu" 2>"$log"; then
+      if ! grep -q 'No matching distribution found for torch==' "$log"; then
+        cat "$log" >&2
+        rm "$log"
+        fail "pip can't install torch $torch_version+cpu; see above, then run this again"
+      fi
+      say "no CPU build is on offer (RUEDA_PIP_ARGS can name an index that has it). Taking the plain"
+      say "one: on x86 a CUDA build, with what it needs about 3 GB to fetch and twice that on disk"
       pip_ install "torch==$torch_version" ||
         fail "pip can't install torch $torch_version; see above. RUEDA_PIP_ARGS is passed on to pip"
     fi
+    rm -f "$log"
   fi
   # torch's Python half says so on every import when it is missing.
-  [[ -n $(installed_version numpy) ]] || pip_ install --quiet numpy || fail "pip can't install numpy"
+  [[ -n $(installed_version numpy) ]] || pip_ install --quiet numpy ||
+    fail "pip can't install numpy; see above"
 }
 
 # The digits are a file in scikit-learn's wheel, which isn't installed.
@@ -116,7 +141,7 @@ fetch_digits() {
   pip_ download --quiet --no-deps --only-binary :all: -d "$scratch" scikit-learn ||
     fail "pip can't download scikit-learn; RUEDA_PIP_ARGS is passed on to pip"
   mkdir -p "$(dirname "$digits")"
-  python3 - "$scratch" "$digits.new" <<'PYTHON' || fail "the wheel has no digits.csv.gz that can be read"
+  python3 - "$scratch" "$digits.new" <<'PYTHON' || fail "the wheel has no digits that can be read"
 import gzip, pathlib, sys, zipfile
 wheel = next(pathlib.Path(sys.argv[1]).glob("*.whl"))
 text = gzip.decompress(zipfile.ZipFile(wheel).read("sklearn/datasets/data/digits.csv.gz"))

@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
 #include <exception>
@@ -46,12 +47,8 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   ~Impl();
 
   void Synchronize();
-  // Whether synchronize has been called since the last gradient and step; not from then on.
-  bool TakeSynchronized() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(synchronized_, false);
-  }
-  bool InFlight();
+  void Step();
+  void ZeroGrad(bool set_to_none);
   void OnGradient(size_t index);
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
 
@@ -68,6 +65,7 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   };
 
   void CheckOptions() const;
+  void CheckForNewParameters();
   void Submit(Slot& slot);
   void Keep(std::exception_ptr error) {
     if (first_error_ == nullptr) first_error_ = std::move(error);
@@ -80,7 +78,8 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   double postscale_ = 1;
 
   std::mutex mutex_;
-  std::vector<Slot> slots_;  // the vector itself is constant
+  std::vector<Slot> slots_;                             // the vector itself is constant
+  std::unordered_set<const c10::TensorImpl*> reduced_;  // the slots' parameters; constant
   // Guarded by mutex_.
   bool synchronized_ = false;  // since the last gradient and step
   std::exception_ptr first_error_;
@@ -119,6 +118,9 @@ DistributedOptimizer::Impl::Impl(torch::optim::Optimizer& optimizer,
                                  DistributedOptimizerOptions options)
     : optimizer_(optimizer), options_(std::move(options)), context_(CurrentContext()) {
   CheckOptions();
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    Refuse("LBFGS runs backward passes within its step, where gradients can't be waited for");
+  }
   if (options_.op == Average) {  // the library divides by the size on top
     prescale_ = 1 / options_.gradient_predivide_factor;
     postscale_ = options_.gradient_predivide_factor;
@@ -130,14 +132,13 @@ DistributedOptimizer::Impl::Impl(torch::optim::Optimizer& optimizer,
     if (!names.emplace(tensor.unsafeGetTensorImpl(), name).second) continue;
     if (!taken.insert(name).second) Refuse("two parameters are called '" + name + "'");
   }
-  std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.requires_grad()) continue;
-      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      if (!reduced_.insert(parameter.unsafeGetTensorImpl()).second) continue;
       const auto it = names.find(parameter.unsafeGetTensorImpl());
       if (it == names.end()) {
-        Refuse("parameter " + std::to_string(seen.size() - 1) +
+        Refuse("parameter " + std::to_string(reduced_.size() - 1) +
                " of the optimizer is not among the named parameters");
       }
       if (torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr) {
@@ -196,19 +197,47 @@ void DistributedOptimizer::Impl::Submit(Slot& slot) {
   }
 }
 
-bool DistributedOptimizer::Impl::InFlight() {
+void DistributedOptimizer::Impl::ZeroGrad(bool set_to_none) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const Slot& slot : slots_) {
-    if (slot.operation != nullptr) return true;
+    if (slot.operation == nullptr) continue;
+    throw Error(RUEDA_FAILED_PRECONDITION, "zero_grad() while '" + slot.name +
+                                               "' is being reduced: call it before " +
+                                               "backward(), or after step() or synchronize()");
   }
-  return false;
+  for (Slot& slot : slots_) slot.passes = 0;  // what they have added up goes
+  optimizer_.zero_grad(set_to_none);
+}
+
+// Holds mutex_. One that was added or unfrozen since would go unreduced, and replicas apart.
+void DistributedOptimizer::Impl::CheckForNewParameters() {
+  const auto& groups = optimizer_.param_groups();
+  for (size_t group = 0; group < groups.size(); ++group) {
+    for (size_t i = 0; i < groups[group].params().size(); ++i) {
+      const at::Tensor& parameter = groups[group].params()[i];
+      if (!parameter.requires_grad() || reduced_.contains(parameter.unsafeGetTensorImpl())) {
+        continue;
+      }
+      return Keep(std::make_exception_ptr(
+          Error(RUEDA_FAILED_PRECONDITION, "DistributedOptimizer: parameter " + std::to_string(i) +
+                                               " of group " + std::to_string(group) +
+                                               " requires a gradient, but wasn't there or was " +
+                                               "frozen when this object was made: make it again")));
+    }
+  }
 }
 
 void DistributedOptimizer::Impl::Synchronize() {
   std::vector<std::shared_ptr<Operation>> operations;
+  std::vector<at::Tensor> frozen;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (synchronized_) return;
+    CheckForNewParameters();
     for (Slot& slot : slots_) {
+      if (!slot.parameter.requires_grad() && !slot.parameter.grad().defined()) {
+        frozen.push_back(slot.parameter);
+      }
       if (slot.operation == nullptr) Submit(slot);  // the others may have a gradient here
       if (slot.operation != nullptr) operations.push_back(std::move(slot.operation));
       slot.operation = nullptr;
@@ -223,12 +252,23 @@ void DistributedOptimizer::Impl::Synchronize() {
       if (error == nullptr) error = std::current_exception();
     }
   }
+  // Else a weight decay or a momentum would move what was frozen.
+  for (const at::Tensor& parameter : frozen) parameter.mutable_grad().reset();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (first_error_ != nullptr) error = std::exchange(first_error_, nullptr);
     synchronized_ = error == nullptr;
   }
   if (error != nullptr) std::rethrow_exception(error);
+}
+
+void DistributedOptimizer::Impl::Step() {
+  Synchronize();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    synchronized_ = false;
+  }
+  optimizer_.step();
 }
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
@@ -249,11 +289,7 @@ DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
 DistributedOptimizer::~DistributedOptimizer() = default;
 
 void DistributedOptimizer::step() {
-  if (!impl_->TakeSynchronized()) {
-    impl_->Synchronize();
-    (void)impl_->TakeSynchronized();
-  }
-  impl_->optimizer().step();
+  impl_->Step();
 }
 
 void DistributedOptimizer::synchronize() {
@@ -261,12 +297,7 @@ void DistributedOptimizer::synchronize() {
 }
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
-  if (impl_->InFlight()) {
-    throw Error(RUEDA_FAILED_PRECONDITION,
-                "zero_grad() while gradients are being reduced: call it before backward(), or "
-                "after step() or synchronize()");
-  }
-  impl_->optimizer().zero_grad(set_to_none);
+  impl_->ZeroGrad(set_to_none);
 }
 
 torch::optim::Optimizer& DistributedOptimizer::optimizer() const {

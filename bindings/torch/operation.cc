@@ -44,9 +44,10 @@ void CheckTensor(const at::Tensor& tensor, const std::string& label) {
     throw Error(RUEDA_UNIMPLEMENTED, label + " is on " + tensor.device().str() +
                                          "; this version moves CPU tensors: copy it to the CPU");
   }
-  if (tensor.layout() != at::kStrided) {
-    throw Error(RUEDA_UNIMPLEMENTED, label + " is sparse or of another special layout; Rueda " +
-                                         "moves strided tensors: call to_dense()");
+  if (tensor.layout() != at::kStrided || tensor.is_nested()) {
+    throw Error(RUEDA_UNIMPLEMENTED, label + " is sparse, nested or of another special layout; " +
+                                         "Rueda moves strided tensors: call to_dense(), or make " +
+                                         "embeddings with sparse(false)");
   }
 }
 

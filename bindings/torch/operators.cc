@@ -60,22 +60,35 @@ void BarrierOperator(int64_t process_set) {
   barrier(Set(process_set));
 }
 
+// For what a compiler of graphs must neither drop, nor merge, nor reorder.
+c10::FunctionSchema Effect(const char* text) {
+  return torch::schema(text, c10::AliasAnalysisKind::CONSERVATIVE);
+}
+
 }  // namespace
 
 TORCH_LIBRARY(rueda, library) {
+  // Take no tensor by which a kernel could be chosen.
+  library.def(Effect("init() -> ()"), [] { init(); });
+  library.def(Effect("shutdown() -> ()"), &shutdown);
+  library.def(Effect("rank() -> int"), []() -> int64_t { return rank(); });
+  library.def(Effect("size() -> int"), []() -> int64_t { return size(); });
+  library.def(Effect("local_rank() -> int"), []() -> int64_t { return local_rank(); });
+  library.def(Effect("local_size() -> int"), []() -> int64_t { return local_size(); });
+  library.def(Effect("barrier(int process_set=0) -> ()"), &BarrierOperator);
+
   library.def(
-      "allreduce(Tensor tensor, str name='', str op='average', float prescale_factor=1.0, "
-      "float postscale_factor=1.0, int process_set=0) -> Tensor");
+      Effect("allreduce(Tensor tensor, str name='', str op='average', float prescale_factor=1.0, "
+             "float postscale_factor=1.0, int process_set=0) -> Tensor"));
   library.def(
       "allreduce_(Tensor(a!) tensor, str name='', str op='average', float prescale_factor=1.0, "
       "float postscale_factor=1.0, int process_set=0) -> Tensor(a!)");
-  library.def("broadcast(Tensor tensor, int root_rank, str name='', int process_set=0) -> Tensor");
+  library.def(
+      Effect("broadcast(Tensor tensor, int root_rank, str name='', int process_set=0) -> Tensor"));
   library.def(
       "broadcast_(Tensor(a!) tensor, int root_rank, str name='', int process_set=0) -> "
       "Tensor(a!)");
-  library.def("allgather(Tensor tensor, str name='', int process_set=0) -> Tensor");
-  // Takes no tensor by which a kernel could be chosen.
-  library.def("barrier(int process_set=0) -> ()", &BarrierOperator);
+  library.def(Effect("allgather(Tensor tensor, str name='', int process_set=0) -> Tensor"));
 }
 
 TORCH_LIBRARY_IMPL(rueda, CPU, library) {

@@ -115,7 +115,10 @@ Images LoadPart(const std::filesystem::path& directory, const std::string& part)
 
 Dataset LoadDigits(const std::filesystem::path& file) {
   std::ifstream stream(file);
-  if (!stream) Fail(file, "can't be opened; third_party/setup.sh puts the digits there");
+  if (!stream) {
+    Fail(file,
+         "can't be opened. third_party/setup.sh puts the digits in " + DefaultPath().string());
+  }
   Dataset dataset{{0, 8, 8, {}, {}}, {0, 8, 8, {}, {}}};
   std::string text;
   for (int64_t number = 1; std::getline(stream, text); ++number) {

@@ -189,6 +189,12 @@ int Run(const Options& options) {
   // With more threads the order of additions, and so the last bits, could differ from run to run.
   torch::set_num_threads(1);
   const Dataset dataset = Load(options.data);
+  if (dataset.train.height < 4 || dataset.train.width < 4) {
+    throw std::runtime_error(options.data.string() + ": images of " +
+                             std::to_string(dataset.train.height) + " x " +
+                             std::to_string(dataset.train.width) +
+                             " are too small for the net, which halves them twice");
+  }
   const Tensors train = ToTensors(dataset.train);
   const Tensors test = ToTensors(dataset.test);
   const int64_t steps = dataset.train.count / (options.batch_size * hvd::size());

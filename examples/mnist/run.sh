@@ -34,7 +34,7 @@ done
 
 bin="$root/build/release/bin"
 if [[ ! -x $bin/mnist ]]; then
-  echo "run.sh: mnist was not built, because torch was not found; see the lines about LibTorch above" >&2
+  echo "run.sh: mnist was not built, because torch was not found; see LibTorch above" >&2
   exit 1
 fi
 exec "$bin/ruedarun" -np "$ranks" --prefix none "$bin/mnist" "${options[@]}"

@@ -1,9 +1,12 @@
 // Every function of the adapter on tensors, against values worked out by hand.
+#include <c10/core/CPUAllocator.h>
 #include <dlfcn.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <filesystem>
 #include <numeric>
+#include <thread>
 
 #include "rueda/torch.hpp"
 #include "test/torch/ranks.h"
@@ -65,6 +68,47 @@ RANKS_TEST(Adapter, InPlaceGoesInAndComesOutByPointer, 1, 2, 3) {
   EXPECT_TRUE(result.is_same(x));
   EXPECT_EQ(result.data_ptr(), data);
   EXPECT_TRUE(Same(x, Six(0) * hvd::size() + RankSum()));
+}
+
+// Counts the bytes of torch's tensors that are made while it lives, on any thread.
+class CountingAllocator : public c10::Allocator {
+ public:
+  CountingAllocator() : before_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, 100); }
+  ~CountingAllocator() override { c10::SetCPUAllocator(before_, 100); }
+  c10::DataPtr allocate(size_t bytes) override {
+    bytes_ += bytes;
+    return before_->allocate(bytes);
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    before_->copy_data(to, from, bytes);
+  }
+  size_t TakeBytes() { return bytes_.exchange(0); }
+
+ private:
+  c10::Allocator* const before_;
+  std::atomic<size_t> bytes_{0};
+};
+
+RANKS_TEST(Adapter, ContiguousTensorsAreNotCopied, 1, 2) {
+  const torch::Tensor x = torch::full({1000}, hvd::rank() + 1.f);
+  const torch::Tensor rows = torch::ones({6, 10}).narrow(0, 2, 3);  // contiguous in the middle
+  torch::Tensor channels = torch::ones({2, 3, 4, 5}).to(torch::MemoryFormat::ChannelsLast);
+  CountingAllocator allocator;
+  hvd::allreduce_(x, "x");
+  hvd::allreduce_(rows, "rows");
+  hvd::synchronize(hvd::broadcast_async_(x, 0));
+  EXPECT_EQ(allocator.TakeBytes(), 0u);
+  EXPECT_EQ(hvd::allreduce(x, "x").numel(), 1000);
+  EXPECT_EQ(allocator.TakeBytes(), 4000u) << "the result";
+  EXPECT_EQ(hvd::allgather(x).size(0), 1000 * hvd::size());
+  EXPECT_EQ(allocator.TakeBytes(), 4000u * hvd::size()) << "the result";
+  hvd::allreduce_(channels, "channels");
+  EXPECT_EQ(allocator.TakeBytes(), 480u) << "the copy of what is not contiguous";
+
+  // In place is in place: nothing is left for synchronize to do.
+  const hvd::Handle handle = hvd::allreduce_async_(x.fill_(hvd::rank()), "x", hvd::Sum);
+  while (!hvd::poll(handle)) std::this_thread::yield();
+  EXPECT_TRUE(Same(x, torch::full({1000}, RankSum(), torch::kFloat)));
 }
 
 RANKS_TEST(Adapter, HandlesGiveResults, 1, 2, 3) {
@@ -261,6 +305,7 @@ RANKS_TEST(Adapter, TensorsThatItDoesNotMoveAreRefusedByName, 1, 2) {
       << message;
   EXPECT_EQ(refused(torch::eye(3).to_sparse()), RUEDA_UNIMPLEMENTED);
   EXPECT_NE(message.find("to_dense"), std::string::npos) << message;
+  EXPECT_EQ(refused(torch::_nested_tensor_from_tensor_list({Six(0), Six(1)})), RUEDA_UNIMPLEMENTED);
   EXPECT_EQ(refused(torch::Tensor()), RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(StatusOf([&] { hvd::grouped_allreduce({}, "none"); }), RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(StatusOf(

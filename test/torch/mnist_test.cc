@@ -1,9 +1,15 @@
 // examples/mnist: what it reads, and what it promises about a training run.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <regex>
+#include <sstream>
 
 #include "examples/mnist/dataset.h"
 #include "test/torch/ranks.h"
@@ -122,9 +128,17 @@ TEST_F(MnistDataset, EveryFifthSmallDigitIsForTheTest) {
   EXPECT_TRUE(Says(ErrorOf(path_ / "none.csv"), "third_party/setup.sh"));
 }
 
+std::string Binary(const std::string& name) {
+  return (fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin" / name).string();
+}
 std::string Program() {
-  return (fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin" / "mnist")
-      .string();
+  return Binary("mnist");
+}
+
+std::string Text(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
 }
 
 std::string LastLine(const std::string& text) {
@@ -141,7 +155,7 @@ std::string Field(const std::string& json, const std::string& name) {
   return json.substr(start, json.find_first_of(",}", start) - start);
 }
 
-class MnistTraining : public testing::Test {
+class MnistTraining : public Directory {
  protected:
   void SetUp() override {
     if (!fs::exists(mnist::DefaultPath())) {
@@ -167,6 +181,72 @@ TEST_F(MnistTraining, LearnsAndGivesTheSameBitsOnEveryRun) {
   }
   EXPECT_EQ(digests[0].size(), 18u) << digests[0];
   EXPECT_EQ(digests[0], digests[1]);
+}
+
+// The last line on standard output, whatever ruedarun puts before it.
+TEST_F(MnistTraining, ItsLastLineIsJsonUnderTheLauncherToo) {
+  for (const std::string prefix : {"rank", "none"}) {
+    const std::string command = Binary("ruedarun") + " -np 2 --prefix " + prefix + " " + Program() +
+                                " --epochs 1 > " + (path_ / "out").string();
+    ASSERT_EQ(std::system(command.c_str()), 0);
+    const std::regex json(
+        R"((\[0\] )?\{"ranks": 2, "epochs": 1, "test_accuracy": 0\.\d{4}, "replicas_equal": true, )"
+        R"("train_seconds": \d+\.\d\d, "parameters_digest": "[0-9a-f]{16}"\})");
+    const std::string line = LastLine(Text(path_ / "out"));
+    EXPECT_TRUE(std::regex_match(line, json)) << line;
+    EXPECT_EQ(line[0], prefix == "rank" ? '[' : '{');
+  }
+}
+
+// The small digits once more, in the form of MNIST's files.
+TEST_F(MnistTraining, LearnsFromMnistsOwnFiles) {
+  const mnist::Dataset dataset = mnist::Load(mnist::DefaultPath());
+  const auto write = [this](const std::string& part, const mnist::Images& images) {
+    std::string pixels, labels;
+    for (const float pixel : images.pixels) pixels += static_cast<char>(std::lround(pixel * 255));
+    for (const int64_t label : images.labels) labels += static_cast<char>(label);
+    const int count = static_cast<int>(images.count);
+    WriteIdx(part + "-images-idx3-ubyte", 0x803, {count, 8, 8}, pixels);
+    WriteIdx(part + "-labels-idx1-ubyte", 0x801, {count}, labels);
+  };
+  write("train", dataset.train);
+  write("t10k", dataset.test);
+  const std::vector<std::string> words = {Program(), "--epochs", "10", "--data", path_.string()};
+  const std::vector<Ended> ended = RunProgram(2, words);
+  ASSERT_EQ(ended[0].status, 0) << ended[0].err;
+  EXPECT_TRUE(Says(ended[0].out, "1438 training and 359 test images of 8 x 8"));
+  EXPECT_GE(std::stod(Field(LastLine(ended[0].out), "test_accuracy")), 0.93) << ended[0].out;
+
+  WriteIdx("t10k-labels-idx1-ubyte", 0x803, {359}, std::string(359, '\0'));
+  for (const Ended& rank : RunProgram(2, words)) {
+    EXPECT_EQ(rank.status, 1);
+    EXPECT_TRUE(Says(rank.err, "t10k-labels-idx1-ubyte: begins with 2051 instead of 2049"));
+  }
+  WriteAll();
+  EXPECT_TRUE(Says(RunProgram(1, words)[0].err, "images of 2 x 3 are too small"));
+}
+
+TEST_F(MnistTraining, AKilledRankEndsItWithTheRanksName) {
+  const std::string out = (path_ / "rank.0.out").string();
+  std::ofstream(path_ / "rank.sh")
+      << "if [ $RUEDA_RANK = 0 ]; then exec " << Program() << " --epochs 100000; fi\n"
+      << Program() << " --epochs 100000 &\n"
+      << "until grep -q 'epoch  2' " << out << "; do sleep 0.1; done\n"
+      << "kill -9 $!\n"
+      // Else ruedarun may end rank 0 before it has found out by itself.
+      << "until [ -s " << (path_ / "rank.0.err").string() << " ]; do sleep 0.1; done\n"
+      << "wait $!\n";
+  const std::string command = "timeout -s KILL 60 " + Binary("ruedarun") + " -np 2 --output-dir " +
+                              path_.string() + " sh " + (path_ / "rank.sh").string() + " 2> " +
+                              (path_ / "launcher").string();
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_NE(WEXITSTATUS(status), 0);
+  const std::string error = Text(path_ / "rank.0.err");
+  EXPECT_TRUE(Says(error, "mnist: "));
+  EXPECT_TRUE(Says(error, "rank 1"));
+  EXPECT_TRUE(Says(Text(path_ / "launcher"), "how it ended"));
+  EXPECT_EQ(Text(out).find("replicas_equal"), std::string::npos);
 }
 
 TEST_F(MnistTraining, TheSeedChoosesTheResult) {

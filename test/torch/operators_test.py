@@ -1,31 +1,17 @@
 """The operators of torch.ops.rueda, and that librueda_torch.so loads into a process that has torch.
 
-    python3 operators_test.py LIBRARY      a world of one rank
+    python3 operators_test.py LIBRARY      a world of one rank, then two ranks that are threads
 """
 
 import ctypes
 import sys
+import threading
+import warnings
 
 import torch
 
 torch.ops.load_library(sys.argv[1])
 rueda = torch.ops.rueda
-# Loaded along with it: the same library, and so the same contexts.
-c = ctypes.CDLL("librueda.so.0")
-
-
-class InitOptions(ctypes.Structure):
-    """rueda_init_options."""
-
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("name", ctypes.c_char_p),
-        ("flags", ctypes.c_uint32),
-        ("group_rank", ctypes.c_int32),
-        ("group", ctypes.c_void_p),
-        ("knobs", ctypes.c_void_p),
-        ("knob_count", ctypes.c_size_t),
-    ]
 
 
 def error_of(function, *args, **kwargs):
@@ -38,12 +24,10 @@ def error_of(function, *args, **kwargs):
 
 x = torch.arange(6.0).reshape(2, 3)
 assert "not initialised" in error_of(rueda.allreduce, x)
+assert "not initialised" in error_of(rueda.rank)
 
-options = InitOptions(size=ctypes.sizeof(InitOptions), group_rank=-1)
-context = ctypes.c_void_p()
-c.rueda_version.restype = ctypes.c_uint32
-assert c.rueda_init(c.rueda_version(), ctypes.byref(options), ctypes.byref(context)) == 0
-c.rueda_set_default_context(context)
+rueda.init()
+assert (rueda.rank(), rueda.size(), rueda.local_rank(), rueda.local_size()) == (0, 1, 0, 1)
 
 assert torch.equal(rueda.allreduce(x), x)
 assert torch.equal(rueda.allreduce(x, "x", "sum", 2.0, 3.0), 6 * x)
@@ -66,13 +50,86 @@ assert "process set" in error_of(rueda.barrier, 5)
 assert "root" in error_of(rueda.broadcast, x, 1), error_of(rueda.broadcast, x, 1)
 
 
+# Parameters take values, and no history.
+parameter = torch.nn.Parameter(x.clone())
+with torch.no_grad():
+    rueda.broadcast_(parameter, 0, "parameter")
+assert parameter.requires_grad and parameter.grad_fn is None
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    rueda.allreduce(parameter * 2).sum().backward()
+assert parameter.grad is None, "gradients don't flow through"
+
+
 @torch.jit.script
 def scripted(tensor: torch.Tensor) -> torch.Tensor:
     return torch.ops.rueda.allreduce(tensor, "scripted", "sum", 2.0)
 
 
-assert torch.equal(scripted(x), 2 * x)
+# An operator without a result, and one whose result is not used.
+@torch.jit.script
+def barrier(process_set: int) -> int:
+    torch.ops.rueda.barrier(process_set)
+    return 7
 
-assert c.rueda_shutdown(context) == 0
-c.rueda_context_destroy(context)
+
+@torch.jit.script
+def unused(tensor: torch.Tensor) -> int:
+    torch.ops.rueda.allgather(tensor, "unused", 5)
+    return 7
+
+
+for _ in range(3):  # the later ones are optimised
+    assert torch.equal(scripted(x), 2 * x)
+    assert barrier(0) == 7
+    assert "process set" in error_of(barrier, 5)
+    assert "process set" in error_of(unused, x)
+
+rueda.shutdown()
+assert "not initialised" in error_of(rueda.rank)
+
+
+# Ranks that are threads: one that waits must not keep the other from running Python.
+class InitOptions(ctypes.Structure):
+    """rueda_init_options."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("flags", ctypes.c_uint32),
+        ("group_rank", ctypes.c_int32),
+        ("group", ctypes.c_void_p),
+        ("knobs", ctypes.c_void_p),
+        ("knob_count", ctypes.c_size_t),
+    ]
+
+
+# Loaded along with it: the same library, and so the same contexts.
+c = ctypes.CDLL("librueda.so.0")
+c.rueda_version.restype = ctypes.c_uint32
+c.rueda_set_thread_context.argtypes = c.rueda_context_destroy.argtypes = [ctypes.c_void_p]
+group = ctypes.c_void_p()
+assert c.rueda_group_create(2, ctypes.byref(group)) == 0
+results = []
+
+
+def be(rank):
+    options = InitOptions(size=ctypes.sizeof(InitOptions), group_rank=rank, group=group)
+    context = ctypes.c_void_p()
+    assert c.rueda_init(c.rueda_version(), ctypes.byref(options), ctypes.byref(context)) == 0
+    c.rueda_set_thread_context(context)
+    for step in range(100):
+        total = rueda.allreduce(torch.tensor([rank + 1.0]), "step", "sum")
+        assert total.item() == 3, total
+    results.append(rueda.allgather(torch.full((rank + 1, 1), float(rank))).flatten().tolist())
+    rueda.shutdown()
+
+
+ranks = [threading.Thread(target=be, args=[rank]) for rank in range(2)]
+for rank in ranks:
+    rank.start()
+for rank in ranks:
+    rank.join()
+c.rueda_group_destroy(group)
+assert results == [[0.0, 1.0, 1.0]] * 2, results
 print("the operators work")

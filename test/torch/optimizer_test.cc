@@ -214,6 +214,158 @@ RANKS_TEST(DistributedOptimizer, AnotherBackwardPassThanExpectedIsAnErrorOfTheSt
   EXPECT_FLOAT_EQ(First(w[0].detach()), -1);
 }
 
+RANKS_TEST(DistributedOptimizer, ZeroGradForgetsThePassesBeforeIt, 1, 2) {
+  Weights w{2};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named, {.backward_passes_per_step = 3});
+  for (int pass = 0; pass < 2; ++pass) w[0].sum().backward();
+  optimizer.zero_grad(/*set_to_none=*/false);
+  EXPECT_FLOAT_EQ(First(w[0].grad()), 0);
+  for (int pass = 0; pass < 3; ++pass) (w[0].sum() * (hvd::rank() + 1.0)).backward();
+  optimizer.step();
+  EXPECT_FLOAT_EQ(First(w[0].detach()), -3 * (hvd::size() + 1) / 2.0f);
+}
+
+RANKS_TEST(DistributedOptimizer, AMistakeOfOneRankIsThatRanksError, 2, 3) {
+  Weights w{2, 3};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  (w[0].sum() + w[1].sum()).backward();
+  if (hvd::rank() == 1) w[1].sum().backward();
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { optimizer.step(); }, &message),
+            hvd::rank() == 1 ? RUEDA_FAILED_PRECONDITION : RUEDA_OK);
+  EXPECT_EQ(message.find("gradient.w1") != std::string::npos, hvd::rank() == 1) << message;
+}
+
+RANKS_TEST(DistributedOptimizer, GradientsMayComeInADifferentOrderOnEveryRank, 2, 3) {
+  Weights w{5, 70000, 1, 300};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  for (int step = 1; step <= 5; ++step) {
+    optimizer.zero_grad();
+    for (size_t i = 0; i < 4; ++i) {
+      auto& parameter = w[(i * (1 + 2 * (hvd::rank() % 2)) + hvd::rank()) % 4];
+      (parameter.sum() * (hvd::rank() * 2.0)).backward();
+    }
+    optimizer.step();
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_TRUE((w[i] == -step * (hvd::size() - 1.0)).all().item<bool>()) << i;
+    }
+  }
+}
+
+RANKS_TEST(DistributedOptimizer, ALearningRateCountsFromTheNextStepOn, 2) {
+  Weights w{2};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  for (const double lr : {1.0, 0.5, 0.25}) {
+    sgd.param_groups()[0].options().set_lr(lr);
+    optimizer.zero_grad();
+    w[0].sum().backward();
+    optimizer.step();
+  }
+  EXPECT_FLOAT_EQ(First(w[0].detach()), -1.75);
+}
+
+// As for a generator and its adversary.
+RANKS_TEST(DistributedOptimizer, TwoOfThemHaveNamesOfTheirOwn, 2) {
+  Weights a{2}, b{2};
+  torch::optim::SGD sgd_a(a.all(), 1.0), sgd_b(b.all(), 1.0);
+  {
+    hvd::DistributedOptimizer first(sgd_a, a.named, {.name = "a"});
+    hvd::DistributedOptimizer second(sgd_b, b.named, {.name = "b"});
+    (a[0].sum() + b[0].sum() * (hvd::rank() * 2.0)).backward();
+    if (hvd::rank() == 0) first.step();
+    second.step();
+    if (hvd::rank() == 1) first.step();
+    EXPECT_FLOAT_EQ(First(a[0].detach()), -1);
+    EXPECT_FLOAT_EQ(First(b[0].detach()), -1);
+  }
+  hvd::DistributedOptimizer first(sgd_a, a.named);
+  hvd::DistributedOptimizer second(sgd_b, b.named);
+  // One after the other they may share their names.
+  first.zero_grad();
+  a[0].sum().backward();
+  first.step();
+  second.zero_grad();
+  b[0].sum().backward();
+  second.step();
+  EXPECT_FLOAT_EQ(First(b[0].detach()), -2);
+}
+
+RANKS_TEST(DistributedOptimizer, ThatSharesItsNamesIsToldSo, 2) {
+  Weights a{2}, b{2};
+  torch::optim::SGD sgd_a(a.all(), 1.0), sgd_b(b.all(), 1.0);
+  hvd::DistributedOptimizer first(sgd_a, a.named);
+  hvd::DistributedOptimizer second(sgd_b, b.named);
+  // Rank 1 has not begun, so the first one's gradient is in flight when the second one's comes.
+  if (hvd::rank() == 0) (a[0].sum() + b[0].sum()).backward();
+  hvd::barrier();
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { first.step(); }), RUEDA_OK);
+  EXPECT_EQ(StatusOf([&] { second.step(); }, &message),
+            hvd::rank() == 0 ? RUEDA_INVALID_ARGUMENT : RUEDA_OK);
+  if (hvd::rank() == 1) return;
+  EXPECT_NE(message.find("gradient.w0"), std::string::npos) << message;
+  EXPECT_NE(message.find("another name"), std::string::npos) << message;
+}
+
+RANKS_TEST(DistributedOptimizer, ParametersThatComeLaterAreAnErrorOfTheStep, 2) {
+  Weights w{2, 2, 2};
+  w[1].requires_grad_(false);
+  torch::optim::SGD sgd(std::vector<torch::Tensor>{w[0], w[1]}, 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  std::string message;
+  w[1].requires_grad_(true);
+  (w[0].sum() + w[1].sum()).backward();
+  EXPECT_EQ(StatusOf([&] { optimizer.step(); }, &message), RUEDA_FAILED_PRECONDITION);
+  EXPECT_NE(message.find("parameter 1 of group 0"), std::string::npos) << message;
+  w[1].requires_grad_(false);
+  sgd.add_param_group(torch::optim::OptimizerParamGroup({w[2]}));
+  optimizer.zero_grad();
+  (w[0].sum() + w[2].sum()).backward();
+  EXPECT_EQ(StatusOf([&] { optimizer.step(); }, &message), RUEDA_FAILED_PRECONDITION);
+  EXPECT_NE(message.find("parameter 0 of group 1"), std::string::npos) << message;
+  EXPECT_FLOAT_EQ(First(w[0].detach()), 0) << "no step was made";
+}
+
+RANKS_TEST(DistributedOptimizer, ParametersThatAreFrozenLaterStayAsTheyAre, 2) {
+  Weights w{2, 2};
+  torch::optim::SGD sgd(w.all(), Momentum(1.0).weight_decay(0.5));
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  (w[0].sum() + w[1].sum()).backward();
+  optimizer.step();
+  const float before = First(w[1].detach());
+  EXPECT_FLOAT_EQ(before, -1);
+  w[1].requires_grad_(false);
+  optimizer.zero_grad();
+  w[0].sum().backward();
+  optimizer.step();
+  EXPECT_FLOAT_EQ(First(w[1]), before) << "neither momentum nor weight decay moves it";
+  EXPECT_LT(First(w[0].detach()), -1);
+}
+
+RANKS_TEST(DistributedOptimizer, SparseGradientsAreAnErrorOfTheStep, 1, 2) {
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(10, 4).sparse(true));
+  torch::optim::SGD sgd(embedding->parameters(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, embedding->named_parameters());
+  embedding(torch::tensor({1, 2})).sum().backward();
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { optimizer.step(); }, &message), RUEDA_UNIMPLEMENTED);
+  EXPECT_NE(message.find("'gradient.weight' is sparse"), std::string::npos) << message;
+  EXPECT_NE(message.find("sparse(false)"), std::string::npos) << message;
+}
+
+RANKS_TEST(DistributedOptimizer, RefusesOptimizersThatNeedAClosure, 1) {
+  Weights w{2};
+  torch::optim::LBFGS lbfgs(w.all());
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { hvd::DistributedOptimizer optimizer(lbfgs, w.named); }, &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("LBFGS"), std::string::npos) << message;
+}
+
 RANKS_TEST(DistributedOptimizer, ShapesThatDifferAreAnErrorOfTheStepOnAllRanks, 2) {
   Weights w{2, 2 + hvd::rank()};
   torch::optim::SGD sgd(w.all(), 1.0);
@@ -242,6 +394,18 @@ RANKS_TEST(DistributedOptimizer, SynchronizeLetsGradientsBeChangedBeforeTheStep,
     EXPECT_FLOAT_EQ(First(w[0].detach()), -step * (hvd::rank() + 1.0f));
   }
   EXPECT_EQ(StatusOf([&] { optimizer.step(); }), RUEDA_OK) << "which reduces again";
+}
+
+RANKS_TEST(DistributedOptimizer, SynchronizeReducesOnce, 2) {
+  Weights w{2};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named, {.op = hvd::Sum});
+  w[0].sum().backward();
+  optimizer.synchronize();
+  optimizer.synchronize();
+  EXPECT_FLOAT_EQ(First(w[0].grad()), 2);
+  optimizer.step();
+  EXPECT_FLOAT_EQ(First(w[0].detach()), -2);
 }
 
 RANKS_TEST(DistributedOptimizer, OptionsChooseTheReduction, 2) {
@@ -310,14 +474,17 @@ RANKS_TEST(DistributedOptimizer, ParametersAreCheckedAndNamed, 2) {
   EXPECT_FLOAT_EQ(First(w[1].detach()), -0.5);
 }
 
+// No step: the hooks alone submit.
 RANKS_TEST(DistributedOptimizer, GoesAwayWithGradientsInFlight, 2) {
-  Weights w{1000};
+  Weights w{1000, 3, 200000};
   torch::optim::SGD sgd(w.all(), 1.0);
   {
     hvd::DistributedOptimizer optimizer(sgd, w.named);
-    (w[0].sum() * hvd::rank()).backward();
+    ((w[0].sum() + w[1].sum() + w[2].sum()) * hvd::rank()).backward();
   }
-  EXPECT_FLOAT_EQ(First(w[0].grad()), 0.5) << "was waited for";
+  for (const torch::Tensor& parameter : w.all()) {
+    EXPECT_TRUE((parameter.grad() == 0.5).all().item<bool>()) << "was waited for";
+  }
   sgd.zero_grad();
   (w[0].sum() * hvd::rank()).backward();
   EXPECT_FLOAT_EQ(First(w[0].grad()), hvd::rank()) << "no hook is left";
@@ -433,29 +600,79 @@ void BroadcastsState(Make make, int steps_before) {
   EXPECT_TRUE(torch::equal(Flat(net), Flat(reference)));
 }
 
+// Makes an optimizer of the parameters in two groups. The first one's options are `with`, at the
+// learning rate `lr`; the second one learns at half of it.
+template <typename Optimizer, typename Options>
+auto InTwoGroups(Options with) {
+  return [with](const std::vector<torch::Tensor>& parameters, double lr) {
+    auto options = std::make_unique<Options>(with);
+    options->lr(lr);
+    auto half = std::make_unique<Options>(*options);
+    half->lr(lr / 2);
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(std::vector<torch::Tensor>{parameters[0]}, std::move(options));
+    groups.emplace_back(std::vector<torch::Tensor>(parameters.begin() + 1, parameters.end()),
+                        std::move(half));
+    return std::make_unique<Optimizer>(groups, with);
+  };
+}
+
 RANKS_TEST(BroadcastOptimizerState, GivesSgdItsMomentum, 1, 2, 3) {
+  BroadcastsState(InTwoGroups<torch::optim::SGD>(Momentum().weight_decay(0.01).nesterov(true)), 4);
+}
+
+RANKS_TEST(BroadcastOptimizerState, GivesAdamItsMomentsAndSteps, 1, 2, 3) {
   BroadcastsState(
-      [](const std::vector<torch::Tensor>& parameters, double lr) {
-        return std::make_unique<torch::optim::SGD>(parameters, Momentum(lr));
-      },
+      InTwoGroups<torch::optim::Adam>(torch::optim::AdamOptions().amsgrad(true).weight_decay(0.01)),
       4);
 }
 
-RANKS_TEST(BroadcastOptimizerState, GivesAdamItsMoments, 1, 2, 3) {
-  BroadcastsState(
-      [](const std::vector<torch::Tensor>& parameters, double lr) {
-        return std::make_unique<torch::optim::Adam>(
-            parameters, torch::optim::AdamOptions(lr).amsgrad(true).weight_decay(0.01));
-      },
-      4);
+RANKS_TEST(BroadcastOptimizerState, GivesAdamWItsMomentsAndSteps, 2) {
+  BroadcastsState(InTwoGroups<torch::optim::AdamW>(torch::optim::AdamWOptions().eps(1e-6)), 4);
+}
+
+RANKS_TEST(BroadcastOptimizerState, GivesRmspropItsAverages, 2) {
+  BroadcastsState(InTwoGroups<torch::optim::RMSprop>(
+                      torch::optim::RMSpropOptions().momentum(0.5).centered(true)),
+                  4);
+  BroadcastsState(InTwoGroups<torch::optim::RMSprop>(torch::optim::RMSpropOptions()), 2);
+}
+
+RANKS_TEST(BroadcastOptimizerState, GivesAdagradItsSums, 2) {
+  BroadcastsState(InTwoGroups<torch::optim::Adagrad>(torch::optim::AdagradOptions().lr_decay(0.1)),
+                  4);
 }
 
 RANKS_TEST(BroadcastOptimizerState, OfAnOptimizerThatHasNotStepped, 1, 2) {
-  BroadcastsState(
-      [](const std::vector<torch::Tensor>& parameters, double lr) {
-        return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(lr));
-      },
-      0);
+  BroadcastsState(InTwoGroups<torch::optim::AdamW>(torch::optim::AdamWOptions()), 0);
+}
+
+// Rank 0's options differ from the others' in every field.
+template <typename Optimizer, typename Options>
+void BroadcastsOptions(const Options& roots, const Options& others) {
+  Weights w{2};
+  Optimizer optimizer(w.all(), hvd::rank() == 0 ? roots : others);
+  auto& options = static_cast<Options&>(optimizer.param_groups()[0].options());
+  hvd::broadcast_optimizer_state(optimizer, 0);
+  EXPECT_TRUE(options == roots) << "by reference: " << typeid(Options).name();
+}
+
+RANKS_TEST(BroadcastOptimizerState, GivesEveryOption, 2) {
+  using namespace torch::optim;
+  BroadcastsOptions<SGD>(
+      SGDOptions(0.3).momentum(0.4).dampening(0).weight_decay(0.6).nesterov(true),
+      SGDOptions(0.1).momentum(0.2).dampening(0.3));
+  const auto betas = std::make_tuple(0.1, 0.2);
+  BroadcastsOptions<Adam>(AdamOptions(0.3).betas(betas).eps(0.4).weight_decay(0.5).amsgrad(true),
+                          AdamOptions());
+  BroadcastsOptions<AdamW>(AdamWOptions(0.3).betas(betas).eps(0.4).weight_decay(0.5).amsgrad(true),
+                           AdamWOptions());
+  BroadcastsOptions<RMSprop>(
+      RMSpropOptions(0.3).alpha(0.4).eps(0.5).weight_decay(0.6).momentum(0.7).centered(true),
+      RMSpropOptions());
+  BroadcastsOptions<Adagrad>(
+      AdagradOptions(0.3).lr_decay(0.4).weight_decay(0.5).initial_accumulator_value(0.6).eps(0.7),
+      AdagradOptions());
 }
 
 RANKS_TEST(BroadcastOptimizerState, TakesAwayWhatTheRootDoesNotHave, 2) {
@@ -470,22 +687,43 @@ RANKS_TEST(BroadcastOptimizerState, TakesAwayWhatTheRootDoesNotHave, 2) {
   EXPECT_EQ(sgd.state().size(), 0u);
 }
 
-// An optimizer that can't be saved.
-struct Unsaveable : torch::optim::SGD {
-  using torch::optim::SGD::SGD;
-  void save(torch::serialize::OutputArchive&) const override {
-    throw std::runtime_error("can't be saved");
-  }
-};
-
-RANKS_TEST(BroadcastOptimizerState, ThatCantBeSavedIsAnErrorOnAllRanks, 2) {
-  Weights w{2};
-  Unsaveable sgd(w.all(), 1.0);
+RANKS_TEST(BroadcastOptimizerState, OptimizersThatDifferAreAnErrorOnAllRanks, 2, 3) {
+  Weights w{2, 3, 4};
+  const std::vector<torch::Tensor> all = w.all();
   std::string message;
-  EXPECT_EQ(StatusOf([&] { hvd::broadcast_optimizer_state(sgd, 1); }, &message),
+  const auto status_of = [&](torch::optim::Optimizer& optimizer) {
+    return StatusOf([&] { hvd::broadcast_optimizer_state(optimizer, hvd::size() - 1); }, &message);
+  };
+  torch::optim::SGD sgd(all, 1.0);
+  torch::optim::Adam adam(all);
+  EXPECT_EQ(hvd::rank() == 1 ? status_of(adam) : status_of(sgd), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("rank 1 has Adam"), std::string::npos) << message;
+
+  torch::optim::SGD fewer({all[0], all[1]}, 1.0);
+  EXPECT_EQ(hvd::rank() == 1 ? status_of(fewer) : status_of(sgd), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("of 3 parameters, rank 1 has SGD with groups of 2 parameters"),
+            std::string::npos)
+      << message;
+
+  torch::optim::LBFGS lbfgs(all);
+  EXPECT_EQ(hvd::rank() == 1 ? status_of(lbfgs) : status_of(sgd), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("rank 1 has none of SGD, Adam"), std::string::npos) << message;
+  EXPECT_EQ(status_of(sgd), RUEDA_OK);
+}
+
+RANKS_TEST(BroadcastOptimizerState, AStateThatDoesNotFitChangesNothing, 2) {
+  Weights w{2 + hvd::rank(), 4};
+  torch::optim::SGD sgd(w.all(), Momentum(hvd::rank() == 0 ? 0.1 : 0.7));
+  if (hvd::rank() == 0) {
+    (w[0].sum() + w[1].sum()).backward();
+    sgd.step();
+  }
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { hvd::broadcast_optimizer_state(sgd, 0); }, &message),
             RUEDA_INVALID_ARGUMENT);
-  EXPECT_NE(message.find("rank 1"), std::string::npos) << message;
-  EXPECT_EQ(message.find("can't be saved") != std::string::npos, hvd::rank() == 1) << message;
+  EXPECT_NE(message.find("group0.0.momentum_buffer"), std::string::npos) << message;
+  EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(), hvd::rank() == 0 ? 0.1 : 0.7);
+  EXPECT_EQ(sgd.state().size(), hvd::rank() == 0 ? 2u : 0u);
 }
 
 }  // namespace

@@ -218,9 +218,10 @@ RUEDA_TORCH_API void broadcast_parameters(const torch::nn::Module& module, int r
                                           ProcessSet process_set = global_process_set);
 
 // Gives all ranks the state of the optimizer of `root_rank`: its options, learning rate included,
-// and what it remembers of each parameter. The optimizers are of one type and have the same
-// parameters in the same groups and order. A rank without state gets one, and one with more than
-// the root loses it. Blocks. When the root can't serialise its optimizer, all ranks throw.
+// and what it remembers of each parameter, step counters included. For torch's SGD, Adam, AdamW,
+// RMSprop and Adagrad. A rank without state gets one, and one with more than the root loses it.
+// Blocks. RUEDA_INVALID_ARGUMENT, on all ranks and with nothing changed: the optimizers are not of
+// one type with the same parameters in the same groups and order, or of another type.
 RUEDA_TORCH_API void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank,
                                                ProcessSet process_set = global_process_set);
 
@@ -246,7 +247,9 @@ struct DistributedOptimizerOptions {
 // as zeros on this rank, so that ranks may differ in which parts of the model they used.
 //
 // The optimizer is borrowed, must outlive this object, and goes on to be used for what is not
-// here (learning rates, schedulers, saving). Optimizers that step with a closure (LBFGS) won't do.
+// here (learning rates, schedulers, saving). Parameters may be frozen later, and then stay as they
+// are; after adding or unfreezing some, make a new object. Optimizers that need a closure (LBFGS)
+// are refused.
 //
 // Threads: backward may run on any thread, in any context; the operations go to the context that
 // was current when this object was made. Everything else, destruction included, is for one thread
@@ -273,14 +276,15 @@ class RUEDA_TORCH_API DistributedOptimizer {
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
-  // Waits until all gradients are reduced, unless synchronize has done so since the last backward
-  // pass, and lets the optimizer step.
+  // Does what synchronize does, and lets the optimizer step.
   void step();
 
-  // Waits until all gradients are reduced. For what comes between: clipping, looking.
+  // Waits until all gradients are reduced, unless that was done since the last backward pass or
+  // step. For what comes between: clipping, looking.
   void synchronize();
 
-  // RUEDA_FAILED_PRECONDITION: while gradients are in flight.
+  // Also forgets the passes that were added up so far. RUEDA_FAILED_PRECONDITION: while gradients
+  // are in flight; to drop them, synchronize first.
   void zero_grad(bool set_to_none = true);
 
   torch::optim::Optimizer& optimizer() const;
@@ -295,8 +299,10 @@ class RUEDA_TORCH_API DistributedOptimizer {
 // Loading the library registers these for TorchScript and Python (torch.ops.load_library,
 // torch.ops.rueda), with kernels for CPU tensors. `op` is "average", "sum", "min", "max" or
 // "product", `process_set` a process set's id. They work on the calling thread's current context,
-// block, and raise RuntimeError.
+// block, and raise RuntimeError. Gradients don't flow through them.
 //
+//     rueda::init() -> ()        rueda::rank() -> int    rueda::local_rank() -> int
+//     rueda::shutdown() -> ()    rueda::size() -> int    rueda::local_size() -> int
 //     rueda::allreduce(Tensor tensor, str name="", str op="average", float prescale_factor=1.0,
 //                      float postscale_factor=1.0, int process_set=0) -> Tensor
 //     rueda::allreduce_(Tensor(a!) tensor, <the same>) -> Tensor(a!)
