@@ -264,7 +264,7 @@ What happens:
   Every rank finds its place in RUEDA_RANK, RUEDA_SIZE and so on, and in the variables of torchrun
   and Horovod (RANK, WORLD_SIZE, LOCAL_RANK, HOROVOD_RANK, ...).
   The first rank that fails ends the job: the others, who learn of it from their own operations,
-  have a second to say so; then they get SIGTERM, and SIGKILL after the grace.
+  have 2 seconds to say so; then they get SIGTERM, and SIGKILL after the grace.
   Ctrl-C, SIGTERM and SIGHUP end the job too, a second one at once. SIGUSR1 and SIGUSR2 are passed
   on to the ranks; Ctrl-Z stops them, fg and bg continue them.
   Nothing that a rank started outlives the job.

@@ -9,9 +9,9 @@
 namespace rueda {
 namespace {
 
-// By then a rank has been told by its own operations that another is lost; SIGTERM before that
+// A rank's own operations tell it within a second that another is lost. SIGTERM comes later, or it
 // would take the error away from whoever waits for it.
-constexpr Nanos kNotice = kSecond;
+constexpr Nanos kNotice = 2 * kSecond;
 // From SIGKILL until a process that is still there (in an uninterruptible wait) is given up.
 constexpr Nanos kGiveUp = 1'500 * kMillisecond;
 // What outlives the last rank gets this long to clean up, or the grace if that is shorter.

@@ -2,9 +2,9 @@
 //
 // The first failure or the first ending signal ends the job: every rank's process group is told so
 // (SIGTERM; SIGINT first when the user pressed Ctrl-C), is killed after the grace, and is given up
-// 1.5 s later. After a failure SIGTERM waits a second: the other ranks learn of it by themselves,
-// from their own operations, and get to say so. When all ranks have ended, processes that outlived
-// them (the rest) are ended too.
+// 1.5 s later. After a failure SIGTERM waits two seconds: the other ranks learn of it by
+// themselves, from their own operations, and get to say so. When all ranks have ended, processes
+// that outlived them (the rest) are ended too.
 #pragma once
 
 #include <cstddef>

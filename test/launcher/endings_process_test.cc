@@ -16,7 +16,7 @@ const std::string kHelper = LAUNCHER_HELPER;
 // A rank that says who it is and stays until it is ended.
 constexpr char kStay[] = "echo pid$RANK $$; exec sleep 1000";
 // From a failure to SIGTERM, and what the machine may take for the rest.
-constexpr Nanos kSoonAfterAFailure = kSecond + 2 * kSecond;
+constexpr Nanos kSoonAfterAFailure = 2 * kSecond + 2 * kSecond;
 // One that does not even end when told to.
 constexpr char kStayStubbornly[] = "trap '' TERM INT; echo pid$RANK $$; exec sleep 1000";
 

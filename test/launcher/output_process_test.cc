@@ -124,7 +124,7 @@ TEST(Output, ThatNobodyReadsIsKeptWhenARankFails) {
   }
   ASSERT_EQ(others.size(), 2u);
   kill(others[0], SIGKILL);
-  EXPECT_TRUE(AllEnd(others, Bound(2 * kSecond)));
+  EXPECT_TRUE(AllEnd(others, Bound(4 * kSecond)));
   EXPECT_FALSE(job.Ends(0)) << "it has still something to say";
   job.Resume();
   EXPECT_EQ(job.Wait(), 137);

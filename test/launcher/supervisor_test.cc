@@ -95,12 +95,12 @@ TEST(Supervisor, TakesTheExitCodeOfTheFirstFailure) {
     Machine m(3);
     EXPECT_EQ(m.Ended(100, 1, each.status), kNone) << "the others learn of it by themselves";
     EXPECT_FALSE(m.supervisor.may_start());
-    EXPECT_EQ(m.deadline_ms(), 1'100);
+    EXPECT_EQ(m.deadline_ms(), 2'100);
     EXPECT_EQ(m.Ended(200, 0, Exit(9)), kNone);
-    EXPECT_EQ(m.Timer(1'100), kTerm);
+    EXPECT_EQ(m.Timer(2'100), kTerm);
     EXPECT_EQ(m.deadline_ms(), 5'100);
-    EXPECT_EQ(m.Ended(1'200, 2, Death(SIGTERM)), kReap);
-    EXPECT_EQ(m.Step(1'200, {Kind::kAlone}), kFinish);
+    EXPECT_EQ(m.Ended(2'200, 2, Death(SIGTERM)), kReap);
+    EXPECT_EQ(m.Step(2'200, {Kind::kAlone}), kFinish);
     EXPECT_EQ(m.supervisor.exit_code(), each.code);
     EXPECT_EQ(m.supervisor.first_failure(), 1);
     EXPECT_FALSE(m.supervisor.EndedByUs(0));
@@ -136,8 +136,8 @@ TEST(Supervisor, LeavesHalfAShortGraceToThoseWhoLearnOfAFailure) {
 TEST(Supervisor, KillsAfterTheGraceAndGivesUpSoonAfter) {
   Machine m(2);
   EXPECT_EQ(m.Ended(100, 0, Exit(1)), kNone);
-  EXPECT_EQ(m.Timer(1'099), kNone);
-  EXPECT_EQ(m.Timer(1'100), kTerm);
+  EXPECT_EQ(m.Timer(2'099), kNone);
+  EXPECT_EQ(m.Timer(2'100), kTerm);
   EXPECT_EQ(m.Timer(5'099), kNone);
   EXPECT_EQ(m.Timer(5'100), kKill);
   EXPECT_LE(m.deadline_ms(), 100 + 5'000 + 2'000) << "grace + 2 s, whatever the children do";
@@ -148,7 +148,7 @@ TEST(Supervisor, KillsAfterTheGraceAndGivesUpSoonAfter) {
 TEST(Supervisor, KnowsWhomItKilled) {
   Machine m(3);
   m.Ended(100, 0, Exit(1));
-  m.Timer(1'100);
+  m.Timer(2'100);
   m.Timer(5'100);
   EXPECT_EQ(m.Ended(5'101, 1, Death(SIGKILL)), kNone);
   EXPECT_EQ(m.Ended(5'102, 2, Death(SIGSEGV)), kReap);
@@ -283,7 +283,7 @@ TEST(Supervisor, EndsWhatOutlivesTheRanks) {
 TEST(Supervisor, EndsTheRestWithinTheGraceOfTheFailure) {
   Machine m(2);
   m.Ended(100, 0, Exit(1));
-  m.Timer(1'100);
+  m.Timer(2'100);
   EXPECT_EQ(m.Ended(4'800, 1, Death(SIGTERM)), kReap);
   EXPECT_EQ(m.Step(4'800, {Kind::kRestRemains}), kTermRest);
   EXPECT_EQ(m.deadline_ms(), 5'100);
