@@ -224,7 +224,7 @@ TEST(Start, UnderAnotherLauncherFailsByName) {
       EXPECT_EQ(rueda_init(RUEDA_VERSION, &options, &context), RUEDA_FAILED_PRECONDITION);
       EXPECT_EQ(context, nullptr);
       EXPECT_THAT(rueda_last_error(),
-                  AllOf(HasSubstr(std::string(name) + "=2"), HasSubstr("ruedarun -np 2")));
+                  AllOf(HasSubstr(name + std::string("=2")), HasSubstr("ruedarun -np 2")));
       unsetenv(name);
     }
   });
