@@ -78,7 +78,7 @@ int PrintDescriptors() {
   closedir(directory);
   std::sort(numbers.begin(), numbers.end());
   std::string text = "descriptors";
-  for (const int number : numbers) text += " " + std::to_string(number);
+  for (const int number : numbers) text.append(" ").append(std::to_string(number));
   printf("%s\n", text.c_str());
   return 0;
 }
@@ -97,7 +97,7 @@ int PrintCores() {
   sched_getaffinity(0, sizeof set, &set);
   std::string text = "cores";
   for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) text += " " + std::to_string(core);
+    if (CPU_ISSET(core, &set)) text.append(" ").append(std::to_string(core));
   }
   printf("%s\n", text.c_str());
   return 0;

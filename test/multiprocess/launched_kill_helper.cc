@@ -51,7 +51,7 @@ bool RunRound(rueda_context* context, std::vector<std::vector<float>>& data) {
   std::string refused;
   for (int t = 0; t < kInFlight && refused.empty(); ++t) {
     tensors.push_back(std::make_unique<TensorOf>(data[static_cast<size_t>(t)]));
-    const std::string name = "t" + std::to_string(t);
+    const std::string name = std::string("t").append(std::to_string(t));
     const rueda_operation operation = Allreduce(name.c_str(), tensors.back()->get(), RUEDA_MAX);
     rueda_handle handle = 0;
     const rueda_status status = rueda_submit(context, &operation, 1, nullptr, &handle);
