@@ -29,13 +29,13 @@ bool Ends(int signal) {
 }  // namespace
 
 Front::Front(FrontOptions options, Channel channel, pid_t supervisor, UniqueFd supervisor_pidfd,
-             Output* output)
+             UniqueFd signal_fd, Output* output)
     : options_(std::move(options)),
       channel_(std::move(channel)),
       supervisor_(supervisor),
       supervisor_pidfd_(std::move(supervisor_pidfd)),
+      signal_fd_(std::move(signal_fd)),
       output_(output),
-      signal_fd_(signalfd(-1, &options_.signals, SFD_CLOEXEC | SFD_NONBLOCK)),
       ranks_(static_cast<size_t>(options_.ranks)) {}
 
 int Front::TimeoutMs(Nanos deadline) const {

@@ -2,7 +2,6 @@
 // and says how the job ended.
 #pragma once
 
-#include <signal.h>
 #include <sys/types.h>
 
 #include <string>
@@ -22,16 +21,16 @@ struct FrontOptions {
   int ranks = 1;
   bool verbose = false;
   Nanos grace = 5 * kSecond;
-  sigset_t signals = {};              // to take; all are blocked
   std::vector<pid_t> other_children;  // that this process had before it was ruedarun
 };
 
 // Owner: main; its only thread. It has forked the supervisor and adopts orphans itself, should that
-// die. SIGCHLD is blocked and SIGPIPE is ignored.
+// die. SIGCHLD is blocked and SIGPIPE is ignored. `signal_fd`: a signalfd, not blocking, of the
+// signals to take, which are blocked too.
 class Front {
  public:
   Front(FrontOptions options, Channel channel, pid_t supervisor, UniqueFd supervisor_pidfd,
-        Output* output);
+        UniqueFd signal_fd, Output* output);
 
   // Until the job is over and everything is printed. The exit code.
   int Run();
@@ -52,8 +51,8 @@ class Front {
   Channel channel_;
   const pid_t supervisor_;
   const UniqueFd supervisor_pidfd_;
+  const UniqueFd signal_fd_;
   Output* const output_;
-  UniqueFd signal_fd_;
   std::vector<RankEnding> ranks_;
   JobEnding ending_;
   bool finished_ = false;         // the supervisor has said so

@@ -256,16 +256,17 @@ Options (one dash or two; "--" ends them, else the first word that is no option 
                        and nothing of it to the terminal; dumps of the flight recorder go there too
   --prefix rank|none   mark every line with its rank, "[3] text" (default), or leave lines alone
   --bind-to core|none  pin rank R to the R-th usable core, or let the system place it (default)
-  --grace-seconds S    time from SIGTERM to SIGKILL when the job is ended; default 5
+  --grace-seconds S    time until SIGKILL once the job is to end; default 5
   --verbose            say what is started, and how each rank ended
   --help, --version
 
 What happens:
   Every rank finds its place in RUEDA_RANK, RUEDA_SIZE and so on, and in the variables of torchrun
   and Horovod (RANK, WORLD_SIZE, LOCAL_RANK, HOROVOD_RANK, ...).
-  The first rank that fails ends the job: the others get SIGTERM, and SIGKILL after the grace.
-  Ctrl-C, SIGTERM and SIGHUP end the job in the same way, a second one at once. SIGUSR1 and SIGUSR2
-  are passed on to the ranks; Ctrl-Z stops them, fg and bg continue them.
+  The first rank that fails ends the job: the others, who learn of it from their own operations,
+  have 2 seconds to say so; then they get SIGTERM, and SIGKILL after the grace.
+  Ctrl-C, SIGTERM and SIGHUP end the job too, a second one at once. SIGUSR1 and SIGUSR2 are passed
+  on to the ranks; Ctrl-Z stops them, fg and bg continue them.
   Nothing that a rank started outlives the job.
   Rank 0 reads ruedarun's standard input, unless that is a terminal; the others read nothing.
 

@@ -26,7 +26,7 @@ struct LaunchOptions {
   Bind bind = Bind::kNone;
   Prefix prefix = Prefix::kRank;
   bool verbose = false;
-  double grace_seconds = 5;          // from SIGTERM to SIGKILL
+  double grace_seconds = 5;          // until SIGKILL, once the job is to end
   std::vector<std::string> command;  // the program and its arguments
 };
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -132,6 +133,10 @@ int Launch(const LaunchOptions& options, const HostFacts& host, const Inheritanc
   if (!streams.ok()) return Fail(kCannotStart, streams.status().message());
   absl::StatusOr<std::pair<Channel, Channel>> channels = Channel::CreatePair();
   if (!channels.ok()) return Fail(kCannotStart, channels.status().message());
+  UniqueFd signal_fd(signalfd(-1, &inheritance.signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signal_fd.valid()) {
+    return Fail(kCannotStart, ErrnoStatus(errno, "making a signalfd").message());
+  }
 
   FrontOptions front;
   front.program = *program;
@@ -139,7 +144,6 @@ int Launch(const LaunchOptions& options, const HostFacts& host, const Inheritanc
   front.ranks = options.ranks;
   front.verbose = options.verbose;
   front.grace = static_cast<Nanos>(options.grace_seconds * kSecond);
-  front.signals = inheritance.signals;
   front.other_children = ChildrenOfThis();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   fflush(nullptr);
@@ -169,7 +173,9 @@ int Launch(const LaunchOptions& options, const HostFacts& host, const Inheritanc
                             *program, " on ", front.host, ", ", host.usable_cores,
                             " usable cores\n"));
   }
-  return Front(std::move(front), std::move(channels->first), pid, std::move(pidfd), &output).Run();
+  return Front(std::move(front), std::move(channels->first), pid, std::move(pidfd),
+               std::move(signal_fd), &output)
+      .Run();
 }
 
 int Main(int argc, char** argv) {

@@ -9,6 +9,9 @@
 namespace rueda {
 namespace {
 
+// A rank's own operations tell it within a second that another is lost. SIGTERM comes later, or it
+// would take the error away from whoever waits for it.
+constexpr Nanos kNotice = 2 * kSecond;
 // From SIGKILL until a process that is still there (in an uninterruptible wait) is given up.
 constexpr Nanos kGiveUp = 1'500 * kMillisecond;
 // What outlives the last rank gets this long to clean up, or the grace if that is shorter.
@@ -36,7 +39,7 @@ void Supervisor::Step(const Event& event, Nanos now, Actions* out) {
     case EventKind::kStartFailed:
       if (phase_ == Phase::kRunning) {
         exit_code_ = 1;
-        End(SIGTERM, now, out);
+        End(SIGTERM, options_.grace, now, out);
         SweepIfAllEnded(out);
       }
       break;
@@ -70,7 +73,7 @@ void Supervisor::OnRankEnded(Rank rank, int wait_status, Nanos now, Actions* out
   if (phase_ == Phase::kRunning && wait_status != 0) {
     first_failure_ = rank;
     exit_code_ = ExitCodeOf(wait_status);
-    End(SIGTERM, now, out);
+    End(0, std::min(kNotice, options_.grace / 2), now, out);
   }
   SweepIfAllEnded(out);
 }
@@ -80,7 +83,11 @@ void Supervisor::OnSignal(int signal, Nanos now, Actions* out) {
   if (phase_ == Phase::kRunning) {
     if (ends) {
       exit_code_ = 128 + signal;
-      End(signal == SIGINT ? SIGINT : SIGTERM, now, out);
+      if (signal == SIGINT) {
+        End(SIGINT, options_.grace / 2, now, out);
+      } else {
+        End(SIGTERM, options_.grace, now, out);
+      }
       SweepIfAllEnded(out);
     } else if (signal == SIGTSTP || signal == SIGCONT) {
       out->push_back({ActionKind::kSignalGroups, signal});
@@ -96,7 +103,7 @@ void Supervisor::OnSignal(int signal, Nanos now, Actions* out) {
 void Supervisor::OnTimer(Nanos now, Actions* out) {
   switch (phase_) {
     case Phase::kEnding:
-      if (now < kill_at_) {  // Ctrl-C was not enough
+      if (now < kill_at_) {  // the failure, or Ctrl-C, was not enough
         SendEnding(SIGTERM, out);
         deadline_ = kill_at_;
       } else {
@@ -129,12 +136,12 @@ void Supervisor::OnRestRemains(Nanos now, Actions* out) {
   }
 }
 
-void Supervisor::End(int signal, Nanos now, Actions* out) {
+void Supervisor::End(int signal, Nanos patience, Nanos now, Actions* out) {
   phase_ = Phase::kEnding;
   ending_since_ = now;
   kill_at_ = DeadlineAfter(now, options_.grace);
-  deadline_ = signal == SIGTERM ? kill_at_ : DeadlineAfter(now, options_.grace / 2);
-  SendEnding(signal, out);
+  deadline_ = DeadlineAfter(now, patience);
+  if (signal != 0) SendEnding(signal, out);
 }
 
 void Supervisor::SendEnding(int signal, Actions* out) {

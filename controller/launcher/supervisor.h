@@ -2,7 +2,9 @@
 //
 // The first failure or the first ending signal ends the job: every rank's process group is told so
 // (SIGTERM; SIGINT first when the user pressed Ctrl-C), is killed after the grace, and is given up
-// 1.5 s later. When all ranks have ended, processes that outlived them (the rest) are ended too.
+// 1.5 s later. After a failure SIGTERM waits two seconds: the other ranks learn of it by
+// themselves, from their own operations, and get to say so. When all ranks have ended, processes
+// that outlived them (the rest) are ended too.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +20,7 @@ class Supervisor {
  public:
   struct Options {
     int ranks = 1;
-    Nanos grace = 5 * kSecond;  // from the first SIGTERM (or SIGINT) to SIGKILL
+    Nanos grace = 5 * kSecond;  // from the failure, or the first ending signal, to SIGKILL
   };
 
   enum class EventKind {
@@ -72,7 +74,7 @@ class Supervisor {
  private:
   enum class Phase {
     kRunning,
-    kEnding,        // told to end, until the grace is over
+    kEnding,        // told to end, or about to be, until the grace is over
     kKilling,       // killed, until they are given up
     kSweeping,      // all ranks have ended; the rest is told to end
     kSweepKilling,  // the rest is killed
@@ -89,8 +91,8 @@ class Supervisor {
   void OnSignal(int signal, Nanos now, Actions* out);
   void OnTimer(Nanos now, Actions* out);
   void OnRestRemains(Nanos now, Actions* out);
-  // From kRunning to kEnding; `signal` is the first of the ending signals.
-  void End(int signal, Nanos now, Actions* out);
+  // From kRunning to kEnding: sends `signal`, if any; SIGTERM follows after `patience`.
+  void End(int signal, Nanos patience, Nanos now, Actions* out);
   void SendEnding(int signal, Actions* out);
   void Kill(Nanos now, Actions* out);
   void SweepIfAllEnded(Actions* out);

@@ -19,8 +19,9 @@
 namespace rueda {
 namespace {
 
-// How long a broken connection waits for the launcher's word on what happened.
-constexpr Nanos kVerdictPatience = 20 * kMillisecond;
+// How long a broken connection waits for the launcher's word on what happened. The launcher writes
+// it at once, but on a busy machine it may wait tens of milliseconds for a core.
+constexpr Nanos kVerdictPatience = 250 * kMillisecond;
 // How long a backend that lost a peer waits for others to say which rank that is.
 constexpr Nanos kCulpritPatience = 250 * kMillisecond;
 // How long a failure may take to be written down.

@@ -15,6 +15,8 @@ const std::string kHelper = LAUNCHER_HELPER;
 
 // A rank that says who it is and stays until it is ended.
 constexpr char kStay[] = "echo pid$RANK $$; exec sleep 1000";
+// From a failure to SIGTERM, and what the machine may take for the rest.
+constexpr Nanos kSoonAfterAFailure = 2 * kSecond + 2 * kSecond;
 // One that does not even end when told to.
 constexpr char kStayStubbornly[] = "trap '' TERM INT; echo pid$RANK $$; exec sleep 1000";
 
@@ -53,7 +55,7 @@ TEST(Endings, NameTheRankThatWasKilled) {
   Job job({"-np", "3", "sh", "-c", kStay});
   const pid_t killed = job.AwaitPid("[2] pid2 ");
   kill(killed, SIGKILL);
-  EXPECT_EQ(job.Wait(Bound(2 * kSecond)), 137);
+  EXPECT_EQ(job.Wait(Bound(kSoonAfterAFailure)), 137);
   EXPECT_TRUE(Contains(job.err(), "rank 2 (pid " + std::to_string(killed) +
                                       ") killed by signal 9 (SIGKILL); ending the others"))
       << job.err();
@@ -65,13 +67,10 @@ TEST(Endings, AreTheFirstFailuresEvenIfOthersFailOtherwise) {
            "trap 'exit 5' TERM; trap 'exit 3' USR1; echo pid$RANK $$; "
            "while :; do sleep 1000 & wait; done"});
   job.AwaitPid("[0] pid0 ");
+  const pid_t failing = job.AwaitPid("[1] pid1 ");
   Job other({"-np", "1", "true"});  // another job at the same time is no obstacle
   EXPECT_EQ(other.Wait(), 0);
-  for (const pid_t pid : job.Processes()) {
-    std::ifstream environment("/proc/" + std::to_string(pid) + "/environ");
-    const std::string text((std::istreambuf_iterator<char>(environment)), {});
-    if (Contains(text, std::string("\0RUEDA_RANK=1", 13))) kill(pid, SIGUSR1);
-  }
+  kill(failing, SIGUSR1);
   EXPECT_EQ(job.Wait(), 3);
   EXPECT_TRUE(Contains(job.err(), "exited with status 3  <- first failure")) << job.err();
   EXPECT_TRUE(Contains(job.err(), "exited with status 5\n")) << job.err();
@@ -91,15 +90,34 @@ TEST(Endings, ComeSoonAfterTheGraceWhenARankIgnoresSigterm) {
 TEST(Endings, ComeForAStoppedRankToo) {
   Job job({"-np", "2", "--grace-seconds", "1000", "sh", "-c", kStay});
   const pid_t stopped = job.AwaitPid("pid0 ");
+  const pid_t failing = job.AwaitPid("pid1 ");
   kill(stopped, SIGSTOP);
   ASSERT_TRUE(AwaitState(stopped, 'T'));
-  for (const pid_t pid : job.Processes()) {
-    if (pid != stopped && ProcessState(pid) == 'S' && pid != job.pid() && pid != job.supervisor()) {
-      kill(pid, SIGKILL);
-    }
-  }
-  EXPECT_EQ(job.Wait(Bound(2 * kSecond)), 137);
+  kill(failing, SIGKILL);
+  EXPECT_EQ(job.Wait(Bound(kSoonAfterAFailure)), 137);
   EXPECT_TRUE(Contains(job.err(), "ended by ruedarun (SIGTERM) after rank 1 failed")) << job.err();
+  EXPECT_TRUE(job.Processes().empty());
+}
+
+TEST(Endings, ComeSoonAfterTheGraceForAStoppedRankThatIgnoresSigterm) {
+  Job job({"-np", "2", "--grace-seconds", "0.3", "sh", "-c", kStayStubbornly});
+  const pid_t stopped = job.AwaitPid("pid0 ");
+  job.AwaitPid("pid1 ");
+  kill(stopped, SIGSTOP);
+  ASSERT_TRUE(AwaitState(stopped, 'T'));
+  job.Signal(SIGTERM);
+  EXPECT_EQ(job.Wait(Bound(2'300 * kMillisecond)), 143);
+  EXPECT_TRUE(Contains(job.err(), "ended by ruedarun (SIGKILL) after SIGTERM")) << job.err();
+  EXPECT_TRUE(job.Processes().empty());
+}
+
+// The other ranks learn of a failure from their own operations. SIGTERM must not be quicker than
+// they are: what they have to say is what the user wants to read.
+TEST(Endings, LetTheOtherRanksSayWhatTheyLost) {
+  Job job({"-np", "2", kHelper, "lose"});
+  EXPECT_EQ(job.Wait(), 137);
+  EXPECT_TRUE(Contains(job.out(), "[0] lost rank 1\n")) << job.out() << job.err();
+  EXPECT_TRUE(Contains(job.err(), "exited with status 6\n")) << job.err();
 }
 
 TEST(Endings, LeaveNoDaemonBehind) {

@@ -8,6 +8,9 @@
 //   launcher_helper secret        prints the seals and the bytes of the job's secret, and stays
 //   launcher_helper lines SEED BYTES  lines of random bytes and lengths, to both outputs
 //   launcher_helper verdict       rank 1 dies; rank 0 notices, and prints what the launcher says
+//   launcher_helper lose          rank 1 dies; rank 0 notices, says so a little later, and ends
+//   with
+//                                 status 6
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +25,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -74,7 +78,7 @@ int PrintDescriptors() {
   closedir(directory);
   std::sort(numbers.begin(), numbers.end());
   std::string text = "descriptors";
-  for (const int number : numbers) text += " " + std::to_string(number);
+  for (const int number : numbers) text.append(" ").append(std::to_string(number));
   printf("%s\n", text.c_str());
   return 0;
 }
@@ -93,7 +97,7 @@ int PrintCores() {
   sched_getaffinity(0, sizeof set, &set);
   std::string text = "cores";
   for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) text += " " + std::to_string(core);
+    if (CPU_ISSET(core, &set)) text.append(" ").append(std::to_string(core));
   }
   printf("%s\n", text.c_str());
   return 0;
@@ -152,7 +156,9 @@ int PrintLines(unsigned seed, size_t bytes) {
   return 0;
 }
 
-int AwaitVerdict() {
+// Rank 1 dies once rank 0 watches it. Rank 0 returns as soon as it has noticed, with SIGTERM
+// blocked; null when something else went wrong.
+std::unique_ptr<VerdictBoard> LosePeer() {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   const std::string name = std::string("launcher-test-") + getenv("RUEDA_JOB_ID");
@@ -162,7 +168,7 @@ int AwaitVerdict() {
   char byte = 0;
   if (atoi(getenv("RUEDA_RANK")) == 1) {
     while (connect(fd, reinterpret_cast<sockaddr*>(&address), size) != 0) sched_yield();
-    if (read(fd, &byte, 1) != 1) return 1;  // rank 0 is ready
+    if (read(fd, &byte, 1) != 1) return nullptr;  // rank 0 is ready
     kill(getpid(), SIGKILL);
   }
   sigset_t end;
@@ -170,18 +176,28 @@ int AwaitVerdict() {
   sigaddset(&end, SIGTERM);
   sigprocmask(SIG_BLOCK, &end, nullptr);
   auto board = VerdictBoard::Open(atoi(getenv("RUEDA_AGENT_FD")));
-  if (!board.ok() || bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0) return 1;
+  if (!board.ok() || bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0) return nullptr;
   listen(fd, 1);
   const int peer = accept(fd, nullptr, nullptr);
-  if ((*board)->Read(1).has_value()) return 1;
-  if (write(peer, "x", 1) != 1 || read(peer, &byte, 1) != 0) return 1;
+  if ((*board)->Read(1).has_value()) return nullptr;
+  if (write(peer, "x", 1) != 1 || read(peer, &byte, 1) != 0) return nullptr;
+  return *std::move(board);
+}
+
+bool ToldToEnd() {
+  sigset_t pending;
+  sigpending(&pending);
+  return sigismember(&pending, SIGTERM) == 1;
+}
+
+int AwaitVerdict() {
+  const std::unique_ptr<VerdictBoard> board = LosePeer();
+  if (board == nullptr) return 1;
   const Nanos begin = MonotonicNow();
   for (;;) {
     // In this order: when we are told to end, the verdict must be there.
-    sigset_t pending;
-    sigpending(&pending);
-    const bool told = sigismember(&pending, SIGTERM) == 1;
-    if (const auto verdict = (*board)->Read(1)) {
+    const bool told = ToldToEnd();
+    if (const auto verdict = board->Read(1)) {
       printf("verdict %d after %ld us\n", verdict->wait_status,
              static_cast<long>((MonotonicNow() - begin) / kMicrosecond));
       return 0;
@@ -192,6 +208,17 @@ int AwaitVerdict() {
     }
     sched_yield();
   }
+}
+
+int SayWhatWasLost() {
+  constexpr Nanos kTimeToSayIt = 100 * kMillisecond;
+  const std::unique_ptr<VerdictBoard> board = LosePeer();
+  if (board == nullptr) return 1;
+  while (!board->Read(1).has_value()) sched_yield();
+  const Nanos begin = MonotonicNow();
+  while (MonotonicNow() - begin < kTimeToSayIt) sched_yield();
+  printf(ToldToEnd() ? "told to end at once\n" : "lost rank 1\n");
+  return 6;
 }
 
 int Main(const std::vector<std::string>& words) {
@@ -208,6 +235,7 @@ int Main(const std::vector<std::string>& words) {
                       std::stoul(words.at(3)));
   }
   if (what == "verdict") return AwaitVerdict();
+  if (what == "lose") return SayWhatWasLost();
   return 2;
 }
 

@@ -93,12 +93,14 @@ TEST(Supervisor, TakesTheExitCodeOfTheFirstFailure) {
                 {Death(SIGSEGV), 139}, {Death(SIGKILL), 137}, {Death(SIGABRT) | WCOREFLAG, 134}};
   for (const auto& each : kCases) {
     Machine m(3);
-    EXPECT_EQ(m.Ended(100, 1, each.status), kTerm);
+    EXPECT_EQ(m.Ended(100, 1, each.status), kNone) << "the others learn of it by themselves";
     EXPECT_FALSE(m.supervisor.may_start());
-    EXPECT_EQ(m.deadline_ms(), 5'100);
+    EXPECT_EQ(m.deadline_ms(), 2'100);
     EXPECT_EQ(m.Ended(200, 0, Exit(9)), kNone);
-    EXPECT_EQ(m.Ended(300, 2, Death(SIGTERM)), kReap);
-    EXPECT_EQ(m.Step(300, {Kind::kAlone}), kFinish);
+    EXPECT_EQ(m.Timer(2'100), kTerm);
+    EXPECT_EQ(m.deadline_ms(), 5'100);
+    EXPECT_EQ(m.Ended(2'200, 2, Death(SIGTERM)), kReap);
+    EXPECT_EQ(m.Step(2'200, {Kind::kAlone}), kFinish);
     EXPECT_EQ(m.supervisor.exit_code(), each.code);
     EXPECT_EQ(m.supervisor.first_failure(), 1);
     EXPECT_FALSE(m.supervisor.EndedByUs(0));
@@ -107,9 +109,35 @@ TEST(Supervisor, TakesTheExitCodeOfTheFirstFailure) {
   }
 }
 
+TEST(Supervisor, TellsNobodyToEndWhenAllEndByThemselvesAfterAFailure) {
+  Machine m(3);
+  EXPECT_EQ(m.Ended(100, 1, Death(SIGKILL)), kNone);
+  EXPECT_EQ(m.Ended(110, 0, Exit(1)), kNone);
+  EXPECT_EQ(m.Ended(111, 2, Death(SIGTERM)), kReap);
+  EXPECT_EQ(m.Step(111, {Kind::kAlone}), kFinish);
+  EXPECT_EQ(m.supervisor.exit_code(), 137);
+  EXPECT_FALSE(m.supervisor.EndedByUs(2)) << "no signal of ours";
+}
+
+TEST(Supervisor, LeavesHalfAShortGraceToThoseWhoLearnOfAFailure) {
+  Supervisor brief({2, 400 * kMillisecond});
+  Actions out;
+  brief.Step({Kind::kRankStarted, 0}, 0, &out);
+  brief.Step({Kind::kRankStarted, 1}, 0, &out);
+  brief.Step({Kind::kRankEnded, 0, Exit(1)}, 0, &out);
+  EXPECT_EQ(brief.deadline(), 200 * kMillisecond);
+
+  Supervisor none({1, 0});
+  none.Step({Kind::kRankStarted, 0}, 0, &out);
+  none.Step({Kind::kSignal, -1, SIGTERM}, 0, &out);
+  EXPECT_EQ(none.deadline(), 0);
+}
+
 TEST(Supervisor, KillsAfterTheGraceAndGivesUpSoonAfter) {
   Machine m(2);
-  EXPECT_EQ(m.Ended(100, 0, Exit(1)), kTerm);
+  EXPECT_EQ(m.Ended(100, 0, Exit(1)), kNone);
+  EXPECT_EQ(m.Timer(2'099), kNone);
+  EXPECT_EQ(m.Timer(2'100), kTerm);
   EXPECT_EQ(m.Timer(5'099), kNone);
   EXPECT_EQ(m.Timer(5'100), kKill);
   EXPECT_LE(m.deadline_ms(), 100 + 5'000 + 2'000) << "grace + 2 s, whatever the children do";
@@ -120,6 +148,7 @@ TEST(Supervisor, KillsAfterTheGraceAndGivesUpSoonAfter) {
 TEST(Supervisor, KnowsWhomItKilled) {
   Machine m(3);
   m.Ended(100, 0, Exit(1));
+  m.Timer(2'100);
   m.Timer(5'100);
   EXPECT_EQ(m.Ended(5'101, 1, Death(SIGKILL)), kNone);
   EXPECT_EQ(m.Ended(5'102, 2, Death(SIGSEGV)), kReap);
@@ -254,6 +283,7 @@ TEST(Supervisor, EndsWhatOutlivesTheRanks) {
 TEST(Supervisor, EndsTheRestWithinTheGraceOfTheFailure) {
   Machine m(2);
   m.Ended(100, 0, Exit(1));
+  m.Timer(2'100);
   EXPECT_EQ(m.Ended(4'800, 1, Death(SIGTERM)), kReap);
   EXPECT_EQ(m.Step(4'800, {Kind::kRestRemains}), kTermRest);
   EXPECT_EQ(m.deadline_ms(), 5'100);

@@ -212,6 +212,24 @@ TEST(Start, RankThatDoesNotComeIsNamed) {
   });
 }
 
+// Training `n` times alone would be a silent mistake.
+TEST(Start, UnderAnotherLauncherFailsByName) {
+  RunJoiners({1, Processes()}, [](int, const Join&) {
+    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+      setenv("SLURM_STEP_ID", "0", 1);
+      setenv(name, "2", 1);
+      rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+      options.flags = RUEDA_INIT_READ_ENVIRONMENT;
+      rueda_context* context = nullptr;
+      EXPECT_EQ(rueda_init(RUEDA_VERSION, &options, &context), RUEDA_FAILED_PRECONDITION);
+      EXPECT_EQ(context, nullptr);
+      EXPECT_THAT(rueda_last_error(),
+                  AllOf(HasSubstr(name + std::string("=2")), HasSubstr("ruedarun -np 2")));
+      unsetenv(name);
+    }
+  });
+}
+
 // The knob comes from each process's own environment.
 TEST(Start, SettingsThatDifferAreNamedOnEveryRank) {
   const std::string job = "differ-" + std::to_string(getpid());
