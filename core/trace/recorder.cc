@@ -218,7 +218,7 @@ void SetDirectory(absl::string_view directory) {
     const char* temporary = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe)
     path = temporary != nullptr && *temporary != 0 ? temporary : "/tmp";
   }
-  path += "/rueda-recorder." + std::to_string(getpid()) + ".txt";
+  absl::StrAppend(&path, "/rueda-recorder.", getpid(), ".txt");
   static Mutex mutex;
   static auto* const paths = new std::set<std::string>();  // every path that there was
   MutexLock lock(mutex);

@@ -51,8 +51,8 @@ TEST(Signature, PrintsEachKindInAUsersWords) {
   allgather.kind = OpKind::kAllgather;
   allgather.parts.push_back({DType::kUInt8, {4, 5}});
   EXPECT_EQ(allgather.ToString(), "allgather uint8[*, 4, 5]");
-  allgather.parts.clear();
-  allgather.parts.push_back({DType::kUInt8, Shape()});
+  const Shape scalar;
+  allgather.parts[0].shape = scalar;
   EXPECT_EQ(allgather.ToString(), "allgather uint8[*]");
 
   Signature set;
