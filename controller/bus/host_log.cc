@@ -195,6 +195,7 @@ absl::StatusOr<bool> HostLog::Read(LogEntry* entry) {
   if (entry->writer >= layout_.writers) {
     return absl::InvalidArgumentError(absl::StrCat("log word of writer ", entry->writer));
   }
+  entry->payload.clear();
   if (entry->has_payload) {
     const size_t at = static_cast<size_t>(entry->word.field) * kUnit;
     uint32_t length = 0;

@@ -36,7 +36,7 @@ struct LogEntry {
   uint64_t position = 0;
   LogWord word;
   bool has_payload = false;
-  std::string payload;
+  std::string payload;  // empty without one
 };
 
 struct LogLayout {

@@ -55,6 +55,11 @@ bool IsPlan(const LogEntry& entry) {
 
 absl::StatusOr<ControlEvent> DecodeLogEvent(const LogEntry& entry, absl::Span<const Rank> ranks) {
   const LogWord& word = entry.word;
+  if (entry.has_payload != (word.kind == kAnnounce)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("log word of kind ", static_cast<int>(word.kind),
+                     entry.has_payload ? " with a payload" : " without its payload"));
+  }
   ControlEvent event;
   event.rank = ranks[entry.writer];
   switch (word.kind) {

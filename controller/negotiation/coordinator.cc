@@ -81,6 +81,7 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank, " announced an unknown tensor, id ", announcement.id));
   }
+  RUEDA_RETURN_IF_ERROR(CheckExtras(*spec, announcement.extras));
   TensorId id = table_.Find(*spec);
   if (id == kNoTensor) {
     RUEDA_ASSIGN_OR_RETURN(id, DefineSpec(spec, plan));
@@ -276,7 +277,9 @@ void Coordinator::OnExpire(const Expire& event, Plan* plan) {
 // Completion ----------------------------------------------------------------------------------
 
 void Coordinator::Complete(Instance* instance, Plan* plan) {
-  if (absl::Status status = Disagreement(*instance); !status.ok()) {
+  absl::Status status = Disagreement(*instance);
+  if (status.ok()) status = CheckGathered(*instance);
+  if (!status.ok()) {
     RejectInstance(instance, std::move(status), plan);
   } else if (instance->spec->signature.kind == OpKind::kAddProcessSet) {
     CompleteSetChange(instance, plan);
@@ -402,6 +405,28 @@ absl::Status Coordinator::Disagreement(const Instance& instance) const {
                     groups[i].first);
   }
   return absl::InvalidArgumentError(text);
+}
+
+// Allgather: each rank's part has a size that can be counted; all of them together may not.
+absl::Status Coordinator::CheckGathered(const Instance& instance) const {
+  const Signature& signature = instance.spec->signature;
+  if (signature.kind != OpKind::kAllgather) return absl::OkStatus();
+  for (size_t part = 0; part < signature.parts.size(); ++part) {
+    int64_t rows = 0;
+    bool overflows = false;
+    for (const CallExtras& extras : instance.extras) {
+      overflows |= __builtin_add_overflow(rows, extras.first_dims[part], &rows);
+    }
+    std::vector<int64_t> dims = {rows};
+    const absl::Span<const int64_t> row = signature.parts[part].shape.dims();
+    dims.insert(dims.end(), row.begin(), row.end());
+    if (overflows || !Shape::Validate(dims).ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(SpecLabel(*instance.spec, instance.sequence),
+                                                     ": what the ranks sent is too large to be "
+                                                     "gathered"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Lanes, as their ranks see them --------------------------------------------------------------

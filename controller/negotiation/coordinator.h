@@ -105,6 +105,7 @@ class Coordinator {
   void End(Instance* instance);
 
   absl::Status Disagreement(const Instance& instance) const;
+  absl::Status CheckGathered(const Instance& instance) const;
   std::string StallText(const Instance& instance, Nanos now) const;
   std::vector<Rank> RanksOf(const Instance& instance, bool present) const;
 

@@ -159,7 +159,12 @@ absl::Status Member::Apply(const PlanItem& item, std::vector<Action>* actions) {
     }
     actions->push_back(created);
   } else {
-    actions->push_back(std::get<Left>(item));
+    const Left& left = std::get<Left>(item);
+    if (left.rank < 0 || left.rank >= sets_.world_size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the plan says that rank ", left.rank, " has left"));
+    }
+    actions->push_back(left);
   }
   return absl::OkStatus();
 }
@@ -181,6 +186,15 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
           absl::StrCat("the plan orders tensor id ", ordered.id, " (",
                        spec == nullptr ? "undefined" : SpecLabel(**spec, ordered.sequence),
                        "), which rank ", rank_, " has not submitted"));
+    }
+    const Signature& signature = (*spec)->signature;
+    const size_t dims = signature.kind == OpKind::kAllgather
+                            ? signature.parts.size() * static_cast<size_t>(set->size())
+                            : 0;
+    if (ordered.first_dims.size() != dims) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the plan orders ", SpecLabel(**spec, ordered.sequence), " with ",
+                       ordered.first_dims.size(), " first dimensions instead of ", dims));
     }
     launch.items.push_back({static_cast<Token>(token), ordered.id, ordered.first_dims});
     End(static_cast<Token>(token));

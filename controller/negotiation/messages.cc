@@ -23,4 +23,13 @@ std::string SpecLabel(const TensorSpec& spec, uint32_t sequence) {
   return label;
 }
 
+absl::Status CheckExtras(const TensorSpec& spec, const CallExtras& extras) {
+  const Signature& signature = spec.signature;
+  const size_t wanted = signature.kind == OpKind::kAllgather ? signature.parts.size() : 0;
+  if (extras.first_dims.size() == wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(SpecLabel(spec, 0), " came with ",
+                                                 extras.first_dims.size(),
+                                                 " first dimensions instead of ", wanted));
+}
+
 }  // namespace rueda

@@ -44,6 +44,9 @@ struct CallExtras {
   bool empty() const { return !scaled() && first_dims.empty(); }
 };
 
+// INVALID_ARGUMENT when the extras don't go with the operation: a peer that speaks nonsense.
+absl::Status CheckExtras(const TensorSpec& spec, const CallExtras& extras);
+
 // One rank's "I have this tensor". Once an id is defined, the id stands for the spec.
 struct Announcement {
   TensorId id = kNoTensor;

@@ -5,13 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/limits.h"
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 
 namespace rueda {
 namespace {
-
-constexpr int kRecursionMax = 16;
 
 absl::Status Bad(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("malformed message: ", what));
@@ -27,6 +23,10 @@ absl::Status DecodeRanks(const google::protobuf::RepeatedField<int32_t>& in,
     ranks->push_back(rank);
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckSet(int32_t set) {
+  return set >= 0 && set < kProcessSetsMax ? absl::OkStatus() : Bad("process set");
 }
 
 void EncodeSpec(const TensorSpec& spec, wire::Spec* out) {
@@ -46,18 +46,36 @@ void EncodeSpec(const TensorSpec& spec, wire::Spec* out) {
   for (const Rank rank : spec.signature.ranks) signature->add_ranks(rank);
 }
 
+// Whether the fields go with the kind of operation; everybody behind the codec relies on it.
+absl::Status CheckSignature(const Signature& signature) {
+  const OpKind kind = signature.kind;
+  if ((signature.reduce_op != ReduceOp::kNone) != (kind == OpKind::kAllreduce)) {
+    return Bad("reduce operation");
+  }
+  if ((signature.root >= 0) != (kind == OpKind::kBroadcast)) return Bad("root");
+  if (signature.ranks.empty() != (kind != OpKind::kAddProcessSet)) return Bad("list of ranks");
+  const bool moves_tensors = kind != OpKind::kBarrier && kind != OpKind::kAddProcessSet;
+  const size_t parts = signature.parts.size();
+  if ((parts > 0) != moves_tensors) return Bad("number of tensors");
+  if (signature.part_names.size() != (parts > 1 ? parts : 0)) return Bad("names of a group");
+  int64_t bytes = 0;
+  for (const PartSignature& part : signature.parts) {
+    const int64_t more = part.shape.elements() * static_cast<int64_t>(DTypeSize(part.dtype));
+    if (__builtin_add_overflow(bytes, more, &bytes)) return Bad("size of a group");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<SpecPtr> DecodeSpec(const wire::Spec& in) {
   const wire::Signature& from = in.signature();
-  if (in.set() < 0 || in.set() >= kProcessSetsMax) return Bad("process set");
+  RUEDA_RETURN_IF_ERROR(CheckSet(in.set()));
   if (in.name().size() > kNameBytesMax) return Bad("name too long");
   if (from.kind() >= kOpKindCount) return Bad("kind of operation");
   if (from.reduce_op() >= kReduceOpCount) return Bad("reduce operation");
   if (from.root() < -1 || from.root() >= kRanksMax) return Bad("root");
   if (from.device() != static_cast<uint32_t>(DeviceType::kCpu)) return Bad("device");
   if (from.parts_size() > kGroupTensorsMax) return Bad("too many tensors in a group");
-  if (from.part_names_size() != 0 && from.part_names_size() != from.parts_size()) {
-    return Bad("names of a group");
-  }
+  if (from.part_names_size() > kGroupTensorsMax) return Bad("names of a group");
   Signature signature;
   signature.kind = static_cast<OpKind>(from.kind());
   signature.reduce_op = static_cast<ReduceOp>(from.reduce_op());
@@ -73,6 +91,7 @@ absl::StatusOr<SpecPtr> DecodeSpec(const wire::Spec& in) {
     signature.part_names.push_back(name);
   }
   RUEDA_RETURN_IF_ERROR(DecodeRanks(from.ranks(), &signature.ranks));
+  RUEDA_RETURN_IF_ERROR(CheckSignature(signature));
   return MakeSpec(in.set(), in.name(), std::move(signature));
 }
 
@@ -120,10 +139,9 @@ std::vector<std::string> Pack(absl::Span<const Value> values, Encode encode, Fie
 
 absl::Status ParseMessage(absl::string_view bytes, google::protobuf::MessageLite* message) {
   if (bytes.size() > kControlFrameBytesMax) return Bad("too long");
-  google::protobuf::io::CodedInputStream stream(reinterpret_cast<const uint8_t*>(bytes.data()),
-                                                static_cast<int>(bytes.size()));
-  stream.SetRecursionLimit(kRecursionMax);
-  if (!message->ParseFromCodedStream(&stream) || !stream.ConsumedEntireMessage()) {
+  // From one array: a length in it is then believed only as far as there are bytes. (A stream does
+  // not know its end, and takes up to 50 MB for a string that claims to be that long.)
+  if (!message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Bad("not a protocol buffer of the expected type");
   }
   return absl::OkStatus();
@@ -201,6 +219,7 @@ absl::StatusOr<ControlEvent> DecodeEvent(const wire::Event& in) {
       return event;
     }
     case wire::Event::kDone:
+      RUEDA_RETURN_IF_ERROR(CheckSet(in.done().lane()));
       if (in.done().count() > UINT16_MAX) return Bad("count of completed batches");
       event.what = Done{in.done().lane(), static_cast<uint16_t>(in.done().count())};
       return event;
@@ -263,6 +282,7 @@ absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
       return Forget{in.forget()};
     case wire::PlanItem::kOrder: {
       Order order;
+      RUEDA_RETURN_IF_ERROR(CheckSet(in.order().lane()));
       order.lane = in.order().lane();
       for (const wire::Ordered& from : in.order().batch()) {
         RUEDA_RETURN_IF_ERROR(CheckDims(from.first_dims()));
@@ -283,12 +303,14 @@ absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
     }
     case wire::PlanItem::kSetAdded: {
       SetAdded added;
+      RUEDA_RETURN_IF_ERROR(CheckSet(in.set_added().set()));
       added.set = in.set_added().set();
       RUEDA_RETURN_IF_ERROR(DecodeRanks(in.set_added().ranks(), &added.ranks));
       added.sequence = in.set_added().sequence();
       return added;
     }
     case wire::PlanItem::kLeft:
+      if (in.left() < 0 || in.left() >= kRanksMax) return Bad("rank");
       return Left{in.left()};
     case wire::PlanItem::WHAT_NOT_SET:
       break;

@@ -12,7 +12,7 @@
 
 namespace rueda {
 
-// Parses `bytes` into `message`: length-capped, recursion-limited.
+// Parses `bytes` into `message`: length-capped, nested no deeper than the library allows (100).
 absl::Status ParseMessage(absl::string_view bytes, google::protobuf::MessageLite* message);
 
 void EncodeAnnouncement(const Announcement& announcement, wire::Announcement* out);

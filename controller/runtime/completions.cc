@@ -15,6 +15,7 @@ void Completions::Add(std::function<void()> callback) {
       pthread_setname_np(pthread_self(), "rueda-callback");
       Run();
     });
+    id_ = thread_.get_id();
   }
   changed_.NotifyOne();
 }
@@ -41,12 +42,15 @@ void Completions::Stop() {
     thread = std::move(thread_);
     changed_.NotifyAll();
   }
-  if (thread.joinable()) thread.join();
+  if (!thread.joinable()) return;
+  thread.join();
+  MutexLock lock(mutex_);
+  id_ = std::thread::id();
 }
 
 bool Completions::OnThread() const {
   MutexLock lock(mutex_);
-  return thread_.joinable() && thread_.get_id() == std::this_thread::get_id();
+  return id_ == std::this_thread::get_id();
 }
 
 }  // namespace rueda

@@ -31,6 +31,7 @@ class Completions {
   std::deque<std::function<void()>> callbacks_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
+  std::thread::id id_ ABSL_GUARDED_BY(mutex_);  // the thread's, as long as it runs
 };
 
 }  // namespace rueda

@@ -21,6 +21,18 @@ std::string Failure::ToString() const {
   return text;
 }
 
+namespace {
+
+// The text's first `bytes_max` bytes, or a little less: whole characters of UTF-8.
+absl::string_view Cut(absl::string_view text, size_t bytes_max) {
+  if (text.size() <= bytes_max) return text;
+  size_t end = bytes_max;
+  while (end > 0 && (text[end] & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
+}  // namespace
+
 std::string EncodeFailure(const Failure& failure) {
   wire::Failure message;
   message.set_code(static_cast<uint32_t>(failure.code));
@@ -34,7 +46,7 @@ std::string EncodeFailure(const Failure& failure) {
   message.set_recoverable(failure.recoverable);
   // Names are bounded; only a cause can be long.
   if (message.ByteSizeLong() > Segment::kFailureBytesMax) {
-    message.set_cause(failure.cause.substr(0, Segment::kFailureBytesMax / 4));
+    message.set_cause(std::string(Cut(failure.cause, Segment::kFailureBytesMax / 4)));
     message.set_tensor("");
   }
   return message.SerializeAsString();

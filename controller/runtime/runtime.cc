@@ -286,19 +286,23 @@ absl::Status Runtime::Wait(Handle handle, Nanos timeout) {
 
 absl::Status Runtime::WaitFor(Request* request, Nanos deadline) {
   trace::Record(trace::Event::kWaitBegin, 0, request->handle());
+  bool called = false;
   while (!request->is_done()) {
     if (TryTakeBaton()) {
+      called = false;
       TurnUntil([&] { return request->is_done(); }, deadline);
       LeaveBaton();
     } else {
       // The holder may be asleep, and not know of what this thread has queued.
       engine_->WakeSelf();
-      sleepers_.Sleep(request, deadline, [&] {
+      called = sleepers_.Sleep(request, deadline, [&] {
         return request->is_done() || baton_.load(std::memory_order_relaxed) == kFree;
       });
     }
     if (deadline != kForever && MonotonicNow() >= deadline) break;
   }
+  // Called to take the baton, but done waiting: there may be work left, and nobody else was told.
+  if (called && !sleepers_.WakeOne()) engine_->RingBackground();
   absl::Status status;
   if (!request->is_done()) {
     status = absl::DeadlineExceededError(absl::StrCat(

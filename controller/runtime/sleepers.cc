@@ -16,6 +16,7 @@ bool Sleepers::WakeOne() {
   if (!any()) return false;
   MutexLock lock(mutex_);
   if (entries_.empty()) return false;
+  entries_.front()->called = true;
   Wake(entries_.front());
   return true;
 }

@@ -15,9 +15,10 @@ namespace rueda {
 class Sleepers {
  public:
   // Sleeps until woken or `deadline`, unless `keep_awake()` is true once this thread is on the
-  // list.
+  // list. Returns whether WakeOne chose this thread, for whatever other reason it woke: then it
+  // takes the baton, or sees to it that somebody else does.
   template <typename KeepAwake>
-  void Sleep(const Request* request, Nanos deadline, KeepAwake keep_awake)
+  bool Sleep(const Request* request, Nanos deadline, KeepAwake keep_awake)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // After the request's `done` was set.
@@ -31,6 +32,7 @@ class Sleepers {
   struct Entry {
     const Request* request;
     std::atomic<uint32_t> woken{0};
+    bool called = false;  // by WakeOne; under mutex_
   };
   static void Wake(Entry* entry) {
     entry->woken.store(1, std::memory_order_release);
@@ -43,7 +45,7 @@ class Sleepers {
 };
 
 template <typename KeepAwake>
-void Sleepers::Sleep(const Request* request, Nanos deadline, KeepAwake keep_awake) {
+bool Sleepers::Sleep(const Request* request, Nanos deadline, KeepAwake keep_awake) {
   Entry entry{request};
   {
     MutexLock lock(mutex_);
@@ -60,6 +62,7 @@ void Sleepers::Sleep(const Request* request, Nanos deadline, KeepAwake keep_awak
   MutexLock lock(mutex_);
   std::erase(entries_, &entry);
   count_.fetch_sub(1, std::memory_order_relaxed);
+  return entry.called;
 }
 
 }  // namespace rueda

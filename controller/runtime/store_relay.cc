@@ -23,29 +23,36 @@ absl::Status LinkStore::Set(absl::string_view key, absl::string_view value) {
 }
 
 absl::StatusOr<std::string> LinkStore::Get(absl::string_view key, Nanos timeout) {
+  if (key.size() > kStoreKeyBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("store key of ", key.size(), " bytes: too long"));
+  }
   const Nanos deadline = DeadlineAfter(MonotonicNow(), timeout);
   uint64_t id;
   {
     MutexLock lock(mutex_);
+    if (aborted_) return absl::AbortedError("the job has failed");
     id = next_id_++;
+    answers_[id];
     requests_.push_back({false, id, std::string(key), ""});
     has_requests_.store(true, std::memory_order_release);
   }
   wake_();
   MutexLock lock(mutex_);
-  while (true) {
-    if (const auto it = answers_.find(id); it != answers_.end()) {
-      std::string value = std::move(it->second);
-      answers_.erase(it);
-      return value;
-    }
-    if (aborted_) return absl::AbortedError("the job has failed");
+  absl::Status failed;
+  while (!answers_[id].has_value() && failed.ok()) {
     const Nanos left = deadline - MonotonicNow();
-    if (left <= 0) {
-      return absl::DeadlineExceededError(absl::StrCat("store key ", key, " was not set in time"));
+    if (aborted_) {
+      failed = absl::AbortedError("the job has failed");
+    } else if (left <= 0) {
+      failed = absl::DeadlineExceededError(absl::StrCat("store key ", key, " was not set in time"));
+    } else {
+      changed_.WaitFor(mutex_, std::chrono::nanoseconds(left));
     }
-    changed_.WaitFor(mutex_, std::chrono::nanoseconds(left));
   }
+  const auto answer = answers_.extract(id);
+  if (!failed.ok()) return failed;
+  return *std::move(answer.mapped());
 }
 
 void LinkStore::Abort() {
@@ -62,7 +69,9 @@ std::vector<LinkStore::Request> LinkStore::Take() {
 
 void LinkStore::Answer(uint64_t id, std::string value) {
   MutexLock lock(mutex_);
-  answers_[id] = std::move(value);
+  const auto it = answers_.find(id);
+  if (it == answers_.end()) return;  // it gave up
+  it->second = std::move(value);
   changed_.NotifyAll();
 }
 
@@ -144,7 +153,8 @@ absl::Status StoreRelay::OnFrame(Link* from, const Frame& frame) {
   wire::StoreValue message;
   RUEDA_RETURN_IF_ERROR(ParseMessage(frame.payload, &message));
   const auto it = passed_up_.find(message.request());
-  if (it == passed_up_.end()) return absl::InvalidArgumentError("an answer that nobody asked for");
+  if (from != up_ || it == passed_up_.end())
+    return absl::InvalidArgumentError("an answer that nobody asked for");
   Answer(it->second, message.value());
   passed_up_.erase(it);
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,8 @@ class LinkStore : public Store {
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<Request> requests_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint64_t, std::string> answers_ ABSL_GUARDED_BY(mutex_);
+  // By number of a get that waits; empty until it is answered.
+  std::map<uint64_t, std::optional<std::string>> answers_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Called by the engine only.

@@ -2,6 +2,7 @@
 // ThreadSanitizer, which therefore can't see what absl::Mutex orders; it sees std::mutex.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -46,11 +47,14 @@ class CondVar {
     condition_.wait(lock);
     lock.release();
   }
-  // False when `seconds` passed without a notification.
+  // False when `duration` passed without a notification. May return early for no reason.
   bool WaitFor(Mutex& mutex, std::chrono::nanoseconds duration)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    // The standard library adds the duration to the time of day, which must not overflow.
+    constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    const bool notified = condition_.wait_for(lock, duration) == std::cv_status::no_timeout;
+    const bool notified =
+        condition_.wait_for(lock, std::min(duration, kLongest)) == std::cv_status::no_timeout;
     lock.release();
     return notified;
   }

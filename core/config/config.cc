@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "core/base/limits.h"
 
 extern char** environ;
@@ -94,8 +95,10 @@ const Knob kKnobs[] = {
      "For tests: treats this host's ranks as that many hosts, in blocks of equal size."},
 };
 
+constexpr char kPrefix[] = "RUEDA_";
+
 // RUEDA_ variables that the scripts read and the library does not.
-const char* const kScriptVariables[] = {"RUEDA_VENV", "RUEDA_PIP_ARGS", "RUEDA_PREFIX"};
+const char* const kScriptVariables[] = {"VENV", "PIP_ARGS", "PREFIX"};
 
 // HOROVOD_ settings of features that do not exist here. Anything else that begins with HOROVOD_
 // (ranks set by launchers, Horovod's build options) is not ours to judge.
@@ -124,7 +127,7 @@ const Knob* Find(absl::string_view name) {
 }
 
 std::string VariableName(const Knob& knob) {
-  return absl::StrCat("RUEDA_", absl::AsciiStrToUpper(knob.name));
+  return absl::StrCat(kPrefix, absl::AsciiStrToUpper(knob.name));
 }
 
 absl::Status Refuse(absl::string_view shown_name, absl::string_view value,
@@ -197,19 +200,20 @@ int EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
-absl::Status Unknown(absl::string_view what, absl::string_view name,
+// `prefix` is what the name and all candidates begin with, and says nothing about nearness.
+absl::Status Unknown(absl::string_view what, absl::string_view prefix, absl::string_view name,
                      absl::Span<const std::string> candidates) {
   const std::string nearest = Nearest(name, candidates);
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown ", what, " ", name,
-                   nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+      absl::StrCat("unknown ", what, " ", prefix, name,
+                   nearest.empty() ? "" : absl::StrCat("; did you mean ", prefix, nearest, "?")));
 }
 
 }  // namespace
 
 std::string Nearest(absl::string_view word, absl::Span<const std::string> candidates) {
   std::string best;
-  int best_distance = static_cast<int>(word.size()) / 3 + 2;
+  int best_distance = static_cast<int>(word.size()) / 3 + 1;
   for (const std::string& candidate : candidates) {
     const int distance = EditDistance(word, candidate);
     if (distance < best_distance) {
@@ -225,18 +229,20 @@ absl::Status SetKnob(absl::string_view name, absl::string_view value, Config* co
   if (knob == nullptr) {
     std::vector<std::string> names;
     for (const Knob& each : kKnobs) names.emplace_back(each.name);
-    return Unknown("knob", name, names);
+    return Unknown("knob", "", name, names);
   }
   return Set(*knob, name, value, config);
 }
 
 absl::Status ReadEnvironment(const Environment& environment, Config* config) {
+  // Without the prefix.
   std::vector<std::string> known(std::begin(kScriptVariables), std::end(kScriptVariables));
-  for (const Knob& knob : kKnobs) known.push_back(VariableName(knob));
+  for (const Knob& knob : kKnobs) known.push_back(absl::AsciiStrToUpper(knob.name));
   for (const auto& [name, value] : environment) {
-    if (absl::StartsWith(name, "RUEDA_") &&
-        std::find(known.begin(), known.end(), name) == known.end()) {
-      return Unknown("environment variable", name, known);
+    absl::string_view rest = name;
+    if (absl::ConsumePrefix(&rest, kPrefix) &&
+        std::find(known.begin(), known.end(), rest) == known.end()) {
+      return Unknown("environment variable", kPrefix, rest, known);
     }
     for (const Refused& refused : kRefused) {
       if (name == refused.name) {

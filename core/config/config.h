@@ -66,7 +66,8 @@ std::string KnobText(absl::string_view name, const Config& config);
 // docs/knobs.md.
 std::string KnobsMarkdown();
 
-// The candidate with the smallest edit distance to `word`, or "" when none is near.
+// The candidate with the smallest edit distance to `word`, or "" when none is near: at most a third
+// of the word's letters away.
 std::string Nearest(absl::string_view word, absl::Span<const std::string> candidates);
 
 }  // namespace rueda

@@ -9,9 +9,13 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
+#include "core/base/limits.h"
 #include "core/base/log.h"
+#include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 
 namespace rueda::trace {
@@ -27,11 +31,24 @@ constexpr const char* kNames[static_cast<int>(Event::kCount)] = {
 struct Entry {
   std::atomic<int64_t> time;
   std::atomic<uint32_t> id;
-  std::atomic<uint16_t> event;
-  std::atomic<int16_t> rank;
+  std::atomic<uint32_t> event_and_rank;  // see PackEvent
   std::atomic<uint64_t> a;
   std::atomic<uint64_t> b;
 };
+
+static_assert(sizeof(Entry) == 32);
+
+// Eight bits of event below the rank, of which there are more than 16 bits hold.
+uint32_t PackEvent(Event event, int rank) {
+  return static_cast<uint32_t>(rank) << 8 | static_cast<uint32_t>(event);
+}
+uint32_t EventOf(uint32_t packed) {
+  return packed & 0xFF;
+}
+int RankOf(uint32_t packed) {
+  return static_cast<int32_t>(packed) >> 8;
+}
+static_assert(static_cast<int>(Event::kCount) <= 0xFF && kRanksMax < (1 << 23));
 
 struct Ring {
   std::atomic<Ring*> next{nullptr};
@@ -42,7 +59,9 @@ struct Ring {
 };
 
 std::atomic<Ring*> rings{nullptr};
-char dump_path[4096] = "";
+// Where the dump goes: null until somebody says. Read by the signal handler, so what it pointed to
+// stays for ever.
+std::atomic<const char*> dump_path{nullptr};
 
 Ring* TakeRing() {
   for (Ring* ring = rings.load(std::memory_order_acquire); ring != nullptr;
@@ -107,18 +126,19 @@ class SafeWriter {
 };
 
 void DumpEntry(const Entry& entry, SafeWriter& out) {
-  const uint16_t event = entry.event.load(std::memory_order_relaxed);
-  if (event == 0 || event >= static_cast<uint16_t>(Event::kCount)) return;
+  const uint32_t packed = entry.event_and_rank.load(std::memory_order_relaxed);
+  const uint32_t event = EventOf(packed);
+  if (event == 0 || event >= static_cast<uint32_t>(Event::kCount)) return;
   const uint64_t a = entry.a.load(std::memory_order_relaxed);
   const uint64_t b = entry.b.load(std::memory_order_relaxed);
   out.Number(entry.time.load(std::memory_order_relaxed));
   out.Text(" rank ");
-  out.Number(entry.rank.load(std::memory_order_relaxed));
+  out.Number(RankOf(packed));
   out.Text(" ");
   out.Text(kNames[event]);
   out.Text(" id ");
   out.Number(entry.id.load(std::memory_order_relaxed));
-  if (event == static_cast<uint16_t>(Event::kDefine)) {
+  if (event == static_cast<uint32_t>(Event::kDefine)) {
     char name[16];
     memcpy(name, &a, 8);
     memcpy(name + 8, &b, 8);
@@ -137,13 +157,13 @@ void DumpEntry(const Entry& entry, SafeWriter& out) {
   out.Text("\n");
 }
 
-int OpenDump() {
-  return open(dump_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+int OpenDump(const char* path) {
+  return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
 
 void OnSignal(int) {
   const int saved = errno;
-  const UniqueFd fd(OpenDump());
+  const UniqueFd fd(OpenDump(dump_path.load(std::memory_order_acquire)));
   if (fd.valid()) Dump(fd.get());
   errno = saved;
 }
@@ -157,8 +177,7 @@ void Record(Event event, uint32_t id, uint64_t a, uint64_t b) {
   Entry& entry = ring.entries[count % kEventsPerThread];
   entry.time.store(MonotonicNow(), std::memory_order_relaxed);
   entry.id.store(id, std::memory_order_relaxed);
-  entry.event.store(static_cast<uint16_t>(event), std::memory_order_relaxed);
-  entry.rank.store(static_cast<int16_t>(LogRank()), std::memory_order_relaxed);
+  entry.event_and_rank.store(PackEvent(event, LogRank()), std::memory_order_relaxed);
   entry.a.store(a, std::memory_order_relaxed);
   entry.b.store(b, std::memory_order_relaxed);
   ring.count.store(count + 1, std::memory_order_release);
@@ -166,7 +185,7 @@ void Record(Event event, uint32_t id, uint64_t a, uint64_t b) {
 
 void RecordName(uint32_t id, absl::string_view name) {
   uint64_t words[2] = {0, 0};
-  memcpy(words, name.data(), name.size() < sizeof words ? name.size() : sizeof words);
+  name.copy(reinterpret_cast<char*>(words), sizeof words);
   Record(Event::kDefine, id, words[0], words[1]);
 }
 
@@ -199,20 +218,26 @@ void SetDirectory(absl::string_view directory) {
     const char* temporary = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe)
     path = temporary != nullptr && *temporary != 0 ? temporary : "/tmp";
   }
-  path += "/rueda-recorder." + std::to_string(getpid()) + ".txt";
-  if (path.size() < sizeof dump_path) memcpy(dump_path, path.c_str(), path.size() + 1);
+  absl::StrAppend(&path, "/rueda-recorder.", getpid(), ".txt");
+  static Mutex mutex;
+  static auto* const paths = new std::set<std::string>();  // every path that there was
+  MutexLock lock(mutex);
+  dump_path.store(paths->insert(std::move(path)).first->c_str(), std::memory_order_release);
 }
 
 absl::StatusOr<std::string> DumpToFile() {
-  if (dump_path[0] == 0) SetDirectory("");
-  const UniqueFd fd(OpenDump());
-  if (!fd.valid()) return ErrnoStatus(errno, std::string("writing ") + dump_path);
+  if (dump_path.load(std::memory_order_acquire) == nullptr) SetDirectory("");
+  const std::string path = dump_path.load(std::memory_order_acquire);
+  static Mutex mutex;  // ranks that are threads fail together, and all write this file
+  MutexLock lock(mutex);
+  const UniqueFd fd(OpenDump(path.c_str()));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("writing ", path));
   Dump(fd.get());
-  return std::string(dump_path);
+  return path;
 }
 
 void InstallSignalHandler() {
-  if (dump_path[0] == 0) SetDirectory("");
+  if (dump_path.load(std::memory_order_acquire) == nullptr) SetDirectory("");
   struct sigaction current;
   if (sigaction(SIGUSR2, nullptr, &current) != 0 || current.sa_handler != SIG_DFL) return;
   struct sigaction ours = {};

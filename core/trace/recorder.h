@@ -44,8 +44,9 @@ void RecordName(uint32_t id, absl::string_view name);
 void Dump(int fd);
 
 // Where dumps go: `directory`/rueda-recorder.<pid>.txt. Empty: the system's temporary directory.
+// The last one to be set, by any thread, counts for the process.
 void SetDirectory(absl::string_view directory);
-// Writes a dump file and returns its path. Async-signal-safe but for the returned string.
+// Writes a dump file and returns its path. Any thread; of several at once the last one's is kept.
 absl::StatusOr<std::string> DumpToFile();
 // Dumps on SIGUSR2, unless the program already has a handler for it. Idempotent.
 void InstallSignalHandler();

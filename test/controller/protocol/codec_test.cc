@@ -1,0 +1,476 @@
+// Values to messages and back, and messages that must not become values. Each test's own thread.
+#include "controller/protocol/codec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "core/base/limits.h"
+
+namespace rueda {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+SpecPtr Allreduce(const std::string& name) {
+  Signature signature;
+  signature.kind = OpKind::kAllreduce;
+  signature.reduce_op = ReduceOp::kProduct;
+  signature.parts.push_back({DType::kBFloat16, {3, 0, int64_t{1} << 40}});
+  return MakeSpec(5, name, signature);
+}
+
+SpecPtr Group() {
+  Signature signature;
+  signature.kind = OpKind::kAllreduce;
+  signature.reduce_op = ReduceOp::kSum;
+  signature.parts.push_back({DType::kFloat32, {2}});
+  signature.parts.push_back({DType::kInt8, {}});
+  signature.part_names = {"a", "b"};
+  return MakeSpec(0, "a", signature);
+}
+
+SpecPtr Allgather() {
+  Signature signature;
+  signature.kind = OpKind::kAllgather;
+  signature.parts.push_back({DType::kUInt8, {4}});
+  return MakeSpec(0, "g", signature);
+}
+
+SpecPtr Broadcast() {
+  Signature signature;
+  signature.kind = OpKind::kBroadcast;
+  signature.root = 65'535;
+  signature.parts.push_back({DType::kBool, {1}});
+  return MakeSpec(255, "b", signature);
+}
+
+SpecPtr NewSet() {
+  Signature signature;
+  signature.kind = OpKind::kAddProcessSet;
+  signature.ranks = {0, 2, 65'535};
+  return MakeSpec(0, "", signature);
+}
+
+std::vector<SpecPtr> AllSpecs() {
+  return {Allreduce("w"),
+          Allreduce("ä/0"),
+          Group(),
+          Allgather(),
+          Broadcast(),
+          NewSet(),
+          MakeSpec(0, "", Signature())};
+}
+
+ControlEvent Passed(const ControlEvent& event) {
+  wire::Event message;
+  EncodeEvent(event, &message);
+  wire::Event parsed;
+  EXPECT_TRUE(ParseMessage(message.SerializeAsString(), &parsed).ok());
+  absl::StatusOr<ControlEvent> decoded = DecodeEvent(parsed);
+  EXPECT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->rank, event.rank);
+  EXPECT_EQ(decoded->what.index(), event.what.index());
+  return *std::move(decoded);
+}
+
+PlanItem Passed(const PlanItem& item) {
+  wire::PlanItem message;
+  EncodePlanItem(item, &message);
+  wire::PlanItem parsed;
+  EXPECT_TRUE(ParseMessage(message.SerializeAsString(), &parsed).ok());
+  absl::StatusOr<PlanItem> decoded = DecodePlanItem(parsed);
+  EXPECT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->index(), item.index());
+  return *std::move(decoded);
+}
+
+Announcement Announcing(SpecPtr spec, CallExtras extras = {}) {
+  Announcement announcement;
+  announcement.spec = std::move(spec);
+  announcement.extras = std::move(extras);
+  return announcement;
+}
+
+TEST(Codec, SpecsOfEveryKindComeThrough) {
+  for (const SpecPtr& spec : AllSpecs()) {
+    const PlanItem item = Passed(Define{77, spec});
+    const Define& define = std::get<Define>(item);
+    EXPECT_EQ(define.id, 77u);
+    EXPECT_EQ(*define.spec, *spec) << spec->signature.ToString();
+  }
+}
+
+TEST(Codec, AnnouncementsComeThrough) {
+  Announcement announcement;
+  announcement.id = 0x3FFF'FFFF;
+  announcement.waited = true;
+  announcement.done = 65'535;
+  announcement.extras.prescale = 0.5;
+  announcement.extras.postscale = -3;
+  announcement.extras.first_dims = {0, 5, INT64_MAX};
+  const ControlEvent event = Passed(ControlEvent{9, Announced{announcement}});
+  const Announcement& got = std::get<Announced>(event.what).announcement;
+  EXPECT_EQ(got.id, announcement.id);
+  EXPECT_EQ(got.spec, nullptr);
+  EXPECT_TRUE(got.waited);
+  EXPECT_EQ(got.done, 65'535);
+  EXPECT_EQ(got.extras.prescale, 0.5);
+  EXPECT_EQ(got.extras.postscale, -3);
+  EXPECT_THAT(got.extras.first_dims, ElementsAre(0, 5, INT64_MAX));
+}
+
+TEST(Codec, AnAnnouncementWithoutAnIdCarriesItsSpec) {
+  const ControlEvent event = Passed(ControlEvent{0, Announced{Announcing(Group())}});
+  const Announcement& got = std::get<Announced>(event.what).announcement;
+  EXPECT_EQ(got.id, kNoTensor);
+  EXPECT_EQ(*got.spec, *Group());
+  EXPECT_FALSE(got.waited);
+  EXPECT_FALSE(got.extras.scaled());
+  EXPECT_THAT(got.extras.first_dims, IsEmpty());
+}
+
+TEST(Codec, OtherEventsComeThrough) {
+  const ControlEvent waited = Passed(ControlEvent{1, Waited{12, 65'535}});
+  EXPECT_EQ(std::get<Waited>(waited.what).id, 12u);
+  EXPECT_EQ(std::get<Waited>(waited.what).sequence, 65'535);
+  const ControlEvent done = Passed(ControlEvent{2, Done{255, 65'534}});
+  EXPECT_EQ(std::get<Done>(done.what).lane, 255);
+  EXPECT_EQ(std::get<Done>(done.what).count, 65'534);
+  const ControlEvent expire = Passed(ControlEvent{3, Expire{13, 7}});
+  EXPECT_EQ(std::get<Expire>(expire.what).id, 13u);
+  EXPECT_EQ(std::get<Expire>(expire.what).sequence, 7);
+  Passed(ControlEvent{kRanksMax - 1, Leave{}});
+}
+
+TEST(Codec, PlanItemsComeThrough) {
+  EXPECT_EQ(std::get<Forget>(Passed(PlanItem(Forget{5}))).id, 5u);
+  EXPECT_EQ(std::get<Left>(Passed(PlanItem(Left{0}))).rank, 0);
+
+  Order order;
+  order.lane = 3;
+  order.batch.push_back({1, 0xFFFF'FFFF, {4, 0, 7}});
+  order.batch.push_back({2, 0, {}});
+  const PlanItem ordered = Passed(PlanItem(order));
+  const Order& got = std::get<Order>(ordered);
+  EXPECT_EQ(got.lane, 3);
+  ASSERT_EQ(got.batch.size(), 2u);
+  EXPECT_EQ(got.batch[0].id, 1u);
+  EXPECT_EQ(got.batch[0].sequence, 0xFFFF'FFFF);
+  EXPECT_THAT(got.batch[0].first_dims, ElementsAre(4, 0, 7));
+  EXPECT_EQ(got.batch[1].id, 2u);
+  EXPECT_THAT(got.batch[1].first_dims, IsEmpty());
+
+  const PlanItem rejected =
+      Passed(PlanItem(Reject{Broadcast(), 8, {1, 4}, absl::DeadlineExceededError("why ä")}));
+  const Reject& reject = std::get<Reject>(rejected);
+  EXPECT_EQ(*reject.spec, *Broadcast());
+  EXPECT_EQ(reject.sequence, 8u);
+  EXPECT_THAT(reject.ranks, ElementsAre(1, 4));
+  EXPECT_EQ(reject.status, absl::DeadlineExceededError("why ä"));
+
+  const PlanItem added = Passed(PlanItem(SetAdded{2, {0, 3}, 6}));
+  EXPECT_EQ(std::get<SetAdded>(added).set, 2);
+  EXPECT_THAT(std::get<SetAdded>(added).ranks, ElementsAre(0, 3));
+  EXPECT_EQ(std::get<SetAdded>(added).sequence, 6u);
+}
+
+// Bad content ------------------------------------------------------------------------------------
+
+absl::Status DecodeChangedSpec(const SpecPtr& spec,
+                               const std::function<void(wire::Spec*)>& change) {
+  wire::PlanItem item;
+  EncodePlanItem(Define{1, spec}, &item);
+  change(item.mutable_define()->mutable_spec());
+  return DecodePlanItem(item).status();
+}
+
+TEST(Codec, RefusesSpecsThatMakeNoSense) {
+  using Change = std::function<void(wire::Spec*)>;
+  const auto signature = [](std::function<void(wire::Signature*)> change) -> Change {
+    return [change = std::move(change)](wire::Spec* s) { change(s->mutable_signature()); };
+  };
+  const std::pair<SpecPtr, Change> kCases[] = {
+      {Allreduce("w"), [](wire::Spec* s) { s->set_set(-1); }},
+      {Allreduce("w"), [](wire::Spec* s) { s->set_set(kProcessSetsMax); }},
+      {Allreduce("w"), [](wire::Spec* s) { s->set_name(std::string(kNameBytesMax + 1, 'x')); }},
+      {Allreduce("w"),
+       [](wire::Spec* s) {
+         s->clear_signature();
+         s->set_set(-2);
+       }},
+      {Allreduce("w"), signature([](auto* s) { s->set_kind(kOpKindCount); })},
+      {Allreduce("w"), signature([](auto* s) { s->set_kind(UINT32_MAX); })},
+      {Allreduce("w"), signature([](auto* s) { s->set_reduce_op(kReduceOpCount); })},
+      {Allreduce("w"), signature([](auto* s) { s->set_reduce_op(5); })},
+      {Allreduce("w"), signature([](auto* s) { s->set_device(1); })},
+      {Allreduce("w"), signature([](auto* s) { s->set_root(0); })},
+      {Allreduce("w"), signature([](auto* s) { s->clear_parts(); })},
+      {Allreduce("w"), signature([](auto* s) { s->add_parts(); })},
+      {Allreduce("w"), signature([](auto* s) { s->add_part_names("w"); })},
+      {Allreduce("w"), signature([](auto* s) { s->add_ranks(1); })},
+      {Allreduce("w"), signature([](auto* s) { s->mutable_parts(0)->set_dtype(kDTypeCount); })},
+      {Allreduce("w"), signature([](auto* s) { s->mutable_parts(0)->set_dtype(UINT32_MAX); })},
+      {Allreduce("w"), signature([](auto* s) { s->mutable_parts(0)->set_dims(0, -1); })},
+      {Allreduce("w"), signature([](auto* s) { s->mutable_parts(0)->set_dims(0, INT64_MAX); })},
+      {Allreduce("w"), signature([](auto* s) {
+         for (int i = 0; i < kDimsMax; ++i) s->mutable_parts(0)->add_dims(1);
+       })},
+      {Group(), signature([](auto* s) { s->mutable_part_names()->RemoveLast(); })},
+      {Group(), signature([](auto* s) { s->clear_part_names(); })},
+      {Group(),
+       signature([](auto* s) { s->set_part_names(1, std::string(kNameBytesMax + 1, 'x')); })},
+      {Group(), signature([](auto* s) {  // parts of 2^59 bytes
+         for (int i = 0; i < 17; ++i) {
+           wire::Part* part = s->add_parts();
+           part->add_dims(INT64_MAX / 16);
+           s->add_part_names("p");
+         }
+       })},
+      {Group(), signature([](auto* s) {
+         for (int i = 0; i < kGroupTensorsMax; ++i) {
+           s->add_parts();
+           s->add_part_names("");
+         }
+       })},
+      {Broadcast(), signature([](auto* s) { s->set_root(-1); })},
+      {Broadcast(), signature([](auto* s) { s->set_root(kRanksMax); })},
+      {Broadcast(), signature([](auto* s) { s->set_reduce_op(0); })},
+      {NewSet(), signature([](auto* s) { s->clear_ranks(); })},
+      {NewSet(), signature([](auto* s) { s->set_ranks(0, 2); })},
+      {NewSet(), signature([](auto* s) { s->set_ranks(0, -1); })},
+      {NewSet(), signature([](auto* s) { s->set_ranks(2, kRanksMax); })},
+      {NewSet(), signature([](auto* s) { s->add_parts(); })},
+  };
+  for (size_t i = 0; i < std::size(kCases); ++i) {
+    const auto& [spec, change] = kCases[i];
+    ASSERT_TRUE(DecodeChangedSpec(spec, [](wire::Spec*) {}).ok()) << "case " << i;
+    const absl::Status status = DecodeChangedSpec(spec, change);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << "case " << i << ": " << status;
+  }
+}
+
+TEST(Codec, RefusesEventsThatMakeNoSense) {
+  const std::pair<const char*, std::function<void(wire::Event*)>> kCases[] = {
+      {"no content", [](wire::Event* e) { e->clear_what(); }},
+      {"rank -1", [](wire::Event* e) { e->set_rank(-1); }},
+      {"rank 65536", [](wire::Event* e) { e->set_rank(kRanksMax); }},
+      {"no id and no spec", [](wire::Event* e) { e->mutable_announced()->set_id(0); }},
+      {"done", [](wire::Event* e) { e->mutable_announced()->set_done(65'536); }},
+      {"scale",
+       [](wire::Event* e) {
+         e->mutable_announced()->set_scaled(true);
+         e->mutable_announced()->set_prescale(std::nan(""));
+       }},
+      {"scale",
+       [](wire::Event* e) {
+         e->mutable_announced()->set_scaled(true);
+         e->mutable_announced()->set_postscale(HUGE_VAL);
+       }},
+      {"dimension", [](wire::Event* e) { e->mutable_announced()->add_first_dims(-1); }},
+      {"dimensions",
+       [](wire::Event* e) {
+         for (int i = 0; i <= kGroupTensorsMax; ++i) e->mutable_announced()->add_first_dims(1);
+       }},
+      {"sequence", [](wire::Event* e) { e->mutable_waited()->set_sequence(65'536); }},
+      {"sequence", [](wire::Event* e) { e->mutable_expire()->set_sequence(65'536); }},
+      {"count", [](wire::Event* e) { e->mutable_done()->set_count(65'536); }},
+      {"lane", [](wire::Event* e) { e->mutable_done()->set_lane(-1); }},
+      {"lane", [](wire::Event* e) { e->mutable_done()->set_lane(kProcessSetsMax); }},
+  };
+  wire::Event good;
+  good.mutable_announced()->set_id(3);
+  ASSERT_TRUE(DecodeEvent(good).ok());
+  for (const auto& [what, change] : kCases) {
+    wire::Event event = good;
+    change(&event);
+    EXPECT_TRUE(absl::IsInvalidArgument(DecodeEvent(event).status())) << what;
+  }
+}
+
+TEST(Codec, RefusesPlanItemsThatMakeNoSense) {
+  wire::PlanItem reject;
+  EncodePlanItem(Reject{Broadcast(), 8, {1, 4}, absl::AbortedError("x")}, &reject);
+  ASSERT_TRUE(DecodePlanItem(reject).ok());
+  const std::pair<const char*, std::function<void(wire::PlanItem*)>> kCases[] = {
+      {"no content", [](wire::PlanItem* i) { i->clear_what(); }},
+      {"code OK", [](wire::PlanItem* i) { i->mutable_reject()->set_code(0); }},
+      {"code 17", [](wire::PlanItem* i) { i->mutable_reject()->set_code(17); }},
+      {"order of ranks", [](wire::PlanItem* i) { i->mutable_reject()->set_ranks(0, 4); }},
+      {"rank -1", [](wire::PlanItem* i) { i->mutable_reject()->set_ranks(0, -1); }},
+      {"rank 65536", [](wire::PlanItem* i) { i->mutable_reject()->set_ranks(1, kRanksMax); }},
+      {"lane", [](wire::PlanItem* i) { i->mutable_order()->set_lane(-1); }},
+      {"lane", [](wire::PlanItem* i) { i->mutable_order()->set_lane(kProcessSetsMax); }},
+      {"dimension",
+       [](wire::PlanItem* i) { i->mutable_order()->add_batch()->add_first_dims(INT64_MIN); }},
+      {"set", [](wire::PlanItem* i) { i->mutable_set_added()->set_set(-1); }},
+      {"set's ranks", [](wire::PlanItem* i) { i->mutable_set_added()->add_ranks(-1); }},
+      {"left", [](wire::PlanItem* i) { i->set_left(-1); }},
+      {"left", [](wire::PlanItem* i) { i->set_left(kRanksMax); }},
+  };
+  for (const auto& [what, change] : kCases) {
+    wire::PlanItem item = reject;
+    change(&item);
+    EXPECT_TRUE(absl::IsInvalidArgument(DecodePlanItem(item).status())) << what;
+  }
+}
+
+TEST(Codec, RefusesTextThatIsNotUtf8) {
+  wire::Spec spec;
+  spec.set_name("ab");
+  std::string bytes = spec.SerializeAsString();
+  ASSERT_TRUE(ParseMessage(bytes, &spec).ok());
+  bytes[bytes.find('b')] = '\xFF';
+  EXPECT_FALSE(ParseMessage(bytes, &spec).ok());
+}
+
+TEST(Codec, RefusesWhatIsNestedTooDeeply) {
+  const auto nested = [](int depth) {  // groups of an unknown field
+    return std::string(static_cast<size_t>(depth), '\x7b') +
+           std::string(static_cast<size_t>(depth), '\x7c');
+  };
+  wire::Events events;
+  EXPECT_TRUE(ParseMessage(nested(10), &events).ok());
+  EXPECT_FALSE(ParseMessage(nested(200), &events).ok());
+  EXPECT_FALSE(ParseMessage(nested(1'000'000), &events).ok());
+}
+
+TEST(Codec, RefusesWhatIsLongerThanAFrame) {
+  wire::StoreSet message;
+  message.set_value(std::string(kControlFrameBytesMax, 'x'));
+  const absl::Status status = ParseMessage(message.SerializeAsString(), &message);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("too long"));
+}
+
+// A length that promises more than there is must not be believed.
+TEST(Codec, ALyingLengthCostsNothing) {
+  wire::StoreSet message;
+  EXPECT_FALSE(ParseMessage(std::string("\x12\xff\xff\xff\x7f", 5), &message).ok());
+  EXPECT_LT(message.value().capacity(), 4'096u);
+  wire::Events events;
+  EXPECT_FALSE(ParseMessage(std::string("\x0a\xff\xff\xff\xff\x07", 6), &events).ok());
+}
+
+// Many at once ----------------------------------------------------------------------------------
+
+std::vector<ControlEvent> ManyEvents() {
+  std::vector<ControlEvent> events;
+  for (const SpecPtr& spec : AllSpecs()) {
+    CallExtras extras;
+    if (spec->signature.kind == OpKind::kAllgather) extras.first_dims = {3};
+    events.push_back({1, Announced{Announcing(spec, extras)}});
+  }
+  events.push_back({2, Waited{1, 2}});
+  events.push_back({3, Done{0, 9}});
+  events.push_back({4, Expire{5, 6}});
+  events.push_back({5, Leave{}});
+  return events;
+}
+
+Plan ManyItems() {
+  Plan plan;
+  TensorId id = 1;
+  for (const SpecPtr& spec : AllSpecs()) plan.push_back(Define{id++, spec});
+  Order order;
+  for (TensorId i = 1; i < id; ++i) order.batch.push_back({i, i, {1, 2}});
+  plan.push_back(order);
+  plan.push_back(Forget{3});
+  plan.push_back(Reject{Group(), 0, {0, 1, 2}, absl::InvalidArgumentError("because")});
+  plan.push_back(SetAdded{1, {0, 1}, 0});
+  plan.push_back(Left{2});
+  return plan;
+}
+
+// The serialised form tells everything, and is compared whole.
+std::string Wire(const std::vector<ControlEvent>& events) {
+  const std::vector<std::string> packed = PackEvents(events, SIZE_MAX / 2);
+  return packed.empty() ? "" : packed[0];
+}
+std::string Wire(const Plan& plan) {
+  const std::vector<std::string> packed = PackPlan(plan, SIZE_MAX / 2);
+  return packed.empty() ? "" : packed[0];
+}
+
+TEST(Pack, SplitsWhereItMustAndLosesNothing) {
+  std::vector<ControlEvent> events;
+  for (int i = 0; i < 20; ++i) {
+    for (ControlEvent& event : ManyEvents()) events.push_back(std::move(event));
+  }
+  const std::string whole = Wire(events);
+  for (const size_t bytes_max : {size_t{1}, size_t{60}, size_t{200}, size_t{5'000}, whole.size()}) {
+    const std::vector<std::string> packed = PackEvents(events, bytes_max);
+    std::vector<ControlEvent> unpacked;
+    for (const std::string& message : packed) {
+      const size_t before = unpacked.size();
+      ASSERT_TRUE(UnpackEvents(message, &unpacked).ok());
+      ASSERT_GT(unpacked.size(), before) << "no empty messages";
+      ASSERT_TRUE(message.size() <= bytes_max || unpacked.size() == before + 1);
+    }
+    EXPECT_EQ(Wire(unpacked), whole);
+  }
+  EXPECT_EQ(PackEvents(events, 1).size(), events.size());
+}
+
+TEST(Pack, PlansAsWell) {
+  const Plan plan = ManyItems();
+  for (const size_t bytes_max : {size_t{1}, size_t{100}, size_t{1} << 20}) {
+    Plan unpacked;
+    for (const std::string& message : PackPlan(plan, bytes_max)) {
+      ASSERT_TRUE(UnpackPlan(message, &unpacked).ok());
+    }
+    EXPECT_EQ(Wire(unpacked), Wire(plan));
+  }
+}
+
+TEST(Pack, NothingMakesNoMessage) {
+  EXPECT_THAT(PackEvents({}, 100), IsEmpty());
+  EXPECT_THAT(PackPlan({}, 100), IsEmpty());
+  std::vector<ControlEvent> events;
+  EXPECT_TRUE(UnpackEvents("", &events).ok());
+  EXPECT_THAT(events, IsEmpty());
+}
+
+// A cut between two entries leaves a shorter list, any other an error; never something else.
+TEST(Pack, EveryTruncationIsAnErrorOrAShorterList) {
+  const std::vector<ControlEvent> events = ManyEvents();
+  const std::string whole = Wire(events);
+  size_t shorter = 0;
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    std::vector<ControlEvent> unpacked;
+    if (!UnpackEvents(whole.substr(0, bytes), &unpacked).ok()) continue;
+    ++shorter;
+    ASSERT_EQ(Wire(unpacked), whole.substr(0, bytes));
+  }
+  EXPECT_EQ(shorter, events.size());
+}
+
+// What is accepted is valid: it says the same after another trip.
+TEST(Pack, EveryFlippedByteIsAnErrorOrAnotherValidList) {
+  const std::string events = Wire(ManyEvents());
+  const std::string plan = Wire(ManyItems());
+  for (const int flip : {0x01, 0x80, 0xFF, 0x08}) {
+    for (size_t i = 0; i < events.size(); ++i) {
+      std::string bad = events;
+      bad[i] = static_cast<char>(bad[i] ^ flip);
+      std::vector<ControlEvent> first, second;
+      if (!UnpackEvents(bad, &first).ok()) continue;
+      ASSERT_TRUE(UnpackEvents(Wire(first), &second).ok()) << i;
+      ASSERT_EQ(Wire(second), Wire(first)) << i;
+    }
+    for (size_t i = 0; i < plan.size(); ++i) {
+      std::string bad = plan;
+      bad[i] = static_cast<char>(bad[i] ^ flip);
+      Plan first, second;
+      if (!UnpackPlan(bad, &first).ok()) continue;
+      ASSERT_TRUE(UnpackPlan(Wire(first), &second).ok()) << i;
+      ASSERT_EQ(Wire(second), Wire(first)) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rueda

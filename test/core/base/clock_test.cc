@@ -1,0 +1,28 @@
+// Deadlines. Each test's own thread.
+#include "core/base/clock.h"
+
+#include <gtest/gtest.h>
+
+namespace rueda {
+namespace {
+
+TEST(Clock, NeverGoesBack) {
+  Nanos last = MonotonicNow();
+  for (int i = 0; i < 10'000; ++i) {
+    const Nanos now = MonotonicNow();
+    ASSERT_GE(now, last);
+    last = now;
+  }
+}
+
+TEST(Clock, DeadlinesSaturateAtForever) {
+  EXPECT_EQ(DeadlineAfter(5, 7), 12);
+  EXPECT_EQ(DeadlineAfter(5, 0), 5);
+  EXPECT_EQ(DeadlineAfter(1, kForever), kForever);
+  EXPECT_EQ(DeadlineAfter(0, kForever), kForever);
+  EXPECT_EQ(DeadlineAfter(kForever, 1), kForever);
+  EXPECT_EQ(DeadlineAfter(kForever - 1, 1), kForever);
+}
+
+}  // namespace
+}  // namespace rueda

@@ -1,0 +1,153 @@
+// The fusion planner, over random batches with fixed seeds. Each test's own thread.
+#include "core/fusion/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace rueda {
+namespace {
+
+constexpr int64_t kLimit = 1'024;
+
+std::vector<FusionInput> RandomBatch(std::mt19937* random) {
+  std::vector<FusionInput> batch;
+  const int size = static_cast<int>((*random)() % 12);
+  for (int i = 0; i < size; ++i) {
+    const auto dtype = static_cast<DType>((*random)() % 3 == 0 ? (*random)() % kDTypeCount : 6);
+    const int64_t sizes[] = {0, 1, 7, 64, 100, 255, 256, 257, 1'023, 1'024, 1'025, 5'000};
+    batch.push_back({(*random)() % 64, (*random)() % 6 == 0, (*random)() % 8 != 0, dtype,
+                     sizes[(*random)() % std::size(sizes)]});
+  }
+  return batch;
+}
+
+std::vector<Bucket> Planned(absl::Span<const FusionInput> batch, int64_t limit = kLimit) {
+  std::vector<Bucket> buckets;
+  PlanFusion(batch, limit, &buckets);
+  return buckets;
+}
+
+int64_t BytesOf(const FusionInput& input) {
+  return input.elements * static_cast<int64_t>(DTypeSize(input.dtype));
+}
+
+TEST(Fusion, PlacesEveryTensorOnceInOrderAndDensely) {
+  for (uint32_t seed = 0; seed < 2'000; ++seed) {
+    std::mt19937 random(seed);
+    const std::vector<FusionInput> batch = RandomBatch(&random);
+    int32_t next = 0;
+    for (const Bucket& bucket : Planned(batch)) {
+      ASSERT_FALSE(bucket.placements.empty()) << "seed " << seed;
+      int64_t end = 0;
+      for (const Placement& placement : bucket.placements) {
+        ASSERT_EQ(placement.input, next++) << "seed " << seed;
+        ASSERT_EQ(placement.offset_elements, end) << "seed " << seed;
+        ASSERT_EQ(batch[placement.input].dtype, bucket.dtype) << "seed " << seed;
+        end += batch[placement.input].elements;
+      }
+      ASSERT_EQ(bucket.elements, end) << "seed " << seed;
+    }
+    ASSERT_EQ(next, static_cast<int32_t>(batch.size())) << "seed " << seed;
+  }
+}
+
+TEST(Fusion, KeepsWhatMustNotMeetApart) {
+  for (uint32_t seed = 0; seed < 2'000; ++seed) {
+    std::mt19937 random(seed);
+    const std::vector<FusionInput> batch = RandomBatch(&random);
+    for (const Bucket& bucket : Planned(batch)) {
+      if (bucket.placements.size() == 1) continue;
+      ASSERT_LE(bucket.bytes(), kLimit) << "seed " << seed;
+      for (const Placement& placement : bucket.placements) {
+        ASSERT_TRUE(batch[placement.input].fusable) << "seed " << seed;
+        ASSERT_EQ(batch[placement.input].kin, batch[bucket.placements[0].input].kin);
+      }
+    }
+  }
+}
+
+// Greedy: a bucket ends only where the next tensor could not have joined it.
+TEST(Fusion, EndsABucketOnlyWhereItMust) {
+  for (uint32_t seed = 0; seed < 2'000; ++seed) {
+    std::mt19937 random(seed);
+    const std::vector<FusionInput> batch = RandomBatch(&random);
+    const std::vector<Bucket> buckets = Planned(batch);
+    for (size_t i = 0; i + 1 < buckets.size(); ++i) {
+      const FusionInput& last = batch[buckets[i].placements.back().input];
+      const FusionInput& next = batch[buckets[i + 1].placements.front().input];
+      ASSERT_TRUE(!last.fusable || !next.fusable || last.kin != next.kin ||
+                  last.dtype != next.dtype || buckets[i].bytes() + BytesOf(next) > kLimit)
+          << "seed " << seed << ", bucket " << i;
+    }
+  }
+}
+
+TEST(Fusion, TheLimitIsIncluded) {
+  const FusionInput half = {1, 0, true, DType::kUInt8, 512};
+  const FusionInput more = {2, 0, true, DType::kUInt8, 513};
+  EXPECT_EQ(Planned({half, half}).size(), 1u);
+  EXPECT_EQ(Planned({half, more}).size(), 2u);
+  const FusionInput huge = {3, 0, true, DType::kUInt8, INT64_MAX / 16};
+  const FusionInput none = {4, 0, true, DType::kUInt8, 0};
+  EXPECT_EQ(Planned({half, huge, half}).size(), 3u) << "a large tensor travels alone";
+  EXPECT_EQ(Planned({huge, none}).size(), 2u) << "even past an empty one";
+  EXPECT_EQ(Planned({none, half, none, half, none}).size(), 1u);
+}
+
+TEST(Fusion, NothingComesOfAnEmptyBatch) {
+  EXPECT_TRUE(Planned({}).empty());
+}
+
+TEST(Fusion, AddsToWhatIsThereAndFusesNothingIntoIt) {
+  const FusionInput input = {1, 0, true, DType::kFloat32, 4};
+  std::vector<Bucket> buckets;
+  PlanFusion({input}, kLimit, &buckets);
+  PlanFusion({input}, kLimit, &buckets);
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(buckets[0].digest, buckets[1].digest);
+}
+
+// What ranks compare instead of their layouts: who, how much, of which dtype, in which order.
+std::string LayoutOf(const Bucket& bucket, absl::Span<const FusionInput> batch) {
+  std::string layout;
+  for (const Placement& placement : bucket.placements) {
+    const FusionInput& input = batch[placement.input];
+    absl::StrAppend(&layout, input.identity, ":", static_cast<int>(input.dtype), ":",
+                    input.elements, ",");
+  }
+  return layout;
+}
+
+TEST(Fusion, DigestsAreEqualExactlyWhenLayoutsAre) {
+  std::map<std::string, uint32_t> digest_of;
+  std::map<uint32_t, std::string> layout_of;
+  for (uint32_t seed = 0; seed < 3'000; ++seed) {
+    std::mt19937 random(seed);
+    const std::vector<FusionInput> batch = RandomBatch(&random);
+    for (const Bucket& bucket : Planned(batch)) {
+      const std::string layout = LayoutOf(bucket, batch);
+      ASSERT_NE(bucket.digest, 0u);
+      ASSERT_EQ(digest_of.emplace(layout, bucket.digest).first->second, bucket.digest) << layout;
+      ASSERT_EQ(layout_of.emplace(bucket.digest, layout).first->second, layout);
+    }
+  }
+  EXPECT_GT(layout_of.size(), 3'000u) << "the batches vary";
+}
+
+// Ranks on other machines, with other builds, must come to the same number.
+TEST(Fusion, TheDigestIsTheSameEverywhere) {
+  const std::vector<Bucket> buckets = Planned({{1, 0, true, DType::kFloat32, 4},
+                                               {2, 0, true, DType::kFloat32, 8},
+                                               {3, 1, true, DType::kInt8, 1}});
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(buckets[0].digest, 1753417u);
+  EXPECT_EQ(buckets[1].digest, 3812342223u);
+}
+
+}  // namespace
+}  // namespace rueda

@@ -1,0 +1,85 @@
+// Which backend serves a process set, and the table that says why. Each test's own thread.
+#include "ops/backend/selector.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace rueda {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Pretended : public Backend {
+ public:
+  Pretended(std::string name, absl::Status verdict)
+      : name_(std::move(name)), verdict_(std::move(verdict)) {}
+  absl::string_view name() const override { return name_; }
+  absl::Status Viable(const Group&) const override { return verdict_; }
+  absl::Status Supports(OpKind, DType, ReduceOp) const override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group&) override { return nullptr; }
+
+ private:
+  const std::string name_;
+  const absl::Status verdict_;
+};
+
+const absl::Status kYes;
+const absl::Status kNo = absl::FailedPreconditionError("too far away");
+
+// solo, shm and gloo, of which some can serve the group.
+std::vector<std::unique_ptr<Backend>> Backends(absl::Status solo, absl::Status shm,
+                                               absl::Status gloo) {
+  std::vector<std::unique_ptr<Backend>> backends;
+  backends.push_back(std::make_unique<Pretended>("solo", std::move(solo)));
+  backends.push_back(std::make_unique<Pretended>("shm", std::move(shm)));
+  backends.push_back(std::make_unique<Pretended>("gloo", std::move(gloo)));
+  return backends;
+}
+
+std::string Selected(absl::string_view requested,
+                     const std::vector<std::unique_ptr<Backend>>& backends) {
+  const absl::StatusOr<Selection> selection = SelectBackend(requested, Group(), backends);
+  if (!selection.ok()) return std::string(selection.status().message());
+  EXPECT_EQ(selection->candidates.size(), backends.size());
+  return std::string(selection->backend->name());
+}
+
+TEST(Selector, TakesTheFirstThatCan) {
+  EXPECT_EQ(Selected("auto", Backends(kYes, kYes, kYes)), "solo");
+  EXPECT_EQ(Selected("auto", Backends(kNo, kYes, kYes)), "shm");
+  EXPECT_EQ(Selected("auto", Backends(kNo, kNo, kYes)), "gloo");
+}
+
+TEST(Selector, TakesOnlyWhatWasAskedFor) {
+  EXPECT_EQ(Selected("gloo", Backends(kNo, kYes, kYes)), "gloo");
+  EXPECT_THAT(Selected("shm", Backends(kNo, kNo, kYes)),
+              HasSubstr("gloo   no: backend=shm was asked for"));
+}
+
+TEST(Selector, OneRankIsServedBySoloWhateverWasAskedFor) {
+  EXPECT_EQ(Selected("gloo", Backends(kYes, kYes, kYes)), "solo");
+}
+
+TEST(Selector, WhenNobodyCanTheTableSaysWhy) {
+  Group group;
+  group.set = 4;
+  group.ranks = {1, 2};
+  const auto backends = Backends(kNo, kNo, kNo);
+  const absl::Status status = SelectBackend("auto", group, backends).status();
+  EXPECT_EQ(status, absl::FailedPreconditionError("no backend can serve process set 4 of 2 ranks:\n"
+                                                  "  solo   no: too far away\n"
+                                                  "  shm    no: too far away\n"
+                                                  "  gloo   no: too far away\n"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(SelectBackend("auto", group, {}).status()));
+}
+
+TEST(Selector, TheTableListsAllInOrderOfPreference) {
+  const auto backends = Backends(kNo, kYes, kYes);
+  EXPECT_EQ(SelectBackend("auto", Group(), backends)->Table(),
+            "  solo   no: too far away\n"
+            "  shm    yes\n"
+            "  gloo   yes\n");
+}
+
+}  // namespace
+}  // namespace rueda

@@ -1,0 +1,519 @@
+// The shared-memory collectives between threads: small, staged and direct, at and around the sizes
+// where one gives way to the other. Inputs are small whole numbers, so that results are exact in
+// every dtype.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "ops/kernels/reduce.h"
+#include "ops/shm/algorithm.h"
+#include "test/ops/shm/host.h"
+
+namespace rueda {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kGuardBytes = 64;
+constexpr char kGuard = 0x5A;
+
+// Element k of rank `rank`'s input, from 0 to 30.
+int ValueOf(int rank, int64_t k) {
+  return (rank + 1) * static_cast<int>(k % 7);
+}
+
+void Put(DType dtype, void* buffer, int64_t k, int value) {
+  char* at = static_cast<char*>(buffer) + k * static_cast<int64_t>(DTypeSize(dtype));
+  const auto put = [&](auto typed) { memcpy(at, &typed, sizeof typed); };
+  switch (dtype) {
+    case DType::kUInt8:
+      return put(static_cast<uint8_t>(value));
+    case DType::kInt8:
+      return put(static_cast<int8_t>(value));
+    case DType::kInt32:
+      return put(static_cast<int32_t>(value));
+    case DType::kInt64:
+      return put(static_cast<int64_t>(value));
+    case DType::kFloat32:
+      return put(static_cast<float>(value));
+    case DType::kFloat64:
+      return put(static_cast<double>(value));
+    case DType::kBool:
+      return put(static_cast<uint8_t>(value != 0));
+    case DType::kFloat16:
+    case DType::kBFloat16: {
+      const float wide = static_cast<float>(value);
+      kernels::FromFloat32(dtype, &wide, at, 1);
+    }
+  }
+}
+
+// Where a tensor lies.
+enum class Place { kHeap, kInPlace, kArena, kArenaInPlace };
+
+// One rank's input and output, with a guard behind each.
+class Tensor {
+ public:
+  Tensor(Arena* arena, Place place, DType dtype, int64_t elements)
+      : bytes_(static_cast<size_t>(elements) * DTypeSize(dtype)) {
+    arena_ = place == Place::kArena || place == Place::kArenaInPlace ? arena : nullptr;
+    input_ = New();
+    const bool in_place = place == Place::kInPlace || place == Place::kArenaInPlace;
+    output_ = in_place ? input_ : New();
+  }
+  ~Tensor() {
+    EXPECT_EQ(std::string(input_ + bytes_, kGuardBytes), std::string(kGuardBytes, kGuard));
+    EXPECT_EQ(std::string(output_ + bytes_, kGuardBytes), std::string(kGuardBytes, kGuard));
+    if (arena_ == nullptr) return;
+    EXPECT_TRUE(arena_->Free(input_).ok());
+    if (output_ != input_) {
+      EXPECT_TRUE(arena_->Free(output_).ok());
+    }
+  }
+  char* input() { return input_; }
+  char* output() { return output_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  char* New() {
+    char* memory;
+    if (arena_ != nullptr) {
+      memory = static_cast<char*>(*arena_->Allocate(bytes_ + kGuardBytes));
+    } else {
+      heap_.emplace_back(bytes_ + kGuardBytes);
+      memory = heap_.back().data();
+    }
+    memset(memory + bytes_, kGuard, kGuardBytes);
+    return memory;
+  }
+
+  Arena* arena_;
+  const size_t bytes_;
+  std::vector<std::vector<char>> heap_;
+  char* input_;
+  char* output_;
+};
+
+// What one test does over and over, on every rank.
+class Worker {
+ public:
+  Worker(Host* host, int local, SetId set, std::vector<Rank> members, int self)
+      : host_(host),
+        local_(local),
+        self_(self),
+        members_(static_cast<int>(members.size())),
+        communicator_(host->Connect(local, set, members)) {}
+  Worker(Host* host, int local)
+      : Worker(host, local, kWorldSet, Host::FirstRanks(host->size()), local) {}
+
+  Communicator* communicator() { return communicator_.get(); }
+  absl::Status Execute(const Collective& collective) {
+    communicator_->Start(collective);
+    return host_->Finish(local_, communicator_.get());
+  }
+
+  // Sums `elements` elements, cut into `pieces` pieces, and looks at the result.
+  void Sum(DType dtype, int64_t elements, Place place, int pieces = 1) {
+    const std::string what =
+        absl::StrCat(DTypeName(dtype), "[", elements, "] at ", static_cast<int>(place), " in ",
+                     pieces, " pieces, ", members_, " members");
+    Tensor tensor(&host_->arena(local_), place, dtype, elements);
+    const size_t size = DTypeSize(dtype);
+    for (int64_t k = 0; k < elements; ++k) Put(dtype, tensor.input(), k, ValueOf(self_, k));
+    std::vector<Piece> parts;
+    for (int i = 0; i < pieces; ++i) {
+      const int64_t begin = elements * i / pieces;
+      const int64_t end = elements * (i + 1) / pieces;
+      parts.push_back({tensor.input() + begin * static_cast<int64_t>(size),
+                       tensor.output() + begin * static_cast<int64_t>(size), end - begin});
+    }
+    Collective collective;
+    collective.kind = OpKind::kAllreduce;
+    collective.dtype = dtype;
+    collective.reduce_op = ReduceOp::kSum;
+    collective.pieces = parts;
+    collective.elements = elements;
+    collective.digest = static_cast<uint32_t>(elements) + 1;
+    ASSERT_EQ(Execute(collective), absl::OkStatus()) << what;
+    std::vector<char> expected(tensor.bytes());
+    const int factor = members_ * (members_ + 1) / 2;
+    for (int64_t k = 0; k < elements; ++k) {
+      Put(dtype, expected.data(), k, factor * static_cast<int>(k % 7));
+    }
+    ASSERT_EQ(memcmp(tensor.output(), expected.data(), expected.size()), 0) << what;
+  }
+
+  void Broadcast(int root, int64_t elements, bool in_place) {
+    Tensor tensor(nullptr, in_place ? Place::kInPlace : Place::kHeap, DType::kInt32, elements);
+    for (int64_t k = 0; k < elements; ++k) {
+      Put(DType::kInt32, tensor.input(), k, ValueOf(self_, k) + 1);
+    }
+    const Piece piece = {tensor.input(), tensor.output(), elements};
+    Collective collective;
+    collective.kind = OpKind::kBroadcast;
+    collective.dtype = DType::kInt32;
+    collective.root = root;
+    collective.pieces = {&piece, 1};
+    collective.elements = elements;
+    ASSERT_EQ(Execute(collective), absl::OkStatus());
+    std::vector<char> expected(tensor.bytes());
+    for (int64_t k = 0; k < elements; ++k) {
+      Put(DType::kInt32, expected.data(), k, ValueOf(root, k) + 1);
+    }
+    ASSERT_EQ(memcmp(tensor.output(), expected.data(), expected.size()), 0)
+        << elements << " elements from " << root;
+  }
+
+  void Allgather(const std::vector<int64_t>& counts, bool wanted = true) {
+    const int64_t mine = counts[static_cast<size_t>(self_)];
+    int64_t total = 0;
+    for (const int64_t count : counts) total += count;
+    std::vector<char> input(static_cast<size_t>(mine) * 2 + 1);
+    std::vector<char> output(static_cast<size_t>(total) * 2 + kGuardBytes, kGuard);
+    for (int64_t k = 0; k < mine; ++k) Put(DType::kFloat16, input.data(), k, ValueOf(self_, k));
+    const Piece piece = {mine == 0 ? nullptr : input.data(), wanted ? output.data() : nullptr,
+                         mine};
+    Collective collective;
+    collective.kind = OpKind::kAllgather;
+    collective.dtype = DType::kFloat16;
+    collective.pieces = {&piece, 1};
+    collective.elements = mine;
+    collective.counts = counts;
+    ASSERT_EQ(Execute(collective), absl::OkStatus());
+    std::vector<char> expected(output.size(), kGuard);
+    int64_t at = 0;
+    for (int rank = 0; wanted && rank < members_; ++rank) {
+      for (int64_t k = 0; k < counts[static_cast<size_t>(rank)]; ++k) {
+        Put(DType::kFloat16, expected.data(), at++, ValueOf(rank, k));
+      }
+    }
+    ASSERT_EQ(memcmp(output.data(), expected.data(), output.size()), 0) << total;
+  }
+
+  void Barrier() {
+    Collective collective;
+    ASSERT_EQ(Execute(collective), absl::OkStatus());
+  }
+
+ private:
+  Host* const host_;
+  const int local_;
+  const int self_;
+  const int members_;
+  const std::unique_ptr<Communicator> communicator_;
+};
+
+// Elements of `size` bytes each: nothing, a little, and around the ends of a slot, of a block, and
+// of several.
+std::vector<int64_t> SizesAround(size_t size) {
+  const auto slot = static_cast<int64_t>(kSlotBytes / size);
+  const auto block = static_cast<int64_t>(kBlockBytes / size);
+  const auto many = static_cast<int64_t>(((1 << 20) + 3) / size);
+  return {0, 1, 2, 17, slot - 1, slot, slot + 1, block - 1, block, block + 1, many};
+}
+
+class Members : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(, Members, ::testing::Range(1, 6));
+
+TEST_P(Members, SumTensorsOfEverySizeWhereverTheyLie) {
+  Host host(GetParam());
+  host.Run([&](int local) {
+    Worker rank(&host, local);
+    for (const int64_t elements : SizesAround(4)) {
+      for (const Place place :
+           {Place::kHeap, Place::kInPlace, Place::kArena, Place::kArenaInPlace}) {
+        rank.Sum(DType::kFloat32, elements, place);
+      }
+    }
+  });
+}
+
+// What is not in an arena on every rank is staged, and read in place where it is in one.
+TEST_P(Members, SumTensorsOfWhichSomeLieInArenas) {
+  Host host(GetParam());
+  host.Run([&](int local) {
+    Worker rank(&host, local);
+    for (const int64_t elements : SizesAround(4)) {
+      rank.Sum(DType::kInt32, elements, local == 0 ? Place::kArenaInPlace : Place::kHeap);
+      rank.Sum(DType::kInt32, elements, local % 2 == 1 ? Place::kArena : Place::kInPlace);
+    }
+  });
+}
+
+TEST_P(Members, SumBucketsOfManyPieces) {
+  Host host(GetParam());
+  host.Run([&](int local) {
+    Worker rank(&host, local);
+    for (const int64_t elements : SizesAround(8)) {
+      for (const int pieces : {2, 7}) {
+        rank.Sum(DType::kFloat64, elements, local == 0 ? Place::kInPlace : Place::kHeap, pieces);
+        rank.Sum(DType::kFloat64, elements, Place::kArena, pieces);
+      }
+    }
+  });
+}
+
+TEST_P(Members, BroadcastFromEveryRoot) {
+  Host host(GetParam());
+  host.Run([&](int local) {
+    Worker rank(&host, local);
+    for (int root = 0; root < host.size(); ++root) {
+      for (const int64_t elements : SizesAround(4)) rank.Broadcast(root, elements, elements % 2);
+    }
+  });
+}
+
+TEST_P(Members, GatherPartsOfUnequalSize) {
+  Host host(GetParam());
+  host.Run([&](int local) {
+    Worker rank(&host, local);
+    for (const int64_t elements : SizesAround(2)) {
+      for (int shift = 0; shift < host.size(); ++shift) {
+        std::vector<int64_t> counts;
+        for (int i = 0; i < host.size(); ++i) {
+          counts.push_back((i + shift) % 3 == 0 ? elements : (i + shift) % 3 == 1 ? 0 : 5);
+        }
+        rank.Allgather(counts);
+      }
+    }
+  });
+}
+
+TEST_P(Members, NobodyPassesABarrierBeforeAllHaveCome) {
+  Host host(GetParam());
+  std::atomic<int> come{0};
+  host.Run([&](int local) {
+    Worker rank(&host, local);
+    for (int round = 1; round <= 500; ++round) {
+      ++come;
+      rank.Barrier();
+      ASSERT_GE(come.load(), round * host.size());
+      rank.Barrier();
+    }
+  });
+}
+
+// One operation behind the other, of any kind: slots, blocks and descriptors alternate for all.
+TEST_P(Members, RandomSequencesComeOutRight) {
+  Host host(GetParam());
+  host.Run([&](int local) {
+    Worker rank(&host, local);
+    std::mt19937 random(5);  // the same on every rank
+    for (int i = 0; i < 150; ++i) {
+      const uint32_t kind = random() % 6;
+      const int64_t elements = random() % 4 == 0 ? random() % 300'000 : random() % 9'000;
+      const int root = static_cast<int>(random() % static_cast<uint32_t>(host.size()));
+      const int other = static_cast<int>(random() % static_cast<uint32_t>(host.size()));
+      if (kind == 0) rank.Barrier();
+      if (kind == 1) rank.Broadcast(root, elements, false);
+      if (kind == 2) rank.Sum(DType::kInt64, elements, Place::kHeap);
+      if (kind == 3) rank.Sum(DType::kInt64, elements, Place::kArena);
+      if (kind == 4)
+        rank.Sum(DType::kInt64, elements, local == other ? Place::kArena : Place::kHeap);
+      if (kind == 5) {
+        std::vector<int64_t> counts(static_cast<size_t>(host.size()), 3);
+        counts[static_cast<size_t>(root)] = elements;
+        rank.Allgather(counts);
+      }
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  });
+}
+
+TEST(Shm, EveryDtypeComesThroughEveryAlgorithm) {
+  Host host(3);
+  host.Run([&](int local) {
+    Worker rank(&host, local);
+    for (int i = 0; i < kDTypeCount; ++i) {
+      const auto dtype = static_cast<DType>(i);
+      const int64_t large = static_cast<int64_t>(2 * kBlockBytes / DTypeSize(dtype)) + 5;
+      rank.Sum(dtype, 100, Place::kHeap);
+      rank.Sum(dtype, large, Place::kHeap);
+      rank.Sum(dtype, large, Place::kArena);
+    }
+  });
+}
+
+// What reduces, and how it is scaled, is the kernels' business; that it is asked for is ours.
+TEST(Shm, OperationAndScalingReachEveryAlgorithm) {
+  Host host(3);
+  host.Run([&](int local) {
+    Worker rank(&host, local);
+    for (const int64_t elements : {int64_t{10}, int64_t{200'000}}) {
+      for (const Place place : {Place::kHeap, Place::kArena}) {
+        const std::pair<ReduceOp, float> kCases[] = {{ReduceOp::kMin, 4},
+                                                     {ReduceOp::kMax, 12},
+                                                     {ReduceOp::kProduct, 384},
+                                                     {ReduceOp::kAverage, 8}};
+        for (const auto& [op, expected] : kCases) {
+          Tensor tensor(&host.arena(local), place, DType::kFloat32, elements);
+          auto* input = reinterpret_cast<float*>(tensor.input());
+          auto* output = reinterpret_cast<float*>(tensor.output());
+          std::fill(input, input + elements, static_cast<float>(local + 1));  // 1, 2, 3
+          const Piece piece = {input, output, elements};
+          Collective collective;
+          collective.kind = OpKind::kAllreduce;
+          collective.dtype = DType::kFloat32;
+          collective.reduce_op = op;
+          collective.prescale = 2;
+          collective.postscale = op == ReduceOp::kProduct ? 8 : 2;
+          collective.pieces = {&piece, 1};
+          collective.elements = elements;
+          ASSERT_EQ(rank.Execute(collective), absl::OkStatus());
+          for (int64_t k = 0; k < elements; ++k) ASSERT_EQ(output[k], expected) << k;
+        }
+      }
+    }
+  });
+}
+
+TEST(Shm, AResultThatNobodyWantsIsThrownAway) {
+  Host host(2);
+  host.Run([&](int local) {
+    Worker rank(&host, local);
+    rank.Allgather({5, 7}, local == 0);
+    rank.Allgather({50'000, 70'000}, local == 1);
+  });
+}
+
+TEST(Shm, MembersNeedNotBeAllNorNeighbours) {
+  Host host({2, 5, 9, 11});
+  host.Run([&](int local) {
+    const std::vector<Rank> outer = {2, 11};
+    const std::vector<Rank> rest = {5, 9, 11};
+    std::unique_ptr<Worker> in_outer, in_rest;
+    if (local == 0 || local == 3) {
+      in_outer = std::make_unique<Worker>(&host, local, 1, outer, local == 0 ? 0 : 1);
+    }
+    if (local > 0) in_rest = std::make_unique<Worker>(&host, local, 2, rest, local - 1);
+    for (int round = 0; round < 20; ++round) {
+      for (const int64_t elements : {int64_t{10}, int64_t{100'000}}) {
+        if (in_outer) in_outer->Sum(DType::kFloat32, elements, Place::kHeap);
+        if (in_rest) in_rest->Sum(DType::kFloat32, elements, Place::kArena);
+      }
+    }
+  });
+}
+
+TEST(Shm, ARankOfAnotherHostIsRefused) {
+  Host host({2, 5});
+  Group group;
+  group.ranks = {2, 3};
+  const ShmBackend backend(&host.segment(), &host.neighbours(0), {2, 5}, {nullptr, nullptr},
+                           nullptr);
+  EXPECT_TRUE(backend.Viable(group).ok());
+  group.one_host = false;
+  EXPECT_TRUE(absl::IsFailedPrecondition(backend.Viable(group)));
+  EXPECT_TRUE(absl::IsInternal(const_cast<ShmBackend&>(backend).Connect(group).status()));
+}
+
+// Faults ----------------------------------------------------------------------------------------
+
+Collective SumOf(const Piece* piece, uint32_t digest) {
+  Collective collective;
+  collective.kind = OpKind::kAllreduce;
+  collective.dtype = DType::kUInt8;
+  collective.reduce_op = ReduceOp::kSum;
+  collective.pieces = {piece, 1};
+  collective.elements = piece->elements;
+  collective.digest = digest;
+  return collective;
+}
+
+TEST(Shm, OtherLayoutsAreAnErrorOnEveryMember) {
+  for (const int64_t elements : {int64_t{8}, int64_t{100'000}}) {
+    Host host(3);
+    host.Run([&](int local) {
+      Worker rank(&host, local);
+      std::vector<char> data(static_cast<size_t>(elements));
+      const Piece piece = {data.data(), data.data(), elements};
+      const absl::Status status = rank.Execute(SumOf(&piece, local == 1 ? 7 : 8));
+      EXPECT_TRUE(absl::IsInternal(status)) << "rank " << local << ": " << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("another layout"));
+    });
+  }
+}
+
+// Two wait in an operation in which the third takes no part; it fails the epoch. Nobody stays.
+TEST(Shm, AFailureLeavesNobodyWaiting) {
+  for (const int64_t elements : {int64_t{8}, int64_t{3'000'000}}) {
+    for (const Place place : {Place::kHeap, Place::kArena}) {
+      Host host(3);
+      host.Run([&](int local) {
+        Worker rank(&host, local);
+        Tensor tensor(&host.arena(local), place, DType::kUInt8, elements);
+        const Piece piece = {tensor.input(), tensor.output(), elements};
+        if (local == 2) {
+          if (elements > 8) {  // somewhere in the middle
+            rank.communicator()->Start(SumOf(&piece, 1));
+            for (int i = 0; i < 6; ++i) EXPECT_TRUE(rank.communicator()->Advance().ok());
+          }
+          for (const int other : {0, 1}) {
+            while (host.segment().page(other).sleep.load() == 0) std::this_thread::yield();
+          }
+          host.segment().Fail("gone");
+          host.neighbours(local).RingAll();
+          return;
+        }
+        EXPECT_EQ(rank.Execute(SumOf(&piece, 1)), absl::AbortedError("gone"));
+        rank.communicator()->Abort();
+      });
+    }
+  }
+}
+
+// A neighbour that writes nonsense into its part of the segment.
+TEST(Shm, MemoryOutsideAnArenaIsRefused) {
+  const auto with = [](Descriptor descriptor) {
+    Host host(2);
+    Worker rank(&host, 0);
+    Tensor tensor(&host.arena(0), Place::kArenaInPlace, DType::kUInt8, 100'000);
+    const Piece piece = {tensor.input(), tensor.output(), 100'000};
+    rank.communicator()->Start(SumOf(&piece, 1));
+    Area& area = host.segment().area(kWorldSet, 1);
+    area.digest[0] = 1;
+    area.descriptor[0] = descriptor;
+    area.arrivals.store(1);
+    return rank.communicator()->Advance().status();
+  };
+  Host host(1);
+  const uint64_t end = host.arena(0).memory()->bytes();
+  EXPECT_TRUE(with({1, 1, 0, end - 100'000}).ok());
+  EXPECT_TRUE(absl::IsInternal(with({1, 1, 0, end - 99'999})));
+  EXPECT_TRUE(absl::IsInternal(with({1, 1, end, 0})));
+  EXPECT_TRUE(absl::IsInternal(with({1, 1, UINT64_MAX, 0})));
+  EXPECT_TRUE(absl::IsInternal(with({2, 1, 0, 0})));
+  EXPECT_TRUE(absl::IsInternal(with({1, UINT32_MAX, 0, 0})));
+}
+
+// Slices ----------------------------------------------------------------------------------------
+
+TEST(Slices, PartitionTheRangeAtCacheLines) {
+  for (const size_t bytes : {1, 2, 4, 8}) {
+    const auto line = static_cast<int64_t>(64 / bytes);
+    for (const int members : {1, 2, 3, 5, 7, 64, 1'024}) {
+      for (const int64_t size : {int64_t{0}, int64_t{1}, line, line + 1, int64_t{1'000},
+                                 int64_t{65'536}, int64_t{1'000'003}, INT64_MAX / 16}) {
+        const Range range = {line * 10, line * 10 + size};
+        int64_t at = range.begin;
+        int64_t largest = 0;
+        for (int i = 0; i < members; ++i) {
+          const Range slice = SliceOf(range, i, members, bytes);
+          ASSERT_EQ(slice.begin, at) << bytes << " " << members << " " << size << " " << i;
+          ASSERT_GE(slice.size(), 0);
+          ASSERT_TRUE(slice.end % line == 0 || slice.end == range.end);
+          largest = std::max(largest, slice.size());
+          at = slice.end;
+        }
+        ASSERT_EQ(at, range.end);
+        ASSERT_LE(largest, size / members + 2 * line) << "fair shares";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rueda

@@ -1,0 +1,88 @@
+// Memory that processes share. Each test's own thread.
+#include "ops/shm/shared_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace rueda {
+namespace {
+
+constexpr size_t kBytes = 64 << 10;
+
+std::shared_ptr<SharedMemory> New(size_t bytes = kBytes) {
+  absl::StatusOr<std::shared_ptr<SharedMemory>> memory = SharedMemory::Create("test", bytes);
+  EXPECT_TRUE(memory.ok()) << memory.status();
+  return *std::move(memory);
+}
+
+UniqueFd Copy(int fd) {
+  return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
+
+TEST(SharedMemory, BeginsAsZerosAndIsSharedByWhoeverMapsIt) {
+  const std::shared_ptr<SharedMemory> ours = New();
+  EXPECT_EQ(ours->bytes(), kBytes);
+  EXPECT_TRUE(std::all_of(ours->data(), ours->data() + kBytes, [](char c) { return c == 0; }));
+  const std::shared_ptr<SharedMemory> theirs = *SharedMemory::Map(Copy(ours->fd()));
+  EXPECT_EQ(theirs->bytes(), kBytes);
+  EXPECT_NE(theirs->data(), ours->data());
+  theirs->data()[kBytes - 1] = 'x';
+  EXPECT_EQ(ours->data()[kBytes - 1], 'x');
+}
+
+TEST(SharedMemory, NobodyCanChangeItsSize) {
+  const std::shared_ptr<SharedMemory> memory = New();
+  EXPECT_NE(ftruncate(memory->fd(), 0), 0);
+  EXPECT_NE(ftruncate(memory->fd(), 2 * kBytes), 0);
+  EXPECT_NE(fcntl(memory->fd(), F_ADD_SEALS, F_SEAL_WRITE), 0);
+}
+
+TEST(SharedMemory, IsNotInherited) {
+  const std::shared_ptr<SharedMemory> memory = New();
+  EXPECT_NE(fcntl(memory->fd(), F_GETFD) & FD_CLOEXEC, 0);
+  memory->data()[0] = 'x';
+  const int pid = fork();
+  if (pid == 0) {  // msync says whether anything is mapped there
+    _exit(msync(memory->data(), 4'096, MS_ASYNC) != 0 && errno == ENOMEM ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(SharedMemory, RefusesDescriptorsThatCouldShrink) {
+  UniqueFd unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(unsealed.get(), kBytes), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(SharedMemory::Map(std::move(unsealed)).status()));
+  UniqueFd empty(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(fcntl(empty.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(SharedMemory::Map(std::move(empty)).status()));
+  UniqueFd device(open("/dev/zero", O_RDWR | O_CLOEXEC));
+  EXPECT_TRUE(absl::IsInvalidArgument(SharedMemory::Map(std::move(device)).status()));
+  EXPECT_FALSE(SharedMemory::Map(UniqueFd()).ok());
+}
+
+TEST(SharedMemory, ReleasedPagesReadAsZerosAndTheOthersStay) {
+  const std::shared_ptr<SharedMemory> memory = New();
+  ASSERT_TRUE(memory->Reserve(0, kBytes).ok());
+  memset(memory->data(), 1, kBytes);
+  memory->Release(4'096, 8'192);
+  for (size_t i = 0; i < kBytes; ++i) {
+    ASSERT_EQ(memory->data()[i], i >= 4'096 && i < 12'288 ? 0 : 1) << i;
+  }
+}
+
+TEST(SharedMemory, RoomOutsideItCannotBeReserved) {
+  const std::shared_ptr<SharedMemory> memory = New();
+  EXPECT_TRUE(memory->Reserve(kBytes - 4'096, 4'096).ok());
+  EXPECT_FALSE(memory->Reserve(kBytes, 4'096).ok());
+}
+
+}  // namespace
+}  // namespace rueda
