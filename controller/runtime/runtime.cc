@@ -181,13 +181,15 @@ void Runtime::BackgroundThread() {
     engine_->SocketsMayBeReady();
     background_spin_->Reset();
     Nanos deadline = kForever;
+    bool to_a_waiter = false;
     while (true) {
       if (engine_->Turn()) {
         background_spin_->Reset();
         continue;
       }
       // A waiter would rather turn the engine itself than be woken when its operation is done.
-      if (sleepers_.any()) break;
+      to_a_waiter = sleepers_.any();
+      if (to_a_waiter) break;
       if (engine_->LeavesWork() && background_spin_->Again()) continue;
       engine_->BeforeSleep();
       deadline = engine_->NextDeadline();
@@ -200,8 +202,9 @@ void Runtime::BackgroundThread() {
     engine_->SetSleep(Sleep::kBackground);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     baton_.exchange(kFree, std::memory_order_acq_rel);
-    if (sleepers_.any()) sleepers_.WakeOne();
+    const bool called = sleepers_.any() && sleepers_.WakeOne();
     if (stopping_.load(std::memory_order_acquire)) return;
+    if (to_a_waiter && !called) continue;  // it has left; what came meanwhile rang nobody
     trace::Record(trace::Event::kSleep, 0, 1);
     engine_->wait_point().Sleep(WaitPoint::Sleeper::kBackground, deadline);
     trace::Record(trace::Event::kWake, 0, 1);

@@ -512,5 +512,68 @@ TEST(Aggregator, WaitRidesInTheHeldAnnouncement) {
   EXPECT_TRUE(std::get<Announced>(out[0].what).announcement.waited);
 }
 
+// Peers that speak nonsense ---------------------------------------------------------------------
+
+SpecPtr Gathered() {
+  Signature signature = OfKind(OpKind::kAllgather);
+  signature.parts.push_back({DType::kFloat32, {4}});
+  return MakeSpec(kWorldSet, "g", signature);
+}
+
+TEST(Nonsense, FirstDimensionsMustGoWithTheTensors) {
+  const auto step = [](const SpecPtr& spec, std::vector<int64_t> first_dims) {
+    Coordinator coordinator(Job::Options(2));
+    Announced announced;
+    announced.announcement.spec = spec;
+    announced.announcement.extras.first_dims = std::move(first_dims);
+    Plan plan;
+    return coordinator.Step({0, announced}, 0, &plan);
+  };
+  EXPECT_TRUE(step(Gathered(), {3}).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(step(Gathered(), {})));
+  EXPECT_TRUE(absl::IsInvalidArgument(step(Gathered(), {3, 3})));
+  EXPECT_TRUE(step(Named("w"), {}).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(step(Named("w"), {3})));
+}
+
+TEST(Nonsense, OrdersWithOtherFirstDimensionsAreRefused) {
+  const auto apply = [](std::vector<int64_t> first_dims) {
+    Member member(0, 2);
+    member.Submit(0, Gathered(), {1, 1, {3}}, false);
+    std::vector<Action> actions;
+    EXPECT_TRUE(member.Apply(Define{1 << 16, Gathered()}, &actions).ok());
+    Order order;
+    order.batch.push_back({1 << 16, 0, std::move(first_dims)});
+    return member.Apply(order, &actions);
+  };
+  EXPECT_TRUE(apply({3, 4}).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(apply({3})));
+  EXPECT_TRUE(absl::IsInvalidArgument(apply({3, 4, 5})));
+}
+
+TEST(Nonsense, OnlyRanksOfTheWorldCanLeave) {
+  Member member(0, 2);
+  std::vector<Action> actions;
+  EXPECT_TRUE(member.Apply(Left{1}, &actions).ok());
+  for (const Rank rank : {-1, 2, 60'000}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(member.Apply(Left{rank}, &actions))) << rank;
+  }
+}
+
+// Each part can be counted, all together can't.
+TEST(Mismatch, WhatIsTooLargeToBeGatheredIsRejectedEverywhere) {
+  Job job(32);
+  for (Rank rank = 0; rank < 32; ++rank) {
+    job.Announce(rank, Gathered(), false, {1, 1, {int64_t{1} << 56}});
+  }
+  for (const Rank rank : {0, 31}) {
+    const std::vector<Rejected> failures = job.Failures(rank);
+    ASSERT_EQ(failures.size(), 1u);
+    EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("too large to be gathered"));
+  }
+  for (Rank rank = 0; rank < 32; ++rank) job.Announce(rank, Gathered(), true, {1, 1, {rank}});
+  EXPECT_EQ(job.Batches(0).size(), 1u) << "the name is usable again";
+}
+
 }  // namespace
 }  // namespace rueda

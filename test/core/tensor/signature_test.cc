@@ -84,7 +84,7 @@ TEST(Signature, TheFirstDifferenceIsNamed) {
       {"reduce operation", [](Signature* s) { s->reduce_op = ReduceOp::kMin; }},
       {"root", [](Signature* s) { s->root = 0; }},
       {"number of tensors in the group", [](Signature* s) { s->parts.pop_back(); }},
-      {"names of the tensors in the group", [](Signature* s) { s->part_names[1] = "c"; }},
+      {"names of the tensors in the group", [](Signature* s) { s->part_names[1] += "!"; }},
       {"dtype", [](Signature* s) { s->parts[1].dtype = DType::kInt32; }},
       {"shape",
        [](Signature* s) {

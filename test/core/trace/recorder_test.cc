@@ -193,7 +193,7 @@ TEST(Recorder, CanBeReadWhileOthersRecord) {
       }
     });
   }
-  for (int i = 0; i < 20; ++i) ExpectWellFormed(Dumped());
+  for (int i = 0; i < 5; ++i) ExpectWellFormed(Dumped());
   stop = true;
   for (std::thread& writer : writers) writer.join();
 }

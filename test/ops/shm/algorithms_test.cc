@@ -20,11 +20,6 @@ using ::testing::HasSubstr;
 constexpr size_t kGuardBytes = 64;
 constexpr char kGuard = 0x5A;
 
-// Element k of rank `rank`'s input, from 0 to 30.
-int ValueOf(int rank, int64_t k) {
-  return (rank + 1) * static_cast<int>(k % 7);
-}
-
 void Put(DType dtype, void* buffer, int64_t k, int value) {
   char* at = static_cast<char*>(buffer) + k * static_cast<int64_t>(DTypeSize(dtype));
   const auto put = [&](auto typed) { memcpy(at, &typed, sizeof typed); };
@@ -48,6 +43,18 @@ void Put(DType dtype, void* buffer, int64_t k, int value) {
       const float wide = static_cast<float>(value);
       kernels::FromFloat32(dtype, &wide, at, 1);
     }
+  }
+}
+
+// Elements 0, factor, 2 * factor, ... up to 6 * factor, over and over.
+void Fill(DType dtype, char* buffer, int64_t elements, int factor) {
+  const int64_t period = std::min<int64_t>(elements, 7);
+  for (int64_t k = 0; k < period; ++k) Put(dtype, buffer, k, factor * static_cast<int>(k));
+  for (int64_t done = period; done < elements;) {  // `done` is a multiple of 7
+    const int64_t more = std::min(done, elements - done);
+    const auto size = static_cast<int64_t>(DTypeSize(dtype));
+    memcpy(buffer + done * size, buffer, static_cast<size_t>(more * size));
+    done += more;
   }
 }
 
@@ -122,7 +129,7 @@ class Worker {
                      pieces, " pieces, ", members_, " members");
     Tensor tensor(&host_->arena(local_), place, dtype, elements);
     const size_t size = DTypeSize(dtype);
-    for (int64_t k = 0; k < elements; ++k) Put(dtype, tensor.input(), k, ValueOf(self_, k));
+    Fill(dtype, tensor.input(), elements, self_ + 1);
     std::vector<Piece> parts;
     for (int i = 0; i < pieces; ++i) {
       const int64_t begin = elements * i / pieces;
@@ -139,18 +146,13 @@ class Worker {
     collective.digest = static_cast<uint32_t>(elements) + 1;
     ASSERT_EQ(Execute(collective), absl::OkStatus()) << what;
     std::vector<char> expected(tensor.bytes());
-    const int factor = members_ * (members_ + 1) / 2;
-    for (int64_t k = 0; k < elements; ++k) {
-      Put(dtype, expected.data(), k, factor * static_cast<int>(k % 7));
-    }
+    Fill(dtype, expected.data(), elements, members_ * (members_ + 1) / 2);
     ASSERT_EQ(memcmp(tensor.output(), expected.data(), expected.size()), 0) << what;
   }
 
   void Broadcast(int root, int64_t elements, bool in_place) {
     Tensor tensor(nullptr, in_place ? Place::kInPlace : Place::kHeap, DType::kInt32, elements);
-    for (int64_t k = 0; k < elements; ++k) {
-      Put(DType::kInt32, tensor.input(), k, ValueOf(self_, k) + 1);
-    }
+    Fill(DType::kInt32, tensor.input(), elements, self_ + 1);
     const Piece piece = {tensor.input(), tensor.output(), elements};
     Collective collective;
     collective.kind = OpKind::kBroadcast;
@@ -160,9 +162,7 @@ class Worker {
     collective.elements = elements;
     ASSERT_EQ(Execute(collective), absl::OkStatus());
     std::vector<char> expected(tensor.bytes());
-    for (int64_t k = 0; k < elements; ++k) {
-      Put(DType::kInt32, expected.data(), k, ValueOf(root, k) + 1);
-    }
+    Fill(DType::kInt32, expected.data(), elements, root + 1);
     ASSERT_EQ(memcmp(tensor.output(), expected.data(), expected.size()), 0)
         << elements << " elements from " << root;
   }
@@ -173,7 +173,7 @@ class Worker {
     for (const int64_t count : counts) total += count;
     std::vector<char> input(static_cast<size_t>(mine) * 2 + 1);
     std::vector<char> output(static_cast<size_t>(total) * 2 + kGuardBytes, kGuard);
-    for (int64_t k = 0; k < mine; ++k) Put(DType::kFloat16, input.data(), k, ValueOf(self_, k));
+    Fill(DType::kFloat16, input.data(), mine, self_ + 1);
     const Piece piece = {mine == 0 ? nullptr : input.data(), wanted ? output.data() : nullptr,
                          mine};
     Collective collective;
@@ -184,11 +184,11 @@ class Worker {
     collective.counts = counts;
     ASSERT_EQ(Execute(collective), absl::OkStatus());
     std::vector<char> expected(output.size(), kGuard);
-    int64_t at = 0;
+    char* at = expected.data();
     for (int rank = 0; wanted && rank < members_; ++rank) {
-      for (int64_t k = 0; k < counts[static_cast<size_t>(rank)]; ++k) {
-        Put(DType::kFloat16, expected.data(), at++, ValueOf(rank, k));
-      }
+      const int64_t count = counts[static_cast<size_t>(rank)];
+      Fill(DType::kFloat16, at, count, rank + 1);
+      at += count * 2;
     }
     ASSERT_EQ(memcmp(output.data(), expected.data(), output.size()), 0) << total;
   }
