@@ -358,7 +358,8 @@ Other `HOROVOD_` variables (ranks that a launcher sets, build options) are left 
 `RUEDA_` variable is refused as a slip of the pen, but for those that the scripts read and the
 library does not: )");
   std::vector<std::string> scripts;
-  for (const char* name : kScriptVariables) scripts.push_back(absl::StrCat("`", name, "`"));
+  for (const char* name : kScriptVariables)
+    scripts.push_back(absl::StrCat("`", kPrefix, name, "`"));
   absl::StrAppend(&text, absl::StrJoin(scripts, ", "), ".\n");
   return text;
 }

@@ -70,7 +70,7 @@ try() {
   local name=$1 start=$SECONDS
   shift
   if ! "$@" >"$log" 2>&1; then
-    cat "$log"
+    tail -n 200 "$log"
     report
     printf 'FAILED: %s, seed %d. Again: test/soak/run.sh 0 --preset %s --seed %d\n' \
       "$name" "$seed" "$preset" "$seed"
@@ -88,7 +88,7 @@ simulate() {
     # shellcheck disable=SC2086  # several options
     "$build/bin/rueda_sim" $layout --seed "${seed}000" --seeds 100 || return 1
   done
-  "$build/bin/rueda_sim" --ranks 500 --ranks-per-host 8 --steps 2 --seed "${seed}000"
+  "$build/bin/rueda_sim" --ranks 400 --ranks-per-host 8 --steps 2 --seed "${seed}000"
 }
 
 end=$((SECONDS + 60 * minutes))
