@@ -145,9 +145,9 @@ class Worker {
     collective.elements = elements;
     collective.digest = static_cast<uint32_t>(elements) + 1;
     ASSERT_EQ(Execute(collective), absl::OkStatus()) << what;
-    std::vector<char> expected(tensor.bytes());
+    std::vector<char> expected(tensor.bytes() + 1);  // never null
     Fill(dtype, expected.data(), elements, members_ * (members_ + 1) / 2);
-    ASSERT_EQ(memcmp(tensor.output(), expected.data(), expected.size()), 0) << what;
+    ASSERT_EQ(memcmp(tensor.output(), expected.data(), tensor.bytes()), 0) << what;
   }
 
   void Broadcast(int root, int64_t elements, bool in_place) {
@@ -161,9 +161,9 @@ class Worker {
     collective.pieces = {&piece, 1};
     collective.elements = elements;
     ASSERT_EQ(Execute(collective), absl::OkStatus());
-    std::vector<char> expected(tensor.bytes());
+    std::vector<char> expected(tensor.bytes() + 1);  // never null
     Fill(DType::kInt32, expected.data(), elements, root + 1);
-    ASSERT_EQ(memcmp(tensor.output(), expected.data(), expected.size()), 0)
+    ASSERT_EQ(memcmp(tensor.output(), expected.data(), tensor.bytes()), 0)
         << elements << " elements from " << root;
   }
 
