@@ -159,7 +159,10 @@ bool Runtime::TryTakeBaton() {
 void Runtime::LeaveBaton() {
   engine_->SetSleep(Sleep::kBackground);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const bool work = engine_->LeavesWork();
+  // The background thread may sleep past what has become due since.
+  const bool earlier =
+      engine_->NextDeadline() < background_deadline_.load(std::memory_order_acquire);
+  const bool work = engine_->LeavesWork() || earlier;
   if (baton_.exchange(kFree, std::memory_order_acq_rel) == kHeldAndAwaited) FutexWakeAll(baton_);
   if (sleepers_.any() && sleepers_.WakeOne()) return;
   if (work) engine_->RingBackground();
@@ -201,12 +204,14 @@ void Runtime::BackgroundThread() {
     }
     engine_->SetSleep(Sleep::kBackground);
     std::atomic_thread_fence(std::memory_order_seq_cst);
+    background_deadline_.store(deadline, std::memory_order_release);
     baton_.exchange(kFree, std::memory_order_acq_rel);
     const bool called = sleepers_.any() && sleepers_.WakeOne();
     if (stopping_.load(std::memory_order_acquire)) return;
     if (to_a_waiter && !called) continue;  // it has left; what came meanwhile rang nobody
     trace::Record(trace::Event::kSleep, 0, 1);
     engine_->wait_point().Sleep(WaitPoint::Sleeper::kBackground, deadline);
+    background_deadline_.store(0, std::memory_order_release);
     trace::Record(trace::Event::kWake, 0, 1);
   }
 }

@@ -91,6 +91,8 @@ class Runtime {
 
   enum : uint32_t { kFree = 0, kHeld = 1, kHeldAndAwaited = 2 };
   std::atomic<uint32_t> baton_{kFree};
+  // Until when the background thread sleeps if nobody rings; 0 while it is awake.
+  std::atomic<Nanos> background_deadline_{0};
   std::atomic<bool> stopping_{false};
   bool shut_down_ = false;
   std::thread background_;

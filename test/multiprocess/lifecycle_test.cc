@@ -173,6 +173,56 @@ TEST_P(Lifecycle, StalledOperationFailsWithTheNamesOfTheMissing) {
   close(told[1]);
 }
 
+// The operation is submitted while a waiter turns the engine; then nobody waits any more, and the
+// background thread, asleep since before, must know of the new deadline.
+TEST_P(Lifecycle, StalledOperationFailsThoughNobodyWaits) {
+  int told[2];  // rank 0 tells the others that it has seen it
+  ASSERT_EQ(pipe(told), 0);
+  const int size = SizeFor(2);
+  const RunOptions options{size, GetParam(), {{"stall_timeout_s", "0.1"}, {"log_level", "error"}}};
+  struct Late {
+    rueda_context* context;
+    rueda_operation operation;
+    rueda_handle handle = 0;
+  };
+  RunRanks(options, [&](rueda_context* context, int rank) {
+    std::vector<float> values(100, 1), others(100, 1);
+    const TensorOf tensor(values), other(others);
+    if (rank != 0) {
+      EXPECT_EQ(Execute(context, Allreduce("first", tensor.get())), RUEDA_OK);
+      EXPECT_EQ(Execute(context, Allreduce("second", tensor.get())), RUEDA_OK);
+      char byte = 0;
+      EXPECT_EQ(read(told[0], &byte, 1), 1);
+      return;
+    }
+    Late late = {context, Allreduce("lonely", other.get())};
+    rueda_completion completion = RUEDA_COMPLETION_INIT;
+    completion.callback = [](void* user, rueda_handle, rueda_status) {
+      Late* late = static_cast<Late*>(user);
+      rueda_submit(late->context, &late->operation, 1, nullptr, &late->handle);
+    };
+    completion.user = &late;
+    completion.flags = RUEDA_COMPLETION_INLINE;
+    const rueda_operation first = Allreduce("first", tensor.get());
+    rueda_handle handle = 0;
+    ASSERT_EQ(rueda_submit(context, &first, 1, &completion, &handle), RUEDA_OK);
+    EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+    EXPECT_EQ(Execute(context, Allreduce("second", tensor.get())), RUEDA_OK);
+    int32_t done = 0;
+    while (done == 0) {  // a poll turns nothing
+      ASSERT_EQ(rueda_poll(context, late.handle, &done), RUEDA_OK);
+      usleep(1'000);
+    }
+    EXPECT_EQ(rueda_wait(context, late.handle, 0), RUEDA_DEADLINE_EXCEEDED);
+    const std::string bytes(static_cast<size_t>(size), '!');
+    EXPECT_EQ(write(told[1], bytes.data(), bytes.size()), size);
+    rueda_release(context, handle);
+    rueda_release(context, late.handle);
+  });
+  close(told[0]);
+  close(told[1]);
+}
+
 TEST_P(Lifecycle, ThousandsOfOperationsMayBeInFlight) {
   const int size = SizeFor(2);
   RunRanks({size, GetParam()}, [&](rueda_context* context, int rank) {
