@@ -158,7 +158,8 @@ Options Parse(int argc, char** argv) {
 
 int IterationsFor(const Options& options, size_t bytes) {
   if (options.iterations > 0) return options.iterations;
-  return bytes <= 64 << 10   ? 1'000
+  return bytes <= 4 << 10    ? 20'000
+         : bytes <= 64 << 10 ? 2'000
          : bytes <= 1 << 20  ? 200
          : bytes <= 16 << 20 ? 30
          : bytes <= 64 << 20 ? 8

@@ -29,7 +29,7 @@ double NowUs() {
 }
 
 int IterationsFor(long bytes) {
-  return bytes <= 64 << 10 ? 1000 : bytes <= 1 << 20 ? 200 : bytes <= 16 << 20 ? 30 : 8;
+  return bytes <= 64 << 10 ? 2000 : bytes <= 1 << 20 ? 200 : bytes <= 16 << 20 ? 30 : 8;
 }
 
 std::unique_ptr<gloo::Algorithm> MakeAlgorithm(const std::string& name,

@@ -11,7 +11,11 @@ static int compare(const void* a, const void* b) {
 }
 
 static int iterations_for(long bytes) {
-  return bytes <= 64 << 10 ? 1000 : bytes <= 1 << 20 ? 200 : bytes <= 16 << 20 ? 30 : 8;
+  return bytes <= 4 << 10    ? 20000
+         : bytes <= 64 << 10 ? 2000
+         : bytes <= 1 << 20  ? 200
+         : bytes <= 16 << 20 ? 30
+                             : 8;
 }
 
 int main(int argc, char** argv) {

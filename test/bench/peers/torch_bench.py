@@ -17,7 +17,7 @@ import torch.multiprocessing as mp
 
 def iterations_for(size):
     if size <= 64 << 10:
-        return 400
+        return 1000
     if size <= 1 << 20:
         return 200
     return 30 if size <= 16 << 20 else 8
