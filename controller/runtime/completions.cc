@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "core/base/log.h"
+#include "core/base/signals_blocked.h"
 
 namespace rueda {
 
@@ -10,6 +11,7 @@ void Completions::Add(std::function<void()> callback) {
   MutexLock lock(mutex_);
   callbacks_.push_back(std::move(callback));
   if (!thread_.joinable() && !stopping_) {
+    const SignalsBlocked blocked;
     thread_ = std::thread([this, rank = LogRank()] {
       SetLogRank(rank);
       pthread_setname_np(pthread_self(), "rueda-callback");

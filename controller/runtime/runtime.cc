@@ -9,6 +9,7 @@
 #include "controller/rendezvous/secret.h"
 #include "controller/rendezvous/unix_meeting.h"
 #include "core/base/log.h"
+#include "core/base/signals_blocked.h"
 #include "core/trace/recorder.h"
 
 namespace rueda {
@@ -24,20 +25,6 @@ LogLevel LevelOf(absl::string_view word) {
   if (word == "off") return LogLevel::kOff;
   return LogLevel::kWarning;
 }
-
-// No signal of the program's is delivered to our threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 

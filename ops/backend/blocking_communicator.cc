@@ -1,7 +1,6 @@
 #include "ops/backend/blocking_communicator.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
+#include "core/base/signals_blocked.h"
 #include "ops/kernels/reduce.h"
 
 namespace rueda {
@@ -25,21 +25,6 @@ constexpr int64_t kChunkBytes = 16 << 20;
 constexpr int64_t kBlockElements = 64 << 10;
 // How long a library may take to let go of an aborted operation. It needs milliseconds.
 constexpr Nanos kAbortPatience = 30 * kSecond;
-
-// No signal of the program's is delivered to a thread that is created meanwhile. SIGPIPE stays away
-// from the library's threads, too.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 bool IsHalf(DType dtype) {
   return dtype == DType::kFloat16 || dtype == DType::kBFloat16;

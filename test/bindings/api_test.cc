@@ -2,6 +2,7 @@
 // behave, nothing is disturbed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -267,6 +268,28 @@ TEST_F(Api, CallbacksComeOnceAndMaySubmitAgain) {
     std::unique_lock<std::mutex> lock(state.mutex);
     state.changed.wait(lock, [&] { return state.calls == i + 1; });
   }
+}
+
+TEST_F(Api, ThreadsOfTheLibraryTakeNoSignals) {
+  rueda_completion completion = RUEDA_COMPLETION_INIT;
+  std::atomic<int> blocked{-1};
+  completion.user = &blocked;
+  completion.callback = [](void* user, rueda_handle, rueda_status) {
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    bool all = true;
+    for (const int signal : {SIGINT, SIGTERM, SIGALRM, SIGPROF, SIGUSR2}) {
+      all &= sigismember(&mask, signal) == 1;
+    }
+    *static_cast<std::atomic<int>*>(user) = all;
+  };
+  const rueda_operation operation = Allreduce("t", tensor_.get());
+  rueda_handle handle = 0;
+  ASSERT_EQ(rueda_submit(context_, &operation, 1, &completion, &handle), RUEDA_OK);
+  EXPECT_EQ(rueda_wait(context_, handle, RUEDA_FOREVER), RUEDA_OK);  // turned here, or not
+  while (blocked == -1) std::this_thread::yield();
+  EXPECT_EQ(blocked, 1);
+  EXPECT_EQ(rueda_release(context_, handle), RUEDA_OK);
 }
 
 TEST_F(Api, InlineCallbacksMaySubmitButNotWait) {
