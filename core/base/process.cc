@@ -5,29 +5,45 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace rueda {
 namespace {
 
-// Whole cores of the cgroup's quota, rounded up; a large number when there is none.
+constexpr int kNoQuota = 1 << 20;
+
+int CoresOf(double quota, double period) {
+  return quota > 0 && period > 0 ? std::max(1, static_cast<int>(std::ceil(quota / period)))
+                                 : kNoQuota;
+}
+
+// Of one cgroup, version 2: "150000 100000", or "max 100000".
+int QuotaCoresOf(const std::string& cgroup) {
+  std::ifstream file(absl::StrCat("/sys/fs/cgroup", cgroup, "/cpu.max"));
+  double quota = 0, period = 0;
+  return file >> quota >> period ? CoresOf(quota, period) : kNoQuota;
+}
+
+// Whole cores of the tightest quota, rounded up; a large number when there is none.
 int QuotaCores() {
-  constexpr int kNoQuota = 1 << 20;
-  std::ifstream v2("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (v2 >> quota >> period && quota != "max" && period > 0) {
-    return std::max(1, static_cast<int>(std::stod(quota) / period + 0.999));
+  int cores = QuotaCoresOf("");
+  std::ifstream own("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(own, line)) {
+    if (!absl::StartsWith(line, "0::/")) continue;  // a hierarchy of version 1
+    for (std::string path = line.substr(3); path.size() > 1; path.resize(path.rfind('/'))) {
+      cores = std::min(cores, QuotaCoresOf(path));
+    }
   }
-  double v1_quota = 0, v1_period = 0;
+  double quota = 0, period = 0;
   std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
   std::ifstream period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  if (quota_file >> v1_quota && period_file >> v1_period && v1_quota > 0 && v1_period > 0) {
-    return std::max(1, static_cast<int>(v1_quota / v1_period + 0.999));
-  }
-  return kNoQuota;
+  if (quota_file >> quota && period_file >> period) cores = std::min(cores, CoresOf(quota, period));
+  return cores;
 }
 
 }  // namespace
@@ -48,9 +64,9 @@ std::string SignalName(int signal) {
 }
 
 int UsableCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int affinity = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  cpu_set_t sets[16] = {};  // of 1,024 CPUs each
+  const int affinity =
+      sched_getaffinity(0, sizeof sets, sets) == 0 ? CPU_COUNT_S(sizeof sets, sets) : 1;
   return std::max(1, std::min(affinity, QuotaCores()));
 }
 
