@@ -146,7 +146,8 @@ absl::StatusOr<Runtime*> RuntimeOf(const rueda_context* context) {
         "one "
         "in the child, or start it with exec");
   }
-  if (context->runtime == nullptr) {
+  if (__builtin_expect(context->runtime == nullptr, 0)) {
+    if (context->destroyed) return absl::FailedPreconditionError("this context was destroyed");
     return absl::FailedPreconditionError("this context could not be reset; destroy it");
   }
   return context->runtime.get();
@@ -174,7 +175,16 @@ void rueda_context_destroy(rueda_context* context) {
   default_context.compare_exchange_strong(expected, nullptr);
   if (thread_context == context) thread_context = nullptr;
   // A forked child has none of the threads that the destructor would wait for.
-  if (context->fork_generation == ForkGeneration()) delete context;
+  if (context->fork_generation != ForkGeneration() || context->destroyed) return;
+  context->destroyed = true;
+  context->runtime.reset();
+  context->options = RuntimeOptions();
+  MutexLock lock(context->errors_mutex);
+  context->errors.clear();
+  static Mutex mutex;
+  static auto* const shells = new std::vector<rueda_context*>();
+  MutexLock shells_lock(mutex);
+  shells->push_back(context);
 }
 
 rueda_context* rueda_current_context(void) {

@@ -13,6 +13,8 @@ struct rueda_group {
   std::shared_ptr<rueda::ThreadGroup> threads;
 };
 
+// Outlives its destruction as an empty shell, so that a late call with it, such as that of a handle
+// which outlives its job, is an error and no use of freed memory.
 struct rueda_context {
   // The strings that rueda_handle_error has given out for a handle.
   struct ErrorStrings {
@@ -23,6 +25,7 @@ struct rueda_context {
   std::unique_ptr<rueda::Runtime> runtime;
   int fork_generation = 0;  // of the process that made it
   std::atomic<bool> shut_down{false};
+  bool destroyed = false;
   rueda::Mutex errors_mutex;
   std::map<rueda_handle, std::unique_ptr<ErrorStrings>> errors ABSL_GUARDED_BY(errors_mutex);
 };

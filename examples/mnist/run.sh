@@ -21,6 +21,14 @@ while [[ $# -gt 0 ]]; do
       ranks=$2
       shift 2
       ;;
+    -h | --help)
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
+      if [[ -x $root/build/release/bin/mnist ]]; then
+        printf '\nOptions of mnist, once it is built:\n\n'
+        "$root/build/release/bin/mnist" --help
+      fi
+      exit 0
+      ;;
     *)
       options+=("$1")
       shift

@@ -92,9 +92,9 @@ int Main(long elements, int victim, int delay_us) {
   // Before the first round: once that is over, all ranks have said it.
   printf("running %d\n", static_cast<int>(getpid()));
   fflush(stdout);
-  if (!RunRound(context, data)) return kFailed;
+  bool ok = RunRound(context, data);
   std::thread killer;
-  if (delay_us >= 0 && rueda_rank(context) == victim) {
+  if (ok && delay_us >= 0 && rueda_rank(context) == victim) {
     killer = std::thread([delay_us] {
       usleep(static_cast<useconds_t>(delay_us));
       printf("killed=%lld\n", Now());
@@ -102,8 +102,7 @@ int Main(long elements, int victim, int delay_us) {
       kill(getpid(), SIGKILL);
     });
   }
-  while (RunRound(context, data)) {
-  }
+  while (ok) ok = RunRound(context, data);
   if (killer.joinable()) killer.join();
   rueda_context_destroy(context);
   return kFailed;

@@ -198,8 +198,8 @@ TEST_P(Lifecycle, StalledOperationFailsThoughNobodyWaits) {
     Late late = {context, Allreduce("lonely", other.get())};
     rueda_completion completion = RUEDA_COMPLETION_INIT;
     completion.callback = [](void* user, rueda_handle, rueda_status) {
-      Late* late = static_cast<Late*>(user);
-      rueda_submit(late->context, &late->operation, 1, nullptr, &late->handle);
+      Late* op = static_cast<Late*>(user);
+      rueda_submit(op->context, &op->operation, 1, nullptr, &op->handle);
     };
     completion.user = &late;
     completion.flags = RUEDA_COMPLETION_INLINE;

@@ -172,8 +172,9 @@ RUEDA_API rueda_status rueda_init(uint32_t header_version, const rueda_init_opti
  * epoch failed. Not from a callback. */
 RUEDA_API rueda_status rueda_shutdown(rueda_context* context);
 
-/* Frees the context. If it was not shut down, the job ends for the other ranks (ABORTED). Null is
- * fine. */
+/* Frees what the context has. If it was not shut down, the job ends for the other ranks (ABORTED).
+ * Later calls with it are RUEDA_FAILED_PRECONDITION. Null is fine. No other call with this context
+ * may be under way. */
 RUEDA_API void rueda_context_destroy(rueda_context* context);
 
 /* The context that the hvd-style functions use: the calling thread's own if it set one, else the

@@ -87,10 +87,15 @@ inline constexpr reduce_op Product = RUEDA_PRODUCT;
 using Knobs = std::vector<std::pair<std::string, std::string>>;
 
 // Joins the job that the environment describes (ruedarun sets it; without a launcher: a world of
-// one), and makes it the process's current context. Does nothing when that is initialised already.
+// one), and makes it the process's current context. Does nothing when that is initialised already,
+// but for knobs, which come too late then: FAILED_PRECONDITION.
 inline void init(const Knobs& knobs = {}) {
   rueda_context* context = rueda_current_context();
-  if (rueda_is_initialized(context)) return;
+  if (rueda_is_initialized(context)) {
+    if (knobs.empty()) return;
+    throw Error(RUEDA_FAILED_PRECONDITION,
+                "init: knobs such as " + knobs[0].first + " come too late, this is initialised");
+  }
   rueda_context_destroy(context);
   std::vector<const char*> words;
   for (const auto& [name, value] : knobs) {
@@ -234,6 +239,7 @@ struct State {
   std::vector<T> input;
   std::vector<T> output;
   bool gathers = false;
+  bool taken = false;
   Flight flight;  // last, so that it ends before the vectors go
 };
 template <>
@@ -253,6 +259,10 @@ struct Vector {
 
 inline rueda_operation Operation(rueda_kind kind, const std::string& name, const Vector* vector,
                                  ProcessSet process_set) {
+  if (name.find('\0') != std::string::npos) {
+    throw Error(RUEDA_INVALID_ARGUMENT,
+                "a name with a NUL byte in it: '" + std::string(name.c_str()) + "'...");
+  }
   rueda_operation operation = RUEDA_OPERATION_INIT;
   operation.kind = kind;
   operation.name = name.empty() ? nullptr : name.c_str();
@@ -313,6 +323,9 @@ template <typename T>
 std::vector<T> synchronize(const Handle<T>& handle) {
   detail::State<T>& state = handle.state();
   state.flight.Wait();
+  if (std::exchange(state.taken, true)) {
+    throw Error(RUEDA_FAILED_PRECONDITION, "synchronize: this result has been taken already");
+  }
   if (state.gathers) {
     rueda_result result = RUEDA_RESULT_INIT;
     detail::Check(rueda_result_take(state.flight.context, state.flight.handle, 0, &result));
