@@ -565,6 +565,9 @@ TEST(Gloo, AnAbortIsQuickWhenAPeerNeverStartsAndTellsTheOthers) {
 }
 
 TEST(Gloo, AnAbortInTheMiddleOfMuchDataIsQuickAndLeavesItAlone) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "libgloo's thread is ordered by a counter that the thread sanitizer does not see";
+#endif
   for (int round = 0; round < 10; ++round) {
     const auto store = std::make_shared<MemoryStore>();
     RunThreads(2, [&](int rank) {
