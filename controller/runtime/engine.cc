@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "absl/strings/str_cat.h"
 #include "controller/bus/log_bus.h"
@@ -33,6 +34,32 @@ struct EngineCallbackScope {
   EngineCallbackScope() { in_engine_callback = true; }
   ~EngineCallbackScope() { in_engine_callback = false; }
 };
+
+// A callback can tell nobody of an exception: it ends the program, on whatever thread it runs.
+void CallBack(CallbackFn callback, void* user, Handle handle, absl::StatusCode code) {
+  try {
+    callback(user, handle, code);
+  } catch (const std::exception& error) {
+    RUEDA_LOG(Error) << "a completion callback threw: " << error.what();
+    std::terminate();
+  } catch (...) {
+    RUEDA_LOG(Error) << "a completion callback threw";
+    std::terminate();
+  }
+}
+
+// The caller's memory for output `part`; null when there is none.
+void* Allocate(const Request& request, int32_t part, const Shape& shape) {
+  const EngineCallbackScope scope;
+  try {
+    return request.allocate(request.allocate_user, part, shape.dims().data(), shape.rank());
+  } catch (const std::exception& error) {
+    RUEDA_LOG(Error) << "an allocator threw: " << error.what();
+  } catch (...) {
+    RUEDA_LOG(Error) << "an allocator threw";
+  }
+  return nullptr;
+}
 
 }  // namespace
 
@@ -340,9 +367,7 @@ absl::Status Engine::PrepareOutputs(Request* request, absl::Span<const int64_t> 
           absl::StrCat(label, ": the gathered tensor has shape ", shape.ToString(),
                        ", the given output ", part.output_shape.ToString())));
     } else if (request->allocate != nullptr) {
-      const EngineCallbackScope scope;
-      part.output = request->allocate(request->allocate_user, static_cast<int32_t>(i),
-                                      shape.dims().data(), shape.rank());
+      part.output = Allocate(*request, static_cast<int32_t>(i), shape);
       if (part.output == nullptr && bytes > 0) {
         status.Update(absl::ResourceExhaustedError(
             absl::StrCat(label, ": the allocator returned nothing for ", bytes, " bytes")));
@@ -418,9 +443,9 @@ void Engine::Complete(Request* request, absl::Status status, FailurePtr failure)
   if (callback == nullptr) return;
   if (run_inline) {
     const EngineCallbackScope scope;
-    callback(user, handle, code);
+    CallBack(callback, user, handle, code);
   } else {
-    completions_->Add([callback, user, handle, code] { callback(user, handle, code); });
+    completions_->Add([callback, user, handle, code] { CallBack(callback, user, handle, code); });
   }
 }
 

@@ -9,7 +9,10 @@
 #include <atomic>
 #include <climits>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
+#include <new>
+#include <stdexcept>
 #include <thread>
 
 #include "test/support/run_ranks.h"
@@ -267,6 +270,47 @@ TEST_F(Api, CallbacksComeOnceAndMaySubmitAgain) {
         << rueda_last_error();
     std::unique_lock<std::mutex> lock(state.mutex);
     state.changed.wait(lock, [&] { return state.calls == i + 1; });
+  }
+}
+
+TEST_F(Api, AnAllocatorThatThrowsFailsItsOperationAlone) {
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  operation.kind = RUEDA_ALLGATHER;
+  operation.name = "gathered";
+  operation.input = tensor_.get();
+  operation.allocate = [](void*, int32_t, const int64_t*, int32_t) -> void* {
+    throw std::bad_alloc();
+  };
+  EXPECT_EQ(Execute(context_, operation), RUEDA_RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Execute(context_, Allreduce("next", tensor_.get())), RUEDA_OK);
+}
+
+TEST_F(Api, ACallbackThatThrowsEndsTheProgram) {
+  for (const uint32_t flags : {0u, static_cast<uint32_t>(RUEDA_COMPLETION_INLINE)}) {
+    // In a process of its own, as is the context.
+    const pid_t child = fork();
+    if (child == 0) {
+      std::set_terminate([] { _exit(77); });
+      rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+      const char* const knobs[] = {"log_level", "off"};
+      options.knobs = knobs;
+      options.knob_count = 1;
+      rueda_context* context = nullptr;
+      if (rueda_init(RUEDA_VERSION, &options, &context) != RUEDA_OK) _exit(1);
+      rueda_completion completion = RUEDA_COMPLETION_INIT;
+      completion.callback = [](void*, rueda_handle, rueda_status) {
+        throw std::runtime_error("boom");
+      };
+      completion.flags = flags;
+      const rueda_operation operation = Allreduce("t", tensor_.get());
+      rueda_handle handle = 0;
+      rueda_submit(context, &operation, 1, &completion, &handle);
+      rueda_wait(context, handle, RUEDA_FOREVER);
+      while (true) pause();
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 77) << status;
   }
 }
 

@@ -248,7 +248,8 @@ typedef enum rueda_reduce_op {
 
 /* Memory for an output whose size was not known: called once, on a thread of the library, with no
  * lock held; must not wait for an operation. `part`: which operation of the group. Returns null
- * when there is none: then this rank's operation fails, and the others' do not. */
+ * when there is none: then this rank's operation fails, and the others' do not. One that throws
+ * has none. */
 typedef void* (*rueda_allocate_fn)(void* user, int32_t part, const int64_t* shape, int32_t ndim);
 
 /* Where an operation runs. In this version only the CPU: streams and events must be null. */
@@ -299,7 +300,8 @@ enum {
 };
 
 /* What to do when the operation has ended: `callback` is called exactly once, with no lock held, on
- * the context's callback thread; it may submit again, and wait. */
+ * the context's callback thread; it may submit again, and wait. One that throws ends the program
+ * (std::terminate). */
 typedef struct rueda_completion {
   size_t size;
   void (*callback)(void* user, rueda_handle handle, rueda_status status);
