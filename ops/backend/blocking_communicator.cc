@@ -34,7 +34,7 @@ bool IsHalf(DType dtype) {
 
 int32_t Report(const absl::Status& status, char* message) {
   const size_t length = std::min<size_t>(status.message().size(), RUEDA_MODULE_MESSAGE_BYTES - 1);
-  memcpy(message, status.message().data(), length);
+  std::copy_n(status.message().begin(), length, message);
   message[length] = 0;
   return static_cast<int32_t>(status.code());
 }
