@@ -127,20 +127,29 @@ absl::Status CheckName(const char* name, absl::string_view* out) {
   return absl::OkStatus();
 }
 
+// The number behind an enumerator that a caller wrote, which may be any.
+template <typename E>
+int NumberOf(const E& enumerator) {
+  static_assert(sizeof(E) == sizeof(int));
+  int number;
+  memcpy(&number, &enumerator, sizeof number);
+  return number;
+}
+
 absl::Status CheckOne(const rueda_operation& operation) {
   if (operation.size < sizeof(rueda_operation)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rueda_operation.size is ", operation.size,
                      "; initialise the struct with RUEDA_OPERATION_INIT"));
   }
-  if (operation.kind < RUEDA_ALLREDUCE || operation.kind > RUEDA_BARRIER) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("kind ", static_cast<int>(operation.kind), " is no kind of operation"));
+  const int kind = NumberOf(operation.kind);
+  if (kind < RUEDA_ALLREDUCE || kind > RUEDA_BARRIER) {
+    return absl::InvalidArgumentError(absl::StrCat("kind ", kind, " is no kind of operation"));
   }
-  if (operation.kind == RUEDA_ALLREDUCE &&
-      (operation.reduce_op < RUEDA_SUM || operation.reduce_op > RUEDA_PRODUCT)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "reduce_op ", static_cast<int>(operation.reduce_op), " is no reduce operation"));
+  const int reduce_op = NumberOf(operation.reduce_op);
+  if (kind == RUEDA_ALLREDUCE && (reduce_op < RUEDA_SUM || reduce_op > RUEDA_PRODUCT)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reduce_op ", reduce_op, " is no reduce operation"));
   }
   if (operation.priority != 0 || operation.flags != 0 || operation.compressor != nullptr) {
     return absl::InvalidArgumentError("priority, flags and compressor are reserved: 0, 0 and null");
@@ -158,10 +167,10 @@ absl::Status CheckOne(const rueda_operation& operation) {
 
 // In a group everything but tensors and names must be alike.
 bool Alike(const rueda_operation& a, const rueda_operation& b) {
-  return a.kind == b.kind && a.process_set == b.process_set && a.reduce_op == b.reduce_op &&
-         a.root == b.root && a.prescale == b.prescale && a.postscale == b.postscale &&
-         a.allocate == b.allocate && a.allocate_user == b.allocate_user &&
-         (a.name == nullptr) == (b.name == nullptr);
+  return a.kind == b.kind && a.process_set == b.process_set &&
+         NumberOf(a.reduce_op) == NumberOf(b.reduce_op) && a.root == b.root &&
+         a.prescale == b.prescale && a.postscale == b.postscale && a.allocate == b.allocate &&
+         a.allocate_user == b.allocate_user && (a.name == nullptr) == (b.name == nullptr);
 }
 
 absl::Status Check(const rueda_operation* operations, size_t count, Parts* parts, Names* names,
