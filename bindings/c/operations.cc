@@ -20,27 +20,31 @@ std::string Where(const rueda_operation& operation, size_t index) {
                             absl::string_view(operation.name, strnlen(operation.name, 64)), "')");
 }
 
+// By our number.
+const rueda_dtype kTheirDTypes[kDTypeCount] = {
+    RUEDA_UINT8,         RUEDA_INT8,       RUEDA_INT32,   RUEDA_INT64,     RUEDA_FLOAT16,
+    RUEDA_BFLOAT16,      RUEDA_FLOAT32,    RUEDA_FLOAT64, RUEDA_BOOL,      RUEDA_INT16,
+    RUEDA_UINT16,        RUEDA_UINT32,     RUEDA_UINT64,  RUEDA_COMPLEX64, RUEDA_COMPLEX128,
+    RUEDA_FLOAT8_E4M3FN, RUEDA_FLOAT8_E5M2};
+
+rueda_dtype TheirDType(DType dtype) {
+  return kTheirDTypes[static_cast<int>(dtype)];
+}
+
 absl::StatusOr<DType> DTypeOf(rueda_dtype dtype) {
-  struct Row {
-    rueda_dtype theirs;
-    DType ours;
-  };
-  static const Row kRows[] = {
-      {RUEDA_FLOAT32, DType::kFloat32}, {RUEDA_FLOAT64, DType::kFloat64},
-      {RUEDA_FLOAT16, DType::kFloat16}, {RUEDA_BFLOAT16, DType::kBFloat16},
-      {RUEDA_INT32, DType::kInt32},     {RUEDA_INT64, DType::kInt64},
-      {RUEDA_UINT8, DType::kUInt8},     {RUEDA_INT8, DType::kInt8},
-      {RUEDA_BOOL, DType::kBool},
-  };
-  for (const Row& row : kRows) {
-    if (row.theirs.code == dtype.code && row.theirs.bits == dtype.bits && dtype.lanes == 1) {
-      return row.ours;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const rueda_dtype& theirs = kTheirDTypes[i];
+    if (theirs.code == dtype.code && theirs.bits == dtype.bits && theirs.lanes == dtype.lanes) {
+      return static_cast<DType>(i);
     }
   }
-  return absl::UnimplementedError(
-      absl::StrCat("dtype with code ", dtype.code, ", ", dtype.bits, " bits and ", dtype.lanes,
-                   " lanes; supported are float16, bfloat16, float32, float64, uint8, int8, int32, "
-                   "int64 and bool"));
+  std::string supported;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    absl::StrAppend(&supported, i == 0 ? "" : ", ", DTypeName(static_cast<DType>(i)));
+  }
+  return absl::UnimplementedError(absl::StrCat("dtype with code ", dtype.code, ", ", dtype.bits,
+                                               " bits and ", dtype.lanes, " lanes; supported are ",
+                                               supported));
 }
 
 struct CheckedTensor {
@@ -147,7 +151,7 @@ absl::Status CheckOne(const rueda_operation& operation) {
     return absl::InvalidArgumentError(absl::StrCat("kind ", kind, " is no kind of operation"));
   }
   const int reduce_op = NumberOf(operation.reduce_op);
-  if (kind == RUEDA_ALLREDUCE && (reduce_op < RUEDA_SUM || reduce_op > RUEDA_PRODUCT)) {
+  if (kind == RUEDA_ALLREDUCE && (reduce_op < RUEDA_SUM || reduce_op >= RUEDA_NO_REDUCE_OP)) {
     return absl::InvalidArgumentError(
         absl::StrCat("reduce_op ", reduce_op, " is no reduce operation"));
   }
@@ -233,7 +237,16 @@ static_assert(static_cast<int>(OpKind::kBroadcast) == RUEDA_BROADCAST);
 static_assert(static_cast<int>(OpKind::kAllgather) == RUEDA_ALLGATHER);
 static_assert(static_cast<int>(OpKind::kBarrier) == RUEDA_BARRIER);
 static_assert(static_cast<int>(ReduceOp::kSum) == RUEDA_SUM);
+static_assert(static_cast<int>(ReduceOp::kAverage) == RUEDA_AVERAGE);
+static_assert(static_cast<int>(ReduceOp::kMin) == RUEDA_MIN);
+static_assert(static_cast<int>(ReduceOp::kMax) == RUEDA_MAX);
 static_assert(static_cast<int>(ReduceOp::kProduct) == RUEDA_PRODUCT);
+static_assert(static_cast<int>(ReduceOp::kBitAnd) == RUEDA_BAND);
+static_assert(static_cast<int>(ReduceOp::kBitOr) == RUEDA_BOR);
+static_assert(static_cast<int>(ReduceOp::kBitXor) == RUEDA_BXOR);
+static_assert(static_cast<int>(ReduceOp::kAdasum) == RUEDA_ADASUM);
+static_assert(static_cast<int>(ReduceOp::kAverageLive) == RUEDA_AVERAGE_LIVE);
+static_assert(static_cast<int>(ReduceOp::kNone) == RUEDA_NO_REDUCE_OP);
 
 absl::Status Submit(rueda_context* context, const rueda_operation* operations, size_t count,
                     const rueda_completion* completion, rueda_handle* handle) {
@@ -362,30 +375,6 @@ struct ResultOwner {
   std::vector<int64_t> shape;
   OutputMemory memory;
 };
-
-rueda_dtype TheirDType(DType dtype) {
-  switch (dtype) {
-    case DType::kUInt8:
-      return RUEDA_UINT8;
-    case DType::kInt8:
-      return RUEDA_INT8;
-    case DType::kInt32:
-      return RUEDA_INT32;
-    case DType::kInt64:
-      return RUEDA_INT64;
-    case DType::kFloat16:
-      return RUEDA_FLOAT16;
-    case DType::kBFloat16:
-      return RUEDA_BFLOAT16;
-    case DType::kFloat32:
-      return RUEDA_FLOAT32;
-    case DType::kFloat64:
-      return RUEDA_FLOAT64;
-    case DType::kBool:
-      return RUEDA_BOOL;
-  }
-  return RUEDA_UINT8;
-}
 
 absl::Status TakeFrom(Request* request, size_t index, rueda_result* result) {
   if (!request->is_done()) return absl::FailedPreconditionError("the operation has not ended yet");

@@ -24,7 +24,7 @@ absl::Status Shape::Validate(absl::Span<const int64_t> dims) {
           absl::StrCat("shape [", absl::StrJoin(dims, ", "), "] has more than 2^63 elements"));
     }
   }
-  // Bytes are counted in int64 too; the widest element has 8.
+  // Bytes are counted in int64 too; the widest element has 16.
   if (elements > INT64_MAX / 16) {
     return absl::InvalidArgumentError(
         absl::StrCat("shape [", absl::StrJoin(dims, ", "), "] has more than 2^63 bytes"));

@@ -13,9 +13,14 @@ absl::string_view OpKindName(OpKind kind) {
 }
 
 absl::string_view ReduceOpName(ReduceOp op) {
-  static constexpr const char* kNames[kReduceOpCount] = {"sum", "average", "min",
-                                                         "max", "product", "none"};
+  static constexpr const char* kNames[kReduceOpCount] = {"sum",     "average",      "min", "max",
+                                                         "product", "band",         "bor", "bxor",
+                                                         "adasum",  "average_live", "none"};
   return kNames[static_cast<int>(op)];
+}
+
+bool IsAverage(ReduceOp op) {
+  return op == ReduceOp::kAverage || op == ReduceOp::kAverageLive;
 }
 
 std::string Signature::ToString() const {

@@ -27,14 +27,21 @@ enum class ReduceOp : uint8_t {
   kMin = 2,
   kMax = 3,
   kProduct = 4,
-  kNone = 5,  // for kinds that reduce nothing
+  kBitAnd = 5,
+  kBitOr = 6,
+  kBitXor = 7,
+  kAdasum = 8,
+  kAverageLive = 9,  // the average over those ranks of the set that have not joined
+  kNone = 10,        // for kinds that reduce nothing
 };
-inline constexpr int kReduceOpCount = 6;
+inline constexpr int kReduceOpCount = 11;
 
 enum class DeviceType : uint8_t { kCpu = 0 };
 
 absl::string_view OpKindName(OpKind kind);    // "allreduce"
 absl::string_view ReduceOpName(ReduceOp op);  // "sum"
+// A sum that is divided afterwards, by however many the caller counts.
+bool IsAverage(ReduceOp op);
 
 // One tensor of an operation. For allgather `shape` is the shape of a row: the first dimension may
 // differ by rank and travels beside the signature.

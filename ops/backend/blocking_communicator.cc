@@ -23,12 +23,10 @@ namespace {
 constexpr int64_t kChunkBytes = 16 << 20;
 // What is packed, converted and scaled at a time: it stays in a core's cache meanwhile.
 constexpr int64_t kBlockElements = 64 << 10;
+// Of an element that is converted to float32.
+constexpr size_t kNarrowBytesMax = sizeof(uint16_t);
 // How long a library may take to let go of an aborted operation. It needs milliseconds.
 constexpr Nanos kAbortPatience = 30 * kSecond;
-
-bool IsHalf(DType dtype) {
-  return dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-}
 
 // Callbacks of the module. They run on the lane thread.
 
@@ -202,8 +200,9 @@ absl::Status BlockingCommunicator::Connect() {
 }
 
 absl::Status BlockingCommunicator::Move() {
-  wire_ = collective_.kind == OpKind::kAllreduce && IsHalf(collective_.dtype) ? DType::kFloat32
-                                                                              : collective_.dtype;
+  wire_ = collective_.kind == OpKind::kAllreduce && SumsInFloat32(collective_.dtype)
+              ? DType::kFloat32
+              : collective_.dtype;
   pieces_.Reset(collective_.pieces, DTypeSize(collective_.dtype));
   switch (collective_.kind) {
     case OpKind::kAllreduce:
@@ -264,15 +263,15 @@ void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
     if (pieces_.single()) {
       from = static_cast<const char*>(collective_.pieces[0].input) +
              static_cast<size_t>(at) * element_bytes;
-    } else if (IsHalf(dtype)) {
-      if (halves_ == nullptr) halves_.reset(new char[kBlockElements * element_bytes]);
-      pieces_.Pack(at, stop, halves_.get());
-      from = halves_.get();
+    } else if (SumsInFloat32(dtype)) {
+      if (narrow_ == nullptr) narrow_.reset(new char[kBlockElements * kNarrowBytesMax]);
+      pieces_.Pack(at, stop, narrow_.get());
+      from = narrow_.get();
     } else {
       pieces_.Pack(at, stop, to);
       from = to;
     }
-    if (IsHalf(dtype)) {
+    if (SumsInFloat32(dtype)) {
       kernels::ToFloat32(dtype, from, reinterpret_cast<float*>(to), stop - at);
       from = to;
     }
@@ -285,11 +284,10 @@ void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
 // Averages, postscales, converts and unpacks elements [begin, end) from `wire`.
 void BlockingCommunicator::Drain(int64_t begin, int64_t end, char* wire) {
   const DType dtype = collective_.dtype;
-  const size_t element_bytes = DTypeSize(dtype);
   const size_t wire_bytes = DTypeSize(wire_);
   const kernels::Scaling after = {
       1, collective_.postscale,
-      collective_.reduce_op == ReduceOp::kAverage ? static_cast<int64_t>(members_) : 1};
+      IsAverage(collective_.reduce_op) ? static_cast<int64_t>(members_) : 1};
   for (int64_t at = begin; at < end; at += kBlockElements) {
     if (cancelled_.load(std::memory_order_relaxed)) return;
     const int64_t stop = std::min(at + kBlockElements, end);
@@ -298,10 +296,10 @@ void BlockingCommunicator::Drain(int64_t begin, int64_t end, char* wire) {
       kernels::Reduce(wire_, collective_.reduce_op, {&from, 1}, const_cast<void*>(from), stop - at,
                       after);
     }
-    if (IsHalf(dtype)) {
-      if (halves_ == nullptr) halves_.reset(new char[kBlockElements * element_bytes]);
-      kernels::FromFloat32(dtype, static_cast<const float*>(from), halves_.get(), stop - at);
-      from = halves_.get();
+    if (SumsInFloat32(dtype)) {
+      if (narrow_ == nullptr) narrow_.reset(new char[kBlockElements * kNarrowBytesMax]);
+      kernels::FromFloat32(dtype, static_cast<const float*>(from), narrow_.get(), stop - at);
+      from = narrow_.get();
     }
     if (!in_place_) pieces_.Unpack(at, stop, from);
   }

@@ -101,7 +101,7 @@ class BlockingCommunicator : public Communicator {
   bool in_place_ = false;       // a lone tensor that is reduced where it is
   std::unique_ptr<char[]> scratch_;
   size_t scratch_bytes_ = 0;
-  std::unique_ptr<char[]> halves_;  // a block of a bucket of half types, packed
+  std::unique_ptr<char[]> narrow_;  // a block of a bucket of narrow floats, packed
 
   std::thread thread_;
 };

@@ -13,12 +13,9 @@ namespace rueda::kernels {
 namespace {
 
 bool IsReducible(DType dtype, ReduceOp op) {
-  if (op == ReduceOp::kNone) return false;
-  return !(dtype == DType::kBool && op == ReduceOp::kAverage);
-}
-
-bool IsHalf(DType dtype) {
-  return dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  if (dtype > DType::kBool) return false;
+  if (op > ReduceOp::kProduct && op != ReduceOp::kAverageLive) return false;
+  return !(dtype == DType::kBool && (op == ReduceOp::kAverage || op == ReduceOp::kAverageLive));
 }
 
 // ---- integers with factors: block by block, scalar arithmetic around the vectorised reduction
@@ -78,6 +75,10 @@ absl::Status CheckReducible(DType dtype, ReduceOp op) {
     return absl::InvalidArgumentError(
         "no reduce operation given: choose sum, average, min, max or product");
   }
+  if (dtype != DType::kBool || op > ReduceOp::kProduct) {
+    return absl::UnimplementedError(
+        absl::StrCat(ReduceOpName(op), " of ", DTypeName(dtype), " is not there yet"));
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "average of ", DTypeName(dtype),
       " is not defined: use max for `or`, min for `and`, or convert to float32 to average"));
@@ -115,13 +116,13 @@ void Reduce(DType dtype, ReduceOp op, absl::Span<const void* const> sources, voi
 }
 
 void ToFloat32(DType from, const void* source, float* destination, int64_t count) {
-  RUEDA_CHECK(IsHalf(from)) << DTypeName(from);
+  RUEDA_CHECK(SumsInFloat32(from)) << DTypeName(from);
   RUEDA_CHECK(count >= 0) << count;
   WidenVectors(from, source, destination, static_cast<size_t>(count));
 }
 
 void FromFloat32(DType to, const float* source, void* destination, int64_t count) {
-  RUEDA_CHECK(IsHalf(to)) << DTypeName(to);
+  RUEDA_CHECK(SumsInFloat32(to)) << DTypeName(to);
   RUEDA_CHECK(count >= 0) << count;
   NarrowVectors(to, source, destination, static_cast<size_t>(count));
 }

@@ -130,6 +130,7 @@ void RunOp(ReduceOp op, const ReduceArgs& args, size_t element_bytes) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAverage:
+    case ReduceOp::kAverageLive:
       return Run<Wrapping, Sum>(args, element_bytes);
     case ReduceOp::kProduct:
       return Run<Products, Product>(args, element_bytes);
@@ -137,7 +138,7 @@ void RunOp(ReduceOp op, const ReduceArgs& args, size_t element_bytes) {
       return Run<Ordered, Minimum>(args, element_bytes);
     case ReduceOp::kMax:
       return Run<Ordered, Maximum>(args, element_bytes);
-    case ReduceOp::kNone:
+    default:
       return;
   }
 }
@@ -163,6 +164,8 @@ void ReduceTarget(DType dtype, ReduceOp op, const ReduceArgs& args) {
     case DType::kBool:
       if (op == ReduceOp::kProduct || op == ReduceOp::kMin) return Run<Bool, Minimum>(args, 1);
       return Run<Bool, Maximum>(args, 1);
+    default:
+      return;
   }
 }
 

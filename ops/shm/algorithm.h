@@ -22,7 +22,7 @@ class ShmAlgorithm {
  protected:
   kernels::Scaling ScalingOf(const Collective& collective) const {
     return {collective.prescale, collective.postscale,
-            collective.reduce_op == ReduceOp::kAverage ? group_->size() : 1};
+            IsAverage(collective.reduce_op) ? group_->size() : 1};
   }
   ShmGroup* const group_;
 };

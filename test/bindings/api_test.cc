@@ -108,8 +108,11 @@ TEST_F(Api, TensorsAreChecked) {
   tensor.device.type = 2;
   ExpectRefused(Allreduce("t", &tensor), RUEDA_UNIMPLEMENTED, "CPU tensors only");
   tensor = *tensor_.get();
-  tensor.dtype = {5, 64, 1};
-  ExpectRefused(Allreduce("t", &tensor), RUEDA_UNIMPLEMENTED, "supported are float16");
+  for (const rueda_dtype dtype :
+       {rueda_dtype{3, 64, 1}, {2, 8, 1}, {5, 32, 1}, {10, 16, 1}, {11, 8, 1}, {2, 32, 4}}) {
+    tensor.dtype = dtype;
+    ExpectRefused(Allreduce("t", &tensor), RUEDA_UNIMPLEMENTED, "supported are uint8, int8, ");
+  }
   tensor = *tensor_.get();
   tensor.ndim = 33;
   ExpectRefused(Allreduce("t", &tensor), RUEDA_INVALID_ARGUMENT, "ndim is 33");
@@ -161,6 +164,8 @@ TEST_F(Api, OperationsAreChecked) {
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "no kind of operation");
   operation = Allreduce("t", tensor_.get(), static_cast<rueda_reduce_op>(17));
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "no reduce operation");
+  ExpectRefused(Allreduce("t", tensor_.get(), RUEDA_NO_REDUCE_OP), RUEDA_INVALID_ARGUMENT,
+                "no reduce operation");
   operation = Allreduce("t", tensor_.get());
   operation.priority = 1;
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "reserved");
@@ -186,6 +191,28 @@ TEST_F(Api, OperationsAreChecked) {
   operation = Allreduce("t", tensor_.get());
   operation.exec = &exec;
   ExpectRefused(operation, RUEDA_UNIMPLEMENTED, "no streams");
+}
+
+TEST_F(Api, EveryDtypeComesBackAsItWent) {
+  for (const rueda_dtype dtype :
+       {RUEDA_UINT8, RUEDA_INT8, RUEDA_INT16, RUEDA_UINT16, RUEDA_INT32, RUEDA_UINT32, RUEDA_INT64,
+        RUEDA_UINT64, RUEDA_FLOAT8_E4M3FN, RUEDA_FLOAT8_E5M2, RUEDA_FLOAT16, RUEDA_BFLOAT16,
+        RUEDA_FLOAT32, RUEDA_FLOAT64, RUEDA_COMPLEX64, RUEDA_COMPLEX128, RUEDA_BOOL}) {
+    std::vector<char> input(size_t{3} * dtype.bits / 8);
+    for (size_t i = 0; i < input.size(); ++i) input[i] = static_cast<char>(i + 1);
+    const TensorOf tensor(input.data(), {3}, dtype);
+    const rueda_operation gather = Allgather("t", tensor.get());
+    rueda_handle handle = 0;
+    ASSERT_EQ(rueda_execute(context_, &gather, 1, RUEDA_FOREVER, &handle), RUEDA_OK)
+        << rueda_last_error();
+    rueda_result result = RUEDA_RESULT_INIT;
+    ASSERT_EQ(rueda_result_take(context_, handle, 0, &result), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(memcmp(&result.tensor.dtype, &dtype, sizeof dtype), 0)
+        << "code " << int{dtype.code} << ", " << int{dtype.bits} << " bits";
+    EXPECT_EQ(memcmp(result.tensor.data, input.data(), input.size()), 0);
+    rueda_result_free(&result);
+    EXPECT_EQ(rueda_release(context_, handle), RUEDA_OK);
+  }
 }
 
 TEST_F(Api, NamesAreChecked) {

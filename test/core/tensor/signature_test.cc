@@ -28,11 +28,19 @@ Signature Group() {
 TEST(Signature, TheNumbersOnTheWireNeverChange) {
   const char* const kKinds[] = {"allreduce", "broadcast", "allgather", "barrier",
                                 "add_process_set"};
-  const char* const kOps[] = {"sum", "average", "min", "max", "product", "none"};
+  const char* const kOps[] = {"sum", "average", "min",    "max",          "product", "band",
+                              "bor", "bxor",    "adasum", "average_live", "none"};
   static_assert(std::size(kKinds) == kOpKindCount && std::size(kOps) == kReduceOpCount);
   for (int i = 0; i < kOpKindCount; ++i) EXPECT_EQ(OpKindName(static_cast<OpKind>(i)), kKinds[i]);
   for (int i = 0; i < kReduceOpCount; ++i) {
     EXPECT_EQ(ReduceOpName(static_cast<ReduceOp>(i)), kOps[i]);
+  }
+}
+
+TEST(Signature, BothAveragesAreOnesAndNothingElse) {
+  for (int i = 0; i < kReduceOpCount; ++i) {
+    const auto op = static_cast<ReduceOp>(i);
+    EXPECT_EQ(IsAverage(op), op == ReduceOp::kAverage || op == ReduceOp::kAverageLive) << i;
   }
 }
 

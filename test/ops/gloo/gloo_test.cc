@@ -53,6 +53,8 @@ void Put(DType dtype, double value, char* to) {
       return StoreAs<double>(value, to);
     case DType::kBool:
       return StoreAs<uint8_t>(value, to);
+    default:
+      FAIL() << DTypeName(dtype);
   }
 }
 

@@ -192,6 +192,8 @@ void ModelElement(DType dtype, ReduceOp op, const std::vector<Bytes>& sources, s
       }
       return Put(format.Encode(FloatingElement(op, operands, scaling)), out, i);
     }
+    default:
+      FAIL() << DTypeName(dtype);
   }
 }
 
@@ -237,6 +239,8 @@ Bytes RandomElements(DType dtype, size_t count, std::mt19937_64* random) {
         break;
       case DType::kFloat64:
         Put<double>(small / 7.0, &out, i);
+        break;
+      default:
         break;
     }
   }

@@ -113,6 +113,15 @@ static const rueda_dtype RUEDA_BFLOAT16 = {4, 16, 1}; /* summed in float32, roun
 static const rueda_dtype RUEDA_FLOAT32 = {2, 32, 1};
 static const rueda_dtype RUEDA_FLOAT64 = {2, 64, 1};
 static const rueda_dtype RUEDA_BOOL = {6, 8, 1}; /* sum, max: or; product, min: and */
+static const rueda_dtype RUEDA_INT16 = {0, 16, 1};
+static const rueda_dtype RUEDA_UINT16 = {1, 16, 1};
+static const rueda_dtype RUEDA_UINT32 = {1, 32, 1};
+static const rueda_dtype RUEDA_UINT64 = {1, 64, 1};
+static const rueda_dtype RUEDA_COMPLEX64 = {5, 64, 1};   /* sum, average and product only */
+static const rueda_dtype RUEDA_COMPLEX128 = {5, 128, 1}; /* sum, average and product only */
+/* Summed in float32, rounded once. e4m3fn has no infinity: too large is NaN. */
+static const rueda_dtype RUEDA_FLOAT8_E4M3FN = {10, 8, 1};
+static const rueda_dtype RUEDA_FLOAT8_E5M2 = {12, 8, 1};
 
 /* A borrowed tensor, as DLPack's DLTensor. Row-major and contiguous: `strides` null, or what null
  * would mean. At most 32 dimensions. */
@@ -243,7 +252,12 @@ typedef enum rueda_reduce_op {
   RUEDA_MIN = 2,
   RUEDA_MAX = 3,
   RUEDA_PRODUCT = 4,
-  RUEDA_NO_REDUCE_OP = 5
+  RUEDA_BAND = 5, /* bitwise and, or, exclusive or: of integers and bool */
+  RUEDA_BOR = 6,
+  RUEDA_BXOR = 7,
+  RUEDA_ADASUM = 8,       /* arXiv 2006.02924: of float16, bfloat16, float32 and float64 */
+  RUEDA_AVERAGE_LIVE = 9, /* the average over the ranks that have not joined */
+  RUEDA_NO_REDUCE_OP = 10
 } rueda_reduce_op;
 
 /* Memory for an output whose size was not known: called once, on a thread of the library, with no
