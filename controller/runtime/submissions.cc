@@ -47,6 +47,9 @@ absl::Status CheckPart(const OperationArgs& args, size_t i) {
       if (absl::Status status = kernels::CheckReducible(part.dtype, args.reduce_op); !status.ok()) {
         return Bad(args, i, status.message());
       }
+      if (args.reduce_op == ReduceOp::kAdasum) {  // until a communicator can
+        return absl::UnimplementedError(absl::StrCat(Label(args, i), ": adasum is not there yet"));
+      }
       [[fallthrough]];
     case OpKind::kBroadcast:
       if (bytes > 0 && part.output == nullptr)

@@ -73,27 +73,100 @@ HWY_INLINE V RoundUpperHalf(D, hn::Vec<D> v) {
   return hn::Add(word, hn::Add(odd, hn::Set(bits, 0x7fff)));
 }
 
-// Half types, one 16-bit pattern in each half-sized lane. Narrow wants NaNs canonical.
+// A *format* is a floating type narrower than float32: Widen takes a vector of its bit patterns,
+// Narrow gives one, and wants NaNs canonical.
+
 struct BFloat16Bits {
-  template <class D, class D16 = hn::Rebind<uint16_t, D>>
-  static HWY_INLINE hn::Vec<D> Widen(D d, hn::Vec<D16> half) {
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(Bits<D>(), half)));
+  using Memory = uint16_t;
+  template <class D, class D16 = hn::Rebind<Memory, D>>
+  static HWY_INLINE hn::Vec<D> Widen(D d, hn::Vec<D16> narrow) {
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(Bits<D>(), narrow)));
   }
-  template <class D, class D16 = hn::Rebind<uint16_t, D>>
+  template <class D, class D16 = hn::Rebind<Memory, D>>
   static HWY_INLINE hn::Vec<D16> Narrow(D d, hn::Vec<D> v) {
     return hn::TruncateTo(D16(), hn::ShiftRight<16>(RoundUpperHalf(d, v)));
   }
 };
 
+// A format by its two numbers, in integer arithmetic. With an infinity the largest exponent means
+// infinity and NaN, as in IEEE 754; without, only the pattern of ones alone is NaN, and it is what
+// too large values become, of either sign.
+template <class MemoryType, int kExponentBits, int kMantissaBits, bool kHasInfinity>
+struct SmallFloat {
+  using Memory = MemoryType;
+  static constexpr int kShift = 23 - kMantissaBits;
+  static constexpr int kSignShift = 31 - kExponentBits - kMantissaBits;
+  static constexpr uint32_t kBias = (1u << (kExponentBits - 1)) - 1;
+  static constexpr uint32_t kRebias = (127 - kBias) << 23;
+  static constexpr uint32_t kOnes = (1u << (kExponentBits + kMantissaBits)) - 1;
+  static constexpr uint32_t kFraction = (1u << kMantissaBits) - 1;
+  static constexpr uint32_t kTooLarge = kHasInfinity ? kOnes & ~kFraction : kOnes;
+  static constexpr uint32_t kNaN = kHasInfinity ? kOnes & ~(kFraction >> 1) : kOnes;
+
+  template <class D, class DM = hn::Rebind<Memory, D>>
+  static HWY_INLINE hn::Vec<D> Widen(D d, hn::Vec<DM> narrow) {
+    const Bits<D> bits;
+    const auto word = hn::PromoteTo(bits, narrow);
+    const auto magnitude = hn::And(word, hn::Set(bits, kOnes));
+    const auto sign = hn::ShiftLeft<kSignShift>(hn::Xor(word, magnitude));
+    const auto shifted = hn::ShiftLeft<kShift>(magnitude);
+    const auto rebias = hn::Set(bits, kRebias);
+    auto wide = hn::Add(shifted, rebias);
+    if constexpr (kHasInfinity) {  // infinity and NaN have the largest exponent in both
+      const auto special = hn::Gt(magnitude, hn::Set(bits, kTooLarge - 1));
+      wide = hn::IfThenElse(special, hn::Add(wide, rebias), wide);
+      const auto nan = hn::Gt(magnitude, hn::Set(bits, kTooLarge));
+      wide = hn::IfThenElse(nan, hn::Or(wide, hn::Set(bits, 0x400000)), wide);
+    } else {
+      const auto nan = hn::Eq(magnitude, hn::Set(bits, kNaN));
+      wide = hn::IfThenElse(nan, hn::Set(bits, 0x7fc00000), wide);
+    }
+    // A subnormal's fraction is read as that of the smallest normal exponent, and the 1 before it
+    // taken away.
+    const auto unit = hn::Set(bits, (128 - kBias) << 23);
+    const auto small = hn::Sub(hn::BitCast(d, hn::Add(shifted, unit)), hn::BitCast(d, unit));
+    const auto subnormal = hn::Lt(magnitude, hn::Set(bits, kFraction + 1));
+    wide = hn::IfThenElse(subnormal, hn::BitCast(bits, small), wide);
+    return hn::BitCast(d, hn::Or(wide, sign));
+  }
+
+  template <class D, class DM = hn::Rebind<Memory, D>>
+  static HWY_INLINE hn::Vec<DM> Narrow(D d, hn::Vec<D> v) {
+    const Bits<D> bits;
+    const auto word = hn::BitCast(bits, v);
+    const auto magnitude = hn::And(word, hn::Set(bits, 0x7fffffff));
+    const auto sign = hn::ShiftRight<kSignShift>(hn::Xor(word, magnitude));
+    // Normal results: rebias, round to nearest even; a carry out of the mantissa is right as it is,
+    // also into what is too large.
+    const auto odd = hn::And(hn::ShiftRight<kShift>(magnitude), hn::Set(bits, 1));
+    const auto rebias = hn::Set(bits, (1u << (kShift - 1)) - 1 - kRebias);
+    auto narrow = hn::ShiftRight<kShift>(hn::Add(magnitude, hn::Add(odd, rebias)));
+    narrow = hn::Min(narrow, hn::Set(bits, kTooLarge));
+    // Below the smallest normal number: the float32 whose last place is this type's smallest
+    // subnormal is added, which rounds to multiples of that.
+    const auto unit = hn::Set(bits, (151 - kBias - kMantissaBits) << 23);
+    const auto sum = hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, unit));
+    const auto subnormal = hn::Lt(magnitude, hn::Set(bits, (128 - kBias) << 23));
+    narrow = hn::IfThenElse(subnormal, hn::Sub(hn::BitCast(bits, sum), unit), narrow);
+    const auto nan = hn::Gt(magnitude, hn::Set(bits, 0x7f800000));
+    narrow = hn::IfThenElse(nan, hn::Set(bits, kNaN), narrow);
+    return hn::TruncateTo(DM(), hn::Or(narrow, sign));
+  }
+};
+
+using Float8E4M3FNBits = SmallFloat<uint8_t, 4, 3, false>;
+using Float8E5M2Bits = SmallFloat<uint8_t, 5, 2, true>;
+
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || (HWY_ARCH_ARM_A64 && HWY_TARGET == HWY_NEON)
 
 // The machine's own conversions: IEEE, and they round to nearest even.
 struct Float16Bits {
-  template <class D, class D16 = hn::Rebind<uint16_t, D>>
-  static HWY_INLINE hn::Vec<D> Widen(D d, hn::Vec<D16> half) {
-    return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), half));
+  using Memory = uint16_t;
+  template <class D, class D16 = hn::Rebind<Memory, D>>
+  static HWY_INLINE hn::Vec<D> Widen(D d, hn::Vec<D16> narrow) {
+    return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), narrow));
   }
-  template <class D, class D16 = hn::Rebind<uint16_t, D>>
+  template <class D, class D16 = hn::Rebind<Memory, D>>
   static HWY_INLINE hn::Vec<D16> Narrow(D, hn::Vec<D> v) {
     return hn::BitCast(D16(), hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), v));
   }
@@ -101,54 +174,8 @@ struct Float16Bits {
 
 #else
 
-// The same bits by integer arithmetic: Highway's own fallback knows neither infinity nor NaN, and
-// truncates.
-struct Float16Bits {
-  template <class D, class D16 = hn::Rebind<uint16_t, D>>
-  static HWY_INLINE hn::Vec<D> Widen(D d, hn::Vec<D16> half) {
-    const Bits<D> bits;
-    const auto word = hn::PromoteTo(bits, half);
-    const auto magnitude = hn::And(word, hn::Set(bits, 0x7fff));
-    const auto sign = hn::ShiftLeft<16>(hn::Xor(word, magnitude));
-    const auto shifted = hn::ShiftLeft<13>(magnitude);
-    // The exponent's bias is 127 instead of 15; infinity and NaN have the largest one in both.
-    const auto rebias = hn::Set(bits, uint32_t{127 - 15} << 23);
-    auto wide = hn::Add(shifted, rebias);
-    const auto special = hn::Gt(magnitude, hn::Set(bits, 0x7bff));
-    wide = hn::IfThenElse(special, hn::Add(wide, rebias), wide);
-    const auto nan = hn::Gt(magnitude, hn::Set(bits, 0x7c00));
-    wide = hn::IfThenElse(nan, hn::Or(wide, hn::Set(bits, 0x400000)), wide);
-    // A subnormal counts units of 2^-24: read as 2^-14 * (1 + m / 1024), and the 2^-14 taken away.
-    const auto unit = hn::Set(bits, uint32_t{127 - 14} << 23);
-    const auto small = hn::Sub(hn::BitCast(d, hn::Add(shifted, unit)), hn::BitCast(d, unit));
-    const auto subnormal = hn::Lt(magnitude, hn::Set(bits, 0x400));
-    wide = hn::IfThenElse(subnormal, hn::BitCast(bits, small), wide);
-    return hn::BitCast(d, hn::Or(wide, sign));
-  }
-
-  template <class D, class D16 = hn::Rebind<uint16_t, D>>
-  static HWY_INLINE hn::Vec<D16> Narrow(D d, hn::Vec<D> v) {
-    const Bits<D> bits;
-    const auto word = hn::BitCast(bits, v);
-    const auto magnitude = hn::And(word, hn::Set(bits, 0x7fffffff));
-    const auto sign = hn::ShiftRight<16>(hn::Xor(word, magnitude));
-    // Normal results: rebias, round to nearest even; a carry out of the mantissa is right as it is,
-    // also into infinity.
-    const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(bits, 1));
-    const auto rebias = hn::Set(bits, 0xfff - (uint32_t{127 - 15} << 23));
-    auto half = hn::ShiftRight<13>(hn::Add(magnitude, hn::Add(odd, rebias)));
-    // Below 2^-14: in [0.5, 1) a float32 counts units of 2^-24, and the addition rounds to them.
-    const auto unit = hn::Set(bits, uint32_t{127 - 1} << 23);
-    const auto sum = hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, unit));
-    const auto subnormal = hn::Lt(magnitude, hn::Set(bits, uint32_t{127 - 14} << 23));
-    half = hn::IfThenElse(subnormal, hn::Sub(hn::BitCast(bits, sum), unit), half);
-    const auto too_large = hn::Gt(magnitude, hn::Set(bits, (uint32_t{127 + 16} << 23) - 1));
-    half = hn::IfThenElse(too_large, hn::Set(bits, 0x7c00), half);
-    const auto nan = hn::Gt(magnitude, hn::Set(bits, 0x7f800000));
-    half = hn::IfThenElse(nan, hn::Set(bits, 0x7e00), half);
-    return hn::TruncateTo(D16(), hn::Or(half, sign));
-  }
-};
+// The same bits. Highway's own fallback knows neither infinity nor NaN, and truncates.
+using Float16Bits = SmallFloat<uint16_t, 5, 10, true>;
 
 #endif
 
@@ -189,18 +216,19 @@ struct Bool : Plain<uint8_t> {
   }
 };
 
-// float16 in float32 accumulators.
-struct Float16 {
+// A format's elements in float32 accumulators.
+template <class Format>
+struct Widened {
   using Tag = hn::ScalableTag<float>;
-  using Half = hn::Rebind<uint16_t, Tag>;
-  static constexpr size_t kVectorBytes = hn::MaxLanes(Tag()) * sizeof(uint16_t);
+  using Narrow = hn::Rebind<typename Format::Memory, Tag>;
+  static constexpr size_t kVectorBytes = hn::MaxLanes(Tag()) * sizeof(typename Format::Memory);
   static constexpr size_t kChunkBytes = 4 * kVectorBytes;
 
   static HWY_INLINE hn::Vec<Tag> LoadOne(const uint8_t* from) {
-    return Float16Bits::Widen(Tag(), LoadBytes(Half(), from));
+    return Format::Widen(Tag(), LoadBytes(Narrow(), from));
   }
   static HWY_INLINE void StoreOne(hn::Vec<Tag> v, uint8_t* to) {
-    StoreBytes(Half(), Float16Bits::Narrow(Tag(), v), to);
+    StoreBytes(Narrow(), Format::Narrow(Tag(), v), to);
   }
   static HWY_INLINE Quad<Tag> Load(const uint8_t* from) {
     return {LoadOne(from), LoadOne(from + kVectorBytes), LoadOne(from + 2 * kVectorBytes),
@@ -211,6 +239,36 @@ struct Float16 {
     StoreOne(q.b, to + kVectorBytes);
     StoreOne(q.c, to + 2 * kVectorBytes);
     StoreOne(q.d, to + 3 * kVectorBytes);
+  }
+};
+
+// Complex numbers with parts of type T: `a` and `c` of a Quad hold real, `b` and `d` imaginary
+// parts. Two vectors are two by two transposed, which undoes itself.
+template <class T>
+struct Complex : Plain<T> {
+  using Tag = typename Plain<T>::Tag;
+  using V = hn::Vec<Tag>;
+
+#if HWY_TARGET == HWY_SCALAR  // vectors of one part each
+  static HWY_INLINE Quad<Tag> Transpose(const Quad<Tag>& q) {
+    return q;
+  }
+#else
+  static HWY_INLINE V Even(V x, V y) {
+    return hn::OddEven(hn::DupEven(y), x);
+  }
+  static HWY_INLINE V Odd(V x, V y) {
+    return hn::OddEven(y, hn::DupOdd(x));
+  }
+  static HWY_INLINE Quad<Tag> Transpose(const Quad<Tag>& q) {
+    return {Even(q.a, q.b), Odd(q.a, q.b), Even(q.c, q.d), Odd(q.c, q.d)};
+  }
+#endif
+  static HWY_INLINE Quad<Tag> Load(const uint8_t* from) {
+    return Transpose(Plain<T>::Load(from));
+  }
+  static HWY_INLINE void Store(const Quad<Tag>& q, uint8_t* to) {
+    Plain<T>::Store(Transpose(q), to);
   }
 };
 
@@ -270,41 +328,82 @@ using ByteProducts = Paired<SplitBytes>;
 
 // ---- operations ----
 
-struct Sum {
+// Operations that work lane by lane.
+template <class Op>
+struct Lanewise {
   template <class D>
-  static HWY_INLINE hn::Vec<D> Combine(D, hn::Vec<D> a, hn::Vec<D> b) {
-    return hn::Add(a, b);
+  static HWY_INLINE Quad<D> Combine(D d, const Quad<D>& x, const Quad<D>& y) {
+    return {Op::One(d, x.a, y.a), Op::One(d, x.b, y.b), Op::One(d, x.c, y.c), Op::One(d, x.d, y.d)};
   }
 };
 
-struct Product {
+struct Sum : Lanewise<Sum> {
   template <class D>
-  static HWY_INLINE hn::Vec<D> Combine(D, hn::Vec<D> a, hn::Vec<D> b) {
-    return hn::Mul(a, b);
+  static HWY_INLINE hn::Vec<D> One(D, hn::Vec<D> x, hn::Vec<D> y) {
+    return hn::Add(x, y);
+  }
+};
+
+struct Product : Lanewise<Product> {
+  template <class D>
+  static HWY_INLINE hn::Vec<D> One(D, hn::Vec<D> x, hn::Vec<D> y) {
+    return hn::Mul(x, y);
   }
 };
 
 // Highway leaves open what its Min and Max of floating types do with NaN and with zeros of either
 // sign. Here a NaN once met stays, and of equal operands the earlier one does.
-struct Minimum {
+struct Minimum : Lanewise<Minimum> {
   template <class D>
-  static HWY_INLINE hn::Vec<D> Combine(D, hn::Vec<D> a, hn::Vec<D> b) {
+  static HWY_INLINE hn::Vec<D> One(D, hn::Vec<D> x, hn::Vec<D> y) {
     if constexpr (hwy::IsFloat<hn::TFromD<D>>()) {
-      return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a);
+      return hn::IfThenElse(hn::Or(hn::Lt(y, x), hn::IsNaN(y)), y, x);
     } else {
-      return hn::Min(a, b);
+      return hn::Min(x, y);
     }
   }
 };
 
-struct Maximum {
+struct Maximum : Lanewise<Maximum> {
   template <class D>
-  static HWY_INLINE hn::Vec<D> Combine(D, hn::Vec<D> a, hn::Vec<D> b) {
+  static HWY_INLINE hn::Vec<D> One(D, hn::Vec<D> x, hn::Vec<D> y) {
     if constexpr (hwy::IsFloat<hn::TFromD<D>>()) {
-      return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a);
+      return hn::IfThenElse(hn::Or(hn::Gt(y, x), hn::IsNaN(y)), y, x);
     } else {
-      return hn::Max(a, b);
+      return hn::Max(x, y);
     }
+  }
+};
+
+struct BitAnd : Lanewise<BitAnd> {
+  template <class D>
+  static HWY_INLINE hn::Vec<D> One(D, hn::Vec<D> x, hn::Vec<D> y) {
+    return hn::And(x, y);
+  }
+};
+
+struct BitOr : Lanewise<BitOr> {
+  template <class D>
+  static HWY_INLINE hn::Vec<D> One(D, hn::Vec<D> x, hn::Vec<D> y) {
+    return hn::Or(x, y);
+  }
+};
+
+struct BitXor : Lanewise<BitXor> {
+  template <class D>
+  static HWY_INLINE hn::Vec<D> One(D, hn::Vec<D> x, hn::Vec<D> y) {
+    return hn::Xor(x, y);
+  }
+};
+
+// Of lanes of type Complex: the textbook's four products, one difference and one sum.
+struct ComplexProduct {
+  template <class D>
+  static HWY_INLINE Quad<D> Combine(D, const Quad<D>& x, const Quad<D>& y) {
+    return {hn::Sub(hn::Mul(x.a, y.a), hn::Mul(x.b, y.b)),
+            hn::Add(hn::Mul(x.a, y.b), hn::Mul(x.b, y.a)),
+            hn::Sub(hn::Mul(x.c, y.c), hn::Mul(x.d, y.d)),
+            hn::Add(hn::Mul(x.c, y.d), hn::Mul(x.d, y.c))};
   }
 };
 

@@ -1,9 +1,11 @@
-// What reduce.h promises around the vectorised loops: refusals, plain copies, scaling of integers.
+// What reduce.h promises around the vectorised loops: refusals, plain copies, scaling of integers,
+// neutral elements.
 #include "ops/kernels/reduce.h"
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
@@ -12,10 +14,40 @@
 namespace rueda::kernels {
 namespace {
 
-bool IsReducible(DType dtype, ReduceOp op) {
-  if (dtype > DType::kBool) return false;
-  if (op > ReduceOp::kProduct && op != ReduceOp::kAverageLive) return false;
-  return !(dtype == DType::kBool && (op == ReduceOp::kAverage || op == ReduceOp::kAverageLive));
+absl::Status NotDefined(DType dtype, ReduceOp op, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ReduceOpName(op), " of ", DTypeName(dtype), " is not defined: ", why));
+}
+
+// Calls `f` with a zero of the C++ type of a dtype that is one: integers, bool, float32, float64.
+template <class F>
+void WithType(DType dtype, F f) {
+  switch (dtype) {
+    case DType::kUInt8:
+      return f(uint8_t{});
+    case DType::kInt8:
+      return f(int8_t{});
+    case DType::kUInt16:
+      return f(uint16_t{});
+    case DType::kInt16:
+      return f(int16_t{});
+    case DType::kUInt32:
+      return f(uint32_t{});
+    case DType::kInt32:
+      return f(int32_t{});
+    case DType::kUInt64:
+      return f(uint64_t{});
+    case DType::kInt64:
+      return f(int64_t{});
+    case DType::kBool:
+      return f(bool{});
+    case DType::kFloat32:
+      return f(float{});
+    case DType::kFloat64:
+      return f(double{});
+    default:
+      RUEDA_CHECK(false) << DTypeName(dtype);
+  }
 }
 
 // ---- integers with factors: block by block, scalar arithmetic around the vectorised reduction
@@ -67,26 +99,83 @@ void ReduceScaled(DType dtype, ReduceOp op, const ReduceArgs& args) {
   }
 }
 
+// ---- what changes nothing ----
+
+template <class T>
+T Neutral(ReduceOp op) {
+  using Limits = std::numeric_limits<T>;
+  switch (op) {
+    case ReduceOp::kMin:
+      return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    case ReduceOp::kMax:
+      return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    case ReduceOp::kProduct:
+      return 1;
+    case ReduceOp::kBitAnd:
+      return static_cast<T>(-1);
+    default:
+      return 0;
+  }
+}
+
+// Writes one element.
+void NeutralElement(DType dtype, ReduceOp op, void* to) {
+  if (SumsInFloat32(dtype)) {
+    float wide = Neutral<float>(op);
+    constexpr float kE4M3FNMax = 448;  // it has no infinity
+    if (dtype == DType::kFloat8E4M3FN) wide = std::clamp(wide, -kE4M3FNMax, kE4M3FNMax);
+    return FromFloat32(dtype, &wide, to, 1);
+  }
+  if (IsComplex(dtype)) {
+    std::memset(to, 0, DTypeSize(dtype));
+    dtype = dtype == DType::kComplex64 ? DType::kFloat32 : DType::kFloat64;  // the real part
+  }
+  WithType(dtype, [&]<typename T>(T) {
+    const T value = Neutral<T>(op);
+    std::memcpy(to, &value, sizeof value);
+  });
+}
+
 }  // namespace
 
 absl::Status CheckReducible(DType dtype, ReduceOp op) {
-  if (IsReducible(dtype, op)) return absl::OkStatus();
-  if (op == ReduceOp::kNone) {
-    return absl::InvalidArgumentError(
-        "no reduce operation given: choose sum, average, min, max or product");
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kProduct:
+      return absl::OkStatus();
+    case ReduceOp::kAverage:
+    case ReduceOp::kAverageLive:
+      if (dtype != DType::kBool) return absl::OkStatus();
+      return NotDefined(dtype, op,
+                        "use max for `or`, min for `and`, or convert to float32 to average");
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+      if (!IsComplex(dtype)) return absl::OkStatus();
+      return NotDefined(
+          dtype, op, "complex numbers have no order; reduce their absolute values or their parts");
+    case ReduceOp::kBitAnd:
+    case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor:
+      if (!IsFloating(dtype) && !IsComplex(dtype)) return absl::OkStatus();
+      return NotDefined(dtype, op, "bitwise operations are for integers and bool");
+    case ReduceOp::kAdasum:
+      if (dtype == DType::kFloat16 || dtype == DType::kBFloat16 || dtype == DType::kFloat32 ||
+          dtype == DType::kFloat64) {
+        return absl::OkStatus();
+      }
+      return NotDefined(dtype, op, "it is for float16, bfloat16, float32 and float64");
+    case ReduceOp::kNone:
+      break;
   }
-  if (dtype != DType::kBool || op > ReduceOp::kProduct) {
-    return absl::UnimplementedError(
-        absl::StrCat(ReduceOpName(op), " of ", DTypeName(dtype), " is not there yet"));
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "average of ", DTypeName(dtype),
-      " is not defined: use max for `or`, min for `and`, or convert to float32 to average"));
+  return absl::InvalidArgumentError(
+      "no reduce operation given: choose sum, average, min, max, product, band, bor, bxor, adasum "
+      "or average_live");
 }
 
 void Reduce(DType dtype, ReduceOp op, absl::Span<const void* const> sources, void* destination,
             int64_t count, const Scaling& scaling) {
-  RUEDA_CHECK(IsReducible(dtype, op)) << ReduceOpName(op) << " of " << DTypeName(dtype);
+  RUEDA_CHECK(op != ReduceOp::kAdasum && CheckReducible(dtype, op).ok())
+      << ReduceOpName(op) << " of " << DTypeName(dtype);
   RUEDA_CHECK(!sources.empty());
   RUEDA_CHECK(count >= 0) << count;
   RUEDA_CHECK(scaling.divisor >= 1) << scaling.divisor;
@@ -100,18 +189,24 @@ void Reduce(DType dtype, ReduceOp op, absl::Span<const void* const> sources, voi
     }
     return;
   }
-  if (scaling.none() || IsFloating(dtype)) return ReduceVectors(dtype, op, args);
-  switch (dtype) {
-    case DType::kUInt8:
-      return ReduceScaled<uint8_t>(dtype, op, args);
-    case DType::kInt8:
-      return ReduceScaled<int8_t>(dtype, op, args);
-    case DType::kInt32:
-      return ReduceScaled<int32_t>(dtype, op, args);
-    case DType::kInt64:
-      return ReduceScaled<int64_t>(dtype, op, args);
-    default:
-      RUEDA_CHECK(false) << DTypeName(dtype);
+  if (scaling.none() || IsFloating(dtype) || IsComplex(dtype)) {
+    return ReduceVectors(dtype, op, args);
+  }
+  WithType(dtype, [&]<typename T>(T) {
+    if constexpr (std::is_integral_v<T>) ReduceScaled<T>(dtype, op, args);
+  });
+}
+
+void FillNeutral(DType dtype, ReduceOp op, void* destination, int64_t count) {
+  RUEDA_CHECK(CheckReducible(dtype, op).ok()) << ReduceOpName(op) << " of " << DTypeName(dtype);
+  RUEDA_CHECK(count >= 0) << count;
+  if (count == 0) return;
+  NeutralElement(dtype, op, destination);
+  char* const to = static_cast<char*>(destination);
+  const size_t bytes = static_cast<size_t>(count) * DTypeSize(dtype);
+  for (size_t done = DTypeSize(dtype), more; done < bytes; done += more) {
+    more = std::min(done, bytes - done);
+    std::memcpy(to + done, to, more);
   }
 }
 

@@ -2,9 +2,9 @@
 // instructions are chosen when the program runs. Any thread.
 //
 // A result depends on nothing but its inputs and their order, not on the instructions either:
-// operands are combined in the order given, half types are summed in float32 and rounded once, to
-// nearest even, nothing is contracted into fused multiply-adds, and a NaN that is computed is
-// always the same one (quiet, positive, no payload).
+// operands are combined in the order given, floats narrower than float32 are combined in float32
+// and rounded once, to nearest even, nothing is contracted into fused multiply-adds, and a NaN that
+// is computed is always the same one (quiet, positive, no payload), of complex numbers part by part.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ namespace rueda::kernels {
 // What happens to each operand before and to the result after the reduction; a neutral step is
 // skipped. Floating types: prescale multiplies each operand, then divisor divides the result, then
 // postscale multiplies it, all in the type that is summed in (float64 for float64, else float32).
-// Integers: the factors apply in float64 and the product truncates towards zero, saturating at the
-// type's range (0 if a factor is not finite and the product is NaN); the divisor divides the sum,
-// which may have wrapped around, as integers do, towards zero. bool: no scaling, whatever stands
-// here.
+// Complex types: the same for both parts, in the parts' type. Integers: the factors apply in float64
+// and the product truncates towards zero, saturating at the type's range (0 if a factor is not
+// finite and the product is NaN); the divisor divides the sum, which may have wrapped around, as
+// integers do, towards zero. bool: no scaling, whatever stands here.
 struct Scaling {
   double prescale = 1;
   double postscale = 1;
@@ -30,27 +30,37 @@ struct Scaling {
   bool none() const { return prescale == 1 && postscale == 1 && divisor == 1; }
 };
 
-// Which (dtype, op) pairs are refused: INVALID_ARGUMENT with the reason (average of bool; kNone).
+// Which (dtype, op) pairs are refused: INVALID_ARGUMENT with the reason. Averages of bool, min and
+// max of complex types, bitwise operations on anything but integers and bool, adasum of anything
+// but float16, bfloat16, float32 and float64, and kNone.
 absl::Status CheckReducible(DType dtype, ReduceOp op);
 
 // destination[i] = finish(op over r, in order, of prescaled sources[r][i]), for i < count.
 //
-// kAverage sums; the divisor is the caller's. Integers wrap around. bool: any non-zero byte is
-// true, sum and max are `or`, product and min are `and`, results are 0 or 1. min and max: NaN if
-// any operand is NaN; of equal operands the earlier one, so that of -0 and +0 the one that comes
-// first in `sources` is the result.
+// kAverage and kAverageLive sum; the divisor is the caller's. Integers wrap around. bool: any
+// non-zero byte is true, sum, max and bor are `or`, product, min and band are `and`, results are 0
+// or 1. min and max: NaN if any operand is NaN; of equal operands the earlier one, so that of -0 and
+// +0 the one that comes first in `sources` is the result. A product of complex numbers is
+// (ac - bd) + (ad + bc)i, each step rounded. What is too large for float8_e4m3fn, which has no
+// infinity, becomes its NaN and keeps its sign.
 //
 // `sources` holds at least one pointer; one alone without scaling is copied bit by bit (bool is
 // normalised still). `destination` may equal any of them, also several, but not overlap otherwise.
-// No alignment is assumed. Pairs that CheckReducible refuses, a negative count and a divisor below
-// 1 are the caller's bugs: RUEDA_CHECK.
+// No alignment is assumed. Pairs that CheckReducible refuses, adasum (see adasum.h), a negative
+// count and a divisor below 1 are the caller's bugs: RUEDA_CHECK.
 void Reduce(DType dtype, ReduceOp op, absl::Span<const void* const> sources, void* destination,
             int64_t count, const Scaling& scaling);
 
-// Widens float16 or bfloat16 to float32, exactly; NaN stays NaN. The buffers don't overlap.
+// Fills `destination` with what changes nothing as an operand of `op`: 0 for sums, averages, bor,
+// bxor and adasum, 1 for products, all ones for band, for min the type's largest value (infinity
+// where there is one), for max its smallest. A pair that CheckReducible takes.
+void FillNeutral(DType dtype, ReduceOp op, void* destination, int64_t count);
+
+// Widens a type that sums in float32 to it, exactly; NaN stays NaN. The buffers don't overlap.
 void ToFloat32(DType from, const void* source, float* destination, int64_t count);
-// Rounds float32 to float16 or bfloat16, to nearest, ties to even, overflow to infinity; a NaN
-// becomes the one above. The buffers don't overlap.
+// Rounds float32 to such a type, to nearest, ties to even; a NaN becomes the one above. What is too
+// large becomes infinity; of float8_e4m3fn (from 464 on, excluding that) NaN with the value's sign.
+// The buffers don't overlap.
 void FromFloat32(DType to, const float* source, void* destination, int64_t count);
 
 }  // namespace rueda::kernels

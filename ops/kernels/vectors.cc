@@ -18,17 +18,22 @@ namespace {
 // ---- scaling of floating types, in the accumulator's type ----
 
 struct Factors {
-  explicit Factors(const Scaling& scaling)
-      : scale_first(scaling.prescale != 1),
+  Factors(const Scaling& scaling, const double* weights_or_null)
+      : scale_first(weights_or_null != nullptr || scaling.prescale != 1),
         divide(scaling.divisor != 1),
         exact((scaling.divisor & (scaling.divisor - 1)) == 0),
         scale_last(scaling.postscale != 1),
         prescale(scaling.prescale),
         divisor(static_cast<double>(scaling.divisor)),
-        postscale(scaling.postscale) {}
+        postscale(scaling.postscale),
+        weights(weights_or_null) {}
+
+  // Of operand k.
+  HWY_INLINE double first(size_t k) const { return weights == nullptr ? prescale : weights[k]; }
 
   bool scale_first, divide, exact, scale_last;  // exact: the divisor is a power of two
   double prescale, divisor, postscale;
+  const double* weights;
 };
 
 template <class D>
@@ -43,11 +48,11 @@ HWY_INLINE Quad<D> Over(D d, const Quad<D>& q, double divisor) {
   return {hn::Div(q.a, f), hn::Div(q.b, f), hn::Div(q.c, f), hn::Div(q.d, f)};
 }
 
-// To each operand.
+// To operand k.
 template <class D>
-HWY_INLINE Quad<D> Begin(D d, const Quad<D>& q, const Factors& factors) {
+HWY_INLINE Quad<D> Begin(D d, const Quad<D>& q, const Factors& factors, size_t k) {
   if constexpr (hwy::IsFloat<hn::TFromD<D>>()) {
-    if (factors.scale_first) return Times(d, q, factors.prescale);
+    if (factors.scale_first) return Times(d, q, factors.first(k));
   }
   return q;
 }
@@ -94,11 +99,9 @@ struct Staged {
 template <class Lane, class Op, class Reader, class D = typename Lane::Tag>
 HWY_INLINE Quad<D> CombineChunk(const ReduceArgs& args, const Factors& factors, Reader read) {
   const D d;
-  Quad<D> sum = Begin(d, Lane::Load(read(args.sources[0])), factors);
+  Quad<D> sum = Begin(d, Lane::Load(read(args.sources[0])), factors, 0);
   for (size_t k = 1; k < args.source_count; ++k) {
-    const Quad<D> next = Begin(d, Lane::Load(read(args.sources[k])), factors);
-    sum = {Op::Combine(d, sum.a, next.a), Op::Combine(d, sum.b, next.b),
-           Op::Combine(d, sum.c, next.c), Op::Combine(d, sum.d, next.d)};
+    sum = Op::Combine(d, sum, Begin(d, Lane::Load(read(args.sources[k])), factors, k));
   }
   return Finish(d, sum, factors);
 }
@@ -107,7 +110,7 @@ HWY_INLINE Quad<D> CombineChunk(const ReduceArgs& args, const Factors& factors, 
 template <class Lane, class Op>
 void Run(const ReduceArgs& args, size_t element_bytes) {
   constexpr size_t kChunkBytes = Lane::kChunkBytes;
-  const Factors factors(args.scaling);
+  const Factors factors(args.scaling, args.weights);
   uint8_t* const out = static_cast<uint8_t*>(args.destination);
   const size_t bytes = args.count * element_bytes;
   size_t at = 0;
@@ -126,45 +129,73 @@ void Run(const ReduceArgs& args, size_t element_bytes) {
 
 // Wrapping sums and products are the same bits for signed and unsigned, and defined for unsigned.
 template <class Ordered, class Wrapping = Ordered, class Products = Wrapping>
-void RunOp(ReduceOp op, const ReduceArgs& args, size_t element_bytes) {
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kAverage:
-    case ReduceOp::kAverageLive:
-      return Run<Wrapping, Sum>(args, element_bytes);
-    case ReduceOp::kProduct:
-      return Run<Products, Product>(args, element_bytes);
-    case ReduceOp::kMin:
-      return Run<Ordered, Minimum>(args, element_bytes);
-    case ReduceOp::kMax:
-      return Run<Ordered, Maximum>(args, element_bytes);
-    default:
-      return;
+void RunReal(ReduceOp op, const ReduceArgs& args, size_t element_bytes) {
+  if (op == ReduceOp::kProduct) return Run<Products, Product>(args, element_bytes);
+  if (op == ReduceOp::kMin) return Run<Ordered, Minimum>(args, element_bytes);
+  if (op == ReduceOp::kMax) return Run<Ordered, Maximum>(args, element_bytes);
+  Run<Wrapping, Sum>(args, element_bytes);
+}
+
+template <class T>
+void RunComplex(ReduceOp op, const ReduceArgs& args) {
+  if (op == ReduceOp::kProduct) return Run<Complex<T>, ComplexProduct>(args, 2 * sizeof(T));
+  Run<Plain<T>, Sum>(args, 2 * sizeof(T));
+}
+
+void RunBool(ReduceOp op, const ReduceArgs& args) {
+  if (op == ReduceOp::kProduct || op == ReduceOp::kMin || op == ReduceOp::kBitAnd) {
+    return Run<Bool, Minimum>(args, 1);
   }
+  if (op == ReduceOp::kBitXor) return Run<Bool, BitXor>(args, 1);
+  Run<Bool, Maximum>(args, 1);
+}
+
+// Whether it was one of the bitwise operations, which see nothing but bytes.
+bool RunBitwise(ReduceOp op, const ReduceArgs& args, size_t element_bytes) {
+  using Lane = Plain<uint8_t>;
+  if (op == ReduceOp::kBitAnd) return Run<Lane, BitAnd>(args, element_bytes), true;
+  if (op == ReduceOp::kBitOr) return Run<Lane, BitOr>(args, element_bytes), true;
+  if (op == ReduceOp::kBitXor) return Run<Lane, BitXor>(args, element_bytes), true;
+  return false;
 }
 
 void ReduceTarget(DType dtype, ReduceOp op, const ReduceArgs& args) {
+  if (dtype == DType::kBool) return RunBool(op, args);
+  if (RunBitwise(op, args, DTypeSize(dtype))) return;
   switch (dtype) {
     case DType::kUInt8:
-      return RunOp<Plain<uint8_t>, Plain<uint8_t>, ByteProducts>(op, args, 1);
+      return RunReal<Plain<uint8_t>, Plain<uint8_t>, ByteProducts>(op, args, 1);
     case DType::kInt8:
-      return RunOp<Plain<int8_t>, Plain<uint8_t>, ByteProducts>(op, args, 1);
+      return RunReal<Plain<int8_t>, Plain<uint8_t>, ByteProducts>(op, args, 1);
+    case DType::kUInt16:
+      return RunReal<Plain<uint16_t>>(op, args, 2);
+    case DType::kInt16:
+      return RunReal<Plain<int16_t>, Plain<uint16_t>>(op, args, 2);
+    case DType::kUInt32:
+      return RunReal<Plain<uint32_t>>(op, args, 4);
     case DType::kInt32:
-      return RunOp<Plain<int32_t>, Plain<uint32_t>>(op, args, 4);
+      return RunReal<Plain<int32_t>, Plain<uint32_t>>(op, args, 4);
+    case DType::kUInt64:
+      return RunReal<Plain<uint64_t>>(op, args, 8);
     case DType::kInt64:
-      return RunOp<Plain<int64_t>, Plain<uint64_t>>(op, args, 8);
+      return RunReal<Plain<int64_t>, Plain<uint64_t>>(op, args, 8);
+    case DType::kFloat8E4M3FN:
+      return RunReal<Widened<Float8E4M3FNBits>>(op, args, 1);
+    case DType::kFloat8E5M2:
+      return RunReal<Widened<Float8E5M2Bits>>(op, args, 1);
     case DType::kFloat16:
-      return RunOp<Float16>(op, args, 2);
+      return RunReal<Widened<Float16Bits>>(op, args, 2);
     case DType::kBFloat16:
-      return RunOp<BFloat16>(op, args, 2);
+      return RunReal<BFloat16>(op, args, 2);
     case DType::kFloat32:
-      return RunOp<Plain<float>>(op, args, 4);
+      return RunReal<Plain<float>>(op, args, 4);
     case DType::kFloat64:
-      return RunOp<Plain<double>>(op, args, 8);
+      return RunReal<Plain<double>>(op, args, 8);
+    case DType::kComplex64:
+      return RunComplex<float>(op, args);
+    case DType::kComplex128:
+      return RunComplex<double>(op, args);
     case DType::kBool:
-      if (op == ReduceOp::kProduct || op == ReduceOp::kMin) return Run<Bool, Minimum>(args, 1);
-      return Run<Bool, Maximum>(args, 1);
-    default:
       return;
   }
 }
@@ -173,23 +204,23 @@ void ReduceTarget(DType dtype, ReduceOp op, const ReduceArgs& args) {
 
 constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<float>());
 
-template <class HalfBits>
+template <class Format>
 struct Widen {
-  static constexpr size_t kFromBytes = 2, kToBytes = 4;  // of an element
+  static constexpr size_t kFromBytes = sizeof(typename Format::Memory), kToBytes = 4;  // an element
   static HWY_INLINE void Vector(const uint8_t* from, uint8_t* to) {
     const hn::ScalableTag<float> d;
-    const hn::Rebind<uint16_t, decltype(d)> half;
-    StoreBytes(d, HalfBits::Widen(d, LoadBytes(half, from)), to);
+    const hn::Rebind<typename Format::Memory, decltype(d)> narrow;
+    StoreBytes(d, Format::Widen(d, LoadBytes(narrow, from)), to);
   }
 };
 
-template <class HalfBits>
+template <class Format>
 struct Narrow {
-  static constexpr size_t kFromBytes = 4, kToBytes = 2;
+  static constexpr size_t kFromBytes = 4, kToBytes = sizeof(typename Format::Memory);
   static HWY_INLINE void Vector(const uint8_t* from, uint8_t* to) {
     const hn::ScalableTag<float> d;
-    const hn::Rebind<uint16_t, decltype(d)> half;
-    StoreBytes(half, HalfBits::Narrow(d, CanonicalNaN(d, LoadBytes(d, from))), to);
+    const hn::Rebind<typename Format::Memory, decltype(d)> narrow;
+    StoreBytes(narrow, Format::Narrow(d, CanonicalNaN(d, LoadBytes(d, from))), to);
   }
 };
 
@@ -210,14 +241,128 @@ void Convert(const void* source, void* destination, size_t count) {
   }
 }
 
+template <template <class> class Step>
+void ConvertFormat(DType dtype, const void* source, void* destination, size_t count) {
+  if (dtype == DType::kFloat16) return Convert<Step<Float16Bits>>(source, destination, count);
+  if (dtype == DType::kBFloat16) return Convert<Step<BFloat16Bits>>(source, destination, count);
+  if (dtype == DType::kFloat8E5M2) return Convert<Step<Float8E5M2Bits>>(source, destination, count);
+  Convert<Step<Float8E4M3FNBits>>(source, destination, count);
+}
+
 void WidenTarget(DType from, const void* source, float* destination, size_t count) {
-  if (from == DType::kFloat16) return Convert<Widen<Float16Bits>>(source, destination, count);
-  Convert<Widen<BFloat16Bits>>(source, destination, count);
+  ConvertFormat<Widen>(from, source, destination, count);
 }
 
 void NarrowTarget(DType to, const float* source, void* destination, size_t count) {
-  if (to == DType::kFloat16) return Convert<Narrow<Float16Bits>>(source, destination, count);
-  Convert<Narrow<BFloat16Bits>>(source, destination, count);
+  ConvertFormat<Narrow>(to, source, destination, count);
+}
+
+// ---- dot products ----
+
+using Doubles = hn::ScalableTag<double>;
+using Singles = hn::Rebind<float, Doubles>;
+
+// The order of summation is the same whatever the vectors' length: a block's elements go to
+// kPartialSums sums by their index, which are added up in halves, and the blocks' sums in turn.
+constexpr size_t kPartialSums = 16;
+constexpr size_t kBlockElements = 1024;  // of some vectors: they stay in a core's cache meanwhile
+
+struct FromFloat64 {
+  static constexpr size_t kBytes = 8;
+  static HWY_INLINE hn::Vec<Doubles> Load(const uint8_t* from) {
+    return LoadBytes(Doubles(), from);
+  }
+};
+
+struct FromFloat32 {
+  static constexpr size_t kBytes = 4;
+  static HWY_INLINE hn::Vec<Doubles> Load(const uint8_t* from) {
+    return hn::PromoteTo(Doubles(), LoadBytes(Singles(), from));
+  }
+};
+
+template <class Format>
+struct FromNarrow {
+  static constexpr size_t kBytes = sizeof(typename Format::Memory);
+  static HWY_INLINE hn::Vec<Doubles> Load(const uint8_t* from) {
+    const hn::Rebind<typename Format::Memory, Doubles> narrow;
+    return hn::PromoteTo(Doubles(), Format::Widen(Singles(), LoadBytes(narrow, from)));
+  }
+};
+
+struct PartialSums {
+  static constexpr size_t kVectorLanes = hn::MaxLanes(Doubles());
+  static constexpr size_t kVectors = kPartialSums / kVectorLanes;
+
+  PartialSums() {
+    for (auto& sum : sums) sum = hn::Zero(Doubles());
+  }
+  // Adds kPartialSums products.
+  template <class Element>
+  HWY_INLINE void Add(const uint8_t* x, const uint8_t* y) {
+    constexpr size_t kVectorBytes = kVectorLanes * Element::kBytes;
+    for (size_t v = 0; v < kVectors; ++v) {
+      const auto left = Element::Load(x + v * kVectorBytes);
+      const auto right = Element::Load(y + v * kVectorBytes);
+      sums[v] = hn::Add(sums[v], hn::Mul(left, right));
+    }
+  }
+  double Total() const {
+    double lanes[kPartialSums];
+    for (size_t v = 0; v < kVectors; ++v) {
+      StoreBytes(Doubles(), sums[v], reinterpret_cast<uint8_t*>(lanes + v * kVectorLanes));
+    }
+    for (size_t half = kPartialSums / 2; half > 0; half /= 2) {
+      for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    }
+    return lanes[0];
+  }
+
+  hn::Vec<Doubles> sums[kVectors];
+};
+
+template <class Element>
+double BlockProduct(const void* x, const void* y, size_t at, size_t count) {
+  constexpr size_t kStepBytes = kPartialSums * Element::kBytes;
+  const uint8_t* const left = static_cast<const uint8_t*>(x) + at * Element::kBytes;
+  const uint8_t* const right = static_cast<const uint8_t*>(y) + at * Element::kBytes;
+  const size_t bytes = count * Element::kBytes;
+  PartialSums sums;
+  size_t i = 0;
+  for (; bytes - i >= kStepBytes; i += kStepBytes) sums.Add<Element>(left + i, right + i);
+  if (i < bytes) {
+    HWY_ALIGN uint8_t last[2][kStepBytes] = {};
+    std::memcpy(last[0], left + i, bytes - i);
+    std::memcpy(last[1], right + i, bytes - i);
+    sums.Add<Element>(last[0], last[1]);
+  }
+  return sums.Total();
+}
+
+template <class Element>
+void AddProductsOf(absl::Span<const void* const> vectors, size_t count, double* products) {
+  for (size_t at = 0; at < count; at += kBlockElements) {
+    const size_t block = HWY_MIN(kBlockElements, count - at);
+    double* product = products;
+    for (size_t r = 0; r < vectors.size(); ++r) {
+      for (size_t s = r; s < vectors.size(); ++s) {
+        *product++ += BlockProduct<Element>(vectors[r], vectors[s], at, block);
+      }
+    }
+  }
+  for (size_t i = 0; i < vectors.size() * (vectors.size() + 1) / 2; ++i) {
+    if (products[i] != products[i]) products[i] = std::numeric_limits<double>::quiet_NaN();
+  }
+}
+
+void ProductsTarget(DType dtype, absl::Span<const void* const> vectors, size_t count,
+                    double* products) {
+  if (dtype == DType::kFloat64) return AddProductsOf<FromFloat64>(vectors, count, products);
+  if (dtype == DType::kFloat32) return AddProductsOf<FromFloat32>(vectors, count, products);
+  if (dtype == DType::kFloat16) {
+    return AddProductsOf<FromNarrow<Float16Bits>>(vectors, count, products);
+  }
+  AddProductsOf<FromNarrow<BFloat16Bits>>(vectors, count, products);
 }
 
 }  // namespace
@@ -230,6 +375,7 @@ namespace rueda::kernels {
 HWY_EXPORT(ReduceTarget);
 HWY_EXPORT(WidenTarget);
 HWY_EXPORT(NarrowTarget);
+HWY_EXPORT(ProductsTarget);
 
 void ReduceVectors(DType dtype, ReduceOp op, const ReduceArgs& args) {
   HWY_DYNAMIC_DISPATCH(ReduceTarget)(dtype, op, args);
@@ -241,6 +387,11 @@ void WidenVectors(DType from, const void* source, float* destination, size_t cou
 
 void NarrowVectors(DType to, const float* source, void* destination, size_t count) {
   HWY_DYNAMIC_DISPATCH(NarrowTarget)(to, source, destination, count);
+}
+
+void AddVectorProducts(DType dtype, absl::Span<const void* const> vectors, size_t count,
+                       double* products) {
+  HWY_DYNAMIC_DISPATCH(ProductsTarget)(dtype, vectors, count, products);
 }
 
 }  // namespace rueda::kernels

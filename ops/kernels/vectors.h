@@ -14,13 +14,18 @@ struct ReduceArgs {
   size_t source_count = 0;  // at least 1
   void* destination = nullptr;
   size_t count = 0;
-  Scaling scaling;  // floating types only: the integers' is in reduce.cc
+  Scaling scaling;  // floating types and complex only: the integers' is in reduce.cc
+  const double* weights = nullptr;  // one for each source, instead of `scaling.prescale`
 };
 
-// `op` is not kNone.
+// A pair that Reduce takes.
 void ReduceVectors(DType dtype, ReduceOp op, const ReduceArgs& args);
 
 void WidenVectors(DType from, const void* source, float* destination, size_t count);
 void NarrowVectors(DType to, const float* source, void* destination, size_t count);
+
+// As AddProducts in adasum.h.
+void AddVectorProducts(DType dtype, absl::Span<const void* const> vectors, size_t count,
+                       double* products);
 
 }  // namespace rueda::kernels

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <complex>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -12,22 +13,35 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "hwy/targets.h"
 #include "ops/kernels/reduce.h"
+#include "test/ops/kernels/formats.h"
+#include "test/ops/kernels/targets.h"
 
 namespace rueda::kernels {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-constexpr DType kDTypes[] = {DType::kUInt8,   DType::kInt8,    DType::kInt32,
-                             DType::kInt64,   DType::kFloat16, DType::kBFloat16,
-                             DType::kFloat32, DType::kFloat64, DType::kBool};
-constexpr DType kFloatingDTypes[] = {DType::kFloat16, DType::kBFloat16, DType::kFloat32,
-                                     DType::kFloat64};
-constexpr DType kHalfDTypes[] = {DType::kFloat16, DType::kBFloat16};
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
-                             ReduceOp::kProduct};
+std::vector<DType> AllDTypes() {
+  std::vector<DType> out;
+  for (int i = 0; i < kDTypeCount; ++i) out.push_back(static_cast<DType>(i));
+  return out;
+}
+
+std::vector<ReduceOp> AllOps() {
+  std::vector<ReduceOp> out;
+  for (int i = 0; i < kReduceOpCount; ++i) out.push_back(static_cast<ReduceOp>(i));
+  return out;
+}
+
+// What Reduce takes; adasum_test.cc is about what it doesn't.
+std::vector<ReduceOp> OpsOf(DType dtype) {
+  std::vector<ReduceOp> out = AllOps();
+  std::erase_if(
+      out, [&](ReduceOp op) { return op == ReduceOp::kAdasum || !CheckReducible(dtype, op).ok(); });
+  return out;
+}
+
 constexpr int kSourceCounts[] = {1, 2, 3, 5, 8};
 
 std::string Describe(DType dtype, ReduceOp op, size_t sources, size_t count) {
@@ -36,50 +50,6 @@ std::string Describe(DType dtype, ReduceOp op, size_t sources, size_t count) {
 }
 
 // ---- the model: one element at a time, each type by its definition ----
-
-// A 16-bit floating type by its two numbers.
-struct HalfFormat {
-  int exponent_bits;
-  int mantissa_bits;
-
-  int exponent_min() const { return 2 - (1 << (exponent_bits - 1)); }
-  uint16_t infinity() const {
-    return static_cast<uint16_t>(((1 << exponent_bits) - 1) << mantissa_bits);
-  }
-  uint16_t quiet_nan() const {
-    return static_cast<uint16_t>(infinity() | 1 << (mantissa_bits - 1));
-  }
-
-  double Decode(uint16_t bits) const {
-    const double sign = (bits & 0x8000) != 0 ? -1 : 1;
-    const uint16_t magnitude = bits & 0x7fff;
-    if (magnitude > infinity()) return std::numeric_limits<double>::quiet_NaN();
-    if (magnitude == infinity()) return sign * std::numeric_limits<double>::infinity();
-    const int exponent = magnitude >> mantissa_bits;
-    const int mantissa = magnitude & ((1 << mantissa_bits) - 1);
-    if (exponent == 0) return sign * std::ldexp(mantissa, exponent_min() - mantissa_bits);
-    return sign * std::ldexp(mantissa + (1 << mantissa_bits),
-                             exponent_min() + exponent - 1 - mantissa_bits);
-  }
-
-  uint16_t Encode(double value) const {
-    if (std::isnan(value)) return quiet_nan();
-    const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-    const double magnitude = std::fabs(value);
-    if (magnitude == 0) return sign;
-    if (std::isinf(magnitude)) return sign | infinity();
-    const int exponent = std::max(std::ilogb(magnitude), exponent_min());
-    // In units of the last place; the default rounding mode is to nearest, ties to even.
-    const double units = std::nearbyint(std::ldexp(magnitude, mantissa_bits - exponent));
-    const int64_t bits =
-        (int64_t{exponent - exponent_min()} << mantissa_bits) + static_cast<int64_t>(units);
-    return sign | static_cast<uint16_t>(std::min<int64_t>(bits, infinity()));
-  }
-};
-
-HalfFormat FormatOf(DType dtype) {
-  return dtype == DType::kFloat16 ? HalfFormat{5, 10} : HalfFormat{8, 7};
-}
 
 template <class T>
 T Get(const Bytes& from, size_t i) {
@@ -102,7 +72,7 @@ T FloatingElement(ReduceOp op, const std::vector<T>& operands, const Scaling& sc
     if (scaling.prescale != 1) operand = operand * static_cast<T>(scaling.prescale);
     if (k == 0) {
       result = operand;
-    } else if (op == ReduceOp::kSum || op == ReduceOp::kAverage) {
+    } else if (op == ReduceOp::kSum || IsAverage(op)) {
       result = result + operand;
     } else if (op == ReduceOp::kProduct) {
       result = result * operand;
@@ -139,8 +109,16 @@ T IntegerElement(ReduceOp op, const std::vector<T>& operands, const Scaling& sca
       result = std::min(result, operand);
     } else if (op == ReduceOp::kMax) {
       result = std::max(result, operand);
+    } else if (op == ReduceOp::kProduct) {
+      result = static_cast<T>(a * b);
+    } else if (op == ReduceOp::kBitAnd) {
+      result = static_cast<T>(a & b);
+    } else if (op == ReduceOp::kBitOr) {
+      result = static_cast<T>(a | b);
+    } else if (op == ReduceOp::kBitXor) {
+      result = static_cast<T>(a ^ b);
     } else {
-      result = static_cast<T>(op == ReduceOp::kProduct ? a * b : a + b);
+      result = static_cast<T>(a + b);
     }
   }
   const auto quotient = static_cast<T>(__int128{result} / scaling.divisor);
@@ -149,10 +127,12 @@ T IntegerElement(ReduceOp op, const std::vector<T>& operands, const Scaling& sca
 
 bool BoolElement(ReduceOp op, const std::vector<uint8_t>& operands) {
   const auto is_true = [](uint8_t byte) { return byte != 0; };
-  if (op == ReduceOp::kMin || op == ReduceOp::kProduct) {
-    return std::all_of(operands.begin(), operands.end(), is_true);
+  const auto trues = std::count_if(operands.begin(), operands.end(), is_true);
+  if (op == ReduceOp::kBitXor) return trues % 2 == 1;
+  if (op == ReduceOp::kMin || op == ReduceOp::kProduct || op == ReduceOp::kBitAnd) {
+    return trues == static_cast<ptrdiff_t>(operands.size());
   }
-  return std::any_of(operands.begin(), operands.end(), is_true);
+  return trues > 0;
 }
 
 template <class T>
@@ -160,6 +140,47 @@ std::vector<T> Operands(const std::vector<Bytes>& sources, size_t i) {
   std::vector<T> operands;
   for (const Bytes& source : sources) operands.push_back(Get<T>(source, i));
   return operands;
+}
+
+// A real or imaginary part of all operands, each of two parts of type T.
+template <class T>
+std::vector<T> Parts(const std::vector<Bytes>& sources, size_t i, size_t part) {
+  return Operands<T>(sources, 2 * i + part);
+}
+
+template <class T>
+void ModelComplexElement(ReduceOp op, const std::vector<Bytes>& sources, size_t i,
+                         const Scaling& scaling, Bytes* out) {
+  const std::vector<T> reals = Parts<T>(sources, i, 0), imaginaries = Parts<T>(sources, i, 1);
+  // What a part goes through alone: all of a sum, and of a product what is before and after it.
+  const auto part = [](const std::vector<T>& operands, const Scaling& steps) {
+    return FloatingElement(ReduceOp::kSum, operands, steps);
+  };
+  if (op != ReduceOp::kProduct) {
+    Put(part(reals, scaling), out, 2 * i);
+    return Put(part(imaginaries, scaling), out, 2 * i + 1);
+  }
+  const Scaling before{scaling.prescale, 1, 1}, after{1, scaling.postscale, scaling.divisor};
+  T a = part({reals[0]}, before), b = part({imaginaries[0]}, before);
+  for (size_t k = 1; k < reals.size(); ++k) {
+    const T c = part({reals[k]}, before), d = part({imaginaries[k]}, before);
+    const T real = a * c - b * d;
+    b = a * d + b * c;
+    a = real;
+  }
+  Put(part({a}, after), out, 2 * i);
+  Put(part({b}, after), out, 2 * i + 1);
+}
+
+template <class Pattern>
+void ModelNarrowElement(DType dtype, ReduceOp op, const std::vector<Bytes>& sources, size_t i,
+                        const Scaling& scaling, Bytes* out) {
+  const FloatFormat format = FormatOf(dtype);
+  std::vector<float> operands;
+  for (const Pattern bits : Operands<Pattern>(sources, i)) {
+    operands.push_back(static_cast<float>(format.Decode(bits)));
+  }
+  Put(static_cast<Pattern>(format.Encode(FloatingElement(op, operands, scaling))), out, i);
 }
 
 void ModelElement(DType dtype, ReduceOp op, const std::vector<Bytes>& sources, size_t i,
@@ -173,8 +194,16 @@ void ModelElement(DType dtype, ReduceOp op, const std::vector<Bytes>& sources, s
       return integer(uint8_t{});
     case DType::kInt8:
       return integer(int8_t{});
+    case DType::kUInt16:
+      return integer(uint16_t{});
+    case DType::kInt16:
+      return integer(int16_t{});
+    case DType::kUInt32:
+      return integer(uint32_t{});
     case DType::kInt32:
       return integer(int32_t{});
+    case DType::kUInt64:
+      return integer(uint64_t{});
     case DType::kInt64:
       return integer(int64_t{});
     case DType::kFloat32:
@@ -184,16 +213,15 @@ void ModelElement(DType dtype, ReduceOp op, const std::vector<Bytes>& sources, s
     case DType::kBool:
       return Put<uint8_t>(BoolElement(op, Operands<uint8_t>(sources, i)), out, i);
     case DType::kFloat16:
-    case DType::kBFloat16: {
-      const HalfFormat format = FormatOf(dtype);
-      std::vector<float> operands;
-      for (uint16_t bits : Operands<uint16_t>(sources, i)) {
-        operands.push_back(static_cast<float>(format.Decode(bits)));
-      }
-      return Put(format.Encode(FloatingElement(op, operands, scaling)), out, i);
-    }
-    default:
-      FAIL() << DTypeName(dtype);
+    case DType::kBFloat16:
+      return ModelNarrowElement<uint16_t>(dtype, op, sources, i, scaling, out);
+    case DType::kFloat8E4M3FN:
+    case DType::kFloat8E5M2:
+      return ModelNarrowElement<uint8_t>(dtype, op, sources, i, scaling, out);
+    case DType::kComplex64:
+      return ModelComplexElement<float>(op, sources, i, scaling, out);
+    case DType::kComplex128:
+      return ModelComplexElement<double>(op, sources, i, scaling, out);
   }
 }
 
@@ -208,6 +236,41 @@ Bytes Model(DType dtype, ReduceOp op, const std::vector<Bytes>& sources, const S
 
 // ---- data ----
 
+void PutSmall(DType dtype, int small, Bytes* out, size_t i) {
+  switch (dtype) {
+    case DType::kUInt8:
+    case DType::kInt8:
+      return Put(static_cast<int8_t>(small), out, i);
+    case DType::kBool:
+      return Put<uint8_t>(0, out, i);
+    case DType::kUInt16:
+    case DType::kInt16:
+      return Put(static_cast<int16_t>(small), out, i);
+    case DType::kUInt32:
+    case DType::kInt32:
+      return Put<int32_t>(small, out, i);
+    case DType::kUInt64:
+    case DType::kInt64:
+      return Put<int64_t>(small, out, i);
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return Put(FormatOf(dtype).Encode(small / 7.0), out, i);
+    case DType::kFloat8E4M3FN:
+    case DType::kFloat8E5M2:
+      return Put(static_cast<uint8_t>(FormatOf(dtype).Encode(small / 7.0)), out, i);
+    case DType::kFloat32:
+      return Put<float>(static_cast<float>(small) / 7, out, i);
+    case DType::kFloat64:
+      return Put<double>(small / 7.0, out, i);
+    case DType::kComplex64:
+      Put<float>(static_cast<float>(small) / 7, out, 2 * i);
+      return Put<float>(static_cast<float>(5 - small) / 3, out, 2 * i + 1);
+    case DType::kComplex128:
+      Put<double>(small / 7.0, out, 2 * i);
+      return Put<double>((5 - small) / 3.0, out, 2 * i + 1);
+  }
+}
+
 // Half of the elements any bits at all, half small numbers.
 Bytes RandomElements(DType dtype, size_t count, std::mt19937_64* random) {
   Bytes out(count * DTypeSize(dtype));
@@ -215,34 +278,7 @@ Bytes RandomElements(DType dtype, size_t count, std::mt19937_64* random) {
   for (size_t i = 0; i < count; ++i) {
     const uint64_t bits = (*random)();
     if ((bits >> 40 & 1) == 0) continue;
-    const int small = static_cast<int>(bits % 25) - 12;
-    switch (dtype) {
-      case DType::kUInt8:
-      case DType::kInt8:
-        Put(static_cast<int8_t>(small), &out, i);
-        break;
-      case DType::kBool:
-        Put<uint8_t>(0, &out, i);
-        break;
-      case DType::kInt32:
-        Put<int32_t>(small, &out, i);
-        break;
-      case DType::kInt64:
-        Put<int64_t>(small, &out, i);
-        break;
-      case DType::kFloat16:
-      case DType::kBFloat16:
-        Put(FormatOf(dtype).Encode(small / 7.0), &out, i);
-        break;
-      case DType::kFloat32:
-        Put<float>(static_cast<float>(small) / 7, &out, i);
-        break;
-      case DType::kFloat64:
-        Put<double>(small / 7.0, &out, i);
-        break;
-      default:
-        break;
-    }
+    PutSmall(dtype, static_cast<int>(bits % 25) - 12, &out, i);
   }
   return out;
 }
@@ -274,19 +310,25 @@ std::vector<uint64_t> SpecialBits(int exponent_bits, int mantissa_bits) {
   return out;
 }
 
+// Of a complex type: its parts'.
 std::vector<uint64_t> SpecialBits(DType dtype) {
-  if (dtype == DType::kFloat64) return SpecialBits(11, 52);
-  if (dtype == DType::kFloat32) return SpecialBits(8, 23);
+  if (dtype == DType::kFloat64 || dtype == DType::kComplex128) return SpecialBits(11, 52);
+  if (dtype == DType::kFloat32 || dtype == DType::kComplex64) return SpecialBits(8, 23);
   return SpecialBits(FormatOf(dtype).exponent_bits, FormatOf(dtype).mantissa_bits);
 }
 
-// Every triple of special values.
+// Every triple of special values; of complex types some, they have two in each element.
 std::vector<Bytes> SpecialSources(DType dtype) {
   const std::vector<uint64_t> values = SpecialBits(dtype);
-  const size_t n = values.size(), size = DTypeSize(dtype);
+  const size_t n = values.size();
+  const size_t size = IsComplex(dtype) ? DTypeSize(dtype) / 2 : DTypeSize(dtype);
+  std::mt19937_64 random(n);
   std::vector<Bytes> out(3, Bytes(n * n * n * size));
   for (size_t i = 0; i < n * n * n; ++i) {
-    const size_t pick[] = {i / (n * n), i / n % n, i % n};
+    size_t pick[] = {i / (n * n), i / n % n, i % n};
+    if (IsComplex(dtype)) {
+      for (size_t& index : pick) index = random() % n;
+    }
     for (size_t k = 0; k < 3; ++k) std::memcpy(&out[k][i * size], &values[pick[k]], size);
   }
   return out;
@@ -336,12 +378,13 @@ void ExpectModel(DType dtype, ReduceOp op, const std::vector<Bytes>& sources,
   if (wrong == out.size()) return;
   const size_t size = DTypeSize(dtype), i = wrong / size;
   const auto hex = [&](const Bytes& from) {
-    uint64_t bits = 0;
-    std::memcpy(&bits, from.data() + i * size, size);
-    char text[24];
-    std::snprintf(text, sizeof(text), " %0*llx", static_cast<int>(2 * size),
-                  static_cast<unsigned long long>(bits));
-    return std::string(text);
+    std::string text = " ";
+    for (size_t b = size; b-- > 0;) {
+      char digits[3];
+      std::snprintf(digits, sizeof(digits), "%02x", from[i * size + b]);
+      text += digits;
+    }
+    return text;
   };
   std::string operands;
   for (const Bytes& source : sources) operands += hex(source);
@@ -351,26 +394,8 @@ void ExpectModel(DType dtype, ReduceOp op, const std::vector<Bytes>& sources,
                 << ", postscale " << scaling.postscale << ")";
 }
 
-// This machine's, of those that Highway compiles for; vectors.cc leaves out SSSE3.
-std::vector<int64_t> Targets() {
-  std::vector<int64_t> out = hwy::SupportedAndGeneratedTargets();
-  std::erase(out, HWY_SSSE3);
-  return out;
-}
-
-void UseTargets(int64_t targets) {
-  hwy::SetSupportedTargetsForTest(targets);  // 0: the machine's
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
-
-class KernelsTest : public testing::TestWithParam<int64_t> {
- protected:
-  void SetUp() override { UseTargets(GetParam()); }
-  void TearDown() override { UseTargets(0); }
-};
-
-INSTANTIATE_TEST_SUITE_P(Targets, KernelsTest, testing::ValuesIn(Targets()),
-                         [](const auto& target) { return hwy::TargetName(target.param); });
+using KernelsTest = OnTarget;
+INSTANTIATE_TEST_SUITE_P(Targets, KernelsTest, testing::ValuesIn(Targets()), NameOfTarget);
 
 // ---- reduction ----
 
@@ -378,9 +403,8 @@ TEST_P(KernelsTest, EveryCountTypeAndOperationAgreesWithTheModel) {
   std::vector<size_t> counts;
   for (size_t count = 0; count <= 70; ++count) counts.push_back(count);
   for (size_t count : {127, 128, 129, 255, 256, 257, 511, 1025, 1500}) counts.push_back(count);
-  for (DType dtype : kDTypes) {
-    for (ReduceOp op : kOps) {
-      if (!CheckReducible(dtype, op).ok()) continue;
+  for (DType dtype : AllDTypes()) {
+    for (ReduceOp op : OpsOf(dtype)) {
       for (size_t n : kSourceCounts) {
         const auto sources = RandomSources(dtype, n, counts.back(), n);
         const Bytes expected = Model(dtype, op, sources, {});
@@ -393,12 +417,14 @@ TEST_P(KernelsTest, EveryCountTypeAndOperationAgreesWithTheModel) {
 }
 
 TEST_P(KernelsTest, EveryAlignmentAgreesWithTheModel) {
-  for (DType dtype : kDTypes) {
+  for (DType dtype : AllDTypes()) {
     const auto sources = RandomSources(dtype, 3, 777, 1);
-    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct}) {
+    for (ReduceOp op : OpsOf(dtype)) {
       const Bytes expected = Model(dtype, op, sources, {});
       for (size_t shift = 0; shift < 64; ++shift) {
-        ExpectPrefix(dtype, op, sources, expected, 777, shift);
+        for (size_t count : {1, 13, 777}) {
+          ExpectPrefix(dtype, op, sources, expected, count, shift);
+        }
       }
     }
   }
@@ -406,7 +432,7 @@ TEST_P(KernelsTest, EveryAlignmentAgreesWithTheModel) {
 
 TEST_P(KernelsTest, DestinationMayBeAnyOfTheSources) {
   const Scaling scaled{0.5, 3, 2};
-  for (DType dtype : kDTypes) {
+  for (DType dtype : AllDTypes()) {
     for (size_t n : kSourceCounts) {
       for (size_t count : {7, 300, 5000}) {
         for (const Scaling& scaling : {Scaling(), scaled}) {
@@ -431,7 +457,7 @@ TEST_P(KernelsTest, DestinationMayBeAnyOfTheSources) {
 }
 
 TEST_P(KernelsTest, DestinationMayBeSeveralSources) {
-  for (DType dtype : kDTypes) {
+  for (DType dtype : AllDTypes()) {
     auto sources = RandomSources(dtype, 3, 1000, 5);
     sources[2] = sources[0];
     const Bytes expected = Model(dtype, ReduceOp::kSum, sources, {});
@@ -443,9 +469,8 @@ TEST_P(KernelsTest, DestinationMayBeSeveralSources) {
 }
 
 TEST_P(KernelsTest, EveryCombinationOfScalingAgreesWithTheModel) {
-  for (DType dtype : kDTypes) {
-    for (ReduceOp op : kOps) {
-      if (!CheckReducible(dtype, op).ok()) continue;
+  for (DType dtype : AllDTypes()) {
+    for (ReduceOp op : OpsOf(dtype)) {
       for (size_t n : {1, 2, 3}) {
         const auto sources = RandomSources(dtype, n, 333, 17 * n);
         for (double prescale : {1.0, 1 / 3.0, -2.5}) {
@@ -461,9 +486,10 @@ TEST_P(KernelsTest, EveryCombinationOfScalingAgreesWithTheModel) {
 }
 
 TEST_P(KernelsTest, SpecialValuesAgreeWithTheModel) {
-  for (DType dtype : kFloatingDTypes) {
+  for (DType dtype : AllDTypes()) {
+    if (!IsFloating(dtype) && !IsComplex(dtype)) continue;
     const auto sources = SpecialSources(dtype);
-    for (ReduceOp op : kOps) {
+    for (ReduceOp op : OpsOf(dtype)) {
       ExpectModel(dtype, op, sources);
       ExpectModel(dtype, op, sources, {0.5, 1, 3});
       ExpectModel(dtype, op, sources, {1, 1e-3, 1});
@@ -499,20 +525,6 @@ TEST_P(KernelsTest, OfTwoZerosTheEarlierOneIsTheMinimumAndTheMaximum) {
   }
 }
 
-TEST_P(KernelsTest, HalfTypesAreSummedInFloat32AndRoundedOnce) {
-  // Step by step in float16, 2048 + 1 is 2048 and stays there.
-  const uint16_t large = 0x6800, one = 0x3c00;
-  const void* const half[] = {&large, &one, &one};
-  uint16_t out = 0;
-  Reduce(DType::kFloat16, ReduceOp::kSum, half, &out, 1, {});
-  EXPECT_EQ(out, 0x6801);  // 2050
-  // The same in bfloat16, 256 + 1 + 1 = 258.
-  const uint16_t large_brain = 0x4380, one_brain = 0x3f80;
-  const void* const brain[] = {&large_brain, &one_brain, &one_brain};
-  Reduce(DType::kBFloat16, ReduceOp::kSum, brain, &out, 1, {});
-  EXPECT_EQ(out, 0x4381);
-}
-
 TEST_P(KernelsTest, IntegerScalingTruncatesTowardsZeroAndSaturates) {
   const auto scaled = [](int32_t value, const Scaling& scaling) {
     const void* const source[] = {&value};
@@ -534,6 +546,73 @@ TEST_P(KernelsTest, IntegerScalingTruncatesTowardsZeroAndSaturates) {
   EXPECT_EQ(out, std::numeric_limits<int64_t>::max());
 }
 
+TEST_P(KernelsTest, LargeUnsignedNumbersAreScaledAndDividedAsSuch) {
+  constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max(), kHalf = uint64_t{1} << 63;
+  const auto scaled = [](uint64_t value, const Scaling& scaling) {
+    const void* const source[] = {&value};
+    uint64_t out = 0;
+    Reduce(DType::kUInt64, ReduceOp::kAverage, source, &out, 1, scaling);
+    return out;
+  };
+  EXPECT_EQ(scaled(kMax, {.divisor = 2}), kHalf - 1);
+  EXPECT_EQ(scaled(kMax, {.divisor = std::numeric_limits<int64_t>::max()}), 2u);
+  EXPECT_EQ(scaled(kHalf, {.prescale = 0.5}), kHalf / 2);
+  EXPECT_EQ(scaled(kHalf, {.postscale = 1.5}), kHalf + kHalf / 2);
+  EXPECT_EQ(scaled(kHalf + kHalf / 2, {.postscale = 1.25}), kHalf + kHalf / 8 * 7);
+  EXPECT_EQ(scaled(kHalf, {.prescale = 2}), kMax);
+  EXPECT_EQ(scaled(kMax, {.postscale = 1.0000001}), kMax);
+  EXPECT_EQ(scaled(7, {.prescale = -1}), 0u);
+  EXPECT_EQ(scaled(0, {.prescale = std::numeric_limits<double>::infinity()}), 0u);
+  const uint64_t values[] = {kHalf, kHalf + 5, kMax};
+  const void* const sources[] = {&values[0], &values[1], &values[2]};
+  uint64_t out = 0;
+  Reduce(DType::kUInt64, ReduceOp::kMax, sources, &out, 1, {});
+  EXPECT_EQ(out, kMax);
+  Reduce(DType::kUInt64, ReduceOp::kMin, sources, &out, 1, {});
+  EXPECT_EQ(out, kHalf);
+  Reduce(DType::kUInt64, ReduceOp::kAverage, {sources, 2}, &out, 1, {.divisor = 2});
+  EXPECT_EQ(out, 2u) << "of a sum that has wrapped around";
+}
+
+TEST_P(KernelsTest, BitwiseOperationsOfBoolAreOfTruths) {
+  const uint8_t rows[][3] = {{1, 2, 4}, {1, 2, 0}, {255, 0, 0}, {0, 0, 0}};
+  const uint8_t expected[][3] = {{1, 1, 1}, {0, 1, 0}, {0, 1, 1}, {0, 0, 0}};  // and, or, xor
+  for (size_t i = 0; i < 4; ++i) {
+    const void* const sources[] = {&rows[i][0], &rows[i][1], &rows[i][2]};
+    for (size_t k = 0; k < 3; ++k) {
+      const ReduceOp ops[] = {ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor};
+      uint8_t out = 77;
+      Reduce(DType::kBool, ops[k], sources, &out, 1, {});
+      EXPECT_EQ(out, expected[i][k]) << "row " << i << ", " << ReduceOpName(ops[k]);
+    }
+  }
+}
+
+TEST_P(KernelsTest, AProductOfComplexNumbersIsTheTextbooks) {
+  const std::complex<double> a{1, 2}, b{3, -4}, c{-5, 6};
+  const void* const sources[] = {&a, &b, &c};
+  std::complex<double> out;
+  Reduce(DType::kComplex128, ReduceOp::kProduct, sources, &out, 1, {});
+  EXPECT_EQ(out, std::complex<double>(-67, 56));
+  // A fused multiply-add would leave the rounding error of the other product.
+  const float x = 1 + 0x1p-23f;
+  const std::complex<float> square[] = {{x, x}, {x, x}};
+  const void* const factors[] = {&square[0], &square[1]};
+  std::complex<float> product;
+  Reduce(DType::kComplex64, ReduceOp::kProduct, factors, &product, 1, {});
+  EXPECT_EQ(product, std::complex<float>(0, 2 * (1 + 0x1p-22f)));
+}
+
+TEST_P(KernelsTest, OfAComplexNumberOnlyThePartThatIsNoNumberIsNaN) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::complex<float> values[] = {{infinity, 1}, {-infinity, 2}};
+  const void* const sources[] = {&values[0], &values[1]};
+  std::complex<float> out;
+  Reduce(DType::kComplex64, ReduceOp::kSum, sources, &out, 1, {});
+  EXPECT_EQ(std::bit_cast<uint32_t>(out.real()), 0x7fc00000u);
+  EXPECT_EQ(out.imag(), 3);
+}
+
 TEST_P(KernelsTest, IntegersWrapAround) {
   const int8_t bytes[] = {100, 100};
   const void* const byte_sources[] = {&bytes[0], &bytes[1]};
@@ -549,116 +628,113 @@ TEST_P(KernelsTest, IntegersWrapAround) {
   EXPECT_EQ(product, static_cast<int64_t>(static_cast<uint64_t>(large) * 5));
 }
 
-// ---- conversion ----
+// ---- neutral elements ----
 
-TEST_P(KernelsTest, WideningIsExactForAllPatterns) {
-  std::vector<uint16_t> patterns(65536);
-  for (size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<uint16_t>(i);
-  for (DType dtype : kHalfDTypes) {
-    std::vector<float> out(patterns.size());
-    ToFloat32(dtype, patterns.data(), out.data(), static_cast<int64_t>(out.size()));
-    size_t wrong = 0;
-    for (size_t i = 0; i < out.size(); ++i) {
-      const auto expected = static_cast<float>(FormatOf(dtype).Decode(patterns[i]));
-      const bool same =
-          std::isnan(expected) ? std::isnan(out[i]) : std::memcmp(&out[i], &expected, 4) == 0;
-      if (!same && ++wrong <= 5) ADD_FAILURE() << DTypeName(dtype) << " " << i << ": " << out[i];
+// Elements that an operation with a neutral one gives back bit by bit: no NaN, and no -0, as a sum
+// with 0 makes it +0.
+Bytes PlainElements(DType dtype, size_t count) {
+  std::mt19937_64 random(count);
+  if (!IsFloating(dtype) && !IsComplex(dtype)) {
+    Bytes elements = RandomElements(dtype, count, &random);
+    if (dtype == DType::kBool) {
+      for (uint8_t& byte : elements) byte &= 1;
     }
-    EXPECT_EQ(wrong, 0u);
+    return elements;
+  }
+  Bytes elements(count * DTypeSize(dtype));
+  for (size_t i = 0; i < count; ++i) {
+    PutSmall(dtype, static_cast<int>(random() % 99) - 49, &elements, i);
+  }
+  return elements;
+}
+
+TEST_P(KernelsTest, ANeutralElementChangesNothing) {
+  for (DType dtype : AllDTypes()) {
+    const Bytes elements = PlainElements(dtype, 1000);
+    for (ReduceOp op : OpsOf(dtype)) {
+      Bytes neutral(elements.size(), 0xcd);
+      FillNeutral(dtype, op, neutral.data(), 1000);
+      EXPECT_TRUE(RunReduce(dtype, op, {elements, neutral}) == elements)
+          << Describe(dtype, op, 2, 1000);
+      EXPECT_TRUE(RunReduce(dtype, op, {neutral, elements}) == elements)
+          << Describe(dtype, op, 2, 1000);
+    }
   }
 }
 
-// All over float32, and every value of the half types and every midpoint between two, with
-// neighbours.
-std::vector<float> ValuesToNarrow() {
-  std::vector<float> out;
-  const auto add = [&out](uint64_t bits) {
-    out.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
-  };
-  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 3989) add(bits);
-  for (DType dtype : kHalfDTypes) {
-    const HalfFormat format = FormatOf(dtype);
-    for (uint16_t bits = 0; bits < format.infinity(); ++bits) {
-      const double low = format.Decode(bits);
-      // What would follow the largest finite value if the range went on.
-      const double high = bits + 1 < format.infinity() ? format.Decode(bits + 1)
-                                                       : 2 * low - format.Decode(bits - 1);
-      for (double value : {low, (low + high) / 2}) {
-        const auto pattern = std::bit_cast<uint32_t>(static_cast<float>(value));
-        for (uint32_t near : {pattern - 1, pattern, pattern + 1}) {
-          add(near);
-          add(near | 0x80000000u);
+TEST(KernelsNeutralTest, NothingElseIsFilled) {
+  for (DType dtype : AllDTypes()) {
+    for (ReduceOp op : OpsOf(dtype)) {
+      const size_t size = DTypeSize(dtype);
+      Bytes one(size);
+      FillNeutral(dtype, op, one.data(), 1);
+      for (size_t count = 0; count <= 40; ++count) {
+        for (size_t shift : {0, 1, 7}) {
+          Bytes out(shift + count * size + 9, 0xcd), expected = out;
+          for (size_t i = 0; i < count; ++i) {
+            std::copy(one.begin(), one.end(), expected.begin() + shift + i * size);
+          }
+          FillNeutral(dtype, op, out.data() + shift, static_cast<int64_t>(count));
+          ASSERT_TRUE(out == expected) << Describe(dtype, op, 1, count) << ", shift " << shift;
         }
       }
     }
   }
-  return out;
 }
 
-TEST_P(KernelsTest, NarrowingRoundsToNearestEven) {
-  static const auto* const values = new std::vector<float>(ValuesToNarrow());
-  for (DType dtype : kHalfDTypes) {
-    const HalfFormat format = FormatOf(dtype);
-    std::vector<uint16_t> out(values->size());
-    FromFloat32(dtype, values->data(), out.data(), static_cast<int64_t>(out.size()));
-    size_t wrong = 0;
-    for (size_t i = 0; i < out.size(); ++i) {
-      const float value = (*values)[i];
-      const uint16_t expected = format.Encode(value);
-      if (out[i] != expected && ++wrong <= 5) {
-        ADD_FAILURE() << DTypeName(dtype) << " of " << std::hexfloat << value << ": " << std::hex
-                      << out[i] << ", wanted " << expected;
-      }
-    }
-    EXPECT_EQ(wrong, 0u);
+TEST(KernelsNeutralTest, LimitsAreTheTypesOwn) {
+  const auto element = [](DType dtype, ReduceOp op) {
+    uint64_t bits[2] = {};
+    FillNeutral(dtype, op, bits, 1);
+    EXPECT_EQ(bits[1], 0u);
+    return bits[0];
+  };
+  const struct {
+    DType dtype;
+    uint64_t min, max, product;  // bits of what is neutral for these
+  } kRows[] = {
+      {DType::kUInt8, 0xff, 0, 1},
+      {DType::kInt8, 0x7f, 0x80, 1},
+      {DType::kInt16, 0x7fff, 0x8000, 1},
+      {DType::kUInt32, 0xffffffff, 0, 1},
+      {DType::kInt64, 0x7fffffffffffffff, 0x8000000000000000, 1},
+      {DType::kUInt64, 0xffffffffffffffff, 0, 1},
+      {DType::kBool, 1, 0, 1},
+      {DType::kFloat8E4M3FN, 0x7e, 0xfe, 0x38},
+      {DType::kFloat8E5M2, 0x7c, 0xfc, 0x3c},
+      {DType::kFloat16, 0x7c00, 0xfc00, 0x3c00},
+      {DType::kBFloat16, 0x7f80, 0xff80, 0x3f80},
+      {DType::kFloat32, 0x7f800000, 0xff800000, 0x3f800000},
+      {DType::kFloat64, 0x7ff0000000000000, 0xfff0000000000000, 0x3ff0000000000000},
+  };
+  for (const auto& [dtype, min, max, product] : kRows) {
+    SCOPED_TRACE(DTypeName(dtype));
+    EXPECT_EQ(element(dtype, ReduceOp::kMin), min);
+    EXPECT_EQ(element(dtype, ReduceOp::kMax), max);
+    EXPECT_EQ(element(dtype, ReduceOp::kProduct), product);
+    EXPECT_EQ(element(dtype, ReduceOp::kSum), 0u);
   }
-}
-
-TEST_P(KernelsTest, ConversionsTouchNothingBeyondTheirCount) {
-  std::mt19937_64 random(1);
-  for (DType dtype : kHalfDTypes) {
-    const HalfFormat format = FormatOf(dtype);
-    for (size_t count = 0; count <= 70; ++count) {
-      std::vector<float> wide(count);
-      for (float& value : wide) value = static_cast<float>(random() % 1000) / 7;
-      std::vector<uint16_t> narrow(count + 2, 0xcdcd);
-      FromFloat32(dtype, wide.data(), narrow.data() + 1, static_cast<int64_t>(count));
-      EXPECT_EQ(narrow.front(), 0xcdcd);
-      EXPECT_EQ(narrow.back(), 0xcdcd);
-      const std::vector<uint16_t> source(narrow.begin() + 1, narrow.end() - 1);
-      std::vector<float> back(count + 2, -1);
-      ToFloat32(dtype, source.data(), back.data() + 1, static_cast<int64_t>(count));
-      EXPECT_EQ(back.front(), -1);
-      EXPECT_EQ(back.back(), -1);
-      for (size_t i = 0; i < count; ++i) {
-        EXPECT_EQ(source[i], format.Encode(wide[i]));
-        EXPECT_EQ(back[i + 1], static_cast<float>(format.Decode(source[i])));
-      }
-    }
-  }
+  EXPECT_EQ(element(DType::kComplex64, ReduceOp::kProduct), 0x3f800000u);
+  EXPECT_EQ(element(DType::kComplex128, ReduceOp::kProduct), 0x3ff0000000000000u);
+  EXPECT_EQ(element(DType::kFloat32, ReduceOp::kAdasum), 0u);
+  EXPECT_EQ(element(DType::kInt32, ReduceOp::kBitAnd), 0xffffffffu);
+  EXPECT_EQ(element(DType::kBool, ReduceOp::kBitAnd), 1u);
+  EXPECT_EQ(element(DType::kUInt16, ReduceOp::kBitXor), 0u);
 }
 
 // ---- all targets together ----
 
-// Every pattern of the half types, and any bits of the others, NaNs with payloads among them.
+// Any bits of every type, NaNs with payloads among them.
 std::vector<Bytes> RunEverything() {
   std::vector<Bytes> results;
-  for (DType dtype : kDTypes) {
-    for (ReduceOp op : kOps) {
-      if (!CheckReducible(dtype, op).ok()) continue;
+  for (DType dtype : AllDTypes()) {
+    for (ReduceOp op : OpsOf(dtype)) {
       for (const Scaling& scaling : {Scaling{}, Scaling{0.3, 7, 3}}) {
         results.push_back(RunReduce(dtype, op, RandomSources(dtype, 4, 3001, 9), scaling));
-        if (!IsFloating(dtype)) continue;
+        if (!IsFloating(dtype) && !IsComplex(dtype)) continue;
         results.push_back(RunReduce(dtype, op, SpecialSources(dtype), scaling));
       }
     }
-  }
-  std::vector<uint16_t> patterns(65536);
-  for (size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<uint16_t>(i);
-  for (DType dtype : kHalfDTypes) {
-    Bytes wide(4 * patterns.size());
-    ToFloat32(dtype, patterns.data(), reinterpret_cast<float*>(wide.data()), 65536);
-    results.push_back(std::move(wide));
   }
   return results;
 }
@@ -692,27 +768,53 @@ TEST(KernelsThreadsTest, ThreadsMayMakeTheFirstCallTogether) {
 
 // ---- refusals ----
 
-TEST(KernelsCheckTest, OnlyTheAverageOfBoolAndNoOperationAreRefused) {
-  for (DType dtype : kDTypes) {
-    for (ReduceOp op : kOps) {
-      const bool refused = dtype == DType::kBool && op == ReduceOp::kAverage;
-      EXPECT_EQ(CheckReducible(dtype, op).ok(), !refused) << Describe(dtype, op, 1, 1);
+TEST(KernelsCheckTest, WhatHasNoMeaningIsRefused) {
+  for (DType dtype : AllDTypes()) {
+    const bool integer = !IsFloating(dtype) && !IsComplex(dtype);  // or bool
+    const bool adasum = IsFloating(dtype) && DTypeSize(dtype) > 1;
+    for (ReduceOp op : AllOps()) {
+      bool taken = true;
+      if (IsAverage(op)) taken = dtype != DType::kBool;
+      if (op == ReduceOp::kMin || op == ReduceOp::kMax) taken = !IsComplex(dtype);
+      if (op >= ReduceOp::kBitAnd && op <= ReduceOp::kBitXor) taken = integer;
+      if (op == ReduceOp::kAdasum) taken = adasum;
+      if (op == ReduceOp::kNone) taken = false;
+      const absl::Status status = CheckReducible(dtype, op);
+      EXPECT_EQ(status.code(), taken ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument)
+          << Describe(dtype, op, 1, 1);
     }
-    EXPECT_EQ(CheckReducible(dtype, ReduceOp::kNone).code(), absl::StatusCode::kInvalidArgument);
   }
 }
 
-TEST(KernelsCheckTest, TheRefusalOfABoolAverageSaysWhatToDo) {
-  const absl::Status status = CheckReducible(DType::kBool, ReduceOp::kAverage);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(status.message().find("convert to float32"), absl::string_view::npos) << status;
+TEST(KernelsCheckTest, ARefusalSaysWhatAndWhy) {
+  const struct {
+    DType dtype;
+    ReduceOp op;
+    const char* words;
+  } kRows[] = {
+      {DType::kBool, ReduceOp::kAverage, "average of bool is not defined: use max for `or`"},
+      {DType::kBool, ReduceOp::kAverageLive, "convert to float32 to average"},
+      {DType::kComplex64, ReduceOp::kMin, "min of complex64 is not defined: complex numbers have"},
+      {DType::kFloat8E5M2, ReduceOp::kBitXor, "bxor of float8_e5m2 is not defined: bitwise"},
+      {DType::kInt32, ReduceOp::kAdasum, "adasum of int32 is not defined: it is for float16"},
+      {DType::kFloat32, ReduceOp::kNone, "choose sum, average"},
+  };
+  for (const auto& [dtype, op, words] : kRows) {
+    const absl::Status status = CheckReducible(dtype, op);
+    EXPECT_NE(status.message().find(words), absl::string_view::npos) << status;
+  }
 }
 
 TEST(KernelsCheckTest, NothingIsTouchedWhenThereIsNothingToDo) {
   const void* const none[] = {nullptr, nullptr};
-  for (DType dtype : kDTypes) Reduce(dtype, ReduceOp::kSum, none, nullptr, 0, {});
-  ToFloat32(DType::kFloat16, nullptr, nullptr, 0);
-  FromFloat32(DType::kBFloat16, nullptr, nullptr, 0);
+  for (DType dtype : AllDTypes()) {
+    Reduce(dtype, ReduceOp::kSum, none, nullptr, 0, {});
+    FillNeutral(dtype, ReduceOp::kSum, nullptr, 0);
+  }
+  for (DType dtype : kNarrowDTypes) {
+    ToFloat32(dtype, nullptr, nullptr, 0);
+    FromFloat32(dtype, nullptr, nullptr, 0);
+  }
 }
 
 TEST(KernelsCheckDeathTest, ABrokenCallIsOurOwnBug) {
@@ -722,6 +824,12 @@ TEST(KernelsCheckDeathTest, ABrokenCallIsOurOwnBug) {
   EXPECT_DEATH(Reduce(DType::kFloat32, ReduceOp::kNone, source, &value, 1, {}), "none of float32");
   EXPECT_DEATH(Reduce(DType::kFloat32, ReduceOp::kSum, source, &value, 1, {.divisor = 0}),
                "divisor");
+  EXPECT_DEATH(Reduce(DType::kFloat32, ReduceOp::kAdasum, source, &value, 1, {}),
+               "adasum of float32");
+  EXPECT_DEATH(Reduce(DType::kComplex64, ReduceOp::kMax, source, &value, 0, {}),
+               "max of complex64");
+  EXPECT_DEATH(FillNeutral(DType::kFloat32, ReduceOp::kBitOr, &value, 1), "bor of float32");
+  EXPECT_DEATH(ToFloat32(DType::kFloat64, &value, &value, 0), "float64");
 }
 
 }  // namespace
