@@ -150,18 +150,20 @@ void RunBool(ReduceOp op, const ReduceArgs& args) {
   Run<Bool, Maximum>(args, 1);
 }
 
-// Whether it was one of the bitwise operations, which see nothing but bytes.
-bool RunBitwise(ReduceOp op, const ReduceArgs& args, size_t element_bytes) {
-  using Lane = Plain<uint8_t>;
-  if (op == ReduceOp::kBitAnd) return Run<Lane, BitAnd>(args, element_bytes), true;
-  if (op == ReduceOp::kBitOr) return Run<Lane, BitOr>(args, element_bytes), true;
-  if (op == ReduceOp::kBitXor) return Run<Lane, BitXor>(args, element_bytes), true;
-  return false;
+bool IsBitwise(ReduceOp op) {
+  return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+}
+
+// To which all types are bytes.
+void RunBitwise(ReduceOp op, const ReduceArgs& args, size_t element_bytes) {
+  if (op == ReduceOp::kBitAnd) return Run<Plain<uint8_t>, BitAnd>(args, element_bytes);
+  if (op == ReduceOp::kBitOr) return Run<Plain<uint8_t>, BitOr>(args, element_bytes);
+  Run<Plain<uint8_t>, BitXor>(args, element_bytes);
 }
 
 void ReduceTarget(DType dtype, ReduceOp op, const ReduceArgs& args) {
   if (dtype == DType::kBool) return RunBool(op, args);
-  if (RunBitwise(op, args, DTypeSize(dtype))) return;
+  if (IsBitwise(op)) return RunBitwise(op, args, DTypeSize(dtype));
   switch (dtype) {
     case DType::kUInt8:
       return RunReal<Plain<uint8_t>, Plain<uint8_t>, ByteProducts>(op, args, 1);
