@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <complex>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -353,11 +354,17 @@ void rueda_module_communicator::Allreduce(void* data, size_t count,
     case 1:
       options.setOutput(static_cast<uint8_t*>(data), count);
       break;
+    case 2:
+      options.setOutput(static_cast<uint16_t*>(data), count);
+      break;
     case 4:
       options.setOutput(static_cast<uint32_t*>(data), count);
       break;
     case 8:
       options.setOutput(static_cast<uint64_t*>(data), count);
+      break;
+    case 16:
+      options.setOutput(static_cast<std::complex<double>*>(data), count);
       break;
     default:
       throw Error(kInternal, "elements of " + std::to_string(reduction.element_bytes) + " bytes");

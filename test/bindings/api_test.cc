@@ -183,6 +183,9 @@ TEST_F(Api, OperationsAreChecked) {
   uint8_t flags[1] = {1};
   const TensorOf boolean(flags, {1}, RUEDA_BOOL);
   ExpectRefused(Allreduce("t", boolean.get(), RUEDA_AVERAGE), RUEDA_INVALID_ARGUMENT, "bool");
+  ExpectRefused(Allreduce("t", boolean.get(), RUEDA_ADASUM), RUEDA_INVALID_ARGUMENT, "bool");
+  ExpectRefused(Allreduce("t", tensor_.get(), RUEDA_BXOR), RUEDA_INVALID_ARGUMENT, "bxor of float");
+  ExpectRefused(Allreduce("t", tensor_.get(), RUEDA_ADASUM), RUEDA_UNIMPLEMENTED, "adasum");
   const TensorOf scalar(values_.data(), {}, RUEDA_FLOAT32);
   ExpectRefused(Allgather("t", scalar.get()), RUEDA_INVALID_ARGUMENT, "scalar");
   EXPECT_EQ(Execute(context_, Allreduce("t", scalar.get())), RUEDA_OK) << rueda_last_error();

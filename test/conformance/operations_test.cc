@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <complex>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -48,12 +50,16 @@ double Combine(rueda_reduce_op op, int size, int64_t i) {
   double result = Value(0, i);
   for (int rank = 1; rank < size; ++rank) {
     const double x = Value(rank, i);
+    const int a = static_cast<int>(result), b = static_cast<int>(x);
     result = op == RUEDA_MIN       ? std::min(result, x)
              : op == RUEDA_MAX     ? std::max(result, x)
              : op == RUEDA_PRODUCT ? result * x
+             : op == RUEDA_BAND    ? a & b
+             : op == RUEDA_BOR     ? a | b
+             : op == RUEDA_BXOR    ? a ^ b
                                    : result + x;
   }
-  return op == RUEDA_AVERAGE ? result / size : result;
+  return op == RUEDA_AVERAGE || op == RUEDA_AVERAGE_LIVE ? result / size : result;
 }
 
 struct BFloat16 {
@@ -68,6 +74,23 @@ struct BFloat16 {
   friend bool operator==(BFloat16 a, BFloat16 b) { return a.bits == b.bits; }
 };
 
+// Positive normal numbers and zero.
+template <int kMantissaBits, int kBias>
+struct Float8 {
+  uint8_t bits = 0;
+  Float8() = default;
+  explicit Float8(double value) {
+    if (value == 0) return;
+    const int exponent = std::ilogb(value);
+    // In units of the last place; a carry is right as it is.
+    const double units = std::nearbyint(std::ldexp(value, kMantissaBits - exponent));
+    bits = static_cast<uint8_t>(((exponent + kBias - 1) << kMantissaBits) + units);
+  }
+  friend bool operator==(Float8 a, Float8 b) { return a.bits == b.bits; }
+};
+using Float8E4M3FN = Float8<3, 7>;
+using Float8E5M2 = Float8<2, 15>;
+
 struct Bool {
   uint8_t byte = 0;
   Bool() = default;
@@ -79,6 +102,8 @@ template <typename T>
 rueda_dtype DTypeOf() {
   if constexpr (std::is_same_v<T, BFloat16>) return RUEDA_BFLOAT16;
   if constexpr (std::is_same_v<T, _Float16>) return RUEDA_FLOAT16;
+  if constexpr (std::is_same_v<T, Float8E4M3FN>) return RUEDA_FLOAT8_E4M3FN;
+  if constexpr (std::is_same_v<T, Float8E5M2>) return RUEDA_FLOAT8_E5M2;
   if constexpr (std::is_same_v<T, Bool>) return RUEDA_BOOL;
   return kDTypeOf<T>;
 }
@@ -87,18 +112,16 @@ rueda_dtype DTypeOf() {
 template <typename T>
 T Expected(rueda_reduce_op op, int size, int64_t i) {
   if constexpr (std::is_same_v<T, Bool>) {
-    bool any = false, all = true;
-    for (int rank = 0; rank < size; ++rank) {
-      any |= Value(rank, i) != 0;
-      all &= Value(rank, i) != 0;
-    }
-    return Bool(op == RUEDA_SUM || op == RUEDA_MAX ? any : all);
+    int trues = 0;
+    for (int rank = 0; rank < size; ++rank) trues += Value(rank, i) != 0;
+    if (op == RUEDA_BXOR) return Bool(trues % 2);
+    return Bool(op == RUEDA_SUM || op == RUEDA_MAX || op == RUEDA_BOR ? trues > 0 : trues == size);
   } else if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(Combine(op, size, i));  // an average is truncated
   } else {
-    // Float32 for the half types and for float32 itself.
-    return static_cast<T>(static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(
-        Combine(op, size, i)));
+    // Float32 for the narrow types, for float32 itself and for complex64.
+    constexpr bool kWide = std::is_same_v<T, double> || std::is_same_v<T, std::complex<double>>;
+    return T(static_cast<std::conditional_t<kWide, double, float>>(Combine(op, size, i)));
   }
 }
 
@@ -120,11 +143,24 @@ void CheckAllreduce(rueda_context* context, int rank, int size, int64_t elements
 }
 
 template <typename T>
+std::vector<rueda_reduce_op> OpsOf() {
+  std::vector<rueda_reduce_op> ops = {RUEDA_SUM, RUEDA_PRODUCT};
+  const auto add = [&](std::initializer_list<rueda_reduce_op> more) {
+    ops.insert(ops.end(), more);
+  };
+  constexpr bool kBool = std::is_same_v<T, Bool>;
+  constexpr bool kComplex =
+      std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
+  if (!kBool) add({RUEDA_AVERAGE, RUEDA_AVERAGE_LIVE});
+  if (!kComplex) add({RUEDA_MIN, RUEDA_MAX});
+  if (kBool || std::is_integral_v<T>) add({RUEDA_BAND, RUEDA_BOR, RUEDA_BXOR});
+  return ops;
+}
+
+template <typename T>
 void CheckAllreduces(rueda_context* context, int rank, int size) {
   for (const int64_t elements : {0, 1, 7, 1'000, 40'001}) {
-    for (const rueda_reduce_op op :
-         {RUEDA_SUM, RUEDA_AVERAGE, RUEDA_MIN, RUEDA_MAX, RUEDA_PRODUCT}) {
-      if (std::is_same_v<T, Bool> && op == RUEDA_AVERAGE) continue;
+    for (const rueda_reduce_op op : OpsOf<T>()) {
       CheckAllreduce<T>(context, rank, size, elements, op);
     }
   }
@@ -138,6 +174,14 @@ TEST_P(Operations, AllreduceOfEveryDtypeWithEveryReduceOperation) {
     CheckAllreduces<int64_t>(context, rank, size);
     CheckAllreduces<uint8_t>(context, rank, size);
     CheckAllreduces<int8_t>(context, rank, size);
+    CheckAllreduces<int16_t>(context, rank, size);
+    CheckAllreduces<uint16_t>(context, rank, size);
+    CheckAllreduces<uint32_t>(context, rank, size);
+    CheckAllreduces<uint64_t>(context, rank, size);
+    CheckAllreduces<Float8E4M3FN>(context, rank, size);
+    CheckAllreduces<Float8E5M2>(context, rank, size);
+    CheckAllreduces<std::complex<float>>(context, rank, size);
+    CheckAllreduces<std::complex<double>>(context, rank, size);
     CheckAllreduces<_Float16>(context, rank, size);
     CheckAllreduces<BFloat16>(context, rank, size);
     CheckAllreduces<Bool>(context, rank, size);

@@ -1,6 +1,7 @@
 // Short forms for tests: tensors over vectors, and blocking calls that return the status.
 #pragma once
 
+#include <complex>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,18 @@ template <>
 inline constexpr rueda_dtype kDTypeOf<int8_t> = {0, 8, 1};
 template <>
 inline constexpr rueda_dtype kDTypeOf<uint8_t> = {1, 8, 1};
+template <>
+inline constexpr rueda_dtype kDTypeOf<int16_t> = {0, 16, 1};
+template <>
+inline constexpr rueda_dtype kDTypeOf<uint16_t> = {1, 16, 1};
+template <>
+inline constexpr rueda_dtype kDTypeOf<uint32_t> = {1, 32, 1};
+template <>
+inline constexpr rueda_dtype kDTypeOf<uint64_t> = {1, 64, 1};
+template <>
+inline constexpr rueda_dtype kDTypeOf<std::complex<float>> = {5, 64, 1};
+template <>
+inline constexpr rueda_dtype kDTypeOf<std::complex<double>> = {5, 128, 1};
 
 // A rueda_tensor with its shape; the data is somebody else's.
 class TensorOf {

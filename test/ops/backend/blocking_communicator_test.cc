@@ -313,6 +313,19 @@ TEST_F(BlockingCommunicatorTest, HalfTypesTravelAsFloat32AndAreRoundedOnce) {
   EXPECT_EQ(narrow, expected);
 }
 
+// The buffer for a block of narrow elements is used by all narrow types.
+TEST_F(BlockingCommunicatorTest, WiderElementsMayFollowNarrowerOnes) {
+  constexpr size_t kBlock = 64 << 10;
+  std::vector<uint8_t> small(kBlock, 0x38);  // 1
+  const Piece first = {small.data(), small.data(), kBlock};
+  ASSERT_TRUE(Execute(Allreduce({&first, 1}, DType::kFloat8E4M3FN)).ok());
+  EXPECT_EQ(small, std::vector<uint8_t>(kBlock, 0x40));
+  std::vector<uint16_t> large(kBlock, 0x3f80);
+  const Piece second = {large.data(), large.data(), kBlock};
+  ASSERT_TRUE(Execute(Allreduce({&second, 1}, DType::kBFloat16)).ok());
+  EXPECT_EQ(large, std::vector<uint16_t>(kBlock, 0x4000));
+}
+
 TEST_F(BlockingCommunicatorTest, BucketsThatDifferHaveOtherTags) {
   ASSERT_TRUE(Execute(Barrier(1)).ok());
   Library other;

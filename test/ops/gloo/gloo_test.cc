@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <complex>
 #include <cstring>
 #include <random>
 #include <string>
@@ -16,11 +17,20 @@
 namespace rueda {
 namespace {
 
-constexpr DType kDTypes[] = {DType::kUInt8,   DType::kInt8,    DType::kInt32,
-                             DType::kInt64,   DType::kFloat16, DType::kBFloat16,
-                             DType::kFloat32, DType::kFloat64, DType::kBool};
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
-                             ReduceOp::kProduct};
+std::vector<DType> AllDTypes() {
+  std::vector<DType> out;
+  for (int i = 0; i < kDTypeCount; ++i) out.push_back(static_cast<DType>(i));
+  return out;
+}
+
+std::vector<ReduceOp> OpsOf(DType dtype) {
+  std::vector<ReduceOp> out;
+  for (int i = 0; i < kReduceOpCount; ++i) {
+    const auto op = static_cast<ReduceOp>(i);
+    if (op != ReduceOp::kAdasum && kernels::CheckReducible(dtype, op).ok()) out.push_back(op);
+  }
+  return out;
+}
 
 // The model ------------------------------------------------------------------------------------
 
@@ -40,10 +50,20 @@ void Put(DType dtype, double value, char* to) {
       return StoreAs<uint8_t>(value, to);
     case DType::kInt8:
       return StoreAs<int8_t>(value, to);
+    case DType::kInt16:
+      return StoreAs<int16_t>(value, to);
+    case DType::kUInt16:
+      return StoreAs<uint16_t>(value, to);
     case DType::kInt32:
       return StoreAs<int32_t>(value, to);
+    case DType::kUInt32:
+      return StoreAs<uint32_t>(value, to);
     case DType::kInt64:
       return StoreAs<int64_t>(value, to);
+    case DType::kUInt64:
+      return StoreAs<uint64_t>(value, to);
+    case DType::kFloat8E4M3FN:
+    case DType::kFloat8E5M2:
     case DType::kFloat16:
     case DType::kBFloat16:
       return kernels::FromFloat32(dtype, &single, to, 1);
@@ -53,28 +73,35 @@ void Put(DType dtype, double value, char* to) {
       return StoreAs<double>(value, to);
     case DType::kBool:
       return StoreAs<uint8_t>(value, to);
-    default:
-      FAIL() << DTypeName(dtype);
+    case DType::kComplex64:
+      return StoreAs<std::complex<float>>(value, to);
+    case DType::kComplex128:
+      return StoreAs<std::complex<double>>(value, to);
   }
 }
 
 // What rank `rank` brings at place `i`: 1 to 4, so that the product over four ranks is at most 256
-// only where all bring 4, which they don't.
+// only where all bring 4, which they don't; in float8, which holds few products, 1 or 2.
 double InputAt(DType dtype, int rank, int64_t i) {
   if (dtype == DType::kBool) return (i + rank) % 3 == 0 ? 0 : i % 5 == 0 ? 255 : 1;
-  return static_cast<double>(1 + (i * 7 + rank * 3) % 4);
+  const bool float8 = IsFloating(dtype) && DTypeSize(dtype) == 1;
+  return static_cast<double>(1 + (i * 7 + rank * 3) % (float8 ? 2 : 4));
+}
+
+double ExpectedOfBool(ReduceOp op, int size, int64_t i) {
+  int trues = 0;
+  for (int rank = 0; rank < size; ++rank) trues += InputAt(DType::kBool, rank, i) != 0;
+  if (op == ReduceOp::kBitXor) return trues % 2;
+  const bool both = op == ReduceOp::kMin || op == ReduceOp::kProduct || op == ReduceOp::kBitAnd;
+  return both ? trues == size : trues > 0;
 }
 
 double Expected(DType dtype, ReduceOp op, int size, int64_t i) {
+  if (dtype == DType::kBool) return ExpectedOfBool(op, size, i);
   double result = InputAt(dtype, 0, i);
-  if (dtype == DType::kBool) result = result != 0;
   for (int rank = 1; rank < size; ++rank) {
     const double next = InputAt(dtype, rank, i);
-    if (dtype == DType::kBool) {
-      const bool both = op == ReduceOp::kMin || op == ReduceOp::kProduct;
-      result = both ? (result != 0) && (next != 0) : (result != 0) || (next != 0);
-      continue;
-    }
+    const int left = static_cast<int>(result), right = static_cast<int>(next);
     switch (op) {
       case ReduceOp::kMin:
         result = std::min(result, next);
@@ -85,11 +112,20 @@ double Expected(DType dtype, ReduceOp op, int size, int64_t i) {
       case ReduceOp::kProduct:
         result *= next;
         break;
+      case ReduceOp::kBitAnd:
+        result = left & right;
+        break;
+      case ReduceOp::kBitOr:
+        result = left | right;
+        break;
+      case ReduceOp::kBitXor:
+        result = left ^ right;
+        break;
       default:
         result += next;
     }
   }
-  return op == ReduceOp::kAverage ? result / size : result;
+  return IsAverage(op) ? result / size : result;
 }
 
 Bytes Inputs(DType dtype, int rank, int64_t begin, int64_t count) {
@@ -127,9 +163,8 @@ TEST_P(Sizes, EveryTypeAndOperationIsRightForFusedPieces) {
   // One for each way that an allreduce goes: see the table in gloo_module.cc.
   for (const int64_t count : {1, 1'000, 150'000, 1'300'000}) {
     RunMembers(size, [&](Member& member, int rank) {
-      for (const DType dtype : kDTypes) {
-        for (const ReduceOp op : kOps) {
-          if (!kernels::CheckReducible(dtype, op).ok()) continue;
+      for (const DType dtype : AllDTypes()) {
+        for (const ReduceOp op : OpsOf(dtype)) {
           if (count > 1'000 && op != ReduceOp::kAverage && dtype != DType::kBool) continue;
           SCOPED_TRACE(Describe(dtype, op, size, count));
           Bytes first = Inputs(dtype, rank, 0, count);
@@ -154,15 +189,16 @@ TEST_P(Sizes, EveryTypeAndOperationIsRightForFusedPieces) {
 TEST_P(Sizes, ALoneTensorIsRightInPlaceAndOutOfPlace) {
   const int size = GetParam();
   RunMembers(size, [&](Member& member, int rank) {
-    for (const DType dtype : kDTypes) {
+    for (const DType dtype : AllDTypes()) {
+      const ReduceOp op = IsComplex(dtype) ? ReduceOp::kSum : ReduceOp::kMax;
       for (const bool in_place : {true, false}) {
         const int64_t count = 3'001;
         Bytes input = Inputs(dtype, rank, 0, count);
         Bytes other(input.size(), 'x');
         Bytes& output = in_place ? input : other;
         const Piece piece = {input.data(), output.data(), count};
-        ASSERT_TRUE(member.Execute(AllreduceOf({&piece, 1}, dtype, ReduceOp::kMax)).ok());
-        EXPECT_TRUE(output == Results(dtype, ReduceOp::kMax, size, 0, count))
+        ASSERT_TRUE(member.Execute(AllreduceOf({&piece, 1}, dtype, op)).ok());
+        EXPECT_TRUE(output == Results(dtype, op, size, 0, count))
             << DTypeName(dtype) << (in_place ? " in place" : "");
         if (!in_place) {
           EXPECT_TRUE(input == Inputs(dtype, rank, 0, count));
@@ -175,7 +211,7 @@ TEST_P(Sizes, ALoneTensorIsRightInPlaceAndOutOfPlace) {
 TEST_P(Sizes, FactorsApplyWhereTheKernelsSay) {
   const int size = GetParam();
   RunMembers(size, [&](Member& member, int rank) {
-    for (const DType dtype : kDTypes) {
+    for (const DType dtype : AllDTypes()) {
       for (const int64_t count : {5, 70'000}) {
         Bytes mine = Inputs(dtype, rank, 0, count);
         std::vector<Bytes> all;
