@@ -118,6 +118,10 @@ absl::Status Reset(rueda_context* context) {
     return absl::FailedPreconditionError("rueda_context_reset: the epoch has not failed");
   }
   (void)runtime->Shutdown();  // of a failed epoch: returns its failure
+  {
+    MutexLock lock(context->errors_mutex);
+    context->own_error = {};
+  }
   context->runtime.reset();
   return Start(context);
 }
@@ -272,42 +276,6 @@ rueda_status rueda_group_create(int32_t size, rueda_group** group) {
 
 void rueda_group_destroy(rueda_group* group) {
   delete group;
-}
-
-int32_t rueda_process_set_size(const rueda_context* context, int32_t id) {
-  const absl::StatusOr<Runtime*> runtime = RuntimeOf(context);
-  const std::vector<Rank> ranks = runtime.ok() ? (*runtime)->RanksOf(id) : std::vector<Rank>();
-  if (!ranks.empty()) return static_cast<int32_t>(ranks.size());
-  Report(runtime.ok() ? absl::NotFoundError(absl::StrCat("there is no process set ", id))
-                      : runtime.status());
-  return -1;
-}
-
-int32_t rueda_process_set_rank(const rueda_context* context, int32_t id) {
-  const absl::StatusOr<Runtime*> runtime = RuntimeOf(context);
-  if (!runtime.ok()) {
-    Report(runtime.status());
-    return -1;
-  }
-  const std::vector<Rank> ranks = (*runtime)->RanksOf(id);
-  const auto it = std::lower_bound(ranks.begin(), ranks.end(), (*runtime)->rank());
-  return it != ranks.end() && *it == (*runtime)->rank() ? static_cast<int32_t>(it - ranks.begin())
-                                                        : -1;
-}
-
-rueda_status rueda_process_set_ranks(const rueda_context* context, int32_t id, int32_t* ranks,
-                                     size_t capacity, size_t* count) {
-  return Guard([&]() -> absl::Status {
-    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
-    if (count == nullptr || (ranks == nullptr && capacity > 0)) {
-      return absl::InvalidArgumentError("rueda_process_set_ranks: a null pointer");
-    }
-    const std::vector<Rank> all = runtime->RanksOf(id);
-    if (all.empty()) return absl::NotFoundError(absl::StrCat("there is no process set ", id));
-    std::copy_n(all.begin(), std::min(capacity, all.size()), ranks);
-    *count = all.size();
-    return absl::OkStatus();
-  });
 }
 
 void rueda_dump_state(int fd) {

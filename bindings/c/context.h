@@ -28,6 +28,7 @@ struct rueda_context {
   bool destroyed = false;
   rueda::Mutex errors_mutex;
   std::map<rueda_handle, std::unique_ptr<ErrorStrings>> errors ABSL_GUARDED_BY(errors_mutex);
+  ErrorStrings own_error ABSL_GUARDED_BY(errors_mutex);  // of rueda_context_error
 };
 
 namespace rueda::capi {

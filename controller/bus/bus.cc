@@ -7,14 +7,18 @@ void RanksConcerned(const PlanItem* begin, const PlanItem* end, const ProcessSet
   by_rank->assign(sets.world_size(), false);
   for (const PlanItem* item = begin; item != end; ++item) {
     if (const auto* order = std::get_if<Order>(item)) {
-      if (const ProcessSet* set = sets.Find(order->lane)) {
+      if (order->to >= 0 && order->from >= 0) {
+        for (const Rank rank : {order->from, order->to}) {
+          if (rank < sets.world_size()) (*by_rank)[rank] = true;
+        }
+      } else if (const ProcessSet* set = sets.Find(order->lane)) {
         for (const Rank rank : set->ranks) (*by_rank)[rank] = true;
       }
     } else if (const auto* reject = std::get_if<Reject>(item)) {
       for (const Rank rank : reject->ranks) {
         if (rank < sets.world_size()) (*by_rank)[rank] = true;
       }
-    } else if (std::holds_alternative<SetAdded>(*item) || std::holds_alternative<Left>(*item)) {
+    } else if (!std::holds_alternative<Define>(*item) && !std::holds_alternative<Forget>(*item)) {
       by_rank->assign(by_rank->size(), true);
     }
   }

@@ -44,8 +44,8 @@ class Bus {
 // it should find is published.
 using WakeFn = std::function<void(Rank)>;
 
-// Which ranks must look at the items: those whom an order, a rejection, a new set or somebody's
-// leaving concerns.
+// Which ranks must look at the items: those whom an order or a rejection concerns; all, when
+// process sets change or somebody joins or leaves.
 void RanksConcerned(const PlanItem* begin, const PlanItem* end, const ProcessSetTable& sets,
                     std::vector<bool>* by_rank);
 

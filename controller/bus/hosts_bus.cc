@@ -29,10 +29,11 @@ HostsBus::HostsBus(std::unique_ptr<HostLog> log, std::vector<Rank> local_ranks, 
       self_(self),
       wake_(std::move(wake)),
       courier_(courier),
-      aggregator_(ranks_, options.world_size, options.stall_warn / kPatienceShare),
-      sets_(options.world_size),
-      ordered_(1, 0),
-      told_done_(1, 0) {
+      aggregator_(ranks_, options.world_size, options.stall_warn / kPatienceShare,
+                  options.process_sets),
+      sets_(options.world_size, options.process_sets),
+      ordered_(sets_.end(), 0),
+      told_done_(sets_.end(), 0) {
   if (self_ == 0) coordinator_ = std::make_unique<Coordinator>(options);
 }
 
@@ -84,9 +85,12 @@ absl::Status HostsBus::ReadPlan(Plan* plan) {
     const PlanItem& item = (*plan)[i];
     RUEDA_RETURN_IF_ERROR(aggregator_.Apply(item));
     if (const auto* added = std::get_if<SetAdded>(&item)) {
-      RUEDA_RETURN_IF_ERROR(sets_.Add(added->ranks).status());
-      ordered_.push_back(0);
-      told_done_.push_back(0);
+      RUEDA_ASSIGN_OR_RETURN(const SetId id, sets_.Add(added->ranks));
+      ordered_.resize(sets_.end());
+      told_done_.resize(sets_.end());
+      ordered_[id] = told_done_[id] = 0;
+    } else if (const auto* removed = std::get_if<SetRemoved>(&item)) {
+      RUEDA_RETURN_IF_ERROR(sets_.Remove(removed->set));
     } else if (const auto* order = std::get_if<Order>(&item)) {
       if (sets_.Find(order->lane) == nullptr) {
         return absl::InvalidArgumentError("a plan for an unknown process set");

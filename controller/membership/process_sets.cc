@@ -3,8 +3,11 @@
 
 #include <algorithm>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "core/base/check.h"
 #include "core/base/limits.h"
 
 namespace rueda {
@@ -16,14 +19,26 @@ int ProcessSet::IndexOf(Rank rank) const {
   return it != ranks.end() && *it == rank ? static_cast<int>(it - ranks.begin()) : -1;
 }
 
-ProcessSetTable::ProcessSetTable(int world_size) {
-  auto world = std::make_unique<ProcessSet>();
+ProcessSetTable::ProcessSetTable(int world_size, absl::Span<const std::vector<Rank>> more) {
+  auto world = std::make_shared<ProcessSet>();
   for (Rank rank = 0; rank < world_size; ++rank) world->ranks.push_back(rank);
   sets_.push_back(std::move(world));
+  generations_.push_back(0);
+  for (const std::vector<Rank>& ranks : more) {
+    const absl::StatusOr<SetId> id = Add(ranks);
+    RUEDA_CHECK(id.ok()) << id.status().message();
+  }
 }
 
 const ProcessSet* ProcessSetTable::Find(SetId id) const {
-  return id >= 0 && id < count() ? sets_[id].get() : nullptr;
+  return id >= 0 && id < end() ? sets_[id].get() : nullptr;
+}
+
+const ProcessSet* ProcessSetTable::Find(absl::Span<const Rank> ranks) const {
+  for (const auto& set : sets_) {
+    if (set != nullptr && absl::MakeConstSpan(set->ranks) == ranks) return set.get();
+  }
+  return nullptr;
 }
 
 absl::Status ProcessSetTable::Check(absl::Span<const Rank> ranks) const {
@@ -39,12 +54,10 @@ absl::Status ProcessSetTable::Check(absl::Span<const Rank> ranks) const {
           absl::StrCat(text, ": the ranks must be ascending and each named once"));
     }
   }
-  for (const auto& set : sets_) {
-    if (absl::MakeConstSpan(set->ranks) == ranks) {
-      return absl::AlreadyExistsError(absl::StrCat(text, " exists already, as set ", set->id));
-    }
+  if (const ProcessSet* set = Find(ranks)) {
+    return absl::AlreadyExistsError(absl::StrCat(text, " exists already, as set ", set->id));
   }
-  if (count() == kProcessSetsMax) {
+  if (end() == kProcessSetsMax && std::count(sets_.begin(), sets_.end(), nullptr) == 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat(text, ": there are ", kProcessSetsMax, " process sets already"));
   }
@@ -53,11 +66,68 @@ absl::Status ProcessSetTable::Check(absl::Span<const Rank> ranks) const {
 
 absl::StatusOr<SetId> ProcessSetTable::Add(absl::Span<const Rank> ranks) {
   RUEDA_RETURN_IF_ERROR(Check(ranks));
-  auto set = std::make_unique<ProcessSet>();
-  set->id = count();
+  const auto free = std::find(sets_.begin(), sets_.end(), nullptr);
+  const SetId id = static_cast<SetId>(free - sets_.begin());
+  if (free == sets_.end()) {
+    sets_.emplace_back();
+    generations_.push_back(0);
+  }
+  auto set = std::make_shared<ProcessSet>();
+  set->id = id;
+  set->generation = generations_[id]++;
   set->ranks.assign(ranks.begin(), ranks.end());
-  sets_.push_back(std::move(set));
-  return sets_.back()->id;
+  sets_[id] = std::move(set);
+  return id;
+}
+
+absl::Status ProcessSetTable::Remove(SetId id) {
+  if (id == kWorldSet) {
+    return absl::InvalidArgumentError("process set 0 is the world; it can't be removed");
+  }
+  if (Find(id) == nullptr) {
+    return absl::NotFoundError(absl::StrCat("there is no process set ", id));
+  }
+  sets_[id].reset();
+  return absl::OkStatus();
+}
+
+namespace {
+
+// "3" or "2-5", appended to `ranks`.
+absl::Status ParseRange(absl::string_view text, int world_size, std::vector<Rank>* ranks) {
+  const std::vector<absl::string_view> ends = absl::StrSplit(text, absl::MaxSplits('-', 1));
+  Rank first = 0, last = 0;
+  if (!absl::SimpleAtoi(ends.front(), &first) || !absl::SimpleAtoi(ends.back(), &last) ||
+      first < 0 || last < first || last >= world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is neither a rank from 0 to ",
+                                                   world_size - 1, " nor a range of them"));
+  }
+  for (Rank rank = first; rank <= last; ++rank) ranks->push_back(rank);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::vector<Rank>>> ParseProcessSets(absl::string_view text,
+                                                                int world_size) {
+  std::vector<std::vector<Rank>> sets;
+  if (text.empty()) return sets;
+  ProcessSetTable table(world_size);
+  for (const absl::string_view each : absl::StrSplit(text, ';')) {
+    std::vector<Rank> ranks;
+    absl::Status status;
+    for (const absl::string_view range : absl::StrSplit(each, ',')) {
+      status.Update(ParseRange(range, world_size, &ranks));
+    }
+    std::sort(ranks.begin(), ranks.end());
+    if (status.ok()) status = table.Add(ranks).status();
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("process_sets=", text, ": ", status.message()));
+    }
+    sets.push_back(std::move(ranks));
+  }
+  return sets;
 }
 
 }  // namespace rueda

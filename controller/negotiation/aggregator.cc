@@ -4,20 +4,27 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "controller/negotiation/participants.h"
 
 namespace rueda {
 
-Aggregator::Aggregator(std::vector<Rank> local_ranks, int world_size, Nanos patience)
-    : local_ranks_(std::move(local_ranks)), patience_(patience), sets_(world_size) {}
+Aggregator::Aggregator(std::vector<Rank> local_ranks, int world_size, Nanos patience,
+                       absl::Span<const std::vector<Rank>> process_sets)
+    : local_ranks_(std::move(local_ranks)),
+      patience_(patience),
+      sets_(world_size, process_sets),
+      joined_(sets_.end(), false) {}
 
 int Aggregator::LocalIndex(Rank rank) const {
   const auto it = std::lower_bound(local_ranks_.begin(), local_ranks_.end(), rank);
   return it != local_ranks_.end() && *it == rank ? static_cast<int>(it - local_ranks_.begin()) : -1;
 }
 
-int Aggregator::LocalMembers(const ProcessSet& set) const {
-  return static_cast<int>(std::count_if(local_ranks_.begin(), local_ranks_.end(),
-                                        [&](Rank rank) { return set.Contains(rank); }));
+int Aggregator::LocalParticipants(const TensorSpec& spec) const {
+  const Participants participants(spec, *sets_.Find(spec.set));
+  return static_cast<int>(std::count_if(local_ranks_.begin(), local_ranks_.end(), [&](Rank rank) {
+    return participants.IndexOf(rank) >= 0;
+  }));
 }
 
 absl::Status Aggregator::Step(const ControlEvent& event, Nanos now,
@@ -38,10 +45,16 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
   const SpecPtr spec =
       announcement.id == kNoTensor ? announcement.spec : table_.GetOrRecall(announcement.id);
   const ProcessSet* set = spec == nullptr ? nullptr : sets_.Find(spec->set);
-  if (set == nullptr || !set->Contains(event.rank)) {
+  if (set == nullptr || !set->Contains(event.rank) ||
+      Participants(*spec, *set).IndexOf(event.rank) < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", event.rank, " announced what it can't: ",
                      spec == nullptr ? absl::StrCat("id ", announcement.id) : SpecLabel(*spec, 0)));
+  }
+  if (spec->signature.kind == OpKind::kJoin) OnJoin(spec->set, out);
+  if (joined_[spec->set]) {
+    out->push_back(event);
+    return absl::OkStatus();
   }
   const int slot = pending_.SlotFor(*spec);
   RUEDA_ASSIGN_OR_RETURN(
@@ -64,11 +77,23 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
   } else {
     held.events.push_back(event);
   }
-  if (instance->complete(LocalMembers(*set))) {
+  if (instance->complete(LocalParticipants(*spec))) {
     out->insert(out->end(), held.events.begin(), held.events.end());
     Finish(instance);
   }
   return absl::OkStatus();
+}
+
+// What is held of the set can't become complete here any more: the root decides.
+void Aggregator::OnJoin(SetId set, std::vector<ControlEvent>* out) {
+  if (joined_[set]) return;
+  joined_[set] = true;
+  pending_.ForEach([&](Instance& instance) {
+    if (instance.spec->set != set) return;
+    const std::vector<ControlEvent>& held = held_[&instance].events;
+    out->insert(out->end(), held.begin(), held.end());
+    Finish(&instance);
+  });
 }
 
 absl::Status Aggregator::OnWaited(const ControlEvent& event, std::vector<ControlEvent>* out) {
@@ -96,7 +121,17 @@ absl::Status Aggregator::Apply(const PlanItem& item) {
   if (const auto* forget = std::get_if<Forget>(&item)) {
     table_.Forget(forget->id);
   } else if (const auto* added = std::get_if<SetAdded>(&item)) {
-    return sets_.Add(added->ranks).status();
+    RUEDA_RETURN_IF_ERROR(sets_.Add(added->ranks).status());
+    joined_.resize(static_cast<size_t>(sets_.end()), false);
+  } else if (const auto* removed = std::get_if<SetRemoved>(&item)) {
+    pending_.ResetUnnamed(removed->set);
+    return sets_.Remove(removed->set);
+  } else if (const auto* joined = std::get_if<Joined>(&item)) {
+    if (sets_.Find(joined->set) == nullptr) {
+      return absl::InvalidArgumentError("the plan says that an unknown process set has joined");
+    }
+    joined_[joined->set] = false;
+    pending_.ResetUnnamed(joined->set);
   } else if (const auto* reject = std::get_if<Reject>(&item)) {
     // What had been passed on before it was complete here ends now for those whom it concerns.
     const int slot = pending_.SlotFor(*reject->spec);

@@ -18,7 +18,9 @@ class Aggregator {
  public:
   // `local_ranks`: the ranks that write to this log, ascending. What is incomplete for `patience`
   // is passed on as it is, so that the root can name who is missing.
-  Aggregator(std::vector<Rank> local_ranks, int world_size, Nanos patience);
+  // `process_sets`: sets 1, 2, ... that exist from the start.
+  Aggregator(std::vector<Rank> local_ranks, int world_size, Nanos patience,
+             absl::Span<const std::vector<Rank>> process_sets = {});
 
   // Takes one event of the host's log and appends what the root must hear.
   absl::Status Step(const ControlEvent& event, Nanos now, std::vector<ControlEvent>* out);
@@ -30,7 +32,8 @@ class Aggregator {
  private:
   absl::Status OnAnnounced(const ControlEvent& event, Nanos now, std::vector<ControlEvent>* out);
   absl::Status OnWaited(const ControlEvent& event, std::vector<ControlEvent>* out);
-  int LocalMembers(const ProcessSet& set) const;
+  int LocalParticipants(const TensorSpec& spec) const;
+  void OnJoin(SetId set, std::vector<ControlEvent>* out);
   int LocalIndex(Rank rank) const;
   void Finish(Instance* instance);
 
@@ -46,6 +49,9 @@ class Aggregator {
   ProcessSetTable sets_;
   TensorTable table_;
   PendingTable pending_;
+  // By set: a rank of this host has joined it. It announces nothing any more, so that nothing is
+  // held back until all ranks have joined.
+  std::vector<bool> joined_;
   absl::flat_hash_map<const Instance*, Held> held_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace rueda {
 namespace {
@@ -13,16 +14,41 @@ namespace {
 // to submit what they wait for.
 constexpr Nanos kStuckAfter = kSecond / 2;
 
-bool IsFusable(const Signature& signature) {
-  return signature.kind == OpKind::kAllreduce;
-}
-
 int64_t BytesOf(const Signature& signature) {
   int64_t bytes = 0;
   for (const PartSignature& part : signature.parts) {
     bytes += part.shape.elements() * static_cast<int64_t>(DTypeSize(part.dtype));
   }
   return bytes;
+}
+
+// The rows along the first dimension that every participant brings or gets, as the plan has them:
+// see Ordered.
+std::vector<int64_t> PlannedDims(const Instance& instance, int members) {
+  std::vector<int64_t> dims;
+  const OpKind kind = instance.spec->signature.kind;
+  // Equal parts: one number stands for all.
+  const auto by_member = [&](const CallExtras& extras) {
+    if (extras.first_dims.size() == 1) {
+      dims.insert(dims.end(), members, extras.first_dims[0] / members);
+    } else {
+      dims.insert(dims.end(), extras.first_dims.begin(), extras.first_dims.end());
+    }
+  };
+  if (kind == OpKind::kScatter) {
+    for (const CallExtras& extras : instance.extras) {
+      if (!extras.first_dims.empty()) by_member(extras);  // the root's
+    }
+  } else if (kind == OpKind::kAlltoall && members > 1 &&
+             std::any_of(instance.extras.begin(), instance.extras.end(),
+                         [](const CallExtras& extras) { return extras.first_dims.size() > 1; })) {
+    for (const CallExtras& extras : instance.extras) by_member(extras);
+  } else if (TraitsOf(kind).ragged) {
+    for (const CallExtras& extras : instance.extras) {
+      dims.insert(dims.end(), extras.first_dims.begin(), extras.first_dims.end());
+    }
+  }
+  return dims;
 }
 
 std::string Seconds(Nanos duration) {
@@ -35,12 +61,17 @@ Coordinator::Coordinator(const CoordinatorOptions& options)
     : options_(options),
       first_look_(options.stall_timeout > 0 ? std::min(options.stall_warn, options.stall_timeout)
                                             : options.stall_warn),
-      sets_(options.world_size),
+      sets_(options.world_size, options.process_sets),
       columns_(1),
-      lanes_(1),
+      lanes_(sets_.end()),
       ranks_(options.world_size),
-      left_(options.world_size),
-      left_in_set_(1, 0) {}
+      left_(options.world_size) {
+  for (SetId id = 0; id < sets_.end(); ++id) lanes_[id].joined = RankSet(sets_.Find(id)->size());
+}
+
+Participants Coordinator::ParticipantsOf(const Instance& instance) const {
+  return Participants(*instance.spec, *sets_.Find(instance.spec->set));
+}
 
 absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan) {
   const Rank rank = event.rank;
@@ -81,21 +112,26 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank, " announced an unknown tensor, id ", announcement.id));
   }
-  RUEDA_RETURN_IF_ERROR(CheckExtras(*spec, announcement.extras));
+  const ProcessSet* set = sets_.Find(spec->set);
+  if (set == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " announced ", SpecLabel(*spec, 0), ", which does not exist"));
+  }
+  const Participants participants(*spec, *set);
+  const int member = participants.IndexOf(rank);
+  if (member < 0 || !set->Contains(rank)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank, " announced ", SpecLabel(*spec, 0), ", in which it has no part"));
+  }
+  RUEDA_RETURN_IF_ERROR(CheckExtras(*spec, announcement.extras, set->size(), rank));
   TensorId id = table_.Find(*spec);
   if (id == kNoTensor) {
     RUEDA_ASSIGN_OR_RETURN(id, DefineSpec(spec, plan));
   }
-  const ProcessSet* set = sets_.Find(spec->set);
-  const int member = set == nullptr ? -1 : set->IndexOf(rank);
-  if (member < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", rank, " announced ", SpecLabel(*spec, 0), " without being in its process set"));
-  }
   Column& column = columns_[TensorTable::SlotOf(id) + 1];
   Touch(column);
   RUEDA_ASSIGN_OR_RETURN(Instance * instance,
-                         pending_.Announce(column.pending_slot, member, set->size(), spec,
+                         pending_.Announce(column.pending_slot, member, participants.size(), spec,
                                            announcement.extras, announcement.waited, now));
   RankState& state = ranks_[rank];
   state.last = id;
@@ -116,27 +152,71 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
   }
   if (announcement.waited && state.waits++ == 0) ++waiting_ranks_;
   const SetId lane = spec->set;
-  if (instance->complete(set->size())) {
+  if (spec->signature.kind == OpKind::kJoin) {
+    OnJoin(rank, instance, plan);
+  } else if (Covered(*instance)) {
     Complete(instance, plan);
-  } else if (left_in_set_[spec->set] > 0) {
-    for (const Rank other : set->ranks) {
-      if (!left_.Contains(other) || instance->who.Contains(set->IndexOf(other))) continue;
-      RejectInstance(instance,
-                     absl::FailedPreconditionError(absl::StrCat(
-                         SpecLabel(*spec, instance->sequence), " can't complete: rank ", other,
-                         " has shut down without submitting it")),
-                     plan);
-      break;
-    }
+  } else {
+    RejectIfSomebodyLeft(instance, plan);
   }
   NoteDone(lane, announcement.done, plan);
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorId> Coordinator::DefineSpec(const SpecPtr& spec, Plan* plan) {
-  if (sets_.Find(spec->set) == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("an announcement for process set ", spec->set));
+// Whether everybody has announced it but for those who have joined.
+bool Coordinator::Covered(const Instance& instance) const {
+  const Participants participants = ParticipantsOf(instance);
+  if (instance.complete(participants.size())) return true;
+  const RankSet& joined = lanes_[instance.spec->set].joined;
+  if (joined.count() == 0) return false;
+  const ProcessSet& set = *sets_.Find(instance.spec->set);
+  for (int member = 0; member < participants.size(); ++member) {
+    if (!instance.who.Contains(member) &&
+        !joined.Contains(set.IndexOf(participants.rank(member)))) {
+      return false;
+    }
   }
+  return true;
+}
+
+void Coordinator::RejectIfSomebodyLeft(Instance* instance, Plan* plan) {
+  if (lanes_[instance->spec->set].left == 0) return;
+  const Participants participants = ParticipantsOf(*instance);
+  for (int member = 0; member < participants.size(); ++member) {
+    const Rank rank = participants.rank(member);
+    if (!left_.Contains(rank) || instance->who.Contains(member)) continue;
+    RejectInstance(instance,
+                   absl::FailedPreconditionError(absl::StrCat(
+                       SpecLabel(*instance->spec, instance->sequence), " can't complete: rank ",
+                       rank, " has shut down without submitting it")),
+                   plan);
+    return;
+  }
+}
+
+// From now on the rank is not waited for.
+void Coordinator::OnJoin(Rank rank, Instance* join, Plan* plan) {
+  const SetId set = join->spec->set;
+  Lane& lane = lanes_[set];
+  lane.joined.Insert(sets_.Find(set)->IndexOf(rank));
+  // Who takes part is the same for all of a batch.
+  if (!lane.open.batch.empty()) Close(lane, plan);
+  pending_.ForEach([&](Instance& instance) {
+    const bool waits = instance.spec->set == set && &instance != join;
+    if (waits && Covered(instance)) Complete(&instance, plan);
+  });
+  if (!join->complete(sets_.Find(set)->size())) {
+    RejectIfSomebodyLeft(join, plan);
+    return;
+  }
+  // Everything that was pending has been completed by this join, or rejected.
+  plan->push_back(Joined{set, rank, join->sequence});
+  End(join);
+  lane.joined = RankSet(sets_.Find(set)->size());
+  pending_.ResetUnnamed(set);
+}
+
+absl::StatusOr<TensorId> Coordinator::DefineSpec(const SpecPtr& spec, Plan* plan) {
   if (table_.size() >= options_.tensor_ids_max && !MakeRoom(plan)) {
     return absl::ResourceExhaustedError(absl::StrCat("more than ", options_.tensor_ids_max,
                                                      " different tensors are in flight at once"));
@@ -152,11 +232,12 @@ absl::StatusOr<TensorId> Coordinator::DefineSpec(const SpecPtr& spec, Plan* plan
   column.bytes = BytesOf(signature);
   column.kin = {signature.kind,
                 signature.reduce_op,
+                signature.root,
                 signature.device,
                 signature.parts.empty() ? DType::kUInt8 : signature.parts[0].dtype,
                 1,
                 1};
-  column.fusable = IsFusable(signature) && !signature.is_group();
+  column.fusable = TraitsOf(signature.kind).fuses && !signature.is_group();
   column.newer = column.older = index;  // alone, until Touch links it
   plan->push_back(Define{id, spec});
   return id;
@@ -172,15 +253,19 @@ bool Coordinator::MakeRoom(Plan* plan) {
                          [&](const Ordered& ordered) { return ordered.id == column.id; });
     });
     if (open) continue;
-    columns_[column.older].newer = column.newer;
-    columns_[column.newer].older = column.older;
-    pending_.Release(column.pending_slot);
-    table_.Forget(column.id);
-    plan->push_back(Forget{column.id});
-    column = Column();
+    ForgetColumn(column, plan);
     return true;
   }
   return false;
+}
+
+void Coordinator::ForgetColumn(Column& column, Plan* plan) {
+  columns_[column.older].newer = column.newer;
+  columns_[column.newer].older = column.older;
+  pending_.Release(column.pending_slot);
+  table_.Forget(column.id);
+  plan->push_back(Forget{column.id});
+  column = Column();
 }
 
 // Moves the column to the young end. columns_[0].newer is the oldest, columns_[0].older the
@@ -205,7 +290,7 @@ absl::Status Coordinator::OnWaited(Rank rank, const Waited& event, Plan* plan) {
   const TensorId id = spec_ptr == nullptr ? kNoTensor : table_.Find(*spec_ptr);
   if (id == kNoTensor) return absl::OkStatus();  // ended, and forgotten since
   const TensorSpec& spec = *spec_ptr;
-  const int member = sets_.Find(spec.set)->IndexOf(rank);
+  const int member = Participants(spec, *sets_.Find(spec.set)).IndexOf(rank);
   if (member < 0) return absl::InvalidArgumentError("a wait from outside the process set");
   Instance* instance =
       pending_.Find(columns_[TensorTable::SlotOf(id) + 1].pending_slot, event.sequence);
@@ -245,18 +330,10 @@ void Coordinator::NoteDone(SetId lane_id, uint16_t low_bits, Plan* plan) {
 
 void Coordinator::OnLeave(Rank rank, Plan* plan) {
   if (!left_.Insert(rank)) return;
-  for (SetId id = 0; id < sets_.count(); ++id) {
-    if (sets_.Find(id)->Contains(rank)) ++left_in_set_[id];
+  for (SetId id = 0; id < sets_.end(); ++id) {
+    if (sets_.Find(id) != nullptr && sets_.Find(id)->Contains(rank)) ++lanes_[id].left;
   }
-  pending_.ForEach([&](Instance& instance) {
-    const int member = sets_.Find(instance.spec->set)->IndexOf(rank);
-    if (member < 0 || instance.who.Contains(member)) return;
-    RejectInstance(&instance,
-                   absl::FailedPreconditionError(absl::StrCat(
-                       SpecLabel(*instance.spec, instance.sequence), " can't complete: rank ", rank,
-                       " has shut down without submitting it")),
-                   plan);
-  });
+  pending_.ForEach([&](Instance& instance) { RejectIfSomebodyLeft(&instance, plan); });
   plan->push_back(Left{rank});
 }
 
@@ -277,57 +354,116 @@ void Coordinator::OnExpire(const Expire& event, Plan* plan) {
 // Completion ----------------------------------------------------------------------------------
 
 void Coordinator::Complete(Instance* instance, Plan* plan) {
-  absl::Status status = Disagreement(*instance);
-  if (status.ok()) status = CheckGathered(*instance);
+  absl::Status status = CheckJoined(*instance);
+  if (status.ok()) status = Disagreement(*instance);
   if (!status.ok()) {
     RejectInstance(instance, std::move(status), plan);
   } else if (instance->spec->signature.kind == OpKind::kAddProcessSet) {
-    CompleteSetChange(instance, plan);
+    AddSet(instance, plan);
+  } else if (instance->spec->signature.kind == OpKind::kRemoveProcessSet) {
+    RemoveSet(instance, plan);
   } else {
     Enqueue(instance, plan);
   }
 }
 
-void Coordinator::CompleteSetChange(Instance* instance, Plan* plan) {
+void Coordinator::AddSet(Instance* instance, Plan* plan) {
   const std::vector<Rank>& ranks = instance->spec->signature.ranks;
   absl::StatusOr<SetId> id = sets_.Add(ranks);
   if (!id.ok()) {
     RejectInstance(instance, id.status(), plan);
     return;
   }
-  lanes_.emplace_back();
-  left_in_set_.push_back(static_cast<int>(
-      std::count_if(ranks.begin(), ranks.end(), [&](Rank r) { return left_.Contains(r); })));
+  if (static_cast<size_t>(*id) == lanes_.size()) lanes_.emplace_back();
+  Lane& lane = lanes_[*id];
+  lane = Lane();
+  lane.joined = RankSet(static_cast<int>(ranks.size()));
+  lane.left = static_cast<int>(
+      std::count_if(ranks.begin(), ranks.end(), [&](Rank r) { return left_.Contains(r); }));
   plan->push_back(SetAdded{*id, ranks, instance->sequence});
   End(instance);
 }
 
+void Coordinator::RemoveSet(Instance* instance, Plan* plan) {
+  const std::vector<Rank>& ranks = instance->spec->signature.ranks;
+  const ProcessSet* set = sets_.Find(ranks);
+  absl::Status status;
+  if (set == nullptr || set->id == kWorldSet) {
+    status = absl::NotFoundError(
+        absl::StrCat("there is no process set {", absl::StrJoin(ranks, ", "), "} to remove"));
+  } else {
+    for (size_t member = 0; member < instance->extras.size(); ++member) {
+      const int64_t in_flight = instance->extras[member].first_dims[0];
+      if (in_flight == 0) continue;
+      status = absl::FailedPreconditionError(
+          absl::StrCat("process set ", set->id, " can't be removed: rank ", member, " has ",
+                       in_flight, " operations in flight on it; wait for them first"));
+      break;
+    }
+  }
+  if (!status.ok()) {
+    RejectInstance(instance, std::move(status), plan);
+    return;
+  }
+  // Nothing is in flight on any rank, so nothing refers to its tensors.
+  const SetId id = set->id;
+  ForgetTensorsOf(id, plan);
+  pending_.ResetUnnamed(id);
+  sets_.Remove(id).IgnoreError();
+  lanes_[id] = Lane();
+  plan->push_back(SetRemoved{id, instance->sequence});
+  End(instance);
+}
+
+void Coordinator::ForgetTensorsOf(SetId set, Plan* plan) {
+  for (size_t index = 1; index < columns_.size(); ++index) {
+    const SpecPtr* spec = table_.Get(columns_[index].id);
+    if (spec != nullptr && (*spec)->set == set) ForgetColumn(columns_[index], plan);
+  }
+}
+
 void Coordinator::Enqueue(Instance* instance, Plan* plan) {
   const TensorSpec& spec = *instance->spec;
+  const Signature& signature = spec.signature;
+  const ProcessSet& set = *sets_.Find(spec.set);
   const TensorId id = table_.Find(spec);
   const Column& column = columns_[TensorTable::SlotOf(id) + 1];
   Lane& lane = lanes_[spec.set];
-  Kin kin = column.kin;
-  if (!instance->extras.empty()) {
-    kin.prescale = instance->extras[0].prescale;
-    kin.postscale = instance->extras[0].postscale;
-  }
-  if (!lane.open.batch.empty() &&
-      (kin != lane.kin || column.bytes > options_.bucket_bytes - lane.bytes)) {
-    Close(lane, plan);
-  }
   Ordered ordered;
   ordered.id = id;
   ordered.sequence = instance->sequence;
-  if (spec.signature.kind == OpKind::kAllgather) {
-    for (const CallExtras& extras : instance->extras) {
-      ordered.first_dims.insert(ordered.first_dims.end(), extras.first_dims.begin(),
-                                extras.first_dims.end());
-    }
+  ordered.first_dims = PlannedDims(*instance, set.size());
+  if (absl::Status status = CheckGathered(*instance, ordered); !status.ok()) {
+    RejectInstance(instance, std::move(status), plan);
+    return;
+  }
+  Kin kin = column.kin;
+  std::vector<Rank> absent;
+  for (int member = 0; lane.joined.count() > 0 && member < set.size(); ++member) {
+    if (!instance->who.Contains(member)) absent.push_back(set.ranks[member]);
+  }
+  if (!instance->extras.empty()) {
+    int first = 0;
+    while (!instance->who.Contains(first)) ++first;
+    kin.prescale = instance->extras[first].prescale;
+    kin.postscale = instance->extras[first].postscale;
+  }
+  if (!lane.open.batch.empty() && (kin != lane.kin || absent != lane.open.absent ||
+                                   column.bytes > options_.bucket_bytes - lane.bytes)) {
+    Close(lane, plan);
   }
   lane.kin = kin;
   lane.bytes += column.bytes;
   lane.open.lane = spec.set;
+  lane.open.absent = std::move(absent);
+  if (!lane.open.absent.empty()) {
+    lane.open.prescale = kin.prescale;
+    lane.open.postscale = kin.postscale;
+  }
+  if (signature.peer >= 0) {
+    lane.open.from = signature.root;
+    lane.open.to = signature.peer;
+  }
   lane.open.batch.push_back(std::move(ordered));
   const bool waited = instance->waited;
   End(instance);
@@ -339,12 +475,15 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
 
 void Coordinator::Close(Lane& lane, Plan* plan) {
   plan->push_back(std::move(lane.open));
-  lane.open.batch.clear();
+  lane.open = Order();
   lane.bytes = 0;
   ++lane.ordered;
 }
 
 void Coordinator::RejectInstance(Instance* instance, absl::Status status, Plan* plan) {
+  if (instance->spec->signature.kind == OpKind::kJoin) {
+    lanes_[instance->spec->set].joined = RankSet(sets_.Find(instance->spec->set)->size());
+  }
   plan->push_back(
       Reject{instance->spec, instance->sequence, RanksOf(*instance, true), std::move(status)});
   End(instance);
@@ -352,9 +491,9 @@ void Coordinator::RejectInstance(Instance* instance, absl::Status status, Plan* 
 
 void Coordinator::End(Instance* instance) {
   if (instance->waiters.count() > 0) {
-    const ProcessSet& set = *sets_.Find(instance->spec->set);
-    for (int member = 0; member < set.size(); ++member) {
-      if (instance->waiters.Contains(member) && --ranks_[set.ranks[member]].waits == 0) {
+    const Participants participants = ParticipantsOf(*instance);
+    for (int member = 0; member < participants.size(); ++member) {
+      if (instance->waiters.Contains(member) && --ranks_[participants.rank(member)].waits == 0) {
         --waiting_ranks_;
       }
     }
@@ -362,19 +501,41 @@ void Coordinator::End(Instance* instance) {
   pending_.Remove(instance);
 }
 
+// Without those who have joined nothing but an allreduce can be right.
+absl::Status Coordinator::CheckJoined(const Instance& instance) const {
+  const RankSet& joined = lanes_[instance.spec->set].joined;
+  if (joined.count() == 0 || instance.spec->signature.kind == OpKind::kAllreduce) {
+    return absl::OkStatus();
+  }
+  const ProcessSet& set = *sets_.Find(instance.spec->set);
+  std::vector<Rank> ranks;
+  for (int member = 0; member < set.size(); ++member) {
+    if (joined.Contains(member)) ranks.push_back(set.ranks[member]);
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(SpecLabel(*instance.spec, instance.sequence), ": ", RanksText(ranks),
+                   ranks.size() == 1 ? " has" : " have",
+                   " joined; until all have, only allreduces are possible"));
+}
+
 absl::Status Coordinator::Disagreement(const Instance& instance) const {
   if (!instance.mixed && instance.extras.empty()) return absl::OkStatus();
-  const ProcessSet& set = *sets_.Find(instance.spec->set);
+  const Participants participants = ParticipantsOf(instance);
   // What each member sent, as people read it; equal texts form a group, in order of lowest rank.
   std::vector<std::pair<std::string, std::vector<Rank>>> groups;
   absl::string_view difference;
-  for (int member = 0; member < set.size(); ++member) {
+  const CallExtras* first_extras = nullptr;
+  const Signature* first = nullptr;
+  for (int member = 0; member < participants.size(); ++member) {
+    if (!instance.who.Contains(member)) continue;  // it has joined
     const TensorSpec& spec = instance.mixed ? *instance.specs[member] : *instance.spec;
+    if (first == nullptr) first = &spec.signature;
     std::string sent = spec.signature.ToString();
     if (!instance.extras.empty()) {
       const CallExtras& extras = instance.extras[member];
-      const CallExtras& first = instance.extras[0];
-      if (extras.prescale != first.prescale || extras.postscale != first.postscale) {
+      if (first_extras == nullptr) first_extras = &extras;
+      if (extras.prescale != first_extras->prescale ||
+          extras.postscale != first_extras->postscale) {
         difference = "scale factors";
       }
       if (extras.scaled()) {
@@ -384,22 +545,22 @@ absl::Status Coordinator::Disagreement(const Instance& instance) const {
     auto group = std::find_if(groups.begin(), groups.end(),
                               [&](const auto& entry) { return entry.first == sent; });
     if (group == groups.end()) group = groups.insert(group, {std::move(sent), {}});
-    group->second.push_back(set.ranks[member]);
+    group->second.push_back(participants.rank(member));
   }
-  if (instance.mixed) {
-    const Signature& first = instance.specs[0]->signature;
-    for (const SpecPtr& spec : instance.specs) {
-      difference = Signature::Difference(first, spec->signature);
-      if (!difference.empty()) break;
-    }
+  for (int member = 0; instance.mixed && member < participants.size(); ++member) {
+    if (!instance.who.Contains(member)) continue;
+    difference = Signature::Difference(*first, instance.specs[member]->signature);
+    if (!difference.empty()) break;
   }
   if (difference.empty()) return absl::OkStatus();
-  std::string text = absl::StrCat(
-      instance.spec->unnamed()
-          ? SpecLabel(*instance.spec, instance.sequence)
-          : absl::StrCat("tensor '", instance.spec->name, "'",
-                         set.id == kWorldSet ? "" : absl::StrCat(" of process set ", set.id)),
-      ": the ranks disagree on the ", difference, ": ");
+  std::string text =
+      absl::StrCat(instance.spec->unnamed()
+                       ? SpecLabel(*instance.spec, instance.sequence)
+                       : absl::StrCat("tensor '", instance.spec->name, "'",
+                                      instance.spec->set == kWorldSet
+                                          ? ""
+                                          : absl::StrCat(" of process set ", instance.spec->set)),
+                   ": the ranks disagree on the ", difference, ": ");
   for (size_t i = 0; i < groups.size(); ++i) {
     absl::StrAppend(&text, i == 0 ? "" : "; ", RanksText(groups[i].second), " sent ",
                     groups[i].first);
@@ -407,15 +568,23 @@ absl::Status Coordinator::Disagreement(const Instance& instance) const {
   return absl::InvalidArgumentError(text);
 }
 
-// Allgather: each rank's part has a size that can be counted; all of them together may not.
-absl::Status Coordinator::CheckGathered(const Instance& instance) const {
+// Ragged kinds: what each rank sends has a size that can be counted; what one gets may not.
+absl::Status Coordinator::CheckGathered(const Instance& instance, const Ordered& ordered) const {
   const Signature& signature = instance.spec->signature;
-  if (signature.kind != OpKind::kAllgather) return absl::OkStatus();
-  for (size_t part = 0; part < signature.parts.size(); ++part) {
+  if (!TraitsOf(signature.kind).ragged) return absl::OkStatus();
+  if (ordered.first_dims.size() > static_cast<size_t>(kPlannedDimsMax)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(SpecLabel(*instance.spec, instance.sequence), ": ", ordered.first_dims.size(),
+                     " first dimensions are too many for the plan, which has room for ",
+                     kPlannedDimsMax, "; use fewer tensors in a group, or equal splits"));
+  }
+  const size_t parts = signature.parts.size();
+  for (size_t part = 0; part < parts; ++part) {
+    // All of a part together: no rank gets more.
     int64_t rows = 0;
     bool overflows = false;
-    for (const CallExtras& extras : instance.extras) {
-      overflows |= __builtin_add_overflow(rows, extras.first_dims[part], &rows);
+    for (size_t i = part; i < ordered.first_dims.size(); i += parts) {
+      overflows |= __builtin_add_overflow(rows, ordered.first_dims[i], &rows);
     }
     std::vector<int64_t> dims = {rows};
     const absl::Span<const int64_t> row = signature.parts[part].shape.dims();
@@ -423,7 +592,7 @@ absl::Status Coordinator::CheckGathered(const Instance& instance) const {
     if (overflows || !Shape::Validate(dims).ok()) {
       return absl::InvalidArgumentError(absl::StrCat(SpecLabel(*instance.spec, instance.sequence),
                                                      ": what the ranks sent is too large to be "
-                                                     "gathered"));
+                                                     "counted"));
     }
   }
   return absl::OkStatus();
@@ -444,11 +613,18 @@ uint64_t Coordinator::DoneOn(SetId lane) const {
 // Stalls --------------------------------------------------------------------------------------
 
 std::vector<Rank> Coordinator::RanksOf(const Instance& instance, bool present) const {
+  const Participants participants = ParticipantsOf(instance);
   const ProcessSet& set = *sets_.Find(instance.spec->set);
+  const RankSet& joined = lanes_[set.id].joined;
   std::vector<Rank> ranks;
-  for (int member = 0; member < set.size(); ++member) {
-    if (instance.who.Contains(member) == present) ranks.push_back(set.ranks[member]);
+  for (int member = 0; member < participants.size(); ++member) {
+    if (instance.who.Contains(member) != present) continue;
+    const Rank rank = participants.rank(member);
+    // Nobody misses those who have joined.
+    if (!present && joined.count() > 0 && joined.Contains(set.IndexOf(rank))) continue;
+    ranks.push_back(rank);
   }
+  std::sort(ranks.begin(), ranks.end());  // of a send/recv the sender is first
   return ranks;
 }
 

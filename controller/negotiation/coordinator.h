@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "controller/membership/process_sets.h"
 #include "controller/negotiation/messages.h"
+#include "controller/negotiation/participants.h"
 #include "controller/negotiation/pending.h"
 #include "controller/negotiation/tensor_table.h"
 
@@ -25,6 +26,7 @@ struct CoordinatorOptions {
   Nanos stall_warn = 10 * kSecond;  // first report; then at 6 times this, then every 30 times
   Nanos stall_timeout = 0;          // 0: never
   int tensor_ids_max = kTensorIdsMax;
+  std::vector<std::vector<Rank>> process_sets;  // sets 1, 2, ... that exist from the start
 };
 
 class Coordinator {
@@ -57,18 +59,22 @@ class Coordinator {
   struct Kin {
     OpKind kind = OpKind::kBarrier;
     ReduceOp reduce_op = ReduceOp::kNone;
+    Rank root = -1;
     DeviceType device = DeviceType::kCpu;
     DType dtype = DType::kUInt8;
     double prescale = 1;
     double postscale = 1;
     friend bool operator==(const Kin&, const Kin&) = default;
   };
+  // What belongs to one process set.
   struct Lane {
     Order open;
     Kin kin;            // of what is open
     int64_t bytes = 0;  // of what is open
     uint64_t ordered = 0;
     uint64_t done = 0;
+    RankSet joined;  // by member index: those who have joined, while the others have not
+    int left = 0;    // how many of its members have left
   };
   // Columns of the tensor table that only the coordinator needs, by slot of the id.
   struct Column {
@@ -94,18 +100,26 @@ class Coordinator {
 
   absl::StatusOr<TensorId> DefineSpec(const SpecPtr& spec, Plan* plan);
   bool MakeRoom(Plan* plan);
+  void ForgetColumn(Column& column, Plan* plan);
   void Touch(Column& column);
 
+  bool Covered(const Instance& instance) const;
   void Complete(Instance* instance, Plan* plan);
-  void CompleteSetChange(Instance* instance, Plan* plan);
+  void AddSet(Instance* instance, Plan* plan);
+  void RemoveSet(Instance* instance, Plan* plan);
+  void ForgetTensorsOf(SetId set, Plan* plan);
+  void OnJoin(Rank rank, Instance* join, Plan* plan);
+  void RejectIfSomebodyLeft(Instance* instance, Plan* plan);
   void Enqueue(Instance* instance, Plan* plan);
   void NoteDone(SetId lane, uint16_t low_bits, Plan* plan);
   void Close(Lane& lane, Plan* plan);
   void RejectInstance(Instance* instance, absl::Status status, Plan* plan);
   void End(Instance* instance);
 
+  absl::Status CheckJoined(const Instance& instance) const;
   absl::Status Disagreement(const Instance& instance) const;
-  absl::Status CheckGathered(const Instance& instance) const;
+  absl::Status CheckGathered(const Instance& instance, const Ordered& ordered) const;
+  Participants ParticipantsOf(const Instance& instance) const;
   std::string StallText(const Instance& instance, Nanos now) const;
   std::vector<Rank> RanksOf(const Instance& instance, bool present) const;
 
@@ -118,7 +132,6 @@ class Coordinator {
   std::vector<Lane> lanes_;      // by set
   std::vector<RankState> ranks_;
   RankSet left_;
-  std::vector<int> left_in_set_;  // by set: how many of its members have left
   int waiting_ranks_ = 0;         // ranks with waits > 0
   Nanos stuck_since_ = kForever;  // since when every rank waits and nothing can complete
   bool stuck_reported_ = false;

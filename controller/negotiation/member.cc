@@ -7,7 +7,8 @@
 
 namespace rueda {
 
-Member::Member(Rank rank, int world_size) : rank_(rank), sets_(world_size), lanes_(1) {}
+Member::Member(Rank rank, int world_size, absl::Span<const std::vector<Rank>> process_sets)
+    : rank_(rank), sets_(world_size, process_sets), lanes_(sets_.end()) {}
 
 void Member::Submit(Token token, SpecPtr spec, CallExtras extras, bool waited) {
   if (token >= outstanding_.size()) outstanding_.resize(token + 1);
@@ -20,8 +21,7 @@ void Member::Submit(Token token, SpecPtr spec, CallExtras extras, bool waited) {
   entry.extras = std::move(extras);
   entry.spec = std::move(spec);
   if (entry.spec->unnamed()) {
-    Unnamed& unnamed =
-        unnamed_[std::make_pair(entry.spec->set, static_cast<int>(entry.spec->signature.kind))];
+    Unnamed& unnamed = unnamed_[entry.spec->unnamed_key()];
     entry.sequence = unnamed.next++;
     unnamed.tokens.push_back(token);
   } else if (const TensorId id = table_.Find(*entry.spec); id != kNoTensor) {
@@ -29,7 +29,13 @@ void Member::Submit(Token token, SpecPtr spec, CallExtras extras, bool waited) {
   } else {
     undefined_.emplace(entry.spec.get(), token);
   }
+  SetClosing(entry.spec->signature, true);
   outgoing_.push_back({What::kAnnounce, token});
+}
+
+void Member::SetClosing(const Signature& removal, bool closing) {
+  if (removal.kind != OpKind::kRemoveProcessSet) return;
+  if (const ProcessSet* set = sets_.Find(removal.ranks)) lanes_[set->id].closing = closing;
 }
 
 void Member::MarkWaited(Token token) {
@@ -116,48 +122,17 @@ absl::Status Member::Apply(const PlanItem& item, std::vector<Action>* actions) {
   if (const auto* order = std::get_if<Order>(&item)) return ApplyOrder(*order, actions);
   if (const auto* define = std::get_if<Define>(&item)) {
     RUEDA_RETURN_IF_ERROR(table_.Define(define->id, define->spec));
-    const uint32_t slot = TensorTable::SlotOf(define->id);
-    if (slot >= token_by_id_.size()) token_by_id_.resize(slot + 1, -1);
-    token_by_id_[slot] = -1;
-    if (const auto it = undefined_.find(define->spec.get()); it != undefined_.end()) {
-      token_by_id_[slot] = it->second;
-      undefined_.erase(it);
-    }
-    std::vector<Token> owed;
-    owed.swap(waits_owed_);
-    for (const Token token : owed) {
-      if (outstanding_[token].live) TellWait(token);
-    }
+    ApplyDefine(*define);
   } else if (const auto* forget = std::get_if<Forget>(&item)) {
-    const uint32_t slot = TensorTable::SlotOf(forget->id);
-    if (table_.Get(forget->id) != nullptr && token_by_id_[slot] >= 0) {
-      // Our announcement is under way; the coordinator recalls the spec and defines it again.
-      const Token token = static_cast<Token>(token_by_id_[slot]);
-      undefined_.emplace(outstanding_[token].spec.get(), token);
-      token_by_id_[slot] = -1;
-    }
-    table_.Forget(forget->id);
+    ApplyForget(*forget);
   } else if (const auto* reject = std::get_if<Reject>(&item)) {
     ApplyReject(*reject, actions);
   } else if (const auto* added = std::get_if<SetAdded>(&item)) {
-    RUEDA_ASSIGN_OR_RETURN(const SetId id, sets_.Add(added->ranks));
-    if (id != added->set) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the plan adds process set ", added->set, " where ", id, " is next"));
-    }
-    lanes_.emplace_back();
-    NewSet created{id, false, 0};
-    const auto it =
-        unnamed_.find(std::make_pair(kWorldSet, static_cast<int>(OpKind::kAddProcessSet)));
-    if (it != unnamed_.end()) {
-      const size_t position = added->sequence - it->second.base;
-      if (position < it->second.tokens.size() && it->second.tokens[position] >= 0) {
-        created.asked = true;
-        created.token = static_cast<Token>(it->second.tokens[position]);
-        End(created.token);
-      }
-    }
-    actions->push_back(created);
+    return ApplySetAdded(*added, actions);
+  } else if (const auto* removed = std::get_if<SetRemoved>(&item)) {
+    return ApplySetRemoved(*removed, actions);
+  } else if (const auto* joined = std::get_if<Joined>(&item)) {
+    return ApplyJoined(*joined, actions);
   } else {
     const Left& left = std::get<Left>(item);
     if (left.rank < 0 || left.rank >= sets_.world_size()) {
@@ -169,6 +144,94 @@ absl::Status Member::Apply(const PlanItem& item, std::vector<Action>* actions) {
   return absl::OkStatus();
 }
 
+void Member::ApplyDefine(const Define& define) {
+  const uint32_t slot = TensorTable::SlotOf(define.id);
+  if (slot >= token_by_id_.size()) token_by_id_.resize(slot + 1, -1);
+  token_by_id_[slot] = -1;
+  if (const auto it = undefined_.find(define.spec.get()); it != undefined_.end()) {
+    token_by_id_[slot] = it->second;
+    undefined_.erase(it);
+  }
+  std::vector<Token> owed;
+  owed.swap(waits_owed_);
+  for (const Token token : owed) {
+    if (outstanding_[token].live) TellWait(token);
+  }
+}
+
+void Member::ApplyForget(const Forget& forget) {
+  const uint32_t slot = TensorTable::SlotOf(forget.id);
+  if (table_.Get(forget.id) != nullptr && token_by_id_[slot] >= 0) {
+    // Our announcement is under way; the coordinator recalls the spec and defines it again.
+    const Token token = static_cast<Token>(token_by_id_[slot]);
+    undefined_.emplace(outstanding_[token].spec.get(), token);
+    token_by_id_[slot] = -1;
+  }
+  table_.Forget(forget.id);
+}
+
+absl::Status Member::ApplySetAdded(const SetAdded& added, std::vector<Action>* actions) {
+  RUEDA_ASSIGN_OR_RETURN(const SetId id, sets_.Add(added.ranks));
+  if (id != added.set) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan adds process set ", added.set, " where ", id, " is next"));
+  }
+  if (static_cast<size_t>(id) == lanes_.size()) lanes_.emplace_back();
+  lanes_[id] = Lane();
+  const Token token = EndUnnamed(kWorldSet, OpKind::kAddProcessSet, added.sequence);
+  actions->push_back(NewSet{id, token != kNoToken, token});
+  return absl::OkStatus();
+}
+
+absl::Status Member::ApplySetRemoved(const SetRemoved& removed, std::vector<Action>* actions) {
+  RUEDA_RETURN_IF_ERROR(sets_.Remove(removed.set));
+  absl::erase_if(unnamed_,
+                 [&](const auto& entry) { return std::get<0>(entry.first) == removed.set; });
+  const Token token = EndUnnamed(kWorldSet, OpKind::kRemoveProcessSet, removed.sequence);
+  actions->push_back(RemovedSet{removed.set, token != kNoToken, token});
+  return absl::OkStatus();
+}
+
+absl::Status Member::ApplyJoined(const Joined& joined, std::vector<Action>* actions) {
+  const ProcessSet* set = sets_.Find(joined.set);
+  if (set == nullptr || !set->Contains(joined.last)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan says that rank ", joined.last, " joined process set ", joined.set));
+  }
+  if (!set->Contains(rank_)) return absl::OkStatus();
+  const Token token = EndUnnamed(joined.set, OpKind::kJoin, joined.sequence);
+  if (token == kNoToken) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan says that rank ", rank_, " has joined process set ", joined.set));
+  }
+  // Ranks have been through different numbers of unnamed operations; none is in flight.
+  absl::erase_if(unnamed_,
+                 [&](const auto& entry) { return std::get<0>(entry.first) == joined.set; });
+  actions->push_back(JoinDone{token, joined.last});
+  return absl::OkStatus();
+}
+
+Token Member::EndUnnamed(SetId set, OpKind kind, uint32_t sequence) {
+  const auto it = unnamed_.find(TensorSpec::UnnamedKey(set, kind, -1, -1));
+  if (it == unnamed_.end()) return kNoToken;
+  const size_t position = sequence - it->second.base;
+  if (position >= it->second.tokens.size() || it->second.tokens[position] < 0) return kNoToken;
+  const Token token = static_cast<Token>(it->second.tokens[position]);
+  End(token);
+  return token;
+}
+
+namespace {
+
+// How many first dimensions the plan has for an operation of that many members, if `dims` may be
+// it.
+bool DimsFit(const Signature& signature, size_t members, size_t dims) {
+  if (signature.kind == OpKind::kAlltoall) return dims == members || dims == members * members;
+  return dims == (TraitsOf(signature.kind).ragged ? members * signature.parts.size() : 0);
+}
+
+}  // namespace
+
 absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions) {
   const ProcessSet* set = sets_.Find(order.lane);
   if (set == nullptr) {
@@ -176,28 +239,34 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
         absl::StrCat("the plan orders something on process set ", order.lane));
   }
   if (!set->Contains(rank_)) return absl::OkStatus();
-  Launch launch;
-  launch.lane = order.lane;
+  Lane& lane = lanes_[order.lane];
+  const uint64_t number = lane.ordered++;
+  if (order.to >= 0 && order.from != rank_ && order.to != rank_) {
+    ++lane.completed;  // nothing to do here
+    return absl::OkStatus();
+  }
+  const bool absent = std::binary_search(order.absent.begin(), order.absent.end(), rank_);
+  Launch launch = {order.lane, number, order.absent, order.prescale, order.postscale, {}};
   for (const Ordered& ordered : order.batch) {
     const SpecPtr* spec = table_.Get(ordered.id);
-    const int64_t token = spec == nullptr ? -1 : TokenOf(**spec, ordered.id, ordered.sequence);
-    if (token < 0) {
+    const int64_t token =
+        spec == nullptr || absent ? -1 : TokenOf(**spec, ordered.id, ordered.sequence);
+    if (spec == nullptr || (token < 0 && !absent)) {
       return absl::InvalidArgumentError(
           absl::StrCat("the plan orders tensor id ", ordered.id, " (",
                        spec == nullptr ? "undefined" : SpecLabel(**spec, ordered.sequence),
                        "), which rank ", rank_, " has not submitted"));
     }
     const Signature& signature = (*spec)->signature;
-    const size_t dims = signature.kind == OpKind::kAllgather
-                            ? signature.parts.size() * static_cast<size_t>(set->size())
-                            : 0;
-    if (ordered.first_dims.size() != dims) {
+    if (!DimsFit(signature, static_cast<size_t>(set->size()), ordered.first_dims.size()) ||
+        (absent && signature.kind != OpKind::kAllreduce)) {
       return absl::InvalidArgumentError(
           absl::StrCat("the plan orders ", SpecLabel(**spec, ordered.sequence), " with ",
-                       ordered.first_dims.size(), " first dimensions instead of ", dims));
+                       ordered.first_dims.size(), " first dimensions"));
     }
-    launch.items.push_back({static_cast<Token>(token), ordered.id, ordered.first_dims});
-    End(static_cast<Token>(token));
+    launch.items.push_back(
+        {absent ? kNoToken : static_cast<Token>(token), ordered.id, *spec, ordered.first_dims});
+    if (!absent) End(static_cast<Token>(token));
   }
   actions->push_back(std::move(launch));
   return absl::OkStatus();
@@ -221,13 +290,14 @@ void Member::ApplyReject(const Reject& reject, std::vector<Action>* actions) {
     }
   }
   if (token < 0) return;
+  SetClosing(spec.signature, false);
   End(static_cast<Token>(token));
   actions->push_back(Rejected{static_cast<Token>(token), reject.status});
 }
 
 int64_t Member::TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence) const {
   if (!spec.unnamed()) return token_by_id_[TensorTable::SlotOf(id)];
-  const auto it = unnamed_.find(std::make_pair(spec.set, static_cast<int>(spec.signature.kind)));
+  const auto it = unnamed_.find(spec.unnamed_key());
   if (it == unnamed_.end()) return -1;
   const size_t position = sequence - it->second.base;
   return position < it->second.tokens.size() ? it->second.tokens[position] : -1;
@@ -237,7 +307,7 @@ void Member::End(Token token) {
   Outstanding& entry = outstanding_[token];
   const TensorSpec& spec = *entry.spec;
   if (spec.unnamed()) {
-    Unnamed& unnamed = unnamed_[std::make_pair(spec.set, static_cast<int>(spec.signature.kind))];
+    Unnamed& unnamed = unnamed_[spec.unnamed_key()];
     unnamed.tokens[entry.sequence - unnamed.base] = -1;
     while (!unnamed.tokens.empty() && unnamed.tokens.front() < 0) {
       unnamed.tokens.pop_front();

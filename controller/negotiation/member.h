@@ -14,15 +14,21 @@ namespace rueda {
 
 // The caller's number for one submission; small, reused once its operation has ended.
 using Token = uint32_t;
+inline constexpr Token kNoToken = UINT32_MAX;
 
 // What the engine has to do, in plan order.
 struct LaunchItem {
-  Token token;
+  Token token;  // kNoToken: this rank has joined, and does its part for the others
   TensorId id;
+  SpecPtr spec;
   std::vector<int64_t> first_dims;
 };
 struct Launch {  // one batch on one lane
   SetId lane;
+  uint64_t number;           // of the batch on its lane, from 0; the same on all ranks of the set
+  std::vector<Rank> absent;  // see Order
+  double prescale = 1;
+  double postscale = 1;
   absl::InlinedVector<LaunchItem, 2> items;
 };
 struct Rejected {
@@ -34,11 +40,21 @@ struct NewSet {
   bool asked;  // whether this rank asked for it: all do, unless they failed meanwhile
   Token token;
 };
-using Action = std::variant<Launch, Rejected, NewSet, Left>;
+struct RemovedSet {  // as above
+  SetId set;
+  bool asked;
+  Token token;
+};
+struct JoinDone {
+  Token token;
+  Rank last;  // the rank that joined last
+};
+using Action = std::variant<Launch, Rejected, NewSet, RemovedSet, JoinDone, Left>;
 
 class Member {
  public:
-  Member(Rank rank, int world_size);
+  // `process_sets`: sets 1, 2, ... that exist from the start.
+  Member(Rank rank, int world_size, absl::Span<const std::vector<Rank>> process_sets = {});
 
   // The operation's name is not in flight on this rank; its set exists and has this rank.
   void Submit(Token token, SpecPtr spec, CallExtras extras, bool waited);
@@ -46,8 +62,10 @@ class Member {
   void MarkWaited(Token token);
   // This rank has completed one more batch of the lane.
   void CompletedBatch(SetId lane);
-  // Announces the above alone. At most one such event is queued per lane.
+  // Announces the above alone. At most one such event is queued per lane. Not while the lane is
+  // closing: then nobody may need it any more, or know the lane.
   void AnnounceDone(SetId lane);
+  bool closing(SetId lane) const { return lanes_[lane].closing; }
   void AnnounceLeave();
 
   // The next event for the log; null when there is none. Made from what is known at this moment, so
@@ -79,8 +97,10 @@ class Member {
     std::deque<int64_t> tokens;  // -1: ended out of turn
   };
   struct Lane {
+    uint64_t ordered = 0;
     uint64_t completed = 0;
     bool done_queued = false;
+    bool closing = false;  // this rank has asked for the set's removal; nothing of it is in flight
   };
   enum class What : uint8_t { kAnnounce, kWaited, kDone, kLeave };
   struct Outgoing {
@@ -97,6 +117,14 @@ class Member {
 
   absl::Status ApplyOrder(const Order& order, std::vector<Action>* actions);
   void ApplyReject(const Reject& reject, std::vector<Action>* actions);
+  absl::Status ApplySetAdded(const SetAdded& added, std::vector<Action>* actions);
+  absl::Status ApplySetRemoved(const SetRemoved& removed, std::vector<Action>* actions);
+  absl::Status ApplyJoined(const Joined& joined, std::vector<Action>* actions);
+  void ApplyDefine(const Define& define);
+  void ApplyForget(const Forget& forget);
+  void SetClosing(const Signature& removal, bool closing);
+  // Ends this rank's unnamed operation and gives its token; kNoToken when it has none.
+  Token EndUnnamed(SetId set, OpKind kind, uint32_t sequence);
   // The token of this rank's submission; -1 when there is none.
   int64_t TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence) const;
   void End(Token token);
@@ -108,10 +136,10 @@ class Member {
   std::vector<Outstanding> outstanding_;  // by token
   std::vector<int64_t> token_by_id_;      // named, by slot of the id; -1: none
   absl::flat_hash_map<const TensorSpec*, Token, SpecHash, SpecEqual>
-      undefined_;                                                // named, no id yet
-  absl::flat_hash_map<std::pair<SetId, int>, Unnamed> unnamed_;  // by set and kind
-  std::vector<Token> waits_owed_;                                // announced, waited, but no id yet
-  std::vector<Lane> lanes_;                                      // by set
+      undefined_;  // named, no id yet
+  absl::flat_hash_map<TensorSpec::UnnamedKey, Unnamed> unnamed_;
+  std::vector<Token> waits_owed_;  // announced, waited, but no id yet
+  std::vector<Lane> lanes_;        // by set
   std::deque<Outgoing> outgoing_;
   ControlEvent next_;
 };

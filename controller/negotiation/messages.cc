@@ -23,13 +23,31 @@ std::string SpecLabel(const TensorSpec& spec, uint32_t sequence) {
   return label;
 }
 
-absl::Status CheckExtras(const TensorSpec& spec, const CallExtras& extras) {
+absl::Status CheckExtras(const TensorSpec& spec, const CallExtras& extras, int members, Rank rank) {
   const Signature& signature = spec.signature;
-  const size_t wanted = signature.kind == OpKind::kAllgather ? signature.parts.size() : 0;
-  if (extras.first_dims.size() == wanted) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(SpecLabel(spec, 0), " came with ",
-                                                 extras.first_dims.size(),
-                                                 " first dimensions instead of ", wanted));
+  const size_t count = extras.first_dims.size();
+  bool fits = false;
+  switch (signature.kind) {
+    case OpKind::kAllgather:
+    case OpKind::kGather:
+      fits = count == signature.parts.size();
+      break;
+    case OpKind::kAlltoall:
+      fits = count == 1 || count == static_cast<size_t>(members);
+      break;
+    case OpKind::kScatter:
+      fits =
+          rank == signature.root ? count == 1 || count == static_cast<size_t>(members) : count == 0;
+      break;
+    case OpKind::kRemoveProcessSet:
+      fits = count == 1;
+      break;
+    default:
+      fits = count == 0;
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("rank ", rank, ": ", SpecLabel(spec, 0),
+                                                 " came with ", count, " first dimensions"));
 }
 
 }  // namespace rueda

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -18,11 +19,17 @@ namespace rueda {
 // What the first use of a name carries. Immutable once made, hence shared.
 struct TensorSpec {
   SetId set = kWorldSet;
-  std::string name;  // empty: unnamed, matched by kind and sequence number
+  std::string name;  // empty: unnamed, matched by kind (and pair) and sequence number
   Signature signature;
   size_t hash = 0;  // of the above; equal within one process only
 
   bool unnamed() const { return name.empty(); }
+  // What unnamed operations are matched by, besides their sequence number.
+  using UnnamedKey = std::tuple<SetId, OpKind, Rank, Rank>;
+  UnnamedKey unnamed_key() const {
+    const bool pair = signature.peer >= 0;
+    return {set, signature.kind, pair ? signature.root : -1, signature.peer};
+  }
   friend bool operator==(const TensorSpec& a, const TensorSpec& b) {
     return a.hash == b.hash && a.set == b.set && a.name == b.name && a.signature == b.signature;
   }
@@ -38,14 +45,18 @@ std::string SpecLabel(const TensorSpec& spec, uint32_t sequence);
 struct CallExtras {
   double prescale = 1;
   double postscale = 1;
-  std::vector<int64_t> first_dims;  // allgather: one a part
+  // Allgather, gather: the first dimension of each part. Alltoall, and scatter at its root: how
+  // many rows go to each member, or one number, which goes to all in equal parts. Removal of a
+  // process set: how many operations this rank has in flight there.
+  std::vector<int64_t> first_dims;
 
   bool scaled() const { return prescale != 1 || postscale != 1; }
   bool empty() const { return !scaled() && first_dims.empty(); }
 };
 
-// INVALID_ARGUMENT when the extras don't go with the operation: a peer that speaks nonsense.
-absl::Status CheckExtras(const TensorSpec& spec, const CallExtras& extras);
+// INVALID_ARGUMENT when the extras of `rank` don't go with the operation of a set of `members`: a
+// peer that speaks nonsense.
+absl::Status CheckExtras(const TensorSpec& spec, const CallExtras& extras, int members, Rank rank);
 
 // One rank's "I have this tensor". Once an id is defined, the id stands for the spec.
 struct Announcement {
@@ -93,12 +104,21 @@ struct Forget {
 struct Ordered {
   TensorId id = kNoTensor;
   uint32_t sequence = 0;
-  std::vector<int64_t> first_dims;  // allgather: by member, then by part
+  // Allgather, gather: by member, then by part. Scatter: the rows of each member. Alltoall: by
+  // member what it brings, if all send equal parts; else the rows by sender, then by receiver.
+  std::vector<int64_t> first_dims;
 };
 // One closed batch: fusion never crosses its end.
 struct Order {
   SetId lane = kWorldSet;
   absl::InlinedVector<Ordered, 2> batch;
+  Rank from = -1;  // of a send/recv: nobody else has anything to do
+  Rank to = -1;
+  // Ranks that have joined: they submitted nothing, and do their part of the work all the same. The
+  // scale factors are for them.
+  std::vector<Rank> absent;
+  double prescale = 1;
+  double postscale = 1;
 };
 struct Reject {
   SpecPtr spec;  // of one of those who announced it; tells set, name and kind
@@ -111,11 +131,20 @@ struct SetAdded {
   std::vector<Rank> ranks;
   uint32_t sequence;  // of the operation that asked for it
 };
+struct SetRemoved {
+  SetId set;
+  uint32_t sequence;  // of the operation that asked for it
+};
+struct Joined {  // all ranks of the set have; its unnamed operations are counted from 0 again
+  SetId set;
+  Rank last;
+  uint32_t sequence;
+};
 struct Left {
   Rank rank;
 };
 
-using PlanItem = std::variant<Define, Forget, Order, Reject, SetAdded, Left>;
+using PlanItem = std::variant<Define, Forget, Order, Reject, SetAdded, SetRemoved, Joined, Left>;
 using Plan = std::vector<PlanItem>;
 
 }  // namespace rueda

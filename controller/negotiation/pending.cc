@@ -7,7 +7,7 @@ namespace rueda {
 
 int PendingTable::SlotFor(const TensorSpec& spec) {
   if (spec.unnamed()) {
-    const auto key = std::make_pair(spec.set, static_cast<int>(spec.signature.kind));
+    const TensorSpec::UnnamedKey key = spec.unnamed_key();
     if (const auto it = unnamed_.find(key); it != unnamed_.end()) return it->second;
     unnamed_.emplace(key, static_cast<int>(slots_.size()));
     slots_.emplace_back();
@@ -15,7 +15,8 @@ int PendingTable::SlotFor(const TensorSpec& spec) {
     slots_.back().unnamed = true;
     return static_cast<int>(slots_.size()) - 1;
   }
-  const auto key = std::make_pair(spec.set, spec.name);
+  const bool pair = spec.signature.peer >= 0;
+  const NamedKey key(spec.set, spec.name, pair ? spec.signature.root : -1, spec.signature.peer);
   if (const auto it = named_.find(key); it != named_.end()) {
     ++slots_[it->second].references;
     return it->second;
@@ -29,6 +30,8 @@ int PendingTable::SlotFor(const TensorSpec& spec) {
   }
   slots_[slot].set = spec.set;
   slots_[slot].name = spec.name;
+  slots_[slot].from = std::get<2>(key);
+  slots_[slot].to = std::get<3>(key);
   slots_[slot].references = 1;
   named_.emplace(key, slot);
   return slot;
@@ -37,7 +40,7 @@ int PendingTable::SlotFor(const TensorSpec& spec) {
 void PendingTable::Release(int slot) {
   Slot& entry = slots_[slot];
   if (entry.unnamed || --entry.references > 0) return;
-  named_.erase(std::make_pair(entry.set, entry.name));
+  named_.erase(NamedKey(entry.set, entry.name, entry.from, entry.to));
   entry.name.clear();
   free_slots_.push_back(slot);
 }
@@ -125,6 +128,14 @@ void PendingTable::Remove(Instance* instance) {
   instance->specs.clear();
   instance->extras.clear();
   free_.push_back(instance);
+}
+
+void PendingTable::ResetUnnamed(SetId set) {
+  for (Slot& slot : slots_) {
+    if (!slot.unnamed || slot.set != set) continue;
+    slot.base = 0;
+    slot.next.clear();
+  }
 }
 
 }  // namespace rueda

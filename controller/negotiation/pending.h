@@ -36,7 +36,7 @@ class PendingTable {
   int SlotFor(const TensorSpec& spec);
   void Release(int slot);
 
-  // Notes that member `member` of `members` announced `spec`. Returns null when the others have
+  // Notes that participant `member` of `members` announced `spec`. Returns null when the others have
   // given up on this unnamed operation already; INVALID_ARGUMENT when the member has announced this
   // name before.
   absl::StatusOr<Instance*> Announce(int slot, int member, int members, const SpecPtr& spec,
@@ -51,6 +51,9 @@ class PendingTable {
 
   // Ends the instance: ordered or rejected.
   void Remove(Instance* instance);
+
+  // Counts the unnamed operations of a set from 0 again. None is pending.
+  void ResetUnnamed(SetId set);
 
   // Calls fn(Instance&) for each pending instance, oldest record first. fn may Remove the one it
   // gets.
@@ -67,6 +70,8 @@ class PendingTable {
   struct Slot {
     SetId set = kWorldSet;
     std::string name;
+    Rank from = -1;  // of a send/recv
+    Rank to = -1;
     bool unnamed = false;
     int references = 0;
     std::deque<Instance*> live;  // at most one when named; when unnamed, by sequence number
@@ -78,8 +83,11 @@ class PendingTable {
 
   std::deque<Slot> slots_;
   std::vector<int> free_slots_;
-  absl::flat_hash_map<std::pair<SetId, std::string>, int> named_;
-  absl::flat_hash_map<std::pair<SetId, int>, int> unnamed_;
+  // By set, name and, of a send/recv, its two ranks: pairs may use one name at the same time.
+  using NamedKey = std::tuple<SetId, std::string, Rank, Rank>;
+
+  absl::flat_hash_map<NamedKey, int> named_;
+  absl::flat_hash_map<TensorSpec::UnnamedKey, int> unnamed_;
   std::deque<Instance> instances_;  // stable addresses; free ones have slot -1
   std::vector<Instance*> free_;
 };

@@ -29,6 +29,10 @@ absl::Status CheckSet(int32_t set) {
   return set >= 0 && set < kProcessSetsMax ? absl::OkStatus() : Bad("process set");
 }
 
+absl::Status CheckRank(int32_t rank) {
+  return rank >= 0 && rank < kRanksMax ? absl::OkStatus() : Bad("rank");
+}
+
 void EncodeSpec(const TensorSpec& spec, wire::Spec* out) {
   out->set_set(spec.set);
   out->set_name(spec.name);
@@ -36,6 +40,7 @@ void EncodeSpec(const TensorSpec& spec, wire::Spec* out) {
   signature->set_kind(static_cast<uint32_t>(spec.signature.kind));
   signature->set_reduce_op(static_cast<uint32_t>(spec.signature.reduce_op));
   signature->set_root(spec.signature.root);
+  signature->set_peer(spec.signature.peer);
   signature->set_device(static_cast<uint32_t>(spec.signature.device));
   for (const PartSignature& part : spec.signature.parts) {
     wire::Part* out_part = signature->add_parts();
@@ -48,15 +53,15 @@ void EncodeSpec(const TensorSpec& spec, wire::Spec* out) {
 
 // Whether the fields go with the kind of operation; everybody behind the codec relies on it.
 absl::Status CheckSignature(const Signature& signature) {
-  const OpKind kind = signature.kind;
-  if ((signature.reduce_op != ReduceOp::kNone) != (kind == OpKind::kAllreduce)) {
-    return Bad("reduce operation");
-  }
-  if ((signature.root >= 0) != (kind == OpKind::kBroadcast)) return Bad("root");
-  if (signature.ranks.empty() != (kind != OpKind::kAddProcessSet)) return Bad("list of ranks");
-  const bool moves_tensors = kind != OpKind::kBarrier && kind != OpKind::kAddProcessSet;
+  const KindTraits& traits = TraitsOf(signature.kind);
+  if ((signature.reduce_op != ReduceOp::kNone) != traits.reduces) return Bad("reduce operation");
+  if ((signature.root >= 0) != traits.rooted) return Bad("root");
+  if ((signature.peer >= 0) != (signature.kind == OpKind::kSendRecv)) return Bad("receiver");
+  if (signature.peer >= 0 && signature.peer == signature.root) return Bad("receiver");
+  if (signature.ranks.empty() == traits.has_ranks) return Bad("list of ranks");
   const size_t parts = signature.parts.size();
-  if ((parts > 0) != moves_tensors) return Bad("number of tensors");
+  if ((parts > 0) != traits.tensors) return Bad("number of tensors");
+  if (parts > 1 && !traits.groups) return Bad("a group of this kind");
   if (signature.part_names.size() != (parts > 1 ? parts : 0)) return Bad("names of a group");
   int64_t bytes = 0;
   for (const PartSignature& part : signature.parts) {
@@ -73,6 +78,7 @@ absl::StatusOr<SpecPtr> DecodeSpec(const wire::Spec& in) {
   if (from.kind() >= kOpKindCount) return Bad("kind of operation");
   if (from.reduce_op() >= kReduceOpCount) return Bad("reduce operation");
   if (from.root() < -1 || from.root() >= kRanksMax) return Bad("root");
+  if (from.peer() < -1 || from.peer() >= kRanksMax) return Bad("receiver");
   if (from.device() != static_cast<uint32_t>(DeviceType::kCpu)) return Bad("device");
   if (from.parts_size() > kGroupTensorsMax) return Bad("too many tensors in a group");
   if (from.part_names_size() > kGroupTensorsMax) return Bad("names of a group");
@@ -80,6 +86,7 @@ absl::StatusOr<SpecPtr> DecodeSpec(const wire::Spec& in) {
   signature.kind = static_cast<OpKind>(from.kind());
   signature.reduce_op = static_cast<ReduceOp>(from.reduce_op());
   signature.root = from.root();
+  signature.peer = from.peer();
   for (const wire::Part& part : from.parts()) {
     if (!IsDType(static_cast<int>(part.dtype()))) return Bad("dtype");
     const absl::Span<const int64_t> dims(part.dims().data(), part.dims_size());
@@ -99,6 +106,26 @@ absl::Status CheckDims(const google::protobuf::RepeatedField<int64_t>& dims) {
   for (const int64_t dim : dims) {
     if (dim < 0) return Bad("negative first dimension");
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckScales(double prescale, double postscale) {
+  return std::isfinite(prescale) && std::isfinite(postscale) ? absl::OkStatus()
+                                                             : Bad("scale factor");
+}
+
+absl::Status DecodeWhoTakesPart(const wire::Order& in, Order* order) {
+  if (in.has_pair()) {
+    RUEDA_RETURN_IF_ERROR(CheckRank(in.pair().from()));
+    RUEDA_RETURN_IF_ERROR(CheckRank(in.pair().to()));
+    order->from = in.pair().from();
+    order->to = in.pair().to();
+  }
+  if (!in.has_absent()) return absl::OkStatus();
+  RUEDA_RETURN_IF_ERROR(DecodeRanks(in.absent().ranks(), &order->absent));
+  RUEDA_RETURN_IF_ERROR(CheckScales(in.absent().prescale(), in.absent().postscale()));
+  order->prescale = in.absent().prescale();
+  order->postscale = in.absent().postscale();
   return absl::OkStatus();
 }
 
@@ -173,7 +200,7 @@ absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
   announcement.waited = in.waited();
   announcement.done = static_cast<uint16_t>(in.done());
   if (in.scaled()) {
-    if (!std::isfinite(in.prescale()) || !std::isfinite(in.postscale())) return Bad("scale factor");
+    RUEDA_RETURN_IF_ERROR(CheckScales(in.prescale(), in.postscale()));
     announcement.extras.prescale = in.prescale();
     announcement.extras.postscale = in.postscale();
   }
@@ -253,6 +280,16 @@ void EncodePlanItem(const PlanItem& item, wire::PlanItem* out) {
       out_ordered->set_sequence(ordered.sequence);
       for (const int64_t dim : ordered.first_dims) out_ordered->add_first_dims(dim);
     }
+    if (order->to >= 0) {
+      out_order->mutable_pair()->set_from(order->from);
+      out_order->mutable_pair()->set_to(order->to);
+    }
+    if (!order->absent.empty()) {
+      wire::Absent* absent = out_order->mutable_absent();
+      for (const Rank rank : order->absent) absent->add_ranks(rank);
+      absent->set_prescale(order->prescale);
+      absent->set_postscale(order->postscale);
+    }
   } else if (const auto* reject = std::get_if<Reject>(&item)) {
     wire::Reject* out_reject = out->mutable_reject();
     EncodeSpec(*reject->spec, out_reject->mutable_spec());
@@ -265,6 +302,13 @@ void EncodePlanItem(const PlanItem& item, wire::PlanItem* out) {
     out_added->set_set(added->set);
     for (const Rank rank : added->ranks) out_added->add_ranks(rank);
     out_added->set_sequence(added->sequence);
+  } else if (const auto* removed = std::get_if<SetRemoved>(&item)) {
+    out->mutable_set_removed()->set_set(removed->set);
+    out->mutable_set_removed()->set_sequence(removed->sequence);
+  } else if (const auto* joined = std::get_if<Joined>(&item)) {
+    out->mutable_joined()->set_set(joined->set);
+    out->mutable_joined()->set_last(joined->last);
+    out->mutable_joined()->set_sequence(joined->sequence);
   } else {
     out->set_left(std::get<Left>(item).rank);
   }
@@ -289,6 +333,7 @@ absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
         order.batch.push_back(
             {from.id(), from.sequence(), {from.first_dims().begin(), from.first_dims().end()}});
       }
+      RUEDA_RETURN_IF_ERROR(DecodeWhoTakesPart(in.order(), &order));
       return order;
     }
     case wire::PlanItem::kReject: {
@@ -309,8 +354,15 @@ absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
       added.sequence = in.set_added().sequence();
       return added;
     }
+    case wire::PlanItem::kSetRemoved:
+      RUEDA_RETURN_IF_ERROR(CheckSet(in.set_removed().set()));
+      return SetRemoved{in.set_removed().set(), in.set_removed().sequence()};
+    case wire::PlanItem::kJoined:
+      RUEDA_RETURN_IF_ERROR(CheckSet(in.joined().set()));
+      RUEDA_RETURN_IF_ERROR(CheckRank(in.joined().last()));
+      return Joined{in.joined().set(), in.joined().last(), in.joined().sequence()};
     case wire::PlanItem::kLeft:
-      if (in.left() < 0 || in.left() >= kRanksMax) return Bad("rank");
+      RUEDA_RETURN_IF_ERROR(CheckRank(in.left()));
       return Left{in.left()};
     case wire::PlanItem::WHAT_NOT_SET:
       break;

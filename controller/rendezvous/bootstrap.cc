@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "controller/bus/host_log.h"
 #include "controller/bus/socket.h"
+#include "controller/membership/process_sets.h"
 #include "controller/rendezvous/admission.h"
 #include "controller/rendezvous/host_identity.h"
 
@@ -77,6 +78,7 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
     RUEDA_ASSIGN_OR_RETURN(host_ids, FakeHostIds(args.size, static_cast<int>(config.hosts_fake)));
   }
   world.topology = MakeTopology(host_ids);
+  RUEDA_ASSIGN_OR_RETURN(world.process_sets, ParseProcessSets(config.process_sets, args.size));
   const std::vector<Rank>& neighbours = world.topology.host_of(args.rank).ranks;
   world.log_ranks = SharesLog(config) ? neighbours : std::vector<Rank>{args.rank};
   world.one_log = static_cast<int>(world.log_ranks.size()) == args.size;

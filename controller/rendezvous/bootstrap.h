@@ -40,6 +40,7 @@ struct World {
   std::vector<RankInfo> infos;
   std::vector<Rank> log_ranks;  // the ranks that share this rank's announcement log, ascending
   bool one_log = true;          // whether those are all ranks
+  std::vector<std::vector<Rank>> process_sets;  // sets 1, 2, ... that exist from the start
 
   Neighbourhood neighbourhood;  // of topology.host_of(rank)
   std::vector<RoleLink> links;
@@ -61,6 +62,7 @@ struct BootstrapArgs {
   std::shared_ptr<const Bells> bells;
 };
 
+// INVALID_ARGUMENT: the setting `process_sets` names what this world can't have.
 absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting);
 
 }  // namespace rueda

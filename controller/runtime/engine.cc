@@ -4,14 +4,18 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <exception>
 
 #include "absl/strings/str_cat.h"
 #include "controller/bus/log_bus.h"
 #include "controller/protocol/codec.h"
+#include "controller/runtime/engine_callback.h"
+#include "controller/runtime/outputs.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/trace/recorder.h"
+#include "ops/adasum/adasum_communicator.h"
 #include "ops/backend/selector.h"
 #include "ops/gloo/gloo_backend.h"
 #include "ops/shm/shm_backend.h"
@@ -28,13 +32,6 @@ constexpr Nanos kCulpritPatience = 250 * kMillisecond;
 // How long a failure may take to be written down.
 constexpr Nanos kRecordPatience = 100 * kMillisecond;
 
-thread_local bool in_engine_callback = false;
-
-struct EngineCallbackScope {
-  EngineCallbackScope() { in_engine_callback = true; }
-  ~EngineCallbackScope() { in_engine_callback = false; }
-};
-
 // A callback can tell nobody of an exception: it ends the program, on whatever thread it runs.
 void CallBack(CallbackFn callback, void* user, Handle handle, absl::StatusCode code) {
   try {
@@ -48,24 +45,7 @@ void CallBack(CallbackFn callback, void* user, Handle handle, absl::StatusCode c
   }
 }
 
-// The caller's memory for output `part`; null when there is none.
-void* Allocate(const Request& request, int32_t part, const Shape& shape) {
-  const EngineCallbackScope scope;
-  try {
-    return request.allocate(request.allocate_user, part, shape.dims().data(), shape.rank());
-  } catch (const std::exception& error) {
-    RUEDA_LOG(Error) << "an allocator threw: " << error.what();
-  } catch (...) {
-    RUEDA_LOG(Error) << "an allocator threw";
-  }
-  return nullptr;
-}
-
 }  // namespace
-
-bool InEngineCallback() {
-  return in_engine_callback;
-}
 
 // Set-up --------------------------------------------------------------------------------------
 
@@ -77,7 +57,7 @@ Engine::Engine(EngineArgs args)
       sleepers_(args.sleepers),
       turns_without_sockets_max_(args.turns_without_sockets),
       arena_(std::move(args.arena)),
-      member_(world_.rank, world_.size()),
+      member_(world_.rank, world_.size(), world_.process_sets),
       left_(world_.size()) {}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineArgs args) {
@@ -115,6 +95,7 @@ absl::Status Engine::Init() {
 
   CoordinatorOptions options;
   options.world_size = world_.size();
+  options.process_sets = world_.process_sets;
   options.bucket_bytes = config_.fusion_threshold;
   options.stall_warn = static_cast<Nanos>(config_.stall_warn_s * kSecond);
   options.stall_timeout = static_cast<Nanos>(config_.stall_timeout_s * kSecond);
@@ -153,7 +134,10 @@ absl::Status Engine::Init() {
   gloo.store = store_;
   gloo.wake = [this] { WakeSelf(); };
   backends_.push_back(std::make_unique<GlooBackend>(std::move(gloo)));
-  return OpenLane(kWorldSet);
+  for (SetId set = 0; set < member_.process_sets().end(); ++set) {
+    RUEDA_RETURN_IF_ERROR(OpenLane(set));
+  }
+  return absl::OkStatus();
 }
 
 Engine::~Engine() {
@@ -170,6 +154,7 @@ absl::Status Engine::OpenLane(SetId set_id) {
   if (static_cast<size_t>(set_id) >= lanes_.size()) lanes_.resize(set_id + 1);
   Group group;
   group.set = set_id;
+  group.generation = set.generation;
   group.ranks = set.ranks;
   group.self = set.IndexOf(world_.rank);
   if (group.self < 0) return absl::OkStatus();
@@ -181,6 +166,8 @@ absl::Status Engine::OpenLane(SetId set_id) {
                   << selection.Table();
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
                          selection.backend->Connect(group));
+  communicator = std::make_unique<AdasumCommunicator>(
+      std::move(communicator), static_cast<int>(group.ranks.size()), group.self);
   lanes_[set_id] = std::make_unique<Lane>(set_id, selection.backend, std::move(communicator));
   return absl::OkStatus();
 }
@@ -241,7 +228,8 @@ bool Engine::DrainSubmissions() {
 
 bool Engine::Announce() {
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    if (lane != nullptr && bus_->MustAnnounceDone(lane->set(), member_.completed_on(lane->set()))) {
+    if (lane != nullptr && !member_.closing(lane->set()) &&
+        bus_->MustAnnounceDone(lane->set(), member_.completed_on(lane->set()))) {
       member_.AnnounceDone(lane->set());
     }
   }
@@ -287,8 +275,7 @@ void Engine::Do(const Action& action) {
     trace::Record(trace::Event::kReject, 0, live_[rejected->token]->handle());
     Complete(live_[rejected->token], rejected->status);
   } else if (const auto* added = std::get_if<NewSet>(&action)) {
-    const ProcessSet& set = *member_.process_sets().Find(added->set);
-    submissions_->AddSet(set.ranks);
+    submissions_->AddSet(member_.process_sets().Find(added->set)->ranks);
     if (absl::Status status = OpenLane(added->set); !status.ok()) {
       Failure failure;
       failure.code = status.code();
@@ -296,92 +283,70 @@ void Engine::Do(const Action& action) {
       FailEpoch(std::move(failure));
       return;
     }
-    if (added->asked) {
-      live_[added->token]->new_set = added->set;
-      Complete(live_[added->token], absl::OkStatus());
-    }
+    if (added->asked) CompleteWith(added->token, added->set);
+  } else if (const auto* removed = std::get_if<RemovedSet>(&action)) {
+    submissions_->RemoveSet(removed->set);
+    lanes_[removed->set].reset();
+    if (removed->asked) CompleteWith(removed->token, removed->set);
+  } else if (const auto* joined = std::get_if<JoinDone>(&action)) {
+    CompleteWith(joined->token, joined->last);
   } else {
     left_.Insert(std::get<Left>(action).rank);
   }
+}
+
+void Engine::CompleteWith(Token token, int64_t value) {
+  live_[token]->value = value;
+  Complete(live_[token], absl::OkStatus());
 }
 
 void Engine::OnLaunch(const Launch& launch) {
   const ProcessSet& set = *member_.process_sets().Find(launch.lane);
   Lane& lane = *lanes_[launch.lane];
   trace::Record(trace::Event::kOrder, 0, static_cast<uint64_t>(launch.lane), launch.items.size());
-  std::vector<Request*> requests;
-  std::vector<TensorId> ids;
-  std::vector<std::vector<int64_t>> first_dims;
+  LaneBatch batch;
+  batch.prescale = launch.prescale;
+  batch.postscale = launch.postscale;
+  batch.sequence = static_cast<uint64_t>(set.generation) << 32 | (launch.number & UINT32_MAX);
+  for (const Rank rank : launch.absent) batch.absent.push_back(set.IndexOf(rank));
+  // What takes part in others' operations: nothing of ours.
+  std::deque<std::vector<PartArgs>> absent_parts;
   for (const LaunchItem& item : launch.items) {
-    Request* request = live_[item.token];
-    const Signature& signature = request->spec->signature;
+    Request* const request = item.token == kNoToken ? nullptr : live_[item.token];
+    const TensorSpec& spec = *item.spec;
     absl::Status supported;
-    for (const PartSignature& part : signature.parts) {
-      supported.Update(lane.backend().Supports(signature.kind, part.dtype, signature.reduce_op));
+    for (const PartSignature& part : spec.signature.parts) {
+      supported.Update(
+          lane.backend().Supports(spec.signature.kind, part.dtype, spec.signature.reduce_op));
     }
     if (!supported.ok()) {  // the same verdict on all members
-      Complete(request, std::move(supported));
+      if (request != nullptr) Complete(request, std::move(supported));
       continue;
     }
-    if (signature.kind == OpKind::kAllgather) {
-      request->local_error = PrepareOutputs(request, item.first_dims, set.size());
+    if (request == nullptr) {
+      absent_parts.emplace_back();
+      for (const PartSignature& part : spec.signature.parts) {
+        absent_parts.back().emplace_back();
+        absent_parts.back().back().dtype = part.dtype;
+        absent_parts.back().back().shape = part.shape;
+      }
+      batch.operations.push_back({nullptr, item.id, &spec, absent_parts.back(), {}});
+      continue;
     }
+    request->local_error = PrepareOutputs(request, item.first_dims, set, world_.rank);
     request->buckets_left = 0;
-    requests.push_back(request);
-    ids.push_back(item.id);
-    first_dims.push_back(item.first_dims);
+    batch.prescale = request->extras.prescale;
+    batch.postscale = request->extras.postscale;
+    batch.operations.push_back({request, item.id, &spec, request->parts, item.first_dims});
   }
   std::vector<LaneBucket> buckets;
-  MakeBuckets(requests, ids, set, config_.fusion_threshold, first_dims, &buckets);
+  MakeBuckets(batch, set, config_.fusion_threshold, &buckets);
   if (buckets.empty()) member_.CompletedBatch(launch.lane);
   if (!lane.busy() && !buckets.empty()) {
     ++busy_lanes_;
     neighbours_->own_page().activity.store(buckets.front().first_id, std::memory_order_relaxed);
   }
   for (LaneBucket& bucket : buckets) lane.Add(std::move(bucket));
-}
-
-// Allgather: finds out how large the outputs are, and memory for them. An error is this rank's
-// alone: it takes part all the same, and throws the result away.
-absl::Status Engine::PrepareOutputs(Request* request, absl::Span<const int64_t> first_dims,
-                                    int members) {
-  const size_t parts = request->parts.size();
-  absl::Status status;
-  for (size_t i = 0; i < parts; ++i) {
-    PartArgs& part = request->parts[i];
-    int64_t rows = 0;
-    for (int member = 0; member < members; ++member) {
-      rows += first_dims[static_cast<size_t>(member) * parts + i];
-    }
-    std::vector<int64_t> dims(part.shape.dims().begin(), part.shape.dims().end());
-    dims[0] = rows;
-    const Shape shape(dims);
-    request->output_shapes.push_back(shape);
-    request->outputs.emplace_back();
-    const size_t bytes = static_cast<size_t>(shape.elements()) * DTypeSize(part.dtype);
-    const std::string label = SpecLabel(*request->spec, 0);
-    if (part.output_given) {
-      if (part.output_shape == shape) continue;
-      part.output = nullptr;
-      status.Update(absl::InvalidArgumentError(
-          absl::StrCat(label, ": the gathered tensor has shape ", shape.ToString(),
-                       ", the given output ", part.output_shape.ToString())));
-    } else if (request->allocate != nullptr) {
-      part.output = Allocate(*request, static_cast<int32_t>(i), shape);
-      if (part.output == nullptr && bytes > 0) {
-        status.Update(absl::ResourceExhaustedError(
-            absl::StrCat(label, ": the allocator returned nothing for ", bytes, " bytes")));
-      }
-    } else {
-      request->outputs.back().data.reset(std::malloc(std::max<size_t>(bytes, 1)));
-      part.output = request->outputs.back().data.get();
-      if (part.output == nullptr) {
-        status.Update(
-            absl::ResourceExhaustedError(absl::StrCat(label, ": no memory for ", bytes, " bytes")));
-      }
-    }
-  }
-  return status;
 }
 
 bool Engine::AdvanceLanes() {
@@ -420,7 +385,7 @@ void Engine::OnBucketDone(Lane& lane) {
   }
   if (bucket.ends_batch) member_.CompletedBatch(lane.set());
   for (Request* request : bucket.requests) {
-    if (--request->buckets_left == 0) Complete(request, request->local_error);
+    if (request != nullptr && --request->buckets_left == 0) Complete(request, request->local_error);
   }
 }
 

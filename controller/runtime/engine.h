@@ -97,10 +97,10 @@ class Engine : public Courier {
 
   void Do(const Action& action);
   void OnLaunch(const Launch& launch);
-  absl::Status PrepareOutputs(Request* request, absl::Span<const int64_t> first_dims, int members);
   absl::Status OpenLane(SetId set);
   void OnBucketDone(Lane& lane);
   void Complete(Request* request, absl::Status status, FailurePtr failure = nullptr);
+  void CompleteWith(Token token, int64_t value);
 
   // Failing.
   void OnLinkLost(RoleLink& role_link, const absl::Status& why);
@@ -159,9 +159,5 @@ class Engine : public Courier {
   mutable Mutex failure_mutex_;
   FailurePtr failure_ ABSL_GUARDED_BY(failure_mutex_);
 };
-
-// Whether the calling thread runs an inline callback or an allocation on behalf of the engine; it
-// must not wait then.
-bool InEngineCallback();
 
 }  // namespace rueda

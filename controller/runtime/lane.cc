@@ -13,8 +13,12 @@ absl::StatusOr<Progress> Lane::Advance() {
     collective.dtype = bucket.dtype;
     collective.reduce_op = bucket.reduce_op;
     collective.root = bucket.root;
+    collective.peer = bucket.peer;
     collective.prescale = bucket.prescale;
     collective.postscale = bucket.postscale;
+    collective.divisor = bucket.divisor;
+    collective.absent = bucket.absent;
+    collective.sequence = bucket.sequence;
     collective.pieces = bucket.pieces;
     collective.elements = bucket.elements;
     collective.counts = bucket.counts;
@@ -37,82 +41,116 @@ LaneBucket Lane::Pop() {
 
 namespace {
 
-// Elements that each member contributes to part `part` of an allgather, given the first dimensions
-// by member and part.
-std::vector<int64_t> GatherCounts(const Shape& row, absl::Span<const int64_t> first_dims,
-                                  size_t part, size_t parts) {
-  std::vector<int64_t> counts;
-  for (size_t i = part; i < first_dims.size(); i += parts) {
-    counts.push_back(first_dims[i] * row.elements());
+// What the ranks give or get of one part, in elements: see Collective::counts.
+void AppendCounts(const LaneOperation& operation, size_t part, const ProcessSet& set,
+                  std::vector<int64_t>* counts) {
+  const Signature& signature = operation.spec->signature;
+  const Shape& shape = signature.parts[part].shape;
+  const size_t members = static_cast<size_t>(set.size());
+  const absl::Span<const int64_t> dims = operation.first_dims;
+  if (signature.kind == OpKind::kReducescatter) {
+    const int64_t row = shape.Row().elements();
+    for (int member = 0; member < set.size(); ++member) {
+      counts->push_back(ReducescatterRows(shape.dim(0), set.size(), member) * row);
+    }
+  } else if (signature.kind == OpKind::kAlltoall && dims.size() == members) {
+    // Everybody gives equal parts.
+    for (const int64_t rows : dims) {
+      counts->insert(counts->end(), members,
+                     rows / static_cast<int64_t>(members) * shape.elements());
+    }
+  } else {
+    const size_t parts = signature.parts.size();
+    for (size_t i = part; i < dims.size(); i += parts) {
+      counts->push_back(dims[i] * shape.elements());
+    }
   }
-  return counts;
+}
+
+// What the planner goes by, equal on all ranks: the elements of all that is moved.
+int64_t PlannedElements(const LaneOperation& operation, size_t part) {
+  const Signature& signature = operation.spec->signature;
+  const int64_t elements = signature.parts[part].shape.elements();
+  if (!TraitsOf(signature.kind).ragged) return elements;
+  int64_t rows = 0;
+  for (size_t i = part; i < operation.first_dims.size(); i += signature.parts.size()) {
+    rows += operation.first_dims[i];
+  }
+  return rows * elements;
+}
+
+int64_t DivisorOf(ReduceOp op, const ProcessSet& set, size_t absent) {
+  if (op == ReduceOp::kAverage) return set.size();
+  return op == ReduceOp::kAverageLive ? set.size() - static_cast<int64_t>(absent) : 1;
+}
+
+// Whether two operations of a batch may share a bucket.
+bool SameKin(const Signature& a, const Signature& b) {
+  return a.kind == b.kind && a.reduce_op == b.reduce_op && a.root == b.root && a.device == b.device;
+}
+
+// One planner input a part; an operation without parts (a barrier) is one of no elements.
+struct Source {
+  const LaneOperation* operation;
+  int part;  // -1: none
+};
+
+void PlanInputs(const LaneBatch& batch, std::vector<FusionInput>* inputs,
+                std::vector<Source>* sources) {
+  uint64_t kin = 0;
+  const Signature* last = nullptr;
+  for (const LaneOperation& operation : batch.operations) {
+    const Signature& signature = operation.spec->signature;
+    if (last != nullptr && !SameKin(*last, signature)) ++kin;
+    last = &signature;
+    const uint64_t identity = static_cast<uint64_t>(operation.id) << 32;
+    const bool fuses = TraitsOf(signature.kind).fuses;
+    for (size_t part = 0; part < operation.parts.size(); ++part) {
+      inputs->push_back({identity | part, kin, fuses, signature.parts[part].dtype,
+                         PlannedElements(operation, part)});
+      sources->push_back({&operation, static_cast<int>(part)});
+    }
+    if (operation.parts.empty()) {
+      inputs->push_back({identity, kin, false, DType::kUInt8, 0});
+      sources->push_back({&operation, -1});
+    }
+  }
 }
 
 }  // namespace
 
-void MakeBuckets(absl::Span<Request* const> requests, absl::Span<const TensorId> ids,
-                 const ProcessSet& set, int64_t bucket_bytes,
-                 absl::Span<const std::vector<int64_t>> first_dims,
+void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes,
                  std::vector<LaneBucket>* buckets) {
-  // One planner input a part; an operation without parts (a barrier) is one of no elements.
-  struct Source {
-    Request* request;
-    size_t operation;
-    int part;  // -1: none
-  };
   std::vector<FusionInput> inputs;
   std::vector<Source> sources;
-  uint64_t kin = 0;
-  const auto same_kin = [](const Request& a, const Request& b) {
-    return a.spec->signature.kind == b.spec->signature.kind &&
-           a.spec->signature.reduce_op == b.spec->signature.reduce_op &&
-           a.spec->signature.device == b.spec->signature.device &&
-           a.extras.prescale == b.extras.prescale && a.extras.postscale == b.extras.postscale;
-  };
-  for (size_t i = 0; i < requests.size(); ++i) {
-    Request* request = requests[i];
-    const Signature& signature = request->spec->signature;
-    if (i > 0 && !same_kin(*requests[i - 1], *request)) ++kin;
-    const bool fusable = signature.kind == OpKind::kAllreduce;
-    for (size_t part = 0; part < request->parts.size(); ++part) {
-      inputs.push_back({(static_cast<uint64_t>(ids[i]) << 32) | part, kin, fusable,
-                        request->parts[part].dtype, request->parts[part].shape.elements()});
-      sources.push_back({request, i, static_cast<int>(part)});
-    }
-    if (request->parts.empty()) {
-      inputs.push_back({static_cast<uint64_t>(ids[i]) << 32, kin, false, DType::kUInt8, 0});
-      sources.push_back({request, i, -1});
-    }
-  }
+  PlanInputs(batch, &inputs, &sources);
   std::vector<Bucket> plan;
   PlanFusion(inputs, bucket_bytes, &plan);
   for (const Bucket& planned : plan) {
-    const Source& first = sources[planned.placements.front().input];
-    const Signature& signature = first.request->spec->signature;
+    const LaneOperation& first = *sources[planned.placements.front().input].operation;
+    const Signature& signature = first.spec->signature;
     LaneBucket bucket;
     bucket.kind = signature.kind;
     bucket.reduce_op = signature.reduce_op;
     bucket.dtype = planned.dtype;
     bucket.root = signature.root < 0 ? -1 : set.IndexOf(signature.root);
-    bucket.prescale = first.request->extras.prescale;
-    bucket.postscale = first.request->extras.postscale;
+    bucket.peer = signature.peer < 0 ? -1 : set.IndexOf(signature.peer);
+    bucket.prescale = batch.prescale;
+    bucket.postscale = batch.postscale;
+    bucket.divisor = DivisorOf(signature.reduce_op, set, batch.absent.size());
+    bucket.absent = batch.absent;
+    bucket.sequence = batch.sequence;
     bucket.elements = planned.elements;
     bucket.digest = planned.digest;
-    bucket.first_id = ids[first.operation];
+    bucket.first_id = first.id;
     for (const Placement& placement : planned.placements) {
       const Source& source = sources[placement.input];
-      ++source.request->buckets_left;
-      bucket.requests.push_back(source.request);
+      if (source.operation->request != nullptr) ++source.operation->request->buckets_left;
+      bucket.requests.push_back(source.operation->request);
       if (source.part < 0) continue;
-      const PartArgs& part = source.request->parts[source.part];
+      const PartArgs& part = source.operation->parts[source.part];
       bucket.pieces.push_back({part.input, part.output, part.shape.elements()});
-    }
-    if (signature.kind == OpKind::kAllgather) {
-      bucket.counts =
-          GatherCounts(first.request->parts[first.part].shape.Row(), first_dims[first.operation],
-                       static_cast<size_t>(first.part), first.request->parts.size());
-      // Ranks may differ in how much they bring; the layout is what all of them bring together.
-      bucket.digest = static_cast<uint32_t>(bucket.first_id) | 1;
+      AppendCounts(*source.operation, static_cast<size_t>(source.part), set, &bucket.counts);
     }
     buckets->push_back(std::move(bucket));
   }

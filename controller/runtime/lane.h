@@ -19,15 +19,19 @@ struct LaneBucket {
   ReduceOp reduce_op = ReduceOp::kNone;
   DType dtype = DType::kUInt8;
   int root = -1;  // member index
+  int peer = -1;  // member index
   double prescale = 1;
   double postscale = 1;
+  int64_t divisor = 1;
   int64_t elements = 0;
   uint32_t digest = 0;
   TensorId first_id = kNoTensor;  // for people: what the bucket begins with
   bool ends_batch = false;
+  uint64_t sequence = 0;
   std::vector<Piece> pieces;
-  std::vector<Request*> requests;  // by piece; a barrier's has no piece
-  std::vector<int64_t> counts;     // allgather
+  std::vector<Request*> requests;  // by piece; a barrier's has no piece. Null: others' alone
+  std::vector<int64_t> counts;     // see Collective
+  std::vector<int> absent;         // see Collective
 };
 
 class Lane {
@@ -57,11 +61,25 @@ class Lane {
   bool started_ = false;
 };
 
-// The buckets of one batch. `requests` and `ids` are the batch's operations in plan order;
-// allgathers have their output buffers already.
-void MakeBuckets(absl::Span<Request* const> requests, absl::Span<const TensorId> ids,
-                 const ProcessSet& set, int64_t bucket_bytes,
-                 absl::Span<const std::vector<int64_t>> first_dims,
+// One operation of a batch.
+struct LaneOperation {
+  Request* request;  // null: this rank has joined, and takes part for the others
+  TensorId id;
+  const TensorSpec* spec;
+  absl::Span<const PartArgs> parts;
+  absl::Span<const int64_t> first_dims;  // as planned
+};
+
+struct LaneBatch {
+  std::vector<LaneOperation> operations;  // in plan order
+  double prescale = 1;
+  double postscale = 1;
+  std::vector<int> absent;  // member indices
+  uint64_t sequence = 0;    // of the batch on its lane
+};
+
+// The buckets of one batch. Outputs that this rank wants have their memory already.
+void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes,
                  std::vector<LaneBucket>* buckets);
 
 }  // namespace rueda

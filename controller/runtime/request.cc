@@ -62,7 +62,8 @@ void RequestTable::Unreference(Request* request) {
   request->failure.reset();
   request->output_shapes.clear();
   request->outputs.clear();
-  request->new_set = -1;
+  request->output_splits.clear();
+  request->value = -1;
   MutexLock lock(mutex_);
   free_.push_back(request->token);
 }

@@ -31,8 +31,8 @@ struct PartArgs {
   const void* input = nullptr;
   void* output = nullptr;
   DType dtype = DType::kUInt8;
-  Shape shape;                // of the input
-  Shape output_shape;         // allgather into the caller's buffer: what it can hold
+  Shape shape;                // of the input; scatter: but at the root, with any first dimension
+  Shape output_shape;         // of the caller's buffer, if its shape is not the input's
   bool output_given = false;  // `output` and `output_shape` are the caller's
 };
 
@@ -66,10 +66,12 @@ struct Request {
   // Results, once done.
   std::atomic<uint32_t> done{0};
   absl::Status status;
-  FailurePtr failure;                 // when the epoch failed
-  std::vector<Shape> output_shapes;   // allgather: by part
-  std::vector<OutputMemory> outputs;  // by part
-  SetId new_set = -1;                 // add_process_set
+  FailurePtr failure;  // when the epoch failed
+  // By part, where the output's shape is not the input's.
+  std::vector<Shape> output_shapes;
+  std::vector<OutputMemory> outputs;
+  std::vector<std::vector<int64_t>> output_splits;  // rows by member that they came from
+  int64_t value = -1;  // add_process_set: the id; join: the rank that joined last
 
   Handle handle() const { return (static_cast<Handle>(generation) << 32) | (token + 1); }
   bool is_done() const { return done.load(std::memory_order_acquire) != 0; }

@@ -8,6 +8,7 @@
 #include "controller/rendezvous/detect.h"
 #include "controller/rendezvous/secret.h"
 #include "controller/rendezvous/unix_meeting.h"
+#include "controller/runtime/engine_callback.h"
 #include "core/base/log.h"
 #include "core/base/signals_blocked.h"
 #include "core/trace/recorder.h"
@@ -76,7 +77,7 @@ absl::Status Runtime::Init() {
   EngineArgs engine;
   RUEDA_ASSIGN_OR_RETURN(engine.world, Bootstrap(args, meeting.get()));
   trace::Record(trace::Event::kInit, 0, static_cast<uint64_t>(args.size));
-  submissions_ = std::make_unique<Submissions>(args.rank, args.size);
+  submissions_ = std::make_unique<Submissions>(args.rank, args.size, engine.world.process_sets);
   engine.config = &options_.config;
   engine.arena = arena_;
   engine.submissions = submissions_.get();

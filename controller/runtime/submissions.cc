@@ -32,43 +32,88 @@ absl::Status Bad(const OperationArgs& args, size_t part, absl::string_view why) 
   return absl::InvalidArgumentError(absl::StrCat(Label(args, part), ": ", why));
 }
 
-bool Overlap(const void* a, const void* b, size_t bytes) {
+bool Overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   const char* x = static_cast<const char*>(a);
   const char* y = static_cast<const char*>(b);
-  return x != y && x < y + bytes && y < x + bytes;
+  return x < y + b_bytes && y < x + a_bytes;
 }
 
-absl::Status CheckPart(const OperationArgs& args, size_t i) {
+size_t BytesOf(const Shape& shape, DType dtype) {
+  return static_cast<size_t>(shape.elements()) * DTypeSize(dtype);
+}
+
+// Whether `rank` gives data, and whether it gets some of the same shape.
+bool Gives(const OperationArgs& args, Rank rank) {
+  if (args.kind == OpKind::kScatter || args.kind == OpKind::kSendRecv) return args.root == rank;
+  return TraitsOf(args.kind).tensors;
+}
+bool GetsTheSame(const OperationArgs& args, Rank rank) {
+  if (args.kind == OpKind::kReduce) return args.root == rank;
+  if (args.kind == OpKind::kSendRecv) return args.peer == rank;
+  return args.kind == OpKind::kAllreduce || args.kind == OpKind::kBroadcast;
+}
+
+absl::Status CheckMemory(const OperationArgs& args, size_t i, Rank rank) {
   const PartArgs& part = args.parts[i];
-  const size_t bytes = static_cast<size_t>(part.shape.elements()) * DTypeSize(part.dtype);
-  if (bytes > 0 && part.input == nullptr) return Bad(args, i, "the input's data pointer is null");
-  switch (args.kind) {
-    case OpKind::kAllreduce:
-      if (absl::Status status = kernels::CheckReducible(part.dtype, args.reduce_op); !status.ok()) {
-        return Bad(args, i, status.message());
-      }
-      if (args.reduce_op == ReduceOp::kAdasum) {  // until a communicator can
-        return absl::UnimplementedError(absl::StrCat(Label(args, i), ": adasum is not there yet"));
-      }
-      [[fallthrough]];
-    case OpKind::kBroadcast:
-      if (bytes > 0 && part.output == nullptr)
-        return Bad(args, i, "the output's data pointer is null");
-      if (bytes > 0 && Overlap(part.input, part.output, bytes)) {
-        return Bad(args, i,
-                   "input and output overlap in part; they must be the same memory or apart");
-      }
-      return absl::OkStatus();
-    case OpKind::kAllgather:
-      if (part.shape.rank() == 0) {
-        return Bad(args, i, "a scalar can't be gathered; give it a first dimension of 1");
-      }
-      return absl::OkStatus();
-    case OpKind::kBarrier:
-    case OpKind::kAddProcessSet:
-      return absl::OkStatus();
+  const size_t bytes = BytesOf(part.shape, part.dtype);
+  const bool gives = Gives(args, rank) && bytes > 0;
+  if (gives && part.input == nullptr) return Bad(args, i, "the input's data pointer is null");
+  if (GetsTheSame(args, rank)) {
+    if (bytes > 0 && part.output == nullptr) {
+      return Bad(args, i, "the output's data pointer is null");
+    }
+    if (gives && part.input != part.output && Overlap(part.input, bytes, part.output, bytes)) {
+      return Bad(args, i,
+                 "input and output overlap in part; they must be the same memory or apart");
+    }
+  } else if (gives && part.output_given && args.kind != OpKind::kAllgather &&
+             Overlap(part.input, bytes, part.output, BytesOf(part.output_shape, part.dtype))) {
+    return Bad(args, i, "input and output overlap; they must be apart");
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckPart(const OperationArgs& args, size_t i, Rank rank) {
+  const PartArgs& part = args.parts[i];
+  const KindTraits& traits = TraitsOf(args.kind);
+  if (traits.reduces) {
+    if (absl::Status status = kernels::CheckReducible(part.dtype, args.reduce_op); !status.ok()) {
+      return Bad(args, i, status.message());
+    }
+    if (args.reduce_op == ReduceOp::kAdasum && args.kind != OpKind::kAllreduce) {
+      return Bad(args, i, "adasum is for allreduce alone");
+    }
+  }
+  if ((traits.ragged || args.kind == OpKind::kReducescatter) && part.shape.rank() == 0) {
+    return Bad(args, i, "a scalar has no first dimension to go by; give it one of 1");
+  }
+  return CheckMemory(args, i, rank);
+}
+
+// Rows by member, given or in equal parts.
+absl::Status CheckSplits(const OperationArgs& args, int members) {
+  const int64_t rows = args.parts[0].shape.dim(0);
+  if (args.splits.empty()) {
+    if (rows % members == 0) return absl::OkStatus();
+    return Bad(args, 0,
+               absl::StrCat("the first dimension, ", rows, ", can't be divided equally among the ",
+                            members, " ranks of the process set; give splits"));
+  }
+  if (args.splits.size() != static_cast<size_t>(members)) {
+    return Bad(args, 0,
+               absl::StrCat("there are ", args.splits.size(), " splits for the ", members,
+                            " ranks of the process set"));
+  }
+  int64_t sum = 0;
+  for (const int64_t split : args.splits) {
+    if (split < 0) return Bad(args, 0, absl::StrCat("a split of ", split, " rows"));
+    if (__builtin_add_overflow(sum, split, &sum)) sum = -1;
+    if (sum < 0) break;
+  }
+  if (sum == rows) return absl::OkStatus();
+  return Bad(args, 0,
+             absl::StrCat("the splits add up to ", sum < 0 ? "more than 2^63" : absl::StrCat(sum),
+                          " rows, the first dimension is ", rows));
 }
 
 Signature SignatureOf(const OperationArgs& args) {
@@ -76,9 +121,10 @@ Signature SignatureOf(const OperationArgs& args) {
   signature.kind = args.kind;
   signature.reduce_op = args.reduce_op;
   signature.root = args.root;
+  signature.peer = args.peer;
   for (const PartArgs& part : args.parts) {
     signature.parts.push_back(
-        {part.dtype, args.kind == OpKind::kAllgather ? part.shape.Row() : part.shape});
+        {part.dtype, TraitsOf(args.kind).ragged ? part.shape.Row() : part.shape});
   }
   if (args.parts.size() > 1) {
     for (const absl::string_view name : args.names) signature.part_names.emplace_back(name);
@@ -91,7 +137,9 @@ Signature SignatureOf(const OperationArgs& args) {
 
 }  // namespace
 
-Submissions::Submissions(Rank rank, int world_size) : rank_(rank), sets_(world_size) {}
+Submissions::Submissions(Rank rank, int world_size,
+                         absl::Span<const std::vector<Rank>> process_sets)
+    : rank_(rank), sets_(world_size, process_sets), states_(sets_.end()) {}
 
 size_t Submissions::NameHash::operator()(const std::pair<SetId, absl::string_view>& key) const {
   return absl::HashOf(key);
@@ -103,25 +151,47 @@ Submissions::Name& Submissions::NameOf(SetId set, absl::string_view name) {
   return names_[std::make_pair(set, std::string(name))];
 }
 
-absl::Status Submissions::Check(const OperationArgs& args) const {
-  RUEDA_RETURN_IF_ERROR(closed_);
+absl::Status Submissions::CheckSet(const OperationArgs& args) const {
   const ProcessSet* set = sets_.Find(args.set);
   if (set == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("there is no process set ", args.set));
   }
+  const auto text = [&] {
+    return absl::StrCat("process set ", args.set, " {", absl::StrJoin(set->ranks, ", "), "}");
+  };
   if (!set->Contains(rank_)) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", rank_, " is not in process set ",
-                                                   args.set, " {", absl::StrJoin(set->ranks, ", "),
-                                                   "}"));
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank_, " is not in ", text()));
   }
-  if (args.kind == OpKind::kBroadcast && !set->Contains(args.root)) {
-    return Bad(args, 0,
-               absl::StrCat("root ", args.root, " is not a rank of process set ", args.set, " {",
-                            absl::StrJoin(set->ranks, ", "), "}"));
+  const SetState& state = states_[args.set];
+  if (state.removing) {
+    return absl::FailedPreconditionError(absl::StrCat(text(), " is being removed"));
   }
-  if (args.kind == OpKind::kAddProcessSet) {
-    RUEDA_RETURN_IF_ERROR(sets_.Check(args.ranks));
+  if (state.joined) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", rank_, " has joined ", text(), "; wait until all of its ranks have"));
   }
+  const bool pair = args.kind == OpKind::kSendRecv;
+  for (const Rank rank : {args.root, args.peer}) {
+    if (!(rank == args.root ? TraitsOf(args.kind).rooted : pair) || set->Contains(rank)) continue;
+    return Bad(args, 0, absl::StrCat(pair ? "peer " : "root ", rank, " is not a rank of ", text()));
+  }
+  if (args.kind == OpKind::kAlltoall || (args.kind == OpKind::kScatter && args.root == rank_)) {
+    return CheckSplits(args, set->size());
+  }
+  if (args.kind != OpKind::kReducescatter) return absl::OkStatus();
+  for (size_t i = 0; i < args.parts.size(); ++i) {
+    const PartArgs& part = args.parts[i];
+    std::vector<int64_t> dims(part.shape.dims().begin(), part.shape.dims().end());
+    dims[0] = ReducescatterRows(dims[0], set->size(), set->IndexOf(rank_));
+    if (!part.output_given || part.output_shape == Shape(dims)) continue;
+    return Bad(args, i,
+               absl::StrCat("this rank's part of the result has shape ", Shape(dims).ToString(),
+                            ", the given output ", part.output_shape.ToString()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Submissions::CheckNames(const OperationArgs& args) const {
   size_t bytes = 0;
   absl::flat_hash_set<absl::string_view> in_group;
   for (size_t i = 0; i < args.names.size(); ++i) {
@@ -140,6 +210,21 @@ absl::Status Submissions::Check(const OperationArgs& args) const {
   if (bytes > kSignatureBytesMax) {
     return Bad(args, 0, "the group's names and shapes take too much room; split the group");
   }
+  return absl::OkStatus();
+}
+
+absl::Status Submissions::Check(const OperationArgs& args) const {
+  RUEDA_RETURN_IF_ERROR(closed_);
+  RUEDA_RETURN_IF_ERROR(CheckSet(args));
+  if (args.kind == OpKind::kAddProcessSet) {
+    RUEDA_RETURN_IF_ERROR(sets_.Check(args.ranks));
+  } else if (args.kind == OpKind::kRemoveProcessSet) {
+    const ProcessSet* set = sets_.Find(args.ranks);
+    if (set == nullptr || states_[set->id].removing) {
+      return absl::NotFoundError("there is no such process set to remove");
+    }
+  }
+  RUEDA_RETURN_IF_ERROR(CheckNames(args));
   if (in_flight() >= kSubmissionsMax) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "rank ", rank_, " has ", kSubmissionsMax, " operations in flight; wait for some of them"));
@@ -147,11 +232,32 @@ absl::Status Submissions::Check(const OperationArgs& args) const {
   return absl::OkStatus();
 }
 
+CallExtras Submissions::ExtrasOf(const OperationArgs& args) const {
+  CallExtras extras;
+  extras.prescale = args.prescale;
+  extras.postscale = args.postscale;
+  if (args.kind == OpKind::kRemoveProcessSet) {
+    extras.first_dims.push_back(states_[sets_.Find(args.ranks)->id].in_flight);
+  } else if (!args.splits.empty()) {
+    extras.first_dims.assign(args.splits.begin(), args.splits.end());
+  } else if (TraitsOf(args.kind).ragged && (args.kind != OpKind::kScatter || args.root == rank_)) {
+    for (const PartArgs& part : args.parts) extras.first_dims.push_back(part.shape.dim(0));
+  }
+  return extras;
+}
+
+Submissions::SetState& Submissions::Removed(absl::Span<const Rank> ranks) {
+  return states_[sets_.Find(ranks)->id];
+}
+
 absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   if (!std::isfinite(args.prescale) || !std::isfinite(args.postscale)) {
     return Bad(args, 0, "a scale factor is not finite");
   }
-  for (size_t i = 0; i < args.parts.size(); ++i) RUEDA_RETURN_IF_ERROR(CheckPart(args, i));
+  if (args.kind == OpKind::kSendRecv && args.root == args.peer) {
+    return Bad(args, 0, "a rank can't send to itself; copy instead");
+  }
+  for (size_t i = 0; i < args.parts.size(); ++i) RUEDA_RETURN_IF_ERROR(CheckPart(args, i, rank_));
   Signature signature = SignatureOf(args);
 
   MutexLock lock(mutex_);
@@ -166,11 +272,7 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   request->spec = name.spec;
   for (const absl::string_view each : args.names) NameOf(args.set, each).in_flight = true;
   request->parts.assign(args.parts.begin(), args.parts.end());
-  request->extras.prescale = args.prescale;
-  request->extras.postscale = args.postscale;
-  if (args.kind == OpKind::kAllgather) {
-    for (const PartArgs& part : args.parts) request->extras.first_dims.push_back(part.shape.dim(0));
-  }
+  request->extras = ExtrasOf(args);
   request->allocate = args.allocate;
   request->allocate_user = args.allocate_user;
   request->callback = args.callback;
@@ -186,6 +288,12 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
     submitted.request = request;
   }
   submitted_.push_back(request);
+  SetState& state = states_[args.set];
+  ++state.in_flight;
+  state.joined = args.kind == OpKind::kJoin;
+  if (args.kind == OpKind::kRemoveProcessSet) {
+    Removed(args.ranks).removing = request->extras.first_dims[0] == 0;
+  }
   in_flight_.fetch_add(1, std::memory_order_relaxed);
   has_work_.store(true, std::memory_order_release);
   return submitted;
@@ -216,6 +324,12 @@ void Submissions::Forget(SetId set, absl::string_view name) {
 void Submissions::Ended(const Request& request) {
   const TensorSpec& spec = *request.spec;
   MutexLock lock(mutex_);
+  SetState& state = states_[spec.set];
+  --state.in_flight;
+  if (spec.signature.kind == OpKind::kJoin) state.joined = false;
+  if (spec.signature.kind == OpKind::kRemoveProcessSet && sets_.Find(spec.signature.ranks)) {
+    Removed(spec.signature.ranks).removing = false;  // it failed
+  }
   if (!spec.unnamed()) {
     if (spec.signature.is_group()) {
       for (const std::string& name : spec.signature.part_names) Forget(spec.set, name);
@@ -229,6 +343,13 @@ void Submissions::Ended(const Request& request) {
 void Submissions::AddSet(absl::Span<const Rank> ranks) {
   MutexLock lock(mutex_);
   (void)sets_.Add(ranks);
+  states_.resize(sets_.end());
+}
+
+void Submissions::RemoveSet(SetId set) {
+  MutexLock lock(mutex_);
+  sets_.Remove(set).IgnoreError();
+  states_[set] = SetState();
 }
 
 void Submissions::Close(absl::Status status) {

@@ -21,12 +21,14 @@ struct OperationArgs {
   OpKind kind = OpKind::kBarrier;
   SetId set = kWorldSet;
   ReduceOp reduce_op = ReduceOp::kNone;
-  Rank root = -1;
+  Rank root = -1;  // send/recv: who sends
+  Rank peer = -1;  // send/recv: who receives
   double prescale = 1;
   double postscale = 1;
   absl::Span<const PartArgs> parts;
   absl::Span<const absl::string_view> names;  // one a part, or (barrier) one; empty: unnamed
-  std::vector<Rank> ranks;                    // add_process_set
+  absl::Span<const int64_t> splits;  // alltoall, scatter's root: rows by member; empty: equal
+  std::vector<Rank> ranks;           // of the process set that is added or removed
   AllocateFn allocate = nullptr;
   void* allocate_user = nullptr;
   CallbackFn callback = nullptr;
@@ -45,7 +47,8 @@ struct Submitted {
 
 class Submissions {
  public:
-  Submissions(Rank rank, int world_size);
+  // `process_sets`: sets 1, 2, ... that exist from the start.
+  Submissions(Rank rank, int world_size, absl::Span<const std::vector<Rank>> process_sets = {});
 
   // Checks the operation and queues it. INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or what Close was
   // given.
@@ -60,6 +63,7 @@ class Submissions {
   // The request has ended: its names may be used again.
   void Ended(const Request& request) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddSet(absl::Span<const Rank> ranks) ABSL_LOCKS_EXCLUDED(mutex_);
+  void RemoveSet(SetId set) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // From now on Submit returns `status`. The first reason stays.
   void Close(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -87,7 +91,19 @@ class Submissions {
     }
   };
 
+  // What this rank has under way in a process set.
+  struct SetState {
+    int in_flight = 0;
+    bool joined = false;    // a join is in flight: nothing else may be submitted
+    bool removing = false;  // a removal is in flight, and nothing else was
+  };
+
   absl::Status Check(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckSet(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckNames(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  CallExtras ExtrasOf(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The state of the set that a removal names.
+  SetState& Removed(absl::Span<const Rank> ranks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Name& NameOf(SetId set, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(SetId set, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -99,6 +115,7 @@ class Submissions {
   mutable Mutex mutex_;
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
   ProcessSetTable sets_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SetState> states_ ABSL_GUARDED_BY(mutex_);  // by set
   absl::flat_hash_map<std::pair<SetId, std::string>, Name, NameHash, NameEqual> names_
       ABSL_GUARDED_BY(mutex_);
   std::vector<Request*> submitted_ ABSL_GUARDED_BY(mutex_);

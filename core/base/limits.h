@@ -18,6 +18,7 @@ inline constexpr int kSubmissionsMax = 1 << 15;  // operations in flight on one 
 inline constexpr int kHandlesMax = 1 << 17;  // operations in flight or finished and not released
 
 inline constexpr size_t kControlFrameBytesMax = 16u << 20;
+inline constexpr int kPlannedDimsMax = 1 << 20;    // first dimensions of one operation in the plan
 inline constexpr size_t kHandshakeBytesMax = 128;  // read from a peer before it is authenticated
 inline constexpr size_t kStoreValueBytesMax = 64u << 10;
 inline constexpr size_t kStoreKeyBytesMax = 256;
@@ -31,6 +32,8 @@ inline constexpr size_t kSideRingBytes = 32u
 static_assert(kHandlesMax > kSubmissionsMax, "every accepted operation gets a handle");
 static_assert(kSideRingBytes > kControlFrameBytesMax + 64,
               "any announcement or plan that fits a frame also fits a writer's side ring");
+static_assert(kPlannedDimsMax * 10 + 4'096 < static_cast<int64_t>(kControlFrameBytesMax),
+              "one operation's first dimensions, ten bytes each, fit a frame");
 static_assert(kLocalRanksMax <= (1 << 10), "a log word has ten bits for the writer");
 static_assert(kTensorIdsMax <= (1 << 16), "an id has 16 bits for its slot");
 

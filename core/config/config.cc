@@ -55,6 +55,9 @@ const Knob kKnobs[] = {
      "of its own, else it yields."},
     {"network_interface", &Config::network_interface, Use::kKnob, 0, 0, "", "HOROVOD_GLOO_IFACE",
      "The interface that Gloo's sockets use."},
+    {"process_sets", &Config::process_sets, Use::kAgreed, 0, 0, "", "",
+     "Process sets that exist from the start, with ids 1, 2, ...: lists of ranks and ranges, "
+     "separated by semicolons (`0,1;2-5`)."},
     {"start_timeout_s", &Config::start_timeout_s, Use::kKnob, 0.01, 1e6, "",
      "HOROVOD_START_TIMEOUT",
      "How long init waits for the other ranks; the error names those that did not come."},

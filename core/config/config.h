@@ -22,6 +22,7 @@ struct Config {
   int64_t fusion_threshold = 64 << 20;
   std::string wait = "auto";
   std::string network_interface = "lo";
+  std::string process_sets;
   // Time limits, in seconds.
   double start_timeout_s = 60;
   double stall_warn_s = 10;

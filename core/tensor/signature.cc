@@ -6,10 +6,29 @@
 
 namespace rueda {
 
+const KindTraits& TraitsOf(OpKind kind) {
+  // By the enum's number.
+  static constexpr KindTraits kRows[kOpKindCount] = {
+      //                       tensors reduces rooted ragged groups  fuses  ranks
+      {"allreduce", true, true, false, false, true, true, false},
+      {"broadcast", true, false, true, false, false, true, false},
+      {"allgather", true, false, false, true, true, true, false},
+      {"barrier", false, false, false, false, false, false, false},
+      {"alltoall", true, false, false, true, false, true, false},
+      {"reducescatter", true, true, false, false, true, true, false},
+      {"reduce", true, true, true, false, false, true, false},
+      {"gather", true, false, true, true, false, true, false},
+      {"scatter", true, false, true, true, false, true, false},
+      {"send/recv", true, false, true, false, false, false, false},
+      {"join", false, false, false, false, false, false, false},
+      {"add_process_set", false, false, false, false, false, false, true},
+      {"remove_process_set", false, false, false, false, false, false, true},
+  };
+  return kRows[static_cast<int>(kind)];
+}
+
 absl::string_view OpKindName(OpKind kind) {
-  static constexpr const char* kNames[kOpKindCount] = {"allreduce", "broadcast", "allgather",
-                                                       "barrier", "add_process_set"};
-  return kNames[static_cast<int>(kind)];
+  return TraitsOf(kind).name;
 }
 
 absl::string_view ReduceOpName(ReduceOp op) {
@@ -26,8 +45,12 @@ bool IsAverage(ReduceOp op) {
 std::string Signature::ToString() const {
   std::string text(OpKindName(kind));
   if (reduce_op != ReduceOp::kNone) absl::StrAppend(&text, "(", ReduceOpName(reduce_op), ")");
-  if (root >= 0) absl::StrAppend(&text, "(root ", root, ")");
-  if (kind == OpKind::kAddProcessSet) {
+  if (peer >= 0) {
+    absl::StrAppend(&text, "(from ", root, " to ", peer, ")");
+  } else if (root >= 0) {
+    absl::StrAppend(&text, "(root ", root, ")");
+  }
+  if (!ranks.empty()) {
     absl::StrAppend(&text, " {", absl::StrJoin(ranks, ", "), "}");
   }
   // A group of thousands of tensors is cut short: errors quote this.
@@ -35,7 +58,7 @@ std::string Signature::ToString() const {
   for (size_t i = 0; i < parts.size() && i < kPartsShown; ++i) {
     absl::StrAppend(&text, i == 0 ? " " : ", ", DTypeName(parts[i].dtype));
     std::string shape = parts[i].shape.ToString();
-    if (kind == OpKind::kAllgather) {  // the ragged dimension
+    if (TraitsOf(kind).ragged) {
       shape = parts[i].shape.rank() == 0 ? "[*]" : absl::StrCat("[*, ", shape.substr(1));
     }
     absl::StrAppend(&text, shape);
@@ -51,6 +74,7 @@ absl::string_view Signature::Difference(const Signature& a, const Signature& b) 
   if (a.kind != b.kind) return "kind of operation";
   if (a.reduce_op != b.reduce_op) return "reduce operation";
   if (a.root != b.root) return "root";
+  if (a.peer != b.peer) return "receiver";
   if (a.device != b.device) return "device";
   if (a.parts.size() != b.parts.size()) return "number of tensors in the group";
   if (a.part_names != b.part_names) return "names of the tensors in the group";

@@ -17,9 +17,30 @@ enum class OpKind : uint8_t {
   kBroadcast = 1,
   kAllgather = 2,
   kBarrier = 3,
-  kAddProcessSet = 4,
+  kAlltoall = 4,
+  kReducescatter = 5,
+  kReduce = 6,
+  kGather = 7,
+  kScatter = 8,
+  kSendRecv = 9,  // from one rank to another; both announce it
+  kJoin = 10,
+  kAddProcessSet = 11,
+  kRemoveProcessSet = 12,
 };
-inline constexpr int kOpKindCount = 5;
+inline constexpr int kOpKindCount = 13;
+
+// What a kind of operation has.
+struct KindTraits {
+  const char* name;
+  bool tensors;    // tensors are moved
+  bool reduces;    // a reduce operation
+  bool rooted;     // a root
+  bool ragged;     // the first dimension may differ by rank: signatures have the shape of a row
+  bool groups;     // several may form a group
+  bool fuses;      // neighbours may share a bucket
+  bool has_ranks;  // a list of ranks
+};
+const KindTraits& TraitsOf(OpKind kind);
 
 enum class ReduceOp : uint8_t {
   kSum = 0,
@@ -38,13 +59,19 @@ inline constexpr int kReduceOpCount = 11;
 
 enum class DeviceType : uint8_t { kCpu = 0 };
 
+// How many of the `rows` of a reducescatter's input member `member` gets: equal parts, and the
+// lowest members one more of what remains.
+inline int64_t ReducescatterRows(int64_t rows, int members, int member) {
+  return rows / members + (member < rows % members ? 1 : 0);
+}
+
 absl::string_view OpKindName(OpKind kind);    // "allreduce"
 absl::string_view ReduceOpName(ReduceOp op);  // "sum"
 // A sum that is divided afterwards, by however many the caller counts.
 bool IsAverage(ReduceOp op);
 
-// One tensor of an operation. For allgather `shape` is the shape of a row: the first dimension may
-// differ by rank and travels beside the signature.
+// One tensor of an operation. For ragged kinds `shape` is the shape of a row: the first dimension
+// may differ by rank and travels beside the signature.
 struct PartSignature {
   DType dtype = DType::kUInt8;
   Shape shape;
@@ -59,11 +86,12 @@ struct PartSignature {
 struct Signature {
   OpKind kind = OpKind::kBarrier;
   ReduceOp reduce_op = ReduceOp::kNone;
-  Rank root = -1;  // broadcast: a world rank
+  Rank root = -1;  // a world rank; send/recv: the one that sends
+  Rank peer = -1;  // send/recv: the world rank that receives
   DeviceType device = DeviceType::kCpu;
   absl::InlinedVector<PartSignature, 1> parts;  // one; several for a group; none for a barrier
   std::vector<std::string> part_names;          // of a group's tensors; else empty
-  std::vector<Rank> ranks;  // kAddProcessSet: the new set's world ranks, ascending
+  std::vector<Rank> ranks;  // of the process set that is added or removed, ascending
 
   bool is_group() const { return !part_names.empty(); }
   // "allreduce(sum) float32[1000]".
@@ -75,8 +103,8 @@ struct Signature {
   friend bool operator==(const Signature&, const Signature&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const Signature& s) {
-    return H::combine(std::move(h), s.kind, s.reduce_op, s.root, s.device, s.parts, s.part_names,
-                      s.ranks);
+    return H::combine(std::move(h), s.kind, s.reduce_op, s.root, s.peer, s.device, s.parts,
+                      s.part_names, s.ranks);
   }
 };
 

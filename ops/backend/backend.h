@@ -15,6 +15,7 @@ namespace rueda {
 // The ranks that a communicator is made for.
 struct Group {
   SetId set = kWorldSet;
+  uint32_t generation = 0;  // how many process sets had this id before
   std::vector<Rank> ranks;  // world ranks, ascending
   int self = 0;             // this rank's index among them
   bool one_host = true;     // whether all of them share this rank's host

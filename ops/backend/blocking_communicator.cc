@@ -193,19 +193,22 @@ absl::Status BlockingCommunicator::RunOperation() {
 
 absl::Status BlockingCommunicator::Connect() {
   if (connected_) return absl::OkStatus();
+  // A send/recv concerns nobody but the other one.
+  const bool pair = collective_.kind == OpKind::kSendRecv;
+  const int peer = !pair ? -1 : collective_.root == self_ ? collective_.peer : collective_.root;
   char message[RUEDA_MODULE_MESSAGE_BYTES] = "";
-  RUEDA_RETURN_IF_ERROR(StatusOf(module_->connect(library_, message), message));
-  connected_ = true;
+  RUEDA_RETURN_IF_ERROR(StatusOf(module_->connect(library_, peer, message), message));
+  connected_ = !pair;
   return absl::OkStatus();
 }
 
 absl::Status BlockingCommunicator::Move() {
-  wire_ = collective_.kind == OpKind::kAllreduce && SumsInFloat32(collective_.dtype)
-              ? DType::kFloat32
-              : collective_.dtype;
+  const bool in_float32 = TraitsOf(collective_.kind).reduces && SumsInFloat32(collective_.dtype);
+  wire_ = in_float32 ? DType::kFloat32 : collective_.dtype;
   pieces_.Reset(collective_.pieces, DTypeSize(collective_.dtype));
   switch (collective_.kind) {
     case OpKind::kAllreduce:
+    case OpKind::kReduce:
       return Allreduce();
     case OpKind::kAllgather:
       return Allgather();
@@ -213,17 +216,23 @@ absl::Status BlockingCommunicator::Move() {
       return Broadcast();
     case OpKind::kBarrier:
       return Barrier();
-    case OpKind::kAddProcessSet:
-      break;
+    case OpKind::kGather:
+    case OpKind::kScatter:
+    case OpKind::kAlltoall:
+    case OpKind::kReducescatter:
+      return Exchange();
+    case OpKind::kSendRecv:
+      return SendOrReceive();
+    default:
+      return absl::InternalError("no operation that moves data");
   }
-  return absl::InternalError("no operation that moves data");
 }
 
 absl::Status BlockingCommunicator::Allreduce() {
   const size_t wire_bytes = DTypeSize(wire_);
   const int64_t chunk = kChunkBytes / static_cast<int64_t>(wire_bytes);
-  in_place_ =
-      pieces_.single() && wire_ == collective_.dtype && collective_.pieces[0].output != nullptr;
+  in_place_ = pieces_.single() && wire_ == collective_.dtype &&
+              collective_.pieces[0].output != nullptr && collective_.pieces[0].input != nullptr;
   char* wire = nullptr;
   if (!in_place_ && collective_.elements > 0) {
     wire = Scratch(static_cast<size_t>(std::min(chunk, collective_.elements)) * wire_bytes);
@@ -254,6 +263,10 @@ void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
   const DType dtype = collective_.dtype;
   const size_t element_bytes = DTypeSize(dtype);
   const size_t wire_bytes = DTypeSize(wire_);
+  if (collective_.IsAbsent(self_)) {
+    kernels::FillNeutral(wire_, collective_.reduce_op, wire, end - begin);
+    return;
+  }
   const kernels::Scaling before = {collective_.prescale, 1, 1};
   for (int64_t at = begin; at < end; at += kBlockElements) {
     if (cancelled_.load(std::memory_order_relaxed)) return;
@@ -285,9 +298,7 @@ void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
 void BlockingCommunicator::Drain(int64_t begin, int64_t end, char* wire) {
   const DType dtype = collective_.dtype;
   const size_t wire_bytes = DTypeSize(wire_);
-  const kernels::Scaling after = {
-      1, collective_.postscale,
-      IsAverage(collective_.reduce_op) ? static_cast<int64_t>(members_) : 1};
+  const kernels::Scaling after = {1, collective_.postscale, collective_.divisor};
   for (int64_t at = begin; at < end; at += kBlockElements) {
     if (cancelled_.load(std::memory_order_relaxed)) return;
     const int64_t stop = std::min(at + kBlockElements, end);
@@ -306,40 +317,159 @@ void BlockingCommunicator::Drain(int64_t begin, int64_t end, char* wire) {
 }
 
 absl::Status BlockingCommunicator::Allgather() {
-  const auto element_bytes = static_cast<int64_t>(DTypeSize(collective_.dtype));
-  std::vector<int64_t> bytes;
-  for (const int64_t count : collective_.counts) bytes.push_back(count * element_bytes);
-  const int64_t total = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  channels_.Reset(collective_, self_, members_);
+  std::vector<int64_t> bytes(static_cast<size_t>(members_));
+  for (int member = 0; member < members_; ++member) {
+    bytes[member] = static_cast<int64_t>(channels_.taken(member).left());
+  }
+  const size_t total = static_cast<size_t>(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
   if (total == 0) return absl::OkStatus();
   // The parts are passed on from member to member: even one that does not want them needs them.
-  char* data = static_cast<char*>(collective_.pieces[0].output);
-  if (data == nullptr) data = Scratch(static_cast<size_t>(total));
+  char* data = pieces_.single() ? static_cast<char*>(collective_.pieces[0].output) : nullptr;
+  const bool unpack = data == nullptr;
+  if (unpack) data = Scratch(total);
   if (data == nullptr) return absl::ResourceExhaustedError("no memory for a gathered tensor");
   char* const own = data + std::accumulate(bytes.begin(), bytes.begin() + self_, int64_t{0});
-  if (bytes[self_] > 0 && own != collective_.pieces[0].input) {
-    memcpy(own, collective_.pieces[0].input, static_cast<size_t>(bytes[self_]));
-  }
+  if (own != collective_.pieces[0].input) channels_.own().CopyTo(own, total);
   char message[RUEDA_MODULE_MESSAGE_BYTES] = "";
-  return StatusOf(module_->allgatherv(library_, data, bytes.data(), NextTag(), message), message);
+  RUEDA_RETURN_IF_ERROR(
+      StatusOf(module_->allgatherv(library_, data, bytes.data(), NextTag(), message), message));
+  for (int member = 0; unpack && member < members_; ++member) {
+    data += channels_.taken(member).CopyFrom(data, total);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status BlockingCommunicator::Broadcast() {
-  const Piece& piece = collective_.pieces[0];
+  const size_t element_bytes = DTypeSize(collective_.dtype);
   const bool root = collective_.root == self_;
-  const int64_t bytes = collective_.elements * static_cast<int64_t>(DTypeSize(collective_.dtype));
-  char* data = static_cast<char*>(root ? const_cast<void*>(piece.input) : piece.output);
-  const bool unwanted = data == nullptr;
-  for (int64_t begin = 0; begin < bytes; begin += kChunkBytes) {
+  const int64_t chunk = kChunkBytes / static_cast<int64_t>(element_bytes);
+  const Piece& first = collective_.pieces[0];
+  char* const whole = static_cast<char*>(root ? const_cast<void*>(first.input) : first.output);
+  const bool direct = pieces_.single() && whole != nullptr;
+  for (int64_t begin = 0; begin < collective_.elements; begin += chunk) {
     RUEDA_RETURN_IF_ERROR(Cancelled());
-    const auto size = static_cast<size_t>(std::min(kChunkBytes, bytes - begin));
-    char* const chunk = unwanted ? Scratch(size) : data + begin;
-    if (chunk == nullptr) return absl::ResourceExhaustedError("no memory for a broadcast");
+    const int64_t end = std::min(begin + chunk, collective_.elements);
+    const size_t size = static_cast<size_t>(end - begin) * element_bytes;
+    char* const data = direct ? whole + static_cast<size_t>(begin) * element_bytes : Scratch(size);
+    if (data == nullptr) return absl::ResourceExhaustedError("no memory for a broadcast");
+    if (root && !direct) pieces_.Pack(begin, end, data);
     char message[RUEDA_MODULE_MESSAGE_BYTES] = "";
     RUEDA_RETURN_IF_ERROR(StatusOf(
-        module_->broadcast(library_, chunk, size, collective_.root, NextTag(), message), message));
-    if (root && piece.output != nullptr && piece.output != piece.input) {
-      memcpy(static_cast<char*>(piece.output) + begin, chunk, size);
+        module_->broadcast(library_, data, size, collective_.root, NextTag(), message), message));
+    if (!direct || (root && first.output != first.input)) pieces_.Unpack(begin, end, data);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockingCommunicator::Exchange() {
+  channels_.Reset(collective_, self_, members_);
+  // Whole elements of any dtype; the same on all members.
+  const size_t channel_bytes = std::max<size_t>(
+      static_cast<size_t>(kChunkBytes) / static_cast<size_t>(members_) / 64 * 64, 4 << 10);
+  for (size_t done = 0; done < channels_.longest(); done += channel_bytes) {
+    RUEDA_RETURN_IF_ERROR(Cancelled());
+    RUEDA_RETURN_IF_ERROR(ExchangeRound(channel_bytes));
+  }
+  return absl::OkStatus();
+}
+
+// Adds what goes to `taker` in this round: from where it is, or packed into `*scratch`.
+size_t BlockingCommunicator::Collect(int taker, size_t channel_bytes,
+                                     std::vector<rueda_module_transfer>* sends, char** scratch) {
+  Stream& given = channels_.given(channels_.by_taker() ? taker : 0);
+  const size_t bytes = std::min(channel_bytes, given.left());
+  if (bytes == 0) return 0;
+  char* data = given.Contiguous(bytes);
+  if (data == nullptr) {
+    data = *scratch;
+    *scratch += bytes;
+    given.CopyTo(data, bytes);
+  } else {
+    given.Take(bytes, [](const char*, size_t, size_t) {});
+  }
+  sends->push_back({taker, data, bytes});
+  return bytes;
+}
+
+absl::Status BlockingCommunicator::ExchangeRound(size_t channel_bytes) {
+  const bool reduces = collective_.kind == OpKind::kReducescatter;
+  const size_t members = static_cast<size_t>(members_);
+  char* scratch = Scratch(2 * members * channel_bytes);
+  if (scratch == nullptr) return absl::ResourceExhaustedError("no memory for an exchange");
+  std::vector<rueda_module_transfer> sends, receives;
+  std::vector<char*> received(members, nullptr);
+  for (int peer = 0; peer < members_; ++peer) {
+    if (peer == self_) continue;
+    if (collective_.kind != OpKind::kGather || peer == collective_.root) {
+      Collect(peer, channel_bytes, &sends, &scratch);
     }
+    const Stream& taken = reduces ? channels_.own() : channels_.taken(peer);
+    const size_t bytes = std::min(channel_bytes, taken.left());
+    if (bytes == 0) continue;
+    char* const place = reduces ? nullptr : taken.Contiguous(bytes);
+    received[peer] = place == nullptr ? scratch : place;
+    if (place == nullptr) scratch += bytes;
+    receives.push_back({peer, received[peer], bytes});
+  }
+  char message[RUEDA_MODULE_MESSAGE_BYTES] = "";
+  const uint32_t tag = NextTag();
+  if (!sends.empty() || !receives.empty()) {
+    RUEDA_RETURN_IF_ERROR(
+        StatusOf(module_->exchange(library_, sends.data(), sends.size(), receives.data(),
+                                   receives.size(), tag, message),
+                 message));
+  }
+  if (reduces) {
+    ReduceRound(received, std::min(channel_bytes, channels_.own().left()));
+    return absl::OkStatus();
+  }
+  for (const rueda_module_transfer& receive : receives) {
+    channels_.taken(receive.peer).CopyFrom(static_cast<const char*>(receive.data), receive.bytes);
+  }
+  channels_.taken(self_).Take(channel_bytes, [&](char* to, size_t, size_t bytes) {
+    channels_.own().Take(bytes, [&](const char* from, size_t at, size_t size) {
+      if (to != nullptr && to + at != from) memcpy(to + at, from, size);
+    });
+  });
+  return absl::OkStatus();
+}
+
+// Reduces what has come, and this member's own, in member order: as the shared-memory backend does.
+void BlockingCommunicator::ReduceRound(absl::Span<char* const> received, size_t bytes) {
+  const size_t element_bytes = DTypeSize(collective_.dtype);
+  const kernels::Scaling scaling = {collective_.prescale, collective_.postscale,
+                                    collective_.divisor};
+  std::vector<const void*> sources(received.size());
+  channels_.taken(0).Take(bytes, [&](char* to, size_t offset, size_t extent) {
+    channels_.own().Take(extent, [&](const char* own, size_t at, size_t size) {
+      if (to == nullptr) return;
+      for (size_t i = 0; i < received.size(); ++i) {
+        sources[i] = static_cast<int>(i) == self_ ? own : received[i] + offset + at;
+      }
+      kernels::Reduce(collective_.dtype, collective_.reduce_op, sources, to + at,
+                      static_cast<int64_t>(size / element_bytes), scaling);
+    });
+  });
+}
+
+absl::Status BlockingCommunicator::SendOrReceive() {
+  const Piece& piece = collective_.pieces[0];
+  const bool sends = collective_.root == self_;
+  const int peer = sends ? collective_.peer : collective_.root;
+  const auto bytes =
+      static_cast<int64_t>(static_cast<size_t>(piece.elements) * DTypeSize(collective_.dtype));
+  char* const data = static_cast<char*>(sends ? const_cast<void*>(piece.input) : piece.output);
+  // The others don't count this operation.
+  const auto tag = static_cast<uint32_t>(collective_.sequence * 0x9e3779b1u) ^ collective_.digest;
+  for (int64_t begin = 0; begin < bytes; begin += kChunkBytes) {
+    RUEDA_RETURN_IF_ERROR(Cancelled());
+    const rueda_module_transfer transfer = {
+        peer, data + begin, static_cast<size_t>(std::min(kChunkBytes, bytes - begin))};
+    char message[RUEDA_MODULE_MESSAGE_BYTES] = "";
+    RUEDA_RETURN_IF_ERROR(StatusOf(module_->exchange(library_, &transfer, sends ? 1 : 0, &transfer,
+                                                     sends ? 0 : 1, tag, message),
+                                   message));
   }
   return absl::OkStatus();
 }

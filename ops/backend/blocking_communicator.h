@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/mutex.h"
+#include "ops/backend/channels.h"
 #include "ops/backend/communicator.h"
 #include "ops/backend/module_abi.h"
 #include "ops/backend/pieces.h"
@@ -67,6 +68,13 @@ class BlockingCommunicator : public Communicator {
   absl::Status Allgather();
   absl::Status Broadcast();
   absl::Status Barrier();
+  // Gather, scatter, alltoall, reducescatter: everything from whom it is to whom it is for.
+  absl::Status Exchange();
+  absl::Status ExchangeRound(size_t channel_bytes);
+  size_t Collect(int taker, size_t channel_bytes, std::vector<rueda_module_transfer>* sends,
+                 char** scratch);
+  void ReduceRound(absl::Span<char* const> received, size_t bytes);
+  absl::Status SendOrReceive();
   void Fill(int64_t begin, int64_t end, char* wire);
   void Drain(int64_t begin, int64_t end, char* wire);
   // Memory of at least that size; null when there is none.
@@ -94,9 +102,10 @@ class BlockingCommunicator : public Communicator {
   Collective collective_;
 
   // The lane thread's.
-  bool connected_ = false;
+  bool connected_ = false;  // to everybody
   uint32_t operations_ = 0;
   Pieces pieces_;
+  Channels channels_;
   DType wire_ = DType::kUInt8;  // what travels: float32 for the half types
   bool in_place_ = false;       // a lone tensor that is reduced where it is
   std::unique_ptr<char[]> scratch_;

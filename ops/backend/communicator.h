@@ -3,6 +3,7 @@
 // after everything else meanwhile.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/types/span.h"
@@ -15,26 +16,40 @@ namespace rueda {
 // bucket meet (a slot, a fusion buffer, cache-sized blocks, the tensors themselves) is the
 // communicator's business.
 struct Piece {
-  const void* input = nullptr;  // this rank's tensor; null only when it has no elements
-  void* output = nullptr;       // may equal `input`; null: the result is not wanted here
-  int64_t elements = 0;         // allreduce, broadcast: everywhere the same. allgather: of `input`
+  // This rank's tensor; null when it has no elements, or nothing to give: it has joined, or is not
+  // the one that gives.
+  const void* input = nullptr;
+  // May equal `input` where both have one shape; null: no result is wanted here.
+  void* output = nullptr;
+  int64_t elements = 0;  // of `input`; where it is null, as many as others have (reductions) or 0
 };
 
-// One collective operation on one bucket. Everything that pieces and counts point to stays valid
+// One collective operation on one bucket. Everything that pieces and lists point to stays valid
 // until the operation is done; nothing else need.
 struct Collective {
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kUInt8;
   ReduceOp reduce_op = ReduceOp::kNone;
-  int root = -1;        // broadcast: member index
-  double prescale = 1;  // allreduce; equal on all members
+  int root = -1;  // member index: broadcast, reduce, gather, scatter; send/recv: who sends
+  int peer = -1;  // send/recv: who receives
+  // Reductions; equal on all members. The divisor is an average's.
+  double prescale = 1;
   double postscale = 1;
-  absl::Span<const Piece>
-      pieces;            // allreduce: any number; broadcast, allgather: one; barrier: none
-  int64_t elements = 0;  // of all pieces together
-  absl::Span<const int64_t>
-      counts;           // allgather: elements by member; `output` holds them in that order
-  uint32_t digest = 0;  // of the bucket's layout; must be equal on all members
+  int64_t divisor = 1;
+  // Allreduce: member indices, ascending, of those that give nothing. The result is that of the
+  // others; they do their part of the work, and get nothing.
+  absl::Span<const int> absent;
+  absl::Span<const Piece> pieces;  // none for a barrier, one for send/recv, else any number
+  int64_t elements = 0;            // reductions, broadcast, send/recv: of all pieces together
+  // Elements by piece, and for each piece: allgather, gather: by member, what it gives. Scatter,
+  // reducescatter: by member, what it gets. Alltoall: by giver, then by taker.
+  absl::Span<const int64_t> counts;
+  uint32_t digest = 0;    // of the bucket's layout; must be equal on all members
+  uint64_t sequence = 0;  // different for each bucket of the process set, and equal on all members
+
+  bool IsAbsent(int member) const {
+    return !absent.empty() && std::binary_search(absent.begin(), absent.end(), member);
+  }
 };
 
 enum class Progress {

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define RUEDA_MODULE_ABI 1u
+#define RUEDA_MODULE_ABI 2u
 #define RUEDA_MODULE_ENTRY "rueda_module_table"
 #define RUEDA_MODULE_MESSAGE_BYTES 512
 
@@ -55,6 +55,13 @@ typedef struct rueda_module_reduction {
   size_t element_bytes;
 } rueda_module_reduction;
 
+/* What goes to one other member, or comes from it. */
+typedef struct rueda_module_transfer {
+  int32_t peer;
+  void* data; /* only read when it is sent */
+  size_t bytes;
+} rueda_module_transfer;
+
 typedef struct rueda_module_communicator rueda_module_communicator;
 
 /* Operations block. All members call the same ones in the same order with the same sizes. `tag` is
@@ -68,8 +75,9 @@ typedef struct rueda_module {
   /* Does not block. */
   int32_t (*create)(const rueda_module_group* group, rueda_module_communicator** communicator,
                     char* message);
-  /* Meets the other members. Once, before any operation. DEADLINE_EXCEEDED when some don't come. */
-  int32_t (*connect)(rueda_module_communicator* communicator, char* message);
+  /* Meets member `peer`, or all when it is -1, who do the same. Before the first operation with them;
+   * again is fine. DEADLINE_EXCEEDED when somebody doesn't come. */
+  int32_t (*connect)(rueda_module_communicator* communicator, int32_t peer, char* message);
   /* In place. All members get the same bits. */
   int32_t (*allreduce)(rueda_module_communicator* communicator, void* data, size_t count,
                        const rueda_module_reduction* reduction, uint32_t tag, char* message);
@@ -81,6 +89,11 @@ typedef struct rueda_module {
   int32_t (*broadcast)(rueda_module_communicator* communicator, void* data, size_t bytes,
                        int32_t root, uint32_t tag, char* message);
   int32_t (*barrier)(rueda_module_communicator* communicator, uint32_t tag, char* message);
+  /* Sends and receives, at most one of each to and from a member. Members for whom there is nothing
+   * need not call; between two, transfers of one tag match in order. */
+  int32_t (*exchange)(rueda_module_communicator* communicator, const rueda_module_transfer* sends,
+                      size_t send_count, const rueda_module_transfer* receives,
+                      size_t receive_count, uint32_t tag, char* message);
 
   /* Makes the call under way return ABORTED soon, and any later one at once. A `get` of the store
    * ends when the store does. When the aborted call has returned, nothing touches its memory. */

@@ -59,7 +59,7 @@ absl::Status GlooBackend::Viable(const Group& group) const {
 }
 
 absl::Status GlooBackend::Supports(OpKind kind, DType dtype, ReduceOp op) const {
-  return kind == OpKind::kAllreduce ? kernels::CheckReducible(dtype, op) : absl::OkStatus();
+  return TraitsOf(kind).reduces ? kernels::CheckReducible(dtype, op) : absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> GlooBackend::Connect(const Group& group) {
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> GlooBackend::Connect(const Group& 
   args.members = static_cast<int>(group.ranks.size());
   args.self = group.self;
   args.prefix = absl::StrCat("gloo/", options_.job.substr(0, kJobCharactersMax), "/",
-                             options_.epoch, "/", group.set);
+                             options_.epoch, "/", group.set, ".", group.generation);
   args.network_interface = options_.network_interface;
   args.timeout = options_.timeout;
   args.store = options_.store;

@@ -47,6 +47,7 @@ constexpr int32_t kUnavailable = 14;
 
 // Of the slots of our own exchange; Gloo uses the first eight.
 constexpr uint8_t kExchangeSlotPrefix = 0x40;
+constexpr uint8_t kTransferSlotPrefix = 0x41;
 // Which allreduce for which size. Each gives all members the same bits: either one member reduces
 // an element and the others copy it (Gloo's BCUBE and RING), or all reduce it in the same order
 // (ours). Gloo's older algorithms (halving-doubling and others) can't be aborted.
@@ -200,21 +201,31 @@ struct rueda_module_communicator {
         timeout_(std::max<int64_t>(1, group.timeout / 1'000'000)),
         store_(group.store) {}
 
-  void Connect();
+  void Connect(int peer);
   void Allreduce(void* data, size_t count, const rueda_module_reduction& reduction, uint32_t tag);
   void Allgatherv(void* data, const int64_t* bytes, uint32_t tag);
   void Broadcast(void* data, size_t bytes, int root, uint32_t tag);
   void Barrier(uint32_t tag);
+  void Transfer(const rueda_module_transfer* sends, size_t send_count,
+                const rueda_module_transfer* receives, size_t receive_count, uint32_t tag);
   void Abort();
   bool aborted() const;
 
  private:
+  // The mesh, if there are connections to all members; or to one.
   const std::shared_ptr<gloo::Context>& Connected() const {
-    if (mesh_ == nullptr) throw Error(kInternal, "an operation without a connection");
+    if (connections_ + 1 < members_) throw Error(kInternal, "an operation without connections");
+    return mesh_;
+  }
+  const std::shared_ptr<gloo::Context>& ConnectedTo(int peer) const {
+    if (mesh_ == nullptr || !connected_[peer]) {
+      throw Error(kInternal, "an operation without a connection");
+    }
     return mesh_;
   }
   // Everybody sends to everybody, and reduces by itself, in member order.
   void Exchange(void* data, size_t count, const rueda_module_reduction& reduction, uint32_t tag);
+  void Open();
   std::string KeyOf(int member, int value) const;
   void Publish(const std::vector<char>& addresses, size_t address_bytes);
   std::vector<char> AddressFrom(int peer, size_t address_bytes, Clock::time_point deadline);
@@ -233,16 +244,30 @@ struct rueda_module_communicator {
   std::shared_ptr<AbortableContext> transport_;
   int connecting_to_ = -1;
 
-  std::shared_ptr<gloo::Context> mesh_;  // null until connected
-  std::vector<char> received_;           // what Exchange received
+  std::shared_ptr<gloo::Context> mesh_;  // null until Open
+  size_t address_bytes_ = 0;
+  std::vector<bool> connected_;  // by member
+  int connections_ = 0;
+  std::vector<char> received_;  // what Exchange received
 };
 
 std::string rueda_module_communicator::KeyOf(int member, int value) const {
   return prefix_ + "/" + std::to_string(member) + "/" + std::to_string(value);
 }
 
-void rueda_module_communicator::Connect() {
+void rueda_module_communicator::Connect(int peer) {
   const auto deadline = Clock::now() + timeout_;
+  if (mesh_ == nullptr) Open();
+  for (int member = 0; member < members_; ++member) {
+    if (member == self_ || connected_[member] || (peer >= 0 && member != peer)) continue;
+    ConnectTo(member, AddressFrom(member, address_bytes_, deadline));
+    connected_[member] = true;
+    ++connections_;
+  }
+}
+
+// Says where this member awaits the others.
+void rueda_module_communicator::Open() {
   gloo::transport::tcp::attr attributes;
   attributes.iface = interface_;
   const auto device = gloo::transport::tcp::CreateDevice(attributes);
@@ -250,11 +275,10 @@ void rueda_module_communicator::Connect() {
   gloo->setTimeout(std::max(timeout_ / kGlooConnectFactor, milliseconds(1)));
   const auto transport = std::make_shared<AbortableContext>(gloo);
   std::vector<char> addresses;
-  size_t address_bytes = 0;
   for (int peer = 0; peer < members_; ++peer) {
     if (peer == self_) continue;
     const std::vector<char> address = transport->createPair(peer)->address().bytes();
-    address_bytes = address.size();
+    address_bytes_ = address.size();
     addresses.insert(addresses.end(), address.begin(), address.end());
   }
   {
@@ -262,10 +286,8 @@ void rueda_module_communicator::Connect() {
     if (aborted_) transport->Abort();
     transport_ = transport;
   }
-  Publish(addresses, address_bytes);
-  for (int peer = 0; peer < members_; ++peer) {
-    if (peer != self_) ConnectTo(peer, AddressFrom(peer, address_bytes, deadline));
-  }
+  Publish(addresses, address_bytes_);
+  connected_.assign(static_cast<size_t>(members_), false);
   mesh_ = std::make_shared<Mesh>(device, transport, timeout_);
 }
 
@@ -430,6 +452,25 @@ void rueda_module_communicator::Barrier(uint32_t tag) {
   gloo::barrier(options);
 }
 
+void rueda_module_communicator::Transfer(const rueda_module_transfer* sends, size_t send_count,
+                                         const rueda_module_transfer* receives,
+                                         size_t receive_count, uint32_t tag) {
+  const uint64_t slot = gloo::Slot::build(kTransferSlotPrefix, tag);
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> inboxes, outboxes;
+  for (size_t i = 0; i < receive_count; ++i) {
+    const rueda_module_transfer& receive = receives[i];
+    inboxes.push_back(ConnectedTo(receive.peer)->createUnboundBuffer(receive.data, receive.bytes));
+    inboxes.back()->recv(receive.peer, slot, 0, receive.bytes);
+  }
+  for (size_t i = 0; i < send_count; ++i) {
+    const rueda_module_transfer& send = sends[i];
+    outboxes.push_back(ConnectedTo(send.peer)->createUnboundBuffer(send.data, send.bytes));
+    outboxes.back()->send(send.peer, slot, 0, send.bytes);
+  }
+  for (const auto& inbox : inboxes) inbox->waitRecv(timeout_);
+  for (const auto& outbox : outboxes) outbox->waitSend(timeout_);
+}
+
 // The table -----------------------------------------------------------------------------------
 
 namespace {
@@ -483,8 +524,8 @@ int32_t Create(const rueda_module_group* group, rueda_module_communicator** comm
   });
 }
 
-int32_t Connect(rueda_module_communicator* communicator, char* message) {
-  return Abortable(communicator, message, [&] { communicator->Connect(); });
+int32_t Connect(rueda_module_communicator* communicator, int32_t peer, char* message) {
+  return Abortable(communicator, message, [&] { communicator->Connect(peer); });
 }
 
 int32_t Allreduce(rueda_module_communicator* communicator, void* data, size_t count,
@@ -507,6 +548,14 @@ int32_t Barrier(rueda_module_communicator* communicator, uint32_t tag, char* mes
   return Abortable(communicator, message, [&] { communicator->Barrier(tag); });
 }
 
+int32_t Exchange(rueda_module_communicator* communicator, const rueda_module_transfer* sends,
+                 size_t send_count, const rueda_module_transfer* receives, size_t receive_count,
+                 uint32_t tag, char* message) {
+  return Abortable(communicator, message, [&] {
+    communicator->Transfer(sends, send_count, receives, receive_count, tag);
+  });
+}
+
 void Abort(rueda_module_communicator* communicator) {
   char message[RUEDA_MODULE_MESSAGE_BYTES];
   Guarded(message, [&] { communicator->Abort(); });
@@ -518,8 +567,8 @@ void Destroy(rueda_module_communicator* communicator) {
 }
 
 constexpr rueda_module kModule = {
-    sizeof(rueda_module), RUEDA_MODULE_ABI, "gloo",   &Create, &Connect, &Allreduce,
-    &Allgatherv,          &Broadcast,       &Barrier, &Abort,  &Destroy};
+    sizeof(rueda_module), RUEDA_MODULE_ABI, "gloo",   &Create,   &Connect, &Allreduce,
+    &Allgatherv,          &Broadcast,       &Barrier, &Exchange, &Abort,   &Destroy};
 
 }  // namespace
 

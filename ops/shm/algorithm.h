@@ -1,5 +1,5 @@
-// One way to do a collective in shared memory. One file an algorithm: small.cc, staged.cc,
-// direct.cc.
+// One way to do a collective in shared memory. One file an algorithm: small.cc, staged.cc and
+// direct.cc reduce, exchange.cc hands data on, pair.cc is for two.
 #pragma once
 
 #include <algorithm>
@@ -20,9 +20,8 @@ class ShmAlgorithm {
   virtual absl::StatusOr<Progress> Advance() = 0;
 
  protected:
-  kernels::Scaling ScalingOf(const Collective& collective) const {
-    return {collective.prescale, collective.postscale,
-            IsAverage(collective.reduce_op) ? group_->size() : 1};
+  static kernels::Scaling ScalingOf(const Collective& collective) {
+    return {collective.prescale, collective.postscale, collective.divisor};
   }
   ShmGroup* const group_;
 };

@@ -21,7 +21,8 @@ void DirectAlgorithm::Start(const Collective& collective) {
   collective_ = collective;
   parity_ = group_->parity();
   Descriptor descriptor = {};
-  if (collective.pieces.size() == 1 && arena_ != nullptr) {
+  const bool absent = collective.IsAbsent(group_->self());
+  if (collective.pieces.size() == 1 && arena_ != nullptr && !absent) {
     const Piece& piece = collective.pieces[0];
     const size_t bytes = static_cast<size_t>(piece.elements) * DTypeSize(collective.dtype);
     const int64_t input = arena_->OffsetOf(piece.input, bytes);
@@ -37,12 +38,18 @@ void DirectAlgorithm::Start(const Collective& collective) {
   phase_ = Phase::kWaitForDescriptors;
 }
 
+bool DirectAlgorithm::WantsResult(int member) const {
+  return collective_.kind == OpKind::kReduce ? member == collective_.root
+                                             : !collective_.IsAbsent(member);
+}
+
 absl::Status DirectAlgorithm::ReadDescriptors() {
   const size_t bytes = static_cast<size_t>(collective_.elements) * DTypeSize(collective_.dtype);
   inputs_.assign(group_->size(), nullptr);
-  outputs_.assign(group_->size(), nullptr);
+  outputs_.clear();
   all_resident_ = true;
   for (int i = 0; i < group_->size(); ++i) {
+    if (collective_.IsAbsent(i)) continue;
     const Descriptor descriptor = group_->member(i).area->descriptor[parity_];  // copied once
     const SharedMemory* arena = group_->member(i).arena.get();
     const auto place = [&](uint32_t region, uint64_t offset) -> absl::StatusOr<char*> {
@@ -55,8 +62,12 @@ absl::Status DirectAlgorithm::ReadDescriptors() {
       return arena->data() + offset;
     };
     RUEDA_ASSIGN_OR_RETURN(inputs_[i], place(descriptor.input_region, descriptor.input_offset));
-    RUEDA_ASSIGN_OR_RETURN(outputs_[i], place(descriptor.output_region, descriptor.output_offset));
-    all_resident_ = all_resident_ && inputs_[i] != nullptr && outputs_[i] != nullptr;
+    all_resident_ = all_resident_ && inputs_[i] != nullptr;
+    if (!WantsResult(i)) continue;
+    RUEDA_ASSIGN_OR_RETURN(char* const output,
+                           place(descriptor.output_region, descriptor.output_offset));
+    all_resident_ = all_resident_ && output != nullptr;
+    outputs_.insert(i == group_->self() ? outputs_.begin() : outputs_.end(), output);
   }
   return absl::OkStatus();
 }
@@ -67,19 +78,19 @@ void DirectAlgorithm::ReduceChunk() {
       static_cast<int64_t>(kChunkBytes / element_bytes / static_cast<size_t>(group_->size()));
   const int64_t hot = static_cast<int64_t>(kHotBytes / element_bytes);
   const int64_t end = std::min(rest_.end, rest_.begin + std::max(chunk, hot));
-  sources_.resize(group_->size());
   while (rest_.begin < end) {
     const int64_t count = std::min(hot, end - rest_.begin);
     const size_t offset = static_cast<size_t>(rest_.begin) * element_bytes;
-    for (int i = 0; i < group_->size(); ++i) sources_[i] = inputs_[i] + offset;
-    // Only this rank reads or writes this slice, whoever's tensor it is in.
-    char* own = outputs_[group_->self()] + offset;
-    kernels::Reduce(collective_.dtype, collective_.reduce_op, sources_, own, count,
-                    ScalingOf(collective_));
+    sources_.clear();
     for (int i = 0; i < group_->size(); ++i) {
-      if (i != group_->self()) {
-        memcpy(outputs_[i] + offset, own, static_cast<size_t>(count) * element_bytes);
-      }
+      if (!collective_.IsAbsent(i)) sources_.push_back(inputs_[i] + offset);
+    }
+    // Only this rank reads or writes this slice, whoever's tensor it is in.
+    char* const first = outputs_[0] + offset;
+    kernels::Reduce(collective_.dtype, collective_.reduce_op, sources_, first, count,
+                    ScalingOf(collective_));
+    for (size_t i = 1; i < outputs_.size(); ++i) {
+      memcpy(outputs_[i] + offset, first, static_cast<size_t>(count) * element_bytes);
     }
     rest_.begin += count;
   }

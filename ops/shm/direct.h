@@ -1,5 +1,6 @@
-// Allreduce of tensors that lie in arenas: each rank reduces its slice over all ranks' tensors
-// where they are and stores the result into all of them. One pass, no copies, two arrivals.
+// Allreduce and reduce of tensors that lie in arenas: each rank reduces its slice over all ranks'
+// tensors where they are and stores the result into all of them (reduce: into the root's). One pass,
+// no copies, two arrivals.
 //
 // With the first arrival every rank says where its tensor lies, or that it lies elsewhere; all look
 // at the same descriptors, so all know whether everybody's is in an arena. If not, the staged
@@ -26,6 +27,7 @@ class DirectAlgorithm : public ShmAlgorithm {
  private:
   enum class Phase { kWaitForDescriptors, kReduce, kWaitForResults, kStaged };
 
+  bool WantsResult(int member) const;
   absl::Status ReadDescriptors();
   void ReduceChunk();
 
@@ -35,8 +37,8 @@ class DirectAlgorithm : public ShmAlgorithm {
   Phase phase_ = Phase::kStaged;
   int parity_ = 0;
   bool all_resident_ = false;
-  std::vector<const char*> inputs_;  // by member, in this process's mapping; null: elsewhere
-  std::vector<char*> outputs_;
+  std::vector<const char*> inputs_;  // by member, in this process's mapping; null: elsewhere, none
+  std::vector<char*> outputs_;       // of those who want the result; this rank's first if it does
   std::vector<const void*> sources_;
   Range rest_;  // of this rank's slice
 };

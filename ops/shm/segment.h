@@ -51,6 +51,11 @@ struct alignas(4096) Area {
   alignas(64) std::atomic<uint64_t> arrivals;
   uint32_t digest[2];  // of the bucket's layout, by arrival parity
   alignas(64) Descriptor descriptor[2];
+  // Of a send/recv (pair.cc): how far this rank is with sending, and with receiving.
+  alignas(64) std::atomic<uint64_t> offered;
+  uint32_t pair_parity;  // in which block the data is
+  uint32_t pair_digest;
+  alignas(64) std::atomic<uint64_t> accepted;
   alignas(4096) char slot[2][kSlotBytes];
   char input[2][kBlockBytes];
   char output[2][kBlockBytes];

@@ -4,6 +4,8 @@
 
 #include "ops/kernels/reduce.h"
 #include "ops/shm/direct.h"
+#include "ops/shm/exchange.h"
+#include "ops/shm/pair.h"
 #include "ops/shm/small.h"
 #include "ops/shm/staged.h"
 
@@ -13,21 +15,25 @@ namespace {
 // Chooses the algorithm for each operation. What it goes by is the same on all members.
 class ShmCommunicator : public Communicator {
  public:
-  ShmCommunicator(std::vector<ShmMember> members, int self, const Neighbours* neighbours,
+  ShmCommunicator(std::vector<ShmMember> members, const Group& group, const Neighbours* neighbours,
                   std::shared_ptr<Arena> arena)
-      : group_(std::move(members), self, neighbours),
+      : group_(std::move(members), group.self, neighbours, group.generation),
         arena_(std::move(arena)),
         small_(&group_),
         staged_(&group_),
-        direct_(&group_, arena_.get(), &staged_) {}
+        direct_(&group_, arena_.get(), &staged_),
+        exchange_(&group_),
+        pair_(&group_) {}
 
   void Start(const Collective& collective) override {
-    if (SmallAlgorithm::Fits(collective)) {
+    if (collective.kind == OpKind::kSendRecv) {
+      algorithm_ = &pair_;
+    } else if (Channels::Carry(collective.kind)) {
+      algorithm_ = &exchange_;
+    } else if (SmallAlgorithm::Fits(collective)) {
       algorithm_ = &small_;
-    } else if (collective.kind == OpKind::kAllreduce) {
-      algorithm_ = &direct_;
     } else {
-      algorithm_ = &staged_;
+      algorithm_ = &direct_;
     }
     algorithm_->Start(collective);
   }
@@ -41,6 +47,8 @@ class ShmCommunicator : public Communicator {
   SmallAlgorithm small_;
   StagedAlgorithm staged_;
   DirectAlgorithm direct_;
+  ExchangeAlgorithm exchange_;
+  PairAlgorithm pair_;
   ShmAlgorithm* algorithm_ = nullptr;
 };
 
@@ -61,7 +69,7 @@ absl::Status ShmBackend::Viable(const Group& group) const {
 }
 
 absl::Status ShmBackend::Supports(OpKind kind, DType dtype, ReduceOp op) const {
-  return kind == OpKind::kAllreduce ? kernels::CheckReducible(dtype, op) : absl::OkStatus();
+  return TraitsOf(kind).reduces ? kernels::CheckReducible(dtype, op) : absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> ShmBackend::Connect(const Group& group) {
@@ -74,7 +82,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ShmBackend::Connect(const Group& g
     const int local = static_cast<int>(it - ranks_.begin());
     members.push_back({&segment_->area(group.set, local), local, arenas_[local]});
   }
-  return std::make_unique<ShmCommunicator>(std::move(members), group.self, neighbours_, own_arena_);
+  return std::make_unique<ShmCommunicator>(std::move(members), group, neighbours_, own_arena_);
 }
 
 }  // namespace rueda

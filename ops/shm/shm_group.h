@@ -21,8 +21,13 @@ struct ShmMember {
 
 class ShmGroup {
  public:
-  ShmGroup(std::vector<ShmMember> members, int self, const Neighbours* neighbours)
-      : members_(std::move(members)), self_(self), neighbours_(neighbours) {}
+  // `generation`: how many process sets had these areas before.
+  ShmGroup(std::vector<ShmMember> members, int self, const Neighbours* neighbours,
+           uint32_t generation)
+      : members_(std::move(members)),
+        self_(self),
+        neighbours_(neighbours),
+        arrivals_(static_cast<uint64_t>(generation) << kGenerationShift) {}
 
   int size() const { return static_cast<int>(members_.size()); }
   int self() const { return self_; }
@@ -45,6 +50,12 @@ class ShmGroup {
     }
   }
 
+  // Wakes a member if it sleeps, after what it should find was published.
+  void Wake(int i) const {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    neighbours_->Wake(members_[i].local);
+  }
+
   // Whether all members have made this rank's latest arrival; then what they published is visible.
   bool AllArrived() {
     for (; arrived_ < size(); ++arrived_) {
@@ -57,11 +68,15 @@ class ShmGroup {
   absl::Status CheckDigests(uint32_t digest) const;
 
  private:
+  // A process set's arrivals count on from where no earlier set with its id ever came: what that one
+  // left in the areas is never taken for an arrival of this one's.
+  static constexpr int kGenerationShift = 40;
+
   const std::vector<ShmMember> members_;
   const int self_;
   const Neighbours* const neighbours_;
-  uint64_t arrivals_ = 0;  // this rank's
-  int arrived_ = 0;        // members below this index have arrived
+  uint64_t arrivals_;  // this rank's
+  int arrived_ = 0;    // members below this index have arrived
 };
 
 }  // namespace rueda

@@ -1,5 +1,5 @@
-// Small operations: every rank writes its slot and arrives once; when all have arrived, each
-// combines all slots by itself, in rank order. One synchronisation.
+// Small reductions and barriers: every rank writes its slot and arrives once; when all have arrived,
+// each that wants the result combines all slots by itself, in rank order. One synchronisation.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ class SmallAlgorithm : public ShmAlgorithm {
  public:
   using ShmAlgorithm::ShmAlgorithm;
 
-  // Whether every member's part fits a slot. The same answer on all members.
+  // Whether what is reduced fits a slot. The same answer on all members.
   static bool Fits(const Collective& collective);
 
   void Start(const Collective& collective) override;

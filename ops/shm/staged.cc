@@ -10,18 +10,7 @@ void StagedAlgorithm::Reset(const Collective& collective) {
   element_bytes_ = DTypeSize(collective.dtype);
   pieces_.Reset(collective.pieces, element_bytes_);
   block_elements_ = static_cast<int64_t>(kBlockBytes / element_bytes_);
-  int64_t elements = collective.elements;
-  displacements_.clear();
-  if (collective.kind == OpKind::kAllgather) {
-    elements = 0;
-    int64_t displacement = 0;
-    for (const int64_t count : collective.counts) {
-      elements = std::max(elements, count);
-      displacements_.push_back(displacement);
-      displacement += count;
-    }
-  }
-  blocks_ = (elements + block_elements_ - 1) / block_elements_;
+  blocks_ = (collective.elements + block_elements_ - 1) / block_elements_;
   step_ = 0;
   first_parity_ = group_->parity();
   phase_ = Phase::kFill;
@@ -57,27 +46,17 @@ Range StagedAlgorithm::OwnSlice(Range block) const {
 // Copies this rank's contribution to the block into its shared block.
 void StagedAlgorithm::Fill(int64_t block) {
   const int self = group_->self();
+  if (resident_[self] != nullptr || collective_.IsAbsent(self)) return;
   char* input = group_->own().input[(first_parity_ + block) & 1];
-  if (collective_.kind == OpKind::kBroadcast) {
-    if (collective_.root == self) {
-      const Range range = BlockOf(block);
-      pieces_.Pack(range.begin, range.end, input);
-    }
-  } else if (collective_.kind == OpKind::kAllgather) {
-    const int64_t begin = block * block_elements_;
-    const int64_t end = std::min(begin + block_elements_, collective_.counts[self]);
-    if (begin < end) pieces_.Pack(begin, end, input);
-  } else if (resident_[self] == nullptr) {
-    const Range range = BlockOf(block);
-    // A lone tensor's own slice is read where it is.
-    const Range own = pieces_.single() ? OwnSlice(range) : Range{range.end, range.end};
-    pieces_.Pack(range.begin, own.begin, input);
-    pieces_.Pack(own.end, range.end,
-                 input + static_cast<size_t>(own.end - range.begin) * element_bytes_);
-  }
+  const Range range = BlockOf(block);
+  // A lone tensor's own slice is read where it is.
+  const Range own = pieces_.single() ? OwnSlice(range) : Range{range.end, range.end};
+  pieces_.Pack(range.begin, own.begin, input);
+  pieces_.Pack(own.end, range.end,
+               input + static_cast<size_t>(own.end - range.begin) * element_bytes_);
 }
 
-// Allreduce: takes the other members' finished slices of the block.
+// Takes the other members' finished slices of the block.
 void StagedAlgorithm::Collect(int64_t block) {
   const Range range = BlockOf(block);
   for (int i = 0; i < group_->size(); ++i) {
@@ -89,7 +68,7 @@ void StagedAlgorithm::Collect(int64_t block) {
   }
 }
 
-// Allreduce: reduces this rank's slice of the block.
+// Reduces this rank's slice of the block.
 void StagedAlgorithm::Reduce(int64_t block) {
   const Range range = BlockOf(block);
   const Range slice = OwnSlice(range);
@@ -97,14 +76,15 @@ void StagedAlgorithm::Reduce(int64_t block) {
   const int parity = static_cast<int>((first_parity_ + block) & 1);
   const size_t in_block = static_cast<size_t>(slice.begin - range.begin) * element_bytes_;
   const size_t in_tensor = static_cast<size_t>(slice.begin) * element_bytes_;
-  sources_.resize(group_->size());
+  sources_.clear();
   for (int i = 0; i < group_->size(); ++i) {
+    if (collective_.IsAbsent(i)) continue;
     if (i == group_->self() && pieces_.single()) {
-      sources_[i] = static_cast<const char*>(collective_.pieces[0].input) + in_tensor;
+      sources_.push_back(static_cast<const char*>(collective_.pieces[0].input) + in_tensor);
     } else if (resident_[i] != nullptr) {
-      sources_[i] = resident_[i] + in_tensor;
+      sources_.push_back(resident_[i] + in_tensor);
     } else {
-      sources_[i] = group_->member(i).area->input[parity] + in_block;
+      sources_.push_back(group_->member(i).area->input[parity] + in_block);
     }
   }
   char* output = group_->own().output[parity] + in_block;
@@ -113,35 +93,12 @@ void StagedAlgorithm::Reduce(int64_t block) {
   pieces_.Unpack(slice.begin, slice.end, output);
 }
 
-// Broadcast and allgather: takes what the others put into their blocks.
-void StagedAlgorithm::TakeGathered(int64_t block) {
-  const int parity = static_cast<int>((first_parity_ + block) & 1);
-  if (collective_.kind == OpKind::kBroadcast) {
-    const Piece& piece = collective_.pieces[0];
-    if (collective_.root == group_->self() && piece.input == piece.output) return;
-    const Range range = BlockOf(block);
-    pieces_.Unpack(range.begin, range.end, group_->member(collective_.root).area->input[parity]);
-    return;
-  }
-  char* output = static_cast<char*>(collective_.pieces[0].output);
-  if (output == nullptr) return;
-  for (int i = 0; i < group_->size(); ++i) {
-    const int64_t begin = block * block_elements_;
-    const int64_t end = std::min(begin + block_elements_, collective_.counts[i]);
-    if (begin >= end) continue;
-    memcpy(output + static_cast<size_t>(displacements_[i] + begin) * element_bytes_,
-           group_->member(i).area->input[parity],
-           static_cast<size_t>(end - begin) * element_bytes_);
-  }
-}
-
 void StagedAlgorithm::Arrive() {
   group_->Arrive(collective_.digest);
   phase_ = Phase::kWait;
 }
 
 absl::StatusOr<Progress> StagedAlgorithm::Advance() {
-  const bool reduces = collective_.kind == OpKind::kAllreduce;
   switch (phase_) {
     case Phase::kFill:
       if (step_ < blocks_) Fill(step_);
@@ -153,13 +110,12 @@ absl::StatusOr<Progress> StagedAlgorithm::Advance() {
       phase_ = Phase::kCollect;
       [[fallthrough]];
     case Phase::kCollect:
-      if (reduces && step_ > 0) Collect(step_ - 1);
-      if (!reduces && step_ < blocks_) TakeGathered(step_);
-      if (step_ == blocks_ || (!reduces && step_ + 1 == blocks_)) return Progress::kDone;
+      if (step_ > 0) Collect(step_ - 1);
+      if (step_ == blocks_) return Progress::kDone;
       phase_ = Phase::kReduce;
       return Progress::kMoved;
     case Phase::kReduce:
-      if (reduces) Reduce(step_);
+      Reduce(step_);
       ++step_;
       phase_ = Phase::kFill;
       return Progress::kMoved;

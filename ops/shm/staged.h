@@ -1,11 +1,10 @@
-// Operations on ordinary memory of any size: it flows through cache-sized blocks that the members
+// Reductions of ordinary memory of any size: it flows through cache-sized blocks that the members
 // share, two of each, so that one block is being filled while the one before is read. One arrival a
 // block.
 //
-// Allreduce: a rank copies the next block's input in (but for its own slice) and arrives; when all
-// have, it takes the others' finished slices of the block before, and reduces its own slice of this
-// one, in rank order. A member whose tensor lies in an arena copies nothing in: the others read it
-// there.
+// A rank copies the next block's input in (but for its own slice) and arrives; when all have, it
+// takes the others' finished slices of the block before, and reduces its own slice of this one, in
+// rank order. A member whose tensor lies in an arena copies nothing in: the others read it there.
 #pragma once
 
 #include <vector>
@@ -20,24 +19,22 @@ class StagedAlgorithm : public ShmAlgorithm {
   void Start(const Collective& collective) override;
   absl::StatusOr<Progress> Advance() override;
 
-  // Goes on with an allreduce whose first arrival was made by somebody else (DirectAlgorithm, which
+  // Goes on with a reduction whose first arrival was made by somebody else (DirectAlgorithm, which
   // found that not all members' tensors lie in arenas). `resident`: by member, its tensor in its
   // arena, or null.
   void TakeOver(const Collective& collective, std::vector<const char*> resident);
-  // What has to be done before an allreduce's first arrival.
+  // What has to be done before a reduction's first arrival.
   void StageFirst(const Collective& collective, bool resident);
 
  private:
   enum class Phase { kFill, kWait, kCollect, kReduce };
 
   void Reset(const Collective& collective);
-  int64_t blocks() const { return blocks_; }
   Range BlockOf(int64_t block) const;
   Range OwnSlice(Range block) const;
   void Fill(int64_t block);
   void Collect(int64_t block);
   void Reduce(int64_t block);
-  void TakeGathered(int64_t block);
   void Arrive();
 
   Collective collective_;
@@ -50,7 +47,6 @@ class StagedAlgorithm : public ShmAlgorithm {
   Phase phase_ = Phase::kFill;
   std::vector<const char*> resident_;  // by member: its input in its arena, or null
   std::vector<const void*> sources_;
-  std::vector<int64_t> displacements_;  // allgather: by member, where its part begins in the output
 };
 
 }  // namespace rueda

@@ -13,10 +13,10 @@ class SoloCommunicator : public Communicator {
   void Start(const Collective& collective) override {
     for (const Piece& piece : collective.pieces) {
       if (piece.output == nullptr || piece.elements == 0) continue;
-      if (collective.kind == OpKind::kAllreduce) {
-        // An average over one rank divides by one.
+      if (TraitsOf(collective.kind).reduces) {
         kernels::Reduce(collective.dtype, collective.reduce_op, {&piece.input, 1}, piece.output,
-                        piece.elements, {collective.prescale, collective.postscale, 1});
+                        piece.elements,
+                        {collective.prescale, collective.postscale, collective.divisor});
       } else if (piece.output != piece.input) {
         memcpy(piece.output, piece.input,
                static_cast<size_t>(piece.elements) * DTypeSize(collective.dtype));

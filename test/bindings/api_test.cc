@@ -9,6 +9,8 @@
 #include <atomic>
 #include <climits>
 #include <condition_variable>
+#include <cstddef>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <new>
@@ -58,6 +60,9 @@ TEST(Init, RefusesBadOptionsByName) {
     EXPECT_EQ(context, nullptr);
   };
   expect({"fusion_treshold", "1"}, "did you mean fusion_threshold?");
+  expect({"process_sets", "0,1"}, "'1' is neither a rank from 0 to 0 nor a range of them");
+  expect({"process_sets", "x"}, "process_sets=x: 'x' is neither");
+  expect({"process_sets", "0"}, "exists already, as set 0");
   expect({"fusion_threshold", "big"}, "fusion_threshold=big: expected a whole number");
   expect({"backend", "tcp"}, "backend=tcp: expected one of auto, shm, gloo");
   expect({"rank", "0"}, "RUEDA_RANK is set but RUEDA_SIZE is not");
@@ -160,7 +165,7 @@ TEST_F(Api, OperationsAreChecked) {
   operation.size = 12;
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "RUEDA_OPERATION_INIT");
   operation = Allreduce("t", tensor_.get());
-  operation.kind = static_cast<rueda_kind>(9);
+  operation.kind = static_cast<rueda_kind>(11);
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "no kind of operation");
   operation = Allreduce("t", tensor_.get(), static_cast<rueda_reduce_op>(17));
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "no reduce operation");
@@ -185,7 +190,6 @@ TEST_F(Api, OperationsAreChecked) {
   ExpectRefused(Allreduce("t", boolean.get(), RUEDA_AVERAGE), RUEDA_INVALID_ARGUMENT, "bool");
   ExpectRefused(Allreduce("t", boolean.get(), RUEDA_ADASUM), RUEDA_INVALID_ARGUMENT, "bool");
   ExpectRefused(Allreduce("t", tensor_.get(), RUEDA_BXOR), RUEDA_INVALID_ARGUMENT, "bxor of float");
-  ExpectRefused(Allreduce("t", tensor_.get(), RUEDA_ADASUM), RUEDA_UNIMPLEMENTED, "adasum");
   const TensorOf scalar(values_.data(), {}, RUEDA_FLOAT32);
   ExpectRefused(Allgather("t", scalar.get()), RUEDA_INVALID_ARGUMENT, "scalar");
   EXPECT_EQ(Execute(context_, Allreduce("t", scalar.get())), RUEDA_OK) << rueda_last_error();
@@ -194,6 +198,54 @@ TEST_F(Api, OperationsAreChecked) {
   operation = Allreduce("t", tensor_.get());
   operation.exec = &exec;
   ExpectRefused(operation, RUEDA_UNIMPLEMENTED, "no streams");
+}
+
+// What a program that was compiled with an older header hands over ends before the newer fields.
+TEST_F(Api, AnOlderShorterOperationIsTakenAsItWas) {
+  struct {
+    rueda_operation operation;
+    char beyond[64];
+  } memory;
+  memset(&memory, 0xEE, sizeof memory);
+  memory.operation = Allreduce("t", tensor_.get());
+  memory.operation.size = offsetof(rueda_operation, splits);
+  memset(reinterpret_cast<char*>(&memory) + memory.operation.size, 0xEE,
+         sizeof memory - memory.operation.size);
+  EXPECT_EQ(Execute(context_, memory.operation), RUEDA_OK) << rueda_last_error();
+  memory.operation.size -= 1;
+  ExpectRefused(memory.operation, RUEDA_INVALID_ARGUMENT, "initialise the struct");
+}
+
+TEST_F(Api, SplitsGoWithTwoKindsAlone) {
+  const int64_t splits[] = {4};
+  rueda_operation operation = Allreduce("t", tensor_.get());
+  operation.splits = splits;
+  operation.split_count = 1;
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "only alltoall and scatter take splits");
+  operation.kind = RUEDA_ALLTOALL;
+  operation.split_count = 0;
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "split_count is 0");
+  operation.splits = nullptr;
+  operation.split_count = 1;
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "splits is null");
+}
+
+TEST_F(Api, TheContextTellsHowItsEpochFailed) {
+  rueda_error error = RUEDA_ERROR_INIT;
+  ASSERT_EQ(rueda_context_error(context_, &error), RUEDA_OK);
+  EXPECT_EQ(error.code, RUEDA_OK);
+  rueda_context* other = nullptr;
+  rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+  options.name = "doomed";
+  ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &other), RUEDA_OK);
+  ASSERT_EQ(rueda_abort(other, "enough"), RUEDA_OK);
+  EXPECT_EQ(Execute(other, Barrier()), RUEDA_ABORTED);
+  ASSERT_EQ(rueda_context_error(other, &error), RUEDA_OK);
+  EXPECT_EQ(error.code, RUEDA_ABORTED);
+  EXPECT_STREQ(error.cause, "rank 0 aborted the job: enough");
+  EXPECT_THAT(error.message, HasSubstr("enough"));
+  EXPECT_EQ(rueda_shutdown(other), RUEDA_ABORTED);
+  rueda_context_destroy(other);
 }
 
 TEST_F(Api, EveryDtypeComesBackAsItWent) {

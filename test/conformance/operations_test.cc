@@ -12,30 +12,13 @@
 #include <numeric>
 #include <random>
 
-#include "test/support/run_ranks.h"
+#include "test/support/jobs.h"
 #include "test/support/tensors.h"
 
 namespace rueda::testing {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
-class Operations : public ::testing::TestWithParam<Setup> {
- protected:
-  // Runs on `size` ranks, or the next number that the setup can do.
-  void RunOn(int size, const std::function<void(rueda_context*, int, int)>& body,
-             std::vector<std::pair<std::string, std::string>> knobs = {}) {
-    const int unit = GetParam().multiple_of;
-    const int ranks = (size + unit - 1) / unit * unit;
-    RunRanks({ranks, GetParam(), std::move(knobs)},
-             [&](rueda_context* context, int rank) { body(context, rank, ranks); });
-  }
-};
-
+class Operations : public JobTest {};
 INSTANTIATE_TEST_SUITE_P(All, Operations, ::testing::ValuesIn(AllSetups()),
                          [](const auto& setup) { return setup.param.name; });
 

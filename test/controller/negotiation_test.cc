@@ -569,7 +569,7 @@ TEST(Mismatch, WhatIsTooLargeToBeGatheredIsRejectedEverywhere) {
   for (const Rank rank : {0, 31}) {
     const std::vector<Rejected> failures = job.Failures(rank);
     ASSERT_EQ(failures.size(), 1u);
-    EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("too large to be gathered"));
+    EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("too large to be counted"));
   }
   for (Rank rank = 0; rank < 32; ++rank) job.Announce(rank, Gathered(), true, {1, 1, {rank}});
   EXPECT_EQ(job.Batches(0).size(), 1u) << "the name is usable again";

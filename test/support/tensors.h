@@ -82,6 +82,14 @@ inline rueda_operation Allgather(const char* name, const rueda_tensor* tensor) {
   return operation;
 }
 
+inline rueda_operation OfKind(rueda_kind kind, const char* name, const rueda_tensor* input) {
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  operation.kind = kind;
+  operation.name = name;
+  operation.input = input;
+  return operation;
+}
+
 inline rueda_operation Barrier(const char* name = nullptr) {
   rueda_operation operation = RUEDA_OPERATION_INIT;
   operation.kind = RUEDA_BARRIER;

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 TEST(ProcessSets, TheFirstIsTheWorld) {
   const ProcessSetTable table(3);
-  EXPECT_EQ(table.count(), 1);
+  EXPECT_EQ(table.end(), 1);
   EXPECT_EQ(table.world_size(), 3);
   EXPECT_EQ(table.Find(kWorldSet)->id, kWorldSet);
   EXPECT_THAT(table.Find(kWorldSet)->ranks, ElementsAre(0, 1, 2));
@@ -72,7 +72,7 @@ TEST(ProcessSets, RefusesWhatIsNoSetOfRanks) {
   EXPECT_THAT(refusal({-1}), HasSubstr("-1 is not a rank"));
   EXPECT_THAT(refusal({1, 0}), HasSubstr("must be ascending"));
   EXPECT_THAT(refusal({1, 1}), HasSubstr("each named once"));
-  EXPECT_EQ(table.count(), 1);
+  EXPECT_EQ(table.end(), 1);
 }
 
 TEST(ProcessSets, RefusesASecondOfTheSameRanks) {
@@ -87,10 +87,34 @@ TEST(ProcessSets, RefusesASecondOfTheSameRanks) {
 TEST(ProcessSets, AreBounded) {
   ProcessSetTable table(kProcessSetsMax + 1);
   for (Rank rank = 1; rank < kProcessSetsMax; ++rank) ASSERT_TRUE(table.Add({rank}).ok());
-  EXPECT_EQ(table.count(), kProcessSetsMax);
+  EXPECT_EQ(table.end(), kProcessSetsMax);
   EXPECT_TRUE(absl::IsResourceExhausted(table.Check({0, 1})));
   EXPECT_TRUE(absl::IsResourceExhausted(table.Add({0, 1}).status()));
-  EXPECT_EQ(table.count(), kProcessSetsMax);
+  EXPECT_EQ(table.end(), kProcessSetsMax);
+}
+
+TEST(ProcessSets, AnIdThatIsFreeAgainIsGivenToTheNextOfAnotherGeneration) {
+  ProcessSetTable table(4, {{{0, 1}, {2, 3}}});
+  EXPECT_EQ(table.Find(2)->generation, 0u);
+  ASSERT_TRUE(table.Remove(1).ok());
+  EXPECT_EQ(table.Find(1), nullptr);
+  EXPECT_EQ(table.Find({0, 1}), nullptr);
+  EXPECT_TRUE(absl::IsNotFound(table.Remove(1)));
+  EXPECT_TRUE(absl::IsInvalidArgument(table.Remove(kWorldSet)));
+  EXPECT_EQ(*table.Add({1, 2}), 1);
+  EXPECT_EQ(table.Find(1)->generation, 1u);
+  EXPECT_EQ(table.Find({1, 2})->id, 1);
+  EXPECT_EQ(*table.Add({0, 1}), 3);
+}
+
+TEST(ProcessSets, AListInASettingIsRead) {
+  const auto sets = ParseProcessSets("1,0;2-4;0,3-5", 6);
+  ASSERT_TRUE(sets.ok()) << sets.status();
+  EXPECT_THAT(*sets, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4), ElementsAre(0, 3, 4, 5)));
+  EXPECT_TRUE(ParseProcessSets("", 2)->empty());
+  for (const char* bad : {"6", "-1", "2-1", "1,,2", "1;", "a", "0-9", "1,1", "0,1;1,0", "0-5"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseProcessSets(bad, 6).status())) << bad;
+  }
 }
 
 }  // namespace

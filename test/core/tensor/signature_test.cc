@@ -26,8 +26,11 @@ Signature Group() {
 }
 
 TEST(Signature, TheNumbersOnTheWireNeverChange) {
-  const char* const kKinds[] = {"allreduce", "broadcast", "allgather", "barrier",
-                                "add_process_set"};
+  const char* const kKinds[] = {
+      "allreduce",         "broadcast",     "allgather", "barrier",
+      "alltoall",          "reducescatter", "reduce",    "gather",
+      "scatter",           "send/recv",     "join",      "add_process_set",
+      "remove_process_set"};
   const char* const kOps[] = {"sum", "average", "min",    "max",          "product", "band",
                               "bor", "bxor",    "adasum", "average_live", "none"};
   static_assert(std::size(kKinds) == kOpKindCount && std::size(kOps) == kReduceOpCount);

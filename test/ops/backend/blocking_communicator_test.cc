@@ -128,8 +128,8 @@ const rueda_module Library::kModule = {
       *communicator = reinterpret_cast<rueda_module_communicator*>(created);
       return 0;
     },
-    [](rueda_module_communicator* communicator, char* message) {
-      return Of(communicator)->Enter({"connect"}, message);
+    [](rueda_module_communicator* communicator, int32_t peer, char* message) {
+      return Of(communicator)->Enter({peer < 0 ? "connect" : "connect to one"}, message);
     },
     [](rueda_module_communicator* communicator, void* data, size_t count,
        const rueda_module_reduction* reduction, uint32_t tag, char* message) {
@@ -155,6 +155,14 @@ const rueda_module Library::kModule = {
       EXPECT_EQ(sigismember(&blocked, SIGPIPE), 1);
       EXPECT_EQ(sigismember(&blocked, SIGTERM), 1);
       return Of(communicator)->Enter({"barrier", 0, 0, tag}, message);
+    },
+    [](rueda_module_communicator* communicator, const rueda_module_transfer* sends,
+       size_t send_count, const rueda_module_transfer* receives, size_t receive_count, uint32_t tag,
+       char* message) {
+      size_t bytes = 0;
+      for (size_t i = 0; i < send_count; ++i) bytes += sends[i].bytes;
+      for (size_t i = 0; i < receive_count; ++i) memset(receives[i].data, 5, receives[i].bytes);
+      return Of(communicator)->Enter({"exchange", bytes, 1, tag}, message);
     },
     [](rueda_module_communicator* communicator) {
       Library* library = Of(communicator);
@@ -272,6 +280,7 @@ TEST_F(BlockingCommunicatorTest, ALoneTensorIsReducedWhereItIs) {
   Collective collective = Allreduce({&piece, 1}, DType::kFloat32, ReduceOp::kAverage);
   collective.prescale = 2;
   collective.postscale = 5;
+  collective.divisor = 2;
   ASSERT_TRUE(Execute(collective).ok());
   EXPECT_EQ(output, (std::vector<float>{10, 20, 30}));
   EXPECT_EQ(input, (std::vector<float>{1, 2, 3}));

@@ -31,7 +31,8 @@ static int32_t Create(const rueda_module_group* group, rueda_module_communicator
   return 12;
 }
 
-static int32_t Connect(rueda_module_communicator* communicator, char* message) {
+static int32_t Connect(rueda_module_communicator* communicator, int32_t peer, char* message) {
+  (void)peer;
   (void)communicator, (void)message;
   return 12;
 }
@@ -59,6 +60,13 @@ static int32_t Barrier(rueda_module_communicator* communicator, uint32_t tag, ch
   return 12;
 }
 
+static int32_t Exchange(rueda_module_communicator* communicator, const rueda_module_transfer* sends,
+                        size_t send_count, const rueda_module_transfer* receives,
+                        size_t receive_count, uint32_t tag, char* message) {
+  (void)communicator, (void)sends, (void)send_count, (void)receives, (void)receive_count;
+  (void)tag, (void)message;
+  return 0;
+}
 static void Abort(rueda_module_communicator* communicator) {
   (void)communicator;
 }
@@ -72,7 +80,7 @@ const rueda_module* rueda_module_table(void);
 const rueda_module* rueda_module_table(void) {
   static const rueda_module table = {SIZE,     ABI,        NAME,        &Create,
                                      &Connect, &Allreduce, &Allgatherv, &Broadcast,
-                                     &Barrier, ABORT,      &Destroy};
+                                     &Barrier, &Exchange,  ABORT,       &Destroy};
   (void)Abort;
 #ifdef NO_TABLE
   (void)table;
@@ -86,6 +94,7 @@ const void* const unused[] = {(const void*)0};
 void Use(void);
 void Use(void) {
   (void)Create, (void)Connect, (void)Allreduce, (void)Allgatherv, (void)Broadcast, (void)Barrier;
+  (void)Exchange;
   (void)Abort, (void)Destroy;
 }
 #endif

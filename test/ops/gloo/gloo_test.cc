@@ -508,7 +508,7 @@ TEST(Gloo, KeysOfTheStoreNameJobEpochAndProcessSetAndFit) {
   EXPECT_EQ(store->values().size(), 2u);
   for (const auto& [key, value] : store->values()) {
     EXPECT_TRUE(absl::StartsWith(key, "gloo/jjjj")) << key;
-    EXPECT_TRUE(absl::StrContains(key, "/12/34/")) << key;
+    EXPECT_TRUE(absl::StrContains(key, "/12/34.0/")) << key;
     EXPECT_LE(key.size(), 256u);
   }
 }
@@ -687,7 +687,7 @@ TEST(Gloo, AMissingMemberIsDeadlineExceededAtTheWall) {
   rueda_module_communicator* communicator = nullptr;
   char message[RUEDA_MODULE_MESSAGE_BYTES];
   ASSERT_EQ((*module)->create(&group, &communicator, message), 0);
-  EXPECT_EQ((*module)->connect(communicator, message),
+  EXPECT_EQ((*module)->connect(communicator, -1, message),
             static_cast<int32_t>(absl::StatusCode::kDeadlineExceeded));
   (*module)->abort(communicator);
   EXPECT_EQ((*module)->barrier(communicator, 1, message),

@@ -39,6 +39,7 @@ class Member {
     Group group;
     group.set = set;
     group.self = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    members_ = static_cast<int64_t>(ranks.size());
     group.ranks = std::move(ranks);
     absl::StatusOr<std::unique_ptr<Communicator>> made = backend_->Connect(group);
     EXPECT_TRUE(made.ok()) << made.status();
@@ -65,12 +66,15 @@ class Member {
       rung_ = false;
     }
   }
-  absl::Status Execute(const Collective& collective) {
+  // An average divides by the number of members.
+  absl::Status Execute(Collective collective) {
+    if (IsAverage(collective.reduce_op)) collective.divisor = members_;
     communicator_->Start(collective);
     return Finish();
   }
 
  private:
+  int64_t members_ = 0;
   Mutex mutex_;
   CondVar changed_;
   bool rung_ = false;

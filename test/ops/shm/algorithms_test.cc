@@ -378,6 +378,7 @@ TEST(Shm, OperationAndScalingReachEveryAlgorithm) {
           collective.reduce_op = op;
           collective.prescale = 2;
           collective.postscale = op == ReduceOp::kProduct ? 8 : 2;
+          collective.divisor = op == ReduceOp::kAverage ? 3 : 1;
           collective.pieces = {&piece, 1};
           collective.elements = elements;
           ASSERT_EQ(rank.Execute(collective), absl::OkStatus());

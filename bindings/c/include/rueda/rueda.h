@@ -21,7 +21,8 @@
  *     before that. Strings that the library returns belong to it; how long they live is said beside
  *     each.
  *  7. What the ranks of a process set must agree on for one name: kind, reduce operation, dtype,
- *     shape (allgather: but for the first dimension), root, scale factors, grouping. If they don't,
+ *     shape (allgather, gather, scatter, alltoall: but for the first dimension), root, scale
+ *     factors, grouping. If they don't,
  *     the operation fails with RUEDA_INVALID_ARGUMENT on every rank, with the same message, and
  *     nothing else is disturbed. Ranks may submit in any order.
  *  8. If a rank is lost, every operation in flight and every later one fails with RUEDA_ABORTED and
@@ -227,6 +228,11 @@ enum { RUEDA_WORLD = 0 }; /* the process set of all ranks */
  * come to be. */
 RUEDA_API rueda_status rueda_process_set_add(rueda_context* context, const int32_t* ranks,
                                              size_t count, int64_t timeout_ns, int32_t* id);
+/* Removes a process set; its id may be given to another one later. Collective over the world.
+ * FAILED_PRECONDITION on every rank, naming the rank: operations of the set are in flight, and it
+ * stays. NOT_FOUND: there is no such set. INVALID_ARGUMENT: the world. */
+RUEDA_API rueda_status rueda_process_set_remove(rueda_context* context, int32_t id,
+                                                int64_t timeout_ns);
 /* The number of ranks; -1 when there is no such set. */
 RUEDA_API int32_t rueda_process_set_size(const rueda_context* context, int32_t id);
 /* This rank's index in the set; -1 when it is not in it. */
@@ -238,12 +244,28 @@ RUEDA_API rueda_status rueda_process_set_ranks(const rueda_context* context, int
 
 /* Operations --------------------------------------------------------------------------------- */
 
+/* "Rows" are what a tensor has along its first dimension. In reduce, gather, scatter, send and recv
+ * too, `root` is a world rank. Where nothing else is said a result of unknown size goes to `output`
+ * if that is given (and must fit exactly), else to what `allocate` returns, else it is for
+ * rueda_result_take. */
 typedef enum rueda_kind {
-  RUEDA_ALLREDUCE = 0, /* input and output of one shape, the same on all ranks */
-  RUEDA_BROADCAST = 1, /* output = the root's input */
-  RUEDA_ALLGATHER = 2, /* output = all inputs, joined along the first dimension in rank order; the
-                          first dimension may differ by rank */
-  RUEDA_BARRIER = 3    /* no tensors */
+  RUEDA_ALLREDUCE = 0,     /* input and output of one shape, the same on all ranks */
+  RUEDA_BROADCAST = 1,     /* output = the root's input */
+  RUEDA_ALLGATHER = 2,     /* result = all inputs, joined along the first dimension in rank order;
+                              the first dimension may differ by rank */
+  RUEDA_BARRIER = 3,       /* no tensors */
+  RUEDA_ALLTOALL = 4,      /* `splits` rows of the input go to each rank; result = what all sent,
+                              in rank order. rueda_result_splits tells how many rows came from whom */
+  RUEDA_REDUCESCATTER = 5, /* the inputs, of one shape on all ranks, are reduced; result = this
+                              rank's rows: equal parts, the lowest ranks one row more */
+  RUEDA_REDUCE = 6,        /* as allreduce, but only the root has an output */
+  RUEDA_GATHER = 7,        /* as allgather, but only the root has a result */
+  RUEDA_SCATTER = 8, /* `splits` rows of the root's input go to each rank. Elsewhere `input` is
+                              null if `output` is given; else it tells dtype and shape of a row,
+                              and its first dimension and its data are not looked at */
+  RUEDA_SEND = 9,    /* `input` goes to the rank `root`, which must receive it */
+  RUEDA_RECV = 10    /* `output` = what the rank `root` sends: same dtype, shape and name, or
+                              both unnamed and in one order */
 } rueda_kind;
 
 typedef enum rueda_reduce_op {
@@ -283,25 +305,27 @@ typedef struct rueda_operation {
   int32_t process_set;
   const char* name;           /* UTF-8, 1 to 1,024 bytes, not in flight on this rank; null: unnamed,
                                  matched with the other ranks' by kind and order of submission */
-  const rueda_tensor* input;  /* null for a barrier */
-  const rueda_tensor* output; /* null: in place (allreduce, broadcast), or by `allocate` or
-                                 rueda_result_take (allgather) */
-  rueda_reduce_op reduce_op;  /* allreduce */
-  int32_t root;               /* broadcast: a world rank */
-  double prescale;            /* allreduce: factors on each input and on the result */
+  const rueda_tensor* input;  /* null for a barrier and a recv */
+  const rueda_tensor* output; /* null: in place (allreduce, broadcast, reduce), or see rueda_kind */
+  rueda_reduce_op reduce_op;  /* allreduce, reduce, reducescatter */
+  int32_t root;               /* broadcast, reduce, gather, scatter; send, recv: the other rank */
+  double prescale;            /* reductions: factors on each input and on the result */
   double postscale;
-  rueda_allocate_fn allocate; /* allgather without `output` */
+  rueda_allocate_fn allocate; /* for a result of unknown size without `output` */
   void* allocate_user;
   const rueda_exec* exec; /* null: the CPU */
   int32_t priority;       /* reserved: 0 */
   uint32_t flags;         /* reserved: 0 */
   const char* compressor; /* reserved: null */
+  const int64_t* splits;  /* alltoall, scatter's root: rows for each rank of the process set; they
+                             add up to the first dimension. Null: equal parts */
+  size_t split_count;     /* the size of the process set, or 0 */
 } rueda_operation;
 
 #define RUEDA_OPERATION_INIT                                                                       \
   {                                                                                                \
     sizeof(rueda_operation), RUEDA_BARRIER, RUEDA_WORLD, NULL, NULL, NULL, RUEDA_NO_REDUCE_OP, -1, \
-        1, 1, NULL, NULL, NULL, 0, 0, NULL                                                         \
+        1, 1, NULL, NULL, NULL, 0, 0, NULL, NULL, 0                                                \
   }
 
 /* An accepted operation (or group). Never 0. */
@@ -327,7 +351,7 @@ typedef struct rueda_completion {
   { sizeof(rueda_completion), NULL, NULL, 0 }
 
 /* Submits one operation, or a group: `count` operations of one kind, reduce operation, process set
- * and scale factors (allreduce, allgather), all named or all unnamed, which are taken whole or not
+ * and scale factors (allreduce, allgather, reducescatter), all named or all unnamed, which are taken whole or not
  * at all, executed together or not at all, and have one handle. Returns at once; the work goes on
  * in the background. `completion` may be null. Errors leave no trace: INVALID_ARGUMENT (what is
  * wrong with which tensor; a name in flight), RESOURCE_EXHAUSTED (32,768 operations in flight),
@@ -381,6 +405,11 @@ typedef struct rueda_error {
 RUEDA_API rueda_status rueda_handle_error(rueda_context* context, rueda_handle handle,
                                           rueda_error* error);
 
+/* How the epoch failed: the same first cause that every operation carries, also for calls that were
+ * refused because of it. RUEDA_OK with code RUEDA_OK while it goes on. The strings are valid until
+ * the context is destroyed or reset. */
+RUEDA_API rueda_status rueda_context_error(rueda_context* context, rueda_error* error);
+
 /* Results of unknown size ------------------------------------------------------------------- */
 
 /* The result of one operation of a handle. `tensor.shape` belongs to the result; so does
@@ -394,11 +423,45 @@ typedef struct rueda_result {
 #define RUEDA_RESULT_INIT \
   { sizeof(rueda_result), {NULL, {RUEDA_CPU, 0}, 0, {0, 0, 0}, NULL, NULL, 0}, NULL }
 
-/* Takes the result of operation `index` (of a group; else 0) of an allgather that has ended well.
- * Once each. Free it with rueda_result_free; it outlives handle and context. */
+/* Takes the result of operation `index` (of a group; else 0) that has ended well. Once each. Free it
+ * with rueda_result_free; it outlives handle and context. */
 RUEDA_API rueda_status rueda_result_take(rueda_context* context, rueda_handle handle, size_t index,
                                          rueda_result* result);
 RUEDA_API void rueda_result_free(rueda_result* result);
+
+/* How many rows of that result came from each rank of the process set, whoever gave the memory:
+ * writes the first `capacity` to `splits`, and how many there are to `count` (a reducescatter: 1).
+ */
+RUEDA_API rueda_status rueda_result_splits(rueda_context* context, rueda_handle handle,
+                                           size_t index, int64_t* splits, size_t capacity,
+                                           size_t* count);
+
+/* Strings of bytes ---------------------------------------------------------------------------- */
+
+/* Gives every rank of the process set the root's `bytes` bytes; elsewhere `data` and `bytes` are not
+ * looked at. `name` as in rueda_operation. The result is a uint8 vector; free it with
+ * rueda_result_free. Blocks. For serialised objects: what the bytes mean is the caller's business.
+ */
+RUEDA_API rueda_status rueda_broadcast_bytes(rueda_context* context, int32_t process_set,
+                                             const char* name, int32_t root, const void* data,
+                                             size_t bytes, rueda_result* result);
+/* All ranks' bytes, one after another in rank order; `sizes` has room for one number a rank of the
+ * process set. */
+RUEDA_API rueda_status rueda_allgather_bytes(rueda_context* context, int32_t process_set,
+                                             const char* name, const void* data, size_t bytes,
+                                             rueda_result* result, int64_t* sizes);
+
+/* Joining ------------------------------------------------------------------------------------ */
+
+/* Says that this rank has no more data: the others' allreduces in the process set go on without it.
+ * It contributes what changes nothing (0; the type's largest or smallest value; 1; all ones; to
+ * Adasum nothing), and does its part of the work. RUEDA_AVERAGE divides by the size of the set all
+ * the same, RUEDA_AVERAGE_LIVE by the number of those who have not joined. Other kinds fail on every
+ * rank (FAILED_PRECONDITION) while somebody has joined. Blocks until all ranks of the set have; then
+ * `*last_rank` (may be null) is the one that joined last, the same everywhere. Meanwhile this rank
+ * can submit nothing else in the set. DEADLINE_EXCEEDED: it goes on. */
+RUEDA_API rueda_status rueda_join(rueda_context* context, int32_t process_set, int64_t timeout_ns,
+                                  int32_t* last_rank);
 
 /* Memory ------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,350 @@
+#include "bindings/c/arguments.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "bindings/c/utf8.h"
+#include "core/base/limits.h"
+
+namespace rueda::capi {
+namespace {
+
+// The status with where in the caller's input something is wrong: "operation 2 ('w')".
+absl::Status At(size_t index, const char* name, const absl::Status& status) {
+  std::string where = absl::StrCat("operation ", index);
+  if (name != nullptr) {
+    absl::StrAppend(&where, " ('", absl::string_view(name, strnlen(name, 64)), "')");
+  }
+  return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
+}
+
+// By our number.
+const rueda_dtype kTheirDTypes[kDTypeCount] = {
+    RUEDA_UINT8,         RUEDA_INT8,       RUEDA_INT32,   RUEDA_INT64,     RUEDA_FLOAT16,
+    RUEDA_BFLOAT16,      RUEDA_FLOAT32,    RUEDA_FLOAT64, RUEDA_BOOL,      RUEDA_INT16,
+    RUEDA_UINT16,        RUEDA_UINT32,     RUEDA_UINT64,  RUEDA_COMPLEX64, RUEDA_COMPLEX128,
+    RUEDA_FLOAT8_E4M3FN, RUEDA_FLOAT8_E5M2};
+
+absl::StatusOr<DType> DTypeOf(rueda_dtype dtype) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const rueda_dtype& theirs = kTheirDTypes[i];
+    if (theirs.code == dtype.code && theirs.bits == dtype.bits && theirs.lanes == dtype.lanes) {
+      return static_cast<DType>(i);
+    }
+  }
+  std::string supported;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    absl::StrAppend(&supported, i == 0 ? "" : ", ", DTypeName(static_cast<DType>(i)));
+  }
+  return absl::UnimplementedError(absl::StrCat("dtype with code ", dtype.code, ", ", dtype.bits,
+                                               " bits and ", dtype.lanes, " lanes; supported are ",
+                                               supported));
+}
+
+struct CheckedTensor {
+  void* data;
+  DType dtype;
+  Shape shape;
+};
+
+absl::StatusOr<CheckedTensor> CheckTensor(const rueda_tensor& tensor) {
+  if (tensor.device.type != RUEDA_CPU) {
+    return absl::UnimplementedError(absl::StrCat("a tensor on DLPack device type ",
+                                                 tensor.device.type,
+                                                 "; this version moves CPU tensors only"));
+  }
+  CheckedTensor checked;
+  RUEDA_ASSIGN_OR_RETURN(checked.dtype, DTypeOf(tensor.dtype));
+  if (tensor.ndim < 0 || tensor.ndim > kDimsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ndim is ", tensor.ndim, "; expected 0 to ", kDimsMax));
+  }
+  if (tensor.ndim > 0 && tensor.shape == nullptr) {
+    return absl::InvalidArgumentError("the tensor's shape is null");
+  }
+  const absl::Span<const int64_t> dims(tensor.shape, static_cast<size_t>(tensor.ndim));
+  RUEDA_RETURN_IF_ERROR(Shape::Validate(dims));
+  checked.shape = Shape(dims);
+  if (tensor.strides != nullptr && checked.shape.elements() > 1) {
+    int64_t expected = 1;
+    for (int i = tensor.ndim - 1; i >= 0; --i) {
+      if (dims[i] != 1 && tensor.strides[i] != expected) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the tensor is not contiguous: dimension ", i, " has stride ", tensor.strides[i],
+            " where row-major order has ", expected, "; copy it into a contiguous one"));
+      }
+      expected *= dims[i];
+    }
+  }
+  checked.data =
+      tensor.data == nullptr ? nullptr : static_cast<char*>(tensor.data) + tensor.byte_offset;
+  return checked;
+}
+
+// What the caller gives and gets in each kind of operation.
+struct Memory {
+  bool input = true;
+  bool output = true;     // one may be given
+  bool in_place = false;  // without an output the input is it
+};
+
+Memory MemoryOf(const rueda_operation& operation, Rank self) {
+  const bool root = operation.root == self;
+  switch (operation.kind) {
+    case RUEDA_ALLREDUCE:
+    case RUEDA_BROADCAST:
+      return {true, true, true};
+    case RUEDA_REDUCE:
+      return {true, root, root};
+    case RUEDA_GATHER:
+      return {true, root, false};
+    case RUEDA_SCATTER:
+      return {root || operation.output == nullptr, true, false};
+    case RUEDA_SEND:
+      return {true, false, false};
+    case RUEDA_RECV:
+      return {false, true, false};
+    case RUEDA_BARRIER:
+      return {false, false, false};
+    default:
+      return {true, true, false};
+  }
+}
+
+// The shape that goes with the operation where only rows count: their number is not known.
+Shape WithoutRows(const Shape& shape) {
+  std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
+  if (!dims.empty()) dims[0] = 0;
+  return Shape(dims);
+}
+
+absl::Status CheckOutput(const rueda_operation& operation, const Memory& memory, PartArgs* part) {
+  RUEDA_ASSIGN_OR_RETURN(CheckedTensor output, CheckTensor(*operation.output));
+  if (!memory.input) {  // nothing else tells what it is
+    part->dtype = output.dtype;
+    part->shape = operation.kind == RUEDA_SCATTER ? WithoutRows(output.shape) : output.shape;
+  }
+  if (output.dtype != part->dtype) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("input is ", DTypeName(part->dtype), ", output is ", DTypeName(output.dtype)));
+  }
+  if (output.data == nullptr && output.shape.elements() > 0) {
+    return absl::InvalidArgumentError("the output's data pointer is null");
+  }
+  part->output = output.data;
+  part->output_given = true;
+  if (operation.kind == RUEDA_RECV) return absl::OkStatus();
+  if (!memory.in_place) {
+    part->output_shape = std::move(output.shape);
+  } else if (output.shape != part->shape) {
+    return absl::InvalidArgumentError(absl::StrCat("input has shape ", part->shape.ToString(),
+                                                   ", output ", output.shape.ToString()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPart(const rueda_operation& operation, Rank self, PartArgs* part) {
+  const Memory memory = MemoryOf(operation, self);
+  if (memory.input) {
+    if (operation.input == nullptr) return absl::InvalidArgumentError("`input` is null");
+    RUEDA_ASSIGN_OR_RETURN(CheckedTensor input, CheckTensor(*operation.input));
+    part->input = input.data;
+    part->dtype = input.dtype;
+    part->shape = std::move(input.shape);
+    if (operation.kind == RUEDA_SCATTER && operation.root != self) {
+      part->input = nullptr;
+      part->shape = WithoutRows(part->shape);
+    }
+  }
+  if (memory.output && operation.output != nullptr) return CheckOutput(operation, memory, part);
+  if (memory.in_place) part->output = const_cast<void*>(part->input);
+  if (operation.kind == RUEDA_RECV) return absl::InvalidArgumentError("`output` is null");
+  return absl::OkStatus();
+}
+
+absl::Status CheckName(const char* name, absl::string_view* out) {
+  const size_t length = strnlen(name, kNameBytesMax + 1);
+  if (length == 0) {
+    return absl::InvalidArgumentError("the name is empty; null makes an operation unnamed");
+  }
+  if (length > kNameBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the name is longer than ", kNameBytesMax, " bytes"));
+  }
+  *out = absl::string_view(name, length);
+  if (!IsUtf8(*out)) return absl::InvalidArgumentError("the name is not UTF-8");
+  return absl::OkStatus();
+}
+
+// The number behind an enumerator that a caller wrote, which may be any.
+template <typename E>
+int NumberOf(const E& enumerator) {
+  static_assert(sizeof(E) == sizeof(int));
+  int number;
+  memcpy(&number, &enumerator, sizeof number);
+  return number;
+}
+
+bool Reduces(int kind) {
+  return kind == RUEDA_ALLREDUCE || kind == RUEDA_REDUCE || kind == RUEDA_REDUCESCATTER;
+}
+bool Rooted(int kind) {
+  return kind == RUEDA_BROADCAST || kind == RUEDA_REDUCE || kind == RUEDA_GATHER ||
+         kind == RUEDA_SCATTER || kind == RUEDA_SEND || kind == RUEDA_RECV;
+}
+
+absl::Status CheckExec(const rueda_exec* exec) {
+  if (exec == nullptr) return absl::OkStatus();
+  if (exec->size < sizeof(rueda_exec)) {
+    return absl::InvalidArgumentError("initialise rueda_exec with RUEDA_EXEC_INIT");
+  }
+  if (exec->device.type != RUEDA_CPU || exec->stream != nullptr || exec->ready_event != nullptr) {
+    return absl::UnimplementedError("this version runs on the CPU only: no streams, no events");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOne(const rueda_operation& operation) {
+  const int kind = NumberOf(operation.kind);
+  if (kind < RUEDA_ALLREDUCE || kind > RUEDA_RECV) {
+    return absl::InvalidArgumentError(absl::StrCat("kind ", kind, " is no kind of operation"));
+  }
+  const int reduce_op = NumberOf(operation.reduce_op);
+  if (Reduces(kind) && (reduce_op < RUEDA_SUM || reduce_op >= RUEDA_NO_REDUCE_OP)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reduce_op ", reduce_op, " is no reduce operation"));
+  }
+  if (operation.priority != 0 || operation.flags != 0 || operation.compressor != nullptr) {
+    return absl::InvalidArgumentError("priority, flags and compressor are reserved: 0, 0 and null");
+  }
+  if (operation.split_count > 0 && operation.splits == nullptr) {
+    return absl::InvalidArgumentError("split_count is not 0, but splits is null");
+  }
+  if (operation.splits != nullptr && kind != RUEDA_ALLTOALL && kind != RUEDA_SCATTER) {
+    return absl::InvalidArgumentError("only alltoall and scatter take splits");
+  }
+  if (operation.splits != nullptr && operation.split_count == 0) {
+    return absl::InvalidArgumentError("splits is not null, but split_count is 0");
+  }
+  return CheckExec(operation.exec);
+}
+
+// The caller's struct as this version has it: a program that was compiled with an older header has a
+// shorter one, and what is missing has its default.
+absl::StatusOr<rueda_operation> ReadOperation(const rueda_operation* operations, size_t stride,
+                                              size_t index) {
+  const char* const at = reinterpret_cast<const char*>(operations) + index * stride;
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  size_t size;
+  memcpy(&size, at, sizeof size);
+  if (size < offsetof(rueda_operation, splits)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rueda_operation.size is ", size, "; initialise the struct with RUEDA_OPERATION_INIT"));
+  }
+  if (size != stride) {
+    return absl::InvalidArgumentError("the operations of a group differ in `size`");
+  }
+  memcpy(&operation, at, std::min(size, sizeof operation));
+  return operation;
+}
+
+// In a group everything but tensors and names must be alike.
+bool Alike(const rueda_operation& a, const rueda_operation& b) {
+  return a.kind == b.kind && a.process_set == b.process_set &&
+         NumberOf(a.reduce_op) == NumberOf(b.reduce_op) && a.root == b.root &&
+         a.prescale == b.prescale && a.postscale == b.postscale && a.allocate == b.allocate &&
+         a.allocate_user == b.allocate_user && (a.name == nullptr) == (b.name == nullptr);
+}
+
+absl::Status CheckGroup(const rueda_operation& first, const rueda_operation& operation) {
+  if (!Alike(first, operation)) {
+    return absl::InvalidArgumentError(
+        "in a group kind, process set, reduce_op, root, scale factors and allocator must be equal, "
+        "and all operations named or none");
+  }
+  if (operation.kind != RUEDA_ALLREDUCE && operation.kind != RUEDA_ALLGATHER &&
+      operation.kind != RUEDA_REDUCESCATTER) {
+    return absl::InvalidArgumentError("only allreduces, allgathers and reducescatters form groups");
+  }
+  return absl::OkStatus();
+}
+
+OpKind KindOf(rueda_kind kind) {
+  return kind == RUEDA_SEND || kind == RUEDA_RECV ? OpKind::kSendRecv : static_cast<OpKind>(kind);
+}
+
+void FillArgs(const rueda_operation& first, Rank self, CheckedOperations* checked) {
+  OperationArgs& args = checked->args;
+  args.kind = KindOf(first.kind);
+  args.set = first.process_set;
+  if (Reduces(first.kind)) {
+    args.reduce_op = static_cast<ReduceOp>(first.reduce_op);
+    args.prescale = first.prescale;
+    args.postscale = first.postscale;
+  }
+  if (Rooted(first.kind)) args.root = first.root;
+  if (first.kind == RUEDA_SEND) {
+    args.root = self;
+    args.peer = first.root;
+  } else if (first.kind == RUEDA_RECV) {
+    args.peer = self;
+  }
+  if (first.kind == RUEDA_ALLTOALL || first.root == self) {
+    args.splits = absl::MakeConstSpan(first.splits, first.split_count);
+  }
+  args.parts = checked->parts;
+  args.names = checked->names;
+  args.allocate = first.allocate;
+  args.allocate_user = first.allocate_user;
+}
+
+static_assert(static_cast<int>(OpKind::kAllreduce) == RUEDA_ALLREDUCE);
+static_assert(static_cast<int>(OpKind::kBroadcast) == RUEDA_BROADCAST);
+static_assert(static_cast<int>(OpKind::kAllgather) == RUEDA_ALLGATHER);
+static_assert(static_cast<int>(OpKind::kBarrier) == RUEDA_BARRIER);
+static_assert(static_cast<int>(OpKind::kAlltoall) == RUEDA_ALLTOALL);
+static_assert(static_cast<int>(OpKind::kReducescatter) == RUEDA_REDUCESCATTER);
+static_assert(static_cast<int>(OpKind::kReduce) == RUEDA_REDUCE);
+static_assert(static_cast<int>(OpKind::kGather) == RUEDA_GATHER);
+static_assert(static_cast<int>(OpKind::kScatter) == RUEDA_SCATTER);
+static_assert(static_cast<int>(ReduceOp::kSum) == RUEDA_SUM);
+static_assert(static_cast<int>(ReduceOp::kNone) == RUEDA_NO_REDUCE_OP);
+
+}  // namespace
+
+rueda_dtype TheirDType(DType dtype) {
+  return kTheirDTypes[static_cast<int>(dtype)];
+}
+
+absl::Status CheckOperations(const rueda_operation* operations, size_t count, Rank self,
+                             CheckedOperations* checked) {
+  if (operations == nullptr || count == 0) {
+    return absl::InvalidArgumentError("no operations were given");
+  }
+  if (count > static_cast<size_t>(kGroupTensorsMax)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a group of ", count, " tensors; at most ", kGroupTensorsMax));
+  }
+  const size_t stride = operations[0].size;
+  rueda_operation first = RUEDA_OPERATION_INIT;
+  for (size_t i = 0; i < count; ++i) {
+    absl::StatusOr<rueda_operation> operation = ReadOperation(operations, stride, i);
+    if (!operation.ok()) return At(i, nullptr, operation.status());
+    PartArgs part;
+    absl::string_view name;
+    absl::Status status = CheckOne(*operation);
+    if (i == 0) first = *operation;
+    if (status.ok() && count > 1) status = CheckGroup(first, *operation);
+    if (status.ok()) status = CheckPart(*operation, self, &part);
+    if (status.ok() && operation->name != nullptr) status = CheckName(operation->name, &name);
+    if (!status.ok()) return At(i, operation->name, status);
+    if (operation->kind != RUEDA_BARRIER) checked->parts.push_back(std::move(part));
+    if (operation->name != nullptr) checked->names.push_back(name);
+  }
+  FillArgs(first, self, checked);
+  return absl::OkStatus();
+}
+
+}  // namespace rueda::capi

@@ -1,0 +1,23 @@
+// The caller's structs, every field checked, as the runtime's.
+#pragma once
+
+#include "absl/container/inlined_vector.h"
+#include "controller/runtime/submissions.h"
+#include "rueda/rueda.h"
+
+namespace rueda::capi {
+
+rueda_dtype TheirDType(DType dtype);
+
+struct CheckedOperations {
+  OperationArgs args;  // refers to what follows, and to the caller's names and splits
+  absl::InlinedVector<PartArgs, 1> parts;
+  absl::InlinedVector<absl::string_view, 1> names;
+};
+
+// One operation, or a group, that rank `self` submits. Errors say which operation and what is wrong
+// with it.
+absl::Status CheckOperations(const rueda_operation* operations, size_t count, Rank self,
+                             CheckedOperations* checked);
+
+}  // namespace rueda::capi

@@ -1,0 +1,16 @@
+// Outputs whose size the plan tells: how large this rank's are, and memory for them. Called by the
+// engine.
+#pragma once
+
+#include "controller/membership/process_sets.h"
+#include "controller/runtime/request.h"
+
+namespace rueda {
+
+// Finds out the shapes of the request's outputs, where they are not the inputs', and gets memory.
+// `first_dims`: as planned (Ordered). An error is this rank's alone: it takes part all the same, and
+// throws the result away.
+absl::Status PrepareOutputs(Request* request, absl::Span<const int64_t> first_dims,
+                            const ProcessSet& set, Rank self);
+
+}  // namespace rueda

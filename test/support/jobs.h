@@ -1,0 +1,33 @@
+// The base of tests that run on every way to run a job.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "test/support/run_ranks.h"
+
+namespace rueda::testing {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+class JobTest : public ::testing::TestWithParam<Setup> {
+ protected:
+  // Runs body(context, rank, ranks) on `size` ranks, or the next number that the setup can do.
+  void RunOn(int size, const std::function<void(rueda_context*, int, int)>& body,
+             std::vector<std::pair<std::string, std::string>> knobs = {}) {
+    const int unit = GetParam().multiple_of;
+    const int ranks = (size + unit - 1) / unit * unit;
+    RunRanks({ranks, GetParam(), std::move(knobs)},
+             [&](rueda_context* context, int rank) { body(context, rank, ranks); });
+  }
+};
+
+}  // namespace rueda::testing
