@@ -233,10 +233,9 @@ absl::Status CheckOne(const rueda_operation& operation) {
 
 // The caller's struct as this version has it: a program that was compiled with an older header has a
 // shorter one, and what is missing has its default.
-absl::StatusOr<rueda_operation> ReadOperation(const rueda_operation* operations, size_t stride,
-                                              size_t index) {
+absl::Status ReadOperation(const rueda_operation* operations, size_t stride, size_t index,
+                           rueda_operation* operation) {
   const char* const at = reinterpret_cast<const char*>(operations) + index * stride;
-  rueda_operation operation = RUEDA_OPERATION_INIT;
   size_t size;
   memcpy(&size, at, sizeof size);
   if (size < offsetof(rueda_operation, splits)) {
@@ -246,8 +245,9 @@ absl::StatusOr<rueda_operation> ReadOperation(const rueda_operation* operations,
   if (size != stride) {
     return absl::InvalidArgumentError("the operations of a group differ in `size`");
   }
-  memcpy(&operation, at, std::min(size, sizeof operation));
-  return operation;
+  if (size < sizeof *operation) *operation = RUEDA_OPERATION_INIT;
+  memcpy(operation, at, std::min(size, sizeof *operation));
+  return absl::OkStatus();
 }
 
 // In a group everything but tensors and names must be alike.
@@ -328,20 +328,20 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
         absl::StrCat("a group of ", count, " tensors; at most ", kGroupTensorsMax));
   }
   const size_t stride = operations[0].size;
-  rueda_operation first = RUEDA_OPERATION_INIT;
+  rueda_operation first, next;
   for (size_t i = 0; i < count; ++i) {
-    absl::StatusOr<rueda_operation> operation = ReadOperation(operations, stride, i);
-    if (!operation.ok()) return At(i, nullptr, operation.status());
+    rueda_operation& operation = i == 0 ? first : next;
+    absl::Status status = ReadOperation(operations, stride, i, &operation);
+    if (!status.ok()) return At(i, nullptr, status);
     PartArgs part;
     absl::string_view name;
-    absl::Status status = CheckOne(*operation);
-    if (i == 0) first = *operation;
-    if (status.ok() && count > 1) status = CheckGroup(first, *operation);
-    if (status.ok()) status = CheckPart(*operation, self, &part);
-    if (status.ok() && operation->name != nullptr) status = CheckName(operation->name, &name);
-    if (!status.ok()) return At(i, operation->name, status);
-    if (operation->kind != RUEDA_BARRIER) checked->parts.push_back(std::move(part));
-    if (operation->name != nullptr) checked->names.push_back(name);
+    status = CheckOne(operation);
+    if (status.ok() && count > 1) status = CheckGroup(first, operation);
+    if (status.ok()) status = CheckPart(operation, self, &part);
+    if (status.ok() && operation.name != nullptr) status = CheckName(operation.name, &name);
+    if (!status.ok()) return At(i, operation.name, status);
+    if (operation.kind != RUEDA_BARRIER) checked->parts.push_back(std::move(part));
+    if (operation.name != nullptr) checked->names.push_back(name);
   }
   FillArgs(first, self, checked);
   return absl::OkStatus();

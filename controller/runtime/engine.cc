@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <exception>
 
 #include "absl/strings/str_cat.h"
@@ -310,10 +309,10 @@ void Engine::OnLaunch(const Launch& launch) {
   batch.sequence = static_cast<uint64_t>(set.generation) << 32 | (launch.number & UINT32_MAX);
   for (const Rank rank : launch.absent) batch.absent.push_back(set.IndexOf(rank));
   // What takes part in others' operations: nothing of ours.
-  std::deque<std::vector<PartArgs>> absent_parts;
+  std::vector<std::vector<PartArgs>> absent_parts;
   for (const LaunchItem& item : launch.items) {
     Request* const request = item.token == kNoToken ? nullptr : live_[item.token];
-    const TensorSpec& spec = *item.spec;
+    const TensorSpec& spec = request == nullptr ? *item.spec : *request->spec;
     absl::Status supported;
     for (const PartSignature& part : spec.signature.parts) {
       supported.Update(
