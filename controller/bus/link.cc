@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
+#include "core/base/random.h"
 
 namespace rueda {
 namespace {
@@ -21,12 +21,7 @@ constexpr int kDescriptorsMax = 250;  // the kernel takes 253 at a time
 
 Nonce RandomNonce() {
   Nonce nonce;
-  size_t filled = 0;
-  while (filled < nonce.size()) {
-    const ssize_t n = getrandom(nonce.data() + filled, nonce.size() - filled, 0);
-    RUEDA_CHECK(n > 0 || errno == EINTR) << "getrandom failed";
-    if (n > 0) filled += static_cast<size_t>(n);
-  }
+  FillRandom(nonce.data(), nonce.size());
   return nonce;
 }
 
@@ -197,9 +192,7 @@ absl::Status Step(Link* link, Nanos deadline) {
   const Nanos left = deadline - MonotonicNow();
   if (left <= 0) return absl::DeadlineExceededError("no answer in time");
   pollfd wait = {link->fd(), static_cast<short>(POLLIN | (link->wants_write() ? POLLOUT : 0)), 0};
-  const int ms =
-      static_cast<int>(std::min<Nanos>((left + kMillisecond - 1) / kMillisecond, 60'000));
-  const int ready = poll(&wait, 1, ms);
+  const int ready = poll(&wait, 1, PollTimeoutMs(left));
   if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "waiting for a connection");
   if (ready <= 0) return absl::OkStatus();
   if ((wait.revents & POLLOUT) != 0) RUEDA_RETURN_IF_ERROR(link->OnWritable());

@@ -40,8 +40,7 @@ Front::Front(FrontOptions options, Channel channel, pid_t supervisor, UniqueFd s
 
 int Front::TimeoutMs(Nanos deadline) const {
   if (deadline == kForever) return -1;
-  const Nanos left = deadline - MonotonicNow();
-  return static_cast<int>(std::clamp<Nanos>(left / kMillisecond + 1, 0, 1'000'000));
+  return PollTimeoutMs(deadline - MonotonicNow());
 }
 
 void Front::Say(const std::string& text) {

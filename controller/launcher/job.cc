@@ -3,10 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,17 +15,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/process.h"
+#include "core/base/random.h"
 
 namespace rueda {
 namespace {
 
 constexpr size_t kJobIdBytes = 16;
 constexpr size_t kSecretBytes = 32;
-
-absl::Status FillRandom(char* data, size_t bytes) {
-  if (getrandom(data, bytes, 0) == static_cast<ssize_t>(bytes)) return absl::OkStatus();
-  return ErrnoStatus(errno, "asking the system for random bytes");
-}
 
 absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
   UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
@@ -49,25 +43,13 @@ HostFacts LookAtHost() {
   HostFacts host;
   host.environment = ProcessEnvironment();
   host.usable_cores = UsableCores();
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (int core = 0; core < CPU_SETSIZE; ++core) {
-      if (CPU_ISSET(core, &set)) host.cores.push_back(core);
-    }
-  }
+  host.cores = AllowedCores();
   return host;
-}
-
-std::string HostName() {
-  char name[256] = "";
-  if (gethostname(name, sizeof name - 1) != 0) return "localhost";
-  return name;
 }
 
 absl::StatusOr<std::string> NewJobId() {
   char bytes[kJobIdBytes];
-  RUEDA_RETURN_IF_ERROR(FillRandom(bytes, sizeof bytes));
+  FillRandom(bytes, sizeof bytes);
   return absl::BytesToHexString(absl::string_view(bytes, sizeof bytes));
 }
 
@@ -75,7 +57,7 @@ absl::StatusOr<UniqueFd> NewSecret() {
   UniqueFd fd(memfd_create("rueda-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return ErrnoStatus(errno, "making room for the job's secret (memfd_create)");
   char secret[kSecretBytes];
-  RUEDA_RETURN_IF_ERROR(FillRandom(secret, sizeof secret));
+  FillRandom(secret, sizeof secret);
   const ssize_t written = write(fd.get(), secret, sizeof secret);
   explicit_bzero(secret, sizeof secret);
   if (written != static_cast<ssize_t>(sizeof secret)) {

@@ -15,7 +15,6 @@ namespace rueda {
 void OpenStandardFds();
 
 HostFacts LookAtHost();
-std::string HostName();
 
 // 128 random bits in hexadecimal digits.
 absl::StatusOr<std::string> NewJobId();

@@ -21,6 +21,7 @@
 #include "controller/launcher/output.h"
 #include "controller/launcher/placement.h"
 #include "controller/launcher/spawner.h"
+#include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/verdict_board.h"
 
 namespace rueda {

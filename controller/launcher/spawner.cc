@@ -166,8 +166,7 @@ void Spawner::Run() {
 int Spawner::TimeoutMs(bool busy) const {
   if (busy) return 0;
   if (machine_.deadline() == kForever) return -1;
-  const Nanos left = machine_.deadline() - MonotonicNow();
-  return static_cast<int>(std::clamp<Nanos>(left / kMillisecond + 1, 0, 1'000'000));
+  return PollTimeoutMs(machine_.deadline() - MonotonicNow());
 }
 
 void Spawner::Turn() {
@@ -176,7 +175,7 @@ void Spawner::Turn() {
   const int n = epoll_wait(epoll_.get(), events, 64, TimeoutMs(starting));
   now_ = MonotonicNow();
   // The kernel lists pidfds in the order in which their processes ended, so the first failure is
-  // the first. Verdicts go before everything else: the other ranks wait 20 ms for them.
+  // the first. Verdicts go before everything else: the other ranks wait a moment for them.
   std::vector<Rank> ended;
   bool channel = false, children = false, exec_failures = false;
   for (int i = 0; i < n; ++i) {

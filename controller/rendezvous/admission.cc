@@ -50,8 +50,7 @@ class Admission {
       waits.push_back({p.link->fd(), static_cast<short>(events), 0});
       deadline = std::min(deadline, p.deadline);
     }
-    const int timeout_ms = static_cast<int>((deadline - now) / kMillisecond + 1);
-    if (poll(waits.data(), waits.size(), timeout_ms) < 0 && errno != EINTR) {
+    if (poll(waits.data(), waits.size(), PollTimeoutMs(deadline - now)) < 0 && errno != EINTR) {
       return ErrnoStatus(errno, "waiting for the other ranks");
     }
     for (size_t i = pending_.size(); i > 0; --i) {

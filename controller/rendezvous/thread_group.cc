@@ -1,20 +1,17 @@
 #include "controller/rendezvous/thread_group.h"
 
-#include <errno.h>
-#include <sys/random.h>
-
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "controller/membership/rank_set.h"
-#include "core/base/check.h"
+#include "core/base/random.h"
 
 namespace rueda {
 namespace {
 
 std::string RandomSecret() {
   std::string secret(32, 0);
-  RUEDA_CHECK(getrandom(secret.data(), secret.size(), 0) == static_cast<ssize_t>(secret.size()));
+  FillRandom(secret.data(), secret.size());
   return secret;
 }
 

@@ -23,11 +23,10 @@
 namespace rueda {
 namespace {
 
-// How long a broken connection waits for the launcher's word on what happened. The launcher writes
-// it at once, but on a busy machine it may wait tens of milliseconds for a core.
+// How long a broken connection waits for the word on what happened: the launcher's, or, of a backend
+// that can't tell whose it was, another rank's. It is written at once, but on a busy machine its
+// writer may wait tens of milliseconds for a core.
 constexpr Nanos kVerdictPatience = 250 * kMillisecond;
-// How long a backend that lost a peer waits for others to say which rank that is.
-constexpr Nanos kCulpritPatience = 250 * kMillisecond;
 // How long a failure may take to be written down.
 constexpr Nanos kRecordPatience = 100 * kMillisecond;
 
@@ -357,7 +356,7 @@ bool Engine::AdvanceLanes() {
     if (!progress.ok()) {
       std::string cause = absl::StrCat("rank ", world_.rank, ": ", progress.status().message());
       if (absl::IsUnavailable(progress.status())) {
-        suspect_ = Suspect{kNobody, std::move(cause), MonotonicNow() + kCulpritPatience};
+        suspect_ = Suspect{kNobody, std::move(cause), MonotonicNow() + kVerdictPatience};
         return true;
       }
       Failure failure;

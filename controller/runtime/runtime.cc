@@ -85,7 +85,7 @@ absl::Status Runtime::Init() {
   engine.sleepers = &sleepers_;
   const int local_ranks = engine.world.topology.local_size(args.rank);
   background_spin_ = std::make_unique<Spin>(config.wait, local_ranks);
-  waiter_spin_ = std::make_unique<Spin>(config.wait, local_ranks);
+  waiter_spin_ = std::make_unique<Spin>(*background_spin_);
   engine.turns_without_sockets = waiter_spin_->turns_without_sockets();
   RUEDA_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(engine)));
 

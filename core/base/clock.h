@@ -22,4 +22,13 @@ inline Nanos DeadlineAfter(Nanos now, Nanos duration) {
   return __builtin_add_overflow(now, duration, &sum) ? kForever : sum;
 }
 
+// What poll and epoll_wait take to wait for so long: no shorter, at most a quarter of an hour (the
+// caller looks again then), and -1 for kForever.
+inline int PollTimeoutMs(Nanos left) {
+  if (left == kForever) return -1;
+  constexpr Nanos kMost = 900 * kSecond;
+  const Nanos bounded = left < 0 ? 0 : left < kMost ? left : kMost;
+  return static_cast<int>((bounded + kMillisecond - 1) / kMillisecond);
+}
+
 }  // namespace rueda

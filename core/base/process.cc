@@ -63,11 +63,18 @@ std::string SignalName(int signal) {
   return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
 }
 
-int UsableCores() {
+std::vector<int> AllowedCores() {
   cpu_set_t sets[16] = {};  // of 1,024 CPUs each
-  const int affinity =
-      sched_getaffinity(0, sizeof sets, sets) == 0 ? CPU_COUNT_S(sizeof sets, sets) : 1;
-  return std::max(1, std::min(affinity, QuotaCores()));
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof sets, sets) != 0) return cores;
+  for (int core = 0; core < static_cast<int>(8 * sizeof sets); ++core) {
+    if (CPU_ISSET_S(static_cast<size_t>(core), sizeof sets, sets)) cores.push_back(core);
+  }
+  return cores;
+}
+
+int UsableCores() {
+  return std::max(1, std::min(static_cast<int>(AllowedCores().size()), QuotaCores()));
 }
 
 }  // namespace rueda

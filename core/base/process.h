@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace rueda {
 
@@ -12,7 +13,9 @@ std::string WaitStatusText(int status);
 // "SIGTERM", or "signal 64" where there is no name.
 std::string SignalName(int signal);
 
-// Cores that this process may use: its affinity, cut down to its cgroup's quota.
+// The cores that this process may run on: its affinity.
+std::vector<int> AllowedCores();
+// How many of them it may use: cut down to its cgroup's quota. At least 1.
 int UsableCores();
 
 }  // namespace rueda

@@ -19,13 +19,17 @@ absl::StatusOr<Selection> SelectBackend(absl::string_view requested, const Group
                                         absl::Span<const std::unique_ptr<Backend>> backends) {
   Selection selection;
   for (const std::unique_ptr<Backend>& backend : backends) {
-    absl::Status verdict = backend->Viable(group);
-    if (verdict.ok() && requested != "auto" && requested != backend->name() &&
-        backend->name() != "solo") {
+    // Asking one that nobody needs may cost something: Gloo's loads its library.
+    absl::Status verdict;
+    if (selection.backend != nullptr) {
+      verdict = absl::FailedPreconditionError("not needed");
+    } else if (requested != "auto" && requested != backend->name() && backend->name() != "solo") {
       verdict =
           absl::FailedPreconditionError(absl::StrCat("backend=", requested, " was asked for"));
+    } else {
+      verdict = backend->Viable(group);
     }
-    if (verdict.ok() && selection.backend == nullptr) selection.backend = backend.get();
+    if (verdict.ok()) selection.backend = backend.get();
     selection.candidates.push_back({std::string(backend->name()), std::move(verdict)});
   }
   if (selection.backend == nullptr) {

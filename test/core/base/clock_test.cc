@@ -24,5 +24,16 @@ TEST(Clock, DeadlinesSaturateAtForever) {
   EXPECT_EQ(DeadlineAfter(kForever - 1, 1), kForever);
 }
 
+TEST(Clock, APollNeverEndsBeforeItsTimeAndNeverOverflows) {
+  EXPECT_EQ(PollTimeoutMs(kForever), -1);
+  EXPECT_EQ(PollTimeoutMs(0), 0);
+  EXPECT_EQ(PollTimeoutMs(-5), 0);
+  EXPECT_EQ(PollTimeoutMs(INT64_MIN), 0);
+  EXPECT_EQ(PollTimeoutMs(1), 1);
+  EXPECT_EQ(PollTimeoutMs(3 * kMillisecond), 3);
+  EXPECT_EQ(PollTimeoutMs(3 * kMillisecond + 1), 4);
+  EXPECT_EQ(PollTimeoutMs(kForever - 1), 900'000);
+}
+
 }  // namespace
 }  // namespace rueda

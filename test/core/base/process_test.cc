@@ -58,5 +58,20 @@ TEST(Process, CoresFollowTheAffinity) {
       .join();
 }
 
+TEST(Process, TheAllowedCoresAreThoseOfTheAffinity) {
+  const std::vector<int> before = AllowedCores();
+  ASSERT_FALSE(before.empty());
+  EXPECT_LE(UsableCores(), static_cast<int>(before.size()));
+  std::thread([&] {  // affinity is a thread's
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<size_t>(before.back()), &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    EXPECT_EQ(AllowedCores(), std::vector<int>{before.back()});
+    EXPECT_EQ(UsableCores(), 1);
+  })
+      .join();
+}
+
 }  // namespace
 }  // namespace rueda

@@ -78,7 +78,22 @@ TEST(Selector, TheTableListsAllInOrderOfPreference) {
   EXPECT_EQ(SelectBackend("auto", Group(), backends)->Table(),
             "  solo   no: too far away\n"
             "  shm    yes\n"
-            "  gloo   yes\n");
+            "  gloo   no: not needed\n");
+}
+
+TEST(Selector, AsksNobodyWhoIsNotNeeded) {
+  class Untouchable : public Pretended {
+   public:
+    Untouchable() : Pretended("gloo", kYes) {}
+    absl::Status Viable(const Group&) const override {
+      ADD_FAILURE() << "asked";
+      return kYes;
+    }
+  };
+  auto backends = Backends(kNo, kYes, kYes);
+  backends[2] = std::make_unique<Untouchable>();
+  EXPECT_EQ(Selected("auto", backends), "shm");
+  EXPECT_EQ(Selected("shm", backends), "shm");
 }
 
 }  // namespace
