@@ -23,6 +23,7 @@ void StagedAlgorithm::Reset(const Collective& collective) {
   }
   blocks_ = (elements + block_elements_ - 1) / block_elements_;
   step_ = 0;
+  times_ = {};
   first_parity_ = group_->parity();
   phase_ = Phase::kFill;
   resident_.assign(group_->size(), nullptr);
@@ -36,7 +37,16 @@ void StagedAlgorithm::StageFirst(const Collective& collective, bool resident) {
   Reset(collective);
   static const char kSomewhere = 0;
   if (resident) resident_[group_->self()] = &kSomewhere;  // TakeOver says where
-  Fill(0);
+  Timed(&times_.pack, [&] { Fill(0); });
+}
+
+// Calls fn() and adds how long it took.
+template <typename Fn>
+void StagedAlgorithm::Timed(Nanos* sum, Fn fn) {
+  if (!collective_.timed) return fn();
+  const Nanos begin = MonotonicNow();
+  fn();
+  *sum += MonotonicNow() - begin;
 }
 
 void StagedAlgorithm::TakeOver(const Collective& collective, std::vector<const char*> resident) {
@@ -144,7 +154,7 @@ absl::StatusOr<Progress> StagedAlgorithm::Advance() {
   const bool reduces = collective_.kind == OpKind::kAllreduce;
   switch (phase_) {
     case Phase::kFill:
-      if (step_ < blocks_) Fill(step_);
+      if (step_ < blocks_) Timed(&times_.pack, [&] { Fill(step_); });
       Arrive();
       return Progress::kMoved;
     case Phase::kWait:
@@ -153,8 +163,8 @@ absl::StatusOr<Progress> StagedAlgorithm::Advance() {
       phase_ = Phase::kCollect;
       [[fallthrough]];
     case Phase::kCollect:
-      if (reduces && step_ > 0) Collect(step_ - 1);
-      if (!reduces && step_ < blocks_) TakeGathered(step_);
+      if (reduces && step_ > 0) Timed(&times_.unpack, [&] { Collect(step_ - 1); });
+      if (!reduces && step_ < blocks_) Timed(&times_.unpack, [&] { TakeGathered(step_); });
       if (step_ == blocks_ || (!reduces && step_ + 1 == blocks_)) return Progress::kDone;
       phase_ = Phase::kReduce;
       return Progress::kMoved;

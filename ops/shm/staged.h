@@ -19,6 +19,7 @@ class StagedAlgorithm : public ShmAlgorithm {
   using ShmAlgorithm::ShmAlgorithm;
   void Start(const Collective& collective) override;
   absl::StatusOr<Progress> Advance() override;
+  PhaseTimes phase_times() const override { return times_; }
 
   // Goes on with an allreduce whose first arrival was made by somebody else (DirectAlgorithm, which
   // found that not all members' tensors lie in arenas). `resident`: by member, its tensor in its
@@ -39,6 +40,8 @@ class StagedAlgorithm : public ShmAlgorithm {
   void Reduce(int64_t block);
   void TakeGathered(int64_t block);
   void Arrive();
+  template <typename Fn>
+  void Timed(Nanos* sum, Fn fn);
 
   Collective collective_;
   Pieces pieces_;
@@ -50,6 +53,7 @@ class StagedAlgorithm : public ShmAlgorithm {
   Phase phase_ = Phase::kFill;
   std::vector<const char*> resident_;  // by member: its input in its arena, or null
   std::vector<const void*> sources_;
+  PhaseTimes times_;
   std::vector<int64_t> displacements_;  // allgather: by member, where its part begins in the output
 };
 
