@@ -25,6 +25,9 @@ struct LaneBucket {
   uint32_t digest = 0;
   TensorId first_id = kNoTensor;  // for people: what the bucket begins with
   bool ends_batch = false;
+  bool timed = false;    // whether somebody will ask for phase_times
+  Nanos started_at = 0;  // 0: not yet
+  Nanos done_at = 0;
   std::vector<Piece> pieces;
   std::vector<Request*> requests;  // by piece; a barrier's has no piece
   std::vector<int64_t> counts;     // allgather
@@ -45,6 +48,8 @@ class Lane {
   // Goes on with the bucket at hand. kDone: the front bucket is finished; the caller looks at it
   // and then calls Pop.
   absl::StatusOr<Progress> Advance();
+  // How the communicator spent the time of the bucket that is finished.
+  PhaseTimes phase_times() const { return communicator_->phase_times(); }
   LaneBucket Pop();
   // Gives up on everything; the lane is not used again.
   void Abort() { communicator_->Abort(); }

@@ -57,6 +57,9 @@ void RequestTable::Unreference(Request* request) {
   request->extras = CallExtras();
   request->callback = nullptr;
   request->allocate = nullptr;
+  request->ordered_at = 0;
+  request->started_at = 0;
+  request->tracks.clear();
   request->local_error = absl::OkStatus();
   request->status = absl::OkStatus();
   request->failure.reset();
