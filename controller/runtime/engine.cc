@@ -696,13 +696,13 @@ void Engine::EndEpoch(Failure failure) {
     if (request->token >= live_.size()) live_.resize(request->token + 1);
     live_[request->token] = request;
   }
+  tracks_.Note("FAILURE", std::string(status.message()));
   int failed = 0;
   for (size_t token = 0; token < live_.size(); ++token) {
     if (live_[token] == nullptr) continue;
     Complete(live_[token], status, shared);
     ++failed;
   }
-  tracks_.Note("FAILURE", std::string(status.message()));
   (void)timeline_->Stop();  // nothing comes any more, and the process may be about to end
   const absl::StatusOr<std::string> dump = trace::DumpToFile();
   RUEDA_LOG(Error) << status.message() << " (" << failed << " operations in flight here failed"

@@ -123,6 +123,9 @@ absl::Status Runtime::StartOwnTimeline() {
 
 absl::Status Runtime::StartTimeline(const std::string& path) {
   if (path.empty()) return absl::InvalidArgumentError("a timeline without a path");
+  if (engine_->failure() != nullptr) {
+    return absl::FailedPreconditionError("the epoch has failed; its timeline has ended");
+  }
   if (engine_->Finished()) return absl::FailedPreconditionError("this rank has left the job");
   return timeline_.Start(TimelinePath(path, "", rank()));
 }
