@@ -8,6 +8,7 @@
 
 #include "controller/bus/link.h"
 #include "controller/membership/topology.h"
+#include "controller/rendezvous/clocks.h"
 #include "controller/rendezvous/meeting.h"
 #include "core/config/config.h"
 #include "ops/shm/arena.h"
@@ -40,6 +41,7 @@ struct World {
   std::vector<RankInfo> infos;
   std::vector<Rank> log_ranks;  // the ranks that share this rank's announcement log, ascending
   bool one_log = true;          // whether those are all ranks
+  ClockOffset to_rank_0;        // from this host's clock
 
   Neighbourhood neighbourhood;  // of topology.host_of(rank)
   std::vector<RoleLink> links;

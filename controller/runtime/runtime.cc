@@ -108,6 +108,8 @@ absl::Status Runtime::StartOwnTimeline() {
   owner.host = ours.infos[ours.rank].host_name;
   owner.pid = ours.infos[ours.rank].pid;
   owner.epoch = ours.epoch;
+  owner.clock_offset = ours.to_rank_0.offset;
+  owner.clock_uncertainty = ours.to_rank_0.uncertainty;
   timeline_.SetOwner(std::move(owner));
   if (options_.config.timeline.empty()) return absl::OkStatus();
   std::string word = options_.context;

@@ -1,5 +1,6 @@
 // The timelines of a job's ranks: every operation is in each of them with its phases, on one clock,
 // whatever way the job runs and ends.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -341,6 +342,53 @@ TEST_P(KilledTimelines, AreThereAsFarAsTheyGot) {
                                "--instant=FAILURE=rank " + std::to_string(victim)},
                               Files(size - 1)),
             "");
+}
+
+// Ranks that don't know that they are on one host compare clocks, which are one all the same.
+TEST(Timeline, ShowsAllHostsByRank0sClock) {
+  const std::string stem = ::testing::TempDir() + "/timeline-clocks-" + std::to_string(getpid());
+  const std::string job = "clocks-" + std::to_string(getpid());
+  const std::string secret = stem + ".secret";
+  const int fd = open(secret.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  ASSERT_EQ(write(fd, "0123456789abcdef", 16), 16);
+  close(fd);
+  const RunOptions options{3, {"processes", Ranks::kProcesses, {}}};
+  const std::vector<int> pids = StartProcesses(options, [&](int rank, const Join&) {
+    const std::vector<std::string> words = {"rank",        std::to_string(rank),
+                                            "size",        "3",
+                                            "job_id",      job,
+                                            "host_id",     "host " + std::to_string(rank),
+                                            "secret_file", secret,
+                                            "timeline",    stem + ".json",
+                                            "bus",         "tcp"};
+    std::vector<const char*> pointers;
+    for (const std::string& word : words) pointers.push_back(word.c_str());
+    rueda_init_options init = RUEDA_INIT_OPTIONS_INIT;
+    init.knobs = pointers.data();
+    init.knob_count = pointers.size() / 2;
+    rueda_context* context = nullptr;
+    ASSERT_EQ(rueda_init(RUEDA_VERSION, &init, &context), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(rueda_shutdown(context), RUEDA_OK) << rueda_last_error();
+    rueda_context_destroy(context);
+  });
+  for (const int pid : pids) EXPECT_EQ(AwaitProcess(pid), 0);
+  for (const std::string rank : {"", ".1", ".2"}) {
+    const std::string file = stem + rank + ".json";
+    EXPECT_EQ(TimelineComplaint({}, {file}), "");
+    const std::string text = ReadFile(file);
+    const auto value = [&](const std::string& name) {
+      const size_t at = text.find("\"" + name + "\":");
+      return at == std::string::npos ? -1 : std::stoll(text.substr(at + name.size() + 3));
+    };
+    if (rank.empty()) {
+      EXPECT_EQ(value("clock_uncertainty_ns"), 0);
+    } else {
+      EXPECT_GT(value("clock_uncertainty_ns"), 0);
+    }
+    EXPECT_LE(std::abs(value("clock_offset_ns")), value("clock_uncertainty_ns"));
+    std::filesystem::remove(file);
+  }
+  std::filesystem::remove(secret);
 }
 
 TEST(Timeline, TellsOfStallsOnRank0) {
