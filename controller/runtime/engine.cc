@@ -463,7 +463,7 @@ void Engine::Complete(Request* request, absl::Status status, FailurePtr failure)
   // Kept here, as whoever sees `done` may release the request.
   const Callback callback = {request->callback, request->callback_user,
                              request->handle(), request->status.code(),
-                             timeline_,         request->tracks.empty() ? 0 : request->tracks[0]};
+                             timeline_,         request->track};
   const bool run_inline = request->callback_inline;
   request->done.store(1, std::memory_order_release);
   sleepers_->WakeFor(request);

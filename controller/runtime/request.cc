@@ -59,7 +59,8 @@ void RequestTable::Unreference(Request* request) {
   request->allocate = nullptr;
   request->ordered_at = 0;
   request->started_at = 0;
-  request->tracks.clear();
+  request->track = 0;
+  request->more_tracks.clear();
   request->local_error = absl::OkStatus();
   request->status = absl::OkStatus();
   request->failure.reset();

@@ -345,9 +345,9 @@ absl::Status Runtime::WaitFor(Request* request, Nanos deadline) {
   const Nanos ended = trace::Record(trace::Event::kWaitEnd, 0, request->handle(),
                                     static_cast<uint64_t>(status.code()));
   if (waits && timeline_.on()) {
-    // Its tracks are the engine's as long as it is not done.
-    const bool known = request->is_done() && !request->tracks.empty();
-    timeline_.Span("WAIT", Timeline::ThreadTrack(), known ? request->tracks[0] : 0, began, ended);
+    // Its track is the engine's as long as it is not done.
+    const uint32_t track = request->is_done() ? request->track : 0;
+    timeline_.Span("WAIT", Timeline::ThreadTrack(), track, began, ended);
   }
   return status;
 }

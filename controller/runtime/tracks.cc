@@ -6,7 +6,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "controller/negotiation/tensor_table.h"
 
 namespace rueda {
 namespace {
@@ -31,13 +30,22 @@ size_t PartsOf(const Request& request) {
 }
 
 uint32_t TrackAt(const Request& request, size_t part) {
-  return part < request.tracks.size() ? request.tracks[part] : 0;
+  if (part == 0) return request.track;
+  return part <= request.more_tracks.size() ? request.more_tracks[part - 1] : 0;
+}
+
+// Parts are set in order.
+void SetTrack(Request* request, size_t part, uint32_t track) {
+  if (part == 0) {
+    request->track = track;
+  } else {
+    request->more_tracks.push_back(track);
+  }
 }
 
 }  // namespace
 
-void Tracks::BeginFile() {
-  if (file_ == timeline_->began()) return;
+void Tracks::Forget() {
   file_ = timeline_->began();
   next_track_ = 1;
   buckets_ = 0;
@@ -47,51 +55,47 @@ void Tracks::BeginFile() {
   lanes_named_.clear();
 }
 
-// A track of 0 is one whose name found no room in the ring: what would be drawn on it is not, and is
-// counted as lost.
+// A track of 0 is one whose name found no room in the ring: what would be drawn on it is not, and
+// is counted as lost.
 void Tracks::FindTracks(Request* request, TensorId id) {
-  BeginFile();
   if (request->spec->unnamed()) return FindTracksOfUnnamed(request);
+  FindTracksByName(request);
+  const std::vector<uint32_t>& more = request->more_tracks;
+  if (request->track == 0 || std::find(more.begin(), more.end(), 0u) != more.end()) return;
   const uint32_t slot = TensorTable::SlotOf(id);
   if (slot >= named_.size()) named_.resize(slot + 1);
-  Named& named = named_[slot];
-  if (named.id != id) {
-    FindTracksByName(request);
-    const ByPart& tracks = request->tracks;
-    const bool all = std::find(tracks.begin(), tracks.end(), 0u) == tracks.end();
-    named = {all ? id : kNoTensor, tracks};
-  }
-  request->tracks = named.tracks;
+  named_[slot] = {id, request->track, more};
 }
 
 void Tracks::FindTracksOfUnnamed(Request* request) {
   if (request->token >= unnamed_.size()) unnamed_.resize(request->token + 1);
-  ByPart& tracks = unnamed_[request->token];
-  const size_t parts = PartsOf(*request);
-  for (size_t part = tracks.size(); part < parts; ++part) {
-    const uint32_t track =
-        NewTrack(part == 0 ? absl::StrCat("unnamed ", request->token)
-                           : absl::StrCat("unnamed ", request->token, ".", part));
-    if (track == 0) break;
-    tracks.push_back(track);
+  std::vector<uint32_t>& tracks = unnamed_[request->token];
+  request->more_tracks.clear();
+  for (size_t part = 0; part < PartsOf(*request); ++part) {
+    if (part == tracks.size()) {
+      const uint32_t track = NewTrack(
+          absl::StrCat("unnamed ", request->token, part == 0 ? "" : absl::StrCat(".", part)));
+      if (track == 0) return;
+      tracks.push_back(track);
+    }
+    SetTrack(request, part, tracks[part]);
   }
-  request->tracks.assign(tracks.begin(), tracks.begin() + std::min(parts, tracks.size()));
 }
 
 void Tracks::FindTracksByName(Request* request) {
   const TensorSpec& spec = *request->spec;
-  request->tracks.clear();
+  request->more_tracks.clear();
   for (size_t part = 0; part < PartsOf(*request); ++part) {
     auto key = std::make_pair(
         spec.set, spec.signature.is_group() ? spec.signature.part_names[part] : spec.name);
     const auto it = by_name_.find(key);
     if (it != by_name_.end()) {
-      request->tracks.push_back(it->second);
+      SetTrack(request, part, it->second);
       continue;
     }
     const uint32_t track = NewTrack(
         spec.set == kWorldSet ? key.second : absl::StrCat(key.second, " (set ", spec.set, ")"));
-    request->tracks.push_back(track);
+    SetTrack(request, part, track);
     if (track != 0 && track < kTensorTracks) by_name_.emplace(std::move(key), track);
   }
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "controller/negotiation/tensor_table.h"
 #include "controller/runtime/lane.h"
 #include "core/trace/timeline.h"
 
@@ -20,7 +21,15 @@ class Tracks {
 
   // The request is ordered, under `id`.
   void Ordered(Request* request, TensorId id) {
-    if (timeline_->on()) FindTracks(request, id);
+    if (!timeline_->on()) return;
+    BeginFile();
+    const uint32_t slot = TensorTable::SlotOf(id);
+    if (slot < named_.size() && named_[slot].id == id) {
+      request->track = named_[slot].track;
+      if (!named_[slot].more.empty()) request->more_tracks = named_[slot].more;
+    } else {
+      FindTracks(request, id);
+    }
   }
   // The lane has done with a bucket; none of its requests has ended by it yet.
   void BucketDone(const Lane& lane, const LaneBucket& bucket) {
@@ -38,13 +47,16 @@ class Tracks {
   }
 
  private:
-  using ByPart = absl::InlinedVector<uint32_t, 1>;
   struct Named {
-    TensorId id = kNoTensor;
-    ByPart tracks;
+    TensorId id = kNoTensor;  // kNoTensor: not known
+    uint32_t track = 0;       // as in Request
+    std::vector<uint32_t> more;
   };
 
-  void BeginFile();
+  void BeginFile() {
+    if (file_ != timeline_->began()) Forget();
+  }
+  void Forget();
   void FindTracks(Request* request, TensorId id);
   void FindTracksOfUnnamed(Request* request);
   void FindTracksByName(Request* request);
@@ -56,8 +68,8 @@ class Tracks {
   Nanos file_ = kForever;  // Timeline::began of the file that all below belongs to
   uint32_t next_track_ = 1;
   uint32_t buckets_ = 0;
-  std::vector<Named> named_;     // by slot of the id
-  std::vector<ByPart> unnamed_;  // by token: no two of them are in flight at once
+  std::vector<Named> named_;                    // by slot of the id
+  std::vector<std::vector<uint32_t>> unnamed_;  // by token, of which no two are in flight, and part
   absl::flat_hash_map<std::pair<SetId, std::string>, uint32_t> by_name_;
   std::vector<bool> lanes_named_;  // by set
 };

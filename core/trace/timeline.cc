@@ -10,7 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <array>
 #include <fstream>
 #include <system_error>
 #include <utility>
@@ -27,7 +26,6 @@ namespace {
 // What has been appended is in the file after about this time.
 constexpr Nanos kFlushPeriod = 100 * kMillisecond;
 constexpr size_t kFlushBytes = 64 << 10;
-constexpr size_t kPageBytes = 4 << 10;  // of the system's file cache
 // So many records are read between two looks at whether to stop.
 constexpr uint32_t kDrainRecords = 256;
 // How long Stop waits for threads that are in the middle of an append.
@@ -72,18 +70,6 @@ absl::Status WriteAll(int fd, const std::string& path, absl::string_view text) {
     text.remove_prefix(static_cast<size_t>(n));
   }
   return absl::OkStatus();
-}
-
-// How much of `text`, which begins with an event, may go into the `room` bytes that are left of a
-// page; 0: nothing, the page is to be filled up first. A write within one page is done whole or not
-// at all when the process is killed, so an event does not go over a page's end but when it is
-// longer than a page.
-size_t PieceOf(absl::string_view text, size_t room) {
-  constexpr absl::string_view kBetween = ",\n";
-  if (text.size() <= room) return text.size();
-  const size_t last = text.substr(0, room).rfind(kBetween);
-  if (last != 0 && last != absl::string_view::npos) return last;
-  return room < kPageBytes ? 0 : std::min(text.find(kBetween, 1), text.size());
 }
 
 }  // namespace
@@ -277,22 +263,16 @@ void Timeline::Discard() {
   });
 }
 
+// Page by page, so that a killed process leaves whole lines.
 void Timeline::Flush() {
-  static constexpr std::array<char, kPageBytes> kBlanks = [] {
-    std::array<char, kPageBytes> blanks{};
-    blanks.fill(' ');
-    return blanks;
-  }();
   absl::string_view rest = text_->text();
   while (written_.ok() && !rest.empty()) {
-    const size_t room = kPageBytes - file_bytes_ % kPageBytes;
-    const size_t bytes = PieceOf(rest, room);
-    const absl::string_view piece =
-        bytes > 0 ? rest.substr(0, bytes) : absl::string_view(kBlanks.data(), room);
+    const size_t room = kTimelinePageBytes - file_bytes_ % kTimelinePageBytes;
+    const absl::string_view piece = rest.substr(0, room);
     written_ = WriteAll(file_.get(), path_, piece);
-    file_bytes_ += piece.size();
-    rest.remove_prefix(bytes);
     if (!written_.ok()) RUEDA_LOG(Error) << written_.message() << "; it ends here";
+    file_bytes_ += piece.size();
+    rest.remove_prefix(piece.size());
   }
   text_->Clear();
 }

@@ -20,7 +20,7 @@ class TimelineRing {
   explicit TimelineRing(uint32_t capacity)  // a power of two
       : capacity_(capacity),
         lap_shift_(std::countr_zero(capacity)),
-        slots_(new T[capacity]),
+        slots_(new T[capacity]()),  // touched here, so that no push meets a page fault
         laps_(new std::atomic<uint32_t>[capacity]()) {
     RUEDA_CHECK(std::has_single_bit(capacity));
   }

@@ -76,6 +76,18 @@ void TimelineText::Grow(size_t bytes_min) {
   buffer_ = std::move(larger);
 }
 
+// Moves the latest event there, if it fits.
+void TimelineText::ToNextPage() {
+  const size_t bytes = used_ - event_;
+  if (bytes > kTimelinePageBytes) return;
+  const size_t blanks = kTimelinePageBytes - (offset_ + event_) % kTimelinePageBytes;
+  Room(blanks);
+  char* const event = buffer_.get() + event_;
+  memmove(event + blanks, event, bytes);
+  memset(event, ' ', blanks);
+  used_ += blanks;
+}
+
 void TimelineText::PutNumber(uint64_t number) {
   constexpr size_t kDigitsMax = 20;
   char* const begin = Room(kDigitsMax);
@@ -98,6 +110,7 @@ void TimelineText::PutMicros(Nanos time) {
 // All of a span but what its arguments and the closing brace are.
 void TimelineText::Span(absl::string_view prefix, const char* name, uint32_t track, Nanos begin,
                         Nanos end) {
+  EndEvent();
   Put(span_);
   PutNumber(track);
   Put(",\"name\":\"");
@@ -111,6 +124,7 @@ void TimelineText::Span(absl::string_view prefix, const char* name, uint32_t tra
 }
 
 void TimelineText::Instant(const char* name, uint32_t track, Nanos at) {
+  EndEvent();
   Put(",\n{\"ph\":\"i\",");
   Put(pid_);
   PutNumber(track);
@@ -124,6 +138,7 @@ void TimelineText::Instant(const char* name, uint32_t track, Nanos at) {
 }
 
 void TimelineText::Metadata(const char* name, uint32_t track) {
+  EndEvent();
   Put(absl::StrCat(",\n{\"ph\":\"M\",", pid_, track, ",\"name\":\"", name, "\""));
 }
 

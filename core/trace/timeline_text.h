@@ -2,6 +2,10 @@
 // a JSON array, one event a line. A separator stands before an event and not behind it, so that
 // whole lines are valid JSON once a "]" is added.
 //
+// An event does not go over the end of a page of the file but when it is longer than one: blanks
+// stand before it instead. A write within a page is done whole or not at all when the process is
+// killed, so what is written page by page ends with a whole line.
+//
 // Owned by a Timeline; called by one thread at a time. PURE
 #pragma once
 
@@ -24,6 +28,8 @@ inline constexpr uint32_t kEventsTrack = 0;        // what concerns the whole ra
 inline constexpr uint32_t kTensorTracks = 10'000;  // 1 to this: a tensor each; none left: the last
 inline constexpr uint32_t kFirstLaneTrack = 20'000;     // plus the process set
 inline constexpr uint32_t kFirstThreadTrack = 100'000;  // plus the kernel's number of the thread
+
+inline constexpr size_t kTimelinePageBytes = 4 << 10;  // of the system's file cache
 
 // What happened, in 64 bytes. Names are string literals.
 struct TimelineRecord {
@@ -92,9 +98,16 @@ class TimelineText {
   // The last event, and the end of the array.
   void End(Nanos now);
 
-  // What has been written and not cleared yet.
-  absl::string_view text() const { return {buffer_.get(), used_}; }
-  void Clear() { used_ = 0; }
+  // What stands behind all that was cleared before.
+  absl::string_view text() {
+    EndEvent();
+    return {buffer_.get(), used_};
+  }
+  void Clear() {
+    EndEvent();
+    offset_ += used_;
+    used_ = event_ = 0;
+  }
 
  private:
   static constexpr size_t kBufferBytesMin = 64 << 10;
@@ -111,6 +124,13 @@ class TimelineText {
   void PutNumber(uint64_t number);
   void PutMicros(Nanos time);
   void Grow(size_t bytes_min);
+  void EndEvent() {
+    const size_t begin = offset_ + event_;
+    const size_t bytes = used_ - event_;
+    if (begin % kTimelinePageBytes + bytes > kTimelinePageBytes) ToNextPage();
+    event_ = used_;
+  }
+  void ToNextPage();
 
   void Span(absl::string_view prefix, const char* name, uint32_t track, Nanos begin, Nanos end);
   void Instant(const char* name, uint32_t track, Nanos at);
@@ -130,6 +150,8 @@ class TimelineText {
   std::unique_ptr<char[]> buffer_{new char[kBufferBytesMin]};
   size_t used_ = 0;
   size_t size_ = kBufferBytesMin;
+  size_t event_ = 0;                   // where the latest event begins
+  size_t offset_ = 0;                  // of the buffer in the file
   std::vector<std::string> names_;     // tensors', by track, as JSON strings
   std::vector<std::string> backends_;  // by lane, as JSON strings
   std::set<uint32_t> threads_;         // tracks of threads that have a name

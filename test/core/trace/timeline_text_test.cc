@@ -203,6 +203,35 @@ TEST(TimelineText, AnInstantIsATickOfItsTrackOrALineThroughAll) {
             Event("i", 0, "STALL", R"("ts":1000.000,"s":"p","args":{"text":""})"));
 }
 
+// Also over several takes of the text.
+TEST(TimelineText, NoEventGoesOverTheEndOfAPageThatFitsIntoOne) {
+  TimelineText text = Text();
+  std::string file;
+  for (int i = 0; i < 500; ++i) {
+    TimelineRecord instant = Named(What::kInstant, 0, std::string(i * 97 % 4'300, 'x').c_str());
+    instant.name = "STALL";
+    instant.started = instant.done = kBegan;
+    text.Write(instant);
+    if (i % 7 != 0) continue;
+    absl::StrAppend(&file, text.text());
+    text.Clear();
+  }
+  text.End(kBegan);
+  absl::StrAppend(&file, text.text());
+  int longer = 0;
+  for (size_t begin = file.find(",\n"); begin != std::string::npos;) {
+    const size_t next = file.find(",\n", begin + 1);
+    const size_t end = file.find_last_not_of(' ', std::min(next, file.size()) - 1) + 1;
+    if (end - begin > kTimelinePageBytes) {
+      ++longer;
+    } else {
+      EXPECT_EQ(begin / kTimelinePageBytes, (end - 1) / kTimelinePageBytes) << begin;
+    }
+    begin = next;
+  }
+  EXPECT_GT(longer, 0);
+}
+
 TEST(TimelineText, LossesAreToldWhenTheyHappenAndInAllAtTheEnd) {
   TimelineText text = Text();
   EXPECT_EQ(Written(text, [&] { text.Dropped(5, 1'002'000); }),
