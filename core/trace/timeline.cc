@@ -84,7 +84,10 @@ std::string TimelinePath(absl::string_view path, absl::string_view word, int ran
 
 Timeline::~Timeline() {
   (void)Stop();  // what went wrong has been logged
-  Discard();
+  if (ring_ == nullptr) return;
+  ring_->Pop(kRecordsMax, [](const TimelineRecord& late) {
+    if (late.has_text()) delete late.text;
+  });
 }
 
 // Beginning and end ---------------------------------------------------------------------------
@@ -98,7 +101,6 @@ absl::Status Timeline::Start(const std::string& path) {
   path_ = path;
   file_bytes_ = 0;
   if (ring_ == nullptr) ring_ = std::make_unique<Ring>(kRecordsMax);
-  Discard();
   dropped_.store(0, std::memory_order_relaxed);
   stopping_.store(false, std::memory_order_relaxed);
   written_ = absl::OkStatus();
@@ -253,14 +255,6 @@ void Timeline::DrainLast() {
     }
     sched_yield();
   }
-}
-
-// What came too late for the file before.
-void Timeline::Discard() {
-  if (ring_ == nullptr) return;
-  ring_->Pop(kRecordsMax, [](const TimelineRecord& record) {
-    if (record.has_text()) delete record.text;
-  });
 }
 
 // Page by page, so that a killed process leaves whole lines.

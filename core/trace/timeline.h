@@ -42,7 +42,7 @@ class Timeline {
 
   // Since when it is on; kForever: it is off. Tells one file from another. What began before that
   // is not written, so records need no further care when the timeline stops, or starts anew, while
-  // they are made.
+  // they are made: one that comes too late for its file is in none.
   Nanos began() const { return began_.load(std::memory_order_acquire); }
   bool on() const { return began() != kForever; }
 
@@ -84,7 +84,6 @@ class Timeline {
   void Run();
   uint32_t Drain();
   void DrainLast();
-  void Discard();
   void Flush();
   void Rest(uint32_t state, Nanos deadline);
 

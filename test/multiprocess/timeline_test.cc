@@ -344,6 +344,35 @@ TEST_P(KilledTimelines, AreThereAsFarAsTheyGot) {
             "");
 }
 
+// Rank 1 ends when it is asked for memory, which is when rank 0 is about to begin, or has begun.
+TEST(Timeline, ShowsHowFarAnOperationGotThatFailed) {
+  const std::string directory =
+      ::testing::TempDir() + "/timeline-failed-" + std::to_string(getpid());
+  std::filesystem::create_directory(directory);
+  const std::string path = directory + "/t.json";
+  const RunOptions options{2,
+                           {"processes", Ranks::kProcesses, {}},
+                           {{"timeline", path}, {"log_level", "off"}, {"recorder_dir", directory}}};
+  const std::vector<int> pids = StartProcesses(options, [&](int rank, const Join& join) {
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    std::vector<float> values(10, 1);
+    const TensorOf tensor(values);
+    rueda_operation operation = Allgather("half", tensor.get());
+    if (rank == 1) {
+      operation.allocate = [](void*, int32_t, const int64_t*, int32_t) -> void* { _exit(0); };
+    }
+    EXPECT_EQ(Execute(context, operation), RUEDA_ABORTED);
+    rueda_context_destroy(context);
+  });
+  for (const int pid : pids) EXPECT_EQ(AwaitProcess(pid), 0);
+  EXPECT_EQ(TimelineComplaint({"--span=NEGOTIATE_ALLGATHER", "--span=QUEUE", "--span=ALLGATHER",
+                               "--instant=ERROR=rank 1", "--instant=FAILURE=rank 1"},
+                              {path}),
+            "");
+  if (!HasFailure()) std::filesystem::remove_all(directory);
+}
+
 // Ranks that don't know that they are on one host compare clocks, which are one all the same.
 TEST(Timeline, ShowsAllHostsByRank0sClock) {
   const std::string stem = ::testing::TempDir() + "/timeline-clocks-" + std::to_string(getpid());
