@@ -48,7 +48,7 @@ struct TimelineRecord {
   uint32_t tensors : 24;  // kBucket
   uint32_t track;         // kTensor: 0 when its name was lost, and then it is left out
   uint32_t row;           // a tensor's track: kBucket: of its first one; 0: none
-  uint32_t bucket;        // number
+  uint32_t bucket;        // number; 0: none
   const char* name;
   union {
     Nanos submitted;
@@ -156,7 +156,7 @@ class TimelineText {
   std::vector<std::string> backends_;  // by lane, as JSON strings
   std::set<uint32_t> threads_;         // tracks of threads that have a name
   uint32_t bucket_ = 0;                // the latest bucket
-  std::string bucket_args_;            // of each of its tensors
+  std::string bucket_args_ = "}}";     // of each of its tensors, and the end of the event
   uint64_t events_ = 0;                // spans and instants
   uint64_t dropped_ = 0;
 };

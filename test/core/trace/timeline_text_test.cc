@@ -146,6 +146,10 @@ TEST(TimelineText, AnOperationHasThePhasesThatItCameTo) {
             negotiated + Span(7, "QUEUE", "1000.002", "0.001") +
                 Span(7, "ALLREDUCE", "1000.003", "0.002", R"("bytes":4096)"))
       << "whose bucket nobody has told";
+  TimelineRecord without = Tensor(1'000'001, 1'000'002, 1'000'003, 1'000'005);
+  without.bucket = 0;
+  EXPECT_EQ(Written(text, without), Written(text, Tensor(without.submitted, without.ordered,
+                                                         without.started, without.done)));
 }
 
 TEST(TimelineText, WhatBeganBeforeTheFileIsLeftOut) {
