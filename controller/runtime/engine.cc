@@ -240,11 +240,10 @@ bool Engine::DrainSubmissions() {
   taken_.clear();
   marked_.clear();
   submissions_->Take(&taken_, &marked_);
-  const Nanos now = MonotonicNow();
   for (Request* request : taken_) {
     if (request->token >= live_.size()) live_.resize(request->token + 1);
     live_[request->token] = request;
-    trace::RecordAt(now, trace::Event::kSubmit, 0, request->handle());
+    trace::RecordAt(request->submitted_at, trace::Event::kSubmit, 0, request->handle());
     member_.Submit(request->token, request->spec, request->extras, request->waited);
   }
   for (Request* request : marked_) {
