@@ -278,6 +278,23 @@ void rueda_group_destroy(rueda_group* group) {
   delete group;
 }
 
+rueda_status rueda_timeline_start(rueda_context* context, const char* path) {
+  return Guard([&]() -> absl::Status {
+    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    if (path == nullptr) {
+      return absl::InvalidArgumentError("rueda_timeline_start: `path` is null");
+    }
+    return runtime->StartTimeline(path);
+  });
+}
+
+rueda_status rueda_timeline_stop(rueda_context* context) {
+  return Guard([&]() -> absl::Status {
+    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    return runtime->StopTimeline();
+  });
+}
+
 void rueda_dump_state(int fd) {
   rueda::trace::Dump(fd);
 }

@@ -175,16 +175,14 @@ bool HostsBus::MustAnnounceDone(SetId lane, uint64_t completed) {
   return true;
 }
 
-Nanos HostsBus::Look(Nanos now) {
+Nanos HostsBus::Look(Nanos now, std::vector<std::string>* reports) {
   if (!leader()) return kForever;
   std::vector<ControlEvent> overdue;
   Nanos next = aggregator_.Look(now, &overdue);
   absl::Status status = PassOn(std::move(overdue), now);
   if (coordinator_ != nullptr) {
-    std::vector<std::string> reports;
     std::vector<Expire> expired;
-    next = std::min(next, coordinator_->Look(now, &reports, &expired));
-    for (const std::string& report : reports) RUEDA_LOG(Warning) << "stall: " << report;
+    next = std::min(next, coordinator_->Look(now, reports, &expired));
     Plan plan;
     for (const Expire& expire : expired) {
       status.Update(coordinator_->Step({self_, expire}, now, &plan));

@@ -35,7 +35,7 @@ class HostsBus : public Bus {
   bool HasWork() const override;
   void BeforeSleep() override;
   bool MustAnnounceDone(SetId lane, uint64_t completed) override;
-  Nanos Look(Nanos now) override;
+  Nanos Look(Nanos now, std::vector<std::string>* reports) override;
 
   // What the courier brought. At the root: a leader's events, which must be of `ranks`; at another
   // leader: the root's plan.

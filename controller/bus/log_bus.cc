@@ -3,7 +3,6 @@
 #include <atomic>
 
 #include "controller/bus/log_codec.h"
-#include "core/base/log.h"
 
 namespace rueda {
 
@@ -61,11 +60,9 @@ bool LogBus::MustAnnounceDone(SetId lane, uint64_t completed) {
          coordinator_.DoneOn(lane) < completed;
 }
 
-Nanos LogBus::Look(Nanos now) {
+Nanos LogBus::Look(Nanos now, std::vector<std::string>* reports) {
   if (self_ != 0) return kForever;  // one voice is enough
-  std::vector<std::string> reports;
-  const Nanos next = coordinator_.Look(now, &reports, &expired_);
-  for (const std::string& report : reports) RUEDA_LOG(Warning) << "stall: " << report;
+  const Nanos next = coordinator_.Look(now, reports, &expired_);
   return expired_.empty() ? next : now;
 }
 

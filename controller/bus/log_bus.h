@@ -21,7 +21,7 @@ class LogBus : public Bus {
   bool HasWork() const override { return log_->HasNext(); }
   void BeforeSleep() override;
   bool MustAnnounceDone(SetId lane, uint64_t completed) override;
-  Nanos Look(Nanos now) override;
+  Nanos Look(Nanos now, std::vector<std::string>* reports) override;
 
   const Coordinator& coordinator() const { return coordinator_; }
 

@@ -29,8 +29,9 @@ enum class FrameType : uint8_t {
   kStoreGet = 9,
   kStoreValue = 10,
   kGoodbye = 11,  // the sender closes on purpose
+  kClock = 12,    // wire::ClockReading or wire::ClockOffset, or empty: a question
 };
-inline constexpr int kFrameTypeMax = 11;
+inline constexpr int kFrameTypeMax = 12;
 
 struct FrameScope {
   uint64_t epoch = 0;

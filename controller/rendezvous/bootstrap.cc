@@ -26,6 +26,33 @@ bool NeedsTcp(const Config& config) {
   return config.bus == "tcp" || config.hosts_fake > 1;
 }
 
+// Leaders on other hosts than rank 0's ask it what time it is, and tell the ranks of their host.
+// The ranks of one host, also where several are pretended, have one clock.
+absl::Status AlignClocks(absl::Span<const wire::Hello> hellos, Nanos deadline, World* world) {
+  const auto has_other_clock = [&](Rank rank) {
+    return hellos[rank].host_id() != hellos[0].host_id();
+  };
+  for (RoleLink& role_link : world->links) {
+    Link* const link = role_link.link.get();
+    if (role_link.role == LinkRole::kHost && has_other_clock(link->peer())) {
+      RUEDA_RETURN_IF_ERROR(AnswerClocks(link, deadline));
+    }
+    if (!has_other_clock(world->rank)) continue;
+    if (role_link.role == LinkRole::kRoot) {
+      RUEDA_ASSIGN_OR_RETURN(world->to_rank_0, CompareClocks(link, deadline));
+    } else if (role_link.role == LinkRole::kLeader) {
+      RUEDA_ASSIGN_OR_RETURN(world->to_rank_0, WaitOffset(link, deadline));
+    }
+  }
+  if (!has_other_clock(world->rank)) return absl::OkStatus();
+  for (RoleLink& role_link : world->links) {
+    if (role_link.role != LinkRole::kNeighbour) continue;
+    SendOffset(role_link.link.get(), world->to_rank_0);
+    RUEDA_RETURN_IF_ERROR(WaitFlushed(role_link.link.get(), deadline));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int World::LocalIndex(Rank other) const {
@@ -123,6 +150,7 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
       world.links.push_back({LinkRole::kRoot, std::move(link)});
     }
   }
+  RUEDA_RETURN_IF_ERROR(AlignClocks(hellos, deadline, &world));
   return world;
 }
 

@@ -8,6 +8,7 @@
 
 #include "controller/bus/link.h"
 #include "controller/membership/topology.h"
+#include "controller/rendezvous/clocks.h"
 #include "controller/rendezvous/meeting.h"
 #include "core/config/config.h"
 #include "ops/shm/arena.h"
@@ -41,6 +42,7 @@ struct World {
   std::vector<Rank> log_ranks;  // the ranks that share this rank's announcement log, ascending
   bool one_log = true;          // whether those are all ranks
   std::vector<std::vector<Rank>> process_sets;  // sets 1, 2, ... that exist from the start
+  ClockOffset to_rank_0;                        // from this host's clock
 
   Neighbourhood neighbourhood;  // of topology.host_of(rank)
   std::vector<RoleLink> links;

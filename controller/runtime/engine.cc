@@ -30,16 +30,30 @@ constexpr Nanos kVerdictPatience = 250 * kMillisecond;
 // How long a failure may take to be written down.
 constexpr Nanos kRecordPatience = 100 * kMillisecond;
 
+struct Callback {
+  CallbackFn function;
+  void* user;
+  Handle handle;
+  absl::StatusCode code;
+  Timeline* timeline;
+  uint32_t track;  // of the operation
+};
+
 // A callback can tell nobody of an exception: it ends the program, on whatever thread it runs.
-void CallBack(CallbackFn callback, void* user, Handle handle, absl::StatusCode code) {
+void CallBack(const Callback& callback) {
+  const Nanos began = callback.timeline->on() ? MonotonicNow() : 0;
   try {
-    callback(user, handle, code);
+    callback.function(callback.user, callback.handle, callback.code);
   } catch (const std::exception& error) {
     RUEDA_LOG(Error) << "a completion callback threw: " << error.what();
     std::terminate();
   } catch (...) {
     RUEDA_LOG(Error) << "a completion callback threw";
     std::terminate();
+  }
+  if (began != 0 && callback.timeline->on()) {
+    callback.timeline->Span("CALLBACK", Timeline::ThreadTrack(), callback.track, began,
+                            MonotonicNow());
   }
 }
 
@@ -53,8 +67,10 @@ Engine::Engine(EngineArgs args)
       submissions_(args.submissions),
       completions_(args.completions),
       sleepers_(args.sleepers),
+      timeline_(args.timeline),
       turns_without_sockets_max_(args.turns_without_sockets),
       arena_(std::move(args.arena)),
+      tracks_(args.timeline),
       member_(world_.rank, world_.size(), world_.process_sets),
       left_(world_.size()) {}
 
@@ -212,7 +228,7 @@ bool Engine::DrainSubmissions() {
   for (Request* request : taken_) {
     if (request->token >= live_.size()) live_.resize(request->token + 1);
     live_[request->token] = request;
-    trace::Record(trace::Event::kSubmit, 0, request->handle());
+    trace::RecordAt(request->submitted_at, trace::Event::kSubmit, 0, request->handle());
     member_.Submit(request->token, request->spec, request->extras, request->waited);
   }
   for (Request* request : marked_) {
@@ -273,7 +289,10 @@ void Engine::Do(const Action& action) {
     trace::Record(trace::Event::kReject, 0, live_[rejected->token]->handle());
     Complete(live_[rejected->token], rejected->status);
   } else if (const auto* added = std::get_if<NewSet>(&action)) {
-    submissions_->AddSet(member_.process_sets().Find(added->set)->ranks);
+    const ProcessSet& set = *member_.process_sets().Find(added->set);
+    submissions_->AddSet(set.ranks);
+    tracks_.Note("PROCESS_SET",
+                 absl::StrCat("process set ", added->set, ": ", RanksText(set.ranks)));
     if (absl::Status status = OpenLane(added->set); !status.ok()) {
       Failure failure;
       failure.code = status.code();
@@ -284,12 +303,16 @@ void Engine::Do(const Action& action) {
     if (added->asked) CompleteWith(added->token, added->set);
   } else if (const auto* removed = std::get_if<RemovedSet>(&action)) {
     submissions_->RemoveSet(removed->set);
+    tracks_.Note("PROCESS_SET", absl::StrCat("process set ", removed->set, " is removed"));
     lanes_[removed->set].reset();
     if (removed->asked) CompleteWith(removed->token, removed->set);
   } else if (const auto* joined = std::get_if<JoinDone>(&action)) {
+    tracks_.Note("JOIN", absl::StrCat("all have joined, rank ", joined->last, " last"));
     CompleteWith(joined->token, joined->last);
   } else {
-    left_.Insert(std::get<Left>(action).rank);
+    const Rank rank = std::get<Left>(action).rank;
+    left_.Insert(rank);
+    tracks_.Note("LEFT", absl::StrCat("rank ", rank, " has shut down"));
   }
 }
 
@@ -301,7 +324,8 @@ void Engine::CompleteWith(Token token, int64_t value) {
 void Engine::OnLaunch(const Launch& launch) {
   const ProcessSet& set = *member_.process_sets().Find(launch.lane);
   Lane& lane = *lanes_[launch.lane];
-  trace::Record(trace::Event::kOrder, 0, static_cast<uint64_t>(launch.lane), launch.items.size());
+  const Nanos now = trace::Record(trace::Event::kOrder, 0, static_cast<uint64_t>(launch.lane),
+                                  launch.items.size());
   LaneBatch batch;
   batch.prescale = launch.prescale;
   batch.postscale = launch.postscale;
@@ -333,6 +357,8 @@ void Engine::OnLaunch(const Launch& launch) {
     }
     request->local_error = PrepareOutputs(request, item.first_dims, set, world_.rank);
     request->buckets_left = 0;
+    request->ordered_at = now;
+    tracks_.Ordered(request, item.id);
     batch.prescale = request->extras.prescale;
     batch.postscale = request->extras.postscale;
     batch.operations.push_back({request, item.id, &spec, request->parts, item.first_dims});
@@ -344,7 +370,10 @@ void Engine::OnLaunch(const Launch& launch) {
     ++busy_lanes_;
     neighbours_->own_page().activity.store(buckets.front().first_id, std::memory_order_relaxed);
   }
-  for (LaneBucket& bucket : buckets) lane.Add(std::move(bucket));
+  for (LaneBucket& bucket : buckets) {
+    bucket.timed = timeline_->on();
+    lane.Add(std::move(bucket));
+  }
 }
 
 bool Engine::AdvanceLanes() {
@@ -381,6 +410,7 @@ void Engine::OnBucketDone(Lane& lane) {
     --busy_lanes_;
     activity.store(kNoTensor, std::memory_order_relaxed);
   }
+  tracks_.BucketDone(lane, bucket);
   if (bucket.ends_batch) member_.CompletedBatch(lane.set());
   for (Request* request : bucket.requests) {
     if (request != nullptr && --request->buckets_left == 0) Complete(request, request->local_error);
@@ -393,22 +423,22 @@ void Engine::Complete(Request* request, absl::Status status, FailurePtr failure)
   request->failure = std::move(failure);
   trace::Record(trace::Event::kComplete, 0, request->handle(),
                 static_cast<uint64_t>(request->status.code()));
+  tracks_.Ended(request);
   submissions_->Ended(*request);
   // Kept here, as whoever sees `done` may release the request.
-  const CallbackFn callback = request->callback;
-  void* const user = request->callback_user;
+  const Callback callback = {request->callback, request->callback_user,
+                             request->handle(), request->status.code(),
+                             timeline_,         request->track};
   const bool run_inline = request->callback_inline;
-  const Handle handle = request->handle();
-  const absl::StatusCode code = request->status.code();
   request->done.store(1, std::memory_order_release);
   sleepers_->WakeFor(request);
   submissions_->table().Unreference(request);
-  if (callback == nullptr) return;
+  if (callback.function == nullptr) return;
   if (run_inline) {
     const EngineCallbackScope scope;
-    CallBack(callback, user, handle, code);
+    CallBack(callback);
   } else {
-    completions_->Add([callback, user, handle, code] { CallBack(callback, user, handle, code); });
+    completions_->Add([callback] { CallBack(callback); });
   }
 }
 
@@ -614,7 +644,12 @@ void Engine::EndEpoch(Failure failure) {
   }
   store_->Abort();
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    if (lane != nullptr) lane->Abort();
+    if (lane == nullptr) continue;
+    lane->Abort();
+    if (!lane->busy()) continue;
+    for (Request* request : lane->front().requests) {
+      request->started_at = lane->front().started_at;
+    }
   }
   neighbours_->own_page().left.store(1, std::memory_order_release);
   submissions_->Close(status);
@@ -626,12 +661,14 @@ void Engine::EndEpoch(Failure failure) {
     if (request->token >= live_.size()) live_.resize(request->token + 1);
     live_[request->token] = request;
   }
+  tracks_.Note("FAILURE", std::string(status.message()));
   int failed = 0;
   for (size_t token = 0; token < live_.size(); ++token) {
     if (live_[token] == nullptr) continue;
     Complete(live_[token], status, shared);
     ++failed;
   }
+  (void)timeline_->Stop();  // nothing comes any more, and the process may be about to end
   const absl::StatusOr<std::string> dump = trace::DumpToFile();
   RUEDA_LOG(Error) << status.message() << " (" << failed << " operations in flight here failed"
                    << (dump.ok() ? "; flight recorder: " : "") << (dump.ok() ? *dump : "") << ")";
@@ -663,7 +700,12 @@ bool Engine::LeavesWork() const {
 
 Nanos Engine::NextDeadline() {
   if (failed_) return kForever;
-  Nanos next = bus_->Look(now_);
+  std::vector<std::string> stalls;
+  Nanos next = bus_->Look(now_, &stalls);
+  for (std::string& stall : stalls) {
+    RUEDA_LOG(Warning) << "stall: " << stall;
+    tracks_.Note("STALL", std::move(stall));
+  }
   if (suspect_.has_value()) next = std::min(next, now_ + kMillisecond);
   // Somebody is writing a failure down; it takes a moment, unless it died meanwhile.
   if (world_.neighbourhood.segment->failed()) next = std::min(next, now_ + kMillisecond);

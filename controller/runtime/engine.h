@@ -19,6 +19,7 @@
 #include "controller/runtime/sleepers.h"
 #include "controller/runtime/store_relay.h"
 #include "controller/runtime/submissions.h"
+#include "controller/runtime/tracks.h"
 #include "controller/runtime/wait_point.h"
 #include "ops/backend/backend.h"
 #include "ops/shm/neighbours.h"
@@ -32,6 +33,7 @@ struct EngineArgs {
   Submissions* submissions = nullptr;
   Completions* completions = nullptr;
   Sleepers* sleepers = nullptr;
+  Timeline* timeline = nullptr;
   int turns_without_sockets = 1;  // Spin::turns_without_sockets
 };
 
@@ -115,6 +117,7 @@ class Engine : public Courier {
   Submissions* const submissions_;
   Completions* const completions_;
   Sleepers* const sleepers_;
+  Timeline* const timeline_;
   const int turns_without_sockets_max_;
   const std::shared_ptr<Arena> arena_;
 
@@ -127,6 +130,7 @@ class Engine : public Courier {
   std::vector<std::unique_ptr<Backend>> backends_;
 
   // Touched by the holder of the baton only.
+  Tracks tracks_;
   Member member_;
   std::unique_ptr<Bus> bus_;
   HostsBus* hosts_bus_ = nullptr;             // the same as bus_, when ranks don't share one log

@@ -5,7 +5,7 @@
 namespace rueda {
 
 absl::StatusOr<Progress> Lane::Advance() {
-  const LaneBucket& bucket = queue_.front();
+  LaneBucket& bucket = queue_.front();
   if (!started_) {
     started_ = true;
     Collective collective;
@@ -23,8 +23,10 @@ absl::StatusOr<Progress> Lane::Advance() {
     collective.elements = bucket.elements;
     collective.counts = bucket.counts;
     collective.digest = bucket.digest;
-    trace::Record(trace::Event::kBucketStart, bucket.first_id, static_cast<uint64_t>(set_),
-                  static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
+    collective.timed = bucket.timed;
+    bucket.started_at =
+        trace::Record(trace::Event::kBucketStart, bucket.first_id, static_cast<uint64_t>(set_),
+                      static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
     communicator_->Start(collective);
   }
   return communicator_->Advance();
@@ -34,8 +36,9 @@ LaneBucket Lane::Pop() {
   LaneBucket bucket = std::move(queue_.front());
   queue_.pop_front();
   started_ = false;
-  trace::Record(trace::Event::kBucketDone, bucket.first_id, static_cast<uint64_t>(set_),
-                static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
+  bucket.done_at =
+      trace::Record(trace::Event::kBucketDone, bucket.first_id, static_cast<uint64_t>(set_),
+                    static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
   return bucket;
 }
 

@@ -28,6 +28,9 @@ struct LaneBucket {
   TensorId first_id = kNoTensor;  // for people: what the bucket begins with
   bool ends_batch = false;
   uint64_t sequence = 0;
+  bool timed = false;    // whether somebody will ask for phase_times
+  Nanos started_at = 0;  // 0: not yet
+  Nanos done_at = 0;
   std::vector<Piece> pieces;
   std::vector<Request*> requests;  // by piece; a barrier's has no piece. Null: others' alone
   std::vector<int64_t> counts;     // see Collective
@@ -49,6 +52,8 @@ class Lane {
   // Goes on with the bucket at hand. kDone: the front bucket is finished; the caller looks at it
   // and then calls Pop.
   absl::StatusOr<Progress> Advance();
+  // How the communicator spent the time of the bucket that is finished.
+  PhaseTimes phase_times() const { return communicator_->phase_times(); }
   LaneBucket Pop();
   // Gives up on everything; the lane is not used again.
   void Abort() { communicator_->Abort(); }

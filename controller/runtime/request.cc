@@ -57,6 +57,10 @@ void RequestTable::Unreference(Request* request) {
   request->extras = CallExtras();
   request->callback = nullptr;
   request->allocate = nullptr;
+  request->ordered_at = 0;
+  request->started_at = 0;
+  request->track = 0;
+  request->more_tracks.clear();
   request->local_error = absl::OkStatus();
   request->status = absl::OkStatus();
   request->failure.reset();

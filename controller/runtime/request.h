@@ -47,6 +47,7 @@ struct Request {
   std::atomic<int> references{0};  // the user's handle, the engine, and threads inside a call
 
   // Set at submit.
+  Nanos submitted_at = 0;
   SpecPtr spec;
   absl::InlinedVector<PartArgs, 1> parts;
   CallExtras extras;
@@ -60,7 +61,11 @@ struct Request {
 
   // The engine's.
   bool in_engine = false;
-  int buckets_left = 0;
+  Nanos ordered_at = 0;               // 0: not yet
+  Nanos started_at = 0;               // of a bucket that failed under way
+  uint32_t track = 0;                 // in the timeline, of the first part; 0: none
+  std::vector<uint32_t> more_tracks;  // of the other parts
+  int buckets_left = 0;               // one a part, from the order on
   absl::Status local_error;  // went wrong here only; the operation goes on for the others' sake
 
   // Results, once done.

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "controller/rendezvous/detect.h"
 #include "controller/rendezvous/secret.h"
@@ -83,6 +84,7 @@ absl::Status Runtime::Init() {
   engine.submissions = submissions_.get();
   engine.completions = &completions_;
   engine.sleepers = &sleepers_;
+  engine.timeline = &timeline_;
   const int local_ranks = engine.world.topology.local_size(args.rank);
   background_spin_ = std::make_unique<Spin>(config.wait, local_ranks);
   waiter_spin_ = std::make_unique<Spin>(*background_spin_);
@@ -95,7 +97,40 @@ absl::Status Runtime::Init() {
     pthread_setname_np(pthread_self(), "rueda-engine");
     BackgroundThread();
   });
-  return absl::OkStatus();
+  return StartOwnTimeline();
+}
+
+// The one that the knob asks for. A context's name and its later epochs have files of their own.
+absl::Status Runtime::StartOwnTimeline() {
+  const World& ours = engine_->world();
+  TimelineOwner owner;
+  owner.rank = ours.rank;
+  owner.size = ours.size();
+  owner.host = ours.infos[ours.rank].host_name;
+  owner.pid = ours.infos[ours.rank].pid;
+  owner.epoch = ours.epoch;
+  owner.clock_offset = ours.to_rank_0.offset;
+  owner.clock_uncertainty = ours.to_rank_0.uncertainty;
+  timeline_.SetOwner(std::move(owner));
+  if (options_.config.timeline.empty()) return absl::OkStatus();
+  std::string word = options_.context;
+  for (char& c : word) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-') c = '_';
+  }
+  if (ours.epoch > 1) absl::StrAppend(&word, word.empty() ? "" : ".", "epoch", ours.epoch);
+  const absl::Status status =
+      timeline_.Start(TimelinePath(options_.config.timeline, word, ours.rank));
+  if (!status.ok()) Abort(std::string(status.message()));  // the others must not wait for us
+  return status;
+}
+
+absl::Status Runtime::StartTimeline(const std::string& path) {
+  if (path.empty()) return absl::InvalidArgumentError("a timeline without a path");
+  if (engine_->failure() != nullptr) {
+    return absl::FailedPreconditionError("the epoch has failed; its timeline has ended");
+  }
+  if (engine_->Finished()) return absl::FailedPreconditionError("this rank has left the job");
+  return timeline_.Start(TimelinePath(path, "", rank()));
 }
 
 Runtime::~Runtime() {
@@ -110,6 +145,7 @@ void Runtime::StopThreads() {
   engine_->RingBackground();
   background_.join();
   completions_.Stop();
+  (void)timeline_.Stop();
   if (engine_->failure() != nullptr) GuardArena();
 }
 
@@ -281,7 +317,8 @@ absl::Status Runtime::Wait(Handle handle, Nanos timeout) {
 }
 
 absl::Status Runtime::WaitFor(Request* request, Nanos deadline) {
-  trace::Record(trace::Event::kWaitBegin, 0, request->handle());
+  const bool waits = !request->is_done();
+  const Nanos began = trace::Record(trace::Event::kWaitBegin, 0, request->handle());
   bool called = false;
   while (!request->is_done()) {
     if (TryTakeBaton()) {
@@ -306,7 +343,13 @@ absl::Status Runtime::WaitFor(Request* request, Nanos deadline) {
   } else if (!request->status.ok()) {
     status = DeepCopy(request->status);
   }
-  trace::Record(trace::Event::kWaitEnd, 0, request->handle(), static_cast<uint64_t>(status.code()));
+  const Nanos ended = trace::Record(trace::Event::kWaitEnd, 0, request->handle(),
+                                    static_cast<uint64_t>(status.code()));
+  if (waits && timeline_.on()) {
+    // Its track is the engine's as long as it is not done.
+    const uint32_t track = request->is_done() ? request->track : 0;
+    timeline_.Span("WAIT", Timeline::ThreadTrack(), track, began, ended);
+  }
   return status;
 }
 

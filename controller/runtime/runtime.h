@@ -64,6 +64,11 @@ class Runtime {
   void Abort(const std::string& reason);
   FailurePtr failure() const { return engine_->failure(); }
 
+  // The timeline of this rank: "t.json" names rank 0's file, as TimelinePath says.
+  // FAILED_PRECONDITION when it is on (off) already, or this rank has left the job.
+  absl::Status StartTimeline(const std::string& path);
+  absl::Status StopTimeline() { return timeline_.Stop(); }
+
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
  private:
@@ -71,6 +76,7 @@ class Runtime {
   absl::Status Init();
   void StopThreads();
   void GuardArena();
+  absl::Status StartOwnTimeline();
 
   absl::Status WaitFor(Request* request, Nanos deadline);
   template <typename Done>
@@ -82,6 +88,7 @@ class Runtime {
 
   RuntimeOptions options_;
   std::shared_ptr<Arena> arena_;
+  Timeline timeline_;
   std::unique_ptr<Submissions> submissions_;
   Completions completions_;
   Sleepers sleepers_;

@@ -259,6 +259,7 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   }
   for (size_t i = 0; i < args.parts.size(); ++i) RUEDA_RETURN_IF_ERROR(CheckPart(args, i, rank_));
   Signature signature = SignatureOf(args);
+  const Nanos now = MonotonicNow();
 
   MutexLock lock(mutex_);
   RUEDA_RETURN_IF_ERROR(Check(args));
@@ -269,6 +270,7 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   if (name.spec == nullptr || name.spec->signature != signature) {
     name.spec = MakeSpec(args.set, std::string(entity), std::move(signature));
   }
+  request->submitted_at = now;
   request->spec = name.spec;
   for (const absl::string_view each : args.names) NameOf(args.set, each).in_flight = true;
   request->parts.assign(args.parts.begin(), args.parts.end());

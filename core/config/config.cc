@@ -76,6 +76,9 @@ const Knob kKnobs[] = {
      "HOROVOD_LOG_LEVEL", "The least severe messages printed to stderr."},
     {"recorder_dir", &Config::recorder_dir, Use::kKnob, 0, 0, "", "",
      "Directory for the flight recorder's dumps. Empty: the temporary directory."},
+    {"timeline", &Config::timeline, Use::kKnob, 0, 0, "", "HOROVOD_TIMELINE",
+     "File in which rank 0 writes its timeline from the start on, such as `t.json`; rank 3's is "
+     "`t.3.json`. See timeline.md."},
     {"rank", &Config::rank, Use::kSetUp, 0, kRanksMax - 1, "", "", "This process's world rank."},
     {"size", &Config::size, Use::kSetUp, 1, kRanksMax, "", "", "Number of ranks in the job."},
     {"local_rank", &Config::local_rank, Use::kSetUp, 0, kLocalRanksMax - 1, "", "",
@@ -118,8 +121,7 @@ const Refused kRefused[] = {
     {"HOROVOD_HIERARCHICAL_ALLGATHER", "hierarchical algorithms do not exist yet"},
     {"HOROVOD_HIERARCHICAL_ALLREDUCE", "hierarchical algorithms do not exist yet"},
     {"HOROVOD_STALL_CHECK_DISABLE", "stalls are always reported; set RUEDA_STALL_WARN_S instead"},
-    {"HOROVOD_TIMELINE", "there is no timeline yet"},
-    {"HOROVOD_TIMELINE_MARK_CYCLES", "there is no timeline yet"},
+    {"HOROVOD_TIMELINE_MARK_CYCLES", "there are no cycles to mark"},
 };
 
 const Knob* Find(absl::string_view name) {

@@ -31,6 +31,7 @@ struct Config {
   // What people see.
   std::string log_level = "warning";
   std::string recorder_dir;
+  std::string timeline;
   // Where this process stands in the job. Set by the launcher.
   int64_t rank = -1;
   int64_t size = -1;

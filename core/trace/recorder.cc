@@ -12,7 +12,6 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/clock.h"
 #include "core/base/limits.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
@@ -170,12 +169,18 @@ void OnSignal(int) {
 
 }  // namespace
 
-void Record(Event event, uint32_t id, uint64_t a, uint64_t b) {
+Nanos Record(Event event, uint32_t id, uint64_t a, uint64_t b) {
+  const Nanos now = MonotonicNow();
+  RecordAt(now, event, id, a, b);
+  return now;
+}
+
+void RecordAt(Nanos time, Event event, uint32_t id, uint64_t a, uint64_t b) {
   thread_local RingOwner owner;
   Ring& ring = *owner.ring;
   const uint64_t count = ring.count.load(std::memory_order_relaxed);
   Entry& entry = ring.entries[count % kEventsPerThread];
-  entry.time.store(MonotonicNow(), std::memory_order_relaxed);
+  entry.time.store(time, std::memory_order_relaxed);
   entry.id.store(id, std::memory_order_relaxed);
   entry.event_and_rank.store(PackEvent(event, LogRank()), std::memory_order_relaxed);
   entry.a.store(a, std::memory_order_relaxed);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace rueda::trace {
@@ -17,7 +18,7 @@ enum class Event : uint16_t {
   kNone = 0,
   kInit,  // a: world size
   kShutdown,
-  kSubmit,       // id: tensor, 0 when new; a: handle
+  kSubmit,       // when it was submitted, on whatever thread; a: handle
   kAnnounce,     // id; a: log position
   kDefine,       // id; a, b: the name's first 16 bytes
   kOrder,        // a: lane; b: number of tensors
@@ -35,8 +36,10 @@ enum class Event : uint16_t {
 
 inline constexpr int kEventsPerThread = 1'024;
 
-// Adds an event to the calling thread's ring.
-void Record(Event event, uint32_t id = 0, uint64_t a = 0, uint64_t b = 0);
+// Adds an event to the calling thread's ring. Returns the time that it took.
+Nanos Record(Event event, uint32_t id = 0, uint64_t a = 0, uint64_t b = 0);
+// The same for an event of that time, which may be earlier than the one before.
+void RecordAt(Nanos time, Event event, uint32_t id = 0, uint64_t a = 0, uint64_t b = 0);
 // kDefine with the name's beginning packed into a and b.
 void RecordName(uint32_t id, absl::string_view name);
 

@@ -20,6 +20,7 @@ size_t Triangle(size_t members) {
 
 void AdasumCommunicator::Start(const Collective& collective) {
   step_ = Step::kNone;
+  collective_.reduce_op = collective.reduce_op;
   if (collective.reduce_op != ReduceOp::kAdasum) {
     inner_->Start(collective);
     return;

@@ -23,6 +23,9 @@ class AdasumCommunicator : public Communicator {
   void Start(const Collective& collective) override;
   absl::StatusOr<Progress> Advance() override;
   void Abort() override { inner_->Abort(); }
+  PhaseTimes phase_times() const override {
+    return collective_.reduce_op == ReduceOp::kAdasum ? PhaseTimes() : inner_->phase_times();
+  }
 
  private:
   enum class Step { kNone, kSlices, kMultiply, kProducts, kCombine, kGather };

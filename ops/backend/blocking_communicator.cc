@@ -203,6 +203,7 @@ absl::Status BlockingCommunicator::Connect() {
 }
 
 absl::Status BlockingCommunicator::Move() {
+  times_ = {};
   const bool in_float32 = TraitsOf(collective_.kind).reduces && SumsInFloat32(collective_.dtype);
   wire_ = in_float32 ? DType::kFloat32 : collective_.dtype;
   pieces_.Reset(collective_.pieces, DTypeSize(collective_.dtype));
@@ -246,14 +247,23 @@ absl::Status BlockingCommunicator::Allreduce() {
       wire = static_cast<char*>(collective_.pieces[0].output) +
              static_cast<size_t>(begin) * wire_bytes;
     }
+    const Nanos fill_at = MonotonicNow();
     Fill(begin, end, wire);
+    const Nanos filled_at = MonotonicNow();
     RUEDA_RETURN_IF_ERROR(Cancelled());
     char message[RUEDA_MODULE_MESSAGE_BYTES] = "";
     RUEDA_RETURN_IF_ERROR(
         StatusOf(module_->allreduce(library_, wire, static_cast<size_t>(end - begin), &reduction,
                                     NextTag(), message),
                  message));
+    const Nanos drain_at = MonotonicNow();
     Drain(begin, end, wire);
+    times_.pack += filled_at - fill_at;
+    times_.unpack += MonotonicNow() - drain_at;
+    if (!in_place_ && collective_.elements <= chunk) {
+      times_.packed_at = filled_at;
+      times_.unpacking_at = drain_at;
+    }
   }
   return absl::OkStatus();
 }

@@ -51,6 +51,9 @@ class BlockingCommunicator : public Communicator {
   // between calls the thread looks every few hundred KiB. The thread then closes the connections,
   // which tells the peers.
   void Abort() override ABSL_LOCKS_EXCLUDED(mutex_);
+  // Packing includes converting and scaling. The thread has been done with it since Advance said
+  // so.
+  PhaseTimes phase_times() const override { return times_; }
 
  private:
   enum class State { kIdle, kQueued, kConnecting, kMoving, kDone };
@@ -98,8 +101,10 @@ class BlockingCommunicator : public Communicator {
   // Constant while the lane thread runs; written under the mutex. That thread reads it without.
   rueda_module_communicator* library_ = nullptr;
 
-  // Handed over with the state: the engine's before kQueued, then the lane thread's.
+  // Handed over with the state: the engine's before kQueued and from kDone on, the lane thread's
+  // between.
   Collective collective_;
+  PhaseTimes times_;
 
   // The lane thread's.
   bool connected_ = false;  // to everybody

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/tensor/signature.h"
 
@@ -45,6 +46,7 @@ struct Collective {
   // reducescatter: by member, what it gets. Alltoall: by giver, then by taker.
   absl::Span<const int64_t> counts;
   uint32_t digest = 0;    // of the bucket's layout; must be equal on all members
+  bool timed = false;     // whether phase_times are wanted
   uint64_t sequence = 0;  // different for each bucket of the process set, and equal on all members
 
   bool IsAbsent(int member) const {
@@ -58,6 +60,17 @@ enum class Progress {
   kBlocked,  // nothing to do until a peer (or a lane thread) rings this rank's doorbell
 };
 
+// How a communicator spent the time of one operation, for people. 0: it can't tell, it was not asked
+// to, or there was nothing of that.
+struct PhaseTimes {
+  Nanos pack = 0;    // copying pieces to where they meet, in all
+  Nanos unpack = 0;  // and copying them apart
+  // When packing was over before anything moved, its end; when unpacking began after everything
+  // had moved, its beginning.
+  Nanos packed_at = 0;
+  Nanos unpacking_at = 0;
+};
+
 // Owned and called by the engine, one thread at a time.
 class Communicator {
  public:
@@ -69,6 +82,9 @@ class Communicator {
   // Goes on with it for at most about 100 us. An error ends the epoch: UNAVAILABLE (a peer or the
   // network is gone), RESOURCE_EXHAUSTED, INTERNAL (the members' layouts differ).
   virtual absl::StatusOr<Progress> Advance() = 0;
+
+  // Of the operation that has just ended.
+  virtual PhaseTimes phase_times() const { return {}; }
 
   // Gives up on whatever is under way: afterwards this rank touches no memory of the operation's
   // tensors, and Advance is not called again. Bounded; wakes a lane thread that blocks in a

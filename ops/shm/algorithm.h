@@ -18,6 +18,7 @@ class ShmAlgorithm {
   virtual ~ShmAlgorithm() = default;
   virtual void Start(const Collective& collective) = 0;
   virtual absl::StatusOr<Progress> Advance() = 0;
+  virtual PhaseTimes phase_times() const { return {}; }
 
  protected:
   static kernels::Scaling ScalingOf(const Collective& collective) {

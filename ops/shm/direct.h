@@ -23,6 +23,9 @@ class DirectAlgorithm : public ShmAlgorithm {
 
   void Start(const Collective& collective) override;
   absl::StatusOr<Progress> Advance() override;
+  PhaseTimes phase_times() const override {
+    return phase_ == Phase::kStaged ? staged_->phase_times() : PhaseTimes();
+  }
 
  private:
   enum class Phase { kWaitForDescriptors, kReduce, kWaitForResults, kStaged };

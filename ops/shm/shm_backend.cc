@@ -38,6 +38,7 @@ class ShmCommunicator : public Communicator {
     algorithm_->Start(collective);
   }
   absl::StatusOr<Progress> Advance() override { return algorithm_->Advance(); }
+  PhaseTimes phase_times() const override { return algorithm_->phase_times(); }
   // Nothing runs outside Advance.
   void Abort() override {}
 

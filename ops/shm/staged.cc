@@ -12,6 +12,7 @@ void StagedAlgorithm::Reset(const Collective& collective) {
   block_elements_ = static_cast<int64_t>(kBlockBytes / element_bytes_);
   blocks_ = (collective.elements + block_elements_ - 1) / block_elements_;
   step_ = 0;
+  times_ = {};
   first_parity_ = group_->parity();
   phase_ = Phase::kFill;
   resident_.assign(group_->size(), nullptr);
@@ -25,7 +26,16 @@ void StagedAlgorithm::StageFirst(const Collective& collective, bool resident) {
   Reset(collective);
   static const char kSomewhere = 0;
   if (resident) resident_[group_->self()] = &kSomewhere;  // TakeOver says where
-  Fill(0);
+  Timed(&times_.pack, [&] { Fill(0); });
+}
+
+// Calls fn() and adds how long it took.
+template <typename Fn>
+void StagedAlgorithm::Timed(Nanos* sum, Fn fn) {
+  if (!collective_.timed) return fn();
+  const Nanos begin = MonotonicNow();
+  fn();
+  *sum += MonotonicNow() - begin;
 }
 
 void StagedAlgorithm::TakeOver(const Collective& collective, std::vector<const char*> resident) {
@@ -101,7 +111,7 @@ void StagedAlgorithm::Arrive() {
 absl::StatusOr<Progress> StagedAlgorithm::Advance() {
   switch (phase_) {
     case Phase::kFill:
-      if (step_ < blocks_) Fill(step_);
+      if (step_ < blocks_) Timed(&times_.pack, [&] { Fill(step_); });
       Arrive();
       return Progress::kMoved;
     case Phase::kWait:
@@ -110,7 +120,7 @@ absl::StatusOr<Progress> StagedAlgorithm::Advance() {
       phase_ = Phase::kCollect;
       [[fallthrough]];
     case Phase::kCollect:
-      if (step_ > 0) Collect(step_ - 1);
+      if (step_ > 0) Timed(&times_.unpack, [&] { Collect(step_ - 1); });
       if (step_ == blocks_) return Progress::kDone;
       phase_ = Phase::kReduce;
       return Progress::kMoved;

@@ -18,6 +18,7 @@ class StagedAlgorithm : public ShmAlgorithm {
   using ShmAlgorithm::ShmAlgorithm;
   void Start(const Collective& collective) override;
   absl::StatusOr<Progress> Advance() override;
+  PhaseTimes phase_times() const override { return times_; }
 
   // Goes on with a reduction whose first arrival was made by somebody else (DirectAlgorithm, which
   // found that not all members' tensors lie in arenas). `resident`: by member, its tensor in its
@@ -36,6 +37,8 @@ class StagedAlgorithm : public ShmAlgorithm {
   void Collect(int64_t block);
   void Reduce(int64_t block);
   void Arrive();
+  template <typename Fn>
+  void Timed(Nanos* sum, Fn fn);
 
   Collective collective_;
   Pieces pieces_;
@@ -47,6 +50,7 @@ class StagedAlgorithm : public ShmAlgorithm {
   Phase phase_ = Phase::kFill;
   std::vector<const char*> resident_;  // by member: its input in its arena, or null
   std::vector<const void*> sources_;
+  PhaseTimes times_;
 };
 
 }  // namespace rueda

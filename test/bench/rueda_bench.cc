@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +35,10 @@ constexpr char kUsage[] =
     "                    as one; may be given several times\n"
     "  --registered      tensors in memory of rueda_mem_alloc\n"
     "  --iterations N    instead of a number that suits the size\n"
+    "  --timeline FILE   each measurement in 20 rounds of N, with the timeline off and on by "
+    "turns: "
+    "what it\n"
+    "                    costs\n"
     "  --idle SECONDS    instead: after 10 s, keeps the job idle for so long and prints each "
     "rank's CPU\n"
     "                    time and context switches\n"
@@ -91,6 +96,7 @@ struct Options {
   bool registered = false;
   int iterations = 0;
   double idle_seconds = 0;
+  std::string timeline;
   bool json = false;
 };
 
@@ -102,6 +108,7 @@ Options Parse(int argc, char** argv) {
                                     {"registered", no_argument, nullptr, 'r'},
                                     {"iterations", required_argument, nullptr, 'i'},
                                     {"idle", required_argument, nullptr, 'd'},
+                                    {"timeline", required_argument, nullptr, 't'},
                                     {"json", no_argument, nullptr, 'j'},
                                     {"help", no_argument, nullptr, 'h'},
                                     {}};
@@ -136,6 +143,9 @@ Options Parse(int argc, char** argv) {
       case 'd':
         options.idle_seconds = std::atof(optarg);
         if (!(options.idle_seconds > 0)) Die("--idle expects a number of seconds above 0");
+        break;
+      case 't':
+        options.timeline = optarg;
         break;
       case 'j':
         options.json = true;
@@ -212,6 +222,17 @@ class Bench {
   void Idle(double seconds);
 
  private:
+  struct Loop {
+    std::string op;
+    size_t bytes = 0;
+    int iterations = 1;
+    int warm = 0;          // iterations before those, which don't count
+    bool barrier = false;  // before each
+    std::function<void()> once;
+  };
+  void Measure(const Loop& loop);
+  void Compare(const Loop& loop);
+  std::vector<double> TimesOf(const Loop& loop);
   void Report(const std::string& op, size_t bytes, std::vector<double> times_us);
   void Barrier();
 
@@ -251,6 +272,57 @@ void Bench::Report(const std::string& op, size_t bytes, std::vector<double> time
   std::fflush(stdout);
 }
 
+std::vector<double> Bench::TimesOf(const Loop& loop) {
+  std::vector<double> times;
+  Barrier();
+  for (int i = -loop.warm; i < loop.iterations; ++i) {
+    if (loop.barrier) Barrier();
+    const double start = NowUs();
+    loop.once();
+    if (i >= 0) times.push_back(NowUs() - start);
+  }
+  return times;
+}
+
+void Bench::Measure(const Loop& loop) {
+  if (options_.timeline.empty()) {
+    Report(loop.op, loop.bytes, TimesOf(loop));
+  } else {
+    Compare(loop);
+  }
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The spread of the rounds' own ratios tells how much a figure is worth.
+void Bench::Compare(const Loop& loop) {
+  constexpr int kRounds = 20;
+  std::vector<double> all[2], ratios;  // off, on
+  for (int round = 0; round < kRounds; ++round) {
+    double medians[2];
+    for (const bool on : {round % 2 == 0, round % 2 != 0}) {
+      if (on) Check(rueda_timeline_start(context_, options_.timeline.c_str()));
+      const std::vector<double> times = TimesOf(loop);
+      if (on) Check(rueda_timeline_stop(context_));
+      medians[on] = Median(times);
+      all[on].insert(all[on].end(), times.begin(), times.end());
+    }
+    ratios.push_back(medians[1] / medians[0]);
+  }
+  if (rank_ != 0) return;
+  std::sort(ratios.begin(), ratios.end());
+  std::printf(
+      "%s %zu bytes, timeline off %.3f us, on %.3f us (medians of %d rounds of %d): on/off %.4f; "
+      "of a round %.4f (quartiles %.4f, %.4f)\n",
+      loop.op.c_str(), loop.bytes, Median(all[0]), Median(all[1]), kRounds, loop.iterations,
+      Median(all[1]) / Median(all[0]), ratios[kRounds / 2], ratios[kRounds / 4],
+      ratios[kRounds * 3 / 4]);
+  std::fflush(stdout);
+}
+
 void Bench::Blocking(size_t bytes) {
   Buffer buffer(context_, bytes, options_.registered);
   rueda_operation operation = RUEDA_OPERATION_INIT;
@@ -278,15 +350,9 @@ void Bench::Blocking(size_t bytes) {
     std::memset(buffer.data(), 0, bytes);
   }
   const int iterations = IterationsFor(options_, bytes);
-  const int warm = iterations / 10 + 1;
-  std::vector<double> times;
-  Barrier();
-  for (int i = -warm; i < iterations; ++i) {
-    const double start = NowUs();
-    Check(rueda_execute(context_, &operation, 1, RUEDA_FOREVER, nullptr));
-    if (i >= 0) times.push_back(NowUs() - start);
-  }
-  Report(options_.op + (options_.registered ? "_registered" : ""), bytes, times);
+  Measure({options_.op + (options_.registered ? "_registered" : ""), bytes, iterations,
+           iterations / 10 + 1, false,
+           [&] { Check(rueda_execute(context_, &operation, 1, RUEDA_FOREVER, nullptr)); }});
 }
 
 void Bench::Many(int count, size_t bytes) {
@@ -298,10 +364,7 @@ void Bench::Many(int count, size_t bytes) {
     names.push_back("many" + std::to_string(bytes) + "." + std::to_string(i));
   }
   const int iterations = options_.iterations > 0 ? options_.iterations : 100;
-  std::vector<double> times;
-  for (int i = -5; i < iterations; ++i) {
-    Barrier();
-    const double start = NowUs();
+  const auto step = [&] {
     for (int t = 0; t < count; ++t) {
       rueda_operation operation = RUEDA_OPERATION_INIT;
       operation.kind = RUEDA_ALLREDUCE;
@@ -314,9 +377,9 @@ void Bench::Many(int count, size_t bytes) {
       Check(rueda_wait(context_, handle, RUEDA_FOREVER));
       Check(rueda_release(context_, handle));
     }
-    if (i >= 0) times.push_back(NowUs() - start);
-  }
-  Report("many_" + std::to_string(count) + "x" + std::to_string(bytes), bytes * count, times);
+  };
+  Measure({"many_" + std::to_string(count) + "x" + std::to_string(bytes), bytes * count, iterations,
+           5, true, step});
 }
 
 // CPU time and voluntary context switches of all threads of this process so far.

@@ -465,6 +465,51 @@ TEST_F(Api, ForkedChildIsRefusedAndTheParentUnaffected) {
   EXPECT_EQ(Execute(context_, Allreduce("t", tensor_.get())), RUEDA_OK);
 }
 
+TEST_F(Api, ATimelineIsRefusedWithWhatIsWrong) {
+  EXPECT_EQ(rueda_timeline_start(nullptr, "t"), RUEDA_FAILED_PRECONDITION);
+  EXPECT_EQ(rueda_timeline_stop(nullptr), RUEDA_FAILED_PRECONDITION);
+  EXPECT_EQ(rueda_timeline_start(context_, nullptr), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(rueda_timeline_start(context_, ""), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(rueda_timeline_start(context_, "/nowhere/t.json"), RUEDA_NOT_FOUND);
+  EXPECT_THAT(rueda_last_error(),
+              AllOf(HasSubstr("/nowhere/t.json"), HasSubstr("No such file or directory")));
+  EXPECT_EQ(rueda_timeline_stop(context_), RUEDA_FAILED_PRECONDITION);
+}
+
+TEST(Timeline, IsNotStartedAfterShutdown) {
+  rueda_context* context = nullptr;
+  const rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+  ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &context), RUEDA_OK);
+  EXPECT_EQ(rueda_timeline_start(context, "/dev/null"), RUEDA_OK) << rueda_last_error();
+  EXPECT_EQ(rueda_shutdown(context), RUEDA_OK);
+  EXPECT_EQ(rueda_timeline_stop(context), RUEDA_FAILED_PRECONDITION) << "shutdown did";
+  EXPECT_EQ(rueda_timeline_start(context, "/dev/null"), RUEDA_FAILED_PRECONDITION);
+  EXPECT_THAT(rueda_last_error(), HasSubstr("has left the job"));
+  rueda_context_destroy(context);
+}
+
+// Contexts of one process that the same knob reaches don't write to one file.
+TEST(Timeline, OfEachContextHasItsName) {
+  const std::string stem = ::testing::TempDir() + "/api-timeline-" + std::to_string(getpid());
+  const std::string path = stem + ".json";
+  const char* const knobs[] = {"timeline", path.c_str()};
+  rueda_context *first = nullptr, *second = nullptr;
+  rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+  options.knobs = knobs;
+  options.knob_count = 1;
+  options.name = "timeline/a b";  // no other test's, so that it is in its first epoch
+  ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &first), RUEDA_OK) << rueda_last_error();
+  EXPECT_EQ(access((stem + ".timeline_a_b.json").c_str(), R_OK), 0);
+  ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &second), RUEDA_OK) << rueda_last_error();
+  EXPECT_EQ(access((stem + ".timeline_a_b.epoch2.json").c_str(), R_OK), 0);
+  for (rueda_context* context : {first, second}) {
+    EXPECT_EQ(rueda_shutdown(context), RUEDA_OK);
+    rueda_context_destroy(context);
+  }
+  EXPECT_EQ(unlink((stem + ".timeline_a_b.json").c_str()), 0);
+  EXPECT_EQ(unlink((stem + ".timeline_a_b.epoch2.json").c_str()), 0);
+}
+
 TEST_F(Api, CurrentContextIsTheThreadsElseTheDefault) {
   EXPECT_EQ(rueda_current_context(), nullptr);
   rueda_set_default_context(context_);

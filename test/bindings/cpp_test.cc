@@ -1,7 +1,10 @@
 // The C++ API's own part: what it adds to the C API, in a world of one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -9,7 +12,10 @@
 
 namespace {
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 class Cpp : public ::testing::Test {
@@ -47,6 +53,26 @@ TEST_F(Cpp, NamesWithANulByteAreRefused) {
   std::vector<float> data(3, 2);
   EXPECT_THAT([&] { rueda::allreduce_(data, std::string("nul\0x", 5)); },
               ThrowsMessage<rueda::Error>(HasSubstr("NUL")));
+}
+
+TEST_F(Cpp, ATimelineIsWrittenBetweenStartAndStop) {
+  const std::string path = ::testing::TempDir() + "/cpp-timeline-" + std::to_string(getpid());
+  std::vector<float> data(3, 2);
+  rueda::allreduce_(data, "before");
+  rueda::start_timeline(path);
+  rueda::allreduce_(data, "between");
+  EXPECT_THAT([&] { rueda::start_timeline(path); },
+              ThrowsMessage<rueda::Error>(HasSubstr("is on already: " + path)));
+  rueda::stop_timeline();
+  rueda::allreduce_(data, "behind");
+  EXPECT_THAT([] { rueda::stop_timeline(); }, ThrowsMessage<rueda::Error>(HasSubstr("is off")));
+  EXPECT_THAT([] { rueda::start_timeline(std::string("nul\0x", 5)); },
+              ThrowsMessage<rueda::Error>(HasSubstr("NUL")));
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  unlink(path.c_str());
+  EXPECT_THAT(text.str(), AllOf(HasSubstr("{\"name\":\"between\"}"), EndsWith("\n]\n"),
+                                Not(HasSubstr("before")), Not(HasSubstr("behind"))));
 }
 
 TEST_F(Cpp, KnobsThatComeTooLateAreRefused) {

@@ -15,6 +15,7 @@
 #include "controller/bus/hosts_bus.h"
 #include "controller/bus/log_bus.h"
 #include "controller/negotiation/member.h"
+#include "core/base/log.h"
 
 namespace rueda::sim {
 namespace {
@@ -331,7 +332,9 @@ void Simulation::Turn(Rank rank) {
     for (const Action& action : actions) Handle(state, action);
   }
   state.bus->BeforeSleep();
-  const Nanos look = state.bus->Look(now_);
+  std::vector<std::string> reports;
+  const Nanos look = state.bus->Look(now_, &reports);
+  for (const std::string& report : reports) RUEDA_LOG(Warning) << "stall: " << report;
   if (look != kForever) ScheduleTurn(rank, std::max(look, now_ + 1));
 }
 

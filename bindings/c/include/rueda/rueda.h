@@ -481,6 +481,16 @@ RUEDA_API rueda_status rueda_mem_free(void* pointer);
  */
 RUEDA_API void rueda_dump_state(int fd);
 
+/* Records what this rank's operations go through, from now on, in a file for chrome://tracing and
+ * Perfetto (docs/timeline.md). Rank 0 writes `path` itself, rank 3 "t.3.json" for "t.json". Local:
+ * ranks start and stop when they like. A file of that name is replaced. FAILED_PRECONDITION: it is
+ * on already, or another timeline is being written to that file; else what the system says, with
+ * the path. The knob `timeline` starts it in rueda_init. */
+RUEDA_API rueda_status rueda_timeline_start(rueda_context* context, const char* path);
+/* Ends the file. Shutdown, a failed epoch and rueda_context_destroy do so too.
+ * FAILED_PRECONDITION: it is off. Another status: writing went wrong, and the file ends early. */
+RUEDA_API rueda_status rueda_timeline_stop(rueda_context* context);
+
 #ifdef __cplusplus
 }
 #endif

@@ -149,6 +149,21 @@ inline bool is_homogeneous() {
   return detail::CheckNumber(rueda_is_homogeneous(detail::Current())) == 1;
 }
 
+// Records what this rank's operations go through, from now on, in a file for chrome://tracing and
+// Perfetto: rank 0 in `path` itself, rank 3 in "t.3.json" for "t.json". Local: ranks start and stop
+// when they like.
+inline void start_timeline(const std::string& path) {
+  if (path.find('\0') != std::string::npos) {
+    throw Error(RUEDA_INVALID_ARGUMENT,
+                "a path with a NUL byte in it: " + std::string(path.c_str()));
+  }
+  detail::Check(rueda_timeline_start(detail::Current(), path.c_str()));
+}
+// Ends the file. shutdown does so too.
+inline void stop_timeline() {
+  detail::Check(rueda_timeline_stop(detail::Current()));
+}
+
 // Process sets --------------------------------------------------------------------------------
 
 struct ProcessSet {

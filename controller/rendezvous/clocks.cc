@@ -1,0 +1,87 @@
+#include "controller/rendezvous/clocks.h"
+
+#include <vector>
+
+#include "controller/protocol/codec.h"
+#include "controller/protocol/rueda.pb.h"
+#include "core/base/check.h"
+
+namespace rueda {
+namespace {
+
+// The quickest of so many is about as quick as the network can be.
+constexpr int kRoundTrips = 16;
+// No clock shows more, nor do two differ by more: sums of a few don't overflow.
+constexpr Nanos kTimeMax = kForever / 8;
+
+bool Sane(Nanos time) {
+  return -kTimeMax < time && time < kTimeMax;
+}
+
+}  // namespace
+
+ClockOffset EstimateOffset(absl::Span<const ClockSample> samples) {
+  RUEDA_CHECK(!samples.empty());
+  ClockOffset best;
+  Nanos shortest = kForever;
+  for (const ClockSample& sample : samples) {
+    // What it spent on its way, there and back.
+    const Nanos way = (sample.answered - sample.asked) - (sample.replied - sample.received);
+    if (way >= shortest) continue;
+    shortest = way;
+    best.offset = ((sample.received - sample.asked) + (sample.replied - sample.answered)) / 2;
+    best.uncertainty = (way + 1) / 2;
+  }
+  return best;
+}
+
+absl::StatusOr<ClockOffset> CompareClocks(Link* link, Nanos deadline) {
+  std::vector<ClockSample> samples(kRoundTrips);
+  for (ClockSample& sample : samples) {
+    sample.asked = MonotonicNow();
+    link->Send(FrameType::kClock, "");
+    RUEDA_ASSIGN_OR_RETURN(const Link::Received received,
+                           WaitFrame(link, FrameType::kClock, deadline));
+    sample.answered = MonotonicNow();
+    wire::ClockReading reading;
+    RUEDA_RETURN_IF_ERROR(ParseMessage(received.frame.payload, &reading));
+    sample.received = reading.received();
+    sample.replied = reading.replied();
+    if (!Sane(sample.received) || !Sane(sample.replied) || sample.replied < sample.received) {
+      return absl::DataLossError("a peer's clock shows nonsense");
+    }
+  }
+  return EstimateOffset(samples);
+}
+
+absl::Status AnswerClocks(Link* link, Nanos deadline) {
+  for (int i = 0; i < kRoundTrips; ++i) {
+    RUEDA_RETURN_IF_ERROR(WaitFrame(link, FrameType::kClock, deadline).status());
+    wire::ClockReading reading;
+    reading.set_received(MonotonicNow());
+    reading.set_replied(reading.received());
+    link->Send(FrameType::kClock, reading.SerializeAsString());
+    RUEDA_RETURN_IF_ERROR(WaitFlushed(link, deadline));
+  }
+  return absl::OkStatus();
+}
+
+void SendOffset(Link* link, const ClockOffset& offset) {
+  wire::ClockOffset message;
+  message.set_offset(offset.offset);
+  message.set_uncertainty(offset.uncertainty);
+  link->Send(FrameType::kClock, message.SerializeAsString());
+}
+
+absl::StatusOr<ClockOffset> WaitOffset(Link* link, Nanos deadline) {
+  RUEDA_ASSIGN_OR_RETURN(const Link::Received received,
+                         WaitFrame(link, FrameType::kClock, deadline));
+  wire::ClockOffset message;
+  RUEDA_RETURN_IF_ERROR(ParseMessage(received.frame.payload, &message));
+  if (!Sane(message.offset()) || !Sane(message.uncertainty())) {
+    return absl::DataLossError("a leader's clock shows nonsense");
+  }
+  return ClockOffset{message.offset(), message.uncertainty()};
+}
+
+}  // namespace rueda

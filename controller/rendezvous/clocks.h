@@ -1,0 +1,38 @@
+// How far another host's clock is from ours: round trips over a connection, of which the quickest
+// says most. For the timeline, which puts all ranks' events on rank 0's clock.
+#pragma once
+
+#include "absl/types/span.h"
+#include "controller/bus/link.h"
+#include "core/base/clock.h"
+
+namespace rueda {
+
+// One round trip, by two clocks.
+struct ClockSample {
+  Nanos asked = 0;     // ours
+  Nanos received = 0;  // theirs
+  Nanos replied = 0;   // theirs
+  Nanos answered = 0;  // ours
+};
+
+// The other clock is ours plus `offset`, give or take `uncertainty`.
+struct ClockOffset {
+  Nanos offset = 0;
+  Nanos uncertainty = 0;
+};
+
+// From at least one sample. However long either way took, the truth is within the uncertainty, as
+// long as both clocks go at one speed. PURE
+ClockOffset EstimateOffset(absl::Span<const ClockSample> samples);
+
+// Block until the round trips are made, at most to `deadline`. At one end of the link: the other's
+// clock as seen from here. At the other end: the answers.
+absl::StatusOr<ClockOffset> CompareClocks(Link* link, Nanos deadline);
+absl::Status AnswerClocks(Link* link, Nanos deadline);
+
+// Passes on what CompareClocks found, from a leader to a rank of its host.
+void SendOffset(Link* link, const ClockOffset& offset);
+absl::StatusOr<ClockOffset> WaitOffset(Link* link, Nanos deadline);
+
+}  // namespace rueda
