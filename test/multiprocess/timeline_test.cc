@@ -227,7 +227,7 @@ TEST_P(Timelines, TellWhatWasRejectedAndWhy) {
   EXPECT_EQ(TimelineComplaint({"--span=NEGOTIATE_ALLREDUCE",
                                "--instant=ERROR='odd': the ranks disagree on the shape",
                                "--tensor=odd=ALLREDUCE:0", "--tensor=too small=ALLGATHER:1",
-                               "--instant=ERROR='too small': the gathered tensor has shape"},
+                               "--instant=ERROR='too small': the result has shape"},
                               Files(size)),
             "");
 }
