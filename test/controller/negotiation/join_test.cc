@@ -166,6 +166,21 @@ TEST(Join, UnnamedOperationsAreCountedFromTheStartAgainAfterwards) {
   }
 }
 
+// The lane is busy, so that what the last join completes is left open behind what is in flight.
+TEST(Join, WhatTheLastJoinCompletesIsOrderedBeforeItsEnd) {
+  Job job(2);
+  for (const Rank rank : {0, 1}) job.Announce(rank, Named("busy"));
+  for (const char* name : {"a", ""}) job.Announce(1, Named(name));
+  job.Announce(1, JoinSpec());
+  job.Announce(0, JoinSpec());
+  for (const Rank rank : {0, 1}) {
+    const std::vector<Action>& actions = job.actions(rank);
+    ASSERT_EQ(actions.size(), 3u);
+    EXPECT_EQ(std::get<Launch>(actions[1]).items.size(), 2u);
+    EXPECT_TRUE(std::holds_alternative<JoinDone>(actions[2]));
+  }
+}
+
 TEST(Join, IsOfOneProcessSet) {
   CoordinatorOptions options = Job::Options(3);
   options.process_sets.push_back({0, 1});
