@@ -193,6 +193,7 @@ bool Engine::Turn() {
   }
   moved |= *read;
   if (busy_lanes_ > 0 && !suspect_.has_value()) moved |= AdvanceLanes();
+  if (!ending_joins_.empty()) moved |= EndJoins();
   if (relay_ != nullptr && relay_->Pump()) {
     look_at_sockets_ = true;
     moved = true;
@@ -289,7 +290,7 @@ void Engine::Do(const Action& action) {
     lanes_[removed->set].reset();
     if (removed->asked) CompleteWith(removed->token, removed->set);
   } else if (const auto* joined = std::get_if<JoinDone>(&action)) {
-    CompleteWith(joined->token, joined->last);
+    ending_joins_.push_back(*joined);
   } else {
     left_.Insert(std::get<Left>(action).rank);
   }
@@ -372,6 +373,16 @@ bool Engine::AdvanceLanes() {
     if (failed_) return true;
   }
   return moved;
+}
+
+// A join ends for this rank when it has done its part of what was ordered before.
+bool Engine::EndJoins() {
+  if (failed_) return false;
+  return std::erase_if(ending_joins_, [&](const JoinDone& joined) {
+           if (lanes_[live_[joined.token]->spec->set]->busy()) return false;
+           CompleteWith(joined.token, joined.last);
+           return true;
+         }) > 0;
 }
 
 void Engine::OnBucketDone(Lane& lane) {
