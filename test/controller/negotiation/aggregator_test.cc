@@ -66,5 +66,32 @@ TEST(Aggregator, WaitRidesInTheHeldAnnouncement) {
   EXPECT_TRUE(std::get<Announced>(out[0].what).announcement.waited);
 }
 
+// The records of operations under way are used again, in another order.
+TEST(Aggregator, KeepsTheOrderOfARanksUnnamedOperations) {
+  for (const bool by_join : {false, true}) {
+    Aggregator aggregator({2, 3}, 4, kSecond);
+    std::vector<ControlEvent> out;
+    const auto step = [&](Rank rank, const SpecPtr& spec) {
+      Announcement announcement;
+      announcement.spec = spec;
+      ASSERT_TRUE(aggregator.Step({rank, Announced{announcement}}, 0, &out).ok());
+    };
+    for (const char* name : {"a", "b", "c"}) step(2, Named(name));
+    for (const char* name : {"a", "b", "c"}) step(3, Named(name));
+    out.clear();
+    for (int64_t i = 0; i < 3; ++i) step(2, Named("", {i}));
+    if (by_join) {
+      step(3, MakeSpec(kWorldSet, "", OfKind(OpKind::kJoin)));
+    } else {
+      aggregator.Look(kSecond, &out);
+    }
+    ASSERT_GE(out.size(), 3u);
+    for (int64_t i = 0; i < 3; ++i) {
+      const Announcement& announcement = std::get<Announced>(out[i].what).announcement;
+      EXPECT_EQ(*announcement.spec, *Named("", {i})) << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rueda::testing
