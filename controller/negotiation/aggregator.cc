@@ -75,10 +75,10 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
   if (held.passed_on) {
     out->push_back(event);
   } else {
-    held.events.push_back(event);
+    held.events.push_back({arrivals_++, event});
   }
   if (instance->complete(LocalParticipants(*spec))) {
-    out->insert(out->end(), held.events.begin(), held.events.end());
+    PassOn(std::move(held.events), out);
     Finish(instance);
   }
   return absl::OkStatus();
@@ -88,12 +88,21 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
 void Aggregator::OnJoin(SetId set, std::vector<ControlEvent>* out) {
   if (joined_[set]) return;
   joined_[set] = true;
+  std::vector<HeldEvent> events;
   pending_.ForEach([&](Instance& instance) {
     if (instance.spec->set != set) return;
-    const std::vector<ControlEvent>& held = held_[&instance].events;
-    out->insert(out->end(), held.begin(), held.end());
+    const std::vector<HeldEvent>& held = held_[&instance].events;
+    events.insert(events.end(), held.begin(), held.end());
     Finish(&instance);
   });
+  PassOn(std::move(events), out);
+}
+
+// In the order of arrival: the root counts a rank's unnamed operations.
+void Aggregator::PassOn(std::vector<HeldEvent> events, std::vector<ControlEvent>* out) {
+  std::sort(events.begin(), events.end(),
+            [](const HeldEvent& a, const HeldEvent& b) { return a.arrival < b.arrival; });
+  for (HeldEvent& held : events) out->push_back(std::move(held.event));
 }
 
 absl::Status Aggregator::OnWaited(const ControlEvent& event, std::vector<ControlEvent>* out) {
@@ -103,9 +112,9 @@ absl::Status Aggregator::OnWaited(const ControlEvent& event, std::vector<Control
     Instance* instance = pending_.Find(slot, waited.sequence);
     pending_.Release(slot);
     if (instance != nullptr && !held_[instance].passed_on) {
-      for (ControlEvent& held : held_[instance].events) {
-        if (held.rank != event.rank) continue;
-        std::get<Announced>(held.what).announcement.waited = true;
+      for (HeldEvent& held : held_[instance].events) {
+        if (held.event.rank != event.rank) continue;
+        std::get<Announced>(held.event.what).announcement.waited = true;
         return absl::OkStatus();
       }
     }
@@ -150,6 +159,7 @@ absl::Status Aggregator::Apply(const PlanItem& item) {
 Nanos Aggregator::Look(Nanos now, std::vector<ControlEvent>* out) {
   if (now < next_look_) return next_look_;
   Nanos next = kForever;
+  std::vector<HeldEvent> overdue;
   pending_.ForEach([&](Instance& instance) {
     Held& held = held_[&instance];
     if (held.passed_on) return;
@@ -158,10 +168,11 @@ Nanos Aggregator::Look(Nanos now, std::vector<ControlEvent>* out) {
       next = std::min(next, due);
       return;
     }
-    out->insert(out->end(), held.events.begin(), held.events.end());
+    overdue.insert(overdue.end(), held.events.begin(), held.events.end());
     held.events.clear();
     held.passed_on = true;
   });
+  PassOn(std::move(overdue), out);
   next_look_ = next;
   return next;
 }

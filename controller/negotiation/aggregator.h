@@ -30,18 +30,23 @@ class Aggregator {
   Nanos Look(Nanos now, std::vector<ControlEvent>* out);
 
  private:
+  struct HeldEvent {
+    uint64_t arrival;  // how many were held before
+    ControlEvent event;
+  };
+  struct Held {
+    std::vector<HeldEvent> events;
+    int pending_slot = -1;
+    bool passed_on = false;  // later announcements go straight through
+  };
+
   absl::Status OnAnnounced(const ControlEvent& event, Nanos now, std::vector<ControlEvent>* out);
   absl::Status OnWaited(const ControlEvent& event, std::vector<ControlEvent>* out);
   int LocalParticipants(const TensorSpec& spec) const;
   void OnJoin(SetId set, std::vector<ControlEvent>* out);
   int LocalIndex(Rank rank) const;
   void Finish(Instance* instance);
-
-  struct Held {
-    std::vector<ControlEvent> events;
-    int pending_slot = -1;
-    bool passed_on = false;  // later announcements go straight through
-  };
+  static void PassOn(std::vector<HeldEvent> events, std::vector<ControlEvent>* out);
 
   const std::vector<Rank> local_ranks_;
   const Nanos patience_;
@@ -53,6 +58,7 @@ class Aggregator {
   // held back until all ranks have joined.
   std::vector<bool> joined_;
   absl::flat_hash_map<const Instance*, Held> held_;
+  uint64_t arrivals_ = 0;
 };
 
 }  // namespace rueda

@@ -209,7 +209,9 @@ void Coordinator::OnJoin(Rank rank, Instance* join, Plan* plan) {
     RejectIfSomebodyLeft(join, plan);
     return;
   }
-  // Everything that was pending has been completed by this join, or rejected.
+  // Everything that was pending has been completed by this join, or rejected. It is of the time
+  // before the join's end.
+  if (!lane.open.batch.empty()) Close(lane, plan);
   plan->push_back(Joined{set, rank, join->sequence});
   End(join);
   lane.joined = RankSet(sets_.Find(set)->size());

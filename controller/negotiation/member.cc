@@ -29,7 +29,8 @@ void Member::Submit(Token token, SpecPtr spec, CallExtras extras, bool waited) {
   } else {
     undefined_.emplace(entry.spec.get(), token);
   }
-  SetClosing(entry.spec->signature, true);
+  const std::vector<int64_t>& in_flight = entry.extras.first_dims;  // of a removal
+  SetClosing(entry.spec->signature, in_flight.size() == 1 && in_flight[0] == 0);
   outgoing_.push_back({What::kAnnounce, token});
 }
 

@@ -207,6 +207,7 @@ bool Engine::Turn() {
   }
   moved |= *read;
   if (busy_lanes_ > 0 && !suspect_.has_value()) moved |= AdvanceLanes();
+  if (!ending_joins_.empty()) moved |= EndJoins();
   if (relay_ != nullptr && relay_->Pump()) {
     look_at_sockets_ = true;
     moved = true;
@@ -308,7 +309,7 @@ void Engine::Do(const Action& action) {
     if (removed->asked) CompleteWith(removed->token, removed->set);
   } else if (const auto* joined = std::get_if<JoinDone>(&action)) {
     tracks_.Note("JOIN", absl::StrCat("all have joined, rank ", joined->last, " last"));
-    CompleteWith(joined->token, joined->last);
+    ending_joins_.push_back(*joined);
   } else {
     const Rank rank = std::get<Left>(action).rank;
     left_.Insert(rank);
@@ -399,6 +400,16 @@ bool Engine::AdvanceLanes() {
     if (failed_) return true;
   }
   return moved;
+}
+
+// A join ends for this rank when it has done its part of what was ordered before.
+bool Engine::EndJoins() {
+  if (failed_) return false;
+  return std::erase_if(ending_joins_, [&](const JoinDone& joined) {
+           if (lanes_[live_[joined.token]->spec->set]->busy()) return false;
+           CompleteWith(joined.token, joined.last);
+           return true;
+         }) > 0;
 }
 
 void Engine::OnBucketDone(Lane& lane) {

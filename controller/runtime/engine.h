@@ -94,6 +94,7 @@ class Engine : public Courier {
   bool Announce();
   absl::StatusOr<bool> ReadPlan();
   bool AdvanceLanes();
+  bool EndJoins();
   bool LookAtSockets();
   void OnFrame(RoleLink& role_link, Link::Received received);
 
@@ -136,6 +137,7 @@ class Engine : public Courier {
   HostsBus* hosts_bus_ = nullptr;             // the same as bus_, when ranks don't share one log
   void* own_log_ = nullptr;                   // its memory, when the log is this rank's alone
   std::vector<std::unique_ptr<Lane>> lanes_;  // by set; null where this rank is no member
+  std::vector<JoinDone> ending_joins_;        // all have joined; this rank's lane still works
   std::vector<Request*> live_;                // by token: what the engine has; null else
   int busy_lanes_ = 0;
   bool look_at_sockets_ = true;

@@ -56,6 +56,31 @@ SpecPtr NewSet() {
   return MakeSpec(0, "", signature);
 }
 
+SpecPtr Pair() {
+  Signature signature;
+  signature.kind = OpKind::kSendRecv;
+  signature.root = 0;
+  signature.peer = 65'535;
+  signature.parts.push_back({DType::kComplex64, {2}});
+  return MakeSpec(3, "p", signature);
+}
+
+SpecPtr Removal() {
+  Signature signature = NewSet()->signature;
+  signature.kind = OpKind::kRemoveProcessSet;
+  return MakeSpec(0, "", signature);
+}
+
+// A kind that has nothing but tensors, a root, a reduce operation, as it wants them.
+SpecPtr OfKind(OpKind kind) {
+  Signature signature;
+  signature.kind = kind;
+  if (TraitsOf(kind).reduces) signature.reduce_op = ReduceOp::kMin;
+  if (TraitsOf(kind).rooted) signature.root = 4;
+  if (TraitsOf(kind).tensors) signature.parts.push_back({DType::kFloat64, {7}});
+  return MakeSpec(0, kind == OpKind::kJoin ? "" : "x", signature);
+}
+
 std::vector<SpecPtr> AllSpecs() {
   return {Allreduce("w"),
           Allreduce("ä/0"),
@@ -63,6 +88,14 @@ std::vector<SpecPtr> AllSpecs() {
           Allgather(),
           Broadcast(),
           NewSet(),
+          Removal(),
+          Pair(),
+          OfKind(OpKind::kAlltoall),
+          OfKind(OpKind::kReducescatter),
+          OfKind(OpKind::kReduce),
+          OfKind(OpKind::kGather),
+          OfKind(OpKind::kScatter),
+          OfKind(OpKind::kJoin),
           MakeSpec(0, "", Signature())};
 }
 
@@ -177,6 +210,39 @@ TEST(Codec, PlanItemsComeThrough) {
   EXPECT_EQ(std::get<SetAdded>(added).set, 2);
   EXPECT_THAT(std::get<SetAdded>(added).ranks, ElementsAre(0, 3));
   EXPECT_EQ(std::get<SetAdded>(added).sequence, 6u);
+
+  const PlanItem removed = Passed(PlanItem(SetRemoved{2, 0xFFFF'FFFF}));
+  EXPECT_EQ(std::get<SetRemoved>(removed).set, 2);
+  EXPECT_EQ(std::get<SetRemoved>(removed).sequence, 0xFFFF'FFFF);
+
+  const PlanItem joined = Passed(PlanItem(Joined{3, 65'535, 9}));
+  EXPECT_EQ(std::get<Joined>(joined).set, 3);
+  EXPECT_EQ(std::get<Joined>(joined).last, 65'535);
+  EXPECT_EQ(std::get<Joined>(joined).sequence, 9u);
+}
+
+TEST(Codec, WhoIsInAPairAndWhoIsAbsentComeThrough) {
+  Order order;
+  order.batch.push_back({1, 0, {}});
+  const PlanItem plain = Passed(PlanItem(order));
+  EXPECT_EQ(std::get<Order>(plain).from, -1);
+  EXPECT_EQ(std::get<Order>(plain).to, -1);
+  EXPECT_THAT(std::get<Order>(plain).absent, IsEmpty());
+
+  order.from = 65'535;
+  order.to = 0;
+  const PlanItem pair = Passed(PlanItem(order));
+  EXPECT_EQ(std::get<Order>(pair).from, 65'535);
+  EXPECT_EQ(std::get<Order>(pair).to, 0);
+
+  order.from = order.to = -1;
+  order.absent = {0, 4};
+  order.prescale = 0.5;
+  order.postscale = -3;
+  const PlanItem joined = Passed(PlanItem(order));
+  EXPECT_THAT(std::get<Order>(joined).absent, ElementsAre(0, 4));
+  EXPECT_EQ(std::get<Order>(joined).prescale, 0.5);
+  EXPECT_EQ(std::get<Order>(joined).postscale, -3);
 }
 
 // Bad content ------------------------------------------------------------------------------------
@@ -246,6 +312,19 @@ TEST(Codec, RefusesSpecsThatMakeNoSense) {
       {NewSet(), signature([](auto* s) { s->set_ranks(0, -1); })},
       {NewSet(), signature([](auto* s) { s->set_ranks(2, kRanksMax); })},
       {NewSet(), signature([](auto* s) { s->add_parts(); })},
+      {Removal(), signature([](auto* s) { s->clear_ranks(); })},
+      {Pair(), signature([](auto* s) { s->set_root(-1); })},
+      {Pair(), signature([](auto* s) { s->set_root(kRanksMax); })},
+      {Pair(), signature([](auto* s) { s->set_peer(-1); })},
+      {Pair(), signature([](auto* s) { s->set_peer(kRanksMax); })},
+      {Pair(), signature([](auto* s) { s->set_peer(s->root()); })},
+      {Allreduce("w"), signature([](auto* s) { s->set_peer(1); })},
+      {OfKind(OpKind::kJoin), signature([](auto* s) { s->add_parts(); })},
+      {OfKind(OpKind::kJoin), signature([](auto* s) { s->set_root(1); })},
+      {OfKind(OpKind::kReduce), signature([](auto* s) { s->set_root(-1); })},
+      {OfKind(OpKind::kScatter), signature([](auto* s) { s->set_root(-1); })},
+      {OfKind(OpKind::kAlltoall), signature([](auto* s) { s->set_root(0); })},
+      {OfKind(OpKind::kAlltoall), signature([](auto* s) { s->set_reduce_op(0); })},
   };
   for (size_t i = 0; i < std::size(kCases); ++i) {
     const auto& [spec, change] = kCases[i];
@@ -312,6 +391,27 @@ TEST(Codec, RefusesPlanItemsThatMakeNoSense) {
       {"set's ranks", [](wire::PlanItem* i) { i->mutable_set_added()->add_ranks(-1); }},
       {"left", [](wire::PlanItem* i) { i->set_left(-1); }},
       {"left", [](wire::PlanItem* i) { i->set_left(kRanksMax); }},
+      {"removed set", [](wire::PlanItem* i) { i->mutable_set_removed()->set_set(-1); }},
+      {"removed set",
+       [](wire::PlanItem* i) { i->mutable_set_removed()->set_set(kProcessSetsMax); }},
+      {"joined set", [](wire::PlanItem* i) { i->mutable_joined()->set_set(-1); }},
+      {"who joined last", [](wire::PlanItem* i) { i->mutable_joined()->set_last(-1); }},
+      {"who joined last", [](wire::PlanItem* i) { i->mutable_joined()->set_last(kRanksMax); }},
+      {"who sends", [](wire::PlanItem* i) { i->mutable_order()->mutable_pair()->set_from(-1); }},
+      {"who receives",
+       [](wire::PlanItem* i) { i->mutable_order()->mutable_pair()->set_to(kRanksMax); }},
+      {"absent rank",
+       [](wire::PlanItem* i) { i->mutable_order()->mutable_absent()->add_ranks(-1); }},
+      {"order of absent ranks",
+       [](wire::PlanItem* i) {
+         i->mutable_order()->mutable_absent()->add_ranks(2);
+         i->mutable_order()->mutable_absent()->add_ranks(1);
+       }},
+      {"scale",
+       [](wire::PlanItem* i) {
+         i->mutable_order()->mutable_absent()->add_ranks(2);
+         i->mutable_order()->mutable_absent()->set_prescale(std::nan(""));
+       }},
   };
   for (const auto& [what, change] : kCases) {
     wire::PlanItem item = reject;

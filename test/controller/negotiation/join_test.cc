@@ -1,0 +1,300 @@
+// Ranks that have joined: what goes on without them, what can't, and what it is like afterwards.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "controller/negotiation/aggregator.h"
+#include "test/controller/negotiation/job.h"
+
+namespace rueda::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+SpecPtr JoinSpec(SetId set = kWorldSet) {
+  return MakeSpec(set, "", OfKind(OpKind::kJoin));
+}
+
+SpecPtr SetOp(SetId set, const std::string& name) {
+  return MakeSpec(set, name, Float32({4}));
+}
+
+TEST(Join, CountsAsAnnouncingEveryAllreduceFromThenOn) {
+  Job job(3);
+  job.Announce(2, JoinSpec());
+  for (const char* name : {"a", "", "b"}) {
+    job.Announce(0, Named(name), true);
+    EXPECT_THAT(job.Launches(0), IsEmpty()) << name;
+    job.Announce(1, Named(name), true);
+    const std::vector<Launch> launches = job.Launches(0);
+    ASSERT_EQ(launches.size(), 1u) << name;
+    EXPECT_THAT(launches[0].absent, ElementsAre(2));
+    EXPECT_NE(launches[0].items[0].token, kNoToken);
+  }
+}
+
+TEST(Join, CompletesWhatOnlyWaitedForTheRankThatJoins) {
+  Job job(3);
+  for (const char* name : {"a", "b"}) {
+    job.Announce(0, Named(name), true);
+    job.Announce(1, Named(name), true);
+  }
+  job.Announce(0, Named("c"), true);
+  EXPECT_THAT(job.Batches(), IsEmpty());
+  job.Announce(2, JoinSpec());
+  EXPECT_THAT(job.Batches(), ElementsAre(ElementsAre(0), ElementsAre(1)));
+  job.Announce(1, Named("c"), true);
+  EXPECT_THAT(job.Batches(), ElementsAre(ElementsAre(2)));
+}
+
+TEST(Join, WhoHasJoinedLaunchesTheOthersBatchesWithTheirScaleFactors) {
+  Job job(2);
+  job.Announce(1, JoinSpec());
+  CallExtras extras;
+  extras.prescale = 0.5;
+  extras.postscale = 3;
+  job.Announce(0, Named("w"), true, extras);
+  const std::vector<Launch> launches = job.Launches(1);
+  ASSERT_EQ(launches.size(), 1u);
+  EXPECT_THAT(launches[0].absent, ElementsAre(1));
+  EXPECT_EQ(launches[0].prescale, 0.5);
+  EXPECT_EQ(launches[0].postscale, 3);
+  ASSERT_EQ(launches[0].items.size(), 1u);
+  EXPECT_EQ(launches[0].items[0].token, kNoToken);
+  EXPECT_EQ(launches[0].items[0].spec->name, "w");
+}
+
+TEST(Join, DoesNotTakeBackWhatWasAnnouncedBefore) {
+  Job job(2);
+  job.Submit(1, Named("mine"));
+  job.Announce(1, JoinSpec());
+  job.Announce(0, Named("mine"), true);
+  const std::vector<Launch> launches = job.Launches(1);
+  ASSERT_EQ(launches.size(), 1u);
+  EXPECT_THAT(launches[0].absent, IsEmpty());
+  EXPECT_EQ(launches[0].items[0].token, 0u);
+}
+
+TEST(Join, ClosesTheOpenBatch) {
+  Job job(2);
+  for (const char* name : {"a", "b", "c"}) {
+    job.Announce(0, Named(name));
+    job.Announce(1, Named(name));
+  }
+  EXPECT_THAT(job.Batches(), ElementsAre(ElementsAre(0)));
+  job.Announce(1, JoinSpec());
+  EXPECT_THAT(job.Batches(), ElementsAre(ElementsAre(1, 2)));
+}
+
+// Rank 1 announced b before it joined, and not c: the two can't share a batch.
+TEST(Join, BatchesHaveOneListOfAbsentRanks) {
+  Job job(2);
+  for (const char* name : {"busy", "b"}) job.Submit(1, Named(name));
+  job.Announce(1, JoinSpec());
+  for (const char* name : {"busy", "b", "c", "d"}) job.Announce(0, Named(name));
+  job.member(0).MarkWaited(3);
+  job.Flush(0);
+  EXPECT_THAT(job.Batches(), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));
+}
+
+TEST(Join, OtherKindsFailOnAllWhoAnnouncedOnceAllOthersHave) {
+  Signature cast = OfKind(OpKind::kBroadcast);
+  cast.root = 0;
+  cast.parts.push_back({DType::kFloat32, {4}});
+  Signature add = OfKind(OpKind::kAddProcessSet);
+  add.ranks = {0};
+  for (const Signature& signature : {cast, OfKind(OpKind::kBarrier), add}) {
+    for (const char* name : {"x", ""}) {
+      Job job(4);
+      const SpecPtr spec = MakeSpec(kWorldSet, name, signature);
+      job.Announce(0, spec);
+      job.Announce(3, JoinSpec());
+      job.Announce(1, JoinSpec());
+      EXPECT_THAT(job.Failures(0), IsEmpty()) << "rank 2 may announce it";
+      job.Announce(2, spec);
+      for (const Rank rank : {0, 2}) {
+        const std::vector<Rejected> failures = job.Failures(rank);
+        ASSERT_EQ(failures.size(), 1u) << OpKindName(signature.kind);
+        EXPECT_TRUE(absl::IsFailedPrecondition(failures[0].status));
+        EXPECT_THAT(std::string(failures[0].status.message()),
+                    HasSubstr("ranks 1, 3 have joined; until all have, only allreduces"));
+      }
+      EXPECT_THAT(job.Failures(1), IsEmpty());
+      EXPECT_THAT(job.Failures(3), IsEmpty());
+    }
+  }
+}
+
+TEST(Join, OtherKindsThatWaitFailWhenTheMissingRankJoins) {
+  Job job(2);
+  job.Announce(0, MakeSpec(kWorldSet, "b", OfKind(OpKind::kBarrier)));
+  job.Announce(1, JoinSpec());
+  const std::vector<Rejected> failures = job.Failures(0);
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("rank 1 has joined"));
+}
+
+TEST(Join, EndsForAllWhenTheLastRankComesAndNamesIt) {
+  Job job(3);
+  for (const Rank rank : {2, 0}) job.Announce(rank, JoinSpec());
+  EXPECT_THAT(job.Joins(0), IsEmpty());
+  job.Announce(1, JoinSpec());
+  for (const Rank rank : {1, 2}) {
+    const std::vector<JoinDone> done = job.Joins(rank);
+    ASSERT_EQ(done.size(), 1u);
+    EXPECT_EQ(done[0].last, 1);
+    EXPECT_EQ(done[0].token, 0u);
+  }
+}
+
+TEST(Join, UnnamedOperationsAreCountedFromTheStartAgainAfterwards) {
+  Job job(2);
+  job.Announce(0, Named(""), true);
+  job.Announce(1, Named(""), true);
+  for (int round = 0; round < 3; ++round) {
+    job.Announce(1, JoinSpec());
+    for (int i = 0; i <= round; ++i) job.Announce(0, Named(""), true);  // rank 0 goes ahead
+    job.Announce(0, JoinSpec());
+    job.Batches(0);
+    job.Batches(1);
+    job.Announce(0, Named(""), true);
+    EXPECT_THAT(job.Batches(0), IsEmpty()) << "rank 1 has not announced it";
+    job.Announce(1, Named(""), true);
+    EXPECT_EQ(job.Batches(0).size(), 1u) << "round " << round;
+    EXPECT_EQ(job.Batches(1).size(), 1u) << "round " << round;
+  }
+}
+
+// The lane is busy, so that what the last join completes is left open behind what is in flight.
+TEST(Join, WhatTheLastJoinCompletesIsOrderedBeforeItsEnd) {
+  Job job(2);
+  for (const Rank rank : {0, 1}) job.Announce(rank, Named("busy"));
+  for (const char* name : {"a", ""}) job.Announce(1, Named(name));
+  job.Announce(1, JoinSpec());
+  job.Announce(0, JoinSpec());
+  for (const Rank rank : {0, 1}) {
+    const std::vector<Action>& actions = job.actions(rank);
+    ASSERT_EQ(actions.size(), 3u);
+    EXPECT_EQ(std::get<Launch>(actions[1]).items.size(), 2u);
+    EXPECT_TRUE(std::holds_alternative<JoinDone>(actions[2]));
+  }
+}
+
+TEST(Join, IsOfOneProcessSet) {
+  CoordinatorOptions options = Job::Options(3);
+  options.process_sets.push_back({0, 1});
+  Job job(options);
+  job.Announce(1, JoinSpec(1));
+  job.Announce(0, Named("w"), true);
+  job.Announce(2, Named("w"), true);
+  EXPECT_THAT(job.Batches(0), IsEmpty()) << "rank 1 has not joined the world";
+  job.Announce(0, SetOp(1, "s"), true);
+  EXPECT_THAT(job.Batches(0), ElementsAre(ElementsAre(1)));
+  job.Announce(1, Named("w"), true);
+  EXPECT_THAT(job.Batches(0), ElementsAre(ElementsAre(0)));
+}
+
+TEST(Join, StallsDoNotBlameWhoHasJoined) {
+  Job job(3);
+  job.Announce(2, JoinSpec());
+  job.Announce(0, Named("w"));
+  std::vector<std::string> reports;
+  std::vector<Expire> expired;
+  job.coordinator(0).Look(10 * kSecond, &reports, &expired);
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_THAT(reports[0], HasSubstr("unnamed join #0 has waited"));
+  EXPECT_THAT(reports[1], HasSubstr("by rank 0; missing: rank 1 (has submitted nothing)"));
+}
+
+TEST(Join, FailsWhenARankHasShutDownInstead) {
+  Job job(3);
+  job.Announce(2, JoinSpec());
+  job.Announce(1, Named("w"));
+  job.member(1).AnnounceLeave();
+  job.Flush(1);
+  EXPECT_THAT(std::string(job.Failures(2).at(0).status.message()),
+              HasSubstr("rank 1 has shut down without submitting it"));
+  // It is as if nobody had joined: rank 2 is waited for.
+  job.Announce(0, Named("w"), true);
+  EXPECT_THAT(job.Batches(0), IsEmpty());
+  job.Announce(2, Named("w"), true);
+  EXPECT_EQ(job.Batches(0).size(), 1u);
+}
+
+// Two hosts ----------------------------------------------------------------------------------
+
+class JoinOnAHost : public ::testing::Test {
+ protected:
+  void Step(Rank rank, SpecPtr spec) {
+    Announcement announcement;
+    announcement.spec = std::move(spec);
+    ASSERT_TRUE(aggregator_.Step({rank, Announced{announcement}}, 0, &out_).ok());
+  }
+  // Whose events were passed on since the last call.
+  std::vector<Rank> PassedOn() {
+    std::vector<Rank> ranks;
+    for (const ControlEvent& event : out_) ranks.push_back(event.rank);
+    out_.clear();
+    return ranks;
+  }
+  Aggregator aggregator_{{2, 3}, 4, kSecond, std::vector<std::vector<Rank>>{{2, 3}}};
+  std::vector<ControlEvent> out_;
+};
+
+TEST_F(JoinOnAHost, LetsThroughWhatWasHeldBackForTheRank) {
+  Step(2, Named("a"));
+  Step(2, SetOp(1, "other set"));
+  EXPECT_THAT(PassedOn(), IsEmpty());
+  Step(3, JoinSpec());
+  EXPECT_THAT(PassedOn(), ElementsAre(2, 3));
+  Step(2, Named("b"));
+  Step(2, Named(""));
+  EXPECT_THAT(PassedOn(), ElementsAre(2, 2)) << "nothing is held back while somebody has joined";
+  Step(2, SetOp(1, "still held"));
+  EXPECT_THAT(PassedOn(), IsEmpty());
+}
+
+TEST_F(JoinOnAHost, HoldsBackAgainOnceAllHaveJoined) {
+  Step(2, Named(""));
+  Step(3, Named(""));
+  Step(3, JoinSpec());
+  Step(2, Named(""));
+  Step(2, JoinSpec());
+  PassedOn();
+  ASSERT_TRUE(aggregator_.Apply(Joined{kWorldSet, 2, 0}).ok());
+  Step(2, Named(""));
+  EXPECT_THAT(PassedOn(), IsEmpty());
+  Step(3, Named(""));
+  EXPECT_THAT(PassedOn(), ElementsAre(2, 3));
+}
+
+TEST_F(JoinOnAHost, OfAnUnknownSetIsRefused) {
+  EXPECT_TRUE(absl::IsInvalidArgument(aggregator_.Apply(Joined{7, 2, 0})));
+}
+
+// Nonsense -----------------------------------------------------------------------------------
+
+TEST(JoinNonsense, AJoinThatThisRankDidNotSubmitIsRefused) {
+  Member member(0, 2);
+  std::vector<Action> actions;
+  EXPECT_TRUE(absl::IsInvalidArgument(member.Apply(Joined{kWorldSet, 1, 0}, &actions)));
+  member.Submit(0, JoinSpec(), {}, true);
+  EXPECT_TRUE(absl::IsInvalidArgument(member.Apply(Joined{kWorldSet, 2, 0}, &actions)));
+  EXPECT_TRUE(absl::IsInvalidArgument(member.Apply(Joined{3, 1, 0}, &actions)));
+  EXPECT_TRUE(member.Apply(Joined{kWorldSet, 1, 0}, &actions).ok());
+}
+
+TEST(JoinNonsense, OnlyAllreducesAreOrderedWithoutSomebody) {
+  Member member(0, 2);
+  std::vector<Action> actions;
+  const SpecPtr barrier = MakeSpec(kWorldSet, "b", OfKind(OpKind::kBarrier));
+  ASSERT_TRUE(member.Apply(Define{1 << 16, barrier}, &actions).ok());
+  Order order;
+  order.batch.push_back({1 << 16, 0, {}});
+  order.absent = {0};
+  EXPECT_TRUE(absl::IsInvalidArgument(member.Apply(order, &actions)));
+}
+
+}  // namespace
+}  // namespace rueda::testing
