@@ -49,6 +49,7 @@ namespace rueda {
 /// What every function of this API throws.
 class Error : public std::runtime_error {
  public:
+  /// `message`: for people.
   Error(rueda_status status, const std::string& message, bool recoverable = false, int rank = -1)
       : std::runtime_error(message), status_(status), recoverable_(recoverable), rank_(rank) {}
   /// Which kind of error.
@@ -359,11 +360,14 @@ struct TensorView {
   std::vector<int64_t> shape;
   rueda_dtype dtype;
 
+  /// Of any dtype.
   TensorView(void* memory, std::vector<int64_t> dims, rueda_dtype type)
       : data(memory), shape(std::move(dims)), dtype(type) {}
+  /// Of the dtype of T.
   template <Element T>
   TensorView(T* memory, std::vector<int64_t> dims)
       : TensorView(memory, std::move(dims), dtype_of<T>) {}
+  /// The range's memory, as one dimension.
   template <TensorRange R>
   requires std::ranges::borrowed_range<R> &&
       (!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>)  //
@@ -376,6 +380,7 @@ struct TensorView {
     for (const int64_t dim : shape) product *= static_cast<size_t>(dim);
     return product;
   }
+  /// How much memory that is.
   size_t bytes() const { return elements() * dtype.bits / 8; }
 };
 
@@ -392,9 +397,13 @@ class Tensor {
     if (!bytes_.empty()) std::memcpy(bytes_.data(), view.data, bytes_.size());
   }
 
+  /// Its dimensions.
   const std::vector<int64_t>& shape() const { return shape_; }
+  /// What its elements are.
   rueda_dtype dtype() const { return dtype_; }
+  /// Its memory, borrowed.
   TensorView view() { return {bytes_.data(), shape_, dtype_}; }
+  /// The same.
   operator TensorView() & { return view(); }
 
   /// Its elements, which must be of this type.
@@ -447,12 +456,14 @@ struct SharedAllocator {
   using value_type = T;
   SharedAllocator() = default;
   template <typename U>
-  SharedAllocator(const SharedAllocator<U>&) {}
+  SharedAllocator(const SharedAllocator<U>&) {}  ///< they are all alike
+  /// Zeroed memory for that many.
   T* allocate(size_t count) {
     void* memory = nullptr;
     detail::Check(rueda_mem_alloc(detail::Current(), count * sizeof(T), &memory));
     return static_cast<T*>(memory);
   }
+  /// Frees it; no operation may be using it.
   void deallocate(T* memory, size_t) { (void)rueda_mem_free(memory); }
   bool operator==(const SharedAllocator&) const { return true; }
 };
@@ -532,6 +543,7 @@ template <typename R = void>
 class Handle {
  public:
   Handle() = default;
+  /// The library's own.
   explicit Handle(std::shared_ptr<detail::State<R>> state) : state_(std::move(state)) {}
   /// The library's own.
   detail::State<R>& state() const {
@@ -692,13 +704,8 @@ template <typename R>
 void* Allocate(void* user, int32_t part, const int64_t* shape, int32_t ndim) {
   auto* state = static_cast<State<R>*>(user);
   const auto index = static_cast<size_t>(part);
-  try {
-    void* memory = Reshape(&PartOf(state->result, index),
-                           TensorView(nullptr, {shape, shape + ndim}, state->dtypes[index]));
-    return memory == nullptr ? state : memory;  // of no bytes; null would mean that there is none
-  } catch (...) {
-    return nullptr;  // which the library reports
-  }
+  return Reshape(&PartOf(state->result, index),
+                 TensorView(nullptr, {shape, shape + ndim}, state->dtypes[index]));
 }
 
 enum class Memory {
