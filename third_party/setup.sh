@@ -14,7 +14,7 @@ set -euo pipefail
 
 torch_version=2.13.0
 packages=(
-  build-essential ccache cmake libabsl-dev libgloo-dev libgmock-dev libgtest-dev libhwy-dev
+  build-essential ccache cmake doxygen libabsl-dev libgloo-dev libgmock-dev libgtest-dev libhwy-dev
   libprotobuf-dev libssl-dev ninja-build pkg-config protobuf-compiler python3-venv
 )
 cache="${XDG_CACHE_HOME:-${HOME:?is not set}/.cache}/rueda"

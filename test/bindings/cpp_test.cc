@@ -1,18 +1,24 @@
-// The C++ API's own part: what it adds to the C API, in a world of one rank.
+// The C++ API: what it adds to the C API, in a world of one rank, and every function on two and three.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <array>
+#include <complex>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "rueda/rueda.hpp"
+#include "test/support/run_ranks.h"
 
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -83,6 +89,462 @@ TEST_F(Cpp, KnobsThatComeTooLateAreRefused) {
       },
       ThrowsMessage<rueda::Error>(HasSubstr("fusion_threshold")));
   EXPECT_EQ(rueda::size(), 1);
+}
+
+TEST_F(Cpp, ATensorKnowsItsShapeAndItsElements) {
+  std::vector<float> data = {1, 2, 3, 4, 5, 6};
+  const rueda::Tensor tensor = rueda::allreduce(rueda::TensorView(data.data(), {2, 3}));
+  EXPECT_THAT(tensor.shape(), ElementsAre(2, 3));
+  EXPECT_THAT(tensor.values<float>(), ::testing::ElementsAreArray(data));
+  EXPECT_THAT([&] { tensor.values<int32_t>(); },
+              ThrowsMessage<rueda::Error>(HasSubstr("of another type")));
+}
+
+// What can't be changed, or is gone after the call, is no TensorView.
+static_assert(std::is_convertible_v<std::vector<float>&, rueda::TensorView>);
+static_assert(std::is_convertible_v<std::span<float>, rueda::TensorView>);
+static_assert(!std::is_convertible_v<const std::vector<float>&, rueda::TensorView>);
+static_assert(!std::is_convertible_v<std::vector<float>, rueda::TensorView>);
+static_assert(!std::is_convertible_v<std::vector<bool>&, rueda::TensorView>);
+static_assert(!std::is_convertible_v<std::vector<char>&, rueda::TensorView>);
+static_assert(!std::is_convertible_v<rueda::Tensor, rueda::TensorView>);
+
+// On every rank -------------------------------------------------------------------------------
+
+struct World {
+  rueda::testing::Setup setup;
+  int size;
+};
+void PrintTo(const World& world, std::ostream* out) {
+  *out << world.setup.name << " " << world.size;
+}
+
+std::vector<World> Worlds() {
+  std::vector<World> worlds;
+  for (const rueda::testing::Setup& setup : rueda::testing::ShmSetups()) {
+    for (const int size : {2, 3}) worlds.push_back({setup, size});
+  }
+  return worlds;
+}
+
+class Ranks : public ::testing::TestWithParam<World> {
+ protected:
+  // The body's current context is its rank's.
+  void Run(const std::function<void(int rank, int size)>& body, rueda::Knobs knobs = {}) {
+    const auto& [setup, size] = GetParam();
+    rueda::testing::RunRanks({size, setup, std::move(knobs)},
+                             [&](rueda_context* context, int rank) {
+                               rueda_set_thread_context(context);
+                               body(rank, size);
+                               rueda_set_thread_context(nullptr);
+                             });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, Ranks, ::testing::ValuesIn(Worlds()), [](const auto& world) {
+  return world.param.setup.name + "_" + std::to_string(world.param.size);
+});
+
+using Floats = std::vector<float>;
+using Ints = std::vector<int32_t>;
+
+// How a call failed; fails the test when it did not.
+rueda::Error Failure(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const rueda::Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return rueda::Error(RUEDA_OK, "");
+}
+
+// 0 + 1 + ... + (size - 1).
+int Sum(int size) {
+  return size * (size - 1) / 2;
+}
+
+TEST_P(Ranks, AllreduceInAllItsForms) {
+  Run([](int rank, int size) {
+    const Floats mine(5, static_cast<float>(rank));
+    const Floats sum(5, static_cast<float>(Sum(size)));
+    EXPECT_EQ(rueda::allreduce(mine, "a", rueda::Sum), sum);
+    EXPECT_EQ(rueda::allreduce(mine), Floats(5, static_cast<float>(size - 1) / 2));
+    EXPECT_EQ(rueda::allreduce(mine, "a", rueda::Sum, 2, 3),
+              Floats(5, static_cast<float>(6 * Sum(size))));
+    EXPECT_EQ(rueda::synchronize(rueda::allreduce_async(Floats(mine), "b", rueda::Sum)), sum);
+    Floats data = mine;
+    rueda::allreduce_(data, "c", rueda::Sum);
+    EXPECT_EQ(data, sum);
+    data = mine;
+    const rueda::Handle<> handle = rueda::allreduce_async_(data, "d", rueda::Sum);
+    rueda::synchronize(handle);
+    EXPECT_TRUE(rueda::poll(handle));
+    EXPECT_EQ(data, sum);
+    data = mine;
+    rueda::allreduce_(std::span(data).subspan(3), "e", rueda::Sum);
+    EXPECT_EQ(data[2], mine[2]);
+    EXPECT_EQ(data[3], sum[3]);
+  });
+}
+
+template <typename T>
+void CheckSum(T mine, T expected) {
+  EXPECT_EQ(rueda::allreduce(std::vector<T>(3, mine), "t", rueda::Sum),
+            std::vector<T>(3, expected));
+}
+
+TEST_P(Ranks, EveryElementTypeIsSummed) {
+  Run([](int, int size) {
+    CheckSum<int8_t>(-2, static_cast<int8_t>(-2 * size));
+    CheckSum<int16_t>(-300, static_cast<int16_t>(-300 * size));
+    CheckSum<int32_t>(-70'000, -70'000 * size);
+    CheckSum<int64_t>(-5'000'000'000, -5'000'000'000 * size);
+    CheckSum<uint8_t>(70, static_cast<uint8_t>(70 * size));
+    CheckSum<uint16_t>(20'000, static_cast<uint16_t>(20'000 * size));
+    CheckSum<uint32_t>(1'000'000'000u, 1'000'000'000u * static_cast<uint32_t>(size));
+    CheckSum<uint64_t>(1ull << 62, (1ull << 62) * static_cast<uint64_t>(size));
+    CheckSum<float>(1.5f, 1.5f * static_cast<float>(size));
+    CheckSum<double>(1e-9, size == 2 ? 2e-9 : 1e-9 + 1e-9 + 1e-9);
+    CheckSum<std::complex<float>>({1, -2}, {static_cast<float>(size), -2.0f * size});
+    CheckSum<std::complex<double>>({1, -2}, {1.0 * size, -2.0 * size});
+    // 1.0 and its sums, by their bits.
+    CheckSum<rueda::Float16>({0x3C00}, {static_cast<uint16_t>(size == 2 ? 0x4000 : 0x4200)});
+    CheckSum<rueda::BFloat16>({0x3F80}, {static_cast<uint16_t>(size == 2 ? 0x4000 : 0x4040)});
+    CheckSum<rueda::Float8E4M3fn>({0x38}, {static_cast<uint8_t>(size == 2 ? 0x40 : 0x44)});
+    CheckSum<rueda::Float8E5M2>({0x3C}, {static_cast<uint8_t>(size == 2 ? 0x40 : 0x42)});
+    std::array<bool, 2> flags = {rueda::rank() == 1, false};
+    EXPECT_THAT(rueda::allreduce(flags, "f", rueda::Max).values<bool>(), ElementsAre(true, false));
+    rueda::allreduce_(flags, "f", rueda::Max);
+    EXPECT_THAT(flags, ElementsAre(true, false));
+  });
+}
+
+TEST_P(Ranks, EveryReduceOperationIsThere) {
+  Run([](int rank, int size) {
+    const auto reduced = [&](rueda::reduce_op op, int32_t mine) {
+      return rueda::allreduce(Ints{mine}, "o", op)[0];
+    };
+    EXPECT_EQ(reduced(rueda::Sum, rank), Sum(size));
+    EXPECT_EQ(reduced(rueda::Average, 2 * rank), size - 1);
+    EXPECT_EQ(reduced(rueda::AverageLive, 2 * rank), size - 1);
+    EXPECT_EQ(reduced(rueda::Min, rank + 3), 3);
+    EXPECT_EQ(reduced(rueda::Max, rank + 3), size + 2);
+    EXPECT_EQ(reduced(rueda::Product, rank + 2), size == 2 ? 6 : 24);
+    EXPECT_EQ(reduced(rueda::Band, 0xF0 | 1 << rank), 0xF0);
+    EXPECT_EQ(reduced(rueda::Bor, 1 << rank), (1 << size) - 1);
+    EXPECT_EQ(reduced(rueda::Bxor, 1), size % 2);
+    // Orthogonal gradients are added, equal ones averaged.
+    Floats gradient(4);
+    gradient[static_cast<size_t>(rank)] = 2;
+    const Floats sum = rueda::allreduce(gradient, "adasum", rueda::Adasum);
+    for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(sum[static_cast<size_t>(i)], i < size ? 2 : 0);
+  });
+}
+
+TEST_P(Ranks, GroupedAllreduceIsOneOperationOnAllTensors) {
+  Run([](int rank, int size) {
+    const auto mine = static_cast<float>(rank);
+    const auto sum = static_cast<float>(Sum(size));
+    const std::vector<Floats> group = {Floats(3, mine), Floats(2, 2 * mine)};
+    const std::vector<Floats> expected = {Floats(3, sum), Floats(2, 2 * sum)};
+    EXPECT_EQ(rueda::grouped_allreduce(group, "g", rueda::Sum), expected);
+    EXPECT_EQ(rueda::synchronize(rueda::grouped_allreduce_async(group, "", rueda::Sum)), expected);
+    Floats a(3, mine);
+    Ints b(2, rank);
+    rueda::grouped_allreduce_({a, b}, "h", rueda::Sum);
+    EXPECT_EQ(a, Floats(3, sum));
+    EXPECT_EQ(b, Ints(2, Sum(size)));
+    rueda::synchronize(rueda::grouped_allreduce_async_({a, b}, "i", rueda::Max));
+    EXPECT_EQ(b, Ints(2, Sum(size)));
+    const std::vector<rueda::TensorView> views = {a, b};
+    const std::vector<rueda::Tensor> tensors = rueda::grouped_allreduce(views, "j", rueda::Sum);
+    EXPECT_EQ(tensors[0].values<float>()[2], sum * static_cast<float>(size));
+    EXPECT_EQ(tensors[1].values<int32_t>()[1], Sum(size) * size);
+    // A group of one is a group: its name has a number too.
+    const rueda::Error error = Failure([&] {
+      if (rank == 0) {
+        rueda::allreduce_(b, "k.0", rueda::Max);
+      } else {
+        rueda::grouped_allreduce_({a}, "k", rueda::Max);
+      }
+    });
+    EXPECT_THAT(error.what(), HasSubstr("'k.0'"));
+  });
+}
+
+TEST_P(Ranks, ReduceReachesTheRootAlone) {
+  Run([](int rank, int size) {
+    const int root = size - 1;
+    const Ints mine(3, rank + 1), sum(3, Sum(size) + size);
+    EXPECT_EQ(rueda::reduce(mine, root, "r", rueda::Sum), rank == root ? sum : Ints());
+    EXPECT_EQ(rueda::synchronize(rueda::reduce_async(mine, root, "s", rueda::Sum)),
+              rank == root ? sum : Ints());
+    Ints data = mine;
+    rueda::reduce_(data, root, "t", rueda::Sum);
+    EXPECT_EQ(data, rank == root ? sum : mine);
+    data = mine;
+    rueda::synchronize(rueda::reduce_async_(data, 0, "u", rueda::Sum));
+    EXPECT_EQ(data, rank == 0 ? sum : mine);
+  });
+}
+
+TEST_P(Ranks, ReducescatterGivesEachRankItsRows) {
+  Run([](int rank, int size) {
+    Ints mine(static_cast<size_t>(2 * size + 1));
+    std::iota(mine.begin(), mine.end(), rank);  // rank 0 gets one row more
+    const int first = rank == 0 ? 0 : 2 * rank + 1;
+    Ints expected;
+    for (int i = first; i < 2 * rank + 3; ++i) expected.push_back(size * i + Sum(size));
+    EXPECT_EQ(rueda::reducescatter(mine, "r", rueda::Sum), expected);
+    EXPECT_EQ(rueda::synchronize(rueda::reducescatter_async(mine, "s", rueda::Sum)), expected);
+    const std::vector<Ints> both = {mine, mine};
+    EXPECT_THAT(rueda::grouped_reducescatter(both, "g", rueda::Sum),
+                ElementsAre(expected, expected));
+    EXPECT_THAT(rueda::synchronize(rueda::grouped_reducescatter_async(both, "h", rueda::Sum)),
+                ElementsAre(expected, expected));
+    const rueda::Tensor rows =
+        rueda::reducescatter(rueda::TensorView(mine.data(), {size, 2}), "v", rueda::Sum);
+    EXPECT_THAT(rows.shape(), ElementsAre(1, 2));
+    EXPECT_THAT(rows.values<int32_t>(),
+                ElementsAre(size * 2 * rank + Sum(size), size * (2 * rank + 1) + Sum(size)));
+  });
+}
+
+TEST_P(Ranks, BroadcastGivesAllTheRootsTensor) {
+  Run([](int rank, int size) {
+    const int root = size - 1;
+    const Ints mine(3, rank), roots(3, root);
+    EXPECT_EQ(rueda::broadcast(mine, root, "b"), roots);
+    EXPECT_EQ(rueda::synchronize(rueda::broadcast_async(mine, root, "c")), roots);
+    Ints data = mine;
+    rueda::broadcast_(data, root, "d");
+    EXPECT_EQ(data, roots);
+    data = mine;
+    rueda::synchronize(rueda::broadcast_async_(data, 0, "e"));
+    EXPECT_EQ(data, Ints(3, 0));
+  });
+}
+
+TEST_P(Ranks, AllgatherJoinsWhatEachRankHas) {
+  Run([](int rank, int size) {
+    const Ints mine(static_cast<size_t>(rank), rank);  // rank 0 has nothing
+    Ints all;
+    std::vector<int64_t> rows;
+    for (int r = 0; r < size; ++r) {
+      all.insert(all.end(), static_cast<size_t>(r), r);
+      rows.push_back(r);
+    }
+    EXPECT_EQ(rueda::allgather(mine, "a"), all);
+    const auto handle = rueda::allgather_async(Ints(mine), "b");
+    EXPECT_EQ(rueda::synchronize(handle), all);
+    EXPECT_EQ(rueda::received_splits(handle), rows);
+    const std::vector<Ints> both = {mine, {}};
+    EXPECT_THAT(rueda::grouped_allgather(both, "g"), ElementsAre(all, Ints()));
+    const auto group = rueda::grouped_allgather_async(both, "h");
+    EXPECT_THAT(rueda::synchronize(group), ElementsAre(all, Ints()));
+    EXPECT_EQ(rueda::received_splits(group, 0), rows);
+    std::vector<double> values(4, rank);
+    const rueda::Tensor tensor = rueda::allgather(rueda::TensorView(values.data(), {1, 2, 2}), "t");
+    EXPECT_THAT(tensor.shape(), ElementsAre(size, 2, 2));
+    EXPECT_EQ(tensor.values<double>().back(), size - 1);
+    const rueda::Tensor none = rueda::allgather(rueda::TensorView(values.data(), {0, 2}), "n");
+    EXPECT_THAT(none.shape(), ElementsAre(0, 2));
+  });
+}
+
+TEST_P(Ranks, GatherReachesTheRootAlone) {
+  Run([](int rank, int size) {
+    Ints all;
+    for (int r = 0; r < size; ++r) all.insert(all.end(), {r, r});
+    const Ints mine(2, rank);
+    EXPECT_EQ(rueda::gather(mine, 1, "g"), rank == 1 ? all : Ints());
+    const auto handle = rueda::gather_async(mine, 0, "h");
+    EXPECT_EQ(rueda::synchronize(handle), rank == 0 ? all : Ints());
+    if (rank == 0) {
+      EXPECT_EQ(rueda::received_splits(handle), std::vector<int64_t>(size, 2));
+    }
+    Ints copy = mine;
+    const rueda::Tensor tensor = rueda::gather(rueda::TensorView(copy), 0);
+    EXPECT_THAT(tensor.shape(), ElementsAre(rank == 0 ? 2 * size : 0));
+  });
+}
+
+TEST_P(Ranks, ScatterGivesEachRankItsRowsOfTheRoots) {
+  Run([](int rank, int size) {
+    Ints whole;
+    std::vector<int64_t> splits;
+    for (int r = 0; r < size; ++r) {  // r rows for rank r
+      whole.insert(whole.end(), static_cast<size_t>(r), r);
+      splits.push_back(r);
+    }
+    const Ints mine = rank == 1 ? whole : Ints();
+    const Ints expected(static_cast<size_t>(rank), rank);
+    EXPECT_EQ(rueda::scatter(mine, 1, splits, "s"), expected);
+    EXPECT_EQ(rueda::synchronize(rueda::scatter_async(mine, 1, splits, "t")), expected);
+    Ints equal(static_cast<size_t>(2 * size));
+    std::iota(equal.begin(), equal.end(), 0);
+    EXPECT_THAT(rueda::scatter(equal, 0, {}, "e"), ElementsAre(2 * rank, 2 * rank + 1));
+    const rueda::Tensor row = rueda::scatter(rueda::TensorView(equal.data(), {size, 1, 2}), 0);
+    EXPECT_THAT(row.shape(), ElementsAre(1, 1, 2));
+  });
+}
+
+TEST_P(Ranks, AlltoallGivesEachRankWhatIsForItAndHowMuchCameFromWhom) {
+  Run([](int rank, int size) {
+    Ints mine, expected;
+    std::vector<int64_t> splits;
+    for (int to = 0; to < size; ++to) {  // `to` rows for rank `to`
+      mine.insert(mine.end(), static_cast<size_t>(to), 10 * rank + to);
+      splits.push_back(to);
+      expected.insert(expected.end(), static_cast<size_t>(rank), 10 * to + rank);
+    }
+    const std::vector<int64_t> received(static_cast<size_t>(size), rank);
+    const rueda::Received<Ints> result = rueda::alltoall(mine, splits, "a");
+    EXPECT_EQ(result.tensor, expected);
+    EXPECT_EQ(result.splits, received);
+    const auto handle = rueda::alltoall_async(mine, splits, "b");
+    const auto later = rueda::synchronize(handle);
+    EXPECT_EQ(later.tensor, expected);
+    EXPECT_EQ(later.splits, received);
+    std::vector<float> equal(static_cast<size_t>(2 * size), static_cast<float>(rank));
+    const auto tensor = rueda::alltoall(rueda::TensorView(equal.data(), {size, 2})).tensor;
+    EXPECT_THAT(tensor.shape(), ElementsAre(size, 2));
+    EXPECT_EQ(tensor.values<float>().back(), static_cast<float>(size - 1));
+  });
+}
+
+TEST_P(Ranks, SendAndRecvGoAroundInARing) {
+  Run([](int rank, int size) {
+    const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+    Ints got(4, -1), again(4, -1);
+    const auto sent =
+        rueda::send_async(Ints(4, rank), next, "to " + std::to_string(next));  // the input may go
+    rueda::recv(got, previous, "to " + std::to_string(rank));
+    rueda::synchronize(sent);
+    EXPECT_EQ(got, Ints(4, previous));
+    const auto received = rueda::recv_async(again, previous);
+    const Ints mine(4, rank);
+    rueda::send(mine, next);
+    rueda::synchronize(received);
+    EXPECT_EQ(again, Ints(4, previous));
+  });
+}
+
+TEST_P(Ranks, ObjectsAreStringsOfBytesOfAnySize) {
+  Run([](int rank, int size) {
+    const std::string mine(static_cast<size_t>(1000 * rank), static_cast<char>(rank));
+    EXPECT_EQ(rueda::broadcast_object(mine, 1, "o"), std::string(1000, '\1'));
+    EXPECT_EQ(rueda::broadcast_object(mine, 0), "");
+    const std::vector<std::string> all = rueda::allgather_object(mine, "p");
+    ASSERT_EQ(all.size(), static_cast<size_t>(size));
+    for (int r = 0; r < size; ++r) {
+      EXPECT_EQ(all[static_cast<size_t>(r)],
+                std::string(static_cast<size_t>(1000 * r), static_cast<char>(r)));
+    }
+  });
+}
+
+TEST_P(Ranks, JoinTellsWhoWasLastAndAverageLiveCountsTheOthers) {
+  Run([](int rank, int size) {
+    if (rank != 0) {  // completes only when rank 0 has joined
+      const Floats ones(3, 1);
+      EXPECT_EQ(rueda::allreduce(ones, "live", rueda::AverageLive), ones);
+      EXPECT_EQ(rueda::allreduce(ones, "sum", rueda::Sum), Floats(3, static_cast<float>(size - 1)));
+    }
+    EXPECT_GT(rueda::join(), 0);
+    rueda::barrier();
+    rueda::synchronize(rueda::barrier_async());
+  });
+}
+
+TEST_P(Ranks, ProcessSetsComeAndGo) {
+  Run(
+      [](int rank, int size) {
+        EXPECT_THAT(rueda::ProcessSet{1}.ranks(), ElementsAre(0));  // from the start
+        std::vector<int> others(static_cast<size_t>(size - 1));
+        std::iota(others.begin(), others.end(), 1);
+        const rueda::ProcessSet set = rueda::add_process_set(others);
+        EXPECT_EQ(set.size(), size - 1);
+        EXPECT_EQ(set.ranks(), others);
+        EXPECT_EQ(set.included(), rank > 0);
+        EXPECT_EQ(set.rank(), rank - 1);
+        if (set.included()) {
+          EXPECT_EQ(rueda::allreduce(Ints{rank}, "s", rueda::Sum, 1, 1, set), Ints{Sum(size)});
+          EXPECT_EQ(rueda::allgather_object("x", "", set).size(), others.size());
+          EXPECT_GT(rueda::join(set), 0);
+          rueda::barrier(set);
+        }
+        rueda::barrier();
+        rueda::remove_process_set(set);
+        EXPECT_FALSE(set.included());
+        EXPECT_THROW(rueda::remove_process_set(set), rueda::Error);
+      },
+      {{"process_sets", "0"}});
+}
+
+TEST_P(Ranks, MemoryOfTheSharedAllocatorIsReducedLikeAnyOther) {
+  Run([](int rank, int size) {
+    std::vector<float, rueda::SharedAllocator<float>> data(100'000, static_cast<float>(rank));
+    rueda::allreduce_(data, "s", rueda::Sum);
+    EXPECT_EQ(data.front(), static_cast<float>(Sum(size)));
+    EXPECT_EQ(data.back(), static_cast<float>(Sum(size)));
+  });
+}
+
+TEST_P(Ranks, DisagreementIsNotRecoverable) {
+  Run([](int rank, int) {
+    try {
+      rueda::allreduce(Ints(static_cast<size_t>(rank + 1)), "shape");
+      ADD_FAILURE() << "no error";
+    } catch (const rueda::Error& error) {
+      EXPECT_EQ(error.status(), RUEDA_INVALID_ARGUMENT);
+      EXPECT_FALSE(error.recoverable());
+      EXPECT_EQ(error.rank(), -1);
+    }
+  });
+}
+
+// What was in flight then and what is refused later tell the same.
+TEST(CppLoss, ErrorsTellWhoWasLost) {
+  const std::vector<int> pids =
+      rueda::testing::StartProcesses({3}, [](int rank, const rueda::testing::Join& join) {
+        rueda_context* context = nullptr;
+        ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+        if (rank == 1) raise(SIGKILL);
+        rueda_set_default_context(context);
+        Ints data(3);
+        const auto check = [](const rueda::Error& error) {
+          EXPECT_EQ(error.status(), RUEDA_ABORTED) << error.what();
+          EXPECT_EQ(error.rank(), 1) << error.what();
+          EXPECT_TRUE(error.recoverable()) << error.what();
+        };
+        check(Failure([] { rueda::barrier(); }));
+        check(Failure([&] { rueda::allreduce_(data, "refused"); }));
+        check(Failure([&] { (void)rueda::allreduce_async_(data, "refused"); }));
+        check(Failure([] { rueda::broadcast_object("", 0); }));
+        check(Failure([] { rueda::join(); }));
+        check(Failure([] { rueda::add_process_set({0}); }));
+        EXPECT_FALSE(rueda::is_initialized());
+        check(Failure([] { rueda::shutdown(); }));
+      });
+  for (size_t rank = 0; rank < pids.size(); ++rank) {
+    EXPECT_EQ(rueda::testing::AwaitProcess(pids[rank]), rank == 1 ? SIGKILL : 0) << rank;
+  }
+}
+
+TEST_P(Ranks, AnAbortEndsTheEpochAndAResetBeginsTheNext) {
+  Run([](int rank, int size) {
+    const uint64_t before = rueda::epoch();
+    if (rank == 0) rueda::abort("enough");
+    const rueda::Error error = Failure([] {
+      while (true) rueda::barrier();
+    });
+    EXPECT_EQ(error.status(), RUEDA_ABORTED);
+    EXPECT_THAT(error.what(), HasSubstr("enough"));
+    rueda::reset();
+    EXPECT_EQ(rueda::epoch(), before + 1);
+    EXPECT_EQ(rueda::allreduce(Ints{1}, "again", rueda::Sum), Ints{size});
+  });
 }
 
 }  // namespace

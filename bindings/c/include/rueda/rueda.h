@@ -1,4 +1,4 @@
-/*
+/** \file
  * Rueda: a collective-communication runtime for data-parallel training. The C API; a framework
  * needs nothing else. C11 and C++.
  *
@@ -29,7 +29,7 @@
  *     the same first cause. What outputs (and inputs used in place) hold then is undefined.
  *  9. A child process forked after rueda_init can't use the context: calls return
  *     RUEDA_FAILED_PRECONDITION.
- * 10. Functions and fields are only added, at the end, within one major version.
+ *  10. Functions and fields are only added, at the end, within one major version.
  */
 #ifndef RUEDA_RUEDA_H_
 #define RUEDA_RUEDA_H_
@@ -54,51 +54,57 @@ extern "C" {
 #endif
 
 /* Status ------------------------------------------------------------------------------------- */
+/** \addtogroup c_status
+ * @{ */
 
-/* The values are those of absl::StatusCode. */
+/** The values are those of absl::StatusCode. */
 typedef enum rueda_status {
   RUEDA_OK = 0,
   RUEDA_CANCELLED = 1,
   RUEDA_UNKNOWN = 2,
-  RUEDA_INVALID_ARGUMENT = 3,  /* your mistake, or the ranks disagree: retrying does not help */
-  RUEDA_DEADLINE_EXCEEDED = 4, /* time is up; an operation goes on all the same */
-  RUEDA_NOT_FOUND = 5,         /* a handle that was never given out, or was released */
+  RUEDA_INVALID_ARGUMENT = 3,  /**< your mistake, or the ranks disagree: retrying does not help */
+  RUEDA_DEADLINE_EXCEEDED = 4, /**< time is up; an operation goes on all the same */
+  RUEDA_NOT_FOUND = 5,         /**< a handle that was never given out, or was released */
   RUEDA_ALREADY_EXISTS = 6,
   RUEDA_PERMISSION_DENIED = 7,
-  RUEDA_RESOURCE_EXHAUSTED = 8,  /* queue full, out of memory */
-  RUEDA_FAILED_PRECONDITION = 9, /* not initialised, shut down, forked, ... */
-  RUEDA_ABORTED = 10,            /* the epoch has ended: a rank or the network was lost */
+  RUEDA_RESOURCE_EXHAUSTED = 8,  /**< queue full, out of memory */
+  RUEDA_FAILED_PRECONDITION = 9, /**< not initialised, shut down, forked, ... */
+  RUEDA_ABORTED = 10,            /**< the epoch has ended: a rank or the network was lost */
   RUEDA_OUT_OF_RANGE = 11,
   RUEDA_UNIMPLEMENTED = 12,
-  RUEDA_INTERNAL = 13, /* a bug in Rueda, or an exception out of a library */
+  RUEDA_INTERNAL = 13, /**< a bug in Rueda, or an exception out of a library */
   RUEDA_UNAVAILABLE = 14,
   RUEDA_DATA_LOSS = 15,
   RUEDA_UNAUTHENTICATED = 16
 } rueda_status;
 
-/* "INVALID_ARGUMENT"; for ever. */
+/** The name of a status, such as "INVALID_ARGUMENT"; for ever. */
 RUEDA_API const char* rueda_status_name(rueda_status status);
 
-/* What was wrong with the latest call on this thread that did not return RUEDA_OK. Never null;
+/** What was wrong with the latest call on this thread that did not return RUEDA_OK. Never null;
  * valid until the next failing call on this thread. */
 RUEDA_API const char* rueda_last_error(void);
 
-/* The library's version, as RUEDA_VERSION. */
+/** The library's version, as RUEDA_VERSION. */
 RUEDA_API uint32_t rueda_version(void);
 
 #define RUEDA_FOREVER INT64_MAX
 
-/* Tensors ------------------------------------------------------------------------------------ */
+/** @} */
 
-/* As DLPack's DLDevice. */
+/* Tensors ------------------------------------------------------------------------------------ */
+/** \addtogroup c_tensors
+ * @{ */
+
+/** As DLPack's DLDevice. */
 typedef struct rueda_device {
-  int32_t type; /* RUEDA_CPU; other DLPack device types are RUEDA_UNIMPLEMENTED in this version */
+  int32_t type; /**< RUEDA_CPU; other DLPack device types are RUEDA_UNIMPLEMENTED in this version */
   int32_t id;
 } rueda_device;
 
 enum { RUEDA_CPU = 1 };
 
-/* As DLPack's DLDataType. `lanes` is 1. */
+/** As DLPack's DLDataType. `lanes` is 1. */
 typedef struct rueda_dtype {
   uint8_t code;
   uint8_t bits;
@@ -109,22 +115,22 @@ static const rueda_dtype RUEDA_UINT8 = {1, 8, 1};
 static const rueda_dtype RUEDA_INT8 = {0, 8, 1};
 static const rueda_dtype RUEDA_INT32 = {0, 32, 1};
 static const rueda_dtype RUEDA_INT64 = {0, 64, 1};
-static const rueda_dtype RUEDA_FLOAT16 = {2, 16, 1};  /* summed in float32, rounded once */
-static const rueda_dtype RUEDA_BFLOAT16 = {4, 16, 1}; /* summed in float32, rounded once */
+static const rueda_dtype RUEDA_FLOAT16 = {2, 16, 1};  /**< summed in float32, rounded once */
+static const rueda_dtype RUEDA_BFLOAT16 = {4, 16, 1}; /**< summed in float32, rounded once */
 static const rueda_dtype RUEDA_FLOAT32 = {2, 32, 1};
 static const rueda_dtype RUEDA_FLOAT64 = {2, 64, 1};
-static const rueda_dtype RUEDA_BOOL = {6, 8, 1}; /* sum, max: or; product, min: and */
+static const rueda_dtype RUEDA_BOOL = {6, 8, 1}; /**< sum, max: or; product, min: and */
 static const rueda_dtype RUEDA_INT16 = {0, 16, 1};
 static const rueda_dtype RUEDA_UINT16 = {1, 16, 1};
 static const rueda_dtype RUEDA_UINT32 = {1, 32, 1};
 static const rueda_dtype RUEDA_UINT64 = {1, 64, 1};
-static const rueda_dtype RUEDA_COMPLEX64 = {5, 64, 1};   /* sum, average and product only */
-static const rueda_dtype RUEDA_COMPLEX128 = {5, 128, 1}; /* sum, average and product only */
-/* Summed in float32, rounded once. e4m3fn has no infinity: too large is NaN. */
+static const rueda_dtype RUEDA_COMPLEX64 = {5, 64, 1};   /**< sum, average and product only */
+static const rueda_dtype RUEDA_COMPLEX128 = {5, 128, 1}; /**< sum, average and product only */
+/** Summed in float32, rounded once. e4m3fn has no infinity: too large is NaN. */
 static const rueda_dtype RUEDA_FLOAT8_E4M3FN = {10, 8, 1};
 static const rueda_dtype RUEDA_FLOAT8_E5M2 = {12, 8, 1};
 
-/* A borrowed tensor, as DLPack's DLTensor. Row-major and contiguous: `strides` null, or what null
+/** A borrowed tensor, as DLPack's DLTensor. Row-major and contiguous: `strides` null, or what null
  * would mean. At most 32 dimensions. */
 typedef struct rueda_tensor {
   void* data;
@@ -136,39 +142,45 @@ typedef struct rueda_tensor {
   uint64_t byte_offset;
 } rueda_tensor;
 
-/* Contexts ----------------------------------------------------------------------------------- */
+/** @} */
 
-/* One rank of one job. */
+/* Contexts ----------------------------------------------------------------------------------- */
+/** \addtogroup c_contexts
+ * @{ */
+
+/** One rank of one job. */
 typedef struct rueda_context rueda_context;
 
-/* The ranks of a job that are threads of this process. */
+/** The ranks of a job that are threads of this process. */
 typedef struct rueda_group rueda_group;
 
-/* A group of `size` ranks. Every rank's thread passes it to rueda_init with its rank. Free it when
+/** A group of `size` ranks. Every rank's thread passes it to rueda_init with its rank. Free it when
  * all contexts made with it are destroyed. */
 RUEDA_API rueda_status rueda_group_create(int32_t size, rueda_group** group);
+/** Frees the group; null is fine. */
 RUEDA_API void rueda_group_destroy(rueda_group* group);
 
 enum {
-  /* Take settings from the environment: RUEDA_..., HOROVOD_... (docs/knobs.md). Without this flag
+  /** Take settings from the environment: RUEDA_..., HOROVOD_... (docs/knobs.md). Without this flag
    * the environment is not read at all. */
   RUEDA_INIT_READ_ENVIRONMENT = 1
 };
 
 typedef struct rueda_init_options {
   size_t size;
-  const char* name; /* contexts of one name meet, the k-th init of a name on each rank; null: "" */
+  const char*
+      name; /**< contexts of one name meet, the k-th init of a name on each rank; null: "" */
   uint32_t flags;
-  int32_t group_rank;       /* with a group: this thread's rank in it */
-  rueda_group* group;       /* null: ranks are processes */
-  const char* const* knobs; /* key, value, key, value, ...; they win over the environment */
-  size_t knob_count;        /* pairs */
+  int32_t group_rank;       /**< with a group: this thread's rank in it */
+  rueda_group* group;       /**< null: ranks are processes */
+  const char* const* knobs; /**< key, value, key, value, ...; they win over the environment */
+  size_t knob_count;        /**< pairs */
 } rueda_init_options;
 
 #define RUEDA_INIT_OPTIONS_INIT \
   { sizeof(rueda_init_options), NULL, 0, -1, NULL, NULL, 0 }
 
-/* Joins the job and waits for the other ranks, at most for the knob start_timeout_s.
+/** Joins the job and waits for the other ranks, at most for the knob start_timeout_s.
  * `header_version`: RUEDA_VERSION. With neither a group nor a launcher it is a world of one rank.
  * INVALID_ARGUMENT: a bad or unknown knob, by name. FAILED_PRECONDITION: the ranks' settings or
  * versions differ, or another launcher's variables say that there are more ranks than this library
@@ -176,119 +188,134 @@ typedef struct rueda_init_options {
 RUEDA_API rueda_status rueda_init(uint32_t header_version, const rueda_init_options* options,
                                   rueda_context** context);
 
-/* Leaves the job. Collective: waits until all ranks have called it. Operations in flight end first;
- * one that needs a rank which has left without submitting it fails. No other call with this context
- * may be under way; afterwards only results, errors and rueda_context_destroy. ABORTED when the
- * epoch failed. Not from a callback. */
+/** Leaves the job. Collective: waits until all ranks have called it. Operations in flight end
+ * first; one that needs a rank which has left without submitting it fails. No other call with this
+ * context may be under way; afterwards only results, errors and rueda_context_destroy. ABORTED when
+ * the epoch failed. Not from a callback. */
 RUEDA_API rueda_status rueda_shutdown(rueda_context* context);
 
-/* Frees what the context has. If it was not shut down, the job ends for the other ranks (ABORTED).
+/** Frees what the context has. If it was not shut down, the job ends for the other ranks (ABORTED).
  * Later calls with it are RUEDA_FAILED_PRECONDITION. Null is fine. No other call with this context
  * may be under way. */
 RUEDA_API void rueda_context_destroy(rueda_context* context);
 
-/* The context that the hvd-style functions use: the calling thread's own if it set one, else the
+/** The context that the hvd-style functions use: the calling thread's own if it set one, else the
  * process's default. Null when there is none. */
 RUEDA_API rueda_context* rueda_current_context(void);
-/* Setting null unsets it. Contexts must outlive their use here. */
+/** Sets the process's default context; null unsets it. It must outlive its use here. */
 RUEDA_API void rueda_set_default_context(rueda_context* context);
+/** The same for the calling thread. */
 RUEDA_API void rueda_set_thread_context(rueda_context* context);
 
-/* 1 while the context can be used, else 0: null, shut down, failed, or in a forked child. */
+/** 1 while the context can be used, else 0: null, shut down, failed, or in a forked child. */
 RUEDA_API int32_t rueda_is_initialized(const rueda_context* context);
 
-/* Who this is. -1 when the context is null; the last error then says so. */
+/** This rank, from 0 on. This one and those below: -1 when the context is null; the last error then
+ * says so. */
 RUEDA_API int32_t rueda_rank(const rueda_context* context);
+/** How many ranks there are. */
 RUEDA_API int32_t rueda_size(const rueda_context* context);
-/* Among the ranks of this host. */
+/** This rank among those of its host. */
 RUEDA_API int32_t rueda_local_rank(const rueda_context* context);
+/** How many ranks this host has. */
 RUEDA_API int32_t rueda_local_size(const rueda_context* context);
-/* Among the ranks with this local rank, one a host. */
+/** This rank among those with its local rank, one a host. */
 RUEDA_API int32_t rueda_cross_rank(const rueda_context* context);
+/** How many ranks have this local rank. */
 RUEDA_API int32_t rueda_cross_size(const rueda_context* context);
-/* 1 when all hosts have the same number of ranks. */
+/** 1 when all hosts have the same number of ranks. */
 RUEDA_API int32_t rueda_is_homogeneous(const rueda_context* context);
 
-/* Epochs: a job begins in epoch 1 of its context's name; each init and reset begins the next. */
+/** The number of the epoch. A job begins in epoch 1 of its context's name; each init and reset
+ * begins the next. */
 RUEDA_API rueda_status rueda_context_epoch(const rueda_context* context, uint64_t* epoch);
-/* After ABORTED: meets the same ranks again in a new epoch. Collective over all of them; process
+/** After ABORTED: meets the same ranks again in a new epoch. Collective over all of them; process
  * sets other than the world are gone. FAILED_PRECONDITION while the epoch has not failed.
  * DEADLINE_EXCEEDED when a rank does not come (a lost process does not come back by itself). */
 RUEDA_API rueda_status rueda_context_reset(rueda_context* context);
-/* Ends the epoch on all ranks: everything in flight fails with ABORTED and this reason. */
+/** Ends the epoch on all ranks: everything in flight fails with ABORTED and this reason. */
 RUEDA_API rueda_status rueda_abort(rueda_context* context, const char* reason);
 
+/** @} */
+
 /* Process sets ------------------------------------------------------------------------------- */
+/** \addtogroup c_process_sets
+ * @{ */
 
-enum { RUEDA_WORLD = 0 }; /* the process set of all ranks */
+enum { RUEDA_WORLD = 0 }; /**< the process set of all ranks */
 
-/* Makes a process set of `count` ranks, ascending. Collective over the world: all ranks call it
+/** Makes a process set of `count` ranks, ascending. Collective over the world: all ranks call it
  * with the same list, whether they are in it or not. Every rank gets the same id. ALREADY_EXISTS:
  * there is such a set. Blocks; DEADLINE_EXCEEDED after `timeout_ns`, and then the set may still
  * come to be. */
 RUEDA_API rueda_status rueda_process_set_add(rueda_context* context, const int32_t* ranks,
                                              size_t count, int64_t timeout_ns, int32_t* id);
-/* Removes a process set; its id may be given to another one later. Collective over the world.
+/** Removes a process set; its id may be given to another one later. Collective over the world.
  * FAILED_PRECONDITION on every rank, naming the rank: operations of the set are in flight, and it
  * stays. NOT_FOUND: there is no such set. INVALID_ARGUMENT: the world. */
 RUEDA_API rueda_status rueda_process_set_remove(rueda_context* context, int32_t id,
                                                 int64_t timeout_ns);
-/* The number of ranks; -1 when there is no such set. */
+/** The number of ranks; -1 when there is no such set. */
 RUEDA_API int32_t rueda_process_set_size(const rueda_context* context, int32_t id);
-/* This rank's index in the set; -1 when it is not in it. */
+/** This rank's index in the set; -1 when it is not in it. */
 RUEDA_API int32_t rueda_process_set_rank(const rueda_context* context, int32_t id);
-/* Writes the first `capacity` of the set's world ranks to `ranks`, and how many there are to
+/** Writes the first `capacity` of the set's world ranks to `ranks`, and how many there are to
  * `count`. */
 RUEDA_API rueda_status rueda_process_set_ranks(const rueda_context* context, int32_t id,
                                                int32_t* ranks, size_t capacity, size_t* count);
 
-/* Operations --------------------------------------------------------------------------------- */
+/** @} */
 
-/* "Rows" are what a tensor has along its first dimension. In reduce, gather, scatter, send and recv
- * too, `root` is a world rank. Where nothing else is said a result of unknown size goes to `output`
- * if that is given (and must fit exactly), else to what `allocate` returns, else it is for
+/* Operations --------------------------------------------------------------------------------- */
+/** \addtogroup c_operations
+ * @{ */
+
+/** "Rows" are what a tensor has along its first dimension. In reduce, gather, scatter, send and
+ * recv too, `root` is a world rank. Where nothing else is said a result of unknown size goes to
+ * `output` if that is given (and must fit exactly), else to what `allocate` returns, else it is for
  * rueda_result_take. */
 typedef enum rueda_kind {
-  RUEDA_ALLREDUCE = 0,     /* input and output of one shape, the same on all ranks */
-  RUEDA_BROADCAST = 1,     /* output = the root's input */
-  RUEDA_ALLGATHER = 2,     /* result = all inputs, joined along the first dimension in rank order;
+  RUEDA_ALLREDUCE = 0,     /**< input and output of one shape, the same on all ranks */
+  RUEDA_BROADCAST = 1,     /**< output = the root's input */
+  RUEDA_ALLGATHER = 2,     /**< result = all inputs, joined along the first dimension in rank order;
                               the first dimension may differ by rank */
-  RUEDA_BARRIER = 3,       /* no tensors */
-  RUEDA_ALLTOALL = 4,      /* `splits` rows of the input go to each rank; result = what all sent,
-                              in rank order. rueda_result_splits tells how many rows came from whom */
-  RUEDA_REDUCESCATTER = 5, /* the inputs, of one shape on all ranks, are reduced; result = this
+  RUEDA_BARRIER = 3,       /**< no tensors */
+  RUEDA_ALLTOALL = 4,      /**< `splits` rows of the input go to each rank; result = what all sent,
+                              in rank order. rueda_result_splits tells how many rows came from
+                               whom */
+  RUEDA_REDUCESCATTER = 5, /**< the inputs, of one shape on all ranks, are reduced; result = this
                               rank's rows: equal parts, the lowest ranks one row more */
-  RUEDA_REDUCE = 6,        /* as allreduce, but only the root has an output */
-  RUEDA_GATHER = 7,        /* as allgather, but only the root has a result */
-  RUEDA_SCATTER = 8, /* `splits` rows of the root's input go to each rank. Elsewhere `input` is
+  RUEDA_REDUCE = 6,        /**< as allreduce, but only the root has an output */
+  RUEDA_GATHER = 7,        /**< as allgather, but only the root has a result */
+  RUEDA_SCATTER = 8, /**< `splits` rows of the root's input go to each rank. Elsewhere `input` is
                               null if `output` is given; else it tells dtype and shape of a row,
                               and its first dimension and its data are not looked at */
-  RUEDA_SEND = 9,    /* `input` goes to the rank `root`, which must receive it */
-  RUEDA_RECV = 10    /* `output` = what the rank `root` sends: same dtype, shape and name, or
+  RUEDA_SEND = 9,    /**< `input` goes to the rank `root`, which must receive it */
+  RUEDA_RECV = 10    /**< `output` = what the rank `root` sends: same dtype, shape and name, or
                               both unnamed and in one order */
 } rueda_kind;
 
 typedef enum rueda_reduce_op {
   RUEDA_SUM = 0,
-  RUEDA_AVERAGE = 1, /* of integers: truncated towards zero; of bool: refused */
+  RUEDA_AVERAGE = 1, /**< of integers: truncated towards zero; of bool: refused */
   RUEDA_MIN = 2,
   RUEDA_MAX = 3,
   RUEDA_PRODUCT = 4,
-  RUEDA_BAND = 5, /* bitwise and, or, exclusive or: of integers and bool */
+  RUEDA_BAND = 5, /**< bitwise and, or, exclusive or: of integers and bool */
   RUEDA_BOR = 6,
   RUEDA_BXOR = 7,
-  RUEDA_ADASUM = 8,       /* arXiv 2006.02924: of float16, bfloat16, float32 and float64 */
-  RUEDA_AVERAGE_LIVE = 9, /* the average over the ranks that have not joined */
+  RUEDA_ADASUM = 8,       /**< arXiv 2006.02924: of float16, bfloat16, float32 and float64 */
+  RUEDA_AVERAGE_LIVE = 9, /**< the average over the ranks that have not joined */
   RUEDA_NO_REDUCE_OP = 10
 } rueda_reduce_op;
 
-/* Memory for an output whose size was not known: called once, on a thread of the library, with no
+/** Memory for an output whose size was not known: called once, on a thread of the library, with no
  * lock held; must not wait for an operation. `part`: which operation of the group. Returns null
  * when there is none: then this rank's operation fails, and the others' do not. One that throws
  * has none. */
 typedef void* (*rueda_allocate_fn)(void* user, int32_t part, const int64_t* shape, int32_t ndim);
 
-/* Where an operation runs. In this version only the CPU: streams and events must be null. */
+/** Where an operation runs. In this version only the CPU: streams and events must be null. */
 typedef struct rueda_exec {
   size_t size;
   rueda_device device;
@@ -303,23 +330,24 @@ typedef struct rueda_operation {
   size_t size;
   rueda_kind kind;
   int32_t process_set;
-  const char* name;           /* UTF-8, 1 to 1,024 bytes, not in flight on this rank; null: unnamed,
+  const char* name; /**< UTF-8, 1 to 1,024 bytes, not in flight on this rank; null: unnamed,
                                  matched with the other ranks' by kind and order of submission */
-  const rueda_tensor* input;  /* null for a barrier and a recv */
-  const rueda_tensor* output; /* null: in place (allreduce, broadcast, reduce), or see rueda_kind */
-  rueda_reduce_op reduce_op;  /* allreduce, reduce, reducescatter */
-  int32_t root;               /* broadcast, reduce, gather, scatter; send, recv: the other rank */
-  double prescale;            /* reductions: factors on each input and on the result */
+  const rueda_tensor* input; /**< null for a barrier and a recv */
+  const rueda_tensor*
+      output; /**< null: in place (allreduce, broadcast, reduce), or see rueda_kind */
+  rueda_reduce_op reduce_op; /**< allreduce, reduce, reducescatter */
+  int32_t root;              /**< broadcast, reduce, gather, scatter; send, recv: the other rank */
+  double prescale;           /**< reductions: factors on each input and on the result */
   double postscale;
-  rueda_allocate_fn allocate; /* for a result of unknown size without `output` */
+  rueda_allocate_fn allocate; /**< for a result of unknown size without `output` */
   void* allocate_user;
-  const rueda_exec* exec; /* null: the CPU */
-  int32_t priority;       /* reserved: 0 */
-  uint32_t flags;         /* reserved: 0 */
-  const char* compressor; /* reserved: null */
-  const int64_t* splits;  /* alltoall, scatter's root: rows for each rank of the process set; they
+  const rueda_exec* exec; /**< null: the CPU */
+  int32_t priority;       /**< reserved: 0 */
+  uint32_t flags;         /**< reserved: 0 */
+  const char* compressor; /**< reserved: null */
+  const int64_t* splits;  /**< alltoall, scatter's root: rows for each rank of the process set; they
                              add up to the first dimension. Null: equal parts */
-  size_t split_count;     /* the size of the process set, or 0 */
+  size_t split_count;     /**< the size of the process set, or 0 */
 } rueda_operation;
 
 #define RUEDA_OPERATION_INIT                                                                       \
@@ -328,17 +356,17 @@ typedef struct rueda_operation {
         1, 1, NULL, NULL, NULL, 0, 0, NULL, NULL, 0                                                \
   }
 
-/* An accepted operation (or group). Never 0. */
+/** An accepted operation (or group). Never 0. */
 typedef uint64_t rueda_handle;
 
 enum {
-  /* Call back on the thread that turns the engine, at once: saves a thread hop. Such a callback
+  /** Call back on the thread that turns the engine, at once: saves a thread hop. Such a callback
    * must not wait for an operation (FAILED_PRECONDITION); it may submit. */
   RUEDA_COMPLETION_INLINE = 1
 };
 
-/* What to do when the operation has ended: `callback` is called exactly once, with no lock held, on
- * the context's callback thread; it may submit again, and wait. One that throws ends the program
+/** What to do when the operation has ended: `callback` is called exactly once, with no lock held,
+ * on the context's callback thread; it may submit again, and wait. One that throws ends the program
  * (std::terminate). */
 typedef struct rueda_completion {
   size_t size;
@@ -350,69 +378,73 @@ typedef struct rueda_completion {
 #define RUEDA_COMPLETION_INIT \
   { sizeof(rueda_completion), NULL, NULL, 0 }
 
-/* Submits one operation, or a group: `count` operations of one kind, reduce operation, process set
- * and scale factors (allreduce, allgather, reducescatter), all named or all unnamed, which are taken whole or not
- * at all, executed together or not at all, and have one handle. Returns at once; the work goes on
- * in the background. `completion` may be null. Errors leave no trace: INVALID_ARGUMENT (what is
- * wrong with which tensor; a name in flight), RESOURCE_EXHAUSTED (32,768 operations in flight),
- * FAILED_PRECONDITION, ABORTED. */
+/** Submits one operation, or a group: `count` operations of one kind, reduce operation, process set
+ * and scale factors (allreduce, allgather, reducescatter), all named or all unnamed, which are
+ * taken whole or not at all, executed together or not at all, and have one handle. Returns at once;
+ * the work goes on in the background. `completion` may be null. Errors leave no trace:
+ * INVALID_ARGUMENT (what is wrong with which tensor; a name in flight), RESOURCE_EXHAUSTED (32,768
+ * operations in flight), FAILED_PRECONDITION, ABORTED. */
 RUEDA_API rueda_status rueda_submit(rueda_context* context, const rueda_operation* operations,
                                     size_t count, const rueda_completion* completion,
                                     rueda_handle* handle);
 
-/* Submits and waits, the fast way: this thread does the work itself if it can. Returns how the
+/** Submits and waits, the fast way: this thread does the work itself if it can. Returns how the
  * operation ended. With `handle` null the handle is released; else it is the caller's (0 when the
  * submit failed). DEADLINE_EXCEEDED: it goes on. Not from an inline callback. */
 RUEDA_API rueda_status rueda_execute(rueda_context* context, const rueda_operation* operations,
                                      size_t count, int64_t timeout_ns, rueda_handle* handle);
 
-/* Sets `*done` to 1 when the operation has ended, else to 0. May be 0 right after submit. */
+/** Sets `*done` to 1 when the operation has ended, else to 0. May be 0 right after submit. */
 RUEDA_API rueda_status rueda_poll(rueda_context* context, rueda_handle handle, int32_t* done);
 
-/* Waits until the operation has ended and its result is visible to the host; returns how it ended.
+/** Waits until the operation has ended and its result is visible to the host; returns how it ended.
  * The handle stays valid. */
 RUEDA_API rueda_status rueda_wait(rueda_context* context, rueda_handle handle, int64_t timeout_ns);
 
-/* Orders `stream` behind the operation and blocks at most until its work is enqueued. Operations on
- * the CPU have no stream: `stream` must be null, and it is rueda_wait without a limit. */
+/** Orders `stream` behind the operation and blocks at most until its work is enqueued. Operations
+ * on the CPU have no stream: `stream` must be null, and it is rueda_wait without a limit. */
 RUEDA_API rueda_status rueda_wait_on_stream(rueda_context* context, rueda_handle handle,
                                             void* stream);
 
-/* Gives the handle back, in any state: an operation in flight goes on. */
+/** Gives the handle back, in any state: an operation in flight goes on. */
 RUEDA_API rueda_status rueda_release(rueda_context* context, rueda_handle handle);
 
-/* How an operation failed. Strings are valid until the handle is released; they are "" when there
+/** How an operation failed. Strings are valid until the handle is released; they are "" when there
  * is nothing to say. */
 typedef struct rueda_error {
   size_t size;
   rueda_status code;
-  int32_t recoverable; /* 1: a new epoch without the lost rank could go on; 0: don't retry */
+  int32_t recoverable; /**< 1: a new epoch without the lost rank could go on; 0: don't retry */
   uint64_t epoch;
-  int32_t rank; /* the rank that was lost; -1: nobody in particular */
+  int32_t rank; /**< the rank that was lost; -1: nobody in particular */
   int32_t pid;
   const char* host;
-  const char* cause;     /* "killed by signal 9 (SIGKILL)" */
-  const char* operation; /* what that rank was doing */
+  const char* cause;     /**< "killed by signal 9 (SIGKILL)" */
+  const char* operation; /**< what that rank was doing */
   const char* tensor;
-  const char* message; /* all of it, for people */
+  const char* message; /**< all of it, for people */
 } rueda_error;
 
 #define RUEDA_ERROR_INIT \
   { sizeof(rueda_error), RUEDA_OK, 0, 0, -1, 0, "", "", "", "", "" }
 
-/* FAILED_PRECONDITION while the operation goes on. RUEDA_OK, with code RUEDA_OK, when it went
+/** FAILED_PRECONDITION while the operation goes on. RUEDA_OK, with code RUEDA_OK, when it went
  * well. */
 RUEDA_API rueda_status rueda_handle_error(rueda_context* context, rueda_handle handle,
                                           rueda_error* error);
 
-/* How the epoch failed: the same first cause that every operation carries, also for calls that were
- * refused because of it. RUEDA_OK with code RUEDA_OK while it goes on. The strings are valid until
- * the context is destroyed or reset. */
+/** How the epoch failed: the same first cause that every operation carries, also for calls that
+ * were refused because of it. RUEDA_OK with code RUEDA_OK while it goes on. The strings are valid
+ * until the context is destroyed or reset. */
 RUEDA_API rueda_status rueda_context_error(rueda_context* context, rueda_error* error);
 
-/* Results of unknown size ------------------------------------------------------------------- */
+/** @} */
 
-/* The result of one operation of a handle. `tensor.shape` belongs to the result; so does
+/* Results of unknown size ------------------------------------------------------------------- */
+/** \addtogroup c_results
+ * @{ */
+
+/** The result of one operation of a handle. `tensor.shape` belongs to the result; so does
  * `tensor.data` if nobody gave a buffer. */
 typedef struct rueda_result {
   size_t size;
@@ -423,73 +455,92 @@ typedef struct rueda_result {
 #define RUEDA_RESULT_INIT \
   { sizeof(rueda_result), {NULL, {RUEDA_CPU, 0}, 0, {0, 0, 0}, NULL, NULL, 0}, NULL }
 
-/* Takes the result of operation `index` (of a group; else 0) that has ended well. Once each. Free it
- * with rueda_result_free; it outlives handle and context. */
+/** Takes the result of operation `index` (of a group; else 0) that has ended well. Once each. Free
+ * it with rueda_result_free; it outlives handle and context. */
 RUEDA_API rueda_status rueda_result_take(rueda_context* context, rueda_handle handle, size_t index,
                                          rueda_result* result);
+/** Frees what rueda_result_take gave; an empty result and null are fine. */
 RUEDA_API void rueda_result_free(rueda_result* result);
 
-/* How many rows of that result came from each rank of the process set, whoever gave the memory:
+/** How many rows of that result came from each rank of the process set, whoever gave the memory:
  * writes the first `capacity` to `splits`, and how many there are to `count` (a reducescatter: 1).
  */
 RUEDA_API rueda_status rueda_result_splits(rueda_context* context, rueda_handle handle,
                                            size_t index, int64_t* splits, size_t capacity,
                                            size_t* count);
 
-/* Strings of bytes ---------------------------------------------------------------------------- */
+/** @} */
 
-/* Gives every rank of the process set the root's `bytes` bytes; elsewhere `data` and `bytes` are not
- * looked at. `name` as in rueda_operation. The result is a uint8 vector; free it with
+/* Strings of bytes ---------------------------------------------------------------------------- */
+/** \addtogroup c_bytes
+ * @{ */
+
+/** Gives every rank of the process set the root's `bytes` bytes; elsewhere `data` and `bytes` are
+ * not looked at. `name` as in rueda_operation. The result is a uint8 vector; free it with
  * rueda_result_free. Blocks. For serialised objects: what the bytes mean is the caller's business.
  */
 RUEDA_API rueda_status rueda_broadcast_bytes(rueda_context* context, int32_t process_set,
                                              const char* name, int32_t root, const void* data,
                                              size_t bytes, rueda_result* result);
-/* All ranks' bytes, one after another in rank order; `sizes` has room for one number a rank of the
+/** All ranks' bytes, one after another in rank order; `sizes` has room for one number a rank of the
  * process set. */
 RUEDA_API rueda_status rueda_allgather_bytes(rueda_context* context, int32_t process_set,
                                              const char* name, const void* data, size_t bytes,
                                              rueda_result* result, int64_t* sizes);
 
-/* Joining ------------------------------------------------------------------------------------ */
+/** @} */
 
-/* Says that this rank has no more data: the others' allreduces in the process set go on without it.
- * It contributes what changes nothing (0; the type's largest or smallest value; 1; all ones; to
+/* Joining ------------------------------------------------------------------------------------ */
+/** \addtogroup c_joining
+ * @{ */
+
+/** Says that this rank has no more data: the others' allreduces in the process set go on without
+ * it. It contributes what changes nothing (0; the type's largest or smallest value; 1; all ones; to
  * Adasum nothing), and does its part of the work. RUEDA_AVERAGE divides by the size of the set all
- * the same, RUEDA_AVERAGE_LIVE by the number of those who have not joined. Other kinds fail on every
- * rank (FAILED_PRECONDITION) while somebody has joined. Blocks until all ranks of the set have; then
- * `*last_rank` (may be null) is the one that joined last, the same everywhere. Meanwhile this rank
- * can submit nothing else in the set. DEADLINE_EXCEEDED: it goes on. */
+ * the same, RUEDA_AVERAGE_LIVE by the number of those who have not joined. Other kinds fail on
+ * every rank (FAILED_PRECONDITION) while somebody has joined. Blocks until all ranks of the set
+ * have; then `*last_rank` (may be null) is the one that joined last, the same everywhere. Meanwhile
+ * this rank can submit nothing else in the set. DEADLINE_EXCEEDED: it goes on. */
 RUEDA_API rueda_status rueda_join(rueda_context* context, int32_t process_set, int64_t timeout_ns,
                                   int32_t* last_rank);
 
-/* Memory ------------------------------------------------------------------------------------- */
+/** @} */
 
-/* Memory that the other ranks of this host can read and write, page-aligned and zeroed: allreduces
+/* Memory ------------------------------------------------------------------------------------- */
+/** \addtogroup c_memory
+ * @{ */
+
+/** Memory that the other ranks of this host can read and write, page-aligned and zeroed: allreduces
  * of tensors that lie in it on every rank touch each byte once. It outlives shutdown and epochs
  * until it is freed. RESOURCE_EXHAUSTED. */
 RUEDA_API rueda_status rueda_mem_alloc(rueda_context* context, size_t bytes, void** pointer);
-/* No operation may be using it. After an ABORTED epoch it waits until the neighbours of that epoch
+/** No operation may be using it. After an ABORTED epoch it waits until the neighbours of that epoch
  * have left it or are dead, at most 10 s (FAILED_PRECONDITION names who has not). NOT_FOUND: not
  * from rueda_mem_alloc. */
 RUEDA_API rueda_status rueda_mem_free(void* pointer);
 
-/* Diagnosis ---------------------------------------------------------------------------------- */
+/** @} */
 
-/* Writes the flight recorder, the last 1,024 events of every thread, to a descriptor.
+/* Diagnosis ---------------------------------------------------------------------------------- */
+/** \addtogroup c_diagnosis
+ * @{ */
+
+/** Writes the flight recorder, the last 1,024 events of every thread, to a descriptor.
  * Async-signal-safe. The same goes to a file when a job fails and on SIGUSR2 (knob recorder_dir).
  */
 RUEDA_API void rueda_dump_state(int fd);
 
-/* Records what this rank's operations go through, from now on, in a file for chrome://tracing and
+/** Records what this rank's operations go through, from now on, in a file for chrome://tracing and
  * Perfetto (docs/timeline.md). Rank 0 writes `path` itself, rank 3 "t.3.json" for "t.json". Local:
  * ranks start and stop when they like. A file of that name is replaced. FAILED_PRECONDITION: it is
  * on already, or another timeline is being written to that file; else what the system says, with
  * the path. The knob `timeline` starts it in rueda_init. */
 RUEDA_API rueda_status rueda_timeline_start(rueda_context* context, const char* path);
-/* Ends the file. Shutdown, a failed epoch and rueda_context_destroy do so too.
+/** Ends the file. Shutdown, a failed epoch and rueda_context_destroy do so too.
  * FAILED_PRECONDITION: it is off. Another status: writing went wrong, and the file ends early. */
 RUEDA_API rueda_status rueda_timeline_stop(rueda_context* context);
+
+/** @} */
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Checks the documentation of the public functions, which are read from the two headers.
+
+    test/lint/api_docs.py snippets           each is called in a marked piece of code of
+                                             examples/snippets that docs/api includes
+    test/lint/api_docs.py comments BUILD     each has a comment, and Doxygen warns of nothing.
+                                             BUILD/docs/Doxyfile is there when Doxygen is; exit
+                                             status 77 without it: skipped
+"""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+C_HEADER = ROOT / "bindings/c/include/rueda/rueda.h"
+CPP_HEADER = ROOT / "bindings/cpp/include/rueda/rueda.hpp"
+
+
+def c_functions():
+    return set(re.findall(r"^RUEDA_API [^;(]*?(\w+)\(", C_HEADER.read_text(), re.M))
+
+
+def cpp_functions():
+    """The functions of namespace rueda: clang-format has them begin, with their type, a line."""
+    text = re.sub(r"^namespace detail \{.*?^\}  // namespace detail$", "", CPP_HEADER.read_text(),
+                  flags=re.M | re.S)
+    text = re.sub(r"//.*", "", text)
+    return set(re.findall(r"^(?!using|requires|namespace)(?:\[\[nodiscard\]\] )?(?:inline )?"
+                          r"\w[\w:<>, ]*[ &*](\w+)\(", text, re.M))
+
+
+def snippets(name):
+    """The marked pieces of code: mark -> code."""
+    text = (ROOT / "examples/snippets" / name).read_text()
+    found = re.findall(r"^ *//! \[(\w+)\]\n(.*?)^ *//! \[\1\]$", text, re.M | re.S)
+    return dict(found)
+
+
+def check_snippets():
+    errors = []
+    included = re.findall(r"^\\snippet (\S+) (\w+)$", (ROOT / "docs/api/api.dox").read_text(), re.M)
+    for name, functions, prefix in (("snippets.c", c_functions(), ""),
+                                    ("snippets.cc", cpp_functions(), "rueda::")):
+        if not functions:
+            errors.append(f"no function found for {name}; is {sys.argv[0]} out of date?")
+        shown = {mark: code for mark, code in snippets(name).items() if (name, mark) in included}
+        errors += [f"{name}: [{mark}] is not included in docs/api/api.dox"
+                   for mark in snippets(name) if mark not in shown]
+        code = "\n".join(re.sub(r"//.*", "", code) for code in shown.values())
+        errors += [f"{prefix}{function} has no piece of code in examples/snippets/{name}"
+                   for function in sorted(functions)
+                   if not re.search(rf"(?<![\w:]){prefix}{function}\(", code)]
+        print(f"{name}: {len(functions)} functions, {len(shown)} pieces of code")
+    return errors
+
+
+def is_documented(member):
+    return any("".join(member.find(kind).itertext()).strip()
+               for kind in ("briefdescription", "detaileddescription"))
+
+
+def check_comments(build):
+    doxyfile = build / "docs/Doxyfile"
+    if not doxyfile.exists() or not shutil.which("doxygen"):
+        print("SKIPPED: there is no doxygen (Debian: doxygen)")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as scratch:
+        settings = doxyfile.read_text() + f"OUTPUT_DIRECTORY = {scratch}\nGENERATE_HTML = NO\n"
+        run = subprocess.run(["doxygen", "-"], cwd=ROOT, input=settings, text=True,
+                             stderr=subprocess.PIPE)
+        if run.returncode != 0 or run.stderr:
+            return [run.stderr, f"doxygen: exit status {run.returncode}"]
+        members = {}  # by id: a member is listed where it is defined and in its group
+        for path in pathlib.Path(scratch, "xml").glob("*.xml"):
+            for member in xml.parse(path).getroot().iter("memberdef"):
+                members[member.get("id")] = member
+    functions = [m for m in members.values()
+                 if m.get("kind") == "function" and m.get("prot") == "public"]
+    names = {m.find("name").text for m in functions}
+    errors = [f"{f} is not in the documentation" for f in sorted(c_functions() | cpp_functions())
+              if f not in names]
+    signatures = [m.find("definition").text + m.find("argsstring").text
+                  for m in functions if not is_documented(m)]
+    errors += [f"no comment: {signature}" for signature in signatures
+               if not re.search(r"=default$|operator==", signature)]
+    print(f"{len(functions)} functions, {len(members)} members")
+    return errors
+
+
+if __name__ == "__main__":
+    found = (check_snippets() if sys.argv[1] == "snippets"
+             else check_comments(pathlib.Path(sys.argv[2])))
+    print("\n".join(found))
+    sys.exit(1 if found else 0)
