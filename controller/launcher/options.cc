@@ -49,7 +49,6 @@ constexpr char kOneHost[] = "not yet: this version starts ranks on this host onl
 constexpr char kElastic[] = "not yet: elastic jobs do not exist";
 constexpr char kNoMpi[] = "ruedarun starts the ranks itself; there is no other launcher to choose";
 constexpr char kNoTuner[] = "not yet: there is no autotuner";
-constexpr char kNoTimeline[] = "not yet: there is no timeline";
 constexpr char kNoHierarchy[] = "not yet: hierarchical algorithms do not exist";
 constexpr Refused kRefused[] = {
     {"H", kOneHost},
@@ -93,8 +92,8 @@ constexpr Refused kRefused[] = {
     {"hierarchical-allgather", kNoHierarchy},
     {"autotune", kNoTuner},
     {"autotune-log-file", kNoTuner},
-    {"timeline-filename", kNoTimeline},
-    {"timeline-mark-cycles", kNoTimeline},
+    {"timeline-filename", "set RUEDA_TIMELINE instead"},
+    {"timeline-mark-cycles", "there are no cycles to mark"},
     {"no-stall-check", "stalls are always reported; set RUEDA_STALL_WARN_S instead"},
     {"stall-check-warning-time-seconds", "set RUEDA_STALL_WARN_S instead"},
     {"stall-check-shutdown-time-seconds", "set RUEDA_STALL_TIMEOUT_S instead"},

@@ -70,7 +70,7 @@ Engine::Engine(EngineArgs args)
       timeline_(args.timeline),
       turns_without_sockets_max_(args.turns_without_sockets),
       arena_(std::move(args.arena)),
-      tracks_(args.timeline),
+      tracks_(args.timeline, world_.rank),
       member_(world_.rank, world_.size(), world_.process_sets),
       left_(world_.size()) {}
 

@@ -101,6 +101,8 @@ void Tracks::FindTracksByName(Request* request) {
 }
 
 uint32_t Tracks::NewTrack(std::string name) {
+  // A viewer takes the thread that has its process's number for the main one.
+  if (next_track_ == static_cast<uint32_t>(rank_)) ++next_track_;
   if (next_track_ > kTensorTracks) return kTensorTracks;
   if (next_track_ == kTensorTracks) name = "all other tensors";
   if (!timeline_->Name(What::kName, next_track_, std::move(name), file_)) return 0;

@@ -17,7 +17,7 @@ namespace rueda {
 
 class Tracks {
  public:
-  explicit Tracks(Timeline* timeline) : timeline_(timeline) {}
+  Tracks(Timeline* timeline, Rank rank) : timeline_(timeline), rank_(rank) {}
 
   // The request is ordered, under `id`.
   void Ordered(Request* request, TensorId id) {
@@ -65,6 +65,7 @@ class Tracks {
   void TellEnd(Request* request);
 
   Timeline* const timeline_;
+  const Rank rank_;
   Nanos file_ = kForever;  // Timeline::began of the file that all below belongs to
   uint32_t next_track_ = 1;
   uint32_t buckets_ = 0;

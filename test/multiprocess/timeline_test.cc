@@ -420,6 +420,37 @@ TEST(Timeline, ShowsAllHostsByRank0sClock) {
   std::filesystem::remove(secret);
 }
 
+TEST(Timeline, TensorsForWhomNoRowIsLeftShareOne) {
+  constexpr int kTensors = 10'050, kRows = 9'999;
+  const std::string path =
+      ::testing::TempDir() + "/timeline-rows-" + std::to_string(getpid()) + ".json";
+  rueda_context* context = nullptr;
+  rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+  options.name = "rows";
+  ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &context), RUEDA_OK) << rueda_last_error();
+  ASSERT_EQ(rueda_timeline_start(context, path.c_str()), RUEDA_OK) << rueda_last_error();
+  std::vector<float> values(1, 1);
+  const TensorOf tensor(values);
+  for (int i = 1; i <= kTensors; ++i) {
+    const std::string name = "t" + std::to_string(i);
+    ASSERT_EQ(Execute(context, Allreduce(name.c_str(), tensor.get())), RUEDA_OK);
+  }
+  EXPECT_EQ(rueda_shutdown(context), RUEDA_OK);
+  rueda_context_destroy(context);
+  const std::string last = "--tensor=t" + std::to_string(kRows) + "=ALLREDUCE:1";
+  const std::string beyond = "--tensor=t" + std::to_string(kRows + 1) + "=ALLREDUCE:0";
+  EXPECT_EQ(TimelineComplaint({last, beyond}, {path}), "");
+  const std::string text = ReadFile(path);
+  EXPECT_THAT(text, HasSubstr("{\"name\":\"all other tensors\"}"));
+  int shown = 0;
+  for (size_t at = 0;
+       (at = text.find("\"tid\":10000,\"name\":\"ALLREDUCE\"", at)) != std::string::npos; ++at) {
+    ++shown;
+  }
+  EXPECT_EQ(shown, kTensors - kRows);
+  std::filesystem::remove(path);
+}
+
 TEST(Timeline, TellsOfStallsOnRank0) {
   const std::string path =
       ::testing::TempDir() + "/timeline-stall-" + std::to_string(getpid()) + ".json";

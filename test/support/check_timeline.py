@@ -174,6 +174,7 @@ def check_file(path, options):
         require((name == "process_name") == (i == 0), "process_name comes first", event)
         if name == "thread_name":
             require(tid not in names, "a track is named twice", event)
+            require(tid == 0 or tid != event["pid"], "a main thread, for a viewer", event)
             names[tid] = args["name"]
         if event["ph"] == "M":
             continue
