@@ -8,18 +8,28 @@
 namespace rueda::libtorch {
 namespace {
 
-using rueda::detail::Check;
-
 rueda_dtype DTypeOf(const at::Tensor& tensor, const std::string& label) {
   switch (tensor.scalar_type()) {
     case at::kByte:
       return RUEDA_UINT8;
+    case at::kUInt16:
+      return RUEDA_UINT16;
+    case at::kUInt32:
+      return RUEDA_UINT32;
+    case at::kUInt64:
+      return RUEDA_UINT64;
     case at::kChar:
       return RUEDA_INT8;
+    case at::kShort:
+      return RUEDA_INT16;
     case at::kInt:
       return RUEDA_INT32;
     case at::kLong:
       return RUEDA_INT64;
+    case at::kFloat8_e4m3fn:
+      return RUEDA_FLOAT8_E4M3FN;
+    case at::kFloat8_e5m2:
+      return RUEDA_FLOAT8_E5M2;
     case at::kHalf:
       return RUEDA_FLOAT16;
     case at::kBFloat16:
@@ -28,13 +38,18 @@ rueda_dtype DTypeOf(const at::Tensor& tensor, const std::string& label) {
       return RUEDA_FLOAT32;
     case at::kDouble:
       return RUEDA_FLOAT64;
+    case at::kComplexFloat:
+      return RUEDA_COMPLEX64;
+    case at::kComplexDouble:
+      return RUEDA_COMPLEX128;
     case at::kBool:
       return RUEDA_BOOL;
     default:
       throw Error(RUEDA_UNIMPLEMENTED,
                   label + " is of type " + at::toString(tensor.scalar_type()) +
-                      "; Rueda moves Byte, Char, Int, Long, Half, BFloat16, Float, Double and "
-                      "Bool: convert it");
+                      "; Rueda moves Byte, UInt16, UInt32, UInt64, Char, Short, Int, Long, "
+                      "Float8_e4m3fn, Float8_e5m2, Half, BFloat16, Float, Double, ComplexFloat, "
+                      "ComplexDouble and Bool: convert it");
   }
 }
 
@@ -46,15 +61,15 @@ void CheckTensor(const at::Tensor& tensor, const std::string& label) {
   }
   if (tensor.layout() != at::kStrided || tensor.is_nested()) {
     throw Error(RUEDA_UNIMPLEMENTED, label + " is sparse, nested or of another special layout; " +
-                                         "Rueda moves strided tensors: call to_dense(), or make " +
-                                         "embeddings with sparse(false)");
+                                         "this moves strided tensors: call to_dense(), or " +
+                                         "sparse_allreduce");
   }
 }
 
 at::Tensor Contiguous(const at::Tensor& tensor) {
-  if (tensor.is_contiguous() && !tensor.is_neg()) return tensor;
+  if (tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj()) return tensor;
   const at::NoGradGuard no_grad;
-  return tensor.resolve_neg().contiguous();
+  return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
 at::Tensor Empty(c10::IntArrayRef shape, at::ScalarType type) {
@@ -81,7 +96,61 @@ std::string Label(const Request& request, size_t index) {
          (request.name.empty() ? "" : " '" + request.name + "'");
 }
 
+// Where a part's result goes on this rank.
+enum class Output {
+  kGiven,      // of the input's shape, or the input itself
+  kAllocated,  // when its shape is known
+  kNone,
+};
+
+Output OutputOf(const Request& request, rueda_context* context) {
+  switch (request.kind) {
+    case RUEDA_REDUCE:
+      return request.root == rueda_rank(context) ? Output::kGiven : Output::kNone;
+    case RUEDA_GATHER:
+      return request.root == rueda_rank(context) ? Output::kAllocated : Output::kNone;
+    case RUEDA_ALLGATHER:
+    case RUEDA_ALLTOALL:
+    case RUEDA_REDUCESCATTER:
+    case RUEDA_SCATTER:
+      return Output::kAllocated;
+    case RUEDA_SEND:
+      return Output::kNone;
+    default:
+      return Output::kGiven;
+  }
+}
+
+// The names of a group's parts; nothing for an unnamed one.
+std::vector<std::string> PartNames(const Request& request) {
+  std::vector<std::string> names;
+  if (request.name.empty()) return names;
+  for (size_t i = 0; i < request.tensors.size(); ++i) {
+    names.push_back(request.name + (request.suffixes.empty() ? "." + std::to_string(i)
+                                                             : std::string(request.suffixes[i])));
+  }
+  return names;
+}
+
 }  // namespace
+
+void Check(rueda_context* context, rueda_status status) {
+  if (status == RUEDA_OK) return;
+  const std::string message = rueda_last_error();
+  rueda_error error = RUEDA_ERROR_INIT;
+  if (status != RUEDA_ABORTED || rueda_context_error(context, &error) != RUEDA_OK) {
+    throw Error(status, message);
+  }
+  throw Error(status, message, error.recoverable != 0, error.rank);
+}
+
+const char* NameOf(const std::string& name) {
+  if (name.find('\0') != std::string::npos) {
+    throw Error(RUEDA_INVALID_ARGUMENT,
+                "a name with a NUL byte in it: '" + std::string(name.c_str()) + "'...");
+  }
+  return name.empty() ? nullptr : name.c_str();
+}
 
 std::shared_ptr<Operation> Operation::Submit(rueda_context* context, const Request& request) {
   std::shared_ptr<Operation> operation(new Operation(context));
@@ -96,63 +165,69 @@ std::shared_ptr<Operation> Operation::Execute(rueda_context* context, const Requ
   return operation;
 }
 
+void Operation::PreparePart(const Request& request, size_t index) {
+  const at::Tensor& tensor = request.tensors[index];
+  const std::string label = Label(request, index);
+  CheckTensor(tensor, label);
+  DTypeOf(tensor, label);
+  const Output kind = OutputOf(request, flight_.context);
+  const bool changes = request.in_place && kind == Output::kGiven;
+  if (changes && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+    throw Error(RUEDA_INVALID_ARGUMENT,
+                label + " can't be changed in place: several of its elements share memory, " +
+                    "as in an expanded tensor. Clone it first");
+  }
+  at::Tensor input = Contiguous(tensor);
+  at::Tensor output;
+  if (changes) {
+    output = input;
+    copies_back_ |= !input.is_same(tensor);
+  } else if (kind == Output::kGiven) {
+    output = Empty(tensor.sizes(), tensor.scalar_type());
+  }
+  results_.push_back(request.in_place ? tensor : output);
+  inputs_.push_back(std::move(input));
+  outputs_.push_back(std::move(output));
+}
+
 // Everything is checked, and memory is there, before anything is submitted.
 void Operation::Prepare(const Request& request) {
-  for (size_t i = 0; i < request.tensors.size(); ++i) {
-    const at::Tensor& tensor = request.tensors[i];
-    const std::string label = Label(request, i);
-    CheckTensor(tensor, label);
-    DTypeOf(tensor, label);
-    at::Tensor input = Contiguous(tensor);
-    at::Tensor output;
-    if (request.in_place) {
-      if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-        throw Error(RUEDA_INVALID_ARGUMENT,
-                    label + " can't be changed in place: several of its elements share memory, " +
-                        "as in an expanded tensor. Clone it first");
-      }
-      output = input;
-      copies_back_ |= !input.is_same(tensor);
-    } else if (request.kind != RUEDA_ALLGATHER) {
-      output = Empty(tensor.sizes(), tensor.scalar_type());
-    }
-    results_.push_back(request.in_place ? tensor : output);
-    inputs_.push_back(std::move(input));
-    outputs_.push_back(std::move(output));
-  }
+  for (size_t i = 0; i < request.tensors.size(); ++i) PreparePart(request, i);
+  process_set_ = request.process_set.id;
+  joins_rows_ =
+      request.kind == RUEDA_ALLGATHER || request.kind == RUEDA_ALLTOALL ||
+      (request.kind == RUEDA_GATHER && OutputOf(request, flight_.context) == Output::kAllocated);
 }
 
 void Operation::Start(const Request& request, bool wait) {
   Prepare(request);
   const size_t count = inputs_.size();
-  std::vector<std::string> names;
+  const Output output = OutputOf(request, flight_.context);
+  const std::vector<std::string> names =
+      request.grouped ? PartNames(request) : std::vector<std::string>();
   std::vector<rueda_tensor> views(2 * count);
   std::vector<rueda_operation> operations(count, RUEDA_OPERATION_INIT);
-  for (size_t i = 0; request.grouped && !request.name.empty() && i < count; ++i) {
-    names.push_back(request.name + "." + std::to_string(i));
-  }
   for (size_t i = 0; i < count; ++i) {
     const rueda_dtype dtype = DTypeOf(inputs_[i], "");
     rueda_operation& operation = operations[i];
     operation.kind = request.kind;
     operation.process_set = request.process_set.id;
-    if (!request.name.empty()) {
-      operation.name = request.grouped ? names[i].c_str() : request.name.c_str();
-    }
+    operation.name = NameOf(names.empty() ? request.name : names[i]);
     operation.reduce_op = request.op;
     operation.root = request.root;
     operation.prescale = request.prescale;
     operation.postscale = request.postscale;
-    operation.input = &views[2 * i];
-    if (request.in_place) {
-      views[2 * i] = View(inputs_[i].mutable_data_ptr(), inputs_[i], dtype);
-    } else {
-      views[2 * i] = View(const_cast<void*>(inputs_[i].const_data_ptr()), inputs_[i], dtype);
-    }
-    if (request.kind == RUEDA_ALLGATHER) {
+    operation.splits = request.splits.empty() ? nullptr : request.splits.data();
+    operation.split_count = request.splits.size();
+    if (request.kind != RUEDA_RECV) operation.input = &views[2 * i];
+    const bool in_place = outputs_[i].is_same(inputs_[i]);
+    views[2 * i] = View(
+        in_place ? inputs_[i].mutable_data_ptr() : const_cast<void*>(inputs_[i].const_data_ptr()),
+        inputs_[i], dtype);
+    if (output == Output::kAllocated) {
       operation.allocate = &Operation::Allocate;
       operation.allocate_user = this;
-    } else if (!request.in_place) {
+    } else if (output == Output::kGiven && (!in_place || request.kind == RUEDA_RECV)) {
       views[2 * i + 1] = View(outputs_[i].mutable_data_ptr(), outputs_[i], dtype);
       operation.output = &views[2 * i + 1];
     }
@@ -160,13 +235,14 @@ void Operation::Start(const Request& request, bool wait) {
   if (wait) {
     const rueda_status status =
         rueda_execute(flight_.context, operations.data(), count, RUEDA_FOREVER, &flight_.handle);
-    if (flight_.handle == 0) Check(status);
+    if (flight_.handle == 0) Check(flight_.context, status);
   } else {
-    Check(rueda_submit(flight_.context, operations.data(), count, nullptr, &flight_.handle));
+    Check(flight_.context,
+          rueda_submit(flight_.context, operations.data(), count, nullptr, &flight_.handle));
   }
-  if (!request.in_place) return;
-  for (const at::Tensor& output : outputs_) {
-    if (!output.is_inference()) output.unsafeGetTensorImpl()->bump_version();
+  if (!request.in_place || output != Output::kGiven) return;
+  for (const at::Tensor& changed : outputs_) {
+    if (!changed.is_inference()) changed.unsafeGetTensorImpl()->bump_version();
   }
 }
 
@@ -193,7 +269,7 @@ bool Operation::Poll() {
   if (!lock.owns_lock()) return false;  // another thread waits for it
   if (ended_) return true;
   int32_t done = 0;
-  Check(rueda_poll(flight_.context, flight_.handle, &done));
+  Check(flight_.context, rueda_poll(flight_.context, flight_.handle, &done));
   return done == 1;
 }
 
@@ -212,6 +288,7 @@ const std::vector<at::Tensor>& Operation::Wait() {
     if (error == nullptr) {
       try {
         TakeResults();
+        TakeSplits();
       } catch (const std::exception& failure) {
         error = std::make_unique<Error>(RUEDA_INTERNAL, failure.what());
       }
@@ -225,6 +302,22 @@ const std::vector<at::Tensor>& Operation::Wait() {
   }
   if (error_ != nullptr) throw *error_;
   return results_;
+}
+
+const std::vector<std::vector<int64_t>>& Operation::WaitForSplits() {
+  Wait();
+  return splits_;
+}
+
+void Operation::TakeSplits() {
+  if (!joins_rows_) return;
+  splits_.resize(results_.size());
+  for (size_t i = 0; i < splits_.size(); ++i) {
+    size_t count = 0;
+    splits_[i].resize(static_cast<size_t>(rueda_process_set_size(flight_.context, process_set_)));
+    Check(flight_.context, rueda_result_splits(flight_.context, flight_.handle, i,
+                                               splits_[i].data(), splits_[i].size(), &count));
+  }
 }
 
 void Operation::TakeResults() {

@@ -18,18 +18,26 @@ inline rueda_context* CurrentContext() {
   return rueda::detail::Current();
 }
 
+// Throws when a call was refused. After a loss the error says which rank was lost.
+void Check(rueda_context* context, rueda_status status);
+
+// `name` as the C API takes it; throws when it can't.
+const char* NameOf(const std::string& name);
+
 // What to do. Borrowed for the call.
 struct Request {
   rueda_kind kind = RUEDA_ALLREDUCE;
   c10::ArrayRef<at::Tensor> tensors;
   bool in_place = false;
-  bool grouped = false;     // the tensors' names get numbers
+  bool grouped = false;     // one name for several tensors: each adds its suffix, else a number
   const std::string& name;  // "": unnamed
   ProcessSet process_set;
   reduce_op op = RUEDA_NO_REDUCE_OP;
   double prescale = 1;
   double postscale = 1;
   int root = -1;
+  c10::IntArrayRef splits = {};
+  c10::ArrayRef<const char*> suffixes = {};
 };
 
 // Thread-safe. Its destructor waits for the end.
@@ -47,27 +55,36 @@ class Operation {
   bool Poll();
   // Waits for the end; throws how it failed. The results are then there, by part.
   const std::vector<at::Tensor>& Wait();
+  // Waits too. How many rows of each part's result came from each rank of the process set; nothing
+  // for a result that is no other ranks' rows.
+  const std::vector<std::vector<int64_t>>& WaitForSplits();
 
  private:
   explicit Operation(rueda_context* context) { flight_.context = context; }
   void Start(const Request& request, bool wait);
   void Prepare(const Request& request);
+  void PreparePart(const Request& request, size_t index);
   void TakeResults();
+  void TakeSplits();
   static void* Allocate(void* user, int32_t part, const int64_t* shape, int32_t dims);
 
   // Constant from its start to its end.
   std::vector<at::Tensor> inputs_;  // contiguous
   bool copies_back_ = false;        // some result is not the memory that the operation writes
+  bool joins_rows_ = false;         // a result is rows of other ranks
+  int32_t process_set_ = RUEDA_WORLD;
 
-  // Contiguous. An allgather's are set by the library's thread while the operation runs.
+  // Contiguous. Those whose shape is not known are set by the library's thread while the operation
+  // runs; undefined where this rank has none.
   std::vector<at::Tensor> outputs_;
 
   std::mutex mutex_;
   // Guarded by mutex_.
   bool ended_ = false;
   std::vector<at::Tensor> results_;  // what the caller gets
-  std::unique_ptr<Error> error_;     // how it failed
-  rueda::detail::Flight flight_;     // last, so that it ends before the tensors go
+  std::vector<std::vector<int64_t>> splits_;
+  std::unique_ptr<Error> error_;  // how it failed
+  rueda::detail::Flight flight_;  // last, so that it ends before the tensors go
 };
 
 }  // namespace rueda::libtorch

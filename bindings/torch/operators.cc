@@ -2,7 +2,9 @@
 #include <torch/library.h>
 
 #include <array>
+#include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "rueda/torch.hpp"
@@ -11,18 +13,25 @@ namespace rueda::libtorch {
 namespace {
 
 reduce_op ReduceOp(std::string_view name) {
-  static constexpr std::array<std::pair<std::string_view, reduce_op>, 5> kOps = {{
+  static constexpr std::array<std::pair<std::string_view, reduce_op>, 10> kOps = {{
       {"average", Average},
       {"sum", Sum},
       {"min", Min},
       {"max", Max},
       {"product", Product},
+      {"band", Band},
+      {"bor", Bor},
+      {"bxor", Bxor},
+      {"adasum", Adasum},
+      {"average_live", AverageLive},
   }};
   for (const auto& [known, op] : kOps) {
     if (known == name) return op;
   }
   throw Error(RUEDA_INVALID_ARGUMENT,
-              "op '" + std::string(name) + "'; expected average, sum, min, max or product");
+              "op '" + std::string(name) +
+                  "'; expected average, sum, min, max, product, band, bor, bxor, adasum or "
+                  "average_live");
 }
 
 ProcessSet Set(int64_t id) {
@@ -56,6 +65,77 @@ at::Tensor AllgatherOperator(const at::Tensor& tensor, std::string_view name, in
   return allgather(tensor, std::string(name), Set(process_set));
 }
 
+std::vector<at::Tensor> GroupedAllreduceOperator(at::TensorList tensors, std::string_view name,
+                                                 std::string_view op, double prescale_factor,
+                                                 double postscale_factor, int64_t process_set) {
+  return grouped_allreduce(tensors.vec(), std::string(name), ReduceOp(op), prescale_factor,
+                           postscale_factor, Set(process_set));
+}
+
+std::vector<at::Tensor> GroupedAllgatherOperator(at::TensorList tensors, std::string_view name,
+                                                 int64_t process_set) {
+  return grouped_allgather(tensors.vec(), std::string(name), Set(process_set));
+}
+
+std::tuple<at::Tensor, at::Tensor> AlltoallOperator(const at::Tensor& tensor,
+                                                    c10::IntArrayRef splits, std::string_view name,
+                                                    int64_t process_set) {
+  return alltoall_with_splits(tensor, splits, std::string(name), Set(process_set));
+}
+
+at::Tensor ReducescatterOperator(const at::Tensor& tensor, std::string_view name,
+                                 std::string_view op, int64_t process_set, double prescale_factor,
+                                 double postscale_factor) {
+  return reducescatter(tensor, std::string(name), ReduceOp(op), Set(process_set), prescale_factor,
+                       postscale_factor);
+}
+
+std::vector<at::Tensor> GroupedReducescatterOperator(at::TensorList tensors, std::string_view name,
+                                                     std::string_view op, int64_t process_set,
+                                                     double prescale_factor,
+                                                     double postscale_factor) {
+  return grouped_reducescatter(tensors.vec(), std::string(name), ReduceOp(op), Set(process_set),
+                               prescale_factor, postscale_factor);
+}
+
+// Elsewhere than on the root there is no result: None.
+std::optional<at::Tensor> Optional(at::Tensor tensor) {
+  if (!tensor.defined()) return std::nullopt;
+  return tensor;
+}
+
+std::optional<at::Tensor> ReduceOperator(const at::Tensor& tensor, int64_t root_rank,
+                                         std::string_view name, std::string_view op,
+                                         double prescale_factor, double postscale_factor,
+                                         int64_t process_set) {
+  return Optional(reduce(tensor, static_cast<int>(root_rank), std::string(name), ReduceOp(op),
+                         prescale_factor, postscale_factor, Set(process_set)));
+}
+
+std::optional<at::Tensor> GatherOperator(const at::Tensor& tensor, int64_t root_rank,
+                                         std::string_view name, int64_t process_set) {
+  return Optional(gather(tensor, static_cast<int>(root_rank), std::string(name), Set(process_set)));
+}
+
+at::Tensor ScatterOperator(const at::Tensor& tensor, int64_t root_rank, c10::IntArrayRef splits,
+                           std::string_view name, int64_t process_set) {
+  return scatter(tensor, static_cast<int>(root_rank), splits, std::string(name), Set(process_set));
+}
+
+void SendOperator(const at::Tensor& tensor, int64_t rank, std::string_view name,
+                  int64_t process_set) {
+  send(tensor, static_cast<int>(rank), std::string(name), Set(process_set));
+}
+
+at::Tensor RecvInPlaceOperator(at::Tensor tensor, int64_t rank, std::string_view name,
+                               int64_t process_set) {
+  return recv_(tensor, static_cast<int>(rank), std::string(name), Set(process_set));
+}
+
+int64_t JoinOperator(int64_t process_set) {
+  return join(Set(process_set));
+}
+
 void BarrierOperator(int64_t process_set) {
   barrier(Set(process_set));
 }
@@ -76,6 +156,7 @@ TORCH_LIBRARY(rueda, library) {
   library.def(Effect("local_rank() -> int"), []() -> int64_t { return local_rank(); });
   library.def(Effect("local_size() -> int"), []() -> int64_t { return local_size(); });
   library.def(Effect("barrier(int process_set=0) -> ()"), &BarrierOperator);
+  library.def(Effect("join(int process_set=0) -> int"), &JoinOperator);
 
   library.def(
       Effect("allreduce(Tensor tensor, str name='', str op='average', float prescale_factor=1.0, "
@@ -89,6 +170,33 @@ TORCH_LIBRARY(rueda, library) {
       "broadcast_(Tensor(a!) tensor, int root_rank, str name='', int process_set=0) -> "
       "Tensor(a!)");
   library.def(Effect("allgather(Tensor tensor, str name='', int process_set=0) -> Tensor"));
+  library.def(
+      Effect("grouped_allreduce(Tensor[] tensors, str name='', str op='average', "
+             "float prescale_factor=1.0, float postscale_factor=1.0, int process_set=0) -> "
+             "Tensor[]"));
+  library.def(
+      Effect("grouped_allgather(Tensor[] tensors, str name='', int process_set=0) -> Tensor[]"));
+  library.def(
+      Effect("alltoall(Tensor tensor, int[] splits=[], str name='', int process_set=0) -> "
+             "(Tensor, Tensor)"));
+  library.def(
+      Effect("reducescatter(Tensor tensor, str name='', str op='average', int process_set=0, "
+             "float prescale_factor=1.0, float postscale_factor=1.0) -> Tensor"));
+  library.def(
+      Effect("grouped_reducescatter(Tensor[] tensors, str name='', str op='average', "
+             "int process_set=0, float prescale_factor=1.0, float postscale_factor=1.0) -> "
+             "Tensor[]"));
+  library.def(
+      Effect("reduce(Tensor tensor, int root_rank, str name='', str op='average', "
+             "float prescale_factor=1.0, float postscale_factor=1.0, int process_set=0) -> "
+             "Tensor?"));
+  library.def(
+      Effect("gather(Tensor tensor, int root_rank, str name='', int process_set=0) -> Tensor?"));
+  library.def(
+      Effect("scatter(Tensor tensor, int root_rank, int[] splits=[], str name='', "
+             "int process_set=0) -> Tensor"));
+  library.def(Effect("send(Tensor tensor, int rank, str name='', int process_set=0) -> ()"));
+  library.def("recv_(Tensor(a!) tensor, int rank, str name='', int process_set=0) -> Tensor(a!)");
 }
 
 TORCH_LIBRARY_IMPL(rueda, CPU, library) {
@@ -97,6 +205,28 @@ TORCH_LIBRARY_IMPL(rueda, CPU, library) {
   library.impl("broadcast", &BroadcastOperator);
   library.impl("broadcast_", &BroadcastInPlaceOperator);
   library.impl("allgather", &AllgatherOperator);
+  library.impl("grouped_allreduce", &GroupedAllreduceOperator);
+  library.impl("grouped_allgather", &GroupedAllgatherOperator);
+  library.impl("alltoall", &AlltoallOperator);
+  library.impl("reducescatter", &ReducescatterOperator);
+  library.impl("grouped_reducescatter", &GroupedReducescatterOperator);
+  library.impl("reduce", &ReduceOperator);
+  library.impl("gather", &GatherOperator);
+  library.impl("scatter", &ScatterOperator);
+  library.impl("send", &SendOperator);
+  library.impl("recv_", &RecvInPlaceOperator);
+}
+
+// Those whose results have a history: they make it themselves.
+TORCH_LIBRARY_IMPL(rueda, AutogradCPU, library) {
+  library.impl("allreduce", &AllreduceOperator);
+  library.impl("broadcast", &BroadcastOperator);
+  library.impl("allgather", &AllgatherOperator);
+  library.impl("grouped_allreduce", &GroupedAllreduceOperator);
+  library.impl("grouped_allgather", &GroupedAllgatherOperator);
+  library.impl("alltoall", &AlltoallOperator);
+  library.impl("reducescatter", &ReducescatterOperator);
+  library.impl("grouped_reducescatter", &GroupedReducescatterOperator);
 }
 
 }  // namespace rueda::libtorch

@@ -44,8 +44,20 @@ assert rueda.broadcast_(y, 0).data_ptr() == y.data_ptr()
 assert torch.equal(rueda.allgather(x.to(torch.int64)), x.to(torch.int64))
 rueda.barrier()
 
+assert all(torch.equal(got, x) for got in rueda.grouped_allreduce([x, x], "g"))
+assert all(torch.equal(got, x) for got in rueda.grouped_allgather([x, x], "g"))
+assert all(torch.equal(got, 2 * x) for got in rueda.grouped_reducescatter([x], "g", "sum", 0, 2.0))
+received, splits = rueda.alltoall(x, [2], "x")
+assert torch.equal(received, x) and torch.equal(splits, torch.tensor([2]))
+assert torch.equal(rueda.reducescatter(x, "x"), x)
+assert torch.equal(rueda.reduce(x, 0, "x", "max"), x)
+assert torch.equal(rueda.gather(x, 0), x)
+assert torch.equal(rueda.scatter(x, 0, [2]), x)
+assert torch.equal(rueda.allreduce(x.to(torch.int64), op="bor"), x.to(torch.int64))
+assert rueda.join() == 0
+
 assert "expected average, sum" in error_of(rueda.allreduce, x, op="mean")
-assert "'x' is of type ComplexFloat" in error_of(rueda.allreduce, x.to(torch.complex64), "x")
+assert "'x' is of type ComplexHalf" in error_of(rueda.allreduce, x.to(torch.complex32), "x")
 assert "process set" in error_of(rueda.barrier, 5)
 assert "root" in error_of(rueda.broadcast, x, 1), error_of(rueda.broadcast, x, 1)
 
@@ -56,9 +68,21 @@ with torch.no_grad():
     rueda.broadcast_(parameter, 0, "parameter")
 assert parameter.requires_grad and parameter.grad_fn is None
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    rueda.allreduce(parameter * 2).sum().backward()
-assert parameter.grad is None, "gradients don't flow through"
+    warnings.simplefilter("error")
+    for call, factor in [
+        (lambda y: rueda.allreduce(y, op="sum", prescale_factor=3.0), 3),
+        (lambda y: rueda.broadcast(y, 0), 1),
+        (lambda y: rueda.allgather(y), 1),
+        (lambda y: rueda.alltoall(y)[0], 1),
+        (lambda y: rueda.reducescatter(y, op="sum", postscale_factor=2.0), 2),
+        (lambda y: rueda.grouped_allreduce([y, y])[1], 1),
+        (lambda y: rueda.grouped_allgather([y])[0], 1),
+        (lambda y: rueda.grouped_reducescatter([y])[0], 1),
+    ]:
+        parameter.grad = None
+        call(parameter * 2).sum().backward()
+        assert torch.equal(parameter.grad, torch.full_like(x, 2.0 * factor)), parameter.grad
+assert "requires a gradient" in error_of(rueda.allreduce, parameter, op="max")
 
 
 @torch.jit.script
@@ -122,6 +146,12 @@ def be(rank):
         total = rueda.allreduce(torch.tensor([rank + 1.0]), "step", "sum")
         assert total.item() == 3, total
     results.append(rueda.allgather(torch.full((rank + 1, 1), float(rank))).flatten().tolist())
+    assert (rueda.reduce(torch.ones(2), 1) is None) == (rank == 0)
+    assert (rueda.gather(torch.ones(2), 1) is None) == (rank == 0)
+    if rank == 0:
+        rueda.send(torch.ones(2), 1, "sent")
+    else:
+        assert torch.equal(rueda.recv_(torch.zeros(2), 0, "sent"), torch.ones(2))
     rueda.shutdown()
 
 

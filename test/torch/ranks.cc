@@ -11,8 +11,6 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "rueda/rueda.hpp"
-
 extern char** environ;
 
 namespace rueda::test {

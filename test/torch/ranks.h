@@ -10,7 +10,21 @@
 #include <utility>
 #include <vector>
 
+#include "rueda/rueda.hpp"
+
 namespace rueda::test {
+
+// The status and message of the error that fn throws; RUEDA_OK when it throws none.
+template <typename Fn>
+rueda_status StatusOf(Fn fn, std::string* message = nullptr) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    if (message != nullptr) *message = error.what();
+    return error.status();
+  }
+  return RUEDA_OK;
+}
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 

@@ -17,14 +17,23 @@
 //     }
 //     hvd::shutdown();
 //
-// Tensors (at::Tensor, which is torch::Tensor) are strided and on the CPU, of the types float16,
-// bfloat16, float32, float64, uint8, int8, int32, int64 and bool; any number of dimensions up to
-// 32. Contiguous ones go in and come out by pointer; others are copied, on the way in, and for
-// functions that work in place (their names end in `_`) on the way out too.
+// Tensors (at::Tensor, which is torch::Tensor) are strided and on the
+// CPU, of the types bool, uint8 to uint64, int8 to int64, float8_e4m3fn, float8_e5m2, float16,
+// bfloat16, float32, float64, complex64 and complex128; any number of dimensions up to 32.
+// Contiguous ones go in and come out by pointer; others are copied, on the way in, and for
+// functions that work in place (their names end in `_`) on the way out too. Where rows are split or
+// joined a tensor needs a first dimension: a scalar is refused, tensor.reshape({1}) is not.
 //
 // Ownership: an operation keeps its tensors alive until it has ended. Until then don't read its
-// outputs and don't change its inputs. Results carry no autograd history; functions in place bump
-// their tensor's version, so that autograd notices a change under its feet.
+// outputs and don't change its inputs. Functions in place bump their tensor's version, so that
+// autograd notices a change under its feet.
+//
+// Gradients flow through allreduce, broadcast, allgather, alltoall, reducescatter and the groups of
+// them, when their input requires one: for the sum of all ranks' losses. The backward pass is an
+// operation too, called "<name>.gradient": so all ranks must use what they got in their loss, or
+// none, and names keep the ranks together where order does not. A reduce operation other than Sum
+// and Average has no gradient: RUEDA_INVALID_ARGUMENT when the input requires one. Everything else
+// (with async, in place, reduce, gather, scatter, send, recv) gives results without a history.
 //
 // Threads: everything may be called from any thread, and works on that thread's current context
 // (rueda.h, rueda_current_context). A DistributedOptimizer keeps the context it was made with.
@@ -32,15 +41,18 @@
 // Errors are exceptions of type rueda::Error. RUEDA_INVALID_ARGUMENT: your mistake, or the ranks
 // disagree (then every rank of the process set gets it, and the job goes on).
 // RUEDA_UNIMPLEMENTED: a tensor of a type, layout or device that this version doesn't move.
-// RUEDA_ABORTED: a rank was lost. rueda.h has the rest.
+// RUEDA_ABORTED: a rank was lost, rank(); recoverable() says whether the others could go on.
+// RUEDA_FAILED_PRECONDITION: before init or after shutdown. rueda.h has the rest.
 #ifndef RUEDA_TORCH_HPP_
 #define RUEDA_TORCH_HPP_
 
 #include <ATen/core/Tensor.h>
 #include <torch/ordered_dict.h>
 
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -77,11 +89,24 @@ using rueda::Min;
 using rueda::Product;
 using rueda::reduce_op;
 using rueda::Sum;
+inline constexpr reduce_op Band = RUEDA_BAND;  // bitwise, of integers and bool
+inline constexpr reduce_op Bor = RUEDA_BOR;
+inline constexpr reduce_op Bxor = RUEDA_BXOR;
+inline constexpr reduce_op Adasum = RUEDA_ADASUM;  // of float16, bfloat16, float32 and float64
+inline constexpr reduce_op AverageLive = RUEDA_AVERAGE_LIVE;  // over the ranks that haven't joined
 
 using rueda::add_process_set;
 using rueda::barrier;
 using rueda::global_process_set;
 using rueda::ProcessSet;
+// All ranks call it, whether they are in the set or not. Blocks. RUEDA_FAILED_PRECONDITION on every
+// rank: operations of the set are in flight, and it stays.
+RUEDA_TORCH_API void remove_process_set(ProcessSet process_set);
+
+// Says that this rank has no more data: the other ranks' allreduces go on without it, which to them
+// is a rank that brings zeros (or what else changes nothing). Blocks until all ranks of the set have
+// joined, and returns the one that was last. Other kinds of operations fail meanwhile.
+RUEDA_TORCH_API int join(ProcessSet process_set = global_process_set);
 
 using rueda::Error;
 using rueda::Knobs;
@@ -91,7 +116,8 @@ using rueda::Knobs;
 class RUEDA_TORCH_LOCAL Operation;
 
 // An operation under way, with a tensor as its result. Copies refer to the same operation. Letting
-// go of the last one waits for the operation's end; do so, or synchronize, before shutdown.
+// go of the last one waits for the operation's end. One that was not synchronized before shutdown
+// gives RUEDA_FAILED_PRECONDITION afterwards.
 class RUEDA_TORCH_API Handle {
  public:
   Handle() = default;
@@ -123,6 +149,10 @@ RUEDA_TORCH_API bool poll(const GroupHandle& handle);
 // given. Throws how the operation failed. Again, when called again.
 RUEDA_TORCH_API at::Tensor synchronize(const Handle& handle);
 RUEDA_TORCH_API std::vector<at::Tensor> synchronize(const GroupHandle& handle);
+
+// How many rows of the result came from each rank of the process set: an int64 vector. Waits for
+// the operation: an allgather, an alltoall, or a gather on its root; else RUEDA_INVALID_ARGUMENT.
+RUEDA_TORCH_API at::Tensor received_splits(const Handle& handle);
 
 // allreduce ------------------------------------------------------------------------------------
 
@@ -200,6 +230,140 @@ RUEDA_TORCH_API at::Tensor allgather(const at::Tensor& tensor, const std::string
                                                      const std::string& name = "",
                                                      ProcessSet process_set = global_process_set);
 
+// Several tensors that are gathered together or not at all.
+RUEDA_TORCH_API std::vector<at::Tensor> grouped_allgather(
+    const std::vector<at::Tensor>& tensors, const std::string& name = "",
+    ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API GroupHandle
+grouped_allgather_async(const std::vector<at::Tensor>& tensors, const std::string& name = "",
+                        ProcessSet process_set = global_process_set);
+
+// alltoall -------------------------------------------------------------------------------------
+
+// How many rows go to each rank of the process set, in rank order; they add up to the tensor's first
+// dimension. Empty: equal parts.
+class RUEDA_TORCH_API Splits {
+ public:
+  Splits() = default;
+  Splits(std::initializer_list<int64_t> rows) : rows_(rows) {}   // NOLINT: implicit
+  Splits(std::vector<int64_t> rows) : rows_(std::move(rows)) {}  // NOLINT
+  Splits(c10::IntArrayRef rows) : rows_(rows.vec()) {}           // NOLINT
+  // A vector of integers on the CPU; RUEDA_INVALID_ARGUMENT says what it is instead.
+  Splits(const at::Tensor& rows);  // NOLINT
+  const std::vector<int64_t>& rows() const { return rows_; }
+
+ private:
+  std::vector<int64_t> rows_;
+};
+
+// Gives each rank of the process set its rows of `tensor`. The result is what all ranks gave to this
+// one, in rank order. All dimensions but the first are the same on all ranks.
+RUEDA_TORCH_API at::Tensor alltoall(const at::Tensor& tensor, const Splits& splits = {},
+                                    const std::string& name = "",
+                                    ProcessSet process_set = global_process_set);
+// And how many rows came from each rank: an int64 vector.
+RUEDA_TORCH_API std::pair<at::Tensor, at::Tensor> alltoall_with_splits(
+    const at::Tensor& tensor, const Splits& splits = {}, const std::string& name = "",
+    ProcessSet process_set = global_process_set);
+// In the background; see received_splits.
+[[nodiscard]] RUEDA_TORCH_API Handle alltoall_async(const at::Tensor& tensor,
+                                                    const Splits& splits = {},
+                                                    const std::string& name = "",
+                                                    ProcessSet process_set = global_process_set);
+
+// reducescatter --------------------------------------------------------------------------------
+
+// Combines `tensor`, of one shape and type on all ranks, and gives each rank its rows of the result:
+// equal parts in rank order, the lowest ranks one row more. Factors as in allreduce.
+RUEDA_TORCH_API at::Tensor reducescatter(const at::Tensor& tensor, const std::string& name = "",
+                                         reduce_op op = Average,
+                                         ProcessSet process_set = global_process_set,
+                                         double prescale_factor = 1, double postscale_factor = 1);
+[[nodiscard]] RUEDA_TORCH_API Handle
+reducescatter_async(const at::Tensor& tensor, const std::string& name = "", reduce_op op = Average,
+                    ProcessSet process_set = global_process_set, double prescale_factor = 1,
+                    double postscale_factor = 1);
+RUEDA_TORCH_API std::vector<at::Tensor> grouped_reducescatter(
+    const std::vector<at::Tensor>& tensors, const std::string& name = "", reduce_op op = Average,
+    ProcessSet process_set = global_process_set, double prescale_factor = 1,
+    double postscale_factor = 1);
+[[nodiscard]] RUEDA_TORCH_API GroupHandle
+grouped_reducescatter_async(const std::vector<at::Tensor>& tensors, const std::string& name = "",
+                            reduce_op op = Average, ProcessSet process_set = global_process_set,
+                            double prescale_factor = 1, double postscale_factor = 1);
+
+// To and from one rank -------------------------------------------------------------------------
+//
+// Ranks are world ranks, in process sets too.
+
+// As allreduce, but `root_rank` alone gets the result: elsewhere it is an undefined tensor, and in
+// place `tensor` as it was.
+RUEDA_TORCH_API at::Tensor reduce(const at::Tensor& tensor, int root_rank,
+                                  const std::string& name = "", reduce_op op = Average,
+                                  double prescale_factor = 1, double postscale_factor = 1,
+                                  ProcessSet process_set = global_process_set);
+RUEDA_TORCH_API at::Tensor reduce_(const at::Tensor& tensor, int root_rank,
+                                   const std::string& name = "", reduce_op op = Average,
+                                   double prescale_factor = 1, double postscale_factor = 1,
+                                   ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API Handle reduce_async(const at::Tensor& tensor, int root_rank,
+                                                  const std::string& name = "",
+                                                  reduce_op op = Average,
+                                                  double prescale_factor = 1,
+                                                  double postscale_factor = 1,
+                                                  ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API Handle reduce_async_(const at::Tensor& tensor, int root_rank,
+                                                   const std::string& name = "",
+                                                   reduce_op op = Average,
+                                                   double prescale_factor = 1,
+                                                   double postscale_factor = 1,
+                                                   ProcessSet process_set = global_process_set);
+
+// As allgather, but `root_rank` alone gets the result: elsewhere it is an undefined tensor.
+RUEDA_TORCH_API at::Tensor gather(const at::Tensor& tensor, int root_rank,
+                                  const std::string& name = "",
+                                  ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API Handle gather_async(const at::Tensor& tensor, int root_rank,
+                                                  const std::string& name = "",
+                                                  ProcessSet process_set = global_process_set);
+
+// Gives each rank its rows of the `tensor` of `root_rank`, split as the root says. Elsewhere
+// `tensor` says what a row is, by type and shape, and its own rows are not looked at:
+// torch::empty({0, 3}).
+RUEDA_TORCH_API at::Tensor scatter(const at::Tensor& tensor, int root_rank,
+                                   const Splits& splits = {}, const std::string& name = "",
+                                   ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API Handle scatter_async(const at::Tensor& tensor, int root_rank,
+                                                   const Splits& splits = {},
+                                                   const std::string& name = "",
+                                                   ProcessSet process_set = global_process_set);
+
+// `tensor` goes to `rank`, which must receive it into a tensor of the same type and shape, under the
+// same name, or both without one and in one order. A send may wait for its recv. The async ones'
+// result is `tensor`.
+RUEDA_TORCH_API void send(const at::Tensor& tensor, int rank, const std::string& name = "",
+                          ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API Handle send_async(const at::Tensor& tensor, int rank,
+                                                const std::string& name = "",
+                                                ProcessSet process_set = global_process_set);
+RUEDA_TORCH_API at::Tensor recv_(const at::Tensor& tensor, int rank, const std::string& name = "",
+                                 ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API Handle recv_async_(const at::Tensor& tensor, int rank,
+                                                 const std::string& name = "",
+                                                 ProcessSet process_set = global_process_set);
+
+// Objects --------------------------------------------------------------------------------------
+
+// The root's bytes on every rank; elsewhere `bytes` is not looked at. What they mean is the caller's
+// business: a serialised object, say. Blocks.
+RUEDA_TORCH_API std::string broadcast_object(std::string_view bytes, int root_rank = 0,
+                                             const std::string& name = "",
+                                             ProcessSet process_set = global_process_set);
+// The bytes of each rank of the process set, in rank order. Blocks.
+RUEDA_TORCH_API std::vector<std::string> allgather_object(
+    std::string_view bytes, const std::string& name = "",
+    ProcessSet process_set = global_process_set);
+
 // Models and optimizers ------------------------------------------------------------------------
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -271,7 +435,7 @@ class RUEDA_TORCH_API DistributedOptimizer {
   // Names the parameters by their place in the optimizer.
   explicit DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                 DistributedOptimizerOptions options = {});
-  // Removes its hooks, and waits for what is in flight: before shutdown.
+  // Removes its hooks, and waits for what is in flight.
   ~DistributedOptimizer();
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
@@ -297,20 +461,36 @@ class RUEDA_TORCH_API DistributedOptimizer {
 // Operators ------------------------------------------------------------------------------------
 //
 // Loading the library registers these for TorchScript and Python (torch.ops.load_library,
-// torch.ops.rueda), with kernels for CPU tensors. `op` is "average", "sum", "min", "max" or
-// "product", `process_set` a process set's id. They work on the calling thread's current context,
-// block, and raise RuntimeError. Gradients don't flow through them.
+// torch.ops.rueda), with kernels for CPU tensors. `op` is "average", "sum", "min", "max",
+// "product", "band", "bor", "bxor", "adasum" or "average_live", `process_set` a process set's id.
+// They work on the calling thread's current context, block, and raise RuntimeError. Gradients flow
+// through those that they flow through in C++.
 //
 //     rueda::init() -> ()        rueda::rank() -> int    rueda::local_rank() -> int
 //     rueda::shutdown() -> ()    rueda::size() -> int    rueda::local_size() -> int
+//     rueda::barrier(int process_set=0) -> ()            rueda::join(int process_set=0) -> int
 //     rueda::allreduce(Tensor tensor, str name="", str op="average", float prescale_factor=1.0,
 //                      float postscale_factor=1.0, int process_set=0) -> Tensor
 //     rueda::allreduce_(Tensor(a!) tensor, <the same>) -> Tensor(a!)
+//     rueda::grouped_allreduce(Tensor[] tensors, <the same>) -> Tensor[]
 //     rueda::broadcast(Tensor tensor, int root_rank, str name="", int process_set=0) -> Tensor
 //     rueda::broadcast_(Tensor(a!) tensor, int root_rank, str name="", int process_set=0)
 //                      -> Tensor(a!)
 //     rueda::allgather(Tensor tensor, str name="", int process_set=0) -> Tensor
-//     rueda::barrier(int process_set=0) -> ()
+//     rueda::grouped_allgather(Tensor[] tensors, str name="", int process_set=0) -> Tensor[]
+//     rueda::alltoall(Tensor tensor, int[] splits=[], str name="", int process_set=0)
+//                      -> (Tensor, Tensor), the second as in alltoall_with_splits
+//     rueda::reducescatter(Tensor tensor, str name="", str op="average", int process_set=0,
+//                      float prescale_factor=1.0, float postscale_factor=1.0) -> Tensor
+//     rueda::grouped_reducescatter(Tensor[] tensors, <the same>) -> Tensor[]
+//     rueda::reduce(Tensor tensor, int root_rank, str name="", str op="average",
+//                      float prescale_factor=1.0, float postscale_factor=1.0, int process_set=0)
+//                      -> Tensor?, None but on the root
+//     rueda::gather(Tensor tensor, int root_rank, str name="", int process_set=0) -> Tensor?
+//     rueda::scatter(Tensor tensor, int root_rank, int[] splits=[], str name="",
+//                      int process_set=0) -> Tensor
+//     rueda::send(Tensor tensor, int rank, str name="", int process_set=0) -> ()
+//     rueda::recv_(Tensor(a!) tensor, int rank, str name="", int process_set=0) -> Tensor(a!)
 
 }  // namespace rueda::libtorch
 
