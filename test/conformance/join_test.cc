@@ -178,6 +178,25 @@ TEST_P(Join, IsPerProcessSet) {
   });
 }
 
+// The join ends while the others' last allreduce is under way; so does the job, at once.
+TEST_P(Join, WhoHasJoinedDoesItsPartOfWhatIsUnderWayBeforeItLeaves) {
+  std::vector<float> values(3'000'000, 1);  // of rank 0
+  RunOn(2, [&](rueda_context* context, int rank, int) {
+    if (rank == 0) {
+      const TensorOf tensor(values);
+      const rueda_operation operation = Allreduce("late", tensor.get());
+      rueda_completion completion = RUEDA_COMPLETION_INIT;
+      completion.callback = [](void*, rueda_handle, rueda_status status) {
+        EXPECT_EQ(status, RUEDA_OK);
+      };
+      rueda_handle handle = 0;
+      ASSERT_EQ(rueda_submit(context, &operation, 1, &completion, &handle), RUEDA_OK);
+      ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+    }
+    JoinAndTellTheLast(context);
+  });
+}
+
 TEST_P(Join, ARankThatLeavesInsteadIsNamed) {
   RunOn(2, [](rueda_context* context, int rank, int) {
     if (rank == 0) {

@@ -7,8 +7,9 @@
 //
 // What is checked (Report::errors, empty when all is well):
 //   agreement   all members of a set execute the same batches in the same order
-//   validity    what is executed was submitted by every member, each once, with one signature
-//   uniformity  a failed operation fails on every member that submitted it, with the same words
+//   validity    what is executed was submitted by every member that has not joined, each once, with
+//               one signature, and everybody knows how many rows each brings
+//   uniformity  an operation ends alike on every member that submitted it, in the same words
 //   liveness    everything that was submitted ends, and all ranks shut down
 #pragma once
 
@@ -33,7 +34,7 @@ struct Options {
   uint64_t seed = 1;
   int steps = 10;
   int tensors_per_step = 20;
-  int process_sets = 2;          // besides the world
+  int process_sets = 2;          // besides the world; they come and go
   double mismatch_share = 0.02;  // of the tensors: one rank submits another shape
   int log_words = 0;             // of a host's log; 0: as the product
   int64_t bucket_bytes = 1 << 16;

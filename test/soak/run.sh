@@ -97,7 +97,7 @@ while :; do
   try simulator simulate
   for name in "${tests[@]}"; do
     # GoogleTest takes the order of its cases from the seed, and some tests their choices.
-    try "$name" env GTEST_SHUFFLE=1 GTEST_RANDOM_SEED="$seed" \
+    try "$name" env GTEST_SHUFFLE=1 GTEST_RANDOM_SEED="$seed" RUEDA_PROPERTY_ROUNDS=10 \
       ctest --test-dir "$build" -R "^$name\$" --timeout 900 --no-tests=error --output-on-failure
   done
   rounds=$((rounds + 1))

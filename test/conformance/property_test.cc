@@ -1,0 +1,432 @@
+// Programs made up from a seed, against a model of one process: all kinds, dtypes and reduce
+// operations, named, unnamed and grouped, in process sets that come and go, with joins. All ranks
+// run the same program, but each submits its named operations in an order of its own and waits in
+// another. Values are small integers, so that every result is exact.
+//
+// The seed is GoogleTest's (GTEST_RANDOM_SEED), which is 0 but in test/soak; RUEDA_PROPERTY_ROUNDS
+// says how many programs are run.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <random>
+
+#include "test/support/jobs.h"
+#include "test/support/tensors.h"
+
+namespace rueda::testing {
+namespace {
+
+class Property : public JobTest {};
+INSTANTIATE_TEST_SUITE_P(All, Property, ::testing::ValuesIn(AllSetups()),
+                         [](const auto& setup) { return setup.param.name; });
+
+enum class Type { kInt8, kInt32, kInt64, kFloat32, kFloat64, kCount };
+
+rueda_dtype DTypeOf(Type type) {
+  const rueda_dtype kDTypes[] = {RUEDA_INT8, RUEDA_INT32, RUEDA_INT64, RUEDA_FLOAT32,
+                                 RUEDA_FLOAT64};
+  return kDTypes[static_cast<int>(type)];
+}
+
+// One operation as all ranks know it.
+struct Task {
+  rueda_kind kind = RUEDA_ALLREDUCE;
+  std::string name;  // empty: unnamed
+  int32_t set = RUEDA_WORLD;
+  std::vector<int> members;
+  rueda_reduce_op op = RUEDA_SUM;
+  Type type = Type::kFloat32;
+  int root = -1;  // of a send/recv: who sends
+  int peer = -1;  // of a send/recv: who receives
+  int64_t rows = 0;
+  int64_t row = 1;
+  uint32_t seed = 0;
+  int parts = 1;  // more: a group
+
+  bool Has(int rank) const {
+    if (kind == RUEDA_SEND) return rank == root || rank == peer;
+    return std::find(members.begin(), members.end(), rank) != members.end();
+  }
+  // How many rows a rank brings to a kind in which they differ by rank.
+  int64_t RowsOf(int rank) const { return (rows + rank * (seed % 7)) % 50; }
+  // How many rows `from` gives `to` in an alltoall or a scatter.
+  int64_t RowsBetween(int from, int to) const { return (rows + from * 3 + to * (seed % 5)) % 20; }
+};
+
+// Element i of what a rank brings to part `part`: 0 to 3.
+int64_t Value(const Task& task, int rank, int part, int64_t i) {
+  return (rank * 3 + part + static_cast<int64_t>(task.seed % 13) + i * 7 + i / 5) % 4;
+}
+
+int64_t Reduced(const Task& task, const std::vector<int>& live, int part, int64_t i) {
+  int64_t result = Value(task, live[0], part, i);
+  for (size_t r = 1; r < live.size(); ++r) {
+    const int64_t x = Value(task, live[r], part, i);
+    result = task.op == RUEDA_MIN   ? std::min(result, x)
+             : task.op == RUEDA_MAX ? std::max(result, x)
+                                    : result + x;
+  }
+  return result;
+}
+
+// What a rank has after the operation; nothing where it has no result. `live`: who submitted it.
+std::vector<int64_t> Expected(const Task& task, int rank, int part, const std::vector<int>& live) {
+  std::vector<int64_t> values;
+  const auto brought = [&](int from, int64_t first_row, int64_t rows) {
+    for (int64_t i = first_row * task.row; i < (first_row + rows) * task.row; ++i) {
+      values.push_back(Value(task, from, part, i));
+    }
+  };
+  const auto given = [&](int from, int to) {
+    int64_t first = 0;
+    for (const int member : task.members) {
+      if (member == to) break;
+      first += task.RowsBetween(from, member);
+    }
+    brought(from, first, task.RowsBetween(from, to));
+  };
+  const int members = static_cast<int>(task.members.size());
+  const int index = static_cast<int>(std::find(task.members.begin(), task.members.end(), rank) -
+                                     task.members.begin());
+  switch (task.kind) {
+    case RUEDA_ALLREDUCE:
+    case RUEDA_REDUCE:
+      if (task.kind == RUEDA_REDUCE && rank != task.root) {
+        brought(rank, 0, task.rows);
+        break;
+      }
+      for (int64_t i = 0; i < task.rows * task.row; ++i) {
+        values.push_back(Reduced(task, live, part, i));
+      }
+      break;
+    case RUEDA_REDUCESCATTER: {
+      const int64_t each = task.rows / members, more = task.rows % members;
+      const int64_t first = each * index + std::min<int64_t>(index, more);
+      for (int64_t i = first * task.row; i < (first + each + (index < more)) * task.row; ++i) {
+        values.push_back(Reduced(task, live, part, i));
+      }
+      break;
+    }
+    case RUEDA_BROADCAST:
+    case RUEDA_SEND:
+      brought(task.root, 0, task.rows);
+      break;
+    case RUEDA_ALLGATHER:
+    case RUEDA_GATHER:
+      if (task.kind == RUEDA_GATHER && rank != task.root) break;
+      for (const int from : task.members) brought(from, 0, task.RowsOf(from));
+      break;
+    case RUEDA_ALLTOALL:
+      for (const int from : task.members) given(from, rank);
+      break;
+    case RUEDA_SCATTER:
+      given(task.root, rank);
+      break;
+    default:
+      break;
+  }
+  return values;
+}
+
+void Store(Type type, void* data, int64_t i, int64_t value) {
+  switch (type) {
+    case Type::kInt8:
+      static_cast<int8_t*>(data)[i] = static_cast<int8_t>(value);
+      break;
+    case Type::kInt32:
+      static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value);
+      break;
+    case Type::kInt64:
+      static_cast<int64_t*>(data)[i] = value;
+      break;
+    case Type::kFloat32:
+      static_cast<float*>(data)[i] = static_cast<float>(value);
+      break;
+    default:
+      static_cast<double*>(data)[i] = static_cast<double>(value);
+  }
+}
+
+double Load(Type type, const void* data, int64_t i) {
+  switch (type) {
+    case Type::kInt8:
+      return static_cast<const int8_t*>(data)[i];
+    case Type::kInt32:
+      return static_cast<const int32_t*>(data)[i];
+    case Type::kInt64:
+      return static_cast<double>(static_cast<const int64_t*>(data)[i]);
+    case Type::kFloat32:
+      return static_cast<const float*>(data)[i];
+    default:
+      return static_cast<const double*>(data)[i];
+  }
+}
+
+// One operation in flight on one rank.
+class Running {
+ public:
+  Running(rueda_context* context, const Task& task, int rank)
+      : context_(context), task_(task), rank_(rank) {}
+
+  void Submit() {
+    std::vector<rueda_operation> operations;
+    for (int part = 0; part < task_.parts; ++part) operations.push_back(Part(part));
+    ASSERT_EQ(rueda_submit(context_, operations.data(), operations.size(), nullptr, &handle_),
+              RUEDA_OK)
+        << Words() << rueda_last_error();
+  }
+
+  // `live`: who has submitted it.
+  void Check(const std::vector<int>& live) {
+    ASSERT_EQ(rueda_wait(context_, handle_, RUEDA_FOREVER), RUEDA_OK)
+        << Words() << rueda_last_error();
+    for (int part = 0; part < task_.parts && task_.kind != RUEDA_BARRIER; ++part) {
+      CheckPart(part, Expected(task_, rank_, part, live));
+    }
+    ASSERT_EQ(rueda_release(context_, handle_), RUEDA_OK);
+  }
+
+ private:
+  std::string Words() const {
+    return "kind " + std::to_string(task_.kind) + " '" + task_.name + "' of set " +
+           std::to_string(task_.set) + " on rank " + std::to_string(rank_) + ": ";
+  }
+
+  int64_t RowsBrought() {
+    switch (task_.kind) {
+      case RUEDA_ALLGATHER:
+      case RUEDA_GATHER:
+        return task_.RowsOf(rank_);
+      case RUEDA_ALLTOALL:
+      case RUEDA_SCATTER:
+        splits_.clear();
+        for (const int to : task_.members) splits_.push_back(task_.RowsBetween(rank_, to));
+        return std::accumulate(splits_.begin(), splits_.end(), int64_t{0});
+      default:
+        return task_.rows;
+    }
+  }
+
+  rueda_operation Part(int part) {
+    rueda_operation operation = RUEDA_OPERATION_INIT;
+    operation.kind = task_.kind == RUEDA_SEND && rank_ == task_.peer ? RUEDA_RECV : task_.kind;
+    operation.process_set = task_.set;
+    names_.push_back(task_.name + (part > 0 ? "." + std::to_string(part) : ""));
+    operation.name = task_.name.empty() ? nullptr : names_.back().c_str();
+    if (task_.kind == RUEDA_BARRIER) return operation;
+    const int64_t rows = RowsBrought();
+    data_.emplace_back(rows * task_.row);
+    for (int64_t i = 0; i < rows * task_.row; ++i) {
+      Store(task_.type, data_.back().data(), i, Value(task_, rank_, part, i));
+    }
+    views_.push_back(std::make_unique<TensorOf>(
+        data_.back().data(), std::vector<int64_t>{rows, task_.row}, DTypeOf(task_.type)));
+    operation.input = views_.back()->get();
+    operation.root = task_.root;
+    if (task_.kind == RUEDA_ALLREDUCE || task_.kind == RUEDA_REDUCE ||
+        task_.kind == RUEDA_REDUCESCATTER) {
+      operation.reduce_op = task_.op;
+    }
+    if (operation.kind == RUEDA_SEND) operation.root = task_.peer;
+    if (operation.kind == RUEDA_RECV) std::swap(operation.input, operation.output);
+    if (task_.kind == RUEDA_ALLTOALL || (task_.kind == RUEDA_SCATTER && rank_ == task_.root)) {
+      operation.splits = splits_.data();
+      operation.split_count = splits_.size();
+    }
+    return operation;
+  }
+
+  void CheckPart(int part, const std::vector<int64_t>& expected) {
+    if (task_.kind == RUEDA_GATHER && rank_ != task_.root) return;
+    const void* data = data_[part].data();
+    rueda_result result = RUEDA_RESULT_INIT;
+    const bool taken = task_.kind == RUEDA_ALLGATHER || task_.kind == RUEDA_GATHER ||
+                       task_.kind == RUEDA_ALLTOALL || task_.kind == RUEDA_SCATTER ||
+                       task_.kind == RUEDA_REDUCESCATTER;
+    if (taken) {
+      ASSERT_EQ(rueda_result_take(context_, handle_, part, &result), RUEDA_OK)
+          << Words() << rueda_last_error();
+      ASSERT_EQ(result.tensor.shape[0] * task_.row, static_cast<int64_t>(expected.size()))
+          << Words();
+      data = result.tensor.data;
+    }
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(Load(task_.type, data, static_cast<int64_t>(i)), static_cast<double>(expected[i]))
+          << Words() << "part " << part << " element " << i;
+    }
+    if (taken) rueda_result_free(&result);
+  }
+
+  rueda_context* const context_;
+  const Task& task_;
+  const int rank_;
+  std::vector<std::string> names_ = Reserved<std::string>();
+  std::vector<std::vector<double>> data_ = Reserved<std::vector<double>>();
+  std::vector<std::unique_ptr<TensorOf>> views_;
+  std::vector<int64_t> splits_;
+  rueda_handle handle_ = 0;
+
+  // Pointers into it stay valid while parts are added.
+  template <typename T>
+  static std::vector<T> Reserved() {
+    std::vector<T> vector;
+    vector.reserve(8);
+    return vector;
+  }
+};
+
+// The program of one rank. `random` is the same on all ranks, `own` is not.
+class Program {
+ public:
+  Program(rueda_context* context, int rank, int size, uint32_t seed)
+      : context_(context), rank_(rank), random_(seed), own_(seed * 31 + rank + 1) {
+    sets_.emplace_back(RUEDA_WORLD, std::vector<int>(size));
+    std::iota(sets_[0].second.begin(), sets_[0].second.end(), 0);
+  }
+
+  void Run(int steps) {
+    for (int step = 0; step < steps && !::testing::Test::HasFailure(); ++step) {
+      ChangeSets();
+      Submit();
+      if (Pick(3) == 0) Join(step);
+    }
+  }
+
+ private:
+  int Pick(int below) { return static_cast<int>(random_() % below); }
+
+  void ChangeSets() {
+    const int world = static_cast<int>(sets_[0].second.size());
+    if (sets_.size() > 1 && Pick(3) == 0) {
+      const size_t gone = 1 + Pick(static_cast<int>(sets_.size()) - 1);
+      ASSERT_EQ(rueda_process_set_remove(context_, sets_[gone].first, RUEDA_FOREVER), RUEDA_OK)
+          << rueda_last_error();
+      sets_.erase(sets_.begin() + static_cast<std::ptrdiff_t>(gone));
+    }
+    std::vector<int32_t> ranks;
+    for (int rank = 0; rank < world; ++rank) {
+      if (Pick(2) == 0) ranks.push_back(rank);
+    }
+    const std::vector<int> members(ranks.begin(), ranks.end());
+    const bool known = std::any_of(sets_.begin(), sets_.end(),
+                                   [&](const auto& set) { return set.second == members; });
+    if (ranks.empty() || known || sets_.size() > 3) return;
+    int32_t id = -1;
+    ASSERT_EQ(rueda_process_set_add(context_, ranks.data(), ranks.size(), RUEDA_FOREVER, &id),
+              RUEDA_OK)
+        << rueda_last_error();
+    sets_.emplace_back(id, members);
+  }
+
+  Task MakeTask(int number) {
+    Task task;
+    const auto& [set, members] = sets_[Pick(3) == 0 ? Pick(static_cast<int>(sets_.size())) : 0];
+    task.set = set;
+    task.members = members;
+    const rueda_kind kKinds[] = {RUEDA_ALLREDUCE, RUEDA_ALLREDUCE,     RUEDA_ALLREDUCE,
+                                 RUEDA_BROADCAST, RUEDA_ALLGATHER,     RUEDA_BARRIER,
+                                 RUEDA_ALLTOALL,  RUEDA_REDUCESCATTER, RUEDA_REDUCE,
+                                 RUEDA_GATHER,    RUEDA_SCATTER,       RUEDA_SEND};
+    task.kind = kKinds[Pick(static_cast<int>(std::size(kKinds)))];
+    if (task.kind == RUEDA_SEND && members.size() < 2) task.kind = RUEDA_BARRIER;
+    task.op = std::vector{RUEDA_SUM, RUEDA_MIN, RUEDA_MAX}[Pick(3)];
+    task.type = static_cast<Type>(Pick(static_cast<int>(Type::kCount)));
+    const int root = Pick(static_cast<int>(members.size()));
+    task.root = members[root];
+    if (task.kind == RUEDA_SEND) {
+      task.peer = members[(root + 1 + Pick(static_cast<int>(members.size()) - 1)) % members.size()];
+    }
+    task.rows = Pick(10) == 0 ? Pick(20'000) : Pick(40);
+    task.row = Pick(4);
+    task.seed = static_cast<uint32_t>(random_());
+    task.name = Pick(3) == 0 ? "" : "t" + std::to_string(number);
+    const bool groups = task.kind == RUEDA_ALLREDUCE || task.kind == RUEDA_ALLGATHER ||
+                        task.kind == RUEDA_REDUCESCATTER;
+    if (groups && Pick(4) == 0) task.parts = 2 + Pick(3);
+    return task;
+  }
+
+  // Named ones in an order of this rank's own; unnamed ones keep their places.
+  void Submit() {
+    std::vector<Task> tasks;
+    for (int t = 0; t < 25; ++t) tasks.push_back(MakeTask(t));
+    std::vector<const Task*> order, named;
+    for (const Task& task : tasks) {
+      if (!task.Has(rank_)) continue;
+      order.push_back(&task);
+      if (!task.name.empty()) named.push_back(&task);
+    }
+    std::shuffle(named.begin(), named.end(), own_);
+    for (const Task*& task : order) {
+      if (task->name.empty()) continue;
+      task = named.back();
+      named.pop_back();
+    }
+    std::vector<std::unique_ptr<Running>> running;
+    for (const Task* task : order) {
+      running.push_back(std::make_unique<Running>(context_, *task, rank_));
+      ASSERT_NO_FATAL_FAILURE(running.back()->Submit());
+      waits_.emplace_back(running.back().get(), task);
+    }
+    std::shuffle(waits_.begin(), waits_.end(), own_);
+    for (const auto& [operation, task] : waits_) {
+      ASSERT_NO_FATAL_FAILURE(operation->Check(task->members));
+    }
+    waits_.clear();
+  }
+
+  // Member i of a set has done `batches[i]` allreduces when it joins.
+  void Join(int step) {
+    const auto& [set, members] = sets_[Pick(static_cast<int>(sets_.size()))];
+    std::vector<int> batches;
+    for (size_t i = 0; i < members.size(); ++i) batches.push_back(Pick(5));
+    const auto self = std::find(members.begin(), members.end(), rank_);
+    const bool takes_part = self != members.end();
+    for (int batch = 0; batch < 5; ++batch) {
+      Task task;
+      task.set = set;
+      task.rows = Pick(3'000);
+      task.seed = static_cast<uint32_t>(random_());
+      task.name = batch % 2 == 0 ? "" : "j" + std::to_string(batch);
+      for (size_t i = 0; i < members.size(); ++i) {
+        if (batches[i] > batch) task.members.push_back(members[i]);
+      }
+      if (!takes_part || !task.Has(rank_)) continue;
+      Running running(context_, task, rank_);
+      ASSERT_NO_FATAL_FAILURE(running.Submit());
+      ASSERT_NO_FATAL_FAILURE(running.Check(task.members));
+    }
+    if (!takes_part) return;
+    int32_t last = -1;
+    ASSERT_EQ(rueda_join(context_, set, RUEDA_FOREVER, &last), RUEDA_OK) << rueda_last_error();
+    EXPECT_NE(std::find(members.begin(), members.end(), last), members.end()) << "step " << step;
+  }
+
+  rueda_context* const context_;
+  const int rank_;
+  std::mt19937 random_;
+  std::mt19937 own_;
+  std::vector<std::pair<int32_t, std::vector<int>>> sets_;
+  std::vector<std::pair<Running*, const Task*>> waits_;
+};
+
+TEST_P(Property, ProgramsMadeUpFromASeedFollowTheModel) {
+  const char* const asked = std::getenv("RUEDA_PROPERTY_ROUNDS");
+  const int rounds = asked != nullptr ? std::atoi(asked) : 1;
+  const uint32_t base = static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed());
+  for (int round = 0; round < rounds && !HasFailure(); ++round) {
+    for (const int ranks : {2, 3, 4}) {
+      const uint32_t seed = base * 1'000 + static_cast<uint32_t>(round) * 10 + ranks;
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      RunOn(ranks, [&](rueda_context* context, int rank, int size) {
+        Program(context, rank, size, seed).Run(kSanitized ? 4 : 12);
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rueda::testing
