@@ -1,5 +1,6 @@
 // DistributedOptimizer: hooks that submit gradients, and the step that waits for them.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -12,6 +13,7 @@
 #include <unordered_set>
 
 #include "bindings/torch/operation.h"
+#include "bindings/torch/sparse.h"
 
 namespace rueda::libtorch {
 namespace {
@@ -54,18 +56,27 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
 
  private:
   class Hook;
+  // One of them, or neither.
+  struct Reduction {
+    std::shared_ptr<Operation> dense;
+    std::shared_ptr<SparseOperation> sparse;
+  };
   struct Slot {
     // Constant after construction.
     at::Tensor parameter;
     std::string name;  // of the operation
     torch::autograd::PostAccumulateGradHook* hook = nullptr;
     // Guarded by mutex_.
-    int passes = 0;                        // since the last synchronize
-    std::shared_ptr<Operation> operation;  // in flight, or ended and not yet looked at
+    int passes = 0;          // since the last synchronize
+    int64_t sparse_dim = 0;  // of the last gradient; 0: it was dense
+    Reduction reduction;     // in flight, or ended and not yet looked at
+
+    bool in_flight() const { return reduction.dense != nullptr || reduction.sparse != nullptr; }
   };
 
   void CheckOptions() const;
   void CheckForNewParameters();
+  void MakeGradient(Slot& slot) const;
   void Submit(Slot& slot);
   void Keep(std::exception_ptr error) {
     if (first_error_ == nullptr) first_error_ = std::move(error);
@@ -176,22 +187,39 @@ void DistributedOptimizer::Impl::OnGradient(size_t index) {
                 "gradients up over several passes set backward_passes_per_step")));
 }
 
+// Holds mutex_. What is not there counts as zeros.
+void DistributedOptimizer::Impl::MakeGradient(Slot& slot) const {
+  const at::NoGradGuard no_grad;
+  at::Tensor& gradient = slot.parameter.mutable_grad();
+  if (!gradient.defined() && slot.sparse_dim > 0) {
+    gradient = at::_sparse_coo_tensor_with_dims(
+        slot.sparse_dim, slot.parameter.dim() - slot.sparse_dim, slot.parameter.sizes(),
+        slot.parameter.options().layout(at::kSparse));
+  } else if (!gradient.defined()) {
+    gradient = at::zeros_like(slot.parameter);
+  } else if (gradient.is_sparse() && options_.sparse_as_dense) {
+    gradient = gradient.to_dense();
+  }
+  slot.sparse_dim = gradient.is_sparse() ? gradient.sparse_dim() : 0;
+}
+
 // Holds mutex_. An error is kept.
 void DistributedOptimizer::Impl::Submit(Slot& slot) {
   try {
-    at::Tensor& gradient = slot.parameter.mutable_grad();
-    if (!gradient.defined()) {
-      const at::NoGradGuard no_grad;
-      gradient = at::zeros_like(slot.parameter);
+    MakeGradient(slot);
+    const Request request = {.kind = RUEDA_ALLREDUCE,
+                             .tensors = slot.parameter.mutable_grad(),
+                             .in_place = true,
+                             .name = slot.name,
+                             .process_set = options_.process_set,
+                             .op = options_.op,
+                             .prescale = prescale_,
+                             .postscale = postscale_};
+    if (slot.sparse_dim > 0) {
+      slot.reduction.sparse = SparseOperation::Submit(context_, request);
+    } else {
+      slot.reduction.dense = Operation::Submit(context_, request);
     }
-    slot.operation = Operation::Submit(context_, {.kind = RUEDA_ALLREDUCE,
-                                                  .tensors = gradient,
-                                                  .in_place = true,
-                                                  .name = slot.name,
-                                                  .process_set = options_.process_set,
-                                                  .op = options_.op,
-                                                  .prescale = prescale_,
-                                                  .postscale = postscale_});
   } catch (...) {
     Keep(std::current_exception());
   }
@@ -200,7 +228,7 @@ void DistributedOptimizer::Impl::Submit(Slot& slot) {
 void DistributedOptimizer::Impl::ZeroGrad(bool set_to_none) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const Slot& slot : slots_) {
-    if (slot.operation == nullptr) continue;
+    if (!slot.in_flight()) continue;
     throw Error(RUEDA_FAILED_PRECONDITION, "zero_grad() while '" + slot.name +
                                                "' is being reduced: call it before " +
                                                "backward(), or after step() or synchronize()");
@@ -228,7 +256,7 @@ void DistributedOptimizer::Impl::CheckForNewParameters() {
 }
 
 void DistributedOptimizer::Impl::Synchronize() {
-  std::vector<std::shared_ptr<Operation>> operations;
+  std::vector<std::pair<at::Tensor, Reduction>> reductions;  // of parameters' gradients
   std::vector<at::Tensor> frozen;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -238,16 +266,18 @@ void DistributedOptimizer::Impl::Synchronize() {
       if (!slot.parameter.requires_grad() && !slot.parameter.grad().defined()) {
         frozen.push_back(slot.parameter);
       }
-      if (slot.operation == nullptr) Submit(slot);  // the others may have a gradient here
-      if (slot.operation != nullptr) operations.push_back(std::move(slot.operation));
-      slot.operation = nullptr;
+      if (!slot.in_flight()) Submit(slot);  // the others may have a gradient here
+      if (slot.in_flight()) {
+        reductions.emplace_back(slot.parameter, std::exchange(slot.reduction, {}));
+      }
       slot.passes = 0;
     }
   }
   std::exception_ptr error;
-  for (const auto& operation : operations) {
+  for (const auto& [parameter, reduction] : reductions) {
     try {
-      operation->Wait();
+      if (reduction.dense != nullptr) reduction.dense->Wait();
+      if (reduction.sparse != nullptr) parameter.mutable_grad() = reduction.sparse->Wait();
     } catch (...) {
       if (error == nullptr) error = std::current_exception();
     }

@@ -400,16 +400,4 @@ Handle recv_async_(const at::Tensor& tensor, int rank, const std::string& name,
   return Submit(SendOrRecv(RUEDA_RECV, tensor, rank, name, process_set));
 }
 
-int join(ProcessSet process_set) {
-  rueda_context* const context = CurrentContext();
-  int32_t last_rank = -1;
-  Check(context, rueda_join(context, process_set.id, RUEDA_FOREVER, &last_rank));
-  return last_rank;
-}
-
-void remove_process_set(ProcessSet process_set) {
-  rueda_context* const context = CurrentContext();
-  Check(context, rueda_process_set_remove(context, process_set.id, RUEDA_FOREVER));
-}
-
 }  // namespace rueda::libtorch

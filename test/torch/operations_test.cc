@@ -308,7 +308,7 @@ RANKS_TEST(Operations, AfterALossCallsSayWhoWasLost, 2, 3) {
   lost("in flight", [] { hvd::allreduce(Six(0), "x"); });
   lost("refused", [] { hvd::allreduce(Six(0), "x"); });
   lost("refused in the background", [] { (void)hvd::allreduce_async(Six(0), "x"); });
-  lost("object", [] { hvd::broadcast_object("x"); });
+  lost("object", [] { hvd::broadcast_object("x", 0); });
   lost("objects", [] { hvd::allgather_object("x"); });
   lost("join", [] { hvd::join(); });
   rueda::test::LeaveWithoutShutdown();
@@ -320,7 +320,7 @@ TEST(OperationsAlone, HandlesThatWereNotSynchronizedSayThatTheJobIsOver) {
   hvd::shutdown();
   EXPECT_EQ(StatusOf([&] { hvd::synchronize(handle); }), RUEDA_FAILED_PRECONDITION);
   EXPECT_EQ(StatusOf([] { hvd::join(); }), RUEDA_FAILED_PRECONDITION);
-  EXPECT_EQ(StatusOf([] { hvd::broadcast_object("x"); }), RUEDA_FAILED_PRECONDITION);
+  EXPECT_EQ(StatusOf([] { hvd::broadcast_object("x", 0); }), RUEDA_FAILED_PRECONDITION);
 }
 
 // Gradients ------------------------------------------------------------------------------------

@@ -336,15 +336,105 @@ RANKS_TEST(DistributedOptimizer, ParametersThatAreFrozenLaterStayAsTheyAre, 2) {
   EXPECT_LT(First(w[0].detach()), -1);
 }
 
-RANKS_TEST(DistributedOptimizer, SparseGradientsAreAnErrorOfTheStep, 1, 2) {
+// A sparse 5 x 2 matrix with a row of `value` at each of `rows`.
+torch::Tensor SparseRows(const std::vector<int64_t>& rows, float value) {
+  const auto count = static_cast<int64_t>(rows.size());
+  return torch::sparse_coo_tensor(torch::tensor(rows, torch::kLong).unsqueeze(0),
+                                  torch::full({count, 2}, value), {5, 2});
+}
+
+RANKS_TEST(SparseAllreduce, IsTheAllreduceOfTheDenseTensors, 1, 2, 3) {
+  // Rank 0 has nothing; the others share a row, have one of their own, and one twice.
+  std::vector<int64_t> rows;
+  if (hvd::rank() > 0) rows = {4, hvd::rank(), 0, 4};
+  const torch::Tensor x = SparseRows(rows, hvd::rank() + 1.f);
+  for (const hvd::reduce_op op : {hvd::Sum, hvd::Average}) {
+    const torch::Tensor expected = hvd::allreduce(x.to_dense(), "dense", op);
+    const torch::Tensor got = hvd::sparse_allreduce(x, "sparse", op);
+    EXPECT_TRUE(got.is_sparse());
+    EXPECT_TRUE(got.is_coalesced());
+    EXPECT_TRUE(torch::allclose(got.to_dense(), expected)) << got << expected;
+    const hvd::SparseHandle handle = hvd::sparse_allreduce_async(x, "", op);
+    while (!hvd::poll(handle)) std::this_thread::yield();
+    EXPECT_TRUE(torch::equal(hvd::synchronize(handle).to_dense(), got.to_dense()));
+    EXPECT_TRUE(torch::equal(hvd::synchronize(handle).to_dense(), got.to_dense())) << "again";
+  }
+  // Without dense dimensions.
+  const torch::Tensor flat = x.to_dense().to_sparse();
+  EXPECT_TRUE(torch::allclose(hvd::sparse_allreduce(flat, "flat", hvd::Sum).to_dense(),
+                              hvd::allreduce(x.to_dense(), "dense", hvd::Sum)));
+}
+
+RANKS_TEST(SparseAllreduce, WhatDoesNotFitIsAnErrorOnAllRanks, 2, 3) {
+  const torch::Tensor x = SparseRows({1}, 1);
+  std::string message;
+  const torch::Tensor wide = torch::sparse_coo_tensor(
+      torch::zeros({1, 1}, torch::kLong), torch::ones({1, 2}), {hvd::rank() == 1 ? 9 : 5, 2});
+  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(wide, "wide"); }, &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("'wide' has shape [5, 2]"), std::string::npos) << message;
+  EXPECT_NE(message.find("[9, 2] on the one with index 1"), std::string::npos) << message;
+  EXPECT_EQ(StatusOf([&] {
+              if (hvd::rank() == 0) {
+                hvd::allreduce(x.to_dense(), "mixed");
+              } else {
+                hvd::sparse_allreduce(x, "mixed");
+              }
+            }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(x, "x", hvd::Max); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(x.to_dense(), "x"); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(x.to(torch::kLong), "x"); }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(torch::Tensor(), "x"); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::synchronize(hvd::SparseHandle()); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_TRUE(torch::equal(hvd::sparse_allreduce(x, "x").to_dense(), x.to_dense()));
+}
+
+// What an embedding that begins the same on all ranks is after some steps; each rank looks up words
+// of its own, and not all ranks in every step.
+torch::Tensor TrainEmbedding(bool sparse, const hvd::DistributedOptimizerOptions& options) {
+  torch::manual_seed(3);
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(10, 4).sparse(sparse));
+  torch::optim::SGD sgd(embedding->parameters(), 0.5);
+  hvd::DistributedOptimizer optimizer(sgd, embedding->named_parameters(), options);
+  for (int step = 0; step < 4; ++step) {
+    optimizer.zero_grad();
+    const int64_t word = (3 * hvd::rank() + step) % 10;
+    if (step != 2 || hvd::rank() == 0) {
+      embedding(torch::tensor({word, int64_t{5}, word})).pow(2).sum().backward();
+    }
+    optimizer.step();
+    EXPECT_EQ(embedding->weight.grad().is_sparse(), sparse && !options.sparse_as_dense);
+  }
+  EXPECT_TRUE(ReplicasEqual(embedding->weight.detach()));
+  return embedding->weight.detach();
+}
+
+RANKS_TEST(DistributedOptimizer, SparseGradientsTrainLikeDenseOnes, 1, 2, 3) {
+  const torch::Tensor dense = TrainEmbedding(false, {});
+  EXPECT_LT(Distance(TrainEmbedding(true, {}), dense), 1e-6);
+  EXPECT_LT(Distance(TrainEmbedding(true, {.sparse_as_dense = true}), dense), 1e-6);
+  EXPECT_LT(Distance(TrainEmbedding(true, {.gradient_predivide_factor = 2}), dense), 1e-6);
+  EXPECT_LT(
+      Distance(TrainEmbedding(true, {.op = hvd::Sum}), TrainEmbedding(false, {.op = hvd::Sum})),
+      1e-6);
+  EXPECT_LT(Distance(TrainEmbedding(true, {.op = hvd::Max, .sparse_as_dense = true}),
+                     TrainEmbedding(false, {.op = hvd::Max})),
+            1e-6);
+}
+
+RANKS_TEST(DistributedOptimizer, AGradientThatIsSparseOnSomeRanksOnlyIsAnErrorOfTheStep, 2, 3) {
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(10, 4).sparse(true));
   torch::optim::SGD sgd(embedding->parameters(), 1.0);
   hvd::DistributedOptimizer optimizer(sgd, embedding->named_parameters());
-  embedding(torch::tensor({1, 2})).sum().backward();
+  if (hvd::rank() == 0) embedding(torch::tensor({1, 2})).sum().backward();
   std::string message;
-  EXPECT_EQ(StatusOf([&] { optimizer.step(); }, &message), RUEDA_UNIMPLEMENTED);
-  EXPECT_NE(message.find("'gradient.weight' is sparse"), std::string::npos) << message;
-  EXPECT_NE(message.find("to_dense"), std::string::npos) << message;
+  EXPECT_EQ(StatusOf([&] { optimizer.step(); }, &message), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("gradient.weight"), std::string::npos) << message;
+  optimizer.zero_grad();
+  embedding(torch::tensor({1, 2})).sum().backward();
+  optimizer.step();
 }
 
 RANKS_TEST(DistributedOptimizer, RefusesOptimizersThatNeedAClosure, 1) {

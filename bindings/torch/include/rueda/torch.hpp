@@ -17,7 +17,7 @@
 //     }
 //     hvd::shutdown();
 //
-// Tensors (at::Tensor, which is torch::Tensor) are strided and on the
+// Tensors (at::Tensor, which is torch::Tensor) are strided (but for sparse_allreduce) and on the
 // CPU, of the types bool, uint8 to uint64, int8 to int64, float8_e4m3fn, float8_e5m2, float16,
 // bfloat16, float32, float64, complex64 and complex128; any number of dimensions up to 32.
 // Contiguous ones go in and come out by pointer; others are copied, on the way in, and for
@@ -83,30 +83,27 @@ using rueda::rank;
 using rueda::shutdown;
 using rueda::size;
 
+using rueda::Adasum;
+using rueda::add_process_set;
 using rueda::Average;
+using rueda::AverageLive;
+using rueda::Band;
+using rueda::barrier;
+using rueda::Bor;
+using rueda::Bxor;
+using rueda::global_process_set;
+using rueda::join;
 using rueda::Max;
 using rueda::Min;
+using rueda::ProcessSet;
 using rueda::Product;
 using rueda::reduce_op;
+using rueda::remove_process_set;
 using rueda::Sum;
-inline constexpr reduce_op Band = RUEDA_BAND;  // bitwise, of integers and bool
-inline constexpr reduce_op Bor = RUEDA_BOR;
-inline constexpr reduce_op Bxor = RUEDA_BXOR;
-inline constexpr reduce_op Adasum = RUEDA_ADASUM;  // of float16, bfloat16, float32 and float64
-inline constexpr reduce_op AverageLive = RUEDA_AVERAGE_LIVE;  // over the ranks that haven't joined
 
-using rueda::add_process_set;
-using rueda::barrier;
-using rueda::global_process_set;
-using rueda::ProcessSet;
-// All ranks call it, whether they are in the set or not. Blocks. RUEDA_FAILED_PRECONDITION on every
-// rank: operations of the set are in flight, and it stays.
-RUEDA_TORCH_API void remove_process_set(ProcessSet process_set);
-
-// Says that this rank has no more data: the other ranks' allreduces go on without it, which to them
-// is a rank that brings zeros (or what else changes nothing). Blocks until all ranks of the set have
-// joined, and returns the one that was last. Other kinds of operations fail meanwhile.
-RUEDA_TORCH_API int join(ProcessSet process_set = global_process_set);
+// Strings of bytes: what they mean is the caller's business, a serialised object, say.
+using rueda::allgather_object;
+using rueda::broadcast_object;
 
 using rueda::Error;
 using rueda::Knobs;
@@ -114,6 +111,7 @@ using rueda::Knobs;
 // Handles --------------------------------------------------------------------------------------
 
 class RUEDA_TORCH_LOCAL Operation;
+class RUEDA_TORCH_LOCAL SparseOperation;
 
 // An operation under way, with a tensor as its result. Copies refer to the same operation. Letting
 // go of the last one waits for the operation's end. One that was not synchronized before shutdown
@@ -140,15 +138,29 @@ class RUEDA_TORCH_API GroupHandle {
   std::shared_ptr<Operation> operation_;
 };
 
+// A sparse_allreduce under way.
+class RUEDA_TORCH_API SparseHandle {
+ public:
+  SparseHandle() = default;
+  explicit SparseHandle(std::shared_ptr<SparseOperation> operation)
+      : operation_(std::move(operation)) {}
+  SparseOperation& operation() const;
+
+ private:
+  std::shared_ptr<SparseOperation> operation_;
+};
+
 // Whether the operation has ended. May be false right after it was submitted, and while another
 // thread synchronizes.
 RUEDA_TORCH_API bool poll(const Handle& handle);
 RUEDA_TORCH_API bool poll(const GroupHandle& handle);
+RUEDA_TORCH_API bool poll(const SparseHandle& handle);
 
 // Waits for the operation and returns its result: for functions in place the tensor that they were
 // given. Throws how the operation failed. Again, when called again.
 RUEDA_TORCH_API at::Tensor synchronize(const Handle& handle);
 RUEDA_TORCH_API std::vector<at::Tensor> synchronize(const GroupHandle& handle);
+RUEDA_TORCH_API at::Tensor synchronize(const SparseHandle& handle);
 
 // How many rows of the result came from each rank of the process set: an int64 vector. Waits for
 // the operation: an allgather, an alltoall, or a gather on its root; else RUEDA_INVALID_ARGUMENT.
@@ -201,6 +213,16 @@ grouped_allreduce_async(const std::vector<at::Tensor>& tensors, const std::strin
 grouped_allreduce_async_(const std::vector<at::Tensor>& tensors, const std::string& name = "",
                          reduce_op op = Average, double prescale_factor = 1,
                          double postscale_factor = 1, ProcessSet process_set = global_process_set);
+
+// The Sum or Average of sparse COO tensors of one shape and type, of any number of elements on each
+// rank: the indices and values of all are gathered. The result is coalesced, the same bits on all
+// ranks. Ranks whose tensors differ in shape all get RUEDA_INVALID_ARGUMENT.
+RUEDA_TORCH_API at::Tensor sparse_allreduce(const at::Tensor& tensor, const std::string& name = "",
+                                            reduce_op op = Average,
+                                            ProcessSet process_set = global_process_set);
+[[nodiscard]] RUEDA_TORCH_API SparseHandle
+sparse_allreduce_async(const at::Tensor& tensor, const std::string& name = "",
+                       reduce_op op = Average, ProcessSet process_set = global_process_set);
 
 // broadcast ------------------------------------------------------------------------------------
 
@@ -352,18 +374,6 @@ RUEDA_TORCH_API at::Tensor recv_(const at::Tensor& tensor, int rank, const std::
                                                  const std::string& name = "",
                                                  ProcessSet process_set = global_process_set);
 
-// Objects --------------------------------------------------------------------------------------
-
-// The root's bytes on every rank; elsewhere `bytes` is not looked at. What they mean is the caller's
-// business: a serialised object, say. Blocks.
-RUEDA_TORCH_API std::string broadcast_object(std::string_view bytes, int root_rank = 0,
-                                             const std::string& name = "",
-                                             ProcessSet process_set = global_process_set);
-// The bytes of each rank of the process set, in rank order. Blocks.
-RUEDA_TORCH_API std::vector<std::string> allgather_object(
-    std::string_view bytes, const std::string& name = "",
-    ProcessSet process_set = global_process_set);
-
 // Models and optimizers ------------------------------------------------------------------------
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -398,6 +408,10 @@ struct DistributedOptimizerOptions {
   // Average only: gradients are divided by this before they are added up, and by the rest of the
   // size afterwards; against overflow in small types.
   double gradient_predivide_factor = 1;
+  // Makes sparse gradients dense before they are reduced. For those that have many elements on all
+  // ranks together, for optimizers that don't take sparse ones, for operations other than Average
+  // and Sum, and when a rank may not compute one in the first step.
+  bool sparse_as_dense = false;
   // Begins the names of the operations: "<name>.<parameter>". Optimizers whose gradients are in
   // flight at the same time need different ones if their parameters share names.
   std::string name = "gradient";
@@ -409,6 +423,10 @@ struct DistributedOptimizerOptions {
 //
 // Every rank reduces every gradient in every step: one that no backward pass has computed counts
 // as zeros on this rank, so that ranks may differ in which parts of the model they used.
+//
+// Sparse gradients (of an embedding with sparse(true)) are reduced as in sparse_allreduce, and
+// replaced by the result. A rank takes a gradient that it has not computed for a sparse one when its
+// last one was: so each rank must compute one in the first step, or all get RUEDA_INVALID_ARGUMENT.
 //
 // The optimizer is borrowed, must outlive this object, and goes on to be used for what is not
 // here (learning rates, schedulers, saving). Parameters may be frozen later, and then stay as they

@@ -1,0 +1,119 @@
+#include "bindings/torch/sparse.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/tensor.h>
+
+#include <array>
+#include <sstream>
+
+namespace rueda::libtorch {
+namespace {
+
+std::string Label(const Request& request) {
+  return request.name.empty() ? "the sparse tensor" : "tensor '" + request.name + "'";
+}
+
+at::Tensor Checked(const Request& request) {
+  const at::Tensor& tensor = request.tensors.front();
+  if (!tensor.defined()) throw Error(RUEDA_INVALID_ARGUMENT, Label(request) + " is undefined");
+  if (tensor.layout() != at::kSparse) {
+    throw Error(RUEDA_INVALID_ARGUMENT, Label(request) + " is not a sparse COO tensor");
+  }
+  if (request.op != Sum && request.op != Average) {
+    throw Error(RUEDA_INVALID_ARGUMENT,
+                Label(request) +
+                    " is sparse, and what is not there counts as 0: only Sum and "
+                    "Average make sense of that");
+  }
+  if (request.op == Average && !tensor.is_floating_point() && !tensor.is_complex()) {
+    throw Error(RUEDA_INVALID_ARGUMENT, Label(request) + " is sparse and of type " +
+                                            at::toString(tensor.scalar_type()) +
+                                            ", which has no average: use Sum");
+  }
+  const at::NoGradGuard no_grad;
+  return tensor.coalesce();
+}
+
+}  // namespace
+
+SparseOperation::SparseOperation(rueda_context* context, const Request& request,
+                                 const at::Tensor& tensor)
+    : shape_(tensor.sizes().vec()), label_(Label(request)) {
+  // The first part has the tensor's own name, so that a dense tensor elsewhere does not fit.
+  static constexpr std::array<const char*, 3> kSuffixes = {"", ".values", ".shape"};
+  const at::NoGradGuard no_grad;
+  at::Tensor values = tensor._values();
+  if (request.prescale != 1) values = values.mul(request.prescale);
+  const std::array<at::Tensor, 3> parts = {tensor._indices().t(), values,
+                                           at::tensor(shape_, at::kLong).unsqueeze(0)};
+  factor_ = request.postscale;
+  if (request.op == Average) {
+    factor_ /= rueda_process_set_size(context, request.process_set.id);
+  }
+  parts_ = Operation::Submit(context, {.kind = RUEDA_ALLGATHER,
+                                       .tensors = parts,
+                                       .grouped = true,
+                                       .name = request.name,
+                                       .process_set = request.process_set,
+                                       .suffixes = kSuffixes});
+}
+
+std::shared_ptr<SparseOperation> SparseOperation::Submit(rueda_context* context,
+                                                         const Request& request) {
+  return std::shared_ptr<SparseOperation>(new SparseOperation(context, request, Checked(request)));
+}
+
+// Every rank has all of them, and says the same.
+void SparseOperation::CheckShapes(const at::Tensor& shapes) const {
+  for (int64_t i = 1; i < shapes.size(0); ++i) {
+    if (shapes[i].equal(shapes[0])) continue;
+    const auto text = [&](int64_t row) {
+      std::ostringstream out;
+      out << c10::IntArrayRef(shapes[row].const_data_ptr<int64_t>(), shapes.size(1));
+      return out.str();
+    };
+    throw Error(RUEDA_INVALID_ARGUMENT,
+                label_ + " has shape " + text(0) + " on the first rank of its process set, and " +
+                    text(i) + " on the one with index " + std::to_string(i));
+  }
+}
+
+at::Tensor SparseOperation::Wait() {
+  const std::vector<at::Tensor>& parts = parts_->Wait();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (result_.defined()) return result_;
+  CheckShapes(parts[2]);
+  const at::NoGradGuard no_grad;
+  at::Tensor sum = at::_sparse_coo_tensor_unsafe(parts[0].t(), parts[1], shape_).coalesce();
+  if (factor_ != 1) sum._values().mul_(factor_);
+  return result_ = sum;
+}
+
+SparseHandle sparse_allreduce_async(const at::Tensor& tensor, const std::string& name, reduce_op op,
+                                    ProcessSet process_set) {
+  return SparseHandle(SparseOperation::Submit(
+      CurrentContext(), {.tensors = tensor, .name = name, .process_set = process_set, .op = op}));
+}
+
+at::Tensor sparse_allreduce(const at::Tensor& tensor, const std::string& name, reduce_op op,
+                            ProcessSet process_set) {
+  return synchronize(sparse_allreduce_async(tensor, name, op, process_set));
+}
+
+SparseOperation& SparseHandle::operation() const {
+  if (operation_ == nullptr) {
+    throw Error(RUEDA_INVALID_ARGUMENT, "an empty handle: nothing was submitted with it");
+  }
+  return *operation_;
+}
+
+bool poll(const SparseHandle& handle) {
+  return handle.operation().Poll();
+}
+
+at::Tensor synchronize(const SparseHandle& handle) {
+  return handle.operation().Wait();
+}
+
+}  // namespace rueda::libtorch
