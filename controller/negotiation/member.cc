@@ -265,12 +265,9 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
           absl::StrCat("the plan orders ", SpecLabel(**spec, ordered.sequence), " with ",
                        ordered.first_dims.size(), " first dimensions"));
     }
-    if (absent) {
-      launch.items.push_back({kNoToken, ordered.id, *spec, ordered.first_dims});
-      continue;
-    }
-    launch.items.push_back({static_cast<Token>(token), ordered.id, nullptr, ordered.first_dims});
-    End(static_cast<Token>(token));
+    launch.items.push_back(
+        {absent ? kNoToken : static_cast<Token>(token), ordered.id, *spec, ordered.first_dims});
+    if (!absent) End(static_cast<Token>(token));
   }
   actions->push_back(std::move(launch));
   return absl::OkStatus();

@@ -20,7 +20,7 @@ inline constexpr Token kNoToken = UINT32_MAX;
 struct LaunchItem {
   Token token;  // kNoToken: this rank has joined, and does its part for the others
   TensorId id;
-  SpecPtr spec;  // only then
+  SpecPtr spec;
   std::vector<int64_t> first_dims;
 };
 struct Launch {  // one batch on one lane

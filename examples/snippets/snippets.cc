@@ -58,6 +58,7 @@ void Timeline() {
 void Epochs() {
   //! [epochs]
   try {
+    rueda::barrier();  // may see the failure already
     if (rueda::rank() == 0) rueda::abort("rank 0 has had enough");
     while (true) rueda::barrier();
   } catch (const rueda::Error& error) {
