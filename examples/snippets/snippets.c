@@ -5,6 +5,7 @@
  */
 #include <pthread.h>
 #include <rueda/rueda.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,9 +121,16 @@ static void execute(rueda_context* context) {
 }
 
 //! [submit]
+struct ending {
+  rueda_status status;
+  sem_t called;
+};
+
 static void say(void* user, rueda_handle handle, rueda_status status) {
+  struct ending* ending = user;  // on the context's callback thread
   (void)handle;
-  *(rueda_status*)user = status;  // on the context's callback thread
+  ending->status = status;
+  sem_post(&ending->called);
 }
 
 static void submit(rueda_context* context) {
@@ -134,11 +142,11 @@ static void submit(rueda_context* context) {
   operation.root = 1;
   operation.input = &tensor;
 
-  rueda_status said = RUEDA_UNKNOWN;
+  struct ending ending;
+  sem_init(&ending.called, 0, 0);
   rueda_completion completion = RUEDA_COMPLETION_INIT;
   completion.callback = say;
-  completion.user = &said;
-  completion.flags = RUEDA_COMPLETION_INLINE;  // before a wait returns
+  completion.user = &ending;
   rueda_handle handle = 0;
   CHECK(rueda_submit(context, &operation, 1, &completion, &handle) == RUEDA_OK);
   int32_t done = 0;
@@ -150,7 +158,8 @@ static void submit(rueda_context* context) {
   }
   CHECK(rueda_wait_on_stream(context, handle, NULL) == RUEDA_OK);  // the CPU has no streams
   CHECK(rueda_release(context, handle) == RUEDA_OK);
-  CHECK(value == 1 && said == RUEDA_OK);
+  sem_wait(&ending.called);  // `ending` lives until the callback has come
+  CHECK(value == 1 && ending.status == RUEDA_OK);
 }
 //! [submit]
 

@@ -366,8 +366,9 @@ enum {
 };
 
 /** What to do when the operation has ended: `callback` is called exactly once, with no lock held,
- * on the context's callback thread; it may submit again, and wait. One that throws ends the program
- * (std::terminate). */
+ * on the context's callback thread; it may submit again, and wait. A wait for the operation may return
+ * before it is called: `user` lives until then (all are called before rueda_shutdown returns). One
+ * that throws ends the program (std::terminate). */
 typedef struct rueda_completion {
   size_t size;
   void (*callback)(void* user, rueda_handle handle, rueda_status status);
