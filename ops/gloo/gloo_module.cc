@@ -238,6 +238,9 @@ struct rueda_module_communicator {
   const milliseconds timeout_;
   const rueda_module_store store_;
 
+  // What Exchange received. Gloo's thread writes here: it has ended when this is freed.
+  std::vector<char> received_;
+
   // What Abort needs while the other thread connects.
   mutable std::mutex mutex_;
   bool aborted_ = false;
@@ -248,7 +251,6 @@ struct rueda_module_communicator {
   size_t address_bytes_ = 0;
   std::vector<bool> connected_;  // by member
   int connections_ = 0;
-  std::vector<char> received_;  // what Exchange received
 };
 
 std::string rueda_module_communicator::KeyOf(int member, int value) const {
