@@ -141,14 +141,18 @@ Submissions::Submissions(Rank rank, int world_size,
                          absl::Span<const std::vector<Rank>> process_sets)
     : rank_(rank), sets_(world_size, process_sets), states_(sets_.end()) {}
 
-size_t Submissions::NameHash::operator()(const std::pair<SetId, absl::string_view>& key) const {
+size_t Submissions::NameHash::operator()(const std::pair<Scope, absl::string_view>& key) const {
   return absl::HashOf(key);
 }
 
-Submissions::Name& Submissions::NameOf(SetId set, absl::string_view name) {
-  const auto it = names_.find(std::make_pair(set, name));
+Submissions::Scope Submissions::ScopeOf(OpKind kind, SetId set, Rank root, Rank peer) {
+  return kind == OpKind::kSendRecv ? Scope{set, root, peer} : Scope{set};
+}
+
+Submissions::Name& Submissions::NameOf(Scope scope, absl::string_view name) {
+  const auto it = names_.find(std::make_pair(scope, name));
   if (it != names_.end()) return it->second;
-  return names_[std::make_pair(set, std::string(name))];
+  return names_[std::make_pair(scope, std::string(name))];
 }
 
 absl::Status Submissions::CheckSet(const OperationArgs& args) const {
@@ -192,6 +196,7 @@ absl::Status Submissions::CheckSet(const OperationArgs& args) const {
 }
 
 absl::Status Submissions::CheckNames(const OperationArgs& args) const {
+  const Scope scope = ScopeOf(args.kind, args.set, args.root, args.peer);
   size_t bytes = 0;
   absl::flat_hash_set<absl::string_view> in_group;
   for (size_t i = 0; i < args.names.size(); ++i) {
@@ -199,7 +204,7 @@ absl::Status Submissions::CheckNames(const OperationArgs& args) const {
     if (args.names.size() > 1 && !in_group.insert(args.names[i]).second) {
       return Bad(args, i, "this name is twice in the group");
     }
-    const auto it = names_.find(std::make_pair(args.set, args.names[i]));
+    const auto it = names_.find(std::make_pair(scope, args.names[i]));
     if (it != names_.end() && it->second.in_flight) {
       return Bad(args, i,
                  "an operation of this name is in flight on this rank already; wait for it, or "
@@ -266,13 +271,14 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   RUEDA_ASSIGN_OR_RETURN(Request * request, table_.Acquire());
   // Nothing fails from here on.
   const absl::string_view entity = args.names.empty() ? absl::string_view() : args.names[0];
-  Name& name = NameOf(args.set, entity);
+  const Scope scope = ScopeOf(args.kind, args.set, args.root, args.peer);
+  Name& name = NameOf(scope, entity);
   if (name.spec == nullptr || name.spec->signature != signature) {
     name.spec = MakeSpec(args.set, std::string(entity), std::move(signature));
   }
   request->submitted_at = now;
   request->spec = name.spec;
-  for (const absl::string_view each : args.names) NameOf(args.set, each).in_flight = true;
+  for (const absl::string_view each : args.names) NameOf(scope, each).in_flight = true;
   request->parts.assign(args.parts.begin(), args.parts.end());
   request->extras = ExtrasOf(args);
   request->allocate = args.allocate;
@@ -316,8 +322,8 @@ void Submissions::Take(std::vector<Request*>* submitted, std::vector<Request*>* 
   has_work_.store(false, std::memory_order_relaxed);
 }
 
-void Submissions::Forget(SetId set, absl::string_view name) {
-  const auto it = names_.find(std::make_pair(set, name));
+void Submissions::Forget(Scope scope, absl::string_view name) {
+  const auto it = names_.find(std::make_pair(scope, name));
   if (it == names_.end()) return;
   it->second.in_flight = false;
   if (names_.size() > kNamesKept) names_.erase(it);
@@ -333,10 +339,12 @@ void Submissions::Ended(const Request& request) {
     Removed(spec.signature.ranks).removing = false;  // it failed
   }
   if (!spec.unnamed()) {
-    if (spec.signature.is_group()) {
-      for (const std::string& name : spec.signature.part_names) Forget(spec.set, name);
+    const Signature& signature = spec.signature;
+    const Scope scope = ScopeOf(signature.kind, spec.set, signature.root, signature.peer);
+    if (signature.is_group()) {
+      for (const std::string& name : signature.part_names) Forget(scope, name);
     } else {
-      Forget(spec.set, spec.name);
+      Forget(scope, spec.name);
     }
   }
   in_flight_.fetch_sub(1, std::memory_order_release);

@@ -75,18 +75,30 @@ class Submissions {
   RequestTable& table() { return table_; }
 
  private:
+  // Whose name it is: a process set's, or a pair's of its ranks.
+  struct Scope {
+    SetId set = kWorldSet;
+    Rank from = -1;  // send/recv; else -1
+    Rank to = -1;
+
+    friend bool operator==(const Scope&, const Scope&) = default;
+    template <typename H>
+    friend H AbslHashValue(H h, const Scope& scope) {
+      return H::combine(std::move(h), scope.set, scope.from, scope.to);
+    }
+  };
   struct Name {
     bool in_flight = false;
     SpecPtr spec;  // of the latest use
   };
   struct NameHash {
     using is_transparent = void;
-    size_t operator()(const std::pair<SetId, absl::string_view>& key) const;
+    size_t operator()(const std::pair<Scope, absl::string_view>& key) const;
   };
   struct NameEqual {
     using is_transparent = void;
-    bool operator()(const std::pair<SetId, absl::string_view>& a,
-                    const std::pair<SetId, absl::string_view>& b) const {
+    bool operator()(const std::pair<Scope, absl::string_view>& a,
+                    const std::pair<Scope, absl::string_view>& b) const {
       return a == b;
     }
   };
@@ -104,8 +116,9 @@ class Submissions {
   CallExtras ExtrasOf(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The state of the set that a removal names.
   SetState& Removed(absl::Span<const Rank> ranks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Name& NameOf(SetId set, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Forget(SetId set, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static Scope ScopeOf(OpKind kind, SetId set, Rank root, Rank peer);
+  Name& NameOf(Scope scope, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(Scope scope, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Rank rank_;
   RequestTable table_;
@@ -116,7 +129,7 @@ class Submissions {
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
   ProcessSetTable sets_ ABSL_GUARDED_BY(mutex_);
   std::vector<SetState> states_ ABSL_GUARDED_BY(mutex_);  // by set
-  absl::flat_hash_map<std::pair<SetId, std::string>, Name, NameHash, NameEqual> names_
+  absl::flat_hash_map<std::pair<Scope, std::string>, Name, NameHash, NameEqual> names_
       ABSL_GUARDED_BY(mutex_);
   std::vector<Request*> submitted_ ABSL_GUARDED_BY(mutex_);
   std::vector<Request*> waited_ ABSL_GUARDED_BY(mutex_);

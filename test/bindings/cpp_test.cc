@@ -417,9 +417,8 @@ TEST_P(Ranks, SendAndRecvGoAroundInARing) {
   Run([](int rank, int size) {
     const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
     Ints got(4, -1), again(4, -1);
-    const auto sent =
-        rueda::send_async(Ints(4, rank), next, "to " + std::to_string(next));  // the input may go
-    rueda::recv(got, previous, "to " + std::to_string(rank));
+    const auto sent = rueda::send_async(Ints(4, rank), next, "halo");  // the input may go
+    rueda::recv(got, previous, "halo");
     rueda::synchronize(sent);
     EXPECT_EQ(got, Ints(4, previous));
     const auto received = rueda::recv_async(again, previous);

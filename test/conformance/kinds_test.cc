@@ -385,6 +385,41 @@ TEST_P(Kinds, PairsDoNotWaitForEachOther) {
   });
 }
 
+// A name belongs to a pair and a direction: neighbours exchange under one name.
+TEST_P(Kinds, OneNameServesEveryPairAndBothDirectionsAtOnce) {
+  RunOn(3, [](rueda_context* context, int rank, int size) {
+    const int peers[] = {(rank + 1) % size, (rank + size - 1) % size};
+    for (int round = 0; round < 5; ++round) {
+      std::vector<std::vector<int32_t>> data;
+      std::vector<std::unique_ptr<TensorOf>> tensors;
+      std::vector<rueda_handle> handles;
+      for (const int peer : peers) {
+        if (data.size() == 2 && peers[0] == peers[1]) break;
+        for (const rueda_kind kind : {RUEDA_SEND, RUEDA_RECV}) {
+          data.emplace_back(1'000, kind == RUEDA_SEND ? Mark(rank, peer, round) : -1);
+          tensors.push_back(std::make_unique<TensorOf>(data.back()));
+          rueda_operation operation = OfKind(kind, "halo", nullptr);
+          (kind == RUEDA_SEND ? operation.input : operation.output) = tensors.back()->get();
+          operation.root = peer;
+          handles.push_back(0);
+          ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handles.back()), RUEDA_OK)
+              << rueda_last_error();
+          rueda_handle again = 0;
+          ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &again), RUEDA_INVALID_ARGUMENT);
+          ASSERT_THAT(rueda_last_error(), HasSubstr("in flight"));
+        }
+      }
+      for (const rueda_handle handle : handles) {
+        ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+        ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+      }
+      for (size_t i = 1; i < data.size(); i += 2) {
+        ASSERT_EQ(data[i], std::vector<int32_t>(1'000, Mark(peers[i / 2], rank, round)));
+      }
+    }
+  });
+}
+
 TEST_P(Kinds, SendersAndReceiversThatDisagreeAreTold) {
   RunOn(2, [](rueda_context* context, int rank, int) {
     if (rank <= 1) {

@@ -330,8 +330,10 @@ typedef struct rueda_operation {
   size_t size;
   rueda_kind kind;
   int32_t process_set;
-  const char* name; /**< UTF-8, 1 to 1,024 bytes, not in flight on this rank; null: unnamed,
-                                 matched with the other ranks' by kind and order of submission */
+  const char*
+      name; /**< UTF-8, 1 to 1,024 bytes, not in flight on this rank (a send's or recv's: not
+                       between these two in this direction); null: unnamed, matched with the other
+                       ranks' by kind and order of submission */
   const rueda_tensor* input; /**< null for a barrier and a recv */
   const rueda_tensor*
       output; /**< null: in place (allreduce, broadcast, reduce), or see rueda_kind */
