@@ -280,11 +280,11 @@ void Member::ApplyReject(const Reject& reject, std::vector<Action>* actions) {
   if (spec.unnamed()) {
     token = TokenOf(spec, kNoTensor, reject.sequence);
   } else {
-    // Ours may have been announced with another signature: match by set and name.
+    // Ours may have been announced with another signature: match by set, pair and name.
     for (size_t i = 0; i < outstanding_.size(); ++i) {
       const Outstanding& entry = outstanding_[i];
       if (entry.live && entry.announced && entry.spec->set == spec.set &&
-          entry.spec->name == spec.name) {
+          entry.spec->pair() == spec.pair() && entry.spec->name == spec.name) {
         token = static_cast<int64_t>(i);
         break;
       }

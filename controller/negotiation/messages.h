@@ -24,11 +24,15 @@ struct TensorSpec {
   size_t hash = 0;  // of the above; equal within one process only
 
   bool unnamed() const { return name.empty(); }
+  // Of a send/recv, who sends and who receives: names and numbers are theirs. Else {-1, -1}.
+  std::pair<Rank, Rank> pair() const {
+    if (signature.peer < 0) return {-1, -1};
+    return {signature.root, signature.peer};
+  }
   // What unnamed operations are matched by, besides their sequence number.
   using UnnamedKey = std::tuple<SetId, OpKind, Rank, Rank>;
   UnnamedKey unnamed_key() const {
-    const bool pair = signature.peer >= 0;
-    return {set, signature.kind, pair ? signature.root : -1, signature.peer};
+    return {set, signature.kind, pair().first, pair().second};
   }
   friend bool operator==(const TensorSpec& a, const TensorSpec& b) {
     return a.hash == b.hash && a.set == b.set && a.name == b.name && a.signature == b.signature;

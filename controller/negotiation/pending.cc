@@ -15,8 +15,7 @@ int PendingTable::SlotFor(const TensorSpec& spec) {
     slots_.back().unnamed = true;
     return static_cast<int>(slots_.size()) - 1;
   }
-  const bool pair = spec.signature.peer >= 0;
-  const NamedKey key(spec.set, spec.name, pair ? spec.signature.root : -1, spec.signature.peer);
+  const NamedKey key(spec.set, spec.name, spec.pair().first, spec.pair().second);
   if (const auto it = named_.find(key); it != named_.end()) {
     ++slots_[it->second].references;
     return it->second;

@@ -88,6 +88,9 @@ void Tracks::FindTracksByName(Request* request) {
   for (size_t part = 0; part < PartsOf(*request); ++part) {
     auto key = std::make_pair(
         spec.set, spec.signature.is_group() ? spec.signature.part_names[part] : spec.name);
+    if (const auto [from, to] = spec.pair(); to >= 0) {
+      absl::StrAppend(&key.second, " (from ", from, " to ", to, ")");
+    }
     const auto it = by_name_.find(key);
     if (it != by_name_.end()) {
       SetTrack(request, part, it->second);

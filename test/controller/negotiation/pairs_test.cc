@@ -59,6 +59,19 @@ TEST(Pairs, MayUseOneNameAtTheSameTime) {
   EXPECT_EQ(job.Batches(0).size(), 1u);
 }
 
+TEST(Pairs, ThatFailLeaveOthersOfTheSameNameAlone) {
+  Job job(3);
+  const Token lives = job.Submit(1, Pair("x", 1, 2));
+  const Token fails = job.Submit(1, Pair("x", 0, 1, kWorldSet, 3));
+  job.Flush(1);
+  job.Announce(0, Pair("x", 0, 1, kWorldSet, 5));
+  const std::vector<Rejected> failures = job.Failures(1);
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_EQ(failures[0].token, fails);
+  job.Announce(2, Pair("x", 1, 2));
+  EXPECT_THAT(job.Batches(1), ElementsAre(ElementsAre(lives)));
+}
+
 TEST(Pairs, OfTwoDirectionsAreTwoOperations) {
   Job job(2);
   job.Announce(0, Pair("x", 0, 1));
