@@ -77,6 +77,10 @@ uint64_t HostLog::Encode(const LogWord& word, bool has_payload, uint64_t positio
          (static_cast<uint64_t>(word.field) << kFieldShift) | word.low;
 }
 
+bool HostLog::IsOf(uint64_t raw, uint64_t position) const {
+  return (raw >> kLapShift) == (((position >> lap_shift_) & 1) ^ 1);
+}
+
 uint64_t HostLog::SlowestCursor() const {
   uint64_t slowest = UINT64_MAX;
   for (int reader = 0; reader < layout_.writers; ++reader) {
@@ -143,6 +147,10 @@ bool HostLog::HaveRoom(size_t side_bytes) {
 void HostLog::Publish(LogWord word, bool has_payload) {
   const uint64_t position = head_->value.fetch_add(1, std::memory_order_relaxed);
   ring_[position & mask_].store(Encode(word, has_payload, position), std::memory_order_release);
+  // Of the writers of neighbouring words the one that gets here last sees the others' words.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const uint64_t next = position + 1;
+  filled_gap_ |= IsOf(word_at(next).load(std::memory_order_relaxed), next);
   owned_.push_back({position, side_end_});
 }
 
@@ -172,13 +180,12 @@ bool HostLog::Append(LogWord word, absl::string_view payload) {
 }
 
 bool HostLog::HasNext() const {
-  const uint64_t raw = word_at(next_).load(std::memory_order_acquire);
-  return (raw >> kLapShift) == (((next_ >> lap_shift_) & 1) ^ 1);
+  return IsOf(word_at(next_).load(std::memory_order_acquire), next_);
 }
 
 absl::StatusOr<bool> HostLog::Read(LogEntry* entry) {
   const uint64_t raw = word_at(next_).load(std::memory_order_acquire);
-  if ((raw >> kLapShift) != (((next_ >> lap_shift_) & 1) ^ 1)) {
+  if (!IsOf(raw, next_)) {
     // Nothing new. Somebody may be waiting for what this reader has passed and not said.
     if (published_ != next_ && starving_count_->value.load(std::memory_order_relaxed) != 0) {
       PublishCursor();

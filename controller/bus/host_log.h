@@ -10,6 +10,10 @@
 // passed. A writer without credit gets `false` from Append, keeps its event, and is rung by the
 // reader that makes room (TakeStarving).
 //
+// Between taking its place and publishing its word a writer may lose the processor. Words behind that
+// gap are there, but nobody reads past it, not even those who wrote them: they may go to sleep, and
+// are rung by the writer that fills the gap (TakeFilledGap).
+//
 // Nothing here waits, allocates after construction (but for payloads), or makes a system call.
 #pragma once
 
@@ -17,6 +21,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -71,6 +76,8 @@ class HostLog {
   // Writers that ran out of credit and may have some again, by index; each is told once. The caller
   // rings them.
   std::vector<int> TakeStarving();
+  // Whether this writer has filled a gap since the last call: the caller rings everybody.
+  bool TakeFilledGap() { return std::exchange(filled_gap_, false); }
   // The reader that holds everybody up; for a writer without credit to ring.
   int SlowestReader() const;
 
@@ -91,6 +98,8 @@ class HostLog {
   uint64_t SlowestCursor() const;
   void Publish(LogWord word, bool has_payload);
   uint64_t Encode(const LogWord& word, bool has_payload, uint64_t position) const;
+  // Whether a raw word is the one of `position`, not the one of the lap before.
+  bool IsOf(uint64_t raw, uint64_t position) const;
   const std::atomic<uint64_t>& word_at(uint64_t position) const { return ring_[position & mask_]; }
   char* side_of(int writer) const {
     return sides_ + static_cast<size_t>(writer) * layout_.side_bytes;
@@ -112,6 +121,7 @@ class HostLog {
   uint64_t published_ = 0;       // as others see it
   bool published_news_ = false;  // since the last TakeStarving
   bool marked_starving_ = false;
+  bool filled_gap_ = false;
   std::deque<Owned> owned_;
   uint64_t side_begin_ = 0;  // bytes [side_begin_, side_end_) of the side ring are in use; the
   uint64_t side_end_ = 0;    // counts never wrap, the addresses do

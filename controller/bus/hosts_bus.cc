@@ -49,6 +49,10 @@ absl::StatusOr<bool> HostsBus::Send(const ControlEvent& event) {
 
 absl::StatusOr<bool> HostsBus::Poll(Nanos now, Plan* plan) {
   bool moved = WritePlans();
+  if (log_->TakeFilledGap()) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (const Rank rank : ranks_) Wake(rank);
+  }
   while (true) {
     RUEDA_ASSIGN_OR_RETURN(const bool read, log_->Read(&entry_));
     if (!read) break;

@@ -61,7 +61,8 @@ absl::Status CheckOverlap(const PartArgs& part, const Shape& output, size_t plac
   const char* const in = static_cast<const char*>(part.input);
   const char* const out = static_cast<const char*>(part.output);
   const bool apart = in >= out + output_bytes || out >= in + input_bytes;
-  if (apart || input_bytes == 0 || in == out + place_bytes) return absl::OkStatus();
+  const bool empty = input_bytes == 0 || output_bytes == 0;
+  if (apart || empty || in == out + place_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "input and output overlap; the input may lie in the output only where the rank's own part "
       "ends up");

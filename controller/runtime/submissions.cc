@@ -35,7 +35,7 @@ absl::Status Bad(const OperationArgs& args, size_t part, absl::string_view why) 
 bool Overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   const char* x = static_cast<const char*>(a);
   const char* y = static_cast<const char*>(b);
-  return x < y + b_bytes && y < x + a_bytes;
+  return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
 }
 
 size_t BytesOf(const Shape& shape, DType dtype) {

@@ -33,6 +33,7 @@ constexpr char kUsage[] =
     "  --many COUNTxSIZE instead: COUNT asynchronous allreduces of SIZE each, submitted and waited "
     "for\n"
     "                    as one; may be given several times\n"
+    "  --cycles N        instead: N times, inits and shuts down one more context of all ranks\n"
     "  --registered      tensors in memory of rueda_mem_alloc\n"
     "  --iterations N    instead of a number that suits the size\n"
     "  --timeline FILE   each measurement in 20 rounds of N, with the timeline off and on by "
@@ -95,6 +96,7 @@ struct Options {
   std::vector<std::pair<int, size_t>> many;
   bool registered = false;
   int iterations = 0;
+  int cycles = 0;
   double idle_seconds = 0;
   std::string timeline;
   bool json = false;
@@ -105,6 +107,7 @@ Options Parse(int argc, char** argv) {
   static const option kOptions[] = {{"op", required_argument, nullptr, 'o'},
                                     {"bytes", required_argument, nullptr, 'b'},
                                     {"many", required_argument, nullptr, 'm'},
+                                    {"cycles", required_argument, nullptr, 'c'},
                                     {"registered", no_argument, nullptr, 'r'},
                                     {"iterations", required_argument, nullptr, 'i'},
                                     {"idle", required_argument, nullptr, 'd'},
@@ -134,6 +137,9 @@ Options Parse(int argc, char** argv) {
         options.many.emplace_back(ParseCount(text.substr(0, x)), ParseSize(text.substr(x + 1)));
         break;
       }
+      case 'c':
+        options.cycles = ParseCount(optarg);
+        break;
       case 'r':
         options.registered = true;
         break;
@@ -209,6 +215,15 @@ class Buffer {
   rueda_tensor tensor_;
 };
 
+rueda_context* Init(const char* name) {
+  rueda_init_options init = RUEDA_INIT_OPTIONS_INIT;
+  init.flags = RUEDA_INIT_READ_ENVIRONMENT;
+  init.name = name;
+  rueda_context* context = nullptr;
+  Check(rueda_init(RUEDA_VERSION, &init, &context));
+  return context;
+}
+
 class Bench {
  public:
   Bench(rueda_context* context, const Options& options)
@@ -219,6 +234,7 @@ class Bench {
 
   void Blocking(size_t bytes);
   void Many(int count, size_t bytes);
+  void Cycles(int count);
   void Idle(double seconds);
 
  private:
@@ -382,6 +398,27 @@ void Bench::Many(int count, size_t bytes) {
            5, true, step});
 }
 
+// The first one, which loads what the others find loaded, doesn't count.
+void Bench::Cycles(int count) {
+  std::vector<double> init_us, shutdown_us, both_us;
+  for (int i = -1; i < count; ++i) {
+    Barrier();
+    const double start = NowUs();
+    rueda_context* const context = Init("cycle");
+    const double middle = NowUs();
+    Check(rueda_shutdown(context));
+    rueda_context_destroy(context);
+    const double end = NowUs();
+    if (i < 0) continue;
+    init_us.push_back(middle - start);
+    shutdown_us.push_back(end - middle);
+    both_us.push_back(end - start);
+  }
+  Report("init", 0, std::move(init_us));
+  Report("shutdown", 0, std::move(shutdown_us));
+  Report("init_shutdown", 0, std::move(both_us));
+}
+
 // CPU time and voluntary context switches of all threads of this process so far.
 struct Usage {
   double cpu_seconds = 0;
@@ -432,12 +469,11 @@ void Bench::Idle(double seconds) {
 
 int main(int argc, char** argv) {
   const Options options = Parse(argc, argv);
-  rueda_init_options init = RUEDA_INIT_OPTIONS_INIT;
-  init.flags = RUEDA_INIT_READ_ENVIRONMENT;
-  rueda_context* context = nullptr;
-  Check(rueda_init(RUEDA_VERSION, &init, &context));
+  rueda_context* const context = Init(nullptr);
   Bench bench(context, options);
-  if (options.idle_seconds > 0) {
+  if (options.cycles > 0) {
+    bench.Cycles(options.cycles);
+  } else if (options.idle_seconds > 0) {
     bench.Idle(options.idle_seconds);
   } else if (!options.many.empty()) {
     for (const auto& [count, bytes] : options.many) bench.Many(count, bytes);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -135,6 +136,30 @@ TEST(HostLog, CreditComesBackOnceEveryReaderHasPassed) {
   LogEntry entry;
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(*logs[1].Read(&entry));
   EXPECT_TRUE(logs[0].Append(Word(8))) << "a quarter of the ring is published by itself";
+}
+
+// As if the writer had been interrupted between taking its place and publishing its word.
+TEST(HostLog, WhoFillsAGapIsToldOnce) {
+  Logs logs(Small(2));
+  std::atomic<uint64_t>& head = *reinterpret_cast<std::atomic<uint64_t>*>(logs.memory());
+  head = 1;  // writer 0 has taken the first place
+  ASSERT_TRUE(logs[1].Append(Word(11)));
+  EXPECT_THAT(ReadAll(&logs[1]), IsEmpty()) << "its own word is behind the gap";
+  EXPECT_FALSE(logs[1].TakeFilledGap());
+  head = 0;
+  ASSERT_TRUE(logs[0].Append(Word(10)));
+  head = 2;
+  EXPECT_TRUE(logs[0].TakeFilledGap());
+  EXPECT_FALSE(logs[0].TakeFilledGap());
+  EXPECT_THAT(ReadAll(&logs[1]), ElementsAre(10, 11));
+  for (uint32_t i = 0; i < 100; ++i) {  // in turns there are none, over many laps
+    ASSERT_TRUE(logs[i % 2].Append(Word(i)));
+    EXPECT_FALSE(logs[i % 2].TakeFilledGap()) << i;
+    for (int reader : {0, 1}) {
+      ReadAll(&logs[reader]);
+      logs[reader].PublishCursor();
+    }
+  }
 }
 
 TEST(HostLog, AStarvingWriterIsToldOnceByTheReaderThatMakesRoom) {
