@@ -2,6 +2,7 @@
 #include "controller/negotiation/coordinator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -138,12 +139,11 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
   state.last_at = now;
   if (instance == nullptr) {
     const uint32_t sequence = pending_.LastSequence(column.pending_slot, member);
-    plan->push_back(Reject{
-        spec,
-        sequence,
-        {rank},
+    RejectOn(
+        {rank}, spec, sequence,
         absl::FailedPreconditionError(absl::StrCat(
-            SpecLabel(*spec, sequence), " came too late: it failed on the other ranks before"))});
+            SpecLabel(*spec, sequence), " came too late: it failed on the other ranks before")),
+        plan);
     return absl::OkStatus();
   }
   state.last_sequence = instance->sequence;
@@ -483,12 +483,44 @@ void Coordinator::Close(Lane& lane, Plan* plan) {
 }
 
 void Coordinator::RejectInstance(Instance* instance, absl::Status status, Plan* plan) {
-  if (instance->spec->signature.kind == OpKind::kJoin) {
-    lanes_[instance->spec->set].joined = RankSet(sets_.Find(instance->spec->set)->size());
-  }
-  plan->push_back(
-      Reject{instance->spec, instance->sequence, RanksOf(*instance, true), std::move(status)});
+  const SpecPtr spec = instance->spec;
+  const uint32_t sequence = instance->sequence;
+  std::vector<Rank> ranks = RanksOf(*instance, true);
   End(instance);
+  if (spec->signature.kind == OpKind::kJoin) OnJoinFailed(*sets_.Find(spec->set), plan);
+  RejectOn(std::move(ranks), spec, sequence, std::move(status), plan);
+}
+
+// Nobody has joined any more. What goes by number could meet only what those who had joined submit
+// next, which is something else.
+void Coordinator::OnJoinFailed(const ProcessSet& set, Plan* plan) {
+  RankSet joined = std::exchange(lanes_[set.id].joined, RankSet(set.size()));
+  pending_.ForEach([&](Instance& instance) {
+    if (instance.spec->set != set.id || !instance.spec->unnamed()) return;
+    const Participants participants = ParticipantsOf(instance);
+    for (int member = 0; member < participants.size(); ++member) {
+      const Rank rank = participants.rank(member);
+      if (instance.who.Contains(member) || !joined.Contains(set.IndexOf(rank))) continue;
+      RejectInstance(&instance,
+                     absl::FailedPreconditionError(
+                         absl::StrCat(SpecLabel(*instance.spec, instance.sequence),
+                                      " can't complete: it went on without rank ", rank,
+                                      ", which had joined, and the join has failed")),
+                     plan);
+      return;
+    }
+  });
+}
+
+void Coordinator::RejectOn(std::vector<Rank> ranks, const SpecPtr& spec, uint32_t sequence,
+                           absl::Status status, Plan* plan) {
+  if (spec->signature.kind == OpKind::kJoin) {
+    // What has ended is in the plan before the join's end, so that members count alike.
+    Lane& lane = lanes_[spec->set];
+    if (!lane.open.batch.empty()) Close(lane, plan);
+    for (const Rank rank : ranks) pending_.CatchUp(*sets_.Find(spec->set), rank);
+  }
+  plan->push_back(Reject{spec, sequence, std::move(ranks), std::move(status)});
 }
 
 void Coordinator::End(Instance* instance) {

@@ -109,11 +109,14 @@ class Coordinator {
   void RemoveSet(Instance* instance, Plan* plan);
   void ForgetTensorsOf(SetId set, Plan* plan);
   void OnJoin(Rank rank, Instance* join, Plan* plan);
+  void OnJoinFailed(const ProcessSet& set, Plan* plan);
   void RejectIfSomebodyLeft(Instance* instance, Plan* plan);
   void Enqueue(Instance* instance, Plan* plan);
   void NoteDone(SetId lane, uint16_t low_bits, Plan* plan);
   void Close(Lane& lane, Plan* plan);
   void RejectInstance(Instance* instance, absl::Status status, Plan* plan);
+  void RejectOn(std::vector<Rank> ranks, const SpecPtr& spec, uint32_t sequence,
+                absl::Status status, Plan* plan);
   void End(Instance* instance);
 
   absl::Status CheckJoined(const Instance& instance) const;
