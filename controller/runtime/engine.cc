@@ -659,7 +659,7 @@ void Engine::EndEpoch(Failure failure) {
     lane->Abort();
     if (!lane->busy()) continue;
     for (Request* request : lane->front().requests) {
-      request->started_at = lane->front().started_at;
+      if (request != nullptr) request->started_at = lane->front().started_at;
     }
   }
   neighbours_->own_page().left.store(1, std::memory_order_release);

@@ -207,6 +207,31 @@ TEST_P(Join, ARankThatLeavesInsteadIsNamed) {
   });
 }
 
+TEST_P(Join, WhatAnAbortEndedIsForgottenAfterAReset) {
+  RunOn(3,
+        [](rueda_context* context, int rank, int size) {
+          std::vector<float> values(3, 1);
+          const TensorOf tensor(values);
+          for (int round = 0; round < 3; ++round) {
+            if (rank == 1) {
+              for (int i = 0; i <= round; ++i) {
+                const rueda_status status = Execute(context, Allreduce(nullptr, tensor.get()));
+                ASSERT_EQ(status, RUEDA_OK) << rueda_last_error();
+              }
+              EXPECT_EQ(rueda_abort(context, "enough"), RUEDA_OK);
+            }
+            EXPECT_EQ(rueda_join(context, RUEDA_WORLD, RUEDA_FOREVER, nullptr), RUEDA_ABORTED);
+            ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
+            values.assign(3, 1);
+            ASSERT_EQ(Execute(context, Allreduce(nullptr, tensor.get())), RUEDA_OK)
+                << rueda_last_error();
+            EXPECT_EQ(values[0], static_cast<float>(size));
+            JoinAndTellTheLast(context);
+          }
+        },
+        {{"log_level", "off"}, {"recorder_dir", ::testing::TempDir()}});
+}
+
 // Adasum -------------------------------------------------------------------------------------
 
 class Adasum : public JobTest {};
