@@ -329,7 +329,7 @@ int64_t Member::TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence) 
   if (!spec.unnamed()) return token_by_id_[TensorTable::SlotOf(id)];
   const auto it = unnamed_.find(spec.unnamed_key());
   const Unnamed::Submitted* submitted = it == unnamed_.end() ? nullptr : it->second.Find(sequence);
-  return submitted == nullptr ? -1 : submitted->token;
+  return submitted == nullptr ? int64_t{-1} : submitted->token;
 }
 
 void Member::End(Token token) {
