@@ -23,6 +23,14 @@ int64_t BytesOf(const Signature& signature) {
   return bytes;
 }
 
+// Whether the plan says for each pair of members how many rows of an alltoall go from one to the
+// other: one of them gives unequal parts.
+bool SaysEachPair(const Instance& instance, int members) {
+  return instance.spec->signature.kind == OpKind::kAlltoall && members > 1 &&
+         std::any_of(instance.extras.begin(), instance.extras.end(),
+                     [](const CallExtras& extras) { return extras.first_dims.size() > 1; });
+}
+
 // The rows along the first dimension that every participant brings or gets, as the plan has them:
 // see Ordered.
 std::vector<int64_t> PlannedDims(const Instance& instance, int members) {
@@ -40,9 +48,7 @@ std::vector<int64_t> PlannedDims(const Instance& instance, int members) {
     for (const CallExtras& extras : instance.extras) {
       if (!extras.first_dims.empty()) by_member(extras);  // the root's
     }
-  } else if (kind == OpKind::kAlltoall && members > 1 &&
-             std::any_of(instance.extras.begin(), instance.extras.end(),
-                         [](const CallExtras& extras) { return extras.first_dims.size() > 1; })) {
+  } else if (SaysEachPair(instance, members)) {
     for (const CallExtras& extras : instance.extras) by_member(extras);
   } else if (TraitsOf(kind).ragged) {
     for (const CallExtras& extras : instance.extras) {
@@ -402,6 +408,11 @@ void Coordinator::RemoveSet(Instance* instance, Plan* plan) {
                        in_flight, " operations in flight on it; wait for them first"));
       break;
     }
+    // Somebody has said otherwise, and counted wrongly.
+    if (status.ok() && HasPending(set->id)) {
+      status = absl::FailedPreconditionError(absl::StrCat(
+          "process set ", set->id, " can't be removed: an operation on it is pending"));
+    }
   }
   if (!status.ok()) {
     RejectInstance(instance, std::move(status), plan);
@@ -415,6 +426,12 @@ void Coordinator::RemoveSet(Instance* instance, Plan* plan) {
   lanes_[id] = Lane();
   plan->push_back(SetRemoved{id, instance->sequence});
   End(instance);
+}
+
+bool Coordinator::HasPending(SetId set) {
+  bool found = HasOpenBatch(set);
+  pending_.ForEach([&](const Instance& instance) { found |= instance.spec->set == set; });
+  return found;
 }
 
 void Coordinator::ForgetTensorsOf(SetId set, Plan* plan) {
@@ -434,8 +451,12 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
   Ordered ordered;
   ordered.id = id;
   ordered.sequence = instance->sequence;
-  ordered.first_dims = PlannedDims(*instance, set.size());
-  if (absl::Status status = CheckGathered(*instance, ordered); !status.ok()) {
+  absl::Status status = CheckPlannedDims(*instance, set.size());
+  if (status.ok()) {
+    ordered.first_dims = PlannedDims(*instance, set.size());
+    status = CheckGathered(*instance, ordered);
+  }
+  if (!status.ok()) {
     RejectInstance(instance, std::move(status), plan);
     return;
   }
@@ -602,16 +623,24 @@ absl::Status Coordinator::Disagreement(const Instance& instance) const {
   return absl::InvalidArgumentError(text);
 }
 
+// Whether the plan has room for the first dimensions, before memory is taken for them.
+absl::Status Coordinator::CheckPlannedDims(const Instance& instance, int members) const {
+  int64_t count = 0;
+  for (const CallExtras& extras : instance.extras) {
+    count += static_cast<int64_t>(extras.first_dims.size());
+  }
+  if (SaysEachPair(instance, members)) count = int64_t{members} * members;
+  if (count <= kPlannedDimsMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(SpecLabel(*instance.spec, instance.sequence), ": ", count,
+                   " first dimensions are too many for the plan, which has room for ",
+                   kPlannedDimsMax, "; use fewer tensors in a group, or equal splits"));
+}
+
 // Ragged kinds: what each rank sends has a size that can be counted; what one gets may not.
 absl::Status Coordinator::CheckGathered(const Instance& instance, const Ordered& ordered) const {
   const Signature& signature = instance.spec->signature;
   if (!TraitsOf(signature.kind).ragged) return absl::OkStatus();
-  if (ordered.first_dims.size() > static_cast<size_t>(kPlannedDimsMax)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(SpecLabel(*instance.spec, instance.sequence), ": ", ordered.first_dims.size(),
-                     " first dimensions are too many for the plan, which has room for ",
-                     kPlannedDimsMax, "; use fewer tensors in a group, or equal splits"));
-  }
   const size_t parts = signature.parts.size();
   for (size_t part = 0; part < parts; ++part) {
     // All of a part together: no rank gets more.

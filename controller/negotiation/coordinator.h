@@ -107,6 +107,7 @@ class Coordinator {
   void Complete(Instance* instance, Plan* plan);
   void AddSet(Instance* instance, Plan* plan);
   void RemoveSet(Instance* instance, Plan* plan);
+  bool HasPending(SetId set);
   void ForgetTensorsOf(SetId set, Plan* plan);
   void OnJoin(Rank rank, Instance* join, Plan* plan);
   void OnJoinFailed(const ProcessSet& set, Plan* plan);
@@ -121,6 +122,7 @@ class Coordinator {
 
   absl::Status CheckJoined(const Instance& instance) const;
   absl::Status Disagreement(const Instance& instance) const;
+  absl::Status CheckPlannedDims(const Instance& instance, int members) const;
   absl::Status CheckGathered(const Instance& instance, const Ordered& ordered) const;
   Participants ParticipantsOf(const Instance& instance) const;
   std::string StallText(const Instance& instance, Nanos now) const;
