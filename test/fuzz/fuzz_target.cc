@@ -87,9 +87,9 @@ class Job {
     return ok;
   }
 
-  // An hour later.
-  void Look() {
-    now_ += 3'600 * kSecond;
+  // So much later.
+  void Look(Nanos later) {
+    now_ += later;
     std::vector<ControlEvent> passed_on;
     leader_.Look(now_, &passed_on);
     std::vector<std::string> reports;
@@ -118,7 +118,8 @@ void TakeEvents(absl::string_view input) {
   for (const ControlEvent& event : events) {
     if (!job.Step(event)) return;  // the epoch ends
   }
-  job.Look();
+  job.Look(FuzzJob().stall_warn);
+  job.Look(FuzzJob().stall_timeout);
 }
 
 // An authenticated root that speaks nonsense to everybody.
