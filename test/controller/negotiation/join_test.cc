@@ -488,6 +488,21 @@ TEST(JoinNonsense, AJoinThatThisRankDidNotSubmitIsRefused) {
   EXPECT_TRUE(member.Apply(Joined{kWorldSet, 1, 0}, &actions).ok());
 }
 
+TEST(JoinNonsense, WhatHasNoNameAndThisRankDidNotSubmitIsNotTakenForAnother) {
+  Member member(0, 2);
+  std::vector<Action> actions;
+  const SpecPtr barrier = MakeSpec(kWorldSet, "", OfKind(OpKind::kBarrier));
+  member.Submit(0, barrier, {}, true);
+  ASSERT_TRUE(member.Apply(Reject{barrier, 7, {0}, absl::InternalError("")}, &actions).ok());
+  EXPECT_THAT(actions, IsEmpty());
+  ASSERT_TRUE(member.Apply(Define{1 << 16, barrier}, &actions).ok());
+  Order order;
+  order.batch.push_back({1 << 16, 7, {}});
+  EXPECT_TRUE(absl::IsInvalidArgument(member.Apply(order, &actions)));
+  order.batch[0].sequence = 0;
+  EXPECT_TRUE(member.Apply(order, &actions).ok());
+}
+
 TEST(JoinNonsense, OnlyAllreducesAreOrderedWithoutSomebody) {
   Member member(0, 2);
   std::vector<Action> actions;
