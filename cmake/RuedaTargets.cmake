@@ -26,7 +26,7 @@ set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g")
 # A fused multiply-add would make a result depend on how a loop was vectorised.
 # -Wrestrict: GCC 12 sees overlaps in std::string that are none (its bug 105651).
 set(rueda_warnings -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
-    -Wno-restrict)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 add_compile_options(-ffp-contract=off)
 add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
 
@@ -40,8 +40,14 @@ elseif(RUEDA_SANITIZER STREQUAL "thread")
 elseif(RUEDA_SANITIZER STREQUAL "undefined")
   add_compile_options(-fsanitize=undefined -fno-sanitize-recover=all)
   add_link_options(-fsanitize=undefined)
+elseif(RUEDA_SANITIZER STREQUAL "fuzzer")
+  # With clang: libFuzzer's counters, and the sanitizers that see what goes wrong.
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
 elseif(RUEDA_SANITIZER)
-  message(FATAL_ERROR "RUEDA_SANITIZER=${RUEDA_SANITIZER}: expected address, thread or undefined")
+  message(FATAL_ERROR
+    "RUEDA_SANITIZER=${RUEDA_SANITIZER}: expected address, thread, undefined or fuzzer")
 endif()
 
 # A fresh clone shares the cache with an old one only if paths are taken relative to the source: on

@@ -102,6 +102,10 @@ absl::Status ParseRange(absl::string_view text, int world_size, std::vector<Rank
     return absl::InvalidArgumentError(absl::StrCat("'", text, "' is neither a rank from 0 to ",
                                                    world_size - 1, " nor a range of them"));
   }
+  // Once is all that a rank can be named; no text makes a longer list.
+  if (static_cast<int>(ranks->size()) + (last - first) >= world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "' names a rank a second time"));
+  }
   for (Rank rank = first; rank <= last; ++rank) ranks->push_back(rank);
   return absl::OkStatus();
 }

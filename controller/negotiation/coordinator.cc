@@ -2,6 +2,7 @@
 #include "controller/negotiation/coordinator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -22,6 +23,14 @@ int64_t BytesOf(const Signature& signature) {
   return bytes;
 }
 
+// Whether the plan says for each pair of members how many rows of an alltoall go from one to the
+// other: one of them gives unequal parts.
+bool SaysEachPair(const Instance& instance, int members) {
+  return instance.spec->signature.kind == OpKind::kAlltoall && members > 1 &&
+         std::any_of(instance.extras.begin(), instance.extras.end(),
+                     [](const CallExtras& extras) { return extras.first_dims.size() > 1; });
+}
+
 // The rows along the first dimension that every participant brings or gets, as the plan has them:
 // see Ordered.
 std::vector<int64_t> PlannedDims(const Instance& instance, int members) {
@@ -39,9 +48,7 @@ std::vector<int64_t> PlannedDims(const Instance& instance, int members) {
     for (const CallExtras& extras : instance.extras) {
       if (!extras.first_dims.empty()) by_member(extras);  // the root's
     }
-  } else if (kind == OpKind::kAlltoall && members > 1 &&
-             std::any_of(instance.extras.begin(), instance.extras.end(),
-                         [](const CallExtras& extras) { return extras.first_dims.size() > 1; })) {
+  } else if (SaysEachPair(instance, members)) {
     for (const CallExtras& extras : instance.extras) by_member(extras);
   } else if (TraitsOf(kind).ragged) {
     for (const CallExtras& extras : instance.extras) {
@@ -138,12 +145,11 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
   state.last_at = now;
   if (instance == nullptr) {
     const uint32_t sequence = pending_.LastSequence(column.pending_slot, member);
-    plan->push_back(Reject{
-        spec,
-        sequence,
-        {rank},
+    RejectOn(
+        {rank}, spec, sequence,
         absl::FailedPreconditionError(absl::StrCat(
-            SpecLabel(*spec, sequence), " came too late: it failed on the other ranks before"))});
+            SpecLabel(*spec, sequence), " came too late: it failed on the other ranks before")),
+        plan);
     return absl::OkStatus();
   }
   state.last_sequence = instance->sequence;
@@ -402,6 +408,11 @@ void Coordinator::RemoveSet(Instance* instance, Plan* plan) {
                        in_flight, " operations in flight on it; wait for them first"));
       break;
     }
+    // Somebody has said otherwise, and counted wrongly.
+    if (status.ok() && HasPending(set->id)) {
+      status = absl::FailedPreconditionError(absl::StrCat(
+          "process set ", set->id, " can't be removed: an operation on it is pending"));
+    }
   }
   if (!status.ok()) {
     RejectInstance(instance, std::move(status), plan);
@@ -415,6 +426,12 @@ void Coordinator::RemoveSet(Instance* instance, Plan* plan) {
   lanes_[id] = Lane();
   plan->push_back(SetRemoved{id, instance->sequence});
   End(instance);
+}
+
+bool Coordinator::HasPending(SetId set) {
+  bool found = HasOpenBatch(set);
+  pending_.ForEach([&](const Instance& instance) { found |= instance.spec->set == set; });
+  return found;
 }
 
 void Coordinator::ForgetTensorsOf(SetId set, Plan* plan) {
@@ -434,8 +451,12 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
   Ordered ordered;
   ordered.id = id;
   ordered.sequence = instance->sequence;
-  ordered.first_dims = PlannedDims(*instance, set.size());
-  if (absl::Status status = CheckGathered(*instance, ordered); !status.ok()) {
+  absl::Status status = CheckPlannedDims(*instance, set.size());
+  if (status.ok()) {
+    ordered.first_dims = PlannedDims(*instance, set.size());
+    status = CheckGathered(*instance, ordered);
+  }
+  if (!status.ok()) {
     RejectInstance(instance, std::move(status), plan);
     return;
   }
@@ -483,12 +504,44 @@ void Coordinator::Close(Lane& lane, Plan* plan) {
 }
 
 void Coordinator::RejectInstance(Instance* instance, absl::Status status, Plan* plan) {
-  if (instance->spec->signature.kind == OpKind::kJoin) {
-    lanes_[instance->spec->set].joined = RankSet(sets_.Find(instance->spec->set)->size());
-  }
-  plan->push_back(
-      Reject{instance->spec, instance->sequence, RanksOf(*instance, true), std::move(status)});
+  const SpecPtr spec = instance->spec;
+  const uint32_t sequence = instance->sequence;
+  std::vector<Rank> ranks = RanksOf(*instance, true);
   End(instance);
+  if (spec->signature.kind == OpKind::kJoin) OnJoinFailed(*sets_.Find(spec->set), plan);
+  RejectOn(std::move(ranks), spec, sequence, std::move(status), plan);
+}
+
+// Nobody has joined any more. What goes by number could meet only what those who had joined submit
+// next, which is something else.
+void Coordinator::OnJoinFailed(const ProcessSet& set, Plan* plan) {
+  RankSet joined = std::exchange(lanes_[set.id].joined, RankSet(set.size()));
+  pending_.ForEach([&](Instance& instance) {
+    if (instance.spec->set != set.id || !instance.spec->unnamed()) return;
+    const Participants participants = ParticipantsOf(instance);
+    for (int member = 0; member < participants.size(); ++member) {
+      const Rank rank = participants.rank(member);
+      if (instance.who.Contains(member) || !joined.Contains(set.IndexOf(rank))) continue;
+      RejectInstance(&instance,
+                     absl::FailedPreconditionError(
+                         absl::StrCat(SpecLabel(*instance.spec, instance.sequence),
+                                      " can't complete: it went on without rank ", rank,
+                                      ", which had joined, and the join has failed")),
+                     plan);
+      return;
+    }
+  });
+}
+
+void Coordinator::RejectOn(std::vector<Rank> ranks, const SpecPtr& spec, uint32_t sequence,
+                           absl::Status status, Plan* plan) {
+  if (spec->signature.kind == OpKind::kJoin) {
+    // What has ended is in the plan before the join's end, so that members count alike.
+    Lane& lane = lanes_[spec->set];
+    if (!lane.open.batch.empty()) Close(lane, plan);
+    for (const Rank rank : ranks) pending_.CatchUp(*sets_.Find(spec->set), rank);
+  }
+  plan->push_back(Reject{spec, sequence, std::move(ranks), std::move(status)});
 }
 
 void Coordinator::End(Instance* instance) {
@@ -570,16 +623,24 @@ absl::Status Coordinator::Disagreement(const Instance& instance) const {
   return absl::InvalidArgumentError(text);
 }
 
+// Whether the plan has room for the first dimensions, before memory is taken for them.
+absl::Status Coordinator::CheckPlannedDims(const Instance& instance, int members) const {
+  int64_t count = 0;
+  for (const CallExtras& extras : instance.extras) {
+    count += static_cast<int64_t>(extras.first_dims.size());
+  }
+  if (SaysEachPair(instance, members)) count = int64_t{members} * members;
+  if (count <= kPlannedDimsMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(SpecLabel(*instance.spec, instance.sequence), ": ", count,
+                   " first dimensions are too many for the plan, which has room for ",
+                   kPlannedDimsMax, "; use fewer tensors in a group, or equal splits"));
+}
+
 // Ragged kinds: what each rank sends has a size that can be counted; what one gets may not.
 absl::Status Coordinator::CheckGathered(const Instance& instance, const Ordered& ordered) const {
   const Signature& signature = instance.spec->signature;
   if (!TraitsOf(signature.kind).ragged) return absl::OkStatus();
-  if (ordered.first_dims.size() > static_cast<size_t>(kPlannedDimsMax)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(SpecLabel(*instance.spec, instance.sequence), ": ", ordered.first_dims.size(),
-                     " first dimensions are too many for the plan, which has room for ",
-                     kPlannedDimsMax, "; use fewer tensors in a group, or equal splits"));
-  }
   const size_t parts = signature.parts.size();
   for (size_t part = 0; part < parts; ++part) {
     // All of a part together: no rank gets more.

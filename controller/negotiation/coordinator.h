@@ -107,17 +107,22 @@ class Coordinator {
   void Complete(Instance* instance, Plan* plan);
   void AddSet(Instance* instance, Plan* plan);
   void RemoveSet(Instance* instance, Plan* plan);
+  bool HasPending(SetId set);
   void ForgetTensorsOf(SetId set, Plan* plan);
   void OnJoin(Rank rank, Instance* join, Plan* plan);
+  void OnJoinFailed(const ProcessSet& set, Plan* plan);
   void RejectIfSomebodyLeft(Instance* instance, Plan* plan);
   void Enqueue(Instance* instance, Plan* plan);
   void NoteDone(SetId lane, uint16_t low_bits, Plan* plan);
   void Close(Lane& lane, Plan* plan);
   void RejectInstance(Instance* instance, absl::Status status, Plan* plan);
+  void RejectOn(std::vector<Rank> ranks, const SpecPtr& spec, uint32_t sequence,
+                absl::Status status, Plan* plan);
   void End(Instance* instance);
 
   absl::Status CheckJoined(const Instance& instance) const;
   absl::Status Disagreement(const Instance& instance) const;
+  absl::Status CheckPlannedDims(const Instance& instance, int members) const;
   absl::Status CheckGathered(const Instance& instance, const Ordered& ordered) const;
   Participants ParticipantsOf(const Instance& instance) const;
   std::string StallText(const Instance& instance, Nanos now) const;

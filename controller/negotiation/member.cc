@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "controller/negotiation/participants.h"
 
 namespace rueda {
 
@@ -23,7 +24,7 @@ void Member::Submit(Token token, SpecPtr spec, CallExtras extras, bool waited) {
   if (entry.spec->unnamed()) {
     Unnamed& unnamed = unnamed_[entry.spec->unnamed_key()];
     entry.sequence = unnamed.next++;
-    unnamed.tokens.push_back(token);
+    unnamed.submitted.push_back({entry.sequence, token});
   } else if (const TensorId id = table_.Find(*entry.spec); id != kNoTensor) {
     token_by_id_[TensorTable::SlotOf(id)] = token;
   } else {
@@ -214,12 +215,34 @@ absl::Status Member::ApplyJoined(const Joined& joined, std::vector<Action>* acti
 
 Token Member::EndUnnamed(SetId set, OpKind kind, uint32_t sequence) {
   const auto it = unnamed_.find(TensorSpec::UnnamedKey(set, kind, -1, -1));
-  if (it == unnamed_.end()) return kNoToken;
-  const size_t position = sequence - it->second.base;
-  if (position >= it->second.tokens.size() || it->second.tokens[position] < 0) return kNoToken;
-  const Token token = static_cast<Token>(it->second.tokens[position]);
+  const Unnamed::Submitted* submitted = it == unnamed_.end() ? nullptr : it->second.Find(sequence);
+  if (submitted == nullptr) return kNoToken;
+  const Token token = submitted->token;
   End(token);
   return token;
+}
+
+// Null when there is none, or it has ended.
+Member::Unnamed::Submitted* Member::Unnamed::Find(uint32_t sequence) {
+  // Nearly always the first.
+  const auto it = std::find_if(submitted.begin(), submitted.end(),
+                               [&](const Submitted& each) { return each.sequence == sequence; });
+  return it != submitted.end() && it->token != kNoToken ? &*it : nullptr;
+}
+
+// Notes the end of an unnamed operation that this rank may have no part in.
+void Member::NoteEnded(const TensorSpec& spec, uint32_t sequence) {
+  const ProcessSet* set = sets_.Find(spec.set);
+  if (!spec.unnamed() || set == nullptr || Participants(spec, *set).IndexOf(rank_) < 0) return;
+  uint32_t& ended = unnamed_[spec.unnamed_key()].ended;
+  ended = LaterSequence(ended, sequence + 1);
+}
+
+// This rank's join has failed, and it has missed what ended meanwhile.
+void Member::CatchUp(SetId set) {
+  for (auto& [key, unnamed] : unnamed_) {
+    if (std::get<0>(key) == set) unnamed.next = LaterSequence(unnamed.next, unnamed.ended);
+  }
 }
 
 namespace {
@@ -267,15 +290,20 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
     }
     launch.items.push_back(
         {absent ? kNoToken : static_cast<Token>(token), ordered.id, *spec, ordered.first_dims});
-    if (!absent) End(static_cast<Token>(token));
+    if (absent) {
+      NoteEnded(**spec, ordered.sequence);
+    } else {
+      End(static_cast<Token>(token));
+    }
   }
   actions->push_back(std::move(launch));
   return absl::OkStatus();
 }
 
 void Member::ApplyReject(const Reject& reject, std::vector<Action>* actions) {
-  if (!std::binary_search(reject.ranks.begin(), reject.ranks.end(), rank_)) return;
   const TensorSpec& spec = *reject.spec;
+  NoteEnded(spec, reject.sequence);
+  if (!std::binary_search(reject.ranks.begin(), reject.ranks.end(), rank_)) return;
   int64_t token = -1;
   if (spec.unnamed()) {
     token = TokenOf(spec, kNoTensor, reject.sequence);
@@ -293,15 +321,15 @@ void Member::ApplyReject(const Reject& reject, std::vector<Action>* actions) {
   if (token < 0) return;
   SetClosing(spec.signature, false);
   End(static_cast<Token>(token));
+  if (spec.signature.kind == OpKind::kJoin) CatchUp(spec.set);
   actions->push_back(Rejected{static_cast<Token>(token), reject.status});
 }
 
-int64_t Member::TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence) const {
+int64_t Member::TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence) {
   if (!spec.unnamed()) return token_by_id_[TensorTable::SlotOf(id)];
   const auto it = unnamed_.find(spec.unnamed_key());
-  if (it == unnamed_.end()) return -1;
-  const size_t position = sequence - it->second.base;
-  return position < it->second.tokens.size() ? it->second.tokens[position] : -1;
+  const Unnamed::Submitted* submitted = it == unnamed_.end() ? nullptr : it->second.Find(sequence);
+  return submitted == nullptr ? int64_t{-1} : submitted->token;
 }
 
 void Member::End(Token token) {
@@ -309,10 +337,9 @@ void Member::End(Token token) {
   const TensorSpec& spec = *entry.spec;
   if (spec.unnamed()) {
     Unnamed& unnamed = unnamed_[spec.unnamed_key()];
-    unnamed.tokens[entry.sequence - unnamed.base] = -1;
-    while (!unnamed.tokens.empty() && unnamed.tokens.front() < 0) {
-      unnamed.tokens.pop_front();
-      ++unnamed.base;
+    unnamed.Find(entry.sequence)->token = kNoToken;
+    while (!unnamed.submitted.empty() && unnamed.submitted.front().token == kNoToken) {
+      unnamed.submitted.pop_front();
     }
   } else if (const TensorId id = table_.Find(spec); id != kNoTensor) {
     token_by_id_[TensorTable::SlotOf(id)] = -1;

@@ -92,9 +92,15 @@ class Member {
     CallExtras extras;
   };
   struct Unnamed {
-    uint32_t next = 0;           // the next submission's sequence number
-    uint32_t base = 0;           // the sequence number of tokens.front()
-    std::deque<int64_t> tokens;  // -1: ended out of turn
+    struct Submitted {
+      uint32_t sequence;
+      Token token;  // kNoToken: ended out of turn
+    };
+    uint32_t next = 0;                // the next submission's sequence number
+    uint32_t ended = 0;               // the next one after those that ended without this rank
+    std::deque<Submitted> submitted;  // by sequence number
+
+    Submitted* Find(uint32_t sequence);
   };
   struct Lane {
     uint64_t ordered = 0;
@@ -117,6 +123,8 @@ class Member {
 
   absl::Status ApplyOrder(const Order& order, std::vector<Action>* actions);
   void ApplyReject(const Reject& reject, std::vector<Action>* actions);
+  void NoteEnded(const TensorSpec& spec, uint32_t sequence);
+  void CatchUp(SetId set);
   absl::Status ApplySetAdded(const SetAdded& added, std::vector<Action>* actions);
   absl::Status ApplySetRemoved(const SetRemoved& removed, std::vector<Action>* actions);
   absl::Status ApplyJoined(const Joined& joined, std::vector<Action>* actions);
@@ -126,7 +134,7 @@ class Member {
   // Ends this rank's unnamed operation and gives its token; kNoToken when it has none.
   Token EndUnnamed(SetId set, OpKind kind, uint32_t sequence);
   // The token of this rank's submission; -1 when there is none.
-  int64_t TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence) const;
+  int64_t TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence);
   void End(Token token);
   void TellWait(Token token);
 

@@ -42,6 +42,11 @@ using SpecPtr = std::shared_ptr<const TensorSpec>;
 
 SpecPtr MakeSpec(SetId set, std::string name, Signature signature);
 
+// The later of two sequence numbers, which go round.
+inline uint32_t LaterSequence(uint32_t a, uint32_t b) {
+  return static_cast<int32_t>(a - b) > 0 ? a : b;
+}
+
 // "allreduce 'w'", "unnamed barrier #4": for people.
 std::string SpecLabel(const TensorSpec& spec, uint32_t sequence);
 
@@ -124,6 +129,8 @@ struct Order {
   double prescale = 1;
   double postscale = 1;
 };
+// Of a join: those whom it concerns count their unnamed operations of the set on from the last of
+// each kind that has ended. They have missed those before.
 struct Reject {
   SpecPtr spec;  // of one of those who announced it; tells set, name and kind
   uint32_t sequence = 0;

@@ -10,7 +10,9 @@ namespace rueda {
 class Participants {
  public:
   Participants(const TensorSpec& spec, const ProcessSet& set)
-      : set_(set), from_(spec.signature.root), to_(spec.signature.peer) {}
+      : Participants(set, spec.signature.root, spec.signature.peer) {}
+  // `to`: -1 when it is no send/recv.
+  Participants(const ProcessSet& set, Rank from, Rank to) : set_(set), from_(from), to_(to) {}
 
   int size() const { return pair() ? 2 : set_.size(); }
   // A rank's index among them; -1 when it takes no part.

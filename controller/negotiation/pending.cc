@@ -2,6 +2,7 @@
 #include "controller/negotiation/pending.h"
 
 #include "absl/strings/str_cat.h"
+#include "controller/negotiation/participants.h"
 
 namespace rueda {
 
@@ -122,6 +123,7 @@ void PendingTable::Remove(Instance* instance) {
     entry.live.pop_front();
     ++entry.base;
   }
+  entry.ended = LaterSequence(entry.ended, instance->sequence + 1);
   instance->slot = -1;
   instance->spec.reset();
   instance->specs.clear();
@@ -132,8 +134,18 @@ void PendingTable::Remove(Instance* instance) {
 void PendingTable::ResetUnnamed(SetId set) {
   for (Slot& slot : slots_) {
     if (!slot.unnamed || slot.set != set) continue;
-    slot.base = 0;
+    slot.base = slot.ended = 0;
     slot.next.clear();
+  }
+}
+
+void PendingTable::CatchUp(const ProcessSet& set, Rank rank) {
+  for (const auto& [key, index] : unnamed_) {
+    const auto& [slot_set, kind, from, to] = key;
+    Slot& slot = slots_[index];
+    if (slot_set != set.id || slot.next.empty()) continue;
+    const int member = Participants(set, from, to).IndexOf(rank);
+    if (member >= 0) slot.next[member] = LaterSequence(slot.next[member], slot.ended);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "controller/membership/process_sets.h"
 #include "controller/membership/rank_set.h"
 #include "controller/negotiation/messages.h"
 
@@ -54,6 +55,9 @@ class PendingTable {
 
   // Counts the unnamed operations of a set from 0 again. None is pending.
   void ResetUnnamed(SetId set);
+  // The rank counts its unnamed operations of the set on from the last of each kind that has ended:
+  // it has missed those before.
+  void CatchUp(const ProcessSet& set, Rank rank);
 
   // Calls fn(Instance&) for each pending instance, oldest record first. fn may Remove the one it
   // gets.
@@ -77,6 +81,7 @@ class PendingTable {
     std::deque<Instance*> live;  // at most one when named; when unnamed, by sequence number
     uint32_t base = 0;           // unnamed: the sequence number of live.front(), or the next one
     std::vector<uint32_t> next;  // unnamed, by member: the sequence number of its next announcement
+    uint32_t ended = 0;  // unnamed: one more than the highest sequence number that has ended
   };
 
   Instance* New(int slot, uint32_t sequence, int members, const SpecPtr& spec, Nanos now);

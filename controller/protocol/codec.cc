@@ -166,8 +166,9 @@ std::vector<std::string> Pack(absl::Span<const Value> values, Encode encode, Fie
 
 absl::Status ParseMessage(absl::string_view bytes, google::protobuf::MessageLite* message) {
   if (bytes.size() > kControlFrameBytesMax) return Bad("too long");
-  // From one array: a length in it is then believed only as far as there are bytes. (A stream does
-  // not know its end, and takes up to 50 MB for a string that claims to be that long.)
+  // From one array: a length in it is then believed only as far as there are bytes, but for a string
+  // in a message inside that claims to be longer still: the library reserves up to 50 MB for it, and
+  // touches none of them. (From a stream it would for any string.)
   if (!message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Bad("not a protocol buffer of the expected type");
   }

@@ -43,15 +43,20 @@ absl::StatusOr<ClockOffset> CompareClocks(Link* link, Nanos deadline) {
     RUEDA_ASSIGN_OR_RETURN(const Link::Received received,
                            WaitFrame(link, FrameType::kClock, deadline));
     sample.answered = MonotonicNow();
-    wire::ClockReading reading;
-    RUEDA_RETURN_IF_ERROR(ParseMessage(received.frame.payload, &reading));
-    sample.received = reading.received();
-    sample.replied = reading.replied();
-    if (!Sane(sample.received) || !Sane(sample.replied) || sample.replied < sample.received) {
-      return absl::DataLossError("a peer's clock shows nonsense");
-    }
+    RUEDA_RETURN_IF_ERROR(UnpackReading(received.frame.payload, &sample));
   }
   return EstimateOffset(samples);
+}
+
+absl::Status UnpackReading(absl::string_view payload, ClockSample* sample) {
+  wire::ClockReading reading;
+  RUEDA_RETURN_IF_ERROR(ParseMessage(payload, &reading));
+  sample->received = reading.received();
+  sample->replied = reading.replied();
+  if (!Sane(sample->received) || !Sane(sample->replied) || sample->replied < sample->received) {
+    return absl::DataLossError("a peer's clock shows nonsense");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AnswerClocks(Link* link, Nanos deadline) {
@@ -76,8 +81,12 @@ void SendOffset(Link* link, const ClockOffset& offset) {
 absl::StatusOr<ClockOffset> WaitOffset(Link* link, Nanos deadline) {
   RUEDA_ASSIGN_OR_RETURN(const Link::Received received,
                          WaitFrame(link, FrameType::kClock, deadline));
+  return UnpackOffset(received.frame.payload);
+}
+
+absl::StatusOr<ClockOffset> UnpackOffset(absl::string_view payload) {
   wire::ClockOffset message;
-  RUEDA_RETURN_IF_ERROR(ParseMessage(received.frame.payload, &message));
+  RUEDA_RETURN_IF_ERROR(ParseMessage(payload, &message));
   if (!Sane(message.offset()) || !Sane(message.uncertainty())) {
     return absl::DataLossError("a leader's clock shows nonsense");
   }

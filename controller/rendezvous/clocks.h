@@ -2,6 +2,7 @@
 // says most. For the timeline, which puts all ranks' events on rank 0's clock.
 #pragma once
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "controller/bus/link.h"
 #include "core/base/clock.h"
@@ -25,6 +26,11 @@ struct ClockOffset {
 // From at least one sample. However long either way took, the truth is within the uncertainty, as
 // long as both clocks go at one speed. PURE
 ClockOffset EstimateOffset(absl::Span<const ClockSample> samples);
+
+// The payloads of what a peer sends: a reading, into the sample's two times by its clock, and an
+// offset. DATA_LOSS: no clock shows that. PURE
+absl::Status UnpackReading(absl::string_view payload, ClockSample* sample);
+absl::StatusOr<ClockOffset> UnpackOffset(absl::string_view payload);
 
 // Block until the round trips are made, at most to `deadline`. At one end of the link: the other's
 // clock as seen from here. At the other end: the answers.

@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "controller/membership/rank_set.h"
+#include "controller/protocol/codec.h"
 
 namespace rueda {
 namespace {
@@ -49,6 +50,21 @@ absl::Status CheckHellos(absl::Span<const wire::Hello> hellos) {
         "the job has ", hellos.size(), " ranks, and they say that it has ", hellos[0].size()));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<wire::Hello>> UnpackHellos(absl::string_view payload, int size) {
+  wire::Hellos all;
+  RUEDA_RETURN_IF_ERROR(ParseMessage(payload, &all));
+  if (!all.error().empty() && all.code() >= 1 && all.code() <= 16) {
+    return absl::Status(static_cast<absl::StatusCode>(all.code()), all.error());
+  }
+  if (all.hellos_size() != size) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank 0 knows of ", all.hellos_size(), " ranks, and the job has ", size));
+  }
+  std::vector<wire::Hello> hellos(all.hellos().begin(), all.hellos().end());
+  RUEDA_RETURN_IF_ERROR(CheckHellos(hellos));
+  return hellos;
 }
 
 }  // namespace rueda

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "controller/bus/link.h"
 #include "controller/protocol/rueda.pb.h"
@@ -54,5 +55,9 @@ class Meeting {
 
 // Checks that the hellos of a job fit together: sizes, versions, ranks, agreed knobs.
 absl::Status CheckHellos(absl::Span<const wire::Hello> hellos);
+
+// What rank 0 answers to a hello: everybody's hellos, which fit together and are `size`; or else its
+// error. PURE
+absl::StatusOr<std::vector<wire::Hello>> UnpackHellos(absl::string_view payload, int size);
 
 }  // namespace rueda

@@ -97,44 +97,45 @@ absl::Status UnixMeeting::CollectHellos(const wire::Hello& mine, Nanos deadline,
   return CheckHellos(hellos);
 }
 
+// At rank 0: tells those that came how it went, in any case.
+absl::Status UnixMeeting::TellHellos(const wire::Hellos& all, Nanos deadline) {
+  const std::string payload = all.SerializeAsString();
+  absl::Status sent;
+  for (const auto& link : links_) {
+    link->Send(FrameType::kHellos, payload);
+    sent.Update(WaitFlushed(link.get(), DeadlineAfter(deadline, kVerdictPatience)));
+  }
+  return sent;
+}
+
 absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& mine,
                                                              Nanos deadline) {
   if (size_ == 1) return std::vector<wire::Hello>{mine};
-  wire::Hellos all;
   if (rank_ == 0) {
+    wire::Hellos all;
     const absl::Status status = CollectHellos(mine, deadline, &all);
     if (!status.ok()) {
       all.Clear();
       all.set_error(std::string(status.message()));
       all.set_code(static_cast<uint32_t>(status.code()));
     }
-    // Those that came are told in any case.
-    const std::string payload = all.SerializeAsString();
-    absl::Status sent;
-    for (const auto& link : links_) {
-      link->Send(FrameType::kHellos, payload);
-      sent.Update(WaitFlushed(link.get(), DeadlineAfter(deadline, kVerdictPatience)));
-    }
+    const absl::Status sent = TellHellos(all, deadline);
     RUEDA_RETURN_IF_ERROR(status);
     RUEDA_RETURN_IF_ERROR(sent);
-  } else {
-    RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(0, deadline));
-    link->Send(FrameType::kHello, mine.SerializeAsString());
-    // Rank 0 knows who is missing: it has the first word when time is up.
-    absl::StatusOr<Link::Received> received =
-        WaitFrame(link.get(), FrameType::kHellos, DeadlineAfter(deadline, kVerdictPatience));
-    if (!received.ok()) {
-      return absl::Status(received.status().code(),
-                          absl::StrCat("rank 0 failed to start: ", received.status().message()));
-    }
-    RUEDA_RETURN_IF_ERROR(ParseMessage(received->frame.payload, &all));
-    if (!all.error().empty()) {
-      return absl::Status(static_cast<absl::StatusCode>(all.code()), all.error());
-    }
-    links_.push_back(std::move(link));
+    return std::vector<wire::Hello>(all.hellos().begin(), all.hellos().end());
   }
-  std::vector<wire::Hello> hellos(all.hellos().begin(), all.hellos().end());
-  if (rank_ != 0) RUEDA_RETURN_IF_ERROR(CheckHellos(hellos));
+  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(0, deadline));
+  link->Send(FrameType::kHello, mine.SerializeAsString());
+  // Rank 0 knows who is missing: it has the first word when time is up.
+  absl::StatusOr<Link::Received> received =
+      WaitFrame(link.get(), FrameType::kHellos, DeadlineAfter(deadline, kVerdictPatience));
+  if (!received.ok()) {
+    return absl::Status(received.status().code(),
+                        absl::StrCat("rank 0 failed to start: ", received.status().message()));
+  }
+  RUEDA_ASSIGN_OR_RETURN(std::vector<wire::Hello> hellos,
+                         UnpackHellos(received->frame.payload, size_));
+  links_.push_back(std::move(link));
   return hellos;
 }
 

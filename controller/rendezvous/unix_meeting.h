@@ -26,6 +26,7 @@ class UnixMeeting : public Meeting {
   // those that came, also when not all did.
   absl::Status CollectLinks(absl::Span<const Rank> expected, Rank leader, Nanos deadline);
   absl::Status CollectHellos(const wire::Hello& mine, Nanos deadline, wire::Hellos* all);
+  absl::Status TellHellos(const wire::Hellos& all, Nanos deadline);
   absl::StatusOr<std::unique_ptr<Link>> Connect(Rank leader, Nanos deadline);
   absl::StatusOr<Neighbourhood> Lead(absl::Span<const Rank> ranks, const NeighbourOffer& mine,
                                      size_t log_bytes, Nanos deadline);

@@ -287,8 +287,13 @@ void Engine::Do(const Action& action) {
   if (const auto* launch = std::get_if<Launch>(&action)) {
     OnLaunch(*launch);
   } else if (const auto* rejected = std::get_if<Rejected>(&action)) {
-    trace::Record(trace::Event::kReject, 0, live_[rejected->token]->handle());
-    Complete(live_[rejected->token], rejected->status);
+    Request* const request = live_[rejected->token];
+    trace::Record(trace::Event::kReject, 0, request->handle());
+    if (request->spec->signature.kind == OpKind::kJoin) {
+      ending_joins_.push_back({rejected->token, rejected->status});
+    } else {
+      Complete(request, rejected->status);
+    }
   } else if (const auto* added = std::get_if<NewSet>(&action)) {
     const ProcessSet& set = *member_.process_sets().Find(added->set);
     submissions_->AddSet(set.ranks);
@@ -309,7 +314,7 @@ void Engine::Do(const Action& action) {
     if (removed->asked) CompleteWith(removed->token, removed->set);
   } else if (const auto* joined = std::get_if<JoinDone>(&action)) {
     tracks_.Note("JOIN", absl::StrCat("all have joined, rank ", joined->last, " last"));
-    ending_joins_.push_back(*joined);
+    ending_joins_.push_back({joined->token, joined->last});
   } else {
     const Rank rank = std::get<Left>(action).rank;
     left_.Insert(rank);
@@ -405,9 +410,13 @@ bool Engine::AdvanceLanes() {
 // A join ends for this rank when it has done its part of what was ordered before.
 bool Engine::EndJoins() {
   if (failed_) return false;
-  return std::erase_if(ending_joins_, [&](const JoinDone& joined) {
-           if (lanes_[live_[joined.token]->spec->set]->busy()) return false;
-           CompleteWith(joined.token, joined.last);
+  return std::erase_if(ending_joins_, [&](const EndingJoin& join) {
+           if (lanes_[live_[join.token]->spec->set]->busy()) return false;
+           if (join.last.ok()) {
+             CompleteWith(join.token, *join.last);
+           } else {
+             Complete(live_[join.token], join.last.status());
+           }
            return true;
          }) > 0;
 }
@@ -659,7 +668,7 @@ void Engine::EndEpoch(Failure failure) {
     lane->Abort();
     if (!lane->busy()) continue;
     for (Request* request : lane->front().requests) {
-      request->started_at = lane->front().started_at;
+      if (request != nullptr) request->started_at = lane->front().started_at;
     }
   }
   neighbours_->own_page().left.store(1, std::memory_order_release);

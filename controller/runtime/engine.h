@@ -130,6 +130,12 @@ class Engine : public Courier {
   std::unique_ptr<StoreRelay> relay_;
   std::vector<std::unique_ptr<Backend>> backends_;
 
+  // A join that has ended by the plan, while this rank's lane still works.
+  struct EndingJoin {
+    Token token;
+    absl::StatusOr<Rank> last;  // who joined last
+  };
+
   // Touched by the holder of the baton only.
   Tracks tracks_;
   Member member_;
@@ -137,8 +143,8 @@ class Engine : public Courier {
   HostsBus* hosts_bus_ = nullptr;             // the same as bus_, when ranks don't share one log
   void* own_log_ = nullptr;                   // its memory, when the log is this rank's alone
   std::vector<std::unique_ptr<Lane>> lanes_;  // by set; null where this rank is no member
-  std::vector<JoinDone> ending_joins_;        // all have joined; this rank's lane still works
-  std::vector<Request*> live_;                // by token: what the engine has; null else
+  std::vector<EndingJoin> ending_joins_;
+  std::vector<Request*> live_;  // by token: what the engine has; null else
   int busy_lanes_ = 0;
   bool look_at_sockets_ = true;
   int turns_without_sockets_ = 0;

@@ -207,6 +207,59 @@ TEST_P(Join, ARankThatLeavesInsteadIsNamed) {
   });
 }
 
+// Rank 2's join of set 1 is overdue while the others are further on.
+TEST_P(Join, UnnamedOperationsMeetAgainAfterAJoinThatStalled) {
+  RunOn(4,
+        [](rueda_context* context, int rank, int) {
+          constexpr int32_t kSet = 1;
+          std::vector<float> values(3, 1);
+          const TensorOf tensor(values);
+          rueda_operation operation = Allreduce(nullptr, tensor.get());
+          operation.process_set = kSet;
+          if (rank == 2) {
+            EXPECT_EQ(rueda_join(context, kSet, 0, nullptr), RUEDA_DEADLINE_EXCEEDED);
+          }
+          ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+          for (int i = 0; rank < 2 && i < 3; ++i) {
+            ASSERT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
+          }
+          // What no other rank submits is overdue later than the join.
+          const std::string name = "of rank " + std::to_string(rank);
+          EXPECT_EQ(Execute(context, Barrier(name.c_str())), RUEDA_DEADLINE_EXCEEDED);
+          ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+          if (rank > 2) return;
+          values.assign(3, 1);
+          ASSERT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
+          EXPECT_EQ(values[2], 3.0f);
+        },
+        {{"process_sets", "0-2"}, {"stall_warn_s", "1"}, {"stall_timeout_s", "2"}});
+}
+
+TEST_P(Join, WhatAnAbortEndedIsForgottenAfterAReset) {
+  RunOn(3,
+        [](rueda_context* context, int rank, int size) {
+          std::vector<float> values(3, 1);
+          const TensorOf tensor(values);
+          for (int round = 0; round < 3; ++round) {
+            if (rank == 1) {
+              for (int i = 0; i <= round; ++i) {
+                const rueda_status status = Execute(context, Allreduce(nullptr, tensor.get()));
+                ASSERT_EQ(status, RUEDA_OK) << rueda_last_error();
+              }
+              EXPECT_EQ(rueda_abort(context, "enough"), RUEDA_OK);
+            }
+            EXPECT_EQ(rueda_join(context, RUEDA_WORLD, RUEDA_FOREVER, nullptr), RUEDA_ABORTED);
+            ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
+            values.assign(3, 1);
+            ASSERT_EQ(Execute(context, Allreduce(nullptr, tensor.get())), RUEDA_OK)
+                << rueda_last_error();
+            EXPECT_EQ(values[0], static_cast<float>(size));
+            JoinAndTellTheLast(context);
+          }
+        },
+        {{"log_level", "off"}, {"recorder_dir", ::testing::TempDir()}});
+}
+
 // Adasum -------------------------------------------------------------------------------------
 
 class Adasum : public JobTest {};

@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <complex>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -15,12 +18,41 @@
 
 namespace rueda::testing {
 
-enum class Type { kInt8, kInt32, kInt64, kFloat32, kFloat64, kCount };
+enum class Type {
+  kBool,
+  kInt8,
+  kUInt8,
+  kUInt16,
+  kInt32,
+  kInt64,
+  kFloat16,
+  kBFloat16,
+  kFloat32,
+  kFloat64,
+  kComplex64,
+  kCount
+};
 
 inline rueda_dtype DTypeOf(Type type) {
-  const rueda_dtype kDTypes[] = {RUEDA_INT8, RUEDA_INT32, RUEDA_INT64, RUEDA_FLOAT32,
-                                 RUEDA_FLOAT64};
+  const rueda_dtype kDTypes[] = {RUEDA_BOOL,    RUEDA_INT8,    RUEDA_UINT8,    RUEDA_UINT16,
+                                 RUEDA_INT32,   RUEDA_INT64,   RUEDA_FLOAT16,  RUEDA_BFLOAT16,
+                                 RUEDA_FLOAT32, RUEDA_FLOAT64, RUEDA_COMPLEX64};
   return kDTypes[static_cast<int>(type)];
+}
+
+inline bool IsInteger(Type type) {
+  return type >= Type::kInt8 && type <= Type::kInt64;
+}
+
+// What may be reduced with what, and exactly so.
+inline std::vector<rueda_reduce_op> OpsOf(Type type) {
+  if (type == Type::kBool) {
+    return {RUEDA_SUM, RUEDA_MIN, RUEDA_MAX, RUEDA_PRODUCT, RUEDA_BAND, RUEDA_BOR, RUEDA_BXOR};
+  }
+  std::vector<rueda_reduce_op> ops = {RUEDA_SUM, RUEDA_PRODUCT, RUEDA_AVERAGE, RUEDA_AVERAGE_LIVE};
+  if (type != Type::kComplex64) ops.insert(ops.end(), {RUEDA_MIN, RUEDA_MAX});
+  if (IsInteger(type)) ops.insert(ops.end(), {RUEDA_BAND, RUEDA_BOR, RUEDA_BXOR});
+  return ops;
 }
 
 // One operation as all ranks know it.
@@ -38,7 +70,12 @@ struct Task {
   uint32_t seed = 0;
   int round = 0;  // of the name's uses: other values each time
   int parts = 1;  // more: a group
+  int64_t prescale = 1;
+  int64_t postscale = 1;
 
+  bool reduces() const {
+    return kind == RUEDA_ALLREDUCE || kind == RUEDA_REDUCE || kind == RUEDA_REDUCESCATTER;
+  }
   bool Has(int rank) const {
     if (kind == RUEDA_SEND) return rank == root || rank == peer;
     return std::find(members.begin(), members.end(), rank) != members.end();
@@ -69,20 +106,49 @@ inline Task SmallTask(rueda_kind kind, std::string name, int size, uint32_t seed
   return task;
 }
 
-// Element i of what a rank brings to part `part`: 0 to 3.
+// By how many the sum of an average is divided; 1 of other reductions. `live`: how many submitted
+// it.
+inline int64_t Divisor(const Task& task, size_t live) {
+  return static_cast<int64_t>(task.op == RUEDA_AVERAGE        ? task.members.size()
+                              : task.op == RUEDA_AVERAGE_LIVE ? live
+                                                              : 1);
+}
+
+// Element i of what a rank brings to part `part`: 0 to 3; to an average, multiples of 12, which any
+// 2, 3 or 4 divide.
 inline int64_t Value(const Task& task, int rank, int part, int64_t i) {
-  return (rank * 3 + part + task.round + static_cast<int64_t>(task.seed % 13) + i * 7 + i / 5) % 4;
+  const int64_t value =
+      (rank * 3 + part + task.round + static_cast<int64_t>(task.seed % 13) + i * 7 + i / 5) % 4;
+  if (task.type == Type::kBool) return value % 2;
+  return task.op == RUEDA_AVERAGE || task.op == RUEDA_AVERAGE_LIVE ? value % 2 * 12 : value;
+}
+
+inline int64_t Combined(rueda_reduce_op op, int64_t a, int64_t b) {
+  switch (op) {
+    case RUEDA_MIN:
+      return std::min(a, b);
+    case RUEDA_MAX:
+      return std::max(a, b);
+    case RUEDA_PRODUCT:
+      return a * b;
+    case RUEDA_BAND:
+      return a & b;
+    case RUEDA_BOR:
+      return a | b;
+    case RUEDA_BXOR:
+      return a ^ b;
+    default:
+      return a + b;
+  }
 }
 
 inline int64_t Reduced(const Task& task, const std::vector<int>& live, int part, int64_t i) {
-  int64_t result = Value(task, live[0], part, i);
+  int64_t result = Value(task, live[0], part, i) * task.prescale;
   for (size_t r = 1; r < live.size(); ++r) {
-    const int64_t x = Value(task, live[r], part, i);
-    result = task.op == RUEDA_MIN   ? std::min(result, x)
-             : task.op == RUEDA_MAX ? std::max(result, x)
-                                    : result + x;
+    result = Combined(task.op, result, Value(task, live[r], part, i) * task.prescale);
   }
-  return result;
+  if (task.type == Type::kBool) return result != 0;
+  return result / Divisor(task, live.size()) * task.postscale;
 }
 
 // What a rank has after the operation; nothing where it has no result. `live`: who submitted it.
@@ -145,10 +211,36 @@ inline std::vector<int64_t> Expected(const Task& task, int rank, int part,
   return values;
 }
 
+// Float16 of an integer from 0 to 2,048, and back: 5 bits of exponent, 10 of mantissa.
+inline uint16_t ToFloat16(int64_t value) {
+  if (value == 0) return 0;
+  int exponent = 0;
+  const double mantissa = std::frexp(static_cast<double>(value), &exponent);  // 0.5 to 1
+  return static_cast<uint16_t>((exponent - 1 + 15) << 10 |
+                               static_cast<int>(mantissa * 2'048 - 1'024));
+}
+inline double FromFloat16(uint16_t bits) {
+  if (bits == 0) return 0;
+  return std::ldexp((bits & 1'023) + 1'024, (bits >> 10) - 15 - 10);
+}
+
+// The upper half of a float32.
+inline uint16_t ToBFloat16(int64_t value) {
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
+}
+inline double FromBFloat16(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
 inline void Store(Type type, void* data, int64_t i, int64_t value) {
   switch (type) {
+    case Type::kBool:
     case Type::kInt8:
-      static_cast<int8_t*>(data)[i] = static_cast<int8_t>(value);
+    case Type::kUInt8:
+      static_cast<uint8_t*>(data)[i] = static_cast<uint8_t>(value);
+      break;
+    case Type::kUInt16:
+      static_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(value);
       break;
     case Type::kInt32:
       static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value);
@@ -156,24 +248,44 @@ inline void Store(Type type, void* data, int64_t i, int64_t value) {
     case Type::kInt64:
       static_cast<int64_t*>(data)[i] = value;
       break;
+    case Type::kFloat16:
+      static_cast<uint16_t*>(data)[i] = ToFloat16(value);
+      break;
+    case Type::kBFloat16:
+      static_cast<uint16_t*>(data)[i] = ToBFloat16(value);
+      break;
     case Type::kFloat32:
       static_cast<float*>(data)[i] = static_cast<float>(value);
+      break;
+    case Type::kComplex64:
+      static_cast<std::complex<float>*>(data)[i] = static_cast<float>(value);
       break;
     default:
       static_cast<double*>(data)[i] = static_cast<double>(value);
   }
 }
 
-inline double Load(Type type, const void* data, int64_t i) {
+inline std::complex<double> Load(Type type, const void* data, int64_t i) {
   switch (type) {
     case Type::kInt8:
       return static_cast<const int8_t*>(data)[i];
+    case Type::kBool:
+    case Type::kUInt8:
+      return static_cast<const uint8_t*>(data)[i];
+    case Type::kUInt16:
+      return static_cast<const uint16_t*>(data)[i];
     case Type::kInt32:
       return static_cast<const int32_t*>(data)[i];
     case Type::kInt64:
       return static_cast<double>(static_cast<const int64_t*>(data)[i]);
+    case Type::kFloat16:
+      return FromFloat16(static_cast<const uint16_t*>(data)[i]);
+    case Type::kBFloat16:
+      return FromBFloat16(static_cast<const uint16_t*>(data)[i]);
     case Type::kFloat32:
       return static_cast<const float*>(data)[i];
+    case Type::kComplex64:
+      return static_cast<const std::complex<float>*>(data)[i];
     default:
       return static_cast<const double*>(data)[i];
   }
@@ -212,7 +324,8 @@ class Running {
  private:
   std::string Words() const {
     return "kind " + std::to_string(task_.kind) + " '" + task_.name + "' of set " +
-           std::to_string(task_.set) + " on rank " + std::to_string(rank_) + ": ";
+           std::to_string(task_.set) + ", dtype " + std::to_string(static_cast<int>(task_.type)) +
+           " op " + std::to_string(task_.op) + " on rank " + std::to_string(rank_) + ": ";
   }
 
   int64_t RowsBrought() {
@@ -246,9 +359,10 @@ class Running {
         data_.back().data(), std::vector<int64_t>{rows, task_.row}, DTypeOf(task_.type)));
     operation.input = views_.back()->get();
     operation.root = task_.root;
-    if (task_.kind == RUEDA_ALLREDUCE || task_.kind == RUEDA_REDUCE ||
-        task_.kind == RUEDA_REDUCESCATTER) {
+    if (task_.reduces()) {
       operation.reduce_op = task_.op;
+      operation.prescale = static_cast<double>(task_.prescale);
+      operation.postscale = static_cast<double>(task_.postscale);
     }
     if (operation.kind == RUEDA_SEND) operation.root = task_.peer;
     if (operation.kind == RUEDA_RECV) std::swap(operation.input, operation.output);
@@ -274,7 +388,8 @@ class Running {
       data = result.tensor.data;
     }
     for (size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_EQ(Load(task_.type, data, static_cast<int64_t>(i)), static_cast<double>(expected[i]))
+      ASSERT_EQ(Load(task_.type, data, static_cast<int64_t>(i)),
+                std::complex<double>(static_cast<double>(expected[i])))
           << Words() << "part " << part << " element " << i;
     }
     if (taken) rueda_result_free(&result);

@@ -1,10 +1,11 @@
 // Hostile bytes. The first byte chooses the reader, the rest is what it reads. Nothing may crash,
 // hang, or take memory that the input does not pay for.
 #include <cstdint>
-#include <cstring>
-#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "controller/bus/log_codec.h"
 #include "controller/negotiation/aggregator.h"
 #include "controller/negotiation/coordinator.h"
@@ -12,23 +13,21 @@
 #include "controller/protocol/authentication.h"
 #include "controller/protocol/codec.h"
 #include "controller/protocol/frame.h"
+#include "controller/rendezvous/clocks.h"
+#include "controller/rendezvous/detect.h"
+#include "controller/rendezvous/meeting.h"
 #include "controller/runtime/failure.h"
+#include "controller/runtime/store_relay.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
+#include "core/config/config.h"
+#include "test/fuzz/fuzz_job.h"
 
 namespace rueda {
 namespace {
 
-constexpr int kWorld = 4;
 const SessionScope kScope = {"secret", "job", 1};
 const Nonce kNonce = {1, 2, 3};
-
-CoordinatorOptions Options() {
-  CoordinatorOptions options;
-  options.world_size = kWorld;
-  options.tensor_ids_max = 8;
-  return options;
-}
 
 // Before anything is proved: nobody gets in.
 void Shake(Handshake handshake, absl::string_view input) {
@@ -41,82 +40,196 @@ void Shake(Handshake handshake, absl::string_view input) {
   RUEDA_CHECK(!handshake.done()) << "somebody guessed a MAC";
 }
 
-void ReadFrames(absl::string_view input) {
-  FrameReader reader({1, 0, 1}, SessionKey{9});
-  std::string buffer(input);
-  Frame frame;
-  const absl::StatusOr<bool> read = reader.Read(&buffer, &frame);
-  RUEDA_CHECK(!read.ok() || !*read) << "somebody guessed a MAC";
-}
+// What follows from events and plans, on the root, on a leader and on rank 1.
+class Job {
+ public:
+  Job()
+      : coordinator_(FuzzJob()),
+        leader_({0, 1}, kFuzzWorld, kSecond, FuzzJob().process_sets),
+        member_(1, kFuzzWorld, FuzzJob().process_sets) {
+    Signature signature;
+    signature.kind = OpKind::kAllreduce;
+    signature.reduce_op = ReduceOp::kSum;
+    signature.parts.push_back({DType::kFloat32, {4}});
+    member_.Submit(0, MakeSpec(kWorldSet, "w", signature), {}, true);
+    member_.Submit(1, MakeSpec(kWorldSet, "", Signature()), {}, false);
+    signature = Signature();
+    signature.kind = OpKind::kJoin;
+    member_.Submit(2, MakeSpec(1, "", signature), {}, true);
+    Announce();
+  }
+
+  // What the root decides can be packed, and is read as it was.
+  bool Step(const ControlEvent& event) {
+    Plan plan;
+    std::vector<ControlEvent> passed_on;
+    (void)leader_.Step(event, now_, &passed_on);
+    const bool ok = coordinator_.Step(event, ++now_, &plan).ok();
+    Plan unpacked;
+    for (const std::string& packed : PackPlan(plan, 1 << 20)) {
+      const absl::Status status = UnpackPlan(packed, &unpacked);
+      RUEDA_CHECK(status.ok()) << status.message();
+    }
+    RUEDA_CHECK(unpacked.size() == plan.size());
+    return Apply(unpacked) && ok;
+  }
+
+  bool Apply(const Plan& plan) {
+    bool ok = true;
+    for (const PlanItem& item : plan) {
+      (void)leader_.Apply(item);
+      if (ok) ok = member_.Apply(item, &actions_).ok();
+      Announce();
+    }
+    for (const Action& action : actions_) {
+      if (const auto* left = std::get_if<Left>(&action)) RUEDA_CHECK(left->rank < kFuzzWorld);
+    }
+    return ok;
+  }
+
+  // So much later.
+  void Look(Nanos later) {
+    now_ += later;
+    std::vector<ControlEvent> passed_on;
+    leader_.Look(now_, &passed_on);
+    std::vector<std::string> reports;
+    std::vector<Expire> expired;
+    coordinator_.Look(now_, &reports, &expired);
+    for (const Expire& expire : expired) Step({0, expire});
+  }
+
+ private:
+  void Announce() {
+    while (member_.Next() != nullptr) member_.Pop();
+  }
+
+  Coordinator coordinator_;
+  Aggregator leader_;
+  Member member_;
+  std::vector<Action> actions_;
+  Nanos now_ = 0;
+};
 
 // An authenticated leader that speaks nonsense to the root.
 void TakeEvents(absl::string_view input) {
   std::vector<ControlEvent> events;
   if (!UnpackEvents(input, &events).ok()) return;
-  Coordinator coordinator(Options());
-  Aggregator aggregator({0, 1, 2, 3}, kWorld, kSecond);
-  Member member(1, kWorld);
-  Plan plan;
-  std::vector<Action> actions;
-  std::vector<ControlEvent> passed_on;
-  Nanos now = 0;
+  Job job;
   for (const ControlEvent& event : events) {
-    if (!coordinator.Step(event, now++, &plan).ok()) break;
-    (void)aggregator.Step(event, now, &passed_on);
+    if (!job.Step(event)) return;  // the epoch ends
   }
-  for (const PlanItem& item : plan) {
-    (void)aggregator.Apply(item);
-    (void)member.Apply(item, &actions);
-  }
-  std::vector<std::string> reports;
-  std::vector<Expire> expired;
-  coordinator.Look(kSecond * 3'600, &reports, &expired);
-  aggregator.Look(kSecond * 3'600, &passed_on);
+  job.Look(FuzzJob().stall_warn);
+  job.Look(FuzzJob().stall_timeout);
 }
 
 // An authenticated root that speaks nonsense to everybody.
 void TakePlan(absl::string_view input) {
   Plan plan;
-  if (!UnpackPlan(input, &plan).ok()) return;
-  Member member(1, kWorld);
-  Aggregator aggregator({0, 1}, kWorld, kSecond);
-  Signature signature;
-  signature.kind = OpKind::kAllreduce;
-  signature.reduce_op = ReduceOp::kSum;
-  signature.parts.push_back({DType::kFloat32, {4}});
-  member.Submit(0, MakeSpec(kWorldSet, "w", signature), {}, true);
-  member.Submit(1, MakeSpec(kWorldSet, "", Signature()), {}, false);
-  while (member.Next() != nullptr) member.Pop();
-  std::vector<Action> actions;
-  for (const PlanItem& item : plan) {
-    if (!member.Apply(item, &actions).ok()) break;
-    (void)aggregator.Apply(item);
-    while (member.Next() != nullptr) member.Pop();
+  if (UnpackPlan(input, &plan).ok()) Job().Apply(plan);
+}
+
+void TakeHellos(absl::string_view input) {
+  const auto hellos = UnpackHellos(input, kFuzzWorld);
+  RUEDA_CHECK(!hellos.ok() || hellos->size() == kFuzzWorld);
+}
+
+// The two times of a peer's clock, and what a leader makes of such.
+void TakeClock(absl::string_view input) {
+  ClockSample sample;
+  if (UnpackReading(input, &sample).ok()) {
+    sample.answered = kSecond;
+    EstimateOffset({sample});
   }
-  for (const Action& action : actions) {
-    if (const auto* left = std::get_if<Left>(&action)) RUEDA_CHECK(left->rank < kWorld);
+  (void)UnpackOffset(input);
+}
+
+void TakeStore(FrameType type, absl::string_view input) {
+  LinkStore store([] {});
+  StoreRelay relay(nullptr, &store);
+  (void)relay.OnFrame(nullptr, {type, 0, std::string(input)});
+  (void)relay.OnFrame(nullptr, {FrameType::kStoreSet, 0, std::string(input)});
+}
+
+void TakeFrame(const Frame& frame) {
+  switch (frame.type) {
+    case FrameType::kHellos:
+      return TakeHellos(frame.payload);
+    case FrameType::kEvents:
+      return TakeEvents(frame.payload);
+    case FrameType::kPlan:
+      return TakePlan(frame.payload);
+    case FrameType::kFailure:
+      (void)DecodeFailure(frame.payload).ToString();
+      return;
+    case FrameType::kStoreSet:
+    case FrameType::kStoreGet:
+    case FrameType::kStoreValue:
+      return TakeStore(frame.type, frame.payload);
+    case FrameType::kClock:
+      return TakeClock(frame.payload);
+    default:
+      return;
+  }
+}
+
+// One frame, without its MAC: first of somebody who does not know the key, then of somebody who
+// does.
+void ReadFrame(absl::string_view input) {
+  const SessionKey key = {9};
+  const absl::string_view key_text(reinterpret_cast<const char*>(key.data()), key.size());
+  const Mac right = ComputeMac(key_text, input);
+  Mac wrong = right;
+  wrong[0] ^= 1;
+  for (const Mac& mac : {wrong, right}) {
+    FrameReader reader({1, 0, 1}, key);
+    std::string buffer(input);
+    buffer.append(reinterpret_cast<const char*>(mac.data()), mac.size());
+    Frame frame;
+    const absl::StatusOr<bool> read = reader.Read(&buffer, &frame);
+    if (!read.ok() || !*read) continue;
+    RUEDA_CHECK(mac == right) << "somebody guessed a MAC";
+    TakeFrame(frame);
   }
 }
 
 // A neighbour that scribbles over the announcement log.
 void ReadLog(absl::string_view input) {
-  LogLayout layout;
-  layout.writers = 2;
-  layout.words = 16;
-  layout.side_bytes = 256;
-  struct alignas(64) Line {
-    char bytes[64];
-  };
-  std::vector<Line> memory((layout.bytes() + 63) / 64);
-  memcpy(memory.data(), input.data(), std::min(input.size(), layout.bytes()));
-  HostLog log(memory.data(), layout, 0);
+  FuzzLog memory(input);
+  HostLog log = memory.Open(0);
   const std::vector<Rank> ranks = {0, 1};
+  Job job;
   LogEntry entry;
   for (int i = 0; i < 64; ++i) {
     const absl::StatusOr<bool> read = log.Read(&entry);
     if (!read.ok() || !*read) break;
-    if (!IsPlan(entry)) (void)DecodeLogEvent(entry, ranks);
     log.TakeStarving();
+    if (IsPlan(entry)) {
+      Plan plan;
+      if (!UnpackPlan(entry.payload, &plan).ok() || !job.Apply(plan)) break;
+    } else {
+      const absl::StatusOr<ControlEvent> event = DecodeLogEvent(entry, ranks);
+      if (!event.ok() || !job.Step(*event)) break;
+    }
+  }
+  (void)AppendEvent({0, Leave{}}, &log);
+}
+
+// Lines "name=value": as an environment, and each as a knob.
+void ReadSettings(absl::string_view input) {
+  Environment environment;
+  Config config;
+  for (const absl::string_view line : absl::StrSplit(input, '\n')) {
+    const std::pair<std::string, std::string> setting =
+        absl::StrSplit(line, absl::MaxSplits('=', 1));
+    environment.insert(setting);
+    (void)SetKnob(setting.first, setting.second, &config);
+  }
+  (void)AgreedKnobs(config);
+  (void)ParseProcessSets(config.process_sets, kFuzzWorld);
+  (void)ParseProcessSets(config.process_sets, kRanksMax);
+  Config from_environment;
+  if (ReadEnvironment(environment, &from_environment).ok()) {
+    (void)DetectPlace(from_environment, environment);
   }
 }
 
@@ -135,7 +248,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       Shake(Handshake::Client(kScope, 1, 0, kNonce), input);
       break;
     case 'f':
-      ReadFrames(input);
+      ReadFrame(input);
       break;
     case 'e':
       TakeEvents(input);
@@ -143,11 +256,24 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 'p':
       TakePlan(input);
       break;
+    case 'h':
+      TakeHellos(input);
+      break;
+    case 't':
+      TakeClock(input);
+      break;
+    case 'r':
+      TakeStore(FrameType::kStoreGet, input);
+      TakeStore(FrameType::kStoreValue, input);
+      break;
     case 'x':
       (void)DecodeFailure(input).ToString();
       break;
     case 'l':
       ReadLog(input);
+      break;
+    case 'k':
+      ReadSettings(input);
       break;
     default:
       break;

@@ -1,11 +1,12 @@
-// Writes the seeds of the fuzz corpus: one valid input for each reader, and some that once broke
-// something.
+// Writes the seeds of the fuzz corpus: valid inputs for each reader that between them have every
+// message and every field, and some that once broke something.
 //
 //   make_corpus FOLDER
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "controller/bus/log_codec.h"
@@ -13,26 +14,39 @@
 #include "controller/protocol/codec.h"
 #include "controller/protocol/frame.h"
 #include "controller/runtime/failure.h"
+#include "core/base/check.h"
+#include "test/fuzz/fuzz_job.h"
 
 namespace rueda {
 namespace {
 
 std::string folder;
 
+constexpr SetId kPairSet = 1;  // of the start: ranks 1 and 3
+constexpr TensorId kFirstId = 1 << 16;
+
+// `name`: the reader's letter, an underscore, and what it is.
 void Write(const std::string& name, const std::string& content) {
-  std::ofstream(folder + "/" + name, std::ios::binary) << content;
+  std::ofstream(folder + "/" + name, std::ios::binary) << name[0] << content;
 }
 
 Signature SignatureOf(OpKind kind, int parts = 1) {
+  const KindTraits& traits = TraitsOf(kind);
   Signature signature;
   signature.kind = kind;
-  if (kind == OpKind::kAllreduce) signature.reduce_op = ReduceOp::kSum;
-  if (kind == OpKind::kBroadcast) signature.root = 1;
-  for (int i = 0; i < parts; ++i) signature.parts.push_back({DType::kFloat32, {4}});
-  if (parts > 1) {
-    for (int i = 0; i < parts; ++i) signature.part_names.push_back(std::string(1, 'a' + i));
+  if (traits.reduces) signature.reduce_op = ReduceOp::kSum;
+  if (traits.rooted) signature.root = 1;
+  if (kind == OpKind::kSendRecv) signature.peer = 3;
+  if (traits.has_ranks) signature.ranks = {0, 2};
+  for (int i = 0; traits.tensors && i < parts; ++i) {
+    signature.parts.push_back({DType::kFloat32, {4}});
+    if (parts > 1) signature.part_names.push_back(std::string(1, static_cast<char>('a' + i)));
   }
   return signature;
+}
+
+SpecPtr Spec(OpKind kind, std::string name, int parts = 1) {
+  return MakeSpec(kWorldSet, std::move(name), SignatureOf(kind, parts));
 }
 
 ControlEvent Announces(Rank rank, SpecPtr spec, std::vector<int64_t> first_dims = {}) {
@@ -43,91 +57,348 @@ ControlEvent Announces(Rank rank, SpecPtr spec, std::vector<int64_t> first_dims 
   return {rank, Announced{std::move(announcement)}};
 }
 
-std::string Events(const std::vector<ControlEvent>& events) {
-  return "e" + PackEvents(events, 1 << 20)[0];
-}
-std::string Plans(const Plan& plan) {
-  return "p" + PackPlan(plan, 1 << 20)[0];
-}
-
-void Events() {
-  const SpecPtr w = MakeSpec(0, "w", SignatureOf(OpKind::kAllreduce));
-  const SpecPtr group = MakeSpec(0, "a", SignatureOf(OpKind::kAllreduce, 3));
-  const SpecPtr gather = MakeSpec(0, "g", SignatureOf(OpKind::kAllgather));
-  const SpecPtr cast = MakeSpec(0, "w", SignatureOf(OpKind::kBroadcast));
-  Signature two;
-  two.kind = OpKind::kAddProcessSet;
-  two.ranks = {0, 2};
-  std::vector<ControlEvent> all, mixed, sets, gathers, huge;
-  for (Rank rank = 0; rank < 4; ++rank) {
-    all.push_back(Announces(rank, w));
-    mixed.push_back(Announces(rank, rank == 2 ? cast : w));
-    sets.push_back(Announces(rank, MakeSpec(0, "", two)));
-    gathers.push_back(Announces(rank, gather, {rank}));
-    huge.push_back(Announces(rank, gather, {int64_t{1} << 58}));
-    all.push_back(Announces(rank, group));
-  }
-  for (const Rank rank : {0, 2}) {
-    sets.push_back(Announces(rank, MakeSpec(1, "", SignatureOf(OpKind::kBarrier, 0))));
-  }
-  all.push_back({1, Done{0, 1}});
-  all.push_back(Announces(3, w));
-  all.push_back({3, Waited{1 << 16, 0}});
-  all.push_back({2, Expire{1 << 16, 0}});
-  all.push_back({0, Leave{}});
-  Write("events", Events(all));
-  Write("events_mismatch", Events(mixed));
-  Write("events_process_set", Events(sets));
-  Write("events_allgather", Events(gathers));
-  Write("events_allgather_overflow", Events(huge));
-  Write("events_allgather_without_dims", Events({Announces(0, gather)}));
+ControlEvent AnnouncesScaled(Rank rank, TensorId id, double prescale) {
+  Announcement announcement;
+  announcement.id = id;
+  announcement.done = 1;
+  announcement.extras.prescale = prescale;
+  announcement.extras.postscale = 0.5;
+  return {rank, Announced{std::move(announcement)}};
 }
 
-void Plans() {
-  const SpecPtr w = MakeSpec(0, "w", SignatureOf(OpKind::kAllreduce));
-  const TensorId id = 1 << 16;
+// What a rank says beside an operation of this kind, when it brings `rows` rows.
+std::vector<int64_t> FirstDims(OpKind kind, Rank rank, int64_t rows) {
+  switch (kind) {
+    case OpKind::kAllgather:
+    case OpKind::kGather:
+      return {rows};
+    case OpKind::kAlltoall:
+      return rank % 2 == 0 ? std::vector<int64_t>{4 * rows}
+                           : std::vector<int64_t>{rows, 0, rows, 1};
+    case OpKind::kScatter:
+      return rank == 1 ? std::vector<int64_t>{1, rows, 3, 0} : std::vector<int64_t>{};
+    case OpKind::kRemoveProcessSet:
+      return {0};
+    default:
+      return {};
+  }
+}
+
+// All who take part announce it.
+std::vector<ControlEvent> Whole(const SpecPtr& spec, int64_t rows = 2) {
+  const Signature& signature = spec->signature;
+  std::vector<ControlEvent> events;
+  for (Rank rank = 0; rank < kFuzzWorld; ++rank) {
+    if (signature.peer >= 0 && rank != signature.root && rank != signature.peer) continue;
+    if (spec->set == kPairSet && rank % 2 == 0) continue;
+    events.push_back(Announces(rank, spec, FirstDims(signature.kind, rank, rows)));
+  }
+  return events;
+}
+
+void Append(std::vector<ControlEvent> more, std::vector<ControlEvent>* events) {
+  events->insert(events->end(), more.begin(), more.end());
+}
+
+std::string Packed(const std::vector<ControlEvent>& events) {
+  return PackEvents(events, 1 << 20)[0];
+}
+std::string Packed(const Plan& plan) {
+  return PackPlan(plan, 1 << 20)[0];
+}
+
+void WriteKinds() {
+  for (int i = 0; i < kOpKindCount; ++i) {
+    const OpKind kind = static_cast<OpKind>(i);
+    const std::string name(OpKindName(kind));
+    std::vector<ControlEvent> events;
+    if (kind == OpKind::kRemoveProcessSet) events = Whole(Spec(OpKind::kAddProcessSet, ""));
+    Append(Whole(Spec(kind, "")), &events);
+    const bool named = kind < OpKind::kJoin;
+    if (named) Append(Whole(Spec(kind, "w")), &events);
+    Write("e_" + name, Packed(events));
+    if (!TraitsOf(kind).groups) continue;
+    events.clear();
+    for (Rank rank = 0; rank < kFuzzWorld; ++rank) {
+      std::vector<int64_t> dims;
+      if (TraitsOf(kind).ragged) dims = {rank, 1, 2};
+      events.push_back(Announces(rank, Spec(kind, "g", 3), dims));
+    }
+    Write("e_group_of_" + name, Packed(events));
+  }
+}
+
+void WriteEvents() {
+  std::vector<ControlEvent> events = Whole(Spec(OpKind::kAllreduce, "w"));
+  for (Rank rank = 0; rank < kFuzzWorld; ++rank) {
+    events.push_back(AnnouncesScaled(rank, kFirstId, 2));
+  }
+  events.push_back({1, Done{kWorldSet, 1}});
+  for (Rank rank = 0; rank < kFuzzWorld; ++rank) {
+    events.push_back(AnnouncesScaled(rank, kFirstId, rank));
+  }
+  events.push_back({3, Waited{kFirstId, 0}});
+  events.push_back(AnnouncesScaled(2, kFirstId, 2));
+  events.push_back({0, Expire{kFirstId, 0}});
+  events.push_back({0, Leave{}});
+  Write("e_life_of_a_tensor", Packed(events));
+
+  events = Whole(Spec(OpKind::kAllreduce, "w"));
+  events[2] = Announces(2, Spec(OpKind::kBroadcast, "w"));
+  Write("e_mismatch", Packed(events));
+  Write("e_overflow", Packed(Whole(Spec(OpKind::kAllgather, "g"), int64_t{1} << 58)));
+  Write("e_no_dims", Packed({Announces(0, Spec(OpKind::kAllgather, "g"))}));
+
+  // More names than ids.
+  events.clear();
+  for (int i = 0; i < 10; ++i) Append(Whole(Spec(OpKind::kBarrier, std::to_string(i))), &events);
+  Write("e_forgotten", Packed(events));
+}
+
+void WriteJoins() {
+  const SpecPtr join = Spec(OpKind::kJoin, "");
+  const SpecPtr reduce = Spec(OpKind::kAllreduce, "");
+  std::vector<ControlEvent> events = {Announces(2, join), Announces(0, reduce),
+                                      Announces(1, reduce), Announces(3, reduce)};
+  for (const Rank rank : {0, 1, 3}) events.push_back(Announces(rank, join));
+  Append(Whole(reduce), &events);
+  Write("e_join", Packed(events));
+
+  events.resize(4);
+  events.push_back({0, Expire{kFirstId, 0}});
+  events.push_back(Announces(2, reduce));
+  events.push_back(Announces(0, join));
+  events.push_back({1, Leave{}});
+  Write("e_join_expires", Packed(events));
+
+  events.resize(4);
+  events.push_back(Announces(1, MakeSpec(kPairSet, "", SignatureOf(OpKind::kJoin))));
+  events.push_back(Announces(1, Spec(OpKind::kBarrier, "")));
+  events.push_back({3, Leave{}});
+  Write("e_joined_rejected_left", Packed(events));
+}
+
+void WriteSets() {
+  const SpecPtr add = Spec(OpKind::kAddProcessSet, "");
+  const SpecPtr remove = Spec(OpKind::kRemoveProcessSet, "");
+  const SpecPtr barrier = MakeSpec(kPairSet + 1, "", SignatureOf(OpKind::kBarrier));
+  std::vector<ControlEvent> events;
+  for (int generation = 0; generation < 2; ++generation) {
+    Append(Whole(add), &events);
+    for (const Rank rank : {0, 2}) events.push_back(Announces(rank, barrier));
+    events.push_back({2, Done{kPairSet + 1, 1}});
+    Append(Whole(remove), &events);
+  }
+  Append(Whole(MakeSpec(kPairSet, "w", SignatureOf(OpKind::kAllreduce))), &events);
+  Write("e_sets", Packed(events));
+
+  events = Whole(add);
+  events.push_back(Announces(0, barrier));
+  Append(Whole(remove), &events);
+  Write("e_removed_while_pending", Packed(events));
+}
+
+Plan EveryItem() {
+  Signature pair = SignatureOf(OpKind::kSendRecv);
+  std::swap(pair.root, pair.peer);
+  const SpecPtr w = Spec(OpKind::kAllreduce, "w");
+  Order with_absent;
+  with_absent.batch.push_back({kFirstId, 7, {}});
+  with_absent.absent = {1, 2};
+  with_absent.prescale = 2;
+  with_absent.postscale = 0.5;
+  Order of_pair;
+  of_pair.batch.push_back({kFirstId + 1, 0, {}});
+  of_pair.from = 3;
+  of_pair.to = 1;
+  Order of_rows;
+  of_rows.lane = kPairSet;
+  of_rows.batch.push_back({kFirstId + 2, 0, {1, 2, 3, 4}});
+  return {Define{kFirstId, w},
+          Define{kFirstId + 1, MakeSpec(kWorldSet, "p", pair)},
+          Define{kFirstId + 2, MakeSpec(kPairSet, "", SignatureOf(OpKind::kAlltoall))},
+          with_absent,
+          of_pair,
+          of_rows,
+          Forget{kFirstId},
+          SetAdded{2, {0, 1}, 0},
+          SetRemoved{2, 0},
+          Reject{w, 3, {0, 1}, absl::InvalidArgumentError("no")},
+          Joined{kPairSet, 3, 0},
+          Left{2}};
+}
+
+void WritePlans() {
+  const Plan every = EveryItem();
+  Write("p_every_item", Packed(every));
+  for (size_t i = 3; i < every.size(); ++i) {
+    Write("p_item_" + std::to_string(i), Packed(Plan{every[0], every[1], every[2], every[i]}));
+  }
+  // What rank 1 has submitted.
   Order order;
-  order.batch.push_back({id, 0, {}});
-  Write("plan", Plans({Define{id, w}, order, Forget{id}, SetAdded{1, {0, 1}, 0},
-                       Reject{w, 0, {0, 1}, absl::InvalidArgumentError("no")}, Left{2}}));
-  Write("plan_left_nobody", Plans({Left{60'000}}));
+  order.batch.push_back({kFirstId, 0, {}});
+  const SpecPtr barrier = Spec(OpKind::kBarrier, "");
+  Order of_barrier;
+  of_barrier.batch.push_back({kFirstId + 1, 0, {}});
+  const SpecPtr join = MakeSpec(kPairSet, "", SignatureOf(OpKind::kJoin));
+  Write("p_ordered", Packed(Plan{Define{kFirstId, Spec(OpKind::kAllreduce, "w")}, order,
+                                 Define{kFirstId + 1, barrier}, of_barrier, Joined{1, 1, 0}}));
+  Write("p_rejected", Packed(Plan{Reject{barrier, 5, {0}, absl::InternalError("")},
+                                  Reject{join, 0, {1}, absl::DeadlineExceededError("late")}}));
+  Write("p_left_nobody", Packed(Plan{Left{60'000}}));
   order.batch[0].first_dims = {1, 2, 3};
-  Write("plan_dims_of_allreduce", Plans({Define{id, w}, order}));
+  Write("p_dims_of_allreduce", Packed(Plan{every[0], order}));
 }
 
-void Log() {
-  LogLayout layout;
-  layout.writers = 2;
-  layout.words = 16;
-  layout.side_bytes = 256;
-  struct alignas(64) Line {
-    char bytes[64];
+void WriteLogs() {
+  const SpecPtr w = Spec(OpKind::kAllreduce, "w");
+  FuzzLog announced;
+  HostLog first = announced.Open(0), second = announced.Open(1);
+  const auto append = [](const ControlEvent& event, HostLog* log) {
+    const absl::StatusOr<bool> appended = AppendEvent(event, log);
+    RUEDA_CHECK(appended.ok() && *appended);
   };
-  std::vector<Line> memory((layout.bytes() + 63) / 64);
-  HostLog log(memory.data(), layout, 0);
-  (void)AppendEvent(Announces(0, MakeSpec(0, "w", SignatureOf(OpKind::kAllreduce))), &log);
-  (void)AppendEvent({0, Waited{1 << 16, 3}}, &log);
-  (void)AppendEvent({0, Done{0, 1}}, &log);
-  (void)AppendEvent({0, Leave{}}, &log);
-  Write("log", "l" + std::string(reinterpret_cast<const char*>(memory.data()), layout.bytes()));
+  append(Announces(0, w), &first);
+  append(Announces(1, w), &second);
+  Announcement by_id;
+  by_id.id = kFirstId;
+  append({1, Announced{by_id}}, &second);
+  append(AnnouncesScaled(0, kFirstId, 2), &first);
+  append({0, Waited{kFirstId, 0}}, &first);
+  append({0, Done{0, 1}}, &first);
+  append({0, Expire{kFirstId, 0}}, &first);
+  append({1, Leave{}}, &second);
+  Write("l_events", std::string(announced.content()));
+
+  FuzzLog planned;
+  HostLog leader = planned.Open(0);
+  RUEDA_CHECK(AppendPlan(Packed(EveryItem()), &leader));
+  Write("l_plan", std::string(planned.content()));
 }
 
-void Rest() {
+std::string HellosText(int ranks) {
+  wire::Hellos hellos;
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    wire::Hello* hello = hellos.add_hellos();
+    hello->set_rank(rank);
+    hello->set_size(ranks);
+    hello->set_host_id("id");
+    hello->set_host_name("host");
+    hello->set_pid(100 + rank);
+    hello->set_version("0.1.0");
+    if (rank == 0) hello->set_bus_address("127.0.0.1:4000");
+    for (const auto& [name, value] : {std::pair("bus", "tcp"), std::pair("process_sets", "1,3")}) {
+      wire::Knob* knob = hello->add_agreed();
+      knob->set_name(name);
+      knob->set_value(value);
+    }
+  }
+  return hellos.SerializeAsString();
+}
+
+std::string FailureText() {
+  Failure failure;
+  failure.rank = 2;
+  failure.pid = 4'711;
+  failure.host = "host";
+  failure.cause = "killed";
+  failure.operation = "allreduce";
+  failure.tensor = "w";
+  failure.epoch = 3;
+  failure.recoverable = true;
+  return EncodeFailure(failure);
+}
+
+std::string ReadingText() {
+  wire::ClockReading reading;
+  reading.set_received(1'000);
+  reading.set_replied(2'000);
+  return reading.SerializeAsString();
+}
+
+std::string OffsetText() {
+  wire::ClockOffset offset;
+  offset.set_offset(-5'000);
+  offset.set_uncertainty(40);
+  return offset.SerializeAsString();
+}
+
+template <typename Message>
+std::string StoreText(bool with_value) {
+  Message message;
+  if constexpr (!std::is_same_v<Message, wire::StoreSet>) message.set_request(7);
+  if constexpr (!std::is_same_v<Message, wire::StoreValue>) message.set_key("key");
+  if constexpr (!std::is_same_v<Message, wire::StoreGet>) {
+    if (with_value) message.set_value("value");
+  }
+  return message.SerializeAsString();
+}
+
+// Without its MAC, which the reader adds.
+void WriteFrame(const std::string& name, FrameType type, const std::string& payload) {
+  const std::string frame = FrameWriter({1, 1, 0}, SessionKey{9}).Write(type, payload);
+  Write("f_" + name, frame.substr(0, frame.size() - kMacBytes));
+}
+
+void WriteMessages() {
+  wire::Hellos refusal;
+  refusal.set_error("rank 3 did not come");
+  refusal.set_code(4);
+  const std::string store_set = StoreText<wire::StoreSet>(true);
+  const std::string store_get = StoreText<wire::StoreGet>(false);
+  const std::string store_value = StoreText<wire::StoreValue>(true);
+  Write("h_hellos", HellosText(kFuzzWorld));
+  Write("h_too_few", HellosText(kFuzzWorld - 1));
+  Write("h_refusal", refusal.SerializeAsString());
+  Write("h_nothing", "");
+  Write("t_reading", ReadingText());
+  Write("t_offset", OffsetText());
+  Write("r_set", store_set);
+  Write("r_get", store_get);
+  Write("r_value", store_value);
+  Write("x_failure", FailureText());
+
+  WriteFrame("hello", FrameType::kHello, HellosText(1));
+  WriteFrame("hellos", FrameType::kHellos, HellosText(kFuzzWorld));
+  WriteFrame("neighbours", FrameType::kNeighbours, "");
+  WriteFrame("ready", FrameType::kReady, "");
+  WriteFrame("events", FrameType::kEvents, Packed(Whole(Spec(OpKind::kAllreduce, "w"))));
+  WriteFrame("plan", FrameType::kPlan, Packed(EveryItem()));
+  WriteFrame("failure", FrameType::kFailure, FailureText());
+  WriteFrame("store_set", FrameType::kStoreSet, store_set);
+  WriteFrame("store_get", FrameType::kStoreGet, store_get);
+  WriteFrame("store_value", FrameType::kStoreValue, store_value);
+  WriteFrame("goodbye", FrameType::kGoodbye, "");
+  WriteFrame("clock", FrameType::kClock, ReadingText());
+}
+
+void WriteHandshakes() {
   const SessionScope scope = {"secret", "job", 1};
   Handshake client = Handshake::Client(scope, 1, 0, {7});
   Handshake server = Handshake::Server(scope, 0, {8});
   const std::string hello = client.Begin();
   const std::string reply = *server.Receive(hello);
-  Write("handshake_server", "s" + hello + *client.Receive(reply));
-  Write("handshake_client", "c" + reply);
-  Write("frame", "f" + FrameWriter({1, 1, 0}, SessionKey{8}).Write(FrameType::kPlan, "payload"));
-  Failure failure;
-  failure.rank = 2;
-  failure.host = "host";
-  failure.cause = "killed";
-  failure.operation = "allreduce";
-  failure.tensor = "w";
-  Write("failure", "x" + EncodeFailure(failure));
+  Write("s_handshake", hello + *client.Receive(reply));
+  Write("c_handshake", reply);
+}
+
+void WriteSettings() {
+  Write("k_knobs",
+        "backend=shm\nbus=log\nfusion_threshold=1024\nwait=spin\nnetwork_interface=eth0\n"
+        "start_timeout_s=1.5\nstall_warn_s=1\nstall_timeout_s=2e1\ngloo_timeout_s=.5\n"
+        "log_level=debug\nrecorder_dir=/tmp\ntimeline=t.json\nhosts_fake=2");
+  Write("k_process_sets", "process_sets=0,1;2-3;0-2;1");
+  Write("k_process_sets_twice", "process_sets=0-65535,0-65535,0-65535,0-65535");
+  Write("k_environment",
+        "RUEDA_RANK=1\nRUEDA_SIZE=4\nRUEDA_LOCAL_RANK=1\nRUEDA_LOCAL_SIZE=4\nRUEDA_JOB_ID=j\n"
+        "RUEDA_HOST_ID=h\nRUEDA_SECRET_FD=3\nRUEDA_SECRET_FILE=s\nRUEDA_AGENT_FD=4\n"
+        "RUEDA_PROCESS_SETS=0,1\nRUEDA_TIMELINE=t.json\nRUEDA_VENV=v\nPATH=p");
+  Write("k_horovod",
+        "HOROVOD_FUSION_THRESHOLD=1\nHOROVOD_TIMELINE=t\nHOROVOD_LOG_LEVEL=TRACE\n"
+        "HOROVOD_STALL_CHECK_TIME_SECONDS=3\nHOROVOD_RANK=0");
+  Write("k_refused", "HOROVOD_AUTOTUNE=1");
+  Write("k_unknown", "RUEDA_TIMELIME=t");
+  Write("k_torchrun", "WORLD_SIZE=2\nRANK=1\nTORCHELASTIC_RUN_ID=x");
 }
 
 }  // namespace
@@ -139,9 +410,14 @@ int main(int argc, char** argv) {
     return 2;
   }
   rueda::folder = argv[1];
-  rueda::Events();
-  rueda::Plans();
-  rueda::Log();
-  rueda::Rest();
+  rueda::WriteKinds();
+  rueda::WriteEvents();
+  rueda::WriteJoins();
+  rueda::WriteSets();
+  rueda::WritePlans();
+  rueda::WriteLogs();
+  rueda::WriteMessages();
+  rueda::WriteHandshakes();
+  rueda::WriteSettings();
   return 0;
 }

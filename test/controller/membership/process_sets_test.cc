@@ -115,6 +115,9 @@ TEST(ProcessSets, AListInASettingIsRead) {
   for (const char* bad : {"6", "-1", "2-1", "1,,2", "1;", "a", "0-9", "1,1", "0,1;1,0", "0-5"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseProcessSets(bad, 6).status())) << bad;
   }
+  // No list is longer than the world, however long the text.
+  EXPECT_THAT(std::string(ParseProcessSets("0-4,0-4", 6).status().message()),
+              HasSubstr("'0-4' names a rank a second time"));
 }
 
 }  // namespace

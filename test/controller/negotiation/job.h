@@ -61,13 +61,17 @@ class Job {
     while (const ControlEvent* event = members_[rank]->Next()) {
       const ControlEvent copy = *event;
       members_[rank]->Pop();
-      for (size_t r = 0; r < members_.size(); ++r) {
-        Plan plan;
-        ASSERT_TRUE(coordinators_[r]->Step(copy, now, &plan).ok());
-        for (const PlanItem& item : plan) {
-          const absl::Status status = members_[r]->Apply(item, &actions_[r]);
-          ASSERT_TRUE(status.ok()) << status;
-        }
+      Step(copy);
+    }
+  }
+  // One event of the log, on all ranks.
+  void Step(const ControlEvent& event) {
+    for (size_t r = 0; r < members_.size(); ++r) {
+      Plan plan;
+      ASSERT_TRUE(coordinators_[r]->Step(event, now, &plan).ok());
+      for (const PlanItem& item : plan) {
+        const absl::Status status = members_[r]->Apply(item, &actions_[r]);
+        ASSERT_TRUE(status.ok()) << status;
       }
     }
   }

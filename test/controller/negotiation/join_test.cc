@@ -222,6 +222,209 @@ TEST(Join, FailsWhenARankHasShutDownInstead) {
   EXPECT_EQ(job.Batches(0).size(), 1u);
 }
 
+// Rank 2 joins, the others go on, and the join is overdue. From there on rank 2 counts on from where
+// the others are.
+class JoinThatFails : public ::testing::Test {
+ protected:
+  JoinThatFails() : job_(Options()) {}
+
+  static CoordinatorOptions Options() {
+    CoordinatorOptions options = Job::Options(3);
+    options.stall_timeout = 60 * kSecond;
+    options.process_sets.push_back({1, 2});
+    return options;
+  }
+  void OnAll(const SpecPtr& spec) {
+    for (const Rank rank : {0, 1, 2}) job_.Announce(rank, spec, true);
+  }
+  void Expire() {
+    job_.now += 60 * kSecond;
+    std::vector<std::string> reports;
+    std::vector<rueda::Expire> expired;
+    job_.coordinator(0).Look(job_.now, &reports, &expired);
+    ASSERT_FALSE(expired.empty());
+    for (const rueda::Expire& expire : expired) job_.Step({0, expire});
+  }
+  // Whether an unnamed operation that all announce now is launched on all of them.
+  void ExpectUnnamedTogether(const SpecPtr& spec) {
+    for (const Rank rank : {0, 1, 2}) job_.actions(rank).clear();
+    OnAll(spec);
+    for (const Rank rank : {0, 1, 2}) {
+      const std::vector<Launch> launches = job_.Launches(rank);
+      ASSERT_EQ(launches.size(), 1u) << "rank " << rank;
+      EXPECT_THAT(launches[0].absent, IsEmpty());
+    }
+  }
+
+  Job job_;
+};
+
+TEST_F(JoinThatFails, UnnamedOperationsStillMeetAfterwards) {
+  OnAll(Named(""));
+  job_.Announce(2, JoinSpec());
+  for (int i = 0; i < 3; ++i) {
+    for (const Rank rank : {0, 1}) job_.Announce(rank, Named(""), true);
+  }
+  const SpecPtr barrier = MakeSpec(kWorldSet, "", OfKind(OpKind::kBarrier));
+  for (const Rank rank : {0, 1}) job_.Announce(rank, barrier, true);  // rejected
+  Expire();
+  ASSERT_EQ(job_.Failures(2).size(), 1u);
+  ExpectUnnamedTogether(Named(""));
+  ExpectUnnamedTogether(barrier);
+}
+
+// The lane is busy: what the others have agreed on is open still when the join fails.
+TEST_F(JoinThatFails, WhatWasOpenIsOrderedBeforeItsEnd) {
+  OnAll(Named("busy"));
+  job_.Announce(2, JoinSpec());
+  for (const Rank rank : {0, 1}) job_.Announce(rank, Named(""));
+  job_.actions(2).clear();
+  Expire();
+  ASSERT_EQ(job_.actions(2).size(), 2u);
+  EXPECT_THAT(std::get<Launch>(job_.actions(2)[0]).absent, ElementsAre(2));
+  EXPECT_TRUE(std::holds_alternative<Rejected>(job_.actions(2)[1]));
+  ExpectUnnamedTogether(Named(""));
+}
+
+TEST_F(JoinThatFails, WhoJoinsTooLateCountsOnWithTheOthersToo) {
+  job_.Announce(2, JoinSpec());
+  job_.Announce(0, Named(""));  // fails with it, and rank 1 misses it
+  Expire();
+  for (const Rank rank : {0, 1}) job_.Announce(rank, JoinSpec());
+  EXPECT_THAT(std::string(job_.Failures(1).at(0).status.message()), HasSubstr("came too late"));
+  ExpectUnnamedTogether(Named(""));
+  OnAll(JoinSpec());
+  EXPECT_EQ(job_.Joins(0).size(), 1u);
+}
+
+// The next that rank 2 submits is not what rank 0 waits for.
+TEST_F(JoinThatFails, TakesWhatIsPendingAndHasNoNameWithIt) {
+  job_.Announce(2, JoinSpec());
+  job_.now += kSecond;
+  job_.Announce(0, Named(""), true);
+  job_.Announce(0, Named("w"), true);
+  job_.now -= kSecond;
+  Expire();  // of the join alone
+  const std::vector<Rejected> failures = job_.Failures(0);
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_THAT(
+      std::string(failures[0].status.message()),
+      HasSubstr("allreduce #0 can't complete: it went on without rank 2, which had joined"));
+  job_.Announce(1, Named(""), true);
+  EXPECT_THAT(std::string(job_.Failures(1).at(0).status.message()), HasSubstr("came too late"));
+  ExpectUnnamedTogether(Named(""));
+  for (const Rank rank : {1, 2}) job_.Announce(rank, Named("w"), true);
+  EXPECT_EQ(job_.Launches(0).size(), 1u);
+}
+
+TEST_F(JoinThatFails, PairsAreCountedOnToo) {
+  Signature pair = OfKind(OpKind::kSendRecv);
+  pair.root = 0;
+  pair.peer = 2;
+  pair.parts.push_back({DType::kFloat32, {4}});
+  const SpecPtr spec = MakeSpec(kWorldSet, "", pair);
+  job_.Announce(2, JoinSpec());
+  job_.Announce(0, spec, true);  // rejected: rank 2 has joined
+  ASSERT_EQ(job_.Failures(0).size(), 1u);
+  Expire();
+  job_.actions(2).clear();
+  for (const Rank rank : {0, 2}) job_.Announce(rank, spec, true);
+  EXPECT_EQ(job_.Launches(0).size(), 1u);
+  EXPECT_EQ(job_.Launches(2).size(), 1u);
+}
+
+TEST_F(JoinThatFails, ThoseWhoRemainMeetAfterARankHasLeft) {
+  Signature pair = OfKind(OpKind::kSendRecv);
+  pair.root = 1;
+  pair.peer = 2;
+  pair.parts.push_back({DType::kFloat32, {4}});
+  const SpecPtr spec = MakeSpec(kWorldSet, "", pair);
+  job_.Announce(2, JoinSpec());
+  job_.Announce(1, spec, true);  // rejected: rank 2 has joined
+  job_.member(0).AnnounceLeave();
+  job_.Flush(0);
+  for (const Rank rank : {1, 2}) ASSERT_EQ(job_.Failures(rank).size(), 1u);
+  for (const Rank rank : {1, 2}) job_.Announce(rank, spec, true);
+  for (const Rank rank : {1, 2}) EXPECT_EQ(job_.Launches(rank).size(), 1u) << "rank " << rank;
+}
+
+// Two sets -----------------------------------------------------------------------------------
+
+TEST_F(JoinThatFails, AJoinOfAnotherSetGoesOn) {
+  job_.Announce(2, JoinSpec(1));
+  job_.Announce(2, JoinSpec());
+  for (const Rank rank : {0, 1}) job_.Announce(rank, Named(""), true);
+  job_.Announce(1, SetOp(1, ""), true);
+  EXPECT_EQ(job_.Launches(2).size(), 2u);
+  job_.Announce(1, JoinSpec(1));
+  ASSERT_EQ(job_.Joins(2).size(), 1u) << "of set 1";
+  Expire();
+  ASSERT_EQ(job_.Failures(2).size(), 1u) << "of the world";
+  ExpectUnnamedTogether(Named(""));
+  for (const Rank rank : {1, 2}) job_.Announce(rank, SetOp(1, ""), true);
+  for (const Rank rank : {1, 2}) EXPECT_EQ(job_.Launches(rank).size(), 1u) << "rank " << rank;
+}
+
+TEST(Join, OfTwoSetsAtOnceEndsInEachByItself) {
+  CoordinatorOptions options = Job::Options(3);
+  options.process_sets.push_back({0, 1});
+  Job job(options);
+  job.Announce(1, JoinSpec(1));
+  job.Announce(1, JoinSpec());
+  job.Announce(0, JoinSpec());
+  job.Announce(0, SetOp(1, ""), true);
+  EXPECT_EQ(job.Launches(1).at(0).absent, std::vector<Rank>{1});
+  job.Announce(0, JoinSpec(1));
+  EXPECT_EQ(job.Joins(1).at(0).token, 0u);
+  job.Announce(2, JoinSpec());
+  EXPECT_EQ(job.Joins(1).at(0).token, 1u);
+  EXPECT_EQ(job.Joins(0).size(), 2u);
+}
+
+// A rank that has joined a set has an operation in flight there, and says so.
+TEST(Join, OfASetThatIsToBeRemovedKeepsIt) {
+  CoordinatorOptions options = Job::Options(3);
+  options.process_sets.push_back({0, 1});
+  Job job(options);
+  Signature removal = OfKind(OpKind::kRemoveProcessSet);
+  removal.ranks = {0, 1};
+  const SpecPtr remove = MakeSpec(kWorldSet, "", removal);
+  CallExtras none, one;
+  none.first_dims = {0};
+  one.first_dims = {1};
+  for (const Rank rank : {0, 2}) job.Announce(rank, remove, true, none);
+  job.Announce(1, JoinSpec(1));
+  job.Announce(1, remove, true, one);
+  EXPECT_THAT(std::string(job.Failures(0).at(0).status.message()),
+              HasSubstr("rank 1 has 1 operations in flight on it"));
+  job.Announce(0, JoinSpec(1));
+  EXPECT_EQ(job.Joins(1).size(), 1u);
+  for (const Rank rank : {0, 1, 2}) job.Announce(rank, remove, true, none);
+  EXPECT_EQ(job.RemovedSets(1).size(), 1u);
+}
+
+// Joining the world rejects the removal; the set is there still, and so are its counts.
+TEST(Join, OfTheWorldKeepsASetThatWasBeingRemoved) {
+  CoordinatorOptions options = Job::Options(3);
+  options.process_sets.push_back({0, 1});
+  Job job(options);
+  Signature removal = OfKind(OpKind::kRemoveProcessSet);
+  removal.ranks = {0, 1};
+  const SpecPtr remove = MakeSpec(kWorldSet, "", removal);
+  CallExtras none;
+  none.first_dims = {0};
+  for (const Rank rank : {0, 2}) job.Announce(rank, remove, true, none);
+  EXPECT_TRUE(job.member(0).closing(1));
+  job.Announce(1, JoinSpec());
+  EXPECT_THAT(std::string(job.Failures(0).at(0).status.message()), HasSubstr("rank 1 has joined"));
+  EXPECT_FALSE(job.member(0).closing(1));
+  for (const Rank rank : {0, 1}) job.Announce(rank, SetOp(1, ""), true);
+  EXPECT_EQ(job.Launches(1).size(), 1u);
+  for (const Rank rank : {0, 2}) job.Announce(rank, JoinSpec());
+  for (const Rank rank : {0, 1, 2}) job.Announce(rank, remove, true, none);
+  EXPECT_EQ(job.RemovedSets(1).size(), 1u);
+}
+
 // Two hosts ----------------------------------------------------------------------------------
 
 class JoinOnAHost : public ::testing::Test {
@@ -283,6 +486,21 @@ TEST(JoinNonsense, AJoinThatThisRankDidNotSubmitIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(member.Apply(Joined{kWorldSet, 2, 0}, &actions)));
   EXPECT_TRUE(absl::IsInvalidArgument(member.Apply(Joined{3, 1, 0}, &actions)));
   EXPECT_TRUE(member.Apply(Joined{kWorldSet, 1, 0}, &actions).ok());
+}
+
+TEST(JoinNonsense, WhatHasNoNameAndThisRankDidNotSubmitIsNotTakenForAnother) {
+  Member member(0, 2);
+  std::vector<Action> actions;
+  const SpecPtr barrier = MakeSpec(kWorldSet, "", OfKind(OpKind::kBarrier));
+  member.Submit(0, barrier, {}, true);
+  ASSERT_TRUE(member.Apply(Reject{barrier, 7, {0}, absl::InternalError("")}, &actions).ok());
+  EXPECT_THAT(actions, IsEmpty());
+  ASSERT_TRUE(member.Apply(Define{1 << 16, barrier}, &actions).ok());
+  Order order;
+  order.batch.push_back({1 << 16, 7, {}});
+  EXPECT_TRUE(absl::IsInvalidArgument(member.Apply(order, &actions)));
+  order.batch[0].sequence = 0;
+  EXPECT_TRUE(member.Apply(order, &actions).ok());
 }
 
 TEST(JoinNonsense, OnlyAllreducesAreOrderedWithoutSomebody) {

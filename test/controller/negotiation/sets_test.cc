@@ -128,6 +128,18 @@ TEST(ProcessSets, RemovalWithOperationsInFlightIsRefusedAndNamesTheRankAndTheirN
   EXPECT_EQ(job.Batches(1).size(), 1u) << "it goes on";
 }
 
+TEST(ProcessSets, RemovalIsRefusedWhereARankHasMiscountedWhatItHasInFlight) {
+  Job job(3);
+  AddByAll(&job, 3, {0, 1});
+  job.Announce(1, SetOp("w"));
+  job.actions(2).clear();
+  RemoveByAll(&job, {0, 1}, {0, 0, 0});
+  EXPECT_EQ(job.Failures(2).at(0).status.message(),
+            "process set 1 can't be removed: an operation on it is pending");
+  job.Announce(0, SetOp("w"), true);
+  EXPECT_EQ(job.Batches(1).size(), 1u) << "it goes on";
+}
+
 // A rank may keep quiet about a lane only if it has nothing in flight there.
 TEST(ProcessSets, AreClosingOnRanksThatHaveNothingInFlightThere) {
   Job job(2);
