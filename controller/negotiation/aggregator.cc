@@ -75,10 +75,10 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
   if (held.passed_on) {
     out->push_back(event);
   } else {
-    held.events.push_back({arrivals_++, event});
+    held.events.emplace(arrivals_++, event);
   }
   if (instance->complete(LocalParticipants(*spec))) {
-    PassOn(std::move(held.events), out);
+    PassOn(&held.events, out);
     Finish(instance);
   }
   return absl::OkStatus();
@@ -88,21 +88,19 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
 void Aggregator::OnJoin(SetId set, std::vector<ControlEvent>* out) {
   if (joined_[set]) return;
   joined_[set] = true;
-  std::vector<HeldEvent> events;
+  HeldEvents events;
   pending_.ForEach([&](Instance& instance) {
     if (instance.spec->set != set) return;
-    const std::vector<HeldEvent>& held = held_[&instance].events;
-    events.insert(events.end(), held.begin(), held.end());
+    events.merge(held_[&instance].events);
     Finish(&instance);
   });
-  PassOn(std::move(events), out);
+  PassOn(&events, out);
 }
 
 // In the order of arrival: the root counts a rank's unnamed operations.
-void Aggregator::PassOn(std::vector<HeldEvent> events, std::vector<ControlEvent>* out) {
-  std::sort(events.begin(), events.end(),
-            [](const HeldEvent& a, const HeldEvent& b) { return a.arrival < b.arrival; });
-  for (HeldEvent& held : events) out->push_back(std::move(held.event));
+void Aggregator::PassOn(HeldEvents* events, std::vector<ControlEvent>* out) {
+  for (auto& [arrival, event] : *events) out->push_back(std::move(event));
+  events->clear();
 }
 
 absl::Status Aggregator::OnWaited(const ControlEvent& event, std::vector<ControlEvent>* out) {
@@ -112,9 +110,9 @@ absl::Status Aggregator::OnWaited(const ControlEvent& event, std::vector<Control
     Instance* instance = pending_.Find(slot, waited.sequence);
     pending_.Release(slot);
     if (instance != nullptr && !held_[instance].passed_on) {
-      for (HeldEvent& held : held_[instance].events) {
-        if (held.event.rank != event.rank) continue;
-        std::get<Announced>(held.event.what).announcement.waited = true;
+      for (auto& [arrival, held] : held_[instance].events) {
+        if (held.rank != event.rank) continue;
+        std::get<Announced>(held.what).announcement.waited = true;
         return absl::OkStatus();
       }
     }
@@ -159,7 +157,7 @@ absl::Status Aggregator::Apply(const PlanItem& item) {
 Nanos Aggregator::Look(Nanos now, std::vector<ControlEvent>* out) {
   if (now < next_look_) return next_look_;
   Nanos next = kForever;
-  std::vector<HeldEvent> overdue;
+  HeldEvents overdue;
   pending_.ForEach([&](Instance& instance) {
     Held& held = held_[&instance];
     if (held.passed_on) return;
@@ -168,11 +166,10 @@ Nanos Aggregator::Look(Nanos now, std::vector<ControlEvent>* out) {
       next = std::min(next, due);
       return;
     }
-    overdue.insert(overdue.end(), held.events.begin(), held.events.end());
-    held.events.clear();
+    overdue.merge(held.events);
     held.passed_on = true;
   });
-  PassOn(std::move(overdue), out);
+  PassOn(&overdue, out);
   next_look_ = next;
   return next;
 }

@@ -4,6 +4,7 @@
 // output is sent. PURE
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -30,12 +31,10 @@ class Aggregator {
   Nanos Look(Nanos now, std::vector<ControlEvent>* out);
 
  private:
-  struct HeldEvent {
-    uint64_t arrival;  // how many were held before
-    ControlEvent event;
-  };
+  // By arrival: how many were held before.
+  using HeldEvents = std::map<uint64_t, ControlEvent>;
   struct Held {
-    std::vector<HeldEvent> events;
+    HeldEvents events;
     int pending_slot = -1;
     bool passed_on = false;  // later announcements go straight through
   };
@@ -46,7 +45,7 @@ class Aggregator {
   void OnJoin(SetId set, std::vector<ControlEvent>* out);
   int LocalIndex(Rank rank) const;
   void Finish(Instance* instance);
-  static void PassOn(std::vector<HeldEvent> events, std::vector<ControlEvent>* out);
+  static void PassOn(HeldEvents* events, std::vector<ControlEvent>* out);
 
   const std::vector<Rank> local_ranks_;
   const Nanos patience_;
