@@ -31,9 +31,7 @@ struct TensorSpec {
   }
   // What unnamed operations are matched by, besides their sequence number.
   using UnnamedKey = std::tuple<SetId, OpKind, Rank, Rank>;
-  UnnamedKey unnamed_key() const {
-    return {set, signature.kind, pair().first, pair().second};
-  }
+  UnnamedKey unnamed_key() const { return {set, signature.kind, pair().first, pair().second}; }
   friend bool operator==(const TensorSpec& a, const TensorSpec& b) {
     return a.hash == b.hash && a.set == b.set && a.name == b.name && a.signature == b.signature;
   }
