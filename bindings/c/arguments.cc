@@ -216,6 +216,12 @@ absl::Status CheckOne(const rueda_operation& operation) {
     return absl::InvalidArgumentError(
         absl::StrCat("reduce_op ", reduce_op, " is no reduce operation"));
   }
+  if (!Reduces(kind) && (operation.prescale != 1 || operation.postscale != 1)) {
+    return absl::InvalidArgumentError("only reductions take scale factors; leave them at 1");
+  }
+  if (kind == RUEDA_BARRIER && (operation.input != nullptr || operation.output != nullptr)) {
+    return absl::InvalidArgumentError("a barrier takes no tensors");
+  }
   if (operation.priority != 0 || operation.flags != 0 || operation.compressor != nullptr) {
     return absl::InvalidArgumentError("priority, flags and compressor are reserved: 0, 0 and null");
   }

@@ -33,6 +33,7 @@ absl::Status Allocate(rueda_context* context, size_t bytes, void** pointer) {
 }
 
 absl::Status Free(void* pointer) {
+  if (pointer == nullptr) return absl::OkStatus();
   std::shared_ptr<Arena> arena;
   {
     MutexLock lock(mutex);

@@ -12,9 +12,12 @@
 namespace rueda {
 namespace {
 
-// An operation that is incomplete on a host is passed on after this part of the first stall
-// report's age, so that the report can name who is missing.
-constexpr int kPatienceShare = 2;
+// An operation that is incomplete on a host is passed on at half the age of the first stall report
+// or of the stall's end, so that these can name who is missing.
+Nanos PatienceOf(const CoordinatorOptions& options) {
+  if (options.stall_timeout == 0) return options.stall_warn / 2;
+  return std::min(options.stall_warn, options.stall_timeout) / 2;
+}
 
 // Plans and events are packed into messages of about this size: small enough for any log's side
 // ring.
@@ -29,8 +32,7 @@ HostsBus::HostsBus(std::unique_ptr<HostLog> log, std::vector<Rank> local_ranks, 
       self_(self),
       wake_(std::move(wake)),
       courier_(courier),
-      aggregator_(ranks_, options.world_size, options.stall_warn / kPatienceShare,
-                  options.process_sets),
+      aggregator_(ranks_, options.world_size, PatienceOf(options), options.process_sets),
       sets_(options.world_size, options.process_sets),
       ordered_(sets_.end(), 0),
       told_done_(sets_.end(), 0) {

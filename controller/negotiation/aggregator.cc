@@ -35,6 +35,7 @@ absl::Status Aggregator::Step(const ControlEvent& event, Nanos now,
   }
   if (std::holds_alternative<Announced>(event.what)) return OnAnnounced(event, now, out);
   if (std::holds_alternative<Waited>(event.what)) return OnWaited(event, out);
+  if (std::holds_alternative<Leave>(event.what)) OnLeave(event.rank, out);
   out->push_back(event);
   return absl::OkStatus();
 }
@@ -52,7 +53,7 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
                      spec == nullptr ? absl::StrCat("id ", announcement.id) : SpecLabel(*spec, 0)));
   }
   if (spec->signature.kind == OpKind::kJoin) OnJoin(spec->set, out);
-  if (joined_[spec->set]) {
+  if (!HoldsBack(spec->set)) {
     out->push_back(event);
     return absl::OkStatus();
   }
@@ -84,10 +85,27 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
   return absl::OkStatus();
 }
 
-// What is held of the set can't become complete here any more: the root decides.
+// Whether all ranks of this host still announce what concerns them.
+bool Aggregator::HoldsBack(SetId set) const {
+  return !joined_[set] && std::none_of(left_.begin(), left_.end(),
+                                       [&](Rank rank) { return sets_.Find(set)->Contains(rank); });
+}
+
 void Aggregator::OnJoin(SetId set, std::vector<ControlEvent>* out) {
   if (joined_[set]) return;
   joined_[set] = true;
+  PassOnAllOf(set, out);
+}
+
+void Aggregator::OnLeave(Rank rank, std::vector<ControlEvent>* out) {
+  left_.push_back(rank);
+  for (SetId set = 0; set < sets_.end(); ++set) {
+    if (sets_.Find(set) != nullptr && sets_.Find(set)->Contains(rank)) PassOnAllOf(set, out);
+  }
+}
+
+// What is held of the set can't become complete here any more: the root decides.
+void Aggregator::PassOnAllOf(SetId set, std::vector<ControlEvent>* out) {
   HeldEvents events;
   pending_.ForEach([&](Instance& instance) {
     if (instance.spec->set != set) return;
@@ -140,18 +158,26 @@ absl::Status Aggregator::Apply(const PlanItem& item) {
     joined_[joined->set] = false;
     pending_.ResetUnnamed(joined->set);
   } else if (const auto* reject = std::get_if<Reject>(&item)) {
-    // What had been passed on before it was complete here ends now for those whom it concerns.
-    const int slot = pending_.SlotFor(*reject->spec);
-    Instance* instance = pending_.Find(slot, static_cast<uint16_t>(reject->sequence));
-    if (instance != nullptr && held_[instance].passed_on) {
-      for (const Rank rank : reject->ranks) {
-        if (const int index = LocalIndex(rank); index >= 0) instance->who.Erase(index);
-      }
-      if (instance->who.count() == 0) Finish(instance);
-    }
-    pending_.Release(slot);
+    OnReject(*reject);
   }
   return absl::OkStatus();
+}
+
+// What the leader had passed on before it was complete here ends now for those whom it concerns. On
+// the other ranks, which pass on nothing, it is held still.
+void Aggregator::OnReject(const Reject& reject) {
+  const int slot = pending_.SlotFor(*reject.spec);
+  Instance* instance = pending_.Find(slot, static_cast<uint16_t>(reject.sequence));
+  if (instance != nullptr) {
+    for (const Rank rank : reject.ranks) {
+      if (const int index = LocalIndex(rank); index >= 0) instance->who.Erase(index);
+    }
+    std::erase_if(held_[instance].events, [&](const auto& held) {
+      return !instance->who.Contains(LocalIndex(held.second.rank));
+    });
+    if (instance->who.count() == 0) Finish(instance);
+  }
+  pending_.Release(slot);
 }
 
 Nanos Aggregator::Look(Nanos now, std::vector<ControlEvent>* out) {

@@ -42,7 +42,11 @@ class Aggregator {
   absl::Status OnAnnounced(const ControlEvent& event, Nanos now, std::vector<ControlEvent>* out);
   absl::Status OnWaited(const ControlEvent& event, std::vector<ControlEvent>* out);
   int LocalParticipants(const TensorSpec& spec) const;
+  bool HoldsBack(SetId set) const;
   void OnJoin(SetId set, std::vector<ControlEvent>* out);
+  void OnLeave(Rank rank, std::vector<ControlEvent>* out);
+  void PassOnAllOf(SetId set, std::vector<ControlEvent>* out);
+  void OnReject(const Reject& reject);
   int LocalIndex(Rank rank) const;
   void Finish(Instance* instance);
   static void PassOn(HeldEvents* events, std::vector<ControlEvent>* out);
@@ -56,6 +60,7 @@ class Aggregator {
   // By set: a rank of this host has joined it. It announces nothing any more, so that nothing is
   // held back until all ranks have joined.
   std::vector<bool> joined_;
+  std::vector<Rank> left_;  // ranks of this host that have left: likewise, for ever
   absl::flat_hash_map<const Instance*, Held> held_;
   uint64_t arrivals_ = 0;
 };

@@ -19,6 +19,9 @@ std::string SpecLabel(const TensorSpec& spec, uint32_t sequence) {
   std::string label =
       spec.unnamed() ? absl::StrCat("unnamed ", OpKindName(spec.signature.kind), " #", sequence)
                      : absl::StrCat(OpKindName(spec.signature.kind), " '", spec.name, "'");
+  if (const auto [from, to] = spec.pair(); to >= 0) {
+    absl::StrAppend(&label, " from ", from, " to ", to);
+  }
   if (spec.set != kWorldSet) absl::StrAppend(&label, " of process set ", spec.set);
   return label;
 }

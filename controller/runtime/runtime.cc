@@ -112,7 +112,10 @@ absl::Status Runtime::StartOwnTimeline() {
   owner.clock_offset = ours.to_rank_0.offset;
   owner.clock_uncertainty = ours.to_rank_0.uncertainty;
   timeline_.SetOwner(std::move(owner));
-  if (options_.config.timeline.empty()) return absl::OkStatus();
+  // "DYNAMIC" is Horovod's word for one that the program starts.
+  if (options_.config.timeline.empty() || options_.config.timeline == "DYNAMIC") {
+    return absl::OkStatus();
+  }
   std::string word = options_.context;
   for (char& c : word) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-') c = '_';

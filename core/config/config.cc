@@ -78,7 +78,7 @@ const Knob kKnobs[] = {
      "Directory for the flight recorder's dumps. Empty: the temporary directory."},
     {"timeline", &Config::timeline, Use::kKnob, 0, 0, "", "HOROVOD_TIMELINE",
      "File in which rank 0 writes its timeline from the start on, such as `t.json`; rank 3's is "
-     "`t.3.json`. See [timeline.md](timeline.md)."},
+     "`t.3.json`. `DYNAMIC`: none until the program starts one. See [timeline.md](timeline.md)."},
     {"rank", &Config::rank, Use::kSetUp, 0, kRanksMax - 1, "", "", "This process's world rank."},
     {"size", &Config::size, Use::kSetUp, 1, kRanksMax, "", "", "Number of ranks in the job."},
     {"local_rank", &Config::local_rank, Use::kSetUp, 0, kLocalRanksMax - 1, "", "",

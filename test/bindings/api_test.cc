@@ -180,6 +180,12 @@ TEST_F(Api, OperationsAreChecked) {
   operation = Allreduce("t", tensor_.get());
   operation.prescale = 1 / 0.0;
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "not finite");
+  operation = Broadcast("t", tensor_.get(), 0);
+  operation.postscale = 2;
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "only reductions");
+  operation = Barrier();
+  operation.input = tensor_.get();
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "a barrier takes no tensors");
   operation = Allreduce("t", tensor_.get());
   operation.process_set = 3;
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "no process set 3");
@@ -485,6 +491,19 @@ TEST(Timeline, IsNotStartedAfterShutdown) {
   EXPECT_EQ(rueda_timeline_stop(context), RUEDA_FAILED_PRECONDITION) << "shutdown did";
   EXPECT_EQ(rueda_timeline_start(context, "/dev/null"), RUEDA_FAILED_PRECONDITION);
   EXPECT_THAT(rueda_last_error(), HasSubstr("has left the job"));
+  rueda_context_destroy(context);
+}
+
+TEST(Timeline, IsTheProgramsToStartWhenItIsDynamic) {
+  const char* const knobs[] = {"timeline", "DYNAMIC"};
+  rueda_context* context = nullptr;
+  rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+  options.knobs = knobs;
+  options.knob_count = 1;
+  ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &context), RUEDA_OK) << rueda_last_error();
+  EXPECT_EQ(rueda_timeline_stop(context), RUEDA_FAILED_PRECONDITION) << "none was started";
+  EXPECT_EQ(rueda_timeline_start(context, "/dev/null"), RUEDA_OK) << rueda_last_error();
+  EXPECT_EQ(rueda_shutdown(context), RUEDA_OK);
   rueda_context_destroy(context);
 }
 

@@ -100,6 +100,17 @@ TEST_F(Cpp, ATensorKnowsItsShapeAndItsElements) {
               ThrowsMessage<rueda::Error>(HasSubstr("of another type")));
 }
 
+TEST_F(Cpp, ATensorThatCannotBeIsAnErrorOfRuedas) {
+  float data = 0;
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{-3}, {int64_t{1} << 40, int64_t{1} << 40}}) {
+    EXPECT_THAT([&] { rueda::allreduce(rueda::TensorView(&data, shape)); },
+                ThrowsMessage<rueda::Error>(HasSubstr("too large")));
+  }
+  EXPECT_THAT([] { rueda::Tensor({int64_t{1} << 55}, RUEDA_FLOAT32); },
+              ThrowsMessage<rueda::Error>(HasSubstr("no memory for a tensor")));
+}
+
 // What can't be changed, or is gone after the call, is no TensorView.
 static_assert(std::is_convertible_v<std::vector<float>&, rueda::TensorView>);
 static_assert(std::is_convertible_v<std::span<float>, rueda::TensorView>);

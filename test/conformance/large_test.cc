@@ -27,7 +27,7 @@ int64_t AvailableGiB() {
 class Large : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (kSanitized) GTEST_SKIP() << "the sanitizers' shadows need several times the memory";
+    if (kSanitized) GTEST_SKIP() << "a sanitizer needs several times the memory, and the time";
     if (AvailableGiB() < 12) GTEST_SKIP() << "only " << AvailableGiB() << " GiB of 12 are free";
   }
 };

@@ -12,7 +12,8 @@
 
 namespace rueda::testing {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Whether this is a sanitizer's build, which takes its time.
+#if defined(RUEDA_SANITIZED)
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;

@@ -53,6 +53,41 @@ TEST(Aggregator, NameIsUsableAgainAfterTheRootRejectedAPart) {
   EXPECT_EQ(out.size(), 1u) << "held back again";
 }
 
+// The leader alone passes on what waits for long; the replicas of the other ranks learn it from the
+// rejection.
+TEST(Aggregator, NameIsUsableAgainOnRanksThatPassOnNothing) {
+  Aggregator aggregator({2, 3}, 4, kSecond);
+  std::vector<ControlEvent> out;
+  Announcement announcement;
+  announcement.spec = Named("a");
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 0, &out).ok());
+    ASSERT_TRUE(aggregator.Apply(Reject{Named("a"), 0, {2}, absl::CancelledError("x")}).ok());
+  }
+  EXPECT_TRUE(out.empty());
+  ASSERT_TRUE(aggregator.Step({3, Announced{announcement}}, 0, &out).ok());
+  EXPECT_TRUE(out.empty());
+  ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 0, &out).ok());
+  EXPECT_EQ(out.size(), 2u) << "what was rejected is not held";
+}
+
+// Nothing that a rank which has left has a part in is held back: it can't become complete.
+TEST(Aggregator, HoldsNothingBackForARankThatHasLeft) {
+  Aggregator aggregator({2, 3}, 4, kSecond);
+  std::vector<ControlEvent> out;
+  Announcement announcement;
+  announcement.spec = Named("a");
+  ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 0, &out).ok());
+  EXPECT_TRUE(out.empty());
+  ASSERT_TRUE(aggregator.Step({3, Leave{}}, 0, &out).ok());
+  ASSERT_EQ(out.size(), 2u);
+  EXPECT_EQ(out[0].rank, 2);
+  EXPECT_EQ(out[1].rank, 3);
+  announcement.spec = Named("b");
+  ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 0, &out).ok());
+  EXPECT_EQ(out.size(), 3u);
+}
+
 TEST(Aggregator, WaitRidesInTheHeldAnnouncement) {
   Aggregator aggregator({2, 3}, 4, kSecond);
   std::vector<ControlEvent> out;

@@ -22,9 +22,11 @@
  *     each.
  *  7. What the ranks of a process set must agree on for one name: kind, reduce operation, dtype,
  *     shape (allgather, gather, scatter, alltoall: but for the first dimension), root, scale
- *     factors, grouping. If they don't,
- *     the operation fails with RUEDA_INVALID_ARGUMENT on every rank, with the same message, and
- *     nothing else is disturbed. Ranks may submit in any order.
+ *     factors, grouping. If they don't, the operation fails with RUEDA_INVALID_ARGUMENT on every
+ *     rank, with the same message, and nothing else is disturbed. Ranks may submit in any order.
+ *     What is wrong by itself (a root outside the set, splits that don't add up) is refused at
+ *     once, where it is submitted; the other ranks wait for it, and stall reports name who is
+ *     missing. An unnamed operation that was refused is none: it takes no place in the order.
  *  8. If a rank is lost, every operation in flight and every later one fails with RUEDA_ABORTED and
  *     the same first cause. What outputs (and inputs used in place) hold then is undefined.
  *  9. A child process forked after rueda_init can't use the context: calls return
@@ -297,14 +299,15 @@ typedef enum rueda_kind {
 
 typedef enum rueda_reduce_op {
   RUEDA_SUM = 0,
-  RUEDA_AVERAGE = 1, /**< of integers: truncated towards zero; of bool: refused */
+  RUEDA_AVERAGE = 1, /**< of integers: the sum, which wraps around like any other, divided and
+                        truncated towards zero; of bool: refused */
   RUEDA_MIN = 2,
   RUEDA_MAX = 3,
   RUEDA_PRODUCT = 4,
   RUEDA_BAND = 5, /**< bitwise and, or, exclusive or: of integers and bool */
   RUEDA_BOR = 6,
   RUEDA_BXOR = 7,
-  RUEDA_ADASUM = 8,       /**< arXiv 2006.02924: of float16, bfloat16, float32 and float64 */
+  RUEDA_ADASUM = 8, /**< arXiv 2006.02924: allreduces of float16, bfloat16, float32, float64 */
   RUEDA_AVERAGE_LIVE = 9, /**< the average over the ranks that have not joined */
   RUEDA_NO_REDUCE_OP = 10
 } rueda_reduce_op;
@@ -339,7 +342,8 @@ typedef struct rueda_operation {
       output; /**< null: in place (allreduce, broadcast, reduce), or see rueda_kind */
   rueda_reduce_op reduce_op; /**< allreduce, reduce, reducescatter */
   int32_t root;              /**< broadcast, reduce, gather, scatter; send, recv: the other rank */
-  double prescale;           /**< reductions: factors on each input and on the result */
+  double prescale;           /**< reductions: factors on each input and on the result. Of integers:
+                                computed in float64, truncated towards zero, limited to the type */
   double postscale;
   rueda_allocate_fn allocate; /**< for a result of unknown size without `output` */
   void* allocate_user;
@@ -503,7 +507,8 @@ RUEDA_API rueda_status rueda_allgather_bytes(rueda_context* context, int32_t pro
  * the same, RUEDA_AVERAGE_LIVE by the number of those who have not joined. Other kinds fail on
  * every rank (FAILED_PRECONDITION) while somebody has joined. Blocks until all ranks of the set
  * have; then `*last_rank` (may be null) is the one that joined last, the same everywhere. Meanwhile
- * this rank can submit nothing else in the set. DEADLINE_EXCEEDED: it goes on. */
+ * this rank can submit nothing else in the set. DEADLINE_EXCEEDED: it goes on until all have, and
+ * nobody is told who was last. */
 RUEDA_API rueda_status rueda_join(rueda_context* context, int32_t process_set, int64_t timeout_ns,
                                   int32_t* last_rank);
 
@@ -519,7 +524,7 @@ RUEDA_API rueda_status rueda_join(rueda_context* context, int32_t process_set, i
 RUEDA_API rueda_status rueda_mem_alloc(rueda_context* context, size_t bytes, void** pointer);
 /** No operation may be using it. After an ABORTED epoch it waits until the neighbours of that epoch
  * have left it or are dead, at most 10 s (FAILED_PRECONDITION names who has not). NOT_FOUND: not
- * from rueda_mem_alloc. */
+ * from rueda_mem_alloc. Null is fine. */
 RUEDA_API rueda_status rueda_mem_free(void* pointer);
 
 /** @} */

@@ -389,10 +389,17 @@ struct TensorView {
       TensorView(R&& range)
       : TensorView(std::ranges::data(range), {static_cast<int64_t>(std::ranges::size(range))}) {}
 
-  /// The product of its dimensions.
+  /// The product of its dimensions. INVALID_ARGUMENT: one is negative, or they are too large.
   size_t elements() const {
     size_t product = 1;
-    for (const int64_t dim : shape) product *= static_cast<size_t>(dim);
+    for (const int64_t dim : shape) {
+      if (dim < 0 || __builtin_mul_overflow(product, static_cast<size_t>(dim), &product) ||
+          product > SIZE_MAX / 16) {
+        throw Error(RUEDA_INVALID_ARGUMENT,
+                    "a tensor's shape has a negative dimension or is too large: a dimension of " +
+                        std::to_string(dim));
+      }
+    }
     return product;
   }
   /// How much memory that is.
@@ -403,9 +410,15 @@ struct TensorView {
 class Tensor {
  public:
   Tensor() = default;
-  /// Zeroes.
+  /// Zeroes. RESOURCE_EXHAUSTED: there is no memory for them.
   Tensor(std::vector<int64_t> shape, rueda_dtype dtype) : shape_(std::move(shape)), dtype_(dtype) {
-    bytes_.resize(view().bytes());
+    const size_t bytes = view().bytes();
+    try {
+      bytes_.resize(bytes);
+    } catch (const std::exception&) {
+      throw Error(RUEDA_RESOURCE_EXHAUSTED,
+                  "no memory for a tensor of " + std::to_string(bytes) + " bytes");
+    }
   }
   /// A copy.
   explicit Tensor(const TensorView& view) : Tensor(view.shape, view.dtype) {
