@@ -107,7 +107,8 @@ TEST_F(Cpp, ATensorThatCannotBeIsAnErrorOfRuedas) {
     EXPECT_THAT([&] { rueda::allreduce(rueda::TensorView(&data, shape)); },
                 ThrowsMessage<rueda::Error>(HasSubstr("too large")));
   }
-  EXPECT_THAT([] { rueda::Tensor({int64_t{1} << 55}, RUEDA_FLOAT32); },
+  // More than a vector can have: the sanitizers end a program that asks for nearly as much.
+  EXPECT_THAT([] { rueda::Tensor({int64_t{1} << 59}, RUEDA_COMPLEX128); },
               ThrowsMessage<rueda::Error>(HasSubstr("no memory for a tensor")));
 }
 

@@ -403,7 +403,7 @@ struct TensorView {
     return product;
   }
   /// How much memory that is.
-  size_t bytes() const { return elements() * dtype.bits / 8; }
+  size_t bytes() const { return elements() * (dtype.bits / 8u); }
 };
 
 /// Memory of its own with a shape: the result of an operation on a TensorView.
