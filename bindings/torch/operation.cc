@@ -134,24 +134,6 @@ std::vector<std::string> PartNames(const Request& request) {
 
 }  // namespace
 
-void Check(rueda_context* context, rueda_status status) {
-  if (status == RUEDA_OK) return;
-  const std::string message = rueda_last_error();
-  rueda_error error = RUEDA_ERROR_INIT;
-  if (status != RUEDA_ABORTED || rueda_context_error(context, &error) != RUEDA_OK) {
-    throw Error(status, message);
-  }
-  throw Error(status, message, error.recoverable != 0, error.rank);
-}
-
-const char* NameOf(const std::string& name) {
-  if (name.find('\0') != std::string::npos) {
-    throw Error(RUEDA_INVALID_ARGUMENT,
-                "a name with a NUL byte in it: '" + std::string(name.c_str()) + "'...");
-  }
-  return name.empty() ? nullptr : name.c_str();
-}
-
 std::shared_ptr<Operation> Operation::Submit(rueda_context* context, const Request& request) {
   std::shared_ptr<Operation> operation(new Operation(context));
   operation->Start(request, /*wait=*/false);
@@ -206,19 +188,18 @@ void Operation::Start(const Request& request, bool wait) {
   const std::vector<std::string> names =
       request.grouped ? PartNames(request) : std::vector<std::string>();
   std::vector<rueda_tensor> views(2 * count);
-  std::vector<rueda_operation> operations(count, RUEDA_OPERATION_INIT);
+  std::vector<rueda_operation> operations(count);
   for (size_t i = 0; i < count; ++i) {
     const rueda_dtype dtype = DTypeOf(inputs_[i], "");
     rueda_operation& operation = operations[i];
-    operation.kind = request.kind;
-    operation.process_set = request.process_set.id;
-    operation.name = NameOf(names.empty() ? request.name : names[i]);
-    operation.reduce_op = request.op;
-    operation.root = request.root;
-    operation.prescale = request.prescale;
-    operation.postscale = request.postscale;
-    operation.splits = request.splits.empty() ? nullptr : request.splits.data();
-    operation.split_count = request.splits.size();
+    operation = detail::COperation({request.kind,
+                                    names.empty() ? request.name : names[i],
+                                    request.process_set,
+                                    request.op,
+                                    request.prescale,
+                                    request.postscale,
+                                    request.root,
+                                    {request.splits.data(), request.splits.size()}});
     if (request.kind != RUEDA_RECV) operation.input = &views[2 * i];
     const bool in_place = outputs_[i].is_same(inputs_[i]);
     views[2 * i] = View(
@@ -235,10 +216,10 @@ void Operation::Start(const Request& request, bool wait) {
   if (wait) {
     const rueda_status status =
         rueda_execute(flight_.context, operations.data(), count, RUEDA_FOREVER, &flight_.handle);
-    if (flight_.handle == 0) Check(flight_.context, status);
+    if (flight_.handle == 0) detail::Check(status, flight_.context);
   } else {
-    Check(flight_.context,
-          rueda_submit(flight_.context, operations.data(), count, nullptr, &flight_.handle));
+    detail::Check(rueda_submit(flight_.context, operations.data(), count, nullptr, &flight_.handle),
+                  flight_.context);
   }
   if (!request.in_place || output != Output::kGiven) return;
   for (const at::Tensor& changed : outputs_) {
@@ -269,7 +250,7 @@ bool Operation::Poll() {
   if (!lock.owns_lock()) return false;  // another thread waits for it
   if (ended_) return true;
   int32_t done = 0;
-  Check(flight_.context, rueda_poll(flight_.context, flight_.handle, &done));
+  detail::Check(rueda_poll(flight_.context, flight_.handle, &done), flight_.context);
   return done == 1;
 }
 
@@ -315,8 +296,9 @@ void Operation::TakeSplits() {
   for (size_t i = 0; i < splits_.size(); ++i) {
     size_t count = 0;
     splits_[i].resize(static_cast<size_t>(rueda_process_set_size(flight_.context, process_set_)));
-    Check(flight_.context, rueda_result_splits(flight_.context, flight_.handle, i,
-                                               splits_[i].data(), splits_[i].size(), &count));
+    detail::Check(rueda_result_splits(flight_.context, flight_.handle, i, splits_[i].data(),
+                                      splits_[i].size(), &count),
+                  flight_.context);
   }
 }
 

@@ -18,12 +18,6 @@ inline rueda_context* CurrentContext() {
   return rueda::detail::Current();
 }
 
-// Throws when a call was refused. After a loss the error says which rank was lost.
-void Check(rueda_context* context, rueda_status status);
-
-// `name` as the C API takes it; throws when it can't.
-const char* NameOf(const std::string& name);
-
 // What to do. Borrowed for the call.
 struct Request {
   rueda_kind kind = RUEDA_ALLREDUCE;

@@ -1,5 +1,7 @@
 #include "controller/bus/bus.h"
 
+#include <atomic>
+
 namespace rueda {
 
 void RanksConcerned(const PlanItem* begin, const PlanItem* end, const ProcessSetTable& sets,
@@ -21,6 +23,14 @@ void RanksConcerned(const PlanItem* begin, const PlanItem* end, const ProcessSet
     } else if (!std::holds_alternative<Define>(*item) && !std::holds_alternative<Forget>(*item)) {
       by_rank->assign(by_rank->size(), true);
     }
+  }
+}
+
+void WakeBehindGap(HostLog* log, absl::Span<const Rank> ranks, Rank self, const WakeFn& wake) {
+  if (!log->TakeFilledGap()) return;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (const Rank rank : ranks) {
+    if (rank != self) wake(rank);
   }
 }
 

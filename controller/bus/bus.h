@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "controller/bus/host_log.h"
 #include "controller/membership/process_sets.h"
 #include "controller/negotiation/messages.h"
 #include "core/base/status.h"
@@ -49,5 +51,9 @@ using WakeFn = std::function<void(Rank)>;
 // process sets change or somebody joins or leaves.
 void RanksConcerned(const PlanItem* begin, const PlanItem* end, const ProcessSetTable& sets,
                     std::vector<bool>* by_rank);
+
+// Called before the log is read: wakes all of `ranks` but `self`, if a word of ours has filled a gap
+// behind which they may sleep.
+void WakeBehindGap(HostLog* log, absl::Span<const Rank> ranks, Rank self, const WakeFn& wake);
 
 }  // namespace rueda

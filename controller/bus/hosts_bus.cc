@@ -12,12 +12,9 @@
 namespace rueda {
 namespace {
 
-// An operation that is incomplete on a host is passed on at half the age of the first stall report
-// or of the stall's end, so that these can name who is missing.
-Nanos PatienceOf(const CoordinatorOptions& options) {
-  if (options.stall_timeout == 0) return options.stall_warn / 2;
-  return std::min(options.stall_warn, options.stall_timeout) / 2;
-}
+// An operation that is incomplete on a host is passed on at this part of the age at which the root
+// says or does something about it, so that it can name who is missing.
+constexpr int kPatienceShare = 2;
 
 // Plans and events are packed into messages of about this size: small enough for any log's side
 // ring.
@@ -32,7 +29,8 @@ HostsBus::HostsBus(std::unique_ptr<HostLog> log, std::vector<Rank> local_ranks, 
       self_(self),
       wake_(std::move(wake)),
       courier_(courier),
-      aggregator_(ranks_, options.world_size, PatienceOf(options), options.process_sets),
+      aggregator_(ranks_, options.world_size, options.first_stall() / kPatienceShare,
+                  options.process_sets),
       sets_(options.world_size, options.process_sets),
       ordered_(sets_.end(), 0),
       told_done_(sets_.end(), 0) {
@@ -51,10 +49,7 @@ absl::StatusOr<bool> HostsBus::Send(const ControlEvent& event) {
 
 absl::StatusOr<bool> HostsBus::Poll(Nanos now, Plan* plan) {
   bool moved = WritePlans();
-  if (log_->TakeFilledGap()) {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    for (const Rank rank : ranks_) Wake(rank);
-  }
+  WakeBehindGap(log_.get(), ranks_, self_, wake_);
   while (true) {
     RUEDA_ASSIGN_OR_RETURN(const bool read, log_->Read(&entry_));
     if (!read) break;

@@ -20,7 +20,7 @@ absl::StatusOr<bool> LogBus::Send(const ControlEvent& event) {
 
 absl::StatusOr<bool> LogBus::Poll(Nanos now, Plan* plan) {
   bool moved = false;
-  WakeBehindGap();
+  WakeBehindGap(log_.get(), ranks_, self_, wake_);
   while (true) {
     RUEDA_ASSIGN_OR_RETURN(const bool read, log_->Read(&entry_));
     if (!read) break;
@@ -45,14 +45,6 @@ absl::StatusOr<bool> LogBus::Poll(Nanos now, Plan* plan) {
     expired_.pop_back();
   }
   return moved;
-}
-
-void LogBus::WakeBehindGap() {
-  if (!log_->TakeFilledGap()) return;
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (const Rank rank : ranks_) {
-    if (rank != self_) wake_(rank);
-  }
 }
 
 void LogBus::WakeStarving() {

@@ -26,7 +26,6 @@ class LogBus : public Bus {
   const Coordinator& coordinator() const { return coordinator_; }
 
  private:
-  void WakeBehindGap();
   void WakeStarving();
 
   const std::unique_ptr<HostLog> log_;

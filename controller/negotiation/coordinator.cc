@@ -66,8 +66,6 @@ std::string Seconds(Nanos duration) {
 
 Coordinator::Coordinator(const CoordinatorOptions& options)
     : options_(options),
-      first_look_(options.stall_timeout > 0 ? std::min(options.stall_warn, options.stall_timeout)
-                                            : options.stall_warn),
       sets_(options.world_size, options.process_sets),
       columns_(1),
       lanes_(sets_.end()),
@@ -154,7 +152,7 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
   }
   state.last_sequence = instance->sequence;
   if (instance->who.count() == 1) {
-    next_look_ = std::min(next_look_, DeadlineAfter(now, first_look_));
+    next_look_ = std::min(next_look_, DeadlineAfter(now, options_.first_stall()));
   }
   if (announcement.waited && state.waits++ == 0) ++waiting_ranks_;
   const SetId lane = spec->set;

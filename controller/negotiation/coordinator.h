@@ -7,6 +7,7 @@
 // incompatible. PURE
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +28,11 @@ struct CoordinatorOptions {
   Nanos stall_timeout = 0;          // 0: never
   int tensor_ids_max = kTensorIdsMax;
   std::vector<std::vector<Rank>> process_sets;  // sets 1, 2, ... that exist from the start
+
+  // The age at which an operation that is not complete is reported or expires, whichever is first.
+  Nanos first_stall() const {
+    return stall_timeout > 0 ? std::min(stall_warn, stall_timeout) : stall_warn;
+  }
 };
 
 class Coordinator {
@@ -129,7 +135,6 @@ class Coordinator {
   std::vector<Rank> RanksOf(const Instance& instance, bool present) const;
 
   const CoordinatorOptions options_;
-  const Nanos first_look_;  // the age at which an instance is looked at first
   ProcessSetTable sets_;
   TensorTable table_;
   PendingTable pending_;

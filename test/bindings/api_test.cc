@@ -263,16 +263,11 @@ TEST_F(Api, EveryDtypeComesBackAsItWent) {
     for (size_t i = 0; i < input.size(); ++i) input[i] = static_cast<char>(i + 1);
     const TensorOf tensor(input.data(), {3}, dtype);
     const rueda_operation gather = Allgather("t", tensor.get());
-    rueda_handle handle = 0;
-    ASSERT_EQ(rueda_execute(context_, &gather, 1, RUEDA_FOREVER, &handle), RUEDA_OK)
-        << rueda_last_error();
-    rueda_result result = RUEDA_RESULT_INIT;
-    ASSERT_EQ(rueda_result_take(context_, handle, 0, &result), RUEDA_OK) << rueda_last_error();
+    rueda_result result = ExecuteAndTake(context_, gather);
     EXPECT_EQ(memcmp(&result.tensor.dtype, &dtype, sizeof dtype), 0)
         << "code " << int{dtype.code} << ", " << int{dtype.bits} << " bits";
     EXPECT_EQ(memcmp(result.tensor.data, input.data(), input.size()), 0);
     rueda_result_free(&result);
-    EXPECT_EQ(rueda_release(context_, handle), RUEDA_OK);
   }
 }
 

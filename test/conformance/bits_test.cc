@@ -11,6 +11,7 @@
 #include <random>
 #include <string_view>
 
+#include "test/support/bfloat16.h"
 #include "test/support/jobs.h"
 #include "test/support/tensors.h"
 
@@ -41,27 +42,27 @@ const rueda_dtype kDTypes[] = {RUEDA_FLOAT32, RUEDA_FLOAT16, RUEDA_BFLOAT16};
 
 // Numbers as bytes ----------------------------------------------------------------------------
 
-// Rounded to nearest, ties to even.
+template <typename T>
+void StoreAs(float value, char* to) {
+  const T number = static_cast<T>(value);
+  memcpy(to, &number, sizeof number);
+}
 void Store(rueda_dtype dtype, float value, char* to) {
-  const _Float16 half = static_cast<_Float16>(value);
-  uint32_t word;
-  memcpy(&word, &value, 4);
-  const uint16_t brain = static_cast<uint16_t>((word + 0x7FFF + ((word >> 16) & 1)) >> 16);
-  if (dtype.bits == 32) memcpy(to, &value, 4);
-  if (dtype.bits == 16 && dtype.code == RUEDA_FLOAT16.code) memcpy(to, &half, 2);
-  if (dtype.bits == 16 && dtype.code == RUEDA_BFLOAT16.code) memcpy(to, &brain, 2);
+  if (dtype.bits == 32) return StoreAs<float>(value, to);
+  if (dtype.code == RUEDA_FLOAT16.code) return StoreAs<_Float16>(value, to);
+  StoreAs<BFloat16>(value, to);
 }
 
+template <typename T>
+float LoadAs(const char* from) {
+  T number;
+  memcpy(&number, from, sizeof number);
+  return static_cast<float>(number);
+}
 float Load(rueda_dtype dtype, const char* from) {
-  uint16_t narrow;
-  memcpy(&narrow, from, 2);
-  const uint32_t word = uint32_t{narrow} << 16;
-  float value;
-  _Float16 half;
-  memcpy(&half, from, 2);
-  if (dtype.bits == 16 && dtype.code == RUEDA_FLOAT16.code) return static_cast<float>(half);
-  memcpy(&value, dtype.bits == 32 ? static_cast<const void*>(from) : &word, 4);
-  return value;
+  if (dtype.bits == 32) return LoadAs<float>(from);
+  if (dtype.code == RUEDA_FLOAT16.code) return LoadAs<_Float16>(from);
+  return LoadAs<BFloat16>(from);
 }
 
 // Numbers of very different sizes; every third of rank 1's cancels rank 0's.

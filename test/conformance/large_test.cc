@@ -68,12 +68,7 @@ TEST_F(Large, AnAllgatherWhoseResultHasMoreElementsThan32BitsCount) {
     const std::unique_ptr<int8_t[]> data = Filled(rank, rows[rank]);
     const TensorOf tensor(data.get(), {rows[rank]}, RUEDA_INT8);
     const rueda_operation operation = Allgather("large", tensor.get());
-    rueda_handle handle = 0;
-    ASSERT_EQ(rueda_execute(context, &operation, 1, RUEDA_FOREVER, &handle), RUEDA_OK)
-        << rueda_last_error();
-    rueda_result result = RUEDA_RESULT_INIT;
-    ASSERT_EQ(rueda_result_take(context, handle, 0, &result), RUEDA_OK) << rueda_last_error();
-    ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+    rueda_result result = ExecuteAndTake(context, operation);
     ASSERT_EQ(result.tensor.shape[0], rows[0] + rows[1]);
     const auto* all = static_cast<const int8_t*>(result.tensor.data);
     EXPECT_EQ(Wrong(all, rows[0], [](int64_t i) { return Value(0, i); }), 0);

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <random>
 
+#include "test/support/bfloat16.h"
 #include "test/support/jobs.h"
 #include "test/support/tensors.h"
 
@@ -44,18 +45,6 @@ double Combine(rueda_reduce_op op, int size, int64_t i) {
   }
   return op == RUEDA_AVERAGE || op == RUEDA_AVERAGE_LIVE ? result / size : result;
 }
-
-struct BFloat16 {
-  uint16_t bits = 0;
-  BFloat16() = default;
-  explicit BFloat16(double value) {
-    const float x = static_cast<float>(value);
-    uint32_t word;
-    memcpy(&word, &x, 4);
-    bits = static_cast<uint16_t>((word + 0x7FFF + ((word >> 16) & 1)) >> 16);
-  }
-  friend bool operator==(BFloat16 a, BFloat16 b) { return a.bits == b.bits; }
-};
 
 // Positive normal numbers and zero.
 template <int kMantissaBits, int kBias>
@@ -262,12 +251,7 @@ void CheckAllgather(rueda_context* context, int rank, int size, int64_t row,
     };
     operation.allocate_user = &memory;
   }
-  rueda_handle handle = 0;
-  ASSERT_EQ(rueda_execute(context, &operation, 1, RUEDA_FOREVER, &handle), RUEDA_OK)
-      << rueda_last_error();
-  rueda_result result = RUEDA_RESULT_INIT;
-  ASSERT_EQ(rueda_result_take(context, handle, 0, &result), RUEDA_OK) << rueda_last_error();
-  ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+  rueda_result result = ExecuteAndTake(context, operation);
   int64_t total = 0;
   for (int r = 0; r < size; ++r) total += rows(r);
   ASSERT_EQ(result.tensor.ndim, 2);

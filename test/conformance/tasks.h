@@ -6,14 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <complex>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "test/support/bfloat16.h"
 #include "test/support/tensors.h"
 
 namespace rueda::testing {
@@ -211,27 +210,6 @@ inline std::vector<int64_t> Expected(const Task& task, int rank, int part,
   return values;
 }
 
-// Float16 of an integer from 0 to 2,048, and back: 5 bits of exponent, 10 of mantissa.
-inline uint16_t ToFloat16(int64_t value) {
-  if (value == 0) return 0;
-  int exponent = 0;
-  const double mantissa = std::frexp(static_cast<double>(value), &exponent);  // 0.5 to 1
-  return static_cast<uint16_t>((exponent - 1 + 15) << 10 |
-                               static_cast<int>(mantissa * 2'048 - 1'024));
-}
-inline double FromFloat16(uint16_t bits) {
-  if (bits == 0) return 0;
-  return std::ldexp((bits & 1'023) + 1'024, (bits >> 10) - 15 - 10);
-}
-
-// The upper half of a float32.
-inline uint16_t ToBFloat16(int64_t value) {
-  return static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
-}
-inline double FromBFloat16(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
-
 inline void Store(Type type, void* data, int64_t i, int64_t value) {
   switch (type) {
     case Type::kBool:
@@ -249,10 +227,10 @@ inline void Store(Type type, void* data, int64_t i, int64_t value) {
       static_cast<int64_t*>(data)[i] = value;
       break;
     case Type::kFloat16:
-      static_cast<uint16_t*>(data)[i] = ToFloat16(value);
+      static_cast<_Float16*>(data)[i] = static_cast<_Float16>(value);
       break;
     case Type::kBFloat16:
-      static_cast<uint16_t*>(data)[i] = ToBFloat16(value);
+      static_cast<BFloat16*>(data)[i] = BFloat16(static_cast<float>(value));
       break;
     case Type::kFloat32:
       static_cast<float*>(data)[i] = static_cast<float>(value);
@@ -279,9 +257,9 @@ inline std::complex<double> Load(Type type, const void* data, int64_t i) {
     case Type::kInt64:
       return static_cast<double>(static_cast<const int64_t*>(data)[i]);
     case Type::kFloat16:
-      return FromFloat16(static_cast<const uint16_t*>(data)[i]);
+      return static_cast<double>(static_cast<const _Float16*>(data)[i]);
     case Type::kBFloat16:
-      return FromBFloat16(static_cast<const uint16_t*>(data)[i]);
+      return static_cast<float>(static_cast<const BFloat16*>(data)[i]);
     case Type::kFloat32:
       return static_cast<const float*>(data)[i];
     case Type::kComplex64:

@@ -1,6 +1,8 @@
 // Short forms for tests: tensors over vectors, and blocking calls that return the status.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <complex>
 #include <string>
 #include <vector>
@@ -100,6 +102,17 @@ inline rueda_operation Barrier(const char* name = nullptr) {
 // Submits and waits without a limit.
 inline rueda_status Execute(rueda_context* context, const rueda_operation& operation) {
   return rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr);
+}
+
+// The same, and takes the result; free it with rueda_result_free.
+inline rueda_result ExecuteAndTake(rueda_context* context, const rueda_operation& operation) {
+  rueda_handle handle = 0;
+  EXPECT_EQ(rueda_execute(context, &operation, 1, RUEDA_FOREVER, &handle), RUEDA_OK)
+      << rueda_last_error();
+  rueda_result result = RUEDA_RESULT_INIT;
+  EXPECT_EQ(rueda_result_take(context, handle, 0, &result), RUEDA_OK) << rueda_last_error();
+  EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+  return result;
 }
 
 }  // namespace rueda::testing

@@ -2,103 +2,77 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "controller/negotiation/aggregator.h"
 #include "test/controller/negotiation/job.h"
 
 namespace rueda::testing {
 namespace {
 
-// A host of ranks 2 and 3 in a world of four.
-TEST(Aggregator, PassesOnWhatIsCompleteOnItsHost) {
-  Aggregator aggregator({2, 3}, 4, kSecond);
-  std::vector<ControlEvent> out;
-  Announcement announcement;
-  announcement.spec = Named("a");
-  ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 0, &out).ok());
-  EXPECT_TRUE(out.empty());
-  ASSERT_TRUE(aggregator.Step({3, Announced{announcement}}, 0, &out).ok());
-  ASSERT_EQ(out.size(), 2u);
-  EXPECT_EQ(out[0].rank, 2);
-  EXPECT_EQ(out[1].rank, 3);
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+using AnAggregator = OnAHost;
+
+TEST_F(AnAggregator, PassesOnWhatIsCompleteOnItsHost) {
+  Step(2, Named("a"));
+  EXPECT_THAT(PassedOn(), IsEmpty());
+  Step(3, Named("a"));
+  EXPECT_THAT(PassedOn(), ElementsAre(2, 3));
 }
 
-TEST(Aggregator, PassesOnWhatIsIncompleteForLong) {
-  Aggregator aggregator({2, 3}, 4, kSecond);
-  std::vector<ControlEvent> out;
-  Announcement announcement;
-  announcement.spec = Named("a");
-  ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 0, &out).ok());
-  EXPECT_EQ(aggregator.Look(0, &out), kSecond);
-  EXPECT_TRUE(out.empty());
-  aggregator.Look(kSecond, &out);
-  ASSERT_EQ(out.size(), 1u);
+TEST_F(AnAggregator, PassesOnWhatIsIncompleteForLong) {
+  Step(2, Named("a"));
+  EXPECT_EQ(aggregator_.Look(0, &out_), kSecond);
+  EXPECT_THAT(PassedOn(), IsEmpty());
+  aggregator_.Look(kSecond, &out_);
+  EXPECT_THAT(PassedOn(), ElementsAre(2));
   // The other one then goes straight through, and the name starts afresh.
-  ASSERT_TRUE(aggregator.Step({3, Announced{announcement}}, 2 * kSecond, &out).ok());
-  ASSERT_EQ(out.size(), 2u);
-  out.clear();
-  ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 2 * kSecond, &out).ok());
-  EXPECT_TRUE(out.empty());
+  Step(3, Named("a"), 2 * kSecond);
+  EXPECT_THAT(PassedOn(), ElementsAre(3));
+  Step(2, Named("a"), 2 * kSecond);
+  EXPECT_THAT(PassedOn(), IsEmpty());
 }
 
-TEST(Aggregator, NameIsUsableAgainAfterTheRootRejectedAPart) {
-  Aggregator aggregator({2, 3}, 4, kSecond);
-  std::vector<ControlEvent> out;
-  Announcement announcement;
-  announcement.spec = Named("a");
-  ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 0, &out).ok());
-  aggregator.Look(kSecond, &out);
-  ASSERT_EQ(out.size(), 1u);
-  ASSERT_TRUE(aggregator.Apply(Reject{Named("a"), 0, {2}, absl::CancelledError("x")}).ok());
-  ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 2 * kSecond, &out).ok());
-  EXPECT_EQ(out.size(), 1u) << "held back again";
+TEST_F(AnAggregator, NameIsUsableAgainAfterTheRootRejectedAPart) {
+  Step(2, Named("a"));
+  aggregator_.Look(kSecond, &out_);
+  EXPECT_THAT(PassedOn(), ElementsAre(2));
+  ASSERT_TRUE(aggregator_.Apply(Reject{Named("a"), 0, {2}, absl::CancelledError("x")}).ok());
+  Step(2, Named("a"), 2 * kSecond);
+  EXPECT_THAT(PassedOn(), IsEmpty()) << "held back again";
 }
 
 // The leader alone passes on what waits for long; the replicas of the other ranks learn it from the
 // rejection.
-TEST(Aggregator, NameIsUsableAgainOnRanksThatPassOnNothing) {
-  Aggregator aggregator({2, 3}, 4, kSecond);
-  std::vector<ControlEvent> out;
-  Announcement announcement;
-  announcement.spec = Named("a");
+TEST_F(AnAggregator, NameIsUsableAgainOnRanksThatPassOnNothing) {
   for (int round = 0; round < 2; ++round) {
-    ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 0, &out).ok());
-    ASSERT_TRUE(aggregator.Apply(Reject{Named("a"), 0, {2}, absl::CancelledError("x")}).ok());
+    Step(2, Named("a"));
+    ASSERT_TRUE(aggregator_.Apply(Reject{Named("a"), 0, {2}, absl::CancelledError("x")}).ok());
   }
-  EXPECT_TRUE(out.empty());
-  ASSERT_TRUE(aggregator.Step({3, Announced{announcement}}, 0, &out).ok());
-  EXPECT_TRUE(out.empty());
-  ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 0, &out).ok());
-  EXPECT_EQ(out.size(), 2u) << "what was rejected is not held";
+  Step(3, Named("a"));
+  EXPECT_THAT(PassedOn(), IsEmpty());
+  Step(2, Named("a"));
+  EXPECT_THAT(PassedOn(), ElementsAre(3, 2)) << "what was rejected is not held";
 }
 
 // Nothing that a rank which has left has a part in is held back: it can't become complete.
-TEST(Aggregator, HoldsNothingBackForARankThatHasLeft) {
-  Aggregator aggregator({2, 3}, 4, kSecond);
-  std::vector<ControlEvent> out;
-  Announcement announcement;
-  announcement.spec = Named("a");
-  ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 0, &out).ok());
-  EXPECT_TRUE(out.empty());
-  ASSERT_TRUE(aggregator.Step({3, Leave{}}, 0, &out).ok());
-  ASSERT_EQ(out.size(), 2u);
-  EXPECT_EQ(out[0].rank, 2);
-  EXPECT_EQ(out[1].rank, 3);
-  announcement.spec = Named("b");
-  ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 0, &out).ok());
-  EXPECT_EQ(out.size(), 3u);
+TEST_F(AnAggregator, HoldsNothingBackForARankThatHasLeft) {
+  Step(2, Named("a"));
+  EXPECT_THAT(PassedOn(), IsEmpty());
+  Step({3, Leave{}});
+  EXPECT_THAT(PassedOn(), ElementsAre(2, 3));
+  Step(2, Named("b"));
+  EXPECT_THAT(PassedOn(), ElementsAre(2));
 }
 
-TEST(Aggregator, WaitRidesInTheHeldAnnouncement) {
-  Aggregator aggregator({2, 3}, 4, kSecond);
-  std::vector<ControlEvent> out;
-  ASSERT_TRUE(aggregator.Apply(Define{(1u << 16) | 0, Named("a")}).ok());
+TEST_F(AnAggregator, WaitRidesInTheHeldAnnouncement) {
+  ASSERT_TRUE(aggregator_.Apply(Define{(1u << 16) | 0, Named("a")}).ok());
   Announcement announcement;
   announcement.id = (1u << 16) | 0;
-  ASSERT_TRUE(aggregator.Step({2, Announced{announcement}}, 0, &out).ok());
-  ASSERT_TRUE(aggregator.Step({2, Waited{announcement.id, 0}}, 0, &out).ok());
-  ASSERT_TRUE(aggregator.Step({3, Announced{announcement}}, 0, &out).ok());
-  ASSERT_EQ(out.size(), 2u);
-  EXPECT_TRUE(std::get<Announced>(out[0].what).announcement.waited);
+  Step({2, Announced{announcement}});
+  Step({2, Waited{announcement.id, 0}});
+  Step({3, Announced{announcement}});
+  ASSERT_EQ(out_.size(), 2u);
+  EXPECT_TRUE(std::get<Announced>(out_[0].what).announcement.waited);
 }
 
 // The records of operations under way are used again, in another order.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "controller/negotiation/aggregator.h"
 #include "controller/negotiation/coordinator.h"
 #include "controller/negotiation/member.h"
 
@@ -31,6 +32,39 @@ inline Signature OfKind(OpKind kind) {
 inline SpecPtr Named(const std::string& name, std::initializer_list<int64_t> dims = {4}) {
   return MakeSpec(kWorldSet, name, Float32(dims));
 }
+
+// A send/recv of float32.
+inline SpecPtr Pair(const std::string& name, Rank from, Rank to, SetId set = kWorldSet,
+                    int64_t elements = 4) {
+  Signature signature = OfKind(OpKind::kSendRecv);
+  signature.root = from;
+  signature.peer = to;
+  signature.parts.push_back({DType::kFloat32, {elements}});
+  return MakeSpec(set, name, signature);
+}
+
+// A host of ranks 2 and 3 in a world of four, in which they have process set 1.
+class OnAHost : public ::testing::Test {
+ protected:
+  void Step(Rank rank, SpecPtr spec, Nanos now = 0) {
+    Announcement announcement;
+    announcement.spec = std::move(spec);
+    Step({rank, Announced{announcement}}, now);
+  }
+  void Step(const ControlEvent& event, Nanos now = 0) {
+    ASSERT_TRUE(aggregator_.Step(event, now, &out_).ok());
+  }
+  // Whose events were passed on since the last call.
+  std::vector<Rank> PassedOn() {
+    std::vector<Rank> ranks;
+    for (const ControlEvent& event : out_) ranks.push_back(event.rank);
+    out_.clear();
+    return ranks;
+  }
+
+  Aggregator aggregator_{{2, 3}, 4, kSecond, std::vector<std::vector<Rank>>{{2, 3}}};
+  std::vector<ControlEvent> out_;
+};
 
 // All ranks of a job over one log: every rank has a member and a replica of the coordinator.
 class Job {

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "controller/negotiation/aggregator.h"
 #include "test/controller/negotiation/job.h"
 
 namespace rueda::testing {
@@ -318,11 +317,7 @@ TEST_F(JoinThatFails, TakesWhatIsPendingAndHasNoNameWithIt) {
 }
 
 TEST_F(JoinThatFails, PairsAreCountedOnToo) {
-  Signature pair = OfKind(OpKind::kSendRecv);
-  pair.root = 0;
-  pair.peer = 2;
-  pair.parts.push_back({DType::kFloat32, {4}});
-  const SpecPtr spec = MakeSpec(kWorldSet, "", pair);
+  const SpecPtr spec = Pair("", 0, 2);
   job_.Announce(2, JoinSpec());
   job_.Announce(0, spec, true);  // rejected: rank 2 has joined
   ASSERT_EQ(job_.Failures(0).size(), 1u);
@@ -334,11 +329,7 @@ TEST_F(JoinThatFails, PairsAreCountedOnToo) {
 }
 
 TEST_F(JoinThatFails, ThoseWhoRemainMeetAfterARankHasLeft) {
-  Signature pair = OfKind(OpKind::kSendRecv);
-  pair.root = 1;
-  pair.peer = 2;
-  pair.parts.push_back({DType::kFloat32, {4}});
-  const SpecPtr spec = MakeSpec(kWorldSet, "", pair);
+  const SpecPtr spec = Pair("", 1, 2);
   job_.Announce(2, JoinSpec());
   job_.Announce(1, spec, true);  // rejected: rank 2 has joined
   job_.member(0).AnnounceLeave();
@@ -427,23 +418,7 @@ TEST(Join, OfTheWorldKeepsASetThatWasBeingRemoved) {
 
 // Two hosts ----------------------------------------------------------------------------------
 
-class JoinOnAHost : public ::testing::Test {
- protected:
-  void Step(Rank rank, SpecPtr spec) {
-    Announcement announcement;
-    announcement.spec = std::move(spec);
-    ASSERT_TRUE(aggregator_.Step({rank, Announced{announcement}}, 0, &out_).ok());
-  }
-  // Whose events were passed on since the last call.
-  std::vector<Rank> PassedOn() {
-    std::vector<Rank> ranks;
-    for (const ControlEvent& event : out_) ranks.push_back(event.rank);
-    out_.clear();
-    return ranks;
-  }
-  Aggregator aggregator_{{2, 3}, 4, kSecond, std::vector<std::vector<Rank>>{{2, 3}}};
-  std::vector<ControlEvent> out_;
-};
+using JoinOnAHost = OnAHost;
 
 TEST_F(JoinOnAHost, LetsThroughWhatWasHeldBackForTheRank) {
   Step(2, Named("a"));

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "controller/negotiation/aggregator.h"
 #include "test/controller/negotiation/job.h"
 
 namespace rueda::testing {
@@ -11,15 +10,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-SpecPtr Pair(const std::string& name, Rank from, Rank to, SetId set = kWorldSet,
-             int64_t elements = 4) {
-  Signature signature = OfKind(OpKind::kSendRecv);
-  signature.root = from;
-  signature.peer = to;
-  signature.parts.push_back({DType::kFloat32, {elements}});
-  return MakeSpec(set, name, signature);
-}
 
 ControlEvent Announces(Rank rank, SpecPtr spec) {
   Announcement announcement;
