@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "controller/protocol/lengths.h"
 #include "core/base/limits.h"
 
 namespace rueda {
@@ -166,10 +167,10 @@ std::vector<std::string> Pack(absl::Span<const Value> values, Encode encode, Fie
 
 absl::Status ParseMessage(absl::string_view bytes, google::protobuf::MessageLite* message) {
   if (bytes.size() > kControlFrameBytesMax) return Bad("too long");
-  // From one array: a length in it is then believed only as far as there are bytes, but for a string
-  // in a message inside that claims to be longer still: the library reserves up to 50 MB for it, and
-  // touches none of them. (From a stream it would for any string.)
-  if (!message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  // From one array: the library then believes a string's length only as far as there are bytes in
+  // the message around it. (From a stream it would reserve memory for any.)
+  if (!LengthsFit(message->GetTypeName(), bytes) ||
+      !message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Bad("not a protocol buffer of the expected type");
   }
   return absl::OkStatus();

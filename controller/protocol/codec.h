@@ -12,7 +12,8 @@
 
 namespace rueda {
 
-// Parses `bytes` into `message`: length-capped, nested no deeper than the library allows (100).
+// Parses `bytes` into `message`: length-capped, no length in it false, nested no deeper than the
+// library allows (100).
 absl::Status ParseMessage(absl::string_view bytes, google::protobuf::MessageLite* message);
 
 void EncodeAnnouncement(const Announcement& announcement, wire::Announcement* out);

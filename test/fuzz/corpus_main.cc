@@ -1,5 +1,7 @@
-// Runs the fuzz target without libFuzzer: over every file of a folder, and over mutations of them
-// from fixed seeds, so that each run is the same.
+// Runs the fuzz target without libFuzzer: over every file of a folder, over mutations of them from
+// fixed seeds, so that each run is the same, and, of the short ones, with lengths of 40 MB in every
+// two places of them. No input may make anybody ask for more memory at once than the longest frame
+// takes.
 //
 //   fuzz_corpus_test FOLDER MUTATIONS
 #include <algorithm>
@@ -9,15 +11,33 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "core/base/check.h"
+#include "core/base/limits.h"
 #include "google/protobuf/stubs/logging.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
+void* operator new(size_t bytes) {
+  RUEDA_CHECK(bytes <= rueda::kControlFrameBytesMax) << "somebody asked for " << bytes << " bytes";
+  void* memory = std::malloc(bytes);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+
 namespace {
+
+constexpr size_t kLiesBytesMax = 320;  // all messages that travel are in inputs as short
 
 void Run(const std::string& input) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
@@ -53,6 +73,20 @@ std::string Mutated(std::string input, std::mt19937* random) {
   return input;
 }
 
+// A message may lie about its length, and then a text in it, which is believed as far as the first
+// lie goes. The second takes as many bytes from the text as both put in, so that the lengths around
+// them stay true.
+void RunWithLies(const std::string& input) {
+  const std::string kOfMessage = "\xc0\xb8\xc6\x13";  // 41,000,000 as a varint
+  const std::string kOfText = "\x80\xb4\x89\x13";     // 40,000,000
+  for (size_t i = 1; i < input.size(); ++i) {
+    const std::string lying = std::string(input).replace(i, 1, kOfMessage);
+    for (size_t j = i + kOfMessage.size(); j < lying.size(); ++j) {
+      Run(std::string(lying).replace(j, 7, kOfText));
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -79,6 +113,7 @@ int main(int argc, char** argv) {
       std::mt19937 random(static_cast<uint32_t>(seed));
       Run(Mutated(input, &random));
     }
+    if (input.size() <= kLiesBytesMax) RunWithLies(input);
   }
   return paths.empty() ? 1 : 0;
 }

@@ -250,6 +250,17 @@ void WritePlans() {
   Write("p_dims_of_allreduce", Packed(Plan{every[0], order}));
 }
 
+// Texts that are long enough for corpus_main.cc to lie about.
+void WriteTexts() {
+  Signature signature = SignatureOf(OpKind::kAllreduce, 2);
+  for (std::string& name : signature.part_names) name = "part_" + name;
+  const SpecPtr spec = MakeSpec(kWorldSet, "group_of_two", std::move(signature));
+  Write("e_texts", Packed({Announces(1, spec)}));
+  Write("p_texts_defined", Packed(Plan{Define{kFirstId, spec}}));
+  Write("p_texts_rejected",
+        Packed(Plan{Reject{spec, 0, {1}, absl::InternalError("for a reason")}}));
+}
+
 void WriteLogs() {
   const SpecPtr w = Spec(OpKind::kAllreduce, "w");
   FuzzLog announced;
@@ -415,6 +426,7 @@ int main(int argc, char** argv) {
   rueda::WriteJoins();
   rueda::WriteSets();
   rueda::WritePlans();
+  rueda::WriteTexts();
   rueda::WriteLogs();
   rueda::WriteMessages();
   rueda::WriteHandshakes();

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 
+#include "core/base/check.h"
 #include "core/base/limits.h"
 
 namespace rueda {
@@ -100,26 +101,26 @@ std::vector<SpecPtr> AllSpecs() {
 }
 
 ControlEvent Passed(const ControlEvent& event) {
-  wire::Event message;
-  EncodeEvent(event, &message);
-  wire::Event parsed;
-  EXPECT_TRUE(ParseMessage(message.SerializeAsString(), &parsed).ok());
-  absl::StatusOr<ControlEvent> decoded = DecodeEvent(parsed);
-  EXPECT_TRUE(decoded.ok()) << decoded.status();
-  EXPECT_EQ(decoded->rank, event.rank);
-  EXPECT_EQ(decoded->what.index(), event.what.index());
-  return *std::move(decoded);
+  std::vector<ControlEvent> unpacked;
+  for (const std::string& packed : PackEvents({event}, kControlFrameBytesMax)) {
+    const absl::Status status = UnpackEvents(packed, &unpacked);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  RUEDA_CHECK(unpacked.size() == 1);
+  EXPECT_EQ(unpacked[0].rank, event.rank);
+  EXPECT_EQ(unpacked[0].what.index(), event.what.index());
+  return unpacked[0];
 }
 
 PlanItem Passed(const PlanItem& item) {
-  wire::PlanItem message;
-  EncodePlanItem(item, &message);
-  wire::PlanItem parsed;
-  EXPECT_TRUE(ParseMessage(message.SerializeAsString(), &parsed).ok());
-  absl::StatusOr<PlanItem> decoded = DecodePlanItem(parsed);
-  EXPECT_TRUE(decoded.ok()) << decoded.status();
-  EXPECT_EQ(decoded->index(), item.index());
-  return *std::move(decoded);
+  Plan unpacked;
+  for (const std::string& packed : PackPlan({item}, kControlFrameBytesMax)) {
+    const absl::Status status = UnpackPlan(packed, &unpacked);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  RUEDA_CHECK(unpacked.size() == 1);
+  EXPECT_EQ(unpacked[0].index(), item.index());
+  return unpacked[0];
 }
 
 Announcement Announcing(SpecPtr spec, CallExtras extras = {}) {
@@ -421,12 +422,12 @@ TEST(Codec, RefusesPlanItemsThatMakeNoSense) {
 }
 
 TEST(Codec, RefusesTextThatIsNotUtf8) {
-  wire::Spec spec;
-  spec.set_name("ab");
-  std::string bytes = spec.SerializeAsString();
-  ASSERT_TRUE(ParseMessage(bytes, &spec).ok());
+  wire::StoreGet message;
+  message.set_key("ab");
+  std::string bytes = message.SerializeAsString();
+  ASSERT_TRUE(ParseMessage(bytes, &message).ok());
   bytes[bytes.find('b')] = '\xFF';
-  EXPECT_FALSE(ParseMessage(bytes, &spec).ok());
+  EXPECT_FALSE(ParseMessage(bytes, &message).ok());
 }
 
 TEST(Codec, RefusesWhatIsNestedTooDeeply) {
