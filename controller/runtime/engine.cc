@@ -23,10 +23,13 @@
 namespace rueda {
 namespace {
 
-// How long a broken connection waits for the word on what happened: the launcher's, or, of a backend
-// that can't tell whose it was, another rank's. It is written at once, but on a busy machine its
-// writer may wait tens of milliseconds for a core.
+// How long a broken connection waits for the launcher's word on what happened. It is written at
+// once, but on a busy machine its writer may wait tens of milliseconds for a core.
 constexpr Nanos kVerdictPatience = 250 * kMillisecond;
+// How long a backend's connection that broke, and may be anybody's, waits for the one that tells who
+// is gone. A killed process closes its descriptors one by one, on its last thread's turns: on a
+// crowded machine hundreds of milliseconds may lie between two of them.
+constexpr Nanos kCulpritPatience = 2 * kSecond;
 // How long a failure may take to be written down.
 constexpr Nanos kRecordPatience = 100 * kMillisecond;
 
@@ -391,7 +394,7 @@ bool Engine::AdvanceLanes() {
     if (!progress.ok()) {
       std::string cause = absl::StrCat("rank ", world_.rank, ": ", progress.status().message());
       if (absl::IsUnavailable(progress.status())) {
-        suspect_ = Suspect{kNobody, std::move(cause), MonotonicNow() + kVerdictPatience};
+        suspect_ = Suspect{kNobody, std::move(cause), MonotonicNow() + kCulpritPatience};
         return true;
       }
       Failure failure;

@@ -218,8 +218,9 @@ def check_file(path, options):
         require(len(done) == int(count), wanted, len(done))
     for wanted in options.instant:
         name, text = wanted.split("=", 1)
-        require(any(e["name"] == name and text in e["args"]["text"]
-                    for of_track in instants.values() for e in of_track), "not there", wanted)
+        all_instants = [e for of_track in instants.values() for e in of_track]
+        require(any(e["name"] == name and text in e["args"]["text"] for e in all_instants),
+                "not there", wanted, [e for e in all_instants if e["name"] in (name, "DROPPED")])
     for wanted in options.span:
         require(any(s["name"] == wanted for of_track in spans.values() for s in of_track),
                 "not there", wanted)
@@ -233,8 +234,9 @@ def check_together(files):
         if tensor.startswith("unnamed ") or len({len(l) for l in lists}) != 1:
             continue  # which is which can't be told
         for same in zip(*lists):
-            negotiated = [o[1] for o in same]
-            moved = [o[3] for o in same if o[3] is not None and o[0] in MEETINGS]
+            negotiated = [o[1] for o in same if o[2] is not None]  # else it failed before
+            moved = [o[3] for o in same if o[3] is not None and o[0] in MEETINGS
+                     and "bucket" in o[3]["args"]]  # else it failed
             for what, phases in (("ordered", negotiated), ("done", moved)):
                 if len(phases) == len(files):
                     require(max(p["begin"] for p in phases) <= min(p["end"] for p in phases),
