@@ -11,7 +11,7 @@ constexpr int kPausesWhenAsked = 1 << 20;
 
 }  // namespace
 
-Spin::Spin(absl::string_view kind, int local_ranks) {
+Spin::Spin(absl::string_view kind, int local_ranks, int (*yield)()) : yield_(yield) {
   if (kind == "sleep") return;
   if (kind == "spin") {
     limit_ = kPausesWhenAsked;

@@ -1,25 +1,41 @@
 // What a thread does between finding nothing to do and going to sleep: a bounded wait whose kind
 // depends on whether every rank of the host has a core of its own. Measured; docs/performance.md.
+//
+// A yield gives the core to whoever else wants it: best to a rank, which soon yields in turn. One
+// that is gone for long went to somebody who computes, and the next would too, each time for a whole
+// time slice; who sleeps instead gets the core back when it is rung.
 #pragma once
 
 #include <sched.h>
 
 #include "absl/strings/string_view.h"
+#include "core/base/clock.h"
 
 namespace rueda {
 
 class Spin {
  public:
   // `kind`: the knob `wait`. `local_ranks`: how many ranks share the cores.
-  Spin(absl::string_view kind, int local_ranks);
+  // `yield`: another sched_yield, for tests.
+  Spin(absl::string_view kind, int local_ranks, int (*yield)() = &sched_yield);
 
   void Reset() { done_ = 0; }
   // One more pause or yield; false when it is time to sleep.
   bool Again() {
     if (done_ >= limit_) return false;
+    if (done_ == 0 && sleeps_ > 0) {
+      --sleeps_;
+      done_ = limit_;
+      return false;
+    }
     ++done_;
     if (yields_) {
-      sched_yield();
+      const Nanos began = MonotonicNow();
+      yield_();
+      if (MonotonicNow() - began > kLongYield) {
+        done_ = limit_;
+        sleeps_ = kSleepsAfterLongYield;
+      }
     } else {
       __builtin_ia32_pause();
     }
@@ -30,9 +46,14 @@ class Spin {
   int turns_without_sockets() const { return yields_ ? 8 : 1'024; }
 
  private:
+  static constexpr Nanos kLongYield = kMillisecond;
+  static constexpr int kSleepsAfterLongYield = 1'024;
+
+  int (*const yield_)();
   bool yields_ = false;
   int limit_ = 0;
   int done_ = 0;
+  int sleeps_ = 0;  // so many times it is time to sleep at once
 };
 
 }  // namespace rueda
