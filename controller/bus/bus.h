@@ -29,8 +29,9 @@ class Bus {
   // items or not. An error ends the epoch.
   virtual absl::StatusOr<bool> Poll(Nanos now, Plan* plan) = 0;
 
-  // Whether Poll would find something. For the last look before sleeping.
-  virtual bool HasWork() const = 0;
+  // Whether Poll would find something: the last look before sleeping, once the others know how to ring
+  // this rank.
+  virtual bool LastLook() = 0;
   // Lets others reuse what this rank has read; called before it sleeps.
   virtual void BeforeSleep() = 0;
 

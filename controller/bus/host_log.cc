@@ -45,7 +45,7 @@ LogLayout LogLayout::For(int writers) {
 }
 
 size_t LogLayout::bytes() const {
-  return kLine * (2 + 2 * static_cast<size_t>(writers)) + sizeof(uint64_t) * words +
+  return kLine * (3 + 2 * static_cast<size_t>(writers)) + sizeof(uint64_t) * words +
          static_cast<size_t>(writers) * side_bytes;
 }
 
@@ -61,7 +61,8 @@ HostLog::HostLog(void* memory, const LogLayout& layout, int self)
   Line* lines = static_cast<Line*>(memory);
   head_ = lines;
   starving_count_ = lines + 1;
-  cursors_ = lines + 2;
+  unread_ = lines + 2;
+  cursors_ = lines + 3;
   starving_ = cursors_ + layout.writers;
   ring_ = reinterpret_cast<std::atomic<uint64_t>*>(starving_ + layout.writers);
   sides_ = reinterpret_cast<char*>(ring_ + layout.words);
@@ -147,11 +148,17 @@ bool HostLog::HaveRoom(size_t side_bytes) {
 void HostLog::Publish(LogWord word, bool has_payload) {
   const uint64_t position = head_->value.fetch_add(1, std::memory_order_relaxed);
   ring_[position & mask_].store(Encode(word, has_payload, position), std::memory_order_release);
-  // Of the writers of neighbouring words the one that gets here last sees the others' words.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  const uint64_t next = position + 1;
-  filled_gap_ |= IsOf(word_at(next).load(std::memory_order_relaxed), next);
+  unlooked_ = std::min(unlooked_, position);
   owned_.push_back({position, side_end_});
+}
+
+// Once this writer has read on behind its word, as a fence right behind the store would wait for a
+// line that others read. Whoever filled the last gap before a word does read on as far as to it.
+void HostLog::LookForOvertaken() {
+  const uint64_t first = std::exchange(unlooked_, kNone);
+  // Either the owner of a word behind ours has seen ours before it slept, or we see its mark.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  filled_gap_ |= unread_->value.load(std::memory_order_relaxed) > first;
 }
 
 bool HostLog::Append(const LogWord& word) {
@@ -181,6 +188,18 @@ bool HostLog::Append(LogWord word, absl::string_view payload) {
 
 bool HostLog::HasNext() const {
   return IsOf(word_at(next_).load(std::memory_order_acquire), next_);
+}
+
+bool HostLog::LastLook() {
+  if (HasNext()) return true;
+  if (owned_.empty() || owned_.back().position < next_) return false;
+  std::atomic<uint64_t>& mark = unread_->value;
+  uint64_t marked = mark.load(std::memory_order_relaxed);
+  while (marked < owned_.back().position &&
+         !mark.compare_exchange_weak(marked, owned_.back().position, std::memory_order_relaxed)) {
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return HasNext();
 }
 
 absl::StatusOr<bool> HostLog::Read(LogEntry* entry) {
@@ -216,6 +235,7 @@ absl::StatusOr<bool> HostLog::Read(LogEntry* entry) {
     }
     entry->payload.assign(side_of(entry->writer) + at + sizeof length, length);
   }
+  if (next_ > unlooked_) LookForOvertaken();
   ++next_;
   if (next_ - published_ >= static_cast<uint64_t>(layout_.words) / 4) PublishCursor();
   return true;

@@ -11,8 +11,9 @@
 // reader that makes room (TakeStarving).
 //
 // Between taking its place and publishing its word a writer may lose the processor. Words behind that
-// gap are there, but nobody reads past it, not even those who wrote them: they may go to sleep, and
-// are rung by the writer that fills the gap (TakeFilledGap).
+// gap are there, but nobody reads past it, not even those who wrote them: they may go to sleep, which
+// they mark in the log (LastLook), and are rung by the writer that fills the gap (TakeFilledGap).
+// Only those who wrote need to: whoever reads a word of its own wakes those whom it concerns.
 //
 // Nothing here waits, allocates after construction (but for payloads), or makes a system call.
 #pragma once
@@ -69,6 +70,9 @@ class HostLog {
   absl::StatusOr<bool> Read(LogEntry* entry);
   // Whether Read would find something.
   bool HasNext() const;
+  // The same, for the last look of a rank that has told the others that it sleeps, with a fence in
+  // between: from now on it is rung when a gap before a word of its own is filled.
+  bool LastLook();
 
   // Lets writers reuse what this rank has read. Read does so by itself after every quarter of the
   // ring; call it before going to sleep.
@@ -76,7 +80,8 @@ class HostLog {
   // Writers that ran out of credit and may have some again, by index; each is told once. The caller
   // rings them.
   std::vector<int> TakeStarving();
-  // Whether this writer has filled a gap since the last call: the caller rings everybody.
+  // Whether this writer has filled a gap, as it found when it read on, since the last call: the caller
+  // rings everybody.
   bool TakeFilledGap() { return std::exchange(filled_gap_, false); }
   // The reader that holds everybody up; for a writer without credit to ring.
   int SlowestReader() const;
@@ -97,6 +102,7 @@ class HostLog {
   void Retire();
   uint64_t SlowestCursor() const;
   void Publish(LogWord word, bool has_payload);
+  void LookForOvertaken();
   uint64_t Encode(const LogWord& word, bool has_payload, uint64_t position) const;
   // Whether a raw word is the one of `position`, not the one of the lap before.
   bool IsOf(uint64_t raw, uint64_t position) const;
@@ -112,8 +118,9 @@ class HostLog {
   const size_t credit_;
   Line* head_;
   Line* starving_count_;  // how many writers are starving
-  Line* cursors_;         // by reader
-  Line* starving_;        // by writer: 1 while it waits for credit
+  Line* unread_;    // the highest position of a word whose writer slept without having read it
+  Line* cursors_;   // by reader
+  Line* starving_;  // by writer: 1 while it waits for credit
   std::atomic<uint64_t>* ring_;
   char* sides_;
 
@@ -122,6 +129,8 @@ class HostLog {
   bool published_news_ = false;  // since the last TakeStarving
   bool marked_starving_ = false;
   bool filled_gap_ = false;
+  static constexpr uint64_t kNone = UINT64_MAX;
+  uint64_t unlooked_ = kNone;  // the first word of this writer's that may have filled a gap
   std::deque<Owned> owned_;
   uint64_t side_begin_ = 0;  // bytes [side_begin_, side_end_) of the side ring are in use; the
   uint64_t side_end_ = 0;    // counts never wrap, the addresses do

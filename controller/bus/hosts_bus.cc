@@ -49,13 +49,13 @@ absl::StatusOr<bool> HostsBus::Send(const ControlEvent& event) {
 
 absl::StatusOr<bool> HostsBus::Poll(Nanos now, Plan* plan) {
   bool moved = WritePlans();
-  WakeBehindGap(log_.get(), ranks_, self_, wake_);
   while (true) {
     RUEDA_ASSIGN_OR_RETURN(const bool read, log_->Read(&entry_));
     if (!read) break;
     moved = true;
     RUEDA_RETURN_IF_ERROR(ReadEntry(now, plan));
   }
+  WakeBehindGap(log_.get(), ranks_, self_, wake_);
   for (const int writer : log_->TakeStarving()) Wake(ranks_[writer]);
   // At the root, what was just read may have become a plan.
   return moved | WritePlans();
@@ -155,10 +155,6 @@ bool HostsBus::WritePlans() {
     wrote = true;
   }
   return wrote;
-}
-
-bool HostsBus::HasWork() const {
-  return log_->HasNext();
 }
 
 void HostsBus::BeforeSleep() {

@@ -32,7 +32,7 @@ class HostsBus : public Bus {
 
   absl::StatusOr<bool> Send(const ControlEvent& event) override;
   absl::StatusOr<bool> Poll(Nanos now, Plan* plan) override;
-  bool HasWork() const override;
+  bool LastLook() override { return log_->LastLook(); }
   void BeforeSleep() override;
   bool MustAnnounceDone(SetId lane, uint64_t completed) override;
   Nanos Look(Nanos now, std::vector<std::string>* reports) override;

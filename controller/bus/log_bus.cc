@@ -20,7 +20,6 @@ absl::StatusOr<bool> LogBus::Send(const ControlEvent& event) {
 
 absl::StatusOr<bool> LogBus::Poll(Nanos now, Plan* plan) {
   bool moved = false;
-  WakeBehindGap(log_.get(), ranks_, self_, wake_);
   while (true) {
     RUEDA_ASSIGN_OR_RETURN(const bool read, log_->Read(&entry_));
     if (!read) break;
@@ -38,6 +37,7 @@ absl::StatusOr<bool> LogBus::Poll(Nanos now, Plan* plan) {
       }
     }
   }
+  WakeBehindGap(log_.get(), ranks_, self_, wake_);
   WakeStarving();
   while (!expired_.empty()) {
     RUEDA_ASSIGN_OR_RETURN(const bool sent, Send({self_, expired_.back()}));

@@ -18,7 +18,7 @@ class LogBus : public Bus {
 
   absl::StatusOr<bool> Send(const ControlEvent& event) override;
   absl::StatusOr<bool> Poll(Nanos now, Plan* plan) override;
-  bool HasWork() const override { return log_->HasNext(); }
+  bool LastLook() override { return log_->LastLook(); }
   void BeforeSleep() override;
   bool MustAnnounceDone(SetId lane, uint64_t completed) override;
   Nanos Look(Nanos now, std::vector<std::string>* reports) override;

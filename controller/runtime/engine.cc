@@ -224,6 +224,10 @@ bool Engine::Turn() {
   return moved;
 }
 
+bool Engine::LastTurn() {
+  return Turn() || (!failed_ && bus_->LastLook());
+}
+
 bool Engine::DrainSubmissions() {
   if (!submissions_->HasWork()) return false;
   taken_.clear();
@@ -714,9 +718,9 @@ void Engine::UpdateFinished() {
 
 // Sleeping ------------------------------------------------------------------------------------
 
-bool Engine::LeavesWork() const {
+bool Engine::LeavesWork() {
   return !failed_ &&
-         (busy_lanes_ > 0 || submissions_->HasWork() || bus_->HasWork() ||
+         (busy_lanes_ > 0 || submissions_->HasWork() || bus_->LastLook() ||
           (leave_requested_.load(std::memory_order_relaxed) && !Finished()) ||
           (link_store_ != nullptr && link_store_->HasRequests()) || suspect_.has_value());
 }

@@ -48,8 +48,10 @@ class Engine : public Courier {
   // One turn. Returns whether anything moved; if not, there is nothing to do until this rank is
   // rung.
   bool Turn();
+  // The same, for the last turn before sleeping: after SetSleep and a fence.
+  bool LastTurn();
   // Whether a leaving holder must hand over to another thread of this rank.
-  bool LeavesWork() const;
+  bool LeavesWork();
   // When the engine must be turned though nothing rings.
   Nanos NextDeadline();
   // Tells neighbours how to wake this rank from now on.

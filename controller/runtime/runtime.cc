@@ -225,7 +225,7 @@ void Runtime::BackgroundThread() {
       deadline = engine_->NextDeadline();
       engine_->SetSleep(Sleep::kBackground);
       std::atomic_thread_fence(std::memory_order_seq_cst);
-      if (!engine_->Turn()) break;
+      if (!engine_->LastTurn()) break;
       engine_->SetSleep(Sleep::kAwake);
       background_spin_->Reset();
     }
@@ -260,7 +260,7 @@ void Runtime::TurnUntil(Done done, Nanos deadline) {
     if (MonotonicNow() >= deadline) return;
     engine_->SetSleep(Sleep::kWaiter);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (!engine_->Turn() && !done()) {
+    if (!engine_->LastTurn() && !done()) {
       trace::Record(trace::Event::kSleep, 0, 2);
       engine_->wait_point().Sleep(WaitPoint::Sleeper::kWaiter, until);
       trace::Record(trace::Event::kWake, 0, 2);

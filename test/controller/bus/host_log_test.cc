@@ -13,6 +13,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
+#include "core/base/futex.h"
 #include "core/base/limits.h"
 
 namespace rueda {
@@ -31,10 +33,10 @@ class Logs {
   }
   HostLog& operator[](int i) { return *logs_[static_cast<size_t>(i)]; }
   char* memory() { return lines_.data()->bytes; }
-  // The ring's words, and a writer's side ring: behind the lines of head, starving count, cursors
-  // and starving marks.
+  // The ring's words, and a writer's side ring: behind the lines of head, starving count, unread
+  // mark, cursors and starving marks.
   uint64_t* ring() {
-    return reinterpret_cast<uint64_t*>(lines_[size_t(2 + 2 * layout_.writers)].bytes);
+    return reinterpret_cast<uint64_t*>(lines_[size_t(3 + 2 * layout_.writers)].bytes);
   }
   char* side(int writer) {
     return reinterpret_cast<char*>(ring() + layout_.words) +
@@ -139,26 +141,64 @@ TEST(HostLog, CreditComesBackOnceEveryReaderHasPassed) {
 }
 
 // As if the writer had been interrupted between taking its place and publishing its word.
-TEST(HostLog, WhoFillsAGapIsToldOnce) {
+// The next word goes to `position`, and the one after it behind all that there were.
+bool AppendAt(uint64_t position, HostLog* log, uint32_t field, Logs* logs) {
+  std::atomic<uint64_t>& head = *reinterpret_cast<std::atomic<uint64_t>*>(logs->memory());
+  const uint64_t end = head;
+  head = position;
+  const bool appended = log->Append(Word(field));
+  head = std::max(end, position + 1);
+  return appended;
+}
+
+TEST(HostLog, WhoFillsAGapIsToldOnceWhenSomebodySleepsBehindIt) {
   Logs logs(Small(2));
-  std::atomic<uint64_t>& head = *reinterpret_cast<std::atomic<uint64_t>*>(logs.memory());
-  head = 1;  // writer 0 has taken the first place
-  ASSERT_TRUE(logs[1].Append(Word(11)));
+  ASSERT_TRUE(AppendAt(1, &logs[1], 11, &logs));  // writer 0 has taken the first place
   EXPECT_THAT(ReadAll(&logs[1]), IsEmpty()) << "its own word is behind the gap";
+  EXPECT_FALSE(logs[1].LastLook());
   EXPECT_FALSE(logs[1].TakeFilledGap());
-  head = 0;
-  ASSERT_TRUE(logs[0].Append(Word(10)));
-  head = 2;
+  ASSERT_TRUE(AppendAt(0, &logs[0], 10, &logs));
+  EXPECT_THAT(ReadAll(&logs[0]), ElementsAre(10, 11));
   EXPECT_TRUE(logs[0].TakeFilledGap());
   EXPECT_FALSE(logs[0].TakeFilledGap());
+  EXPECT_TRUE(logs[1].LastLook());
   EXPECT_THAT(ReadAll(&logs[1]), ElementsAre(10, 11));
   for (uint32_t i = 0; i < 100; ++i) {  // in turns there are none, over many laps
     ASSERT_TRUE(logs[i % 2].Append(Word(i)));
-    EXPECT_FALSE(logs[i % 2].TakeFilledGap()) << i;
     for (int reader : {0, 1}) {
       ReadAll(&logs[reader]);
+      EXPECT_FALSE(logs[reader].LastLook());
+      EXPECT_FALSE(logs[reader].TakeFilledGap()) << i;
       logs[reader].PublishCursor();
     }
+  }
+}
+
+TEST(HostLog, WhoFillsAGapIsNotToldWhenNobodySleepsBehindIt) {
+  Logs logs(Small(2));
+  ASSERT_TRUE(AppendAt(1, &logs[1], 11, &logs));
+  EXPECT_THAT(ReadAll(&logs[1]), IsEmpty());
+  ASSERT_TRUE(AppendAt(0, &logs[0], 10, &logs));
+  EXPECT_TRUE(logs[1].LastLook()) << "filled in time";
+  EXPECT_THAT(ReadAll(&logs[0]), ElementsAre(10, 11));
+  EXPECT_FALSE(logs[0].TakeFilledGap());
+}
+
+// Whatever the order in which two gaps are filled, who sleeps behind both is rung by the last.
+TEST(HostLog, WhoFillsTheLastOfTwoGapsIsTold) {
+  for (const bool first_is_last : {false, true}) {
+    Logs logs(Small(3));
+    ASSERT_TRUE(AppendAt(2, &logs[2], 12, &logs));
+    EXPECT_FALSE(logs[2].LastLook());
+    const int early = first_is_last ? 1 : 0, late = 1 - early;
+    ASSERT_TRUE(AppendAt(early, &logs[early], 10 + early, &logs));
+    ReadAll(&logs[early]);
+    logs[early].TakeFilledGap();
+    EXPECT_FALSE(logs[early].LastLook());
+    ASSERT_TRUE(AppendAt(late, &logs[late], 10 + late, &logs));
+    EXPECT_THAT(ReadAll(&logs[late]), ElementsAre(10, 11, 12));
+    EXPECT_TRUE(logs[late].TakeFilledGap()) << first_is_last;
+    EXPECT_THAT(ReadAll(&logs[2]), ElementsAre(10, 11, 12));
   }
 }
 
@@ -375,6 +415,60 @@ TEST(HostLog, ThreadsSeeOneOrder) {
   for (const auto& [writer, number] : seen[0]) ASSERT_EQ(number, next[writer]++);
   EXPECT_EQ(seen[1], seen[0]);
   EXPECT_EQ(seen[2], seen[0]);
+}
+
+// Rounds of one word from everybody. Who reads a word of its own that completes a round rings the
+// others, and so does who has filled a gap; nobody else does.
+TEST(HostLog, NobodySleepsForEver) {
+  constexpr int kThreads = 6;
+  constexpr uint64_t kRounds = 3'000;
+  constexpr Nanos kPatience = 20 * kSecond;
+  Logs logs(LogLayout::For(kThreads));
+  std::atomic<uint32_t> asleep[kThreads] = {};
+  std::atomic<bool> lost{false};
+  const auto ring_all = [&](int self) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (int i = 0; i < kThreads; ++i) {
+      if (i == self || asleep[i].load(std::memory_order_relaxed) == 0) continue;
+      asleep[i].store(0, std::memory_order_relaxed);
+      FutexWakeAll(asleep[i]);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int self = 0; self < kThreads; ++self) {
+    threads.emplace_back([&, self] {
+      HostLog& log = logs[self];
+      LogEntry entry;
+      uint64_t seen = 0;
+      const auto read_on = [&] {
+        while (*log.Read(&entry)) {
+          ++seen;
+          if (entry.writer == self && entry.position % kThreads == kThreads - 1) ring_all(self);
+        }
+        if (log.TakeFilledGap()) ring_all(self);
+      };
+      for (uint64_t round = 0; round < kRounds && !lost; ++round) {
+        ASSERT_TRUE(log.Append(Word(0)));
+        while (seen < (round + 1) * kThreads && !lost) {
+          read_on();
+          log.PublishCursor();
+          asleep[self].store(1, std::memory_order_relaxed);
+          std::atomic_thread_fence(std::memory_order_seq_cst);
+          const Nanos deadline = MonotonicNow() + kPatience;
+          if (!log.LastLook() && seen < (round + 1) * kThreads) {
+            FutexWait(asleep[self], 1, deadline);
+            if (MonotonicNow() >= deadline) {
+              lost = true;
+              ring_all(self);
+            }
+          }
+          asleep[self].store(0, std::memory_order_relaxed);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(lost) << "somebody slept, and nobody rang";
 }
 
 }  // namespace

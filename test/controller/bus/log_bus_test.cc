@@ -42,6 +42,7 @@ class Buses {
     EXPECT_TRUE(buses_[rank]->Poll(0, &plan).ok());
     return plan.size();
   }
+  bool LastLook(Rank rank) { return buses_[rank]->LastLook(); }
   // Whom the rank has woken since the last call.
   std::vector<Rank> TakeWoken(Rank rank) { return std::exchange(woken_[rank], {}); }
   std::atomic<uint64_t>& head() { return *reinterpret_cast<std::atomic<uint64_t>*>(lines_.data()); }
@@ -76,6 +77,7 @@ TEST(LogBus, WhoPublishesLateWakesThoseWhoHaveWrittenBehindIt) {
   buses.head() = 1;
   buses.Announce(1);
   EXPECT_EQ(buses.Poll(1), 0u);
+  EXPECT_FALSE(buses.LastLook(1));
   const uint64_t end = buses.head();
   buses.head() = 0;
   buses.Announce(0);
