@@ -72,6 +72,8 @@ class Member {
   // take it just before it is written.
   const ControlEvent* Next();
   void Pop();
+  // Of an announcement that Next has given: whose it is.
+  Token next_token() const { return outgoing_.front().token; }
 
   // Takes the plan stream, item by item, and appends what follows for this rank. An error means
   // that the stream contradicts what this rank knows; the epoch can't go on.

@@ -5,6 +5,19 @@
 #include "absl/strings/str_cat.h"
 
 namespace rueda {
+namespace {
+
+// FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv), as absl::Hash differs from process to process.
+uint64_t IdentityOf(SetId set, absl::string_view name, OpKind kind) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  const auto add = [&](uint8_t byte) { hash = (hash ^ byte) * 0x100000001B3u; };
+  for (int shift = 0; shift < 32; shift += 8) add(static_cast<uint8_t>(set >> shift));
+  add(static_cast<uint8_t>(kind));
+  for (const char c : name) add(static_cast<uint8_t>(c));
+  return hash;
+}
+
+}  // namespace
 
 SpecPtr MakeSpec(SetId set, std::string name, Signature signature) {
   auto spec = std::make_shared<TensorSpec>();
@@ -12,6 +25,7 @@ SpecPtr MakeSpec(SetId set, std::string name, Signature signature) {
   spec->name = std::move(name);
   spec->signature = std::move(signature);
   spec->hash = absl::HashOf(spec->set, spec->name, spec->signature);
+  spec->identity = IdentityOf(set, spec->name, spec->signature.kind);
   return spec;
 }
 

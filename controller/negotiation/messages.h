@@ -21,7 +21,8 @@ struct TensorSpec {
   SetId set = kWorldSet;
   std::string name;  // empty: unnamed, matched by kind (and pair) and sequence number
   Signature signature;
-  size_t hash = 0;  // of the above; equal within one process only
+  size_t hash = 0;        // of the above; equal within one process only
+  uint64_t identity = 0;  // of set, name and kind; equal on all ranks
 
   bool unnamed() const { return name.empty(); }
   // Of a send/recv, who sends and who receives: names and numbers are theirs. Else {-1, -1}.

@@ -236,6 +236,7 @@ bool Engine::DrainSubmissions() {
   for (Request* request : taken_) {
     if (request->token >= live_.size()) live_.resize(request->token + 1);
     live_[request->token] = request;
+    CountLive(*request);
     trace::RecordAt(request->submitted_at, trace::Event::kSubmit, 0, request->handle());
     member_.Submit(request->token, request->spec, request->extras, request->waited);
   }
@@ -248,6 +249,10 @@ bool Engine::DrainSubmissions() {
   return true;
 }
 
+void Engine::CountLive(const Request& request) {
+  if (Lane* lane = lanes_[request.spec->set].get()) ++lane->live;
+}
+
 bool Engine::Announce() {
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     if (lane != nullptr && !member_.closing(lane->set()) &&
@@ -257,6 +262,10 @@ bool Engine::Announce() {
   }
   bool moved = false;
   while (const ControlEvent* event = member_.Next()) {
+    if (std::holds_alternative<Announced>(event->what)) {
+      const Request& request = *live_[member_.next_token()];
+      lanes_[request.spec->set]->Prepare(request);
+    }
     const absl::StatusOr<bool> sent = bus_->Send(*event);
     if (!sent.ok()) {
       Failure failure;
@@ -446,6 +455,7 @@ void Engine::OnBucketDone(Lane& lane) {
 
 void Engine::Complete(Request* request, absl::Status status, FailurePtr failure) {
   live_[request->token] = nullptr;
+  if (Lane* lane = lanes_[request->spec->set].get()) lane->Ended(*request);
   if (!status.ok()) request->status = DeepCopy(status);
   request->failure = std::move(failure);
   trace::Record(trace::Event::kComplete, 0, request->handle(),
@@ -687,6 +697,7 @@ void Engine::EndEpoch(Failure failure) {
   for (Request* request : taken_) {
     if (request->token >= live_.size()) live_.resize(request->token + 1);
     live_[request->token] = request;
+    CountLive(*request);
   }
   tracks_.Note("FAILURE", std::string(status.message()));
   int failed = 0;

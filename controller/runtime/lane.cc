@@ -1,13 +1,68 @@
 #include "controller/runtime/lane.h"
 
+#include <algorithm>
+
 #include "core/trace/recorder.h"
 
 namespace rueda {
+namespace {
+
+// One part of an operation for the planner; -1: an operation without parts (a barrier).
+FusionInput InputOf(const TensorSpec& spec, int part, uint64_t kin, int64_t elements) {
+  const bool fuses = TraitsOf(spec.signature.kind).fuses && part >= 0;
+  const DType dtype =
+      part < 0 ? DType::kUInt8 : spec.signature.parts[static_cast<size_t>(part)].dtype;
+  return {spec.identity + static_cast<uint64_t>(std::max(part, 0)), kin, fuses, dtype, elements};
+}
+
+}  // namespace
+
+void Lane::Prepare(const Request& request) {
+  if (prepared_ == &request) return;  // announcing it was tried before
+  const TensorSpec& spec = *request.spec;
+  const Signature& signature = spec.signature;
+  TakeBack();
+  if (live != 1 || busy() || signature.parts.size() > 1 || request.extras.first_dims.size() > 0 ||
+      !(TraitsOf(signature.kind).reduces || signature.kind == OpKind::kBarrier)) {
+    return;
+  }
+  Collective collective;
+  Piece piece;
+  const int part = signature.parts.empty() ? -1 : 0;
+  if (part == 0) {
+    piece.input = request.parts[0].input;
+    piece.elements = request.parts[0].shape.elements();
+    collective.pieces = {&piece, 1};
+  }
+  const FusionInput input = InputOf(spec, part, 0, piece.elements);
+  collective.kind = signature.kind;
+  collective.dtype = input.dtype;
+  collective.reduce_op = signature.reduce_op;
+  collective.root = signature.root;
+  collective.elements = piece.elements;
+  collective.digest = DigestOf(input);
+  if (communicator_->Prepare(collective)) prepared_ = &request;
+}
+
+void Lane::TakeBack() {
+  if (prepared_ != nullptr) communicator_->TakeBack(/*never=*/false);
+}
+
+void Lane::Ended(const Request& request) {
+  --live;
+  if (prepared_ != &request) return;
+  communicator_->TakeBack(/*never=*/true);
+  prepared_ = nullptr;
+}
 
 absl::StatusOr<Progress> Lane::Advance() {
   LaneBucket& bucket = queue_.front();
   if (!started_) {
     started_ = true;
+    if (prepared_ != nullptr && (bucket.requests.size() != 1 || bucket.requests[0] != prepared_)) {
+      communicator_->TakeBack(/*never=*/true);  // what others began was not that
+    }
+    prepared_ = nullptr;
     Collective collective;
     collective.kind = bucket.kind;
     collective.dtype = bucket.dtype;
@@ -106,15 +161,13 @@ void PlanInputs(const LaneBatch& batch, std::vector<FusionInput>* inputs,
     const Signature& signature = operation.spec->signature;
     if (last != nullptr && !SameKin(*last, signature)) ++kin;
     last = &signature;
-    const uint64_t identity = static_cast<uint64_t>(operation.id) << 32;
-    const bool fuses = TraitsOf(signature.kind).fuses;
     for (size_t part = 0; part < operation.parts.size(); ++part) {
-      inputs->push_back({identity | part, kin, fuses, signature.parts[part].dtype,
-                         PlannedElements(operation, part)});
+      inputs->push_back(
+          InputOf(*operation.spec, static_cast<int>(part), kin, PlannedElements(operation, part)));
       sources->push_back({&operation, static_cast<int>(part)});
     }
     if (operation.parts.empty()) {
-      inputs->push_back({identity, kin, false, DType::kUInt8, 0});
+      inputs->push_back(InputOf(*operation.spec, -1, kin, 0));
       sources->push_back({&operation, -1});
     }
   }

@@ -44,6 +44,17 @@ class Lane {
 
   SetId set() const { return set_; }
   const Backend& backend() const { return *backend_; }
+  // How many operations of the set this rank has submitted that have not ended; the engine counts.
+  int live = 0;
+
+  // Does what it can of this rank's only operation of the set before it is announced: it is the next
+  // bucket then, as nothing is ordered that this rank has not announced. Nothing if it is no such one.
+  void Prepare(const Request& request);
+  // Before another operation of the set is announced: that one may be ordered first.
+  void TakeBack();
+  // The operation ends, ordered or not.
+  void Ended(const Request& request);
+
   void Add(LaneBucket bucket) { queue_.push_back(std::move(bucket)); }
   bool busy() const { return !queue_.empty(); }
   // What it works on, or will next; the lane is busy.
@@ -64,6 +75,7 @@ class Lane {
   const std::unique_ptr<Communicator> communicator_;
   std::deque<LaneBucket> queue_;
   bool started_ = false;
+  const Request* prepared_ = nullptr;  // may have been taken back
 };
 
 // One operation of a batch.

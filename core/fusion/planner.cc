@@ -10,7 +10,22 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
+constexpr uint64_t kEmptyBucket = 0x52554544;  // its digest is not 0
+
+uint64_t With(uint64_t hash, const FusionInput& input) {
+  return Mix(Mix(Mix(hash, input.identity), static_cast<uint64_t>(input.elements)),
+             static_cast<uint64_t>(input.dtype));
+}
+
+uint32_t Digest(uint64_t hash) {
+  return static_cast<uint32_t>(hash >> 32) | 1;
+}
+
 }  // namespace
+
+uint32_t DigestOf(const FusionInput& input) {
+  return Digest(With(kEmptyBucket, input));
+}
 
 void PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max,
                 std::vector<Bucket>* buckets) {
@@ -25,14 +40,13 @@ void PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max,
     if (!joins) {
       buckets->emplace_back();
       buckets->back().dtype = input.dtype;
-      hash = 0x52554544;  // an empty bucket's digest is not 0
+      hash = kEmptyBucket;
     }
     Bucket& bucket = buckets->back();
     bucket.placements.push_back({static_cast<int32_t>(i), bucket.elements});
     bucket.elements += input.elements;
-    hash = Mix(Mix(Mix(hash, input.identity), static_cast<uint64_t>(input.elements)),
-               static_cast<uint64_t>(input.dtype));
-    bucket.digest = static_cast<uint32_t>(hash >> 32) | 1;
+    hash = With(hash, input);
+    bucket.digest = Digest(hash);
     open = &input;
   }
 }

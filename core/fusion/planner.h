@@ -13,7 +13,7 @@ namespace rueda {
 
 // One tensor of a batch, in plan order.
 struct FusionInput {
-  uint64_t identity;  // tensor id and part: goes into the digest only
+  uint64_t identity;  // equal on all ranks: goes into the digest only
   uint64_t kin;       // tensors of unequal kin never share a bucket
   bool fusable;       // false: a bucket of its own
   DType dtype;
@@ -38,5 +38,8 @@ struct Bucket {
 // at most `bucket_bytes_max` bytes, except that a tensor larger than that has a bucket of its own.
 void PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max,
                 std::vector<Bucket>* buckets);
+
+// The digest of a bucket that has this tensor alone.
+uint32_t DigestOf(const FusionInput& input);
 
 }  // namespace rueda

@@ -20,6 +20,10 @@ class AdasumCommunicator : public Communicator {
   AdasumCommunicator(std::unique_ptr<Communicator> inner, int members, int self)
       : inner_(std::move(inner)), members_(members), self_(self) {}
 
+  bool Prepare(const Collective& collective) override {
+    return collective.reduce_op != ReduceOp::kAdasum && inner_->Prepare(collective);
+  }
+  void TakeBack(bool never) override { inner_->TakeBack(never); }
   void Start(const Collective& collective) override;
   absl::StatusOr<Progress> Advance() override;
   void Abort() override { inner_->Abort(); }

@@ -25,16 +25,15 @@ class ShmCommunicator : public Communicator {
         exchange_(&group_),
         pair_(&group_) {}
 
+  bool Prepare(const Collective& collective) override {
+    if (AlgorithmFor(collective) != &small_) return false;
+    small_.Prepare(collective);
+    return true;
+  }
+  void TakeBack(bool never) override { small_.TakeBack(never); }
+
   void Start(const Collective& collective) override {
-    if (collective.kind == OpKind::kSendRecv) {
-      algorithm_ = &pair_;
-    } else if (Channels::Carry(collective.kind)) {
-      algorithm_ = &exchange_;
-    } else if (SmallAlgorithm::Fits(collective)) {
-      algorithm_ = &small_;
-    } else {
-      algorithm_ = &direct_;
-    }
+    algorithm_ = AlgorithmFor(collective);
     algorithm_->Start(collective);
   }
   absl::StatusOr<Progress> Advance() override { return algorithm_->Advance(); }
@@ -43,6 +42,13 @@ class ShmCommunicator : public Communicator {
   void Abort() override {}
 
  private:
+  ShmAlgorithm* AlgorithmFor(const Collective& collective) {
+    if (collective.kind == OpKind::kSendRecv) return &pair_;
+    if (Channels::Carry(collective.kind)) return &exchange_;
+    if (SmallAlgorithm::Fits(collective)) return &small_;
+    return &direct_;
+  }
+
   ShmGroup group_;
   const std::shared_ptr<Arena> arena_;
   SmallAlgorithm small_;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/base/check.h"
 #include "core/base/status.h"
 #include "ops/shm/neighbours.h"
 #include "ops/shm/segment.h"
@@ -37,13 +38,38 @@ class ShmGroup {
   // Which of the two slots, blocks and descriptors the next arrival publishes.
   int parity() const { return static_cast<int>(arrivals_ & 1); }
 
+  // The number of the next arrival; never 0.
+  uint64_t next_arrival() const { return arrivals_ + 1; }
+
+  // Publishes what this rank wrote for the next arrival, with the layout's digest, before anybody can
+  // wait for it: nobody has to be woken. Arrive follows, or TakeBackArrival.
+  void ArriveEarly(uint32_t digest) {
+    Area& area = own();
+    area.digest[parity()] = digest;
+    area.arrivals.store(next_arrival(), std::memory_order_release);
+    early_ = true;
+  }
+  // Whoever has seen the early arrival has begun what it was for.
+  void TakeBackArrival() {
+    if (!early_) return;
+    early_ = false;
+    own().arrivals.store(arrivals_, std::memory_order_relaxed);
+  }
+
   // Publishes what this rank wrote for the next arrival, with the layout's digest, wakes whoever
   // sleeps, and begins the wait for the others.
   void Arrive(uint32_t digest) {
     Area& area = own();
-    area.digest[parity()] = digest;
-    area.arrivals.store(++arrivals_, std::memory_order_release);
     arrived_ = 0;
+    if (early_) {
+      RUEDA_CHECK(area.digest[parity()] == digest) << "an early arrival for something else";
+      early_ = false;
+      ++arrivals_;
+      return;
+    }
+    // After an early arrival that was taken back, others may be reading it.
+    if (area.digest[parity()] != digest) area.digest[parity()] = digest;
+    area.arrivals.store(++arrivals_, std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     for (int i = 0; i < size(); ++i) {
       if (i != self_) neighbours_->Wake(members_[i].local);
@@ -75,8 +101,9 @@ class ShmGroup {
   const std::vector<ShmMember> members_;
   const int self_;
   const Neighbours* const neighbours_;
-  uint64_t arrivals_;  // this rank's
-  int arrived_ = 0;    // members below this index have arrived
+  uint64_t arrivals_;   // this rank's
+  bool early_ = false;  // the next one is published already
+  int arrived_ = 0;     // members below this index have arrived
 };
 
 }  // namespace rueda

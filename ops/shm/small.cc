@@ -7,13 +7,30 @@ bool SmallAlgorithm::Fits(const Collective& collective) {
          static_cast<int64_t>(kSlotBytes);
 }
 
+void SmallAlgorithm::Fill(const Collective& collective) {
+  pieces_.Reset(collective.pieces, DTypeSize(collective.dtype));
+  pieces_.Pack(0, pieces_.elements(), group_->own().slot[group_->parity()]);
+}
+
+void SmallAlgorithm::Prepare(const Collective& collective) {
+  Fill(collective);
+  filled_for_ = group_->next_arrival();
+  group_->ArriveEarly(collective.digest);
+}
+
+// Others may be reading the slot, if they have begun: it is not written again for this operation.
+void SmallAlgorithm::TakeBack(bool never) {
+  if (never) filled_for_ = 0;
+  group_->TakeBackArrival();
+}
+
 void SmallAlgorithm::Start(const Collective& collective) {
   collective_ = collective;
   slot_ = group_->parity();
-  pieces_.Reset(collective.pieces, DTypeSize(collective.dtype));
-  if (!collective.IsAbsent(group_->self())) {
-    pieces_.Pack(0, pieces_.elements(), group_->own().slot[slot_]);
+  if (filled_for_ != group_->next_arrival() && !collective.IsAbsent(group_->self())) {
+    Fill(collective);
   }
+  filled_for_ = 0;
   group_->Arrive(collective.digest);
 }
 

@@ -1,5 +1,7 @@
 // Small reductions and barriers: every rank writes its slot and arrives once; when all have arrived,
-// each that wants the result combines all slots by itself, in rank order. One synchronisation.
+// each that wants the result combines all slots by itself, in rank order. One synchronisation, and
+// none that anybody waits for when all have prepared: then the slots are full before the operation
+// begins.
 #pragma once
 
 #include <vector>
@@ -15,12 +17,19 @@ class SmallAlgorithm : public ShmAlgorithm {
   // Whether what is reduced fits a slot. The same answer on all members.
   static bool Fits(const Collective& collective);
 
+  // See Communicator; what fits a slot only.
+  void Prepare(const Collective& collective);
+  void TakeBack(bool never);
+
   void Start(const Collective& collective) override;
   absl::StatusOr<Progress> Advance() override;
 
  private:
   void Combine();
 
+  void Fill(const Collective& collective);
+
+  uint64_t filled_for_ = 0;  // the arrival for which the slot is full already; 0: none
   Collective collective_;
   Pieces pieces_;
   int slot_ = 0;

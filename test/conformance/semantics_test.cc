@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <random>
 #include <thread>
 
 #include "test/conformance/tasks.h"
@@ -403,6 +404,44 @@ TEST_P(Semantics, ARejectedOperationLeavesTheOthersAndItsNameAlone) {
         ASSERT_NO_FATAL_FAILURE(last.Check(Everybody(size)));
         ASSERT_NO_FATAL_FAILURE(first.Check(Everybody(size)));
       }
+    }
+  });
+}
+
+// Rank 0 begins early with what is its only operation. The others come to it late, or with another
+// tensor of that name, after something that rank 0 submits meanwhile.
+TEST_P(Semantics, WhatIsBegunEarlyMayBeOvertakenOrRejected) {
+  RunOn(3, [](rueda_context* context, int rank, int size) {
+    std::mt19937 random(17);  // the same on every rank
+    for (int round = 0; round < 200; ++round) {
+      const bool rejected = random() % 3 == 0;
+      const auto looks = static_cast<int>(random() % 300);
+      std::vector<float> early = {static_cast<float>(round + rank)}, late = {1000};
+      std::vector<float> wrong = {0, 0};
+      const float sum = static_cast<float>(round * size + size * (size - 1) / 2);
+      const TensorOf early_tensor(early), late_tensor(late), wrong_tensor(wrong);
+      const rueda_operation late_sum = Allreduce("late", late_tensor.get());
+      const rueda_operation first =
+          Allreduce("early", (rejected && rank > 0 ? wrong_tensor : early_tensor).get());
+      rueda_status status;
+      if (rank == 0) {
+        rueda_handle handle = 0;
+        ASSERT_EQ(rueda_submit(context, &first, 1, nullptr, &handle), RUEDA_OK);
+        int32_t done = 0;
+        for (int i = 0; i < looks; ++i) ASSERT_EQ(rueda_poll(context, handle, &done), RUEDA_OK);
+        ASSERT_EQ(Execute(context, late_sum), RUEDA_OK) << rueda_last_error();
+        status = rueda_wait(context, handle, RUEDA_FOREVER);
+        rueda_release(context, handle);
+      } else {
+        ASSERT_EQ(Execute(context, late_sum), RUEDA_OK) << rueda_last_error();
+        status = Execute(context, first);
+      }
+      ASSERT_EQ(late[0], 1000.0f * static_cast<float>(size));
+      ASSERT_EQ(status, rejected ? RUEDA_INVALID_ARGUMENT : RUEDA_OK) << rueda_last_error();
+      if (rejected) {
+        ASSERT_EQ(Execute(context, Allreduce("early", early_tensor.get())), RUEDA_OK);
+      }
+      ASSERT_EQ(early[0], sum) << round;
     }
   });
 }

@@ -149,5 +149,14 @@ TEST(Fusion, TheDigestIsTheSameEverywhere) {
   EXPECT_EQ(buckets[1].digest, 3812342223u);
 }
 
+TEST(Fusion, ATensorAloneHasTheDigestOfItsBucket) {
+  for (uint32_t seed = 0; seed < 500; ++seed) {
+    std::mt19937 random(seed);
+    for (const FusionInput& input : RandomBatch(&random)) {
+      EXPECT_EQ(Planned({&input, 1})[0].digest, DigestOf(input)) << seed;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rueda

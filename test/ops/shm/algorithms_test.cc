@@ -135,7 +135,13 @@ class Worker {
       : Worker(host, local, kWorldSet, Host::FirstRanks(host->size()), local) {}
 
   Communicator* communicator() { return communicator_.get(); }
+  // Now and then early, or not quite, by `random`.
+  void PrepareBy(std::mt19937* random) { random_ = random; }
   absl::Status Execute(const Collective& collective) {
+    const uint32_t how = random_ == nullptr ? 0 : (*random_)() % 4;
+    if (how > 0 && communicator_->Prepare(collective) && how > 1) {
+      communicator_->TakeBack(/*never=*/how == 2);
+    }
     communicator_->Start(collective);
     return host_->Finish(local_, communicator_.get());
   }
@@ -222,6 +228,7 @@ class Worker {
   const int self_;
   const int members_;
   const std::unique_ptr<Communicator> communicator_;
+  std::mt19937* random_ = nullptr;
 };
 
 // Elements of `size` bytes each: nothing, a little, and around the ends of a slot, of a block, and
@@ -320,6 +327,8 @@ TEST_P(Members, RandomSequencesComeOutRight) {
   host.Run([&](int local) {
     Worker rank(&host, local);
     std::mt19937 random(5);  // the same on every rank
+    std::mt19937 own_random(static_cast<uint32_t>(local));
+    rank.PrepareBy(&own_random);
     for (int i = 0; i < 150; ++i) {
       const uint32_t kind = random() % 6;
       const int64_t elements = random() % 4 == 0 ? random() % 300'000 : random() % 9'000;
@@ -429,7 +438,7 @@ TEST(Shm, ARankOfAnotherHostIsRefused) {
   EXPECT_TRUE(absl::IsInternal(const_cast<ShmBackend&>(backend).Connect(group).status()));
 }
 
-// Faults ----------------------------------------------------------------------------------------
+// Early -----------------------------------------------------------------------------------------
 
 Collective SumOf(const Piece* piece, uint32_t digest) {
   Collective collective;
@@ -441,6 +450,91 @@ Collective SumOf(const Piece* piece, uint32_t digest) {
   collective.digest = digest;
   return collective;
 }
+
+// Two ranks on one thread, each with one number.
+class Early : public ::testing::Test {
+ protected:
+  Collective Operation(int rank, uint32_t digest = 8) {
+    pieces_[rank] = {&inputs_[rank], &outputs_[rank], 1};
+    return SumOf(&pieces_[rank], digest);
+  }
+  Communicator& At(int rank) { return *communicators_[rank]; }
+  Progress Advance(int rank) { return *communicators_[rank]->Advance(); }
+
+  Host host_{2};
+  std::unique_ptr<Communicator> communicators_[2] = {host_.Connect(0, kWorldSet, {0, 1}),
+                                                     host_.Connect(1, kWorldSet, {0, 1})};
+  uint8_t inputs_[2] = {1, 2};
+  uint8_t outputs_[2] = {};
+
+ private:
+  Piece pieces_[2];
+};
+
+TEST_F(Early, WhatAllHavePreparedWaitsForNobody) {
+  for (int round = 0; round < 5; ++round) {
+    inputs_[0] = static_cast<uint8_t>(round);
+    for (int rank : {0, 1}) ASSERT_TRUE(At(rank).Prepare(Operation(rank)));
+    for (int rank : {0, 1}) {
+      At(rank).Start(Operation(rank));
+      EXPECT_EQ(Advance(rank), Progress::kDone) << "though the other may not have started";
+      EXPECT_EQ(outputs_[rank], round + 2);
+    }
+  }
+}
+
+TEST_F(Early, WhatIsTakenBackMayHaveBegunElsewhere) {
+  ASSERT_TRUE(At(0).Prepare(Operation(0)));
+  At(1).Start(Operation(1));
+  EXPECT_EQ(Advance(1), Progress::kDone);
+  At(0).TakeBack(/*never=*/false);
+  inputs_[0] = 100;  // the slot is not written again: rank 1 might be reading it
+  At(0).Start(Operation(0));
+  EXPECT_EQ(Advance(0), Progress::kDone);
+  EXPECT_EQ(outputs_[0], 3);
+  EXPECT_EQ(outputs_[1], 3);
+}
+
+TEST_F(Early, WhatIsTakenBackIsWaitedForAgain) {
+  ASSERT_TRUE(At(0).Prepare(Operation(0)));
+  At(0).TakeBack(/*never=*/false);
+  At(1).Start(Operation(1));
+  EXPECT_EQ(Advance(1), Progress::kBlocked);
+  At(0).Start(Operation(0));
+  for (int rank : {0, 1}) EXPECT_EQ(Advance(rank), Progress::kDone);
+  EXPECT_EQ(outputs_[1], 3);
+}
+
+TEST_F(Early, WhatNeverComesLeavesNothingBehind) {
+  ASSERT_TRUE(At(0).Prepare(Operation(0)));
+  At(0).TakeBack(/*never=*/true);
+  inputs_[0] = 100;
+  for (int rank : {1, 0}) At(rank).Start(Operation(rank));
+  for (int rank : {0, 1}) {
+    EXPECT_EQ(Advance(rank), Progress::kDone);
+    EXPECT_EQ(outputs_[rank], 102);
+  }
+  // Another operation in its place, and then another.
+  ASSERT_TRUE(At(0).Prepare(Operation(0)));
+  At(0).TakeBack(/*never=*/true);
+  for (const uint32_t digest : {9u, 8u}) {
+    for (int rank : {1, 0}) At(rank).Start(Operation(rank, digest));
+    for (int rank : {0, 1}) EXPECT_EQ(Advance(rank), Progress::kDone);
+  }
+}
+
+TEST_F(Early, OnlyWhatIsReducedInSlotsIsPrepared) {
+  std::vector<uint8_t> large(kSlotBytes + 1);
+  const Piece piece = {large.data(), large.data(), static_cast<int64_t>(large.size())};
+  EXPECT_FALSE(At(0).Prepare(SumOf(&piece, 8)));
+  Collective broadcast = Operation(0);
+  broadcast.kind = OpKind::kBroadcast;
+  EXPECT_FALSE(At(0).Prepare(broadcast));
+  broadcast.kind = OpKind::kSendRecv;
+  EXPECT_FALSE(At(0).Prepare(broadcast));
+}
+
+// Faults ----------------------------------------------------------------------------------------
 
 TEST(Shm, OtherLayoutsAreAnErrorOnEveryMember) {
   for (const int64_t elements : {int64_t{8}, int64_t{100'000}}) {
