@@ -170,6 +170,12 @@ TEST_P(Join, IsPerProcessSet) {
     } else {
       EXPECT_EQ(Execute(context, Allreduce("w", tensor.get())), RUEDA_OK) << rueda_last_error();
       if (rank == 1) {
+        std::vector<float> alone(1, 5);
+        const TensorOf alone_tensor(alone);
+        rueda_operation operation = Allreduce("s", alone_tensor.get());
+        operation.process_set = set;
+        EXPECT_EQ(Execute(context, operation), RUEDA_OK) << "once rank 0 has joined";
+        EXPECT_EQ(alone[0], 5);
         EXPECT_EQ(JoinAndTellTheLast(context, set), 1);
       }
     }

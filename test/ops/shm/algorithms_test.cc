@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <complex>
 #include <cstring>
 #include <random>
@@ -135,13 +136,18 @@ class Worker {
       : Worker(host, local, kWorldSet, Host::FirstRanks(host->size()), local) {}
 
   Communicator* communicator() { return communicator_.get(); }
-  // Now and then early, or not quite, by `random`.
-  void PrepareBy(std::mt19937* random) { random_ = random; }
+  // From now on each operation begins early, or not quite, or not, by `random`; nobody starts it before
+  // all have `met`.
+  void PrepareBy(std::mt19937* random, std::barrier<>* met) {
+    random_ = random;
+    met_ = met;
+  }
   absl::Status Execute(const Collective& collective) {
     const uint32_t how = random_ == nullptr ? 0 : (*random_)() % 4;
-    if (how > 0 && communicator_->Prepare(collective) && how > 1) {
-      communicator_->TakeBack(/*never=*/how == 2);
-    }
+    const bool prepared = how > 0 && communicator_->Prepare(collective);
+    if (prepared && how == 1) communicator_->TakeBack(/*never=*/true);
+    if (met_ != nullptr) met_->arrive_and_wait();
+    if (prepared && how == 2) communicator_->TakeBack(/*never=*/false);
     communicator_->Start(collective);
     return host_->Finish(local_, communicator_.get());
   }
@@ -229,6 +235,7 @@ class Worker {
   const int members_;
   const std::unique_ptr<Communicator> communicator_;
   std::mt19937* random_ = nullptr;
+  std::barrier<>* met_ = nullptr;
 };
 
 // Elements of `size` bytes each: nothing, a little, and around the ends of a slot, of a block, and
@@ -324,11 +331,12 @@ TEST_P(Members, NobodyPassesABarrierBeforeAllHaveCome) {
 // One operation behind the other, of any kind: slots, blocks and descriptors alternate for all.
 TEST_P(Members, RandomSequencesComeOutRight) {
   Host host(GetParam());
+  std::barrier met(host.size());
   host.Run([&](int local) {
     Worker rank(&host, local);
     std::mt19937 random(5);  // the same on every rank
     std::mt19937 own_random(static_cast<uint32_t>(local));
-    rank.PrepareBy(&own_random);
+    rank.PrepareBy(&own_random, &met);
     for (int i = 0; i < 150; ++i) {
       const uint32_t kind = random() % 6;
       const int64_t elements = random() % 4 == 0 ? random() % 300'000 : random() % 9'000;
