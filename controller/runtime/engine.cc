@@ -264,7 +264,7 @@ bool Engine::Announce() {
   while (const ControlEvent* event = member_.Next()) {
     if (std::holds_alternative<Announced>(event->what)) {
       const Request& request = *live_[member_.next_token()];
-      lanes_[request.spec->set]->Prepare(request);
+      if (Lane* lane = lanes_[request.spec->set].get()) lane->Prepare(request);
     }
     const absl::StatusOr<bool> sent = bus_->Send(*event);
     if (!sent.ok()) {

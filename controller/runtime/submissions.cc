@@ -335,8 +335,9 @@ void Submissions::Ended(const Request& request) {
   SetState& state = states_[spec.set];
   --state.in_flight;
   if (spec.signature.kind == OpKind::kJoin) state.joined = false;
-  if (spec.signature.kind == OpKind::kRemoveProcessSet && sets_.Find(spec.signature.ranks)) {
-    Removed(spec.signature.ranks).removing = false;  // it failed
+  if (spec.signature.kind == OpKind::kRemoveProcessSet && sets_.Find(spec.signature.ranks) &&
+      request.extras.first_dims[0] == 0) {
+    Removed(spec.signature.ranks).removing = false;  // it failed, and no other can be in flight
   }
   if (!spec.unnamed()) {
     const Signature& signature = spec.signature;

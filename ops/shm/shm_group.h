@@ -53,7 +53,8 @@ class ShmGroup {
   void TakeBackArrival() {
     if (!early_) return;
     early_ = false;
-    own().arrivals.store(arrivals_, std::memory_order_relaxed);
+    // Somebody may read the arrival before from this.
+    own().arrivals.store(arrivals_, std::memory_order_release);
   }
 
   // Publishes what this rank wrote for the next arrival, with the layout's digest, wakes whoever

@@ -10,6 +10,7 @@ bool SmallAlgorithm::Fits(const Collective& collective) {
 void SmallAlgorithm::Fill(const Collective& collective) {
   pieces_.Reset(collective.pieces, DTypeSize(collective.dtype));
   pieces_.Pack(0, pieces_.elements(), group_->own().slot[group_->parity()]);
+  pieces_.Reset({}, 1);  // the caller's go away
 }
 
 void SmallAlgorithm::Prepare(const Collective& collective) {
