@@ -53,7 +53,7 @@ using WakeFn = std::function<void(Rank)>;
 void RanksConcerned(const PlanItem* begin, const PlanItem* end, const ProcessSetTable& sets,
                     std::vector<bool>* by_rank);
 
-// Called before the log is read: wakes all of `ranks` but `self`, if a word of ours has filled a gap
+// Called once the log is read: wakes all of `ranks` but `self`, if a word of ours has filled a gap
 // behind which they may sleep.
 void WakeBehindGap(HostLog* log, absl::Span<const Rank> ranks, Rank self, const WakeFn& wake);
 

@@ -234,9 +234,7 @@ bool Engine::DrainSubmissions() {
   marked_.clear();
   submissions_->Take(&taken_, &marked_);
   for (Request* request : taken_) {
-    if (request->token >= live_.size()) live_.resize(request->token + 1);
-    live_[request->token] = request;
-    CountLive(*request);
+    Begin(request);
     trace::RecordAt(request->submitted_at, trace::Event::kSubmit, 0, request->handle());
     member_.Submit(request->token, request->spec, request->extras, request->waited);
   }
@@ -249,8 +247,10 @@ bool Engine::DrainSubmissions() {
   return true;
 }
 
-void Engine::CountLive(const Request& request) {
-  if (Lane* lane = lanes_[request.spec->set].get()) ++lane->live;
+void Engine::Begin(Request* request) {
+  if (request->token >= live_.size()) live_.resize(request->token + 1);
+  live_[request->token] = request;
+  if (Lane* lane = lanes_[request->spec->set].get()) lane->Began();
 }
 
 bool Engine::Announce() {
@@ -694,11 +694,7 @@ void Engine::EndEpoch(Failure failure) {
   marked_.clear();
   submissions_->Take(&taken_, &marked_);
   for (Request* request : marked_) submissions_->table().Unreference(request);
-  for (Request* request : taken_) {
-    if (request->token >= live_.size()) live_.resize(request->token + 1);
-    live_[request->token] = request;
-    CountLive(*request);
-  }
+  for (Request* request : taken_) Begin(request);
   tracks_.Note("FAILURE", std::string(status.message()));
   int failed = 0;
   for (size_t token = 0; token < live_.size(); ++token) {

@@ -93,7 +93,7 @@ class Engine : public Courier {
 
   // The parts of a turn.
   bool DrainSubmissions();
-  void CountLive(const Request& request);
+  void Begin(Request* request);
   bool Announce();
   absl::StatusOr<bool> ReadPlan();
   bool AdvanceLanes();

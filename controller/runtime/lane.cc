@@ -21,8 +21,8 @@ void Lane::Prepare(const Request& request) {
   if (prepared_ == &request) return;  // announcing it was tried before
   const TensorSpec& spec = *request.spec;
   const Signature& signature = spec.signature;
-  TakeBack();
-  if (live != 1 || busy() || signature.parts.size() > 1 || request.extras.first_dims.size() > 0 ||
+  if (prepared_ != nullptr) communicator_->TakeBack(/*never=*/false);
+  if (live_ != 1 || busy() || signature.parts.size() > 1 || request.extras.first_dims.size() > 0 ||
       !(TraitsOf(signature.kind).reduces || signature.kind == OpKind::kBarrier)) {
     return;
   }
@@ -44,12 +44,8 @@ void Lane::Prepare(const Request& request) {
   if (communicator_->Prepare(collective)) prepared_ = &request;
 }
 
-void Lane::TakeBack() {
-  if (prepared_ != nullptr) communicator_->TakeBack(/*never=*/false);
-}
-
 void Lane::Ended(const Request& request) {
-  --live;
+  --live_;
   if (prepared_ != &request) return;
   communicator_->TakeBack(/*never=*/true);
   prepared_ = nullptr;

@@ -44,15 +44,14 @@ class Lane {
 
   SetId set() const { return set_; }
   const Backend& backend() const { return *backend_; }
-  // How many operations of the set this rank has submitted that have not ended; the engine counts.
-  int live = 0;
 
-  // Does what it can of this rank's only operation of the set before it is announced: it is the next
-  // bucket then, as nothing is ordered that this rank has not announced. Nothing if it is no such one.
+  // The engine has one more operation of the set.
+  void Began() { ++live_; }
+  // Before each is announced. Does what can be done early of one that is this rank's only operation of
+  // the set: it is the next bucket then, as nothing is ordered that this rank has not announced. Takes
+  // that back when another comes, which may be ordered first.
   void Prepare(const Request& request);
-  // Before another operation of the set is announced: that one may be ordered first.
-  void TakeBack();
-  // The operation ends, ordered or not.
+  // It has ended, ordered or not.
   void Ended(const Request& request);
 
   void Add(LaneBucket bucket) { queue_.push_back(std::move(bucket)); }
@@ -75,6 +74,7 @@ class Lane {
   const std::unique_ptr<Communicator> communicator_;
   std::deque<LaneBucket> queue_;
   bool started_ = false;
+  int live_ = 0;                       // those that have begun and not ended
   const Request* prepared_ = nullptr;  // may have been taken back
 };
 
