@@ -12,11 +12,21 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "bindings/torch/gradient_memory.h"
 #include "bindings/torch/operation.h"
 #include "bindings/torch/sparse.h"
 
 namespace rueda::libtorch {
 namespace {
+
+// Gradients up to so many bytes share operations, of so many bytes at most: an operation of its own
+// costs such a one more than its bytes do. Larger ones go alone, as soon as they are there.
+constexpr size_t kSharedBytes = size_t{128} << 10;
+constexpr size_t kBucketBytes = size_t{1} << 20;
+constexpr size_t kBucketSlots = 256;
+// Behind the first one's name it is the name of the bucket.
+constexpr const char* kAndOthers = " and others";
+constexpr size_t kSharedNameBytes = 1'000;  // longer names go alone: a name has 1,024 bytes at most
 
 [[noreturn]] void Refuse(const std::string& message) {
   throw Error(RUEDA_INVALID_ARGUMENT, "DistributedOptimizer: " + message);
@@ -56,28 +66,40 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
 
  private:
   class Hook;
-  // One of them, or neither.
-  struct Reduction {
-    std::shared_ptr<Operation> dense;
-    std::shared_ptr<SparseOperation> sparse;
-  };
   struct Slot {
     // Constant after construction.
     at::Tensor parameter;
-    std::string name;  // of the operation
+    std::string name;    // of the operation
+    int bucket = kNone;  // kNone: it goes alone
     torch::autograd::PostAccumulateGradHook* hook = nullptr;
     // Guarded by mutex_.
-    int passes = 0;          // since the last synchronize
-    int64_t sparse_dim = 0;  // of the last gradient; 0: it was dense
-    Reduction reduction;     // in flight, or ended and not yet looked at
-
-    bool in_flight() const { return reduction.dense != nullptr || reduction.sparse != nullptr; }
+    int passes = 0;                              // since the last synchronize
+    int64_t sparse_dim = 0;                      // of the last gradient; 0: it was dense
+    std::shared_ptr<Operation> dense = nullptr;  // in flight, or ended and not yet looked at;
+    std::shared_ptr<SparseOperation> sparse = nullptr;  // one of them, or neither
   };
+  // Small gradients that share an operation: a group of those of them that are dense, behind a tensor
+  // of its own without a meaning, by which ranks that differ in which are sparse find each other.
+  struct Bucket {
+    // Constant after construction.
+    std::vector<size_t> slots;
+    at::Tensor first;
+    // Guarded by mutex_.
+    size_t ready = 0;  // of the slots, since the last synchronize
+    std::shared_ptr<Operation> operation = nullptr;
+  };
+  static constexpr int kNone = -1;
 
   void CheckOptions() const;
+  void AddSlots(const NamedTensors& named_parameters);
+  void AddBuckets();
   void CheckForNewParameters();
   void MakeGradient(Slot& slot) const;
+  Request RequestFor(c10::ArrayRef<at::Tensor> gradients, const std::string& name) const;
   void Submit(Slot& slot);
+  void Submit(Bucket& bucket);
+  std::shared_ptr<Operation> SubmitGroup(const Bucket& bucket);
+  const std::string* InFlight() const;
   void Keep(std::exception_ptr error) {
     if (first_error_ == nullptr) first_error_ = std::move(error);
   }
@@ -88,8 +110,10 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   double prescale_ = 1;
   double postscale_ = 1;
 
+  std::unique_ptr<GradientMemory> memory_;
   std::mutex mutex_;
-  std::vector<Slot> slots_;                             // the vector itself is constant
+  std::vector<Slot> slots_;  // the vectors themselves are constant
+  std::vector<Bucket> buckets_;
   std::unordered_set<const c10::TensorImpl*> reduced_;  // the slots' parameters; constant
   // Guarded by mutex_.
   bool synchronized_ = false;  // since the last gradient and step
@@ -136,6 +160,25 @@ DistributedOptimizer::Impl::Impl(torch::optim::Optimizer& optimizer,
     prescale_ = 1 / options_.gradient_predivide_factor;
     postscale_ = options_.gradient_predivide_factor;
   }
+  AddSlots(named_parameters);
+  AddBuckets();
+  if (options_.gradients_in_arena) {
+    std::vector<size_t> sizes;
+    for (const Slot& slot : slots_) {
+      if (slot.parameter.is_cpu() && slot.parameter.nbytes() > kSharedBytes) {
+        sizes.push_back(slot.parameter.nbytes());
+      }
+    }
+    memory_ = std::make_unique<GradientMemory>(context_, sizes);
+  }
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    auto hook = std::make_unique<Hook>(this, i);
+    slots_[i].hook = hook.get();
+    torch::autograd::impl::set_post_acc_grad_hooks(slots_[i].parameter, std::move(hook));
+  }
+}
+
+void DistributedOptimizer::Impl::AddSlots(const NamedTensors& named_parameters) {
   std::unordered_map<const c10::TensorImpl*, std::string> names;
   std::unordered_set<std::string> taken;
   for (const auto& [name, tensor] : named_parameters) {
@@ -143,7 +186,7 @@ DistributedOptimizer::Impl::Impl(torch::optim::Optimizer& optimizer,
     if (!names.emplace(tensor.unsafeGetTensorImpl(), name).second) continue;
     if (!taken.insert(name).second) Refuse("two parameters are called '" + name + "'");
   }
-  for (const auto& group : optimizer.param_groups()) {
+  for (const auto& group : optimizer_.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.requires_grad()) continue;
       if (!reduced_.insert(parameter.unsafeGetTensorImpl()).second) continue;
@@ -156,13 +199,31 @@ DistributedOptimizer::Impl::Impl(torch::optim::Optimizer& optimizer,
         Refuse("'" + it->second + "' has a post-accumulate-grad hook already; is it in another " +
                "DistributedOptimizer?");
       }
-      slots_.push_back({parameter, options_.name + "." + it->second});
+      slots_.push_back({.parameter = parameter, .name = options_.name + "." + it->second});
     }
   }
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    auto hook = std::make_unique<Hook>(this, i);
-    slots_[i].hook = hook.get();
-    torch::autograd::impl::set_post_acc_grad_hooks(slots_[i].parameter, std::move(hook));
+}
+
+// The same on all ranks, as the parameters are. Backward passes come by the last parameters first.
+void DistributedOptimizer::Impl::AddBuckets() {
+  std::unordered_map<at::ScalarType, int> open;  // by type
+  std::unordered_map<int, size_t> bytes;         // by bucket
+  for (size_t i = slots_.size(); i-- > 0;) {
+    const at::Tensor& parameter = slots_[i].parameter;
+    if (!parameter.is_cpu() || parameter.layout() != at::kStrided ||
+        parameter.nbytes() > kSharedBytes || slots_[i].name.size() > kSharedNameBytes) {
+      continue;
+    }
+    auto it = open.find(parameter.scalar_type());
+    if (it == open.end() || bytes[it->second] + parameter.nbytes() > kBucketBytes ||
+        buckets_[it->second].slots.size() == kBucketSlots) {
+      const at::NoGradGuard no_grad;
+      it = open.insert_or_assign(parameter.scalar_type(), static_cast<int>(buckets_.size())).first;
+      buckets_.push_back({.slots = {}, .first = at::zeros({1}, parameter.options())});
+    }
+    slots_[i].bucket = it->second;
+    bytes[it->second] += parameter.nbytes();
+    buckets_[it->second].slots.push_back(i);
   }
 }
 
@@ -179,7 +240,12 @@ void DistributedOptimizer::Impl::OnGradient(size_t index) {
   Slot& slot = slots_[index];
   synchronized_ = false;
   if (++slot.passes < options_.backward_passes_per_step) return;
-  if (slot.passes == options_.backward_passes_per_step) return Submit(slot);
+  if (slot.passes == options_.backward_passes_per_step) {
+    if (slot.bucket == kNone) return Submit(slot);
+    Bucket& bucket = buckets_[slot.bucket];
+    if (++bucket.ready == bucket.slots.size()) Submit(bucket);
+    return;
+  }
   Keep(std::make_exception_ptr(
       Error(RUEDA_FAILED_PRECONDITION,
             "'" + slot.name + "' was computed " + std::to_string(slot.passes) +
@@ -203,37 +269,79 @@ void DistributedOptimizer::Impl::MakeGradient(Slot& slot) const {
   slot.sparse_dim = gradient.is_sparse() ? gradient.sparse_dim() : 0;
 }
 
+Request DistributedOptimizer::Impl::RequestFor(c10::ArrayRef<at::Tensor> gradients,
+                                               const std::string& name) const {
+  return {.kind = RUEDA_ALLREDUCE,
+          .tensors = gradients,
+          .in_place = true,
+          .name = name,
+          .process_set = options_.process_set,
+          .op = options_.op,
+          .prescale = prescale_,
+          .postscale = postscale_};
+}
+
 // Holds mutex_. An error is kept.
 void DistributedOptimizer::Impl::Submit(Slot& slot) {
   try {
     MakeGradient(slot);
-    const Request request = {.kind = RUEDA_ALLREDUCE,
-                             .tensors = slot.parameter.mutable_grad(),
-                             .in_place = true,
-                             .name = slot.name,
-                             .process_set = options_.process_set,
-                             .op = options_.op,
-                             .prescale = prescale_,
-                             .postscale = postscale_};
+    const Request request = RequestFor(slot.parameter.mutable_grad(), slot.name);
     if (slot.sparse_dim > 0) {
-      slot.reduction.sparse = SparseOperation::Submit(context_, request);
+      slot.sparse = SparseOperation::Submit(context_, request);
     } else {
-      slot.reduction.dense = Operation::Submit(context_, request);
+      slot.dense = Operation::Submit(context_, request);
     }
   } catch (...) {
     Keep(std::current_exception());
   }
 }
 
+// Holds mutex_. The dense ones of the bucket; an error is kept.
+void DistributedOptimizer::Impl::Submit(Bucket& bucket) {
+  try {
+    for (const size_t i : bucket.slots) MakeGradient(slots_[i]);
+    bucket.operation = SubmitGroup(bucket);
+  } catch (...) {
+    Keep(std::current_exception());
+  }
+}
+
+std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitGroup(const Bucket& bucket) {
+  const std::string name = options_.name + ".";
+  const std::string first = slots_[bucket.slots.front()].name.substr(name.size()) + kAndOthers;
+  std::vector<at::Tensor> tensors = {bucket.first};
+  std::vector<const char*> suffixes = {first.c_str()};
+  for (const size_t i : bucket.slots) {
+    if (slots_[i].sparse_dim > 0) continue;
+    tensors.push_back(slots_[i].parameter.mutable_grad());
+    suffixes.push_back(slots_[i].name.c_str() + name.size());
+  }
+  Request request = RequestFor(tensors, name);
+  request.grouped = true;
+  request.suffixes = suffixes;
+  return Operation::Submit(context_, request);
+}
+
+// Holds mutex_. The name of what is being reduced; null: nothing.
+const std::string* DistributedOptimizer::Impl::InFlight() const {
+  for (const Slot& slot : slots_) {
+    if (slot.dense != nullptr || slot.sparse != nullptr ||
+        (slot.bucket != kNone && buckets_[slot.bucket].operation != nullptr)) {
+      return &slot.name;
+    }
+  }
+  return nullptr;
+}
+
 void DistributedOptimizer::Impl::ZeroGrad(bool set_to_none) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const Slot& slot : slots_) {
-    if (!slot.in_flight()) continue;
-    throw Error(RUEDA_FAILED_PRECONDITION, "zero_grad() while '" + slot.name +
+  if (const std::string* name = InFlight()) {
+    throw Error(RUEDA_FAILED_PRECONDITION, "zero_grad() while '" + *name +
                                                "' is being reduced: call it before " +
                                                "backward(), or after step() or synchronize()");
   }
   for (Slot& slot : slots_) slot.passes = 0;  // what they have added up goes
+  for (Bucket& bucket : buckets_) bucket.ready = 0;
   optimizer_.zero_grad(set_to_none);
 }
 
@@ -256,7 +364,8 @@ void DistributedOptimizer::Impl::CheckForNewParameters() {
 }
 
 void DistributedOptimizer::Impl::Synchronize() {
-  std::vector<std::pair<at::Tensor, Reduction>> reductions;  // of parameters' gradients
+  std::vector<Slot*> alone;
+  std::vector<std::shared_ptr<Operation>> shared;  // by bucket; null: nothing was submitted
   std::vector<at::Tensor> frozen;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -266,21 +375,45 @@ void DistributedOptimizer::Impl::Synchronize() {
       if (!slot.parameter.requires_grad() && !slot.parameter.grad().defined()) {
         frozen.push_back(slot.parameter);
       }
-      if (!slot.in_flight()) Submit(slot);  // the others may have a gradient here
-      if (slot.in_flight()) {
-        reductions.emplace_back(slot.parameter, std::exchange(slot.reduction, {}));
-      }
+    }
+    // The others may have gradients where this rank has none.
+    for (Bucket& bucket : buckets_) {
+      if (bucket.operation == nullptr) Submit(bucket);
+      shared.push_back(std::exchange(bucket.operation, nullptr));
+      bucket.ready = 0;
+    }
+    for (Slot& slot : slots_) {
+      if (slot.bucket == kNone && slot.dense == nullptr && slot.sparse == nullptr) Submit(slot);
       slot.passes = 0;
     }
   }
   std::exception_ptr error;
-  for (const auto& [parameter, reduction] : reductions) {
+  const auto attempt = [&error](auto wait) {
     try {
-      if (reduction.dense != nullptr) reduction.dense->Wait();
-      if (reduction.sparse != nullptr) parameter.mutable_grad() = reduction.sparse->Wait();
+      wait();
+      return true;
     } catch (...) {
       if (error == nullptr) error = std::current_exception();
+      return false;
     }
+  };
+  std::vector<bool>
+      agreed;  // by bucket: it has arrived, so all ranks have the same sparse ones in it
+  for (const std::shared_ptr<Operation>& group : shared) {
+    agreed.push_back(group != nullptr && attempt([&] { group->Wait(); }));
+  }
+  for (Slot& slot : slots_) {
+    if (slot.bucket == kNone || slot.sparse_dim == 0 || !agreed[slot.bucket]) continue;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Submit(slot);
+  }
+  for (Slot& slot : slots_) {
+    if (slot.dense != nullptr) attempt([&] { slot.dense->Wait(); });
+    if (slot.sparse != nullptr) {
+      attempt([&] { slot.parameter.mutable_grad() = slot.sparse->Wait(); });
+    }
+    slot.dense = nullptr;
+    slot.sparse = nullptr;
   }
   // Else a weight decay or a momentum would move what was frozen.
   for (const at::Tensor& parameter : frozen) parameter.mutable_grad().reset();
@@ -289,7 +422,12 @@ void DistributedOptimizer::Impl::Synchronize() {
     if (first_error_ != nullptr) error = std::exchange(first_error_, nullptr);
     synchronized_ = error == nullptr;
   }
-  if (error != nullptr) std::rethrow_exception(error);
+  if (error == nullptr) return;
+  rueda_error failure = RUEDA_ERROR_INIT;
+  if (rueda_context_error(context_, &failure) != RUEDA_OK || failure.code != RUEDA_OK) {
+    memory_ = nullptr;  // others may not have noticed, and be writing to what is freed from now on
+  }
+  std::rethrow_exception(error);
 }
 
 void DistributedOptimizer::Impl::Step() {

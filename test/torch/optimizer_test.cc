@@ -1,6 +1,7 @@
 // DistributedOptimizer and broadcast_optimizer_state.
 #include <torch/torch.h>
 
+#include <set>
 #include <thread>
 
 #include "rueda/torch.hpp"
@@ -435,6 +436,99 @@ RANKS_TEST(DistributedOptimizer, AGradientThatIsSparseOnSomeRanksOnlyIsAnErrorOf
   optimizer.zero_grad();
   embedding(torch::tensor({1, 2})).sum().backward();
   optimizer.step();
+}
+
+// Small gradients share an operation; a sparse one among them has one of its own.
+RANKS_TEST(DistributedOptimizer, SparseAndDenseGradientsMayShareABucket, 1, 2, 3) {
+  const auto train = [](bool sparse) {
+    torch::manual_seed(5);
+    torch::nn::Embedding words(torch::nn::EmbeddingOptions(10, 4).sparse(sparse));
+    torch::nn::Linear out(4, 3);
+    hvd::NamedTensors named = {{"a", out->weight}, {"words", words->weight}, {"b", out->bias}};
+    torch::optim::SGD sgd({out->weight, words->weight, out->bias}, 0.02);
+    hvd::DistributedOptimizer optimizer(sgd, named);
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      out(words(torch::tensor({int64_t{hvd::rank()}, int64_t{5}}))).pow(2).sum().backward();
+      optimizer.step();
+      EXPECT_EQ(words->weight.grad().is_sparse(), sparse);
+    }
+    return torch::cat({out->weight.detach().flatten(), words->weight.detach().flatten()});
+  };
+  const torch::Tensor sparse = train(true);
+  EXPECT_LT(Distance(sparse, train(false)), 1e-5);
+  EXPECT_TRUE(ReplicasEqual(sparse));
+}
+
+RANKS_TEST(DistributedOptimizer, OneThatIsSparseOnSomeRanksOnlyDoesNotLeaveTheRestOfItsBucketBehind,
+           2, 3) {
+  torch::nn::Embedding words(torch::nn::EmbeddingOptions(10, 4).sparse(true));
+  torch::nn::Linear out(4, 3);
+  // The sparse one is the last and the first of the two buckets' parameters by turns.
+  for (const bool last : {true, false}) {
+    std::vector<torch::Tensor> parameters = {words->weight, out->weight, out->bias};
+    hvd::NamedTensors named = {{"words", words->weight}, {"a", out->weight}, {"b", out->bias}};
+    if (last) std::swap(parameters[0], parameters[2]), std::swap(named[0], named[2]);
+    torch::optim::SGD sgd(parameters, 1.0);
+    hvd::DistributedOptimizer optimizer(sgd, named);
+    optimizer.zero_grad();
+    if (hvd::rank() == 0) out(words(torch::tensor({1, 2}))).sum().backward();
+    EXPECT_EQ(StatusOf([&] { optimizer.step(); }), RUEDA_INVALID_ARGUMENT);
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      out(words(torch::tensor({1, 2}))).sum().backward();
+      optimizer.step();
+    }
+  }
+}
+
+// Large gradients are reduced where autograd has put them.
+RANKS_TEST(DistributedOptimizer, KeepsTheMemoryOfLargeGradients, 1, 2) {
+  constexpr int64_t kLarge = 100'000;
+  Weights w{kLarge, 2 * kLarge, kLarge, 10};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  std::vector<torch::Tensor> kept;
+  {
+    hvd::DistributedOptimizer optimizer(sgd, w.named);
+    std::set<const void*> first;
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      // A product's gradient is new memory, a sum's a view of a scalar that autograd copies.
+      torch::Tensor loss = torch::zeros({});
+      for (torch::Tensor& parameter : w.all())
+        loss = loss + (parameter * (hvd::rank() + 1.0)).sum();
+      loss.backward();
+      optimizer.step();
+      std::set<const void*> places;
+      for (size_t i = 0; i < 3; ++i) {
+        places.insert(w[i].grad().data_ptr());
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(w[i].grad().data_ptr()) % 4096, 0u);
+        EXPECT_TRUE((w[i].grad() == (hvd::size() + 1) / 2.0).all().item<bool>());
+      }
+      EXPECT_EQ(places.size(), 3u);
+      if (step == 0) first = places;
+      // As many as there are gradients, but for one that a step may hold on to while it is replaced.
+      for (const void* place : places) first.insert(place);
+      EXPECT_LE(first.size(), 6u);
+      kept.push_back(w[1].grad() * 1);
+    }
+    kept.push_back(w[0].grad());
+  }
+  // What is freed now goes back, what is kept stays.
+  sgd.zero_grad();
+  for (const torch::Tensor& tensor : kept) {
+    EXPECT_TRUE((tensor == (hvd::size() + 1) / 2.0).all().item<bool>());
+  }
+}
+
+RANKS_TEST(DistributedOptimizer, LeavesGradientsWhereTheyAreIfAskedTo, 2) {
+  Weights w{100'000};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named, {.gradients_in_arena = false});
+  (w[0] * (hvd::rank() + 1.0)).sum().backward();
+  EXPECT_NE(reinterpret_cast<uintptr_t>(w[0].grad().data_ptr()) % 4096, 0u) << "malloc's";
+  optimizer.step();
+  EXPECT_FLOAT_EQ(First(w[0].detach()), -1.5);
 }
 
 RANKS_TEST(DistributedOptimizer, RefusesOptimizersThatNeedAClosure, 1) {

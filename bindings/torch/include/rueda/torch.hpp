@@ -412,6 +412,11 @@ struct DistributedOptimizerOptions {
   // ranks together, for optimizers that don't take sparse ones, for operations other than Average
   // and Sum, and when a rank may not compute one in the first step.
   bool sparse_as_dense = false;
+  // Lets gradients of over 128 KiB be allocated as rueda_mem_alloc does, where they are reduced without
+  // being copied, and keeps that memory from step to step. It takes the place of torch's CPU
+  // allocator for tensors that have exactly such a size, gradients or not. A forked child that
+  // writes to one of them writes to its parent's.
+  bool gradients_in_arena = true;
   // Begins the names of the operations: "<name>.<parameter>". Optimizers whose gradients are in
   // flight at the same time need different ones if their parameters share names.
   std::string name = "gradient";
@@ -420,6 +425,9 @@ struct DistributedOptimizerOptions {
 // Makes an optimizer data-parallel: reduces each gradient over the ranks, in place, as soon as a
 // backward pass has computed it, and steps when all have arrived. Only parameters that require a
 // gradient when it is made take part.
+//
+// Gradients of up to 128 KiB share operations (groups of up to 1 MiB and 256 tensors, by type, the last
+// parameters first), which begin when a backward pass has computed all of them, or with synchronize.
 //
 // Every rank reduces every gradient in every step: one that no backward pass has computed counts
 // as zeros on this rank, so that ranks may differ in which parts of the model they used.

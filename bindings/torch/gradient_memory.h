@@ -1,0 +1,36 @@
+// Lets large gradients be born where neighbours can read and write them (rueda_mem_alloc), so that
+// they are reduced where they lie: nothing is copied, and no other memory is needed. Autograd
+// allocates a gradient like any other tensor; so this serves torch's CPU allocations of exactly the
+// gradients' sizes, and leaves all others to the allocator that was there before.
+//
+// What is freed is kept for the next gradient of its size. Fresh memory costs a page fault every
+// 4 KiB, which takes longer than the reduction.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "rueda/rueda.h"
+
+namespace rueda::libtorch {
+
+// Thread-safe.
+class GradientMemory {
+ public:
+  // Serves allocations of these sizes, in bytes, one for each gradient, from now on.
+  GradientMemory(rueda_context* context, const std::vector<size_t>& sizes);
+  // Serves no more: what is freed from now on is not given to other tensors. What tensors still use
+  // lives as long as they do.
+  ~GradientMemory();
+  GradientMemory(const GradientMemory&) = delete;
+  GradientMemory& operator=(const GradientMemory&) = delete;
+
+  // Of one optimizer's gradients.
+  class Pool;
+
+ private:
+  std::shared_ptr<Pool> pool_;
+};
+
+}  // namespace rueda::libtorch
