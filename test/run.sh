@@ -69,7 +69,8 @@ has_tests() {  # PRESET LABELS
 # A label that no part runs would be a test that nobody runs. `slow` ones are for test/soak.
 check_labels() {
   local stray
-  stray=$(ctest --test-dir build/release -N -LE '^(lint|unit|package|multiprocess|torch|fault|fuzz|slow)$' |
+  stray=$(ctest --test-dir build/release -N \
+    -LE '^(lint|unit|package|instructions|multiprocess|torch|fault|fuzz|slow)$' |
     sed -n 's/^ *Test *#[0-9]*: //p')
   [[ -z $stray ]] && return
   echo "no part of test/run.sh runs these; give them a label that one has: $stray" >&2
@@ -84,6 +85,7 @@ part "labels" check_labels || finish
 part "lint" run_tests release lint || finish
 part "unit" run_tests release unit
 part "package" run_tests release package
+part "instructions" run_tests release instructions
 part "multiprocess" run_tests release multiprocess
 if [[ $torch == 1 ]]; then
   part "torch" run_tests release torch
