@@ -7,14 +7,18 @@
 namespace rueda {
 
 LogBus::LogBus(std::unique_ptr<HostLog> log, Rank self, const CoordinatorOptions& options,
-               WakeFn wake)
-    : log_(std::move(log)), self_(self), wake_(std::move(wake)), coordinator_(options) {
+               WakeFn wake, WakeFn wake_idle)
+    : log_(std::move(log)),
+      self_(self),
+      wake_(std::move(wake)),
+      wake_idle_(wake_idle != nullptr ? std::move(wake_idle) : wake_),
+      coordinator_(options) {
   for (Rank rank = 0; rank < options.world_size; ++rank) ranks_.push_back(rank);
 }
 
 absl::StatusOr<bool> LogBus::Send(const ControlEvent& event) {
   RUEDA_ASSIGN_OR_RETURN(const bool sent, AppendEvent(event, log_.get()));
-  if (!sent) wake_(log_->SlowestReader());
+  if (!sent) wake_idle_(log_->SlowestReader());
   return sent;
 }
 
@@ -62,8 +66,7 @@ bool LogBus::MustAnnounceDone(SetId lane, uint64_t completed) {
 }
 
 Nanos LogBus::Look(Nanos now, std::vector<std::string>* reports) {
-  if (self_ != 0) return kForever;  // one voice is enough
-  const Nanos next = coordinator_.Look(now, reports, &expired_);
+  const Nanos next = coordinator_.Look(now, reports, &expired_, self_);
   return expired_.empty() ? next : now;
 }
 

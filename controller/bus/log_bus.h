@@ -13,8 +13,10 @@ namespace rueda {
 class LogBus : public Bus {
  public:
   // `log` is shared by all ranks of the job; writer i is rank i. `wake` is called for ranks that
-  // this rank's entry gives something to do.
-  LogBus(std::unique_ptr<HostLog> log, Rank self, const CoordinatorOptions& options, WakeFn wake);
+  // this rank's entry gives something to do, `wake_idle` for one that must read the log though it may
+  // have nothing to do (null: `wake`).
+  LogBus(std::unique_ptr<HostLog> log, Rank self, const CoordinatorOptions& options, WakeFn wake,
+         WakeFn wake_idle = nullptr);
 
   absl::StatusOr<bool> Send(const ControlEvent& event) override;
   absl::StatusOr<bool> Poll(Nanos now, Plan* plan) override;
@@ -31,6 +33,7 @@ class LogBus : public Bus {
   const std::unique_ptr<HostLog> log_;
   const Rank self_;
   const WakeFn wake_;
+  const WakeFn wake_idle_;
   Coordinator coordinator_;
   std::vector<Rank> ranks_;      // of the writers
   std::vector<Expire> expired_;  // the first rank's, to be written

@@ -111,8 +111,10 @@ absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan)
 absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos now, Plan* plan) {
   const Announcement& announcement = event.announcement;
   // An id that was forgotten while the announcement was under way stands for its spec still.
-  const SpecPtr spec =
-      announcement.id == kNoTensor ? announcement.spec : table_.GetOrRecall(announcement.id);
+  const SpecPtr* const live = table_.Get(announcement.id);
+  const SpecPtr spec = live != nullptr                ? *live
+                       : announcement.id == kNoTensor ? announcement.spec
+                                                      : table_.GetOrRecall(announcement.id);
   if (spec == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank, " announced an unknown tensor, id ", announcement.id));
@@ -129,7 +131,7 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
         "rank ", rank, " announced ", SpecLabel(*spec, 0), ", in which it has no part"));
   }
   RUEDA_RETURN_IF_ERROR(CheckExtras(*spec, announcement.extras, set->size(), rank));
-  TensorId id = table_.Find(*spec);
+  TensorId id = live != nullptr ? announcement.id : table_.Find(*spec);
   if (id == kNoTensor) {
     RUEDA_ASSIGN_OR_RETURN(id, DefineSpec(spec, plan));
   }
@@ -152,8 +154,9 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
   }
   state.last_sequence = instance->sequence;
   if (instance->who.count() == 1) {
-    next_look_ = std::min(next_look_, DeadlineAfter(now, options_.first_stall()));
+    instance->id = id;
   }
+  next_look_ = std::min(next_look_, DeadlineAfter(instance->since, options_.first_stall()));
   if (announcement.waited && state.waits++ == 0) ++waiting_ranks_;
   const SetId lane = spec->set;
   if (spec->signature.kind == OpKind::kJoin) {
@@ -292,8 +295,11 @@ void Coordinator::Touch(Column& column) {
 // Waiting, completing, leaving ----------------------------------------------------------------
 
 absl::Status Coordinator::OnWaited(Rank rank, const Waited& event, Plan* plan) {
-  const SpecPtr spec_ptr = table_.GetOrRecall(event.id);
-  const TensorId id = spec_ptr == nullptr ? kNoTensor : table_.Find(*spec_ptr);
+  const SpecPtr* const live = table_.Get(event.id);
+  const SpecPtr spec_ptr = live != nullptr ? *live : table_.GetOrRecall(event.id);
+  const TensorId id = live != nullptr       ? event.id
+                      : spec_ptr == nullptr ? kNoTensor
+                                            : table_.Find(*spec_ptr);
   if (id == kNoTensor) return absl::OkStatus();  // ended, and forgotten since
   const TensorSpec& spec = *spec_ptr;
   const int member = Participants(spec, *sets_.Find(spec.set)).IndexOf(rank);
@@ -443,7 +449,7 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
   const TensorSpec& spec = *instance->spec;
   const Signature& signature = spec.signature;
   const ProcessSet& set = *sets_.Find(spec.set);
-  const TensorId id = table_.Find(spec);
+  const TensorId id = instance->id;
   const Column& column = columns_[TensorTable::SlotOf(id) + 1];
   Lane& lane = lanes_[spec.set];
   Ordered ordered;
@@ -712,13 +718,21 @@ std::string Coordinator::StallText(const Instance& instance, Nanos now) const {
   return text;
 }
 
-Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports,
-                        std::vector<Expire>* expired) {
+// The lowest rank that has submitted it.
+Rank Coordinator::VoiceOf(const Instance& instance) const {
+  int member = 0;
+  while (!instance.who.Contains(member)) ++member;
+  return ParticipantsOf(instance).rank(member);
+}
+
+Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports, std::vector<Expire>* expired,
+                        Rank voice) {
   if (now < next_look_) return next_look_;
   Nanos next = kForever;
   pending_.ForEach([&](Instance& instance) {
+    if (voice != kEverybody && VoiceOf(instance) != voice) return;
     const Nanos age = now - instance.since;
-    const TensorId id = table_.Find(*instance.spec);
+    const TensorId id = instance.id;
     if (options_.stall_timeout > 0) {
       if (age >= options_.stall_timeout) {
         expired->push_back({id, static_cast<uint16_t>(instance.sequence)});
@@ -740,7 +754,10 @@ Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports,
     }
     next = std::min(next, DeadlineAfter(instance.since, due()));
   });
-  if (stuck_since_ != kForever && !stuck_reported_) {
+  Rank first_live = 0;
+  while (first_live < options_.world_size && left_.Contains(first_live)) ++first_live;
+  if (stuck_since_ != kForever && !stuck_reported_ &&
+      (voice == kEverybody || voice == first_live)) {
     if (now - stuck_since_ >= kStuckAfter) {
       stuck_reported_ = true;
       std::string text =

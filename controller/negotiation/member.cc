@@ -19,14 +19,15 @@ void Member::Submit(Token token, SpecPtr spec, CallExtras extras, bool waited) {
   entry.waited = waited;
   entry.wait_told = waited;
   entry.sequence = 0;
+  entry.id = kNoTensor;
   entry.extras = std::move(extras);
   entry.spec = std::move(spec);
   if (entry.spec->unnamed()) {
     Unnamed& unnamed = unnamed_[entry.spec->unnamed_key()];
     entry.sequence = unnamed.next++;
     unnamed.submitted.push_back({entry.sequence, token});
-  } else if (const TensorId id = table_.Find(*entry.spec); id != kNoTensor) {
-    token_by_id_[TensorTable::SlotOf(id)] = token;
+  } else if (entry.id = table_.Find(*entry.spec); entry.id != kNoTensor) {
+    token_by_id_[TensorTable::SlotOf(entry.id)] = token;
   } else {
     undefined_.emplace(entry.spec.get(), token);
   }
@@ -50,7 +51,7 @@ void Member::MarkWaited(Token token) {
 void Member::TellWait(Token token) {
   Outstanding& entry = outstanding_[token];
   if (entry.wait_told) return;
-  if (table_.Find(*entry.spec) == kNoTensor) {
+  if (IdOf(entry) == kNoTensor) {
     waits_owed_.push_back(token);
     return;
   }
@@ -80,7 +81,7 @@ const ControlEvent* Member::Next() {
       case What::kAnnounce: {
         const Outstanding& entry = outstanding_[out.token];
         Announced announced;
-        announced.announcement.id = table_.Find(*entry.spec);
+        announced.announcement.id = IdOf(entry);
         if (announced.announcement.id == kNoTensor) announced.announcement.spec = entry.spec;
         announced.announcement.waited = entry.waited;
         announced.announcement.done = static_cast<uint16_t>(lanes_[entry.spec->set].completed);
@@ -90,7 +91,7 @@ const ControlEvent* Member::Next() {
       }
       case What::kWaited: {
         const Outstanding& entry = outstanding_[out.token];
-        const TensorId id = entry.live ? table_.Find(*entry.spec) : kNoTensor;
+        const TensorId id = entry.live ? IdOf(entry) : kNoTensor;
         if (id == kNoTensor) {  // it ended meanwhile
           outgoing_.pop_front();
           continue;
@@ -152,6 +153,7 @@ void Member::ApplyDefine(const Define& define) {
   token_by_id_[slot] = -1;
   if (const auto it = undefined_.find(define.spec.get()); it != undefined_.end()) {
     token_by_id_[slot] = it->second;
+    outstanding_[it->second].id = define.id;
     undefined_.erase(it);
   }
   std::vector<Token> owed;
@@ -168,6 +170,7 @@ void Member::ApplyForget(const Forget& forget) {
     const Token token = static_cast<Token>(token_by_id_[slot]);
     undefined_.emplace(outstanding_[token].spec.get(), token);
     token_by_id_[slot] = -1;
+    outstanding_[token].id = kNoTensor;
   }
   table_.Forget(forget.id);
 }
@@ -341,8 +344,8 @@ void Member::End(Token token) {
     while (!unnamed.submitted.empty() && unnamed.submitted.front().token == kNoToken) {
       unnamed.submitted.pop_front();
     }
-  } else if (const TensorId id = table_.Find(spec); id != kNoTensor) {
-    token_by_id_[TensorTable::SlotOf(id)] = -1;
+  } else if (entry.id != kNoTensor) {
+    token_by_id_[TensorTable::SlotOf(entry.id)] = -1;
   } else {
     undefined_.erase(&spec);
   }

@@ -88,8 +88,9 @@ class Member {
     bool live = false;
     bool announced = false;  // handed out by Pop
     bool waited = false;
-    bool wait_told = false;  // the wait is in the announcement, or an event for it was queued
-    uint32_t sequence = 0;   // unnamed only
+    bool wait_told = false;   // the wait is in the announcement, or an event for it was queued
+    uint32_t sequence = 0;    // unnamed only
+    TensorId id = kNoTensor;  // named only: of `spec`, once it has one
     SpecPtr spec;
     CallExtras extras;
   };
@@ -139,6 +140,10 @@ class Member {
   int64_t TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence);
   void End(Token token);
   void TellWait(Token token);
+  // Of a live one; kNoTensor while it has none.
+  TensorId IdOf(const Outstanding& entry) const {
+    return entry.spec->unnamed() ? table_.Find(*entry.spec) : entry.id;
+  }
 
   const Rank rank_;
   ProcessSetTable sets_;

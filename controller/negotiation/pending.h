@@ -15,9 +15,10 @@ namespace rueda {
 
 // One use of a name (or of an unnamed kind's sequence number) under negotiation.
 struct Instance {
-  int slot = -1;          // its name's slot; -1: this record is free
-  uint32_t sequence = 0;  // unnamed only
-  SpecPtr spec;           // the first announcement's
+  int slot = -1;            // its name's slot; -1: this record is free
+  uint32_t sequence = 0;    // unnamed only
+  SpecPtr spec;             // the first announcement's
+  TensorId id = kNoTensor;  // of `spec`, for the coordinator, which keeps it while this is pending
   bool waited = false;
   bool mixed = false;              // somebody announced another spec
   RankSet who;                     // by member index

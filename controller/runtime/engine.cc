@@ -131,7 +131,9 @@ absl::Status Engine::Init() {
       std::make_unique<HostLog>(memory, layout, static_cast<int>(position - log_ranks.begin()));
   const WakeFn wake = [this](Rank rank) { neighbours_->Wake(world_.LocalIndex(rank)); };
   if (world_.one_log) {
-    bus_ = std::make_unique<LogBus>(std::move(log), world_.rank, options, wake);
+    bus_ = std::make_unique<LogBus>(std::move(log), world_.rank, options, wake, [this](Rank rank) {
+      neighbours_->WakeIdle(world_.LocalIndex(rank));
+    });
   } else {
     auto bus =
         std::make_unique<HostsBus>(std::move(log), log_ranks, world_.rank, options, wake, this);
@@ -727,7 +729,7 @@ void Engine::UpdateFinished() {
 
 bool Engine::LeavesWork() {
   return !failed_ &&
-         (busy_lanes_ > 0 || submissions_->HasWork() || bus_->LastLook() ||
+         (busy_lanes_ > 0 || submissions_->HasWork() || (!idle() && bus_->LastLook()) ||
           (leave_requested_.load(std::memory_order_relaxed) && !Finished()) ||
           (link_store_ != nullptr && link_store_->HasRequests()) || suspect_.has_value());
 }
@@ -735,7 +737,7 @@ bool Engine::LeavesWork() {
 Nanos Engine::NextDeadline() {
   if (failed_) return kForever;
   std::vector<std::string> stalls;
-  Nanos next = bus_->Look(now_, &stalls);
+  Nanos next = idle() ? kForever : bus_->Look(now_, &stalls);
   for (std::string& stall : stalls) {
     RUEDA_LOG(Warning) << "stall: " << stall;
     tracks_.Note("STALL", std::move(stall));
@@ -747,12 +749,13 @@ Nanos Engine::NextDeadline() {
 }
 
 void Engine::SetSleep(Sleep sleep) {
+  if (sleep == Sleep::kBackground && idle()) sleep = Sleep::kIdle;
   neighbours_->own_page().sleep.store(static_cast<uint32_t>(sleep), std::memory_order_relaxed);
 }
 
 void Engine::WakeSelf() const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  neighbours_->Wake(neighbours_->self());
+  neighbours_->WakeIdle(neighbours_->self());
 }
 
 }  // namespace rueda

@@ -54,7 +54,7 @@ class Engine : public Courier {
   bool LeavesWork();
   // When the engine must be turned though nothing rings.
   Nanos NextDeadline();
-  // Tells neighbours how to wake this rank from now on.
+  // Tells neighbours how to wake this rank from now on. kBackground is kIdle where that is enough.
   void SetSleep(Sleep sleep);
   void BeforeSleep() { bus_->BeforeSleep(); }
   // Takes the time. Call after taking the baton and after every sleep: operations are as old as
@@ -107,6 +107,10 @@ class Engine : public Courier {
   void OnBucketDone(Lane& lane);
   void Complete(Request* request, absl::Status status, FailurePtr failure = nullptr);
   void CompleteWith(Token token, int64_t value);
+
+  // Whether nothing that others put into the log can matter to this rank before it has something under
+  // way again. Then it reads it when it likes, or when the log is full.
+  bool idle() const { return hosts_bus_ == nullptr && submissions_->in_flight() == 0; }
 
   // Failing.
   void OnLinkLost(RoleLink& role_link, const absl::Status& why);

@@ -41,6 +41,8 @@ struct OutputMemory {
   bool taken = false;
 };
 
+struct SubmittedName;  // of Submissions
+
 struct Request {
   Token token = 0;
   uint32_t generation = 0;
@@ -49,6 +51,7 @@ struct Request {
   // Set at submit.
   Nanos submitted_at = 0;
   SpecPtr spec;
+  SubmittedName* name = nullptr;  // of a named one that is no group; while it is in flight
   absl::InlinedVector<PartArgs, 1> parts;
   CallExtras extras;
   AllocateFn allocate = nullptr;

@@ -186,26 +186,21 @@ bool Runtime::TryTakeBaton() {
 void Runtime::LeaveBaton() {
   engine_->SetSleep(Sleep::kBackground);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  // The background thread may sleep past what has become due since.
-  const bool earlier =
-      engine_->NextDeadline() < background_deadline_.load(std::memory_order_acquire);
-  const bool work = engine_->LeavesWork() || earlier;
-  if (baton_.exchange(kFree, std::memory_order_acq_rel) == kHeldAndAwaited) FutexWakeAll(baton_);
+  const Nanos deadline = engine_->NextDeadline();
+  const bool work = engine_->LeavesWork();
+  baton_.store(kFree, std::memory_order_seq_cst);
   if (sleepers_.any() && sleepers_.WakeOne()) return;
-  if (work) engine_->RingBackground();
-}
-
-// The background thread, which has nothing to do while another thread holds the baton.
-void Runtime::WaitForBaton() {
-  uint32_t state = kHeld;
-  baton_.compare_exchange_strong(state, kHeldAndAwaited, std::memory_order_relaxed);
-  if (state != kFree) FutexWait(baton_, kHeldAndAwaited, kForever);
+  // The background thread may sleep past what has become due since.
+  const bool earlier = deadline < background_deadline_.load(std::memory_order_seq_cst);
+  if (work || earlier) engine_->RingBackground();
 }
 
 void Runtime::BackgroundThread() {
   while (!stopping_.load(std::memory_order_acquire)) {
     if (!TryTakeBaton()) {
-      WaitForBaton();
+      // Nothing to do: whoever leaves the baton rings if work or a deadline is left.
+      background_deadline_.store(kForever, std::memory_order_seq_cst);
+      if (baton_.load(std::memory_order_seq_cst) != kFree) SleepInBackground(kForever);
       continue;
     }
     engine_->SocketsMayBeReady();
@@ -236,11 +231,15 @@ void Runtime::BackgroundThread() {
     const bool called = sleepers_.any() && sleepers_.WakeOne();
     if (stopping_.load(std::memory_order_acquire)) return;
     if (to_a_waiter && !called) continue;  // it has left; what came meanwhile rang nobody
-    trace::Record(trace::Event::kSleep, 0, 1);
-    engine_->wait_point().Sleep(WaitPoint::Sleeper::kBackground, deadline);
-    background_deadline_.store(0, std::memory_order_release);
-    trace::Record(trace::Event::kWake, 0, 1);
+    SleepInBackground(deadline);
   }
+}
+
+void Runtime::SleepInBackground(Nanos deadline) {
+  trace::Record(trace::Event::kSleep, 0, 1);
+  engine_->wait_point().Sleep(WaitPoint::Sleeper::kBackground, deadline);
+  background_deadline_.store(0, std::memory_order_release);
+  trace::Record(trace::Event::kWake, 0, 1);
 }
 
 // Turns the engine, the baton in hand, until done() or the deadline.

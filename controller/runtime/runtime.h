@@ -84,7 +84,7 @@ class Runtime {
   bool TryTakeBaton();
   void LeaveBaton();
   void BackgroundThread();
-  void WaitForBaton();
+  void SleepInBackground(Nanos deadline);
 
   RuntimeOptions options_;
   std::shared_ptr<Arena> arena_;
@@ -96,7 +96,7 @@ class Runtime {
   std::unique_ptr<Spin> background_spin_;  // the background thread's
   std::unique_ptr<Spin> waiter_spin_;      // whoever holds the baton but the background thread
 
-  enum : uint32_t { kFree = 0, kHeld = 1, kHeldAndAwaited = 2 };
+  enum : uint32_t { kFree = 0, kHeld = 1 };
   std::atomic<uint32_t> baton_{kFree};
   // Until when the background thread sleeps if nobody rings; 0 while it is awake.
   std::atomic<Nanos> background_deadline_{0};

@@ -43,7 +43,7 @@ class Spin {
   }
   // In how many turns sockets are looked at once even if nobody says that they are ready: a yield
   // may take a whole time slice of somebody else's.
-  int turns_without_sockets() const { return yields_ ? 8 : 1'024; }
+  int turns_without_sockets() const { return yields_ ? 64 : 1'024; }
 
  private:
   static constexpr Nanos kLongYield = kMillisecond;

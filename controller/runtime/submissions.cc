@@ -149,7 +149,7 @@ Submissions::Scope Submissions::ScopeOf(OpKind kind, SetId set, Rank root, Rank 
   return kind == OpKind::kSendRecv ? Scope{set, root, peer} : Scope{set};
 }
 
-Submissions::Name& Submissions::NameOf(Scope scope, absl::string_view name) {
+SubmittedName& Submissions::NameOf(Scope scope, absl::string_view name) {
   const auto it = names_.find(std::make_pair(scope, name));
   if (it != names_.end()) return it->second;
   return names_[std::make_pair(scope, std::string(name))];
@@ -195,7 +195,7 @@ absl::Status Submissions::CheckSet(const OperationArgs& args) const {
   return absl::OkStatus();
 }
 
-absl::Status Submissions::CheckNames(const OperationArgs& args) const {
+absl::Status Submissions::CheckNames(const OperationArgs& args, SubmittedName** name) {
   const Scope scope = ScopeOf(args.kind, args.set, args.root, args.peer);
   size_t bytes = 0;
   absl::flat_hash_set<absl::string_view> in_group;
@@ -210,6 +210,7 @@ absl::Status Submissions::CheckNames(const OperationArgs& args) const {
                  "an operation of this name is in flight on this rank already; wait for it, or "
                  "give this one another name");
     }
+    *name = it == names_.end() ? nullptr : &it->second;
   }
   for (const PartArgs& part : args.parts) bytes += PartBytes(part);
   if (bytes > kSignatureBytesMax) {
@@ -218,7 +219,7 @@ absl::Status Submissions::CheckNames(const OperationArgs& args) const {
   return absl::OkStatus();
 }
 
-absl::Status Submissions::Check(const OperationArgs& args) const {
+absl::Status Submissions::Check(const OperationArgs& args, SubmittedName** name) {
   RUEDA_RETURN_IF_ERROR(closed_);
   RUEDA_RETURN_IF_ERROR(CheckSet(args));
   if (args.kind == OpKind::kAddProcessSet) {
@@ -229,7 +230,7 @@ absl::Status Submissions::Check(const OperationArgs& args) const {
       return absl::NotFoundError("there is no such process set to remove");
     }
   }
-  RUEDA_RETURN_IF_ERROR(CheckNames(args));
+  RUEDA_RETURN_IF_ERROR(CheckNames(args, name));
   if (in_flight() >= kSubmissionsMax) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "rank ", rank_, " has ", kSubmissionsMax, " operations in flight; wait for some of them"));
@@ -267,18 +268,25 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   const Nanos now = MonotonicNow();
 
   MutexLock lock(mutex_);
-  RUEDA_RETURN_IF_ERROR(Check(args));
+  SubmittedName* known = nullptr;
+  RUEDA_RETURN_IF_ERROR(Check(args, &known));
   RUEDA_ASSIGN_OR_RETURN(Request * request, table_.Acquire());
   // Nothing fails from here on.
   const absl::string_view entity = args.names.empty() ? absl::string_view() : args.names[0];
   const Scope scope = ScopeOf(args.kind, args.set, args.root, args.peer);
-  Name& name = NameOf(scope, entity);
+  const bool lone = args.names.size() == 1;
+  SubmittedName& name = lone && known != nullptr ? *known : NameOf(scope, entity);
   if (name.spec == nullptr || name.spec->signature != signature) {
     name.spec = MakeSpec(args.set, std::string(entity), std::move(signature));
   }
   request->submitted_at = now;
   request->spec = name.spec;
-  for (const absl::string_view each : args.names) NameOf(scope, each).in_flight = true;
+  request->name = lone ? &name : nullptr;
+  if (lone) {
+    name.in_flight = true;
+  } else {
+    for (const absl::string_view each : args.names) NameOf(scope, each).in_flight = true;
+  }
   request->parts.assign(args.parts.begin(), args.parts.end());
   request->extras = ExtrasOf(args);
   request->allocate = args.allocate;
@@ -339,7 +347,9 @@ void Submissions::Ended(const Request& request) {
       request.extras.first_dims[0] == 0) {
     Removed(spec.signature.ranks).removing = false;  // it failed, and no other can be in flight
   }
-  if (!spec.unnamed()) {
+  if (request.name != nullptr && names_.size() <= kNamesKept) {
+    request.name->in_flight = false;
+  } else if (!spec.unnamed()) {
     const Signature& signature = spec.signature;
     const Scope scope = ScopeOf(signature.kind, spec.set, signature.root, signature.peer);
     if (signature.is_group()) {

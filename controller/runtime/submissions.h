@@ -9,12 +9,18 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 #include "controller/membership/process_sets.h"
 #include "controller/runtime/request.h"
 #include "core/base/mutex.h"
 
 namespace rueda {
+
+// A name that this rank uses, or has used.
+struct SubmittedName {
+  bool in_flight = false;
+  SpecPtr spec;  // of the latest use
+};
 
 // What a caller asks for.
 struct OperationArgs {
@@ -87,10 +93,6 @@ class Submissions {
       return H::combine(std::move(h), scope.set, scope.from, scope.to);
     }
   };
-  struct Name {
-    bool in_flight = false;
-    SpecPtr spec;  // of the latest use
-  };
   struct NameHash {
     using is_transparent = void;
     size_t operator()(const std::pair<Scope, absl::string_view>& key) const;
@@ -110,14 +112,17 @@ class Submissions {
     bool removing = false;  // a removal is in flight, and nothing else was
   };
 
-  absl::Status Check(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `name`: that of a lone operation, null if it is new.
+  absl::Status Check(const OperationArgs& args, SubmittedName** name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSet(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckNames(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckNames(const OperationArgs& args, SubmittedName** name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   CallExtras ExtrasOf(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The state of the set that a removal names.
   SetState& Removed(absl::Span<const Rank> ranks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static Scope ScopeOf(OpKind kind, SetId set, Rank root, Rank peer);
-  Name& NameOf(Scope scope, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SubmittedName& NameOf(Scope scope, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(Scope scope, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Rank rank_;
@@ -129,7 +134,7 @@ class Submissions {
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
   ProcessSetTable sets_ ABSL_GUARDED_BY(mutex_);
   std::vector<SetState> states_ ABSL_GUARDED_BY(mutex_);  // by set
-  absl::flat_hash_map<std::pair<Scope, std::string>, Name, NameHash, NameEqual> names_
+  absl::node_hash_map<std::pair<Scope, std::string>, SubmittedName, NameHash, NameEqual> names_
       ABSL_GUARDED_BY(mutex_);
   std::vector<Request*> submitted_ ABSL_GUARDED_BY(mutex_);
   std::vector<Request*> waited_ ABSL_GUARDED_BY(mutex_);

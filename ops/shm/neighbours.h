@@ -27,12 +27,18 @@ class Neighbours {
   const Bells& own_bells() const { return bells_[self_]; }
   RankPage& own_page() const { return segment_->page(self_); }
 
-  // Rings the neighbour if it sleeps. The caller has published what it should find, and has put a
-  // sequentially consistent fence behind that.
+  // Rings the neighbour if it sleeps, unless it has nothing under way: what was published is then
+  // none of its business, or it has found it already. The caller has published what it should find,
+  // and has put a sequentially consistent fence behind that.
   void Wake(int local) const {
     const uint32_t sleep = segment_->page(local).sleep.load(std::memory_order_relaxed);
     if (__builtin_expect(sleep == static_cast<uint32_t>(Sleep::kAwake), 1)) return;
-    Ring(local, sleep);
+    if (sleep != static_cast<uint32_t>(Sleep::kIdle)) Ring(local, sleep);
+  }
+  // The same, but rings one that has nothing under way too.
+  void WakeIdle(int local) const {
+    const uint32_t sleep = segment_->page(local).sleep.load(std::memory_order_relaxed);
+    if (sleep != static_cast<uint32_t>(Sleep::kAwake)) Ring(local, sleep);
   }
   // Rings everybody, this rank too, whatever the flags say: for failures.
   void RingAll() const {
@@ -46,7 +52,10 @@ class Neighbours {
   void Ring(int local, uint32_t sleep) const {
     // A number that is no flag was written by nobody of ours; ring both.
     if (sleep != static_cast<uint32_t>(Sleep::kWaiter)) bells_[local].background.Ring();
-    if (sleep != static_cast<uint32_t>(Sleep::kBackground)) bells_[local].waiter.Ring();
+    if (sleep != static_cast<uint32_t>(Sleep::kBackground) &&
+        sleep != static_cast<uint32_t>(Sleep::kIdle)) {
+      bells_[local].waiter.Ring();
+    }
   }
 
   Segment* const segment_;

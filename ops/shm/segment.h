@@ -28,6 +28,8 @@ enum class Sleep : uint32_t {
   kAwake = 0,
   kBackground = 1,  // its background thread is parked: ring bell 1
   kWaiter = 2,      // a waiter sleeps on its own: ring bell 2
+  // As kBackground, and nothing of its own is under way: ring bell 1 only if others can't go on.
+  kIdle = 4,
 };
 
 struct alignas(64) RankPage {

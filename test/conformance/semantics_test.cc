@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <random>
@@ -37,6 +38,33 @@ rueda_operation Collective(rueda_kind kind, const char* name, const rueda_tensor
 bool HasResult(rueda_kind kind, int rank) {
   return kind == RUEDA_ALLGATHER || kind == RUEDA_ALLTOALL || kind == RUEDA_REDUCESCATTER ||
          kind == RUEDA_SCATTER || (kind == RUEDA_GATHER && rank == 0);
+}
+
+// Stalls --------------------------------------------------------------------------------------
+
+// Whoever has nothing under way sleeps, and reads nothing: somebody else must speak.
+TEST_P(Semantics, ARankThatSleepsIsNamedByWhomItStalls) {
+  RunOn(3,
+        [](rueda_context* context, int rank, int) {
+          std::vector<float> values(3, 1);
+          const TensorOf tensor(values);
+          const rueda_operation operation = Allreduce("used before", tensor.get());
+          for (int i = 0; i < 3; ++i) {
+            ASSERT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
+          }
+          // Rank 0 sleeps from before the others begin until they have given up.
+          std::this_thread::sleep_for(std::chrono::milliseconds(rank == 0 ? 2'500 : 300));
+          if (rank != 0) {
+            EXPECT_EQ(Execute(context, operation), RUEDA_DEADLINE_EXCEEDED);
+            EXPECT_THAT(std::string(rueda_last_error()), HasSubstr("missing: rank 0"));
+          }
+          rueda_status status;
+          do {
+            status = Execute(context, Barrier("end"));  // overdue too, on a machine that slow
+          } while (status == RUEDA_DEADLINE_EXCEEDED);
+          ASSERT_EQ(status, RUEDA_OK) << rueda_last_error();
+        },
+        {{"stall_warn_s", "0.5"}, {"stall_timeout_s", "1"}});
 }
 
 // Shapes --------------------------------------------------------------------------------------

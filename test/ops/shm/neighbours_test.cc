@@ -30,6 +30,18 @@ TEST(Neighbours, TheFlagNamesTheBell) {
   }
 }
 
+TEST(Neighbours, OneWithNothingUnderWayIsRungOnlyIfItMust) {
+  Host host(2);
+  host.segment().page(1).sleep.store(static_cast<uint32_t>(Sleep::kIdle));
+  host.neighbours(0).Wake(1);
+  EXPECT_EQ(Ringing(host.neighbours(1)), 0);
+  host.neighbours(0).WakeIdle(1);
+  EXPECT_EQ(Ringing(host.neighbours(1)), 1);
+  host.segment().page(1).sleep.store(static_cast<uint32_t>(Sleep::kAwake));
+  host.neighbours(0).WakeIdle(1);
+  EXPECT_EQ(Ringing(host.neighbours(1)), 0);
+}
+
 TEST(Neighbours, AFailureRingsEveryBell) {
   Host host(3);
   host.neighbours(1).RingAll();
