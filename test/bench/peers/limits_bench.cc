@@ -51,6 +51,13 @@ int IterationsFor(size_t bytes) {
                              : 5;
 }
 
+// Leaves the other's cache line alone for a moment.
+void Pause() {
+#ifdef __x86_64__
+  __builtin_ia32_pause();
+#endif
+}
+
 // Memory for every process forked from here on, never given back.
 template <typename T>
 T* Map(size_t count, int sharing) {
@@ -95,7 +102,7 @@ class Team {
     shared_[self_].turn.store(turn_, std::memory_order_release);
     for (int rank = 0; rank < size_; ++rank) {
       while (static_cast<int32_t>(shared_[rank].turn.load(std::memory_order_acquire) - turn_) < 0) {
-        if (yields_) sched_yield();
+        yields_ ? (void)sched_yield() : Pause();
       }
     }
   }

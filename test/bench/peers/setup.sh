@@ -115,9 +115,9 @@ setup_horovod() {
 }
 
 for peer in "$@"; do
-  if [[ $peer == -* ]]; then
+  if [[ $peer == -h || $peer == --help ]]; then
     sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
-    exit 2
+    exit 0
   fi
   [[ " $known " == *" $peer "* ]] || fail "unknown peer $peer; there are $known"
 done
