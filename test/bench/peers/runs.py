@@ -1,5 +1,5 @@
 """Runs a program that prints JSON lines: under real-time scheduling where that is allowed, in a
-session of its own that is ended with all it has started, and never for longer than its time."""
+process group of its own that is ended with all it has started, and never for longer than its time."""
 import datetime
 import functools
 import json
