@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "rueda/rueda.h"
+#include "test/bench/options.h"
+
+namespace rueda::bench {
+
+// Something to do again and again.
+struct Loop {
+  std::string op;
+  size_t bytes = 0;
+  int iterations = 1;
+  int warm = 0;          // iterations before those, which don't count
+  bool barrier = false;  // before each
+  std::function<void()> once;
+};
+
+// Times loops on all ranks of a context; rank 0 prints what they took.
+class Bench {
+ public:
+  Bench(rueda_context* context, const Options& options);
+
+  void Measure(const Loop& loop);
+  void Report(const std::string& op, size_t bytes, std::vector<double> times_us);
+  void Barrier();
+
+  rueda_context* context() const { return context_; }
+  const Options& options() const { return options_; }
+  int size() const { return size_; }
+  int rank() const { return rank_; }
+
+ private:
+  void Compare(const Loop& loop);
+  std::vector<double> TimesOf(const Loop& loop);
+
+  rueda_context* const context_;
+  const Options& options_;
+  const int size_;
+  const int rank_;
+  bool header_printed_ = false;
+};
+
+double Median(std::vector<double> values);
+
+}  // namespace rueda::bench

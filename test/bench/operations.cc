@@ -1,0 +1,91 @@
+// One blocking operation; a burst of asynchronous ones.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "test/bench/modes.h"
+#include "test/bench/support.h"
+#include "test/bench/tensor.h"
+
+namespace rueda::bench {
+namespace {
+
+int IterationsFor(const Options& options, size_t bytes) {
+  if (options.iterations > 0) return options.iterations;
+  return bytes <= 4 << 10    ? 20'000
+         : bytes <= 64 << 10 ? 2'000
+         : bytes <= 1 << 20  ? 200
+         : bytes <= 16 << 20 ? 30
+         : bytes <= 64 << 20 ? 8
+                             : 5;
+}
+
+}  // namespace
+
+void Blocking(Bench& bench, size_t bytes) {
+  const Options& options = bench.options();
+  rueda_context* const context = bench.context();
+  Tensor buffer(context, bytes, options.registered);
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  const std::string name = options.op + std::to_string(bytes);
+  operation.name = name.c_str();
+  if (options.op == "allreduce") {
+    operation.kind = RUEDA_ALLREDUCE;
+    operation.reduce_op = RUEDA_SUM;
+  } else if (options.op == "broadcast") {
+    operation.kind = RUEDA_BROADCAST;
+    operation.root = 0;
+  } else if (options.op == "allgather") {
+    operation.kind = RUEDA_ALLGATHER;
+  }
+  // An allgather's result goes to a buffer of ours.
+  Tensor gathered(context, options.op == "allgather" ? bytes * bench.size() : 0,
+                  options.registered);
+  if (options.op != "barrier") operation.input = buffer.tensor();
+  if (options.op == "allgather") operation.output = gathered.tensor();
+  if (options.op == "allreduce") {
+    std::fill(buffer.data(), buffer.data() + buffer.elements(), 1.0f);
+    Check(rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr));
+    for (int64_t i = 0; i < buffer.elements(); ++i) {
+      if (buffer.data()[i] != static_cast<float>(bench.size())) Die("wrong result");
+    }
+    std::memset(buffer.data(), 0, bytes);
+  }
+  const int iterations = IterationsFor(options, bytes);
+  bench.Measure({options.op + (options.registered ? "_registered" : ""), bytes, iterations,
+                 iterations / 10 + 1, false,
+                 [&] { Check(rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr)); }});
+}
+
+void Many(Bench& bench, int count, size_t bytes) {
+  const Options& options = bench.options();
+  rueda_context* const context = bench.context();
+  std::vector<std::unique_ptr<Tensor>> buffers;
+  std::vector<std::string> names;
+  std::vector<rueda_handle> handles(count);
+  for (int i = 0; i < count; ++i) {
+    buffers.push_back(std::make_unique<Tensor>(context, bytes, options.registered));
+    names.push_back("many" + std::to_string(bytes) + "." + std::to_string(i));
+  }
+  const int iterations = options.iterations > 0 ? options.iterations : 100;
+  const auto step = [&] {
+    for (int t = 0; t < count; ++t) {
+      rueda_operation operation = RUEDA_OPERATION_INIT;
+      operation.kind = RUEDA_ALLREDUCE;
+      operation.reduce_op = RUEDA_SUM;
+      operation.name = names[t].c_str();
+      operation.input = buffers[t]->tensor();
+      Check(rueda_submit(context, &operation, 1, nullptr, &handles[t]));
+    }
+    for (const rueda_handle handle : handles) {
+      Check(rueda_wait(context, handle, RUEDA_FOREVER));
+      Check(rueda_release(context, handle));
+    }
+  };
+  bench.Measure({"many_" + std::to_string(count) + "x" + std::to_string(bytes), bytes * count,
+                 iterations, 5, true, step});
+}
+
+}  // namespace rueda::bench

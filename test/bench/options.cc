@@ -1,0 +1,198 @@
+#include "test/bench/options.h"
+
+#include <getopt.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "test/bench/support.h"
+
+namespace rueda::bench {
+namespace {
+
+constexpr char kUsage[] =
+    R"(usage: ruedarun -np N rueda_bench [options]
+
+  --op allreduce|broadcast|allgather|barrier   blocking operation to time (default allreduce)
+  --bytes LIST      sizes, such as 4,4K,1M (default 4,256,4K,16K,64K,256K,1M,4M,16M,64M,256M);
+                    of float32 data on each rank
+  --many COUNTxSIZE instead: COUNT asynchronous allreduces of SIZE each, submitted and waited for
+                    as one; may be given several times
+  --step LAYERSxWIDTHxBATCH
+                    instead: a synthetic training step with and without its communication; each
+                    layer's gradient, WIDTH x WIDTH, is submitted when it has been computed
+  --cycles N        instead: N times, inits and shuts down one more context of all ranks
+  --registered      tensors in memory of rueda_mem_alloc
+  --iterations N    instead of a number that suits the size
+  --timeline FILE   each measurement in 20 rounds of N, with the timeline off and on by turns: what
+                    it costs
+  --idle SECONDS    instead: after 10 s, keeps the job idle for so long and prints each rank's CPU
+                    time and context switches
+  --json            one JSON line a measurement instead of a table
+
+Without ruedarun:
+
+rueda_bench --vs LIST   Rueda, the floor and the peers in the list, interleaved: openmpi, impi,
+                    mpich, gloo, torch, horovod; those that are set up
+rueda_bench --scaling LIST   weak scaling of the training step over so many ranks, such as 1,2,4
+
+  --np LIST         --vs: numbers of ranks (default 2,4)
+  --bytes LIST      --vs: sizes (default 4,4K,64K,1M,16M,64M,256M)
+  --step SHAPE, --registered, --iterations N
+                    --scaling: the step (default 32x256x64), and how many in a row
+  --rounds N        how often to measure everything (default 5)
+  --results FILE    JSON lines, appended (default rueda_vs.jsonl, rueda_scaling.jsonl)
+  --plot FILE       .svg or .png (default beside the results)
+  --peers-dir DIR   where test/bench/peers is now, if not where rueda_bench was built
+)";
+
+// "4", "64K", "1M", "2G", in bytes.
+size_t ParseSize(const std::string& text) {
+  char* end = nullptr;
+  const unsigned long long number = std::strtoull(text.c_str(), &end, 10);
+  size_t unit = 1;
+  if (*end == 'K' || *end == 'k') unit = size_t{1} << 10;
+  if (*end == 'M' || *end == 'm') unit = size_t{1} << 20;
+  if (*end == 'G' || *end == 'g') unit = size_t{1} << 30;
+  if (end == text.c_str() || (unit == 1 ? *end != 0 : end[1] != 0)) Die("not a size: " + text);
+  return number * unit;
+}
+
+int ParseCount(const std::string& text) {
+  char* end = nullptr;
+  const long number = std::strtol(text.c_str(), &end, 10);
+  if (end == text.c_str() || *end != 0 || number < 1 || number > 1'000'000) {
+    Die("expected a number from 1 to 1000000, not " + text);
+  }
+  return static_cast<int>(number);
+}
+
+std::vector<std::string> Split(const std::string& text, char separator) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == separator) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+std::vector<size_t> ParseSizes(const std::string& text) {
+  std::vector<size_t> sizes;
+  for (const std::string& part : Split(text, ',')) sizes.push_back(ParseSize(part));
+  return sizes;
+}
+
+std::pair<int, size_t> ParseMany(const std::string& text) {
+  const std::vector<std::string> parts = Split(text, 'x');
+  if (parts.size() != 2) Die("--many expects COUNTxSIZE, such as 200x4K");
+  return {ParseCount(parts[0]), ParseSize(parts[1])};
+}
+
+StepShape ParseStep(const std::string& text) {
+  const std::vector<std::string> parts = Split(text, 'x');
+  if (parts.size() != 3) Die("--step expects LAYERSxWIDTHxBATCH, such as 32x256x64");
+  return {ParseCount(parts[0]), ParseCount(parts[1]), ParseCount(parts[2])};
+}
+
+[[noreturn]] void EndWithUsage() {
+  std::fputs(kUsage, stderr);
+  std::exit(2);
+}
+
+}  // namespace
+
+Options ParseOptions(int argc, char** argv) {
+  Options options;
+  static const option kOptions[] = {{"op", required_argument, nullptr, 'o'},
+                                    {"bytes", required_argument, nullptr, 'b'},
+                                    {"many", required_argument, nullptr, 'm'},
+                                    {"step", required_argument, nullptr, 's'},
+                                    {"cycles", required_argument, nullptr, 'c'},
+                                    {"registered", no_argument, nullptr, 'r'},
+                                    {"iterations", required_argument, nullptr, 'i'},
+                                    {"idle", required_argument, nullptr, 'd'},
+                                    {"timeline", required_argument, nullptr, 't'},
+                                    {"json", no_argument, nullptr, 'j'},
+                                    {"vs", required_argument, nullptr, 'V'},
+                                    {"scaling", required_argument, nullptr, 'S'},
+                                    {"np", required_argument, nullptr, 'N'},
+                                    {"rounds", required_argument, nullptr, 'O'},
+                                    {"results", required_argument, nullptr, 'R'},
+                                    {"plot", required_argument, nullptr, 'P'},
+                                    {"peers-dir", required_argument, nullptr, 'D'},
+                                    {"help", no_argument, nullptr, 'h'},
+                                    {}};
+  int choice;
+  while ((choice = getopt_long(argc, argv, "", kOptions, nullptr)) != -1) {
+    switch (choice) {
+      case 'o':
+        options.op = optarg;
+        break;
+      case 'b':
+        options.bytes = ParseSizes(optarg);
+        break;
+      case 'm':
+        options.many.push_back(ParseMany(optarg));
+        break;
+      case 's':
+        options.step = ParseStep(optarg);
+        break;
+      case 'c':
+        options.cycles = ParseCount(optarg);
+        break;
+      case 'r':
+        options.registered = true;
+        break;
+      case 'i':
+        options.iterations = ParseCount(optarg);
+        break;
+      case 'd':
+        options.idle_seconds = std::atof(optarg);
+        if (!(options.idle_seconds > 0)) Die("--idle expects a number of seconds above 0");
+        break;
+      case 't':
+        options.timeline = optarg;
+        break;
+      case 'j':
+        options.json = true;
+        break;
+      case 'V':
+        options.vs = optarg;
+        break;
+      case 'S':
+        options.scaling = optarg;
+        break;
+      case 'N':
+        options.np = optarg;
+        break;
+      case 'O':
+        options.rounds = std::to_string(ParseCount(optarg));
+        break;
+      case 'R':
+        options.results = optarg;
+        break;
+      case 'P':
+        options.plot = optarg;
+        break;
+      case 'D':
+        options.peers_dir = optarg;
+        break;
+      case 'h':
+        std::fputs(kUsage, stdout);
+        std::exit(0);
+      default:
+        EndWithUsage();
+    }
+  }
+  if (optind < argc || (options.op != "allreduce" && options.op != "broadcast" &&
+                        options.op != "allgather" && options.op != "barrier")) {
+    EndWithUsage();
+  }
+  return options;
+}
+
+}  // namespace rueda::bench

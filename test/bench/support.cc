@@ -1,0 +1,42 @@
+#include "test/bench/support.h"
+
+#include <time.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace rueda::bench {
+
+void Die(const std::string& what) {
+  std::fprintf(stderr, "rueda_bench: %s\n", what.c_str());
+  std::exit(1);
+}
+
+void Check(rueda_status status) {
+  if (status != RUEDA_OK) Die(rueda_last_error());
+}
+
+double NowUs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+}
+
+void SleepSeconds(double seconds) {
+  timespec time = {
+      static_cast<time_t>(seconds),
+      static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
+  while (nanosleep(&time, &time) != 0) {
+  }
+}
+
+rueda_context* Init(const char* name) {
+  rueda_init_options init = RUEDA_INIT_OPTIONS_INIT;
+  init.flags = RUEDA_INIT_READ_ENVIRONMENT;
+  init.name = name;
+  rueda_context* context = nullptr;
+  Check(rueda_init(RUEDA_VERSION, &init, &context));
+  return context;
+}
+
+}  // namespace rueda::bench
