@@ -29,6 +29,7 @@ PUBLIC_ALLOWED = {"bindings/c": ["bindings/c"],
 WALL_HEADERS = ["ops/backend/module_abi.h"]
 PURE_TARGETS = ["rueda_negotiation", "rueda_membership", "rueda_launcher_pure"]
 TORCH_ALLOWED = ["bindings/torch/", "examples/mnist/", "examples/torch_loop/", "test/torch/",
+                 "test/bench/torch/",
                  "test/package/torch/", "test/ops/gloo/gloo_torch_test.cc"]
 TORCH_HEADER = re.compile(r"(torch|ATen|c10|caffe2)/")
 IMPURE_HEADER = re.compile(
