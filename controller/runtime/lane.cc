@@ -31,6 +31,7 @@ void Lane::Prepare(const Request& request) {
   const int part = signature.parts.empty() ? -1 : 0;
   if (part == 0) {
     piece.input = request.parts[0].input;
+    piece.output = request.parts[0].output;
     piece.elements = request.parts[0].shape.elements();
     collective.pieces = {&piece, 1};
   }

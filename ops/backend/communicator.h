@@ -79,8 +79,7 @@ class Communicator {
   // Does what an operation needs of this rank alone; the one before is done. Before this rank has told
   // anybody that it has the operation, so that nobody has begun it. Then the next Start is of this
   // operation, unless TakeBack comes first. False: nothing was done, and Start does it all. Of
-  // `collective` only kind, dtype, reduce_op, root, pieces (without outputs), elements and digest are
-  // known.
+  // `collective` only kind, dtype, reduce_op, root, pieces, elements and digest are known.
   virtual bool Prepare([[maybe_unused]] const Collective& collective) { return false; }
   // What was prepared may not be what comes next. `never`: it does not come at all; else others may
   // have begun with it already.

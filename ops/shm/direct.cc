@@ -17,9 +17,9 @@ constexpr size_t kHotBytes = 16 << 10;
 
 }  // namespace
 
-void DirectAlgorithm::Start(const Collective& collective) {
-  collective_ = collective;
-  parity_ = group_->parity();
+// Says where this rank's tensor lies, and fills the first block with what does not lie in its arena.
+// Once it is `staged` others may be reading both.
+void DirectAlgorithm::Stage(const Collective& collective, bool staged) {
   Descriptor descriptor = {};
   const bool absent = collective.IsAbsent(group_->self());
   if (collective.pieces.size() == 1 && arena_ != nullptr && !absent) {
@@ -32,8 +32,27 @@ void DirectAlgorithm::Start(const Collective& collective) {
     descriptor.input_offset = static_cast<uint64_t>(input);
     descriptor.output_offset = static_cast<uint64_t>(output);
   }
-  staged_->StageFirst(collective, descriptor.input_region != 0);
-  group_->own().descriptor[parity_] = descriptor;
+  staged_->StageFirst(collective, descriptor.input_region != 0, staged);
+  if (!staged) group_->own().descriptor[group_->parity()] = descriptor;
+}
+
+void DirectAlgorithm::Prepare(const Collective& collective) {
+  Stage(collective, /*staged=*/false);
+  staged_->Forget();
+  staged_for_ = group_->next_arrival();
+  group_->ArriveEarly(collective.digest);
+}
+
+void DirectAlgorithm::TakeBack(bool never) {
+  if (never) staged_for_ = 0;
+  group_->TakeBackArrival();
+}
+
+void DirectAlgorithm::Start(const Collective& collective) {
+  collective_ = collective;
+  parity_ = group_->parity();
+  Stage(collective, staged_for_ == group_->next_arrival());
+  staged_for_ = 0;
   group_->Arrive(collective.digest);
   phase_ = Phase::kWaitForDescriptors;
 }

@@ -26,11 +26,16 @@ class ShmCommunicator : public Communicator {
         pair_(&group_) {}
 
   bool Prepare(const Collective& collective) override {
-    if (AlgorithmFor(collective) != &small_) return false;
-    small_.Prepare(collective);
-    return true;
+    const ShmAlgorithm* const algorithm = AlgorithmFor(collective);
+    if (algorithm == &small_) small_.Prepare(collective);
+    if (algorithm == &direct_) direct_.Prepare(collective);
+    return algorithm == &small_ || algorithm == &direct_;
   }
-  void TakeBack(bool never) override { small_.TakeBack(never); }
+  // Only one of them has prepared something.
+  void TakeBack(bool never) override {
+    small_.TakeBack(never);
+    direct_.TakeBack(never);
+  }
 
   void Start(const Collective& collective) override {
     algorithm_ = AlgorithmFor(collective);
@@ -45,7 +50,7 @@ class ShmCommunicator : public Communicator {
   ShmAlgorithm* AlgorithmFor(const Collective& collective) {
     if (collective.kind == OpKind::kSendRecv) return &pair_;
     if (Channels::Carry(collective.kind)) return &exchange_;
-    if (SmallAlgorithm::Fits(collective)) return &small_;
+    if (SmallAlgorithm::Fits(collective, group_.size())) return &small_;
     return &direct_;
   }
 

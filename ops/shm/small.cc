@@ -1,10 +1,16 @@
 #include "ops/shm/small.h"
 
 namespace rueda {
+namespace {
 
-bool SmallAlgorithm::Fits(const Collective& collective) {
+// Of two members: a second synchronisation of theirs costs less than what it saves from here on.
+constexpr size_t kPairBytes = 8 << 10;
+
+}  // namespace
+
+bool SmallAlgorithm::Fits(const Collective& collective, int members) {
   return collective.elements * static_cast<int64_t>(DTypeSize(collective.dtype)) <=
-         static_cast<int64_t>(kSlotBytes);
+         static_cast<int64_t>(members <= 2 ? kPairBytes : kSlotBytes);
 }
 
 void SmallAlgorithm::Fill(const Collective& collective) {

@@ -14,8 +14,9 @@ class SmallAlgorithm : public ShmAlgorithm {
  public:
   using ShmAlgorithm::ShmAlgorithm;
 
-  // Whether what is reduced fits a slot. The same answer on all members.
-  static bool Fits(const Collective& collective);
+  // Whether what is reduced fits a slot, and is so small that one synchronisation is worth more than
+  // each member's reducing all of it. The same answer on all members.
+  static bool Fits(const Collective& collective, int members);
 
   // See Communicator; what fits a slot only.
   void Prepare(const Collective& collective);

@@ -4,6 +4,11 @@
 #include <cstring>
 
 namespace rueda {
+namespace {
+
+constexpr size_t kHotBytes = 8 << 10;
+
+}  // namespace
 
 void StagedAlgorithm::Reset(const Collective& collective) {
   collective_ = collective;
@@ -22,11 +27,11 @@ void StagedAlgorithm::Start(const Collective& collective) {
   Reset(collective);
 }
 
-void StagedAlgorithm::StageFirst(const Collective& collective, bool resident) {
+void StagedAlgorithm::StageFirst(const Collective& collective, bool resident, bool staged) {
   Reset(collective);
   static const char kSomewhere = 0;
   if (resident) resident_[group_->self()] = &kSomewhere;  // TakeOver says where
-  Timed(&times_.pack, [&] { Fill(0); });
+  if (!staged) Timed(&times_.pack, [&] { Fill(0); });
 }
 
 // Calls fn() and adds how long it took.
@@ -78,12 +83,18 @@ void StagedAlgorithm::Collect(int64_t block) {
   }
 }
 
-// Reduces this rank's slice of the block.
+// Reduces this rank's slice of the block, and takes it while it is in the first-level cache.
 void StagedAlgorithm::Reduce(int64_t block) {
   const Range range = BlockOf(block);
   const Range slice = OwnSlice(range);
-  if (slice.size() == 0) return;
   const int parity = static_cast<int>((first_parity_ + block) & 1);
+  const int64_t hot = static_cast<int64_t>(kHotBytes / element_bytes_);
+  for (int64_t begin = slice.begin; begin < slice.end; begin += hot) {
+    ReducePart(range, {begin, std::min(begin + hot, slice.end)}, parity);
+  }
+}
+
+void StagedAlgorithm::ReducePart(Range range, Range slice, int parity) {
   const size_t in_block = static_cast<size_t>(slice.begin - range.begin) * element_bytes_;
   const size_t in_tensor = static_cast<size_t>(slice.begin) * element_bytes_;
   sources_.clear();

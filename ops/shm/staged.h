@@ -24,8 +24,11 @@ class StagedAlgorithm : public ShmAlgorithm {
   // found that not all members' tensors lie in arenas). `resident`: by member, its tensor in its
   // arena, or null.
   void TakeOver(const Collective& collective, std::vector<const char*> resident);
-  // What has to be done before a reduction's first arrival.
-  void StageFirst(const Collective& collective, bool resident);
+  // What has to be done before a reduction's first arrival. `staged`: it was done before, of the same
+  // operation.
+  void StageFirst(const Collective& collective, bool resident, bool staged);
+  // What StageFirst was given goes away; what it has staged stays.
+  void Forget() { Reset({}); }
 
  private:
   enum class Phase { kFill, kWait, kCollect, kReduce };
@@ -36,6 +39,7 @@ class StagedAlgorithm : public ShmAlgorithm {
   void Fill(int64_t block);
   void Collect(int64_t block);
   void Reduce(int64_t block);
+  void ReducePart(Range range, Range slice, int parity);
   void Arrive();
   template <typename Fn>
   void Timed(Nanos* sum, Fn fn);

@@ -531,15 +531,104 @@ TEST_F(Early, WhatNeverComesLeavesNothingBehind) {
   }
 }
 
-TEST_F(Early, OnlyWhatIsReducedInSlotsIsPrepared) {
-  std::vector<uint8_t> large(kSlotBytes + 1);
-  const Piece piece = {large.data(), large.data(), static_cast<int64_t>(large.size())};
-  EXPECT_FALSE(At(0).Prepare(SumOf(&piece, 8)));
+TEST_F(Early, OnlyWhatIsReducedIsPrepared) {
   Collective broadcast = Operation(0);
   broadcast.kind = OpKind::kBroadcast;
   EXPECT_FALSE(At(0).Prepare(broadcast));
   broadcast.kind = OpKind::kSendRecv;
   EXPECT_FALSE(At(0).Prepare(broadcast));
+}
+
+// Two ranks on one thread, each with a tensor that does not fit a slot.
+class EarlyLarge : public ::testing::TestWithParam<std::tuple<Place, int64_t>> {
+ protected:
+  EarlyLarge() {
+    for (int rank : {0, 1}) {
+      memset(tensors_[rank]->input(), rank + 1, tensors_[rank]->bytes());
+    }
+  }
+  bool resident() const { return std::get<0>(GetParam()) == Place::kArenaInPlace; }
+  Collective Operation(int rank, uint32_t digest = 8) {
+    Tensor& tensor = *tensors_[rank];
+    pieces_[rank] = {tensor.input(), tensor.output(), static_cast<int64_t>(tensor.bytes())};
+    return SumOf(&pieces_[rank], digest);
+  }
+  Communicator& At(int rank) { return *communicators_[rank]; }
+  Progress Advance(int rank) { return *communicators_[rank]->Advance(); }
+  void FinishBoth() {
+    bool done[2] = {};
+    for (int turns = 0; !(done[0] && done[1]); ++turns) {
+      ASSERT_LT(turns, 100'000) << "both wait";
+      for (int rank : {0, 1}) {
+        if (!done[rank]) done[rank] = Advance(rank) == Progress::kDone;
+      }
+    }
+  }
+  void ExpectAll(char value) {
+    for (int rank : {0, 1}) {
+      EXPECT_EQ(std::string(tensors_[rank]->output(), tensors_[rank]->bytes()),
+                std::string(tensors_[rank]->bytes(), value));
+    }
+  }
+  std::unique_ptr<Tensor> New(int rank) {
+    return std::make_unique<Tensor>(&host_.arena(rank), std::get<0>(GetParam()), DType::kUInt8,
+                                    std::get<1>(GetParam()));
+  }
+
+  Host host_{2};
+  std::unique_ptr<Communicator> communicators_[2] = {host_.Connect(0, kWorldSet, {0, 1}),
+                                                     host_.Connect(1, kWorldSet, {0, 1})};
+  std::unique_ptr<Tensor> tensors_[2] = {New(0), New(1)};
+
+ private:
+  Piece pieces_[2];
+};
+INSTANTIATE_TEST_SUITE_P(All, EarlyLarge,
+                         ::testing::Combine(::testing::Values(Place::kInPlace,
+                                                              Place::kArenaInPlace),
+                                            ::testing::Values(40'001, 700'000)));
+
+TEST_P(EarlyLarge, WhatAllHavePreparedBeginsAtOnce) {
+  for (int rank : {0, 1}) ASSERT_TRUE(At(rank).Prepare(Operation(rank)));
+  At(0).Start(Operation(0));
+  EXPECT_EQ(Advance(0), Progress::kMoved) << "though the other has not started";
+  At(1).Start(Operation(1));
+  FinishBoth();
+  ExpectAll(3);
+}
+
+TEST_P(EarlyLarge, WhatIsTakenBackMayHaveBegunElsewhere) {
+  ASSERT_TRUE(At(0).Prepare(Operation(0)));
+  At(1).Start(Operation(1));
+  while (Advance(1) == Progress::kMoved) {
+  }
+  At(0).TakeBack(/*never=*/false);
+  At(0).Start(Operation(0));
+  FinishBoth();
+  ExpectAll(3);
+}
+
+// Rank 1 may be reading the first block: it is not written again.
+TEST_P(EarlyLarge, WhatIsStagedIsNotStagedTwice) {
+  if (resident()) return;  // nothing is
+  ASSERT_TRUE(At(0).Prepare(Operation(0)));
+  Area& area = host_.segment().area(kWorldSet, 0);
+  const std::string staged(area.input[0], kBlockBytes);
+  memset(tensors_[0]->input(), 100, tensors_[0]->bytes());
+  At(0).TakeBack(/*never=*/false);
+  At(0).Start(Operation(0));
+  EXPECT_EQ(std::string(area.input[0], kBlockBytes), staged);
+  At(1).Start(Operation(1));
+  FinishBoth();
+}
+
+TEST_P(EarlyLarge, WhatNeverComesLeavesNothingBehind) {
+  ASSERT_TRUE(At(0).Prepare(Operation(0)));
+  At(0).TakeBack(/*never=*/true);
+  memset(tensors_[0]->input(), 100, tensors_[0]->bytes());
+  for (int rank : {1, 0}) At(rank).Start(Operation(rank, 9));
+  FinishBoth();
+  ExpectAll(102);
 }
 
 // Faults ----------------------------------------------------------------------------------------
