@@ -66,20 +66,37 @@ void Cycles(Bench& bench, int count) {
   bench.Report("init_shutdown", 0, std::move(both_us));
 }
 
+namespace {
+
+void ReportUsage(Bench& bench, const char* op, double seconds, const Usage& before,
+                 const Usage& after) {
+  const double cpu = after.cpu_seconds - before.cpu_seconds;
+  const long switches = after.voluntary_switches - before.voluntary_switches;
+  std::printf(
+      "{\"op\": \"%s\", \"np\": %d, \"rank\": %d, \"seconds\": %.1f, \"cpu_ms\": %.3f, "
+      "\"cpu_percent\": %.4f, \"voluntary_switches\": %ld, \"switches_per_s\": %.2f}\n",
+      op, bench.size(), bench.rank(), seconds, cpu * 1e3, cpu / seconds * 100, switches,
+      static_cast<double>(switches) / seconds);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
 void Idle(Bench& bench, double seconds) {
   bench.Barrier();
   SleepSeconds(10);
   const Usage before = ReadUsage();
   SleepSeconds(seconds);
-  const Usage after = ReadUsage();
-  const double cpu = after.cpu_seconds - before.cpu_seconds;
-  const long switches = after.voluntary_switches - before.voluntary_switches;
-  std::printf(
-      "{\"op\": \"idle\", \"np\": %d, \"rank\": %d, \"seconds\": %.1f, \"cpu_ms\": %.3f, "
-      "\"cpu_percent\": %.4f, \"voluntary_switches\": %ld, \"switches_per_s\": %.2f}\n",
-      bench.size(), bench.rank(), seconds, cpu * 1e3, cpu / seconds * 100, switches,
-      static_cast<double>(switches) / seconds);
-  std::fflush(stdout);
+  ReportUsage(bench, "idle", seconds, before, ReadUsage());
+  bench.Barrier();
+}
+
+void Late(Bench& bench, double seconds) {
+  bench.Barrier();
+  if (bench.rank() == 0) SleepSeconds(seconds);
+  const Usage before = ReadUsage();
+  bench.Barrier();
+  if (bench.rank() != 0) ReportUsage(bench, "wait", seconds, before, ReadUsage());
   bench.Barrier();
 }
 

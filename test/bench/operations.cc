@@ -22,12 +22,10 @@ int IterationsFor(const Options& options, size_t bytes) {
                              : 5;
 }
 
-}  // namespace
-
-void Blocking(Bench& bench, size_t bytes) {
+void BlockingOf(Bench& bench, size_t bytes, const std::string& dtype) {
   const Options& options = bench.options();
   rueda_context* const context = bench.context();
-  Tensor buffer(context, bytes, options.registered);
+  Tensor buffer(context, bytes, options.registered, dtype);
   rueda_operation operation = RUEDA_OPERATION_INIT;
   const std::string name = options.op + std::to_string(bytes);
   operation.name = name.c_str();
@@ -45,7 +43,7 @@ void Blocking(Bench& bench, size_t bytes) {
                   options.registered);
   if (options.op != "barrier") operation.input = buffer.tensor();
   if (options.op == "allgather") operation.output = gathered.tensor();
-  if (options.op == "allreduce") {
+  if (options.op == "allreduce" && dtype == "float32") {
     std::fill(buffer.data(), buffer.data() + buffer.elements(), 1.0f);
     Check(rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr));
     for (int64_t i = 0; i < buffer.elements(); ++i) {
@@ -54,9 +52,17 @@ void Blocking(Bench& bench, size_t bytes) {
     std::memset(buffer.data(), 0, bytes);
   }
   const int iterations = IterationsFor(options, bytes);
-  bench.Measure({options.op + (options.registered ? "_registered" : ""), bytes, iterations,
+  const std::string of = options.dtypes.empty() ? "" : "_" + dtype;
+  bench.Measure({options.op + of + (options.registered ? "_registered" : ""), bytes, iterations,
                  iterations / 10 + 1, false,
                  [&] { Check(rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr)); }});
+}
+
+}  // namespace
+
+void Blocking(Bench& bench, size_t bytes) {
+  if (bench.options().dtypes.empty()) return BlockingOf(bench, bytes, "float32");
+  for (const std::string& dtype : bench.options().dtypes) BlockingOf(bench, bytes, dtype);
 }
 
 void Many(Bench& bench, int count, size_t bytes) {

@@ -2,11 +2,13 @@
 
 #include <getopt.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "test/bench/support.h"
+#include "test/bench/tensor.h"
 
 namespace rueda::bench {
 namespace {
@@ -16,7 +18,9 @@ constexpr char kUsage[] =
 
   --op allreduce|broadcast|allgather|barrier   blocking operation to time (default allreduce)
   --bytes LIST      sizes, such as 4,4K,1M (default 4,256,4K,16K,64K,256K,1M,4M,16M,64M,256M);
-                    of float32 data on each rank
+                    on each rank
+  --dtype LIST      such as float32,bfloat16 (default float32), or all: the sums of each; allreduce
+                    only
   --many COUNTxSIZE instead: COUNT asynchronous allreduces of SIZE each, submitted and waited for
                     as one; may be given several times
   --step LAYERSxWIDTHxBATCH
@@ -29,6 +33,7 @@ constexpr char kUsage[] =
                     it costs
   --idle SECONDS    instead: after 10 s, keeps the job idle for so long and prints each rank's CPU
                     time and context switches
+  --late SECONDS    instead: rank 0 comes so late to a barrier; prints what waiting costs the others
   --json            one JSON line a measurement instead of a table
 
 Without ruedarun:
@@ -98,6 +103,19 @@ StepShape ParseStep(const std::string& text) {
   return {ParseCount(parts[0]), ParseCount(parts[1]), ParseCount(parts[2])};
 }
 
+std::vector<std::string> DTypeNames(const std::string& text) {
+  const std::vector<std::string> known = KnownDTypes();
+  if (text == "all") return known;
+  std::vector<std::string> names = Split(text, ',');
+  for (const std::string& name : names) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    std::string all;
+    for (const std::string& each : known) all += (all.empty() ? "" : ", ") + each;
+    Die("no dtype '" + name + "' that can be added up; there are " + all);
+  }
+  return names;
+}
+
 [[noreturn]] void EndWithUsage() {
   std::fputs(kUsage, stderr);
   std::exit(2);
@@ -115,6 +133,8 @@ Options ParseOptions(int argc, char** argv) {
                                     {"registered", no_argument, nullptr, 'r'},
                                     {"iterations", required_argument, nullptr, 'i'},
                                     {"idle", required_argument, nullptr, 'd'},
+                                    {"late", required_argument, nullptr, 'l'},
+                                    {"dtype", required_argument, nullptr, 'T'},
                                     {"timeline", required_argument, nullptr, 't'},
                                     {"json", no_argument, nullptr, 'j'},
                                     {"vs", required_argument, nullptr, 'V'},
@@ -154,6 +174,13 @@ Options ParseOptions(int argc, char** argv) {
         options.idle_seconds = std::atof(optarg);
         if (!(options.idle_seconds > 0)) Die("--idle expects a number of seconds above 0");
         break;
+      case 'l':
+        options.late_seconds = std::atof(optarg);
+        if (!(options.late_seconds > 0)) Die("--late expects a number of seconds above 0");
+        break;
+      case 'T':
+        options.dtypes = DTypeNames(optarg);
+        break;
       case 't':
         options.timeline = optarg;
         break;
@@ -188,6 +215,7 @@ Options ParseOptions(int argc, char** argv) {
         EndWithUsage();
     }
   }
+  if (!options.dtypes.empty() && options.op != "allreduce") Die("--dtype goes with allreduce only");
   if (optind < argc || (options.op != "allreduce" && options.op != "broadcast" &&
                         options.op != "allgather" && options.op != "barrier")) {
     EndWithUsage();

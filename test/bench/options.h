@@ -19,10 +19,12 @@ struct Options {
   std::string op = "allreduce";
   std::vector<size_t> bytes;  // empty: those of the usage
   std::vector<std::pair<int, size_t>> many;
+  std::vector<std::string> dtypes;  // empty: float32
   bool registered = false;
   int iterations = 0;
   int cycles = 0;
   double idle_seconds = 0;
+  double late_seconds = 0;
   std::string timeline;
   StepShape step;
   bool json = false;

@@ -19,6 +19,8 @@ void Run(Bench& bench) {
     Cycles(bench, options.cycles);
   } else if (options.idle_seconds > 0) {
     Idle(bench, options.idle_seconds);
+  } else if (options.late_seconds > 0) {
+    Late(bench, options.late_seconds);
   } else if (options.step.layers > 0) {
     Step(bench, options.step);
   } else if (!options.many.empty()) {

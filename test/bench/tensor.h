@@ -2,15 +2,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "rueda/rueda.h"
 
 namespace rueda::bench {
 
-// One rank's float32 tensor of zeros, in memory of its own or of rueda_mem_alloc.
+// The names of those that can be added up.
+std::vector<std::string> KnownDTypes();
+
+// One rank's tensor of zeros, in memory of its own or of rueda_mem_alloc.
 class Tensor {
  public:
-  Tensor(rueda_context* context, size_t bytes, bool registered);
+  // `dtype`: one of KnownDTypes.
+  Tensor(rueda_context* context, size_t bytes, bool registered,
+         const std::string& dtype = "float32");
   Tensor(const Tensor&) = delete;
   ~Tensor();
 
