@@ -333,6 +333,8 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
     return absl::InvalidArgumentError(
         absl::StrCat("a group of ", count, " tensors; at most ", kGroupTensorsMax));
   }
+  checked->parts.reserve(count);
+  checked->names.reserve(count);
   const size_t stride = operations[0].size;
   rueda_operation first, next;
   for (size_t i = 0; i < count; ++i) {

@@ -22,7 +22,7 @@ namespace {
 // Gradients up to so many bytes share operations, of so many bytes at most: an operation of its own
 // costs such a one more than its bytes do. Larger ones go alone, as soon as they are there.
 constexpr size_t kSharedBytes = size_t{128} << 10;
-constexpr size_t kBucketBytes = size_t{1} << 20;
+constexpr size_t kBucketBytes = size_t{4} << 20;
 constexpr size_t kBucketSlots = 256;
 // Behind the first one's name it is the name of the bucket.
 constexpr const char* kAndOthers = " and others";

@@ -8,7 +8,21 @@
 namespace rueda::libtorch {
 namespace {
 
-rueda_dtype DTypeOf(const at::Tensor& tensor, const std::string& label) {
+// Names a tensor of a request, for errors.
+struct Label {
+  const Request& request;
+  size_t index;
+
+  std::string text() const {
+    if (!request.grouped) {
+      return request.name.empty() ? "the tensor" : "tensor '" + request.name + "'";
+    }
+    return "tensor " + std::to_string(index) + " of the group" +
+           (request.name.empty() ? "" : " '" + request.name + "'");
+  }
+};
+
+rueda_dtype DTypeOf(const at::Tensor& tensor, const Label& label) {
   switch (tensor.scalar_type()) {
     case at::kByte:
       return RUEDA_UINT8;
@@ -46,23 +60,23 @@ rueda_dtype DTypeOf(const at::Tensor& tensor, const std::string& label) {
       return RUEDA_BOOL;
     default:
       throw Error(RUEDA_UNIMPLEMENTED,
-                  label + " is of type " + at::toString(tensor.scalar_type()) +
+                  label.text() + " is of type " + at::toString(tensor.scalar_type()) +
                       "; Rueda moves Byte, UInt16, UInt32, UInt64, Char, Short, Int, Long, "
                       "Float8_e4m3fn, Float8_e5m2, Half, BFloat16, Float, Double, ComplexFloat, "
                       "ComplexDouble and Bool: convert it");
   }
 }
 
-void CheckTensor(const at::Tensor& tensor, const std::string& label) {
-  if (!tensor.defined()) throw Error(RUEDA_INVALID_ARGUMENT, label + " is undefined");
+void CheckTensor(const at::Tensor& tensor, const Label& label) {
+  if (!tensor.defined()) throw Error(RUEDA_INVALID_ARGUMENT, label.text() + " is undefined");
   if (!tensor.device().is_cpu()) {
-    throw Error(RUEDA_UNIMPLEMENTED, label + " is on " + tensor.device().str() +
+    throw Error(RUEDA_UNIMPLEMENTED, label.text() + " is on " + tensor.device().str() +
                                          "; this version moves CPU tensors: copy it to the CPU");
   }
   if (tensor.layout() != at::kStrided || tensor.is_nested()) {
-    throw Error(RUEDA_UNIMPLEMENTED, label + " is sparse, nested or of another special layout; " +
-                                         "this moves strided tensors: call to_dense(), or " +
-                                         "sparse_allreduce");
+    throw Error(RUEDA_UNIMPLEMENTED,
+                label.text() + " is sparse, nested or of another special layout; " +
+                    "this moves strided tensors: call to_dense(), or " + "sparse_allreduce");
   }
 }
 
@@ -87,13 +101,6 @@ rueda_tensor View(void* data, const at::Tensor& tensor, rueda_dtype dtype) {
           const_cast<int64_t*>(tensor.sizes().data()),
           nullptr,
           0};
-}
-
-std::string Label(const Request& request, size_t index) {
-  if (!request.grouped)
-    return request.name.empty() ? "the tensor" : "tensor '" + request.name + "'";
-  return "tensor " + std::to_string(index) + " of the group" +
-         (request.name.empty() ? "" : " '" + request.name + "'");
 }
 
 // Where a part's result goes on this rank.
@@ -149,14 +156,15 @@ std::shared_ptr<Operation> Operation::Execute(rueda_context* context, const Requ
 
 void Operation::PreparePart(const Request& request, size_t index) {
   const at::Tensor& tensor = request.tensors[index];
-  const std::string label = Label(request, index);
+  const Label label{request, index};
   CheckTensor(tensor, label);
   DTypeOf(tensor, label);
   const Output kind = OutputOf(request, flight_.context);
   const bool changes = request.in_place && kind == Output::kGiven;
   if (changes && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     throw Error(RUEDA_INVALID_ARGUMENT,
-                label + " can't be changed in place: several of its elements share memory, " +
+                label.text() +
+                    " can't be changed in place: several of its elements share memory, " +
                     "as in an expanded tensor. Clone it first");
   }
   at::Tensor input = Contiguous(tensor);
@@ -190,7 +198,7 @@ void Operation::Start(const Request& request, bool wait) {
   std::vector<rueda_tensor> views(2 * count);
   std::vector<rueda_operation> operations(count);
   for (size_t i = 0; i < count; ++i) {
-    const rueda_dtype dtype = DTypeOf(inputs_[i], "");
+    const rueda_dtype dtype = DTypeOf(inputs_[i], {request, i});
     rueda_operation& operation = operations[i];
     operation = detail::COperation({request.kind,
                                     names.empty() ? request.name : names[i],

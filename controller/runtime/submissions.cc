@@ -1,5 +1,6 @@
 #include "controller/runtime/submissions.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/container/flat_hash_set.h"
@@ -116,6 +117,30 @@ absl::Status CheckSplits(const OperationArgs& args, int members) {
                           " rows, the first dimension is ", rows));
 }
 
+// Without the parts' names.
+bool Alike(const OperationArgs& args, const Signature& signature) {
+  return signature.kind == args.kind && signature.reduce_op == args.reduce_op &&
+         signature.root == args.root && signature.peer == args.peer &&
+         std::equal(args.parts.begin(), args.parts.end(), signature.parts.begin(),
+                    signature.parts.end(), [&](const PartArgs& part, const PartSignature& known) {
+                      return part.dtype == known.dtype &&
+                             (TraitsOf(args.kind).ragged ? part.shape.Row() == known.shape
+                                                         : part.shape == known.shape);
+                    });
+}
+
+// Whether SignatureOf would give this one.
+bool IsOf(const OperationArgs& args, const Signature& signature) {
+  if (!Alike(args, signature) || signature.ranks != args.ranks) return false;
+  if (args.parts.size() < 2) return signature.part_names.empty();
+  if (signature.part_names.size() != args.parts.size()) return false;
+  for (size_t i = 0; i < args.parts.size(); ++i) {
+    const absl::string_view name = args.names.empty() ? absl::string_view() : args.names[i];
+    if (signature.part_names[i] != name) return false;
+  }
+  return true;
+}
+
 Signature SignatureOf(const OperationArgs& args) {
   Signature signature;
   signature.kind = args.kind;
@@ -195,31 +220,37 @@ absl::Status Submissions::CheckSet(const OperationArgs& args) const {
   return absl::OkStatus();
 }
 
-absl::Status Submissions::CheckNames(const OperationArgs& args, SubmittedName** name) {
+absl::Status Submissions::CheckNames(const OperationArgs& args) {
   const Scope scope = ScopeOf(args.kind, args.set, args.root, args.peer);
   size_t bytes = 0;
-  absl::flat_hash_set<absl::string_view> in_group;
+  found_.clear();
   for (size_t i = 0; i < args.names.size(); ++i) {
     bytes += args.names[i].size();
-    if (args.names.size() > 1 && !in_group.insert(args.names[i]).second) {
-      return Bad(args, i, "this name is twice in the group");
-    }
     const auto it = names_.find(std::make_pair(scope, args.names[i]));
     if (it != names_.end() && it->second.in_flight) {
       return Bad(args, i,
                  "an operation of this name is in flight on this rank already; wait for it, or "
                  "give this one another name");
     }
-    *name = it == names_.end() ? nullptr : &it->second;
+    found_.push_back(it == names_.end() ? nullptr : &it->second);
   }
   for (const PartArgs& part : args.parts) bytes += PartBytes(part);
   if (bytes > kSignatureBytesMax) {
     return Bad(args, 0, "the group's names and shapes take too much room; split the group");
   }
+  if (args.names.size() < 2 || (found_[0] != nullptr && found_[0]->spec != nullptr &&
+                                IsOf(args, found_[0]->spec->signature))) {
+    return absl::OkStatus();
+  }
+  absl::flat_hash_set<absl::string_view> in_group;
+  for (size_t i = 0; i < args.names.size(); ++i) {
+    if (in_group.insert(args.names[i]).second) continue;
+    return Bad(args, i, "this name is twice in the group");
+  }
   return absl::OkStatus();
 }
 
-absl::Status Submissions::Check(const OperationArgs& args, SubmittedName** name) {
+absl::Status Submissions::Check(const OperationArgs& args) {
   RUEDA_RETURN_IF_ERROR(closed_);
   RUEDA_RETURN_IF_ERROR(CheckSet(args));
   if (args.kind == OpKind::kAddProcessSet) {
@@ -230,7 +261,7 @@ absl::Status Submissions::Check(const OperationArgs& args, SubmittedName** name)
       return absl::NotFoundError("there is no such process set to remove");
     }
   }
-  RUEDA_RETURN_IF_ERROR(CheckNames(args, name));
+  RUEDA_RETURN_IF_ERROR(CheckNames(args));
   if (in_flight() >= kSubmissionsMax) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "rank ", rank_, " has ", kSubmissionsMax, " operations in flight; wait for some of them"));
@@ -264,29 +295,25 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
     return Bad(args, 0, "a rank can't send to itself; copy instead");
   }
   for (size_t i = 0; i < args.parts.size(); ++i) RUEDA_RETURN_IF_ERROR(CheckPart(args, i, rank_));
-  Signature signature = SignatureOf(args);
   const Nanos now = MonotonicNow();
 
   MutexLock lock(mutex_);
-  SubmittedName* known = nullptr;
-  RUEDA_RETURN_IF_ERROR(Check(args, &known));
+  RUEDA_RETURN_IF_ERROR(Check(args));
   RUEDA_ASSIGN_OR_RETURN(Request * request, table_.Acquire());
   // Nothing fails from here on.
   const absl::string_view entity = args.names.empty() ? absl::string_view() : args.names[0];
   const Scope scope = ScopeOf(args.kind, args.set, args.root, args.peer);
-  const bool lone = args.names.size() == 1;
-  SubmittedName& name = lone && known != nullptr ? *known : NameOf(scope, entity);
-  if (name.spec == nullptr || name.spec->signature != signature) {
-    name.spec = MakeSpec(args.set, std::string(entity), std::move(signature));
+  for (size_t i = 0; i < found_.size(); ++i) {
+    if (found_[i] == nullptr) found_[i] = &NameOf(scope, args.names[i]);
+    found_[i]->in_flight = true;
+  }
+  SubmittedName& name = found_.empty() ? NameOf(scope, entity) : *found_[0];
+  if (name.spec == nullptr || !IsOf(args, name.spec->signature)) {
+    name.spec = MakeSpec(args.set, std::string(entity), SignatureOf(args));
   }
   request->submitted_at = now;
   request->spec = name.spec;
-  request->name = lone ? &name : nullptr;
-  if (lone) {
-    name.in_flight = true;
-  } else {
-    for (const absl::string_view each : args.names) NameOf(scope, each).in_flight = true;
-  }
+  request->name = found_.size() == 1 ? &name : nullptr;
   request->parts.assign(args.parts.begin(), args.parts.end());
   request->extras = ExtrasOf(args);
   request->allocate = args.allocate;

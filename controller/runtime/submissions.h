@@ -112,12 +112,10 @@ class Submissions {
     bool removing = false;  // a removal is in flight, and nothing else was
   };
 
-  // `name`: that of a lone operation, null if it is new.
-  absl::Status Check(const OperationArgs& args, SubmittedName** name)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Fills found_.
+  absl::Status Check(const OperationArgs& args) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSet(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckNames(const OperationArgs& args, SubmittedName** name)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckNames(const OperationArgs& args) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   CallExtras ExtrasOf(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The state of the set that a removal names.
   SetState& Removed(absl::Span<const Rank> ranks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -136,6 +134,8 @@ class Submissions {
   std::vector<SetState> states_ ABSL_GUARDED_BY(mutex_);  // by set
   absl::node_hash_map<std::pair<Scope, std::string>, SubmittedName, NameHash, NameEqual> names_
       ABSL_GUARDED_BY(mutex_);
+  std::vector<SubmittedName*> found_
+      ABSL_GUARDED_BY(mutex_);  // scratch, by part: null if it is new
   std::vector<Request*> submitted_ ABSL_GUARDED_BY(mutex_);
   std::vector<Request*> waited_ ABSL_GUARDED_BY(mutex_);
 };

@@ -426,7 +426,7 @@ struct DistributedOptimizerOptions {
 // backward pass has computed it, and steps when all have arrived. Only parameters that require a
 // gradient when it is made take part.
 //
-// Gradients of up to 128 KiB share operations (groups of up to 1 MiB and 256 tensors, by type, the last
+// Gradients of up to 128 KiB share operations (groups of up to 4 MiB and 256 tensors, by type, the last
 // parameters first), which begin when a backward pass has computed all of them, or with synchronize.
 //
 // Every rank reduces every gradient in every step: one that no backward pass has computed counts
