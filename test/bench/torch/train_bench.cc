@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +30,8 @@ constexpr char kUsage[] =
     "                  mlp25m (24 million parameters); default: one after the other\n"
     "  --rounds N      how often to go by turns (default 10)\n"
     "  --steps N       in each turn, instead of a number that suits the model\n"
+    "  --memory        instead: the memory of all ranks when the gradients are there, without\n"
+    "                  communication, with it, and with it but gradients where torch puts them\n"
     "  --json          one JSON line a measurement instead of a table\n";
 
 using torch::nn::Sequential;
@@ -112,6 +115,7 @@ struct Options {
   std::vector<std::string> models;
   int rounds = 10;
   int steps = 0;
+  bool memory = false;
   bool json = false;
 };
 
@@ -174,6 +178,47 @@ void Run(const Plan& plan, const Options& options) {
   std::fflush(stdout);
 }
 
+// Of all ranks; pages that several share count once.
+double MegabytesInUse() {
+  std::ifstream smaps("/proc/self/smaps_rollup");
+  std::string word;
+  float kilobytes = 0;
+  while (smaps >> word && word != "Pss:") {
+  }
+  smaps >> kilobytes;
+  return hvd::allreduce(torch::full({1}, kilobytes), "memory", hvd::Sum).item<float>() / 1024;
+}
+
+void Memory(const Plan& plan) {
+  Trainee trainee = Make(plan.name);
+  const torch::Tensor x = torch::randn({plan.batch, 1, 28, 28});
+  const torch::Tensor y = torch::randint(0, 10, {plan.batch});
+  double megabytes[3];
+  for (const int way : {0, 1, 2}) {
+    std::unique_ptr<hvd::DistributedOptimizer> distributed;
+    if (way > 0) {
+      hvd::DistributedOptimizerOptions options;
+      options.gradients_in_arena = way == 1;
+      distributed = std::make_unique<hvd::DistributedOptimizer>(
+          *trainee.optimizer, trainee.module->named_parameters(), options);
+    }
+    for (int step = 0; step < 3; ++step) {
+      trainee.optimizer->zero_grad();
+      torch::nn::functional::cross_entropy(trainee.forward(x), y).backward();
+      if (distributed != nullptr) distributed->synchronize();
+    }
+    megabytes[way] = MegabytesInUse();
+    trainee.optimizer->zero_grad();
+  }
+  if (hvd::rank() != 0) return;
+  std::printf(
+      "%-9s all ranks' memory in MiB: no communication %.0f   rueda %.0f   rueda, gradients not in "
+      "the "
+      "arena %.0f\n",
+      plan.name, megabytes[0], megabytes[1], megabytes[2]);
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -182,6 +227,8 @@ int main(int argc, char** argv) {
     const std::string option = argv[i];
     if (option == "--json") {
       options.json = true;
+    } else if (option == "--memory") {
+      options.memory = true;
     } else if (option == "--model" && i + 1 < argc) {
       options.models.push_back(argv[++i]);
     } else if ((option == "--rounds" || option == "--steps") && i + 1 < argc &&
@@ -205,7 +252,7 @@ int main(int argc, char** argv) {
     for (const Plan& plan : kPlans) {
       if (options.models.empty() || std::find(options.models.begin(), options.models.end(),
                                               plan.name) != options.models.end()) {
-        Run(plan, options);
+        options.memory ? Memory(plan) : Run(plan, options);
       }
     }
     hvd::shutdown();
