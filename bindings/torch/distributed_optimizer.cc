@@ -364,7 +364,6 @@ void DistributedOptimizer::Impl::CheckForNewParameters() {
 }
 
 void DistributedOptimizer::Impl::Synchronize() {
-  std::vector<Slot*> alone;
   std::vector<std::shared_ptr<Operation>> shared;  // by bucket; null: nothing was submitted
   std::vector<at::Tensor> frozen;
   {
@@ -422,7 +421,10 @@ void DistributedOptimizer::Impl::Synchronize() {
     if (first_error_ != nullptr) error = std::exchange(first_error_, nullptr);
     synchronized_ = error == nullptr;
   }
-  if (error == nullptr) return;
+  if (error == nullptr) {
+    if (memory_ != nullptr) memory_->Grow();
+    return;
+  }
   rueda_error failure = RUEDA_ERROR_INIT;
   if (rueda_context_error(context_, &failure) != RUEDA_OK || failure.code != RUEDA_OK) {
     memory_ = nullptr;  // others may not have noticed, and be writing to what is freed from now on

@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,8 +10,19 @@
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 namespace rueda::libtorch {
+namespace {
+
+// Whether others may still be writing to what was being reduced: the epoch has failed, and a rank that
+// has not noticed goes on for a while. After the context's end rueda_mem_free waits for that.
+bool MayBeWritten(rueda_context* context) {
+  rueda_error error = RUEDA_ERROR_INIT;
+  return rueda_context_error(context, &error) == RUEDA_OK && error.code != RUEDA_OK;
+}
+
+}  // namespace
 
 // Blocks of a few sizes. Guarded by the allocator's mutex.
 class GradientMemory::Pool {
@@ -18,51 +30,58 @@ class GradientMemory::Pool {
   Pool(rueda_context* context, const std::vector<size_t>& sizes) : context_(context) {
     for (const size_t bytes : sizes) ++classes_[bytes].gradients;
   }
-  ~Pool() { FreeIdle(); }
 
-  // Null: not of a size that it serves, or no memory is left.
+  rueda_context* context() const { return context_; }
+
+  // Null: not of a size that it serves, or none is left.
   void* Take(size_t bytes) {
     const auto it = classes_.find(bytes);
-    if (retired_ || it == classes_.end() || getpid() != pid_) return nullptr;
+    if (it == classes_.end() || getpid() != pid_) return nullptr;
     Class& blocks = it->second;
-    void* block = nullptr;
-    if (!blocks.idle.empty()) {
-      block = blocks.idle.back();
-      blocks.idle.pop_back();
-    } else if (blocks.taken >= 2 * blocks.gradients ||
-               rueda_mem_alloc(context_, bytes, &block) != RUEDA_OK) {
-      return nullptr;  // some other tensors happen to have this size, or that was all there is
+    if (blocks.idle.empty()) {
+      ++blocks.missed;
+      return nullptr;
     }
-    ++blocks.taken;
+    void* const block = blocks.idle.back();
+    blocks.idle.pop_back();
     return block;
   }
-  void GiveBack(void* block, size_t bytes) {
-    Class& blocks = classes_.at(bytes);
-    --blocks.taken;
-    blocks.idle.push_back(block);
-    if (retired_) FreeIdle();
+  // Gives what has to be freed: the block, once the pool has retired.
+  std::vector<void*> GiveBack(void* block, size_t bytes) {
+    if (getpid() != pid_) return {};  // a forked child shares the memory with its parent
+    if (retired_) return {block};
+    classes_.at(bytes).idle.push_back(block);
+    return {};
   }
-  void Retire() {
+  std::vector<void*> Retire() {
     retired_ = true;
-    FreeIdle();
+    std::vector<void*> idle;
+    for (auto& [bytes, blocks] : classes_) {
+      idle.insert(idle.end(), blocks.idle.begin(), blocks.idle.end());
+      blocks.idle.clear();
+    }
+    return getpid() == pid_ ? idle : std::vector<void*>();
+  }
+
+  // By size: how many blocks to get. They count as there from now on.
+  std::vector<std::pair<size_t, int>> TakeWishes() {
+    std::vector<std::pair<size_t, int>> wishes;
+    for (auto& [bytes, blocks] : classes_) {
+      const int more = std::min(std::exchange(blocks.missed, 0), 2 * blocks.gradients - blocks.all);
+      if (more <= 0) continue;
+      blocks.all += more;
+      wishes.emplace_back(bytes, more);
+    }
+    return wishes;
   }
 
  private:
   struct Class {
     int gradients = 0;
-    int taken = 0;
+    int all = 0;     // blocks of this size
+    int missed = 0;  // how often there was none
     std::vector<void*> idle;
   };
-
-  // After a failure this waits for neighbours that may be writing; what they don't leave alone in
-  // time is kept for good.
-  void FreeIdle() {
-    if (getpid() != pid_) return;  // a forked child shares the memory with its parent
-    for (auto& [bytes, blocks] : classes_) {
-      for (void* block : blocks.idle) (void)rueda_mem_free(block);
-      blocks.idle.clear();
-    }
-  }
 
   rueda_context* const context_;
   const pid_t pid_ = getpid();
@@ -71,6 +90,8 @@ class GradientMemory::Pool {
 };
 
 namespace {
+
+using Pool = GradientMemory::Pool;
 
 // In front of torch's own for the CPU, from the first pool on and for good.
 class ArenaAllocator : public c10::Allocator {
@@ -82,8 +103,11 @@ class ArenaAllocator : public c10::Allocator {
 
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes >= least_.load(std::memory_order_relaxed)) {
+      // Ranks that are threads have a pool each.
+      const rueda_context* const current = rueda_current_context();
       const std::lock_guard<std::mutex> lock(mutex_);
-      for (const std::shared_ptr<GradientMemory::Pool>& pool : pools_) {
+      for (const std::shared_ptr<Pool>& pool : pools_) {
+        if (current != nullptr && pool->context() != current) continue;
         if (void* block = pool->Take(bytes)) {
           blocks_[block] = {pool, bytes};
           return {block, block, &Delete, c10::Device(c10::DeviceType::CPU)};
@@ -100,45 +124,95 @@ class ArenaAllocator : public c10::Allocator {
     default_copy_data(to, from, bytes);
   }
 
-  void Add(std::shared_ptr<GradientMemory::Pool> pool, size_t least) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    pools_.push_back(std::move(pool));
-    least_.store(std::min(least_.load(std::memory_order_relaxed), least),
-                 std::memory_order_relaxed);
+  // The context is in use, so whatever was in doubt after an earlier epoch's failure is safe now: a new
+  // epoch waits for that.
+  void Add(std::shared_ptr<Pool> pool, size_t least) {
+    std::vector<void*> doubtful;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      pools_.push_back(std::move(pool));
+      least_.store(std::min(least_.load(std::memory_order_relaxed), least),
+                   std::memory_order_relaxed);
+      doubtful.swap(doubtful_);
+    }
+    Free(doubtful, nullptr);
   }
-  void Retire(const std::shared_ptr<GradientMemory::Pool>& pool) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::erase(pools_, pool);
-    if (pools_.empty()) least_.store(SIZE_MAX, std::memory_order_relaxed);
-    pool->Retire();
+  void Retire(const std::shared_ptr<Pool>& pool) {
+    std::vector<void*> idle;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      std::erase(pools_, pool);
+      if (pools_.empty()) least_.store(SIZE_MAX, std::memory_order_relaxed);
+      idle = pool->Retire();
+    }
+    Free(idle, pool->context());
+  }
+  void Grow(const std::shared_ptr<Pool>& pool) {
+    std::vector<std::pair<size_t, int>> wishes;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      wishes = pool->TakeWishes();
+    }
+    for (const auto& [bytes, count] : wishes) {
+      for (int i = 0; i < count; ++i) {
+        void* block = nullptr;
+        if (rueda_mem_alloc(pool->context(), bytes, &block) != RUEDA_OK) break;  // there is no more
+        const std::lock_guard<std::mutex> lock(mutex_);
+        pool->GiveBack(block, bytes);
+      }
+    }
   }
 
  private:
   struct Block {
-    std::shared_ptr<GradientMemory::Pool> pool;
+    std::shared_ptr<Pool> pool;
     size_t bytes;
   };
 
-  ArenaAllocator() : before_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, /*priority=*/1); }
+  ArenaAllocator() : before_(c10::GetCPUAllocator()) {
+    c10::SetCPUAllocator(this, /*priority=*/1);
+    // A child goes on with the mutex as it was.
+    pthread_atfork([] { Get().mutex_.lock(); }, [] { Get().mutex_.unlock(); },
+                   [] { Get().mutex_.unlock(); });
+  }
 
   static void Delete(void* pointer) {
     if (!Get().GiveBack(pointer)) Get().before_->raw_deleter()(pointer);
   }
   bool GiveBack(void* pointer) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto it = blocks_.find(pointer);
-    if (it == blocks_.end()) return false;
-    it->second.pool->GiveBack(pointer, it->second.bytes);
-    blocks_.erase(it);
+    Block block;
+    std::vector<void*> retired;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto it = blocks_.find(pointer);
+      if (it == blocks_.end()) return false;
+      block = std::move(it->second);
+      blocks_.erase(it);
+      retired = block.pool->GiveBack(pointer, block.bytes);
+    }
+    Free(retired, block.pool->context());
     return true;
+  }
+
+  // Without the mutex. What others may be writing to is kept until a next epoch has begun.
+  void Free(const std::vector<void*>& blocks, rueda_context* context) {
+    if (blocks.empty()) return;
+    size_t freed = 0;
+    if (context == nullptr || !MayBeWritten(context)) {
+      while (freed < blocks.size() && rueda_mem_free(blocks[freed]) == RUEDA_OK) ++freed;
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    doubtful_.insert(doubtful_.end(), blocks.begin() + static_cast<std::ptrdiff_t>(freed),
+                     blocks.end());
   }
 
   c10::Allocator* const before_;
   std::atomic<size_t> least_{SIZE_MAX};  // no pool serves less
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::vector<std::shared_ptr<GradientMemory::Pool>> pools_;
+  std::vector<std::shared_ptr<Pool>> pools_;
   std::unordered_map<void*, Block> blocks_;  // that tensors use
+  std::vector<void*> doubtful_;              // nobody's, and others may be writing to them
 };
 
 }  // namespace
@@ -151,6 +225,10 @@ GradientMemory::GradientMemory(rueda_context* context, const std::vector<size_t>
 
 GradientMemory::~GradientMemory() {
   if (pool_ != nullptr) ArenaAllocator::Get().Retire(pool_);
+}
+
+void GradientMemory::Grow() {
+  if (pool_ != nullptr) ArenaAllocator::Get().Grow(pool_);
 }
 
 }  // namespace rueda::libtorch

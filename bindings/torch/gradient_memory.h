@@ -18,13 +18,18 @@ namespace rueda::libtorch {
 // Thread-safe.
 class GradientMemory {
  public:
-  // Serves allocations of these sizes, in bytes, one for each gradient, from now on.
+  // For gradients of these sizes, in bytes, one for each gradient.
   GradientMemory(rueda_context* context, const std::vector<size_t>& sizes);
   // Serves no more: what is freed from now on is not given to other tensors. What tensors still use
   // lives as long as they do.
   ~GradientMemory();
   GradientMemory(const GradientMemory&) = delete;
   GradientMemory& operator=(const GradientMemory&) = delete;
+
+  // Gets the blocks that were missing since the last call, up to two for each gradient (some are copied
+  // once by autograd). Only this call uses the context: tensors are allocated on any thread at any
+  // time, also while the context is shut down.
+  void Grow();
 
   // Of one optimizer's gradients.
   class Pool;

@@ -32,6 +32,9 @@ class Bus {
   // Whether Poll would find something: the last look before sleeping, once the others know how to ring
   // this rank.
   virtual bool LastLook() = 0;
+  // Whether somebody waits for room in the log that this rank could make; after LastLook's fence. For
+  // one that leaves without reading on.
+  virtual bool OwesRoom() const { return false; }
   // Lets others reuse what this rank has read; called before it sleeps.
   virtual void BeforeSleep() = 0;
 

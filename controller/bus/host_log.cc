@@ -249,6 +249,11 @@ void HostLog::PublishCursor() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
+bool HostLog::OwesRoom() const {
+  return starving_count_->value.load(std::memory_order_relaxed) != 0 &&
+         (published_ != next_ || HasNext());
+}
+
 std::vector<int> HostLog::TakeStarving() {
   std::vector<int> writers;
   if (!published_news_) return writers;

@@ -77,6 +77,9 @@ class HostLog {
   // Lets writers reuse what this rank has read. Read does so by itself after every quarter of the
   // ring; call it before going to sleep.
   void PublishCursor();
+  // Whether a writer is without credit that this reader could give it some of, by reading on or by
+  // telling what it has read.
+  bool OwesRoom() const;
   // Writers that ran out of credit and may have some again, by index; each is told once. The caller
   // rings them.
   std::vector<int> TakeStarving();

@@ -33,6 +33,7 @@ class HostsBus : public Bus {
   absl::StatusOr<bool> Send(const ControlEvent& event) override;
   absl::StatusOr<bool> Poll(Nanos now, Plan* plan) override;
   bool LastLook() override { return log_->LastLook(); }
+  bool OwesRoom() const override { return log_->OwesRoom(); }
   void BeforeSleep() override;
   bool MustAnnounceDone(SetId lane, uint64_t completed) override;
   Nanos Look(Nanos now, std::vector<std::string>* reports) override;

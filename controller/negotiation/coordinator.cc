@@ -155,8 +155,9 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
   state.last_sequence = instance->sequence;
   if (instance->who.count() == 1) {
     instance->id = id;
+    instance->first = rank;
+    next_look_ = std::min(next_look_, DeadlineAfter(now, options_.first_stall()));
   }
-  next_look_ = std::min(next_look_, DeadlineAfter(instance->since, options_.first_stall()));
   if (announcement.waited && state.waits++ == 0) ++waiting_ranks_;
   const SetId lane = spec->set;
   if (spec->signature.kind == OpKind::kJoin) {
@@ -718,19 +719,12 @@ std::string Coordinator::StallText(const Instance& instance, Nanos now) const {
   return text;
 }
 
-// The lowest rank that has submitted it.
-Rank Coordinator::VoiceOf(const Instance& instance) const {
-  int member = 0;
-  while (!instance.who.Contains(member)) ++member;
-  return ParticipantsOf(instance).rank(member);
-}
-
 Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports, std::vector<Expire>* expired,
                         Rank voice) {
   if (now < next_look_) return next_look_;
   Nanos next = kForever;
   pending_.ForEach([&](Instance& instance) {
-    if (voice != kEverybody && VoiceOf(instance) != voice) return;
+    if (voice != kEverybody && instance.first != voice) return;
     const Nanos age = now - instance.since;
     const TensorId id = instance.id;
     if (options_.stall_timeout > 0) {

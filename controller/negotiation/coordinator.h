@@ -54,7 +54,7 @@ class Coordinator {
   // that must fail now to `expired`, for the caller to put into the log. Returns when to call
   // again; it costs nothing before that time, so it may be called at any time.
   // `voice`: only what that rank should speak of: where each rank has a replica, and may sleep while
-  // others' operations stall, the lowest rank that has submitted one does. kEverybody: all there is.
+  // others' operations stall, the rank that was the first to submit one does. kEverybody: all there is.
   Nanos Look(Nanos now, std::vector<std::string>* reports, std::vector<Expire>* expired,
              Rank voice = kEverybody);
   static constexpr Rank kEverybody = -1;
@@ -114,7 +114,6 @@ class Coordinator {
   void Touch(Column& column);
 
   bool Covered(const Instance& instance) const;
-  Rank VoiceOf(const Instance& instance) const;
   void Complete(Instance* instance, Plan* plan);
   void AddSet(Instance* instance, Plan* plan);
   void RemoveSet(Instance* instance, Plan* plan);

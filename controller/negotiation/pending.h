@@ -18,6 +18,7 @@ struct Instance {
   int slot = -1;            // its name's slot; -1: this record is free
   uint32_t sequence = 0;    // unnamed only
   SpecPtr spec;             // the first announcement's
+  Rank first = -1;          // who announced it first, for the coordinator
   TensorId id = kNoTensor;  // of `spec`, for the coordinator, which keeps it while this is pending
   bool waited = false;
   bool mixed = false;              // somebody announced another spec

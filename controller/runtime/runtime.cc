@@ -19,6 +19,9 @@ namespace {
 
 // How long ranks of a failed epoch may take to leave it.
 constexpr Nanos kArenaPatience = 10 * kSecond;
+// How long the background thread sleeps between two tries to take the baton: at first, and later.
+constexpr Nanos kBatonPatience = kMillisecond;
+constexpr Nanos kBatonPatienceMax = 16 * kMillisecond;
 
 LogLevel LevelOf(absl::string_view word) {
   if (word == "debug") return LogLevel::kDebug;
@@ -195,12 +198,21 @@ void Runtime::LeaveBaton() {
   if (work || earlier) engine_->RingBackground();
 }
 
+// The background thread was rung while another thread holds the baton. That one does what there is to
+// do, as a rule; but what came when it was about to leave it may not have seen, so there must be a turn
+// of this thread's. Leaving the baton wakes nobody for that: in a row of blocking calls this thread
+// would be woken by each, and come too late each time.
+void Runtime::WaitForBaton() {
+  engine_->wait_point().SleepOnBell(WaitPoint::Sleeper::kBackground,
+                                    MonotonicNow() + baton_patience_);
+  baton_patience_ = std::min(2 * baton_patience_, kBatonPatienceMax);
+}
+
 void Runtime::BackgroundThread() {
+  baton_patience_ = kBatonPatience;
   while (!stopping_.load(std::memory_order_acquire)) {
     if (!TryTakeBaton()) {
-      // Nothing to do: whoever leaves the baton rings if work or a deadline is left.
-      background_deadline_.store(kForever, std::memory_order_seq_cst);
-      if (baton_.load(std::memory_order_seq_cst) != kFree) SleepInBackground(kForever);
+      WaitForBaton();
       continue;
     }
     engine_->SocketsMayBeReady();
@@ -231,15 +243,12 @@ void Runtime::BackgroundThread() {
     const bool called = sleepers_.any() && sleepers_.WakeOne();
     if (stopping_.load(std::memory_order_acquire)) return;
     if (to_a_waiter && !called) continue;  // it has left; what came meanwhile rang nobody
-    SleepInBackground(deadline);
+    baton_patience_ = kBatonPatience;
+    trace::Record(trace::Event::kSleep, 0, 1);
+    engine_->wait_point().Sleep(WaitPoint::Sleeper::kBackground, deadline);
+    background_deadline_.store(0, std::memory_order_release);
+    trace::Record(trace::Event::kWake, 0, 1);
   }
-}
-
-void Runtime::SleepInBackground(Nanos deadline) {
-  trace::Record(trace::Event::kSleep, 0, 1);
-  engine_->wait_point().Sleep(WaitPoint::Sleeper::kBackground, deadline);
-  background_deadline_.store(0, std::memory_order_release);
-  trace::Record(trace::Event::kWake, 0, 1);
 }
 
 // Turns the engine, the baton in hand, until done() or the deadline.

@@ -1,6 +1,7 @@
 #include "controller/runtime/wait_point.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <time.h>
 
@@ -55,6 +56,15 @@ std::vector<int> WaitPoint::ReadySockets() const {
   const int n = epoll_wait(sockets_.get(), events, 64, 0);
   for (int i = 0; i < n; ++i) ready.push_back(events[i].data.fd);
   return ready;
+}
+
+void WaitPoint::SleepOnBell(Sleeper sleeper, Nanos deadline) const {
+  const Doorbell& bell = *bells_[sleeper == Sleeper::kBackground ? 0 : 1];
+  pollfd wait = {bell.fd(), POLLIN, 0};
+  const Nanos left = std::max<Nanos>(0, deadline - MonotonicNow());
+  const timespec timeout = {left / kSecond, left % kSecond};
+  ppoll(&wait, 1, deadline == kForever ? nullptr : &timeout, nullptr);
+  bell.Clear();
 }
 
 void WaitPoint::Sleep(Sleeper sleeper, Nanos deadline) const {

@@ -29,6 +29,8 @@ class WaitPoint {
   // Sleeps until the sleeper's bell rings, a socket is ready, or `deadline`; then forgets the
   // rings.
   void Sleep(Sleeper sleeper, Nanos deadline) const;
+  // The same, but sockets don't end it.
+  void SleepOnBell(Sleeper sleeper, Nanos deadline) const;
 
  private:
   WaitPoint(const Doorbell* background, const Doorbell* waiter) : bells_{background, waiter} {}

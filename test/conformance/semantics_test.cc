@@ -67,6 +67,36 @@ TEST_P(Semantics, ARankThatSleepsIsNamedByWhomItStalls) {
         {{"stall_warn_s", "0.5"}, {"stall_timeout_s", "1"}});
 }
 
+// Threads -------------------------------------------------------------------------------------
+
+// The thread that polls does no work itself: what it has submitted must go on whatever the thread that
+// blocks is just doing.
+TEST_P(Semantics, WhoOnlyPollsIsServedBesideWhoBlocks) {
+  RunOn(2, [](rueda_context* context, int, int size) {
+    constexpr int kRounds = 400;
+    std::thread blocking([&] {
+      std::vector<float> values(3);
+      const TensorOf tensor(values);
+      for (int i = 0; i < 5 * kRounds; ++i) {
+        ASSERT_EQ(Execute(context, Allreduce("blocking", tensor.get())), RUEDA_OK);
+      }
+    });
+    for (int i = 0; i < kRounds; ++i) {
+      std::vector<float> values(3, 1);
+      const TensorOf tensor(values);
+      const rueda_operation operation = Allreduce("polled", tensor.get());
+      rueda_handle handle = 0;
+      ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+      for (int32_t done = 0; done == 0; std::this_thread::yield()) {
+        ASSERT_EQ(rueda_poll(context, handle, &done), RUEDA_OK);
+      }
+      EXPECT_EQ(values[0], static_cast<float>(size));
+      rueda_release(context, handle);
+    }
+    blocking.join();
+  });
+}
+
 // Shapes --------------------------------------------------------------------------------------
 
 // Their data pointers are null: there is nothing that they could point to.
