@@ -72,20 +72,27 @@ TEST_P(Semantics, ARankThatSleepsIsNamedByWhomItStalls) {
 // The thread that polls does no work itself: what it has submitted must go on whatever the thread that
 // blocks is just doing.
 TEST_P(Semantics, WhoOnlyPollsIsServedBesideWhoBlocks) {
-  RunOn(2, [](rueda_context* context, int, int size) {
-    constexpr int kRounds = 400;
+  RunOn(2, [](rueda_context* context, int rank, int size) {
+    constexpr int kRounds = 300;
+    std::atomic<int> round{-1};
+    // Once a round, so that no later call does what an earlier one has left.
     std::thread blocking([&] {
       std::vector<float> values(3);
       const TensorOf tensor(values);
-      for (int i = 0; i < 5 * kRounds; ++i) {
+      for (int i = 0; i < kRounds; ++i) {
+        while (round.load() < i) std::this_thread::yield();
         ASSERT_EQ(Execute(context, Allreduce("blocking", tensor.get())), RUEDA_OK);
       }
     });
+    std::mt19937 random(static_cast<unsigned>(rank));
     for (int i = 0; i < kRounds; ++i) {
       std::vector<float> values(3, 1);
       const TensorOf tensor(values);
       const rueda_operation operation = Allreduce("polled", tensor.get());
       rueda_handle handle = 0;
+      round.store(i);
+      for (volatile unsigned pause = random() % 10'000; pause > 0; pause = pause - 1) {
+      }
       ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
       for (int32_t done = 0; done == 0; std::this_thread::yield()) {
         ASSERT_EQ(rueda_poll(context, handle, &done), RUEDA_OK);
