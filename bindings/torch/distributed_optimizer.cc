@@ -386,6 +386,7 @@ void DistributedOptimizer::Impl::Synchronize() {
       slot.passes = 0;
     }
   }
+  // From here on the slots are this thread's alone, as no backward pass runs.
   std::exception_ptr error;
   const auto attempt = [&error](auto wait) {
     try {
@@ -396,8 +397,8 @@ void DistributedOptimizer::Impl::Synchronize() {
       return false;
     }
   };
-  std::vector<bool>
-      agreed;  // by bucket: it has arrived, so all ranks have the same sparse ones in it
+  // By bucket: it has arrived, so all ranks have the same sparse ones in it.
+  std::vector<bool> agreed;
   for (const std::shared_ptr<Operation>& group : shared) {
     agreed.push_back(group != nullptr && attempt([&] { group->Wait(); }));
   }

@@ -37,7 +37,7 @@ class LogBus : public Bus {
   const WakeFn wake_idle_;
   Coordinator coordinator_;
   std::vector<Rank> ranks_;      // of the writers
-  std::vector<Expire> expired_;  // the first rank's, to be written
+  std::vector<Expire> expired_;  // to be written
   std::vector<bool> concerned_;  // scratch
   LogEntry entry_;               // scratch
 };

@@ -202,17 +202,16 @@ void Runtime::LeaveBaton() {
 // do, as a rule; but what came when it was about to leave it may not have seen, so there must be a turn
 // of this thread's. Leaving the baton wakes nobody for that: in a row of blocking calls this thread
 // would be woken by each, and come too late each time.
-void Runtime::WaitForBaton() {
-  engine_->wait_point().SleepOnBell(WaitPoint::Sleeper::kBackground,
-                                    MonotonicNow() + baton_patience_);
-  baton_patience_ = std::min(2 * baton_patience_, kBatonPatienceMax);
+void Runtime::WaitForBaton(Nanos* patience) {
+  engine_->wait_point().SleepOnBell(WaitPoint::Sleeper::kBackground, MonotonicNow() + *patience);
+  *patience = std::min(2 * *patience, kBatonPatienceMax);
 }
 
 void Runtime::BackgroundThread() {
-  baton_patience_ = kBatonPatience;
+  Nanos patience = kBatonPatience;
   while (!stopping_.load(std::memory_order_acquire)) {
     if (!TryTakeBaton()) {
-      WaitForBaton();
+      WaitForBaton(&patience);
       continue;
     }
     engine_->SocketsMayBeReady();
@@ -243,7 +242,7 @@ void Runtime::BackgroundThread() {
     const bool called = sleepers_.any() && sleepers_.WakeOne();
     if (stopping_.load(std::memory_order_acquire)) return;
     if (to_a_waiter && !called) continue;  // it has left; what came meanwhile rang nobody
-    baton_patience_ = kBatonPatience;
+    patience = kBatonPatience;
     trace::Record(trace::Event::kSleep, 0, 1);
     engine_->wait_point().Sleep(WaitPoint::Sleeper::kBackground, deadline);
     background_deadline_.store(0, std::memory_order_release);

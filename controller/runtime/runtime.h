@@ -84,7 +84,7 @@ class Runtime {
   bool TryTakeBaton();
   void LeaveBaton();
   void BackgroundThread();
-  void WaitForBaton();
+  void WaitForBaton(Nanos* patience);
 
   RuntimeOptions options_;
   std::shared_ptr<Arena> arena_;
@@ -100,7 +100,6 @@ class Runtime {
   std::atomic<uint32_t> baton_{kFree};
   // Until when the background thread sleeps if nobody rings; 0 while it is awake.
   std::atomic<Nanos> background_deadline_{0};
-  Nanos baton_patience_ = 0;  // the background thread's
   std::atomic<bool> stopping_{false};
   bool shut_down_ = false;
   std::thread background_;

@@ -238,10 +238,10 @@ absl::Status Submissions::CheckNames(const OperationArgs& args) {
   if (bytes > kSignatureBytesMax) {
     return Bad(args, 0, "the group's names and shapes take too much room; split the group");
   }
-  if (args.names.size() < 2 || (found_[0] != nullptr && found_[0]->spec != nullptr &&
-                                IsOf(args, found_[0]->spec->signature))) {
-    return absl::OkStatus();
-  }
+  return absl::OkStatus();
+}
+
+absl::Status Submissions::CheckDistinct(const OperationArgs& args) {
   absl::flat_hash_set<absl::string_view> in_group;
   for (size_t i = 0; i < args.names.size(); ++i) {
     if (in_group.insert(args.names[i]).second) continue;
@@ -299,18 +299,20 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
 
   MutexLock lock(mutex_);
   RUEDA_RETURN_IF_ERROR(Check(args));
-  RUEDA_ASSIGN_OR_RETURN(Request * request, table_.Acquire());
-  // Nothing fails from here on.
   const absl::string_view entity = args.names.empty() ? absl::string_view() : args.names[0];
   const Scope scope = ScopeOf(args.kind, args.set, args.root, args.peer);
+  const SubmittedName* const known = found_.empty() ? &NameOf(scope, entity) : found_[0];
+  const bool again =
+      known != nullptr && known->spec != nullptr && IsOf(args, known->spec->signature);
+  if (!again) RUEDA_RETURN_IF_ERROR(CheckDistinct(args));
+  RUEDA_ASSIGN_OR_RETURN(Request * request, table_.Acquire());
+  // Nothing fails from here on.
   for (size_t i = 0; i < found_.size(); ++i) {
     if (found_[i] == nullptr) found_[i] = &NameOf(scope, args.names[i]);
     found_[i]->in_flight = true;
   }
   SubmittedName& name = found_.empty() ? NameOf(scope, entity) : *found_[0];
-  if (name.spec == nullptr || !IsOf(args, name.spec->signature)) {
-    name.spec = MakeSpec(args.set, std::string(entity), SignatureOf(args));
-  }
+  if (!again) name.spec = MakeSpec(args.set, std::string(entity), SignatureOf(args));
   request->submitted_at = now;
   request->spec = name.spec;
   request->name = found_.size() == 1 ? &name : nullptr;

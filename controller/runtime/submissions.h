@@ -116,6 +116,8 @@ class Submissions {
   absl::Status Check(const OperationArgs& args) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSet(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckNames(const OperationArgs& args) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // That no name is twice in the group.
+  static absl::Status CheckDistinct(const OperationArgs& args);
   CallExtras ExtrasOf(const OperationArgs& args) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The state of the set that a removal names.
   SetState& Removed(absl::Span<const Rank> ranks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -58,11 +58,19 @@ std::vector<int> WaitPoint::ReadySockets() const {
   return ready;
 }
 
+namespace {
+
+timespec LeftUntil(Nanos deadline) {
+  const Nanos left = std::max<Nanos>(0, deadline - MonotonicNow());
+  return {left / kSecond, left % kSecond};
+}
+
+}  // namespace
+
 void WaitPoint::SleepOnBell(Sleeper sleeper, Nanos deadline) const {
   const Doorbell& bell = *bells_[sleeper == Sleeper::kBackground ? 0 : 1];
   pollfd wait = {bell.fd(), POLLIN, 0};
-  const Nanos left = std::max<Nanos>(0, deadline - MonotonicNow());
-  const timespec timeout = {left / kSecond, left % kSecond};
+  const timespec timeout = LeftUntil(deadline);
   ppoll(&wait, 1, deadline == kForever ? nullptr : &timeout, nullptr);
   bell.Clear();
 }
@@ -70,8 +78,7 @@ void WaitPoint::SleepOnBell(Sleeper sleeper, Nanos deadline) const {
 void WaitPoint::Sleep(Sleeper sleeper, Nanos deadline) const {
   const int i = sleeper == Sleeper::kBackground ? 0 : 1;
   epoll_event events[2];
-  const Nanos left = deadline == kForever ? 0 : std::max<Nanos>(0, deadline - MonotonicNow());
-  const timespec timeout = {left / kSecond, left % kSecond};
+  const timespec timeout = LeftUntil(deadline);
   epoll_pwait2(sleeps_[i].get(), events, 2, deadline == kForever ? nullptr : &timeout, nullptr);
   bells_[i]->Clear();
 }

@@ -18,8 +18,8 @@ constexpr size_t kHotBytes = 16 << 10;
 }  // namespace
 
 // Says where this rank's tensor lies, and fills the first block with what does not lie in its arena.
-// Once it is `staged` others may be reading both.
-void DirectAlgorithm::Stage(const Collective& collective, bool staged) {
+// Once that is prepared others may be reading both.
+void DirectAlgorithm::Stage(const Collective& collective) {
   Descriptor descriptor = {};
   const bool absent = collective.IsAbsent(group_->self());
   if (collective.pieces.size() == 1 && arena_ != nullptr && !absent) {
@@ -32,27 +32,20 @@ void DirectAlgorithm::Stage(const Collective& collective, bool staged) {
     descriptor.input_offset = static_cast<uint64_t>(input);
     descriptor.output_offset = static_cast<uint64_t>(output);
   }
-  staged_->StageFirst(collective, descriptor.input_region != 0, staged);
-  if (!staged) group_->own().descriptor[group_->parity()] = descriptor;
+  staged_->StageFirst(collective, descriptor.input_region != 0);
+  if (!group_->prepared()) group_->own().descriptor[group_->parity()] = descriptor;
 }
 
 void DirectAlgorithm::Prepare(const Collective& collective) {
-  Stage(collective, /*staged=*/false);
+  Stage(collective);
   staged_->Forget();
-  staged_for_ = group_->next_arrival();
   group_->ArriveEarly(collective.digest);
-}
-
-void DirectAlgorithm::TakeBack(bool never) {
-  if (never) staged_for_ = 0;
-  group_->TakeBackArrival();
 }
 
 void DirectAlgorithm::Start(const Collective& collective) {
   collective_ = collective;
   parity_ = group_->parity();
-  Stage(collective, staged_for_ == group_->next_arrival());
-  staged_for_ = 0;
+  Stage(collective);
   group_->Arrive(collective.digest);
   phase_ = Phase::kWaitForDescriptors;
 }

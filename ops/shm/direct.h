@@ -23,7 +23,6 @@ class DirectAlgorithm : public ShmAlgorithm {
 
   // See Communicator.
   void Prepare(const Collective& collective);
-  void TakeBack(bool never);
 
   void Start(const Collective& collective) override;
   absl::StatusOr<Progress> Advance() override;
@@ -34,14 +33,13 @@ class DirectAlgorithm : public ShmAlgorithm {
  private:
   enum class Phase { kWaitForDescriptors, kReduce, kWaitForResults, kStaged };
 
-  void Stage(const Collective& collective, bool staged);
+  void Stage(const Collective& collective);
   bool WantsResult(int member) const;
   absl::Status ReadDescriptors();
   void ReduceChunk();
 
   const Arena* const arena_;
   StagedAlgorithm* const staged_;
-  uint64_t staged_for_ = 0;  // the arrival for which everything is in place already; 0: none
   Collective collective_;
   Phase phase_ = Phase::kStaged;
   int parity_ = 0;

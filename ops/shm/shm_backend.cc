@@ -31,11 +31,7 @@ class ShmCommunicator : public Communicator {
     if (algorithm == &direct_) direct_.Prepare(collective);
     return algorithm == &small_ || algorithm == &direct_;
   }
-  // Only one of them has prepared something.
-  void TakeBack(bool never) override {
-    small_.TakeBack(never);
-    direct_.TakeBack(never);
-  }
+  void TakeBack(bool never) override { group_.TakeBackArrival(never); }
 
   void Start(const Collective& collective) override {
     algorithm_ = AlgorithmFor(collective);

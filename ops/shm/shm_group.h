@@ -44,18 +44,24 @@ class ShmGroup {
   // Publishes what this rank wrote for the next arrival, with the layout's digest, before anybody can
   // wait for it: nobody has to be woken. Arrive follows, or TakeBackArrival.
   void ArriveEarly(uint32_t digest) {
+    prepared_for_ = next_arrival();
     Area& area = own();
     area.digest[parity()] = digest;
     area.arrivals.store(next_arrival(), std::memory_order_release);
     early_ = true;
   }
-  // Whoever has seen the early arrival has begun what it was for.
-  void TakeBackArrival() {
+  // Whoever has seen the early arrival has begun what it was for. `never`: that does not come.
+  void TakeBackArrival(bool never) {
+    if (never) prepared_for_ = 0;
     if (!early_) return;
     early_ = false;
     // Somebody may read the arrival before from this.
     own().arrivals.store(arrivals_, std::memory_order_release);
   }
+
+  // Whether what the next arrival publishes was written before, and others may be reading it, though the
+  // arrival may have been taken back.
+  bool prepared() const { return prepared_for_ == next_arrival(); }
 
   // Publishes what this rank wrote for the next arrival, with the layout's digest, wakes whoever
   // sleeps, and begins the wait for the others.
@@ -102,9 +108,10 @@ class ShmGroup {
   const std::vector<ShmMember> members_;
   const int self_;
   const Neighbours* const neighbours_;
-  uint64_t arrivals_;   // this rank's
-  bool early_ = false;  // the next one is published already
-  int arrived_ = 0;     // members below this index have arrived
+  uint64_t arrivals_;          // this rank's
+  bool early_ = false;         // the next one is published already
+  uint64_t prepared_for_ = 0;  // the arrival that was made early last; 0: none that still counts
+  int arrived_ = 0;            // members below this index have arrived
 };
 
 }  // namespace rueda

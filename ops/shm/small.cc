@@ -21,23 +21,13 @@ void SmallAlgorithm::Fill(const Collective& collective) {
 
 void SmallAlgorithm::Prepare(const Collective& collective) {
   Fill(collective);
-  filled_for_ = group_->next_arrival();
   group_->ArriveEarly(collective.digest);
-}
-
-// Others may be reading the slot, if they have begun: it is not written again for this operation.
-void SmallAlgorithm::TakeBack(bool never) {
-  if (never) filled_for_ = 0;
-  group_->TakeBackArrival();
 }
 
 void SmallAlgorithm::Start(const Collective& collective) {
   collective_ = collective;
   slot_ = group_->parity();
-  if (filled_for_ != group_->next_arrival() && !collective.IsAbsent(group_->self())) {
-    Fill(collective);
-  }
-  filled_for_ = 0;
+  if (!group_->prepared() && !collective.IsAbsent(group_->self())) Fill(collective);
   group_->Arrive(collective.digest);
 }
 

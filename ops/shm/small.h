@@ -20,7 +20,6 @@ class SmallAlgorithm : public ShmAlgorithm {
 
   // See Communicator; what fits a slot only.
   void Prepare(const Collective& collective);
-  void TakeBack(bool never);
 
   void Start(const Collective& collective) override;
   absl::StatusOr<Progress> Advance() override;
@@ -30,7 +29,6 @@ class SmallAlgorithm : public ShmAlgorithm {
 
   void Fill(const Collective& collective);
 
-  uint64_t filled_for_ = 0;  // the arrival for which the slot is full already; 0: none
   Collective collective_;
   Pieces pieces_;
   int slot_ = 0;

@@ -6,6 +6,7 @@
 namespace rueda {
 namespace {
 
+// What is reduced and taken at a time.
 constexpr size_t kHotBytes = 8 << 10;
 
 }  // namespace
@@ -27,11 +28,11 @@ void StagedAlgorithm::Start(const Collective& collective) {
   Reset(collective);
 }
 
-void StagedAlgorithm::StageFirst(const Collective& collective, bool resident, bool staged) {
+void StagedAlgorithm::StageFirst(const Collective& collective, bool resident) {
   Reset(collective);
   static const char kSomewhere = 0;
   if (resident) resident_[group_->self()] = &kSomewhere;  // TakeOver says where
-  if (!staged) Timed(&times_.pack, [&] { Fill(0); });
+  if (!group_->prepared()) Timed(&times_.pack, [&] { Fill(0); });
 }
 
 // Calls fn() and adds how long it took.

@@ -24,9 +24,8 @@ class StagedAlgorithm : public ShmAlgorithm {
   // found that not all members' tensors lie in arenas). `resident`: by member, its tensor in its
   // arena, or null.
   void TakeOver(const Collective& collective, std::vector<const char*> resident);
-  // What has to be done before a reduction's first arrival. `staged`: it was done before, of the same
-  // operation.
-  void StageFirst(const Collective& collective, bool resident, bool staged);
+  // What has to be done before a reduction's first arrival, but for what was prepared.
+  void StageFirst(const Collective& collective, bool resident);
   // What StageFirst was given goes away; what it has staged stays.
   void Forget() { Reset({}); }
 
