@@ -222,8 +222,11 @@ absl::Status CheckOne(const rueda_operation& operation) {
   if (kind == RUEDA_BARRIER && (operation.input != nullptr || operation.output != nullptr)) {
     return absl::InvalidArgumentError("a barrier takes no tensors");
   }
-  if (operation.priority != 0 || operation.flags != 0 || operation.compressor != nullptr) {
-    return absl::InvalidArgumentError("priority, flags and compressor are reserved: 0, 0 and null");
+  if (operation.priority != 0 || operation.compressor != nullptr) {
+    return absl::InvalidArgumentError("priority and compressor are reserved: 0 and null");
+  }
+  if ((operation.flags & ~static_cast<uint32_t>(RUEDA_OPERATION_WAIT_SOON)) != 0) {
+    return absl::InvalidArgumentError("unknown bits in rueda_operation.flags");
   }
   if (operation.split_count > 0 && operation.splits == nullptr) {
     return absl::InvalidArgumentError("split_count is not 0, but splits is null");
@@ -261,14 +264,15 @@ bool Alike(const rueda_operation& a, const rueda_operation& b) {
   return a.kind == b.kind && a.process_set == b.process_set &&
          NumberOf(a.reduce_op) == NumberOf(b.reduce_op) && a.root == b.root &&
          a.prescale == b.prescale && a.postscale == b.postscale && a.allocate == b.allocate &&
-         a.allocate_user == b.allocate_user && (a.name == nullptr) == (b.name == nullptr);
+         a.allocate_user == b.allocate_user && a.flags == b.flags &&
+         (a.name == nullptr) == (b.name == nullptr);
 }
 
 absl::Status CheckGroup(const rueda_operation& first, const rueda_operation& operation) {
   if (!Alike(first, operation)) {
     return absl::InvalidArgumentError(
-        "in a group kind, process set, reduce_op, root, scale factors and allocator must be equal, "
-        "and all operations named or none");
+        "in a group kind, process set, reduce_op, root, scale factors, allocator and flags must be "
+        "equal, and all operations named or none");
   }
   if (operation.kind != RUEDA_ALLREDUCE && operation.kind != RUEDA_ALLGATHER &&
       operation.kind != RUEDA_REDUCESCATTER) {
@@ -304,6 +308,7 @@ void FillArgs(const rueda_operation& first, Rank self, CheckedOperations* checke
   args.names = checked->names;
   args.allocate = first.allocate;
   args.allocate_user = first.allocate_user;
+  args.wait_soon = (first.flags & RUEDA_OPERATION_WAIT_SOON) != 0;
 }
 
 static_assert(static_cast<int>(OpKind::kAllreduce) == RUEDA_ALLREDUCE);

@@ -208,6 +208,7 @@ void Operation::Start(const Request& request, bool wait) {
                                     request.postscale,
                                     request.root,
                                     {request.splits.data(), request.splits.size()}});
+    if (request.wait_soon) operation.flags = RUEDA_OPERATION_WAIT_SOON;
     if (request.kind != RUEDA_RECV) operation.input = &views[2 * i];
     const bool in_place = outputs_[i].is_same(inputs_[i]);
     views[2 * i] = View(

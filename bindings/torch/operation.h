@@ -32,6 +32,7 @@ struct Request {
   int root = -1;
   c10::IntArrayRef splits = {};
   c10::ArrayRef<const char*> suffixes = {};
+  bool wait_soon = false;  // the caller is about to wait
 };
 
 // Thread-safe. Its destructor waits for the end.

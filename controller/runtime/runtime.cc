@@ -22,6 +22,8 @@ constexpr Nanos kArenaPatience = 10 * kSecond;
 // How long the background thread sleeps between two tries to take the baton: at first, and later.
 constexpr Nanos kBatonPatience = kMillisecond;
 constexpr Nanos kBatonPatienceMax = 16 * kMillisecond;
+// How long an operation whose caller is going to wait is left to the wait.
+constexpr Nanos kWaitSoon = 10 * kMillisecond;
 
 LogLevel LevelOf(absl::string_view word) {
   if (word == "debug") return LogLevel::kDebug;
@@ -237,7 +239,10 @@ void Runtime::BackgroundThread() {
     }
     engine_->SetSleep(Sleep::kBackground);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    background_deadline_.store(deadline, std::memory_order_release);
+    if (waits_soon_.exchange(false, std::memory_order_seq_cst)) {
+      deadline = std::min(deadline, MonotonicNow() + kWaitSoon);
+    }
+    background_deadline_.store(deadline, std::memory_order_seq_cst);
     baton_.exchange(kFree, std::memory_order_acq_rel);
     const bool called = sleepers_.any() && sleepers_.WakeOne();
     if (stopping_.load(std::memory_order_acquire)) return;
@@ -283,8 +288,15 @@ void Runtime::TurnUntil(Done done, Nanos deadline) {
 
 absl::StatusOr<Handle> Runtime::Submit(const OperationArgs& args) {
   RUEDA_ASSIGN_OR_RETURN(const Submitted submitted, submissions_->Submit(args));
-  if (submitted.was_empty) engine_->WakeSelf();
+  if (submitted.is_first && !(args.wait_soon && BackgroundLooksSoon())) engine_->WakeSelf();
   return submitted.handle;
+}
+
+// Asks the background thread to look every kWaitSoon, as long as somebody asks. False: it does not yet.
+bool Runtime::BackgroundLooksSoon() {
+  waits_soon_.store(true, std::memory_order_seq_cst);
+  const Nanos deadline = background_deadline_.load(std::memory_order_seq_cst);
+  return deadline != 0 && deadline <= MonotonicNow() + kWaitSoon;
 }
 
 absl::Status Runtime::Execute(OperationArgs args, Nanos timeout, Handle* handle) {
@@ -316,8 +328,7 @@ absl::Status Runtime::Wait(Handle handle, Nanos timeout) {
   } else {
     if (!request->is_done() && timeout > 0 &&
         !request->wait_marked.exchange(true, std::memory_order_relaxed)) {
-      bool was_empty;
-      submissions_->MarkWaited(request, &was_empty);
+      submissions_->MarkWaited(request);
     }
     status =
         WaitFor(request, timeout == kForever ? kForever : DeadlineAfter(MonotonicNow(), timeout));

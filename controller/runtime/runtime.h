@@ -42,7 +42,8 @@ class Runtime {
   // Empty when there is no such process set.
   std::vector<Rank> RanksOf(SetId set) const { return submissions_->RanksOf(set); }
 
-  // Checks and queues an operation; the work goes on in the background.
+  // Checks and queues an operation; the work goes on in the background, at once or, if the caller waits
+  // soon, after kWaitSoon at the latest.
   absl::StatusOr<Handle> Submit(const OperationArgs& args);
   // Submits and waits. The handle is in `*handle` whenever one was given out.
   absl::Status Execute(OperationArgs args, Nanos timeout, Handle* handle);
@@ -85,6 +86,7 @@ class Runtime {
   void LeaveBaton();
   void BackgroundThread();
   void WaitForBaton(Nanos* patience);
+  bool BackgroundLooksSoon();
 
   RuntimeOptions options_;
   std::shared_ptr<Arena> arena_;
@@ -100,6 +102,7 @@ class Runtime {
   std::atomic<uint32_t> baton_{kFree};
   // Until when the background thread sleeps if nobody rings; 0 while it is awake.
   std::atomic<Nanos> background_deadline_{0};
+  std::atomic<bool> waits_soon_{false};  // since the background thread looked last
   std::atomic<bool> stopping_{false};
   bool shut_down_ = false;
   std::thread background_;

@@ -326,7 +326,9 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   request->waited = args.waited;
   Submitted submitted;
   submitted.handle = request->handle();
-  submitted.was_empty = submitted_.empty() && waited_.empty();
+  const bool was_empty = submitted_.empty() && waited_.empty();
+  submitted.is_first = was_empty || (all_wait_soon_ && !args.wait_soon);
+  all_wait_soon_ = args.wait_soon && (was_empty || all_wait_soon_);
   if (args.waited) {
     request->wait_marked.store(true, std::memory_order_relaxed);
     request->references.fetch_add(1, std::memory_order_relaxed);
@@ -344,9 +346,8 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   return submitted;
 }
 
-void Submissions::MarkWaited(Request* request, bool* was_empty) {
+void Submissions::MarkWaited(Request* request) {
   MutexLock lock(mutex_);
-  *was_empty = submitted_.empty() && waited_.empty();
   request->references.fetch_add(1, std::memory_order_relaxed);
   waited_.push_back(request);
   has_work_.store(true, std::memory_order_release);

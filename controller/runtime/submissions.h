@@ -41,6 +41,7 @@ struct OperationArgs {
   void* callback_user = nullptr;
   bool callback_inline = false;
   bool waited = false;
+  bool wait_soon = false;  // the caller will wait before long
 };
 
 struct Submitted {
@@ -48,7 +49,8 @@ struct Submitted {
   // With `args.waited`: the request, with a reference for the caller. Else null: it may have ended,
   // been released and be another's by now.
   Request* request = nullptr;
-  bool was_empty = false;  // nothing else was queued, so the engine may have to be woken
+  // Nothing was queued, or nothing that the engine may have been woken for: it may have to be now.
+  bool is_first = false;
 };
 
 class Submissions {
@@ -60,7 +62,7 @@ class Submissions {
   // given.
   absl::StatusOr<Submitted> Submit(const OperationArgs& args) ABSL_LOCKS_EXCLUDED(mutex_);
   // Tells the engine that somebody waits for the request.
-  void MarkWaited(Request* request, bool* was_empty) ABSL_LOCKS_EXCLUDED(mutex_);
+  void MarkWaited(Request* request) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The engine's end: whether there is something, and all of it.
   bool HasWork() const { return has_work_.load(std::memory_order_acquire); }
@@ -139,6 +141,7 @@ class Submissions {
   std::vector<SubmittedName*> found_
       ABSL_GUARDED_BY(mutex_);  // scratch, by part: null if it is new
   std::vector<Request*> submitted_ ABSL_GUARDED_BY(mutex_);
+  bool all_wait_soon_ ABSL_GUARDED_BY(mutex_) = false;  // what is queued, if anything
   std::vector<Request*> waited_ ABSL_GUARDED_BY(mutex_);
 };
 

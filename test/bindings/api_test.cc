@@ -178,6 +178,9 @@ TEST_F(Api, OperationsAreChecked) {
   operation.compressor = "fp16";
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "reserved");
   operation = Allreduce("t", tensor_.get());
+  operation.flags = RUEDA_OPERATION_WAIT_SOON | 2;
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "rueda_operation.flags");
+  operation = Allreduce("t", tensor_.get());
   operation.prescale = 1 / 0.0;
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "not finite");
   operation = Broadcast("t", tensor_.get(), 0);

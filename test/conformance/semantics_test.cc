@@ -69,6 +69,11 @@ TEST_P(Semantics, ARankThatSleepsIsNamedByWhomItStalls) {
 
 // Threads -------------------------------------------------------------------------------------
 
+// About a nanosecond a turn, in which no other thread is let run.
+void Pause(unsigned turns) {
+  for (unsigned i = 0; i < turns; ++i) asm volatile("");
+}
+
 // The thread that polls does no work itself: what it has submitted must go on whatever the thread that
 // blocks is just doing.
 TEST_P(Semantics, WhoOnlyPollsIsServedBesideWhoBlocks) {
@@ -91,8 +96,7 @@ TEST_P(Semantics, WhoOnlyPollsIsServedBesideWhoBlocks) {
       const rueda_operation operation = Allreduce("polled", tensor.get());
       rueda_handle handle = 0;
       round.store(i);
-      for (volatile unsigned pause = random() % 10'000; pause > 0; pause = pause - 1) {
-      }
+      Pause(random() % 10'000);
       ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
       for (int32_t done = 0; done == 0; std::this_thread::yield()) {
         ASSERT_EQ(rueda_poll(context, handle, &done), RUEDA_OK);
@@ -104,7 +108,58 @@ TEST_P(Semantics, WhoOnlyPollsIsServedBesideWhoBlocks) {
   });
 }
 
+// Who says that it is going to wait, and polls: then nobody's call does the work. What is submitted
+// behind it is nobody's to hold up either.
+TEST_P(Semantics, WhoDoesNotWaitSoonThoughItSaidSoIsServed) {
+  RunOn(2, [](rueda_context* context, int rank, int size) {
+    std::mt19937 random(static_cast<unsigned>(rank));
+    for (int i = 0; i < 30; ++i) {
+      std::vector<float> values[2] = {{1, 1, 1}, {2, 2, 2}};
+      rueda_handle handles[2] = {};
+      for (int k = 0; k < 2; ++k) {
+        const TensorOf tensor(values[k]);
+        rueda_operation operation = Allreduce(k == 0 ? "soon" : "behind", tensor.get());
+        if (k == 0) operation.flags = RUEDA_OPERATION_WAIT_SOON;
+        ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handles[k]), RUEDA_OK);
+        Pause(random() % 1'000'000);
+        if (i % 2 == 0) break;
+      }
+      for (int k = 0; k < 2 && handles[k] != 0; ++k) {
+        for (int32_t done = 0; done == 0; std::this_thread::yield()) {
+          ASSERT_EQ(rueda_poll(context, handles[k], &done), RUEDA_OK);
+        }
+        EXPECT_EQ(values[k][0], static_cast<float>((k + 1) * size));
+        rueda_release(context, handles[k]);
+      }
+    }
+  });
+}
+
 // Shapes --------------------------------------------------------------------------------------
+
+TEST_P(Semantics, AGroupMayHaveTensorsWithoutElements) {
+  RunOn(3, [](rueda_context* context, int rank, int size) {
+    for (const size_t elements : {size_t{0}, size_t{5}, size_t{100'000}}) {
+      void* memory = nullptr;
+      ASSERT_EQ(rueda_mem_alloc(context, elements * 4 + 4, &memory), RUEDA_OK);
+      auto* const values = static_cast<float*>(memory);
+      std::fill_n(values, elements, static_cast<float>(rank + 1));
+      const TensorOf some(values, {static_cast<int64_t>(elements)}, RUEDA_FLOAT32);
+      const TensorOf none(nullptr, {0}, RUEDA_FLOAT32);
+      for (const bool first : {true, false}) {
+        const rueda_operation group[] = {
+            Allreduce("a", (first ? none : some).get(), RUEDA_AVERAGE),
+            Allreduce("b", (first ? some : none).get(), RUEDA_AVERAGE)};
+        ASSERT_EQ(rueda_execute(context, group, 2, RUEDA_FOREVER, nullptr), RUEDA_OK)
+            << rueda_last_error();
+        for (size_t i = 0; i < elements; ++i) {
+          ASSERT_EQ(values[i], static_cast<float>(size + 1) / 2);
+        }
+      }
+      ASSERT_EQ(rueda_mem_free(memory), RUEDA_OK);
+    }
+  });
+}
 
 // Their data pointers are null: there is nothing that they could point to.
 TEST_P(Semantics, TensorsWithoutElementsGoThroughEveryKind) {

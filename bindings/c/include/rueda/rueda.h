@@ -329,6 +329,13 @@ typedef struct rueda_exec {
 #define RUEDA_EXEC_INIT \
   { sizeof(rueda_exec), {RUEDA_CPU, 0}, NULL, NULL }
 
+enum {
+  /** The caller waits for the operation soon, so rueda_submit need not wake the library's thread: the
+   * thread that waits does the work. Only a hint: without a wait, or another call that does work of this
+   * rank's, the operation begins 10 ms later. */
+  RUEDA_OPERATION_WAIT_SOON = 1
+};
+
 typedef struct rueda_operation {
   size_t size;
   rueda_kind kind;
@@ -349,7 +356,7 @@ typedef struct rueda_operation {
   void* allocate_user;
   const rueda_exec* exec; /**< null: the CPU */
   int32_t priority;       /**< reserved: 0 */
-  uint32_t flags;         /**< reserved: 0 */
+  uint32_t flags;         /**< 0 or RUEDA_OPERATION_WAIT_SOON */
   const char* compressor; /**< reserved: null */
   const int64_t* splits;  /**< alltoall, scatter's root: rows for each rank of the process set; they
                              add up to the first dimension. Null: equal parts */
