@@ -1,6 +1,7 @@
 // DistributedOptimizer: hooks that submit gradients, and the step that waits for them.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -12,6 +13,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "bindings/torch/gradient_bucket.h"
 #include "bindings/torch/gradient_memory.h"
 #include "bindings/torch/operation.h"
 #include "bindings/torch/sparse.h"
@@ -24,6 +26,8 @@ namespace {
 constexpr size_t kSharedBytes = size_t{128} << 10;
 constexpr size_t kBucketBytes = size_t{4} << 20;
 constexpr size_t kBucketSlots = 256;
+// All but one of so many gradients are nearly all.
+constexpr size_t kNearlyAll = 64;
 // Behind the first one's name it is the name of the bucket.
 constexpr const char* kAndOthers = " and others";
 constexpr size_t kSharedNameBytes = 1'000;  // longer names go alone: a name has 1,024 bytes at most
@@ -71,6 +75,7 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
     at::Tensor parameter;
     std::string name;    // of the operation
     int bucket = kNone;  // kNone: it goes alone
+    size_t place = 0;    // in the bucket
     torch::autograd::PostAccumulateGradHook* hook = nullptr;
     // Guarded by mutex_.
     int passes = 0;                              // since the last synchronize
@@ -78,13 +83,13 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
     std::shared_ptr<Operation> dense = nullptr;  // in flight, or ended and not yet looked at;
     std::shared_ptr<SparseOperation> sparse = nullptr;  // one of them, or neither
   };
-  // Small gradients that share an operation: a group of those of them that are dense, behind a tensor
-  // of its own without a meaning, by which ranks that differ in which are sparse find each other.
+  // Small gradients that share an operation.
   struct Bucket {
     // Constant after construction.
     std::vector<size_t> slots;
-    at::Tensor first;
+    std::string first;  // the name, without the prefix that all have in common
     // Guarded by mutex_.
+    GradientBucket gradients;
     size_t ready = 0;  // of the slots, since the last synchronize
     std::shared_ptr<Operation> operation = nullptr;
   };
@@ -94,12 +99,17 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   void AddSlots(const NamedTensors& named_parameters);
   void AddBuckets();
   void CheckForNewParameters();
+  void AllocateMemory();
   void MakeGradient(Slot& slot) const;
+  void Gather(Slot& slot);
   Request RequestFor(c10::ArrayRef<at::Tensor> gradients, const std::string& name) const;
   void Submit(Slot& slot);
   void Submit(Bucket& bucket);
-  std::shared_ptr<Operation> SubmitGroup(const Bucket& bucket);
+  std::shared_ptr<Operation> SubmitTogether(Bucket& bucket);
+  std::shared_ptr<Operation> SubmitOneByOne(const Bucket& bucket);
+  void Wait(Bucket& bucket, Operation& operation);
   const std::string* InFlight() const;
+  void EndStep();
   void Keep(std::exception_ptr error) {
     if (first_error_ == nullptr) first_error_ = std::move(error);
   }
@@ -116,6 +126,7 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   std::vector<Bucket> buckets_;
   std::unordered_set<const c10::TensorImpl*> reduced_;  // the slots' parameters; constant
   // Guarded by mutex_.
+  size_t ready_ = 0;           // of the slots, since the last synchronize
   bool synchronized_ = false;  // since the last gradient and step
   std::exception_ptr first_error_;
 };
@@ -162,15 +173,7 @@ DistributedOptimizer::Impl::Impl(torch::optim::Optimizer& optimizer,
   }
   AddSlots(named_parameters);
   AddBuckets();
-  if (options_.gradients_in_arena) {
-    std::vector<size_t> sizes;
-    for (const Slot& slot : slots_) {
-      if (slot.parameter.is_cpu() && slot.parameter.nbytes() > kSharedBytes) {
-        sizes.push_back(slot.parameter.nbytes());
-      }
-    }
-    memory_ = std::make_unique<GradientMemory>(context_, sizes);
-  }
+  AllocateMemory();
   for (size_t i = 0; i < slots_.size(); ++i) {
     auto hook = std::make_unique<Hook>(this, i);
     slots_[i].hook = hook.get();
@@ -210,21 +213,43 @@ void DistributedOptimizer::Impl::AddBuckets() {
   std::unordered_map<int, size_t> bytes;         // by bucket
   for (size_t i = slots_.size(); i-- > 0;) {
     const at::Tensor& parameter = slots_[i].parameter;
-    if (!parameter.is_cpu() || parameter.layout() != at::kStrided ||
+    if (!parameter.is_cpu() || parameter.layout() != at::kStrided || !parameter.is_contiguous() ||
         parameter.nbytes() > kSharedBytes || slots_[i].name.size() > kSharedNameBytes) {
       continue;
     }
     auto it = open.find(parameter.scalar_type());
     if (it == open.end() || bytes[it->second] + parameter.nbytes() > kBucketBytes ||
         buckets_[it->second].slots.size() == kBucketSlots) {
-      const at::NoGradGuard no_grad;
       it = open.insert_or_assign(parameter.scalar_type(), static_cast<int>(buckets_.size())).first;
-      buckets_.push_back({.slots = {}, .first = at::zeros({1}, parameter.options())});
+      buckets_.push_back({.slots = {},
+                          .first = slots_[i].name.substr(options_.name.size() + 1) + kAndOthers,
+                          .gradients = GradientBucket(parameter.scalar_type())});
     }
+    Bucket& bucket = buckets_[it->second];
     slots_[i].bucket = it->second;
+    slots_[i].place = bucket.slots.size();
     bytes[it->second] += parameter.nbytes();
-    buckets_[it->second].slots.push_back(i);
+    bucket.slots.push_back(i);
+    bucket.gradients.Add(parameter, slots_[i].name);
   }
+}
+
+void DistributedOptimizer::Impl::AllocateMemory() {
+  if (options_.gradients_in_arena) {
+    std::vector<size_t> sizes;
+    for (const Slot& slot : slots_) {
+      if (slot.parameter.is_cpu() && slot.bucket == kNone &&
+          slot.parameter.nbytes() > kSharedBytes) {
+        sizes.push_back(slot.parameter.nbytes());
+      }
+    }
+    for (const Bucket& bucket : buckets_) sizes.push_back(bucket.gradients.bytes());
+    memory_ = std::make_unique<GradientMemory>(context_, sizes);
+  }
+  for (Bucket& bucket : buckets_) bucket.gradients.Allocate();
+  if (memory_ == nullptr) return;
+  memory_->Grow();  // what has been asked for is there from now on
+  for (Bucket& bucket : buckets_) bucket.gradients.Allocate();
 }
 
 DistributedOptimizer::Impl::~Impl() {
@@ -241,8 +266,14 @@ void DistributedOptimizer::Impl::OnGradient(size_t index) {
   synchronized_ = false;
   if (++slot.passes < options_.backward_passes_per_step) return;
   if (slot.passes == options_.backward_passes_per_step) {
+    ++ready_;
     if (slot.bucket == kNone) return Submit(slot);
     Bucket& bucket = buckets_[slot.bucket];
+    try {
+      Gather(slot);  // now, while it is in the cache
+    } catch (...) {
+      Keep(std::current_exception());
+    }
     if (++bucket.ready == bucket.slots.size()) Submit(bucket);
     return;
   }
@@ -269,6 +300,7 @@ void DistributedOptimizer::Impl::MakeGradient(Slot& slot) const {
   slot.sparse_dim = gradient.is_sparse() ? gradient.sparse_dim() : 0;
 }
 
+// Holds mutex_. When nearly all gradients are there, the backward pass ends and the wait begins.
 Request DistributedOptimizer::Impl::RequestFor(c10::ArrayRef<at::Tensor> gradients,
                                                const std::string& name) const {
   return {.kind = RUEDA_ALLREDUCE,
@@ -278,7 +310,8 @@ Request DistributedOptimizer::Impl::RequestFor(c10::ArrayRef<at::Tensor> gradien
           .process_set = options_.process_set,
           .op = options_.op,
           .prescale = prescale_,
-          .postscale = postscale_};
+          .postscale = postscale_,
+          .wait_soon = (slots_.size() - ready_) * kNearlyAll <= slots_.size()};
 }
 
 // Holds mutex_. An error is kept.
@@ -296,21 +329,47 @@ void DistributedOptimizer::Impl::Submit(Slot& slot) {
   }
 }
 
+// Holds mutex_. Brings the gradient to where it is reduced with others, unless it is there.
+void DistributedOptimizer::Impl::Gather(Slot& slot) {
+  MakeGradient(slot);
+  GradientBucket& gradients = buckets_[slot.bucket].gradients;
+  if (slot.sparse_dim > 0) {
+    gradients.LeaveOut(slot.place);
+  } else {
+    gradients.Take(slot.place);
+  }
+}
+
 // Holds mutex_. The dense ones of the bucket; an error is kept.
 void DistributedOptimizer::Impl::Submit(Bucket& bucket) {
   try {
-    for (const size_t i : bucket.slots) MakeGradient(slots_[i]);
-    bucket.operation = SubmitGroup(bucket);
+    for (const size_t i : bucket.slots) Gather(slots_[i]);
+    // Adasum is of each gradient by itself.
+    bucket.operation = options_.op == Adasum ? SubmitOneByOne(bucket) : SubmitTogether(bucket);
   } catch (...) {
     Keep(std::current_exception());
   }
 }
 
-std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitGroup(const Bucket& bucket) {
+// As one tensor. An empty one beside it has the layout for its name, so that ranks whose gradients lie
+// differently don't mix them up.
+std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitTogether(Bucket& bucket) {
+  const at::Tensor& memory = bucket.gradients.memory();
+  const at::Tensor tensors[] = {memory, at::empty({0}, memory.options())};
+  const char* suffixes[] = {bucket.first.c_str(), bucket.gradients.layout().c_str()};
   const std::string name = options_.name + ".";
-  const std::string first = slots_[bucket.slots.front()].name.substr(name.size()) + kAndOthers;
-  std::vector<at::Tensor> tensors = {bucket.first};
-  std::vector<const char*> suffixes = {first.c_str()};
+  Request request = RequestFor(tensors, name);
+  request.grouped = true;
+  request.suffixes = suffixes;
+  return Operation::Submit(context_, request);
+}
+
+// By their names, behind a tensor without a meaning, by which ranks that differ in which are sparse find
+// each other.
+std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitOneByOne(const Bucket& bucket) {
+  const std::string name = options_.name + ".";
+  std::vector<at::Tensor> tensors = {at::zeros({1}, bucket.gradients.memory().options())};
+  std::vector<const char*> suffixes = {bucket.first.c_str()};
   for (const size_t i : bucket.slots) {
     if (slots_[i].sparse_dim > 0) continue;
     tensors.push_back(slots_[i].parameter.mutable_grad());
@@ -340,8 +399,7 @@ void DistributedOptimizer::Impl::ZeroGrad(bool set_to_none) {
                                                "' is being reduced: call it before " +
                                                "backward(), or after step() or synchronize()");
   }
-  for (Slot& slot : slots_) slot.passes = 0;  // what they have added up goes
-  for (Bucket& bucket : buckets_) bucket.ready = 0;
+  EndStep();  // what gradients have added up goes
   optimizer_.zero_grad(set_to_none);
 }
 
@@ -363,6 +421,32 @@ void DistributedOptimizer::Impl::CheckForNewParameters() {
   }
 }
 
+// If the ranks don't fit together, throws what it is that differs: they all find out, so they can all ask.
+void DistributedOptimizer::Impl::Wait(Bucket& bucket, Operation& operation) {
+  try {
+    operation.Wait();
+  } catch (const Error& error) {
+    if (error.status() != RUEDA_INVALID_ARGUMENT || options_.op == Adasum) throw;
+    std::shared_ptr<Operation> named;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      named = SubmitOneByOne(bucket);
+    }
+    named->Wait();
+    throw;
+  }
+}
+
+// Holds mutex_.
+void DistributedOptimizer::Impl::EndStep() {
+  ready_ = 0;
+  for (Slot& slot : slots_) slot.passes = 0;
+  for (Bucket& bucket : buckets_) {
+    bucket.ready = 0;
+    bucket.gradients.EndStep();
+  }
+}
+
 void DistributedOptimizer::Impl::Synchronize() {
   std::vector<std::shared_ptr<Operation>> shared;  // by bucket; null: nothing was submitted
   std::vector<at::Tensor> frozen;
@@ -375,16 +459,16 @@ void DistributedOptimizer::Impl::Synchronize() {
         frozen.push_back(slot.parameter);
       }
     }
+    ready_ = slots_.size();
     // The others may have gradients where this rank has none.
     for (Bucket& bucket : buckets_) {
       if (bucket.operation == nullptr) Submit(bucket);
       shared.push_back(std::exchange(bucket.operation, nullptr));
-      bucket.ready = 0;
     }
     for (Slot& slot : slots_) {
       if (slot.bucket == kNone && slot.dense == nullptr && slot.sparse == nullptr) Submit(slot);
-      slot.passes = 0;
     }
+    EndStep();
   }
   // From here on the slots are this thread's alone, as no backward pass runs.
   std::exception_ptr error;
@@ -399,8 +483,8 @@ void DistributedOptimizer::Impl::Synchronize() {
   };
   // By bucket: it has arrived, so all ranks have the same sparse ones in it.
   std::vector<bool> agreed;
-  for (const std::shared_ptr<Operation>& group : shared) {
-    agreed.push_back(group != nullptr && attempt([&] { group->Wait(); }));
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    agreed.push_back(shared[i] != nullptr && attempt([&] { Wait(buckets_[i], *shared[i]); }));
   }
   for (Slot& slot : slots_) {
     if (slot.bucket == kNone || slot.sparse_dim == 0 || !agreed[slot.bucket]) continue;

@@ -202,6 +202,8 @@ void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_b
       bucket.requests.push_back(source.operation->request);
       if (source.part < 0) continue;
       const PartArgs& part = source.operation->parts[source.part];
+      // Nothing of it, and it must not keep the rest from being reduced where it lies.
+      if (signature.kind == OpKind::kAllreduce && part.shape.elements() == 0) continue;
       bucket.pieces.push_back({part.input, part.output, part.shape.elements()});
       AppendCounts(*source.operation, static_cast<size_t>(source.part), set, &bucket.counts);
     }

@@ -1,17 +1,19 @@
 // DistributedOptimizer and broadcast_optimizer_state.
 #include <torch/torch.h>
 
-#include <set>
 #include <thread>
 
 #include "rueda/torch.hpp"
 #include "test/torch/ranks.h"
+#include "test/torch/weights.h"
 
 namespace hvd = rueda::libtorch;
 
 namespace {
 
+using rueda::test::First;
 using rueda::test::StatusOf;
+using rueda::test::Weights;
 
 constexpr int kBatch = 8;  // samples of a rank in a step
 constexpr int kSteps = 20;
@@ -127,27 +129,6 @@ RANKS_TEST(DistributedOptimizer, WithoutItReplicasDrift, 2, 3) {
   const Comparison comparison = CompareWithOneProcess(/*synchronised=*/false);
   EXPECT_EQ(comparison.equal_steps, 0);
   EXPECT_GT(comparison.distance, 1e-3);
-}
-
-// Parameters w0, w1, ... of these sizes, all zeros.
-struct Weights {
-  explicit Weights(std::initializer_list<int64_t> sizes) {
-    for (const int64_t size : sizes) {
-      named.emplace_back("w" + std::to_string(named.size()),
-                         torch::zeros(size, torch::requires_grad()));
-    }
-  }
-  std::vector<torch::Tensor> all() const {
-    std::vector<torch::Tensor> tensors;
-    for (const auto& [name, tensor] : named) tensors.push_back(tensor);
-    return tensors;
-  }
-  torch::Tensor& operator[](size_t i) { return named[i].second; }
-  hvd::NamedTensors named;
-};
-
-float First(const torch::Tensor& tensor) {
-  return tensor.reshape({-1})[0].item<float>();
 }
 
 RANKS_TEST(DistributedOptimizer, GradientsThatARankDidNotComputeCountAsZeros, 2, 3) {
@@ -480,56 +461,6 @@ RANKS_TEST(DistributedOptimizer, OneThatIsSparseOnSomeRanksOnlyDoesNotLeaveTheRe
       optimizer.step();
     }
   }
-}
-
-// Large gradients are reduced where autograd has put them.
-RANKS_TEST(DistributedOptimizer, KeepsTheMemoryOfLargeGradients, 1, 2) {
-  constexpr int64_t kLarge = 100'000;
-  Weights w{kLarge, 2 * kLarge, kLarge, 10};
-  torch::optim::SGD sgd(w.all(), 1.0);
-  std::vector<torch::Tensor> kept;
-  {
-    hvd::DistributedOptimizer optimizer(sgd, w.named);
-    std::set<const void*> first;
-    for (int step = 0; step < 5; ++step) {
-      optimizer.zero_grad();
-      // A product's gradient is new memory, a sum's a view of a scalar that autograd copies.
-      torch::Tensor loss = torch::zeros({});
-      for (torch::Tensor& parameter : w.all())
-        loss = loss + (parameter * (hvd::rank() + 1.0)).sum();
-      loss.backward();
-      optimizer.step();
-      if (step == 0) continue;  // tells how much memory it takes
-      std::set<const void*> places;
-      for (size_t i = 0; i < 3; ++i) {
-        places.insert(w[i].grad().data_ptr());
-        EXPECT_EQ(reinterpret_cast<uintptr_t>(w[i].grad().data_ptr()) % 4096, 0u);
-        EXPECT_TRUE((w[i].grad() == (hvd::size() + 1) / 2.0).all().item<bool>());
-      }
-      EXPECT_EQ(places.size(), 3u);
-      // As many as there are gradients, but for one that a step may hold on to while it is replaced.
-      for (const void* place : places) first.insert(place);
-      EXPECT_LE(first.size(), 6u);
-      kept.push_back(w[1].grad() * 1);
-    }
-    kept.push_back(w[0].grad());
-  }
-  // What is freed now goes back, what is kept stays.
-  sgd.zero_grad();
-  EXPECT_EQ(kept.size(), 5u);
-  for (const torch::Tensor& tensor : kept) {
-    EXPECT_TRUE((tensor == (hvd::size() + 1) / 2.0).all().item<bool>());
-  }
-}
-
-RANKS_TEST(DistributedOptimizer, LeavesGradientsWhereTheyAreIfAskedTo, 2) {
-  Weights w{100'000};
-  torch::optim::SGD sgd(w.all(), 1.0);
-  hvd::DistributedOptimizer optimizer(sgd, w.named, {.gradients_in_arena = false});
-  (w[0] * (hvd::rank() + 1.0)).sum().backward();
-  EXPECT_NE(reinterpret_cast<uintptr_t>(w[0].grad().data_ptr()) % 4096, 0u) << "malloc's";
-  optimizer.step();
-  EXPECT_FLOAT_EQ(First(w[0].detach()), -1.5);
 }
 
 RANKS_TEST(DistributedOptimizer, RefusesOptimizersThatNeedAClosure, 1) {

@@ -1,0 +1,62 @@
+// Small gradients that are reduced together. They lie one behind another in one tensor's memory, as
+// views of it (what DistributedDataParallel calls gradient_as_bucket_view), so that a step needs one
+// operation for all of them, and no copies but the one from where autograd has put them, while they
+// are in the cache.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <string>
+#include <vector>
+
+namespace rueda::libtorch {
+
+// Not thread-safe.
+class GradientBucket {
+ public:
+  // For parameters of this type, on the CPU.
+  explicit GradientBucket(at::ScalarType type) : type_(type) {}
+
+  // Before Allocate. `name` is for errors and the layout.
+  void Add(const at::Tensor& parameter, const std::string& name);
+  // How much memory that takes.
+  size_t bytes() const { return static_cast<size_t>(elements_) * at::elementSize(type_); }
+  // Gets memory for all gradients, of zeros. What was there before lives as long as tensors use it.
+  void Allocate();
+
+  // Makes parameter i's gradient, which is defined, a view of the memory. Throws when it isn't what it
+  // was when the parameter was added.
+  void Take(size_t i);
+  // Parameter i's gradient stays where it is, zeros take its place: for sparse ones.
+  void LeaveOut(size_t i);
+  // The step is over. The next one gets other memory if somebody still uses this one's gradients.
+  void EndStep() { begun_ = false; }
+
+  // All of it, in one dimension.
+  const at::Tensor& memory() const { return memory_; }
+  // Short, and different if any name, shape or place differs, or which gradients are left out.
+  const std::string& layout();
+
+ private:
+  struct Entry {
+    at::Tensor parameter;
+    std::string name;
+    c10::SmallVector<int64_t, 4> sizes;
+    int64_t begin;  // element of the memory
+    bool left_out = false;
+    at::Tensor view = {};
+    char* data = nullptr;  // the view's; in reach without a look at it
+  };
+  void BeginStep();
+  void SetLeftOut(Entry* entry, bool left_out);
+
+  const at::ScalarType type_;
+  std::vector<Entry> entries_;
+  int64_t elements_ = 0;
+  at::Tensor memory_;
+  bool begun_ = false;  // something of this step is in the memory
+  std::string layout_;  // empty: to be computed
+};
+
+}  // namespace rueda::libtorch

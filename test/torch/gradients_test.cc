@@ -1,0 +1,212 @@
+// Where DistributedOptimizer keeps gradients: large ones where autograd has put them, small ones together.
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rueda/torch.hpp"
+#include "test/torch/ranks.h"
+#include "test/torch/weights.h"
+
+namespace hvd = rueda::libtorch;
+
+namespace {
+
+using rueda::test::First;
+using rueda::test::StatusOf;
+using rueda::test::Weights;
+
+// Large gradients are reduced where autograd has put them.
+RANKS_TEST(DistributedOptimizer, KeepsTheMemoryOfLargeGradients, 1, 2) {
+  constexpr int64_t kLarge = 100'000;
+  Weights w{kLarge, 2 * kLarge, kLarge, 10};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  std::vector<torch::Tensor> kept;
+  {
+    hvd::DistributedOptimizer optimizer(sgd, w.named);
+    std::set<const void*> first;
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      // A product's gradient is new memory, a sum's a view of a scalar that autograd copies.
+      torch::Tensor loss = torch::zeros({});
+      for (torch::Tensor& parameter : w.all())
+        loss = loss + (parameter * (hvd::rank() + 1.0)).sum();
+      loss.backward();
+      optimizer.step();
+      if (step == 0) continue;  // tells how much memory it takes
+      std::set<const void*> places;
+      for (size_t i = 0; i < 3; ++i) {
+        places.insert(w[i].grad().data_ptr());
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(w[i].grad().data_ptr()) % 4096, 0u);
+        EXPECT_TRUE((w[i].grad() == (hvd::size() + 1) / 2.0).all().item<bool>());
+      }
+      EXPECT_EQ(places.size(), 3u);
+      // As many as there are gradients, but for one that a step may hold on to while it is replaced.
+      for (const void* place : places) first.insert(place);
+      EXPECT_LE(first.size(), 6u);
+      kept.push_back(w[1].grad() * 1);
+    }
+    kept.push_back(w[0].grad());
+  }
+  // What is freed now goes back, what is kept stays.
+  sgd.zero_grad();
+  EXPECT_EQ(kept.size(), 5u);
+  for (const torch::Tensor& tensor : kept) {
+    EXPECT_TRUE((tensor == (hvd::size() + 1) / 2.0).all().item<bool>());
+  }
+}
+
+RANKS_TEST(DistributedOptimizer, LeavesGradientsWhereTheyAreIfAskedTo, 2) {
+  Weights w{100'000};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named, {.gradients_in_arena = false});
+  (w[0] * (hvd::rank() + 1.0)).sum().backward();
+  EXPECT_NE(reinterpret_cast<uintptr_t>(w[0].grad().data_ptr()) % 4096, 0u) << "malloc's";
+  optimizer.step();
+  EXPECT_FLOAT_EQ(First(w[0].detach()), -1.5);
+}
+
+// Small ones -----------------------------------------------------------------------------------
+
+// What the ranks' gradients average to when each backward pass multiplies by Mine().
+float Mean() {
+  return (static_cast<float>(hvd::size()) + 1) / 2;
+}
+float Mine() {
+  return static_cast<float>(hvd::rank()) + 1;
+}
+
+bool AllAre(const torch::Tensor& tensor, float value) {
+  return (tensor == value).all().item<bool>();
+}
+
+RANKS_TEST(SmallGradients, LieTogetherInTheSamePlaceInEveryStep, 1, 2, 3) {
+  Weights w{5, 1000, 33};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  std::vector<const void*> places;
+  for (int step = 0; step < 4; ++step) {
+    optimizer.zero_grad();
+    EXPECT_FALSE(w[0].grad().defined());
+    ((w[0] * 1).sum() + (w[1] * 2).sum() + (w[2] * 3).sum()).mul(Mine()).backward();
+    optimizer.step();
+    for (size_t i = 0; i < 3; ++i) {
+      const torch::Tensor& gradient = w[i].grad();
+      EXPECT_TRUE(AllAre(gradient, Mean() * static_cast<float>(i + 1)));
+      EXPECT_EQ(gradient.storage().data(), w[0].grad().storage().data());
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(gradient.data_ptr()) % 64, 0u);
+      if (step == 0) places.push_back(gradient.data_ptr());
+      EXPECT_EQ(gradient.data_ptr(), places[i]);
+    }
+  }
+}
+
+// Zeroed in place, they are added to where they lie.
+RANKS_TEST(SmallGradients, MayBeZeroedInPlaceAndAddedUp, 1, 2) {
+  Weights w{5, 7};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named, {.backward_passes_per_step = 2});
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad(/*set_to_none=*/false);
+    for (int pass = 0; pass < 2; ++pass) (w[0].sum() + w[1].sum()).mul(Mine()).backward();
+    optimizer.step();
+    EXPECT_TRUE(AllAre(w[0].grad(), 2 * Mean()));
+    EXPECT_TRUE(AllAre(w[1].grad(), 2 * Mean()));
+  }
+}
+
+RANKS_TEST(SmallGradients, ThatSomebodyHoldsAreNotOverwritten, 1, 2) {
+  Weights w{5, 7, 9};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  std::vector<torch::Tensor> held;
+  for (int step = 1; step <= 6; ++step) {
+    optimizer.zero_grad();
+    (w[0].sum() + w[1].sum() + w[2].sum()).mul(Mine() * static_cast<float>(step)).backward();
+    optimizer.step();
+    const torch::Tensor& gradient = w[1].grad();
+    // The gradient, a part of it, another tensor of the same memory.
+    if (step % 3 == 0) held.push_back(gradient);
+    if (step % 3 == 1) held.push_back(gradient.narrow(0, 2, 3));
+    if (step % 3 == 2) held.push_back(gradient.detach());
+  }
+  for (size_t i = 0; i < held.size(); ++i) {
+    EXPECT_TRUE(AllAre(held[i], Mean() * static_cast<float>(i + 1))) << i;
+  }
+}
+
+// Before the bucket was complete, as one of its parameters was not used.
+RANKS_TEST(SmallGradients, ThatTheProgramReplacesCountAsItLeftThem, 1, 2) {
+  Weights w{5, 7};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    w[0].sum().backward();
+    w[0].mutable_grad() = torch::full({5}, 10 * Mine());
+    optimizer.step();
+    EXPECT_TRUE(AllAre(w[0].grad(), 10 * Mean()));
+    EXPECT_TRUE(AllAre(w[1].grad(), 0));
+  }
+}
+
+RANKS_TEST(SmallGradients, OfAnotherShapeThanBeforeAreAnErrorOfTheStep, 1, 2) {
+  Weights w{6, 2};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  w[0].set_data(torch::zeros({2, 3}));
+  (w[0].sum() + w[1].sum()).backward();
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { optimizer.step(); }, &message), RUEDA_FAILED_PRECONDITION);
+  EXPECT_NE(message.find("'gradient.w0'"), std::string::npos) << message;
+  EXPECT_NE(message.find("make it again"), std::string::npos) << message;
+}
+
+// They take as much memory, so only their places tell them apart.
+RANKS_TEST(SmallGradients, ThatLieDifferentlyOnTheRanksAreNamed, 2, 3) {
+  const bool first = hvd::rank() == 0;
+  Weights w{4, first ? 16 : 48, first ? 48 : 16};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    (w[0].sum() + w[1].sum() + w[2].sum()).backward();
+    std::string message;
+    EXPECT_EQ(StatusOf([&] { optimizer.step(); }, &message), RUEDA_INVALID_ARGUMENT);
+    EXPECT_NE(message.find("gradient.w"), std::string::npos) << message;
+    EXPECT_NE(message.find("[48]"), std::string::npos) << message;
+    EXPECT_TRUE(AllAre(w[1].detach(), 0)) << "no step was made";
+  }
+}
+
+// It is of each gradient, however many lie together.
+RANKS_TEST(SmallGradients, AreCombinedOneByOneByAdasum, 2) {
+  Weights w{8, 8};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named, {.op = hvd::Adasum});
+  torch::manual_seed(hvd::rank());
+  const torch::Tensor a = torch::randn({8}), b = 100 * torch::randn({8});
+  ((w[0] * a).sum() + (w[1] * b).sum()).backward();
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(w[0].grad(), hvd::allreduce(a, "a", hvd::Adasum)));
+  EXPECT_TRUE(torch::equal(w[1].grad(), hvd::allreduce(b, "b", hvd::Adasum)));
+}
+
+// What reduces them may outlive the context, and what they lie in outlives the optimizer.
+RANKS_TEST(SmallGradients, StayWhenTheOptimizerIsGone, 1, 2) {
+  Weights w{5, 7};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  {
+    hvd::DistributedOptimizer optimizer(sgd, w.named);
+    (w[0].sum() + w[1].sum()).mul(Mine()).backward();
+    optimizer.step();
+  }
+  EXPECT_TRUE(AllAre(w[0].grad(), Mean()));
+  sgd.zero_grad();
+  (w[0].sum() + w[1].sum()).mul(Mine()).backward();
+  EXPECT_FLOAT_EQ(First(w[1].grad()), Mine());
+}
+
+}  // namespace
