@@ -4,7 +4,7 @@
 // A *lane type* says how elements lie in memory and in what vectors they are combined:
 //   Tag            the accumulator's vector
 //   kChunkBytes    memory of one Quad: four accumulators, so that four operations are in flight
-//   Load, Store    a Quad from and to memory of any alignment
+//   Load, Store    a Quad from and to memory of any alignment; NaNs are stored as the canonical one
 #if defined(RUEDA_OPS_KERNELS_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RUEDA_OPS_KERNELS_LANES_INL_H_
 #undef RUEDA_OPS_KERNELS_LANES_INL_H_
@@ -18,6 +18,14 @@
 #include <limits>
 
 #include "hwy/highway.h"
+
+// Whether the machine converts float16.
+#undef RUEDA_HAVE_FLOAT16
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || (HWY_ARCH_ARM_A64 && HWY_TARGET == HWY_NEON)
+#define RUEDA_HAVE_FLOAT16 1
+#else
+#define RUEDA_HAVE_FLOAT16 0
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace rueda::kernels::HWY_NAMESPACE {
@@ -157,7 +165,7 @@ struct SmallFloat {
 using Float8E4M3FNBits = SmallFloat<uint8_t, 4, 3, false>;
 using Float8E5M2Bits = SmallFloat<uint8_t, 5, 2, true>;
 
-#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || (HWY_ARCH_ARM_A64 && HWY_TARGET == HWY_NEON)
+#if RUEDA_HAVE_FLOAT16
 
 // The machine's own conversions: IEEE, and they round to nearest even.
 struct Float16Bits {
@@ -169,6 +177,61 @@ struct Float16Bits {
   template <class D, class D16 = hn::Rebind<Memory, D>>
   static HWY_INLINE hn::Vec<D16> Narrow(D, hn::Vec<D> v) {
     return hn::BitCast(D16(), hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), v));
+  }
+};
+
+// How a float8 becomes a float16, of which it is kScale times the value, and back.
+//   ToFloat16      of words that hold it in their upper byte, and zero in the lower
+//   FromFloat16    rounds to the upper byte; what is left in the lower means nothing
+//   Canonical      float8, for which a NaN has not been made the canonical one yet
+
+struct E5M2Words {
+  static constexpr float kScale = 1;
+  template <class D16>
+  static HWY_INLINE hn::Vec<D16> ToFloat16(D16, hn::Vec<D16> word) {
+    return word;
+  }
+  template <class D16>
+  static HWY_INLINE hn::Vec<D16> FromFloat16(D16 d16, hn::Vec<D16> half) {
+    const auto odd = hn::And(hn::ShiftRight<8>(half), hn::Set(d16, 1));
+    return hn::Add(half, hn::Add(odd, hn::Set(d16, 0x7f)));
+  }
+  // Its NaNs were rounded like numbers, and had nothing in the lower byte that would carry over:
+  // only a factor's payload could reach there, and Factors has none.
+  template <class D8>
+  static HWY_INLINE hn::Vec<D8> Canonical(D8 d8, hn::Vec<D8> bytes) {
+    const hn::RebindToSigned<D8> ordered;
+    const auto magnitude = hn::BitCast(ordered, hn::And(bytes, hn::Set(d8, 0x7f)));
+    const auto nan = hn::RebindMask(d8, hn::Gt(magnitude, hn::Set(ordered, 0x7c)));
+    return hn::IfThenElse(nan, hn::Set(d8, 0x7e), bytes);
+  }
+};
+
+struct E4M3FNWords {
+  static constexpr float kScale = 256;  // between the two exponents' biases
+  template <class D16>
+  static HWY_INLINE hn::Vec<D16> ToFloat16(D16 d16, hn::Vec<D16> word) {
+    const hn::RebindToSigned<D16> arithmetic;
+    const auto half = hn::BitCast(d16, hn::ShiftRight<1>(hn::BitCast(arithmetic, word)));
+    // The sign, which is in the exponent's first bit too, is taken out of it, and the carry from a
+    // NaN's pattern put in.
+    const auto carried = hn::Add(half, hn::Set(d16, 0x80));
+    return hn::Xor(half, hn::And(carried, hn::Set(d16, 0x4000)));
+  }
+  template <class D16>
+  static HWY_INLINE hn::Vec<D16> FromFloat16(D16 d16, hn::Vec<D16> half) {
+    // As above, but the magnitude, one bit further up, has a 1 put before it: what is too large stops
+    // at all ones.
+    const auto odd = hn::And(hn::ShiftRight<7>(half), hn::Set(d16, 1));
+    const auto magnitude = hn::Add(hn::ShiftLeft<1>(half), odd);
+    const auto rounded = hn::SaturatedAdd(magnitude, hn::Set(d16, 0x807f));
+    // The sign of all but NaNs, of which the negative ones wrap around.
+    const auto sign = hn::And(half, hn::Add(half, hn::Set(d16, 0x3ff)));
+    return hn::And(rounded, hn::Or(sign, hn::Set(d16, 0x7fff)));
+  }
+  template <class D8>
+  static HWY_INLINE hn::Vec<D8> Canonical(D8, hn::Vec<D8> bytes) {
+    return bytes;
   }
 };
 
@@ -193,17 +256,20 @@ struct Plain {
   static constexpr size_t kVectorBytes = hn::MaxLanes(Tag()) * sizeof(T);
   static constexpr size_t kChunkBytes = 4 * kVectorBytes;
 
+  static HWY_INLINE void StoreOne(hn::Vec<Tag> v, uint8_t* to) {
+    if constexpr (hwy::IsFloat<T>()) v = CanonicalNaN(Tag(), v);
+    StoreBytes(Tag(), v, to);
+  }
   static HWY_INLINE Quad<Tag> Load(const uint8_t* from) {
     const Tag tag;
     return {LoadBytes(tag, from), LoadBytes(tag, from + kVectorBytes),
             LoadBytes(tag, from + 2 * kVectorBytes), LoadBytes(tag, from + 3 * kVectorBytes)};
   }
   static HWY_INLINE void Store(const Quad<Tag>& q, uint8_t* to) {
-    const Tag tag;
-    StoreBytes(tag, q.a, to);
-    StoreBytes(tag, q.b, to + kVectorBytes);
-    StoreBytes(tag, q.c, to + 2 * kVectorBytes);
-    StoreBytes(tag, q.d, to + 3 * kVectorBytes);
+    StoreOne(q.a, to);
+    StoreOne(q.b, to + kVectorBytes);
+    StoreOne(q.c, to + 2 * kVectorBytes);
+    StoreOne(q.d, to + 3 * kVectorBytes);
   }
 };
 
@@ -228,7 +294,7 @@ struct Widened {
     return Format::Widen(Tag(), LoadBytes(Narrow(), from));
   }
   static HWY_INLINE void StoreOne(hn::Vec<Tag> v, uint8_t* to) {
-    StoreBytes(Narrow(), Format::Narrow(Tag(), v), to);
+    StoreBytes(Narrow(), Format::Narrow(Tag(), CanonicalNaN(Tag(), v)), to);
   }
   static HWY_INLINE Quad<Tag> Load(const uint8_t* from) {
     return {LoadOne(from), LoadOne(from + kVectorBytes), LoadOne(from + 2 * kVectorBytes),
@@ -241,6 +307,65 @@ struct Widened {
     StoreOne(q.d, to + 3 * kVectorBytes);
   }
 };
+
+#if RUEDA_HAVE_FLOAT16
+
+// float8 in float32 accumulators, by way of float16. kScaled leaves them 1 / kScale of the values,
+// for operations to which that is the same.
+template <class Words, bool kScaled = false>
+struct Float8 {
+  using Tag = hn::ScalableTag<float>;
+  using Word = hn::ScalableTag<uint16_t>;
+  using Half = hn::Half<Word>;
+  using V = hn::Vec<Tag>;
+  using W = hn::Vec<Word>;
+  static constexpr size_t kChunkBytes = hn::MaxLanes(Word()) * sizeof(uint16_t);
+  static constexpr float kScale = kScaled ? 1 : Words::kScale;
+
+  static HWY_INLINE V Wide(hn::Vec<Half> half) {
+    const V v = Float16Bits::Widen(Tag(), half);
+    return kScale == 1 ? v : hn::Mul(v, hn::Set(Tag(), kScale));
+  }
+  // To as many bits as float16 keeps of float8's smallest numbers. The last one is set if any after
+  // it was: the rounding to come then knows a tie from what is near one.
+  static HWY_INLINE hn::Vec<Half> Narrow(V v) {
+    const Bits<Tag> bits;
+    const auto rest = hn::Set(bits, 0x1ffff);
+    const auto word = hn::BitCast(bits, v);
+    const auto carried = hn::Add(hn::And(word, rest), rest);
+    const V cut = hn::BitCast(Tag(), hn::And(hn::Or(word, carried), hn::Set(bits, 0xfffe0000)));
+    return Float16Bits::Narrow(Tag(), kScale == 1 ? cut : hn::Mul(cut, hn::Set(Tag(), 1 / kScale)));
+  }
+  static HWY_INLINE Quad<Tag> Load(const uint8_t* from) {
+    const Word word;
+    const W both = LoadBytes(word, from);
+    const W lower = Words::ToFloat16(word, hn::ShiftLeft<8>(both));
+    const W upper = Words::ToFloat16(word, hn::And(both, hn::Set(word, 0xff00)));
+    return {Wide(hn::LowerHalf(Half(), lower)), Wide(hn::UpperHalf(Half(), lower)),
+            Wide(hn::LowerHalf(Half(), upper)), Wide(hn::UpperHalf(Half(), upper))};
+  }
+  static HWY_INLINE void Store(const Quad<Tag>& q, uint8_t* to) {
+    const Word word;
+    const W lower = Words::FromFloat16(word, hn::Combine(word, Narrow(q.b), Narrow(q.a)));
+    const W upper = Words::FromFloat16(word, hn::Combine(word, Narrow(q.d), Narrow(q.c)));
+    const W mask = hn::Set(word, 0xff00);
+    const W both = hn::Or(hn::ShiftRight<8>(lower), hn::And(upper, mask));
+    const hn::Repartition<uint8_t, Word> bytes;
+    StoreBytes(bytes, Words::Canonical(bytes, hn::BitCast(bytes, both)), to);
+  }
+};
+
+using Float8E4M3FN = Float8<E4M3FNWords>;
+using Float8E4M3FNScaled = Float8<E4M3FNWords, true>;
+using Float8E5M2 = Float8<E5M2Words>;
+
+#else
+
+using Float8E4M3FN = Widened<Float8E4M3FNBits>;
+using Float8E4M3FNScaled = Float8E4M3FN;
+using Float8E5M2 = Widened<Float8E5M2Bits>;
+
+#endif
 
 // Complex numbers with parts of type T: `a` and `c` of a Quad hold real, `b` and `d` imaginary
 // parts. Two vectors are two by two transposed, which undoes itself.
@@ -303,9 +428,10 @@ struct SplitBFloat16 {
     return hn::BitCast(Tag(), hn::And(word, hn::Set(Word(), 0xffff0000)));
   }
   static HWY_INLINE W Join(V lower, V upper) {
+    const Tag tag;
     const auto mask = hn::Set(Word(), 0xffff0000);
-    return hn::Or(hn::ShiftRight<16>(RoundUpperHalf(Tag(), lower)),
-                  hn::And(RoundUpperHalf(Tag(), upper), mask));
+    return hn::Or(hn::ShiftRight<16>(RoundUpperHalf(tag, CanonicalNaN(tag, lower))),
+                  hn::And(RoundUpperHalf(tag, CanonicalNaN(tag, upper)), mask));
   }
 };
 

@@ -17,15 +17,20 @@ namespace {
 
 // ---- scaling of floating types, in the accumulator's type ----
 
+// Without a NaN's payload: so no NaN in an accumulator has bits that float8_e5m2 doesn't have.
+inline double WithoutPayload(double factor) {
+  return factor == factor ? factor : std::numeric_limits<double>::quiet_NaN();
+}
+
 struct Factors {
   Factors(const Scaling& scaling, const double* weights_or_null)
       : scale_first(weights_or_null != nullptr || scaling.prescale != 1),
         divide(scaling.divisor != 1),
         exact((scaling.divisor & (scaling.divisor - 1)) == 0),
         scale_last(scaling.postscale != 1),
-        prescale(scaling.prescale),
+        prescale(WithoutPayload(scaling.prescale)),
         divisor(static_cast<double>(scaling.divisor)),
-        postscale(scaling.postscale),
+        postscale(WithoutPayload(scaling.postscale)),
         weights(weights_or_null) {}
 
   // Of operand k.
@@ -65,7 +70,6 @@ HWY_INLINE Quad<D> Finish(D d, Quad<D> q, const Factors& factors) {
       q = factors.exact ? Times(d, q, 1 / factors.divisor) : Over(d, q, factors.divisor);
     }
     if (factors.scale_last) q = Times(d, q, factors.postscale);
-    q = {CanonicalNaN(d, q.a), CanonicalNaN(d, q.b), CanonicalNaN(d, q.c), CanonicalNaN(d, q.d)};
   }
   return q;
 }
@@ -182,9 +186,11 @@ void ReduceTarget(DType dtype, ReduceOp op, const ReduceArgs& args) {
     case DType::kInt64:
       return RunReal<Plain<int64_t>, Plain<uint64_t>>(op, args, 8);
     case DType::kFloat8E4M3FN:
-      return RunReal<Widened<Float8E4M3FNBits>>(op, args, 1);
+      // A prescale may take operands to where float32 ends, which is not the same for all scales.
+      if (args.scaling.prescale != 1) return RunReal<Float8E4M3FN>(op, args, 1);
+      return RunReal<Float8E4M3FNScaled, Float8E4M3FNScaled, Float8E4M3FN>(op, args, 1);
     case DType::kFloat8E5M2:
-      return RunReal<Widened<Float8E5M2Bits>>(op, args, 1);
+      return RunReal<Float8E5M2>(op, args, 1);
     case DType::kFloat16:
       return RunReal<Widened<Float16Bits>>(op, args, 2);
     case DType::kBFloat16:

@@ -46,6 +46,7 @@ void AddKernels() {
   AddReduction("sum/bfloat16/4K", DType::kBFloat16, 4 << 10);
   AddReduction("sum/float16/4K", DType::kFloat16, 4 << 10);
   AddReduction("sum/float8_e4m3fn/4K", DType::kFloat8E4M3FN, 4 << 10);
+  AddReduction("sum/float8_e5m2/4K", DType::kFloat8E5M2, 4 << 10);
   AddReduction("sum/int8/4K", DType::kInt8, 4 << 10);
   AddReduction("average/float32/4K", DType::kFloat32, 4 << 10, 2, 2);
   AddReduction("average/bfloat16/4K", DType::kBFloat16, 4 << 10, 2, 2);

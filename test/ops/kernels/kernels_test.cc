@@ -499,6 +499,21 @@ TEST_P(KernelsTest, SpecialValuesAgreeWithTheModel) {
   }
 }
 
+TEST_P(KernelsTest, EveryPairOfFloat8AgreesWithTheModel) {
+  std::vector<Bytes> sources(2, Bytes(1 << 16));
+  for (size_t i = 0; i < sources[0].size(); ++i) {
+    sources[0][i] = static_cast<uint8_t>(i);
+    sources[1][i] = static_cast<uint8_t>(i >> 8);
+  }
+  for (DType dtype : {DType::kFloat8E4M3FN, DType::kFloat8E5M2}) {
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
+      ExpectModel(dtype, op, sources);
+      ExpectModel(dtype, op, sources, {1, 1, 3});
+      ExpectModel(dtype, op, sources, {0.3, 1, 1});
+    }
+  }
+}
+
 TEST_P(KernelsTest, AnyNaNMakesTheMinimumAndTheMaximumNaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float rows[][3] = {{nan, 1, 2}, {1, nan, 2}, {1, 2, nan}, {nan, nan, 1}};

@@ -136,6 +136,27 @@ TEST_P(NarrowTest, NarrowingRoundsToNearestEven) {
   }
 }
 
+// 1 times any float32, before the reduction and after it.
+TEST_P(NarrowTest, AReductionRoundsToNearestEven) {
+  for (DType dtype : {DType::kFloat8E4M3FN, DType::kFloat8E5M2}) {
+    const NarrowingCases& cases = CasesOf(dtype);
+    const auto one = static_cast<uint8_t>(FormatOf(dtype).Encode(1));
+    const void* const source[] = {&one};
+    size_t wrong = 0;
+    for (size_t i = 0; i < cases.values.size(); ++i) {
+      uint8_t before = 0, after = 0;
+      Reduce(dtype, ReduceOp::kSum, source, &before, 1, {.prescale = cases.values[i]});
+      Reduce(dtype, ReduceOp::kSum, source, &after, 1, {.postscale = cases.values[i]});
+      if ((before != cases.expected[i] || after != cases.expected[i]) && ++wrong <= 5) {
+        ADD_FAILURE() << DTypeName(dtype) << " of " << std::hexfloat << cases.values[i] << ": "
+                      << std::hex << int{before} << " and " << int{after} << ", wanted "
+                      << cases.expected[i];
+      }
+    }
+    EXPECT_EQ(wrong, 0u);
+  }
+}
+
 // Worked out by hand, so that the model has no say.
 TEST_P(NarrowTest, TheBordersOfFloat8AreWhereTheyBelong) {
   const float infinity = std::numeric_limits<float>::infinity();
