@@ -26,6 +26,8 @@ namespace {
 constexpr size_t kSharedBytes = size_t{128} << 10;
 constexpr size_t kBucketBytes = size_t{4} << 20;
 constexpr size_t kBucketSlots = 256;
+// Whose bucket is smaller is copied to the other ranks in one go, wherever it lies.
+constexpr size_t kArenaBytes = size_t{32} << 10;
 // All but one of so many gradients are nearly all.
 constexpr size_t kNearlyAll = 64;
 // Behind the first one's name it is the name of the bucket.
@@ -213,7 +215,7 @@ void DistributedOptimizer::Impl::AddBuckets() {
   std::unordered_map<int, size_t> bytes;         // by bucket
   for (size_t i = slots_.size(); i-- > 0;) {
     const at::Tensor& parameter = slots_[i].parameter;
-    if (!parameter.is_cpu() || parameter.layout() != at::kStrided || !parameter.is_contiguous() ||
+    if (!parameter.is_cpu() || parameter.layout() != at::kStrided ||
         parameter.nbytes() > kSharedBytes || slots_[i].name.size() > kSharedNameBytes) {
       continue;
     }
@@ -243,12 +245,14 @@ void DistributedOptimizer::Impl::AllocateMemory() {
         sizes.push_back(slot.parameter.nbytes());
       }
     }
-    for (const Bucket& bucket : buckets_) sizes.push_back(bucket.gradients.bytes());
+    for (const Bucket& bucket : buckets_) {
+      if (bucket.gradients.bytes() >= kArenaBytes) sizes.push_back(bucket.gradients.bytes());
+    }
     memory_ = std::make_unique<GradientMemory>(context_, sizes);
   }
   for (Bucket& bucket : buckets_) bucket.gradients.Allocate();
   if (memory_ == nullptr) return;
-  memory_->Grow();  // what has been asked for is there from now on
+  if (!memory_->Grow()) return;  // what has been asked for is there from now on
   for (Bucket& bucket : buckets_) bucket.gradients.Allocate();
 }
 
@@ -343,7 +347,14 @@ void DistributedOptimizer::Impl::Gather(Slot& slot) {
 // Holds mutex_. The dense ones of the bucket; an error is kept.
 void DistributedOptimizer::Impl::Submit(Bucket& bucket) {
   try {
-    for (const size_t i : bucket.slots) Gather(slots_[i]);
+    for (const size_t i : bucket.slots) {
+      try {
+        Gather(slots_[i]);
+      } catch (...) {  // the other ranks are to hear of it
+        Keep(std::current_exception());
+        bucket.gradients.LeaveOut(slots_[i].place);
+      }
+    }
     // Adasum is of each gradient by itself.
     bucket.operation = options_.op == Adasum ? SubmitOneByOne(bucket) : SubmitTogether(bucket);
   } catch (...) {
@@ -371,8 +382,9 @@ std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitOneByOne(const Buck
   std::vector<at::Tensor> tensors = {at::zeros({1}, bucket.gradients.memory().options())};
   std::vector<const char*> suffixes = {bucket.first.c_str()};
   for (const size_t i : bucket.slots) {
-    if (slots_[i].sparse_dim > 0) continue;
-    tensors.push_back(slots_[i].parameter.mutable_grad());
+    const at::Tensor& gradient = slots_[i].parameter.grad();
+    if (!gradient.defined() || !gradient.is_cpu() || gradient.layout() != at::kStrided) continue;
+    tensors.push_back(gradient);
     suffixes.push_back(slots_[i].name.c_str() + name.size());
   }
   Request request = RequestFor(tensors, name);
@@ -426,14 +438,17 @@ void DistributedOptimizer::Impl::Wait(Bucket& bucket, Operation& operation) {
   try {
     operation.Wait();
   } catch (const Error& error) {
-    if (error.status() != RUEDA_INVALID_ARGUMENT || options_.op == Adasum) throw;
+    if (error.status() != RUEDA_INVALID_ARGUMENT) throw;
     std::shared_ptr<Operation> named;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       named = SubmitOneByOne(bucket);
     }
     named->Wait();
-    throw;
+    throw Error(RUEDA_INVALID_ARGUMENT,
+                "the ranks keep '" + options_.name + "." + bucket.first +
+                    "' in different layouts: give their parameters the same memory format, and "
+                    "their DistributedOptimizers the same options");
   }
 }
 
@@ -507,12 +522,21 @@ void DistributedOptimizer::Impl::Synchronize() {
     synchronized_ = error == nullptr;
   }
   if (error == nullptr) {
-    if (memory_ != nullptr) memory_->Grow();
+    if (memory_ == nullptr || !memory_->Grow()) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (Bucket& bucket : buckets_) {
+      if (!GradientMemory::Serves(bucket.gradients.memory().const_data_ptr())) {
+        bucket.gradients.Move();
+      }
+    }
     return;
   }
   rueda_error failure = RUEDA_ERROR_INIT;
   if (rueda_context_error(context_, &failure) != RUEDA_OK || failure.code != RUEDA_OK) {
-    memory_ = nullptr;  // others may not have noticed, and be writing to what is freed from now on
+    // Others may not have noticed, and be writing to what is freed from now on, and to the buckets.
+    memory_ = nullptr;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (Bucket& bucket : buckets_) bucket.gradients.Allocate();
   }
   std::rethrow_exception(error);
 }

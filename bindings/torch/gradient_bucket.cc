@@ -3,11 +3,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "rueda/rueda.hpp"
 
@@ -39,34 +40,61 @@ class Digest {
 }  // namespace
 
 void GradientBucket::Add(const at::Tensor& parameter, const std::string& name) {
-  entries_.push_back(
-      {parameter, name, {parameter.sizes().begin(), parameter.sizes().end()}, elements_});
+  // As the parameter lies, if it has no holes: that is what optimizers are fast with.
+  const at::Tensor& like = parameter.is_non_overlapping_and_dense()
+                               ? parameter
+                               : at::empty(parameter.sizes(), parameter.options());
+  entries_.push_back({.parameter = parameter,
+                      .name = name,
+                      .sizes = {like.sizes().begin(), like.sizes().end()},
+                      .strides = {like.strides().begin(), like.strides().end()},
+                      .begin = elements_,
+                      .bytes = like.nbytes()});
   const int64_t unit = static_cast<int64_t>(kAlignment / at::elementSize(type_));
   elements_ += (parameter.numel() + unit - 1) / unit * unit;
 }
 
+// Not a view by autograd's rules, which zero_grad() could not detach.
+at::Tensor GradientBucket::ViewOf(const at::Tensor& memory, const Entry& entry) const {
+  at::Tensor view = at::empty({0}, memory.options());
+  view.set_(memory.storage(), entry.begin, entry.sizes, entry.strides);
+  // What changes all of it changes each of them.
+  view.unsafeGetTensorImpl()->set_version_counter(memory.unsafeGetTensorImpl()->version_counter());
+  return view;
+}
+
 void GradientBucket::Allocate() {
+  const c10::InferenceMode no_inference(false);
   const at::NoGradGuard no_grad;
-  const auto options = at::TensorOptions().dtype(type_).device(at::kCPU);
-  memory_ = at::zeros({elements_}, options);
-  for (Entry& entry : entries_) {
-    // Not a view by autograd's rules, which zero_grad() could not detach.
-    entry.view = at::empty({0}, options);
-    entry.view.set_(memory_.storage(), entry.begin, entry.sizes);
-    entry.data = static_cast<char*>(entry.view.mutable_data_ptr());
+  at::Tensor memory = at::zeros({elements_}, at::TensorOptions().dtype(type_).device(at::kCPU));
+  std::vector<at::Tensor> views;
+  for (const Entry& entry : entries_) views.push_back(ViewOf(memory, entry));
+  // Nothing fails from here on.
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    std::swap(entry.view, views[i]);
+    char* const before =
+        std::exchange(entry.data, static_cast<char*>(memory.data_ptr()) +
+                                      static_cast<size_t>(entry.begin) * at::elementSize(type_));
+    if (!entry.taken) continue;
+    std::memcpy(entry.data, before, entry.bytes);
+    at::Tensor& gradient = entry.parameter.mutable_grad();
+    if (gradient.is_same(views[i])) gradient = entry.view;
   }
+  memory_ = std::move(memory);
+  move_ = false;
 }
 
 void GradientBucket::BeginStep() {
   if (begun_) return;
+  // Somebody may hold tensors with the same storage.
+  if (move_ || memory_.storage().use_count() > entries_.size() + 1) Allocate();
   begun_ = true;
-  // Others may hold a view, or a tensor with the same storage.
-  const bool shared = memory_.storage().use_count() > entries_.size() + 1 ||
-                      std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
-                        const bool is_gradient = entry.parameter.grad().is_same(entry.view);
-                        return entry.view.use_count() > (is_gradient ? 2u : 1u);
-                      });
-  if (shared) Allocate();
+}
+
+void GradientBucket::EndStep() {
+  begun_ = false;
+  for (Entry& entry : entries_) entry.taken = false;
 }
 
 void GradientBucket::SetLeftOut(Entry* entry, bool left_out) {
@@ -75,12 +103,18 @@ void GradientBucket::SetLeftOut(Entry* entry, bool left_out) {
   layout_.clear();
 }
 
+// Whoever gets hold of a gradient can give it other memory and other sizes.
+bool GradientBucket::IsInPlace(const Entry& entry) const {
+  const at::Tensor& view = entry.view;
+  return view.storage().is_alias_of(memory_.storage()) && view.storage_offset() == entry.begin &&
+         view.sizes() == c10::IntArrayRef(entry.sizes) &&
+         view.strides() == c10::IntArrayRef(entry.strides);
+}
+
 void GradientBucket::Take(size_t i) {
   BeginStep();
   Entry& entry = entries_[i];
-  SetLeftOut(&entry, false);
   at::Tensor& gradient = entry.parameter.mutable_grad();
-  if (gradient.is_same(entry.view)) return;
   if (!gradient.is_cpu() || gradient.scalar_type() != type_ ||
       gradient.sizes() != c10::IntArrayRef(entry.sizes)) {
     throw Error(RUEDA_FAILED_PRECONDITION,
@@ -88,20 +122,33 @@ void GradientBucket::Take(size_t i) {
                     "' is no longer on the CPU, or of the type and shape that it had " +
                     "when the DistributedOptimizer was made: make it again");
   }
-  if (gradient.is_contiguous() && !gradient.is_neg() && !gradient.is_conj()) {
-    std::memcpy(entry.data, gradient.const_data_ptr(), gradient.nbytes());
-  } else {
+  SetLeftOut(&entry, false);
+  if (!IsInPlace(entry)) {
+    const c10::InferenceMode no_inference(false);
     const at::NoGradGuard no_grad;
-    entry.view.copy_(gradient);
+    entry.view = ViewOf(memory_, entry);
   }
-  gradient = entry.view;
+  const size_t holders = gradient.is_same(entry.view) ? 2 : 1;
+  if (!entry.taken && entry.view.use_count() > holders) Allocate();
+  if (!gradient.is_same(entry.view)) {
+    if (gradient.strides() == c10::IntArrayRef(entry.strides) && !gradient.is_neg() &&
+        !gradient.is_conj()) {
+      std::memcpy(entry.data, gradient.const_data_ptr(), entry.bytes);
+    } else {
+      const at::NoGradGuard no_grad;
+      entry.view.copy_(gradient);
+    }
+    gradient = entry.view;
+  }
+  entry.taken = true;
 }
 
 void GradientBucket::LeaveOut(size_t i) {
   BeginStep();
   Entry& entry = entries_[i];
   SetLeftOut(&entry, true);
-  std::memset(entry.data, 0, entry.view.nbytes());
+  entry.taken = false;
+  std::memset(entry.data, 0, entry.bytes);
 }
 
 const std::string& GradientBucket::layout() {
@@ -110,6 +157,7 @@ const std::string& GradientBucket::layout() {
   for (const Entry& entry : entries_) {
     digest.Add(entry.name.data(), entry.name.size());
     for (const int64_t size : entry.sizes) digest.Add(size);
+    for (const int64_t stride : entry.strides) digest.Add(stride);
     digest.Add(entry.left_out ? -1 : entry.begin);
   }
   return layout_ = "layout " + digest.text();

@@ -22,20 +22,23 @@ class GradientBucket {
   void Add(const at::Tensor& parameter, const std::string& name);
   // How much memory that takes.
   size_t bytes() const { return static_cast<size_t>(elements_) * at::elementSize(type_); }
-  // Gets memory for all gradients, of zeros. What was there before lives as long as tensors use it.
+  // Gets memory for all gradients, of zeros, and moves there what this step has taken. What was there
+  // before lives as long as tensors use it.
   void Allocate();
 
-  // Makes parameter i's gradient, which is defined, a view of the memory. Throws when it isn't what it
-  // was when the parameter was added.
+  // Makes parameter i's gradient, which is defined, a view of the memory. If somebody still uses one of an
+  // earlier step, all of them get other memory. Throws when it isn't what it was when the parameter was
+  // added; then it has to be left out.
   void Take(size_t i);
   // Parameter i's gradient stays where it is, zeros take its place: for sparse ones.
   void LeaveOut(size_t i);
-  // The step is over. The next one gets other memory if somebody still uses this one's gradients.
-  void EndStep() { begun_ = false; }
+  void EndStep();
+  // There may be better memory: the next step looks.
+  void Move() { move_ = true; }
 
   // All of it, in one dimension.
   const at::Tensor& memory() const { return memory_; }
-  // Short, and different if any name, shape or place differs, or which gradients are left out.
+  // Short, and different if any name, shape, stride or place differs, or which gradients are left out.
   const std::string& layout();
 
  private:
@@ -43,12 +46,17 @@ class GradientBucket {
     at::Tensor parameter;
     std::string name;
     c10::SmallVector<int64_t, 4> sizes;
+    c10::SmallVector<int64_t, 4> strides;
     int64_t begin;  // element of the memory
-    bool left_out = false;
+    size_t bytes;
     at::Tensor view = {};
     char* data = nullptr;  // the view's; in reach without a look at it
+    bool taken = false;    // in this step
+    bool left_out = false;
   };
   void BeginStep();
+  bool IsInPlace(const Entry& entry) const;
+  at::Tensor ViewOf(const at::Tensor& memory, const Entry& entry) const;
   void SetLeftOut(Entry* entry, bool left_out);
 
   const at::ScalarType type_;
@@ -56,6 +64,7 @@ class GradientBucket {
   int64_t elements_ = 0;
   at::Tensor memory_;
   bool begun_ = false;  // something of this step is in the memory
+  bool move_ = false;   // to other memory, with the next step
   std::string layout_;  // empty: to be computed
 };
 

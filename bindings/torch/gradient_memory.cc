@@ -147,7 +147,12 @@ class ArenaAllocator : public c10::Allocator {
     }
     Free(idle, pool->context());
   }
-  void Grow(const std::shared_ptr<Pool>& pool) {
+  bool Serves(const void* data) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return blocks_.contains(const_cast<void*>(data));
+  }
+  bool Grow(const std::shared_ptr<Pool>& pool) {
+    bool grown = false;
     std::vector<std::pair<size_t, int>> wishes;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -159,8 +164,10 @@ class ArenaAllocator : public c10::Allocator {
         if (rueda_mem_alloc(pool->context(), bytes, &block) != RUEDA_OK) break;  // there is no more
         const std::lock_guard<std::mutex> lock(mutex_);
         pool->GiveBack(block, bytes);
+        grown = true;
       }
     }
+    return grown;
   }
 
  private:
@@ -227,8 +234,12 @@ GradientMemory::~GradientMemory() {
   if (pool_ != nullptr) ArenaAllocator::Get().Retire(pool_);
 }
 
-void GradientMemory::Grow() {
-  if (pool_ != nullptr) ArenaAllocator::Get().Grow(pool_);
+bool GradientMemory::Serves(const void* data) {
+  return ArenaAllocator::Get().Serves(data);
+}
+
+bool GradientMemory::Grow() {
+  return pool_ != nullptr && ArenaAllocator::Get().Grow(pool_);
 }
 
 }  // namespace rueda::libtorch

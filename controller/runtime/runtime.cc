@@ -205,6 +205,8 @@ void Runtime::LeaveBaton() {
 // of this thread's. Leaving the baton wakes nobody for that: in a row of blocking calls this thread
 // would be woken by each, and come too late each time.
 void Runtime::WaitForBaton(Nanos* patience) {
+  // What waits for a wait that does not come is the holder's to do, and that one may be asleep.
+  if (submissions_->HasWork()) engine_->WakeSelf();
   engine_->wait_point().SleepOnBell(WaitPoint::Sleeper::kBackground, MonotonicNow() + *patience);
   *patience = std::min(2 * *patience, kBatonPatienceMax);
 }

@@ -326,7 +326,7 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   request->waited = args.waited;
   Submitted submitted;
   submitted.handle = request->handle();
-  const bool was_empty = submitted_.empty() && waited_.empty();
+  const bool was_empty = submitted_.empty();
   submitted.is_first = was_empty || (all_wait_soon_ && !args.wait_soon);
   all_wait_soon_ = args.wait_soon && (was_empty || all_wait_soon_);
   if (args.waited) {

@@ -135,6 +135,40 @@ TEST_P(Semantics, WhoDoesNotWaitSoonThoughItSaidSoIsServed) {
   });
 }
 
+// The same beside a thread that waits, asleep, for what another rank submits later.
+TEST_P(Semantics, WhoDoesNotWaitSoonIsServedBesideASleeper) {
+  RunOn(2, [](rueda_context* context, int rank, int size) {
+    std::vector<float> values(3), others(3);
+    const TensorOf tensor(values), other(others);
+    const auto poll = [&](const char* name) {
+      std::fill(values.begin(), values.end(), 1.f);
+      rueda_operation operation = Allreduce(name, tensor.get());
+      operation.flags = RUEDA_OPERATION_WAIT_SOON;
+      rueda_handle handle = 0;
+      ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+      for (int32_t done = 0; done == 0; std::this_thread::yield()) {
+        ASSERT_EQ(rueda_poll(context, handle, &done), RUEDA_OK);
+      }
+      EXPECT_EQ(values[0], static_cast<float>(size));
+      rueda_release(context, handle);
+    };
+    std::mt19937 random(static_cast<unsigned>(rank));
+    for (int i = 0; i < 20; ++i) {
+      poll("before");  // from now on the background thread looks again before long
+      const auto late = [&] {
+        ASSERT_EQ(Execute(context, Allreduce("late", other.get())), RUEDA_OK);
+      };
+      std::thread sleeper;
+      if (rank == 0) {
+        sleeper = std::thread(late);
+        Pause(random() % 4'000'000);
+      }
+      poll("soon");
+      rank == 0 ? sleeper.join() : late();
+    }
+  });
+}
+
 // Shapes --------------------------------------------------------------------------------------
 
 TEST_P(Semantics, AGroupMayHaveTensorsWithoutElements) {

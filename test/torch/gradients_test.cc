@@ -152,6 +152,102 @@ RANKS_TEST(SmallGradients, ThatTheProgramReplacesCountAsItLeftThem, 1, 2) {
   }
 }
 
+// After the step they are the program's, to do with as it likes.
+RANKS_TEST(SmallGradients, MayBeGivenOtherMemoryByTheProgram, 1, 2) {
+  Weights w{5, 7};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  for (int step = 0; step < 4; ++step) {
+    optimizer.zero_grad(/*set_to_none=*/step % 2 == 0);
+    (w[0].sum() + w[1].sum()).mul(Mine()).backward();
+    optimizer.synchronize();
+    EXPECT_TRUE(AllAre(w[0].grad(), Mean())) << step;
+    EXPECT_TRUE(AllAre(w[1].grad(), Mean())) << step;
+    w[0].mutable_grad().set_data(torch::full({5}, 100.f));
+    optimizer.step();
+  }
+  EXPECT_TRUE(AllAre(w[0].detach(), -400));
+}
+
+// Whoever has got hold of one between backward() and step() sees the result, as if it were alone.
+RANKS_TEST(SmallGradients, AreReducedInPlace, 1, 2) {
+  Weights w{5, 7};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  for (const bool all : {true, false}) {
+    optimizer.zero_grad();
+    (all ? w[0].sum() + w[1].sum() : w[0].sum()).mul(Mine()).backward();
+    const torch::Tensor gradient = w[0].grad();
+    const auto version = gradient._version();
+    optimizer.step();
+    EXPECT_TRUE(gradient.is_same(w[0].grad()));
+    EXPECT_TRUE(AllAre(gradient, Mean()));
+    EXPECT_GT(gradient._version(), all ? version - 1 : version);
+  }
+}
+
+RANKS_TEST(SmallGradients, LieAsTheirParametersDo, 1, 2) {
+  const auto format = torch::MemoryFormat::ChannelsLast;
+  Weights w{3};
+  w.named.emplace_back("conv", torch::zeros({2, 3, 2, 2}).to(format).requires_grad_());
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  const torch::Tensor scale = torch::arange(24.f).reshape({2, 3, 2, 2});
+  for (const torch::Tensor& factor : {scale, scale.to(format)}) {
+    optimizer.zero_grad();
+    ((w[1] * factor).sum() + w[0].sum()).mul(Mine()).backward();
+    optimizer.step();
+    EXPECT_TRUE(w[1].grad().is_contiguous(format));
+    EXPECT_TRUE(torch::equal(w[1].grad(), scale * Mean()));
+  }
+}
+
+// Mistakes ----------------------------------------------------------------------------------------
+
+RANKS_TEST(SmallGradients, ThatOneRankKeepsDifferentlyAreAnErrorOnAll, 2, 3) {
+  Weights w{3};
+  const auto format =
+      hvd::rank() == 0 ? torch::MemoryFormat::ChannelsLast : torch::MemoryFormat::Contiguous;
+  w.named.emplace_back("conv", torch::zeros({2, 3, 2, 2}).to(format).requires_grad_());
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    (w[1].sum() + w[0].sum()).backward();
+    std::string message;
+    EXPECT_EQ(StatusOf([&] { optimizer.step(); }, &message), RUEDA_INVALID_ARGUMENT);
+    EXPECT_NE(message.find("gradient.conv and others"), std::string::npos) << message;
+    EXPECT_NE(message.find("memory format"), std::string::npos) << message;
+  }
+}
+
+RANKS_TEST(SmallGradients, ThatOneRankCombinesDifferentlyAreAnErrorOnAll, 2, 3) {
+  Weights w{3, 4};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named,
+                                      {.op = hvd::rank() == 0 ? hvd::Adasum : hvd::Average});
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    (w[1].sum() + w[0].sum()).backward();
+    EXPECT_EQ(StatusOf([&] { optimizer.step(); }), RUEDA_INVALID_ARGUMENT);
+  }
+}
+
+RANKS_TEST(SmallGradients, OfAnotherShapeOnOneRankAreAnErrorOnAll, 2, 3) {
+  Weights w{6, 2};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  if (hvd::rank() == 0) w[0].set_data(torch::zeros({2, 3}));
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    (w[0].sum() + w[1].sum()).backward();
+    std::string message;
+    EXPECT_EQ(StatusOf([&] { optimizer.step(); }, &message),
+              hvd::rank() == 0 ? RUEDA_FAILED_PRECONDITION : RUEDA_INVALID_ARGUMENT);
+    EXPECT_NE(message.find("gradient.w0"), std::string::npos) << message;
+  }
+}
+
 RANKS_TEST(SmallGradients, OfAnotherShapeThanBeforeAreAnErrorOfTheStep, 1, 2) {
   Weights w{6, 2};
   torch::optim::SGD sgd(w.all(), 1.0);

@@ -412,10 +412,11 @@ struct DistributedOptimizerOptions {
   // ranks together, for optimizers that don't take sparse ones, for operations other than Average
   // and Sum, and when a rank may not compute one in the first step.
   bool sparse_as_dense = false;
-  // Lets gradients of over 128 KiB be allocated as rueda_mem_alloc does, where they are reduced without
-  // being copied, and keeps that memory from step to step. It takes the place of torch's CPU
-  // allocator for tensors that have exactly such a size, gradients or not. A forked child that
-  // writes to one of them writes to its parent's.
+  // Lets gradients of over 128 KiB, and the tensors of 32 KiB to 4 MiB in which smaller ones lie together, be
+  // allocated as rueda_mem_alloc does, where they are reduced without being copied, and keeps that
+  // memory from step to step. It takes the place of torch's CPU allocator for tensors that have
+  // exactly such a size, gradients or not. A forked child that writes to one of them writes to its
+  // parent's.
   bool gradients_in_arena = true;
   // Begins the names of the operations: "<name>.<parameter>". Optimizers whose gradients are in
   // flight at the same time need different ones if their parameters share names.
