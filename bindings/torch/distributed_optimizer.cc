@@ -30,8 +30,9 @@ constexpr size_t kBucketSlots = 256;
 constexpr size_t kArenaBytes = size_t{32} << 10;
 // All but one of so many gradients are nearly all.
 constexpr size_t kNearlyAll = 64;
-// Behind the first one's name it is the name of the bucket.
-constexpr const char* kAndOthers = " and others";
+// With a number behind it, the name of a bucket: the same whatever is in it, so that ranks whose parameters
+// differ hear of it.
+constexpr const char* kBucketName = "small gradients ";
 constexpr size_t kSharedNameBytes = 1'000;  // longer names go alone: a name has 1,024 bytes at most
 
 [[noreturn]] void Refuse(const std::string& message) {
@@ -89,7 +90,7 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   struct Bucket {
     // Constant after construction.
     std::vector<size_t> slots;
-    std::string first;  // the name, without the prefix that all have in common
+    std::string name;  // without the prefix that all have in common
     // Guarded by mutex_.
     GradientBucket gradients;
     size_t ready = 0;  // of the slots, since the last synchronize
@@ -224,7 +225,7 @@ void DistributedOptimizer::Impl::AddBuckets() {
         buckets_[it->second].slots.size() == kBucketSlots) {
       it = open.insert_or_assign(parameter.scalar_type(), static_cast<int>(buckets_.size())).first;
       buckets_.push_back({.slots = {},
-                          .first = slots_[i].name.substr(options_.name.size() + 1) + kAndOthers,
+                          .name = kBucketName + std::to_string(buckets_.size() + 1),
                           .gradients = GradientBucket(parameter.scalar_type())});
     }
     Bucket& bucket = buckets_[it->second];
@@ -367,7 +368,7 @@ void DistributedOptimizer::Impl::Submit(Bucket& bucket) {
 std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitTogether(Bucket& bucket) {
   const at::Tensor& memory = bucket.gradients.memory();
   const at::Tensor tensors[] = {memory, at::empty({0}, memory.options())};
-  const char* suffixes[] = {bucket.first.c_str(), bucket.gradients.layout().c_str()};
+  const char* suffixes[] = {bucket.name.c_str(), bucket.gradients.layout().c_str()};
   const std::string name = options_.name + ".";
   Request request = RequestFor(tensors, name);
   request.grouped = true;
@@ -380,7 +381,7 @@ std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitTogether(Bucket& bu
 std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitOneByOne(const Bucket& bucket) {
   const std::string name = options_.name + ".";
   std::vector<at::Tensor> tensors = {at::zeros({1}, bucket.gradients.memory().options())};
-  std::vector<const char*> suffixes = {bucket.first.c_str()};
+  std::vector<const char*> suffixes = {bucket.name.c_str()};
   for (const size_t i : bucket.slots) {
     const at::Tensor& gradient = slots_[i].parameter.grad();
     if (!gradient.defined() || !gradient.is_cpu() || gradient.layout() != at::kStrided) continue;
@@ -446,7 +447,7 @@ void DistributedOptimizer::Impl::Wait(Bucket& bucket, Operation& operation) {
     }
     named->Wait();
     throw Error(RUEDA_INVALID_ARGUMENT,
-                "the ranks keep '" + options_.name + "." + bucket.first +
+                "the ranks keep '" + options_.name + "." + bucket.name +
                     "' in different layouts: give their parameters the same memory format, and "
                     "their DistributedOptimizers the same options");
   }

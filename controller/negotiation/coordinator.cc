@@ -586,11 +586,20 @@ absl::Status Coordinator::Disagreement(const Instance& instance) const {
   absl::string_view difference;
   const CallExtras* first_extras = nullptr;
   const Signature* first = nullptr;
-  for (int member = 0; member < participants.size(); ++member) {
+  size_t differs_at = SIZE_MAX;
+  for (int member = 0; instance.mixed && member < participants.size(); ++member) {
     if (!instance.who.Contains(member)) continue;  // it has joined
+    const Signature& signature = instance.specs[member]->signature;
+    if (first == nullptr) first = &signature;
+    if (signature != *first) {
+      differs_at = std::min(differs_at, Signature::FirstDifference(*first, signature));
+    }
+  }
+  if (differs_at == SIZE_MAX) differs_at = 0;
+  for (int member = 0; member < participants.size(); ++member) {
+    if (!instance.who.Contains(member)) continue;
     const TensorSpec& spec = instance.mixed ? *instance.specs[member] : *instance.spec;
-    if (first == nullptr) first = &spec.signature;
-    std::string sent = spec.signature.ToString();
+    std::string sent = spec.signature.ToString(differs_at);
     if (!instance.extras.empty()) {
       const CallExtras& extras = instance.extras[member];
       if (first_extras == nullptr) first_extras = &extras;

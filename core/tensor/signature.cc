@@ -1,6 +1,8 @@
 // PURE
 #include "core/tensor/signature.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -42,7 +44,7 @@ bool IsAverage(ReduceOp op) {
   return op == ReduceOp::kAverage || op == ReduceOp::kAverageLive;
 }
 
-std::string Signature::ToString() const {
+std::string Signature::ToString(size_t from) const {
   std::string text(OpKindName(kind));
   if (reduce_op != ReduceOp::kNone) absl::StrAppend(&text, "(", ReduceOpName(reduce_op), ")");
   if (peer >= 0) {
@@ -55,7 +57,10 @@ std::string Signature::ToString() const {
   }
   // A group of thousands of tensors is cut short: errors quote this.
   constexpr size_t kPartsShown = 8;
-  for (size_t i = 0; i < parts.size() && i < kPartsShown; ++i) {
+  const size_t begin = from < kPartsShown ? 0 : from;
+  const size_t end = std::min(parts.size(), begin + kPartsShown);
+  if (begin > 0) absl::StrAppend(&text, " ", begin, " tensors");
+  for (size_t i = begin; i < end; ++i) {
     absl::StrAppend(&text, i == 0 ? " " : ", ", DTypeName(parts[i].dtype));
     std::string shape = parts[i].shape.ToString();
     if (TraitsOf(kind).ragged) {
@@ -64,10 +69,17 @@ std::string Signature::ToString() const {
     absl::StrAppend(&text, shape);
     if (is_group()) absl::StrAppend(&text, " '", part_names[i], "'");
   }
-  if (parts.size() > kPartsShown) {
-    absl::StrAppend(&text, ", and ", parts.size() - kPartsShown, " more");
-  }
+  if (parts.size() > end) absl::StrAppend(&text, ", and ", parts.size() - end, " more");
   return text;
+}
+
+size_t Signature::FirstDifference(const Signature& a, const Signature& b) {
+  const size_t both = std::min(a.parts.size(), b.parts.size());
+  for (size_t i = 0; i < both; ++i) {
+    if (a.parts[i] != b.parts[i]) return i;
+    if (a.is_group() && b.is_group() && a.part_names[i] != b.part_names[i]) return i;
+  }
+  return both;
 }
 
 absl::string_view Signature::Difference(const Signature& a, const Signature& b) {

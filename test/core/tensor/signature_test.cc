@@ -84,6 +84,18 @@ TEST(Signature, OfALargeGroupIsCutShort) {
   const std::string text = group.ToString();
   EXPECT_NE(text.find("int8[7] 'n', and 992 more"), std::string::npos) << text;
   EXPECT_EQ(text.find("int8[8]"), std::string::npos) << text;
+  EXPECT_NE(group.ToString(500).find(" 500 tensors, int8[500] 'n', "), std::string::npos);
+  EXPECT_NE(group.ToString(500).find("int8[507] 'n', and 492 more"), std::string::npos);
+  EXPECT_NE(group.ToString(999).find(" 999 tensors, int8[999] 'n'"), std::string::npos);
+  EXPECT_NE(group.ToString(1'000).find(" 1000 tensors"), std::string::npos);
+  Signature other = group;
+  EXPECT_EQ(Signature::FirstDifference(group, other), 1'000u);
+  other.parts.pop_back();
+  EXPECT_EQ(Signature::FirstDifference(group, other), 999u);
+  other.part_names[700] = "m";
+  EXPECT_EQ(Signature::FirstDifference(group, other), 700u);
+  other.parts[600].dtype = DType::kInt16;
+  EXPECT_EQ(Signature::FirstDifference(group, other), 600u);
 }
 
 TEST(Signature, TheFirstDifferenceIsNamed) {

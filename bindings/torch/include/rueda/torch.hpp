@@ -430,7 +430,7 @@ struct DistributedOptimizerOptions {
 // Gradients of up to 128 KiB share operations (groups of up to 4 MiB and 256 tensors, by type, the last
 // parameters first), which begin when a backward pass has computed all of them, or with synchronize.
 //
-// Every rank reduces every gradient in every step: one that no backward pass has computed counts
+// Every rank reduces every gradient in every step: one that no backward pass has computed since zero_grad() counts
 // as zeros on this rank, so that ranks may differ in which parts of the model they used.
 //
 // Sparse gradients (of an embedding with sparse(true)) are reduced as in sparse_allreduce, and
