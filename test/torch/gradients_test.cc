@@ -202,6 +202,28 @@ RANKS_TEST(SmallGradients, LieAsTheirParametersDo, 1, 2) {
   }
 }
 
+// As in the two halves of a GAN's step: the second pass goes through the first model's parameters too.
+RANKS_TEST(SmallGradients, OfAModelThatAnotherOnesPassGoesThrough, 2) {
+  Weights d{5}, g{5};
+  torch::optim::SGD sgd_d(d.all(), 1.0), sgd_g(g.all(), 1.0);
+  hvd::DistributedOptimizer opt_d(sgd_d, d.named, {.name = "d"}),
+      opt_g(sgd_g, g.named, {.name = "g"});
+  for (int step = 0; step < 4; ++step) {
+    (d[0] * Mine()).sum().backward();
+    opt_d.step();
+    const bool freeze = step % 2 == 0;
+    if (freeze) d[0].requires_grad_(false);
+    opt_g.zero_grad();
+    ((g[0] + d[0]) * Mine()).sum().backward();
+    opt_g.step();
+    if (freeze) d[0].requires_grad_(true);
+    if (!freeze) opt_d.synchronize();
+    opt_d.zero_grad();
+  }
+  EXPECT_TRUE(AllAre(d[0].detach(), -4 * Mean()));
+  EXPECT_TRUE(AllAre(g[0].detach(), -4 * Mean()));
+}
+
 // Mistakes ----------------------------------------------------------------------------------------
 
 RANKS_TEST(SmallGradients, ThatOneRankKeepsDifferentlyAreAnErrorOnAll, 2, 3) {

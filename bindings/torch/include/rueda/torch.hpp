@@ -427,11 +427,13 @@ struct DistributedOptimizerOptions {
 // backward pass has computed it, and steps when all have arrived. Only parameters that require a
 // gradient when it is made take part.
 //
-// Gradients of up to 128 KiB share operations (groups of up to 4 MiB and 256 tensors, by type, the last
-// parameters first), which begin when a backward pass has computed all of them, or with synchronize.
+// Gradients of up to 128 KiB become views of shared tensors (of up to 4 MiB and 256 gradients, by type, the
+// last parameters first), which are reduced when a backward pass has computed all of them, or with
+// synchronize.
 //
-// Every rank reduces every gradient in every step: one that no backward pass has computed since zero_grad() counts
-// as zeros on this rank, so that ranks may differ in which parts of the model they used.
+// Every rank reduces every gradient in every step: one that no backward pass has computed since
+// zero_grad() counts as zeros on this rank, so that ranks may differ in which parts of the model they
+// used.
 //
 // Sparse gradients (of an embedding with sparse(true)) are reduced as in sparse_allreduce, and
 // replaced by the result. A rank takes a gradient that it has not computed for a sparse one when its
