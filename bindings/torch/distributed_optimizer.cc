@@ -33,7 +33,7 @@ constexpr size_t kNearlyAll = 64;
 // With a number behind it, the name of a bucket: the same whatever is in it, so that ranks whose parameters
 // differ hear of it.
 constexpr const char* kBucketName = "small gradients ";
-constexpr size_t kSharedNameBytes = 1'000;  // longer names go alone: a name has 1,024 bytes at most
+constexpr size_t kSharedNameBytes = 1'000;  // longer names, near what a name may have, go alone
 
 [[noreturn]] void Refuse(const std::string& message) {
   throw Error(RUEDA_INVALID_ARGUMENT, "DistributedOptimizer: " + message);

@@ -32,6 +32,7 @@ class GradientBucket {
   void Take(size_t i);
   // Parameter i's gradient stays where it is, zeros take its place: for sparse ones.
   void LeaveOut(size_t i);
+  // From now on gradients are those of the next step, and who holds this one's keeps them.
   void EndStep();
   // There may be better memory: the next step looks.
   void Move() { move_ = true; }
