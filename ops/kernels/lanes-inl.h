@@ -311,8 +311,9 @@ struct Widened {
 #if RUEDA_HAVE_FLOAT16
 
 // float8 in float32 accumulators, by way of float16. kScaled leaves them 1 / kScale of the values,
-// for operations to which that is the same.
-template <class Words, bool kScaled = false>
+// for operations to which that is the same. kFewBits is for results which float16's own rounding
+// doesn't bring to where the next would go wrong.
+template <class Words, bool kScaled = false, bool kFewBits = false>
 struct Float8 {
   using Tag = hn::ScalableTag<float>;
   using Word = hn::ScalableTag<uint16_t>;
@@ -329,12 +330,14 @@ struct Float8 {
   // To as many bits as float16 keeps of float8's smallest numbers. The last one is set if any after
   // it was: the rounding to come then knows a tie from what is near one.
   static HWY_INLINE hn::Vec<Half> Narrow(V v) {
-    const Bits<Tag> bits;
-    const auto rest = hn::Set(bits, 0x1ffff);
-    const auto word = hn::BitCast(bits, v);
-    const auto carried = hn::Add(hn::And(word, rest), rest);
-    const V cut = hn::BitCast(Tag(), hn::And(hn::Or(word, carried), hn::Set(bits, 0xfffe0000)));
-    return Float16Bits::Narrow(Tag(), kScale == 1 ? cut : hn::Mul(cut, hn::Set(Tag(), 1 / kScale)));
+    if constexpr (!kFewBits) {
+      const Bits<Tag> bits;
+      const auto rest = hn::Set(bits, 0x1ffff);
+      const auto word = hn::BitCast(bits, v);
+      const auto carried = hn::Add(hn::And(word, rest), rest);
+      v = hn::BitCast(Tag(), hn::And(hn::Or(word, carried), hn::Set(bits, 0xfffe0000)));
+    }
+    return Float16Bits::Narrow(Tag(), kScale == 1 ? v : hn::Mul(v, hn::Set(Tag(), 1 / kScale)));
   }
   static HWY_INLINE Quad<Tag> Load(const uint8_t* from) {
     const Word word;
@@ -357,13 +360,17 @@ struct Float8 {
 
 using Float8E4M3FN = Float8<E4M3FNWords>;
 using Float8E4M3FNScaled = Float8<E4M3FNWords, true>;
+using Float8E4M3FNFewBits = Float8<E4M3FNWords, true, true>;
 using Float8E5M2 = Float8<E5M2Words>;
+using Float8E5M2FewBits = Float8<E5M2Words, false, true>;
 
 #else
 
 using Float8E4M3FN = Widened<Float8E4M3FNBits>;
 using Float8E4M3FNScaled = Float8E4M3FN;
+using Float8E4M3FNFewBits = Float8E4M3FN;
 using Float8E5M2 = Widened<Float8E5M2Bits>;
+using Float8E5M2FewBits = Float8E5M2;
 
 #endif
 

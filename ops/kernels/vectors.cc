@@ -165,6 +165,16 @@ void RunBitwise(ReduceOp op, const ReduceArgs& args, size_t element_bytes) {
   Run<Plain<uint8_t>, BitXor>(args, element_bytes);
 }
 
+// Whether a float8's results may be rounded to float16 first: they are float8 numbers, or sums or
+// means of two, and float16 has more than twice as many bits (Figueroa 1995, "When is double rounding
+// innocuous?").
+bool HaveFewBits(ReduceOp op, const ReduceArgs& args) {
+  const Scaling& scaling = args.scaling;
+  if (args.weights != nullptr || scaling.prescale != 1 || scaling.postscale != 1) return false;
+  if (op == ReduceOp::kMin || op == ReduceOp::kMax) return scaling.divisor == 1;
+  return op != ReduceOp::kProduct && args.source_count <= 2 && scaling.divisor <= 2;
+}
+
 void ReduceTarget(DType dtype, ReduceOp op, const ReduceArgs& args) {
   if (dtype == DType::kBool) return RunBool(op, args);
   if (IsBitwise(op)) return RunBitwise(op, args, DTypeSize(dtype));
@@ -186,10 +196,12 @@ void ReduceTarget(DType dtype, ReduceOp op, const ReduceArgs& args) {
     case DType::kInt64:
       return RunReal<Plain<int64_t>, Plain<uint64_t>>(op, args, 8);
     case DType::kFloat8E4M3FN:
+      if (HaveFewBits(op, args)) return RunReal<Float8E4M3FNFewBits>(op, args, 1);
       // A prescale may take operands to where float32 ends, which is not the same for all scales.
       if (args.scaling.prescale != 1) return RunReal<Float8E4M3FN>(op, args, 1);
       return RunReal<Float8E4M3FNScaled, Float8E4M3FNScaled, Float8E4M3FN>(op, args, 1);
     case DType::kFloat8E5M2:
+      if (HaveFewBits(op, args)) return RunReal<Float8E5M2FewBits>(op, args, 1);
       return RunReal<Float8E5M2>(op, args, 1);
     case DType::kFloat16:
       return RunReal<Widened<Float16Bits>>(op, args, 2);

@@ -508,6 +508,7 @@ TEST_P(KernelsTest, EveryPairOfFloat8AgreesWithTheModel) {
   for (DType dtype : {DType::kFloat8E4M3FN, DType::kFloat8E5M2}) {
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
       ExpectModel(dtype, op, sources);
+      ExpectModel(dtype, op, sources, {1, 1, 2});
       ExpectModel(dtype, op, sources, {1, 1, 3});
       ExpectModel(dtype, op, sources, {0.3, 1, 1});
     }
