@@ -94,7 +94,7 @@ if has_tests release 'fault|fuzz'; then
   part "faults and fuzz" run_tests release 'fault|fuzz'
 fi
 if [[ $quick == 0 ]]; then
-  for sanitizer in asan tsan ubsan; do
+  for sanitizer in asan tsan; do
     part "$sanitizer: build" build "$sanitizer" || continue
     part "$sanitizer: unit, multiprocess" run_tests "$sanitizer" 'unit|multiprocess'
   done
