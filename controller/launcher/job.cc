@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,10 +12,12 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "controller/rendezvous/host_identity.h"
 #include "core/base/process.h"
 #include "core/base/random.h"
 
@@ -27,6 +31,28 @@ absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
   UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("opening ", path));
   return fd;
+}
+
+// Without its port. Empty: it belongs to no IP network.
+absl::string_view AddressBytes(const sockaddr* address) {
+  if (address != nullptr && address->sa_family == AF_INET) {
+    const auto* const four = reinterpret_cast<const sockaddr_in*>(address);
+    return {reinterpret_cast<const char*>(&four->sin_addr), sizeof four->sin_addr};
+  }
+  if (address != nullptr && address->sa_family == AF_INET6) {
+    const auto* const six = reinterpret_cast<const sockaddr_in6*>(address);
+    return {reinterpret_cast<const char*>(&six->sin6_addr), sizeof six->sin6_addr};
+  }
+  return {};
+}
+
+bool IsOwnAddress(const sockaddr* address, const ifaddrs* own) {
+  const absl::string_view bytes = AddressBytes(address);
+  if (bytes.size() == sizeof(in_addr) && bytes[0] == 127) return true;  // all of 127.0.0.0/8
+  for (; own != nullptr; own = own->ifa_next) {
+    if (!bytes.empty() && AddressBytes(own->ifa_addr) == bytes) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -45,6 +71,44 @@ HostFacts LookAtHost() {
   host.usable_cores = UsableCores();
   host.cores = AllowedCores();
   return host;
+}
+
+absl::StatusOr<bool> IsThisHost(const std::string& name) {
+  if (name == HostName() || name == "localhost") return true;
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(name.c_str(), nullptr, &hints, &found);
+  if (error != 0) {
+    return absl::NotFoundError(absl::StrCat("host ", name, ": ", gai_strerror(error)));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return ErrnoStatus(errno, "listing this host's addresses");
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> own(list, &freeifaddrs);
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    if (IsOwnAddress(each->ai_addr, own.get())) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  constexpr size_t kBytesMax = 1 << 20;
+  RUEDA_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(path, O_RDONLY));
+  std::string text(kBytesMax + 1, 0);
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t n = read(fd.get(), &text[size], text.size() - size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading ", path));
+    if (n == 0) break;
+    size += static_cast<size_t>(n);
+  }
+  if (size > kBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("reading ", path, ": it is larger than 1 MiB"));
+  }
+  text.resize(size);
+  return text;
 }
 
 absl::StatusOr<std::string> NewJobId() {

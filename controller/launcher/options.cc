@@ -11,28 +11,57 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/base/limits.h"
-#include "core/config/config.h"
 
 namespace rueda {
 namespace {
 
-enum class Id { kRanks, kExport, kOutputDir, kBind, kPrefix, kGrace, kVerbose, kHelp, kVersion };
+enum class Id {
+  kRanks,
+  kHosts,
+  kHostfile,
+  kExport,
+  kOutputDir,
+  kBind,
+  kPrefix,
+  kGrace,
+  kSetting,
+  kVerbose,
+  kHelp,
+  kVersion
+};
 
-// One row per spelling; the first of an id is the one that messages use.
+// One row per spelling.
 struct Option {
   const char* name;  // without its dashes; one dash or two are the same
   Id id;
-  const char* value;  // what it takes; null: nothing
+  const char* value;               // what it takes; null: nothing
+  const char* variable = nullptr;  // of a setting: what it stands for
 };
+constexpr char kFusionThreshold[] = "RUEDA_FUSION_THRESHOLD";
+constexpr char kLogLevel[] = "RUEDA_LOG_LEVEL";
 constexpr Option kOptions[] = {
     {"np", Id::kRanks, "a number of ranks"},
     {"n", Id::kRanks, "a number of ranks"},
     {"num-proc", Id::kRanks, "a number of ranks"},
+    {"H", Id::kHosts, "hosts and their slots, such as a:4,b:4"},
+    {"hosts", Id::kHosts, "hosts and their slots, such as a:4,b:4"},
+    {"host", Id::kHosts, "hosts and their slots, such as a:4,b:4"},
+    {"hostfile", Id::kHostfile, "a file of hosts"},
     {"x", Id::kExport, "NAME or NAME=VALUE"},
     {"output-dir", Id::kOutputDir, "a directory"},
     {"bind-to", Id::kBind, "core or none"},
     {"prefix", Id::kPrefix, "rank or none"},
     {"grace-seconds", Id::kGrace, "a number of seconds"},
+    {"start-timeout", Id::kSetting, "a number of seconds", "RUEDA_START_TIMEOUT_S"},
+    {"network-interface", Id::kSetting, "an interface", "RUEDA_NETWORK_INTERFACE"},
+    {"network-interfaces", Id::kSetting, "an interface", "RUEDA_NETWORK_INTERFACE"},
+    {"fusion-threshold-mb", Id::kSetting, "a number of MiB", kFusionThreshold},
+    {"timeline-filename", Id::kSetting, "a file", "RUEDA_TIMELINE"},
+    {"stall-check-warning-time-seconds", Id::kSetting, "a number of seconds", "RUEDA_STALL_WARN_S"},
+    {"stall-check-shutdown-time-seconds", Id::kSetting, "a number of seconds",
+     "RUEDA_STALL_TIMEOUT_S"},
+    {"gloo-timeout-seconds", Id::kSetting, "a number of seconds", "RUEDA_GLOO_TIMEOUT_S"},
+    {"log-level", Id::kSetting, "a level", kLogLevel},
     {"verbose", Id::kVerbose, nullptr},
     {"help", Id::kHelp, nullptr},
     {"h", Id::kHelp, nullptr},
@@ -51,17 +80,10 @@ constexpr char kNoMpi[] = "ruedarun starts the ranks itself; there is no other l
 constexpr char kNoTuner[] = "not yet: there is no autotuner";
 constexpr char kNoHierarchy[] = "not yet: hierarchical algorithms do not exist";
 constexpr Refused kRefused[] = {
-    {"H", kOneHost},
-    {"hosts", kOneHost},
-    {"host", kOneHost},
-    {"hostfile", kOneHost},
     {"p", kOneHost},
     {"ssh-port", kOneHost},
     {"i", kOneHost},
     {"ssh-identity-file", kOneHost},
-    {"network-interface", "not yet: set RUEDA_NETWORK_INTERFACE, which Gloo's sockets use"},
-    {"network-interfaces", "not yet: set RUEDA_NETWORK_INTERFACE, which Gloo's sockets use"},
-    {"start-timeout", "set RUEDA_START_TIMEOUT_S instead"},
     {"output-filename", "use --output-dir instead"},
     {"prefix-output-with-timestamp", "not yet: lines are marked with their rank only"},
     {"config-file", "not yet: settings are environment variables"},
@@ -79,29 +101,24 @@ constexpr Refused kRefused[] = {
     {"reset-limit", kElastic},
     {"blacklist-cooldown-range", kElastic},
     {"gloo", "set RUEDA_BACKEND=gloo instead"},
-    {"gloo-timeout-seconds", "set RUEDA_GLOO_TIMEOUT_S instead"},
     {"mpi", kNoMpi},
     {"mpi-args", kNoMpi},
     {"jsrun", kNoMpi},
     {"tcp", "set RUEDA_BUS=tcp instead"},
     {"binding-args", "use --bind-to instead"},
-    {"fusion-threshold-mb", "set RUEDA_FUSION_THRESHOLD, in bytes, instead"},
     {"cycle-time-ms", "there is no cycle; an operation leaves when it is ready"},
     {"cache-capacity", "every operation is cached; there is no cache to size"},
     {"hierarchical-allreduce", kNoHierarchy},
     {"hierarchical-allgather", kNoHierarchy},
     {"autotune", kNoTuner},
     {"autotune-log-file", kNoTuner},
-    {"timeline-filename", "set RUEDA_TIMELINE instead"},
     {"timeline-mark-cycles", "there are no cycles to mark"},
-    {"no-stall-check", "stalls are always reported; set RUEDA_STALL_WARN_S instead"},
-    {"stall-check-warning-time-seconds", "set RUEDA_STALL_WARN_S instead"},
-    {"stall-check-shutdown-time-seconds", "set RUEDA_STALL_TIMEOUT_S instead"},
-    {"log-level", "set RUEDA_LOG_LEVEL instead"},
+    {"no-stall-check", "stalls are always reported; see --stall-check-warning-time-seconds"},
     {"thread-affinity", "use --bind-to instead"},
 };
 
 constexpr double kGraceSecondsMax = 86'400;
+constexpr double kFusionMegabytesMax = 1'000'000;
 
 std::string Dashed(absl::string_view name) {
   return absl::StrCat(name.size() == 1 || name == "np" ? "-" : "--", name);
@@ -137,6 +154,32 @@ absl::Status RefuseValue(const Option& option, absl::string_view value,
       absl::StrCat("option ", Dashed(option.name), " ", value, ": expected ", expected));
 }
 
+// What the option says is what the variable would, and is wrong when that would be.
+absl::Status ApplySetting(const Option& option, absl::string_view value, LaunchOptions* options) {
+  std::string text(value);
+  if (option.variable == kFusionThreshold) {
+    double megabytes = 0;
+    if (!absl::SimpleAtod(value, &megabytes) || !(megabytes > 0) ||
+        megabytes > kFusionMegabytesMax) {
+      return RefuseValue(option, value,
+                         absl::StrCat("a number of MiB above 0, up to ", kFusionMegabytesMax));
+    }
+    text = absl::StrCat(std::max<int64_t>(1, std::llround(megabytes * 1024 * 1024)));
+  }
+  // Horovod's words for levels are known by its own variable.
+  const bool is_level = option.variable == kLogLevel;
+  Config config;
+  const absl::Status status =
+      ReadEnvironment({{is_level ? "HOROVOD_LOG_LEVEL" : option.variable, text}}, &config);
+  if (!status.ok()) {
+    const absl::string_view message = status.message();
+    return absl::InvalidArgumentError(absl::StrCat("option ", Dashed(option.name), " ", value,
+                                                   message.substr(message.find(": "))));
+  }
+  options->settings[option.variable] = is_level ? config.log_level : text;
+  return absl::OkStatus();
+}
+
 absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions* options) {
   switch (option.id) {
     case Id::kRanks:
@@ -146,6 +189,21 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
                            absl::StrCat("a number of ranks from 1 to ", kLocalRanksMax));
       }
       break;
+    case Id::kHosts: {
+      absl::StatusOr<std::vector<HostSlots>> hosts = ParseHosts(value);
+      if (!hosts.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("option ", Dashed(option.name), " ", hosts.status().message()));
+      }
+      options->hosts = *std::move(hosts);
+      break;
+    }
+    case Id::kHostfile:
+      if (value.empty()) return RefuseValue(option, value, option.value);
+      options->hostfile = std::string(value);
+      break;
+    case Id::kSetting:
+      return ApplySetting(option, value, options);
     case Id::kExport: {
       const size_t equals = value.find('=');
       LaunchOptions::Export variable;
@@ -232,6 +290,9 @@ absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> argumen
   if (options.ranks == 0) {
     return absl::InvalidArgumentError("how many ranks? -np N is missing");
   }
+  if (!options.hosts.empty() && !options.hostfile.empty()) {
+    return absl::InvalidArgumentError("-H and --hostfile: which of the two? Give one");
+  }
   if (options.command.empty()) {
     return absl::InvalidArgumentError("which program? None is named after the options");
   }
@@ -248,6 +309,9 @@ std::string HelpText() {
 
 Options (one dash or two; "--" ends them, else the first word that is no option does):
   -np N                start N ranks; also -n N, --num-proc N
+  -H HOST:SLOTS,...    where, such as localhost:4; also --hosts. A host without slots takes one
+                       rank. Other hosts than this one are not reached yet
+  --hostfile FILE      the same, a line a host: "HOST slots=SLOTS"; '#' begins a comment
   -x NAME=VALUE        set a variable in the environment of every rank; may be repeated
   -x NAME              pass a variable on; an error when it is not set. (Ranks on this host inherit
                        the whole environment anyway.)
@@ -256,8 +320,18 @@ Options (one dash or two; "--" ends them, else the first word that is no option 
   --prefix rank|none   mark every line with its rank, "[3] text" (default), or leave lines alone
   --bind-to core|none  pin rank R to the R-th usable core, or let the system place it (default)
   --grace-seconds S    time until SIGKILL once the job is to end; default 5
+  --start-timeout S    how long init waits for the other ranks; default 60
   --verbose            say what is started, and how each rank ended
   --help, --version
+
+Settings of the runtime, for all ranks (docs/knobs.md has all; -x RUEDA_NAME=VALUE sets any):
+  --fusion-threshold-mb MIB             bytes of a fusion bucket; default 64 MiB
+  --timeline-filename FILE              write a timeline
+  --log-level LEVEL                     debug, info, warning, error or off
+  --stall-check-warning-time-seconds S  age at which a stalled operation is reported; default 10
+  --stall-check-shutdown-time-seconds S age at which it fails; default 0: never
+  --network-interface NAME              the interface of Gloo's sockets; default lo
+  --gloo-timeout-seconds S              time limit of Gloo to connect, or for a bucket; default 60
 
 What happens:
   Every rank finds its place in RUEDA_RANK, RUEDA_SIZE and so on, and in the variables of torchrun

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "controller/launcher/hosts.h"
 #include "core/base/status.h"
+#include "core/config/config.h"
 
 namespace rueda {
 
@@ -21,7 +23,10 @@ struct LaunchOptions {
   bool help = false;     // then nothing else is looked at
   bool version = false;  // likewise
   int ranks = 0;
+  std::vector<HostSlots> hosts;  // of -H; empty: this host
+  std::string hostfile;          // path; not read yet
   std::vector<Export> exports;
+  Environment settings;    // of options that stand for Rueda's variables, checked
   std::string output_dir;  // empty: the ranks' lines go to ruedarun's own outputs
   Bind bind = Bind::kNone;
   Prefix prefix = Prefix::kRank;

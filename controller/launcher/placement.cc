@@ -47,6 +47,8 @@ absl::StatusOr<Environment> SharedEnvironment(const LaunchOptions& options, cons
   environment.emplace("OMP_NUM_THREADS", absl::StrCat(std::max(1, threads)));
   if (!options.output_dir.empty()) environment.emplace("RUEDA_RECORDER_DIR", options.output_dir);
 
+  for (const auto& [name, value] : options.settings) environment[name] = value;
+
   const Environment own = PlaceVariables(0, 1, job);
   for (const LaunchOptions::Export& variable : options.exports) {
     if (own.contains(variable.name)) {

@@ -93,6 +93,31 @@ absl::StatusOr<Job> MakeJob(const LaunchOptions& options) {
   return job;
 }
 
+// Where the ranks are to run is this host.
+absl::Status CheckHosts(const LaunchOptions& options) {
+  std::vector<HostSlots> hosts = options.hosts;
+  if (!options.hostfile.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(const std::string text, ReadText(options.hostfile));
+    absl::StatusOr<std::vector<HostSlots>> read = ParseHostfile(text);
+    if (!read.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options.hostfile, ": ", read.status().message()));
+    }
+    hosts = *std::move(read);
+  }
+  if (hosts.empty()) return absl::OkStatus();
+  RUEDA_ASSIGN_OR_RETURN(hosts, FillHosts(hosts, options.ranks));
+  for (const HostSlots& host : hosts) {
+    RUEDA_ASSIGN_OR_RETURN(const bool here, IsThisHost(host.name));
+    if (!here) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("host ", host.name,
+                       ": not yet: this version starts ranks on this host only, ", HostName()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<RankStreams>> MakeStreams(const LaunchOptions& options, Output* output) {
   RUEDA_ASSIGN_OR_RETURN(std::vector<RankStreams> streams, OpenInputs(options.ranks, STDIN_FILENO));
   if (options.output_dir.empty()) {
@@ -116,6 +141,9 @@ absl::StatusOr<std::vector<RankStreams>> MakeStreams(const LaunchOptions& option
 }
 
 int Launch(const LaunchOptions& options, const HostFacts& host, const Inheritance& inheritance) {
+  if (const absl::Status status = CheckHosts(options); !status.ok()) {
+    return Fail(kUsage, status.message());
+  }
   absl::StatusOr<Job> job = MakeJob(options);
   if (!job.ok()) return Fail(kCannotStart, job.status().message());
   absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options, host, job->facts);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_split.h"
 #include "controller/bus/log_codec.h"
+#include "controller/launcher/hosts.h"
 #include "controller/negotiation/aggregator.h"
 #include "controller/negotiation/coordinator.h"
 #include "controller/negotiation/member.h"
@@ -233,6 +234,14 @@ void ReadSettings(absl::string_view input) {
   }
 }
 
+// As -H has them, and as a hostfile.
+void ReadHosts(absl::string_view input) {
+  for (const auto& hosts : {ParseHosts(input), ParseHostfile(input)}) {
+    if (!hosts.ok()) continue;
+    for (const int ranks : {1, kLocalRanksMax}) (void)FillHosts(*hosts, ranks);
+  }
+}
+
 }  // namespace
 }  // namespace rueda
 
@@ -274,6 +283,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 'k':
       ReadSettings(input);
+      break;
+    case 'n':
+      ReadHosts(input);
       break;
     default:
       break;

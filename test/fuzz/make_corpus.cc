@@ -409,7 +409,20 @@ void WriteSettings() {
         "HOROVOD_STALL_CHECK_TIME_SECONDS=3\nHOROVOD_RANK=0");
   Write("k_refused", "HOROVOD_AUTOTUNE=1");
   Write("k_unknown", "RUEDA_TIMELIME=t");
-  Write("k_torchrun", "WORLD_SIZE=2\nRANK=1\nTORCHELASTIC_RUN_ID=x");
+  Write("k_torchrun", "WORLD_SIZE=2\nRANK=1\nTORCHELASTIC_RUN_ID=x\nLOCAL_WORLD_SIZE=2");
+  Write("k_open_mpi",
+        "OMPI_COMM_WORLD_RANK=1\nOMPI_COMM_WORLD_SIZE=4\nOMPI_COMM_WORLD_LOCAL_SIZE=4\n"
+        "PMIX_NAMESPACE=7");
+  Write("k_hydra", "PMI_RANK=1\nPMI_SIZE=2\nMPI_LOCALNRANKS=2\nPMI_FD=8");
+  Write("k_srun",
+        "SLURM_STEP_ID=0\nSLURM_JOB_ID=1\nSLURM_PROCID=5\nSLURM_STEP_NUM_TASKS=7\n"
+        "SLURM_NODEID=2\nSLURM_STEP_TASKS_PER_NODE=2(x3),1");
+  Write(
+      "k_tf_config",
+      "TF_CONFIG={\"cluster\": {\"chief\": [\"a:1\"], \"worker\": [\"a:2\", \"a:3\"], \"ps\": []}, "
+      "\"task\": {\"type\": \"worker\", \"index\": 1}}");
+  Write("n_hosts", "a:4,b,[fd00::1]:2,me@c:1,a:3");
+  Write("n_hostfile", "# the cluster\na slots=4\n\nb:2 # comment\r\n[::1] slots=1\nc\n");
 }
 
 }  // namespace

@@ -72,6 +72,29 @@ TEST(Options, HaveSeveralSpellings) {
   }
 }
 
+TEST(Options, NameHosts) {
+  EXPECT_EQ(Parsed({"-np", "6", "-H", "a:4,b:2", "p"}).hosts,
+            (std::vector<HostSlots>{{"a", 4}, {"b", 2}}));
+  EXPECT_EQ(Parsed({"-np", "6", "--hostfile", "f", "p"}).hostfile, "f");
+  EXPECT_TRUE(Parsed({"-np", "6", "p"}).hosts.empty());
+}
+
+TEST(Options, StandForSettings) {
+  const LaunchOptions options =
+      Parsed({"-np", "1", "--start-timeout", "5", "--fusion-threshold-mb", "0.5",
+              "--timeline-filename", "t.json", "--stall-check-warning-time-seconds=3",
+              "--stall-check-shutdown-time-seconds", "30", "--gloo-timeout-seconds", "7",
+              "--network-interface", "eth0", "--log-level", "TRACE", "p"});
+  EXPECT_EQ(options.settings, (Environment{{"RUEDA_START_TIMEOUT_S", "5"},
+                                           {"RUEDA_FUSION_THRESHOLD", "524288"},
+                                           {"RUEDA_TIMELINE", "t.json"},
+                                           {"RUEDA_STALL_WARN_S", "3"},
+                                           {"RUEDA_STALL_TIMEOUT_S", "30"},
+                                           {"RUEDA_GLOO_TIMEOUT_S", "7"},
+                                           {"RUEDA_NETWORK_INTERFACE", "eth0"},
+                                           {"RUEDA_LOG_LEVEL", "debug"}}));
+}
+
 TEST(Options, OfTheProgramAreLeftAlone) {
   EXPECT_EQ(Parsed({"-np", "2", "prog", "-np", "7", "--verbose", "--", "-x"}).command,
             Words({"prog", "-np", "7", "--verbose", "--", "-x"}));
@@ -123,15 +146,24 @@ TEST(Options, AreRefusedWithTheReason) {
       {{"--hostfil", "x"}, "unknown option --hostfil; did you mean --hostfile?"},
       {{"--zzzzzzzz"}, "unknown option --zzzzzzzz"},
       {{"-q"}, "unknown option -q"},
-      {{"-H", "a:2"}, "option -H: not yet: this version starts ranks on this host only"},
-      {{"--hosts=a:2"}, "option --hosts: not yet: this version starts ranks on this host only"},
-      {{"-hostfile", "f"},
-       "option --hostfile: not yet: this version starts ranks on this host only"},
+      {{"-np", "2", "-H", "a:0", "p"},
+       "option -H 'a:0': expected a number of slots from 1 to 1024"},
+      {{"-np", "2", "--hosts=-x", "p"},
+       "option --hosts '-x': a host's name does not begin with '-'"},
+      {{"-np", "2", "-H", "a:2", "--hostfile", "f", "p"},
+       "-H and --hostfile: which of the two? Give one"},
+      {{"--hostfile=", "p"}, "option --hostfile : expected a file of hosts"},
+      {{"--start-timeout", "soon", "p"},
+       "option --start-timeout soon: expected a number from 0.01 to 1e+06"},
+      {{"--log-level", "loud", "p"},
+       "option --log-level loud: expected one of debug, info, warning, error, off"},
+      {{"--fusion-threshold-mb", "0", "p"},
+       "option --fusion-threshold-mb 0: expected a number of MiB above 0, up to 1e+06"},
+      {{"--fusion-threshold-mb", "nan", "p"},
+       "option --fusion-threshold-mb nan: expected a number of MiB above 0, up to 1e+06"},
       {{"--ssh-port", "22"},
        "option --ssh-port: not yet: this version starts ranks on this host only"},
       {{"--min-np", "2"}, "option --min-np: not yet: elastic jobs do not exist"},
-      {{"--fusion-threshold-mb", "32"},
-       "option --fusion-threshold-mb: set RUEDA_FUSION_THRESHOLD, in bytes, instead"},
       {{"--autotune"}, "option --autotune: not yet: there is no autotuner"},
       {{"--output-filename", "x"}, "option --output-filename: use --output-dir instead"},
   };
@@ -144,8 +176,11 @@ TEST(Options, AreRefusedWithTheReason) {
 
 TEST(Options, AreAllInTheHelp) {
   const std::string help = HelpText();
-  for (const char* option : {"-np", "-x", "--output-dir", "--prefix", "--bind-to",
-                             "--grace-seconds", "--verbose", "--help", "--version"}) {
+  for (const char* option :
+       {"-np", "-H", "--hostfile", "-x", "--output-dir", "--prefix", "--bind-to", "--grace-seconds",
+        "--start-timeout", "--fusion-threshold-mb", "--timeline-filename", "--log-level",
+        "--stall-check-warning-time-seconds", "--stall-check-shutdown-time-seconds",
+        "--network-interface", "--gloo-timeout-seconds", "--verbose", "--help", "--version"}) {
     EXPECT_NE(help.find(option), std::string::npos) << option;
   }
   size_t begin = 0;

@@ -156,5 +156,15 @@ TEST(Placement, PinsRanksToTheCoresThatThereAre) {
             "wait for each other");
 }
 
+TEST(Placement, AnOptionsSettingGoesBeforeTheInheritedOneAndAfterAnExport) {
+  LaunchOptions options = Options(1);
+  options.settings = {{"RUEDA_LOG_LEVEL", "info"}, {"RUEDA_TIMELINE", "t.json"}};
+  options.exports = {{"RUEDA_TIMELINE", "mine.json"}};
+  const Environment environment =
+      Placed(options, Host({{"RUEDA_LOG_LEVEL", "error"}}))[0].environment;
+  EXPECT_EQ(environment.at("RUEDA_LOG_LEVEL"), "info");
+  EXPECT_EQ(environment.at("RUEDA_TIMELINE"), "mine.json");
+}
+
 }  // namespace
 }  // namespace rueda
