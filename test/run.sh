@@ -77,8 +77,8 @@ check_labels() {
   return 1
 }
 
-setup_options=()
-[[ $torch == 1 ]] || setup_options=(--no-torch)
+setup_options=(--tests)
+[[ $torch == 1 ]] || setup_options+=(--no-torch)
 part "set-up" third_party/setup.sh "${setup_options[@]}" || finish
 part "release: build" build release || finish
 part "labels" check_labels || finish

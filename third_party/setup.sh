@@ -3,9 +3,10 @@
 # virtual environment, and the handwritten digits of examples/mnist. Needs git and python3; does
 # only what is missing, so a second run takes a moment.
 #
-#     third_party/setup.sh [--no-torch]
+#     third_party/setup.sh [--no-torch] [--tests]
 #
 #   --no-torch       the system's packages only: no torch, no digits
+#   --tests          also what only tests need: the launchers of Open MPI, MPICH and SLURM
 #
 #   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv.
 #                    One of yours that has torch is left as it is
@@ -15,8 +16,8 @@ set -euo pipefail
 torch_version=2.13.0
 packages=(
   build-essential ccache cmake doxygen libabsl-dev libbenchmark-dev libgloo-dev libgmock-dev
-  libgtest-dev libhwy-dev libprotobuf-dev libssl-dev ninja-build pkg-config protobuf-compiler
-  python3-venv valgrind
+  libgtest-dev libhwy-dev libprotobuf-dev libssl-dev ninja-build nlohmann-json3-dev pkg-config
+  protobuf-compiler python3-venv valgrind
 )
 cache="${XDG_CACHE_HOME:-${HOME:?is not set}/.cache}/rueda"
 venv="${RUEDA_VENV:-$cache/venv}"
@@ -32,11 +33,12 @@ with_torch=1
 for option in "$@"; do
   case "$option" in
     --no-torch) with_torch=0 ;;
+    --tests) packages+=(mpich openmpi-bin slurm-client slurmctld slurmd) ;;
     -h | --help)
       sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
       exit 0
       ;;
-    *) fail "unknown option $option; there is --no-torch" ;;
+    *) fail "unknown option $option; there are --no-torch and --tests" ;;
   esac
 done
 

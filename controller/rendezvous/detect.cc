@@ -1,121 +1,280 @@
 // PURE
 #include "controller/rendezvous/detect.h"
 
+#include <optional>
+
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "controller/protocol/authentication.h"
+#include "controller/rendezvous/tf_config.h"
+#include "core/base/limits.h"
 
 namespace rueda {
 namespace {
 
-// The variables by which a launcher tells a process how many ranks there are, and which it is.
-struct Foreign {
-  const char* size_variable;  // null: it only numbers them
-  const char* rank_variable;
-  const char* also;  // only together with this variable; null: by themselves
-  const char* launcher;
+// What launchers call their variables. Null: it has none.
+struct Launcher {
+  const char* name;
+  const char* mark;  // with this one, the others are this launcher's; null: by themselves
+  const char* rank;
+  const char* size;
+  const char* local_size;
+  const char* node;    // then `local_size` is a list, and this one's index in it
+  const char* job[4];  // name the job together; the first of them has to be there
+  const char* pmi_fd = nullptr;
 };
 
-// Launchers nest; the inner ones come first.
-constexpr Foreign kForeign[] = {
-    {"WORLD_SIZE", "RANK", "TORCHELASTIC_RUN_ID", "torchrun"},
-    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", nullptr, "Open MPI's mpirun"},
-    {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", nullptr, "MVAPICH2's mpirun"},
-    {"PMI_SIZE", "PMI_RANK", nullptr,
-     "a PMI launcher (MPICH's or Intel MPI's mpirun, srun --mpi=pmi2)"},
-    // A batch script's own shell has SLURM_NTASKS and SLURM_PROCID too, but is no task of a step.
-    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_ID", "srun"},
-    {"SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_ID", "srun"},
-    {"JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", nullptr, "jsrun"},
-    {"HOROVOD_SIZE", "HOROVOD_RANK", nullptr, "horovodrun"},
-    {nullptr, "PMIX_RANK", nullptr, "a PMIx launcher (prun, srun --mpi=pmix)"},
-    {"WORLD_SIZE", "RANK", nullptr, "a launcher that sets RANK and WORLD_SIZE"},
+// Launchers nest; the inner ones come first. What each sets for its ranks was looked at, but for
+// MVAPICH2, jsrun and horovodrun, of which it is documented.
+constexpr Launcher kLaunchers[] = {
+    {"torchrun",
+     "TORCHELASTIC_RUN_ID",
+     "RANK",
+     "WORLD_SIZE",
+     "LOCAL_WORLD_SIZE",
+     nullptr,
+     {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"}},
+    {"Open MPI's mpirun",
+     nullptr,
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     nullptr,
+     {"PMIX_NAMESPACE"}},
+    // srun --mpi=pmi2 sets PMI_RANK too, but none of Hydra's own.
+    {"Hydra (the mpirun of MPICH and Intel MPI)",
+     "MPI_LOCALNRANKS",
+     "PMI_RANK",
+     "PMI_SIZE",
+     "MPI_LOCALNRANKS",
+     nullptr,
+     {},
+     "PMI_FD"},
+    {"MVAPICH2's mpirun",
+     nullptr,
+     "MV2_COMM_WORLD_RANK",
+     "MV2_COMM_WORLD_SIZE",
+     "MV2_COMM_WORLD_LOCAL_SIZE",
+     nullptr,
+     {}},
+    // A batch script's own shell has SLURM_PROCID and SLURM_NTASKS too, but is no task of a step.
+    {"srun",
+     "SLURM_STEP_ID",
+     "SLURM_PROCID",
+     "SLURM_STEP_NUM_TASKS",
+     "SLURM_STEP_TASKS_PER_NODE",
+     "SLURM_NODEID",
+     {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}},
+    {"jsrun",
+     nullptr,
+     "JSM_NAMESPACE_RANK",
+     "JSM_NAMESPACE_SIZE",
+     "JSM_NAMESPACE_LOCAL_SIZE",
+     nullptr,
+     {"LSB_JOBID", "PMIX_NAMESPACE"}},
+    {"horovodrun",
+     nullptr,
+     "HOROVOD_RANK",
+     "HOROVOD_SIZE",
+     "HOROVOD_LOCAL_SIZE",
+     nullptr,
+     {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"}},
 };
 
-absl::string_view Value(const Environment& environment, const char* variable) {
-  const auto it = variable == nullptr ? environment.end() : environment.find(variable);
-  return it == environment.end() ? absl::string_view() : absl::string_view(it->second);
-}
+// Of launchers that can't be joined by their variables alone: to be told apart from no launcher.
+constexpr Launcher kUnusable[] = {
+    {"a PMI launcher", nullptr, "PMI_RANK", "PMI_SIZE", nullptr, nullptr, {}},
+    {"a PMIx launcher", nullptr, "PMIX_RANK", nullptr, nullptr, nullptr, {}},
+};
 
-absl::Status Refuse(absl::string_view variable, absl::string_view value, absl::string_view launcher,
-                    absl::string_view ranks) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      variable, "=", value, " says that ", launcher, " started ",
-      ranks == "N" ? "more than one" : ranks,
-      " ranks, and this version reads only ruedarun's variables: start the program with `ruedarun "
-      "-np ",
-      ranks, "`, or unset ", variable, " to run alone"));
-}
+// These names are anybody's, so values that are no numbers are somebody else's.
+constexpr Launcher kPlain = {"a launcher that sets RANK and WORLD_SIZE",
+                             nullptr,
+                             "RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_WORLD_SIZE",
+                             nullptr,
+                             {"MASTER_ADDR", "MASTER_PORT"}};
 
-absl::Status CheckForeign(const Foreign& foreign, const Environment& environment) {
-  if (foreign.also != nullptr && Value(environment, foreign.also).empty()) return absl::OkStatus();
-  const absl::string_view size_text = Value(environment, foreign.size_variable);
-  int64_t size = 1;
-  if (!size_text.empty() && !absl::SimpleAtoi(size_text, &size)) {
-    return absl::InvalidArgumentError(absl::StrCat(foreign.size_variable, "=", size_text,
-                                                   ", by which ", foreign.launcher,
-                                                   " tells the number of ranks, is no number"));
-  }
-  if (size > 1) return Refuse(foreign.size_variable, size_text, foreign.launcher, size_text);
-  // One that is not the first is not the only one.
-  const absl::string_view rank_text = Value(environment, foreign.rank_variable);
-  int64_t rank = 0;
-  if (absl::SimpleAtoi(rank_text, &rank) && rank > 0) {
-    return Refuse(foreign.rank_variable, rank_text, foreign.launcher, "N");
-  }
-  return absl::OkStatus();
-}
-
-// How many addresses TF_CONFIG's "cluster" lists: {"cluster": {"worker": ["a:1", "b:1"]}, ...}.
-int ClusterTasks(absl::string_view config) {
-  const size_t cluster = config.find("\"cluster\"");
-  if (cluster == absl::string_view::npos) return 0;
-  int tasks = 0, braces = 0, brackets = 0;
-  bool in_string = false;
-  for (size_t at = config.find(':', cluster); at < config.size(); ++at) {
-    const char byte = config[at];
-    if (in_string) {
-      if (byte == '\\') ++at;
-      in_string = byte != '"';
-    } else if (byte == '"') {
-      in_string = true;
-      tasks += brackets > 0;
-    } else if (byte == '[' || byte == ']') {
-      brackets += byte == '[' ? 1 : -1;
-    } else if (byte == '{') {
-      ++braces;
-    } else if (byte == '}' && --braces <= 0) {
-      break;
+// SLURM's "2(x3),1": two tasks on each of three nodes, one on the fourth. -1: it does not say.
+int TasksOfNode(absl::string_view list, int node) {
+  for (const absl::string_view item : absl::StrSplit(list, ',')) {
+    const size_t times = item.find("(x");
+    int tasks = 0, nodes = 1;
+    if (!absl::SimpleAtoi(item.substr(0, times), &tasks)) return -1;
+    if (times != absl::string_view::npos &&
+        !absl::SimpleAtoi(absl::StripSuffix(item.substr(times + 2), ")"), &nodes)) {
+      return -1;
     }
+    if (tasks < 1 || nodes < 1) return -1;
+    if (node < nodes) return tasks;
+    node -= nodes;
   }
-  return tasks;
+  return -1;
+}
+
+class Reader {
+ public:
+  Reader(const Launcher& launcher, const Environment& environment)
+      : launcher_(launcher), environment_(environment) {}
+
+  absl::string_view Text(const char* variable) const {
+    const auto it = variable == nullptr ? environment_.end() : environment_.find(variable);
+    return it == environment_.end() ? absl::string_view() : absl::string_view(it->second);
+  }
+  // -1: it is not set.
+  absl::StatusOr<int> Number(const char* variable) const {
+    const absl::string_view text = Text(variable);
+    int value = 0;
+    if (text.empty()) return -1;
+    if (absl::SimpleAtoi(text, &value) && value >= 0 && value <= kRanksMax) return value;
+    return absl::InvalidArgumentError(absl::StrCat(variable, "=", text, ", set by ", launcher_.name,
+                                                   ": expected a number from 0 to ", kRanksMax));
+  }
+  // -1: it is not told.
+  absl::StatusOr<int> LocalSize() const {
+    if (launcher_.node == nullptr) return Number(launcher_.local_size);
+    RUEDA_ASSIGN_OR_RETURN(const int node, Number(launcher_.node));
+    return node < 0 ? -1 : TasksOfNode(Text(launcher_.local_size), node);
+  }
+  // Empty: the launcher does not name it.
+  std::string Job() const {
+    if (Text(launcher_.job[0]).empty()) return "";
+    std::vector<absl::string_view> words = {launcher_.rank};  // no two launchers' jobs are the same
+    for (const char* variable : launcher_.job) words.push_back(Text(variable));
+    return absl::StrJoin(words, "/");
+  }
+
+ private:
+  const Launcher& launcher_;
+  const Environment& environment_;
+};
+
+// That there is more than one rank.
+struct Claim {
+  std::string variable;
+  std::string value;
+  std::string launcher;
+};
+
+absl::Status Refuse(const Claim& claim, absl::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      claim.variable, "=", claim.value, " says that ", claim.launcher,
+      " started more than one rank, ", why, ", or unset ", claim.variable, " to run alone"));
+}
+
+absl::Status RefuseHosts(const Claim& claim, int local_size) {
+  return Refuse(claim, absl::StrCat(local_size,
+                                    " of them on this host. Ranks of several hosts "
+                                    "can't meet yet: start all on one"));
+}
+
+constexpr char kUseRuedarun[] = ": start the program with `ruedarun -np N`";
+constexpr char kNoJob[] =
+    "but gave the job no name, by which the ranks meet: set RUEDA_JOB_ID to one word for all of "
+    "them that no other job has";
+
+// Nothing: this launcher did not start the process, or not more than it alone.
+absl::StatusOr<std::optional<Place>> ReadLauncher(const Launcher& launcher, const Config& config,
+                                                  const Environment& environment) {
+  const Reader reader(launcher, environment);
+  if (launcher.mark != nullptr && reader.Text(launcher.mark).empty()) return std::nullopt;
+  RUEDA_ASSIGN_OR_RETURN(const int size, reader.Number(launcher.size));
+  RUEDA_ASSIGN_OR_RETURN(const int rank, reader.Number(launcher.rank));
+  if (size <= 1 && rank <= 0) return std::nullopt;
+  const Claim claim = size > 1 ? Claim{launcher.size, absl::StrCat(size), launcher.name}
+                               : Claim{launcher.rank, absl::StrCat(rank), launcher.name};
+  if (size < 0) return Refuse(claim, absl::StrCat("but not how many", kUseRuedarun));
+  if (rank < 0) return Refuse(claim, absl::StrCat("but not which this is", kUseRuedarun));
+  if (rank >= size) {
+    return absl::InvalidArgumentError(absl::StrCat(launcher.rank, "=", rank, " is not below ",
+                                                   launcher.size, "=", size, ", both set by ",
+                                                   launcher.name));
+  }
+  RUEDA_ASSIGN_OR_RETURN(const int local_size, reader.LocalSize());
+  if (local_size == 0 || local_size > size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        launcher.local_size, "=", reader.Text(launcher.local_size), " does not fit to ",
+        launcher.size, "=", size, ", both set by ", launcher.name));
+  }
+  if (local_size > 0 && local_size < size) return RefuseHosts(claim, local_size);
+  Place place{static_cast<Rank>(rank), size, config.job_id, -1};
+  if (place.job.empty()) place.job = reader.Job();
+  if (place.job.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(place.pmi_fd, reader.Number(launcher.pmi_fd));
+    if (place.pmi_fd < 0) return Refuse(claim, kNoJob);
+  }
+  return place;
+}
+
+absl::StatusOr<std::optional<Place>> ReadTfConfig(const Config& config,
+                                                  const Environment& environment) {
+  const auto it = environment.find("TF_CONFIG");
+  if (it == environment.end()) return std::nullopt;
+  RUEDA_ASSIGN_OR_RETURN(const std::optional<TfTask> task, ParseTfConfig(it->second));
+  if (!task.has_value()) return std::nullopt;
+  if (task->local_size < task->size) {
+    return RefuseHosts({"TF_CONFIG", "{...}", "TensorFlow's launcher"}, task->local_size);
+  }
+  Place place{static_cast<Rank>(task->rank), task->size, config.job_id, -1};
+  if (place.job.empty()) {
+    const Mac digest = ComputeMac("rueda cluster", task->cluster);
+    place.job = absl::StrCat("TF_CONFIG/",
+                             absl::BytesToHexString(absl::string_view(
+                                 reinterpret_cast<const char*>(digest.data()), digest.size() / 2)));
+  }
+  return place;
+}
+
+absl::StatusOr<Place> FromSettings(const Config& config) {
+  if (config.rank < 0 || config.size < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("RUEDA_", config.rank < 0 ? "SIZE" : "RANK",
+                                                   " is set but RUEDA_",
+                                                   config.rank < 0 ? "RANK" : "SIZE", " is not"));
+  }
+  if (config.rank >= config.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("RUEDA_RANK=", config.rank, " is not below RUEDA_SIZE=", config.size));
+  }
+  if (config.size > 1 && config.job_id.empty()) {
+    return absl::InvalidArgumentError(
+        "RUEDA_SIZE is above 1 but RUEDA_JOB_ID, by which the ranks meet, is not set");
+  }
+  return Place{static_cast<Rank>(config.rank), static_cast<int>(config.size), config.job_id, -1};
+}
+
+bool IsNumberOrUnset(const Environment& environment, const char* variable) {
+  const auto it = environment.find(variable);
+  int value;
+  return it == environment.end() || absl::SimpleAtoi(it->second, &value);
 }
 
 }  // namespace
 
 absl::StatusOr<Place> DetectPlace(const Config& config, const Environment& environment) {
-  if (config.rank >= 0 || config.size >= 0) {
-    if (config.rank < 0 || config.size < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("RUEDA_", config.rank < 0 ? "SIZE" : "RANK",
-                                                     " is set but RUEDA_",
-                                                     config.rank < 0 ? "RANK" : "SIZE", " is not"));
-    }
-    if (config.rank >= config.size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("RUEDA_RANK=", config.rank, " is not below RUEDA_SIZE=", config.size));
-    }
-    if (config.size > 1 && config.job_id.empty()) {
-      return absl::InvalidArgumentError(
-          "RUEDA_SIZE is above 1 but RUEDA_JOB_ID, by which the ranks meet, is not set");
-    }
-    return Place{static_cast<Rank>(config.rank), static_cast<int>(config.size)};
+  if (config.rank >= 0 || config.size >= 0) return FromSettings(config);
+  for (const Launcher& launcher : kLaunchers) {
+    RUEDA_ASSIGN_OR_RETURN(const std::optional<Place> place,
+                           ReadLauncher(launcher, config, environment));
+    if (place.has_value()) return *place;
   }
-  for (const Foreign& foreign : kForeign) {
-    RUEDA_RETURN_IF_ERROR(CheckForeign(foreign, environment));
+  RUEDA_ASSIGN_OR_RETURN(std::optional<Place> place, ReadTfConfig(config, environment));
+  if (place.has_value()) return *place;
+  if (IsNumberOrUnset(environment, kPlain.rank) && IsNumberOrUnset(environment, kPlain.size)) {
+    RUEDA_ASSIGN_OR_RETURN(place, ReadLauncher(kPlain, config, environment));
+    if (place.has_value()) return *place;
   }
-  if (const int tasks = ClusterTasks(Value(environment, "TF_CONFIG")); tasks > 1) {
-    return Refuse("TF_CONFIG", "{...}", "TensorFlow's launcher", absl::StrCat(tasks));
+  for (const Launcher& launcher : kUnusable) {
+    RUEDA_ASSIGN_OR_RETURN(place, ReadLauncher(launcher, config, environment));
+    if (place.has_value()) return *place;
   }
-  return Place();
+  Place alone;
+  alone.job = config.job_id;
+  return alone;
 }
 
 }  // namespace rueda

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "controller/rendezvous/detect.h"
+#include "controller/rendezvous/pmi.h"
 #include "controller/rendezvous/secret.h"
 #include "controller/rendezvous/unix_meeting.h"
 #include "controller/runtime/engine_callback.h"
@@ -61,10 +62,13 @@ absl::Status Runtime::Init() {
     args.scope.job = absl::StrCat("threads/", options_.context);
     meeting = options_.group->Join(options_.group, args.rank, options_.context);
   } else {
-    RUEDA_ASSIGN_OR_RETURN(const Place place, DetectPlace(config, options_.environment));
+    RUEDA_ASSIGN_OR_RETURN(Place place, DetectPlace(config, options_.environment));
     args.rank = place.rank;
     args.size = place.size;
-    args.scope.job = absl::StrCat(config.job_id, "/", options_.context);
+    if (place.pmi_fd >= 0) {
+      RUEDA_ASSIGN_OR_RETURN(place.job, JobOfProcessManager(place.pmi_fd));
+    }
+    args.scope.job = absl::StrCat(place.job, "/", options_.context);
     RUEDA_ASSIGN_OR_RETURN(args.scope.secret, ReadSecret(config));
     meeting = std::make_unique<UnixMeeting>(args.scope, args.rank, args.size);
   }

@@ -1,13 +1,10 @@
 // Where a process stands, from its settings and from what other launchers set.
 #include "controller/rendezvous/detect.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace rueda {
 namespace {
-
-using ::testing::HasSubstr;
 
 absl::StatusOr<Place> Detect(const Environment& environment) {
   Config config;
@@ -69,52 +66,257 @@ TEST(Detect, RefusesRuedarunsVariablesThatAreIncompleteOrContradictEachOther) {
                 "RUEDA_SIZE is above 1 but RUEDA_JOB_ID");
 }
 
-// As each launcher sets them for its rank 1 of 2, and the variable and launcher that the error
-// names.
+// As each launcher sets them for rank 1 of 2 on one host, and the job's name that follows.
 const struct {
   Environment environment;
-  const char* variable;
-  const char* launcher;
+  const char* job;
 } kLaunchers[] = {
-    {{{"TORCHELASTIC_RUN_ID", "x"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}},
-     "WORLD_SIZE=2",
-     "torchrun"},
-    {{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_RANK", "1"}},
-     "OMPI_COMM_WORLD_SIZE=2",
-     "Open MPI"},
-    {{{"MV2_COMM_WORLD_RANK", "1"}, {"MV2_COMM_WORLD_SIZE", "2"}},
-     "MV2_COMM_WORLD_SIZE=2",
-     "MVAPICH2"},
-    {{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}}, "PMI_SIZE=2", "MPICH"},
-    {{{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}},
-     "SLURM_STEP_NUM_TASKS=2",
-     "srun"},
-    {{{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}},
-     "SLURM_NTASKS=2",
-     "srun"},
-    {{{"JSM_NAMESPACE_RANK", "1"}, {"JSM_NAMESPACE_SIZE", "2"}}, "JSM_NAMESPACE_SIZE=2", "jsrun"},
-    {{{"HOROVOD_RANK", "0"}, {"HOROVOD_SIZE", "2"}}, "HOROVOD_SIZE=2", "horovodrun"},
-    {{{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "x"}}, "PMIX_RANK=1", "PMIx"},
-    {{{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "WORLD_SIZE=2", "WORLD_SIZE"},
-    {{{"RANK", "1"}}, "RANK=1", "RANK"},
-    {{{"TF_CONFIG",
-       R"({"cluster": {"chief": ["[::1]:1"], "worker": ["b\"]:2"]}, "task": {"index": 0}})"}},
-     "TF_CONFIG={...}",
-     "TensorFlow"},
+    {{{"TORCHELASTIC_RUN_ID", "run"},
+      {"TORCHELASTIC_RESTART_COUNT", "3"},
+      {"RANK", "1"},
+      {"WORLD_SIZE", "2"},
+      {"LOCAL_RANK", "1"},
+      {"LOCAL_WORLD_SIZE", "2"},
+      {"MASTER_ADDR", "localhost"},
+      {"MASTER_PORT", "37099"}},
+     "RANK/run/3/localhost/37099"},
+    {{{"OMPI_COMM_WORLD_RANK", "1"},
+      {"OMPI_COMM_WORLD_SIZE", "2"},
+      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+      {"PMIX_NAMESPACE", "1146355713"},
+      {"PMIX_RANK", "1"}},
+     "OMPI_COMM_WORLD_RANK/1146355713///"},
+    {{{"SLURM_STEP_ID", "4"},
+      {"SLURM_JOB_ID", "17"},
+      {"SLURM_PROCID", "1"},
+      {"SLURM_NTASKS", "2"},
+      {"SLURM_STEP_NUM_TASKS", "2"},
+      {"SLURM_STEP_TASKS_PER_NODE", "2"},
+      {"SLURM_NODEID", "0"}},
+     "SLURM_PROCID/17/4//"},
+    {{{"JSM_NAMESPACE_RANK", "1"},
+      {"JSM_NAMESPACE_SIZE", "2"},
+      {"JSM_NAMESPACE_LOCAL_SIZE", "2"},
+      {"LSB_JOBID", "88"}},
+     "JSM_NAMESPACE_RANK/88///"},
+    {{{"HOROVOD_RANK", "1"},
+      {"HOROVOD_SIZE", "2"},
+      {"HOROVOD_LOCAL_SIZE", "2"},
+      {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1"},
+      {"HOROVOD_GLOO_RENDEZVOUS_PORT", "5"}},
+     "HOROVOD_RANK/10.0.0.1/5//"},
+    {{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}},
+     "RANK/h/29500//"},
 };
 
-TEST(Detect, RefusesByNameAnotherLaunchersJobOfMoreThanOneRank) {
+TEST(Detect, TakesWhatAnotherLauncherSays) {
   for (const auto& each : kLaunchers) {
-    ExpectRefused(each.environment, absl::StatusCode::kFailedPrecondition,
-                  std::string(each.variable) + " says that ");
-    const std::string message(Detect(each.environment).status().message());
-    EXPECT_THAT(message, HasSubstr(each.launcher));
-    EXPECT_THAT(message, HasSubstr("ruedarun -np "));
+    const absl::StatusOr<Place> place = Detect(each.environment);
+    ASSERT_TRUE(place.ok()) << place.status();
+    EXPECT_EQ(place->rank, 1) << each.job;
+    EXPECT_EQ(place->size, 2) << each.job;
+    EXPECT_EQ(place->job, each.job);
+    EXPECT_EQ(place->pmi_fd, -1);
   }
-  EXPECT_EQ(Detect({{"PMI_SIZE", "3"}}).status().message(),
-            "PMI_SIZE=3 says that a PMI launcher (MPICH's or Intel MPI's mpirun, srun --mpi=pmi2) "
-            "started 3 ranks, and this version reads only ruedarun's variables: start the program "
-            "with `ruedarun -np 3`, or unset PMI_SIZE to run alone");
+}
+
+TEST(Detect, HydrasJobIsNamedAfterTheProcessBehindItsSocket) {
+  const absl::StatusOr<Place> place =
+      Detect({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "8"}});
+  ASSERT_TRUE(place.ok()) << place.status();
+  EXPECT_EQ(place->rank, 1);
+  EXPECT_EQ(place->size, 2);
+  EXPECT_EQ(place->job, "");
+  EXPECT_EQ(place->pmi_fd, 8);
+}
+
+TEST(Detect, TheSettingNamesTheJobOfAnyLauncher) {
+  for (auto environment :
+       {Environment{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}},
+        Environment{{"MV2_COMM_WORLD_RANK", "1"}, {"MV2_COMM_WORLD_SIZE", "2"}},
+        Environment{{"RANK", "1"}, {"WORLD_SIZE", "2"}}, kLaunchers[0].environment}) {
+    environment["RUEDA_JOB_ID"] = "mine";
+    const absl::StatusOr<Place> place = Detect(environment);
+    ASSERT_TRUE(place.ok()) << place.status();
+    EXPECT_EQ(place->rank, 1);
+    EXPECT_EQ(place->size, 2);
+    EXPECT_EQ(place->job, "mine");
+    EXPECT_EQ(place->pmi_fd, -1);
+  }
+}
+
+// Variables of one launcher within another: what only the inner one says counts.
+TEST(Detect, TheInnerLauncherOfMoreThanOneRankCounts) {
+  Environment step = kLaunchers[2].environment;
+  step["PMI_RANK"] = "1";  // srun --mpi=pmi2
+  step["PMI_SIZE"] = "2";
+  EXPECT_EQ(Detect(step)->job, "SLURM_PROCID/17/4//");
+
+  Environment mpirun_in_step = kLaunchers[1].environment;
+  mpirun_in_step.insert(
+      {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "9"}});
+  EXPECT_EQ(Detect(mpirun_in_step)->job, "OMPI_COMM_WORLD_RANK/1146355713///");
+
+  Environment torchrun_in_step = kLaunchers[0].environment;  // of one task
+  torchrun_in_step.insert(
+      {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}});
+  EXPECT_EQ(Detect(torchrun_in_step)->job, "RANK/run/3/localhost/37099");
+
+  Environment own_in_step = kLaunchers[5].environment;  // the program's own launcher in one task
+  own_in_step.insert(
+      {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}});
+  EXPECT_EQ(Detect(own_in_step)->job, "RANK/h/29500//");
+}
+
+TEST(Detect, SlurmsListTellsHowManyTasksAreOnThisNode) {
+  Environment environment = kLaunchers[2].environment;
+  environment["SLURM_STEP_NUM_TASKS"] = "9";
+  const struct {
+    const char* list;
+    const char* node;
+    const char* tasks;  // null: not told
+  } kCases[] = {{"4,3(x1),2", "0", "4"},   {"4,3(x1),2", "1", "3"},
+                {"4,3(x1),2", "2", "2"},   {"2(x3),1(x2)", "2", "2"},
+                {"2(x3),1(x2)", "4", "1"}, {"2(x3),1", "4", nullptr},
+                {"", "0", nullptr},        {"x", "0", nullptr},
+                {"2(x", "0", nullptr},     {"2(x-2147483648),1", "9", nullptr},
+                {"-2(x3)", "0", nullptr},  {"2(x)", "0", nullptr},
+                {"9", "0", nullptr},       {"9(x1)", "0", nullptr}};
+  for (const auto& each : kCases) {
+    environment["SLURM_STEP_TASKS_PER_NODE"] = each.list;
+    environment["SLURM_NODEID"] = each.node;
+    if (each.tasks != nullptr) {
+      ExpectRefused(
+          environment, absl::StatusCode::kFailedPrecondition,
+          std::string("SLURM_STEP_NUM_TASKS=9 says that srun started more than one rank, ") +
+              each.tasks + " of them on this host");
+    } else {
+      EXPECT_TRUE(Detect(environment).ok()) << each.list << " " << each.node;
+    }
+  }
+}
+
+TEST(Detect, RefusesRanksOnOtherHosts) {
+  ExpectRefused({{"OMPI_COMM_WORLD_RANK", "1"},
+                 {"OMPI_COMM_WORLD_SIZE", "4"},
+                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                 {"PMIX_NAMESPACE", "x"}},
+                absl::StatusCode::kFailedPrecondition,
+                "OMPI_COMM_WORLD_SIZE=4 says that Open MPI's mpirun started more than one rank, 2 "
+                "of them on this host. Ranks of several hosts can't meet yet: start all on one, or "
+                "unset OMPI_COMM_WORLD_SIZE to run alone");
+  ExpectRefused({{"TF_CONFIG",
+                  R"({"cluster": {"worker": ["a:1", "b:1", "a:2"]},
+                      "task": {"type": "worker", "index": 2}})"}},
+                absl::StatusCode::kFailedPrecondition,
+                "TF_CONFIG={...} says that TensorFlow's launcher started more than one rank, 2 of "
+                "them on this host");
+}
+
+// What is said of more than one rank is never ignored.
+TEST(Detect, RefusesByNameWhatIsNotEnoughToMeet) {
+  const struct {
+    Environment environment;
+    const char* beginning;
+  } kCases[] = {
+      {{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}},
+       "PMI_SIZE=2 says that a PMI launcher started more than one rank, but gave the job no name, "
+       "by "
+       "which the ranks meet: set RUEDA_JOB_ID to one word for all of them that no other job has, "
+       "or "
+       "unset PMI_SIZE to run alone"},
+      {{{"MV2_COMM_WORLD_RANK", "1"}, {"MV2_COMM_WORLD_SIZE", "2"}}, "MV2_COMM_WORLD_SIZE=2 says "},
+      {{{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}}, "PMI_SIZE=2 says "},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "WORLD_SIZE=2 says "},
+      {{{"RANK", "1"}},
+       "RANK=1 says that a launcher that sets RANK and WORLD_SIZE started more than one rank, but "
+       "not how many: start the program with `ruedarun -np N`, or unset RANK to run alone"},
+      {{{"WORLD_SIZE", "2"}},
+       "WORLD_SIZE=2 says that a launcher that sets RANK and WORLD_SIZE "
+       "started more than one rank, but not which this is: "},
+      {{{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "x"}}, "PMIX_RANK=1 says that a PMIx launcher "},
+      {{{"HOROVOD_SIZE", "2"}}, "HOROVOD_SIZE=2 says that horovodrun "},
+      {{{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}}, "SLURM_PROCID=1 says that srun "},
+  };
+  for (const auto& each : kCases) {
+    ExpectRefused(each.environment, absl::StatusCode::kFailedPrecondition, each.beginning);
+  }
+}
+
+TEST(Detect, RefusesWhatContradictsItself) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ExpectRefused({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "2"}}, kInvalid,
+                "OMPI_COMM_WORLD_RANK=2 is not below OMPI_COMM_WORLD_SIZE=2, both set by Open MPI");
+  ExpectRefused({{"PMI_RANK", "1"}, {"PMI_SIZE", "1"}}, kInvalid,
+                "PMI_RANK=1 is not below PMI_SIZE=1");
+  for (const char* local_size : {"3", "0"}) {
+    ExpectRefused({{"OMPI_COMM_WORLD_RANK", "1"},
+                   {"OMPI_COMM_WORLD_SIZE", "2"},
+                   {"OMPI_COMM_WORLD_LOCAL_SIZE", local_size}},
+                  kInvalid,
+                  std::string("OMPI_COMM_WORLD_LOCAL_SIZE=") + local_size + " does not fit to ");
+  }
+}
+
+Environment TfConfig(const std::string& task) {
+  return {{"TF_CONFIG", R"({"cluster": {"worker": ["[::1]:2", "[::1]:3"], "chief": ["[::1]:1"],
+                                        "ps": ["far:1"]}, "task": )" +
+                            task + "}"}};
+}
+
+TEST(Detect, TakesTensorFlowsClusterAndTask) {
+  const struct {
+    const char* task;
+    Rank rank;
+  } kTasks[] = {{R"({"type": "chief", "index": 0})", 0},
+                {R"({"type": "worker", "index": 0})", 1},
+                {R"({"index": 1, "type": "worker", "more": null})", 2}};
+  std::string job;
+  for (const auto& each : kTasks) {
+    const absl::StatusOr<Place> place = Detect(TfConfig(each.task));
+    ASSERT_TRUE(place.ok()) << place.status();
+    EXPECT_EQ(place->rank, each.rank);
+    EXPECT_EQ(place->size, 3);
+    EXPECT_EQ(place->job.substr(0, 10), "TF_CONFIG/");
+    EXPECT_EQ(place->job, job.empty() ? place->job : job);
+    job = place->job;
+  }
+  const absl::StatusOr<Place> other = Detect(
+      {{"TF_CONFIG",
+        R"({"cluster": {"worker": ["h:1", "h:2"]}, "task": {"type": "worker", "index": 0}})"}});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_NE(other->job, job);
+}
+
+TEST(Detect, TasksThatTrainNothingAreToldSo) {
+  for (const std::string type : {"ps", "evaluator"}) {
+    ExpectRefused(TfConfig(R"({"type": ")" + type + R"(", "index": 0})"),
+                  absl::StatusCode::kFailedPrecondition,
+                  "TF_CONFIG says that this process is of type " + type + ", which takes no part");
+  }
+}
+
+TEST(Detect, RefusesATfConfigThatSaysNothing) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ExpectRefused({{"TF_CONFIG", "cluster"}}, kInvalid, "TF_CONFIG is no JSON; expected {");
+  ExpectRefused({{"TF_CONFIG", R"({"cluster": {"worker": ["a:1"})"}}, kInvalid,
+                "TF_CONFIG is no JSON");
+  ExpectRefused({{"TF_CONFIG", "[]"}}, kInvalid, "TF_CONFIG is no object");
+  ExpectRefused({{"TF_CONFIG", R"({"cluster": {"worker": "a:1"}})"}}, kInvalid,
+                "TF_CONFIG has no list of addresses for worker");
+  ExpectRefused({{"TF_CONFIG", R"({"cluster": {"worker": ["a:1", 2]}})"}}, kInvalid,
+                "TF_CONFIG has no list of addresses for worker");
+  ExpectRefused(TfConfig("{}"), kInvalid, "TF_CONFIG names no task");
+  ExpectRefused(TfConfig("[3]"), kInvalid, "TF_CONFIG names no task");
+  ExpectRefused(TfConfig(R"({"type": 7})"), kInvalid, "TF_CONFIG names no task");
+  for (const char* index : {"2", "-1", "0.5", "\"0\"", "18446744073709551615"}) {
+    ExpectRefused(TfConfig(std::string(R"({"type": "worker", "index": )") + index + "}"), kInvalid,
+                  "TF_CONFIG says that this is a worker that its cluster has not");
+  }
+  ExpectRefused(TfConfig(R"({"type": "master", "index": 0})"), kInvalid,
+                "TF_CONFIG says that this is a master that its cluster has not");
+  ExpectRefused({{"TF_CONFIG", std::string(100'000, '[')}}, kInvalid, "TF_CONFIG is no JSON");
 }
 
 TEST(Detect, OneRankOfAnotherLauncherIsAWorldOfOne) {
@@ -138,16 +340,17 @@ TEST(Detect, ABatchScriptsShellIsAWorldOfOne) {
 TEST(Detect, WhatIsNoLaunchersIsLeftAlone) {
   ExpectAlone({{"RANK", "captain"}, {"WORLD_SIZE", ""}});
   ExpectAlone({{"TF_CONFIG", ""}});
-  for (const char* broken : {"cluster", "{\"cluster\"", "{\"cluster\":", "\"cluster\": \"\\",
-                             "{\"cluster\": {\"worker\": []}, \"task\": [\"a\", \"b\"]}"}) {
-    ExpectAlone({{"TF_CONFIG", broken}});
-  }
+  ExpectAlone({{"TF_CONFIG", "{}"}});
+  ExpectAlone({{"TF_CONFIG", R"({"task": {"type": "worker", "index": 0}})"}});
+  ExpectAlone({{"TF_CONFIG", R"({"cluster": {"worker": []}, "task": ["a", "b"]})"}});
 }
 
 TEST(Detect, RefusesANumberOfRanksThatIsNone) {
-  ExpectRefused({{"OMPI_COMM_WORLD_SIZE", "two"}}, absl::StatusCode::kInvalidArgument,
-                "OMPI_COMM_WORLD_SIZE=two, by which Open MPI's mpirun tells the number of ranks, "
-                "is no number");
+  for (const char* number : {"two", "-2", "65537", "99999999999"}) {
+    ExpectRefused({{"OMPI_COMM_WORLD_SIZE", number}}, absl::StatusCode::kInvalidArgument,
+                  std::string("OMPI_COMM_WORLD_SIZE=") + number +
+                      ", set by Open MPI's mpirun: expected a number from 0 to 65536");
+  }
 }
 
 }  // namespace

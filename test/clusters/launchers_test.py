@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Programs that the launchers of others start: each rank finds its place, and meets the others.
+
+launchers_test.py HELLO
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import slurm
+
+HELLO = sys.argv.pop(1)
+HANG = 60  # seconds
+
+
+def run(*words, **variables):
+    """The finished process; standard error with what goes to standard output."""
+    return subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG,
+                          stdin=subprocess.DEVNULL, env={**os.environ, **variables})
+
+
+def needs(program):
+    if shutil.which(program) is None:
+        print(f"\nSKIPPED in part: {program} is not installed (third_party/setup.sh --tests)", flush=True)
+        raise unittest.SkipTest(program)
+
+
+class Launcher(unittest.TestCase):
+    def expect_ranks(self, size, *words, **variables):
+        done = run(*words, **variables)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        found = sorted(line.strip() for line in done.stdout.splitlines() if " average " in line)
+        mean = (size - 1) / 2
+        self.assertEqual(found, sorted(f"rank {rank} of {size}: average {mean:.1f}" for rank in range(size)),
+                         done.stdout)
+
+    def expect_two_jobs(self, *words, **variables):
+        """Two at once keep apart."""
+        jobs = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                 stdin=subprocess.DEVNULL, env={**os.environ, **variables}) for _ in range(2)]
+        for job in jobs:
+            out, _ = job.communicate(timeout=HANG)
+            self.assertEqual(job.returncode, 0, out)
+            self.assertEqual(out.count("of 2: average 0.5"), 2, out)
+
+
+class OpenMpi(Launcher):
+    # Open MPI refuses to run as root, and more ranks than cores, unless it is told to.
+    environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                   "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    mpirun = ["mpirun.openmpi", "--mca", "oob_tcp_if_include", "lo"]
+
+    def setUp(self):
+        needs(self.mpirun[0])
+
+    def test_ranks_meet(self):
+        self.expect_ranks(4, *self.mpirun, "-np", "4", HELLO, **self.environment)
+
+    def test_a_rank_alone(self):
+        self.expect_ranks(1, *self.mpirun, "-np", "1", HELLO, **self.environment)
+
+    def test_two_jobs(self):
+        self.expect_two_jobs(*self.mpirun, "-np", "2", HELLO, **self.environment)
+
+
+class Mpich(Launcher):
+    mpirun = ["mpirun.mpich"]
+
+    def setUp(self):
+        needs(self.mpirun[0])
+
+    def test_ranks_meet(self):
+        self.expect_ranks(4, *self.mpirun, "-np", "4", HELLO)
+
+    def test_behind_a_shell(self):
+        self.expect_ranks(2, *self.mpirun, "-np", "2", "sh", "-c", f"{HELLO}; true")
+
+    def test_two_jobs(self):
+        self.expect_two_jobs(*self.mpirun, "-np", "2", HELLO)
+
+    def test_without_its_socket_the_job_needs_a_name(self):
+        closed = ["sh", "-c", f"eval \"exec $PMI_FD<&-\"; exec {HELLO}"]
+        done = run(*self.mpirun, "-np", "2", *closed)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("is not the process manager's socket", done.stdout)
+        self.assertIn("set RUEDA_JOB_ID to one word", done.stdout)
+        self.expect_ranks(2, *self.mpirun, "-np", "2", *closed, RUEDA_JOB_ID=f"launchers-test-{os.getpid()}")
+
+
+class Variables(Launcher):
+    """A script that starts the ranks itself, by variables that many frameworks read."""
+
+    def start(self, variables_of_rank):
+        ranks = [subprocess.Popen([HELLO], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  env={**os.environ, **variables_of_rank(rank)}) for rank in range(2)]
+        for rank, process in enumerate(ranks):
+            out, _ = process.communicate(timeout=HANG)
+            self.assertEqual(process.returncode, 0, out)
+            self.assertEqual(out, f"rank {rank} of 2: average 0.5\n")
+
+    def test_rank_and_world_size(self):
+        self.start(lambda rank: {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost",
+                                 "MASTER_PORT": str(os.getpid())})
+
+    def test_tf_config(self):
+        cluster = f'"cluster": {{"worker": ["localhost:{os.getpid()}", "localhost:1"]}}'
+        self.start(lambda rank: {
+            "TF_CONFIG": f'{{{cluster}, "task": {{"type": "worker", "index": {rank}}}}}'})
+
+
+class Slurm(Launcher):
+    @classmethod
+    def setUpClass(cls):
+        needs("slurmctld")
+        needs("slurmd")
+        needs("srun")
+        cls.folder = tempfile.TemporaryDirectory(prefix="rueda-slurm-")
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.cluster = slurm.Cluster(cls.folder.name, nodes=2, cpus=4)
+        cls.addClassCleanup(cls.cluster.stop)
+        cls.environment = {"SLURM_CONF": cls.cluster.conf}
+
+    def test_ranks_meet(self):
+        self.expect_ranks(4, "srun", "-N", "1", "-n", "4", HELLO, **self.environment)
+
+    def test_with_a_process_manager_for_mpi(self):
+        self.expect_ranks(2, "srun", "--mpi=pmi2", "-N", "1", "-n", "2", HELLO, **self.environment)
+
+    def test_two_steps_at_once(self):
+        self.expect_two_jobs("srun", "-N", "1", "-n", "2", HELLO, **self.environment)
+
+    def test_steps_of_a_batch_script_and_its_own_shell(self):
+        out = os.path.join(self.folder.name, "batch.out")
+        script = f"{HELLO}\nsrun -N 1 -n 2 {HELLO}\n"
+        done = run("sbatch", "--wait", "-N", "1", "-n", "2", "-o", out, "--wrap", script, **self.environment)
+        with open(out, encoding="utf-8") as text:
+            printed = text.read()
+        self.assertEqual(done.returncode, 0, done.stdout + printed)
+        self.assertIn("rank 0 of 1: average 0.0", printed)
+        self.assertEqual(printed.count("of 2: average 0.5"), 2, printed)
+
+    def test_ranks_on_several_nodes_are_refused(self):
+        done = run("srun", "-N", "2", "-n", "2", HELLO, **self.environment)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("SLURM_STEP_NUM_TASKS=2 says that srun started more than one rank, 1 of them on this host",
+                      done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,108 @@
+"""A private SLURM on this machine, for tests: its own controller and nodes, on ports of 127.0.0.1 that were
+free, and nothing of it outside one folder. No root needed."""
+import getpass
+import os
+import socket
+import subprocess
+import time
+
+LIMIT = 60  # seconds, for what takes one
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class Cluster:
+    def __init__(self, folder, nodes, cpus):
+        self.folder, self.conf = folder, os.path.join(folder, "slurm.conf")
+        self.environment = {**os.environ, "SLURM_CONF": self.conf}
+        self.names = [f"node{i}" for i in range(1, nodes + 1)]
+        self.daemons = []
+        self._write_configuration(cpus)
+        try:
+            self._start("slurmctld", "-D")
+            for name in self.names:
+                os.makedirs(os.path.join(folder, f"spool.{name}"))
+                self._start(f"slurmd.{name}", "-D", "-N", name)
+            self._await_nodes()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _write_configuration(self, cpus):
+        host, user, folder = socket.gethostname().split(".")[0], getpass.getuser(), self.folder
+        controller, *ports = free_ports(1 + len(self.names))
+        lines = [
+            "ClusterName=test", f"SlurmctldHost={host}(127.0.0.1)", f"SlurmUser={user}", f"SlurmdUser={user}",
+            "AuthType=auth/none", "CredType=cred/none",  # one user on one machine
+            f"SlurmctldPort={controller}", f"SlurmctldPidFile={folder}/slurmctld.pid",
+            f"StateSaveLocation={folder}/state", f"SlurmdPidFile={folder}/slurmd.%n.pid",
+            f"SlurmdSpoolDir={folder}/spool.%n", "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",
+            "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "SwitchType=switch/none",
+            "MpiDefault=none", "JobAcctGatherType=jobacct_gather/none",
+            "AccountingStorageType=accounting_storage/none", "SelectType=select/cons_tres",
+            "SelectTypeParameters=CR_Core", "SchedulerType=sched/builtin",
+            "SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0",
+            "SlurmdParameters=config_overrides",  # as many processors as we say
+            "ReturnToService=2", "MailProg=/bin/true", "KillWait=5", "InactiveLimit=0",
+        ]
+        for name, port in zip(self.names, ports):
+            lines.append(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} Boards=1 "
+                         f"SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory=1000 State=UNKNOWN")
+        lines.append(f"PartitionName=test Nodes={','.join(self.names)} Default=YES MaxTime=60 State=UP "
+                     "OverSubscribe=FORCE:4")
+        with open(self.conf, "w", encoding="utf-8") as conf:
+            conf.write("\n".join(lines) + "\n")
+        with open(os.path.join(self.folder, "cgroup.conf"), "w", encoding="utf-8") as conf:
+            conf.write("CgroupPlugin=cgroup/v1\n")  # looks for no hierarchy that may not be there
+        os.makedirs(os.path.join(self.folder, "state"))
+
+    def _start(self, name, *options):
+        with open(os.path.join(self.folder, f"{name}.out"), "w", encoding="utf-8") as out:
+            self.daemons.append(subprocess.Popen([name.split(".")[0], *options], stdin=subprocess.DEVNULL, stdout=out,
+                                                 stderr=subprocess.STDOUT, env=self.environment))
+
+    def _command(self, *words):
+        return subprocess.run(words, capture_output=True, text=True, env=self.environment, timeout=LIMIT,
+                              stdin=subprocess.DEVNULL).stdout
+
+    def _await_nodes(self):
+        deadline = time.monotonic() + LIMIT
+        while set(self._command("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split()) != set(self.names):
+            if time.monotonic() > deadline or any(daemon.poll() is not None for daemon in self.daemons):
+                raise RuntimeError("SLURM did not come up:\n" + self._logs())
+            time.sleep(0.05)
+
+    def _logs(self):
+        texts = []
+        for name in sorted(os.listdir(self.folder)):
+            if name.endswith(".out"):
+                with open(os.path.join(self.folder, name), encoding="utf-8", errors="replace") as log:
+                    texts.append(f"== {name}\n" + log.read()[-2000:])
+        return "\n".join(texts)
+
+    def stop(self):
+        """Jobs first: what serves a job outlives its node, and would try for ever to reach the controller."""
+        try:
+            if self.daemons and self.daemons[0].poll() is None:
+                self._command("scancel", "--full", "-u", getpass.getuser())
+                deadline = time.monotonic() + LIMIT
+                while self._command("squeue", "-h") and time.monotonic() < deadline:
+                    time.sleep(0.05)
+        finally:
+            for daemon in self.daemons:
+                daemon.terminate()
+            for daemon in self.daemons:
+                try:
+                    daemon.wait(timeout=LIMIT)
+                except subprocess.TimeoutExpired:
+                    daemon.kill()
+                    daemon.wait()
