@@ -10,6 +10,7 @@
 #include "controller/membership/process_sets.h"
 #include "controller/rendezvous/admission.h"
 #include "controller/rendezvous/host_identity.h"
+#include "controller/rendezvous/network.h"
 
 namespace rueda {
 namespace {
@@ -24,6 +25,27 @@ bool SharesLog(const Config& config) {
 
 bool NeedsTcp(const Config& config) {
   return config.bus == "tcp" || config.hosts_fake > 1;
+}
+
+// What goes over TCP is authenticated (the control plane), or on a private network (tensors).
+absl::Status CheckTcp(const World& world, const Config& config, const Meeting& meeting) {
+  // On a unix socket the kernel vouches for the other end, on TCP nobody does.
+  if (!world.one_log && meeting.secret().empty()) {
+    return absl::FailedPreconditionError(
+        "control connections over TCP need the job's secret: start the program with ruedarun, or "
+        "set RUEDA_SECRET_FD or RUEDA_SECRET_FILE");
+  }
+  if (world.topology.hosts.size() > 1 && IsPublicAddress(meeting.address()) &&
+      !meeting.address().empty() && config.allow_unauthenticated_data == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "tensors would cross the network over Gloo's connections, which prove nothing about who is "
+        "at the other end, and the address ",
+        meeting.address(), " of interface ", meeting.network_interface(),
+        " can be reached from anywhere: set RUEDA_NETWORK_INTERFACE to one of a private network, "
+        "or "
+        "RUEDA_ALLOW_UNAUTHENTICATED_DATA=1 if others are kept out"));
+  }
+  return absl::OkStatus();
 }
 
 // Leaders on other hosts than rank 0's ask it what time it is, and tell the ranks of their host.
@@ -69,19 +91,12 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   world.epoch = args.scope.epoch;
   world.job = args.scope.job;
 
-  // TCP needs a secret: on a unix socket the kernel vouches for the other end, on TCP nobody does.
   UniqueFd listener;
   wire::Hello mine;
-  if (NeedsTcp(config) && args.size > 1) {
-    if (args.scope.secret.empty()) {
-      return absl::FailedPreconditionError(
-          "control connections over TCP need the job's secret: start the program with ruedarun, or "
-          "set RUEDA_SECRET_FD or RUEDA_SECRET_FILE");
-    }
-    if (args.rank == 0) {
-      RUEDA_ASSIGN_OR_RETURN(listener, ListenTcp(kLoopback));
-      RUEDA_ASSIGN_OR_RETURN(*mine.mutable_bus_address(), TcpAddressOf(listener));
-    }
+  const std::string own_address = meeting->address();
+  if (args.rank == 0 && args.size > 1 && (NeedsTcp(config) || !own_address.empty())) {
+    RUEDA_ASSIGN_OR_RETURN(listener, ListenTcp(own_address.empty() ? kLoopback : own_address));
+    RUEDA_ASSIGN_OR_RETURN(*mine.mutable_bus_address(), TcpAddressOf(listener));
   }
   mine.set_rank(args.rank);
   mine.set_size(args.size);
@@ -110,6 +125,12 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   world.log_ranks = SharesLog(config) ? neighbours : std::vector<Rank>{args.rank};
   world.one_log = static_cast<int>(world.log_ranks.size()) == args.size;
 
+  world.network_interface = meeting->network_interface();
+  if (world.network_interface.empty()) {
+    world.network_interface = config.network_interface.empty() ? "lo" : config.network_interface;
+  }
+  RUEDA_RETURN_IF_ERROR(CheckTcp(world, config, *meeting));
+
   const LogLayout layout = LogLayout::For(static_cast<int>(neighbours.size()));
   RUEDA_ASSIGN_OR_RETURN(
       world.neighbourhood,
@@ -126,6 +147,7 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
 
   if (!world.one_log && world.log_leader()) {
     SessionScope scope = args.scope;
+    scope.secret = meeting->secret();
     if (args.rank == 0) {
       std::vector<Rank> leaders;
       for (Rank rank = 1; rank < args.size; ++rank) {

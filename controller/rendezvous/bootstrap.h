@@ -43,6 +43,7 @@ struct World {
   bool one_log = true;          // whether those are all ranks
   std::vector<std::vector<Rank>> process_sets;  // sets 1, 2, ... that exist from the start
   ClockOffset to_rank_0;                        // from this host's clock
+  std::string network_interface;  // by which other hosts are reached; "lo" if none are
 
   Neighbourhood neighbourhood;  // of topology.host_of(rank)
   std::vector<RoleLink> links;

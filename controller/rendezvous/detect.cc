@@ -167,12 +167,6 @@ absl::Status Refuse(const Claim& claim, absl::string_view why) {
       " started more than one rank, ", why, ", or unset ", claim.variable, " to run alone"));
 }
 
-absl::Status RefuseHosts(const Claim& claim, int local_size) {
-  return Refuse(claim, absl::StrCat(local_size,
-                                    " of them on this host. Ranks of several hosts "
-                                    "can't meet yet: start all on one"));
-}
-
 constexpr char kUseRuedarun[] = ": start the program with `ruedarun -np N`";
 constexpr char kNoJob[] =
     "but gave the job no name, by which the ranks meet: set RUEDA_JOB_ID to one word for all of "
@@ -201,12 +195,12 @@ absl::StatusOr<std::optional<Place>> ReadLauncher(const Launcher& launcher, cons
         launcher.local_size, "=", reader.Text(launcher.local_size), " does not fit to ",
         launcher.size, "=", size, ", both set by ", launcher.name));
   }
-  if (local_size > 0 && local_size < size) return RefuseHosts(claim, local_size);
-  Place place{static_cast<Rank>(rank), size, config.job_id, -1};
+  Place place{static_cast<Rank>(rank), size, config.job_id, -1, local_size};
   if (place.job.empty()) place.job = reader.Job();
   if (place.job.empty()) {
     RUEDA_ASSIGN_OR_RETURN(place.pmi_fd, reader.Number(launcher.pmi_fd));
-    if (place.pmi_fd < 0) return Refuse(claim, kNoJob);
+    // The process manager of each host is another.
+    if (place.pmi_fd < 0 || local_size < size) return Refuse(claim, kNoJob);
   }
   return place;
 }
@@ -217,10 +211,7 @@ absl::StatusOr<std::optional<Place>> ReadTfConfig(const Config& config,
   if (it == environment.end()) return std::nullopt;
   RUEDA_ASSIGN_OR_RETURN(const std::optional<TfTask> task, ParseTfConfig(it->second));
   if (!task.has_value()) return std::nullopt;
-  if (task->local_size < task->size) {
-    return RefuseHosts({"TF_CONFIG", "{...}", "TensorFlow's launcher"}, task->local_size);
-  }
-  Place place{static_cast<Rank>(task->rank), task->size, config.job_id, -1};
+  Place place{static_cast<Rank>(task->rank), task->size, config.job_id, -1, task->local_size};
   if (place.job.empty()) {
     const Mac digest = ComputeMac("rueda cluster", task->cluster);
     place.job = absl::StrCat("TF_CONFIG/",
@@ -244,7 +235,8 @@ absl::StatusOr<Place> FromSettings(const Config& config) {
     return absl::InvalidArgumentError(
         "RUEDA_SIZE is above 1 but RUEDA_JOB_ID, by which the ranks meet, is not set");
   }
-  return Place{static_cast<Rank>(config.rank), static_cast<int>(config.size), config.job_id, -1};
+  return Place{static_cast<Rank>(config.rank), static_cast<int>(config.size), config.job_id, -1,
+               static_cast<int>(config.local_size)};
 }
 
 bool IsNumberOrUnset(const Environment& environment, const char* variable) {

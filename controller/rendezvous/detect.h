@@ -17,6 +17,8 @@ struct Place {
   std::string job;
   // The job is named after the process at the other end of this socket. -1: there is none.
   int pmi_fd = -1;
+  // How many of the ranks are on this host. -1: the launcher does not tell.
+  int local_size = -1;
 };
 
 // The settings' rank and size, when they are there; else what the first launcher that started more
@@ -25,8 +27,7 @@ struct Place {
 // before the launcher's name for the job. Of launchers that nest, the inner comes first.
 // INVALID_ARGUMENT, naming variables: they are no numbers, or contradict each other.
 // FAILED_PRECONDITION, naming the variable: they say that there are more ranks, but not all that is
-// needed to meet them (training alone would be a silent mistake); or that some of the ranks are on
-// other hosts, which can't meet yet.
+// needed to meet them (training alone would be a silent mistake).
 absl::StatusOr<Place> DetectPlace(const Config& config, const Environment& environment);
 
 }  // namespace rueda

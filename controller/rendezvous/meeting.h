@@ -1,5 +1,5 @@
-// How the ranks of a job find each other when an epoch begins. Two kinds: processes meet over unix
-// sockets, threads of one process in a ThreadGroup.
+// How the ranks of a job find each other when an epoch begins. Three kinds: processes of one host meet
+// over unix sockets, those of several over TCP, threads of one process in a ThreadGroup.
 #pragma once
 
 #include <memory>
@@ -47,9 +47,14 @@ class Meeting {
   // the others one to the first. None between threads.
   virtual std::vector<std::unique_ptr<Link>> TakeLinks() = 0;
 
+  // Where ranks of other hosts reach this one, and by which interface; both empty: all ranks are on
+  // this host. At rank 0 from the start, elsewhere after Gather.
+  virtual std::string address() const { return ""; }
+  virtual std::string network_interface() const { return ""; }
+
   // Threads' own store; null where it is reached over links.
   virtual std::shared_ptr<Store> store() = 0;
-  // The secret for TCP between these ranks; empty: there is none.
+  // The secret for TCP between these ranks, from Gather on; empty: there is none.
   virtual std::string secret() const = 0;
 };
 

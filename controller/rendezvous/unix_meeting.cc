@@ -21,7 +21,6 @@ namespace {
 constexpr Nanos kVerdictPatience = 2 * kSecond;
 
 constexpr Nanos kRetryMin = kMillisecond / 2;
-constexpr Nanos kRetryMax = 10 * kMillisecond;
 
 void SleepFor(Nanos duration) {
   const timespec time = {duration / kSecond, duration % kSecond};
@@ -45,9 +44,16 @@ std::string UnixMeeting::SocketName(Rank leader) const {
                                     reinterpret_cast<const char*>(mac.data()), 16)));
 }
 
-absl::Status UnixMeeting::CollectLinks(absl::Span<const Rank> expected, Rank leader,
-                                       Nanos deadline) {
-  RUEDA_ASSIGN_OR_RETURN(const UniqueFd listener, ListenUnix(SocketName(leader)));
+absl::StatusOr<UniqueFd> UnixMeeting::OpenDoor() {
+  return ListenUnix(SocketName(0));
+}
+
+absl::StatusOr<UniqueFd> UnixMeeting::ReachDoor() {
+  return ConnectUnix(SocketName(0));
+}
+
+absl::Status UnixMeeting::CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected,
+                                       Rank leader, Nanos deadline) {
   std::map<Rank, std::unique_ptr<Link>> admitted;
   absl::Status status = AdmitRanks(listener, expected, scope_, leader, deadline, &admitted);
   links_.clear();
@@ -55,10 +61,12 @@ absl::Status UnixMeeting::CollectLinks(absl::Span<const Rank> expected, Rank lea
   return status;
 }
 
-absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos deadline) {
+absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(
+    Rank leader, Nanos deadline, Nanos longest,
+    const std::function<absl::StatusOr<UniqueFd>()>& reach) {
   Nanos pause = kRetryMin;
   while (true) {
-    absl::StatusOr<UniqueFd> fd = ConnectUnix(SocketName(leader));
+    absl::StatusOr<UniqueFd> fd = reach();
     if (fd.ok()) {
       auto link = Link::Client(*std::move(fd), scope_, rank_, leader);
       const absl::Status status = WaitEstablished(link.get(), deadline);
@@ -72,7 +80,7 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos de
           absl::StrCat("rank ", leader, " did not come to the start of the job in time"));
     }
     SleepFor(pause);  // there is nothing to wait on: it has not opened its socket yet
-    pause = std::min(pause * 2, kRetryMax);
+    pause = std::min(pause * 2, longest);
   }
 }
 
@@ -81,7 +89,10 @@ absl::Status UnixMeeting::CollectHellos(const wire::Hello& mine, Nanos deadline,
                                         wire::Hellos* all) {
   std::vector<Rank> others;
   for (Rank rank = 1; rank < size_; ++rank) others.push_back(rank);
-  RUEDA_RETURN_IF_ERROR(CollectLinks(others, 0, deadline));
+  RUEDA_ASSIGN_OR_RETURN(const UniqueFd door, OpenDoor());
+  const absl::Status came = CollectLinks(door, others, 0, deadline);
+  CloseDoor();
+  RUEDA_RETURN_IF_ERROR(came);
   *all->add_hellos() = mine;
   for (const auto& link : links_) {
     absl::StatusOr<Link::Received> received = WaitFrame(link.get(), FrameType::kHello, deadline);
@@ -124,7 +135,8 @@ absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& 
     RUEDA_RETURN_IF_ERROR(sent);
     return std::vector<wire::Hello>(all.hellos().begin(), all.hellos().end());
   }
-  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(0, deadline));
+  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
+                         Connect(0, deadline, longest_pause(), [this] { return ReachDoor(); }));
   link->Send(FrameType::kHello, mine.SerializeAsString());
   // Rank 0 knows who is missing: it has the first word when time is up.
   absl::StatusOr<Link::Received> received =
@@ -144,7 +156,7 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
                                                      Nanos deadline) {
   const Rank leader = ranks.front();
   const std::vector<Rank> others(ranks.begin() + 1, ranks.end());
-  if (leader == 0) {
+  if (leader == 0 && passes_descriptors()) {
     // The connections to rank 0 serve; those to ranks of other hosts have done their work.
     if (self == 0) {
       links_.erase(std::remove_if(links_.begin(), links_.end(),
@@ -157,9 +169,12 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
   } else {
     links_.clear();
     if (self == leader) {
-      RUEDA_RETURN_IF_ERROR(CollectLinks(others, leader, deadline));
+      RUEDA_ASSIGN_OR_RETURN(const UniqueFd listener, ListenUnix(SocketName(leader)));
+      RUEDA_RETURN_IF_ERROR(CollectLinks(listener, others, leader, deadline));
     } else {
-      RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(leader, deadline));
+      RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
+                             Connect(leader, deadline, UnixMeeting::longest_pause(),
+                                     [&] { return ConnectUnix(SocketName(leader)); }));
       links_.push_back(std::move(link));
     }
   }

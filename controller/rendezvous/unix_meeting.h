@@ -2,12 +2,15 @@
 // job. Rank 0 listens, the others try until it does.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "controller/rendezvous/meeting.h"
+#include "core/base/unique_fd.h"
 
 namespace rueda {
 
+// What differs where they are on several hosts is virtual (hosts_meeting.h).
 class UnixMeeting : public Meeting {
  public:
   UnixMeeting(SessionScope scope, Rank rank, int size);
@@ -20,21 +23,38 @@ class UnixMeeting : public Meeting {
   std::shared_ptr<Store> store() override { return nullptr; }
   std::string secret() const override { return scope_.secret; }
 
+ protected:
+  // Rank 0's door for all ranks; closed with what is returned.
+  virtual absl::StatusOr<UniqueFd> OpenDoor();
+  // It need not stay open any longer.
+  virtual void CloseDoor() {}
+  // The way to it, when it is open: UNAVAILABLE until then, or when it leads nowhere.
+  virtual absl::StatusOr<UniqueFd> ReachDoor();
+  // The longest pause between two tries.
+  virtual Nanos longest_pause() const { return 10 * kMillisecond; }
+  // Whether descriptors can go over the connections that were made there.
+  virtual bool passes_descriptors() const { return true; }
+
+  SessionScope scope_;
+
  private:
   std::string SocketName(Rank leader) const;
   // At a leader: waits until all of `expected` are connected and authenticated; links_ then has
   // those that came, also when not all did.
-  absl::Status CollectLinks(absl::Span<const Rank> expected, Rank leader, Nanos deadline);
+  absl::Status CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected, Rank leader,
+                            Nanos deadline);
   absl::Status CollectHellos(const wire::Hello& mine, Nanos deadline, wire::Hellos* all);
   absl::Status TellHellos(const wire::Hellos& all, Nanos deadline);
-  absl::StatusOr<std::unique_ptr<Link>> Connect(Rank leader, Nanos deadline);
+  // Tries again, at most `longest` later each time, until `reach` leads to the leader.
+  absl::StatusOr<std::unique_ptr<Link>> Connect(
+      Rank leader, Nanos deadline, Nanos longest,
+      const std::function<absl::StatusOr<UniqueFd>()>& reach);
   absl::StatusOr<Neighbourhood> Lead(absl::Span<const Rank> ranks, const NeighbourOffer& mine,
                                      size_t log_bytes, Nanos deadline);
   absl::StatusOr<Neighbourhood> Follow(absl::Span<const Rank> ranks, Rank self,
                                        const NeighbourOffer& mine, size_t log_bytes,
                                        Nanos deadline);
 
-  const SessionScope scope_;
   const Rank rank_;
   const int size_;
   std::vector<std::unique_ptr<Link>> links_;  // leader: one a rank, in rank order

@@ -148,7 +148,7 @@ absl::Status Engine::Init() {
   GlooOptions gloo;
   gloo.job = world_.job;
   gloo.epoch = world_.epoch;
-  gloo.network_interface = config_.network_interface;
+  gloo.network_interface = world_.network_interface;
   gloo.timeout = static_cast<Nanos>(config_.gloo_timeout_s * kSecond);
   gloo.store = store_;
   gloo.wake = [this] { WakeSelf(); };

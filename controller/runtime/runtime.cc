@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "controller/rendezvous/detect.h"
+#include "controller/rendezvous/hosts_meeting.h"
 #include "controller/rendezvous/pmi.h"
 #include "controller/rendezvous/secret.h"
 #include "controller/rendezvous/unix_meeting.h"
@@ -32,6 +33,24 @@ LogLevel LevelOf(absl::string_view word) {
   if (word == "error") return LogLevel::kError;
   if (word == "off") return LogLevel::kOff;
   return LogLevel::kWarning;
+}
+
+absl::StatusOr<std::unique_ptr<Meeting>> MeetingAt(const Place& place, const Config& config,
+                                                   const SessionScope& scope) {
+  const bool on_one_host = place.local_size == place.size;
+  const bool on_several = place.local_size > 0 && !on_one_host;
+  if (place.size > 1 && !on_one_host && !config.shared_dir.empty()) {
+    return HostsMeeting::Create(scope, place.rank, place.size, config.shared_dir,
+                                config.network_interface);
+  }
+  if (on_several) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "of ", place.size, " ranks ", place.local_size, place.local_size == 1 ? " is" : " are",
+        " on this host; to meet the others set RUEDA_SHARED_DIR, for all ranks, to a directory "
+        "that "
+        "all hosts see, such as one in your home directory"));
+  }
+  return std::make_unique<UnixMeeting>(scope, place.rank, place.size);
 }
 
 }  // namespace
@@ -70,7 +89,7 @@ absl::Status Runtime::Init() {
     }
     args.scope.job = absl::StrCat(place.job, "/", options_.context);
     RUEDA_ASSIGN_OR_RETURN(args.scope.secret, ReadSecret(config));
-    meeting = std::make_unique<UnixMeeting>(args.scope, args.rank, args.size);
+    RUEDA_ASSIGN_OR_RETURN(meeting, MeetingAt(place, config, args.scope));
   }
   SetLogRank(args.rank);
   arena_ = options_.arena;

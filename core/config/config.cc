@@ -54,7 +54,13 @@ const Knob kKnobs[] = {
      "a core "
      "of its own, else it yields."},
     {"network_interface", &Config::network_interface, Use::kKnob, 0, 0, "", "HOROVOD_GLOO_IFACE",
-     "The interface that Gloo's sockets use."},
+     "The network interface for everything that goes over TCP. Empty: on one host `lo`; else at "
+     "rank 0 that "
+     "of the default route, and at the others that of the route to rank 0."},
+    {"allow_unauthenticated_data", &Config::allow_unauthenticated_data, Use::kAgreed, 0, 1, "", "",
+     "1: tensors may cross a network whose addresses can be reached from anywhere. Gloo's "
+     "connections are not "
+     "authenticated; the control connections are, always."},
     {"process_sets", &Config::process_sets, Use::kAgreed, 0, 0, "", "",
      "Process sets that exist from the start, with ids 1, 2, ...: lists of ranks and ranges, "
      "separated by semicolons (`0,1;2-5`)."},
@@ -95,6 +101,12 @@ const Knob kKnobs[] = {
      "Inherited descriptor of a sealed memfd that holds the job's secret."},
     {"secret_file", &Config::secret_file, Use::kSetUp, 0, 0, "", "",
      "File, mode 0600, that holds the job's secret; at least 16 bytes."},
+    {"shared_dir", &Config::shared_dir, Use::kSetUp, 0, 0, "", "",
+     "Directory that all hosts of the job see, where rank 0 leaves a file (mode 0600) with its "
+     "address and a "
+     "secret, for ranks that another launcher than ruedarun started on several hosts. The file "
+     "goes when all "
+     "have come."},
     {"agent_fd", &Config::agent_fd, Use::kSetUp, 3, 1 << 30, "", "",
      "Inherited memfd in which the launcher writes how ranks of this host ended."},
     {"hosts_fake", &Config::hosts_fake, Use::kSetUp, 0, kRanksMax, "", "",

@@ -21,7 +21,8 @@ struct Config {
   std::string bus = "auto";
   int64_t fusion_threshold = 64 << 20;
   std::string wait = "auto";
-  std::string network_interface = "lo";
+  std::string network_interface;
+  int64_t allow_unauthenticated_data = 0;
   std::string process_sets;
   // Time limits, in seconds.
   double start_timeout_s = 60;
@@ -41,6 +42,7 @@ struct Config {
   std::string host_id;
   int64_t secret_fd = -1;
   std::string secret_file;
+  std::string shared_dir;
   int64_t agent_fd = -1;
   int64_t hosts_fake = 0;
 };

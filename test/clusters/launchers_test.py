@@ -142,11 +142,15 @@ class Slurm(Launcher):
         self.assertIn("rank 0 of 1: average 0.0", printed)
         self.assertEqual(printed.count("of 2: average 0.5"), 2, printed)
 
-    def test_ranks_on_several_nodes_are_refused(self):
-        done = run("srun", "-N", "2", "-n", "2", HELLO, **self.environment)
+    def test_several_nodes_meet_in_a_shared_directory(self):
+        """They are this machine, but neither SLURM nor the ranks know."""
+        words = ["srun", "-N", "2", "--ntasks-per-node", "2", HELLO]
+        done = run(*words, **self.environment)
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("SLURM_STEP_NUM_TASKS=2 says that srun started more than one rank, 1 of them on this host",
-                      done.stdout)
+        self.assertIn("of 4 ranks 2 are on this host; to meet the others set RUEDA_SHARED_DIR", done.stdout)
+        with tempfile.TemporaryDirectory() as shared:
+            self.expect_ranks(4, *words, RUEDA_SHARED_DIR=shared, RUEDA_NETWORK_INTERFACE="lo", **self.environment)
+            self.assertEqual(os.listdir(shared), [])
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ typedef struct rueda_init_options {
  * `header_version`: RUEDA_VERSION. With neither a group nor a launcher it is a world of one rank.
  * INVALID_ARGUMENT: a bad or unknown knob, by name. FAILED_PRECONDITION: the ranks' settings or
  * versions differ, or a launcher's variables say that there are more ranks, but not how to meet
- * them (docs/launcher.md), or that some are on other hosts. DEADLINE_EXCEEDED names the ranks that did not come. */
+ * them (docs/launcher.md). DEADLINE_EXCEEDED names the ranks that did not come. */
 RUEDA_API rueda_status rueda_init(uint32_t header_version, const rueda_init_options* options,
                                   rueda_context** context);
 

@@ -1,0 +1,120 @@
+#include "controller/rendezvous/rendezvous_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "controller/protocol/authentication.h"
+#include "core/base/unique_fd.h"
+
+namespace rueda {
+namespace {
+
+constexpr char kFirstLine[] = "rueda rendezvous 1";
+constexpr size_t kBytesMax = 16'384;
+
+std::string Where(const std::string& path) {
+  return absl::StrCat(path, ", the file by which the ranks meet (RUEDA_SHARED_DIR)");
+}
+
+// A network file system may remember for many seconds that a file was not there. Reading the
+// directory makes it ask again.
+absl::Status LookAgain(const std::string& path) {
+  const std::string name = path.substr(0, path.rfind('/'));
+  DIR* const directory = opendir(name.c_str());
+  if (directory == nullptr) return ErrnoStatus(errno, absl::StrCat("RUEDA_SHARED_DIR=", name));
+  while (readdir(directory) != nullptr) {
+  }
+  closedir(directory);
+  return absl::OkStatus();
+}
+
+absl::Status WriteAll(int fd, absl::string_view text, const std::string& where) {
+  while (!text.empty()) {
+    const ssize_t n = write(fd, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, absl::StrCat("writing ", where));
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+  return fsync(fd) == 0 ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("writing ", where));
+}
+
+}  // namespace
+
+std::string RendezvousPath(const std::string& directory, absl::string_view job, uint64_t epoch) {
+  const Mac mac = ComputeMac("rueda rendezvous", absl::StrCat(geteuid(), "/", job, "/", epoch));
+  return absl::StrCat(
+      directory, "/rueda-",
+      absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(mac.data()), 16)));
+}
+
+absl::StatusOr<RendezvousFile> RendezvousFile::Publish(const std::string& path,
+                                                       const RendezvousPoint& point) {
+  const std::string text = absl::StrCat(kFirstLine, "\n", point.address, "\n",
+                                        absl::BytesToHexString(point.secret), "\n");
+  const std::string unfinished = absl::StrCat(path, ".", getpid(), ".new");
+  unlink(unfinished.c_str());
+  const UniqueFd fd(
+      open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("creating ", Where(path)));
+  absl::Status status = WriteAll(fd.get(), text, Where(path));
+  if (status.ok() && rename(unfinished.c_str(), path.c_str()) != 0) {
+    status = ErrnoStatus(errno, absl::StrCat("creating ", Where(path)));
+  }
+  if (!status.ok()) {
+    unlink(unfinished.c_str());
+    return status;
+  }
+  return RendezvousFile(path);
+}
+
+RendezvousFile::RendezvousFile(RendezvousFile&& other) noexcept : path_(std::move(other.path_)) {
+  other.path_.clear();
+}
+
+RendezvousFile::~RendezvousFile() {
+  if (!path_.empty()) unlink(path_.c_str());
+}
+
+absl::StatusOr<RendezvousPoint> ReadRendezvous(const std::string& path) {
+  RUEDA_RETURN_IF_ERROR(LookAgain(path));
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid() && (errno == ENOENT || errno == ESTALE)) {
+    return absl::UnavailableError(absl::StrCat(Where(path), " is not there"));
+  }
+  struct stat info;
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("opening ", Where(path)));
+  }
+  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        Where(path), " must be a regular file of this user that nobody else may read"));
+  }
+  std::string text(kBytesMax, 0);
+  const ssize_t n = pread(fd.get(), text.data(), text.size(), 0);
+  if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading ", Where(path)));
+  text.resize(static_cast<size_t>(n));
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  RendezvousPoint point;
+  if (lines.size() != 4 || lines[0] != kFirstLine || lines[1].empty() || !lines[3].empty()) {
+    return absl::DataLossError(absl::StrCat(Where(path), " is none, or of another version"));
+  }
+  if (lines[2].size() % 2 != 0 ||
+      !std::all_of(lines[2].begin(), lines[2].end(), absl::ascii_isxdigit)) {
+    return absl::DataLossError(absl::StrCat(Where(path), " is damaged"));
+  }
+  point.address = lines[1];
+  point.secret = absl::HexStringToBytes(lines[2]);
+  return point;
+}
+
+}  // namespace rueda

@@ -1,0 +1,40 @@
+// Where the ranks of a job that is on several hosts learn the secret and where rank 0 waits: a file in
+// a directory that all of them see (RUEDA_SHARED_DIR), which nobody but this user may read.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "core/base/status.h"
+
+namespace rueda {
+
+struct RendezvousPoint {
+  std::string address;  // of rank 0's socket, "10.0.0.1:34567"
+  std::string secret;   // empty: the ranks have it by another way
+};
+
+// Its name is worked out from the job and the epoch, and no secret.
+std::string RendezvousPath(const std::string& directory, absl::string_view job, uint64_t epoch);
+
+// Rank 0's; gone when this is. It appears whole, and in the place of one that an earlier job of the
+// same name left. PERMISSION_DENIED, NOT_FOUND and so on name the path.
+class RendezvousFile {
+ public:
+  static absl::StatusOr<RendezvousFile> Publish(const std::string& path,
+                                                const RendezvousPoint& point);
+  RendezvousFile(RendezvousFile&& other) noexcept;
+  RendezvousFile(const RendezvousFile&) = delete;
+  ~RendezvousFile();
+
+ private:
+  explicit RendezvousFile(std::string path) : path_(std::move(path)) {}
+
+  std::string path_;
+};
+
+// UNAVAILABLE: it is not there (yet). NOT_FOUND: its directory is not. PERMISSION_DENIED: it is
+// another user's, or others may read it. DATA_LOSS: no rank 0 has written that.
+absl::StatusOr<RendezvousPoint> ReadRendezvous(const std::string& path);
+
+}  // namespace rueda

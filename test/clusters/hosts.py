@@ -1,0 +1,64 @@
+"""Hosts for tests: network namespaces of this machine, joined by a bridge, each with an address of its own. Needs
+root. What makes ranks neighbours (host_identity.cc) differs between them; files are common."""
+import itertools
+import os
+import shutil
+import subprocess
+
+_numbers = itertools.count()
+
+
+def why_not():
+    """What is missing here to make them; empty: nothing."""
+    if os.geteuid() != 0:
+        return "hosts of their own need root"
+    if shutil.which("ip") is None:
+        return "ip is not installed (third_party/setup.sh --tests)"
+    name = f"rueda-{os.getpid()}-try"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    return made.stderr.strip() if made.returncode else ""
+
+
+def _ip(*words):
+    subprocess.run(["ip", *words], check=True, stdin=subprocess.DEVNULL)
+
+
+class Hosts:
+    """`count` of them: 10.77.0.1, fd00:77::1 and so on, each by eth0."""
+
+    def __init__(self, count):
+        prefix = f"rueda-{os.getpid()}-{next(_numbers)}"
+        self.switch, self.names = f"{prefix}-switch", [f"{prefix}-h{i}" for i in range(1, count + 1)]
+        self.made = []
+        try:
+            self._add(self.switch)
+            _ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
+            _ip("-n", self.switch, "link", "set", "bridge", "up")
+            for i, name in enumerate(self.names, start=1):
+                self._add(name)
+                _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{i}", "netns", self.switch)
+                _ip("-n", name, "addr", "add", f"10.77.0.{i}/24", "dev", "eth0")
+                _ip("-n", name, "addr", "add", f"fd00:77::{i}/64", "dev", "eth0", "nodad")
+                _ip("-n", name, "link", "set", "eth0", "up")
+                _ip("-n", self.switch, "link", "set", f"port{i}", "master", "bridge", "up")
+        except BaseException:
+            self.remove()
+            raise
+
+    def _add(self, name):
+        _ip("netns", "add", name)
+        self.made.append(name)
+        _ip("-n", name, "link", "set", "lo", "up")
+
+    def command(self, host, *words):
+        """What runs `words` on the host-th of them, from 0 on."""
+        return ["ip", "netns", "exec", self.names[host], *words]
+
+    def ip(self, host, *words):
+        _ip("-n", self.names[host], *words)
+
+    def remove(self):
+        for name in self.made:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        self.made = []

@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Jobs on several hosts: namespaces with a network between them (hosts.py). Needs root.
+
+hosts_test.py HELLO RUEDA_BENCH
+"""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import hosts
+
+HELLO, BENCH = sys.argv.pop(1), sys.argv.pop(1)
+HANG = 60  # seconds
+
+
+def setUpModule():
+    reason = hosts.why_not()
+    if reason:
+        print(f"\nSKIPPED: {reason}", flush=True)
+        sys.exit(77)
+
+
+class Job:
+    """`size` ranks of a program, in blocks of `local` on a host each."""
+
+    def __init__(self, cluster, size, local, program, only=None, **variables):
+        self.ranks = []
+        for rank in range(size) if only is None else only:
+            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(local),
+                           "MASTER_ADDR": "h1", "MASTER_PORT": "1", "RUEDA_START_TIMEOUT_S": str(HANG), **variables}
+            self.ranks.append(subprocess.Popen(
+                cluster.command(rank // local, *program), env=environment, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+
+    def wait(self):
+        """What each rank printed, and its exit status."""
+        return [(rank.communicate(timeout=HANG)[0], rank.returncode) for rank in self.ranks]
+
+
+class Hosts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = hosts.Hosts(3)
+        cls.addClassCleanup(cls.cluster.remove)
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="rueda-hosts-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def start(self, size, local, program=(HELLO,), **variables):
+        return Job(self.cluster, size, local, program, **{"RUEDA_SHARED_DIR": self.folder, **variables})
+
+    def expect_all(self, job, size):
+        mean = (size - 1) / 2
+        for rank, (out, status) in enumerate(job.wait()):
+            self.assertEqual(status, 0, out)
+            self.assertEqual(out, f"rank {rank} of {size}: average {mean:.1f}\n")
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def expect_refused(self, job, *texts):
+        for out, status in job.wait():
+            self.assertNotEqual(status, 0)
+            for text in texts:
+                self.assertIn(text, out)
+
+    def test_two_ranks_on_each(self):
+        self.expect_all(self.start(4, 2), 4)
+
+    def test_one_rank_on_each(self):
+        self.expect_all(self.start(3, 1), 3)
+
+    def test_without_knowing_how_many_are_on_each(self):
+        self.expect_all(self.start(4, 2, LOCAL_WORLD_SIZE=""), 4)
+
+    def test_negotiation_over_tcp_only(self):
+        self.expect_all(self.start(4, 2, RUEDA_BUS="tcp"), 4)
+
+    def test_a_secret_of_their_own(self):
+        secret = os.path.join(tempfile.mkdtemp(prefix="rueda-secret-"), "secret")
+        self.addCleanup(shutil.rmtree, os.path.dirname(secret))
+        with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+            file.write("the secret of this job")
+        self.expect_all(self.start(4, 2, RUEDA_SECRET_FILE=secret), 4)
+
+    def test_ipv6_alone(self):
+        cluster = hosts.Hosts(2)
+        self.addCleanup(cluster.remove)
+        for host in range(2):
+            cluster.ip(host, "addr", "flush", "dev", "eth0", "scope", "global")
+            cluster.ip(host, "addr", "add", f"fd00:77::{host + 1}/64", "dev", "eth0", "nodad")
+        self.expect_all(Job(cluster, 4, 2, (HELLO,), RUEDA_SHARED_DIR=self.folder), 4)
+
+    def test_two_jobs_at_once(self):
+        jobs = [self.start(4, 2, MASTER_PORT=str(port)) for port in (1, 2)]
+        for job in jobs:
+            for out, status in job.wait():
+                self.assertEqual(status, 0, out)
+
+    def test_what_an_earlier_job_left_is_replaced(self):
+        """Rank 1 finds a file whose address nobody answers at, and waits for rank 0's."""
+        first = Job(self.cluster, 2, 1, (HELLO,), only=[0], RUEDA_SHARED_DIR=self.folder)
+        self.wait_for(lambda: any(not name.endswith(".new") for name in os.listdir(self.folder)), first)
+        for rank in first.ranks:
+            rank.kill()
+        first.wait()
+        self.assertEqual(len(os.listdir(self.folder)), 1)
+        late = Job(self.cluster, 2, 1, (HELLO,), only=[1], RUEDA_SHARED_DIR=self.folder)
+        again = Job(self.cluster, 2, 1, (HELLO,), only=[0], RUEDA_SHARED_DIR=self.folder)
+        for job, rank in ((again, 0), (late, 1)):
+            self.assertEqual(job.wait(), [(f"rank {rank} of 2: average 0.5\n", 0)])
+
+    def test_several_interfaces_and_no_route(self):
+        cluster = hosts.Hosts(2)
+        self.addCleanup(cluster.remove)
+        cluster.ip(0, "link", "add", "other0", "type", "veth", "peer", "name", "other1")
+        cluster.ip(0, "addr", "add", "10.78.0.1/24", "dev", "other0")
+        cluster.ip(0, "link", "set", "other0", "up")
+        alone = Job(cluster, 2, 1, (HELLO,), only=[0], RUEDA_SHARED_DIR=self.folder)
+        self.expect_refused(alone, "which network interface leads to the other hosts?", "eth0 (10.77.0.1)",
+                            "other0 (10.78.0.1)", "RUEDA_NETWORK_INTERFACE")
+        self.expect_all(Job(cluster, 2, 1, (HELLO,), RUEDA_SHARED_DIR=self.folder, RUEDA_NETWORK_INTERFACE="eth0"), 2)
+        cluster.ip(0, "route", "add", "default", "via", "10.77.0.2")
+        self.expect_all(Job(cluster, 2, 1, (HELLO,), RUEDA_SHARED_DIR=self.folder), 2)
+
+    def test_a_public_address_carries_no_tensors(self):
+        cluster = hosts.Hosts(2)
+        self.addCleanup(cluster.remove)
+        for host in range(2):
+            cluster.ip(host, "addr", "flush", "dev", "eth0", "scope", "global")
+            cluster.ip(host, "addr", "add", f"203.0.113.{host + 1}/24", "dev", "eth0")
+        self.expect_refused(Job(cluster, 2, 1, (HELLO,), RUEDA_SHARED_DIR=self.folder),
+                            "can be reached from anywhere", "RUEDA_ALLOW_UNAUTHENTICATED_DATA=1")
+        self.expect_all(Job(cluster, 2, 1, (HELLO,), RUEDA_SHARED_DIR=self.folder,
+                            RUEDA_ALLOW_UNAUTHENTICATED_DATA="1"), 2)
+
+    def test_what_is_wrong_is_said(self):
+        self.expect_refused(self.start(4, 2, RUEDA_SHARED_DIR=""), "of 4 ranks 2 are on this host", "RUEDA_SHARED_DIR")
+        self.expect_refused(self.start(4, 2, RUEDA_SHARED_DIR="/no/such/folder"), "/no/such/folder",
+                            "No such file or directory")
+        self.expect_refused(self.start(4, 2, RUEDA_NETWORK_INTERFACE="eth7"),
+                            "network_interface=eth7: this host has no such interface")
+
+    def test_a_rank_that_does_not_come_is_named(self):
+        job = Job(self.cluster, 4, 2, (HELLO,), only=[0, 1, 3], RUEDA_SHARED_DIR=self.folder,
+                  RUEDA_START_TIMEOUT_S="2")
+        self.expect_refused(job, "rank 2 did not come to the start of the job in time")
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_a_killed_rank_is_named_everywhere(self):
+        """Soon, whichever it is: of rank 0's host, another host's first, and one of that."""
+        for victim in range(4):
+            job = self.start(4, 2, (BENCH, "--bytes", "4K", "--iterations", "1000000"))
+            pids = [rank.pid for rank in job.ranks]
+            self.wait_for(lambda: all(map(reduces, pids)), job)
+            os.kill(pids[victim], signal.SIGKILL)
+            killed = time.monotonic()
+            for rank, (out, status) in enumerate(job.wait()):
+                if rank == victim:
+                    self.assertEqual(status, -signal.SIGKILL)
+                    continue
+                self.assertGreater(status, 0, out)
+                self.assertIn(f"rank {victim} (host ", out)
+                self.assertIn(f"pid {pids[victim]}) was lost", out)
+            print(f"rank {victim} killed: all have ended after {time.monotonic() - killed:.2f} s")
+
+    def wait_for(self, condition, job):
+        deadline = time.monotonic() + HANG
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            for rank in job.ranks:
+                self.assertIsNone(rank.poll(), "it has ended")
+            time.sleep(0.01)
+
+
+def reduces(pid):
+    """Whether that rank has begun to: the thread that serves Gloo is there."""
+    names = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        try:
+            with open(f"/proc/{pid}/task/{task}/comm", encoding="ascii") as comm:
+                names.append(comm.read().strip())
+        except OSError:  # it has ended
+            pass
+    return "rueda-lane" in names
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
