@@ -42,8 +42,7 @@ absl::Status CheckTcp(const World& world, const Config& config, const Meeting& m
         "at the other end, and the address ",
         meeting.address(), " of interface ", meeting.network_interface(),
         " can be reached from anywhere: set RUEDA_NETWORK_INTERFACE to one of a private network, "
-        "or "
-        "RUEDA_ALLOW_UNAUTHENTICATED_DATA=1 if others are kept out"));
+        "or RUEDA_ALLOW_UNAUTHENTICATED_DATA=1 if others are kept out"));
   }
   return absl::OkStatus();
 }

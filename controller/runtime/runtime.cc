@@ -47,8 +47,7 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetingAt(const Place& place, const Con
     return absl::FailedPreconditionError(absl::StrCat(
         "of ", place.size, " ranks ", place.local_size, place.local_size == 1 ? " is" : " are",
         " on this host; to meet the others set RUEDA_SHARED_DIR, for all ranks, to a directory "
-        "that "
-        "all hosts see, such as one in your home directory"));
+        "that all hosts see, such as one in your home directory"));
   }
   return std::make_unique<UnixMeeting>(scope, place.rank, place.size);
 }

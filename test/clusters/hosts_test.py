@@ -13,6 +13,7 @@ import time
 import unittest
 
 import hosts
+import slurm
 
 HELLO, BENCH = sys.argv.pop(1), sys.argv.pop(1)
 HANG = 60  # seconds
@@ -154,7 +155,7 @@ class Hosts(unittest.TestCase):
     def test_a_killed_rank_is_named_everywhere(self):
         """Soon, whichever it is: of rank 0's host, another host's first, and one of that."""
         for victim in range(4):
-            job = self.start(4, 2, (BENCH, "--bytes", "4K", "--iterations", "1000000"))
+            job = self.start(4, 2, (BENCH, "--bytes", "4K", "--iterations", "1000000"), RUEDA_RECORDER_DIR=self.folder)
             pids = [rank.pid for rank in job.ranks]
             self.wait_for(lambda: all(map(reduces, pids)), job)
             os.kill(pids[victim], signal.SIGKILL)
@@ -175,6 +176,78 @@ class Hosts(unittest.TestCase):
             for rank in job.ranks:
                 self.assertIsNone(rank.poll(), "it has ended")
             time.sleep(0.01)
+
+
+class Launchers(unittest.TestCase):
+    """The real ones, on several hosts."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = hosts.Hosts(2)
+        cls.addClassCleanup(cls.cluster.remove)
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="rueda-hosts-")
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.shared = os.path.join(self.folder, "shared")
+        os.mkdir(self.shared)
+        self.environment = {"RUEDA_SHARED_DIR": self.shared, "RUEDA_START_TIMEOUT_S": str(HANG)}
+
+    def needs(self, program):
+        if shutil.which(program) is None:
+            print(f"\nSKIPPED in part: {program} is not installed (third_party/setup.sh --tests)", flush=True)
+            raise unittest.SkipTest(program)
+
+    def remote_shell(self):
+        """In the place of ssh: runs a command on the host that it is given."""
+        path = os.path.join(self.folder, "shell")
+        with open(path, "w", encoding="ascii") as script:
+            script.write('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1\nshift\n'
+                         'exec ip netns exec "$host" sh -c "$*"\n')
+        os.chmod(path, 0o755)
+        return path
+
+    def run_on_first(self, words, **variables):
+        return subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG,
+                              stdin=subprocess.DEVNULL, env={**os.environ, **self.environment, **variables})
+
+    def expect_ranks(self, size, words, **variables):
+        done = self.run_on_first(words, **variables)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        mean = (size - 1) / 2
+        self.assertEqual(sorted(line for line in done.stdout.splitlines() if " average " in line),
+                         [f"rank {rank} of {size}: average {mean:.1f}" for rank in range(size)], done.stdout)
+        self.assertEqual(os.listdir(self.shared), [])
+
+    def test_open_mpi(self):
+        self.needs("mpirun.openmpi")
+        first, second = self.cluster.names
+        self.expect_ranks(4, self.cluster.command(
+            0, "mpirun.openmpi", "--mca", "plm_rsh_agent", self.remote_shell(), "--mca", "oob_tcp_if_include", "eth0",
+            "-H", f"{first}:2,{second}:2", "-np", "4", "-x", "RUEDA_SHARED_DIR", "-x", "RUEDA_START_TIMEOUT_S", HELLO),
+                          OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                          OMPI_MCA_rmaps_base_oversubscribe="1")
+
+    def test_mpich_with_a_name_for_the_job(self):
+        self.needs("mpirun.mpich")
+        words = self.cluster.command(0, "mpirun.mpich", "-launcher", "ssh", "-launcher-exec", self.remote_shell(),
+                                     "-iface", "eth0", "-hosts", ",".join(f"{name}:2" for name in self.cluster.names),
+                                     "-np", "4", HELLO)
+        done = self.run_on_first(words)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("PMI_SIZE=4 says that Hydra", done.stdout)
+        self.assertIn("set RUEDA_JOB_ID to one word for all of them", done.stdout)
+        self.expect_ranks(4, words, RUEDA_JOB_ID=f"hosts-test-{os.getpid()}")
+
+    def test_slurm(self):
+        for program in ("slurmctld", "slurmd", "srun"):
+            self.needs(program)
+        folder = os.path.join(self.folder, "slurm")
+        os.mkdir(folder)
+        cluster = slurm.Cluster(folder, nodes=2, cpus=4, hosts=self.cluster)
+        self.addCleanup(cluster.stop)
+        for words in (["--ntasks-per-node", "2"], ["--mpi=pmi2", "-n", "4"]):
+            self.expect_ranks(4, cluster.command("srun", "-N", "2", *words, HELLO), SLURM_CONF=cluster.conf)
 
 
 def reduces(pid):

@@ -1,5 +1,6 @@
-"""A private SLURM on this machine, for tests: its own controller and nodes, on ports of 127.0.0.1 that were
-free, and nothing of it outside one folder. No root needed."""
+"""A private SLURM on this machine, for tests: its own controller and nodes, and nothing of it outside one folder. Its
+nodes are this machine, on ports of 127.0.0.1 that were free, for which no root is needed; or one on each of hosts.Hosts,
+the controller on the first."""
 import getpass
 import os
 import socket
@@ -21,17 +22,17 @@ def free_ports(count):
 
 
 class Cluster:
-    def __init__(self, folder, nodes, cpus):
-        self.folder, self.conf = folder, os.path.join(folder, "slurm.conf")
+    def __init__(self, folder, nodes, cpus, hosts=None):
+        self.folder, self.conf, self.hosts = folder, os.path.join(folder, "slurm.conf"), hosts
         self.environment = {**os.environ, "SLURM_CONF": self.conf}
         self.names = [f"node{i}" for i in range(1, nodes + 1)]
         self.daemons = []
         self._write_configuration(cpus)
         try:
-            self._start("slurmctld", "-D")
-            for name in self.names:
+            self._start(0, "slurmctld", "-D")
+            for i, name in enumerate(self.names):
                 os.makedirs(os.path.join(folder, f"spool.{name}"))
-                self._start(f"slurmd.{name}", "-D", "-N", name)
+                self._start(i, f"slurmd.{name}", "-D", "-N", name)
             self._await_nodes()
         except BaseException:
             self.stop()
@@ -40,12 +41,13 @@ class Cluster:
     def _write_configuration(self, cpus):
         host, user, folder = socket.gethostname().split(".")[0], getpass.getuser(), self.folder
         controller, *ports = free_ports(1 + len(self.names))
+        addresses = [f"10.77.0.{i}" if self.hosts else "127.0.0.1" for i in range(1, len(self.names) + 1)]
         lines = [
-            "ClusterName=test", f"SlurmctldHost={host}(127.0.0.1)", f"SlurmUser={user}", f"SlurmdUser={user}",
+            "ClusterName=test", f"SlurmctldHost={host}({addresses[0]})", f"SlurmUser={user}", f"SlurmdUser={user}",
             "AuthType=auth/none", "CredType=cred/none",  # one user on one machine
             f"SlurmctldPort={controller}", f"SlurmctldPidFile={folder}/slurmctld.pid",
             f"StateSaveLocation={folder}/state", f"SlurmdPidFile={folder}/slurmd.%n.pid",
-            f"SlurmdSpoolDir={folder}/spool.%n", "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",
+            f"SlurmdSpoolDir={folder}/spool.%n",
             "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "SwitchType=switch/none",
             "MpiDefault=none", "JobAcctGatherType=jobacct_gather/none",
             "AccountingStorageType=accounting_storage/none", "SelectType=select/cons_tres",
@@ -54,8 +56,10 @@ class Cluster:
             "SlurmdParameters=config_overrides",  # as many processors as we say
             "ReturnToService=2", "MailProg=/bin/true", "KillWait=5", "InactiveLimit=0",
         ]
-        for name, port in zip(self.names, ports):
-            lines.append(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} Boards=1 "
+        if not self.hosts:  # loopback only, which in a namespace would be its own
+            lines.append("CommunicationParameters=NoCtldInAddrAny,NoInAddrAny")
+        for name, address, port in zip(self.names, addresses, ports):
+            lines.append(f"NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs={cpus} Boards=1 "
                          f"SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory=1000 State=UNKNOWN")
         lines.append(f"PartitionName=test Nodes={','.join(self.names)} Default=YES MaxTime=60 State=UP "
                      "OverSubscribe=FORCE:4")
@@ -65,14 +69,19 @@ class Cluster:
             conf.write("CgroupPlugin=cgroup/v1\n")  # looks for no hierarchy that may not be there
         os.makedirs(os.path.join(self.folder, "state"))
 
-    def _start(self, name, *options):
+    def command(self, *words, host=0):
+        """What runs `words` where SLURM's own commands work."""
+        return self.hosts.command(host, *words) if self.hosts else list(words)
+
+    def _start(self, host, name, *options):
         with open(os.path.join(self.folder, f"{name}.out"), "w", encoding="utf-8") as out:
-            self.daemons.append(subprocess.Popen([name.split(".")[0], *options], stdin=subprocess.DEVNULL, stdout=out,
-                                                 stderr=subprocess.STDOUT, env=self.environment))
+            self.daemons.append(subprocess.Popen(
+                self.command(name.split(".")[0], *options, host=host), stdin=subprocess.DEVNULL, stdout=out,
+                stderr=subprocess.STDOUT, env=self.environment))
 
     def _command(self, *words):
-        return subprocess.run(words, capture_output=True, text=True, env=self.environment, timeout=LIMIT,
-                              stdin=subprocess.DEVNULL).stdout
+        return subprocess.run(self.command(*words), capture_output=True, text=True, env=self.environment,
+                              timeout=LIMIT, stdin=subprocess.DEVNULL).stdout
 
     def _await_nodes(self):
         deadline = time.monotonic() + LIMIT
