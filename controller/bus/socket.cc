@@ -79,7 +79,10 @@ absl::StatusOr<UniqueFd> ListenUnix(absl::string_view name) {
   if (!fd.valid()) return ErrnoStatus(errno, "creating a unix socket");
   if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       listen(fd.get(), kBacklog) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("listening on unix socket @", name));
+    const int error = errno;
+    const absl::Status status =
+        ErrnoStatus(error, absl::StrCat("listening on unix socket @", name));
+    return error == EADDRINUSE ? absl::AlreadyExistsError(status.message()) : status;
   }
   return fd;
 }

@@ -88,7 +88,8 @@ absl::Status ReadLine(absl::string_view line, std::vector<HostSlots>* hosts) {
   RUEDA_ASSIGN_OR_RETURN(HostSlots host, ReadHost(words[0], &has_slots));
   for (absl::string_view word : absl::MakeConstSpan(words).subspan(1)) {
     if (has_slots || !absl::ConsumePrefix(&word, "slots=")) {
-      return Refuse(word, "expected a host and slots=N on a line, and nothing else");
+      return Refuse(word,
+                    "expected a host and slots=N, without spaces, on a line, and nothing else");
     }
     RUEDA_ASSIGN_OR_RETURN(host.slots, ReadSlots(word, word));
     has_slots = true;

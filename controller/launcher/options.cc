@@ -89,6 +89,9 @@ constexpr Refused kRefused[] = {
     {"config-file", "not yet: settings are environment variables"},
     {"check-build", "not yet"},
     {"cb", "not yet"},
+    {"machinefile", "use --hostfile instead"},
+    {"oversubscribe", "there is nothing to allow: more ranks than cores are fine"},
+    {"allow-run-as-root", "there is nothing to allow: root may"},
     {"disable-cache", "nothing about the hosts is cached"},
     {"host-discovery-script", kElastic},
     {"min-np", kElastic},
@@ -192,8 +195,8 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
     case Id::kHosts: {
       absl::StatusOr<std::vector<HostSlots>> hosts = ParseHosts(value);
       if (!hosts.ok()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("option ", Dashed(option.name), " ", hosts.status().message()));
+        return absl::InvalidArgumentError(absl::StrCat("option ", Dashed(option.name), " ", value,
+                                                       ": ", hosts.status().message()));
       }
       options->hosts = *std::move(hosts);
       break;

@@ -141,9 +141,6 @@ absl::StatusOr<std::vector<RankStreams>> MakeStreams(const LaunchOptions& option
 }
 
 int Launch(const LaunchOptions& options, const HostFacts& host, const Inheritance& inheritance) {
-  if (const absl::Status status = CheckHosts(options); !status.ok()) {
-    return Fail(kUsage, status.message());
-  }
   absl::StatusOr<Job> job = MakeJob(options);
   if (!job.ok()) return Fail(kCannotStart, job.status().message());
   absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options, host, job->facts);
@@ -223,6 +220,10 @@ int Main(int argc, char** argv) {
     const std::filesystem::path path = std::filesystem::absolute(options->output_dir, error);
     if (error) return Fail(kCannotStart, error.message());
     options->output_dir = path.string();
+  }
+  // While signals still end this process: files and name servers may let it wait.
+  if (const absl::Status status = CheckHosts(*options); !status.ok()) {
+    return Fail(kUsage, status.message());
   }
   const HostFacts host = LookAtHost();
   const Inheritance inheritance = TakeOver();

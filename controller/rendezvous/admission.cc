@@ -50,16 +50,33 @@ class Admission {
       waits.push_back({p.link->fd(), static_cast<short>(events), 0});
       deadline = std::min(deadline, p.deadline);
     }
+    const size_t first_admitted = waits.size();
+    for (const auto& [rank, link] : admitted_) waits.push_back({link->fd(), POLLRDHUP, 0});
     if (poll(waits.data(), waits.size(), PollTimeoutMs(deadline - now)) < 0 && errno != EINTR) {
       return ErrnoStatus(errno, "waiting for the other ranks");
     }
-    for (size_t i = pending_.size(); i > 0; --i) {
+    size_t i = first_admitted;
+    for (const auto& [rank, link] : admitted_) {
+      if (waits[i++].revents != 0) {
+        return Lost(rank);
+      }
+    }
+    for (i = first_admitted - 1; i > 0; --i) {
       if (waits[i].revents != 0) RUEDA_RETURN_IF_ERROR(Hear(i - 1));
     }
     return waits[0].revents != 0 ? AcceptAll(listener) : absl::OkStatus();
   }
 
  private:
+  bool IsExpected(Rank rank) const {
+    return std::binary_search(expected_.begin(), expected_.end(), rank);
+  }
+
+  static absl::Status Lost(Rank rank) {
+    return absl::UnavailableError(
+        absl::StrCat("rank ", rank, " was lost while the job started: it has ended, or given up"));
+  }
+
   absl::Status Hear(size_t i) {
     Link& link = *pending_[i].link;
     absl::Status status = link.OnWritable();
@@ -67,13 +84,15 @@ class Admission {
     if (status.ok() && !link.established()) return absl::OkStatus();
     std::unique_ptr<Link> taken = std::move(pending_[i].link);
     pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
+    if (!status.ok() && taken->established() && IsExpected(taken->peer())) {
+      return Lost(taken->peer());
+    }
     if (!status.ok()) {
       RUEDA_LOG(Warning) << "start: turned a connection away: " << status.message();
       return absl::OkStatus();
     }
     const Rank rank = taken->peer();
-    if (!std::binary_search(expected_.begin(), expected_.end(), rank) ||
-        !admitted_.emplace(rank, std::move(taken)).second) {
+    if (!IsExpected(rank) || !admitted_.emplace(rank, std::move(taken)).second) {
       return absl::FailedPreconditionError(
           absl::StrCat("two processes say that they are rank ", rank, " of this job"));
     }

@@ -28,7 +28,13 @@ bool NeedsTcp(const Config& config) {
 }
 
 // What goes over TCP is authenticated (the control plane), or on a private network (tensors).
-absl::Status CheckTcp(const World& world, const Config& config, const Meeting& meeting) {
+absl::Status CheckTcp(const World& world, const wire::Hello& first, const Config& config,
+                      const Meeting& meeting) {
+  if (!world.one_log && first.bus_address().empty()) {
+    return absl::FailedPreconditionError(
+        "the ranks have met on one host, but not all say that it is the same: is RUEDA_HOST_ID "
+        "set?");
+  }
   // On a unix socket the kernel vouches for the other end, on TCP nobody does.
   if (!world.one_log && meeting.secret().empty()) {
     return absl::FailedPreconditionError(
@@ -108,7 +114,15 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
     knob->set_name(name);
     knob->set_value(value);
   }
-  RUEDA_ASSIGN_OR_RETURN(const std::vector<wire::Hello> hellos, meeting->Gather(mine, deadline));
+  const absl::StatusOr<std::vector<wire::Hello>> gathered = meeting->Gather(mine, deadline);
+  if (absl::IsDeadlineExceeded(gathered.status())) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(gathered.status().message(), ": ", config.start_timeout_s,
+                     " s (RUEDA_START_TIMEOUT_S). It was looked for as a rank of the job '",
+                     args.scope.job, "'"));
+  }
+  RUEDA_RETURN_IF_ERROR(gathered.status());
+  const std::vector<wire::Hello>& hellos = *gathered;
 
   std::vector<std::string> host_ids;
   for (const wire::Hello& hello : hellos) {
@@ -128,7 +142,7 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   if (world.network_interface.empty()) {
     world.network_interface = config.network_interface.empty() ? "lo" : config.network_interface;
   }
-  RUEDA_RETURN_IF_ERROR(CheckTcp(world, config, *meeting));
+  RUEDA_RETURN_IF_ERROR(CheckTcp(world, hellos[0], config, *meeting));
 
   const LogLayout layout = LogLayout::For(static_cast<int>(neighbours.size()));
   RUEDA_ASSIGN_OR_RETURN(

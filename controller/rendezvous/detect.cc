@@ -28,8 +28,8 @@ struct Launcher {
   const char* pmi_fd = nullptr;
 };
 
-// Launchers nest; the inner ones come first. What each sets for its ranks was looked at, but for
-// MVAPICH2, jsrun and horovodrun, of which it is documented.
+// When they nest, the one that is usually the inner comes first. What each sets for its ranks was
+// looked at, but for MVAPICH2, jsrun and horovodrun, of which it is documented.
 constexpr Launcher kLaunchers[] = {
     {"torchrun",
      "TORCHELASTIC_RUN_ID",
@@ -91,7 +91,6 @@ constexpr Launcher kUnusable[] = {
     {"a PMIx launcher", nullptr, "PMIX_RANK", nullptr, nullptr, nullptr, {}},
 };
 
-// These names are anybody's, so values that are no numbers are somebody else's.
 constexpr Launcher kPlain = {"a launcher that sets RANK and WORLD_SIZE",
                              nullptr,
                              "RANK",
@@ -124,7 +123,7 @@ class Reader {
 
   absl::string_view Text(const char* variable) const {
     const auto it = variable == nullptr ? environment_.end() : environment_.find(variable);
-    return it == environment_.end() ? absl::string_view() : absl::string_view(it->second);
+    return it == environment_.end() ? absl::string_view("") : absl::string_view(it->second);
   }
   // -1: it is not set.
   absl::StatusOr<int> Number(const char* variable) const {
@@ -167,7 +166,6 @@ absl::Status Refuse(const Claim& claim, absl::string_view why) {
       " started more than one rank, ", why, ", or unset ", claim.variable, " to run alone"));
 }
 
-constexpr char kUseRuedarun[] = ": start the program with `ruedarun -np N`";
 constexpr char kNoJob[] =
     "but gave the job no name, by which the ranks meet: set RUEDA_JOB_ID to one word for all of "
     "them that no other job has";
@@ -179,11 +177,21 @@ absl::StatusOr<std::optional<Place>> ReadLauncher(const Launcher& launcher, cons
   if (launcher.mark != nullptr && reader.Text(launcher.mark).empty()) return std::nullopt;
   RUEDA_ASSIGN_OR_RETURN(const int size, reader.Number(launcher.size));
   RUEDA_ASSIGN_OR_RETURN(const int rank, reader.Number(launcher.rank));
+  if (size == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(launcher.size, "=0, set by ", launcher.name, ": expected at least one rank"));
+  }
   if (size <= 1 && rank <= 0) return std::nullopt;
   const Claim claim = size > 1 ? Claim{launcher.size, absl::StrCat(size), launcher.name}
                                : Claim{launcher.rank, absl::StrCat(rank), launcher.name};
-  if (size < 0) return Refuse(claim, absl::StrCat("but not how many", kUseRuedarun));
-  if (rank < 0) return Refuse(claim, absl::StrCat("but not which this is", kUseRuedarun));
+  if (size < 0) {
+    return Refuse(claim, "but not how many: start the program with `ruedarun -np N`");
+  }
+  if (rank < 0) {
+    return Refuse(
+        claim,
+        absl::StrCat("but not which this is: start the program with `ruedarun -np ", size, "`"));
+  }
   if (rank >= size) {
     return absl::InvalidArgumentError(absl::StrCat(launcher.rank, "=", rank, " is not below ",
                                                    launcher.size, "=", size, ", both set by ",
@@ -239,10 +247,14 @@ absl::StatusOr<Place> FromSettings(const Config& config) {
                static_cast<int>(config.local_size)};
 }
 
-bool IsNumberOrUnset(const Environment& environment, const char* variable) {
-  const auto it = environment.find(variable);
-  int value;
-  return it == environment.end() || absl::SimpleAtoi(it->second, &value);
+// RANK and WORLD_SIZE are anybody's names: they are a launcher's if one of them is a number that
+// says so, or if there is an address to meet at.
+bool IsPlainLauncher(const Environment& environment) {
+  const Reader reader(kPlain, environment);
+  int rank = 0, size = 0;
+  return (absl::SimpleAtoi(reader.Text(kPlain.rank), &rank) && rank > 0) ||
+         (absl::SimpleAtoi(reader.Text(kPlain.size), &size) && size > 1) ||
+         !reader.Text(kPlain.job[0]).empty();
 }
 
 }  // namespace
@@ -256,7 +268,7 @@ absl::StatusOr<Place> DetectPlace(const Config& config, const Environment& envir
   }
   RUEDA_ASSIGN_OR_RETURN(std::optional<Place> place, ReadTfConfig(config, environment));
   if (place.has_value()) return *place;
-  if (IsNumberOrUnset(environment, kPlain.rank) && IsNumberOrUnset(environment, kPlain.size)) {
+  if (IsPlainLauncher(environment)) {
     RUEDA_ASSIGN_OR_RETURN(place, ReadLauncher(kPlain, config, environment));
     if (place.has_value()) return *place;
   }

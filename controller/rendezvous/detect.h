@@ -24,7 +24,7 @@ struct Place {
 // The settings' rank and size, when they are there; else what the first launcher that started more
 // than one rank says, of torchrun, Open MPI, Hydra (MPICH, Intel MPI), MVAPICH2, srun, jsrun,
 // horovodrun, TF_CONFIG, and RANK with WORLD_SIZE; else a world of one. The setting `job_id` goes
-// before the launcher's name for the job. Of launchers that nest, the inner comes first.
+// before the launcher's name for the job.
 // INVALID_ARGUMENT, naming variables: they are no numbers, or contradict each other.
 // FAILED_PRECONDITION, naming the variable: they say that there are more ranks, but not all that is
 // needed to meet them (training alone would be a silent mistake).

@@ -40,7 +40,7 @@ absl::Status CheckHellos(absl::Span<const wire::Hello> hellos) {
     versions[hello.version()].push_back(rank);
     for (const wire::Knob& knob : hello.agreed()) knobs[knob.name()][knob.value()].push_back(rank);
   }
-  RUEDA_RETURN_IF_ERROR(CheckEqual("RUEDA_SIZE", sizes));
+  RUEDA_RETURN_IF_ERROR(CheckEqual("the number of ranks", sizes));
   RUEDA_RETURN_IF_ERROR(CheckEqual("the version of librueda", versions));
   for (const auto& [name, by] : knobs) {
     RUEDA_RETURN_IF_ERROR(CheckEqual(absl::StrCat("RUEDA_", absl::AsciiStrToUpper(name)), by));

@@ -29,7 +29,13 @@ absl::StatusOr<std::string> ReadAll(int fd, absl::string_view where) {
 absl::StatusOr<std::string> ReadSecret(const Config& config) {
   if (config.secret_fd >= 0) {
     const int fd = static_cast<int>(config.secret_fd);
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 && errno == EBADF) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("RUEDA_SECRET_FD=", fd,
+                       ": that descriptor is closed. A program between the launcher and this one "
+                       "has closed it; in Python, subprocess needs pass_fds=[",
+                       fd, "]"));
+    }
     return ReadAll(fd, absl::StrCat("RUEDA_SECRET_FD=", fd));
   }
   if (config.secret_file.empty()) return "";

@@ -73,8 +73,12 @@ absl::StatusOr<std::optional<TfTask>> ParseTfConfig(absl::string_view text) {
                      ", which takes no part in the training: don't call init in it, or unset "
                      "TF_CONFIG to run alone"));
   }
+  if (like_this == 0) {
+    return Malformed(absl::StrCat("says that this is a ", name, ", which its cluster has not"));
+  }
   if (index == nullptr || !index->is_number_unsigned() || index->get<uint64_t>() >= like_this) {
-    return Malformed(absl::StrCat("says that this is a ", name, " that its cluster has not"));
+    return Malformed(absl::StrCat("has a task whose index is no whole number from 0 to ",
+                                  like_this - 1, ", of which there is a ", name));
   }
   const size_t rank = before + index->get<uint64_t>();
   const std::string host = HostOf(addresses[rank]);

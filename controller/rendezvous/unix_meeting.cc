@@ -45,7 +45,11 @@ std::string UnixMeeting::SocketName(Rank leader) const {
 }
 
 absl::StatusOr<UniqueFd> UnixMeeting::OpenDoor() {
-  return ListenUnix(SocketName(0));
+  absl::StatusOr<UniqueFd> door = ListenUnix(SocketName(0));
+  if (!absl::IsAlreadyExists(door.status())) return door;
+  return absl::FailedPreconditionError(
+      absl::StrCat("another process of this host is waiting as rank 0 of a job of the same name, '",
+                   scope_.job, "'"));
 }
 
 absl::StatusOr<UniqueFd> UnixMeeting::ReachDoor() {

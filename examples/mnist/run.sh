@@ -41,7 +41,8 @@ done
 (
   cd "$root"
   cmake --preset release
-  if ! grep -q '^mnist: ' < <(cmake --build --preset release --target help); then
+  targets=$(cmake --build --preset release --target help)
+  if ! grep -q '^mnist: ' <<<"$targets"; then
     echo "run.sh: mnist can't be built, because torch was not found; see LibTorch above"
     exit 1
   fi

@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 """Programs that the launchers of others start: each rank finds its place, and meets the others.
 
-launchers_test.py HELLO
+launchers_test.py HELLO RUEDARUN
 """
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import slurm
 
-HELLO = sys.argv.pop(1)
+HELLO, RUEDARUN = sys.argv.pop(1), sys.argv.pop(1)
 HANG = 60  # seconds
 
 
@@ -93,22 +94,47 @@ class Mpich(Launcher):
 class Variables(Launcher):
     """A script that starts the ranks itself, by variables that many frameworks read."""
 
-    def start(self, variables_of_rank):
-        ranks = [subprocess.Popen([HELLO], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                  env={**os.environ, **variables_of_rank(rank)}) for rank in range(2)]
+    def start(self, variables):
+        return subprocess.Popen([HELLO], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                stdin=subprocess.DEVNULL, env={**os.environ, **variables})
+
+    def expect(self, ranks):
         for rank, process in enumerate(ranks):
             out, _ = process.communicate(timeout=HANG)
             self.assertEqual(process.returncode, 0, out)
             self.assertEqual(out, f"rank {rank} of 2: average 0.5\n")
 
+    def start_plain(self, rank):
+        return self.start({"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost",
+                           "MASTER_PORT": str(os.getpid())})
+
     def test_rank_and_world_size(self):
-        self.start(lambda rank: {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost",
-                                 "MASTER_PORT": str(os.getpid())})
+        self.expect([self.start_plain(rank) for rank in range(2)])
+
+    def test_of_two_first_ranks_one_is_told(self):
+        zeros = [self.start_plain(0), self.start_plain(0)]
+        deadline = time.monotonic() + HANG
+        while all(process.poll() is None for process in zeros):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        zeros.sort(key=lambda process: process.poll() is not None)
+        out, _ = zeros[1].communicate(timeout=HANG)
+        self.assertIn("another process of this host is waiting as rank 0 of a job of the same name, "
+                      f"'RANK/localhost/{os.getpid()}", out)
+        self.expect([zeros[0], self.start_plain(1)])
 
     def test_tf_config(self):
         cluster = f'"cluster": {{"worker": ["localhost:{os.getpid()}", "localhost:1"]}}'
-        self.start(lambda rank: {
-            "TF_CONFIG": f'{{{cluster}, "task": {{"type": "worker", "index": {rank}}}}}'})
+        self.expect([self.start({"TF_CONFIG": f'{{{cluster}, "task": {{"type": "worker", "index": {rank}}}}}'})
+                     for rank in range(2)])
+
+
+class Ruedarun(Launcher):
+    def test_behind_a_program_that_closes_the_secret(self):
+        done = run(RUEDARUN, "-np", "1", "sh", "-c", f'eval "exec $RUEDA_SECRET_FD<&-"; exec {HELLO}')
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn(": that descriptor is closed. A program between the launcher and this one has closed it",
+                      done.stdout)
 
 
 class Slurm(Launcher):

@@ -1,6 +1,7 @@
 // -H and --hostfile, as far as they name this host.
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -64,6 +65,18 @@ TEST(Hosts, StandInAFile) {
                 path + ": line 2: 'tasks=2': expected a host and ");
   std::ofstream(path) << std::string((1 << 20) + 1, '\n');
   ExpectRefused({"-np", "2", "--hostfile", path}, "reading " + path + ": it is larger than 1 MiB");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Hosts, OfAFileThatNobodyWritesCanBeInterrupted) {
+  char folder[] = "/tmp/rueda-hosts-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/hosts";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  Job job(Words({"-np", "2", "--hostfile", path}));
+  ASSERT_TRUE(AwaitState(job.pid(), 'S'));
+  job.Signal(SIGTERM);
+  EXPECT_EQ(job.Wait(), -SIGTERM);
   std::filesystem::remove_all(folder);
 }
 

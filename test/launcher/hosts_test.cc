@@ -73,11 +73,16 @@ TEST(Hosts, OfAFileAreRefusedWithTheLine) {
       {"", "it names no host"},
       {"# nothing\n", "it names no host"},
       {"a slots=2\nb slots=x", "line 2: 'x': expected a number of slots from 1 to 1024"},
-      {"a slots", "line 1: 'slots': expected a host and slots=N on a line, and nothing else"},
-      {"a:2 slots=2", "line 1: 'slots=2': expected a host and slots=N on a line, and nothing else"},
+      {"a slots",
+       "line 1: 'slots': expected a host and slots=N, without spaces, on a line, and nothing else"},
+      {"a:2 slots=2",
+       "line 1: 'slots=2': expected a host and slots=N, without spaces, on a line, and nothing "
+       "else"},
       {"a slots=2 slots=2",
-       "line 1: 'slots=2': expected a host and slots=N on a line, and nothing else"},
-      {"a b", "line 1: 'b': expected a host and slots=N on a line, and nothing else"},
+       "line 1: 'slots=2': expected a host and slots=N, without spaces, on a line, and nothing "
+       "else"},
+      {"a b",
+       "line 1: 'b': expected a host and slots=N, without spaces, on a line, and nothing else"},
       {"\n-x", "line 2: '-x': a host's name does not begin with '-'"},
   };
   for (const auto& each : kCases) {

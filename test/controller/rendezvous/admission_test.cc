@@ -91,6 +91,17 @@ TEST_F(AdmissionTest, TurnsAwayWhoKnowsNotTheSecretTheJobTheEpochOrTheServer) {
   clients.join();
 }
 
+TEST_F(AdmissionTest, NoticesThatARankIsLostWhileItWaitsForAnother) {
+  std::thread rank([this] {
+    EXPECT_TRUE(Join(1));
+    joined_.clear();
+  });
+  const absl::Status status = Admit({1, 2});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(status.message(), HasSubstr("rank 1 was lost while the job started"));
+  rank.join();
+}
+
 TEST_F(AdmissionTest, IsNotDisturbedByNoise) {
   std::atomic<bool> over{false};
   std::thread strangers([&] {

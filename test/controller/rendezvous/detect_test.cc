@@ -322,11 +322,12 @@ TEST(Detect, RefusesATfConfigThatSaysNothing) {
   ExpectRefused(TfConfig("[3]"), kInvalid, "TF_CONFIG names no task");
   ExpectRefused(TfConfig(R"({"type": 7})"), kInvalid, "TF_CONFIG names no task");
   for (const char* index : {"2", "-1", "0.5", "\"0\"", "18446744073709551615"}) {
-    ExpectRefused(TfConfig(std::string(R"({"type": "worker", "index": )") + index + "}"), kInvalid,
-                  "TF_CONFIG says that this is a worker that its cluster has not");
+    ExpectRefused(
+        TfConfig(std::string(R"({"type": "worker", "index": )") + index + "}"), kInvalid,
+        "TF_CONFIG has a task whose index is no whole number from 0 to 1, of which there is ");
   }
   ExpectRefused(TfConfig(R"({"type": "master", "index": 0})"), kInvalid,
-                "TF_CONFIG says that this is a master that its cluster has not");
+                "TF_CONFIG says that this is a master, which its cluster has not");
   ExpectRefused({{"TF_CONFIG", std::string(100'000, '[')}}, kInvalid, "TF_CONFIG is no JSON");
 }
 
@@ -350,6 +351,9 @@ TEST(Detect, ABatchScriptsShellIsAWorldOfOne) {
 
 TEST(Detect, WhatIsNoLaunchersIsLeftAlone) {
   ExpectAlone({{"RANK", "captain"}, {"WORLD_SIZE", ""}});
+  ExpectAlone({{"RANK", "captain"}, {"WORLD_SIZE", "large"}});
+  ExpectAlone({{"RANK", "0"}, {"WORLD_SIZE", "large"}});
+  ExpectAlone({{"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}});
   ExpectAlone({{"TF_CONFIG", ""}});
   ExpectAlone({{"TF_CONFIG", "{}"}});
   ExpectAlone({{"TF_CONFIG", R"({"task": {"type": "worker", "index": 0}})"}});
@@ -357,6 +361,18 @@ TEST(Detect, WhatIsNoLaunchersIsLeftAlone) {
 }
 
 TEST(Detect, RefusesANumberOfRanksThatIsNone) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ExpectRefused({{"RANK", "x"}, {"WORLD_SIZE", "2"}}, kInvalid, "RANK=x, set by ");
+  ExpectRefused({{"RANK", "1.0"}, {"WORLD_SIZE", "2"}}, kInvalid, "RANK=1.0, set by ");
+  ExpectRefused({{"RANK", "1"}, {"WORLD_SIZE", "2x"}}, kInvalid, "WORLD_SIZE=2x, set by ");
+  ExpectRefused({{"RANK", "x"}, {"WORLD_SIZE", ""}, {"MASTER_ADDR", "h"}}, kInvalid, "RANK=x, set");
+  ExpectRefused({{"RANK", "0"}, {"WORLD_SIZE", "0"}, {"MASTER_ADDR", "h"}}, kInvalid,
+                "WORLD_SIZE=0, set by a launcher that sets RANK and WORLD_SIZE: expected at least");
+  ExpectRefused({{"PMI_RANK", "0"}, {"PMI_SIZE", "0"}}, kInvalid, "PMI_SIZE=0, set by a PMI ");
+  for (const char* rank : {"", "0", "1"}) {  // a script with a misspelt variable
+    ExpectRefused({{"RANK", ""}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", rank}},
+                  absl::StatusCode::kFailedPrecondition, "WORLD_SIZE=2 says that ");
+  }
   for (const char* number : {"two", "-2", "65537", "99999999999"}) {
     ExpectRefused({{"OMPI_COMM_WORLD_SIZE", number}}, absl::StatusCode::kInvalidArgument,
                   std::string("OMPI_COMM_WORLD_SIZE=") + number +
