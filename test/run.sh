@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Passes the tests, from a fresh clone on: installs what is missing (third_party/setup.sh), builds,
+# Passes the tests, from a fresh clone on: installs what is missing (third_party/setup.sh --tests: the
+# launchers of SLURM, Open MPI and MPICH too), builds,
 # and runs all parts below; a second run is quick (ccache). The last lines are a table of the parts
 # and the counts. Exit status: 0 when nothing failed.
 #

@@ -333,7 +333,7 @@ Settings of the runtime, for all ranks (docs/knobs.md has all; -x RUEDA_NAME=VAL
   --log-level LEVEL                     debug, info, warning, error or off
   --stall-check-warning-time-seconds S  age at which a stalled operation is reported; default 10
   --stall-check-shutdown-time-seconds S age at which it fails; default 0: never
-  --network-interface NAME              the interface of Gloo's sockets; default lo
+  --network-interface NAME              the interface for TCP; default lo, or by route
   --gloo-timeout-seconds S              time limit of Gloo to connect, or for a bucket; default 60
 
 What happens:

@@ -84,7 +84,8 @@ class Admission {
     if (status.ok() && !link.established()) return absl::OkStatus();
     std::unique_ptr<Link> taken = std::move(pending_[i].link);
     pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
-    if (!status.ok() && taken->established() && IsExpected(taken->peer())) {
+    if (absl::IsUnavailable(status) && taken->established() && IsExpected(taken->peer()) &&
+        admitted_.count(taken->peer()) == 0) {
       return Lost(taken->peer());
     }
     if (!status.ok()) {

@@ -27,10 +27,11 @@ bool NeedsTcp(const Config& config) {
   return config.bus == "tcp" || config.hosts_fake > 1;
 }
 
-// What goes over TCP is authenticated (the control plane), or on a private network (tensors).
-absl::Status CheckTcp(const World& world, const wire::Hello& first, const Config& config,
-                      const Meeting& meeting) {
-  if (!world.one_log && first.bus_address().empty()) {
+// What goes over TCP is authenticated (the control plane), or on a private network (tensors). The
+// same verdict on all ranks.
+absl::Status CheckTcp(const World& world, absl::Span<const wire::Hello> hellos,
+                      const Config& config, const Meeting& meeting) {
+  if (!world.one_log && hellos[0].bus_address().empty()) {
     return absl::FailedPreconditionError(
         "the ranks have met on one host, but not all say that it is the same: is RUEDA_HOST_ID "
         "set?");
@@ -41,14 +42,17 @@ absl::Status CheckTcp(const World& world, const wire::Hello& first, const Config
         "control connections over TCP need the job's secret: start the program with ruedarun, or "
         "set RUEDA_SECRET_FD or RUEDA_SECRET_FILE");
   }
-  if (world.topology.hosts.size() > 1 && IsPublicAddress(meeting.address()) &&
-      !meeting.address().empty() && config.allow_unauthenticated_data == 0) {
+  if (world.topology.hosts.size() == 1 || config.allow_unauthenticated_data == 1) {
+    return absl::OkStatus();
+  }
+  for (const wire::Hello& hello : hellos) {
+    if (hello.data_address().empty() || !IsPublicAddress(hello.data_address())) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "tensors would cross the network over Gloo's connections, which prove nothing about who is "
         "at the other end, and the address ",
-        meeting.address(), " of interface ", meeting.network_interface(),
-        " can be reached from anywhere: set RUEDA_NETWORK_INTERFACE to one of a private network, "
-        "or RUEDA_ALLOW_UNAUTHENTICATED_DATA=1 if others are kept out"));
+        hello.data_address(), " of rank ", hello.rank(), " (host ", hello.host_name(),
+        ") can be reached from anywhere: set RUEDA_NETWORK_INTERFACE to an interface of a private "
+        "network, or RUEDA_ALLOW_UNAUTHENTICATED_DATA=1 if others are kept out"));
   }
   return absl::OkStatus();
 }
@@ -118,8 +122,7 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   if (absl::IsDeadlineExceeded(gathered.status())) {
     return absl::DeadlineExceededError(
         absl::StrCat(gathered.status().message(), ": ", config.start_timeout_s,
-                     " s (RUEDA_START_TIMEOUT_S). It was looked for as a rank of the job '",
-                     args.scope.job, "'"));
+                     " s (RUEDA_START_TIMEOUT_S), in the job '", args.scope.job, "'"));
   }
   RUEDA_RETURN_IF_ERROR(gathered.status());
   const std::vector<wire::Hello>& hellos = *gathered;
@@ -142,7 +145,7 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   if (world.network_interface.empty()) {
     world.network_interface = config.network_interface.empty() ? "lo" : config.network_interface;
   }
-  RUEDA_RETURN_IF_ERROR(CheckTcp(world, hellos[0], config, *meeting));
+  RUEDA_RETURN_IF_ERROR(CheckTcp(world, hellos, config, *meeting));
 
   const LogLayout layout = LogLayout::For(static_cast<int>(neighbours.size()));
   RUEDA_ASSIGN_OR_RETURN(

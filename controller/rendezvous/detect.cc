@@ -23,8 +23,9 @@ struct Launcher {
   const char* rank;
   const char* size;
   const char* local_size;
-  const char* node;    // then `local_size` is a list, and this one's index in it
-  const char* job[4];  // name the job together; the first of them has to be there
+  const char* node;               // then `local_size` is a list, and this one's index in it
+  const char* job[3];             // name the job together; the first of them has to be there
+  const char* attempt = nullptr;  // belongs to the name too, but is counted on each host by itself
   const char* pmi_fd = nullptr;
 };
 
@@ -37,7 +38,8 @@ constexpr Launcher kLaunchers[] = {
      "WORLD_SIZE",
      "LOCAL_WORLD_SIZE",
      nullptr,
-     {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"}},
+     {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"},
+     "TORCHELASTIC_RESTART_COUNT"},
     {"Open MPI's mpirun",
      nullptr,
      "OMPI_COMM_WORLD_RANK",
@@ -53,6 +55,7 @@ constexpr Launcher kLaunchers[] = {
      "MPI_LOCALNRANKS",
      nullptr,
      {},
+     nullptr,
      "PMI_FD"},
     {"MVAPICH2's mpirun",
      nullptr,
@@ -141,10 +144,15 @@ class Reader {
     return node < 0 ? -1 : TasksOfNode(Text(launcher_.local_size), node);
   }
   // Empty: the launcher does not name it.
-  std::string Job() const {
+  std::string Job(bool on_one_host) const {
     if (Text(launcher_.job[0]).empty()) return "";
-    std::vector<absl::string_view> words = {launcher_.rank};  // no two launchers' jobs are the same
-    for (const char* variable : launcher_.job) words.push_back(Text(variable));
+    // No two launchers' jobs are the same.
+    std::vector<absl::string_view> words = {launcher_.mark != nullptr ? launcher_.mark
+                                                                      : launcher_.rank};
+    for (const char* variable : launcher_.job) {
+      if (variable != nullptr) words.push_back(Text(variable));
+    }
+    if (on_one_host && launcher_.attempt != nullptr) words.push_back(Text(launcher_.attempt));
     return absl::StrJoin(words, "/");
   }
 
@@ -204,7 +212,7 @@ absl::StatusOr<std::optional<Place>> ReadLauncher(const Launcher& launcher, cons
         launcher.size, "=", size, ", both set by ", launcher.name));
   }
   Place place{static_cast<Rank>(rank), size, config.job_id, -1, local_size};
-  if (place.job.empty()) place.job = reader.Job();
+  if (place.job.empty()) place.job = reader.Job(local_size == size);
   if (place.job.empty()) {
     RUEDA_ASSIGN_OR_RETURN(place.pmi_fd, reader.Number(launcher.pmi_fd));
     // The process manager of each host is another.
@@ -238,6 +246,10 @@ absl::StatusOr<Place> FromSettings(const Config& config) {
   if (config.rank >= config.size) {
     return absl::InvalidArgumentError(
         absl::StrCat("RUEDA_RANK=", config.rank, " is not below RUEDA_SIZE=", config.size));
+  }
+  if (config.local_size > config.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("RUEDA_LOCAL_SIZE=", config.local_size, " is above RUEDA_SIZE=", config.size));
   }
   if (config.size > 1 && config.job_id.empty()) {
     return absl::InvalidArgumentError(

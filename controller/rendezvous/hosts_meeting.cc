@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/bus/socket.h"
+#include "controller/rendezvous/secret.h"
 #include "core/base/log.h"
 #include "core/base/random.h"
 
@@ -61,8 +62,18 @@ absl::StatusOr<UniqueFd> HostsMeeting::OpenDoor() {
   return listener;
 }
 
+absl::Status HostsMeeting::Complete(wire::Hello* hello) {
+  RUEDA_ASSIGN_OR_RETURN(*hello->mutable_data_address(), FirstAddressOf(interface_.name));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<UniqueFd> HostsMeeting::ReachDoor() {
   RUEDA_ASSIGN_OR_RETURN(const RendezvousPoint point, ReadRendezvous(path_));
+  if (!own_secret_ && point.secret.size() < kSecretBytesMin) {
+    return absl::FailedPreconditionError(
+        "rank 0 has a secret of its own (RUEDA_SECRET_FILE or RUEDA_SECRET_FD), and this rank has "
+        "none; give it to all ranks");
+  }
   RUEDA_ASSIGN_OR_RETURN(UniqueFd socket, ConnectTcp(point.address));
   RUEDA_RETURN_IF_ERROR(AwaitConnected(socket, point.address));
   if (!own_secret_) scope_.secret = point.secret;

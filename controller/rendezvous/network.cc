@@ -155,6 +155,11 @@ absl::StatusOr<Interface> InterfaceOf(const UniqueFd& socket) {
                                           TextOf(interfaces)));
 }
 
+absl::StatusOr<std::string> FirstAddressOf(const std::string& interface) {
+  RUEDA_ASSIGN_OR_RETURN(const Interface first, ChooseInterface(interface));
+  return first.address;
+}
+
 bool IsPublicAddress(absl::string_view address) {
   const std::string text(address.substr(0, address.find('%')));
   in_addr four;

@@ -28,6 +28,9 @@ absl::StatusOr<Interface> ChooseInterface(const std::string& name);
 // The interface that the route to the peer of a connected TCP socket leaves by.
 absl::StatusOr<Interface> InterfaceOf(const UniqueFd& socket);
 
+// The address of `interface` that a library takes which is told its name alone: its first.
+absl::StatusOr<std::string> FirstAddressOf(const std::string& interface);
+
 // Whether a numeric address can be reached from anywhere: it is neither loopback nor link-local nor
 // of a private network (RFC 1918, RFC 4193, RFC 6598). PURE
 bool IsPublicAddress(absl::string_view address);

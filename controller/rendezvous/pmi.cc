@@ -1,6 +1,7 @@
 #include "controller/rendezvous/pmi.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include "absl/strings/str_cat.h"
 
@@ -15,7 +16,9 @@ absl::StatusOr<std::string> JobOfProcessManager(int fd) {
                      " is not the process manager's socket, after which the job is named: set "
                      "RUEDA_JOB_ID to one word for all ranks that no other job has"));
   }
-  return absl::StrCat("PMI/", maker.pid);
+  struct stat processes = {};  // whose numbers are others in another container
+  stat("/proc/self/ns/pid", &processes);
+  return absl::StrCat("PMI/", processes.st_ino, "/", maker.pid);
 }
 
 }  // namespace rueda

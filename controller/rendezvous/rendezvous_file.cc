@@ -38,6 +38,14 @@ absl::Status LookAgain(const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::Status CheckPrivate(const struct stat& info, const std::string& path) {
+  if (S_ISREG(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 077) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat(Where(path), " must be a regular file of this user that nobody else may read"));
+}
+
 absl::Status WriteAll(int fd, absl::string_view text, const std::string& where) {
   while (!text.empty()) {
     const ssize_t n = write(fd, text.data(), text.size());
@@ -65,8 +73,12 @@ absl::StatusOr<RendezvousFile> RendezvousFile::Publish(const std::string& path,
   unlink(unfinished.c_str());
   const UniqueFd fd(
       open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("creating ", Where(path)));
-  absl::Status status = WriteAll(fd.get(), text, Where(path));
+  struct stat info;
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("creating ", Where(path)));
+  }
+  absl::Status status = CheckPrivate(info, path);  // not every file system keeps a mode
+  if (status.ok()) status = WriteAll(fd.get(), text, Where(path));
   if (status.ok() && rename(unfinished.c_str(), path.c_str()) != 0) {
     status = ErrnoStatus(errno, absl::StrCat("creating ", Where(path)));
   }
@@ -74,31 +86,31 @@ absl::StatusOr<RendezvousFile> RendezvousFile::Publish(const std::string& path,
     unlink(unfinished.c_str());
     return status;
   }
-  return RendezvousFile(path);
+  return RendezvousFile(path, info.st_dev, info.st_ino);
 }
 
-RendezvousFile::RendezvousFile(RendezvousFile&& other) noexcept : path_(std::move(other.path_)) {
+RendezvousFile::RendezvousFile(RendezvousFile&& other) noexcept
+    : path_(std::move(other.path_)), device_(other.device_), inode_(other.inode_) {
   other.path_.clear();
 }
 
 RendezvousFile::~RendezvousFile() {
-  if (!path_.empty()) unlink(path_.c_str());
+  struct stat info;
+  if (path_.empty() || lstat(path_.c_str(), &info) != 0) return;
+  if (info.st_dev == device_ && info.st_ino == inode_) unlink(path_.c_str());
 }
 
 absl::StatusOr<RendezvousPoint> ReadRendezvous(const std::string& path) {
   RUEDA_RETURN_IF_ERROR(LookAgain(path));
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid() && (errno == ENOENT || errno == ESTALE)) {
-    return absl::UnavailableError(absl::StrCat(Where(path), " is not there"));
-  }
   struct stat info;
   if (!fd.valid() || fstat(fd.get(), &info) != 0) {
+    if (errno == ENOENT || errno == ESTALE) {  // or replaced at this moment, on another host
+      return absl::UnavailableError(absl::StrCat(Where(path), " is not there"));
+    }
     return ErrnoStatus(errno, absl::StrCat("opening ", Where(path)));
   }
-  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        Where(path), " must be a regular file of this user that nobody else may read"));
-  }
+  RUEDA_RETURN_IF_ERROR(CheckPrivate(info, path));
   std::string text(kBytesMax, 0);
   const ssize_t n = pread(fd.get(), text.data(), text.size(), 0);
   if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading ", Where(path)));

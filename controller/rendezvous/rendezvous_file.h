@@ -2,6 +2,7 @@
 // a directory that all of them see (RUEDA_SHARED_DIR), which nobody but this user may read.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -28,9 +29,11 @@ class RendezvousFile {
   ~RendezvousFile();
 
  private:
-  explicit RendezvousFile(std::string path) : path_(std::move(path)) {}
+  RendezvousFile(std::string path, uint64_t device, uint64_t inode)
+      : path_(std::move(path)), device_(device), inode_(inode) {}
 
   std::string path_;
+  uint64_t device_, inode_;  // another rank 0 of a job of the same name may have replaced it
 };
 
 // UNAVAILABLE: it is not there (yet). NOT_FOUND: its directory is not. PERMISSION_DENIED: it is

@@ -62,17 +62,18 @@ absl::StatusOr<std::optional<TfTask>> ParseTfConfig(absl::string_view text) {
       addresses.push_back(address.get<std::string>());
     }
   }
-  if (addresses.size() <= 1) return std::nullopt;
   if (addresses.size() > kRanksMax)
     return Malformed(absl::StrCat("has over ", kRanksMax, " tasks"));
-  if (type == nullptr || !type->is_string()) return Malformed("names no task");
-  const std::string name = type->get<std::string>();
+  const std::string name =
+      type != nullptr && type->is_string() ? type->get<std::string>() : std::string();
   if (name == "ps" || name == "evaluator") {
     return absl::FailedPreconditionError(
         absl::StrCat("TF_CONFIG says that this process is of type ", name,
                      ", which takes no part in the training: don't call init in it, or unset "
                      "TF_CONFIG to run alone"));
   }
+  if (addresses.size() <= 1) return std::nullopt;
+  if (name.empty()) return Malformed("names no task");
   if (like_this == 0) {
     return Malformed(absl::StrCat("says that this is a ", name, ", which its cluster has not"));
   }

@@ -21,6 +21,8 @@ namespace {
 constexpr Nanos kVerdictPatience = 2 * kSecond;
 
 constexpr Nanos kRetryMin = kMillisecond / 2;
+// How long somebody at rank 0's address may take to prove to be it.
+constexpr Nanos kProofPatience = 2 * kSecond;
 
 void SleepFor(Nanos duration) {
   const timespec time = {duration / kSecond, duration % kSecond};
@@ -65,26 +67,32 @@ absl::Status UnixMeeting::CollectLinks(const UniqueFd& listener, absl::Span<cons
   return status;
 }
 
-absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(
-    Rank leader, Nanos deadline, Nanos longest,
-    const std::function<absl::StatusOr<UniqueFd>()>& reach) {
+absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos deadline,
+                                                           const Way& way) {
   Nanos pause = kRetryMin;
   while (true) {
-    absl::StatusOr<UniqueFd> fd = reach();
+    absl::StatusOr<UniqueFd> fd = way.reach();
+    absl::Status status = fd.status();
     if (fd.ok()) {
       auto link = Link::Client(*std::move(fd), scope_, rank_, leader);
-      const absl::Status status = WaitEstablished(link.get(), deadline);
+      const Nanos patience = way.may_lead_elsewhere ? kProofPatience : kForever;
+      status =
+          WaitEstablished(link.get(), std::min(deadline, DeadlineAfter(MonotonicNow(), patience)));
       if (status.ok()) return link;
-      return absl::Status(status.code(),
-                          absl::StrCat("meeting rank ", leader, ": ", status.message()));
+      if (!way.may_lead_elsewhere) {
+        return absl::Status(status.code(),
+                            absl::StrCat("meeting rank ", leader, ": ", status.message()));
+      }
+    } else if (!absl::IsUnavailable(status)) {
+      return status;
     }
-    if (!absl::IsUnavailable(fd.status())) return fd.status();
     if (MonotonicNow() + pause >= deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("rank ", leader, " did not come to the start of the job in time"));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "rank ", leader,
+          " did not come to the start of the job in time (the last try: ", status.message(), ")"));
     }
     SleepFor(pause);  // there is nothing to wait on: it has not opened its socket yet
-    pause = std::min(pause * 2, longest);
+    pause = std::min(pause * 2, way.longest_pause);
   }
 }
 
@@ -98,6 +106,7 @@ absl::Status UnixMeeting::CollectHellos(const wire::Hello& mine, Nanos deadline,
   CloseDoor();
   RUEDA_RETURN_IF_ERROR(came);
   *all->add_hellos() = mine;
+  RUEDA_RETURN_IF_ERROR(Complete(all->mutable_hellos(0)));
   for (const auto& link : links_) {
     absl::StatusOr<Link::Received> received = WaitFrame(link.get(), FrameType::kHello, deadline);
     wire::Hello* hello = all->add_hellos();
@@ -139,9 +148,13 @@ absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& 
     RUEDA_RETURN_IF_ERROR(sent);
     return std::vector<wire::Hello>(all.hellos().begin(), all.hellos().end());
   }
-  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
-                         Connect(0, deadline, longest_pause(), [this] { return ReachDoor(); }));
-  link->Send(FrameType::kHello, mine.SerializeAsString());
+  RUEDA_ASSIGN_OR_RETURN(
+      std::unique_ptr<Link> link,
+      Connect(0, deadline,
+              {[this] { return ReachDoor(); }, longest_pause(), may_lead_elsewhere()}));
+  wire::Hello hello = mine;
+  RUEDA_RETURN_IF_ERROR(Complete(&hello));
+  link->Send(FrameType::kHello, hello.SerializeAsString());
   // Rank 0 knows who is missing: it has the first word when time is up.
   absl::StatusOr<Link::Received> received =
       WaitFrame(link.get(), FrameType::kHellos, DeadlineAfter(deadline, kVerdictPatience));
@@ -177,8 +190,9 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
       RUEDA_RETURN_IF_ERROR(CollectLinks(listener, others, leader, deadline));
     } else {
       RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
-                             Connect(leader, deadline, UnixMeeting::longest_pause(),
-                                     [&] { return ConnectUnix(SocketName(leader)); }));
+                             Connect(leader, deadline,
+                                     {[&] { return ConnectUnix(SocketName(leader)); },
+                                      UnixMeeting::longest_pause(), false}));
       links_.push_back(std::move(link));
     }
   }

@@ -32,6 +32,11 @@ class UnixMeeting : public Meeting {
   virtual absl::StatusOr<UniqueFd> ReachDoor();
   // The longest pause between two tries.
   virtual Nanos longest_pause() const { return 10 * kMillisecond; }
+  // Adds to this rank's hello what is known only now.
+  virtual absl::Status Complete(wire::Hello* /*hello*/) { return absl::OkStatus(); }
+  // Whether what is reached but does not prove to be rank 0 may be somebody else, and the way to it
+  // be another the next time.
+  virtual bool may_lead_elsewhere() const { return false; }
   // Whether descriptors can go over the connections that were made there.
   virtual bool passes_descriptors() const { return true; }
 
@@ -45,10 +50,13 @@ class UnixMeeting : public Meeting {
                             Nanos deadline);
   absl::Status CollectHellos(const wire::Hello& mine, Nanos deadline, wire::Hellos* all);
   absl::Status TellHellos(const wire::Hellos& all, Nanos deadline);
-  // Tries again, at most `longest` later each time, until `reach` leads to the leader.
-  absl::StatusOr<std::unique_ptr<Link>> Connect(
-      Rank leader, Nanos deadline, Nanos longest,
-      const std::function<absl::StatusOr<UniqueFd>()>& reach);
+  struct Way {
+    std::function<absl::StatusOr<UniqueFd>()> reach;
+    Nanos longest_pause;
+    bool may_lead_elsewhere;
+  };
+  // Tries again until the way leads to the leader.
+  absl::StatusOr<std::unique_ptr<Link>> Connect(Rank leader, Nanos deadline, const Way& way);
   absl::StatusOr<Neighbourhood> Lead(absl::Span<const Rank> ranks, const NeighbourOffer& mine,
                                      size_t log_bytes, Nanos deadline);
   absl::StatusOr<Neighbourhood> Follow(absl::Span<const Rank> ranks, Rank self,

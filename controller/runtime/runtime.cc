@@ -72,6 +72,7 @@ absl::Status Runtime::Init() {
   args.config = &config;
   args.scope.epoch = options_.epoch;
   std::unique_ptr<Meeting> meeting;
+  bool may_be_on_several = false;  // and nobody has said whether
   if (options_.group != nullptr) {
     args.rank = options_.group_rank;
     args.size = options_.group->size();
@@ -89,6 +90,7 @@ absl::Status Runtime::Init() {
     args.scope.job = absl::StrCat(place.job, "/", options_.context);
     RUEDA_ASSIGN_OR_RETURN(args.scope.secret, ReadSecret(config));
     RUEDA_ASSIGN_OR_RETURN(meeting, MeetingAt(place, config, args.scope));
+    may_be_on_several = place.local_size < 0 && config.shared_dir.empty();
   }
   SetLogRank(args.rank);
   arena_ = options_.arena;
@@ -103,7 +105,14 @@ absl::Status Runtime::Init() {
   args.bells = std::make_shared<const Bells>(std::move(bells));
 
   EngineArgs engine;
-  RUEDA_ASSIGN_OR_RETURN(engine.world, Bootstrap(args, meeting.get()));
+  absl::StatusOr<World> world = Bootstrap(args, meeting.get());
+  if (absl::IsDeadlineExceeded(world.status()) && may_be_on_several) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        world.status().message(),
+        ". If some ranks are on other hosts, set RUEDA_SHARED_DIR (docs/launcher.md)"));
+  }
+  RUEDA_RETURN_IF_ERROR(world.status());
+  engine.world = *std::move(world);
   trace::Record(trace::Event::kInit, 0, static_cast<uint64_t>(args.size));
   submissions_ = std::make_unique<Submissions>(args.rank, args.size, engine.world.process_sets);
   engine.config = &options_.config;

@@ -14,14 +14,23 @@ def why_not():
         return "hosts of their own need root"
     if shutil.which("ip") is None:
         return "ip is not installed (third_party/setup.sh --tests)"
-    name = f"rueda-{os.getpid()}-try"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-    subprocess.run(["ip", "netns", "del", name], capture_output=True)
-    return made.stderr.strip() if made.returncode else ""
+    try:
+        hosts = Hosts(1)
+    except subprocess.CalledProcessError as error:
+        return f"{' '.join(error.cmd)}: {error.stderr.strip()}"
+    try:
+        tried = subprocess.run(hosts.command(0, "true"), capture_output=True, text=True)
+        return tried.stderr.strip() if tried.returncode else ""
+    finally:
+        hosts.remove()
+
+
+def has_ipv6():
+    return os.path.exists("/proc/sys/net/ipv6")
 
 
 def _ip(*words):
-    subprocess.run(["ip", *words], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
 class Hosts:
@@ -39,7 +48,8 @@ class Hosts:
                 self._add(name)
                 _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{i}", "netns", self.switch)
                 _ip("-n", name, "addr", "add", f"10.77.0.{i}/24", "dev", "eth0")
-                _ip("-n", name, "addr", "add", f"fd00:77::{i}/64", "dev", "eth0", "nodad")
+                if has_ipv6():
+                    _ip("-n", name, "addr", "add", f"fd00:77::{i}/64", "dev", "eth0", "nodad")
                 _ip("-n", name, "link", "set", "eth0", "up")
                 _ip("-n", self.switch, "link", "set", f"port{i}", "master", "bridge", "up")
         except BaseException:

@@ -1,8 +1,8 @@
 """A private SLURM on this machine, for tests: its own controller and nodes, and nothing of it outside one folder. Its
 nodes are this machine, on ports of 127.0.0.1 that were free, for which no root is needed; or one on each of hosts.Hosts,
 the controller on the first."""
-import getpass
 import os
+import pwd
 import socket
 import subprocess
 import time
@@ -39,7 +39,8 @@ class Cluster:
             raise
 
     def _write_configuration(self, cpus):
-        host, user, folder = socket.gethostname().split(".")[0], getpass.getuser(), self.folder
+        host, folder = socket.gethostname().split(".")[0], self.folder
+        user = pwd.getpwuid(os.geteuid()).pw_name
         controller, *ports = free_ports(1 + len(self.names))
         addresses = [f"10.77.0.{i}" if self.hosts else "127.0.0.1" for i in range(1, len(self.names) + 1)]
         lines = [
@@ -102,7 +103,7 @@ class Cluster:
         """Jobs first: what serves a job outlives its node, and would try for ever to reach the controller."""
         try:
             if self.daemons and self.daemons[0].poll() is None:
-                self._command("scancel", "--full", "-u", getpass.getuser())
+                self._command("scancel", "--full", "-u", pwd.getpwuid(os.geteuid()).pw_name)
                 deadline = time.monotonic() + LIMIT
                 while self._command("squeue", "-h") and time.monotonic() < deadline:
                     time.sleep(0.05)

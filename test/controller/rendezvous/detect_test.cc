@@ -64,6 +64,8 @@ TEST(Detect, RefusesRuedarunsVariablesThatAreIncompleteOrContradictEachOther) {
                 "RUEDA_RANK=2 is not below RUEDA_SIZE=2");
   ExpectRefused({{"RUEDA_RANK", "0"}, {"RUEDA_SIZE", "2"}}, kInvalid,
                 "RUEDA_SIZE is above 1 but RUEDA_JOB_ID");
+  ExpectRefused({{"RUEDA_RANK", "0"}, {"RUEDA_SIZE", "1"}, {"RUEDA_LOCAL_SIZE", "2"}}, kInvalid,
+                "RUEDA_LOCAL_SIZE=2 is above RUEDA_SIZE=1");
 }
 
 // As each launcher sets them for rank 1 of 2 on one host, and the job's name that follows.
@@ -79,14 +81,14 @@ const struct {
       {"LOCAL_WORLD_SIZE", "2"},
       {"MASTER_ADDR", "localhost"},
       {"MASTER_PORT", "37099"}},
-     "RANK/run/3/localhost/37099"},
+     "TORCHELASTIC_RUN_ID/run/localhost/37099/3"},
     {{{"OMPI_COMM_WORLD_RANK", "1"},
       {"OMPI_COMM_WORLD_SIZE", "2"},
       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
       {"PMIX_NAMESPACE", "1146355713"},
       {"PMIX_RANK", "1"}},
-     "OMPI_COMM_WORLD_RANK/1146355713///"},
+     "OMPI_COMM_WORLD_RANK/1146355713"},
     {{{"SLURM_STEP_ID", "4"},
       {"SLURM_JOB_ID", "17"},
       {"SLURM_PROCID", "1"},
@@ -94,20 +96,20 @@ const struct {
       {"SLURM_STEP_NUM_TASKS", "2"},
       {"SLURM_STEP_TASKS_PER_NODE", "2"},
       {"SLURM_NODEID", "0"}},
-     "SLURM_PROCID/17/4//"},
+     "SLURM_STEP_ID/17/4/"},
     {{{"JSM_NAMESPACE_RANK", "1"},
       {"JSM_NAMESPACE_SIZE", "2"},
       {"JSM_NAMESPACE_LOCAL_SIZE", "2"},
       {"LSB_JOBID", "88"}},
-     "JSM_NAMESPACE_RANK/88///"},
+     "JSM_NAMESPACE_RANK/88/"},
     {{{"HOROVOD_RANK", "1"},
       {"HOROVOD_SIZE", "2"},
       {"HOROVOD_LOCAL_SIZE", "2"},
       {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1"},
       {"HOROVOD_GLOO_RENDEZVOUS_PORT", "5"}},
-     "HOROVOD_RANK/10.0.0.1/5//"},
+     "HOROVOD_RANK/10.0.0.1/5"},
     {{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}},
-     "RANK/h/29500//"},
+     "RANK/h/29500"},
 };
 
 TEST(Detect, TakesWhatAnotherLauncherSays) {
@@ -151,22 +153,22 @@ TEST(Detect, TheInnerLauncherOfMoreThanOneRankCounts) {
   Environment step = kLaunchers[2].environment;
   step["PMI_RANK"] = "1";  // srun --mpi=pmi2
   step["PMI_SIZE"] = "2";
-  EXPECT_EQ(Detect(step)->job, "SLURM_PROCID/17/4//");
+  EXPECT_EQ(Detect(step)->job, "SLURM_STEP_ID/17/4/");
 
   Environment mpirun_in_step = kLaunchers[1].environment;
   mpirun_in_step.insert(
       {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "9"}});
-  EXPECT_EQ(Detect(mpirun_in_step)->job, "OMPI_COMM_WORLD_RANK/1146355713///");
+  EXPECT_EQ(Detect(mpirun_in_step)->job, "OMPI_COMM_WORLD_RANK/1146355713");
 
   Environment torchrun_in_step = kLaunchers[0].environment;  // of one task
   torchrun_in_step.insert(
       {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}});
-  EXPECT_EQ(Detect(torchrun_in_step)->job, "RANK/run/3/localhost/37099");
+  EXPECT_EQ(Detect(torchrun_in_step)->job, "TORCHELASTIC_RUN_ID/run/localhost/37099/3");
 
   Environment own_in_step = kLaunchers[5].environment;  // the program's own launcher in one task
   own_in_step.insert(
       {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}});
-  EXPECT_EQ(Detect(own_in_step)->job, "RANK/h/29500//");
+  EXPECT_EQ(Detect(own_in_step)->job, "RANK/h/29500");
 }
 
 TEST(Detect, SlurmsListTellsHowManyTasksAreOnThisNode) {
@@ -218,6 +220,11 @@ TEST(Detect, TellsHowManyRanksAreOnThisHost) {
                 ->local_size,
             3);
   EXPECT_EQ(Detect(kLaunchers[5].environment)->local_size, -1);
+  // torchrun counts restarts on each host by itself.
+  Environment torchrun = kLaunchers[0].environment;
+  torchrun["WORLD_SIZE"] = "4";
+  EXPECT_EQ(Detect(torchrun)->local_size, 2);
+  EXPECT_EQ(Detect(torchrun)->job, "TORCHELASTIC_RUN_ID/run/localhost/37099");
   // Each host has a process manager of its own, which can't name the job for all.
   ExpectRefused({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "8"}},
                 absl::StatusCode::kFailedPrecondition,
@@ -305,6 +312,11 @@ TEST(Detect, TasksThatTrainNothingAreToldSo) {
     ExpectRefused(TfConfig(R"({"type": ")" + type + R"(", "index": 0})"),
                   absl::StatusCode::kFailedPrecondition,
                   "TF_CONFIG says that this process is of type " + type + ", which takes no part");
+    ExpectRefused(
+        {{"TF_CONFIG", R"({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": ")" +
+                           type + R"(", "index": 0}})"}},
+        absl::StatusCode::kFailedPrecondition,
+        "TF_CONFIG says that this process is of type " + type);
   }
 }
 

@@ -65,6 +65,16 @@ TEST_F(RendezvousFileTest, ReplacesOneThatAnEarlierJobLeft) {
   EXPECT_EQ(ReadRendezvous(path_)->address, "10.0.0.2:2");
 }
 
+TEST_F(RendezvousFileTest, OfAnotherRankZeroIsNotRemoved) {
+  auto first = RendezvousFile::Publish(path_, {"10.0.0.1:1", "s"});
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = RendezvousFile::Publish(path_, {"10.0.0.2:2", "s"});
+  ASSERT_TRUE(second.ok()) << second.status();
+  { const RendezvousFile gone = *std::move(first); }
+  ASSERT_TRUE(ReadRendezvous(path_).ok());
+  EXPECT_EQ(ReadRendezvous(path_)->address, "10.0.0.2:2");
+}
+
 TEST_F(RendezvousFileTest, BelongsToAJobAndAnEpoch) {
   EXPECT_EQ(path_, RendezvousPath(folder_, "job", 1));
   EXPECT_NE(path_, RendezvousPath(folder_, "job", 2));
