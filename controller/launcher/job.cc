@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -11,13 +10,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "controller/rendezvous/host_identity.h"
+#include "controller/rendezvous/secret.h"
+#include "core/base/interfaces.h"
 #include "core/base/process.h"
 #include "core/base/random.h"
 
@@ -25,34 +28,11 @@ namespace rueda {
 namespace {
 
 constexpr size_t kJobIdBytes = 16;
-constexpr size_t kSecretBytes = 32;
 
 absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
   UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("opening ", path));
   return fd;
-}
-
-// Without its port. Empty: it belongs to no IP network.
-absl::string_view AddressBytes(const sockaddr* address) {
-  if (address != nullptr && address->sa_family == AF_INET) {
-    const auto* const four = reinterpret_cast<const sockaddr_in*>(address);
-    return {reinterpret_cast<const char*>(&four->sin_addr), sizeof four->sin_addr};
-  }
-  if (address != nullptr && address->sa_family == AF_INET6) {
-    const auto* const six = reinterpret_cast<const sockaddr_in6*>(address);
-    return {reinterpret_cast<const char*>(&six->sin6_addr), sizeof six->sin6_addr};
-  }
-  return {};
-}
-
-bool IsOwnAddress(const sockaddr* address, const ifaddrs* own) {
-  const absl::string_view bytes = AddressBytes(address);
-  if (bytes.size() == sizeof(in_addr) && bytes[0] == 127) return true;  // all of 127.0.0.0/8
-  for (; own != nullptr; own = own->ifa_next) {
-    if (!bytes.empty() && AddressBytes(own->ifa_addr) == bytes) return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -83,11 +63,16 @@ absl::StatusOr<bool> IsThisHost(const std::string& name) {
     return absl::NotFoundError(absl::StrCat("host ", name, ": ", gai_strerror(error)));
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return ErrnoStatus(errno, "listing this host's addresses");
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> own(list, &freeifaddrs);
+  RUEDA_ASSIGN_OR_RETURN(const std::vector<Interface> own, ListInterfaces());
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
-    if (IsOwnAddress(each->ai_addr, own.get())) return true;
+    const std::string address = NumericAddress(each->ai_addr);
+    const auto has_address = [&](const Interface& interface) {
+      return interface.address == address;
+    };
+    // All of 127.0.0.0/8 is loopback.
+    if (absl::StartsWith(address, "127.") || std::any_of(own.begin(), own.end(), has_address)) {
+      return true;
+    }
   }
   return false;
 }

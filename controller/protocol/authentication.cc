@@ -10,6 +10,7 @@
 
 #include <cstring>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
@@ -84,6 +85,12 @@ Mac ComputeMac(absl::string_view key, absl::string_view message) {
            reinterpret_cast<const uint8_t*>(message.data()), message.size(), mac.data(), &size);
   RUEDA_CHECK(ok != nullptr && size == mac.size()) << "libcrypto could not compute an HMAC";
   return mac;
+}
+
+std::string NameFor(absl::string_view purpose, absl::string_view text) {
+  const Mac mac = ComputeMac(purpose, text);
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(mac.data()), mac.size() / 2));
 }
 
 bool EqualMacs(const Mac& a, absl::string_view b) {

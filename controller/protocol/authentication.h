@@ -28,6 +28,8 @@ using SessionKey = std::array<uint8_t, 32>;
 
 // HMAC-SHA256.
 Mac ComputeMac(absl::string_view key, absl::string_view message);
+// A name of 32 characters for what `text` says, another for each purpose.
+std::string NameFor(absl::string_view purpose, absl::string_view text);
 // In time that does not depend on where they differ.
 bool EqualMacs(const Mac& a, absl::string_view b);
 

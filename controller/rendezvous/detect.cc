@@ -3,7 +3,6 @@
 
 #include <optional>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -229,10 +228,7 @@ absl::StatusOr<std::optional<Place>> ReadTfConfig(const Config& config,
   if (!task.has_value()) return std::nullopt;
   Place place{static_cast<Rank>(task->rank), task->size, config.job_id, -1, task->local_size};
   if (place.job.empty()) {
-    const Mac digest = ComputeMac("rueda cluster", task->cluster);
-    place.job = absl::StrCat("TF_CONFIG/",
-                             absl::BytesToHexString(absl::string_view(
-                                 reinterpret_cast<const char*>(digest.data()), digest.size() / 2)));
+    place.job = absl::StrCat("TF_CONFIG/", NameFor("rueda cluster", task->cluster));
   }
   return place;
 }

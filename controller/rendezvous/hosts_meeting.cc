@@ -13,7 +13,6 @@
 namespace rueda {
 namespace {
 
-constexpr size_t kSecretBytes = 32;
 // How long one try to connect takes at most. The file may be of a job that is gone, whose host
 // answers nothing; the next try reads it anew.
 constexpr int kTryMs = 1'000;
@@ -63,7 +62,9 @@ absl::StatusOr<UniqueFd> HostsMeeting::OpenDoor() {
 }
 
 absl::Status HostsMeeting::Complete(wire::Hello* hello) {
-  RUEDA_ASSIGN_OR_RETURN(*hello->mutable_data_address(), FirstAddressOf(interface_.name));
+  // Gloo is told the name alone, and takes the first.
+  RUEDA_ASSIGN_OR_RETURN(const Interface first, FindInterface(interface_.name));
+  hello->set_data_address(first.address);
   return absl::OkStatus();
 }
 

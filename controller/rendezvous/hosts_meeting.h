@@ -29,10 +29,7 @@ class HostsMeeting : public UnixMeeting {
   void CloseDoor() override { file_.reset(); }
   absl::StatusOr<UniqueFd> ReachDoor() override;
   absl::Status Complete(wire::Hello* hello) override;
-  bool may_lead_elsewhere() const override { return true; }  // an earlier job's file
-  // Each try reads a directory, perhaps over the network, and every rank tries.
-  Nanos longest_pause() const override { return 250 * kMillisecond; }
-  bool passes_descriptors() const override { return false; }
+  bool over_network() const override { return true; }
 
  private:
   HostsMeeting(SessionScope scope, Rank rank, int size, std::string path, Interface interface)

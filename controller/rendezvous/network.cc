@@ -2,14 +2,10 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "absl/strings/str_cat.h"
 
@@ -21,62 +17,30 @@ constexpr char kNowhere4[] = "192.0.2.1";    // RFC 5737
 constexpr char kNowhere6[] = "2001:db8::1";  // RFC 3849
 constexpr uint16_t kAnyPort = 9;
 
-socklen_t SizeOf(const sockaddr* address) {
-  return address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-}
-
-// "": it can't be used.
-std::string TextOf(const sockaddr* address) {
-  if (address == nullptr || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) {
-    return "";
-  }
-  if (address->sa_family == AF_INET6) {
-    const in6_addr& six = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-    if (IN6_IS_ADDR_LINKLOCAL(&six)) return "";
-    if (IN6_IS_ADDR_V4MAPPED(&six)) {  // of a socket for both
-      char text[INET_ADDRSTRLEN];
-      return inet_ntop(AF_INET, &six.s6_addr[12], text, sizeof text);
-    }
-  }
-  char text[NI_MAXHOST];
-  return getnameinfo(address, SizeOf(address), text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0
-             ? text
-             : "";
-}
-
 // The address that packets to `nowhere` would leave from; "" when there is no way there. Nothing is
 // sent.
 std::string SourceTowards(int family, const char* nowhere) {
   const UniqueFd fd(socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage storage = {};
   auto* const address = reinterpret_cast<sockaddr*>(&storage);
+  const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
   if (family == AF_INET) {
     auto* const four = reinterpret_cast<sockaddr_in*>(address);
-    *four = {};
     four->sin_family = AF_INET;
     four->sin_port = htons(kAnyPort);
     inet_pton(AF_INET, nowhere, &four->sin_addr);
   } else {
     auto* const six = reinterpret_cast<sockaddr_in6*>(address);
-    *six = {};
     six->sin6_family = AF_INET6;
     six->sin6_port = htons(kAnyPort);
     inet_pton(AF_INET6, nowhere, &six->sin6_addr);
   }
   socklen_t size = sizeof storage;
-  if (!fd.valid() || connect(fd.get(), address, SizeOf(address)) != 0 ||
+  if (!fd.valid() || connect(fd.get(), address, length) != 0 ||
       getsockname(fd.get(), address, &size) != 0) {
     return "";
   }
-  return TextOf(address);
-}
-
-std::string TextOf(const std::vector<Interface>& interfaces) {
-  std::string text;
-  for (const Interface& each : interfaces) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", each.name, " (", each.address, ")");
-  }
-  return text.empty() ? "none" : text;
+  return NumericAddress(address);
 }
 
 const Interface* FindAddress(const std::vector<Interface>& interfaces, const std::string& address) {
@@ -98,33 +62,9 @@ bool IsPublic4(const in_addr& in) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Interface>> ListInterfaces() {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return ErrnoStatus(errno, "listing this host's network interfaces");
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, &freeifaddrs);
-  std::vector<Interface> interfaces;
-  for (const int family : {AF_INET, AF_INET6}) {
-    for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
-      if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != family) continue;
-      std::string address = TextOf(each->ifa_addr);
-      if (address.empty() || (each->ifa_flags & IFF_UP) == 0) continue;
-      interfaces.push_back(
-          {each->ifa_name, std::move(address), (each->ifa_flags & IFF_LOOPBACK) != 0});
-    }
-  }
-  return interfaces;
-}
-
 absl::StatusOr<Interface> ChooseInterface(const std::string& name) {
+  if (!name.empty()) return FindInterface(name);
   RUEDA_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, ListInterfaces());
-  if (!name.empty()) {
-    const auto it = std::find_if(interfaces.begin(), interfaces.end(),
-                                 [&](const Interface& each) { return each.name == name; });
-    if (it != interfaces.end()) return *it;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "network_interface=", name, ": this host has no such interface with an address; there are ",
-        TextOf(interfaces)));
-  }
   for (const std::string& source :
        {SourceTowards(AF_INET, kNowhere4), SourceTowards(AF_INET6, kNowhere6)}) {
     if (const Interface* found = FindAddress(interfaces, source); found != nullptr) return *found;
@@ -138,7 +78,7 @@ absl::StatusOr<Interface> ChooseInterface(const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat(
       "which network interface leads to the other hosts? There is no default route; set "
       "RUEDA_NETWORK_INTERFACE to one of these: ",
-      TextOf(interfaces)));
+      InterfacesText(interfaces)));
 }
 
 absl::StatusOr<Interface> InterfaceOf(const UniqueFd& socket) {
@@ -148,16 +88,11 @@ absl::StatusOr<Interface> InterfaceOf(const UniqueFd& socket) {
     return ErrnoStatus(errno, "asking for a socket's address");
   }
   RUEDA_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, ListInterfaces());
-  const std::string address = TextOf(reinterpret_cast<const sockaddr*>(&storage));
+  const std::string address = NumericAddress(reinterpret_cast<const sockaddr*>(&storage));
   if (const Interface* found = FindAddress(interfaces, address); found != nullptr) return *found;
   return absl::InternalError(absl::StrCat("no network interface of this host has the address ",
                                           address, " of its own connection; there are ",
-                                          TextOf(interfaces)));
-}
-
-absl::StatusOr<std::string> FirstAddressOf(const std::string& interface) {
-  RUEDA_ASSIGN_OR_RETURN(const Interface first, ChooseInterface(interface));
-  return first.address;
+                                          InterfacesText(interfaces)));
 }
 
 bool IsPublicAddress(absl::string_view address) {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "controller/protocol/authentication.h"
+#include "controller/rendezvous/secret.h"
 #include "core/base/unique_fd.h"
 
 namespace rueda {
@@ -38,14 +39,6 @@ absl::Status LookAgain(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPrivate(const struct stat& info, const std::string& path) {
-  if (S_ISREG(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 077) == 0) {
-    return absl::OkStatus();
-  }
-  return absl::PermissionDeniedError(
-      absl::StrCat(Where(path), " must be a regular file of this user that nobody else may read"));
-}
-
 absl::Status WriteAll(int fd, absl::string_view text, const std::string& where) {
   while (!text.empty()) {
     const ssize_t n = write(fd, text.data(), text.size());
@@ -59,10 +52,8 @@ absl::Status WriteAll(int fd, absl::string_view text, const std::string& where) 
 }  // namespace
 
 std::string RendezvousPath(const std::string& directory, absl::string_view job, uint64_t epoch) {
-  const Mac mac = ComputeMac("rueda rendezvous", absl::StrCat(geteuid(), "/", job, "/", epoch));
-  return absl::StrCat(
-      directory, "/rueda-",
-      absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(mac.data()), 16)));
+  return absl::StrCat(directory, "/rueda-",
+                      NameFor("rueda rendezvous", absl::StrCat(geteuid(), "/", job, "/", epoch)));
 }
 
 absl::StatusOr<RendezvousFile> RendezvousFile::Publish(const std::string& path,
@@ -77,7 +68,7 @@ absl::StatusOr<RendezvousFile> RendezvousFile::Publish(const std::string& path,
   if (!fd.valid() || fstat(fd.get(), &info) != 0) {
     return ErrnoStatus(errno, absl::StrCat("creating ", Where(path)));
   }
-  absl::Status status = CheckPrivate(info, path);  // not every file system keeps a mode
+  absl::Status status = CheckPrivate(info, Where(path));  // not every file system keeps a mode
   if (status.ok()) status = WriteAll(fd.get(), text, Where(path));
   if (status.ok() && rename(unfinished.c_str(), path.c_str()) != 0) {
     status = ErrnoStatus(errno, absl::StrCat("creating ", Where(path)));
@@ -110,7 +101,7 @@ absl::StatusOr<RendezvousPoint> ReadRendezvous(const std::string& path) {
     }
     return ErrnoStatus(errno, absl::StrCat("opening ", Where(path)));
   }
-  RUEDA_RETURN_IF_ERROR(CheckPrivate(info, path));
+  RUEDA_RETURN_IF_ERROR(CheckPrivate(info, Where(path)));
   std::string text(kBytesMax, 0);
   const ssize_t n = pread(fd.get(), text.data(), text.size(), 0);
   if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading ", Where(path)));

@@ -26,6 +26,14 @@ absl::StatusOr<std::string> ReadAll(int fd, absl::string_view where) {
 
 }  // namespace
 
+absl::Status CheckPrivate(const struct stat& file, absl::string_view where) {
+  if (S_ISREG(file.st_mode) && file.st_uid == geteuid() && (file.st_mode & 077) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat(where, ": must be a regular file of this user that nobody else may read"));
+}
+
 absl::StatusOr<std::string> ReadSecret(const Config& config) {
   if (config.secret_fd >= 0) {
     const int fd = static_cast<int>(config.secret_fd);
@@ -43,10 +51,7 @@ absl::StatusOr<std::string> ReadSecret(const Config& config) {
   const UniqueFd fd(open(config.secret_file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   struct stat info;
   if (!fd.valid() || fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, where);
-  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(where, ": must be a regular file of this user that nobody else may read"));
-  }
+  RUEDA_RETURN_IF_ERROR(CheckPrivate(info, where));
   return ReadAll(fd.get(), where);
 }
 

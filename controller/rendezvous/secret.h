@@ -1,13 +1,17 @@
 // The job's secret.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "core/base/status.h"
 #include "core/config/config.h"
 
 namespace rueda {
 
+inline constexpr size_t kSecretBytes = 32;  // of those that we make
 inline constexpr size_t kSecretBytesMin = 16;
 inline constexpr size_t kSecretBytesMax = 4'096;
 
@@ -16,5 +20,8 @@ inline constexpr size_t kSecretBytesMax = 4'096;
 // when neither is set: on one host the kernel then vouches for who is at the other end of a unix
 // socket.
 absl::StatusOr<std::string> ReadSecret(const Config& config);
+
+// OK for a regular file of this user that nobody else may read. PERMISSION_DENIED names `where`.
+absl::Status CheckPrivate(const struct stat& file, absl::string_view where);
 
 }  // namespace rueda

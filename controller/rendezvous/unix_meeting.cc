@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <map>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "controller/bus/socket.h"
 #include "controller/protocol/codec.h"
@@ -21,6 +20,9 @@ namespace {
 constexpr Nanos kVerdictPatience = 2 * kSecond;
 
 constexpr Nanos kRetryMin = kMillisecond / 2;
+constexpr Nanos kRetryMax = 10 * kMillisecond;
+// Each try reads a directory, perhaps of a network file system, and every rank tries.
+constexpr Nanos kRetryMaxOverNetwork = 250 * kMillisecond;
 // How long somebody at rank 0's address may take to prove to be it.
 constexpr Nanos kProofPatience = 2 * kSecond;
 
@@ -40,10 +42,9 @@ UnixMeeting::UnixMeeting(SessionScope scope, Rank rank, int size)
     : scope_(std::move(scope)), rank_(rank), size_(size) {}
 
 std::string UnixMeeting::SocketName(Rank leader) const {
-  const Mac mac = ComputeMac(
-      "rueda meeting", absl::StrCat(geteuid(), "/", scope_.job, "/", scope_.epoch, "/", leader));
-  return absl::StrCat("rueda-", absl::BytesToHexString(absl::string_view(
-                                    reinterpret_cast<const char*>(mac.data()), 16)));
+  return absl::StrCat(
+      "rueda-", NameFor("rueda meeting",
+                        absl::StrCat(geteuid(), "/", scope_.job, "/", scope_.epoch, "/", leader)));
 }
 
 absl::StatusOr<UniqueFd> UnixMeeting::OpenDoor() {
@@ -75,11 +76,11 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos de
     absl::Status status = fd.status();
     if (fd.ok()) {
       auto link = Link::Client(*std::move(fd), scope_, rank_, leader);
-      const Nanos patience = way.may_lead_elsewhere ? kProofPatience : kForever;
+      const Nanos patience = way.over_network ? kProofPatience : kForever;
       status =
           WaitEstablished(link.get(), std::min(deadline, DeadlineAfter(MonotonicNow(), patience)));
       if (status.ok()) return link;
-      if (!way.may_lead_elsewhere) {
+      if (!way.over_network) {
         return absl::Status(status.code(),
                             absl::StrCat("meeting rank ", leader, ": ", status.message()));
       }
@@ -92,7 +93,7 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos de
           " did not come to the start of the job in time (the last try: ", status.message(), ")"));
     }
     SleepFor(pause);  // there is nothing to wait on: it has not opened its socket yet
-    pause = std::min(pause * 2, way.longest_pause);
+    pause = std::min(pause * 2, (way.over_network ? kRetryMaxOverNetwork : kRetryMax));
   }
 }
 
@@ -148,10 +149,8 @@ absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& 
     RUEDA_RETURN_IF_ERROR(sent);
     return std::vector<wire::Hello>(all.hellos().begin(), all.hellos().end());
   }
-  RUEDA_ASSIGN_OR_RETURN(
-      std::unique_ptr<Link> link,
-      Connect(0, deadline,
-              {[this] { return ReachDoor(); }, longest_pause(), may_lead_elsewhere()}));
+  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
+                         Connect(0, deadline, {[this] { return ReachDoor(); }, over_network()}));
   wire::Hello hello = mine;
   RUEDA_RETURN_IF_ERROR(Complete(&hello));
   link->Send(FrameType::kHello, hello.SerializeAsString());
@@ -173,7 +172,7 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
                                                      Nanos deadline) {
   const Rank leader = ranks.front();
   const std::vector<Rank> others(ranks.begin() + 1, ranks.end());
-  if (leader == 0 && passes_descriptors()) {
+  if (leader == 0 && !over_network()) {
     // The connections to rank 0 serve; those to ranks of other hosts have done their work.
     if (self == 0) {
       links_.erase(std::remove_if(links_.begin(), links_.end(),
@@ -189,10 +188,9 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
       RUEDA_ASSIGN_OR_RETURN(const UniqueFd listener, ListenUnix(SocketName(leader)));
       RUEDA_RETURN_IF_ERROR(CollectLinks(listener, others, leader, deadline));
     } else {
-      RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
-                             Connect(leader, deadline,
-                                     {[&] { return ConnectUnix(SocketName(leader)); },
-                                      UnixMeeting::longest_pause(), false}));
+      RUEDA_ASSIGN_OR_RETURN(
+          std::unique_ptr<Link> link,
+          Connect(leader, deadline, {[&] { return ConnectUnix(SocketName(leader)); }, false}));
       links_.push_back(std::move(link));
     }
   }

@@ -30,15 +30,11 @@ class UnixMeeting : public Meeting {
   virtual void CloseDoor() {}
   // The way to it, when it is open: UNAVAILABLE until then, or when it leads nowhere.
   virtual absl::StatusOr<UniqueFd> ReachDoor();
-  // The longest pause between two tries.
-  virtual Nanos longest_pause() const { return 10 * kMillisecond; }
   // Adds to this rank's hello what is known only now.
   virtual absl::Status Complete(wire::Hello* /*hello*/) { return absl::OkStatus(); }
-  // Whether what is reached but does not prove to be rank 0 may be somebody else, and the way to it
-  // be another the next time.
-  virtual bool may_lead_elsewhere() const { return false; }
-  // Whether descriptors can go over the connections that were made there.
-  virtual bool passes_descriptors() const { return true; }
+  // Whether it is a way over the network: by which no descriptors go, and which may lead to somebody
+  // else, and to rank 0 the next time.
+  virtual bool over_network() const { return false; }
 
   SessionScope scope_;
 
@@ -52,8 +48,7 @@ class UnixMeeting : public Meeting {
   absl::Status TellHellos(const wire::Hellos& all, Nanos deadline);
   struct Way {
     std::function<absl::StatusOr<UniqueFd>()> reach;
-    Nanos longest_pause;
-    bool may_lead_elsewhere;
+    bool over_network;
   };
   // Tries again until the way leads to the leader.
   absl::StatusOr<std::unique_ptr<Link>> Connect(Rank leader, Nanos deadline, const Way& way);

@@ -1,13 +1,7 @@
 #include "ops/gloo/gloo_backend.h"
 
-#include <errno.h>
-#include <ifaddrs.h>
-#include <sys/socket.h>
-
-#include <set>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "core/base/interfaces.h"
 #include "ops/backend/blocking_communicator.h"
 #include "ops/backend/module.h"
 #include "ops/kernels/reduce.h"
@@ -19,28 +13,6 @@ namespace {
 constexpr ModuleName kModule = {"gloo", "_ZN4gloo7ContextC2Eiii"};
 // Of a job's name, in the store's keys, whose length is limited. The store is this job's own.
 constexpr size_t kJobCharactersMax = 128;
-
-// Gloo's own words for a missing interface come late and name no other.
-absl::Status CheckInterface(const std::string& name) {
-  ifaddrs* addresses = nullptr;
-  if (getifaddrs(&addresses) != 0) {
-    return ErrnoStatus(errno, "listing this host's network interfaces");
-  }
-  std::set<std::string> names;
-  for (const ifaddrs* entry = addresses; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr != nullptr &&
-        (entry->ifa_addr->sa_family == AF_INET || entry->ifa_addr->sa_family == AF_INET6)) {
-      names.insert(entry->ifa_name);
-    }
-  }
-  freeifaddrs(addresses);
-  if (names.count(name) > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("network_interface=", name,
-                   ": this host has no such interface with an address; "
-                   "it has ",
-                   names.empty() ? "none" : absl::StrJoin(names, ", ")));
-}
 
 }  // namespace
 
@@ -65,7 +37,8 @@ absl::Status GlooBackend::Supports(OpKind kind, DType dtype, ReduceOp op) const 
 absl::StatusOr<std::unique_ptr<Communicator>> GlooBackend::Connect(const Group& group) {
   BlockingArgs args;
   RUEDA_ASSIGN_OR_RETURN(args.module, Module());
-  RUEDA_RETURN_IF_ERROR(CheckInterface(options_.network_interface));
+  // Gloo's own words for a missing interface come late and name no other.
+  RUEDA_RETURN_IF_ERROR(FindInterface(options_.network_interface).status());
   args.members = static_cast<int>(group.ranks.size());
   args.self = group.self;
   args.prefix = absl::StrCat("gloo/", options_.job.substr(0, kJobCharactersMax), "/",

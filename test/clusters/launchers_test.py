@@ -4,7 +4,6 @@
 launchers_test.py HELLO RUEDARUN
 """
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ import time
 import unittest
 
 import slurm
+import support
 
 HELLO, RUEDARUN = sys.argv.pop(1), sys.argv.pop(1)
 HANG = 60  # seconds
@@ -23,20 +23,9 @@ def run(*words, **variables):
                           stdin=subprocess.DEVNULL, env={**os.environ, **variables})
 
 
-def needs(program):
-    if shutil.which(program) is None:
-        print(f"\nSKIPPED in part: {program} is not installed (third_party/setup.sh --tests)", flush=True)
-        raise unittest.SkipTest(program)
-
-
 class Launcher(unittest.TestCase):
     def expect_ranks(self, size, *words, **variables):
-        done = run(*words, **variables)
-        self.assertEqual(done.returncode, 0, done.stdout)
-        found = sorted(line.strip() for line in done.stdout.splitlines() if " average " in line)
-        mean = (size - 1) / 2
-        self.assertEqual(found, sorted(f"rank {rank} of {size}: average {mean:.1f}" for rank in range(size)),
-                         done.stdout)
+        support.expect_ranks(self, size, run(*words, **variables))
 
     def expect_two_jobs(self, *words, **variables):
         """Two at once keep apart."""
@@ -55,7 +44,7 @@ class OpenMpi(Launcher):
     mpirun = ["mpirun.openmpi", "--mca", "oob_tcp_if_include", "lo"]
 
     def setUp(self):
-        needs(self.mpirun[0])
+        support.needs(self.mpirun[0])
 
     def test_ranks_meet(self):
         self.expect_ranks(4, *self.mpirun, "-np", "4", HELLO, **self.environment)
@@ -71,7 +60,7 @@ class Mpich(Launcher):
     mpirun = ["mpirun.mpich"]
 
     def setUp(self):
-        needs(self.mpirun[0])
+        support.needs(self.mpirun[0])
 
     def test_ranks_meet(self):
         self.expect_ranks(4, *self.mpirun, "-np", "4", HELLO)
@@ -140,9 +129,9 @@ class Ruedarun(Launcher):
 class Slurm(Launcher):
     @classmethod
     def setUpClass(cls):
-        needs("slurmctld")
-        needs("slurmd")
-        needs("srun")
+        support.needs("slurmctld")
+        support.needs("slurmd")
+        support.needs("srun")
         cls.folder = tempfile.TemporaryDirectory(prefix="rueda-slurm-")
         cls.addClassCleanup(cls.folder.cleanup)
         cls.cluster = slurm.Cluster(cls.folder.name, nodes=2, cpus=4)

@@ -1,0 +1,22 @@
+"""What the tests of this folder share."""
+import shutil
+import unittest
+
+
+def needs(program):
+    """Leaves the test out where the program is not installed."""
+    if shutil.which(program) is None:
+        print(f"\nSKIPPED in part: {program} is not installed (third_party/setup.sh --tests)", flush=True)
+        raise unittest.SkipTest(program)
+
+
+def line_of(rank, size):
+    """What examples/hello prints."""
+    return f"rank {rank} of {size}: average {(size - 1) / 2:.1f}"
+
+
+def expect_ranks(test, size, done):
+    """A finished launcher, whose ranks were `size` of examples/hello and found each other."""
+    test.assertEqual(done.returncode, 0, done.stdout)
+    found = sorted(line.strip() for line in done.stdout.splitlines() if " average " in line)
+    test.assertEqual(found, sorted(line_of(rank, size) for rank in range(size)), done.stdout)
