@@ -222,8 +222,7 @@ class Launchers(OnHosts):
         self.expect_ranks(4, self.cluster.command(
             0, "mpirun.openmpi", "--mca", "plm_rsh_agent", self.remote_shell(), "--mca", "oob_tcp_if_include", "eth0",
             "-H", f"{first}:2,{second}:2", "-np", "4", "-x", "RUEDA_SHARED_DIR", "-x", "RUEDA_START_TIMEOUT_S", HELLO),
-                          OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                          OMPI_MCA_rmaps_base_oversubscribe="1")
+                          **support.OPEN_MPI)
 
     def test_mpich_with_a_name_for_the_job(self):
         support.needs("mpirun.mpich")

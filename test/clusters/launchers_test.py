@@ -38,9 +38,7 @@ class Launcher(unittest.TestCase):
 
 
 class OpenMpi(Launcher):
-    # Open MPI refuses to run as root, and more ranks than cores, unless it is told to.
-    environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                   "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    environment = support.OPEN_MPI
     mpirun = ["mpirun.openmpi", "--mca", "oob_tcp_if_include", "lo"]
 
     def setUp(self):

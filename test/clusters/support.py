@@ -2,6 +2,11 @@
 import shutil
 import unittest
 
+# Open MPI refuses to run as root, and more ranks than cores, unless it is told to. Its daemon may place its copy of
+# the machine's topology where its own stack grows, and die: "none" does without the copy.
+OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_rtc_hwloc_vmhole": "none"}
+
 
 def needs(program):
     """Leaves the test out where the program is not installed."""
