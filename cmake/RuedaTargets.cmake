@@ -69,6 +69,24 @@ function(rueda_library name)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
 endfunction()
 
+# rueda_proto(NAME FILE): the messages of FILE, in the folder that calls it.
+function(rueda_proto name file)
+  file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  string(REGEX REPLACE "[.]proto$" ".pb" stem ${path})
+  set(generated ${CMAKE_CURRENT_BINARY_DIR}/generated)
+  add_custom_command(
+    OUTPUT ${generated}/${stem}.cc ${generated}/${stem}.h
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${generated}
+    COMMAND protobuf::protoc --proto_path=${CMAKE_SOURCE_DIR} --cpp_out=${generated} ${path}
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+    DEPENDS ${file}
+    VERBATIM)
+  # Generated code is compiled apart: it is not held to our warnings.
+  add_library(${name} STATIC ${generated}/${stem}.cc)
+  target_include_directories(${name} SYSTEM PUBLIC ${generated})
+  target_link_libraries(${name} PUBLIC protobuf::libprotobuf-lite)
+endfunction()
+
 # rueda_program(NAME SOURCES ... DEPS ...): an executable in build/<preset>/bin.
 function(rueda_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})

@@ -33,7 +33,7 @@ with_torch=1
 for option in "$@"; do
   case "$option" in
     --no-torch) with_torch=0 ;;
-    --tests) packages+=(iproute2 mpich openmpi-bin slurm-client slurmctld slurmd) ;;
+    --tests) packages+=(iproute2 mpich openmpi-bin openssh-client openssh-server slurm-client slurmctld slurmd) ;;
     -h | --help)
       sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
       exit 0

@@ -1,4 +1,5 @@
-// What the launcher and its supervisor process tell each other, over a pair of unix sockets.
+// What the launcher and its supervisor process tell each other, over a pair of unix sockets. Ranks are
+// world ranks.
 // Owner: one at each end; its process's only thread uses it.
 #pragma once
 
@@ -13,12 +14,15 @@ namespace rueda {
 
 enum class MessageKind : int32_t {
   kSignal,       // to the supervisor: value = a signal that was sent to ruedarun
+  kEndJob,       // to the supervisor: the job has failed on another host
+  kVerdict,      // to the supervisor: rank, pid, value = how that of another host ended
   kRankStarted,  // rank, pid
   kStartFailed,  // rank, value = errno: no process could be made for it
   kPinFailed,    // rank, value = errno: it can't be pinned to its core
   kExecFailed,   // rank, value = errno: it can't become the program
   kRankEnded,    // rank, pid, value = its wait status, flags
-  kFinished,     // value = the job's exit code
+  kFinished,     // value = the job's exit code, as far as this host knows
+  kLost,         // from what stands between: nothing more will come from this host
 };
 
 struct Message {
@@ -30,6 +34,7 @@ struct Message {
   int32_t pid = 0;
   int32_t value = 0;
   int32_t flags = 0;
+  int32_t blames = -1;  // kRankEnded: whose fault it was, as the rank had it
 };
 
 class Channel {

@@ -2,16 +2,15 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "controller/launcher/children.h"
-#include "core/base/process.h"
+#include "controller/launcher/supervisor.h"
 
 namespace rueda {
 namespace {
@@ -20,7 +19,6 @@ namespace {
 constexpr Nanos kSupervisorSlack = 3 * kSecond;
 // How long readers may keep ruedarun once it was asked to end and the ranks have.
 constexpr Nanos kDrainWhenAsked = kSecond;
-constexpr Nanos kSweepLimit = 2 * kSecond;
 
 bool Ends(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
@@ -28,15 +26,19 @@ bool Ends(int signal) {
 
 }  // namespace
 
-Front::Front(FrontOptions options, Channel channel, pid_t supervisor, UniqueFd supervisor_pidfd,
-             UniqueFd signal_fd, Output* output)
+Front::Front(FrontOptions options, std::vector<FrontHost> hosts, UniqueFd signal_fd, Output* output)
     : options_(std::move(options)),
-      channel_(std::move(channel)),
-      supervisor_(supervisor),
-      supervisor_pidfd_(std::move(supervisor_pidfd)),
+      hosts_(std::move(hosts)),
       signal_fd_(std::move(signal_fd)),
       output_(output),
-      ranks_(static_cast<size_t>(options_.ranks)) {}
+      ranks_(static_cast<size_t>(options_.ranks)),
+      first_failure_(options_.ranks) {
+  for (const FrontHost& host : hosts_) {
+    for (int i = 0; i < host.count; ++i) {
+      ranks_[static_cast<size_t>(host.first + i)].host = host.name;
+    }
+  }
+}
 
 int Front::TimeoutMs(Nanos deadline) const {
   if (deadline == kForever) return -1;
@@ -53,33 +55,43 @@ int Front::Run() {
   return ending_.exit_code;
 }
 
+bool Front::AllGone() const {
+  return std::all_of(hosts_.begin(), hosts_.end(),
+                     [](const FrontHost& host) { return host.ranks->gone(); });
+}
+
 void Front::WatchJob() {
   std::vector<pollfd> waits;
-  while (!supervisor_gone_) {
-    const short channel_events =
-        static_cast<short>(POLLIN | (channel_.wants_write() ? POLLOUT : 0));
-    waits = {{signal_fd_.get(), POLLIN, 0},
-             {supervisor_pidfd_.get(), POLLIN, 0},
-             {channel_.fd(), channel_events, 0}};
-    output_->AddWaits(&waits);
-    if (poll(waits.data(), waits.size(), TimeoutMs(patience_)) < 0) continue;
-    if (waits[0].revents != 0) OnSignals();
-    if (waits[2].revents != 0) {
-      channel_.Flush();
-      OnMessages();
+  std::vector<size_t> begins;  // of each host's entries
+  while (!AllGone()) {
+    waits = {{signal_fd_.get(), POLLIN, 0}};
+    begins.clear();
+    for (const FrontHost& host : hosts_) {
+      begins.push_back(waits.size());
+      host.ranks->AddWaits(&waits);
     }
-    output_->Advance(&waits[3]);
-    if (MonotonicNow() >= patience_) {
-      kill(supervisor_, SIGKILL);
+    begins.push_back(waits.size());
+    output_->AddWaits(&waits);
+    const Nanos deadline = std::min(patience_, first_failure_.deadline());
+    if (poll(waits.data(), waits.size(), TimeoutMs(deadline)) < 0) continue;
+    if (waits[0].revents != 0) OnSignals();
+    for (size_t host = 0; host < hosts_.size(); ++host) {
+      const size_t count = begins[host + 1] - begins[host];
+      hosts_[host].ranks->Advance(absl::MakeConstSpan(waits).subspan(begins[host], count));
+      OnMessages(host);
+    }
+    output_->Advance(&waits[begins.back()]);
+    const Nanos now = MonotonicNow();
+    first_failure_.OnTime(now);
+    SayFirstFailure();
+    if (now >= patience_) {
+      for (const FrontHost& host : hosts_) host.ranks->Kill();
       patience_ = kForever;
     }
-    int status;
-    if (waits[1].revents != 0 && waitpid(supervisor_, &status, WNOHANG) == supervisor_) {
-      supervisor_gone_ = true;
-      OnMessages();  // its last words
-      if (!finished_) OnSupervisorLost(status);
-    }
   }
+  first_failure_.OnTime(kForever);
+  SayFirstFailure();
+  ending_.exit_code = ExitCode();
 }
 
 void Front::Drain() {
@@ -91,7 +103,7 @@ void Front::Drain() {
     if (waited_enough) output_->GiveUp();
     if (output_->TakeLast() && !table_said) {
       table_said = true;
-      output_->Say(EndingsTable(ranks_, ending_, options_.host));
+      output_->Say(EndingsTable(ranks_, ending_));
       output_->TakeLast();
     }
     if (waited_enough || (table_said && output_->flushed())) return;
@@ -107,10 +119,10 @@ void Front::OnSignals() {
   signalfd_siginfo info;
   while (read(signal_fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int signal = static_cast<int>(info.ssi_signo);
-    if (!supervisor_gone_) channel_.Send({MessageKind::kSignal, -1, 0, signal});
+    for (const FrontHost& host : hosts_) host.ranks->Send({MessageKind::kSignal, -1, 0, signal});
     if (Ends(signal)) {
       const Nanos now = MonotonicNow();
-      if (supervisor_gone_) {
+      if (AllGone()) {
         // Only the printing is left, and somebody does not want to wait for it.
         patience_ = ending_signals_ > 0 ? now : std::min(patience_, now + kDrainWhenAsked);
       } else {
@@ -120,85 +132,126 @@ void Front::OnSignals() {
       }
       ++ending_signals_;
     }
-    // The supervisor, in a group of its own, goes on and stops the ranks.
+    // The supervisors, in groups of their own, go on and stop the ranks.
     if (signal == SIGTSTP) kill(getpid(), SIGSTOP);
   }
 }
 
-void Front::OnMessages() {
+void Front::OnMessages(size_t host) {
   Message message;
-  while (channel_.Receive(&message) == Channel::Got::kMessage) {
-    switch (message.kind) {
-      case MessageKind::kRankStarted:
-        ranks_[static_cast<size_t>(message.rank)].pid = message.pid;
-        if (options_.verbose) {
-          Say(absl::StrCat("rank ", message.rank, " started, pid ", message.pid));
-        }
-        break;
-      case MessageKind::kStartFailed:
-      case MessageKind::kPinFailed:
-      case MessageKind::kExecFailed:
-        SayWhyNotStarted(message);
-        break;
-      case MessageKind::kRankEnded:
-        OnRankEnded(message);
-        break;
-      case MessageKind::kFinished:
-        finished_ = true;
-        ending_.exit_code = message.value;
-        break;
-      case MessageKind::kSignal:
-        break;
-    }
+  while (hosts_[host].ranks->Receive(&message)) OnMessage(host, message);
+}
+
+void Front::OnMessage(size_t host, const Message& message) {
+  switch (message.kind) {
+    case MessageKind::kRankStarted:
+      ranks_[static_cast<size_t>(message.rank)].pid = message.pid;
+      if (options_.verbose) {
+        Say(absl::StrCat(RankText(message.rank), " started, pid ", message.pid));
+      }
+      break;
+    case MessageKind::kStartFailed:
+    case MessageKind::kPinFailed:
+    case MessageKind::kExecFailed:
+      SayWhyNotStarted(host, message);
+      break;
+    case MessageKind::kRankEnded:
+      OnRankEnded(host, message);
+      break;
+    case MessageKind::kFinished:
+      if (finished_code_ == 0) finished_code_ = message.value;
+      break;
+    case MessageKind::kLost:
+      OnHostLost(host);
+      break;
+    case MessageKind::kSignal:
+    case MessageKind::kEndJob:
+    case MessageKind::kVerdict:
+      break;
   }
 }
 
-void Front::SayWhyNotStarted(const Message& message) {
-  if (said_why_not_started_) return;  // the others fail for the same reason
-  said_why_not_started_ = true;
+void Front::SayWhyNotStarted(size_t host, const Message& message) {
+  if (message.kind == MessageKind::kStartFailed) EndOthers(host);
+  if (start_failed_) return;  // the others fail for the same reason
+  start_failed_ = true;
   const char* what = message.kind == MessageKind::kStartFailed ? "can't start a process"
                      : message.kind == MessageKind::kPinFailed ? "can't pin it to its core"
                                                                : "can't execute";
   const std::string program =
       message.kind == MessageKind::kExecFailed ? absl::StrCat(" '", options_.program, "'") : "";
-  Say(absl::StrCat("rank ", message.rank, ": ", what, program, ": ", strerror(message.value)));
+  Say(absl::StrCat(RankText(message.rank), ": ", what, program, ": ", strerror(message.value)));
 }
 
-void Front::OnRankEnded(const Message& message) {
+void Front::OnRankEnded(size_t host, const Message& message) {
   RankEnding& rank = ranks_[static_cast<size_t>(message.rank)];
   rank.ended = true;
   rank.wait_status = message.value;
   rank.ended_by_us = (message.flags & Message::kEndedByUs) != 0;
+  const bool failed = message.value != 0 && !rank.ended_by_us;
+  if (failed) {
+    for (size_t i = 0; i < hosts_.size(); ++i) {
+      if (i == host) continue;
+      hosts_[i].ranks->Send({MessageKind::kVerdict, message.rank, message.pid, message.value});
+    }
+    EndOthers(host);
+  }
+  // On one host the supervisor knows who was first.
   const bool first = (message.flags & Message::kFirstFailure) != 0;
-  if (first) ending_.first_failure = message.rank;
-  if (first || options_.verbose) {
-    Say(absl::StrCat("rank ", message.rank, " (pid ", message.pid, ") ", EndingText(rank, ending_),
-                     first && options_.ranks > 1 ? "; ending the others" : ""));
+  if (hosts_.size() > 1 ? failed : first) {
+    first_failure_.OnFailed(message.rank, hosts_.size() > 1 ? message.blames : -1, MonotonicNow());
+    SayFirstFailure();
+  }
+  if (options_.verbose && message.rank != ending_.first_failure) {
+    Say(absl::StrCat(RankText(message.rank), " (pid ", message.pid, ") ",
+                     EndingText(rank, ending_)));
   }
 }
 
-void Front::OnSupervisorLost(int wait_status) {
-  Say(absl::StrCat("its supervisor process (pid ", supervisor_, ") ", WaitStatusText(wait_status),
-                   "; killing all ranks"));
-  const auto rank_of = [&](pid_t pid) {
-    return std::find_if(ranks_.begin(), ranks_.end(),
-                        [&](const RankEnding& rank) { return rank.pid == pid; });
-  };
-  // The ranks have got SIGKILL from the kernel; they and all others are our children now.
-  KillDescendants(
-      options_.other_children, [&](pid_t group) { return rank_of(group) != ranks_.end(); },
-      MonotonicNow() + kSweepLimit,
-      [&](pid_t pid, int status) {
-        const auto rank = rank_of(pid);
-        if (rank == ranks_.end() || rank->ended) return;
-        rank->ended = true;
-        rank->wait_status = status;
-        rank->ended_by_us = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-      });
-  if (ending_.first_failure < 0) ending_.supervisor_died = true;
-  if (ending_.exit_code == 0) {
-    ending_.exit_code = ending_.signal != 0 ? 128 + ending_.signal : 1;
+void Front::SayFirstFailure() {
+  if (ending_.first_failure >= 0 || first_failure_.rank() < 0) return;
+  ending_.first_failure = first_failure_.rank();
+  const RankEnding& rank = ranks_[static_cast<size_t>(ending_.first_failure)];
+  Say(absl::StrCat(RankText(ending_.first_failure), " (pid ", rank.pid, ") ",
+                   EndingText(rank, ending_), options_.ranks > 1 ? "; ending the others" : ""));
+}
+
+void Front::OnHostLost(size_t host) {
+  Say(hosts_[host].ranks->loss());
+  for (int i = 0; i < hosts_[host].count; ++i) {
+    ranks_[static_cast<size_t>(hosts_[host].first + i)].lost = true;
   }
+  if (hosts_[host].is_here && hosts_.size() == 1) {
+    ending_.supervisor_died = ending_.first_failure < 0;
+    return;
+  }
+  if (ending_.lost_host.empty()) ending_.lost_host = hosts_[host].name;
+  EndOthers(host);
+}
+
+// A host ends its own ranks by itself.
+void Front::EndOthers(size_t host) {
+  if (hosts_.size() == 1) return;
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    if (i != host) hosts_[i].ranks->Send({MessageKind::kEndJob});
+  }
+  patience_ = std::min(patience_, MonotonicNow() + options_.grace + kSupervisorSlack);
+}
+
+std::string Front::RankText(Rank rank) const {
+  const std::string text = absl::StrCat("rank ", rank);
+  if (hosts_.size() == 1) return text;
+  return absl::StrCat(text, " on host ", ranks_[static_cast<size_t>(rank)].host);
+}
+
+int Front::ExitCode() const {
+  if (hosts_.size() > 1 && ending_.first_failure >= 0) {
+    return ExitCodeOf(ranks_[static_cast<size_t>(ending_.first_failure)].wait_status);
+  }
+  if (finished_code_ != 0) return finished_code_;
+  const bool lost = ending_.supervisor_died || !ending_.lost_host.empty();
+  if (ending_.signal != 0) return lost ? 128 + ending_.signal : 0;
+  return lost ? 1 : 0;
 }
 
 }  // namespace rueda

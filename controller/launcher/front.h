@@ -1,13 +1,13 @@
-// The launcher process: passes signals on to the supervisor process, prints what the ranks write,
-// and says how the job ended.
+// The launcher process while the job runs: passes signals on to the ranks' hosts and news of failures
+// between them, prints what the ranks write, and says how the job ended.
 #pragma once
 
-#include <sys/types.h>
-
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "controller/launcher/channel.h"
+#include "controller/launcher/first_failure.h"
+#include "controller/launcher/host_ranks.h"
 #include "controller/launcher/output.h"
 #include "controller/launcher/report.h"
 #include "core/base/clock.h"
@@ -17,20 +17,24 @@ namespace rueda {
 
 struct FrontOptions {
   std::string program;  // as messages call it
-  std::string host;
   int ranks = 1;
   bool verbose = false;
   Nanos grace = 5 * kSecond;
-  std::vector<pid_t> other_children;  // that this process had before it was ruedarun
 };
 
-// Owner: main; its only thread. It has forked the supervisor and adopts orphans itself, should that
-// die. SIGCHLD is blocked and SIGPIPE is ignored. `signal_fd`: a signalfd, not blocking, of the
-// signals to take, which are blocked too.
+struct FrontHost {
+  std::string name;
+  Rank first = 0;
+  int count = 1;
+  bool is_here = true;
+  std::unique_ptr<HostRanks> ranks;
+};
+
+// Owner: main; its only thread. `signal_fd`: a signalfd, not blocking, of the signals to take, which
+// are blocked too; SIGPIPE is ignored.
 class Front {
  public:
-  Front(FrontOptions options, Channel channel, pid_t supervisor, UniqueFd supervisor_pidfd,
-        UniqueFd signal_fd, Output* output);
+  Front(FrontOptions options, std::vector<FrontHost> hosts, UniqueFd signal_fd, Output* output);
 
   // Until the job is over and everything is printed. The exit code.
   int Run();
@@ -38,28 +42,32 @@ class Front {
  private:
   void WatchJob();
   void Drain();
+  bool AllGone() const;
   void OnSignals();
-  void OnMessages();
-  void OnRankEnded(const Message& message);
-  // The supervisor did not end the job as it should have.
-  void OnSupervisorLost(int wait_status);
-  void SayWhyNotStarted(const Message& message);
+  void OnMessages(size_t host);
+  void OnMessage(size_t host, const Message& message);
+  void OnRankEnded(size_t host, const Message& message);
+  void SayFirstFailure();
+  // What happened to the host's ranks is not known, or known by now.
+  void OnHostLost(size_t host);
+  void EndOthers(size_t host);
+  void SayWhyNotStarted(size_t host, const Message& message);
+  std::string RankText(Rank rank) const;
+  int ExitCode() const;
   void Say(const std::string& text);
   int TimeoutMs(Nanos deadline) const;
 
   const FrontOptions options_;
-  Channel channel_;
-  const pid_t supervisor_;
-  const UniqueFd supervisor_pidfd_;
+  std::vector<FrontHost> hosts_;
   const UniqueFd signal_fd_;
   Output* const output_;
   std::vector<RankEnding> ranks_;
+  FirstFailure first_failure_;
   JobEnding ending_;
-  bool finished_ = false;         // the supervisor has said so
-  bool supervisor_gone_ = false;  // and is collected
-  bool said_why_not_started_ = false;
+  bool start_failed_ = false;
+  int finished_code_ = 0;   // of the first host that finished with another than 0
   int ending_signals_ = 0;  // how often we were asked to end
-  // When a supervisor that does not answer, or a reader of our output, is waited for no longer.
+  // When a host that does not answer, or a reader of our output, is waited for no longer.
   Nanos patience_ = kForever;
 };
 

@@ -102,14 +102,16 @@ absl::StatusOr<std::string> NewJobId() {
   return absl::BytesToHexString(absl::string_view(bytes, sizeof bytes));
 }
 
-absl::StatusOr<UniqueFd> NewSecret() {
+std::string NewSecret() {
+  std::string secret(kSecretBytes, 0);
+  FillRandom(secret.data(), secret.size());
+  return secret;
+}
+
+absl::StatusOr<UniqueFd> SecretFd(const std::string& secret) {
   UniqueFd fd(memfd_create("rueda-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return ErrnoStatus(errno, "making room for the job's secret (memfd_create)");
-  char secret[kSecretBytes];
-  FillRandom(secret, sizeof secret);
-  const ssize_t written = write(fd.get(), secret, sizeof secret);
-  explicit_bzero(secret, sizeof secret);
-  if (written != static_cast<ssize_t>(sizeof secret)) {
+  if (write(fd.get(), secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
     return ErrnoStatus(errno, "writing the job's secret");
   }
   constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

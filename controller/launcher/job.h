@@ -25,11 +25,16 @@ absl::StatusOr<std::string> ReadText(const std::string& path);
 // 128 random bits in hexadecimal digits.
 absl::StatusOr<std::string> NewJobId();
 
-// 32 random bytes in a memfd that nobody can change. Close-on-exec, and above 2.
-absl::StatusOr<UniqueFd> NewSecret();
+// 32 random bytes.
+std::string NewSecret();
+// A memfd that holds them and that nobody can change. Close-on-exec, and above 2.
+absl::StatusOr<UniqueFd> SecretFd(const std::string& secret);
 
 // A TCP port of 127.0.0.1 that nobody listens on now.
 absl::StatusOr<int> FreePort();
+
+// Where programs are looked for without a PATH.
+inline constexpr char kDefaultPath[] = "/usr/local/bin:/usr/bin:/bin";
 
 // The path of `program`: itself when it holds a '/', else as found in `search_path` (the value of
 // PATH). NOT_FOUND or PERMISSION_DENIED with the text for the user.

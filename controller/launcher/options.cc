@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "core/base/limits.h"
 
@@ -19,6 +20,10 @@ enum class Id {
   kRanks,
   kHosts,
   kHostfile,
+  kRemoteShell,
+  kSshPort,
+  kSshIdentity,
+  kAgent,
   kExport,
   kOutputDir,
   kBind,
@@ -47,6 +52,12 @@ constexpr Option kOptions[] = {
     {"hosts", Id::kHosts, "hosts and their slots, such as a:4,b:4"},
     {"host", Id::kHosts, "hosts and their slots, such as a:4,b:4"},
     {"hostfile", Id::kHostfile, "a file of hosts"},
+    {"remote-shell", Id::kRemoteShell, "a command that takes a host and a command line"},
+    {"ssh-port", Id::kSshPort, "a port"},
+    {"p", Id::kSshPort, "a port"},
+    {"ssh-identity-file", Id::kSshIdentity, "a file"},
+    {"i", Id::kSshIdentity, "a file"},
+    {"agent", Id::kAgent, nullptr},
     {"x", Id::kExport, "NAME or NAME=VALUE"},
     {"output-dir", Id::kOutputDir, "a directory"},
     {"bind-to", Id::kBind, "core or none"},
@@ -74,16 +85,11 @@ struct Refused {
   const char* name;
   const char* why;
 };
-constexpr char kOneHost[] = "not yet: this version starts ranks on this host only";
 constexpr char kElastic[] = "not yet: elastic jobs do not exist";
 constexpr char kNoMpi[] = "ruedarun starts the ranks itself; there is no other launcher to choose";
 constexpr char kNoTuner[] = "not yet: there is no autotuner";
 constexpr char kNoHierarchy[] = "not yet: hierarchical algorithms do not exist";
 constexpr Refused kRefused[] = {
-    {"p", kOneHost},
-    {"ssh-port", kOneHost},
-    {"i", kOneHost},
-    {"ssh-identity-file", kOneHost},
     {"output-filename", "use --output-dir instead"},
     {"prefix-output-with-timestamp", "not yet: lines are marked with their rank only"},
     {"config-file", "not yet: settings are environment variables"},
@@ -120,6 +126,7 @@ constexpr Refused kRefused[] = {
     {"thread-affinity", "use --bind-to instead"},
 };
 
+constexpr int kPortMax = 65'535;
 constexpr double kGraceSecondsMax = 86'400;
 constexpr double kFusionMegabytesMax = 1'000'000;
 
@@ -187,9 +194,8 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
   switch (option.id) {
     case Id::kRanks:
       if (!absl::SimpleAtoi(value, &options->ranks) || options->ranks < 1 ||
-          options->ranks > kLocalRanksMax) {
-        return RefuseValue(option, value,
-                           absl::StrCat("a number of ranks from 1 to ", kLocalRanksMax));
+          options->ranks > kRanksMax) {
+        return RefuseValue(option, value, absl::StrCat("a number of ranks from 1 to ", kRanksMax));
       }
       break;
     case Id::kHosts: {
@@ -204,6 +210,23 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
     case Id::kHostfile:
       if (value.empty()) return RefuseValue(option, value, option.value);
       options->hostfile = std::string(value);
+      break;
+    case Id::kRemoteShell:
+      options->remote_shell = absl::StrSplit(value, ' ', absl::SkipEmpty());
+      if (options->remote_shell.empty()) return RefuseValue(option, value, option.value);
+      break;
+    case Id::kSshPort:
+      if (!absl::SimpleAtoi(value, &options->ssh_port) || options->ssh_port < 1 ||
+          options->ssh_port > kPortMax) {
+        return RefuseValue(option, value, absl::StrCat("a port from 1 to ", kPortMax));
+      }
+      break;
+    case Id::kSshIdentity:
+      if (value.empty()) return RefuseValue(option, value, option.value);
+      options->ssh_identity_file = std::string(value);
+      break;
+    case Id::kAgent:
+      options->agent = true;
       break;
     case Id::kSetting:
       return ApplySetting(option, value, options);
@@ -287,11 +310,16 @@ absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> argumen
       break;
     }
     RUEDA_RETURN_IF_ERROR(ReadOption(arguments, &at, &options));
-    if (options.help || options.version) return options;
+    if (options.help || options.version || options.agent) return options;
   }
   options.command.assign(arguments.begin() + static_cast<ptrdiff_t>(at), arguments.end());
-  if (options.ranks == 0) {
+  if (options.ranks == 0 && options.hosts.empty() && options.hostfile.empty()) {
     return absl::InvalidArgumentError("how many ranks? -np N is missing");
+  }
+  if (options.ranks > kLocalRanksMax && options.hosts.empty() && options.hostfile.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("option -np ", options.ranks,
+                                                   ": one host takes up to ", kLocalRanksMax,
+                                                   " ranks; name more hosts with -H"));
   }
   if (!options.hosts.empty() && !options.hostfile.empty()) {
     return absl::InvalidArgumentError("-H and --hostfile: which of the two? Give one");
@@ -303,27 +331,34 @@ absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> argumen
 }
 
 std::string HelpText() {
-  return R"(ruedarun starts a job: N processes (ranks) of one program, on this host.
+  return R"(ruedarun starts a job: N processes (ranks) of one program, on this host or on several.
 
   ruedarun -np N [options] program [arguments...]
 
   ruedarun -np 4 python train.py --epochs 10
   ruedarun -np 2 -x RUEDA_LOG_LEVEL=info ./train
+  ruedarun -H a:4,b:4 ./train
 
 Options (one dash or two; "--" ends them, else the first word that is no option does):
-  -np N                start N ranks; also -n N, --num-proc N
-  -H HOST:SLOTS,...    where, such as localhost:4; also --hosts. A host without slots takes one
-                       rank. Other hosts than this one are not reached yet
+  -np N                start N ranks; also -n N, --num-proc N. Default: as many as -H has slots
+  -H HOST:SLOTS,...    where, such as a:4,b:4; also --hosts. Hosts are filled in this order; one
+                       without slots takes one rank. Default: this host
   --hostfile FILE      the same, a line a host: "HOST slots=SLOTS"; '#' begins a comment
+  --ssh-port PORT, -p  the port of the other hosts' ssh; default: as ~/.ssh/config has it
+  --ssh-identity-file FILE, -i   the key to log in with; default: likewise
+  --remote-shell WORDS what starts a command on another host, instead of ssh: these words, then the
+                       host, then a command line of the host's shell
   -x NAME=VALUE        set a variable in the environment of every rank; may be repeated
-  -x NAME              pass a variable on; an error when it is not set. (Ranks on this host inherit
-                       the whole environment anyway.)
+  -x NAME              pass a variable on; an error when it is not set. Ranks on this host inherit
+                       the whole environment, those on others PATH, LD_LIBRARY_PATH, PYTHONPATH,
+                       RUEDA_*, OMP_*, NCCL_*, CUDA_* and the like
   --output-dir DIR     write each rank's output to DIR/rank.R.out and DIR/rank.R.err, unmarked,
                        and nothing of it to the terminal; dumps of the flight recorder go there too
   --prefix rank|none   mark every line with its rank, "[3] text" (default), or leave lines alone
   --bind-to core|none  pin rank R to the R-th usable core, or let the system place it (default)
   --grace-seconds S    time until SIGKILL once the job is to end; default 5
-  --start-timeout S    how long init waits for the other ranks; default 60
+  --start-timeout S    how long hosts may take to be ready, and then init waits for the other ranks;
+                       default 60
   --verbose            say what is started, and how each rank ended
   --help, --version
 
@@ -335,6 +370,9 @@ Settings of the runtime, for all ranks (docs/knobs.md has all; -x RUEDA_NAME=VAL
   --stall-check-shutdown-time-seconds S age at which it fails; default 0: never
   --network-interface NAME              the interface for TCP; default lo, or by route
   --gloo-timeout-seconds S              time limit of Gloo to connect, or for a bucket; default 60
+
+Other hosts need the same version of ruedarun at the same path, the program, the directory to start
+in, and a way in by ssh that asks nothing. Host keys are checked as your own configuration says.
 
 What happens:
   Every rank finds its place in RUEDA_RANK, RUEDA_SIZE and so on, and in the variables of torchrun

@@ -20,14 +20,18 @@ struct LaunchOptions {
     std::optional<std::string> value;  // without: it must stand in ruedarun's own environment
   };
 
-  bool help = false;     // then nothing else is looked at
-  bool version = false;  // likewise
-  int ranks = 0;
+  bool help = false;             // then nothing else is looked at
+  bool version = false;          // likewise
+  bool agent = false;            // likewise
+  int ranks = 0;                 // 0: as many as the hosts have slots
   std::vector<HostSlots> hosts;  // of -H; empty: this host
   std::string hostfile;          // path; not read yet
   std::vector<Export> exports;
-  Environment settings;    // of options that stand for Rueda's variables, checked
-  std::string output_dir;  // empty: the ranks' lines go to ruedarun's own outputs
+  std::vector<std::string> remote_shell;  // instead of ssh; empty: ssh
+  int ssh_port = 0;                       // 0: as the user's configuration has it
+  std::string ssh_identity_file;          // likewise
+  Environment settings;                   // of options that stand for Rueda's variables, checked
+  std::string output_dir;                 // empty: the ranks' lines go to ruedarun's own outputs
   Bind bind = Bind::kNone;
   Prefix prefix = Prefix::kRank;
   bool verbose = false;

@@ -111,14 +111,57 @@ absl::Status Output::OpenPipes(LaunchOptions::Prefix prefix, std::vector<RankStr
       if (fcntl(reading.get(), F_SETFL, O_NONBLOCK) != 0) {
         return ErrnoStatus(errno, "making a pipe non-blocking");
       }
-      LineJoiner::Style style;
-      if (prefix == LaunchOptions::Prefix::kRank) style.prefix = absl::StrCat("[", rank, "] ");
-      style.carriage_returns = way.sink->is_terminal();
-      sources_.push_back({static_cast<int>(sources_.size()), std::move(reading),
-                          LineJoiner(std::move(style)), way.sink});
+      sources_.push_back(MakeSource(static_cast<Rank>(rank), prefix, way.sink));
+      sources_.back().number = static_cast<int>(sources_.size()) - 1;
+      sources_.back().fd = std::move(reading);
     }
   }
   return absl::OkStatus();
+}
+
+Output::Source Output::MakeSource(Rank rank, LaunchOptions::Prefix prefix, Sink* sink) {
+  LineJoiner::Style style;
+  if (prefix == LaunchOptions::Prefix::kRank) style.prefix = absl::StrCat("[", rank, "] ");
+  style.carriage_returns = sink->is_terminal();
+  return {0, UniqueFd(), LineJoiner(std::move(style)), sink};
+}
+
+void Output::ExpectFeeds(LaunchOptions::Prefix prefix, int ranks) {
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    for (Sink* sink : {out_.get(), err_}) {
+      feeds_.push_back(MakeSource(rank, prefix, sink));
+      feeds_.back().number = static_cast<int>(feeds_.size()) - 1;
+    }
+  }
+}
+
+void Output::ExpectFeeds(std::vector<RankStreams> files) {
+  files_ = std::move(files);
+  for (const RankStreams& streams : files_) {
+    for (const int fd : {streams.out.get(), streams.err.get()}) {
+      file_sinks_.push_back(std::make_unique<Sink>(fd));
+      feeds_.push_back(MakeSource(0, LaunchOptions::Prefix::kNone, file_sinks_.back().get()));
+    }
+  }
+}
+
+void Output::Feed(Rank rank, bool is_error, absl::string_view bytes) {
+  Source& source = feeds_[static_cast<size_t>(rank) * 2 + (is_error ? 1 : 0)];
+  lines_.clear();
+  source.lines.Feed(bytes, &lines_);
+  source.sink->Append(source.number, lines_);
+  if (!file_sinks_.empty()) source.sink->Write();  // a file does not let wait
+}
+
+// What is left of lines.
+void Output::FinishFeeds() {
+  for (Source& source : feeds_) {
+    lines_.clear();
+    source.lines.Finish(&lines_);
+    source.sink->Append(source.number, lines_);
+    if (!file_sinks_.empty()) source.sink->Write();
+  }
+  feeds_.clear();
 }
 
 Output::Got Output::Read(Source& source) {
@@ -174,6 +217,7 @@ void Output::Advance(const pollfd* waits) {
 }
 
 bool Output::TakeLast() {
+  FinishFeeds();
   for (auto source = sources_.begin(); source != sources_.end();) {
     Got got = Got::kSome;
     while (got == Got::kSome && !source->sink->full()) {

@@ -15,6 +15,7 @@
 #include "controller/launcher/job.h"
 #include "controller/launcher/lines.h"
 #include "controller/launcher/options.h"
+#include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
@@ -73,6 +74,12 @@ class Output {
 
   // Makes the pipes of all ranks; their writing ends go to `streams`.
   absl::Status OpenPipes(LaunchOptions::Prefix prefix, std::vector<RankStreams>* streams);
+  // For ranks without pipes, whose output comes by Feed: to the two outputs, or to files.
+  void ExpectFeeds(LaunchOptions::Prefix prefix, int ranks);
+  void ExpectFeeds(std::vector<RankStreams> files);
+  void Feed(Rank rank, bool is_error, absl::string_view bytes);
+  // Whether Feed should wait.
+  bool full() const { return out_->full() || err_->full(); }
   // In a process that must not read them.
   void ClosePipes() { sources_.clear(); }
 
@@ -100,13 +107,18 @@ class Output {
   };
   enum class Got { kSome, kNothing, kEnd };
 
+  Source MakeSource(Rank rank, LaunchOptions::Prefix prefix, Sink* sink);
   Got Read(Source& source);
+  void FinishFeeds();
   void WriteAll();
 
   std::unique_ptr<Sink> out_;
   std::unique_ptr<Sink> err_own_;  // null when both are one file
   Sink* err_;
   std::vector<Source> sources_;
+  std::vector<Source> feeds_;  // without a descriptor; by rank, its output and its errors
+  std::vector<std::unique_ptr<Sink>> file_sinks_;
+  std::vector<RankStreams> files_;
   std::string buffer_;
   std::string lines_;
 };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "controller/launcher/options.h"
+#include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/config/config.h"
 
@@ -23,6 +24,19 @@ struct JobFacts {
   int secret_fd = -1;
   int agent_fd = -1;
   int master_port = 0;
+  std::string master_address = "127.0.0.1";
+  // Where rank 0 waits for the ranks of other hosts, and with what; empty: there are none.
+  std::string meeting_address;
+  int meeting_fd = -1;  // on rank 0's host
+};
+
+// Which ranks of the job this host has: `ranks` of `size`, from `first` on.
+struct HostShare {
+  int size = 1;
+  Rank first = 0;
+  int ranks = 1;
+  int host = 0;  // its number among `hosts`
+  int hosts = 1;
 };
 
 struct RankPlan {
@@ -30,9 +44,18 @@ struct RankPlan {
   int core = -1;            // the one to run on; -1: any
 };
 
-// One plan per rank. INVALID_ARGUMENT, with the text for the user: a variable to pass on is not set
-// or is one that ruedarun sets itself; more ranks are to be pinned than there are cores.
+// One plan for each of this host's ranks. INVALID_ARGUMENT, with the text for the user: as of
+// WantedVariables, or more ranks are to be pinned than there are cores.
 absl::StatusOr<std::vector<RankPlan>> PlaceRanks(const LaunchOptions& options,
-                                                 const HostFacts& host, const JobFacts& job);
+                                                 const HostFacts& host, const JobFacts& job,
+                                                 const HostShare& share);
+
+// What the options set for all ranks: settings and -x. `own`: ruedarun's environment.
+// INVALID_ARGUMENT: a variable to pass on is not set or is one that ruedarun sets itself.
+absl::StatusOr<Environment> WantedVariables(const LaunchOptions& options, const Environment& own);
+
+// What of ruedarun's environment goes to other hosts: what programs are found by, and the settings
+// of libraries for training. Not what is true of one host only.
+Environment TravellingEnvironment(const Environment& own);
 
 }  // namespace rueda

@@ -23,13 +23,15 @@ bool EndedWell(const RankEnding& ending) {
 std::string CauseText(const JobEnding& job) {
   if (job.first_failure >= 0) return absl::StrCat("rank ", job.first_failure, " failed");
   if (job.supervisor_died) return "its supervisor process died";
+  if (!job.lost_host.empty()) return absl::StrCat("host ", job.lost_host, " was lost");
   if (job.signal != 0) return SignalName(job.signal);
   return "a rank could not be started";
 }
 
 std::string EndingText(const RankEnding& ending, const JobEnding& job) {
   if (ending.pid == 0) return "never started";
-  if (!ending.ended) return "could not be killed, and is left alone";
+  if (!ending.ended && !ending.lost) return "could not be killed, and is left alone";
+  if (!ending.ended) return "unknown: its host was lost";
   if (ending.ended_by_us) {
     return absl::StrCat("ended by ruedarun (", SignalName(WTERMSIG(ending.wait_status)), ") after ",
                         CauseText(job));
@@ -37,12 +39,13 @@ std::string EndingText(const RankEnding& ending, const JobEnding& job) {
   return WaitStatusText(ending.wait_status);
 }
 
-std::string EndingsTable(const std::vector<RankEnding>& ranks, const JobEnding& job,
-                         const std::string& host) {
+std::string EndingsTable(const std::vector<RankEnding>& ranks, const JobEnding& job) {
   if (std::all_of(ranks.begin(), ranks.end(), EndedWell)) return "";
   std::string text = absl::StrCat("ruedarun: the job ended after ", CauseText(job),
                                   "; exit status ", job.exit_code, "\n");
-  const int host_width = static_cast<int>(std::max<size_t>(host.size(), 4));
+  size_t widest = 4;
+  for (const RankEnding& ending : ranks) widest = std::max(widest, ending.host.size());
+  const int host_width = static_cast<int>(widest);
   absl::StrAppendFormat(&text, "  %5s  %7s  %-*s  %s\n", "rank", "pid", host_width, "host",
                         "how it ended");
   size_t by_us = 0, well = 0;
@@ -55,8 +58,8 @@ std::string EndingsTable(const std::vector<RankEnding>& ranks, const JobEnding& 
     }
     const std::string pid = ending.pid == 0 ? "-" : absl::StrCat(ending.pid);
     absl::StrAppendFormat(&text, "%c %5d  %7s  %-*s  %s%s\n", first ? '*' : ' ',
-                          static_cast<int>(rank), pid, host_width, host, EndingText(ending, job),
-                          first ? "  <- first failure" : "");
+                          static_cast<int>(rank), pid, host_width, ending.host,
+                          EndingText(ending, job), first ? "  <- first failure" : "");
   }
   if (by_us > 0) {
     absl::StrAppend(&text, "  ", by_us, " other ranks were ended by ruedarun after ",

@@ -13,6 +13,8 @@ struct RankEnding {
   bool ended = false;
   int wait_status = 0;
   bool ended_by_us = false;  // by a signal that ruedarun sent
+  bool lost = false;         // its host is out of reach
+  std::string host;
 };
 
 // Why the job ended before its ranks were done.
@@ -20,10 +22,11 @@ struct JobEnding {
   Rank first_failure = -1;       // of a rank
   int signal = 0;                // sent to ruedarun
   bool supervisor_died = false;  // the process between ruedarun and the ranks
+  std::string lost_host;         // that ruedarun has lost touch with
   int exit_code = 0;
 };
 
-// "rank 1 failed", "SIGINT", "its supervisor process died".
+// "rank 1 failed", "SIGINT", "its supervisor process died", "host b was lost".
 std::string CauseText(const JobEnding& job);
 
 // "exited with status 3", "ended by ruedarun (SIGTERM) after rank 1 failed", "never started".
@@ -31,7 +34,6 @@ std::string EndingText(const RankEnding& ending, const JobEnding& job);
 
 // Who ended how, one line per rank, the first failure marked with '*'. Empty when every rank exited
 // with 0. Of many ranks those that ruedarun ended or that exited with 0 are only counted.
-std::string EndingsTable(const std::vector<RankEnding>& ranks, const JobEnding& job,
-                         const std::string& host);
+std::string EndingsTable(const std::vector<RankEnding>& ranks, const JobEnding& job);
 
 }  // namespace rueda

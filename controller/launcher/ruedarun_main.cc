@@ -1,26 +1,25 @@
-// ruedarun: starts a job on this host. docs/launcher.md tells what it does.
+// ruedarun: starts a job. docs/launcher.md tells what it does.
 //
-// Two processes: this one (front.h) talks to the user; the one it forks (spawner.h) owns the ranks.
-// Either cleans up if the other dies.
-#include <errno.h>
+// On this host alone two processes do it: this one (front.h) talks to the user; the one it forks
+// (spawner.h) owns the ranks. Either cleans up if the other dies. On several hosts each has such a
+// pair behind an agent (agent.h), and this one talks to them all.
 #include <signal.h>
 #include <stdio.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "controller/launcher/children.h"
+#include "controller/launcher/agent.h"
+#include "controller/launcher/assembly.h"
 #include "controller/launcher/front.h"
+#include "controller/launcher/inheritance.h"
 #include "controller/launcher/job.h"
+#include "controller/launcher/local_ranks.h"
 #include "controller/launcher/options.h"
 #include "controller/launcher/output.h"
 #include "controller/launcher/placement.h"
-#include "controller/launcher/spawner.h"
 #include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/verdict_board.h"
 
@@ -38,44 +37,7 @@ int Fail(int exit_code, absl::string_view message) {
   return exit_code;
 }
 
-// What the process was started with that it changes for itself, and not for the ranks.
-struct Inheritance {
-  rlimit open_files = {};
-  bool ignores_hangup = false;
-  sigset_t signals = {};  // to take
-};
-
-bool IsIgnored(int signal) {
-  struct sigaction action;
-  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
-}
-
-// Signals from here on wait until somebody reads them. Those that a shell made us ignore (nohup; in
-// the background of a script) stay ignored.
-Inheritance TakeOver() {
-  Inheritance inheritance;
-  inheritance.ignores_hangup = IsIgnored(SIGHUP);
-  sigemptyset(&inheritance.signals);
-  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGCONT}) {
-    sigaddset(&inheritance.signals, signal);
-  }
-  for (const int signal : {SIGINT, SIGHUP, SIGTSTP}) {
-    if (!IsIgnored(signal)) sigaddset(&inheritance.signals, signal);
-  }
-  for (const int each : {SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD}) signal(each, SIG_DFL);
-  signal(SIGPIPE, SIG_IGN);
-  sigset_t blocked = inheritance.signals;
-  sigaddset(&blocked, SIGCHLD);
-  sigprocmask(SIG_SETMASK, &blocked, nullptr);
-
-  getrlimit(RLIMIT_NOFILE, &inheritance.open_files);
-  rlimit all = inheritance.open_files;
-  all.rlim_cur = all.rlim_max;  // two pipes for each rank
-  setrlimit(RLIMIT_NOFILE, &all);
-  return inheritance;
-}
-
-// Everything a job has before its first process.
+// Everything a job on this host has before its first process.
 struct Job {
   JobFacts facts;
   UniqueFd secret;
@@ -86,36 +48,60 @@ absl::StatusOr<Job> MakeJob(const LaunchOptions& options) {
   Job job;
   RUEDA_ASSIGN_OR_RETURN(job.facts.id, NewJobId());
   RUEDA_ASSIGN_OR_RETURN(job.facts.master_port, FreePort());
-  RUEDA_ASSIGN_OR_RETURN(job.secret, NewSecret());
+  RUEDA_ASSIGN_OR_RETURN(job.secret, SecretFd(NewSecret()));
   RUEDA_ASSIGN_OR_RETURN(job.board, VerdictBoard::Create(options.ranks));
   job.facts.secret_fd = job.secret.get();
   job.facts.agent_fd = job.board->fd();
   return job;
 }
 
-// Where the ranks are to run is this host.
-absl::Status CheckHosts(const LaunchOptions& options) {
-  std::vector<HostSlots> hosts = options.hosts;
-  if (!options.hostfile.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(const std::string text, ReadText(options.hostfile));
+// Where the ranks are to run, when the options say so; sets how many there are if they don't.
+absl::StatusOr<std::vector<AssemblyHost>> FindHosts(LaunchOptions* options) {
+  std::vector<HostSlots> hosts = options->hosts;
+  if (!options->hostfile.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(const std::string text, ReadText(options->hostfile));
     absl::StatusOr<std::vector<HostSlots>> read = ParseHostfile(text);
     if (!read.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(options.hostfile, ": ", read.status().message()));
+          absl::StrCat(options->hostfile, ": ", read.status().message()));
     }
     hosts = *std::move(read);
   }
-  if (hosts.empty()) return absl::OkStatus();
-  RUEDA_ASSIGN_OR_RETURN(hosts, FillHosts(hosts, options.ranks));
+  if (options->ranks == 0) {
+    for (const HostSlots& host : hosts) options->ranks += host.slots;
+  }
+  if (!hosts.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(hosts, FillHosts(hosts, options->ranks));
+  }
+  std::vector<AssemblyHost> found;
   for (const HostSlots& host : hosts) {
-    RUEDA_ASSIGN_OR_RETURN(const bool here, IsThisHost(host.name));
-    if (!here) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("host ", host.name,
-                       ": not yet: this version starts ranks on this host only, ", HostName()));
+    // A name that nobody knows here may still be one of the user's for ssh.
+    const bool here = IsThisHost(host.name).value_or(false);
+    const auto same = std::find_if(found.begin(), found.end(),
+                                   [&](const AssemblyHost& each) { return here && each.is_here; });
+    if (same != found.end()) {
+      same->share.ranks += host.slots;
+    } else {
+      found.push_back({host.name, here, {options->ranks, 0, host.slots}});
     }
   }
-  return absl::OkStatus();
+  return found;
+}
+
+// Numbers the hosts and their ranks.
+void Number(std::vector<AssemblyHost>* hosts) {
+  Rank first = 0;
+  for (size_t i = 0; i < hosts->size(); ++i) {
+    HostShare& share = (*hosts)[i].share;
+    share.first = first;
+    share.host = static_cast<int>(i);
+    share.hosts = static_cast<int>(hosts->size());
+    first += share.ranks;
+  }
+}
+
+Nanos GraceOf(const LaunchOptions& options) {
+  return static_cast<Nanos>(options.grace_seconds * kSecond);
 }
 
 absl::StatusOr<std::vector<RankStreams>> MakeStreams(const LaunchOptions& options, Output* output) {
@@ -128,28 +114,16 @@ absl::StatusOr<std::vector<RankStreams>> MakeStreams(const LaunchOptions& option
   return streams;
 }
 
-// The child's side of the fork.
-[[noreturn]] void BeSupervisor(SpawnRequest request, Channel channel) {
-  setpgid(0, 0);  // the terminal's signals are for the launcher
-  prctl(PR_SET_NAME, "ruedarun-agent");
-  sigset_t all;
-  sigfillset(&all);
-  sigprocmask(SIG_SETMASK, &all, nullptr);
-  const absl::Status status = Supervise(std::move(request), std::move(channel));
-  if (!status.ok()) Fail(kCannotStart, status.message());
-  _exit(status.ok() ? 0 : kCannotStart);
-}
-
-int Launch(const LaunchOptions& options, const HostFacts& host, const Inheritance& inheritance) {
+int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance inheritance) {
   absl::StatusOr<Job> job = MakeJob(options);
   if (!job.ok()) return Fail(kCannotStart, job.status().message());
-  absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options, host, job->facts);
+  absl::StatusOr<std::vector<RankPlan>> plans =
+      PlaceRanks(options, host, job->facts, {options.ranks, 0, options.ranks});
   if (!plans.ok()) return Fail(kUsage, plans.status().message());
   const Environment& environment = plans->front().environment;
   const auto path = environment.find("PATH");
   const absl::StatusOr<std::string> program =
-      FindProgram(options.command.front(),
-                  path == environment.end() ? "/usr/local/bin:/usr/bin:/bin" : path->second);
+      FindProgram(options.command.front(), path == environment.end() ? kDefaultPath : path->second);
   if (!program.ok()) {
     return Fail(absl::IsNotFound(program.status()) ? kNotFound : kNotExecutable,
                 program.status().message());
@@ -157,50 +131,130 @@ int Launch(const LaunchOptions& options, const HostFacts& host, const Inheritanc
   Output output(STDOUT_FILENO, STDERR_FILENO);
   absl::StatusOr<std::vector<RankStreams>> streams = MakeStreams(options, &output);
   if (!streams.ok()) return Fail(kCannotStart, streams.status().message());
-  absl::StatusOr<std::pair<Channel, Channel>> channels = Channel::CreatePair();
-  if (!channels.ok()) return Fail(kCannotStart, channels.status().message());
-  UniqueFd signal_fd(signalfd(-1, &inheritance.signals, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signal_fd.valid()) {
-    return Fail(kCannotStart, ErrnoStatus(errno, "making a signalfd").message());
-  }
 
-  FrontOptions front;
-  front.program = *program;
-  front.host = HostName();
-  front.ranks = options.ranks;
-  front.verbose = options.verbose;
-  front.grace = static_cast<Nanos>(options.grace_seconds * kSecond);
-  front.other_children = ChildrenOfThis();
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
-  fflush(nullptr);
-  const pid_t pid = fork();
-  if (pid < 0) return Fail(kCannotStart, ErrnoStatus(errno, "can't fork").message());
-  if (pid == 0) {
-    output.ClosePipes();
-    channels->first.Close();
-    BeSupervisor(
-        {*program, options.command, *std::move(plans), *std::move(streams), job->facts.secret_fd,
-         job->facts.agent_fd, front.grace, inheritance.open_files, inheritance.ignores_hangup},
-        std::move(channels->second));
-  }
-  UniqueFd pidfd = OpenPidfd(pid);
-  if (!pidfd.valid()) {
-    const absl::Status status = ErrnoStatus(errno, "can't watch the supervisor process");
-    kill(pid, SIGKILL);
-    return Fail(kCannotStart, status.message());
-  }
+  SpawnRequest request;
+  request.program = *program;
+  request.arguments = options.command;
+  request.plans = *std::move(plans);
+  request.streams = *std::move(streams);
+  request.secret_fd = job->facts.secret_fd;
+  request.board_fd = job->facts.agent_fd;
+  request.grace = GraceOf(options);
+  request.open_files = inheritance.open_files;
+  request.ignores_hangup = inheritance.ignores_hangup;
+  absl::StatusOr<std::unique_ptr<LocalRanks>> ranks =
+      LocalRanks::Start(std::move(request), [&] { output.ClosePipes(); });
+  if (!ranks.ok()) return Fail(kCannotStart, ranks.status().message());
   // The supervisor and the ranks have these; here they would only keep pipes open.
-  channels->second.Close();
   streams->clear();
   job->secret.reset();
   job->board.reset();
   if (options.verbose) {
     output.Say(absl::StrCat("ruedarun: job ", job->facts.id, ": ", options.ranks, " ranks of ",
-                            *program, " on ", front.host, ", ", host.usable_cores,
+                            *program, " on ", HostName(), ", ", host.usable_cores,
                             " usable cores\n"));
   }
-  return Front(std::move(front), std::move(channels->first), pid, std::move(pidfd),
-               std::move(signal_fd), &output)
+  std::vector<FrontHost> hosts(1);
+  hosts[0] = {HostName(), 0, options.ranks, true, *std::move(ranks)};
+  return Front({*program, options.ranks, options.verbose, GraceOf(options)}, std::move(hosts),
+               std::move(inheritance.signals), &output)
+      .Run();
+}
+
+// What is the same for the agents of all hosts.
+absl::StatusOr<launch::Order> MakeOrder(const LaunchOptions& options, const HostFacts& host) {
+  launch::Order order;
+  RUEDA_ASSIGN_OR_RETURN(const std::string id, NewJobId());
+  order.set_job_id(id);
+  order.set_secret(NewSecret());
+  for (const std::string& word : options.command) order.add_command(word);
+  std::error_code error;
+  order.set_directory(std::filesystem::current_path(error).string());
+  if (error) return absl::FailedPreconditionError("the current directory can't be found");
+  const auto add = [](const Environment& environment, auto* variables) {
+    for (const auto& [name, value] : environment) {
+      launch::Variable* variable = variables->Add();
+      variable->set_name(name);
+      variable->set_value(value);
+    }
+  };
+  add(TravellingEnvironment(host.environment), order.mutable_environment());
+  RUEDA_ASSIGN_OR_RETURN(const Environment wanted, WantedVariables(options, host.environment));
+  add(wanted, order.mutable_wanted());
+  order.set_bind_to_core(options.bind == LaunchOptions::Bind::kCore);
+  order.set_grace_seconds(options.grace_seconds);
+  order.set_recorder_dir(options.output_dir);
+  return order;
+}
+
+// The settings that ruedarun itself goes by are the ranks'.
+absl::StatusOr<Config> OwnSettings(const LaunchOptions& options, const HostFacts& host) {
+  Environment environment;
+  for (const char* name : {"RUEDA_START_TIMEOUT_S", "RUEDA_NETWORK_INTERFACE"}) {
+    const auto inherited = host.environment.find(name);
+    if (inherited != host.environment.end()) environment.insert(*inherited);
+    const auto set = options.settings.find(name);
+    if (set != options.settings.end()) environment[name] = set->second;
+  }
+  Config config;
+  RUEDA_RETURN_IF_ERROR(ReadEnvironment(environment, &config));
+  return config;
+}
+
+Starter StarterOf(const LaunchOptions& options, const Config& config) {
+  Starter starter;
+  if (!options.remote_shell.empty()) starter.kind = Starter::Kind::kShell;
+  starter.shell = options.remote_shell;
+  starter.ssh_port = options.ssh_port;
+  starter.ssh_identity_file = options.ssh_identity_file;
+  starter.connect_seconds = static_cast<int>(config.start_timeout_s);
+  return starter;
+}
+
+absl::Status ExpectFeeds(const LaunchOptions& options, Output* output) {
+  if (options.output_dir.empty()) {
+    output->ExpectFeeds(options.prefix, options.ranks);
+    return absl::OkStatus();
+  }
+  std::vector<RankStreams> files(static_cast<size_t>(options.ranks));
+  RUEDA_RETURN_IF_ERROR(OpenOutputFiles(options.output_dir, &files));
+  output->ExpectFeeds(std::move(files));
+  return absl::OkStatus();
+}
+
+int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host,
+                  const std::vector<AssemblyHost>& places, Inheritance inheritance) {
+  const absl::StatusOr<launch::Order> order = MakeOrder(options, host);
+  if (!order.ok()) return Fail(kUsage, order.status().message());
+  const absl::StatusOr<Config> config = OwnSettings(options, host);
+  if (!config.ok()) return Fail(kUsage, config.status().message());
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return Fail(kCannotStart, "can't find the path of ruedarun (/proc/self/exe)");
+  Output output(STDOUT_FILENO, STDERR_FILENO);
+  if (const absl::Status status = ExpectFeeds(options, &output); !status.ok()) {
+    return Fail(kCannotStart, status.message());
+  }
+  Assembly assembly =
+      Assemble({places, StarterOf(options, *config), self.string(), *order,
+                config->network_interface, config->start_timeout_s, inheritance.signals.get()},
+               &output);
+  for (const std::string& failure : assembly.failures) Fail(0, failure);
+  if (assembly.exit_code != 0) return assembly.exit_code;
+
+  std::vector<FrontHost> hosts;
+  for (size_t i = 0; i < places.size(); ++i) {
+    const AssemblyHost& place = places[i];
+    hosts.push_back({place.name, place.share.first, place.share.ranks, place.is_here,
+                     std::move(assembly.hosts[i])});
+    if (options.verbose) {
+      output.Say(absl::StrCat("ruedarun: host ", place.name, ": ", place.share.ranks,
+                              place.share.ranks == 1 ? " rank" : " ranks", " from ",
+                              place.share.first, " on\n"));
+    }
+  }
+  return Front({options.command.front(), options.ranks, options.verbose, GraceOf(options)},
+               std::move(hosts), std::move(inheritance.signals), &output)
       .Run();
 }
 
@@ -211,6 +265,7 @@ int Main(int argc, char** argv) {
   if (!options.ok()) {
     return Fail(kUsage, absl::StrCat(options.status().message(), "\nTry ruedarun --help"));
   }
+  if (options->agent) return RunAgent();
   if (options->help || options->version) {
     fputs((options->help ? HelpText() : VersionText()).c_str(), stdout);
     return 0;
@@ -222,12 +277,15 @@ int Main(int argc, char** argv) {
     options->output_dir = path.string();
   }
   // While signals still end this process: files and name servers may let it wait.
-  if (const absl::Status status = CheckHosts(*options); !status.ok()) {
-    return Fail(kUsage, status.message());
-  }
+  absl::StatusOr<std::vector<AssemblyHost>> places = FindHosts(&*options);
+  if (!places.ok()) return Fail(kUsage, places.status().message());
+  Number(&*places);
   const HostFacts host = LookAtHost();
-  const Inheritance inheritance = TakeOver();
-  return Launch(*options, host, inheritance);
+  absl::StatusOr<Inheritance> inheritance = TakeOver();
+  if (!inheritance.ok()) return Fail(kCannotStart, inheritance.status().message());
+  const bool all_here = places->empty() || (places->size() == 1 && places->front().is_here);
+  if (!all_here) return LaunchOnHosts(*options, host, *places, *std::move(inheritance));
+  return LaunchHere(*options, host, *std::move(inheritance));
 }
 
 }  // namespace

@@ -74,6 +74,7 @@ class Spawner {
     bool collected = false;
   };
 
+  Rank WorldRank(Rank rank) const { return request_.first + rank; }
   absl::Status Watch(int fd, Tag tag);
   void Turn();
   void StartNext();
@@ -83,6 +84,7 @@ class Spawner {
   void RecordVerdict(Rank rank);
   void ReportEnd(Rank rank);
   void OnChannel();
+  void OnMessage(const Message& message);
   void OnChildren();
   void OnExecFailures();
   void Step(Supervisor::Event event);
@@ -222,7 +224,7 @@ void Spawner::StartNext() {
       kill(pid, SIGKILL);
       waitpid(pid, nullptr, 0);
     }
-    channel_.Send({MessageKind::kStartFailed, rank, 0, error});
+    channel_.Send({MessageKind::kStartFailed, WorldRank(rank), 0, error});
     Step({Supervisor::EventKind::kStartFailed, rank, error});
     return;
   }
@@ -232,7 +234,7 @@ void Spawner::StartNext() {
   process.pid = pid;
   process.pidfd = std::move(pidfd);
   rank_of_[pid] = rank;
-  channel_.Send({MessageKind::kRankStarted, rank, pid});
+  channel_.Send({MessageKind::kRankStarted, WorldRank(rank), pid});
   Step({Supervisor::EventKind::kRankStarted, rank});
   epoll_event event = {EPOLLIN, {.u64 = static_cast<uint64_t>(rank)}};
   RUEDA_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, process.pidfd.get(), &event) == 0)
@@ -240,7 +242,7 @@ void Spawner::StartNext() {
 }
 
 void Spawner::FailToBecomeRank(MessageKind kind, Rank rank, int error) {
-  const ExecFailure failure = {kind, rank, error};
+  const ExecFailure failure = {kind, WorldRank(rank), error};
   [[maybe_unused]] const ssize_t n = write(exec_failures_end_.get(), &failure, sizeof failure);
 }
 
@@ -255,6 +257,7 @@ void Spawner::BecomeRank(Rank rank, pid_t parent, char** environment) {
   dup2(streams.err.get(), STDERR_FILENO);
   fcntl(request_.secret_fd, F_SETFD, 0);
   fcntl(request_.board_fd, F_SETFD, 0);
+  if (WorldRank(rank) == 0 && request_.meeting_fd >= 0) fcntl(request_.meeting_fd, F_SETFD, 0);
   setrlimit(RLIMIT_NOFILE, &request_.open_files);
   if (const int core = request_.plans[static_cast<size_t>(rank)].core; core >= 0) {
     cpu_set_t set;
@@ -288,7 +291,7 @@ void Spawner::RecordVerdict(Rank rank) {
       waitid(P_PIDFD, static_cast<id_t>(process.pidfd.get()), &info, WEXITED | WNOHANG | WNOWAIT);
   if (result != 0 || info.si_pid == 0) return;
   process.wait_status = WaitStatusOf(info);
-  board_->Write(rank, {process.pid, process.wait_status});
+  board_->Write(WorldRank(rank), {process.pid, process.wait_status});
   process.ended = true;
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, process.pidfd.get(), nullptr);
 }
@@ -297,7 +300,8 @@ void Spawner::ReportEnd(Rank rank) {
   const RankProcess& process = ranks_[static_cast<size_t>(rank)];
   const int32_t flags = (machine_.first_failure() == rank ? Message::kFirstFailure : 0) |
                         (machine_.EndedByUs(rank) ? Message::kEndedByUs : 0);
-  channel_.Send({MessageKind::kRankEnded, rank, process.pid, process.wait_status, flags});
+  channel_.Send({MessageKind::kRankEnded, WorldRank(rank), process.pid, process.wait_status, flags,
+                 board_->BlamedBy(WorldRank(rank))});
 }
 
 void Spawner::OnExecFailures() {
@@ -317,9 +321,7 @@ void Spawner::OnChannel() {
   for (;;) {
     switch (channel_.Receive(&message)) {
       case Channel::Got::kMessage:
-        if (message.kind == MessageKind::kSignal) {
-          Step({Supervisor::EventKind::kSignal, -1, message.value});
-        }
+        OnMessage(message);
         break;
       case Channel::Got::kNothing:
         return;
@@ -330,6 +332,16 @@ void Spawner::OnChannel() {
         Step({Supervisor::EventKind::kLauncherGone});
         return;
     }
+  }
+}
+
+void Spawner::OnMessage(const Message& message) {
+  if (message.kind == MessageKind::kSignal) {
+    Step({Supervisor::EventKind::kSignal, -1, message.value});
+  } else if (message.kind == MessageKind::kEndJob) {
+    Step({Supervisor::EventKind::kFailedElsewhere});
+  } else if (message.kind == MessageKind::kVerdict) {
+    board_->Write(message.rank, {message.pid, message.value});
   }
 }
 

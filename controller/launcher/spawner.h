@@ -11,6 +11,7 @@
 #include "controller/launcher/job.h"
 #include "controller/launcher/placement.h"
 #include "core/base/clock.h"
+#include "core/base/ids.h"
 
 namespace rueda {
 
@@ -19,8 +20,10 @@ struct SpawnRequest {
   std::vector<std::string> arguments;
   std::vector<RankPlan> plans;
   std::vector<RankStreams> streams;
+  Rank first = 0;  // of these ranks in the job
   int secret_fd = -1;
-  int board_fd = -1;  // of the verdict board; also the ranks' RUEDA_AGENT_FD
+  int board_fd = -1;    // of the verdict board; also the ranks' RUEDA_AGENT_FD
+  int meeting_fd = -1;  // rank 0's RUEDA_MEETING_FD
   Nanos grace = 5 * kSecond;
   rlimit open_files = {};       // as ruedarun found it
   bool ignores_hangup = false;  // as ruedarun found it (nohup)

@@ -49,6 +49,13 @@ void Supervisor::Step(const Event& event, Nanos now, Actions* out) {
     case EventKind::kSignal:
       OnSignal(event.value, now, out);
       break;
+    case EventKind::kFailedElsewhere:
+      if (phase_ == Phase::kRunning) {
+        exit_code_ = 1;
+        EndAfterFailure(now, out);
+        SweepIfAllEnded(out);
+      }
+      break;
     case EventKind::kLauncherGone:
       Kill(now, out);
       SweepIfAllEnded(out);
@@ -73,7 +80,7 @@ void Supervisor::OnRankEnded(Rank rank, int wait_status, Nanos now, Actions* out
   if (phase_ == Phase::kRunning && wait_status != 0) {
     first_failure_ = rank;
     exit_code_ = ExitCodeOf(wait_status);
-    End(0, std::min(kNotice, options_.grace / 2), now, out);
+    EndAfterFailure(now, out);
   }
   SweepIfAllEnded(out);
 }
@@ -142,6 +149,10 @@ void Supervisor::End(int signal, Nanos patience, Nanos now, Actions* out) {
   kill_at_ = DeadlineAfter(now, options_.grace);
   deadline_ = DeadlineAfter(now, patience);
   if (signal != 0) SendEnding(signal, out);
+}
+
+void Supervisor::EndAfterFailure(Nanos now, Actions* out) {
+  End(0, std::min(kNotice, options_.grace / 2), now, out);
 }
 
 void Supervisor::SendEnding(int signal, Actions* out) {

@@ -24,14 +24,15 @@ class Supervisor {
   };
 
   enum class EventKind {
-    kRankStarted,   // rank
-    kStartFailed,   // rank; no process could be made for it
-    kRankEnded,     // rank, value = its wait status
-    kSignal,        // value = a signal that was sent to ruedarun
-    kLauncherGone,  // nobody is there any more to tell
-    kAlone,         // answers kReap: no process is left
-    kRestRemains,   // answers kReap: processes that outlived their ranks are left
-    kTimer,         // deadline() has come
+    kRankStarted,      // rank
+    kStartFailed,      // rank; no process could be made for it
+    kRankEnded,        // rank, value = its wait status
+    kSignal,           // value = a signal that was sent to ruedarun
+    kFailedElsewhere,  // a rank of another host has failed
+    kLauncherGone,     // nobody is there any more to tell
+    kAlone,            // answers kReap: no process is left
+    kRestRemains,      // answers kReap: processes that outlived their ranks are left
+    kTimer,            // deadline() has come
   };
   struct Event {
     EventKind kind;
@@ -93,6 +94,7 @@ class Supervisor {
   void OnRestRemains(Nanos now, Actions* out);
   // From kRunning to kEnding: sends `signal`, if any; SIGTERM follows after `patience`.
   void End(int signal, Nanos patience, Nanos now, Actions* out);
+  void EndAfterFailure(Nanos now, Actions* out);
   void SendEnding(int signal, Actions* out);
   void Kill(Nanos now, Actions* out);
   void SweepIfAllEnded(Actions* out);

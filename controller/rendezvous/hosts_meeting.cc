@@ -1,6 +1,7 @@
 #include "controller/rendezvous/hosts_meeting.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -16,6 +17,21 @@ namespace {
 // How long one try to connect takes at most. The file may be of a job that is gone, whose host
 // answers nothing; the next try reads it anew.
 constexpr int kTryMs = 1'000;
+
+// A copy of an inherited listening socket, which stays for the next init of this process; programs
+// that it starts don't get it.
+absl::StatusOr<UniqueFd> InheritSocket(absl::string_view variable, int fd) {
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy.valid()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(variable, "=", fd,
+                     ": there is no such open descriptor; did a program between the launcher "
+                     "and this one close it?"));
+  }
+  if (fcntl(copy.get(), F_SETFL, O_NONBLOCK) != 0) return ErrnoStatus(errno, variable);
+  return copy;
+}
 
 absl::Status AwaitConnected(const UniqueFd& socket, const std::string& address) {
   pollfd wait = {socket.get(), POLLOUT, 0};
@@ -33,19 +49,33 @@ absl::Status AwaitConnected(const UniqueFd& socket, const std::string& address) 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Meeting>> HostsMeeting::Create(
-    SessionScope scope, Rank rank, int size, const std::string& shared_dir,
-    const std::string& network_interface) {
-  Interface interface;
-  if (rank == 0 || !network_interface.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(interface, ChooseInterface(network_interface));
+HostsMeeting::HostsMeeting(SessionScope scope, Rank rank, int size, const Config& config)
+    : UnixMeeting(std::move(scope), rank, size),
+      given_address_(config.meeting_address),
+      path_(given_address_.empty() ? RendezvousPath(config.shared_dir, scope_.job, scope_.epoch)
+                                   : ""),
+      own_secret_(!scope_.secret.empty()) {}
+
+absl::StatusOr<std::unique_ptr<Meeting>> HostsMeeting::Create(SessionScope scope, Rank rank,
+                                                              int size, const Config& config) {
+  std::unique_ptr<HostsMeeting> meeting(new HostsMeeting(std::move(scope), rank, size, config));
+  const bool given = !meeting->given_address_.empty();
+  if (given && !meeting->own_secret_) {
+    return absl::FailedPreconditionError(
+        "RUEDA_MEETING_ADDRESS without a secret: set RUEDA_SECRET_FD or RUEDA_SECRET_FILE");
   }
-  std::string path = RendezvousPath(shared_dir, scope.job, scope.epoch);
-  return std::unique_ptr<Meeting>(
-      new HostsMeeting(std::move(scope), rank, size, std::move(path), std::move(interface)));
+  if (given && rank == 0) {
+    RUEDA_ASSIGN_OR_RETURN(meeting->given_door_,
+                           InheritSocket("RUEDA_MEETING_FD", static_cast<int>(config.meeting_fd)));
+    RUEDA_ASSIGN_OR_RETURN(meeting->interface_, InterfaceOf(meeting->given_door_));
+  } else if (rank == 0 || !config.network_interface.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(meeting->interface_, ChooseInterface(config.network_interface));
+  }
+  return std::unique_ptr<Meeting>(std::move(meeting));
 }
 
 absl::StatusOr<UniqueFd> HostsMeeting::OpenDoor() {
+  if (given_door_.valid()) return std::move(given_door_);
   RUEDA_ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(interface_.address));
   RendezvousPoint point;
   RUEDA_ASSIGN_OR_RETURN(point.address, TcpAddressOf(listener));
@@ -68,16 +98,23 @@ absl::Status HostsMeeting::Complete(wire::Hello* hello) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<UniqueFd> HostsMeeting::ReachDoor() {
-  RUEDA_ASSIGN_OR_RETURN(const RendezvousPoint point, ReadRendezvous(path_));
+// Where rank 0 waits, and from a file the secret too.
+absl::StatusOr<std::string> HostsMeeting::LearnAddress() {
+  if (!given_address_.empty()) return given_address_;
+  RUEDA_ASSIGN_OR_RETURN(RendezvousPoint point, ReadRendezvous(path_));
   if (!own_secret_ && point.secret.size() < kSecretBytesMin) {
     return absl::FailedPreconditionError(
         "rank 0 has a secret of its own (RUEDA_SECRET_FILE or RUEDA_SECRET_FD), and this rank has "
         "none; give it to all ranks");
   }
-  RUEDA_ASSIGN_OR_RETURN(UniqueFd socket, ConnectTcp(point.address));
-  RUEDA_RETURN_IF_ERROR(AwaitConnected(socket, point.address));
-  if (!own_secret_) scope_.secret = point.secret;
+  if (!own_secret_) scope_.secret = std::move(point.secret);
+  return std::move(point.address);
+}
+
+absl::StatusOr<UniqueFd> HostsMeeting::ReachDoor() {
+  RUEDA_ASSIGN_OR_RETURN(const std::string address, LearnAddress());
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd socket, ConnectTcp(address));
+  RUEDA_RETURN_IF_ERROR(AwaitConnected(socket, address));
   if (interface_.name.empty()) {
     RUEDA_ASSIGN_OR_RETURN(interface_, InterfaceOf(socket));
   }

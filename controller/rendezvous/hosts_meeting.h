@@ -1,6 +1,7 @@
-// Processes of several hosts meet over TCP. Rank 0 listens on one interface, and writes where, with a
-// secret, to a file that all hosts see and only this user may read; the others look for it. The ranks
-// of each host then meet over unix sockets, to become neighbours.
+// Processes of several hosts meet over TCP. The launcher has given rank 0 a socket to listen at, and
+// the others its address; or else rank 0 listens on one interface, and writes where, with a secret, to
+// a file that all hosts see and only this user may read, and the others look for it. The ranks of each
+// host then meet over unix sockets, to become neighbours.
 #pragma once
 
 #include <memory>
@@ -10,16 +11,18 @@
 #include "controller/rendezvous/network.h"
 #include "controller/rendezvous/rendezvous_file.h"
 #include "controller/rendezvous/unix_meeting.h"
+#include "core/config/config.h"
 
 namespace rueda {
 
 class HostsMeeting : public UnixMeeting {
  public:
-  // `shared_dir`: that file's directory. `network_interface`: the one for everything of this job;
-  // empty: the one by which the others are reached. A secret of the scope goes before the file's.
+  // By the settings meeting_address (and, at rank 0, meeting_fd) or else shared_dir, that file's
+  // directory. A secret of the scope goes before the file's; without a file there must be one. The
+  // setting network_interface is the one for everything of this job; empty: the one by which the others
+  // are reached.
   static absl::StatusOr<std::unique_ptr<Meeting>> Create(SessionScope scope, Rank rank, int size,
-                                                         const std::string& shared_dir,
-                                                         const std::string& network_interface);
+                                                         const Config& config);
 
   std::string address() const override { return interface_.address; }
   std::string network_interface() const override { return interface_.name; }
@@ -32,13 +35,13 @@ class HostsMeeting : public UnixMeeting {
   bool over_network() const override { return true; }
 
  private:
-  HostsMeeting(SessionScope scope, Rank rank, int size, std::string path, Interface interface)
-      : UnixMeeting(std::move(scope), rank, size),
-        path_(std::move(path)),
-        interface_(std::move(interface)),
-        own_secret_(!scope_.secret.empty()) {}
+  HostsMeeting(SessionScope scope, Rank rank, int size, const Config& config);
 
-  const std::string path_;
+  absl::StatusOr<std::string> LearnAddress();
+
+  const std::string given_address_;  // by the launcher; empty: a file has it
+  const std::string path_;           // of that
+  UniqueFd given_door_;              // rank 0's, by the launcher
   Interface interface_;
   const bool own_secret_;  // not to be taken from the file, nor written to it
   std::optional<RendezvousFile> file_;

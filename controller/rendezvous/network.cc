@@ -2,10 +2,12 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 
@@ -17,30 +19,31 @@ constexpr char kNowhere4[] = "192.0.2.1";    // RFC 5737
 constexpr char kNowhere6[] = "2001:db8::1";  // RFC 3849
 constexpr uint16_t kAnyPort = 9;
 
-// The address that packets to `nowhere` would leave from; "" when there is no way there. Nothing is
-// sent.
-std::string SourceTowards(int family, const char* nowhere) {
-  const UniqueFd fd(socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+// The address that packets to `there` would leave from; "" when there is no way. Nothing is sent.
+std::string SourceTowards(const sockaddr* there, socklen_t length) {
+  const UniqueFd fd(socket(there->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage storage = {};
-  auto* const address = reinterpret_cast<sockaddr*>(&storage);
-  const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  if (family == AF_INET) {
-    auto* const four = reinterpret_cast<sockaddr_in*>(address);
-    four->sin_family = AF_INET;
-    four->sin_port = htons(kAnyPort);
-    inet_pton(AF_INET, nowhere, &four->sin_addr);
-  } else {
-    auto* const six = reinterpret_cast<sockaddr_in6*>(address);
-    six->sin6_family = AF_INET6;
-    six->sin6_port = htons(kAnyPort);
-    inet_pton(AF_INET6, nowhere, &six->sin6_addr);
-  }
+  auto* const own = reinterpret_cast<sockaddr*>(&storage);
   socklen_t size = sizeof storage;
-  if (!fd.valid() || connect(fd.get(), address, length) != 0 ||
-      getsockname(fd.get(), address, &size) != 0) {
+  if (!fd.valid() || connect(fd.get(), there, length) != 0 ||
+      getsockname(fd.get(), own, &size) != 0) {
     return "";
   }
-  return NumericAddress(address);
+  return NumericAddress(own);
+}
+
+// Those of a name or a numeric address.
+struct AddressesDeleter {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, AddressesDeleter>;
+
+Addresses Resolve(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* list = nullptr;
+  const std::string port = absl::StrCat(kAnyPort);  // routes don't depend on it
+  return Addresses(getaddrinfo(host.c_str(), port.c_str(), &hints, &list) == 0 ? list : nullptr);
 }
 
 const Interface* FindAddress(const std::vector<Interface>& interfaces, const std::string& address) {
@@ -65,9 +68,9 @@ bool IsPublic4(const in_addr& in) {
 absl::StatusOr<Interface> ChooseInterface(const std::string& name) {
   if (!name.empty()) return FindInterface(name);
   RUEDA_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, ListInterfaces());
-  for (const std::string& source :
-       {SourceTowards(AF_INET, kNowhere4), SourceTowards(AF_INET6, kNowhere6)}) {
-    if (const Interface* found = FindAddress(interfaces, source); found != nullptr) return *found;
+  for (const char* nowhere : {kNowhere4, kNowhere6}) {
+    const absl::StatusOr<Interface> found = InterfaceTowards(nowhere);
+    if (found.ok()) return found;
   }
   std::vector<Interface> outward;
   for (const Interface& each : interfaces) {
@@ -81,18 +84,30 @@ absl::StatusOr<Interface> ChooseInterface(const std::string& name) {
       InterfacesText(interfaces)));
 }
 
+absl::StatusOr<Interface> InterfaceTowards(const std::string& host) {
+  const Addresses addresses = Resolve(host);
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    const absl::StatusOr<Interface> found =
+        InterfaceWithAddress(SourceTowards(each->ai_addr, each->ai_addrlen));
+    if (found.ok() && !found->is_loopback) return found;
+  }
+  return absl::NotFoundError(absl::StrCat("no route to ", host));
+}
+
+absl::StatusOr<Interface> InterfaceWithAddress(const std::string& address) {
+  RUEDA_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, ListInterfaces());
+  if (const Interface* found = FindAddress(interfaces, address); found != nullptr) return *found;
+  return absl::NotFoundError(absl::StrCat("no network interface of this host has the address ",
+                                          address, "; there are ", InterfacesText(interfaces)));
+}
+
 absl::StatusOr<Interface> InterfaceOf(const UniqueFd& socket) {
   sockaddr_storage storage = {};
   socklen_t size = sizeof storage;
   if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
     return ErrnoStatus(errno, "asking for a socket's address");
   }
-  RUEDA_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, ListInterfaces());
-  const std::string address = NumericAddress(reinterpret_cast<const sockaddr*>(&storage));
-  if (const Interface* found = FindAddress(interfaces, address); found != nullptr) return *found;
-  return absl::InternalError(absl::StrCat("no network interface of this host has the address ",
-                                          address, " of its own connection; there are ",
-                                          InterfacesText(interfaces)));
+  return InterfaceWithAddress(NumericAddress(reinterpret_cast<const sockaddr*>(&storage)));
 }
 
 bool IsPublicAddress(absl::string_view address) {

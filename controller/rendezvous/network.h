@@ -15,6 +15,13 @@ namespace rueda {
 // lists what there is.
 absl::StatusOr<Interface> ChooseInterface(const std::string& name);
 
+// The interface that the route to `host`, a name or an address, leaves by; not loopback. NOT_FOUND: it
+// can't be resolved, or there is no route.
+absl::StatusOr<Interface> InterfaceTowards(const std::string& host);
+
+// NOT_FOUND: no interface has that address.
+absl::StatusOr<Interface> InterfaceWithAddress(const std::string& address);
+
 // The interface that the route to the peer of a connected TCP socket leaves by.
 absl::StatusOr<Interface> InterfaceOf(const UniqueFd& socket);
 

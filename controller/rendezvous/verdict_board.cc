@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 
+#include "core/base/limits.h"
+
 namespace rueda {
 namespace {
 
-// An entry: 0 while the rank runs, else a mark, its pid and its wait status (16 bits).
+// A verdict: 0 while the rank runs, else a mark, its pid and its wait status (16 bits).
 constexpr uint64_t kMark = uint64_t{1} << 63;
 
 }  // namespace
@@ -14,7 +16,7 @@ constexpr uint64_t kMark = uint64_t{1} << 63;
 absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Create(int size) {
   RUEDA_ASSIGN_OR_RETURN(
       std::shared_ptr<SharedMemory> memory,
-      SharedMemory::Create("rueda-verdicts", static_cast<size_t>(size) * sizeof(uint64_t)));
+      SharedMemory::Create("rueda-verdicts", static_cast<size_t>(size) * sizeof(Entry)));
   return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory)));
 }
 
@@ -26,23 +28,35 @@ absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Open(int fd) {
   return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory)));
 }
 
-std::atomic<uint64_t>* VerdictBoard::entry(Rank rank) const {
-  const size_t at = static_cast<size_t>(rank) * sizeof(uint64_t);
-  if (rank < 0 || at + sizeof(uint64_t) > memory_->bytes()) return nullptr;
-  return reinterpret_cast<std::atomic<uint64_t>*>(memory_->data() + at);
+VerdictBoard::Entry* VerdictBoard::entry(Rank rank) const {
+  const size_t at = static_cast<size_t>(rank) * sizeof(Entry);
+  if (rank < 0 || at + sizeof(Entry) > memory_->bytes()) return nullptr;
+  return reinterpret_cast<Entry*>(memory_->data() + at);
+}
+
+void VerdictBoard::Blame(Rank rank, Rank culprit) {
+  if (Entry* own = entry(rank)) {
+    own->blamed.store(static_cast<uint64_t>(culprit + 1), std::memory_order_release);
+  }
+}
+
+Rank VerdictBoard::BlamedBy(Rank rank) const {
+  const Entry* own = entry(rank);
+  const uint64_t value = own == nullptr ? 0 : own->blamed.load(std::memory_order_acquire);
+  return value > kRanksMax ? -1 : static_cast<Rank>(value) - 1;
 }
 
 void VerdictBoard::Write(Rank rank, const Verdict& verdict) {
-  if (std::atomic<uint64_t>* word = entry(rank)) {
-    word->store(kMark | (static_cast<uint64_t>(static_cast<uint32_t>(verdict.pid)) << 16) |
-                    static_cast<uint16_t>(verdict.wait_status),
-                std::memory_order_release);
+  if (Entry* own = entry(rank)) {
+    own->verdict.store(kMark | (static_cast<uint64_t>(static_cast<uint32_t>(verdict.pid)) << 16) |
+                           static_cast<uint16_t>(verdict.wait_status),
+                       std::memory_order_release);
   }
 }
 
 std::optional<VerdictBoard::Verdict> VerdictBoard::Read(Rank rank) const {
-  const std::atomic<uint64_t>* word = entry(rank);
-  const uint64_t value = word == nullptr ? 0 : word->load(std::memory_order_acquire);
+  const Entry* own = entry(rank);
+  const uint64_t value = own == nullptr ? 0 : own->verdict.load(std::memory_order_acquire);
   if ((value & kMark) == 0) return std::nullopt;
   return Verdict{static_cast<int>((value >> 16) & 0xFFFFFFFF), static_cast<int>(value & 0xFFFF)};
 }

@@ -1,6 +1,7 @@
-// Where the launcher writes how the ranks that it started ended, so that a rank that notices
-// another's end can name the cause: a hang-up tells that a process is gone, its exit status tells
-// why. Shared memory, inherited by all ranks of the host (RUEDA_AGENT_FD).
+// Where the launcher writes how the ranks of the job ended, so that a rank that notices another's end
+// can name the cause: a hang-up tells that a process is gone, its exit status tells why. And where a
+// rank whose epoch has failed writes whose fault that was, so that the launcher can tell causes from
+// consequences. Shared memory, inherited by all ranks of the host (RUEDA_AGENT_FD).
 #pragma once
 
 #include <atomic>
@@ -28,9 +29,17 @@ class VerdictBoard {
   void Write(Rank rank, const Verdict& verdict);
   std::optional<Verdict> Read(Rank rank) const;
 
+  // `culprit` -1: nobody's, or nothing has failed.
+  void Blame(Rank rank, Rank culprit);
+  Rank BlamedBy(Rank rank) const;
+
  private:
   explicit VerdictBoard(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
-  std::atomic<uint64_t>* entry(Rank rank) const;
+  struct Entry {
+    std::atomic<uint64_t> verdict;
+    std::atomic<uint64_t> blamed;  // the culprit + 1; 0: none
+  };
+  Entry* entry(Rank rank) const;
 
   const std::shared_ptr<SharedMemory> memory_;
 };

@@ -95,6 +95,7 @@ absl::Status Engine::Init() {
   }
   if (config_.agent_fd >= 0) {
     RUEDA_ASSIGN_OR_RETURN(verdicts_, VerdictBoard::Open(static_cast<int>(config_.agent_fd)));
+    verdicts_->Blame(world_.rank, -1);
   }
 
   store_ = world_.store;
@@ -675,6 +676,7 @@ void Engine::EndEpoch(Failure failure) {
   failed_ = true;
   suspect_.reset();
   trace::Record(trace::Event::kFail, 0, static_cast<uint64_t>(failure.rank));
+  if (verdicts_ != nullptr) verdicts_->Blame(world_.rank, failure.rank);
   const auto shared = std::make_shared<const Failure>(std::move(failure));
   const absl::Status status = shared->ToStatus();
   {

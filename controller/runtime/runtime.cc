@@ -39,9 +39,9 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetingAt(const Place& place, const Con
                                                    const SessionScope& scope) {
   const bool on_one_host = place.local_size == place.size;
   const bool on_several = place.local_size > 0 && !on_one_host;
-  if (place.size > 1 && !on_one_host && !config.shared_dir.empty()) {
-    return HostsMeeting::Create(scope, place.rank, place.size, config.shared_dir,
-                                config.network_interface);
+  const bool has_way = !config.meeting_address.empty() || !config.shared_dir.empty();
+  if (place.size > 1 && !on_one_host && has_way) {
+    return HostsMeeting::Create(scope, place.rank, place.size, config);
   }
   if (on_several) {
     return absl::FailedPreconditionError(absl::StrCat(

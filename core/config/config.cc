@@ -107,6 +107,10 @@ const Knob kKnobs[] = {
      "secret, for ranks that another launcher than ruedarun started on several hosts. The file "
      "goes when all "
      "have come."},
+    {"meeting_fd", &Config::meeting_fd, Use::kSetUp, 3, 1 << 30, "", "",
+     "Inherited TCP socket at which rank 0 waits for the ranks of other hosts; ruedarun makes it."},
+    {"meeting_address", &Config::meeting_address, Use::kSetUp, 0, 0, "", "",
+     "Where that is, such as `10.0.0.1:34567`, for the other ranks."},
     {"agent_fd", &Config::agent_fd, Use::kSetUp, 3, 1 << 30, "", "",
      "Inherited memfd in which the launcher writes how ranks of this host ended."},
     {"hosts_fake", &Config::hosts_fake, Use::kSetUp, 0, kRanksMax, "", "",

@@ -43,6 +43,8 @@ struct Config {
   int64_t secret_fd = -1;
   std::string secret_file;
   std::string shared_dir;
+  int64_t meeting_fd = -1;
+  std::string meeting_address;
   int64_t agent_fd = -1;
   int64_t hosts_fake = 0;
 };

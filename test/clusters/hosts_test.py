@@ -169,7 +169,7 @@ class Hosts(OnHosts):
         for victim in range(4):
             job = self.start(4, 2, (BENCH, "--bytes", "4K", "--iterations", "1000000"), RUEDA_RECORDER_DIR=self.folder)
             pids = [rank.pid for rank in job.ranks]
-            self.wait_for(lambda: all(map(reduces, pids)), job)
+            self.wait_for(lambda: all(map(support.reduces, pids)), job)
             os.kill(pids[victim], signal.SIGKILL)
             killed = time.monotonic()
             for rank, (out, status) in enumerate(job.wait()):
@@ -244,18 +244,6 @@ class Launchers(OnHosts):
         self.addCleanup(cluster.stop)
         for words in (["--ntasks-per-node", "2"], ["--mpi=pmi2", "-n", "4"]):
             self.expect_ranks(4, cluster.command("srun", "-N", "2", *words, HELLO), SLURM_CONF=cluster.conf)
-
-
-def reduces(pid):
-    """Whether that rank has begun to: the thread that serves Gloo is there."""
-    names = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        try:
-            with open(f"/proc/{pid}/task/{task}/comm", encoding="ascii") as comm:
-                names.append(comm.read().strip())
-        except OSError:  # it has ended
-            pass
-    return "rueda-lane" in names
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """What the tests of this folder share."""
+import os
 import shutil
 import unittest
 
@@ -25,3 +26,19 @@ def expect_ranks(test, size, done):
     test.assertEqual(done.returncode, 0, done.stdout)
     found = sorted(line.strip() for line in done.stdout.splitlines() if " average " in line)
     test.assertEqual(found, sorted(line_of(rank, size) for rank in range(size)), done.stdout)
+
+
+def reduces(pid):
+    """Whether that rank has begun to: the thread that serves Gloo is there."""
+    names = []
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return False
+    for task in tasks:
+        try:
+            with open(f"/proc/{pid}/task/{task}/comm", encoding="ascii") as comm:
+                names.append(comm.read().strip())
+        except OSError:  # it has ended
+            pass
+    return "rueda-lane" in names

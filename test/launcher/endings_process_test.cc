@@ -291,9 +291,9 @@ TEST(Endings, Are2ForAMistakeOnTheCommandLine) {
   EXPECT_EQ(typo.err(),
             "ruedarun: unknown option --output-dri; did you mean --output-dir?\n"
             "Try ruedarun --help\n");
-  Job later({"-np", "2", "--ssh-port", "22", "true"});
+  Job later({"-np", "2", "--min-np", "1", "true"});
   EXPECT_EQ(later.Wait(), 2);
-  EXPECT_TRUE(Contains(later.err(), "option --ssh-port: not yet")) << later.err();
+  EXPECT_TRUE(Contains(later.err(), "option --min-np: not yet")) << later.err();
   Job missing({"-np", "2", "-x", "NOT_THERE", "true"});
   EXPECT_EQ(missing.Wait(), 2);
   EXPECT_TRUE(Contains(missing.err(), "option -x NOT_THERE: no such variable")) << missing.err();

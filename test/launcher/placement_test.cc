@@ -23,13 +23,15 @@ HostFacts Host(Environment environment, std::vector<int> cores = {0, 1, 2, 3}) {
 const JobFacts kJob = {"0123abcd", 5, 6, 40'001};
 
 std::vector<RankPlan> Placed(const LaunchOptions& options, const HostFacts& host) {
-  absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options, host, kJob);
+  absl::StatusOr<std::vector<RankPlan>> plans =
+      PlaceRanks(options, host, kJob, {options.ranks, 0, options.ranks});
   EXPECT_TRUE(plans.ok()) << plans.status().ToString();
   return plans.ok() ? *plans : std::vector<RankPlan>(static_cast<size_t>(options.ranks));
 }
 
 std::string Refusal(const LaunchOptions& options, const HostFacts& host) {
-  const absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options, host, kJob);
+  const absl::StatusOr<std::vector<RankPlan>> plans =
+      PlaceRanks(options, host, kJob, {options.ranks, 0, options.ranks});
   EXPECT_EQ(plans.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(plans.status().message());
 }
@@ -164,6 +166,51 @@ TEST(Placement, AnOptionsSettingGoesBeforeTheInheritedOneAndAfterAnExport) {
       Placed(options, Host({{"RUEDA_LOG_LEVEL", "error"}}))[0].environment;
   EXPECT_EQ(environment.at("RUEDA_LOG_LEVEL"), "info");
   EXPECT_EQ(environment.at("RUEDA_TIMELINE"), "mine.json");
+}
+
+TEST(Placement, TellsTheRanksOfASecondHostWhereTheyStand) {
+  JobFacts job = kJob;
+  job.master_address = "10.0.0.1";
+  job.meeting_address = "10.0.0.1:5000";
+  job.meeting_fd = 9;
+  const HostShare share = {5, 3, 2, 1, 2};
+  absl::StatusOr<std::vector<RankPlan>> plans =
+      PlaceRanks(Options(5), Host({{"RUEDA_MEETING_FD", "7"}}), job, share);
+  ASSERT_TRUE(plans.ok()) << plans.status().ToString();
+  ASSERT_EQ(plans->size(), 2u);
+  const Environment& second = (*plans)[1].environment;
+  EXPECT_EQ(second.at("RUEDA_RANK"), "4");
+  EXPECT_EQ(second.at("RUEDA_LOCAL_RANK"), "1");
+  EXPECT_EQ(second.at("RUEDA_LOCAL_SIZE"), "2");
+  EXPECT_EQ(second.at("WORLD_SIZE"), "5");
+  EXPECT_EQ(second.at("NODE_RANK"), "1");
+  EXPECT_EQ(second.at("HOROVOD_CROSS_RANK"), "1");
+  EXPECT_EQ(second.at("HOROVOD_CROSS_SIZE"), "2");
+  EXPECT_EQ(second.at("MASTER_ADDR"), "10.0.0.1");
+  EXPECT_EQ(second.at("RUEDA_MEETING_ADDRESS"), "10.0.0.1:5000");
+  EXPECT_FALSE(second.contains("RUEDA_MEETING_FD"));
+  plans = PlaceRanks(Options(5), Host({}), job, {5, 0, 3, 0, 2});
+  ASSERT_TRUE(plans.ok()) << plans.status().ToString();
+  EXPECT_EQ((*plans)[2].environment.at("RUEDA_MEETING_FD"), "9");
+  EXPECT_EQ((*plans)[2].environment.at("HOROVOD_CROSS_RANK"), "0");
+}
+
+TEST(Placement, OnlyWhatIsTrueEverywhereTravels) {
+  const Environment travelling = TravellingEnvironment({{"PATH", "/opt/bin"},
+                                                        {"LD_LIBRARY_PATH", "/opt/lib"},
+                                                        {"NCCL_DEBUG", "INFO"},
+                                                        {"OMP_NUM_THREADS", "4"},
+                                                        {"RUEDA_LOG_LEVEL", "info"},
+                                                        {"CUDA_VISIBLE_DEVICES", "3"},
+                                                        {"RUEDA_SECRET_FD", "3"},
+                                                        {"HOME", "/home/me"},
+                                                        {"AWS_SECRET_ACCESS_KEY", "x"}});
+  const Environment expected = {{"PATH", "/opt/bin"},
+                                {"LD_LIBRARY_PATH", "/opt/lib"},
+                                {"NCCL_DEBUG", "INFO"},
+                                {"OMP_NUM_THREADS", "4"},
+                                {"RUEDA_LOG_LEVEL", "info"}};
+  EXPECT_EQ(travelling, expected);
 }
 
 }  // namespace

@@ -8,14 +8,14 @@ namespace rueda {
 namespace {
 
 RankEnding Exited(int pid, int status) {
-  return {pid, true, W_EXITCODE(status, 0), false};
+  return {pid, true, W_EXITCODE(status, 0), false, false, "vm"};
 }
 RankEnding Killed(int pid, int signal, bool by_us) {
-  return {pid, true, W_EXITCODE(0, signal), by_us};
+  return {pid, true, W_EXITCODE(0, signal), by_us, false, "vm"};
 }
 
 TEST(Report, IsEmptyWhenAllIsWell) {
-  EXPECT_EQ(EndingsTable({Exited(10, 0), Exited(11, 0)}, {}, "vm"), "");
+  EXPECT_EQ(EndingsTable({Exited(10, 0), Exited(11, 0)}, {}), "");
 }
 
 TEST(Report, TellsWhoEndedHow) {
@@ -26,23 +26,28 @@ TEST(Report, TellsWhoEndedHow) {
                           Exited(11, 3),
                           Killed(12, SIGSEGV, false),
                           Exited(13, 0),
-                          {},
-                          {15, false, 0, false}},
-                         job, "node-one"),
+                          {0, false, 0, false, false, "vm"},
+                          {15, false, 0, false, false, "node-two"},
+                          {16, false, 0, false, true, "node-two"}},
+                         job),
             "ruedarun: the job ended after rank 1 failed; exit status 3\n"
             "   rank      pid  host      how it ended\n"
-            "      0       10  node-one  ended by ruedarun (SIGTERM) after rank 1 failed\n"
-            "*     1       11  node-one  exited with status 3  <- first failure\n"
-            "      2       12  node-one  killed by signal 11 (SIGSEGV)\n"
-            "      3       13  node-one  exited with status 0\n"
-            "      4        -  node-one  never started\n"
-            "      5       15  node-one  could not be killed, and is left alone\n");
+            "      0       10  vm        ended by ruedarun (SIGTERM) after rank 1 failed\n"
+            "*     1       11  vm        exited with status 3  <- first failure\n"
+            "      2       12  vm        killed by signal 11 (SIGSEGV)\n"
+            "      3       13  vm        exited with status 0\n"
+            "      4        -  vm        never started\n"
+            "      5       15  node-two  could not be killed, and is left alone\n"
+            "      6       16  node-two  unknown: its host was lost\n");
 }
 
 TEST(Report, NamesTheCause) {
   JobEnding job;
   job.signal = SIGINT;
   EXPECT_EQ(EndingText(Killed(1, SIGINT, true), job), "ended by ruedarun (SIGINT) after SIGINT");
+  job.lost_host = "b";
+  EXPECT_EQ(EndingText(Killed(1, SIGTERM, true), job),
+            "ended by ruedarun (SIGTERM) after host b was lost");
   job.supervisor_died = true;
   EXPECT_EQ(EndingText(Killed(1, SIGKILL, true), job),
             "ended by ruedarun (SIGKILL) after its supervisor process died");
@@ -59,7 +64,7 @@ TEST(Report, CountsTheOrdinaryOfMany) {
   JobEnding job;
   job.first_failure = 40;
   job.exit_code = 77;
-  EXPECT_EQ(EndingsTable(ranks, job, "vm"),
+  EXPECT_EQ(EndingsTable(ranks, job),
             "ruedarun: the job ended after rank 40 failed; exit status 77\n"
             "   rank      pid  host  how it ended\n"
             "*    40        9  vm    exited with status 77  <- first failure\n"

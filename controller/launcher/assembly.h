@@ -1,0 +1,42 @@
+// Brings a job on several hosts to its start: an agent on each, all with their orders, and none
+// running its ranks before every one can.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "controller/launcher/options.h"
+#include "controller/launcher/placement.h"
+#include "controller/launcher/remote_ranks.h"
+#include "controller/launcher/starter.h"
+#include "core/base/clock.h"
+
+namespace rueda {
+
+struct AssemblyHost {
+  std::string name;
+  bool is_here = false;  // this host: its agent needs no remote shell
+  HostShare share;
+};
+
+struct AssemblyRequest {
+  std::vector<AssemblyHost> hosts;  // that of rank 0 first
+  Starter starter;
+  std::string agent;    // the path of ruedarun, the same on all hosts
+  launch::Order order;  // what is the same for all hosts
+  std::string network_interface;
+  double timeout_seconds = 60;
+  int signal_fd = -1;  // of signals that end ruedarun
+};
+
+struct Assembly {
+  std::vector<std::unique_ptr<RemoteRanks>> hosts;  // when all is well
+  // Else: a line for each host that is not, and what to exit with. Nothing is left then.
+  std::vector<std::string> failures;
+  int exit_code = 0;
+};
+
+Assembly Assemble(const AssemblyRequest& request, Output* output);
+
+}  // namespace rueda

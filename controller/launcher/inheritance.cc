@@ -1,0 +1,41 @@
+#include "controller/launcher/inheritance.h"
+
+#include <errno.h>
+#include <sys/signalfd.h>
+
+namespace rueda {
+namespace {
+
+bool IsIgnored(int signal) {
+  struct sigaction action;
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+}  // namespace
+
+absl::StatusOr<Inheritance> TakeOver() {
+  Inheritance inheritance;
+  inheritance.ignores_hangup = IsIgnored(SIGHUP);
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGCONT}) sigaddset(&signals, signal);
+  for (const int signal : {SIGINT, SIGHUP, SIGTSTP}) {
+    if (!IsIgnored(signal)) sigaddset(&signals, signal);
+  }
+  for (const int each : {SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD}) signal(each, SIG_DFL);
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t blocked = signals;
+  sigaddset(&blocked, SIGCHLD);
+  sigprocmask(SIG_SETMASK, &blocked, nullptr);
+
+  getrlimit(RLIMIT_NOFILE, &inheritance.open_files);
+  rlimit all = inheritance.open_files;
+  all.rlim_cur = all.rlim_max;  // two pipes for each rank
+  setrlimit(RLIMIT_NOFILE, &all);
+
+  inheritance.signals.reset(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!inheritance.signals.valid()) return ErrnoStatus(errno, "making a signalfd");
+  return inheritance;
+}
+
+}  // namespace rueda

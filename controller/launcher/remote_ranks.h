@@ -1,0 +1,92 @@
+// The ranks of a host behind an agent (agent.h), which a remote shell has started there.
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/launcher/agent_stream.h"
+#include "controller/launcher/host_ranks.h"
+#include "controller/launcher/output.h"
+#include "controller/launcher/placement.h"
+#include "core/base/unique_fd.h"
+
+namespace rueda {
+
+class RemoteRanks : public HostRanks {
+ public:
+  // Starts the agent, `program`, by `words`. What its ranks print goes to `output`, which outlives this.
+  // NOT_FOUND and so on, for people: there is no such remote shell.
+  static absl::StatusOr<std::unique_ptr<RemoteRanks>> Start(std::string host,
+                                                            const HostShare& share,
+                                                            std::vector<std::string> words,
+                                                            std::string program, Output* output);
+  // A process that is still there is killed; its agent notices that nobody reads any more.
+  ~RemoteRanks() override;
+
+  const std::string& host() const { return host_; }
+  const HostShare& share() const { return share_; }
+
+  // Before the job runs. What has come from the agent by now:
+  const std::optional<launch::Hello>& hello() const { return hello_; }
+  const std::optional<launch::Ready>& ready() const { return ready_; }
+  const std::optional<launch::Refusal>& refusal() const { return refusal_; }
+  void Send(const launch::ToAgent& message) { stream_.Send(message); }
+  // The last line of what the remote shell and the host have said for themselves.
+  std::string LastNoise() const;
+  // Once it is gone: why.
+  const std::string& WhyGone() const { return why_gone_; }
+  // From now on the ranks are running, and what comes besides is the user's.
+  void SetRunning();
+
+  void AddWaits(std::vector<pollfd>* waits) const override;
+  void Advance(absl::Span<const pollfd> waits) override;
+  void Send(const Message& message) override;
+  bool Receive(Message* message) override;
+  bool gone() const override { return gone_; }
+  std::string loss() const override;
+  void Kill() override;
+  // Nobody is there any more to tell: the agent kills its ranks.
+  void HangUp() { stream_.CloseOut(); }
+
+ private:
+  RemoteRanks(std::string host, HostShare share, std::string shell, std::string program, pid_t pid,
+              UniqueFd pidfd, AgentStream stream, UniqueFd errors, Output* output);
+  bool Has(Rank rank) const { return rank >= share_.first && rank < share_.first + share_.ranks; }
+  void OnProcessEnded();
+  AgentStream::Got ReadStream();
+  absl::Status TakeMessages();
+  void Take(launch::FromAgent* message);
+  void ReadErrors();
+  void SayLines();
+  std::string WhyEnded(int wait_status) const;
+  void OnEnd(int wait_status);
+  void OnBroken(const absl::Status& why);
+
+  const std::string host_;
+  const HostShare share_;
+  const std::string shell_;
+  const std::string program_;
+  const pid_t pid_;
+  const UniqueFd pidfd_;
+  AgentStream stream_;
+  UniqueFd errors_;
+  Output* const output_;
+  std::optional<launch::Hello> hello_;
+  std::optional<launch::Ready> ready_;
+  std::optional<launch::Refusal> refusal_;
+  std::deque<Message> received_;
+  std::string noise_;
+  bool marked_ = false;  // the agent's messages have begun
+  bool running_ = false;
+  bool finished_ = false;
+  bool broken_ = false;
+  bool gone_ = false;
+  std::string why_gone_;
+};
+
+}  // namespace rueda
