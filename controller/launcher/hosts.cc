@@ -13,26 +13,8 @@
 namespace rueda {
 namespace {
 
-constexpr size_t kHostNameBytesMax = 255;  // RFC 1035
-
 absl::Status Refuse(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("'", text, "': ", why));
-}
-
-// A name goes to other programs (ssh), so it can't be taken for an option or hold anything else than
-// letters, digits and what addresses are written with.
-absl::Status CheckName(absl::string_view name, absl::string_view text) {
-  if (name.empty()) return Refuse(text, "no host is named");
-  if (name.size() > kHostNameBytesMax) return Refuse(text, "the host's name is too long");
-  if (name[0] == '-') return Refuse(text, "a host's name does not begin with '-'");
-  const auto bad = std::find_if(name.begin(), name.end(), [](char c) {
-    return !absl::ascii_isalnum(static_cast<unsigned char>(c)) &&
-           absl::string_view("-._:%@").find(c) == absl::string_view::npos;
-  });
-  if (bad != name.end()) {
-    return Refuse(text, "a host's name has letters, digits, '-', '.', '_', and ':' in addresses");
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<int> ReadSlots(absl::string_view number, absl::string_view text) {
@@ -59,7 +41,7 @@ absl::StatusOr<HostSlots> ReadHost(absl::string_view text, bool* has_slots) {
     host.name = std::string(rest.substr(0, colon));
     rest.remove_prefix(colon == absl::string_view::npos ? rest.size() : colon);
   }
-  RUEDA_RETURN_IF_ERROR(CheckName(host.name, text));
+  RUEDA_RETURN_IF_ERROR(CheckHostName(host.name, text));
   *has_slots = absl::ConsumePrefix(&rest, ":");
   if (*has_slots) {
     RUEDA_ASSIGN_OR_RETURN(host.slots, ReadSlots(rest, text));
@@ -98,6 +80,20 @@ absl::Status ReadLine(absl::string_view line, std::vector<HostSlots>* hosts) {
 }
 
 }  // namespace
+
+absl::Status CheckHostName(absl::string_view name, absl::string_view text) {
+  if (name.empty()) return Refuse(text, "no host is named");
+  if (name.size() > kHostNameBytesMax) return Refuse(text, "the host's name is too long");
+  if (name[0] == '-') return Refuse(text, "a host's name does not begin with '-'");
+  const auto bad = std::find_if(name.begin(), name.end(), [](char c) {
+    return !absl::ascii_isalnum(static_cast<unsigned char>(c)) &&
+           absl::string_view("-._:%@").find(c) == absl::string_view::npos;
+  });
+  if (bad != name.end()) {
+    return Refuse(text, "a host's name has letters, digits, '-', '.', '_', and ':' in addresses");
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::vector<HostSlots>> ParseHosts(absl::string_view text) {
   std::vector<HostSlots> hosts;

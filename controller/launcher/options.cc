@@ -313,14 +313,6 @@ absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> argumen
     if (options.help || options.version || options.agent) return options;
   }
   options.command.assign(arguments.begin() + static_cast<ptrdiff_t>(at), arguments.end());
-  if (options.ranks == 0 && options.hosts.empty() && options.hostfile.empty()) {
-    return absl::InvalidArgumentError("how many ranks? -np N is missing");
-  }
-  if (options.ranks > kLocalRanksMax && options.hosts.empty() && options.hostfile.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("option -np ", options.ranks,
-                                                   ": one host takes up to ", kLocalRanksMax,
-                                                   " ranks; name more hosts with -H"));
-  }
   if (!options.hosts.empty() && !options.hostfile.empty()) {
     return absl::InvalidArgumentError("-H and --hostfile: which of the two? Give one");
   }

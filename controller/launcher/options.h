@@ -23,7 +23,7 @@ struct LaunchOptions {
   bool help = false;             // then nothing else is looked at
   bool version = false;          // likewise
   bool agent = false;            // likewise
-  int ranks = 0;                 // 0: as many as the hosts have slots
+  int ranks = 0;                 // 0: as many as there are slots
   std::vector<HostSlots> hosts;  // of -H; empty: this host
   std::string hostfile;          // path; not read yet
   std::vector<Export> exports;

@@ -20,6 +20,7 @@
 #include "controller/launcher/options.h"
 #include "controller/launcher/output.h"
 #include "controller/launcher/placement.h"
+#include "controller/launcher/places.h"
 #include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/verdict_board.h"
 
@@ -53,51 +54,6 @@ absl::StatusOr<Job> MakeJob(const LaunchOptions& options) {
   job.facts.secret_fd = job.secret.get();
   job.facts.agent_fd = job.board->fd();
   return job;
-}
-
-// Where the ranks are to run, when the options say so; sets how many there are if they don't.
-absl::StatusOr<std::vector<AssemblyHost>> FindHosts(LaunchOptions* options) {
-  std::vector<HostSlots> hosts = options->hosts;
-  if (!options->hostfile.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(const std::string text, ReadText(options->hostfile));
-    absl::StatusOr<std::vector<HostSlots>> read = ParseHostfile(text);
-    if (!read.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(options->hostfile, ": ", read.status().message()));
-    }
-    hosts = *std::move(read);
-  }
-  if (options->ranks == 0) {
-    for (const HostSlots& host : hosts) options->ranks += host.slots;
-  }
-  if (!hosts.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(hosts, FillHosts(hosts, options->ranks));
-  }
-  std::vector<AssemblyHost> found;
-  for (const HostSlots& host : hosts) {
-    // A name that nobody knows here may still be one of the user's for ssh.
-    const bool here = IsThisHost(host.name).value_or(false);
-    const auto same = std::find_if(found.begin(), found.end(),
-                                   [&](const AssemblyHost& each) { return here && each.is_here; });
-    if (same != found.end()) {
-      same->share.ranks += host.slots;
-    } else {
-      found.push_back({host.name, here, {options->ranks, 0, host.slots}});
-    }
-  }
-  return found;
-}
-
-// Numbers the hosts and their ranks.
-void Number(std::vector<AssemblyHost>* hosts) {
-  Rank first = 0;
-  for (size_t i = 0; i < hosts->size(); ++i) {
-    HostShare& share = (*hosts)[i].share;
-    share.first = first;
-    share.host = static_cast<int>(i);
-    share.hosts = static_cast<int>(hosts->size());
-    first += share.ranks;
-  }
 }
 
 Nanos GraceOf(const LaunchOptions& options) {
@@ -201,9 +157,9 @@ absl::StatusOr<Config> OwnSettings(const LaunchOptions& options, const HostFacts
   return config;
 }
 
-Starter StarterOf(const LaunchOptions& options, const Config& config) {
+Starter StarterOf(const LaunchOptions& options, Starter::Kind kind, const Config& config) {
   Starter starter;
-  if (!options.remote_shell.empty()) starter.kind = Starter::Kind::kShell;
+  starter.kind = kind;
   starter.shell = options.remote_shell;
   starter.ssh_port = options.ssh_port;
   starter.ssh_identity_file = options.ssh_identity_file;
@@ -222,8 +178,8 @@ absl::Status ExpectFeeds(const LaunchOptions& options, Output* output) {
   return absl::OkStatus();
 }
 
-int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host,
-                  const std::vector<AssemblyHost>& places, Inheritance inheritance) {
+int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const Places& where,
+                  Inheritance inheritance) {
   const absl::StatusOr<launch::Order> order = MakeOrder(options, host);
   if (!order.ok()) return Fail(kUsage, order.status().message());
   const absl::StatusOr<Config> config = OwnSettings(options, host);
@@ -236,15 +192,15 @@ int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host,
     return Fail(kCannotStart, status.message());
   }
   Assembly assembly =
-      Assemble({places, StarterOf(options, *config), self.string(), *order,
+      Assemble({where.hosts, StarterOf(options, where.starter, *config), self.string(), *order,
                 config->network_interface, config->start_timeout_s, inheritance.signals.get()},
                &output);
   for (const std::string& failure : assembly.failures) Fail(0, failure);
   if (assembly.exit_code != 0) return assembly.exit_code;
 
   std::vector<FrontHost> hosts;
-  for (size_t i = 0; i < places.size(); ++i) {
-    const AssemblyHost& place = places[i];
+  for (size_t i = 0; i < where.hosts.size(); ++i) {
+    const AssemblyHost& place = where.hosts[i];
     hosts.push_back({place.name, place.share.first, place.share.ranks, place.is_here,
                      std::move(assembly.hosts[i])});
     if (options.verbose) {
@@ -277,14 +233,12 @@ int Main(int argc, char** argv) {
     options->output_dir = path.string();
   }
   // While signals still end this process: files and name servers may let it wait.
-  absl::StatusOr<std::vector<AssemblyHost>> places = FindHosts(&*options);
-  if (!places.ok()) return Fail(kUsage, places.status().message());
-  Number(&*places);
   const HostFacts host = LookAtHost();
+  const absl::StatusOr<Places> places = FindPlaces(host.environment, &*options);
+  if (!places.ok()) return Fail(kUsage, places.status().message());
   absl::StatusOr<Inheritance> inheritance = TakeOver();
   if (!inheritance.ok()) return Fail(kCannotStart, inheritance.status().message());
-  const bool all_here = places->empty() || (places->size() == 1 && places->front().is_here);
-  if (!all_here) return LaunchOnHosts(*options, host, *places, *std::move(inheritance));
+  if (!places->all_here()) return LaunchOnHosts(*options, host, *places, *std::move(inheritance));
   return LaunchHere(*options, host, *std::move(inheritance));
 }
 

@@ -47,6 +47,7 @@ std::vector<std::string> StarterWords(const Starter& starter, const std::string&
             program,
             "--agent"};
   }
+  if (starter.kind == Starter::Kind::kBlaunch) return {"blaunch", host, program, "--agent"};
   std::vector<std::string> words =
       starter.kind == Starter::Kind::kSsh ? SshWords(starter) : starter.shell;
   words.push_back(host);

@@ -9,7 +9,7 @@
 namespace rueda {
 
 struct Starter {
-  enum class Kind { kSsh, kShell, kSrun };
+  enum class Kind { kSsh, kShell, kSrun, kBlaunch };
   Kind kind = Kind::kSsh;
   std::vector<std::string> shell;  // kShell: its words; the host and a command line follow
   int ssh_port = 0;                // 0: as the user's configuration has it

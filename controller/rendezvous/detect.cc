@@ -11,6 +11,7 @@
 #include "controller/protocol/authentication.h"
 #include "controller/rendezvous/tf_config.h"
 #include "core/base/limits.h"
+#include "core/config/slurm_lists.h"
 
 namespace rueda {
 namespace {
@@ -101,21 +102,10 @@ constexpr Launcher kPlain = {"a launcher that sets RANK and WORLD_SIZE",
                              nullptr,
                              {"MASTER_ADDR", "MASTER_PORT"}};
 
-// SLURM's "2(x3),1": two tasks on each of three nodes, one on the fourth. -1: it does not say.
+// Of the node-th of SLURM's list. -1: it does not say.
 int TasksOfNode(absl::string_view list, int node) {
-  for (const absl::string_view item : absl::StrSplit(list, ',')) {
-    const size_t times = item.find("(x");
-    int tasks = 0, nodes = 1;
-    if (!absl::SimpleAtoi(item.substr(0, times), &tasks)) return -1;
-    if (times != absl::string_view::npos &&
-        !absl::SimpleAtoi(absl::StripSuffix(item.substr(times + 2), ")"), &nodes)) {
-      return -1;
-    }
-    if (tasks < 1 || nodes < 1) return -1;
-    if (node < nodes) return tasks;
-    node -= nodes;
-  }
-  return -1;
+  const absl::StatusOr<std::vector<int>> tasks = ExpandSlurmCounts(list);
+  return tasks.ok() && node < static_cast<int>(tasks->size()) ? (*tasks)[node] : -1;
 }
 
 class Reader {

@@ -7,8 +7,10 @@
 namespace rueda {
 
 inline constexpr int kRanksMax = 65'536;
-inline constexpr int kLocalRanksMax = 1'024;  // ten bits of a log word name the writer
-inline constexpr int kProcessSetsMax = 256;   // each has a data area in shared memory
+inline constexpr int kLocalRanksMax = 1'024;             // ten bits of a log word name the writer
+inline constexpr int kProcessSetsMax = 256;              // each has a data area in shared memory
+inline constexpr size_t kHostNameBytesMax = 255;         // RFC 1035
+inline constexpr size_t kHostsFileBytesMax = 20u << 20;  // of a batch system's list of hosts
 inline constexpr int kDimsMax = 32;
 inline constexpr size_t kNameBytesMax = 1'024;
 inline constexpr int kGroupTensorsMax = 65'536;
@@ -34,6 +36,8 @@ static_assert(kSideRingBytes > kControlFrameBytesMax + 64,
               "any announcement or plan that fits a frame also fits a writer's side ring");
 static_assert(kPlannedDimsMax * 10 + 4'096 < static_cast<int64_t>(kControlFrameBytesMax),
               "one operation's first dimensions, ten bytes each, fit a frame");
+static_assert(kHostsFileBytesMax > kRanksMax * (kHostNameBytesMax + 2),
+              "a line of the longest name, for each rank, fits");
 static_assert(kLocalRanksMax <= (1 << 10), "a log word has ten bits for the writer");
 static_assert(kTensorIdsMax <= (1 << 16), "an id has 16 bits for its slot");
 

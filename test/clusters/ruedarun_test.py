@@ -14,6 +14,7 @@ import time
 import unittest
 
 import hosts
+import slurm
 import sshd
 import support
 
@@ -298,6 +299,16 @@ class Ends(OnHosts):
             for _, culprit, cause in complaints:
                 self.assertEqual((culprit, cause), (str(victim), "killed by signal 9 (SIGKILL)"), err)
 
+    def test_a_rank_killed_while_gloo_connects_takes_nobody_with_it(self):
+        for trial in range(5):
+            job, pids = self.start_bench(4, f"{self.a}:2,{self.b}:2")
+            time.sleep(trial / 1000)
+            os.kill(pids[trial % 4], signal.SIGKILL)
+            _, err = job.communicate(timeout=HANG)
+            self.assertNotIn("terminate", err)
+            self.assertIn(f"ruedarun: rank {trial % 4} on host ", err)
+            self.assertEqual(err.count(" exited with status 1\n"), 6, err)  # told at once, and in the table
+
     def test_signals_reach_all_ranks(self):
         script = ("import os, signal, sys\n"
                   "def warned(*_): print('warned', os.environ['RANK'], flush=True); sys.exit(0)\n"
@@ -353,6 +364,84 @@ class Ends(OnHosts):
     def words(self, pid):
         with open(f"/proc/{pid}/cmdline", encoding="utf-8") as cmdline:
             return cmdline.read().split("\0")
+
+
+class Allocations(OnHosts):
+    """Neither -H nor -np: the batch system has said it."""
+
+    def expect_ranks(self, size, words, **variables):
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              timeout=HANG, cwd=self.folder, env={**os.environ, **variables})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = sorted(line for line in done.stdout.splitlines() if " average " in line)
+        self.assertEqual(found, [f"[{rank}] {support.line_of(rank, size)}" for rank in range(size)], done.stdout)
+
+    def slurm(self):
+        for program in ("slurmctld", "slurmd", "srun"):
+            support.needs(program)
+        folder = os.path.join(self.folder, "slurm")
+        os.mkdir(folder)
+        cluster = slurm.Cluster(folder, nodes=2, cpus=4, hosts=self.cluster)
+        self.addCleanup(self.expect_nothing_left)
+        self.addCleanup(cluster.stop)
+        return cluster
+
+    def test_slurm(self):
+        cluster = self.slurm()
+        self.expect_ranks(4, cluster.command("salloc", "-Q", "-N", "2", "--ntasks-per-node", "2", RUEDARUN, HELLO),
+                          SLURM_CONF=cluster.conf)
+        self.expect_ranks(3, cluster.command("salloc", "-Q", "-N", "2", "--ntasks-per-node", "2", RUEDARUN, "-np", "3",
+                                             HELLO), SLURM_CONF=cluster.conf)
+
+    def test_a_batch_script_is_warned(self):
+        """SLURM's signal to the job's steps reaches the ranks, whoever started them."""
+        cluster = self.slurm()
+        program = os.path.join(self.folder, "program.py")
+        with open(program, "w", encoding="ascii") as file:
+            file.write("import os, signal, sys\n"
+                       "def warned(*_): print('warned', os.environ['RANK'], flush=True); sys.exit(0)\n"
+                       "signal.signal(signal.SIGUSR1, warned)\nprint('up', flush=True)\nwhile True: signal.pause()\n")
+        script = os.path.join(self.folder, "job.sh")
+        with open(script, "w", encoding="ascii") as file:
+            file.write(f"#!/bin/sh\n#SBATCH -N 2 --ntasks-per-node=2\nexec {RUEDARUN} {sys.executable} {program}\n")
+        out = os.path.join(self.folder, "out")
+        environment = {**os.environ, "SLURM_CONF": cluster.conf}
+        done = subprocess.run(cluster.command("sbatch", "--parsable", "-o", out, script), capture_output=True, text=True,
+                              env=environment, timeout=HANG, cwd=self.folder)
+        job = done.stdout.strip()
+        self.assertRegex(job, r"^\d+$", done.stderr)
+        self.await_text(out, "up", 4)
+        subprocess.run(cluster.command("scancel", "--signal=USR1", job), env=environment, timeout=HANG, check=True)
+        text = self.await_text(out, "warned", 4)
+        self.assertEqual(sorted(re.findall(r"warned (\d)", text)), ["0", "1", "2", "3"])
+
+    def await_text(self, path, word, count):
+        deadline = time.monotonic() + HANG
+        text = ""
+        while text.count(word) < count:
+            self.assertLess(time.monotonic(), deadline, text)
+            time.sleep(0.02)
+            if os.path.exists(path):
+                with open(path, encoding="utf-8") as file:
+                    text = file.read()
+        return text
+
+    def test_pbs(self):
+        nodes = os.path.join(self.folder, "nodes")
+        with open(nodes, "w", encoding="ascii") as file:
+            file.write(f"{self.a}\n{self.a}\n{self.b}\n{self.b}\n")
+        self.expect_ranks(4, self.command(HELLO), PBS_JOBID="7.pbs", PBS_NODEFILE=nodes)
+
+    def test_lsf(self):
+        """A stand-in for blaunch: like it, a host and then a command's words."""
+        tools = os.path.join(self.folder, "bin")
+        os.mkdir(tools)
+        blaunch = os.path.join(tools, "blaunch")
+        with open(blaunch, "w", encoding="ascii") as file:
+            file.write(f'#!/bin/sh\nhost=$1\nshift\nexec {self.sshd.bin}/ssh "$host" "$@"\n')
+        os.chmod(blaunch, 0o755)
+        self.expect_ranks(4, self.command(HELLO), LSB_JOBID="7", LSB_MCPU_HOSTS=f"{self.a} 2 {self.b} 2",
+                          PATH=f"{tools}:{os.environ['PATH']}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_split.h"
 #include "controller/bus/log_codec.h"
+#include "controller/launcher/allocation.h"
 #include "controller/launcher/hosts.h"
 #include "controller/negotiation/aggregator.h"
 #include "controller/negotiation/coordinator.h"
@@ -242,6 +243,29 @@ void ReadHosts(absl::string_view input) {
   }
 }
 
+// Lines "name=value", as the environment of a batch job, and behind an empty line what its files
+// hold.
+void ReadAllocation(absl::string_view input) {
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(input, absl::MaxSplits("\n\n", 1));
+  Environment environment;
+  for (const absl::string_view line : absl::StrSplit(parts.first, '\n')) {
+    const std::pair<std::string, std::string> setting =
+        absl::StrSplit(line, absl::MaxSplits('=', 1));
+    environment.insert(setting);
+  }
+  const auto read = [&](const std::string&) -> absl::StatusOr<std::string> { return parts.second; };
+  const auto found = FindAllocation(environment, read);
+  if (!found.ok() || !found->has_value()) return;
+  int64_t slots = 0;
+  for (const HostSlots& host : (*found)->hosts) {
+    RUEDA_CHECK(host.slots >= 1 && host.slots <= kLocalRanksMax);
+    RUEDA_CHECK(CheckHostName(host.name, host.name).ok());
+    slots += host.slots;
+  }
+  RUEDA_CHECK(slots >= 1 && slots <= kRanksMax);
+}
+
 }  // namespace
 }  // namespace rueda
 
@@ -286,6 +310,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 'n':
       ReadHosts(input);
+      break;
+    case 'a':
+      ReadAllocation(input);
       break;
     default:
       break;

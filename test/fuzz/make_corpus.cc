@@ -425,6 +425,16 @@ void WriteSettings() {
   Write("n_hostfile", "# the cluster\na slots=4\n\nb:2 # comment\r\n[::1] slots=1\nc\n");
 }
 
+void WriteAllocations() {
+  Write("a_slurm",
+        "SLURM_JOB_ID=1\nSLURM_JOB_NODELIST=r[1-2]n[01-03,7]-ib,m5\nSLURM_NTASKS=19\n"
+        "SLURM_TASKS_PER_NODE=2(x8),3");
+  Write("a_slurm_nodes", "SLURM_JOB_ID=1\nSLURM_JOB_NODELIST=n[1-200]\nSLURM_TASKS_PER_NODE=64");
+  Write("a_lsf", "LSB_JOBID=1\nLSB_MCPU_HOSTS=batch1 1 n1 42 n2 42\nCSM_ALLOCATION_ID=1");
+  Write("a_lsf_repeated", "LSB_JOBID=1\nLSB_HOSTS=a a.x a.y b b");
+  Write("a_pbs", "PBS_JOBID=1\nPBS_NODEFILE=f\n\na\na\nb.x\nb\n10.0.0.1\n");
+}
+
 }  // namespace
 }  // namespace rueda
 
@@ -444,5 +454,6 @@ int main(int argc, char** argv) {
   rueda::WriteMessages();
   rueda::WriteHandshakes();
   rueda::WriteSettings();
+  rueda::WriteAllocations();
   return 0;
 }

@@ -294,6 +294,14 @@ TEST(Endings, Are2ForAMistakeOnTheCommandLine) {
   Job later({"-np", "2", "--min-np", "1", "true"});
   EXPECT_EQ(later.Wait(), 2);
   EXPECT_TRUE(Contains(later.err(), "option --min-np: not yet")) << later.err();
+  Job how_many({"true"});
+  EXPECT_EQ(how_many.Wait(), 2);
+  EXPECT_EQ(how_many.err(),
+            "ruedarun: how many ranks? -np N is missing\nTry ruedarun --help\n");
+  Job too_many({"-np", "1025", "true"});
+  EXPECT_EQ(too_many.Wait(), 2);
+  EXPECT_EQ(too_many.err(),
+            "ruedarun: option -np 1025: one host takes up to 1024 ranks; name more hosts with -H\n");
   Job missing({"-np", "2", "-x", "NOT_THERE", "true"});
   EXPECT_EQ(missing.Wait(), 2);
   EXPECT_TRUE(Contains(missing.err(), "option -x NOT_THERE: no such variable")) << missing.err();

@@ -115,16 +115,13 @@ TEST(Options, AreRefusedWithTheReason) {
     Words arguments;
     std::string message;
   } kCases[] = {
-      {{}, "how many ranks? -np N is missing"},
-      {{"prog"}, "how many ranks? -np N is missing"},
+      {{}, "which program? None is named after the options"},
       {{"-np", "2"}, "which program? None is named after the options"},
       {{"-np", "2", "--"}, "which program? None is named after the options"},
       {{"-np"}, "option -np needs a number of ranks"},
       {{"-np", "--verbose"}, "option -np needs a number of ranks"},
       {{"-np", "0", "p"}, "option -np 0: expected a number of ranks from 1 to 65536"},
       {{"-np", "65537", "p"}, "option -np 65537: expected a number of ranks from 1 to 65536"},
-      {{"-np", "1025", "p"},
-       "option -np 1025: one host takes up to 1024 ranks; name more hosts with -H"},
       {{"-np", "-3", "p"}, "option -np -3: expected a number of ranks from 1 to 65536"},
       {{"-np", "2x", "p"}, "option -np 2x: expected a number of ranks from 1 to 65536"},
       {{"-np", "99999999999", "p"},

@@ -1,0 +1,104 @@
+#include "controller/launcher/places.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "controller/launcher/allocation.h"
+#include "controller/launcher/job.h"
+#include "core/base/limits.h"
+
+namespace rueda {
+namespace {
+
+// A line of its own for where a list of hosts comes from.
+absl::Status Of(absl::string_view source, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(source, ": ", status.message()));
+}
+
+absl::StatusOr<std::vector<HostSlots>> HostsOfOptions(const LaunchOptions& options) {
+  if (options.hostfile.empty()) return options.hosts;
+  RUEDA_ASSIGN_OR_RETURN(const std::string text, ReadText(options.hostfile));
+  absl::StatusOr<std::vector<HostSlots>> hosts = ParseHostfile(text);
+  if (!hosts.ok()) return Of(options.hostfile, hosts.status());
+  return hosts;
+}
+
+// Names of this host are one host; its place is that of the first.
+std::vector<AssemblyHost> Merge(const std::vector<HostSlots>& hosts) {
+  std::vector<AssemblyHost> merged;
+  for (const HostSlots& host : hosts) {
+    // A name that nobody knows here may still be one of the user's for ssh.
+    const bool here = IsThisHost(host.name).value_or(false);
+    const auto same = std::find_if(merged.begin(), merged.end(),
+                                   [&](const AssemblyHost& each) { return here && each.is_here; });
+    if (same == merged.end()) {
+      merged.push_back({host.name, here, {1, 0, host.slots}});
+    } else {
+      same->share.ranks += host.slots;
+    }
+  }
+  return merged;
+}
+
+void Number(int size, std::vector<AssemblyHost>* hosts) {
+  Rank first = 0;
+  for (size_t i = 0; i < hosts->size(); ++i) {
+    HostShare& share = (*hosts)[i].share;
+    share = {size, first, share.ranks, static_cast<int>(i), static_cast<int>(hosts->size())};
+    first += share.ranks;
+  }
+}
+
+// The hosts of `given` that `options->ranks` ranks go to.
+absl::StatusOr<std::vector<AssemblyHost>> Fill(const std::vector<HostSlots>& given,
+                                               LaunchOptions* options) {
+  if (options->ranks == 0) {
+    for (const HostSlots& host : given) options->ranks += host.slots;
+  }
+  RUEDA_ASSIGN_OR_RETURN(const std::vector<HostSlots> used, FillHosts(given, options->ranks));
+  std::vector<AssemblyHost> hosts = Merge(used);
+  Number(options->ranks, &hosts);
+  return hosts;
+}
+
+// What the batch system has given, if there is one.
+absl::StatusOr<Places> FromAllocation(const Environment& environment, LaunchOptions* options) {
+  RUEDA_ASSIGN_OR_RETURN(const std::optional<Allocation> allocation,
+                         FindAllocation(environment, ReadText));
+  if (!allocation.has_value()) {
+    if (options->ranks > 0) return Places();
+    return absl::InvalidArgumentError("how many ranks? -np N is missing\nTry ruedarun --help");
+  }
+  // On one host more ranks than slots are the user's own business.
+  const std::vector<AssemblyHost> all = Merge(allocation->hosts);
+  if (all.size() == 1 && all[0].is_here && options->ranks > 0) return Places();
+  absl::StatusOr<std::vector<AssemblyHost>> hosts = Fill(allocation->hosts, options);
+  if (!hosts.ok()) return Of(allocation->source, hosts.status());
+  return Places{*std::move(hosts), allocation->starter};
+}
+
+}  // namespace
+
+absl::StatusOr<Places> FindPlaces(const Environment& environment, LaunchOptions* options) {
+  const bool named = !options->hosts.empty() || !options->hostfile.empty();
+  Places places;
+  if (named) {
+    RUEDA_ASSIGN_OR_RETURN(const std::vector<HostSlots> given, HostsOfOptions(*options));
+    RUEDA_ASSIGN_OR_RETURN(places.hosts, Fill(given, options));
+  } else {
+    RUEDA_ASSIGN_OR_RETURN(places, FromAllocation(environment, options));
+  }
+  if (options->ssh_port > 0 || !options->ssh_identity_file.empty()) {
+    places.starter = Starter::Kind::kSsh;
+  }
+  if (places.all_here() && options->ranks > kLocalRanksMax) {
+    return absl::InvalidArgumentError(absl::StrCat("option -np ", options->ranks,
+                                                   ": one host takes up to ", kLocalRanksMax,
+                                                   " ranks; name more hosts with -H"));
+  }
+  if (!options->remote_shell.empty()) places.starter = Starter::Kind::kShell;
+  return places;
+}
+
+}  // namespace rueda
