@@ -16,7 +16,7 @@ set -euo pipefail
 torch_version=2.13.0
 packages=(
   build-essential ccache cmake doxygen libabsl-dev libbenchmark-dev libgloo-dev libgmock-dev
-  libgtest-dev libhwy-dev libprotobuf-dev libssl-dev ninja-build nlohmann-json3-dev pkg-config
+  libgtest-dev libhwy-dev libprotobuf-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config
   protobuf-compiler python3-venv valgrind
 )
 cache="${XDG_CACHE_HOME:-${HOME:?is not set}/.cache}/rueda"

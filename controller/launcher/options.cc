@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -24,6 +25,8 @@ enum class Id {
   kSshPort,
   kSshIdentity,
   kAgent,
+  kCheckBuild,
+  kConfigFile,
   kExport,
   kOutputDir,
   kBind,
@@ -58,14 +61,17 @@ constexpr Option kOptions[] = {
     {"ssh-identity-file", Id::kSshIdentity, "a file"},
     {"i", Id::kSshIdentity, "a file"},
     {"agent", Id::kAgent, nullptr},
+    {"check-build", Id::kCheckBuild, nullptr},
+    {"cb", Id::kCheckBuild, nullptr},
+    {"config-file", Id::kConfigFile, "a file of options"},
     {"x", Id::kExport, "NAME or NAME=VALUE"},
     {"output-dir", Id::kOutputDir, "a directory"},
     {"bind-to", Id::kBind, "core or none"},
     {"prefix", Id::kPrefix, "rank or none"},
     {"grace-seconds", Id::kGrace, "a number of seconds"},
     {"start-timeout", Id::kSetting, "a number of seconds", "RUEDA_START_TIMEOUT_S"},
-    {"network-interface", Id::kSetting, "an interface", "RUEDA_NETWORK_INTERFACE"},
-    {"network-interfaces", Id::kSetting, "an interface", "RUEDA_NETWORK_INTERFACE"},
+    {"network-interface", Id::kSetting, "interfaces", "RUEDA_NETWORK_INTERFACE"},
+    {"network-interfaces", Id::kSetting, "interfaces", "RUEDA_NETWORK_INTERFACE"},
     {"fusion-threshold-mb", Id::kSetting, "a number of MiB", kFusionThreshold},
     {"timeline-filename", Id::kSetting, "a file", "RUEDA_TIMELINE"},
     {"stall-check-warning-time-seconds", Id::kSetting, "a number of seconds", "RUEDA_STALL_WARN_S"},
@@ -92,9 +98,6 @@ constexpr char kNoHierarchy[] = "not yet: hierarchical algorithms do not exist";
 constexpr Refused kRefused[] = {
     {"output-filename", "use --output-dir instead"},
     {"prefix-output-with-timestamp", "not yet: lines are marked with their rank only"},
-    {"config-file", "not yet: settings are environment variables"},
-    {"check-build", "not yet"},
-    {"cb", "not yet"},
     {"machinefile", "use --hostfile instead"},
     {"oversubscribe", "there is nothing to allow: more ranks than cores are fine"},
     {"allow-run-as-root", "there is nothing to allow: root may"},
@@ -228,6 +231,13 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
     case Id::kAgent:
       options->agent = true;
       break;
+    case Id::kCheckBuild:
+      options->check_build = true;
+      break;
+    case Id::kConfigFile:
+      if (value.empty()) return RefuseValue(option, value, option.value);
+      options->config_file = std::string(value);
+      break;
     case Id::kSetting:
       return ApplySetting(option, value, options);
     case Id::kExport: {
@@ -301,8 +311,18 @@ absl::Status ReadOption(absl::Span<const std::string> arguments, size_t* at,
 
 }  // namespace
 
-absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> arguments) {
-  LaunchOptions options;
+absl::Status ApplyOptions(absl::Span<const std::string> words, LaunchOptions* options) {
+  for (size_t at = 0; at < words.size();) {
+    RUEDA_RETURN_IF_ERROR(ReadOption(words, &at, options));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> arguments,
+                                           LaunchOptions options) {
+  // -H goes before a file's hostfile, and the other way round.
+  const std::vector<HostSlots> hosts = std::exchange(options.hosts, {});
+  const std::string hostfile = std::exchange(options.hostfile, "");
   size_t at = 0;
   while (at < arguments.size() && arguments[at].size() > 1 && arguments[at][0] == '-') {
     if (arguments[at] == "--") {
@@ -310,11 +330,15 @@ absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> argumen
       break;
     }
     RUEDA_RETURN_IF_ERROR(ReadOption(arguments, &at, &options));
-    if (options.help || options.version || options.agent) return options;
+    if (options.help || options.version || options.agent || options.check_build) return options;
   }
   options.command.assign(arguments.begin() + static_cast<ptrdiff_t>(at), arguments.end());
   if (!options.hosts.empty() && !options.hostfile.empty()) {
     return absl::InvalidArgumentError("-H and --hostfile: which of the two? Give one");
+  }
+  if (options.hosts.empty() && options.hostfile.empty()) {
+    options.hosts = hosts;
+    options.hostfile = hostfile;
   }
   if (options.command.empty()) {
     return absl::InvalidArgumentError("which program? None is named after the options");
@@ -332,9 +356,10 @@ std::string HelpText() {
   ruedarun -H a:4,b:4 ./train
 
 Options (one dash or two; "--" ends them, else the first word that is no option does):
-  -np N                start N ranks; also -n N, --num-proc N. Default: as many as -H has slots
+  -np N                start N ranks; also -n N, --num-proc N. Default: as many as there are slots
   -H HOST:SLOTS,...    where, such as a:4,b:4; also --hosts. Hosts are filled in this order; one
-                       without slots takes one rank. Default: this host
+                       without slots takes one rank. Default: those that SLURM, PBS or LSF have
+                       given to this job, or else this host
   --hostfile FILE      the same, a line a host: "HOST slots=SLOTS"; '#' begins a comment
   --ssh-port PORT, -p  the port of the other hosts' ssh; default: as ~/.ssh/config has it
   --ssh-identity-file FILE, -i   the key to log in with; default: likewise
@@ -352,6 +377,9 @@ Options (one dash or two; "--" ends them, else the first word that is no option 
   --start-timeout S    how long hosts may take to be ready, and then init waits for the other ranks;
                        default 60
   --verbose            say what is started, and how each rank ended
+  --config-file FILE   options in YAML, a line each: "output-dir: DIR", "np: 4"; also horovodrun's
+                       files. Those of the command line go before them
+  --check-build        say what was built, and what there is to reach other hosts with
   --help, --version
 
 Settings of the runtime, for all ranks (docs/knobs.md has all; -x RUEDA_NAME=VALUE sets any):
@@ -360,7 +388,8 @@ Settings of the runtime, for all ranks (docs/knobs.md has all; -x RUEDA_NAME=VAL
   --log-level LEVEL                     debug, info, warning, error or off
   --stall-check-warning-time-seconds S  age at which a stalled operation is reported; default 10
   --stall-check-shutdown-time-seconds S age at which it fails; default 0: never
-  --network-interface NAME              the interface for TCP; default lo, or by route
+  --network-interface NAME,...          the interface for TCP, the first that a host has; default
+                                        lo, or by route
   --gloo-timeout-seconds S              time limit of Gloo to connect, or for a bucket; default 60
 
 Other hosts need the same version of ruedarun at the same path, the program, the directory to start

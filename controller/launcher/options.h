@@ -23,6 +23,8 @@ struct LaunchOptions {
   bool help = false;             // then nothing else is looked at
   bool version = false;          // likewise
   bool agent = false;            // likewise
+  bool check_build = false;      // likewise
+  std::string config_file;       // path; not read yet
   int ranks = 0;                 // 0: as many as there are slots
   std::vector<HostSlots> hosts;  // of -H; empty: this host
   std::string hostfile;          // path; not read yet
@@ -39,11 +41,14 @@ struct LaunchOptions {
   std::vector<std::string> command;  // the program and its arguments
 };
 
-// `arguments`: argv without the name of ruedarun itself. Options end at the first word that is
+// `options`, with what `arguments` change: argv without the name of ruedarun itself. Options end at the first word that is
 // none, or after "--"; what follows is the program and its arguments, untouched. INVALID_ARGUMENT
 // holds the text for the user: an option that is unknown is refused with the nearest known one, one
 // that Horovod's launcher has and this one has not is refused by name.
-absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> arguments);
+absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> arguments,
+                                           LaunchOptions options = {});
+// Only options: the words of a file (ReadConfigFile). Errors as above.
+absl::Status ApplyOptions(absl::Span<const std::string> words, LaunchOptions* options);
 
 std::string HelpText();
 std::string VersionText();

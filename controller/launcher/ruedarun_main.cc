@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "controller/launcher/agent.h"
 #include "controller/launcher/assembly.h"
+#include "controller/launcher/check_build.h"
+#include "controller/launcher/config_file.h"
 #include "controller/launcher/front.h"
 #include "controller/launcher/inheritance.h"
 #include "controller/launcher/job.h"
@@ -214,14 +216,36 @@ int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const Pla
       .Run();
 }
 
+absl::Status ApplyFile(const std::string& path, LaunchOptions* options) {
+  RUEDA_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+  const absl::StatusOr<std::vector<std::string>> words = ReadConfigFile(text);
+  absl::Status status = words.status();
+  if (status.ok()) status = ApplyOptions(*words, options);
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+// The command line goes before the file that it names.
+absl::StatusOr<LaunchOptions> ReadOptions(const std::vector<std::string>& arguments) {
+  absl::StatusOr<LaunchOptions> options = ParseOptions(arguments);
+  if (!options.ok() || options->config_file.empty()) return options;
+  LaunchOptions of_file;
+  RUEDA_RETURN_IF_ERROR(ApplyFile(options->config_file, &of_file));
+  return ParseOptions(arguments, std::move(of_file));
+}
+
 int Main(int argc, char** argv) {
   OpenStandardFds();
   absl::StatusOr<LaunchOptions> options =
-      ParseOptions(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
+      ReadOptions(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
   if (!options.ok()) {
     return Fail(kUsage, absl::StrCat(options.status().message(), "\nTry ruedarun --help"));
   }
   if (options->agent) return RunAgent();
+  if (options->check_build) {
+    std::error_code error;
+    fputs(CheckBuildText(std::filesystem::read_symlink("/proc/self/exe", error)).c_str(), stdout);
+    return 0;
+  }
   if (options->help || options->version) {
     fputs((options->help ? HelpText() : VersionText()).c_str(), stdout);
     return 0;

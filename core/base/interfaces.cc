@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace rueda {
 
@@ -31,13 +32,15 @@ absl::StatusOr<std::vector<Interface>> ListInterfaces() {
   return interfaces;
 }
 
-absl::StatusOr<Interface> FindInterface(const std::string& name) {
+absl::StatusOr<Interface> FindInterface(const std::string& names) {
   RUEDA_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, ListInterfaces());
-  const auto it = std::find_if(interfaces.begin(), interfaces.end(),
-                               [&](const Interface& each) { return each.name == name; });
-  if (it != interfaces.end()) return *it;
+  for (const absl::string_view name : absl::StrSplit(names, ',')) {
+    const auto it = std::find_if(interfaces.begin(), interfaces.end(),
+                                 [&](const Interface& each) { return each.name == name; });
+    if (it != interfaces.end()) return *it;
+  }
   return absl::InvalidArgumentError(absl::StrCat(
-      "network_interface=", name, ": this host has no such interface with an address; there are ",
+      "network_interface=", names, ": this host has no such interface with an address; there are ",
       InterfacesText(interfaces)));
 }
 

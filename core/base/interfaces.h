@@ -21,9 +21,9 @@ struct Interface {
 // addresses are left out: they mean something only together with an interface.
 absl::StatusOr<std::vector<Interface>> ListInterfaces();
 
-// That of this name, with its first address. INVALID_ARGUMENT, for the knob `network_interface`,
-// lists what there is.
-absl::StatusOr<Interface> FindInterface(const std::string& name);
+// The first of `names`, such as "eth0" or "ib0,eth0", that this host has, with its first address.
+// INVALID_ARGUMENT, for the knob `network_interface`, lists what there is.
+absl::StatusOr<Interface> FindInterface(const std::string& names);
 
 // "lo (127.0.0.1), eth0 (10.0.0.1)".
 std::string InterfacesText(absl::Span<const Interface> interfaces);

@@ -54,7 +54,9 @@ const Knob kKnobs[] = {
      "a core "
      "of its own, else it yields."},
     {"network_interface", &Config::network_interface, Use::kKnob, 0, 0, "", "HOROVOD_GLOO_IFACE",
-     "The network interface for everything that goes over TCP. Empty: on one host `lo`; else at "
+     "The network interface for everything that goes over TCP, or several, such as `ib0,eth0`, of "
+     "which "
+     "each host uses the first that it has. Empty: on one host `lo`; else at "
      "rank 0 that "
      "of the default route, and at the others that of the route to rank 0."},
     {"allow_unauthenticated_data", &Config::allow_unauthenticated_data, Use::kAgreed, 0, 1, "", "",

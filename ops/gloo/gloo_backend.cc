@@ -38,12 +38,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> GlooBackend::Connect(const Group& 
   BlockingArgs args;
   RUEDA_ASSIGN_OR_RETURN(args.module, Module());
   // Gloo's own words for a missing interface come late and name no other.
-  RUEDA_RETURN_IF_ERROR(FindInterface(options_.network_interface).status());
+  RUEDA_ASSIGN_OR_RETURN(const Interface interface, FindInterface(options_.network_interface));
   args.members = static_cast<int>(group.ranks.size());
   args.self = group.self;
   args.prefix = absl::StrCat("gloo/", options_.job.substr(0, kJobCharactersMax), "/",
                              options_.epoch, "/", group.set, ".", group.generation);
-  args.network_interface = options_.network_interface;
+  args.network_interface = interface.name;
   args.timeout = options_.timeout;
   args.store = options_.store;
   args.wake = options_.wake;

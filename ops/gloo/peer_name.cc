@@ -6,7 +6,7 @@
 
 namespace gloo::transport::tcp {
 
-Address Address::fromPeerName(int fd) {
+__attribute__((visibility("default"))) Address Address::fromPeerName(int fd) {
   sockaddr_storage name = {};
   socklen_t size = sizeof name;
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) name = {};

@@ -296,15 +296,22 @@ TEST(Endings, Are2ForAMistakeOnTheCommandLine) {
   EXPECT_TRUE(Contains(later.err(), "option --min-np: not yet")) << later.err();
   Job how_many({"true"});
   EXPECT_EQ(how_many.Wait(), 2);
-  EXPECT_EQ(how_many.err(),
-            "ruedarun: how many ranks? -np N is missing\nTry ruedarun --help\n");
+  EXPECT_EQ(how_many.err(), "ruedarun: how many ranks? -np N is missing\nTry ruedarun --help\n");
   Job too_many({"-np", "1025", "true"});
   EXPECT_EQ(too_many.Wait(), 2);
-  EXPECT_EQ(too_many.err(),
-            "ruedarun: option -np 1025: one host takes up to 1024 ranks; name more hosts with -H\n");
+  EXPECT_EQ(
+      too_many.err(),
+      "ruedarun: option -np 1025: one host takes up to 1024 ranks; name more hosts with -H\n");
   Job missing({"-np", "2", "-x", "NOT_THERE", "true"});
   EXPECT_EQ(missing.Wait(), 2);
   EXPECT_TRUE(Contains(missing.err(), "option -x NOT_THERE: no such variable")) << missing.err();
+  Job file({"--config-file", "/no/such/file", "true"});
+  EXPECT_EQ(file.Wait(), 2);
+  EXPECT_TRUE(Contains(file.err(), "opening /no/such/file")) << file.err();
+  Job build({"--check-build"});
+  EXPECT_EQ(build.Wait(), 0);
+  EXPECT_TRUE(Contains(build.out(), "[X] C and C++: librueda.so")) << build.out();
+  EXPECT_TRUE(Contains(build.out(), "[ ] NCCL")) << build.out();
   Job help({"--help"});
   EXPECT_EQ(help.Wait(), 0);
   EXPECT_TRUE(Contains(help.out(), "ruedarun -np N")) << help.out();

@@ -175,6 +175,23 @@ TEST(Options, AreRefusedWithTheReason) {
   }
 }
 
+TEST(Options, OfTheCommandLineGoBeforeThoseOfAFile) {
+  LaunchOptions of_file;
+  ASSERT_TRUE(ApplyOptions(Words({"--np=4", "--output-dir=o", "-H=a:4", "--x=A"}), &of_file).ok());
+  absl::StatusOr<LaunchOptions> options =
+      ParseOptions(Words({"-np", "2", "-x", "B", "prog"}), of_file);
+  ASSERT_TRUE(options.ok()) << options.status().ToString();
+  EXPECT_EQ(options->ranks, 2);
+  EXPECT_EQ(options->output_dir, "o");
+  EXPECT_EQ(options->exports.size(), 2u);
+  EXPECT_EQ(options->hosts.size(), 1u);
+  options = ParseOptions(Words({"--hostfile", "f", "prog"}), of_file);
+  ASSERT_TRUE(options.ok()) << options.status().ToString();
+  EXPECT_EQ(options->hostfile, "f");
+  EXPECT_TRUE(options->hosts.empty());
+  EXPECT_FALSE(ApplyOptions(Words({"--no-such=1"}), &of_file).ok());
+}
+
 TEST(Options, AreAllInTheHelp) {
   const std::string help = HelpText();
   for (const char* option : {"-np",
@@ -196,6 +213,8 @@ TEST(Options, AreAllInTheHelp) {
                              "--ssh-port",
                              "--ssh-identity-file",
                              "--remote-shell",
+                             "--config-file",
+                             "--check-build",
                              "--verbose",
                              "--help",
                              "--version"}) {
