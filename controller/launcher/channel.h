@@ -15,7 +15,7 @@ namespace rueda {
 enum class MessageKind : int32_t {
   kSignal,       // to the supervisor: value = a signal that was sent to ruedarun
   kEndJob,       // to the supervisor: the job has failed on another host
-  kVerdict,      // to the supervisor: rank, pid, value = how that of another host ended
+  kVerdict,      // to the supervisor: rank, pid, value, blames: how that of another host ended
   kRankStarted,  // rank, pid
   kStartFailed,  // rank, value = errno: no process could be made for it
   kPinFailed,    // rank, value = errno: it can't be pinned to its core

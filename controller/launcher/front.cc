@@ -192,7 +192,8 @@ void Front::OnRankEnded(size_t host, const Message& message) {
   if (failed) {
     for (size_t i = 0; i < hosts_.size(); ++i) {
       if (i == host) continue;
-      hosts_[i].ranks->Send({MessageKind::kVerdict, message.rank, message.pid, message.value});
+      hosts_[i].ranks->Send(
+          {MessageKind::kVerdict, message.rank, message.pid, message.value, 0, message.blames});
     }
     EndOthers(host);
   }

@@ -341,6 +341,7 @@ void Spawner::OnMessage(const Message& message) {
   } else if (message.kind == MessageKind::kEndJob) {
     Step({Supervisor::EventKind::kFailedElsewhere});
   } else if (message.kind == MessageKind::kVerdict) {
+    board_->Blame(message.rank, message.blames);
     board_->Write(message.rank, {message.pid, message.value});
   }
 }

@@ -28,10 +28,11 @@ enum class FrameType : uint8_t {
   kStoreSet = 8,
   kStoreGet = 9,
   kStoreValue = 10,
-  kGoodbye = 11,  // the sender closes on purpose
-  kClock = 12,    // wire::ClockReading or wire::ClockOffset, or empty: a question
+  kGoodbye = 11,    // the sender closes on purpose
+  kClock = 12,      // wire::ClockReading or wire::ClockOffset, or empty: a question
+  kHeartbeat = 13,  // empty: the sender is there
 };
-inline constexpr int kFrameTypeMax = 12;
+inline constexpr int kFrameTypeMax = 13;
 
 struct FrameScope {
   uint64_t epoch = 0;

@@ -26,6 +26,7 @@ namespace {
 // How long a broken connection waits for the launcher's word on what happened. It is written at
 // once, but on a busy machine its writer may wait tens of milliseconds for a core.
 constexpr Nanos kVerdictPatience = 250 * kMillisecond;
+constexpr Nanos kRemoteVerdictPatience = 700 * kMillisecond;
 // How long a backend's connection that broke, and may be anybody's, waits for the one that tells who
 // is gone. A killed process closes its descriptors one by one, on its last thread's turns: on a
 // crowded machine hundreds of milliseconds may lie between two of them.
@@ -98,6 +99,8 @@ absl::Status Engine::Init() {
     verdicts_->Blame(world_.rank, -1);
   }
 
+  watch_.emplace(&world_.links, static_cast<Nanos>(config_.heartbeat_limit_s * kSecond),
+                 MonotonicNow());
   store_ = world_.store;
   if (store_ == nullptr) {
     Link* up = nullptr;
@@ -489,12 +492,14 @@ bool Engine::LookAtSockets() {
   turns_without_sockets_ = 0;
   if (world_.links.empty()) return false;
   bool moved = false;
+  const Nanos now = MonotonicNow();
   const std::vector<int> ready = wait_point_->ReadySockets();
   for (RoleLink& role_link : world_.links) {
     Link& link = *role_link.link;
     absl::Status status;
     if (std::find(ready.begin(), ready.end(), link.fd()) != ready.end()) {
       moved = true;
+      watch_->OnHeard(&link, now);
       status = link.OnWritable();
       if (status.ok()) status = link.OnReadable();
     }
@@ -511,6 +516,7 @@ bool Engine::LookAtSockets() {
       if (failed_) return true;
     }
   }
+  if (now >= watch_->next(waiting())) LookAtPeers();
   // What was queued meanwhile leaves now, or when the socket can take it.
   for (RoleLink& role_link : world_.links) {
     if (!role_link.link->wants_write()) continue;
@@ -551,6 +557,8 @@ void Engine::OnFrame(RoleLink& role_link, Link::Received received) {
       status = relay_ == nullptr ? absl::InvalidArgumentError("a store request between threads")
                                  : relay_->OnFrame(role_link.link.get(), frame);
       break;
+    case FrameType::kHeartbeat:
+      break;
     default:
       status = absl::InvalidArgumentError(
           absl::StrCat("a frame of type ", static_cast<int>(frame.type)));
@@ -590,21 +598,45 @@ void Engine::OnLinkLost(RoleLink& role_link, const absl::Status& why) {
   // A rank may close once it knows that all have left, a little before we do: read on first.
   if (!ReadPlan().ok() || left_.count() == world_.size()) return;
   if (suspect_.has_value() && suspect_->rank != kNobody) return;
-  suspect_ = Suspect{peer, std::string(why.message()), MonotonicNow() + kVerdictPatience};
+  // The launcher's news of another host takes a little longer.
+  const Nanos patience = world_.LocalIndex(peer) < 0 ? kRemoteVerdictPatience : kVerdictPatience;
+  suspect_ = Suspect{peer, std::string(why.message()), MonotonicNow() + patience};
   LookAtSuspect();
+}
+
+// A rank that is silent or stopped closes nothing.
+void Engine::LookAtPeers() {
+  const std::optional<Watch::Lost> lost = watch_->Look(waiting(), MonotonicNow());
+  if (!lost.has_value() || finished_.load(std::memory_order_relaxed)) return;
+  if (left_.Contains(lost->rank) || (suspect_.has_value() && suspect_->rank != kNobody)) return;
+  suspect_ = Suspect{lost->rank, lost->how, MonotonicNow() + kVerdictPatience};
+}
+
+// Whose end ended `rank`, as far as the board tells: a rank that has failed because of another says so.
+// What it says itself may have been lost with its connection.
+Rank Engine::CulpritBehind(Rank rank) const {
+  for (int i = 0; i < world_.size(); ++i) {
+    const Rank blamed = verdicts_->BlamedBy(rank);
+    if (blamed < 0 || blamed == rank || blamed >= world_.size() || blamed == world_.rank ||
+        !verdicts_->Read(rank).has_value()) {
+      break;
+    }
+    rank = blamed;
+  }
+  return rank;
 }
 
 // Names the cause once the launcher has written it down, or without it after a moment.
 bool Engine::LookAtSuspect() {
   std::optional<VerdictBoard::Verdict> verdict;
-  if (verdicts_ != nullptr && suspect_->rank != kNobody) {
-    verdict = verdicts_->Read(suspect_->rank);
-  } else if (verdicts_ != nullptr) {
-    for (Rank rank = 0; rank < world_.size() && !verdict.has_value(); ++rank) {
-      if (left_.Contains(rank)) continue;
-      verdict = verdicts_->Read(rank);
-      if (verdict.has_value()) suspect_->rank = rank;
+  if (verdicts_ != nullptr && suspect_->rank == kNobody) {
+    for (Rank rank = 0; rank < world_.size() && suspect_->rank == kNobody; ++rank) {
+      if (!left_.Contains(rank) && verdicts_->Read(rank).has_value()) suspect_->rank = rank;
     }
+  }
+  if (verdicts_ != nullptr && suspect_->rank != kNobody) {
+    suspect_->rank = CulpritBehind(suspect_->rank);
+    verdict = verdicts_->Read(suspect_->rank);
   }
   const bool may_learn_more = verdicts_ != nullptr || suspect_->rank == kNobody;
   if (!verdict.has_value() && may_learn_more && MonotonicNow() < suspect_->give_up) return false;
@@ -615,6 +647,9 @@ bool Engine::LookAtSuspect() {
   if (verdict.has_value()) {
     failure.cause = WaitStatusText(verdict->wait_status);
     if (verdict->wait_status == 0) absl::StrAppend(&failure.cause, " without shutting down");
+    if (verdicts_->BlamedBy(suspect_->rank) == world_.rank) {
+      absl::StrAppend(&failure.cause, ", having taken this rank for lost");
+    }
   }
   suspect_.reset();
   FailEpoch(std::move(failure));
@@ -666,6 +701,8 @@ bool Engine::LookForFailure() {
       role_link.link->Send(FrameType::kFailure, record);
     }
     if (role_link.link->wants_write()) (void)role_link.link->OnWritable();
+    // A socket that is closed before all is read takes what it has sent with it.
+    (void)role_link.link->OnReadable();
     wait_point_->RemoveSocket(role_link.link->fd());
   }
   EndEpoch(DecodeFailure(record));
@@ -744,6 +781,7 @@ Nanos Engine::NextDeadline() {
     RUEDA_LOG(Warning) << "stall: " << stall;
     tracks_.Note("STALL", std::move(stall));
   }
+  next = std::min(next, watch_->next(waiting()));
   if (suspect_.has_value()) next = std::min(next, now_ + kMillisecond);
   // Somebody is writing a failure down; it takes a moment, unless it died meanwhile.
   if (world_.neighbourhood.segment->failed()) next = std::min(next, now_ + kMillisecond);

@@ -21,6 +21,7 @@
 #include "controller/runtime/submissions.h"
 #include "controller/runtime/tracks.h"
 #include "controller/runtime/wait_point.h"
+#include "controller/runtime/watch.h"
 #include "ops/backend/backend.h"
 #include "ops/shm/neighbours.h"
 
@@ -112,9 +113,16 @@ class Engine : public Courier {
   // way again. Then it reads it when it likes, or when the log is full.
   bool idle() const { return hosts_bus_ == nullptr && submissions_->in_flight() == 0; }
 
+  // Whether this rank waits for others: it has something under way, or leaves.
+  bool waiting() const {
+    return submissions_->in_flight() > 0 || leave_requested_.load(std::memory_order_relaxed);
+  }
+
   // Failing.
   void OnLinkLost(RoleLink& role_link, const absl::Status& why);
+  Rank CulpritBehind(Rank rank) const;
   bool LookAtSuspect();
+  void LookAtPeers();
   void FailEpoch(Failure failure);
   bool LookForFailure();
   void EndEpoch(Failure failure);
@@ -132,6 +140,7 @@ class Engine : public Courier {
   std::unique_ptr<Neighbours> neighbours_;
   std::unique_ptr<WaitPoint> wait_point_;
   std::unique_ptr<VerdictBoard> verdicts_;
+  std::optional<Watch> watch_;
   std::shared_ptr<Store> store_;
   std::shared_ptr<LinkStore> link_store_;
   std::unique_ptr<StoreRelay> relay_;

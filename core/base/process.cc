@@ -58,6 +58,15 @@ std::string WaitStatusText(int status) {
   return absl::StrCat("exited with status ", WEXITSTATUS(status));
 }
 
+char ProcessState(int pid) {
+  // "pid (name, with any bytes) state ..."
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text, '\0');
+  const size_t name_end = text.rfind(')');
+  return name_end == std::string::npos || name_end + 2 >= text.size() ? '\0' : text[name_end + 2];
+}
+
 std::string SignalName(int signal) {
   const char* name = sigabbrev_np(signal);
   return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);

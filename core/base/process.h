@@ -10,6 +10,10 @@ namespace rueda {
 // (SIGKILL)".
 std::string WaitStatusText(int status);
 
+// The state letter of a process: 'R', 'S', 'T' (stopped), 't' (by a debugger), 'Z' and so on; 0: there
+// is none, or it can't be seen.
+char ProcessState(int pid);
+
 // "SIGTERM", or "signal 64" where there is no name.
 std::string SignalName(int signal);
 

@@ -68,6 +68,10 @@ class Hosts:
     def ip(self, host, *words):
         _ip("-n", self.names[host], *words)
 
+    def unplug(self, host):
+        """Nothing comes from it, and nothing gets there, and nobody is told."""
+        _ip("-n", self.switch, "link", "set", f"port{host + 1}", "nomaster")
+
     def remove(self):
         for name in self.made:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)

@@ -29,7 +29,11 @@ def expect_ranks(test, size, done):
 
 
 def reduces(pid):
-    """Whether that rank has begun to: the thread that serves Gloo is there."""
+    """Whether that rank of several hosts has begun to: the thread that serves Gloo is there."""
+    return has_thread(pid, "rueda-lane")
+
+
+def has_thread(pid, name):
     names = []
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
@@ -41,4 +45,4 @@ def reduces(pid):
                 names.append(comm.read().strip())
         except OSError:  # it has ended
             pass
-    return "rueda-lane" in names
+    return name in names

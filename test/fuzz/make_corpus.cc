@@ -381,6 +381,7 @@ void WriteMessages() {
   WriteFrame("store_value", FrameType::kStoreValue, store_value);
   WriteFrame("goodbye", FrameType::kGoodbye, "");
   WriteFrame("clock", FrameType::kClock, ReadingText());
+  WriteFrame("heartbeat", FrameType::kHeartbeat, "");
 }
 
 void WriteHandshakes() {

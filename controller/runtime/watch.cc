@@ -1,0 +1,76 @@
+#include "controller/runtime/watch.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "core/base/process.h"
+
+namespace rueda {
+namespace {
+
+constexpr char kStopped = 'T';  // by a signal; 't' is by a debugger, which is somebody's intention
+
+// The process at the other end of a unix socket, as numbered here; 0: it can't be seen from here.
+int PidOf(const Link& link) {
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  return getsockopt(link.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+}
+
+bool IsRemote(LinkRole role) {
+  return role == LinkRole::kHost || role == LinkRole::kRoot;
+}
+
+std::string Seconds(Nanos time) {
+  return absl::StrFormat("%.1f s", static_cast<double>(time) / kSecond);
+}
+
+size_t CountRemotes(const std::vector<RoleLink>& links) {
+  return static_cast<size_t>(std::count_if(
+      links.begin(), links.end(), [](const RoleLink& each) { return IsRemote(each.role); }));
+}
+
+}  // namespace
+
+Watch::Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now)
+    : has_others_(std::any_of(links->begin(), links->end(),
+                              [](const RoleLink& each) { return each.role != LinkRole::kLeader; })),
+      liveness_(limit, CountRemotes(*links), links->size() - CountRemotes(*links), now) {
+  for (RoleLink& each : *links) {
+    if (IsRemote(each.role)) {
+      remotes_.push_back(each.link.get());
+    } else {
+      neighbours_.push_back({each.link->peer(), PidOf(*each.link), each.role == LinkRole::kLeader});
+    }
+  }
+}
+
+void Watch::OnHeard(const Link* link, Nanos now) {
+  const auto it = std::find(remotes_.begin(), remotes_.end(), link);
+  if (it != remotes_.end()) liveness_.OnHeard(static_cast<size_t>(it - remotes_.begin()), now);
+}
+
+std::optional<Watch::Lost> Watch::Look(bool waiting, Nanos now) {
+  liveness_.BeginLook(now);
+  for (Link* link : remotes_) link->Send(FrameType::kHeartbeat, "");
+  for (size_t i = 0; i < remotes_.size(); ++i) {
+    if (const auto silence = liveness_.SilentFor(i, now)) {
+      return Lost{remotes_[i]->peer(),
+                  "silent for " + Seconds(*silence) +
+                      ": the process is stopped, or its host is cut off from the network"};
+    }
+  }
+  for (size_t i = 0; i < neighbours_.size(); ++i) {
+    const Neighbour& each = neighbours_[i];
+    const bool matters = each.pid > 0 && (waiting || !each.leads);
+    const bool is_stopped = matters && ProcessState(each.pid) == kStopped;
+    if (const auto time = liveness_.StoppedFor(i, is_stopped, now)) {
+      return Lost{each.rank, "stopped by a signal for " + Seconds(*time)};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace rueda

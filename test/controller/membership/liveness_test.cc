@@ -1,0 +1,93 @@
+#include "controller/membership/liveness.h"
+
+#include <gtest/gtest.h>
+
+namespace rueda {
+namespace {
+
+constexpr Nanos kLimit = 4 * kSecond;
+
+// Looks every interval from `*now` on, until `until`; whether anything was said of remote 0.
+bool AccusesRemote(Liveness* liveness, Nanos* now, Nanos until) {
+  while (liveness->next() <= until) {
+    *now = liveness->next();
+    liveness->BeginLook(*now);
+    if (liveness->SilentFor(0, *now)) return true;
+  }
+  return false;
+}
+
+bool AccusesNeighbour(Liveness* liveness, Nanos* now, Nanos until, Nanos stop, Nanos go) {
+  while (liveness->next() <= until) {
+    *now = liveness->next();
+    liveness->BeginLook(*now);
+    if (liveness->StoppedFor(0, *now >= stop && *now < go, *now)) return true;
+  }
+  return false;
+}
+
+TEST(Liveness, AccusesWhoIsSilentForTheLimit) {
+  Liveness liveness(kLimit, 1, 0, 0);
+  Nanos now = 0;
+  EXPECT_FALSE(AccusesRemote(&liveness, &now, 3 * kSecond));
+  liveness.OnHeard(0, now);
+  const Nanos heard = now;
+  EXPECT_FALSE(AccusesRemote(&liveness, &now, heard + kLimit - 1));
+  EXPECT_TRUE(AccusesRemote(&liveness, &now, heard + kLimit + liveness.interval()));
+  EXPECT_GE(*liveness.SilentFor(0, now), kLimit);
+}
+
+TEST(Liveness, LooksOftenEnoughForOthersToHearOfIt) {
+  for (const Nanos limit : {kSecond / 10, kSecond, 5 * kSecond, 100 * kSecond}) {
+    const Liveness liveness(limit, 1, 0, 0);
+    EXPECT_LE(liveness.interval(), limit / 4);
+    EXPECT_LE(liveness.interval(), kSecond);
+    EXPECT_EQ(liveness.next(), liveness.interval());
+  }
+}
+
+TEST(Liveness, AccusesWhoIsStoppedForTheLimitWheneverThatBegan) {
+  for (Nanos stop = 10 * kSecond; stop < 11 * kSecond; stop += 90 * kMillisecond) {
+    Liveness liveness(kLimit, 0, 1, 0);
+    Nanos now = 0;
+    EXPECT_FALSE(
+        AccusesNeighbour(&liveness, &now, stop + kLimit - liveness.interval() - 1, stop, kForever));
+    EXPECT_TRUE(AccusesNeighbour(&liveness, &now, stop + kLimit + kSecond / 2, stop, kForever));
+  }
+}
+
+TEST(Liveness, ForgivesWhoWasStoppedForLess) {
+  Liveness liveness(kLimit, 0, 1, 0);
+  Nanos now = 0;
+  for (int i = 1; i < 20; ++i) {
+    const Nanos stop = i * 10 * kSecond;
+    EXPECT_FALSE(AccusesNeighbour(&liveness, &now, stop + 9 * kSecond, stop, stop + kLimit / 2));
+  }
+}
+
+TEST(Liveness, AccusesNobodyForALimitAfterItsOwnClockHasJumped) {
+  Liveness liveness(kLimit, 1, 1, 0);
+  Nanos now = 100 * kSecond;  // nothing was looked at since 0
+  liveness.BeginLook(now);
+  EXPECT_FALSE(liveness.SilentFor(0, now));
+  EXPECT_FALSE(liveness.StoppedFor(0, true, now));
+  const Nanos again = now + kLimit;
+  EXPECT_FALSE(AccusesRemote(&liveness, &now, again - 1));
+  EXPECT_TRUE(AccusesRemote(&liveness, &now, again + liveness.interval()));
+}
+
+TEST(Liveness, AccusesNobodyWithoutALimit) {
+  Liveness liveness(0, 1, 1, 0);
+  EXPECT_EQ(liveness.next(), kForever);
+  liveness.BeginLook(kSecond);
+  EXPECT_EQ(liveness.next(), kForever);
+  EXPECT_FALSE(liveness.SilentFor(0, 1'000 * kSecond));
+  EXPECT_FALSE(liveness.StoppedFor(0, true, 1'000 * kSecond));
+}
+
+TEST(Liveness, LooksAtNobodyWhereThereIsNobody) {
+  EXPECT_EQ(Liveness(kLimit, 0, 0, 0).next(), kForever);
+}
+
+}  // namespace
+}  // namespace rueda
