@@ -17,6 +17,7 @@
 #include "ops/adasum/adasum_communicator.h"
 #include "ops/backend/selector.h"
 #include "ops/gloo/gloo_backend.h"
+#include "ops/hierarchical/hierarchical_backend.h"
 #include "ops/shm/shm_backend.h"
 #include "ops/solo/solo_backend.h"
 
@@ -146,9 +147,9 @@ absl::Status Engine::Init() {
   }
 
   backends_.push_back(std::make_unique<SoloBackend>());
-  backends_.push_back(std::make_unique<ShmBackend>(around.segment.get(), neighbours_.get(),
-                                                   world_.topology.host_of(world_.rank).ranks,
-                                                   around.arenas, arena_));
+  auto local = std::make_unique<ShmBackend>(around.segment.get(), neighbours_.get(),
+                                            world_.topology.host_of(world_.rank).ranks,
+                                            around.arenas, arena_);
   GlooOptions gloo;
   gloo.job = world_.job;
   gloo.epoch = world_.epoch;
@@ -156,7 +157,11 @@ absl::Status Engine::Init() {
   gloo.timeout = static_cast<Nanos>(config_.gloo_timeout_s * kSecond);
   gloo.store = store_;
   gloo.wake = [this] { WakeSelf(); };
-  backends_.push_back(std::make_unique<GlooBackend>(std::move(gloo)));
+  auto across = std::make_unique<GlooBackend>(std::move(gloo));
+  auto hierarchical = std::make_unique<HierarchicalBackend>(local.get(), across.get());
+  backends_.push_back(std::move(local));
+  backends_.push_back(std::move(hierarchical));
+  backends_.push_back(std::move(across));
   for (SetId set = 0; set < member_.process_sets().end(); ++set) {
     RUEDA_RETURN_IF_ERROR(OpenLane(set));
   }
@@ -181,7 +186,10 @@ absl::Status Engine::OpenLane(SetId set_id) {
   group.ranks = set.ranks;
   group.self = set.IndexOf(world_.rank);
   if (group.self < 0) return absl::OkStatus();
-  for (const Rank rank : set.ranks) group.one_host &= world_.LocalIndex(rank) >= 0;
+  for (const Rank rank : set.ranks) {
+    group.one_host &= world_.LocalIndex(rank) >= 0;
+    group.hosts.push_back(world_.topology.ranks[rank].host);
+  }
   RUEDA_ASSIGN_OR_RETURN(const Selection selection,
                          SelectBackend(config_.backend, group, backends_));
   RUEDA_LOG(Info) << "process set " << set_id << " is served by " << selection.backend->name()

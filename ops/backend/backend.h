@@ -19,6 +19,7 @@ struct Group {
   std::vector<Rank> ranks;  // world ranks, ascending
   int self = 0;             // this rank's index among them
   bool one_host = true;     // whether all of them share this rank's host
+  std::vector<int> hosts;   // by member: a number of its host; empty: nobody has looked
 };
 
 class Backend {

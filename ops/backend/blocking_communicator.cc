@@ -28,33 +28,6 @@ constexpr size_t kNarrowBytesMax = sizeof(uint16_t);
 // How long a library may take to let go of an aborted operation. It needs milliseconds.
 constexpr Nanos kAbortPatience = 30 * kSecond;
 
-// Callbacks of the module. They run on the lane thread.
-
-int32_t Report(const absl::Status& status, char* message) {
-  const size_t length = std::min<size_t>(status.message().size(), RUEDA_MODULE_MESSAGE_BYTES - 1);
-  std::copy_n(status.message().begin(), length, message);
-  message[length] = 0;
-  return static_cast<int32_t>(status.code());
-}
-
-int32_t StoreSet(void* user, const char* key, const void* value, size_t bytes, char* message) {
-  return Report(static_cast<Store*>(user)->Set(
-                    key, absl::string_view(static_cast<const char*>(value), bytes)),
-                message);
-}
-
-int32_t StoreGet(void* user, const char* key, int64_t timeout, void* value, size_t* bytes,
-                 char* message) {
-  const absl::StatusOr<std::string> found = static_cast<Store*>(user)->Get(key, timeout);
-  if (!found.ok()) return Report(found.status(), message);
-  if (found->size() > *bytes) {
-    return Report(absl::InternalError(absl::StrCat("the value of ", key, " is too long")), message);
-  }
-  memcpy(value, found->data(), found->size());
-  *bytes = found->size();
-  return 0;
-}
-
 struct Reduction {
   DType dtype;
   ReduceOp op;
@@ -69,29 +42,19 @@ void ReduceTwo(void* user, void* destination, const void* a, const void* b, size
 
 }  // namespace
 
-BlockingCommunicator::BlockingCommunicator(BlockingArgs args)
+BlockingCommunicator::BlockingCommunicator(ModuleArgs args, rueda_module_communicator* library)
     : module_(args.module),
       members_(args.members),
       self_(args.self),
       store_(std::move(args.store)),
-      wake_(std::move(args.wake)) {}
+      wake_(std::move(args.wake)),
+      library_(library) {}
 
 absl::StatusOr<std::unique_ptr<BlockingCommunicator>> BlockingCommunicator::Create(
-    BlockingArgs args) {
-  rueda_module_group group = {};
-  group.size = sizeof(group);
-  group.members = args.members;
-  group.self = args.self;
-  const std::string prefix = args.prefix;
-  const std::string network_interface = args.network_interface;
-  group.prefix = prefix.c_str();
-  group.interface = network_interface.c_str();
-  group.timeout = args.timeout;
-  group.store = {args.store.get(), &StoreSet, &StoreGet};
-  std::unique_ptr<BlockingCommunicator> communicator(new BlockingCommunicator(std::move(args)));
-  char message[RUEDA_MODULE_MESSAGE_BYTES] = "";
-  RUEDA_RETURN_IF_ERROR(communicator->StatusOf(
-      communicator->module_->create(&group, &communicator->library_, message), message));
+    ModuleArgs args) {
+  RUEDA_ASSIGN_OR_RETURN(rueda_module_communicator * library, CreateInModule(args));
+  std::unique_ptr<BlockingCommunicator> communicator(
+      new BlockingCommunicator(std::move(args), library));
   const SignalsBlocked blocked;
   try {
     communicator->thread_ = std::thread([raw = communicator.get()] { raw->Run(); });
@@ -511,9 +474,7 @@ absl::Status BlockingCommunicator::Cancelled() const {
 }
 
 absl::Status BlockingCommunicator::StatusOf(int32_t code, const char* message) const {
-  if (code == 0) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(code),
-                      absl::StrCat(module_->name, ": ", message));
+  return ModuleStatus(*module_, code, message);
 }
 
 }  // namespace rueda

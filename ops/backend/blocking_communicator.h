@@ -18,27 +18,16 @@
 #include "ops/backend/channels.h"
 #include "ops/backend/communicator.h"
 #include "ops/backend/module_abi.h"
+#include "ops/backend/module_library.h"
 #include "ops/backend/pieces.h"
 #include "ops/backend/store.h"
 
 namespace rueda {
 
-struct BlockingArgs {
-  const rueda_module* module = nullptr;
-  int members = 0;
-  int self = 0;
-  std::string prefix;  // of this communicator's keys in the store; equal on all members
-  std::string network_interface;
-  Nanos timeout = 0;  // of connecting, and of each wait for a peer inside an operation
-  std::shared_ptr<Store> store;
-  // Rings the engine after an operation's end was published. Any thread; outlives the communicator.
-  std::function<void()> wake;
-};
-
 class BlockingCommunicator : public Communicator {
  public:
   // Starts the thread; connects nothing yet.
-  static absl::StatusOr<std::unique_ptr<BlockingCommunicator>> Create(BlockingArgs args);
+  static absl::StatusOr<std::unique_ptr<BlockingCommunicator>> Create(ModuleArgs args);
   // Aborts and joins the thread. If that waits for a key of the store, it does so until the store
   // is aborted or the time-out passes.
   ~BlockingCommunicator() override;
@@ -58,7 +47,7 @@ class BlockingCommunicator : public Communicator {
  private:
   enum class State { kIdle, kQueued, kConnecting, kMoving, kDone };
 
-  explicit BlockingCommunicator(BlockingArgs args);
+  BlockingCommunicator(ModuleArgs args, rueda_module_communicator* library);
   void Cancel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   bool NextOperation() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -99,7 +88,7 @@ class BlockingCommunicator : public Communicator {
   std::atomic<bool> cancelled_{false};  // set under the mutex
 
   // Constant while the lane thread runs; written under the mutex. That thread reads it without.
-  rueda_module_communicator* library_ = nullptr;
+  rueda_module_communicator* library_;
 
   // Handed over with the state: the engine's before kQueued and from kDone on, the lane thread's
   // between.

@@ -58,7 +58,9 @@ absl::Status Check(const rueda_module* module, absl::string_view name) {
   }
   if (module->create == nullptr || module->connect == nullptr || module->allreduce == nullptr ||
       module->allgatherv == nullptr || module->broadcast == nullptr || module->barrier == nullptr ||
-      module->abort == nullptr || module->destroy == nullptr) {
+      module->exchange == nullptr || module->open_buffer == nullptr ||
+      module->post_receive == nullptr || module->post_send == nullptr || module->await == nullptr ||
+      module->close_buffer == nullptr || module->abort == nullptr || module->destroy == nullptr) {
     return absl::FailedPreconditionError("its table has holes");
   }
   return absl::OkStatus();

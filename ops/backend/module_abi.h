@@ -12,6 +12,7 @@
  * nanoseconds.
  *  5. One thread at a time calls a communicator, but for `abort`, which any thread may call at any
  *     time before `destroy`. Callbacks come on the thread that is inside the call, never after it.
+ *     Another thread may post on the communicator's buffers meanwhile.
  */
 #ifndef RUEDA_OPS_BACKEND_MODULE_ABI_H_
 #define RUEDA_OPS_BACKEND_MODULE_ABI_H_
@@ -23,7 +24,7 @@
 extern "C" {
 #endif
 
-#define RUEDA_MODULE_ABI 2u
+#define RUEDA_MODULE_ABI 3u
 #define RUEDA_MODULE_ENTRY "rueda_module_table"
 #define RUEDA_MODULE_MESSAGE_BYTES 512
 
@@ -63,6 +64,7 @@ typedef struct rueda_module_transfer {
 } rueda_module_transfer;
 
 typedef struct rueda_module_communicator rueda_module_communicator;
+typedef struct rueda_module_buffer rueda_module_buffer;
 
 /* Operations block. All members call the same ones in the same order with the same sizes. `tag` is
  * equal on all members of one operation; where it is not, they don't meet and the operation times
@@ -95,10 +97,27 @@ typedef struct rueda_module {
                       size_t send_count, const rueda_module_transfer* receives,
                       size_t receive_count, uint32_t tag, char* message);
 
+  /* Memory of the caller's from which messages are sent, and into which they are received, while
+   * other calls go on. Does not block; after `connect` to all. */
+  int32_t (*open_buffer)(rueda_module_communicator* communicator, void* data, size_t bytes,
+                         rueda_module_buffer** buffer, char* message);
+  /* Receives the next message of the tag from `peer` that no earlier post takes, at `offset`; it has
+   * at most `bytes` bytes. Sends go in the order of the posts, once the receiver has posted. Neither
+   * blocks, and neither looks at the memory before the post or after what `await` tells of it. Tags are
+   * below 65536. */
+  int32_t (*post_receive)(rueda_module_buffer* buffer, int32_t peer, uint32_t tag, size_t offset,
+                          size_t bytes, char* message);
+  int32_t (*post_send)(rueda_module_buffer* buffer, int32_t peer, uint32_t tag, size_t offset,
+                       size_t bytes, char* message);
+  /* Blocks until so many more of the buffer's receives, and of its sends, are done. */
+  int32_t (*await)(rueda_module_buffer* buffer, size_t receives, size_t sends, char* message);
+  /* Afterwards nothing touches its memory. No other call on it is under way. */
+  void (*close_buffer)(rueda_module_buffer* buffer);
+
   /* Makes the call under way return ABORTED soon, and any later one at once. A `get` of the store
    * ends when the store does. When the aborted call has returned, nothing touches its memory. */
   void (*abort)(rueda_module_communicator* communicator);
-  /* Closes all connections. No other call is under way. */
+  /* Closes all connections. No other call is under way, and no buffer is open. */
   void (*destroy)(rueda_module_communicator* communicator);
 } rueda_module;
 

@@ -34,19 +34,24 @@ absl::Status GlooBackend::Supports(OpKind kind, DType dtype, ReduceOp op) const 
   return TraitsOf(kind).reduces ? kernels::CheckReducible(dtype, op) : absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> GlooBackend::Connect(const Group& group) {
-  BlockingArgs args;
+absl::StatusOr<ModuleArgs> GlooBackend::ArgsFor(const Group& group, absl::string_view word) const {
+  ModuleArgs args;
   RUEDA_ASSIGN_OR_RETURN(args.module, Module());
   // Gloo's own words for a missing interface come late and name no other.
   RUEDA_ASSIGN_OR_RETURN(const Interface interface, FindInterface(options_.network_interface));
   args.members = static_cast<int>(group.ranks.size());
   args.self = group.self;
-  args.prefix = absl::StrCat("gloo/", options_.job.substr(0, kJobCharactersMax), "/",
+  args.prefix = absl::StrCat(word, "/", options_.job.substr(0, kJobCharactersMax), "/",
                              options_.epoch, "/", group.set, ".", group.generation);
   args.network_interface = interface.name;
   args.timeout = options_.timeout;
   args.store = options_.store;
   args.wake = options_.wake;
+  return args;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> GlooBackend::Connect(const Group& group) {
+  RUEDA_ASSIGN_OR_RETURN(ModuleArgs args, ArgsFor(group, "gloo"));
   return BlockingCommunicator::Create(std::move(args));
 }
 

@@ -8,6 +8,7 @@
 #include "core/base/clock.h"
 #include "ops/backend/backend.h"
 #include "ops/backend/module_abi.h"
+#include "ops/backend/module_library.h"
 #include "ops/backend/store.h"
 
 namespace rueda {
@@ -35,6 +36,10 @@ class GlooBackend : public Backend {
   absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override;
   // INVALID_ARGUMENT: this host has no such network interface.
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
+
+  // For who goes between hosts in some other way: what another communicator of the group is made of.
+  // `word` tells it from the group's others.
+  absl::StatusOr<ModuleArgs> ArgsFor(const Group& group, absl::string_view word) const;
 
  private:
   absl::StatusOr<const rueda_module*> Module() const;

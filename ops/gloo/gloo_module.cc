@@ -48,6 +48,7 @@ constexpr int32_t kUnavailable = 14;
 // Of the slots of our own exchange; Gloo uses the first eight.
 constexpr uint8_t kExchangeSlotPrefix = 0x40;
 constexpr uint8_t kTransferSlotPrefix = 0x41;
+constexpr uint8_t kBufferSlotPrefix = 0x42;
 // Which allreduce for which size. Each gives all members the same bits: either one member reduces
 // an element and the others copy it (Gloo's BCUBE and RING), or all reduce it in the same order
 // (ours). Gloo's older algorithms (halving-doubling and others) can't be aborted.
@@ -208,6 +209,10 @@ struct rueda_module_communicator {
   void Barrier(uint32_t tag);
   void Transfer(const rueda_module_transfer* sends, size_t send_count,
                 const rueda_module_transfer* receives, size_t receive_count, uint32_t tag);
+  std::unique_ptr<gloo::transport::UnboundBuffer> OpenBuffer(void* data, size_t bytes) {
+    return Connected()->createUnboundBuffer(data, bytes);
+  }
+  milliseconds timeout() const { return timeout_; }
   void Abort();
   bool aborted() const;
 
@@ -362,6 +367,11 @@ bool rueda_module_communicator::aborted() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return aborted_;
 }
+
+struct rueda_module_buffer {
+  rueda_module_communicator* communicator;
+  std::unique_ptr<gloo::transport::UnboundBuffer> gloo;
+};
 
 // Operations ----------------------------------------------------------------------------------
 
@@ -558,6 +568,40 @@ int32_t Exchange(rueda_module_communicator* communicator, const rueda_module_tra
   });
 }
 
+int32_t OpenBuffer(rueda_module_communicator* communicator, void* data, size_t bytes,
+                   rueda_module_buffer** buffer, char* message) {
+  return Abortable(communicator, message, [&] {
+    *buffer = new rueda_module_buffer{communicator, communicator->OpenBuffer(data, bytes)};
+  });
+}
+
+int32_t PostReceive(rueda_module_buffer* buffer, int32_t peer, uint32_t tag, size_t offset,
+                    size_t bytes, char* message) {
+  return Abortable(buffer->communicator, message, [&] {
+    buffer->gloo->recv(peer, gloo::Slot::build(kBufferSlotPrefix, tag), offset, bytes);
+  });
+}
+
+int32_t PostSend(rueda_module_buffer* buffer, int32_t peer, uint32_t tag, size_t offset,
+                 size_t bytes, char* message) {
+  return Abortable(buffer->communicator, message, [&] {
+    buffer->gloo->send(peer, gloo::Slot::build(kBufferSlotPrefix, tag), offset, bytes);
+  });
+}
+
+int32_t Await(rueda_module_buffer* buffer, size_t receives, size_t sends, char* message) {
+  return Abortable(buffer->communicator, message, [&] {
+    const milliseconds timeout = buffer->communicator->timeout();
+    while (receives-- > 0) buffer->gloo->waitRecv(timeout);
+    while (sends-- > 0) buffer->gloo->waitSend(timeout);
+  });
+}
+
+void CloseBuffer(rueda_module_buffer* buffer) {
+  char message[RUEDA_MODULE_MESSAGE_BYTES];
+  Guarded(message, [&] { delete buffer; });
+}
+
 void Abort(rueda_module_communicator* communicator) {
   char message[RUEDA_MODULE_MESSAGE_BYTES];
   Guarded(message, [&] { communicator->Abort(); });
@@ -568,9 +612,23 @@ void Destroy(rueda_module_communicator* communicator) {
   Guarded(message, [&] { delete communicator; });
 }
 
-constexpr rueda_module kModule = {
-    sizeof(rueda_module), RUEDA_MODULE_ABI, "gloo",   &Create,   &Connect, &Allreduce,
-    &Allgatherv,          &Broadcast,       &Barrier, &Exchange, &Abort,   &Destroy};
+constexpr rueda_module kModule = {sizeof(rueda_module),
+                                  RUEDA_MODULE_ABI,
+                                  "gloo",
+                                  &Create,
+                                  &Connect,
+                                  &Allreduce,
+                                  &Allgatherv,
+                                  &Broadcast,
+                                  &Barrier,
+                                  &Exchange,
+                                  &OpenBuffer,
+                                  &PostReceive,
+                                  &PostSend,
+                                  &Await,
+                                  &CloseBuffer,
+                                  &Abort,
+                                  &Destroy};
 
 }  // namespace
 

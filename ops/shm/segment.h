@@ -23,6 +23,8 @@ namespace rueda {
 inline constexpr size_t kSlotBytes = 32u << 10;    // an operation up to this size is a small one
 inline constexpr size_t kBlockBytes = 256u << 10;  // of a staged operation: fits the caches
 
+inline constexpr size_t kRingBlocks = 8;  // of an operation over several hosts, in turn
+
 // How a rank waits, as its neighbours need to know. Only the rank itself writes it.
 enum class Sleep : uint32_t {
   kAwake = 0,
@@ -58,6 +60,12 @@ struct alignas(4096) Area {
   uint32_t pair_parity;  // in which block the data is
   uint32_t pair_digest;
   alignas(64) std::atomic<uint64_t> accepted;
+  // Of operations over several hosts (ops/hierarchical), whose blocks lie in the rank's arena: how many
+  // it has filled, and how many slices of results it has finished. Both go up for ever.
+  alignas(64) std::atomic<uint64_t> filled;
+  uint64_t ring_offset;
+  uint32_t ring_digest[kRingBlocks];
+  alignas(64) std::atomic<uint64_t> finished;
   alignas(4096) char slot[2][kSlotBytes];
   char input[2][kBlockBytes];
   char output[2][kBlockBytes];

@@ -80,16 +80,22 @@ absl::Status ShmBackend::Supports(OpKind kind, DType dtype, ReduceOp op) const {
   return TraitsOf(kind).reduces ? kernels::CheckReducible(dtype, op) : absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> ShmBackend::Connect(const Group& group) {
+absl::StatusOr<std::vector<ShmMember>> ShmBackend::MembersOf(SetId set,
+                                                             absl::Span<const Rank> ranks) const {
   std::vector<ShmMember> members;
-  for (const Rank rank : group.ranks) {
+  for (const Rank rank : ranks) {
     const auto it = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
     if (it == ranks_.end() || *it != rank) {
       return absl::InternalError("a process set on one host has a rank of another");
     }
     const int local = static_cast<int>(it - ranks_.begin());
-    members.push_back({&segment_->area(group.set, local), local, arenas_[local]});
+    members.push_back({&segment_->area(set, local), local, arenas_[local]});
   }
+  return members;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> ShmBackend::Connect(const Group& group) {
+  RUEDA_ASSIGN_OR_RETURN(std::vector<ShmMember> members, MembersOf(group.set, group.ranks));
   return std::make_unique<ShmCommunicator>(std::move(members), group, neighbours_, own_arena_);
 }
 

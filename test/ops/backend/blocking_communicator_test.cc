@@ -164,6 +164,11 @@ const rueda_module Library::kModule = {
       for (size_t i = 0; i < receive_count; ++i) memset(receives[i].data, 5, receives[i].bytes);
       return Of(communicator)->Enter({"exchange", bytes, 1, tag}, message);
     },
+    nullptr,  // buffers are others' business
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
     [](rueda_module_communicator* communicator) {
       Library* library = Of(communicator);
       MutexLock lock(library->mutex_);
@@ -181,7 +186,7 @@ class BlockingCommunicatorTest : public testing::Test {
  protected:
   BlockingCommunicatorTest() {
     Library::created = &library_;
-    BlockingArgs args;
+    ModuleArgs args;
     args.module = &Library::kModule;
     args.members = 2;
     args.self = 0;
@@ -339,7 +344,7 @@ TEST_F(BlockingCommunicatorTest, BucketsThatDifferHaveOtherTags) {
   ASSERT_TRUE(Execute(Barrier(1)).ok());
   Library other;
   Library::created = &other;
-  BlockingArgs args;
+  ModuleArgs args;
   args.module = &Library::kModule;
   args.members = 2;
   args.store = store_;

@@ -67,6 +67,23 @@ static int32_t Exchange(rueda_module_communicator* communicator, const rueda_mod
   (void)tag, (void)message;
   return 0;
 }
+static int32_t OpenBuffer(rueda_module_communicator* communicator, void* data, size_t bytes,
+                          rueda_module_buffer** buffer, char* message) {
+  (void)communicator, (void)data, (void)bytes, (void)buffer, (void)message;
+  return 12;
+}
+static int32_t Post(rueda_module_buffer* buffer, int32_t peer, uint32_t tag, size_t offset,
+                    size_t bytes, char* message) {
+  (void)buffer, (void)peer, (void)tag, (void)offset, (void)bytes, (void)message;
+  return 12;
+}
+static int32_t Await(rueda_module_buffer* buffer, size_t receives, size_t sends, char* message) {
+  (void)buffer, (void)receives, (void)sends, (void)message;
+  return 12;
+}
+static void CloseBuffer(rueda_module_buffer* buffer) {
+  (void)buffer;
+}
 static void Abort(rueda_module_communicator* communicator) {
   (void)communicator;
 }
@@ -78,9 +95,10 @@ static void Destroy(rueda_module_communicator* communicator) {
 const rueda_module* rueda_module_table(void);
 
 const rueda_module* rueda_module_table(void) {
-  static const rueda_module table = {SIZE,     ABI,        NAME,        &Create,
-                                     &Connect, &Allreduce, &Allgatherv, &Broadcast,
-                                     &Barrier, &Exchange,  ABORT,       &Destroy};
+  static const rueda_module table = {SIZE,        ABI,         NAME,       &Create,  &Connect,
+                                     &Allreduce,  &Allgatherv, &Broadcast, &Barrier, &Exchange,
+                                     &OpenBuffer, &Post,       &Post,      &Await,   &CloseBuffer,
+                                     ABORT,       &Destroy};
   (void)Abort;
 #ifdef NO_TABLE
   (void)table;
@@ -94,7 +112,7 @@ const void* const unused[] = {(const void*)0};
 void Use(void);
 void Use(void) {
   (void)Create, (void)Connect, (void)Allreduce, (void)Allgatherv, (void)Broadcast, (void)Barrier;
-  (void)Exchange;
+  (void)Exchange, (void)OpenBuffer, (void)Post, (void)Await, (void)CloseBuffer;
   (void)Abort, (void)Destroy;
 }
 #endif

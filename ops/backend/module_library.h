@@ -1,0 +1,33 @@
+// A library behind a module's table: what a communicator over it is made of, and its errors as ours.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "ops/backend/module_abi.h"
+#include "ops/backend/store.h"
+
+namespace rueda {
+
+struct ModuleArgs {
+  const rueda_module* module = nullptr;
+  int members = 0;
+  int self = 0;
+  std::string prefix;  // of this communicator's keys in the store; equal on all members
+  std::string network_interface;
+  Nanos timeout = 0;  // of connecting, and of each wait for a peer inside an operation
+  std::shared_ptr<Store> store;
+  // Rings the engine after an operation's end was published. Any thread; outlives the communicator.
+  std::function<void()> wake;
+};
+
+// The library's object, for the module's `destroy`. It uses the store, which must outlive it.
+absl::StatusOr<rueda_module_communicator*> CreateInModule(const ModuleArgs& args);
+
+// What a function of the module has returned, in its words.
+absl::Status ModuleStatus(const rueda_module& module, int32_t code, const char* message);
+
+}  // namespace rueda

@@ -1,0 +1,145 @@
+#include "ops/hierarchical/hierarchical_allreduce.h"
+
+#include <algorithm>
+
+#include "ops/kernels/reduce.h"
+
+namespace rueda {
+namespace {
+
+// What is converted at a time, of at most two bytes each.
+constexpr int64_t kHotElements = 4 << 10;
+constexpr size_t kNarrowBytesMax = sizeof(uint16_t);
+
+// Calls fn() and adds how long it took.
+template <typename Fn>
+void Timed(bool timed, Nanos* sum, Fn fn) {
+  if (!timed) return fn();
+  const Nanos begin = MonotonicNow();
+  fn();
+  *sum += MonotonicNow() - begin;
+}
+
+}  // namespace
+
+void HierarchicalAllreduce::Start(const Collective& collective) {
+  collective_ = collective;
+  if (collective.kind == OpKind::kBarrier) collective_.reduce_op = ReduceOp::kSum;
+  wire_ = SumsInFloat32(collective.dtype) ? DType::kFloat32 : collective.dtype;
+  pieces_.Reset(collective.pieces, DTypeSize(collective.dtype));
+  cut_ = MakeCut(limits_, collective.elements, DTypeSize(wire_), DTypeSize(collective.dtype));
+  first_ = next_;
+  next_ += static_cast<uint64_t>(cut_.blocks);
+  filled_ = sent_ = taken_ = 0;
+  times_ = {};
+  status_ = ring_.Open();
+  if (status_.ok() && HasStripe()) lane_->Start(OperationOf());
+}
+
+CrossOperation HierarchicalAllreduce::OperationOf() const {
+  CrossOperation operation;
+  operation.cut = cut_;
+  operation.first = first_;
+  operation.wire = wire_;
+  operation.result = collective_.dtype;
+  operation.reduce_op = collective_.reduce_op;
+  operation.after = {1, collective_.postscale, collective_.divisor};
+  operation.digest = collective_.digest;
+  for (const std::vector<int>& members : split_.members) {
+    operation.live.push_back(!std::all_of(
+        members.begin(), members.end(), [&](int member) { return collective_.IsAbsent(member); }));
+  }
+  return operation;
+}
+
+absl::StatusOr<Progress> HierarchicalAllreduce::Advance() {
+  RUEDA_RETURN_IF_ERROR(status_);
+  if (lane_ != nullptr) RUEDA_RETURN_IF_ERROR(lane_->failure());
+  RUEDA_ASSIGN_OR_RETURN(const bool moved, Step());
+  if (taken_ == cut_.blocks) return Progress::kDone;
+  return moved ? Progress::kMoved : Progress::kBlocked;
+}
+
+// What keeps the network busy goes first.
+absl::StatusOr<bool> HierarchicalAllreduce::Step() {
+  if (HasStripe() && sent_ < filled_) {
+    RUEDA_ASSIGN_OR_RETURN(const bool sent, ReduceAndSend());
+    if (sent) return true;
+  }
+  if (filled_ < cut_.blocks && filled_ - taken_ < static_cast<int64_t>(kRingBlocks)) {
+    Fill();
+    return true;
+  }
+  return Take();
+}
+
+// Puts what this rank brings to the next block where the others find it.
+void HierarchicalAllreduce::Fill() {
+  if (Shares() && !IsAbsent(split_.local)) {
+    Timed(collective_.timed, &times_.pack,
+          [&] { Bring(cut_.Block(filled_), ring_.own_input(Number(filled_))); });
+  }
+  ring_.Fill(Number(filled_), collective_.digest);
+  ++filled_;
+}
+
+// Packs elements as they travel.
+void HierarchicalAllreduce::Bring(Range range, char* to) {
+  if (wire_ == collective_.dtype) {
+    pieces_.Pack(range.begin, range.end, to);
+    return;
+  }
+  if (narrow_ == nullptr) narrow_.reset(new char[kHotElements * kNarrowBytesMax]);
+  for (int64_t begin = range.begin; begin < range.end; begin += kHotElements) {
+    const int64_t end = std::min(begin + kHotElements, range.end);
+    pieces_.Pack(begin, end, narrow_.get());
+    kernels::ToFloat32(collective_.dtype, narrow_.get(),
+                       reinterpret_cast<float*>(to) + (begin - range.begin), end - begin);
+  }
+}
+
+absl::StatusOr<bool> HierarchicalAllreduce::ReduceAndSend() {
+  if (!lane_->connected() || !ring_.AllFilled(Number(sent_))) return false;
+  RUEDA_RETURN_IF_ERROR(ring_.CheckFilled(Number(sent_), collective_.digest));
+  const Range block = cut_.Block(sent_);
+  const Range stripe = cut_.Stripe(sent_, split_.local);
+  const int parts = cut_.direct ? 1 : cut_.hosts;
+  for (int host = 0; host < parts; ++host) {
+    ReducePart(block, cut_.Part(stripe, host), lane_->PartAt(sent_, host));
+  }
+  RUEDA_RETURN_IF_ERROR(lane_->Send(sent_));
+  ++sent_;
+  return true;
+}
+
+// Reduces what this host's members bring to a part, in rank order.
+void HierarchicalAllreduce::ReducePart(Range block, Range part, char* to) {
+  const kernels::Scaling before = {collective_.prescale, 1, 1};
+  sources_.clear();
+  const size_t offset = static_cast<size_t>(part.begin - block.begin) * cut_.wire_bytes;
+  for (int local = 0; local < ring_.size(); ++local) {
+    if (IsAbsent(local)) continue;
+    if (!Shares()) Bring(part, to);
+    sources_.push_back(Shares() ? ring_.input(local, Number(sent_)) + offset : to);
+  }
+  if (sources_.empty() || (!Shares() && before.none())) return;
+  kernels::Reduce(wire_, collective_.reduce_op, sources_, to, part.size(), before);
+}
+
+absl::StatusOr<bool> HierarchicalAllreduce::Take() {
+  const uint64_t number = Number(taken_);
+  if (taken_ == filled_ || !ring_.AllFinished(number, cut_.stripes)) return false;
+  RUEDA_RETURN_IF_ERROR(ring_.CheckFilled(number, collective_.digest));
+  if (!IsAbsent(split_.local)) {
+    Timed(collective_.timed, &times_.unpack, [&] {
+      for (int i = 0; i < cut_.stripes; ++i) {
+        const Range stripe = cut_.Stripe(taken_, i);
+        pieces_.Unpack(stripe.begin, stripe.end, ring_.output(i, number));
+      }
+    });
+  }
+  ++taken_;
+  return true;
+}
+
+}  // namespace rueda
