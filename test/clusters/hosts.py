@@ -71,6 +71,21 @@ class Hosts:
     def unplug(self, host):
         """Nothing comes from it, and nothing gets there, and nobody is told."""
         _ip("-n", self.switch, "link", "set", f"port{host + 1}", "nomaster")
+    def limit(self, rate):
+        """Limits every host's link, in both directions, to `rate`, such as 1gbit. The congestion control is the
+        common one."""
+        for i, name in enumerate(self.names, start=1):
+            for space, device in ((name, "eth0"), (self.switch, f"port{i}")):
+                subprocess.run(["ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", device, "root", "tbf",
+                                "rate", rate, "burst", "1mb", "latency", "20ms"], check=True, capture_output=True)
+            self.ip(i - 1, "route", "change", "10.77.0.0/24", "dev", "eth0", "proto", "kernel", "scope", "link", "src",
+                    f"10.77.0.{i}", "congctl", "cubic")
+
+    def bytes_of(self, host):
+        """How many bytes have left a host, and how many have come."""
+        counts = subprocess.run(self.command(host, "sh", "-c", "cd /sys/class/net/eth0/statistics && cat tx_bytes rx_bytes"),
+                                check=True, capture_output=True, text=True).stdout
+        return tuple(map(int, counts.split()))
 
     def remove(self):
         for name in self.made:

@@ -1,7 +1,11 @@
 // Gloo's allreduce of float32, in place, between processes over loopback TCP, as rueda_bench
 // measures its own: one JSON line a size and algorithm.
 //
-//     gloo_bench RANKS ring|halving_doubling BYTES...
+//     gloo_bench [--on INTERFACE DIRECTORY FIRST COUNT] RANKS ALGORITHM BYTES...
+//
+// ALGORITHM: ring, halving_doubling, or one of Gloo's newer interface: new_ring, bcube. --on: only COUNT of
+// the ranks, from FIRST on, over that interface; the others are on other hosts, and meet in DIRECTORY.
+#include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>
 #include <gloo/barrier_all_to_one.h>
@@ -37,20 +41,50 @@ int IterationsFor(long bytes) {
                              : 5;
 }
 
+class NewAllreduce : public gloo::Algorithm {
+ public:
+  NewAllreduce(const std::shared_ptr<gloo::Context>& context, std::vector<float>& data,
+               gloo::AllreduceOptions::Algorithm algorithm)
+      : gloo::Algorithm(context), options_(context) {
+    options_.setOutput(data.data(), data.size());
+    options_.setAlgorithm(algorithm);
+    options_.setReduceFunction([](void* to, const void* a, const void* b, size_t n) {
+      const auto *x = static_cast<const float*>(a), *y = static_cast<const float*>(b);
+      for (size_t i = 0; i < n; ++i) static_cast<float*>(to)[i] = x[i] + y[i];
+    });
+  }
+  void run() override { gloo::allreduce(options_); }
+
+ private:
+  gloo::AllreduceOptions options_;
+};
+
 std::unique_ptr<gloo::Algorithm> MakeAlgorithm(const std::string& name,
                                                const std::shared_ptr<gloo::Context>& context,
                                                std::vector<float>& data) {
   const std::vector<float*> pointers = {data.data()};
   const int elements = static_cast<int>(data.size());
+  using Algorithm = gloo::AllreduceOptions::Algorithm;
+  if (name == "new_ring") return std::make_unique<NewAllreduce>(context, data, Algorithm::RING);
+  if (name == "bcube") return std::make_unique<NewAllreduce>(context, data, Algorithm::BCUBE);
   if (name == "ring") {
     return std::make_unique<gloo::AllreduceRingChunked<float>>(context, pointers, elements);
   }
   return std::make_unique<gloo::AllreduceHalvingDoubling<float>>(context, pointers, elements);
 }
 
-void Run(int rank, int size, const std::string& directory, const std::string& name, long bytes) {
+// Where the ranks that this process starts are.
+struct Part {
+  std::string network = "lo";
+  std::string directory;  // empty: a new one for each size
+  int first = 0;
+  int count = 0;
+};
+
+void Run(int rank, int size, const std::string& network, const std::string& directory,
+         const std::string& name, long bytes) {
   gloo::transport::tcp::attr attr;
-  attr.iface = "lo";
+  attr.iface = network;
   gloo::rendezvous::FileStore store(directory);
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
   auto device = gloo::transport::tcp::CreateDevice(attr);
@@ -99,27 +133,42 @@ void Run(int rank, int size, const std::string& directory, const std::string& na
 }  // namespace
 
 int main(int argc, char** argv) {
+  Part part;
+  if (argc > 5 && std::string(argv[1]) == "--on") {
+    part = {argv[2], argv[3], std::atoi(argv[4]), std::atoi(argv[5])};
+    argc -= 5;
+    argv += 5;
+  }
   if (argc < 4) {
-    std::fprintf(stderr, "usage: gloo_bench RANKS ring|halving_doubling BYTES...\n");
+    std::fprintf(stderr,
+                 "usage: gloo_bench [--on INTERFACE DIRECTORY FIRST COUNT] RANKS "
+                 "ring|halving_doubling|new_ring|bcube BYTES...\n");
     return 2;
   }
   const int size = std::atoi(argv[1]);
+  const int first = part.first, count = part.directory.empty() ? size : part.count;
   int status = 0;
   for (int arg = 3; arg < argc; ++arg) {
-    char directory[] = "/tmp/gloo_bench.XXXXXX";
-    if (mkdtemp(directory) == nullptr) return 1;
-    for (int rank = 0; rank < size; ++rank) {
+    std::string directory = part.directory + "/" + argv[2] + argv[arg];
+    if (part.directory.empty()) {
+      char made[] = "/tmp/gloo_bench.XXXXXX";
+      if (mkdtemp(made) == nullptr) return 1;
+      directory = made;
+    } else {
+      std::filesystem::create_directories(directory);
+    }
+    for (int rank = first; rank < first + count; ++rank) {
       if (fork() == 0) {
-        Run(rank, size, directory, argv[2], std::atol(argv[arg]));
+        Run(rank, size, part.network, directory, argv[2], std::atol(argv[arg]));
         _exit(0);
       }
     }
-    for (int rank = 0; rank < size; ++rank) {
+    for (int rank = 0; rank < count; ++rank) {
       int ended = 0;
       wait(&ended);
       status |= ended;
     }
-    std::filesystem::remove_all(directory);
+    if (part.directory.empty()) std::filesystem::remove_all(directory);
   }
   return status == 0 ? 0 : 1;
 }

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Allreduce between hosts over a slow link: Rueda's hierarchical data path, its flat one over Gloo, Gloo's own
+algorithms, and what the link can carry at most, by turns, in one run. Hosts are network namespaces of this
+machine (test/clusters/hosts.py); needs root.
+
+    test/bench/hosts_bench.py [--build DIR] [--hosts N] [--local N] [--rate 1gbit] [--bytes 4,64K,64M] [--rounds N]
+
+Gloo's own are measured where test/bench/peers/setup.sh gloo has been run. Prints medians over rounds, in ms, and
+how many of an allreduce's bytes each host sent, as a multiple of its size.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "clusters"), str(HERE / "peers")]
+import hosts  # noqa: E402
+import peers  # noqa: E402
+
+PATIENCE = 600  # seconds
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+RATES = {"mbit": 1e6, "gbit": 1e9}
+STREAM = """
+import socket, sys, threading, time
+peer, seconds = sys.argv[1], float(sys.argv[2])
+server = socket.create_server(("", 7777))
+print("up", flush=True)
+sys.stdin.readline()
+out = socket.create_connection((peer, 7777))
+came, _ = server.accept()
+end = time.monotonic() + seconds
+def send():
+    data = bytes(1 << 18)
+    try:
+        while time.monotonic() < end: out.sendall(data)
+    except OSError: pass
+threading.Thread(target=send, daemon=True).start()
+total, begin = 0, time.monotonic()
+while time.monotonic() < end: total += len(came.recv(1 << 18))
+print(total / (time.monotonic() - begin))
+"""
+
+
+def size_of(word):
+    return int(word[:-1]) * UNITS[word[-1]] if word[-1] in UNITS else int(word)
+
+
+def bits_per_second(rate):
+    return float(rate[:-4]) * RATES[rate[-4:]]
+
+
+def run_all(commands, environments=None):
+    """Runs one command a place at once; what each printed. None: one failed."""
+    processes = [subprocess.Popen(command, env={**os.environ, **(environments[i] if environments else {})}, text=True,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                 for i, command in enumerate(commands)]
+    try:
+        outs = [process.communicate(timeout=PATIENCE) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, (_, err) in zip(processes, outs):
+        if process.returncode != 0:
+            print(err, file=sys.stderr)
+            return None
+    return [out for out, _ in outs]
+
+
+class Bench:
+    def __init__(self, args):
+        self.args = args
+        self.size = args.hosts * args.local
+        self.cluster = hosts.Hosts(args.hosts)
+        self.cluster.limit(args.rate)
+        self.folder = tempfile.mkdtemp(prefix="rueda-hosts-bench-")
+        self.port = 1
+
+    def close(self):
+        self.cluster.remove()
+        shutil.rmtree(self.folder)
+
+    def stream(self):
+        """Bytes a second that two hosts can send each other at once, by one connection each way."""
+        places = [subprocess.Popen(self.cluster.command(host, sys.executable, "-c", STREAM, f"10.77.0.{2 - host}", "3"),
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for host in range(2)]
+        for place in places:
+            place.stdout.readline()
+        for place in places:
+            place.stdin.write("go\n")
+            place.stdin.flush()
+        return min(float(place.communicate()[0]) for place in places)
+
+    def rueda(self, size, **variables):
+        """Rank 0's line of rueda_bench."""
+        self.port += 1
+        shared = tempfile.mkdtemp(dir=self.folder)
+        environments = [{"RANK": str(rank), "WORLD_SIZE": str(self.size), "LOCAL_WORLD_SIZE": str(self.args.local),
+                         "MASTER_ADDR": "h1", "MASTER_PORT": str(self.port), "RUEDA_SHARED_DIR": shared, **variables}
+                        for rank in range(self.size)]
+        words = [self.args.build + "/bin/rueda_bench", "--json", "--bytes", str(size), "--iterations", self.iterations(size)]
+        outs = run_all([self.cluster.command(rank // self.args.local, *words) for rank in range(self.size)], environments)
+        return outs and next(line for line in map(json.loads, outs[0].splitlines()) if line["op"] == "allreduce")
+
+    def gloo(self, size, algorithm):
+        shared = tempfile.mkdtemp(dir=self.folder)
+        outs = run_all([self.cluster.command(host, str(peers.BIN / "gloo_bench"), "--on", "eth0", shared,
+                                             str(host * self.args.local), str(self.args.local), str(self.size), algorithm,
+                                             str(size)) for host in range(self.args.hosts)])
+        return outs and json.loads(outs[0])
+
+    @staticmethod
+    def iterations(size):
+        return "300" if size <= 1 << 16 else "30" if size <= 1 << 20 else "5"
+
+    def measure(self, row, size):
+        """One figure, in microseconds, and how often the tensor crossed a host's link outwards, at most."""
+        before = [self.cluster.bytes_of(host)[0] for host in range(self.args.hosts)]
+        line = row(size)
+        if not line:
+            return None
+        sent = max(self.cluster.bytes_of(host)[0] - before[host] for host in range(self.args.hosts))
+        # One for the check of the result, and as many as rueda_bench takes to warm up.
+        count = int(self.iterations(size))
+        return line["p50_us"], sent / (size * (count + count // 10 + 2))
+
+    def rows(self):
+        rows = {"hierarchical": self.rueda, "flat": lambda size: self.rueda(size, RUEDA_BACKEND="gloo")}
+        if peers.is_set_up("gloo"):
+            for algorithm in ("new_ring", "bcube", "ring", "halving_doubling"):
+                rows[f"Gloo {algorithm}"] = lambda size, name=algorithm: self.gloo(size, name)
+        return rows
+
+    def print_size(self, size):
+        ring = 2 * (self.args.hosts - 1) / self.args.hosts * size * 8 / bits_per_second(self.args.rate) * 1e3
+        print(f"\n{size} bytes; the link's limit for a ring of hosts: {ring:.3f} ms")
+        found = {name: [] for name in self.rows()}
+        for _ in range(self.args.rounds):
+            for name, row in self.rows().items():
+                figure = self.measure(row, size)
+                if figure:
+                    found[name].append(figure)
+        ours = statistics.median(us for us, _ in found["hierarchical"]) / 1e3
+        for name, figures in found.items():
+            if not figures:
+                print(f"  {name:22s} failed")
+                continue
+            ms = statistics.median(us for us, _ in figures) / 1e3
+            crossed = statistics.median(times for _, times in figures)
+            print(f"  {name:22s} {ms:10.3f} ms  {ring / ms * 100:5.1f} % of the limit  {ms / ours:5.2f} x"
+                  + (f"  sent {crossed:.3f} x its size" if not name.startswith("Gloo") and size >= 1 << 20 else ""), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=str(HERE.parent.parent / "build" / "release"))
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--local", type=int, default=2)
+    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--bytes", default="4,4K,64K,1M,64M")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    reason = hosts.why_not()
+    if reason:
+        sys.exit(f"hosts_bench: {reason}")
+    bench = Bench(args)
+    try:
+        print(f"{args.hosts} hosts x {args.local} ranks, {args.rate}, {os.cpu_count()} cores, load "
+              f"{os.getloadavg()[0]:.1f}; a stream each way at once: {bench.stream() * 8 / 1e6:.0f} Mbit/s")
+        for word in args.bytes.split(","):
+            bench.print_size(size_of(word))
+    finally:
+        bench.close()
+
+
+if __name__ == "__main__":
+    main()
