@@ -101,6 +101,7 @@ void HierarchicalAllreduce::Bring(Range range, char* to) {
 absl::StatusOr<bool> HierarchicalAllreduce::ReduceAndSend() {
   if (!lane_->connected() || !ring_.AllFilled(Number(sent_))) return false;
   RUEDA_RETURN_IF_ERROR(ring_.CheckFilled(Number(sent_), collective_.digest));
+  RUEDA_RETURN_IF_ERROR(ring_.Locate());
   const Range block = cut_.Block(sent_);
   const Range stripe = cut_.Stripe(sent_, split_.local);
   const int parts = cut_.direct ? 1 : cut_.hosts;
@@ -129,7 +130,7 @@ void HierarchicalAllreduce::ReducePart(Range block, Range part, char* to) {
 absl::StatusOr<bool> HierarchicalAllreduce::Take() {
   const uint64_t number = Number(taken_);
   if (taken_ == filled_ || !ring_.AllFinished(number, cut_.stripes)) return false;
-  RUEDA_RETURN_IF_ERROR(ring_.CheckFilled(number, collective_.digest));
+  RUEDA_RETURN_IF_ERROR(ring_.Locate());
   if (!IsAbsent(split_.local)) {
     Timed(collective_.timed, &times_.unpack, [&] {
       for (int i = 0; i < cut_.stripes; ++i) {

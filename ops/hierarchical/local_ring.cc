@@ -12,7 +12,6 @@ absl::Status LocalRing::Open() {
   if (own_ != nullptr) return absl::OkStatus();
   RUEDA_ASSIGN_OR_RETURN(void* const memory, args_.arena->Allocate(bytes()));
   own_ = static_cast<char*>(memory);
-  places_[static_cast<size_t>(args_.self)] = own_;
   own_area().ring_offset = static_cast<uint64_t>(args_.arena->OffsetOf(own_, bytes()));
   return absl::OkStatus();
 }
@@ -39,16 +38,23 @@ bool LocalRing::AllFilled(uint64_t block) {
   return true;
 }
 
-absl::Status LocalRing::CheckFilled(uint64_t block, uint32_t digest) {
-  for (size_t i = 0; i < args_.members.size(); ++i) {
-    const ShmMember& member = args_.members[i];
-    if (member.area->ring_digest[block % kRingBlocks] != digest) {
+absl::Status LocalRing::CheckFilled(uint64_t block, uint32_t digest) const {
+  for (int i = 0; i < size(); ++i) {
+    const Area& area = *args_.members[static_cast<size_t>(i)].area;
+    if (area.ring_digest[block % kRingBlocks] != digest) {
       return absl::InternalError(absl::StrCat("member ", i,
                                               " of this host works on a bucket with another layout "
                                               "than member ",
                                               args_.self));
     }
-    if (places_[i] != nullptr) continue;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalRing::Locate() {
+  if (located_) return absl::OkStatus();
+  for (size_t i = 0; i < args_.members.size(); ++i) {
+    const ShmMember& member = args_.members[i];
     const uint64_t offset = member.area->ring_offset;  // copied once
     if (member.arena == nullptr || bytes() > member.arena->bytes() ||
         offset > member.arena->bytes() - bytes()) {
@@ -57,6 +63,7 @@ absl::Status LocalRing::CheckFilled(uint64_t block, uint32_t digest) {
     }
     places_[i] = member.arena->data() + offset;
   }
+  located_ = true;
   return absl::OkStatus();
 }
 

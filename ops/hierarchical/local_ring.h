@@ -37,7 +37,7 @@ class LocalRing {
 
   int size() const { return static_cast<int>(args_.members.size()); }
 
-  // Of an open ring. Another member's once it has filled the block; finished.
+  // Of an open ring. Another member's once it is located, and has filled the block, or finished.
   char* own_input(uint64_t block) const { return InputIn(own_, block); }
   char* own_output(uint64_t block) const { return OutputIn(own_, block); }
   const char* input(int member, uint64_t block) const { return InputIn(Place(member), block); }
@@ -47,8 +47,10 @@ class LocalRing {
   void Fill(uint64_t block, uint32_t digest);
   // Whether all members have filled it.
   bool AllFilled(uint64_t block);
-  // INTERNAL when one of them did for another layout, or says that its ring is where none can be.
-  absl::Status CheckFilled(uint64_t block, uint32_t digest);
+  // INTERNAL when one of them did for another layout. Before this rank's slice of it is finished.
+  absl::Status CheckFilled(uint64_t block, uint32_t digest) const;
+  // Looks where the others' rings are, of which a block was filled. INTERNAL: where none can be.
+  absl::Status Locate();
 
   // Publishes this rank's slice of the results. Any thread.
   void Finish(uint64_t block);
@@ -70,7 +72,8 @@ class LocalRing {
   const LocalRingArgs args_;
   char* own_ = nullptr;
   std::vector<char*> places_;  // by member: its ring as mapped here; null: not known yet
-  size_t filled_ = 0;          // members below this index have filled the block that is waited for
+  bool located_ = false;
+  size_t filled_ = 0;  // members below this index have filled the block that is waited for
 };
 
 }  // namespace rueda

@@ -53,7 +53,7 @@ TEST(Selector, TakesTheFirstThatCan) {
 TEST(Selector, TakesOnlyWhatWasAskedFor) {
   EXPECT_EQ(Selected("gloo", Backends(kNo, kYes, kYes)), "gloo");
   EXPECT_THAT(Selected("shm", Backends(kNo, kNo, kYes)),
-              HasSubstr("gloo   no: backend=shm was asked for"));
+              HasSubstr("gloo         no: backend=shm was asked for"));
 }
 
 TEST(Selector, OneRankIsServedBySoloWhateverWasAskedFor) {
@@ -67,18 +67,18 @@ TEST(Selector, WhenNobodyCanTheTableSaysWhy) {
   const auto backends = Backends(kNo, kNo, kNo);
   const absl::Status status = SelectBackend("auto", group, backends).status();
   EXPECT_EQ(status, absl::FailedPreconditionError("no backend can serve process set 4 of 2 ranks:\n"
-                                                  "  solo   no: too far away\n"
-                                                  "  shm    no: too far away\n"
-                                                  "  gloo   no: too far away\n"));
+                                                  "  solo         no: too far away\n"
+                                                  "  shm          no: too far away\n"
+                                                  "  gloo         no: too far away\n"));
   EXPECT_TRUE(absl::IsFailedPrecondition(SelectBackend("auto", group, {}).status()));
 }
 
 TEST(Selector, TheTableListsAllInOrderOfPreference) {
   const auto backends = Backends(kNo, kYes, kYes);
   EXPECT_EQ(SelectBackend("auto", Group(), backends)->Table(),
-            "  solo   no: too far away\n"
-            "  shm    yes\n"
-            "  gloo   no: not needed\n");
+            "  solo         no: too far away\n"
+            "  shm          yes\n"
+            "  gloo         no: not needed\n");
 }
 
 TEST(Selector, AsksNobodyWhoIsNotNeeded) {

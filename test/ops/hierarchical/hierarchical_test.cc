@@ -1,0 +1,493 @@
+// Reductions over pretended hosts: threads of one process, each with its own view of its host's shared
+// memory and its own module's communicators, over loopback.
+#include "ops/hierarchical/hierarchical_backend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/kernels/reduce.h"
+#include "test/ops/backend/memory_store.h"
+#include "test/ops/shm/host.h"
+
+namespace rueda {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Hosts of so many ranks each, in blocks.
+class Hosts {
+ public:
+  explicit Hosts(const std::vector<int>& sizes) {
+    Rank next = 0;
+    for (size_t host = 0; host < sizes.size(); ++host) {
+      std::vector<Rank> ranks;
+      for (int local = 0; local < sizes[host]; ++local) {
+        ranks.push_back(next++);
+        host_of_.push_back(static_cast<int>(host));
+        local_of_.push_back(local);
+      }
+      hosts_.push_back(std::make_unique<Host>(ranks));
+    }
+  }
+
+  int size() const { return static_cast<int>(host_of_.size()); }
+  int hosts() const { return static_cast<int>(hosts_.size()); }
+  // What shares memory on a rank's host.
+  ShmBackend BackendOf(Rank rank) {
+    Host& there = host(host_of(rank));
+    std::vector<Rank> ranks;
+    std::vector<std::shared_ptr<SharedMemory>> memories;
+    for (Rank each = 0; each < size(); ++each) {
+      if (host_of(each) != host_of(rank)) continue;
+      ranks.push_back(each);
+      memories.push_back(there.arena(local_of(each)).memory());
+    }
+    return {&there.segment(),
+            &there.neighbours(local_of(rank)),
+            ranks,
+            memories,
+            {std::shared_ptr<void>(), &there.arena(local_of(rank))}};
+  }
+
+  Host& host(int i) { return *hosts_[static_cast<size_t>(i)]; }
+  int host_of(Rank rank) const { return host_of_[static_cast<size_t>(rank)]; }
+  int local_of(Rank rank) const { return local_of_[static_cast<size_t>(rank)]; }
+  const std::shared_ptr<MemoryStore>& store() { return store_; }
+
+  std::vector<Rank> Everybody() const {
+    std::vector<Rank> ranks;
+    for (Rank rank = 0; rank < size(); ++rank) ranks.push_back(rank);
+    return ranks;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::vector<int> host_of_;
+  std::vector<int> local_of_;
+  std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
+};
+
+struct Setting {
+  size_t block_bytes = 0;
+  Nanos timeout = 20 * kSecond;
+  SetId set = kWorldSet;
+  uint32_t generation = 0;
+};
+
+// One rank's communicator.
+class Member {
+ public:
+  Member(Hosts& hosts, Rank rank, const std::vector<Rank>& ranks, const Setting& setting = {})
+      : host_(hosts.host(hosts.host_of(rank))),
+        local_(hosts.local_of(rank)),
+        inside_(hosts.BackendOf(rank)) {
+    GlooOptions options;
+    options.job = "test";
+    options.store = hosts.store();
+    options.module_directory = RUEDA_TEST_MODULE_DIRECTORY;
+    options.timeout = setting.timeout;
+    options.wake = [this] {
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      host_.neighbours(local_).WakeIdle(local_);
+    };
+    across_ = std::make_unique<GlooBackend>(std::move(options));
+    backend_ = std::make_unique<HierarchicalBackend>(&inside_, across_.get(), setting.block_bytes);
+    Group group;
+    group.set = setting.set;
+    group.generation = setting.generation;
+    group.ranks = ranks;
+    group.self = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    group.one_host = false;
+    for (const Rank each : ranks) group.hosts.push_back(hosts.host_of(each));
+    EXPECT_TRUE(backend_->Viable(group).ok()) << backend_->Viable(group);
+    absl::StatusOr<std::unique_ptr<Communicator>> made = backend_->Connect(group);
+    EXPECT_TRUE(made.ok()) << made.status();
+    if (made.ok()) communicator_ = *std::move(made);
+  }
+  Communicator* communicator() { return communicator_.get(); }
+
+  absl::Status Execute(const Collective& collective) {
+    communicator_->Start(collective);
+    return host_.Finish(local_, communicator_.get());
+  }
+  // Closes its connections.
+  void Leave() { communicator_.reset(); }
+
+ private:
+  Host& host_;
+  const int local_;
+  ShmBackend inside_;
+  std::unique_ptr<GlooBackend> across_;
+  std::unique_ptr<HierarchicalBackend> backend_;
+  std::unique_ptr<Communicator> communicator_;
+};
+
+// Runs body(member, index) on a thread for each of `ranks`. As in a job, nobody goes before all are done.
+void RunMembers(Hosts& hosts, const std::vector<Rank>& ranks, const Setting& setting,
+                const std::function<void(Member&, int)>& body) {
+  std::barrier all(static_cast<std::ptrdiff_t>(ranks.size()));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] {
+      Member member(hosts, ranks[i], ranks, setting);
+      body(member, static_cast<int>(i));
+      all.arrive_and_wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+Collective AllreduceOf(absl::Span<const Piece> pieces, DType dtype, ReduceOp op) {
+  Collective collective;
+  collective.kind = OpKind::kAllreduce;
+  collective.dtype = dtype;
+  collective.reduce_op = op;
+  collective.pieces = pieces;
+  for (const Piece& piece : pieces) collective.elements += piece.elements;
+  collective.digest = static_cast<uint32_t>(collective.elements) + 1;
+  return collective;
+}
+
+// Values in whose sums the order matters.
+float Number(int member, int64_t i) {
+  std::minstd_rand random(static_cast<uint32_t>(i * 64 + member + 1));
+  random.discard(3);
+  return std::ldexp(static_cast<float>(random() % 65'536) / 65'536 - 0.5f,
+                    static_cast<int>(random() % 21) - 10);
+}
+
+// The sum of the hosts' sums, in order, without those who are absent.
+float HostsSum(const Hosts& hosts, const std::vector<Rank>& ranks, const std::vector<int>& absent,
+               int64_t i) {
+  float total = 0;
+  bool first_host = true;
+  for (int host = 0; host < hosts.hosts(); ++host) {
+    float sum = 0;
+    bool first = true;
+    for (size_t member = 0; member < ranks.size(); ++member) {
+      const int index = static_cast<int>(member);
+      if (hosts.host_of(ranks[member]) != host) continue;
+      if (std::find(absent.begin(), absent.end(), index) != absent.end()) continue;
+      sum = first ? Number(index, i) : sum + Number(index, i);
+      first = false;
+    }
+    if (first) continue;
+    total = first_host ? sum : total + sum;
+    first_host = false;
+  }
+  return total;
+}
+
+// Sums of float32, of which every bit must be right, in one operation after the other.
+void CheckSums(Hosts& hosts, const std::vector<Rank>& ranks, const std::vector<int>& absent,
+               const Setting& setting, const std::vector<int64_t>& sizes) {
+  RunMembers(hosts, ranks, setting, [&](Member& member, int self) {
+    const bool gives = std::find(absent.begin(), absent.end(), self) == absent.end();
+    for (const int64_t elements : sizes) {
+      std::vector<float> data(static_cast<size_t>(elements));
+      for (int64_t i = 0; i < elements; ++i) data[static_cast<size_t>(i)] = Number(self, i);
+      const Piece piece = {gives ? data.data() : nullptr, gives ? data.data() : nullptr, elements};
+      Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+      collective.absent = absent;
+      ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+      if (!gives) continue;
+      for (int64_t i = 0; i < elements; ++i) {
+        ASSERT_EQ(data[static_cast<size_t>(i)], HostsSum(hosts, ranks, absent, i))
+            << "element " << i << " of " << elements << " at member " << self;
+      }
+    }
+  });
+}
+
+const std::vector<int64_t> kSizes = {0,      1,      2, 15,      17, 1'000,  8'192, 8'193,
+                                     20'001, 70'000, 3, 140'001, 5,  16'384, 0,     100'003};
+
+const std::vector<std::vector<int>> kClusters = {
+    {2, 2}, {1, 1}, {1, 3}, {3, 1}, {3, 2}, {1, 1, 1}, {2, 2, 2}, {1, 2, 3}, {2, 1, 1, 2}};
+
+TEST(Hierarchical, SumsAreThoseOfTheHostsInOrder) {
+  for (const std::vector<int>& sizes : kClusters) {
+    for (const size_t block_bytes : {size_t{0}, size_t{4'096}}) {
+      Hosts hosts(sizes);
+      CheckSums(hosts, hosts.Everybody(), {}, {block_bytes}, kSizes);
+      ASSERT_FALSE(HasFailure()) << ::testing::PrintToString(sizes) << ", blocks of "
+                                 << block_bytes;
+    }
+  }
+}
+
+TEST(Hierarchical, ProcessSetsMayHaveAnyRanksOfAnyHosts) {
+  Hosts hosts({3, 3, 2});
+  for (const std::vector<Rank>& ranks :
+       {std::vector<Rank>{0, 5}, {2, 3, 4}, {0, 1, 2, 7}, {1, 4, 6, 7}, {0, 3, 6}}) {
+    Setting setting;
+    setting.set = static_cast<SetId>(ranks.size() + static_cast<size_t>(ranks[0]) * 8);
+    setting.block_bytes = 8'192;
+    CheckSums(hosts, ranks, {}, setting, kSizes);
+    ASSERT_FALSE(HasFailure()) << ::testing::PrintToString(ranks);
+  }
+}
+
+TEST(Hierarchical, ASetMayTakeTheIdOfOneThatWasRemoved) {
+  Hosts hosts({2, 2});
+  for (uint32_t generation = 0; generation < 3; ++generation) {
+    Setting setting;
+    setting.set = 3;
+    setting.generation = generation;
+    setting.block_bytes = 4'096;
+    CheckSums(hosts, hosts.Everybody(), {}, setting, {100, 20'000, 7});
+  }
+}
+
+TEST(Hierarchical, TheAbsentGiveNothingAlsoWhereAWholeHostIs) {
+  for (const std::vector<int>& sizes : {std::vector<int>{2, 2}, {1, 2, 2}, {2, 1}}) {
+    Hosts hosts(sizes);
+    const int members = hosts.size();
+    for (int some = 1; some + 1 < (1 << members); some += members > 4 ? 3 : 1) {
+      std::vector<int> absent;
+      for (int member = 0; member < members; ++member) {
+        if ((some >> member & 1) != 0) absent.push_back(member);
+      }
+      Setting setting;
+      setting.set = static_cast<SetId>(some);
+      setting.block_bytes = 8'192;
+      CheckSums(hosts, hosts.Everybody(), absent, setting, {1, 5'000, 50'001});
+      ASSERT_FALSE(HasFailure()) << ::testing::PrintToString(absent);
+    }
+  }
+}
+
+// What the same inputs give on one host, in exact numbers.
+TEST(Hierarchical, EveryTypeAndReductionIsScaledAsElsewhere) {
+  const DType dtypes[] = {DType::kBool,        DType::kInt8,    DType::kUInt8,   DType::kInt16,
+                          DType::kInt32,       DType::kInt64,   DType::kFloat16, DType::kBFloat16,
+                          DType::kFloat8E5M2,  DType::kFloat32, DType::kFloat64, DType::kComplex64,
+                          DType::kComplex128,  DType::kUInt16,  DType::kUInt32,  DType::kUInt64,
+                          DType::kFloat8E4M3FN};
+  const ReduceOp ops[] = {ReduceOp::kSum,   ReduceOp::kAverage, ReduceOp::kMin,
+                          ReduceOp::kMax,   ReduceOp::kProduct, ReduceOp::kBitAnd,
+                          ReduceOp::kBitOr, ReduceOp::kBitXor};
+  for (const std::vector<int>& sizes : {std::vector<int>{2, 1}, {1, 1, 2}, {1, 1}}) {
+    Hosts hosts(sizes);
+    RunMembers(hosts, hosts.Everybody(), {4'096}, [&](Member& member, int self) {
+      for (const DType dtype : dtypes) {
+        for (const ReduceOp op : ops) {
+          if (!kernels::CheckReducible(dtype, op).ok()) continue;
+          for (const double prescale : {1.0, 2.0}) {
+            const int64_t elements = prescale == 1 ? 40'000 : 33;
+            const size_t bytes = static_cast<size_t>(elements) * DTypeSize(dtype);
+            std::vector<std::string> inputs;
+            for (int each = 0; each < hosts.size(); ++each) {
+              std::vector<float> values(static_cast<size_t>(elements));
+              for (int64_t i = 0; i < elements; ++i) {
+                values[static_cast<size_t>(i)] = static_cast<float>((each + i) % 3);
+              }
+              inputs.emplace_back(bytes, 0);
+              if (SumsInFloat32(dtype)) {
+                kernels::FromFloat32(dtype, values.data(), inputs.back().data(), elements);
+              } else if (dtype == DType::kFloat32 || dtype == DType::kComplex64) {
+                memcpy(inputs.back().data(), values.data(),
+                       static_cast<size_t>(elements) * sizeof(float));
+              } else if (dtype != DType::kFloat64 && dtype != DType::kComplex128) {
+                for (size_t i = 0; i < bytes; i += DTypeSize(dtype)) {
+                  inputs.back()[i] = static_cast<char>((static_cast<size_t>(each) + i) % 3);
+                }
+              }
+            }
+            Collective collective;
+            std::string output(bytes, 1);
+            const Piece piece = {inputs[static_cast<size_t>(self)].data(), output.data(), elements};
+            collective = AllreduceOf({&piece, 1}, dtype, op);
+            collective.prescale = prescale;
+            collective.postscale = 3;
+            collective.divisor = op == ReduceOp::kAverage ? hosts.size() : 1;
+            ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+            std::vector<const void*> sources;
+            for (const std::string& input : inputs) sources.push_back(input.data());
+            std::string expected(bytes, 0);
+            kernels::Reduce(dtype, op, sources, expected.data(), elements,
+                            {prescale, 3, collective.divisor});
+            ASSERT_TRUE(output == expected)
+                << "dtype " << static_cast<int>(dtype) << ", op " << static_cast<int>(op);
+          }
+        }
+      }
+    });
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
+// Their partial sums are beyond a float16, their average is not.
+TEST(Hierarchical, NarrowTypesAreRoundedOnce) {
+  Hosts hosts({2, 2});
+  RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int) {
+    for (const int64_t elements : {100, 100'000}) {
+      std::vector<_Float16> data(static_cast<size_t>(elements), static_cast<_Float16>(60'000));
+      const Piece piece = {data.data(), data.data(), elements};
+      Collective collective = AllreduceOf({&piece, 1}, DType::kFloat16, ReduceOp::kAverage);
+      collective.divisor = 4;
+      ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+      for (const _Float16 value : data) ASSERT_EQ(value, static_cast<_Float16>(60'000));
+    }
+  });
+}
+
+TEST(Hierarchical, BucketsOfManyPiecesAndReductionsToOne) {
+  Hosts hosts({2, 1, 1});
+  RunMembers(hosts, hosts.Everybody(), {4'096}, [&](Member& member, int self) {
+    std::vector<std::vector<int32_t>> inputs, outputs;
+    std::vector<Piece> pieces;
+    const bool root = self == 2;
+    for (const int64_t elements : {1, 5'000, 0, 77, 20'000}) {
+      inputs.emplace_back(static_cast<size_t>(elements), self + 1);
+      outputs.emplace_back(static_cast<size_t>(elements), -1);
+    }
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      pieces.push_back({inputs[i].data(), root ? outputs[i].data() : nullptr,
+                        static_cast<int64_t>(inputs[i].size())});
+    }
+    Collective collective = AllreduceOf(pieces, DType::kInt32, ReduceOp::kSum);
+    collective.kind = OpKind::kReduce;
+    collective.root = 2;
+    ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+    for (const std::vector<int32_t>& output : outputs) {
+      for (const int32_t value : output) ASSERT_EQ(value, root ? 10 : -1);
+    }
+  });
+}
+
+TEST(Hierarchical, ABarrierWaitsForEverybody) {
+  Hosts hosts({2, 2});
+  std::atomic<int> came{0};
+  RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int self) {
+    Collective barrier;
+    barrier.kind = OpKind::kBarrier;
+    for (int round = 1; round <= 20; ++round) {
+      if (self == round % 4) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      ++came;
+      ASSERT_EQ(member.Execute(barrier), absl::OkStatus());
+      ASSERT_GE(came, 4 * round);
+    }
+  });
+}
+
+TEST(Hierarchical, OtherOperationsGoBetweenReductions) {
+  Hosts hosts({2, 2});
+  RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int self) {
+    for (int round = 0; round < 3; ++round) {
+      std::vector<int64_t> given(10, self), sum(10, self);
+      const Piece piece = {sum.data(), sum.data(), 10};
+      ASSERT_EQ(member.Execute(AllreduceOf({&piece, 1}, DType::kInt64, ReduceOp::kSum)),
+                absl::OkStatus());
+      ASSERT_EQ(sum[9], 6);
+      const Piece broadcast = {self == 3 ? given.data() : nullptr, given.data(), 10};
+      Collective collective;
+      collective.kind = OpKind::kBroadcast;
+      collective.dtype = DType::kInt64;
+      collective.root = 3;
+      collective.pieces = {&broadcast, 1};
+      collective.elements = 10;
+      ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+      ASSERT_EQ(given[0], 3);
+    }
+  });
+}
+
+TEST(Hierarchical, HostsWithOtherLayoutsAreToldApart) {
+  Hosts hosts({1, 1});
+  RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int self) {
+    std::vector<float> data(100);
+    const Piece piece = {data.data(), data.data(), 100};
+    Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+    collective.digest += static_cast<uint32_t>(self);
+    const absl::Status status = member.Execute(collective);
+    EXPECT_TRUE(absl::IsInternal(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("another layout"));
+  });
+}
+
+// Once it is under way, a rank of one host gives up: all others are told, and nothing hangs.
+TEST(Hierarchical, ALostHostIsAnError) {
+  for (const int64_t elements : {int64_t{10}, int64_t{4'000'000}}) {
+    Hosts hosts({1, 1, 1});
+    RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int self) {
+      std::vector<float> data(static_cast<size_t>(elements));
+      const Piece piece = {data.data(), data.data(), elements};
+      const Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+      ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+      if (self == 1) return member.Leave();
+      const absl::Status status = member.Execute(collective);
+      EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    });
+  }
+}
+
+TEST(Hierarchical, WhoDoesNotComeIsWaitedForNoLongerThanTheTimeOut) {
+  Hosts hosts({1, 1});
+  Setting setting;
+  setting.timeout = kSecond;
+  RunMembers(hosts, hosts.Everybody(), setting, [&](Member& member, int self) {
+    float one = 1;
+    const Piece piece = {&one, &one, 1};
+    const Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+    ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+    if (self == 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+      return;
+    }
+    EXPECT_TRUE(absl::IsUnavailable(member.Execute(collective)));
+  });
+}
+
+// At any point: unconnected, waiting for a neighbour, for another host, in the midst of a large one.
+TEST(Hierarchical, AnAbortEndsSoon) {
+  for (const bool connected : {false, true}) {
+    for (const int64_t elements : {int64_t{10}, int64_t{8'000'000}}) {
+      Hosts hosts({2, 2});
+      RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int self) {
+        std::vector<float> data(static_cast<size_t>(elements));
+        const Piece piece = {data.data(), data.data(), elements};
+        const Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+        if (connected) {
+          ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+        }
+        if (self == 3) {
+          hosts.store()->Abort();
+          return;
+        }
+        member.communicator()->Start(collective);
+        for (int i = 0; i < 50 * self; ++i) (void)member.communicator()->Advance();
+        member.communicator()->Abort();
+        memset(data.data(), 0, data.size() * sizeof(float));  // it is the caller's again
+      });
+    }
+  }
+}
+
+TEST(Hierarchical, ServesWhatIsOnSeveralHostsOnly) {
+  Hosts hosts({2});
+  GlooOptions options;
+  options.module_directory = RUEDA_TEST_MODULE_DIRECTORY;
+  GlooBackend across(std::move(options));
+  const ShmBackend inside = hosts.BackendOf(0);
+  const HierarchicalBackend backend(&inside, &across);
+  Group group;
+  group.ranks = {0, 1};
+  EXPECT_TRUE(absl::IsFailedPrecondition(backend.Viable(group)));
+  group.one_host = false;
+  EXPECT_EQ(backend.Viable(group), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace rueda
