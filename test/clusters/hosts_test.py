@@ -29,15 +29,18 @@ def setUpModule():
 
 
 class Job:
-    """`size` ranks of a program, in blocks of `local` on a host each."""
+    """`size` ranks of a program, in blocks of `local` on a host each; or of so many as `local` lists."""
 
     def __init__(self, cluster, size, local, program, only=None, **variables):
         self.ranks = []
+        blocks = local if isinstance(local, list) else [local] * -(-size // local)
+        host_of = [host for host, ranks in enumerate(blocks) for _ in range(ranks)]
         for rank in range(size) if only is None else only:
-            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(local),
-                           "MASTER_ADDR": "h1", "MASTER_PORT": "1", "RUEDA_START_TIMEOUT_S": str(START), **variables}
+            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size),
+                           "LOCAL_WORLD_SIZE": str(blocks[host_of[rank]]), "MASTER_ADDR": "h1", "MASTER_PORT": "1",
+                           "RUEDA_START_TIMEOUT_S": str(START), **variables}
             self.ranks.append(subprocess.Popen(
-                cluster.command(rank // local, *program), env=environment, stdin=subprocess.DEVNULL,
+                cluster.command(host_of[rank], *program), env=environment, stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
 
     def wait(self):
@@ -188,6 +191,52 @@ class Hosts(OnHosts):
             for rank in job.ranks:
                 self.assertIsNone(rank.poll(), "it has ended")
             time.sleep(0.01)
+
+
+class BetweenHosts(OnHosts):
+    """How tensors get from host to host."""
+    SIZE = 8 << 20
+
+    def reduce(self, blocks, sizes, iterations, **variables):
+        """Each rank checks the first result of each size."""
+        job = Job(self.cluster, sum(blocks), blocks, (BENCH, "--bytes", sizes, "--iterations", str(iterations)),
+                  RUEDA_SHARED_DIR=self.folder, **variables)
+        for out, status in job.wait():
+            self.assertEqual(status, 0, out)
+
+    def crossings(self, blocks, **variables):
+        """How often each host sends a tensor's size in an allreduce, and how often it receives it."""
+        counts = []
+        for iterations in (10, 20):
+            before = [self.cluster.bytes_of(host) for host in range(len(blocks))]
+            self.reduce(blocks, str(self.SIZE), iterations, **variables)
+            counts.append([[after - start for after, start in zip(self.cluster.bytes_of(host), before[host])]
+                           for host in range(len(blocks))])
+        more = 11 * self.SIZE  # rueda_bench warms up with a tenth of its iterations
+        return [[(long - short) / more for short, long in zip(*host)] for host in zip(*counts)]
+
+    def test_sums_are_right_however_ranks_are_spread(self):
+        for blocks in ([2, 2], [1, 1, 1], [2, 1], [1, 3], [1, 2, 1], [2, 2, 1]):
+            with self.subTest(blocks):
+                self.reduce(blocks, "4,12K,100000,3M", 5)
+
+    def test_of_two_hosts_each_sends_a_tensor_once(self):
+        for blocks in ([2, 2], [2, 1], [1, 1]):
+            for host in self.crossings(blocks):
+                for times in host:
+                    self.assertLess(times, 1.05, blocks)
+                    self.assertGreater(times, 0.95, blocks)
+
+    def test_of_three_hosts_each_sends_as_much_as_in_a_ring(self):
+        for host in self.crossings([2, 1, 1]):
+            for times in host:
+                self.assertLess(times, 4 / 3 * 1.05)
+
+    def test_a_ring_of_all_ranks_sends_more(self):
+        """If it did not, there would be no use in the rest."""
+        for host in self.crossings([2, 2], RUEDA_BACKEND="gloo"):
+            for times in host:
+                self.assertGreater(times, 1.3)
 
 
 class Launchers(OnHosts):

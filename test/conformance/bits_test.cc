@@ -1,6 +1,6 @@
-// The bits of a sum: the same on all ranks whatever moves the bytes, and in shared memory the same
-// always, in rank order, wherever the tensors lie, whatever shares a bucket with them and whoever is
-// late. The values are such that the order of summation matters.
+// The bits of a sum: the same on all ranks whatever moves the bytes, and but for Gloo alone the same
+// always, in rank order, on several hosts host by host, wherever the tensors lie, whatever shares a bucket
+// with them and whoever is late. The values are such that the order of summation matters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,16 +20,21 @@ namespace {
 
 class Bits : public JobTest {
  protected:
-  // Shared memory reduces in rank order; Gloo's order is its own.
-  bool InRankOrder() const {
+  // On how many hosts the ranks are, each of whose sums is one, in rank order; 0: Gloo's order is its own.
+  int Hosts() const {
+    int hosts = 1;
     for (const auto& [name, value] : GetParam().knobs) {
-      if (name == "backend" || name == "hosts_fake") return false;
+      if (name == "backend") return 0;
+      if (name == "hosts_fake") hosts = std::stoi(value);
     }
-    return true;
+    return hosts;
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, Bits, ::testing::ValuesIn(AllSetups()),
                          [](const auto& setup) { return setup.param.name; });
+INSTANTIATE_TEST_SUITE_P(Hosts, Bits, ::testing::ValuesIn(HostsSetups()),
+                         [](const auto& setup) { return setup.param.name; });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Bits);
 
 // Every number of ranks; one under the sanitizers, which take their time.
 std::vector<int> Worlds() {
@@ -83,16 +88,21 @@ std::string Input(rueda_dtype dtype, int rank, int size, int64_t elements) {
   return bytes;
 }
 
-// Summed in float32 in the order of `ranks`, rounded once.
-std::string SumOf(rueda_dtype dtype, const std::vector<int>& ranks, int64_t elements) {
+// Summed in float32 in the order of `ranks`, host by host in equal blocks of them, rounded once.
+std::string SumOf(rueda_dtype dtype, const std::vector<int>& ranks, int hosts, int64_t elements) {
   const int size = static_cast<int>(ranks.size());
+  const int local = size / hosts;
   std::vector<std::string> inputs;
   for (const int rank : ranks) inputs.push_back(Input(dtype, rank, size, elements));
   const size_t each = dtype.bits / 8;
   std::string bytes(static_cast<size_t>(elements) * each, 0);
   for (size_t at = 0; at < bytes.size(); at += each) {
-    float sum = Load(dtype, &inputs[0][at]);
-    for (int rank = 1; rank < size; ++rank) sum += Load(dtype, &inputs[rank][at]);
+    float sum = 0;
+    for (int first = 0; first < size; first += local) {
+      float of_host = Load(dtype, &inputs[first][at]);
+      for (int i = first + 1; i < first + local; ++i) of_host += Load(dtype, &inputs[i][at]);
+      sum = first == 0 ? of_host : sum + of_host;
+    }
     Store(dtype, sum, &bytes[at]);
   }
   return bytes;
@@ -129,8 +139,9 @@ class Buffer {
 
 class Program {
  public:
-  Program(rueda_context* context, int rank, int size, bool in_rank_order)
-      : context_(context), rank_(rank), size_(size), in_rank_order_(in_rank_order) {}
+  // `hosts`: as Bits::Hosts says.
+  Program(rueda_context* context, int rank, int size, int hosts)
+      : context_(context), rank_(rank), size_(size), hosts_(hosts) {}
 
   void Use(rueda_dtype dtype, int64_t elements) {
     dtype_ = dtype;
@@ -138,10 +149,10 @@ class Program {
     input_ = Input(dtype, rank_, size_, elements);
     std::vector<int> ranks(size_);
     std::iota(ranks.begin(), ranks.end(), 0);
-    expected_ = SumOf(dtype, ranks, elements);
+    expected_ = SumOf(dtype, ranks, std::max(hosts_, 1), elements);
     if (size_ > 2 && elements > 1'000) {
-      std::reverse(ranks.begin(), ranks.end());
-      ASSERT_TRUE(SumOf(dtype, ranks, elements) != expected_) << "any order would do";
+      std::rotate(ranks.begin(), ranks.begin() + 1, ranks.end());
+      ASSERT_TRUE(SumOf(dtype, ranks, 1, elements) != expected_) << "any order would do";
     }
   }
 
@@ -229,7 +240,7 @@ class Program {
   void Look(const char* result, int offset) {
     seen_.push_back(static_cast<int64_t>(
         std::hash<std::string_view>()(std::string_view(result, expected_.size()))));
-    if (!in_rank_order_) return;
+    if (hosts_ == 0) return;
     ASSERT_EQ(memcmp(result, expected_.data(), expected_.size()), 0)
         << "dtype " << int{dtype_.code} << ", " << int{dtype_.bits} << " bits, " << elements_
         << " elements, offset " << offset;
@@ -238,8 +249,8 @@ class Program {
   rueda_context* const context_;
   const int rank_;
   const int size_;
-  const bool in_rank_order_;
-  const int offsets_ = in_rank_order_ ? kOffsets : 8;  // Gloo takes its time
+  const int hosts_;
+  const int offsets_ = hosts_ == 1 ? kOffsets : 8;  // Gloo takes its time
   std::mt19937 own_{static_cast<uint32_t>(rank_)};
   rueda_dtype dtype_ = RUEDA_FLOAT32;
   int64_t elements_ = 0;
@@ -252,7 +263,7 @@ class Program {
 TEST_P(Bits, AreTheSameWhereverTheTensorsLie) {
   for (const int ranks : Worlds()) {
     RunOn(ranks, [&](rueda_context* context, int rank, int size) {
-      Program program(context, rank, size, InRankOrder());
+      Program program(context, rank, size, Hosts());
       for (const rueda_dtype dtype : kDTypes) {
         for (const int64_t elements : {11, 5'003, 70'001, 300'007}) {
           if (kSanitized && elements > 100'000) continue;
@@ -272,7 +283,7 @@ TEST_P(Bits, AreTheSameWhateverSharesTheBucket) {
     for (const char* threshold : {"1", "50000", "67108864"}) {
       RunOn(ranks,
             [&](rueda_context* context, int rank, int size) {
-              Program program(context, rank, size, InRankOrder());
+              Program program(context, rank, size, Hosts());
               for (const rueda_dtype dtype : kDTypes) {
                 for (const int64_t elements : {11, 3'001, 20'011}) {
                   ASSERT_NO_FATAL_FAILURE(program.Use(dtype, elements));
@@ -290,14 +301,14 @@ TEST_P(Bits, AreTheSameWhateverSharesTheBucket) {
 
 // What each rank gets of a reducescatter, and the root of a reduce, is what an allreduce gives there.
 TEST_P(Bits, OfEveryReductionAreThoseOfAnAllreduce) {
-  if (!InRankOrder()) GTEST_SKIP() << "promised of shared memory alone";
+  if (Hosts() != 1) GTEST_SKIP() << "promised of shared memory alone";
   for (const int ranks : Worlds()) {
     RunOn(ranks, [&](rueda_context* context, int rank, int size) {
       for (const rueda_dtype dtype : kDTypes) {
         for (const int64_t rows : {12, 6'000, 180'000}) {
           std::vector<int> all(size);
           std::iota(all.begin(), all.end(), 0);
-          const std::string expected = SumOf(dtype, all, rows);
+          const std::string expected = SumOf(dtype, all, 1, rows);
           std::string input = Input(dtype, rank, size, rows);
           const size_t part = input.size() / static_cast<size_t>(size);
           std::string output(part, 0);

@@ -113,7 +113,7 @@ TEST_P(Kill, EveryOtherRankIsToldWithinASecond) {
   int64_t slowest = 0;
   for (int trial = 0; trial < kTrials && !HasFailure(); ++trial) {
     int size = 2 + static_cast<int>(random() % 3);
-    if (size % GetParam().multiple_of != 0) ++size;
+    while (size % GetParam().multiple_of != 0) ++size;
     const int victim = static_cast<int>(random() % size);
     const int64_t elements = std::vector<int64_t>{1, 1'000, 250'000, 4'000'000}[random() % 4];
     const int64_t rounds = 1 + static_cast<int64_t>(random() % 20);

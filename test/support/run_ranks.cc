@@ -99,6 +99,15 @@ std::vector<Setup> AllSetups() {
   return setups;
 }
 
+std::vector<Setup> HostsSetups() {
+  if (!HaveGloo()) return {};
+  return {{"processes_three_hosts", Ranks::kProcesses, {{"hosts_fake", "3"}}, 3},
+          {"processes_two_hosts_gloo",
+           Ranks::kProcesses,
+           {{"hosts_fake", "2"}, {"backend", "gloo"}},
+           2}};
+}
+
 std::vector<int> StartProcesses(const RunOptions& options,
                                 const std::function<void(int, const Join&)>& body) {
   auto job = std::make_shared<Job>();

@@ -34,12 +34,12 @@ void CheckWhole(const CutLimits& limits, int64_t elements, size_t wire_bytes, si
 }
 
 TEST(Cut, IsAllOfTheOperationAndFitsTheMemory) {
-  for (const int hosts : {2, 3, 5, 64, 700}) {
+  for (const int hosts : {2, 3, 5, 64}) {
     for (const int stripes : {1, 2, 3, 16}) {
       for (const size_t block_bytes : {0, 4'096, 1'000'000}) {
         const CutLimits limits = LimitsFor(hosts, stripes, block_bytes);
         for (const int64_t elements :
-             {0, 1, 2, 15, 16, 17, 300, 8'191, 8'192, 8'193, 40'000, 700'001, 3'000'000}) {
+             {0, 1, 2, 15, 16, 17, 300, 8'191, 8'192, 8'193, 40'000, 700'001}) {
           CheckWhole(limits, elements, 4, 4);
           CheckWhole(limits, elements, 4, 1);
           CheckWhole(limits, elements, 16, 16);

@@ -285,7 +285,7 @@ TEST(Hierarchical, EveryTypeAndReductionIsScaledAsElsewhere) {
         for (const ReduceOp op : ops) {
           if (!kernels::CheckReducible(dtype, op).ok()) continue;
           for (const double prescale : {1.0, 2.0}) {
-            const int64_t elements = prescale == 1 ? 40'000 : 33;
+            const int64_t elements = prescale == 1 ? 9'000 : 33;
             const size_t bytes = static_cast<size_t>(elements) * DTypeSize(dtype);
             std::vector<std::string> inputs;
             for (int each = 0; each < hosts.size(); ++each) {
