@@ -40,8 +40,7 @@ struct Knob {
 const Knob kKnobs[] = {
     {"backend", &Config::backend, Use::kAgreed, 0, 0, "auto|shm|gloo", "",
      "What moves the bytes of CPU tensors. `auto`: shared memory where all ranks of a process set "
-     "are on "
-     "one host, else Gloo."},
+     "are on one host, else both together: shared memory inside the hosts and Gloo between them."},
     {"bus", &Config::bus, Use::kAgreed, 0, 0, "auto|log|tcp", "",
      "What carries the negotiation. `log`: a log in shared memory inside a host, TCP between hosts "
      "(what `auto` means). `tcp`: authenticated TCP between all ranks, on one host too."},

@@ -5,6 +5,10 @@ machine (test/clusters/hosts.py); needs root.
 
     test/bench/hosts_bench.py [--build DIR] [--hosts N] [--local N] [--rate 1gbit] [--bytes 4,64K,64M] [--rounds N]
 
+    test/bench/hosts_bench.py --round-trip 50
+
+counts the round trips of small operations instead, on two hosts so many milliseconds from each other.
+
 Gloo's own are measured where test/bench/peers/setup.sh gloo has been run. Prints medians over rounds, in ms, and
 how many of an allreduce's bytes each host sent, as a multiple of its size.
 """
@@ -17,10 +21,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "clusters"), str(HERE / "peers")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "clusters"), str(HERE / "peers")]
+import delay_line  # noqa: E402
 import hosts  # noqa: E402
 import peers  # noqa: E402
 
@@ -74,11 +78,10 @@ def run_all(commands, environments=None):
 
 
 class Bench:
-    def __init__(self, args):
+    def __init__(self, args, cluster):
         self.args = args
         self.size = args.hosts * args.local
-        self.cluster = hosts.Hosts(args.hosts)
-        self.cluster.limit(args.rate)
+        self.cluster = cluster
         self.folder = tempfile.mkdtemp(prefix="rueda-hosts-bench-")
         self.port = 1
 
@@ -97,16 +100,17 @@ class Bench:
             place.stdin.flush()
         return min(float(place.communicate()[0]) for place in places)
 
-    def rueda(self, size, **variables):
+    def rueda(self, size, operation="allreduce", **variables):
         """Rank 0's line of rueda_bench."""
         self.port += 1
         shared = tempfile.mkdtemp(dir=self.folder)
         environments = [{"RANK": str(rank), "WORLD_SIZE": str(self.size), "LOCAL_WORLD_SIZE": str(self.args.local),
                          "MASTER_ADDR": "h1", "MASTER_PORT": str(self.port), "RUEDA_SHARED_DIR": shared, **variables}
                         for rank in range(self.size)]
-        words = [self.args.build + "/bin/rueda_bench", "--json", "--bytes", str(size), "--iterations", self.iterations(size)]
+        words = [self.args.build + "/bin/rueda_bench", "--json", "--op", operation, "--bytes", str(size), "--iterations",
+                 self.iterations(size)]
         outs = run_all([self.cluster.command(rank // self.args.local, *words) for rank in range(self.size)], environments)
-        return outs and next(line for line in map(json.loads, outs[0].splitlines()) if line["op"] == "allreduce")
+        return outs and next(line for line in map(json.loads, outs[0].splitlines()) if line["op"] == operation)
 
     def gloo(self, size, algorithm):
         shared = tempfile.mkdtemp(dir=self.folder)
@@ -117,7 +121,7 @@ class Bench:
 
     @staticmethod
     def iterations(size):
-        return "300" if size <= 1 << 16 else "30" if size <= 1 << 20 else "5"
+        return "100" if size <= 1 << 16 else "30" if size <= 1 << 20 else "5"
 
     def measure(self, row, size):
         """One figure, in microseconds, and how often the tensor crossed a host's link outwards, at most."""
@@ -157,6 +161,14 @@ class Bench:
                   + (f"  sent {crossed:.3f} x its size" if not name.startswith("Gloo") and size >= 1 << 20 else ""), flush=True)
 
 
+    def print_trips(self):
+        for operation, size in (("allreduce", 4), ("allreduce", 16 << 10), ("barrier", 4)):
+            for name, variables in (("hierarchical", {}), ("flat", {"RUEDA_BACKEND": "gloo"})):
+                ms = self.rueda(size, operation, **variables)["p50_us"] / 1e3
+                print(f"  {operation:10s} {size:6d} bytes  {name:13s} {ms:8.2f} ms  {ms / self.args.round_trip:5.2f} round trips",
+                      flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=str(HERE.parent.parent / "build" / "release"))
@@ -165,12 +177,22 @@ def main():
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--bytes", default="4,4K,64K,1M,64M")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--round-trip", type=float, metavar="MS")
     args = parser.parse_args()
     reason = hosts.why_not()
     if reason:
         sys.exit(f"hosts_bench: {reason}")
-    bench = Bench(args)
+    if args.round_trip:
+        args.hosts = 2
+        cluster = delay_line.FarHosts(args.round_trip)
+    else:
+        cluster = hosts.Hosts(args.hosts)
+        cluster.limit(args.rate)
+    bench = Bench(args, cluster)
     try:
+        if args.round_trip:
+            print(f"2 hosts x {args.local} ranks, {args.round_trip} ms from each other and back")
+            return bench.print_trips()
         print(f"{args.hosts} hosts x {args.local} ranks, {args.rate}, {os.cpu_count()} cores, load "
               f"{os.getloadavg()[0]:.1f}; a stream each way at once: {bench.stream() * 8 / 1e6:.0f} Mbit/s")
         for word in args.bytes.split(","):
