@@ -175,8 +175,8 @@ absl::Status CrossLane::Connect() {
 absl::Status CrossLane::ReducePart(int64_t block) {
   const uint64_t number = Number(block);
   RUEDA_RETURN_IF_ERROR(buffers_.AwaitParts(number));
-  RUEDA_RETURN_IF_ERROR(CheckParts(block));
   RUEDA_RETURN_IF_ERROR(AwaitOwn(block));
+  RUEDA_RETURN_IF_ERROR(CheckParts(block));  // the others have this host's by now, and see the same
   Reduce(block);
   RUEDA_RETURN_IF_ERROR(buffers_.PostParts(number));
   return now_.cut.direct ? absl::OkStatus() : SendResults(block);

@@ -22,9 +22,6 @@ namespace {
 class Operations : public JobTest {};
 INSTANTIATE_TEST_SUITE_P(All, Operations, ::testing::ValuesIn(AllSetups()),
                          [](const auto& setup) { return setup.param.name; });
-INSTANTIATE_TEST_SUITE_P(Hosts, Operations, ::testing::ValuesIn(HostsSetups()),
-                         [](const auto& setup) { return setup.param.name; });
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Operations);
 
 // Values -------------------------------------------------------------------------------------
 
