@@ -71,6 +71,7 @@ class Hosts:
     def unplug(self, host):
         """Nothing comes from it, and nothing gets there, and nobody is told."""
         _ip("-n", self.switch, "link", "set", f"port{host + 1}", "nomaster")
+
     def limit(self, rate):
         """Limits every host's link, in both directions, to `rate`, such as 1gbit. The congestion control is the
         common one."""
