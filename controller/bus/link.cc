@@ -183,6 +183,16 @@ absl::Status Link::OnWritable() {
   return absl::OkStatus();
 }
 
+void Link::StopSending() {
+  shutdown(fd_.get(), SHUT_WR);
+}
+
+bool Link::Drain() {
+  char buffer[kReadBytes];
+  const ssize_t n = recv(fd_.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+  return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
 // Blocking, for bootstrap ---------------------------------------------------------------------
 
 namespace {
@@ -195,9 +205,11 @@ absl::Status Step(Link* link, Nanos deadline) {
   const int ready = poll(&wait, 1, PollTimeoutMs(left));
   if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "waiting for a connection");
   if (ready <= 0) return absl::OkStatus();
-  if ((wait.revents & POLLOUT) != 0) RUEDA_RETURN_IF_ERROR(link->OnWritable());
-  if ((wait.revents & ~POLLOUT) != 0) return link->OnReadable();
-  return absl::OkStatus();
+  absl::Status status;
+  if ((wait.revents & POLLOUT) != 0) status = link->OnWritable();
+  // One that takes nothing any more may have said why.
+  if ((wait.revents & ~POLLOUT) != 0 || !status.ok()) status.Update(link->OnReadable());
+  return status;
 }
 
 }  // namespace
@@ -216,6 +228,10 @@ absl::StatusOr<Link::Received> WaitFrame(Link* link, FrameType expected, Nanos d
       return status;
     }
   }
+  if (received.frame.type == FrameType::kRefused) {
+    received.frame.payload.resize(std::min(received.frame.payload.size(), kErrorTextBytesMax));
+    return absl::FailedPreconditionError(received.frame.payload);
+  }
   if (received.frame.type != expected) {
     return absl::DataLossError(absl::StrCat("a peer sent a frame of type ",
                                             static_cast<int>(received.frame.type), " where ",
@@ -227,6 +243,24 @@ absl::StatusOr<Link::Received> WaitFrame(Link* link, FrameType expected, Nanos d
 absl::Status WaitFlushed(Link* link, Nanos deadline) {
   while (link->wants_write()) RUEDA_RETURN_IF_ERROR(Step(link, deadline));
   return absl::OkStatus();
+}
+
+void CloseGently(std::vector<std::unique_ptr<Link>> links, Nanos deadline) {
+  for (const auto& link : links) link->StopSending();
+  while (!links.empty()) {
+    const Nanos left = deadline - MonotonicNow();
+    std::vector<pollfd> waits;
+    for (const auto& link : links) waits.push_back({link->fd(), POLLIN, 0});
+    if (left <= 0 ||
+        (poll(waits.data(), waits.size(), PollTimeoutMs(left)) < 0 && errno != EINTR)) {
+      return;
+    }
+    for (size_t i = links.size(); i-- > 0;) {
+      if (waits[i].revents != 0 && !links[i]->Drain()) {
+        links.erase(links.begin() + static_cast<ptrdiff_t>(i));
+      }
+    }
+  }
 }
 
 }  // namespace rueda

@@ -44,6 +44,11 @@ class Link {
   absl::Status OnWritable();
   bool Next(Received* received);
 
+  // The last words are said: the peer sees the end behind them.
+  void StopSending();
+  // Throws away what is there; false when the peer has closed.
+  bool Drain();
+
  private:
   struct Outgoing {
     std::string bytes;
@@ -73,11 +78,16 @@ class Link {
   std::deque<Received> inbox_;
 };
 
-// Block until the link is established, until a frame has come (which must be of the expected type),
-// or until everything is sent; at most to `deadline`. For bootstrap, where nothing else needs
+// Block until the link is established, until a frame has come (which must be of the expected type;
+// kRefused is FAILED_PRECONDITION with its text), or until everything is sent; at most to `deadline`. For bootstrap, where nothing else needs
 // looking after.
 absl::Status WaitEstablished(Link* link, Nanos deadline);
 absl::StatusOr<Link::Received> WaitFrame(Link* link, FrameType expected, Nanos deadline);
 absl::Status WaitFlushed(Link* link, Nanos deadline);
+
+// Closes links whose last words the peers are to get. A TCP socket that is closed with something
+// unread resets the connection, and the peer may lose what is under way to it: so this waits until
+// the peers have closed, at most to `deadline`.
+void CloseGently(std::vector<std::unique_ptr<Link>> links, Nanos deadline);
 
 }  // namespace rueda

@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -13,6 +14,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/interfaces.h"
 
 namespace rueda {
 namespace {
@@ -21,6 +23,10 @@ constexpr int kSocketFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 constexpr int kBacklog = 1'024;
 // How long sent data may go unacknowledged before the connection counts as lost.
 constexpr int kTcpUserTimeoutMs = 2'000;
+// When nothing is sent the kernel asks after so many seconds, and again, whether the other end is
+// there: else a connection that is idle could be lost without anybody noticing. A process that is
+// stopped answers too.
+constexpr int kTcpKeepAliveSeconds = 1;
 
 absl::StatusOr<socklen_t> AbstractAddress(absl::string_view name, sockaddr_un* address) {
   memset(address, 0, sizeof *address);
@@ -50,6 +56,9 @@ void TuneTcp(int fd) {
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kTcpUserTimeoutMs, sizeof kTcpUserTimeoutMs);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kTcpKeepAliveSeconds, sizeof kTcpKeepAliveSeconds);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kTcpKeepAliveSeconds, sizeof kTcpKeepAliveSeconds);
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
 }
 
 struct FreeAddresses {
@@ -99,7 +108,11 @@ absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view name) {
     }
     return ErrnoStatus(errno, absl::StrCat("connecting to unix socket @", name));
   }
-  RUEDA_RETURN_IF_ERROR(CheckPeer(fd.get()));
+  if (const absl::Status status = CheckPeer(fd.get()); !status.ok()) {
+    return absl::Status(status.code(),
+                        absl::StrCat("unix socket @", name,
+                                     ", by which ranks of this host meet: ", status.message()));
+  }
   return fd;
 }
 
@@ -149,11 +162,37 @@ absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address) {
   return fd;
 }
 
+absl::Status AwaitConnected(const UniqueFd& socket, const std::string& address, Nanos deadline) {
+  pollfd wait = {socket.get(), POLLOUT, 0};
+  int ready;
+  do {
+    ready = poll(&wait, 1, PollTimeoutMs(deadline - MonotonicNow()));
+  } while (ready < 0 && errno == EINTR);
+  int error = ready == 0 ? ETIMEDOUT : errno;
+  socklen_t size = sizeof error;
+  if (ready > 0) getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (ready > 0 && error == 0) return absl::OkStatus();
+  return ErrnoStatus(error, absl::StrCat("connecting to ", address));
+}
+
+std::string PeerAddress(const UniqueFd& socket) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof address;
+  if (getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
+  return NumericAddress(reinterpret_cast<sockaddr*>(&address));
+}
+
 absl::StatusOr<UniqueFd> Accept(const UniqueFd& listener) {
   UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!fd.valid()) {
-    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return UniqueFd();
-    return ErrnoStatus(errno, "accepting a connection");
+    const int error = errno;
+    if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
+      return absl::ResourceExhaustedError(ErrnoStatus(error, "accepting a connection").message());
+    }
+    if (error == EBADF || error == EINVAL || error == ENOTSOCK) {
+      return ErrnoStatus(error, "accepting a connection");
+    }
+    return UniqueFd();  // there is none; or it has an error of its own already (accept(2))
   }
   int domain = 0;
   socklen_t size = sizeof domain;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
@@ -23,8 +24,15 @@ absl::StatusOr<std::string> TcpAddressOf(const UniqueFd& listener);
 // Begins to connect; the socket is writable when it has. INVALID_ARGUMENT for a malformed address.
 absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address);
 
+// Blocks until a socket that has begun to connect to `address` is connected, at most to `deadline`:
+// DEADLINE_EXCEEDED then, or when the kernel has given up, else what is wrong.
+absl::Status AwaitConnected(const UniqueFd& socket, const std::string& address, Nanos deadline);
+
 // The next connection of a listening socket; invalid when there is none. A unix peer of another
-// user (but root) is turned away: PERMISSION_DENIED.
+// user (but root) is turned away: PERMISSION_DENIED. RESOURCE_EXHAUSTED: it waits for a descriptor
+// to become free.
 absl::StatusOr<UniqueFd> Accept(const UniqueFd& listener);
+// The numeric address of the other end of a TCP connection; empty for a unix socket.
+std::string PeerAddress(const UniqueFd& socket);
 
 }  // namespace rueda

@@ -145,8 +145,7 @@ absl::StatusOr<std::string> Handshake::Receive(absl::string_view bytes) {
     return "";
   }
   if (memcmp(bytes.data(), kMagic, kMagicBytes) != 0) {
-    return absl::UnauthenticatedError(
-        "a peer does not speak this protocol (or this version of it)");
+    return absl::DataLossError("a peer does not speak this protocol (or this version of it)");
   }
   const char* rest = bytes.data() + kMagicBytes;
   if (client_) {

@@ -60,8 +60,10 @@ class Handshake {
   std::string Begin();
   // How many bytes the next message from the peer has; 0 when the handshake is over.
   size_t expected_bytes() const { return expected_; }
-  // Takes exactly expected_bytes() and returns what to answer (may be empty). UNAUTHENTICATED or
-  // FAILED_PRECONDITION (another epoch, another rank) ends the connection; the text is for a log.
+  // Takes exactly expected_bytes() and returns what to answer (may be empty). Errors end the
+  // connection; the texts are for a log. UNAUTHENTICATED: a peer that speaks this protocol does not
+  // know the secret of this job. FAILED_PRECONDITION: it is in another epoch, or looks for another
+  // rank. DATA_LOSS: it speaks something else.
   absl::StatusOr<std::string> Receive(absl::string_view bytes);
 
   bool done() const { return expected_ == 0; }

@@ -31,8 +31,9 @@ enum class FrameType : uint8_t {
   kGoodbye = 11,    // the sender closes on purpose
   kClock = 12,      // wire::ClockReading or wire::ClockOffset, or empty: a question
   kHeartbeat = 13,  // empty: the sender is there
+  kRefused = 14,    // why the receiver can't take part: a text
 };
-inline constexpr int kFrameTypeMax = 13;
+inline constexpr int kFrameTypeMax = 14;
 
 struct FrameScope {
   uint64_t epoch = 0;

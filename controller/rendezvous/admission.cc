@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "controller/bus/socket.h"
 #include "controller/membership/rank_set.h"
+#include "controller/rendezvous/turned_away.h"
 #include "core/base/log.h"
 
 namespace rueda {
@@ -18,10 +19,16 @@ namespace {
 constexpr Nanos kHandshakeLimit = 2 * kSecond;
 // Real ranks may come all at once; more than them and so many others is an attack.
 constexpr size_t kStrangersMax = 64;
+// Between two looks at those that are there already.
+constexpr int kAcceptsAtATime = 64;
+// How long one that is refused may take to hear why; and so many of them at once.
+constexpr Nanos kFarewell = kSecond;
+constexpr size_t kLeavingMax = 64;
 
 struct Pending {
   std::unique_ptr<Link> link;
   Nanos deadline;
+  std::string from;  // an address; empty: of this host
 };
 
 class Admission {
@@ -29,6 +36,10 @@ class Admission {
   Admission(absl::Span<const Rank> expected, const SessionScope& scope, Rank self,
             std::map<Rank, std::unique_ptr<Link>>* admitted)
       : expected_(expected), scope_(scope), self_(self), admitted_(*admitted) {}
+  ~Admission() {
+    Log(turned_away_.Rest());
+    CloseGently(std::move(leaving_), MonotonicNow() + kFarewell);
+  }
 
   bool done() const { return admitted_.size() == expected_.size(); }
 
@@ -37,13 +48,14 @@ class Admission {
     for (const Rank rank : expected_) {
       if (admitted_.count(rank) == 0) missing.push_back(rank);
     }
-    return absl::DeadlineExceededError(
-        absl::StrCat(RanksText(missing), " did not come to the start of the job in time"));
+    return absl::DeadlineExceededError(absl::StrCat(RanksText(missing),
+                                                    " did not come to the start of the job in time",
+                                                    turned_away_.Summary()));
   }
 
   // Waits for something to happen, at most to `deadline`, and takes it.
   absl::Status Step(const UniqueFd& listener, Nanos now, Nanos deadline) {
-    std::erase_if(pending_, [&](const Pending& p) { return p.deadline <= now; });
+    DropLate(now);
     std::vector<pollfd> waits = {{listener.get(), POLLIN, 0}};
     for (const Pending& p : pending_) {
       const int events = POLLIN | (p.link->wants_write() ? POLLOUT : 0);
@@ -64,10 +76,17 @@ class Admission {
     for (i = first_admitted - 1; i > 0; --i) {
       if (waits[i].revents != 0) RUEDA_RETURN_IF_ERROR(Hear(i - 1));
     }
-    return waits[0].revents != 0 ? AcceptAll(listener) : absl::OkStatus();
+    return waits[0].revents != 0 ? AcceptSome(listener) : absl::OkStatus();
   }
 
  private:
+  static void Log(const std::string& line) {
+    if (!line.empty()) RUEDA_LOG(Warning) << line;
+  }
+  void TurnAway(absl::string_view from, absl::string_view why) {
+    Log(turned_away_.Add(from, why, MonotonicNow()));
+  }
+
   bool IsExpected(Rank rank) const {
     return std::binary_search(expected_.begin(), expected_.end(), rank);
   }
@@ -77,50 +96,117 @@ class Admission {
         absl::StrCat("rank ", rank, " was lost while the job started: it has ended, or given up"));
   }
 
+  void Remove(size_t i) {
+    const auto it = pending_from_.find(pending_[i].from);
+    if (--it->second == 0) pending_from_.erase(it);
+    pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
+  }
+
+  void DropLate(Nanos now) {
+    for (size_t i = pending_.size(); i-- > 0;) {
+      if (pending_[i].deadline > now) continue;
+      TurnAway(pending_[i].from, "it did not prove who it is in time");
+      Remove(i);
+    }
+  }
+
   absl::Status Hear(size_t i) {
     Link& link = *pending_[i].link;
     absl::Status status = link.OnWritable();
     if (status.ok()) status = link.OnReadable();
     if (status.ok() && !link.established()) return absl::OkStatus();
     std::unique_ptr<Link> taken = std::move(pending_[i].link);
-    pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
-    if (absl::IsUnavailable(status) && taken->established() && IsExpected(taken->peer()) &&
-        admitted_.count(taken->peer()) == 0) {
-      return Lost(taken->peer());
-    }
+    const std::string from = pending_[i].from;
+    Remove(i);
+    if (taken->established()) return Take(std::move(taken), from, status);
+    TurnAway(from, Reason(*taken, status));
+    return absl::OkStatus();
+  }
+
+  // Why one that has proved nothing is turned away.
+  static std::string Reason(const Link& link, const absl::Status& status) {
+    if (!absl::IsUnavailable(status)) return std::string(status.message());
+    if (link.peer() < 0) return "it went without a word";
+    return absl::StrCat("it said that it is rank ", link.peer(),
+                        ", and went before it had proved it (does it have another secret?)");
+  }
+
+  // One that has proved to be of this job.
+  absl::Status Take(std::unique_ptr<Link> link, const std::string& from,
+                    const absl::Status& status) {
+    const Rank rank = link->peer();
+    const bool is_new = IsExpected(rank) && admitted_.count(rank) == 0;
+    if (is_new && absl::IsUnavailable(status)) return Lost(rank);
     if (!status.ok()) {
-      RUEDA_LOG(Warning) << "start: turned a connection away: " << status.message();
-      return absl::OkStatus();
-    }
-    const Rank rank = taken->peer();
-    if (!IsExpected(rank) || !admitted_.emplace(rank, std::move(taken)).second) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("two processes say that they are rank ", rank, " of this job"));
+      TurnAway(from, status.message());
+    } else if (is_new) {
+      admitted_.emplace(rank, std::move(link));
+    } else {
+      Refuse(std::move(link), from);
     }
     return absl::OkStatus();
   }
 
-  absl::Status AcceptAll(const UniqueFd& listener) {
-    while (true) {
+  // The first that came as a rank keeps its place. The other is told, and so is the log.
+  void Refuse(std::unique_ptr<Link> link, const std::string& from) {
+    const Rank rank = link->peer();
+    const std::string why =
+        IsExpected(rank)
+            ? absl::StrCat("two processes say that they are rank ", rank, " of this job")
+            : absl::StrCat("a process says that it is rank ", rank, " of this job, which rank ",
+                           self_, " does not wait for");
+    TurnAway(from, why);
+    link->Send(FrameType::kRefused, why);
+    if (!link->OnWritable().ok()) return;
+    if (leaving_.size() >= kLeavingMax) leaving_.erase(leaving_.begin());
+    leaving_.push_back(std::move(link));
+  }
+
+  absl::Status AcceptSome(const UniqueFd& listener) {
+    for (int i = 0; i < kAcceptsAtATime; ++i) {
       absl::StatusOr<UniqueFd> fd = Accept(listener);
       if (absl::IsPermissionDenied(fd.status())) {
-        RUEDA_LOG(Warning) << "start: turned a connection away: " << fd.status().message();
+        TurnAway("", fd.status().message());
+        continue;
+      }
+      if (absl::IsResourceExhausted(fd.status()) && !pending_.empty()) {
+        MakeRoom("this process has no descriptor left");
         continue;
       }
       RUEDA_RETURN_IF_ERROR(fd.status());
       if (!fd->valid()) return absl::OkStatus();
-      // The oldest goes: a rank proves itself at once.
-      if (pending_.size() >= kStrangersMax + expected_.size()) pending_.erase(pending_.begin());
-      pending_.push_back(
-          {Link::Server(*std::move(fd), scope_, self_), MonotonicNow() + kHandshakeLimit});
+      const size_t still_expected = expected_.size() - admitted_.size();
+      if (pending_.size() >= kStrangersMax + still_expected) {
+        MakeRoom("there are too many of them at once");
+      }
+      std::string from = PeerAddress(*fd);
+      ++pending_from_[from];
+      pending_.push_back({Link::Server(*std::move(fd), scope_, self_),
+                          MonotonicNow() + kHandshakeLimit, std::move(from)});
     }
+    return absl::OkStatus();
+  }
+
+  // The oldest goes (a rank proves itself at once) of those of the address that most came from: who
+  // comes in masses is in his own way.
+  void MakeRoom(absl::string_view why) {
+    const auto most =
+        std::max_element(pending_from_.begin(), pending_from_.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto oldest = std::find_if(pending_.begin(), pending_.end(),
+                                     [&](const Pending& p) { return p.from == most->first; });
+    TurnAway(oldest->from, why);
+    Remove(static_cast<size_t>(oldest - pending_.begin()));
   }
 
   const absl::Span<const Rank> expected_;
   const SessionScope& scope_;
   const Rank self_;
   std::map<Rank, std::unique_ptr<Link>>& admitted_;
-  std::vector<Pending> pending_;
+  std::vector<Pending> pending_;                // the oldest first
+  std::map<std::string, size_t> pending_from_;  // how many, by address
+  std::vector<std::unique_ptr<Link>> leaving_;  // refused, and told so
+  TurnedAway turned_away_;
 };
 
 }  // namespace

@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/socket.h>
 
 #include "absl/strings/str_cat.h"
 #include "controller/bus/socket.h"
@@ -16,7 +14,7 @@ namespace {
 
 // How long one try to connect takes at most. The file may be of a job that is gone, whose host
 // answers nothing; the next try reads it anew.
-constexpr int kTryMs = 1'000;
+constexpr Nanos kTry = kSecond;
 
 // A copy of an inherited listening socket, which stays for the next init of this process; programs
 // that it starts don't get it.
@@ -31,20 +29,6 @@ absl::StatusOr<UniqueFd> InheritSocket(absl::string_view variable, int fd) {
   }
   if (fcntl(copy.get(), F_SETFL, O_NONBLOCK) != 0) return ErrnoStatus(errno, variable);
   return copy;
-}
-
-absl::Status AwaitConnected(const UniqueFd& socket, const std::string& address) {
-  pollfd wait = {socket.get(), POLLOUT, 0};
-  int ready;
-  do {
-    ready = poll(&wait, 1, kTryMs);
-  } while (ready < 0 && errno == EINTR);
-  int error = ready == 0 ? ETIMEDOUT : errno;
-  socklen_t size = sizeof error;
-  if (ready > 0) getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (ready > 0 && error == 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      ErrnoStatus(error, absl::StrCat("connecting to rank 0 at ", address)).message());
 }
 
 }  // namespace
@@ -114,7 +98,10 @@ absl::StatusOr<std::string> HostsMeeting::LearnAddress() {
 absl::StatusOr<UniqueFd> HostsMeeting::ReachDoor() {
   RUEDA_ASSIGN_OR_RETURN(const std::string address, LearnAddress());
   RUEDA_ASSIGN_OR_RETURN(UniqueFd socket, ConnectTcp(address));
-  RUEDA_RETURN_IF_ERROR(AwaitConnected(socket, address));
+  const absl::Status connected = AwaitConnected(socket, address, MonotonicNow() + kTry);
+  if (!connected.ok()) {
+    return absl::UnavailableError(absl::StrCat("looking for rank 0: ", connected.message()));
+  }
   if (interface_.name.empty()) {
     RUEDA_ASSIGN_OR_RETURN(interface_, InterfaceOf(socket));
   }

@@ -33,6 +33,7 @@ class HostsMeeting : public UnixMeeting {
   absl::StatusOr<UniqueFd> ReachDoor() override;
   absl::Status Complete(wire::Hello* hello) override;
   bool over_network() const override { return true; }
+  bool has_own_secret() const override { return own_secret_; }
 
  private:
   HostsMeeting(SessionScope scope, Rank rank, int size, const Config& config);

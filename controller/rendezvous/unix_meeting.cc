@@ -1,7 +1,6 @@
 #include "controller/rendezvous/unix_meeting.h"
 
 #include <errno.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,11 +24,12 @@ constexpr Nanos kRetryMax = 10 * kMillisecond;
 constexpr Nanos kRetryMaxOverNetwork = 250 * kMillisecond;
 // How long somebody at rank 0's address may take to prove to be it.
 constexpr Nanos kProofPatience = 2 * kSecond;
-
-void SleepFor(Nanos duration) {
-  const timespec time = {duration / kSecond, duration % kSecond};
-  nanosleep(&time, nullptr);
-}
+// How often somebody there may turn out to have another secret before it is believed that the two
+// were started with different ones. The first times it may be another job, at an address that an
+// earlier one has left in the file.
+constexpr int kOtherSecretsMax = 8;
+// How long those that were told why a start has failed may take to close.
+constexpr Nanos kFarewell = kSecond;
 
 // Descriptors a rank sends to its leader: arena, bell 1, bell 2.
 constexpr size_t kOfferDescriptors = 3;
@@ -47,12 +47,25 @@ std::string UnixMeeting::SocketName(Rank leader) const {
                         absl::StrCat(geteuid(), "/", scope_.job, "/", scope_.epoch, "/", leader)));
 }
 
-absl::StatusOr<UniqueFd> UnixMeeting::OpenDoor() {
-  absl::StatusOr<UniqueFd> door = ListenUnix(SocketName(0));
-  if (!absl::IsAlreadyExists(door.status())) return door;
+// Anybody on this host can take an abstract name, and a job's name need not be hard to guess.
+absl::Status UnixMeeting::NameTaken() const {
+  const absl::Status answer = ConnectUnix(SocketName(0)).status();
+  if (absl::IsPermissionDenied(answer)) return answer;
+  if (!answer.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a process of this host keeps the name by which the ranks of the job '",
+                     scope_.job, "' meet, unix socket @", SocketName(0),
+                     ", and does not answer: start the job under another ", "name (RUEDA_JOB_ID)"));
+  }
   return absl::FailedPreconditionError(
       absl::StrCat("another process of this host is waiting as rank 0 of a job of the same name, '",
                    scope_.job, "'"));
+}
+
+absl::StatusOr<UniqueFd> UnixMeeting::OpenDoor() {
+  absl::StatusOr<UniqueFd> door = ListenUnix(SocketName(0));
+  if (!absl::IsAlreadyExists(door.status())) return door;
+  return NameTaken();
 }
 
 absl::StatusOr<UniqueFd> UnixMeeting::ReachDoor() {
@@ -71,6 +84,7 @@ absl::Status UnixMeeting::CollectLinks(const UniqueFd& listener, absl::Span<cons
 absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos deadline,
                                                            const Way& way) {
   Nanos pause = kRetryMin;
+  int other_secrets = 0;
   while (true) {
     absl::StatusOr<UniqueFd> fd = way.reach();
     absl::Status status = fd.status();
@@ -80,6 +94,13 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos de
       status =
           WaitEstablished(link.get(), std::min(deadline, DeadlineAfter(MonotonicNow(), patience)));
       if (status.ok()) return link;
+      const bool other_secret = absl::IsUnauthenticated(status);
+      if (other_secret) pause = kRetryMaxOverNetwork;
+      if (way.own_secret && other_secret && ++other_secrets == kOtherSecretsMax) {
+        return absl::UnauthenticatedError(absl::StrCat(
+            "rank ", leader, " and rank ", rank_, " have different secrets (RUEDA_SECRET_FD, ",
+            "RUEDA_SECRET_FILE): all ranks of a job need the same one"));
+      }
       if (!way.over_network) {
         return absl::Status(status.code(),
                             absl::StrCat("meeting rank ", leader, ": ", status.message()));
@@ -145,12 +166,16 @@ absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& 
       all.set_code(static_cast<uint32_t>(status.code()));
     }
     const absl::Status sent = TellHellos(all, deadline);
-    RUEDA_RETURN_IF_ERROR(status);
+    if (!status.ok()) {
+      CloseGently(std::move(links_), MonotonicNow() + kFarewell);
+      return status;
+    }
     RUEDA_RETURN_IF_ERROR(sent);
     return std::vector<wire::Hello>(all.hellos().begin(), all.hellos().end());
   }
-  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
-                         Connect(0, deadline, {[this] { return ReachDoor(); }, over_network()}));
+  RUEDA_ASSIGN_OR_RETURN(
+      std::unique_ptr<Link> link,
+      Connect(0, deadline, {[this] { return ReachDoor(); }, over_network(), has_own_secret()}));
   wire::Hello hello = mine;
   RUEDA_RETURN_IF_ERROR(Complete(&hello));
   link->Send(FrameType::kHello, hello.SerializeAsString());
@@ -190,7 +215,8 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
     } else {
       RUEDA_ASSIGN_OR_RETURN(
           std::unique_ptr<Link> link,
-          Connect(leader, deadline, {[&] { return ConnectUnix(SocketName(leader)); }, false}));
+          Connect(leader, deadline,
+                  {[&] { return ConnectUnix(SocketName(leader)); }, false, true}));
       links_.push_back(std::move(link));
     }
   }

@@ -35,11 +35,14 @@ class UnixMeeting : public Meeting {
   // Whether it is a way over the network: by which no descriptors go, and which may lead to somebody
   // else, and to rank 0 the next time.
   virtual bool over_network() const { return false; }
+  // Whether the secret is known before rank 0 is reached.
+  virtual bool has_own_secret() const { return true; }
 
   SessionScope scope_;
 
  private:
   std::string SocketName(Rank leader) const;
+  absl::Status NameTaken() const;
   // At a leader: waits until all of `expected` are connected and authenticated; links_ then has
   // those that came, also when not all did.
   absl::Status CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected, Rank leader,
@@ -49,6 +52,7 @@ class UnixMeeting : public Meeting {
   struct Way {
     std::function<absl::StatusOr<UniqueFd>()> reach;
     bool over_network;
+    bool own_secret;  // which does not come to be rank 0's by trying again
   };
   // Tries again until the way leads to the leader.
   absl::StatusOr<std::unique_ptr<Link>> Connect(Rank leader, Nanos deadline, const Way& way);

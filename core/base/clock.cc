@@ -10,4 +10,9 @@ Nanos MonotonicNow() {
   return static_cast<Nanos>(now.tv_sec) * kSecond + now.tv_nsec;
 }
 
+void SleepFor(Nanos duration) {
+  const timespec time = {duration / kSecond, duration % kSecond};
+  nanosleep(&time, nullptr);
+}
+
 }  // namespace rueda

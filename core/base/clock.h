@@ -15,6 +15,8 @@ inline constexpr Nanos kForever = INT64_MAX;
 
 // CLOCK_MONOTONIC.
 Nanos MonotonicNow();
+// Blocks; for a start, where there is nothing to wait on.
+void SleepFor(Nanos duration);
 
 // a + b for a deadline, saturating at kForever.
 inline Nanos DeadlineAfter(Nanos now, Nanos duration) {

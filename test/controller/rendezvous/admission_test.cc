@@ -1,18 +1,22 @@
 // Who is let in at the start of a job, over real TCP on loopback, while strangers knock.
 #include "controller/rendezvous/admission.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <random>
 #include <thread>
 
 #include "controller/bus/socket.h"
+#include "controller/rendezvous/turned_away.h"
 
 namespace rueda {
 namespace {
@@ -35,6 +39,24 @@ class AdmissionTest : public ::testing::Test {
     poll(&writable, 1, -1);
     return fd;
   }
+  UniqueFd KnockFrom(const char* address) const {
+    UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in self = {};
+    self.sin_family = AF_INET;
+    inet_pton(AF_INET, address, &self.sin_addr);
+    EXPECT_EQ(bind(fd.get(), reinterpret_cast<sockaddr*>(&self), sizeof self), 0);
+    sockaddr_in door = {};
+    socklen_t size = sizeof door;
+    getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&door), &size);
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&door), size), 0);
+    return fd;
+  }
+  static void ReceiveAll(const UniqueFd& fd, std::string* bytes) {
+    pollfd readable = {fd.get(), POLLIN, 0};
+    poll(&readable, 1, -1);
+    ASSERT_EQ(recv(fd.get(), bytes->data(), bytes->size(), MSG_WAITALL),
+              static_cast<ssize_t>(bytes->size()));
+  }
   void Say(const UniqueFd& fd, const std::string& text) const {
     ASSERT_EQ(send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(text.size()));
@@ -56,6 +78,10 @@ class AdmissionTest : public ::testing::Test {
     const std::lock_guard<std::mutex> lock(mutex_);
     joined_.push_back(std::move(link));
     return status.ok();
+  }
+  // What the last one that joined is told.
+  absl::Status Answer() {
+    return WaitFrame(joined_.back().get(), FrameType::kHellos, MonotonicNow() + kPatience).status();
   }
   absl::Status Admit(const std::vector<Rank>& expected, Nanos patience = kPatience) {
     return AdmitRanks(listener_, expected, kScope, 0, MonotonicNow() + patience, &admitted_);
@@ -175,15 +201,99 @@ TEST_F(AdmissionTest, NamesThoseWhoDidNotCome) {
   EXPECT_EQ(admitted_.count(2), 1u);  // to be told
 }
 
-TEST_F(AdmissionTest, RefusesTwoThatSayTheyAreOneRank) {
+TEST_F(AdmissionTest, TheFirstOfTwoThatSayTheyAreOneRankKeepsItsPlace) {
   std::thread ranks([this] {
-    EXPECT_TRUE(Join(1));
-    Join(1);
+    ASSERT_TRUE(Join(1));
+    ASSERT_TRUE(Join(1));
+    const absl::Status second = Answer();
+    EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition) << second;
+    EXPECT_THAT(second.message(), HasSubstr("two processes say that they are rank 1"));
+    ASSERT_TRUE(Join(2));
+    ASSERT_TRUE(joined_[0]->OnReadable().ok()) << "the first was cut off";
+    joined_[0]->Send(FrameType::kHello, "I am the first");
+    EXPECT_TRUE(WaitFlushed(joined_[0].get(), MonotonicNow() + kPatience).ok());
   });
   const absl::Status status = Admit({1, 2});
   ranks.join();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
+  ASSERT_TRUE(status.ok()) << status;
+  const auto heard = WaitFrame(admitted_[1].get(), FrameType::kHello, MonotonicNow() + kPatience);
+  ASSERT_TRUE(heard.ok()) << heard.status();
+  EXPECT_EQ(heard->frame.payload, "I am the first");
+}
+
+TEST_F(AdmissionTest, TellsARankThatItDoesNotWaitForIt) {
+  std::thread ranks([this] {
+    ASSERT_TRUE(Join(5));
+    EXPECT_THAT(Answer().message(), HasSubstr("rank 5 of this job, which rank 0 does not wait"));
+    ASSERT_TRUE(Join(1));
+  });
+  EXPECT_TRUE(Admit({1, 2}, kSecond).code() == absl::StatusCode::kDeadlineExceeded);
+  ranks.join();
+  EXPECT_EQ(admitted_.size(), 1u);
+}
+
+// All of 127.0.0.0/8 is this host: crowds from one address, the rank from another.
+TEST_F(AdmissionTest, ACrowdFromOneAddressDoesNotPushOutARankOfAnother) {
+  std::vector<UniqueFd> crowd;
+  std::thread clients([&] {
+    const UniqueFd fd = Knock();
+    Handshake rank = Handshake::Client(kScope, 1, 0, {1});
+    Say(fd, rank.Begin());
+    std::string reply(Handshake::kReplyBytes, 0);
+    ReceiveAll(fd, &reply);
+    for (int i = 0; i < 200; ++i) crowd.push_back(KnockFrom("127.0.0.2"));
+    AwaitClose(crowd[0]);  // it was one too many
+    Say(fd, *rank.Receive(reply));
+    AwaitClose(fd);
+  });
+  EXPECT_TRUE(Admit({1}).ok());
+  admitted_.clear();
+  clients.join();
+}
+
+TEST_F(AdmissionTest, HasALineASecondForThoseWhomItTurnsAway) {
+  testing::internal::CaptureStderr();
+  std::thread clients([this] {
+    for (int i = 0; i < 500; ++i) Say(Knock(), std::string(56, 'x'));
+    EXPECT_TRUE(Join(1));
+  });
+  const Nanos begin = MonotonicNow();
+  EXPECT_TRUE(Admit({1}).ok());
+  const int64_t seconds = (MonotonicNow() - begin) / kSecond;
+  clients.join();
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_LE(std::count(log.begin(), log.end(), '\n'), seconds + 2) << log;
+  EXPECT_THAT(log, HasSubstr("turned a connection away, from 127.0.0.1: "));
+}
+
+TEST_F(AdmissionTest, SaysThatAnotherSecretMayBeTheReasonWhyARankIsMissing) {
+  std::thread rank([this] {
+    EXPECT_FALSE(Join(1, {std::string(32, 'x'), "job", 7}));
+    joined_.clear();
+  });
+  const absl::Status status = Admit({1}, kSecond / 2);
+  rank.join();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 did not come"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("1 connection was turned away, the last from 127.0.0.1: it said that it is "
+                        "rank 1, and went before it had proved it"));
+}
+
+TEST(TurnedAway, HasALineASecond) {
+  TurnedAway turned_away;
+  EXPECT_EQ(turned_away.Summary(), "");
+  EXPECT_EQ(turned_away.Rest(), "");
+  EXPECT_EQ(turned_away.Add("a", "one", 5 * kSecond),
+            "start: turned a connection away, from a: one");
+  EXPECT_EQ(turned_away.Add("b", "two", 5 * kSecond), "");
+  EXPECT_EQ(turned_away.Add("", "three", 6 * kSecond - 1), "");
+  EXPECT_EQ(turned_away.Add("", "four", 6 * kSecond),
+            "start: turned a connection away, four (and 2 others before it)");
+  EXPECT_EQ(turned_away.Rest(), "");
+  EXPECT_EQ(turned_away.Add("c", "five", 6 * kSecond), "");
+  EXPECT_EQ(turned_away.Rest(), "start: turned 1 more connections away, the last from c: five");
+  EXPECT_EQ(turned_away.Rest(), "");
+  EXPECT_EQ(turned_away.Summary(), "; 5 connections were turned away, the last from c: five");
 }
 
 }  // namespace
