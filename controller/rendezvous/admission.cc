@@ -19,6 +19,9 @@ namespace {
 constexpr Nanos kHandshakeLimit = 2 * kSecond;
 // Real ranks may come all at once; more than them and so many others is an attack.
 constexpr size_t kStrangersMax = 64;
+// How long one may at least take, however many wait behind it: a rank needs no longer, even on a host
+// that is busy with the crowd.
+constexpr Nanos kFairChance = 100 * kMillisecond;
 // Between two looks at those that are there already.
 constexpr int kAcceptsAtATime = 64;
 // How long one that is refused may take to hear why; and so many of them at once.
@@ -27,7 +30,7 @@ constexpr size_t kLeavingMax = 64;
 
 struct Pending {
   std::unique_ptr<Link> link;
-  Nanos deadline;
+  Nanos since;
   std::string from;  // an address; empty: of this host
 };
 
@@ -56,11 +59,15 @@ class Admission {
   // Waits for something to happen, at most to `deadline`, and takes it.
   absl::Status Step(const UniqueFd& listener, Nanos now, Nanos deadline) {
     DropLate(now);
-    std::vector<pollfd> waits = {{listener.get(), POLLIN, 0}};
+    // Those behind wait in the kernel until there is room.
+    const Nanos room_from = RoomFrom();
+    const bool has_room = room_from <= now;
+    if (!has_room) deadline = std::min(deadline, room_from);
+    std::vector<pollfd> waits = {{has_room ? listener.get() : -1, POLLIN, 0}};
     for (const Pending& p : pending_) {
       const int events = POLLIN | (p.link->wants_write() ? POLLOUT : 0);
       waits.push_back({p.link->fd(), static_cast<short>(events), 0});
-      deadline = std::min(deadline, p.deadline);
+      deadline = std::min(deadline, p.since + kHandshakeLimit);
     }
     const size_t first_admitted = waits.size();
     for (const auto& [rank, link] : admitted_) waits.push_back({link->fd(), POLLRDHUP, 0});
@@ -104,7 +111,7 @@ class Admission {
 
   void DropLate(Nanos now) {
     for (size_t i = pending_.size(); i-- > 0;) {
-      if (pending_[i].deadline > now) continue;
+      if (pending_[i].since + kHandshakeLimit > now) continue;
       TurnAway(pending_[i].from, "it did not prove who it is in time");
       Remove(i);
     }
@@ -163,7 +170,7 @@ class Admission {
   }
 
   absl::Status AcceptSome(const UniqueFd& listener) {
-    for (int i = 0; i < kAcceptsAtATime; ++i) {
+    for (int i = 0; i < kAcceptsAtATime && RoomFrom() <= MonotonicNow(); ++i) {
       absl::StatusOr<UniqueFd> fd = Accept(listener);
       if (absl::IsPermissionDenied(fd.status())) {
         TurnAway("", fd.status().message());
@@ -175,28 +182,36 @@ class Admission {
       }
       RUEDA_RETURN_IF_ERROR(fd.status());
       if (!fd->valid()) return absl::OkStatus();
-      const size_t still_expected = expected_.size() - admitted_.size();
-      if (pending_.size() >= kStrangersMax + still_expected) {
-        MakeRoom("there are too many of them at once");
-      }
+      if (full()) MakeRoom("there are too many of them at once");
       std::string from = PeerAddress(*fd);
       ++pending_from_[from];
-      pending_.push_back({Link::Server(*std::move(fd), scope_, self_),
-                          MonotonicNow() + kHandshakeLimit, std::move(from)});
+      pending_.push_back(
+          {Link::Server(*std::move(fd), scope_, self_), MonotonicNow(), std::move(from)});
     }
     return absl::OkStatus();
   }
 
-  // The oldest goes (a rank proves itself at once) of those of the address that most came from: who
-  // comes in masses is in his own way.
-  void MakeRoom(absl::string_view why) {
+  bool full() const {
+    return pending_.size() >= kStrangersMax + expected_.size() - admitted_.size();
+  }
+
+  // Who goes when there are too many: the oldest of the address that most came from. A rank proves
+  // itself at once, and who comes in masses is in his own way. There is at least one.
+  std::vector<Pending>::const_iterator First() const {
     const auto most =
         std::max_element(pending_from_.begin(), pending_from_.end(),
                          [](const auto& a, const auto& b) { return a.second < b.second; });
-    const auto oldest = std::find_if(pending_.begin(), pending_.end(),
-                                     [&](const Pending& p) { return p.from == most->first; });
-    TurnAway(oldest->from, why);
-    Remove(static_cast<size_t>(oldest - pending_.begin()));
+    return std::find_if(pending_.begin(), pending_.end(),
+                        [&](const Pending& p) { return p.from == most->first; });
+  }
+
+  // When another may come in.
+  Nanos RoomFrom() const { return full() ? First()->since + kFairChance : 0; }
+
+  void MakeRoom(absl::string_view why) {
+    const auto first = First();
+    TurnAway(first->from, why);
+    Remove(static_cast<size_t>(first - pending_.begin()));
   }
 
   const absl::Span<const Rank> expected_;

@@ -68,9 +68,12 @@ class Hosts:
     def ip(self, host, *words):
         _ip("-n", self.names[host], *words)
 
-    def unplug(self, host):
-        """Nothing comes from it, and nothing gets there, and nobody is told."""
+    def cut(self, host):
+        """Nothing gets to the host or away from it from now on, and nobody is told."""
         _ip("-n", self.switch, "link", "set", f"port{host + 1}", "nomaster")
+
+    def join(self, host):
+        _ip("-n", self.switch, "link", "set", f"port{host + 1}", "master", "bridge")
 
     def limit(self, rate):
         """Limits every host's link, in both directions, to `rate`, such as 1gbit. The congestion control is the

@@ -129,7 +129,7 @@ class Hosts(Silence):
 
     def test_a_host_that_is_cut_off_is_named_on_both_sides(self):
         ranks = self.start()
-        self.cluster.unplug(1)
+        self.cluster.cut(1)
         cut = time.monotonic()
         self.expect_named(ranks, {0: 2, 1: 2, 2: 0, 3: 0}, "(silent for|.*[Tt]imed out)")
         print(f"a host cut off: both sides know after {time.monotonic() - cut:.1f} s, limit {LIMIT} s")

@@ -1,0 +1,118 @@
+"""Rueda's control protocol, as docs/protocol.md tells it and written from that alone: an honest peer, and what others
+may send in its place."""
+import hashlib
+import hmac
+import os
+import socket
+import struct
+
+MAGIC = b"RUEDA\0\0\1"
+HELLO, REPLY, FINISH, HEADER, MAC = 56, 72, 32, 40, 32
+KIND_REFUSED = 13
+LIMIT = 30  # seconds
+
+
+class Scope:
+    def __init__(self, secret, job, epoch=1):
+        self.secret, self.job, self.epoch = secret, job.encode(), epoch
+
+
+def hello(scope, client, server, nonce):
+    return MAGIC + struct.pack("<Qii", scope.epoch, client, server) + nonce
+
+
+def transcript(scope, client, server, client_nonce, server_nonce):
+    return (struct.pack("<I", len(scope.job)) + scope.job + struct.pack("<Qii", scope.epoch, client, server) +
+            client_nonce + server_nonce)
+
+
+def proof(scope, who, *of):
+    return hmac.new(scope.secret, who + transcript(scope, *of), hashlib.sha256).digest()
+
+
+def session_key(scope, label, *of):
+    """HKDF-SHA256 (RFC 5869): 32 bytes, one block."""
+    extracted = hmac.new(transcript(scope, *of), scope.secret, hashlib.sha256).digest()
+    return hmac.new(extracted, label + b"\1", hashlib.sha256).digest()
+
+
+def connect(address, source=None, timeout=LIMIT):
+    host, port = address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout, (source, 0) if source else None)
+
+
+def receive(sock, count):
+    """That many bytes, or those that came before the end."""
+    data = b""
+    try:
+        while len(data) < count:
+            more = sock.recv(count - len(data))
+            if not more:
+                break
+            data += more
+    except ConnectionError:
+        pass
+    return data
+
+
+def is_closed(sock):
+    """Waits for the other end to close, and throws away what it still says."""
+    try:
+        while sock.recv(65536):
+            pass
+    except ConnectionError:
+        pass
+    except socket.timeout:
+        return False
+    return True
+
+
+class Client:
+    """Says hello as rank `rank` to rank `server`; then prove() and what follows."""
+
+    def __init__(self, address, scope, rank, server=0, source=None, change_hello=lambda data: data):
+        self.scope, self.nonce = scope, os.urandom(32)
+        self.rank, self.server = rank, server
+        self.socket = connect(address, source)
+        self.socket.sendall(change_hello(hello(scope, rank, server, self.nonce)))
+        self.reply = receive(self.socket, REPLY)
+
+    def greeted(self):
+        return len(self.reply) == REPLY
+
+    def of(self):
+        return self.rank, self.server, self.nonce, self.reply[8:40]
+
+    def server_is_honest(self):
+        return self.greeted() and hmac.compare_digest(proof(self.scope, b"S", *self.of()), self.reply[40:])
+
+    def finish(self):
+        return proof(self.scope, b"C", *self.of())
+
+    def prove(self, change=lambda data: data):
+        try:
+            self.socket.sendall(change(self.finish()))
+        except ConnectionError:
+            pass
+        return self
+
+    def read_frame(self):
+        """Type and payload of the first frame; None: the connection ended."""
+        header = receive(self.socket, HEADER)
+        if len(header) < HEADER:
+            return None
+        magic, _, kind, _, epoch, source, destination, sequence, length, _ = struct.unpack("<4sBBHQiiQII", header)
+        assert (magic, epoch, source, destination, sequence) == (b"RUED", self.scope.epoch, self.server, self.rank, 0)
+        payload, mac = receive(self.socket, length), receive(self.socket, MAC)
+        key = session_key(self.scope, b"rueda server to client", *self.of())
+        assert hmac.compare_digest(hmac.new(key, header + payload, hashlib.sha256).digest(), mac)
+        return kind, payload
+
+    def close(self):
+        self.socket.close()
+
+
+def flip(data, bit):
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
