@@ -11,13 +11,13 @@
 #include "controller/rendezvous/admission.h"
 #include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/network.h"
+#include "controller/rendezvous/root_link.h"
 
 namespace rueda {
 namespace {
 
 constexpr char kVersion[] = "0.1.0";
 constexpr char kLoopback[] = "127.0.0.1";
-constexpr Nanos kRootRetry = 20 * kMillisecond;
 
 // Whether the ranks of a host share one log, or each has one to itself.
 bool SharesLog(const Config& config) {
@@ -83,37 +83,6 @@ absl::Status AlignClocks(absl::Span<const wire::Hello> hellos, Nanos deadline, W
     RUEDA_RETURN_IF_ERROR(WaitFlushed(role_link.link.get(), deadline));
   }
   return absl::OkStatus();
-}
-
-// One try. UNAVAILABLE, DEADLINE_EXCEEDED: another may do better.
-absl::StatusOr<std::unique_ptr<Link>> TryRoot(const std::string& address, const SessionScope& scope,
-                                              Rank self, Nanos deadline) {
-  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, ConnectTcp(address));
-  if (const absl::Status connected = AwaitConnected(fd, address, deadline); !connected.ok()) {
-    // Nobody listens any more: the root has ended.
-    return absl::IsUnavailable(connected) ? absl::AbortedError(connected.message()) : connected;
-  }
-  auto link = Link::Client(std::move(fd), scope, self, 0);
-  RUEDA_RETURN_IF_ERROR(WaitEstablished(link.get(), deadline));
-  return link;
-}
-
-// All leaders may come at once, and strangers with them. The kernel queues only so many and drops
-// the others, and the root may take one for a stranger too many: so this tries again.
-absl::StatusOr<std::unique_ptr<Link>> ConnectToRoot(const std::string& address,
-                                                    const SessionScope& scope, Rank self,
-                                                    Nanos deadline) {
-  while (true) {
-    absl::StatusOr<std::unique_ptr<Link>> link = TryRoot(address, scope, self, deadline);
-    if (link.ok()) return link;
-    const absl::Status& status = link.status();
-    const bool again = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-    if (!again || MonotonicNow() + kRootRetry >= deadline) {
-      return absl::Status(
-          status.code(), absl::StrCat("connecting to rank 0 at ", address, ": ", status.message()));
-    }
-    SleepFor(kRootRetry);
-  }
 }
 
 }  // namespace

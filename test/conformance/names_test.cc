@@ -1,7 +1,7 @@
 // Many names at once: thousands of operations of every kind, in process sets and groups, in orders
 // that differ by rank, and from many threads. Every value is checked.
 //
-// RUEDA_NAMES_ITERATIONS=N uses all names at least N times on every way to run a job, with 8 ranks as
+// SOAK_NAMES_ITERATIONS=N uses all names at least N times on every way to run a job, with 8 ranks as
 // with fewer; without it only processes that share memory have the full number.
 #include <gtest/gtest.h>
 
@@ -88,7 +88,7 @@ void UseNames(rueda_context* context, int rank, int size, int names, int iterati
 }
 
 TEST_P(Names, AThousandInAnyOrderAndAgainAndAgain) {
-  const char* const variable = std::getenv("RUEDA_NAMES_ITERATIONS");
+  const char* const variable = std::getenv("SOAK_NAMES_ITERATIONS");
   const int asked = variable != nullptr ? std::atoi(variable) : 0;
   const bool full = IsFull();
   const int names = full || asked > 0 ? 1'000 : 200;

@@ -3,7 +3,7 @@
 // run the same program, but each submits its named operations in an order of its own and waits in
 // another. Values are small integers, so that every result is exact.
 //
-// The seed is GoogleTest's (GTEST_RANDOM_SEED), which is 0 but in test/soak; RUEDA_PROPERTY_ROUNDS
+// The seed is GoogleTest's (GTEST_RANDOM_SEED), which is 0 but in test/soak; SOAK_PROPERTY_ROUNDS
 // says how many programs are run.
 #include <gtest/gtest.h>
 
@@ -171,7 +171,7 @@ class Program {
 };
 
 TEST_P(Property, ProgramsMadeUpFromASeedFollowTheModel) {
-  const char* const asked = std::getenv("RUEDA_PROPERTY_ROUNDS");
+  const char* const asked = std::getenv("SOAK_PROPERTY_ROUNDS");
   const int rounds = asked != nullptr ? std::atoi(asked) : 1;
   const uint32_t base = static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed());
   for (int round = 0; round < rounds && !HasFailure(); ++round) {

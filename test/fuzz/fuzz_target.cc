@@ -1,11 +1,16 @@
 // Hostile bytes. The first byte chooses the reader, the rest is what it reads. Nothing may crash,
 // hang, or take memory that the input does not pay for.
+#include <sys/socket.h>
+
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "controller/bus/link.h"
 #include "controller/bus/log_codec.h"
 #include "controller/launcher/allocation.h"
 #include "controller/launcher/hosts.h"
@@ -40,6 +45,26 @@ void Shake(Handshake handshake, absl::string_view input) {
     if (!handshake.Receive(message).ok()) return;
   }
   RUEDA_CHECK(!handshake.done()) << "somebody guessed a MAC";
+}
+
+// A client that knows the secret, and says it is anybody of anywhere.
+void ShakeKnowingly(absl::string_view input) {
+  SessionScope scope = kScope;
+  Rank rank = 0, meant = 0;
+  Nonce nonce = {};
+  std::string bytes(input.substr(0, 16 + nonce.size()));
+  bytes.resize(16 + nonce.size());
+  memcpy(&scope.epoch, &bytes[0], 8);
+  memcpy(&rank, &bytes[8], 4);
+  memcpy(&meant, &bytes[12], 4);
+  memcpy(nonce.data(), &bytes[16], nonce.size());
+  Handshake client = Handshake::Client(scope, rank, meant, nonce);
+  Handshake server = Handshake::Server(kScope, 0, kNonce);
+  const auto reply = server.Receive(client.Begin());
+  if (!reply.ok()) return;
+  RUEDA_CHECK(scope.epoch == kScope.epoch && meant == 0 && rank >= 0 && rank < kRanksMax);
+  const auto finish = client.Receive(*reply);
+  RUEDA_CHECK(finish.ok() && server.Receive(*finish).ok() && server.peer() == rank);
 }
 
 // What follows from events and plans, on the root, on a leader and on rank 1.
@@ -194,6 +219,62 @@ void ReadFrame(absl::string_view input) {
   }
 }
 
+// Everything that can be read at the socket `end` now.
+std::string ReadAll(const UniqueFd& end) {
+  char bytes[kHandshakeBytesMax];
+  const ssize_t n = recv(end.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+  return std::string(bytes, n > 0 ? static_cast<size_t>(n) : 0);
+}
+
+// A peer that is let in by rank 0's link, and then says `bytes` in pieces of `piece`.
+void TakeLink(const std::function<std::string(const SessionKeys&)>& bytes, size_t piece) {
+  int ends[2];
+  RUEDA_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
+  const UniqueFd end(ends[0]);
+  const auto link = Link::Server(UniqueFd(ends[1]), kScope, 0);
+  const auto say = [&](absl::string_view part) {
+    return send(end.get(), part.data(), part.size(), MSG_NOSIGNAL) ==
+               static_cast<ssize_t>(part.size()) &&
+           link->OnReadable().ok();
+  };
+  Handshake client = Handshake::Client(kScope, 1, 0, kNonce);
+  RUEDA_CHECK(say(client.Begin()) && say(*client.Receive(ReadAll(end))) && link->established());
+  const std::string said = bytes(client.keys());
+  for (size_t i = 0; i < said.size(); i += piece) {
+    const bool ok = say(absl::string_view(said).substr(i, piece));
+    Link::Received received;
+    while (link->Next(&received)) {
+      RUEDA_CHECK(received.descriptors.size() == received.frame.descriptors);
+      TakeFrame(received.frame);
+    }
+    if (!ok) return;
+  }
+}
+
+// How long the pieces are, then frames that are signed: type, descriptors, and the length of what
+// follows, in a byte each.
+void TakeSigned(absl::string_view input) {
+  if (input.empty()) return;
+  const auto sign = [&](const SessionKeys& keys) {
+    FrameWriter writer({kScope.epoch, 1, 0}, keys.send);
+    std::string frames;
+    absl::string_view rest = input.substr(1);
+    while (rest.size() >= 3) {
+      const absl::string_view payload = rest.substr(3, static_cast<uint8_t>(rest[2]));
+      frames +=
+          writer.Write(static_cast<FrameType>(rest[0]), payload, static_cast<uint8_t>(rest[1]));
+      rest.remove_prefix(3 + payload.size());
+    }
+    return frames;
+  };
+  TakeLink(sign, 1 + static_cast<uint8_t>(input[0]));
+}
+
+// The same without a signature.
+void TakeUnsigned(absl::string_view input) {
+  TakeLink([&](const SessionKeys&) { return std::string(input); }, 7);
+}
+
 // A neighbour that scribbles over the announcement log.
 void ReadLog(absl::string_view input) {
   FuzzLog memory(input);
@@ -276,6 +357,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   switch (data[0]) {
     case 's':
       Shake(Handshake::Server(kScope, 0, kNonce), input);
+      break;
+    case 'u':
+      ShakeKnowingly(input);
+      break;
+    case 'w':
+      TakeSigned(input);
+      break;
+    case 'b':
+      TakeUnsigned(input);
       break;
     case 'c':
       Shake(Handshake::Client(kScope, 1, 0, kNonce), input);

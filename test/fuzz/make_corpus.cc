@@ -392,6 +392,23 @@ void WriteHandshakes() {
   const std::string reply = *server.Receive(hello);
   Write("s_handshake", hello + *client.Receive(reply));
   Write("c_handshake", reply);
+  const std::string said = hello.substr(hello.size() - 48);  // epoch, ranks, nonce
+  Write("u_rank_1", said);
+  Write("u_rank_too_high", std::string(said).replace(10, 1, 1, 1));
+}
+
+// What a peer says that has been let in.
+void WriteLinks() {
+  const auto frame = [](FrameType type, const std::string& payload) {
+    return std::string{static_cast<char>(type), 0, static_cast<char>(payload.size())} + payload;
+  };
+  const std::string two = frame(FrameType::kClock, ReadingText()) + frame(FrameType::kGoodbye, "");
+  Write("w_in_one", std::string(1, '\xff') + two);
+  Write("w_byte_by_byte", std::string(1, 0) +
+                              frame(FrameType::kStoreSet, StoreText<wire::StoreSet>(true)) +
+                              frame(FrameType::kRefused, "no"));
+  Write("w_descriptors_that_did_not_come", std::string("\x20\x03\x02\x01x", 5));
+  Write("b_unsigned", FrameWriter({1, 1, 0}, SessionKey{9}).Write(FrameType::kGoodbye, ""));
 }
 
 void WriteSettings() {
@@ -454,6 +471,7 @@ int main(int argc, char** argv) {
   rueda::WriteLogs();
   rueda::WriteMessages();
   rueda::WriteHandshakes();
+  rueda::WriteLinks();
   rueda::WriteSettings();
   rueda::WriteAllocations();
   return 0;

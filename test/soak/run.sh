@@ -97,8 +97,8 @@ while :; do
   try simulator simulate
   for name in "${tests[@]}"; do
     # GoogleTest takes the order of its cases from the seed, and some tests their choices.
-    try "$name" env GTEST_SHUFFLE=1 GTEST_RANDOM_SEED="$seed" RUEDA_PROPERTY_ROUNDS=10 \
-      RUEDA_NAMES_ITERATIONS=5 \
+    try "$name" env GTEST_SHUFFLE=1 GTEST_RANDOM_SEED="$seed" SOAK_PROPERTY_ROUNDS=10 \
+      SOAK_NAMES_ITERATIONS=5 SOAK_STRANGERS=200000 \
       ctest --test-dir "$build" -R "^$name\$" --timeout 900 --no-tests=error --output-on-failure
   done
   rounds=$((rounds + 1))

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "controller/bus/socket.h"
+#include "controller/rendezvous/root_link.h"
 #include "controller/rendezvous/turned_away.h"
 
 namespace rueda {
@@ -230,6 +231,32 @@ TEST_F(AdmissionTest, TellsARankThatItDoesNotWaitForIt) {
   EXPECT_TRUE(Admit({1, 2}, kSecond).code() == absl::StatusCode::kDeadlineExceeded);
   ranks.join();
   EXPECT_EQ(admitted_.size(), 1u);
+}
+
+// As one that the kernel has dropped, or that was taken for a stranger too many.
+TEST_F(AdmissionTest, ALeaderTriesAgain) {
+  std::thread leader([this] {
+    const auto link = ConnectToRoot(address_, kScope, 1, MonotonicNow() + kPatience);
+    EXPECT_TRUE(link.ok()) << link.status();
+  });
+  for (int i = 0; i < 3; ++i) {
+    pollfd readable = {listener_.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&readable, 1, 20'000), 1);
+    EXPECT_TRUE(Accept(listener_)->valid());  // and closed at once
+  }
+  EXPECT_TRUE(Admit({1}, 20 * kSecond).ok());
+  leader.join();
+}
+
+TEST_F(AdmissionTest, ALeaderDoesNotTryWhereNobodyListensOrWhoeverHasAnotherSecret) {
+  std::thread root([this] { (void)Admit({1}, kSecond / 2); });
+  const auto refused =
+      ConnectToRoot(address_, {std::string(32, 'x'), "job", 7}, 1, MonotonicNow() + kPatience);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnauthenticated) << refused.status();
+  root.join();
+  listener_.reset();
+  const auto nobody = ConnectToRoot(address_, kScope, 1, MonotonicNow() + kPatience);
+  EXPECT_EQ(nobody.status().code(), absl::StatusCode::kAborted) << nobody.status();
 }
 
 // All of 127.0.0.0/8 is this host: crowds from one address, the rank from another.

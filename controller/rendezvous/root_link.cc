@@ -1,0 +1,42 @@
+#include "controller/rendezvous/root_link.h"
+
+#include "absl/strings/str_cat.h"
+#include "controller/bus/socket.h"
+
+namespace rueda {
+namespace {
+
+constexpr Nanos kRootRetry = 20 * kMillisecond;
+
+// One try. UNAVAILABLE, DEADLINE_EXCEEDED: another may do better.
+absl::StatusOr<std::unique_ptr<Link>> TryRoot(const std::string& address, const SessionScope& scope,
+                                              Rank self, Nanos deadline) {
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, ConnectTcp(address));
+  if (const absl::Status connected = AwaitConnected(fd, address, deadline); !connected.ok()) {
+    // Nobody listens any more: the root has ended.
+    return absl::IsUnavailable(connected) ? absl::AbortedError(connected.message()) : connected;
+  }
+  auto link = Link::Client(std::move(fd), scope, self, 0);
+  RUEDA_RETURN_IF_ERROR(WaitEstablished(link.get(), deadline));
+  return link;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Link>> ConnectToRoot(const std::string& address,
+                                                    const SessionScope& scope, Rank self,
+                                                    Nanos deadline) {
+  while (true) {
+    absl::StatusOr<std::unique_ptr<Link>> link = TryRoot(address, scope, self, deadline);
+    if (link.ok()) return link;
+    const absl::Status& status = link.status();
+    const bool again = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    if (!again || MonotonicNow() + kRootRetry >= deadline) {
+      return absl::Status(
+          status.code(), absl::StrCat("connecting to rank 0 at ", address, ": ", status.message()));
+    }
+    SleepFor(kRootRetry);
+  }
+}
+
+}  // namespace rueda
