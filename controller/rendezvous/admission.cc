@@ -126,6 +126,8 @@ class Admission {
     const std::string from = pending_[i].from;
     Remove(i);
     if (taken->established()) return Take(std::move(taken), from, status);
+    // Of this user, by a unix socket: somebody only looked whether the name is taken.
+    if (from.empty() && taken->peer() < 0 && absl::IsUnavailable(status)) return absl::OkStatus();
     TurnAway(from, Reason(*taken, status));
     return absl::OkStatus();
   }

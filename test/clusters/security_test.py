@@ -441,15 +441,22 @@ class WhatListens(SecurityTest):
             self.assertEqual(job.status(rank), 0, job.out(rank))
 
     def test_nothing_under_ruedarun(self):
-        done = subprocess.Popen([RUEDARUN, "-np", "3", BENCH, "--bytes", "4K", "--iterations", "3000"],
-                                stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-        seen, ranks = set(), set()
-        while done.poll() is None:
-            for pid in descendants(done.pid):
-                ranks.add(pid)
+        launcher = subprocess.Popen([RUEDARUN, "-np", "3", BENCH, "--bytes", "4K", "--iterations", "1000000"],
+                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        self.addCleanup(launcher.wait)
+        self.addCleanup(launcher.terminate)
+        seen = set()
+
+        def look():
+            pids = descendants(launcher.pid)
+            for pid in [launcher.pid, *pids]:
                 seen.update(sockets.listening(pid))
-        self.assertEqual(done.returncode, 0)
-        self.assertGreaterEqual(len(ranks), 4)
+            return sum(has_engine(pid) for pid in pids) == 3
+
+        wait_until(look, "the ranks")
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            self.assertTrue(look())
         self.assertEqual(seen, set())
 
     def test_the_control_plane_over_tcp_only_while_it_starts(self):
@@ -463,6 +470,22 @@ class WhatListens(SecurityTest):
         for rank in job.ranks.values():
             self.assertIsNone(rank.poll())
             self.assertEqual(sockets.listening(rank.pid), [])
+
+
+def has_engine(pid):
+    """Whether that process is a rank whose start is over."""
+    return "rueda-engine" in threads_of(pid)
+
+
+def threads_of(pid):
+    names = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/comm", encoding="ascii") as comm:
+                names.append(comm.read().strip())
+    except OSError:  # it has ended
+        pass
+    return names
 
 
 def descendants(pid):
@@ -636,7 +659,7 @@ class OnHosts(SecurityTest):
         return job
 
     def test_what_listens(self):
-        """Only on the interface that was chosen: while the job starts, and, for Gloo, while it runs."""
+        """Only on the interface that was chosen: while the job starts, and while Gloo connects."""
         job = self.on_hosts(4, (BENCH, "--bytes", "4K", "--iterations", "1000"))
         seen = set()
         job.start(0, command=job.command)
@@ -658,6 +681,15 @@ class OnHosts(SecurityTest):
     def look(job, seen):
         for rank, process in job.ranks.items():
             seen.update((rank, address) for address, _ in sockets.listening(process.pid))
+
+    def test_nothing_once_it_runs(self):
+        job = self.run_for_long()
+        wait_until(lambda: not any(sockets.listening(rank.pid) for rank in job.ranks.values()), "Gloo to have connected")
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            for rank in job.ranks.values():
+                self.assertIsNone(rank.poll())
+                self.assertEqual(sockets.listening(rank.pid), [])
 
     def test_the_secret_is_not_on_the_wire(self):
         for secret in (b"CANARY-on-the-wire-2Zf8Lw5nD1pC", None):
@@ -725,14 +757,7 @@ class Capture:
 
 def reduces(pid):
     """Whether that rank has begun to: the thread that serves Gloo is there."""
-    names = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        try:
-            with open(f"/proc/{pid}/task/{task}/comm", encoding="ascii") as comm:
-                names.append(comm.read().strip())
-        except OSError:  # it has ended
-            pass
-    return "rueda-lane" in names
+    return "rueda-lane" in threads_of(pid)
 
 
 if __name__ == "__main__":
