@@ -372,20 +372,15 @@ class TheDoor(SecurityTest):
             sock.close()
 
     def test_how_many_may_wait(self):
+        """The rest does in the kernel, and costs the rank nothing."""
         job, address, _, _ = self.begin()
+        before, most = sockets.count_fds(job.ranks[0].pid), 0
         crowd = [peer.connect(address) for _ in range(300)]
-        time.sleep(0.5)
-        waiting = 0
-        for sock in crowd:
-            sock.setblocking(False)
-            try:
-                sock.recv(1)
-            except BlockingIOError:
-                waiting += 1
-            except ConnectionError:
-                pass
-        self.assertLessEqual(waiting, 64 + 1)  # and the rank that is missing
-        self.assertGreaterEqual(waiting, 60)
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            most = max(most, sockets.count_fds(job.ranks[0].pid) - before)
+        self.assertLessEqual(most, 64 + 2)  # and the rank that is missing, and for a moment one more
+        self.assertGreaterEqual(most, 60)
         self.finish(job)
         for sock in crowd:
             sock.close()
