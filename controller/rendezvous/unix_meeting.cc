@@ -47,25 +47,26 @@ std::string UnixMeeting::SocketName(Rank leader) const {
                         absl::StrCat(geteuid(), "/", scope_.job, "/", scope_.epoch, "/", leader)));
 }
 
-// Anybody on this host can take an abstract name, and a job's name need not be hard to guess.
-absl::Status UnixMeeting::NameTaken() const {
-  const absl::Status answer = ConnectUnix(SocketName(0)).status();
+absl::StatusOr<UniqueFd> UnixMeeting::Listen(Rank leader) const {
+  const std::string name = SocketName(leader);
+  absl::StatusOr<UniqueFd> listener = ListenUnix(name);
+  if (!absl::IsAlreadyExists(listener.status())) return listener;
+  // Anybody on this host can take an abstract name, and a job's name need not be hard to guess.
+  const absl::Status answer = ConnectUnix(name).status();
   if (absl::IsPermissionDenied(answer)) return answer;
   if (!answer.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("a process of this host keeps the name by which the ranks of the job '",
-                     scope_.job, "' meet, unix socket @", SocketName(0),
-                     ", and does not answer: start the job under another ", "name (RUEDA_JOB_ID)"));
+                     scope_.job, "' meet, unix socket @", name,
+                     ", and does not answer: start the job under another name (RUEDA_JOB_ID)"));
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("another process of this host is waiting as rank 0 of a job of the same name, '",
-                   scope_.job, "'"));
+      absl::StrCat("another process of this host is waiting as rank ", leader,
+                   " of a job of the same name, '", scope_.job, "'"));
 }
 
 absl::StatusOr<UniqueFd> UnixMeeting::OpenDoor() {
-  absl::StatusOr<UniqueFd> door = ListenUnix(SocketName(0));
-  if (!absl::IsAlreadyExists(door.status())) return door;
-  return NameTaken();
+  return Listen(0);
 }
 
 absl::StatusOr<UniqueFd> UnixMeeting::ReachDoor() {
@@ -210,7 +211,7 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
   } else {
     links_.clear();
     if (self == leader) {
-      RUEDA_ASSIGN_OR_RETURN(const UniqueFd listener, ListenUnix(SocketName(leader)));
+      RUEDA_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(leader));
       RUEDA_RETURN_IF_ERROR(CollectLinks(listener, others, leader, deadline));
     } else {
       RUEDA_ASSIGN_OR_RETURN(

@@ -42,7 +42,8 @@ class UnixMeeting : public Meeting {
 
  private:
   std::string SocketName(Rank leader) const;
-  absl::Status NameTaken() const;
+  // FAILED_PRECONDITION, PERMISSION_DENIED: somebody else has the name.
+  absl::StatusOr<UniqueFd> Listen(Rank leader) const;
   // At a leader: waits until all of `expected` are connected and authenticated; links_ then has
   // those that came, also when not all did.
   absl::Status CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected, Rank leader,

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -276,6 +277,28 @@ TEST_F(AdmissionTest, ACrowdFromOneAddressDoesNotPushOutARankOfAnother) {
   EXPECT_TRUE(Admit({1}).ok());
   admitted_.clear();
   clients.join();
+}
+
+TEST_F(AdmissionTest, LetsARankInThoughStrangersHaveTakenTheLastDescriptors) {
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 50; ++i) silent.push_back(Knock());
+  const UniqueFd fd = Knock();
+  Handshake rank = Handshake::Client(kScope, 1, 0, {1});
+  Say(fd, rank.Begin());
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few = {static_cast<rlim_t>(fd.get()) + 4, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::thread client([&] {
+    std::string reply(Handshake::kReplyBytes, 0);
+    ReceiveAll(fd, &reply);
+    Say(fd, *rank.Receive(reply));
+  });
+  const absl::Status status = Admit({1});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  if (!status.ok()) listener_.reset();  // so that the client need not wait
+  client.join();
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST_F(AdmissionTest, HasALineASecondForThoseWhomItTurnsAway) {
