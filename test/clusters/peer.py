@@ -55,18 +55,6 @@ def receive(sock, count):
     return data
 
 
-def is_closed(sock):
-    """Waits for the other end to close, and throws away what it still says."""
-    try:
-        while sock.recv(65536):
-            pass
-    except ConnectionError:
-        pass
-    except socket.timeout:
-        return False
-    return True
-
-
 class Client:
     """Says hello as rank `rank` to rank `server`; then prove() and what follows."""
 

@@ -496,18 +496,34 @@ def descendants(pid):
     return found
 
 
+def forms(secret):
+    """As it is, and as it could be written."""
+    return [secret, secret.hex().encode(), secret.hex().upper().encode(), base64.b64encode(secret)[:-4], secret[:16],
+            secret[:16].hex().encode()]
+
+
+def secrets_of(pids):
+    """What lies behind RUEDA_SECRET_FD in each rank, once both are there."""
+    found = {}
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                variables = dict(item.split(b"=", 1) for item in file.read().split(b"\0") if b"=" in item)
+            if b"RUEDA_RANK" in variables:
+                with open(f"/proc/{pid}/fd/{int(variables[b'RUEDA_SECRET_FD'])}", "rb") as file:
+                    found[pid] = file.read()
+        except (OSError, KeyError):
+            pass
+    return found if len(found) == 2 else None
+
+
 class TheSecret(SecurityTest):
     """Shows nowhere: neither as it is nor as it could be written."""
-
-    def forms(self, secret):
-        encoded = base64.b64encode(secret)
-        return [secret, secret.hex().encode(), secret.hex().upper().encode(), encoded[:-4], secret[:16],
-                secret[:16].hex().encode()]
 
     def expect_nowhere(self, secret, texts):
         self.assertGreater(len(texts), 0)
         for where, text in texts.items():
-            for form in self.forms(secret):
+            for form in forms(secret):
                 self.assertNotIn(form, text, where)
 
     @staticmethod
@@ -566,7 +582,7 @@ class TheSecret(SecurityTest):
              "1000000"], stdin=subprocess.DEVNULL, stdout=open(os.path.join(self.folder, "launcher"), "wb"),
             stderr=subprocess.STDOUT, env={**os.environ, "RUEDA_LOG_LEVEL": "debug"})
         self.addCleanup(launcher.kill)
-        secrets = wait_until(lambda: self.secrets_of(descendants(launcher.pid)), "the ranks")
+        secrets = wait_until(lambda: secrets_of(descendants(launcher.pid)), "the ranks")
         self.assertEqual(len(set(secrets.values())), 1)
         secret = next(iter(secrets.values()))
         self.assertEqual(len(secret), 32)
@@ -577,21 +593,6 @@ class TheSecret(SecurityTest):
         os.kill(ranks[0], signal.SIGKILL)
         self.assertNotEqual(launcher.wait(timeout=HANG), 0)
         self.expect_nowhere(secret, self.of_files())
-
-    @staticmethod
-    def secrets_of(pids):
-        """What lies behind RUEDA_SECRET_FD in each rank, once both are there."""
-        found = {}
-        for pid in pids:
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    variables = dict(item.split(b"=", 1) for item in file.read().split(b"\0") if b"=" in item)
-                if b"RUEDA_RANK" in variables:
-                    with open(f"/proc/{pid}/fd/{int(variables[b'RUEDA_SECRET_FD'])}", "rb") as file:
-                        found[pid] = file.read()
-            except (OSError, KeyError):
-                pass
-        return found if len(found) == 2 else None
 
 
 @needs_root
@@ -692,16 +693,27 @@ class OnHosts(SecurityTest):
             with Capture(self.cluster.names[0]) as captured:
                 job = self.on_hosts(4, (HELLO,), RUEDA_BUS="tcp", **variables)
                 job.start(0, command=job.command)
-                forms = [secret, secret.hex().encode()] if secret else self.secret_in_file(job)
+                hidden = secret or self.door(job)[1].secret
                 job.start(1, 2, 3, command=job.command)
                 self.expect_result(job)
             self.assertIn(peer.MAGIC, captured.bytes)  # it has seen the handshakes
-            for form in forms:
+            for form in forms(hidden):
                 self.assertNotIn(form, captured.bytes)
 
-    def secret_in_file(self, job):
-        _, scope, _ = self.door(job)
-        return [scope.secret, scope.secret.hex().encode()]
+    def test_nor_is_that_of_ruedarun(self):
+        with Capture(self.cluster.names[0]) as captured:
+            launcher = subprocess.Popen(
+                self.cluster.command(0, RUEDARUN, "-np", "2", BENCH, "--bytes", "4K", "--iterations", "1000000"),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env={**os.environ, "RUEDA_BUS": "tcp"})
+            self.addCleanup(launcher.wait)
+            self.addCleanup(launcher.terminate)
+            secrets = wait_until(lambda: secrets_of(descendants(launcher.pid)), "the ranks")
+            wait_until(lambda: all(has_engine(pid) for pid in secrets), "the start")
+            time.sleep(0.3)
+        self.assertIn(peer.MAGIC, captured.bytes)
+        for form in forms(next(iter(secrets.values()))):
+            self.assertNotIn(form, captured.bytes)
 
     def test_a_link_that_is_cut_is_noticed_when_nothing_happens(self):
         """Rank 0 comes late to a barrier; the other waits for it and has nothing to say."""

@@ -236,8 +236,9 @@ TEST_F(AdmissionTest, TellsARankThatItDoesNotWaitForIt) {
 
 // As one that the kernel has dropped, or that was taken for a stranger too many.
 TEST_F(AdmissionTest, ALeaderTriesAgain) {
-  std::thread leader([this] {
-    const auto link = ConnectToRoot(address_, kScope, 1, MonotonicNow() + kPatience);
+  absl::StatusOr<std::unique_ptr<Link>> link;  // until the root has seen it
+  std::thread leader([&] {
+    link = ConnectToRoot(address_, kScope, 1, MonotonicNow() + kPatience);
     EXPECT_TRUE(link.ok()) << link.status();
   });
   for (int i = 0; i < 3; ++i) {
