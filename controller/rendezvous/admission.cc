@@ -19,8 +19,8 @@ namespace {
 constexpr Nanos kHandshakeLimit = 2 * kSecond;
 // Real ranks may come all at once; more than them and so many others is an attack.
 constexpr size_t kStrangersMax = 64;
-// How long one may at least take, however many wait behind it: a rank needs no longer, even on a host
-// that is busy with the crowd.
+// How long one may at least take for each of its two messages, however many wait behind it: a rank
+// needs no longer, even on a host that is busy with the crowd.
 constexpr Nanos kFairChance = 100 * kMillisecond;
 // Between two looks at those that are there already.
 constexpr int kAcceptsAtATime = 64;
@@ -31,6 +31,7 @@ constexpr size_t kLeavingMax = 64;
 struct Pending {
   std::unique_ptr<Link> link;
   Nanos since;
+  Nanos turn;        // when it came to be its turn to say something
   std::string from;  // an address; empty: of this host
 };
 
@@ -121,7 +122,13 @@ class Admission {
     Link& link = *pending_[i].link;
     absl::Status status = link.OnWritable();
     if (status.ok()) status = link.OnReadable();
-    if (status.ok() && !link.established()) return absl::OkStatus();
+    if (status.ok() && !link.established()) {
+      // Its hello has been answered, if it has said it; that may have taken us long.
+      if (link.peer() >= 0 && pending_[i].turn == pending_[i].since) {
+        pending_[i].turn = MonotonicNow();
+      }
+      return absl::OkStatus();
+    }
     std::unique_ptr<Link> taken = std::move(pending_[i].link);
     const std::string from = pending_[i].from;
     Remove(i);
@@ -187,8 +194,8 @@ class Admission {
       if (full()) MakeRoom("there are too many of them at once");
       std::string from = PeerAddress(*fd);
       ++pending_from_[from];
-      pending_.push_back(
-          {Link::Server(*std::move(fd), scope_, self_), MonotonicNow(), std::move(from)});
+      const Nanos now = MonotonicNow();
+      pending_.push_back({Link::Server(*std::move(fd), scope_, self_), now, now, std::move(from)});
     }
     return absl::OkStatus();
   }
@@ -197,23 +204,28 @@ class Admission {
     return pending_.size() >= kStrangersMax + expected_.size() - admitted_.size();
   }
 
-  // Who goes when there are too many: the oldest of the address that most came from. A rank proves
-  // itself at once, and who comes in masses is in his own way. There is at least one.
-  std::vector<Pending>::const_iterator First() const {
+  // Who goes when there are too many: of the address that most came from, the one that has had its
+  // turn for longest. A rank proves itself at once, and who comes in masses is in his own way. There
+  // is at least one.
+  size_t First() const {
     const auto most =
         std::max_element(pending_from_.begin(), pending_from_.end(),
                          [](const auto& a, const auto& b) { return a.second < b.second; });
-    return std::find_if(pending_.begin(), pending_.end(),
-                        [&](const Pending& p) { return p.from == most->first; });
+    size_t first = pending_.size();
+    for (size_t i = 0; i < pending_.size(); ++i) {
+      if (pending_[i].from != most->first) continue;
+      if (first == pending_.size() || pending_[i].turn < pending_[first].turn) first = i;
+    }
+    return first;
   }
 
   // When another may come in.
-  Nanos RoomFrom() const { return full() ? First()->since + kFairChance : 0; }
+  Nanos RoomFrom() const { return full() ? pending_[First()].turn + kFairChance : 0; }
 
   void MakeRoom(absl::string_view why) {
-    const auto first = First();
-    TurnAway(first->from, why);
-    Remove(static_cast<size_t>(first - pending_.begin()));
+    const size_t first = First();
+    TurnAway(pending_[first].from, why);
+    Remove(first);
   }
 
   const absl::Span<const Rank> expected_;
