@@ -280,41 +280,6 @@ TEST_F(AdmissionTest, ACrowdFromOneAddressDoesNotPushOutARankOfAnother) {
   clients.join();
 }
 
-// It takes 70 ms for each, and others of its address wait for its place all the time.
-TEST_F(AdmissionTest, ARankThatIsSlowHasATurnForEachOfItsMessages) {
-  std::atomic<bool> over{false};
-  std::thread crowd([&] {
-    std::vector<UniqueFd> silent(300);
-    for (size_t i = 0; !over; i = (i + 1) % silent.size()) silent[i] = Knock();
-  });
-  std::thread client([&] {
-    SleepFor(kSecond / 2);  // until there is a crowd
-    Handshake rank = Handshake::Client(kScope, 1, 0, {1});
-    const std::string hello = rank.Begin();
-    for (int i = 0; i < 100 && !over; ++i) {  // on a busy host each may take longer
-      const UniqueFd fd = Knock();
-      SleepFor(70 * kMillisecond);
-      send(fd.get(), hello.data(), hello.size(), MSG_NOSIGNAL);
-      std::string reply(Handshake::kReplyBytes, 0);
-      pollfd readable = {fd.get(), POLLIN, 0};
-      poll(&readable, 1, -1);
-      if (recv(fd.get(), reply.data(), reply.size(), MSG_WAITALL) != Handshake::kReplyBytes)
-        continue;
-      SleepFor(70 * kMillisecond);
-      Handshake proves = rank;
-      const std::string finish = *proves.Receive(reply);
-      send(fd.get(), finish.data(), finish.size(), MSG_NOSIGNAL);
-      readable.revents = 0;
-      poll(&readable, 1, 2'000);  // closed, or in
-    }
-  });
-  EXPECT_TRUE(Admit({1}, 20 * kSecond).ok());
-  over = true;
-  admitted_.clear();
-  crowd.join();
-  client.join();
-}
-
 TEST_F(AdmissionTest, LetsARankInThoughStrangersHaveTakenTheLastDescriptors) {
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 50; ++i) silent.push_back(Knock());
