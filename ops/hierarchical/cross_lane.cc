@@ -72,6 +72,7 @@ size_t CrossLane::SentBytes(int64_t block, int from, int to) const {
 }
 
 absl::Status CrossLane::Send(int64_t block) {
+  const NoBrokenPipe held;  // this may be any thread of the program's
   const uint64_t number = Number(block);
   const Range stripe = Stripe(block);
   const int self = args_.module.self;

@@ -479,6 +479,33 @@ TEST(Hierarchical, AnAbortEndsSoon) {
   }
 }
 
+// The other host neither comes nor goes meanwhile: only the abort ends the wait for it.
+TEST(Hierarchical, AnAbortNeedsNobodyElse) {
+  for (const bool connected : {false, true}) {
+    Hosts hosts({1, 1});
+    std::barrier together(2);
+    Setting setting;
+    setting.timeout = 3'600 * kSecond;
+    RunMembers(hosts, hosts.Everybody(), setting, [&](Member& member, int self) {
+      std::vector<float> data(1'000'000);
+      const Piece piece = {data.data(), data.data(), 1'000'000};
+      const Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+      if (connected) {
+        EXPECT_EQ(member.Execute(collective), absl::OkStatus());
+      }
+      together.arrive_and_wait();
+      if (self == 0) {
+        member.communicator()->Start(collective);
+        for (int i = 0; i < 1'000; ++i) (void)member.communicator()->Advance();
+        if (!connected) hosts.store()->Abort();  // as the engine does
+        member.communicator()->Abort();
+        member.Leave();
+      }
+      together.arrive_and_wait();
+    });
+  }
+}
+
 TEST(Hierarchical, ServesWhatIsOnSeveralHostsOnly) {
   Hosts hosts({2});
   GlooOptions options;
