@@ -498,7 +498,7 @@ TEST(Hierarchical, AnAbortNeedsNobodyElse) {
         member.communicator()->Start(collective);
         for (int i = 0; i < 1'000; ++i) (void)member.communicator()->Advance();
         std::this_thread::sleep_for(std::chrono::milliseconds(30));  // the lane thread waits by now
-        if (!connected) hosts.store()->Abort();  // as the engine does
+        if (!connected) hosts.store()->Abort();                      // as the engine does
         member.communicator()->Abort();
         member.Leave();
       }
