@@ -187,12 +187,12 @@ def main():
         cluster = delay_line.FarHosts(args.round_trip)
     else:
         cluster = hosts.Hosts(args.hosts)
-        cluster.limit(args.rate)
     bench = Bench(args, cluster)
     try:
         if args.round_trip:
             print(f"2 hosts x {args.local} ranks, {args.round_trip} ms from each other and back")
             return bench.print_trips()
+        cluster.limit(args.rate)
         print(f"{args.hosts} hosts x {args.local} ranks, {args.rate}, {os.cpu_count()} cores, load "
               f"{os.getloadavg()[0]:.1f}; a stream each way at once: {bench.stream() * 8 / 1e6:.0f} Mbit/s")
         for word in args.bytes.split(","):
