@@ -8,7 +8,7 @@ import struct
 
 MAGIC = b"RUEDA\0\0\1"
 HELLO, REPLY, FINISH, HEADER, MAC = 56, 72, 32, 40, 32
-KIND_REFUSED = 13
+KIND_REFUSED = 14
 LIMIT = 30  # seconds
 
 
