@@ -6,7 +6,7 @@
 #     third_party/setup.sh [--no-torch] [--tests]
 #
 #   --no-torch       the system's packages only: no torch, no digits
-#   --tests          also what only tests need: the launchers of Open MPI, MPICH and SLURM, and ip
+#   --tests          also what only tests need: the launchers of Open MPI, MPICH and SLURM, ip, ssh and shellcheck
 #
 #   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv.
 #                    One of yours that has torch is left as it is
@@ -33,7 +33,12 @@ with_torch=1
 for option in "$@"; do
   case "$option" in
     --no-torch) with_torch=0 ;;
-    --tests) packages+=(iproute2 mpich openmpi-bin openssh-client openssh-server slurm-client slurmctld slurmd) ;;
+    --tests)
+      packages+=(
+        iproute2 mpich openmpi-bin openssh-client openssh-server python3-yaml shellcheck slurm-client
+        slurmctld slurmd
+      )
+      ;;
     -h | --help)
       sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
       exit 0

@@ -29,12 +29,25 @@ std::vector<std::string> SshWords(const Starter& starter) {
   return words;
 }
 
+// A step has what its job has on the node, GPUs too, but where the job asked for them by --gpus or
+// --gpus-per-task: srun takes that from its environment, and the controller from the job, and a step
+// of one node and one task would then ask for all of the job's GPUs, or have one task's. A label
+// would stand in the agent's messages.
+constexpr char kSrun[] =
+    "test -z \"$SLURM_GPUS$SLURM_GPUS_PER_TASK\" || test -z \"$SLURM_GPUS_ON_NODE\" || "
+    "set -- --gres=gpu:\"$SLURM_GPUS_ON_NODE\" \"$@\"; "
+    "unset SLURM_GPUS SLURM_GPUS_PER_TASK SLURM_LABELIO; "
+    "exec srun \"$@\"";
+
 }  // namespace
 
 std::vector<std::string> StarterWords(const Starter& starter, const std::string& host,
                                       const std::string& program) {
   if (starter.kind == Starter::Kind::kSrun) {
-    return {"srun",
+    return {"sh",
+            "-c",
+            kSrun,
+            "srun",
             "--overlap",
             "--nodes=1",
             "--ntasks=1",

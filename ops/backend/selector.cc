@@ -9,7 +9,7 @@ std::string Selection::Table() const {
   std::string table;
   for (const Candidate& candidate : candidates) {
     absl::StrAppendFormat(
-        &table, "  %-12s %s\n", candidate.backend,
+        &table, "%s  %-12s %s", table.empty() ? "" : "\n", candidate.backend,
         candidate.verdict.ok() ? "yes" : absl::StrCat("no: ", candidate.verdict.message()));
   }
   return table;

@@ -18,7 +18,7 @@ struct Candidate {
 struct Selection {
   Backend* backend = nullptr;         // null: none
   std::vector<Candidate> candidates;  // in order of preference
-  // One line a candidate: "shm   yes", "gloo  no: ...".
+  // One line a candidate: "shm   yes", "gloo  no: ...". No line feed at the end.
   std::string Table() const;
 };
 

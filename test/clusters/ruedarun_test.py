@@ -398,8 +398,12 @@ class Allocations(OnHosts):
         cluster = self.slurm()
         program = os.path.join(self.folder, "program.py")
         with open(program, "w", encoding="ascii") as file:
+            # Python, while it ends, would die of a second warning.
             file.write("import os, signal, sys\n"
-                       "def warned(*_): print('warned', os.environ['RANK'], flush=True); sys.exit(0)\n"
+                       "def warned(*_):\n"
+                       "    signal.signal(signal.SIGUSR1, signal.SIG_IGN)\n"
+                       "    print('warned', os.environ['RANK'], flush=True)\n"
+                       "    sys.exit(0)\n"
                        "signal.signal(signal.SIGUSR1, warned)\nprint('up', flush=True)\nwhile True: signal.pause()\n")
         script = os.path.join(self.folder, "job.sh")
         with open(script, "w", encoding="ascii") as file:

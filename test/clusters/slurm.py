@@ -1,9 +1,10 @@
 """A private SLURM on this machine, for tests: its own controller and nodes, and nothing of it outside one folder. Its
 nodes are this machine, on ports of 127.0.0.1 that were free, for which no root is needed; or one on each of hosts.Hosts,
-the controller on the first."""
+by its node's name, the controller on the first."""
 import os
 import pwd
 import socket
+import stat
 import subprocess
 import time
 
@@ -22,12 +23,13 @@ def free_ports(count):
 
 
 class Cluster:
-    def __init__(self, folder, nodes, cpus, hosts=None):
+    def __init__(self, folder, nodes, cpus, hosts=None, gpus=0):
+        """`gpus`: each node is said to have as many; SLURM then sets CUDA_VISIBLE_DEVICES."""
         self.folder, self.conf, self.hosts = folder, os.path.join(folder, "slurm.conf"), hosts
         self.environment = {**os.environ, "SLURM_CONF": self.conf}
         self.names = [f"node{i}" for i in range(1, nodes + 1)]
         self.daemons = []
-        self._write_configuration(cpus)
+        self._write_configuration(cpus, gpus)
         try:
             self._start(0, "slurmctld", "-D")
             for i, name in enumerate(self.names):
@@ -38,13 +40,17 @@ class Cluster:
             self.stop()
             raise
 
-    def _write_configuration(self, cpus):
-        host, folder = socket.gethostname().split(".")[0], self.folder
+    def _host_name(self, node):
+        return self.names[node] if self.hosts else socket.gethostname().split(".")[0]
+
+    def _write_configuration(self, cpus, gpus):
+        folder = self.folder
         user = pwd.getpwuid(os.geteuid()).pw_name
         controller, *ports = free_ports(1 + len(self.names))
         addresses = [f"10.77.0.{i}" if self.hosts else "127.0.0.1" for i in range(1, len(self.names) + 1)]
         lines = [
-            "ClusterName=test", f"SlurmctldHost={host}({addresses[0]})", f"SlurmUser={user}", f"SlurmdUser={user}",
+            "ClusterName=test", f"SlurmctldHost={self._host_name(0)}({addresses[0]})",
+            f"SlurmUser={user}", f"SlurmdUser={user}",
             "AuthType=auth/none", "CredType=cred/none",  # one user on one machine
             f"SlurmctldPort={controller}", f"SlurmctldPidFile={folder}/slurmctld.pid",
             f"StateSaveLocation={folder}/state", f"SlurmdPidFile={folder}/slurmd.%n.pid",
@@ -59,20 +65,35 @@ class Cluster:
         ]
         if not self.hosts:  # loopback only, which in a namespace would be its own
             lines.append("CommunicationParameters=NoCtldInAddrAny,NoInAddrAny")
-        for name, address, port in zip(self.names, addresses, ports):
-            lines.append(f"NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs={cpus} Boards=1 "
-                         f"SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory=1000 State=UNKNOWN")
+        if gpus:
+            lines.append("GresTypes=gpu")
+        for i, (name, address, port) in enumerate(zip(self.names, addresses, ports)):
+            lines.append(f"NodeName={name} NodeHostname={self._host_name(i)} NodeAddr={address} Port={port} CPUs={cpus} "
+                         f"Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory=1000 "
+                         f"State=UNKNOWN{f' Gres=gpu:{gpus}' if gpus else ''}")
         lines.append(f"PartitionName=test Nodes={','.join(self.names)} Default=YES MaxTime=60 State=UP "
                      "OverSubscribe=FORCE:4")
         with open(self.conf, "w", encoding="utf-8") as conf:
             conf.write("\n".join(lines) + "\n")
         with open(os.path.join(self.folder, "cgroup.conf"), "w", encoding="utf-8") as conf:
             conf.write("CgroupPlugin=cgroup/v1\n")  # looks for no hierarchy that may not be there
+        if gpus:
+            self._write_gpus(gpus)
         os.makedirs(os.path.join(self.folder, "state"))
+
+    def _write_gpus(self, gpus):
+        """Null devices in their place: SLURM looks whether they are there, and devices."""
+        for i in range(gpus):
+            os.mknod(os.path.join(self.folder, f"gpu{i}"), 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        with open(os.path.join(self.folder, "gres.conf"), "w", encoding="ascii") as conf:
+            conf.write(f"AutoDetect=off\nName=gpu File={self.folder}/gpu[0-{gpus - 1}]\n")
 
     def command(self, *words, host=0):
         """What runs `words` where SLURM's own commands work."""
-        return self.hosts.command(host, *words) if self.hosts else list(words)
+        if not self.hosts:
+            return list(words)
+        return self.hosts.command(host, "unshare", "--uts", "sh", "-c",
+                                  f'hostname {self.names[host]}; exec "$@"', "sh", *words)
 
     def _start(self, host, name, *options):
         with open(os.path.join(self.folder, f"{name}.out"), "w", encoding="utf-8") as out:

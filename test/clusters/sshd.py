@@ -17,10 +17,11 @@ def why_not():
 
 
 class Sshd:
-    """`folder` gets keys and configurations; it is the caller's to remove after stop()."""
+    """`folder` gets keys and configurations; it is the caller's to remove after stop(). `names`: what the hosts are
+    called among themselves."""
 
-    def __init__(self, cluster, folder):
-        self.cluster, self.folder = cluster, folder
+    def __init__(self, cluster, folder, names=None):
+        self.cluster, self.folder, self.names = cluster, folder, names or cluster.names
         self.daemons, self.etc = [], []
         self.config = os.path.join(folder, "ssh_config")
         self.known_hosts = os.path.join(folder, "known_hosts")
@@ -44,11 +45,10 @@ class Sshd:
 
     def _start(self):
         os.makedirs("/run/sshd", exist_ok=True)  # sshd wants it, and leaves it empty
-        names = self.cluster.names
-        table = "127.0.0.1 localhost\n" + "".join(f"10.77.0.{i} {name}\n" for i, name in enumerate(names, start=1))
+        table = "127.0.0.1 localhost\n" + "".join(f"10.77.0.{i} {name}\n" for i, name in enumerate(self.names, start=1))
         known = ""
-        for i, name in enumerate(names, start=1):
-            etc = f"/etc/netns/{name}"  # `ip netns exec` puts these files over those of /etc
+        for i, name in enumerate(self.names, start=1):
+            etc = f"/etc/netns/{self.cluster.names[i - 1]}"  # `ip netns exec` puts these files over those of /etc
             os.makedirs(etc)
             self.etc.append(etc)
             with open(f"{etc}/hosts", "w", encoding="ascii") as file:
@@ -101,9 +101,8 @@ MaxStartups 200
 
     def command(self, host, *words):
         """What runs `words` on the host-th of them: its network and its name."""
-        name = self.cluster.names[host]
         return self.cluster.command(host, "unshare", "--uts", "sh", "-c",
-                                    f'hostname {name}; PATH="{self.bin}:$PATH"; exec "$@"', "sh", *words)
+                                    f'hostname {self.names[host]}; PATH="{self.bin}:$PATH"; exec "$@"', "sh", *words)
 
     def processes(self):
         """What runs on the hosts, but for their sshd itself."""

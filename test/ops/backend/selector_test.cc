@@ -69,7 +69,7 @@ TEST(Selector, WhenNobodyCanTheTableSaysWhy) {
   EXPECT_EQ(status, absl::FailedPreconditionError("no backend can serve process set 4 of 2 ranks:\n"
                                                   "  solo         no: too far away\n"
                                                   "  shm          no: too far away\n"
-                                                  "  gloo         no: too far away\n"));
+                                                  "  gloo         no: too far away"));
   EXPECT_TRUE(absl::IsFailedPrecondition(SelectBackend("auto", group, {}).status()));
 }
 
@@ -78,7 +78,7 @@ TEST(Selector, TheTableListsAllInOrderOfPreference) {
   EXPECT_EQ(SelectBackend("auto", Group(), backends)->Table(),
             "  solo         no: too far away\n"
             "  shm          yes\n"
-            "  gloo         no: not needed\n");
+            "  gloo         no: not needed");
 }
 
 TEST(Selector, AsksNobodyWhoIsNotNeeded) {
