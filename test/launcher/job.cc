@@ -67,12 +67,6 @@ bool AllEnd(const std::vector<pid_t>& pids, Nanos limit) {
   return true;
 }
 
-char ProcessState(pid_t pid) {
-  const std::string stat = ReadFile("/proc/" + std::to_string(pid) + "/stat");
-  const size_t name_end = stat.rfind(") ");
-  return name_end == std::string::npos ? 0 : stat[name_end + 2];
-}
-
 bool AwaitState(pid_t pid, char state, Nanos limit) {
   const Nanos deadline = MonotonicNow() + limit;
   while (ProcessState(pid) != state) {

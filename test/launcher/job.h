@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/process.h"
 #include "core/base/unique_fd.h"
 
 namespace rueda {
@@ -23,8 +24,6 @@ Nanos Bound(Nanos promised);
 UniqueFd Pidfd(pid_t pid);
 // Whether all these processes have ended by `limit` from now.
 bool AllEnd(const std::vector<pid_t>& pids, Nanos limit);
-// The state letter of a process ('R', 'S', 'T', 'Z', ...), 0 when there is none.
-char ProcessState(pid_t pid);
 bool AwaitState(pid_t pid, char state, Nanos limit = kHang);
 
 class Job {

@@ -22,8 +22,15 @@ class HostsMeetingTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
+  Config Settings() const {
+    Config config;
+    config.shared_dir = folder_;
+    config.network_interface = "lo";
+    return config;
+  }
+
   Hellos Gather(Rank rank, int size, const std::string& secret, Nanos patience) {
-    auto meeting = HostsMeeting::Create({secret, "job", 1}, rank, size, folder_, "lo");
+    auto meeting = HostsMeeting::Create({secret, "job", 1}, rank, size, Settings());
     EXPECT_TRUE(meeting.ok()) << meeting.status();
     wire::Hello hello;
     hello.set_rank(rank);
@@ -68,7 +75,7 @@ TEST_F(HostsMeetingTest, ARankWithAnotherSecretIsTold) {
 TEST_F(HostsMeetingTest, EveryRankIsToldWhyTheStartFailed) {
   Hellos second;
   std::thread other([&] {
-    auto meeting = HostsMeeting::Create({"", "job", 1}, 1, 3, folder_, "lo");
+    auto meeting = HostsMeeting::Create({"", "job", 1}, 1, 3, Settings());
     wire::Hello hello;
     hello.set_rank(1);
     hello.set_version(std::string(12 << 20, 'v'));
