@@ -24,6 +24,7 @@ enum class Id {
   kRemoteShell,
   kSshPort,
   kSshIdentity,
+  kAllowData,
   kAgent,
   kCheckBuild,
   kConfigFile,
@@ -79,6 +80,7 @@ constexpr Option kOptions[] = {
      "RUEDA_STALL_TIMEOUT_S"},
     {"gloo-timeout-seconds", Id::kSetting, "a number of seconds", "RUEDA_GLOO_TIMEOUT_S"},
     {"log-level", Id::kSetting, "a level", kLogLevel},
+    {"allow-unauthenticated-data", Id::kAllowData, nullptr},
     {"verbose", Id::kVerbose, nullptr},
     {"help", Id::kHelp, nullptr},
     {"h", Id::kHelp, nullptr},
@@ -94,7 +96,6 @@ struct Refused {
 constexpr char kElastic[] = "not yet: elastic jobs do not exist";
 constexpr char kNoMpi[] = "ruedarun starts the ranks itself; there is no other launcher to choose";
 constexpr char kNoTuner[] = "not yet: there is no autotuner";
-constexpr char kNoHierarchy[] = "not yet: hierarchical algorithms do not exist";
 constexpr Refused kRefused[] = {
     {"output-filename", "use --output-dir instead"},
     {"prefix-output-with-timestamp", "not yet: lines are marked with their rank only"},
@@ -120,8 +121,8 @@ constexpr Refused kRefused[] = {
     {"binding-args", "use --bind-to instead"},
     {"cycle-time-ms", "there is no cycle; an operation leaves when it is ready"},
     {"cache-capacity", "every operation is cached; there is no cache to size"},
-    {"hierarchical-allreduce", kNoHierarchy},
-    {"hierarchical-allgather", kNoHierarchy},
+    {"hierarchical-allreduce", "ranks of several hosts do it that way by themselves"},
+    {"hierarchical-allgather", "not yet: between hosts allgather goes over Gloo, rank to rank"},
     {"autotune", kNoTuner},
     {"autotune-log-file", kNoTuner},
     {"timeline-mark-cycles", "there are no cycles to mark"},
@@ -227,6 +228,9 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
     case Id::kSshIdentity:
       if (value.empty()) return RefuseValue(option, value, option.value);
       options->ssh_identity_file = std::string(value);
+      break;
+    case Id::kAllowData:
+      options->settings["RUEDA_ALLOW_UNAUTHENTICATED_DATA"] = "1";
       break;
     case Id::kAgent:
       options->agent = true;
@@ -390,6 +394,7 @@ Settings of the runtime, for all ranks (docs/knobs.md has all; -x RUEDA_NAME=VAL
   --stall-check-shutdown-time-seconds S age at which it fails; default 0: never
   --network-interface NAME,...          the interface for TCP, the first that a host has; default
                                         lo, or by route
+  --allow-unauthenticated-data          tensors may cross a network that can be reached from anywhere
   --gloo-timeout-seconds S              time limit of Gloo to connect, or for a bucket; default 60
 
 Other hosts need the same version of ruedarun at the same path, the program, the directory to start

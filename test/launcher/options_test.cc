@@ -80,11 +80,11 @@ TEST(Options, NameHosts) {
 }
 
 TEST(Options, StandForSettings) {
-  const LaunchOptions options =
-      Parsed({"-np", "1", "--start-timeout", "5", "--fusion-threshold-mb", "0.5",
-              "--timeline-filename", "t.json", "--stall-check-warning-time-seconds=3",
-              "--stall-check-shutdown-time-seconds", "30", "--gloo-timeout-seconds", "7",
-              "--network-interface", "eth0", "--log-level", "TRACE", "p"});
+  const LaunchOptions options = Parsed(
+      {"-np", "1", "--start-timeout", "5", "--fusion-threshold-mb", "0.5", "--timeline-filename",
+       "t.json", "--stall-check-warning-time-seconds=3", "--stall-check-shutdown-time-seconds",
+       "30", "--gloo-timeout-seconds", "7", "--network-interface", "eth0", "--log-level", "TRACE",
+       "--allow-unauthenticated-data", "p"});
   EXPECT_EQ(options.settings, (Environment{{"RUEDA_START_TIMEOUT_S", "5"},
                                            {"RUEDA_FUSION_THRESHOLD", "524288"},
                                            {"RUEDA_TIMELINE", "t.json"},
@@ -92,6 +92,7 @@ TEST(Options, StandForSettings) {
                                            {"RUEDA_STALL_TIMEOUT_S", "30"},
                                            {"RUEDA_GLOO_TIMEOUT_S", "7"},
                                            {"RUEDA_NETWORK_INTERFACE", "eth0"},
+                                           {"RUEDA_ALLOW_UNAUTHENTICATED_DATA", "1"},
                                            {"RUEDA_LOG_LEVEL", "debug"}}));
 }
 
@@ -165,6 +166,8 @@ TEST(Options, AreRefusedWithTheReason) {
       {{"--fusion-threshold-mb", "nan", "p"},
        "option --fusion-threshold-mb nan: expected a number of MiB above 0, up to 1e+06"},
       {{"--min-np", "2"}, "option --min-np: not yet: elastic jobs do not exist"},
+      {{"--hierarchical-allreduce"},
+       "option --hierarchical-allreduce: ranks of several hosts do it that way by themselves"},
       {{"--autotune"}, "option --autotune: not yet: there is no autotuner"},
       {{"--output-filename", "x"}, "option --output-filename: use --output-dir instead"},
   };
@@ -214,6 +217,7 @@ TEST(Options, AreAllInTheHelp) {
                              "--ssh-identity-file",
                              "--remote-shell",
                              "--config-file",
+                             "--allow-unauthenticated-data",
                              "--check-build",
                              "--verbose",
                              "--help",
