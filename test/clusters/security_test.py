@@ -715,6 +715,50 @@ class OnHosts(SecurityTest):
         for form in forms(next(iter(secrets.values()))):
             self.assertNotIn(form, captured.bytes)
 
+    # Until the kernel takes no more.
+    KNOCKS = ("import socket, sys\nopen_, refused = [], 0\n"
+              "while refused < 10:\n"
+              "    sock = socket.socket()\n"
+              "    sock.settimeout(0.1)\n"
+              "    try:\n"
+              "        sock.connect((sys.argv[1], int(sys.argv[2])))\n"
+              "        sock.sendall(b'x' * 56)\n"
+              "    except OSError:\n"
+              "        refused += 1\n"
+              "    open_.append(sock)\n"
+              "    del open_[:-900]\n"
+              "print(len(open_))\n")
+
+    def test_the_door_that_ruedarun_keeps_for_a_later_init(self):
+        """Nobody answers there while the job runs, and who knocks costs it nothing."""
+        shell = os.path.join(self.folder, "shell")
+        with open(shell, "w", encoding="ascii") as script:
+            script.write('#!/bin/sh\nhost=$1\nshift\nexec ip netns exec "$host" sh -c "$*"\n')
+        os.chmod(shell, 0o755)
+        first, second = self.cluster.names
+        launcher = subprocess.Popen(self.cluster.command(
+            0, RUEDARUN, "--remote-shell", shell, "--network-interface", "eth0", "-H", f"{first}:2,{second}:2",
+            BENCH, "--bytes", "4K", "--iterations", "1000000"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL)
+        self.addCleanup(launcher.wait)
+        self.addCleanup(launcher.terminate)
+
+        def ranks():
+            return [pid for pid in descendants(launcher.pid) if has_engine(pid)]
+
+        wait_until(lambda: len(ranks()) == 4, "the ranks")
+        wait_until(lambda: all(reduces(pid) for pid in ranks()), "the ranks to be at work")
+        rank_0, door = next((pid, listens[0]) for pid in ranks() for listens in [sockets.listening(pid)] if listens)
+        self.assertEqual(door[0], "10.77.0.1")
+        rss, fds = sockets.rss_kib(rank_0), sockets.count_fds(rank_0)
+        subprocess.run(self.cluster.command(1, sys.executable, "-c", self.KNOCKS, door[0], str(door[1])), check=True,
+                       stdout=subprocess.DEVNULL)
+        if not SANITIZED:
+            self.assertLess(sockets.rss_kib(rank_0) - rss, 1024)
+        self.assertLessEqual(sockets.count_fds(rank_0), fds + 8)  # Gloo may still connect
+        time.sleep(0.5)
+        self.assertEqual(len(ranks()), 4)
+
     def test_a_link_that_is_cut_is_noticed_when_nothing_happens(self):
         """Rank 0 comes late to a barrier; the other waits for it and has nothing to say."""
         job = self.run_for_long(2, (BENCH, "--late", "60"))
