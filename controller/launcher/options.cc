@@ -394,7 +394,7 @@ Settings of the runtime, for all ranks (docs/knobs.md has all; -x RUEDA_NAME=VAL
   --stall-check-shutdown-time-seconds S age at which it fails; default 0: never
   --network-interface NAME,...          the interface for TCP, the first that a host has; default
                                         lo, or by route
-  --allow-unauthenticated-data          tensors may cross a network that can be reached from anywhere
+  --allow-unauthenticated-data          tensors may cross a network that anybody can reach
   --gloo-timeout-seconds S              time limit of Gloo to connect, or for a bucket; default 60
 
 Other hosts need the same version of ruedarun at the same path, the program, the directory to start

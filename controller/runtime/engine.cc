@@ -28,6 +28,8 @@ namespace {
 // once, but on a busy machine its writer may wait tens of milliseconds for a core.
 constexpr Nanos kVerdictPatience = 250 * kMillisecond;
 constexpr Nanos kRemoteVerdictPatience = 700 * kMillisecond;
+// How long the others may take to be done when everybody has left.
+constexpr Nanos kFarewellPatience = 2 * kSecond;
 // How long a backend's connection that broke, and may be anybody's, waits for the one that tells who
 // is gone. A killed process closes its descriptors one by one, on its last thread's turns: on a
 // crowded machine hundreds of milliseconds may lie between two of them.
@@ -763,8 +765,22 @@ FailurePtr Engine::failure() const {
   return failure_;
 }
 
+// Nobody closes before all are done. True when that is so, or was waited for long enough.
+bool Engine::SayFarewell() {
+  const Nanos now = MonotonicNow();
+  const bool begins = farewell_until_ == 0;
+  if (begins) farewell_until_ = DeadlineAfter(now, kFarewellPatience);
+  bool over = true;
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    if (lane != nullptr) over &= begins ? lane->BeginFarewell() : lane->AdvanceFarewell();
+  }
+  return over || now >= farewell_until_;
+}
+
 void Engine::UpdateFinished() {
+  if (finished_.load(std::memory_order_relaxed)) return;
   if (left_.count() < world_.size() || submissions_->in_flight() > 0) return;
+  if (!SayFarewell()) return;
   for (const RoleLink& role_link : world_.links) {
     if (role_link.link->wants_write()) return;
   }
@@ -790,6 +806,7 @@ Nanos Engine::NextDeadline() {
     tracks_.Note("STALL", std::move(stall));
   }
   next = std::min(next, watch_->next(waiting()));
+  if (farewell_until_ != 0 && !Finished()) next = std::min(next, farewell_until_);
   if (suspect_.has_value()) next = std::min(next, now_ + kMillisecond);
   // Somebody is writing a failure down; it takes a moment, unless it died meanwhile.
   if (world_.neighbourhood.segment->failed()) next = std::min(next, now_ + kMillisecond);

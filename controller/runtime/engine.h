@@ -126,6 +126,7 @@ class Engine : public Courier {
   void FailEpoch(Failure failure);
   bool LookForFailure();
   void EndEpoch(Failure failure);
+  bool SayFarewell();
   void UpdateFinished();
 
   World world_;
@@ -166,6 +167,7 @@ class Engine : public Courier {
   int turns_without_sockets_ = 0;
   RankSet left_;
   bool leave_announced_ = false;
+  Nanos farewell_until_ = 0;  // 0: not begun
   bool failed_ = false;
   // A connection broke: who was lost, and how, is awaited for a moment. No lane moves meanwhile.
   struct Suspect {

@@ -52,6 +52,32 @@ void Lane::Ended(const Request& request) {
   prepared_ = nullptr;
 }
 
+void Lane::Add(LaneBucket bucket) {
+  const bool by_all = bucket.peer < 0;
+  const bool in_memory = backend_->name() == "shm" || backend_->name() == "solo";
+  crosses_ |= by_all && !in_memory;
+  queue_.push_back(std::move(bucket));
+}
+
+bool Lane::BeginFarewell() {
+  farewell_ = crosses_ ? Farewell::kUnderWay : Farewell::kOver;
+  if (!crosses_) return true;
+  Collective barrier;
+  barrier.kind = OpKind::kBarrier;
+  barrier.sequence = UINT64_MAX;  // behind all others
+  communicator_->Start(barrier);
+  return AdvanceFarewell();
+}
+
+bool Lane::AdvanceFarewell() {
+  while (farewell_ == Farewell::kUnderWay) {
+    const absl::StatusOr<Progress> progress = communicator_->Advance();
+    if (!progress.ok() || *progress == Progress::kDone) farewell_ = Farewell::kOver;
+    if (progress.ok() && *progress == Progress::kBlocked) break;
+  }
+  return farewell_ == Farewell::kOver;
+}
+
 absl::StatusOr<Progress> Lane::Advance() {
   LaneBucket& bucket = queue_.front();
   if (!started_) {

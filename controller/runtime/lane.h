@@ -54,7 +54,7 @@ class Lane {
   // It has ended, ordered or not.
   void Ended(const Request& request);
 
-  void Add(LaneBucket bucket) { queue_.push_back(std::move(bucket)); }
+  void Add(LaneBucket bucket);
   bool busy() const { return !queue_.empty(); }
   // What it works on, or will next; the lane is busy.
   const LaneBucket& front() const { return queue_.front(); }
@@ -65,6 +65,11 @@ class Lane {
   // How the communicator spent the time of the bucket that is finished.
   PhaseTimes phase_times() const { return communicator_->phase_times(); }
   LaneBucket Pop();
+  // A barrier of all members, after everything else: then nobody is still reading what this rank has
+  // sent, which closing its connections could take back. Where nothing was sent there is none. Both
+  // say whether it is over; that it fails is no matter, somebody was faster.
+  bool BeginFarewell();
+  bool AdvanceFarewell();
   // Gives up on everything; the lane is not used again.
   void Abort() { communicator_->Abort(); }
 
@@ -74,6 +79,9 @@ class Lane {
   const std::unique_ptr<Communicator> communicator_;
   std::deque<LaneBucket> queue_;
   bool started_ = false;
+  bool crosses_ = false;  // all members have done something over connections between them
+  enum class Farewell { kNone, kUnderWay, kOver };
+  Farewell farewell_ = Farewell::kNone;
   int live_ = 0;                       // those that have begun and not ended
   const Request* prepared_ = nullptr;  // may have been taken back
 };

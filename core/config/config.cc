@@ -241,6 +241,9 @@ std::string Nearest(absl::string_view word, absl::Span<const std::string> candid
   std::string best;
   int best_distance = static_cast<int>(word.size()) / 3 + 1;
   for (const std::string& candidate : candidates) {
+    // At least as far away as their lengths are.
+    const auto apart = std::abs(static_cast<int64_t>(word.size() - candidate.size()));
+    if (apart >= best_distance) continue;
     const int distance = EditDistance(word, candidate);
     if (distance < best_distance) {
       best_distance = distance;
