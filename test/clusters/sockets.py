@@ -25,25 +25,34 @@ def _address(text):
     return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
 
 
+def _tcp(pid):
+    """(state, address, port) of each of its TCP sockets, at its own end."""
+    inodes = _inodes(pid)
+    for family in ("tcp", "tcp6"):
+        try:
+            table = open(f"/proc/{pid}/net/{family}", encoding="ascii")
+        except FileNotFoundError:
+            continue
+        with table:
+            for line in table.readlines()[1:]:
+                words = line.split()
+                if words[9] in inodes:
+                    address, port = words[1].split(":")
+                    yield words[3], _address(address), int(port, 16)
+
+
 def listening(pid):
     """(address, port) of each TCP socket that the process listens on. Empty when it has ended."""
-    found = []
     try:
-        inodes = _inodes(pid)
-        for family in ("tcp", "tcp6"):
-            try:
-                table = open(f"/proc/{pid}/net/{family}", encoding="ascii")
-            except FileNotFoundError:
-                continue
-            with table:
-                for line in table.readlines()[1:]:
-                    words = line.split()
-                    if words[3] == LISTENS and words[9] in inodes:
-                        address, port = words[1].split(":")
-                        found.append((_address(address), int(port, 16)))
+        return [(address, port) for state, address, port in _tcp(pid) if state == LISTENS]
     except OSError:
-        pass
-    return found
+        return []
+
+
+def count_accepted(pid, port):
+    """The connections that came by a port that it listens on, and that it has taken. No more than there were at
+    one time: what is counted had been taken before the table was read, and was not closed until then."""
+    return sum(state != LISTENS and own_port == port for state, _, own_port in _tcp(pid))
 
 
 def count_fds(pid):
