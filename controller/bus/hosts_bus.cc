@@ -12,9 +12,14 @@
 namespace rueda {
 namespace {
 
-// An operation that is incomplete on a host is passed on at this part of the age at which the root
+// An operation that is incomplete everywhere is known to the root at this part of the age at which it
 // says or does something about it, so that it can name who is missing.
 constexpr int kPatienceShare = 2;
+
+// Each on the way up waits for so long.
+Nanos Patience(const CoordinatorOptions& options) {
+  return options.first_stall() / kPatienceShare / std::max(1, options.leaders->depth());
+}
 
 // Plans and events are packed into messages of about this size: small enough for any log's side
 // ring.
@@ -29,12 +34,17 @@ HostsBus::HostsBus(std::unique_ptr<HostLog> log, std::vector<Rank> local_ranks, 
       self_(self),
       wake_(std::move(wake)),
       courier_(courier),
-      aggregator_(ranks_, options.world_size, options.first_stall() / kPatienceShare,
-                  options.process_sets),
+      leaders_(options.leaders),
+      aggregator_(*leaders_, ranks_.front(), Voice::kHost, Patience(options), options.process_sets),
       sets_(options.world_size, options.process_sets),
       ordered_(sets_.end(), 0),
       told_done_(sets_.end(), 0) {
-  if (self_ == 0) coordinator_ = std::make_unique<Coordinator>(options);
+  if (self_ == 0) {
+    coordinator_ = std::make_unique<Coordinator>(options);
+  } else if (leader() && !leaders_->ChildrenOf(self_).empty()) {
+    subtree_ = std::make_unique<Aggregator>(*leaders_, self_, Voice::kSubtree, Patience(options),
+                                            options.process_sets);
+  }
 }
 
 void HostsBus::Wake(Rank rank) {
@@ -71,7 +81,7 @@ absl::Status HostsBus::ReadEntry(Nanos now, Plan* plan) {
   std::vector<ControlEvent> complete;
   RUEDA_RETURN_IF_ERROR(aggregator_.Step(event, now, &complete));
   if (complete.empty()) return absl::OkStatus();
-  if (leader()) return PassOn(std::move(complete), now);
+  if (leader()) return Tell(std::move(complete), now);
   if (ranks_[entry_.writer] == self_) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     Wake(ranks_.front());
@@ -109,39 +119,61 @@ absl::Status HostsBus::ReadPlan(Plan* plan) {
   return absl::OkStatus();
 }
 
-absl::Status HostsBus::PassOn(std::vector<ControlEvent> events, Nanos now) {
-  if (coordinator_ == nullptr) {
-    for (std::string& packed : PackEvents(events, kPackBytes)) {
-      courier_->SendEventsToRoot(std::move(packed));
+// Takes what a host says, this or one below, a step further.
+absl::Status HostsBus::Tell(std::vector<ControlEvent> events, Nanos now) {
+  if (coordinator_ != nullptr) {
+    Plan plan;
+    for (const ControlEvent& event : events) {
+      RUEDA_RETURN_IF_ERROR(coordinator_->Step(event, now, &plan));
     }
+    Publish(plan);
     return absl::OkStatus();
   }
-  Plan plan;
-  for (const ControlEvent& event : events) {
-    RUEDA_RETURN_IF_ERROR(coordinator_->Step(event, now, &plan));
+  if (subtree_ != nullptr) {
+    std::vector<ControlEvent> together;
+    for (const ControlEvent& event : events) {
+      RUEDA_RETURN_IF_ERROR(subtree_->Step(event, now, &together));
+    }
+    events = std::move(together);
   }
-  Publish(plan);
+  SendUp(events);
   return absl::OkStatus();
+}
+
+void HostsBus::SendUp(absl::Span<const ControlEvent> events) {
+  for (std::string& packed : PackEvents(events, kPackBytes)) {
+    courier_->SendEventsUp(std::move(packed));
+  }
 }
 
 void HostsBus::Publish(const Plan& plan) {
   for (std::string& packed : PackPlan(plan, kPackBytes)) {
-    courier_->SendPlanToLeaders(packed);
+    courier_->SendPlanDown(packed);
     plans_to_write_.push_back(std::move(packed));
   }
 }
 
-absl::Status HostsBus::DeliverEvents(absl::string_view packed, absl::Span<const Rank> ranks,
-                                     Nanos now) {
+absl::Status HostsBus::DeliverEvents(absl::string_view packed, Rank child, Nanos now) {
   std::vector<ControlEvent> events;
   RUEDA_RETURN_IF_ERROR(UnpackEvents(packed, &events));
   for (const ControlEvent& event : events) {
-    if (!std::binary_search(ranks.begin(), ranks.end(), event.rank)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a leader speaks for rank ", event.rank, " of another host"));
+    if (event.rank >= leaders_->world_size() || !leaders_->Covers(child, event.rank)) {
+      return absl::InvalidArgumentError(absl::StrCat("leader ", child, " speaks for rank ",
+                                                     event.rank, ", which is not below it"));
     }
   }
-  return PassOn(std::move(events), now);
+  return Tell(std::move(events), now);
+}
+
+absl::Status HostsBus::DeliverPlan(std::string packed) {
+  courier_->SendPlanDown(packed);
+  if (subtree_ != nullptr) {
+    Plan plan;
+    RUEDA_RETURN_IF_ERROR(UnpackPlan(packed, &plan));
+    for (const PlanItem& item : plan) RUEDA_RETURN_IF_ERROR(subtree_->Apply(item));
+  }
+  plans_to_write_.push_back(std::move(packed));
+  return absl::OkStatus();
 }
 
 bool HostsBus::WritePlans() {
@@ -176,7 +208,12 @@ Nanos HostsBus::Look(Nanos now, std::vector<std::string>* reports) {
   if (!leader()) return kForever;
   std::vector<ControlEvent> overdue;
   Nanos next = aggregator_.Look(now, &overdue);
-  absl::Status status = PassOn(std::move(overdue), now);
+  absl::Status status = Tell(std::move(overdue), now);
+  if (subtree_ != nullptr) {
+    std::vector<ControlEvent> overdue_below;
+    next = std::min(next, subtree_->Look(now, &overdue_below));
+    SendUp(overdue_below);
+  }
   if (coordinator_ != nullptr) {
     std::vector<Expire> expired;
     next = std::min(next, coordinator_->Look(now, reports, &expired));

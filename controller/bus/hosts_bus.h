@@ -1,7 +1,8 @@
 // The bus of a job whose ranks don't share one log. Each host has a log; its aggregator passes what
-// is complete there to the root, a coordinator in rank 0's process, whose plans come back and are
-// written into each host's log by its leader (the host's lowest rank). With one rank a log, as
-// under RUEDA_BUS=tcp, every rank is its own leader.
+// is complete there up the tree of leaders (leader_tree.h), where each that has others below it waits
+// for them and speaks for all, to the root, a coordinator in rank 0's process. Its plans come down
+// the tree and are written into each host's log by its leader (the host's lowest rank). With one rank
+// a log, as under RUEDA_BUS=tcp, every rank is its own leader.
 #pragma once
 
 #include <deque>
@@ -14,19 +15,20 @@
 
 namespace rueda {
 
-// Carries packed messages (controller/protocol/codec.h) between leaders and the root. Never blocks;
-// what it can't send yet it keeps.
+// Carries packed messages (controller/protocol/codec.h) between a leader and its neighbours in the
+// tree. Never blocks; what it can't send yet it keeps.
 class Courier {
  public:
   virtual ~Courier() = default;
-  virtual void SendEventsToRoot(std::string packed) = 0;          // at leaders other than the root
-  virtual void SendPlanToLeaders(const std::string& packed) = 0;  // at the root
+  virtual void SendEventsUp(std::string packed) = 0;         // to the parent
+  virtual void SendPlanDown(const std::string& packed) = 0;  // to all children
 };
 
 class HostsBus : public Bus {
  public:
-  // `log` is shared by `local_ranks`, ascending; writer i is local_ranks[i]. The first is the
-  // leader; rank 0 is the root. `courier` is used by leaders only and outlives this.
+  // `log` is shared by `local_ranks`, ascending, a host of options.leaders; writer i is
+  // local_ranks[i]. The first is the leader; rank 0 is the root. `courier` is used by leaders only and
+  // outlives this.
   HostsBus(std::unique_ptr<HostLog> log, std::vector<Rank> local_ranks, Rank self,
            const CoordinatorOptions& options, WakeFn wake, Courier* courier);
 
@@ -38,17 +40,17 @@ class HostsBus : public Bus {
   bool MustAnnounceDone(SetId lane, uint64_t completed) override;
   Nanos Look(Nanos now, std::vector<std::string>* reports) override;
 
-  // What the courier brought. At the root: a leader's events, which must be of `ranks`; at another
-  // leader: the root's plan.
-  absl::Status DeliverEvents(absl::string_view packed, absl::Span<const Rank> ranks, Nanos now);
-  void DeliverPlan(std::string packed) { plans_to_write_.push_back(std::move(packed)); }
+  // What the courier brought: events of `child`'s subtree, or the root's plan from the parent.
+  absl::Status DeliverEvents(absl::string_view packed, Rank child, Nanos now);
+  absl::Status DeliverPlan(std::string packed);
 
   // The root's coordinator; null elsewhere.
   const Coordinator* coordinator() const { return coordinator_.get(); }
 
  private:
   bool leader() const { return self_ == ranks_.front(); }
-  absl::Status PassOn(std::vector<ControlEvent> events, Nanos now);
+  absl::Status Tell(std::vector<ControlEvent> events, Nanos now);
+  void SendUp(absl::Span<const ControlEvent> events);
   void Publish(const Plan& plan);
   bool WritePlans();
   void Wake(Rank rank);
@@ -60,7 +62,9 @@ class HostsBus : public Bus {
   const Rank self_;
   const WakeFn wake_;
   Courier* const courier_;
-  Aggregator aggregator_;
+  const std::shared_ptr<const LeaderTree> leaders_;
+  Aggregator aggregator_;                     // of this host
+  std::unique_ptr<Aggregator> subtree_;       // at leaders with others below, but for the root
   std::unique_ptr<Coordinator> coordinator_;  // at the root
   ProcessSetTable sets_;                      // as the plan stream in this host's log says
   std::vector<uint64_t> ordered_;             // by lane: batches seen in the plan stream

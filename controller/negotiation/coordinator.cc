@@ -83,11 +83,14 @@ absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan)
   if (rank < 0 || rank >= options_.world_size) {
     return absl::InvalidArgumentError(absl::StrCat("an event from rank ", rank));
   }
+  if (SpokenFor(event).empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " speaks for others"));
+  }
   absl::Status status;
   if (const auto* announced = std::get_if<Announced>(&event.what)) {
-    status = OnAnnounced(rank, *announced, now, plan);
+    status = OnAnnounced(event, announced->announcement, now, plan);
   } else if (const auto* waited = std::get_if<Waited>(&event.what)) {
-    status = OnWaited(rank, *waited, plan);
+    status = OnWaited(event, *waited, plan);
   } else if (const auto* done = std::get_if<Done>(&event.what)) {
     status = OnDone(rank, *done, plan);
   } else if (std::holds_alternative<Leave>(event.what)) {
@@ -108,8 +111,15 @@ absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan)
 
 // Announcements -------------------------------------------------------------------------------
 
-absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos now, Plan* plan) {
-  const Announcement& announcement = event.announcement;
+// None: the rank may not speak for others.
+absl::Span<const Rank> Coordinator::SpokenFor(const ControlEvent& event) const {
+  if (event.voice == Voice::kRank) return absl::MakeConstSpan(&event.rank, 1);
+  if (options_.leaders == nullptr || !options_.leaders->IsLeader(event.rank)) return {};
+  return options_.leaders->RanksOf(event.rank, event.voice);
+}
+
+absl::Status Coordinator::OnAnnounced(const ControlEvent& event, const Announcement& announcement,
+                                      Nanos now, Plan* plan) {
   // An id that was forgotten while the announcement was under way stands for its spec still.
   const SpecPtr* const live = table_.Get(announcement.id);
   const SpecPtr spec = live != nullptr                ? *live
@@ -117,34 +127,49 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
                                                       : table_.GetOrRecall(announcement.id);
   if (spec == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank, " announced an unknown tensor, id ", announcement.id));
+        absl::StrCat("rank ", event.rank, " announced an unknown tensor, id ", announcement.id));
   }
   const ProcessSet* set = sets_.Find(spec->set);
   if (set == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank, " announced ", SpecLabel(*spec, 0), ", which does not exist"));
+    return absl::InvalidArgumentError(absl::StrCat("rank ", event.rank, " announced ",
+                                                   SpecLabel(*spec, 0), ", which does not exist"));
   }
   const Participants participants(*spec, *set);
-  const int member = participants.IndexOf(rank);
-  if (member < 0 || !set->Contains(rank)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", rank, " announced ", SpecLabel(*spec, 0), ", in which it has no part"));
-  }
-  RUEDA_RETURN_IF_ERROR(CheckExtras(*spec, announcement.extras, set->size(), rank));
   TensorId id = live != nullptr ? announcement.id : table_.Find(*spec);
-  if (id == kNoTensor) {
-    RUEDA_ASSIGN_OR_RETURN(id, DefineSpec(spec, plan));
+  bool any = false;
+  for (const Rank rank : SpokenFor(event)) {
+    const int member = participants.IndexOf(rank);
+    if (member < 0 || !set->Contains(rank)) continue;
+    if (!any) {
+      RUEDA_RETURN_IF_ERROR(CheckExtras(*spec, announcement.extras, set->size(), rank));
+      if (id == kNoTensor) {
+        RUEDA_ASSIGN_OR_RETURN(id, DefineSpec(spec, plan));
+      }
+      Touch(columns_[TensorTable::SlotOf(id) + 1]);
+      any = true;
+    }
+    RUEDA_RETURN_IF_ERROR(Announce(rank, member, id, spec, announcement, now, plan));
   }
-  Column& column = columns_[TensorTable::SlotOf(id) + 1];
-  Touch(column);
-  RUEDA_ASSIGN_OR_RETURN(Instance * instance,
-                         pending_.Announce(column.pending_slot, member, participants.size(), spec,
-                                           announcement.extras, announcement.waited, now));
+  if (!any) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", event.rank, " announced ", SpecLabel(*spec, 0), ", in which it has no part"));
+  }
+  NoteDone(spec->set, announcement.done, plan);
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::Announce(Rank rank, int member, TensorId id, const SpecPtr& spec,
+                                   const Announcement& announcement, Nanos now, Plan* plan) {
+  const int slot = columns_[TensorTable::SlotOf(id) + 1].pending_slot;
+  const bool waited = announcement.waited && !announcement.partly;
+  const int participants = Participants(*spec, *sets_.Find(spec->set)).size();
+  RUEDA_ASSIGN_OR_RETURN(Instance * instance, pending_.Announce(slot, member, participants, spec,
+                                                                announcement.extras, waited, now));
   RankState& state = ranks_[rank];
   state.last = id;
   state.last_at = now;
   if (instance == nullptr) {
-    const uint32_t sequence = pending_.LastSequence(column.pending_slot, member);
+    const uint32_t sequence = pending_.LastSequence(slot, member);
     RejectOn(
         {rank}, spec, sequence,
         absl::FailedPreconditionError(absl::StrCat(
@@ -158,8 +183,8 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
     instance->first = rank;
     next_look_ = std::min(next_look_, DeadlineAfter(now, options_.first_stall()));
   }
-  if (announcement.waited && state.waits++ == 0) ++waiting_ranks_;
-  const SetId lane = spec->set;
+  instance->waited |= announcement.waited;
+  if (waited && state.waits++ == 0) ++waiting_ranks_;
   if (spec->signature.kind == OpKind::kJoin) {
     OnJoin(rank, instance, plan);
   } else if (Covered(*instance)) {
@@ -167,7 +192,6 @@ absl::Status Coordinator::OnAnnounced(Rank rank, const Announced& event, Nanos n
   } else {
     RejectIfSomebodyLeft(instance, plan);
   }
-  NoteDone(lane, announcement.done, plan);
   return absl::OkStatus();
 }
 
@@ -295,26 +319,33 @@ void Coordinator::Touch(Column& column) {
 
 // Waiting, completing, leaving ----------------------------------------------------------------
 
-absl::Status Coordinator::OnWaited(Rank rank, const Waited& event, Plan* plan) {
-  const SpecPtr* const live = table_.Get(event.id);
-  const SpecPtr spec_ptr = live != nullptr ? *live : table_.GetOrRecall(event.id);
-  const TensorId id = live != nullptr       ? event.id
+absl::Status Coordinator::OnWaited(const ControlEvent& event, const Waited& waited, Plan* plan) {
+  const SpecPtr* const live = table_.Get(waited.id);
+  const SpecPtr spec_ptr = live != nullptr ? *live : table_.GetOrRecall(waited.id);
+  const TensorId id = live != nullptr       ? waited.id
                       : spec_ptr == nullptr ? kNoTensor
                                             : table_.Find(*spec_ptr);
   if (id == kNoTensor) return absl::OkStatus();  // ended, and forgotten since
   const TensorSpec& spec = *spec_ptr;
-  const int member = Participants(spec, *sets_.Find(spec.set)).IndexOf(rank);
-  if (member < 0) return absl::InvalidArgumentError("a wait from outside the process set");
-  Instance* instance =
-      pending_.Find(columns_[TensorTable::SlotOf(id) + 1].pending_slot, event.sequence);
-  if (instance != nullptr && instance->who.Contains(member)) {
+  const Participants participants(spec, *sets_.Find(spec.set));
+  Instance* const instance =
+      pending_.Find(columns_[TensorTable::SlotOf(id) + 1].pending_slot, waited.sequence);
+  bool any = false;
+  bool is_pending = false;
+  for (const Rank rank : SpokenFor(event)) {
+    const int member = participants.IndexOf(rank);
+    if (member < 0) continue;
+    any = true;
+    if (instance == nullptr || !instance->who.Contains(member)) continue;
+    is_pending = true;
     instance->waited = true;
     if (instance->waiters.Insert(member) && ranks_[rank].waits++ == 0) ++waiting_ranks_;
-    return absl::OkStatus();
   }
+  if (!any) return absl::InvalidArgumentError("a wait from outside the process set");
+  if (is_pending) return absl::OkStatus();
   Lane& lane = lanes_[spec.set];
   for (const Ordered& ordered : lane.open.batch) {
-    if (ordered.id == id && static_cast<uint16_t>(ordered.sequence) == event.sequence) {
+    if (ordered.id == id && static_cast<uint16_t>(ordered.sequence) == waited.sequence) {
       Close(lane, plan);
       break;
     }

@@ -28,6 +28,7 @@ struct CoordinatorOptions {
   Nanos stall_timeout = 0;          // 0: never
   int tensor_ids_max = kTensorIdsMax;
   std::vector<std::vector<Rank>> process_sets;  // sets 1, 2, ... that exist from the start
+  std::shared_ptr<const LeaderTree> leaders;    // who may speak for whom; null: each for itself
 
   // The age at which an operation that is not complete is reported or expires, whichever is first.
   Nanos first_stall() const {
@@ -102,8 +103,12 @@ class Coordinator {
     int waits = 0;  // pending instances that it blocks in
   };
 
-  absl::Status OnAnnounced(Rank rank, const Announced& event, Nanos now, Plan* plan);
-  absl::Status OnWaited(Rank rank, const Waited& event, Plan* plan);
+  absl::Span<const Rank> SpokenFor(const ControlEvent& event) const;
+  absl::Status OnAnnounced(const ControlEvent& event, const Announcement& announcement, Nanos now,
+                           Plan* plan);
+  absl::Status Announce(Rank rank, int member, TensorId id, const SpecPtr& spec,
+                        const Announcement& announcement, Nanos now, Plan* plan);
+  absl::Status OnWaited(const ControlEvent& event, const Waited& waited, Plan* plan);
   absl::Status OnDone(Rank rank, const Done& event, Plan* plan);
   void OnLeave(Rank rank, Plan* plan);
   void OnExpire(const Expire& event, Plan* plan);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "controller/membership/leader_tree.h"
 #include "core/base/clock.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
@@ -66,12 +67,14 @@ struct CallExtras {
 // peer that speaks nonsense.
 absl::Status CheckExtras(const TensorSpec& spec, const CallExtras& extras, int members, Rank rank);
 
-// One rank's "I have this tensor". Once an id is defined, the id stands for the spec.
+// "I have this tensor". Once an id is defined, the id stands for the spec. A leader's, for several
+// ranks, has no extras: what differs by rank each says for itself.
 struct Announcement {
   TensorId id = kNoTensor;
   SpecPtr spec;         // when id is kNoTensor
   bool waited = false;  // somebody waits for it already
-  uint16_t done = 0;    // low bits of how many batches of the set's lane this rank has completed
+  bool partly = false;  // of several ranks, some wait for it and others don't
+  uint16_t done = 0;    // low bits of how many batches of the set's lane have been completed
   CallExtras extras;
 };
 
@@ -94,10 +97,12 @@ struct Expire {  // the leader's clock says that this is overdue
   uint16_t sequence;
 };
 
-// The coordinator's input: what one rank put into the log.
+// The coordinator's input: what one rank put into the log, or what a leader says for others, which
+// is an announcement or a wait.
 struct ControlEvent {
   Rank rank = 0;
   std::variant<Announced, Waited, Done, Leave, Expire> what;
+  Voice voice = Voice::kRank;
 };
 
 // The plan stream. ---------------------------------------------------------------------------

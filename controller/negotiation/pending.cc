@@ -45,10 +45,16 @@ void PendingTable::Release(int slot) {
   free_slots_.push_back(slot);
 }
 
+int PendingTable::UnnamedSlot(SetId set, OpKind kind) const {
+  const auto it = unnamed_.find(TensorSpec::UnnamedKey(set, kind, -1, -1));
+  return it == unnamed_.end() ? -1 : it->second;
+}
+
 Instance* PendingTable::New(int slot, uint32_t sequence, int members, const SpecPtr& spec,
                             Nanos now) {
   if (free_.empty()) {
     instances_.emplace_back();
+    instances_.back().record = static_cast<int>(instances_.size()) - 1;
     free_.push_back(&instances_.back());
   }
   Instance* instance = free_.back();

@@ -16,6 +16,7 @@ namespace rueda {
 // One use of a name (or of an unnamed kind's sequence number) under negotiation.
 struct Instance {
   int slot = -1;            // its name's slot; -1: this record is free
+  int record = 0;           // a small number of its own, for the caller's columns
   uint32_t sequence = 0;    // unnamed only
   SpecPtr spec;             // the first announcement's
   Rank first = -1;          // who announced it first, for the coordinator
@@ -37,7 +38,10 @@ class PendingTable {
   // The slot of a name within a set, or of an unnamed kind when `spec` has no name. Slots of names
   // are counted: each SlotFor of a named spec takes a reference, which Release gives back.
   int SlotFor(const TensorSpec& spec);
+  void Retain(int slot) { ++slots_[slot].references; }
   void Release(int slot);
+  // Of an unnamed kind without a pair; -1 when none was announced yet.
+  int UnnamedSlot(SetId set, OpKind kind) const;
 
   // Notes that participant `member` of `members` announced `spec`. Returns null when the others have
   // given up on this unnamed operation already; INVALID_ARGUMENT when the member has announced this

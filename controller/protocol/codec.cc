@@ -183,6 +183,7 @@ void EncodeAnnouncement(const Announcement& announcement, wire::Announcement* ou
     out->set_id(announcement.id);
   }
   out->set_waited(announcement.waited);
+  out->set_partly(announcement.partly);
   out->set_done(announcement.done);
   if (announcement.extras.scaled()) {
     out->set_scaled(true);
@@ -200,6 +201,7 @@ absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
   }
   if (in.done() > UINT16_MAX) return Bad("count of completed batches");
   announcement.waited = in.waited();
+  announcement.partly = in.partly();
   announcement.done = static_cast<uint16_t>(in.done());
   if (in.scaled()) {
     RUEDA_RETURN_IF_ERROR(CheckScales(in.prescale(), in.postscale()));
@@ -214,6 +216,7 @@ absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
 
 void EncodeEvent(const ControlEvent& event, wire::Event* out) {
   out->set_rank(event.rank);
+  out->set_voice(static_cast<uint32_t>(event.voice));
   if (const auto* announced = std::get_if<Announced>(&event.what)) {
     EncodeAnnouncement(announced->announcement, out->mutable_announced());
   } else if (const auto* waited = std::get_if<Waited>(&event.what)) {
@@ -232,12 +235,22 @@ void EncodeEvent(const ControlEvent& event, wire::Event* out) {
 
 absl::StatusOr<ControlEvent> DecodeEvent(const wire::Event& in) {
   if (in.rank() < 0 || in.rank() >= kRanksMax) return Bad("rank");
+  if (in.voice() > static_cast<uint32_t>(Voice::kSubtree)) return Bad("voice");
+  const bool for_others = in.voice() != static_cast<uint32_t>(Voice::kRank);
+  if (for_others && in.what_case() != wire::Event::kAnnounced &&
+      in.what_case() != wire::Event::kWaited) {
+    return Bad("something said for others that each says for itself");
+  }
   ControlEvent event;
   event.rank = in.rank();
+  event.voice = static_cast<Voice>(in.voice());
   switch (in.what_case()) {
     case wire::Event::kAnnounced: {
       Announced announced;
       RUEDA_ASSIGN_OR_RETURN(announced.announcement, DecodeAnnouncement(in.announced()));
+      const Announcement& announcement = announced.announcement;
+      if (for_others && !announcement.extras.empty()) return Bad("extras said for others");
+      if (announcement.partly && !(for_others && announcement.waited)) return Bad("partly waited");
       event.what = std::move(announced);
       return event;
     }

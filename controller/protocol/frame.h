@@ -22,8 +22,8 @@ enum class FrameType : uint8_t {
   kHellos = 2,      // wire::Hellos
   kNeighbours = 3,  // descriptors of the other ranks on the host
   kReady = 4,       // a bootstrap step is over
-  kEvents = 5,      // wire::Events, leader to root
-  kPlan = 6,        // wire::Plan, root to leader
+  kEvents = 5,      // wire::Events, up the tree of leaders
+  kPlan = 6,        // wire::Plan, down the tree
   kFailure = 7,     // wire::Failure
   kStoreSet = 8,
   kStoreGet = 9,
@@ -32,8 +32,9 @@ enum class FrameType : uint8_t {
   kClock = 12,      // wire::ClockReading or wire::ClockOffset, or empty: a question
   kHeartbeat = 13,  // empty: the sender is there
   kRefused = 14,    // why the receiver can't take part: a text
+  kAddress = 15,    // where a leader listens for those below it: a text
 };
-inline constexpr int kFrameTypeMax = 14;
+inline constexpr int kFrameTypeMax = 15;
 
 struct FrameScope {
   uint64_t epoch = 0;

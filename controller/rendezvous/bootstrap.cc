@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -10,8 +11,8 @@
 #include "controller/membership/process_sets.h"
 #include "controller/rendezvous/admission.h"
 #include "controller/rendezvous/host_identity.h"
+#include "controller/rendezvous/leader_link.h"
 #include "controller/rendezvous/network.h"
-#include "controller/rendezvous/root_link.h"
 
 namespace rueda {
 namespace {
@@ -66,11 +67,11 @@ absl::Status AlignClocks(absl::Span<const wire::Hello> hellos, Nanos deadline, W
   };
   for (RoleLink& role_link : world->links) {
     Link* const link = role_link.link.get();
-    if (role_link.role == LinkRole::kHost && has_other_clock(link->peer())) {
+    if (role_link.role == LinkRole::kChild && has_other_clock(link->peer())) {
       RUEDA_RETURN_IF_ERROR(AnswerClocks(link, deadline));
     }
     if (!has_other_clock(world->rank)) continue;
-    if (role_link.role == LinkRole::kRoot) {
+    if (role_link.role == LinkRole::kParent) {
       RUEDA_ASSIGN_OR_RETURN(world->to_rank_0, CompareClocks(link, deadline));
     } else if (role_link.role == LinkRole::kLeader) {
       RUEDA_ASSIGN_OR_RETURN(world->to_rank_0, WaitOffset(link, deadline));
@@ -81,6 +82,95 @@ absl::Status AlignClocks(absl::Span<const wire::Hello> hellos, Nanos deadline, W
     if (role_link.role != LinkRole::kNeighbour) continue;
     SendOffset(role_link.link.get(), world->to_rank_0);
     RUEDA_RETURN_IF_ERROR(WaitFlushed(role_link.link.get(), deadline));
+  }
+  return absl::OkStatus();
+}
+
+// The ranks of each log.
+std::vector<std::vector<Rank>> Logs(const Topology& topology, const Config& config) {
+  std::vector<std::vector<Rank>> logs;
+  if (SharesLog(config)) {
+    for (const HostPlace& host : topology.hosts) logs.push_back(host.ranks);
+  } else {
+    for (Rank rank = 0; rank < topology.world_size(); ++rank) logs.push_back({rank});
+  }
+  return logs;
+}
+
+// All leaders come to the root, which alone is known to everybody. The links stay for those who are next
+// to it in the tree.
+absl::Status MeetRoot(const UniqueFd& listener, const std::string& address,
+                      const SessionScope& scope, Nanos deadline, World* world) {
+  if (world->rank != 0) {
+    RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
+                           ConnectToLeader(0, address, scope, world->rank, deadline));
+    world->links.push_back({LinkRole::kParent, std::move(link)});
+    return absl::OkStatus();
+  }
+  std::vector<Rank> leaders;
+  for (Rank rank = 1; rank < world->size(); ++rank) {
+    if (world->leaders->IsLeader(rank)) leaders.push_back(rank);
+  }
+  std::map<Rank, std::unique_ptr<Link>> admitted;
+  RUEDA_RETURN_IF_ERROR(AdmitRanks(listener, leaders, scope, 0, deadline, &admitted));
+  for (auto& [rank, link] : admitted) {
+    world->links.push_back({LinkRole::kChild, std::move(link)});
+  }
+  return absl::OkStatus();
+}
+
+// The root: hears where those listen who will have others below them, and sends everybody to his place.
+absl::Status SendToPlaces(Nanos deadline, World* world) {
+  const LeaderTree& tree = *world->leaders;
+  std::map<Rank, std::string> address_of;
+  for (RoleLink& role_link : world->links) {
+    const Rank leader = role_link.link->peer();
+    if (role_link.role != LinkRole::kChild || tree.ChildrenOf(leader).empty()) continue;
+    RUEDA_ASSIGN_OR_RETURN(Link::Received received,
+                           WaitFrame(role_link.link.get(), FrameType::kAddress, deadline));
+    address_of[leader] = std::move(received.frame.payload);
+  }
+  std::vector<std::unique_ptr<Link>> leaving;
+  for (RoleLink& role_link : world->links) {
+    if (role_link.role != LinkRole::kChild) continue;
+    const Rank parent = tree.ParentOf(role_link.link->peer());
+    if (parent == 0) continue;
+    role_link.link->Send(FrameType::kAddress, address_of[parent]);
+    RUEDA_RETURN_IF_ERROR(WaitFlushed(role_link.link.get(), deadline));
+    leaving.push_back(std::move(role_link.link));
+  }
+  std::erase_if(world->links, [](const RoleLink& role_link) { return role_link.link == nullptr; });
+  CloseGently(std::move(leaving), deadline);
+  return absl::OkStatus();
+}
+
+// After all have met the root: each leader connects to the one above it in the tree. Before it does, it
+// listens for those below it, at `host`.
+absl::Status TakePlace(const std::string& host, const SessionScope& scope, Nanos deadline,
+                       World* world) {
+  if (world->rank == 0) return SendToPlaces(deadline, world);
+  const LeaderTree& tree = *world->leaders;
+  const auto up =
+      std::find_if(world->links.begin(), world->links.end(),
+                   [](const RoleLink& role_link) { return role_link.role == LinkRole::kParent; });
+  const std::vector<Rank> children = tree.ChildrenOf(world->rank);
+  UniqueFd listener;
+  if (!children.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(listener, ListenTcp(host));
+    RUEDA_ASSIGN_OR_RETURN(const std::string address, TcpAddressOf(listener));
+    up->link->Send(FrameType::kAddress, address);
+    RUEDA_RETURN_IF_ERROR(WaitFlushed(up->link.get(), deadline));
+  }
+  if (const Rank parent = tree.ParentOf(world->rank); parent != 0) {
+    RUEDA_ASSIGN_OR_RETURN(const Link::Received received,
+                           WaitFrame(up->link.get(), FrameType::kAddress, deadline));
+    RUEDA_ASSIGN_OR_RETURN(
+        up->link, ConnectToLeader(parent, received.frame.payload, scope, world->rank, deadline));
+  }
+  std::map<Rank, std::unique_ptr<Link>> admitted;
+  RUEDA_RETURN_IF_ERROR(AdmitRanks(listener, children, scope, world->rank, deadline, &admitted));
+  for (auto& [rank, link] : admitted) {
+    world->links.push_back({LinkRole::kChild, std::move(link)});
   }
   return absl::OkStatus();
 }
@@ -141,6 +231,8 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   const std::vector<Rank>& neighbours = world.topology.host_of(args.rank).ranks;
   world.log_ranks = SharesLog(config) ? neighbours : std::vector<Rank>{args.rank};
   world.one_log = static_cast<int>(world.log_ranks.size()) == args.size;
+  world.leaders = std::make_shared<LeaderTree>(Logs(world.topology, config),
+                                               static_cast<int>(config.leader_fan_out));
 
   world.network_interface = meeting->network_interface();
   if (world.network_interface.empty()) {
@@ -162,28 +254,17 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   }
   world.store = meeting->store();
 
-  if (!world.one_log && world.log_leader()) {
-    SessionScope scope = args.scope;
-    scope.secret = meeting->secret();
-    if (args.rank == 0) {
-      std::vector<Rank> leaders;
-      for (Rank rank = 1; rank < args.size; ++rank) {
-        if (!SharesLog(config) || world.topology.host_of(rank).ranks.front() == rank) {
-          leaders.push_back(rank);
-        }
-      }
-      std::map<Rank, std::unique_ptr<Link>> admitted;
-      RUEDA_RETURN_IF_ERROR(AdmitRanks(listener, leaders, scope, 0, deadline, &admitted));
-      for (auto& [rank, link] : admitted) {
-        world.links.push_back({LinkRole::kHost, std::move(link)});
-      }
-    } else {
-      RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
-                             ConnectToRoot(hellos[0].bus_address(), scope, args.rank, deadline));
-      world.links.push_back({LinkRole::kRoot, std::move(link)});
-    }
+  SessionScope scope = args.scope;
+  scope.secret = meeting->secret();
+  const bool has_others = !world.one_log && world.log_leader();
+  if (has_others) {
+    RUEDA_RETURN_IF_ERROR(MeetRoot(listener, hellos[0].bus_address(), scope, deadline, &world));
   }
   RUEDA_RETURN_IF_ERROR(AlignClocks(hellos, deadline, &world));
+  if (has_others && world.leaders->depth() > 1) {
+    const std::string& host = hellos[args.rank].data_address();
+    RUEDA_RETURN_IF_ERROR(TakePlace(host.empty() ? kLoopback : host, scope, deadline, &world));
+  }
   return world;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "controller/bus/link.h"
+#include "controller/membership/leader_tree.h"
 #include "controller/membership/topology.h"
 #include "controller/rendezvous/clocks.h"
 #include "controller/rendezvous/meeting.h"
@@ -19,8 +20,8 @@ namespace rueda {
 enum class LinkRole {
   kNeighbour,  // at a host's first rank: to another rank of the host
   kLeader,     // to the host's first rank
-  kHost,       // at the root: to another leader, which speaks for its log's ranks
-  kRoot,       // at another leader: to the root
+  kChild,      // at a leader: to one below it in the tree of leaders
+  kParent,     // at a leader: to the one above it
 };
 
 struct RoleLink {
@@ -41,6 +42,7 @@ struct World {
   std::vector<RankInfo> infos;
   std::vector<Rank> log_ranks;  // the ranks that share this rank's announcement log, ascending
   bool one_log = true;          // whether those are all ranks
+  std::shared_ptr<const LeaderTree> leaders;    // of the logs
   std::vector<std::vector<Rank>> process_sets;  // sets 1, 2, ... that exist from the start
   ClockOffset to_rank_0;                        // from this host's clock
   std::string network_interface;  // by which other hosts are reached; "lo" if none are

@@ -108,7 +108,7 @@ absl::Status Engine::Init() {
   if (store_ == nullptr) {
     Link* up = nullptr;
     for (RoleLink& role_link : world_.links) {
-      if (role_link.role == LinkRole::kRoot || role_link.role == LinkRole::kLeader) {
+      if (role_link.role == LinkRole::kParent || role_link.role == LinkRole::kLeader) {
         up = role_link.link.get();
       }
     }
@@ -123,6 +123,7 @@ absl::Status Engine::Init() {
   options.bucket_bytes = config_.fusion_threshold;
   options.stall_warn = static_cast<Nanos>(config_.stall_warn_s * kSecond);
   options.stall_timeout = static_cast<Nanos>(config_.stall_timeout_s * kSecond);
+  options.leaders = world_.leaders;
   const std::vector<Rank>& log_ranks = world_.log_ranks;
   const LogLayout layout = LogLayout::For(static_cast<int>(log_ranks.size()));
   void* memory = around.segment->log();
@@ -541,22 +542,19 @@ void Engine::OnFrame(RoleLink& role_link, Link::Received received) {
   absl::Status status;
   switch (frame.type) {
     case FrameType::kEvents: {
-      if (role_link.role != LinkRole::kHost) {
-        status = absl::InvalidArgumentError("events from one that is no leader");
+      if (role_link.role != LinkRole::kChild) {
+        status = absl::InvalidArgumentError("events from one that is not below it");
         break;
       }
-      const Rank leader = role_link.link->peer();
-      const std::vector<Rank> ranks =
-          config_.bus == "tcp" ? std::vector<Rank>{leader} : world_.topology.host_of(leader).ranks;
-      status = hosts_bus_->DeliverEvents(frame.payload, ranks, now_);
+      status = hosts_bus_->DeliverEvents(frame.payload, role_link.link->peer(), now_);
       break;
     }
     case FrameType::kPlan:
-      if (role_link.role != LinkRole::kRoot) {
-        status = absl::InvalidArgumentError("a plan from one that is not the root");
+      if (role_link.role != LinkRole::kParent) {
+        status = absl::InvalidArgumentError("a plan from one that is not above it");
         break;
       }
-      hosts_bus_->DeliverPlan(frame.payload);
+      status = hosts_bus_->DeliverPlan(frame.payload);
       break;
     case FrameType::kFailure:
       FailEpoch(DecodeFailure(frame.payload));
@@ -582,18 +580,18 @@ void Engine::OnFrame(RoleLink& role_link, Link::Received received) {
   }
 }
 
-void Engine::SendEventsToRoot(std::string packed) {
+void Engine::SendEventsUp(std::string packed) {
   for (RoleLink& role_link : world_.links) {
-    if (role_link.role != LinkRole::kRoot) continue;
+    if (role_link.role != LinkRole::kParent) continue;
     role_link.link->Send(FrameType::kEvents, packed);
     (void)role_link.link->OnWritable();
     if (role_link.link->wants_write()) look_at_sockets_ = true;
   }
 }
 
-void Engine::SendPlanToLeaders(const std::string& packed) {
+void Engine::SendPlanDown(const std::string& packed) {
   for (RoleLink& role_link : world_.links) {
-    if (role_link.role != LinkRole::kHost) continue;
+    if (role_link.role != LinkRole::kChild) continue;
     role_link.link->Send(FrameType::kPlan, packed);
     (void)role_link.link->OnWritable();
     if (role_link.link->wants_write()) look_at_sockets_ = true;
@@ -707,7 +705,7 @@ bool Engine::LookForFailure() {
     record = EncodeFailure(failure);
   }
   for (RoleLink& role_link : world_.links) {
-    if (role_link.role == LinkRole::kHost || role_link.role == LinkRole::kRoot) {
+    if (role_link.role == LinkRole::kChild || role_link.role == LinkRole::kParent) {
       role_link.link->Send(FrameType::kFailure, record);
     }
     if (role_link.link->wants_write()) (void)role_link.link->OnWritable();

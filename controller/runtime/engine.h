@@ -85,8 +85,8 @@ class Engine : public Courier {
   const World& world() const { return world_; }
 
   // Courier, for the bus.
-  void SendEventsToRoot(std::string packed) override;
-  void SendPlanToLeaders(const std::string& packed) override;
+  void SendEventsUp(std::string packed) override;
+  void SendPlanDown(const std::string& packed) override;
 
  private:
   explicit Engine(EngineArgs args);

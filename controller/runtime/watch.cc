@@ -20,7 +20,7 @@ int PidOf(const Link& link) {
 }
 
 bool IsRemote(LinkRole role) {
-  return role == LinkRole::kHost || role == LinkRole::kRoot;
+  return role == LinkRole::kChild || role == LinkRole::kParent;
 }
 
 std::string Seconds(Nanos time) {

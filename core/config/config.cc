@@ -48,6 +48,10 @@ const Knob kKnobs[] = {
      "HOROVOD_FUSION_THRESHOLD",
      "Bytes of a fusion bucket: a batch closes when it holds this much. A larger tensor travels "
      "alone."},
+    {"leader_fan_out", &Config::leader_fan_out, Use::kAgreed, 1, kRanksMax, "", "",
+     "How many hosts report to one: the leaders of the hosts form a tree with rank 0 at its root. "
+     "With "
+     "one host more than this, and fewer, all report to rank 0."},
     {"wait", &Config::wait, Use::kKnob, 0, 0, "auto|spin|yield|sleep", "",
      "What a waiting thread does before it sleeps. `auto`: a few pauses when every local rank has "
      "a core "

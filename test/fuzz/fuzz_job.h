@@ -19,6 +19,9 @@ inline CoordinatorOptions FuzzJob() {
   options.tensor_ids_max = 8;
   options.stall_timeout = 60 * kSecond;
   options.process_sets = {{1, 3}};
+  static const auto leaders =
+      std::make_shared<const LeaderTree>(std::vector<std::vector<Rank>>{{0, 1}, {2}, {3}}, 1);
+  options.leaders = leaders;
   return options;
 }
 

@@ -67,12 +67,13 @@ void ShakeKnowingly(absl::string_view input) {
   RUEDA_CHECK(finish.ok() && server.Receive(*finish).ok() && server.peer() == rank);
 }
 
-// What follows from events and plans, on the root, on a leader and on rank 1.
+// What follows from events and plans, on the root, on leaders and on rank 1.
 class Job {
  public:
   Job()
       : coordinator_(FuzzJob()),
-        leader_({0, 1}, kFuzzWorld, kSecond, FuzzJob().process_sets),
+        leader_(*FuzzJob().leaders, 0, Voice::kHost, kSecond, FuzzJob().process_sets),
+        subtree_(*FuzzJob().leaders, 2, Voice::kSubtree, kSecond, FuzzJob().process_sets),
         member_(1, kFuzzWorld, FuzzJob().process_sets) {
     Signature signature;
     signature.kind = OpKind::kAllreduce;
@@ -91,6 +92,7 @@ class Job {
     Plan plan;
     std::vector<ControlEvent> passed_on;
     (void)leader_.Step(event, now_, &passed_on);
+    (void)subtree_.Step(event, now_, &passed_on);
     const bool ok = coordinator_.Step(event, ++now_, &plan).ok();
     Plan unpacked;
     for (const std::string& packed : PackPlan(plan, 1 << 20)) {
@@ -105,6 +107,7 @@ class Job {
     bool ok = true;
     for (const PlanItem& item : plan) {
       (void)leader_.Apply(item);
+      (void)subtree_.Apply(item);
       if (ok) ok = member_.Apply(item, &actions_).ok();
       Announce();
     }
@@ -119,6 +122,7 @@ class Job {
     now_ += later;
     std::vector<ControlEvent> passed_on;
     leader_.Look(now_, &passed_on);
+    subtree_.Look(now_, &passed_on);
     std::vector<std::string> reports;
     std::vector<Expire> expired;
     coordinator_.Look(now_, &reports, &expired);
@@ -132,6 +136,7 @@ class Job {
 
   Coordinator coordinator_;
   Aggregator leader_;
+  Aggregator subtree_;
   Member member_;
   std::vector<Action> actions_;
   Nanos now_ = 0;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kUsage[] =
     "usage: rueda_sim [--ranks N] [--ranks-per-host R] [--seed S] [--steps K] [--tensors T]\n"
-    "                 [--seeds COUNT] [--log-words C] [--break WHAT]\n"
+    "                 [--seeds COUNT] [--fan-out F] [--log-words C] [--break WHAT]\n"
     "\n"
     "Simulates K training steps of T tensors on N ranks, with the product's own state machines "
     "and\n"
@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   int seeds = 1;
   static const option kOptions[] = {{"ranks", required_argument, nullptr, 'n'},
                                     {"ranks-per-host", required_argument, nullptr, 'r'},
+                                    {"fan-out", required_argument, nullptr, 'f'},
                                     {"seed", required_argument, nullptr, 's'},
                                     {"steps", required_argument, nullptr, 'k'},
                                     {"tensors", required_argument, nullptr, 't'},
@@ -61,6 +62,9 @@ int main(int argc, char** argv) {
         break;
       case 'r':
         options.ranks_per_host = std::atoi(optarg);
+        break;
+      case 'f':
+        options.fan_out = std::atoi(optarg);
         break;
       case 's':
         options.seed = std::strtoull(optarg, nullptr, 10);
@@ -90,6 +94,7 @@ int main(int argc, char** argv) {
     }
   }
   if (optind < argc || options.ranks < 1 || options.steps < 0 || options.ranks_per_host < 0 ||
+      options.fan_out < 1 ||
       (options.ranks_per_host > 0 && options.ranks % options.ranks_per_host != 0)) {
     std::fputs(kUsage, stderr);
     return 2;
@@ -108,7 +113,8 @@ int main(int argc, char** argv) {
     std::printf(
         "{\"ranks\": %d, \"ranks_per_host\": %d, \"seed\": %llu, \"steps\": %d, \"ok\": %s, "
         "\"digest\": \"%016llx\", \"operations\": %llu, \"rejected\": %llu, \"batches\": %llu, "
-        "\"turns\": %llu, \"messages\": %llu, \"message_bytes\": %llu, \"virtual_s\": %.6f, "
+        "\"turns\": %llu, \"messages\": %llu, \"message_bytes\": %llu, "
+        "\"root_messages\": %llu, \"root_message_bytes\": %llu, \"virtual_s\": %.6f, "
         "\"real_s\": %.3f}\n",
         options.ranks, options.ranks_per_host, static_cast<unsigned long long>(options.seed),
         options.steps, ok ? "true" : "false", static_cast<unsigned long long>(report.digest),
@@ -117,7 +123,10 @@ int main(int argc, char** argv) {
         static_cast<unsigned long long>(report.batches),
         static_cast<unsigned long long>(report.turns),
         static_cast<unsigned long long>(report.messages),
-        static_cast<unsigned long long>(report.message_bytes), report.virtual_seconds, seconds);
+        static_cast<unsigned long long>(report.message_bytes),
+        static_cast<unsigned long long>(report.root_messages),
+        static_cast<unsigned long long>(report.root_message_bytes), report.virtual_seconds,
+        seconds);
   }
   return ok ? 0 : 1;
 }

@@ -32,11 +32,12 @@ TEST(Simulation, HundredsOfSmallJobsAgreeAndEnd) {
       options.seed = seed;
       options.ranks = 2 + 2 * static_cast<int>(seed % 4);
       options.ranks_per_host = per_host;
+      options.fan_out = 1 + static_cast<int>(seed % 3);
       options.steps = 4;
       const Report report = sim::Run(options);
       ASSERT_TRUE(report.errors.empty())
-          << "rueda_sim --ranks " << options.ranks << " --ranks-per-host " << per_host << " --seed "
-          << seed << " --steps 4\n"
+          << "rueda_sim --ranks " << options.ranks << " --ranks-per-host " << per_host
+          << " --fan-out " << options.fan_out << " --seed " << seed << " --steps 4\n"
           << Words(report);
       operations += report.operations;
       rejected += report.rejected;
@@ -54,6 +55,7 @@ TEST(Simulation, SmallJobsAgreeWhenLogAndTableAreShort) {
       Options options;
       options.seed = seed;
       options.ranks_per_host = per_host;
+      options.fan_out = 1 + static_cast<int>(seed % 3);
       options.steps = 10;
       options.log_words = 16;
       options.tensor_ids_max = 32;
@@ -69,6 +71,7 @@ TEST(Simulation, AThousandRanksAgreeAndEnd) {
   Options options;
   options.ranks = 1'000;
   options.ranks_per_host = 8;
+  options.fan_out = 8;
   options.steps = 2;
   const Report report = sim::Run(options);
   EXPECT_TRUE(report.errors.empty()) << Words(report);

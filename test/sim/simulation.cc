@@ -65,7 +65,7 @@ struct Step {
   std::optional<Task> join;
 };
 
-struct Link {  // one direction between a leader and the root; messages stay in order
+struct Link {  // one direction between a leader and the one above it; messages stay in order
   Nanos last_arrival = 0;
 };
 
@@ -144,6 +144,7 @@ class Simulation {
 
   std::vector<Memory> log_memory_;
   std::vector<std::unique_ptr<RankState>> ranks_;
+  std::shared_ptr<const LeaderTree> leaders_;
   std::map<Rank, std::unique_ptr<SimCourier>> couriers_;  // by leader
   std::vector<Step> steps_;
   // The sets in the order of their coming; [0] is the world. Ids are used again, so that a set is
@@ -195,24 +196,33 @@ class Simulation::SimCourier : public Courier {
  public:
   SimCourier(Simulation* simulation, Rank leader) : sim_(simulation), leader_(leader) {}
 
-  void SendEventsToRoot(std::string packed) override {
-    Deliver(&to_root_, packed.size(), [this, packed = std::move(packed)] {
-      RankState& root = *sim_->ranks_[0];
+  void SendEventsUp(std::string packed) override {
+    const Rank parent = sim_->leaders_->ParentOf(leader_);
+    if (parent == 0) {
+      ++sim_->report_.root_messages;
+      sim_->report_.root_message_bytes += packed.size();
+    }
+    const size_t bytes = packed.size();
+    Deliver(&up_, bytes, [this, parent, packed = std::move(packed)] {
       const absl::Status status =
-          root.hosts_bus->DeliverEvents(packed, sim_->HostOf(leader_), sim_->now_);
-      if (!status.ok()) sim_->Error(absl::StrCat("root: ", status.message()));
-      sim_->ScheduleTurn(0, sim_->now_);
+          sim_->ranks_[parent]->hosts_bus->DeliverEvents(packed, leader_, sim_->now_);
+      if (!status.ok()) sim_->Error(absl::StrCat("leader ", parent, ": ", status.message()));
+      sim_->ScheduleTurn(parent, sim_->now_);
     });
   }
-  void SendPlanToLeaders(const std::string& packed) override {
-    const int size = sim_->HostSize();
-    for (Rank leader = size; leader < sim_->options_.ranks; leader += size) {
-      sim_->couriers_[leader]->FromRoot(packed);
+  void SendPlanDown(const std::string& packed) override {
+    for (const Rank child : sim_->leaders_->ChildrenOf(leader_)) {
+      sim_->couriers_[child]->FromAbove(packed);
+      if (leader_ == 0) {
+        ++sim_->report_.root_messages;
+        sim_->report_.root_message_bytes += packed.size();
+      }
     }
   }
-  void FromRoot(const std::string& packed) {
-    Deliver(&from_root_, packed.size(), [this, packed] {
-      sim_->ranks_[leader_]->hosts_bus->DeliverPlan(packed);
+  void FromAbove(const std::string& packed) {
+    Deliver(&down_, packed.size(), [this, packed] {
+      const absl::Status status = sim_->ranks_[leader_]->hosts_bus->DeliverPlan(packed);
+      if (!status.ok()) sim_->Error(absl::StrCat("leader ", leader_, ": ", status.message()));
       sim_->ScheduleTurn(leader_, sim_->now_);
     });
   }
@@ -226,8 +236,8 @@ class Simulation::SimCourier : public Courier {
   }
   Simulation* const sim_;
   const Rank leader_;
-  Link to_root_;
-  Link from_root_;
+  Link up_;
+  Link down_;
 };
 
 // Set-up --------------------------------------------------------------------------------------
@@ -237,6 +247,12 @@ Simulation::Simulation(const Options& options) : options_(options), random_(opti
   coordinator.world_size = options.ranks;
   coordinator.bucket_bytes = options.bucket_bytes;
   if (options.tensor_ids_max > 0) coordinator.tensor_ids_max = options.tensor_ids_max;
+  std::vector<std::vector<Rank>> hosts;
+  for (Rank leader = 0; leader < options.ranks; leader += HostSize()) {
+    hosts.push_back(HostOf(leader));
+  }
+  leaders_ = std::make_shared<LeaderTree>(hosts, options.fan_out);
+  coordinator.leaders = leaders_;
   MakeSchedule();
   for (Rank leader = 0; leader < options.ranks; leader += HostSize()) {
     const std::vector<Rank> host = HostOf(leader);

@@ -31,6 +31,7 @@ enum class Defect {
 struct Options {
   int ranks = 4;
   int ranks_per_host = 0;  // 0: all on one host, sharing one log; 1: no two share a log
+  int fan_out = 32;        // of the tree of leaders
   uint64_t seed = 1;
   int steps = 10;
   int tensors_per_step = 20;
@@ -51,6 +52,8 @@ struct Report {
   uint64_t turns = 0;
   uint64_t messages = 0;  // between hosts
   uint64_t message_bytes = 0;
+  uint64_t root_messages = 0;  // of those, the root's: to it and from it
+  uint64_t root_message_bytes = 0;
   double virtual_seconds = 0;
   bool defect_done = false;  // the defect that was asked for has happened
 };

@@ -90,7 +90,9 @@ std::vector<Setup> ShmSetups() {
 std::vector<Setup> AllSetups() {
   std::vector<Setup> setups = ShmSetups();
   setups.push_back({"threads_tcp", Ranks::kThreads, {{"bus", "tcp"}}});
-  setups.push_back({"processes_tcp", Ranks::kProcesses, {{"bus", "tcp"}}});
+  // Each rank leads itself, below the one before: the longest way to the root that there is.
+  setups.push_back(
+      {"processes_chain", Ranks::kProcesses, {{"bus", "tcp"}, {"leader_fan_out", "1"}}});
   if (HaveGloo()) {
     setups.push_back({"processes_gloo", Ranks::kProcesses, {{"backend", "gloo"}}});
     setups.push_back({"processes_two_hosts", Ranks::kProcesses, {{"hosts_fake", "2"}}, 2});

@@ -12,6 +12,8 @@ using ::testing::IsEmpty;
 
 using AnAggregator = OnAHost;
 
+constexpr TensorId kId = 1u << 16;  // the first slot's first
+
 TEST_F(AnAggregator, PassesOnWhatIsCompleteOnItsHost) {
   Step(2, Named("a"));
   EXPECT_THAT(PassedOn(), IsEmpty());
@@ -51,7 +53,7 @@ TEST_F(AnAggregator, NameIsUsableAgainOnRanksThatPassOnNothing) {
   Step(3, Named("a"));
   EXPECT_THAT(PassedOn(), IsEmpty());
   Step(2, Named("a"));
-  EXPECT_THAT(PassedOn(), ElementsAre(3, 2)) << "what was rejected is not held";
+  EXPECT_THAT(PassedOn(), ElementsAre(2, 3)) << "what was rejected is not held";
 }
 
 // Nothing that a rank which has left has a part in is held back: it can't become complete.
@@ -64,6 +66,127 @@ TEST_F(AnAggregator, HoldsNothingBackForARankThatHasLeft) {
   EXPECT_THAT(PassedOn(), ElementsAre(2));
 }
 
+TEST_F(AnAggregator, SpeaksForAllOnceAllHaveAnnounced) {
+  ASSERT_TRUE(aggregator_.Apply(Define{kId, Named("a")}).ok());
+  Announcement announcement;
+  announcement.id = kId;
+  announcement.done = 65'535;
+  Step({3, Announced{announcement}});
+  announcement.done = 1;  // a little more
+  Step({2, Announced{announcement}});
+  ASSERT_EQ(out_.size(), 1u);
+  EXPECT_EQ(out_[0].rank, 2);
+  EXPECT_EQ(out_[0].voice, Voice::kHost);
+  const Announcement& together = std::get<Announced>(out_[0].what).announcement;
+  EXPECT_EQ(together.id, kId);
+  EXPECT_EQ(together.done, 1);
+  EXPECT_FALSE(together.waited);
+}
+
+// Then each says it for itself.
+TEST_F(AnAggregator, SpeaksForNobodyWhoseWordsDiffer) {
+  Step(2, Named("a", {1}));
+  Step(3, Named("a", {2}));
+  ASSERT_EQ(out_.size(), 2u);
+  EXPECT_EQ(out_[0].voice, Voice::kRank);
+  out_.clear();
+  Announcement scaled;
+  scaled.spec = Named("b");
+  scaled.extras.prescale = 0.5;
+  Step({2, Announced{scaled}});
+  scaled.extras.prescale = 0.25;
+  Step({3, Announced{scaled}});
+  ASSERT_EQ(out_.size(), 2u);
+  EXPECT_EQ(std::get<Announced>(out_[0].what).announcement.extras.prescale, 0.5);
+  EXPECT_EQ(std::get<Announced>(out_[1].what).announcement.extras.prescale, 0.25);
+}
+
+// The first wait closes a batch. That all wait is said once; that some do, when nothing moves.
+TEST_F(AnAggregator, PassesOnWaitsOnceAndForAll) {
+  ASSERT_TRUE(aggregator_.Apply(Define{kId, Named("a")}).ok());
+  Announcement announcement;
+  announcement.id = kId;
+  for (const Rank rank : {2, 3}) Step({rank, Announced{announcement}});
+  out_.clear();
+  Step({3, Waited{kId, 0}});
+  ASSERT_EQ(out_.size(), 1u);
+  EXPECT_EQ(out_[0].rank, 3);
+  Step({3, Waited{kId, 0}});
+  EXPECT_EQ(out_.size(), 1u);
+  Step({2, Waited{kId, 0}});
+  ASSERT_EQ(out_.size(), 2u);
+  EXPECT_EQ(out_[1].rank, 2);
+  EXPECT_EQ(out_[1].voice, Voice::kHost);
+  out_.clear();
+  EXPECT_EQ(aggregator_.Look(10 * kSecond, &out_), kForever);
+  EXPECT_THAT(out_, IsEmpty());
+  // Once it is ordered, a wait that was under way concerns the batch alone.
+  Order order;
+  order.batch.push_back({kId});
+  ASSERT_TRUE(aggregator_.Apply(order).ok());
+  Step({2, Waited{kId, 0}});
+  EXPECT_THAT(PassedOn(), ElementsAre(2));
+}
+
+TEST_F(AnAggregator, SaysWhoWaitsWhenNothingMoves) {
+  ASSERT_TRUE(aggregator_.Apply(Define{kId, Named("a")}).ok());
+  Announcement announcement;
+  announcement.id = kId;
+  announcement.waited = true;
+  Step({2, Announced{announcement}});
+  announcement.waited = false;
+  Step({3, Announced{announcement}});
+  EXPECT_TRUE(std::get<Announced>(out_.at(0).what).announcement.partly);
+  out_.clear();
+  aggregator_.Look(kSecond, &out_);
+  EXPECT_THAT(PassedOn(), ElementsAre(2));
+  aggregator_.Look(2 * kSecond, &out_);
+  EXPECT_THAT(PassedOn(), IsEmpty()) << "said already";
+}
+
+// Hosts {0, 1}, {2, 3} and {4, 5}, each below the one before.
+class ASubtree : public ::testing::Test {
+ protected:
+  ControlEvent Says(Rank rank, Voice voice, bool waited = false) {
+    Announcement announcement;
+    announcement.spec = Named("a");
+    announcement.waited = waited;
+    return {rank, Announced{announcement}, voice};
+  }
+  LeaderTree leaders_{std::vector<std::vector<Rank>>{{0, 1}, {2, 3}, {4, 5}}, 1};
+  Aggregator aggregator_{leaders_, 2, Voice::kSubtree, kSecond};
+  std::vector<ControlEvent> out_;
+};
+
+TEST_F(ASubtree, HasOneVoice) {
+  ASSERT_TRUE(aggregator_.Step(Says(2, Voice::kHost), 0, &out_).ok());
+  EXPECT_THAT(out_, IsEmpty());
+  ASSERT_TRUE(aggregator_.Step(Says(4, Voice::kHost, true), 0, &out_).ok());
+  ASSERT_EQ(out_.size(), 1u);
+  EXPECT_EQ(out_[0].rank, 2);
+  EXPECT_EQ(out_[0].voice, Voice::kSubtree);
+  EXPECT_TRUE(std::get<Announced>(out_[0].what).announcement.partly) << "ranks 2 and 3 do not wait";
+}
+
+TEST_F(ASubtree, PassesOnWhatItHasWhenOthersAreLate) {
+  ASSERT_TRUE(aggregator_.Step(Says(4, Voice::kHost), 0, &out_).ok());
+  ASSERT_TRUE(aggregator_.Step(Says(3, Voice::kRank), 0, &out_).ok());
+  aggregator_.Look(kSecond, &out_);
+  ASSERT_EQ(out_.size(), 2u);
+  EXPECT_EQ(out_[0].voice, Voice::kHost);
+  EXPECT_EQ(out_[1].rank, 3);
+  ASSERT_TRUE(aggregator_.Step(Says(2, Voice::kRank), 2 * kSecond, &out_).ok());
+  EXPECT_EQ(out_.size(), 3u);
+}
+
+TEST_F(ASubtree, HearsOnlyThoseBelow) {
+  EXPECT_FALSE(aggregator_.Step(Says(0, Voice::kHost), 0, &out_).ok());
+  EXPECT_FALSE(aggregator_.Step(Says(5, Voice::kHost), 0, &out_).ok()) << "no leader";
+  EXPECT_FALSE(aggregator_.Step(Says(2, Voice::kSubtree), 0, &out_).ok()) << "that is its own";
+  Aggregator host(leaders_, 4, Voice::kHost, kSecond);
+  EXPECT_FALSE(host.Step(Says(4, Voice::kHost), 0, &out_).ok()) << "in a log each says his own";
+}
+
 TEST_F(AnAggregator, WaitRidesInTheHeldAnnouncement) {
   ASSERT_TRUE(aggregator_.Apply(Define{(1u << 16) | 0, Named("a")}).ok());
   Announcement announcement;
@@ -71,14 +194,15 @@ TEST_F(AnAggregator, WaitRidesInTheHeldAnnouncement) {
   Step({2, Announced{announcement}});
   Step({2, Waited{announcement.id, 0}});
   Step({3, Announced{announcement}});
-  ASSERT_EQ(out_.size(), 2u);
+  ASSERT_EQ(out_.size(), 1u);
   EXPECT_TRUE(std::get<Announced>(out_[0].what).announcement.waited);
+  EXPECT_TRUE(std::get<Announced>(out_[0].what).announcement.partly);
 }
 
 // The records of operations under way are used again, in another order.
 TEST(Aggregator, KeepsTheOrderOfARanksUnnamedOperations) {
   for (const bool by_join : {false, true}) {
-    Aggregator aggregator({2, 3}, 4, kSecond);
+    Aggregator aggregator(TwoHosts(), 2, Voice::kHost, kSecond);
     std::vector<ControlEvent> out;
     const auto step = [&](Rank rank, const SpecPtr& spec) {
       Announcement announcement;
@@ -88,6 +212,13 @@ TEST(Aggregator, KeepsTheOrderOfARanksUnnamedOperations) {
     for (const char* name : {"a", "b", "c"}) step(2, Named(name));
     for (const char* name : {"a", "b", "c"}) step(3, Named(name));
     out.clear();
+    Order order;
+    for (TensorId slot = 0; slot < 3; ++slot) {
+      const TensorId id = (1u << 16) | slot;
+      ASSERT_TRUE(aggregator.Apply(Define{id, Named(std::string(1, 'a' + slot))}).ok());
+      order.batch.push_back({id});
+    }
+    ASSERT_TRUE(aggregator.Apply(order).ok());
     for (int64_t i = 0; i < 3; ++i) step(2, Named("", {i}));
     if (by_join) {
       step(3, MakeSpec(kWorldSet, "", OfKind(OpKind::kJoin)));

@@ -43,6 +43,12 @@ inline SpecPtr Pair(const std::string& name, Rank from, Rank to, SetId set = kWo
   return MakeSpec(set, name, signature);
 }
 
+// Ranks 0 and 1 on one host, 2 and 3 on another.
+inline const LeaderTree& TwoHosts() {
+  static const LeaderTree tree(std::vector<std::vector<Rank>>{{0, 1}, {2, 3}}, 32);
+  return tree;
+}
+
 // A host of ranks 2 and 3 in a world of four, in which they have process set 1.
 class OnAHost : public ::testing::Test {
  protected:
@@ -54,15 +60,19 @@ class OnAHost : public ::testing::Test {
   void Step(const ControlEvent& event, Nanos now = 0) {
     ASSERT_TRUE(aggregator_.Step(event, now, &out_).ok());
   }
-  // Whose events were passed on since the last call.
+  // For whom events were passed on since the last call.
   std::vector<Rank> PassedOn() {
     std::vector<Rank> ranks;
-    for (const ControlEvent& event : out_) ranks.push_back(event.rank);
+    for (const ControlEvent& event : out_) {
+      const absl::Span<const Rank> all = TwoHosts().RanksOf(event.rank, event.voice);
+      ranks.insert(ranks.end(), all.begin(), all.end());
+    }
     out_.clear();
     return ranks;
   }
 
-  Aggregator aggregator_{{2, 3}, 4, kSecond, std::vector<std::vector<Rank>>{{2, 3}}};
+  Aggregator aggregator_{TwoHosts(), 2, Voice::kHost, kSecond,
+                         std::vector<std::vector<Rank>>{{2, 3}}};
   std::vector<ControlEvent> out_;
 };
 

@@ -436,6 +436,10 @@ TEST_F(JoinOnAHost, LetsThroughWhatWasHeldBackForTheRank) {
 TEST_F(JoinOnAHost, HoldsBackAgainOnceAllHaveJoined) {
   Step(2, Named(""));
   Step(3, Named(""));
+  ASSERT_TRUE(aggregator_.Apply(Define{1u << 16, Named("")}).ok());
+  Order order;
+  order.batch.push_back({1u << 16});
+  ASSERT_TRUE(aggregator_.Apply(order).ok());
   Step(3, JoinSpec());
   Step(2, Named(""));
   Step(2, JoinSpec());

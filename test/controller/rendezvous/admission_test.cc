@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "controller/bus/socket.h"
-#include "controller/rendezvous/root_link.h"
+#include "controller/rendezvous/leader_link.h"
 #include "controller/rendezvous/turned_away.h"
 
 namespace rueda {
@@ -238,7 +238,7 @@ TEST_F(AdmissionTest, TellsARankThatItDoesNotWaitForIt) {
 TEST_F(AdmissionTest, ALeaderTriesAgain) {
   absl::StatusOr<std::unique_ptr<Link>> link;  // until the root has seen it
   std::thread leader([&] {
-    link = ConnectToRoot(address_, kScope, 1, MonotonicNow() + kPatience);
+    link = ConnectToLeader(0, address_, kScope, 1, MonotonicNow() + kPatience);
     EXPECT_TRUE(link.ok()) << link.status();
   });
   for (int i = 0; i < 3; ++i) {
@@ -253,11 +253,11 @@ TEST_F(AdmissionTest, ALeaderTriesAgain) {
 TEST_F(AdmissionTest, ALeaderDoesNotTryWhereNobodyListensOrWhoeverHasAnotherSecret) {
   std::thread root([this] { (void)Admit({1}, kSecond / 2); });
   const auto refused =
-      ConnectToRoot(address_, {std::string(32, 'x'), "job", 7}, 1, MonotonicNow() + kPatience);
+      ConnectToLeader(0, address_, {std::string(32, 'x'), "job", 7}, 1, MonotonicNow() + kPatience);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnauthenticated) << refused.status();
   root.join();
   listener_.reset();
-  const auto nobody = ConnectToRoot(address_, kScope, 1, MonotonicNow() + kPatience);
+  const auto nobody = ConnectToLeader(0, address_, kScope, 1, MonotonicNow() + kPatience);
   EXPECT_EQ(nobody.status().code(), absl::StatusCode::kAborted) << nobody.status();
 }
 
