@@ -1,27 +1,32 @@
 #include "controller/bus/bus.h"
 
+#include <algorithm>
 #include <atomic>
 
 namespace rueda {
 
 void RanksConcerned(const PlanItem* begin, const PlanItem* end, const ProcessSetTable& sets,
-                    std::vector<bool>* by_rank) {
-  by_rank->assign(sets.world_size(), false);
+                    absl::Span<const Rank> ranks, std::vector<bool>* concerned) {
+  concerned->assign(ranks.size(), false);
+  const auto mark = [&](auto concerns) {
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      if (concerns(ranks[i])) (*concerned)[i] = true;
+    }
+  };
   for (const PlanItem* item = begin; item != end; ++item) {
     if (const auto* order = std::get_if<Order>(item)) {
       if (order->to >= 0 && order->from >= 0) {
-        for (const Rank rank : {order->from, order->to}) {
-          if (rank < sets.world_size()) (*by_rank)[rank] = true;
-        }
+        mark([&](Rank rank) { return rank == order->from || rank == order->to; });
       } else if (const ProcessSet* set = sets.Find(order->lane)) {
-        for (const Rank rank : set->ranks) (*by_rank)[rank] = true;
+        mark([&](Rank rank) { return set->Contains(rank); });
       }
     } else if (const auto* reject = std::get_if<Reject>(item)) {
-      for (const Rank rank : reject->ranks) {
-        if (rank < sets.world_size()) (*by_rank)[rank] = true;
-      }
+      mark([&](Rank rank) {
+        return std::binary_search(reject->ranks.begin(), reject->ranks.end(), rank);
+      });
     } else if (!std::holds_alternative<Define>(*item) && !std::holds_alternative<Forget>(*item)) {
-      by_rank->assign(by_rank->size(), true);
+      concerned->assign(ranks.size(), true);
+      return;
     }
   }
 }

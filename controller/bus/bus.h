@@ -32,9 +32,9 @@ class Bus {
   // Whether Poll would find something: the last look before sleeping, once the others know how to ring
   // this rank.
   virtual bool LastLook() = 0;
-  // Whether somebody waits for room in the log that this rank could make; after LastLook's fence. For
-  // one that leaves without reading on.
-  virtual bool OwesRoom() const { return false; }
+  // Whether others wait for something that this rank has to do: to make room in the log, or to hand on
+  // what has come. After LastLook's fence; for one that leaves without another Poll.
+  virtual bool OwesOthers() const { return false; }
   // Lets others reuse what this rank has read; called before it sleeps.
   virtual void BeforeSleep() = 0;
 
@@ -51,10 +51,10 @@ class Bus {
 // it should find is published.
 using WakeFn = std::function<void(Rank)>;
 
-// Which ranks must look at the items: those whom an order or a rejection concerns; all, when
-// process sets change or somebody joins or leaves.
+// Which of `ranks` must look at the items: those whom an order or a rejection concerns; all, when
+// process sets change or somebody joins or leaves. By place in `ranks`.
 void RanksConcerned(const PlanItem* begin, const PlanItem* end, const ProcessSetTable& sets,
-                    std::vector<bool>* by_rank);
+                    absl::Span<const Rank> ranks, std::vector<bool>* concerned);
 
 // Called once the log is read: wakes all of `ranks` but `self`, if a word of ours has filled a gap
 // behind which they may sleep.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "controller/bus/log_codec.h"
@@ -35,15 +36,22 @@ HostsBus::HostsBus(std::unique_ptr<HostLog> log, std::vector<Rank> local_ranks, 
       wake_(std::move(wake)),
       courier_(courier),
       leaders_(options.leaders),
-      aggregator_(*leaders_, ranks_.front(), Voice::kHost, Patience(options), options.process_sets),
       sets_(options.world_size, options.process_sets),
       ordered_(sets_.end(), 0),
       told_done_(sets_.end(), 0) {
+  if (!leader()) {
+    tally_ = std::make_unique<HostTally>(ranks_, &sets_);
+    return;
+  }
+  const auto speaker = [&](Voice voice) {
+    return std::make_unique<Aggregator>(*leaders_, self_, voice, Patience(options),
+                                        options.process_sets);
+  };
+  aggregator_ = speaker(Voice::kHost);
   if (self_ == 0) {
     coordinator_ = std::make_unique<Coordinator>(options);
-  } else if (leader() && !leaders_->ChildrenOf(self_).empty()) {
-    subtree_ = std::make_unique<Aggregator>(*leaders_, self_, Voice::kSubtree, Patience(options),
-                                            options.process_sets);
+  } else if (!leaders_->ChildrenOf(self_).empty()) {
+    subtree_ = speaker(Voice::kSubtree);
   }
 }
 
@@ -58,6 +66,8 @@ absl::StatusOr<bool> HostsBus::Send(const ControlEvent& event) {
 }
 
 absl::StatusOr<bool> HostsBus::Poll(Nanos now, Plan* plan) {
+  news_ = false;
+  Publish();
   bool moved = WritePlans();
   while (true) {
     RUEDA_ASSIGN_OR_RETURN(const bool read, log_->Read(&entry_));
@@ -67,7 +77,11 @@ absl::StatusOr<bool> HostsBus::Poll(Nanos now, Plan* plan) {
   }
   WakeBehindGap(log_.get(), ranks_, self_, wake_);
   for (const int writer : log_->TakeStarving()) Wake(ranks_[writer]);
-  // At the root, what was just read may have become a plan.
+  if (!said_.empty()) {
+    RUEDA_RETURN_IF_ERROR(Tell(said_, now));
+    said_.clear();
+    Publish();
+  }
   return moved | WritePlans();
 }
 
@@ -77,12 +91,18 @@ absl::Status HostsBus::ReadEntry(Nanos now, Plan* plan) {
       return absl::InvalidArgumentError("a plan that the leader did not write");
     return ReadPlan(plan);
   }
-  RUEDA_ASSIGN_OR_RETURN(const ControlEvent event, DecodeLogEvent(entry_, ranks_));
-  std::vector<ControlEvent> complete;
-  RUEDA_RETURN_IF_ERROR(aggregator_.Step(event, now, &complete));
-  if (complete.empty()) return absl::OkStatus();
-  if (leader()) return Tell(std::move(complete), now);
-  if (ranks_[entry_.writer] == self_) {
+  if (leader()) {
+    RUEDA_ASSIGN_OR_RETURN(const ControlEvent event, DecodeLogEvent(entry_, ranks_));
+    return aggregator_->Step(event, now, &said_);
+  }
+  bool leader_is_needed;
+  if (const std::optional<PlainAnnouncement> plain = AsPlainAnnouncement(entry_)) {
+    leader_is_needed = tally_->Announces(entry_.writer, plain->id, plain->waited);
+  } else {
+    RUEDA_ASSIGN_OR_RETURN(const ControlEvent event, DecodeLogEvent(entry_, ranks_));
+    leader_is_needed = tally_->Step(entry_.writer, event);
+  }
+  if (leader_is_needed && ranks_[entry_.writer] == self_) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     Wake(ranks_.front());
   }
@@ -94,7 +114,11 @@ absl::Status HostsBus::ReadPlan(Plan* plan) {
   RUEDA_RETURN_IF_ERROR(UnpackPlan(entry_.payload, plan));
   for (size_t i = before; i < plan->size(); ++i) {
     const PlanItem& item = (*plan)[i];
-    RUEDA_RETURN_IF_ERROR(aggregator_.Apply(item));
+    if (leader()) {
+      RUEDA_RETURN_IF_ERROR(aggregator_->Apply(item));
+    } else {
+      tally_->Apply(item);
+    }
     if (const auto* added = std::get_if<SetAdded>(&item)) {
       RUEDA_ASSIGN_OR_RETURN(const SetId id, sets_.Add(added->ranks));
       ordered_.resize(sets_.end());
@@ -110,33 +134,26 @@ absl::Status HostsBus::ReadPlan(Plan* plan) {
     }
   }
   if (leader()) {
-    RanksConcerned(plan->data() + before, plan->data() + plan->size(), sets_, &concerned_);
+    RanksConcerned(plan->data() + before, plan->data() + plan->size(), sets_, ranks_, &concerned_);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    for (const Rank rank : ranks_) {
-      if (concerned_[rank]) Wake(rank);
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      if (concerned_[i]) Wake(ranks_[i]);
     }
   }
   return absl::OkStatus();
 }
 
 // Takes what a host says, this or one below, a step further.
-absl::Status HostsBus::Tell(std::vector<ControlEvent> events, Nanos now) {
-  if (coordinator_ != nullptr) {
-    Plan plan;
-    for (const ControlEvent& event : events) {
-      RUEDA_RETURN_IF_ERROR(coordinator_->Step(event, now, &plan));
-    }
-    Publish(plan);
-    return absl::OkStatus();
-  }
-  if (subtree_ != nullptr) {
-    std::vector<ControlEvent> together;
-    for (const ControlEvent& event : events) {
+absl::Status HostsBus::Tell(absl::Span<const ControlEvent> events, Nanos now) {
+  std::vector<ControlEvent> together;
+  for (const ControlEvent& event : events) {
+    if (coordinator_ != nullptr) {
+      RUEDA_RETURN_IF_ERROR(coordinator_->Step(event, now, &plan_));
+    } else if (subtree_ != nullptr) {
       RUEDA_RETURN_IF_ERROR(subtree_->Step(event, now, &together));
     }
-    events = std::move(together);
   }
-  SendUp(events);
+  if (coordinator_ == nullptr) SendUp(subtree_ != nullptr ? together : events);
   return absl::OkStatus();
 }
 
@@ -146,11 +163,13 @@ void HostsBus::SendUp(absl::Span<const ControlEvent> events) {
   }
 }
 
-void HostsBus::Publish(const Plan& plan) {
-  for (std::string& packed : PackPlan(plan, kPackBytes)) {
+// At the root: what was decided since the last time.
+void HostsBus::Publish() {
+  for (std::string& packed : PackPlan(plan_, kPackBytes)) {
     courier_->SendPlanDown(packed);
     plans_to_write_.push_back(std::move(packed));
   }
+  plan_.clear();
 }
 
 absl::Status HostsBus::DeliverEvents(absl::string_view packed, Rank child, Nanos now) {
@@ -162,10 +181,12 @@ absl::Status HostsBus::DeliverEvents(absl::string_view packed, Rank child, Nanos
                                                      event.rank, ", which is not below it"));
     }
   }
-  return Tell(std::move(events), now);
+  news_ = true;
+  return Tell(events, now);
 }
 
 absl::Status HostsBus::DeliverPlan(std::string packed) {
+  news_ = true;
   courier_->SendPlanDown(packed);
   if (subtree_ != nullptr) {
     Plan plan;
@@ -207,8 +228,8 @@ bool HostsBus::MustAnnounceDone(SetId lane, uint64_t completed) {
 Nanos HostsBus::Look(Nanos now, std::vector<std::string>* reports) {
   if (!leader()) return kForever;
   std::vector<ControlEvent> overdue;
-  Nanos next = aggregator_.Look(now, &overdue);
-  absl::Status status = Tell(std::move(overdue), now);
+  Nanos next = aggregator_->Look(now, &overdue);
+  absl::Status status = Tell(overdue, now);
   if (subtree_ != nullptr) {
     std::vector<ControlEvent> overdue_below;
     next = std::min(next, subtree_->Look(now, &overdue_below));
@@ -217,11 +238,10 @@ Nanos HostsBus::Look(Nanos now, std::vector<std::string>* reports) {
   if (coordinator_ != nullptr) {
     std::vector<Expire> expired;
     next = std::min(next, coordinator_->Look(now, reports, &expired));
-    Plan plan;
     for (const Expire& expire : expired) {
-      status.Update(coordinator_->Step({self_, expire}, now, &plan));
+      status.Update(coordinator_->Step({self_, expire}, now, &plan_));
     }
-    Publish(plan);
+    Publish();
   }
   if (!status.ok()) RUEDA_LOG(Error) << "bus: " << status.message();
   return next;

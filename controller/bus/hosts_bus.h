@@ -12,6 +12,7 @@
 #include "controller/bus/host_log.h"
 #include "controller/negotiation/aggregator.h"
 #include "controller/negotiation/coordinator.h"
+#include "controller/negotiation/host_tally.h"
 
 namespace rueda {
 
@@ -35,7 +36,7 @@ class HostsBus : public Bus {
   absl::StatusOr<bool> Send(const ControlEvent& event) override;
   absl::StatusOr<bool> Poll(Nanos now, Plan* plan) override;
   bool LastLook() override { return log_->LastLook(); }
-  bool OwesRoom() const override { return log_->OwesRoom(); }
+  bool OwesOthers() const override { return log_->OwesRoom() || news_; }
   void BeforeSleep() override;
   bool MustAnnounceDone(SetId lane, uint64_t completed) override;
   Nanos Look(Nanos now, std::vector<std::string>* reports) override;
@@ -49,9 +50,9 @@ class HostsBus : public Bus {
 
  private:
   bool leader() const { return self_ == ranks_.front(); }
-  absl::Status Tell(std::vector<ControlEvent> events, Nanos now);
+  absl::Status Tell(absl::Span<const ControlEvent> events, Nanos now);
   void SendUp(absl::Span<const ControlEvent> events);
-  void Publish(const Plan& plan);
+  void Publish();
   bool WritePlans();
   void Wake(Rank rank);
   absl::Status ReadEntry(Nanos now, Plan* plan);
@@ -63,13 +64,17 @@ class HostsBus : public Bus {
   const WakeFn wake_;
   Courier* const courier_;
   const std::shared_ptr<const LeaderTree> leaders_;
-  Aggregator aggregator_;                     // of this host
+  std::unique_ptr<Aggregator> aggregator_;    // at leaders: of this host
   std::unique_ptr<Aggregator> subtree_;       // at leaders with others below, but for the root
   std::unique_ptr<Coordinator> coordinator_;  // at the root
   ProcessSetTable sets_;                      // as the plan stream in this host's log says
+  std::unique_ptr<HostTally> tally_;          // at those that lead nobody
   std::vector<uint64_t> ordered_;             // by lane: batches seen in the plan stream
   std::vector<uint64_t> told_done_;           // by lane: the completed count last announced alone
+  Plan plan_;                                 // at the root: to be published
   std::deque<std::string> plans_to_write_;    // at leaders: for the log, when it has room
+  bool news_ = false;                         // something has come since the last Poll
+  std::vector<ControlEvent> said_;            // scratch: by this host
   std::vector<bool> concerned_;               // scratch
   LogEntry entry_;                            // scratch
 };

@@ -34,7 +34,7 @@ absl::StatusOr<bool> LogBus::Poll(Nanos now, Plan* plan) {
     // Whoever's entry completes something wakes those whom it concerns; nobody else does.
     if (entry_.writer == self_ && plan->size() > before) {
       RanksConcerned(plan->data() + before, plan->data() + plan->size(),
-                     coordinator_.process_sets(), &concerned_);
+                     coordinator_.process_sets(), ranks_, &concerned_);
       std::atomic_thread_fence(std::memory_order_seq_cst);
       for (const Rank rank : ranks_) {
         if (rank != self_ && concerned_[rank]) wake_(rank);

@@ -21,7 +21,7 @@ class LogBus : public Bus {
   absl::StatusOr<bool> Send(const ControlEvent& event) override;
   absl::StatusOr<bool> Poll(Nanos now, Plan* plan) override;
   bool LastLook() override { return log_->LastLook(); }
-  bool OwesRoom() const override { return log_->OwesRoom(); }
+  bool OwesOthers() const override { return log_->OwesRoom(); }
   void BeforeSleep() override;
   bool MustAnnounceDone(SetId lane, uint64_t completed) override;
   Nanos Look(Nanos now, std::vector<std::string>* reports) override;

@@ -7,10 +7,10 @@ namespace rueda {
 namespace {
 
 enum Kind : uint8_t {
-  kAnnounceId = 1,  // field: id; low: done; flag: waited
-  kAnnounce = 2,    // payload: wire::Announcement
-  kWaited = 3,      // field: id; low: sequence
-  kDone = 4,        // field: lane; low: count
+  kAnnounceId = kAnnounceIdWord,
+  kAnnounce = 2,  // payload: wire::Announcement
+  kWaited = 3,    // field: id; low: sequence
+  kDone = 4,      // field: lane; low: count
   kLeave = 5,
   kExpire = 6,  // field: id; low: sequence
   kPlan = 7,    // payload: wire::Plan

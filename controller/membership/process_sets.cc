@@ -12,9 +12,7 @@
 
 namespace rueda {
 
-int ProcessSet::IndexOf(Rank rank) const {
-  // The world, and any set of the lowest ranks, without a search.
-  if (rank >= 0 && rank < size() && ranks[rank] == rank) return rank;
+int ProcessSet::Search(Rank rank) const {
   const auto it = std::lower_bound(ranks.begin(), ranks.end(), rank);
   return it != ranks.end() && *it == rank ? static_cast<int>(it - ranks.begin()) : -1;
 }
@@ -28,10 +26,6 @@ ProcessSetTable::ProcessSetTable(int world_size, absl::Span<const std::vector<Ra
     const absl::StatusOr<SetId> id = Add(ranks);
     RUEDA_CHECK(id.ok()) << id.status().message();
   }
-}
-
-const ProcessSet* ProcessSetTable::Find(SetId id) const {
-  return id >= 0 && id < end() ? sets_[id].get() : nullptr;
 }
 
 const ProcessSet* ProcessSetTable::Find(absl::Span<const Rank> ranks) const {

@@ -18,8 +18,15 @@ struct ProcessSet {
 
   int size() const { return static_cast<int>(ranks.size()); }
   // A rank's index in the set; -1 when it is not in it.
-  int IndexOf(Rank rank) const;
+  int IndexOf(Rank rank) const {
+    // The world, and any set of the lowest ranks, without a search.
+    if (rank >= 0 && rank < size() && ranks[rank] == rank) return rank;
+    return Search(rank);
+  }
   bool Contains(Rank rank) const { return IndexOf(rank) >= 0; }
+
+ private:
+  int Search(Rank rank) const;
 };
 
 class ProcessSetTable {
@@ -29,7 +36,9 @@ class ProcessSetTable {
 
   int world_size() const { return sets_[0]->size(); }
   // Null when there is no such set. The pointer is valid until the set is removed.
-  const ProcessSet* Find(SetId id) const;
+  const ProcessSet* Find(SetId id) const {
+    return id >= 0 && id < end() ? sets_[id].get() : nullptr;
+  }
   // The set of exactly these ranks; null when there is none.
   const ProcessSet* Find(absl::Span<const Rank> ranks) const;
   // Ids are below this.

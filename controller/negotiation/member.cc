@@ -124,7 +124,10 @@ void Member::Pop() {
 absl::Status Member::Apply(const PlanItem& item, std::vector<Action>* actions) {
   if (const auto* order = std::get_if<Order>(&item)) return ApplyOrder(*order, actions);
   if (const auto* define = std::get_if<Define>(&item)) {
-    RUEDA_RETURN_IF_ERROR(table_.Define(define->id, define->spec));
+    // This rank's own, if it has submitted it: one copy then serves both.
+    const auto own = undefined_.find(define->spec.get());
+    RUEDA_RETURN_IF_ERROR(table_.Define(
+        define->id, own == undefined_.end() ? define->spec : outstanding_[own->second].spec));
     ApplyDefine(*define);
   } else if (const auto* forget = std::get_if<Forget>(&item)) {
     ApplyForget(*forget);
@@ -274,6 +277,7 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
   }
   const bool absent = std::binary_search(order.absent.begin(), order.absent.end(), rank_);
   Launch launch = {order.lane, number, order.absent, order.prescale, order.postscale, {}};
+  launch.items.reserve(order.batch.size());
   for (const Ordered& ordered : order.batch) {
     const SpecPtr* spec = table_.Get(ordered.id);
     const int64_t token =

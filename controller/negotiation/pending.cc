@@ -126,7 +126,7 @@ void PendingTable::Remove(Instance* instance) {
     if (live == instance) live = nullptr;
   }
   while (!entry.live.empty() && entry.live.front() == nullptr) {
-    entry.live.pop_front();
+    entry.live.erase(entry.live.begin());
     ++entry.base;
   }
   entry.ended = LaterSequence(entry.ended, instance->sequence + 1);

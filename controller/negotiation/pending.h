@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "controller/membership/process_sets.h"
 #include "controller/membership/rank_set.h"
 #include "controller/negotiation/messages.h"
@@ -84,7 +85,8 @@ class PendingTable {
     Rank to = -1;
     bool unnamed = false;
     int references = 0;
-    std::deque<Instance*> live;  // at most one when named; when unnamed, by sequence number
+    // At most one when named; when unnamed, by sequence number.
+    absl::InlinedVector<Instance*, 1> live;
     uint32_t base = 0;           // unnamed: the sequence number of live.front(), or the next one
     std::vector<uint32_t> next;  // unnamed, by member: the sequence number of its next announcement
     uint32_t ended = 0;  // unnamed: one more than the highest sequence number that has ended

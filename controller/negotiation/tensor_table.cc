@@ -10,12 +10,6 @@ TensorId TensorTable::Find(const TensorSpec& spec) const {
   return it == ids_.end() ? kNoTensor : it->second;
 }
 
-const SpecPtr* TensorTable::Get(TensorId id) const {
-  const uint32_t slot = SlotOf(id);
-  if (id == kNoTensor || slot >= slots_.size() || slots_[slot].id != id) return nullptr;
-  return &slots_[slot].spec;
-}
-
 SpecPtr TensorTable::GetOrRecall(TensorId id) const {
   if (const SpecPtr* spec = Get(id)) return *spec;
   const auto it = forgotten_.find(id);

@@ -19,7 +19,11 @@ class TensorTable {
   // The id of `spec`, or kNoTensor.
   TensorId Find(const TensorSpec& spec) const;
   // Null for an id that is not defined (any more).
-  const SpecPtr* Get(TensorId id) const;
+  const SpecPtr* Get(TensorId id) const {
+    const uint32_t slot = SlotOf(id);
+    if (id == kNoTensor || slot >= slots_.size() || slots_[slot].id != id) return nullptr;
+    return &slots_[slot].spec;
+  }
   // Also finds ids forgotten lately: an announcement may have been under way with one. Null
   // otherwise.
   SpecPtr GetOrRecall(TensorId id) const;

@@ -1,6 +1,8 @@
 // PURE
 #include "controller/protocol/codec.h"
 
+#include <google/protobuf/arena.h>
+
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -343,6 +345,7 @@ absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
       Order order;
       RUEDA_RETURN_IF_ERROR(CheckSet(in.order().lane()));
       order.lane = in.order().lane();
+      order.batch.reserve(static_cast<size_t>(in.order().batch_size()));
       for (const wire::Ordered& from : in.order().batch()) {
         RUEDA_RETURN_IF_ERROR(CheckDims(from.first_dims()));
         order.batch.push_back(
@@ -407,7 +410,8 @@ std::vector<std::string> PackPlan(const Plan& plan, size_t bytes_max) {
 }
 
 absl::Status UnpackPlan(absl::string_view bytes, Plan* plan) {
-  wire::Plan message;
+  google::protobuf::Arena arena;
+  auto& message = *google::protobuf::Arena::CreateMessage<wire::Plan>(&arena);
   RUEDA_RETURN_IF_ERROR(ParseMessage(bytes, &message));
   for (const wire::PlanItem& in : message.items()) {
     RUEDA_ASSIGN_OR_RETURN(PlanItem item, DecodePlanItem(in));

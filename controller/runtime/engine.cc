@@ -791,7 +791,7 @@ void Engine::UpdateFinished() {
 bool Engine::LeavesWork() {
   return !failed_ &&
          (busy_lanes_ > 0 || submissions_->HasWork() || (!idle() && bus_->LastLook()) ||
-          bus_->OwesRoom() || (leave_requested_.load(std::memory_order_relaxed) && !Finished()) ||
+          bus_->OwesOthers() || (leave_requested_.load(std::memory_order_relaxed) && !Finished()) ||
           (link_store_ != nullptr && link_store_->HasRequests()) || suspect_.has_value());
 }
 

@@ -1,7 +1,9 @@
 // rueda_sim: runs the negotiation of a whole job in one process under virtual time. See
 // simulation.h.
 #include <getopt.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +11,7 @@
 #include <string>
 
 #include "test/sim/simulation.h"
+#include "test/sim/training.h"
 
 namespace {
 
@@ -25,6 +28,42 @@ constexpr char kUsage[] =
     "is JSON; the same arguments give the same digest. Exit status 1 when a check failed.\n"
     "--break puts a defect in, to see that the checks find it: drop-announcement, reorder-plan or\n"
     "change-rejection.\n";
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+int Train(const rueda::sim::TrainingOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  const rueda::sim::TrainingReport report = rueda::sim::RunTraining(options);
+  const double seconds = SecondsSince(start);
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  for (const std::string& error : report.errors) std::printf("ERROR %s\n", error.c_str());
+  const double later_steps = std::max(1, options.steps - 1);
+  std::printf(
+      "{\"ranks\": %d, \"ranks_per_host\": %d, \"fan_out\": %d, \"seed\": %llu, \"steps\": %d, "
+      "\"tensors\": %d, \"ok\": %s, \"digest\": \"%016llx\", \"operations\": %llu, "
+      "\"batches\": %llu, \"turns\": %llu, \"depth\": %d, \"root_connections\": %d, "
+      "\"root_boot_messages\": %llu, \"root_boot_bytes\": %llu, "
+      "\"root_first_step_messages\": %llu, \"root_first_step_bytes\": %llu, "
+      "\"root_messages_per_step\": %.1f, \"root_bytes_per_step\": %.0f, \"virtual_s\": %.3f, "
+      "\"real_s\": %.3f, \"peak_mib\": %ld}\n",
+      options.ranks, options.ranks_per_host, options.fan_out,
+      static_cast<unsigned long long>(options.seed), options.steps, options.tensors,
+      report.errors.empty() ? "true" : "false", static_cast<unsigned long long>(report.digest),
+      static_cast<unsigned long long>(report.operations),
+      static_cast<unsigned long long>(report.batches),
+      static_cast<unsigned long long>(report.turns), report.depth, report.connections,
+      static_cast<unsigned long long>(report.boot.messages),
+      static_cast<unsigned long long>(report.boot.bytes),
+      static_cast<unsigned long long>(report.first_step.messages),
+      static_cast<unsigned long long>(report.first_step.bytes),
+      static_cast<double>(report.later_steps.messages) / later_steps,
+      static_cast<double>(report.later_steps.bytes) / later_steps, report.virtual_seconds, seconds,
+      usage.ru_maxrss / 1024);
+  return report.errors.empty() ? 0 : 1;
+}
 
 bool ReadDefect(const char* text, rueda::sim::Defect* defect) {
   using rueda::sim::Defect;
@@ -43,6 +82,7 @@ bool ReadDefect(const char* text, rueda::sim::Defect* defect) {
 int main(int argc, char** argv) {
   rueda::sim::Options options;
   int seeds = 1;
+  bool training = false;
   static const option kOptions[] = {{"ranks", required_argument, nullptr, 'n'},
                                     {"ranks-per-host", required_argument, nullptr, 'r'},
                                     {"fan-out", required_argument, nullptr, 'f'},
@@ -52,6 +92,7 @@ int main(int argc, char** argv) {
                                     {"seeds", required_argument, nullptr, 'm'},
                                     {"log-words", required_argument, nullptr, 'w'},
                                     {"break", required_argument, nullptr, 'b'},
+                                    {"training", no_argument, nullptr, 'T'},
                                     {"help", no_argument, nullptr, 'h'},
                                     {}};
   int choice;
@@ -85,6 +126,9 @@ int main(int argc, char** argv) {
         if (ReadDefect(optarg, &options.defect)) break;
         std::fprintf(stderr, "rueda_sim: there is no defect %s\n\n%s", optarg, kUsage);
         return 2;
+      case 'T':
+        training = true;
+        break;
       case 'h':
         std::fputs(kUsage, stdout);
         return 0;
@@ -99,12 +143,19 @@ int main(int argc, char** argv) {
     std::fputs(kUsage, stderr);
     return 2;
   }
+  if (training) {
+    if (options.ranks_per_host == 0 || options.ranks_per_host == options.ranks) {
+      std::fputs("rueda_sim: --training is of several hosts: give --ranks-per-host\n", stderr);
+      return 2;
+    }
+    return Train({options.ranks, options.ranks_per_host, options.fan_out, options.seed,
+                  options.steps, options.tensors_per_step});
+  }
   bool ok = true;
   for (int i = 0; i < seeds && ok; ++i, ++options.seed) {
     const auto start = std::chrono::steady_clock::now();
     const rueda::sim::Report report = rueda::sim::Run(options);
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = SecondsSince(start);
     for (const std::string& error : report.errors) std::printf("ERROR %s\n", error.c_str());
     ok = report.errors.empty();
     if (options.defect != rueda::sim::Defect::kNone && !report.defect_done) {

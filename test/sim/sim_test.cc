@@ -1,6 +1,7 @@
 // Runs the negotiation of whole jobs under virtual time, many seeds, and breaks it on purpose to
 // see that the simulator's checks notice. simulation.h says what is checked.
 #include "test/sim/simulation.h"
+#include "test/sim/training.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -58,7 +59,7 @@ TEST(Simulation, SmallJobsAgreeWhenLogAndTableAreShort) {
       options.fan_out = 1 + static_cast<int>(seed % 3);
       options.steps = 10;
       options.log_words = 16;
-      options.tensor_ids_max = 32;
+      options.tensor_ids_max = 40;  // a few more than can be in flight at once
       const Report report = sim::Run(options);
       ASSERT_TRUE(report.errors.empty())
           << "seed " << seed << ", ranks per host " << per_host << "\n"
@@ -111,6 +112,28 @@ INSTANTIATE_TEST_SUITE_P(EachDefect, BrokenSimulation,
                          testing::Values(std::pair(Defect::kDropAnnouncement, "liveness"),
                                          std::pair(Defect::kReorderPlan, "agreement"),
                                          std::pair(Defect::kChangeRejection, "uniformity")));
+
+// What comes to the root of a training job grows with the tree, not with the ranks.
+TEST(Training, AgreesAndKeepsTheRootSmall) {
+  TrainingOptions options;
+  options.ranks = 512;
+  options.steps = 3;
+  options.tensors = 40;
+  options.fan_out = 4;
+  const TrainingReport report = RunTraining(options);
+  ASSERT_TRUE(report.errors.empty()) << report.errors[0];
+  EXPECT_EQ(report.operations, 512u * 3 * 40);
+  EXPECT_EQ(report.connections, 4);
+  EXPECT_EQ(report.depth, 3);  // 64 hosts
+  options.fan_out = 512;
+  const TrainingReport star = RunTraining(options);
+  ASSERT_TRUE(star.errors.empty()) << star.errors[0];
+  EXPECT_EQ(star.connections, 63);
+  EXPECT_EQ(star.depth, 1);
+  EXPECT_LT(4 * report.later_steps.messages, star.later_steps.messages);
+  EXPECT_LT(4 * report.later_steps.bytes, star.later_steps.bytes);
+  EXPECT_EQ(RunTraining(options).digest, star.digest) << "the same seed is the same run";
+}
 
 // The program --------------------------------------------------------------------------------
 
