@@ -30,9 +30,6 @@ namespace {
 // While so much of the ranks' output waits for ruedarun, they wait too.
 constexpr size_t kOutputBytesMax = 1 << 20;
 constexpr size_t kReadBytes = 64 << 10;
-constexpr int kCannotStart = 1;
-constexpr int kNotExecutable = 126;
-constexpr int kNotFound = 127;
 
 // Why the agent can't do what it was told to, and what to exit with.
 struct Refused {
@@ -237,7 +234,7 @@ Refused Agent::Start(const launch::Meeting& meeting) {
   facts_.master_address = meeting.master_address();
   facts_.master_port = meeting.master_port();
   absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options_, host_, facts_, share_);
-  if (!plans.ok()) return {plans.status(), 2};
+  if (!plans.ok()) return {plans.status(), kUsage};
   absl::StatusOr<Inheritance> inheritance = TakeOver();
   if (!inheritance.ok()) return {inheritance.status()};
   inheritance_ = *std::move(inheritance);

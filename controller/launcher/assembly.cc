@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "controller/launcher/job.h"
 
 namespace rueda {
 namespace {
@@ -20,7 +21,6 @@ namespace {
 constexpr Nanos kOthersPatience = 2 * kSecond;
 // How long agents and remote shells may take to end once they are told to.
 constexpr Nanos kEndPatience = 2 * kSecond;
-constexpr int kCannotStart = 1;
 
 class Assembler {
  public:

@@ -11,6 +11,12 @@
 
 namespace rueda {
 
+// What ruedarun and its agents exit with when they start no rank; the last two as shells do.
+inline constexpr int kCannotStart = 1;
+inline constexpr int kUsage = 2;
+inline constexpr int kNotExecutable = 126;
+inline constexpr int kNotFound = 127;
+
 // Makes sure that descriptors 0, 1 and 2 are open, so that nothing else gets their numbers.
 void OpenStandardFds();
 

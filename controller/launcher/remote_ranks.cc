@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "controller/launcher/children.h"
+#include "controller/launcher/job.h"
 #include "core/base/check.h"
 #include "core/base/process.h"
 
@@ -21,8 +22,6 @@ namespace rueda {
 namespace {
 
 constexpr size_t kNoiseBytesMax = 16 << 10;
-constexpr int kShellNotExecutable = 126;
-constexpr int kShellNotFound = 127;
 
 struct Pipe {
   UniqueFd reading, writing;
@@ -242,7 +241,7 @@ std::string RemoteRanks::LastNoise() const {
 std::string RemoteRanks::WhyEnded(int wait_status) const {
   const std::string last = LastLine(noise_);
   const int status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 0;
-  if (!marked_ && (status == kShellNotFound || status == kShellNotExecutable)) {
+  if (!marked_ && (status == kNotFound || status == kNotExecutable)) {
     return absl::StrCat("can't start ", program_, " there, which every host needs at this path",
                         last.empty() ? "" : absl::StrCat(" (", last, ")"));
   }

@@ -29,11 +29,6 @@
 namespace rueda {
 namespace {
 
-constexpr int kCannotStart = 1;
-constexpr int kUsage = 2;
-constexpr int kNotExecutable = 126;
-constexpr int kNotFound = 127;
-
 int Fail(int exit_code, absl::string_view message) {
   const std::string line = absl::StrCat("ruedarun: ", message, "\n");
   fputs(line.c_str(), stderr);

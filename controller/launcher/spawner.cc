@@ -23,9 +23,6 @@
 namespace rueda {
 namespace {
 
-constexpr int kNotFound = 127;       // as shells say it
-constexpr int kNotExecutable = 126;  // likewise
-
 // What a child that could not become its program writes before it ends; fits a pipe whole.
 struct ExecFailure {
   MessageKind kind;
