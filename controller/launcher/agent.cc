@@ -172,9 +172,7 @@ Refused Agent::Prepare(const launch::Order& order) {
     std::error_code error;  // if it can't be made, dumps can't be written, and say so
     std::filesystem::create_directories(options_.output_dir, error);
   }
-  const auto path = host_.environment.find("PATH");
-  absl::StatusOr<std::string> program = FindProgram(
-      options_.command.front(), path == host_.environment.end() ? kDefaultPath : path->second);
+  absl::StatusOr<std::string> program = FindProgram(options_.command.front(), host_.environment);
   if (!program.ok()) {
     return {program.status(), absl::IsNotFound(program.status()) ? kNotFound : kNotExecutable};
   }

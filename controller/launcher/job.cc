@@ -28,6 +28,8 @@ namespace rueda {
 namespace {
 
 constexpr size_t kJobIdBytes = 16;
+// Where programs are looked for without a PATH.
+constexpr char kDefaultPath[] = "/usr/local/bin:/usr/bin:/bin";
 
 absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
   UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
@@ -96,7 +98,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   return text;
 }
 
-absl::StatusOr<std::string> NewJobId() {
+std::string NewJobId() {
   char bytes[kJobIdBytes];
   FillRandom(bytes, sizeof bytes);
   return absl::BytesToHexString(absl::string_view(bytes, sizeof bytes));
@@ -135,13 +137,15 @@ absl::StatusOr<int> FreePort() {
 }
 
 absl::StatusOr<std::string> FindProgram(const std::string& program,
-                                        const std::string& search_path) {
+                                        const Environment& environment) {
+  const auto path = environment.find("PATH");
+  const std::string folders = path == environment.end() ? kDefaultPath : path->second;
   std::vector<std::string> candidates;
   const bool is_path = program.find('/') != std::string::npos;
   if (is_path) {
     candidates.push_back(program);
   } else if (!program.empty()) {
-    for (const absl::string_view directory : absl::StrSplit(search_path, ':')) {
+    for (const absl::string_view directory : absl::StrSplit(folders, ':')) {
       candidates.push_back(absl::StrCat(directory.empty() ? "." : directory, "/", program));
     }
   }

@@ -29,7 +29,7 @@ absl::StatusOr<bool> IsThisHost(const std::string& name);
 absl::StatusOr<std::string> ReadText(const std::string& path);
 
 // 128 random bits in hexadecimal digits.
-absl::StatusOr<std::string> NewJobId();
+std::string NewJobId();
 
 // 32 random bytes.
 std::string NewSecret();
@@ -39,12 +39,9 @@ absl::StatusOr<UniqueFd> SecretFd(const std::string& secret);
 // A TCP port of 127.0.0.1 that nobody listens on now.
 absl::StatusOr<int> FreePort();
 
-// Where programs are looked for without a PATH.
-inline constexpr char kDefaultPath[] = "/usr/local/bin:/usr/bin:/bin";
-
-// The path of `program`: itself when it holds a '/', else as found in `search_path` (the value of
-// PATH). NOT_FOUND or PERMISSION_DENIED with the text for the user.
-absl::StatusOr<std::string> FindProgram(const std::string& program, const std::string& search_path);
+// The path of `program`: itself when it holds a '/', else as found by the PATH of `environment`.
+// NOT_FOUND or PERMISSION_DENIED with the text for the user.
+absl::StatusOr<std::string> FindProgram(const std::string& program, const Environment& environment);
 
 // Where one rank reads and writes. Close-on-exec, and above 2.
 struct RankStreams {

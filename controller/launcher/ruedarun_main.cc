@@ -44,7 +44,7 @@ struct Job {
 
 absl::StatusOr<Job> MakeJob(const LaunchOptions& options) {
   Job job;
-  RUEDA_ASSIGN_OR_RETURN(job.facts.id, NewJobId());
+  job.facts.id = NewJobId();
   RUEDA_ASSIGN_OR_RETURN(job.facts.master_port, FreePort());
   RUEDA_ASSIGN_OR_RETURN(job.secret, SecretFd(NewSecret()));
   RUEDA_ASSIGN_OR_RETURN(job.board, VerdictBoard::Create(options.ranks));
@@ -73,10 +73,8 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
   absl::StatusOr<std::vector<RankPlan>> plans =
       PlaceRanks(options, host, job->facts, {options.ranks, 0, options.ranks});
   if (!plans.ok()) return Fail(kUsage, plans.status().message());
-  const Environment& environment = plans->front().environment;
-  const auto path = environment.find("PATH");
   const absl::StatusOr<std::string> program =
-      FindProgram(options.command.front(), path == environment.end() ? kDefaultPath : path->second);
+      FindProgram(options.command.front(), plans->front().environment);
   if (!program.ok()) {
     return Fail(absl::IsNotFound(program.status()) ? kNotFound : kNotExecutable,
                 program.status().message());
@@ -117,8 +115,7 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
 // What is the same for the agents of all hosts.
 absl::StatusOr<launch::Order> MakeOrder(const LaunchOptions& options, const HostFacts& host) {
   launch::Order order;
-  RUEDA_ASSIGN_OR_RETURN(const std::string id, NewJobId());
-  order.set_job_id(id);
+  order.set_job_id(NewJobId());
   order.set_secret(NewSecret());
   for (const std::string& word : options.command) order.add_command(word);
   std::error_code error;
