@@ -21,7 +21,6 @@
 #include "controller/launcher/local_ranks.h"
 #include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/network.h"
-#include "controller/rendezvous/verdict_board.h"
 #include "core/base/limits.h"
 
 namespace rueda {
@@ -95,10 +94,9 @@ class Agent {
   LaunchOptions options_;
   HostFacts host_;
   HostShare share_;
-  JobFacts facts_;
+  HostJob job_;
   std::string program_;
-  UniqueFd secret_, door_;
-  std::unique_ptr<VerdictBoard> board_;
+  UniqueFd door_;
   std::vector<RankStreams> streams_;
   std::vector<Pipe> pipes_;
   Inheritance inheritance_;
@@ -178,15 +176,9 @@ Refused Agent::Prepare(const launch::Order& order) {
   }
   program_ = *std::move(program);
 
-  facts_.id = order.job_id();
-  absl::StatusOr<UniqueFd> secret = SecretFd(order.secret());
-  if (!secret.ok()) return {secret.status()};
-  secret_ = *std::move(secret);
-  absl::StatusOr<std::unique_ptr<VerdictBoard>> board = VerdictBoard::Create(share_.size);
-  if (!board.ok()) return {board.status()};
-  board_ = *std::move(board);
-  facts_.secret_fd = secret_.get();
-  facts_.agent_fd = board_->fd();
+  absl::StatusOr<HostJob> job = MakeHostJob(order.job_id(), order.secret(), share_.size);
+  if (!job.ok()) return {job.status()};
+  job_ = *std::move(job);
 
   launch::FromAgent ready;
   ready.mutable_ready();
@@ -201,13 +193,13 @@ Refused Agent::Prepare(const launch::Order& order) {
 absl::Status Agent::OpenMeeting(const launch::Order& order, launch::Meeting* meeting) {
   RUEDA_ASSIGN_OR_RETURN(const int port, FreePort());
   meeting->set_master_port(port);
-  meeting->set_master_address(facts_.master_address);
+  meeting->set_master_address(job_.facts.master_address);
   if (share_.hosts == 1) return absl::OkStatus();  // its ranks need no network
   RUEDA_ASSIGN_OR_RETURN(const Interface interface, MeetingInterface(order));
   RUEDA_ASSIGN_OR_RETURN(door_, ListenTcp(interface.address));
   RUEDA_ASSIGN_OR_RETURN(*meeting->mutable_address(), TcpAddressOf(door_));
   meeting->set_master_address(interface.address);
-  facts_.meeting_fd = door_.get();
+  job_.facts.meeting_fd = door_.get();
   return absl::OkStatus();
 }
 
@@ -228,28 +220,21 @@ absl::Status Agent::OpenPipes() {
 }
 
 Refused Agent::Start(const launch::Meeting& meeting) {
-  facts_.meeting_address = meeting.address();
-  facts_.master_address = meeting.master_address();
-  facts_.master_port = meeting.master_port();
-  absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options_, host_, facts_, share_);
+  job_.facts.meeting_address = meeting.address();
+  job_.facts.master_address = meeting.master_address();
+  job_.facts.master_port = meeting.master_port();
+  absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options_, host_, job_.facts, share_);
   if (!plans.ok()) return {plans.status(), kUsage};
   absl::StatusOr<Inheritance> inheritance = TakeOver();
   if (!inheritance.ok()) return {inheritance.status()};
   inheritance_ = *std::move(inheritance);
   if (absl::Status status = OpenPipes(); !status.ok()) return {status};
 
-  SpawnRequest request;
+  SpawnRequest request = MakeRequest(options_, job_.facts, inheritance_);
   request.program = program_;
-  request.arguments = options_.command;
   request.plans = *std::move(plans);
   request.streams = std::move(streams_);
   request.first = share_.first;
-  request.secret_fd = facts_.secret_fd;
-  request.board_fd = facts_.agent_fd;
-  request.meeting_fd = facts_.meeting_fd;
-  request.grace = static_cast<Nanos>(options_.grace_seconds * kSecond);
-  request.open_files = inheritance_.open_files;
-  request.ignores_hangup = inheritance_.ignores_hangup;
   absl::StatusOr<std::unique_ptr<LocalRanks>> ranks = LocalRanks::Start(std::move(request), [&] {
     pipes_.clear();
     stream_.CloseBoth();
@@ -258,9 +243,9 @@ Refused Agent::Start(const launch::Meeting& meeting) {
   ranks_ = *std::move(ranks);
   // The supervisor and the ranks have these.
   streams_.clear();
-  secret_.reset();
+  job_.secret.reset();
+  job_.board.reset();
   door_.reset();
-  board_.reset();
   return {};
 }
 

@@ -37,6 +37,19 @@ absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
   return fd;
 }
 
+absl::StatusOr<UniqueFd> SecretFd(const std::string& secret) {
+  UniqueFd fd(memfd_create("rueda-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return ErrnoStatus(errno, "making room for the job's secret (memfd_create)");
+  if (write(fd.get(), secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
+    return ErrnoStatus(errno, "writing the job's secret");
+  }
+  constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
+    return ErrnoStatus(errno, "sealing the job's secret");
+  }
+  return fd;
+}
+
 }  // namespace
 
 void OpenStandardFds() {
@@ -110,17 +123,14 @@ std::string NewSecret() {
   return secret;
 }
 
-absl::StatusOr<UniqueFd> SecretFd(const std::string& secret) {
-  UniqueFd fd(memfd_create("rueda-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return ErrnoStatus(errno, "making room for the job's secret (memfd_create)");
-  if (write(fd.get(), secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
-    return ErrnoStatus(errno, "writing the job's secret");
-  }
-  constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
-    return ErrnoStatus(errno, "sealing the job's secret");
-  }
-  return fd;
+absl::StatusOr<HostJob> MakeHostJob(const std::string& id, const std::string& secret, int size) {
+  HostJob job;
+  RUEDA_ASSIGN_OR_RETURN(job.secret, SecretFd(secret));
+  RUEDA_ASSIGN_OR_RETURN(job.board, VerdictBoard::Create(size));
+  job.facts.id = id;
+  job.facts.secret_fd = job.secret.get();
+  job.facts.agent_fd = job.board->fd();
+  return job;
 }
 
 absl::StatusOr<int> FreePort() {

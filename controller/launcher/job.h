@@ -1,11 +1,13 @@
 // What a job needs from its host before it starts: facts, names, a secret, the program.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "controller/launcher/options.h"
 #include "controller/launcher/placement.h"
+#include "controller/rendezvous/verdict_board.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
@@ -33,8 +35,15 @@ std::string NewJobId();
 
 // 32 random bytes.
 std::string NewSecret();
-// A memfd that holds them and that nobody can change. Close-on-exec, and above 2.
-absl::StatusOr<UniqueFd> SecretFd(const std::string& secret);
+
+// What a host has of a job before its first process.
+struct HostJob {
+  JobFacts facts;
+  UniqueFd secret;  // a memfd that nobody can change; close-on-exec, and above 2
+  std::unique_ptr<VerdictBoard> board;
+};
+// `size`: of the job. The facts hold its id and both descriptors.
+absl::StatusOr<HostJob> MakeHostJob(const std::string& id, const std::string& secret, int size);
 
 // A TCP port of 127.0.0.1 that nobody listens on now.
 absl::StatusOr<int> FreePort();

@@ -24,7 +24,6 @@
 #include "controller/launcher/placement.h"
 #include "controller/launcher/places.h"
 #include "controller/rendezvous/host_identity.h"
-#include "controller/rendezvous/verdict_board.h"
 
 namespace rueda {
 namespace {
@@ -35,26 +34,11 @@ int Fail(int exit_code, absl::string_view message) {
   return exit_code;
 }
 
-// Everything a job on this host has before its first process.
-struct Job {
-  JobFacts facts;
-  UniqueFd secret;
-  std::unique_ptr<VerdictBoard> board;
-};
-
-absl::StatusOr<Job> MakeJob(const LaunchOptions& options) {
-  Job job;
-  job.facts.id = NewJobId();
-  RUEDA_ASSIGN_OR_RETURN(job.facts.master_port, FreePort());
-  RUEDA_ASSIGN_OR_RETURN(job.secret, SecretFd(NewSecret()));
-  RUEDA_ASSIGN_OR_RETURN(job.board, VerdictBoard::Create(options.ranks));
-  job.facts.secret_fd = job.secret.get();
-  job.facts.agent_fd = job.board->fd();
+absl::StatusOr<HostJob> MakeJob(const LaunchOptions& options) {
+  RUEDA_ASSIGN_OR_RETURN(const int port, FreePort());
+  RUEDA_ASSIGN_OR_RETURN(HostJob job, MakeHostJob(NewJobId(), NewSecret(), options.ranks));
+  job.facts.master_port = port;
   return job;
-}
-
-Nanos GraceOf(const LaunchOptions& options) {
-  return static_cast<Nanos>(options.grace_seconds * kSecond);
 }
 
 absl::StatusOr<std::vector<RankStreams>> MakeStreams(const LaunchOptions& options, Output* output) {
@@ -68,7 +52,7 @@ absl::StatusOr<std::vector<RankStreams>> MakeStreams(const LaunchOptions& option
 }
 
 int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance inheritance) {
-  absl::StatusOr<Job> job = MakeJob(options);
+  absl::StatusOr<HostJob> job = MakeJob(options);
   if (!job.ok()) return Fail(kCannotStart, job.status().message());
   absl::StatusOr<std::vector<RankPlan>> plans =
       PlaceRanks(options, host, job->facts, {options.ranks, 0, options.ranks});
@@ -83,16 +67,10 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
   absl::StatusOr<std::vector<RankStreams>> streams = MakeStreams(options, &output);
   if (!streams.ok()) return Fail(kCannotStart, streams.status().message());
 
-  SpawnRequest request;
+  SpawnRequest request = MakeRequest(options, job->facts, inheritance);
   request.program = *program;
-  request.arguments = options.command;
   request.plans = *std::move(plans);
   request.streams = *std::move(streams);
-  request.secret_fd = job->facts.secret_fd;
-  request.board_fd = job->facts.agent_fd;
-  request.grace = GraceOf(options);
-  request.open_files = inheritance.open_files;
-  request.ignores_hangup = inheritance.ignores_hangup;
   absl::StatusOr<std::unique_ptr<LocalRanks>> ranks =
       LocalRanks::Start(std::move(request), [&] { output.ClosePipes(); });
   if (!ranks.ok()) return Fail(kCannotStart, ranks.status().message());
@@ -107,7 +85,7 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
   }
   std::vector<FrontHost> hosts(1);
   hosts[0] = {HostName(), 0, options.ranks, true, *std::move(ranks)};
-  return Front({*program, options.ranks, options.verbose, GraceOf(options)}, std::move(hosts),
+  return Front({*program, options.ranks, options.verbose, options.grace()}, std::move(hosts),
                std::move(inheritance.signals), &output)
       .Run();
 }
@@ -203,7 +181,7 @@ int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const Pla
                               place.share.first, " on\n"));
     }
   }
-  return Front({options.command.front(), options.ranks, options.verbose, GraceOf(options)},
+  return Front({options.command.front(), options.ranks, options.verbose, options.grace()},
                std::move(hosts), std::move(inheritance.signals), &output)
       .Run();
 }
