@@ -69,6 +69,9 @@ class Agent {
  private:
   // The next message of ruedarun. CANCELLED: there is none, it has gone.
   absl::StatusOr<launch::ToAgent> AwaitMessage();
+  void SendEvent(const Message& message);
+  // Until ruedarun has taken everything, or has gone.
+  void FlushAll();
   int Refuse(const Refused& refused);
   // Everything that can be done before the other hosts are ready.
   Refused Prepare(const launch::Order& order);
@@ -119,16 +122,26 @@ absl::StatusOr<launch::ToAgent> Agent::AwaitMessage() {
   }
 }
 
-int Agent::Refuse(const Refused& refused) {
-  launch::FromAgent message;
-  message.mutable_refusal()->set_why(std::string(refused.status.message()));
-  message.mutable_refusal()->set_exit_code(refused.exit_code);
-  stream_.Send(message);
+void Agent::SendEvent(const Message& message) {
+  launch::FromAgent wire;
+  *wire.mutable_event() = ToWire(message);
+  stream_.Send(wire);
+}
+
+void Agent::FlushAll() {
   while (stream_.waiting_bytes() > 0) {
     pollfd wait = {stream_.out(), POLLOUT, 0};
     poll(&wait, 1, -1);
     stream_.Flush();
   }
+}
+
+int Agent::Refuse(const Refused& refused) {
+  launch::FromAgent message;
+  message.mutable_refusal()->set_why(std::string(refused.status.message()));
+  message.mutable_refusal()->set_exit_code(refused.exit_code);
+  stream_.Send(message);
+  FlushAll();
   return refused.exit_code;
 }
 
@@ -137,7 +150,6 @@ int Agent::Run() {
   launch::FromAgent hello;
   hello.mutable_hello()->set_version(VersionText());
   hello.mutable_hello()->set_host_id(HostIdentity());
-  hello.mutable_hello()->set_host_name(HostName());
   stream_.Send(hello);
 
   absl::StatusOr<launch::ToAgent> message = AwaitMessage();
@@ -253,16 +265,8 @@ void Agent::Relay() {
   std::vector<pollfd> waits;
   while (!ranks_->gone()) Step(&waits);
   ReadLast();
-  for (const Message& message : last_) {
-    launch::FromAgent wire;
-    *wire.mutable_event() = ToWire(message);
-    stream_.Send(wire);
-  }
-  while (stream_.waiting_bytes() > 0) {
-    pollfd wait = {stream_.out(), POLLOUT, 0};
-    poll(&wait, 1, -1);
-    stream_.Flush();
-  }
+  for (const Message& message : last_) SendEvent(message);
+  FlushAll();
 }
 
 void Agent::Step(std::vector<pollfd>* waits) {
@@ -317,9 +321,7 @@ void Agent::PassMessages() {
       const std::string line = absl::StrCat(ranks_->loss(), "\n");
       fputs(line.c_str(), stderr);
     } else {
-      launch::FromAgent wire;
-      *wire.mutable_event() = ToWire(message);
-      stream_.Send(wire);
+      SendEvent(message);
     }
   }
 }
