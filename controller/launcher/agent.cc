@@ -281,7 +281,7 @@ void Agent::Step(std::vector<pollfd>* waits) {
   stream_.Flush();
   if ((*waits)[0].revents != 0) OnStream();
   if ((*waits)[2].revents != 0) OnSignals();
-  ranks_->Advance(absl::MakeConstSpan(*waits).subspan(3, first_pipe - 3));
+  ranks_->Advance(*waits);
   PassMessages();
   for (size_t i = pipes_.size(); i-- > 0;) {
     if ((*waits)[first_pipe + i].revents != 0 && !ReadPipe(i)) {

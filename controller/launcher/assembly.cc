@@ -97,16 +97,11 @@ void Assembler::StartAgents() {
 
 void Assembler::Turn(Nanos deadline) {
   std::vector<pollfd> waits = {{request_.signal_fd, POLLIN, 0}};
-  std::vector<size_t> begins;
-  for (const Ranks& host : hosts_) {
-    begins.push_back(waits.size());
-    host->AddWaits(&waits);
-  }
-  begins.push_back(waits.size());
+  for (const Ranks& host : hosts_) host->AddWaits(&waits);
   if (poll(waits.data(), waits.size(), PollTimeoutMs(deadline - MonotonicNow())) < 0) return;
   if (waits[0].revents != 0) OnSignals();
   for (size_t i = 0; i < hosts_.size(); ++i) {
-    hosts_[i]->Advance(absl::MakeConstSpan(waits).subspan(begins[i], begins[i + 1] - begins[i]));
+    hosts_[i]->Advance(waits);
     if (!failed_[i]) LookAt(i);
   }
 }

@@ -62,25 +62,18 @@ bool Front::AllGone() const {
 
 void Front::WatchJob() {
   std::vector<pollfd> waits;
-  std::vector<size_t> begins;  // of each host's entries
   while (!AllGone()) {
     waits = {{signal_fd_.get(), POLLIN, 0}};
-    begins.clear();
-    for (const FrontHost& host : hosts_) {
-      begins.push_back(waits.size());
-      host.ranks->AddWaits(&waits);
-    }
-    begins.push_back(waits.size());
+    for (const FrontHost& host : hosts_) host.ranks->AddWaits(&waits);
     output_->AddWaits(&waits);
     const Nanos deadline = std::min(patience_, first_failure_.deadline());
     if (poll(waits.data(), waits.size(), TimeoutMs(deadline)) < 0) continue;
     if (waits[0].revents != 0) OnSignals();
     for (size_t host = 0; host < hosts_.size(); ++host) {
-      const size_t count = begins[host + 1] - begins[host];
-      hosts_[host].ranks->Advance(absl::MakeConstSpan(waits).subspan(begins[host], count));
+      hosts_[host].ranks->Advance(waits);
       OnMessages(host);
     }
-    output_->Advance(&waits[begins.back()]);
+    output_->Advance(waits);
     const Nanos now = MonotonicNow();
     first_failure_.OnTime(now);
     SayFirstFailure();

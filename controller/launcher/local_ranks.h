@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,10 +22,9 @@ class LocalRanks : public HostRanks {
   static absl::StatusOr<std::unique_ptr<LocalRanks>> Start(
       SpawnRequest request, const std::function<void()>& in_supervisor);
 
-  void AddWaits(std::vector<pollfd>* waits) const override;
+  void AddWaits(std::vector<pollfd>* waits) override;
   void Advance(absl::Span<const pollfd> waits) override;
   void Send(const Message& message) override;
-  bool Receive(Message* message) override;
   bool gone() const override { return gone_; }
   std::string loss() const override { return loss_; }
   void Kill() override;
@@ -44,7 +42,6 @@ class LocalRanks : public HostRanks {
   const UniqueFd pidfd_;
   const std::vector<pid_t> other_children_;
   std::map<pid_t, Rank> running_;
-  std::deque<Message> received_;
   bool finished_ = false;  // the supervisor has said so
   bool gone_ = false;      // and is collected
   std::string loss_;

@@ -117,7 +117,8 @@ void RemoteRanks::SetRunning() {
   noise_.clear();
 }
 
-void RemoteRanks::AddWaits(std::vector<pollfd>* waits) const {
+void RemoteRanks::AddWaits(std::vector<pollfd>* waits) {
+  first_wait_ = waits->size();
   const bool may_write = !gone_ && stream_.waiting_bytes() > 0;
   waits->push_back({gone_ ? -1 : pidfd_.get(), POLLIN, 0});
   // While an output is full its ranks wait, as they would before a pipe.
@@ -127,10 +128,11 @@ void RemoteRanks::AddWaits(std::vector<pollfd>* waits) const {
 }
 
 void RemoteRanks::Advance(absl::Span<const pollfd> waits) {
-  if (waits[2].revents != 0) stream_.Flush();
-  if (waits[1].revents != 0) ReadStream();
-  if (waits[3].revents != 0) ReadErrors();
-  if (waits[0].revents != 0 && !gone_) OnProcessEnded();
+  const pollfd* const own = &waits[first_wait_];
+  if (own[2].revents != 0) stream_.Flush();
+  if (own[1].revents != 0) ReadStream();
+  if (own[3].revents != 0) ReadErrors();
+  if (own[0].revents != 0 && !gone_) OnProcessEnded();
 }
 
 // The end is told when everything that came before it is. Others may hold the pipes for longer.
@@ -256,13 +258,6 @@ void RemoteRanks::Send(const Message& message) {
   launch::ToAgent wire;
   *wire.mutable_event() = ToWire(message);
   stream_.Send(wire);
-}
-
-bool RemoteRanks::Receive(Message* message) {
-  if (received_.empty()) return false;
-  *message = received_.front();
-  received_.pop_front();
-  return true;
 }
 
 void RemoteRanks::Kill() {

@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,10 +42,9 @@ class RemoteRanks : public HostRanks {
   // From now on the ranks are running, and what comes besides is the user's.
   void SetRunning();
 
-  void AddWaits(std::vector<pollfd>* waits) const override;
+  void AddWaits(std::vector<pollfd>* waits) override;
   void Advance(absl::Span<const pollfd> waits) override;
   void Send(const Message& message) override;
-  bool Receive(Message* message) override;
   bool gone() const override { return gone_; }
   std::string loss() const override;
   void Kill() override;
@@ -79,7 +77,6 @@ class RemoteRanks : public HostRanks {
   std::optional<launch::Hello> hello_;
   std::optional<launch::Ready> ready_;
   std::optional<launch::Refusal> refusal_;
-  std::deque<Message> received_;
   std::string noise_;
   bool marked_ = false;  // the agent's messages have begun
   bool running_ = false;
