@@ -79,14 +79,14 @@ Assembly Assembler::Run() {
 
 void Assembler::StartAgents() {
   for (size_t i = 0; i < request_.hosts.size(); ++i) {
-    const AssemblyHost& host = request_.hosts[i];
+    const JobHost& host = request_.hosts[i];
     // SLURM signals the steps of a job and not its script: here too the ranks have to be in one.
     const bool directly = host.is_here && request_.starter.kind != Starter::Kind::kSrun;
     std::vector<std::string> words =
         directly ? std::vector<std::string>{request_.agent, "--agent"}
                  : StarterWords(request_.starter, host.name, request_.agent);
     absl::StatusOr<Ranks> ranks =
-        RemoteRanks::Start(host.name, host.share, std::move(words), request_.agent, output_);
+        RemoteRanks::Start(host, std::move(words), request_.agent, output_);
     if (!ranks.ok()) {
       Fail(i, std::string(ranks.status().message()));
       return;

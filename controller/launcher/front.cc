@@ -34,8 +34,8 @@ Front::Front(FrontOptions options, std::vector<FrontHost> hosts, UniqueFd signal
       ranks_(static_cast<size_t>(options_.ranks)),
       first_failure_(options_.ranks) {
   for (const FrontHost& host : hosts_) {
-    for (int i = 0; i < host.count; ++i) {
-      ranks_[static_cast<size_t>(host.first + i)].host = host.name;
+    for (int i = 0; i < host.place.share.ranks; ++i) {
+      ranks_[static_cast<size_t>(host.place.share.first + i)].host = host.place.name;
     }
   }
 }
@@ -212,14 +212,15 @@ void Front::SayFirstFailure() {
 
 void Front::OnHostLost(size_t host) {
   Say(hosts_[host].ranks->loss());
-  for (int i = 0; i < hosts_[host].count; ++i) {
-    ranks_[static_cast<size_t>(hosts_[host].first + i)].lost = true;
+  const JobHost& place = hosts_[host].place;
+  for (int i = 0; i < place.share.ranks; ++i) {
+    ranks_[static_cast<size_t>(place.share.first + i)].lost = true;
   }
-  if (hosts_[host].is_here && hosts_.size() == 1) {
+  if (place.is_here && hosts_.size() == 1) {
     ending_.supervisor_died = ending_.first_failure < 0;
     return;
   }
-  if (ending_.lost_host.empty()) ending_.lost_host = hosts_[host].name;
+  if (ending_.lost_host.empty()) ending_.lost_host = place.name;
   EndOthers(host);
 }
 

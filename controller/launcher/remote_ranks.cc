@@ -68,11 +68,9 @@ std::string LastLine(absl::string_view text) {
 
 }  // namespace
 
-RemoteRanks::RemoteRanks(std::string host, HostShare share, std::string shell, std::string program,
-                         pid_t pid, UniqueFd pidfd, AgentStream stream, UniqueFd errors,
-                         Output* output)
+RemoteRanks::RemoteRanks(JobHost host, std::string shell, std::string program, pid_t pid,
+                         UniqueFd pidfd, AgentStream stream, UniqueFd errors, Output* output)
     : host_(std::move(host)),
-      share_(share),
       shell_(std::move(shell)),
       program_(std::move(program)),
       pid_(pid),
@@ -81,8 +79,7 @@ RemoteRanks::RemoteRanks(std::string host, HostShare share, std::string shell, s
       errors_(std::move(errors)),
       output_(output) {}
 
-absl::StatusOr<std::unique_ptr<RemoteRanks>> RemoteRanks::Start(std::string host,
-                                                                const HostShare& share,
+absl::StatusOr<std::unique_ptr<RemoteRanks>> RemoteRanks::Start(JobHost host,
                                                                 std::vector<std::string> words,
                                                                 std::string program,
                                                                 Output* output) {
@@ -101,8 +98,8 @@ absl::StatusOr<std::unique_ptr<RemoteRanks>> RemoteRanks::Start(std::string host
   }
   fcntl(errors.reading.get(), F_SETFL, O_NONBLOCK);
   return std::unique_ptr<RemoteRanks>(
-      new RemoteRanks(std::move(host), share, std::move(shell), std::move(program), pid,
-                      std::move(pidfd), AgentStream(std::move(out.reading), std::move(in.writing)),
+      new RemoteRanks(std::move(host), std::move(shell), std::move(program), pid, std::move(pidfd),
+                      AgentStream(std::move(out.reading), std::move(in.writing)),
                       std::move(errors.reading), output));
 }
 
@@ -214,7 +211,7 @@ void RemoteRanks::ReadErrors() {
 void RemoteRanks::SayLines() {
   size_t end;
   while ((end = noise_.find('\n')) != std::string::npos) {
-    output_->Say(absl::StrCat("ruedarun: host ", host_, ": ", noise_.substr(0, end + 1)));
+    output_->Say(absl::StrCat("ruedarun: host ", host_.name, ": ", noise_.substr(0, end + 1)));
     noise_.erase(0, end + 1);
   }
 }
@@ -233,7 +230,7 @@ void RemoteRanks::OnEnd(int wait_status) {
 }
 
 std::string RemoteRanks::loss() const {
-  return absl::StrCat("host ", host_, ": ", why_gone_);
+  return absl::StrCat("host ", host_.name, ": ", why_gone_);
 }
 
 std::string RemoteRanks::LastNoise() const {

@@ -52,10 +52,10 @@ absl::StatusOr<std::vector<RankStreams>> MakeStreams(const LaunchOptions& option
 }
 
 int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance inheritance) {
+  const JobHost here = {HostName(), true, {options.ranks, 0, options.ranks}};
   absl::StatusOr<HostJob> job = MakeJob(options);
   if (!job.ok()) return Fail(kCannotStart, job.status().message());
-  absl::StatusOr<std::vector<RankPlan>> plans =
-      PlaceRanks(options, host, job->facts, {options.ranks, 0, options.ranks});
+  absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options, host, job->facts, here.share);
   if (!plans.ok()) return Fail(kUsage, plans.status().message());
   const absl::StatusOr<std::string> program =
       FindProgram(options.command.front(), plans->front().environment);
@@ -80,11 +80,11 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
   job->board.reset();
   if (options.verbose) {
     output.Say(absl::StrCat("ruedarun: job ", job->facts.id, ": ", options.ranks, " ranks of ",
-                            *program, " on ", HostName(), ", ", host.usable_cores,
+                            *program, " on ", here.name, ", ", host.usable_cores,
                             " usable cores\n"));
   }
   std::vector<FrontHost> hosts(1);
-  hosts[0] = {HostName(), 0, options.ranks, true, *std::move(ranks)};
+  hosts[0] = {here, *std::move(ranks)};
   return Front({*program, options.ranks, options.verbose, options.grace()}, std::move(hosts),
                std::move(inheritance.signals), &output)
       .Run();
@@ -172,9 +172,8 @@ int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const Pla
 
   std::vector<FrontHost> hosts;
   for (size_t i = 0; i < where.hosts.size(); ++i) {
-    const AssemblyHost& place = where.hosts[i];
-    hosts.push_back({place.name, place.share.first, place.share.ranks, place.is_here,
-                     std::move(assembly.hosts[i])});
+    const JobHost& place = where.hosts[i];
+    hosts.push_back({place, std::move(assembly.hosts[i])});
     if (options.verbose) {
       output.Say(absl::StrCat("ruedarun: host ", place.name, ": ", place.share.ranks,
                               place.share.ranks == 1 ? " rank" : " ranks", " from ",
