@@ -34,6 +34,12 @@ int Fail(int exit_code, absl::string_view message) {
   return exit_code;
 }
 
+// Empty: it can't be found.
+std::string OwnPath() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
+
 absl::StatusOr<HostJob> MakeJob(const LaunchOptions& options) {
   RUEDA_ASSIGN_OR_RETURN(const int port, FreePort());
   RUEDA_ASSIGN_OR_RETURN(HostJob job, MakeHostJob(NewJobId(), NewSecret(), options.ranks));
@@ -156,15 +162,14 @@ int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const Pla
   if (!order.ok()) return Fail(kUsage, order.status().message());
   const absl::StatusOr<Config> config = OwnSettings(options, host);
   if (!config.ok()) return Fail(kUsage, config.status().message());
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return Fail(kCannotStart, "can't find the path of ruedarun (/proc/self/exe)");
+  const std::string self = OwnPath();
+  if (self.empty()) return Fail(kCannotStart, "can't find the path of ruedarun (/proc/self/exe)");
   Output output(STDOUT_FILENO, STDERR_FILENO);
   if (const absl::Status status = ExpectFeeds(options, &output); !status.ok()) {
     return Fail(kCannotStart, status.message());
   }
   Assembly assembly =
-      Assemble({where.hosts, StarterOf(options, where.starter, *config), self.string(), *order,
+      Assemble({where.hosts, StarterOf(options, where.starter, *config), self, *order,
                 config->network_interface, config->start_timeout_s, inheritance.signals.get()},
                &output);
   for (const std::string& failure : assembly.failures) Fail(0, failure);
@@ -211,8 +216,7 @@ int Main(int argc, char** argv) {
   }
   if (options->agent) return RunAgent();
   if (options->check_build) {
-    std::error_code error;
-    fputs(CheckBuildText(std::filesystem::read_symlink("/proc/self/exe", error)).c_str(), stdout);
+    fputs(CheckBuildText(OwnPath()).c_str(), stdout);
     return 0;
   }
   if (options->help || options->version) {
