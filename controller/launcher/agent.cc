@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -305,10 +304,8 @@ void Agent::OnStream() {
 
 // From a batch system, to everything of the job on this host.
 void Agent::OnSignals() {
-  signalfd_siginfo info;
-  while (read(inheritance_.signals.get(), &info, sizeof info) ==
-         static_cast<ssize_t>(sizeof info)) {
-    ranks_->Send({MessageKind::kSignal, -1, 0, static_cast<int>(info.ssi_signo)});
+  while (const int signal = NextSignal(inheritance_.signals.get())) {
+    ranks_->Send({MessageKind::kSignal, -1, 0, signal});
   }
 }
 

@@ -1,9 +1,6 @@
 #include "controller/launcher/assembly.h"
 
 #include <poll.h>
-#include <signal.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -12,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "controller/launcher/inheritance.h"
 #include "controller/launcher/job.h"
+#include "controller/launcher/supervisor.h"
 
 namespace rueda {
 namespace {
@@ -107,10 +106,8 @@ void Assembler::Turn(Nanos deadline) {
 }
 
 void Assembler::OnSignals() {
-  signalfd_siginfo info;
-  while (read(request_.signal_fd, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-    const int signal = static_cast<int>(info.ssi_signo);
-    if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) signal_ = signal;
+  while (const int signal = NextSignal(request_.signal_fd)) {
+    if (EndsJob(signal)) signal_ = signal;
   }
 }
 

@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "controller/launcher/inheritance.h"
 #include "controller/launcher/supervisor.h"
 
 namespace rueda {
@@ -19,10 +19,6 @@ namespace {
 constexpr Nanos kSupervisorSlack = 3 * kSecond;
 // How long readers may keep ruedarun once it was asked to end and the ranks have.
 constexpr Nanos kDrainWhenAsked = kSecond;
-
-bool Ends(int signal) {
-  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
-}
 
 }  // namespace
 
@@ -109,11 +105,9 @@ void Front::Drain() {
 }
 
 void Front::OnSignals() {
-  signalfd_siginfo info;
-  while (read(signal_fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-    const int signal = static_cast<int>(info.ssi_signo);
+  while (const int signal = NextSignal(signal_fd_.get())) {
     for (const FrontHost& host : hosts_) host.ranks->Send({MessageKind::kSignal, -1, 0, signal});
-    if (Ends(signal)) {
+    if (EndsJob(signal)) {
       const Nanos now = MonotonicNow();
       if (AllGone()) {
         // Only the printing is left, and somebody does not want to wait for it.
