@@ -12,12 +12,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "controller/bus/socket.h"
 #include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/secret.h"
 #include "core/base/interfaces.h"
@@ -70,16 +70,12 @@ HostFacts LookAtHost() {
 
 absl::StatusOr<bool> IsThisHost(const std::string& name) {
   if (name == HostName() || name == "localhost") return true;
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(name.c_str(), nullptr, &hints, &found);
-  if (error != 0) {
-    return absl::NotFoundError(absl::StrCat("host ", name, ": ", gai_strerror(error)));
+  const absl::StatusOr<Addresses> found = Resolve(name, "", SOCK_STREAM);
+  if (!found.ok()) {
+    return absl::NotFoundError(absl::StrCat("host ", name, ": ", found.status().message()));
   }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
   RUEDA_ASSIGN_OR_RETURN(const std::vector<Interface> own, ListInterfaces());
-  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+  for (const addrinfo* each = found->get(); each != nullptr; each = each->ai_next) {
     const std::string address = NumericAddress(each->ai_addr);
     const auto has_address = [&](const Interface& interface) {
       return interface.address == address;
