@@ -19,7 +19,6 @@
 #include "absl/strings/str_split.h"
 #include "controller/bus/socket.h"
 #include "controller/rendezvous/host_identity.h"
-#include "controller/rendezvous/secret.h"
 #include "core/base/interfaces.h"
 #include "core/base/process.h"
 #include "core/base/random.h"
@@ -111,12 +110,6 @@ std::string NewJobId() {
   char bytes[kJobIdBytes];
   FillRandom(bytes, sizeof bytes);
   return absl::BytesToHexString(absl::string_view(bytes, sizeof bytes));
-}
-
-std::string NewSecret() {
-  std::string secret(kSecretBytes, 0);
-  FillRandom(secret.data(), secret.size());
-  return secret;
 }
 
 absl::StatusOr<HostJob> MakeHostJob(const std::string& id, const std::string& secret, int size) {

@@ -33,9 +33,6 @@ absl::StatusOr<std::string> ReadText(const std::string& path);
 // 128 random bits in hexadecimal digits.
 std::string NewJobId();
 
-// 32 random bytes.
-std::string NewSecret();
-
 // What a host has of a job before its first process.
 struct HostJob {
   JobFacts facts;

@@ -24,6 +24,7 @@
 #include "controller/launcher/placement.h"
 #include "controller/launcher/places.h"
 #include "controller/rendezvous/host_identity.h"
+#include "controller/rendezvous/secret.h"
 
 namespace rueda {
 namespace {
