@@ -99,9 +99,8 @@ absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view name) {
     return ErrnoStatus(errno, absl::StrCat("connecting to unix socket @", name));
   }
   if (const absl::Status status = CheckPeer(fd.get()); !status.ok()) {
-    return absl::Status(status.code(),
-                        absl::StrCat("unix socket @", name,
-                                     ", by which ranks of this host meet: ", status.message()));
+    return StatusAt(absl::StrCat("unix socket @", name, ", by which ranks of this host meet"),
+                    status);
   }
   return fd;
 }

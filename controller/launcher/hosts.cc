@@ -112,7 +112,7 @@ absl::StatusOr<std::vector<HostSlots>> ParseHostfile(absl::string_view text) {
     ++number;
     const absl::Status status = ReadLine(line, &hosts);
     if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("line ", number, ": ", status.message()));
+      return StatusAt(absl::StrCat("line ", number), status);
     }
   }
   if (hosts.empty()) return absl::InvalidArgumentError("it names no host");

@@ -70,9 +70,7 @@ HostFacts LookAtHost() {
 absl::StatusOr<bool> IsThisHost(const std::string& name) {
   if (name == HostName() || name == "localhost") return true;
   const absl::StatusOr<Addresses> found = Resolve(name, "", SOCK_STREAM);
-  if (!found.ok()) {
-    return absl::NotFoundError(absl::StrCat("host ", name, ": ", found.status().message()));
-  }
+  if (!found.ok()) return StatusAt(absl::StrCat("host ", name), found.status());
   RUEDA_ASSIGN_OR_RETURN(const std::vector<Interface> own, ListInterfaces());
   for (const addrinfo* each = found->get(); each != nullptr; each = each->ai_next) {
     const std::string address = NumericAddress(each->ai_addr);

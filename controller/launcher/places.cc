@@ -11,16 +11,11 @@
 namespace rueda {
 namespace {
 
-// A line of its own for where a list of hosts comes from.
-absl::Status Of(absl::string_view source, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(source, ": ", status.message()));
-}
-
 absl::StatusOr<std::vector<HostSlots>> HostsOfOptions(const LaunchOptions& options) {
   if (options.hostfile.empty()) return options.hosts;
   RUEDA_ASSIGN_OR_RETURN(const std::string text, ReadText(options.hostfile));
   absl::StatusOr<std::vector<HostSlots>> hosts = ParseHostfile(text);
-  if (!hosts.ok()) return Of(options.hostfile, hosts.status());
+  if (!hosts.ok()) return StatusAt(options.hostfile, hosts.status());
   return hosts;
 }
 
@@ -74,7 +69,7 @@ absl::StatusOr<Places> FromAllocation(const Environment& environment, LaunchOpti
   const std::vector<JobHost> all = Merge(allocation->hosts);
   if (all.size() == 1 && all[0].is_here && options->ranks > 0) return Places();
   absl::StatusOr<std::vector<JobHost>> hosts = Fill(allocation->hosts, options);
-  if (!hosts.ok()) return Of(allocation->source, hosts.status());
+  if (!hosts.ok()) return StatusAt(allocation->source, hosts.status());
   return Places{*std::move(hosts), allocation->starter};
 }
 

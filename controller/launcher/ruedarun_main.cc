@@ -196,7 +196,7 @@ absl::Status ApplyFile(const std::string& path, LaunchOptions* options) {
   const absl::StatusOr<std::vector<std::string>> words = ReadConfigFile(text);
   absl::Status status = words.status();
   if (status.ok()) status = ApplyOptions(*words, options);
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+  return StatusAt(path, status);
 }
 
 // The command line goes before the file that it names.

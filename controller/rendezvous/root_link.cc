@@ -32,8 +32,7 @@ absl::StatusOr<std::unique_ptr<Link>> ConnectToRoot(const std::string& address,
     const absl::Status& status = link.status();
     const bool again = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     if (!again || MonotonicNow() + kRootRetry >= deadline) {
-      return absl::Status(
-          status.code(), absl::StrCat("connecting to rank 0 at ", address, ": ", status.message()));
+      return StatusAt(absl::StrCat("connecting to rank 0 at ", address), status);
     }
     SleepFor(kRootRetry);
   }
