@@ -21,7 +21,7 @@ struct AssemblyRequest {
   launch::Order order;  // what is the same for all hosts
   std::string network_interface;
   double timeout_seconds = 60;
-  int signal_fd = -1;  // of signals that end ruedarun
+  int signal_fd = -1;  // a signalfd; those that end a job end this too
 };
 
 struct Assembly {

@@ -25,7 +25,7 @@ absl::StatusOr<int> ReadSlots(absl::string_view number, absl::string_view text) 
   return slots;
 }
 
-// "a", "a:4", "[fd00::1]", "[fd00::1]:4". `slots`: whether it names them.
+// "a", "a:4", "[fd00::1]", "[fd00::1]:4". `has_slots`: whether it names them.
 absl::StatusOr<HostSlots> ReadHost(absl::string_view text, bool* has_slots) {
   HostSlots host;
   absl::string_view rest = text;

@@ -17,8 +17,8 @@ namespace rueda {
 class LocalRanks : public HostRanks {
  public:
   // Forks the supervisor; from then on this process adopts orphans. SIGCHLD is blocked and SIGPIPE is
-  // ignored, and the calling thread is the only one. `other_children`: those that this process had
-  // before. `in_supervisor` runs in the new process: it closes what that must not hold.
+  // ignored, and the calling thread is the only one. `in_supervisor` runs in the new process: it
+  // closes what that must not hold.
   static absl::StatusOr<std::unique_ptr<LocalRanks>> Start(
       SpawnRequest request, const std::function<void()>& in_supervisor);
 
@@ -40,7 +40,7 @@ class LocalRanks : public HostRanks {
   Channel channel_;
   const pid_t supervisor_;
   const UniqueFd pidfd_;
-  const std::vector<pid_t> other_children_;
+  const std::vector<pid_t> other_children_;  // that this process had before
   std::map<pid_t, Rank> running_;
   bool finished_ = false;  // the supervisor has said so
   bool gone_ = false;      // and is collected

@@ -1,5 +1,5 @@
 // The supervisor process: starts the ranks, writes their verdicts, ends them, and leaves nothing
-// behind. A child of ruedarun that was not exec'd, in a process group of its own.
+// behind. A child of ruedarun, or of its agent, that was not exec'd, in a process group of its own.
 #pragma once
 
 #include <sys/resource.h>
