@@ -17,7 +17,7 @@ absl::Status At(size_t index, const char* name, const absl::Status& status) {
   if (name != nullptr) {
     absl::StrAppend(&where, " ('", absl::string_view(name, strnlen(name, 64)), "')");
   }
-  return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
+  return StatusAt(where, status);
 }
 
 // By our number.

@@ -11,7 +11,6 @@
 #include <sys/un.h>
 
 #include <cstring>
-#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/interfaces.h"
@@ -61,22 +60,13 @@ void TuneTcp(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
 }
 
-struct FreeAddresses {
-  void operator()(addrinfo* list) const { freeaddrinfo(list); }
-};
-using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
-
-// Numeric addresses only: no name service is asked.
-absl::StatusOr<Addresses> Resolve(const std::string& host, const std::string& port) {
-  addrinfo hints = {};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &list); error != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("address ", host, " port ", port, ": ", gai_strerror(error)));
-  }
-  return Addresses(list);
+// No name service is asked.
+absl::StatusOr<Addresses> ResolveNumeric(const std::string& host, const std::string& port) {
+  constexpr int kFlags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
+  absl::StatusOr<Addresses> found = Resolve(host, port, SOCK_STREAM, kFlags);
+  if (found.ok()) return found;
+  return absl::InvalidArgumentError(
+      absl::StrCat("address ", host, " port ", port, ": ", found.status().message()));
 }
 
 }  // namespace
@@ -109,15 +99,29 @@ absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view name) {
     return ErrnoStatus(errno, absl::StrCat("connecting to unix socket @", name));
   }
   if (const absl::Status status = CheckPeer(fd.get()); !status.ok()) {
-    return absl::Status(status.code(),
-                        absl::StrCat("unix socket @", name,
-                                     ", by which ranks of this host meet: ", status.message()));
+    return StatusAt(absl::StrCat("unix socket @", name, ", by which ranks of this host meet"),
+                    status);
   }
   return fd;
 }
 
+void AddressesDeleter::operator()(addrinfo* list) const {
+  freeaddrinfo(list);
+}
+
+absl::StatusOr<Addresses> Resolve(const std::string& host, const std::string& port, int type,
+                                  int flags) {
+  addrinfo hints = {};
+  hints.ai_socktype = type;
+  hints.ai_flags = flags;
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(host.c_str(), port.empty() ? nullptr : port.c_str(), &hints, &list);
+  if (error != 0) return absl::NotFoundError(gai_strerror(error));
+  return Addresses(list);
+}
+
 absl::StatusOr<UniqueFd> ListenTcp(const std::string& host) {
-  RUEDA_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(host, "0"));
+  RUEDA_ASSIGN_OR_RETURN(const Addresses addresses, ResolveNumeric(host, "0"));
   UniqueFd fd(socket(addresses->ai_family, kSocketFlags, 0));
   if (!fd.valid()) return ErrnoStatus(errno, "creating a TCP socket");
   if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
@@ -152,7 +156,8 @@ absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  RUEDA_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(host, address.substr(colon + 1)));
+  RUEDA_ASSIGN_OR_RETURN(const Addresses addresses,
+                         ResolveNumeric(host, address.substr(colon + 1)));
   UniqueFd fd(socket(addresses->ai_family, kSocketFlags, 0));
   if (!fd.valid()) return ErrnoStatus(errno, "creating a TCP socket");
   TuneTcp(fd.get());

@@ -2,12 +2,15 @@
 // between hosts. All are non-blocking and not inherited by programs that the process starts.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "absl/strings/string_view.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
+
+struct addrinfo;
 
 namespace rueda {
 
@@ -16,6 +19,15 @@ namespace rueda {
 absl::StatusOr<UniqueFd> ListenUnix(absl::string_view name);
 // UNAVAILABLE when nobody listens (yet). PERMISSION_DENIED when the listener is another user's.
 absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view name);
+
+struct AddressesDeleter {
+  void operator()(addrinfo* list) const;
+};
+using Addresses = std::unique_ptr<addrinfo, AddressesDeleter>;
+// What getaddrinfo has for a name or a numeric address and a port (empty: none), at least one entry.
+// NOT_FOUND: nothing, in its words.
+absl::StatusOr<Addresses> Resolve(const std::string& host, const std::string& port, int type,
+                                  int flags = 0);
 
 // A port of the kernel's choice on `host`, a numeric address.
 absl::StatusOr<UniqueFd> ListenTcp(const std::string& host);

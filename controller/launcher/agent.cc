@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -21,7 +20,6 @@
 #include "controller/launcher/local_ranks.h"
 #include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/network.h"
-#include "controller/rendezvous/verdict_board.h"
 #include "core/base/limits.h"
 
 namespace rueda {
@@ -30,9 +28,6 @@ namespace {
 // While so much of the ranks' output waits for ruedarun, they wait too.
 constexpr size_t kOutputBytesMax = 1 << 20;
 constexpr size_t kReadBytes = 64 << 10;
-constexpr int kCannotStart = 1;
-constexpr int kNotExecutable = 126;
-constexpr int kNotFound = 127;
 
 // Why the agent can't do what it was told to, and what to exit with.
 struct Refused {
@@ -73,6 +68,9 @@ class Agent {
  private:
   // The next message of ruedarun. CANCELLED: there is none, it has gone.
   absl::StatusOr<launch::ToAgent> AwaitMessage();
+  void SendEvent(const Message& message);
+  // Until ruedarun has taken everything, or has gone.
+  void FlushAll();
   int Refuse(const Refused& refused);
   // Everything that can be done before the other hosts are ready.
   Refused Prepare(const launch::Order& order);
@@ -98,10 +96,9 @@ class Agent {
   LaunchOptions options_;
   HostFacts host_;
   HostShare share_;
-  JobFacts facts_;
+  HostJob job_;
   std::string program_;
-  UniqueFd secret_, door_;
-  std::unique_ptr<VerdictBoard> board_;
+  UniqueFd door_;
   std::vector<RankStreams> streams_;
   std::vector<Pipe> pipes_;
   Inheritance inheritance_;
@@ -124,16 +121,26 @@ absl::StatusOr<launch::ToAgent> Agent::AwaitMessage() {
   }
 }
 
-int Agent::Refuse(const Refused& refused) {
-  launch::FromAgent message;
-  message.mutable_refusal()->set_why(std::string(refused.status.message()));
-  message.mutable_refusal()->set_exit_code(refused.exit_code);
-  stream_.Send(message);
+void Agent::SendEvent(const Message& message) {
+  launch::FromAgent wire;
+  *wire.mutable_event() = ToWire(message);
+  stream_.Send(wire);
+}
+
+void Agent::FlushAll() {
   while (stream_.waiting_bytes() > 0) {
     pollfd wait = {stream_.out(), POLLOUT, 0};
     poll(&wait, 1, -1);
     stream_.Flush();
   }
+}
+
+int Agent::Refuse(const Refused& refused) {
+  launch::FromAgent message;
+  message.mutable_refusal()->set_why(std::string(refused.status.message()));
+  message.mutable_refusal()->set_exit_code(refused.exit_code);
+  stream_.Send(message);
+  FlushAll();
   return refused.exit_code;
 }
 
@@ -142,7 +149,6 @@ int Agent::Run() {
   launch::FromAgent hello;
   hello.mutable_hello()->set_version(VersionText());
   hello.mutable_hello()->set_host_id(HostIdentity());
-  hello.mutable_hello()->set_host_name(HostName());
   stream_.Send(hello);
 
   absl::StatusOr<launch::ToAgent> message = AwaitMessage();
@@ -175,23 +181,15 @@ Refused Agent::Prepare(const launch::Order& order) {
     std::error_code error;  // if it can't be made, dumps can't be written, and say so
     std::filesystem::create_directories(options_.output_dir, error);
   }
-  const auto path = host_.environment.find("PATH");
-  absl::StatusOr<std::string> program = FindProgram(
-      options_.command.front(), path == host_.environment.end() ? kDefaultPath : path->second);
+  absl::StatusOr<std::string> program = FindProgram(options_.command.front(), host_.environment);
   if (!program.ok()) {
     return {program.status(), absl::IsNotFound(program.status()) ? kNotFound : kNotExecutable};
   }
   program_ = *std::move(program);
 
-  facts_.id = order.job_id();
-  absl::StatusOr<UniqueFd> secret = SecretFd(order.secret());
-  if (!secret.ok()) return {secret.status()};
-  secret_ = *std::move(secret);
-  absl::StatusOr<std::unique_ptr<VerdictBoard>> board = VerdictBoard::Create(share_.size);
-  if (!board.ok()) return {board.status()};
-  board_ = *std::move(board);
-  facts_.secret_fd = secret_.get();
-  facts_.agent_fd = board_->fd();
+  absl::StatusOr<HostJob> job = MakeHostJob(order.job_id(), order.secret(), share_.size);
+  if (!job.ok()) return {job.status()};
+  job_ = *std::move(job);
 
   launch::FromAgent ready;
   ready.mutable_ready();
@@ -206,13 +204,13 @@ Refused Agent::Prepare(const launch::Order& order) {
 absl::Status Agent::OpenMeeting(const launch::Order& order, launch::Meeting* meeting) {
   RUEDA_ASSIGN_OR_RETURN(const int port, FreePort());
   meeting->set_master_port(port);
-  meeting->set_master_address(facts_.master_address);
+  meeting->set_master_address(job_.facts.master_address);
   if (share_.hosts == 1) return absl::OkStatus();  // its ranks need no network
   RUEDA_ASSIGN_OR_RETURN(const Interface interface, MeetingInterface(order));
   RUEDA_ASSIGN_OR_RETURN(door_, ListenTcp(interface.address));
   RUEDA_ASSIGN_OR_RETURN(*meeting->mutable_address(), TcpAddressOf(door_));
   meeting->set_master_address(interface.address);
-  facts_.meeting_fd = door_.get();
+  job_.facts.meeting_fd = door_.get();
   return absl::OkStatus();
 }
 
@@ -233,28 +231,21 @@ absl::Status Agent::OpenPipes() {
 }
 
 Refused Agent::Start(const launch::Meeting& meeting) {
-  facts_.meeting_address = meeting.address();
-  facts_.master_address = meeting.master_address();
-  facts_.master_port = meeting.master_port();
-  absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options_, host_, facts_, share_);
-  if (!plans.ok()) return {plans.status(), 2};
+  job_.facts.meeting_address = meeting.address();
+  job_.facts.master_address = meeting.master_address();
+  job_.facts.master_port = meeting.master_port();
+  absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options_, host_, job_.facts, share_);
+  if (!plans.ok()) return {plans.status(), kUsage};
   absl::StatusOr<Inheritance> inheritance = TakeOver();
   if (!inheritance.ok()) return {inheritance.status()};
   inheritance_ = *std::move(inheritance);
   if (absl::Status status = OpenPipes(); !status.ok()) return {status};
 
-  SpawnRequest request;
+  SpawnRequest request = MakeRequest(options_, job_.facts, inheritance_);
   request.program = program_;
-  request.arguments = options_.command;
   request.plans = *std::move(plans);
   request.streams = std::move(streams_);
   request.first = share_.first;
-  request.secret_fd = facts_.secret_fd;
-  request.board_fd = facts_.agent_fd;
-  request.meeting_fd = facts_.meeting_fd;
-  request.grace = static_cast<Nanos>(options_.grace_seconds * kSecond);
-  request.open_files = inheritance_.open_files;
-  request.ignores_hangup = inheritance_.ignores_hangup;
   absl::StatusOr<std::unique_ptr<LocalRanks>> ranks = LocalRanks::Start(std::move(request), [&] {
     pipes_.clear();
     stream_.CloseBoth();
@@ -263,9 +254,9 @@ Refused Agent::Start(const launch::Meeting& meeting) {
   ranks_ = *std::move(ranks);
   // The supervisor and the ranks have these.
   streams_.clear();
-  secret_.reset();
+  job_.secret.reset();
+  job_.board.reset();
   door_.reset();
-  board_.reset();
   return {};
 }
 
@@ -273,16 +264,8 @@ void Agent::Relay() {
   std::vector<pollfd> waits;
   while (!ranks_->gone()) Step(&waits);
   ReadLast();
-  for (const Message& message : last_) {
-    launch::FromAgent wire;
-    *wire.mutable_event() = ToWire(message);
-    stream_.Send(wire);
-  }
-  while (stream_.waiting_bytes() > 0) {
-    pollfd wait = {stream_.out(), POLLOUT, 0};
-    poll(&wait, 1, -1);
-    stream_.Flush();
-  }
+  for (const Message& message : last_) SendEvent(message);
+  FlushAll();
 }
 
 void Agent::Step(std::vector<pollfd>* waits) {
@@ -297,7 +280,7 @@ void Agent::Step(std::vector<pollfd>* waits) {
   stream_.Flush();
   if ((*waits)[0].revents != 0) OnStream();
   if ((*waits)[2].revents != 0) OnSignals();
-  ranks_->Advance(absl::MakeConstSpan(*waits).subspan(3, first_pipe - 3));
+  ranks_->Advance(*waits);
   PassMessages();
   for (size_t i = pipes_.size(); i-- > 0;) {
     if ((*waits)[first_pipe + i].revents != 0 && !ReadPipe(i)) {
@@ -321,10 +304,8 @@ void Agent::OnStream() {
 
 // From a batch system, to everything of the job on this host.
 void Agent::OnSignals() {
-  signalfd_siginfo info;
-  while (read(inheritance_.signals.get(), &info, sizeof info) ==
-         static_cast<ssize_t>(sizeof info)) {
-    ranks_->Send({MessageKind::kSignal, -1, 0, static_cast<int>(info.ssi_signo)});
+  while (const int signal = NextSignal(inheritance_.signals.get())) {
+    ranks_->Send({MessageKind::kSignal, -1, 0, signal});
   }
 }
 
@@ -337,9 +318,7 @@ void Agent::PassMessages() {
       const std::string line = absl::StrCat(ranks_->loss(), "\n");
       fputs(line.c_str(), stderr);
     } else {
-      launch::FromAgent wire;
-      *wire.mutable_event() = ToWire(message);
-      stream_.Send(wire);
+      SendEvent(message);
     }
   }
 }

@@ -28,10 +28,6 @@ bool IsSet(const Environment& environment, const char* variable) {
   return !Text(environment, variable).empty();
 }
 
-absl::Status At(absl::string_view where, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
-}
-
 absl::Status Unset(absl::string_view variable, absl::string_view source) {
   return absl::FailedPreconditionError(
       absl::StrCat(variable, ", which tells the hosts of ", source, ", is not set", kOrName));
@@ -78,7 +74,7 @@ absl::StatusOr<Hosts> Merge(const Hosts& listed, const std::function<std::string
   int64_t slots = 0;
   for (size_t i = 0; i < listed.size(); ++i) {
     if (const absl::Status status = CheckHostName(listed[i].name, listed[i].name); !status.ok()) {
-      return At(place(i), status);
+      return StatusAt(place(i), status);
     }
     const auto [it, added] = index_of.emplace(full_names.Of(listed[i].name), hosts.size());
     if (added) hosts.push_back({listed[i].name, 0});
@@ -100,7 +96,7 @@ absl::StatusOr<Hosts> ReadHostsFile(const Environment& environment, const char* 
   const std::string path = Text(environment, variable);
   const std::string where = Named(variable, path);
   const absl::StatusOr<std::string> text = read_file(path);
-  if (!text.ok()) return At(where, text.status());
+  if (!text.ok()) return StatusAt(where, text.status());
   if (text->size() > kHostsFileBytesMax) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ": the file has more than ", kHostsFileBytesMax, " bytes"));
@@ -133,7 +129,7 @@ absl::StatusOr<std::vector<int>> SlurmSlots(const Environment& environment, size
   if (const std::string list = Text(environment, "SLURM_TASKS_PER_NODE"); !list.empty()) {
     const std::string where = Named("SLURM_TASKS_PER_NODE", list);
     absl::StatusOr<std::vector<int>> slots = ExpandSlurmCounts(list);
-    if (!slots.ok()) return At(where, slots.status());
+    if (!slots.ok()) return StatusAt(where, slots.status());
     if (slots->size() == nodes) return slots;
     return absl::InvalidArgumentError(absl::StrCat(
         where, " counts the tasks of ", slots->size(), " nodes, ",
@@ -176,7 +172,7 @@ absl::StatusOr<std::optional<Allocation>> FromSlurm(const Environment& environme
   if (list.empty()) return Unset("SLURM_JOB_NODELIST", allocation.source);
   const std::string where = Named("SLURM_JOB_NODELIST", list);
   const absl::StatusOr<std::vector<std::string>> nodes = ExpandSlurmNodes(list);
-  if (!nodes.ok()) return At(where, nodes.status());
+  if (!nodes.ok()) return StatusAt(where, nodes.status());
   RUEDA_ASSIGN_OR_RETURN(const std::vector<int> slots, SlurmSlots(environment, nodes->size()));
   Hosts listed;
   for (size_t i = 0; i < slots.size(); ++i) listed.push_back({(*nodes)[i], slots[i]});

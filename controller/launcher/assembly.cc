@@ -1,9 +1,6 @@
 #include "controller/launcher/assembly.h"
 
 #include <poll.h>
-#include <signal.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -12,6 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "controller/launcher/inheritance.h"
+#include "controller/launcher/job.h"
+#include "controller/launcher/supervisor.h"
 
 namespace rueda {
 namespace {
@@ -20,7 +20,6 @@ namespace {
 constexpr Nanos kOthersPatience = 2 * kSecond;
 // How long agents and remote shells may take to end once they are told to.
 constexpr Nanos kEndPatience = 2 * kSecond;
-constexpr int kCannotStart = 1;
 
 class Assembler {
  public:
@@ -79,14 +78,14 @@ Assembly Assembler::Run() {
 
 void Assembler::StartAgents() {
   for (size_t i = 0; i < request_.hosts.size(); ++i) {
-    const AssemblyHost& host = request_.hosts[i];
+    const JobHost& host = request_.hosts[i];
     // SLURM signals the steps of a job and not its script: here too the ranks have to be in one.
     const bool directly = host.is_here && request_.starter.kind != Starter::Kind::kSrun;
     std::vector<std::string> words =
         directly ? std::vector<std::string>{request_.agent, "--agent"}
                  : StarterWords(request_.starter, host.name, request_.agent);
     absl::StatusOr<Ranks> ranks =
-        RemoteRanks::Start(host.name, host.share, std::move(words), request_.agent, output_);
+        RemoteRanks::Start(host, std::move(words), request_.agent, output_);
     if (!ranks.ok()) {
       Fail(i, std::string(ranks.status().message()));
       return;
@@ -97,25 +96,18 @@ void Assembler::StartAgents() {
 
 void Assembler::Turn(Nanos deadline) {
   std::vector<pollfd> waits = {{request_.signal_fd, POLLIN, 0}};
-  std::vector<size_t> begins;
-  for (const Ranks& host : hosts_) {
-    begins.push_back(waits.size());
-    host->AddWaits(&waits);
-  }
-  begins.push_back(waits.size());
+  for (const Ranks& host : hosts_) host->AddWaits(&waits);
   if (poll(waits.data(), waits.size(), PollTimeoutMs(deadline - MonotonicNow())) < 0) return;
   if (waits[0].revents != 0) OnSignals();
   for (size_t i = 0; i < hosts_.size(); ++i) {
-    hosts_[i]->Advance(absl::MakeConstSpan(waits).subspan(begins[i], begins[i + 1] - begins[i]));
+    hosts_[i]->Advance(waits);
     if (!failed_[i]) LookAt(i);
   }
 }
 
 void Assembler::OnSignals() {
-  signalfd_siginfo info;
-  while (read(request_.signal_fd, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-    const int signal = static_cast<int>(info.ssi_signo);
-    if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) signal_ = signal;
+  while (const int signal = NextSignal(request_.signal_fd)) {
+    if (EndsJob(signal)) signal_ = signal;
   }
 }
 

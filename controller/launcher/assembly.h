@@ -14,20 +14,14 @@
 
 namespace rueda {
 
-struct AssemblyHost {
-  std::string name;
-  bool is_here = false;  // this host: its agent needs no remote shell
-  HostShare share;
-};
-
 struct AssemblyRequest {
-  std::vector<AssemblyHost> hosts;  // that of rank 0 first
+  std::vector<JobHost> hosts;  // that of rank 0 first
   Starter starter;
   std::string agent;    // the path of ruedarun, the same on all hosts
   launch::Order order;  // what is the same for all hosts
   std::string network_interface;
   double timeout_seconds = 60;
-  int signal_fd = -1;  // of signals that end ruedarun
+  int signal_fd = -1;  // a signalfd; those that end a job end this too
 };
 
 struct Assembly {

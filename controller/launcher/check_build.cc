@@ -1,7 +1,5 @@
 #include "controller/launcher/check_build.h"
 
-#include <stdlib.h>
-
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -16,8 +14,7 @@ std::string Line(bool there, absl::string_view what) {
 }
 
 bool IsInPath(const std::string& program) {
-  const char* const path = getenv("PATH");
-  return FindProgram(program, path == nullptr ? kDefaultPath : path).ok();
+  return FindProgram(program, ProcessEnvironment()).ok();
 }
 
 // Where librueda.so is: beside the programs' folder, in a build as in an installation.

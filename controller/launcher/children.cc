@@ -1,7 +1,6 @@
 #include "controller/launcher/children.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -12,29 +11,12 @@
 #include <algorithm>
 #include <memory>
 #include <set>
-#include <string>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "core/base/process.h"
 
 namespace rueda {
 namespace {
-
-// The parent of process `pid`, or -1. From "pid (name, with any bytes) state parent ...".
-pid_t ParentOf(pid_t pid) {
-  const UniqueFd fd(open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
-  char text[512];
-  const ssize_t n = fd.valid() ? read(fd.get(), text, sizeof text) : -1;
-  if (n <= 0) return -1;
-  const absl::string_view all(text, static_cast<size_t>(n));
-  const size_t name_end = all.rfind(')');
-  if (name_end == absl::string_view::npos) return -1;
-  const std::vector<absl::string_view> fields =
-      absl::StrSplit(all.substr(name_end + 1), ' ', absl::SkipEmpty());
-  pid_t parent;
-  return fields.size() >= 2 && absl::SimpleAtoi(fields[1], &parent) ? parent : -1;
-}
 
 // Sleeps until a child ends, at most until `deadline`.
 void AwaitChild(Nanos deadline) {

@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "controller/launcher/inheritance.h"
 #include "controller/launcher/supervisor.h"
 
 namespace rueda {
@@ -19,10 +19,6 @@ namespace {
 constexpr Nanos kSupervisorSlack = 3 * kSecond;
 // How long readers may keep ruedarun once it was asked to end and the ranks have.
 constexpr Nanos kDrainWhenAsked = kSecond;
-
-bool Ends(int signal) {
-  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
-}
 
 }  // namespace
 
@@ -34,8 +30,8 @@ Front::Front(FrontOptions options, std::vector<FrontHost> hosts, UniqueFd signal
       ranks_(static_cast<size_t>(options_.ranks)),
       first_failure_(options_.ranks) {
   for (const FrontHost& host : hosts_) {
-    for (int i = 0; i < host.count; ++i) {
-      ranks_[static_cast<size_t>(host.first + i)].host = host.name;
+    for (int i = 0; i < host.place.share.ranks; ++i) {
+      ranks_[static_cast<size_t>(host.place.share.first + i)].host = host.place.name;
     }
   }
 }
@@ -62,25 +58,18 @@ bool Front::AllGone() const {
 
 void Front::WatchJob() {
   std::vector<pollfd> waits;
-  std::vector<size_t> begins;  // of each host's entries
   while (!AllGone()) {
     waits = {{signal_fd_.get(), POLLIN, 0}};
-    begins.clear();
-    for (const FrontHost& host : hosts_) {
-      begins.push_back(waits.size());
-      host.ranks->AddWaits(&waits);
-    }
-    begins.push_back(waits.size());
+    for (const FrontHost& host : hosts_) host.ranks->AddWaits(&waits);
     output_->AddWaits(&waits);
     const Nanos deadline = std::min(patience_, first_failure_.deadline());
     if (poll(waits.data(), waits.size(), TimeoutMs(deadline)) < 0) continue;
     if (waits[0].revents != 0) OnSignals();
     for (size_t host = 0; host < hosts_.size(); ++host) {
-      const size_t count = begins[host + 1] - begins[host];
-      hosts_[host].ranks->Advance(absl::MakeConstSpan(waits).subspan(begins[host], count));
+      hosts_[host].ranks->Advance(waits);
       OnMessages(host);
     }
-    output_->Advance(&waits[begins.back()]);
+    output_->Advance(waits);
     const Nanos now = MonotonicNow();
     first_failure_.OnTime(now);
     SayFirstFailure();
@@ -116,11 +105,9 @@ void Front::Drain() {
 }
 
 void Front::OnSignals() {
-  signalfd_siginfo info;
-  while (read(signal_fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-    const int signal = static_cast<int>(info.ssi_signo);
+  while (const int signal = NextSignal(signal_fd_.get())) {
     for (const FrontHost& host : hosts_) host.ranks->Send({MessageKind::kSignal, -1, 0, signal});
-    if (Ends(signal)) {
+    if (EndsJob(signal)) {
       const Nanos now = MonotonicNow();
       if (AllGone()) {
         // Only the printing is left, and somebody does not want to wait for it.
@@ -219,14 +206,15 @@ void Front::SayFirstFailure() {
 
 void Front::OnHostLost(size_t host) {
   Say(hosts_[host].ranks->loss());
-  for (int i = 0; i < hosts_[host].count; ++i) {
-    ranks_[static_cast<size_t>(hosts_[host].first + i)].lost = true;
+  const JobHost& place = hosts_[host].place;
+  for (int i = 0; i < place.share.ranks; ++i) {
+    ranks_[static_cast<size_t>(place.share.first + i)].lost = true;
   }
-  if (hosts_[host].is_here && hosts_.size() == 1) {
+  if (place.is_here && hosts_.size() == 1) {
     ending_.supervisor_died = ending_.first_failure < 0;
     return;
   }
-  if (ending_.lost_host.empty()) ending_.lost_host = hosts_[host].name;
+  if (ending_.lost_host.empty()) ending_.lost_host = place.name;
   EndOthers(host);
 }
 

@@ -9,6 +9,7 @@
 #include "controller/launcher/first_failure.h"
 #include "controller/launcher/host_ranks.h"
 #include "controller/launcher/output.h"
+#include "controller/launcher/placement.h"
 #include "controller/launcher/report.h"
 #include "core/base/clock.h"
 #include "core/base/unique_fd.h"
@@ -23,10 +24,7 @@ struct FrontOptions {
 };
 
 struct FrontHost {
-  std::string name;
-  Rank first = 0;
-  int count = 1;
-  bool is_here = true;
+  JobHost place;
   std::unique_ptr<HostRanks> ranks;
 };
 

@@ -4,6 +4,7 @@
 
 #include <poll.h>
 
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -17,13 +18,18 @@ class HostRanks {
  public:
   virtual ~HostRanks() = default;
 
-  // Adds what to wait for; after poll the same entries go to Advance.
-  virtual void AddWaits(std::vector<pollfd>* waits) const = 0;
+  // Adds what to wait for to what others do; after poll all of it goes to Advance.
+  virtual void AddWaits(std::vector<pollfd>* waits) = 0;
   virtual void Advance(absl::Span<const pollfd> waits) = 0;
 
   virtual void Send(const Message& message) = 0;
   // The next message. kFinished comes last, or kLost, and then what is known of the ranks all the same.
-  virtual bool Receive(Message* message) = 0;
+  bool Receive(Message* message) {
+    if (received_.empty()) return false;
+    *message = received_.front();
+    received_.pop_front();
+    return true;
+  }
 
   // Whether nothing more will come, and no process is left that this one has started.
   virtual bool gone() const = 0;
@@ -31,6 +37,10 @@ class HostRanks {
   virtual std::string loss() const = 0;
   // Ends it at once: it was waited for long enough.
   virtual void Kill() = 0;
+
+ protected:
+  std::deque<Message> received_;
+  size_t first_wait_ = 0;  // of those that AddWaits has added
 };
 
 }  // namespace rueda

@@ -25,7 +25,7 @@ absl::StatusOr<int> ReadSlots(absl::string_view number, absl::string_view text) 
   return slots;
 }
 
-// "a", "a:4", "[fd00::1]", "[fd00::1]:4". `slots`: whether it names them.
+// "a", "a:4", "[fd00::1]", "[fd00::1]:4". `has_slots`: whether it names them.
 absl::StatusOr<HostSlots> ReadHost(absl::string_view text, bool* has_slots) {
   HostSlots host;
   absl::string_view rest = text;
@@ -112,7 +112,7 @@ absl::StatusOr<std::vector<HostSlots>> ParseHostfile(absl::string_view text) {
     ++number;
     const absl::Status status = ReadLine(line, &hosts);
     if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("line ", number, ": ", status.message()));
+      return StatusAt(absl::StrCat("line ", number), status);
     }
   }
   if (hosts.empty()) return absl::InvalidArgumentError("it names no host");

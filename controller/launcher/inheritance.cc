@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <sys/signalfd.h>
+#include <unistd.h>
 
 namespace rueda {
 namespace {
@@ -36,6 +37,12 @@ absl::StatusOr<Inheritance> TakeOver() {
   inheritance.signals.reset(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!inheritance.signals.valid()) return ErrnoStatus(errno, "making a signalfd");
   return inheritance;
+}
+
+int NextSignal(int signals) {
+  signalfd_siginfo info;
+  const bool there = read(signals, &info, sizeof info) == static_cast<ssize_t>(sizeof info);
+  return there ? static_cast<int>(info.ssi_signo) : 0;
 }
 
 }  // namespace rueda

@@ -20,4 +20,7 @@ struct Inheritance {
 // be opened as the system lets.
 absl::StatusOr<Inheritance> TakeOver();
 
+// The next that has come by such a signalfd; 0: none.
+int NextSignal(int signals);
+
 }  // namespace rueda

@@ -12,14 +12,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "controller/bus/socket.h"
 #include "controller/rendezvous/host_identity.h"
-#include "controller/rendezvous/secret.h"
 #include "core/base/interfaces.h"
 #include "core/base/process.h"
 #include "core/base/random.h"
@@ -28,10 +27,25 @@ namespace rueda {
 namespace {
 
 constexpr size_t kJobIdBytes = 16;
+// Where programs are looked for without a PATH.
+constexpr char kDefaultPath[] = "/usr/local/bin:/usr/bin:/bin";
 
 absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
   UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("opening ", path));
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> SecretFd(const std::string& secret) {
+  UniqueFd fd(memfd_create("rueda-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return ErrnoStatus(errno, "making room for the job's secret (memfd_create)");
+  if (write(fd.get(), secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
+    return ErrnoStatus(errno, "writing the job's secret");
+  }
+  constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
+    return ErrnoStatus(errno, "sealing the job's secret");
+  }
   return fd;
 }
 
@@ -55,16 +69,10 @@ HostFacts LookAtHost() {
 
 absl::StatusOr<bool> IsThisHost(const std::string& name) {
   if (name == HostName() || name == "localhost") return true;
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(name.c_str(), nullptr, &hints, &found);
-  if (error != 0) {
-    return absl::NotFoundError(absl::StrCat("host ", name, ": ", gai_strerror(error)));
-  }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
+  const absl::StatusOr<Addresses> found = Resolve(name, "", SOCK_STREAM);
+  if (!found.ok()) return StatusAt(absl::StrCat("host ", name), found.status());
   RUEDA_ASSIGN_OR_RETURN(const std::vector<Interface> own, ListInterfaces());
-  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+  for (const addrinfo* each = found->get(); each != nullptr; each = each->ai_next) {
     const std::string address = NumericAddress(each->ai_addr);
     const auto has_address = [&](const Interface& interface) {
       return interface.address == address;
@@ -96,29 +104,20 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   return text;
 }
 
-absl::StatusOr<std::string> NewJobId() {
+std::string NewJobId() {
   char bytes[kJobIdBytes];
   FillRandom(bytes, sizeof bytes);
   return absl::BytesToHexString(absl::string_view(bytes, sizeof bytes));
 }
 
-std::string NewSecret() {
-  std::string secret(kSecretBytes, 0);
-  FillRandom(secret.data(), secret.size());
-  return secret;
-}
-
-absl::StatusOr<UniqueFd> SecretFd(const std::string& secret) {
-  UniqueFd fd(memfd_create("rueda-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return ErrnoStatus(errno, "making room for the job's secret (memfd_create)");
-  if (write(fd.get(), secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
-    return ErrnoStatus(errno, "writing the job's secret");
-  }
-  constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
-    return ErrnoStatus(errno, "sealing the job's secret");
-  }
-  return fd;
+absl::StatusOr<HostJob> MakeHostJob(const std::string& id, const std::string& secret, int size) {
+  HostJob job;
+  RUEDA_ASSIGN_OR_RETURN(job.secret, SecretFd(secret));
+  RUEDA_ASSIGN_OR_RETURN(job.board, VerdictBoard::Create(size));
+  job.facts.id = id;
+  job.facts.secret_fd = job.secret.get();
+  job.facts.agent_fd = job.board->fd();
+  return job;
 }
 
 absl::StatusOr<int> FreePort() {
@@ -135,13 +134,15 @@ absl::StatusOr<int> FreePort() {
 }
 
 absl::StatusOr<std::string> FindProgram(const std::string& program,
-                                        const std::string& search_path) {
+                                        const Environment& environment) {
+  const auto path = environment.find("PATH");
+  const std::string folders = path == environment.end() ? kDefaultPath : path->second;
   std::vector<std::string> candidates;
   const bool is_path = program.find('/') != std::string::npos;
   if (is_path) {
     candidates.push_back(program);
   } else if (!program.empty()) {
-    for (const absl::string_view directory : absl::StrSplit(search_path, ':')) {
+    for (const absl::string_view directory : absl::StrSplit(folders, ':')) {
       candidates.push_back(absl::StrCat(directory.empty() ? "." : directory, "/", program));
     }
   }

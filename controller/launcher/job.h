@@ -1,15 +1,23 @@
 // What a job needs from its host before it starts: facts, names, a secret, the program.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "controller/launcher/options.h"
 #include "controller/launcher/placement.h"
+#include "controller/rendezvous/verdict_board.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
 namespace rueda {
+
+// What ruedarun and its agents exit with when they start no rank; the last two as shells do.
+inline constexpr int kCannotStart = 1;
+inline constexpr int kUsage = 2;
+inline constexpr int kNotExecutable = 126;
+inline constexpr int kNotFound = 127;
 
 // Makes sure that descriptors 0, 1 and 2 are open, so that nothing else gets their numbers.
 void OpenStandardFds();
@@ -23,22 +31,23 @@ absl::StatusOr<bool> IsThisHost(const std::string& name);
 absl::StatusOr<std::string> ReadText(const std::string& path);
 
 // 128 random bits in hexadecimal digits.
-absl::StatusOr<std::string> NewJobId();
+std::string NewJobId();
 
-// 32 random bytes.
-std::string NewSecret();
-// A memfd that holds them and that nobody can change. Close-on-exec, and above 2.
-absl::StatusOr<UniqueFd> SecretFd(const std::string& secret);
+// What a host has of a job before its first process.
+struct HostJob {
+  JobFacts facts;
+  UniqueFd secret;  // a memfd that nobody can change; close-on-exec, and above 2
+  std::unique_ptr<VerdictBoard> board;
+};
+// `size`: of the job. The facts hold its id and both descriptors.
+absl::StatusOr<HostJob> MakeHostJob(const std::string& id, const std::string& secret, int size);
 
 // A TCP port of 127.0.0.1 that nobody listens on now.
 absl::StatusOr<int> FreePort();
 
-// Where programs are looked for without a PATH.
-inline constexpr char kDefaultPath[] = "/usr/local/bin:/usr/bin:/bin";
-
-// The path of `program`: itself when it holds a '/', else as found in `search_path` (the value of
-// PATH). NOT_FOUND or PERMISSION_DENIED with the text for the user.
-absl::StatusOr<std::string> FindProgram(const std::string& program, const std::string& search_path);
+// The path of `program`: itself when it holds a '/', else as found by the PATH of `environment`.
+// NOT_FOUND or PERMISSION_DENIED with the text for the user.
+absl::StatusOr<std::string> FindProgram(const std::string& program, const Environment& environment);
 
 // Where one rank reads and writes. Close-on-exec, and above 2.
 struct RankStreams {

@@ -64,7 +64,8 @@ absl::StatusOr<std::unique_ptr<LocalRanks>> LocalRanks::Start(
       new LocalRanks(std::move(channels.first), pid, std::move(pidfd), std::move(other_children)));
 }
 
-void LocalRanks::AddWaits(std::vector<pollfd>* waits) const {
+void LocalRanks::AddWaits(std::vector<pollfd>* waits) {
+  first_wait_ = waits->size();
   const short events = static_cast<short>(POLLIN | (channel_.wants_write() ? POLLOUT : 0));
   waits->push_back({gone_ ? -1 : pidfd_.get(), POLLIN, 0});
   waits->push_back({gone_ ? -1 : channel_.fd(), events, 0});
@@ -72,12 +73,13 @@ void LocalRanks::AddWaits(std::vector<pollfd>* waits) const {
 
 void LocalRanks::Advance(absl::Span<const pollfd> waits) {
   if (gone_) return;
-  if (waits[1].revents != 0) {
+  const pollfd* const own = &waits[first_wait_];
+  if (own[1].revents != 0) {
     channel_.Flush();
     Take();
   }
   int status;
-  if (waits[0].revents != 0 && waitpid(supervisor_, &status, WNOHANG) == supervisor_) {
+  if (own[0].revents != 0 && waitpid(supervisor_, &status, WNOHANG) == supervisor_) {
     gone_ = true;
     Take();  // its last words
     if (!finished_) OnLost(status);
@@ -115,13 +117,6 @@ void LocalRanks::OnLost(int wait_status) {
 
 void LocalRanks::Send(const Message& message) {
   if (!gone_ && channel_.fd() >= 0) channel_.Send(message);
-}
-
-bool LocalRanks::Receive(Message* message) {
-  if (received_.empty()) return false;
-  *message = received_.front();
-  received_.pop_front();
-  return true;
 }
 
 void LocalRanks::Kill() {

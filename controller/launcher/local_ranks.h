@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,15 +17,14 @@ namespace rueda {
 class LocalRanks : public HostRanks {
  public:
   // Forks the supervisor; from then on this process adopts orphans. SIGCHLD is blocked and SIGPIPE is
-  // ignored, and the calling thread is the only one. `other_children`: those that this process had
-  // before. `in_supervisor` runs in the new process: it closes what that must not hold.
+  // ignored, and the calling thread is the only one. `in_supervisor` runs in the new process: it
+  // closes what that must not hold.
   static absl::StatusOr<std::unique_ptr<LocalRanks>> Start(
       SpawnRequest request, const std::function<void()>& in_supervisor);
 
-  void AddWaits(std::vector<pollfd>* waits) const override;
+  void AddWaits(std::vector<pollfd>* waits) override;
   void Advance(absl::Span<const pollfd> waits) override;
   void Send(const Message& message) override;
-  bool Receive(Message* message) override;
   bool gone() const override { return gone_; }
   std::string loss() const override { return loss_; }
   void Kill() override;
@@ -42,9 +40,8 @@ class LocalRanks : public HostRanks {
   Channel channel_;
   const pid_t supervisor_;
   const UniqueFd pidfd_;
-  const std::vector<pid_t> other_children_;
+  const std::vector<pid_t> other_children_;  // that this process had before
   std::map<pid_t, Rank> running_;
-  std::deque<Message> received_;
   bool finished_ = false;  // the supervisor has said so
   bool gone_ = false;      // and is collected
   std::string loss_;

@@ -7,6 +7,7 @@
 
 #include "absl/types/span.h"
 #include "controller/launcher/hosts.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/config/config.h"
 
@@ -39,6 +40,8 @@ struct LaunchOptions {
   bool verbose = false;
   double grace_seconds = 5;          // until SIGKILL, once the job is to end
   std::vector<std::string> command;  // the program and its arguments
+
+  Nanos grace() const { return static_cast<Nanos>(grace_seconds * kSecond); }
 };
 
 // `options`, with what `arguments` change: argv without the name of ruedarun itself. Options end at the first word that is

@@ -191,7 +191,8 @@ void Output::WriteAll() {
   }
 }
 
-void Output::AddWaits(std::vector<pollfd>* waits) const {
+void Output::AddWaits(std::vector<pollfd>* waits) {
+  first_wait_ = waits->size();
   for (const Sink* sink : {out_.get(), err_own_.get()}) {
     // A negative number is an entry that poll passes over.
     waits->push_back({sink == nullptr || sink->empty() ? -1 : sink->fd(), POLLOUT, 0});
@@ -201,13 +202,14 @@ void Output::AddWaits(std::vector<pollfd>* waits) const {
   }
 }
 
-void Output::Advance(const pollfd* waits) {
-  waits += 2;  // the sinks are simply tried
+void Output::Advance(absl::Span<const pollfd> waits) {
+  const absl::Span<const pollfd> own =
+      waits.subspan(first_wait_ + 2);  // the sinks are simply tried
   WriteAll();
   std::vector<size_t> ended;
   for (size_t i = 0; i < sources_.size(); ++i) {
     Source& source = sources_[i];
-    if (waits[i].revents == 0 || source.sink->full()) continue;
+    if (own[i].revents == 0 || source.sink->full()) continue;
     if (Read(source) == Got::kEnd) ended.push_back(i);
   }
   for (auto it = ended.rbegin(); it != ended.rend(); ++it) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "controller/launcher/job.h"
 #include "controller/launcher/lines.h"
 #include "controller/launcher/options.h"
@@ -86,9 +87,9 @@ class Output {
   // One of ruedarun's own lines, with its newline.
   void Say(absl::string_view text) { err_->Append(Sink::kOwnMessages, text); }
 
-  // Adds what to wait for; after poll the same entries, from the same place on, go to Advance.
-  void AddWaits(std::vector<pollfd>* waits) const;
-  void Advance(const pollfd* waits);
+  // Adds what to wait for to what others do; after poll all of it goes to Advance.
+  void AddWaits(std::vector<pollfd>* waits);
+  void Advance(absl::Span<const pollfd> waits);
 
   // All ranks are gone: takes what they left in the pipes, as much as the outputs take now. True
   // when nothing is left to read; then nothing will come any more.
@@ -121,6 +122,7 @@ class Output {
   std::vector<RankStreams> files_;
   std::string buffer_;
   std::string lines_;
+  size_t first_wait_ = 0;  // of those that AddWaits has added
 };
 
 }  // namespace rueda

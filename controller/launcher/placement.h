@@ -39,6 +39,13 @@ struct HostShare {
   int hosts = 1;
 };
 
+// One of the hosts that a job has its ranks on.
+struct JobHost {
+  std::string name;
+  bool is_here = false;  // this host: nothing there needs a remote shell
+  HostShare share;
+};
+
 struct RankPlan {
   Environment environment;  // all of it
   int core = -1;            // the one to run on; -1: any

@@ -11,27 +11,22 @@
 namespace rueda {
 namespace {
 
-// A line of its own for where a list of hosts comes from.
-absl::Status Of(absl::string_view source, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(source, ": ", status.message()));
-}
-
 absl::StatusOr<std::vector<HostSlots>> HostsOfOptions(const LaunchOptions& options) {
   if (options.hostfile.empty()) return options.hosts;
   RUEDA_ASSIGN_OR_RETURN(const std::string text, ReadText(options.hostfile));
   absl::StatusOr<std::vector<HostSlots>> hosts = ParseHostfile(text);
-  if (!hosts.ok()) return Of(options.hostfile, hosts.status());
+  if (!hosts.ok()) return StatusAt(options.hostfile, hosts.status());
   return hosts;
 }
 
 // Names of this host are one host; its place is that of the first.
-std::vector<AssemblyHost> Merge(const std::vector<HostSlots>& hosts) {
-  std::vector<AssemblyHost> merged;
+std::vector<JobHost> Merge(const std::vector<HostSlots>& hosts) {
+  std::vector<JobHost> merged;
   for (const HostSlots& host : hosts) {
     // A name that nobody knows here may still be one of the user's for ssh.
     const bool here = IsThisHost(host.name).value_or(false);
     const auto same = std::find_if(merged.begin(), merged.end(),
-                                   [&](const AssemblyHost& each) { return here && each.is_here; });
+                                   [&](const JobHost& each) { return here && each.is_here; });
     if (same == merged.end()) {
       merged.push_back({host.name, here, {1, 0, host.slots}});
     } else {
@@ -41,7 +36,7 @@ std::vector<AssemblyHost> Merge(const std::vector<HostSlots>& hosts) {
   return merged;
 }
 
-void Number(int size, std::vector<AssemblyHost>* hosts) {
+void Number(int size, std::vector<JobHost>* hosts) {
   Rank first = 0;
   for (size_t i = 0; i < hosts->size(); ++i) {
     HostShare& share = (*hosts)[i].share;
@@ -51,13 +46,13 @@ void Number(int size, std::vector<AssemblyHost>* hosts) {
 }
 
 // The hosts of `given` that `options->ranks` ranks go to.
-absl::StatusOr<std::vector<AssemblyHost>> Fill(const std::vector<HostSlots>& given,
-                                               LaunchOptions* options) {
+absl::StatusOr<std::vector<JobHost>> Fill(const std::vector<HostSlots>& given,
+                                          LaunchOptions* options) {
   if (options->ranks == 0) {
     for (const HostSlots& host : given) options->ranks += host.slots;
   }
   RUEDA_ASSIGN_OR_RETURN(const std::vector<HostSlots> used, FillHosts(given, options->ranks));
-  std::vector<AssemblyHost> hosts = Merge(used);
+  std::vector<JobHost> hosts = Merge(used);
   Number(options->ranks, &hosts);
   return hosts;
 }
@@ -71,10 +66,10 @@ absl::StatusOr<Places> FromAllocation(const Environment& environment, LaunchOpti
     return absl::InvalidArgumentError("how many ranks? -np N is missing\nTry ruedarun --help");
   }
   // On one host more ranks than slots are the user's own business.
-  const std::vector<AssemblyHost> all = Merge(allocation->hosts);
+  const std::vector<JobHost> all = Merge(allocation->hosts);
   if (all.size() == 1 && all[0].is_here && options->ranks > 0) return Places();
-  absl::StatusOr<std::vector<AssemblyHost>> hosts = Fill(allocation->hosts, options);
-  if (!hosts.ok()) return Of(allocation->source, hosts.status());
+  absl::StatusOr<std::vector<JobHost>> hosts = Fill(allocation->hosts, options);
+  if (!hosts.ok()) return StatusAt(allocation->source, hosts.status());
   return Places{*std::move(hosts), allocation->starter};
 }
 

@@ -11,7 +11,7 @@
 namespace rueda {
 
 struct Places {
-  std::vector<AssemblyHost> hosts;  // numbered; none: this one
+  std::vector<JobHost> hosts;  // numbered; none: this one
   Starter::Kind starter = Starter::Kind::kSsh;
 
   bool all_here() const { return hosts.empty() || (hosts.size() == 1 && hosts[0].is_here); }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "controller/launcher/children.h"
+#include "controller/launcher/job.h"
 #include "core/base/check.h"
 #include "core/base/process.h"
 
@@ -21,8 +22,6 @@ namespace rueda {
 namespace {
 
 constexpr size_t kNoiseBytesMax = 16 << 10;
-constexpr int kShellNotExecutable = 126;
-constexpr int kShellNotFound = 127;
 
 struct Pipe {
   UniqueFd reading, writing;
@@ -69,11 +68,9 @@ std::string LastLine(absl::string_view text) {
 
 }  // namespace
 
-RemoteRanks::RemoteRanks(std::string host, HostShare share, std::string shell, std::string program,
-                         pid_t pid, UniqueFd pidfd, AgentStream stream, UniqueFd errors,
-                         Output* output)
+RemoteRanks::RemoteRanks(JobHost host, std::string shell, std::string program, pid_t pid,
+                         UniqueFd pidfd, AgentStream stream, UniqueFd errors, Output* output)
     : host_(std::move(host)),
-      share_(share),
       shell_(std::move(shell)),
       program_(std::move(program)),
       pid_(pid),
@@ -82,8 +79,7 @@ RemoteRanks::RemoteRanks(std::string host, HostShare share, std::string shell, s
       errors_(std::move(errors)),
       output_(output) {}
 
-absl::StatusOr<std::unique_ptr<RemoteRanks>> RemoteRanks::Start(std::string host,
-                                                                const HostShare& share,
+absl::StatusOr<std::unique_ptr<RemoteRanks>> RemoteRanks::Start(JobHost host,
                                                                 std::vector<std::string> words,
                                                                 std::string program,
                                                                 Output* output) {
@@ -102,8 +98,8 @@ absl::StatusOr<std::unique_ptr<RemoteRanks>> RemoteRanks::Start(std::string host
   }
   fcntl(errors.reading.get(), F_SETFL, O_NONBLOCK);
   return std::unique_ptr<RemoteRanks>(
-      new RemoteRanks(std::move(host), share, std::move(shell), std::move(program), pid,
-                      std::move(pidfd), AgentStream(std::move(out.reading), std::move(in.writing)),
+      new RemoteRanks(std::move(host), std::move(shell), std::move(program), pid, std::move(pidfd),
+                      AgentStream(std::move(out.reading), std::move(in.writing)),
                       std::move(errors.reading), output));
 }
 
@@ -118,7 +114,8 @@ void RemoteRanks::SetRunning() {
   noise_.clear();
 }
 
-void RemoteRanks::AddWaits(std::vector<pollfd>* waits) const {
+void RemoteRanks::AddWaits(std::vector<pollfd>* waits) {
+  first_wait_ = waits->size();
   const bool may_write = !gone_ && stream_.waiting_bytes() > 0;
   waits->push_back({gone_ ? -1 : pidfd_.get(), POLLIN, 0});
   // While an output is full its ranks wait, as they would before a pipe.
@@ -128,10 +125,11 @@ void RemoteRanks::AddWaits(std::vector<pollfd>* waits) const {
 }
 
 void RemoteRanks::Advance(absl::Span<const pollfd> waits) {
-  if (waits[2].revents != 0) stream_.Flush();
-  if (waits[1].revents != 0) ReadStream();
-  if (waits[3].revents != 0) ReadErrors();
-  if (waits[0].revents != 0 && !gone_) OnProcessEnded();
+  const pollfd* const own = &waits[first_wait_];
+  if (own[2].revents != 0) stream_.Flush();
+  if (own[1].revents != 0) ReadStream();
+  if (own[3].revents != 0) ReadErrors();
+  if (own[0].revents != 0 && !gone_) OnProcessEnded();
 }
 
 // The end is told when everything that came before it is. Others may hold the pipes for longer.
@@ -213,7 +211,7 @@ void RemoteRanks::ReadErrors() {
 void RemoteRanks::SayLines() {
   size_t end;
   while ((end = noise_.find('\n')) != std::string::npos) {
-    output_->Say(absl::StrCat("ruedarun: host ", host_, ": ", noise_.substr(0, end + 1)));
+    output_->Say(absl::StrCat("ruedarun: host ", host_.name, ": ", noise_.substr(0, end + 1)));
     noise_.erase(0, end + 1);
   }
 }
@@ -232,7 +230,7 @@ void RemoteRanks::OnEnd(int wait_status) {
 }
 
 std::string RemoteRanks::loss() const {
-  return absl::StrCat("host ", host_, ": ", why_gone_);
+  return absl::StrCat("host ", host_.name, ": ", why_gone_);
 }
 
 std::string RemoteRanks::LastNoise() const {
@@ -242,7 +240,7 @@ std::string RemoteRanks::LastNoise() const {
 std::string RemoteRanks::WhyEnded(int wait_status) const {
   const std::string last = LastLine(noise_);
   const int status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 0;
-  if (!marked_ && (status == kShellNotFound || status == kShellNotExecutable)) {
+  if (!marked_ && (status == kNotFound || status == kNotExecutable)) {
     return absl::StrCat("can't start ", program_, " there, which every host needs at this path",
                         last.empty() ? "" : absl::StrCat(" (", last, ")"));
   }
@@ -257,13 +255,6 @@ void RemoteRanks::Send(const Message& message) {
   launch::ToAgent wire;
   *wire.mutable_event() = ToWire(message);
   stream_.Send(wire);
-}
-
-bool RemoteRanks::Receive(Message* message) {
-  if (received_.empty()) return false;
-  *message = received_.front();
-  received_.pop_front();
-  return true;
 }
 
 void RemoteRanks::Kill() {

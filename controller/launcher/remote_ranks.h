@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,15 +20,11 @@ class RemoteRanks : public HostRanks {
  public:
   // Starts the agent, `program`, by `words`. What its ranks print goes to `output`, which outlives this.
   // NOT_FOUND and so on, for people: there is no such remote shell.
-  static absl::StatusOr<std::unique_ptr<RemoteRanks>> Start(std::string host,
-                                                            const HostShare& share,
+  static absl::StatusOr<std::unique_ptr<RemoteRanks>> Start(JobHost host,
                                                             std::vector<std::string> words,
                                                             std::string program, Output* output);
   // A process that is still there is killed; its agent notices that nobody reads any more.
   ~RemoteRanks() override;
-
-  const std::string& host() const { return host_; }
-  const HostShare& share() const { return share_; }
 
   // Before the job runs. What has come from the agent by now:
   const std::optional<launch::Hello>& hello() const { return hello_; }
@@ -43,10 +38,9 @@ class RemoteRanks : public HostRanks {
   // From now on the ranks are running, and what comes besides is the user's.
   void SetRunning();
 
-  void AddWaits(std::vector<pollfd>* waits) const override;
+  void AddWaits(std::vector<pollfd>* waits) override;
   void Advance(absl::Span<const pollfd> waits) override;
   void Send(const Message& message) override;
-  bool Receive(Message* message) override;
   bool gone() const override { return gone_; }
   std::string loss() const override;
   void Kill() override;
@@ -54,9 +48,11 @@ class RemoteRanks : public HostRanks {
   void HangUp() { stream_.CloseOut(); }
 
  private:
-  RemoteRanks(std::string host, HostShare share, std::string shell, std::string program, pid_t pid,
-              UniqueFd pidfd, AgentStream stream, UniqueFd errors, Output* output);
-  bool Has(Rank rank) const { return rank >= share_.first && rank < share_.first + share_.ranks; }
+  RemoteRanks(JobHost host, std::string shell, std::string program, pid_t pid, UniqueFd pidfd,
+              AgentStream stream, UniqueFd errors, Output* output);
+  bool Has(Rank rank) const {
+    return rank >= host_.share.first && rank < host_.share.first + host_.share.ranks;
+  }
   void OnProcessEnded();
   AgentStream::Got ReadStream();
   absl::Status TakeMessages();
@@ -67,8 +63,7 @@ class RemoteRanks : public HostRanks {
   void OnEnd(int wait_status);
   void OnBroken(const absl::Status& why);
 
-  const std::string host_;
-  const HostShare share_;
+  const JobHost host_;
   const std::string shell_;
   const std::string program_;
   const pid_t pid_;
@@ -79,7 +74,6 @@ class RemoteRanks : public HostRanks {
   std::optional<launch::Hello> hello_;
   std::optional<launch::Ready> ready_;
   std::optional<launch::Refusal> refusal_;
-  std::deque<Message> received_;
   std::string noise_;
   bool marked_ = false;  // the agent's messages have begun
   bool running_ = false;

@@ -24,15 +24,10 @@
 #include "controller/launcher/placement.h"
 #include "controller/launcher/places.h"
 #include "controller/rendezvous/host_identity.h"
-#include "controller/rendezvous/verdict_board.h"
+#include "controller/rendezvous/secret.h"
 
 namespace rueda {
 namespace {
-
-constexpr int kCannotStart = 1;
-constexpr int kUsage = 2;
-constexpr int kNotExecutable = 126;
-constexpr int kNotFound = 127;
 
 int Fail(int exit_code, absl::string_view message) {
   const std::string line = absl::StrCat("ruedarun: ", message, "\n");
@@ -40,26 +35,17 @@ int Fail(int exit_code, absl::string_view message) {
   return exit_code;
 }
 
-// Everything a job on this host has before its first process.
-struct Job {
-  JobFacts facts;
-  UniqueFd secret;
-  std::unique_ptr<VerdictBoard> board;
-};
-
-absl::StatusOr<Job> MakeJob(const LaunchOptions& options) {
-  Job job;
-  RUEDA_ASSIGN_OR_RETURN(job.facts.id, NewJobId());
-  RUEDA_ASSIGN_OR_RETURN(job.facts.master_port, FreePort());
-  RUEDA_ASSIGN_OR_RETURN(job.secret, SecretFd(NewSecret()));
-  RUEDA_ASSIGN_OR_RETURN(job.board, VerdictBoard::Create(options.ranks));
-  job.facts.secret_fd = job.secret.get();
-  job.facts.agent_fd = job.board->fd();
-  return job;
+// Empty: it can't be found.
+std::string OwnPath() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
 }
 
-Nanos GraceOf(const LaunchOptions& options) {
-  return static_cast<Nanos>(options.grace_seconds * kSecond);
+absl::StatusOr<HostJob> MakeJob(const LaunchOptions& options) {
+  RUEDA_ASSIGN_OR_RETURN(const int port, FreePort());
+  RUEDA_ASSIGN_OR_RETURN(HostJob job, MakeHostJob(NewJobId(), NewSecret(), options.ranks));
+  job.facts.master_port = port;
+  return job;
 }
 
 absl::StatusOr<std::vector<RankStreams>> MakeStreams(const LaunchOptions& options, Output* output) {
@@ -73,15 +59,13 @@ absl::StatusOr<std::vector<RankStreams>> MakeStreams(const LaunchOptions& option
 }
 
 int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance inheritance) {
-  absl::StatusOr<Job> job = MakeJob(options);
+  const JobHost here = {HostName(), true, {options.ranks, 0, options.ranks}};
+  absl::StatusOr<HostJob> job = MakeJob(options);
   if (!job.ok()) return Fail(kCannotStart, job.status().message());
-  absl::StatusOr<std::vector<RankPlan>> plans =
-      PlaceRanks(options, host, job->facts, {options.ranks, 0, options.ranks});
+  absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options, host, job->facts, here.share);
   if (!plans.ok()) return Fail(kUsage, plans.status().message());
-  const Environment& environment = plans->front().environment;
-  const auto path = environment.find("PATH");
   const absl::StatusOr<std::string> program =
-      FindProgram(options.command.front(), path == environment.end() ? kDefaultPath : path->second);
+      FindProgram(options.command.front(), plans->front().environment);
   if (!program.ok()) {
     return Fail(absl::IsNotFound(program.status()) ? kNotFound : kNotExecutable,
                 program.status().message());
@@ -90,16 +74,10 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
   absl::StatusOr<std::vector<RankStreams>> streams = MakeStreams(options, &output);
   if (!streams.ok()) return Fail(kCannotStart, streams.status().message());
 
-  SpawnRequest request;
+  SpawnRequest request = MakeRequest(options, job->facts, inheritance);
   request.program = *program;
-  request.arguments = options.command;
   request.plans = *std::move(plans);
   request.streams = *std::move(streams);
-  request.secret_fd = job->facts.secret_fd;
-  request.board_fd = job->facts.agent_fd;
-  request.grace = GraceOf(options);
-  request.open_files = inheritance.open_files;
-  request.ignores_hangup = inheritance.ignores_hangup;
   absl::StatusOr<std::unique_ptr<LocalRanks>> ranks =
       LocalRanks::Start(std::move(request), [&] { output.ClosePipes(); });
   if (!ranks.ok()) return Fail(kCannotStart, ranks.status().message());
@@ -109,12 +87,12 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
   job->board.reset();
   if (options.verbose) {
     output.Say(absl::StrCat("ruedarun: job ", job->facts.id, ": ", options.ranks, " ranks of ",
-                            *program, " on ", HostName(), ", ", host.usable_cores,
+                            *program, " on ", here.name, ", ", host.usable_cores,
                             " usable cores\n"));
   }
   std::vector<FrontHost> hosts(1);
-  hosts[0] = {HostName(), 0, options.ranks, true, *std::move(ranks)};
-  return Front({*program, options.ranks, options.verbose, GraceOf(options)}, std::move(hosts),
+  hosts[0] = {here, *std::move(ranks)};
+  return Front({*program, options.ranks, options.verbose, options.grace()}, std::move(hosts),
                std::move(inheritance.signals), &output)
       .Run();
 }
@@ -122,8 +100,7 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
 // What is the same for the agents of all hosts.
 absl::StatusOr<launch::Order> MakeOrder(const LaunchOptions& options, const HostFacts& host) {
   launch::Order order;
-  RUEDA_ASSIGN_OR_RETURN(const std::string id, NewJobId());
-  order.set_job_id(id);
+  order.set_job_id(NewJobId());
   order.set_secret(NewSecret());
   for (const std::string& word : options.command) order.add_command(word);
   std::error_code error;
@@ -186,15 +163,14 @@ int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const Pla
   if (!order.ok()) return Fail(kUsage, order.status().message());
   const absl::StatusOr<Config> config = OwnSettings(options, host);
   if (!config.ok()) return Fail(kUsage, config.status().message());
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return Fail(kCannotStart, "can't find the path of ruedarun (/proc/self/exe)");
+  const std::string self = OwnPath();
+  if (self.empty()) return Fail(kCannotStart, "can't find the path of ruedarun (/proc/self/exe)");
   Output output(STDOUT_FILENO, STDERR_FILENO);
   if (const absl::Status status = ExpectFeeds(options, &output); !status.ok()) {
     return Fail(kCannotStart, status.message());
   }
   Assembly assembly =
-      Assemble({where.hosts, StarterOf(options, where.starter, *config), self.string(), *order,
+      Assemble({where.hosts, StarterOf(options, where.starter, *config), self, *order,
                 config->network_interface, config->start_timeout_s, inheritance.signals.get()},
                &output);
   for (const std::string& failure : assembly.failures) Fail(0, failure);
@@ -202,16 +178,15 @@ int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const Pla
 
   std::vector<FrontHost> hosts;
   for (size_t i = 0; i < where.hosts.size(); ++i) {
-    const AssemblyHost& place = where.hosts[i];
-    hosts.push_back({place.name, place.share.first, place.share.ranks, place.is_here,
-                     std::move(assembly.hosts[i])});
+    const JobHost& place = where.hosts[i];
+    hosts.push_back({place, std::move(assembly.hosts[i])});
     if (options.verbose) {
       output.Say(absl::StrCat("ruedarun: host ", place.name, ": ", place.share.ranks,
                               place.share.ranks == 1 ? " rank" : " ranks", " from ",
                               place.share.first, " on\n"));
     }
   }
-  return Front({options.command.front(), options.ranks, options.verbose, GraceOf(options)},
+  return Front({options.command.front(), options.ranks, options.verbose, options.grace()},
                std::move(hosts), std::move(inheritance.signals), &output)
       .Run();
 }
@@ -221,7 +196,7 @@ absl::Status ApplyFile(const std::string& path, LaunchOptions* options) {
   const absl::StatusOr<std::vector<std::string>> words = ReadConfigFile(text);
   absl::Status status = words.status();
   if (status.ok()) status = ApplyOptions(*words, options);
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+  return StatusAt(path, status);
 }
 
 // The command line goes before the file that it names.
@@ -242,8 +217,7 @@ int Main(int argc, char** argv) {
   }
   if (options->agent) return RunAgent();
   if (options->check_build) {
-    std::error_code error;
-    fputs(CheckBuildText(std::filesystem::read_symlink("/proc/self/exe", error)).c_str(), stdout);
+    fputs(CheckBuildText(OwnPath()).c_str(), stdout);
     return 0;
   }
   if (options->help || options->version) {

@@ -23,9 +23,6 @@
 namespace rueda {
 namespace {
 
-constexpr int kNotFound = 127;       // as shells say it
-constexpr int kNotExecutable = 126;  // likewise
-
 // What a child that could not become its program writes before it ends; fits a pipe whole.
 struct ExecFailure {
   MessageKind kind;
@@ -429,6 +426,19 @@ void Spawner::SignalRest(int signal) {
 }
 
 }  // namespace
+
+SpawnRequest MakeRequest(const LaunchOptions& options, const JobFacts& job,
+                         const Inheritance& inheritance) {
+  SpawnRequest request;
+  request.arguments = options.command;
+  request.secret_fd = job.secret_fd;
+  request.board_fd = job.agent_fd;
+  request.meeting_fd = job.meeting_fd;
+  request.grace = options.grace();
+  request.open_files = inheritance.open_files;
+  request.ignores_hangup = inheritance.ignores_hangup;
+  return request;
+}
 
 absl::Status Supervise(SpawnRequest request, Channel channel) {
   Spawner spawner(std::move(request), std::move(channel));

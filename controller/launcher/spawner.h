@@ -1,5 +1,5 @@
 // The supervisor process: starts the ranks, writes their verdicts, ends them, and leaves nothing
-// behind. A child of ruedarun that was not exec'd, in a process group of its own.
+// behind. A child of ruedarun, or of its agent, that was not exec'd, in a process group of its own.
 #pragma once
 
 #include <sys/resource.h>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "controller/launcher/channel.h"
+#include "controller/launcher/inheritance.h"
 #include "controller/launcher/job.h"
 #include "controller/launcher/placement.h"
 #include "core/base/clock.h"
@@ -28,6 +29,10 @@ struct SpawnRequest {
   rlimit open_files = {};       // as ruedarun found it
   bool ignores_hangup = false;  // as ruedarun found it (nohup)
 };
+
+// All of it but the program, the plans, the streams and the first rank.
+SpawnRequest MakeRequest(const LaunchOptions& options, const JobFacts& job,
+                         const Inheritance& inheritance);
 
 // Runs the job and reports over `channel`; its other end's closing means that ruedarun is gone.
 // Returns when no process of the job is left (or can't be killed). The calling thread must be the

@@ -22,6 +22,10 @@ constexpr Nanos kSameSignal = 200 * kMillisecond;
 
 }  // namespace
 
+bool EndsJob(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+}
+
 int ExitCodeOf(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
@@ -86,7 +90,7 @@ void Supervisor::OnRankEnded(Rank rank, int wait_status, Nanos now, Actions* out
 }
 
 void Supervisor::OnSignal(int signal, Nanos now, Actions* out) {
-  const bool ends = signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+  const bool ends = EndsJob(signal);
   if (phase_ == Phase::kRunning) {
     if (ends) {
       exit_code_ = 128 + signal;

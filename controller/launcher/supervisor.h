@@ -114,6 +114,9 @@ class Supervisor {
   Nanos deadline_ = kForever;
 };
 
+// Whether a signal asks for the end of the job.
+bool EndsJob(int signal);
+
 // What a shell makes of a wait status: the exit status, or 128 + signal.
 int ExitCodeOf(int wait_status);
 

@@ -7,7 +7,6 @@
 #include "controller/bus/socket.h"
 #include "controller/rendezvous/secret.h"
 #include "core/base/log.h"
-#include "core/base/random.h"
 
 namespace rueda {
 namespace {
@@ -64,8 +63,7 @@ absl::StatusOr<UniqueFd> HostsMeeting::OpenDoor() {
   RendezvousPoint point;
   RUEDA_ASSIGN_OR_RETURN(point.address, TcpAddressOf(listener));
   if (!own_secret_) {
-    scope_.secret.resize(kSecretBytes);
-    FillRandom(scope_.secret.data(), scope_.secret.size());
+    scope_.secret = NewSecret();
     point.secret = scope_.secret;
   }
   RUEDA_ASSIGN_OR_RETURN(RendezvousFile file, RendezvousFile::Publish(path_, point));

@@ -33,8 +33,7 @@ absl::StatusOr<std::unique_ptr<Link>> ConnectToLeader(Rank peer, const std::stri
     const absl::Status& status = link.status();
     const bool again = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     if (!again || MonotonicNow() + kRetry >= deadline) {
-      return absl::Status(status.code(), absl::StrCat("connecting to rank ", peer, " at ", address,
-                                                      ": ", status.message()));
+      return StatusAt(absl::StrCat("connecting to rank ", peer, " at ", address), status);
     }
     SleepFor(kRetry);
   }

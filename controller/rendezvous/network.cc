@@ -7,9 +7,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "controller/bus/socket.h"
 
 namespace rueda {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 // Addresses for documentation: nobody has them, so the way there is the default route.
 constexpr char kNowhere4[] = "192.0.2.1";    // RFC 5737
 constexpr char kNowhere6[] = "2001:db8::1";  // RFC 3849
-constexpr uint16_t kAnyPort = 9;
+constexpr char kAnyPort[] = "9";             // routes don't depend on it
 
 // The address that packets to `there` would leave from; "" when there is no way. Nothing is sent.
 std::string SourceTowards(const sockaddr* there, socklen_t length) {
@@ -30,20 +30,6 @@ std::string SourceTowards(const sockaddr* there, socklen_t length) {
     return "";
   }
   return NumericAddress(own);
-}
-
-// Those of a name or a numeric address.
-struct AddressesDeleter {
-  void operator()(addrinfo* list) const { freeaddrinfo(list); }
-};
-using Addresses = std::unique_ptr<addrinfo, AddressesDeleter>;
-
-Addresses Resolve(const std::string& host) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* list = nullptr;
-  const std::string port = absl::StrCat(kAnyPort);  // routes don't depend on it
-  return Addresses(getaddrinfo(host.c_str(), port.c_str(), &hints, &list) == 0 ? list : nullptr);
 }
 
 const Interface* FindAddress(const std::vector<Interface>& interfaces, const std::string& address) {
@@ -85,7 +71,7 @@ absl::StatusOr<Interface> ChooseInterface(const std::string& name) {
 }
 
 absl::StatusOr<Interface> InterfaceTowards(const std::string& host) {
-  const Addresses addresses = Resolve(host);
+  const Addresses addresses = Resolve(host, kAnyPort, SOCK_DGRAM).value_or(nullptr);
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     const absl::StatusOr<Interface> found =
         InterfaceWithAddress(SourceTowards(each->ai_addr, each->ai_addrlen));

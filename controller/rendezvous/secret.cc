@@ -6,10 +6,13 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/random.h"
 #include "core/base/unique_fd.h"
 
 namespace rueda {
 namespace {
+
+constexpr size_t kSecretBytes = 32;  // of those that we make
 
 absl::StatusOr<std::string> ReadAll(int fd, absl::string_view where) {
   std::string secret(kSecretBytesMax + 1, 0);
@@ -25,6 +28,12 @@ absl::StatusOr<std::string> ReadAll(int fd, absl::string_view where) {
 }
 
 }  // namespace
+
+std::string NewSecret() {
+  std::string secret(kSecretBytes, 0);
+  FillRandom(secret.data(), secret.size());
+  return secret;
+}
 
 absl::Status CheckPrivate(const struct stat& file, absl::string_view where) {
   if (S_ISREG(file.st_mode) && file.st_uid == geteuid() && (file.st_mode & 077) == 0) {

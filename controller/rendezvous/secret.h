@@ -11,9 +11,11 @@
 
 namespace rueda {
 
-inline constexpr size_t kSecretBytes = 32;  // of those that we make
 inline constexpr size_t kSecretBytesMin = 16;
 inline constexpr size_t kSecretBytesMax = 4'096;
+
+// 32 random bytes.
+std::string NewSecret();
 
 // From the inherited descriptor (read with pread, so that each init of the process finds it again,
 // and made close-on-exec by the first) or the file (a regular file of this user, mode 0600). Empty

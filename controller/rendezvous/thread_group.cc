@@ -4,18 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/membership/rank_set.h"
-#include "core/base/random.h"
+#include "controller/rendezvous/secret.h"
 
 namespace rueda {
-namespace {
-
-std::string RandomSecret() {
-  std::string secret(32, 0);
-  FillRandom(secret.data(), secret.size());
-  return secret;
-}
-
-}  // namespace
 
 struct ThreadTable {
   explicit ThreadTable(int size) : hellos(size) {}
@@ -62,7 +53,7 @@ class ThreadMeeting : public Meeting {
   const std::shared_ptr<ThreadTable> table_;
 };
 
-ThreadGroup::ThreadGroup(int size) : size_(size), secret_(RandomSecret()) {}
+ThreadGroup::ThreadGroup(int size) : size_(size), secret_(NewSecret()) {}
 
 uint64_t ThreadGroup::NextEpoch(Rank rank, const std::string& context) {
   MutexLock lock(mutex_);

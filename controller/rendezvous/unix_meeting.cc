@@ -103,8 +103,7 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos de
             "RUEDA_SECRET_FILE): all ranks of a job need the same one"));
       }
       if (!way.over_network) {
-        return absl::Status(status.code(),
-                            absl::StrCat("meeting rank ", leader, ": ", status.message()));
+        return StatusAt(absl::StrCat("meeting rank ", leader), status);
       }
     } else if (!absl::IsUnavailable(status)) {
       return status;
@@ -136,8 +135,7 @@ absl::Status UnixMeeting::CollectHellos(const wire::Hello& mine, Nanos deadline,
     const absl::Status parsed =
         received.ok() ? ParseMessage(received->frame.payload, hello) : received.status();
     if (!parsed.ok()) {
-      return absl::Status(parsed.code(), absl::StrCat("rank ", link->peer(),
-                                                      " failed to start: ", parsed.message()));
+      return StatusAt(absl::StrCat("rank ", link->peer(), " failed to start"), parsed);
     }
   }
   const std::vector<wire::Hello> hellos(all->hellos().begin(), all->hellos().end());
@@ -183,10 +181,7 @@ absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& 
   // Rank 0 knows who is missing: it has the first word when time is up.
   absl::StatusOr<Link::Received> received =
       WaitFrame(link.get(), FrameType::kHellos, DeadlineAfter(deadline, kVerdictPatience));
-  if (!received.ok()) {
-    return absl::Status(received.status().code(),
-                        absl::StrCat("rank 0 failed to start: ", received.status().message()));
-  }
+  if (!received.ok()) return StatusAt("rank 0 failed to start", received.status());
   RUEDA_ASSIGN_OR_RETURN(std::vector<wire::Hello> hellos,
                          UnpackHellos(received->frame.payload, size_));
   links_.push_back(std::move(link));

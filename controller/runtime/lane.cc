@@ -54,8 +54,7 @@ void Lane::Ended(const Request& request) {
 
 void Lane::Add(LaneBucket bucket) {
   const bool by_all = bucket.peer < 0;
-  const bool in_memory = backend_->name() == "shm" || backend_->name() == "solo";
-  crosses_ |= by_all && !in_memory;
+  crosses_ |= by_all && backend_->connects();
   queue_.push_back(std::move(bucket));
 }
 

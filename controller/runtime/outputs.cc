@@ -119,8 +119,7 @@ absl::Status PrepareOutputs(Request* request, absl::Span<const int64_t> first_di
     }
     request->output_splits.push_back(std::move(rows));
     if (absl::Status prepared = PrepareOutput(request, i, shape, place_bytes); !prepared.ok()) {
-      status.Update(absl::Status(
-          prepared.code(), absl::StrCat(SpecLabel(*request->spec, 0), ": ", prepared.message())));
+      status.Update(StatusAt(SpecLabel(*request->spec, 0), prepared));
     }
   }
   return status;

@@ -9,7 +9,9 @@
 #include <fstream>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace rueda {
 namespace {
@@ -46,6 +48,15 @@ int QuotaCores() {
   return cores;
 }
 
+// "state parent ...", of "pid (name, with any bytes) state parent ..."; empty: it can't be seen.
+std::string StatOf(int pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text, '\0');
+  const size_t name_end = text.rfind(')');
+  return name_end == std::string::npos ? "" : text.substr(std::min(name_end + 2, text.size()));
+}
+
 }  // namespace
 
 std::string WaitStatusText(int status) {
@@ -59,12 +70,15 @@ std::string WaitStatusText(int status) {
 }
 
 char ProcessState(int pid) {
-  // "pid (name, with any bytes) state ..."
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  std::string text;
-  std::getline(file, text, '\0');
-  const size_t name_end = text.rfind(')');
-  return name_end == std::string::npos || name_end + 2 >= text.size() ? '\0' : text[name_end + 2];
+  const std::string stat = StatOf(pid);
+  return stat.empty() ? '\0' : stat[0];
+}
+
+int ParentOf(int pid) {
+  const std::string stat = StatOf(pid);
+  const std::vector<absl::string_view> fields = absl::StrSplit(stat, ' ');
+  int parent;
+  return fields.size() >= 2 && absl::SimpleAtoi(fields[1], &parent) ? parent : -1;
 }
 
 std::string SignalName(int signal) {

@@ -1,4 +1,4 @@
-// Facts about processes: how one ended, how many cores this one may use.
+// Facts about processes: how one ended, whose child it is, how many cores this one may use.
 #pragma once
 
 #include <string>
@@ -13,6 +13,8 @@ std::string WaitStatusText(int status);
 // The state letter of a process: 'R', 'S', 'T' (stopped), 't' (by a debugger), 'Z' and so on; 0: there
 // is none, or it can't be seen.
 char ProcessState(int pid);
+// Whose child it is; -1: there is none, or it can't be seen.
+int ParentOf(int pid);
 
 // "SIGTERM", or "signal 64" where there is no name.
 std::string SignalName(int signal);

@@ -34,4 +34,7 @@ inline absl::Status DeepCopy(const absl::Status& status) {
 // `errno` as a Status: "doing: No such file or directory". Codes follow absl's own mapping.
 absl::Status ErrnoStatus(int error, absl::string_view doing);
 
+// An error with where it comes from before its message: "where: message".
+absl::Status StatusAt(absl::string_view where, const absl::Status& status);
+
 }  // namespace rueda

@@ -27,6 +27,9 @@ class Backend {
   virtual ~Backend() = default;
   virtual absl::string_view name() const = 0;
 
+  // Whether its members are connected: what one has sent can be lost to the others when it closes.
+  virtual bool connects() const = 0;
+
   // OK when this backend can serve the group, else the reason why not, for people. The same answer
   // on every rank of the group.
   virtual absl::Status Viable(const Group& group) const = 0;

@@ -31,6 +31,7 @@ class GlooBackend : public Backend {
   explicit GlooBackend(GlooOptions options) : options_(std::move(options)) {}
 
   absl::string_view name() const override { return "gloo"; }
+  bool connects() const override { return true; }
   // Loads the module the first time.
   absl::Status Viable(const Group& group) const override;
   absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override;

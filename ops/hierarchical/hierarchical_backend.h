@@ -18,6 +18,7 @@ class HierarchicalBackend : public Backend {
       : local_(local), across_(across), block_bytes_(block_bytes) {}
 
   absl::string_view name() const override { return "hierarchical"; }
+  bool connects() const override { return true; }
   absl::Status Viable(const Group& group) const override;
   absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override {
     return across_->Supports(kind, dtype, op);

@@ -21,6 +21,7 @@ class ShmBackend : public Backend {
              std::vector<std::shared_ptr<SharedMemory>> arenas, std::shared_ptr<Arena> own_arena);
 
   absl::string_view name() const override { return "shm"; }
+  bool connects() const override { return false; }
   absl::Status Viable(const Group& group) const override;
   absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override;
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;

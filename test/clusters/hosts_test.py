@@ -22,10 +22,7 @@ HANG = 60  # seconds
 
 
 def setUpModule():
-    reason = hosts.why_not()
-    if reason:
-        print(f"\nSKIPPED: {reason}", flush=True)
-        sys.exit(77)
+    support.skip_all(hosts.why_not())
 
 
 class Job:
@@ -285,8 +282,7 @@ class Launchers(OnHosts):
         self.expect_ranks(4, words, RUEDA_JOB_ID=f"hosts-test-{os.getpid()}")
 
     def test_slurm(self):
-        for program in ("slurmctld", "slurmd", "srun"):
-            support.needs(program)
+        support.needs(*slurm.PROGRAMS)
         folder = os.path.join(self.folder, "slurm")
         os.mkdir(folder)
         cluster = slurm.Cluster(folder, nodes=2, cpus=4, hosts=self.cluster)

@@ -127,9 +127,7 @@ class Ruedarun(Launcher):
 class Slurm(Launcher):
     @classmethod
     def setUpClass(cls):
-        support.needs("slurmctld")
-        support.needs("slurmd")
-        support.needs("srun")
+        support.needs(*slurm.PROGRAMS)
         cls.folder = tempfile.TemporaryDirectory(prefix="rueda-slurm-")
         cls.addClassCleanup(cls.folder.cleanup)
         cls.cluster = slurm.Cluster(cls.folder.name, nodes=2, cpus=4)

@@ -23,10 +23,7 @@ HANG = 60  # seconds
 
 
 def setUpModule():
-    reason = sshd.why_not()
-    if reason:
-        print(f"\nSKIPPED: {reason}", flush=True)
-        sys.exit(77)
+    support.skip_all(sshd.why_not())
 
 
 class OnHosts(unittest.TestCase):
@@ -377,8 +374,7 @@ class Allocations(OnHosts):
         self.assertEqual(found, [f"[{rank}] {support.line_of(rank, size)}" for rank in range(size)], done.stdout)
 
     def slurm(self):
-        for program in ("slurmctld", "slurmd", "srun"):
-            support.needs(program)
+        support.needs(*slurm.PROGRAMS)
         folder = os.path.join(self.folder, "slurm")
         os.mkdir(folder)
         cluster = slurm.Cluster(folder, nodes=2, cpus=4, hosts=self.cluster)

@@ -29,10 +29,7 @@ HANG = 60  # seconds
 
 
 def setUpModule():
-    reason = sshd.why_not()
-    if reason:
-        print(f"\nSKIPPED: {reason}", flush=True)
-        sys.exit(77)
+    support.skip_all(sshd.why_not())
 
 
 def read(path):
@@ -135,8 +132,7 @@ class Slurm(OnHosts):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        for program in ("slurmctld", "slurmd", "srun"):
-            support.needs(program)
+        support.needs(*slurm.PROGRAMS)
         cls.state = tempfile.mkdtemp(prefix="rueda-slurm-")
         cls.addClassCleanup(shutil.rmtree, cls.state)
         cls.slurm = slurm.Cluster(cls.state, nodes=2, cpus=4, hosts=cls.cluster, gpus=4)

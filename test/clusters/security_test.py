@@ -41,13 +41,6 @@ def needs_root(test):
     return unittest.skipUnless(os.geteuid() == 0, "needs root")(test)
 
 
-def needs_hosts(test):
-    reason = hosts.why_not()
-    if reason:
-        print(f"\nSKIPPED in part: {reason}", flush=True)
-    return unittest.skipIf(reason, reason)(test)
-
-
 def wait_until(condition, what):
     deadline = time.monotonic() + HANG
     while True:
@@ -446,7 +439,7 @@ class WhatListens(SecurityTest):
             pids = descendants(launcher.pid)
             for pid in [launcher.pid, *pids]:
                 seen.update(sockets.listening(pid))
-            return sum(has_engine(pid) for pid in pids) == 3
+            return sum(support.has_engine(pid) for pid in pids) == 3
 
         wait_until(look, "the ranks")
         until = time.monotonic() + 0.5
@@ -465,22 +458,6 @@ class WhatListens(SecurityTest):
         for rank in job.ranks.values():
             self.assertIsNone(rank.poll())
             self.assertEqual(sockets.listening(rank.pid), [])
-
-
-def has_engine(pid):
-    """Whether that process is a rank whose start is over."""
-    return "rueda-engine" in threads_of(pid)
-
-
-def threads_of(pid):
-    names = []
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/comm", encoding="ascii") as comm:
-                names.append(comm.read().strip())
-    except OSError:  # it has ended
-        pass
-    return names
 
 
 def descendants(pid):
@@ -636,10 +613,10 @@ class AnotherUser(SecurityTest):
         self.assertIn("RUEDA_JOB_ID", job.out(0))
 
 
-@needs_hosts
 class OnHosts(SecurityTest):
     @classmethod
     def setUpClass(cls):
+        support.skip(hosts.why_not())
         cls.cluster = hosts.Hosts(2)
         cls.addClassCleanup(cls.cluster.remove)
 
@@ -651,7 +628,7 @@ class OnHosts(SecurityTest):
     def run_for_long(self, size=4, program=(BENCH, "--bytes", "4K", "--iterations", "1000000"), **variables):
         job = self.on_hosts(size, program, **variables)
         job.start(*range(size), command=job.command)
-        wait_until(lambda: all(reduces(rank.pid) for rank in job.ranks.values()), "the ranks")
+        wait_until(lambda: all(support.reduces(rank.pid) for rank in job.ranks.values()), "the ranks")
         return job
 
     def test_what_listens(self):
@@ -709,7 +686,7 @@ class OnHosts(SecurityTest):
             self.addCleanup(launcher.wait)
             self.addCleanup(launcher.terminate)
             secrets = wait_until(lambda: secrets_of(descendants(launcher.pid)), "the ranks")
-            wait_until(lambda: all(has_engine(pid) for pid in secrets), "the start")
+            wait_until(lambda: all(support.has_engine(pid) for pid in secrets), "the start")
             time.sleep(0.3)
         self.assertIn(peer.MAGIC, captured.bytes)
         for form in forms(next(iter(secrets.values()))):
@@ -744,10 +721,10 @@ class OnHosts(SecurityTest):
         self.addCleanup(launcher.terminate)
 
         def ranks():
-            return [pid for pid in descendants(launcher.pid) if has_engine(pid)]
+            return [pid for pid in descendants(launcher.pid) if support.has_engine(pid)]
 
         wait_until(lambda: len(ranks()) == 4, "the ranks")
-        wait_until(lambda: all(reduces(pid) for pid in ranks()), "the ranks to be at work")
+        wait_until(lambda: all(support.reduces(pid) for pid in ranks()), "the ranks to be at work")
         rank_0, door = next((pid, listens[0]) for pid in ranks() for listens in [sockets.listening(pid)] if listens)
         self.assertEqual(door[0], "10.77.0.1")
         rss, fds = sockets.rss_kib(rank_0), sockets.count_fds(rank_0)
@@ -804,11 +781,6 @@ class Capture:
         self.out.seek(0)
         self.bytes = self.out.read()
         self.out.close()
-
-
-def reduces(pid):
-    """Whether that rank has begun to: the thread that serves Gloo is there."""
-    return "rueda-lane" in threads_of(pid)
 
 
 if __name__ == "__main__":

@@ -86,9 +86,7 @@ class OneHost(Silence):
 class Hosts(Silence):
     @classmethod
     def setUpClass(cls):
-        if reason := hosts.why_not():
-            print(f"\nSKIPPED in part: {reason}", flush=True)
-            raise unittest.SkipTest(reason)
+        support.skip(hosts.why_not())
 
     def setUp(self):
         super().setUp()

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import time
 
+PROGRAMS = "slurmctld", "slurmd", "srun"
 LIMIT = 60  # seconds, for what takes one
 
 

@@ -1,6 +1,7 @@
 """What the tests of this folder share."""
 import os
 import shutil
+import sys
 import unittest
 
 # Open MPI refuses to run as root, and more ranks than cores, unless it is told to. Its daemon may place its copy of
@@ -9,11 +10,25 @@ OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
             "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_rtc_hwloc_vmhole": "none"}
 
 
-def needs(program):
-    """Leaves the test out where the program is not installed."""
-    if shutil.which(program) is None:
-        print(f"\nSKIPPED in part: {program} is not installed (third_party/setup.sh --tests)", flush=True)
-        raise unittest.SkipTest(program)
+def skip_all(reason):
+    """Leaves the whole file's tests out if there is a reason to."""
+    if reason:
+        print(f"\nSKIPPED: {reason}", flush=True)
+        sys.exit(77)
+
+
+def skip(reason):
+    """Leaves the test, or the class, out if there is a reason to."""
+    if reason:
+        print(f"\nSKIPPED in part: {reason}", flush=True)
+        raise unittest.SkipTest(reason)
+
+
+def needs(*programs):
+    """Leaves the test out where one of them is not installed."""
+    for program in programs:
+        if shutil.which(program) is None:
+            skip(f"{program} is not installed (third_party/setup.sh --tests)")
 
 
 def line_of(rank, size):
@@ -26,6 +41,11 @@ def expect_ranks(test, size, done):
     test.assertEqual(done.returncode, 0, done.stdout)
     found = sorted(line.strip() for line in done.stdout.splitlines() if " average " in line)
     test.assertEqual(found, sorted(line_of(rank, size) for rank in range(size)), done.stdout)
+
+
+def has_engine(pid):
+    """Whether that process is a rank whose start is over."""
+    return has_thread(pid, "rueda-engine")
 
 
 def reduces(pid):

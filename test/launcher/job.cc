@@ -19,7 +19,6 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <sstream>
 
 namespace rueda {
 namespace {
@@ -263,11 +262,7 @@ void Job::AwaitFullPipe() {
 
 pid_t Job::supervisor() const {
   for (const pid_t pid : Processes()) {
-    const std::string stat = ReadFile("/proc/" + std::to_string(pid) + "/stat");
-    std::istringstream fields(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
-    std::string state;
-    pid_t parent = 0;
-    if (fields >> state >> parent && parent == pid_) return pid;
+    if (ParentOf(pid) == pid_) return pid;
   }
   ADD_FAILURE() << "no supervisor process";
   return -1;

@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "ops/kernels/reduce.h"
+#include "test/ops/backend/collectives.h"
 #include "test/ops/backend/memory_store.h"
 
 namespace rueda {
@@ -229,33 +230,16 @@ class BlockingCommunicatorTest : public testing::Test {
   std::unique_ptr<Communicator> communicator_;
 };
 
-Collective Barrier(uint32_t digest = 0) {
-  Collective collective;
-  collective.kind = OpKind::kBarrier;
-  collective.digest = digest;
-  return collective;
-}
-
-Collective Allreduce(absl::Span<const Piece> pieces, DType dtype, ReduceOp op = ReduceOp::kSum) {
-  Collective collective;
-  collective.kind = OpKind::kAllreduce;
-  collective.dtype = dtype;
-  collective.reduce_op = op;
-  collective.pieces = pieces;
-  for (const Piece& piece : pieces) collective.elements += piece.elements;
-  return collective;
-}
-
 TEST_F(BlockingCommunicatorTest, ConnectsBehindTheFirstOperationAndOnce) {
   EXPECT_TRUE(library_.calls().empty());
-  EXPECT_TRUE(Execute(Barrier()).ok());
-  EXPECT_TRUE(Execute(Barrier()).ok());
+  EXPECT_TRUE(Execute(BarrierOf()).ok());
+  EXPECT_TRUE(Execute(BarrierOf()).ok());
   EXPECT_EQ(library_.names(), (std::vector<std::string>{"connect", "barrier", "barrier"}));
 }
 
 TEST_F(BlockingCommunicatorTest, AnOperationIsBlockedUntilItsEndWhichRingsOnce) {
   library_.Hold("barrier");
-  communicator_->Start(Barrier());
+  communicator_->Start(BarrierOf());
   library_.AwaitHeld();
   EXPECT_EQ(*communicator_->Advance(), Progress::kBlocked);
   EXPECT_EQ(rings(), 0);
@@ -266,14 +250,14 @@ TEST_F(BlockingCommunicatorTest, AnOperationIsBlockedUntilItsEndWhichRingsOnce) 
 
 TEST_F(BlockingCommunicatorTest, AnErrorIsPassedOnInTheLibrarysWords) {
   library_.FailWith(absl::StatusCode::kUnavailable, "the cable was cut");
-  const absl::Status status = Execute(Barrier());
+  const absl::Status status = Execute(BarrierOf());
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_EQ(status.message(), "pretend: the cable was cut");
 }
 
 TEST_F(BlockingCommunicatorTest, WhatOnlyTimeToldIsUnavailable) {
   library_.FailWith(absl::StatusCode::kDeadlineExceeded, "nobody came");
-  const absl::Status status = Execute(Barrier());
+  const absl::Status status = Execute(BarrierOf());
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_EQ(status.message(), "pretend: nobody came");
 }
@@ -282,7 +266,7 @@ TEST_F(BlockingCommunicatorTest, ALoneTensorIsReducedWhereItIs) {
   const std::vector<float> input = {1, 2, 3};
   std::vector<float> output(3);
   const Piece piece = {input.data(), output.data(), 3};
-  Collective collective = Allreduce({&piece, 1}, DType::kFloat32, ReduceOp::kAverage);
+  Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kAverage);
   collective.prescale = 2;
   collective.postscale = 5;
   collective.divisor = 2;
@@ -300,7 +284,7 @@ TEST_F(BlockingCommunicatorTest, ABucketTravelsInChunksOfBoundedSize) {
       {second.data(), output.data(), static_cast<int64_t>(second.size())},
       {second.data(), nullptr, static_cast<int64_t>(second.size())},  // nobody wants it here
   };
-  ASSERT_TRUE(Execute(Allreduce(pieces, DType::kFloat32)).ok());
+  ASSERT_TRUE(Execute(AllreduceOf(pieces, DType::kFloat32)).ok());
   EXPECT_EQ(first, std::vector<float>(first.size(), 2));
   EXPECT_EQ(output, std::vector<float>(output.size(), 4));
   EXPECT_EQ(second, std::vector<float>(second.size(), 2));
@@ -317,7 +301,7 @@ TEST_F(BlockingCommunicatorTest, HalfTypesTravelAsFloat32AndAreRoundedOnce) {
   std::vector<uint16_t> narrow(2);
   kernels::FromFloat32(DType::kBFloat16, wide.data(), narrow.data(), 2);
   const Piece piece = {narrow.data(), narrow.data(), 2};
-  Collective collective = Allreduce({&piece, 1}, DType::kBFloat16);
+  Collective collective = AllreduceOf({&piece, 1}, DType::kBFloat16);
   collective.prescale = 0.75;
   ASSERT_TRUE(Execute(collective).ok());
   EXPECT_EQ(library_.calls()[1].element_bytes, 4u);
@@ -332,16 +316,16 @@ TEST_F(BlockingCommunicatorTest, WiderElementsMayFollowNarrowerOnes) {
   constexpr size_t kBlock = 64 << 10;
   std::vector<uint8_t> small(kBlock, 0x38);  // 1
   const Piece first = {small.data(), small.data(), kBlock};
-  ASSERT_TRUE(Execute(Allreduce({&first, 1}, DType::kFloat8E4M3FN)).ok());
+  ASSERT_TRUE(Execute(AllreduceOf({&first, 1}, DType::kFloat8E4M3FN)).ok());
   EXPECT_EQ(small, std::vector<uint8_t>(kBlock, 0x40));
   std::vector<uint16_t> large(kBlock, 0x3f80);
   const Piece second = {large.data(), large.data(), kBlock};
-  ASSERT_TRUE(Execute(Allreduce({&second, 1}, DType::kBFloat16)).ok());
+  ASSERT_TRUE(Execute(AllreduceOf({&second, 1}, DType::kBFloat16)).ok());
   EXPECT_EQ(large, std::vector<uint16_t>(kBlock, 0x4000));
 }
 
 TEST_F(BlockingCommunicatorTest, BucketsThatDifferHaveOtherTags) {
-  ASSERT_TRUE(Execute(Barrier(1)).ok());
+  ASSERT_TRUE(Execute(BarrierOf(1)).ok());
   Library other;
   Library::created = &other;
   ModuleArgs args;
@@ -350,7 +334,7 @@ TEST_F(BlockingCommunicatorTest, BucketsThatDifferHaveOtherTags) {
   args.store = store_;
   args.wake = [] {};
   auto second = *BlockingCommunicator::Create(std::move(args));
-  second->Start(Barrier(2));
+  second->Start(BarrierOf(2));
   while (*second->Advance() != Progress::kDone) sched_yield();
   EXPECT_NE(library_.calls()[1].tag, other.calls()[1].tag);
   second.reset();
@@ -358,7 +342,7 @@ TEST_F(BlockingCommunicatorTest, BucketsThatDifferHaveOtherTags) {
 
 TEST_F(BlockingCommunicatorTest, OperationsWithoutElementsStayHere) {
   const Piece piece;
-  EXPECT_TRUE(Execute(Allreduce({&piece, 1}, DType::kFloat32)).ok());
+  EXPECT_TRUE(Execute(AllreduceOf({&piece, 1}, DType::kFloat32)).ok());
   Collective broadcast;
   broadcast.kind = OpKind::kBroadcast;
   broadcast.root = 1;
@@ -397,7 +381,7 @@ TEST_F(BlockingCommunicatorTest, AnAbortEndsTheCallUnderWayAndClosesTheConnectio
   library_.Hold("allreduce");
   std::vector<float> data(100, 1);
   const Piece piece = {data.data(), data.data(), 100};
-  communicator_->Start(Allreduce({&piece, 1}, DType::kFloat32));
+  communicator_->Start(AllreduceOf({&piece, 1}, DType::kFloat32));
   library_.AwaitHeld();
   communicator_->Abort();
   std::fill(data.begin(), data.end(), 5.0f);  // ours again; ThreadSanitizer looks on
@@ -409,7 +393,7 @@ TEST_F(BlockingCommunicatorTest, AnAbortWaitsUntilTheTensorsAreLeftAlone) {
   library_.Hold("allreduce", /*listens=*/false);
   std::vector<float> data(100, 1);
   const Piece piece = {data.data(), data.data(), 100};
-  communicator_->Start(Allreduce({&piece, 1}, DType::kFloat32));
+  communicator_->Start(AllreduceOf({&piece, 1}, DType::kFloat32));
   library_.AwaitHeld();
   int returned = 0;
   std::thread engine([&] {
@@ -426,7 +410,7 @@ TEST_F(BlockingCommunicatorTest, AnAbortDoesNotWaitForAConnectionAndNothingBegin
   library_.Hold("connect", /*listens=*/false);
   std::vector<float> data(100, 1);
   const Piece piece = {data.data(), data.data(), 100};
-  communicator_->Start(Allreduce({&piece, 1}, DType::kFloat32));
+  communicator_->Start(AllreduceOf({&piece, 1}, DType::kFloat32));
   library_.AwaitHeld();
   communicator_->Abort();
   std::fill(data.begin(), data.end(), 5.0f);
@@ -436,7 +420,7 @@ TEST_F(BlockingCommunicatorTest, AnAbortDoesNotWaitForAConnectionAndNothingBegin
 }
 
 TEST_F(BlockingCommunicatorTest, AnAbortOfAnIdleOneClosesTheConnections) {
-  ASSERT_TRUE(Execute(Barrier()).ok());
+  ASSERT_TRUE(Execute(BarrierOf()).ok());
   communicator_->Abort();
   library_.AwaitDestroyed();
 }
@@ -449,7 +433,7 @@ TEST_F(BlockingCommunicatorTest, OneThatNeverDidAnythingEnds) {
 
 TEST_F(BlockingCommunicatorTest, DestructionEndsTheCallUnderWay) {
   library_.Hold("barrier");
-  communicator_->Start(Barrier());
+  communicator_->Start(BarrierOf());
   library_.AwaitHeld();
   communicator_.reset();
   EXPECT_TRUE(library_.destroyed());

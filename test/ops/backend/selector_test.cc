@@ -14,6 +14,7 @@ class Pretended : public Backend {
   Pretended(std::string name, absl::Status verdict)
       : name_(std::move(name)), verdict_(std::move(verdict)) {}
   absl::string_view name() const override { return name_; }
+  bool connects() const override { return true; }
   absl::Status Viable(const Group&) const override { return verdict_; }
   absl::Status Supports(OpKind, DType, ReduceOp) const override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group&) override { return nullptr; }

@@ -11,6 +11,7 @@
 #include "core/base/mutex.h"
 #include "gtest/gtest.h"
 #include "ops/gloo/gloo_backend.h"
+#include "test/ops/backend/collectives.h"
 #include "test/ops/backend/memory_store.h"
 
 namespace rueda {
@@ -104,17 +105,6 @@ inline void RunMembers(int size, const std::function<void(Member&, int)>& body) 
   });
 }
 
-inline Collective AllreduceOf(absl::Span<const Piece> pieces, DType dtype, ReduceOp op) {
-  Collective collective;
-  collective.kind = OpKind::kAllreduce;
-  collective.dtype = dtype;
-  collective.reduce_op = op;
-  collective.pieces = pieces;
-  for (const Piece& piece : pieces) collective.elements += piece.elements;
-  collective.digest = static_cast<uint32_t>(collective.elements);
-  return collective;
-}
-
 inline Collective BroadcastOf(const Piece& piece, DType dtype, int root) {
   Collective collective;
   collective.kind = OpKind::kBroadcast;
@@ -132,12 +122,6 @@ inline Collective AllgatherOf(const Piece& piece, DType dtype, absl::Span<const 
   collective.pieces = {&piece, 1};
   collective.counts = counts;
   for (const int64_t count : counts) collective.elements += count;
-  return collective;
-}
-
-inline Collective BarrierOf() {
-  Collective collective;
-  collective.kind = OpKind::kBarrier;
   return collective;
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ops/kernels/reduce.h"
+#include "test/ops/backend/collectives.h"
 #include "test/ops/backend/memory_store.h"
 #include "test/ops/shm/host.h"
 
@@ -146,17 +147,6 @@ void RunMembers(Hosts& hosts, const std::vector<Rank>& ranks, const Setting& set
     });
   }
   for (std::thread& thread : threads) thread.join();
-}
-
-Collective AllreduceOf(absl::Span<const Piece> pieces, DType dtype, ReduceOp op) {
-  Collective collective;
-  collective.kind = OpKind::kAllreduce;
-  collective.dtype = dtype;
-  collective.reduce_op = op;
-  collective.pieces = pieces;
-  for (const Piece& piece : pieces) collective.elements += piece.elements;
-  collective.digest = static_cast<uint32_t>(collective.elements) + 1;
-  return collective;
 }
 
 // Values in whose sums the order matters.
@@ -305,10 +295,9 @@ TEST(Hierarchical, EveryTypeAndReductionIsScaledAsElsewhere) {
                 }
               }
             }
-            Collective collective;
             std::string output(bytes, 1);
             const Piece piece = {inputs[static_cast<size_t>(self)].data(), output.data(), elements};
-            collective = AllreduceOf({&piece, 1}, dtype, op);
+            Collective collective = AllreduceOf({&piece, 1}, dtype, op);
             collective.prescale = prescale;
             collective.postscale = 3;
             collective.divisor = op == ReduceOp::kAverage ? hosts.size() : 1;
@@ -371,12 +360,10 @@ TEST(Hierarchical, ABarrierWaitsForEverybody) {
   Hosts hosts({2, 2});
   std::atomic<int> came{0};
   RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int self) {
-    Collective barrier;
-    barrier.kind = OpKind::kBarrier;
     for (int round = 1; round <= 20; ++round) {
       if (self == round % 4) std::this_thread::sleep_for(std::chrono::milliseconds(2));
       ++came;
-      ASSERT_EQ(member.Execute(barrier), absl::OkStatus());
+      ASSERT_EQ(member.Execute(BarrierOf()), absl::OkStatus());
       ASSERT_GE(came, 4 * round);
     }
   });

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/kernels/reduce.h"
 #include "ops/shm/algorithm.h"
+#include "test/ops/backend/collectives.h"
 #include "test/ops/shm/host.h"
 
 namespace rueda {
@@ -167,14 +168,7 @@ class Worker {
       parts.push_back({tensor.input() + begin * static_cast<int64_t>(size),
                        tensor.output() + begin * static_cast<int64_t>(size), end - begin});
     }
-    Collective collective;
-    collective.kind = OpKind::kAllreduce;
-    collective.dtype = dtype;
-    collective.reduce_op = ReduceOp::kSum;
-    collective.pieces = parts;
-    collective.elements = elements;
-    collective.digest = static_cast<uint32_t>(elements) + 1;
-    ASSERT_EQ(Execute(collective), absl::OkStatus()) << what;
+    ASSERT_EQ(Execute(AllreduceOf(parts, dtype)), absl::OkStatus()) << what;
     std::vector<char> expected(tensor.bytes() + 1);  // never null
     Fill(dtype, expected.data(), elements, members_ * (members_ + 1) / 2);
     ASSERT_EQ(memcmp(tensor.output(), expected.data(), tensor.bytes()), 0) << what;
@@ -223,10 +217,7 @@ class Worker {
     ASSERT_EQ(memcmp(output.data(), expected.data(), output.size()), 0) << total;
   }
 
-  void Barrier() {
-    Collective collective;
-    ASSERT_EQ(Execute(collective), absl::OkStatus());
-  }
+  void Barrier() { ASSERT_EQ(Execute(BarrierOf()), absl::OkStatus()); }
 
  private:
   Host* const host_;
@@ -389,15 +380,10 @@ TEST(Shm, OperationAndScalingReachEveryAlgorithm) {
           auto* output = reinterpret_cast<float*>(tensor.output());
           std::fill(input, input + elements, static_cast<float>(local + 1));  // 1, 2, 3
           const Piece piece = {input, output, elements};
-          Collective collective;
-          collective.kind = OpKind::kAllreduce;
-          collective.dtype = DType::kFloat32;
-          collective.reduce_op = op;
+          Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, op);
           collective.prescale = 2;
           collective.postscale = op == ReduceOp::kProduct ? 8 : 2;
           collective.divisor = op == ReduceOp::kAverage ? 3 : 1;
-          collective.pieces = {&piece, 1};
-          collective.elements = elements;
           ASSERT_EQ(rank.Execute(collective), absl::OkStatus());
           for (int64_t k = 0; k < elements; ++k) ASSERT_EQ(output[k], expected) << k;
         }
@@ -449,12 +435,7 @@ TEST(Shm, ARankOfAnotherHostIsRefused) {
 // Early -----------------------------------------------------------------------------------------
 
 Collective SumOf(const Piece* piece, uint32_t digest) {
-  Collective collective;
-  collective.kind = OpKind::kAllreduce;
-  collective.dtype = DType::kUInt8;
-  collective.reduce_op = ReduceOp::kSum;
-  collective.pieces = {piece, 1};
-  collective.elements = piece->elements;
+  Collective collective = AllreduceOf({piece, 1}, DType::kUInt8);
   collective.digest = digest;
   return collective;
 }
