@@ -26,7 +26,11 @@ void Liveness::BeginLook(Nanos now) {
     std::fill(stopped_since_.begin(), stopped_since_.end(), kForever);
   }
   looked_ = now;
-  if (next_ != kForever) next_ = DeadlineAfter(now, interval_);
+  if (next_ == kForever) return;
+  next_ = DeadlineAfter(now, interval_);
+  for (const Nanos heard : heard_) {  // not later than when it may be said
+    if (heard + limit_ > now) next_ = std::min(next_, heard + limit_);
+  }
 }
 
 std::optional<Nanos> Liveness::SilentFor(size_t remote, Nanos now) const {

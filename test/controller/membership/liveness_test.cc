@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace rueda {
 namespace {
 
@@ -35,6 +37,20 @@ TEST(Liveness, AccusesWhoIsSilentForTheLimit) {
   EXPECT_FALSE(AccusesRemote(&liveness, &now, heard + kLimit - 1));
   EXPECT_TRUE(AccusesRemote(&liveness, &now, heard + kLimit + liveness.interval()));
   EXPECT_GE(*liveness.SilentFor(0, now), kLimit);
+}
+
+TEST(Liveness, AccusesAtTheLimitWheneverItHeardLast) {
+  for (const Nanos heard : {9'700 * kMillisecond, 9'900 * kMillisecond, 10 * kSecond}) {
+    Liveness liveness(kLimit, 1, 0, 0);
+    Nanos now = 0;
+    while (now < heard) {
+      now = liveness.next();
+      liveness.BeginLook(now);
+      liveness.OnHeard(0, std::min(now, heard));
+    }
+    EXPECT_TRUE(AccusesRemote(&liveness, &now, heard + kLimit));
+    EXPECT_EQ(now, heard + kLimit);
+  }
 }
 
 TEST(Liveness, LooksOftenEnoughForOthersToHearOfIt) {
