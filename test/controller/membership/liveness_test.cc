@@ -53,6 +53,22 @@ TEST(Liveness, AccusesAtTheLimitWheneverItHeardLast) {
   }
 }
 
+TEST(Liveness, KnowsWhetherItWasAway) {
+  Liveness liveness(kLimit, 1, 0, 0);
+  Nanos now = 0;
+  EXPECT_FALSE(liveness.WasAway(now));
+  liveness.BeginLook(now = liveness.next());
+  EXPECT_FALSE(liveness.WasAway(now + liveness.interval()));
+  now += kLimit;
+  EXPECT_TRUE(liveness.WasAway(now));
+  liveness.BeginLook(now);
+  EXPECT_TRUE(liveness.WasAway(now));
+  EXPECT_FALSE(AccusesRemote(&liveness, &now, now + kLimit - 1));
+  EXPECT_TRUE(liveness.WasAway(now));
+  EXPECT_TRUE(AccusesRemote(&liveness, &now, now + liveness.interval()));
+  EXPECT_FALSE(liveness.WasAway(now));
+}
+
 TEST(Liveness, LooksOftenEnoughForOthersToHearOfIt) {
   for (const Nanos limit : {kSecond / 10, kSecond, 5 * kSecond, 100 * kSecond}) {
     const Liveness liveness(limit, 1, 0, 0);
