@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -10,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -20,8 +22,7 @@ namespace {
 
 constexpr int kSocketFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 constexpr int kBacklog = 1'024;
-// How long sent data may go unacknowledged before the connection counts as lost.
-constexpr int kTcpUserTimeoutMs = 2'000;
+constexpr Nanos kTcpPatience = 2 * kSecond;
 // When nothing is sent the kernel asks after so many seconds, and again, whether the other end is
 // there: else a connection that is idle could be lost without anybody noticing. A process that is
 // stopped answers too.
@@ -54,7 +55,10 @@ absl::Status CheckPeer(int fd) {
 void TuneTcp(int fd) {
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kTcpUserTimeoutMs, sizeof kTcpUserTimeoutMs);
+  // What was lost is sent again at even intervals at first, not at ever longer ones: after a short
+  // cut of the network the peer is heard of again soon.
+  setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &one, sizeof one);
+  SetTcpPatience(fd, kTcpPatience);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kTcpKeepAliveSeconds, sizeof kTcpKeepAliveSeconds);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kTcpKeepAliveSeconds, sizeof kTcpKeepAliveSeconds);
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
@@ -165,6 +169,11 @@ absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address) {
     return ErrnoStatus(errno, absl::StrCat("connecting to ", address));
   }
   return fd;
+}
+
+void SetTcpPatience(int fd, Nanos patience) {
+  const int ms = static_cast<int>(std::clamp<Nanos>(patience / kMillisecond, 1, INT_MAX));
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
 }
 
 absl::Status AwaitConnected(const UniqueFd& socket, const std::string& address, Nanos deadline) {

@@ -35,6 +35,9 @@ absl::StatusOr<UniqueFd> ListenTcp(const std::string& host);
 absl::StatusOr<std::string> TcpAddressOf(const UniqueFd& listener);
 // Begins to connect; the socket is writable when it has. INVALID_ARGUMENT for a malformed address.
 absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address);
+// How long nothing may come back before the kernel takes a TCP connection for lost; two seconds if
+// nothing is said. Nothing happens to other sockets.
+void SetTcpPatience(int fd, Nanos patience);
 
 // Blocks until a socket that has begun to connect to `address` is connected, at most to `deadline`:
 // DEADLINE_EXCEEDED then, or when the kernel has given up, else what is wrong.

@@ -23,6 +23,9 @@ class Liveness {
 
   void OnHeard(size_t remote, Nanos now) { heard_[remote] = now; }
 
+  // Whether this process was stopped, or starved, in the last while: others may have missed it.
+  bool WasAway(Nanos now) const;
+
   // A look. First this, then a question for each peer.
   void BeginLook(Nanos now);
   // For how long it has been silent, or stopped (`is_stopped`: as of now), if that is over the limit.
@@ -33,6 +36,7 @@ class Liveness {
   const Nanos limit_;
   const Nanos interval_;
   Nanos looked_;
+  Nanos returned_;  // when this process was away last, until then
   Nanos next_;
   std::vector<Nanos> heard_;          // by remote
   std::vector<Nanos> stopped_since_;  // by neighbour; kForever: it is not

@@ -557,7 +557,7 @@ void Engine::OnFrame(RoleLink& role_link, Link::Received received) {
       status = hosts_bus_->DeliverPlan(frame.payload);
       break;
     case FrameType::kFailure:
-      FailEpoch(DecodeFailure(frame.payload));
+      OnFailure(role_link.link->peer(), DecodeFailure(frame.payload));
       return;
     case FrameType::kStoreSet:
     case FrameType::kStoreGet:
@@ -618,6 +618,16 @@ void Engine::LookAtPeers() {
   if (!lost.has_value() || finished_.load(std::memory_order_relaxed)) return;
   if (left_.Contains(lost->rank) || (suspect_.has_value() && suspect_->rank != kNobody)) return;
   suspect_ = Suspect{lost->rank, lost->how, MonotonicNow() + kVerdictPatience};
+}
+
+// What another host says. One that took this rank for lost, which was there all the time, is itself
+// out of reach: the network may carry words in one direction only.
+void Engine::OnFailure(Rank from, Failure failure) {
+  if (failure.rank == world_.rank && !watch_->WasAway(MonotonicNow())) {
+    failure.rank = from;
+    failure.cause = absl::StrCat("it took rank ", world_.rank, " for lost: ", failure.cause);
+  }
+  FailEpoch(std::move(failure));
 }
 
 // Whose end ended `rank`, as far as the board tells: a rank that has failed because of another says so.

@@ -120,6 +120,7 @@ class Engine : public Courier {
 
   // Failing.
   void OnLinkLost(RoleLink& role_link, const absl::Status& why);
+  void OnFailure(Rank from, Failure failure);
   Rank CulpritBehind(Rank rank) const;
   bool LookAtSuspect();
   void LookAtPeers();

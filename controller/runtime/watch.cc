@@ -5,12 +5,18 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "controller/bus/socket.h"
 #include "core/base/process.h"
 
 namespace rueda {
 namespace {
 
 constexpr char kStopped = 'T';  // by a signal; 't' is by a debugger, which is somebody's intention
+// The kernel's own patience with a connection ends after the watch's: it would take a peer for lost
+// within the limit, and tell less.
+constexpr Nanos kTcpPatienceBeyond = kSecond;
+// Without a limit only the kernel asks, once a second, and its questions may be lost too.
+constexpr Nanos kTcpPatienceAlone = 10 * kSecond;
 
 // The process at the other end of a unix socket, as numbered here; 0: it can't be seen from here.
 int PidOf(const Link& link) {
@@ -40,6 +46,7 @@ Watch::Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now)
       liveness_(limit, CountRemotes(*links), links->size() - CountRemotes(*links), now) {
   for (RoleLink& each : *links) {
     if (IsRemote(each.role)) {
+      SetTcpPatience(each.link->fd(), limit > 0 ? limit + kTcpPatienceBeyond : kTcpPatienceAlone);
       remotes_.push_back(each.link.get());
     } else {
       neighbours_.push_back({each.link->peer(), PidOf(*each.link), each.role == LinkRole::kLeader});

@@ -18,6 +18,8 @@ class Watch {
   Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now);
 
   void OnHeard(const Link* link, Nanos now);
+  // Whether others may have missed this process, as it did not run.
+  bool WasAway(Nanos now) const { return liveness_.WasAway(now); }
   // When to look; kForever: never. `waiting`: this rank has something under way. Else it does not matter
   // to a rank whether its own leader is stopped, and it does not wake for that.
   Nanos next(bool waiting) const { return waiting || has_others_ ? liveness_.next() : kForever; }

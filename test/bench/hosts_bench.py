@@ -24,9 +24,9 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "clusters"), str(HERE / "peers")]
-import delay_line  # noqa: E402
 import hosts  # noqa: E402
 import peers  # noqa: E402
+import relay  # noqa: E402
 
 PATIENCE = 600  # seconds
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -179,17 +179,17 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--round-trip", type=float, metavar="MS")
     args = parser.parse_args()
-    reason = hosts.why_not()
+    kind = relay.Hosts if args.round_trip else hosts.Hosts
+    reason = hosts.why_not(kind)
     if reason:
         sys.exit(f"hosts_bench: {reason}")
     if args.round_trip:
         args.hosts = 2
-        cluster = delay_line.FarHosts(args.round_trip)
-    else:
-        cluster = hosts.Hosts(args.hosts)
+    cluster = kind(args.hosts)
     bench = Bench(args, cluster)
     try:
         if args.round_trip:
+            cluster.change(delay_ms=args.round_trip / 2)
             print(f"2 hosts x {args.local} ranks, {args.round_trip} ms from each other and back")
             return bench.print_trips()
         cluster.limit(args.rate)

@@ -8,14 +8,14 @@ import subprocess
 _numbers = itertools.count()
 
 
-def why_not():
-    """What is missing here to make them; empty: nothing."""
+def why_not(kind=None):
+    """What is missing here to make them, those of the class `kind`; empty: nothing."""
     if os.geteuid() != 0:
         return "hosts of their own need root"
     if shutil.which("ip") is None:
         return "ip is not installed (third_party/setup.sh --tests)"
     try:
-        hosts = Hosts(1)
+        hosts = (kind or Hosts)(1)
     except subprocess.CalledProcessError as error:
         return f"{' '.join(error.cmd)}: {error.stderr.strip()}"
     try:
@@ -37,24 +37,31 @@ class Hosts:
     """`count` of them: 10.77.0.1, fd00:77::1 and so on, each by eth0."""
 
     def __init__(self, count):
-        prefix = f"rueda-{os.getpid()}-{next(_numbers)}"
-        self.switch, self.names = f"{prefix}-switch", [f"{prefix}-h{i}" for i in range(1, count + 1)]
+        self.prefix = f"rueda-{os.getpid()}-{next(_numbers)}"
+        self.names = [f"{self.prefix}-h{i}" for i in range(1, count + 1)]
         self.made = []
         try:
-            self._add(self.switch)
-            _ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
-            _ip("-n", self.switch, "link", "set", "bridge", "up")
-            for i, name in enumerate(self.names, start=1):
+            for name in self.names:
                 self._add(name)
-                _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{i}", "netns", self.switch)
+            self._connect()
+            for i, name in enumerate(self.names, start=1):
                 _ip("-n", name, "addr", "add", f"10.77.0.{i}/24", "dev", "eth0")
                 if has_ipv6():
                     _ip("-n", name, "addr", "add", f"fd00:77::{i}/64", "dev", "eth0", "nodad")
                 _ip("-n", name, "link", "set", "eth0", "up")
-                _ip("-n", self.switch, "link", "set", f"port{i}", "master", "bridge", "up")
         except BaseException:
             self.remove()
             raise
+
+    def _connect(self):
+        """Makes each host's eth0."""
+        self.switch = f"{self.prefix}-switch"
+        self._add(self.switch)
+        _ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", self.switch, "link", "set", "bridge", "up")
+        for i, name in enumerate(self.names, start=1):
+            _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{i}", "netns", self.switch)
+            _ip("-n", self.switch, "link", "set", f"port{i}", "master", "bridge", "up")
 
     def _add(self, name):
         _ip("netns", "add", name)
@@ -76,12 +83,16 @@ class Hosts:
         _ip("-n", self.switch, "link", "set", f"port{host + 1}", "master", "bridge")
 
     def limit(self, rate):
-        """Limits every host's link, in both directions, to `rate`, such as 1gbit. The congestion control is the
-        common one."""
+        """Limits every host's link, in both directions, to `rate`, such as 1gbit."""
         for i, name in enumerate(self.names, start=1):
             for space, device in ((name, "eth0"), (self.switch, f"port{i}")):
                 subprocess.run(["ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", device, "root", "tbf",
                                 "rate", rate, "burst", "1mb", "latency", "20ms"], check=True, capture_output=True)
+        self.use_cubic()
+
+    def use_cubic(self):
+        """The common congestion control, whichever this machine prefers."""
+        for i in range(1, len(self.names) + 1):
             self.ip(i - 1, "route", "change", "10.77.0.0/24", "dev", "eth0", "proto", "kernel", "scope", "link", "src",
                     f"10.77.0.{i}", "congctl", "cubic")
 

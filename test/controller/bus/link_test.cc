@@ -3,6 +3,7 @@
 #include "controller/bus/link.h"
 
 #include <gtest/gtest.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -10,6 +11,7 @@
 #include <sys/socket.h>
 
 #include <thread>
+#include <utility>
 
 #include "controller/bus/socket.h"
 #include "core/base/limits.h"
@@ -64,6 +66,15 @@ TEST_F(LinkTest, ASilentConnectionIsLostInTwoSecondsAtBothEnds) {
     EXPECT_EQ(Option(*end, IPPROTO_TCP, TCP_KEEPIDLE), 1);
     EXPECT_EQ(Option(*end, IPPROTO_TCP, TCP_KEEPINTVL), 1);
     EXPECT_EQ(Option(*end, IPPROTO_TCP, TCP_NODELAY), 1);
+    EXPECT_EQ(Option(*end, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS), 1);
+  }
+}
+
+TEST_F(LinkTest, TheKernelHasThePatienceThatItIsTold) {
+  for (const auto& [patience, ms] :
+       {std::pair{7 * kSecond, 7'000}, {Nanos{1}, 1}, {kForever, INT_MAX}}) {
+    SetTcpPatience(near_.get(), patience);
+    EXPECT_EQ(Option(near_, IPPROTO_TCP, TCP_USER_TIMEOUT), ms);
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace rueda {
 namespace {
 
@@ -35,6 +37,36 @@ TEST(Liveness, AccusesWhoIsSilentForTheLimit) {
   EXPECT_FALSE(AccusesRemote(&liveness, &now, heard + kLimit - 1));
   EXPECT_TRUE(AccusesRemote(&liveness, &now, heard + kLimit + liveness.interval()));
   EXPECT_GE(*liveness.SilentFor(0, now), kLimit);
+}
+
+TEST(Liveness, AccusesAtTheLimitWheneverItHeardLast) {
+  for (const Nanos heard : {9'700 * kMillisecond, 9'900 * kMillisecond, 10 * kSecond}) {
+    Liveness liveness(kLimit, 1, 0, 0);
+    Nanos now = 0;
+    while (now < heard) {
+      now = liveness.next();
+      liveness.BeginLook(now);
+      liveness.OnHeard(0, std::min(now, heard));
+    }
+    EXPECT_TRUE(AccusesRemote(&liveness, &now, heard + kLimit));
+    EXPECT_EQ(now, heard + kLimit);
+  }
+}
+
+TEST(Liveness, KnowsWhetherItWasAway) {
+  Liveness liveness(kLimit, 1, 0, 0);
+  Nanos now = 0;
+  EXPECT_FALSE(liveness.WasAway(now));
+  liveness.BeginLook(now = liveness.next());
+  EXPECT_FALSE(liveness.WasAway(now + liveness.interval()));
+  now += kLimit;
+  EXPECT_TRUE(liveness.WasAway(now));
+  liveness.BeginLook(now);
+  EXPECT_TRUE(liveness.WasAway(now));
+  EXPECT_FALSE(AccusesRemote(&liveness, &now, now + kLimit - 1));
+  EXPECT_TRUE(liveness.WasAway(now));
+  EXPECT_TRUE(AccusesRemote(&liveness, &now, now + liveness.interval()));
+  EXPECT_FALSE(liveness.WasAway(now));
 }
 
 TEST(Liveness, LooksOftenEnoughForOthersToHearOfIt) {

@@ -1,0 +1,325 @@
+#!/usr/bin/env python3
+"""Jobs on several hosts whose network is bad (relay.py): cut in both directions or in one, for a while or for long, or
+with packets that are late, lost, doubled or overtaken. Needs root.
+
+bad_network_test.py BAD_NETWORK_HELPER
+
+NETWORK_SEED: what the relay's choices follow from; one that the file says, to see what happened again.
+SOAK_NETWORK_OPERATIONS: how many each job does; more in test/soak/run.sh.
+"""
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import hosts
+import relay
+
+HELPER = sys.argv.pop(1)
+SEED = int(os.environ.get("NETWORK_SEED") or random.randrange(1, 100_000))
+OPERATIONS = int(os.environ.get("SOAK_NETWORK_OPERATIONS", "200"))
+HANG = 60 + OPERATIONS / 4  # seconds
+LIMIT = 2  # seconds, of silence
+DEFAULT_LIMIT = 5
+LOST = 3  # the helper's exit status
+NUMBERS = itertools.count(1)
+
+
+def setUpModule():
+    if reason := hosts.why_not(relay.Hosts):
+        print(f"\nSKIPPED: {reason}", flush=True)
+        sys.exit(77)
+    print(f"NETWORK_SEED={SEED}", flush=True)
+
+
+def between(source, destination, **what):
+    usual = {"cut": False, "longest": 65535}
+    return (lambda cluster: cluster.change(source, destination, **what),
+            lambda cluster: cluster.change(source, destination, **{name: usual[name] for name in what}))
+
+
+# What happens to the network between host 0 and host 1: the words for it, and what to do and undo.
+CUTS = {
+    "both ways": (lambda cluster: cluster.cut(1), lambda cluster: cluster.join(1)),
+    "from host 0 on": between(0, 1, cut=True),
+    "from host 1 on": between(1, 0, cut=True),
+    "link down": (lambda cluster: cluster.ip(1, "link", "set", "eth0", "down"),
+                  lambda cluster: cluster.ip(1, "link", "set", "eth0", "up")),
+    # TCP's acknowledgements pass, and nothing else: who is not heard hears all.
+    "all but short ones, from host 0 on": between(0, 1, longest=100),
+    "all but short ones, from host 1 on": between(1, 0, longest=100),
+}
+
+
+class Job:
+    """Two ranks of the helper on each host."""
+
+    def __init__(self, cluster, count, folder, name, *words, **variables):
+        self.folder, self.name, self.ranks = tempfile.mkdtemp(dir=folder), name, []
+        for rank in range(2 * count):
+            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(2 * count), "LOCAL_WORLD_SIZE": "2",
+                           "RUEDA_JOB_ID": name, "RUEDA_SHARED_DIR": folder, "RUEDA_RECORDER_DIR": self.folder,
+                           "RUEDA_HEARTBEAT_LIMIT_S": str(LIMIT), **variables}
+            with open(os.path.join(self.folder, f"out.{rank}"), "wb") as out:
+                self.ranks.append(subprocess.Popen(cluster.command(rank // 2, HELPER, *map(str, words)), env=environment,
+                                                   stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT))
+
+    def out(self, rank):
+        with open(os.path.join(self.folder, f"out.{rank}"), encoding="utf-8") as out:
+            return out.read()
+
+    def everything(self):
+        return "".join(f"[{rank}] {line}" for rank in range(len(self.ranks))
+                       for line in self.out(rank).splitlines(keepends=True)) + f"NETWORK_SEED={SEED}"
+
+    def found(self, pattern):
+        """What the pattern finds in each rank's words, None: nothing."""
+        return [re.search(pattern, self.out(rank), re.MULTILINE) for rank in range(len(self.ranks))]
+
+    def has_ended(self):
+        return any(rank.poll() is not None for rank in self.ranks)
+
+    def let_go(self):
+        """Ranks of a job that has failed need not stay."""
+        for rank in self.ranks:
+            rank.stdin.close()
+
+    def statuses(self):
+        return [rank.wait(timeout=HANG) for rank in self.ranks]
+
+    def end(self):
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+            rank.stdin.close()
+
+
+class Network(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="rueda-network-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def cluster(self, count=2, **what):
+        cluster = relay.Hosts(count, SEED)
+        self.addCleanup(cluster.remove)
+        cluster.change(**what)
+        return cluster
+
+    def job(self, cluster, *words, count=2, name=None, **variables):
+        job = Job(cluster, count, self.folder, name or f"network-{next(NUMBERS)}", *words, **variables)
+        self.addCleanup(job.end)
+        return job
+
+    def await_words(self, pattern, *jobs):
+        deadline = time.monotonic() + HANG
+        for job in jobs:
+            while not all(job.found(pattern)):
+                self.assertTrue(pattern != "^there" or not job.has_ended(), job.everything())
+                self.assertLess(time.monotonic(), deadline, job.everything())
+                time.sleep(0.01)
+
+    def expect_done(self, job, operations=1):
+        """With the right results; and nobody was accused."""
+        job.let_go()
+        self.assertEqual(job.statuses(), [0] * len(job.ranks), job.everything())
+        for done in job.found(r"^done (\d+), slowest ([\d.]+) s$"):
+            self.assertGreaterEqual(int(done[1]), operations, job.everything())
+        self.assertNotIn("lost", job.everything())
+
+    def expect_lost(self, job, since, far):
+        """All say so in time, and name a rank of another host: one of those that `far` lists for a rank."""
+        self.await_words("^failed", job)
+        latest = 0
+        for rank, said in enumerate(job.found(r"^failed at ([\d.]+) rank (-?\d+): rank (-?\d+) \(host .* was lost: "
+                                              r"(it took rank \d+ for lost: )?silent for")):
+            self.assertIsNotNone(said, job.everything())
+            self.assertIn(int(said[2]), far(rank), job.everything())
+            self.assertEqual(said[2], said[3], job.everything())
+            latest = max(latest, float(said[1]) - since)
+        self.assertLess(latest, LIMIT + 4, job.everything())
+        return latest
+
+    def expect_stale(self, job):
+        """Its ranks learn nothing new, and end."""
+        job.let_go()
+        self.assertEqual(job.statuses(), [LOST] * len(job.ranks), job.everything())
+        for first, then in zip(job.found(r"^failed at [\d.]+ rank (\d+)"), job.found(r"^then rank (\d+)")):
+            self.assertEqual(first[1], then[1], job.everything())
+
+
+def other_of_two(rank):
+    return (2, 3) if rank < 2 else (0, 1)
+
+
+class Cut(Network):
+    def test_both_sides_name_the_other(self):
+        """While they work and while they do nothing. When the network is whole again those that are left behind
+        disturb no later job of their name."""
+        for ways in (list(CUTS)[:3], list(CUTS)[3:]):
+            with self.subTest(ways=ways):
+                self.both_sides_name_the_other(ways)
+
+    def both_sides_name_the_other(self, ways):
+        clusters = {way: self.cluster(delay_ms=2) for way in ways}
+        jobs = {way: {"at work": self.job(cluster, "--work", 100), "idle": self.job(cluster, "--idle", 100)}
+                for way, cluster in clusters.items()}
+        if "both ways" in jobs:
+            jobs["both ways"] |= {
+                "over Gloo alone": self.job(clusters["both ways"], "--work", 100, RUEDA_BACKEND="gloo"),
+                "over TCP alone": self.job(clusters["both ways"], "--work", 100, RUEDA_BUS="tcp")}
+        self.await_words("^there", *(job for these in jobs.values() for job in these.values()))
+        time.sleep(0.2)  # they are at work
+        since = {}
+        for way, cluster in clusters.items():
+            since[way] = time.monotonic()
+            CUTS[way][0](cluster)
+        for way, these in jobs.items():
+            for what, job in these.items():
+                print(f"{way}, {what}: all know after {self.expect_lost(job, since[way], other_of_two):.2f} s, "
+                      f"limit {LIMIT} s", flush=True)
+        time.sleep(max(0, max(since.values()) + 2 * LIMIT - time.monotonic()))
+        for way, cluster in clusters.items():
+            CUTS[way][1](cluster)
+        for job in [self.job(clusters[way], "--operations", 20, name=jobs[way]["idle"].name) for way in ways]:
+            self.expect_done(job, 20)
+        for these in jobs.values():
+            for job in these.values():
+                self.expect_stale(job)
+                job.end()
+
+    def test_for_half_the_limit_it_is_forgiven(self):
+        """The default one, on hosts that are far from each other."""
+        limit = {"RUEDA_HEARTBEAT_LIMIT_S": str(DEFAULT_LIMIT)}
+        clusters = {way: self.cluster(delay_ms=25) for way in list(CUTS)[:4]}
+        jobs = []
+        for cluster in clusters.values():
+            jobs += [self.job(cluster, "--work", 6, **limit),
+                     self.job(cluster, "--idle", 6, "--operations", 10, **limit)]
+        self.await_words("^there", *jobs)
+        time.sleep(1)  # they know how long an answer takes
+        for way, cluster in clusters.items():
+            CUTS[way][0](cluster)
+        time.sleep(DEFAULT_LIMIT / 2)
+        for way, cluster in clusters.items():
+            CUTS[way][1](cluster)
+        for job in jobs:
+            self.expect_done(job)
+
+    def test_one_host_of_three(self):
+        """Those who still see each other name one of it."""
+        clusters = {lost: self.cluster(3, delay_ms=2) for lost in (0, 2)}
+        jobs = {lost: [self.job(cluster, "--work", 100, count=3), self.job(cluster, "--idle", 100, count=3)]
+                for lost, cluster in clusters.items()}
+        self.await_words("^there", *jobs[0], *jobs[2])
+        since = time.monotonic()
+        for lost, cluster in clusters.items():
+            cluster.cut(lost)
+        for lost, these in jobs.items():
+            def far(rank):
+                return [other for other in range(6) if (other // 2 == lost) != (rank // 2 == lost)]
+            print(f"host {lost} of 3, all know after", *(f"{self.expect_lost(job, since, far):.2f} s" for job in these))
+            for job in these:
+                self.expect_stale(job)
+
+
+class Weather(Network):
+    def test_results_are_right_and_nobody_is_accused(self):
+        words = ("--in-flight", 20, "--bytes-max", 20_000, "--seed", SEED)
+        weathers = {"5 % loss": {"loss": 0.05}, "50 ms there and back": {"delay_ms": 25},
+                    "50 ms and 5 % loss": {"delay_ms": 25, "loss": 0.05},
+                    "100 ms and 5 % loss": {"delay_ms": 50, "loss": 0.05},
+                    "1 % late, 1 % twice": {"delay_ms": 1, "jitter_ms": 20, "jittered": 0.01, "duplicate": 0.01}}
+        clusters = {name: self.cluster(**what) for name, what in weathers.items()}  # as the job starts too
+        operations = {name: OPERATIONS // 2 if name.startswith("100 ms") else OPERATIONS for name in weathers}
+        begin = time.monotonic()
+        jobs = {name: self.job(cluster, *words, "--operations", operations[name],
+                               RUEDA_HEARTBEAT_LIMIT_S=str(DEFAULT_LIMIT)) for name, cluster in clusters.items()}
+        for name, job in jobs.items():
+            self.expect_done(job, operations[name])
+            counts = clusters[name].counts(None, None)
+            print(f"{name}: {job.found('^done.*')[0][0]}, over after {time.monotonic() - begin:.1f} s, {dict(counts)}",
+                  flush=True)
+            what = weathers[name]
+            for event, expected in {"lost": "loss", "duplicated": "duplicate", "overtaken": "jittered"}.items():
+                self.assertEqual(counts[event] > 0, expected in what, (name, counts))
+
+    def test_one_that_does_nothing_is_not_lost(self):
+        """Though every fifth packet is; and though nobody looks whether it is there."""
+        jobs = []
+        for limit, loss in ((0, 0.2), (DEFAULT_LIMIT, 0.05)):
+            cluster = self.cluster()
+            jobs.append(self.job(cluster, "--idle", 5, "--operations", 10, RUEDA_HEARTBEAT_LIMIT_S=str(limit)))
+            self.await_words("^there", jobs[-1])
+            cluster.change(loss=loss)
+        for job in jobs:
+            self.expect_done(job, 10)
+
+
+class TheRelay(Network):
+    """Does what it says."""
+
+    RECEIVE = ("import json, socket, sys\n"
+               "sock = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)\n"
+               "sock.bind((sys.argv[1], 7))\n"
+               "print('there', flush=True)\n"
+               "came = []\n"
+               "try:\n"
+               "    while True:\n"
+               "        came.append(int(sock.recv(2000)))\n"
+               "        sock.settimeout(0.5)\n"
+               "except TimeoutError:\n"
+               "    print(json.dumps(came))\n")
+    SEND = ("import socket, sys, time\n"
+            "sock = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)\n"
+            "for number in range(300):\n"
+            "    sock.sendto(b'%0*d' % (number + 3, number), (sys.argv[1], 7))\n"
+            "    time.sleep(0.0005)\n")
+
+    def send(self, cluster, address="10.77.0.2"):
+        """Which of 300 packets, ever longer ones, get from host 0 to host 1, as they come."""
+        receiver = subprocess.Popen(cluster.command(1, sys.executable, "-c", self.RECEIVE, address), stdout=subprocess.PIPE,
+                                    text=True)
+        try:
+            self.assertEqual(receiver.stdout.readline(), "there\n")
+            subprocess.run(cluster.command(0, sys.executable, "-c", self.SEND, address), check=True, timeout=HANG)
+            return json.loads(receiver.communicate(timeout=HANG)[0])
+        finally:
+            receiver.kill()
+            receiver.wait()
+
+    def test_what_is_asked_for_happens(self):
+        cluster = self.cluster()
+        everything = list(range(300))
+        self.assertEqual(self.send(cluster), everything)
+        if hosts.has_ipv6():
+            self.assertEqual(self.send(cluster, "fd00:77::2"), everything)
+        cluster.change(0, 1, jitter_ms=20, jittered=0.1)
+        came = self.send(cluster)
+        self.assertNotEqual(came, everything)
+        self.assertEqual(sorted(came), everything)
+        cluster.change(0, 1, jitter_ms=0, longest=20 + 8 + 103)
+        self.assertEqual(self.send(cluster), everything[:101])
+
+    def test_the_seed_decides(self):
+        came = []
+        for seed in (SEED, SEED, SEED + 1):
+            cluster = relay.Hosts(2, seed)
+            self.addCleanup(cluster.remove)
+            cluster.change(0, 1, loss=0.2, duplicate=0.1)
+            cluster.change(1, 0, cut=True)
+            came.append(self.send(cluster))
+        self.assertEqual(came[0], came[1])
+        self.assertNotEqual(came[0], came[2])
+        self.assertLess(len(set(came[0])), 300)
+        self.assertLess(len(set(came[0])), len(came[0]))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
