@@ -29,7 +29,7 @@ struct Config {
   double start_timeout_s = 60;
   double stall_warn_s = 10;
   double stall_timeout_s = 0;
-  double heartbeat_limit_s = 5;
+  double heartbeat_limit_s = 4;
   double gloo_timeout_s = 60;
   // What people see.
   std::string log_level = "warning";

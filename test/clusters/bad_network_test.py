@@ -27,7 +27,7 @@ SEED = int(os.environ.get("NETWORK_SEED") or random.randrange(1, 100_000))
 OPERATIONS = int(os.environ.get("SOAK_NETWORK_OPERATIONS", "200"))
 HANG = 60 + OPERATIONS / 4  # seconds
 LIMIT = 2  # seconds, of silence
-DEFAULT_LIMIT = 5
+DEFAULT_LIMIT = 4
 LOST = 3  # the helper's exit status
 NUMBERS = itertools.count(1)
 

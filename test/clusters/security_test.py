@@ -121,7 +121,8 @@ class SecurityTest(unittest.TestCase):
 
 
 class Recorder(threading.Thread):
-    """Stands between a rank and rank 0, and keeps what the rank says."""
+    """Stands between a rank and rank 0, and keeps what the rank says: when it comes again, as after an answer that was
+    late, the last time."""
 
     def __init__(self, address):
         super().__init__(daemon=True)
@@ -130,9 +131,12 @@ class Recorder(threading.Thread):
         self.start()
 
     def run(self):
-        front, back = self.listener.accept()[0], peer.connect(self.behind)
-        threading.Thread(target=self.pump, args=(back, front), daemon=True).start()
-        self.pump(front, back, keep=True)
+        while True:
+            front, back = self.listener.accept()[0], peer.connect(self.behind)
+            back.settimeout(None)
+            self.said = b""
+            threading.Thread(target=self.pump, args=(back, front), daemon=True).start()
+            threading.Thread(target=self.pump, args=(front, back, True), daemon=True).start()
 
     def pump(self, source, sink, keep=False):
         try:
