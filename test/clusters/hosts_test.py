@@ -88,6 +88,9 @@ class Hosts(OnHosts):
     def test_negotiation_over_tcp_only(self):
         self.expect_all(self.start(4, 2, RUEDA_BUS="tcp"), 4)
 
+    def test_each_host_below_the_one_before(self):
+        self.expect_all(self.start(6, 2, RUEDA_LEADER_FAN_OUT="1"), 6)
+
     def test_a_secret_of_their_own(self):
         secret = os.path.join(tempfile.mkdtemp(prefix="rueda-secret-"), "secret")
         self.addCleanup(shutil.rmtree, os.path.dirname(secret))
@@ -166,8 +169,15 @@ class Hosts(OnHosts):
 
     def test_a_killed_rank_is_named_everywhere(self):
         """Soon, whichever it is: of rank 0's host, another host's first, and one of that."""
-        for victim in range(4):
-            job = self.start(4, 2, (BENCH, "--bytes", "4K", "--iterations", "1000000"), RUEDA_RECORDER_DIR=self.folder)
+        self.kill_each(4, 2)
+
+    def test_one_in_the_middle_of_a_chain_too(self):
+        self.kill_each(3, 1, RUEDA_LEADER_FAN_OUT="1")
+
+    def kill_each(self, size, local, **variables):
+        for victim in range(size):
+            job = self.start(size, local, (BENCH, "--bytes", "4K", "--iterations", "1000000"),
+                             RUEDA_RECORDER_DIR=self.folder, **variables)
             pids = [rank.pid for rank in job.ranks]
             self.wait_for(lambda: all(map(support.reduces, pids)), job)
             os.kill(pids[victim], signal.SIGKILL)

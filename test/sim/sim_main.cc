@@ -16,18 +16,24 @@
 namespace {
 
 constexpr char kUsage[] =
-    "usage: rueda_sim [--ranks N] [--ranks-per-host R] [--seed S] [--steps K] [--tensors T]\n"
-    "                 [--seeds COUNT] [--fan-out F] [--log-words C] [--break WHAT]\n"
+    "usage: rueda_sim [--ranks N] [--ranks-per-host R] [--fan-out F] [--seed S] [--steps K]\n"
+    "                 [--tensors T] [--seeds COUNT] [--log-words C] [--break WHAT]\n"
+    "       rueda_sim --training --ranks N --ranks-per-host R [--fan-out F] [--seed S] [--steps "
+    "K]\n"
+    "                 [--tensors T]\n"
     "\n"
-    "Simulates K training steps of T tensors on N ranks, with the product's own state machines "
-    "and\n"
-    "made-up delays, and checks agreement, validity, uniform errors and liveness. --ranks-per-host "
-    "0\n"
-    "(the default) puts all ranks on one host. --seeds runs that many seeds, from S on. The last "
-    "line\n"
-    "is JSON; the same arguments give the same digest. Exit status 1 when a check failed.\n"
-    "--break puts a defect in, to see that the checks find it: drop-announcement, reorder-plan or\n"
-    "change-rejection.\n";
+    "Simulates K steps of T operations of all kinds on N ranks, with the product's own state\n"
+    "machines and made-up delays, and checks agreement, validity, uniform errors and liveness.\n"
+    "--ranks-per-host 0 (the default) puts all ranks on one host. --fan-out: of the tree of "
+    "leaders\n"
+    "(32). --seeds runs that many seeds, from S on. The last line is JSON; the same arguments "
+    "give\n"
+    "the same digest. Exit status 1 when a check failed. --break puts a defect in, to see that "
+    "the\n"
+    "checks find it: drop-announcement, reorder-plan or change-rejection.\n"
+    "\n"
+    "--training: allreduces of the same T named tensors in each step, on any number of ranks, to\n"
+    "count what comes to rank 0 (messages and bytes, both ways) and what the simulation takes.\n";
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -47,7 +53,8 @@ int Train(const rueda::sim::TrainingOptions& options) {
       "\"batches\": %llu, \"turns\": %llu, \"depth\": %d, \"root_connections\": %d, "
       "\"root_boot_messages\": %llu, \"root_boot_bytes\": %llu, "
       "\"root_first_step_messages\": %llu, \"root_first_step_bytes\": %llu, "
-      "\"root_messages_per_step\": %.1f, \"root_bytes_per_step\": %.0f, \"virtual_s\": %.3f, "
+      "\"root_messages_per_step\": %.1f, \"root_bytes_per_step\": %.0f, \"root_shutdown_bytes\": "
+      "%llu, \"virtual_s\": %.3f, "
       "\"real_s\": %.3f, \"peak_mib\": %ld}\n",
       options.ranks, options.ranks_per_host, options.fan_out,
       static_cast<unsigned long long>(options.seed), options.steps, options.tensors,
@@ -60,7 +67,8 @@ int Train(const rueda::sim::TrainingOptions& options) {
       static_cast<unsigned long long>(report.first_step.messages),
       static_cast<unsigned long long>(report.first_step.bytes),
       static_cast<double>(report.later_steps.messages) / later_steps,
-      static_cast<double>(report.later_steps.bytes) / later_steps, report.virtual_seconds, seconds,
+      static_cast<double>(report.later_steps.bytes) / later_steps,
+      static_cast<unsigned long long>(report.shutdown.bytes), report.virtual_seconds, seconds,
       usage.ru_maxrss / 1024);
   return report.errors.empty() ? 0 : 1;
 }

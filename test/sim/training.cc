@@ -133,7 +133,7 @@ class Training {
   uint64_t first_batch_ = 0;        // the number of the first of them
   std::vector<uint64_t> ended_on_;  // by host: batches
   std::vector<double> slowness_;    // by host
-  int steps_begun_ = 0;
+  int steps_begun_ = 0;             // one more when ranks leave
   TrainingReport report_;
 };
 
@@ -246,7 +246,9 @@ void Training::Boot() {
 
 void Training::Count(Rank parent, size_t bytes) {
   if (parent != 0) return;
-  Traffic& traffic = steps_begun_ > 1 ? report_.later_steps : report_.first_step;
+  Traffic& traffic = steps_begun_ > options_.steps ? report_.shutdown
+                     : steps_begun_ > 1            ? report_.later_steps
+                                                   : report_.first_step;
   ++traffic.messages;
   traffic.bytes += bytes + kFrameBytes;
 }
@@ -318,7 +320,8 @@ void Training::Turn(Rank rank) {
 void Training::Work(Rank rank, RankState& state) {
   if (state.step == options_.steps) return;
   if (state.left == 0) {
-    if (++state.step == options_.steps) {
+    steps_begun_ = std::max(steps_begun_, ++state.step + 1);
+    if (state.step == options_.steps) {
       state.member.AnnounceLeave();
       return;
     }
@@ -342,7 +345,6 @@ void Training::Work(Rank rank, RankState& state) {
 }
 
 void Training::BeginStep(Rank rank, RankState& state) {
-  steps_begun_ = std::max(steps_begun_, state.step + 1);
   state.order.resize(specs_.size());
   for (size_t t = 0; t < specs_.size(); ++t)
     state.order[t] = static_cast<Token>(specs_.size() - 1 - t);

@@ -37,6 +37,7 @@ struct TrainingReport {
   Traffic boot;         // of the handshakes
   Traffic first_step;   // in which names travel
   Traffic later_steps;  // all of them
+  Traffic shutdown;     // from when the first rank leaves
   double virtual_seconds = 0;
 };
 
