@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/interfaces.h"
 
@@ -73,6 +74,17 @@ absl::StatusOr<Addresses> ResolveNumeric(const std::string& host, const std::str
       absl::StrCat("address ", host, " port ", port, ": ", found.status().message()));
 }
 
+// Begins to, to the first of the addresses.
+absl::StatusOr<UniqueFd> Connect(const Addresses& addresses, const std::string& address) {
+  UniqueFd fd(socket(addresses->ai_family, kSocketFlags, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "creating a TCP socket");
+  TuneTcp(fd.get());
+  if (connect(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 && errno != EINPROGRESS) {
+    return ErrnoStatus(errno, absl::StrCat("connecting to ", address));
+  }
+  return fd;
+}
+
 }  // namespace
 
 absl::StatusOr<UniqueFd> ListenUnix(absl::string_view name) {
@@ -124,13 +136,15 @@ absl::StatusOr<Addresses> Resolve(const std::string& host, const std::string& po
   return Addresses(list);
 }
 
-absl::StatusOr<UniqueFd> ListenTcp(const std::string& host) {
-  RUEDA_ASSIGN_OR_RETURN(const Addresses addresses, ResolveNumeric(host, "0"));
+absl::StatusOr<UniqueFd> ListenTcp(const std::string& host, int port) {
+  RUEDA_ASSIGN_OR_RETURN(const Addresses addresses, ResolveNumeric(host, absl::StrCat(port)));
   UniqueFd fd(socket(addresses->ai_family, kSocketFlags, 0));
   if (!fd.valid()) return ErrnoStatus(errno, "creating a TCP socket");
+  const int one = 1;
+  if (port != 0) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
   if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
       listen(fd.get(), kBacklog) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("listening on ", host));
+    return ErrnoStatus(errno, absl::StrCat("listening on ", host, " port ", port));
   }
   return fd;
 }
@@ -151,24 +165,36 @@ absl::StatusOr<std::string> TcpAddressOf(const UniqueFd& listener) {
                                        : absl::StrCat(host, ":", port);
 }
 
-absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address) {
+absl::StatusOr<HostPort> SplitAddress(const std::string& address) {
   const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) {
+  HostPort parts;
+  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &parts.port) ||
+      parts.port < 1 || parts.port > UINT16_MAX) {
     return absl::InvalidArgumentError(absl::StrCat("address ", address, " has no port"));
   }
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
+  parts.host = address.substr(0, colon);
+  if (parts.host.size() > 2 && parts.host.front() == '[' && parts.host.back() == ']') {
+    parts.host = parts.host.substr(1, parts.host.size() - 2);
   }
+  return parts;
+}
+
+absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address) {
+  RUEDA_ASSIGN_OR_RETURN(const HostPort parts, SplitAddress(address));
   RUEDA_ASSIGN_OR_RETURN(const Addresses addresses,
-                         ResolveNumeric(host, address.substr(colon + 1)));
-  UniqueFd fd(socket(addresses->ai_family, kSocketFlags, 0));
-  if (!fd.valid()) return ErrnoStatus(errno, "creating a TCP socket");
-  TuneTcp(fd.get());
-  if (connect(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 && errno != EINPROGRESS) {
-    return ErrnoStatus(errno, absl::StrCat("connecting to ", address));
+                         ResolveNumeric(parts.host, absl::StrCat(parts.port)));
+  return Connect(addresses, address);
+}
+
+absl::StatusOr<UniqueFd> ConnectTcpByName(const std::string& address) {
+  RUEDA_ASSIGN_OR_RETURN(const HostPort parts, SplitAddress(address));
+  const absl::StatusOr<Addresses> addresses =
+      Resolve(parts.host, absl::StrCat(parts.port), SOCK_STREAM);
+  if (!addresses.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("the host ", parts.host, ": ", addresses.status().message()));
   }
-  return fd;
+  return Connect(*addresses, address);
 }
 
 void SetTcpPatience(int fd, Nanos patience) {

@@ -29,12 +29,22 @@ using Addresses = std::unique_ptr<addrinfo, AddressesDeleter>;
 absl::StatusOr<Addresses> Resolve(const std::string& host, const std::string& port, int type,
                                   int flags = 0);
 
-// A port of the kernel's choice on `host`, a numeric address.
-absl::StatusOr<UniqueFd> ListenTcp(const std::string& host);
+// Listens at `port` on `host`, a numeric address. 0: a port of the kernel's choice. Another one may have
+// connections still that are about to end.
+absl::StatusOr<UniqueFd> ListenTcp(const std::string& host, int port = 0);
 // "127.0.0.1:34567" or "[::1]:34567", of a socket that ListenTcp made.
 absl::StatusOr<std::string> TcpAddressOf(const UniqueFd& listener);
+// "HOST:PORT" or "[IPv6]:PORT". INVALID_ARGUMENT: it is something else.
+struct HostPort {
+  std::string host;
+  int port;
+};
+absl::StatusOr<HostPort> SplitAddress(const std::string& address);
 // Begins to connect; the socket is writable when it has. INVALID_ARGUMENT for a malformed address.
 absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address);
+// The same, to a host by name: whichever of its addresses comes first. UNAVAILABLE: the name is not
+// known, yet. May ask a name service, and wait for it.
+absl::StatusOr<UniqueFd> ConnectTcpByName(const std::string& address);
 // How long nothing may come back before the kernel takes a TCP connection for lost; two seconds if
 // nothing is said. Nothing happens to other sockets.
 void SetTcpPatience(int fd, Nanos patience);

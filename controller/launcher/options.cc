@@ -24,7 +24,7 @@ enum class Id {
   kRemoteShell,
   kSshPort,
   kSshIdentity,
-  kAllowData,
+  kAllow,
   kAgent,
   kCheckBuild,
   kConfigFile,
@@ -80,7 +80,8 @@ constexpr Option kOptions[] = {
      "RUEDA_STALL_TIMEOUT_S"},
     {"gloo-timeout-seconds", Id::kSetting, "a number of seconds", "RUEDA_GLOO_TIMEOUT_S"},
     {"log-level", Id::kSetting, "a level", kLogLevel},
-    {"allow-unauthenticated-data", Id::kAllowData, nullptr},
+    {"allow-unauthenticated", Id::kAllow, nullptr, "RUEDA_ALLOW_UNAUTHENTICATED"},
+    {"allow-unauthenticated-data", Id::kAllow, nullptr, "RUEDA_ALLOW_UNAUTHENTICATED_DATA"},
     {"verbose", Id::kVerbose, nullptr},
     {"help", Id::kHelp, nullptr},
     {"h", Id::kHelp, nullptr},
@@ -229,8 +230,8 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
       if (value.empty()) return RefuseValue(option, value, option.value);
       options->ssh_identity_file = std::string(value);
       break;
-    case Id::kAllowData:
-      options->settings["RUEDA_ALLOW_UNAUTHENTICATED_DATA"] = "1";
+    case Id::kAllow:
+      options->settings[option.variable] = "1";
       break;
     case Id::kAgent:
       options->agent = true;
@@ -395,6 +396,8 @@ Settings of the runtime, for all ranks (docs/knobs.md has all; -x RUEDA_NAME=VAL
   --network-interface NAME,...          the interface for TCP, the first that a host has; default
                                         lo, or by route
   --allow-unauthenticated-data          tensors may cross a network that anybody can reach
+  --allow-unauthenticated               programs that meet on their own need no secret; ruedarun's
+                                        ranks have one
   --gloo-timeout-seconds S              time limit of Gloo to connect, or for a bucket; default 60
 
 Other hosts need the same version of ruedarun at the same path, the program, the directory to start

@@ -15,6 +15,9 @@ namespace {
 // answers nothing; the next try reads it anew.
 constexpr Nanos kTry = kSecond;
 
+// What everybody knows, for those who want no secret.
+constexpr char kNoSecret[] = "rueda: no secret";
+
 // A copy of an inherited listening socket, which stays for the next init of this process; programs
 // that it starts don't get it.
 absl::StatusOr<UniqueFd> InheritSocket(absl::string_view variable, int fd) {
@@ -41,24 +44,50 @@ HostsMeeting::HostsMeeting(SessionScope scope, Rank rank, int size, const Config
 
 absl::StatusOr<std::unique_ptr<Meeting>> HostsMeeting::Create(SessionScope scope, Rank rank,
                                                               int size, const Config& config) {
-  std::unique_ptr<HostsMeeting> meeting(new HostsMeeting(std::move(scope), rank, size, config));
-  const bool given = !meeting->given_address_.empty();
-  if (given && !meeting->own_secret_) {
-    return absl::FailedPreconditionError(
-        "RUEDA_MEETING_ADDRESS without a secret: set RUEDA_SECRET_FD or RUEDA_SECRET_FILE");
+  const bool given = !config.meeting_address.empty();
+  if (given && scope.secret.empty()) {
+    if (config.allow_unauthenticated == 0) {
+      return absl::FailedPreconditionError(
+          "RUEDA_MEETING_ADDRESS without a secret: give all ranks one (RUEDA_SECRET_FILE or "
+          "RUEDA_SECRET_FD), or set RUEDA_ALLOW_UNAUTHENTICATED=1 where nobody else can reach "
+          "them");
+    }
+    scope.secret = kNoSecret;
+    if (rank == 0) {
+      RUEDA_LOG(Warning) << "start: RUEDA_ALLOW_UNAUTHENTICATED=1: whoever reaches "
+                         << config.meeting_address << " can take part in this job";
+    }
   }
-  if (given && rank == 0) {
+  std::unique_ptr<HostsMeeting> meeting(new HostsMeeting(std::move(scope), rank, size, config));
+  if (given) RUEDA_RETURN_IF_ERROR(SplitAddress(config.meeting_address).status());
+  if (given && rank == 0 && config.meeting_fd >= 0) {
     RUEDA_ASSIGN_OR_RETURN(meeting->given_door_,
                            InheritSocket("RUEDA_MEETING_FD", static_cast<int>(config.meeting_fd)));
     RUEDA_ASSIGN_OR_RETURN(meeting->interface_, InterfaceOf(meeting->given_door_));
   } else if (rank == 0 || !config.network_interface.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(meeting->interface_, ChooseInterface(config.network_interface));
+    absl::StatusOr<Interface> chosen = ChooseInterface(config.network_interface);
+    if (given && rank == 0) {
+      // That which the others will look for, unless another one is asked for.
+      RUEDA_ASSIGN_OR_RETURN(const HostPort address, SplitAddress(config.meeting_address));
+      absl::StatusOr<Interface> own = OwnInterfaceOf(address.host);
+      const bool fits = config.network_interface.empty() ||
+                        (own.ok() && chosen.ok() && own->name == chosen->name);
+      if (own.ok() && fits) chosen = std::move(own);
+    }
+    RUEDA_ASSIGN_OR_RETURN(meeting->interface_, std::move(chosen));
   }
   return std::unique_ptr<Meeting>(std::move(meeting));
 }
 
 absl::StatusOr<UniqueFd> HostsMeeting::OpenDoor() {
   if (given_door_.valid()) return std::move(given_door_);
+  if (!given_address_.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(const HostPort given, SplitAddress(given_address_));
+    RUEDA_ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(interface_.address, given.port));
+    RUEDA_ASSIGN_OR_RETURN(const std::string address, TcpAddressOf(listener));
+    LogDoor(address);
+    return listener;
+  }
   RUEDA_ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(interface_.address));
   RendezvousPoint point;
   RUEDA_ASSIGN_OR_RETURN(point.address, TcpAddressOf(listener));
@@ -68,9 +97,13 @@ absl::StatusOr<UniqueFd> HostsMeeting::OpenDoor() {
   }
   RUEDA_ASSIGN_OR_RETURN(RendezvousFile file, RendezvousFile::Publish(path_, point));
   file_.emplace(std::move(file));
-  RUEDA_LOG(Info) << "start: waiting for the other ranks at " << point.address << " (interface "
-                  << interface_.name << ")";
+  LogDoor(point.address);
   return listener;
+}
+
+void HostsMeeting::LogDoor(const std::string& address) const {
+  RUEDA_LOG(Info) << "start: waiting for the other ranks at " << address << " (interface "
+                  << interface_.name << ")";
 }
 
 absl::Status HostsMeeting::Complete(wire::Hello* hello) {
@@ -95,7 +128,7 @@ absl::StatusOr<std::string> HostsMeeting::LearnAddress() {
 
 absl::StatusOr<UniqueFd> HostsMeeting::ReachDoor() {
   RUEDA_ASSIGN_OR_RETURN(const std::string address, LearnAddress());
-  RUEDA_ASSIGN_OR_RETURN(UniqueFd socket, ConnectTcp(address));
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd socket, ConnectTcpByName(address));
   const absl::Status connected = AwaitConnected(socket, address, MonotonicNow() + kTry);
   if (!connected.ok()) {
     return absl::UnavailableError(absl::StrCat("looking for rank 0: ", connected.message()));

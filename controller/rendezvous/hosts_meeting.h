@@ -1,7 +1,7 @@
-// Processes of several hosts meet over TCP. The launcher has given rank 0 a socket to listen at, and
-// the others its address; or else rank 0 listens on one interface, and writes where, with a secret, to
-// a file that all hosts see and only this user may read, and the others look for it. The ranks of each
-// host then meet over unix sockets, to become neighbours.
+// Processes of several hosts meet over TCP. All are given an address, at whose port rank 0 listens, or
+// at a socket that the launcher has given it; or else rank 0 listens on one interface, and writes
+// where, with a secret, to a file that all hosts see and only this user may read, and the others look
+// for it. The ranks of each host then meet over unix sockets, to become neighbours.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,8 @@ namespace rueda {
 class HostsMeeting : public UnixMeeting {
  public:
   // By the settings meeting_address (and, at rank 0, meeting_fd) or else shared_dir, that file's
-  // directory. A secret of the scope goes before the file's; without a file there must be one. The
+  // directory. A secret of the scope goes before the file's; without a file there must be one, unless
+  // allow_unauthenticated says that there need be none. The
   // setting network_interface is the one for everything of this job; empty: the one by which the others
   // are reached.
   static absl::StatusOr<std::unique_ptr<Meeting>> Create(SessionScope scope, Rank rank, int size,
@@ -39,8 +40,9 @@ class HostsMeeting : public UnixMeeting {
   HostsMeeting(SessionScope scope, Rank rank, int size, const Config& config);
 
   absl::StatusOr<std::string> LearnAddress();
+  void LogDoor(const std::string& address) const;
 
-  const std::string given_address_;  // by the launcher; empty: a file has it
+  const std::string given_address_;  // empty: a file has it
   const std::string path_;           // of that
   UniqueFd given_door_;              // rank 0's, by the launcher
   Interface interface_;

@@ -80,6 +80,15 @@ absl::StatusOr<Interface> InterfaceTowards(const std::string& host) {
   return absl::NotFoundError(absl::StrCat("no route to ", host));
 }
 
+absl::StatusOr<Interface> OwnInterfaceOf(const std::string& host) {
+  RUEDA_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(host, "", SOCK_STREAM));
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    absl::StatusOr<Interface> found = InterfaceWithAddress(NumericAddress(each->ai_addr));
+    if (found.ok() && !found->is_loopback) return found;
+  }
+  return absl::NotFoundError(absl::StrCat(host, " is not this host"));
+}
+
 absl::StatusOr<Interface> InterfaceWithAddress(const std::string& address) {
   RUEDA_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, ListInterfaces());
   if (const Interface* found = FindAddress(interfaces, address); found != nullptr) return *found;

@@ -47,7 +47,8 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetingAt(const Place& place, const Con
     return absl::FailedPreconditionError(absl::StrCat(
         "of ", place.size, " ranks ", place.local_size, place.local_size == 1 ? " is" : " are",
         " on this host; to meet the others set RUEDA_SHARED_DIR, for all ranks, to a directory "
-        "that all hosts see, such as one in your home directory"));
+        "that all hosts see, such as one in your home directory, or RUEDA_MEETING_ADDRESS to a "
+        "host and a port of rank 0's and RUEDA_SECRET_FILE to a secret of theirs"));
   }
   return std::make_unique<UnixMeeting>(scope, place.rank, place.size);
 }
@@ -90,7 +91,8 @@ absl::Status Runtime::Init() {
     args.scope.job = absl::StrCat(place.job, "/", options_.context);
     RUEDA_ASSIGN_OR_RETURN(args.scope.secret, ReadSecret(config));
     RUEDA_ASSIGN_OR_RETURN(meeting, MeetingAt(place, config, args.scope));
-    may_be_on_several = place.local_size < 0 && config.shared_dir.empty();
+    may_be_on_several =
+        place.local_size < 0 && config.shared_dir.empty() && config.meeting_address.empty();
   }
   SetLogRank(args.rank);
   arena_ = options_.arena;

@@ -62,6 +62,11 @@ const Knob kKnobs[] = {
      "each host uses the first that it has. Empty: on one host `lo`; else at "
      "rank 0 that "
      "of the default route, and at the others that of the route to rank 0."},
+    {"allow_unauthenticated", &Config::allow_unauthenticated, Use::kKnob, 0, 1, "", "",
+     "1: ranks that meet at `RUEDA_MEETING_ADDRESS` need no secret: whoever can reach that address "
+     "can take "
+     "part in the job, and read and change what it reduces. Jobs that have a secret are not "
+     "affected."},
     {"allow_unauthenticated_data", &Config::allow_unauthenticated_data, Use::kAgreed, 0, 1, "", "",
      "1: tensors may cross a network whose addresses can be reached from anywhere. Gloo's "
      "connections are not "
@@ -119,7 +124,11 @@ const Knob kKnobs[] = {
     {"meeting_fd", &Config::meeting_fd, Use::kSetUp, 3, 1 << 30, "", "",
      "Inherited TCP socket at which rank 0 waits for the ranks of other hosts; ruedarun makes it."},
     {"meeting_address", &Config::meeting_address, Use::kSetUp, 0, 0, "", "",
-     "Where that is, such as `10.0.0.1:34567`, for the other ranks."},
+     "Where the ranks of several hosts meet, such as `10.0.0.1:34567` or `node1:29400`: the same "
+     "for all of "
+     "them. ruedarun sets it. Without `RUEDA_MEETING_FD` rank 0 listens at that port of its "
+     "network interface "
+     "itself. All need one secret (`RUEDA_SECRET_FILE`)."},
     {"agent_fd", &Config::agent_fd, Use::kSetUp, 3, 1 << 30, "", "",
      "Inherited memfd in which the launcher writes how ranks of this host ended."},
     {"hosts_fake", &Config::hosts_fake, Use::kSetUp, 0, kRanksMax, "", "",

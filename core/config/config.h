@@ -23,6 +23,7 @@ struct Config {
   int64_t leader_fan_out = 32;
   std::string wait = "auto";
   std::string network_interface;
+  int64_t allow_unauthenticated = 0;
   int64_t allow_unauthenticated_data = 0;
   std::string process_sets;
   // Time limits, in seconds.

@@ -19,6 +19,8 @@ import support
 HELLO, BENCH = sys.argv.pop(1), sys.argv.pop(1)
 START = 30  # seconds for a job to start, if nothing else is said
 HANG = 60  # seconds
+# Keeps a port until its input ends.
+TAKE = "import socket, sys; s = socket.create_server(('10.77.0.1', 29402)); print(flush=True); sys.stdin.read()"
 
 
 def setUpModule():
@@ -91,12 +93,52 @@ class Hosts(OnHosts):
     def test_each_host_below_the_one_before(self):
         self.expect_all(self.start(6, 2, RUEDA_LEADER_FAN_OUT="1"), 6)
 
-    def test_a_secret_of_their_own(self):
+    def write_secret(self):
         secret = os.path.join(tempfile.mkdtemp(prefix="rueda-secret-"), "secret")
         self.addCleanup(shutil.rmtree, os.path.dirname(secret))
         with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
             file.write("the secret of this job")
-        self.expect_all(self.start(4, 2, RUEDA_SECRET_FILE=secret), 4)
+        return secret
+
+    def test_a_secret_of_their_own(self):
+        self.expect_all(self.start(4, 2, RUEDA_SECRET_FILE=self.write_secret()), 4)
+
+    def test_at_an_address_of_rank_0(self):
+        """Without anything that the hosts share but a secret; also again at once, where connections may linger."""
+        secret = self.write_secret()
+        for address in ("10.77.0.1:29400", "10.77.0.1:29400", "[fd00:77::1]:29400"):
+            if address.startswith("[") and not hosts.has_ipv6():
+                continue
+            with self.subTest(address):
+                self.expect_all(self.start(4, 2, RUEDA_SHARED_DIR="", RUEDA_MEETING_ADDRESS=address,
+                                           RUEDA_SECRET_FILE=secret), 4)
+
+    def test_at_an_address_without_a_secret(self):
+        meeting = {"RUEDA_SHARED_DIR": "", "RUEDA_MEETING_ADDRESS": "10.77.0.1:29400"}
+        self.expect_refused(self.start(4, 2, **meeting), "RUEDA_MEETING_ADDRESS without a secret", "RUEDA_SECRET_FILE",
+                            "RUEDA_ALLOW_UNAUTHENTICATED=1")
+        for out, status in self.start(4, 2, RUEDA_ALLOW_UNAUTHENTICATED="1", **meeting).wait():
+            self.assertEqual(status, 0, out)
+            self.assertEqual("whoever reaches 10.77.0.1:29400 can take part in this job" in out, "rank 0 of 4" in out)
+
+    def test_what_is_wrong_with_an_address_is_said(self):
+        secret = self.write_secret()
+        for address, text in (("10.77.0.1", "address 10.77.0.1 has no port"),
+                              ("10.77.0.1:99999", "address 10.77.0.1:99999 has no port")):
+            self.expect_refused(self.start(2, 1, RUEDA_SHARED_DIR="", RUEDA_MEETING_ADDRESS=address,
+                                           RUEDA_SECRET_FILE=secret), text)
+        nobody = Job(self.cluster, 2, 1, (HELLO,), only=[1], RUEDA_START_TIMEOUT_S="1", RUEDA_SECRET_FILE=secret,
+                     RUEDA_MEETING_ADDRESS="no-such-host.invalid:29400")
+        self.expect_refused(nobody, "the host no-such-host.invalid: ")
+        taken = subprocess.Popen(self.cluster.command(0, sys.executable, "-c", TAKE), stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, text=True)
+        try:
+            taken.stdout.readline()
+            first = Job(self.cluster, 2, 1, (HELLO,), only=[0], RUEDA_SECRET_FILE=secret,
+                        RUEDA_MEETING_ADDRESS="10.77.0.1:29402")
+            self.expect_refused(first, "listening on 10.77.0.1 port 29402: Address already in use")
+        finally:
+            taken.communicate("")
 
     @unittest.skipUnless(hosts.has_ipv6(), "no IPv6 here")
     def test_ipv6_alone(self):

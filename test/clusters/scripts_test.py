@@ -335,26 +335,33 @@ class Kubernetes(OnHosts):
         self.expect_printed(os.path.join(SCRIPTS, "kubernetes", "mpijob.yaml"), self.run_on(2, *words))
 
     def test_job(self):
-        service, claim, job = manifests("job.yaml")
-        self.assertEqual([each["kind"] for each in (service, claim, job)], ["Service", "PersistentVolumeClaim", "Job"])
+        service, job = manifests("job.yaml")
+        self.assertEqual([each["kind"] for each in (service, job)], ["Service", "Job"])
         name, spec = job["metadata"]["name"], job["spec"]
         pod = spec["template"]["spec"]
         [container] = pod["containers"]
         self.assertEqual(service["spec"], {"clusterIP": "None", "selector": {"job-name": name}})
         self.assertEqual(pod["subdomain"], service["metadata"]["name"])
         self.assertEqual(spec["completionMode"], "Indexed")
-        self.assertEqual(claim["spec"]["accessModes"], ["ReadWriteMany"])
         [volume] = pod["volumes"]
-        self.assertEqual(volume["persistentVolumeClaim"]["claimName"], claim["metadata"]["name"])
+        self.assertIn(f"create secret generic {volume['secret']['secretName']} --from-literal=secret=",
+                      read(os.path.join(SCRIPTS, "kubernetes", "job.yaml")))
         [mount] = container["volumeMounts"]
         self.assertEqual(mount["name"], volume["name"])
         variables = {each["name"]: each for each in container["env"]}
-        self.assertEqual(variables["RUEDA_SHARED_DIR"]["value"], mount["mountPath"])
+        meeting = variables["RUEDA_MEETING_ADDRESS"]["value"].split(":")[0]
+        self.assertEqual(meeting, f"{name}-0.{service['metadata']['name']}")
         self.assertEqual(int(variables["WORLD_SIZE"]["value"]), spec["completions"])
         self.assertEqual(spec["parallelism"], spec["completions"])
-        shared = os.path.join(self.folder, "shared")
-        os.mkdir(shared)
-        pods = [self.start_pod(index, f"{name}-{index}", container, mount["mountPath"], shared)
+        for space in self.cluster.names:  # what the Service does
+            with open(f"/etc/netns/{space}/hosts", "a", encoding="ascii") as file:
+                file.write(f"10.77.0.1 {meeting}\n")
+        mounted = os.path.join(self.folder, "mounted")
+        os.mkdir(mounted)
+        with open(os.path.join(mounted, "secret"), "w", encoding="ascii") as file:
+            file.write("sixty-four hexadecimal digits")
+        pods = [self.start_pod(index, f"{name}-{index}", container,
+                               {mount["mountPath"]: mounted, "/tmp/secret": f"{self.folder}/{index}"})
                 for index in range(spec["completions"])]
         text = ""
         for index, each in enumerate(pods):
@@ -362,21 +369,26 @@ class Kubernetes(OnHosts):
             self.assertEqual(each.returncode, 0, out)
             text += "".join(f"[pod/{name}-{index}-#/{container['name']}] {line}\n" for line in out.splitlines())
         self.expect_printed(os.path.join(SCRIPTS, "kubernetes", "job.yaml"), text)
-        self.assertEqual(os.listdir(shared), [])
 
-    def start_pod(self, index, hostname, container, mount_path, shared):
+    def start_pod(self, index, hostname, container, paths):
+        """`paths`: where what is at some in the pod is here."""
+        def here(word):
+            for inside, outside in paths.items():
+                word = word.replace(inside, outside)
+            return self.inside(word)
+
         fields = {"metadata.annotations['batch.kubernetes.io/job-completion-index']": str(index),
                   "metadata.labels['batch.kubernetes.io/controller-uid']": "6ab1-12f8-" + os.path.basename(self.folder)}
         environment = {"PATH": os.environ["PATH"]}
         for each in container["env"]:
             if "value" in each:
-                environment[each["name"]] = each["value"].replace(mount_path, shared)
+                environment[each["name"]] = here(each["value"])
             elif "fieldRef" in each["valueFrom"]:
                 environment[each["name"]] = fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
             else:
                 limit = each["valueFrom"]["resourceFieldRef"]["resource"].removeprefix("limits.")
                 environment[each["name"]] = container["resources"]["limits"][limit]
-        words = map(self.inside, container["command"] + container["args"])
+        words = map(here, container["command"] + container["args"])
         return subprocess.Popen(
             self.cluster.command(index, "unshare", "--uts", "sh", "-c", f'hostname {hostname}; exec "$@"', "sh", *words),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)

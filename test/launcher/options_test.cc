@@ -80,11 +80,26 @@ TEST(Options, NameHosts) {
 }
 
 TEST(Options, StandForSettings) {
-  const LaunchOptions options = Parsed(
-      {"-np", "1", "--start-timeout", "5", "--fusion-threshold-mb", "0.5", "--timeline-filename",
-       "t.json", "--stall-check-warning-time-seconds=3", "--stall-check-shutdown-time-seconds",
-       "30", "--gloo-timeout-seconds", "7", "--network-interface", "eth0", "--log-level", "TRACE",
-       "--allow-unauthenticated-data", "p"});
+  const LaunchOptions options = Parsed({"-np",
+                                        "1",
+                                        "--start-timeout",
+                                        "5",
+                                        "--fusion-threshold-mb",
+                                        "0.5",
+                                        "--timeline-filename",
+                                        "t.json",
+                                        "--stall-check-warning-time-seconds=3",
+                                        "--stall-check-shutdown-time-seconds",
+                                        "30",
+                                        "--gloo-timeout-seconds",
+                                        "7",
+                                        "--network-interface",
+                                        "eth0",
+                                        "--log-level",
+                                        "TRACE",
+                                        "--allow-unauthenticated-data",
+                                        "--allow-unauthenticated",
+                                        "p"});
   EXPECT_EQ(options.settings, (Environment{{"RUEDA_START_TIMEOUT_S", "5"},
                                            {"RUEDA_FUSION_THRESHOLD", "524288"},
                                            {"RUEDA_TIMELINE", "t.json"},
@@ -92,6 +107,7 @@ TEST(Options, StandForSettings) {
                                            {"RUEDA_STALL_TIMEOUT_S", "30"},
                                            {"RUEDA_GLOO_TIMEOUT_S", "7"},
                                            {"RUEDA_NETWORK_INTERFACE", "eth0"},
+                                           {"RUEDA_ALLOW_UNAUTHENTICATED", "1"},
                                            {"RUEDA_ALLOW_UNAUTHENTICATED_DATA", "1"},
                                            {"RUEDA_LOG_LEVEL", "debug"}}));
 }
@@ -218,6 +234,7 @@ TEST(Options, AreAllInTheHelp) {
                              "--remote-shell",
                              "--config-file",
                              "--allow-unauthenticated-data",
+                             "--allow-unauthenticated ",
                              "--check-build",
                              "--verbose",
                              "--help",
