@@ -36,7 +36,7 @@ absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
   return fd;
 }
 
-absl::StatusOr<UniqueFd> SecretFd(const std::string& secret) {
+absl::StatusOr<UniqueFd> SecretFd(absl::string_view secret) {
   UniqueFd fd(memfd_create("rueda-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return ErrnoStatus(errno, "making room for the job's secret (memfd_create)");
   if (write(fd.get(), secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
@@ -110,7 +110,7 @@ std::string NewJobId() {
   return absl::BytesToHexString(absl::string_view(bytes, sizeof bytes));
 }
 
-absl::StatusOr<HostJob> MakeHostJob(const std::string& id, const std::string& secret, int size) {
+absl::StatusOr<HostJob> MakeHostJob(const std::string& id, absl::string_view secret, int size) {
   HostJob job;
   RUEDA_ASSIGN_OR_RETURN(job.secret, SecretFd(secret));
   RUEDA_ASSIGN_OR_RETURN(job.board, VerdictBoard::Create(size));

@@ -40,7 +40,7 @@ struct HostJob {
   std::unique_ptr<VerdictBoard> board;
 };
 // `size`: of the job. The facts hold its id and both descriptors.
-absl::StatusOr<HostJob> MakeHostJob(const std::string& id, const std::string& secret, int size);
+absl::StatusOr<HostJob> MakeHostJob(const std::string& id, absl::string_view secret, int size);
 
 // A TCP port of 127.0.0.1 that nobody listens on now.
 absl::StatusOr<int> FreePort();

@@ -43,7 +43,7 @@ std::string OwnPath() {
 
 absl::StatusOr<HostJob> MakeJob(const LaunchOptions& options) {
   RUEDA_ASSIGN_OR_RETURN(const int port, FreePort());
-  RUEDA_ASSIGN_OR_RETURN(HostJob job, MakeHostJob(NewJobId(), NewSecret(), options.ranks));
+  RUEDA_ASSIGN_OR_RETURN(HostJob job, MakeHostJob(NewJobId(), NewSecret().bytes(), options.ranks));
   job.facts.master_port = port;
   return job;
 }
@@ -101,7 +101,7 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
 absl::StatusOr<launch::Order> MakeOrder(const LaunchOptions& options, const HostFacts& host) {
   launch::Order order;
   order.set_job_id(NewJobId());
-  order.set_secret(NewSecret());
+  order.set_secret(std::string(NewSecret().bytes()));
   for (const std::string& word : options.command) order.add_command(word);
   std::error_code error;
   order.set_directory(std::filesystem::current_path(error).string());

@@ -103,12 +103,24 @@ class Coordinator {
     int waits = 0;  // pending instances that it blocks in
   };
 
-  absl::Span<const Rank> SpokenFor(const ControlEvent& event) const;
-  absl::Status OnAnnounced(const ControlEvent& event, const Announcement& announcement, Nanos now,
-                           Plan* plan);
-  absl::Status Announce(Rank rank, int member, TensorId id, const SpecPtr& spec,
+  // What is announced, for one rank or several.
+  struct Subject {
+    TensorId id;
+    int slot;  // in pending_
+    int participants;
+    const SpecPtr& spec;
+  };
+  // None: the rank may not speak for others.
+  absl::Span<const Rank> SpokenFor(const ControlEvent& event) const {
+    return event.voice == Voice::kRank ? absl::MakeConstSpan(&event.rank, 1)
+                                       : SpokenForByLeader(event);
+  }
+  absl::Span<const Rank> SpokenForByLeader(const ControlEvent& event) const;
+  absl::Status OnAnnounced(absl::Span<const Rank> ranks, const Announcement& announcement,
+                           Nanos now, Plan* plan);
+  absl::Status Announce(Rank rank, int member, const Subject& subject,
                         const Announcement& announcement, Nanos now, Plan* plan);
-  absl::Status OnWaited(const ControlEvent& event, const Waited& waited, Plan* plan);
+  absl::Status OnWaited(absl::Span<const Rank> ranks, const Waited& waited, Plan* plan);
   absl::Status OnDone(Rank rank, const Done& event, Plan* plan);
   void OnLeave(Rank rank, Plan* plan);
   void OnExpire(const Expire& event, Plan* plan);

@@ -138,7 +138,7 @@ std::string Handshake::Begin() {
 absl::StatusOr<std::string> Handshake::Receive(absl::string_view bytes) {
   RUEDA_CHECK(bytes.size() == expected_);
   if (expected_ == kFinishBytes) {
-    if (!EqualMacs(ComputeMac(scope_.secret, absl::StrCat("C", Transcript())), bytes)) {
+    if (!EqualMacs(ComputeMac(scope_.secret.bytes(), absl::StrCat("C", Transcript())), bytes)) {
       return absl::UnauthenticatedError("a client does not know the job's secret");
     }
     expected_ = 0;
@@ -151,11 +151,11 @@ absl::StatusOr<std::string> Handshake::Receive(absl::string_view bytes) {
   if (client_) {
     memcpy(server_nonce_.data(), rest, kNonceBytes);
     const absl::string_view mac(rest + kNonceBytes, kMacBytes);
-    if (!EqualMacs(ComputeMac(scope_.secret, absl::StrCat("S", Transcript())), mac)) {
+    if (!EqualMacs(ComputeMac(scope_.secret.bytes(), absl::StrCat("S", Transcript())), mac)) {
       return absl::UnauthenticatedError("the server does not know the job's secret");
     }
     expected_ = 0;
-    return std::string(View(ComputeMac(scope_.secret, absl::StrCat("C", Transcript()))));
+    return std::string(View(ComputeMac(scope_.secret.bytes(), absl::StrCat("C", Transcript()))));
   }
   const uint64_t epoch = Take<uint64_t>(rest);
   peer_ = Take<Rank>(rest + 8);
@@ -172,14 +172,16 @@ absl::StatusOr<std::string> Handshake::Receive(absl::string_view bytes) {
   expected_ = kFinishBytes;
   std::string reply(kMagic, kMagicBytes);
   absl::StrAppend(&reply, View(server_nonce_),
-                  View(ComputeMac(scope_.secret, absl::StrCat("S", Transcript()))));
+                  View(ComputeMac(scope_.secret.bytes(), absl::StrCat("S", Transcript()))));
   return reply;
 }
 
 SessionKeys Handshake::keys() const {
   const std::string transcript = Transcript();
-  const SessionKey to_server = DeriveKey(scope_.secret, transcript, "rueda client to server");
-  const SessionKey to_client = DeriveKey(scope_.secret, transcript, "rueda server to client");
+  const SessionKey to_server =
+      DeriveKey(scope_.secret.bytes(), transcript, "rueda client to server");
+  const SessionKey to_client =
+      DeriveKey(scope_.secret.bytes(), transcript, "rueda server to client");
   return client_ ? SessionKeys{to_server, to_client} : SessionKeys{to_client, to_server};
 }
 

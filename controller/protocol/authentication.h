@@ -16,6 +16,7 @@
 
 #include "absl/strings/string_view.h"
 #include "core/base/ids.h"
+#include "core/base/secret.h"
 #include "core/base/status.h"
 
 namespace rueda {
@@ -35,8 +36,8 @@ bool EqualMacs(const Mac& a, absl::string_view b);
 
 // What both ends know before they meet.
 struct SessionScope {
-  std::string secret;  // of the job; empty when the kernel vouches for the peer (SO_PEERCRED)
-  std::string job;     // job id and context name
+  Secret secret;    // of the job; empty when the kernel vouches for the peer (SO_PEERCRED)
+  std::string job;  // job id and context name
   uint64_t epoch = 0;
 };
 

@@ -117,7 +117,7 @@ absl::Status HostsMeeting::Complete(wire::Hello* hello) {
 absl::StatusOr<std::string> HostsMeeting::LearnAddress() {
   if (!given_address_.empty()) return given_address_;
   RUEDA_ASSIGN_OR_RETURN(RendezvousPoint point, ReadRendezvous(path_));
-  if (!own_secret_ && point.secret.size() < kSecretBytesMin) {
+  if (!own_secret_ && point.secret.bytes().size() < kSecretBytesMin) {
     return absl::FailedPreconditionError(
         "rank 0 has a secret of its own (RUEDA_SECRET_FILE or RUEDA_SECRET_FD), and this rank has "
         "none; give it to all ranks");

@@ -55,7 +55,7 @@ class Meeting {
   // Threads' own store; null where it is reached over links.
   virtual std::shared_ptr<Store> store() = 0;
   // The secret for TCP between these ranks, from Gather on; empty: there is none.
-  virtual std::string secret() const = 0;
+  virtual Secret secret() const = 0;
 };
 
 // Checks that the hellos of a job fit together: sizes, versions, ranks, agreed knobs.

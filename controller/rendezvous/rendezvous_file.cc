@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -58,8 +59,12 @@ std::string RendezvousPath(const std::string& directory, absl::string_view job, 
 
 absl::StatusOr<RendezvousFile> RendezvousFile::Publish(const std::string& path,
                                                        const RendezvousPoint& point) {
-  const std::string text = absl::StrCat(kFirstLine, "\n", point.address, "\n",
-                                        absl::BytesToHexString(point.secret), "\n");
+  std::string hex = absl::BytesToHexString(point.secret.bytes());
+  std::string text = absl::StrCat(kFirstLine, "\n", point.address, "\n", hex, "\n");
+  const absl::Cleanup wipe = [&] {
+    Wipe(&hex);
+    Wipe(&text);
+  };
   const std::string unfinished = absl::StrCat(path, ".", getpid(), ".new");
   unlink(unfinished.c_str());
   const UniqueFd fd(
@@ -106,7 +111,8 @@ absl::StatusOr<RendezvousPoint> ReadRendezvous(const std::string& path) {
   const ssize_t n = pread(fd.get(), text.data(), text.size(), 0);
   if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading ", Where(path)));
   text.resize(static_cast<size_t>(n));
-  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  const absl::Cleanup wipe = [&] { Wipe(&text); };
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
   RendezvousPoint point;
   if (lines.size() != 4 || lines[0] != kFirstLine || lines[1].empty() || !lines[3].empty()) {
     return absl::DataLossError(absl::StrCat(Where(path), " is none, or of another version"));
@@ -115,8 +121,10 @@ absl::StatusOr<RendezvousPoint> ReadRendezvous(const std::string& path) {
       !std::all_of(lines[2].begin(), lines[2].end(), absl::ascii_isxdigit)) {
     return absl::DataLossError(absl::StrCat(Where(path), " is damaged"));
   }
-  point.address = lines[1];
-  point.secret = absl::HexStringToBytes(lines[2]);
+  point.address = std::string(lines[1]);
+  std::string secret = absl::HexStringToBytes(lines[2]);
+  point.secret = secret;
+  Wipe(&secret);
   return point;
 }
 

@@ -6,13 +6,14 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "core/base/secret.h"
 #include "core/base/status.h"
 
 namespace rueda {
 
 struct RendezvousPoint {
   std::string address;  // of rank 0's socket, "10.0.0.1:34567"
-  std::string secret;   // empty: the ranks have it by another way
+  Secret secret;        // empty: the ranks have it by another way
 };
 
 // Its name is worked out from the job and the epoch, and no secret.

@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/random.h"
 #include "core/base/unique_fd.h"
@@ -14,25 +16,26 @@ namespace {
 
 constexpr size_t kSecretBytes = 32;  // of those that we make
 
-absl::StatusOr<std::string> ReadAll(int fd, absl::string_view where) {
-  std::string secret(kSecretBytesMax + 1, 0);
-  const ssize_t n = pread(fd, secret.data(), secret.size(), 0);
+absl::StatusOr<Secret> ReadAll(int fd, absl::string_view where) {
+  char bytes[kSecretBytesMax + 1];
+  const absl::Cleanup wipe = [&] { explicit_bzero(bytes, sizeof bytes); };
+  const ssize_t n = pread(fd, bytes, sizeof bytes, 0);
   if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading the job's secret from ", where));
   if (n < static_cast<ssize_t>(kSecretBytesMin) || n > static_cast<ssize_t>(kSecretBytesMax)) {
     return absl::InvalidArgumentError(absl::StrCat("the job's secret in ", where, " has ", n,
                                                    " bytes; expected ", kSecretBytesMin, " to ",
                                                    kSecretBytesMax));
   }
-  secret.resize(static_cast<size_t>(n));
-  return secret;
+  return Secret(absl::string_view(bytes, static_cast<size_t>(n)));
 }
 
 }  // namespace
 
-std::string NewSecret() {
-  std::string secret(kSecretBytes, 0);
-  FillRandom(secret.data(), secret.size());
-  return secret;
+Secret NewSecret() {
+  char bytes[kSecretBytes];
+  const absl::Cleanup wipe = [&] { explicit_bzero(bytes, sizeof bytes); };
+  FillRandom(bytes, sizeof bytes);
+  return Secret(absl::string_view(bytes, sizeof bytes));
 }
 
 absl::Status CheckPrivate(const struct stat& file, absl::string_view where) {
@@ -43,7 +46,7 @@ absl::Status CheckPrivate(const struct stat& file, absl::string_view where) {
       absl::StrCat(where, ": must be a regular file of this user that nobody else may read"));
 }
 
-absl::StatusOr<std::string> ReadSecret(const Config& config) {
+absl::StatusOr<Secret> ReadSecret(const Config& config) {
   if (config.secret_fd >= 0) {
     const int fd = static_cast<int>(config.secret_fd);
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 && errno == EBADF) {
@@ -55,7 +58,7 @@ absl::StatusOr<std::string> ReadSecret(const Config& config) {
     }
     return ReadAll(fd, absl::StrCat("RUEDA_SECRET_FD=", fd));
   }
-  if (config.secret_file.empty()) return "";
+  if (config.secret_file.empty()) return Secret();
   const std::string where = absl::StrCat("RUEDA_SECRET_FILE=", config.secret_file);
   const UniqueFd fd(open(config.secret_file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   struct stat info;

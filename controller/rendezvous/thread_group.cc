@@ -46,7 +46,7 @@ class ThreadMeeting : public Meeting {
                                           Nanos deadline) override;
   std::vector<std::unique_ptr<Link>> TakeLinks() override { return {}; }
   std::shared_ptr<Store> store() override { return std::make_shared<ThreadStore>(table_); }
-  std::string secret() const override { return group_->secret(); }
+  Secret secret() const override { return group_->secret(); }
 
  private:
   const std::shared_ptr<ThreadGroup> group_;

@@ -28,14 +28,14 @@ class ThreadGroup {
                                 const std::string& context);
   // The number of the epoch that `rank` joins next.
   uint64_t NextEpoch(Rank rank, const std::string& context) ABSL_LOCKS_EXCLUDED(mutex_);
-  const std::string& secret() const { return secret_; }
+  const Secret& secret() const { return secret_; }
 
  private:
   std::shared_ptr<ThreadTable> TableFor(const std::string& context, uint64_t epoch)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int size_;
-  const std::string secret_;
+  const Secret secret_;
   Mutex mutex_;
   std::map<std::pair<std::string, Rank>, uint64_t> epochs_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, uint64_t>, std::weak_ptr<ThreadTable>> tables_

@@ -21,7 +21,7 @@ class UnixMeeting : public Meeting {
                                           Nanos deadline) override;
   std::vector<std::unique_ptr<Link>> TakeLinks() override { return std::move(links_); }
   std::shared_ptr<Store> store() override { return nullptr; }
-  std::string secret() const override { return scope_.secret; }
+  Secret secret() const override { return scope_.secret; }
 
  protected:
   // Rank 0's door for all ranks; closed with what is returned.

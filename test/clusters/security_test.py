@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -483,6 +484,23 @@ def forms(secret):
             secret[:16].hex().encode()]
 
 
+def in_memory(pid, texts, dumped):
+    """Whether one of the texts is in the process's own writable memory: that which a core dump has, or the rest."""
+    with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as file:
+        regions = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) rw-p (?:.*\n)*?Rss: +(\d+) (?:.*\n)*?VmFlags: (.*)$", file.read(),
+                             re.MULTILINE)
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for begin, end, resident, flags in regions:
+            begin, size = int(begin, 16), int(end, 16) - int(begin, 16)
+            if resident == "0" or size > 256 << 20 or ("dd" not in flags.split()) != dumped:
+                continue
+            memory.seek(begin)
+            content = memory.read(size)
+            if any(text in content for text in texts):
+                return True
+    return False
+
+
 def secrets_of(pids):
     """What lies behind RUEDA_SECRET_FD in each rank, once both are there."""
     found = {}
@@ -548,6 +566,9 @@ class TheSecret(SecurityTest):
         self.expect_nowhere(secret, self.of_processes(self.all_pids(), "cmdline"))
         self.expect_nowhere(secret, self.of_processes(pids, "environ", "comm"))
         for pid in pids:
+            self.assertTrue(in_memory(pid, [secret], dumped=False), "this would not find it anywhere")
+            self.assertFalse(in_memory(pid, forms(secret), dumped=True))
+        for pid in pids:
             os.kill(pid, signal.SIGUSR2)
         wait_until(lambda: sum(name.startswith("rueda-recorder.") for name in os.listdir(self.folder)) == 3, "dumps")
         os.kill(pids[1], signal.SIGKILL)  # the others have something to say, and dump again
@@ -570,6 +591,8 @@ class TheSecret(SecurityTest):
         ranks = list(secrets)
         self.expect_nowhere(secret, self.of_processes(self.all_pids(), "cmdline"))
         self.expect_nowhere(secret, self.of_processes([*ranks, launcher.pid], "environ"))
+        for pid in [*ranks, *descendants(launcher.pid), launcher.pid]:
+            self.assertFalse(in_memory(pid, forms(secret), dumped=True), pid)
         time.sleep(0.3)
         os.kill(ranks[0], signal.SIGKILL)
         self.assertNotEqual(launcher.wait(timeout=HANG), 0)

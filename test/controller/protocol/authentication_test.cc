@@ -111,7 +111,7 @@ TEST(Handshake, BothEndsTrustEachOtherAndShareTheirKeys) {
 
 TEST(Handshake, WorksWithoutASecretWhereTheKernelVouches) {
   SessionScope scope = Scope();
-  scope.secret.clear();
+  scope.secret = Secret();
   Handshake client = Client(scope);
   Handshake server = Server(scope);
   ASSERT_TRUE(Meet(&client, &server).done);
@@ -127,7 +127,7 @@ TEST(Handshake, KeysBelongToOneSession) {
     return std::vector<SessionKey>{client.keys().send, client.keys().receive};
   };
   SessionScope secret = Scope(), job = Scope(), epoch = Scope();
-  secret.secret += "!";
+  secret.secret = "another one";
   job.job += "!";
   epoch.epoch += 1;
   std::vector<SessionKey> all;
@@ -146,7 +146,7 @@ TEST(Handshake, KeysBelongToOneSession) {
 TEST(Handshake, RefusesAnotherSecretAndAnotherJob) {
   SessionScope secret = Scope(), shorter = Scope(), job = Scope();
   secret.secret = "another secret";
-  shorter.secret.pop_back();
+  shorter.secret = Scope().secret.bytes().substr(1);
   job.job = "job/contexts";
   for (const SessionScope& other : {secret, shorter, job}) {
     Handshake client = Client();
