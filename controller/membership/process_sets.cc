@@ -2,6 +2,7 @@
 #include "controller/membership/process_sets.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,10 +18,23 @@ int ProcessSet::Search(Rank rank) const {
   return it != ranks.end() && *it == rank ? static_cast<int>(it - ranks.begin()) : -1;
 }
 
-ProcessSetTable::ProcessSetTable(int world_size, absl::Span<const std::vector<Rank>> more) {
+namespace {
+
+// A world is the same in all tables, and large in a large job: those of one thread share the last.
+std::shared_ptr<const ProcessSet> World(int size) {
+  thread_local std::weak_ptr<const ProcessSet> last;
+  if (auto world = last.lock(); world != nullptr && world->size() == size) return world;
   auto world = std::make_shared<ProcessSet>();
-  for (Rank rank = 0; rank < world_size; ++rank) world->ranks.push_back(rank);
-  sets_.push_back(std::move(world));
+  world->ranks.resize(size);
+  std::iota(world->ranks.begin(), world->ranks.end(), 0);
+  last = world;
+  return world;
+}
+
+}  // namespace
+
+ProcessSetTable::ProcessSetTable(int world_size, absl::Span<const std::vector<Rank>> more) {
+  sets_.push_back(World(world_size));
   generations_.push_back(0);
   for (const std::vector<Rank>& ranks : more) {
     const absl::StatusOr<SetId> id = Add(ranks);
