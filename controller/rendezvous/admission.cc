@@ -11,6 +11,7 @@
 #include "controller/membership/rank_set.h"
 #include "controller/rendezvous/turned_away.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 
 namespace rueda {
 namespace {
@@ -243,6 +244,7 @@ class Admission {
 absl::Status AdmitRanks(const UniqueFd& listener, absl::Span<const Rank> expected,
                         const SessionScope& scope, Rank self, Nanos deadline,
                         std::map<Rank, std::unique_ptr<Link>>* admitted) {
+  MakeRoomForDescriptors(expected.size());
   Admission admission(expected, scope, self, admitted);
   while (!admission.done()) {
     const Nanos now = MonotonicNow();

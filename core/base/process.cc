@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -72,6 +73,13 @@ std::string WaitStatusText(int status) {
 char ProcessState(int pid) {
   const std::string stat = StatOf(pid);
   return stat.empty() ? '\0' : stat[0];
+}
+
+void MakeRoomForDescriptors(size_t count) {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 2 >= count) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, limit.rlim_cur / 2 + count);
+  setrlimit(RLIMIT_NOFILE, &limit);  // else what comes is turned away in turn, as ever
 }
 
 int ParentOf(int pid) {

@@ -16,6 +16,10 @@ char ProcessState(int pid);
 // Whose child it is; -1: there is none, or it can't be seen.
 int ParentOf(int pid);
 
+// Lets this process open `count` descriptors more than half of what it may now, up to the hard limit.
+// Nothing happens when half is enough.
+void MakeRoomForDescriptors(size_t count);
+
 // "SIGTERM", or "signal 64" where there is no name.
 std::string SignalName(int signal);
 

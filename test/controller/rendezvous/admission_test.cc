@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -299,6 +301,30 @@ TEST_F(AdmissionTest, LetsARankInThoughStrangersHaveTakenTheLastDescriptors) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   if (!status.ok()) listener_.reset();  // so that the client need not wait
   client.join();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(AdmissionTest, TakesMoreRanksThanThereAreDescriptors) {
+  constexpr Rank kRanks = 60;
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few = {static_cast<rlim_t>(listener_.get()) + kRanks / 2, before.rlim_max};
+  if (few.rlim_cur / 2 + kRanks > before.rlim_max) GTEST_SKIP() << "the hard limit is low";
+  std::vector<Rank> all;
+  for (Rank rank = 1; rank <= kRanks; ++rank) all.push_back(rank);
+  // In a process of their own, which has as many.
+  const int clients = fork();
+  if (clients == 0) {
+    bool ok = true;
+    for (const Rank rank : all) ok &= Join(rank);
+    pause();
+    _exit(ok ? 0 : 1);
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const absl::Status status = Admit(all);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  kill(clients, SIGKILL);
+  waitpid(clients, nullptr, 0);
   EXPECT_TRUE(status.ok()) << status;
 }
 
