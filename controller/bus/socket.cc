@@ -170,7 +170,8 @@ absl::StatusOr<HostPort> SplitAddress(const std::string& address) {
   HostPort parts;
   if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &parts.port) ||
       parts.port < 1 || parts.port > UINT16_MAX) {
-    return absl::InvalidArgumentError(absl::StrCat("address ", address, " has no port"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("address ", address, " has no port from 1 to ", UINT16_MAX, " at its end"));
   }
   parts.host = address.substr(0, colon);
   if (parts.host.size() > 2 && parts.host.front() == '[' && parts.host.back() == ']') {

@@ -174,6 +174,7 @@ void Front::OnRankEnded(size_t host, const Message& message) {
   RankEnding& rank = ranks_[static_cast<size_t>(message.rank)];
   rank.ended = true;
   rank.wait_status = message.value;
+  rank.blames = message.blames;
   rank.ended_by_us = (message.flags & Message::kEndedByUs) != 0;
   const bool failed = message.value != 0 && !rank.ended_by_us;
   if (failed) {
@@ -200,8 +201,19 @@ void Front::SayFirstFailure() {
   if (ending_.first_failure >= 0 || first_failure_.rank() < 0) return;
   ending_.first_failure = first_failure_.rank();
   const RankEnding& rank = ranks_[static_cast<size_t>(ending_.first_failure)];
+  // Such as one that is stopped, or whose host is cut off.
+  if (rank.blames >= 0 && rank.blames < options_.ranks && rank.blames != ending_.first_failure) {
+    const RankEnding& blamed = ranks_[static_cast<size_t>(rank.blames)];
+    const bool has_failed = blamed.ended && blamed.wait_status != 0 && !blamed.ended_by_us;
+    if (!has_failed) ending_.taken_for_lost = rank.blames;
+  }
+  const std::string lost =
+      ending_.taken_for_lost < 0
+          ? ""
+          : absl::StrCat(", having taken ", RankText(rank.blames), " for lost");
   Say(absl::StrCat(RankText(ending_.first_failure), " (pid ", rank.pid, ") ",
-                   EndingText(rank, ending_), options_.ranks > 1 ? "; ending the others" : ""));
+                   EndingText(rank, ending_), lost,
+                   options_.ranks > 1 ? "; ending the others" : ""));
 }
 
 void Front::OnHostLost(size_t host) {

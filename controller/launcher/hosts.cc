@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "core/base/limits.h"
@@ -63,15 +64,19 @@ absl::Status Add(const HostSlots& host, absl::string_view text, std::vector<Host
 }
 
 absl::Status ReadLine(absl::string_view line, std::vector<HostSlots>* hosts) {
+  // "slots = 2" too.
+  const std::string text = absl::StrJoin(absl::StrSplit(line.substr(0, line.find('#')), '='), "=",
+                                         [](std::string* out, absl::string_view part) {
+                                           absl::StrAppend(out, absl::StripAsciiWhitespace(part));
+                                         });
   const std::vector<absl::string_view> words =
-      absl::StrSplit(line.substr(0, line.find('#')), absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+      absl::StrSplit(text, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
   if (words.empty()) return absl::OkStatus();
   bool has_slots = false;
   RUEDA_ASSIGN_OR_RETURN(HostSlots host, ReadHost(words[0], &has_slots));
   for (absl::string_view word : absl::MakeConstSpan(words).subspan(1)) {
     if (has_slots || !absl::ConsumePrefix(&word, "slots=")) {
-      return Refuse(word,
-                    "expected a host and slots=N, without spaces, on a line, and nothing else");
+      return Refuse(word, "expected a host and slots=N on a line, and nothing else");
     }
     RUEDA_ASSIGN_OR_RETURN(host.slots, ReadSlots(word, word));
     has_slots = true;

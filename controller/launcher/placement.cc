@@ -111,7 +111,8 @@ absl::StatusOr<Environment> WantedVariables(const LaunchOptions& options, const 
   Environment wanted = options.settings;
   for (const LaunchOptions::Export& variable : options.exports) {
     const auto found = own.find(variable.name);
-    if (reserved.contains(variable.name)) {
+    if (reserved.contains(variable.name) || variable.name == "RUEDA_MEETING_ADDRESS" ||
+        variable.name == "RUEDA_MEETING_FD") {
       return absl::InvalidArgumentError(absl::StrCat(
           "option -x ", variable.name, ": ruedarun sets this variable itself, for each rank"));
     }

@@ -14,25 +14,27 @@ struct RankEnding {
   int wait_status = 0;
   bool ended_by_us = false;  // by a signal that ruedarun sent
   bool lost = false;         // its host is out of reach
-  std::string host;
+  std::string host = {};
+  Rank blames = -1;  // whom it names as the cause of its end
 };
 
 // Why the job ended before its ranks were done.
 struct JobEnding {
   Rank first_failure = -1;       // of a rank
+  Rank taken_for_lost = -1;      // by that one, though it has not failed by itself
   int signal = 0;                // sent to ruedarun
   bool supervisor_died = false;  // the process between ruedarun and the ranks
   std::string lost_host;         // that ruedarun has lost touch with
   int exit_code = 0;
 };
 
-// "rank 1 failed", "SIGINT", "its supervisor process died", "host b was lost".
+// "rank 1 failed", "rank 1 took rank 2 for lost", "SIGINT", "its supervisor process died", "host b was lost".
 std::string CauseText(const JobEnding& job);
 
 // "exited with status 3", "ended by ruedarun (SIGTERM) after rank 1 failed", "never started".
 std::string EndingText(const RankEnding& ending, const JobEnding& job);
 
-// Who ended how, one line per rank, the first failure marked with '*'. Empty when every rank exited
+// Who ended how, one line per rank, the first failure (of one that was taken for lost: that) marked with '*'. Empty when every rank exited
 // with 0. Of many ranks those that ruedarun ended or that exited with 0 are only counted.
 std::string EndingsTable(const std::vector<RankEnding>& ranks, const JobEnding& job);
 

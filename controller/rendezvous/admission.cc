@@ -144,8 +144,9 @@ class Admission {
   static std::string Reason(const Link& link, const absl::Status& status) {
     if (!absl::IsUnavailable(status)) return std::string(status.message());
     if (link.peer() < 0) return "it went without a word";
-    return absl::StrCat("it said that it is rank ", link.peer(),
-                        ", and went before it had proved it (does it have another secret?)");
+    return absl::StrCat(
+        "it said that it is rank ", link.peer(),
+        ", and went before it had proved it (does it have another secret, or another job's name?)");
   }
 
   // One that has proved to be of this job.

@@ -213,7 +213,8 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   if (absl::IsDeadlineExceeded(gathered.status())) {
     return absl::DeadlineExceededError(
         absl::StrCat(gathered.status().message(), ": ", config.start_timeout_s,
-                     " s (RUEDA_START_TIMEOUT_S), in the job '", args.scope.job, "'"));
+                     " s (RUEDA_START_TIMEOUT_S), in the job '", args.scope.job, "'",
+                     meeting->waited_at().empty() ? "" : ", which met at ", meeting->waited_at()));
   }
   RUEDA_RETURN_IF_ERROR(gathered.status());
   const std::vector<wire::Hello>& hellos = *gathered;

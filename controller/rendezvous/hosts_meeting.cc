@@ -59,7 +59,10 @@ absl::StatusOr<std::unique_ptr<Meeting>> HostsMeeting::Create(SessionScope scope
     }
   }
   std::unique_ptr<HostsMeeting> meeting(new HostsMeeting(std::move(scope), rank, size, config));
-  if (given) RUEDA_RETURN_IF_ERROR(SplitAddress(config.meeting_address).status());
+  if (given) {
+    const absl::Status valid = SplitAddress(config.meeting_address).status();
+    if (!valid.ok()) return StatusAt("RUEDA_MEETING_ADDRESS", valid);
+  }
   if (given && rank == 0 && config.meeting_fd >= 0) {
     RUEDA_ASSIGN_OR_RETURN(meeting->given_door_,
                            InheritSocket("RUEDA_MEETING_FD", static_cast<int>(config.meeting_fd)));
@@ -80,15 +83,19 @@ absl::StatusOr<std::unique_ptr<Meeting>> HostsMeeting::Create(SessionScope scope
 }
 
 absl::StatusOr<UniqueFd> HostsMeeting::OpenDoor() {
-  if (given_door_.valid()) return std::move(given_door_);
+  if (given_door_.valid()) {
+    RUEDA_RETURN_IF_ERROR(NoteDoor(given_door_));
+    return std::move(given_door_);
+  }
+  int port = 0;
   if (!given_address_.empty()) {
     RUEDA_ASSIGN_OR_RETURN(const HostPort given, SplitAddress(given_address_));
-    RUEDA_ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(interface_.address, given.port));
-    RUEDA_ASSIGN_OR_RETURN(const std::string address, TcpAddressOf(listener));
-    LogDoor(address);
-    return listener;
+    port = given.port;
   }
-  RUEDA_ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(interface_.address));
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(interface_.address, port));
+  RUEDA_RETURN_IF_ERROR(NoteDoor(listener));
+  RUEDA_LOG(Info) << "start: waiting for the other ranks at " << door_;
+  if (!given_address_.empty()) return listener;
   RendezvousPoint point;
   RUEDA_ASSIGN_OR_RETURN(point.address, TcpAddressOf(listener));
   if (!own_secret_) {
@@ -97,13 +104,13 @@ absl::StatusOr<UniqueFd> HostsMeeting::OpenDoor() {
   }
   RUEDA_ASSIGN_OR_RETURN(RendezvousFile file, RendezvousFile::Publish(path_, point));
   file_.emplace(std::move(file));
-  LogDoor(point.address);
   return listener;
 }
 
-void HostsMeeting::LogDoor(const std::string& address) const {
-  RUEDA_LOG(Info) << "start: waiting for the other ranks at " << address << " (interface "
-                  << interface_.name << ")";
+absl::Status HostsMeeting::NoteDoor(const UniqueFd& listener) {
+  RUEDA_ASSIGN_OR_RETURN(const std::string address, TcpAddressOf(listener));
+  door_ = absl::StrCat(address, " (interface ", interface_.name, ")");
+  return absl::OkStatus();
 }
 
 absl::Status HostsMeeting::Complete(wire::Hello* hello) {

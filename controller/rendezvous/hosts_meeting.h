@@ -27,6 +27,7 @@ class HostsMeeting : public UnixMeeting {
 
   std::string address() const override { return interface_.address; }
   std::string network_interface() const override { return interface_.name; }
+  std::string waited_at() const override { return door_; }
 
  protected:
   absl::StatusOr<UniqueFd> OpenDoor() override;
@@ -40,12 +41,13 @@ class HostsMeeting : public UnixMeeting {
   HostsMeeting(SessionScope scope, Rank rank, int size, const Config& config);
 
   absl::StatusOr<std::string> LearnAddress();
-  void LogDoor(const std::string& address) const;
+  absl::Status NoteDoor(const UniqueFd& listener);
 
   const std::string given_address_;  // empty: a file has it
   const std::string path_;           // of that
   UniqueFd given_door_;              // rank 0's, by the launcher
   Interface interface_;
+  std::string door_;       // rank 0's: where it is
   const bool own_secret_;  // not to be taken from the file, nor written to it
   std::optional<RendezvousFile> file_;
 };

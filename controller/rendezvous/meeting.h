@@ -56,6 +56,8 @@ class Meeting {
   virtual std::shared_ptr<Store> store() = 0;
   // The secret for TCP between these ranks, from Gather on; empty: there is none.
   virtual Secret secret() const = 0;
+  // Where rank 0 has waited for the others, for people; empty: they come by a name, or this is another.
+  virtual std::string waited_at() const { return ""; }
 };
 
 // Checks that the hellos of a job fit together: sizes, versions, ranks, agreed knobs.

@@ -42,8 +42,8 @@ absl::Status CheckPrivate(const struct stat& file, absl::string_view where) {
   if (S_ISREG(file.st_mode) && file.st_uid == geteuid() && (file.st_mode & 077) == 0) {
     return absl::OkStatus();
   }
-  return absl::PermissionDeniedError(
-      absl::StrCat(where, ": must be a regular file of this user that nobody else may read"));
+  return absl::PermissionDeniedError(absl::StrCat(
+      where, ": must be a regular file of this user that nobody else may read (chmod 600)"));
 }
 
 absl::StatusOr<Secret> ReadSecret(const Config& config) {
@@ -62,6 +62,12 @@ absl::StatusOr<Secret> ReadSecret(const Config& config) {
   const std::string where = absl::StrCat("RUEDA_SECRET_FILE=", config.secret_file);
   const UniqueFd fd(open(config.secret_file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   struct stat info;
+  if (!fd.valid() && errno == ELOOP) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(where,
+                     " is a symbolic link, which may lead anywhere: copy the file, as with "
+                     "`umask 077 && cp`"));
+  }
   if (!fd.valid() || fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, where);
   RUEDA_RETURN_IF_ERROR(CheckPrivate(info, where));
   return ReadAll(fd.get(), where);

@@ -98,9 +98,12 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos de
       const bool other_secret = absl::IsUnauthenticated(status);
       if (other_secret) pause = kRetryMaxOverNetwork;
       if (way.own_secret && other_secret && ++other_secrets == kOtherSecretsMax) {
-        return absl::UnauthenticatedError(absl::StrCat(
-            "rank ", leader, " and rank ", rank_, " have different secrets (RUEDA_SECRET_FD, ",
-            "RUEDA_SECRET_FILE): all ranks of a job need the same one"));
+        return absl::UnauthenticatedError(
+            absl::StrCat("rank ", leader, " and rank ", rank_,
+                         " have different secrets, or names of the job: all ",
+                         "ranks need the same secret (RUEDA_SECRET_FILE, RUEDA_SECRET_FD) and the "
+                         "same name, which is '",
+                         scope_.job, "' here (RUEDA_JOB_ID)"));
       }
       if (!way.over_network) {
         return StatusAt(absl::StrCat("meeting rank ", leader), status);

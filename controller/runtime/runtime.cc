@@ -111,7 +111,8 @@ absl::Status Runtime::Init() {
   if (absl::IsDeadlineExceeded(world.status()) && may_be_on_several) {
     return absl::DeadlineExceededError(absl::StrCat(
         world.status().message(),
-        ". If some ranks are on other hosts, set RUEDA_SHARED_DIR (docs/launcher.md)"));
+        ". If some ranks are on other hosts, set RUEDA_SHARED_DIR or RUEDA_MEETING_ADDRESS "
+        "(docs/launcher.md)"));
   }
   RUEDA_RETURN_IF_ERROR(world.status());
   engine.world = *std::move(world);

@@ -152,8 +152,9 @@ const Refused kRefused[] = {
     {"HOROVOD_CACHE_CAPACITY", "every operation is cached; there is no cache to size"},
     {"HOROVOD_CYCLE_TIME", "there is no cycle; an operation leaves when it is ready"},
     {"HOROVOD_ELASTIC", "elastic jobs do not exist yet"},
-    {"HOROVOD_HIERARCHICAL_ALLGATHER", "hierarchical algorithms do not exist yet"},
-    {"HOROVOD_HIERARCHICAL_ALLREDUCE", "hierarchical algorithms do not exist yet"},
+    {"HOROVOD_HIERARCHICAL_ALLGATHER", "only reductions are hierarchical"},
+    {"HOROVOD_HIERARCHICAL_ALLREDUCE",
+     "between hosts it is so by itself, unless RUEDA_BACKEND says otherwise"},
     {"HOROVOD_STALL_CHECK_DISABLE", "stalls are always reported; set RUEDA_STALL_WARN_S instead"},
     {"HOROVOD_TIMELINE_MARK_CYCLES", "there are no cycles to mark"},
 };

@@ -26,7 +26,7 @@ TEST(Hosts, AreReadFromAList) {
 
 TEST(Hosts, AreReadFromAFile) {
   const absl::StatusOr<Hosts> hosts = ParseHostfile(
-      "# the cluster\n\na slots=4\nb:2 # a comment\r\n\t c\n[fd00::1] slots=3\na slots=1");
+      "# the cluster\n\na slots=4\nb:2 # a comment\r\n\t c\n[fd00::1] slots \t = 3\na slots= 1");
   ASSERT_TRUE(hosts.ok()) << hosts.status();
   EXPECT_EQ(*hosts, (Hosts{{"a", 5}, {"b", 2}, {"c", 1}, {"fd00::1", 3}}));
 }
@@ -73,16 +73,14 @@ TEST(Hosts, OfAFileAreRefusedWithTheLine) {
       {"", "it names no host"},
       {"# nothing\n", "it names no host"},
       {"a slots=2\nb slots=x", "line 2: 'x': expected a number of slots from 1 to 1024"},
-      {"a slots",
-       "line 1: 'slots': expected a host and slots=N, without spaces, on a line, and nothing else"},
+      {"a slots", "line 1: 'slots': expected a host and slots=N on a line, and nothing else"},
       {"a:2 slots=2",
-       "line 1: 'slots=2': expected a host and slots=N, without spaces, on a line, and nothing "
+       "line 1: 'slots=2': expected a host and slots=N on a line, and nothing "
        "else"},
       {"a slots=2 slots=2",
-       "line 1: 'slots=2': expected a host and slots=N, without spaces, on a line, and nothing "
+       "line 1: 'slots=2': expected a host and slots=N on a line, and nothing "
        "else"},
-      {"a b",
-       "line 1: 'b': expected a host and slots=N, without spaces, on a line, and nothing else"},
+      {"a b", "line 1: 'b': expected a host and slots=N on a line, and nothing else"},
       {"\n-x", "line 2: '-x': a host's name does not begin with '-'"},
   };
   for (const auto& each : kCases) {

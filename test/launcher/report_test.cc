@@ -73,5 +73,21 @@ TEST(Report, CountsTheOrdinaryOfMany) {
             "  1 other ranks exited with status 0\n");
 }
 
+// One that is stopped ends nothing by itself.
+TEST(Report, MarksTheRankThatAnotherTookForLost) {
+  JobEnding job;
+  job.first_failure = 1;
+  job.taken_for_lost = 0;
+  job.exit_code = 1;
+  const std::string table = EndingsTable({Killed(10, SIGKILL, true), Exited(11, 1)}, job);
+  EXPECT_EQ(
+      table,
+      "ruedarun: the job ended after rank 1 took rank 0 for lost; exit status 1\n"
+      "   rank      pid  host  how it ended\n"
+      "*     0       10  vm    ended by ruedarun (SIGKILL) after rank 1 took rank 0 for lost  "
+      "<- first failure\n"
+      "      1       11  vm    exited with status 1\n");
+}
+
 }  // namespace
 }  // namespace rueda

@@ -4,12 +4,16 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <string>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/limits.h"
 #include "test/sim/simulation.h"
 #include "test/sim/training.h"
 
@@ -73,6 +77,20 @@ int Train(const rueda::sim::TrainingOptions& options) {
   return report.errors.empty() ? 0 : 1;
 }
 
+// Says what is wrong with the value, and ends the program.
+int64_t Number(const char* option, const char* text, int64_t min, int64_t max) {
+  int64_t number = 0;
+  if (absl::SimpleAtoi(text, &number) && number >= min && number <= max) return number;
+  std::fprintf(stderr, "rueda_sim: %s %s: expected a whole number from %lld to %lld\n", option,
+               text, static_cast<long long>(min), static_cast<long long>(max));
+  std::exit(2);
+}
+
+[[noreturn]] void Refuse(const char* why) {
+  std::fprintf(stderr, "rueda_sim: %s\n", why);
+  std::exit(2);
+}
+
 bool ReadDefect(const char* text, rueda::sim::Defect* defect) {
   using rueda::sim::Defect;
   static const std::map<std::string, Defect> kDefects = {
@@ -107,28 +125,29 @@ int main(int argc, char** argv) {
   while ((choice = getopt_long(argc, argv, "", kOptions, nullptr)) != -1) {
     switch (choice) {
       case 'n':
-        options.ranks = std::atoi(optarg);
+        options.ranks = static_cast<int>(Number("--ranks", optarg, 1, rueda::kRanksMax));
         break;
       case 'r':
-        options.ranks_per_host = std::atoi(optarg);
+        options.ranks_per_host =
+            static_cast<int>(Number("--ranks-per-host", optarg, 0, rueda::kLocalRanksMax));
         break;
       case 'f':
-        options.fan_out = std::atoi(optarg);
+        options.fan_out = static_cast<int>(Number("--fan-out", optarg, 1, rueda::kRanksMax));
         break;
       case 's':
-        options.seed = std::strtoull(optarg, nullptr, 10);
+        options.seed = static_cast<uint64_t>(Number("--seed", optarg, 0, INT64_MAX));
         break;
       case 'k':
-        options.steps = std::atoi(optarg);
+        options.steps = static_cast<int>(Number("--steps", optarg, 0, 1'000'000));
         break;
       case 't':
-        options.tensors_per_step = std::atoi(optarg);
+        options.tensors_per_step = static_cast<int>(Number("--tensors", optarg, 1, 10'000));
         break;
       case 'm':
-        seeds = std::atoi(optarg);
+        seeds = static_cast<int>(Number("--seeds", optarg, 1, 1'000'000'000));
         break;
       case 'w':
-        options.log_words = std::atoi(optarg);
+        options.log_words = static_cast<int>(Number("--log-words", optarg, 1, 1 << 24));
         break;
       case 'b':
         if (ReadDefect(optarg, &options.defect)) break;
@@ -145,16 +164,22 @@ int main(int argc, char** argv) {
         return 2;
     }
   }
-  if (optind < argc || options.ranks < 1 || options.steps < 0 || options.ranks_per_host < 0 ||
-      options.fan_out < 1 ||
-      (options.ranks_per_host > 0 && options.ranks % options.ranks_per_host != 0)) {
-    std::fputs(kUsage, stderr);
-    return 2;
+  if (optind < argc) Refuse(absl::StrCat(argv[optind], ": unexpected").c_str());
+  if (options.ranks_per_host > 0 && options.ranks % options.ranks_per_host != 0) {
+    Refuse("--ranks is no multiple of --ranks-per-host");
+  }
+  if (options.ranks_per_host == 0 && options.ranks > rueda::kLocalRanksMax) {
+    Refuse("more than 1024 ranks are not on one host: give --ranks-per-host");
+  }
+  if (!std::has_single_bit(static_cast<unsigned>(std::max(1, options.log_words)))) {
+    Refuse("--log-words is no power of two");
   }
   if (training) {
     if (options.ranks_per_host == 0 || options.ranks_per_host == options.ranks) {
-      std::fputs("rueda_sim: --training is of several hosts: give --ranks-per-host\n", stderr);
-      return 2;
+      Refuse("--training is of several hosts: give --ranks-per-host");
+    }
+    if (seeds != 1 || options.log_words != 0 || options.defect != rueda::sim::Defect::kNone) {
+      Refuse("--training goes without --seeds, --log-words and --break");
     }
     return Train({options.ranks, options.ranks_per_host, options.fan_out, options.seed,
                   options.steps, options.tensors_per_step});
