@@ -565,6 +565,7 @@ class TheSecret(SecurityTest):
         time.sleep(0.3)
         self.expect_nowhere(secret, self.of_processes(self.all_pids(), "cmdline"))
         self.expect_nowhere(secret, self.of_processes(pids, "environ", "comm"))
+        wait_until(lambda: all(support.has_thread(pid, "rueda-engine") for pid in pids), "the ranks to have read it")
         for pid in pids:
             self.assertTrue(in_memory(pid, [secret], dumped=False), "this would not find it anywhere")
             self.assertFalse(in_memory(pid, forms(secret), dumped=True))
@@ -591,6 +592,7 @@ class TheSecret(SecurityTest):
         ranks = list(secrets)
         self.expect_nowhere(secret, self.of_processes(self.all_pids(), "cmdline"))
         self.expect_nowhere(secret, self.of_processes([*ranks, launcher.pid], "environ"))
+        wait_until(lambda: all(support.has_thread(pid, "rueda-engine") for pid in ranks), "the ranks to have read it")
         for pid in [*ranks, *descendants(launcher.pid), launcher.pid]:
             self.assertFalse(in_memory(pid, forms(secret), dumped=True), pid)
         time.sleep(0.3)
