@@ -172,6 +172,8 @@ absl::Status Engine::Init() {
 }
 
 Engine::~Engine() {
+  // A lane may still be connecting, and wait for words that nobody carries any more.
+  if (link_store_ != nullptr) link_store_->Abort();
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     if (lane != nullptr) lane->Abort();
   }
