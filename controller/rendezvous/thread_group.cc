@@ -27,7 +27,9 @@ class ThreadStore : public Store {
  public:
   explicit ThreadStore(std::shared_ptr<ThreadTable> table) : table_(std::move(table)) {}
   absl::Status Set(absl::string_view key, absl::string_view value) override;
-  absl::StatusOr<std::string> Get(absl::string_view key, Nanos timeout) override;
+  absl::StatusOr<std::string> Get(absl::string_view key, Nanos timeout,
+                                  const std::atomic<bool>& cancelled) override;
+  void Wake() override;
   void Abort() override;
 
  private:
@@ -151,11 +153,13 @@ absl::Status ThreadStore::Set(absl::string_view key, absl::string_view value) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ThreadStore::Get(absl::string_view key, Nanos timeout) {
+absl::StatusOr<std::string> ThreadStore::Get(absl::string_view key, Nanos timeout,
+                                             const std::atomic<bool>& cancelled) {
   const Nanos deadline = DeadlineAfter(MonotonicNow(), timeout);
   MutexLock lock(table_->mutex);
   while (true) {
     if (aborted_) return absl::AbortedError("the job has failed");
+    if (cancelled.load()) return absl::AbortedError("the lane has ended");
     const auto it = table_->store.find(std::string(key));
     if (it != table_->store.end()) return it->second;
     const Nanos left = deadline - MonotonicNow();
@@ -164,6 +168,11 @@ absl::StatusOr<std::string> ThreadStore::Get(absl::string_view key, Nanos timeou
     }
     table_->changed.WaitFor(table_->mutex, std::chrono::nanoseconds(left));
   }
+}
+
+void ThreadStore::Wake() {
+  MutexLock lock(table_->mutex);
+  table_->changed.NotifyAll();
 }
 
 void ThreadStore::Abort() {

@@ -172,8 +172,6 @@ absl::Status Engine::Init() {
 }
 
 Engine::~Engine() {
-  // A lane may still be connecting, and wait for words that nobody carries any more.
-  if (link_store_ != nullptr) link_store_->Abort();
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     if (lane != nullptr) lane->Abort();
   }
@@ -513,8 +511,7 @@ bool Engine::LookAtSockets() {
     if (std::find(ready.begin(), ready.end(), link.fd()) != ready.end()) {
       moved = true;
       watch_->OnHeard(&link, now);
-      status = link.OnWritable();
-      if (status.ok()) status = link.OnReadable();
+      status = link.OnReadable();  // and writes, behind the last words of a peer that is gone
     }
     // Frames may also have come behind the handshake, before this engine was.
     Link::Received received;

@@ -22,7 +22,8 @@ absl::Status LinkStore::Set(absl::string_view key, absl::string_view value) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> LinkStore::Get(absl::string_view key, Nanos timeout) {
+absl::StatusOr<std::string> LinkStore::Get(absl::string_view key, Nanos timeout,
+                                           const std::atomic<bool>& cancelled) {
   if (key.size() > kStoreKeyBytesMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("store key of ", key.size(), " bytes: too long"));
@@ -44,6 +45,8 @@ absl::StatusOr<std::string> LinkStore::Get(absl::string_view key, Nanos timeout)
     const Nanos left = deadline - MonotonicNow();
     if (aborted_) {
       failed = absl::AbortedError("the job has failed");
+    } else if (cancelled.load()) {
+      failed = absl::AbortedError("the lane has ended");
     } else if (left <= 0) {
       failed = absl::DeadlineExceededError(absl::StrCat("store key ", key, " was not set in time"));
     } else {
@@ -53,6 +56,11 @@ absl::StatusOr<std::string> LinkStore::Get(absl::string_view key, Nanos timeout)
   const auto answer = answers_.extract(id);
   if (!failed.ok()) return failed;
   return *std::move(answer.mapped());
+}
+
+void LinkStore::Wake() {
+  MutexLock lock(mutex_);
+  changed_.NotifyAll();
 }
 
 void LinkStore::Abort() {

@@ -25,8 +25,10 @@ class LinkStore : public Store {
 
   absl::Status Set(absl::string_view key, absl::string_view value) override
       ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<std::string> Get(absl::string_view key, Nanos timeout) override
+  absl::StatusOr<std::string> Get(absl::string_view key, Nanos timeout,
+                                  const std::atomic<bool>& cancelled) override
       ABSL_LOCKS_EXCLUDED(mutex_);
+  void Wake() override ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The engine's side.

@@ -42,19 +42,21 @@ void ReduceTwo(void* user, void* destination, const void* a, const void* b, size
 
 }  // namespace
 
-BlockingCommunicator::BlockingCommunicator(ModuleArgs args, rueda_module_communicator* library)
+BlockingCommunicator::BlockingCommunicator(ModuleArgs args, std::unique_ptr<LaneStore> store,
+                                           rueda_module_communicator* library)
     : module_(args.module),
       members_(args.members),
       self_(args.self),
-      store_(std::move(args.store)),
+      store_(std::move(store)),
       wake_(std::move(args.wake)),
       library_(library) {}
 
 absl::StatusOr<std::unique_ptr<BlockingCommunicator>> BlockingCommunicator::Create(
     ModuleArgs args) {
-  RUEDA_ASSIGN_OR_RETURN(rueda_module_communicator * library, CreateInModule(args));
+  auto store = std::make_unique<LaneStore>(args.store);
+  RUEDA_ASSIGN_OR_RETURN(rueda_module_communicator * library, CreateInModule(args, store.get()));
   std::unique_ptr<BlockingCommunicator> communicator(
-      new BlockingCommunicator(std::move(args), library));
+      new BlockingCommunicator(std::move(args), std::move(store), library));
   const SignalsBlocked blocked;
   try {
     communicator->thread_ = std::thread([raw = communicator.get()] { raw->Run(); });
@@ -105,6 +107,7 @@ void BlockingCommunicator::Abort() {
 
 void BlockingCommunicator::Cancel() {
   cancelled_.store(true, std::memory_order_relaxed);
+  store_->Abort();
   if (library_ != nullptr) module_->abort(library_);
   changed_.NotifyAll();
 }

@@ -47,7 +47,8 @@ class BlockingCommunicator : public Communicator {
  private:
   enum class State { kIdle, kQueued, kConnecting, kMoving, kDone };
 
-  BlockingCommunicator(ModuleArgs args, rueda_module_communicator* library);
+  BlockingCommunicator(ModuleArgs args, std::unique_ptr<LaneStore> store,
+                       rueda_module_communicator* library);
   void Cancel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   bool NextOperation() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -78,7 +79,7 @@ class BlockingCommunicator : public Communicator {
   const rueda_module* const module_;
   const int members_;
   const int self_;
-  const std::shared_ptr<Store> store_;
+  const std::unique_ptr<LaneStore> store_;
   const std::function<void()> wake_;
 
   Mutex mutex_;

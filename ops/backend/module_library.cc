@@ -18,14 +18,14 @@ int32_t Report(const absl::Status& status, char* message) {
 }
 
 int32_t StoreSet(void* user, const char* key, const void* value, size_t bytes, char* message) {
-  return Report(static_cast<Store*>(user)->Set(
+  return Report(static_cast<LaneStore*>(user)->Set(
                     key, absl::string_view(static_cast<const char*>(value), bytes)),
                 message);
 }
 
 int32_t StoreGet(void* user, const char* key, int64_t timeout, void* value, size_t* bytes,
                  char* message) {
-  const absl::StatusOr<std::string> found = static_cast<Store*>(user)->Get(key, timeout);
+  const absl::StatusOr<std::string> found = static_cast<LaneStore*>(user)->Get(key, timeout);
   if (!found.ok()) return Report(found.status(), message);
   if (found->size() > *bytes) {
     return Report(absl::InternalError(absl::StrCat("the value of ", key, " is too long")), message);
@@ -37,7 +37,8 @@ int32_t StoreGet(void* user, const char* key, int64_t timeout, void* value, size
 
 }  // namespace
 
-absl::StatusOr<rueda_module_communicator*> CreateInModule(const ModuleArgs& args) {
+absl::StatusOr<rueda_module_communicator*> CreateInModule(const ModuleArgs& args,
+                                                          LaneStore* store) {
   rueda_module_group group = {};
   group.size = sizeof(group);
   group.members = args.members;
@@ -45,7 +46,7 @@ absl::StatusOr<rueda_module_communicator*> CreateInModule(const ModuleArgs& args
   group.prefix = args.prefix.c_str();
   group.interface = args.network_interface.c_str();
   group.timeout = args.timeout;
-  group.store = {args.store.get(), &StoreSet, &StoreGet};
+  group.store = {store, &StoreSet, &StoreGet};
   rueda_module_communicator* library = nullptr;
   char message[RUEDA_MODULE_MESSAGE_BYTES] = "";
   const int32_t code = args.module->create(&group, &library, message);

@@ -24,8 +24,9 @@ struct ModuleArgs {
   std::function<void()> wake;
 };
 
-// The library's object, for the module's `destroy`. It uses the store, which must outlive it.
-absl::StatusOr<rueda_module_communicator*> CreateInModule(const ModuleArgs& args);
+// The library's object, for the module's `destroy`. It uses `store`, the lane's view of args.store,
+// which must outlive it.
+absl::StatusOr<rueda_module_communicator*> CreateInModule(const ModuleArgs& args, LaneStore* store);
 
 // What a function of the module has returned, in its words.
 absl::Status ModuleStatus(const rueda_module& module, int32_t code, const char* message);

@@ -23,14 +23,18 @@ constexpr int64_t kHotElements = 2 << 10;
 
 }  // namespace
 
-CrossLane::CrossLane(CrossLaneArgs args, rueda_module_communicator* library)
+CrossLane::CrossLane(CrossLaneArgs args, std::unique_ptr<LaneStore> store,
+                     rueda_module_communicator* library)
     : args_(std::move(args)),
+      store_(std::move(store)),
       buffers_(args_.module.module, library, args_.limits, args_.module.self, args_.ring),
       library_(library) {}
 
 absl::StatusOr<std::unique_ptr<CrossLane>> CrossLane::Create(CrossLaneArgs args) {
-  RUEDA_ASSIGN_OR_RETURN(rueda_module_communicator * library, CreateInModule(args.module));
-  std::unique_ptr<CrossLane> lane(new CrossLane(std::move(args), library));
+  auto store = std::make_unique<LaneStore>(args.module.store);
+  RUEDA_ASSIGN_OR_RETURN(rueda_module_communicator * library,
+                         CreateInModule(args.module, store.get()));
+  std::unique_ptr<CrossLane> lane(new CrossLane(std::move(args), std::move(store), library));
   const SignalsBlocked blocked;
   try {
     lane->thread_ = std::thread([raw = lane.get()] { raw->Run(); });
@@ -106,6 +110,7 @@ absl::Status CrossLane::failure() {
 void CrossLane::Abort() {
   MutexLock lock(mutex_);
   cancelled_.store(true, std::memory_order_relaxed);
+  store_->Abort();
   if (library_ != nullptr) args_.module.module->abort(library_);
   changed_.NotifyAll();
 }

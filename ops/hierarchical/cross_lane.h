@@ -58,7 +58,8 @@ class CrossLane {
   void Abort() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  CrossLane(CrossLaneArgs args, rueda_module_communicator* library);
+  CrossLane(CrossLaneArgs args, std::unique_ptr<LaneStore> store,
+            rueda_module_communicator* library);
   uint64_t Number(int64_t block) const { return now_.first + static_cast<uint64_t>(block); }
   Range Stripe(int64_t block) const { return now_.cut.Stripe(block, args_.stripe); }
   int PartIndex(int host) const { return now_.cut.direct ? 0 : host; }
@@ -83,6 +84,7 @@ class CrossLane {
   absl::Status Cancelled() const;
 
   const CrossLaneArgs args_;
+  const std::unique_ptr<LaneStore> store_;
   CrossBuffers buffers_;
 
   Mutex mutex_;

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <future>
+#include <memory>
 #include <set>
 #include <thread>
 
@@ -68,7 +69,7 @@ class Relays : public ::testing::Test {
   std::future<absl::StatusOr<std::string>> Get(Rank rank, std::string key,
                                                Nanos timeout = kForever) {
     return std::async(std::launch::async, [this, rank, key = std::move(key), timeout] {
-      return store(rank)->Get(key, timeout);
+      return store(rank)->Get(key, timeout, never_);
     });
   }
   std::string Await(std::future<absl::StatusOr<std::string>> future) {
@@ -85,6 +86,7 @@ class Relays : public ::testing::Test {
     for (int i = 0; i < 4 * kRanks; ++i) Turn();
   }
 
+  const std::atomic<bool> never_{false};
   std::atomic<int> wakes_{0};
   std::vector<std::unique_ptr<LinkStore>> stores_;
   std::vector<std::unique_ptr<Link>> up_;
@@ -132,7 +134,7 @@ TEST_F(Relays, LargerEntriesAreRefusedWhereTheyAreMade) {
   EXPECT_TRUE(absl::IsInvalidArgument(store(2)->Set(key, "v")));
   EXPECT_TRUE(
       absl::IsInvalidArgument(store(2)->Set("k", std::string(kStoreValueBytesMax + 1, 'v'))));
-  EXPECT_TRUE(absl::IsInvalidArgument(store(2)->Get(key, 0).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(store(2)->Get(key, 0, never_).status()));
   EXPECT_FALSE(store(2)->HasRequests());
 }
 
@@ -152,8 +154,20 @@ TEST_F(Relays, AnAbortEndsEveryGetNowAndLater) {
   store(2)->Abort();
   EXPECT_TRUE(absl::IsAborted(first.get().status()));
   EXPECT_TRUE(absl::IsAborted(second.get().status()));
-  EXPECT_TRUE(absl::IsAborted(store(2)->Get("c", kForever).status()));
+  EXPECT_TRUE(absl::IsAborted(store(2)->Get("c", kForever, never_).status()));
   EXPECT_TRUE(absl::IsAborted(store(2)->Set("c", "v")));
+}
+
+TEST_F(Relays, ALaneThatEndsLeavesTheOthersTheirGets) {
+  LaneStore ending(std::shared_ptr<Store>(std::shared_ptr<Store>(), store(2)));
+  auto ended = std::async(std::launch::async, [&] { return ending.Get("k", kForever); });
+  auto other = Get(2, "k");
+  AwaitRequests(2);
+  ending.Abort();
+  EXPECT_TRUE(absl::IsAborted(ended.get().status()));
+  EXPECT_TRUE(absl::IsAborted(ending.Get("k", kForever).status()));
+  ASSERT_TRUE(store(1)->Set("k", "v").ok());
+  EXPECT_EQ(Await(std::move(other)), "v");
 }
 
 TEST_F(Relays, TheEngineIsWokenForEveryRequest) {

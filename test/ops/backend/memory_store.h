@@ -19,11 +19,13 @@ class MemoryStore : public Store {
     changed_.NotifyAll();
     return absl::OkStatus();
   }
-  absl::StatusOr<std::string> Get(absl::string_view key, Nanos timeout) override {
+  absl::StatusOr<std::string> Get(absl::string_view key, Nanos timeout,
+                                  const std::atomic<bool>& cancelled) override {
     const Nanos deadline = DeadlineAfter(MonotonicNow(), timeout);
     MutexLock lock(mutex_);
     while (true) {
       if (aborted_) return absl::AbortedError("the store was aborted");
+      if (cancelled.load()) return absl::AbortedError("the lane has ended");
       if (const auto it = values_.find(std::string(key)); it != values_.end()) return it->second;
       const Nanos left = deadline - MonotonicNow();
       if (left <= 0) return absl::DeadlineExceededError(absl::StrCat(key, " was not set in time"));
@@ -32,6 +34,10 @@ class MemoryStore : public Store {
       changed_.WaitFor(mutex_, std::chrono::nanoseconds(left));
       --waiting_;
     }
+  }
+  void Wake() override {
+    MutexLock lock(mutex_);
+    changed_.NotifyAll();
   }
   void Abort() override {
     MutexLock lock(mutex_);

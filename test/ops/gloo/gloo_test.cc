@@ -658,6 +658,18 @@ TEST(Gloo, AnAbortOfAConnectionUnderWayIsQuick) {
   EXPECT_LT(MonotonicNow() - start, 5 * kSecond);
 }
 
+// Its process set is removed, and the job goes on: this would wait for an hour.
+TEST(Gloo, ALaneThatConnectsEndsWithoutTheJob) {
+  const auto store = std::make_shared<MemoryStore>();
+  GlooOptions options = OptionsFor(store);
+  options.timeout = 3'600 * kSecond;
+  Member member(options, kWorldSet, {0, 1}, 0);
+  member.communicator()->Start(BarrierOf());
+  store->AwaitWaiter();
+  member.Close();
+  EXPECT_TRUE(store->Set("others", "go on").ok());
+}
+
 // A peer whose addresses are there and that does not connect, either.
 TEST(Gloo, AnAbortWhileAPairWaitsForItsConnectionIsQuick) {
   for (const int rank : {0, 1}) {
