@@ -46,6 +46,7 @@ std::unique_ptr<Link> Link::Server(UniqueFd fd, const SessionScope& scope, Rank 
 
 void Link::Send(FrameType type, absl::string_view payload, const std::vector<int>& descriptors) {
   RUEDA_CHECK(descriptors.size() <= kDescriptorsMax);
+  if (unheard_) return;
   std::vector<UniqueFd> copies;
   for (const int fd : descriptors) copies.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!established()) {
@@ -138,7 +139,10 @@ absl::Status Link::OnReadable() {
       next = Received();
     }
   }
-  if (!end.ok()) return end;
+  if (!end.ok()) {
+    StopQueueing();
+    return end;
+  }
   return wants_write() ? OnWritable() : absl::OkStatus();
 }
 
@@ -147,6 +151,11 @@ bool Link::Next(Received* received) {
   *received = std::move(inbox_.front());
   inbox_.pop_front();
   return true;
+}
+
+void Link::StopQueueing() {
+  unheard_ = true;
+  out_.clear();
 }
 
 absl::Status Link::OnWritable() {
@@ -174,7 +183,9 @@ absl::Status Link::OnWritable() {
     const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0) {
       if (errno == EAGAIN || errno == EINTR || errno == ENOTCONN) return absl::OkStatus();
-      return absl::UnavailableError(absl::StrCat("connection lost: ", strerror(errno)));
+      const int code = errno;
+      StopQueueing();
+      return absl::UnavailableError(absl::StrCat("connection lost: ", strerror(code)));
     }
     front.sent += static_cast<size_t>(n);
     if (front.sent < front.bytes.size()) return absl::OkStatus();

@@ -33,7 +33,8 @@ class Link {
   // The rank at the other end; for a server's link once it is established.
   Rank peer() const { return handshake_.peer(); }
 
-  // Queues a frame; it leaves as the socket takes it. The descriptors are duplicated.
+  // Queues a frame; it leaves as the socket takes it. The descriptors are duplicated. Nothing is queued
+  // for a peer that is gone.
   void Send(FrameType type, absl::string_view payload, const std::vector<int>& descriptors = {});
   bool wants_write() const { return !out_.empty(); }
 
@@ -58,6 +59,7 @@ class Link {
 
   Link(UniqueFd fd, const SessionScope& scope, Rank self, Handshake handshake);
   absl::Status Shake();
+  void StopQueueing();
   absl::Status ReadSome(size_t bytes_max, bool* more);
 
   UniqueFd fd_;
@@ -73,6 +75,7 @@ class Link {
   };
   std::vector<Early> early_;
   std::deque<Outgoing> out_;
+  bool unheard_ = false;  // the peer is gone
   std::string in_;
   std::deque<UniqueFd> in_descriptors_;
   std::deque<Received> inbox_;

@@ -52,6 +52,16 @@ class LinkTest : public ::testing::Test {
   std::unique_ptr<Link> client_, server_;
 };
 
+absl::Status ReadToTheEnd(Link* link) {
+  absl::Status status;
+  while (status.ok()) {
+    pollfd wait = {link->fd(), POLLIN, 0};
+    EXPECT_GT(poll(&wait, 1, static_cast<int>(kPatience / kMillisecond)), 0);
+    status = link->OnReadable();
+  }
+  return status;
+}
+
 int Option(const UniqueFd& fd, int level, int name) {
   int value = -1;
   socklen_t size = sizeof value;
@@ -114,6 +124,42 @@ TEST_F(LinkTest, TheLastWordsArriveBehindWhatWasNotRead) {
   EXPECT_TRUE(!received.ok() || received->frame.payload == verdict);
   client_.reset();
   closes.join();
+}
+
+// Or its owner would wait for ever until the link has said all.
+TEST_F(LinkTest, NothingIsKeptForAPeerThatIsGone) {
+  Establish();
+  client_->Send(FrameType::kPlan, std::string(16 << 20, 'p'));
+  ASSERT_TRUE(client_->OnWritable().ok());
+  EXPECT_TRUE(client_->wants_write());
+  server_->Send(FrameType::kHeartbeat, "");
+  EXPECT_TRUE(WaitFlushed(server_.get(), Soon()).ok());
+  server_->StopSending();
+  const absl::Status end = ReadToTheEnd(client_.get());
+  EXPECT_TRUE(absl::IsUnavailable(end)) << end;
+  EXPECT_FALSE(client_->wants_write());
+  client_->Send(FrameType::kHeartbeat, "");
+  EXPECT_FALSE(client_->wants_write());
+  Link::Received received;
+  EXPECT_TRUE(client_->Next(&received));
+}
+
+TEST_F(LinkTest, ASendThatFailsLeavesWhatThePeerHasSaid) {
+  int fds[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+  near_ = UniqueFd(fds[0]);
+  far_ = UniqueFd(fds[1]);
+  Establish();
+  server_->Send(FrameType::kFailure, "why");
+  EXPECT_TRUE(WaitFlushed(server_.get(), Soon()).ok());
+  server_.reset();
+  client_->Send(FrameType::kHeartbeat, "");
+  EXPECT_TRUE(absl::IsUnavailable(client_->OnWritable()));
+  EXPECT_FALSE(client_->wants_write());
+  EXPECT_TRUE(absl::IsUnavailable(ReadToTheEnd(client_.get())));
+  Link::Received received;
+  ASSERT_TRUE(client_->Next(&received));
+  EXPECT_EQ(received.frame.payload, "why");
 }
 
 TEST_F(LinkTest, IsNotClosedGentlyForEver) {
