@@ -2,7 +2,6 @@
 #include "controller/membership/leader_tree.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace rueda {
 

@@ -75,10 +75,8 @@ absl::Status Aggregator::Step(const ControlEvent& event, Nanos now,
 absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
                                      std::vector<ControlEvent>* out) {
   const Announcement& announcement = std::get<Announced>(event.what).announcement;
-  const SpecPtr* const live = table_.Get(announcement.id);
-  const SpecPtr spec = live != nullptr                ? *live
-                       : announcement.id == kNoTensor ? announcement.spec
-                                                      : table_.GetOrRecall(announcement.id);
+  const SpecPtr spec =
+      announcement.id == kNoTensor ? announcement.spec : table_.GetOrRecall(announcement.id);
   const ProcessSet* set = spec == nullptr ? nullptr : sets_.Find(spec->set);
   const auto bad = [&] {
     return absl::InvalidArgumentError(
@@ -91,7 +89,7 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
     out->push_back(event);
     return absl::OkStatus();
   }
-  const bool has_slot = live != nullptr;
+  const bool has_slot = table_.Get(announcement.id) != nullptr;
   const int slot =
       has_slot ? slots_[TensorTable::SlotOf(announcement.id)] : pending_.SlotFor(*spec);
   const absl::Cleanup release = [&] {
@@ -100,7 +98,7 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
   const Participants participants(*spec, *set);
   Instance* instance = nullptr;
   bool any = false;
-  for (const Rank rank : SpokenFor(event.rank, event.voice)) {
+  for (const Rank rank : event.SpokenFor(&leaders_)) {
     if (participants.IndexOf(rank) < 0) continue;
     any = true;
     RUEDA_ASSIGN_OR_RETURN(
@@ -237,14 +235,14 @@ absl::Status Aggregator::OnWaited(const ControlEvent& event, std::vector<Control
   Column& column = ColumnOf(*instance);
   const bool is_first = !instance->waited;
   bool is_new = false;
-  for (const Rank rank : SpokenFor(event.rank, event.voice)) {
+  for (const Rank rank : event.SpokenFor(&leaders_)) {
     if (const int index = Index(rank); instance->who.Contains(index)) {
       is_new |= instance->waiters.Insert(index);
     }
   }
   if (column.state == State::kHeld) {
     const auto own = std::find_if(column.held.begin(), column.held.end(), [&](const Held& held) {
-      const absl::Span<const Rank> ranks = SpokenFor(held.rank, held.voice);
+      const absl::Span<const Rank> ranks = leaders_.RanksOf(held.rank, held.voice);
       return std::find(ranks.begin(), ranks.end(), event.rank) != ranks.end();
     });
     if (own == column.held.end()) {
@@ -349,7 +347,7 @@ void Aggregator::OnReject(const Reject& reject) {
       }
     }
     std::erase_if(ColumnOf(*instance).held, [&](const Held& held) {
-      const absl::Span<const Rank> ranks = SpokenFor(held.rank, held.voice);
+      const absl::Span<const Rank> ranks = leaders_.RanksOf(held.rank, held.voice);
       return std::none_of(ranks.begin(), ranks.end(),
                           [&](Rank rank) { return instance->who.Contains(Index(rank)); });
     });

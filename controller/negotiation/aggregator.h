@@ -64,9 +64,6 @@ class Aggregator {
   void OnReject(const Reject& reject);
   void OnOrder(const Order& order);
 
-  absl::Span<const Rank> SpokenFor(Rank rank, Voice voice) const {
-    return leaders_.RanksOf(rank, voice);
-  }
   int Index(Rank rank) const;  // in ranks_; -1: it is not below
   bool IsBelow(const ControlEvent& event) const;
   int CountParticipants(const TensorSpec& spec);

@@ -84,7 +84,7 @@ absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan)
   if (rank < 0 || rank >= options_.world_size) {
     return absl::InvalidArgumentError(absl::StrCat("an event from rank ", rank));
   }
-  const absl::Span<const Rank> ranks = SpokenFor(event);
+  const absl::Span<const Rank> ranks = event.SpokenFor(options_.leaders.get());
   if (ranks.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " speaks for others"));
   }
@@ -112,11 +112,6 @@ absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan)
 }
 
 // Announcements -------------------------------------------------------------------------------
-
-absl::Span<const Rank> Coordinator::SpokenForByLeader(const ControlEvent& event) const {
-  if (options_.leaders == nullptr || !options_.leaders->IsLeader(event.rank)) return {};
-  return options_.leaders->RanksOf(event.rank, event.voice);
-}
 
 // Inlined, as there is mostly one: a call more is 7 % of all the instructions.
 [[gnu::always_inline]] inline absl::Status Coordinator::Announce(Rank rank, int member,

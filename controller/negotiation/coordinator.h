@@ -110,12 +110,6 @@ class Coordinator {
     int participants;
     const SpecPtr& spec;
   };
-  // None: the rank may not speak for others.
-  absl::Span<const Rank> SpokenFor(const ControlEvent& event) const {
-    return event.voice == Voice::kRank ? absl::MakeConstSpan(&event.rank, 1)
-                                       : SpokenForByLeader(event);
-  }
-  absl::Span<const Rank> SpokenForByLeader(const ControlEvent& event) const;
   absl::Status OnAnnounced(absl::Span<const Rank> ranks, const Announcement& announcement,
                            Nanos now, Plan* plan);
   absl::Status Announce(Rank rank, int member, const Subject& subject,

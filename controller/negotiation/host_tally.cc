@@ -29,6 +29,7 @@ int HostTally::SlotFor(const TensorSpec& spec) {
   it->second = free_.back();
   free_.pop_back();
   Slot& slot = slots_[it->second];
+  slot.key = &it->first;
   slot.set = spec.set;
   slot.participants = slot.references = 0;
   slot.joins = spec.signature.kind == OpKind::kJoin;
@@ -58,7 +59,7 @@ HostTally::Slot* HostTally::Find(TensorId id) {
 void HostTally::Release(int index) {
   Slot& slot = slots_[index];
   if (--slot.references > 0 || !slot.counts.empty() || slot.who.count() > 0) return;
-  absl::erase_if(slot_of_, [&](const auto& entry) { return entry.second == index; });
+  slot_of_.erase(*slot.key);
   free_.push_back(index);
 }
 

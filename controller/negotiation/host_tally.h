@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 #include "controller/membership/process_sets.h"
 #include "controller/membership/rank_set.h"
 #include "controller/negotiation/messages.h"
@@ -33,10 +33,11 @@ class HostTally {
  private:
   using Key = std::tuple<SetId, std::string, Rank, Rank, OpKind>;  // the kind of the unnamed only
 
-  struct Slot {            // of a name, or of an unnamed kind
-    RankSet who;           // named: by writer, since it was whole
-    int participants = 0;  // of this host
-    int references = 0;    // ids
+  struct Slot {                // of a name, or of an unnamed kind
+    const Key* key = nullptr;  // in slot_of_
+    RankSet who;               // named: by writer, since it was whole
+    int participants = 0;      // of this host
+    int references = 0;        // ids
     SetId set = kWorldSet;
     bool joins = false;
     bool told = false;             // that somebody waits for it
@@ -64,7 +65,7 @@ class HostTally {
   const ProcessSetTable& sets_;
   std::vector<Slot> slots_;
   std::vector<int> free_;
-  absl::flat_hash_map<Key, int> slot_of_;
+  absl::node_hash_map<Key, int> slot_of_;
   std::vector<Defined> defined_;   // by slot of the id
   std::deque<Defined> forgotten_;  // the oldest first
   std::vector<bool> joined_;       // by set: some have, and not all

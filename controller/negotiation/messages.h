@@ -100,6 +100,14 @@ struct Expire {  // the leader's clock says that this is overdue
 // The coordinator's input: what one rank put into the log, or what a leader says for others, which
 // is an announcement or a wait.
 struct ControlEvent {
+  // Those whose word it is: `rank` itself, or ranks that `leaders` (null: there are none) has.
+  // None: the rank may not speak for others.
+  absl::Span<const Rank> SpokenFor(const LeaderTree* leaders) const {
+    if (voice == Voice::kRank) return absl::MakeConstSpan(&rank, 1);
+    if (leaders == nullptr || !leaders->IsLeader(rank)) return {};
+    return leaders->RanksOf(rank, voice);
+  }
+
   Rank rank = 0;
   std::variant<Announced, Waited, Done, Leave, Expire> what;
   Voice voice = Voice::kRank;

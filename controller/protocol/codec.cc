@@ -145,6 +145,7 @@ template <typename Message, typename Value, typename Encode, typename Field>
 std::vector<std::string> Pack(absl::Span<const Value> values, Encode encode, Field field,
                               size_t bytes_max) {
   std::vector<std::string> packed;
+  if (values.empty()) return packed;
   Message message;
   size_t bytes = 0;
   for (const Value& value : values) {
@@ -161,7 +162,7 @@ std::vector<std::string> Pack(absl::Span<const Value> values, Encode encode, Fie
     }
     bytes += size;
   }
-  if (field(message)->size() > 0) packed.push_back(message.SerializeAsString());
+  packed.push_back(message.SerializeAsString());
   return packed;
 }
 

@@ -97,6 +97,17 @@ std::vector<std::vector<Rank>> Logs(const Topology& topology, const Config& conf
   return logs;
 }
 
+// Waits until `children` have come to `listener`.
+absl::Status AdmitChildren(const UniqueFd& listener, absl::Span<const Rank> children,
+                           const SessionScope& scope, Nanos deadline, World* world) {
+  std::map<Rank, std::unique_ptr<Link>> admitted;
+  RUEDA_RETURN_IF_ERROR(AdmitRanks(listener, children, scope, world->rank, deadline, &admitted));
+  for (auto& [rank, link] : admitted) {
+    world->links.push_back({LinkRole::kChild, std::move(link)});
+  }
+  return absl::OkStatus();
+}
+
 // All leaders come to the root, which alone is known to everybody. The links stay for those who are next
 // to it in the tree.
 absl::Status MeetRoot(const UniqueFd& listener, const std::string& address,
@@ -111,12 +122,7 @@ absl::Status MeetRoot(const UniqueFd& listener, const std::string& address,
   for (Rank rank = 1; rank < world->size(); ++rank) {
     if (world->leaders->IsLeader(rank)) leaders.push_back(rank);
   }
-  std::map<Rank, std::unique_ptr<Link>> admitted;
-  RUEDA_RETURN_IF_ERROR(AdmitRanks(listener, leaders, scope, 0, deadline, &admitted));
-  for (auto& [rank, link] : admitted) {
-    world->links.push_back({LinkRole::kChild, std::move(link)});
-  }
-  return absl::OkStatus();
+  return AdmitChildren(listener, leaders, scope, deadline, world);
 }
 
 // The root: hears where those listen who will have others below them, and sends everybody to his place.
@@ -167,12 +173,7 @@ absl::Status TakePlace(const std::string& host, const SessionScope& scope, Nanos
     RUEDA_ASSIGN_OR_RETURN(
         up->link, ConnectToLeader(parent, received.frame.payload, scope, world->rank, deadline));
   }
-  std::map<Rank, std::unique_ptr<Link>> admitted;
-  RUEDA_RETURN_IF_ERROR(AdmitRanks(listener, children, scope, world->rank, deadline, &admitted));
-  for (auto& [rank, link] : admitted) {
-    world->links.push_back({LinkRole::kChild, std::move(link)});
-  }
-  return absl::OkStatus();
+  return AdmitChildren(listener, children, scope, deadline, world);
 }
 
 }  // namespace

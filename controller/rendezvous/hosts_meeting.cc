@@ -35,11 +35,12 @@ absl::StatusOr<UniqueFd> InheritSocket(absl::string_view variable, int fd) {
 
 }  // namespace
 
-HostsMeeting::HostsMeeting(SessionScope scope, Rank rank, int size, const Config& config)
+HostsMeeting::HostsMeeting(SessionScope scope, Rank rank, int size, const Config& config, int port)
     : UnixMeeting(std::move(scope), rank, size),
       given_address_(config.meeting_address),
       path_(given_address_.empty() ? RendezvousPath(config.shared_dir, scope_.job, scope_.epoch)
                                    : ""),
+      port_(port),
       own_secret_(!scope_.secret.empty()) {}
 
 absl::StatusOr<std::unique_ptr<Meeting>> HostsMeeting::Create(SessionScope scope, Rank rank,
@@ -58,11 +59,14 @@ absl::StatusOr<std::unique_ptr<Meeting>> HostsMeeting::Create(SessionScope scope
                          << config.meeting_address << " can take part in this job";
     }
   }
-  std::unique_ptr<HostsMeeting> meeting(new HostsMeeting(std::move(scope), rank, size, config));
+  HostPort address = {};
   if (given) {
-    const absl::Status valid = SplitAddress(config.meeting_address).status();
-    if (!valid.ok()) return StatusAt("RUEDA_MEETING_ADDRESS", valid);
+    absl::StatusOr<HostPort> valid = SplitAddress(config.meeting_address);
+    if (!valid.ok()) return StatusAt("RUEDA_MEETING_ADDRESS", valid.status());
+    address = *std::move(valid);
   }
+  std::unique_ptr<HostsMeeting> meeting(
+      new HostsMeeting(std::move(scope), rank, size, config, address.port));
   if (given && rank == 0 && config.meeting_fd >= 0) {
     RUEDA_ASSIGN_OR_RETURN(meeting->given_door_,
                            InheritSocket("RUEDA_MEETING_FD", static_cast<int>(config.meeting_fd)));
@@ -71,7 +75,6 @@ absl::StatusOr<std::unique_ptr<Meeting>> HostsMeeting::Create(SessionScope scope
     absl::StatusOr<Interface> chosen = ChooseInterface(config.network_interface);
     if (given && rank == 0) {
       // That which the others will look for, unless another one is asked for.
-      RUEDA_ASSIGN_OR_RETURN(const HostPort address, SplitAddress(config.meeting_address));
       absl::StatusOr<Interface> own = OwnInterfaceOf(address.host);
       const bool fits = config.network_interface.empty() ||
                         (own.ok() && chosen.ok() && own->name == chosen->name);
@@ -87,12 +90,7 @@ absl::StatusOr<UniqueFd> HostsMeeting::OpenDoor() {
     RUEDA_RETURN_IF_ERROR(NoteDoor(given_door_));
     return std::move(given_door_);
   }
-  int port = 0;
-  if (!given_address_.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(const HostPort given, SplitAddress(given_address_));
-    port = given.port;
-  }
-  RUEDA_ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(interface_.address, port));
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(interface_.address, port_));
   RUEDA_RETURN_IF_ERROR(NoteDoor(listener));
   RUEDA_LOG(Info) << "start: waiting for the other ranks at " << door_;
   if (!given_address_.empty()) return listener;

@@ -38,13 +38,14 @@ class HostsMeeting : public UnixMeeting {
   bool has_own_secret() const override { return own_secret_; }
 
  private:
-  HostsMeeting(SessionScope scope, Rank rank, int size, const Config& config);
+  HostsMeeting(SessionScope scope, Rank rank, int size, const Config& config, int port);
 
   absl::StatusOr<std::string> LearnAddress();
   absl::Status NoteDoor(const UniqueFd& listener);
 
   const std::string given_address_;  // empty: a file has it
   const std::string path_;           // of that
+  const int port_;                   // at which rank 0 listens; 0: at any
   UniqueFd given_door_;              // rank 0's, by the launcher
   Interface interface_;
   std::string door_;       // rank 0's: where it is

@@ -4,9 +4,10 @@
 //                  [--seed N]
 //
 // Says `there` once the job is; does nothing for a while; then reduces integers, in groups of so many at a time,
-// until all N are done or rank 0 says that time is up; all sums are checked. Ends with `done`, how many there
-// were and how long the slowest group took. When the job fails it says at once whom it blames and when that was,
-// stays until its stdin is closed, and says what another operation gets then.
+// until all N are done or rank 0 says that time is up; all sums are checked. Says `at work` after the first
+// group. Ends with `done`, how many there were and how long the slowest group took. When the job fails it says at
+// once whom it blames and when that was, stays until its stdin is closed, and says what another operation gets
+// then.
 #include <getopt.h>
 #include <unistd.h>
 
@@ -90,6 +91,7 @@ class Work {
           rank() == 0 && (options_.work_s > 0 ? now - began >= options_.work_s
                                               : done_ + options_.in_flight >= options_.operations);
       RunGroup(&over);
+      if (slowest_ == 0) Say("at work\n");
       slowest_ = std::max(slowest_, Now() - now);
       more = over[0] == 0;
     }

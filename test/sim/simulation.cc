@@ -1,7 +1,6 @@
 #include "test/sim/simulation.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -18,6 +17,8 @@
 #include "controller/bus/log_bus.h"
 #include "controller/negotiation/member.h"
 #include "core/base/log.h"
+#include "test/sim/mix.h"
+#include "test/support/log_memory.h"
 
 namespace rueda::sim {
 namespace {
@@ -26,20 +27,10 @@ constexpr Nanos kTimeLimit = 3'600 * kSecond;
 constexpr size_t kErrorsShown = 10;
 constexpr int kRanksInDetail = 64;  // in larger jobs some things are left out: see where it is used
 
-uint64_t Mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-  return hash ^ (hash >> 32);
-}
-
 uint64_t MixText(uint64_t hash, const std::string& text) {
   for (const char c : text) hash = Mix(hash, static_cast<uint8_t>(c));
   return Mix(hash, text.size());
 }
-
-struct FreeDeleter {
-  void operator()(void* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<void, FreeDeleter>;
 
 // One operation of the workload, the same for all who take part but for an injected mismatch.
 struct Task {
@@ -142,7 +133,7 @@ class Simulation {
   };
   std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events_;
 
-  std::vector<Memory> log_memory_;
+  std::vector<std::unique_ptr<testing::LogMemory>> log_memory_;
   std::vector<std::unique_ptr<RankState>> ranks_;
   std::shared_ptr<const LeaderTree> leaders_;
   std::map<Rank, std::unique_ptr<SimCourier>> couriers_;  // by leader
@@ -262,9 +253,8 @@ Simulation::Simulation(const Options& options) : options_(options), random_(opti
       layout.words = options.log_words;
       while (layout.words < 4 * layout.writers) layout.words *= 2;
     }
-    void* memory = std::aligned_alloc(64, (layout.bytes() + 63) / 64 * 64);
-    std::memset(memory, 0, layout.bytes() - layout.writers * layout.side_bytes);
-    log_memory_.emplace_back(memory);
+    log_memory_.push_back(std::make_unique<testing::LogMemory>(layout));
+    void* const memory = log_memory_.back()->data();
     if (HostSize() < options.ranks) couriers_[leader] = std::make_unique<SimCourier>(this, leader);
     for (const Rank rank : host) {
       ranks_.push_back(std::make_unique<RankState>(rank, options.ranks));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -16,6 +15,8 @@
 #include "controller/membership/topology.h"
 #include "controller/negotiation/member.h"
 #include "controller/protocol/authentication.h"
+#include "test/sim/mix.h"
+#include "test/support/log_memory.h"
 
 namespace rueda::sim {
 namespace {
@@ -36,16 +37,6 @@ constexpr double kBytesPerNano = 10;
 constexpr size_t kFrameBytes = 40 + 32;  // around each message: header and MAC
 constexpr size_t kSideBytes = 1 << 17;   // of a log: memory is what a large job has least of
 constexpr int64_t kElements = 160'000;   // of a tensor, about: 100 MB a step
-
-uint64_t Mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-  return hash ^ (hash >> 32);
-}
-
-struct FreeDeleter {
-  void operator()(void* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<void, FreeDeleter>;
 
 class Training {
  public:
@@ -126,7 +117,7 @@ class Training {
   std::vector<SpecPtr> specs_;  // by token
   std::shared_ptr<const LeaderTree> leaders_;
   Topology topology_;
-  std::vector<Memory> log_memory_;  // by host
+  std::vector<std::unique_ptr<testing::LogMemory>> log_memory_;  // by host
   std::vector<std::unique_ptr<Carrier>> carriers_;
   std::vector<std::unique_ptr<RankState>> ranks_;
   std::deque<Batch> batches_;       // those that have not ended everywhere
@@ -224,9 +215,8 @@ void Training::Boot() {
     carriers_.push_back(std::make_unique<Carrier>(this, leader));
     LogLayout layout = LogLayout::For(static_cast<int>(host.size()));
     layout.side_bytes = kSideBytes;
-    void* memory = std::aligned_alloc(64, (layout.bytes() + 63) / 64 * 64);
-    std::memset(memory, 0, layout.bytes() - layout.writers * layout.side_bytes);
-    log_memory_.emplace_back(memory);
+    log_memory_.push_back(std::make_unique<testing::LogMemory>(layout));
+    void* const memory = log_memory_.back()->data();
     for (size_t local = 0; local < host.size(); ++local) {
       ranks_.push_back(std::make_unique<RankState>(host[local], options_.ranks));
       ranks_.back()->bus = std::make_unique<HostsBus>(

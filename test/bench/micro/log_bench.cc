@@ -4,9 +4,9 @@
 #include "controller/bus/log_codec.h"
 #include "controller/protocol/codec.h"
 #include "core/base/check.h"
-#include "test/bench/micro/log_memory.h"
 #include "test/bench/micro/micro.h"
 #include "test/bench/micro/specs.h"
+#include "test/support/log_memory.h"
 
 namespace rueda::micro {
 namespace {
@@ -25,8 +25,8 @@ class Passing {
  private:
   const ControlEvent event_;
   const std::vector<Rank> ranks_ = {0};
-  LogMemory memory_{1};
-  HostLog log_{memory_.data(), LogMemory::Layout(1), 0};
+  const testing::LogMemory memory_{testing::LayoutOf(1)};
+  HostLog log_{memory_.data(), memory_.layout(), 0};
   LogEntry entry_;
 };
 

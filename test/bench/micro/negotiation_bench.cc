@@ -7,19 +7,20 @@
 #include "controller/bus/log_bus.h"
 #include "controller/negotiation/member.h"
 #include "core/base/check.h"
-#include "test/bench/micro/log_memory.h"
 #include "test/bench/micro/micro.h"
 #include "test/bench/micro/specs.h"
+#include "test/support/log_memory.h"
 
 namespace rueda::micro {
 namespace {
 
 class OneRank {
  public:
-  OneRank(Rank rank, int tensors, const CoordinatorOptions& options, LogMemory* memory)
+  OneRank(Rank rank, int tensors, const CoordinatorOptions& options,
+          const testing::LogMemory& memory)
       : member_(rank, options.world_size),
-        bus_(std::make_unique<HostLog>(memory->data(), LogMemory::Layout(options.world_size), rank),
-             rank, options, [](Rank) {}),
+        bus_(std::make_unique<HostLog>(memory.data(), memory.layout(), rank), rank, options,
+             [](Rank) {}),
         specs_(Gradients(tensors)) {}
 
   void SubmitAll() {
@@ -56,11 +57,11 @@ class OneRank {
 class Host {
  public:
   Host(int tensors, int ranks)
-      : tensors_(static_cast<size_t>(tensors)), memory_(std::make_unique<LogMemory>(ranks)) {
+      : tensors_(static_cast<size_t>(tensors)), memory_(testing::LayoutOf(ranks)) {
     CoordinatorOptions options;
     options.world_size = ranks;
     for (Rank rank = 0; rank < ranks; ++rank) {
-      ranks_.push_back(std::make_unique<OneRank>(rank, tensors, options, memory_.get()));
+      ranks_.push_back(std::make_unique<OneRank>(rank, tensors, options, memory_));
     }
   }
 
@@ -71,7 +72,7 @@ class Host {
 
  private:
   const size_t tensors_;
-  const std::unique_ptr<LogMemory> memory_;
+  const testing::LogMemory memory_;
   std::vector<std::unique_ptr<OneRank>> ranks_;
 };
 

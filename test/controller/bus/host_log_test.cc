@@ -16,6 +16,7 @@
 #include "core/base/clock.h"
 #include "core/base/futex.h"
 #include "core/base/limits.h"
+#include "test/support/log_memory.h"
 
 namespace rueda {
 namespace {
@@ -26,17 +27,17 @@ using ::testing::IsEmpty;
 // Memory for a log, and one end of it for each writer.
 class Logs {
  public:
-  explicit Logs(LogLayout layout) : layout_(layout), lines_((layout.bytes() + 63) / 64) {
+  explicit Logs(const LogLayout& layout) : layout_(layout), memory_(layout) {
     for (int i = 0; i < layout.writers; ++i) {
       logs_.push_back(std::make_unique<HostLog>(memory(), layout, i));
     }
   }
   HostLog& operator[](int i) { return *logs_[static_cast<size_t>(i)]; }
-  char* memory() { return lines_.data()->bytes; }
+  char* memory() { return static_cast<char*>(memory_.data()); }
   // The ring's words, and a writer's side ring: behind the lines of head, starving count, unread
   // mark, cursors and starving marks.
   uint64_t* ring() {
-    return reinterpret_cast<uint64_t*>(lines_[size_t(3 + 2 * layout_.writers)].bytes);
+    return reinterpret_cast<uint64_t*>(memory() + 64 * size_t(3 + 2 * layout_.writers));
   }
   char* side(int writer) {
     return reinterpret_cast<char*>(ring() + layout_.words) +
@@ -44,11 +45,8 @@ class Logs {
   }
 
  private:
-  struct alignas(64) Line {
-    char bytes[64] = {};
-  };
   const LogLayout layout_;
-  std::vector<Line> lines_;
+  testing::LogMemory memory_;
   std::vector<std::unique_ptr<HostLog>> logs_;
 };
 

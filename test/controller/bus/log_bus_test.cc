@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "test/controller/negotiation/job.h"
+#include "test/support/log_memory.h"
 
 namespace rueda {
 namespace {
@@ -18,14 +19,14 @@ using ::testing::IsEmpty;
 // Two ranks over one log, each with what it has to announce.
 class Buses {
  public:
-  Buses() : lines_((layout_.bytes() + 63) / 64) {
+  Buses() {
     CoordinatorOptions options;
     options.world_size = 2;
     for (Rank rank = 0; rank < 2; ++rank) {
       members_.push_back(std::make_unique<Member>(rank, 2, options.process_sets));
       members_.back()->Submit(0, testing::Named("t"), CallExtras(), /*waited=*/true);
       buses_.push_back(std::make_unique<LogBus>(
-          std::make_unique<HostLog>(lines_.data(), layout_, rank), rank, options,
+          std::make_unique<HostLog>(memory_.data(), memory_.layout(), rank), rank, options,
           [this, rank](Rank woken) { woken_[rank].push_back(woken); }));
     }
   }
@@ -45,14 +46,10 @@ class Buses {
   bool LastLook(Rank rank) { return buses_[rank]->LastLook(); }
   // Whom the rank has woken since the last call.
   std::vector<Rank> TakeWoken(Rank rank) { return std::exchange(woken_[rank], {}); }
-  std::atomic<uint64_t>& head() { return *reinterpret_cast<std::atomic<uint64_t>*>(lines_.data()); }
+  std::atomic<uint64_t>& head() { return *static_cast<std::atomic<uint64_t>*>(memory_.data()); }
 
  private:
-  struct alignas(64) Line {
-    char bytes[64] = {};
-  };
-  const LogLayout layout_ = LogLayout::For(2);
-  std::vector<Line> lines_;
+  const testing::LogMemory memory_{LogLayout::For(2)};
   std::vector<std::unique_ptr<Member>> members_;
   std::vector<std::unique_ptr<LogBus>> buses_;
   std::vector<Rank> woken_[2];

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "controller/protocol/codec.h"
+#include "test/support/log_memory.h"
 
 namespace rueda {
 namespace {
@@ -17,8 +18,6 @@ const std::vector<Rank> kRanks = {4, 9};
 // A log of two writers whose ranks are 4 and 9.
 class LogCodec : public ::testing::Test {
  protected:
-  LogCodec() : lines_((layout_.bytes() + 63) / 64), log_(lines_.data(), layout_, 1) {}
-
   // Writes the event and reads it back.
   ControlEvent Passed(const ControlEvent& event) {
     const absl::StatusOr<bool> written = AppendEvent(event, &log_);
@@ -40,12 +39,8 @@ class LogCodec : public ::testing::Test {
     layout.side_bytes = 4'096;
     return layout;
   }
-  struct alignas(64) Line {
-    char bytes[64] = {};
-  };
-  const LogLayout layout_ = Layout();
-  std::vector<Line> lines_;
-  HostLog log_;
+  const testing::LogMemory memory_{Layout()};
+  HostLog log_{memory_.data(), memory_.layout(), 1};
   LogEntry entry_;
 };
 
