@@ -240,8 +240,8 @@ absl::Status CheckOne(const rueda_operation& operation) {
   return CheckExec(operation.exec);
 }
 
-// The caller's struct as this version has it: a program that was compiled with an older header has a
-// shorter one, and what is missing has its default.
+// The caller's struct as this version has it: a program that was compiled with an older header has
+// a shorter one, and what is missing has its default.
 absl::Status ReadOperation(const rueda_operation* operations, size_t stride, size_t index,
                            rueda_operation* operation) {
   const char* const at = reinterpret_cast<const char*>(operations) + index * stride;

@@ -30,8 +30,8 @@ constexpr size_t kBucketSlots = 256;
 constexpr size_t kArenaBytes = size_t{32} << 10;
 // All but one of so many gradients are nearly all.
 constexpr size_t kNearlyAll = 64;
-// With a number behind it, the name of a bucket: the same whatever is in it, so that ranks whose parameters
-// differ hear of it.
+// With a number behind it, the name of a bucket: the same whatever is in it, so that ranks whose
+// parameters differ hear of it.
 constexpr const char* kBucketName = "small gradients ";
 constexpr size_t kSharedNameBytes = 1'000;  // longer names, near what a name may have, go alone
 
@@ -363,8 +363,8 @@ void DistributedOptimizer::Impl::Submit(Bucket& bucket) {
   }
 }
 
-// As one tensor. An empty one beside it has the layout for its name, so that ranks whose gradients lie
-// differently don't mix them up.
+// As one tensor. An empty one beside it has the layout for its name, so that ranks whose gradients
+// lie differently don't mix them up.
 std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitTogether(Bucket& bucket) {
   const at::Tensor& memory = bucket.gradients.memory();
   const at::Tensor tensors[] = {memory, at::empty({0}, memory.options())};
@@ -376,8 +376,8 @@ std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitTogether(Bucket& bu
   return Operation::Submit(context_, request);
 }
 
-// By their names, behind a tensor without a meaning, by which ranks that differ in which are sparse find
-// each other.
+// By their names, behind a tensor without a meaning, by which ranks that differ in which are sparse
+// find each other.
 std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitOneByOne(const Bucket& bucket) {
   const std::string name = options_.name + ".";
   std::vector<at::Tensor> tensors = {at::zeros({1}, bucket.gradients.memory().options())};
@@ -434,7 +434,8 @@ void DistributedOptimizer::Impl::CheckForNewParameters() {
   }
 }
 
-// If the ranks don't fit together, throws what it is that differs: they all find out, so they can all ask.
+// If the ranks don't fit together, throws what it is that differs: they all find out, so they can
+// all ask.
 void DistributedOptimizer::Impl::Wait(Bucket& bucket, Operation& operation) {
   try {
     operation.Wait();

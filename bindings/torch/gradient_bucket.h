@@ -1,7 +1,7 @@
 // Small gradients that are reduced together. They lie one behind another in one tensor's memory, as
-// views of it (what DistributedDataParallel calls gradient_as_bucket_view), so that a step needs one
-// operation for all of them, and no copies but the one from where autograd has put them, while they
-// are in the cache.
+// views of it (what DistributedDataParallel calls gradient_as_bucket_view), so that a step needs
+// one operation for all of them, and no copies but the one from where autograd has put them, while
+// they are in the cache.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,13 +22,13 @@ class GradientBucket {
   void Add(const at::Tensor& parameter, const std::string& name);
   // How much memory that takes.
   size_t bytes() const { return static_cast<size_t>(elements_) * at::elementSize(type_); }
-  // Gets memory for all gradients, of zeros, and moves there what this step has taken. What was there
-  // before lives as long as tensors use it.
+  // Gets memory for all gradients, of zeros, and moves there what this step has taken. What was
+  // there before lives as long as tensors use it.
   void Allocate();
 
-  // Makes parameter i's gradient, which is defined, a view of the memory. If somebody still uses one of an
-  // earlier step, all of them get other memory. Throws when it isn't what it was when the parameter was
-  // added; then it has to be left out.
+  // Makes parameter i's gradient, which is defined, a view of the memory. If somebody still uses
+  // one of an earlier step, all of them get other memory. Throws when it isn't what it was when the
+  // parameter was added; then it has to be left out.
   void Take(size_t i);
   // Parameter i's gradient stays where it is, zeros take its place: for sparse ones.
   void LeaveOut(size_t i);
@@ -39,7 +39,8 @@ class GradientBucket {
 
   // All of it, in one dimension.
   const at::Tensor& memory() const { return memory_; }
-  // Short, and different if any name, shape, stride or place differs, or which gradients are left out.
+  // Short, and different if any name, shape, stride or place differs, or which gradients are left
+  // out.
   const std::string& layout();
 
  private:

@@ -26,9 +26,9 @@ class GradientMemory {
   GradientMemory(const GradientMemory&) = delete;
   GradientMemory& operator=(const GradientMemory&) = delete;
 
-  // Gets the blocks that were missing since the last call, up to two for each gradient (some are copied
-  // once by autograd). Only this call uses the context: tensors are allocated on any thread at any
-  // time, also while the context is shut down. Returns whether it got any.
+  // Gets the blocks that were missing since the last call, up to two for each gradient (some are
+  // copied once by autograd). Only this call uses the context: tensors are allocated on any thread
+  // at any time, also while the context is shut down. Returns whether it got any.
   bool Grow();
   // Whether a tensor whose memory begins there has it from such a pool.
   static bool Serves(const void* data);

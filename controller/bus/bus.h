@@ -29,11 +29,11 @@ class Bus {
   // items or not. An error ends the epoch.
   virtual absl::StatusOr<bool> Poll(Nanos now, Plan* plan) = 0;
 
-  // Whether Poll would find something: the last look before sleeping, once the others know how to ring
-  // this rank.
+  // Whether Poll would find something: the last look before sleeping, once the others know how to
+  // ring this rank.
   virtual bool LastLook() = 0;
-  // Whether others wait for something that this rank has to do: to make room in the log, or to hand on
-  // what has come. After LastLook's fence; for one that leaves without another Poll.
+  // Whether others wait for something that this rank has to do: to make room in the log, or to hand
+  // on what has come. After LastLook's fence; for one that leaves without another Poll.
   virtual bool OwesOthers() const { return false; }
   // Lets others reuse what this rank has read; called before it sleeps.
   virtual void BeforeSleep() = 0;

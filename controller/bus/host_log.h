@@ -10,10 +10,11 @@
 // passed. A writer without credit gets `false` from Append, keeps its event, and is rung by the
 // reader that makes room (TakeStarving).
 //
-// Between taking its place and publishing its word a writer may lose the processor. Words behind that
-// gap are there, but nobody reads past it, not even those who wrote them: they may go to sleep, which
-// they mark in the log (LastLook), and are rung by the writer that fills the gap (TakeFilledGap).
-// Only those who wrote need to: whoever reads a word of its own wakes those whom it concerns.
+// Between taking its place and publishing its word a writer may lose the processor. Words behind
+// that gap are there, but nobody reads past it, not even those who wrote them: they may go to
+// sleep, which they mark in the log (LastLook), and are rung by the writer that fills the gap
+// (TakeFilledGap). Only those who wrote need to: whoever reads a word of its own wakes those whom
+// it concerns.
 //
 // Nothing here waits, allocates after construction (but for payloads), or makes a system call.
 #pragma once
@@ -83,8 +84,8 @@ class HostLog {
   // Writers that ran out of credit and may have some again, by index; each is told once. The caller
   // rings them.
   std::vector<int> TakeStarving();
-  // Whether this writer has filled a gap, as it found when it read on, since the last call: the caller
-  // rings everybody.
+  // Whether this writer has filled a gap, as it found when it read on, since the last call: the
+  // caller rings everybody.
   bool TakeFilledGap() { return std::exchange(filled_gap_, false); }
   // The reader that holds everybody up; for a writer without credit to ring.
   int SlowestReader() const;

@@ -13,8 +13,8 @@
 namespace rueda {
 namespace {
 
-// An operation that is incomplete everywhere is known to the root at this part of the age at which it
-// says or does something about it, so that it can name who is missing.
+// An operation that is incomplete everywhere is known to the root at this part of the age at which
+// it says or does something about it, so that it can name who is missing.
 constexpr int kPatienceShare = 2;
 
 // Each on the way up waits for so long.

@@ -1,8 +1,8 @@
 // The bus of a job whose ranks don't share one log. Each host has a log; its aggregator passes what
-// is complete there up the tree of leaders (leader_tree.h), where each that has others below it waits
-// for them and speaks for all, to the root, a coordinator in rank 0's process. Its plans come down
-// the tree and are written into each host's log by its leader (the host's lowest rank). With one rank
-// a log, as under RUEDA_BUS=tcp, every rank is its own leader.
+// is complete there up the tree of leaders (leader_tree.h), where each that has others below it
+// waits for them and speaks for all, to the root, a coordinator in rank 0's process. Its plans come
+// down the tree and are written into each host's log by its leader (the host's lowest rank). With
+// one rank a log, as under RUEDA_BUS=tcp, every rank is its own leader.
 #pragma once
 
 #include <deque>
@@ -28,8 +28,8 @@ class Courier {
 class HostsBus : public Bus {
  public:
   // `log` is shared by `local_ranks`, ascending, a host of options.leaders; writer i is
-  // local_ranks[i]. The first is the leader; rank 0 is the root. `courier` is used by leaders only and
-  // outlives this.
+  // local_ranks[i]. The first is the leader; rank 0 is the root. `courier` is used by leaders only
+  // and outlives this.
   HostsBus(std::unique_ptr<HostLog> log, std::vector<Rank> local_ranks, Rank self,
            const CoordinatorOptions& options, WakeFn wake, Courier* courier);
 

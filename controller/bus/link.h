@@ -33,8 +33,8 @@ class Link {
   // The rank at the other end; for a server's link once it is established.
   Rank peer() const { return handshake_.peer(); }
 
-  // Queues a frame; it leaves as the socket takes it. The descriptors are duplicated. Nothing is queued
-  // for a peer that is gone.
+  // Queues a frame; it leaves as the socket takes it. The descriptors are duplicated. Nothing is
+  // queued for a peer that is gone.
   void Send(FrameType type, absl::string_view payload, const std::vector<int>& descriptors = {});
   bool wants_write() const { return !out_.empty(); }
 
@@ -82,8 +82,8 @@ class Link {
 };
 
 // Block until the link is established, until a frame has come (which must be of the expected type;
-// kRefused is FAILED_PRECONDITION with its text), or until everything is sent; at most to `deadline`. For bootstrap, where nothing else needs
-// looking after.
+// kRefused is FAILED_PRECONDITION with its text), or until everything is sent; at most to
+// `deadline`. For bootstrap, where nothing else needs looking after.
 absl::Status WaitEstablished(Link* link, Nanos deadline);
 absl::StatusOr<Link::Received> WaitFrame(Link* link, FrameType expected, Nanos deadline);
 absl::Status WaitFlushed(Link* link, Nanos deadline);

@@ -13,8 +13,8 @@ namespace rueda {
 class LogBus : public Bus {
  public:
   // `log` is shared by all ranks of the job; writer i is rank i. `wake` is called for ranks that
-  // this rank's entry gives something to do, `wake_idle` for one that must read the log though it may
-  // have nothing to do (null: `wake`).
+  // this rank's entry gives something to do, `wake_idle` for one that must read the log though it
+  // may have nothing to do (null: `wake`).
   LogBus(std::unique_ptr<HostLog> log, Rank self, const CoordinatorOptions& options, WakeFn wake,
          WakeFn wake_idle = nullptr);
 

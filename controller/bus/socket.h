@@ -24,13 +24,13 @@ struct AddressesDeleter {
   void operator()(addrinfo* list) const;
 };
 using Addresses = std::unique_ptr<addrinfo, AddressesDeleter>;
-// What getaddrinfo has for a name or a numeric address and a port (empty: none), at least one entry.
-// NOT_FOUND: nothing, in its words.
+// What getaddrinfo has for a name or a numeric address and a port (empty: none), at least one
+// entry. NOT_FOUND: nothing, in its words.
 absl::StatusOr<Addresses> Resolve(const std::string& host, const std::string& port, int type,
                                   int flags = 0);
 
-// Listens at `port` on `host`, a numeric address. 0: a port of the kernel's choice. Another one may have
-// connections still that are about to end.
+// Listens at `port` on `host`, a numeric address. 0: a port of the kernel's choice. Another one may
+// have connections still that are about to end.
 absl::StatusOr<UniqueFd> ListenTcp(const std::string& host, int port = 0);
 // "127.0.0.1:34567" or "[::1]:34567", of a socket that ListenTcp made.
 absl::StatusOr<std::string> TcpAddressOf(const UniqueFd& listener);

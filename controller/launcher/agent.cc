@@ -48,8 +48,8 @@ absl::Status CheckOrder(const launch::Order& order) {
   return good ? absl::OkStatus() : absl::InvalidArgumentError("an order that can't be carried out");
 }
 
-// The interface by which the other hosts reach this one: the one that is asked for, that of the route
-// to another host of the job, that by which ssh came, or that of the default route.
+// The interface by which the other hosts reach this one: the one that is asked for, that of the
+// route to another host of the job, that by which ssh came, or that of the default route.
 absl::StatusOr<Interface> MeetingInterface(const launch::Order& order) {
   if (!order.network_interface().empty()) return ChooseInterface(order.network_interface());
   absl::StatusOr<Interface> interface = InterfaceTowards(order.other_host());
@@ -336,8 +336,8 @@ bool Agent::ReadPipe(size_t pipe) {
   return true;
 }
 
-// All ranks are gone: what they left in the pipes. Somebody may still hold these, but nobody who could
-// write.
+// All ranks are gone: what they left in the pipes. Somebody may still hold these, but nobody who
+// could write.
 void Agent::ReadLast() {
   for (size_t i = 0; i < pipes_.size(); ++i) {
     int left = 0;

@@ -1,7 +1,7 @@
-// Messages between ruedarun and an agent, over the two pipes that a remote shell gives: four bytes of
-// length, least significant first, the message, and a line feed (srun passes lines on). Before an
-// agent's first message stands a mark: what a login shell prints comes before it.
-// Owner: one at each end; its process's only thread.
+// Messages between ruedarun and an agent, over the two pipes that a remote shell gives: four bytes
+// of length, least significant first, the message, and a line feed (srun passes lines on). Before
+// an agent's first message stands a mark: what a login shell prints comes before it. Owner: one at
+// each end; its process's only thread.
 #pragma once
 
 #include <string>
@@ -36,8 +36,8 @@ class AgentStream {
   Got Read();
   // The next message of what was read. DATA_LOSS: it is none; nothing more can be understood.
   absl::StatusOr<bool> Take(google::protobuf::MessageLite* message);
-  // Drops what comes before the mark, and the mark; false: it has not come yet. `noise` gets what is
-  // dropped. DATA_LOSS: too much has come without it.
+  // Drops what comes before the mark, and the mark; false: it has not come yet. `noise` gets what
+  // is dropped. DATA_LOSS: too much has come without it.
   absl::StatusOr<bool> TakeMark(std::string* noise);
 
   int in() const { return in_.get(); }

@@ -187,7 +187,8 @@ void Assembler::BeginAll() {
   }
 }
 
-// The agents have no ranks yet, and end when nobody speaks to them; a shell that does not is killed.
+// The agents have no ranks yet, and end when nobody speaks to them; a shell that does not is
+// killed.
 void Assembler::EndAll() {
   for (const Ranks& host : hosts_) host->HangUp();
   const Nanos deadline = MonotonicNow() + kEndPatience;

@@ -1,6 +1,5 @@
-// What the launcher and its supervisor process tell each other, over a pair of unix sockets. Ranks are
-// world ranks.
-// Owner: one at each end; its process's only thread uses it.
+// What the launcher and its supervisor process tell each other, over a pair of unix sockets. Ranks
+// are world ranks. Owner: one at each end; its process's only thread uses it.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Which rank's failure ended the job, when ranks are on several hosts: news of a consequence may come
-// before that of its cause. A rank that failed because of another says so (VerdictBoard::Blame); then
-// that one's end is awaited for a moment. PURE
+// Which rank's failure ended the job, when ranks are on several hosts: news of a consequence may
+// come before that of its cause. A rank that failed because of another says so
+// (VerdictBoard::Blame); then that one's end is awaited for a moment. PURE
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The launcher process while the job runs: passes signals on to the ranks' hosts and news of failures
-// between them, prints what the ranks write, and says how the job ended.
+// The launcher process while the job runs: passes signals on to the ranks' hosts and news of
+// failures between them, prints what the ranks write, and says how the job ended.
 #pragma once
 
 #include <memory>
@@ -28,8 +28,8 @@ struct FrontHost {
   std::unique_ptr<HostRanks> ranks;
 };
 
-// Owner: main; its only thread. `signal_fd`: a signalfd, not blocking, of the signals to take, which
-// are blocked too; SIGPIPE is ignored.
+// Owner: main; its only thread. `signal_fd`: a signalfd, not blocking, of the signals to take,
+// which are blocked too; SIGPIPE is ignored.
 class Front {
  public:
   Front(FrontOptions options, std::vector<FrontHost> hosts, UniqueFd signal_fd, Output* output);

@@ -1,5 +1,5 @@
-// The ranks that one host has of a job, as the launcher sees them: a stream of messages from whoever
-// owns their processes. local_ranks.h: on this host. remote_ranks.h: behind an agent.
+// The ranks that one host has of a job, as the launcher sees them: a stream of messages from
+// whoever owns their processes. local_ranks.h: on this host. remote_ranks.h: behind an agent.
 #pragma once
 
 #include <poll.h>
@@ -23,7 +23,8 @@ class HostRanks {
   virtual void Advance(absl::Span<const pollfd> waits) = 0;
 
   virtual void Send(const Message& message) = 0;
-  // The next message. kFinished comes last, or kLost, and then what is known of the ranks all the same.
+  // The next message. kFinished comes last, or kLost, and then what is known of the ranks all the
+  // same.
   bool Receive(Message* message) {
     if (received_.empty()) return false;
     *message = received_.front();

@@ -16,16 +16,17 @@ struct HostSlots {
   bool operator==(const HostSlots&) const = default;
 };
 
-// A name goes to other programs (ssh), so it can't be taken for an option or hold anything else than
-// letters, digits and what addresses are written with. INVALID_ARGUMENT quotes `text`, which it is
-// part of.
+// A name goes to other programs (ssh), so it can't be taken for an option or hold anything else
+// than letters, digits and what addresses are written with. INVALID_ARGUMENT quotes `text`, which
+// it is part of.
 absl::Status CheckHostName(absl::string_view name, absl::string_view text);
 
 // "a:4,b,[fd00::1]:2", in the order given; a host that is named again gets the slots too.
 // INVALID_ARGUMENT, with what was found and what is expected.
 absl::StatusOr<std::vector<HostSlots>> ParseHosts(absl::string_view text);
 
-// A line a host: "a slots=4", "a:4" or "a"; '#' begins a comment. Errors begin with the line's number.
+// A line a host: "a slots=4", "a:4" or "a"; '#' begins a comment. Errors begin with the line's
+// number.
 absl::StatusOr<std::vector<HostSlots>> ParseHostfile(absl::string_view text);
 
 // Those of `hosts` that `ranks` ranks go to when each host is filled before the next is begun; the

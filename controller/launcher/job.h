@@ -27,7 +27,8 @@ HostFacts LookAtHost();
 // `name` is this host's, an address of it, or resolves to one. NOT_FOUND: it can't be resolved.
 absl::StatusOr<bool> IsThisHost(const std::string& name);
 
-// The content of a file of the user's, of up to 1 MiB, with the text for the user when it can't be read.
+// The content of a file of the user's, of up to 1 MiB, with the text for the user when it can't be
+// read.
 absl::StatusOr<std::string> ReadText(const std::string& path);
 
 // 128 random bits in hexadecimal digits.

@@ -16,8 +16,8 @@ namespace rueda {
 
 class LocalRanks : public HostRanks {
  public:
-  // Forks the supervisor; from then on this process adopts orphans. SIGCHLD is blocked and SIGPIPE is
-  // ignored, and the calling thread is the only one. `in_supervisor` runs in the new process: it
+  // Forks the supervisor; from then on this process adopts orphans. SIGCHLD is blocked and SIGPIPE
+  // is ignored, and the calling thread is the only one. `in_supervisor` runs in the new process: it
   // closes what that must not hold.
   static absl::StatusOr<std::unique_ptr<LocalRanks>> Start(
       SpawnRequest request, const std::function<void()>& in_supervisor);

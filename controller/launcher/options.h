@@ -44,10 +44,11 @@ struct LaunchOptions {
   Nanos grace() const { return static_cast<Nanos>(grace_seconds * kSecond); }
 };
 
-// `options`, with what `arguments` change: argv without the name of ruedarun itself. Options end at the first word that is
-// none, or after "--"; what follows is the program and its arguments, untouched. INVALID_ARGUMENT
-// holds the text for the user: an option that is unknown is refused with the nearest known one, one
-// that Horovod's launcher has and this one has not is refused by name.
+// `options`, with what `arguments` change: argv without the name of ruedarun itself. Options end at
+// the first word that is none, or after "--"; what follows is the program and its arguments,
+// untouched. INVALID_ARGUMENT holds the text for the user: an option that is unknown is refused
+// with the nearest known one, one that Horovod's launcher has and this one has not is refused by
+// name.
 absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> arguments,
                                            LaunchOptions options = {});
 // Only options: the words of a file (ReadConfigFile). Errors as above.

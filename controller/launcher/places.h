@@ -17,8 +17,8 @@ struct Places {
   bool all_here() const { return hosts.empty() || (hosts.size() == 1 && hosts[0].is_here); }
 };
 
-// Reads files and asks name servers. Sets how many ranks there are if `options` doesn't. INVALID_ARGUMENT
-// and so on, with the text for the user.
+// Reads files and asks name servers. Sets how many ranks there are if `options` doesn't.
+// INVALID_ARGUMENT and so on, with the text for the user.
 absl::StatusOr<Places> FindPlaces(const Environment& environment, LaunchOptions* options);
 
 }  // namespace rueda

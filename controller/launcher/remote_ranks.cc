@@ -33,8 +33,8 @@ absl::StatusOr<Pipe> MakePipe() {
   return Pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
-// In a process group of its own: the terminal's signals are for the launcher. With no signal blocked
-// or ignored.
+// In a process group of its own: the terminal's signals are for the launcher. With no signal
+// blocked or ignored.
 absl::StatusOr<pid_t> Spawn(std::vector<std::string> words, const int (&fds)[3]) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;

@@ -18,8 +18,8 @@ namespace rueda {
 
 class RemoteRanks : public HostRanks {
  public:
-  // Starts the agent, `program`, by `words`. What its ranks print goes to `output`, which outlives this.
-  // NOT_FOUND and so on, for people: there is no such remote shell.
+  // Starts the agent, `program`, by `words`. What its ranks print goes to `output`, which outlives
+  // this. NOT_FOUND and so on, for people: there is no such remote shell.
   static absl::StatusOr<std::unique_ptr<RemoteRanks>> Start(JobHost host,
                                                             std::vector<std::string> words,
                                                             std::string program, Output* output);

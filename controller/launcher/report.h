@@ -28,14 +28,16 @@ struct JobEnding {
   int exit_code = 0;
 };
 
-// "rank 1 failed", "rank 1 took rank 2 for lost", "SIGINT", "its supervisor process died", "host b was lost".
+// "rank 1 failed", "rank 1 took rank 2 for lost", "SIGINT", "its supervisor process died", "host b
+// was lost".
 std::string CauseText(const JobEnding& job);
 
 // "exited with status 3", "ended by ruedarun (SIGTERM) after rank 1 failed", "never started".
 std::string EndingText(const RankEnding& ending, const JobEnding& job);
 
-// Who ended how, one line per rank, the first failure (of one that was taken for lost: that) marked with '*'. Empty when every rank exited
-// with 0. Of many ranks those that ruedarun ended or that exited with 0 are only counted.
+// Who ended how, one line per rank, the first failure (of one that was taken for lost: that) marked
+// with '*'. Empty when every rank exited with 0. Of many ranks those that ruedarun ended or that
+// exited with 0 are only counted.
 std::string EndingsTable(const std::vector<RankEnding>& ranks, const JobEnding& job);
 
 }  // namespace rueda

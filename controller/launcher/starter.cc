@@ -30,9 +30,9 @@ std::vector<std::string> SshWords(const Starter& starter) {
 }
 
 // A step has what its job has on the node, GPUs too, but where the job asked for them by --gpus or
-// --gpus-per-task: srun takes that from its environment, and the controller from the job, and a step
-// of one node and one task would then ask for all of the job's GPUs, or have one task's. A label
-// would stand in the agent's messages.
+// --gpus-per-task: srun takes that from its environment, and the controller from the job, and a
+// step of one node and one task would then ask for all of the job's GPUs, or have one task's. A
+// label would stand in the agent's messages.
 constexpr char kSrun[] =
     "test -z \"$SLURM_GPUS$SLURM_GPUS_PER_TASK\" || test -z \"$SLURM_GPUS_ON_NODE\" || "
     "set -- --gres=gpu:\"$SLURM_GPUS_ON_NODE\" \"$@\"; "

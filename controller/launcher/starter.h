@@ -17,8 +17,8 @@ struct Starter {
   int connect_seconds = 0;         // until ssh gives up a host that does not answer
 };
 
-// The words that start `program --agent` on `host`. ssh does what the user's own configuration says,
-// but asks nothing.
+// The words that start `program --agent` on `host`. ssh does what the user's own configuration
+// says, but asks nothing.
 std::vector<std::string> StarterWords(const Starter& starter, const std::string& host,
                                       const std::string& program);
 

@@ -16,8 +16,8 @@ LeaderTree::LeaderTree(absl::Span<const std::vector<Rank>> hosts, int fan_out)
   for (size_t host = 0; host < hosts.size(); ++host) {
     for (const Rank rank : hosts[host]) host_of_[rank] = static_cast<int>(host);
   }
-  // Below a host are the hosts behind it up to its end, in up to fan_out blocks of nearly equal size; the
-  // first host of each leads it. Parents come before their children.
+  // Below a host are the hosts behind it up to its end, in up to fan_out blocks of nearly equal
+  // size; the first host of each leads it. Parents come before their children.
   std::vector<int> level(nodes_.size(), 0);
   nodes_[0].end = static_cast<int>(hosts.size());
   for (int host = 0; host < static_cast<int>(hosts.size()); ++host) {

@@ -1,5 +1,5 @@
-// The tree of leaders, along which what concerns the whole job goes up to the root and comes down from
-// it: each leader talks to its parent and its children only, so that nobody has more than
+// The tree of leaders, along which what concerns the whole job goes up to the root and comes down
+// from it: each leader talks to its parent and its children only, so that nobody has more than
 // `fan_out` + 1 connections and the root hears `fan_out` voices however many hosts there are. A
 // subtree is a block of neighbouring hosts. A value that all ranks compute alike. PURE
 #pragma once
@@ -30,8 +30,8 @@ class LeaderTree {
   // Of leaders. The root has no parent: -1.
   Rank ParentOf(Rank leader) const;
   std::vector<Rank> ChildrenOf(Rank leader) const;
-  // Those for whom the rank speaks, which is a leader unless it speaks for itself. By host, each host's
-  // ascending.
+  // Those for whom the rank speaks, which is a leader unless it speaks for itself. By host, each
+  // host's ascending.
   absl::Span<const Rank> RanksOf(Rank rank, Voice voice) const;
   bool Covers(Rank leader, Rank rank) const;
   // How many leaders there are between the farthest one and the root, itself included. 0: one host.

@@ -1,5 +1,6 @@
-// Whom this process takes for dead, though nothing says so: a peer on another host that has been silent,
-// or a neighbour that has been stopped, for a limit. Not while it is itself that did not run. PURE
+// Whom this process takes for dead, though nothing says so: a peer on another host that has been
+// silent, or a neighbour that has been stopped, for a limit. Not while it is itself that did not
+// run. PURE
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,9 @@ class Liveness {
   // `limit` 0: nobody ever. `now`: everybody is taken to be well then.
   Liveness(Nanos limit, size_t remotes, size_t neighbours, Nanos now);
 
-  // How long between two looks. A remote peer hears of this process, and this process of it, at least
-  // that often. (See docs/threads.md: an eighth of the limit, so that a stop is known soon after it.)
+  // How long between two looks. A remote peer hears of this process, and this process of it, at
+  // least that often. (See docs/threads.md: an eighth of the limit, so that a stop is known soon
+  // after it.)
   Nanos interval() const { return interval_; }
   // When to look next; kForever: never.
   Nanos next() const { return next_; }
@@ -28,7 +30,8 @@ class Liveness {
 
   // A look. First this, then a question for each peer.
   void BeginLook(Nanos now);
-  // For how long it has been silent, or stopped (`is_stopped`: as of now), if that is over the limit.
+  // For how long it has been silent, or stopped (`is_stopped`: as of now), if that is over the
+  // limit.
   std::optional<Nanos> SilentFor(size_t remote, Nanos now) const;
   std::optional<Nanos> StoppedFor(size_t neighbour, bool is_stopped, Nanos now);
 

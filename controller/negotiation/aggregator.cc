@@ -334,8 +334,8 @@ void Aggregator::End(SetId set, OpKind kind, uint32_t sequence) {
   if (instance != nullptr) Finish(instance);
 }
 
-// What was passed on ends now for those whom it concerns. On the other ranks of a host, which pass on
-// nothing, what the leader has passed on before it was complete is held still.
+// What was passed on ends now for those whom it concerns. On the other ranks of a host, which pass
+// on nothing, what the leader has passed on before it was complete is held still.
 void Aggregator::OnReject(const Reject& reject) {
   const int slot = pending_.SlotFor(*reject.spec);
   Instance* instance = pending_.Find(slot, static_cast<uint16_t>(reject.sequence));

@@ -1,8 +1,8 @@
-// The aggregator: the voice of a host, or of the hosts below a leader. Holds each operation back until
-// all members below have announced it (or some have and the others let them wait for long). Then it
-// passes one announcement on for all of them, if nothing differs from rank to rank, else what each
-// has said. A host's runs over the host's log, a replica on every rank; the leader's output is sent.
-// That of the hosts below runs at their leader. PURE
+// The aggregator: the voice of a host, or of the hosts below a leader. Holds each operation back
+// until all members below have announced it (or some have and the others let them wait for long).
+// Then it passes one announcement on for all of them, if nothing differs from rank to rank, else
+// what each has said. A host's runs over the host's log, a replica on every rank; the leader's
+// output is sent. That of the hosts below runs at their leader. PURE
 #pragma once
 
 #include <cstdint>
@@ -92,8 +92,8 @@ class Aggregator {
   std::vector<int> slots_;         // by slot of an id: its name's in pending_; -1: none
   std::vector<Column> columns_;    // by record of an instance
   std::vector<int> participants_;  // by set: how many of its members are below; -1: not counted yet
-  // By set: a rank below has joined it, or one that was in it has left. It announces nothing any more,
-  // so that nothing is held back: until all ranks have joined, or for ever.
+  // By set: a rank below has joined it, or one that was in it has left. It announces nothing any
+  // more, so that nothing is held back: until all ranks have joined, or for ever.
   std::vector<bool> joined_;
   std::vector<bool> left_from_;
   std::vector<Rank> left_;

@@ -54,8 +54,9 @@ class Coordinator {
   // Stalls, judged by the caller's clock. Reports for people are appended to `reports`; operations
   // that must fail now to `expired`, for the caller to put into the log. Returns when to call
   // again; it costs nothing before that time, so it may be called at any time.
-  // `voice`: only what that rank should speak of: where each rank has a replica, and may sleep while
-  // others' operations stall, the rank that was the first to submit one does. kEverybody: all there is.
+  // `voice`: only what that rank should speak of: where each rank has a replica, and may sleep
+  // while others' operations stall, the rank that was the first to submit one does. kEverybody: all
+  // there is.
   Nanos Look(Nanos now, std::vector<std::string>* reports, std::vector<Expire>* expired,
              Rank voice = kEverybody);
   static constexpr Rank kEverybody = -1;

@@ -1,7 +1,7 @@
 // What a rank that leads nobody keeps of its host's log: for each operation, who of the host has
-// announced it, so that the one whose word makes it whole can wake the leader, and nobody else needs
-// to. Far less than the leader's aggregator. It may say once too often that the leader is needed,
-// never once too seldom. PURE
+// announced it, so that the one whose word makes it whole can wake the leader, and nobody else
+// needs to. Far less than the leader's aggregator. It may say once too often that the leader is
+// needed, never once too seldom. PURE
 #pragma once
 
 #include <deque>
@@ -18,8 +18,8 @@ namespace rueda {
 
 class HostTally {
  public:
-  // `ranks`: of the host, ascending; writer i of the log is ranks[i]. `sets` is kept as the plan stream
-  // says and outlives this.
+  // `ranks`: of the host, ascending; writer i of the log is ranks[i]. `sets` is kept as the plan
+  // stream says and outlives this.
   HostTally(absl::Span<const Rank> ranks, const ProcessSetTable* sets)
       : ranks_(ranks.begin(), ranks.end()), sets_(*sets) {}
 

@@ -7,7 +7,8 @@
 namespace rueda {
 namespace {
 
-// FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv), as absl::Hash differs from process to process.
+// FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv), as absl::Hash differs from process to
+// process.
 uint64_t IdentityOf(SetId set, absl::string_view name, OpKind kind) {
   uint64_t hash = 0xCBF29CE484222325u;
   const auto add = [&](uint8_t byte) { hash = (hash ^ byte) * 0x100000001B3u; };

@@ -44,9 +44,9 @@ class PendingTable {
   // Of an unnamed kind without a pair; -1 when none was announced yet.
   int UnnamedSlot(SetId set, OpKind kind) const;
 
-  // Notes that participant `member` of `members` announced `spec`. Returns null when the others have
-  // given up on this unnamed operation already; INVALID_ARGUMENT when the member has announced this
-  // name before.
+  // Notes that participant `member` of `members` announced `spec`. Returns null when the others
+  // have given up on this unnamed operation already; INVALID_ARGUMENT when the member has announced
+  // this name before.
   absl::StatusOr<Instance*> Announce(int slot, int member, int members, const SpecPtr& spec,
                                      const CallExtras& extras, bool waited, Nanos now);
 

@@ -207,8 +207,8 @@ class Admission {
   }
 
   // Who goes when there are too many: of the address that most came from, the one that has had its
-  // turn for longest. A rank proves itself at once, and who comes in masses is in his own way. There
-  // is at least one.
+  // turn for longest. A rank proves itself at once, and who comes in masses is in his own way.
+  // There is at least one.
   size_t First() const {
     const auto most =
         std::max_element(pending_from_.begin(), pending_from_.end(),

@@ -108,8 +108,8 @@ absl::Status AdmitChildren(const UniqueFd& listener, absl::Span<const Rank> chil
   return absl::OkStatus();
 }
 
-// All leaders come to the root, which alone is known to everybody. The links stay for those who are next
-// to it in the tree.
+// All leaders come to the root, which alone is known to everybody. The links stay for those who are
+// next to it in the tree.
 absl::Status MeetRoot(const UniqueFd& listener, const std::string& address,
                       const SessionScope& scope, Nanos deadline, World* world) {
   if (world->rank != 0) {
@@ -125,7 +125,8 @@ absl::Status MeetRoot(const UniqueFd& listener, const std::string& address,
   return AdmitChildren(listener, leaders, scope, deadline, world);
 }
 
-// The root: hears where those listen who will have others below them, and sends everybody to his place.
+// The root: hears where those listen who will have others below them, and sends everybody to his
+// place.
 absl::Status SendToPlaces(Nanos deadline, World* world) {
   const LeaderTree& tree = *world->leaders;
   std::map<Rank, std::string> address_of;
@@ -150,8 +151,8 @@ absl::Status SendToPlaces(Nanos deadline, World* world) {
   return absl::OkStatus();
 }
 
-// After all have met the root: each leader connects to the one above it in the tree. Before it does, it
-// listens for those below it, at `host`.
+// After all have met the root: each leader connects to the one above it in the tree. Before it
+// does, it listens for those below it, at `host`.
 absl::Status TakePlace(const std::string& host, const SessionScope& scope, Nanos deadline,
                        World* world) {
   if (world->rank == 0) return SendToPlaces(deadline, world);

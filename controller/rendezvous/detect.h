@@ -12,8 +12,8 @@ namespace rueda {
 struct Place {
   Rank rank = 0;
   int size = 1;
-  // A name for the job that the launcher gives to all of its ranks, and to no other job of this user
-  // on this host at the same time. Empty: to a world of one, and where `pmi_fd` is set.
+  // A name for the job that the launcher gives to all of its ranks, and to no other job of this
+  // user on this host at the same time. Empty: to a world of one, and where `pmi_fd` is set.
   std::string job;
   // The job is named after the process at the other end of this socket. -1: there is none.
   int pmi_fd = -1;

@@ -1,7 +1,7 @@
-// Processes of several hosts meet over TCP. All are given an address, at whose port rank 0 listens, or
-// at a socket that the launcher has given it; or else rank 0 listens on one interface, and writes
-// where, with a secret, to a file that all hosts see and only this user may read, and the others look
-// for it. The ranks of each host then meet over unix sockets, to become neighbours.
+// Processes of several hosts meet over TCP. All are given an address, at whose port rank 0 listens,
+// or at a socket that the launcher has given it; or else rank 0 listens on one interface, and
+// writes where, with a secret, to a file that all hosts see and only this user may read, and the
+// others look for it. The ranks of each host then meet over unix sockets, to become neighbours.
 #pragma once
 
 #include <memory>
@@ -18,10 +18,9 @@ namespace rueda {
 class HostsMeeting : public UnixMeeting {
  public:
   // By the settings meeting_address (and, at rank 0, meeting_fd) or else shared_dir, that file's
-  // directory. A secret of the scope goes before the file's; without a file there must be one, unless
-  // allow_unauthenticated says that there need be none. The
-  // setting network_interface is the one for everything of this job; empty: the one by which the others
-  // are reached.
+  // directory. A secret of the scope goes before the file's; without a file there must be one,
+  // unless allow_unauthenticated says that there need be none. The setting network_interface is the
+  // one for everything of this job; empty: the one by which the others are reached.
   static absl::StatusOr<std::unique_ptr<Meeting>> Create(SessionScope scope, Rank rank, int size,
                                                          const Config& config);
 

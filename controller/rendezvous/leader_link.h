@@ -9,9 +9,9 @@
 namespace rueda {
 
 // Connects rank `self` to the leader `peer`, which listens at `address`. Many may come at once, and
-// strangers with them: the kernel queues only so many and drops the others, and the peer may take one
-// for a stranger too many. So this tries again, at most to `deadline`. ABORTED: nobody listens there
-// any more.
+// strangers with them: the kernel queues only so many and drops the others, and the peer may take
+// one for a stranger too many. So this tries again, at most to `deadline`. ABORTED: nobody listens
+// there any more.
 absl::StatusOr<std::unique_ptr<Link>> ConnectToLeader(Rank peer, const std::string& address,
                                                       const SessionScope& scope, Rank self,
                                                       Nanos deadline);

@@ -1,5 +1,5 @@
-// How the ranks of a job find each other when an epoch begins. Three kinds: processes of one host meet
-// over unix sockets, those of several over TCP, threads of one process in a ThreadGroup.
+// How the ranks of a job find each other when an epoch begins. Three kinds: processes of one host
+// meet over unix sockets, those of several over TCP, threads of one process in a ThreadGroup.
 #pragma once
 
 #include <memory>
@@ -56,15 +56,16 @@ class Meeting {
   virtual std::shared_ptr<Store> store() = 0;
   // The secret for TCP between these ranks, from Gather on; empty: there is none.
   virtual Secret secret() const = 0;
-  // Where rank 0 has waited for the others, for people; empty: they come by a name, or this is another.
+  // Where rank 0 has waited for the others, for people; empty: they come by a name, or this is
+  // another.
   virtual std::string waited_at() const { return ""; }
 };
 
 // Checks that the hellos of a job fit together: sizes, versions, ranks, agreed knobs.
 absl::Status CheckHellos(absl::Span<const wire::Hello> hellos);
 
-// What rank 0 answers to a hello: everybody's hellos, which fit together and are `size`; or else its
-// error. PURE
+// What rank 0 answers to a hello: everybody's hellos, which fit together and are `size`; or else
+// its error. PURE
 absl::StatusOr<std::vector<wire::Hello>> UnpackHellos(absl::string_view payload, int size);
 
 }  // namespace rueda

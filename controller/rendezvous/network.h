@@ -10,17 +10,17 @@
 
 namespace rueda {
 
-// Where a job's first rank waits for those of other hosts: the interface `name`; when that is empty,
-// the one that the default route leaves by, or else the only one beside loopback. INVALID_ARGUMENT
-// lists what there is.
+// Where a job's first rank waits for those of other hosts: the interface `name`; when that is
+// empty, the one that the default route leaves by, or else the only one beside loopback.
+// INVALID_ARGUMENT lists what there is.
 absl::StatusOr<Interface> ChooseInterface(const std::string& name);
 
-// The interface that the route to `host`, a name or an address, leaves by; not loopback. NOT_FOUND: it
-// can't be resolved, or there is no route.
+// The interface that the route to `host`, a name or an address, leaves by; not loopback. NOT_FOUND:
+// it can't be resolved, or there is no route.
 absl::StatusOr<Interface> InterfaceTowards(const std::string& host);
 
-// The interface of this host that has one of the addresses of `host`, a name or an address, with that
-// address; not loopback. NOT_FOUND: there is none, or the name is not known.
+// The interface of this host that has one of the addresses of `host`, a name or an address, with
+// that address; not loopback. NOT_FOUND: there is none, or the name is not known.
 absl::StatusOr<Interface> OwnInterfaceOf(const std::string& host);
 
 // NOT_FOUND: no interface has that address.

@@ -1,5 +1,5 @@
-// The process manager of an MPI library that started this process (PMI: J. Balaji and others, "PMI: A
-// Scalable Parallel Process-Management Interface for Extreme-Scale Systems", 2010).
+// The process manager of an MPI library that started this process (PMI: J. Balaji and others, "PMI:
+// A Scalable Parallel Process-Management Interface for Extreme-Scale Systems", 2010).
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Where the ranks of a job that is on several hosts learn the secret and where rank 0 waits: a file in
-// a directory that all of them see (RUEDA_SHARED_DIR), which nobody but this user may read.
+// Where the ranks of a job that is on several hosts learn the secret and where rank 0 waits: a file
+// in a directory that all of them see (RUEDA_SHARED_DIR), which nobody but this user may read.
 #pragma once
 
 #include <cstdint>

@@ -18,8 +18,9 @@ struct TfTask {
   std::string cluster;  // all their addresses
 };
 
-// Nothing: it names no cluster, or one of a single task. INVALID_ARGUMENT: it is no JSON, or has not
-// the form above. FAILED_PRECONDITION: this task trains nothing (a parameter server, an evaluator).
+// Nothing: it names no cluster, or one of a single task. INVALID_ARGUMENT: it is no JSON, or has
+// not the form above. FAILED_PRECONDITION: this task trains nothing (a parameter server, an
+// evaluator).
 absl::StatusOr<std::optional<TfTask>> ParseTfConfig(absl::string_view text);
 
 }  // namespace rueda

@@ -1,6 +1,6 @@
 // Connections that were turned away, for the log and for the error that a start may end with: they
-// may be thousands a second, so the log has at most a line a second. PURE: what it says is logged by
-// its owner.
+// may be thousands a second, so the log has at most a line a second. PURE: what it says is logged
+// by its owner.
 #pragma once
 
 #include <string>

@@ -32,8 +32,8 @@ class UnixMeeting : public Meeting {
   virtual absl::StatusOr<UniqueFd> ReachDoor();
   // Adds to this rank's hello what is known only now.
   virtual absl::Status Complete(wire::Hello* /*hello*/) { return absl::OkStatus(); }
-  // Whether it is a way over the network: by which no descriptors go, and which may lead to somebody
-  // else, and to rank 0 the next time.
+  // Whether it is a way over the network: by which no descriptors go, and which may lead to
+  // somebody else, and to rank 0 the next time.
   virtual bool over_network() const { return false; }
   // Whether the secret is known before rank 0 is reached.
   virtual bool has_own_secret() const { return true; }

@@ -30,8 +30,8 @@ constexpr Nanos kVerdictPatience = 250 * kMillisecond;
 constexpr Nanos kRemoteVerdictPatience = 700 * kMillisecond;
 // How long the others may take to be done when everybody has left.
 constexpr Nanos kFarewellPatience = 2 * kSecond;
-// How long a backend's connection that broke, and may be anybody's, waits for the one that tells who
-// is gone. A killed process closes its descriptors one by one, on its last thread's turns: on a
+// How long a backend's connection that broke, and may be anybody's, waits for the one that tells
+// who is gone. A killed process closes its descriptors one by one, on its last thread's turns: on a
 // crowded machine hundreds of milliseconds may lie between two of them.
 constexpr Nanos kCulpritPatience = 2 * kSecond;
 // How long a failure may take to be written down.
@@ -629,8 +629,8 @@ void Engine::OnFailure(Rank from, Failure failure) {
   FailEpoch(std::move(failure));
 }
 
-// Whose end ended `rank`, as far as the board tells: a rank that has failed because of another says so.
-// What it says itself may have been lost with its connection.
+// Whose end ended `rank`, as far as the board tells: a rank that has failed because of another says
+// so. What it says itself may have been lost with its connection.
 Rank Engine::CulpritBehind(Rank rank) const {
   for (int i = 0; i < world_.size(); ++i) {
     const Rank blamed = verdicts_->BlamedBy(rank);

@@ -109,8 +109,8 @@ class Engine : public Courier {
   void Complete(Request* request, absl::Status status, FailurePtr failure = nullptr);
   void CompleteWith(Token token, int64_t value);
 
-  // Whether nothing that others put into the log can matter to this rank before it has something under
-  // way again. Then it reads it when it likes, or when the log is full.
+  // Whether nothing that others put into the log can matter to this rank before it has something
+  // under way again. Then it reads it when it likes, or when the log is full.
   bool idle() const { return hosts_bus_ == nullptr && submissions_->in_flight() == 0; }
 
   // Whether this rank waits for others: it has something under way, or leaves.

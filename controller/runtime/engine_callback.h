@@ -1,5 +1,5 @@
-// Whether a thread runs an inline callback or an allocation on behalf of the engine: it must not wait
-// for an operation then.
+// Whether a thread runs an inline callback or an allocation on behalf of the engine: it must not
+// wait for an operation then.
 #pragma once
 
 namespace rueda {

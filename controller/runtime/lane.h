@@ -47,9 +47,9 @@ class Lane {
 
   // The engine has one more operation of the set.
   void Began() { ++live_; }
-  // Before each is announced. Does what can be done early of one that is this rank's only operation of
-  // the set: it is the next bucket then, as nothing is ordered that this rank has not announced. Takes
-  // that back when another comes, which may be ordered first.
+  // Before each is announced. Does what can be done early of one that is this rank's only operation
+  // of the set: it is the next bucket then, as nothing is ordered that this rank has not announced.
+  // Takes that back when another comes, which may be ordered first.
   void Prepare(const Request& request);
   // It has ended, ordered or not.
   void Ended(const Request& request);
@@ -65,9 +65,9 @@ class Lane {
   // How the communicator spent the time of the bucket that is finished.
   PhaseTimes phase_times() const { return communicator_->phase_times(); }
   LaneBucket Pop();
-  // A barrier of all members, after everything else: then nobody is still reading what this rank has
-  // sent, which closing its connections could take back. Where nothing was sent there is none. Both
-  // say whether it is over; that it fails is no matter, somebody was faster.
+  // A barrier of all members, after everything else: then nobody is still reading what this rank
+  // has sent, which closing its connections could take back. Where nothing was sent there is none.
+  // Both say whether it is over; that it fails is no matter, somebody was faster.
   bool BeginFarewell();
   bool AdvanceFarewell();
   // Gives up on everything; the lane is not used again.

@@ -8,8 +8,8 @@
 namespace rueda {
 
 // Finds out the shapes of the request's outputs, where they are not the inputs', and gets memory.
-// `first_dims`: as planned (Ordered). An error is this rank's alone: it takes part all the same, and
-// throws the result away.
+// `first_dims`: as planned (Ordered). An error is this rank's alone: it takes part all the same,
+// and throws the result away.
 absl::Status PrepareOutputs(Request* request, absl::Span<const int64_t> first_dims,
                             const ProcessSet& set, Rank self);
 

@@ -234,10 +234,10 @@ void Runtime::LeaveBaton() {
   if (work || earlier) engine_->RingBackground();
 }
 
-// The background thread was rung while another thread holds the baton. That one does what there is to
-// do, as a rule; but what came when it was about to leave it may not have seen, so there must be a turn
-// of this thread's. Leaving the baton wakes nobody for that: in a row of blocking calls this thread
-// would be woken by each, and come too late each time.
+// The background thread was rung while another thread holds the baton. That one does what there is
+// to do, as a rule; but what came when it was about to leave it may not have seen, so there must be
+// a turn of this thread's. Leaving the baton wakes nobody for that: in a row of blocking calls this
+// thread would be woken by each, and come too late each time.
 void Runtime::WaitForBaton(Nanos* patience) {
   // What waits for a wait that does not come is the holder's to do, and that one may be asleep.
   if (submissions_->HasWork()) engine_->WakeSelf();
@@ -328,7 +328,8 @@ absl::StatusOr<Handle> Runtime::Submit(const OperationArgs& args) {
   return submitted.handle;
 }
 
-// Asks the background thread to look every kWaitSoon, as long as somebody asks. False: it does not yet.
+// Asks the background thread to look every kWaitSoon, as long as somebody asks. False: it does not
+// yet.
 bool Runtime::BackgroundLooksSoon() {
   waits_soon_.store(true, std::memory_order_seq_cst);
   const Nanos deadline = background_deadline_.load(std::memory_order_seq_cst);

@@ -42,8 +42,8 @@ class Runtime {
   // Empty when there is no such process set.
   std::vector<Rank> RanksOf(SetId set) const { return submissions_->RanksOf(set); }
 
-  // Checks and queues an operation; the work goes on in the background, at once or, if the caller waits
-  // soon, after kWaitSoon at the latest.
+  // Checks and queues an operation; the work goes on in the background, at once or, if the caller
+  // waits soon, after kWaitSoon at the latest.
   absl::StatusOr<Handle> Submit(const OperationArgs& args);
   // Submits and waits. The handle is in `*handle` whenever one was given out.
   absl::Status Execute(OperationArgs args, Nanos timeout, Handle* handle);

@@ -2,8 +2,8 @@
 // depends on whether every rank of the host has a core of its own. Measured; docs/performance.md.
 //
 // A yield gives the core to whoever else wants it: best to a rank, which soon yields in turn. One
-// that is gone for long went to somebody who computes, and the next would too, each time for a whole
-// time slice; who sleeps instead gets the core back when it is rung.
+// that is gone for long went to somebody who computes, and the next would too, each time for a
+// whole time slice; who sleeps instead gets the core back when it is rung.
 #pragma once
 
 #include <sched.h>

@@ -1,6 +1,6 @@
-// A rank's watch over those that it is connected to: leaders and the root tell each other that they are
-// there, and each host's first rank looks whether its neighbours are stopped, they whether it is.
-// Owner: the engine; the thread that holds the baton.
+// A rank's watch over those that it is connected to: leaders and the root tell each other that they
+// are there, and each host's first rank looks whether its neighbours are stopped, they whether it
+// is. Owner: the engine; the thread that holds the baton.
 #pragma once
 
 #include <optional>
@@ -20,8 +20,8 @@ class Watch {
   void OnHeard(const Link* link, Nanos now);
   // Whether others may have missed this process, as it did not run.
   bool WasAway(Nanos now) const { return liveness_.WasAway(now); }
-  // When to look; kForever: never. `waiting`: this rank has something under way. Else it does not matter
-  // to a rank whether its own leader is stopped, and it does not wake for that.
+  // When to look; kForever: never. `waiting`: this rank has something under way. Else it does not
+  // matter to a rank whether its own leader is stopped, and it does not wake for that.
   Nanos next(bool waiting) const { return waiting || has_others_ ? liveness_.next() : kForever; }
 
   struct Lost {

@@ -10,14 +10,14 @@ namespace rueda {
 // (SIGKILL)".
 std::string WaitStatusText(int status);
 
-// The state letter of a process: 'R', 'S', 'T' (stopped), 't' (by a debugger), 'Z' and so on; 0: there
-// is none, or it can't be seen.
+// The state letter of a process: 'R', 'S', 'T' (stopped), 't' (by a debugger), 'Z' and so on; 0:
+// there is none, or it can't be seen.
 char ProcessState(int pid);
 // Whose child it is; -1: there is none, or it can't be seen.
 int ParentOf(int pid);
 
-// Lets this process open `count` descriptors more than half of what it may now, up to the hard limit.
-// Nothing happens when half is enough.
+// Lets this process open `count` descriptors more than half of what it may now, up to the hard
+// limit. Nothing happens when half is enough.
 void MakeRoomForDescriptors(size_t count);
 
 // "SIGTERM", or "signal 64" where there is no name.

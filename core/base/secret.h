@@ -1,5 +1,6 @@
-// Bytes that nobody else is to see: they are in one place, which core dumps leave out, and are wiped when the last
-// copy of this is gone. Copies share them. Whoever makes one wipes what it was made from.
+// Bytes that nobody else is to see: they are in one place, which core dumps leave out, and are
+// wiped when the last copy of this is gone. Copies share them. Whoever makes one wipes what it was
+// made from.
 #pragma once
 
 #include <memory>

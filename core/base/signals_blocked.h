@@ -23,9 +23,9 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// While it lives, a write of this thread's to a connection that is gone raises no SIGPIPE, whatever the
-// program does about that signal. For libraries that write without MSG_NOSIGNAL, on a thread that is not
-// ours.
+// While it lives, a write of this thread's to a connection that is gone raises no SIGPIPE, whatever
+// the program does about that signal. For libraries that write without MSG_NOSIGNAL, on a thread
+// that is not ours.
 class NoBrokenPipe {
  public:
   NoBrokenPipe() {

@@ -94,8 +94,8 @@ struct Signature {
   std::vector<Rank> ranks;  // of the process set that is added or removed, ascending
 
   bool is_group() const { return !part_names.empty(); }
-  // "allreduce(sum) float32[1000]". Of a large group a few parts are shown, which tell it from another if
-  // `from` is the first difference.
+  // "allreduce(sum) float32[1000]". Of a large group a few parts are shown, which tell it from
+  // another if `from` is the first difference.
   std::string ToString(size_t from = 0) const;
   // The first part in which two groups differ.
   static size_t FirstDifference(const Signature& a, const Signature& b);

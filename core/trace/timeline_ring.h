@@ -25,8 +25,8 @@ class TimelineRing {
     RUEDA_CHECK(std::has_single_bit(capacity));
   }
 
-  // Any thread: calls fill(i, slot) for `count` slots that are read one after another, and publishes
-  // them. False, and nothing was done, when there is no room for all.
+  // Any thread: calls fill(i, slot) for `count` slots that are read one after another, and
+  // publishes them. False, and nothing was done, when there is no room for all.
   template <typename Fill>
   bool Push(uint32_t count, Fill fill) {
     uint64_t begin = tail_.load(std::memory_order_relaxed);

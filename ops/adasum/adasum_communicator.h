@@ -1,6 +1,6 @@
 // Adasum (arXiv 2006.02924) on top of any communicator: each member gets its slice of everybody's
-// tensors, adds up its part of their dot products, and the sums of those tell every member with what
-// factors the tensors are combined; it does so with its slice, and the slices are gathered.
+// tensors, adds up its part of their dot products, and the sums of those tell every member with
+// what factors the tensors are combined; it does so with its slice, and the slices are gathered.
 //
 // By tensor, not by bucket: each piece has its own dot products. Other operations go straight
 // through.

@@ -1,7 +1,7 @@
 // What the members of a process set give each other in an operation that hands data on: broadcast,
-// allgather, gather, scatter, alltoall, reducescatter. Data flows in channels: one for each taker if
-// takers get different data, else one for all. A channel's data is the giver's share of each piece,
-// one after another.
+// allgather, gather, scatter, alltoall, reducescatter. Data flows in channels: one for each taker
+// if takers get different data, else one for all. A channel's data is the giver's share of each
+// piece, one after another.
 #pragma once
 
 #include <vector>
@@ -17,7 +17,8 @@ class Stream {
   // `at` null: the data is not wanted.
   void Add(const void* at, size_t bytes);
   size_t left() const { return left_; }
-  // Where the next `bytes` bytes are, if they are all there one after another and wanted; else null.
+  // Where the next `bytes` bytes are, if they are all there one after another and wanted; else
+  // null.
   char* Contiguous(size_t bytes) const;
   // Calls fn(at, offset in what is taken, bytes) for the extents of the next min(bytes, left())
   // bytes, and returns how many those were.

@@ -60,8 +60,8 @@ enum class Progress {
   kBlocked,  // nothing to do until a peer (or a lane thread) rings this rank's doorbell
 };
 
-// How a communicator spent the time of one operation, for people. 0: it can't tell, it was not asked
-// to, or there was nothing of that.
+// How a communicator spent the time of one operation, for people. 0: it can't tell, it was not
+// asked to, or there was nothing of that.
 struct PhaseTimes {
   Nanos pack = 0;    // copying pieces to where they meet, in all
   Nanos unpack = 0;  // and copying them apart
@@ -76,9 +76,9 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  // Does what an operation needs of this rank alone; the one before is done. Before this rank has told
-  // anybody that it has the operation, so that nobody has begun it. Then the next Start is of this
-  // operation, unless TakeBack comes first. False: nothing was done, and Start does it all. Of
+  // Does what an operation needs of this rank alone; the one before is done. Before this rank has
+  // told anybody that it has the operation, so that nobody has begun it. Then the next Start is of
+  // this operation, unless TakeBack comes first. False: nothing was done, and Start does it all. Of
   // `collective` only kind, dtype, reduce_op, root, pieces, elements and digest are known.
   virtual bool Prepare([[maybe_unused]] const Collective& collective) { return false; }
   // What was prepared may not be what comes next. `never`: it does not come at all; else others may

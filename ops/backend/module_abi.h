@@ -77,8 +77,8 @@ typedef struct rueda_module {
   /* Does not block. */
   int32_t (*create)(const rueda_module_group* group, rueda_module_communicator** communicator,
                     char* message);
-  /* Meets member `peer`, or all when it is -1, who do the same. Before the first operation with them;
-   * again is fine. DEADLINE_EXCEEDED when somebody doesn't come. */
+  /* Meets member `peer`, or all when it is -1, who do the same. Before the first operation with
+   * them; again is fine. DEADLINE_EXCEEDED when somebody doesn't come. */
   int32_t (*connect)(rueda_module_communicator* communicator, int32_t peer, char* message);
   /* In place. All members get the same bits. */
   int32_t (*allreduce)(rueda_module_communicator* communicator, void* data, size_t count,
@@ -101,10 +101,10 @@ typedef struct rueda_module {
    * other calls go on. Does not block; after `connect` to all. */
   int32_t (*open_buffer)(rueda_module_communicator* communicator, void* data, size_t bytes,
                          rueda_module_buffer** buffer, char* message);
-  /* Receives the next message of the tag from `peer` that no earlier post takes, at `offset`; it has
-   * at most `bytes` bytes. Sends go in the order of the posts, once the receiver has posted. Neither
-   * blocks, and neither looks at the memory before the post or after what `await` tells of it. Tags are
-   * below 65536. */
+  /* Receives the next message of the tag from `peer` that no earlier post takes, at `offset`; it
+   * has at most `bytes` bytes. Sends go in the order of the posts, once the receiver has posted.
+   * Neither blocks, and neither looks at the memory before the post or after what `await` tells of
+   * it. Tags are below 65536. */
   int32_t (*post_receive)(rueda_module_buffer* buffer, int32_t peer, uint32_t tag, size_t offset,
                           size_t bytes, char* message);
   int32_t (*post_send)(rueda_module_buffer* buffer, int32_t peer, uint32_t tag, size_t offset,

@@ -1,4 +1,5 @@
-// A library behind a module's table: what a communicator over it is made of, and its errors as ours.
+// A library behind a module's table: what a communicator over it is made of, and its errors as
+// ours.
 #pragma once
 
 #include <functional>

@@ -38,8 +38,8 @@ class GlooBackend : public Backend {
   // INVALID_ARGUMENT: this host has no such network interface.
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
 
-  // For who goes between hosts in some other way: what another communicator of the group is made of.
-  // `word` tells it from the group's others.
+  // For who goes between hosts in some other way: what another communicator of the group is made
+  // of. `word` tells it from the group's others.
   absl::StatusOr<ModuleArgs> ArgsFor(const Group& group, absl::string_view word) const;
 
  private:

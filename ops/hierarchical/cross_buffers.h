@@ -1,9 +1,10 @@
-// The memory that one stripe's blocks pass through between hosts, and the messages that carry them: for
-// each of a ring of blocks what this host sends of it, what it receives, and the finished slice.
+// The memory that one stripe's blocks pass through between hosts, and the messages that carry them:
+// for each of a ring of blocks what this host sends of it, what it receives, and the finished
+// slice.
 //
-// Two messages a block and host. The first carries a part of what this host's members bring, behind a
-// header; receives for it are posted a whole ring ahead, also beyond an operation's end, so that it
-// never waits for the receiver. The second carries a reduced part.
+// Two messages a block and host. The first carries a part of what this host's members bring, behind
+// a header; receives for it are posted a whole ring ahead, also beyond an operation's end, so that
+// it never waits for the receiver. The second carries a reduced part.
 #pragma once
 
 #include <memory>

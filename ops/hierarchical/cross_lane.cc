@@ -13,8 +13,8 @@
 namespace rueda {
 namespace {
 
-// How many blocks' reduced parts may be on their way while the next parts are reduced. Less than a ring:
-// a block's first message waits for the results of the one that was there before.
+// How many blocks' reduced parts may be on their way while the next parts are reduced. Less than a
+// ring: a block's first message waits for the results of the one that was there before.
 constexpr int64_t kResultsUnderWay = kRingBlocks / 2;
 static_assert(kResultsUnderWay < static_cast<int64_t>(kRingBlocks),
               "the results of a block are awaited before its place is taken again");
@@ -67,8 +67,8 @@ char* CrossLane::PartAt(int64_t block, int host) const {
                            Before(stripe, now_.cut.Part(stripe, host)));
 }
 
-// What goes first from one host to another: nothing from one that brings nothing; of two hosts, nothing
-// directly to one that wants nothing.
+// What goes first from one host to another: nothing from one that brings nothing; of two hosts,
+// nothing directly to one that wants nothing.
 size_t CrossLane::SentBytes(int64_t block, int from, int to) const {
   if (!now_.live[static_cast<size_t>(from)]) return 0;
   if (now_.cut.direct && now_.cut.hosts == 2 && !now_.live[static_cast<size_t>(to)]) return 0;

@@ -1,6 +1,7 @@
-// One stripe between hosts: a lane thread that connects to the members of the other hosts who have the
-// same stripe, awaits what they send, reduces it with what this host's members bring, in the order of
-// hosts, and publishes the finished slice to the host. The engine hands over operations, and sends.
+// One stripe between hosts: a lane thread that connects to the members of the other hosts who have
+// the same stripe, awaits what they send, reduces it with what this host's members bring, in the
+// order of hosts, and publishes the finished slice to the host. The engine hands over operations,
+// and sends.
 //
 // The thread touches no tensor, so an abort need not wait for it.
 #pragma once

@@ -4,8 +4,9 @@
 //   stripe   a block's slice that one member of each host takes across the network
 //   part     a stripe's slice that one host reduces
 //
-// In a direct operation every host reduces whole stripes: each gets everybody's, one trip. Otherwise each
-// reduces its part, and gets the others' reduced: two trips, and less to send from three hosts on.
+// In a direct operation every host reduces whole stripes: each gets everybody's, one trip.
+// Otherwise each reduces its part, and gets the others' reduced: two trips, and less to send from
+// three hosts on.
 #pragma once
 
 #include <cstddef>

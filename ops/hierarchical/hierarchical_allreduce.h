@@ -1,10 +1,11 @@
-// Allreduce, reduce and barrier over several hosts, as the engine sees them: block by block it puts what
-// this rank brings where the host's others find it, reduces its stripe of what all of them bring, sends
-// that, and takes the stripes that are finished. Several blocks are under way at a time.
+// Allreduce, reduce and barrier over several hosts, as the engine sees them: block by block it puts
+// what this rank brings where the host's others find it, reduces its stripe of what all of them
+// bring, sends that, and takes the stripes that are finished. Several blocks are under way at a
+// time.
 //
-// A result is a sum of hosts' sums: over a host's members in rank order, then over the hosts in the order
-// of their first ranks. It depends on the inputs and on who is on which host, and on nothing else. What is
-// narrower than float32 travels in float32 and is rounded once.
+// A result is a sum of hosts' sums: over a host's members in rank order, then over the hosts in the
+// order of their first ranks. It depends on the inputs and on who is on which host, and on nothing
+// else. What is narrower than float32 travels in float32 and is rounded once.
 #pragma once
 
 #include <memory>

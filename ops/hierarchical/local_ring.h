@@ -1,9 +1,11 @@
-// The blocks of an operation over several hosts, as the members on one host share them: each has a ring
-// of them in its arena. In one half it puts what it gives, in the other what it has finished for all.
-// Everything is ordered by two counts of each member, which number blocks from the set's beginning on.
+// The blocks of an operation over several hosts, as the members on one host share them: each has a
+// ring of them in its arena. In one half it puts what it gives, in the other what it has finished
+// for all. Everything is ordered by two counts of each member, which number blocks from the set's
+// beginning on.
 //
-// A member fills a block when it has taken the results of the one that was there before; as those came
-// from all who read it, and nobody fills before, that is all that keeps readers and writers apart.
+// A member fills a block when it has taken the results of the one that was there before; as those
+// came from all who read it, and nobody fills before, that is all that keeps readers and writers
+// apart.
 #pragma once
 
 #include <memory>

@@ -220,8 +220,8 @@ struct E4M3FNWords {
   }
   template <class D16>
   static HWY_INLINE hn::Vec<D16> FromFloat16(D16 d16, hn::Vec<D16> half) {
-    // As above, but the magnitude, one bit further up, has a 1 put before it: what is too large stops
-    // at all ones.
+    // As above, but the magnitude, one bit further up, has a 1 put before it: what is too large
+    // stops at all ones.
     const auto odd = hn::And(hn::ShiftRight<7>(half), hn::Set(d16, 1));
     const auto magnitude = hn::Add(hn::ShiftLeft<1>(half), odd);
     const auto rounded = hn::SaturatedAdd(magnitude, hn::Set(d16, 0x807f));

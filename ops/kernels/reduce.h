@@ -4,7 +4,8 @@
 // A result depends on nothing but its inputs and their order, not on the instructions either:
 // operands are combined in the order given, floats narrower than float32 are combined in float32
 // and rounded once, to nearest even, nothing is contracted into fused multiply-adds, and a NaN that
-// is computed is always the same one (quiet, positive, no payload), of complex numbers part by part.
+// is computed is always the same one (quiet, positive, no payload), of complex numbers part by
+// part.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,10 @@ namespace rueda::kernels {
 // What happens to each operand before and to the result after the reduction; a neutral step is
 // skipped. Floating types: prescale multiplies each operand, then divisor divides the result, then
 // postscale multiplies it, all in the type that is summed in (float64 for float64, else float32).
-// Complex types: the same for both parts, in the parts' type. Integers: the factors apply in float64
-// and the product truncates towards zero, saturating at the type's range (0 if a factor is not
-// finite and the product is NaN); the divisor divides the sum, which may have wrapped around, as
-// integers do, towards zero. bool: no scaling, whatever stands here.
+// Complex types: the same for both parts, in the parts' type. Integers: the factors apply in
+// float64 and the product truncates towards zero, saturating at the type's range (0 if a factor is
+// not finite and the product is NaN); the divisor divides the sum, which may have wrapped around,
+// as integers do, towards zero. bool: no scaling, whatever stands here.
 struct Scaling {
   double prescale = 1;
   double postscale = 1;
@@ -39,10 +40,10 @@ absl::Status CheckReducible(DType dtype, ReduceOp op);
 //
 // kAverage and kAverageLive sum; the divisor is the caller's. Integers wrap around. bool: any
 // non-zero byte is true, sum, max and bor are `or`, product, min and band are `and`, results are 0
-// or 1. min and max: NaN if any operand is NaN; of equal operands the earlier one, so that of -0 and
-// +0 the one that comes first in `sources` is the result. A product of complex numbers is
-// (ac - bd) + (ad + bc)i, each step rounded. What is too large for float8_e4m3fn, which has no
-// infinity, becomes its NaN and keeps its sign.
+// or 1. min and max: NaN if any operand is NaN; of equal operands the earlier one, so that of -0
+// and +0 the one that comes first in `sources` is the result. A product of complex numbers is (ac -
+// bd) + (ad + bc)i, each step rounded. What is too large for float8_e4m3fn, which has no infinity,
+// becomes its NaN and keeps its sign.
 //
 // `sources` holds at least one pointer; one alone without scaling is copied bit by bit (bool is
 // normalised still). `destination` may equal any of them, also several, but not overlap otherwise.

@@ -166,8 +166,8 @@ void RunBitwise(ReduceOp op, const ReduceArgs& args, size_t element_bytes) {
 }
 
 // Whether a float8's results may be rounded to float16 first: they are float8 numbers, or sums or
-// means of two, and float16 has more than twice as many bits (Figueroa 1995, "When is double rounding
-// innocuous?").
+// means of two, and float16 has more than twice as many bits (Figueroa 1995, "When is double
+// rounding innocuous?").
 bool HaveFewBits(ReduceOp op, const ReduceArgs& args) {
   const Scaling& scaling = args.scaling;
   if (args.weights != nullptr || scaling.prescale != 1 || scaling.postscale != 1) return false;

@@ -17,8 +17,8 @@ constexpr size_t kHotBytes = 16 << 10;
 
 }  // namespace
 
-// Says where this rank's tensor lies, and fills the first block with what does not lie in its arena.
-// Once that is prepared others may be reading both.
+// Says where this rank's tensor lies, and fills the first block with what does not lie in its
+// arena. Once that is prepared others may be reading both.
 void DirectAlgorithm::Stage(const Collective& collective) {
   Descriptor descriptor = {};
   const bool absent = collective.IsAbsent(group_->self());

@@ -1,6 +1,6 @@
 // Allreduce and reduce of tensors that lie in arenas: each rank reduces its slice over all ranks'
-// tensors where they are and stores the result into all of them (reduce: into the root's). One pass,
-// no copies, two arrivals.
+// tensors where they are and stores the result into all of them (reduce: into the root's). One
+// pass, no copies, two arrivals.
 //
 // With the first arrival every rank says where its tensor lies, or that it lies elsewhere; all look
 // at the same descriptors, so all know whether everybody's is in an arena. If not, the staged

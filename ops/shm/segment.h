@@ -60,8 +60,8 @@ struct alignas(4096) Area {
   uint32_t pair_parity;  // in which block the data is
   uint32_t pair_digest;
   alignas(64) std::atomic<uint64_t> accepted;
-  // Of operations over several hosts (ops/hierarchical), whose blocks lie in the rank's arena: how many
-  // it has filled, and how many slices of results it has finished. Both go up for ever.
+  // Of operations over several hosts (ops/hierarchical), whose blocks lie in the rank's arena: how
+  // many it has filled, and how many slices of results it has finished. Both go up for ever.
   alignas(64) std::atomic<uint64_t> filled;
   uint64_t ring_offset;
   uint32_t ring_digest[kRingBlocks];

@@ -26,7 +26,8 @@ class ShmBackend : public Backend {
   absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override;
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
 
-  // For who shares memory in some other way: what `ranks`, all of this host, have for a process set.
+  // For who shares memory in some other way: what `ranks`, all of this host, have for a process
+  // set.
   absl::StatusOr<std::vector<ShmMember>> MembersOf(SetId set, absl::Span<const Rank> ranks) const;
   const Neighbours* neighbours() const { return neighbours_; }
   const std::shared_ptr<Arena>& own_arena() const { return own_arena_; }

@@ -41,8 +41,8 @@ class ShmGroup {
   // The number of the next arrival; never 0.
   uint64_t next_arrival() const { return arrivals_ + 1; }
 
-  // Publishes what this rank wrote for the next arrival, with the layout's digest, before anybody can
-  // wait for it: nobody has to be woken. Arrive follows, or TakeBackArrival.
+  // Publishes what this rank wrote for the next arrival, with the layout's digest, before anybody
+  // can wait for it: nobody has to be woken. Arrive follows, or TakeBackArrival.
   void ArriveEarly(uint32_t digest) {
     prepared_for_ = next_arrival();
     Area& area = own();
@@ -59,8 +59,8 @@ class ShmGroup {
     own().arrivals.store(arrivals_, std::memory_order_release);
   }
 
-  // Whether what the next arrival publishes was written before, and others may be reading it, though the
-  // arrival may have been taken back.
+  // Whether what the next arrival publishes was written before, and others may be reading it,
+  // though the arrival may have been taken back.
   bool prepared() const { return prepared_for_ == next_arrival(); }
 
   // Publishes what this rank wrote for the next arrival, with the layout's digest, wakes whoever
@@ -101,8 +101,8 @@ class ShmGroup {
   absl::Status CheckDigests(uint32_t digest) const;
 
  private:
-  // A process set's arrivals count on from where no earlier set with its id ever came: what that one
-  // left in the areas is never taken for an arrival of this one's.
+  // A process set's arrivals count on from where no earlier set with its id ever came: what that
+  // one left in the areas is never taken for an arrival of this one's.
   static constexpr int kGenerationShift = 40;
 
   const std::vector<ShmMember> members_;

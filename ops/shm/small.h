@@ -1,7 +1,7 @@
-// Small reductions and barriers: every rank writes its slot and arrives once; when all have arrived,
-// each that wants the result combines all slots by itself, in rank order. One synchronisation, and
-// none that anybody waits for when all have prepared: then the slots are full before the operation
-// begins.
+// Small reductions and barriers: every rank writes its slot and arrives once; when all have
+// arrived, each that wants the result combines all slots by itself, in rank order. One
+// synchronisation, and none that anybody waits for when all have prepared: then the slots are full
+// before the operation begins.
 #pragma once
 
 #include <vector>
@@ -14,8 +14,8 @@ class SmallAlgorithm : public ShmAlgorithm {
  public:
   using ShmAlgorithm::ShmAlgorithm;
 
-  // Whether what is reduced fits a slot, and is so small that one synchronisation is worth more than
-  // each member's reducing all of it. The same answer on all members.
+  // Whether what is reduced fits a slot, and is so small that one synchronisation is worth more
+  // than each member's reducing all of it. The same answer on all members.
   static bool Fits(const Collective& collective, int members);
 
   // See Communicator; what fits a slot only.

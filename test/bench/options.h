@@ -8,7 +8,8 @@
 
 namespace rueda::bench {
 
-// A synthetic training step: layers of WIDTH x WIDTH weights, fed with `batch` samples on each rank.
+// A synthetic training step: layers of WIDTH x WIDTH weights, fed with `batch` samples on each
+// rank.
 struct StepShape {
   int layers = 0;
   int width = 0;

@@ -1,4 +1,5 @@
-// The C++ API: what it adds to the C API, in a world of one rank, and every function on two and three.
+// The C++ API: what it adds to the C API, in a world of one rank, and every function on two and
+// three.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

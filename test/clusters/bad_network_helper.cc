@@ -1,13 +1,13 @@
 // A rank of the jobs that bad_network_test.py starts.
 //
-//   bad_network_helper [--idle SECONDS] [--operations N | --work SECONDS] [--in-flight N] [--bytes-max N]
-//                  [--seed N]
+//   bad_network_helper [--idle SECONDS] [--operations N | --work SECONDS] [--in-flight N]
+//                      [--bytes-max N] [--seed N]
 //
-// Says `there` once the job is; does nothing for a while; then reduces integers, in groups of so many at a time,
-// until all N are done or rank 0 says that time is up; all sums are checked. Says `at work` after the first
-// group. Ends with `done`, how many there were and how long the slowest group took. When the job fails it says at
-// once whom it blames and when that was, stays until its stdin is closed, and says what another operation gets
-// then.
+// Says `there` once the job is; does nothing for a while; then reduces integers, in groups of so
+// many at a time, until all N are done or rank 0 says that time is up; all sums are checked. Says
+// `at work` after the first group. Ends with `done`, how many there were and how long the slowest
+// group took. When the job fails it says at once whom it blames and when that was, stays until its
+// stdin is closed, and says what another operation gets then.
 #include <getopt.h>
 #include <unistd.h>
 

@@ -1,6 +1,7 @@
-// The bits of a sum: the same on all ranks whatever moves the bytes, and but for Gloo alone the same
-// always, in rank order, on several hosts host by host, wherever the tensors lie, whatever shares a bucket
-// with them and whoever is late. The values are such that the order of summation matters.
+// The bits of a sum: the same on all ranks whatever moves the bytes, and but for Gloo alone the
+// same always, in rank order, on several hosts host by host, wherever the tensors lie, whatever
+// shares a bucket with them and whoever is late. The values are such that the order of summation
+// matters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +21,8 @@ namespace {
 
 class Bits : public JobTest {
  protected:
-  // On how many hosts the ranks are, each of whose sums is one, in rank order; 0: Gloo's order is its own.
+  // On how many hosts the ranks are, each of whose sums is one, in rank order; 0: Gloo's order is
+  // its own.
   int Hosts() const {
     int hosts = 1;
     for (const auto& [name, value] : GetParam().knobs) {
@@ -171,8 +173,8 @@ class Program {
     }
   }
 
-  // One at every offset, at once with each other and with neighbours of other sizes: each rank in an
-  // order of its own, `group` of them together.
+  // One at every offset, at once with each other and with neighbours of other sizes: each rank in
+  // an order of its own, `group` of them together.
   void Among(int group, bool in_arena) {
     Buffer memory(context_, offsets_ * room(), in_arena);
     std::vector<std::vector<float>> others(offsets_);
@@ -299,7 +301,8 @@ TEST_P(Bits, AreTheSameWhateverSharesTheBucket) {
   }
 }
 
-// What each rank gets of a reducescatter, and the root of a reduce, is what an allreduce gives there.
+// What each rank gets of a reducescatter, and the root of a reduce, is what an allreduce gives
+// there.
 TEST_P(Bits, OfEveryReductionAreThoseOfAnAllreduce) {
   if (Hosts() != 1) GTEST_SKIP() << "promised of shared memory alone";
   for (const int ranks : Worlds()) {

@@ -1,8 +1,8 @@
 // Several jobs at once in the same processes: worlds of some of the ranks beside each other and
 // beside the world of all, and contexts used in turns, with operations of every kind in both.
 //
-// A job of some of the ranks is one of its own: its members give themselves ranks in it, and meet by
-// another job_id (threads: another group).
+// A job of some of the ranks is one of its own: its members give themselves ranks in it, and meet
+// by another job_id (threads: another group).
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>

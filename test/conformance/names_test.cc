@@ -1,8 +1,8 @@
 // Many names at once: thousands of operations of every kind, in process sets and groups, in orders
 // that differ by rank, and from many threads. Every value is checked.
 //
-// SOAK_NAMES_ITERATIONS=N uses all names at least N times on every way to run a job, with 8 ranks as
-// with fewer; without it only processes that share memory have the full number.
+// SOAK_NAMES_ITERATIONS=N uses all names at least N times on every way to run a job, with 8 ranks
+// as with fewer; without it only processes that share memory have the full number.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -74,8 +74,8 @@ void Pause(unsigned turns) {
   for (unsigned i = 0; i < turns; ++i) asm volatile("");
 }
 
-// The thread that polls does no work itself: what it has submitted must go on whatever the thread that
-// blocks is just doing.
+// The thread that polls does no work itself: what it has submitted must go on whatever the thread
+// that blocks is just doing.
 TEST_P(Semantics, WhoOnlyPollsIsServedBesideWhoBlocks) {
   RunOn(2, [](rueda_context* context, int rank, int size) {
     constexpr int kRounds = 300;
@@ -562,8 +562,8 @@ TEST_P(Semantics, ARejectedOperationLeavesTheOthersAndItsNameAlone) {
   });
 }
 
-// Rank 0 begins early with what is its only operation, and then submits another. The others come to the
-// first one in time, or after the second, or with another tensor of that name.
+// Rank 0 begins early with what is its only operation, and then submits another. The others come to
+// the first one in time, or after the second, or with another tensor of that name.
 TEST_P(Semantics, WhatIsBegunEarlyMayBeOvertakenOrRejected) {
   RunOn(3, [](rueda_context* context, int rank, int size) {
     std::mt19937 random(17);  // the same on every rank

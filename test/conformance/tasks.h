@@ -1,6 +1,6 @@
-// Operations as all ranks know them, what each must give, and one of them in flight on one rank: what
-// the tests with many kinds at once are made of. Values are small integers, so that every result is
-// exact.
+// Operations as all ranks know them, what each must give, and one of them in flight on one rank:
+// what the tests with many kinds at once are made of. Values are small integers, so that every
+// result is exact.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -9,8 +9,7 @@
 //   launcher_helper lines SEED BYTES  lines of random bytes and lengths, to both outputs
 //   launcher_helper verdict       rank 1 dies; rank 0 notices, and prints what the launcher says
 //   launcher_helper lose          rank 1 dies; rank 0 notices, says so a little later, and ends
-//   with
-//                                 status 6
+//                                 with status 6
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

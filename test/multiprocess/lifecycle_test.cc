@@ -36,8 +36,8 @@ int CountEntries(const char* directory) {
   return count;
 }
 
-// Threads of this process once there are no more than `expected`, or as there are after a while: the
-// kernel lists a thread for a moment after it has been joined.
+// Threads of this process once there are no more than `expected`, or as there are after a while:
+// the kernel lists a thread for a moment after it has been joined.
 int CountThreads(int expected) {
   int count = CountEntries("/proc/self/task");
   for (int look = 0; count > expected && look < 10'000; ++look) {

@@ -173,8 +173,8 @@ Training::Training(const TrainingOptions& options) : options_(options), random_(
   for (Rank rank = 0; rank < options.ranks; ++rank) ScheduleTurn(rank, Delay(kMillisecond));
 }
 
-// Who is where, who reports to whom; every leader proves itself to the root and then to the one above
-// it, and both to it.
+// Who is where, who reports to whom; every leader proves itself to the root and then to the one
+// above it, and both to it.
 void Training::Boot() {
   std::vector<std::string> host_ids;
   for (Rank rank = 0; rank < options_.ranks; ++rank) {

@@ -1,6 +1,6 @@
-// A training job of any size in one thread under virtual time: every rank announces the same tensors
-// in each step, nearly in the same order, and waits for them. For measuring: the product's own
-// classes carry the negotiation (members, logs, buses, aggregators, the tree of leaders, the
+// A training job of any size in one thread under virtual time: every rank announces the same
+// tensors in each step, nearly in the same order, and waits for them. For measuring: the product's
+// own classes carry the negotiation (members, logs, buses, aggregators, the tree of leaders, the
 // coordinator, the handshakes and messages between leaders), and little is made up around them.
 // What goes wrong is simulated in simulation.h.
 #pragma once

@@ -26,8 +26,8 @@ void PrintTo(const Setup& setup, std::ostream* out);
 // All of them: threads and processes; the shared log, TCP, and pretended hosts; Gloo where its
 // module was built.
 std::vector<Setup> AllSetups();
-// More ways to be on several hosts, for tests to which it matters what moves the bytes there; worlds of six
-// ranks are among them.
+// More ways to be on several hosts, for tests to which it matters what moves the bytes there;
+// worlds of six ranks are among them.
 std::vector<Setup> HostsSetups();
 // Shared memory and the shared log only: threads and processes.
 std::vector<Setup> ShmSetups();

@@ -1,4 +1,5 @@
-// Where DistributedOptimizer keeps gradients: large ones where autograd has put them, small ones together.
+// Where DistributedOptimizer keeps gradients: large ones where autograd has put them, small ones
+// together.
 #include <torch/torch.h>
 
 #include <cstdint>
@@ -43,7 +44,8 @@ RANKS_TEST(DistributedOptimizer, KeepsTheMemoryOfLargeGradients, 1, 2) {
         EXPECT_TRUE((w[i].grad() == (hvd::size() + 1) / 2.0).all().item<bool>());
       }
       EXPECT_EQ(places.size(), 3u);
-      // As many as there are gradients, but for one that a step may hold on to while it is replaced.
+      // As many as there are gradients, but for one that a step may hold on to while it is
+      // replaced.
       for (const void* place : places) first.insert(place);
       EXPECT_LE(first.size(), 6u);
       kept.push_back(w[1].grad() * 1);
@@ -202,7 +204,8 @@ RANKS_TEST(SmallGradients, LieAsTheirParametersDo, 1, 2) {
   }
 }
 
-// As in the two halves of a GAN's step: the second pass goes through the first model's parameters too.
+// As in the two halves of a GAN's step: the second pass goes through the first model's parameters
+// too.
 RANKS_TEST(SmallGradients, OfAModelThatAnotherOnesPassGoesThrough, 2) {
   Weights d{5}, g{5};
   torch::optim::SGD sgd_d(d.all(), 1.0), sgd_g(g.all(), 1.0);

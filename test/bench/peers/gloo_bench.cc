@@ -3,8 +3,9 @@
 //
 //     gloo_bench [--on INTERFACE DIRECTORY FIRST COUNT] RANKS ALGORITHM BYTES...
 //
-// ALGORITHM: ring, halving_doubling, or one of Gloo's newer interface: new_ring, bcube. --on: only COUNT of
-// the ranks, from FIRST on, over that interface; the others are on other hosts, and meet in DIRECTORY.
+// ALGORITHM: ring, halving_doubling, or one of Gloo's newer interface: new_ring, bcube. --on: only
+// COUNT of the ranks, from FIRST on, over that interface; the others are on other hosts, and meet
+// in DIRECTORY.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>

@@ -181,8 +181,8 @@ TEST_F(LinkTest, ARefusalIsTold) {
   EXPECT_EQ(status.message(), std::string(kErrorTextBytesMax, 'n'));
 }
 
-// A peer that does not know the secret gets an answer to its hello, and no more of it is read than a
-// handshake has.
+// A peer that does not know the secret gets an answer to its hello, and no more of it is read than
+// a handshake has.
 TEST_F(LinkTest, OfAPeerThatHasProvedNothingLittleIsRead) {
   server_ = Link::Server(std::move(far_), kScope, 0);
   Handshake liar = Handshake::Client({"another secret", "job", 7}, 1, 0, {1});

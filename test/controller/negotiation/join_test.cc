@@ -221,8 +221,8 @@ TEST(Join, FailsWhenARankHasShutDownInstead) {
   EXPECT_EQ(job.Batches(0).size(), 1u);
 }
 
-// Rank 2 joins, the others go on, and the join is overdue. From there on rank 2 counts on from where
-// the others are.
+// Rank 2 joins, the others go on, and the join is overdue. From there on rank 2 counts on from
+// where the others are.
 class JoinThatFails : public ::testing::Test {
  protected:
   JoinThatFails() : job_(Options()) {}

@@ -1,5 +1,5 @@
-// What the ranks disagree on is told to all of them in the same words; peers that speak nonsense are
-// refused.
+// What the ranks disagree on is told to all of them in the same words; peers that speak nonsense
+// are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Reductions over pretended hosts: threads of one process, each with its own view of its host's shared
-// memory and its own module's communicators, over loopback.
+// Reductions over pretended hosts: threads of one process, each with its own view of its host's
+// shared memory and its own module's communicators, over loopback.
 #include "ops/hierarchical/hierarchical_backend.h"
 
 #include <gmock/gmock.h>
@@ -134,7 +134,8 @@ class Member {
   std::unique_ptr<Communicator> communicator_;
 };
 
-// Runs body(member, index) on a thread for each of `ranks`. As in a job, nobody goes before all are done.
+// Runs body(member, index) on a thread for each of `ranks`. As in a job, nobody goes before all are
+// done.
 void RunMembers(Hosts& hosts, const std::vector<Rank>& ranks, const Setting& setting,
                 const std::function<void(Member&, int)>& body) {
   std::barrier all(static_cast<std::ptrdiff_t>(ranks.size()));
@@ -439,7 +440,8 @@ TEST(Hierarchical, WhoDoesNotComeIsWaitedForNoLongerThanTheTimeOut) {
   });
 }
 
-// At any point: unconnected, waiting for a neighbour, for another host, in the midst of a large one.
+// At any point: unconnected, waiting for a neighbour, for another host, in the midst of a large
+// one.
 TEST(Hierarchical, AnAbortEndsSoon) {
   for (const bool connected : {false, true}) {
     for (const int64_t elements : {int64_t{10}, int64_t{8'000'000}}) {

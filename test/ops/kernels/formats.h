@@ -15,8 +15,7 @@ namespace rueda::kernels {
 struct FloatFormat {
   int exponent_bits;
   int mantissa_bits;
-  bool
-      has_infinity;  // else only the pattern of ones alone is no number, and too large values are it
+  bool has_infinity;  // else only the pattern of ones is no number, and too large values are it
 
   int exponent_min() const { return 2 - (1 << (exponent_bits - 1)); }
   uint16_t sign() const { return static_cast<uint16_t>(1 << (exponent_bits + mantissa_bits)); }

@@ -137,8 +137,8 @@ class Worker {
       : Worker(host, local, kWorldSet, Host::FirstRanks(host->size()), local) {}
 
   Communicator* communicator() { return communicator_.get(); }
-  // From now on each operation begins early, or not quite, or not, by `random`; nobody starts it before
-  // all have `met`.
+  // From now on each operation begins early, or not quite, or not, by `random`; nobody starts it
+  // before all have `met`.
   void PrepareBy(std::mt19937* random, std::barrier<>* met) {
     random_ = random;
     met_ = met;

@@ -330,9 +330,9 @@ typedef struct rueda_exec {
   { sizeof(rueda_exec), {RUEDA_CPU, 0}, NULL, NULL }
 
 enum {
-  /** The caller waits for the operation soon, so rueda_submit need not wake the library's thread: the
-   * thread that waits does the work. Only a hint: without a wait, or another call that does work of this
-   * rank's, the operation begins 10 ms later. */
+  /** The caller waits for the operation soon, so rueda_submit need not wake the library's thread:
+   * the thread that waits does the work. Only a hint: without a wait, or another call that does
+   * work of this rank's, the operation begins 10 ms later. */
   RUEDA_OPERATION_WAIT_SOON = 1
 };
 
@@ -340,10 +340,9 @@ typedef struct rueda_operation {
   size_t size;
   rueda_kind kind;
   int32_t process_set;
-  const char*
-      name; /**< UTF-8, 1 to 1,024 bytes, not in flight on this rank (a send's or recv's: not
-                       between these two in this direction); null: unnamed, matched with the other
-                       ranks' by kind and order of submission */
+  const char* name; /**< UTF-8, 1 to 1,024 bytes, not in flight on this rank (a send's or recv's:
+                       not between these two in this direction); null: unnamed, matched with the
+                       other ranks' by kind and order of submission */
   const rueda_tensor* input; /**< null for a barrier and a recv */
   const rueda_tensor*
       output; /**< null: in place (allreduce, broadcast, reduce), or see rueda_kind */
@@ -379,9 +378,9 @@ enum {
 };
 
 /** What to do when the operation has ended: `callback` is called exactly once, with no lock held,
- * on the context's callback thread; it may submit again, and wait. A wait for the operation may return
- * before it is called: `user` lives until then (all are called before rueda_shutdown returns). One
- * that throws ends the program (std::terminate). */
+ * on the context's callback thread; it may submit again, and wait. A wait for the operation may
+ * return before it is called: `user` lives until then (all are called before rueda_shutdown
+ * returns). One that throws ends the program (std::terminate). */
 typedef struct rueda_completion {
   size_t size;
   void (*callback)(void* user, rueda_handle handle, rueda_status status);

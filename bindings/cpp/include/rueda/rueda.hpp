@@ -218,8 +218,8 @@ inline bool is_homogeneous() {
 }
 
 /// Records what this rank's operations go through, from now on, in a file for chrome://tracing and
-/// Perfetto: rank 0 in `path` itself, rank 3 in "t.3.json" for "t.json". Local: ranks start and stop
-/// when they like.
+/// Perfetto: rank 0 in `path` itself, rank 3 in "t.3.json" for "t.json". Local: ranks start and
+/// stop when they like.
 inline void start_timeline(const std::string& path) {
   if (path.find('\0') != std::string::npos) {
     throw Error(RUEDA_INVALID_ARGUMENT,
@@ -847,8 +847,8 @@ template <Input I>
       detail::Memory::kCopied, detail::When::kInBackground);
 }
 
-/// Several tensors, also of several dtypes, as one operation: taken whole or not at all. Their names
-/// are `name` with ".0", ".1", ... behind it.
+/// Several tensors, also of several dtypes, as one operation: taken whole or not at all. Their
+/// names are `name` with ".0", ".1", ... behind it.
 inline void grouped_allreduce_(const std::vector<TensorView>& tensors, const std::string& name = "",
                                reduce_op op = Average, double prescale_factor = 1,
                                double postscale_factor = 1,

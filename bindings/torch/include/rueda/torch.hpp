@@ -262,8 +262,8 @@ grouped_allgather_async(const std::vector<at::Tensor>& tensors, const std::strin
 
 // alltoall -------------------------------------------------------------------------------------
 
-// How many rows go to each rank of the process set, in rank order; they add up to the tensor's first
-// dimension. Empty: equal parts.
+// How many rows go to each rank of the process set, in rank order; they add up to the tensor's
+// first dimension. Empty: equal parts.
 class RUEDA_TORCH_API Splits {
  public:
   Splits() = default;
@@ -278,8 +278,8 @@ class RUEDA_TORCH_API Splits {
   std::vector<int64_t> rows_;
 };
 
-// Gives each rank of the process set its rows of `tensor`. The result is what all ranks gave to this
-// one, in rank order. All dimensions but the first are the same on all ranks.
+// Gives each rank of the process set its rows of `tensor`. The result is what all ranks gave to
+// this one, in rank order. All dimensions but the first are the same on all ranks.
 RUEDA_TORCH_API at::Tensor alltoall(const at::Tensor& tensor, const Splits& splits = {},
                                     const std::string& name = "",
                                     ProcessSet process_set = global_process_set);
@@ -295,8 +295,8 @@ RUEDA_TORCH_API std::pair<at::Tensor, at::Tensor> alltoall_with_splits(
 
 // reducescatter --------------------------------------------------------------------------------
 
-// Combines `tensor`, of one shape and type on all ranks, and gives each rank its rows of the result:
-// equal parts in rank order, the lowest ranks one row more. Factors as in allreduce.
+// Combines `tensor`, of one shape and type on all ranks, and gives each rank its rows of the
+// result: equal parts in rank order, the lowest ranks one row more. Factors as in allreduce.
 RUEDA_TORCH_API at::Tensor reducescatter(const at::Tensor& tensor, const std::string& name = "",
                                          reduce_op op = Average,
                                          ProcessSet process_set = global_process_set,
@@ -360,9 +360,9 @@ RUEDA_TORCH_API at::Tensor scatter(const at::Tensor& tensor, int root_rank,
                                                    const std::string& name = "",
                                                    ProcessSet process_set = global_process_set);
 
-// `tensor` goes to `rank`, which must receive it into a tensor of the same type and shape, under the
-// same name, or both without one and in one order. A send may wait for its recv. The async ones'
-// result is `tensor`.
+// `tensor` goes to `rank`, which must receive it into a tensor of the same type and shape, under
+// the same name, or both without one and in one order. A send may wait for its recv. The async
+// ones' result is `tensor`.
 RUEDA_TORCH_API void send(const at::Tensor& tensor, int rank, const std::string& name = "",
                           ProcessSet process_set = global_process_set);
 [[nodiscard]] RUEDA_TORCH_API Handle send_async(const at::Tensor& tensor, int rank,
@@ -412,11 +412,11 @@ struct DistributedOptimizerOptions {
   // ranks together, for optimizers that don't take sparse ones, for operations other than Average
   // and Sum, and when a rank may not compute one in the first step.
   bool sparse_as_dense = false;
-  // Lets gradients of over 128 KiB, and the tensors of 32 KiB to 4 MiB in which smaller ones lie together, be
-  // allocated as rueda_mem_alloc does, where they are reduced without being copied, and keeps that
-  // memory from step to step. It takes the place of torch's CPU allocator for tensors that have
-  // exactly such a size, gradients or not. A forked child that writes to one of them writes to its
-  // parent's.
+  // Lets gradients of over 128 KiB, and the tensors of 32 KiB to 4 MiB in which smaller ones lie
+  // together, be allocated as rueda_mem_alloc does, where they are reduced without being copied,
+  // and keeps that memory from step to step. It takes the place of torch's CPU allocator for
+  // tensors that have exactly such a size, gradients or not. A forked child that writes to one of
+  // them writes to its parent's.
   bool gradients_in_arena = true;
   // Begins the names of the operations: "<name>.<parameter>". Optimizers whose gradients are in
   // flight at the same time need different ones if their parameters share names.
@@ -427,17 +427,18 @@ struct DistributedOptimizerOptions {
 // backward pass has computed it, and steps when all have arrived. Only parameters that require a
 // gradient when it is made take part.
 //
-// Gradients of up to 128 KiB become views of shared tensors (of up to 4 MiB and 256 gradients, by type, the
-// last parameters first), which are reduced when a backward pass has computed all of them, or with
-// synchronize.
+// Gradients of up to 128 KiB become views of shared tensors (of up to 4 MiB and 256 gradients, by
+// type, the last parameters first), which are reduced when a backward pass has computed all of
+// them, or with synchronize.
 //
 // Every rank reduces every gradient in every step: one that no backward pass has computed since
-// zero_grad() counts as zeros on this rank, so that ranks may differ in which parts of the model they
-// used.
+// zero_grad() counts as zeros on this rank, so that ranks may differ in which parts of the model
+// they used.
 //
 // Sparse gradients (of an embedding with sparse(true)) are reduced as in sparse_allreduce, and
-// replaced by the result. A rank takes a gradient that it has not computed for a sparse one when its
-// last one was: so each rank must compute one in the first step, or all get RUEDA_INVALID_ARGUMENT.
+// replaced by the result. A rank takes a gradient that it has not computed for a sparse one when
+// its last one was: so each rank must compute one in the first step, or all get
+// RUEDA_INVALID_ARGUMENT.
 //
 // The optimizer is borrowed, must outlive this object, and goes on to be used for what is not
 // here (learning rates, schedulers, saving). Parameters may be frozen later, and then stay as they
