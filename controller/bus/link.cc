@@ -256,6 +256,32 @@ absl::Status WaitFlushed(Link* link, Nanos deadline) {
   return absl::OkStatus();
 }
 
+absl::Status WaitFlushed(absl::Span<const std::unique_ptr<Link>> links, Nanos deadline) {
+  absl::Status status;
+  std::vector<Link*> left;
+  for (const auto& link : links) left.push_back(link.get());
+  while (true) {
+    std::erase_if(left, [](const Link* link) { return link == nullptr || !link->wants_write(); });
+    if (left.empty()) return status;
+    const Nanos now = MonotonicNow();
+    if (now >= deadline) {
+      status.Update(absl::DeadlineExceededError("no answer in time"));
+      return status;
+    }
+    std::vector<pollfd> waits;
+    for (const Link* link : left) waits.push_back({link->fd(), POLLIN | POLLOUT, 0});
+    if (poll(waits.data(), waits.size(), PollTimeoutMs(deadline - now)) < 0 && errno != EINTR) {
+      return ErrnoStatus(errno, "waiting for connections");
+    }
+    for (size_t i = 0; i < left.size(); ++i) {
+      if (waits[i].revents == 0) continue;
+      const absl::Status lost = left[i]->OnReadable();
+      status.Update(lost);
+      if (!lost.ok()) left[i] = nullptr;
+    }
+  }
+}
+
 void CloseGently(std::vector<std::unique_ptr<Link>> links, Nanos deadline) {
   for (const auto& link : links) link->StopSending();
   while (!links.empty()) {

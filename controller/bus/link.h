@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "controller/protocol/authentication.h"
 #include "controller/protocol/frame.h"
 #include "core/base/clock.h"
@@ -87,6 +88,8 @@ class Link {
 absl::Status WaitEstablished(Link* link, Nanos deadline);
 absl::StatusOr<Link::Received> WaitFrame(Link* link, FrameType expected, Nanos deadline);
 absl::Status WaitFlushed(Link* link, Nanos deadline);
+// Of several, none of which holds up the others. The first error.
+absl::Status WaitFlushed(absl::Span<const std::unique_ptr<Link>> links, Nanos deadline);
 
 // Closes links whose last words the peers are to get. A TCP socket that is closed with something
 // unread resets the connection, and the peer may lose what is under way to it: so this waits until

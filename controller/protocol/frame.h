@@ -19,7 +19,7 @@ namespace rueda {
 
 enum class FrameType : uint8_t {
   kHello = 1,       // wire::Hello
-  kHellos = 2,      // wire::Hellos
+  kRoster = 2,      // wire::Roster
   kNeighbours = 3,  // descriptors of the other ranks on the host
   kReady = 4,       // a bootstrap step is over
   kEvents = 5,      // wire::Events, up the tree of leaders

@@ -44,7 +44,7 @@ constexpr MessageField kPlanItem[] = {
 constexpr MessageField kPlan[] = {{wire::Plan::kItemsFieldNumber, kPlanItem}};
 
 constexpr MessageField kHello[] = {{wire::Hello::kAgreedFieldNumber, {}}};
-constexpr MessageField kHellos[] = {{wire::Hellos::kHellosFieldNumber, kHello}};
+constexpr MessageField kRoster[] = {{wire::Roster::kPlacesFieldNumber, {}}};
 
 // What travels by itself.
 constexpr struct {
@@ -54,7 +54,7 @@ constexpr struct {
               {"rueda.wire.Events", kEvents},
               {"rueda.wire.Plan", kPlan},
               {"rueda.wire.Hello", kHello},
-              {"rueda.wire.Hellos", kHellos},
+              {"rueda.wire.Roster", kRoster},
               {"rueda.wire.Failure", {}},
               {"rueda.wire.ClockReading", {}},
               {"rueda.wire.ClockOffset", {}},

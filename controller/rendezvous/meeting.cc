@@ -1,6 +1,7 @@
 #include "controller/rendezvous/meeting.h"
 
 #include <map>
+#include <tuple>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,9 @@
 
 namespace rueda {
 namespace {
+
+// Each rank of it has a copy.
+constexpr size_t kPlaceBytesMax = 4'096;
 
 // FAILED_PRECONDITION when the ranks' words for one thing differ: "what: a on ranks 0, 1; b on rank
 // 2".
@@ -52,18 +56,62 @@ absl::Status CheckHellos(absl::Span<const wire::Hello> hellos) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<wire::Hello>> UnpackHellos(absl::string_view payload, int size) {
-  wire::Hellos all;
-  RUEDA_RETURN_IF_ERROR(ParseMessage(payload, &all));
-  if (!all.error().empty() && all.code() >= 1 && all.code() <= 16) {
-    return absl::Status(static_cast<absl::StatusCode>(all.code()), all.error());
+wire::Roster MakeRoster(absl::Span<const wire::Hello> hellos) {
+  wire::Roster roster;
+  roster.set_bus_address(hellos[0].bus_address());
+  std::map<std::tuple<std::string, std::string, std::string>, uint32_t> known;
+  for (const wire::Hello& hello : hellos) {
+    const auto [it, is_new] =
+        known.try_emplace({hello.host_id(), hello.host_name(), hello.data_address()},
+                          static_cast<uint32_t>(known.size()));
+    if (is_new) {
+      wire::Place* place = roster.add_places();
+      place->set_host_id(hello.host_id());
+      place->set_host_name(hello.host_name());
+      place->set_data_address(hello.data_address());
+    }
+    roster.add_place(it->second);
+    roster.add_pid(hello.pid());
   }
-  if (all.hellos_size() != size) {
+  return roster;
+}
+
+wire::Roster RosterOfError(const absl::Status& error) {
+  wire::Roster roster;
+  roster.set_error(std::string(error.message()));
+  roster.set_code(static_cast<uint32_t>(error.code()));
+  return roster;
+}
+
+Rank AskOf(const wire::Roster& roster, int size) {
+  return roster.has_ask() && roster.ask() > 0 && roster.ask() < size ? roster.ask() : -1;
+}
+
+absl::StatusOr<std::vector<wire::Hello>> HellosOf(const wire::Roster& roster, int size) {
+  if (!roster.error().empty() && roster.code() >= 1 && roster.code() <= 16) {
+    return absl::Status(static_cast<absl::StatusCode>(roster.code()), roster.error());
+  }
+  if (roster.place_size() != size || roster.pid_size() != size) {
     return absl::FailedPreconditionError(
-        absl::StrCat("rank 0 knows of ", all.hellos_size(), " ranks, and the job has ", size));
+        absl::StrCat("rank 0 knows of ", roster.place_size(), " ranks, and the job has ", size));
   }
-  std::vector<wire::Hello> hellos(all.hellos().begin(), all.hellos().end());
-  RUEDA_RETURN_IF_ERROR(CheckHellos(hellos));
+  std::vector<wire::Hello> hellos(static_cast<size_t>(size));
+  for (Rank rank = 0; rank < size; ++rank) {
+    if (roster.place(rank) >= static_cast<uint32_t>(roster.places_size())) {
+      return absl::DataLossError(absl::StrCat("the roster does not say where rank ", rank, " is"));
+    }
+    const wire::Place& place = roster.places(static_cast<int>(roster.place(rank)));
+    if (place.ByteSizeLong() > kPlaceBytesMax) {
+      return absl::DataLossError(absl::StrCat("the names of rank ", rank, "'s host are too long"));
+    }
+    wire::Hello& hello = hellos[static_cast<size_t>(rank)];
+    hello.set_rank(rank);
+    hello.set_host_id(place.host_id());
+    hello.set_host_name(place.host_name());
+    hello.set_data_address(place.data_address());
+    hello.set_pid(roster.pid(rank));
+  }
+  hellos[0].set_bus_address(roster.bus_address());
   return hellos;
 }
 

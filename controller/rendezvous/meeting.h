@@ -32,8 +32,9 @@ class Meeting {
  public:
   virtual ~Meeting() = default;
 
-  // Everybody's hello, by rank. FAILED_PRECONDITION, the same on every rank, when the hellos don't
-  // fit together; DEADLINE_EXCEEDED names the ranks that did not come.
+  // Everybody's hello, by rank, but for what rank 0 alone has to know (size, version, knobs).
+  // FAILED_PRECONDITION, the same on every rank, when the hellos don't fit together;
+  // DEADLINE_EXCEEDED names the ranks that did not come.
   virtual absl::StatusOr<std::vector<wire::Hello>> Gather(const wire::Hello& mine,
                                                           Nanos deadline) = 0;
 
@@ -64,8 +65,13 @@ class Meeting {
 // Checks that the hellos of a job fit together: sizes, versions, ranks, agreed knobs.
 absl::Status CheckHellos(absl::Span<const wire::Hello> hellos);
 
-// What rank 0 answers to a hello: everybody's hellos, which fit together and are `size`; or else
-// its error. PURE
-absl::StatusOr<std::vector<wire::Hello>> UnpackHellos(absl::string_view payload, int size);
+// What rank 0 answers to a hello: the roster of all, its error, or (AskOf) who of the host has the
+// roster. PURE
+wire::Roster MakeRoster(absl::Span<const wire::Hello> hellos);
+wire::Roster RosterOfError(const absl::Status& error);
+// A rank from 1 to `size` - 1, or -1: this is something else.
+Rank AskOf(const wire::Roster& roster, int size);
+// The hellos of `size` ranks, of which the roster was made; or its error.
+absl::StatusOr<std::vector<wire::Hello>> HellosOf(const wire::Roster& roster, int size);
 
 }  // namespace rueda

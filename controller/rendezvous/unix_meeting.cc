@@ -73,6 +73,10 @@ absl::StatusOr<UniqueFd> UnixMeeting::ReachDoor() {
   return ConnectUnix(SocketName(0));
 }
 
+UnixMeeting::Way UnixMeeting::NeighbourlyWay(Rank leader) const {
+  return {[this, leader] { return ConnectUnix(SocketName(leader)); }, false, true};
+}
+
 absl::Status UnixMeeting::CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected,
                                        Rank leader, Nanos deadline) {
   std::map<Rank, std::unique_ptr<Link>> admitted;
@@ -122,58 +126,98 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos de
 }
 
 // At rank 0: everybody's hello, if they all come and fit together.
-absl::Status UnixMeeting::CollectHellos(const wire::Hello& mine, Nanos deadline,
-                                        wire::Hellos* all) {
+absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::CollectHellos(const wire::Hello& mine,
+                                                                    Nanos deadline) {
   std::vector<Rank> others;
   for (Rank rank = 1; rank < size_; ++rank) others.push_back(rank);
   RUEDA_ASSIGN_OR_RETURN(const UniqueFd door, OpenDoor());
   const absl::Status came = CollectLinks(door, others, 0, deadline);
   CloseDoor();
   RUEDA_RETURN_IF_ERROR(came);
-  *all->add_hellos() = mine;
-  RUEDA_RETURN_IF_ERROR(Complete(all->mutable_hellos(0)));
+  std::vector<wire::Hello> hellos = {mine};
+  RUEDA_RETURN_IF_ERROR(Complete(&hellos[0]));
   for (const auto& link : links_) {
     absl::StatusOr<Link::Received> received = WaitFrame(link.get(), FrameType::kHello, deadline);
-    wire::Hello* hello = all->add_hellos();
-    const absl::Status parsed =
-        received.ok() ? ParseMessage(received->frame.payload, hello) : received.status();
+    const absl::Status parsed = received.ok()
+                                    ? ParseMessage(received->frame.payload, &hellos.emplace_back())
+                                    : received.status();
     if (!parsed.ok()) {
       return StatusAt(absl::StrCat("rank ", link->peer(), " failed to start"), parsed);
     }
   }
-  const std::vector<wire::Hello> hellos(all->hellos().begin(), all->hellos().end());
-  return CheckHellos(hellos);
+  RUEDA_RETURN_IF_ERROR(CheckHellos(hellos));
+  return hellos;
 }
 
-// At rank 0: tells those that came how it went, in any case.
-absl::Status UnixMeeting::TellHellos(const wire::Hellos& all, Nanos deadline) {
-  const std::string payload = all.SerializeAsString();
-  absl::Status sent;
+// At rank 0: tells those that came how it went, in any case. Those of other hosts get the roster
+// from the first of their host.
+absl::Status UnixMeeting::TellAll(const absl::StatusOr<std::vector<wire::Hello>>& hellos,
+                                  Nanos deadline) {
+  const std::string all =
+      (hellos.ok() ? MakeRoster(*hellos) : RosterOfError(hellos.status())).SerializeAsString();
+  std::map<std::string, Rank> leaders;  // by host
+  if (hellos.ok()) leaders.emplace((*hellos)[0].host_id(), 0);
   for (const auto& link : links_) {
-    link->Send(FrameType::kHellos, payload);
-    sent.Update(WaitFlushed(link.get(), DeadlineAfter(deadline, kVerdictPatience)));
+    Rank leader = link->peer();
+    if (hellos.ok() && over_network()) {
+      leader = leaders.try_emplace((*hellos)[leader].host_id(), leader).first->second;
+    }
+    if (leader == 0 || leader == link->peer()) {
+      link->Send(FrameType::kRoster, all);
+    } else {
+      wire::Roster ask;
+      ask.set_ask(leader);
+      link->Send(FrameType::kRoster, ask.SerializeAsString());
+    }
   }
-  return sent;
+  return WaitFlushed(links_, DeadlineAfter(deadline, kVerdictPatience));
+}
+
+absl::StatusOr<wire::Roster> UnixMeeting::AwaitRoster(Link* link, Nanos deadline) {
+  wire::Roster roster;
+  absl::StatusOr<Link::Received> received = WaitFrame(link, FrameType::kRoster, deadline);
+  if (received.ok()) {
+    RUEDA_RETURN_IF_ERROR(ParseMessage(received->frame.payload, &roster));
+    return roster;
+  }
+  return StatusAt(absl::StrCat("rank ", link->peer(), " failed to start"), received.status());
+}
+
+absl::StatusOr<wire::Roster> UnixMeeting::AskNeighbour(Rank leader, Nanos deadline) {
+  RUEDA_ASSIGN_OR_RETURN(const std::unique_ptr<Link> link,
+                         Connect(leader, deadline, NeighbourlyWay(leader)));
+  return AwaitRoster(link.get(), DeadlineAfter(deadline, kVerdictPatience));
+}
+
+// At the first rank of a host that is not rank 0's.
+absl::Status UnixMeeting::TellNeighbours(const wire::Roster& roster,
+                                         absl::Span<const wire::Hello> hellos, Nanos deadline) {
+  std::vector<Rank> neighbours;
+  for (Rank rank = 0; rank < size_; ++rank) {
+    if (hellos[rank].host_id() == hellos[rank_].host_id()) neighbours.push_back(rank);
+  }
+  if (neighbours.front() != rank_ || neighbours.size() == 1) return absl::OkStatus();
+  neighbours.erase(neighbours.begin());
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd listener, Listen(rank_));
+  const absl::Status came = CollectLinks(listener, neighbours, rank_, deadline);
+  listener.reset();
+  const std::string answer = (came.ok() ? roster : RosterOfError(came)).SerializeAsString();
+  for (const auto& link : links_) link->Send(FrameType::kRoster, answer);
+  const absl::Status told = WaitFlushed(links_, DeadlineAfter(deadline, kVerdictPatience));
+  CloseGently(std::move(links_), MonotonicNow() + kFarewell);
+  RUEDA_RETURN_IF_ERROR(came);
+  return told;
 }
 
 absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& mine,
                                                              Nanos deadline) {
   if (size_ == 1) return std::vector<wire::Hello>{mine};
   if (rank_ == 0) {
-    wire::Hellos all;
-    const absl::Status status = CollectHellos(mine, deadline, &all);
-    if (!status.ok()) {
-      all.Clear();
-      all.set_error(std::string(status.message()));
-      all.set_code(static_cast<uint32_t>(status.code()));
-    }
-    const absl::Status sent = TellHellos(all, deadline);
-    if (!status.ok()) {
-      CloseGently(std::move(links_), MonotonicNow() + kFarewell);
-      return status;
-    }
-    RUEDA_RETURN_IF_ERROR(sent);
-    return std::vector<wire::Hello>(all.hellos().begin(), all.hellos().end());
+    absl::StatusOr<std::vector<wire::Hello>> hellos = CollectHellos(mine, deadline);
+    const absl::Status told = TellAll(hellos, deadline);
+    if (!hellos.ok()) CloseGently(std::move(links_), MonotonicNow() + kFarewell);
+    if (hellos.ok() && !told.ok()) return told;
+    return hellos;
   }
   RUEDA_ASSIGN_OR_RETURN(
       std::unique_ptr<Link> link,
@@ -182,12 +226,18 @@ absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& 
   RUEDA_RETURN_IF_ERROR(Complete(&hello));
   link->Send(FrameType::kHello, hello.SerializeAsString());
   // Rank 0 knows who is missing: it has the first word when time is up.
-  absl::StatusOr<Link::Received> received =
-      WaitFrame(link.get(), FrameType::kHellos, DeadlineAfter(deadline, kVerdictPatience));
-  if (!received.ok()) return StatusAt("rank 0 failed to start", received.status());
-  RUEDA_ASSIGN_OR_RETURN(std::vector<wire::Hello> hellos,
-                         UnpackHellos(received->frame.payload, size_));
-  links_.push_back(std::move(link));
+  RUEDA_ASSIGN_OR_RETURN(wire::Roster roster,
+                         AwaitRoster(link.get(), DeadlineAfter(deadline, kVerdictPatience)));
+  if (const Rank leader = AskOf(roster, size_); leader >= 0) {
+    link.reset();
+    RUEDA_ASSIGN_OR_RETURN(roster, AskNeighbour(leader, deadline));
+  }
+  RUEDA_ASSIGN_OR_RETURN(std::vector<wire::Hello> hellos, HellosOf(roster, size_));
+  if (over_network()) {
+    RUEDA_RETURN_IF_ERROR(TellNeighbours(roster, hellos, deadline));
+  } else {
+    links_.push_back(std::move(link));
+  }
   return hellos;
 }
 
@@ -212,10 +262,8 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
       RUEDA_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(leader));
       RUEDA_RETURN_IF_ERROR(CollectLinks(listener, others, leader, deadline));
     } else {
-      RUEDA_ASSIGN_OR_RETURN(
-          std::unique_ptr<Link> link,
-          Connect(leader, deadline,
-                  {[&] { return ConnectUnix(SocketName(leader)); }, false, true}));
+      RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
+                             Connect(leader, deadline, NeighbourlyWay(leader)));
       links_.push_back(std::move(link));
     }
   }

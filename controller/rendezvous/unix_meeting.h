@@ -48,13 +48,18 @@ class UnixMeeting : public Meeting {
   // those that came, also when not all did.
   absl::Status CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected, Rank leader,
                             Nanos deadline);
-  absl::Status CollectHellos(const wire::Hello& mine, Nanos deadline, wire::Hellos* all);
-  absl::Status TellHellos(const wire::Hellos& all, Nanos deadline);
+  absl::StatusOr<std::vector<wire::Hello>> CollectHellos(const wire::Hello& mine, Nanos deadline);
+  absl::Status TellAll(const absl::StatusOr<std::vector<wire::Hello>>& hellos, Nanos deadline);
+  absl::StatusOr<wire::Roster> AwaitRoster(Link* link, Nanos deadline);
+  absl::StatusOr<wire::Roster> AskNeighbour(Rank leader, Nanos deadline);
+  absl::Status TellNeighbours(const wire::Roster& roster, absl::Span<const wire::Hello> hellos,
+                              Nanos deadline);
   struct Way {
     std::function<absl::StatusOr<UniqueFd>()> reach;
     bool over_network;
     bool own_secret;  // which does not come to be rank 0's by trying again
   };
+  Way NeighbourlyWay(Rank leader) const;
   // Tries again until the way leads to the leader.
   absl::StatusOr<std::unique_ptr<Link>> Connect(Rank leader, Nanos deadline, const Way& way);
   absl::StatusOr<Neighbourhood> Lead(absl::Span<const Rank> ranks, const NeighbourOffer& mine,

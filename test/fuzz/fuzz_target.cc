@@ -160,8 +160,11 @@ void TakePlan(absl::string_view input) {
   if (UnpackPlan(input, &plan).ok()) Job().Apply(plan);
 }
 
-void TakeHellos(absl::string_view input) {
-  const auto hellos = UnpackHellos(input, kFuzzWorld);
+void TakeRoster(absl::string_view input) {
+  wire::Roster roster;
+  if (!ParseMessage(input, &roster).ok()) return;
+  RUEDA_CHECK(AskOf(roster, kFuzzWorld) < kFuzzWorld);
+  const auto hellos = HellosOf(roster, kFuzzWorld);
   RUEDA_CHECK(!hellos.ok() || hellos->size() == kFuzzWorld);
 }
 
@@ -184,8 +187,8 @@ void TakeStore(FrameType type, absl::string_view input) {
 
 void TakeFrame(const Frame& frame) {
   switch (frame.type) {
-    case FrameType::kHellos:
-      return TakeHellos(frame.payload);
+    case FrameType::kRoster:
+      return TakeRoster(frame.payload);
     case FrameType::kEvents:
       return TakeEvents(frame.payload);
     case FrameType::kPlan:
@@ -385,7 +388,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       TakePlan(input);
       break;
     case 'h':
-      TakeHellos(input);
+      TakeRoster(input);
       break;
     case 't':
       TakeClock(input);

@@ -13,6 +13,7 @@
 #include "controller/protocol/authentication.h"
 #include "controller/protocol/codec.h"
 #include "controller/protocol/frame.h"
+#include "controller/rendezvous/meeting.h"
 #include "controller/runtime/failure.h"
 #include "core/base/check.h"
 #include "test/fuzz/fuzz_job.h"
@@ -287,24 +288,27 @@ void WriteLogs() {
   Write("l_plan", std::string(planned.content()));
 }
 
-std::string HellosText(int ranks) {
-  wire::Hellos hellos;
-  for (Rank rank = 0; rank < ranks; ++rank) {
-    wire::Hello* hello = hellos.add_hellos();
-    hello->set_rank(rank);
-    hello->set_size(ranks);
-    hello->set_host_id("id");
-    hello->set_host_name("host");
-    hello->set_pid(100 + rank);
-    hello->set_version("0.1.0");
-    if (rank == 0) hello->set_bus_address("127.0.0.1:4000");
-    for (const auto& [name, value] : {std::pair("bus", "tcp"), std::pair("process_sets", "1,3")}) {
-      wire::Knob* knob = hello->add_agreed();
-      knob->set_name(name);
-      knob->set_value(value);
-    }
+wire::Hello Hello(Rank rank, int ranks) {
+  wire::Hello hello;
+  hello.set_rank(rank);
+  hello.set_size(ranks);
+  hello.set_host_id(rank < 2 ? "id" : "another");
+  hello.set_host_name("host");
+  hello.set_pid(100 + rank);
+  hello.set_version("0.1.0");
+  if (rank == 0) hello.set_bus_address("127.0.0.1:4000");
+  for (const auto& [name, value] : {std::pair("bus", "tcp"), std::pair("process_sets", "1,3")}) {
+    wire::Knob* knob = hello.add_agreed();
+    knob->set_name(name);
+    knob->set_value(value);
   }
-  return hellos.SerializeAsString();
+  return hello;
+}
+
+std::string RosterText(int ranks) {
+  std::vector<wire::Hello> hellos;
+  for (Rank rank = 0; rank < ranks; ++rank) hellos.push_back(Hello(rank, ranks));
+  return MakeRoster(hellos).SerializeAsString();
 }
 
 std::string FailureText() {
@@ -352,15 +356,16 @@ void WriteFrame(const std::string& name, FrameType type, const std::string& payl
 }
 
 void WriteMessages() {
-  wire::Hellos refusal;
-  refusal.set_error("rank 3 did not come");
-  refusal.set_code(4);
+  wire::Roster ask;
+  ask.set_ask(2);
   const std::string store_set = StoreText<wire::StoreSet>(true);
   const std::string store_get = StoreText<wire::StoreGet>(false);
   const std::string store_value = StoreText<wire::StoreValue>(true);
-  Write("h_hellos", HellosText(kFuzzWorld));
-  Write("h_too_few", HellosText(kFuzzWorld - 1));
-  Write("h_refusal", refusal.SerializeAsString());
+  Write("h_roster", RosterText(kFuzzWorld));
+  Write("h_too_few", RosterText(kFuzzWorld - 1));
+  Write("h_refusal",
+        RosterOfError(absl::DeadlineExceededError("rank 3 did not come")).SerializeAsString());
+  Write("h_ask", ask.SerializeAsString());
   Write("h_nothing", "");
   Write("t_reading", ReadingText());
   Write("t_offset", OffsetText());
@@ -369,8 +374,8 @@ void WriteMessages() {
   Write("r_value", store_value);
   Write("x_failure", FailureText());
 
-  WriteFrame("hello", FrameType::kHello, HellosText(1));
-  WriteFrame("hellos", FrameType::kHellos, HellosText(kFuzzWorld));
+  WriteFrame("hello", FrameType::kHello, Hello(1, 2).SerializeAsString());
+  WriteFrame("roster", FrameType::kRoster, RosterText(kFuzzWorld));
   WriteFrame("neighbours", FrameType::kNeighbours, "");
   WriteFrame("ready", FrameType::kReady, "");
   WriteFrame("events", FrameType::kEvents, Packed(Whole(Spec(OpKind::kAllreduce, "w"))));

@@ -111,7 +111,7 @@ TEST_F(LinkTest, TheLastWordsArriveBehindWhatWasNotRead) {
   (void)client_->OnWritable();
   const std::string verdict(2 << 20, 'v');
   std::thread closes([&] {
-    server_->Send(FrameType::kHellos, verdict);
+    server_->Send(FrameType::kRoster, verdict);
     EXPECT_TRUE(server_->OnWritable().ok());
     std::vector<std::unique_ptr<Link>> links;
     links.push_back(std::move(server_));
@@ -119,7 +119,7 @@ TEST_F(LinkTest, TheLastWordsArriveBehindWhatWasNotRead) {
     CloseGently(std::move(links), Soon());
   });
   SleepFor(50 * kMillisecond);
-  const auto received = WaitFrame(client_.get(), FrameType::kHellos, Soon());
+  const auto received = WaitFrame(client_.get(), FrameType::kRoster, Soon());
   EXPECT_TRUE(received.ok()) << received.status();
   EXPECT_TRUE(!received.ok() || received->frame.payload == verdict);
   client_.reset();
@@ -176,7 +176,7 @@ TEST_F(LinkTest, ARefusalIsTold) {
   Establish();
   server_->Send(FrameType::kRefused, std::string(kErrorTextBytesMax + 1, 'n'));
   EXPECT_TRUE(WaitFlushed(server_.get(), Soon()).ok());
-  const absl::Status status = WaitFrame(client_.get(), FrameType::kHellos, Soon()).status();
+  const absl::Status status = WaitFrame(client_.get(), FrameType::kRoster, Soon()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(), std::string(kErrorTextBytesMax, 'n'));
 }

@@ -85,7 +85,7 @@ class AdmissionTest : public ::testing::Test {
   }
   // What the last one that joined is told.
   absl::Status Answer() {
-    return WaitFrame(joined_.back().get(), FrameType::kHellos, MonotonicNow() + kPatience).status();
+    return WaitFrame(joined_.back().get(), FrameType::kRoster, MonotonicNow() + kPatience).status();
   }
   absl::Status Admit(const std::vector<Rank>& expected, Nanos patience = kPatience) {
     return AdmitRanks(listener_, expected, kScope, 0, MonotonicNow() + patience, &admitted_);

@@ -6,7 +6,10 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <future>
 #include <thread>
+
+#include "controller/bus/socket.h"
 
 namespace rueda {
 namespace {
@@ -29,13 +32,30 @@ class HostsMeetingTest : public ::testing::Test {
     return config;
   }
 
-  Hellos Gather(Rank rank, int size, const std::string& secret, Nanos patience) {
-    auto meeting = HostsMeeting::Create({secret, "job", 1}, rank, size, Settings());
-    EXPECT_TRUE(meeting.ok()) << meeting.status();
+  static wire::Hello HelloOf(Rank rank, int size, const std::string& host) {
     wire::Hello hello;
     hello.set_rank(rank);
     hello.set_size(size);
-    return (*meeting)->Gather(hello, MonotonicNow() + patience);
+    hello.set_host_id(host);
+    return hello;
+  }
+  Hellos Gather(Rank rank, int size, const std::string& secret, Nanos patience,
+                const std::string& host = "a") {
+    auto meeting = HostsMeeting::Create({secret, "job", 1}, rank, size, Settings());
+    EXPECT_TRUE(meeting.ok()) << meeting.status();
+    return (*meeting)->Gather(HelloOf(rank, size, host), MonotonicNow() + patience);
+  }
+  // The connection to rank 0 of a rank that does it by hand, once rank 0 waits.
+  std::unique_ptr<Link> Come(Rank rank) {
+    const std::string path = RendezvousPath(folder_, "job", 1);
+    absl::StatusOr<RendezvousPoint> point = ReadRendezvous(path);
+    while (!point.ok()) {
+      std::this_thread::yield();
+      point = ReadRendezvous(path);
+    }
+    auto link = Link::Client(*ConnectTcp(point->address), {point->secret, "job", 1}, rank, 0);
+    EXPECT_TRUE(WaitEstablished(link.get(), MonotonicNow() + 60 * kSecond).ok());
+    return link;
   }
 
   std::string folder_;
@@ -49,6 +69,50 @@ TEST_F(HostsMeetingTest, RanksMeet) {
   ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
   EXPECT_EQ(first->size(), 2u);
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+// Those of another host from its first rank; rank 0 tells each host once.
+TEST_F(HostsMeetingTest, RanksOfSeveralHostsLearnWhereAllAre) {
+  const std::vector<std::string> hosts = {"a", "b", "b", "a", "c", "b"};
+  const int size = static_cast<int>(hosts.size());
+  std::vector<std::future<Hellos>> gathered;
+  for (Rank rank = 0; rank < size; ++rank) {
+    gathered.push_back(std::async(std::launch::async, [&, rank] {
+      return Gather(rank, size, "", 60 * kSecond, hosts[static_cast<size_t>(rank)]);
+    }));
+  }
+  for (auto& future : gathered) {
+    const Hellos hellos = future.get();
+    ASSERT_TRUE(hellos.ok()) << hellos.status();
+    for (size_t rank = 0; rank < hosts.size(); ++rank) {
+      EXPECT_EQ(hellos->at(rank).host_id(), hosts[rank]);
+    }
+  }
+}
+
+// Its neighbours are told who did not.
+TEST_F(HostsMeetingTest, ARankThatDoesNotAskItsNeighbourIsNamed) {
+  const auto begin = [this](Rank rank, Nanos patience) {
+    return std::async(std::launch::async, [this, rank, patience] {
+      return Gather(rank, 4, "", patience, rank == 0 ? "a" : "b");
+    });
+  };
+  std::future<Hellos> root = begin(0, 60 * kSecond);
+  std::future<Hellos> third = begin(3, 60 * kSecond);
+  const std::unique_ptr<Link> link = Come(2);
+  link->Send(FrameType::kHello, HelloOf(2, 4, "b").SerializeAsString());
+  std::future<Hellos> first = begin(1, 4 * kSecond);
+  const auto received = WaitFrame(link.get(), FrameType::kRoster, MonotonicNow() + 60 * kSecond);
+  ASSERT_TRUE(received.ok()) << received.status();
+  wire::Roster roster;
+  ASSERT_TRUE(roster.ParseFromString(received->frame.payload));
+  EXPECT_EQ(AskOf(roster, 4), 1);
+  EXPECT_TRUE(root.get().ok());
+  for (std::future<Hellos>* of_host : {&first, &third}) {
+    const absl::Status status = of_host->get().status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 did not come"));
+  }
 }
 
 // Long before the time is up, and both sides.

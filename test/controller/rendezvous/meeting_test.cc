@@ -4,44 +4,90 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/base/limits.h"
+
 namespace rueda {
 namespace {
 
 using ::testing::HasSubstr;
 
-wire::Hellos Hellos(int count) {
-  wire::Hellos hellos;
+// Of hosts with `per_host` ranks each.
+std::vector<wire::Hello> Hellos(int count, int per_host = 1) {
+  std::vector<wire::Hello> hellos(static_cast<size_t>(count));
   for (int rank = 0; rank < count; ++rank) {
-    hellos.add_hellos()->set_rank(rank);
-    hellos.mutable_hellos(rank)->set_size(count);
+    const std::string host = std::to_string(rank / per_host);
+    wire::Hello& hello = hellos[static_cast<size_t>(rank)];
+    hello.set_rank(rank);
+    hello.set_size(count);
+    hello.set_host_id("0ccd3d2c-79c9-4f83-a6ff-1d0a60d7c9c5/4026531840/1000/" + host);
+    hello.set_host_name("node" + host + ".cluster.example");
+    hello.set_data_address("10.0.0." + host);
+    hello.set_pid(100'000 + rank);
+    hello.set_version("0.1.0");
+    hello.add_agreed()->set_name("cycle_time_ms");
   }
+  hellos[0].set_bus_address("10.0.0.0:4000");
   return hellos;
 }
 
-absl::StatusCode CodeOf(const wire::Hellos& answer) {
-  return UnpackHellos(answer.SerializeAsString(), 2).status().code();
+absl::StatusCode CodeOf(const wire::Roster& roster) {
+  return HellosOf(roster, 2).status().code();
 }
 
-TEST(Hellos, OfAllRanksAreTaken) {
-  const auto hellos = UnpackHellos(Hellos(2).SerializeAsString(), 2);
+TEST(Roster, SaysWhereEverybodyIs) {
+  const std::vector<wire::Hello> given = Hellos(5, 2);
+  const auto hellos = HellosOf(MakeRoster(given), 5);
   ASSERT_TRUE(hellos.ok()) << hellos.status();
-  EXPECT_EQ(hellos->at(1).rank(), 1);
+  ASSERT_EQ(hellos->size(), 5u);
+  for (size_t rank = 0; rank < 5; ++rank) {
+    const wire::Hello& hello = hellos->at(rank);
+    EXPECT_EQ(hello.rank(), static_cast<int>(rank));
+    EXPECT_EQ(hello.host_id(), given[rank].host_id());
+    EXPECT_EQ(hello.host_name(), given[rank].host_name());
+    EXPECT_EQ(hello.data_address(), given[rank].data_address());
+    EXPECT_EQ(hello.pid(), given[rank].pid());
+    EXPECT_EQ(hello.bus_address(), given[rank].bus_address());
+  }
 }
 
-TEST(Hellos, RankZerosErrorIsEverybodys) {
-  wire::Hellos answer;
-  answer.set_error("rank 3 did not come");
-  answer.set_code(static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded));
-  const absl::Status status = UnpackHellos(answer.SerializeAsString(), 2).status();
+// All get it, and rank 0 can't have more ranks than fit a frame.
+TEST(Roster, TakesAFewBytesARank) {
+  EXPECT_LT(MakeRoster(Hellos(4'096, 8)).ByteSizeLong(), 4'096u * 6 + 512u * 120);
+  EXPECT_LT(MakeRoster(Hellos(kRanksMax, 1)).ByteSizeLong(), kControlFrameBytesMax);
+}
+
+TEST(Roster, RankZerosErrorIsEverybodys) {
+  const wire::Roster roster = RosterOfError(absl::DeadlineExceededError("rank 3 did not come"));
+  const absl::Status status = HellosOf(roster, 2).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 3 did not come"));
 }
 
-TEST(Hellos, AnAnswerThatIsNeitherAnErrorNorHellosOfAllRanksIsRefused) {
-  EXPECT_EQ(CodeOf(Hellos(0)), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(CodeOf(Hellos(1)), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(CodeOf(Hellos(3)), absl::StatusCode::kFailedPrecondition);
-  wire::Hellos strange;
+TEST(Roster, MayBeWithANeighbour) {
+  wire::Roster roster;
+  EXPECT_EQ(AskOf(roster, 4), -1);
+  roster.set_ask(3);
+  EXPECT_EQ(AskOf(roster, 4), 3);
+  for (const int nobody : {-1, 0, 4}) {
+    roster.set_ask(nobody);
+    EXPECT_EQ(AskOf(roster, 4), -1);
+  }
+}
+
+TEST(Roster, ThatIsNeitherAnErrorNorOfAllRanksIsRefused) {
+  EXPECT_EQ(CodeOf(wire::Roster()), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CodeOf(MakeRoster(Hellos(1))), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CodeOf(MakeRoster(Hellos(3))), absl::StatusCode::kFailedPrecondition);
+  wire::Roster nowhere = MakeRoster(Hellos(2));
+  nowhere.set_place(1, 2);
+  EXPECT_EQ(CodeOf(nowhere), absl::StatusCode::kDataLoss);
+  wire::Roster swollen = MakeRoster(Hellos(2));
+  swollen.mutable_places(0)->set_host_name(std::string(5'000, 'n'));
+  EXPECT_EQ(CodeOf(swollen), absl::StatusCode::kDataLoss);
+  wire::Roster short_of_one = MakeRoster(Hellos(2));
+  short_of_one.mutable_pid()->RemoveLast();
+  EXPECT_EQ(CodeOf(short_of_one), absl::StatusCode::kFailedPrecondition);
+  wire::Roster strange;
   strange.set_error("an error that is none");
   EXPECT_EQ(CodeOf(strange), absl::StatusCode::kFailedPrecondition);
   strange.set_code(17);
