@@ -320,7 +320,7 @@ class Launchers(OnHosts):
         self.expect_ranks(4, self.cluster.command(
             0, "mpirun.openmpi", "--mca", "plm_rsh_agent", self.remote_shell(), "--mca", "oob_tcp_if_include", "eth0",
             "-H", f"{first}:2,{second}:2", "-np", "4", "-x", "RUEDA_SHARED_DIR", "-x", "RUEDA_START_TIMEOUT_S", HELLO),
-                          **support.OPEN_MPI)
+                          **support.open_mpi(self))
 
     def test_mpich_with_a_name_for_the_job(self):
         support.needs("mpirun.mpich")

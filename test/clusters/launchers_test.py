@@ -27,10 +27,11 @@ class Launcher(unittest.TestCase):
     def expect_ranks(self, size, *words, **variables):
         support.expect_ranks(self, size, run(*words, **variables))
 
-    def expect_two_jobs(self, *words, **variables):
+    def expect_two_jobs(self, *words, environments=({}, {})):
         """Two at once keep apart."""
         jobs = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                 stdin=subprocess.DEVNULL, env={**os.environ, **variables}) for _ in range(2)]
+                                 stdin=subprocess.DEVNULL, env={**os.environ, **environment})
+                for environment in environments]
         for job in jobs:
             out, _ = job.communicate(timeout=HANG)
             self.assertEqual(job.returncode, 0, out)
@@ -38,20 +39,20 @@ class Launcher(unittest.TestCase):
 
 
 class OpenMpi(Launcher):
-    environment = support.OPEN_MPI
     mpirun = ["mpirun.openmpi", "--mca", "oob_tcp_if_include", "lo"]
 
     def setUp(self):
         support.needs(self.mpirun[0])
 
     def test_ranks_meet(self):
-        self.expect_ranks(4, *self.mpirun, "-np", "4", HELLO, **self.environment)
+        self.expect_ranks(4, *self.mpirun, "-np", "4", HELLO, **support.open_mpi(self))
 
     def test_a_rank_alone(self):
-        self.expect_ranks(1, *self.mpirun, "-np", "1", HELLO, **self.environment)
+        self.expect_ranks(1, *self.mpirun, "-np", "1", HELLO, **support.open_mpi(self))
 
     def test_two_jobs(self):
-        self.expect_two_jobs(*self.mpirun, "-np", "2", HELLO, **self.environment)
+        self.expect_two_jobs(*self.mpirun, "-np", "2", HELLO,
+                             environments=[support.open_mpi(self) for _ in range(2)])
 
 
 class Mpich(Launcher):
@@ -141,7 +142,7 @@ class Slurm(Launcher):
         self.expect_ranks(2, "srun", "--mpi=pmi2", "-N", "1", "-n", "2", HELLO, **self.environment)
 
     def test_two_steps_at_once(self):
-        self.expect_two_jobs("srun", "-N", "1", "-n", "2", HELLO, **self.environment)
+        self.expect_two_jobs("srun", "-N", "1", "-n", "2", HELLO, environments=[self.environment] * 2)
 
     def test_steps_of_a_batch_script_and_its_own_shell(self):
         out = os.path.join(self.folder.name, "batch.out")

@@ -2,12 +2,8 @@
 import os
 import shutil
 import sys
+import tempfile
 import unittest
-
-# Open MPI refuses to run as root, and more ranks than cores, unless it is told to. Its daemon may place its copy of
-# the machine's topology where its own stack grows, and die: "none" does without the copy.
-OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_rtc_hwloc_vmhole": "none"}
 
 
 def skip_all(reason):
@@ -29,6 +25,17 @@ def needs(*programs):
     for program in programs:
         if shutil.which(program) is None:
             skip(f"{program} is not installed (third_party/setup.sh --tests)")
+
+
+def open_mpi(test):
+    """What one mpirun needs in its environment. Several at once trip over each other's folder in /tmp."""
+    folder = tempfile.mkdtemp(prefix="rueda-openmpi-")
+    test.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+    # Open MPI refuses to run as root, and more ranks than cores, unless it is told to. Its daemon may place its copy
+    # of the machine's topology where its own stack grows, and die: "none" does without the copy.
+    return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_rtc_hwloc_vmhole": "none",
+            "OMPI_MCA_orte_tmpdir_base": folder}
 
 
 def line_of(rank, size):
