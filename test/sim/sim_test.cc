@@ -21,13 +21,20 @@ std::string Words(const Report& report) {
   return words;
 }
 
+// A sanitizer gets fewer here: test/soak/run.sh --preset asan has hundreds.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr uint64_t kSeeds = 40;
+#else
+constexpr uint64_t kSeeds = 200;
+#endif
+
 // The three ways to lay out a job: one host, several, and hosts of one rank.
 const std::vector<int> kRanksPerHost = {0, 2, 1};
 
 TEST(Simulation, HundredsOfSmallJobsAgreeAndEnd) {
   uint64_t operations = 0;
   uint64_t rejected = 0;
-  for (uint64_t seed = 1; seed <= 200; ++seed) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     for (const int per_host : kRanksPerHost) {
       Options options;
       options.seed = seed;
@@ -45,13 +52,13 @@ TEST(Simulation, HundredsOfSmallJobsAgreeAndEnd) {
     }
   }
   // The workload was there, mismatches among it.
-  EXPECT_GT(operations, 100'000u);
-  EXPECT_GT(rejected, 100u);
+  EXPECT_GT(operations, 500 * kSeeds);
+  EXPECT_GT(rejected, kSeeds / 2);
 }
 
 // The log full most of the time, and tensor ids that have to be given up and defined again.
 TEST(Simulation, SmallJobsAgreeWhenLogAndTableAreShort) {
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
+  for (uint64_t seed = 1; seed <= kSeeds / 2; ++seed) {
     for (const int per_host : kRanksPerHost) {
       Options options;
       options.seed = seed;

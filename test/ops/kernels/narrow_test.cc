@@ -136,6 +136,13 @@ TEST_P(NarrowTest, NarrowingRoundsToNearestEven) {
   }
 }
 
+// A sanitizer sees some of many calls.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t kStride = 8;
+#else
+constexpr size_t kStride = 1;
+#endif
+
 // 1 times any float32, before the reduction and after it.
 TEST_P(NarrowTest, AReductionRoundsToNearestEven) {
   for (DType dtype : {DType::kFloat8E4M3FN, DType::kFloat8E5M2}) {
@@ -143,7 +150,7 @@ TEST_P(NarrowTest, AReductionRoundsToNearestEven) {
     const auto one = static_cast<uint8_t>(FormatOf(dtype).Encode(1));
     const void* const source[] = {&one};
     size_t wrong = 0;
-    for (size_t i = 0; i < cases.values.size(); ++i) {
+    for (size_t i = 0; i < cases.values.size(); i += kStride) {
       uint8_t before = 0, after = 0;
       Reduce(dtype, ReduceOp::kSum, source, &before, 1, {.prescale = cases.values[i]});
       Reduce(dtype, ReduceOp::kSum, source, &after, 1, {.postscale = cases.values[i]});
