@@ -121,7 +121,12 @@ absl::StatusOr<Environment> WantedVariables(const LaunchOptions& options, const 
           absl::StrCat("option -x ", variable.name, ": no such variable in the environment; give ",
                        "it a value with -x ", variable.name, "=VALUE"));
     }
-    wanted[variable.name] = variable.value.has_value() ? *variable.value : found->second;
+    const std::string value = variable.value.has_value() ? *variable.value : found->second;
+    // The ranks would all say so.
+    Config scratch;
+    const absl::Status known = ReadEnvironment({{variable.name, value}}, &scratch);
+    if (!known.ok()) return StatusAt(absl::StrCat("option -x ", variable.name), known);
+    wanted[variable.name] = value;
   }
   return wanted;
 }

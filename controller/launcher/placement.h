@@ -58,7 +58,8 @@ absl::StatusOr<std::vector<RankPlan>> PlaceRanks(const LaunchOptions& options,
                                                  const HostShare& share);
 
 // What the options set for all ranks: settings and -x. `own`: ruedarun's environment.
-// INVALID_ARGUMENT: a variable to pass on is not set or is one that ruedarun sets itself.
+// INVALID_ARGUMENT: a variable to pass on is not set, is one that ruedarun sets itself, or is one
+// that the ranks would refuse.
 absl::StatusOr<Environment> WantedVariables(const LaunchOptions& options, const Environment& own);
 
 // What of ruedarun's environment goes to other hosts: what programs are found by, and the settings

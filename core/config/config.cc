@@ -32,8 +32,9 @@ struct Knob {
   Use use;
   double min;  // of a number
   double max;
-  const char* choices;  // of a word: "auto|shm|gloo"; "" for free text
-  const char* alias;    // HOROVOD_...; "" when there is none
+  const char*
+      choices;  // of a word: "auto|shm|gloo"; "" for free text. Of a number: "0", if below min
+  const char* alias;  // HOROVOD_...; "" when there is none
   const char* doc;
 };
 
@@ -85,7 +86,7 @@ const Knob kKnobs[] = {
     {"stall_timeout_s", &Config::stall_timeout_s, Use::kAgreed, 0, 1e9, "",
      "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
      "Age at which such an operation fails on every rank that submitted it. 0: never."},
-    {"heartbeat_limit_s", &Config::heartbeat_limit_s, Use::kAgreed, 0, 1e6, "", "",
+    {"heartbeat_limit_s", &Config::heartbeat_limit_s, Use::kAgreed, 0.1, 1e6, "0", "",
      "A rank is lost when it has been stopped by a signal, or its host has been silent, for that "
      "long. 0: "
      "never, as when a debugger is to hold ranks of several hosts."},
@@ -175,6 +176,10 @@ absl::Status Refuse(absl::string_view shown_name, absl::string_view value,
   return absl::InvalidArgumentError(absl::StrCat(shown_name, "=", value, ": expected ", allowed));
 }
 
+bool AlsoZero(const Knob& knob) {
+  return absl::string_view(knob.choices) == "0";
+}
+
 std::string Allowed(const Knob& knob) {
   if (std::holds_alternative<std::string Config::*>(knob.field)) {
     return absl::StrCat("one of ", absl::StrJoin(absl::StrSplit(knob.choices, '|'), ", "));
@@ -183,7 +188,8 @@ std::string Allowed(const Knob& knob) {
     return absl::StrCat("a whole number from ", static_cast<int64_t>(knob.min), " to ",
                         static_cast<int64_t>(knob.max));
   }
-  return absl::StrCat("a number from ", knob.min, " to ", knob.max);
+  return absl::StrCat(AlsoZero(knob) ? "0 or a number from " : "a number from ", knob.min, " to ",
+                      knob.max);
 }
 
 // `shown_name` is what the user wrote: the knob, the variable or the alias.
@@ -198,8 +204,8 @@ absl::Status Set(const Knob& knob, absl::string_view shown_name, absl::string_vi
     config->** whole = number;
   } else if (const auto* real = std::get_if<double Config::*>(&knob.field)) {
     double number;
-    if (!absl::SimpleAtod(value, &number) || !std::isfinite(number) || number < knob.min ||
-        number > knob.max) {
+    if (!absl::SimpleAtod(value, &number) || !std::isfinite(number) || number > knob.max ||
+        (number < knob.min && !(number == 0 && AlsoZero(knob)))) {
       return Refuse(shown_name, value, Allowed(knob));
     }
     config->** real = number;

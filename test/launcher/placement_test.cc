@@ -136,6 +136,18 @@ TEST(Placement, RefusesToPassOnWhatIsNotThereOrNotTheUsers) {
   }
 }
 
+TEST(Placement, RefusesToPassOnWhatTheRanksWouldRefuse) {
+  LaunchOptions options = Options(2);
+  options.exports = {{"RUEDA_TIMELIN", "t.json"}};
+  EXPECT_EQ(Refusal(options, Host({})),
+            "option -x RUEDA_TIMELIN: unknown environment variable RUEDA_TIMELIN; did you mean "
+            "RUEDA_TIMELINE?");
+  options.exports = {{"RUEDA_BACKEND", {}}};
+  EXPECT_EQ(
+      Refusal(options, Host({{"RUEDA_BACKEND", "carrier pigeon"}})),
+      "option -x RUEDA_BACKEND: RUEDA_BACKEND=carrier pigeon: expected one of auto, shm, gloo");
+}
+
 TEST(Placement, SendsDumpsToTheOutputDirectory) {
   LaunchOptions options = Options(1);
   options.output_dir = "/out";

@@ -88,6 +88,18 @@ TEST(Config, RefusesWhatIsNotANumberInRange) {
   EXPECT_THAT(Refusal("start_timeout_s", "0"), HasSubstr("a number from 0.01 to"));
 }
 
+// Shorter ones would take ranks for lost that run: a host is busy for longer at times.
+TEST(Config, AHeartbeatLimitIsNoneOrLongEnough) {
+  for (const char* value : {"0", "0.0", "0.1", "4"}) {
+    EXPECT_EQ(Refusal("heartbeat_limit_s", value), "") << value;
+  }
+  for (const char* value : {"0.099", "-0.1", "1e-9"}) {
+    EXPECT_EQ(
+        Refusal("heartbeat_limit_s", value),
+        absl::StrCat("heartbeat_limit_s=", value, ": expected 0 or a number from 0.1 to 1e+06"));
+  }
+}
+
 TEST(Config, RefusesAWordThatIsNoChoice) {
   for (const char* value : {"", "Auto", "auto ", "auto|shm", "nccl"}) {
     EXPECT_EQ(Refusal("backend", value),
