@@ -51,7 +51,14 @@ absl::Status CheckOrder(const launch::Order& order) {
 // The interface by which the other hosts reach this one: the one that is asked for, that of the
 // route to another host of the job, that by which ssh came, or that of the default route.
 absl::StatusOr<Interface> MeetingInterface(const launch::Order& order) {
-  if (!order.network_interface().empty()) return ChooseInterface(order.network_interface());
+  if (!order.network_interface().empty()) {
+    RUEDA_ASSIGN_OR_RETURN(const Interface asked, ChooseInterface(order.network_interface()));
+    if (!asked.is_loopback) return asked;
+    return absl::InvalidArgumentError(
+        absl::StrCat("network interface ", asked.name,
+                     " is loopback, by which ranks on other hosts can't be reached: name another "
+                     "one (--network-interface, RUEDA_NETWORK_INTERFACE)"));
+  }
   absl::StatusOr<Interface> interface = InterfaceTowards(order.other_host());
   if (interface.ok()) return interface;
   const char* const ssh = getenv("SSH_CONNECTION");  // "client port server port"
