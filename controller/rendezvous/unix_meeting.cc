@@ -301,10 +301,8 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Lead(absl::Span<const Rank> ranks,
     for (size_t i = first * kOfferDescriptors; i < last * kOfferDescriptors; ++i) {
       part.push_back(descriptors[i]);
     }
-    for (const auto& link : links_) {
-      link->Send(FrameType::kNeighbours, "", part);
-      RUEDA_RETURN_IF_ERROR(WaitFlushed(link.get(), deadline));
-    }
+    for (const auto& link : links_) link->Send(FrameType::kNeighbours, "", part);
+    RUEDA_RETURN_IF_ERROR(WaitFlushed(links_, deadline));
   }
   neighbourhood.arenas.push_back(mine.arena);
   RUEDA_ASSIGN_OR_RETURN(Doorbell background, mine.bells->background.Duplicate());

@@ -37,13 +37,8 @@ void operator delete(void* memory, size_t) noexcept {
 
 namespace {
 
-// All messages that travel are in inputs as short. The thread sanitizer is slow, and there is one
-// thread.
-#ifdef __SANITIZE_THREAD__
-constexpr size_t kLiesBytesMax = 100;
-#else
+// All messages that travel are in inputs as short.
 constexpr size_t kLiesBytesMax = 320;
-#endif
 
 void Run(const std::string& input) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
