@@ -204,17 +204,17 @@ bool Link::Drain() {
   return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-// Blocking, for bootstrap ---------------------------------------------------------------------
-
-namespace {
-
-absl::Status Handle(Link* link, short revents) {
+absl::Status OnReady(Link* link, short revents) {
   absl::Status status;
   if ((revents & POLLOUT) != 0) status = link->OnWritable();
   // One that takes nothing any more may have said why.
   if ((revents & ~POLLOUT) != 0 || !status.ok()) status.Update(link->OnReadable());
   return status;
 }
+
+// Blocking, for bootstrap ---------------------------------------------------------------------
+
+namespace {
 
 // Waits until the socket can be read (or written, if something is queued) and handles that.
 absl::Status Step(Link* link, Nanos deadline) {
@@ -223,7 +223,7 @@ absl::Status Step(Link* link, Nanos deadline) {
   pollfd wait = {link->fd(), static_cast<short>(POLLIN | (link->wants_write() ? POLLOUT : 0)), 0};
   const int ready = poll(&wait, 1, PollTimeoutMs(left));
   if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "waiting for a connection");
-  return ready <= 0 ? absl::OkStatus() : Handle(link, wait.revents);
+  return ready <= 0 ? absl::OkStatus() : OnReady(link, wait.revents);
 }
 
 }  // namespace
@@ -278,7 +278,7 @@ absl::Status WaitFlushed(absl::Span<const std::unique_ptr<Link>> links, Nanos de
     }
     for (size_t i = 0; i < left.size(); ++i) {
       if (waits[i].revents == 0) continue;
-      const absl::Status lost = Handle(left[i], waits[i].revents);
+      const absl::Status lost = OnReady(left[i], waits[i].revents);
       status.Update(lost);
       if (!lost.ok()) left[i] = nullptr;
     }

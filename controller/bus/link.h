@@ -82,6 +82,9 @@ class Link {
   std::deque<Received> inbox_;
 };
 
+// Handles what poll(2) says of the link's socket. Errors as of OnReadable.
+absl::Status OnReady(Link* link, short revents);
+
 // Block until the link is established, until a frame has come (which must be of the expected type;
 // kRefused is FAILED_PRECONDITION with its text), or until everything is sent; at most to
 // `deadline`. For bootstrap, where nothing else needs looking after.

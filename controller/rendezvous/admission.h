@@ -2,25 +2,90 @@
 // initialises.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "controller/bus/link.h"
+#include "controller/rendezvous/turned_away.h"
 #include "core/base/clock.h"
 #include "core/base/unique_fd.h"
 
 namespace rueda {
 
-// Waits until each of `expected`, ascending, has connected to `listener` and proved that it is that
-// rank of the job; `admitted` then has those that came, also when not all did. Others are turned
-// away: those that prove nothing within two seconds, that fail to, or that are too many at once;
-// the log has at most a line a second of them. Of two processes of the job that say that they are
-// the same rank the first stays; the other, and one that is none of `expected`, is told so
-// (kRefused). DEADLINE_EXCEEDED names the ranks that did not come, and how many were turned away;
-// UNAVAILABLE a rank that came and was lost again.
+// "two processes say that they are rank 3 of this job"
+std::string TwoAre(Rank rank);
+
+using LinksByRank = std::map<Rank, std::unique_ptr<Link>>;
+
+// Lets in those of `expected`, ascending, who connect and prove that they are that rank of the job.
+// Others are turned away: those that prove nothing within two seconds, that fail to, or that are
+// too many at once; the log has at most a line a second of them. Of two processes of the job that
+// say that they are the same rank the first stays; the other, and one that is none of `expected`,
+// is told so (kRefused).
+class Admission {
+ public:
+  // Takes a frame of one that has been let in. An error ends the step.
+  using Hear = std::function<absl::Status(Link* from, const Frame& frame)>;
+
+  // `links` gets those that were let in; what is in it from the start is looked after in the same
+  // way. Without `hear` they are not read from. All arguments outlive this.
+  Admission(absl::Span<const Rank> expected, const SessionScope& scope, Rank self,
+            LinksByRank* links, Hear hear = nullptr);
+  ~Admission();
+
+  // Waits for something to happen, at most to `deadline`, and takes it. UNAVAILABLE: a rank that
+  // had come was lost again.
+  absl::Status Step(const UniqueFd& listener, Nanos deadline);
+
+  // Tells one that was let in why it can't stay.
+  void Dismiss(Rank rank, const std::string& why);
+
+  // DEADLINE_EXCEEDED: names the ranks, and how many others were turned away.
+  absl::Status DidNotCome(absl::Span<const Rank> ranks) const;
+
+ private:
+  struct Pending {
+    std::unique_ptr<Link> link;
+    Nanos since;
+    Nanos turn;        // when it came to be its turn to say something
+    std::string from;  // an address; empty: of this host
+  };
+
+  bool IsExpected(Rank rank) const;
+  void TurnAway(absl::string_view from, absl::string_view why);
+  void Remove(size_t i);
+  void DropLate(Nanos now);
+  absl::Status Attend(Rank rank, short revents);
+  absl::Status PassOn(Rank rank);
+  absl::Status HearStranger(size_t i);
+  absl::Status Take(std::unique_ptr<Link> link, const std::string& from,
+                    const absl::Status& status);
+  void Refuse(std::unique_ptr<Link> link, const std::string& from, const std::string& why);
+  absl::Status AcceptSome(const UniqueFd& listener);
+  bool full() const;
+  size_t First() const;
+  Nanos RoomFrom() const;
+  void MakeRoom(absl::string_view why);
+
+  const absl::Span<const Rank> expected_;
+  const SessionScope& scope_;
+  const Rank self_;
+  LinksByRank& links_;
+  const Hear hear_;
+  std::vector<Pending> pending_;                // the oldest first
+  std::map<std::string, size_t> pending_from_;  // how many, by address
+  std::vector<std::unique_ptr<Link>> leaving_;  // refused, and told so
+  TurnedAway turned_away_;
+};
+
+// Waits until all of `expected` have been let in; `admitted` then has those that came, also when
+// not all did. DEADLINE_EXCEEDED names those that did not; UNAVAILABLE one that was lost again.
 absl::Status AdmitRanks(const UniqueFd& listener, absl::Span<const Rank> expected,
                         const SessionScope& scope, Rank self, Nanos deadline,
-                        std::map<Rank, std::unique_ptr<Link>>* admitted);
+                        LinksByRank* admitted);
 
 }  // namespace rueda

@@ -5,12 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/bus/socket.h"
+#include "controller/rendezvous/host_voice.h"
 #include "controller/rendezvous/secret.h"
 #include "core/base/log.h"
 
 namespace rueda {
 namespace {
 
+// How long somebody at rank 0's address may take to prove to be it.
+constexpr Nanos kProofPatience = 2 * kSecond;
 // How long one try to connect takes at most. The file may be of a job that is gone, whose host
 // answers nothing; the next try reads it anew.
 constexpr Nanos kTry = kSecond;
@@ -112,10 +115,66 @@ absl::Status HostsMeeting::NoteDoor(const UniqueFd& listener) {
 }
 
 absl::Status HostsMeeting::Complete(wire::Hello* hello) {
+  if (!hello->data_address().empty()) return absl::OkStatus();
   // Gloo is told the name alone, and takes the first.
   RUEDA_ASSIGN_OR_RETURN(const Interface first, FindInterface(interface_.name));
   hello->set_data_address(first.address);
   return absl::OkStatus();
+}
+
+// The way to the rank that speaks for this host; ABORTED: this one does, at `own_door`. Whoever
+// takes the name first does.
+absl::StatusOr<UniqueFd> HostsMeeting::ReachVoice(const std::string& name, UniqueFd* own_door) {
+  RUEDA_RETURN_IF_ERROR(LearnAddress().status());  // and the secret with it
+  absl::StatusOr<UniqueFd> door = ListenUnix(name);
+  if (absl::IsAlreadyExists(door.status())) return ConnectUnix(name);
+  RUEDA_ASSIGN_OR_RETURN(*own_door, std::move(door));
+  return absl::AbortedError("nobody speaks for this host yet");
+}
+
+absl::StatusOr<wire::Roster> HostsMeeting::SpeakForHost(const UniqueFd& door,
+                                                        const wire::Hello& mine, Nanos deadline) {
+  const Way way = {0, "rank 0", [this] { return ReachDoor(); }, false, own_secret_, kProofPatience};
+  absl::StatusOr<std::unique_ptr<Link>> up = Connect(way, deadline);
+  HostVoice voice(scope_, rank_, size_, [this](wire::Hello* hello) { return Complete(hello); });
+  if (!up.ok()) {
+    voice.CallOff(door, up.status());
+    return up.status();
+  }
+  wire::Hello hello = mine;
+  RUEDA_RETURN_IF_ERROR(Complete(&hello));
+  return voice.Speak(door, *std::move(up), hello, DeadlineAfter(deadline, kVerdictPatience));
+}
+
+absl::StatusOr<wire::Roster> HostsMeeting::Report(const wire::Hello& mine, Nanos deadline) {
+  constexpr absl::string_view kVoice = "the rank that speaks for this host";
+  const std::string name = MeetingSocketName(scope_, HostVoice::NameOf(mine.host_id()));
+  UniqueFd own_door;
+  Way way = {HostVoice::PeerNumber(size_), std::string(kVoice),
+             [&] { return ReachVoice(name, &own_door); }};
+  way.certain = false;
+  way.own_secret = own_secret_;
+  way.grace = 2 * kVerdictPatience;
+  way.first = "rank 0";
+  absl::StatusOr<std::unique_ptr<Link>> link = Connect(way, deadline);
+  if (own_door.valid()) return SpeakForHost(own_door, mine, deadline);
+  RUEDA_RETURN_IF_ERROR(link.status());
+  wire::Hello hello = mine;
+  if (!interface_.name.empty()) RUEDA_RETURN_IF_ERROR(Complete(&hello));
+  (*link)->Send(FrameType::kHello, hello.SerializeAsString());
+  return AwaitRoster(link->get(), kVoice, DeadlineAfter(deadline, 2 * kVerdictPatience));
+}
+
+absl::StatusOr<std::vector<wire::Hello>> HostsMeeting::Gather(const wire::Hello& mine,
+                                                              Nanos deadline) {
+  absl::StatusOr<std::vector<wire::Hello>> hellos = UnixMeeting::Gather(mine, deadline);
+  TakeLinks();  // those from the hosts have done their work
+  if (hellos.ok() && size_ > 1 && interface_.name.empty()) {
+    // The voice has chosen.
+    RUEDA_ASSIGN_OR_RETURN(
+        interface_, InterfaceWithAddress((*hellos)[static_cast<size_t>(rank_)].data_address()));
+  }
+  return hellos;
 }
 
 // Where rank 0 waits, and from a file the secret too.

@@ -1,7 +1,8 @@
 // Processes of several hosts meet over TCP. All are given an address, at whose port rank 0 listens,
 // or at a socket that the launcher has given it; or else rank 0 listens on one interface, and
 // writes where, with a secret, to a file that all hosts see and only this user may read, and the
-// others look for it. The ranks of each host then meet over unix sockets, to become neighbours.
+// others look for it. One rank of each host comes to rank 0, and speaks for the others
+// (host_voice.h); these then meet over unix sockets, to become neighbours.
 #pragma once
 
 #include <memory>
@@ -24,6 +25,7 @@ class HostsMeeting : public UnixMeeting {
   static absl::StatusOr<std::unique_ptr<Meeting>> Create(SessionScope scope, Rank rank, int size,
                                                          const Config& config);
 
+  absl::StatusOr<std::vector<wire::Hello>> Gather(const wire::Hello& mine, Nanos deadline) override;
   std::string address() const override { return interface_.address; }
   std::string network_interface() const override { return interface_.name; }
   std::string waited_at() const override { return door_; }
@@ -31,15 +33,17 @@ class HostsMeeting : public UnixMeeting {
  protected:
   absl::StatusOr<UniqueFd> OpenDoor() override;
   void CloseDoor() override { file_.reset(); }
-  absl::StatusOr<UniqueFd> ReachDoor() override;
   absl::Status Complete(wire::Hello* hello) override;
-  bool over_network() const override { return true; }
-  bool has_own_secret() const override { return own_secret_; }
+  absl::StatusOr<wire::Roster> Report(const wire::Hello& mine, Nanos deadline) override;
 
  private:
   HostsMeeting(SessionScope scope, Rank rank, int size, const Config& config, int port);
 
   absl::StatusOr<std::string> LearnAddress();
+  absl::StatusOr<UniqueFd> ReachDoor();
+  absl::StatusOr<UniqueFd> ReachVoice(const std::string& name, UniqueFd* own_door);
+  absl::StatusOr<wire::Roster> SpeakForHost(const UniqueFd& door, const wire::Hello& mine,
+                                            Nanos deadline);
   absl::Status NoteDoor(const UniqueFd& listener);
 
   const std::string given_address_;  // empty: a file has it

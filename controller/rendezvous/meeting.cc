@@ -83,14 +83,13 @@ wire::Roster RosterOfError(const absl::Status& error) {
   return roster;
 }
 
-Rank AskOf(const wire::Roster& roster, int size) {
-  return roster.has_ask() && roster.ask() > 0 && roster.ask() < size ? roster.ask() : -1;
+absl::Status ErrorOf(const wire::Roster& roster) {
+  if (roster.error().empty() || roster.code() < 1 || roster.code() > 16) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(roster.code()), roster.error());
 }
 
 absl::StatusOr<std::vector<wire::Hello>> HellosOf(const wire::Roster& roster, int size) {
-  if (!roster.error().empty() && roster.code() >= 1 && roster.code() <= 16) {
-    return absl::Status(static_cast<absl::StatusCode>(roster.code()), roster.error());
-  }
+  RUEDA_RETURN_IF_ERROR(ErrorOf(roster));
   if (roster.place_size() != size || roster.pid_size() != size) {
     return absl::FailedPreconditionError(
         absl::StrCat("rank 0 knows of ", roster.place_size(), " ranks, and the job has ", size));

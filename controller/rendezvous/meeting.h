@@ -65,12 +65,11 @@ class Meeting {
 // Checks that the hellos of a job fit together: sizes, versions, ranks, agreed knobs.
 absl::Status CheckHellos(absl::Span<const wire::Hello> hellos);
 
-// What rank 0 answers to a hello: the roster of all, its error, or (AskOf) who of the host has the
-// roster. PURE
+// What rank 0 answers: the roster of all, or why there is none. PURE
 wire::Roster MakeRoster(absl::Span<const wire::Hello> hellos);
 wire::Roster RosterOfError(const absl::Status& error);
-// A rank from 1 to `size` - 1, or -1: this is something else.
-Rank AskOf(const wire::Roster& roster, int size);
+// The error of a roster that has one, OK of another.
+absl::Status ErrorOf(const wire::Roster& roster);
 // The hellos of `size` ranks, of which the roster was made; or its error.
 absl::StatusOr<std::vector<wire::Hello>> HellosOf(const wire::Roster& roster, int size);
 

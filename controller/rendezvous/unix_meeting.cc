@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/bus/socket.h"
+#include "controller/membership/rank_set.h"
 #include "controller/protocol/codec.h"
 #include "controller/rendezvous/admission.h"
 #include "core/base/log.h"
@@ -15,15 +16,10 @@
 namespace rueda {
 namespace {
 
-// How much longer than itself the others let rank 0 take to say what is wrong.
-constexpr Nanos kVerdictPatience = 2 * kSecond;
-
 constexpr Nanos kRetryMin = kMillisecond / 2;
 constexpr Nanos kRetryMax = 10 * kMillisecond;
 // Each try reads a directory, perhaps of a network file system, and every rank tries.
-constexpr Nanos kRetryMaxOverNetwork = 250 * kMillisecond;
-// How long somebody at rank 0's address may take to prove to be it.
-constexpr Nanos kProofPatience = 2 * kSecond;
+constexpr Nanos kRetryMaxUncertain = 250 * kMillisecond;
 // How often somebody there may turn out to have another secret before it is believed that the two
 // were started with different ones. The first times it may be another job, at an address that an
 // earlier one has left in the file.
@@ -41,14 +37,14 @@ constexpr size_t kRanksPerFrame = 64;
 UnixMeeting::UnixMeeting(SessionScope scope, Rank rank, int size)
     : scope_(std::move(scope)), rank_(rank), size_(size) {}
 
-std::string UnixMeeting::SocketName(Rank leader) const {
+std::string MeetingSocketName(const SessionScope& scope, absl::string_view whom) {
   return absl::StrCat(
       "rueda-", NameFor("rueda meeting",
-                        absl::StrCat(geteuid(), "/", scope_.job, "/", scope_.epoch, "/", leader)));
+                        absl::StrCat(geteuid(), "/", scope.job, "/", scope.epoch, "/", whom)));
 }
 
 absl::StatusOr<UniqueFd> UnixMeeting::Listen(Rank leader) const {
-  const std::string name = SocketName(leader);
+  const std::string name = MeetingSocketName(scope_, absl::StrCat(leader));
   absl::StatusOr<UniqueFd> listener = ListenUnix(name);
   if (!absl::IsAlreadyExists(listener.status())) return listener;
   // Anybody on this host can take an abstract name, and a job's name need not be hard to guess.
@@ -69,176 +65,161 @@ absl::StatusOr<UniqueFd> UnixMeeting::OpenDoor() {
   return Listen(0);
 }
 
-absl::StatusOr<UniqueFd> UnixMeeting::ReachDoor() {
-  return ConnectUnix(SocketName(0));
-}
-
 UnixMeeting::Way UnixMeeting::NeighbourlyWay(Rank leader) const {
-  return {[this, leader] { return ConnectUnix(SocketName(leader)); }, false, true};
+  return {leader, absl::StrCat("rank ", leader),
+          [this, leader] { return ConnectUnix(MeetingSocketName(scope_, absl::StrCat(leader))); }};
 }
 
-absl::Status UnixMeeting::CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected,
-                                       Rank leader, Nanos deadline) {
-  std::map<Rank, std::unique_ptr<Link>> admitted;
-  absl::Status status = AdmitRanks(listener, expected, scope_, leader, deadline, &admitted);
-  links_.clear();
-  for (auto& [rank, link] : admitted) links_.push_back(std::move(link));
-  return status;
-}
-
-absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(Rank leader, Nanos deadline,
-                                                           const Way& way) {
+absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(const Way& way, Nanos deadline) {
+  const Nanos pause_max = way.certain ? kRetryMax : kRetryMaxUncertain;
   Nanos pause = kRetryMin;
   int other_secrets = 0;
   while (true) {
     absl::StatusOr<UniqueFd> fd = way.reach();
     absl::Status status = fd.status();
     if (fd.ok()) {
-      auto link = Link::Client(*std::move(fd), scope_, rank_, leader);
-      const Nanos patience = way.over_network ? kProofPatience : kForever;
-      status =
-          WaitEstablished(link.get(), std::min(deadline, DeadlineAfter(MonotonicNow(), patience)));
+      auto link = Link::Client(*std::move(fd), scope_, rank_, way.peer);
+      status = WaitEstablished(link.get(), std::min(DeadlineAfter(deadline, way.grace),
+                                                    DeadlineAfter(MonotonicNow(), way.patience)));
       if (status.ok()) return link;
       const bool other_secret = absl::IsUnauthenticated(status);
-      if (other_secret) pause = kRetryMaxOverNetwork;
+      if (other_secret) pause = kRetryMaxUncertain;
       if (way.own_secret && other_secret && ++other_secrets == kOtherSecretsMax) {
-        return absl::UnauthenticatedError(
-            absl::StrCat("rank ", leader, " and rank ", rank_,
-                         " have different secrets, or names of the job: all ",
-                         "ranks need the same secret (RUEDA_SECRET_FILE, RUEDA_SECRET_FD) and the "
-                         "same name, which is '",
-                         scope_.job, "' here (RUEDA_JOB_ID)"));
+        return absl::UnauthenticatedError(absl::StrCat(
+            way.who, " and rank ", rank_, " have different secrets, or names of the job: all ",
+            "ranks need the same secret (RUEDA_SECRET_FILE, RUEDA_SECRET_FD) and the "
+            "same name, which is '",
+            scope_.job, "' here (RUEDA_JOB_ID)"));
       }
-      if (!way.over_network) {
-        return StatusAt(absl::StrCat("meeting rank ", leader), status);
-      }
+      if (way.certain) return StatusAt(absl::StrCat("meeting ", way.who), status);
     } else if (!absl::IsUnavailable(status)) {
       return status;
     }
     if (MonotonicNow() + pause >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "rank ", leader,
+          fd.ok() || way.first.empty() ? way.who : way.first,
           " did not come to the start of the job in time (the last try: ", status.message(), ")"));
     }
     SleepFor(pause);  // there is nothing to wait on: it has not opened its socket yet
-    pause = std::min(pause * 2, (way.over_network ? kRetryMaxOverNetwork : kRetryMax));
+    pause = std::min(pause * 2, pause_max);
   }
 }
 
 // At rank 0: everybody's hello, if they all come and fit together.
 absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::CollectHellos(const wire::Hello& mine,
                                                                     Nanos deadline) {
-  std::vector<Rank> others;
-  for (Rank rank = 1; rank < size_; ++rank) others.push_back(rank);
+  std::vector<wire::Hello> hellos(static_cast<size_t>(size_));
+  hellos[0] = mine;
+  std::vector<Rank> missing;
+  for (Rank rank = 1; rank < size_; ++rank) missing.push_back(rank);
+  const std::vector<Rank> others = missing;
   RUEDA_ASSIGN_OR_RETURN(const UniqueFd door, OpenDoor());
-  const absl::Status came = CollectLinks(door, others, 0, deadline);
-  CloseDoor();
-  RUEDA_RETURN_IF_ERROR(came);
-  std::vector<wire::Hello> hellos = {mine};
-  RUEDA_RETURN_IF_ERROR(Complete(&hellos[0]));
-  for (const auto& link : links_) {
-    absl::StatusOr<Link::Received> received = WaitFrame(link.get(), FrameType::kHello, deadline);
-    const absl::Status parsed = received.ok()
-                                    ? ParseMessage(received->frame.payload, &hellos.emplace_back())
-                                    : received.status();
-    if (!parsed.ok()) {
-      return StatusAt(absl::StrCat("rank ", link->peer(), " failed to start"), parsed);
+  LinksByRank links;
+  const auto hear = [&](Admission* admission, Link* from, const Frame& frame) -> absl::Status {
+    const auto at = [&](const absl::Status& status) {
+      return StatusAt(absl::StrCat("rank ", from->peer(), " failed to start"), status);
+    };
+    if (frame.type == FrameType::kRoster) {
+      wire::Roster roster;
+      RUEDA_RETURN_IF_ERROR(ParseMessage(frame.payload, &roster));
+      RUEDA_RETURN_IF_ERROR(ErrorOf(roster));
     }
+    wire::Hello hello;
+    if (frame.type != FrameType::kHello) return at(absl::DataLossError("it did not say hello"));
+    if (const absl::Status parsed = ParseMessage(frame.payload, &hello); !parsed.ok()) {
+      return at(parsed);
+    }
+    const Rank rank = hello.rank();
+    if (rank < 1 || rank >= size_) {
+      return at(absl::FailedPreconditionError(absl::StrCat("it says that it is rank ", rank)));
+    }
+    const auto it = std::lower_bound(missing.begin(), missing.end(), rank);
+    if (it != missing.end() && *it == rank) {
+      missing.erase(it);
+      hellos[static_cast<size_t>(rank)] = std::move(hello);
+    } else if (rank == from->peer()) {
+      admission->Dismiss(rank, TwoAre(rank));
+    } else {
+      wire::Roster refusal = RosterOfError(absl::FailedPreconditionError(TwoAre(rank)));
+      refusal.set_refused(rank);
+      from->Send(FrameType::kRoster, refusal.SerializeAsString());
+    }
+    return absl::OkStatus();
+  };
+  Admission admission(others, scope_, 0, &links, [&](Link* from, const Frame& frame) {
+    return hear(&admission, from, frame);
+  });
+  absl::Status status;
+  while (!missing.empty() && status.ok()) {
+    if (MonotonicNow() < deadline) {
+      status = admission.Step(door, deadline);
+      continue;
+    }
+    std::vector<Rank> silent = missing;
+    std::erase_if(missing, [&](Rank rank) { return links.count(rank) > 0; });
+    status = missing.empty() ? absl::DeadlineExceededError(absl::StrCat(
+                                   RanksText(silent), " connected, but did not say hello in time"))
+                             : admission.DidNotCome(missing);
   }
+  CloseDoor();
+  links_.clear();
+  for (auto& [rank, link] : links) links_.push_back(std::move(link));
+  RUEDA_RETURN_IF_ERROR(status);
+  RUEDA_RETURN_IF_ERROR(Complete(&hellos[0]));
   RUEDA_RETURN_IF_ERROR(CheckHellos(hellos));
   return hellos;
 }
 
-// At rank 0: tells those that came how it went, in any case. Those of other hosts get the roster
-// from the first of their host.
+// At rank 0: tells those that came how it went, in any case.
 absl::Status UnixMeeting::TellAll(const absl::StatusOr<std::vector<wire::Hello>>& hellos,
                                   Nanos deadline) {
-  const std::string all =
+  const std::string answer =
       (hellos.ok() ? MakeRoster(*hellos) : RosterOfError(hellos.status())).SerializeAsString();
-  std::map<std::string, Rank> leaders;  // by host
-  if (hellos.ok()) leaders.emplace((*hellos)[0].host_id(), 0);
-  for (const auto& link : links_) {
-    Rank leader = link->peer();
-    if (hellos.ok() && over_network()) {
-      leader = leaders.try_emplace((*hellos)[leader].host_id(), leader).first->second;
-    }
-    if (leader == 0 || leader == link->peer()) {
-      link->Send(FrameType::kRoster, all);
-    } else {
-      wire::Roster ask;
-      ask.set_ask(leader);
-      link->Send(FrameType::kRoster, ask.SerializeAsString());
-    }
-  }
+  for (const auto& link : links_) link->Send(FrameType::kRoster, answer);
   return WaitFlushed(links_, DeadlineAfter(deadline, kVerdictPatience));
 }
 
-absl::StatusOr<wire::Roster> UnixMeeting::AwaitRoster(Link* link, Nanos deadline) {
+absl::StatusOr<wire::Roster> UnixMeeting::AwaitRoster(Link* link, absl::string_view who,
+                                                      Nanos deadline) {
   wire::Roster roster;
   absl::StatusOr<Link::Received> received = WaitFrame(link, FrameType::kRoster, deadline);
-  if (received.ok()) {
-    RUEDA_RETURN_IF_ERROR(ParseMessage(received->frame.payload, &roster));
-    return roster;
-  }
-  return StatusAt(absl::StrCat("rank ", link->peer(), " failed to start"), received.status());
+  if (!received.ok()) return StatusAt(absl::StrCat(who, " failed to start"), received.status());
+  RUEDA_RETURN_IF_ERROR(ParseMessage(received->frame.payload, &roster));
+  return roster;
 }
 
-absl::StatusOr<wire::Roster> UnixMeeting::AskNeighbour(Rank leader, Nanos deadline) {
-  RUEDA_ASSIGN_OR_RETURN(const std::unique_ptr<Link> link,
-                         Connect(leader, deadline, NeighbourlyWay(leader)));
-  return AwaitRoster(link.get(), DeadlineAfter(deadline, kVerdictPatience));
-}
-
-// At the first rank of a host that is not rank 0's.
-absl::Status UnixMeeting::TellNeighbours(const wire::Roster& roster,
-                                         absl::Span<const wire::Hello> hellos, Nanos deadline) {
-  std::vector<Rank> neighbours;
-  for (Rank rank = 0; rank < size_; ++rank) {
-    if (hellos[rank].host_id() == hellos[rank_].host_id()) neighbours.push_back(rank);
-  }
-  if (neighbours.front() != rank_ || neighbours.size() == 1) return absl::OkStatus();
-  neighbours.erase(neighbours.begin());
-  RUEDA_ASSIGN_OR_RETURN(UniqueFd listener, Listen(rank_));
-  const absl::Status came = CollectLinks(listener, neighbours, rank_, deadline);
-  listener.reset();
-  const std::string answer = (came.ok() ? roster : RosterOfError(came)).SerializeAsString();
-  for (const auto& link : links_) link->Send(FrameType::kRoster, answer);
-  const absl::Status told = WaitFlushed(links_, DeadlineAfter(deadline, kVerdictPatience));
-  CloseGently(std::move(links_), MonotonicNow() + kFarewell);
-  RUEDA_RETURN_IF_ERROR(came);
-  return told;
+absl::StatusOr<wire::Roster> UnixMeeting::Report(const wire::Hello& mine, Nanos deadline) {
+  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(NeighbourlyWay(0), deadline));
+  link->Send(FrameType::kHello, mine.SerializeAsString());
+  // Rank 0 knows who is missing: it has the first word when time is up.
+  RUEDA_ASSIGN_OR_RETURN(
+      wire::Roster roster,
+      AwaitRoster(link.get(), "rank 0", DeadlineAfter(deadline, kVerdictPatience)));
+  links_.push_back(std::move(link));
+  return roster;
 }
 
 absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& mine,
                                                              Nanos deadline) {
   if (size_ == 1) return std::vector<wire::Hello>{mine};
-  if (rank_ == 0) {
-    absl::StatusOr<std::vector<wire::Hello>> hellos = CollectHellos(mine, deadline);
-    const absl::Status told = TellAll(hellos, deadline);
-    if (!hellos.ok()) CloseGently(std::move(links_), MonotonicNow() + kFarewell);
-    if (hellos.ok() && !told.ok()) return told;
-    return hellos;
+  if (rank_ > 0) {
+    RUEDA_ASSIGN_OR_RETURN(const wire::Roster roster, Report(mine, deadline));
+    return HellosOf(roster, size_);
   }
-  RUEDA_ASSIGN_OR_RETURN(
-      std::unique_ptr<Link> link,
-      Connect(0, deadline, {[this] { return ReachDoor(); }, over_network(), has_own_secret()}));
-  wire::Hello hello = mine;
-  RUEDA_RETURN_IF_ERROR(Complete(&hello));
-  link->Send(FrameType::kHello, hello.SerializeAsString());
-  // Rank 0 knows who is missing: it has the first word when time is up.
-  RUEDA_ASSIGN_OR_RETURN(wire::Roster roster,
-                         AwaitRoster(link.get(), DeadlineAfter(deadline, kVerdictPatience)));
-  if (const Rank leader = AskOf(roster, size_); leader >= 0) {
-    link.reset();
-    RUEDA_ASSIGN_OR_RETURN(roster, AskNeighbour(leader, deadline));
-  }
-  RUEDA_ASSIGN_OR_RETURN(std::vector<wire::Hello> hellos, HellosOf(roster, size_));
-  if (over_network()) {
-    RUEDA_RETURN_IF_ERROR(TellNeighbours(roster, hellos, deadline));
-  } else {
-    links_.push_back(std::move(link));
-  }
+  absl::StatusOr<std::vector<wire::Hello>> hellos = CollectHellos(mine, deadline);
+  const absl::Status told = TellAll(hellos, deadline);
+  if (!hellos.ok()) CloseGently(std::move(links_), MonotonicNow() + kFarewell);
+  if (hellos.ok() && !told.ok()) return told;
   return hellos;
+}
+
+absl::Status UnixMeeting::CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected,
+                                       Rank leader, Nanos deadline) {
+  LinksByRank admitted;
+  RUEDA_RETURN_IF_ERROR(AdmitRanks(listener, expected, scope_, leader, deadline, &admitted));
+  links_.clear();
+  for (auto& [rank, link] : admitted) links_.push_back(std::move(link));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> ranks, Rank self,
@@ -246,8 +227,8 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
                                                      Nanos deadline) {
   const Rank leader = ranks.front();
   const std::vector<Rank> others(ranks.begin() + 1, ranks.end());
-  if (leader == 0 && !over_network()) {
-    // The connections to rank 0 serve; those to ranks of other hosts have done their work.
+  if (leader == 0 && !links_.empty()) {
+    // The connections by which the hellos came serve; those of ranks of other hosts have done so.
     if (self == 0) {
       links_.erase(std::remove_if(links_.begin(), links_.end(),
                                   [&](const std::unique_ptr<Link>& link) {
@@ -262,8 +243,7 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
       RUEDA_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(leader));
       RUEDA_RETURN_IF_ERROR(CollectLinks(listener, others, leader, deadline));
     } else {
-      RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
-                             Connect(leader, deadline, NeighbourlyWay(leader)));
+      RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(NeighbourlyWay(leader), deadline));
       links_.push_back(std::move(link));
     }
   }

@@ -10,6 +10,10 @@
 
 namespace rueda {
 
+// The abstract unix socket at which the ranks of a job that are on one host and of one user meet
+// `whom`.
+std::string MeetingSocketName(const SessionScope& scope, absl::string_view whom);
+
 // What differs where they are on several hosts is virtual (hosts_meeting.h).
 class UnixMeeting : public Meeting {
  public:
@@ -24,52 +28,54 @@ class UnixMeeting : public Meeting {
   Secret secret() const override { return scope_.secret; }
 
  protected:
+  // How much longer than itself the others let rank 0 take to say what is wrong.
+  static constexpr Nanos kVerdictPatience = 2 * kSecond;
+
+  // How a rank comes to another one.
+  struct Way {
+    Rank peer;
+    std::string who;                                  // for people
+    std::function<absl::StatusOr<UniqueFd>()> reach;  // UNAVAILABLE: it may work the next time
+    bool certain = true;        // who is there is nobody else: one that fails is not tried again
+    bool own_secret = true;     // which does not come to be the other's by trying again
+    Nanos patience = kForever;  // for the proof of one that is there
+    Nanos grace = 0;            // how long after the deadline that may still come
+    std::string first = "";     // who has to come before anybody can be reached; empty: `who`
+  };
+  // Tries again until the way leads there. `deadline` is for trying.
+  absl::StatusOr<std::unique_ptr<Link>> Connect(const Way& way, Nanos deadline);
+  static absl::StatusOr<wire::Roster> AwaitRoster(Link* link, absl::string_view who,
+                                                  Nanos deadline);
+
   // Rank 0's door for all ranks; closed with what is returned.
   virtual absl::StatusOr<UniqueFd> OpenDoor();
   // It need not stay open any longer.
   virtual void CloseDoor() {}
-  // The way to it, when it is open: UNAVAILABLE until then, or when it leads nowhere.
-  virtual absl::StatusOr<UniqueFd> ReachDoor();
-  // Adds to this rank's hello what is known only now.
+  // Adds to a hello of this host what is known only now.
   virtual absl::Status Complete(wire::Hello* /*hello*/) { return absl::OkStatus(); }
-  // Whether it is a way over the network: by which no descriptors go, and which may lead to
-  // somebody else, and to rank 0 the next time.
-  virtual bool over_network() const { return false; }
-  // Whether the secret is known before rank 0 is reached.
-  virtual bool has_own_secret() const { return true; }
+  // Sends this rank's hello to rank 0, and gets the answer. Not at rank 0.
+  virtual absl::StatusOr<wire::Roster> Report(const wire::Hello& mine, Nanos deadline);
 
   SessionScope scope_;
+  const Rank rank_;
+  const int size_;
 
  private:
-  std::string SocketName(Rank leader) const;
   // FAILED_PRECONDITION, PERMISSION_DENIED: somebody else has the name.
   absl::StatusOr<UniqueFd> Listen(Rank leader) const;
+  Way NeighbourlyWay(Rank leader) const;
   // At a leader: waits until all of `expected` are connected and authenticated; links_ then has
-  // those that came, also when not all did.
+  // them.
   absl::Status CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected, Rank leader,
                             Nanos deadline);
   absl::StatusOr<std::vector<wire::Hello>> CollectHellos(const wire::Hello& mine, Nanos deadline);
   absl::Status TellAll(const absl::StatusOr<std::vector<wire::Hello>>& hellos, Nanos deadline);
-  absl::StatusOr<wire::Roster> AwaitRoster(Link* link, Nanos deadline);
-  absl::StatusOr<wire::Roster> AskNeighbour(Rank leader, Nanos deadline);
-  absl::Status TellNeighbours(const wire::Roster& roster, absl::Span<const wire::Hello> hellos,
-                              Nanos deadline);
-  struct Way {
-    std::function<absl::StatusOr<UniqueFd>()> reach;
-    bool over_network;
-    bool own_secret;  // which does not come to be rank 0's by trying again
-  };
-  Way NeighbourlyWay(Rank leader) const;
-  // Tries again until the way leads to the leader.
-  absl::StatusOr<std::unique_ptr<Link>> Connect(Rank leader, Nanos deadline, const Way& way);
   absl::StatusOr<Neighbourhood> Lead(absl::Span<const Rank> ranks, const NeighbourOffer& mine,
                                      size_t log_bytes, Nanos deadline);
   absl::StatusOr<Neighbourhood> Follow(absl::Span<const Rank> ranks, Rank self,
                                        const NeighbourOffer& mine, size_t log_bytes,
                                        Nanos deadline);
 
-  const Rank rank_;
-  const int size_;
   std::vector<std::unique_ptr<Link>> links_;  // leader: one a rank, in rank order
 };
 

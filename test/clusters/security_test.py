@@ -331,8 +331,8 @@ class TheDoor(SecurityTest):
         """The first that came as rank 1 keeps its place; who comes second is told."""
         job, address, scope, _ = self.begin()
         for rank, text in ((1, b"two processes say that they are rank 1 of this job"),
-                           (0, b"rank 0 of this job, which rank 0 does not wait for"),
-                           (7, b"rank 7 of this job, which rank 0 does not wait for")):
+                           (0, b"rank 0 of this job, which is not waited for here"),
+                           (7, b"rank 7 of this job, which is not waited for here")):
             client = peer.Client(address, scope, rank).prove()
             self.assertTrue(client.server_is_honest())
             kind, payload = client.read_frame()

@@ -356,8 +356,8 @@ void WriteFrame(const std::string& name, FrameType type, const std::string& payl
 }
 
 void WriteMessages() {
-  wire::Roster ask;
-  ask.set_ask(2);
+  wire::Roster refusal = RosterOfError(absl::FailedPreconditionError("two are rank 2"));
+  refusal.set_refused(2);
   const std::string store_set = StoreText<wire::StoreSet>(true);
   const std::string store_get = StoreText<wire::StoreGet>(false);
   const std::string store_value = StoreText<wire::StoreValue>(true);
@@ -365,7 +365,7 @@ void WriteMessages() {
   Write("h_too_few", RosterText(kFuzzWorld - 1));
   Write("h_refusal",
         RosterOfError(absl::DeadlineExceededError("rank 3 did not come")).SerializeAsString());
-  Write("h_ask", ask.SerializeAsString());
+  Write("h_refused", refusal.SerializeAsString());
   Write("h_nothing", "");
   Write("t_reading", ReadingText());
   Write("t_offset", OffsetText());

@@ -61,17 +61,8 @@ TEST(Roster, RankZerosErrorIsEverybodys) {
   const absl::Status status = HellosOf(roster, 2).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 3 did not come"));
-}
-
-TEST(Roster, MayBeWithANeighbour) {
-  wire::Roster roster;
-  EXPECT_EQ(AskOf(roster, 4), -1);
-  roster.set_ask(3);
-  EXPECT_EQ(AskOf(roster, 4), 3);
-  for (const int nobody : {-1, 0, 4}) {
-    roster.set_ask(nobody);
-    EXPECT_EQ(AskOf(roster, 4), -1);
-  }
+  EXPECT_EQ(ErrorOf(roster), status);
+  EXPECT_TRUE(ErrorOf(MakeRoster(Hellos(2))).ok());
 }
 
 TEST(Roster, ThatIsNeitherAnErrorNorOfAllRanksIsRefused) {
