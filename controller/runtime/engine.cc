@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "controller/bus/log_bus.h"
 #include "controller/protocol/codec.h"
 #include "controller/runtime/engine_callback.h"
@@ -158,6 +159,7 @@ absl::Status Engine::Init() {
   gloo.epoch = world_.epoch;
   gloo.network_interface = world_.network_interface;
   gloo.timeout = static_cast<Nanos>(config_.gloo_timeout_s * kSecond);
+  gloo.silence_limit = static_cast<Nanos>(config_.heartbeat_limit_s * kSecond);
   gloo.store = store_;
   gloo.wake = [this] { WakeSelf(); };
   auto across = std::make_unique<GlooBackend>(std::move(gloo));
@@ -613,17 +615,37 @@ void Engine::OnLinkLost(RoleLink& role_link, const absl::Status& why) {
 
 // A rank that is silent or stopped closes nothing.
 void Engine::LookAtPeers() {
-  const std::optional<Watch::Lost> lost = watch_->Look(waiting(), MonotonicNow());
+  std::optional<Watch::Lost> lost = watch_->Look(waiting(), MonotonicNow());
+  if (!lost.has_value()) lost = LookAtLanes();
   if (!lost.has_value() || finished_.load(std::memory_order_relaxed)) return;
   if (left_.Contains(lost->rank) || (suspect_.has_value() && suspect_->rank != kNobody)) return;
   suspect_ = Suspect{lost->rank, lost->how, MonotonicNow() + kVerdictPatience};
+}
+
+// The network between two hosts may be cut though both still hear those above them in the tree.
+std::optional<Watch::Lost> Engine::LookAtLanes() {
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    if (lane == nullptr) continue;
+    const std::optional<Silence> silence = lane->SilentMember();
+    if (!silence.has_value()) continue;
+    const ProcessSet& set = *member_.process_sets().Find(lane->set());
+    return Watch::Lost{
+        set.ranks[static_cast<size_t>(silence->member)],
+        absl::StrFormat("silent for %.1f s: the network between its host and that of "
+                        "rank %d (%s) carries nothing any more",
+                        static_cast<double>(silence->time) / kSecond, world_.rank,
+                        world_.infos[world_.rank].host_name)};
+  }
+  return std::nullopt;
 }
 
 // What another host says. One that took this rank for lost, which was there all the time, is itself
 // out of reach: the network may carry words in one direction only.
 void Engine::OnFailure(Rank from, Failure failure) {
   if (failure.rank == world_.rank && !watch_->WasAway(MonotonicNow())) {
-    failure.rank = from;
+    const bool known = failure.accuser >= 0 && failure.accuser < world_.size();
+    failure.rank = known ? failure.accuser : from;
+    failure.accuser = world_.rank;
     failure.cause = absl::StrCat("it took rank ", world_.rank, " for lost: ", failure.cause);
   }
   FailEpoch(std::move(failure));
@@ -684,6 +706,7 @@ void Engine::Abort(const std::string& reason) {
 void Engine::FailEpoch(Failure failure) {
   Segment& segment = *world_.neighbourhood.segment;
   failure.epoch = world_.epoch;
+  if (failure.accuser < 0) failure.accuser = world_.rank;
   if (failure.rank >= 0 && failure.rank < world_.size()) {
     failure.pid = world_.infos[failure.rank].pid;
     failure.host = world_.infos[failure.rank].host_name;

@@ -124,6 +124,7 @@ class Engine : public Courier {
   Rank CulpritBehind(Rank rank) const;
   bool LookAtSuspect();
   void LookAtPeers();
+  std::optional<Watch::Lost> LookAtLanes();
   void FailEpoch(Failure failure);
   bool LookForFailure();
   void EndEpoch(Failure failure);

@@ -44,6 +44,7 @@ std::string EncodeFailure(const Failure& failure) {
   message.set_tensor(failure.tensor);
   message.set_epoch(failure.epoch);
   message.set_recoverable(failure.recoverable);
+  if (failure.accuser >= 0) message.set_accuser(failure.accuser);
   // Names are bounded; only a cause can be long.
   if (message.ByteSizeLong() > Segment::kFailureBytesMax) {
     message.set_cause(std::string(Cut(failure.cause, Segment::kFailureBytesMax / 4)));
@@ -68,6 +69,7 @@ Failure DecodeFailure(absl::string_view record) {
   failure.tensor = message.tensor();
   failure.epoch = message.epoch();
   failure.recoverable = message.recoverable();
+  if (message.has_accuser()) failure.accuser = message.accuser();
   return failure;
 }
 

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "controller/membership/process_sets.h"
@@ -70,6 +71,10 @@ class Lane {
   // Both say whether it is over; that it fails is no matter, somebody was faster.
   bool BeginFarewell();
   bool AdvanceFarewell();
+  // A member that the network does not reach any more, while something is under way.
+  std::optional<Silence> SilentMember() {
+    return busy() ? communicator_->SilentMember() : std::nullopt;
+  }
   // Gives up on everything; the lane is not used again.
   void Abort() { communicator_->Abort(); }
 

@@ -26,6 +26,7 @@ class AdasumCommunicator : public Communicator {
   void TakeBack(bool never) override { inner_->TakeBack(never); }
   void Start(const Collective& collective) override;
   absl::StatusOr<Progress> Advance() override;
+  std::optional<Silence> SilentMember() override { return inner_->SilentMember(); }
   void Abort() override { inner_->Abort(); }
   PhaseTimes phase_times() const override {
     return collective_.reduce_op == ReduceOp::kAdasum ? PhaseTimes() : inner_->phase_times();

@@ -93,6 +93,11 @@ absl::StatusOr<Progress> BlockingCommunicator::Advance() {
   return Progress::kDone;
 }
 
+std::optional<Silence> BlockingCommunicator::SilentMember() {
+  MutexLock lock(mutex_);
+  return rueda::SilentMember(*module_, library_);
+}
+
 void BlockingCommunicator::Abort() {
   const Nanos deadline = MonotonicNow() + kAbortPatience;
   MutexLock lock(mutex_);

@@ -39,6 +39,7 @@ class BlockingCommunicator : public Communicator {
   // Returns once the thread has left the tensors alone: the library's call ends at once, and
   // between calls the thread looks every few hundred KiB. The thread then closes the connections,
   // which tells the peers.
+  std::optional<Silence> SilentMember() override ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort() override ABSL_LOCKS_EXCLUDED(mutex_);
   // Packing includes converting and scaling. The thread has been done with it since Advance said
   // so.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "absl/types/span.h"
 #include "core/base/clock.h"
@@ -71,6 +72,12 @@ struct PhaseTimes {
   Nanos unpacking_at = 0;
 };
 
+// A member from whose host nothing comes, and for how long.
+struct Silence {
+  int member;
+  Nanos time;
+};
+
 // Owned and called by the engine, one thread at a time.
 class Communicator {
  public:
@@ -94,6 +101,10 @@ class Communicator {
 
   // Of the operation that has just ended.
   virtual PhaseTimes phase_times() const { return {}; }
+
+  // Whether the network carries nothing to a member any more, as far as the communicator can tell;
+  // the engine asks several times within the limit for silence, while something is under way.
+  virtual std::optional<Silence> SilentMember() { return std::nullopt; }
 
   // Gives up on whatever is under way: afterwards this rank touches no memory of the operation's
   // tensors, and Advance is not called again. Bounded; wakes a lane thread that blocks in a

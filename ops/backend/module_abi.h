@@ -10,9 +10,9 @@
  *     exception crosses in either direction.
  *  4. Counts are elements where an element size stands beside them, else bytes. Times are
  * nanoseconds.
- *  5. One thread at a time calls a communicator, but for `abort`, which any thread may call at any
- *     time before `destroy`. Callbacks come on the thread that is inside the call, never after it.
- *     Another thread may post on the communicator's buffers meanwhile.
+ *  5. One thread at a time calls a communicator, but for `abort` and `silent_peer`, which any
+ * thread may call at any time before `destroy`. Callbacks come on the thread that is inside the
+ * call, never after it. Another thread may post on the communicator's buffers meanwhile.
  */
 #ifndef RUEDA_OPS_BACKEND_MODULE_ABI_H_
 #define RUEDA_OPS_BACKEND_MODULE_ABI_H_
@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define RUEDA_MODULE_ABI 3u
+#define RUEDA_MODULE_ABI 4u
 #define RUEDA_MODULE_ENTRY "rueda_module_table"
 #define RUEDA_MODULE_MESSAGE_BYTES 512
 
@@ -46,6 +46,7 @@ typedef struct rueda_module_group {
   const char* prefix;    /* of the group's keys in the store; nobody else's begin with it */
   const char* interface; /* the network interface to use */
   int64_t timeout;       /* of connecting, and of each wait for a peer inside an operation */
+  int64_t silence_limit; /* of `silent_peer`; 0: none */
   rueda_module_store store;
 } rueda_module_group;
 
@@ -113,6 +114,11 @@ typedef struct rueda_module {
   int32_t (*await)(rueda_module_buffer* buffer, size_t receives, size_t sends, char* message);
   /* Afterwards nothing touches its memory. No other call on it is under way. */
   void (*close_buffer)(rueda_module_buffer* buffer);
+
+  /* A member to whose host no connection works: nothing has come from there for `*silence`, longer
+   * than the limit, not even to a kernel's question. -1: there is none, or none is connected.
+   * Does not block; to be called several times within the limit. */
+  int32_t (*silent_peer)(rueda_module_communicator* communicator, int64_t* silence);
 
   /* Makes the call under way return ABORTED soon, and any later one at once. A `get` of the store
    * ends when the store does. When the aborted call has returned, nothing touches its memory. */

@@ -46,12 +46,22 @@ absl::StatusOr<rueda_module_communicator*> CreateInModule(const ModuleArgs& args
   group.prefix = args.prefix.c_str();
   group.interface = args.network_interface.c_str();
   group.timeout = args.timeout;
+  group.silence_limit = args.silence_limit;
   group.store = {store, &StoreSet, &StoreGet};
   rueda_module_communicator* library = nullptr;
   char message[RUEDA_MODULE_MESSAGE_BYTES] = "";
   const int32_t code = args.module->create(&group, &library, message);
   RUEDA_RETURN_IF_ERROR(ModuleStatus(*args.module, code, message));
   return library;
+}
+
+std::optional<Silence> SilentMember(const rueda_module& module,
+                                    rueda_module_communicator* library) {
+  if (library == nullptr) return std::nullopt;
+  int64_t time = 0;
+  const int32_t member = module.silent_peer(library, &time);
+  if (member < 0) return std::nullopt;
+  return Silence{member, time};
 }
 
 absl::Status ModuleStatus(const rueda_module& module, int32_t code, const char* message) {

@@ -20,6 +20,7 @@ struct GlooOptions {
   // Of connecting, and of each wait for a peer once an operation was begun. A peer that begins late
   // uses it up, too: it must be longer than a rank may be late.
   Nanos timeout = 60 * kSecond;
+  Nanos silence_limit = 0;  // see Communicator::SilentMember; 0: none
   std::shared_ptr<Store> store;
   // Rings the engine. Any thread; outlives the communicators.
   std::function<void()> wake;

@@ -1,5 +1,5 @@
 // The Gloo module, librueda_gloo.so: Gloo behind the table of ops/backend/module_abi.h. The only
-// file of the project that includes Gloo, and it includes nothing of ours but that header.
+// file of the project that includes Gloo, and it includes nothing of librueda.so's but that header.
 //
 // Gloo's own rendezvous is not used: what it puts into the store grows beyond a value's limit, it
 // waits for every peer anew, and nothing could interrupt it. What it leaves out of its interface,
@@ -12,6 +12,7 @@
 #include <gloo/common/error.h>
 #include <gloo/context.h>
 #include <gloo/transport/context.h>
+#include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <gloo/types.h>
@@ -31,6 +32,7 @@
 #include <vector>
 
 #include "ops/backend/module_abi.h"
+#include "ops/gloo/peer_paths.h"
 
 namespace {
 
@@ -200,7 +202,8 @@ struct rueda_module_communicator {
         prefix_(group.prefix),
         interface_(group.interface),
         timeout_(std::max<int64_t>(1, group.timeout / 1'000'000)),
-        store_(group.store) {}
+        store_(group.store),
+        paths_(std::chrono::nanoseconds(group.silence_limit)) {}
 
   void Connect(int peer);
   void Allreduce(void* data, size_t count, const rueda_module_reduction& reduction, uint32_t tag);
@@ -213,6 +216,7 @@ struct rueda_module_communicator {
     return Connected()->createUnboundBuffer(data, bytes);
   }
   milliseconds timeout() const { return timeout_; }
+  int SilentPeer(int64_t* silence);
   void Abort();
   bool aborted() const;
 
@@ -242,6 +246,7 @@ struct rueda_module_communicator {
   const std::string interface_;
   const milliseconds timeout_;
   const rueda_module_store store_;
+  rueda_gloo::PeerPaths paths_;
 
   // What Exchange received. Gloo's thread writes here: it has ended when this is freed.
   std::vector<char> received_;
@@ -271,6 +276,7 @@ void rueda_module_communicator::Connect(int peer) {
     connected_[member] = true;
     ++connections_;
   }
+  paths_.FindSockets();
 }
 
 // Says where this member awaits the others.
@@ -342,7 +348,10 @@ void rueda_module_communicator::ConnectTo(int peer, const std::vector<char>& add
   }
   const auto start = Clock::now();
   try {
-    transport_->getPair(peer)->connect(address);
+    const auto& pair = transport_->getPair(peer);
+    paths_.Expect(peer, gloo::transport::tcp::Address(pair->address().bytes()).getSockaddr(),
+                  gloo::transport::tcp::Address(address).getSockaddr());
+    pair->connect(address);
   } catch (const gloo::IoException& error) {
     // Gloo has one type for a refused connection and for one that did not come in time.
     const bool late = Clock::now() - start >= timeout_ / kGlooConnectFactor * kGlooConnectFactor;
@@ -361,6 +370,13 @@ void rueda_module_communicator::Abort() {
   transport_->Abort();
   // A pair that is closed does not wait for its connection any longer.
   if (connecting_to_ >= 0) transport_->getPair(connecting_to_)->close();
+}
+
+int rueda_module_communicator::SilentPeer(int64_t* silence) {
+  rueda_gloo::PeerPaths::Clock::duration time = {};
+  const int peer = paths_.Silent(&time);
+  *silence = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+  return peer;
 }
 
 bool rueda_module_communicator::aborted() const {
@@ -602,6 +618,13 @@ void CloseBuffer(rueda_module_buffer* buffer) {
   Guarded(message, [&] { delete buffer; });
 }
 
+int32_t SilentPeer(rueda_module_communicator* communicator, int64_t* silence) {
+  char message[RUEDA_MODULE_MESSAGE_BYTES];
+  int32_t peer = -1;
+  Guarded(message, [&] { peer = communicator->SilentPeer(silence); });
+  return peer;
+}
+
 void Abort(rueda_module_communicator* communicator) {
   char message[RUEDA_MODULE_MESSAGE_BYTES];
   Guarded(message, [&] { communicator->Abort(); });
@@ -612,23 +635,11 @@ void Destroy(rueda_module_communicator* communicator) {
   Guarded(message, [&] { delete communicator; });
 }
 
-constexpr rueda_module kModule = {sizeof(rueda_module),
-                                  RUEDA_MODULE_ABI,
-                                  "gloo",
-                                  &Create,
-                                  &Connect,
-                                  &Allreduce,
-                                  &Allgatherv,
-                                  &Broadcast,
-                                  &Barrier,
-                                  &Exchange,
-                                  &OpenBuffer,
-                                  &PostReceive,
-                                  &PostSend,
-                                  &Await,
-                                  &CloseBuffer,
-                                  &Abort,
-                                  &Destroy};
+constexpr rueda_module kModule = {
+    sizeof(rueda_module), RUEDA_MODULE_ABI, "gloo",     &Create,  &Connect,
+    &Allreduce,           &Allgatherv,      &Broadcast, &Barrier, &Exchange,
+    &OpenBuffer,          &PostReceive,     &PostSend,  &Await,   &CloseBuffer,
+    &SilentPeer,          &Abort,           &Destroy};
 
 }  // namespace
 

@@ -125,6 +125,11 @@ void CrossLane::Run() {
   CloseLibrary();
 }
 
+std::optional<Silence> CrossLane::SilentHost() {
+  MutexLock lock(mutex_);
+  return SilentMember(*args_.module.module, library_);
+}
+
 // Tells the engine, which may be sending, and waits for its end.
 void CrossLane::Fail(absl::Status status) {
   // What only time told (nobody came, nothing moved) is like a lost connection.

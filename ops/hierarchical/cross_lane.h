@@ -56,6 +56,8 @@ class CrossLane {
   absl::Status Send(int64_t block) ABSL_LOCKS_EXCLUDED(mutex_);
   // Why it can't go on; rings the engine.
   absl::Status failure() ABSL_LOCKS_EXCLUDED(mutex_);
+  // See Communicator; a host.
+  std::optional<Silence> SilentHost() ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

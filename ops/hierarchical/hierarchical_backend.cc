@@ -36,6 +36,17 @@ class HierarchicalCommunicator : public Communicator {
   PhaseTimes phase_times() const override {
     return here_ ? allreduce_.phase_times() : flat_->phase_times();
   }
+  // Of another host the one who has this rank's stripe.
+  std::optional<Silence> SilentMember() override {
+    if (!here_) return flat_->SilentMember();
+    if (lane_ == nullptr) return std::nullopt;
+    std::optional<Silence> silence = lane_->SilentHost();
+    if (silence.has_value()) {
+      const auto& members = split_.members[static_cast<size_t>(silence->member)];
+      silence->member = members[static_cast<size_t>(split_.local)];
+    }
+    return silence;
+  }
   void Abort() override {
     if (lane_ != nullptr) lane_->Abort();
     flat_->Abort();

@@ -230,6 +230,29 @@ class Cut(Network):
                 self.expect_stale(job)
 
 
+    def test_between_two_hosts_that_the_root_hears(self):
+        """Nothing is wrong with the control plane, whose tree goes around the cut: the tensors' connections tell."""
+        def both_ways(cluster, **what):
+            for source, destination in ((1, 2), (2, 1)):
+                cluster.change(source, destination, **what)
+        clusters = {name: self.cluster(3, delay_ms=2) for name in ("hierarchical", "gloo", "short")}
+        jobs = {"hierarchical": self.job(clusters["hierarchical"], "--work", 100, count=3),
+                "gloo": self.job(clusters["gloo"], "--work", 100, count=3, RUEDA_BACKEND="gloo")}
+        short = self.job(clusters["short"], "--work", 8, count=3, RUEDA_HEARTBEAT_LIMIT_S=str(DEFAULT_LIMIT))
+        self.await_words("^at work", *jobs.values(), short)
+        since = time.monotonic()
+        for cluster in clusters.values():
+            both_ways(cluster, cut=True)
+        for name, job in jobs.items():
+            latest = self.expect_lost(job, since, lambda rank: (2, 3, 4, 5))
+            print(f"{name}, between two of three: all know after {latest:.2f} s, limit {LIMIT} s", flush=True)
+            self.assertIn("carries nothing any more", job.everything())
+            self.expect_stale(job)
+        time.sleep(max(0, since + DEFAULT_LIMIT - 0.5 - time.monotonic()))
+        both_ways(clusters["short"], cut=False)
+        self.expect_done(short)
+
+
 class Weather(Network):
     def test_results_are_right_and_nobody_is_accused(self):
         words = ("--in-flight", 20, "--bytes-max", 20_000, "--seed", SEED)

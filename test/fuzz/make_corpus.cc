@@ -314,6 +314,7 @@ std::string RosterText(int ranks) {
 std::string FailureText() {
   Failure failure;
   failure.rank = 2;
+  failure.accuser = 1;
   failure.pid = 4'711;
   failure.host = "host";
   failure.cause = "killed";

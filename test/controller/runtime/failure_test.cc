@@ -15,6 +15,7 @@ using ::testing::StartsWith;
 Failure Lost() {
   Failure failure;
   failure.rank = 2;
+  failure.accuser = 0;
   failure.pid = 4'711;
   failure.host = "vm";
   failure.cause = "killed by signal 9 (SIGKILL)";
@@ -53,6 +54,8 @@ TEST(Failure, SurvivesTheTrip) {
   const Failure got = DecodeFailure(EncodeFailure(failure));
   EXPECT_EQ(got.code, failure.code);
   EXPECT_EQ(got.rank, 2);
+  EXPECT_EQ(got.accuser, 0);
+  EXPECT_EQ(DecodeFailure(EncodeFailure(Failure())).accuser, -1);
   EXPECT_EQ(got.pid, 4'711);
   EXPECT_EQ(got.host, "vm");
   EXPECT_EQ(got.cause, failure.cause);

@@ -80,6 +80,8 @@ class Library {
     return names;
   }
 
+  std::atomic<int32_t> silent_{-1};  // a member
+
   static const rueda_module kModule;
   static Library* created;  // the next one
 
@@ -170,6 +172,10 @@ const rueda_module Library::kModule = {
     nullptr,
     nullptr,
     nullptr,
+    [](rueda_module_communicator* communicator, int64_t* silence) -> int32_t {
+      *silence = 7 * kSecond;
+      return Of(communicator)->silent_.load();
+    },
     [](rueda_module_communicator* communicator) {
       Library* library = Of(communicator);
       MutexLock lock(library->mutex_);
@@ -246,6 +252,20 @@ TEST_F(BlockingCommunicatorTest, AnOperationIsBlockedUntilItsEndWhichRingsOnce) 
   library_.Release();
   EXPECT_TRUE(Finish().ok());
   EXPECT_EQ(rings(), 1);
+}
+
+TEST_F(BlockingCommunicatorTest, TellsWhoIsSilentWhileAnOperationWaits) {
+  library_.Hold("barrier");
+  communicator_->Start(BarrierOf());
+  library_.AwaitHeld();
+  EXPECT_FALSE(communicator_->SilentMember().has_value());
+  library_.silent_ = 1;
+  const std::optional<Silence> silence = communicator_->SilentMember();
+  ASSERT_TRUE(silence.has_value());
+  EXPECT_EQ(silence->member, 1);
+  EXPECT_EQ(silence->time, 7 * kSecond);
+  library_.Release();
+  EXPECT_TRUE(Finish().ok());
 }
 
 TEST_F(BlockingCommunicatorTest, AnErrorIsPassedOnInTheLibrarysWords) {

@@ -84,6 +84,10 @@ static int32_t Await(rueda_module_buffer* buffer, size_t receives, size_t sends,
 static void CloseBuffer(rueda_module_buffer* buffer) {
   (void)buffer;
 }
+static int32_t SilentPeer(rueda_module_communicator* communicator, int64_t* silence) {
+  (void)communicator, (void)silence;
+  return -1;
+}
 static void Abort(rueda_module_communicator* communicator) {
   (void)communicator;
 }
@@ -98,7 +102,7 @@ const rueda_module* rueda_module_table(void) {
   static const rueda_module table = {SIZE,        ABI,         NAME,       &Create,  &Connect,
                                      &Allreduce,  &Allgatherv, &Broadcast, &Barrier, &Exchange,
                                      &OpenBuffer, &Post,       &Post,      &Await,   &CloseBuffer,
-                                     ABORT,       &Destroy};
+                                     &SilentPeer, ABORT,       &Destroy};
   (void)Abort;
 #ifdef NO_TABLE
   (void)table;
@@ -113,6 +117,6 @@ void Use(void);
 void Use(void) {
   (void)Create, (void)Connect, (void)Allreduce, (void)Allgatherv, (void)Broadcast, (void)Barrier;
   (void)Exchange, (void)OpenBuffer, (void)Post, (void)Await, (void)CloseBuffer;
-  (void)Abort, (void)Destroy;
+  (void)SilentPeer, (void)Abort, (void)Destroy;
 }
 #endif

@@ -1,0 +1,168 @@
+#include "ops/gloo/peer_paths.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+namespace rueda_gloo {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// How long an answer to a new connection may take, and how many are tried.
+constexpr milliseconds kTrialPatience = milliseconds(1'000);
+constexpr size_t kTrialsMax = 16;
+// How often the kernel asks an idle peer, at least, and how often it does so in vain before it
+// takes the connection for lost: far beyond the limit, which is ours to watch.
+constexpr int kAskSecondsMax = 30;
+constexpr int kAskedInVainMax = 127;
+
+// Address and port, of either family.
+bool SamePlace(const sockaddr_storage& a, const sockaddr_storage& b) {
+  if (a.ss_family != b.ss_family) return false;
+  if (a.ss_family == AF_INET) {
+    const auto& four_a = reinterpret_cast<const sockaddr_in&>(a);
+    const auto& four_b = reinterpret_cast<const sockaddr_in&>(b);
+    return four_a.sin_port == four_b.sin_port && four_a.sin_addr.s_addr == four_b.sin_addr.s_addr;
+  }
+  if (a.ss_family != AF_INET6) return false;
+  const auto& six_a = reinterpret_cast<const sockaddr_in6&>(a);
+  const auto& six_b = reinterpret_cast<const sockaddr_in6&>(b);
+  return six_a.sin6_port == six_b.sin6_port &&
+         memcmp(&six_a.sin6_addr, &six_b.sin6_addr, sizeof six_a.sin6_addr) == 0;
+}
+
+// Of a connected IP socket; false: it is something else.
+bool NamesOf(int fd, sockaddr_storage* local, sockaddr_storage* remote) {
+  *local = *remote = {};
+  socklen_t size = sizeof *remote;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(remote), &size) != 0) return false;
+  size = sizeof *local;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(local), &size) != 0) return false;
+  return remote->ss_family == AF_INET || remote->ss_family == AF_INET6;
+}
+
+void Set(int fd, int level, int option, int value) {
+  setsockopt(fd, level, option, &value, sizeof value);
+}
+
+}  // namespace
+
+PeerPaths::~PeerPaths() {
+  for (Path& path : paths_) EndTrials(&path);
+}
+
+void PeerPaths::Expect(int peer, const sockaddr_storage& here, const sockaddr_storage& there) {
+  if (limit_ <= Clock::duration::zero()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Path path = {};
+  path.peer = peer;
+  path.here = here;
+  path.there = there;
+  paths_.push_back(path);
+}
+
+void PeerPaths::FindSockets() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (std::all_of(paths_.begin(), paths_.end(), [](const Path& p) { return p.socket >= 0; })) {
+    return;
+  }
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), &closedir);
+  if (folder == nullptr) return;
+  const int ask = std::clamp(
+      static_cast<int>(std::chrono::duration_cast<seconds>(limit_ / 4).count()), 1, kAskSecondsMax);
+  while (const dirent* entry = readdir(folder.get())) {
+    const int fd = atoi(entry->d_name);
+    sockaddr_storage local, remote;
+    if (entry->d_name[0] == '.' || !NamesOf(fd, &local, &remote)) continue;
+    for (Path& path : paths_) {
+      if (path.socket >= 0) continue;
+      if (!SamePlace(local, path.here) && !SamePlace(remote, path.there)) continue;
+      path.socket = fd;
+      path.local = local;
+      path.remote = remote;
+      Set(fd, IPPROTO_TCP, TCP_KEEPIDLE, ask);
+      Set(fd, IPPROTO_TCP, TCP_KEEPINTVL, ask);
+      Set(fd, IPPROTO_TCP, TCP_KEEPCNT, kAskedInVainMax);
+      Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+      break;
+    }
+  }
+}
+
+// Whether the descriptor is the same connection's: Gloo may have closed that.
+bool PeerPaths::IsStill(const Path& path) {
+  sockaddr_storage local, remote;
+  return path.socket >= 0 && NamesOf(path.socket, &local, &remote) &&
+         SamePlace(local, path.local) && SamePlace(remote, path.remote);
+}
+
+void PeerPaths::EndTrials(Path* path) {
+  for (const int fd : path->trials) close(fd);
+  path->trials.clear();
+}
+
+// Looks after the attempts at a new connection, and begins another.
+void PeerPaths::Try(Path* path, Clock::time_point now) {
+  for (const int fd : path->trials) {
+    pollfd done = {fd, POLLOUT, 0};
+    if (poll(&done, 1, 0) <= 0) continue;
+    int error = 0;
+    socklen_t size = sizeof error;
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error == 0 || error == ECONNREFUSED || error == ECONNRESET) path->answered = now;
+  }
+  if (path->answered == now) return EndTrials(path);
+  if (path->trials.empty()) path->tried_since = now;
+  if (path->trials.size() >= kTrialsMax) return;
+  const int fd = socket(path->local.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) {  // it can't be known
+    path->answered = now;
+    return;
+  }
+  // From the same address; what is wrong with the connection shows at the next look.
+  sockaddr_storage from = path->local;
+  reinterpret_cast<sockaddr_in&>(from).sin_port = 0;  // at the same place in both families
+  (void)bind(fd, reinterpret_cast<const sockaddr*>(&from), sizeof from);
+  (void)connect(fd, reinterpret_cast<const sockaddr*>(&path->there), sizeof path->there);
+  path->trials.push_back(fd);
+}
+
+int PeerPaths::Silent(Clock::duration* silence) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  for (Path& path : paths_) {
+    tcp_info info = {};
+    socklen_t size = sizeof info;
+    if (!IsStill(path) || getsockopt(path.socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) {
+      EndTrials(&path);
+      continue;
+    }
+    const Clock::duration heard =
+        std::min<Clock::duration>(milliseconds(info.tcpi_last_ack_recv), now - path.answered);
+    if (heard <= limit_ / 2) {
+      EndTrials(&path);
+      continue;
+    }
+    Try(&path, now);
+    const bool tried =
+        !path.trials.empty() &&
+        now - path.tried_since >= std::min<Clock::duration>(kTrialPatience, limit_ / 4);
+    if (heard > limit_ && tried) {
+      *silence = heard;
+      return path.peer;
+    }
+  }
+  return -1;
+}
+
+}  // namespace rueda_gloo
