@@ -18,6 +18,7 @@
 #include "controller/launcher/inheritance.h"
 #include "controller/launcher/job.h"
 #include "controller/launcher/local_ranks.h"
+#include "controller/launcher/supervisor.h"
 #include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/network.h"
 #include "core/base/limits.h"
@@ -309,10 +310,13 @@ void Agent::OnStream() {
   ranks_->Abandon();
 }
 
-// From a batch system, to everything of the job on this host.
+// From a batch system, to everything of the job on this host. Most tell all hosts so; ruedarun
+// hears of those that end a job, for the other ones.
 void Agent::OnSignals() {
   while (const int signal = NextSignal(inheritance_.signals.get())) {
-    ranks_->Send({MessageKind::kSignal, -1, 0, signal});
+    const Message message = {MessageKind::kSignal, -1, 0, signal};
+    ranks_->Send(message);
+    if (EndsJob(signal)) SendEvent(message);
   }
 }
 
@@ -322,8 +326,9 @@ void Agent::PassMessages() {
     if (message.kind == MessageKind::kFinished) {
       last_.push_back(message);
     } else if (message.kind == MessageKind::kLost) {
-      const std::string line = absl::StrCat(ranks_->loss(), "\n");
-      fputs(line.c_str(), stderr);
+      launch::FromAgent wire;
+      wire.set_loss(ranks_->loss());
+      stream_.Send(wire);
     } else {
       SendEvent(message);
     }

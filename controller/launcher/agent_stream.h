@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "controller/launcher/agent.pb.h"
 #include "controller/launcher/channel.h"
 #include "core/base/status.h"
@@ -39,6 +40,9 @@ class AgentStream {
   // Drops what comes before the mark, and the mark; false: it has not come yet. `noise` gets what
   // is dropped. DATA_LOSS: too much has come without it.
   absl::StatusOr<bool> TakeMark(std::string* noise);
+
+  // What has been read and not been taken.
+  absl::string_view unread() const { return absl::string_view(incoming_).substr(taken_); }
 
   int in() const { return in_.get(); }
   int out() const { return out_.get(); }

@@ -12,9 +12,10 @@
 namespace rueda {
 
 enum class MessageKind : int32_t {
-  kSignal,       // to the supervisor: value = a signal that was sent to ruedarun
-  kEndJob,       // to the supervisor: the job has failed on another host
-  kVerdict,      // to the supervisor: rank, pid, value, blames: how that of another host ended
+  kSignal,   // to the supervisor: value = a signal that was sent to ruedarun; from an agent: that
+             // it got one, which its supervisor knows
+  kEndJob,   // to the supervisor: the job has failed on another host
+  kVerdict,  // to the supervisor: rank, pid, value, blames: how that of another host ended
   kRankStarted,  // rank, pid
   kStartFailed,  // rank, value = errno: no process could be made for it
   kPinFailed,    // rank, value = errno: it can't be pinned to its core
@@ -22,6 +23,8 @@ enum class MessageKind : int32_t {
   kRankEnded,    // rank, pid, value = its wait status, flags
   kFinished,     // value = the job's exit code, as far as this host knows
   kLost,         // from what stands between: nothing more will come from this host
+  kAsk,          // to the supervisor: is it there?
+  kHere,         // it is
 };
 
 struct Message {

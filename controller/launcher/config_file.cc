@@ -31,6 +31,11 @@ std::string OptionOf(const std::string& name, bool on) {
   return on ? name : "";
 }
 
+// Of the options: every one counts, not the last alone.
+bool MayBeRepeated(const std::string& name) {
+  return name == "x" || name == "H" || name == "hosts" || name == "host";
+}
+
 absl::Status AddValue(const std::string& name, const YAML::Node& value,
                       std::vector<std::string>* words) {
   bool on = false;
@@ -49,6 +54,9 @@ absl::Status AddValue(const std::string& name, const YAML::Node& value,
 absl::Status Add(const std::string& name, const YAML::Node& value,
                  std::vector<std::string>* words) {
   if (!value.IsSequence()) return AddValue(name, value, words);
+  if (!MayBeRepeated(name)) {
+    return Refuse(value.Mark(), absl::StrCat(name, ": expected one value, not a list"));
+  }
   for (const YAML::Node& each : value) RUEDA_RETURN_IF_ERROR(AddValue(name, each, words));
   return absl::OkStatus();
 }

@@ -17,6 +17,10 @@ namespace {
 
 // The supervisor is done 1.5 s after the grace; one that isn't by then is stopped or stuck.
 constexpr Nanos kSupervisorSlack = 3 * kSecond;
+// How often those on the hosts are asked whether they are there, and how often in vain: 15 s. A
+// host that swaps may take its time; the ranks look after each other by themselves.
+constexpr Nanos kAskEvery = 3 * kSecond;
+constexpr int kUnansweredMax = 5;
 // How long readers may keep ruedarun once it was asked to end and the ranks have.
 constexpr Nanos kDrainWhenAsked = kSecond;
 
@@ -62,7 +66,7 @@ void Front::WatchJob() {
     waits = {{signal_fd_.get(), POLLIN, 0}};
     for (const FrontHost& host : hosts_) host.ranks->AddWaits(&waits);
     output_->AddWaits(&waits);
-    const Nanos deadline = std::min(patience_, first_failure_.deadline());
+    const Nanos deadline = std::min({patience_, first_failure_.deadline(), ask_at_});
     if (poll(waits.data(), waits.size(), TimeoutMs(deadline)) < 0) continue;
     if (waits[0].revents != 0) OnSignals();
     for (size_t host = 0; host < hosts_.size(); ++host) {
@@ -71,6 +75,10 @@ void Front::WatchJob() {
     }
     output_->Advance(waits);
     const Nanos now = MonotonicNow();
+    if (now >= ask_at_) {
+      AskHosts();
+      ask_at_ = now + kAskEvery;
+    }
     first_failure_.OnTime(now);
     SayFirstFailure();
     if (now >= patience_) {
@@ -124,9 +132,37 @@ void Front::OnSignals() {
   }
 }
 
+void Front::OnAgentSignal(size_t host, int signal) {
+  if (ending_.signal != 0 || first_failure_.rank() >= 0) return;  // it ends anyhow
+  ending_.signal = signal;
+  ending_.signalled_host = hosts_[host].place.name;
+  Say(absl::StrCat("the job ends after ", CauseText(ending_)));
+  EndOthers(host);
+}
+
+// One question at a time counts: while this process was stopped, or its output was full, nobody
+// could answer.
+void Front::AskHosts() {
+  for (FrontHost& host : hosts_) {
+    if (host.ranks->gone()) continue;
+    if (output_->full()) host.unanswered = 0;
+    if (host.unanswered++ == kUnansweredMax) {
+      Say(absl::StrCat(hosts_.size() > 1 ? absl::StrCat("host ", host.place.name, ": ") : "",
+                       "what looks after its ranks has not answered for ",
+                       kUnansweredMax * kAskEvery / kSecond, " s (is it stopped?)"));
+      host.ranks->Kill();
+    } else {
+      host.ranks->Send({MessageKind::kAsk});
+    }
+  }
+}
+
 void Front::OnMessages(size_t host) {
   Message message;
-  while (hosts_[host].ranks->Receive(&message)) OnMessage(host, message);
+  while (hosts_[host].ranks->Receive(&message)) {
+    hosts_[host].unanswered = 0;
+    OnMessage(host, message);
+  }
 }
 
 void Front::OnMessage(size_t host, const Message& message) {
@@ -152,8 +188,12 @@ void Front::OnMessage(size_t host, const Message& message) {
       OnHostLost(host);
       break;
     case MessageKind::kSignal:
+      OnAgentSignal(host, message.value);
+      break;
     case MessageKind::kEndJob:
     case MessageKind::kVerdict:
+    case MessageKind::kAsk:
+    case MessageKind::kHere:
       break;
   }
 }
@@ -183,11 +223,11 @@ void Front::OnRankEnded(size_t host, const Message& message) {
       hosts_[i].ranks->Send(
           {MessageKind::kVerdict, message.rank, message.pid, message.value, 0, message.blames});
     }
-    EndOthers(host);
+    if (ending_.signal == 0) EndOthers(host);
   }
-  // On one host the supervisor knows who was first.
+  // On one host the supervisor knows who was first. How a rank ends that was told to is no failure.
   const bool first = (message.flags & Message::kFirstFailure) != 0;
-  if (hosts_.size() > 1 ? failed : first) {
+  if (hosts_.size() > 1 ? failed && ending_.signal == 0 : first) {
     first_failure_.OnFailed(message.rank, hosts_.size() > 1 ? message.blames : -1, MonotonicNow());
     SayFirstFailure();
   }
@@ -249,6 +289,7 @@ int Front::ExitCode() const {
   if (hosts_.size() > 1 && ending_.first_failure >= 0) {
     return ExitCodeOf(ranks_[static_cast<size_t>(ending_.first_failure)].wait_status);
   }
+  if (hosts_.size() > 1 && ending_.signal != 0 && finished_code_ != 0) return 128 + ending_.signal;
   if (finished_code_ != 0) return finished_code_;
   const bool lost = ending_.supervisor_died || !ending_.lost_host.empty();
   if (ending_.signal != 0) return lost ? 128 + ending_.signal : 0;

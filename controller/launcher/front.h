@@ -26,6 +26,7 @@ struct FrontOptions {
 struct FrontHost {
   JobHost place;
   std::unique_ptr<HostRanks> ranks;
+  int unanswered = 0;  // questions
 };
 
 // Owner: main; its only thread. `signal_fd`: a signalfd, not blocking, of the signals to take,
@@ -42,6 +43,10 @@ class Front {
   void Drain();
   bool AllGone() const;
   void OnSignals();
+  // An agent got a signal that ends the job.
+  void OnAgentSignal(size_t host, int signal);
+  // Whether those on the hosts are still there: asked now and then.
+  void AskHosts();
   void OnMessages(size_t host);
   void OnMessage(size_t host, const Message& message);
   void OnRankEnded(size_t host, const Message& message);
@@ -67,6 +72,7 @@ class Front {
   int ending_signals_ = 0;  // how often we were asked to end
   // When a host that does not answer, or a reader of our output, is waited for no longer.
   Nanos patience_ = kForever;
+  Nanos ask_at_ = 0;
 };
 
 }  // namespace rueda

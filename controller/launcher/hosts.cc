@@ -38,6 +38,8 @@ absl::StatusOr<HostSlots> ReadHost(absl::string_view text, bool* has_slots) {
     if (!rest.empty() && rest[0] != ':') return Refuse(text, "expected ':' and slots after ']'");
   } else {
     const size_t colon = rest.find(':');
+    if (rest.find(' ') != absl::string_view::npos)
+      return Refuse(text, "expected commas between hosts");
     if (colon != rest.rfind(':')) return Refuse(text, "an IPv6 address is written in brackets");
     host.name = std::string(rest.substr(0, colon));
     rest.remove_prefix(colon == absl::string_view::npos ? rest.size() : colon);
@@ -48,19 +50,6 @@ absl::StatusOr<HostSlots> ReadHost(absl::string_view text, bool* has_slots) {
     RUEDA_ASSIGN_OR_RETURN(host.slots, ReadSlots(rest, text));
   }
   return host;
-}
-
-absl::Status Add(const HostSlots& host, absl::string_view text, std::vector<HostSlots>* hosts) {
-  const auto it = std::find_if(hosts->begin(), hosts->end(),
-                               [&](const HostSlots& each) { return each.name == host.name; });
-  if (it == hosts->end()) {
-    hosts->push_back(host);
-  } else if (it->slots + host.slots > kLocalRanksMax) {
-    return Refuse(text, absl::StrCat("more than ", kLocalRanksMax, " slots of one host"));
-  } else {
-    it->slots += host.slots;
-  }
-  return absl::OkStatus();
 }
 
 absl::Status ReadLine(absl::string_view line, std::vector<HostSlots>* hosts) {
@@ -81,7 +70,7 @@ absl::Status ReadLine(absl::string_view line, std::vector<HostSlots>* hosts) {
     RUEDA_ASSIGN_OR_RETURN(host.slots, ReadSlots(word, word));
     has_slots = true;
   }
-  return Add(host, words[0], hosts);
+  return AddHost(host, words[0], hosts);
 }
 
 }  // namespace
@@ -100,12 +89,25 @@ absl::Status CheckHostName(absl::string_view name, absl::string_view text) {
   return absl::OkStatus();
 }
 
+absl::Status AddHost(const HostSlots& host, absl::string_view text, std::vector<HostSlots>* hosts) {
+  const auto it = std::find_if(hosts->begin(), hosts->end(),
+                               [&](const HostSlots& each) { return each.name == host.name; });
+  if (it == hosts->end()) {
+    hosts->push_back(host);
+  } else if (it->slots + host.slots > kLocalRanksMax) {
+    return Refuse(text, absl::StrCat("more than ", kLocalRanksMax, " slots of one host"));
+  } else {
+    it->slots += host.slots;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<HostSlots>> ParseHosts(absl::string_view text) {
   std::vector<HostSlots> hosts;
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     bool has_slots = false;
     RUEDA_ASSIGN_OR_RETURN(const HostSlots host, ReadHost(item, &has_slots));
-    RUEDA_RETURN_IF_ERROR(Add(host, item, &hosts));
+    RUEDA_RETURN_IF_ERROR(AddHost(host, item, &hosts));
   }
   return hosts;
 }

@@ -24,6 +24,8 @@ absl::Status CheckHostName(absl::string_view name, absl::string_view text);
 // "a:4,b,[fd00::1]:2", in the order given; a host that is named again gets the slots too.
 // INVALID_ARGUMENT, with what was found and what is expected.
 absl::StatusOr<std::vector<HostSlots>> ParseHosts(absl::string_view text);
+// Adds a host, or slots to one that is there. `text`: where it stands, for the error.
+absl::Status AddHost(const HostSlots& host, absl::string_view text, std::vector<HostSlots>* hosts);
 
 // A line a host: "a slots=4", "a:4" or "a"; '#' begins a comment. Errors begin with the line's
 // number.

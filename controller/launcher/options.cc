@@ -127,6 +127,18 @@ constexpr Refused kRefused[] = {
     {"autotune", kNoTuner},
     {"autotune-log-file", kNoTuner},
     {"timeline-mark-cycles", "there are no cycles to mark"},
+    {"no-timeline-mark-cycles", "there are no cycles to mark"},
+    {"no-hierarchical-allreduce", "set RUEDA_BACKEND=gloo to go between hosts rank to rank"},
+    {"no-hierarchical-allgather", "between hosts allgather goes over Gloo, rank to rank, as it is"},
+    {"no-autotune", "there is no autotuner to turn off"},
+    {"mpi-threads-disable", kNoMpi},
+    {"no-mpi-threads-disable", kNoMpi},
+    {"num-nccl-streams", "not yet: there is no NCCL"},
+    {"log-with-timestamp", "not yet: the log has no times"},
+    {"log-without-timestamp", "the log has no times as it is"},
+    {"log-hide-timestamp", "the log has no times as it is"},
+    {"no-log-hide-timestamp", "not yet: the log has no times"},
+    {"stall-check", "stalls are always reported; see --stall-check-warning-time-seconds"},
     {"no-stall-check", "stalls are always reported; see --stall-check-warning-time-seconds"},
     {"thread-affinity", "use --bind-to instead"},
 };
@@ -206,10 +218,11 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
     case Id::kHosts: {
       absl::StatusOr<std::vector<HostSlots>> hosts = ParseHosts(value);
       if (!hosts.ok()) {
-        return absl::InvalidArgumentError(absl::StrCat("option ", Dashed(option.name), " ", value,
-                                                       ": ", hosts.status().message()));
+        return StatusAt(absl::StrCat("option ", Dashed(option.name)), hosts.status());
       }
-      options->hosts = *std::move(hosts);
+      for (const HostSlots& host : *hosts) {
+        RUEDA_RETURN_IF_ERROR(AddHost(host, value, &options->hosts));
+      }
       break;
     }
     case Id::kHostfile:
@@ -250,7 +263,9 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
       LaunchOptions::Export variable;
       variable.name = std::string(value.substr(0, equals));
       if (equals != absl::string_view::npos) variable.value = std::string(value.substr(equals + 1));
-      if (variable.name.empty()) return RefuseValue(option, value, option.value);
+      if (variable.name.empty() || variable.name.find(' ') != std::string::npos) {
+        return RefuseValue(option, value, option.value);
+      }
       options->exports.push_back(std::move(variable));
       break;
     }

@@ -184,6 +184,9 @@ void RemoteRanks::Take(launch::FromAgent* message) {
       finished_ |= received_.back().kind == MessageKind::kFinished;
       if (received_.back().rank >= 0 && !Has(received_.back().rank)) received_.pop_back();
       break;
+    case launch::FromAgent::kLoss:
+      if (why_gone_.empty()) why_gone_ = std::move(*message->mutable_loss());
+      break;
     case launch::FromAgent::kOutput:
       if (!Has(message->output().rank())) break;
       output_->Feed(message->output().rank(), message->output().is_error(),
@@ -238,7 +241,10 @@ std::string RemoteRanks::LastNoise() const {
 }
 
 std::string RemoteRanks::WhyEnded(int wait_status) const {
-  const std::string last = LastLine(noise_);
+  std::string last = LastLine(noise_);
+  // An account's shell that is none says so on standard output.
+  const std::string said = marked_ ? "" : LastLine(stream_.unread());
+  absl::StrAppend(&last, last.empty() || said.empty() ? "" : "; ", said);
   const int status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 0;
   if (!marked_ && (status == kNotFound || status == kNotExecutable)) {
     return absl::StrCat("can't start ", program_, " there, which every host needs at this path",
@@ -258,7 +264,11 @@ void RemoteRanks::Send(const Message& message) {
 }
 
 void RemoteRanks::Kill() {
-  if (!gone_) kill(-pid_, SIGKILL);
+  if (gone_) return;
+  if (why_gone_.empty()) {
+    why_gone_ = "it did not answer in time, and the connection to it was closed";
+  }
+  kill(-pid_, SIGKILL);
 }
 
 }  // namespace rueda

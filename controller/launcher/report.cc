@@ -27,7 +27,11 @@ std::string CauseText(const JobEnding& job) {
   if (job.first_failure >= 0) return absl::StrCat("rank ", job.first_failure, " failed");
   if (job.supervisor_died) return "its supervisor process died";
   if (!job.lost_host.empty()) return absl::StrCat("host ", job.lost_host, " was lost");
-  if (job.signal != 0) return SignalName(job.signal);
+  if (job.signal != 0) {
+    return absl::StrCat(SignalName(job.signal),
+                        job.signalled_host.empty() ? "" : " to the agent on host ",
+                        job.signalled_host);
+  }
   return "a rank could not be started";
 }
 

@@ -23,13 +23,14 @@ struct JobEnding {
   Rank first_failure = -1;       // of a rank
   Rank taken_for_lost = -1;      // by that one, though it has not failed by itself
   int signal = 0;                // sent to ruedarun
+  std::string signalled_host;    // to whose agent it was sent instead
   bool supervisor_died = false;  // the process between ruedarun and the ranks
   std::string lost_host;         // that ruedarun has lost touch with
   int exit_code = 0;
 };
 
-// "rank 1 failed", "rank 1 took rank 2 for lost", "SIGINT", "its supervisor process died", "host b
-// was lost".
+// "rank 1 failed", "rank 1 took rank 2 for lost", "SIGINT", "SIGTERM to the agent on host b", "its
+// supervisor process died", "host b was lost".
 std::string CauseText(const JobEnding& job);
 
 // "exited with status 3", "ended by ruedarun (SIGTERM) after rank 1 failed", "never started".

@@ -333,7 +333,9 @@ void Spawner::OnChannel() {
 }
 
 void Spawner::OnMessage(const Message& message) {
-  if (message.kind == MessageKind::kSignal) {
+  if (message.kind == MessageKind::kAsk) {
+    channel_.Send({MessageKind::kHere});
+  } else if (message.kind == MessageKind::kSignal) {
     Step({Supervisor::EventKind::kSignal, -1, message.value});
   } else if (message.kind == MessageKind::kEndJob) {
     Step({Supervisor::EventKind::kFailedElsewhere});

@@ -79,9 +79,20 @@ absl::StatusOr<std::unique_ptr<Meeting>> HostsMeeting::Create(SessionScope scope
     if (given && rank == 0) {
       // That which the others will look for, unless another one is asked for.
       absl::StatusOr<Interface> own = OwnInterfaceOf(address.host);
-      const bool fits = config.network_interface.empty() ||
-                        (own.ok() && chosen.ok() && own->name == chosen->name);
-      if (own.ok() && fits) chosen = std::move(own);
+      if (own.ok() && chosen.ok() && own->name != chosen->name &&
+          !config.network_interface.empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("RUEDA_MEETING_ADDRESS=", config.meeting_address, " is an address of ",
+                         own->name, ", and RUEDA_NETWORK_INTERFACE=", config.network_interface,
+                         " another interface: nobody would look for rank 0 there"));
+      }
+      if (own.ok()) chosen = std::move(own);
+      if (chosen.ok() && LeadsElsewhere(address.host)) {
+        RUEDA_LOG(Warning)
+            << "start: RUEDA_MEETING_ADDRESS=" << config.meeting_address
+            << ", where the others look for rank 0, is not this host; rank 0 waits at "
+            << chosen->address << " (interface " << chosen->name << ")";
+      }
     }
     RUEDA_ASSIGN_OR_RETURN(meeting->interface_, std::move(chosen));
   }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "controller/bus/socket.h"
 
@@ -82,11 +83,25 @@ absl::StatusOr<Interface> InterfaceTowards(const std::string& host) {
 
 absl::StatusOr<Interface> OwnInterfaceOf(const std::string& host) {
   RUEDA_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(host, "", SOCK_STREAM));
+  absl::StatusOr<Interface> own = absl::NotFoundError(absl::StrCat(host, " is not this host"));
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     absl::StatusOr<Interface> found = InterfaceWithAddress(NumericAddress(each->ai_addr));
-    if (found.ok() && !found->is_loopback) return found;
+    if (!found.ok()) continue;
+    if (!found->is_loopback) return found;
+    own = std::move(found);
   }
-  return absl::NotFoundError(absl::StrCat(host, " is not this host"));
+  return own;
+}
+
+bool LeadsElsewhere(const std::string& host) {
+  const Addresses addresses = Resolve(host, "", SOCK_STREAM).value_or(nullptr);
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    // A host may know its own name by an address such as 127.0.1.1, which no interface has.
+    const std::string address = NumericAddress(each->ai_addr);
+    if (address.empty() || absl::StartsWith(address, "127.")) return false;
+    if (InterfaceWithAddress(address).ok()) return false;
+  }
+  return addresses != nullptr;
 }
 
 absl::StatusOr<Interface> InterfaceWithAddress(const std::string& address) {

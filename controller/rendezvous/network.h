@@ -20,8 +20,11 @@ absl::StatusOr<Interface> ChooseInterface(const std::string& name);
 absl::StatusOr<Interface> InterfaceTowards(const std::string& host);
 
 // The interface of this host that has one of the addresses of `host`, a name or an address, with
-// that address; not loopback. NOT_FOUND: there is none, or the name is not known.
+// that address; loopback only if no other has. NOT_FOUND: there is none, or the name is not known.
 absl::StatusOr<Interface> OwnInterfaceOf(const std::string& host);
+
+// Whether `host` is known, and by what this host knows of it another one.
+bool LeadsElsewhere(const std::string& host);
 
 // NOT_FOUND: no interface has that address.
 absl::StatusOr<Interface> InterfaceWithAddress(const std::string& address);

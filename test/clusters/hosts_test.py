@@ -113,6 +113,11 @@ class Hosts(OnHosts):
                 self.expect_all(self.start(4, 2, RUEDA_SHARED_DIR="", RUEDA_MEETING_ADDRESS=address,
                                            RUEDA_SECRET_FILE=secret), 4)
 
+    def test_at_an_address_of_loopback(self):
+        """On one host of ranks that nobody says are on one."""
+        self.expect_all(self.start(2, 2, RUEDA_SHARED_DIR="", RUEDA_MEETING_ADDRESS="localhost:29404", LOCAL_WORLD_SIZE="",
+                                   RUEDA_SECRET_FILE=self.write_secret()), 2)
+
     def test_at_an_address_without_a_secret(self):
         meeting = {"RUEDA_SHARED_DIR": "", "RUEDA_MEETING_ADDRESS": "10.77.0.1:29400"}
         self.expect_refused(self.start(4, 2, **meeting), "RUEDA_MEETING_ADDRESS without a secret", "RUEDA_SECRET_FILE",
@@ -130,6 +135,14 @@ class Hosts(OnHosts):
         nobody = Job(self.cluster, 2, 1, (HELLO,), only=[1], RUEDA_START_TIMEOUT_S="1", RUEDA_SECRET_FILE=secret,
                      RUEDA_MEETING_ADDRESS="no-such-host.invalid:29400")
         self.expect_refused(nobody, "the host no-such-host.invalid: ")
+        elsewhere = Job(self.cluster, 2, 1, (HELLO,), only=[0], RUEDA_START_TIMEOUT_S="1", RUEDA_SECRET_FILE=secret,
+                        RUEDA_MEETING_ADDRESS="10.77.0.2:29403")
+        self.expect_refused(elsewhere, "RUEDA_MEETING_ADDRESS=10.77.0.2:29403, where the others look for rank 0, is not "
+                                       "this host; rank 0 waits at 10.77.0.1 (interface eth0)", "rank 1 did not come")
+        other = Job(self.cluster, 2, 1, (HELLO,), only=[0], RUEDA_SECRET_FILE=secret, RUEDA_NETWORK_INTERFACE="lo",
+                    RUEDA_MEETING_ADDRESS="10.77.0.1:29403")
+        self.expect_refused(other, "RUEDA_MEETING_ADDRESS=10.77.0.1:29403 is an address of eth0, and "
+                                   "RUEDA_NETWORK_INTERFACE=lo another interface: nobody would look for rank 0 there")
         taken = subprocess.Popen(self.cluster.command(0, sys.executable, "-c", TAKE), stdin=subprocess.PIPE,
                                  stdout=subprocess.PIPE, text=True)
         try:

@@ -251,6 +251,12 @@ class Refusals(OnHosts):
         self.expect_refused(1, f"host {self.b}: can't start /no/shell: No such file",
                             words=["--remote-shell", "/no/shell", "-H", self.b, "true"])
 
+    def test_what_an_account_says_that_is_none(self):
+        """On either output."""
+        refuses = self.script("echo 'Could not chdir' >&2; echo 'Please login as admin.'; exit 142")
+        self.expect_refused(1, rf"host {self.b}: Could not chdir; Please login as admin\.$",
+                            words=["--remote-shell", refuses, "-H", self.b, "true"])
+
     def test_a_remote_shell_that_hangs(self):
         self.expect_refused(1, rf"host {self.b}: not ready after 1 s \(--start-timeout\)",
                             words=["--start-timeout", "1", "--remote-shell", self.script("exec sleep 60"), "-H", self.b, "true"])
@@ -330,6 +336,74 @@ class Ends(OnHosts):
         job.send_signal(signal.SIGINT)
         job.communicate(timeout=HANG)
         self.assertEqual(job.returncode, 128 + signal.SIGINT)
+
+    def test_a_signal_is_the_cause_whatever_ranks_make_of_it(self):
+        """Such as a training that saves, and exits with a status by which it asks to be started again."""
+        script = ("import signal, sys\n"
+                  "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nprint('up', flush=True)\n"
+                  "while True: signal.pause()")
+        job = self.start_job("--prefix", "none", "-H", f"{self.a},{self.b}:2", sys.executable, "-c", script)
+        for _ in range(3):
+            self.assertEqual(job.stdout.readline(), "up\n")
+        job.send_signal(signal.SIGTERM)
+        _, err = job.communicate(timeout=HANG)
+        self.assertEqual(job.returncode, 128 + signal.SIGTERM, err)
+        self.assertIn("the job ended after SIGTERM; exit status 143", err)
+        self.assertEqual(err.count("exited with status 75"), 3, err)
+        self.assertNotIn("fail", err)
+
+    def start_sleepers(self):
+        job = self.start_job("-H", f"{self.a},{self.b}:2,{self.c}", "sh", "-c", "echo up; exec sleep 600")
+        for _ in range(4):
+            self.assertIn("up", job.stdout.readline())
+        return job
+
+    def between(self, host, name):
+        """The agents ("ruedarun") on a host, or their supervisors ("ruedarun-agent"), the oldest first."""
+        inside = subprocess.run(["ip", "netns", "pids", self.cluster.names[host]], check=True, capture_output=True,
+                                text=True).stdout.split()
+        found = []
+        for pid in inside:
+            with open(f"/proc/{pid}/comm", encoding="utf-8") as comm:
+                if comm.read() == name + "\n" and "--agent" in self.words(pid):
+                    found.append(int(pid))
+        return sorted(found)
+
+    def test_a_signal_to_an_agent_ends_the_job(self):
+        job = self.start_sleepers()
+        os.kill(self.between(1, "ruedarun")[0], signal.SIGTERM)
+        _, err = job.communicate(timeout=HANG)
+        self.assertEqual(job.returncode, 128 + signal.SIGTERM, err)
+        self.assertIn(f"the job ended after SIGTERM to the agent on host {self.b}; exit status 143", err)
+        self.assertEqual(len(re.findall(r"ended by ruedarun \(SIGTERM\) after SIGTERM to the agent", err)), 4, err)
+
+    def test_a_supervisor_that_dies_is_named(self):
+        for host, name in ((0, self.a), (1, self.b)):
+            job = self.start_sleepers()
+            supervisor = self.between(host, "ruedarun-agent")[0]
+            os.kill(supervisor, signal.SIGKILL)
+            _, err = job.communicate(timeout=HANG)
+            self.assertEqual(job.returncode, 1, err)
+            self.assertIn(f"ruedarun: host {name}: its supervisor process (pid {supervisor}) killed by signal 9", err)
+            self.assertIn(f"the job ended after host {name} was lost; exit status 1", err)
+
+    def test_one_that_does_not_answer_is_given_up(self):
+        jobs = [self.start_sleepers() for _ in range(2)]
+        stopped = self.between(1, "ruedarun")[0], self.between(1, "ruedarun-agent")[1]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            for job in jobs:
+                _, err = job.communicate(timeout=HANG)
+                self.assertEqual(job.returncode, 1, err)
+                self.assertIn(f"ruedarun: host {self.b}: what looks after its ranks has not answered for 15 s", err)
+                self.assertIn(f"the job ended after host {self.b} was lost", err)
+        finally:
+            for pid in stopped:
+                try:
+                    os.kill(pid, signal.SIGCONT)
+                except ProcessLookupError:
+                    pass
 
     def test_nothing_is_left_when_ruedarun_is_killed(self):
         job = self.start_job("-H", f"{self.a},{self.b}:2", "sh", "-c", "echo up; sleep 60 & sleep 60")

@@ -17,6 +17,7 @@ TEST(ConfigFile, StandsForOptions) {
   EXPECT_EQ(Read("np: 4\noutput_dir: /out dir\nverbose: true\n"),
             Words({"--np=4", "--output-dir=/out dir", "--verbose"}));
   EXPECT_EQ(Read("x: [A=1, B]\n"), Words({"--x=A=1", "--x=B"}));
+  EXPECT_EQ(Read("hosts: [a:2, b]\n"), Words({"--hosts=a:2", "--hosts=b"}));
   EXPECT_EQ(Read("verbose: false\nprefix:\n"), Words({}));
   EXPECT_EQ(Read("x: \"yes\"\n"), Words({"--x=yes"}));
   EXPECT_EQ(Read(""), Words({}));
@@ -48,6 +49,7 @@ TEST(ConfigFile, IsRefusedWithTheLine) {
       {"np: 4\nhosts: {a: 4}\n", "line 2: hosts: expected a value"},
       {"np: 4\n\n[a, b]: 1\n", "line 3: expected the name of an option"},
       {"np: [4\n", "line "},
+      {"verbose: true\nnp: [2, 3]\n", "line 2: np: expected one value, not a list"},
       {"np: *nowhere\n", "line 1: "},
   };
   for (const auto& each : kCases) {

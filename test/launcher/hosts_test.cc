@@ -52,7 +52,8 @@ TEST(Hosts, AreRefusedWithTheReason) {
       {"-oProxyCommand=x", "'-oProxyCommand=x': a host's name does not begin with '-'"},
       {"a;rm:2",
        "'a;rm:2': a host's name has letters, digits, '-', '.', '_', and ':' in addresses"},
-      {"a b", "'a b': a host's name has letters, digits, '-', '.', '_', and ':' in addresses"},
+      {"a b", "'a b': expected commas between hosts"},
+      {"a:2 b:2", "'a:2 b:2': expected commas between hosts"},
       {std::string("a\0b", 3), std::string("'a\0b'", 5) +
                                    ": a host's name has letters, digits, '-', "
                                    "'.', '_', and ':' in addresses"},

@@ -72,6 +72,11 @@ TEST(Options, HaveSeveralSpellings) {
   }
 }
 
+TEST(Options, NameHostsMoreThanOnce) {
+  EXPECT_EQ(Parsed({"-np", "7", "-H", "a:4", "--hosts=b:2,a", "p"}).hosts,
+            (std::vector<HostSlots>{{"a", 5}, {"b", 2}}));
+}
+
 TEST(Options, NameHosts) {
   EXPECT_EQ(Parsed({"-np", "6", "-H", "a:4,b:2", "p"}).hosts,
             (std::vector<HostSlots>{{"a", 4}, {"b", 2}}));
@@ -167,9 +172,10 @@ TEST(Options, AreRefusedWithTheReason) {
       {{"--zzzzzzzz"}, "unknown option --zzzzzzzz"},
       {{"-q"}, "unknown option -q"},
       {{"-np", "2", "-H", "a:0", "p"},
-       "option -H a:0: 'a:0': expected a number of slots from 1 to 1024"},
+       "option -H: 'a:0': expected a number of slots from 1 to 1024"},
       {{"-np", "2", "--hosts=-x", "p"},
-       "option --hosts -x: '-x': a host's name does not begin with '-'"},
+       "option --hosts: '-x': a host's name does not begin with '-'"},
+      {{"-np", "2", "-x", "A B=1", "p"}, "option -x A B=1: expected NAME or NAME=VALUE"},
       {{"-np", "2", "-H", "a:2", "--hostfile", "f", "p"},
        "-H and --hostfile: which of the two? Give one"},
       {{"--hostfile=", "p"}, "option --hostfile : expected a file of hosts"},

@@ -45,6 +45,8 @@ TEST(Report, NamesTheCause) {
   JobEnding job;
   job.signal = SIGINT;
   EXPECT_EQ(EndingText(Killed(1, SIGINT, true), job), "ended by ruedarun (SIGINT) after SIGINT");
+  job.signalled_host = "c";
+  EXPECT_EQ(CauseText(job), "SIGINT to the agent on host c");
   job.lost_host = "b";
   EXPECT_EQ(EndingText(Killed(1, SIGTERM, true), job),
             "ended by ruedarun (SIGTERM) after host b was lost");
