@@ -702,6 +702,32 @@ void Engine::Abort(const std::string& reason) {
   FailEpoch(std::move(failure));
 }
 
+// As far as it can be known here: of a rank of this host what it did, else what this rank waits
+// for.
+void Engine::SayWhatItWasDoing(Failure* failure) const {
+  SpecPtr spec;
+  if (const int local = world_.LocalIndex(failure->rank); local >= 0) {
+    const Segment& segment = *world_.neighbourhood.segment;
+    spec =
+        member_.tensors().GetOrRecall(segment.page(local).activity.load(std::memory_order_relaxed));
+  }
+  if (spec == nullptr && failure->rank != world_.rank) {
+    const Request* oldest = nullptr;
+    for (const Request* request : live_) {
+      if (request == nullptr || request->spec == nullptr) continue;
+      const ProcessSet* const set = member_.process_sets().Find(request->spec->set);
+      if (set == nullptr || !set->Contains(failure->rank)) continue;
+      if (oldest == nullptr || request->submitted_at < oldest->submitted_at) oldest = request;
+    }
+    if (oldest == nullptr) return;
+    spec = oldest->spec;
+    failure->awaiter = world_.rank;
+  }
+  if (spec == nullptr) return;
+  failure->operation = std::string(OpKindName(spec->signature.kind));
+  failure->tensor = spec->name;
+}
+
 // Writes the failure down for everybody, unless somebody did before, and ends this rank's epoch.
 void Engine::FailEpoch(Failure failure) {
   Segment& segment = *world_.neighbourhood.segment;
@@ -710,14 +736,7 @@ void Engine::FailEpoch(Failure failure) {
   if (failure.rank >= 0 && failure.rank < world_.size()) {
     failure.pid = world_.infos[failure.rank].pid;
     failure.host = world_.infos[failure.rank].host_name;
-    if (const int local = world_.LocalIndex(failure.rank);
-        local >= 0 && failure.operation.empty()) {
-      const TensorId id = segment.page(local).activity.load(std::memory_order_relaxed);
-      if (const SpecPtr spec = member_.tensors().GetOrRecall(id)) {
-        failure.operation = std::string(OpKindName(spec->signature.kind));
-        failure.tensor = spec->name;
-      }
-    }
+    if (failure.operation.empty()) SayWhatItWasDoing(&failure);
   }
   segment.Fail(EncodeFailure(failure));
   neighbours_->RingAll();

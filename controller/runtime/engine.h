@@ -126,6 +126,7 @@ class Engine : public Courier {
   void LookAtPeers();
   std::optional<Watch::Lost> LookAtLanes();
   void FailEpoch(Failure failure);
+  void SayWhatItWasDoing(Failure* failure) const;
   bool LookForFailure();
   void EndEpoch(Failure failure);
   bool SayFarewell();

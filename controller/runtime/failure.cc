@@ -14,8 +14,10 @@ std::string Failure::ToString() const {
     text = cause;
   }
   if (!operation.empty()) {
-    absl::StrAppend(&text, ", during ", operation,
-                    tensor.empty() ? "" : absl::StrCat(" '", tensor, "'"));
+    absl::StrAppend(
+        &text, ", ",
+        awaiter < 0 ? "during " : absl::StrCat("while rank ", awaiter, " awaited it in "),
+        operation, tensor.empty() ? "" : absl::StrCat(" '", tensor, "'"));
   }
   absl::StrAppend(&text, "; epoch ", epoch);
   return text;
@@ -45,6 +47,7 @@ std::string EncodeFailure(const Failure& failure) {
   message.set_epoch(failure.epoch);
   message.set_recoverable(failure.recoverable);
   if (failure.accuser >= 0) message.set_accuser(failure.accuser);
+  if (failure.awaiter >= 0) message.set_awaiter(failure.awaiter);
   // Names are bounded; only a cause can be long.
   if (message.ByteSizeLong() > Segment::kFailureBytesMax) {
     message.set_cause(std::string(Cut(failure.cause, Segment::kFailureBytesMax / 4)));
@@ -70,6 +73,7 @@ Failure DecodeFailure(absl::string_view record) {
   failure.epoch = message.epoch();
   failure.recoverable = message.recoverable();
   if (message.has_accuser()) failure.accuser = message.accuser();
+  if (message.has_awaiter()) failure.awaiter = message.awaiter();
   return failure;
 }
 

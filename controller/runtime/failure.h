@@ -18,12 +18,13 @@ struct Failure {
   std::string host;
   std::string cause;      // "killed by signal 9 (SIGKILL)"
   std::string operation;  // what the rank was doing: "allreduce"; empty when unknown
+  Rank awaiter = -1;      // or what this one was doing, which waited for it; -1: the rank itself
   std::string tensor;
   uint64_t epoch = 0;
   bool recoverable = false;  // a new epoch without the lost rank could go on
 
   // "rank 2 (host vm, pid 4711) was lost: killed by signal 9 (SIGKILL), during allreduce 'g'; epoch
-  // 1".
+  // 1"; ", while rank 0 awaited it in allreduce 'g'".
   std::string ToString() const;
   absl::Status ToStatus() const { return absl::Status(code, ToString()); }
 };

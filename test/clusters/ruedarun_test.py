@@ -301,7 +301,8 @@ class Ends(OnHosts):
             self.assertEqual(job.returncode, 128 + signal.SIGKILL, err)
             self.assertRegex(err, rf"ruedarun: rank {victim} on host {host} \(pid {pids[victim]}\) killed by signal 9 "
                                   r"\(SIGKILL\); ending the others")
-            complaints = re.findall(r"\[(\d)\] rueda_bench: rank (\d) \(host \S+ pid \d+\) was lost: ([^,;]*)", err)
+            complaints = re.findall(r"\[(\d)\] rueda_bench: rank (\d) \(host \S+ pid \d+\) was lost: ([^,;]*), "
+                                    r"(?:during|while rank \d awaited it in) allreduce", err)
             self.assertEqual(sorted(rank for rank, _, _ in complaints), [str(r) for r in range(4) if r != victim], err)
             for _, culprit, cause in complaints:
                 self.assertEqual((culprit, cause), (str(victim), "killed by signal 9 (SIGKILL)"), err)

@@ -315,6 +315,7 @@ std::string FailureText() {
   Failure failure;
   failure.rank = 2;
   failure.accuser = 1;
+  failure.awaiter = 0;
   failure.pid = 4'711;
   failure.host = "host";
   failure.cause = "killed";

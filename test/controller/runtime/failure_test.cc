@@ -15,7 +15,6 @@ using ::testing::StartsWith;
 Failure Lost() {
   Failure failure;
   failure.rank = 2;
-  failure.accuser = 0;
   failure.pid = 4'711;
   failure.host = "vm";
   failure.cause = "killed by signal 9 (SIGKILL)";
@@ -36,6 +35,10 @@ TEST(Failure, SaysWhoWasLostHowAndOverWhat) {
   Failure idle = Lost();
   idle.operation.clear();
   EXPECT_THAT(idle.ToString(), HasSubstr("(SIGKILL); epoch 1"));
+  Failure awaited = Lost();
+  awaited.awaiter = 1;
+  EXPECT_THAT(awaited.ToString(),
+              HasSubstr("(SIGKILL), while rank 1 awaited it in allreduce 'g'; "));
   Failure nobody;
   nobody.cause = "out of memory";
   EXPECT_EQ(nobody.ToString(), "out of memory; epoch 0");
@@ -51,10 +54,14 @@ TEST(Failure, BecomesAStatusOfItsCode) {
 TEST(Failure, SurvivesTheTrip) {
   Failure failure = Lost();
   failure.code = absl::StatusCode::kResourceExhausted;
+  failure.accuser = 0;
+  failure.awaiter = 1;
   const Failure got = DecodeFailure(EncodeFailure(failure));
   EXPECT_EQ(got.code, failure.code);
   EXPECT_EQ(got.rank, 2);
   EXPECT_EQ(got.accuser, 0);
+  EXPECT_EQ(got.awaiter, 1);
+  EXPECT_EQ(DecodeFailure(EncodeFailure(Failure())).awaiter, -1);
   EXPECT_EQ(DecodeFailure(EncodeFailure(Failure())).accuser, -1);
   EXPECT_EQ(got.pid, 4'711);
   EXPECT_EQ(got.host, "vm");
