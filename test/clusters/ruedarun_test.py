@@ -293,6 +293,9 @@ class Ends(OnHosts):
         """Not the one whose complaint comes first."""
         for victim in range(4):
             job, pids = self.start_bench(4, f"{self.a}:2,{self.b}:2")
+            os.kill(pids[victim], signal.SIGSTOP)
+            while any(support.runs(pid) for pid in pids.values()):  # all wait for it
+                time.sleep(0.01)
             os.kill(pids[victim], signal.SIGKILL)
             killed = time.monotonic()
             out, err = job.communicate(timeout=HANG)

@@ -60,6 +60,12 @@ def reduces(pid):
     return has_thread(pid, "rueda-lane")
 
 
+def runs(pid):
+    """Whether its program does something, or is about to: it neither waits nor is stopped."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+        return stat.read().rpartition(")")[2].split()[0] not in "STt"
+
+
 def has_thread(pid, name):
     names = []
     try:
