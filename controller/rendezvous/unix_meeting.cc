@@ -4,13 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "controller/bus/socket.h"
-#include "controller/membership/rank_set.h"
 #include "controller/protocol/codec.h"
 #include "controller/rendezvous/admission.h"
+#include "controller/rendezvous/hello_desk.h"
 #include "core/base/log.h"
 
 namespace rueda {
@@ -108,63 +107,13 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(const Way& way, Nanos
 // At rank 0: everybody's hello, if they all come and fit together.
 absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::CollectHellos(const wire::Hello& mine,
                                                                     Nanos deadline) {
-  std::vector<wire::Hello> hellos(static_cast<size_t>(size_));
-  hellos[0] = mine;
-  std::vector<Rank> missing;
-  for (Rank rank = 1; rank < size_; ++rank) missing.push_back(rank);
-  const std::vector<Rank> others = missing;
   RUEDA_ASSIGN_OR_RETURN(const UniqueFd door, OpenDoor());
-  LinksByRank links;
-  const auto hear = [&](Admission* admission, Link* from, const Frame& frame) -> absl::Status {
-    const auto at = [&](const absl::Status& status) {
-      return StatusAt(absl::StrCat("rank ", from->peer(), " failed to start"), status);
-    };
-    if (frame.type == FrameType::kRoster) {
-      wire::Roster roster;
-      RUEDA_RETURN_IF_ERROR(ParseMessage(frame.payload, &roster));
-      RUEDA_RETURN_IF_ERROR(ErrorOf(roster));
-    }
-    wire::Hello hello;
-    if (frame.type != FrameType::kHello) return at(absl::DataLossError("it did not say hello"));
-    if (const absl::Status parsed = ParseMessage(frame.payload, &hello); !parsed.ok()) {
-      return at(parsed);
-    }
-    const Rank rank = hello.rank();
-    if (rank < 1 || rank >= size_) {
-      return at(absl::FailedPreconditionError(absl::StrCat("it says that it is rank ", rank)));
-    }
-    const auto it = std::lower_bound(missing.begin(), missing.end(), rank);
-    if (it != missing.end() && *it == rank) {
-      missing.erase(it);
-      hellos[static_cast<size_t>(rank)] = std::move(hello);
-    } else if (rank == from->peer()) {
-      admission->Dismiss(rank, TwoAre(rank));
-    } else {
-      wire::Roster refusal = RosterOfError(absl::FailedPreconditionError(TwoAre(rank)));
-      refusal.set_refused(rank);
-      from->Send(FrameType::kRoster, refusal.SerializeAsString());
-    }
-    return absl::OkStatus();
-  };
-  Admission admission(others, scope_, 0, &links, [&](Link* from, const Frame& frame) {
-    return hear(&admission, from, frame);
-  });
-  absl::Status status;
-  while (!missing.empty() && status.ok()) {
-    if (MonotonicNow() < deadline) {
-      status = admission.Step(door, deadline);
-      continue;
-    }
-    std::vector<Rank> silent = missing;
-    std::erase_if(missing, [&](Rank rank) { return links.count(rank) > 0; });
-    status = missing.empty() ? absl::DeadlineExceededError(absl::StrCat(
-                                   RanksText(silent), " connected, but did not say hello in time"))
-                             : admission.DidNotCome(missing);
-  }
+  HelloDesk desk(mine, size_);
+  const absl::Status came = desk.Collect(door, scope_, deadline);
   CloseDoor();
-  links_.clear();
-  for (auto& [rank, link] : links) links_.push_back(std::move(link));
-  RUEDA_RETURN_IF_ERROR(status);
+  links_ = desk.TakeLinks();
+  RUEDA_RETURN_IF_ERROR(came);
+  std::vector<wire::Hello> hellos = desk.TakeHellos();
   RUEDA_RETURN_IF_ERROR(Complete(&hellos[0]));
   RUEDA_RETURN_IF_ERROR(CheckHellos(hellos));
   return hellos;

@@ -1,0 +1,80 @@
+#include "controller/rendezvous/hello_desk.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "controller/membership/rank_set.h"
+#include "controller/protocol/codec.h"
+#include "controller/rendezvous/meeting.h"
+
+namespace rueda {
+
+HelloDesk::HelloDesk(const wire::Hello& mine, int size) : hellos_(static_cast<size_t>(size)) {
+  hellos_[0] = mine;
+  for (Rank rank = 1; rank < size; ++rank) missing_.push_back(rank);
+}
+
+absl::Status HelloDesk::Collect(const UniqueFd& door, const SessionScope& scope, Nanos deadline) {
+  const std::vector<Rank> others = missing_;
+  Admission admission(others, scope, 0, &links_, [&](Link* from, const Frame& frame) {
+    return Hear(&admission, from, frame);
+  });
+  while (!missing_.empty()) {
+    if (MonotonicNow() >= deadline) return TimeIsUp(admission);
+    RUEDA_RETURN_IF_ERROR(admission.Step(door, deadline));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::unique_ptr<Link>> HelloDesk::TakeLinks() {
+  std::vector<std::unique_ptr<Link>> links;
+  for (auto& [rank, link] : links_) links.push_back(std::move(link));
+  links_.clear();
+  return links;
+}
+
+absl::Status HelloDesk::Hear(Admission* admission, Link* from, const Frame& frame) {
+  absl::Status status = absl::DataLossError("it did not say hello");
+  if (frame.type == FrameType::kHello) {
+    wire::Hello hello;
+    status = ParseMessage(frame.payload, &hello);
+    if (status.ok()) status = Take(admission, from, std::move(hello));
+  } else if (frame.type == FrameType::kRoster) {  // why its host can't start
+    wire::Roster roster;
+    RUEDA_RETURN_IF_ERROR(ParseMessage(frame.payload, &roster));
+    RUEDA_RETURN_IF_ERROR(ErrorOf(roster));
+  }
+  if (status.ok()) return status;
+  return StatusAt(absl::StrCat("rank ", from->peer(), " failed to start"), status);
+}
+
+// Of two the first stays.
+absl::Status HelloDesk::Take(Admission* admission, Link* from, wire::Hello hello) {
+  const Rank rank = hello.rank();
+  if (rank < 1 || rank >= static_cast<Rank>(hellos_.size())) {
+    return absl::FailedPreconditionError(absl::StrCat("it says that it is rank ", rank));
+  }
+  const auto it = std::lower_bound(missing_.begin(), missing_.end(), rank);
+  if (it != missing_.end() && *it == rank) {
+    missing_.erase(it);
+    hellos_[static_cast<size_t>(rank)] = std::move(hello);
+  } else if (rank == from->peer()) {
+    admission->Dismiss(rank, TwoAre(rank));
+  } else {
+    wire::Roster refusal = RosterOfError(absl::FailedPreconditionError(TwoAre(rank)));
+    refusal.set_refused(rank);
+    from->Send(FrameType::kRoster, refusal.SerializeAsString());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HelloDesk::TimeIsUp(const Admission& admission) const {
+  std::vector<Rank> away;
+  std::copy_if(missing_.begin(), missing_.end(), std::back_inserter(away),
+               [this](Rank rank) { return links_.count(rank) == 0; });
+  if (!away.empty()) return admission.DidNotCome(away);
+  return absl::DeadlineExceededError(
+      absl::StrCat(RanksText(missing_), " connected, but did not say hello in time"));
+}
+
+}  // namespace rueda
