@@ -73,7 +73,8 @@ void PeerPaths::Expect(int peer, const sockaddr_storage& here, const sockaddr_st
 
 void PeerPaths::FindSockets() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (std::all_of(paths_.begin(), paths_.end(), [](const Path& p) { return p.socket >= 0; })) {
+  if (std::none_of(paths_.begin(), paths_.end(),
+                   [](const Path& path) { return path.socket == kNotLookedFor; })) {
     return;
   }
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), &closedir);
@@ -85,7 +86,7 @@ void PeerPaths::FindSockets() {
     sockaddr_storage local, remote;
     if (entry->d_name[0] == '.' || !NamesOf(fd, &local, &remote)) continue;
     for (Path& path : paths_) {
-      if (path.socket >= 0) continue;
+      if (path.socket != kNotLookedFor) continue;
       if (!SamePlace(local, path.here) && !SamePlace(remote, path.there)) continue;
       path.socket = fd;
       path.local = local;
@@ -96,6 +97,9 @@ void PeerPaths::FindSockets() {
       Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
       break;
     }
+  }
+  for (Path& path : paths_) {
+    if (path.socket == kNotLookedFor) path.socket = kNotFound;
   }
 }
 

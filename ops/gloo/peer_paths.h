@@ -39,10 +39,13 @@ class PeerPaths {
   int Silent(Clock::duration* silence);
 
  private:
+  static constexpr int kNotLookedFor = -1;
+  static constexpr int kNotFound = -2;
+
   struct Path {
     int peer;
     sockaddr_storage here, there;  // the listeners
-    int socket = -1;               // Gloo's, which may close it
+    int socket = kNotLookedFor;    // Gloo's, which may close it
     sockaddr_storage local = {}, remote = {};
     std::vector<int> trials;        // new connections, without an answer so far
     Clock::time_point tried_since;  // the first of them
