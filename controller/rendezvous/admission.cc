@@ -23,6 +23,8 @@ constexpr size_t kStrangersMax = 64;
 // How long one may at least take for each of its two messages, however many wait behind it: a rank
 // needs no longer, even on a host that is busy with the crowd.
 constexpr Nanos kFairChance = 100 * kMillisecond;
+// How often the board is looked at.
+constexpr Nanos kLookAgain = 200 * kMillisecond;
 // Between two looks at those that are there already.
 constexpr int kAcceptsAtATime = 64;
 // How long one that is refused may take to hear why; and so many of them at once.
@@ -54,8 +56,13 @@ std::string TwoAre(Rank rank) {
 }
 
 Admission::Admission(absl::Span<const Rank> expected, const SessionScope& scope, Rank self,
-                     LinksByRank* links, Hear hear)
-    : expected_(expected), scope_(scope), self_(self), links_(*links), hear_(std::move(hear)) {
+                     LinksByRank* links, VerdictBoard* board, Hear hear)
+    : expected_(expected),
+      scope_(scope),
+      self_(self),
+      links_(*links),
+      board_(board),
+      hear_(std::move(hear)) {
   MakeRoomForDescriptors(expected.size());
 }
 
@@ -71,6 +78,8 @@ absl::Status Admission::DidNotCome(absl::Span<const Rank> ranks) const {
 
 absl::Status Admission::Step(const UniqueFd& listener, Nanos deadline) {
   const Nanos now = MonotonicNow();
+  RUEDA_RETURN_IF_ERROR(LookAtBoard());
+  if (board_ != nullptr) deadline = std::min(deadline, now + kLookAgain);
   DropLate(now);
   // Those behind wait in the kernel until there is room.
   const Nanos room_from = RoomFrom();
@@ -102,6 +111,12 @@ absl::Status Admission::Step(const UniqueFd& listener, Nanos deadline) {
     if (waits[i].revents != 0) RUEDA_RETURN_IF_ERROR(HearStranger(i - 1));
   }
   return waits[0].revents != 0 ? AcceptSome(listener) : absl::OkStatus();
+}
+
+absl::Status Admission::LookAtBoard() const {
+  if (board_ == nullptr) return absl::OkStatus();
+  for (const Rank rank : expected_) RUEDA_RETURN_IF_ERROR(board_->CheckThere(rank));
+  return absl::OkStatus();
 }
 
 // One that has been let in has something to say, or has gone.
@@ -262,9 +277,9 @@ void Admission::MakeRoom(absl::string_view why) {
 }
 
 absl::Status AdmitRanks(const UniqueFd& listener, absl::Span<const Rank> expected,
-                        const SessionScope& scope, Rank self, Nanos deadline,
-                        LinksByRank* admitted) {
-  Admission admission(expected, scope, self, admitted);
+                        const SessionScope& scope, Rank self, Nanos deadline, LinksByRank* admitted,
+                        VerdictBoard* board) {
+  Admission admission(expected, scope, self, admitted, board);
   while (admitted->size() < expected.size()) {
     if (MonotonicNow() >= deadline) {
       std::vector<Rank> missing;

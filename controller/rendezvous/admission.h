@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "controller/bus/link.h"
 #include "controller/rendezvous/turned_away.h"
+#include "controller/rendezvous/verdict_board.h"
 #include "core/base/clock.h"
 #include "core/base/unique_fd.h"
 
@@ -32,13 +33,14 @@ class Admission {
   using Hear = std::function<absl::Status(Link* from, const Frame& frame)>;
 
   // `links` gets those that were let in; what is in it from the start is looked after in the same
-  // way. Without `hear` they are not read from. All arguments outlive this.
+  // way. Without `hear` they are not read from. `board`, if there is one: of those who have ended,
+  // and need not be waited for. All arguments outlive this.
   Admission(absl::Span<const Rank> expected, const SessionScope& scope, Rank self,
-            LinksByRank* links, Hear hear = nullptr);
+            LinksByRank* links, VerdictBoard* board, Hear hear = nullptr);
   ~Admission();
 
   // Waits for something to happen, at most to `deadline`, and takes it. UNAVAILABLE: a rank that
-  // had come was lost again.
+  // had come was lost again, or one has ended.
   absl::Status Step(const UniqueFd& listener, Nanos deadline);
 
   // Tells one that was let in why it can't stay.
@@ -59,6 +61,7 @@ class Admission {
   void TurnAway(absl::string_view from, absl::string_view why);
   void Remove(size_t i);
   void DropLate(Nanos now);
+  absl::Status LookAtBoard() const;
   absl::Status Attend(Rank rank, short revents);
   absl::Status PassOn(Rank rank);
   absl::Status HearStranger(size_t i);
@@ -75,6 +78,7 @@ class Admission {
   const SessionScope& scope_;
   const Rank self_;
   LinksByRank& links_;
+  VerdictBoard* const board_;
   const Hear hear_;
   std::vector<Pending> pending_;                // the oldest first
   std::map<std::string, size_t> pending_from_;  // how many, by address
@@ -85,7 +89,7 @@ class Admission {
 // Waits until all of `expected` have been let in; `admitted` then has those that came, also when
 // not all did. DEADLINE_EXCEEDED names those that did not; UNAVAILABLE one that was lost again.
 absl::Status AdmitRanks(const UniqueFd& listener, absl::Span<const Rank> expected,
-                        const SessionScope& scope, Rank self, Nanos deadline,
-                        LinksByRank* admitted);
+                        const SessionScope& scope, Rank self, Nanos deadline, LinksByRank* admitted,
+                        VerdictBoard* board = nullptr);
 
 }  // namespace rueda

@@ -14,9 +14,10 @@ HelloDesk::HelloDesk(const wire::Hello& mine, int size) : hellos_(static_cast<si
   for (Rank rank = 1; rank < size; ++rank) missing_.push_back(rank);
 }
 
-absl::Status HelloDesk::Collect(const UniqueFd& door, const SessionScope& scope, Nanos deadline) {
+absl::Status HelloDesk::Collect(const UniqueFd& door, const SessionScope& scope,
+                                VerdictBoard* board, Nanos deadline) {
   const std::vector<Rank> others = missing_;
-  Admission admission(others, scope, 0, &links_, [&](Link* from, const Frame& frame) {
+  Admission admission(others, scope, 0, &links_, board, [&](Link* from, const Frame& frame) {
     return Hear(&admission, from, frame);
   });
   while (!missing_.empty()) {

@@ -18,7 +18,8 @@ class HelloDesk {
   // Waits until there is one of each rank. Then links() are those by which they came, also when not
   // all did. DEADLINE_EXCEEDED names the ranks of whom there is none; UNAVAILABLE one that was lost
   // again, as does what a voice says of its host.
-  absl::Status Collect(const UniqueFd& door, const SessionScope& scope, Nanos deadline);
+  absl::Status Collect(const UniqueFd& door, const SessionScope& scope, VerdictBoard* board,
+                       Nanos deadline);
 
   std::vector<std::unique_ptr<Link>> TakeLinks();
   // By rank.

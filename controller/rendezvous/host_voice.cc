@@ -19,10 +19,12 @@ constexpr Nanos kFarewell = kSecond;
 
 }  // namespace
 
-HostVoice::HostVoice(const SessionScope& scope, Rank self, int size, Complete complete)
+HostVoice::HostVoice(const SessionScope& scope, Rank self, int size, VerdictBoard* board,
+                     Complete complete)
     : scope_(scope),
       self_(self),
       size_(size),
+      board_(board),
       complete_(std::move(complete)),
       ranks_(static_cast<size_t>(size - 1)) {
   std::iota(ranks_.begin(), ranks_.end(), 1);
@@ -33,7 +35,7 @@ absl::StatusOr<wire::Roster> HostVoice::Speak(const UniqueFd& door, std::unique_
   up->Send(FrameType::kHello, mine.SerializeAsString());
   links_.emplace(0, std::move(up));
   Admission admission(
-      ranks_, scope_, PeerNumber(size_), &links_,
+      ranks_, scope_, PeerNumber(size_), &links_, board_,
       [&](Link* from, const Frame& frame) { return Hear(&admission, from, frame); });
   absl::Status status;
   while (!answer_.has_value() && status.ok()) {
@@ -47,7 +49,7 @@ absl::StatusOr<wire::Roster> HostVoice::Speak(const UniqueFd& door, std::unique_
 }
 
 void HostVoice::CallOff(const UniqueFd& door, const absl::Status& why) {
-  Admission admission(ranks_, scope_, PeerNumber(size_), &links_,
+  Admission admission(ranks_, scope_, PeerNumber(size_), &links_, nullptr,
                       [](Link*, const Frame&) { return absl::OkStatus(); });
   const Nanos last_call = MonotonicNow() + kLastCall;
   // One that goes meanwhile is none to tell.

@@ -19,7 +19,8 @@ class HostVoice {
   // Adds to the hello of a rank of this host what that does not know.
   using Complete = std::function<absl::Status(wire::Hello* hello)>;
 
-  HostVoice(const SessionScope& scope, Rank self, int size, Complete complete);
+  // `board`: see Admission. All outlive this.
+  HostVoice(const SessionScope& scope, Rank self, int size, VerdictBoard* board, Complete complete);
 
   // Whom the ranks of a host meet (MeetingSocketName), and which rank it is in a handshake: who
   // comes to it does not know that. PURE
@@ -44,6 +45,7 @@ class HostVoice {
   const SessionScope& scope_;
   const Rank self_;
   const int size_;
+  VerdictBoard* const board_;
   const Complete complete_;
   std::vector<Rank> ranks_;  // of the job, but for rank 0
   LinksByRank links_;        // of them those of this host; and of rank 0

@@ -147,7 +147,8 @@ absl::StatusOr<wire::Roster> HostsMeeting::SpeakForHost(const UniqueFd& door,
                                                         const wire::Hello& mine, Nanos deadline) {
   const Way way = {0, "rank 0", [this] { return ReachDoor(); }, false, own_secret_, kProofPatience};
   absl::StatusOr<std::unique_ptr<Link>> up = Connect(way, deadline);
-  HostVoice voice(scope_, rank_, size_, [this](wire::Hello* hello) { return Complete(hello); });
+  HostVoice voice(scope_, rank_, size_, board_.get(),
+                  [this](wire::Hello* hello) { return Complete(hello); });
   if (!up.ok()) {
     voice.CallOff(door, up.status());
     return up.status();

@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "controller/bus/link.h"
 #include "controller/protocol/rueda.pb.h"
+#include "controller/rendezvous/verdict_board.h"
 #include "ops/backend/store.h"
 #include "ops/shm/neighbours.h"
 #include "ops/shm/segment.h"
@@ -31,6 +32,9 @@ struct Neighbourhood {
 class Meeting {
  public:
   virtual ~Meeting() = default;
+
+  // Where a launcher says how ranks of this host have ended; before the rest.
+  virtual void Consult(std::unique_ptr<VerdictBoard> /*board*/) {}
 
   // Everybody's hello, by rank, but for what rank 0 alone has to know (size, version, knobs).
   // FAILED_PRECONDITION, the same on every rank, when the hellos don't fit together;

@@ -74,6 +74,7 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(const Way& way, Nanos
   Nanos pause = kRetryMin;
   int other_secrets = 0;
   while (true) {
+    if (board_ != nullptr) RUEDA_RETURN_IF_ERROR(board_->CheckThere(way.certain ? way.peer : 0));
     absl::StatusOr<UniqueFd> fd = way.reach();
     absl::Status status = fd.status();
     if (fd.ok()) {
@@ -90,7 +91,11 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(const Way& way, Nanos
             "same name, which is '",
             scope_.job, "' here (RUEDA_JOB_ID)"));
       }
-      if (way.certain) return StatusAt(absl::StrCat("meeting ", way.who), status);
+      // One that closes its door has failed, or begins anew: a launcher knows.
+      const bool may_learn_more = board_ != nullptr && absl::IsUnavailable(status);
+      if (way.certain && !may_learn_more) {
+        return StatusAt(absl::StrCat("meeting ", way.who), status);
+      }
     } else if (!absl::IsUnavailable(status)) {
       return status;
     }
@@ -109,7 +114,7 @@ absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::CollectHellos(const wire::
                                                                     Nanos deadline) {
   RUEDA_ASSIGN_OR_RETURN(const UniqueFd door, OpenDoor());
   HelloDesk desk(mine, size_);
-  const absl::Status came = desk.Collect(door, scope_, deadline);
+  const absl::Status came = desk.Collect(door, scope_, board_.get(), deadline);
   CloseDoor();
   links_ = desk.TakeLinks();
   RUEDA_RETURN_IF_ERROR(came);
@@ -138,14 +143,18 @@ absl::StatusOr<wire::Roster> UnixMeeting::AwaitRoster(Link* link, absl::string_v
 }
 
 absl::StatusOr<wire::Roster> UnixMeeting::Report(const wire::Hello& mine, Nanos deadline) {
-  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(NeighbourlyWay(0), deadline));
-  link->Send(FrameType::kHello, mine.SerializeAsString());
-  // Rank 0 knows who is missing: it has the first word when time is up.
-  RUEDA_ASSIGN_OR_RETURN(
-      wire::Roster roster,
-      AwaitRoster(link.get(), "rank 0", DeadlineAfter(deadline, kVerdictPatience)));
-  links_.push_back(std::move(link));
-  return roster;
+  while (true) {
+    RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(NeighbourlyWay(0), deadline));
+    link->Send(FrameType::kHello, mine.SerializeAsString());
+    // Rank 0 knows who is missing: it has the first word when time is up.
+    absl::StatusOr<wire::Roster> roster =
+        AwaitRoster(link.get(), "rank 0", DeadlineAfter(deadline, kVerdictPatience));
+    if (roster.ok()) links_.push_back(std::move(link));
+    // It has closed before it let this rank in.
+    const bool may_learn_more = board_ != nullptr && absl::IsUnavailable(roster.status());
+    if (!may_learn_more) return roster;
+    SleepFor(kRetryMax);
+  }
 }
 
 absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& mine,
@@ -165,7 +174,8 @@ absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& 
 absl::Status UnixMeeting::CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected,
                                        Rank leader, Nanos deadline) {
   LinksByRank admitted;
-  RUEDA_RETURN_IF_ERROR(AdmitRanks(listener, expected, scope_, leader, deadline, &admitted));
+  RUEDA_RETURN_IF_ERROR(
+      AdmitRanks(listener, expected, scope_, leader, deadline, &admitted, board_.get()));
   links_.clear();
   for (auto& [rank, link] : admitted) links_.push_back(std::move(link));
   return absl::OkStatus();

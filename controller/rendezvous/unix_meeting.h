@@ -19,6 +19,7 @@ class UnixMeeting : public Meeting {
  public:
   UnixMeeting(SessionScope scope, Rank rank, int size);
 
+  void Consult(std::unique_ptr<VerdictBoard> board) override { board_ = std::move(board); }
   absl::StatusOr<std::vector<wire::Hello>> Gather(const wire::Hello& mine, Nanos deadline) override;
   absl::StatusOr<Neighbourhood> Introduce(absl::Span<const Rank> ranks, Rank self,
                                           const NeighbourOffer& mine, size_t log_bytes,
@@ -57,6 +58,7 @@ class UnixMeeting : public Meeting {
   virtual absl::StatusOr<wire::Roster> Report(const wire::Hello& mine, Nanos deadline);
 
   SessionScope scope_;
+  std::unique_ptr<VerdictBoard> board_;  // null: there is none
   const Rank rank_;
   const int size_;
 

@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/limits.h"
+#include "core/base/process.h"
 
 namespace rueda {
 namespace {
@@ -17,21 +19,36 @@ absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Create(int size) {
   RUEDA_ASSIGN_OR_RETURN(
       std::shared_ptr<SharedMemory> memory,
       SharedMemory::Create("rueda-verdicts", static_cast<size_t>(size) * sizeof(Entry)));
-  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory)));
+  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory), -1));
 }
 
-absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Open(int fd) {
+absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Open(int fd, Rank self) {
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!copy.valid()) return ErrnoStatus(errno, "opening the launcher's verdict board");
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory, SharedMemory::Map(std::move(copy)));
-  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory)));
+  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory), self));
 }
 
 VerdictBoard::Entry* VerdictBoard::entry(Rank rank) const {
   const size_t at = static_cast<size_t>(rank) * sizeof(Entry);
   if (rank < 0 || at + sizeof(Entry) > memory_->bytes()) return nullptr;
   return reinterpret_cast<Entry*>(memory_->data() + at);
+}
+
+absl::Status VerdictBoard::CheckThere(Rank rank) {
+  std::optional<Verdict> verdict = Read(rank);
+  if (!verdict.has_value()) return absl::OkStatus();
+  if (const Rank blamed = BlamedBy(rank); blamed >= 0 && blamed != self_) {
+    if (const std::optional<Verdict> cause = Read(blamed)) {
+      rank = blamed;
+      verdict = cause;
+    }
+  }
+  Blame(self_, rank);
+  return absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", verdict->pid, ") ",
+                                             WaitStatusText(verdict->wait_status),
+                                             " before the start of the job was over"));
 }
 
 void VerdictBoard::Blame(Rank rank, Rank culprit) {

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/base/ids.h"
+#include "core/base/status.h"
 #include "ops/shm/shared_memory.h"
 
 namespace rueda {
@@ -22,19 +23,23 @@ class VerdictBoard {
 
   // For the launcher. `size`: the number of ranks in the job.
   static absl::StatusOr<std::unique_ptr<VerdictBoard>> Create(int size);
-  // For a rank. `fd` stays open.
-  static absl::StatusOr<std::unique_ptr<VerdictBoard>> Open(int fd);
+  // For rank `self`, or for no rank. `fd` stays open.
+  static absl::StatusOr<std::unique_ptr<VerdictBoard>> Open(int fd, Rank self = -1);
 
   int fd() const { return memory_->fd(); }
   void Write(Rank rank, const Verdict& verdict);
   std::optional<Verdict> Read(Rank rank) const;
+  // While a job starts: UNAVAILABLE, with how it ended, when the rank has; or the one that it
+  // blames for that. Then this rank blames that one too.
+  absl::Status CheckThere(Rank rank);
 
   // `culprit` -1: nobody's, or nothing has failed.
   void Blame(Rank rank, Rank culprit);
   Rank BlamedBy(Rank rank) const;
 
  private:
-  explicit VerdictBoard(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
+  VerdictBoard(std::shared_ptr<SharedMemory> memory, Rank self)
+      : memory_(std::move(memory)), self_(self) {}
   struct Entry {
     std::atomic<uint64_t> verdict;
     std::atomic<uint64_t> blamed;  // the culprit + 1; 0: none
@@ -42,6 +47,7 @@ class VerdictBoard {
   Entry* entry(Rank rank) const;
 
   const std::shared_ptr<SharedMemory> memory_;
+  const Rank self_;
 };
 
 }  // namespace rueda

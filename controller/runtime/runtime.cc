@@ -35,8 +35,8 @@ LogLevel LevelOf(absl::string_view word) {
   return LogLevel::kWarning;
 }
 
-absl::StatusOr<std::unique_ptr<Meeting>> MeetingAt(const Place& place, const Config& config,
-                                                   const SessionScope& scope) {
+absl::StatusOr<std::unique_ptr<Meeting>> PlainMeetingAt(const Place& place, const Config& config,
+                                                        const SessionScope& scope) {
   const bool on_one_host = place.local_size == place.size;
   const bool on_several = place.local_size > 0 && !on_one_host;
   const bool has_way = !config.meeting_address.empty() || !config.shared_dir.empty();
@@ -51,6 +51,17 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetingAt(const Place& place, const Con
         "host and a port of rank 0's and RUEDA_SECRET_FILE to a secret of theirs"));
   }
   return std::make_unique<UnixMeeting>(scope, place.rank, place.size);
+}
+
+absl::StatusOr<std::unique_ptr<Meeting>> MeetingAt(const Place& place, const Config& config,
+                                                   const SessionScope& scope) {
+  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Meeting> meeting, PlainMeetingAt(place, config, scope));
+  if (config.agent_fd >= 0) {
+    RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<VerdictBoard> board,
+                           VerdictBoard::Open(static_cast<int>(config.agent_fd), place.rank));
+    meeting->Consult(std::move(board));
+  }
+  return meeting;
 }
 
 }  // namespace

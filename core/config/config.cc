@@ -88,7 +88,8 @@ const Knob kKnobs[] = {
      "Age at which such an operation fails on every rank that submitted it. 0: never."},
     {"heartbeat_limit_s", &Config::heartbeat_limit_s, Use::kAgreed, 0.1, 1e6, "0", "",
      "A rank is lost when it has been stopped by a signal, or its host has been silent (to anybody "
-     "who reduces with it), for that long. 0: never, as when a debugger is to hold ranks of several "
+     "who reduces with it), for that long. 0: never, as when a debugger is to hold ranks of "
+     "several "
      "hosts."},
     {"gloo_timeout_s", &Config::gloo_timeout_s, Use::kKnob, 0.1, 1e6, "",
      "HOROVOD_GLOO_TIMEOUT_SECONDS",

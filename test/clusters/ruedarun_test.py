@@ -356,6 +356,12 @@ class Ends(OnHosts):
         self.assertEqual(err.count("exited with status 75"), 3, err)
         self.assertNotIn("fail", err)
 
+    def test_a_rank_that_ends_before_the_start_is_named(self):
+        for victim in (0, 3):
+            done = self.run_job("-H", f"{self.a}:2,{self.b}:2", "sh", "-c", f"[ $RANK = {victim} ] && exit 0; exec {HELLO}")
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex(done.stderr, rf"rank {victim} \(pid \d+\) exited with status 0 before the start of the job was over")
+
     def start_sleepers(self):
         job = self.start_job("-H", f"{self.a},{self.b}:2,{self.c}", "sh", "-c", "echo up; exec sleep 600")
         for _ in range(4):

@@ -212,6 +212,23 @@ TEST(LaunchedKill, OfARankIsToldToAllOthersAndNamedByRuedarun) {
               static_cast<double>(took.back()) / 1e6, took.size());
 }
 
+// It would have been waited for to the end of the time limit.
+TEST(LaunchedStart, ARankThatEndsBeforeItIsNamedByAll) {
+  for (const int victim : {0, 1}) {
+    Job job({"-np", "3", "sh", "-c",
+             absl::StrCat("[ $RANK = ", victim, " ] && exit 0; exec ", LAUNCHED_KILL_HELPER,
+                          " 1 -1 -1")});
+    EXPECT_EQ(job.Wait(), 1);
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_THAT(job.out(), ContainsRegex(absl::StrCat(
+                                 "\\[", rank, "\\] unexpected: rueda_init: rank ", victim,
+                                 " \\(pid [0-9]+\\) exited with status 0 before the start")));
+    }
+    EXPECT_THAT(job.err(), ContainsRegex(absl::StrCat("\\* +", victim, " .*<- first failure")));
+  }
+}
+
 TEST(LaunchedKill, OfRuedarunEndsAllRanksAndLeavesNothing) {
   std::mt19937 random(20'240'608);
   for (int trial = 0; trial < kEndTrials && !HasFailure(); ++trial) {
