@@ -6,8 +6,15 @@
 #include <cstdio>
 
 #include "test/bench/support.h"
+#include "test/bench/tensor.h"
 
 namespace rueda::bench {
+namespace {
+
+// Of a loop. A network may be a thousand times slower than shared memory.
+constexpr double kMicrosecondsMax = 2e6;
+
+}  // namespace
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -61,11 +68,31 @@ std::vector<double> Bench::TimesOf(const Loop& loop) {
   return times;
 }
 
+Loop Bench::InTime(Loop loop) {
+  if (options_.iterations > 0) return loop;
+  Loop few = loop;
+  few.iterations = 5;
+  few.warm = 1;
+  Tensor slowest(context_, sizeof(float), false);
+  slowest.data()[0] = static_cast<float>(Median(TimesOf(few)));
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  operation.kind = RUEDA_ALLREDUCE;
+  operation.reduce_op = RUEDA_MAX;
+  operation.input = slowest.tensor();
+  Check(rueda_execute(context_, &operation, 1, RUEDA_FOREVER, nullptr));
+  const double in_time = kMicrosecondsMax / std::max(slowest.data()[0], 0.1f);
+  loop.iterations =
+      std::max(few.iterations, static_cast<int>(std::min<double>(loop.iterations, in_time)));
+  loop.warm = std::min(loop.warm, loop.iterations / 10 + 1);
+  return loop;
+}
+
 void Bench::Measure(const Loop& loop) {
+  const Loop in_time = InTime(loop);
   if (options_.timeline.empty()) {
-    Report(loop.op, loop.bytes, TimesOf(loop));
+    Report(in_time.op, in_time.bytes, TimesOf(in_time));
   } else {
-    Compare(loop);
+    Compare(in_time);
   }
 }
 

@@ -35,6 +35,8 @@ class Bench {
   int rank() const { return rank_; }
 
  private:
+  // At most two seconds' worth, as many on all ranks, unless the user has said how many.
+  Loop InTime(Loop loop);
   void Compare(const Loop& loop);
   std::vector<double> TimesOf(const Loop& loop);
 

@@ -28,7 +28,7 @@ constexpr char kUsage[] =
                     layer's gradient, WIDTH x WIDTH, is submitted when it has been computed
   --cycles N        instead: N times, inits and shuts down one more context of all ranks
   --registered      tensors in memory of rueda_mem_alloc
-  --iterations N    instead of a number that suits the size
+  --iterations N    instead of a number that suits the size, and takes two seconds at most
   --timeline FILE   each measurement in 20 rounds of N, with the timeline off and on by turns: what
                     it costs
   --idle SECONDS    instead: after 10 s, keeps the job idle for so long and prints each rank's CPU
