@@ -223,6 +223,12 @@ std::string PeerAddress(const UniqueFd& socket) {
   return NumericAddress(reinterpret_cast<sockaddr*>(&address));
 }
 
+int PeerPid(int socket) {
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+}
+
 absl::StatusOr<UniqueFd> Accept(const UniqueFd& listener) {
   UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!fd.valid()) {

@@ -59,5 +59,7 @@ absl::Status AwaitConnected(const UniqueFd& socket, const std::string& address, 
 absl::StatusOr<UniqueFd> Accept(const UniqueFd& listener);
 // The numeric address of the other end of a TCP connection; empty for a unix socket.
 std::string PeerAddress(const UniqueFd& socket);
+// The process at the other end of a unix socket, as numbered here; 0: it can't be seen from here.
+int PeerPid(int socket);
 
 }  // namespace rueda

@@ -159,11 +159,10 @@ absl::StatusOr<wire::Roster> HostsMeeting::SpeakForHost(const UniqueFd& door,
 }
 
 absl::StatusOr<wire::Roster> HostsMeeting::Report(const wire::Hello& mine, Nanos deadline) {
-  constexpr absl::string_view kVoice = "the rank that speaks for this host";
+  const std::string voice = "the rank that speaks for this host";
   const std::string name = MeetingSocketName(scope_, HostVoice::NameOf(mine.host_id()));
   UniqueFd own_door;
-  Way way = {HostVoice::PeerNumber(size_), std::string(kVoice),
-             [&] { return ReachVoice(name, &own_door); }};
+  Way way = {HostVoice::PeerNumber(size_), voice, [&] { return ReachVoice(name, &own_door); }};
   way.certain = false;
   way.own_secret = own_secret_;
   way.grace = 2 * kVerdictPatience;
@@ -174,7 +173,7 @@ absl::StatusOr<wire::Roster> HostsMeeting::Report(const wire::Hello& mine, Nanos
   wire::Hello hello = mine;
   if (!interface_.name.empty()) RUEDA_RETURN_IF_ERROR(Complete(&hello));
   (*link)->Send(FrameType::kHello, hello.SerializeAsString());
-  return AwaitRoster(link->get(), kVoice, DeadlineAfter(deadline, 2 * kVerdictPatience));
+  return AwaitRoster(link->get(), voice, DeadlineAfter(deadline, 2 * kVerdictPatience));
 }
 
 absl::StatusOr<std::vector<wire::Hello>> HostsMeeting::Gather(const wire::Hello& mine,

@@ -11,6 +11,7 @@
 #include "controller/rendezvous/admission.h"
 #include "controller/rendezvous/hello_desk.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 
 namespace rueda {
 namespace {
@@ -25,6 +26,14 @@ constexpr Nanos kRetryMaxUncertain = 250 * kMillisecond;
 constexpr int kOtherSecretsMax = 8;
 // How long those that were told why a start has failed may take to close.
 constexpr Nanos kFarewell = kSecond;
+
+// "rank 0", of a neighbour that says nothing "rank 0 (pid 4711, stopped by a signal)".
+std::string Described(const std::string& who, const Link& link, const absl::Status& status) {
+  const int pid = PeerPid(link.fd());
+  if (pid <= 0 || !absl::IsDeadlineExceeded(status)) return who;
+  return absl::StrCat(who, " (pid ", pid,
+                      ProcessState(pid) == kStoppedBySignal ? ", stopped by a signal)" : ")");
+}
 
 // Descriptors a rank sends to its leader: arena, bell 1, bell 2.
 constexpr size_t kOfferDescriptors = 3;
@@ -77,11 +86,13 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(const Way& way, Nanos
     if (board_ != nullptr) RUEDA_RETURN_IF_ERROR(board_->CheckThere(way.certain ? way.peer : 0));
     absl::StatusOr<UniqueFd> fd = way.reach();
     absl::Status status = fd.status();
+    std::string who = fd.ok() || way.first.empty() ? way.who : way.first;
     if (fd.ok()) {
       auto link = Link::Client(*std::move(fd), scope_, rank_, way.peer);
       status = WaitEstablished(link.get(), std::min(DeadlineAfter(deadline, way.grace),
                                                     DeadlineAfter(MonotonicNow(), way.patience)));
       if (status.ok()) return link;
+      who = Described(way.who, *link, status);
       const bool other_secret = absl::IsUnauthenticated(status);
       if (other_secret) pause = kRetryMaxUncertain;
       if (way.own_secret && other_secret && ++other_secrets == kOtherSecretsMax) {
@@ -101,8 +112,8 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(const Way& way, Nanos
     }
     if (MonotonicNow() + pause >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
-          fd.ok() || way.first.empty() ? way.who : way.first,
-          " did not come to the start of the job in time (the last try: ", status.message(), ")"));
+          who, " did not come to the start of the job in time (the last try: ", status.message(),
+          ")"));
     }
     SleepFor(pause);  // there is nothing to wait on: it has not opened its socket yet
     pause = std::min(pause * 2, pause_max);
@@ -133,11 +144,14 @@ absl::Status UnixMeeting::TellAll(const absl::StatusOr<std::vector<wire::Hello>>
   return WaitFlushed(links_, DeadlineAfter(deadline, kVerdictPatience));
 }
 
-absl::StatusOr<wire::Roster> UnixMeeting::AwaitRoster(Link* link, absl::string_view who,
+absl::StatusOr<wire::Roster> UnixMeeting::AwaitRoster(Link* link, const std::string& who,
                                                       Nanos deadline) {
   wire::Roster roster;
   absl::StatusOr<Link::Received> received = WaitFrame(link, FrameType::kRoster, deadline);
-  if (!received.ok()) return StatusAt(absl::StrCat(who, " failed to start"), received.status());
+  if (!received.ok()) {
+    return StatusAt(absl::StrCat(Described(who, *link, received.status()), " failed to start"),
+                    received.status());
+  }
   RUEDA_RETURN_IF_ERROR(ParseMessage(received->frame.payload, &roster));
   return roster;
 }

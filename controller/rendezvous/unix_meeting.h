@@ -45,7 +45,7 @@ class UnixMeeting : public Meeting {
   };
   // Tries again until the way leads there. `deadline` is for trying.
   absl::StatusOr<std::unique_ptr<Link>> Connect(const Way& way, Nanos deadline);
-  static absl::StatusOr<wire::Roster> AwaitRoster(Link* link, absl::string_view who,
+  static absl::StatusOr<wire::Roster> AwaitRoster(Link* link, const std::string& who,
                                                   Nanos deadline);
 
   // Rank 0's door for all ranks; closed with what is returned.

@@ -1,7 +1,5 @@
 #include "controller/runtime/watch.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
@@ -11,19 +9,11 @@
 namespace rueda {
 namespace {
 
-constexpr char kStopped = 'T';  // by a signal; 't' is by a debugger, which is somebody's intention
 // The kernel's own patience with a connection ends after the watch's: it would take a peer for lost
 // within the limit, and tell less.
 constexpr Nanos kTcpPatienceBeyond = kSecond;
 // Without a limit only the kernel asks, once a second, and its questions may be lost too.
 constexpr Nanos kTcpPatienceAlone = 10 * kSecond;
-
-// The process at the other end of a unix socket, as numbered here; 0: it can't be seen from here.
-int PidOf(const Link& link) {
-  ucred peer = {};
-  socklen_t size = sizeof peer;
-  return getsockopt(link.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
-}
 
 bool IsRemote(LinkRole role) {
   return role == LinkRole::kChild || role == LinkRole::kParent;
@@ -49,7 +39,8 @@ Watch::Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now)
       SetTcpPatience(each.link->fd(), limit > 0 ? limit + kTcpPatienceBeyond : kTcpPatienceAlone);
       remotes_.push_back(each.link.get());
     } else {
-      neighbours_.push_back({each.link->peer(), PidOf(*each.link), each.role == LinkRole::kLeader});
+      neighbours_.push_back(
+          {each.link->peer(), PeerPid(each.link->fd()), each.role == LinkRole::kLeader});
     }
   }
 }
@@ -72,7 +63,7 @@ std::optional<Watch::Lost> Watch::Look(bool waiting, Nanos now) {
   for (size_t i = 0; i < neighbours_.size(); ++i) {
     const Neighbour& each = neighbours_[i];
     const bool matters = each.pid > 0 && (waiting || !each.leads);
-    const bool is_stopped = matters && ProcessState(each.pid) == kStopped;
+    const bool is_stopped = matters && ProcessState(each.pid) == kStoppedBySignal;
     if (const auto time = liveness_.StoppedFor(i, is_stopped, now)) {
       return Lost{each.rank, "stopped by a signal for " + Seconds(*time)};
     }

@@ -13,6 +13,8 @@ std::string WaitStatusText(int status);
 // The state letter of a process: 'R', 'S', 'T' (stopped), 't' (by a debugger), 'Z' and so on; 0:
 // there is none, or it can't be seen.
 char ProcessState(int pid);
+// By a signal; 't' is somebody's intention.
+inline constexpr char kStoppedBySignal = 'T';
 // Whose child it is; -1: there is none, or it can't be seen.
 int ParentOf(int pid);
 

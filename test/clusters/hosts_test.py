@@ -100,6 +100,24 @@ class Hosts(OnHosts):
             file.write("the secret of this job")
         return secret
 
+    def test_a_stopped_rank_that_speaks_for_its_host_is_named(self):
+        """By its neighbour: rank 0 can't know which of them it is."""
+        settings = {"RUEDA_SHARED_DIR": "", "RUEDA_MEETING_ADDRESS": "10.77.0.1:29405",
+                    "RUEDA_SECRET_FILE": self.write_secret(), "RUEDA_START_TIMEOUT_S": "2"}
+        voice = Job(self.cluster, 4, 2, (HELLO,), only=[2], **settings)
+        while "@rueda-" not in subprocess.run(self.cluster.command(1, "cat", "/proc/net/unix"), capture_output=True,
+                                              text=True, check=True).stdout:
+            time.sleep(0.01)
+        voice.ranks[0].send_signal(signal.SIGSTOP)
+        try:
+            (rank_0, _), (rank_3, _) = Job(self.cluster, 4, 2, (HELLO,), only=[0, 3], **settings).wait()
+            self.assertIn("did not come to the start of the job in time", rank_0)
+            self.assertIn(f"the rank that speaks for this host (pid {voice.ranks[0].pid}, stopped by a signal) did not come",
+                          rank_3)
+        finally:
+            voice.ranks[0].kill()
+            voice.wait()
+
     def test_a_secret_of_their_own(self):
         self.expect_all(self.start(4, 2, RUEDA_SECRET_FILE=self.write_secret()), 4)
 
