@@ -99,9 +99,11 @@ std::vector<std::vector<Rank>> Logs(const Topology& topology, const Config& conf
 
 // Waits until `children` have come to `listener`.
 absl::Status AdmitChildren(const UniqueFd& listener, absl::Span<const Rank> children,
-                           const SessionScope& scope, Nanos deadline, World* world) {
-  std::map<Rank, std::unique_ptr<Link>> admitted;
-  RUEDA_RETURN_IF_ERROR(AdmitRanks(listener, children, scope, world->rank, deadline, &admitted));
+                           const SessionScope& scope, Nanos deadline, VerdictBoard* board,
+                           World* world) {
+  LinksByRank admitted;
+  RUEDA_RETURN_IF_ERROR(
+      AdmitRanks(listener, children, scope, world->rank, deadline, &admitted, board));
   for (auto& [rank, link] : admitted) {
     world->links.push_back({LinkRole::kChild, std::move(link)});
   }
@@ -111,7 +113,8 @@ absl::Status AdmitChildren(const UniqueFd& listener, absl::Span<const Rank> chil
 // All leaders come to the root, which alone is known to everybody. The links stay for those who are
 // next to it in the tree.
 absl::Status MeetRoot(const UniqueFd& listener, const std::string& address,
-                      const SessionScope& scope, Nanos deadline, World* world) {
+                      const SessionScope& scope, Nanos deadline, VerdictBoard* board,
+                      World* world) {
   if (world->rank != 0) {
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
                            ConnectToLeader(0, address, scope, world->rank, deadline));
@@ -122,7 +125,7 @@ absl::Status MeetRoot(const UniqueFd& listener, const std::string& address,
   for (Rank rank = 1; rank < world->size(); ++rank) {
     if (world->leaders->IsLeader(rank)) leaders.push_back(rank);
   }
-  return AdmitChildren(listener, leaders, scope, deadline, world);
+  return AdmitChildren(listener, leaders, scope, deadline, board, world);
 }
 
 // The root: hears where those listen who will have others below them, and sends everybody to his
@@ -154,7 +157,7 @@ absl::Status SendToPlaces(Nanos deadline, World* world) {
 // After all have met the root: each leader connects to the one above it in the tree. Before it
 // does, it listens for those below it, at `host`.
 absl::Status TakePlace(const std::string& host, const SessionScope& scope, Nanos deadline,
-                       World* world) {
+                       VerdictBoard* board, World* world) {
   if (world->rank == 0) return SendToPlaces(deadline, world);
   const LeaderTree& tree = *world->leaders;
   const auto up =
@@ -174,7 +177,7 @@ absl::Status TakePlace(const std::string& host, const SessionScope& scope, Nanos
     RUEDA_ASSIGN_OR_RETURN(
         up->link, ConnectToLeader(parent, received.frame.payload, scope, world->rank, deadline));
   }
-  return AdmitChildren(listener, children, scope, deadline, world);
+  return AdmitChildren(listener, children, scope, deadline, board, world);
 }
 
 }  // namespace
@@ -261,12 +264,14 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   scope.secret = meeting->secret();
   const bool has_others = !world.one_log && world.log_leader();
   if (has_others) {
-    RUEDA_RETURN_IF_ERROR(MeetRoot(listener, hellos[0].bus_address(), scope, deadline, &world));
+    RUEDA_RETURN_IF_ERROR(
+        MeetRoot(listener, hellos[0].bus_address(), scope, deadline, meeting->board(), &world));
   }
   RUEDA_RETURN_IF_ERROR(AlignClocks(hellos, deadline, &world));
   if (has_others && world.leaders->depth() > 1) {
     const std::string& host = hellos[args.rank].data_address();
-    RUEDA_RETURN_IF_ERROR(TakePlace(host.empty() ? kLoopback : host, scope, deadline, &world));
+    RUEDA_RETURN_IF_ERROR(
+        TakePlace(host.empty() ? kLoopback : host, scope, deadline, meeting->board(), &world));
   }
   return world;
 }

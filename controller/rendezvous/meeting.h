@@ -35,6 +35,7 @@ class Meeting {
 
   // Where a launcher says how ranks of this host have ended; before the rest.
   virtual void Consult(std::unique_ptr<VerdictBoard> /*board*/) {}
+  virtual VerdictBoard* board() const { return nullptr; }
 
   // Everybody's hello, by rank, but for what rank 0 alone has to know (size, version, knobs).
   // FAILED_PRECONDITION, the same on every rank, when the hellos don't fit together;

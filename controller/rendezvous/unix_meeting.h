@@ -20,6 +20,7 @@ class UnixMeeting : public Meeting {
   UnixMeeting(SessionScope scope, Rank rank, int size);
 
   void Consult(std::unique_ptr<VerdictBoard> board) override { board_ = std::move(board); }
+  VerdictBoard* board() const override { return board_.get(); }
   absl::StatusOr<std::vector<wire::Hello>> Gather(const wire::Hello& mine, Nanos deadline) override;
   absl::StatusOr<Neighbourhood> Introduce(absl::Span<const Rank> ranks, Rank self,
                                           const NeighbourOffer& mine, size_t log_bytes,
