@@ -148,6 +148,7 @@ absl::StatusOr<wire::Roster> UnixMeeting::AwaitRoster(Link* link, const std::str
                                                       Nanos deadline) {
   wire::Roster roster;
   absl::StatusOr<Link::Received> received = WaitFrame(link, FrameType::kRoster, deadline);
+  if (absl::IsFailedPrecondition(received.status())) return received.status();  // refused
   if (!received.ok()) {
     return StatusAt(absl::StrCat(Described(who, *link, received.status()), " failed to start"),
                     received.status());

@@ -642,13 +642,20 @@ std::optional<Watch::Lost> Engine::LookAtLanes() {
 // What another host says. One that took this rank for lost, which was there all the time, is itself
 // out of reach: the network may carry words in one direction only.
 void Engine::OnFailure(Rank from, Failure failure) {
-  if (failure.rank == world_.rank && !watch_->WasAway(MonotonicNow())) {
-    const bool known = failure.accuser >= 0 && failure.accuser < world_.size();
-    failure.rank = known ? failure.accuser : from;
-    failure.accuser = world_.rank;
-    failure.cause = absl::StrCat("it took rank ", world_.rank, " for lost: ", failure.cause);
-  }
+  if (failure.accuser < 0 || failure.accuser >= world_.size()) failure.accuser = from;
+  TurnAround(&failure);
   FailEpoch(std::move(failure));
+}
+
+void Engine::TurnAround(Failure* failure) const {
+  if (failure->rank != world_.rank || failure->accuser == world_.rank) return;
+  if (failure->accuser < 0 || failure->accuser >= world_.size()) return;
+  if (watch_->WasAway(MonotonicNow())) return;
+  failure->rank = failure->accuser;
+  failure->pid = world_.infos[failure->rank].pid;
+  failure->host = world_.infos[failure->rank].host_name;
+  failure->accuser = world_.rank;
+  failure->cause = absl::StrCat("it took rank ", world_.rank, " for lost: ", failure->cause);
 }
 
 // Whose end ended `rank`, as far as the board tells: a rank that has failed because of another says
@@ -764,7 +771,9 @@ bool Engine::LookForFailure() {
     (void)role_link.link->OnReadable();
     wait_point_->RemoveSocket(role_link.link->fd());
   }
-  EndEpoch(DecodeFailure(record));
+  Failure failure = DecodeFailure(record);
+  TurnAround(&failure);
+  EndEpoch(std::move(failure));
   return true;
 }
 
@@ -815,13 +824,27 @@ FailurePtr Engine::failure() const {
 }
 
 // Nobody closes before all are done. True when that is so, or was waited for long enough.
+// Whether another member on this host is: then all members have come to the barrier. It may have
+// failed there, as one on another host was faster still, and nobody else would tell this rank.
+bool Engine::NeighbourIsThrough(SetId set_id) const {
+  const ProcessSet& set = *member_.process_sets().Find(set_id);
+  for (const Rank rank : world_.topology.host_of(world_.rank).ranks) {
+    if (rank == world_.rank || !set.Contains(rank)) continue;
+    const RankPage& page = world_.neighbourhood.segment->page(world_.LocalIndex(rank));
+    if (page.left.load(std::memory_order_acquire) != 0) return true;
+  }
+  return false;
+}
+
 bool Engine::SayFarewell() {
   const Nanos now = MonotonicNow();
   const bool begins = farewell_until_ == 0;
   if (begins) farewell_until_ = DeadlineAfter(now, kFarewellPatience);
   bool over = true;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    if (lane != nullptr) over &= begins ? lane->BeginFarewell() : lane->AdvanceFarewell();
+    if (lane == nullptr) continue;
+    const bool said = begins ? lane->BeginFarewell() : lane->AdvanceFarewell();
+    over &= said || NeighbourIsThrough(lane->set());
   }
   return over || now >= farewell_until_;
 }

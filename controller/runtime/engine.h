@@ -121,6 +121,7 @@ class Engine : public Courier {
   // Failing.
   void OnLinkLost(RoleLink& role_link, const absl::Status& why);
   void OnFailure(Rank from, Failure failure);
+  void TurnAround(Failure* failure) const;
   Rank CulpritBehind(Rank rank) const;
   bool LookAtSuspect();
   void LookAtPeers();
@@ -130,6 +131,7 @@ class Engine : public Courier {
   bool LookForFailure();
   void EndEpoch(Failure failure);
   bool SayFarewell();
+  bool NeighbourIsThrough(SetId set) const;
   void UpdateFinished();
 
   World world_;

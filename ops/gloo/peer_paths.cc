@@ -113,32 +113,53 @@ bool PeerPaths::IsStill(const Path& path) {
 void PeerPaths::EndTrials(Path* path) {
   for (const int fd : path->trials) close(fd);
   path->trials.clear();
+  path->tries = false;
+}
+
+// Whether the other end's host has said something, be it no.
+bool PeerPaths::IsAnswer(int error) {
+  return error == 0 || error == ECONNREFUSED || error == ECONNRESET;
 }
 
 // Looks after the attempts at a new connection, and begins another.
 void PeerPaths::Try(Path* path, Clock::time_point now) {
-  for (const int fd : path->trials) {
+  std::erase_if(path->trials, [&](int fd) {
     pollfd done = {fd, POLLOUT, 0};
-    if (poll(&done, 1, 0) <= 0) continue;
+    if (poll(&done, 1, 0) <= 0) return false;
     int error = 0;
     socklen_t size = sizeof error;
-    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error == 0 || error == ECONNREFUSED || error == ECONNRESET) path->answered = now;
-  }
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);  // which it then forgets
+    if (IsAnswer(error)) path->answered = now;
+    close(fd);
+    return true;
+  });
+  if (!path->tries) path->tried_since = now;
+  path->tries = true;
   if (path->answered == now) return EndTrials(path);
-  if (path->trials.empty()) path->tried_since = now;
   if (path->trials.size() >= kTrialsMax) return;
   const int fd = socket(path->local.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) {  // it can't be known
     path->answered = now;
-    return;
+    return EndTrials(path);
   }
-  // From the same address; what is wrong with the connection shows at the next look.
+  // From the same address, unless that is gone.
   sockaddr_storage from = path->local;
   reinterpret_cast<sockaddr_in&>(from).sin_port = 0;  // at the same place in both families
   (void)bind(fd, reinterpret_cast<const sockaddr*>(&from), sizeof from);
-  (void)connect(fd, reinterpret_cast<const sockaddr*>(&path->there), sizeof path->there);
-  path->trials.push_back(fd);
+  const int failed =
+      connect(fd, reinterpret_cast<const sockaddr*>(&path->there), sizeof path->there);
+  if (failed != 0 && errno == EINPROGRESS) {
+    path->trials.push_back(fd);
+    return;
+  }
+  // At once: this host itself knows of no way (blackhole, unreachable, no route), or it is
+  // loopback.
+  const bool answered = failed == 0 || IsAnswer(errno);
+  close(fd);
+  if (answered) {
+    path->answered = now;
+    EndTrials(path);
+  }
 }
 
 int PeerPaths::Silent(Clock::duration* silence) {
@@ -158,9 +179,8 @@ int PeerPaths::Silent(Clock::duration* silence) {
       continue;
     }
     Try(&path, now);
-    const bool tried =
-        !path.trials.empty() &&
-        now - path.tried_since >= std::min<Clock::duration>(kTrialPatience, limit_ / 4);
+    const bool tried = path.tries && now - path.tried_since >=
+                                         std::min<Clock::duration>(kTrialPatience, limit_ / 4);
     if (heard > limit_ && tried) {
       *silence = heard;
       return path.peer;

@@ -47,12 +47,14 @@ class PeerPaths {
     sockaddr_storage here, there;  // the listeners
     int socket = kNotLookedFor;    // Gloo's, which may close it
     sockaddr_storage local = {}, remote = {};
-    std::vector<int> trials;        // new connections, without an answer so far
+    bool tries = false;             // new connections, without an answer so far
+    std::vector<int> trials;        // those that have not failed either
     Clock::time_point tried_since;  // the first of them
     Clock::time_point answered;     // by a new connection
   };
 
   static bool IsStill(const Path& path);
+  static bool IsAnswer(int error);
   static void EndTrials(Path* path);
   static void Try(Path* path, Clock::time_point now);
 

@@ -253,6 +253,20 @@ class Cut(Network):
         self.expect_done(short)
 
 
+    def test_a_route_that_is_gone(self):
+        """Which the hosts themselves know: a connection fails at once."""
+        cluster = hosts.Hosts(3)
+        self.addCleanup(cluster.remove)
+        job = self.job(cluster, "--work", 100, count=3)
+        self.await_words("^at work", job)
+        since = time.monotonic()
+        cluster.ip(1, "route", "add", "blackhole", "10.77.0.3")
+        cluster.ip(2, "route", "add", "unreachable", "10.77.0.2")
+        latest = self.expect_lost(job, since, lambda rank: (2, 3, 4, 5))
+        print(f"a route gone on both sides: all know after {latest:.2f} s, limit {LIMIT} s", flush=True)
+        self.expect_stale(job)
+
+
 class Weather(Network):
     def test_results_are_right_and_nobody_is_accused(self):
         words = ("--in-flight", 20, "--bytes-max", 20_000, "--seed", SEED)
