@@ -245,6 +245,10 @@ void Front::SayFirstFailure() {
   if (rank.blames >= 0 && rank.blames < options_.ranks && rank.blames != ending_.first_failure) {
     const RankEnding& blamed = ranks_[static_cast<size_t>(rank.blames)];
     const bool has_failed = blamed.ended && blamed.wait_status != 0 && !blamed.ended_by_us;
+    if (!has_failed && blamed.lost) {  // with its host, and everybody has heard of that
+      ending_.first_failure = -1;
+      return;
+    }
     if (!has_failed) ending_.taken_for_lost = rank.blames;
   }
   const std::string lost =
@@ -267,6 +271,10 @@ void Front::OnHostLost(size_t host) {
     return;
   }
   if (ending_.lost_host.empty()) ending_.lost_host = place.name;
+  // It may have been missed by other ranks before.
+  if (ending_.taken_for_lost >= 0 && ranks_[static_cast<size_t>(ending_.taken_for_lost)].lost) {
+    ending_.taken_for_lost = ending_.first_failure = -1;
+  }
   EndOthers(host);
 }
 
@@ -290,6 +298,7 @@ int Front::ExitCode() const {
     return ExitCodeOf(ranks_[static_cast<size_t>(ending_.first_failure)].wait_status);
   }
   if (hosts_.size() > 1 && ending_.signal != 0 && finished_code_ != 0) return 128 + ending_.signal;
+  if (hosts_.size() > 1 && ending_.signal == 0 && !ending_.lost_host.empty()) return 1;
   if (finished_code_ != 0) return finished_code_;
   const bool lost = ending_.supervisor_died || !ending_.lost_host.empty();
   if (ending_.signal != 0) return lost ? 128 + ending_.signal : 0;

@@ -36,8 +36,9 @@ void Log(const std::string& line) {
 }
 
 absl::Status Lost(Rank rank) {
-  return absl::UnavailableError(
-      absl::StrCat("rank ", rank, " was lost while the job started: it has ended, or given up"));
+  return LostError(rank, absl::StrCat("rank ", rank,
+                                      " was lost while the job started: it has ended, "
+                                      "or given up"));
 }
 
 // Why one that has proved nothing is turned away.

@@ -24,6 +24,8 @@ constexpr Nanos kRetryMaxUncertain = 250 * kMillisecond;
 // were started with different ones. The first times it may be another job, at an address that an
 // earlier one has left in the file.
 constexpr int kOtherSecretsMax = 8;
+// How often the launcher's board is looked at.
+constexpr Nanos kLookAgain = 200 * kMillisecond;
 // How long those that were told why a start has failed may take to close.
 constexpr Nanos kFarewell = kSecond;
 
@@ -78,20 +80,38 @@ UnixMeeting::Way UnixMeeting::NeighbourlyWay(Rank leader) const {
           [this, leader] { return ConnectUnix(MeetingSocketName(scope_, absl::StrCat(leader))); }};
 }
 
+absl::Status UnixMeeting::CheckThere(const Way& way) const {
+  if (board_ == nullptr) return absl::OkStatus();
+  return board_->CheckThere(way.certain ? way.peer : 0);
+}
+
+// A socket may outlive the rank that listened there, in whoever has inherited it.
+absl::Status UnixMeeting::AwaitProof(Link* link, const Way& way, Nanos deadline) const {
+  while (true) {
+    const Nanos now = MonotonicNow();
+    const Nanos next = board_ == nullptr ? deadline : std::min(deadline, now + kLookAgain);
+    const absl::Status status = WaitEstablished(link, next);
+    if (!absl::IsDeadlineExceeded(status) || next == deadline) return status;
+    RUEDA_RETURN_IF_ERROR(CheckThere(way));
+  }
+}
+
 absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(const Way& way, Nanos deadline) {
   const Nanos pause_max = way.certain ? kRetryMax : kRetryMaxUncertain;
   Nanos pause = kRetryMin;
   int other_secrets = 0;
   while (true) {
-    if (board_ != nullptr) RUEDA_RETURN_IF_ERROR(board_->CheckThere(way.certain ? way.peer : 0));
+    RUEDA_RETURN_IF_ERROR(CheckThere(way));
     absl::StatusOr<UniqueFd> fd = way.reach();
     absl::Status status = fd.status();
     std::string who = fd.ok() || way.first.empty() ? way.who : way.first;
     if (fd.ok()) {
       auto link = Link::Client(*std::move(fd), scope_, rank_, way.peer);
-      status = WaitEstablished(link.get(), std::min(DeadlineAfter(deadline, way.grace),
-                                                    DeadlineAfter(MonotonicNow(), way.patience)));
+      status = AwaitProof(link.get(), way,
+                          std::min(DeadlineAfter(deadline, way.grace),
+                                   DeadlineAfter(MonotonicNow(), way.patience)));
       if (status.ok()) return link;
+      RUEDA_RETURN_IF_ERROR(CheckThere(way));
       who = Described(way.who, *link, status);
       const bool other_secret = absl::IsUnauthenticated(status);
       if (other_secret) pause = kRetryMaxUncertain;
@@ -174,6 +194,15 @@ absl::StatusOr<wire::Roster> UnixMeeting::Report(const wire::Hello& mine, Nanos 
 
 absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& mine,
                                                              Nanos deadline) {
+  absl::StatusOr<std::vector<wire::Hello>> hellos = GatherAll(mine, deadline);
+  const std::optional<Rank> lost = LostRank(hellos.status());
+  if (!lost.has_value()) return hellos;
+  if (board_ != nullptr && *lost != rank_) board_->Blame(rank_, *lost);
+  return absl::UnavailableError(hellos.status().message());
+}
+
+absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::GatherAll(const wire::Hello& mine,
+                                                                Nanos deadline) {
   if (size_ == 1) return std::vector<wire::Hello>{mine};
   if (rank_ > 0) {
     RUEDA_ASSIGN_OR_RETURN(const wire::Roster roster, Report(mine, deadline));

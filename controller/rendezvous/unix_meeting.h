@@ -46,6 +46,8 @@ class UnixMeeting : public Meeting {
   };
   // Tries again until the way leads there. `deadline` is for trying.
   absl::StatusOr<std::unique_ptr<Link>> Connect(const Way& way, Nanos deadline);
+  absl::Status CheckThere(const Way& way) const;
+  absl::Status AwaitProof(Link* link, const Way& way, Nanos deadline) const;
   static absl::StatusOr<wire::Roster> AwaitRoster(Link* link, const std::string& who,
                                                   Nanos deadline);
 
@@ -71,6 +73,7 @@ class UnixMeeting : public Meeting {
   // them.
   absl::Status CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected, Rank leader,
                             Nanos deadline);
+  absl::StatusOr<std::vector<wire::Hello>> GatherAll(const wire::Hello& mine, Nanos deadline);
   absl::StatusOr<std::vector<wire::Hello>> CollectHellos(const wire::Hello& mine, Nanos deadline);
   absl::Status TellAll(const absl::StatusOr<std::vector<wire::Hello>>& hellos, Nanos deadline);
   absl::StatusOr<Neighbourhood> Lead(absl::Span<const Rank> ranks, const NeighbourOffer& mine,

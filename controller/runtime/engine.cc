@@ -846,7 +846,11 @@ bool Engine::SayFarewell() {
     const bool said = begins ? lane->BeginFarewell() : lane->AdvanceFarewell();
     over &= said || NeighbourIsThrough(lane->set());
   }
-  return over || now >= farewell_until_;
+  if (!over && now >= farewell_until_) {
+    RUEDA_LOG(Info) << "shutdown: the last barrier did not end in time; somebody may still read";
+    return true;
+  }
+  return over;
 }
 
 void Engine::UpdateFinished() {
