@@ -9,7 +9,8 @@ namespace rueda::bench {
 
 void Die(const std::string& what) {
   std::fprintf(stderr, "rueda_bench: %s\n", what.c_str());
-  std::exit(1);
+  std::fflush(nullptr);
+  std::_Exit(1);  // the library's threads run: static objects must not be taken from under them
 }
 
 void Check(rueda_status status) {
