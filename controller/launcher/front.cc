@@ -21,6 +21,9 @@ constexpr Nanos kSupervisorSlack = 3 * kSecond;
 // host that swaps may take its time; the ranks look after each other by themselves.
 constexpr Nanos kAskEvery = 3 * kSecond;
 constexpr int kUnansweredMax = 5;
+// A job that has just been started may wait for all of its ranks.
+constexpr Nanos kStartWatched = 60 * kSecond;
+constexpr size_t kHostsToldMax = 256;
 // How long readers may keep ruedarun once it was asked to end and the ranks have.
 constexpr Nanos kDrainWhenAsked = kSecond;
 
@@ -217,14 +220,14 @@ void Front::OnRankEnded(size_t host, const Message& message) {
   rank.blames = message.blames;
   rank.ended_by_us = (message.flags & Message::kEndedByUs) != 0;
   const bool failed = message.value != 0 && !rank.ended_by_us;
-  if (failed) {
+  if (failed || MayBeAwaited(rank)) {
     for (size_t i = 0; i < hosts_.size(); ++i) {
       if (i == host) continue;
       hosts_[i].ranks->Send(
           {MessageKind::kVerdict, message.rank, message.pid, message.value, 0, message.blames});
     }
-    if (ending_.signal == 0) EndOthers(host);
   }
+  if (failed && ending_.signal == 0) EndOthers(host);
   // On one host the supervisor knows who was first. How a rank ends that was told to is no failure.
   const bool first = (message.flags & Message::kFirstFailure) != 0;
   if (hosts_.size() > 1 ? failed && ending_.signal == 0 : first) {
@@ -235,6 +238,13 @@ void Front::OnRankEnded(size_t host, const Message& message) {
     Say(absl::StrCat(RankText(message.rank), " (pid ", message.pid, ") ",
                      EndingText(rank, ending_)));
   }
+}
+
+// Whether others, on other hosts, may still wait for its init, though it has ended well. With very
+// many hosts that would be more messages than it is worth.
+bool Front::MayBeAwaited(const RankEnding& rank) const {
+  return !rank.ended_by_us && hosts_.size() <= kHostsToldMax &&
+         MonotonicNow() < started_ + kStartWatched;
 }
 
 void Front::SayFirstFailure() {

@@ -49,6 +49,7 @@ class Front {
   void AskHosts();
   void OnMessages(size_t host);
   void OnMessage(size_t host, const Message& message);
+  bool MayBeAwaited(const RankEnding& rank) const;
   void OnRankEnded(size_t host, const Message& message);
   void SayFirstFailure();
   // What happened to the host's ranks is not known, or known by now.
@@ -73,6 +74,7 @@ class Front {
   // When a host that does not answer, or a reader of our output, is waited for no longer.
   Nanos patience_ = kForever;
   Nanos ask_at_ = 0;
+  const Nanos started_ = MonotonicNow();
 };
 
 }  // namespace rueda

@@ -357,8 +357,9 @@ class Ends(OnHosts):
         self.assertNotIn("fail", err)
 
     def test_a_rank_that_ends_before_the_start_is_named(self):
-        for victim in (0, 3):
-            done = self.run_job("-H", f"{self.a}:2,{self.b}:2", "sh", "-c", f"[ $RANK = {victim} ] && exit 0; exec {HELLO}")
+        for hosts_option, victim in ((f"{self.a}:2,{self.b}:2", 0), (f"{self.a}:2,{self.b}:2", 3), (f"{self.a},{self.b},{self.c}", 0),
+                                     (f"{self.a},{self.b},{self.c}", 2)):
+            done = self.run_job("-H", hosts_option, "sh", "-c", f"[ $RANK = {victim} ] && exit 0; exec {HELLO}")
             self.assertNotEqual(done.returncode, 0)
             self.assertRegex(done.stderr, rf"rank {victim} \(pid \d+\) exited with status 0 before the start of the job was over")
 
