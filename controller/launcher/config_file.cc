@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "controller/launcher/options.h"
 
 namespace rueda {
 namespace {
@@ -29,11 +30,6 @@ std::string OptionOf(const std::string& name, bool on) {
   if (name == "autotune-enabled") return on ? "autotune" : "";
   if (name == "stall-check-enabled") return on ? "" : "no-stall-check";
   return on ? name : "";
-}
-
-// Of the options: every one counts, not the last alone.
-bool MayBeRepeated(const std::string& name) {
-  return name == "x" || name == "H" || name == "hosts" || name == "host";
 }
 
 absl::Status AddValue(const std::string& name, const YAML::Node& value,

@@ -304,13 +304,15 @@ std::string Front::RankText(Rank rank) const {
 }
 
 int Front::ExitCode() const {
-  if (hosts_.size() > 1 && ending_.first_failure >= 0) {
-    return ExitCodeOf(ranks_[static_cast<size_t>(ending_.first_failure)].wait_status);
-  }
-  if (hosts_.size() > 1 && ending_.signal != 0 && finished_code_ != 0) return 128 + ending_.signal;
-  if (hosts_.size() > 1 && ending_.signal == 0 && !ending_.lost_host.empty()) return 1;
-  if (finished_code_ != 0) return finished_code_;
   const bool lost = ending_.supervisor_died || !ending_.lost_host.empty();
+  if (hosts_.size() > 1) {
+    if (ending_.first_failure >= 0) {
+      return ExitCodeOf(ranks_[static_cast<size_t>(ending_.first_failure)].wait_status);
+    }
+    if (ending_.signal != 0) return lost || finished_code_ != 0 ? 128 + ending_.signal : 0;
+    if (lost) return 1;
+  }
+  if (finished_code_ != 0) return finished_code_;
   if (ending_.signal != 0) return lost ? 128 + ending_.signal : 0;
   return lost ? 1 : 0;
 }

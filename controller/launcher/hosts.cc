@@ -38,8 +38,9 @@ absl::StatusOr<HostSlots> ReadHost(absl::string_view text, bool* has_slots) {
     if (!rest.empty() && rest[0] != ':') return Refuse(text, "expected ':' and slots after ']'");
   } else {
     const size_t colon = rest.find(':');
-    if (rest.find(' ') != absl::string_view::npos)
+    if (rest.find(' ') != absl::string_view::npos) {
       return Refuse(text, "expected commas between hosts");
+    }
     if (colon != rest.rfind(':')) return Refuse(text, "an IPv6 address is written in brackets");
     host.name = std::string(rest.substr(0, colon));
     rest.remove_prefix(colon == absl::string_view::npos ? rest.size() : colon);

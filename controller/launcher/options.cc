@@ -338,6 +338,11 @@ absl::Status ApplyOptions(absl::Span<const std::string> words, LaunchOptions* op
   return absl::OkStatus();
 }
 
+bool MayBeRepeated(absl::string_view name) {
+  const Option* const option = FindOption(name);
+  return option != nullptr && (option->id == Id::kHosts || option->id == Id::kExport);
+}
+
 absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> arguments,
                                            LaunchOptions options) {
   // -H goes before a file's hostfile, and the other way round.

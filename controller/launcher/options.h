@@ -44,6 +44,9 @@ struct LaunchOptions {
   Nanos grace() const { return static_cast<Nanos>(grace_seconds * kSecond); }
 };
 
+// Whether every one of the options of that name counts, not the last alone.
+bool MayBeRepeated(absl::string_view name);
+
 // `options`, with what `arguments` change: argv without the name of ruedarun itself. Options end at
 // the first word that is none, or after "--"; what follows is the program and its arguments,
 // untouched. INVALID_ARGUMENT holds the text for the user: an option that is unknown is refused

@@ -23,8 +23,6 @@ constexpr size_t kStrangersMax = 64;
 // How long one may at least take for each of its two messages, however many wait behind it: a rank
 // needs no longer, even on a host that is busy with the crowd.
 constexpr Nanos kFairChance = 100 * kMillisecond;
-// How often the board is looked at.
-constexpr Nanos kLookAgain = 200 * kMillisecond;
 // Between two looks at those that are there already.
 constexpr int kAcceptsAtATime = 64;
 // How long one that is refused may take to hear why; and so many of them at once.
@@ -57,7 +55,7 @@ std::string TwoAre(Rank rank) {
 }
 
 Admission::Admission(absl::Span<const Rank> expected, const SessionScope& scope, Rank self,
-                     LinksByRank* links, VerdictBoard* board, Hear hear)
+                     LinksByRank* links, const VerdictBoard* board, Hear hear)
     : expected_(expected),
       scope_(scope),
       self_(self),
@@ -80,7 +78,7 @@ absl::Status Admission::DidNotCome(absl::Span<const Rank> ranks) const {
 absl::Status Admission::Step(const UniqueFd& listener, Nanos deadline) {
   const Nanos now = MonotonicNow();
   RUEDA_RETURN_IF_ERROR(LookAtBoard());
-  if (board_ != nullptr) deadline = std::min(deadline, now + kLookAgain);
+  if (board_ != nullptr) deadline = std::min(deadline, now + VerdictBoard::kLookAgain);
   DropLate(now);
   // Those behind wait in the kernel until there is room.
   const Nanos room_from = RoomFrom();
@@ -279,7 +277,7 @@ void Admission::MakeRoom(absl::string_view why) {
 
 absl::Status AdmitRanks(const UniqueFd& listener, absl::Span<const Rank> expected,
                         const SessionScope& scope, Rank self, Nanos deadline, LinksByRank* admitted,
-                        VerdictBoard* board) {
+                        const VerdictBoard* board) {
   Admission admission(expected, scope, self, admitted, board);
   while (admitted->size() < expected.size()) {
     if (MonotonicNow() >= deadline) {

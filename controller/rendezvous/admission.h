@@ -36,7 +36,7 @@ class Admission {
   // way. Without `hear` they are not read from. `board`, if there is one: of those who have ended,
   // and need not be waited for. All arguments outlive this.
   Admission(absl::Span<const Rank> expected, const SessionScope& scope, Rank self,
-            LinksByRank* links, VerdictBoard* board, Hear hear = nullptr);
+            LinksByRank* links, const VerdictBoard* board, Hear hear = nullptr);
   ~Admission();
 
   // Waits for something to happen, at most to `deadline`, and takes it. UNAVAILABLE: a rank that
@@ -78,7 +78,7 @@ class Admission {
   const SessionScope& scope_;
   const Rank self_;
   LinksByRank& links_;
-  VerdictBoard* const board_;
+  const VerdictBoard* const board_;
   const Hear hear_;
   std::vector<Pending> pending_;                // the oldest first
   std::map<std::string, size_t> pending_from_;  // how many, by address
@@ -90,6 +90,6 @@ class Admission {
 // not all did. DEADLINE_EXCEEDED names those that did not; UNAVAILABLE one that was lost again.
 absl::Status AdmitRanks(const UniqueFd& listener, absl::Span<const Rank> expected,
                         const SessionScope& scope, Rank self, Nanos deadline, LinksByRank* admitted,
-                        VerdictBoard* board = nullptr);
+                        const VerdictBoard* board = nullptr);
 
 }  // namespace rueda

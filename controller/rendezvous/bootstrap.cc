@@ -99,7 +99,7 @@ std::vector<std::vector<Rank>> Logs(const Topology& topology, const Config& conf
 
 // Waits until `children` have come to `listener`.
 absl::Status AdmitChildren(const UniqueFd& listener, absl::Span<const Rank> children,
-                           const SessionScope& scope, Nanos deadline, VerdictBoard* board,
+                           const SessionScope& scope, Nanos deadline, const VerdictBoard* board,
                            World* world) {
   LinksByRank admitted;
   RUEDA_RETURN_IF_ERROR(
@@ -113,7 +113,7 @@ absl::Status AdmitChildren(const UniqueFd& listener, absl::Span<const Rank> chil
 // All leaders come to the root, which alone is known to everybody. The links stay for those who are
 // next to it in the tree.
 absl::Status MeetRoot(const UniqueFd& listener, const std::string& address,
-                      const SessionScope& scope, Nanos deadline, VerdictBoard* board,
+                      const SessionScope& scope, Nanos deadline, const VerdictBoard* board,
                       World* world) {
   if (world->rank != 0) {
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
@@ -157,7 +157,7 @@ absl::Status SendToPlaces(Nanos deadline, World* world) {
 // After all have met the root: each leader connects to the one above it in the tree. Before it
 // does, it listens for those below it, at `host`.
 absl::Status TakePlace(const std::string& host, const SessionScope& scope, Nanos deadline,
-                       VerdictBoard* board, World* world) {
+                       const VerdictBoard* board, World* world) {
   if (world->rank == 0) return SendToPlaces(deadline, world);
   const LeaderTree& tree = *world->leaders;
   const auto up =
@@ -180,6 +180,8 @@ absl::Status TakePlace(const std::string& host, const SessionScope& scope, Nanos
   return AdmitChildren(listener, children, scope, deadline, board, world);
 }
 
+absl::StatusOr<World> MeetAll(const BootstrapArgs& args, Meeting* meeting);
+
 }  // namespace
 
 int World::LocalIndex(Rank other) const {
@@ -188,6 +190,16 @@ int World::LocalIndex(Rank other) const {
 }
 
 absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
+  absl::StatusOr<World> world = MeetAll(args, meeting);
+  const std::optional<Rank> lost = LostRank(world.status());
+  if (!lost.has_value()) return world;
+  if (meeting->board() != nullptr && *lost != args.rank) meeting->board()->Blame(args.rank, *lost);
+  return absl::UnavailableError(world.status().message());
+}
+
+namespace {
+
+absl::StatusOr<World> MeetAll(const BootstrapArgs& args, Meeting* meeting) {
   const Config& config = *args.config;
   const Nanos deadline =
       DeadlineAfter(MonotonicNow(), static_cast<Nanos>(config.start_timeout_s * kSecond));
@@ -276,4 +288,5 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   return world;
 }
 
+}  // namespace
 }  // namespace rueda

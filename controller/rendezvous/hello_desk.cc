@@ -9,13 +9,20 @@
 
 namespace rueda {
 
+absl::StatusOr<wire::Hello> HelloIn(const Frame& frame) {
+  wire::Hello hello;
+  if (frame.type != FrameType::kHello) return absl::DataLossError("it did not say hello");
+  RUEDA_RETURN_IF_ERROR(ParseMessage(frame.payload, &hello));
+  return hello;
+}
+
 HelloDesk::HelloDesk(const wire::Hello& mine, int size) : hellos_(static_cast<size_t>(size)) {
   hellos_[0] = mine;
   for (Rank rank = 1; rank < size; ++rank) missing_.push_back(rank);
 }
 
 absl::Status HelloDesk::Collect(const UniqueFd& door, const SessionScope& scope,
-                                VerdictBoard* board, Nanos deadline) {
+                                const VerdictBoard* board, Nanos deadline) {
   const std::vector<Rank> others = missing_;
   Admission admission(others, scope, 0, &links_, board, [&](Link* from, const Frame& frame) {
     return Hear(&admission, from, frame);
@@ -35,16 +42,14 @@ std::vector<std::unique_ptr<Link>> HelloDesk::TakeLinks() {
 }
 
 absl::Status HelloDesk::Hear(Admission* admission, Link* from, const Frame& frame) {
-  absl::Status status = absl::DataLossError("it did not say hello");
-  if (frame.type == FrameType::kHello) {
-    wire::Hello hello;
-    status = ParseMessage(frame.payload, &hello);
-    if (status.ok()) status = Take(admission, from, std::move(hello));
-  } else if (frame.type == FrameType::kRoster) {  // why its host can't start
+  if (frame.type == FrameType::kRoster) {  // why its host can't start
     wire::Roster roster;
     RUEDA_RETURN_IF_ERROR(ParseMessage(frame.payload, &roster));
     RUEDA_RETURN_IF_ERROR(ErrorOf(roster));
   }
+  absl::StatusOr<wire::Hello> hello = HelloIn(frame);
+  const absl::Status status =
+      hello.ok() ? Take(admission, from, *std::move(hello)) : hello.status();
   if (status.ok()) return status;
   return StatusAt(absl::StrCat("rank ", from->peer(), " failed to start"), status);
 }

@@ -10,6 +10,9 @@
 
 namespace rueda {
 
+// The hello that a frame is. DATA_LOSS: it is something else.
+absl::StatusOr<wire::Hello> HelloIn(const Frame& frame);
+
 class HelloDesk {
  public:
   // `mine`: rank 0's.
@@ -18,7 +21,7 @@ class HelloDesk {
   // Waits until there is one of each rank. Then links() are those by which they came, also when not
   // all did. DEADLINE_EXCEEDED names the ranks of whom there is none; UNAVAILABLE one that was lost
   // again, as does what a voice says of its host.
-  absl::Status Collect(const UniqueFd& door, const SessionScope& scope, VerdictBoard* board,
+  absl::Status Collect(const UniqueFd& door, const SessionScope& scope, const VerdictBoard* board,
                        Nanos deadline);
 
   std::vector<std::unique_ptr<Link>> TakeLinks();

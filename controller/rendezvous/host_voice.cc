@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/codec.h"
+#include "controller/rendezvous/hello_desk.h"
 #include "controller/rendezvous/meeting.h"
 #include "core/base/status.h"
 
@@ -19,7 +20,7 @@ constexpr Nanos kFarewell = kSecond;
 
 }  // namespace
 
-HostVoice::HostVoice(const SessionScope& scope, Rank self, int size, VerdictBoard* board,
+HostVoice::HostVoice(const SessionScope& scope, Rank self, int size, const VerdictBoard* board,
                      Complete complete)
     : scope_(scope),
       self_(self),
@@ -82,22 +83,20 @@ absl::Status HostVoice::HearRoot(Admission* admission, const Frame& frame) {
 
 absl::Status HostVoice::HearNeighbour(Admission* admission, Link* from, const Frame& frame) {
   const Rank rank = from->peer();
-  const auto at = [rank](const absl::Status& status) {
-    return StatusAt(absl::StrCat("rank ", rank, " failed to start"), status);
-  };
-  wire::Hello hello;
-  if (frame.type != FrameType::kHello) return at(absl::DataLossError("it did not say hello"));
-  if (const absl::Status status = ParseMessage(frame.payload, &hello); !status.ok()) {
-    return at(status);
-  }
+  const absl::Status status = PassHelloOn(admission, rank, frame);
+  return status.ok() ? status : StatusAt(absl::StrCat("rank ", rank, " failed to start"), status);
+}
+
+absl::Status HostVoice::PassHelloOn(Admission* admission, Rank rank, const Frame& frame) {
+  RUEDA_ASSIGN_OR_RETURN(wire::Hello hello, HelloIn(frame));
   if (hello.rank() != rank) {
-    return at(absl::DataLossError(absl::StrCat("it says that it is rank ", hello.rank())));
+    return absl::DataLossError(absl::StrCat("it says that it is rank ", hello.rank()));
   }
   if (rank == self_) {
     admission->Dismiss(rank, TwoAre(rank));
     return absl::OkStatus();
   }
-  if (const absl::Status status = complete_(&hello); !status.ok()) return at(status);
+  RUEDA_RETURN_IF_ERROR(complete_(&hello));
   links_.at(0)->Send(FrameType::kHello, hello.SerializeAsString());
   return absl::OkStatus();
 }

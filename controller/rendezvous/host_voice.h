@@ -20,7 +20,8 @@ class HostVoice {
   using Complete = std::function<absl::Status(wire::Hello* hello)>;
 
   // `board`: see Admission. All outlive this.
-  HostVoice(const SessionScope& scope, Rank self, int size, VerdictBoard* board, Complete complete);
+  HostVoice(const SessionScope& scope, Rank self, int size, const VerdictBoard* board,
+            Complete complete);
 
   // Whom the ranks of a host meet (MeetingSocketName), and which rank it is in a handshake: who
   // comes to it does not know that. PURE
@@ -39,13 +40,14 @@ class HostVoice {
   absl::Status Hear(Admission* admission, Link* from, const Frame& frame);
   absl::Status HearRoot(Admission* admission, const Frame& frame);
   absl::Status HearNeighbour(Admission* admission, Link* from, const Frame& frame);
+  absl::Status PassHelloOn(Admission* admission, Rank rank, const Frame& frame);
   wire::Roster AnswerTo(const absl::Status& error, Nanos deadline);
   absl::Status Tell(const wire::Roster& roster, Nanos deadline);
 
   const SessionScope& scope_;
   const Rank self_;
   const int size_;
-  VerdictBoard* const board_;
+  const VerdictBoard* const board_;
   const Complete complete_;
   std::vector<Rank> ranks_;  // of the job, but for rank 0
   LinksByRank links_;        // of them those of this host; and of rank 0

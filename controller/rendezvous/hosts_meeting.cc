@@ -86,8 +86,9 @@ absl::StatusOr<std::unique_ptr<Meeting>> HostsMeeting::Create(SessionScope scope
                          own->name, ", and RUEDA_NETWORK_INTERFACE=", config.network_interface,
                          " another interface: nobody would look for rank 0 there"));
       }
-      if (own.ok()) chosen = std::move(own);
-      if (chosen.ok() && LeadsElsewhere(address.host)) {
+      if (own.ok()) {
+        chosen = std::move(own);
+      } else if (chosen.ok() && LeadsElsewhere(address.host)) {
         RUEDA_LOG(Warning)
             << "start: RUEDA_MEETING_ADDRESS=" << config.meeting_address
             << ", where the others look for rank 0, is not this host; rank 0 waits at "

@@ -24,8 +24,6 @@ constexpr Nanos kRetryMaxUncertain = 250 * kMillisecond;
 // were started with different ones. The first times it may be another job, at an address that an
 // earlier one has left in the file.
 constexpr int kOtherSecretsMax = 8;
-// How often the launcher's board is looked at.
-constexpr Nanos kLookAgain = 200 * kMillisecond;
 // How long those that were told why a start has failed may take to close.
 constexpr Nanos kFarewell = kSecond;
 
@@ -89,7 +87,8 @@ absl::Status UnixMeeting::CheckThere(const Way& way) const {
 absl::Status UnixMeeting::AwaitProof(Link* link, const Way& way, Nanos deadline) const {
   while (true) {
     const Nanos now = MonotonicNow();
-    const Nanos next = board_ == nullptr ? deadline : std::min(deadline, now + kLookAgain);
+    const Nanos next =
+        board_ == nullptr ? deadline : std::min(deadline, now + VerdictBoard::kLookAgain);
     const absl::Status status = WaitEstablished(link, next);
     if (!absl::IsDeadlineExceeded(status) || next == deadline) return status;
     RUEDA_RETURN_IF_ERROR(CheckThere(way));
@@ -194,15 +193,6 @@ absl::StatusOr<wire::Roster> UnixMeeting::Report(const wire::Hello& mine, Nanos 
 
 absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& mine,
                                                              Nanos deadline) {
-  absl::StatusOr<std::vector<wire::Hello>> hellos = GatherAll(mine, deadline);
-  const std::optional<Rank> lost = LostRank(hellos.status());
-  if (!lost.has_value()) return hellos;
-  if (board_ != nullptr && *lost != rank_) board_->Blame(rank_, *lost);
-  return absl::UnavailableError(hellos.status().message());
-}
-
-absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::GatherAll(const wire::Hello& mine,
-                                                                Nanos deadline) {
   if (size_ == 1) return std::vector<wire::Hello>{mine};
   if (rank_ > 0) {
     RUEDA_ASSIGN_OR_RETURN(const wire::Roster roster, Report(mine, deadline));

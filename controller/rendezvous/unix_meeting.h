@@ -73,7 +73,6 @@ class UnixMeeting : public Meeting {
   // them.
   absl::Status CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected, Rank leader,
                             Nanos deadline);
-  absl::StatusOr<std::vector<wire::Hello>> GatherAll(const wire::Hello& mine, Nanos deadline);
   absl::StatusOr<std::vector<wire::Hello>> CollectHellos(const wire::Hello& mine, Nanos deadline);
   absl::Status TellAll(const absl::StatusOr<std::vector<wire::Hello>>& hellos, Nanos deadline);
   absl::StatusOr<Neighbourhood> Lead(absl::Span<const Rank> ranks, const NeighbourOffer& mine,

@@ -37,15 +37,15 @@ absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Create(int size) {
   RUEDA_ASSIGN_OR_RETURN(
       std::shared_ptr<SharedMemory> memory,
       SharedMemory::Create("rueda-verdicts", static_cast<size_t>(size) * sizeof(Entry)));
-  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory), -1));
+  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory)));
 }
 
-absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Open(int fd, Rank self) {
+absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Open(int fd) {
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!copy.valid()) return ErrnoStatus(errno, "opening the launcher's verdict board");
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory, SharedMemory::Map(std::move(copy)));
-  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory), self));
+  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory)));
 }
 
 VerdictBoard::Entry* VerdictBoard::entry(Rank rank) const {
@@ -54,16 +54,15 @@ VerdictBoard::Entry* VerdictBoard::entry(Rank rank) const {
   return reinterpret_cast<Entry*>(memory_->data() + at);
 }
 
-absl::Status VerdictBoard::CheckThere(Rank rank) {
+absl::Status VerdictBoard::CheckThere(Rank rank) const {
   std::optional<Verdict> verdict = Read(rank);
   if (!verdict.has_value()) return absl::OkStatus();
-  if (const Rank blamed = BlamedBy(rank); blamed >= 0 && blamed != self_) {
+  if (const Rank blamed = BlamedBy(rank); blamed >= 0) {
     if (const std::optional<Verdict> cause = Read(blamed)) {
       rank = blamed;
       verdict = cause;
     }
   }
-  Blame(self_, rank);
   return LostError(rank, absl::StrCat("rank ", rank, " (pid ", verdict->pid, ") ",
                                       WaitStatusText(verdict->wait_status),
                                       " before the start of the job was over"));

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "core/base/clock.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
 #include "ops/shm/shared_memory.h"
@@ -28,23 +29,24 @@ class VerdictBoard {
 
   // For the launcher. `size`: the number of ranks in the job.
   static absl::StatusOr<std::unique_ptr<VerdictBoard>> Create(int size);
-  // For rank `self`, or for no rank. `fd` stays open.
-  static absl::StatusOr<std::unique_ptr<VerdictBoard>> Open(int fd, Rank self = -1);
+  // For a rank. `fd` stays open.
+  static absl::StatusOr<std::unique_ptr<VerdictBoard>> Open(int fd);
 
   int fd() const { return memory_->fd(); }
   void Write(Rank rank, const Verdict& verdict);
   std::optional<Verdict> Read(Rank rank) const;
-  // While a job starts: UNAVAILABLE, with how it ended, when the rank has; or the one that it
-  // blames for that. Then this rank blames that one too.
-  absl::Status CheckThere(Rank rank);
+  // How often to look while somebody is waited for.
+  static constexpr Nanos kLookAgain = 200 * kMillisecond;
+  // While a job starts: an error (LostError) with how it ended, when the rank has; or the one that
+  // it blames for that.
+  absl::Status CheckThere(Rank rank) const;
 
   // `culprit` -1: nobody's, or nothing has failed.
   void Blame(Rank rank, Rank culprit);
   Rank BlamedBy(Rank rank) const;
 
  private:
-  VerdictBoard(std::shared_ptr<SharedMemory> memory, Rank self)
-      : memory_(std::move(memory)), self_(self) {}
+  explicit VerdictBoard(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
   struct Entry {
     std::atomic<uint64_t> verdict;
     std::atomic<uint64_t> blamed;  // the culprit + 1; 0: none
@@ -52,7 +54,6 @@ class VerdictBoard {
   Entry* entry(Rank rank) const;
 
   const std::shared_ptr<SharedMemory> memory_;
-  const Rank self_;
 };
 
 }  // namespace rueda

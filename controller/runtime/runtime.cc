@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetingAt(const Place& place, const Con
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Meeting> meeting, PlainMeetingAt(place, config, scope));
   if (config.agent_fd >= 0) {
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<VerdictBoard> board,
-                           VerdictBoard::Open(static_cast<int>(config.agent_fd), place.rank));
+                           VerdictBoard::Open(static_cast<int>(config.agent_fd)));
     meeting->Consult(std::move(board));
   }
   return meeting;

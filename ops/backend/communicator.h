@@ -104,7 +104,7 @@ class Communicator {
 
   // Whether the network carries nothing to a member any more, as far as the communicator can tell;
   // the engine asks several times within the limit for silence, while something is under way.
-  virtual std::optional<Silence> SilentMember() { return std::nullopt; }
+  virtual std::optional<Silence> SilentMember() = 0;
 
   // Gives up on whatever is under way: afterwards this rank touches no memory of the operation's
   // tensors, and Advance is not called again. Bounded; wakes a lane thread that blocks in a

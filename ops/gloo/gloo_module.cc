@@ -270,13 +270,15 @@ std::string rueda_module_communicator::KeyOf(int member, int value) const {
 void rueda_module_communicator::Connect(int peer) {
   const auto deadline = Clock::now() + timeout_;
   if (mesh_ == nullptr) Open();
+  bool is_new = false;
   for (int member = 0; member < members_; ++member) {
     if (member == self_ || connected_[member] || (peer >= 0 && member != peer)) continue;
     ConnectTo(member, AddressFrom(member, address_bytes_, deadline));
     connected_[member] = true;
     ++connections_;
+    is_new = true;
   }
-  paths_.FindSockets();
+  if (is_new) paths_.FindSockets();
 }
 
 // Says where this member awaits the others.

@@ -39,6 +39,7 @@ class ShmCommunicator : public Communicator {
   }
   absl::StatusOr<Progress> Advance() override { return algorithm_->Advance(); }
   PhaseTimes phase_times() const override { return algorithm_->phase_times(); }
+  std::optional<Silence> SilentMember() override { return std::nullopt; }
   // Nothing runs outside Advance.
   void Abort() override {}
 

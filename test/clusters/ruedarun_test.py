@@ -320,14 +320,17 @@ class Ends(OnHosts):
             self.assertIn(f"ruedarun: rank {trial % 4} on host ", err)
             self.assertEqual(err.count(" exited with status 1\n"), 6, err)  # told at once, and in the table
 
-    def test_signals_reach_all_ranks(self):
-        script = ("import os, signal, sys\n"
-                  "def warned(*_): print('warned', os.environ['RANK'], flush=True); sys.exit(0)\n"
-                  "signal.signal(signal.SIGUSR1, warned)\nprint('up', flush=True)\n"
-                  "while True: signal.pause()")
+    def start_handlers(self, which, statement):
+        """Three ranks on two hosts that do this when the signal comes, and wait for it."""
+        script = (f"import os, signal, sys\ndef warned(*_): {statement}\nsignal.signal(signal.{which}, warned)\n"
+                  "print('up', flush=True)\nwhile True: signal.pause()")
         job = self.start_job("--prefix", "none", "-H", f"{self.a},{self.b}:2", sys.executable, "-c", script)
         for _ in range(3):
             self.assertEqual(job.stdout.readline(), "up\n")
+        return job
+
+    def test_signals_reach_all_ranks(self):
+        job = self.start_handlers("SIGUSR1", "print('warned', os.environ['RANK'], flush=True); sys.exit(0)")
         job.send_signal(signal.SIGUSR1)
         out, err = job.communicate(timeout=HANG)
         self.assertEqual((job.returncode, sorted(out.splitlines())), (0, ["warned 0", "warned 1", "warned 2"]), err)
@@ -343,12 +346,7 @@ class Ends(OnHosts):
 
     def test_a_signal_is_the_cause_whatever_ranks_make_of_it(self):
         """Such as a training that saves, and exits with a status by which it asks to be started again."""
-        script = ("import signal, sys\n"
-                  "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nprint('up', flush=True)\n"
-                  "while True: signal.pause()")
-        job = self.start_job("--prefix", "none", "-H", f"{self.a},{self.b}:2", sys.executable, "-c", script)
-        for _ in range(3):
-            self.assertEqual(job.stdout.readline(), "up\n")
+        job = self.start_handlers("SIGTERM", "sys.exit(75)")
         job.send_signal(signal.SIGTERM)
         _, err = job.communicate(timeout=HANG)
         self.assertEqual(job.returncode, 128 + signal.SIGTERM, err)
