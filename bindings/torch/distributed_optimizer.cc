@@ -3,19 +3,20 @@
 #include <ATen/ops/_sparse_coo_tensor_with_dims.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "bindings/torch/gradient_bucket.h"
 #include "bindings/torch/gradient_memory.h"
 #include "bindings/torch/operation.h"
+#include "bindings/torch/parameter_hooks.h"
 #include "bindings/torch/sparse.h"
 
 namespace rueda::libtorch {
@@ -63,32 +64,34 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
  public:
   Impl(torch::optim::Optimizer& optimizer, const NamedTensors& named_parameters,
        DistributedOptimizerOptions options);
-  ~Impl();
 
   void Synchronize();
   void Step();
   void ZeroGrad(bool set_to_none);
   void OnGradient(size_t index);
+  void Hold(int change);
+  std::vector<std::string> Unused();
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
 
  private:
-  class Hook;
   struct Slot {
     // Constant after construction.
     at::Tensor parameter;
-    std::string name;    // of the operation
-    int bucket = kNone;  // kNone: it goes alone
-    size_t place = 0;    // in the bucket
-    torch::autograd::PostAccumulateGradHook* hook = nullptr;
+    std::string name;  // of the operation
     // Guarded by mutex_.
+    int bucket = kNone;                          // kNone: it goes alone
+    size_t place = 0;                            // in the bucket
     int passes = 0;                              // since the last synchronize
+    bool made = false;                           // of zeros, as there was none
+    bool unused = false;                         // no rank had one in the last synchronize
+    size_t arrival = 0;                          // in the first step: how many came before
     int64_t sparse_dim = 0;                      // of the last gradient; 0: it was dense
     std::shared_ptr<Operation> dense = nullptr;  // in flight, or ended and not yet looked at;
     std::shared_ptr<SparseOperation> sparse = nullptr;  // one of them, or neither
   };
   // Small gradients that share an operation.
   struct Bucket {
-    // Constant after construction.
+    // Constant.
     std::vector<size_t> slots;
     std::string name;  // without the prefix that all have in common
     // Guarded by mutex_.
@@ -100,7 +103,8 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
 
   void CheckOptions() const;
   void AddSlots(const NamedTensors& named_parameters);
-  void AddBuckets();
+  void AddBuckets(const std::vector<size_t>& order);
+  void AddHooks();
   void CheckForNewParameters();
   void AllocateMemory();
   void MakeGradient(Slot& slot) const;
@@ -113,6 +117,9 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   void Wait(Bucket& bucket, Operation& operation);
   const std::string* InFlight() const;
   void EndStep();
+  void SubmitNotes();
+  void TakeNotes(const at::Tensor& notes);
+  void LearnOrder(const int32_t* arrivals);
   void Keep(std::exception_ptr error) {
     if (first_error_ == nullptr) first_error_ = std::move(error);
   }
@@ -125,25 +132,18 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
 
   std::unique_ptr<GradientMemory> memory_;
   std::mutex mutex_;
-  std::vector<Slot> slots_;  // the vectors themselves are constant
+  std::vector<Slot> slots_;  // the vector itself is constant
   std::vector<Bucket> buckets_;
   std::unordered_set<const c10::TensorImpl*> reduced_;  // the slots' parameters; constant
   // Guarded by mutex_.
   size_t ready_ = 0;           // of the slots, since the last synchronize
   bool synchronized_ = false;  // since the last gradient and step
+  int holds_ = 0;              // NoSyncs that live
+  size_t arrivals_ = 0;        // gradients, in the first step
+  std::shared_ptr<Operation> notes_;
+  bool order_learned_ = false;  // by buckets_
   std::exception_ptr first_error_;
-};
-
-// Called by autograd, on any thread, when a gradient has been added to its parameter's.
-class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl::Hook
-    : public torch::autograd::PostAccumulateGradHook {
- public:
-  Hook(Impl* impl, size_t index) : impl_(impl), index_(index) {}
-  void operator()(const at::Tensor&) override { impl_->OnGradient(index_); }
-
- private:
-  Impl* const impl_;
-  const size_t index_;
+  std::unique_ptr<ParameterHooks> hooks_;  // last: goes first
 };
 
 void DistributedOptimizer::Impl::CheckOptions() const {
@@ -175,13 +175,23 @@ DistributedOptimizer::Impl::Impl(torch::optim::Optimizer& optimizer,
     postscale_ = options_.gradient_predivide_factor;
   }
   AddSlots(named_parameters);
-  AddBuckets();
+  // Backward passes come by the last parameters first, mostly; the first step tells.
+  std::vector<size_t> order(slots_.size());
+  std::iota(order.rbegin(), order.rend(), size_t{0});
+  AddBuckets(order);
   AllocateMemory();
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    auto hook = std::make_unique<Hook>(this, i);
-    slots_[i].hook = hook.get();
-    torch::autograd::impl::set_post_acc_grad_hooks(slots_[i].parameter, std::move(hook));
+  AddHooks();
+}
+
+void DistributedOptimizer::Impl::AddHooks() {
+  std::vector<at::Tensor> parameters;
+  std::vector<std::string> names;
+  for (const Slot& slot : slots_) {
+    parameters.push_back(slot.parameter);
+    names.push_back(slot.name.substr(options_.name.size() + 1));
   }
+  hooks_ = std::make_unique<ParameterHooks>(std::move(parameters), names,
+                                            [this](size_t i) { OnGradient(i); });
 }
 
 void DistributedOptimizer::Impl::AddSlots(const NamedTensors& named_parameters) {
@@ -201,20 +211,16 @@ void DistributedOptimizer::Impl::AddSlots(const NamedTensors& named_parameters) 
         Refuse("parameter " + std::to_string(reduced_.size() - 1) +
                " of the optimizer is not among the named parameters");
       }
-      if (torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr) {
-        Refuse("'" + it->second + "' has a post-accumulate-grad hook already; is it in another " +
-               "DistributedOptimizer?");
-      }
       slots_.push_back({.parameter = parameter, .name = options_.name + "." + it->second});
     }
   }
 }
 
-// The same on all ranks, as the parameters are. Backward passes come by the last parameters first.
-void DistributedOptimizer::Impl::AddBuckets() {
+// The same on all ranks, as the parameters and the order are.
+void DistributedOptimizer::Impl::AddBuckets(const std::vector<size_t>& order) {
   std::unordered_map<at::ScalarType, int> open;  // by type
   std::unordered_map<int, size_t> bytes;         // by bucket
-  for (size_t i = slots_.size(); i-- > 0;) {
+  for (const size_t i : order) {
     const at::Tensor& parameter = slots_[i].parameter;
     if (!parameter.is_cpu() || parameter.layout() != at::kStrided ||
         parameter.nbytes() > kSharedBytes || slots_[i].name.size() > kSharedNameBytes) {
@@ -257,47 +263,48 @@ void DistributedOptimizer::Impl::AllocateMemory() {
   for (Bucket& bucket : buckets_) bucket.gradients.Allocate();
 }
 
-DistributedOptimizer::Impl::~Impl() {
-  for (Slot& slot : slots_) {
-    auto& hook = torch::autograd::impl::post_acc_grad_hooks(slot.parameter);
-    if (hook.get() == slot.hook) hook.reset();
-  }
-  // The slots' operations wait for their ends.
-}
-
 void DistributedOptimizer::Impl::OnGradient(size_t index) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Slot& slot = slots_[index];
   synchronized_ = false;
+  if (holds_ > 0 && slot.passes < options_.backward_passes_per_step) return;
   if (++slot.passes < options_.backward_passes_per_step) return;
   if (slot.passes == options_.backward_passes_per_step) {
     ++ready_;
-    if (slot.bucket == kNone) return Submit(slot);
-    Bucket& bucket = buckets_[slot.bucket];
-    try {
-      Gather(slot);  // now, while it is in the cache
-    } catch (...) {
-      Keep(std::current_exception());
+    slot.arrival = arrivals_++;
+    if (slot.bucket == kNone) {
+      Submit(slot);
+    } else {
+      Bucket& bucket = buckets_[slot.bucket];
+      try {
+        Gather(slot);  // now, while it is in the cache
+      } catch (...) {
+        Keep(std::current_exception());
+      }
+      if (++bucket.ready == bucket.slots.size()) Submit(bucket);
     }
-    if (++bucket.ready == bucket.slots.size()) Submit(bucket);
+    // Now, so that a rank that steps first need not wait until the others step.
+    if (ready_ == slots_.size()) SubmitNotes();
     return;
   }
   Keep(std::make_exception_ptr(
       Error(RUEDA_FAILED_PRECONDITION,
             "'" + slot.name + "' was computed " + std::to_string(slot.passes) +
                 " times since the last step, the last time while it was being reduced; to add " +
-                "gradients up over several passes set backward_passes_per_step")));
+                "gradients up over several passes set backward_passes_per_step, or hold no_sync() "
+                "in all passes but the last")));
 }
 
 // Holds mutex_. What is not there counts as zeros.
 void DistributedOptimizer::Impl::MakeGradient(Slot& slot) const {
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = slot.parameter.mutable_grad();
-  if (!gradient.defined() && slot.sparse_dim > 0) {
+  slot.made = !gradient.defined();
+  if (slot.made && slot.sparse_dim > 0) {
     gradient = at::_sparse_coo_tensor_with_dims(
         slot.sparse_dim, slot.parameter.dim() - slot.sparse_dim, slot.parameter.sizes(),
         slot.parameter.options().layout(at::kSparse));
-  } else if (!gradient.defined()) {
+  } else if (slot.made) {
     gradient = at::zeros_like(slot.parameter);
   } else if (gradient.is_sparse() && options_.sparse_as_dense) {
     gradient = gradient.to_dense();
@@ -457,6 +464,7 @@ void DistributedOptimizer::Impl::Wait(Bucket& bucket, Operation& operation) {
 // Holds mutex_.
 void DistributedOptimizer::Impl::EndStep() {
   ready_ = 0;
+  arrivals_ = 0;
   for (Slot& slot : slots_) slot.passes = 0;
   for (Bucket& bucket : buckets_) {
     bucket.ready = 0;
@@ -466,28 +474,8 @@ void DistributedOptimizer::Impl::EndStep() {
 
 void DistributedOptimizer::Impl::Synchronize() {
   std::vector<std::shared_ptr<Operation>> shared;  // by bucket; null: nothing was submitted
+  std::shared_ptr<Operation> notes;
   std::vector<at::Tensor> frozen;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (synchronized_) return;
-    CheckForNewParameters();
-    for (Slot& slot : slots_) {
-      if (!slot.parameter.requires_grad() && !slot.parameter.grad().defined()) {
-        frozen.push_back(slot.parameter);
-      }
-    }
-    ready_ = slots_.size();
-    // The others may have gradients where this rank has none.
-    for (Bucket& bucket : buckets_) {
-      if (bucket.operation == nullptr) Submit(bucket);
-      shared.push_back(std::exchange(bucket.operation, nullptr));
-    }
-    for (Slot& slot : slots_) {
-      if (slot.bucket == kNone && slot.dense == nullptr && slot.sparse == nullptr) Submit(slot);
-    }
-    EndStep();
-  }
-  // From here on the slots are this thread's alone, as no backward pass runs.
   std::exception_ptr error;
   const auto attempt = [&error](auto wait) {
     try {
@@ -498,6 +486,32 @@ void DistributedOptimizer::Impl::Synchronize() {
       return false;
     }
   };
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (synchronized_) return;
+    CheckForNewParameters();
+    for (Slot& slot : slots_) {
+      if (!slot.parameter.requires_grad() && !slot.parameter.grad().defined()) {
+        frozen.push_back(slot.parameter);
+      }
+    }
+    ready_ = slots_.size();
+    for (Slot& slot : slots_) {
+      if (slot.passes < options_.backward_passes_per_step) slot.arrival = slots_.size();
+    }
+    // The others may have gradients where this rank has none.
+    for (Bucket& bucket : buckets_) {
+      if (bucket.operation == nullptr) Submit(bucket);
+      shared.push_back(std::exchange(bucket.operation, nullptr));
+    }
+    for (Slot& slot : slots_) {
+      if (slot.bucket == kNone && slot.dense == nullptr && slot.sparse == nullptr) Submit(slot);
+    }
+    if (notes_ == nullptr) SubmitNotes();
+    notes = std::exchange(notes_, nullptr);
+    EndStep();
+  }
+  // From here on the slots are this thread's alone, as no backward pass runs.
   // By bucket: it has arrived, so all ranks have the same sparse ones in it.
   std::vector<bool> agreed;
   for (size_t i = 0; i < buckets_.size(); ++i) {
@@ -516,6 +530,7 @@ void DistributedOptimizer::Impl::Synchronize() {
     slot.dense = nullptr;
     slot.sparse = nullptr;
   }
+  if (notes != nullptr) attempt([&] { TakeNotes(notes->Wait().front()); });
   // Else a weight decay or a momentum would move what was frozen.
   for (const at::Tensor& parameter : frozen) parameter.mutable_grad().reset();
   {
@@ -541,6 +556,88 @@ void DistributedOptimizer::Impl::Synchronize() {
     for (Bucket& bucket : buckets_) bucket.gradients.Allocate();
   }
   std::rethrow_exception(error);
+}
+
+// Holds mutex_. What ranks tell each other of their slots: how many had a gradient, and until the
+// order is learned, when they came and how many ranks say so. As int32, one behind another.
+void DistributedOptimizer::Impl::SubmitNotes() {
+  const size_t count = slots_.size();
+  if (count == 0) return;
+  try {
+    const at::NoGradGuard no_grad;
+    at::Tensor notes =
+        at::zeros({static_cast<int64_t>(order_learned_ ? count : 2 * count + 1)}, at::kInt);
+    int32_t* const values = notes.mutable_data_ptr<int32_t>();
+    for (size_t i = 0; i < count; ++i) {
+      values[i] = slots_[i].made ? 0 : 1;
+      if (!order_learned_) values[count + i] = static_cast<int32_t>(slots_[i].arrival);
+    }
+    if (!order_learned_) values[2 * count] = 1;
+    const std::string name = options_.name + ".notes";
+    notes_ = Operation::Submit(context_, {.kind = RUEDA_ALLREDUCE,
+                                          .tensors = notes,
+                                          .in_place = true,
+                                          .name = name,
+                                          .process_set = options_.process_set,
+                                          .op = Sum,
+                                          .wait_soon = true});
+  } catch (...) {
+    Keep(std::current_exception());
+  }
+}
+
+// What no rank had a gradient for has none: as if one process had all ranks' batches.
+void DistributedOptimizer::Impl::TakeNotes(const at::Tensor& notes) {
+  const int32_t* const values = notes.const_data_ptr<int32_t>();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].unused = values[i] == 0;
+    if (slots_[i].unused) slots_[i].parameter.mutable_grad().reset();
+  }
+  // A rank that has joined would miss it, so all try again in the next step.
+  const int ranks = rueda_process_set_size(context_, options_.process_set.id);
+  if (!order_learned_ && values[2 * slots_.size()] == ranks) LearnOrder(values + slots_.size());
+}
+
+// Holds mutex_. `arrivals`: by slot, the sum of all ranks'. Gradients that come together share a
+// bucket from now on. The sums are the same on all ranks, and so are the buckets.
+void DistributedOptimizer::Impl::LearnOrder(const int32_t* arrivals) {
+  order_learned_ = true;
+  std::vector<size_t> order(slots_.size());
+  std::iota(order.rbegin(), order.rend(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return arrivals[a] < arrivals[b]; });
+  std::vector<Bucket> before = std::exchange(buckets_, {});
+  AddBuckets(order);
+  const auto as_sets = [](const std::vector<Bucket>& buckets) {
+    std::vector<std::vector<size_t>> sets;
+    for (const Bucket& bucket : buckets) {
+      sets.push_back(bucket.slots);
+      std::sort(sets.back().begin(), sets.back().end());
+    }
+    return sets;
+  };
+  if (as_sets(before) != as_sets(buckets_)) return AllocateMemory();
+  buckets_ = std::move(before);
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    for (size_t place = 0; place < buckets_[b].slots.size(); ++place) {
+      slots_[buckets_[b].slots[place]].place = place;
+    }
+  }
+}
+
+void DistributedOptimizer::Impl::Hold(int change) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  holds_ += change;
+}
+
+std::vector<std::string> DistributedOptimizer::Impl::Unused() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::string> names;
+  for (const Slot& slot : slots_) {
+    if (slot.unused) names.push_back(slot.name.substr(options_.name.size() + 1));
+  }
+  return names;
 }
 
 void DistributedOptimizer::Impl::Step() {
@@ -579,6 +676,22 @@ void DistributedOptimizer::synchronize() {
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
   impl_->ZeroGrad(set_to_none);
+}
+
+DistributedOptimizer::NoSync::NoSync(DistributedOptimizer& optimizer) : optimizer_(optimizer) {
+  optimizer_.impl_->Hold(1);
+}
+
+DistributedOptimizer::NoSync::~NoSync() {
+  optimizer_.impl_->Hold(-1);
+}
+
+DistributedOptimizer::NoSync DistributedOptimizer::no_sync() {
+  return NoSync(*this);
+}
+
+std::vector<std::string> DistributedOptimizer::unused_parameters() const {
+  return impl_->Unused();
 }
 
 torch::optim::Optimizer& DistributedOptimizer::optimizer() const {

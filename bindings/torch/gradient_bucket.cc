@@ -6,10 +6,10 @@
 #include <c10/core/InferenceMode.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
+#include "bindings/torch/digest.h"
 #include "rueda/rueda.hpp"
 
 namespace rueda::libtorch {
@@ -17,25 +17,6 @@ namespace {
 
 // Where each gradient begins: a cache line's.
 constexpr size_t kAlignment = 64;
-
-// FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv/): the same on all ranks.
-class Digest {
- public:
-  void Add(const void* data, size_t bytes) {
-    for (size_t i = 0; i < bytes; ++i) {
-      value_ = (value_ ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3;
-    }
-  }
-  void Add(int64_t number) { Add(&number, sizeof number); }
-  std::string text() const {
-    char hex[17];
-    std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(value_));
-    return hex;
-  }
-
- private:
-  uint64_t value_ = 0xcbf29ce484222325;
-};
 
 }  // namespace
 

@@ -105,12 +105,13 @@ rueda_tensor View(void* data, const at::Tensor& tensor, rueda_dtype dtype) {
 
 // Where a part's result goes on this rank.
 enum class Output {
-  kGiven,      // of the input's shape, or the input itself
+  kGiven,      // the caller's, or of the input's shape, or the input itself
   kAllocated,  // when its shape is known
   kNone,
 };
 
 Output OutputOf(const Request& request, rueda_context* context) {
+  if (!request.outputs.empty()) return Output::kGiven;
   switch (request.kind) {
     case RUEDA_REDUCE:
       return request.root == rueda_rank(context) ? Output::kGiven : Output::kNone;
@@ -172,6 +173,8 @@ void Operation::PreparePart(const Request& request, size_t index) {
   if (changes) {
     output = input;
     copies_back_ |= !input.is_same(tensor);
+  } else if (!request.outputs.empty()) {
+    output = request.outputs[index];
   } else if (kind == Output::kGiven) {
     output = Empty(tensor.sizes(), tensor.scalar_type());
   }

@@ -33,6 +33,9 @@ struct Request {
   c10::IntArrayRef splits = {};
   c10::ArrayRef<const char*> suffixes = {};
   bool wait_soon = false;  // the caller is about to wait
+  // Contiguous, of the right shapes and types: where the results of an allgather or reducescatter
+  // go. An allgather's input may lie in its own part of one.
+  c10::ArrayRef<at::Tensor> outputs = {};
 };
 
 // Thread-safe. Its destructor waits for the end.

@@ -3,17 +3,11 @@
 // takes several copies of everything.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <algorithm>
-#include <array>
-#include <tuple>
 
 #include "bindings/torch/operation.h"
+#include "bindings/torch/optimizer_fields.h"
 
 namespace rueda::libtorch {
 namespace {
@@ -22,142 +16,11 @@ namespace optim = torch::optim;
 
 constexpr const char* kName = "broadcast_optimizer_state";
 
-// Is shown every field of an optimizer's options, or of its state of one parameter.
-class Visitor {
- public:
-  virtual ~Visitor() = default;
-  virtual void operator()(double& number) = 0;
-  virtual void operator()(const char* field, at::Tensor& tensor) = 0;
-
-  void operator()(int64_t& integer) { Convert(integer); }  // step counters: exact
-  void operator()(bool& flag) { Convert(flag); }
-  void operator()(std::tuple<double, double>& pair) {
-    (*this)(std::get<0>(pair));
-    (*this)(std::get<1>(pair));
-  }
-
- private:
-  template <typename T>
-  void Convert(T& value) {
-    auto number = static_cast<double>(value);
-    (*this)(number);
-    value = static_cast<T>(number);
-  }
-};
-
-void Show(optim::SGDOptions& options, Visitor& visit) {
-  visit(options.lr());
-  visit(options.momentum());
-  visit(options.dampening());
-  visit(options.weight_decay());
-  visit(options.nesterov());
-}
-void Show(optim::SGDParamState& state, Visitor& visit) {
-  visit("momentum_buffer", state.momentum_buffer());
-}
-
-// Of Adam and AdamW.
-template <typename Options>
-void ShowAdamOptions(Options& options, Visitor& visit) {
-  visit(options.lr());
-  visit(options.betas());
-  visit(options.eps());
-  visit(options.weight_decay());
-  visit(options.amsgrad());
-}
-template <typename State>
-void ShowAdamState(State& state, Visitor& visit) {
-  visit(state.step());
-  visit("exp_avg", state.exp_avg());
-  visit("exp_avg_sq", state.exp_avg_sq());
-  visit("max_exp_avg_sq", state.max_exp_avg_sq());
-}
-void Show(optim::AdamOptions& options, Visitor& visit) {
-  ShowAdamOptions(options, visit);
-}
-void Show(optim::AdamParamState& state, Visitor& visit) {
-  ShowAdamState(state, visit);
-}
-void Show(optim::AdamWOptions& options, Visitor& visit) {
-  ShowAdamOptions(options, visit);
-}
-void Show(optim::AdamWParamState& state, Visitor& visit) {
-  ShowAdamState(state, visit);
-}
-
-void Show(optim::RMSpropOptions& options, Visitor& visit) {
-  visit(options.lr());
-  visit(options.alpha());
-  visit(options.eps());
-  visit(options.weight_decay());
-  visit(options.momentum());
-  visit(options.centered());
-}
-void Show(optim::RMSpropParamState& state, Visitor& visit) {
-  visit(state.step());
-  visit("square_avg", state.square_avg());
-  visit("momentum_buffer", state.momentum_buffer());
-  visit("grad_avg", state.grad_avg());
-}
-
-void Show(optim::AdagradOptions& options, Visitor& visit) {
-  visit(options.lr());
-  visit(options.lr_decay());
-  visit(options.weight_decay());
-  visit(options.initial_accumulator_value());
-  visit(options.eps());
-}
-void Show(optim::AdagradParamState& state, Visitor& visit) {
-  visit(state.step());
-  visit("sum", state.sum());
-}
-
-// A type of optimizer.
-struct Kind {
-  const char* name;
-  bool (*is)(const optim::Optimizer&);
-  void (*show_options)(optim::OptimizerOptions&, Visitor&);
-  void (*assign_options)(const optim::OptimizerOptions& from, optim::OptimizerOptions& to);
-  std::unique_ptr<optim::OptimizerParamState> (*new_state)();
-  void (*show_state)(optim::OptimizerParamState&, Visitor&);
-};
-
-template <typename Optimizer, typename Options, typename State>
-constexpr Kind MakeKind(const char* name) {
-  return {
-      .name = name,
-      .is =
-          [](const optim::Optimizer& optimizer) {
-            return dynamic_cast<const Optimizer*>(&optimizer) != nullptr;
-          },
-      .show_options = [](optim::OptimizerOptions& options,
-                         Visitor& visit) { Show(static_cast<Options&>(options), visit); },
-      .assign_options =
-          [](const optim::OptimizerOptions& from, optim::OptimizerOptions& to) {
-            static_cast<Options&>(to) = static_cast<const Options&>(from);
-          },
-      .new_state = []() -> std::unique_ptr<optim::OptimizerParamState> {
-        return std::make_unique<State>();
-      },
-      .show_state = [](optim::OptimizerParamState& state,
-                       Visitor& visit) { Show(static_cast<State&>(state), visit); },
-  };
-}
-
-constexpr std::array<Kind, 5> kKinds = {
-    MakeKind<optim::SGD, optim::SGDOptions, optim::SGDParamState>("SGD"),
-    MakeKind<optim::Adam, optim::AdamOptions, optim::AdamParamState>("Adam"),
-    MakeKind<optim::AdamW, optim::AdamWOptions, optim::AdamWParamState>("AdamW"),
-    MakeKind<optim::RMSprop, optim::RMSpropOptions, optim::RMSpropParamState>("RMSprop"),
-    MakeKind<optim::Adagrad, optim::AdagradOptions, optim::AdagradParamState>("Adagrad"),
-};
-
 // Writes the fields down.
-class Writer : public Visitor {
+class Writer : public FieldVisitor {
  public:
-  using Visitor::operator();
-  void operator()(double& number) override { numbers.push_back(number); }
-  void operator()(const char* field, at::Tensor& tensor) override {
+  void Number(const char*, double& number) override { numbers.push_back(number); }
+  void Tensor(const char* field, at::Tensor& tensor) override {
     numbers.push_back(tensor.defined() ? 1 : 0);
     if (tensor.defined()) tensors.emplace_back(prefix + field, tensor);
   }
@@ -168,12 +31,11 @@ class Writer : public Visitor {
 };
 
 // Sets the fields to what a Writer has written. Tensors get memory, to be filled later.
-class Reader : public Visitor {
+class Reader : public FieldVisitor {
  public:
   explicit Reader(const double* numbers) : next_(numbers) {}
-  using Visitor::operator();
-  void operator()(double& number) override { number = *next_++; }
-  void operator()(const char* field, at::Tensor& tensor) override {
+  void Number(const char*, double& number) override { number = *next_++; }
+  void Tensor(const char* field, at::Tensor& tensor) override {
     tensor = at::Tensor();
     if (*next_++ == 0) return;
     tensor = at::empty_like(parameter.detach());
@@ -195,7 +57,7 @@ std::string Prefix(size_t group, size_t parameter) {
 
 // Parameters without state are written as if they had an empty one, so that ranks with equal forms
 // have equally many numbers.
-void Write(optim::Optimizer& optimizer, const Kind& kind, Writer* writer) {
+void Write(optim::Optimizer& optimizer, const OptimizerKind& kind, Writer* writer) {
   auto& groups = optimizer.param_groups();
   for (size_t g = 0; g < groups.size(); ++g) {
     kind.show_options(groups[g].options(), *writer);
@@ -204,7 +66,7 @@ void Write(optim::Optimizer& optimizer, const Kind& kind, Writer* writer) {
       bool has_state = it != optimizer.state().end();
       const auto empty = kind.new_state();
       writer->prefix = Prefix(g, i);
-      (*writer)(has_state);
+      (*writer)("has_state", has_state);
       kind.show_state(has_state ? *it->second : *empty, *writer);
     }
   }
@@ -215,7 +77,7 @@ struct Received {
   std::vector<std::pair<void*, std::unique_ptr<optim::OptimizerParamState>>> states;
 };
 
-Received Read(optim::Optimizer& optimizer, const Kind& kind, Reader* reader) {
+Received Read(optim::Optimizer& optimizer, const OptimizerKind& kind, Reader* reader) {
   Received received;
   auto& groups = optimizer.param_groups();
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -226,7 +88,7 @@ Received Read(optim::Optimizer& optimizer, const Kind& kind, Reader* reader) {
       auto state = kind.new_state();
       reader->prefix = Prefix(g, i);
       reader->parameter = groups[g].params()[i];
-      (*reader)(has_state);
+      (*reader)("has_state", has_state);
       kind.show_state(*state, *reader);
       if (!has_state) continue;
       received.states.emplace_back(reader->parameter.unsafeGetTensorImpl(), std::move(state));
@@ -235,7 +97,7 @@ Received Read(optim::Optimizer& optimizer, const Kind& kind, Reader* reader) {
   return received;
 }
 
-void Commit(Received received, const Kind& kind, optim::Optimizer* optimizer) {
+void Commit(Received received, const OptimizerKind& kind, optim::Optimizer* optimizer) {
   for (size_t g = 0; g < received.options.size(); ++g) {
     // Not replaced: the program may hold a reference.
     kind.assign_options(*received.options[g], optimizer->param_groups()[g].options());
@@ -246,12 +108,10 @@ void Commit(Received received, const Kind& kind, optim::Optimizer* optimizer) {
   }
 }
 
-// What must be the same on all ranks: its own length, the place in kKinds (-1: nowhere), and how
+// What must be the same on all ranks: its own length, the type (-1: not known), and how
 // many parameters each group has.
 std::vector<int64_t> FormOf(const optim::Optimizer& optimizer) {
-  const auto it = std::find_if(kKinds.begin(), kKinds.end(),
-                               [&](const Kind& kind) { return kind.is(optimizer); });
-  std::vector<int64_t> form = {0, it == kKinds.end() ? -1 : it - kKinds.begin()};
+  std::vector<int64_t> form = {0, PlaceOfOptimizer(optimizer)};
   for (const auto& group : optimizer.param_groups()) {
     form.push_back(static_cast<int64_t>(group.params().size()));
   }
@@ -262,7 +122,8 @@ std::vector<int64_t> FormOf(const optim::Optimizer& optimizer) {
 std::string Describe(int rank, const std::vector<int64_t>& form) {
   std::string text = "rank ";  // and not "rank " + ...: a warning of g++ 12, which is wrong
   text += std::to_string(rank) + " has ";
-  text += form[1] < 0 ? "none of SGD, Adam, AdamW, RMSprop and Adagrad" : kKinds[form[1]].name;
+  text += form[1] < 0 ? std::string("none of ") + kOptimizerKinds
+                      : OptimizerKindAt(static_cast<int>(form[1])).name;
   text += " with groups of";
   for (size_t i = 2; i < form.size(); ++i) text += " " + std::to_string(form[i]);
   return text + " parameters";
@@ -275,7 +136,7 @@ at::Tensor ToTensor(const std::vector<int64_t>& values) {
 }
 
 // Returns the kind that all ranks have, in the same form; else throws the same error on all.
-const Kind& AgreeOnKind(const optim::Optimizer& optimizer, ProcessSet process_set) {
+const OptimizerKind& AgreeOnKind(const optim::Optimizer& optimizer, ProcessSet process_set) {
   const at::Tensor all =
       allgather(ToTensor(FormOf(optimizer)), std::string(kName) + ".form", process_set);
   const int64_t* next = all.const_data_ptr<int64_t>();
@@ -292,13 +153,13 @@ const Kind& AgreeOnKind(const optim::Optimizer& optimizer, ProcessSet process_se
     if (form[1] < 0) message += "; give what yours remembers to broadcast_parameters";
     throw Error(RUEDA_INVALID_ARGUMENT, message);
   }
-  return kKinds[static_cast<size_t>(first[1])];
+  return OptimizerKindAt(static_cast<int>(first[1]));
 }
 
 }  // namespace
 
 void broadcast_optimizer_state(optim::Optimizer& optimizer, int root_rank, ProcessSet process_set) {
-  const Kind& kind = AgreeOnKind(optimizer, process_set);
+  const OptimizerKind& kind = AgreeOnKind(optimizer, process_set);
   Writer writer;
   Write(optimizer, kind, &writer);
   at::Tensor numbers = at::empty({static_cast<int64_t>(writer.numbers.size())}, at::kDouble);

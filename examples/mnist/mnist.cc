@@ -1,13 +1,14 @@
 // Data-parallel training of a small convolutional net on handwritten digits, with LibTorch.
 //
-//     ruedarun -np 2 mnist [--epochs N] [--batch-size N] [--lr X] [--seed N] [--data PATH]
+//     ruedarun -np 2 mnist [--strategy NAME] [--epochs N] [--batch-size N] [--lr X] [--seed N]
+//                          [--data PATH]
 //
-// Every rank has a replica of the net and its own part of each epoch's images; the optimizer
-// averages their gradients while they are being computed. At the end the replicas must have the
-// same bits. The last line of rank 0's output is JSON.
+// Every rank has a replica of the net and its own part of each epoch's images; the strategy keeps
+// the replicas together, by default by averaging their gradients while they are being computed. At
+// the end they must have the same bits. The last line of rank 0's output is JSON.
 //
 // Four things make a program data-parallel, marked (1) to (4) below.
-#include <rueda/torch.hpp>
+#include <rueda/strategy.hpp>
 
 #include <torch/torch.h>
 
@@ -30,6 +31,7 @@ namespace {
 
 constexpr const char* kUsage =
     "ruedarun -np N mnist [options]\n"
+    "  --strategy NAME  how the ranks train together (ddp); all of them are in docs/strategies.md\n"
     "  --epochs N       times that the training images are seen (30)\n"
     "  --batch-size N   images of one rank in one step (32)\n"
     "  --lr X           learning rate (0.05)\n"
@@ -40,6 +42,7 @@ constexpr const char* kUsage =
     "  --no-broadcast   let each rank begin with weights of its own, to see the end fail\n";
 
 struct Options {
+  std::string strategy = "ddp";
   int64_t epochs = 30;
   int64_t batch_size = 32;
   double lr = 0.05;
@@ -73,7 +76,9 @@ Options ParseOptions(int argc, char** argv) {
     }
     if (i + 1 == argc) throw UsageError(option + ": unknown, or its value is missing");
     const std::string word = argv[++i];
-    if (option == "--epochs") {
+    if (option == "--strategy") {
+      options.strategy = word;
+    } else if (option == "--epochs") {
       options.epochs = Parse<int64_t>(option, word, 0);
     } else if (option == "--batch-size") {
       options.batch_size = Parse<int64_t>(option, word, 1);
@@ -163,8 +168,8 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 }
 
 // One epoch; returns the mean loss over all ranks' steps.
-double TrainEpoch(Net& net, hvd::DistributedOptimizer& optimizer, const Tensors& train,
-                  const Options& options, int64_t epoch, int64_t steps) {
+double TrainEpoch(hvd::Strategy& strategy, const Tensors& train, const Options& options,
+                  int64_t epoch, int64_t steps) {
   const torch::Tensor order = Permutation(train.labels.size(0), options.seed, epoch);
   Progress progress(steps);
   double loss_sum = 0;
@@ -172,11 +177,11 @@ double TrainEpoch(Net& net, hvd::DistributedOptimizer& optimizer, const Tensors&
     // (3) This rank's part of the step's images; what doesn't fill a last step is left out.
     const int64_t begin = (step * hvd::size() + hvd::rank()) * options.batch_size;
     const torch::Tensor pick = order.narrow(0, begin, options.batch_size);
-    optimizer.zero_grad();
-    const torch::Tensor loss = torch::nll_loss(net(train.images.index_select(0, pick)),
+    strategy.zero_grad();
+    const torch::Tensor loss = torch::nll_loss(strategy.forward(train.images.index_select(0, pick)),
                                                train.labels.index_select(0, pick));
-    loss.backward();
-    optimizer.step();
+    strategy.backward(loss);
+    strategy.step();
     loss_sum += loss.item<double>();
     progress.Step();
   }
@@ -204,13 +209,13 @@ int Run(const Options& options) {
                      std::to_string(dataset.train.count) + " training images");
   }
 
-  // (1) Each rank would begin with weights of its own; all take rank 0's.
+  // (1) Each rank would begin with weights of its own; the strategy gives all rank 0's.
   torch::manual_seed(options.seed + hvd::rank());
   Net net(dataset.train.height, dataset.train.width);
-  if (options.broadcast) hvd::broadcast_parameters(*net, 0);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9));
-  // (2) From here on gradients are averaged over the ranks.
-  hvd::DistributedOptimizer optimizer(sgd, net->named_parameters());
+  // (2) From here on the ranks train together.
+  const std::unique_ptr<hvd::Strategy> strategy =
+      hvd::make_strategy(options.strategy, net, sgd, {.broadcast = options.broadcast});
 
   if (hvd::rank() == 0) {
     std::printf(
@@ -223,7 +228,8 @@ int Run(const Options& options) {
   double accuracy = TestAccuracy(net, test);
   for (int64_t epoch = 1; epoch <= options.epochs; ++epoch) {
     if (hvd::rank() == 0) std::printf("epoch %2lld ", static_cast<long long>(epoch));
-    const double loss = TrainEpoch(net, optimizer, train, options, epoch, steps);
+    const double loss = TrainEpoch(*strategy, train, options, epoch, steps);
+    strategy->finish();  // for those who let the ranks differ
     accuracy = TestAccuracy(net, test);
     if (hvd::rank() == 0) {
       std::printf(" loss %.4f, test accuracy %.2f %%, %.1f s\n", loss, 100 * accuracy,

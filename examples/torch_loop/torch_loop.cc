@@ -1,13 +1,16 @@
-// An ordinary LibTorch training loop, and what becomes of it with Rueda. docs/torch.md quotes it.
+// An ordinary LibTorch training loop, and what becomes of it with Rueda. docs/torch.md and
+// docs/strategies.md quote it.
 //
 //     ruedarun -np 2 torch_loop
 //
-// Every rank trains one net by itself on whole batches, and one together with the other ranks on
-// its part of each batch. Both must come to the same weights; exit status 0 says that they did.
+// Every rank trains one net by itself on whole batches, and others together with the other ranks on
+// its part of each batch. All must come to the same weights; exit status 0 says that they did.
+#include <rueda/strategy.hpp>
 #include <rueda/torch.hpp>
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace hvd = rueda::libtorch;
@@ -60,6 +63,19 @@ void TrainTogether(Net& net) {
   }
 }
 
+// The same again, by a strategy that is chosen by its name.
+void TrainByName(Net& net, const std::string& name) {
+  torch::optim::Adam adam(net->parameters(), 0.01);
+  auto strategy = hvd::make_strategy(name, net, adam);
+  for (int step = 0; step < kSteps; ++step) {
+    const Samples batch = Batch(step, hvd::rank(), hvd::size());
+    strategy->zero_grad();
+    strategy->backward(torch::mse_loss(strategy->forward(batch.x), batch.y));
+    strategy->step();
+  }
+  strategy->finish();
+}
+
 // One more step of that kind, with the averaged gradients clipped.
 void ClippedStep(Net& net, hvd::DistributedOptimizer& optimizer, const Samples& batch) {
   optimizer.zero_grad();
@@ -103,9 +119,13 @@ bool Run() {
   Net alone;
   torch::manual_seed(1 + hvd::rank());  // all take rank 0's weights
   Net together;
+  torch::manual_seed(1 + hvd::rank());
+  Net sharded;
   TrainAlone(alone);
   TrainTogether(together);
-  const double distance = (Weights(alone) - Weights(together)).abs().max().item<double>();
+  double distance = (Weights(alone) - Weights(together)).abs().max().item<double>();
+  TrainByName(sharded, "sharded");
+  distance = std::max(distance, (Weights(alone) - Weights(sharded)).abs().max().item<double>());
   const torch::Tensor all = hvd::allgather(Weights(together).unsqueeze(0), "weights");
   bool equal = all.eq(all[0]).all().item<bool>();
   {

@@ -1,4 +1,4 @@
-// examples/torch_loop runs, and docs/torch.md quotes it word for word.
+// examples/torch_loop runs, and docs/torch.md and docs/strategies.md quote it word for word.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,11 +46,14 @@ TEST(TorchLoop, ComesToTheWeightsOfOneProcess) {
   }
 }
 
-TEST(TorchLoop, IsWhatItsPageQuotes) {
+TEST(TorchLoop, IsWhatItsPagesQuote) {
   const fs::path root = RUEDA_SOURCE_DIR;
   const std::vector<std::string> code = Lines(root / "examples/torch_loop/torch_loop.cc");
-  const auto blocks = Quotes(root / "docs/torch.md");
+  auto blocks = Quotes(root / "docs/torch.md");
   EXPECT_GE(blocks.size(), 4u);
+  const auto more = Quotes(root / "docs/strategies.md");
+  EXPECT_GE(more.size(), 1u);
+  blocks.insert(blocks.end(), more.begin(), more.end());
   for (const auto& block : blocks) {
     EXPECT_NE(std::search(code.begin(), code.end(), block.begin(), block.end()), code.end())
         << "not in torch_loop.cc:\n"

@@ -249,6 +249,23 @@ TEST_F(MnistTraining, AKilledRankEndsItWithTheRanksName) {
   EXPECT_EQ(Text(out).find("replicas_equal"), std::string::npos);
 }
 
+TEST_F(MnistTraining, LearnsWithEachStrategy) {
+  for (const std::string strategy : {"sharded", "adasum", "local_sgd", "diloco"}) {
+    std::vector<std::string> words = {Program(), "--strategy", strategy, "--epochs", "6"};
+    // Its outer momentum makes steps longer: smaller ones, and more of them.
+    if (strategy == "diloco")
+      words = {Program(), "--strategy", strategy, "--epochs", "12", "--lr", "0.01"};
+    const std::vector<Ended> ended = RunProgram(2, words);
+    ASSERT_EQ(ended[0].status, 0) << ended[0].out << ended[0].err;
+    const std::string json = LastLine(ended[0].out);
+    EXPECT_EQ(Field(json, "replicas_equal"), "true") << strategy;
+    EXPECT_GE(std::stod(Field(json, "test_accuracy")), 0.9) << strategy;
+  }
+  const std::vector<Ended> ended = RunProgram(1, {Program(), "--strategy", "dpp"});
+  EXPECT_EQ(ended[0].status, 1);
+  EXPECT_TRUE(Says(ended[0].err, "there is no strategy 'dpp'; there are ddp"));
+}
+
 TEST_F(MnistTraining, TheSeedChoosesTheResult) {
   std::vector<std::string> digests;
   for (const std::string seed : {"1", "2"}) {
@@ -275,6 +292,7 @@ TEST_F(MnistTraining, OptionsAreChecked) {
   };
   const std::vector<Ended> help = RunProgram(2, {Program(), "--help"});
   EXPECT_TRUE(Says(help[0].out, "--batch-size N"));
+  EXPECT_TRUE(Says(help[0].out, "--strategy NAME"));
   EXPECT_EQ(help[0].status, 0);
   EXPECT_EQ(help[1].out, "") << "once is enough";
   EXPECT_TRUE(Says(error({"--epoch", "3"}), "--epoch: unknown"));

@@ -5,70 +5,14 @@
 
 #include "rueda/torch.hpp"
 #include "test/torch/ranks.h"
+#include "test/torch/training.h"
 #include "test/torch/weights.h"
 
 namespace hvd = rueda::libtorch;
 
 namespace {
 
-using rueda::test::First;
-using rueda::test::StatusOf;
-using rueda::test::Weights;
-
-constexpr int kBatch = 8;  // samples of a rank in a step
-constexpr int kSteps = 20;
-
-struct Net : torch::nn::Module {
-  Net()
-      : hidden(register_module("hidden", torch::nn::Linear(6, 16))),
-        out(register_module("out", torch::nn::Linear(16, 3))) {}
-  torch::Tensor forward(const torch::Tensor& x) { return out(torch::tanh(hidden(x))); }
-  torch::nn::Linear hidden, out;
-};
-
-struct Samples {
-  torch::Tensor x, y;
-};
-
-// What `ranks` ranks see in a step, one after the other.
-Samples Batch(int step, int ranks) {
-  torch::manual_seed(1000 + step);
-  const torch::Tensor x = torch::randn({ranks * kBatch, 6});
-  return {x, x.narrow(1, 0, 3).sin()};
-}
-
-Samples Shard(const Samples& all, int rank) {
-  return {all.x.narrow(0, rank * kBatch, kBatch), all.y.narrow(0, rank * kBatch, kBatch)};
-}
-
-torch::Tensor Loss(Net& net, const Samples& samples) {
-  return torch::mse_loss(net.forward(samples.x), samples.y);
-}
-
-torch::Tensor Flat(const torch::nn::Module& module) {
-  std::vector<torch::Tensor> parts;
-  for (const torch::Tensor& parameter : module.parameters()) {
-    parts.push_back(parameter.detach().reshape({-1}));
-  }
-  return torch::cat(parts);
-}
-
-// Whether all ranks have the same bits.
-bool ReplicasEqual(const torch::Tensor& flat) {
-  const torch::Tensor all = hvd::allgather(flat.reshape({1, -1}).contiguous(), "replicas");
-  for (int rank = 1; rank < hvd::size(); ++rank) {
-    if (std::memcmp(all[rank].data_ptr(), all[0].data_ptr(), flat.nbytes()) != 0) return false;
-  }
-  return true;
-}
-
-torch::optim::SGDOptions Momentum(double lr = 0.1) {
-  return torch::optim::SGDOptions(lr).momentum(0.9);
-}
-
-double Distance(const torch::Tensor& a, const torch::Tensor& b) {
-  return (a - b).abs().max().item<double>();
-}
+using namespace rueda::test;
 
 // How far a net that was trained on this rank's shards is from one that was trained on all ranks'
 // batches together.
@@ -82,21 +26,15 @@ struct Comparison {
 Comparison CompareWithOneProcess(bool synchronised) {
   torch::manual_seed(hvd::rank());
   Net net;
-  Net reference;
-  hvd::broadcast_parameters(net, 0);
-  hvd::broadcast_parameters(reference, 0);
-  EXPECT_GT(Distance(Flat(net), Flat(reference)), 0.01);
-  {
-    const torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < net.parameters().size(); ++i) {
-      reference.parameters()[i].copy_(net.parameters()[i]);
-    }
-  }
-  torch::optim::SGD sgd(net.parameters(), Momentum());
-  torch::optim::SGD reference_sgd(reference.parameters(), Momentum());
+  const torch::Tensor own = Flat(*net);
+  hvd::broadcast_parameters(*net, 0);
+  Net reference = CopyOf(net);
+  EXPECT_EQ(Distance(Flat(*net), own) > 0.01, hvd::rank() > 0);
+  torch::optim::SGD sgd(net->parameters(), Momentum());
+  torch::optim::SGD reference_sgd(reference->parameters(), Momentum());
   std::unique_ptr<hvd::DistributedOptimizer> distributed;
   if (synchronised) {
-    distributed = std::make_unique<hvd::DistributedOptimizer>(sgd, net.named_parameters());
+    distributed = std::make_unique<hvd::DistributedOptimizer>(sgd, net->named_parameters());
   }
   Comparison comparison;
   for (int step = 0; step < kSteps; ++step) {
@@ -112,9 +50,9 @@ Comparison CompareWithOneProcess(bool synchronised) {
     } else {
       sgd.step();
     }
-    comparison.equal_steps += ReplicasEqual(Flat(net));
+    comparison.equal_steps += ReplicasEqual(Flat(*net));
   }
-  comparison.distance = Distance(Flat(net), Flat(reference));
+  comparison.distance = Distance(Flat(*net), Flat(*reference));
   return comparison;
 }
 
@@ -675,17 +613,11 @@ template <typename Make>
 void BroadcastsState(Make make, int steps_before) {
   torch::manual_seed(7);  // the same net on all ranks
   Net net;
-  Net reference;
-  hvd::broadcast_parameters(net, 0);
-  {
-    const torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < net.parameters().size(); ++i) {
-      reference.parameters()[i].copy_(net.parameters()[i]);
-    }
-  }
-  auto optimizer = make(net.parameters(), hvd::rank() == 0 ? 0.1 : 0.7);
-  auto expected = make(reference.parameters(), 0.1);
-  const auto step = [](Net& on, torch::optim::Optimizer& with, int i) {
+  hvd::broadcast_parameters(*net, 0);
+  const Net reference = CopyOf(net);
+  auto optimizer = make(net->parameters(), hvd::rank() == 0 ? 0.1 : 0.7);
+  auto expected = make(reference->parameters(), 0.1);
+  const auto step = [](const Net& on, torch::optim::Optimizer& with, int i) {
     with.zero_grad();
     Loss(on, Batch(i, 1)).backward();
     with.step();
@@ -694,16 +626,16 @@ void BroadcastsState(Make make, int steps_before) {
     if (hvd::rank() == 0) step(net, *optimizer, i);
     step(reference, *expected, i);
   }
-  hvd::broadcast_parameters(net, 0);
+  hvd::broadcast_parameters(*net, 0);
   hvd::broadcast_optimizer_state(*optimizer, 0);
   EXPECT_EQ(optimizer->state().size(), expected->state().size());
   EXPECT_DOUBLE_EQ(optimizer->param_groups()[0].options().get_lr(), 0.1);
   for (int i = 0; i < 5; ++i) {
     step(net, *optimizer, 100 + i);
     step(reference, *expected, 100 + i);
-    EXPECT_TRUE(ReplicasEqual(Flat(net))) << "step " << i;
+    EXPECT_TRUE(ReplicasEqual(Flat(*net))) << "step " << i;
   }
-  EXPECT_TRUE(torch::equal(Flat(net), Flat(reference)));
+  EXPECT_TRUE(torch::equal(Flat(*net), Flat(*reference)));
 }
 
 // Makes an optimizer of the parameters in two groups. The first one's options are `with`, at the

@@ -428,12 +428,12 @@ struct DistributedOptimizerOptions {
 // gradient when it is made take part.
 //
 // Gradients of up to 128 KiB become views of shared tensors (of up to 4 MiB and 256 gradients, by
-// type, the last parameters first), which are reduced when a backward pass has computed all of
-// them, or with synchronize.
+// type, in the order in which the first step's backward passes computed them on average), which are
+// reduced when a backward pass has computed all of them, or with synchronize.
 //
 // Every rank reduces every gradient in every step: one that no backward pass has computed since
 // zero_grad() counts as zeros on this rank, so that ranks may differ in which parts of the model
-// they used.
+// they used. What no rank has used has no gradient after the step, as in one process.
 //
 // Sparse gradients (of an embedding with sparse(true)) are reduced as in sparse_allreduce, and
 // replaced by the result. A rank takes a gradient that it has not computed for a sparse one when
@@ -480,6 +480,33 @@ class RUEDA_TORCH_API DistributedOptimizer {
   // Also forgets the passes that were added up so far. RUEDA_FAILED_PRECONDITION: while gradients
   // are in flight; to drop them, synchronize first.
   void zero_grad(bool set_to_none = true);
+
+  // While it lives, backward passes only add to this rank's gradients. The first pass without it
+  // reduces the sum of all; so hold it in all passes of a step but the last:
+  //
+  //     for (const Batch& batch : micro_batches) {
+  //       std::optional<hvd::DistributedOptimizer::NoSync> hold;
+  //       if (&batch != &micro_batches.back()) hold.emplace(optimizer);
+  //       loss(batch).backward();
+  //     }
+  //     optimizer.step();
+  //
+  // What it added and no later pass computes is reduced by step.
+  class RUEDA_TORCH_API NoSync {
+   public:
+    explicit NoSync(DistributedOptimizer& optimizer);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    DistributedOptimizer& optimizer_;
+  };
+  [[nodiscard]] NoSync no_sync();
+
+  // The names of those parameters that no rank had a gradient for in the last synchronize or step.
+  // They have none after it either, so that neither weight decay nor momentum moves them.
+  std::vector<std::string> unused_parameters() const;
 
   torch::optim::Optimizer& optimizer() const;
 

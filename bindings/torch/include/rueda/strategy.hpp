@@ -1,0 +1,168 @@
+// Ways to train one model on several ranks, behind one small interface: a loop chooses by name.
+//
+//     #include <rueda/strategy.hpp>
+//     #include <torch/torch.h>
+//     namespace hvd = rueda::libtorch;
+//
+//     Net net;
+//     torch::optim::Adam adam(net->parameters(), 1e-3);
+//     auto strategy = hvd::make_strategy("sharded", net, adam);
+//     for (const Batch& batch : this_ranks_batches) {
+//       strategy->zero_grad();
+//       strategy->backward(torch::mse_loss(strategy->forward(batch.x), batch.y));
+//       strategy->step();
+//     }
+//     strategy->finish();
+//     strategy->save("model.pt");
+//
+// | name | what it does |
+// |---|---|
+// | ddp, horovod | averages the gradients while the backward pass computes them |
+// | sharded | ZeRO: each rank keeps the optimizer's state, and updates the parameters, of its share
+// | | adasum | steps by itself, and combines the steps by Adasum | | local_sgd | steps by itself;
+// every `local_steps` steps the parameters are averaged | | diloco | the same, with an outer
+// optimizer that takes the averaged change for a gradient |
+//
+// docs/strategies.md says when to take which.
+#ifndef RUEDA_STRATEGY_HPP_
+#define RUEDA_STRATEGY_HPP_
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rueda/torch.hpp"
+
+namespace rueda::libtorch {
+
+// What is not for all of them says for which.
+struct StrategyOptions {
+  // Whose ranks train together.
+  ProcessSet process_set = global_process_set;
+  // Begins the names of the operations. Strategies that are in use at the same time need different
+  // ones.
+  std::string name = "strategy";
+  // Gives all ranks rank 0's (of the process set: its first rank's) parameters, buffers and
+  // optimizer state when the strategy is made. Without it they must be equal already.
+  bool broadcast = true;
+  // ddp: see DistributedOptimizerOptions.
+  double gradient_predivide_factor = 1;
+  // sharded. 1: each rank has whole gradients. 2: a gradient's memory is given back as soon as it
+  // is reduced, but for the rank's share.
+  int zero_stage = 2;
+  // sharded: parameters are taken together up to so many bytes.
+  int64_t bucket_bytes = int64_t{16} << 20;
+  // local_sgd, diloco: steps between averages.
+  int local_steps = 16;
+  // diloco: of the outer optimizer, SGD with Nesterov's momentum (arXiv 2311.08105).
+  double outer_lr = 0.7;
+  double outer_momentum = 0.9;
+};
+
+// A module and its forward function, of whatever type it is: a TORCH_MODULE, a module's shared_ptr.
+class Model {
+ public:
+  template <typename Module>
+  Model(const torch::nn::ModuleHolder<Module>& holder)  // NOLINT: implicit
+      : Model(holder.ptr()) {}
+  template <std::derived_from<torch::nn::Module> Module>
+  Model(std::shared_ptr<Module> module)  // NOLINT: implicit
+      : module_(module), forward_([module](const at::Tensor& input) -> at::Tensor {
+          if constexpr (requires {
+                          { module->forward(input) } -> std::convertible_to<at::Tensor>;
+                        }) {
+            return module->forward(input);
+          } else {
+            throw Error(RUEDA_INVALID_ARGUMENT,
+                        "the model's forward() does not take one tensor and return one: call it "
+                        "directly");
+          }
+        }) {}
+
+  torch::nn::Module& module() const { return *module_; }
+  at::Tensor forward(const at::Tensor& input) const { return forward_(input); }
+  bool empty() const { return module_ == nullptr; }
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+  std::function<at::Tensor(const at::Tensor&)> forward_;
+};
+
+// One model and its optimizer, in training on the ranks of a process set, which must all make the
+// same calls. Both go on to be used for what is not here: learning rates, schedulers, frozen
+// parameters, train() and eval(). The optimizer must outlive this object.
+//
+// A batch is this rank's own, and its loss a mean over it; with batches of one size on all ranks
+// the result is that of one process on all of them together, as far as the strategy promises that.
+//
+// Threads: for one thread at a time. Operations go to the context that was current when this was
+// made.
+//
+// Errors: exceptions of type rueda::Error as for DistributedOptimizer (torch.hpp); after one that
+// is not the caller's own mistake parameters may differ from rank to rank.
+class Strategy {
+ public:
+  Strategy() = default;
+  virtual ~Strategy() = default;
+  Strategy(const Strategy&) = delete;
+  Strategy& operator=(const Strategy&) = delete;
+
+  // What the model makes of `input`, with a history unless torch::NoGradGuard says otherwise. For
+  // models whose forward takes and returns one tensor; others may be called directly.
+  virtual at::Tensor forward(const at::Tensor& input) = 0;
+
+  // A backward pass from `loss`, a scalar. With `last` the gradients go on their way as soon as
+  // they are there; without it they are added up, and more passes follow before the step.
+  virtual void backward(const at::Tensor& loss, bool last = true) = 0;
+
+  // Waits until the gradients are those that step() is going to take. For what comes between:
+  // clipping, looking. step() does it otherwise.
+  virtual void synchronize() = 0;
+
+  // Scales the gradients so that all together have an L2 norm of at most `max_norm`, whichever rank
+  // has them. Returns the norm that they had. Does what synchronize does.
+  virtual double clip_grad_norm(double max_norm) = 0;
+
+  // Waits for the gradients, and lets the optimizer step.
+  virtual void step() = 0;
+
+  // Forgets the gradients, and the passes that were added up.
+  virtual void zero_grad() = 0;
+
+  // Gives all ranks the same, whole parameters, where the strategy lets them differ in between.
+  // Before evaluating or saving; training may go on. Collective.
+  virtual void finish() = 0;
+
+  // Writes parameters, buffers, the optimizer's options and its state to a file, whole, whatever
+  // the strategy does with them: load() takes it on any number of ranks and with any strategy, and
+  // Python's torch.load reads it. The process set's first rank writes it, its own buffers with it,
+  // under another name at first: `path` is the old file or the new one. Collective; does what
+  // finish does. For torch's SGD, Adam, AdamW, RMSprop and Adagrad; RUEDA_INVALID_ARGUMENT for
+  // others. RUEDA_INTERNAL on all ranks: the file can't be written.
+  virtual void save(const std::string& path) = 0;
+  // Every rank reads the file. Collective. RUEDA_INVALID_ARGUMENT on all ranks, with nothing
+  // changed: one of them can't read it, or has another model or optimizer.
+  virtual void load(const std::string& path) = 0;
+
+  virtual const std::string& name() const = 0;
+  virtual torch::optim::Optimizer& optimizer() const = 0;
+};
+
+// The strategies' names.
+RUEDA_TORCH_API std::vector<std::string> strategy_names();
+
+// Collective over options.process_set. RUEDA_INVALID_ARGUMENT: there is no such strategy (the
+// message has the nearest name), it does not go with the model or the optimizer, an option is out
+// of range, or the ranks' models differ (then on all of them).
+[[nodiscard]] RUEDA_TORCH_API std::unique_ptr<Strategy> make_strategy(
+    const std::string& name, const Model& model, torch::optim::Optimizer& optimizer,
+    const StrategyOptions& options = {});
+
+}  // namespace rueda::libtorch
+
+#endif  // RUEDA_STRATEGY_HPP_

@@ -1,0 +1,149 @@
+#include "bindings/torch/strategies/base.h"
+
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "bindings/torch/digest.h"
+#include "bindings/torch/optimizer_fields.h"
+
+namespace rueda::libtorch {
+namespace {
+
+// All that ranks must have alike of a parameter.
+std::string Describe(const std::string& name, const at::Tensor& tensor) {
+  std::string text = "'" + name + "' (" + at::toString(tensor.scalar_type());
+  for (const int64_t size : tensor.sizes()) text += " " + std::to_string(size);
+  return text + ")";
+}
+
+}  // namespace
+
+BaseStrategy::BaseStrategy(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
+                           StrategyOptions options)
+    : name_(std::move(name)),
+      model_(model),
+      optimizer_(optimizer),
+      options_(std::move(options)),
+      context_(CurrentContext()) {
+  if (model_.empty()) Refuse("the model is empty");
+  ranks_ = rueda_process_set_size(context_, options_.process_set.id);
+  index_ = rueda_process_set_rank(context_, options_.process_set.id);
+  if (index_ < 0) {
+    Refuse("this rank is not in process set " + std::to_string(options_.process_set.id));
+  }
+  size_t count = 0;
+  detail::Check(rueda_process_set_ranks(context_, options_.process_set.id, &first_rank_, 1, &count),
+                context_);
+  FindParameters();
+  CheckThatRanksAgree();
+  if (!options_.broadcast) return;
+  broadcast_parameters(model_.module(), first_rank_, options_.process_set);
+  if (PlaceOfOptimizer(optimizer) >= 0) {
+    broadcast_optimizer_state(optimizer, first_rank_, options_.process_set);
+  }
+}
+
+void BaseStrategy::Refuse(const std::string& message) const {
+  throw Error(RUEDA_INVALID_ARGUMENT, "strategy " + name_ + ": " + message);
+}
+
+void BaseStrategy::FindParameters() {
+  std::unordered_map<const c10::TensorImpl*, std::string> names;
+  for (const auto& item : model_.module().named_parameters()) {
+    names.emplace(item.value().unsafeGetTensorImpl(), item.key());
+  }
+  std::unordered_set<const c10::TensorImpl*> found;
+  for (size_t group = 0; group < optimizer_.param_groups().size(); ++group) {
+    for (const at::Tensor& tensor : optimizer_.param_groups()[group].params()) {
+      const auto it = names.find(tensor.unsafeGetTensorImpl());
+      if (it == names.end()) {
+        Refuse("parameter " + std::to_string(found.size()) +
+               " of the optimizer is none of the model's");
+      }
+      if (!found.insert(it->first).second) Refuse("the optimizer has '" + it->second + "' twice");
+      parameters_.push_back({it->second, tensor, group});
+    }
+  }
+  if (parameters_.empty()) Refuse("the optimizer has no parameters");
+}
+
+void BaseStrategy::Agree(const std::string& what, const std::string& error, rueda_status status) {
+  const std::string name = NameOf(what);
+  std::vector<int64_t> sizes(static_cast<size_t>(ranks_));
+  detail::Bytes bytes;
+  detail::Check(rueda_allgather_bytes(context_, options_.process_set.id, name.c_str(), error.data(),
+                                      error.size(), &bytes.result, sizes.data()),
+                context_);
+  const char* next = bytes.data();
+  for (const int64_t size : sizes) {
+    if (size > 0) {
+      throw Error(status,
+                  "strategy " + name_ + ": " + std::string(next, static_cast<size_t>(size)));
+    }
+    next += size;
+  }
+}
+
+void BaseStrategy::CheckThatRanksAgree() {
+  std::string mine = name_ + " with " + std::to_string(PlaceOfOptimizer(optimizer_));
+  for (const Parameter& parameter : parameters_) {
+    mine +=
+        "\n" + std::to_string(parameter.group) + " " + Describe(parameter.name, parameter.tensor);
+  }
+  Digest digest;
+  digest.Add(mine.data(), mine.size());
+  const std::string first =
+      broadcast_object(digest.text(), first_rank_, NameOf("digest"), options_.process_set);
+  // Nearly always they do: one more small operation says so.
+  const at::Tensor differ = allreduce(at::scalar_tensor(first == digest.text() ? 0 : 1, at::kInt),
+                                      NameOf("differ"), Sum, 1, 1, options_.process_set);
+  if (differ.item<int32_t>() == 0) return;
+  const std::string expected =
+      broadcast_object(mine, first_rank_, NameOf("model"), options_.process_set);
+  std::string error;
+  if (mine != expected) {
+    const auto at = std::mismatch(mine.begin(), mine.end(), expected.begin(), expected.end());
+    const auto line = [](const std::string& text, size_t place) {
+      const size_t begin = place == 0 ? 0 : text.rfind('\n', place - 1) + 1;
+      if (begin >= text.size()) return std::string("nothing");
+      return text.substr(begin, text.find('\n', begin) - begin);
+    };
+    const size_t place = static_cast<size_t>(at.first - mine.begin());
+    error = "the ranks differ: rank " + std::to_string(rueda_rank(context_)) + " has " +
+            line(mine, place) + " where rank " + std::to_string(first_rank_) + " has " +
+            line(expected, place) + " (the parameter's group, name, type and sizes)";
+  }
+  Agree("agree", error);
+}
+
+void BaseStrategy::Execute(rueda_kind kind, c10::ArrayRef<at::Tensor> tensors,
+                           const std::string& name, reduce_op op,
+                           c10::ArrayRef<const char*> suffixes) {
+  if (tensors.empty()) return;
+  const std::string whole = NameOf(name);
+  Operation::Execute(context_, {.kind = kind,
+                                .tensors = tensors,
+                                .in_place = true,
+                                .grouped = true,
+                                .name = whole,
+                                .process_set = options_.process_set,
+                                .op = op,
+                                .suffixes = suffixes});
+}
+
+at::Tensor BaseStrategy::forward(const at::Tensor& input) {
+  return model_.forward(input);
+}
+
+double BaseStrategy::clip_grad_norm(double max_norm) {
+  synchronize();
+  std::vector<at::Tensor> tensors;
+  for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensor);
+  return torch::nn::utils::clip_grad_norm_(tensors, max_norm);
+}
+
+}  // namespace rueda::libtorch

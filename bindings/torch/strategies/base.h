@@ -1,0 +1,90 @@
+// What all strategies share: the model, its optimizer, and how both are saved.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/torch/operation.h"
+#include "rueda/strategy.hpp"
+
+namespace rueda::libtorch {
+
+// What an optimizer remembers of a parameter.
+struct ParameterState {
+  std::vector<std::pair<std::string, double>> numbers;      // by field
+  std::vector<std::pair<std::string, at::Tensor>> tensors;  // by field; as large as the parameter
+};
+
+class BaseStrategy : public Strategy {
+ public:
+  at::Tensor forward(const at::Tensor& input) override;
+  double clip_grad_norm(double max_norm) override;
+  void finish() override {}
+  void save(const std::string& path) final;
+  void load(const std::string& path) final;
+  const std::string& name() const final { return name_; }
+  torch::optim::Optimizer& optimizer() const final { return optimizer_; }
+
+ protected:
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;
+    size_t group;  // of the optimizer
+  };
+
+  // Throws RUEDA_INVALID_ARGUMENT, on all ranks if they differ, unless all have the same model.
+  BaseStrategy(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
+               StrategyOptions options);
+
+  // By place in parameters(); nothing for a parameter that the optimizer has not stepped.
+  // Collective.
+  virtual std::vector<ParameterState> GetState();
+  virtual void SetState(const std::vector<ParameterState>& states);
+  // Other tensors that belong into a checkpoint, by name, the same on all ranks. A strategy that is
+  // given a file without them leaves them as they are.
+  virtual NamedTensors Extras() { return {}; }
+  // The parameters have been changed from outside, equally on all ranks.
+  virtual void OnLoaded() {}
+
+  [[noreturn]] void Refuse(const std::string& message) const;
+  torch::nn::Module& module() { return model_.module(); }
+  // Of the optimizer, in its order, with their names in the model; one of several names is its
+  // first.
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const StrategyOptions& options() const { return options_; }
+  rueda_context* context() const { return context_; }
+  int ranks() const { return ranks_; }
+  // In the process set.
+  int index() const { return index_; }
+  int first_rank() const { return first_rank_; }
+  // Submits a group in place and waits. `name`: without the strategy's.
+  void Execute(rueda_kind kind, c10::ArrayRef<at::Tensor> tensors, const std::string& name,
+               reduce_op op, c10::ArrayRef<const char*> suffixes);
+  std::string NameOf(const std::string& operation) const { return options_.name + "." + operation; }
+
+ private:
+  void FindParameters();
+  void CheckThatRanksAgree();
+  // Throws the same error on all ranks if any has one. "": it has none.
+  void Agree(const std::string& what, const std::string& error,
+             rueda_status status = RUEDA_INVALID_ARGUMENT);
+
+  const std::string name_;
+  const Model model_;
+  torch::optim::Optimizer& optimizer_;
+  const StrategyOptions options_;
+  rueda_context* const context_;
+  int ranks_ = 0;
+  int index_ = 0;
+  int first_rank_ = 0;
+  std::vector<Parameter> parameters_;
+};
+
+// Sets what an optimizer remembers of `parameter`, as it is in one of its groups.
+void SetParameterState(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                       const ParameterState& state);
+// Nothing when it remembers nothing.
+ParameterState GetParameterState(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
+
+}  // namespace rueda::libtorch

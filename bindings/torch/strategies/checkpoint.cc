@@ -1,0 +1,340 @@
+// Strategies' files: one dictionary of plain types and tensors, in torch's format.
+//
+//     {"format": 1, "model": {name: tensor}, "optimizer": kind, "groups": [{field: number}],
+//      "state": {parameter's name: {field: number or tensor}}, "strategy": {name: tensor}}
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+#include <ATen/ops/empty_like.h>
+#include <caffe2/serialize/inline_container.h>
+#include <fcntl.h>
+#include <torch/csrc/jit/serialization/import_read.h>
+#include <torch/csrc/jit/serialization/pickler.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "bindings/torch/optimizer_fields.h"
+#include "bindings/torch/strategies/base.h"
+
+namespace rueda::libtorch {
+namespace {
+
+constexpr int64_t kFormat = 1;
+
+using Dict = c10::impl::GenericDict;
+
+Dict NewDict() {
+  return Dict(c10::StringType::get(), c10::AnyType::get());
+}
+
+// Without the memory around it.
+at::Tensor Alone(const at::Tensor& tensor) {
+  const at::Tensor value = tensor.detach();
+  return value.storage().nbytes() == value.nbytes() ? value : value.clone();
+}
+
+class ToState : public FieldVisitor {
+ public:
+  void Number(const char* field, double& number) override {
+    state.numbers.emplace_back(field, number);
+  }
+  void Tensor(const char* field, at::Tensor& tensor) override {
+    if (tensor.defined()) state.tensors.emplace_back(field, tensor);
+  }
+  ParameterState state;
+};
+
+// Leaves what the state does not have as it is.
+class FromState : public FieldVisitor {
+ public:
+  explicit FromState(const ParameterState& state) : state_(state) {}
+  void Number(const char* field, double& number) override {
+    for (const auto& [name, value] : state_.numbers) {
+      if (name == field) number = value;
+    }
+  }
+  void Tensor(const char* field, at::Tensor& tensor) override {
+    for (const auto& [name, value] : state_.tensors) {
+      if (name == field) tensor = value;
+    }
+  }
+
+ private:
+  const ParameterState& state_;
+};
+
+// Writes to a file that is there whole or as it was before.
+class FileWriter {
+ public:
+  explicit FileWriter(const std::string& path) : path_(path), part_(path + ".part") {
+    fd_ = open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd_ < 0) Fail(part_);
+  }
+  ~FileWriter() {
+    if (fd_ < 0) return;
+    close(fd_);
+    unlink(part_.c_str());
+  }
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  size_t Write(const void* data, size_t bytes) {
+    const char* next = static_cast<const char*>(data);
+    for (size_t left = bytes; left > 0;) {
+      const ssize_t count = write(fd_, next, left);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) Fail(part_);
+      next += count;
+      left -= static_cast<size_t>(count);
+    }
+    return bytes;
+  }
+  void Commit() {
+    if (fsync(fd_) != 0) Fail(part_);
+    if (rename(part_.c_str(), path_.c_str()) != 0) Fail(path_);
+    close(std::exchange(fd_, -1));
+  }
+
+ private:
+  [[noreturn]] static void Fail(const std::string& path) {
+    throw std::runtime_error(path + ": " + strerror(errno));
+  }
+  const std::string path_, part_;
+  int fd_ = -1;
+};
+
+// In torch's format. torch's own pickle_save adds types that Python takes for code.
+void WriteArchive(const c10::IValue& value, const std::string& path) {
+  FileWriter file(path);
+  caffe2::serialize::PyTorchStreamWriter archive(
+      [&](const void* data, size_t bytes) { return file.Write(data, bytes); });
+  std::string pickle;
+  torch::jit::Pickler pickler([&](const char* data, size_t bytes) { pickle.append(data, bytes); },
+                              nullptr, nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
+  pickler.protocol();
+  pickler.pushIValue(value);
+  pickler.stop();
+  archive.writeRecord("data.pkl", pickle.data(), pickle.size());
+  const std::vector<at::Tensor>& tensors = pickler.tensorData();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    archive.writeRecord("data/" + std::to_string(i), tensors[i].storage().data(),
+                        tensors[i].storage().nbytes());
+  }
+  archive.writeEndOfFile();
+  file.Commit();
+}
+
+c10::IValue ReadArchive(const std::string& path) {
+  auto file = std::make_shared<caffe2::serialize::PyTorchStreamReader>(path);
+  return torch::jit::readArchiveAndTensors("data", "", "data/", std::nullopt, std::nullopt,
+                                           at::Device(at::kCPU), *file);
+}
+
+[[noreturn]] void Bad(const std::string& what) {
+  throw Error(RUEDA_INVALID_ARGUMENT, what);
+}
+
+Dict DictAt(const Dict& dict, const std::string& key) {
+  const auto it = dict.find(key);
+  if (it == dict.end() || !it->value().isGenericDict()) Bad("has no " + key + " by name");
+  return it->value().toGenericDict();
+}
+
+// What a file says, checked against what is there.
+struct Contents {
+  std::vector<std::pair<at::Tensor, at::Tensor>> tensors;  // of the model, and what they become
+  std::vector<ParameterState> groups;                      // of the optimizer: numbers only
+  std::vector<ParameterState> states;                      // by parameter
+};
+
+}  // namespace
+
+void SetParameterState(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                       const ParameterState& state) {
+  if (state.numbers.empty() && state.tensors.empty()) {
+    optimizer.state().erase(parameter.unsafeGetTensorImpl());
+    return;
+  }
+  const OptimizerKind& kind = OptimizerKindAt(PlaceOfOptimizer(optimizer));
+  std::unique_ptr<torch::optim::OptimizerParamState> made = kind.new_state();
+  FromState from(state);
+  kind.show_state(*made, from);
+  optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(made);
+}
+
+ParameterState GetParameterState(torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+  const auto it = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  if (it == optimizer.state().end()) return {};
+  ToState to;
+  OptimizerKindAt(PlaceOfOptimizer(optimizer)).show_state(*it->second, to);
+  return to.state;
+}
+
+std::vector<ParameterState> BaseStrategy::GetState() {
+  std::vector<ParameterState> states;
+  for (const Parameter& parameter : parameters_) {
+    states.push_back(GetParameterState(optimizer_, parameter.tensor));
+  }
+  return states;
+}
+
+void BaseStrategy::SetState(const std::vector<ParameterState>& states) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    SetParameterState(optimizer_, parameters_[i].tensor, states[i]);
+  }
+}
+
+void BaseStrategy::save(const std::string& path) {
+  const int place = PlaceOfOptimizer(optimizer_);
+  if (place < 0) Refuse(std::string("save and load know ") + kOptimizerKinds + " only");
+  finish();
+  const std::vector<ParameterState> states = GetState();
+  std::string error;
+  if (index_ == 0) {
+    try {
+      const OptimizerKind& kind = OptimizerKindAt(place);
+      Dict model = NewDict();
+      for (const auto& item : model_.module().named_parameters()) {
+        model.insert(item.key(), Alone(item.value()));
+      }
+      for (const auto& item : model_.module().named_buffers()) {
+        model.insert(item.key(), Alone(item.value()));
+      }
+      const auto to_dict = [](const ParameterState& from) {
+        Dict dict = NewDict();
+        for (const auto& [field, number] : from.numbers) dict.insert(field, number);
+        for (const auto& [field, tensor] : from.tensors) dict.insert(field, Alone(tensor));
+        return dict;
+      };
+      c10::impl::GenericList groups(c10::AnyType::get());
+      for (auto& group : optimizer_.param_groups()) {
+        ToState to;
+        kind.show_options(group.options(), to);
+        groups.push_back(to_dict(to.state));
+      }
+      Dict state = NewDict();
+      for (size_t i = 0; i < states.size(); ++i) {
+        if (states[i].numbers.empty() && states[i].tensors.empty()) continue;
+        state.insert(parameters_[i].name, to_dict(states[i]));
+      }
+      Dict extras = NewDict();
+      for (const auto& [name, tensor] : Extras()) extras.insert(name, Alone(tensor));
+      Dict all = NewDict();
+      all.insert("strategy", extras);
+      all.insert("format", kFormat);
+      all.insert("model", model);
+      all.insert("optimizer", kind.name);
+      all.insert("groups", groups);
+      all.insert("state", state);
+      WriteArchive(all, path);
+    } catch (const std::exception& failure) {
+      error = failure.what();
+    }
+  }
+  Agree("saved", error, RUEDA_INTERNAL);
+}
+
+void BaseStrategy::load(const std::string& path) {
+  const int place = PlaceOfOptimizer(optimizer_);
+  if (place < 0) Refuse(std::string("save and load know ") + kOptimizerKinds + " only");
+  Contents contents;
+  std::string error;
+  try {
+    if (access(path.c_str(), R_OK) != 0) Bad(std::string("can't be read: ") + strerror(errno));
+    c10::IValue value;
+    try {
+      value = ReadArchive(path);
+    } catch (const std::exception&) {
+      Bad("is not a file of torch's format, or cut short");
+    }
+    if (!value.isGenericDict()) Bad("was not written by save()");
+    const Dict all = value.toGenericDict();
+    const auto format = all.find("format");
+    if (format == all.end() || !format->value().isInt()) Bad("was not written by save()");
+    if (format->value().toInt() != kFormat) {
+      Bad("has format " + std::to_string(format->value().toInt()) + "; this version reads " +
+          std::to_string(kFormat));
+    }
+    const auto kind = all.find("optimizer");
+    if (kind == all.end() || !kind->value().isString()) Bad("has no optimizer");
+    if (kind->value().toStringRef() != OptimizerKindAt(place).name) {
+      Bad("is of the optimizer " + kind->value().toStringRef() + "; this one is " +
+          OptimizerKindAt(place).name);
+    }
+    const auto tensor_of = [](const c10::IValue& from, const at::Tensor& like,
+                              const std::string& what) {
+      if (!from.isTensor() || from.toTensor().sizes() != like.sizes() ||
+          from.toTensor().scalar_type() != like.scalar_type()) {
+        Bad("has a " + what + " of another shape or type");
+      }
+      return from.toTensor();
+    };
+    const Dict model = DictAt(all, "model");
+    size_t found = 0;
+    const auto take = [&](const std::string& name, const at::Tensor& tensor) {
+      const auto it = model.find(name);
+      if (it == model.end()) Bad("has no '" + name + "'");
+      contents.tensors.emplace_back(tensor, tensor_of(it->value(), tensor, "'" + name + "'"));
+      ++found;
+    };
+    for (const auto& item : model_.module().named_parameters()) take(item.key(), item.value());
+    for (const auto& item : model_.module().named_buffers()) take(item.key(), item.value());
+    if (found != model.size()) Bad("has parameters or buffers that this model has not");
+    const auto groups = all.find("groups");
+    if (groups == all.end() || !groups->value().isList() ||
+        groups->value().toListRef().size() != optimizer_.param_groups().size()) {
+      Bad("has another number of parameter groups");
+    }
+    const auto numbers_of = [](const Dict& dict, ParameterState* state) {
+      for (const auto& entry : dict) {
+        if (entry.value().isDouble()) {
+          state->numbers.emplace_back(entry.key().toStringRef(), entry.value().toDouble());
+        }
+      }
+    };
+    for (const c10::IValue& group : groups->value().toListRef()) {
+      if (!group.isGenericDict()) Bad("has no options by name");
+      numbers_of(group.toGenericDict(), &contents.groups.emplace_back());
+    }
+    const Dict state = DictAt(all, "state");
+    for (const Parameter& parameter : parameters_) {
+      ParameterState& to = contents.states.emplace_back();
+      const auto it = state.find(parameter.name);
+      if (it == state.end()) continue;
+      const Dict from = DictAt(state, parameter.name);
+      numbers_of(from, &to);
+      for (const auto& entry : from) {
+        if (!entry.value().isTensor()) continue;
+        const std::string field = entry.key().toStringRef();
+        to.tensors.emplace_back(field, tensor_of(entry.value(), parameter.tensor,
+                                                 field + " of '" + parameter.name + "'"));
+      }
+    }
+    const Dict extras = DictAt(all, "strategy");
+    for (const auto& [name, tensor] : Extras()) {
+      const auto it = extras.find(name);
+      if (it == extras.end()) continue;
+      contents.tensors.emplace_back(tensor, tensor_of(it->value(), tensor, "'" + name + "'"));
+    }
+  } catch (const std::exception& failure) {
+    error = path + " " + failure.what();
+  }
+  Agree("loaded", error);
+  const at::NoGradGuard no_grad;
+  for (auto& [to, from] : contents.tensors) to.copy_(from);
+  const OptimizerKind& kind = OptimizerKindAt(place);
+  for (size_t g = 0; g < contents.groups.size(); ++g) {
+    FromState from(contents.groups[g]);
+    kind.show_options(optimizer_.param_groups()[g].options(), from);
+  }
+  SetState(contents.states);
+  OnLoaded();
+}
+
+}  // namespace rueda::libtorch

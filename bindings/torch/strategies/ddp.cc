@@ -1,0 +1,45 @@
+// ddp: DistributedOptimizer behind the strategies' interface.
+#include <optional>
+
+#include "bindings/torch/strategies/strategies.h"
+
+namespace rueda::libtorch {
+namespace {
+
+class Ddp : public BaseStrategy {
+ public:
+  Ddp(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
+      const StrategyOptions& options)
+      : BaseStrategy(std::move(name), model, optimizer, options) {
+    NamedTensors named;
+    for (const Parameter& parameter : parameters())
+      named.emplace_back(parameter.name, parameter.tensor);
+    distributed_.emplace(
+        optimizer, named,
+        DistributedOptimizerOptions{.process_set = options.process_set,
+                                    .gradient_predivide_factor = options.gradient_predivide_factor,
+                                    .name = options.name});
+  }
+
+  void backward(const at::Tensor& loss, bool last) override {
+    std::optional<DistributedOptimizer::NoSync> hold;
+    if (!last) hold.emplace(*distributed_);
+    loss.backward();
+  }
+  void synchronize() override { distributed_->synchronize(); }
+  void step() override { distributed_->step(); }
+  void zero_grad() override { distributed_->zero_grad(); }
+
+ private:
+  std::optional<DistributedOptimizer> distributed_;
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> MakeDdp(std::string name, const Model& model,
+                                  torch::optim::Optimizer& optimizer,
+                                  const StrategyOptions& options) {
+  return std::make_unique<Ddp>(std::move(name), model, optimizer, options);
+}
+
+}  // namespace rueda::libtorch

@@ -1,0 +1,475 @@
+// sharded: ZeRO stages 1 and 2 (arXiv 1910.02054).
+//
+// Parameters lie in buckets, each a tensor of equally large shares, one a rank. When a backward
+// pass has computed all gradients of a bucket, a reducescatter gives each rank the average of its
+// share; the optimizer, which has shares for parameters, updates it; an allgather brings all shares
+// to all ranks. One bucket is updated while others are on their way.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <map>
+#include <mutex>
+
+#include "bindings/torch/optimizer_fields.h"
+#include "bindings/torch/parameter_hooks.h"
+#include "bindings/torch/strategies/strategies.h"
+
+namespace rueda::libtorch {
+namespace {
+
+// Where each parameter begins, and each share: a cache line's.
+constexpr int64_t kAlignment = 64;
+
+int64_t RoundUp(int64_t number, int64_t unit) {
+  return (number + unit - 1) / unit * unit;
+}
+
+// Zeros, where the host's other ranks can read and write them, if there is such memory left.
+at::Tensor ArenaZeros(rueda_context* context, int64_t elements, at::ScalarType type) {
+  const size_t bytes = static_cast<size_t>(elements) * at::elementSize(type);
+  void* memory = nullptr;
+  const auto options = at::TensorOptions().dtype(type).device(at::kCPU);
+  if (rueda_mem_alloc(context, bytes, &memory) != RUEDA_OK) return at::zeros({elements}, options);
+  return at::from_blob(
+      memory, {elements}, [](void* block) { rueda_mem_free(block); }, options);
+}
+
+class Sharded : public BaseStrategy {
+ public:
+  Sharded(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
+          const StrategyOptions& options);
+  ~Sharded() override;
+
+  void backward(const at::Tensor& loss, bool last) override;
+  void synchronize() override;
+  double clip_grad_norm(double max_norm) override;
+  void step() override;
+  void zero_grad() override;
+
+ protected:
+  std::vector<ParameterState> GetState() override;
+  void SetState(const std::vector<ParameterState>& states) override;
+
+ private:
+  struct Member {
+    size_t parameter;  // by place in parameters()
+    int64_t begin;     // element of the bucket
+    bool taken = false;
+  };
+  struct Bucket {
+    // Constant after construction.
+    std::string name;
+    at::ScalarType type;
+    size_t group;  // of the optimizer
+    std::vector<Member> members;
+    int64_t used = 0;   // elements
+    int64_t share = 0;  // elements of a rank
+    at::Tensor values;  // of all parameters
+    at::Tensor shard;   // this rank's share of them
+    at::Tensor shard_gradient;
+    // Guarded by mutex_.
+    size_t ready = 0;      // members
+    at::Tensor gradients;  // of all; undefined while there are none
+    std::shared_ptr<Operation> reducescatter = nullptr;
+    bool reduced = false;  // shard_gradient is this step's
+  };
+
+  void AddBuckets();
+  at::Tensor ViewOf(const at::Tensor& memory, const Member& member) const;
+  void MoveParameters();
+  void OnGradient(size_t place);
+  at::Tensor GetMemory(const Bucket& bucket);
+  void Take(Bucket& bucket, Member& member);
+  void Submit(Bucket& bucket);
+  void SubmitRest();
+  void End(Bucket& bucket);
+  std::shared_ptr<Operation> SubmitAllgather(Bucket& bucket);
+  void CheckFrozen() const;
+  void Forget();
+
+  std::vector<Bucket> buckets_;  // the first gradients' first; the vector itself is constant
+  // By place in parameters(): bucket and member; -1: frozen when this was made.
+  std::vector<std::pair<int, int>> places_;
+  std::vector<std::vector<at::Tensor>> groups_before_;  // the optimizer's
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  bool hold_ = false;              // more passes come before the step
+  std::vector<at::Tensor> spare_;  // memory for gradients of stage 2
+  std::exception_ptr first_error_;
+  std::unique_ptr<ParameterHooks> hooks_;  // last: goes first
+};
+
+Sharded::Sharded(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
+                 const StrategyOptions& options)
+    : BaseStrategy(std::move(name), model, optimizer, options) {
+  if (options.zero_stage != 1 && options.zero_stage != 2) {
+    Refuse("zero_stage is " + std::to_string(options.zero_stage) + "; 1 or 2");
+  }
+  if (options.bucket_bytes < 1) Refuse("bucket_bytes must be at least 1");
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    Refuse("LBFGS looks at all parameters together, of which no rank has the state");
+  }
+  const bool has_state = !optimizer.state().empty();
+  if (has_state && PlaceOfOptimizer(optimizer) < 0) {
+    Refuse(std::string("it can share out what ") + kOptimizerKinds +
+           " remember; another optimizer must not have stepped yet");
+  }
+  const std::vector<ParameterState> states =
+      has_state ? BaseStrategy::GetState() : std::vector<ParameterState>();
+  AddBuckets();
+  MoveParameters();
+  if (has_state) {
+    for (size_t i = 0; i < places_.size(); ++i) {
+      if (places_[i].first < 0) continue;
+      optimizer.state().erase(parameters()[i].tensor.unsafeGetTensorImpl());
+    }
+    SetState(states);
+  }
+  std::vector<at::Tensor> hooked;
+  std::vector<std::string> names;
+  std::vector<size_t> which;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].first < 0) continue;
+    which.push_back(i);
+    hooked.push_back(parameters()[i].tensor);
+    names.push_back(parameters()[i].name);
+  }
+  hooks_ = std::make_unique<ParameterHooks>(std::move(hooked), names,
+                                            [this, which](size_t i) { OnGradient(which[i]); });
+}
+
+// The optimizer gets back what it had, but not what it remembered.
+Sharded::~Sharded() {
+  hooks_ = nullptr;
+  for (Bucket& bucket : buckets_) {
+    bucket.reducescatter = nullptr;  // waits for its end
+    optimizer().state().erase(bucket.shard.unsafeGetTensorImpl());
+  }
+  for (size_t g = 0; g < groups_before_.size(); ++g) {
+    optimizer().param_groups()[g].params() = groups_before_[g];
+  }
+}
+
+// The same on all ranks. Backward passes come by the last parameters first.
+void Sharded::AddBuckets() {
+  places_.assign(parameters().size(), {-1, -1});
+  std::map<std::pair<size_t, at::ScalarType>, int> open;  // by group and type
+  for (size_t i = parameters().size(); i-- > 0;) {
+    const auto& [name, tensor, group] = parameters()[i];
+    if (!tensor.requires_grad()) continue;
+    if (!tensor.is_cpu() || tensor.layout() != at::kStrided) {
+      Refuse("'" + name + "' is not a strided tensor on the CPU");
+    }
+    const int64_t unit = std::max<int64_t>(1, kAlignment / static_cast<int64_t>(tensor.itemsize()));
+    const auto key = std::make_pair(group, tensor.scalar_type());
+    auto it = open.find(key);
+    if (it == open.end() ||
+        (buckets_[it->second].used + tensor.numel()) * static_cast<int64_t>(tensor.itemsize()) >
+            options().bucket_bytes) {
+      it = open.insert_or_assign(key, static_cast<int>(buckets_.size())).first;
+      buckets_.push_back({.name = "bucket " + std::to_string(buckets_.size() + 1),
+                          .type = tensor.scalar_type(),
+                          .group = group});
+    }
+    Bucket& bucket = buckets_[it->second];
+    places_[i] = {it->second, static_cast<int>(bucket.members.size())};
+    bucket.members.push_back({.parameter = i, .begin = bucket.used});
+    bucket.used += RoundUp(tensor.numel(), unit);
+    bucket.share = RoundUp((bucket.used + ranks() - 1) / ranks(), unit);
+  }
+  if (buckets_.empty()) Refuse("all parameters are frozen");
+}
+
+// As the parameter lies, if it has no holes: that is what optimizers are fast with.
+at::Tensor Sharded::ViewOf(const at::Tensor& memory, const Member& member) const {
+  const at::Tensor& parameter = parameters()[member.parameter].tensor;
+  return parameter.is_non_overlapping_and_dense()
+             ? memory.as_strided(parameter.sizes(), parameter.strides(), member.begin)
+             : memory.narrow(0, member.begin, parameter.numel()).view(parameter.sizes());
+}
+
+// Into the buckets; and gives the optimizer this rank's shares for parameters.
+void Sharded::MoveParameters() {
+  const at::NoGradGuard no_grad;
+  std::vector<std::vector<at::Tensor>> shards(optimizer().param_groups().size());
+  for (Bucket& bucket : buckets_) {
+    bucket.values = ArenaZeros(context(), bucket.share * ranks(), bucket.type);
+    for (const Member& member : bucket.members) {
+      at::Tensor parameter = parameters()[member.parameter].tensor;
+      const at::Tensor view = ViewOf(bucket.values, member);
+      view.copy_(parameter);
+      parameter.set_data(view);
+      parameter.mutable_grad().reset();
+    }
+    bucket.shard = bucket.values.narrow(0, index() * bucket.share, bucket.share).detach();
+    bucket.shard_gradient = ArenaZeros(context(), bucket.share, bucket.type);
+    shards[bucket.group].push_back(bucket.shard);
+  }
+  for (size_t g = 0; g < shards.size(); ++g) {
+    std::vector<at::Tensor>& params = optimizer().param_groups()[g].params();
+    groups_before_.push_back(std::move(params));
+    params = std::move(shards[g]);
+  }
+}
+
+void Sharded::backward(const at::Tensor& loss, bool last) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    hold_ = !last;
+  }
+  loss.backward();
+}
+
+void Sharded::OnGradient(size_t place) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (hold_ || first_error_ != nullptr) return;
+  Bucket& bucket = buckets_[places_[place].first];
+  Member& member = bucket.members[places_[place].second];
+  try {
+    if (member.taken || bucket.reducescatter != nullptr || bucket.reduced) {
+      throw Error(RUEDA_FAILED_PRECONDITION,
+                  "the gradient of '" + parameters()[place].name +
+                      "' was computed once more after it was reduced; several passes in a step " +
+                      "go with backward(loss, false) for all but the last");
+    }
+    Take(bucket, member);
+    if (++bucket.ready == bucket.members.size()) Submit(bucket);
+  } catch (...) {
+    first_error_ = std::current_exception();
+  }
+}
+
+// Holds mutex_. Brings the gradient to where it is reduced; a missing one counts as zeros.
+void Sharded::Take(Bucket& bucket, Member& member) {
+  const at::NoGradGuard no_grad;
+  if (!bucket.gradients.defined()) bucket.gradients = GetMemory(bucket);
+  at::Tensor& gradient = parameters()[member.parameter].tensor.mutable_grad();
+  at::Tensor view = ViewOf(bucket.gradients, member);
+  if (gradient.defined()) {
+    view.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
+    gradient.reset();
+  } else {
+    view.zero_();
+  }
+  member.taken = true;
+}
+
+// Holds mutex_. For all gradients of the bucket; its content is anything.
+at::Tensor Sharded::GetMemory(const Bucket& bucket) {
+  const int64_t elements = bucket.share * ranks();
+  const auto fits = [&](const at::Tensor& memory) {
+    return memory.scalar_type() == bucket.type && memory.numel() >= elements;
+  };
+  const auto it = std::find_if(spare_.begin(), spare_.end(), fits);
+  if (it == spare_.end()) {
+    if (!spare_.empty()) spare_.pop_back();  // too small: a larger one takes its place
+    return ArenaZeros(context(), elements, bucket.type);
+  }
+  at::Tensor memory = it->narrow(0, 0, elements);
+  spare_.erase(it);
+  return memory;
+}
+
+// Holds mutex_. All members are taken.
+void Sharded::Submit(Bucket& bucket) {
+  const at::NoGradGuard no_grad;
+  // Between them is what was there before, which must not count for the norm.
+  int64_t end = 0;
+  const auto clear_to = [&](int64_t begin) {
+    if (begin > end) bucket.gradients.narrow(0, end, begin - end).zero_();
+  };
+  for (const Member& member : bucket.members) {
+    clear_to(member.begin);
+    end = member.begin + parameters()[member.parameter].tensor.numel();
+  }
+  clear_to(bucket.share * ranks());
+  const std::string name = NameOf(bucket.name);
+  bucket.reducescatter = Operation::Submit(context(), {.kind = RUEDA_REDUCESCATTER,
+                                                       .tensors = bucket.gradients,
+                                                       .name = name,
+                                                       .process_set = options().process_set,
+                                                       .op = Average,
+                                                       .outputs = bucket.shard_gradient});
+  for (Bucket& other : buckets_) {
+    if (other.reducescatter != nullptr && other.reducescatter->Poll()) End(other);
+  }
+}
+
+// Holds mutex_. What no backward pass has computed counts as zeros: the other ranks may have it.
+void Sharded::SubmitRest() {
+  for (Bucket& bucket : buckets_) {
+    if (bucket.reducescatter != nullptr || bucket.reduced) continue;
+    for (Member& member : bucket.members) {
+      if (!member.taken) Take(bucket, member);
+    }
+    Submit(bucket);
+  }
+}
+
+// Holds mutex_. Waits for the bucket's gradients.
+void Sharded::End(Bucket& bucket) {
+  if (bucket.reducescatter == nullptr) return;
+  const std::shared_ptr<Operation> operation = std::exchange(bucket.reducescatter, nullptr);
+  operation->Wait();
+  bucket.reduced = true;
+  if (options().zero_stage == 1) return;
+  spare_.push_back(at::Tensor(bucket.gradients));
+  bucket.gradients.reset();
+}
+
+// One that was frozen would be moved by weight decay and momentum, one that was unfrozen would not
+// move at all.
+void Sharded::CheckFrozen() const {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (parameters()[i].tensor.requires_grad() == (places_[i].first >= 0)) continue;
+    throw Error(RUEDA_FAILED_PRECONDITION, "strategy " + name() + ": '" + parameters()[i].name +
+                                               "' was " +
+                                               (places_[i].first >= 0 ? "frozen" : "unfrozen") +
+                                               " after the strategy was made: make it again");
+  }
+}
+
+void Sharded::synchronize() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  CheckFrozen();
+  if (first_error_ != nullptr) {
+    const std::exception_ptr error = std::exchange(first_error_, nullptr);
+    Forget();
+    std::rethrow_exception(error);
+  }
+  SubmitRest();
+  for (Bucket& bucket : buckets_) End(bucket);
+}
+
+double Sharded::clip_grad_norm(double max_norm) {
+  synchronize();
+  const at::NoGradGuard no_grad;
+  double squares = 0;
+  for (const Bucket& bucket : buckets_) {
+    const double norm = bucket.shard_gradient.norm(2, at::kDouble).item<double>();
+    squares += norm * norm;
+  }
+  at::Tensor sum = at::scalar_tensor(squares, at::kDouble).reshape({1});
+  Execute(RUEDA_ALLREDUCE, sum, "norm", Sum, {});
+  const double norm = std::sqrt(sum.item<double>());
+  const double factor = max_norm / (norm + 1e-6);  // as torch::nn::utils::clip_grad_norm_
+  if (factor < 1) {
+    for (const Bucket& bucket : buckets_) at::Tensor(bucket.shard_gradient).mul_(factor);
+  }
+  return norm;
+}
+
+std::shared_ptr<Operation> Sharded::SubmitAllgather(Bucket& bucket) {
+  const std::string name = NameOf(bucket.name + " parameters");
+  return Operation::Submit(context(), {.kind = RUEDA_ALLGATHER,
+                                       .tensors = bucket.shard,
+                                       .name = name,
+                                       .process_set = options().process_set,
+                                       .outputs = bucket.values});
+}
+
+void Sharded::step() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  CheckFrozen();
+  if (first_error_ != nullptr) {
+    const std::exception_ptr error = std::exchange(first_error_, nullptr);
+    Forget();
+    std::rethrow_exception(error);
+  }
+  SubmitRest();
+  std::vector<std::shared_ptr<Operation>> allgathers;
+  for (Bucket& bucket : buckets_) {
+    End(bucket);
+    // The others' shards have no gradient, so that only this one is stepped: it is in the cache.
+    bucket.shard.mutable_grad() = bucket.shard_gradient;
+    optimizer().step();
+    bucket.shard.mutable_grad().reset();
+    allgathers.push_back(SubmitAllgather(bucket));
+  }
+  for (const auto& allgather : allgathers) allgather->Wait();
+  for (const Parameter& parameter : parameters()) {  // autograd is to notice
+    parameter.tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  Forget();
+}
+
+// Holds mutex_. Begins the next step.
+void Sharded::Forget() {
+  for (Bucket& bucket : buckets_) {
+    End(bucket);
+    bucket.reduced = false;
+    bucket.ready = 0;
+    for (Member& member : bucket.members) member.taken = false;
+  }
+}
+
+void Sharded::zero_grad() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.reducescatter == nullptr) continue;
+    throw Error(RUEDA_FAILED_PRECONDITION,
+                "strategy " + name() + ": zero_grad() while gradients are being reduced: call it " +
+                    "before backward(), or after step() or synchronize()");
+  }
+  Forget();
+  for (const Parameter& parameter : parameters())
+    at::Tensor(parameter.tensor).mutable_grad().reset();
+}
+
+std::vector<ParameterState> Sharded::GetState() {
+  const at::NoGradGuard no_grad;
+  std::vector<ParameterState> states(parameters().size());
+  for (const Bucket& bucket : buckets_) {
+    const ParameterState shard = GetParameterState(optimizer(), bucket.shard);
+    for (const Member& member : bucket.members) states[member.parameter].numbers = shard.numbers;
+    for (const auto& [field, tensor] : shard.tensors) {
+      const std::string operation = NameOf(bucket.name + " " + field);
+      const at::Tensor whole = gather(tensor, first_rank(), operation, options().process_set);
+      if (index() != 0) continue;
+      for (const Member& member : bucket.members) {
+        states[member.parameter].tensors.emplace_back(field, ViewOf(whole, member).clone());
+      }
+    }
+  }
+  return states;
+}
+
+void Sharded::SetState(const std::vector<ParameterState>& states) {
+  const at::NoGradGuard no_grad;
+  for (const Bucket& bucket : buckets_) {
+    ParameterState shard;
+    for (const Member& member : bucket.members) {
+      const ParameterState& state = states[member.parameter];
+      if (shard.numbers.empty()) shard.numbers = state.numbers;
+      if (shard.tensors.empty()) shard.tensors = state.tensors;
+    }
+    for (auto& [field, tensor] : shard.tensors) {
+      const at::Tensor whole = at::zeros({bucket.share * ranks()}, bucket.values.options());
+      for (const Member& member : bucket.members) {
+        for (const auto& [name, value] : states[member.parameter].tensors) {
+          if (name == field) ViewOf(whole, member).copy_(value);
+        }
+      }
+      tensor = whole.narrow(0, index() * bucket.share, bucket.share).clone();
+    }
+    SetParameterState(optimizer(), bucket.shard, shard);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Strategy> MakeSharded(std::string name, const Model& model,
+                                      torch::optim::Optimizer& optimizer,
+                                      const StrategyOptions& options) {
+  return std::make_unique<Sharded>(std::move(name), model, optimizer, options);
+}
+
+}  // namespace rueda::libtorch

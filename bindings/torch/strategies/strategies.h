@@ -1,0 +1,18 @@
+// The strategies' makers, a file each.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "bindings/torch/strategies/base.h"
+
+namespace rueda::libtorch {
+
+using MakeStrategy = std::unique_ptr<Strategy>(std::string name, const Model& model,
+                                               torch::optim::Optimizer& optimizer,
+                                               const StrategyOptions& options);
+MakeStrategy MakeDdp;         // ddp.cc
+MakeStrategy MakeLocalSteps;  // local_steps.cc: adasum, local_sgd, diloco
+MakeStrategy MakeSharded;     // sharded.cc
+
+}  // namespace rueda::libtorch

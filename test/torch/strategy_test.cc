@@ -1,0 +1,197 @@
+// Strategies: what all promise, and ddp. A file each for the others.
+#include "rueda/strategy.hpp"
+
+#include <torch/torch.h>
+
+#include "test/torch/ranks.h"
+#include "test/torch/strategies.h"
+
+namespace hvd = rueda::libtorch;
+
+namespace {
+
+using namespace rueda::test;
+
+RANKS_TEST(Strategy, DdpTrainsLikeOneProcessOnAllBatches, 1, 2, 3) {
+  for (const int passes : {1, 4}) {
+    const Comparison comparison = CompareWithOneProcess("ddp", {}, passes);
+    EXPECT_EQ(comparison.equal_steps, kSteps);
+    EXPECT_LT(comparison.distance, 1e-5) << passes;
+  }
+}
+
+// That the tests of this kind can fail: each rank trains by itself, in a process set of its own.
+RANKS_TEST(Strategy, WithoutTheOthersReplicasDrift, 2) {
+  std::vector<hvd::ProcessSet> alone;
+  for (int rank = 0; rank < hvd::size(); ++rank) alone.push_back(hvd::add_process_set({rank}));
+  for (const char* name : {"ddp", "sharded", "adasum"}) {
+    const Comparison comparison =
+        CompareWithOneProcess(name, {.process_set = alone[hvd::rank()]}, 1);
+    EXPECT_EQ(comparison.equal_steps, 0) << name;
+    EXPECT_GT(comparison.distance, 1e-3) << name;
+  }
+}
+
+RANKS_TEST(Strategy, UnusedParametersAreNamedAndStayAsTheyAre, 1, 2) {
+  struct Parts : torch::nn::Module {
+    Parts() {
+      for (const char* name : {"all", "first", "none"}) {
+        tensors.push_back(register_parameter(name, torch::ones({3})));
+      }
+    }
+    std::vector<torch::Tensor> tensors;
+  } parts;
+  torch::optim::SGD sgd(parts.parameters(), torch::optim::SGDOptions(0.5).weight_decay(0.5));
+  hvd::DistributedOptimizer optimizer(sgd, parts.named_parameters());
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    torch::Tensor loss = parts.tensors[0].sum();
+    if (hvd::rank() == 0) loss = loss + parts.tensors[1].sum() * hvd::size();
+    loss.backward();
+    optimizer.step();
+    EXPECT_EQ(optimizer.unused_parameters(), std::vector<std::string>{"none"});
+  }
+  float expected = 1;
+  for (int step = 0; step < 3; ++step) expected -= 0.5f * (1 + 0.5f * expected);
+  EXPECT_FLOAT_EQ(parts.tensors[0][0].item<float>(), expected);
+  EXPECT_FLOAT_EQ(parts.tensors[1][0].item<float>(), expected) << "one rank had it";
+  EXPECT_EQ(parts.tensors[2][0].item<float>(), 1) << "not even decayed";
+  optimizer.zero_grad();
+  (parts.tensors[0] + parts.tensors[1] + parts.tensors[2]).sum().backward();
+  optimizer.step();
+  EXPECT_EQ(optimizer.unused_parameters(), std::vector<std::string>{});
+}
+
+// Tied weights, as of an embedding and the layer that undoes it.
+RANKS_TEST(Strategy, SharedParametersAreReducedOnce, 2) {
+  for (const char* name : {"ddp", "sharded"}) {
+    struct Tied : torch::nn::Module {
+      Tied() {
+        layer =
+            register_module("layer", torch::nn::Linear(torch::nn::LinearOptions(4, 4).bias(false)));
+        register_parameter("again", layer->weight);
+      }
+      torch::Tensor forward(const torch::Tensor& x) {
+        return torch::tanh(x.matmul(layer->weight)).matmul(layer->weight.t());
+      }
+      torch::nn::Linear layer{nullptr};
+    };
+    torch::manual_seed(1);
+    const auto tied = std::make_shared<Tied>();
+    const torch::Tensor start = tied->layer->weight.detach().clone();
+    torch::optim::SGD sgd({tied->layer->weight}, 1.0);
+    const auto strategy = hvd::make_strategy(name, tied, sgd, {.name = name});
+    const torch::Tensor x = torch::randn({2 * hvd::size(), 4});
+    strategy->backward(strategy->forward(x.narrow(0, 2 * hvd::rank(), 2)).square().mean());
+    strategy->step();
+    // In one process.
+    const torch::Tensor w = start.clone().requires_grad_();
+    torch::tanh(x.matmul(w)).matmul(w.t()).square().mean().backward();
+    EXPECT_LT(Distance(tied->layer->weight.detach(), start - w.grad()), 1e-6) << name;
+  }
+}
+
+// 10 batches on rank 0, 13 on the others. The rule: a rank that has joined counts as zeros, and the
+// average is by all ranks.
+RANKS_TEST(Strategy, UnevenInputEndsWithJoin, 2, 3) {
+  const auto batches_of = [](int rank) { return rank == 0 ? 10 : 13; };
+  torch::manual_seed(7);
+  Net net;
+  Net reference = CopyOf(net);
+  torch::optim::SGD sgd(net->parameters(), Momentum());
+  torch::optim::SGD reference_sgd(reference->parameters(), Momentum());
+  const auto strategy = hvd::make_strategy("ddp", net, sgd);
+  for (int step = 0; step < batches_of(hvd::rank()); ++step) {
+    strategy->zero_grad();
+    strategy->backward(Loss(net, Shard(Batch(step, hvd::size()), hvd::rank())));
+    strategy->step();
+  }
+  const int last = hvd::join();
+  EXPECT_NE(last, 0);
+  // Rank 0 has missed the last steps.
+  hvd::broadcast_parameters(*net, last);
+  for (int step = 0; step < 13; ++step) {
+    reference_sgd.zero_grad();
+    for (int rank = 0; rank < hvd::size(); ++rank) {
+      if (step >= batches_of(rank)) continue;
+      (Loss(reference, Shard(Batch(step, hvd::size()), rank)) / hvd::size()).backward();
+    }
+    reference_sgd.step();
+  }
+  EXPECT_LT(Distance(Flat(*net), Flat(*reference)), 1e-5);
+  // And go on together.
+  hvd::broadcast_optimizer_state(sgd, last);
+  strategy->zero_grad();
+  strategy->backward(Loss(net, Shard(Batch(20, hvd::size()), hvd::rank())));
+  strategy->step();
+  EXPECT_TRUE(ReplicasEqual(Flat(*net)));
+}
+
+RANKS_TEST(Strategy, BucketsFollowTheOrderOfTheFirstStep, 2) {
+  // 80 gradients of 100 kB, of which 41 fit a bucket, the last parameters first.
+  struct Many : torch::nn::Module {
+    Many() {
+      for (int i = 0; i < 80; ++i) {
+        tensors.push_back(register_parameter("p" + std::to_string(i), torch::ones({25'000})));
+      }
+    }
+    std::vector<torch::Tensor> tensors;
+  } many;
+  torch::optim::SGD sgd(many.parameters(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, many.named_parameters());
+  const auto storage_of = [&](int i) { return many.tensors[i].grad().storage().data(); };
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    // The odd ones first.
+    for (const int odd : {1, 0}) {
+      torch::Tensor loss = torch::zeros({});
+      for (int i = odd; i < 80; i += 2) {
+        loss = loss + many.tensors[i].sum() * (hvd::rank() * 2.0);
+      }
+      loss.backward();
+    }
+    optimizer.step();
+    EXPECT_EQ(storage_of(0), storage_of(2)) << step;
+    EXPECT_EQ(storage_of(0) == storage_of(1), step == 0) << step;
+    EXPECT_EQ(storage_of(1) == storage_of(79), step > 0) << step;
+    for (const torch::Tensor& tensor : many.tensors) {
+      EXPECT_EQ(tensor[0].item<float>(), static_cast<float>(-step * (hvd::size() - 1)));
+      EXPECT_TRUE(tensor.eq(tensor[0]).all().item<bool>());
+    }
+  }
+}
+
+RANKS_TEST(Strategy, MistakesAreRefused, 2) {
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  std::string message;
+  const auto make = [&](const std::string& name, const hvd::StrategyOptions& options = {}) {
+    return StatusOf([&] { (void)hvd::make_strategy(name, net, sgd, options); }, &message);
+  };
+  EXPECT_EQ(make("dpp"), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("there are ddp, horovod"), std::string::npos) << message;
+  EXPECT_EQ(make("local_sgd", {.local_steps = 0}), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("local_steps is 0"), std::string::npos) << message;
+  EXPECT_EQ(make("sharded", {.zero_stage = 3}), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("zero_stage is 3"), std::string::npos) << message;
+  torch::nn::Linear other(2, 2);
+  torch::optim::SGD elsewhere(other->parameters(), 0.1);
+  EXPECT_EQ(StatusOf([&] { (void)hvd::make_strategy("ddp", net, elsewhere); }, &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("none of the model's"), std::string::npos) << message;
+}
+
+RANKS_TEST(Strategy, ModelsThatDifferAreAnErrorOnAllRanks, 2, 3) {
+  torch::nn::Linear net(4, hvd::rank() == 1 ? 3 : 2);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { (void)hvd::make_strategy("ddp", net, sgd); }, &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(
+      message.find("rank 1 has 0 'weight' (Float 3 4) where rank 0 has 0 'weight' (Float 2 4)"),
+      std::string::npos)
+      << message;
+  hvd::barrier();
+}
+
+}  // namespace
