@@ -420,6 +420,7 @@ void DistributedOptimizer::Impl::ZeroGrad(bool set_to_none) {
                                                "backward(), or after step() or synchronize()");
   }
   EndStep();  // what gradients have added up goes
+  synchronized_ = false;
   optimizer_.zero_grad(set_to_none);
 }
 

@@ -32,6 +32,7 @@ namespace {
 constexpr const char* kUsage =
     "ruedarun -np N mnist [options]\n"
     "  --strategy NAME  how the ranks train together (ddp); all of them are in docs/strategies.md\n"
+    "  --replicas N     of each process, for dp, ddp2 and mirrored (2)\n"
     "  --epochs N       times that the training images are seen (30)\n"
     "  --batch-size N   images of one rank in one step (32)\n"
     "  --lr X           learning rate (0.05)\n"
@@ -43,6 +44,7 @@ constexpr const char* kUsage =
 
 struct Options {
   std::string strategy = "ddp";
+  int replicas = 2;
   int64_t epochs = 30;
   int64_t batch_size = 32;
   double lr = 0.05;
@@ -78,6 +80,8 @@ Options ParseOptions(int argc, char** argv) {
     const std::string word = argv[++i];
     if (option == "--strategy") {
       options.strategy = word;
+    } else if (option == "--replicas") {
+      options.replicas = Parse<int>(option, word, 1);
     } else if (option == "--epochs") {
       options.epochs = Parse<int64_t>(option, word, 0);
     } else if (option == "--batch-size") {
@@ -214,8 +218,8 @@ int Run(const Options& options) {
   Net net(dataset.train.height, dataset.train.width);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9));
   // (2) From here on the ranks train together.
-  const std::unique_ptr<hvd::Strategy> strategy =
-      hvd::make_strategy(options.strategy, net, sgd, {.broadcast = options.broadcast});
+  const std::unique_ptr<hvd::Strategy> strategy = hvd::make_strategy(
+      options.strategy, net, sgd, {.broadcast = options.broadcast, .replicas = options.replicas});
 
   if (hvd::rank() == 0) {
     std::printf(

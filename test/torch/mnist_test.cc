@@ -250,7 +250,7 @@ TEST_F(MnistTraining, AKilledRankEndsItWithTheRanksName) {
 }
 
 TEST_F(MnistTraining, LearnsWithEachStrategy) {
-  for (const std::string strategy : {"sharded", "adasum", "local_sgd", "diloco"}) {
+  for (const std::string strategy : {"sharded", "adasum", "local_sgd", "diloco", "ddp2"}) {
     std::vector<std::string> words = {Program(), "--strategy", strategy, "--epochs", "6"};
     // Its outer momentum makes steps longer: smaller ones, and more of them.
     if (strategy == "diloco")
@@ -264,6 +264,23 @@ TEST_F(MnistTraining, LearnsWithEachStrategy) {
   const std::vector<Ended> ended = RunProgram(1, {Program(), "--strategy", "dpp"});
   EXPECT_EQ(ended[0].status, 1);
   EXPECT_TRUE(Says(ended[0].err, "there is no strategy 'dpp'; there are ddp"));
+}
+
+// As tf.distribute's MultiWorkerMirroredStrategy is told who is where.
+TEST_F(MnistTraining, AdoptsTfConfig) {
+  const std::string out = (path_ / "out").string();
+  const std::string script =
+      "for i in 0 1; do TF_CONFIG='{\"cluster\": {\"worker\": [\"127.0.0.1:" +
+      std::to_string(20'000 + getpid() % 20'000) +
+      "\", \"127.0.0.1:1\"]}, \"task\": {\"type\": \"worker\", \"index\": '$i'}}' " + Program() +
+      " --strategy multi_worker --epochs 1 --lr 0.02 > " + out + ".$i || touch " + out +
+      ".failed & done; wait";
+  std::ofstream(path_ / "start.sh") << script << "\n";
+  ASSERT_EQ(std::system(("sh " + (path_ / "start.sh").string()).c_str()), 0);
+  EXPECT_FALSE(fs::exists(out + ".failed"));
+  const std::string json = LastLine(Text(out + ".0"));
+  EXPECT_EQ(Field(json, "ranks"), "2") << json;
+  EXPECT_EQ(Field(json, "replicas_equal"), "true");
 }
 
 TEST_F(MnistTraining, TheSeedChoosesTheResult) {

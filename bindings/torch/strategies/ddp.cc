@@ -1,4 +1,4 @@
-// ddp: DistributedOptimizer behind the strategies' interface.
+// ddp, multi_worker: DistributedOptimizer behind the strategies' interface.
 #include <optional>
 
 #include "bindings/torch/strategies/strategies.h"
@@ -16,7 +16,8 @@ class Ddp : public BaseStrategy {
       named.emplace_back(parameter.name, parameter.tensor);
     distributed_.emplace(
         optimizer, named,
-        DistributedOptimizerOptions{.process_set = options.process_set,
+        DistributedOptimizerOptions{.op = this->name() == "multi_worker" ? Sum : Average,
+                                    .process_set = options.process_set,
                                     .gradient_predivide_factor = options.gradient_predivide_factor,
                                     .name = options.name});
   }

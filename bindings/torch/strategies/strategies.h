@@ -11,8 +11,9 @@ namespace rueda::libtorch {
 using MakeStrategy = std::unique_ptr<Strategy>(std::string name, const Model& model,
                                                torch::optim::Optimizer& optimizer,
                                                const StrategyOptions& options);
-MakeStrategy MakeDdp;         // ddp.cc
-MakeStrategy MakeLocalSteps;  // local_steps.cc: adasum, local_sgd, diloco
-MakeStrategy MakeSharded;     // sharded.cc
+MakeStrategy MakeDataParallel;  // data_parallel.cc: dp, ddp2, mirrored
+MakeStrategy MakeDdp;           // ddp.cc: ddp, horovod, multi_worker
+MakeStrategy MakeLocalSteps;    // local_steps.cc: adasum, local_sgd, diloco
+MakeStrategy MakeSharded;       // sharded.cc
 
 }  // namespace rueda::libtorch

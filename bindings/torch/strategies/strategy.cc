@@ -12,9 +12,13 @@ struct Entry {
   MakeStrategy* make;
 };
 
-constexpr std::array<Entry, 6> kEntries = {{
+constexpr std::array<Entry, 10> kEntries = {{
     {"ddp", MakeDdp},
     {"horovod", MakeDdp},
+    {"dp", MakeDataParallel},
+    {"ddp2", MakeDataParallel},
+    {"mirrored", MakeDataParallel},
+    {"multi_worker", MakeDdp},
     {"sharded", MakeSharded},
     {"adasum", MakeLocalSteps},
     {"local_sgd", MakeLocalSteps},
@@ -22,6 +26,14 @@ constexpr std::array<Entry, 6> kEntries = {{
 }};
 
 }  // namespace
+
+at::Tensor average_loss(const at::Tensor& losses, int64_t global_batch_size) {
+  if (global_batch_size < 1) {
+    throw Error(RUEDA_INVALID_ARGUMENT,
+                "average_loss: the global batch size is " + std::to_string(global_batch_size));
+  }
+  return losses.sum() / static_cast<double>(global_batch_size);
+}
 
 std::vector<std::string> strategy_names() {
   std::vector<std::string> names;

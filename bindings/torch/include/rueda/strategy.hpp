@@ -18,6 +18,9 @@
 // | name | what it does |
 // |---|---|
 // | ddp, horovod | averages the gradients while the backward pass computes them |
+// | dp, mirrored | a process's threads share out each batch, with a replica of the model each |
+// | ddp2 | dp in each process; the processes average their gradients |
+// | multi_worker | adds the gradients up: for losses that average_loss() has scaled |
 // | sharded | ZeRO: each rank keeps the optimizer's state, and updates the parameters, of its share
 // | | adasum | steps by itself, and combines the steps by Adasum | | local_sgd | steps by itself;
 // every `local_steps` steps the parameters are averaged | | diloco | the same, with an outer
@@ -52,6 +55,8 @@ struct StrategyOptions {
   bool broadcast = true;
   // ddp: see DistributedOptimizerOptions.
   double gradient_predivide_factor = 1;
+  // dp, ddp2, mirrored: how many replicas this process has; a thread each.
+  int replicas = 2;
   // sharded. 1: each rank has whole gradients. 2: a gradient's memory is given back as soon as it
   // is reduced, but for the rank's share.
   int zero_stage = 2;
@@ -72,7 +77,8 @@ class Model {
       : Model(holder.ptr()) {}
   template <std::derived_from<torch::nn::Module> Module>
   Model(std::shared_ptr<Module> module)  // NOLINT: implicit
-      : module_(module), forward_([module](const at::Tensor& input) -> at::Tensor {
+      : module_(module),
+        forward_([module](const at::Tensor& input) -> at::Tensor {
           if constexpr (requires {
                           { module->forward(input) } -> std::convertible_to<at::Tensor>;
                         }) {
@@ -82,15 +88,20 @@ class Model {
                         "the model's forward() does not take one tensor and return one: call it "
                         "directly");
           }
-        }) {}
+        }),
+        clone_([module] { return Model(std::dynamic_pointer_cast<Module>(module->clone())); }) {}
 
   torch::nn::Module& module() const { return *module_; }
   at::Tensor forward(const at::Tensor& input) const { return forward_(input); }
   bool empty() const { return module_ == nullptr; }
+  // Another one with the same values. c10::Error: the module has no clone(), which it gets from
+  // torch::nn::Cloneable.
+  Model clone() const { return clone_(); }
 
  private:
   std::shared_ptr<torch::nn::Module> module_;
   std::function<at::Tensor(const at::Tensor&)> forward_;
+  std::function<Model()> clone_;
 };
 
 // One model and its optimizer, in training on the ranks of a process set, which must all make the
@@ -152,6 +163,11 @@ class Strategy {
   virtual const std::string& name() const = 0;
   virtual torch::optim::Optimizer& optimizer() const = 0;
 };
+
+// The losses' sum, divided by the size of the global batch: what is left of a mean over all ranks'
+// and replicas' samples when each scales its own, and gradients are added up. For `mirrored` and
+// `multi_worker`, as tf.nn.compute_average_loss; a last batch that is smaller counts for less.
+RUEDA_TORCH_API at::Tensor average_loss(const at::Tensor& losses, int64_t global_batch_size);
 
 // The strategies' names.
 RUEDA_TORCH_API std::vector<std::string> strategy_names();

@@ -473,8 +473,8 @@ class RUEDA_TORCH_API DistributedOptimizer {
   // Does what synchronize does, and lets the optimizer step.
   void step();
 
-  // Waits until all gradients are reduced, unless that was done since the last backward pass or
-  // step. For what comes between: clipping, looking.
+  // Waits until all gradients are reduced, unless that was done since the last backward pass,
+  // zero_grad or step. For what comes between: clipping, looking.
   void synchronize();
 
   // Also forgets the passes that were added up so far. RUEDA_FAILED_PRECONDITION: while gradients

@@ -1,0 +1,290 @@
+#include "bindings/torch/strategies/replicas.h"
+
+#include <ATen/ThreadLocalState.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/optim/sgd.h>
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace rueda::libtorch {
+
+// A replica's thread, and what belongs to it.
+class Replicas::Thread {
+ public:
+  Thread() : thread_([this] { Run(); }) {}
+  ~Thread() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  // The task before has ended.
+  void Start(std::function<void()> task) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      task_ = std::move(task);
+    }
+    changed_.notify_all();
+  }
+  // For the end of the task; returns what it has thrown.
+  std::exception_ptr Wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return task_ == nullptr; });
+    return std::exchange(error_, nullptr);
+  }
+
+  // For the tasks alone.
+  rueda_context* context = nullptr;
+  std::optional<torch::optim::SGD> sgd;  // has the parameters, and never steps
+  std::optional<DistributedOptimizer> distributed;
+
+ private:
+  void Run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return ends_ || task_ != nullptr; });
+      if (task_ == nullptr) return;
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        task_();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      error_ = std::move(error);
+      task_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void()> task_;
+  std::exception_ptr error_;
+  bool ends_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
+// A forward pass, for the backward pass.
+struct Replicas::Pass : torch::CustomClassHolder {
+  Replicas* replicas = nullptr;
+  std::vector<at::Tensor> inputs, outputs;  // by replica
+  at::Tensor joined;
+};
+
+// In a backward pass: gives each replica its rows of the gradient.
+class Replicas::Join : public torch::autograd::Function<Join> {
+ public:
+  // `anchor` makes it an operator with a history; the outputs have theirs by themselves.
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor&,
+                            const at::Tensor& input, const c10::intrusive_ptr<Pass>& pass) {
+    context->saved_data["pass"] = c10::IValue::make_capsule(pass);
+    context->saved_data["input"] = input.requires_grad();
+    return std::exchange(pass->joined, at::Tensor());
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               const torch::autograd::tensor_list& gradients) {
+    auto& pass = static_cast<Pass&>(*context->saved_data["pass"].toCapsule());
+    if (pass.outputs.empty()) {
+      throw Error(RUEDA_FAILED_PRECONDITION,
+                  "a second backward pass through the same outputs of replicas");
+    }
+    // Their graphs are freed by it.
+    const std::vector<at::Tensor> inputs = std::exchange(pass.inputs, {});
+    pass.replicas->Backward(std::exchange(pass.outputs, {}), gradients[0]);
+    torch::autograd::tensor_list results(3);
+    if (!context->saved_data["input"].toBool()) return results;
+    std::vector<at::Tensor> rows;
+    for (const at::Tensor& input : inputs) {
+      rows.push_back(input.grad().defined() ? input.grad() : at::zeros_like(input));
+    }
+    results[1] = at::cat(rows);
+    return results;
+  }
+};
+
+Replicas::Replicas(const Model& model, const NamedTensors& named, int count) : models_{model} {
+  try {
+    for (int i = 1; i < count; ++i) models_.push_back(model.clone());
+  } catch (const c10::Error& error) {
+    throw Error(RUEDA_INVALID_ARGUMENT,
+                std::string("the model can't be replicated: ") + error.what_without_backtrace());
+  }
+  for (size_t i = 1; i < models_.size(); ++i) Mirror(models_[i]);
+  // By place: a clone has its parameters in the same order.
+  std::vector<std::pair<std::string, size_t>> places;
+  const std::vector<at::Tensor> parameters = model.module().parameters();
+  for (const auto& [name, tensor] : named) {
+    size_t place = 0;
+    while (!parameters[place].is_same(tensor)) ++place;
+    places.emplace_back(name, place);
+  }
+  detail::Check(rueda_group_create(count, &group_), nullptr);
+  for (int i = 0; i < count; ++i) threads_.push_back(std::make_unique<Thread>());
+  try {
+    OnAll(threads_.size(), [&](size_t i) {
+      Thread& thread = *threads_[i];
+      rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+      options.name = "replicas";
+      options.group = group_;
+      options.group_rank = static_cast<int32_t>(i);
+      detail::Check(rueda_init(RUEDA_VERSION, &options, &thread.context), nullptr);
+      rueda_set_thread_context(thread.context);
+      const std::vector<at::Tensor> own = models_[i].module().parameters();
+      NamedTensors names;
+      std::vector<at::Tensor> tensors;
+      for (const auto& [name, place] : places) {
+        names.emplace_back(name, own[place]);
+        tensors.push_back(own[place]);
+      }
+      thread.sgd.emplace(tensors, /*lr=*/1.0);
+      thread.distributed.emplace(
+          *thread.sgd, names,
+          DistributedOptimizerOptions{.op = Sum, .gradients_in_arena = false, .name = "replicas"});
+    });
+  } catch (...) {
+    StopThreads();
+    throw;
+  }
+}
+
+Replicas::~Replicas() {
+  StopThreads();
+}
+
+void Replicas::StopThreads() {
+  try {
+    OnAll(threads_.size(), [&](size_t i) {
+      Thread& thread = *threads_[i];
+      thread.distributed.reset();
+      if (thread.context == nullptr) return;
+      rueda_shutdown(thread.context);
+      rueda_set_thread_context(nullptr);
+      rueda_context_destroy(thread.context);
+    });
+  } catch (...) {  // nobody is left to hear of it
+  }
+  threads_.clear();
+  rueda_group_destroy(group_);
+}
+
+void Replicas::OnAll(size_t count, const std::function<void(size_t)>& fn) {
+  for (size_t i = 0; i < count; ++i) {
+    threads_[i]->Start([&fn, i] { fn(i); });
+  }
+  std::exception_ptr first;
+  for (size_t i = 0; i < count; ++i) {
+    std::exception_ptr error = threads_[i]->Wait();
+    if (first == nullptr) first = std::move(error);
+  }
+  if (first != nullptr) std::rethrow_exception(first);
+}
+
+// Makes the replica what the first is. Parameters have the first's memory, buffers are copied.
+void Replicas::Mirror(const Model& replica) const {
+  const at::NoGradGuard no_grad;
+  const torch::nn::Module& first = models_.front().module();
+  const std::vector<at::Tensor> from = first.parameters();
+  std::vector<at::Tensor> to = replica.module().parameters();
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (to[i].const_data_ptr() != from[i].const_data_ptr()) to[i].set_data(from[i].detach());
+    if (to[i].requires_grad() != from[i].requires_grad()) {
+      to[i].set_requires_grad(from[i].requires_grad());
+    }
+  }
+  const std::vector<at::Tensor> buffers = first.buffers();
+  std::vector<at::Tensor> copies = replica.module().buffers();
+  for (size_t i = 0; i < buffers.size(); ++i) copies[i].copy_(buffers[i]);
+  const auto modules = first.modules();
+  const auto others = replica.module().modules();
+  for (size_t i = 0; i < modules.size(); ++i) {  // the outer ones first
+    if (others[i]->is_training() != modules[i]->is_training()) {
+      others[i]->train(modules[i]->is_training());
+    }
+  }
+}
+
+at::Tensor Replicas::Forward(const at::Tensor& input) {
+  if (!input.defined() || input.dim() == 0 || input.size(0) == 0) {
+    throw Error(RUEDA_INVALID_ARGUMENT, "replicas need an input with rows, at least one");
+  }
+  for (size_t i = 1; i < models_.size(); ++i) Mirror(models_[i]);
+  std::vector<at::Tensor> inputs = input.detach().chunk(static_cast<int64_t>(models_.size()));
+  std::vector<at::Tensor> outputs(inputs.size());
+  const bool records = at::GradMode::is_enabled();
+  for (at::Tensor& part : inputs) part.set_requires_grad(records && input.requires_grad());
+  const at::ThreadLocalState state;
+  OnAll(inputs.size(), [&](size_t i) {
+    const at::ThreadLocalStateGuard as_the_caller(state);
+    outputs[i] = models_[i].forward(inputs[i]);
+  });
+  std::vector<at::Tensor> values;
+  bool has_history = false;
+  for (const at::Tensor& output : outputs) {
+    if (output.dim() == 0) {
+      throw Error(RUEDA_INVALID_ARGUMENT,
+                  "a replica's output has no rows: let the model return one row a sample, and "
+                  "compute the loss outside of it");
+    }
+    values.push_back(output.detach());
+    has_history |= output.requires_grad();
+  }
+  at::Tensor result = at::cat(values);
+  if (!records || !has_history) return result;
+  auto pass = c10::make_intrusive<Pass>();
+  pass->replicas = this;
+  pass->inputs = std::move(inputs);
+  pass->outputs = std::move(outputs);
+  pass->joined = std::move(result);
+  const at::Tensor anchor = at::empty({0}).requires_grad_();
+  return Join::apply(anchor, input, pass);
+}
+
+void Replicas::Backward(const std::vector<at::Tensor>& outputs, const at::Tensor& gradient) {
+  std::vector<int64_t> rows;
+  for (const at::Tensor& output : outputs) rows.push_back(output.size(0));
+  const std::vector<at::Tensor> gradients = gradient.split_with_sizes(rows);
+  try {
+    OnAll(outputs.size(), [&](size_t i) {
+      std::optional<DistributedOptimizer::NoSync> hold;
+      if (hold_) hold.emplace(*threads_[i]->distributed);
+      if (outputs[i].requires_grad()) torch::autograd::backward({outputs[i]}, {gradients[i]});
+    });
+  } catch (...) {
+    // The others may have sent theirs.
+    OnAll(threads_.size(), [&](size_t i) {
+      DistributedOptimizer& distributed = *threads_[i]->distributed;
+      try {
+        distributed.synchronize();
+      } catch (const Error&) {  // the first says it
+      }
+      distributed.zero_grad();
+    });
+    throw;
+  }
+}
+
+void Replicas::Synchronize() {
+  OnAll(threads_.size(), [&](size_t i) { threads_[i]->distributed->synchronize(); });
+}
+
+void Replicas::ZeroGrad() {
+  OnAll(threads_.size(), [&](size_t i) { threads_[i]->distributed->zero_grad(); });
+}
+
+}  // namespace rueda::libtorch

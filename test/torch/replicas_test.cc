@@ -1,0 +1,231 @@
+// dp, ddp2, mirrored, multi_worker.
+#include <torch/torch.h>
+
+#include "rueda/strategy.hpp"
+#include "test/torch/ranks.h"
+#include "test/torch/strategies.h"
+
+namespace hvd = rueda::libtorch;
+
+namespace {
+
+using namespace rueda::test;
+
+// Trains on these batches with a strategy, and by hand in one process.
+double DistanceAfter(const std::string& name, const hvd::StrategyOptions& options,
+                     const std::vector<int64_t>& batches) {
+  torch::manual_seed(4);
+  Net net;
+  Net reference = CopyOf(net);
+  torch::optim::SGD sgd(net->parameters(), Momentum());
+  torch::optim::SGD reference_sgd(reference->parameters(), Momentum());
+  const auto strategy = hvd::make_strategy(name, net, sgd, options);
+  for (const int64_t batch : batches) {
+    const torch::Tensor x = torch::randn({batch, 6});
+    const torch::Tensor y = x.narrow(1, 0, 3).sin();
+    strategy->zero_grad();
+    const torch::Tensor output = strategy->forward(x);
+    EXPECT_EQ(output.sizes(), (std::vector<int64_t>{batch, 3}));
+    EXPECT_LT(Distance(output.detach(), net->forward(x).detach()), 1e-6) << "in the rows' order";
+    strategy->backward(torch::mse_loss(output, y));
+    strategy->step();
+    reference_sgd.zero_grad();
+    torch::mse_loss(reference->forward(x), y).backward();
+    reference_sgd.step();
+  }
+  return Distance(Flat(*net), Flat(*reference));
+}
+
+RANKS_TEST(DataParallel, IsOneProcessOnTheWholeBatch, 1) {
+  for (const int replicas : {1, 2, 4}) {
+    EXPECT_LT(DistanceAfter("dp", {.replicas = replicas}, {64, 63, 3, 1, 64}), 1e-5) << replicas;
+  }
+}
+
+RANKS_TEST(DataParallel, AddsUpSeveralPasses, 1) {
+  torch::manual_seed(4);
+  Net net;
+  const Net start = CopyOf(net);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("dp", net, sgd, {.replicas = 3});
+  const Samples all = Batch(0, 4);
+  for (int pass = 0; pass < 4; ++pass) {
+    const Samples part = Shard(all, pass);
+    strategy->backward(torch::mse_loss(strategy->forward(part.x), part.y) / 4, pass == 3);
+  }
+  EXPECT_GT(strategy->clip_grad_norm(1e9), 0);
+  strategy->step();
+  Loss(start, all).backward();
+  torch::optim::SGD(start->parameters(), 0.1).step();
+  EXPECT_LT(Distance(Flat(*net), Flat(*start)), 1e-6);
+}
+
+// Fails in its forward or backward pass where a row begins with 100 or -100.
+struct Failing : torch::nn::Cloneable<Failing> {
+  Failing() { reset(); }
+  void reset() override { layer = register_module("layer", torch::nn::Linear(2, 2)); }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const float first = x[0][0].item<float>();
+    if (first == 100) throw std::out_of_range("the replica can't stand this row");
+    torch::Tensor y = layer(x);
+    if (first == -100) {
+      y.register_hook([](const torch::Tensor&) -> torch::Tensor {
+        throw std::out_of_range("nor its gradient");
+      });
+    }
+    return y;
+  }
+  torch::nn::Linear layer{nullptr};
+};
+
+RANKS_TEST(DataParallel, AReplicasExceptionReachesTheCaller, 1) {
+  const auto net = std::make_shared<Failing>();
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("dp", net, sgd, {.replicas = 4});
+  torch::Tensor x = torch::ones({8, 2});
+  x[4][0] = 100;  // replica 2's first row
+  try {
+    strategy->forward(x);
+    ADD_FAILURE() << "no exception";
+  } catch (const std::out_of_range& error) {
+    EXPECT_STREQ(error.what(), "the replica can't stand this row");
+  }
+  x[4][0] = -100;
+  const torch::Tensor loss = strategy->forward(x).sum();
+  try {
+    strategy->backward(loss);
+    ADD_FAILURE() << "no exception";
+  } catch (const std::out_of_range& error) {
+    EXPECT_STREQ(error.what(), "nor its gradient");
+  }
+  // And it goes on.
+  x[4][0] = 1;
+  const torch::Tensor start = Flat(*net);
+  strategy->zero_grad();
+  strategy->backward(strategy->forward(x).sum());
+  strategy->step();
+  EXPECT_LT(Distance(Flat(*net), start - 0.8), 1e-6);
+}
+
+RANKS_TEST(DataParallel, ReplicasFollowTheModel, 1) {
+  struct Normed : torch::nn::Cloneable<Normed> {
+    Normed() { reset(); }
+    void reset() override {
+      norm = register_module("norm", torch::nn::BatchNorm1d(2));
+      layer = register_module("layer", torch::nn::Linear(2, 2));
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return layer(norm(x)); }
+    torch::nn::BatchNorm1d norm{nullptr};
+    torch::nn::Linear layer{nullptr};
+  };
+  const auto net = std::make_shared<Normed>();
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("dp", net, sgd, {.replicas = 2});
+  strategy->forward(torch::randn({8, 2}) + 3);
+  EXPECT_GT(net->norm->running_mean.mean().item<float>(), 0.1f) << "the first one's counts";
+  net->eval();
+  const torch::Tensor x = torch::randn({8, 2});
+  {
+    const torch::NoGradGuard no_grad;
+    EXPECT_FALSE(strategy->forward(x).requires_grad());
+    EXPECT_LT(Distance(strategy->forward(x), net->forward(x)), 1e-6);
+  }
+  net->layer->weight.requires_grad_(false);
+  const torch::Tensor frozen = net->layer->weight.clone();
+  const torch::Tensor input = torch::randn({4, 2}).requires_grad_();
+  strategy->zero_grad();
+  strategy->backward(strategy->forward(input).square().sum());
+  strategy->step();
+  EXPECT_TRUE(net->layer->weight.equal(frozen));
+  EXPECT_EQ(input.grad().sizes(), input.sizes());
+  EXPECT_GT(input.grad().abs().sum().item<float>(), 0);
+}
+
+RANKS_TEST(DataParallel, WhatItCannotDoIsRefused, 1) {
+  struct Plain : torch::nn::Module {
+    torch::Tensor forward(const torch::Tensor& x) { return layer(x).sum(); }
+    torch::nn::Linear layer = register_module("layer", torch::nn::Linear(2, 2));
+  };
+  const auto net = std::make_shared<Plain>();
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { (void)hvd::make_strategy("dp", net, sgd); }, &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("Cloneable"), std::string::npos) << message;
+  const auto alone = hvd::make_strategy("dp", net, sgd, {.replicas = 1});
+  EXPECT_EQ(StatusOf(
+                [&] {
+                  alone->forward(torch::ones({2, 2}));
+                },
+                &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("one row a sample"), std::string::npos) << message;
+  EXPECT_EQ(StatusOf([&] { alone->forward(torch::ones({0, 2})); }), RUEDA_INVALID_ARGUMENT);
+}
+
+// Two processes of two replicas each.
+RANKS_TEST(Ddp2, IsOneProcessOnAllBatches, 1, 2, 3) {
+  for (const int passes : {1, 4}) {
+    const Comparison comparison = CompareWithOneProcess("ddp2", {}, passes);
+    EXPECT_EQ(comparison.equal_steps, kSteps);
+    EXPECT_LT(comparison.distance, 1e-5) << passes;
+  }
+}
+
+// The rule: each sample's loss counts by 1 / G, also in a last batch that is smaller.
+torch::Tensor ByTheRule(const Net& from, const std::vector<Samples>& batches, int64_t global) {
+  Net net = CopyOf(from);
+  for (const Samples& batch : batches) {
+    net->zero_grad();
+    for (int64_t i = 0; i < batch.x.size(0); ++i) {
+      const torch::Tensor y = net->forward(batch.x.narrow(0, i, 1));
+      ((y - batch.y.narrow(0, i, 1)).square().mean() / static_cast<double>(global)).backward();
+    }
+    const torch::NoGradGuard no_grad;
+    for (torch::Tensor parameter : net->parameters()) parameter.sub_(parameter.grad(), 0.1);
+  }
+  return Flat(*net);
+}
+
+torch::Tensor LossesOf(const torch::Tensor& output, const torch::Tensor& y) {
+  return (output - y).square().mean(1);
+}
+
+RANKS_TEST(Mirrored, ScalesLossesByTheGlobalBatch, 1) {
+  torch::manual_seed(4);
+  Net net;
+  const Net start = CopyOf(net);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("mirrored", net, sgd, {.replicas = 3});
+  const std::vector<Samples> batches = {Batch(0, 4), Batch(1, 4), Shard(Batch(2, 1), 0)};
+  for (const Samples& batch : batches) {
+    strategy->zero_grad();
+    strategy->backward(hvd::average_loss(LossesOf(strategy->forward(batch.x), batch.y), 32));
+    strategy->step();
+  }
+  EXPECT_LT(Distance(Flat(*net), ByTheRule(start, batches, 32)), 1e-6);
+}
+
+RANKS_TEST(MultiWorker, ScalesLossesByTheGlobalBatch, 1, 2, 3) {
+  torch::manual_seed(4);
+  Net net;
+  const Net start = CopyOf(net);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("multi_worker", net, sgd);
+  // The last batch has three samples on rank 0 and one on the others.
+  const int64_t global = kBatch * hvd::size();
+  const Samples whole = Batch(1, hvd::size());
+  const int64_t left = 3 + hvd::size() - 1;
+  const Samples last = {whole.x.narrow(0, 0, left), whole.y.narrow(0, 0, left)};
+  const int64_t begin = hvd::rank() == 0 ? 0 : 2 + hvd::rank();
+  const int64_t size = hvd::rank() == 0 ? 3 : 1;
+  const Samples own_last = {last.x.narrow(0, begin, size), last.y.narrow(0, begin, size)};
+  for (const Samples& own : {Shard(Batch(0, hvd::size()), hvd::rank()), own_last}) {
+    strategy->zero_grad();
+    strategy->backward(hvd::average_loss(LossesOf(strategy->forward(own.x), own.y), global));
+    strategy->step();
+  }
+  EXPECT_LT(Distance(Flat(*net), ByTheRule(start, {Batch(0, hvd::size()), last}, global)), 1e-6);
+}
+
+}  // namespace
