@@ -250,7 +250,8 @@ TEST_F(MnistTraining, AKilledRankEndsItWithTheRanksName) {
 }
 
 TEST_F(MnistTraining, LearnsWithEachStrategy) {
-  for (const std::string strategy : {"sharded", "adasum", "local_sgd", "diloco", "ddp2"}) {
+  for (const std::string strategy :
+       {"sharded", "adasum", "local_sgd", "diloco", "ddp2", "decentralized", "async"}) {
     std::vector<std::string> words = {Program(), "--strategy", strategy, "--epochs", "6"};
     // Its outer momentum makes steps longer: smaller ones, and more of them.
     if (strategy == "diloco")

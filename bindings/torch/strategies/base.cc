@@ -1,9 +1,12 @@
 #include "bindings/torch/strategies/base.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -144,6 +147,23 @@ double BaseStrategy::clip_grad_norm(double max_norm) {
   std::vector<at::Tensor> tensors;
   for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensor);
   return torch::nn::utils::clip_grad_norm_(tensors, max_norm);
+}
+
+double BaseStrategy::ClipTogether(c10::ArrayRef<at::Tensor> gradients, double max_norm) {
+  const at::NoGradGuard no_grad;
+  double squares = 0;
+  for (const at::Tensor& gradient : gradients) {
+    const double norm = gradient.norm(2, at::kDouble).item<double>();
+    squares += norm * norm;
+  }
+  at::Tensor sum = at::scalar_tensor(squares, at::kDouble).reshape({1});
+  Execute(RUEDA_ALLREDUCE, sum, "norm", Sum, {});
+  const double norm = std::sqrt(sum.item<double>());
+  const double factor = max_norm / (norm + 1e-6);  // as torch::nn::utils::clip_grad_norm_
+  if (factor < 1) {
+    for (const at::Tensor& gradient : gradients) at::Tensor(gradient).mul_(factor);
+  }
+  return norm;
 }
 
 }  // namespace rueda::libtorch

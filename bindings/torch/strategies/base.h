@@ -61,6 +61,9 @@ class BaseStrategy : public Strategy {
   // Submits a group in place and waits. `name`: without the strategy's.
   void Execute(rueda_kind kind, c10::ArrayRef<at::Tensor> tensors, const std::string& name,
                reduce_op op, c10::ArrayRef<const char*> suffixes);
+  // Scales tensors that are on this rank alone by the L2 norm of all ranks' together, which it
+  // returns, as clip_grad_norm does.
+  double ClipTogether(c10::ArrayRef<at::Tensor> gradients, double max_norm);
   std::string NameOf(const std::string& operation) const { return options_.name + "." + operation; }
 
  private:

@@ -6,13 +6,11 @@
 // to all ranks. One bucket is updated while others are on their way.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -351,20 +349,9 @@ void Sharded::synchronize() {
 
 double Sharded::clip_grad_norm(double max_norm) {
   synchronize();
-  const at::NoGradGuard no_grad;
-  double squares = 0;
-  for (const Bucket& bucket : buckets_) {
-    const double norm = bucket.shard_gradient.norm(2, at::kDouble).item<double>();
-    squares += norm * norm;
-  }
-  at::Tensor sum = at::scalar_tensor(squares, at::kDouble).reshape({1});
-  Execute(RUEDA_ALLREDUCE, sum, "norm", Sum, {});
-  const double norm = std::sqrt(sum.item<double>());
-  const double factor = max_norm / (norm + 1e-6);  // as torch::nn::utils::clip_grad_norm_
-  if (factor < 1) {
-    for (const Bucket& bucket : buckets_) at::Tensor(bucket.shard_gradient).mul_(factor);
-  }
-  return norm;
+  std::vector<at::Tensor> gradients;
+  for (const Bucket& bucket : buckets_) gradients.push_back(bucket.shard_gradient);
+  return ClipTogether(gradients, max_norm);
 }
 
 std::shared_ptr<Operation> Sharded::SubmitAllgather(Bucket& bucket) {

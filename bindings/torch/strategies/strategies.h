@@ -11,9 +11,12 @@ namespace rueda::libtorch {
 using MakeStrategy = std::unique_ptr<Strategy>(std::string name, const Model& model,
                                                torch::optim::Optimizer& optimizer,
                                                const StrategyOptions& options);
-MakeStrategy MakeDataParallel;  // data_parallel.cc: dp, ddp2, mirrored
-MakeStrategy MakeDdp;           // ddp.cc: ddp, horovod, multi_worker
-MakeStrategy MakeLocalSteps;    // local_steps.cc: adasum, local_sgd, diloco
-MakeStrategy MakeSharded;       // sharded.cc
+MakeStrategy MakeAsync;          // async.cc
+MakeStrategy MakeDataParallel;   // data_parallel.cc: dp, ddp2, mirrored
+MakeStrategy MakeDdp;            // ddp.cc: ddp, horovod, multi_worker
+MakeStrategy MakeDecentralized;  // decentralized.cc
+MakeStrategy MakeLocalSteps;     // local_steps.cc: adasum, local_sgd, diloco
+MakeStrategy MakePipeline;       // pipeline.cc
+MakeStrategy MakeSharded;        // sharded.cc
 
 }  // namespace rueda::libtorch

@@ -12,7 +12,7 @@ struct Entry {
   MakeStrategy* make;
 };
 
-constexpr std::array<Entry, 10> kEntries = {{
+constexpr std::array<Entry, 13> kEntries = {{
     {"ddp", MakeDdp},
     {"horovod", MakeDdp},
     {"dp", MakeDataParallel},
@@ -23,6 +23,9 @@ constexpr std::array<Entry, 10> kEntries = {{
     {"adasum", MakeLocalSteps},
     {"local_sgd", MakeLocalSteps},
     {"diloco", MakeLocalSteps},
+    {"decentralized", MakeDecentralized},
+    {"async", MakeAsync},
+    {"pipeline", MakePipeline},
 }};
 
 }  // namespace

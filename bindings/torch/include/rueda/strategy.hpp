@@ -64,6 +64,15 @@ struct StrategyOptions {
   int64_t bucket_bytes = int64_t{16} << 20;
   // local_sgd, diloco: steps between averages.
   int local_steps = 16;
+  // decentralized. "all": the average of all ranks' parameters. "shift_one": of two, another pair
+  // each step; for even numbers of ranks.
+  std::string peers = "all";
+  // async: no average begins sooner after the one before.
+  double average_interval_ms = 0;
+  // async: a step waits for an average that has been under way for so many steps.
+  int stale_steps_max = 100;
+  // pipeline: parts of a batch that go through the stages one behind another.
+  int micro_batches = 4;
   // diloco: of the outer optimizer, SGD with Nesterov's momentum (arXiv 2311.08105).
   double outer_lr = 0.7;
   double outer_momentum = 0.9;

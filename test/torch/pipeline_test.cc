@@ -1,0 +1,145 @@
+// pipeline: stages on ranks.
+#include <torch/torch.h>
+
+#include <filesystem>
+
+#include "rueda/strategy.hpp"
+#include "test/torch/ranks.h"
+#include "test/torch/strategies.h"
+
+namespace hvd = rueda::libtorch;
+
+namespace {
+
+using namespace rueda::test;
+using torch::nn::Linear;
+using torch::nn::Sequential;
+
+Sequential MakeLayers(int seed) {
+  torch::manual_seed(seed);
+  return Sequential(Linear(6, 16), torch::nn::Tanh(), Linear(16, 16), torch::nn::Tanh(),
+                    Linear(16, 3));
+}
+
+Samples BatchOf(int step, int64_t rows) {
+  torch::manual_seed(1000 + step);
+  const torch::Tensor x = torch::randn({rows, 6});
+  return {x, x.narrow(1, 0, 3).sin()};
+}
+
+RANKS_TEST(Pipeline, IsOneProcess, 1, 2, 3, 5) {
+  for (const int micro_batches : {1, 4}) {
+    Sequential layers = MakeLayers(hvd::rank());
+    torch::optim::SGD sgd(layers->parameters(), Momentum());
+    const auto strategy =
+        hvd::make_strategy("pipeline", layers, sgd, {.micro_batches = micro_batches});
+    Sequential reference = MakeLayers(0);
+    torch::optim::SGD reference_sgd(reference->parameters(), Momentum());
+    for (int step = 0; step < kSteps; ++step) {
+      const Samples batch = BatchOf(step, step % 3 == 0 ? 10 : 3);
+      strategy->zero_grad();
+      const torch::Tensor output = strategy->forward(batch.x);
+      const torch::Tensor expected = reference->forward(batch.x);
+      EXPECT_LT(Distance(output.detach(), expected.detach()), 1e-5);
+      strategy->backward(torch::mse_loss(output, batch.y));
+      reference_sgd.zero_grad();
+      torch::mse_loss(expected, batch.y).backward();
+      int own = 0;
+      for (size_t i = 0; i < layers->parameters().size(); ++i) {
+        if (!layers->parameters()[i].grad().defined()) continue;
+        ++own;
+        EXPECT_LT(Distance(layers->parameters()[i].grad(), reference->parameters()[i].grad()),
+                  1e-5);
+      }
+      EXPECT_EQ(own > 0, hvd::size() < 5 || hvd::rank() % 2 == 0);  // five: two have no parameters
+      EXPECT_EQ(own == 6, hvd::size() == 1);
+      strategy->step();
+      reference_sgd.step();
+    }
+    strategy->finish();
+    EXPECT_TRUE(ReplicasEqual(Flat(*layers)));
+    EXPECT_LT(Distance(Flat(*layers), Flat(*reference)), 1e-5);
+  }
+}
+
+// 4, 4 and 40 weights: the first two layers together are nearest to a half.
+RANKS_TEST(Pipeline, SharesOutLayersByTheirSize, 2) {
+  const auto of = [](int64_t in, int64_t out) {
+    return Linear(torch::nn::LinearOptions(in, out).bias(false));
+  };
+  Sequential layers(of(2, 2), of(2, 2), torch::nn::Tanh(), of(2, 20));
+  torch::optim::SGD sgd(layers->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("pipeline", layers, sgd);
+  strategy->backward(strategy->forward(torch::ones({2, 2})).sum());
+  std::vector<bool> own;
+  for (const torch::Tensor& parameter : layers->parameters()) {
+    own.push_back(parameter.grad().defined());
+  }
+  const bool first = hvd::rank() == 0;
+  EXPECT_EQ(own, (std::vector<bool>{first, first, !first}));
+}
+
+RANKS_TEST(Pipeline, EvaluatesAndClips, 2) {
+  Sequential layers = MakeLayers(0);
+  torch::optim::SGD sgd(layers->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("pipeline", layers, sgd);
+  Sequential reference = MakeLayers(0);
+  const Samples batch = BatchOf(0, 8);
+  {
+    const torch::NoGradGuard no_grad;
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_LT(Distance(strategy->forward(batch.x), reference->forward(batch.x)), 1e-6);
+    }
+  }
+  strategy->backward(torch::mse_loss(strategy->forward(batch.x), batch.y));
+  torch::mse_loss(reference->forward(batch.x), batch.y).backward();
+  const double norm = torch::nn::utils::clip_grad_norm_(reference->parameters(), 0.01);
+  EXPECT_NEAR(strategy->clip_grad_norm(0.01), norm, 1e-6);
+  for (size_t i = 0; i < layers->parameters().size(); ++i) {
+    if (!layers->parameters()[i].grad().defined()) continue;
+    EXPECT_LT(Distance(layers->parameters()[i].grad(), reference->parameters()[i].grad()), 1e-6);
+  }
+}
+
+RANKS_TEST(Pipeline, SavesWhatAllStagesHave, 2, 3) {
+  const std::string path = "/tmp/rueda-pipeline-" + std::string(std::getenv("RUEDA_JOB_ID"));
+  const auto train = [](hvd::Strategy& strategy, int from, int to) {
+    for (int step = from; step < to; ++step) {
+      const Samples batch = BatchOf(step, 8);
+      strategy.zero_grad();
+      strategy.backward(torch::mse_loss(strategy.forward(batch.x), batch.y));
+      strategy.step();
+    }
+    strategy.finish();
+  };
+  Sequential layers = MakeLayers(0);
+  torch::optim::Adam adam(layers->parameters(), 0.01);
+  const auto strategy = hvd::make_strategy("pipeline", layers, adam);
+  train(*strategy, 0, 5);
+  strategy->save(path);
+  train(*strategy, 5, 10);
+  Sequential others = MakeLayers(1);
+  torch::optim::Adam others_adam(others->parameters(), 0.01);
+  const auto ddp = hvd::make_strategy("ddp", others, others_adam, {.name = "ddp"});
+  ddp->load(path);
+  train(*ddp, 5, 10);
+  EXPECT_LT(Distance(Flat(*layers), Flat(*others)), 1e-5);
+  hvd::barrier();
+  if (hvd::rank() == 0) std::filesystem::remove(path);
+}
+
+RANKS_TEST(Pipeline, WhatItCannotSplitIsRefused, 2) {
+  std::string message;
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  EXPECT_EQ(StatusOf([&] { (void)hvd::make_strategy("pipeline", net, sgd); }, &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("must be a torch::nn::Sequential"), std::string::npos) << message;
+  Sequential one(Linear(6, 3));
+  torch::optim::SGD one_sgd(one->parameters(), 0.1);
+  EXPECT_EQ(StatusOf([&] { (void)hvd::make_strategy("pipeline", one, one_sgd); }, &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("1 layers for 2 ranks"), std::string::npos) << message;
+}
+
+}  // namespace
