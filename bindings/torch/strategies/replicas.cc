@@ -22,7 +22,8 @@ namespace rueda::libtorch {
 // A replica's thread, and what belongs to it.
 class Replicas::Thread {
  public:
-  Thread() : thread_([this] { Run(); }) {}
+  // By way of a plain function, as std::thread's templates are visible to other libraries.
+  Thread() : thread_(&Thread::Main, static_cast<void*>(this)) {}
   ~Thread() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -53,6 +54,7 @@ class Replicas::Thread {
   std::optional<DistributedOptimizer> distributed;
 
  private:
+  static void Main(void* self) { static_cast<Thread*>(self)->Run(); }
   void Run() {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
