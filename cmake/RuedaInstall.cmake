@@ -8,6 +8,7 @@ set_target_properties(rueda ruedarun PROPERTIES INSTALL_RPATH "")
 install(TARGETS rueda EXPORT ruedaTargets)
 install(TARGETS ruedarun)
 install(FILES bindings/c/include/rueda/rueda.h bindings/cpp/include/rueda/rueda.hpp
+              bindings/cpp/include/rueda/run.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rueda)
 
 if(TARGET rueda_bench)

@@ -1,0 +1,97 @@
+// rueda::run: ranks from a function call.
+#include "rueda/run.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct Helper {
+  pid_t pid = -1;
+  int out = -1;
+
+  explicit Helper(const char* what) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return;
+    const std::string program =
+        std::filesystem::read_symlink("/proc/self/exe").parent_path() / "run_helper";
+    pid = fork();
+    if (pid == 0) {
+      dup2(ends[1], STDOUT_FILENO);
+      execl(program.c_str(), program.c_str(), what, nullptr);
+      _exit(127);
+    }
+    close(ends[1]);
+    out = ends[0];
+  }
+  ~Helper() {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    close(out);
+  }
+
+  // The next line; "" at the end.
+  std::string Line() const {
+    std::string line;
+    for (char next; read(out, &next, 1) == 1 && next != '\n';) line += next;
+    return line;
+  }
+  std::vector<std::string> Lines() const {
+    std::vector<std::string> lines;
+    for (std::string line; !(line = Line()).empty();) lines.push_back(line);
+    return lines;
+  }
+};
+
+TEST(Run, ReturnsWhatRanksReturn) {
+  EXPECT_THAT(Helper("results").Lines(), ElementsAre("0 of 3: 3", "1 of 3: 3", "2 of 3: 3",
+                                                     "100008 a3.000000", "100008 b3.000000"));
+}
+
+TEST(Run, ThrowsWhatTheFirstRankThatFailedHasThrown) {
+  EXPECT_THAT(Helper("failures").Lines(),
+              ElementsAre("INTERNAL of rank 1: rank 1: what rank 1 says",
+                          AllOf(StartsWith("INTERNAL of rank 2: rank 2: killed by signal 9")),
+                          AllOf(StartsWith("INVALID_ARGUMENT of rank "), HasSubstr("'x'")),
+                          "INVALID_ARGUMENT of rank -1: run: 0 ranks; there must be one at least"));
+}
+
+TEST(Run, SaysThatARankNeverCameToTheCall) {
+  EXPECT_THAT(Helper("lost").Line(), HasSubstr("exited with status 5 before it came"));
+}
+
+TEST(Run, NoRankOutlivesTheCaller) {
+  std::vector<pid_t> ranks;
+  {
+    const Helper helper("sleep");
+    for (int rank = 0; rank < 3; ++rank) ranks.push_back(std::stoi(helper.Line()));
+    kill(helper.pid, SIGKILL);
+    // The pipe ends with the last of them.
+    EXPECT_EQ(helper.Line(), "");
+  }
+  const auto is_there = [](pid_t rank) {
+    std::ifstream stat("/proc/" + std::to_string(rank) + "/stat");
+    std::string line;
+    std::getline(stat, line);
+    return !line.empty() && line.find(") Z") == std::string::npos;
+  };
+  for (const pid_t rank : ranks) {
+    for (int tries = 0; is_there(rank) && tries < 2'000; ++tries) usleep(5'000);
+    EXPECT_FALSE(is_there(rank));
+  }
+}
+
+TEST(Run, IsNotForRanks) {
+  setenv("RUEDA_RANK", "0", 1);
+  EXPECT_THROW(rueda::run([] {}, 2), rueda::Error);
+  unsetenv("RUEDA_RANK");
+}
+
+}  // namespace
