@@ -140,7 +140,12 @@ check_files() {
   done
   # No archive, no header of the inside, no path of where it was built.
   [[ -z $(find "$package" -name '*.a') ]] || fail "static archives: $(find "$package" -name '*.a')"
-  [[ $(cd "$package/include" && find . -type f | wc -l) -le 3 ]] || fail "more than public headers"
+  local roots=("$source_root"/bindings/{c,cpp}/include)
+  [[ ! -e $build/lib/librueda_torch.so ]] || roots+=("$source_root/bindings/torch/include")
+  local public installed
+  public=$(for path in "${roots[@]}"; do (cd "$path" && find . -type f); done | sort)
+  installed=$(cd "$package/include" && find . -type f | sort)
+  [[ $installed == "$public" ]] || fail "public headers: $public; installed: $installed"
   if grep -rIlF -e "$source_root" -e "$build" -e "$scratch/first" "$package"; then
     fail "these files name the place where they were built"
   fi
