@@ -25,6 +25,8 @@ NEEDED = {
     "librueda_gloo": r"libgloo",
     "librueda_torch": r"librueda|libtorch_cpu|libc10",
 }
+# The adapter's own, and the tables of its exported classes.
+OWN = re.compile(r"((vtable|typeinfo|typeinfo name) for )?rueda::libtorch::")
 SYSTEM = r"libstdc\+\+|libgcc_s|libm|libc|ld-linux-[\w-]+"
 
 
@@ -87,7 +89,7 @@ def check_adapter(library):
     for kind, name, pretty in symbols(library, "defined"):
         if name in ("__bss_start", "_edata", "_end", "_init", "_fini"):
             continue  # the linker's
-        if pretty.startswith("rueda::libtorch::"):
+        if OWN.match(pretty):
             own += 1
         elif kind not in "WVu":
             errors.append(f"librueda_torch.so exports {pretty} ({kind}), which is not of rueda::libtorch")

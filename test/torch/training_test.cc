@@ -1,0 +1,232 @@
+// Learning rates, metrics, and whether replicas are equal.
+#include "test/torch/training.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <set>
+
+#include "bindings/torch/training/fingerprint.h"
+#include "rueda/training.hpp"
+#include "test/torch/ranks.h"
+
+namespace hvd = rueda::libtorch;
+
+namespace {
+
+using namespace rueda::test;
+
+std::vector<double> RatesOf(torch::optim::Optimizer& optimizer) {
+  std::vector<double> lrs;
+  for (auto& group : optimizer.param_groups()) lrs.push_back(group.options().get_lr());
+  return lrs;
+}
+
+RANKS_TEST(LearningRate, WarmsUpToItsOwnFromAShareOfIt, 1, 3) {
+  Net net;
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(net->hidden->parameters(), std::make_unique<torch::optim::AdamOptions>(0.4));
+  groups.emplace_back(net->out->parameters());
+  torch::optim::Adam adam(groups, torch::optim::AdamOptions(0.1));
+  hvd::scale_learning_rate(adam, 2);
+  EXPECT_EQ(RatesOf(adam), (std::vector<double>{0.8, 0.2}));
+  EXPECT_EQ(StatusOf([&] { hvd::scale_learning_rate(adam, NAN); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::scale_learning_rate(adam, -1); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(RatesOf(adam), (std::vector<double>{0.8, 0.2}));
+
+  constexpr int kWarm = 4;
+  hvd::WarmupSchedule schedule(adam, kWarm);
+  for (int step = 0; step < kWarm; ++step) {
+    EXPECT_FALSE(schedule.done());
+    const double share = 1.0 / hvd::size() + (1 - 1.0 / hvd::size()) * step / kWarm;
+    EXPECT_NEAR(RatesOf(adam)[0], 0.8 * share, 1e-12) << step;
+    EXPECT_NEAR(RatesOf(adam)[1], 0.2 * share, 1e-12) << step;
+    schedule.step();
+  }
+  EXPECT_TRUE(schedule.done());
+  EXPECT_EQ(RatesOf(adam), (std::vector<double>{0.8, 0.2})) << "to the bit";
+  hvd::scale_learning_rate(adam, 0.5);
+  schedule.step();
+  EXPECT_EQ(RatesOf(adam), (std::vector<double>{0.4, 0.1})) << "others' changes stay";
+  hvd::WarmupSchedule none(adam, 0);
+  EXPECT_TRUE(none.done());
+  EXPECT_EQ(RatesOf(adam), (std::vector<double>{0.4, 0.1}));
+}
+
+RANKS_TEST(Metrics, AreAveragedByCount, 1, 2, 3) {
+  const int ranks = hvd::size();
+  const double mean = (ranks - 1) / 2.0;
+  auto metrics = hvd::average_metrics({{"loss", hvd::rank()}, {"accuracy", 0.5}, {"", 1}});
+  ASSERT_EQ(metrics.size(), 3u);
+  EXPECT_DOUBLE_EQ(metrics["loss"], mean);
+  EXPECT_DOUBLE_EQ(metrics["accuracy"], 0.5);
+  EXPECT_DOUBLE_EQ(metrics[""], 1);
+  // Rank r has r + 1 samples.
+  double sum = 0, count = 0;
+  for (int rank = 0; rank < ranks; ++rank) sum += rank * (rank + 1), count += rank + 1;
+  EXPECT_DOUBLE_EQ(hvd::average_metrics({{"loss", hvd::rank()}}, hvd::rank() + 1)["loss"],
+                   sum / count);
+  // One without samples has no mean.
+  const bool has = hvd::rank() == 0;
+  EXPECT_EQ(hvd::average_metrics({{"loss", has ? 3 : NAN}}, has ? 2 : 0)["loss"], 3);
+  EXPECT_TRUE(hvd::average_metrics({}).empty());
+  EXPECT_EQ(StatusOf([] { hvd::average_metrics({{"loss", 1}}, 0); }), RUEDA_INVALID_ARGUMENT);
+}
+
+RANKS_TEST(Metrics, OfOtherKeysAreAnErrorOnAllRanks, 2, 3) {
+  std::string message;
+  const auto average = [&](const std::map<std::string, double>& metrics, double count = 1) {
+    return StatusOf([&] { hvd::average_metrics(metrics, count, "epoch"); }, &message);
+  };
+  const int last = hvd::size() - 1;
+  const std::string rank = "rank " + std::to_string(last);
+  EXPECT_EQ(average({{hvd::rank() == last ? "los" : "loss", 1}}), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(message, "epoch: the ranks' keys differ: rank 0 has 'loss' and " + rank + " has not");
+  std::map<std::string, double> more = {{"a", 1}};
+  if (hvd::rank() == last) more["b"] = 2;
+  EXPECT_EQ(average(more), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(message, "epoch: the ranks' keys differ: " + rank + " has 'b' and rank 0 has not");
+  EXPECT_EQ(average({{"a", 1}}, hvd::rank() == last ? -1 : 1), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("the count of " + rank), std::string::npos) << message;
+  EXPECT_EQ(average({{"a", 1}}), RUEDA_OK);
+}
+
+// With a buffer, and a parameter that is not contiguous.
+struct Mixed : torch::nn::Module {
+  Mixed() {
+    torch::manual_seed(3);
+    net = register_module("net", Net());
+    turned = register_parameter("turned", torch::randn({30, 40}).t());
+    seen = register_buffer("seen", torch::arange(7));
+    register_buffer("none", torch::Tensor());
+  }
+  Net net{nullptr};
+  torch::Tensor turned, seen;
+};
+
+RANKS_TEST(Replicas, ThatAreEqualPass, 1, 2, 3) {
+  const torch::NoGradGuard no_grad;
+  Mixed model;
+  hvd::check_replicas(model);
+  // Equal by value: how they lie in memory is a rank's own business, and so is their order.
+  const torch::Tensor laid_out = torch::randn({4, 6});
+  const torch::Tensor turned = laid_out.t().contiguous().t();
+  hvd::NamedTensors tensors = {{"a", hvd::rank() == 0 ? laid_out : turned},
+                               {"b", torch::full({3}, NAN)}};
+  if (hvd::rank() == 1) std::swap(tensors[0], tensors[1]);
+  hvd::check_replicas(tensors);
+  hvd::check_replicas(hvd::NamedTensors());
+}
+
+RANKS_TEST(Replicas, ThatDifferAreNamedOnAllRanks, 2, 3) {
+  const torch::NoGradGuard no_grad;
+  const int last = hvd::size() - 1;
+  const std::string rank = " on rank " + std::to_string(last);
+  // What rank `last` does to its model, and what everyone reads.
+  const auto expect = [&](const std::function<void(Mixed&)>& change, const std::string& text) {
+    Mixed model;
+    if (hvd::rank() == last) change(model);
+    std::string message;
+    EXPECT_EQ(StatusOf([&] { hvd::check_replicas(model); }, &message), RUEDA_FAILED_PRECONDITION);
+    EXPECT_EQ(message, "replicas differ: " + text);
+  };
+  const auto flip = [](const torch::Tensor& tensor, int64_t index, uint32_t bit) {
+    tensor.view(-1).view(torch::kInt)[index].bitwise_xor_(static_cast<int64_t>(1) << bit);
+  };
+  expect([&](Mixed& model) { flip(model.net->out->weight, 40, 0); },
+         "'net.out.weight'" + rank + " (1 of 6 tensors)");
+  expect([&](Mixed& model) { model.net->hidden->bias[3] = NAN; },
+         "'net.hidden.bias'" + rank + " (1 of 6 tensors)");
+  expect([&](Mixed& model) { model.seen[6] = 9; }, "'seen'" + rank + " (1 of 6 tensors)");
+  expect([&](Mixed& model) { model.turned[39][29] += 1e-3; },
+         "'turned'" + rank + " (1 of 6 tensors)");
+  expect([&](Mixed& model) { model.turned.neg_(); }, "'turned'" + rank + " (1 of 6 tensors)");
+  expect(
+      [&](Mixed& model) {
+        model.turned.set_data(model.turned.reshape({30, 40}));
+      },
+      "'turned'" + rank + " (1 of 6 tensors)");
+  expect(
+      [&](Mixed& model) {
+        for (const torch::Tensor& parameter : model.parameters()) parameter.add_(1);
+      },
+      "'turned'" + rank + "; 'net.hidden.weight'" + rank + "; 'net.hidden.bias'" + rank +
+          "; ... (5 of 6 tensors)");
+  expect([&](Mixed& model) { model.register_buffer("extra", torch::ones(1)); },
+         "'extra' (not on all)" + rank + " (1 of 7 tensors)");
+  // The majority is right, also against the first rank.
+  Mixed model;
+  if (hvd::rank() == 0) model.seen.add_(1);
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { hvd::check_replicas(model); }, &message), RUEDA_FAILED_PRECONDITION);
+  EXPECT_EQ(message, std::string("replicas differ: 'seen' on rank ") +
+                         (hvd::size() == 2 ? "1" : "0") + " (1 of 6 tensors)");
+}
+
+RANKS_TEST(Replicas, AreCheckedEveryNSteps, 2) {
+  const torch::NoGradGuard no_grad;
+  Mixed model;
+  hvd::ReplicaCheck check(3);
+  int caught = 0;
+  for (int step = 1; step <= 7; ++step) {
+    if (step == 4) model.turned.add_(hvd::rank());
+    caught += StatusOf([&] { check.step(model); }) == RUEDA_FAILED_PRECONDITION ? step : 0;
+  }
+  EXPECT_EQ(caught, 6);
+  EXPECT_EQ(StatusOf([] { hvd::ReplicaCheck(0); }), RUEDA_INVALID_ARGUMENT);
+}
+
+uint64_t FingerprintOf(const std::vector<char>& bytes) {
+  hvd::Fingerprint print;
+  print.Add(bytes.data(), bytes.size());
+  return print.value();
+}
+
+TEST(Fingerprint, TellsSmallChangesApart) {
+  std::set<uint64_t> seen;
+  size_t made = 0;
+  const auto add = [&](const std::vector<char>& bytes) {
+    seen.insert(FingerprintOf(bytes));
+    ++made;
+  };
+  // Zeros of any length, and one or two bits in them, wherever they are.
+  for (size_t size = 0; size <= 200; ++size) {
+    std::vector<char> bytes(size);
+    add(bytes);
+    for (size_t bit = 0; bit < 8 * size; ++bit) {
+      bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
+      add(bytes);
+      bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    }
+  }
+  std::vector<char> bytes(192);
+  for (size_t a = 7; a < bytes.size(); a += 8) {
+    for (size_t b = a + 8; b < bytes.size(); b += 8) {
+      bytes[a] = bytes[b] = static_cast<char>(0x80);  // two signs
+      add(bytes);
+      bytes[a] = bytes[b] = 0;
+    }
+  }
+  // Blocks and words that changed places.
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i);
+  add(bytes);
+  for (size_t a = 0; a < bytes.size(); a += 8) {
+    for (size_t b = a + 8; b < bytes.size(); b += 8) {
+      std::swap_ranges(&bytes[a], &bytes[a] + 8, &bytes[b]);
+      add(bytes);
+      std::swap_ranges(&bytes[a], &bytes[a] + 8, &bytes[b]);
+    }
+  }
+  EXPECT_EQ(seen.size(), made);
+  // On the average half of the bits change with one bit of the input.
+  double changed = 0;
+  const uint64_t before = FingerprintOf(bytes);
+  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    changed += std::popcount(before ^ FingerprintOf(bytes));
+    bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
+  }
+  EXPECT_NEAR(changed / (8.0 * static_cast<double>(bytes.size())), 32, 2);
+}
+
+}  // namespace
