@@ -254,6 +254,22 @@ TEST(LoadBalancingSampler, RanksBatchesCostAboutTheSameInEachStep) {
   }
 }
 
+TEST(LoadBalancingSampler, NoRankAlwaysHasTheMostExpensiveSamples) {
+  const std::vector<double> costs = SkewedCosts(1000);
+  std::set<size_t> most_expensive;
+  for (size_t epoch = 0; epoch < 40; ++epoch) {
+    std::vector<double> totals;
+    for (auto& sampler : Balanced(4, costs, 0.0, hvd::DistributedSamplerOptions())) {
+      sampler.set_epoch(epoch);
+      totals.push_back(0);
+      for (const size_t index : Take(sampler)) totals.back() += costs[index];
+    }
+    most_expensive.insert(
+        static_cast<size_t>(std::max_element(totals.begin(), totals.end()) - totals.begin()));
+  }
+  EXPECT_EQ(most_expensive.size(), 4u);
+}
+
 TEST(LoadBalancingSampler, EverySampleComesOnceAndEpochsDiffer) {
   for (const size_t size : {0, 1, 7, 8, 100}) {
     for (const int ranks : {1, 3, 4}) {

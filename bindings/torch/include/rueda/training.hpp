@@ -63,7 +63,10 @@ namespace rueda::libtorch {
 // or have not two values per channel all together (on all). RUEDA_UNIMPLEMENTED: second
 // derivatives.
 //
-// Not exported as a class, and without virtual functions elsewhere: each program has its own table.
+// One module has one forward pass under way at a time, in a process: so not for the replicas of dp,
+// ddp2 and mirrored, which share a name.
+//
+// Its virtual functions are all inline: torch's templates over it are no part of this library.
 class SyncBatchNormImpl
     : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
  public:
