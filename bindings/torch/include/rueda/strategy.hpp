@@ -15,16 +15,17 @@
 //     strategy->finish();
 //     strategy->save("model.pt");
 //
-// | name | what it does |
-// |---|---|
-// | ddp, horovod | averages the gradients while the backward pass computes them |
-// | dp, mirrored | a process's threads share out each batch, with a replica of the model each |
-// | ddp2 | dp in each process; the processes average their gradients |
-// | multi_worker | adds the gradients up: for losses that average_loss() has scaled |
-// | sharded | ZeRO: each rank keeps the optimizer's state, and updates the parameters, of its share
-// | | adasum | steps by itself, and combines the steps by Adasum | | local_sgd | steps by itself;
-// every `local_steps` steps the parameters are averaged | | diloco | the same, with an outer
-// optimizer that takes the averaged change for a gradient |
+//   ddp, horovod    averages the gradients while the backward pass computes them
+//   dp, mirrored    a process's threads share out each batch, with a replica of the model each
+//   ddp2            dp in each process; the processes average their gradients
+//   multi_worker    adds the gradients up: for losses that average_loss() has scaled
+//   sharded         ZeRO: each rank has the optimizer's state of its share, and updates that
+//   adasum          steps by itself, and combines the steps by Adasum
+//   local_sgd       steps by itself; every `local_steps` steps the parameters are averaged
+//   diloco          the same; an outer optimizer takes the averaged change for a gradient
+//   decentralized   averages parameters, with all ranks or with another one each step
+//   async           steps by itself, and is pulled to the average as it comes; nobody waits
+//   pipeline        each rank has a part of a torch::nn::Sequential's layers
 //
 // docs/strategies.md says when to take which.
 #ifndef RUEDA_STRATEGY_HPP_
