@@ -10,8 +10,11 @@
 
 namespace rueda::libtorch {
 
+struct OptimizerKind;
+
 // What an optimizer remembers of a parameter.
 struct ParameterState {
+  bool empty() const { return numbers.empty() && tensors.empty(); }
   std::vector<std::pair<std::string, double>> numbers;      // by field
   std::vector<std::pair<std::string, at::Tensor>> tensors;  // by field; as large as the parameter
 };
@@ -48,7 +51,6 @@ class BaseStrategy : public Strategy {
   virtual void OnLoaded() {}
 
   [[noreturn]] void Refuse(const std::string& message) const;
-  torch::nn::Module& module() { return model_.module(); }
   // Of the optimizer, in its order, with their names in the model; one of several names is its
   // first.
   const std::vector<Parameter>& parameters() const { return parameters_; }
@@ -68,6 +70,7 @@ class BaseStrategy : public Strategy {
 
  private:
   void FindParameters();
+  const OptimizerKind& KindForFiles() const;
   void CheckThatRanksAgree();
   // Throws the same error on all ranks if any has one. "": it has none.
   void Agree(const std::string& what, const std::string& error,

@@ -140,24 +140,109 @@ c10::IValue ReadArchive(const std::string& path) {
   throw Error(RUEDA_INVALID_ARGUMENT, what);
 }
 
-Dict DictAt(const Dict& dict, const std::string& key) {
+c10::IValue ValueAt(const Dict& dict, const std::string& key) {
   const auto it = dict.find(key);
-  if (it == dict.end() || !it->value().isGenericDict()) Bad("has no " + key + " by name");
-  return it->value().toGenericDict();
+  if (it == dict.end()) Bad("has no '" + key + "'");
+  return it->value();
+}
+
+Dict DictOf(const c10::IValue& value, const std::string& what) {
+  if (!value.isGenericDict()) Bad("has a " + what + " that is no dictionary");
+  return value.toGenericDict();
+}
+
+at::Tensor TensorOf(const c10::IValue& value, const at::Tensor& like, const std::string& what) {
+  if (!value.isTensor() || !like.defined() || value.toTensor().sizes() != like.sizes() ||
+      value.toTensor().scalar_type() != like.scalar_type()) {
+    Bad("has a " + what + " of another shape or type");
+  }
+  return value.toTensor();
+}
+
+Dict ToDict(const ParameterState& state) {
+  Dict dict = NewDict();
+  for (const auto& [field, number] : state.numbers) dict.insert(field, number);
+  for (const auto& [field, tensor] : state.tensors) dict.insert(field, Alone(tensor));
+  return dict;
+}
+
+// Of a parameter like `like`.
+ParameterState ToParameterState(const Dict& dict, const at::Tensor& like, const std::string& name) {
+  ParameterState state;
+  for (const auto& entry : dict) {
+    const std::string field = entry.key().toStringRef();
+    if (entry.value().isDouble()) {
+      state.numbers.emplace_back(field, entry.value().toDouble());
+    } else {
+      state.tensors.emplace_back(field,
+                                 TensorOf(entry.value(), like, field + " of '" + name + "'"));
+    }
+  }
+  return state;
+}
+
+NamedTensors TensorsOf(const torch::nn::Module& module) {
+  NamedTensors tensors;
+  for (const auto& item : module.named_parameters()) tensors.emplace_back(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) tensors.emplace_back(item.key(), item.value());
+  return tensors;
+}
+
+// The file's dictionary, if it is of this format and of an optimizer of this kind.
+Dict Open(const std::string& path, const OptimizerKind& kind) {
+  if (access(path.c_str(), R_OK) != 0) Bad(std::string("can't be read: ") + strerror(errno));
+  c10::IValue value;
+  try {
+    value = ReadArchive(path);
+  } catch (const std::exception&) {
+    Bad("is not a file of torch's format, or cut short");
+  }
+  if (!value.isGenericDict()) Bad("was not written by save()");
+  const Dict all = value.toGenericDict();
+  const auto format = all.find("format");
+  if (format == all.end() || !format->value().isInt()) Bad("was not written by save()");
+  if (format->value().toInt() != kFormat) {
+    Bad("has format " + std::to_string(format->value().toInt()) + "; this version reads " +
+        std::to_string(kFormat));
+  }
+  const c10::IValue name = ValueAt(all, "optimizer");
+  if (!name.isString() || name.toStringRef() != kind.name) {
+    Bad("is of the optimizer " + (name.isString() ? name.toStringRef() : "without a name") +
+        "; this one is " + kind.name);
+  }
+  return all;
 }
 
 // What a file says, checked against what is there.
 struct Contents {
-  std::vector<std::pair<at::Tensor, at::Tensor>> tensors;  // of the model, and what they become
-  std::vector<ParameterState> groups;                      // of the optimizer: numbers only
+  std::vector<std::pair<at::Tensor, at::Tensor>> tensors;  // and what they become
+  std::vector<ParameterState> groups;                      // of the optimizer: numbers
   std::vector<ParameterState> states;                      // by parameter
 };
+
+void TakeModel(const Dict& model, const NamedTensors& tensors, Contents* contents) {
+  for (const auto& [name, tensor] : tensors) {
+    contents->tensors.emplace_back(tensor,
+                                   TensorOf(ValueAt(model, name), tensor, "'" + name + "'"));
+  }
+  if (tensors.size() != model.size()) Bad("has parameters or buffers that this model has not");
+}
+
+void TakeGroups(const c10::IValue& groups, size_t count, Contents* contents) {
+  if (!groups.isList() || groups.toListRef().size() != count) {
+    Bad("has another number of parameter groups");
+  }
+  for (const c10::IValue& group : groups.toListRef()) {
+    contents->groups.push_back(
+        ToParameterState(DictOf(group, "parameter group"), at::Tensor(), "a parameter group"));
+  }
+}
 
 }  // namespace
 
 void SetParameterState(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                        const ParameterState& state) {
-  if (state.numbers.empty() && state.tensors.empty()) {
+  if (state.empty()) {
     optimizer.state().erase(parameter.unsafeGetTensorImpl());
     return;
   }
@@ -190,48 +275,43 @@ void BaseStrategy::SetState(const std::vector<ParameterState>& states) {
   }
 }
 
-void BaseStrategy::save(const std::string& path) {
+const OptimizerKind& BaseStrategy::KindForFiles() const {
   const int place = PlaceOfOptimizer(optimizer_);
   if (place < 0) Refuse(std::string("save and load know ") + kOptimizerKinds + " only");
+  return OptimizerKindAt(place);
+}
+
+void BaseStrategy::save(const std::string& path) {
+  const OptimizerKind& kind = KindForFiles();
   finish();
   const std::vector<ParameterState> states = GetState();
   std::string error;
   if (index_ == 0) {
     try {
-      const OptimizerKind& kind = OptimizerKindAt(place);
       Dict model = NewDict();
-      for (const auto& item : model_.module().named_parameters()) {
-        model.insert(item.key(), Alone(item.value()));
+      for (const auto& [name, tensor] : TensorsOf(model_.module())) {
+        model.insert(name, Alone(tensor));
       }
-      for (const auto& item : model_.module().named_buffers()) {
-        model.insert(item.key(), Alone(item.value()));
-      }
-      const auto to_dict = [](const ParameterState& from) {
-        Dict dict = NewDict();
-        for (const auto& [field, number] : from.numbers) dict.insert(field, number);
-        for (const auto& [field, tensor] : from.tensors) dict.insert(field, Alone(tensor));
-        return dict;
-      };
       c10::impl::GenericList groups(c10::AnyType::get());
       for (auto& group : optimizer_.param_groups()) {
         ToState to;
         kind.show_options(group.options(), to);
-        groups.push_back(to_dict(to.state));
+        groups.push_back(ToDict(to.state));
       }
       Dict state = NewDict();
       for (size_t i = 0; i < states.size(); ++i) {
-        if (states[i].numbers.empty() && states[i].tensors.empty()) continue;
-        state.insert(parameters_[i].name, to_dict(states[i]));
+        if (states[i].empty()) continue;
+        state.insert(parameters_[i].name, ToDict(states[i]));
       }
       Dict extras = NewDict();
       for (const auto& [name, tensor] : Extras()) extras.insert(name, Alone(tensor));
       Dict all = NewDict();
-      all.insert("strategy", extras);
       all.insert("format", kFormat);
       all.insert("model", model);
       all.insert("optimizer", kind.name);
       all.insert("groups", groups);
       all.insert("state", state);
+      all.insert("strategy", extras);
       WriteArchive(all, path);
     } catch (const std::exception& failure) {
       error = failure.what();
@@ -241,86 +321,25 @@ void BaseStrategy::save(const std::string& path) {
 }
 
 void BaseStrategy::load(const std::string& path) {
-  const int place = PlaceOfOptimizer(optimizer_);
-  if (place < 0) Refuse(std::string("save and load know ") + kOptimizerKinds + " only");
+  const OptimizerKind& kind = KindForFiles();
   Contents contents;
   std::string error;
   try {
-    if (access(path.c_str(), R_OK) != 0) Bad(std::string("can't be read: ") + strerror(errno));
-    c10::IValue value;
-    try {
-      value = ReadArchive(path);
-    } catch (const std::exception&) {
-      Bad("is not a file of torch's format, or cut short");
+    const Dict all = Open(path, kind);
+    TakeModel(DictOf(ValueAt(all, "model"), "model"), TensorsOf(model_.module()), &contents);
+    TakeGroups(ValueAt(all, "groups"), optimizer_.param_groups().size(), &contents);
+    const Dict states = DictOf(ValueAt(all, "state"), "state");
+    for (const auto& [name, tensor, group] : parameters_) {
+      ParameterState& state = contents.states.emplace_back();
+      const auto it = states.find(name);
+      if (it == states.end()) continue;
+      state = ToParameterState(DictOf(it->value(), "state of '" + name + "'"), tensor, name);
     }
-    if (!value.isGenericDict()) Bad("was not written by save()");
-    const Dict all = value.toGenericDict();
-    const auto format = all.find("format");
-    if (format == all.end() || !format->value().isInt()) Bad("was not written by save()");
-    if (format->value().toInt() != kFormat) {
-      Bad("has format " + std::to_string(format->value().toInt()) + "; this version reads " +
-          std::to_string(kFormat));
-    }
-    const auto kind = all.find("optimizer");
-    if (kind == all.end() || !kind->value().isString()) Bad("has no optimizer");
-    if (kind->value().toStringRef() != OptimizerKindAt(place).name) {
-      Bad("is of the optimizer " + kind->value().toStringRef() + "; this one is " +
-          OptimizerKindAt(place).name);
-    }
-    const auto tensor_of = [](const c10::IValue& from, const at::Tensor& like,
-                              const std::string& what) {
-      if (!from.isTensor() || from.toTensor().sizes() != like.sizes() ||
-          from.toTensor().scalar_type() != like.scalar_type()) {
-        Bad("has a " + what + " of another shape or type");
-      }
-      return from.toTensor();
-    };
-    const Dict model = DictAt(all, "model");
-    size_t found = 0;
-    const auto take = [&](const std::string& name, const at::Tensor& tensor) {
-      const auto it = model.find(name);
-      if (it == model.end()) Bad("has no '" + name + "'");
-      contents.tensors.emplace_back(tensor, tensor_of(it->value(), tensor, "'" + name + "'"));
-      ++found;
-    };
-    for (const auto& item : model_.module().named_parameters()) take(item.key(), item.value());
-    for (const auto& item : model_.module().named_buffers()) take(item.key(), item.value());
-    if (found != model.size()) Bad("has parameters or buffers that this model has not");
-    const auto groups = all.find("groups");
-    if (groups == all.end() || !groups->value().isList() ||
-        groups->value().toListRef().size() != optimizer_.param_groups().size()) {
-      Bad("has another number of parameter groups");
-    }
-    const auto numbers_of = [](const Dict& dict, ParameterState* state) {
-      for (const auto& entry : dict) {
-        if (entry.value().isDouble()) {
-          state->numbers.emplace_back(entry.key().toStringRef(), entry.value().toDouble());
-        }
-      }
-    };
-    for (const c10::IValue& group : groups->value().toListRef()) {
-      if (!group.isGenericDict()) Bad("has no options by name");
-      numbers_of(group.toGenericDict(), &contents.groups.emplace_back());
-    }
-    const Dict state = DictAt(all, "state");
-    for (const Parameter& parameter : parameters_) {
-      ParameterState& to = contents.states.emplace_back();
-      const auto it = state.find(parameter.name);
-      if (it == state.end()) continue;
-      const Dict from = DictAt(state, parameter.name);
-      numbers_of(from, &to);
-      for (const auto& entry : from) {
-        if (!entry.value().isTensor()) continue;
-        const std::string field = entry.key().toStringRef();
-        to.tensors.emplace_back(field, tensor_of(entry.value(), parameter.tensor,
-                                                 field + " of '" + parameter.name + "'"));
-      }
-    }
-    const Dict extras = DictAt(all, "strategy");
+    const Dict extras = DictOf(ValueAt(all, "strategy"), "strategy");
     for (const auto& [name, tensor] : Extras()) {
       const auto it = extras.find(name);
       if (it == extras.end()) continue;
-      contents.tensors.emplace_back(tensor, tensor_of(it->value(), tensor, "'" + name + "'"));
+      contents.tensors.emplace_back(tensor, TensorOf(it->value(), tensor, "'" + name + "'"));
     }
   } catch (const std::exception& failure) {
     error = path + " " + failure.what();
@@ -328,7 +347,6 @@ void BaseStrategy::load(const std::string& path) {
   Agree("loaded", error);
   const at::NoGradGuard no_grad;
   for (auto& [to, from] : contents.tensors) to.copy_(from);
-  const OptimizerKind& kind = OptimizerKindAt(place);
   for (size_t g = 0; g < contents.groups.size(); ++g) {
     FromState from(contents.groups[g]);
     kind.show_options(optimizer_.param_groups()[g].options(), from);

@@ -91,6 +91,7 @@ class Sharded : public BaseStrategy {
   std::shared_ptr<Operation> SubmitAllgather(Bucket& bucket);
   void CheckFrozen() const;
   void Forget();
+  void ThrowMistake();
 
   std::vector<Bucket> buckets_;  // the first gradients' first; the vector itself is constant
   // By place in parameters(): bucket and member; -1: frozen when this was made.
@@ -99,9 +100,9 @@ class Sharded : public BaseStrategy {
 
   std::mutex mutex_;
   // Guarded by mutex_.
-  bool hold_ = false;              // more passes come before the step
-  std::vector<at::Tensor> spare_;  // memory for gradients of stage 2
-  std::exception_ptr first_error_;
+  bool hold_ = false;                      // more passes come before the step
+  std::vector<at::Tensor> spare_;          // memory for gradients of stage 2
+  std::exception_ptr first_error_;         // of a backward pass
   std::unique_ptr<ParameterHooks> hooks_;  // last: goes first
 };
 
@@ -228,7 +229,7 @@ void Sharded::backward(const at::Tensor& loss, bool last) {
 
 void Sharded::OnGradient(size_t place) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (hold_ || first_error_ != nullptr) return;
+  if (hold_) return;
   Bucket& bucket = buckets_[places_[place].first];
   Member& member = bucket.members[places_[place].second];
   try {
@@ -241,7 +242,8 @@ void Sharded::OnGradient(size_t place) {
     Take(bucket, member);
     if (++bucket.ready == bucket.members.size()) Submit(bucket);
   } catch (...) {
-    first_error_ = std::current_exception();
+    if (first_error_ == nullptr) first_error_ = std::current_exception();
+    at::Tensor(parameters()[place].tensor).mutable_grad().reset();  // not for the next step
   }
 }
 
@@ -338,13 +340,9 @@ void Sharded::CheckFrozen() const {
 void Sharded::synchronize() {
   const std::lock_guard<std::mutex> lock(mutex_);
   CheckFrozen();
-  if (first_error_ != nullptr) {
-    const std::exception_ptr error = std::exchange(first_error_, nullptr);
-    Forget();
-    std::rethrow_exception(error);
-  }
   SubmitRest();
   for (Bucket& bucket : buckets_) End(bucket);
+  ThrowMistake();
 }
 
 double Sharded::clip_grad_norm(double max_norm) {
@@ -366,11 +364,6 @@ std::shared_ptr<Operation> Sharded::SubmitAllgather(Bucket& bucket) {
 void Sharded::step() {
   const std::lock_guard<std::mutex> lock(mutex_);
   CheckFrozen();
-  if (first_error_ != nullptr) {
-    const std::exception_ptr error = std::exchange(first_error_, nullptr);
-    Forget();
-    std::rethrow_exception(error);
-  }
   SubmitRest();
   std::vector<std::shared_ptr<Operation>> allgathers;
   for (Bucket& bucket : buckets_) {
@@ -386,6 +379,13 @@ void Sharded::step() {
     parameter.tensor.unsafeGetTensorImpl()->bump_version();
   }
   Forget();
+  ThrowMistake();
+}
+
+// Holds mutex_. One of this rank's is thrown when the step is made all the same: the other ranks
+// need what this one has.
+void Sharded::ThrowMistake() {
+  if (first_error_ != nullptr) std::rethrow_exception(std::exchange(first_error_, nullptr));
 }
 
 // Holds mutex_. Begins the next step.

@@ -121,8 +121,7 @@ class Model {
 // A batch is this rank's own, and its loss a mean over it; with batches of one size on all ranks
 // the result is that of one process on all of them together, as far as the strategy promises that.
 //
-// Threads: for one thread at a time. Operations go to the context that was current when this was
-// made.
+// Threads: for one thread at a time, with the current context (rueda.h) that this was made with.
 //
 // Errors: exceptions of type rueda::Error as for DistributedOptimizer (torch.hpp); after one that
 // is not the caller's own mistake parameters may differ from rank to rank.
