@@ -1,18 +1,9 @@
 // Starting equal: parameters and buffers from one rank to all.
-#include <torch/nn/module.h>
-
 #include <exception>
 
-#include "bindings/torch/operation.h"
+#include "bindings/torch/named_tensors.h"
 
 namespace rueda::libtorch {
-namespace {
-
-void Append(const torch::OrderedDict<std::string, at::Tensor>& from, NamedTensors* to) {
-  for (const auto& item : from) to->emplace_back(item.key(), item.value());
-}
-
-}  // namespace
 
 void broadcast_parameters(const NamedTensors& tensors, int root_rank, ProcessSet process_set) {
   std::vector<Handle> handles;
@@ -44,10 +35,7 @@ void broadcast_parameters(const torch::OrderedDict<std::string, at::Tensor>& ten
 }
 
 void broadcast_parameters(const torch::nn::Module& module, int root_rank, ProcessSet process_set) {
-  NamedTensors list;
-  Append(module.named_parameters(), &list);
-  Append(module.named_buffers(), &list);
-  broadcast_parameters(list, root_rank, process_set);
+  broadcast_parameters(TensorsOf(module), root_rank, process_set);
 }
 
 }  // namespace rueda::libtorch

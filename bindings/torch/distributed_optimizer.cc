@@ -15,6 +15,7 @@
 
 #include "bindings/torch/gradient_bucket.h"
 #include "bindings/torch/gradient_memory.h"
+#include "bindings/torch/named_tensors.h"
 #include "bindings/torch/operation.h"
 #include "bindings/torch/parameter_hooks.h"
 #include "bindings/torch/sparse.h"
@@ -54,7 +55,7 @@ NamedTensors PlaceNames(const torch::optim::Optimizer& optimizer) {
 
 NamedTensors List(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
   NamedTensors list;
-  for (const auto& item : tensors) list.emplace_back(item.key(), item.value());
+  Append(tensors, &list);
   return list;
 }
 

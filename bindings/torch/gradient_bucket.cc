@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "bindings/torch/digest.h"
+#include "bindings/torch/fingerprint.h"
 #include "rueda/rueda.hpp"
 
 namespace rueda::libtorch {
@@ -134,14 +134,14 @@ void GradientBucket::LeaveOut(size_t i) {
 
 const std::string& GradientBucket::layout() {
   if (!layout_.empty()) return layout_;
-  Digest digest;
+  Fingerprint print;
   for (const Entry& entry : entries_) {
-    digest.Add(entry.name.data(), entry.name.size());
-    for (const int64_t size : entry.sizes) digest.Add(size);
-    for (const int64_t stride : entry.strides) digest.Add(stride);
-    digest.Add(entry.left_out ? -1 : entry.begin);
+    print.Add(entry.name.data(), entry.name.size());
+    for (const int64_t size : entry.sizes) print.Add(size);
+    for (const int64_t stride : entry.strides) print.Add(stride);
+    print.Add(entry.left_out ? -1 : entry.begin);
   }
-  return layout_ = "layout " + digest.text();
+  return layout_ = "layout " + std::to_string(print.value());
 }
 
 }  // namespace rueda::libtorch

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <poll.h>
+#include <sys/syscall.h>
+
+#include <cstring>
 #include <filesystem>
 
 namespace {
@@ -68,23 +72,19 @@ TEST(Run, SaysThatARankNeverCameToTheCall) {
 }
 
 TEST(Run, NoRankOutlivesTheCaller) {
-  std::vector<pid_t> ranks;
-  {
-    const Helper helper("sleep");
-    for (int rank = 0; rank < 3; ++rank) ranks.push_back(std::stoi(helper.Line()));
-    kill(helper.pid, SIGKILL);
-    // The pipe ends with the last of them.
-    EXPECT_EQ(helper.Line(), "");
+  const Helper helper("sleep");
+  std::vector<pollfd> ranks;  // a pidfd can be read when its process has ended
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto pid = static_cast<pid_t>(std::stoi(helper.Line()));
+    ranks.push_back({.fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0)), .events = POLLIN});
+    ASSERT_GE(ranks.back().fd, 0) << strerror(errno);
   }
-  const auto is_there = [](pid_t rank) {
-    std::ifstream stat("/proc/" + std::to_string(rank) + "/stat");
-    std::string line;
-    std::getline(stat, line);
-    return !line.empty() && line.find(") Z") == std::string::npos;
-  };
-  for (const pid_t rank : ranks) {
-    for (int tries = 0; is_there(rank) && tries < 2'000; ++tries) usleep(5'000);
-    EXPECT_FALSE(is_there(rank));
+  kill(helper.pid, SIGKILL);
+  // The pipe ends with the last of them.
+  EXPECT_EQ(helper.Line(), "");
+  for (pollfd& rank : ranks) {
+    EXPECT_EQ(poll(&rank, 1, 10'000), 1);
+    close(rank.fd);
   }
 }
 

@@ -21,12 +21,7 @@ const char* Directory() {
 
 // All batches on each rank, so that the result does not depend on how many there are.
 void Train(hvd::Strategy& strategy, int from, int to) {
-  for (int step = from; step < to; ++step) {
-    strategy.zero_grad();
-    const Samples all = Batch(step, 4);
-    strategy.backward(torch::mse_loss(strategy.forward(all.x), all.y));
-    strategy.step();
-  }
+  for (int step = from; step < to; ++step) TrainStep(strategy, Batch(step, 4));
   strategy.finish();
 }
 

@@ -70,10 +70,7 @@ Result Train(const hvd::StrategyOptions& options, int steps) {
   Result result;
   result.distances.push_back(ConsensusDistance(Flat(*net)));
   for (int step = 0; step < steps; ++step) {
-    strategy->zero_grad();
-    const Samples own = Shard(Batch(step, hvd::size()), hvd::rank());
-    strategy->backward(torch::mse_loss(strategy->forward(own.x), own.y));
-    strategy->step();
+    TrainStep(*strategy, Shard(Batch(step, hvd::size()), hvd::rank()));
     result.distances.push_back(ConsensusDistance(Flat(*net)));
   }
   result.flat = Flat(*net);
@@ -196,10 +193,7 @@ RANKS_TEST(AsyncStrategy, Converges, 2, 3) {
   torch::optim::SGD sgd(net->parameters(), Momentum());
   const auto strategy = hvd::make_strategy("async", net, sgd, {.average_interval_ms = 1});
   for (int step = 0; step < 200; ++step) {
-    strategy->zero_grad();
-    const Samples own = Shard(Batch(step, hvd::size()), hvd::rank());
-    strategy->backward(torch::mse_loss(strategy->forward(own.x), own.y));
-    strategy->step();
+    TrainStep(*strategy, Shard(Batch(step, hvd::size()), hvd::rank()));
   }
   strategy->finish();
   EXPECT_TRUE(ReplicasEqual(Flat(*net)));

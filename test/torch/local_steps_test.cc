@@ -53,9 +53,7 @@ Trained Train(const std::string& name, const hvd::StrategyOptions& options, Net&
   const auto strategy = hvd::make_strategy(name, net, sgd, options);
   Trained trained;
   for (int step = 0; step < steps; ++step) {
-    strategy->zero_grad();
-    strategy->backward(Loss(net, Shard(Batch(step, hvd::size()), hvd::rank())));
-    strategy->step();
+    TrainStep(*strategy, Shard(Batch(step, hvd::size()), hvd::rank()));
     trained.equal_steps += ReplicasEqual(Flat(*net));
   }
   strategy->finish();

@@ -104,12 +104,7 @@ RANKS_TEST(Pipeline, EvaluatesAndClips, 2) {
 RANKS_TEST(Pipeline, SavesWhatAllStagesHave, 2, 3) {
   const std::string path = "/tmp/rueda-pipeline-" + std::string(std::getenv("RUEDA_JOB_ID"));
   const auto train = [](hvd::Strategy& strategy, int from, int to) {
-    for (int step = from; step < to; ++step) {
-      const Samples batch = BatchOf(step, 8);
-      strategy.zero_grad();
-      strategy.backward(torch::mse_loss(strategy.forward(batch.x), batch.y));
-      strategy.step();
-    }
+    for (int step = from; step < to; ++step) TrainStep(strategy, BatchOf(step, 8));
     strategy.finish();
   };
   Sequential layers = MakeLayers(0);

@@ -10,6 +10,13 @@
 
 namespace rueda::test {
 
+// One step by these samples.
+inline void TrainStep(libtorch::Strategy& strategy, const Samples& samples) {
+  strategy.zero_grad();
+  strategy.backward(torch::mse_loss(strategy.forward(samples.x), samples.y));
+  strategy.step();
+}
+
 struct Comparison {
   int equal_steps = 0;  // after which the replicas had the same bits
   double distance = 0;  // of the parameters, at the end, from one process on all batches

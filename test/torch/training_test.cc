@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "bindings/torch/training/fingerprint.h"
+#include "bindings/torch/fingerprint.h"
 #include "rueda/training.hpp"
 #include "test/torch/ranks.h"
 

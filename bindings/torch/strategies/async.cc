@@ -21,8 +21,8 @@ class Async : public BaseStrategy {
   Async(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
         const StrategyOptions& options)
       : BaseStrategy(std::move(name), model, optimizer, options),
-        average_(Trained()),
-        sent_(Trained()),
+        average_(TrainedParameters()),
+        sent_(TrainedParameters()),
         finishing_(at::zeros({1}, at::kFloat)) {
     if (!(options.average_interval_ms >= 0)) Refuse("average_interval_ms must be at least 0");
     if (options.stale_steps_max < 1) Refuse("stale_steps_max must be at least 1");
@@ -50,14 +50,6 @@ class Async : public BaseStrategy {
 
  private:
   using Clock = std::chrono::steady_clock;
-
-  std::vector<at::Tensor> Trained() {
-    std::vector<at::Tensor> tensors;
-    for (const Parameter& parameter : parameters()) {
-      if (parameter.tensor.requires_grad()) tensors.push_back(parameter.tensor);
-    }
-    return tensors;
-  }
 
   void Send(bool finishing) {
     sent_.CopyIn();

@@ -10,7 +10,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "bindings/torch/digest.h"
+#include "bindings/torch/all_equal.h"
+#include "bindings/torch/fingerprint.h"
 #include "bindings/torch/optimizer_fields.h"
 
 namespace rueda::libtorch {
@@ -68,7 +69,7 @@ void BaseStrategy::FindParameters() {
                " of the optimizer is none of the model's");
       }
       if (!found.insert(it->first).second) Refuse("the optimizer has '" + it->second + "' twice");
-      parameters_.push_back({it->second, tensor, group});
+      parameters_.push_back({it->second, tensor, "." + it->second, group});
     }
   }
   if (parameters_.empty()) Refuse("the optimizer has no parameters");
@@ -97,14 +98,9 @@ void BaseStrategy::CheckThatRanksAgree() {
     mine +=
         "\n" + std::to_string(parameter.group) + " " + Describe(parameter.name, parameter.tensor);
   }
-  Digest digest;
-  digest.Add(mine.data(), mine.size());
-  const std::string first =
-      broadcast_object(digest.text(), first_rank_, NameOf("digest"), options_.process_set);
-  // Nearly always they do: one more small operation says so.
-  const at::Tensor differ = allreduce(at::scalar_tensor(first == digest.text() ? 0 : 1, at::kInt),
-                                      NameOf("differ"), Sum, 1, 1, options_.process_set);
-  if (differ.item<int32_t>() == 0) return;
+  Fingerprint print;
+  print.Add(mine.data(), mine.size());
+  if (AllEqual(print.value(), NameOf("fingerprint"), options_.process_set)) return;
   const std::string expected =
       broadcast_object(mine, first_rank_, NameOf("model"), options_.process_set);
   std::string error;
@@ -123,12 +119,27 @@ void BaseStrategy::CheckThatRanksAgree() {
   Agree("agree", error);
 }
 
-void BaseStrategy::Execute(rueda_kind kind, c10::ArrayRef<at::Tensor> tensors,
-                           const std::string& name, reduce_op op,
-                           c10::ArrayRef<const char*> suffixes) {
+NamedTensors BaseStrategy::NamedParameters() const {
+  NamedTensors named;
+  for (const Parameter& parameter : parameters_) {
+    named.emplace_back(parameter.name, parameter.tensor);
+  }
+  return named;
+}
+
+std::vector<at::Tensor> BaseStrategy::TrainedParameters() const {
+  std::vector<at::Tensor> tensors;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.tensor.requires_grad()) tensors.push_back(parameter.tensor);
+  }
+  return tensors;
+}
+
+void BaseStrategy::Allreduce(c10::ArrayRef<at::Tensor> tensors, const std::string& name,
+                             reduce_op op, c10::ArrayRef<const char*> suffixes) {
   if (tensors.empty()) return;
   const std::string whole = NameOf(name);
-  Operation::Execute(context_, {.kind = kind,
+  Operation::Execute(context_, {.kind = RUEDA_ALLREDUCE,
                                 .tensors = tensors,
                                 .in_place = true,
                                 .grouped = true,
@@ -157,7 +168,7 @@ double BaseStrategy::ClipTogether(c10::ArrayRef<at::Tensor> gradients, double ma
     squares += norm * norm;
   }
   at::Tensor sum = at::scalar_tensor(squares, at::kDouble).reshape({1});
-  Execute(RUEDA_ALLREDUCE, sum, "norm", Sum, {});
+  Allreduce(sum, "norm", Sum, {});
   const double norm = std::sqrt(sum.item<double>());
   const double factor = max_norm / (norm + 1e-6);  // as torch::nn::utils::clip_grad_norm_
   if (factor < 1) {

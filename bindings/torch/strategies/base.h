@@ -33,7 +33,8 @@ class BaseStrategy : public Strategy {
   struct Parameter {
     std::string name;
     at::Tensor tensor;
-    size_t group;  // of the optimizer
+    std::string suffix;  // of its operation's name in a group
+    size_t group;        // of the optimizer
   };
 
   // Throws RUEDA_INVALID_ARGUMENT, on all ranks if they differ, unless all have the same model.
@@ -54,15 +55,18 @@ class BaseStrategy : public Strategy {
   // Of the optimizer, in its order, with their names in the model; one of several names is its
   // first.
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  NamedTensors NamedParameters() const;
+  // Those that are not frozen.
+  std::vector<at::Tensor> TrainedParameters() const;
   const StrategyOptions& options() const { return options_; }
   rueda_context* context() const { return context_; }
   int ranks() const { return ranks_; }
   // In the process set.
   int index() const { return index_; }
   int first_rank() const { return first_rank_; }
-  // Submits a group in place and waits. `name`: without the strategy's.
-  void Execute(rueda_kind kind, c10::ArrayRef<at::Tensor> tensors, const std::string& name,
-               reduce_op op, c10::ArrayRef<const char*> suffixes);
+  // Of a group, in place; waits. `name`: without the strategy's.
+  void Allreduce(c10::ArrayRef<at::Tensor> tensors, const std::string& name, reduce_op op,
+                 c10::ArrayRef<const char*> suffixes);
   // Scales tensors that are on this rank alone by the L2 norm of all ranks' together, which it
   // returns, as clip_grad_norm does.
   double ClipTogether(c10::ArrayRef<at::Tensor> gradients, double max_norm);

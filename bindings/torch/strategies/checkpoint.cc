@@ -19,6 +19,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "bindings/torch/named_tensors.h"
 #include "bindings/torch/optimizer_fields.h"
 #include "bindings/torch/strategies/base.h"
 
@@ -181,13 +182,6 @@ ParameterState ToParameterState(const Dict& dict, const at::Tensor& like, const 
   return state;
 }
 
-NamedTensors TensorsOf(const torch::nn::Module& module) {
-  NamedTensors tensors;
-  for (const auto& item : module.named_parameters()) tensors.emplace_back(item.key(), item.value());
-  for (const auto& item : module.named_buffers()) tensors.emplace_back(item.key(), item.value());
-  return tensors;
-}
-
 // The file's dictionary, if it is of this format and of an optimizer of this kind.
 Dict Open(const std::string& path, const OptimizerKind& kind) {
   if (access(path.c_str(), R_OK) != 0) Bad(std::string("can't be read: ") + strerror(errno));
@@ -329,7 +323,7 @@ void BaseStrategy::load(const std::string& path) {
     TakeModel(DictOf(ValueAt(all, "model"), "model"), TensorsOf(model_.module()), &contents);
     TakeGroups(ValueAt(all, "groups"), optimizer_.param_groups().size(), &contents);
     const Dict states = DictOf(ValueAt(all, "state"), "state");
-    for (const auto& [name, tensor, group] : parameters_) {
+    for (const auto& [name, tensor, suffix, group] : parameters_) {
       ParameterState& state = contents.states.emplace_back();
       const auto it = states.find(name);
       if (it == states.end()) continue;

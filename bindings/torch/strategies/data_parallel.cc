@@ -2,7 +2,6 @@
 // the processes' gradients are averaged on top.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
 #include <optional>
@@ -22,12 +21,7 @@ class DataParallel : public BaseStrategy {
     if (options.replicas < 1) {
       Refuse("replicas is " + std::to_string(options.replicas) + "; at least 1");
     }
-    NamedTensors named;
-    for (const Parameter& parameter : parameters()) {
-      named.emplace_back(parameter.name, parameter.tensor);
-      suffixes_.push_back("." + parameter.name);
-    }
-    replicas_.emplace(model, named, options.replicas);
+    replicas_.emplace(model, NamedParameters(), options.replicas);
   }
 
   at::Tensor forward(const at::Tensor& input) override { return replicas_->Forward(input); }
@@ -57,20 +51,19 @@ class DataParallel : public BaseStrategy {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> gradients;
     std::vector<const char*> suffixes;
-    for (size_t i = 0; i < parameters().size(); ++i) {
-      at::Tensor parameter = parameters()[i].tensor;
-      if (!parameter.requires_grad()) continue;
-      at::Tensor& gradient = parameter.mutable_grad();
-      if (!gradient.defined()) gradient = at::zeros_like(parameter);
+    for (const Parameter& parameter : parameters()) {
+      const at::Tensor& tensor = parameter.tensor;
+      if (!tensor.requires_grad()) continue;
+      at::Tensor& gradient = tensor.mutable_grad();
+      if (!gradient.defined()) gradient = at::zeros_like(tensor);
       if (gradient.is_sparse()) gradient = gradient.to_dense();
       gradients.push_back(gradient);
-      suffixes.push_back(suffixes_[i].c_str());
+      suffixes.push_back(parameter.suffix.c_str());
     }
-    Execute(RUEDA_ALLREDUCE, gradients, "gradient", rueda::Average, suffixes);
+    Allreduce(gradients, "gradient", rueda::Average, suffixes);
   }
 
   const bool between_processes_;
-  std::vector<std::string> suffixes_;  // by parameter
   std::optional<Replicas> replicas_;
   bool synchronized_ = false;
 };

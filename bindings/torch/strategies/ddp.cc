@@ -11,11 +11,8 @@ class Ddp : public BaseStrategy {
   Ddp(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
       const StrategyOptions& options)
       : BaseStrategy(std::move(name), model, optimizer, options) {
-    NamedTensors named;
-    for (const Parameter& parameter : parameters())
-      named.emplace_back(parameter.name, parameter.tensor);
     distributed_.emplace(
-        optimizer, named,
+        optimizer, NamedParameters(),
         DistributedOptimizerOptions{.op = this->name() == "multi_worker" ? Sum : Average,
                                     .process_set = options.process_set,
                                     .gradient_predivide_factor = options.gradient_predivide_factor,

@@ -14,8 +14,8 @@ class Decentralized : public BaseStrategy {
                 const StrategyOptions& options)
       : BaseStrategy(std::move(name), model, optimizer, options),
         shifts_(options.peers == "shift_one"),
-        mine_(Trained()),
-        theirs_(Trained()) {
+        mine_(TrainedParameters()),
+        theirs_(TrainedParameters()) {
     if (!shifts_ && options.peers != "all") {
       Refuse("peers is '" + options.peers + "'; there are 'all' and 'shift_one'");
     }
@@ -45,19 +45,11 @@ class Decentralized : public BaseStrategy {
   void finish() override {
     if (!flights_.empty()) End();
     mine_.CopyIn();
-    Execute(RUEDA_ALLREDUCE, mine_.values(), "all", Average, {});
+    Allreduce(mine_.values(), "all", Average, {});
     mine_.CopyOut();
   }
 
  private:
-  std::vector<at::Tensor> Trained() {
-    std::vector<at::Tensor> tensors;
-    for (const Parameter& parameter : parameters()) {
-      if (parameter.tensor.requires_grad()) tensors.push_back(parameter.tensor);
-    }
-    return tensors;
-  }
-
   // The parameters stay as they are until the step.
   void Begin() {
     if (!flights_.empty() || ranks() == 1) return;

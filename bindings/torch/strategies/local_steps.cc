@@ -28,7 +28,6 @@ class LocalSteps : public BaseStrategy {
     const at::NoGradGuard no_grad;
     for (const Parameter& parameter : parameters()) {
       Place place;
-      place.suffix = "." + parameter.name;
       place.start = parameter.tensor.detach().clone();
       place.moves = parameter.tensor.requires_grad();
       if (has_outer_) place.momentum = at::zeros_like(place.start);
@@ -64,7 +63,6 @@ class LocalSteps : public BaseStrategy {
  private:
   // Where a parameter was when all ranks had the same.
   struct Place {
-    std::string suffix;
     at::Tensor start;
     at::Tensor momentum;  // diloco
     bool moves = false;   // it was not frozen then
@@ -81,7 +79,7 @@ class LocalSteps : public BaseStrategy {
       const bool moves = parameter.requires_grad();
       if (moves || places_[i].moves) {
         indices.push_back(i);
-        suffixes.push_back(places_[i].suffix.c_str());
+        suffixes.push_back(parameters()[i].suffix.c_str());
         moved.push_back(parameter.detach());
       }
       places_[i].moves = moves;
@@ -89,7 +87,7 @@ class LocalSteps : public BaseStrategy {
     // In the parameters' own memory: no other is needed.
     for (size_t k = 0; k < moved.size(); ++k) moved[k].sub_(places_[indices[k]].start);
     try {
-      Execute(RUEDA_ALLREDUCE, moved, "change", op_, suffixes);
+      Allreduce(moved, "change", op_, suffixes);
     } catch (...) {
       for (size_t k = 0; k < moved.size(); ++k) moved[k].copy_(places_[indices[k]].start);
       throw;

@@ -17,7 +17,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "bindings/torch/optimizer_fields.h"
+#include "bindings/torch/named_tensors.h"
 #include "bindings/torch/strategies/strategies.h"
 
 namespace rueda::libtorch {
@@ -53,7 +53,6 @@ class Pipeline : public BaseStrategy {
   }
   void Split();
   at::Tensor RunStage(at::Tensor value);
-  at::Tensor Forward(const at::Tensor& input);
   at::Tensor ShareOutput(const at::Tensor& output);
   void Send(const at::Tensor& tensor, int stage, const std::string& name);
   at::Tensor Receive(int stage, const std::string& name);
@@ -216,10 +215,6 @@ at::Tensor Pipeline::Receive(int stage, const std::string& name) {
 at::Tensor Pipeline::forward(const at::Tensor& input) {
   // What was sent before has arrived, or else the other side would not be here.
   sends_.clear();
-  return Forward(input);
-}
-
-at::Tensor Pipeline::Forward(const at::Tensor& input) {
   const int stage = index();
   const bool is_first = stage == 0;
   const bool is_last = stage == ranks() - 1;
@@ -282,11 +277,8 @@ void Pipeline::finish() {
     const auto [begin, end] = ChildrenOf(stage);
     for (size_t child = begin; child < end; ++child) {
       const std::string prefix = NameOf(children[child].key() + ".");
-      for (const auto& item : children[child].value()->named_parameters()) {
-        tensors.emplace_back(prefix + item.key(), item.value());
-      }
-      for (const auto& item : children[child].value()->named_buffers()) {
-        tensors.emplace_back(prefix + item.key(), item.value());
+      for (const auto& [name, tensor] : TensorsOf(*children[child].value())) {
+        tensors.emplace_back(prefix + name, tensor);
       }
     }
     broadcast_parameters(tensors, members_[static_cast<size_t>(stage)], options().process_set);

@@ -74,7 +74,8 @@ class Sharded : public BaseStrategy {
     at::Tensor shard_gradient;
     // Guarded by mutex_.
     size_t ready = 0;      // members
-    at::Tensor gradients;  // of all; undefined while there are none
+    at::Tensor memory;     // of the gradients, perhaps longer; undefined while there are none
+    at::Tensor gradients;  // of all
     std::shared_ptr<Operation> reducescatter = nullptr;
     bool reduced = false;  // shard_gradient is this step's
   };
@@ -162,7 +163,7 @@ void Sharded::AddBuckets() {
   places_.assign(parameters().size(), {-1, -1});
   std::map<std::pair<size_t, at::ScalarType>, int> open;  // by group and type
   for (size_t i = parameters().size(); i-- > 0;) {
-    const auto& [name, tensor, group] = parameters()[i];
+    const auto& [name, tensor, suffix, group] = parameters()[i];
     if (!tensor.requires_grad()) continue;
     if (!tensor.is_cpu() || tensor.layout() != at::kStrided) {
       Refuse("'" + name + "' is not a strided tensor on the CPU");
@@ -250,7 +251,10 @@ void Sharded::OnGradient(size_t place) {
 // Holds mutex_. Brings the gradient to where it is reduced; a missing one counts as zeros.
 void Sharded::Take(Bucket& bucket, Member& member) {
   const at::NoGradGuard no_grad;
-  if (!bucket.gradients.defined()) bucket.gradients = GetMemory(bucket);
+  if (!bucket.memory.defined()) {
+    bucket.memory = GetMemory(bucket);
+    bucket.gradients = bucket.memory.narrow(0, 0, bucket.share * ranks());
+  }
   at::Tensor& gradient = parameters()[member.parameter].tensor.mutable_grad();
   at::Tensor view = ViewOf(bucket.gradients, member);
   if (gradient.defined()) {
@@ -262,18 +266,23 @@ void Sharded::Take(Bucket& bucket, Member& member) {
   member.taken = true;
 }
 
-// Holds mutex_. For all gradients of the bucket; its content is anything.
+// Holds mutex_. Enough for all gradients of the bucket; its content is anything. A spare one that
+// is too small makes room for what is taken in its place.
 at::Tensor Sharded::GetMemory(const Bucket& bucket) {
   const int64_t elements = bucket.share * ranks();
-  const auto fits = [&](const at::Tensor& memory) {
-    return memory.scalar_type() == bucket.type && memory.numel() >= elements;
+  const auto of_type = [&](const at::Tensor& memory) {
+    return memory.scalar_type() == bucket.type;
   };
-  const auto it = std::find_if(spare_.begin(), spare_.end(), fits);
+  const auto fits = [&](const at::Tensor& memory) {
+    return of_type(memory) && memory.numel() >= elements;
+  };
+  auto it = std::find_if(spare_.begin(), spare_.end(), fits);
   if (it == spare_.end()) {
-    if (!spare_.empty()) spare_.pop_back();  // too small: a larger one takes its place
+    it = std::find_if(spare_.begin(), spare_.end(), of_type);
+    if (it != spare_.end()) spare_.erase(it);
     return ArenaZeros(context(), elements, bucket.type);
   }
-  at::Tensor memory = it->narrow(0, 0, elements);
+  at::Tensor memory = *it;
   spare_.erase(it);
   return memory;
 }
@@ -321,8 +330,8 @@ void Sharded::End(Bucket& bucket) {
   operation->Wait();
   bucket.reduced = true;
   if (options().zero_stage == 1) return;
-  spare_.push_back(at::Tensor(bucket.gradients));
   bucket.gradients.reset();
+  spare_.push_back(std::exchange(bucket.memory, at::Tensor()));
 }
 
 // One that was frozen would be moved by weight decay and momentum, one that was unfrozen would not

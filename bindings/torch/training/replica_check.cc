@@ -1,13 +1,11 @@
 // Whether all ranks have the same tensors, and who does not.
-#include <ATen/ops/tensor.h>
-#include <torch/nn/module.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
 
-#include "bindings/torch/operation.h"
-#include "bindings/torch/training/fingerprint.h"
+#include "bindings/torch/all_equal.h"
+#include "bindings/torch/fingerprint.h"
+#include "bindings/torch/named_tensors.h"
 #include "rueda/training.hpp"
 
 namespace rueda::libtorch {
@@ -49,12 +47,6 @@ uint64_t Whole(const std::vector<Print>& prints) {
     sum += one.value();
   }
   return sum;
-}
-
-bool AllEqual(uint64_t mine, const std::string& name, ProcessSet process_set) {
-  const at::Tensor own = at::tensor(std::vector<int64_t>{static_cast<int64_t>(mine)}, at::kLong);
-  const at::Tensor all = allgather(own, name, process_set);
-  return all.eq(own).all().item<bool>();
 }
 
 // Each print, and its name with a NUL.
@@ -155,10 +147,7 @@ void check_replicas(const NamedTensors& tensors, const std::string& name, Proces
 
 void check_replicas(const torch::nn::Module& module, const std::string& name,
                     ProcessSet process_set) {
-  NamedTensors tensors;
-  for (const auto& item : module.named_parameters()) tensors.emplace_back(item.key(), item.value());
-  for (const auto& item : module.named_buffers()) tensors.emplace_back(item.key(), item.value());
-  check_replicas(tensors, name, process_set);
+  check_replicas(TensorsOf(module), name, process_set);
 }
 
 ReplicaCheck::ReplicaCheck(int64_t every_n_steps, std::string name, ProcessSet process_set)

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <random>
 
+#include "bindings/torch/fingerprint.h"
 #include "bindings/torch/operation.h"
-#include "bindings/torch/training/fingerprint.h"
 #include "rueda/training.hpp"
 
 namespace rueda::libtorch {
