@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "bindings/c/utf8.h"
 #include "core/base/limits.h"
+#include "core/tensor/compression.h"
 
 namespace rueda::capi {
 namespace {
@@ -222,8 +223,8 @@ absl::Status CheckOne(const rueda_operation& operation) {
   if (kind == RUEDA_BARRIER && (operation.input != nullptr || operation.output != nullptr)) {
     return absl::InvalidArgumentError("a barrier takes no tensors");
   }
-  if (operation.priority != 0 || operation.compressor != nullptr) {
-    return absl::InvalidArgumentError("priority and compressor are reserved: 0 and null");
+  if (operation.priority != 0) {
+    return absl::InvalidArgumentError("priority is reserved: leave it at 0");
   }
   if ((operation.flags & ~static_cast<uint32_t>(RUEDA_OPERATION_WAIT_SOON)) != 0) {
     return absl::InvalidArgumentError("unknown bits in rueda_operation.flags");
@@ -259,20 +260,24 @@ absl::Status ReadOperation(const rueda_operation* operations, size_t stride, siz
   return absl::OkStatus();
 }
 
+absl::string_view CompressorOf(const rueda_operation& operation) {
+  return operation.compressor == nullptr ? absl::string_view() : operation.compressor;
+}
+
 // In a group everything but tensors and names must be alike.
 bool Alike(const rueda_operation& a, const rueda_operation& b) {
   return a.kind == b.kind && a.process_set == b.process_set &&
          NumberOf(a.reduce_op) == NumberOf(b.reduce_op) && a.root == b.root &&
          a.prescale == b.prescale && a.postscale == b.postscale && a.allocate == b.allocate &&
          a.allocate_user == b.allocate_user && a.flags == b.flags &&
-         (a.name == nullptr) == (b.name == nullptr);
+         (a.name == nullptr) == (b.name == nullptr) && CompressorOf(a) == CompressorOf(b);
 }
 
 absl::Status CheckGroup(const rueda_operation& first, const rueda_operation& operation) {
   if (!Alike(first, operation)) {
     return absl::InvalidArgumentError(
-        "in a group kind, process set, reduce_op, root, scale factors, allocator and flags must be "
-        "equal, and all operations named or none");
+        "in a group kind, process set, reduce_op, root, scale factors, compressor, allocator and "
+        "flags must be equal, and all operations named or none");
   }
   if (operation.kind != RUEDA_ALLREDUCE && operation.kind != RUEDA_ALLGATHER &&
       operation.kind != RUEDA_REDUCESCATTER) {
@@ -350,6 +355,11 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
     absl::string_view name;
     status = CheckOne(operation);
     if (status.ok() && count > 1) status = CheckGroup(first, operation);
+    if (status.ok() && i == 0) {
+      const absl::StatusOr<Compression> compression = ParseCompression(CompressorOf(operation));
+      status = compression.status();
+      if (status.ok()) checked->args.compression = *compression;
+    }
     if (status.ok()) status = CheckPart(operation, self, &part);
     if (status.ok() && operation.name != nullptr) status = CheckName(operation.name, &name);
     if (!status.ok()) return At(i, operation.name, status);

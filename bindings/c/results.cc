@@ -1,11 +1,13 @@
 // Results of unknown size, and strings of bytes, which are such results.
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "bindings/c/arguments.h"
 #include "bindings/c/context.h"
 #include "bindings/c/guard.h"
+#include "bindings/c/results.h"
 
 namespace rueda::capi {
 namespace {
@@ -54,11 +56,6 @@ absl::Status Splits(const Request& request, size_t index, int64_t* splits, size_
   std::copy_n(rows.begin(), std::min(capacity, rows.size()), splits);
   *count = rows.size();
   return absl::OkStatus();
-}
-
-absl::Status CheckStruct(const rueda_result* result) {
-  if (result != nullptr && result->size >= sizeof(rueda_result)) return absl::OkStatus();
-  return absl::InvalidArgumentError("initialise rueda_result with RUEDA_RESULT_INIT");
 }
 
 // Gathers a string of bytes from every rank of the set, and gives what `fn` makes of the request.
@@ -122,6 +119,26 @@ absl::Status AllgatherBytes(rueda_context* context, int32_t process_set, const c
 }
 
 }  // namespace
+
+absl::Status CheckStruct(const rueda_result* result) {
+  if (result != nullptr && result->size >= sizeof(rueda_result)) return absl::OkStatus();
+  return absl::InvalidArgumentError("initialise rueda_result with RUEDA_RESULT_INIT");
+}
+
+absl::Status GiveBytes(absl::string_view bytes, rueda_result* result) {
+  auto owner = std::make_unique<ResultOwner>();
+  owner->shape.push_back(static_cast<int64_t>(bytes.size()));
+  owner->memory.data.reset(malloc(std::max<size_t>(bytes.size(), 1)));
+  if (owner->memory.data == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes.size(), " bytes"));
+  }
+  memcpy(owner->memory.data.get(), bytes.data(), bytes.size());
+  result->tensor = {owner->memory.data.get(), {RUEDA_CPU, 0}, 1, RUEDA_UINT8,
+                    owner->shape.data(),      nullptr,        0};
+  result->owner = owner.release();
+  return absl::OkStatus();
+}
+
 }  // namespace rueda::capi
 
 extern "C" {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/lengths.h"
 #include "core/base/limits.h"
+#include "core/tensor/compression.h"
 
 namespace rueda {
 namespace {
@@ -45,6 +46,9 @@ void EncodeSpec(const TensorSpec& spec, wire::Spec* out) {
   signature->set_root(spec.signature.root);
   signature->set_peer(spec.signature.peer);
   signature->set_device(static_cast<uint32_t>(spec.signature.device));
+  signature->set_compressor(static_cast<uint32_t>(spec.signature.compression.compressor));
+  signature->set_compression_parameter(spec.signature.compression.parameter);
+  signature->set_compression_feedback(spec.signature.compression.feedback);
   for (const PartSignature& part : spec.signature.parts) {
     wire::Part* out_part = signature->add_parts();
     out_part->set_dtype(static_cast<uint32_t>(part.dtype));
@@ -68,6 +72,8 @@ absl::Status CheckSignature(const Signature& signature) {
   if (signature.part_names.size() != (parts > 1 ? parts : 0)) return Bad("names of a group");
   int64_t bytes = 0;
   for (const PartSignature& part : signature.parts) {
+    RUEDA_RETURN_IF_ERROR(
+        CheckCompressible(signature.compression, signature.kind, signature.reduce_op, part.dtype));
     const int64_t more = part.shape.elements() * static_cast<int64_t>(DTypeSize(part.dtype));
     if (__builtin_add_overflow(bytes, more, &bytes)) return Bad("size of a group");
   }
@@ -83,6 +89,7 @@ absl::StatusOr<SpecPtr> DecodeSpec(const wire::Spec& in) {
   if (from.root() < -1 || from.root() >= kRanksMax) return Bad("root");
   if (from.peer() < -1 || from.peer() >= kRanksMax) return Bad("receiver");
   if (from.device() != static_cast<uint32_t>(DeviceType::kCpu)) return Bad("device");
+  if (from.compressor() >= kCompressorCount) return Bad("compressor");
   if (from.parts_size() > kGroupTensorsMax) return Bad("too many tensors in a group");
   if (from.part_names_size() > kGroupTensorsMax) return Bad("names of a group");
   Signature signature;
@@ -90,6 +97,9 @@ absl::StatusOr<SpecPtr> DecodeSpec(const wire::Spec& in) {
   signature.reduce_op = static_cast<ReduceOp>(from.reduce_op());
   signature.root = from.root();
   signature.peer = from.peer();
+  signature.compression = {static_cast<Compressor>(from.compressor()), from.compression_parameter(),
+                           from.compression_feedback()};
+  if (!IsValid(signature.compression)) return Bad("compressor");
   for (const wire::Part& part : from.parts()) {
     if (!IsDType(static_cast<int>(part.dtype()))) return Bad("dtype");
     const absl::Span<const int64_t> dims(part.dims().data(), part.dims_size());

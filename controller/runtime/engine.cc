@@ -17,6 +17,7 @@
 #include "core/trace/recorder.h"
 #include "ops/adasum/adasum_communicator.h"
 #include "ops/backend/selector.h"
+#include "ops/compression/compressed_communicator.h"
 #include "ops/gloo/gloo_backend.h"
 #include "ops/hierarchical/hierarchical_backend.h"
 #include "ops/shm/shm_backend.h"
@@ -204,7 +205,18 @@ absl::Status Engine::OpenLane(SetId set_id) {
                          selection.backend->Connect(group));
   communicator = std::make_unique<AdasumCommunicator>(
       std::move(communicator), static_cast<int>(group.ranks.size()), group.self);
-  lanes_[set_id] = std::make_unique<Lane>(set_id, selection.backend, std::move(communicator));
+  std::function<absl::StatusOr<Levels>()> levels;
+  if (!group.one_host) {
+    levels = [backend = selection.backend, group]() -> absl::StatusOr<Levels> {
+      absl::StatusOr<Levels> found = backend->ConnectLevels(group);
+      // Gloo alone has none.
+      return absl::IsFailedPrecondition(found.status()) ? Levels() : std::move(found);
+    };
+  }
+  communicator = std::make_unique<CompressedCommunicator>(
+      std::move(communicator), static_cast<int>(group.ranks.size()), group.self, std::move(levels));
+  lanes_[set_id] =
+      std::make_unique<Lane>(set_id, selection.backend, std::move(communicator), &compression_);
   return absl::OkStatus();
 }
 
@@ -346,6 +358,7 @@ void Engine::Do(const Action& action) {
     submissions_->RemoveSet(removed->set);
     tracks_.Note("PROCESS_SET", absl::StrCat("process set ", removed->set, " is removed"));
     lanes_[removed->set].reset();
+    compression_.Forget(removed->set);
     if (removed->asked) CompleteWith(removed->token, removed->set);
   } else if (const auto* joined = std::get_if<JoinDone>(&action)) {
     tracks_.Note("JOIN", absl::StrCat("all have joined, rank ", joined->last, " last"));
@@ -405,7 +418,7 @@ void Engine::OnLaunch(const Launch& launch) {
     batch.operations.push_back({request, item.id, &spec, request->parts, item.first_dims});
   }
   std::vector<LaneBucket> buckets;
-  MakeBuckets(batch, set, config_.fusion_threshold, &buckets);
+  MakeBuckets(batch, set, config_.fusion_threshold, &compression_, &buckets);
   if (buckets.empty()) member_.CompletedBatch(launch.lane);
   if (!lane.busy() && !buckets.empty()) {
     ++busy_lanes_;

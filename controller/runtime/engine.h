@@ -81,6 +81,9 @@ class Engine : public Courier {
   // Ends the epoch on all ranks, for a reason of the caller's.
   void Abort(const std::string& reason);
 
+  // What compression remembers.
+  CompressionStates& compression() { return compression_; }
+
   // Constant after Create.
   const World& world() const { return world_; }
 
@@ -151,6 +154,7 @@ class Engine : public Courier {
   std::shared_ptr<LinkStore> link_store_;
   std::unique_ptr<StoreRelay> relay_;
   std::vector<std::unique_ptr<Backend>> backends_;
+  CompressionStates compression_;
 
   // A join that has ended by the plan, while this rank's lane still works.
   struct EndingJoin {

@@ -15,6 +15,10 @@ FusionInput InputOf(const TensorSpec& spec, int part, uint64_t kin, int64_t elem
   return {spec.identity + static_cast<uint64_t>(std::max(part, 0)), kin, fuses, dtype, elements};
 }
 
+bool IsCompressed(const LaneBucket& bucket) {
+  return bucket.automatic || !bucket.compression.none();
+}
+
 }  // namespace
 
 void Lane::Prepare(const Request& request) {
@@ -23,6 +27,7 @@ void Lane::Prepare(const Request& request) {
   const Signature& signature = spec.signature;
   if (prepared_ != nullptr) communicator_->TakeBack(/*never=*/false);
   if (live_ != 1 || busy() || signature.parts.size() > 1 || request.extras.first_dims.size() > 0 ||
+      !signature.compression.none() ||
       !(TraitsOf(signature.kind).reduces || signature.kind == OpKind::kBarrier)) {
     return;
   }
@@ -94,6 +99,8 @@ absl::StatusOr<Progress> Lane::Advance() {
     collective.prescale = bucket.prescale;
     collective.postscale = bucket.postscale;
     collective.divisor = bucket.divisor;
+    collective.compression = bucket.compression;
+    collective.automatic = bucket.automatic;
     collective.absent = bucket.absent;
     collective.sequence = bucket.sequence;
     collective.pieces = bucket.pieces;
@@ -104,6 +111,7 @@ absl::StatusOr<Progress> Lane::Advance() {
     bucket.started_at =
         trace::Record(trace::Event::kBucketStart, bucket.first_id, static_cast<uint64_t>(set_),
                       static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
+    if (IsCompressed(bucket)) compression_.Began();
     communicator_->Start(collective);
   }
   return communicator_->Advance();
@@ -113,6 +121,7 @@ LaneBucket Lane::Pop() {
   LaneBucket bucket = std::move(queue_.front());
   queue_.pop_front();
   started_ = false;
+  if (IsCompressed(bucket)) compression_.Ended();
   bucket.done_at =
       trace::Record(trace::Event::kBucketDone, bucket.first_id, static_cast<uint64_t>(set_),
                     static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
@@ -164,33 +173,55 @@ int64_t DivisorOf(ReduceOp op, const ProcessSet& set, size_t absent) {
   return op == ReduceOp::kAverageLive ? set.size() - static_cast<int64_t>(absent) : 1;
 }
 
-// Whether two operations of a batch may share a bucket.
-bool SameKin(const Signature& a, const Signature& b) {
-  return a.kind == b.kind && a.reduce_op == b.reduce_op && a.root == b.root && a.device == b.device;
-}
-
 // One planner input a part; an operation without parts (a barrier) is one of no elements.
 struct Source {
   const LaneOperation* operation;
   int part;  // -1: none
+  CompressionState* state = nullptr;
+  Compression compression;
+  bool agrees = false;  // the ranks do, on what `auto` takes from now on
 };
 
-void PlanInputs(const LaneBatch& batch, std::vector<FusionInput>* inputs,
+// How a part is compressed: the same on all ranks, also on those that have joined.
+void Compress(CompressionStates* states, Source* source) {
+  const TensorSpec& spec = *source->operation->spec;
+  source->compression = spec.signature.compression;
+  if (source->compression.none()) return;
+  const auto part = static_cast<size_t>(source->part);
+  const bool is_group = spec.signature.is_group();
+  const std::string& name = is_group ? spec.signature.part_names[part] : spec.name;
+  if (!name.empty()) source->state = states->Find(spec.set, name);
+  if (source->compression.compressor != Compressor::kAuto) return;
+  source->compression.compressor = Compressor::kNone;
+  if (source->state == nullptr) return;  // nothing can be learned of what has no name
+  AutomaticChoice& automatic = source->state->automatic;
+  const PartSignature& signature = spec.signature.parts[part];
+  source->compression.compressor =
+      automatic.Next(signature.shape.elements() * static_cast<int64_t>(DTypeSize(signature.dtype)));
+  source->agrees = automatic.agrees();
+}
+
+// Whether two parts of a batch may share a bucket.
+bool SameKin(const Source& one, const Source& other) {
+  const Signature& a = one.operation->spec->signature;
+  const Signature& b = other.operation->spec->signature;
+  return a.kind == b.kind && a.reduce_op == b.reduce_op && a.root == b.root &&
+         a.device == b.device && a.compression == b.compression &&
+         one.compression == other.compression && one.agrees == other.agrees;
+}
+
+void PlanInputs(const LaneBatch& batch, CompressionStates* states, std::vector<FusionInput>* inputs,
                 std::vector<Source>* sources) {
   uint64_t kin = 0;
-  const Signature* last = nullptr;
   for (const LaneOperation& operation : batch.operations) {
-    const Signature& signature = operation.spec->signature;
-    if (last != nullptr && !SameKin(*last, signature)) ++kin;
-    last = &signature;
-    for (size_t part = 0; part < operation.parts.size(); ++part) {
-      inputs->push_back(
-          InputOf(*operation.spec, static_cast<int>(part), kin, PlannedElements(operation, part)));
-      sources->push_back({&operation, static_cast<int>(part)});
-    }
-    if (operation.parts.empty()) {
-      inputs->push_back(InputOf(*operation.spec, -1, kin, 0));
-      sources->push_back({&operation, -1});
+    const int parts = static_cast<int>(operation.parts.size());
+    for (int part = parts == 0 ? -1 : 0; part < parts; ++part) {
+      Source source = {&operation, part};
+      if (part >= 0) Compress(states, &source);
+      if (!sources->empty() && !SameKin(sources->back(), source)) ++kin;
+      const int64_t elements = part < 0 ? 0 : PlannedElements(operation, static_cast<size_t>(part));
+      inputs->push_back(InputOf(*operation.spec, part, kin, elements));
+      sources->push_back(source);
     }
   }
 }
@@ -198,14 +229,15 @@ void PlanInputs(const LaneBatch& batch, std::vector<FusionInput>* inputs,
 }  // namespace
 
 void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes,
-                 std::vector<LaneBucket>* buckets) {
+                 CompressionStates* states, std::vector<LaneBucket>* buckets) {
   std::vector<FusionInput> inputs;
   std::vector<Source> sources;
-  PlanInputs(batch, &inputs, &sources);
+  PlanInputs(batch, states, &inputs, &sources);
   std::vector<Bucket> plan;
   PlanFusion(inputs, bucket_bytes, &plan);
   for (const Bucket& planned : plan) {
-    const LaneOperation& first = *sources[planned.placements.front().input].operation;
+    const Source& first_source = sources[planned.placements.front().input];
+    const LaneOperation& first = *first_source.operation;
     const Signature& signature = first.spec->signature;
     LaneBucket bucket;
     bucket.kind = signature.kind;
@@ -216,6 +248,9 @@ void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_b
     bucket.prescale = batch.prescale;
     bucket.postscale = batch.postscale;
     bucket.divisor = DivisorOf(signature.reduce_op, set, batch.absent.size());
+    bucket.compression = first_source.compression;
+    bucket.automatic =
+        signature.compression.compressor == Compressor::kAuto && first_source.state != nullptr;
     bucket.absent = batch.absent;
     bucket.sequence = batch.sequence;
     bucket.elements = planned.elements;
@@ -229,7 +264,9 @@ void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_b
       const PartArgs& part = source.operation->parts[source.part];
       // Nothing of it, and it must not keep the rest from being reduced where it lies.
       if (signature.kind == OpKind::kAllreduce && part.shape.elements() == 0) continue;
-      bucket.pieces.push_back({part.input, part.output, part.shape.elements()});
+      bucket.pieces.push_back({part.input, part.output, part.shape.elements(),
+                               part.shape.rank() > 0 ? part.shape.dim(0) : 1,
+                               inputs[placement.input].identity, source.state});
       AppendCounts(*source.operation, static_cast<size_t>(source.part), set, &bucket.counts);
     }
     buckets->push_back(std::move(bucket));

@@ -11,6 +11,7 @@
 #include "controller/runtime/request.h"
 #include "core/fusion/planner.h"
 #include "ops/backend/backend.h"
+#include "ops/compression/state.h"
 
 namespace rueda {
 
@@ -24,6 +25,8 @@ struct LaneBucket {
   double prescale = 1;
   double postscale = 1;
   int64_t divisor = 1;
+  Compression compression;  // as chosen, if it is automatic
+  bool automatic = false;
   int64_t elements = 0;
   uint32_t digest = 0;
   TensorId first_id = kNoTensor;  // for people: what the bucket begins with
@@ -40,8 +43,13 @@ struct LaneBucket {
 
 class Lane {
  public:
-  Lane(SetId set, const Backend* backend, std::unique_ptr<Communicator> communicator)
-      : set_(set), backend_(backend), communicator_(std::move(communicator)) {}
+  // `compression` outlives this.
+  Lane(SetId set, const Backend* backend, std::unique_ptr<Communicator> communicator,
+       CompressionStates* compression)
+      : set_(set),
+        backend_(backend),
+        communicator_(std::move(communicator)),
+        compression_(*compression) {}
 
   SetId set() const { return set_; }
   const Backend& backend() const { return *backend_; }
@@ -82,6 +90,7 @@ class Lane {
   const SetId set_;
   const Backend* const backend_;
   const std::unique_ptr<Communicator> communicator_;
+  CompressionStates& compression_;
   std::deque<LaneBucket> queue_;
   bool started_ = false;
   bool crosses_ = false;  // all members have done something over connections between them
@@ -110,6 +119,6 @@ struct LaneBatch {
 
 // The buckets of one batch. Outputs that this rank wants have their memory already.
 void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes,
-                 std::vector<LaneBucket>* buckets);
+                 CompressionStates* states, std::vector<LaneBucket>* buckets);
 
 }  // namespace rueda

@@ -70,6 +70,9 @@ class Runtime {
   absl::Status StartTimeline(const std::string& path);
   absl::Status StopTimeline() { return timeline_.Stop(); }
 
+  // What compression remembers.
+  CompressionStates& compression() const { return engine_->compression(); }
+
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
  private:

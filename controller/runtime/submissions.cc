@@ -7,6 +7,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/tensor/compression.h"
 #include "ops/kernels/reduce.h"
 
 namespace rueda {
@@ -85,6 +86,11 @@ absl::Status CheckPart(const OperationArgs& args, size_t i, Rank rank) {
       return Bad(args, i, "adasum is for allreduce alone");
     }
   }
+  if (absl::Status status =
+          CheckCompressible(args.compression, args.kind, args.reduce_op, part.dtype);
+      !status.ok()) {
+    return Bad(args, i, status.message());
+  }
   if ((traits.ragged || args.kind == OpKind::kReducescatter) && part.shape.rank() == 0) {
     return Bad(args, i, "a scalar has no first dimension to go by; give it one of 1");
   }
@@ -121,6 +127,7 @@ absl::Status CheckSplits(const OperationArgs& args, int members) {
 bool Alike(const OperationArgs& args, const Signature& signature) {
   return signature.kind == args.kind && signature.reduce_op == args.reduce_op &&
          signature.root == args.root && signature.peer == args.peer &&
+         signature.compression == args.compression &&
          std::equal(args.parts.begin(), args.parts.end(), signature.parts.begin(),
                     signature.parts.end(), [&](const PartArgs& part, const PartSignature& known) {
                       return part.dtype == known.dtype &&
@@ -147,6 +154,7 @@ Signature SignatureOf(const OperationArgs& args) {
   signature.reduce_op = args.reduce_op;
   signature.root = args.root;
   signature.peer = args.peer;
+  signature.compression = args.compression;
   for (const PartArgs& part : args.parts) {
     signature.parts.push_back(
         {part.dtype, TraitsOf(args.kind).ragged ? part.shape.Row() : part.shape});
@@ -295,6 +303,10 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
     return Bad(args, 0, "a rank can't send to itself; copy instead");
   }
   for (size_t i = 0; i < args.parts.size(); ++i) RUEDA_RETURN_IF_ERROR(CheckPart(args, i, rank_));
+  if (args.parts.empty() && !args.compression.none()) {
+    return Bad(args, 0,
+               CheckCompressible(args.compression, args.kind, args.reduce_op, {}).message());
+  }
   const Nanos now = MonotonicNow();
 
   MutexLock lock(mutex_);

@@ -31,6 +31,7 @@ struct OperationArgs {
   Rank peer = -1;  // send/recv: who receives
   double prescale = 1;
   double postscale = 1;
+  Compression compression;
   absl::Span<const PartArgs> parts;
   absl::Span<const absl::string_view> names;  // one a part, or (barrier) one; empty: unnamed
   absl::Span<const int64_t> splits;  // alltoall, scatter's root: rows by member; empty: equal

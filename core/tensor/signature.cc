@@ -47,6 +47,7 @@ bool IsAverage(ReduceOp op) {
 std::string Signature::ToString(size_t from) const {
   std::string text(OpKindName(kind));
   if (reduce_op != ReduceOp::kNone) absl::StrAppend(&text, "(", ReduceOpName(reduce_op), ")");
+  if (!compression.none()) absl::StrAppend(&text, " ", compression.ToString());
   if (peer >= 0) {
     absl::StrAppend(&text, "(from ", root, " to ", peer, ")");
   } else if (root >= 0) {
@@ -88,6 +89,7 @@ absl::string_view Signature::Difference(const Signature& a, const Signature& b) 
   if (a.root != b.root) return "root";
   if (a.peer != b.peer) return "receiver";
   if (a.device != b.device) return "device";
+  if (a.compression != b.compression) return "compressor";
   if (a.parts.size() != b.parts.size()) return "number of tensors in the group";
   if (a.part_names != b.part_names) return "names of the tensors in the group";
   for (size_t i = 0; i < a.parts.size(); ++i) {

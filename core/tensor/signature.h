@@ -57,6 +57,36 @@ enum class ReduceOp : uint8_t {
 };
 inline constexpr int kReduceOpCount = 11;
 
+// How a reduction's tensors are compressed on their way.
+enum class Compressor : uint8_t {
+  kNone = 0,
+  kFloat16 = 1,
+  kBfloat16 = 2,
+  kFloat8 = 3,
+  kInt8 = 4,
+  kOneBit = 5,
+  kTopK = 6,
+  kPowerSgd = 7,
+  kAuto = 8,
+};
+inline constexpr int kCompressorCount = 9;
+absl::string_view CompressorName(Compressor compressor);  // "int8"
+
+struct Compression {
+  Compressor compressor = Compressor::kNone;
+  uint32_t parameter = 0;  // topk: how many of a million elements; powersgd: the rank
+  bool feedback = false;   // what compression leaves out is added the next time
+
+  bool none() const { return compressor == Compressor::kNone; }
+  std::string ToString() const;  // as it is parsed: compression.h
+
+  friend bool operator==(const Compression&, const Compression&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Compression& c) {
+    return H::combine(std::move(h), c.compressor, c.parameter, c.feedback);
+  }
+};
+
 enum class DeviceType : uint8_t { kCpu = 0 };
 
 // How many of the `rows` of a reducescatter's input member `member` gets: equal parts, and the
@@ -89,6 +119,7 @@ struct Signature {
   Rank root = -1;  // a world rank; send/recv: the one that sends
   Rank peer = -1;  // send/recv: the world rank that receives
   DeviceType device = DeviceType::kCpu;
+  Compression compression;
   absl::InlinedVector<PartSignature, 1> parts;  // one; several for a group; none for a barrier
   std::vector<std::string> part_names;          // of a group's tensors; else empty
   std::vector<Rank> ranks;  // of the process set that is added or removed, ascending
@@ -106,8 +137,8 @@ struct Signature {
   friend bool operator==(const Signature&, const Signature&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const Signature& s) {
-    return H::combine(std::move(h), s.kind, s.reduce_op, s.root, s.peer, s.device, s.parts,
-                      s.part_names, s.ranks);
+    return H::combine(std::move(h), s.kind, s.reduce_op, s.root, s.peer, s.device, s.compression,
+                      s.parts, s.part_names, s.ranks);
   }
 };
 

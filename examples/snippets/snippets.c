@@ -258,6 +258,35 @@ static void memory(rueda_context* context) {
   //! [memory]
 }
 
+static void compression(rueda_context* context) {
+  //! [compression]
+  float gradient[1000] = {0.5f};
+  int64_t shape[] = {1000};
+  const rueda_tensor tensor = {gradient, {RUEDA_CPU, 0}, 1, RUEDA_FLOAT32, shape, NULL, 0};
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  operation.kind = RUEDA_ALLREDUCE;
+  operation.reduce_op = RUEDA_AVERAGE;
+  operation.name = "gradient";
+  operation.input = &tensor;
+  operation.compressor = "int8";  // a quarter of the bytes; what is lost is added the next time
+  CHECK(rueda_execute(context, &operation, 1, RUEDA_FOREVER, NULL) == RUEDA_OK);
+  // Into a checkpoint, one of each rank, and back: all ranks' on every rank.
+  rueda_result lost = RUEDA_RESULT_INIT;
+  CHECK(rueda_compression_save(context, RUEDA_WORLD, &lost) == RUEDA_OK);
+  const size_t bytes = (size_t)lost.tensor.shape[0];
+  int64_t sizes[2];
+  rueda_result all = RUEDA_RESULT_INIT;
+  CHECK(rueda_allgather_bytes(context, RUEDA_WORLD, "lost", lost.tensor.data, bytes, &all, sizes) ==
+        RUEDA_OK);
+  const char* begin = all.tensor.data;
+  const void* data[] = {begin, begin + sizes[0]};
+  const size_t data_bytes[] = {(size_t)sizes[0], (size_t)sizes[1]};
+  CHECK(rueda_compression_load(context, RUEDA_WORLD, data, data_bytes, 2) == RUEDA_OK);
+  rueda_result_free(&lost);
+  rueda_result_free(&all);
+  //! [compression]
+}
+
 static void timeline(rueda_context* context) {
   //! [timeline]
   CHECK(rueda_timeline_start(context, "snippets_c.json") == RUEDA_OK);
@@ -299,6 +328,7 @@ int main(void) {
   process_sets(context);
   join(context);
   memory(context);
+  compression(context);
   timeline(context);
   epochs(context);
   stop(context);

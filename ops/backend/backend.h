@@ -22,6 +22,17 @@ struct Group {
   std::vector<int> hosts;   // by member: a number of its host; empty: nobody has looked
 };
 
+// The communicators that a group on several hosts is made of.
+struct Levels {
+  // By host, in the order of the hosts' first members: its members' indices, ascending.
+  std::vector<std::vector<int>> hosts;
+  int host = 0;     // this rank's
+  int local = 0;    // its index among its host's members
+  int stripes = 1;  // how many members of each host have one on every other host
+  std::unique_ptr<Communicator> inside;  // of this host's members
+  std::unique_ptr<Communicator> across;  // of one member a host; null beyond the stripes
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -40,6 +51,12 @@ class Backend {
   // Does not block: what takes long (connections) happens behind the communicator's first
   // operation.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) = 0;
+
+  // Beside the whole group's communicator, what does its operations in two levels;
+  // FAILED_PRECONDITION where there are none. Does not block either.
+  virtual absl::StatusOr<Levels> ConnectLevels([[maybe_unused]] const Group& group) {
+    return absl::FailedPreconditionError("there are no levels");
+  }
 };
 
 }  // namespace rueda

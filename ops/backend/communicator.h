@@ -14,6 +14,8 @@
 
 namespace rueda {
 
+struct CompressionState;  // ops/compression/state.h
+
 // One tensor of a bucket. The bucket is the dense sequence of its pieces; where the bytes of a
 // bucket meet (a slot, a fusion buffer, cache-sized blocks, the tensors themselves) is the
 // communicator's business.
@@ -24,6 +26,11 @@ struct Piece {
   // May equal `input` where both have one shape; null: no result is wanted here.
   void* output = nullptr;
   int64_t elements = 0;  // of `input`; where it is null, as many as others have (reductions) or 0
+  // Of compressed reductions: the first dimension, a number that tells the tensor from others,
+  // alike on all members, and what is remembered of it (null: nothing).
+  int64_t rows = 1;
+  uint64_t identity = 0;
+  CompressionState* state = nullptr;
 };
 
 // One collective operation on one bucket. Everything that pieces and lists point to stays valid
@@ -38,6 +45,8 @@ struct Collective {
   double prescale = 1;
   double postscale = 1;
   int64_t divisor = 1;
+  Compression compression;  // of those for which ops/compression has a way
+  bool automatic = false;   // it was chosen, and how long it takes is to be measured
   // Allreduce: member indices, ascending, of those that give nothing. The result is that of the
   // others; they do their part of the work, and get nothing.
   absl::Span<const int> absent;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/backend/blocking_communicator.h"
 #include "ops/hierarchical/cross_lane.h"
 #include "ops/hierarchical/hierarchical_allreduce.h"
 
@@ -97,6 +98,31 @@ absl::StatusOr<std::unique_ptr<Communicator>> HierarchicalBackend::Connect(const
   return std::make_unique<HierarchicalCommunicator>(std::move(split), limits, group.generation,
                                                     std::move(ring), std::move(lane),
                                                     std::move(flat));
+}
+
+absl::StatusOr<Levels> HierarchicalBackend::ConnectLevels(const Group& group) {
+  HostSplit split = SplitByHost(group);
+  Levels levels;
+  levels.host = split.host;
+  levels.local = split.local;
+  levels.stripes = split.stripes;
+  Group inside = group;
+  inside.ranks.clear();
+  for (const int member : split.own()) inside.ranks.push_back(group.ranks[member]);
+  inside.self = split.local;
+  inside.one_host = true;
+  inside.hosts.clear();
+  // In areas whose blocks the ring between hosts does not use.
+  RUEDA_ASSIGN_OR_RETURN(levels.inside, local_->Connect(inside));
+  if (split.local < split.stripes) {
+    RUEDA_ASSIGN_OR_RETURN(ModuleArgs args,
+                           across_->ArgsFor(group, absl::StrCat("level", split.local)));
+    args.members = split.hosts();
+    args.self = split.host;
+    RUEDA_ASSIGN_OR_RETURN(levels.across, BlockingCommunicator::Create(std::move(args)));
+  }
+  levels.hosts = std::move(split.members);
+  return levels;
 }
 
 }  // namespace rueda

@@ -14,7 +14,7 @@ namespace rueda {
 class HierarchicalBackend : public Backend {
  public:
   // Both outlive this and its communicators. `block_bytes`: for tests; 0: what suits the hosts.
-  HierarchicalBackend(const ShmBackend* local, GlooBackend* across, size_t block_bytes = 0)
+  HierarchicalBackend(ShmBackend* local, GlooBackend* across, size_t block_bytes = 0)
       : local_(local), across_(across), block_bytes_(block_bytes) {}
 
   absl::string_view name() const override { return "hierarchical"; }
@@ -24,9 +24,10 @@ class HierarchicalBackend : public Backend {
     return across_->Supports(kind, dtype, op);
   }
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
+  absl::StatusOr<Levels> ConnectLevels(const Group& group) override;
 
  private:
-  const ShmBackend* const local_;
+  ShmBackend* const local_;
   GlooBackend* const across_;
   const size_t block_bytes_;
 };

@@ -175,8 +175,15 @@ TEST_F(Api, OperationsAreChecked) {
   operation.priority = 1;
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "reserved");
   operation = Allreduce("t", tensor_.get());
-  operation.compressor = "fp16";
-  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "reserved");
+  operation.compressor = "zip";
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT,
+                "compressor 'zip': unknown; there are none, fp16");
+  operation.compressor = "int8";
+  operation.reduce_op = RUEDA_MAX;
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "'int8': only sums and averages");
+  operation = Barrier();
+  operation.compressor = "int8";
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "'int8': only allreduces and reducescatters");
   operation = Allreduce("t", tensor_.get());
   operation.flags = RUEDA_OPERATION_WAIT_SOON | 2;
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "rueda_operation.flags");

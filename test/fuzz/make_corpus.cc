@@ -147,6 +147,9 @@ void WriteEvents() {
   events = Whole(Spec(OpKind::kAllreduce, "w"));
   events[2] = Announces(2, Spec(OpKind::kBroadcast, "w"));
   Write("e_mismatch", Packed(events));
+  Signature compressed = SignatureOf(OpKind::kAllreduce);
+  compressed.compression = {Compressor::kTopK, 10'000, true};
+  Write("e_compressed", Packed(Whole(MakeSpec(kWorldSet, "c", compressed))));
   Write("e_overflow", Packed(Whole(Spec(OpKind::kAllgather, "g"), int64_t{1} << 58)));
   Write("e_no_dims", Packed({Announces(0, Spec(OpKind::kAllgather, "g"))}));
 

@@ -72,6 +72,15 @@ SpecPtr Removal() {
   return MakeSpec(0, "", signature);
 }
 
+SpecPtr Compressed() {
+  Signature signature;
+  signature.kind = OpKind::kReducescatter;
+  signature.reduce_op = ReduceOp::kAverage;
+  signature.compression = {Compressor::kTopK, 10'000, true};
+  signature.parts.push_back({DType::kBFloat16, {70, 2}});
+  return MakeSpec(0, "c", signature);
+}
+
 // A kind that has nothing but tensors, a root, a reduce operation, as it wants them.
 SpecPtr OfKind(OpKind kind) {
   Signature signature;
@@ -91,6 +100,7 @@ std::vector<SpecPtr> AllSpecs() {
           NewSet(),
           Removal(),
           Pair(),
+          Compressed(),
           OfKind(OpKind::kAlltoall),
           OfKind(OpKind::kReducescatter),
           OfKind(OpKind::kReduce),
@@ -320,6 +330,11 @@ TEST(Codec, RefusesSpecsThatMakeNoSense) {
       {Pair(), signature([](auto* s) { s->set_peer(kRanksMax); })},
       {Pair(), signature([](auto* s) { s->set_peer(s->root()); })},
       {Allreduce("w"), signature([](auto* s) { s->set_peer(1); })},
+      {Compressed(), signature([](auto* s) { s->set_compressor(kCompressorCount); })},
+      {Compressed(), signature([](auto* s) { s->set_compression_parameter(0); })},
+      {Compressed(), signature([](auto* s) { s->set_compressor(0); })},
+      {Compressed(), signature([](auto* s) { s->set_reduce_op(2); })},
+      {Pair(), signature([](auto* s) { s->set_compressor(1); })},
       {OfKind(OpKind::kJoin), signature([](auto* s) { s->add_parts(); })},
       {OfKind(OpKind::kJoin), signature([](auto* s) { s->set_root(1); })},
       {OfKind(OpKind::kReduce), signature([](auto* s) { s->set_root(-1); })},

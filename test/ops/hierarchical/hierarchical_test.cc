@@ -501,7 +501,7 @@ TEST(Hierarchical, ServesWhatIsOnSeveralHostsOnly) {
   GlooOptions options;
   options.module_directory = RUEDA_TEST_MODULE_DIRECTORY;
   GlooBackend across(std::move(options));
-  const ShmBackend inside = hosts.BackendOf(0);
+  ShmBackend inside = hosts.BackendOf(0);
   const HierarchicalBackend backend(&inside, &across);
   Group group;
   group.ranks = {0, 1};

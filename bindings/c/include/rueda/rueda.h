@@ -356,7 +356,7 @@ typedef struct rueda_operation {
   const rueda_exec* exec; /**< null: the CPU */
   int32_t priority;       /**< reserved: 0 */
   uint32_t flags;         /**< 0 or RUEDA_OPERATION_WAIT_SOON */
-  const char* compressor; /**< reserved: null */
+  const char* compressor; /**< null: none; see below */
   const int64_t* splits;  /**< alltoall, scatter's root: rows for each rank of the process set; they
                              add up to the first dimension. Null: equal parts */
   size_t split_count;     /**< the size of the process set, or 0 */
@@ -367,6 +367,28 @@ typedef struct rueda_operation {
     sizeof(rueda_operation), RUEDA_BARRIER, RUEDA_WORLD, NULL, NULL, NULL, RUEDA_NO_REDUCE_OP, -1, \
         1, 1, NULL, NULL, NULL, 0, 0, NULL, NULL, 0                                                \
   }
+
+/** \page compressors Compressors
+ *
+ * `compressor` makes sums and averages of float32, float16 and bfloat16 by allreduce and
+ * reducescatter smaller on their way, for all ranks alike:
+ *
+ *  - "fp16", "bf16": numbers of 16 bits
+ *  - "fp8": float8_e4m3fn, with a scale for each 512 numbers
+ *  - "int8": 256 steps between the least and the largest of each 512 numbers
+ *  - "1bit": signs, and the mean magnitude of each 512 numbers
+ *  - "topk:0.01": of each 32,768 numbers the hundredth of largest magnitude
+ *  - "powersgd:4": of a matrix (first dimension by all others) two factors of rank 4 (arXiv
+ *    1905.13727); of anything else, and where that is not less, all numbers
+ *  - "auto": none, fp16 or int8, whichever was fastest when all were tried in the tensor's first
+ *    13 operations; none for tensors below 32 KiB
+ *  - "none"
+ *
+ * What a named tensor loses is remembered and added the next time (error feedback), unless
+ * ",no_feedback" follows. The result has the same bits on all ranks, whatever the tensor shares a
+ * bucket with. A number that is NaN or infinite makes at least its block NaN, on all ranks. On
+ * several hosts what is compressed is the sum of each host's ranks. RUEDA_INVALID_ARGUMENT:
+ * unknown, or for other operations and types. */
 
 /** An accepted operation (or group). Never 0. */
 typedef uint64_t rueda_handle;
@@ -532,6 +554,24 @@ RUEDA_API rueda_status rueda_mem_alloc(rueda_context* context, size_t bytes, voi
  * have left it or are dead, at most 10 s (FAILED_PRECONDITION names who has not). NOT_FOUND: not
  * from rueda_mem_alloc. Null is fine. */
 RUEDA_API rueda_status rueda_mem_free(void* pointer);
+
+/** @} */
+
+/* Compression -------------------------------------------------------------------------------- */
+/** \addtogroup c_compression
+ * @{ */
+
+/** What compression remembers of the process set's tensors on this rank (what they lost, PowerSGD's
+ * factors), by name, as bytes for rueda_compression_load; free the result with rueda_result_free.
+ * For checkpoints. FAILED_PRECONDITION: a compressed operation is under way. */
+RUEDA_API rueda_status rueda_compression_save(rueda_context* context, int32_t process_set,
+                                              rueda_result* result);
+/** Replaces all that is remembered by what `count` ranks have saved, in the order of their ranks;
+ * on all ranks alike. If the process set has as many ranks each takes its own, else each takes the
+ * mean of what was lost. INVALID_ARGUMENT, with nothing changed: damaged, or of another version. */
+RUEDA_API rueda_status rueda_compression_load(rueda_context* context, int32_t process_set,
+                                              const void* const* data, const size_t* bytes,
+                                              size_t count);
 
 /** @} */
 

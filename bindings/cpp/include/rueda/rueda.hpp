@@ -628,6 +628,11 @@ R synchronize(const Handle<R>& handle) {
 
 namespace detail {
 
+inline const std::string& NoCompressor() {
+  static const std::string none;
+  return none;
+}
+
 // What to do with one tensor or a group. Borrowed for the call.
 struct Request {
   rueda_kind kind;
@@ -638,6 +643,7 @@ struct Request {
   double postscale = 1;
   int root = -1;
   std::span<const int64_t> splits = {};
+  const std::string& compressor = NoCompressor();
 };
 
 // The C API's form of the view, with other memory of the same shape. Points into the view.
@@ -661,6 +667,7 @@ inline rueda_operation COperation(const Request& request) {
   operation.reduce_op = request.op;
   operation.prescale = request.prescale;
   operation.postscale = request.postscale;
+  operation.compressor = NameOf(request.compressor);
   operation.splits = request.splits.empty() ? nullptr : request.splits.data();
   operation.split_count = request.splits.size();
   return operation;
@@ -807,11 +814,22 @@ inline Memory ReduceMemory(int root) {
 /// @{
 
 /// Combines `tensor` over the ranks of the process set, in place. The inputs are multiplied by
-/// `prescale_factor` before and the result by `postscale_factor` after the reduction.
+/// `prescale_factor` before and the result by `postscale_factor` after the reduction. `compressor`:
+/// "" or, for sums and averages of floats, what makes them smaller on their way, such as "int8" or
+/// "powersgd:4": rueda_operation has them all.
 inline void allreduce_(const TensorView& tensor, const std::string& name = "",
                        reduce_op op = Average, double prescale_factor = 1,
-                       double postscale_factor = 1, ProcessSet process_set = global_process_set) {
-  detail::Execute({RUEDA_ALLREDUCE, name, process_set, op, prescale_factor, postscale_factor},
+                       double postscale_factor = 1, ProcessSet process_set = global_process_set,
+                       const std::string& compressor = "") {
+  detail::Execute({RUEDA_ALLREDUCE,
+                   name,
+                   process_set,
+                   op,
+                   prescale_factor,
+                   postscale_factor,
+                   -1,
+                   {},
+                   compressor},
                   &tensor);
 }
 
@@ -820,20 +838,37 @@ inline void allreduce_(const TensorView& tensor, const std::string& name = "",
                                                const std::string& name = "", reduce_op op = Average,
                                                double prescale_factor = 1,
                                                double postscale_factor = 1,
-                                               ProcessSet process_set = global_process_set) {
-  return detail::Start<void>(
-      {RUEDA_ALLREDUCE, name, process_set, op, prescale_factor, postscale_factor}, {&tensor, 1},
-      detail::Memory::kInPlace, detail::When::kInBackground);
+                                               ProcessSet process_set = global_process_set,
+                                               const std::string& compressor = "") {
+  return detail::Start<void>({RUEDA_ALLREDUCE,
+                              name,
+                              process_set,
+                              op,
+                              prescale_factor,
+                              postscale_factor,
+                              -1,
+                              {},
+                              compressor},
+                             {&tensor, 1}, detail::Memory::kInPlace, detail::When::kInBackground);
 }
 
 /// The same, out of place.
 template <Input I>
 Result<I> allreduce(const I& tensor, const std::string& name = "", reduce_op op = Average,
                     double prescale_factor = 1, double postscale_factor = 1,
-                    ProcessSet process_set = global_process_set) {
-  return synchronize(detail::StartOne<Result<I>>(
-      {RUEDA_ALLREDUCE, name, process_set, op, prescale_factor, postscale_factor}, tensor,
-      detail::Memory::kCopied, detail::When::kNow));
+                    ProcessSet process_set = global_process_set,
+                    const std::string& compressor = "") {
+  return synchronize(detail::StartOne<Result<I>>({RUEDA_ALLREDUCE,
+                                                  name,
+                                                  process_set,
+                                                  op,
+                                                  prescale_factor,
+                                                  postscale_factor,
+                                                  -1,
+                                                  {},
+                                                  compressor},
+                                                 tensor, detail::Memory::kCopied,
+                                                 detail::When::kNow));
 }
 
 /// The same, in the background.
@@ -841,10 +876,18 @@ template <Input I>
 [[nodiscard]] Handle<Result<I>> allreduce_async(const I& tensor, const std::string& name = "",
                                                 reduce_op op = Average, double prescale_factor = 1,
                                                 double postscale_factor = 1,
-                                                ProcessSet process_set = global_process_set) {
-  return detail::StartOne<Result<I>>(
-      {RUEDA_ALLREDUCE, name, process_set, op, prescale_factor, postscale_factor}, tensor,
-      detail::Memory::kCopied, detail::When::kInBackground);
+                                                ProcessSet process_set = global_process_set,
+                                                const std::string& compressor = "") {
+  return detail::StartOne<Result<I>>({RUEDA_ALLREDUCE,
+                                      name,
+                                      process_set,
+                                      op,
+                                      prescale_factor,
+                                      postscale_factor,
+                                      -1,
+                                      {},
+                                      compressor},
+                                     tensor, detail::Memory::kCopied, detail::When::kInBackground);
 }
 
 /// Several tensors, also of several dtypes, as one operation: taken whole or not at all. Their
@@ -852,20 +895,37 @@ template <Input I>
 inline void grouped_allreduce_(const std::vector<TensorView>& tensors, const std::string& name = "",
                                reduce_op op = Average, double prescale_factor = 1,
                                double postscale_factor = 1,
-                               ProcessSet process_set = global_process_set) {
-  synchronize(detail::Start<void>(
-      {RUEDA_ALLREDUCE, name, process_set, op, prescale_factor, postscale_factor}, tensors,
-      detail::Memory::kInPlace, detail::When::kNow, /*grouped=*/true));
+                               ProcessSet process_set = global_process_set,
+                               const std::string& compressor = "") {
+  synchronize(detail::Start<void>({RUEDA_ALLREDUCE,
+                                   name,
+                                   process_set,
+                                   op,
+                                   prescale_factor,
+                                   postscale_factor,
+                                   -1,
+                                   {},
+                                   compressor},
+                                  tensors, detail::Memory::kInPlace, detail::When::kNow,
+                                  /*grouped=*/true));
 }
 
 /// The same, in the background: the memory is borrowed until the operation has ended.
 [[nodiscard]] inline Handle<> grouped_allreduce_async_(
     const std::vector<TensorView>& tensors, const std::string& name = "", reduce_op op = Average,
     double prescale_factor = 1, double postscale_factor = 1,
-    ProcessSet process_set = global_process_set) {
-  return detail::Start<void>(
-      {RUEDA_ALLREDUCE, name, process_set, op, prescale_factor, postscale_factor}, tensors,
-      detail::Memory::kInPlace, detail::When::kInBackground, /*grouped=*/true);
+    ProcessSet process_set = global_process_set, const std::string& compressor = "") {
+  return detail::Start<void>({RUEDA_ALLREDUCE,
+                              name,
+                              process_set,
+                              op,
+                              prescale_factor,
+                              postscale_factor,
+                              -1,
+                              {},
+                              compressor},
+                             tensors, detail::Memory::kInPlace, detail::When::kInBackground,
+                             /*grouped=*/true);
 }
 
 /// The same, out of place: of vectors all of one type, or of a std::vector<TensorView> of any.
@@ -873,10 +933,18 @@ template <Input I>
 std::vector<Result<I>> grouped_allreduce(const std::vector<I>& tensors,
                                          const std::string& name = "", reduce_op op = Average,
                                          double prescale_factor = 1, double postscale_factor = 1,
-                                         ProcessSet process_set = global_process_set) {
-  return synchronize(detail::StartGroup(
-      {RUEDA_ALLREDUCE, name, process_set, op, prescale_factor, postscale_factor}, tensors,
-      detail::Memory::kCopied, detail::When::kNow));
+                                         ProcessSet process_set = global_process_set,
+                                         const std::string& compressor = "") {
+  return synchronize(detail::StartGroup({RUEDA_ALLREDUCE,
+                                         name,
+                                         process_set,
+                                         op,
+                                         prescale_factor,
+                                         postscale_factor,
+                                         -1,
+                                         {},
+                                         compressor},
+                                        tensors, detail::Memory::kCopied, detail::When::kNow));
 }
 
 /// The same, in the background.
@@ -884,10 +952,17 @@ template <Input I>
 [[nodiscard]] Handle<std::vector<Result<I>>> grouped_allreduce_async(
     const std::vector<I>& tensors, const std::string& name = "", reduce_op op = Average,
     double prescale_factor = 1, double postscale_factor = 1,
-    ProcessSet process_set = global_process_set) {
-  return detail::StartGroup(
-      {RUEDA_ALLREDUCE, name, process_set, op, prescale_factor, postscale_factor}, tensors,
-      detail::Memory::kCopied, detail::When::kInBackground);
+    ProcessSet process_set = global_process_set, const std::string& compressor = "") {
+  return detail::StartGroup({RUEDA_ALLREDUCE,
+                             name,
+                             process_set,
+                             op,
+                             prescale_factor,
+                             postscale_factor,
+                             -1,
+                             {},
+                             compressor},
+                            tensors, detail::Memory::kCopied, detail::When::kInBackground);
 }
 
 /// As allreduce_, but only the tensor of `root_rank` changes.
@@ -935,10 +1010,19 @@ template <Input I>
 template <Input I>
 Result<I> reducescatter(const I& tensor, const std::string& name = "", reduce_op op = Average,
                         double prescale_factor = 1, double postscale_factor = 1,
-                        ProcessSet process_set = global_process_set) {
-  return synchronize(detail::StartOne<Result<I>>(
-      {RUEDA_REDUCESCATTER, name, process_set, op, prescale_factor, postscale_factor}, tensor,
-      detail::Memory::kAllocated, detail::When::kNow));
+                        ProcessSet process_set = global_process_set,
+                        const std::string& compressor = "") {
+  return synchronize(detail::StartOne<Result<I>>({RUEDA_REDUCESCATTER,
+                                                  name,
+                                                  process_set,
+                                                  op,
+                                                  prescale_factor,
+                                                  postscale_factor,
+                                                  -1,
+                                                  {},
+                                                  compressor},
+                                                 tensor, detail::Memory::kAllocated,
+                                                 detail::When::kNow));
 }
 
 /// The same, in the background.
@@ -947,10 +1031,19 @@ template <Input I>
                                                     reduce_op op = Average,
                                                     double prescale_factor = 1,
                                                     double postscale_factor = 1,
-                                                    ProcessSet process_set = global_process_set) {
-  return detail::StartOne<Result<I>>(
-      {RUEDA_REDUCESCATTER, name, process_set, op, prescale_factor, postscale_factor}, tensor,
-      detail::Memory::kAllocated, detail::When::kInBackground);
+                                                    ProcessSet process_set = global_process_set,
+                                                    const std::string& compressor = "") {
+  return detail::StartOne<Result<I>>({RUEDA_REDUCESCATTER,
+                                      name,
+                                      process_set,
+                                      op,
+                                      prescale_factor,
+                                      postscale_factor,
+                                      -1,
+                                      {},
+                                      compressor},
+                                     tensor, detail::Memory::kAllocated,
+                                     detail::When::kInBackground);
 }
 
 /// Several reducescatters as one operation; see grouped_allreduce_.
@@ -959,10 +1052,18 @@ std::vector<Result<I>> grouped_reducescatter(const std::vector<I>& tensors,
                                              const std::string& name = "", reduce_op op = Average,
                                              double prescale_factor = 1,
                                              double postscale_factor = 1,
-                                             ProcessSet process_set = global_process_set) {
-  return synchronize(detail::StartGroup(
-      {RUEDA_REDUCESCATTER, name, process_set, op, prescale_factor, postscale_factor}, tensors,
-      detail::Memory::kAllocated, detail::When::kNow));
+                                             ProcessSet process_set = global_process_set,
+                                             const std::string& compressor = "") {
+  return synchronize(detail::StartGroup({RUEDA_REDUCESCATTER,
+                                         name,
+                                         process_set,
+                                         op,
+                                         prescale_factor,
+                                         postscale_factor,
+                                         -1,
+                                         {},
+                                         compressor},
+                                        tensors, detail::Memory::kAllocated, detail::When::kNow));
 }
 
 /// The same, in the background.
@@ -970,10 +1071,17 @@ template <Input I>
 [[nodiscard]] Handle<std::vector<Result<I>>> grouped_reducescatter_async(
     const std::vector<I>& tensors, const std::string& name = "", reduce_op op = Average,
     double prescale_factor = 1, double postscale_factor = 1,
-    ProcessSet process_set = global_process_set) {
-  return detail::StartGroup(
-      {RUEDA_REDUCESCATTER, name, process_set, op, prescale_factor, postscale_factor}, tensors,
-      detail::Memory::kAllocated, detail::When::kInBackground);
+    ProcessSet process_set = global_process_set, const std::string& compressor = "") {
+  return detail::StartGroup({RUEDA_REDUCESCATTER,
+                             name,
+                             process_set,
+                             op,
+                             prescale_factor,
+                             postscale_factor,
+                             -1,
+                             {},
+                             compressor},
+                            tensors, detail::Memory::kAllocated, detail::When::kInBackground);
 }
 
 /// @}

@@ -1,0 +1,37 @@
+// What `auto` takes for a tensor: by measuring, in the first operations, how long each candidate
+// takes. Values. PURE
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "core/base/clock.h"
+#include "core/tensor/signature.h"
+
+namespace rueda {
+
+class AutomaticChoice {
+ public:
+  static constexpr int kCandidates = 3;  // none, fp16, int8
+  static constexpr int kTrials = 4;      // of each; the first is not counted: memory is new then
+  static constexpr int64_t kBytesMin = 32 << 10;  // below it latency counts, not bandwidth
+
+  // What the next operation uses; counts it.
+  Compressor Next(int64_t bytes);
+  // Whether the latest Next was the one before which the ranks agree on what was measured.
+  bool agrees() const { return used_ == kCandidates * kTrials + 1; }
+
+  // How long the operation of the latest Next took.
+  void Measured(Nanos time);
+  absl::Span<const double> times() const { return times_; }
+  // All ranks' times, added up: no compression unless another is clearly faster. For what follows.
+  void Decide(absl::Span<const double> times);
+  Compressor choice() const { return choice_; }
+
+ private:
+  int used_ = 0;                    // until there is a choice, and one more
+  double times_[kCandidates] = {};  // the least, in ns
+  Compressor choice_ = Compressor::kNone;
+};
+
+}  // namespace rueda

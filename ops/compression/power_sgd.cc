@@ -1,0 +1,223 @@
+#include "ops/compression/power_sgd.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "ops/kernels/quantize.h"
+
+namespace rueda {
+namespace {
+
+bool IsFinite(float value) {
+  return value - value == 0;
+}
+
+// Numbers that all members make alike.
+void FillRandom(uint64_t seed, float* values, int64_t count) {
+  std::mt19937_64 random(seed);
+  for (int64_t i = 0; i < count; ++i) {
+    values[i] = static_cast<float>(static_cast<int64_t>(random() >> 40) - (1 << 23)) / (1 << 23);
+  }
+}
+
+}  // namespace
+
+absl::Status PowerSgd::Start(const ReductionArgs& args) {
+  args_ = args;
+  plans_.clear();
+  left_elements_ = right_elements_ = 0;
+  for (const Operand& operand : args.operands) {
+    Plan plan;
+    plan.rows = std::max<int64_t>(operand.rows, 1);
+    plan.columns = operand.elements / plan.rows;
+    plan.rank =
+        std::min({static_cast<int64_t>(args.compression.parameter), plan.rows, plan.columns});
+    if ((plan.rows + plan.columns) * plan.rank >= operand.elements) {
+      plan.rank = 0;
+      plan.columns = operand.elements;  // one row: it is copied at once
+      plan.rows = 1;
+    }
+    plan.left = left_elements_;
+    plan.right = right_elements_;
+    left_elements_ += plan.rank == 0 ? operand.elements : plan.rows * plan.rank;
+    right_elements_ += plan.columns * plan.rank;
+    plans_.push_back(plan);
+  }
+  RUEDA_RETURN_IF_ERROR(left_.Reserve(left_elements_));
+  RUEDA_RETURN_IF_ERROR(right_.Reserve(right_elements_));
+  Begin(Step::kLeft);
+  return absl::OkStatus();
+}
+
+void PowerSgd::Begin(Step step) {
+  step_ = step;
+  operand_ = 0;
+  row_ = 0;
+}
+
+// The right factor to begin with. A column that has come to nothing would stay so.
+void PowerSgd::Prepare(size_t i) {
+  const Operand& operand = args_.operands[i];
+  const Plan& plan = plans_[i];
+  const auto count = static_cast<size_t>(plan.columns * plan.rank);
+  float* const right = right_.data() + plan.right;
+  std::vector<float>* const last = operand.state == nullptr ? nullptr : &operand.state->factor;
+  const bool warm = last != nullptr && last->size() == count;
+  for (int64_t k = 0; k < plan.rank; ++k) {
+    float* const column = right + k * plan.columns;
+    if (warm) {
+      std::copy_n(last->data() + k * plan.columns, plan.columns, column);
+      const kernels::Extremes extremes = kernels::ExtremesOf(column, plan.columns);
+      if (extremes.least == extremes.least && (extremes.least != 0 || extremes.largest != 0)) {
+        continue;
+      }
+    }
+    FillRandom(operand.identity + static_cast<uint64_t>(k), column, plan.columns);
+  }
+}
+
+void PowerSgd::LeftRow(size_t i, int64_t row) {
+  const Operand& operand = args_.operands[i];
+  const Plan& plan = plans_[i];
+  float* const left = left_.data() + plan.left;
+  float* const values = operand.values + row * plan.columns;
+  if (plan.rank == 0) {
+    std::copy_n(values, plan.columns, left);
+    return;
+  }
+  if (row == 0) Prepare(i);
+  if (operand.state != nullptr) {
+    std::vector<float>& residual = operand.state->residual;
+    if (residual.size() != static_cast<size_t>(operand.elements)) {
+      residual.assign(static_cast<size_t>(operand.elements), 0);
+    }
+    if (!args_.IsAbsent(self_)) {
+      kernels::AddScaled(1, residual.data() + row * plan.columns, values, plan.columns);
+    }
+  }
+  for (int64_t k = 0; k < plan.rank; ++k) {
+    left[k * plan.rows + row] =
+        kernels::Dot(values, right_.data() + plan.right + k * plan.columns, plan.columns);
+  }
+}
+
+// Modified Gram-Schmidt, in float64 and one after another: the same bits on all members.
+void PowerSgd::Orthogonalise(const Plan& plan) {
+  float* const left = left_.data() + plan.left;
+  for (int64_t k = 0; k < plan.rank; ++k) {
+    float* const column = left + k * plan.rows;
+    for (int64_t before = 0; before < k; ++before) {
+      const float* const other = left + before * plan.rows;
+      double dot = 0;
+      for (int64_t i = 0; i < plan.rows; ++i) dot += double{column[i]} * other[i];
+      for (int64_t i = 0; i < plan.rows; ++i) {
+        column[i] = static_cast<float>(column[i] - dot * other[i]);
+      }
+    }
+    double squares = 0;
+    for (int64_t i = 0; i < plan.rows; ++i) squares += double{column[i]} * column[i];
+    const double inverse = squares == 0 ? 0 : 1 / std::sqrt(squares);
+    for (int64_t i = 0; i < plan.rows; ++i) {
+      column[i] = static_cast<float>(column[i] * inverse);
+    }
+  }
+}
+
+void PowerSgd::RightRow(size_t i, int64_t row) {
+  const Plan& plan = plans_[i];
+  if (plan.rank == 0) return;
+  float* const right = right_.data() + plan.right;
+  if (row == 0) {
+    Orthogonalise(plan);
+    std::fill_n(right, plan.columns * plan.rank, 0.0f);
+  }
+  const float* const values = args_.operands[i].values + row * plan.columns;
+  for (int64_t k = 0; k < plan.rank; ++k) {
+    kernels::AddScaled(left_.data()[plan.left + k * plan.rows + row], values,
+                       right + k * plan.columns, plan.columns);
+  }
+}
+
+// Before the right factors are added up: what is missing of this member's matrix.
+void PowerSgd::Finish(size_t i) {
+  const Operand& operand = args_.operands[i];
+  const Plan& plan = plans_[i];
+  if (plan.rank == 0 || operand.state == nullptr || args_.IsAbsent(self_)) return;
+  for (int64_t row = 0; row < plan.rows; ++row) {
+    float* const residual = operand.state->residual.data() + row * plan.columns;
+    std::copy_n(operand.values + row * plan.columns, plan.columns, residual);
+    for (int64_t k = 0; k < plan.rank; ++k) {
+      kernels::AddScaled(-left_.data()[plan.left + k * plan.rows + row],
+                         right_.data() + plan.right + k * plan.columns, residual, plan.columns);
+    }
+    for (int64_t j = 0; j < plan.columns; ++j)
+      residual[j] = IsFinite(residual[j]) ? residual[j] : 0;
+  }
+}
+
+void PowerSgd::ProductRow(size_t i, int64_t row) {
+  const Operand& operand = args_.operands[i];
+  const Plan& plan = plans_[i];
+  float* const values = operand.values + row * plan.columns;
+  if (plan.rank == 0) {
+    std::copy_n(left_.data() + plan.left, plan.columns, values);
+  } else {
+    std::fill_n(values, plan.columns, 0.0f);
+    for (int64_t k = 0; k < plan.rank; ++k) {
+      kernels::AddScaled(left_.data()[plan.left + k * plan.rows + row],
+                         right_.data() + plan.right + k * plan.columns, values, plan.columns);
+    }
+  }
+  for (int64_t j = 0; j < plan.columns; ++j) values[j] = args_.Scaled(values[j]);
+  if (row == 0 && plan.rank > 0 && operand.state != nullptr) {
+    const float* const right = right_.data() + plan.right;
+    operand.state->factor.assign(right, right + plan.columns * plan.rank);
+  }
+}
+
+// Does the step for some more rows; returns whether those were all.
+bool PowerSgd::NextRows() {
+  for (int64_t left = kElementsAtOnce; left > 0;) {
+    if (operand_ == plans_.size()) return true;
+    const Plan& plan = plans_[operand_];
+    switch (step_) {
+      case Step::kLeft:
+        LeftRow(operand_, row_);
+        break;
+      case Step::kRight:
+        RightRow(operand_, row_);
+        if (row_ + 1 == plan.rows) Finish(operand_);
+        break;
+      default:
+        ProductRow(operand_, row_);
+        break;
+    }
+    left -= plan.columns * std::max<int64_t>(plan.rank, 1);
+    if (++row_ < plan.rows) continue;
+    ++operand_;
+    row_ = 0;
+  }
+  return operand_ == plans_.size();
+}
+
+absl::StatusOr<Progress> PowerSgd::Advance() {
+  if (step_ == Step::kAddLeft || step_ == Step::kAddRight) {
+    RUEDA_ASSIGN_OR_RETURN(const Progress progress, communicator_.Advance());
+    if (progress != Progress::kDone) return progress;
+    // Without any matrix the sums are there.
+    Begin(step_ == Step::kAddLeft && right_elements_ > 0 ? Step::kRight : Step::kProduct);
+    return Progress::kMoved;
+  }
+  if (!NextRows()) return Progress::kMoved;
+  if (step_ == Step::kProduct) return Progress::kDone;
+  // Who is absent brings zeros.
+  const bool first = step_ == Step::kLeft;
+  float* const factors = first ? left_.data() : right_.data();
+  step_ = first ? Step::kAddLeft : Step::kAddRight;
+  StartExchange(OpKind::kAllreduce, DType::kFloat32,
+                {factors, factors, first ? left_elements_ : right_elements_}, {});
+  return Progress::kMoved;
+}
+
+}  // namespace rueda

@@ -1,0 +1,81 @@
+// One way to add up compressed tensors over the members of a communicator: a resumable machine like
+// Communicator's, on float32 values that it owns for the time being.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "ops/backend/communicator.h"
+#include "ops/compression/state.h"
+
+namespace rueda {
+
+// A tensor, or a range of one.
+struct Operand {
+  float* values = nullptr;  // what this member brings, scaled; at the end the result
+  int64_t elements = 0;
+  int64_t rows = 1;                   // of the matrix that it is, which it is whole then
+  uint64_t identity = 0;              // equal on all members
+  CompressionState* state = nullptr;  // null: nothing is remembered
+};
+
+struct ReductionArgs {
+  Compression compression;
+  absl::Span<const Operand> operands;
+  // Elements by operand, then by member, if each gets its part of the result alone; else empty.
+  absl::Span<const int64_t> shares;
+  absl::Span<const int> absent;  // as Collective has it; their values are 0
+  double divisor = 1;            // of the sum
+  double postscale = 1;
+  uint32_t digest = 0;
+  uint64_t sequence = 0;
+
+  bool IsAbsent(int member) const {
+    return !absent.empty() && std::binary_search(absent.begin(), absent.end(), member);
+  }
+  float Scaled(float sum) const {
+    return sum / static_cast<float>(divisor) * static_cast<float>(postscale);
+  }
+};
+
+class Reduction {
+ public:
+  // Member `self` of `members`; the communicator outlives this.
+  Reduction(Communicator* communicator, int members, int self)
+      : communicator_(*communicator), members_(members), self_(self) {}
+  virtual ~Reduction() = default;
+
+  // What `args` points to stays valid until it is done.
+  virtual absl::Status Start(const ReductionArgs& args) = 0;
+  // As Communicator::Advance.
+  virtual absl::StatusOr<Progress> Advance() = 0;
+
+ protected:
+  // Elements that one Advance works on: some 100 us.
+  static constexpr int64_t kElementsAtOnce = 64 << 10;
+
+  // An operation of the communicator on one piece.
+  void StartExchange(OpKind kind, DType dtype, Piece piece, absl::Span<const int64_t> counts) {
+    piece_ = piece;
+    Collective collective;
+    collective.kind = kind;
+    collective.dtype = dtype;
+    collective.reduce_op = TraitsOf(kind).reduces ? ReduceOp::kSum : ReduceOp::kNone;
+    collective.pieces = {&piece_, 1};
+    collective.elements = piece.elements;
+    collective.counts = counts;
+    collective.digest = args_.digest;
+    collective.sequence = args_.sequence;
+    communicator_.Start(collective);
+  }
+
+  Communicator& communicator_;
+  const int members_;
+  const int self_;
+  ReductionArgs args_;
+
+ private:
+  Piece piece_;
+};
+
+}  // namespace rueda

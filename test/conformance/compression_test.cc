@@ -1,0 +1,353 @@
+// Compressed reductions on every way to run a job: how far from the truth they may be, that what is
+// lost comes back, and that all ranks have the same bits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "test/support/bfloat16.h"
+#include "test/support/jobs.h"
+#include "test/support/tensors.h"
+
+namespace rueda::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Compressed : public JobTest {};
+INSTANTIATE_TEST_SUITE_P(All, Compressed, ::testing::ValuesIn(AllSetups()),
+                         [](const auto& setup) { return setup.param.name; });
+
+// Of several hosts, whose ranks add up before they compress.
+class CompressedHosts : public JobTest {};
+INSTANTIATE_TEST_SUITE_P(All, CompressedHosts, ::testing::ValuesIn(HostsSetups()),
+                         [](const auto& setup) { return setup.param.name; });
+
+constexpr int64_t kRows = 60;
+constexpr int64_t kColumns = 70;
+
+const char* const kCompressors[] = {"fp16", "bf16",      "fp8",  "int8",
+                                    "1bit", "topk:0.25", "auto", "powersgd:2"};
+
+// What a rank brings: a matrix near rank one, with noise.
+std::vector<float> Input(int rank, int round, int64_t rows = kRows) {
+  std::mt19937 random(static_cast<unsigned>(rank * 1000 + round));
+  std::normal_distribution<float> normal;
+  std::vector<float> left(static_cast<size_t>(rows)), right(kColumns), values;
+  for (float& value : left) value = normal(random) + 1;
+  for (float& value : right) value = normal(random);
+  for (const float a : left) {
+    for (const float b : right) values.push_back(a * b + 0.1f * normal(random));
+  }
+  return values;
+}
+
+std::vector<double> ExactMean(int size, int round, int64_t rows = kRows) {
+  std::vector<double> mean(static_cast<size_t>(rows * kColumns));
+  for (int rank = 0; rank < size; ++rank) {
+    const std::vector<float> input = Input(rank, round, rows);
+    for (size_t i = 0; i < mean.size(); ++i) mean[i] += input[i] / double{1.0 * size};
+  }
+  return mean;
+}
+
+double Norm(const std::vector<double>& values) {
+  double squares = 0;
+  for (const double value : values) squares += value * value;
+  return std::sqrt(squares);
+}
+
+rueda_operation Average(const char* name, const TensorOf& tensor, const char* compressor) {
+  rueda_operation operation = Allreduce(name, tensor.get(), RUEDA_AVERAGE);
+  operation.compressor = compressor;
+  return operation;
+}
+
+std::vector<float> Averaged(rueda_context* context, const char* name, std::vector<float> values,
+                            const char* compressor) {
+  const TensorOf tensor(values.data(), {static_cast<int64_t>(values.size()) / kColumns, kColumns},
+                        RUEDA_FLOAT32);
+  EXPECT_EQ(Execute(context, Average(name, tensor, compressor)), RUEDA_OK) << rueda_last_error();
+  return values;
+}
+
+bool AllHaveTheSameBits(rueda_context* context, const std::vector<float>& values) {
+  std::vector<uint32_t> bits(values.size());
+  memcpy(bits.data(), values.data(), values.size() * sizeof(float));
+  std::vector<uint32_t> low = bits, high = bits;
+  const TensorOf a(low), b(high);
+  EXPECT_EQ(Execute(context, Allreduce("low", a.get(), RUEDA_MIN)), RUEDA_OK);
+  EXPECT_EQ(Execute(context, Allreduce("high", b.get(), RUEDA_MAX)), RUEDA_OK);
+  return low == bits && high == bits;
+}
+
+// How far the result of one operation may be from the truth, of its norm.
+double ErrorOf(const std::string& compressor) {
+  if (compressor == "fp16") return 1e-3;
+  if (compressor == "bf16") return 1e-2;
+  if (compressor == "int8") return 0.03;
+  if (compressor == "fp8") return 0.06;
+  if (compressor == "auto") return 1e-5;  // none, of a small one
+  return 1;
+}
+
+void ExpectNearTheMean(rueda_context* context, int rank, int size) {
+  for (const char* compressor : kCompressors) {
+    const std::vector<float> result = Averaged(context, compressor, Input(rank, 0), compressor);
+    std::vector<double> error = ExactMean(size, 0);
+    const double norm = Norm(error);
+    for (size_t i = 0; i < error.size(); ++i) error[i] -= result[i];
+    EXPECT_LE(Norm(error), ErrorOf(compressor) * norm) << compressor;
+    EXPECT_TRUE(AllHaveTheSameBits(context, result)) << compressor;
+  }
+}
+
+TEST_P(Compressed, ResultsAreNearTheMeanAndAlikeOnAllRanks) {
+  RunOn(3, ExpectNearTheMean);
+}
+TEST_P(CompressedHosts, ResultsAreNearTheMeanAndAlikeOnAllRanks) {
+  RunOn(4, ExpectNearTheMean);
+}
+
+// The sum of all results is the sum of all inputs but for what is left out still: it does not grow.
+// Without feedback it does, by as much each time. (1bit's comes to rest late: when the mean
+// magnitude is as large as the largest element.)
+void ExpectThatWhatIsLostComesBack(rueda_context* context, int rank, int size) {
+  constexpr int64_t kFew = 10;
+  constexpr int kRounds = 100;
+  for (const std::string compressor : {"fp8", "int8", "1bit", "topk:0.25", "powersgd:2"}) {
+    for (const bool feedback : {true, false}) {
+      const std::string words = compressor + (feedback ? "" : ",no_feedback");
+      std::vector<double> error(kFew * kColumns);
+      double half = 0;
+      const std::vector<double> mean = ExactMean(size, 0, kFew);
+      for (int round = 0; round < kRounds; ++round) {
+        // The same each time, so that what is left out is too.
+        const std::vector<float> result =
+            Averaged(context, words.c_str(), Input(rank, 0, kFew), words.c_str());
+        for (size_t i = 0; i < error.size(); ++i) error[i] += mean[i] - result[i];
+        if (round + 1 == kRounds / 2) half = Norm(error);
+      }
+      if (feedback) {
+        EXPECT_LE(Norm(error), 1.5 * half + 0.1 * Norm(mean)) << words;
+      } else {
+        EXPECT_GE(Norm(error), 1.9 * half) << words;
+      }
+    }
+  }
+}
+
+TEST_P(Compressed, WhatIsLostComesBack) {
+  RunOn(2, ExpectThatWhatIsLostComesBack);
+}
+TEST_P(CompressedHosts, WhatIsLostComesBack) {
+  RunOn(4, ExpectThatWhatIsLostComesBack);
+}
+
+// One after another, at once, in a group: the same bits.
+TEST_P(Compressed, AResultDoesNotDependOnWhatItsTensorIsFusedWith) {
+  RunOn(3, [](rueda_context* context, int rank, int) {
+    const int64_t rows[] = {1, 3, 40, 7, 100};
+    constexpr size_t kTensors = std::size(rows);
+    for (const char* compressor : kCompressors) {
+      std::vector<std::vector<float>> alone, together, group;
+      std::vector<std::string> names;
+      for (size_t i = 0; i < kTensors; ++i) {
+        names.push_back(std::string(compressor) + std::to_string(i));
+        alone.push_back(Averaged(context, names[i].c_str(), Input(rank, 0, rows[i]), compressor));
+        together.push_back(Input(rank, 0, rows[i]));
+        group.push_back(Input(rank, 0, rows[i]));
+      }
+      // What they have lost is forgotten.
+      const auto forget = [&] {
+        EXPECT_EQ(Execute(context, Barrier()), RUEDA_OK);
+        const uint64_t empty = 1;
+        const void* data[] = {&empty};
+        const size_t bytes[] = {sizeof empty};
+        ASSERT_EQ(rueda_compression_load(context, RUEDA_WORLD, data, bytes, 1), RUEDA_OK)
+            << rueda_last_error();
+      };
+      forget();
+      std::vector<std::unique_ptr<TensorOf>> views;
+      std::vector<rueda_handle> handles(kTensors);
+      for (size_t i = 0; i < kTensors; ++i) {
+        views.push_back(std::make_unique<TensorOf>(
+            together[i].data(), std::vector<int64_t>{rows[i], kColumns}, RUEDA_FLOAT32));
+        const rueda_operation operation = Average(names[i].c_str(), *views[i], compressor);
+        ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handles[i]), RUEDA_OK);
+      }
+      for (const rueda_handle handle : handles) {
+        ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+        ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+      }
+      EXPECT_EQ(together, alone) << compressor;
+    }
+  });
+}
+
+TEST_P(Compressed, ReducescattersGiveEachItsRows) {
+  RunOn(3, [](rueda_context* context, int rank, int size) {
+    for (const char* compressor : kCompressors) {
+      std::vector<float> input = Input(rank, 1);
+      const TensorOf tensor(input.data(), {kRows, kColumns}, RUEDA_FLOAT32);
+      rueda_operation operation = Average(compressor, tensor, compressor);
+      operation.kind = RUEDA_REDUCESCATTER;
+      rueda_result result = ExecuteAndTake(context, operation);
+      int64_t begin = 0;
+      for (int member = 0; member < rank; ++member) {
+        begin += kRows / size + (member < kRows % size);
+      }
+      const int64_t rows = kRows / size + (rank < kRows % size);
+      ASSERT_EQ(result.tensor.shape[0], rows);
+      const std::vector<double> mean = ExactMean(size, 1);
+      const auto* const values = static_cast<const float*>(result.tensor.data);
+      std::vector<double> error, truth;
+      for (int64_t i = 0; i < rows * kColumns; ++i) {
+        truth.push_back(mean[static_cast<size_t>(begin * kColumns + i)]);
+        error.push_back(values[i] - truth.back());
+      }
+      EXPECT_LE(Norm(error), ErrorOf(compressor) * Norm(truth)) << compressor;
+      rueda_result_free(&result);
+    }
+  });
+}
+
+TEST_P(Compressed, ScaleFactorsAndNarrowTypesAndOtherOutputsWork) {
+  RunOn(2, [](rueda_context* context, int rank, int size) {
+    for (const char* compressor : {"int8", "topk:1", "powersgd:64"}) {
+      std::vector<float> input = Input(rank, 2), output(input.size());
+      const std::vector<float> before = input;
+      const TensorOf in(input.data(), {kRows, kColumns}, RUEDA_FLOAT32);
+      const TensorOf out(output.data(), {kRows, kColumns}, RUEDA_FLOAT32);
+      rueda_operation operation = Allreduce(nullptr, in.get());  // unnamed: nothing is remembered
+      operation.compressor = compressor;
+      operation.output = out.get();
+      operation.prescale = 3;
+      operation.postscale = 0.5;
+      ASSERT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
+      EXPECT_EQ(input, before);
+      std::vector<BFloat16> narrow(before.begin(), before.end());
+      const TensorOf view(narrow.data(), {kRows, kColumns}, RUEDA_BFLOAT16);
+      ASSERT_EQ(Execute(context, Average(nullptr, view, compressor)), RUEDA_OK);
+      const std::vector<double> mean = ExactMean(size, 2);
+      std::vector<double> error, narrow_error;
+      for (size_t i = 0; i < mean.size(); ++i) {
+        error.push_back(output[i] - 1.5 * size * mean[i]);
+        narrow_error.push_back(static_cast<float>(narrow[i]) - mean[i]);
+      }
+      EXPECT_LE(Norm(error), 0.03 * 1.5 * size * Norm(mean)) << compressor;
+      EXPECT_LE(Norm(narrow_error), 0.04 * Norm(mean)) << compressor;
+    }
+  });
+}
+
+void ExpectThatTheOthersGoOn(rueda_context* context, int rank, int size) {
+  for (const char* compressor : {"fp16", "int8", "topk:1", "powersgd:60"}) {
+    // All together, and then without rank 0.
+    for (int round = 0; round < (rank == 0 ? 1 : 3); ++round) {
+      std::vector<float> values = Input(rank, 3);
+      const TensorOf tensor(values.data(), {kRows, kColumns}, RUEDA_FLOAT32);
+      rueda_operation operation = Average(compressor, tensor, compressor);
+      operation.reduce_op = RUEDA_AVERAGE_LIVE;
+      ASSERT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
+      std::vector<double> mean(values.size());
+      const int first = round == 0 ? 0 : 1;
+      for (int other = first; other < size; ++other) {
+        const std::vector<float> input = Input(other, 3);
+        for (size_t i = 0; i < mean.size(); ++i) {
+          mean[i] += input[i] / static_cast<double>(size - first);
+        }
+      }
+      std::vector<double> error;
+      for (size_t i = 0; i < mean.size(); ++i) error.push_back(values[i] - mean[i]);
+      EXPECT_LE(Norm(error), 0.06 * Norm(mean)) << compressor << " round " << round;
+    }
+    ASSERT_EQ(rueda_join(context, RUEDA_WORLD, RUEDA_FOREVER, nullptr), RUEDA_OK);
+  }
+}
+
+TEST_P(Compressed, OthersGoOnWithoutThoseWhoHaveJoined) {
+  RunOn(3, ExpectThatTheOthersGoOn);
+}
+TEST_P(CompressedHosts, OthersGoOnWithoutThoseWhoHaveJoined) {
+  RunOn(4, ExpectThatTheOthersGoOn);
+}
+
+TEST_P(Compressed, WhatIsNotANumberReachesEverybodyAndIsForgotten) {
+  RunOn(2, [](rueda_context* context, int rank, int) {
+    for (const char* compressor : kCompressors) {
+      std::vector<float> input = Input(rank, 4);
+      if (rank == 1) input[1'000] = std::numeric_limits<float>::quiet_NaN();
+      const std::vector<float> poisoned = Averaged(context, compressor, input, compressor);
+      EXPECT_FALSE(std::isfinite(poisoned[1'000])) << compressor;
+      for (const float value : Averaged(context, compressor, Input(rank, 4), compressor)) {
+        ASSERT_TRUE(std::isfinite(value)) << compressor;
+      }
+    }
+  });
+}
+
+TEST_P(Compressed, RanksThatDisagreeHearSo) {
+  RunOn(2, [](rueda_context* context, int rank, int) {
+    std::vector<float> values(100, 1);
+    const TensorOf tensor(values);
+    EXPECT_EQ(Execute(context, Average("w", tensor, rank == 0 ? "int8" : "fp16")),
+              RUEDA_INVALID_ARGUMENT);
+    EXPECT_THAT(std::string(rueda_last_error()),
+                AllOf(HasSubstr("compressor"), HasSubstr("int8"), HasSubstr("fp16")));
+    EXPECT_EQ(Execute(context, Average("w", tensor, "int8")), RUEDA_OK) << rueda_last_error();
+  });
+}
+
+TEST_P(Compressed, WhatIsRememberedIsSavedAndLoaded) {
+  RunOn(2, [](rueda_context* context, int rank, int) {
+    for (const char* compressor : {"1bit", "topk:0.1", "powersgd:1"}) {
+      Averaged(context, compressor, Input(rank, 5), compressor);
+      rueda_result saved = RUEDA_RESULT_INIT;
+      ASSERT_EQ(rueda_compression_save(context, RUEDA_WORLD, &saved), RUEDA_OK)
+          << rueda_last_error();
+      const std::vector<float> next = Averaged(context, compressor, Input(rank, 6), compressor);
+      const std::vector<float> later = Averaged(context, compressor, Input(rank, 6), compressor);
+      EXPECT_NE(next, later);
+      // All ranks' to all.
+      std::vector<int64_t> sizes(2);
+      rueda_result all = RUEDA_RESULT_INIT;
+      ASSERT_EQ(
+          rueda_allgather_bytes(context, RUEDA_WORLD, "states", saved.tensor.data,
+                                static_cast<size_t>(saved.tensor.shape[0]), &all, sizes.data()),
+          RUEDA_OK);
+      const char* const begin = static_cast<const char*>(all.tensor.data);
+      const void* data[] = {begin, begin + sizes[0]};
+      const size_t bytes[] = {static_cast<size_t>(sizes[0]), static_cast<size_t>(sizes[1])};
+      ASSERT_EQ(rueda_compression_load(context, RUEDA_WORLD, data, bytes, 2), RUEDA_OK);
+      EXPECT_EQ(Averaged(context, compressor, Input(rank, 6), compressor), next) << compressor;
+      rueda_result_free(&saved);
+      rueda_result_free(&all);
+    }
+  });
+}
+
+// Large enough for `auto` to try: the result is near whatever it takes, and alike.
+TEST_P(Compressed, AutoTriesAndSettles) {
+  RunOn(2, [](rueda_context* context, int rank, int size) {
+    constexpr int64_t kManyRows = 200;
+    const std::vector<double> mean = ExactMean(size, 7, kManyRows);
+    for (int round = 0; round < 20; ++round) {
+      const std::vector<float> result = Averaged(context, "w", Input(rank, 7, kManyRows), "auto");
+      std::vector<double> error = mean;
+      for (size_t i = 0; i < error.size(); ++i) error[i] -= result[i];
+      ASSERT_LE(Norm(error), 0.05 * Norm(mean)) << round;
+      ASSERT_TRUE(AllHaveTheSameBits(context, result)) << round;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace rueda::testing

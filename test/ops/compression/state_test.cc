@@ -1,0 +1,111 @@
+// What compression remembers, and what `auto` learns.
+#include "ops/compression/state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace rueda {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(CompressionStates, AreSavedAndLoaded) {
+  CompressionStates saved;
+  saved.Find(0, "w")->residual = {1, 2, 3};
+  saved.Find(0, "w")->owned = {4};
+  saved.Find(0, "b")->factor = {5, 6};
+  saved.Find(1, "w")->residual = {9};
+  const std::string bytes = *saved.Save(0);
+  CompressionStates loaded;
+  loaded.Find(0, "old")->residual = {7};
+  ASSERT_TRUE(loaded.Load(0, {bytes}, 1, 0).ok());
+  EXPECT_THAT(loaded.Find(0, "w")->residual, ElementsAre(1, 2, 3));
+  EXPECT_THAT(loaded.Find(0, "w")->owned, ElementsAre(4));
+  EXPECT_THAT(loaded.Find(0, "b")->factor, ElementsAre(5, 6));
+  EXPECT_THAT(loaded.Find(0, "old")->residual, IsEmpty());
+  EXPECT_THAT(loaded.Find(1, "w")->residual, IsEmpty()) << "another set's";
+}
+
+TEST(CompressionStates, GoToAsManyRanksOrTheirMeanToOthers) {
+  CompressionStates one, other;
+  one.Find(0, "w")->residual = {1, 2};
+  one.Find(0, "w")->owned = {8};
+  other.Find(0, "w")->residual = {3, 6};
+  const std::string bytes[] = {*one.Save(0), *other.Save(0)};
+  const std::vector<absl::string_view> both = {bytes[0], bytes[1]};
+  CompressionStates loaded;
+  ASSERT_TRUE(loaded.Load(0, both, 2, 1).ok());
+  EXPECT_THAT(loaded.Find(0, "w")->residual, ElementsAre(3, 6));
+  ASSERT_TRUE(loaded.Load(0, both, 3, 1).ok());
+  EXPECT_THAT(loaded.Find(0, "w")->residual, ElementsAre(2, 4));
+  EXPECT_THAT(loaded.Find(0, "w")->owned, IsEmpty());
+}
+
+TEST(CompressionStates, RefuseDamageAndLeaveAllAsItWas) {
+  CompressionStates states;
+  states.Find(0, "w")->residual = {1, 2};
+  const std::string bytes = *states.Save(0);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    if (size == 8) continue;  // nothing at all is whole
+    const std::string cut = bytes.substr(0, size);
+    EXPECT_EQ(states.Load(0, {cut}, 1, 0).code(), absl::StatusCode::kInvalidArgument) << size;
+  }
+  std::string longer = bytes;
+  longer[17] = 127;  // how many numbers follow
+  EXPECT_FALSE(states.Load(0, {longer}, 1, 0).ok());
+  EXPECT_THAT(states.Find(0, "w")->residual, ElementsAre(1, 2));
+}
+
+TEST(CompressionStates, StayWhileSomethingIsUnderWay) {
+  CompressionStates states;
+  const std::string bytes = *states.Save(0);
+  states.Began();
+  EXPECT_EQ(states.Save(0).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(states.Load(0, {bytes}, 1, 0).code(), absl::StatusCode::kFailedPrecondition);
+  states.Ended();
+  EXPECT_TRUE(states.Load(0, {bytes}, 1, 0).ok());
+}
+
+// Runs the trials, of which each candidate takes so long, and returns what follows.
+Compressor Learned(Nanos none, Nanos fp16, Nanos int8) {
+  AutomaticChoice choice;
+  const Nanos times[] = {none, fp16, int8};
+  const Compressor candidates[] = {Compressor::kNone, Compressor::kFloat16, Compressor::kInt8};
+  for (int candidate = 0; candidate < 3; ++candidate) {
+    for (int trial = 0; trial < AutomaticChoice::kTrials; ++trial) {
+      EXPECT_EQ(choice.Next(1 << 20), candidates[candidate]);
+      EXPECT_FALSE(choice.agrees());
+      // The first one of each is slow, others vary.
+      choice.Measured(trial == 0 ? 1'000'000 : times[candidate] + trial % 2);
+    }
+  }
+  EXPECT_EQ(choice.Next(1 << 20), Compressor::kNone) << "the ranks agree in it";
+  EXPECT_TRUE(choice.agrees());
+  choice.Decide(choice.times());
+  choice.Measured(1);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(choice.Next(1 << 20), choice.choice());
+    EXPECT_FALSE(choice.agrees());
+  }
+  return choice.choice();
+}
+
+TEST(AutomaticChoice, TakesWhatIsClearlyFastest) {
+  EXPECT_EQ(Learned(1'000, 700, 500), Compressor::kInt8);
+  EXPECT_EQ(Learned(1'000, 500, 700), Compressor::kFloat16);
+  EXPECT_EQ(Learned(1'000, 5'000, 9'000), Compressor::kNone);
+  EXPECT_EQ(Learned(1'000, 950, 950), Compressor::kNone) << "not clearly";
+}
+
+TEST(AutomaticChoice, LeavesSmallTensorsAlone) {
+  AutomaticChoice choice;
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(choice.Next(AutomaticChoice::kBytesMin - 1), Compressor::kNone);
+    EXPECT_FALSE(choice.agrees());
+    choice.Measured(1);
+  }
+}
+
+}  // namespace
+}  // namespace rueda
