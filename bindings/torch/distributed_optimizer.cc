@@ -53,6 +53,12 @@ NamedTensors PlaceNames(const torch::optim::Optimizer& optimizer) {
   return named;
 }
 
+bool IsCompressible(const at::Tensor& gradient) {
+  const at::ScalarType type = gradient.scalar_type();
+  return !gradient.is_sparse() &&
+         (type == at::kFloat || type == at::kHalf || type == at::kBFloat16);
+}
+
 NamedTensors List(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
   NamedTensors list;
   Append(tensors, &list);
@@ -157,6 +163,10 @@ void DistributedOptimizer::Impl::CheckOptions() const {
   }
   if (options_.gradient_predivide_factor != 1 && options_.op != Average) {
     Refuse("gradient_predivide_factor goes with op = Average only");
+  }
+  if (!options_.compression.empty() && options_.op != Average && options_.op != Sum &&
+      options_.op != AverageLive) {
+    Refuse("compression goes with op = Average and Sum only");
   }
   if (rueda_process_set_rank(context_, options_.process_set.id) < 0) {
     Refuse("this rank is not in process set " + std::to_string(options_.process_set.id));
@@ -324,7 +334,9 @@ Request DistributedOptimizer::Impl::RequestFor(c10::ArrayRef<at::Tensor> gradien
           .op = options_.op,
           .prescale = prescale_,
           .postscale = postscale_,
-          .wait_soon = (slots_.size() - ready_) * kNearlyAll <= slots_.size()};
+          .wait_soon = (slots_.size() - ready_) * kNearlyAll <= slots_.size(),
+          .compressor =
+              IsCompressible(gradients[0]) ? options_.compression : rueda::detail::NoCompressor()};
 }
 
 // Holds mutex_. An error is kept.
@@ -364,8 +376,10 @@ void DistributedOptimizer::Impl::Submit(Bucket& bucket) {
         bucket.gradients.LeaveOut(slots_[i].place);
       }
     }
-    // Adasum is of each gradient by itself.
-    bucket.operation = options_.op == Adasum ? SubmitOneByOne(bucket) : SubmitTogether(bucket);
+    // Adasum is of each gradient by itself, and what compression loses too.
+    bucket.operation = options_.op == Adasum || !options_.compression.empty()
+                           ? SubmitOneByOne(bucket)
+                           : SubmitTogether(bucket);
   } catch (...) {
     Keep(std::current_exception());
   }

@@ -210,7 +210,8 @@ void Operation::Start(const Request& request, bool wait) {
                                     request.prescale,
                                     request.postscale,
                                     request.root,
-                                    {request.splits.data(), request.splits.size()}});
+                                    {request.splits.data(), request.splits.size()},
+                                    request.compressor});
     if (request.wait_soon) operation.flags = RUEDA_OPERATION_WAIT_SOON;
     if (request.kind != RUEDA_RECV) operation.input = &views[2 * i];
     const bool in_place = outputs_[i].is_same(inputs_[i]);

@@ -36,6 +36,7 @@ struct Request {
   // Contiguous, of the right shapes and types: where the results of an allgather or reducescatter
   // go. An allgather's input may lie in its own part of one.
   c10::ArrayRef<at::Tensor> outputs = {};
+  const std::string& compressor = rueda::detail::NoCompressor();
 };
 
 // Thread-safe. Its destructor waits for the end.

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/optimizer.h>
 
@@ -136,7 +137,8 @@ std::vector<at::Tensor> BaseStrategy::TrainedParameters() const {
 }
 
 void BaseStrategy::Allreduce(c10::ArrayRef<at::Tensor> tensors, const std::string& name,
-                             reduce_op op, c10::ArrayRef<const char*> suffixes) {
+                             reduce_op op, c10::ArrayRef<const char*> suffixes,
+                             const std::string& compressor) {
   if (tensors.empty()) return;
   const std::string whole = NameOf(name);
   Operation::Execute(context_, {.kind = RUEDA_ALLREDUCE,
@@ -146,7 +148,23 @@ void BaseStrategy::Allreduce(c10::ArrayRef<at::Tensor> tensors, const std::strin
                                 .name = whole,
                                 .process_set = options_.process_set,
                                 .op = op,
-                                .suffixes = suffixes});
+                                .suffixes = suffixes,
+                                .compressor = compressor});
+}
+
+void BaseStrategy::AverageGradients() {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  std::vector<const char*> suffixes;
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.tensor.requires_grad()) continue;
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (!gradient.defined()) gradient = at::zeros_like(parameter.tensor);
+    if (gradient.is_sparse()) gradient = gradient.to_dense();
+    gradients.push_back(gradient);
+    suffixes.push_back(parameter.suffix.c_str());
+  }
+  Allreduce(gradients, "gradient", Average, suffixes);
 }
 
 at::Tensor BaseStrategy::forward(const at::Tensor& input) {

@@ -45,6 +45,8 @@ class BaseStrategy : public Strategy {
   // Collective.
   virtual std::vector<ParameterState> GetState();
   virtual void SetState(const std::vector<ParameterState>& states);
+  // Whether its operations are compressed: what they lose belongs into a checkpoint.
+  virtual bool IsCompressed() const { return !options_.compression.empty(); }
   // Other tensors that belong into a checkpoint, by name, the same on all ranks. A strategy that is
   // given a file without them leaves them as they are.
   virtual NamedTensors Extras() { return {}; }
@@ -66,7 +68,9 @@ class BaseStrategy : public Strategy {
   int first_rank() const { return first_rank_; }
   // Of a group, in place; waits. `name`: without the strategy's.
   void Allreduce(c10::ArrayRef<at::Tensor> tensors, const std::string& name, reduce_op op,
-                 c10::ArrayRef<const char*> suffixes);
+                 c10::ArrayRef<const char*> suffixes, const std::string& compressor = "");
+  // Over the ranks; one that has no gradient counts as zeros.
+  void AverageGradients();
   // Scales tensors that are on this rank alone by the L2 norm of all ranks' together, which it
   // returns, as clip_grad_norm does.
   double ClipTogether(c10::ArrayRef<at::Tensor> gradients, double max_norm);
@@ -74,6 +78,8 @@ class BaseStrategy : public Strategy {
 
  private:
   void FindParameters();
+  std::vector<std::string> GetLost();
+  void SetLost(const std::vector<at::Tensor>& lost);
   const OptimizerKind& KindForFiles() const;
   void CheckThatRanksAgree();
   // Throws the same error on all ranks if any has one. "": it has none.

@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <caffe2/serialize/inline_container.h>
 #include <fcntl.h>
@@ -212,7 +213,29 @@ struct Contents {
   std::vector<std::pair<at::Tensor, at::Tensor>> tensors;  // and what they become
   std::vector<ParameterState> groups;                      // of the optimizer: numbers
   std::vector<ParameterState> states;                      // by parameter
+  std::vector<at::Tensor> lost;  // what compression has lost: bytes, by rank
 };
+
+at::Tensor BytesOf(const std::string& text) {
+  const at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  return bytes;
+}
+
+// What compression had lost, by rank; files without any are older.
+std::vector<at::Tensor> LostOf(const Dict& all) {
+  const auto it = all.find("compression");
+  if (it == all.end()) return {};
+  if (!it->value().isList()) Bad("has no list of what compression has lost");
+  std::vector<at::Tensor> lost;
+  for (const c10::IValue& own : it->value().toListRef()) {
+    if (!own.isTensor() || own.toTensor().scalar_type() != at::kByte) {
+      Bad("has no list of what compression has lost");
+    }
+    lost.push_back(own.toTensor().contiguous());
+  }
+  return lost;
+}
 
 void TakeModel(const Dict& model, const NamedTensors& tensors, Contents* contents) {
   for (const auto& [name, tensor] : tensors) {
@@ -275,10 +298,33 @@ const OptimizerKind& BaseStrategy::KindForFiles() const {
   return OptimizerKindAt(place);
 }
 
+// What compression has lost, by rank; nothing without one.
+std::vector<std::string> BaseStrategy::GetLost() {
+  if (!IsCompressed()) return {};
+  detail::Bytes bytes;
+  detail::Check(rueda_compression_save(context_, options_.process_set.id, &bytes.result), context_);
+  const std::string own(bytes.data(), static_cast<size_t>(bytes.result.tensor.shape[0]));
+  return allgather_object(own, NameOf("lost"), options_.process_set);
+}
+
+void BaseStrategy::SetLost(const std::vector<at::Tensor>& lost) {
+  if (!IsCompressed() || lost.empty()) return;
+  std::vector<const void*> data;
+  std::vector<size_t> bytes;
+  for (const at::Tensor& one : lost) {
+    data.push_back(one.const_data_ptr());
+    bytes.push_back(one.nbytes());
+  }
+  detail::Check(rueda_compression_load(context_, options_.process_set.id, data.data(), bytes.data(),
+                                       data.size()),
+                context_);
+}
+
 void BaseStrategy::save(const std::string& path) {
   const OptimizerKind& kind = KindForFiles();
   finish();
   const std::vector<ParameterState> states = GetState();
+  const std::vector<std::string> lost = GetLost();
   std::string error;
   if (index_ == 0) {
     try {
@@ -299,6 +345,8 @@ void BaseStrategy::save(const std::string& path) {
       }
       Dict extras = NewDict();
       for (const auto& [name, tensor] : Extras()) extras.insert(name, Alone(tensor));
+      c10::impl::GenericList compression(c10::AnyType::get());
+      for (const std::string& own : lost) compression.push_back(BytesOf(own));
       Dict all = NewDict();
       all.insert("format", kFormat);
       all.insert("model", model);
@@ -306,6 +354,7 @@ void BaseStrategy::save(const std::string& path) {
       all.insert("groups", groups);
       all.insert("state", state);
       all.insert("strategy", extras);
+      all.insert("compression", compression);
       WriteArchive(all, path);
     } catch (const std::exception& failure) {
       error = failure.what();
@@ -335,11 +384,13 @@ void BaseStrategy::load(const std::string& path) {
       if (it == extras.end()) continue;
       contents.tensors.emplace_back(tensor, TensorOf(it->value(), tensor, "'" + name + "'"));
     }
+    contents.lost = LostOf(all);
   } catch (const std::exception& failure) {
     error = path + " " + failure.what();
   }
   Agree("loaded", error);
   const at::NoGradGuard no_grad;
+  SetLost(contents.lost);
   for (auto& [to, from] : contents.tensors) to.copy_(from);
   for (size_t g = 0; g < contents.groups.size(); ++g) {
     FromState from(contents.groups[g]);

@@ -1,7 +1,5 @@
 // dp, ddp2, mirrored: replicas of the model in one process, which share out each batch. With ddp2
 // the processes' gradients are averaged on top.
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/optim/optimizer.h>
 
 #include <optional>
@@ -32,7 +30,7 @@ class DataParallel : public BaseStrategy {
   void synchronize() override {
     if (synchronized_) return;
     replicas_->Synchronize();
-    if (between_processes_) Average();
+    if (between_processes_) AverageGradients();
     synchronized_ = true;
   }
   void step() override {
@@ -46,23 +44,6 @@ class DataParallel : public BaseStrategy {
   }
 
  private:
-  // Over the processes; one that has no gradient counts as zeros.
-  void Average() {
-    const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> gradients;
-    std::vector<const char*> suffixes;
-    for (const Parameter& parameter : parameters()) {
-      const at::Tensor& tensor = parameter.tensor;
-      if (!tensor.requires_grad()) continue;
-      at::Tensor& gradient = tensor.mutable_grad();
-      if (!gradient.defined()) gradient = at::zeros_like(tensor);
-      if (gradient.is_sparse()) gradient = gradient.to_dense();
-      gradients.push_back(gradient);
-      suffixes.push_back(parameter.suffix.c_str());
-    }
-    Allreduce(gradients, "gradient", rueda::Average, suffixes);
-  }
-
   const bool between_processes_;
   std::optional<Replicas> replicas_;
   bool synchronized_ = false;

@@ -1,4 +1,5 @@
-// ddp, multi_worker: DistributedOptimizer behind the strategies' interface.
+// ddp, multi_worker, bytegrad: DistributedOptimizer behind the strategies' interface. ByteGrad
+// (Bagua, arXiv 2107.01499) sends gradients in 8 bits, and remembers nothing of what that loses.
 #include <optional>
 
 #include "bindings/torch/strategies/strategies.h"
@@ -13,10 +14,12 @@ class Ddp : public BaseStrategy {
       : BaseStrategy(std::move(name), model, optimizer, options) {
     distributed_.emplace(
         optimizer, NamedParameters(),
-        DistributedOptimizerOptions{.op = this->name() == "multi_worker" ? Sum : Average,
-                                    .process_set = options.process_set,
-                                    .gradient_predivide_factor = options.gradient_predivide_factor,
-                                    .name = options.name});
+        DistributedOptimizerOptions{
+            .op = this->name() == "multi_worker" ? Sum : Average,
+            .process_set = options.process_set,
+            .gradient_predivide_factor = options.gradient_predivide_factor,
+            .compression = this->name() == "bytegrad" ? "int8,no_feedback" : options.compression,
+            .name = options.name});
   }
 
   void backward(const at::Tensor& loss, bool last) override {

@@ -12,18 +12,21 @@ struct Entry {
   MakeStrategy* make;
 };
 
-constexpr std::array<Entry, 13> kEntries = {{
+constexpr std::array<Entry, 16> kEntries = {{
     {"ddp", MakeDdp},
     {"horovod", MakeDdp},
     {"dp", MakeDataParallel},
     {"ddp2", MakeDataParallel},
     {"mirrored", MakeDataParallel},
     {"multi_worker", MakeDdp},
+    {"bytegrad", MakeDdp},
+    {"qadam", MakeQAdam},
     {"sharded", MakeSharded},
     {"adasum", MakeLocalSteps},
     {"local_sgd", MakeLocalSteps},
     {"diloco", MakeLocalSteps},
     {"decentralized", MakeDecentralized},
+    {"low_precision_decentralized", MakeLowPrecision},
     {"async", MakeAsync},
     {"pipeline", MakePipeline},
 }};

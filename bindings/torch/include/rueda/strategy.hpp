@@ -19,11 +19,14 @@
 //   dp, mirrored    a process's threads share out each batch, with a replica of the model each
 //   ddp2            dp in each process; the processes average their gradients
 //   multi_worker    adds the gradients up: for losses that average_loss() has scaled
+//   bytegrad        ddp with gradients in 8 bits
+//   qadam           Adam whose momentum goes in 8 bits once its variance is steady
 //   sharded         ZeRO: each rank has the optimizer's state of its share, and updates that
 //   adasum          steps by itself, and combines the steps by Adasum
 //   local_sgd       steps by itself; every `local_steps` steps the parameters are averaged
 //   diloco          the same; an outer optimizer takes the averaged change for a gradient
 //   decentralized   averages parameters, with all ranks or with another one each step
+//   low_precision_decentralized   with both neighbours in a ring, in 8 bits
 //   async           steps by itself, and is pulled to the average as it comes; nobody waits
 //   pipeline        each rank has a part of a torch::nn::Sequential's layers
 //
@@ -56,6 +59,12 @@ struct StrategyOptions {
   bool broadcast = true;
   // ddp: see DistributedOptimizerOptions.
   double gradient_predivide_factor = 1;
+  // ddp, multi_worker, sharded: what makes gradients smaller on their way, such as "int8" or
+  // "powersgd:4"; see DistributedOptimizerOptions. What is lost belongs to a checkpoint. qadam: the
+  // momentum; "": "int8".
+  std::string compression;
+  // qadam: steps in which it is plain Adam.
+  int warmup_steps = 100;
   // dp, ddp2, mirrored: how many replicas this process has; a thread each.
   int replicas = 2;
   // sharded. 1: each rank has whole gradients. 2: a gradient's memory is given back as soon as it

@@ -418,6 +418,11 @@ struct DistributedOptimizerOptions {
   // tensors that have exactly such a size, gradients or not. A forked child that writes to one of
   // them writes to its parent's.
   bool gradients_in_arena = true;
+  // What makes gradients of float32, float16 and bfloat16 smaller on their way: "" (nothing),
+  // "fp16", "int8", "topk:0.01", "powersgd:4", "auto" and the others of rueda_operation. What a
+  // gradient loses is remembered by its name, and added in the next step. For Average and Sum;
+  // sparse gradients and other types go as they are.
+  std::string compression;
   // Begins the names of the operations: "<name>.<parameter>". Optimizers whose gradients are in
   // flight at the same time need different ones if their parameters share names.
   std::string name = "gradient";

@@ -1,0 +1,146 @@
+// qadam: Adam whose variance stays as it is after a warm-up; from then on ranks average the
+// momentum, compressed, instead of gradients (QAdam: Bagua, arXiv 2107.01499; 1-bit Adam: arXiv
+// 2102.02888).
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+
+#include <cmath>
+
+#include "bindings/torch/strategies/strategies.h"
+
+namespace rueda::libtorch {
+namespace {
+
+namespace optim = torch::optim;
+
+class QAdam : public BaseStrategy {
+ public:
+  QAdam(std::string name, const Model& model, optim::Optimizer& optimizer,
+        const StrategyOptions& options)
+      : BaseStrategy(std::move(name), model, optimizer, options),
+        compression_(options.compression.empty() ? "int8" : options.compression) {
+    if (options.warmup_steps < 1) Refuse("warmup_steps must be at least 1");
+    bool amsgrad = false;
+    for (auto& group : optimizer.param_groups()) {
+      if (IsAdam()) {
+        amsgrad |= static_cast<optim::AdamOptions&>(group.options()).amsgrad();
+      } else if (IsAdamW()) {
+        amsgrad |= static_cast<optim::AdamWOptions&>(group.options()).amsgrad();
+      } else {
+        Refuse("needs an Adam or AdamW");
+      }
+    }
+    if (amsgrad) Refuse("does not go with amsgrad");
+  }
+
+  void backward(const at::Tensor& loss, bool) override { loss.backward(); }
+  // After the warm-up they are this rank's own.
+  void synchronize() override {
+    if (synchronized_ || IsFrozen()) return;
+    AverageGradients();
+    synchronized_ = true;
+  }
+  void step() override {
+    synchronize();
+    synchronized_ = false;
+    if (!IsFrozen()) {
+      optimizer().step();
+    } else if (IsAdam()) {
+      StepByMomentum<optim::AdamOptions, optim::AdamParamState>();
+    } else {
+      StepByMomentum<optim::AdamWOptions, optim::AdamWParamState>();
+    }
+  }
+  void zero_grad() override {
+    synchronized_ = false;
+    optimizer().zero_grad();
+  }
+
+ protected:
+  bool IsCompressed() const override { return true; }
+
+ private:
+  bool IsAdam() const { return dynamic_cast<optim::Adam*>(&optimizer()) != nullptr; }
+  bool IsAdamW() const { return dynamic_cast<optim::AdamW*>(&optimizer()) != nullptr; }
+
+  template <typename State>
+  State* StateOf(const at::Tensor& parameter) const {
+    const auto it = optimizer().state().find(parameter.unsafeGetTensorImpl());
+    return it == optimizer().state().end() ? nullptr : static_cast<State*>(it->second.get());
+  }
+
+  // Whether the warm-up is over: the same on all ranks, and known after loading.
+  bool IsFrozen() const {
+    for (const at::Tensor& parameter : TrainedParameters()) {
+      if (IsAdam()) {
+        const auto* const state = StateOf<optim::AdamParamState>(parameter);
+        return state != nullptr && state->step() >= options().warmup_steps;
+      }
+      const auto* const state = StateOf<optim::AdamWParamState>(parameter);
+      return state != nullptr && state->step() >= options().warmup_steps;
+    }
+    return false;
+  }
+
+  template <typename Options, typename State>
+  void StepByMomentum() {
+    constexpr bool kDecoupled = std::is_same_v<Options, optim::AdamWOptions>;
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> momenta;
+    std::vector<const char*> suffixes;
+    std::vector<const Parameter*> moved;
+    for (const Parameter& parameter : parameters()) {
+      if (!parameter.tensor.requires_grad()) continue;
+      auto* const state = StateOf<State>(parameter.tensor);
+      if (state == nullptr) {
+        Refuse("'" + parameter.name +
+               "' was unfrozen after the warm-up: its variance is not known");
+      }
+      const auto& group = OptionsOf<Options>(parameter);
+      at::Tensor gradient = parameter.tensor.grad();
+      if (!gradient.defined()) gradient = at::zeros_like(parameter.tensor);
+      if (gradient.is_sparse()) gradient = gradient.to_dense();
+      if (!kDecoupled && group.weight_decay() != 0) {
+        gradient = gradient.add(parameter.tensor, group.weight_decay());
+      }
+      state->exp_avg().lerp_(gradient, 1 - std::get<0>(group.betas()));
+      state->step(state->step() + 1);
+      momenta.push_back(state->exp_avg());
+      suffixes.push_back(parameter.suffix.c_str());
+      moved.push_back(&parameter);
+    }
+    Allreduce(momenta, "momentum", Average, suffixes, compression_);
+    for (const Parameter* parameter : moved) {
+      auto* const state = StateOf<State>(parameter->tensor);
+      const auto& group = OptionsOf<Options>(*parameter);
+      const auto [beta1, beta2] = group.betas();
+      const double momentum_share = 1 - std::pow(beta1, state->step());
+      // As it was when the variance was left as it is.
+      const double variance_share = 1 - std::pow(beta2, options().warmup_steps);
+      if (kDecoupled) parameter->tensor.mul_(1 - group.lr() * group.weight_decay());
+      const at::Tensor divisor =
+          state->exp_avg_sq().sqrt().div_(std::sqrt(variance_share)).add_(group.eps());
+      parameter->tensor.addcdiv_(state->exp_avg(), divisor, -group.lr() / momentum_share);
+    }
+  }
+
+  template <typename Options>
+  const Options& OptionsOf(const Parameter& parameter) const {
+    return static_cast<const Options&>(optimizer().param_groups()[parameter.group].options());
+  }
+
+  const std::string compression_;
+  bool synchronized_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> MakeQAdam(std::string name, const Model& model,
+                                    torch::optim::Optimizer& optimizer,
+                                    const StrategyOptions& options) {
+  return std::make_unique<QAdam>(std::move(name), model, optimizer, options);
+}
+
+}  // namespace rueda::libtorch
