@@ -25,8 +25,9 @@ set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g1")
 
 # A fused multiply-add would make a result depend on how a loop was vectorised.
 # -Wrestrict: GCC 12 sees overlaps in std::string that are none (its bug 105651).
+# -Warray-bounds, -Wstringop-overflow: GCC 12 shows what it wrongly warns of in the standard library when that is precompiled.
 set(rueda_warnings -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-array-bounds -Wno-stringop-overflow>)
 add_compile_options(-ffp-contract=off)
 add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
 
@@ -60,6 +61,12 @@ if(RUEDA_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 
+# What most files include, which then need not be read by the compiler each time: a quarter of its
+# time. Each file includes what it uses all the same.
+set(rueda_common_headers <algorithm> <atomic> <cstring> <functional> <map> <memory> <optional> <string> <vector>
+    <absl/container/flat_hash_map.h> <absl/container/inlined_vector.h> <absl/status/statusor.h>
+    <absl/strings/str_cat.h> <absl/types/span.h>)
+
 # rueda_library(NAME SOURCES ... [DEPS ...]): the static library of one folder. DEPS are public edges.
 function(rueda_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
@@ -67,6 +74,11 @@ function(rueda_library name)
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
   target_compile_options(${name} PRIVATE ${rueda_warnings})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+  if(name STREQUAL rueda_base)
+    target_precompile_headers(${name} PRIVATE ${rueda_common_headers})
+  else()
+    target_precompile_headers(${name} REUSE_FROM rueda_base)
+  endif()
 endfunction()
 
 # rueda_proto(NAME FILE): the messages of FILE, in the folder that calls it.

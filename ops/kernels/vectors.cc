@@ -1,9 +1,8 @@
 // The loops, compiled for each instruction set, and the choice among them.
 #include "ops/kernels/vectors.h"
 
-// Length-agnostic vectors can't be members of a Quad: those machines use NEON or scalars.
-// Processors with SSSE3 and no SSE4 are too old to be worth the code.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include "ops/kernels/targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/kernels/vectors.cc"
 #include "hwy/cache_control.h"
