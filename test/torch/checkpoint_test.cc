@@ -31,8 +31,10 @@ struct Setting {
 };
 
 const std::vector<Setting>& Settings() {
-  static const std::vector<Setting> settings = {
-      {"ddp"}, {"sharded", {.zero_stage = 1, .bucket_bytes = 256}}, {"sharded"}};
+  static const std::vector<Setting> settings = {{"ddp"},
+                                                {"sharded", {.zero_stage = 1, .bucket_bytes = 256}},
+                                                {"sharded"},
+                                                {"fsdp", {.bucket_bytes = 256}}};
   return settings;
 }
 

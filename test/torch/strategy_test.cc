@@ -24,7 +24,7 @@ RANKS_TEST(Strategy, DdpTrainsLikeOneProcessOnAllBatches, 1, 2, 3) {
 RANKS_TEST(Strategy, WithoutTheOthersReplicasDrift, 2) {
   std::vector<hvd::ProcessSet> alone;
   for (int rank = 0; rank < hvd::size(); ++rank) alone.push_back(hvd::add_process_set({rank}));
-  for (const char* name : {"ddp", "sharded", "adasum"}) {
+  for (const char* name : {"ddp", "sharded", "fsdp", "adasum"}) {
     const Comparison comparison =
         CompareWithOneProcess(name, {.process_set = alone[hvd::rank()]}, 1);
     EXPECT_EQ(comparison.equal_steps, 0) << name;
@@ -64,7 +64,7 @@ RANKS_TEST(Strategy, UnusedParametersAreNamedAndStayAsTheyAre, 1, 2) {
 
 // Tied weights, as of an embedding and the layer that undoes it.
 RANKS_TEST(Strategy, SharedParametersAreReducedOnce, 2) {
-  for (const char* name : {"ddp", "sharded"}) {
+  for (const char* name : {"ddp", "sharded", "fsdp"}) {
     struct Tied : torch::nn::Module {
       Tied() {
         layer =

@@ -1,11 +1,13 @@
-// sharded: ZeRO stages 1 and 2 (arXiv 1910.02054).
+// sharded, fsdp: ZeRO stages 1 and 2, and 3 (arXiv 1910.02054).
 //
 // Parameters lie in buckets, each a tensor of equally large shares, one a rank. When a backward
 // pass has computed all gradients of a bucket, a reducescatter gives each rank the average of its
 // share; the optimizer, which has shares for parameters, updates it; an allgather brings all shares
 // to all ranks. One bucket is updated while others are on their way.
+//
+// With stage 3 nobody needs the shares after the step: gathered_parameters.h gathers a bucket when
+// operators use it. Its buckets are of whole modules.
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
@@ -14,9 +16,13 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 
 #include "bindings/torch/optimizer_fields.h"
 #include "bindings/torch/parameter_hooks.h"
+#include "bindings/torch/strategies/gathered_parameters.h"
+#include "bindings/torch/strategies/spare_memory.h"
 #include "bindings/torch/strategies/strategies.h"
 
 namespace rueda::libtorch {
@@ -29,15 +35,8 @@ int64_t RoundUp(int64_t number, int64_t unit) {
   return (number + unit - 1) / unit * unit;
 }
 
-// Zeros, where the host's other ranks can read and write them, if there is such memory left.
-at::Tensor ArenaZeros(rueda_context* context, int64_t elements, at::ScalarType type) {
-  const size_t bytes = static_cast<size_t>(elements) * at::elementSize(type);
-  void* memory = nullptr;
-  const auto options = at::TensorOptions().dtype(type).device(at::kCPU);
-  if (rueda_mem_alloc(context, bytes, &memory) != RUEDA_OK) return at::zeros({elements}, options);
-  return at::from_blob(
-      memory, {elements}, [](void* block) { rueda_mem_free(block); }, options);
-}
+// Of the memory that gradients and gathered parameters leave: what is used at one time.
+constexpr size_t kSparesOfStage3 = 4;
 
 class Sharded : public BaseStrategy {
  public:
@@ -45,15 +44,18 @@ class Sharded : public BaseStrategy {
           const StrategyOptions& options);
   ~Sharded() override;
 
+  at::Tensor forward(const at::Tensor& input) override;
   void backward(const at::Tensor& loss, bool last) override;
   void synchronize() override;
   double clip_grad_norm(double max_norm) override;
   void step() override;
   void zero_grad() override;
+  void finish() override;
 
  protected:
   std::vector<ParameterState> GetState() override;
   void SetState(const std::vector<ParameterState>& states) override;
+  void OnLoaded() override;
 
  private:
   struct Member {
@@ -69,7 +71,7 @@ class Sharded : public BaseStrategy {
     std::vector<Member> members;
     int64_t used = 0;   // elements
     int64_t share = 0;  // elements of a rank
-    at::Tensor values;  // of all parameters
+    at::Tensor values;  // of all parameters; with stage 3 its memory comes and goes
     at::Tensor shard;   // this rank's share of them
     at::Tensor shard_gradient;
     // Guarded by mutex_.
@@ -81,10 +83,11 @@ class Sharded : public BaseStrategy {
   };
 
   void AddBuckets();
+  bool IsWithNext(size_t parameter) const;
+  void MakeSharesDiffer();
   at::Tensor ViewOf(const at::Tensor& memory, const Member& member) const;
   void MoveParameters();
   void OnGradient(size_t place);
-  at::Tensor GetMemory(const Bucket& bucket);
   void Take(Bucket& bucket, Member& member);
   void Submit(Bucket& bucket);
   void SubmitRest();
@@ -94,24 +97,28 @@ class Sharded : public BaseStrategy {
   void Forget();
   void ThrowMistake();
 
+  const int stage_;
   std::vector<Bucket> buckets_;  // the first gradients' first; the vector itself is constant
   // By place in parameters(): bucket and member; -1: frozen when this was made.
   std::vector<std::pair<int, int>> places_;
   std::vector<std::vector<at::Tensor>> groups_before_;  // the optimizer's
+  SpareMemory spare_;
+  std::optional<GatheredParameters> gathered_;  // with stage 3
 
   std::mutex mutex_;
   // Guarded by mutex_.
   bool hold_ = false;                      // more passes come before the step
-  std::vector<at::Tensor> spare_;          // memory for gradients of stage 2
   std::exception_ptr first_error_;         // of a backward pass
   std::unique_ptr<ParameterHooks> hooks_;  // last: goes first
 };
 
 Sharded::Sharded(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
                  const StrategyOptions& options)
-    : BaseStrategy(std::move(name), model, optimizer, options) {
-  if (options.zero_stage != 1 && options.zero_stage != 2) {
-    Refuse("zero_stage is " + std::to_string(options.zero_stage) + "; 1 or 2");
+    : BaseStrategy(std::move(name), model, optimizer, options),
+      stage_(this->name() == "fsdp" ? 3 : options.zero_stage),
+      spare_(context(), stage_ == 3 ? kSparesOfStage3 : SIZE_MAX) {
+  if (this->name() != "fsdp" && options.zero_stage != 1 && options.zero_stage != 2) {
+    Refuse("zero_stage is " + std::to_string(options.zero_stage) + "; 1 or 2, fsdp is stage 3");
   }
   if (options.bucket_bytes < 1) Refuse("bucket_bytes must be at least 1");
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
@@ -125,6 +132,11 @@ Sharded::Sharded(std::string name, const Model& model, torch::optim::Optimizer& 
   const std::vector<ParameterState> states =
       has_state ? BaseStrategy::GetState() : std::vector<ParameterState>();
   AddBuckets();
+  if (stage_ == 3) {
+    MakeSharesDiffer();
+    gathered_.emplace(
+        GatheredParameters::Args{context(), options.process_set, options.name, &spare_});
+  }
   MoveParameters();
   if (has_state) {
     for (size_t i = 0; i < places_.size(); ++i) {
@@ -144,6 +156,7 @@ Sharded::Sharded(std::string name, const Model& model, torch::optim::Optimizer& 
   }
   hooks_ = std::make_unique<ParameterHooks>(std::move(hooked), names,
                                             [this, which](size_t i) { OnGradient(which[i]); });
+  if (gathered_.has_value()) gathered_->Start();
 }
 
 // The optimizer gets back what it had, but not what it remembered.
@@ -169,11 +182,15 @@ void Sharded::AddBuckets() {
       Refuse("'" + name + "' is not a strided tensor on the CPU");
     }
     const int64_t unit = std::max<int64_t>(1, kAlignment / static_cast<int64_t>(tensor.itemsize()));
+    int64_t together = RoundUp(tensor.numel(), unit);
+    for (size_t j = i; j-- > 0 && IsWithNext(j);) {
+      together += RoundUp(parameters()[j].tensor.numel(), unit);
+    }
     const auto key = std::make_pair(group, tensor.scalar_type());
     auto it = open.find(key);
-    if (it == open.end() ||
-        (buckets_[it->second].used + tensor.numel()) * static_cast<int64_t>(tensor.itemsize()) >
-            options().bucket_bytes) {
+    if (it == open.end() || (!IsWithNext(i) && (buckets_[it->second].used + together) *
+                                                       static_cast<int64_t>(tensor.itemsize()) >
+                                                   options().bucket_bytes)) {
       it = open.insert_or_assign(key, static_cast<int>(buckets_.size())).first;
       buckets_.push_back({.name = "bucket " + std::to_string(buckets_.size() + 1),
                           .type = tensor.scalar_type(),
@@ -186,6 +203,31 @@ void Sharded::AddBuckets() {
     bucket.share = RoundUp((bucket.used + ranks() - 1) / ranks(), unit);
   }
   if (buckets_.empty()) Refuse("all parameters are frozen");
+}
+
+// Whether the parameter and the next one are to be in one bucket whatever its size: with stage 3
+// those of one module, which are used together.
+bool Sharded::IsWithNext(size_t parameter) const {
+  if (stage_ != 3 || parameter + 1 >= parameters().size()) return false;
+  const Parameter& one = parameters()[parameter];
+  const Parameter& next = parameters()[parameter + 1];
+  const auto module_of = [](const Parameter& of) {
+    const size_t dot = of.name.rfind('.');
+    return dot == std::string::npos ? std::string() : of.name.substr(0, dot);
+  };
+  return one.tensor.requires_grad() && next.tensor.requires_grad() && one.group == next.group &&
+         one.tensor.scalar_type() == next.tensor.scalar_type() && module_of(one) == module_of(next);
+}
+
+// For GatheredParameters: by a few cache lines.
+void Sharded::MakeSharesDiffer() {
+  std::set<int64_t> shares;
+  for (Bucket& bucket : buckets_) {
+    const int64_t unit =
+        std::max<int64_t>(2, kAlignment / static_cast<int64_t>(at::elementSize(bucket.type)));
+    bucket.share = RoundUp(bucket.share, unit);
+    while (!shares.insert(bucket.share).second) bucket.share += unit;
+  }
 }
 
 // As the parameter lies, if it has no holes: that is what optimizers are fast with.
@@ -201,15 +243,27 @@ void Sharded::MoveParameters() {
   const at::NoGradGuard no_grad;
   std::vector<std::vector<at::Tensor>> shards(optimizer().param_groups().size());
   for (Bucket& bucket : buckets_) {
-    bucket.values = ArenaZeros(context(), bucket.share * ranks(), bucket.type);
+    const int64_t elements = bucket.share * ranks();
+    bucket.values = stage_ == 3 ? at::zeros({elements}, at::TensorOptions().dtype(bucket.type))
+                                : ArenaZeros(context(), elements, bucket.type);
+    std::vector<at::Tensor> members;
     for (const Member& member : bucket.members) {
       at::Tensor parameter = parameters()[member.parameter].tensor;
       const at::Tensor view = ViewOf(bucket.values, member);
       view.copy_(parameter);
       parameter.set_data(view);
       parameter.mutable_grad().reset();
+      members.push_back(parameter);
     }
     bucket.shard = bucket.values.narrow(0, index() * bucket.share, bucket.share).detach();
+    if (gathered_.has_value()) {
+      bucket.shard = ArenaZeros(context(), bucket.share, bucket.type).copy_(bucket.shard);
+      gathered_->Add({.label = "'" + parameters()[bucket.members.back().parameter].name + "' to '" +
+                               parameters()[bucket.members.front().parameter].name + "'",
+                      .values = bucket.values,
+                      .shard = bucket.shard,
+                      .parameters = std::move(members)});
+    }
     bucket.shard_gradient = ArenaZeros(context(), bucket.share, bucket.type);
     shards[bucket.group].push_back(bucket.shard);
   }
@@ -220,12 +274,33 @@ void Sharded::MoveParameters() {
   }
 }
 
+at::Tensor Sharded::forward(const at::Tensor& input) {
+  if (!gathered_.has_value()) return BaseStrategy::forward(input);
+  if (at::GradMode::is_enabled()) gathered_->Release();
+  try {
+    return BaseStrategy::forward(input);
+  } catch (...) {
+    gathered_->ThrowError();
+    throw;
+  }
+}
+
 void Sharded::backward(const at::Tensor& loss, bool last) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     hold_ = !last;
   }
-  loss.backward();
+  if (!gathered_.has_value()) {
+    loss.backward();
+    return;
+  }
+  gathered_->Release();
+  try {
+    loss.backward();
+  } catch (...) {
+    gathered_->ThrowError();
+    throw;
+  }
 }
 
 void Sharded::OnGradient(size_t place) {
@@ -252,7 +327,7 @@ void Sharded::OnGradient(size_t place) {
 void Sharded::Take(Bucket& bucket, Member& member) {
   const at::NoGradGuard no_grad;
   if (!bucket.memory.defined()) {
-    bucket.memory = GetMemory(bucket);
+    bucket.memory = spare_.Get(bucket.share * ranks(), bucket.type);
     bucket.gradients = bucket.memory.narrow(0, 0, bucket.share * ranks());
   }
   at::Tensor& gradient = parameters()[member.parameter].tensor.mutable_grad();
@@ -264,27 +339,6 @@ void Sharded::Take(Bucket& bucket, Member& member) {
     view.zero_();
   }
   member.taken = true;
-}
-
-// Holds mutex_. Enough for all gradients of the bucket; its content is anything. A spare one that
-// is too small makes room for what is taken in its place.
-at::Tensor Sharded::GetMemory(const Bucket& bucket) {
-  const int64_t elements = bucket.share * ranks();
-  const auto of_type = [&](const at::Tensor& memory) {
-    return memory.scalar_type() == bucket.type;
-  };
-  const auto fits = [&](const at::Tensor& memory) {
-    return of_type(memory) && memory.numel() >= elements;
-  };
-  auto it = std::find_if(spare_.begin(), spare_.end(), fits);
-  if (it == spare_.end()) {
-    it = std::find_if(spare_.begin(), spare_.end(), of_type);
-    if (it != spare_.end()) spare_.erase(it);
-    return ArenaZeros(context(), elements, bucket.type);
-  }
-  at::Tensor memory = *it;
-  spare_.erase(it);
-  return memory;
 }
 
 // Holds mutex_. All members are taken.
@@ -329,9 +383,9 @@ void Sharded::End(Bucket& bucket) {
   const std::shared_ptr<Operation> operation = std::exchange(bucket.reducescatter, nullptr);
   operation->Wait();
   bucket.reduced = true;
-  if (options().zero_stage == 1) return;
+  if (stage_ == 1) return;
   bucket.gradients.reset();
-  spare_.push_back(std::exchange(bucket.memory, at::Tensor()));
+  spare_.Put(std::exchange(bucket.memory, at::Tensor()));
 }
 
 // One that was frozen would be moved by weight decay and momentum, one that was unfrozen would not
@@ -350,6 +404,7 @@ void Sharded::synchronize() {
   const std::lock_guard<std::mutex> lock(mutex_);
   CheckFrozen();
   SubmitRest();
+  if (gathered_.has_value()) gathered_->Meet();
   for (Bucket& bucket : buckets_) End(bucket);
   ThrowMistake();
 }
@@ -374,6 +429,7 @@ void Sharded::step() {
   const std::lock_guard<std::mutex> lock(mutex_);
   CheckFrozen();
   SubmitRest();
+  if (gathered_.has_value()) gathered_->Meet();  // nobody needs the shares as they were
   std::vector<std::shared_ptr<Operation>> allgathers;
   for (Bucket& bucket : buckets_) {
     End(bucket);
@@ -381,7 +437,7 @@ void Sharded::step() {
     bucket.shard.mutable_grad() = bucket.shard_gradient;
     optimizer().step();
     bucket.shard.mutable_grad().reset();
-    allgathers.push_back(SubmitAllgather(bucket));
+    if (!gathered_.has_value()) allgathers.push_back(SubmitAllgather(bucket));
   }
   for (const auto& allgather : allgathers) allgather->Wait();
   for (const Parameter& parameter : parameters()) {  // autograd is to notice
@@ -418,6 +474,16 @@ void Sharded::zero_grad() {
   Forget();
   for (const Parameter& parameter : parameters())
     at::Tensor(parameter.tensor).mutable_grad().reset();
+  if (gathered_.has_value()) gathered_->Release();
+}
+
+void Sharded::finish() {
+  if (gathered_.has_value()) gathered_->GatherAll();
+}
+
+// What operators have written to parameters goes to the shards.
+void Sharded::OnLoaded() {
+  if (gathered_.has_value()) gathered_->Meet();
 }
 
 std::vector<ParameterState> Sharded::GetState() {

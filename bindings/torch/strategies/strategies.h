@@ -19,6 +19,6 @@ MakeStrategy MakeLocalSteps;     // local_steps.cc: adasum, local_sgd, diloco
 MakeStrategy MakeLowPrecision;   // low_precision.cc: low_precision_decentralized
 MakeStrategy MakePipeline;       // pipeline.cc
 MakeStrategy MakeQAdam;          // qadam.cc
-MakeStrategy MakeSharded;        // sharded.cc
+MakeStrategy MakeSharded;        // sharded.cc: sharded, fsdp
 
 }  // namespace rueda::libtorch

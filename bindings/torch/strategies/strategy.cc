@@ -12,7 +12,7 @@ struct Entry {
   MakeStrategy* make;
 };
 
-constexpr std::array<Entry, 16> kEntries = {{
+constexpr std::array<Entry, 17> kEntries = {{
     {"ddp", MakeDdp},
     {"horovod", MakeDdp},
     {"dp", MakeDataParallel},
@@ -22,6 +22,7 @@ constexpr std::array<Entry, 16> kEntries = {{
     {"bytegrad", MakeDdp},
     {"qadam", MakeQAdam},
     {"sharded", MakeSharded},
+    {"fsdp", MakeSharded},
     {"adasum", MakeLocalSteps},
     {"local_sgd", MakeLocalSteps},
     {"diloco", MakeLocalSteps},

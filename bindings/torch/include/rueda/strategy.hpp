@@ -22,6 +22,7 @@
 //   bytegrad        ddp with gradients in 8 bits
 //   qadam           Adam whose momentum goes in 8 bits once its variance is steady
 //   sharded         ZeRO: each rank has the optimizer's state of its share, and updates that
+//   fsdp            ZeRO-3: each rank has a share of the parameters too; modules are gathered
 //   adasum          steps by itself, and combines the steps by Adasum
 //   local_sgd       steps by itself; every `local_steps` steps the parameters are averaged
 //   diloco          the same; an outer optimizer takes the averaged change for a gradient
@@ -70,7 +71,8 @@ struct StrategyOptions {
   // sharded. 1: each rank has whole gradients. 2: a gradient's memory is given back as soon as it
   // is reduced, but for the rank's share.
   int zero_stage = 2;
-  // sharded: parameters are taken together up to so many bytes.
+  // sharded, fsdp: parameters are taken together up to so many bytes; with fsdp those of one module
+  // always, and a rank has up to two such units whole, and one's gradients.
   int64_t bucket_bytes = int64_t{16} << 20;
   // local_sgd, diloco: steps between averages.
   int local_steps = 16;
