@@ -20,7 +20,7 @@ venv=${RUEDA_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/rueda/venv}
 (
   cd "$root"
   cmake --preset release
-  cmake --build --preset release --target mnist ruedarun
+  cmake --build --preset release --target mnist peak_memory ruedarun
 ) >&2
 "$venv/bin/python" -c 'import matplotlib' 2>/dev/null || "$venv/bin/pip" install --quiet matplotlib >&2
 exec "$venv/bin/python" "$root/examples/compare/compare.py" --bin "$root/build/release/bin" \
