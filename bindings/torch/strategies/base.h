@@ -19,6 +19,13 @@ struct ParameterState {
   std::vector<std::pair<std::string, at::Tensor>> tensors;  // by field; as large as the parameter
 };
 
+struct Parameter {
+  std::string name;
+  at::Tensor tensor;
+  std::string suffix;  // of its operation's name in a group
+  size_t group;        // of the optimizer
+};
+
 class BaseStrategy : public Strategy {
  public:
   at::Tensor forward(const at::Tensor& input) override;
@@ -30,13 +37,6 @@ class BaseStrategy : public Strategy {
   torch::optim::Optimizer& optimizer() const final { return optimizer_; }
 
  protected:
-  struct Parameter {
-    std::string name;
-    at::Tensor tensor;
-    std::string suffix;  // of its operation's name in a group
-    size_t group;        // of the optimizer
-  };
-
   // Throws RUEDA_INVALID_ARGUMENT, on all ranks if they differ, unless all have the same model.
   BaseStrategy(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
                StrategyOptions options);

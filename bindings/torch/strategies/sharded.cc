@@ -14,26 +14,18 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 
 #include "bindings/torch/optimizer_fields.h"
 #include "bindings/torch/parameter_hooks.h"
+#include "bindings/torch/strategies/buckets.h"
 #include "bindings/torch/strategies/gathered_parameters.h"
 #include "bindings/torch/strategies/spare_memory.h"
 #include "bindings/torch/strategies/strategies.h"
 
 namespace rueda::libtorch {
 namespace {
-
-// Where each parameter begins, and each share: a cache line's.
-constexpr int64_t kAlignment = 64;
-
-int64_t RoundUp(int64_t number, int64_t unit) {
-  return (number + unit - 1) / unit * unit;
-}
 
 // Of the memory that gradients and gathered parameters leave: what is used at one time.
 constexpr size_t kSparesOfStage3 = 4;
@@ -58,37 +50,27 @@ class Sharded : public BaseStrategy {
   void OnLoaded() override;
 
  private:
-  struct Member {
-    size_t parameter;  // by place in parameters()
-    int64_t begin;     // element of the bucket
-    bool taken = false;
-  };
-  struct Bucket {
+  using Member = BucketLayout::Member;
+  struct Bucket : BucketLayout {
     // Constant after construction.
     std::string name;
-    at::ScalarType type;
-    size_t group;  // of the optimizer
-    std::vector<Member> members;
-    int64_t used = 0;   // elements
-    int64_t share = 0;  // elements of a rank
     at::Tensor values;  // of all parameters; with stage 3 its memory comes and goes
     at::Tensor shard;   // this rank's share of them
     at::Tensor shard_gradient;
     // Guarded by mutex_.
-    size_t ready = 0;      // members
-    at::Tensor memory;     // of the gradients, perhaps longer; undefined while there are none
-    at::Tensor gradients;  // of all
+    std::vector<bool> taken;  // by member: its gradient is in `gradients`
+    size_t ready = 0;         // how many a backward pass has computed
+    at::Tensor memory;        // of the gradients, perhaps longer; undefined while there are none
+    at::Tensor gradients;     // of all
     std::shared_ptr<Operation> reducescatter = nullptr;
     bool reduced = false;  // shard_gradient is this step's
   };
 
   void AddBuckets();
-  bool IsWithNext(size_t parameter) const;
-  void MakeSharesDiffer();
-  at::Tensor ViewOf(const at::Tensor& memory, const Member& member) const;
+  at::Tensor ViewIn(const at::Tensor& memory, const Member& member) const;
   void MoveParameters();
   void OnGradient(size_t place);
-  void Take(Bucket& bucket, Member& member);
+  void Take(Bucket& bucket, size_t member);
   void Submit(Bucket& bucket);
   void SubmitRest();
   void End(Bucket& bucket);
@@ -133,7 +115,6 @@ Sharded::Sharded(std::string name, const Model& model, torch::optim::Optimizer& 
       has_state ? BaseStrategy::GetState() : std::vector<ParameterState>();
   AddBuckets();
   if (stage_ == 3) {
-    MakeSharesDiffer();
     gathered_.emplace(
         GatheredParameters::Args{context(), options.process_set, options.name, &spare_});
   }
@@ -171,71 +152,31 @@ Sharded::~Sharded() {
   }
 }
 
-// The same on all ranks. Backward passes come by the last parameters first.
+// The same on all ranks.
 void Sharded::AddBuckets() {
+  for (const Parameter& parameter : parameters()) {
+    const at::Tensor& tensor = parameter.tensor;
+    if (!tensor.requires_grad() || (tensor.is_cpu() && tensor.layout() == at::kStrided)) continue;
+    Refuse("'" + parameter.name + "' is not a strided tensor on the CPU");
+  }
   places_.assign(parameters().size(), {-1, -1});
-  std::map<std::pair<size_t, at::ScalarType>, int> open;  // by group and type
-  for (size_t i = parameters().size(); i-- > 0;) {
-    const auto& [name, tensor, suffix, group] = parameters()[i];
-    if (!tensor.requires_grad()) continue;
-    if (!tensor.is_cpu() || tensor.layout() != at::kStrided) {
-      Refuse("'" + name + "' is not a strided tensor on the CPU");
+  for (BucketLayout& layout : LayOutBuckets(
+           parameters(),
+           {.ranks = ranks(), .bytes_max = options().bucket_bytes, .of_modules = stage_ == 3})) {
+    const int index = static_cast<int>(buckets_.size());
+    for (size_t k = 0; k < layout.members.size(); ++k) {
+      places_[layout.members[k].parameter] = {index, static_cast<int>(k)};
     }
-    const int64_t unit = std::max<int64_t>(1, kAlignment / static_cast<int64_t>(tensor.itemsize()));
-    int64_t together = RoundUp(tensor.numel(), unit);
-    for (size_t j = i; j-- > 0 && IsWithNext(j);) {
-      together += RoundUp(parameters()[j].tensor.numel(), unit);
-    }
-    const auto key = std::make_pair(group, tensor.scalar_type());
-    auto it = open.find(key);
-    if (it == open.end() || (!IsWithNext(i) && (buckets_[it->second].used + together) *
-                                                       static_cast<int64_t>(tensor.itemsize()) >
-                                                   options().bucket_bytes)) {
-      it = open.insert_or_assign(key, static_cast<int>(buckets_.size())).first;
-      buckets_.push_back({.name = "bucket " + std::to_string(buckets_.size() + 1),
-                          .type = tensor.scalar_type(),
-                          .group = group});
-    }
-    Bucket& bucket = buckets_[it->second];
-    places_[i] = {it->second, static_cast<int>(bucket.members.size())};
-    bucket.members.push_back({.parameter = i, .begin = bucket.used});
-    bucket.used += RoundUp(tensor.numel(), unit);
-    bucket.share = RoundUp((bucket.used + ranks() - 1) / ranks(), unit);
+    Bucket& bucket = buckets_.emplace_back();
+    static_cast<BucketLayout&>(bucket) = std::move(layout);
+    bucket.name = "bucket " + std::to_string(index + 1);
+    bucket.taken.assign(bucket.members.size(), false);
   }
   if (buckets_.empty()) Refuse("all parameters are frozen");
 }
 
-// Whether the parameter and the next one are to be in one bucket whatever its size: with stage 3
-// those of one module, which are used together.
-bool Sharded::IsWithNext(size_t parameter) const {
-  if (stage_ != 3 || parameter + 1 >= parameters().size()) return false;
-  const Parameter& one = parameters()[parameter];
-  const Parameter& next = parameters()[parameter + 1];
-  const auto module_of = [](const Parameter& of) {
-    const size_t dot = of.name.rfind('.');
-    return dot == std::string::npos ? std::string() : of.name.substr(0, dot);
-  };
-  return one.tensor.requires_grad() && next.tensor.requires_grad() && one.group == next.group &&
-         one.tensor.scalar_type() == next.tensor.scalar_type() && module_of(one) == module_of(next);
-}
-
-// For GatheredParameters: by a few cache lines.
-void Sharded::MakeSharesDiffer() {
-  std::set<int64_t> shares;
-  for (Bucket& bucket : buckets_) {
-    const int64_t unit =
-        std::max<int64_t>(2, kAlignment / static_cast<int64_t>(at::elementSize(bucket.type)));
-    bucket.share = RoundUp(bucket.share, unit);
-    while (!shares.insert(bucket.share).second) bucket.share += unit;
-  }
-}
-
-// As the parameter lies, if it has no holes: that is what optimizers are fast with.
-at::Tensor Sharded::ViewOf(const at::Tensor& memory, const Member& member) const {
-  const at::Tensor& parameter = parameters()[member.parameter].tensor;
-  return parameter.is_non_overlapping_and_dense()
-             ? memory.as_strided(parameter.sizes(), parameter.strides(), member.begin)
-             : memory.narrow(0, member.begin, parameter.numel()).view(parameter.sizes());
+at::Tensor Sharded::ViewIn(const at::Tensor& memory, const Member& member) const {
+  return ViewOf(memory, parameters()[member.parameter].tensor, member.begin);
 }
 
 // Into the buckets; and gives the optimizer this rank's shares for parameters.
@@ -249,7 +190,7 @@ void Sharded::MoveParameters() {
     std::vector<at::Tensor> members;
     for (const Member& member : bucket.members) {
       at::Tensor parameter = parameters()[member.parameter].tensor;
-      const at::Tensor view = ViewOf(bucket.values, member);
+      const at::Tensor view = ViewIn(bucket.values, member);
       view.copy_(parameter);
       parameter.set_data(view);
       parameter.mutable_grad().reset();
@@ -307,9 +248,9 @@ void Sharded::OnGradient(size_t place) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (hold_) return;
   Bucket& bucket = buckets_[places_[place].first];
-  Member& member = bucket.members[places_[place].second];
+  const auto member = static_cast<size_t>(places_[place].second);
   try {
-    if (member.taken || bucket.reducescatter != nullptr || bucket.reduced) {
+    if (bucket.taken[member] || bucket.reducescatter != nullptr || bucket.reduced) {
       throw Error(RUEDA_FAILED_PRECONDITION,
                   "the gradient of '" + parameters()[place].name +
                       "' was computed once more after it was reduced; several passes in a step " +
@@ -324,21 +265,22 @@ void Sharded::OnGradient(size_t place) {
 }
 
 // Holds mutex_. Brings the gradient to where it is reduced; a missing one counts as zeros.
-void Sharded::Take(Bucket& bucket, Member& member) {
+void Sharded::Take(Bucket& bucket, size_t member) {
   const at::NoGradGuard no_grad;
   if (!bucket.memory.defined()) {
     bucket.memory = spare_.Get(bucket.share * ranks(), bucket.type);
     bucket.gradients = bucket.memory.narrow(0, 0, bucket.share * ranks());
   }
-  at::Tensor& gradient = parameters()[member.parameter].tensor.mutable_grad();
-  at::Tensor view = ViewOf(bucket.gradients, member);
+  const Member& place = bucket.members[member];
+  at::Tensor& gradient = parameters()[place.parameter].tensor.mutable_grad();
+  at::Tensor view = ViewIn(bucket.gradients, place);
   if (gradient.defined()) {
     view.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
     gradient.reset();
   } else {
     view.zero_();
   }
-  member.taken = true;
+  bucket.taken[member] = true;
 }
 
 // Holds mutex_. All members are taken.
@@ -370,8 +312,8 @@ void Sharded::Submit(Bucket& bucket) {
 void Sharded::SubmitRest() {
   for (Bucket& bucket : buckets_) {
     if (bucket.reducescatter != nullptr || bucket.reduced) continue;
-    for (Member& member : bucket.members) {
-      if (!member.taken) Take(bucket, member);
+    for (size_t k = 0; k < bucket.members.size(); ++k) {
+      if (!bucket.taken[k]) Take(bucket, k);
     }
     Submit(bucket);
   }
@@ -459,7 +401,7 @@ void Sharded::Forget() {
     End(bucket);
     bucket.reduced = false;
     bucket.ready = 0;
-    for (Member& member : bucket.members) member.taken = false;
+    bucket.taken.assign(bucket.members.size(), false);
   }
 }
 
@@ -497,7 +439,7 @@ std::vector<ParameterState> Sharded::GetState() {
       const at::Tensor whole = gather(tensor, first_rank(), operation, options().process_set);
       if (index() != 0) continue;
       for (const Member& member : bucket.members) {
-        states[member.parameter].tensors.emplace_back(field, ViewOf(whole, member).clone());
+        states[member.parameter].tensors.emplace_back(field, ViewIn(whole, member).clone());
       }
     }
   }
@@ -517,7 +459,7 @@ void Sharded::SetState(const std::vector<ParameterState>& states) {
       const at::Tensor whole = at::zeros({bucket.share * ranks()}, bucket.values.options());
       for (const Member& member : bucket.members) {
         for (const auto& [name, value] : states[member.parameter].tensors) {
-          if (name == field) ViewOf(whole, member).copy_(value);
+          if (name == field) ViewIn(whole, member).copy_(value);
         }
       }
       tensor = whole.narrow(0, index() * bucket.share, bucket.share).clone();
