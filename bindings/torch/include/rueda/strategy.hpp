@@ -165,8 +165,9 @@ class Strategy {
   // Forgets the gradients, and the passes that were added up.
   virtual void zero_grad() = 0;
 
-  // Gives all ranks the same, whole parameters, where the strategy lets them differ in between.
-  // Before evaluating or saving; training may go on. Collective.
+  // Gives all ranks the same, whole parameters, where the strategy lets them differ in between or,
+  // as fsdp, shares them out: those until training goes on. Before evaluating or saving, and before
+  // the strategy goes if the model is used on. Collective.
   virtual void finish() = 0;
 
   // Writes parameters, buffers, the optimizer's options and its state to a file, whole, whatever
