@@ -20,7 +20,7 @@ import sys
 LAYERS = ["core", "ops", "controller", "bindings/c"]  # each may include itself and those before
 ABOVE = ["bindings/cpp", "bindings/torch", "bindings/python", "examples"]
 PUBLIC = {"rueda/rueda.h": "bindings/c", "rueda/rueda.hpp": "bindings/cpp", "rueda/run.hpp": "bindings/cpp",
-          "rueda/strategy.hpp": "bindings/torch", "rueda/torch.hpp": "bindings/torch",
+          "rueda/precision.hpp": "bindings/torch", "rueda/strategy.hpp": "bindings/torch", "rueda/torch.hpp": "bindings/torch",
           "rueda/training.hpp": "bindings/torch"}
 PUBLIC_ALLOWED = {"bindings/c": ["bindings/c"],
                   "bindings/cpp": ["bindings/c", "bindings/cpp"],

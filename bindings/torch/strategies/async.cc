@@ -32,11 +32,11 @@ class Async : public BaseStrategy {
   void synchronize() override {}  // they are this rank's own
   void step() override {
     optimizer().step();
-    if (operation_ == nullptr) {
-      if (Clock::now() >= next_) Send(/*finishing=*/false);
-    } else if (++steps_ >= options().stale_steps_max || operation_->Poll()) {
-      Receive();
-    }
+    Pull();
+  }
+  void skip_step() override {
+    zero_grad();
+    Pull();
   }
   void zero_grad() override { optimizer().zero_grad(); }
   // Others may be on their way still: goes on averaging with them until all are here.
@@ -50,6 +50,15 @@ class Async : public BaseStrategy {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  // Towards the average of all, if one is there or due.
+  void Pull() {
+    if (operation_ == nullptr) {
+      if (Clock::now() >= next_) Send(/*finishing=*/false);
+    } else if (++steps_ >= options().stale_steps_max || operation_->Poll()) {
+      Receive();
+    }
+  }
 
   void Send(bool finishing) {
     sent_.CopyIn();

@@ -1,7 +1,10 @@
 #include "bindings/torch/strategies/base.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/optimizer.h>
@@ -23,6 +26,19 @@ std::string Describe(const std::string& name, const at::Tensor& tensor) {
   std::string text = "'" + name + "' (" + at::toString(tensor.scalar_type());
   for (const int64_t size : tensor.sizes()) text += " " + std::to_string(size);
   return text + ")";
+}
+
+// Multiplies what is defined of them by `factor`; whether it is finite. One pass over the memory.
+bool Unscale(c10::ArrayRef<at::Tensor> gradients, double factor) {
+  const at::NoGradGuard no_grad;
+  at::Tensor not_finite = at::zeros({1}, at::kFloat);
+  const at::Tensor by = at::full({1}, factor, at::kFloat);
+  for (const at::Tensor& gradient : gradients) {
+    if (!gradient.defined()) continue;
+    const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
+    at::_amp_foreach_non_finite_check_and_unscale_(values, not_finite, by);
+  }
+  return not_finite.item<float>() == 0;
 }
 
 }  // namespace
@@ -176,6 +192,19 @@ double BaseStrategy::clip_grad_norm(double max_norm) {
   std::vector<at::Tensor> tensors;
   for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensor);
   return torch::nn::utils::clip_grad_norm_(tensors, max_norm);
+}
+
+bool BaseStrategy::unscale(double factor) {
+  synchronize();
+  std::vector<at::Tensor> gradients;
+  for (const Parameter& parameter : parameters_) gradients.push_back(parameter.tensor.grad());
+  return Unscale(gradients, factor);
+}
+
+bool BaseStrategy::UnscaleTogether(c10::ArrayRef<at::Tensor> gradients, double factor) {
+  at::Tensor bad = at::full({1}, Unscale(gradients, factor) ? 0 : 1, at::kFloat);
+  Allreduce(bad, "not finite", Max, {});
+  return bad.item<float>() == 0;
 }
 
 double BaseStrategy::ClipTogether(c10::ArrayRef<at::Tensor> gradients, double max_norm) {

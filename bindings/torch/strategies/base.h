@@ -30,6 +30,8 @@ class BaseStrategy : public Strategy {
  public:
   at::Tensor forward(const at::Tensor& input) override;
   double clip_grad_norm(double max_norm) override;
+  bool unscale(double factor) override;
+  void skip_step() override { zero_grad(); }
   void finish() override {}
   void save(const std::string& path) final;
   void load(const std::string& path) final;
@@ -74,6 +76,10 @@ class BaseStrategy : public Strategy {
   // Scales tensors that are on this rank alone by the L2 norm of all ranks' together, which it
   // returns, as clip_grad_norm does.
   double ClipTogether(c10::ArrayRef<at::Tensor> gradients, double max_norm);
+  // Multiplies them by `factor`; whether they, and all ranks' together, are finite. The vote is an
+  // operation of its own: of 1/N of the gradients a rank sees no other's infinities, and to look at
+  // all N before they are reduced would take longer.
+  bool UnscaleTogether(c10::ArrayRef<at::Tensor> gradients, double factor);
   std::string NameOf(const std::string& operation) const { return options_.name + "." + operation; }
 
  private:

@@ -36,10 +36,12 @@ class Decentralized : public BaseStrategy {
   }
   void synchronize() override {}  // they are this rank's own
   void step() override {
-    Begin();
-    End();
+    Meet();
     optimizer().step();
-    ++steps_;
+  }
+  void skip_step() override {
+    Meet();
+    zero_grad();
   }
   void zero_grad() override { optimizer().zero_grad(); }
   void finish() override {
@@ -50,6 +52,11 @@ class Decentralized : public BaseStrategy {
   }
 
  private:
+  void Meet() {
+    Begin();
+    End();
+    ++steps_;
+  }
   // The parameters stay as they are until the step.
   void Begin() {
     if (!flights_.empty() || ranks() == 1) return;

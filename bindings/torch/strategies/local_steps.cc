@@ -39,7 +39,12 @@ class LocalSteps : public BaseStrategy {
   void synchronize() override {}  // they are this rank's own
   void step() override {
     optimizer().step();
-    if (++steps_ == period_) Combine();
+    CountStep();
+  }
+  // Of this rank alone: it goes on in step with the others.
+  void skip_step() override {
+    zero_grad();
+    CountStep();
   }
   void zero_grad() override { optimizer().zero_grad(); }
   void finish() override {
@@ -67,6 +72,10 @@ class LocalSteps : public BaseStrategy {
     at::Tensor momentum;  // diloco
     bool moves = false;   // it was not frozen then
   };
+
+  void CountStep() {
+    if (++steps_ == period_) Combine();
+  }
 
   void Combine() {
     steps_ = 0;

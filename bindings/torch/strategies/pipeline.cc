@@ -34,6 +34,7 @@ class Pipeline : public BaseStrategy {
   void backward(const at::Tensor& loss, bool) override { loss.backward(); }
   void synchronize() override {}  // autograd has waited
   double clip_grad_norm(double max_norm) override;
+  bool unscale(double factor) override;
   void step() override { optimizer().step(); }
   void zero_grad() override { optimizer().zero_grad(); }
   // Gives all ranks the parameters and buffers of all stages.
@@ -53,6 +54,7 @@ class Pipeline : public BaseStrategy {
   }
   void Split();
   at::Tensor RunStage(at::Tensor value);
+  std::vector<at::Tensor> Gradients() const;  // of this rank's stage
   at::Tensor ShareOutput(const at::Tensor& output);
   void Send(const at::Tensor& tensor, int stage, const std::string& name);
   at::Tensor Receive(int stage, const std::string& name);
@@ -262,12 +264,20 @@ at::Tensor Pipeline::ShareOutput(const at::Tensor& output) {
   return Receive(last, "output");
 }
 
-double Pipeline::clip_grad_norm(double max_norm) {
+std::vector<at::Tensor> Pipeline::Gradients() const {
   std::vector<at::Tensor> gradients;
   for (const Parameter& parameter : parameters()) {
     if (parameter.tensor.grad().defined()) gradients.push_back(parameter.tensor.grad());
   }
-  return ClipTogether(gradients, max_norm);
+  return gradients;
+}
+
+double Pipeline::clip_grad_norm(double max_norm) {
+  return ClipTogether(Gradients(), max_norm);
+}
+
+bool Pipeline::unscale(double factor) {
+  return UnscaleTogether(Gradients(), factor);
 }
 
 void Pipeline::finish() {

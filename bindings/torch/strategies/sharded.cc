@@ -40,6 +40,7 @@ class Sharded : public BaseStrategy {
   void backward(const at::Tensor& loss, bool last) override;
   void synchronize() override;
   double clip_grad_norm(double max_norm) override;
+  bool unscale(double factor) override;
   void step() override;
   void zero_grad() override;
   void finish() override;
@@ -73,6 +74,7 @@ class Sharded : public BaseStrategy {
   void Take(Bucket& bucket, size_t member);
   void Submit(Bucket& bucket);
   void SubmitRest();
+  std::vector<at::Tensor> ShardGradients() const;
   void End(Bucket& bucket);
   std::shared_ptr<Operation> SubmitAllgather(Bucket& bucket);
   void CheckFrozen() const;
@@ -351,11 +353,20 @@ void Sharded::synchronize() {
   ThrowMistake();
 }
 
-double Sharded::clip_grad_norm(double max_norm) {
-  synchronize();
+std::vector<at::Tensor> Sharded::ShardGradients() const {
   std::vector<at::Tensor> gradients;
   for (const Bucket& bucket : buckets_) gradients.push_back(bucket.shard_gradient);
-  return ClipTogether(gradients, max_norm);
+  return gradients;
+}
+
+double Sharded::clip_grad_norm(double max_norm) {
+  synchronize();
+  return ClipTogether(ShardGradients(), max_norm);
+}
+
+bool Sharded::unscale(double factor) {
+  synchronize();
+  return UnscaleTogether(ShardGradients(), factor);
 }
 
 std::shared_ptr<Operation> Sharded::SubmitAllgather(Bucket& bucket) {

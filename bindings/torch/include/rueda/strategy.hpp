@@ -159,8 +159,17 @@ class Strategy {
   // has them. Returns the norm that they had. Does what synchronize does.
   virtual double clip_grad_norm(double max_norm) = 0;
 
+  // Multiplies the gradients by `factor`, whichever rank has them, and returns whether all of them
+  // are finite: what a LossScaler (precision.hpp) asks. The same answer on all ranks, but for
+  // strategies that step by themselves, where it is about this rank's. Does what synchronize does.
+  virtual bool unscale(double factor) = 0;
+
   // Waits for the gradients, and lets the optimizer step.
   virtual void step() = 0;
+
+  // Instead of step(): forgets the gradients and leaves the parameters to what the other ranks make
+  // of them. Where gradients are reduced, all ranks skip or none.
+  virtual void skip_step() = 0;
 
   // Forgets the gradients, and the passes that were added up.
   virtual void zero_grad() = 0;
