@@ -6,7 +6,8 @@
 #     third_party/setup.sh [--no-torch] [--tests]
 #
 #   --no-torch       the system's packages only: no torch, no digits
-#   --tests          also what only tests need: the launchers of Open MPI, MPICH and SLURM, ip, ssh and shellcheck
+#   --tests          also what only tests need: the launchers of Open MPI, MPICH and SLURM, ip, ssh, shellcheck and
+#                    TensorBoard
 #
 #   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv.
 #                    One of yours that has torch is left as it is
@@ -30,10 +31,12 @@ fail() {
 }
 
 with_torch=1
+with_tests=0
 for option in "$@"; do
   case "$option" in
     --no-torch) with_torch=0 ;;
     --tests)
+      with_tests=1
       packages+=(
         iproute2 mpich openmpi-bin openssh-client openssh-server python3-yaml shellcheck slurm-client
         slurmctld slurmd
@@ -137,6 +140,14 @@ install_torch() {
     fail "pip can't install numpy; see above"
 }
 
+# Its reader, for the event files of examples/trainer.
+install_tensorboard() {
+  [[ -z $(installed_version tensorboard) ]] || return 0
+  say "installing tensorboard in $venv"
+  pip_ install --quiet tensorboard ||
+    fail "pip can't install tensorboard; see above. RUEDA_PIP_ARGS is passed on to pip"
+}
+
 # The digits are a file in scikit-learn's wheel, which isn't installed.
 fetch_digits() {
   if [[ -s $digits ]]; then
@@ -164,6 +175,7 @@ install_packages
 if [[ $with_torch == 1 ]]; then
   make_venv
   install_torch
+  [[ $with_tests == 0 ]] || install_tensorboard
   fetch_digits
 fi
 say "done"

@@ -54,7 +54,7 @@ def train(arguments, strategy, epochs, environment=None):
     out = run(arguments, strategy, words, environment)
     steps = int(re.search(r"(\d+) steps an epoch", out).group(1))
     losses = re.findall(r" loss ([0-9.]+),", out)
-    return json.loads(out.splitlines()[-1]), steps, float(losses[-1])
+    return json.loads(out.splitlines()[-1]), steps, float(losses[-1]) if losses else None
 
 
 def bytes_of(arguments, strategy, epochs):

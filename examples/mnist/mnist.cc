@@ -1,28 +1,30 @@
 // Data-parallel training of a small convolutional net on handwritten digits, with LibTorch.
 //
-//     ruedarun -np 2 mnist [--strategy NAME] [--epochs N] [--batch-size N] [--lr X] [--seed N]
-//                          [--data PATH]
+//     ruedarun -np 2 mnist [--strategy NAME] [--precision 32|bf16|16] [--epochs N] [--patience N]
+//                          [--batch-size N] [--lr X] [--seed N] [--data PATH]
 //
 // Every rank has a replica of the net and its own part of each epoch's images; the strategy keeps
 // the replicas together, by default by averaging their gradients while they are being computed. At
 // the end they must have the same bits. The last line of rank 0's output is JSON.
 //
-// Four things make a program data-parallel, marked (1) to (4) below.
-#include <rueda/strategy.hpp>
-
+// The loop is examples/trainer's; examples/torch_loop has one by itself.
 #include <torch/torch.h>
 
 #include <charconv>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <numeric>
-#include <random>
 #include <stdexcept>
 #include <string>
 
 #include "examples/mnist/dataset.h"
 #include "examples/mnist/model.h"
+#include "examples/trainer/callbacks/csv_log.h"
+#include "examples/trainer/callbacks/early_stopping.h"
+#include "examples/trainer/callbacks/learning_rate_monitor.h"
+#include "examples/trainer/callbacks/model_checkpoint.h"
+#include "examples/trainer/callbacks/progress_bar.h"
+#include "examples/trainer/callbacks/tensorboard.h"
+#include "examples/trainer/trainer.h"
 
 namespace hvd = rueda::libtorch;
 
@@ -30,9 +32,11 @@ namespace mnist {
 namespace {
 
 constexpr const char* kUsage =
-    "ruedarun -np N mnist [options]\n"
+    "ruedarun -np N mnist [options], or mnist --devices N [options]\n"
+    "  --devices N      ranks that it starts itself when no launcher has\n"
     "  --strategy NAME  how the ranks train together (ddp); all of them are in docs/strategies.md\n"
     "  --replicas N     of each process, for dp, ddp2 and mirrored (2)\n"
+    "  --precision X    of the forward pass: 32, bf16, or 16 with scaled losses (32)\n"
     "  --epochs N       times that the training images are seen (30)\n"
     "  --batch-size N   images of one rank in one step (32)\n"
     "  --lr X           learning rate (0.05)\n"
@@ -40,10 +44,18 @@ constexpr const char* kUsage =
     "  --data PATH      a directory with MNIST's four unpacked IDX files, or the UCI digits as "
     "CSV\n"
     "                   (what third_party/setup.sh has installed)\n"
+    "  --patience N     end after so many epochs in a row without a smaller loss on the test "
+    "images\n"
+    "  --checkpoint DIR keep the best epoch and the newest in DIR\n"
+    "  --resume PATH    go on from a checkpoint, or from the newest in a directory\n"
+    "  --csv FILE       write the metrics as comma-separated values\n"
+    "  --tensorboard DIR  and for TensorBoard\n"
     "  --no-broadcast   let each rank begin with weights of its own, to see the end fail\n";
 
 struct Options {
+  int devices = 0;
   std::string strategy = "ddp";
+  std::string precision = "32";
   int replicas = 2;
   int64_t epochs = 30;
   int64_t batch_size = 32;
@@ -51,6 +63,8 @@ struct Options {
   uint64_t seed = 1;
   std::filesystem::path data = DefaultPath();
   bool broadcast = true;
+  int patience = 0;
+  std::string checkpoint, resume, csv, tensorboard;
 };
 
 struct UsageError : std::runtime_error {
@@ -80,6 +94,20 @@ Options ParseOptions(int argc, char** argv) {
     const std::string word = argv[++i];
     if (option == "--strategy") {
       options.strategy = word;
+    } else if (option == "--devices") {
+      options.devices = Parse<int>(option, word, 1);
+    } else if (option == "--precision") {
+      options.precision = word;
+    } else if (option == "--patience") {
+      options.patience = Parse<int>(option, word, 1);
+    } else if (option == "--checkpoint") {
+      options.checkpoint = word;
+    } else if (option == "--resume") {
+      options.resume = word;
+    } else if (option == "--csv") {
+      options.csv = word;
+    } else if (option == "--tensorboard") {
+      options.tensorboard = word;
     } else if (option == "--replicas") {
       options.replicas = Parse<int>(option, word, 1);
     } else if (option == "--epochs") {
@@ -99,59 +127,18 @@ Options ParseOptions(int argc, char** argv) {
   return options;
 }
 
-struct Tensors {
-  torch::Tensor images, labels;
-};
-
-Tensors ToTensors(const Images& images) {
+trainer::Batch ToTensors(const Images& images) {
   return {torch::tensor(images.pixels).reshape({images.count, 1, images.height, images.width}),
           torch::tensor(images.labels)};
 }
 
-// The order of an epoch, the same on all ranks.
-torch::Tensor Permutation(int64_t count, uint64_t seed, int64_t epoch) {
-  std::vector<int64_t> order(count);
-  std::iota(order.begin(), order.end(), 0);
-  std::mt19937_64 random(seed * 1'000'003 + epoch);
-  std::shuffle(order.begin(), order.end(), random);
-  return torch::tensor(order);
+torch::Tensor Loss(const torch::Tensor& output, const torch::Tensor& labels) {
+  return torch::nll_loss(output, labels);
 }
 
-// A row of dots that grows with an epoch.
-class Progress {
- public:
-  explicit Progress(int64_t steps) : steps_(steps), show_(hvd::rank() == 0) {}
-  void Step() {
-    const int64_t dots = ++step_ * kDots / steps_;
-    while (show_ && shown_ < dots) {
-      std::putchar('.');
-      std::fflush(stdout);
-      ++shown_;
-    }
-  }
-
- private:
-  static constexpr int64_t kDots = 20;
-  const int64_t steps_;
-  const bool show_;
-  int64_t step_ = 0;
-  int64_t shown_ = 0;
-};
-
-// The share of the test images that the replicas, each on its part of them, get right.
-double TestAccuracy(Net& net, const Tensors& test) {
-  const torch::NoGradGuard no_grad;
-  const int64_t count = test.labels.size(0);
-  const int64_t begin = count * hvd::rank() / hvd::size();
-  const int64_t end = count * (hvd::rank() + 1) / hvd::size();
-  int64_t right = 0;
-  for (int64_t i = begin; i < end; i += 256) {
-    const int64_t size = std::min<int64_t>(256, end - i);
-    const torch::Tensor guess = net(test.images.narrow(0, i, size)).argmax(1);
-    right += guess.eq(test.labels.narrow(0, i, size)).sum().item<int64_t>();
-  }
-  const torch::Tensor all = hvd::allreduce(torch::tensor(right), "right", hvd::Sum);
-  return static_cast<double>(all.item<int64_t>()) / static_cast<double>(count);
+// The share of the images that are recognised.
+torch::Tensor Accuracy(const torch::Tensor& output, const torch::Tensor& labels) {
+  return output.argmax(1).eq(labels).to(torch::kFloat).mean();
 }
 
 // FNV-1a over the bytes of all parameters and buffers.
@@ -167,82 +154,59 @@ uint64_t Digest(const Net& net) {
   return digest;
 }
 
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// One epoch; returns the mean loss over all ranks' steps.
-double TrainEpoch(hvd::Strategy& strategy, const Tensors& train, const Options& options,
-                  int64_t epoch, int64_t steps) {
-  const torch::Tensor order = Permutation(train.labels.size(0), options.seed, epoch);
-  Progress progress(steps);
-  double loss_sum = 0;
-  for (int64_t step = 0; step < steps; ++step) {
-    // (3) This rank's part of the step's images; what doesn't fill a last step is left out.
-    const int64_t begin = (step * hvd::size() + hvd::rank()) * options.batch_size;
-    const torch::Tensor pick = order.narrow(0, begin, options.batch_size);
-    strategy.zero_grad();
-    const torch::Tensor loss = torch::nll_loss(strategy.forward(train.images.index_select(0, pick)),
-                                               train.labels.index_select(0, pick));
-    strategy.backward(loss);
-    strategy.step();
-    loss_sum += loss.item<double>();
-    progress.Step();
+std::vector<std::shared_ptr<trainer::Callback>> CallbacksFor(const Options& options) {
+  std::vector<std::shared_ptr<trainer::Callback>> callbacks = {
+      std::make_shared<trainer::ProgressBar>()};
+  if (options.patience > 0) {
+    callbacks.push_back(std::make_shared<trainer::EarlyStopping>(
+        trainer::EarlyStoppingOptions{.patience = options.patience}));
   }
-  // (4) What is reported is about all ranks.
-  return hvd::allreduce(torch::tensor(loss_sum / static_cast<double>(steps)), "loss")
-      .item<double>();
+  if (!options.csv.empty()) callbacks.push_back(std::make_shared<trainer::CsvLog>(options.csv));
+  if (!options.tensorboard.empty()) {
+    callbacks.push_back(std::make_shared<trainer::LearningRateMonitor>());
+    callbacks.push_back(std::make_shared<trainer::TensorBoard>(options.tensorboard));
+  }
+  if (!options.checkpoint.empty()) {
+    callbacks.push_back(std::make_shared<trainer::ModelCheckpoint>(
+        trainer::ModelCheckpointOptions{.directory = options.checkpoint}));
+  }
+  return callbacks;
 }
 
-int Run(const Options& options) {
+// What a rank does.
+int TrainOnRank(const trainer::Trainer& trainer, const Options& options, const Dataset& dataset) {
   // With more threads the order of additions, and so the last bits, could differ from run to run.
   torch::set_num_threads(1);
-  const Dataset dataset = Load(options.data);
-  if (dataset.train.height < 4 || dataset.train.width < 4) {
-    throw std::runtime_error(options.data.string() + ": images of " +
-                             std::to_string(dataset.train.height) + " x " +
-                             std::to_string(dataset.train.width) +
-                             " are too small for the net, which halves them twice");
-  }
-  const Tensors train = ToTensors(dataset.train);
-  const Tensors test = ToTensors(dataset.test);
-  const int64_t steps = dataset.train.count / (options.batch_size * hvd::size());
-  if (steps == 0) {
+  if (dataset.train.count < options.batch_size * hvd::size()) {
     throw UsageError("--batch-size " + std::to_string(options.batch_size) + " on " +
                      std::to_string(hvd::size()) + " ranks is more than the " +
                      std::to_string(dataset.train.count) + " training images");
   }
-
-  // (1) Each rank would begin with weights of its own; the strategy gives all rank 0's.
+  trainer::TensorLoader train(ToTensors(dataset.train),
+                              {.batch_size = options.batch_size, .seed = options.seed});
+  trainer::TensorLoader test(ToTensors(dataset.test), {.batch_size = 256, .train = false});
+  // Each rank would begin with weights of its own; the strategy gives all rank 0's.
   torch::manual_seed(options.seed + hvd::rank());
   Net net(dataset.train.height, dataset.train.width);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9));
-  // (2) From here on the ranks train together.
-  const std::unique_ptr<hvd::Strategy> strategy = hvd::make_strategy(
-      options.strategy, net, sgd, {.broadcast = options.broadcast, .replicas = options.replicas});
-
   if (hvd::rank() == 0) {
     std::printf(
         "%lld training and %lld test images of %lld x %lld, %d ranks, %lld steps an epoch\n",
         static_cast<long long>(dataset.train.count), static_cast<long long>(dataset.test.count),
         static_cast<long long>(dataset.train.height), static_cast<long long>(dataset.train.width),
-        hvd::size(), static_cast<long long>(steps));
+        hvd::size(), static_cast<long long>(train.steps()));
   }
-  const auto start = std::chrono::steady_clock::now();
-  double accuracy = TestAccuracy(net, test);
-  for (int64_t epoch = 1; epoch <= options.epochs; ++epoch) {
-    if (hvd::rank() == 0) std::printf("epoch %2lld ", static_cast<long long>(epoch));
-    const double loss = TrainEpoch(*strategy, train, options, epoch, steps);
-    strategy->finish();  // for those who let the ranks differ
-    accuracy = TestAccuracy(net, test);
-    if (hvd::rank() == 0) {
-      std::printf(" loss %.4f, test accuracy %.2f %%, %.1f s\n", loss, 100 * accuracy,
-                  SecondsSince(start));
-      std::fflush(stdout);
-    }
-  }
-  const double seconds = SecondsSince(start);
 
+  const trainer::FitResult result = trainer.Fit({.model = net,
+                                                 .optimizer = sgd,
+                                                 .train = train,
+                                                 .validation = &test,
+                                                 .loss = Loss,
+                                                 .metrics = {{"accuracy", Accuracy}},
+                                                 .callbacks = CallbacksFor(options)});
+
+  const double accuracy =
+      trainer.Evaluate(net, test, Loss, {{"accuracy", Accuracy}}).at("accuracy");
   const uint64_t digest = Digest(net);
   const torch::Tensor digests =
       hvd::allgather(torch::tensor({static_cast<int64_t>(digest)}), "digests");
@@ -251,11 +215,32 @@ int Run(const Options& options) {
     std::printf(
         "{\"ranks\": %d, \"epochs\": %lld, \"test_accuracy\": %.4f, \"replicas_equal\": %s, "
         "\"train_seconds\": %.2f, \"parameters_digest\": \"%016llx\"}\n",
-        hvd::size(), static_cast<long long>(options.epochs), accuracy, equal ? "true" : "false",
-        seconds, static_cast<unsigned long long>(digest));
+        hvd::size(), static_cast<long long>(result.epochs), accuracy, equal ? "true" : "false",
+        result.seconds, static_cast<unsigned long long>(digest));
     std::fflush(stdout);
   }
   return equal ? 0 : 1;
+}
+
+int Run(const Options& options) {
+  const Dataset dataset = Load(options.data);
+  if (dataset.train.height < 4 || dataset.train.width < 4) {
+    throw std::runtime_error(options.data.string() + ": images of " +
+                             std::to_string(dataset.train.height) + " x " +
+                             std::to_string(dataset.train.width) +
+                             " are too small for the net, which halves them twice");
+  }
+  trainer::TrainerOptions how;
+  how.devices = options.devices;
+  how.strategy = options.strategy;
+  how.strategy_options.broadcast = options.broadcast;
+  how.strategy_options.replicas = options.replicas;
+  how.precision = options.precision;
+  how.max_epochs = options.epochs;
+  how.seed = options.seed;
+  how.resume = options.resume;
+  const trainer::Trainer trainer(how);
+  return trainer.Run([&] { return TrainOnRank(trainer, options, dataset); });
 }
 
 }  // namespace
@@ -263,15 +248,13 @@ int Run(const Options& options) {
 
 int main(int argc, char** argv) {
   try {
-    hvd::init();
-    int status = 0;
     if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
+      hvd::init();
       if (hvd::rank() == 0) std::fputs(mnist::kUsage, stdout);
-    } else {
-      status = mnist::Run(mnist::ParseOptions(argc, argv));
+      hvd::shutdown();
+      return 0;
     }
-    hvd::shutdown();
-    return status;
+    return mnist::Run(mnist::ParseOptions(argc, argv));
   } catch (const mnist::UsageError& error) {
     std::fprintf(stderr, "mnist: %s; --help lists the options\n", error.what());
     return 2;

@@ -29,7 +29,8 @@ PUBLIC_ALLOWED = {"bindings/c": ["bindings/c"],
 # Plain C data: what a module and the library know of each other without linking.
 WALL_HEADERS = ["ops/backend/module_abi.h"]
 PURE_TARGETS = ["rueda_negotiation", "rueda_membership", "rueda_launcher_pure"]
-TORCH_ALLOWED = ["bindings/torch/", "examples/compare/", "examples/mnist/", "examples/torch_loop/", "test/torch/",
+TORCH_ALLOWED = ["bindings/torch/", "examples/compare/", "examples/mnist/", "examples/torch_loop/", "examples/trainer/",
+                  "test/torch/",
                  "test/bench/torch/",
                  "test/package/torch/", "test/ops/gloo/gloo_torch_test.cc"]
 TORCH_HEADER = re.compile(r"(torch|ATen|c10|caffe2)/")

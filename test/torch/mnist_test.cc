@@ -267,6 +267,59 @@ TEST_F(MnistTraining, LearnsWithEachStrategy) {
   EXPECT_TRUE(Says(ended[0].err, "there is no strategy 'dpp'; there are ddp"));
 }
 
+TEST_F(MnistTraining, TrainsInMixedPrecisionAndStopsEarly) {
+  for (const std::string precision : {"bf16", "16"}) {
+    const std::vector<Ended> ended =
+        RunProgram(2, {Program(), "--strategy", "sharded", "--precision", precision, "--epochs",
+                       "60", "--patience", "2"});
+    ASSERT_EQ(ended[0].status, 0) << ended[0].out << ended[0].err;
+    const std::string json = LastLine(ended[0].out);
+    EXPECT_EQ(Field(json, "replicas_equal"), "true") << precision;
+    EXPECT_GE(std::stod(Field(json, "test_accuracy")), 0.9) << precision;
+    EXPECT_LT(std::stoi(Field(json, "epochs")), 60) << precision;
+  }
+}
+
+TEST_F(MnistTraining, GoesOnToTheSameBits) {
+  const std::string folder = (path_ / "checkpoints").string();
+  const auto digest = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> words = {Program()};
+    words.insert(words.end(), options.begin(), options.end());
+    const std::vector<Ended> ended = RunProgram(2, words);
+    EXPECT_EQ(ended[0].status, 0) << ended[0].out << ended[0].err;
+    return Field(LastLine(ended[0].out), "parameters_digest");
+  };
+  const std::string whole = digest({"--epochs", "4"});
+  EXPECT_NE(digest({"--epochs", "2", "--checkpoint", folder}), whole);
+  EXPECT_EQ(digest({"--epochs", "4", "--checkpoint", folder, "--resume", folder}), whole);
+}
+
+// Without a launcher it starts its ranks itself; with one it must be told the same.
+TEST_F(MnistTraining, StartsItsRanksItself) {
+  const auto run = [&](const std::string& words) {
+    const std::string out = (path_ / "out").string();
+    const int status =
+        std::system(("env -u RUEDA_RANK -u RUEDA_SIZE " + words + " > " + out + " 2>&1").c_str());
+    return std::pair(WIFEXITED(status) ? WEXITSTATUS(status) : -1, Text(out));
+  };
+  const std::string launcher = Binary("ruedarun") + " --prefix none";
+  const auto [status, alone] = run(Program() + " --devices 2 --epochs 1");
+  EXPECT_EQ(status, 0) << alone;
+  const auto [launched_status, launched] =
+      run(launcher + " -np 2 " + Program() + " --devices 2 --epochs 1");
+  EXPECT_EQ(launched_status, 0) << launched;
+  EXPECT_EQ(Field(LastLine(alone), "ranks"), "2");
+  EXPECT_EQ(Field(LastLine(alone), "parameters_digest"),
+            Field(LastLine(launched), "parameters_digest"));
+  for (const std::string ranks : {"1", "3"}) {
+    const auto [other_status, other] =
+        run(launcher + " -np " + ranks + " " + Program() + " --devices 2");
+    EXPECT_NE(other_status, 0);
+    EXPECT_TRUE(Says(other, "devices is 2, and the job has " + ranks + " rank"));
+    EXPECT_TRUE(Says(other, "start it with ruedarun -np 2"));
+  }
+}
+
 // As tf.distribute's MultiWorkerMirroredStrategy is told who is where.
 TEST_F(MnistTraining, AdoptsTfConfig) {
   const std::string out = (path_ / "out").string();

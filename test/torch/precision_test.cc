@@ -145,6 +145,42 @@ RANKS_TEST(LossScaler, AnInfinityInAnyShareIsSeenByAll, 2, 3) {
   }
 }
 
+// Of all stages, whichever has the gradients that are not finite.
+RANKS_TEST(LossScaler, AllStagesOfAPipelineSkip, 2, 3) {
+  for (const auto& [type, error] :
+       {std::pair(torch::kFloat, 1e-5), {torch::kHalf, 5e-3}, {torch::kBFloat16, 5e-2}}) {
+    torch::manual_seed(5);
+    torch::nn::Sequential net(torch::nn::Linear(6, 16), torch::nn::Tanh(),
+                              torch::nn::Linear(16, 16), torch::nn::Tanh(),
+                              torch::nn::Linear(16, 3));
+    const auto reference = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
+    torch::optim::SGD sgd(net->parameters(), Momentum(0.05));
+    torch::optim::SGD reference_sgd(reference->parameters(), Momentum(0.05));
+    const auto strategy = hvd::make_strategy("pipeline", net, sgd);
+    hvd::LossScaler scaler({.initial_scale = 1024});
+    for (int step = 0; step < kSteps; ++step) {
+      const Samples all = Batch(step, 2);
+      strategy->zero_grad();
+      torch::Tensor loss;
+      {
+        const hvd::Autocast autocast(type);
+        loss = torch::mse_loss(strategy->forward(all.x), all.y);
+      }
+      // Not in the first stage's, whose gradients are taken from here.
+      const torch::Tensor last = net->parameters().back();
+      if (step == kBadStep) loss = loss + (last * kInfinity).sum();
+      strategy->backward(scaler.scale(loss));
+      EXPECT_EQ(scaler.step(*strategy), step != kBadStep);
+      reference_sgd.zero_grad();
+      torch::mse_loss(reference->forward(all.x), all.y).backward();
+      if (step != kBadStep) reference_sgd.step();
+    }
+    EXPECT_EQ(scaler.scale(), 512);
+    strategy->finish();
+    EXPECT_LT(Distance(Flat(*net), Flat(*reference)), error) << type;
+  }
+}
+
 // Powers of two are exact.
 RANKS_TEST(LossScaler, LeavesTheBitsAsTheyAre, 2) {
   for (const Setting& setting : Reduced()) {

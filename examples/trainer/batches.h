@@ -1,0 +1,53 @@
+// Where a trainer's batches come from.
+#pragma once
+
+#include <torch/types.h>
+#include <rueda/training.hpp>
+
+#include <cstdint>
+#include <optional>
+
+namespace trainer {
+
+// The first dimension of both counts samples.
+struct Batch {
+  torch::Tensor input, target;
+};
+
+// This rank's batches of each epoch. For one thread at a time.
+class Loader {
+ public:
+  virtual ~Loader() = default;
+  // Begins an epoch, in an order of its own: the same whenever this epoch is begun. From 1 on.
+  virtual void Begin(int64_t epoch) = 0;
+  // Nothing at the epoch's end.
+  virtual std::optional<Batch> Next() = 0;
+  // Batches in an epoch. In training the same on all ranks.
+  virtual int64_t steps() const = 0;
+};
+
+struct TensorLoaderOptions {
+  int64_t batch_size = 32;
+  // Of each rank as many full batches as all have, in an order that changes with the epoch; without
+  // it, each sample once on one of the ranks, for evaluating.
+  bool train = true;
+  uint64_t seed = 0;
+};
+
+// Batches of a data set that is in memory, of which each rank gets its part.
+class TensorLoader : public Loader {
+ public:
+  // Both have as many rows; the tensors are shared, not copied. RUEDA_INVALID_ARGUMENT: they have
+  // not, or batch_size is below 1.
+  TensorLoader(Batch data, const TensorLoaderOptions& options);
+  void Begin(int64_t epoch) override;
+  std::optional<Batch> Next() override;
+  int64_t steps() const override;
+
+ private:
+  const Batch data_;
+  const TensorLoaderOptions options_;
+  rueda::libtorch::DistributedSampler sampler_;
+};
+
+}  // namespace trainer

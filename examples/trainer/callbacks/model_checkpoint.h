@@ -1,0 +1,46 @@
+// Keeps the best of a training, and what it takes to go on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "examples/trainer/callbacks/early_stopping.h"
+
+namespace trainer {
+
+struct ModelCheckpointOptions {
+  // Made if it is not there. On several hosts one that all see.
+  std::string directory;
+  std::string monitor = "val_loss";
+  Mode mode = Mode::kMin;
+  int best = 1;  // how many of the best epochs are kept
+};
+
+// Writes DIRECTORY/epoch-N.pt, which the strategy's save writes, and epoch-N.json after each epoch,
+// and keeps those of the best epochs and of the newest. TrainerOptions::resume takes each.
+class ModelCheckpoint : public Callback {
+ public:
+  // RUEDA_INVALID_ARGUMENT: `best` is below 1, or there is no directory.
+  explicit ModelCheckpoint(ModelCheckpointOptions options);
+  std::string name() const override { return "model_checkpoint " + options_.monitor; }
+  void OnBegin(Training& training) override;
+  void OnCheckpoint(Training& training) override;
+  nlohmann::json SaveState() const override;
+  void LoadState(const nlohmann::json& state) override;
+
+  // The best epoch's file. "": there is none yet.
+  std::string best_path() const;
+
+ private:
+  struct Entry {
+    int64_t epoch;
+    double value;
+  };
+  // The best one first; of equal ones the first.
+  std::vector<Entry> Ranked() const;
+
+  const ModelCheckpointOptions options_;
+  std::vector<Entry> entries_;  // that are kept, by epoch
+};
+
+}  // namespace trainer

@@ -1,0 +1,55 @@
+#include "examples/trainer/callbacks/progress_bar.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace trainer {
+namespace {
+
+constexpr int64_t kCells = 30;
+
+bool IsTerminal(std::FILE* stream) {
+  const char* const kind = std::getenv("TERM");
+  return isatty(fileno(stream)) == 1 && kind != nullptr && std::strcmp(kind, "dumb") != 0;
+}
+
+}  // namespace
+
+ProgressBar::ProgressBar(std::FILE* stream) : stream_(stream), has_bar_(IsTerminal(stream)) {}
+
+void ProgressBar::OnBegin(Training&) {
+  start_ = std::chrono::steady_clock::now();
+}
+
+void ProgressBar::OnStep(Training& training) {
+  if (training.rank != 0 || !has_bar_) return;
+  const int64_t step = training.step - (training.epoch - 1) * training.steps_in_epoch;
+  const int64_t cells = step * kCells / training.steps_in_epoch;
+  if (cells == shown_) return;
+  shown_ = cells;
+  const std::string done(static_cast<size_t>(cells), '#');
+  std::fprintf(stream_, "\repoch %2lld [%-*s] %lld/%lld", static_cast<long long>(training.epoch),
+               static_cast<int>(kCells), done.c_str(), static_cast<long long>(step),
+               static_cast<long long>(training.steps_in_epoch));
+  std::fflush(stream_);
+}
+
+void ProgressBar::OnEpoch(Training& training) {
+  if (training.rank != 0) return;
+  shown_ = -1;
+  std::string text = has_bar_ ? "\r\x1b[K" : "";  // in the bar's place
+  char number[64];
+  std::snprintf(number, sizeof number, "epoch %2lld", static_cast<long long>(training.epoch));
+  text += number;
+  for (const auto& [name, value] : training.metrics) {
+    std::snprintf(number, sizeof number, " %.4f,", value);
+    text += " " + name + number;
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start_;
+  std::fprintf(stream_, "%s %.1f s\n", text.c_str(), seconds.count());
+  std::fflush(stream_);
+}
+
+}  // namespace trainer

@@ -1,0 +1,33 @@
+// Metrics for TensorBoard.
+#pragma once
+
+#include <fstream>
+#include <string>
+
+#include "examples/trainer/callback.h"
+
+namespace trainer {
+
+// A file of events in DIRECTORY, as TensorBoard reads them: a scalar for each metric, averaged over
+// the ranks, after each epoch, by step. Rank 0 writes it. A training that goes on from a checkpoint
+// writes another file, which says that what came later than the checkpoint does not count.
+//
+//     tensorboard --logdir DIRECTORY
+class TensorBoard : public Callback {
+ public:
+  // The directory is made if it is not there.
+  explicit TensorBoard(std::string directory) : directory_(std::move(directory)) {}
+  std::string name() const override { return "tensorboard"; }
+  // std::runtime_error: the file can't be written.
+  void OnBegin(Training& training) override;
+  void OnEpoch(Training& training) override;
+
+ private:
+  void Write(const std::string& event);
+
+  const std::string directory_;
+  std::string path_;
+  std::ofstream stream_;
+};
+
+}  // namespace trainer

@@ -1,0 +1,87 @@
+#include "examples/trainer/checkpoint.h"
+
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+
+namespace trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int kFormat = 1;
+constexpr const char* kPrefix = "epoch-";
+
+[[noreturn]] void Fail(const fs::path& path, const std::string& what) {
+  throw std::runtime_error(path.string() + ": " + what);
+}
+
+fs::path ProgressPath(const std::string& path) {
+  return fs::path(path).replace_extension(".json");
+}
+
+// The number in "epoch-12.pt"; 0 for other names.
+int64_t EpochOf(const fs::path& path) {
+  const std::string stem = path.stem().string();
+  if (path.extension() != ".pt" || !stem.starts_with(kPrefix)) return 0;
+  int64_t epoch = 0;
+  const char* const end = stem.data() + stem.size();
+  const auto [at, error] = std::from_chars(stem.data() + std::string(kPrefix).size(), end, epoch);
+  return error == std::errc() && at == end ? epoch : 0;
+}
+
+}  // namespace
+
+std::string CheckpointPath(const std::string& directory, int64_t epoch) {
+  return (fs::path(directory) / (kPrefix + std::to_string(epoch) + ".pt")).string();
+}
+
+std::string NewestCheckpoint(const std::string& directory) {
+  int64_t newest = 0;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    if (!fs::exists(ProgressPath(entry.path().string()))) continue;
+    newest = std::max(newest, EpochOf(entry.path()));
+  }
+  return newest == 0 ? "" : CheckpointPath(directory, newest);
+}
+
+void RemoveCheckpoint(const std::string& path) {
+  std::error_code error;  // gone already, or not ours to remove: it is only in the way
+  fs::remove(path, error);
+  fs::remove(ProgressPath(path), error);
+}
+
+void WriteProgress(const std::string& path, const Progress& progress) {
+  const fs::path file = ProgressPath(path);
+  const json all = {{"format", kFormat},           {"epoch", progress.epoch},
+                    {"step", progress.step},       {"ranks", progress.ranks},
+                    {"scalers", progress.scalers}, {"callbacks", progress.callbacks}};
+  const fs::path part = file.string() + ".part";
+  std::ofstream stream(part);
+  stream << all.dump(2) << "\n";
+  stream.close();
+  std::error_code error;
+  if (stream) fs::rename(part, file, error);
+  if (!stream || error) Fail(file, "can't be written");
+}
+
+Progress ReadProgress(const std::string& path) {
+  const fs::path file = ProgressPath(path);
+  std::ifstream stream(file);
+  if (!stream) Fail(file, "can't be read; a trainer's checkpoint has it beside its .pt file");
+  try {
+    const json all = json::parse(stream);
+    if (all.at("format") != kFormat)
+      Fail(file, "has another format than " + std::to_string(kFormat));
+    return {all.at("epoch"), all.at("step"), all.at("ranks"), all.at("scalers"),
+            all.at("callbacks")};
+  } catch (const json::exception& error) {
+    Fail(file, std::string("was not written by a trainer: ") + error.what());
+  }
+}
+
+}  // namespace trainer

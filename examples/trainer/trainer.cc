@@ -1,0 +1,334 @@
+#include "examples/trainer/trainer.h"
+
+#include <rueda/run.hpp>
+#include <rueda/training.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <stdexcept>
+
+#include "examples/trainer/checkpoint.h"
+
+namespace trainer {
+namespace {
+
+namespace hvd = rueda::libtorch;
+using nlohmann::json;
+
+[[noreturn]] void Refuse(const std::string& message) {
+  throw hvd::Error(RUEDA_INVALID_ARGUMENT, "trainer: " + message);
+}
+
+torch::ScalarType TypeOf(const std::string& precision) {
+  if (precision == "32") return torch::kFloat;
+  if (precision == "bf16") return torch::kBFloat16;
+  if (precision == "16") return torch::kHalf;
+  Refuse("there is no precision '" + precision + "'; there are 32, bf16, 16");
+}
+
+void CheckDevices(int devices) {
+  if (devices == 0 || devices == hvd::size()) return;
+  throw hvd::Error(RUEDA_FAILED_PRECONDITION,
+                   "trainer: devices is " + std::to_string(devices) + ", and the job has " +
+                       std::to_string(hvd::size()) + (hvd::size() == 1 ? " rank" : " ranks") +
+                       ": start it with ruedarun -np " + std::to_string(devices) +
+                       ", or without a launcher in Trainer::Run, or set "
+                       "devices to 0");
+}
+
+// Throws on all ranks what `fn` throws on one of them.
+void Together(const std::string& what, const std::function<void()>& fn) {
+  std::string error;
+  try {
+    fn();
+  } catch (const std::exception& caught) {
+    error = caught.what();
+    if (error.empty()) error = "an error without a text";
+  }
+  const std::vector<std::string> errors = hvd::allgather_object(error, "trainer." + what);
+  for (size_t rank = 0; rank < errors.size(); ++rank) {
+    if (errors[rank].empty()) continue;
+    Refuse(errors[rank] + (errors.size() > 1 ? " (rank " + std::to_string(rank) + ")" : ""));
+  }
+}
+
+void CheckThatRanksAgree(const TrainerOptions& options, const FitArguments& arguments) {
+  std::string mine = "strategy " + options.strategy + ", precision " + options.precision +
+                     ", scale " + std::to_string(options.loss_scaler.initial_scale) +
+                     ", max_epochs " + std::to_string(options.max_epochs) + ", max_norm " +
+                     std::to_string(options.max_norm) + ", seed " + std::to_string(options.seed) +
+                     ", resume '" + options.resume + "', " +
+                     std::to_string(arguments.train.steps()) + " batches an epoch, " +
+                     (arguments.validation == nullptr ? "no " : "") + "validation, callbacks";
+  for (const auto& callback : arguments.callbacks) mine += " " + callback->name();
+  const std::vector<std::string> all = hvd::allgather_object(mine, "trainer.options");
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    Refuse("the ranks differ: rank 0 has " + all[0] + "; rank " + std::to_string(rank) + " has " +
+           all[rank]);
+  }
+}
+
+// Means over the samples of this rank's batches.
+class Means {
+ public:
+  // With these names, also if there is no batch: all ranks have the same.
+  explicit Means(const std::map<std::string, Function>& functions) {
+    for (const auto& [name, function] : functions) sums_[name] = 0;
+  }
+  void Add(const std::string& name, const torch::Tensor& mean, int64_t samples) {
+    sums_[name] += mean.item<double>() * static_cast<double>(samples);
+  }
+  void Count(int64_t samples) { samples_ += static_cast<double>(samples); }
+  double samples() const { return samples_; }
+  Metrics Get() const {
+    Metrics means;
+    for (const auto& [name, sum] : sums_) means[name] = samples_ > 0 ? sum / samples_ : 0;
+    return means;
+  }
+
+ private:
+  Metrics sums_;
+  double samples_ = 0;
+};
+
+// One call of Fit.
+class Fitting : public Training {
+ public:
+  Fitting(const Trainer& trainer, const FitArguments& arguments)
+      : trainer_(trainer),
+        options_(trainer.options()),
+        arguments_(arguments),
+        type_(TypeOf(options_.precision)) {
+    rank = hvd::rank();
+    ranks = hvd::size();
+    max_epochs = options_.max_epochs;
+    steps_in_epoch = arguments.train.steps();
+    Check();
+    strategy_ = hvd::make_strategy(options_.strategy, arguments.model, arguments.optimizer,
+                                   options_.strategy_options);
+    if (type_ == torch::kHalf) scaler_.emplace(options_.loss_scaler);
+    for (auto& group : arguments.optimizer.param_groups()) {
+      rates_.push_back(group.options().get_lr());
+    }
+    if (!options_.resume.empty()) Load();
+    first_epoch = epoch + 1;
+  }
+
+  FitResult Train() {
+    const auto start = std::chrono::steady_clock::now();
+    Together("begin", [this] { ForEach(&Callback::OnBegin); });
+    bool stopped = AnyoneStops();  // it may have come to its end before
+    while (!stopped && epoch < max_epochs) {
+      ++epoch;
+      TrainEpoch();
+      stopped = AnyoneStops() && epoch < max_epochs;
+    }
+    ForEach(&Callback::OnEnd);
+    return {epoch, step,
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
+            stopped, metrics};
+  }
+
+  hvd::Strategy& strategy() override { return *strategy_; }
+
+  void Save(const std::string& path) override {
+    Progress progress{epoch, step, ranks, json::array(), json::object()};
+    if (scaler_) {
+      const hvd::LossScaler::State& state = scaler_->state();
+      const json mine = {state.scale, state.finite_steps, state.skipped_steps};
+      for (const std::string& text : hvd::allgather_object(mine.dump(), "trainer.scalers")) {
+        progress.scalers.push_back(json::parse(text));
+      }
+    }
+    for (const auto& callback : arguments_.callbacks) {
+      json state = callback->SaveState();
+      if (!state.is_null()) progress.callbacks[callback->name()] = std::move(state);
+    }
+    Together("save", [&] {
+      if (rank == 0) WriteProgress(path, progress);
+    });
+    strategy_->save(path);
+  }
+
+ private:
+  void Check() const {
+    if (!arguments_.loss) Refuse("there is no loss function");
+    CheckDevices(options_.devices);
+    CheckThatRanksAgree(options_, arguments_);
+    if (steps_in_epoch < 1) Refuse("an epoch has no batch: the data are fewer than a batch a rank");
+    std::set<std::string> names;
+    for (const auto& callback : arguments_.callbacks) {
+      if (!names.insert(callback->name()).second) {
+        Refuse("two callbacks are called '" + callback->name() + "'");
+      }
+    }
+  }
+
+  void ForEach(void (Callback::*function)(Training&)) {
+    for (const auto& callback : arguments_.callbacks) ((*callback).*function)(*this);
+  }
+
+  void Load() {
+    std::string path = options_.resume;
+    Progress progress;
+    Together("resume", [&] {
+      if (std::filesystem::is_directory(path)) path = NewestCheckpoint(path);
+      if (path.empty()) {
+        throw std::runtime_error(options_.resume + " has no checkpoint to resume from");
+      }
+      progress = ReadProgress(path);
+      if (progress.ranks != ranks) {
+        throw std::runtime_error(path + " is of a training on " + std::to_string(progress.ranks) +
+                                 " ranks, which can go on as it was on as many; here are " +
+                                 std::to_string(ranks) +
+                                 ". For its parameters alone there is LoadParameters");
+      }
+      for (const auto& callback : arguments_.callbacks) {
+        const auto it = progress.callbacks.find(callback->name());
+        if (it != progress.callbacks.end()) callback->LoadState(*it);
+      }
+      if (!scaler_ || progress.scalers.empty()) return;
+      const json& mine = progress.scalers.at(static_cast<size_t>(rank));
+      scaler_->set_state({mine.at(0), mine.at(1), mine.at(2)});
+    });
+    strategy_->load(path);
+    epoch = progress.epoch;
+    step = progress.step;
+  }
+
+  void TrainEpoch() {
+    // By epoch, so that a training that goes on draws what an uninterrupted one would have drawn.
+    torch::manual_seed(options_.seed + 1'000'003 * static_cast<uint64_t>(epoch) +
+                       7'919 * static_cast<uint64_t>(rank));
+    arguments_.model.module().train();
+    arguments_.train.Begin(epoch);
+    Means means({{"loss", arguments_.loss}});
+    for (int64_t i = 0; i < steps_in_epoch; ++i) {
+      const std::optional<Batch> batch = arguments_.train.Next();
+      if (!batch) Refuse("batch " + std::to_string(i + 1) + " of the epoch is missing");
+      Step(*batch, &means);
+      ++step;
+      ForEach(&Callback::OnStep);
+    }
+    strategy_->finish();
+    Metrics own = means.Get();
+    if (scaler_) own["loss_scale"] = scaler_->scale();
+    metrics = hvd::average_metrics(own, means.samples(), "trainer.metrics");
+    if (arguments_.validation != nullptr) {
+      for (const auto& [name, value] : trainer_.Evaluate(arguments_.model, *arguments_.validation,
+                                                         arguments_.loss, arguments_.metrics)) {
+        metrics["val_" + name] = value;
+      }
+    }
+    ForEach(&Callback::OnMetrics);
+    ForEach(&Callback::OnEpoch);
+    ForEach(&Callback::OnCheckpoint);
+  }
+
+  void Step(const Batch& batch, Means* means) {
+    for (size_t group = 0; arguments_.learning_rate && group < rates_.size(); ++group) {
+      arguments_.optimizer.param_groups()[group].options().set_lr(rates_[group] *
+                                                                  arguments_.learning_rate(step));
+    }
+    strategy_->zero_grad();
+    torch::Tensor loss;
+    {
+      const hvd::Autocast autocast(type_);
+      loss = arguments_.loss(strategy_->forward(batch.input), batch.target);
+    }
+    strategy_->backward(scaler_ ? scaler_->scale(loss) : loss);
+    if (options_.max_norm > 0) {
+      if (scaler_) (void)scaler_->unscale(*strategy_);
+      (void)strategy_->clip_grad_norm(options_.max_norm);
+    }
+    if (scaler_) {
+      (void)scaler_->step(*strategy_);
+    } else {
+      strategy_->step();
+    }
+    means->Add("loss", loss, batch.input.size(0));
+    means->Count(batch.input.size(0));
+  }
+
+  bool AnyoneStops() {
+    const torch::Tensor stops = torch::tensor(stop_ ? 1 : 0, torch::kInt);
+    return hvd::allreduce(stops, "trainer.stop", hvd::Max).item<int>() != 0;
+  }
+
+  const Trainer& trainer_;
+  const TrainerOptions& options_;
+  const FitArguments& arguments_;
+  const torch::ScalarType type_;
+  std::unique_ptr<hvd::Strategy> strategy_;
+  std::optional<hvd::LossScaler> scaler_;
+  std::vector<double> rates_;  // of the optimizer's groups, before the schedule
+};
+
+}  // namespace
+
+double Training::Metric(const std::string& name) const {
+  const auto it = metrics.find(name);
+  if (it != metrics.end()) return it->second;
+  std::string known;
+  for (const auto& [other, value] : metrics) known += (known.empty() ? "" : ", ") + other;
+  Refuse("there is no metric '" + name + "'; there are " + known);
+}
+
+Trainer::Trainer(TrainerOptions options) : options_(std::move(options)) {
+  if (options_.devices < 0) Refuse("devices is " + std::to_string(options_.devices));
+  if (options_.max_epochs < 0) Refuse("max_epochs is " + std::to_string(options_.max_epochs));
+  if (!(options_.max_norm >= 0)) Refuse("max_norm is below 0");
+  (void)TypeOf(options_.precision);
+}
+
+int Trainer::Run(const std::function<int()>& fn) const {
+  const auto on_rank = [&] {
+    CheckDevices(options_.devices);
+    torch::manual_seed(options_.seed);
+    return fn();
+  };
+  hvd::init();
+  if (options_.devices > 1 && hvd::size() == 1 && std::getenv("RUEDA_RANK") == nullptr) {
+    hvd::shutdown();
+    const std::vector<int> statuses = rueda::run(on_rank, options_.devices);
+    return *std::max_element(statuses.begin(), statuses.end());
+  }
+  const int status = on_rank();
+  hvd::shutdown();
+  return status;
+}
+
+FitResult Trainer::Fit(const FitArguments& arguments) const {
+  return Fitting(*this, arguments).Train();
+}
+
+Metrics Trainer::Evaluate(const hvd::Model& model, Loader& loader, const Function& loss,
+                          const std::map<std::string, Function>& metrics) const {
+  std::map<std::string, Function> functions = metrics;
+  functions["loss"] = loss;
+  const bool was_training = model.module().is_training();
+  model.module().eval();
+  Means means(functions);
+  {
+    const torch::NoGradGuard no_grad;
+    const hvd::Autocast autocast(TypeOf(options_.precision));
+    loader.Begin(1);
+    while (const std::optional<Batch> batch = loader.Next()) {
+      const torch::Tensor output = model.forward(batch->input);
+      const int64_t samples = batch->input.size(0);
+      for (const auto& [name, function] : functions) {
+        means.Add(name, function(output, batch->target), samples);
+      }
+      means.Count(samples);
+    }
+  }
+  model.module().train(was_training);
+  return hvd::average_metrics(means.Get(), means.samples(), "trainer.evaluate");
+}
+
+}  // namespace trainer

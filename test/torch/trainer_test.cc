@@ -1,0 +1,556 @@
+// examples/trainer: the loop, and what hooks into it.
+#include "examples/trainer/trainer.h"
+
+#include <pty.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <regex>
+
+#include "examples/trainer/callbacks/csv_log.h"
+#include "examples/trainer/callbacks/early_stopping.h"
+#include "examples/trainer/callbacks/learning_rate_monitor.h"
+#include "examples/trainer/callbacks/model_checkpoint.h"
+#include "examples/trainer/callbacks/progress_bar.h"
+#include "examples/trainer/callbacks/records.h"
+#include "examples/trainer/callbacks/tensorboard.h"
+#include "examples/trainer/checkpoint.h"
+#include "examples/trainer/transfer.h"
+#include "test/torch/ranks.h"
+#include "test/torch/training.h"
+
+namespace hvd = rueda::libtorch;
+namespace fs = std::filesystem;
+
+namespace {
+
+using namespace rueda::test;
+using trainer::Metrics;
+
+constexpr int64_t kSamples = 60;
+
+// A directory of this job's, gone with it.
+class JobDirectory {
+ public:
+  JobDirectory()
+      : path_(fs::temp_directory_path() /
+              ("rueda-trainer-" + std::string(std::getenv("RUEDA_JOB_ID")))) {
+    fs::create_directories(path_);
+    hvd::barrier();
+  }
+  ~JobDirectory() {
+    try {
+      hvd::barrier();  // the others may be at it still
+    } catch (const std::exception&) {
+    }
+    std::error_code error;
+    fs::remove_all(path_, error);
+  }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  const fs::path path_;
+};
+
+std::string Text(const std::string& path) {
+  std::ifstream stream(path);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// With dropout, so that a wrong random state shows.
+struct DropNetImpl : torch::nn::Cloneable<DropNetImpl> {
+  explicit DropNetImpl(double drop_in = 0) : drop(drop_in) { reset(); }
+  void reset() override {
+    hidden = register_module("hidden", torch::nn::Linear(6, 16));
+    out = register_module("out", torch::nn::Linear(16, 3));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return out(torch::dropout(torch::tanh(hidden(x)), drop, is_training()));
+  }
+  double drop;
+  torch::nn::Linear hidden{nullptr}, out{nullptr};
+};
+TORCH_MODULE(DropNet);
+
+trainer::Batch Data(int64_t samples = kSamples) {
+  torch::manual_seed(99);
+  const torch::Tensor x = torch::randn({samples, 6});
+  return {x, x.narrow(1, 0, 3).sin()};
+}
+
+torch::Tensor Mse(const torch::Tensor& output, const torch::Tensor& target) {
+  return torch::mse_loss(output, target);
+}
+
+// What a test changes of a training.
+struct Plan {
+  trainer::TrainerOptions options = {};
+  std::vector<std::shared_ptr<trainer::Callback>> callbacks = {};
+  double drop = 0;
+  bool adam = false;
+  std::function<double(int64_t)> learning_rate = {};
+};
+
+struct Outcome {
+  trainer::FitResult result;
+  torch::Tensor weights;
+};
+
+Outcome Fit(const Plan& plan) {
+  const trainer::Trainer trainer(plan.options);
+  torch::manual_seed(5);
+  DropNet net(plan.drop);
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  if (plan.adam) {
+    optimizer = std::make_unique<torch::optim::Adam>(net->parameters(), 0.01);
+  } else {
+    optimizer = std::make_unique<torch::optim::SGD>(net->parameters(), Momentum(0.05));
+  }
+  trainer::TensorLoader train(Data(), {.batch_size = 5, .seed = plan.options.seed});
+  trainer::TensorLoader validation(Data(7), {.batch_size = 2, .train = false});
+  Outcome outcome;
+  outcome.result = trainer.Fit({.model = net,
+                                .optimizer = *optimizer,
+                                .train = train,
+                                .validation = &validation,
+                                .loss = Mse,
+                                .callbacks = plan.callbacks,
+                                .learning_rate = plan.learning_rate});
+  outcome.weights = Flat(*net);
+  EXPECT_TRUE(ReplicasEqual(outcome.weights));
+  return outcome;
+}
+
+// The same in one process without the trainer.
+torch::Tensor Reference(int64_t epochs, double max_norm) {
+  torch::manual_seed(5);
+  DropNet net;
+  torch::optim::SGD sgd(net->parameters(), Momentum(0.05));
+  const trainer::Batch data = Data();
+  hvd::DistributedSampler sampler(kSamples, {.seed = 0}, hvd::Part(0, 1));
+  const auto batch = static_cast<size_t>(5 * hvd::size());
+  for (int64_t epoch = 1; epoch <= epochs; ++epoch) {
+    sampler.set_epoch(static_cast<size_t>(epoch));
+    sampler.reset();
+    while (const auto indices = sampler.next(batch)) {
+      if (indices->size() < batch) break;
+      const torch::Tensor pick =
+          torch::tensor(std::vector<int64_t>(indices->begin(), indices->end()));
+      sgd.zero_grad();
+      Mse(net(data.input.index_select(0, pick)), data.target.index_select(0, pick)).backward();
+      if (max_norm > 0) torch::nn::utils::clip_grad_norm_(net->parameters(), max_norm);
+      sgd.step();
+    }
+  }
+  return Flat(*net);
+}
+
+RANKS_TEST(Trainer, TrainsLikeOneProcessOnAllBatches, 1, 2, 3) {
+  for (const double max_norm : {0.0, 0.1}) {
+    const torch::Tensor reference = Reference(4, max_norm);
+    for (const char* strategy : {"ddp", "sharded"}) {
+      for (const auto& [precision, error] :
+           {std::pair("32", 1e-5), std::pair("16", 5e-3), std::pair("bf16", 5e-2)}) {
+        Plan plan;
+        plan.options.strategy = strategy;
+        plan.options.precision = precision;
+        plan.options.max_epochs = 4;
+        plan.options.max_norm = max_norm;
+        const Outcome outcome = Fit(plan);
+        const double distance = Distance(outcome.weights, reference);
+        EXPECT_LT(distance, error) << strategy << " " << precision;
+        EXPECT_EQ(distance > 1e-5, precision != std::string("32")) << distance;
+        EXPECT_EQ(outcome.result.epochs, 4);
+        EXPECT_EQ(outcome.result.steps, 4 * (kSamples / (5 * hvd::size())));
+        EXPECT_EQ(outcome.result.metrics.contains("loss_scale"), precision == std::string("16"));
+      }
+    }
+  }
+}
+
+Plan LongPlan(const std::string& strategy, const std::string& precision, const std::string& files) {
+  Plan plan;
+  plan.options.strategy = strategy;
+  plan.options.precision = precision;
+  plan.options.loss_scaler = {.initial_scale = 1 << 20, .growth_interval = 3};
+  plan.options.max_epochs = 6;
+  plan.options.seed = 3;
+  plan.callbacks = {std::make_shared<trainer::LearningRateMonitor>(),
+                    std::make_shared<trainer::CsvLog>(files + ".csv"),
+                    std::make_shared<trainer::EarlyStopping>(
+                        trainer::EarlyStoppingOptions{.patience = 4, .min_delta = 0.05}),
+                    std::make_shared<trainer::ModelCheckpoint>(
+                        trainer::ModelCheckpointOptions{.directory = files, .best = 9})};
+  plan.drop = 0.3;
+  plan.adam = true;
+  plan.learning_rate = [](int64_t step) { return std::min(1.0, 0.1 * static_cast<double>(step)); };
+  return plan;
+}
+
+RANKS_TEST(Trainer, GoesOnFromACheckpointAsIfNothingHadHappened, 1, 2, 3) {
+  const JobDirectory directory;
+  for (const std::string strategy : {"ddp", "sharded"}) {
+    for (const std::string precision : {"32", "16"}) {
+      const std::string whole = directory / (strategy + precision);
+      const std::string parts = directory / (strategy + precision + " in parts");
+      const Outcome uninterrupted = Fit(LongPlan(strategy, precision, whole));
+      Plan first = LongPlan(strategy, precision, parts);
+      first.options.max_epochs = 4;
+      Fit(first);
+      // Interrupted after the fourth epoch's line, before its checkpoint.
+      hvd::barrier();
+      if (hvd::rank() == 0) trainer::RemoveCheckpoint(trainer::CheckpointPath(parts, 4));
+      hvd::barrier();
+      Plan second = LongPlan(strategy, precision, parts);
+      second.options.resume = parts;
+      EXPECT_EQ(trainer::NewestCheckpoint(parts), trainer::CheckpointPath(parts, 3));
+      const Outcome resumed = Fit(second);
+      EXPECT_TRUE(resumed.weights.equal(uninterrupted.weights)) << strategy << " " << precision;
+      EXPECT_EQ(resumed.result.metrics, uninterrupted.result.metrics);
+      EXPECT_EQ(resumed.result.steps, uninterrupted.result.steps);
+      hvd::barrier();
+      EXPECT_EQ(Text(parts + ".csv"), Text(whole + ".csv"));
+      EXPECT_EQ(trainer::NewestCheckpoint(parts), trainer::CheckpointPath(parts, 6));
+      // That it can fail: without the checkpoint the same epochs give other weights.
+      Plan shorter = LongPlan(strategy, precision, directory / "shorter");
+      shorter.options.max_epochs = 3;
+      EXPECT_FALSE(Fit(shorter).weights.equal(uninterrupted.weights));
+    }
+  }
+}
+
+// Even if it was on one rank alone that somebody wanted that.
+RANKS_TEST(Trainer, AllRanksStopAfterTheSameEpoch, 2, 3) {
+  struct Impatient : trainer::Callback {
+    std::string name() const override { return "impatient"; }
+    void OnEpoch(trainer::Training& training) override {
+      if (training.rank == 1 && training.epoch == 2) training.Stop();
+    }
+  };
+  Plan plan;
+  plan.callbacks = {std::make_shared<Impatient>()};
+  const trainer::FitResult result = Fit(plan).result;
+  EXPECT_EQ(result.epochs, 2);
+  EXPECT_TRUE(result.stopped);
+}
+
+// Says what the metric is.
+struct Script : trainer::Callback {
+  explicit Script(std::vector<double> values_in) : values(std::move(values_in)) {}
+  std::string name() const override { return "script"; }
+  void OnMetrics(trainer::Training& training) override {
+    training.metrics["score"] = values.at(static_cast<size_t>(training.epoch - 1));
+  }
+  const std::vector<double> values;
+};
+
+int64_t EpochsUntilItStops(const std::vector<double>& values,
+                           const trainer::EarlyStoppingOptions& options) {
+  Plan plan;
+  plan.options.max_epochs = static_cast<int64_t>(values.size());
+  plan.callbacks = {std::make_shared<Script>(values),
+                    std::make_shared<trainer::EarlyStopping>(options)};
+  return Fit(plan).result.epochs;
+}
+
+RANKS_TEST(Trainer, StopsWhenItGetsNoBetter, 1, 2) {
+  using trainer::Mode;
+  EXPECT_EQ(EpochsUntilItStops({3, 2, 2, 1, 1, 1, 1}, {.monitor = "score", .patience = 2}), 6);
+  EXPECT_EQ(EpochsUntilItStops({3, 2, 1, 0}, {.monitor = "score", .patience = 1}), 4);
+  EXPECT_EQ(EpochsUntilItStops({3, 2.9, 2.8, 2.7, 2.6},
+                               {.monitor = "score", .patience = 2, .min_delta = 0.15}),
+            5)
+      << "2.8 is better than 3 by enough";
+  EXPECT_EQ(EpochsUntilItStops({3, 2.9, 2.8, 2.7, 2.6},
+                               {.monitor = "score", .patience = 2, .min_delta = 0.5}),
+            3);
+  EXPECT_EQ(
+      EpochsUntilItStops({1, 2, 3, 2, 1}, {.monitor = "score", .patience = 1, .mode = Mode::kMax}),
+      4);
+  EXPECT_EQ(EpochsUntilItStops({NAN, NAN, 1, 1}, {.monitor = "score", .patience = 2}), 2);
+  std::string message;
+  EXPECT_EQ(StatusOf([] { EpochsUntilItStops({1}, {.monitor = "scor"}); }, &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("no metric 'scor'; there are loss, score, val_loss"), std::string::npos)
+      << message;
+}
+
+RANKS_TEST(Trainer, WhatHasEndedEarlyDoesNotGoOn, 2) {
+  const JobDirectory directory;
+  const auto fit = [&](const std::string& resume) {
+    Plan plan;
+    plan.options.resume = resume;
+    plan.callbacks = {std::make_shared<Script>(std::vector<double>(10, 1.0)),
+                      std::make_shared<trainer::EarlyStopping>(
+                          trainer::EarlyStoppingOptions{.monitor = "score", .patience = 2}),
+                      std::make_shared<trainer::ModelCheckpoint>(
+                          trainer::ModelCheckpointOptions{.directory = directory / "files"})};
+    return Fit(plan);
+  };
+  const Outcome first = fit("");
+  EXPECT_EQ(first.result.epochs, 3);
+  const Outcome second = fit(directory / "files");
+  EXPECT_EQ(second.result.epochs, 3);
+  EXPECT_TRUE(second.result.stopped);
+  EXPECT_TRUE(second.weights.equal(first.weights));
+}
+
+RANKS_TEST(Trainer, KeepsTheBestEpochsAndTheNewest, 2) {
+  const JobDirectory directory;
+  const std::string path = directory / "best";
+  const auto checkpoint = std::make_shared<trainer::ModelCheckpoint>(
+      trainer::ModelCheckpointOptions{.directory = path, .monitor = "score", .best = 2});
+  Plan plan;
+  plan.options.max_epochs = 6;
+  plan.callbacks = {std::make_shared<Script>(std::vector<double>{5, 1, NAN, 3, 1, 9}), checkpoint};
+  Fit(plan);
+  hvd::barrier();
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(path)) names.insert(entry.path().filename());
+  EXPECT_EQ(names, (std::set<std::string>{"epoch-2.pt", "epoch-2.json", "epoch-5.pt",
+                                          "epoch-5.json", "epoch-6.pt", "epoch-6.json"}));
+  EXPECT_EQ(checkpoint->best_path(), trainer::CheckpointPath(path, 2));
+}
+
+std::shared_ptr<torch::nn::SequentialImpl> Body(int64_t classes) {
+  return torch::nn::Sequential(torch::nn::Linear(6, 200), torch::nn::Linear(200, 200),
+                               torch::nn::Linear(200, classes))
+      .ptr();
+}
+
+// What operations this rank took part in while it trained, in bytes.
+class Traffic : public trainer::Callback {
+ public:
+  explicit Traffic(std::string path) : path_(std::move(path)) {}
+  std::string name() const override { return "traffic"; }
+  void OnBegin(trainer::Training& training) override {
+    if (training.rank == 0) rueda::start_timeline(path_);
+  }
+  void OnEnd(trainer::Training& training) override {
+    if (training.rank == 0) rueda::stop_timeline();
+  }
+  // By the lane's row, in which each bucket is once.
+  int64_t bytes() const {
+    const std::string text = Text(path_);
+    std::smatch lane;
+    EXPECT_TRUE(std::regex_search(
+        text, lane,
+        std::regex("\"tid\":([0-9]+),\"name\":\"thread_name\",\"args\":.\"name\":\"lane ")));
+    const std::regex bucket("\"tid\":" + lane[1].str() + ",.*\"bytes\":([0-9]+)");
+    int64_t sum = 0;
+    for (std::sregex_iterator it(text.begin(), text.end(), bucket), end; it != end; ++it) {
+      sum += std::stoll((*it)[1]);
+    }
+    return sum;
+  }
+
+ private:
+  const std::string path_;
+};
+
+RANKS_TEST(Trainer, FrozenParametersAreNeverSent, 2) {
+  const JobDirectory directory;
+  constexpr int64_t kFrozenBytes = 4 * (6 * 200 + 200 + 200 * 200 + 200);
+  constexpr int64_t kSteps3 = 3 * (kSamples / 10);
+  for (const std::string strategy : {"ddp", "sharded", "local_sgd", "decentralized", "adasum"}) {
+    for (const bool frozen : {true, false}) {
+      torch::manual_seed(1);
+      const auto model = Body(3);
+      const std::vector<torch::Tensor> children = {model->parameters()[0], model->parameters()[2]};
+      if (frozen) {
+        trainer::Freeze(*model->children()[0]);
+        trainer::Freeze(*model->children()[1]);
+      }
+      const torch::Tensor before = children[1].detach().clone();
+      torch::optim::SGD sgd(model->parameters(), 0.01);
+      trainer::TensorLoader train(Data(), {.batch_size = 5});
+      const auto traffic = std::make_shared<Traffic>(directory / strategy);
+      trainer::TrainerOptions options;
+      options.strategy = strategy;
+      options.strategy_options.local_steps = 4;
+      options.max_epochs = 3;
+      trainer::Trainer(options).Fit(
+          {.model = model, .optimizer = sgd, .train = train, .loss = Mse, .callbacks = {traffic}});
+      EXPECT_EQ(before.equal(children[1]), frozen);
+      if (hvd::rank() != 0) continue;
+      const int64_t head = 4 * (200 * 3 + 3);
+      if (frozen) {
+        EXPECT_GT(traffic->bytes(), head) << strategy;
+        EXPECT_LT(traffic->bytes(), 4 * head * (kSteps3 + 3)) << strategy;
+        EXPECT_LT(traffic->bytes(), 2 * kFrozenBytes) << strategy;
+      } else {
+        EXPECT_GT(traffic->bytes(), 4 * kFrozenBytes) << strategy;
+      }
+    }
+  }
+}
+
+RANKS_TEST(Trainer, BeginsWithAnothersParameters, 2) {
+  const JobDirectory directory;
+  const std::string path = directory / "body.pt";
+  const auto from = Body(3);
+  {
+    torch::optim::SGD sgd(from->parameters(), 0.1);
+    hvd::make_strategy("sharded", from, sgd)->save(path);
+  }
+  const auto to = Body(5);
+  const std::vector<std::string> taken = trainer::LoadParameters(*to, path);
+  EXPECT_EQ(taken, (std::vector<std::string>{"0.weight", "0.bias", "1.weight", "1.bias"}));
+  EXPECT_TRUE(to->parameters()[2].equal(from->parameters()[2]));
+  torch::nn::Linear other(2, 2);
+  EXPECT_THROW(trainer::LoadParameters(*other, path), std::runtime_error);
+  EXPECT_THROW(trainer::LoadParameters(*to, path + "t"), std::runtime_error);
+  hvd::barrier();
+  if (hvd::rank() == 0) fs::resize_file(path, fs::file_size(path) / 2);
+  hvd::barrier();
+  EXPECT_THROW(trainer::LoadParameters(*to, path), std::runtime_error);
+}
+
+RANKS_TEST(Trainer, TheSeedChoosesTheBits, 1, 2) {
+  std::vector<torch::Tensor> weights;
+  for (const uint64_t seed : {7, 7, 8}) {
+    Plan plan;
+    plan.options.seed = seed;
+    plan.options.max_epochs = 3;
+    plan.drop = 0.5;
+    weights.push_back(Fit(plan).weights);
+    torch::manual_seed(1234);  // is not to matter
+    torch::randn({3});
+  }
+  EXPECT_TRUE(weights[0].equal(weights[1]));
+  EXPECT_FALSE(weights[0].equal(weights[2]));
+}
+
+// Of seven samples on three ranks, and of two, so that one has none.
+RANKS_TEST(Trainer, EvaluatesEachSampleOnce, 1, 2, 3) {
+  torch::manual_seed(5);
+  DropNet net(0.5);
+  const trainer::Trainer trainer({});
+  for (const int64_t samples : {7, 2}) {
+    const trainer::Batch data = Data(samples);
+    trainer::TensorLoader loader(data, {.batch_size = 2, .train = false});
+    const Metrics metrics = trainer.Evaluate(
+        net, loader, Mse, {{"twice", [](auto& a, auto& b) { return 2 * Mse(a, b); }}});
+    net->eval();
+    const auto expected = Mse(net(data.input), data.target).item<double>();
+    net->train();
+    EXPECT_NEAR(metrics.at("loss"), expected, 1e-6) << samples;
+    EXPECT_NEAR(metrics.at("twice"), 2 * expected, 1e-6) << samples;
+  }
+}
+
+RANKS_TEST(Trainer, MistakesAreErrorsOnAllRanks, 2) {
+  const JobDirectory directory;
+  std::string message;
+  const auto fit = [&](const std::function<void(Plan&)>& change) {
+    Plan plan;
+    plan.options.max_epochs = 1;
+    change(plan);
+    return StatusOf([&] { Fit(plan); }, &message);
+  };
+  EXPECT_EQ(fit([](Plan& plan) { plan.options.devices = 4; }), RUEDA_FAILED_PRECONDITION);
+  EXPECT_NE(message.find("devices is 4, and the job has 2 ranks: start it with ruedarun -np 4"),
+            std::string::npos)
+      << message;
+  EXPECT_EQ(fit([](Plan& plan) { plan.options.precision = "8"; }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("there are 32, bf16, 16"), std::string::npos) << message;
+  EXPECT_EQ(fit([](Plan& plan) { plan.options.strategy = "dpp"; }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(fit([](Plan& plan) { plan.options.seed = static_cast<uint64_t>(hvd::rank()); }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("the ranks differ: rank 0 has"), std::string::npos) << message;
+  EXPECT_EQ(fit([&](Plan& plan) { plan.options.resume = directory / ""; }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("has no checkpoint to resume from"), std::string::npos) << message;
+  EXPECT_EQ(fit([&](Plan& plan) { plan.options.resume = directory / "epoch-1.pt"; }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("epoch-1.json: can't be read"), std::string::npos) << message;
+  if (hvd::rank() == 0) trainer::WriteProgress(directory / "epoch-1.pt", {1, 2, 5, {}, {}});
+  hvd::barrier();
+  EXPECT_EQ(fit([&](Plan& plan) { plan.options.resume = directory / "epoch-1.pt"; }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("of a training on 5 ranks"), std::string::npos) << message;
+  // On rank 0 alone, which alone writes it.
+  EXPECT_EQ(fit([](Plan& plan) {
+              plan.callbacks = {std::make_shared<trainer::CsvLog>("/nowhere/log.csv")};
+            }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("/nowhere/log.csv can't be written: No such file"), std::string::npos)
+      << message;
+  EXPECT_EQ(fit([](Plan& plan) {
+              plan.callbacks = {std::make_shared<trainer::ProgressBar>(),
+                                std::make_shared<trainer::ProgressBar>()};
+            }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("two callbacks are called 'progress_bar'"), std::string::npos) << message;
+  hvd::barrier();
+}
+
+// A run that a test makes up.
+struct MadeUp : trainer::Training {
+  hvd::Strategy& strategy() override { throw std::logic_error("not there"); }
+  void Save(const std::string&) override {}
+};
+
+void ShowTwoEpochs(std::FILE* stream) {
+  trainer::ProgressBar bar(stream);
+  MadeUp training;
+  training.steps_in_epoch = 3;
+  training.max_epochs = 2;
+  bar.OnBegin(training);
+  for (training.epoch = 1; training.epoch <= 2; ++training.epoch) {
+    for (int i = 0; i < 3; ++i) {
+      ++training.step;
+      bar.OnStep(training);
+    }
+    training.metrics = {{"loss", 0.5}, {"val_loss", 0.25}};
+    bar.OnEpoch(training);
+  }
+  std::fclose(stream);
+}
+
+TEST(ProgressBar, IsOneOnATerminalAndLinesElsewhere) {
+  const std::regex line(
+      "epoch  1 loss 0\\.5000, val_loss 0\\.2500, \\d+\\.\\d s\n"
+      "epoch  2 loss 0\\.5000, val_loss 0\\.2500, \\d+\\.\\d s\n");
+  for (const std::string terminal : {"xterm", "dumb", "none"}) {
+    setenv("TERM", terminal.c_str(), 1);
+    int reader = -1, writer = -1;
+    if (terminal == "none") {
+      int ends[2];
+      ASSERT_EQ(pipe(ends), 0);
+      reader = ends[0];
+      writer = ends[1];
+    } else {
+      ASSERT_EQ(openpty(&reader, &writer, nullptr, nullptr, nullptr), 0);
+    }
+    ShowTwoEpochs(fdopen(writer, "w"));
+    std::string text;
+    char block[4096];
+    for (ssize_t got; (got = read(reader, block, sizeof block)) > 0;) {  // a terminal ends with EIO
+      text.append(block, static_cast<size_t>(got));
+    }
+    close(reader);
+    text = std::regex_replace(text, std::regex("\r\n"), "\n");
+    if (terminal == "xterm") {
+      EXPECT_NE(text.find("\repoch  1 [##########                    ] 1/3"), std::string::npos)
+          << text;
+      EXPECT_NE(text.find("\repoch  2 [##############################] 3/3\r\x1b[Kepoch  2 loss"),
+                std::string::npos)
+          << text;
+    } else {
+      EXPECT_TRUE(std::regex_match(text, line)) << text;
+    }
+  }
+}
+
+// RFC 3720, B.4.
+TEST(Records, HaveTheChecksumsOfTheRfc) {
+  EXPECT_EQ(trainer::Crc32c("123456789"), 0xe3069283u);
+  EXPECT_EQ(trainer::Crc32c(std::string(32, '\0')), 0x8a9136aau);
+  EXPECT_EQ(trainer::Crc32c(std::string(32, '\xff')), 0x62a8ab43u);
+  EXPECT_EQ(trainer::Record("abc").size(), 8u + 4 + 3 + 4);
+}
+
+}  // namespace
