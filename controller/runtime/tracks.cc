@@ -29,6 +29,12 @@ size_t PartsOf(const Request& request) {
   return std::max<size_t>(request.parts.size(), 1);
 }
 
+int64_t PartBytes(const Request& request, size_t part) {
+  if (request.parts.empty()) return 0;
+  const PartArgs& args = request.parts[part];
+  return args.shape.elements() * static_cast<int64_t>(DTypeSize(args.dtype));
+}
+
 uint32_t TrackAt(const Request& request, size_t part) {
   if (part == 0) return request.track;
   return part <= request.more_tracks.size() ? request.more_tracks[part - 1] : 0;
@@ -157,7 +163,7 @@ void Tracks::TellBucket(const Lane& lane, const LaneBucket& bucket) {
     record.track = TrackAt(*request, part);
     record.submitted = request->submitted_at;
     record.ordered = request->ordered_at;
-    record.bytes = bucket.pieces.empty() ? 0 : bucket.pieces[i - 1].elements * element_bytes;
+    record.bytes = PartBytes(*request, part);  // pieces have no empty ones
   });
   if (times.packed_at != 0) {
     timeline_->Span("MEMCPY_IN_FUSION_BUFFER", track, 0, times.packed_at - times.pack,
@@ -194,10 +200,7 @@ void Tracks::TellEnd(Request* request) {
     record.ordered = request->ordered_at;
     record.started = request->started_at;
     record.done = now;
-    record.bytes = request->parts.empty()
-                       ? 0
-                       : request->parts[part].shape.elements() *
-                             static_cast<int64_t>(DTypeSize(request->parts[part].dtype));
+    record.bytes = PartBytes(*request, part);
   });
   if (!request->status.ok()) {
     timeline_->Instant("ERROR", TrackAt(*request, 0), std::string(request->status.message()),

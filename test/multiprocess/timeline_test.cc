@@ -106,7 +106,10 @@ void RunStep(rueda_context* context, int rank) {
   completion.callback = [](void*, rueda_handle, rueda_status) {};
   if (rank % 2 == 1) completion.flags = RUEDA_COMPLETION_INLINE;
   ExecuteTogether(context, operations, &completion);
-  ExecuteGroup(context, {Allreduce("g0", tensors[4]->get()), Allreduce("g1", tensors[5]->get())});
+  std::vector<float> nothing;
+  TensorOf empty(nothing);
+  ExecuteGroup(context, {Allreduce("g0", tensors[4]->get()), Allreduce("empty", empty.get()),
+                         Allreduce("g1", tensors[5]->get())});
   EXPECT_EQ(Execute(context, Barrier("gate")), RUEDA_OK) << rueda_last_error();
   EXPECT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
 }
