@@ -9,8 +9,8 @@
 
 namespace trainer {
 
-// CRC-32C (Castagnoli's polynomial, RFC 3720 B.4). Its neighbours' libraries have it for large
-// files; an event has a hundred bytes.
+// CRC-32C (Castagnoli's polynomial, RFC 3720 B.4). By bits: an event has a hundred bytes. Abseil
+// has it too, but not yet in Debian 12.
 uint32_t Crc32c(std::string_view bytes);
 
 // The record's length, its checksum, the bytes, their checksum.
