@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "bindings/torch/compressible.h"
 #include "bindings/torch/gradient_bucket.h"
 #include "bindings/torch/gradient_memory.h"
 #include "bindings/torch/named_tensors.h"
@@ -51,12 +52,6 @@ NamedTensors PlaceNames(const torch::optim::Optimizer& optimizer) {
     }
   }
   return named;
-}
-
-bool IsCompressible(const at::Tensor& gradient) {
-  const at::ScalarType type = gradient.scalar_type();
-  return !gradient.is_sparse() &&
-         (type == at::kFloat || type == at::kHalf || type == at::kBFloat16);
 }
 
 NamedTensors List(const torch::OrderedDict<std::string, at::Tensor>& tensors) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains the net of examples/mnist under every strategy, and compares them.
+"""Trains the net of examples/mnist under every strategy and compression, and compares them.
 
 compare.py --bin FOLDER [-np N] [--epochs N] [--only NAME,...] [--out FOLDER]
 
@@ -8,7 +8,7 @@ For each strategy: the time of a step (over shared memory), the bytes that a ran
 counts too), and the test images that it gets right at the end. And the largest rank's peak memory:
 every byte of tensors, parameters, gradients and optimizer state with them, when another net of 12.6
 million parameters is trained with Adam (peak_memory); that of examples/mnist is too small to show
-it. Exit status 1 when a run failed.
+it. What Rueda itself takes for compression is not among those bytes. Exit status 1 when a run failed.
 """
 import argparse
 import json
@@ -18,10 +18,15 @@ import re
 import subprocess
 import sys
 
-# Of each the options that suit it: steps that are longer want smaller learning rates.
+# By name, and by name + compression; of each the options that suit it: steps that are longer want
+# smaller learning rates.
 STRATEGIES = {
     "ddp": [], "sharded": [], "fsdp": [], "adasum": [], "local_sgd": [], "diloco": ["--lr", "0.01"],
-    "decentralized": [], "async": [], "multi_worker": ["--lr", "0.025"], "ddp2": [], "dp": [],
+    "decentralized": [], "low_precision_decentralized": [], "async": [], "multi_worker": ["--lr", "0.025"], "ddp2": [],
+    "dp": [], "bytegrad": [], "qadam": ["--optimizer", "adam", "--lr", "0.003"],
+    **{f"ddp + {compression}": [] for compression in
+       ["fp16", "bf16", "fp8", "int8", "1bit", "topk:0.05", "powersgd:2", "auto"]},
+    "sharded + int8": [], "fsdp + int8": [],
 }
 ONE_PROCESS = {"dp"}  # whose replicas are threads
 
@@ -48,7 +53,10 @@ def run(arguments, strategy, words, environment=None):
 
 def train(arguments, strategy, epochs, environment=None):
     """(the last line's JSON, steps an epoch, final loss)"""
-    words = ["mnist", "--strategy", strategy, "--epochs", str(epochs), *STRATEGIES[strategy]]
+    name, _, compression = strategy.partition(" + ")
+    words = ["mnist", "--strategy", name, "--epochs", str(epochs), *STRATEGIES[strategy]]
+    if compression:
+        words += ["--compression", compression]
     if strategy in ONE_PROCESS:
         words += ["--replicas", str(arguments.np), "--batch-size", str(32 * arguments.np)]
     out = run(arguments, strategy, words, environment)
@@ -65,7 +73,7 @@ def bytes_of(arguments, strategy, epochs):
 
 
 def peak_mb(arguments, strategy):
-    return json.loads(run(arguments, strategy, ["peak_memory", strategy]))["peak_bytes"] / 1e6
+    return json.loads(run(arguments, strategy, ["peak_memory", *strategy.split(" + ")]))["peak_bytes"] / 1e6
 
 
 def measure(arguments, strategy):

@@ -1,6 +1,6 @@
 // How much memory a rank needs to train a net with a strategy.
 //
-//     ruedarun -np 2 peak_memory NAME
+//     ruedarun -np 2 peak_memory NAME [COMPRESSION]
 //
 // NAME is a strategy's, or "none": plain torch, on each rank for itself. A few steps with Adam of a
 // net that is large enough for its parameters to count, from its making on. Rank 0 prints the
@@ -29,7 +29,7 @@ torch::Tensor LossOf(const torch::Tensor& output) {
   return output.square().mean();
 }
 
-void Train(const std::string& name) {
+void Train(const std::string& name, const std::string& compression) {
   torch::nn::Sequential net;
   for (int i = 0; i < kLayers; ++i) {
     net->push_back(torch::nn::Linear(kWidth, kWidth));
@@ -45,7 +45,9 @@ void Train(const std::string& name) {
     }
     return;
   }
-  const auto strategy = hvd::make_strategy(name, net, adam, {.bucket_bytes = kBucketBytes});
+  const auto strategy = hvd::make_strategy(
+      name, net, adam,
+      {.compression = compression, .warmup_steps = 1, .bucket_bytes = kBucketBytes});
   for (int step = 0; step < kSteps; ++step) {
     strategy->zero_grad();
     strategy->backward(LossOf(strategy->forward(x)));
@@ -53,12 +55,12 @@ void Train(const std::string& name) {
   }
 }
 
-int Run(const std::string& name) {
+int Run(const std::string& name, const std::string& compression) {
   compare::StartMemoryMeter();
   hvd::init();
   torch::set_num_threads(1);
   compare::ResetPeak();
-  Train(name);
+  Train(name, compression);
   const torch::Tensor peak =
       hvd::allreduce(torch::tensor(static_cast<double>(compare::PeakBytes())), "peak", hvd::Max);
   if (hvd::rank() == 0) {
@@ -73,12 +75,13 @@ int Run(const std::string& name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: ruedarun -np N peak_memory NAME, a strategy or 'none'\n");
+  if (argc != 2 && argc != 3) {
+    std::fprintf(stderr,
+                 "usage: ruedarun -np N peak_memory NAME [COMPRESSION], a strategy or 'none'\n");
     return 2;
   }
   try {
-    return Run(argv[1]);
+    return Run(argv[1], argc == 3 ? argv[2] : "");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "peak_memory: %s\n", error.what());
     return 1;

@@ -35,6 +35,8 @@ constexpr const char* kUsage =
     "ruedarun -np N mnist [options], or mnist --devices N [options]\n"
     "  --devices N      ranks that it starts itself when no launcher has\n"
     "  --strategy NAME  how the ranks train together (ddp); all of them are in docs/strategies.md\n"
+    "  --compression X  what makes gradients smaller on their way: fp16, int8, topk:0.01, ...\n"
+    "  --optimizer X    sgd, with momentum, or adam, which wants smaller learning rates (sgd)\n"
     "  --replicas N     of each process, for dp, ddp2 and mirrored (2)\n"
     "  --precision X    of the forward pass: 32, bf16, or 16 with scaled losses (32)\n"
     "  --epochs N       times that the training images are seen (30)\n"
@@ -56,6 +58,8 @@ struct Options {
   int devices = 0;
   std::string strategy = "ddp";
   std::string precision = "32";
+  std::string compression;
+  bool adam = false;
   int replicas = 2;
   int64_t epochs = 30;
   int64_t batch_size = 32;
@@ -98,6 +102,12 @@ Options ParseOptions(int argc, char** argv) {
       options.devices = Parse<int>(option, word, 1);
     } else if (option == "--precision") {
       options.precision = word;
+    } else if (option == "--compression") {
+      options.compression = word;
+    } else if (option == "--optimizer") {
+      if (word != "sgd" && word != "adam")
+        throw UsageError("--optimizer " + word + ": sgd or adam");
+      options.adam = word == "adam";
     } else if (option == "--patience") {
       options.patience = Parse<int>(option, word, 1);
     } else if (option == "--checkpoint") {
@@ -189,6 +199,7 @@ int TrainOnRank(const trainer::Trainer& trainer, const Options& options, const D
   torch::manual_seed(options.seed + hvd::rank());
   Net net(dataset.train.height, dataset.train.width);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9));
+  torch::optim::Adam adam(net->parameters(), options.lr);
   if (hvd::rank() == 0) {
     std::printf(
         "%lld training and %lld test images of %lld x %lld, %d ranks, %lld steps an epoch\n",
@@ -197,13 +208,14 @@ int TrainOnRank(const trainer::Trainer& trainer, const Options& options, const D
         hvd::size(), static_cast<long long>(train.steps()));
   }
 
-  const trainer::FitResult result = trainer.Fit({.model = net,
-                                                 .optimizer = sgd,
-                                                 .train = train,
-                                                 .validation = &test,
-                                                 .loss = Loss,
-                                                 .metrics = {{"accuracy", Accuracy}},
-                                                 .callbacks = CallbacksFor(options)});
+  const trainer::FitResult result =
+      trainer.Fit({.model = net,
+                   .optimizer = options.adam ? static_cast<torch::optim::Optimizer&>(adam) : sgd,
+                   .train = train,
+                   .validation = &test,
+                   .loss = Loss,
+                   .metrics = {{"accuracy", Accuracy}},
+                   .callbacks = CallbacksFor(options)});
 
   const double accuracy =
       trainer.Evaluate(net, test, Loss, {{"accuracy", Accuracy}}).at("accuracy");
@@ -235,6 +247,7 @@ int Run(const Options& options) {
   how.strategy = options.strategy;
   how.strategy_options.broadcast = options.broadcast;
   how.strategy_options.replicas = options.replicas;
+  how.strategy_options.compression = options.compression;
   how.precision = options.precision;
   how.max_epochs = options.epochs;
   how.seed = options.seed;

@@ -69,6 +69,23 @@ RANKS_TEST(Compression, TrainsAsWellAsNone, 2) {
   EXPECT_GT(Distance(TrainDdp("1bit").flat, TrainDdp("").flat), 2e-3) << "it is compressed";
 }
 
+// Gradients are what is compressed, parameters come whole.
+RANKS_TEST(Compression, GoesWithShards, 2, 3) {
+  for (const char* name : {"sharded", "fsdp"}) {
+    const Comparison exact = CompareWithOneProcess(
+        name, {.name = name, .compression = "topk:1", .bucket_bytes = 400}, 2);
+    EXPECT_EQ(exact.equal_steps, kSteps) << name;
+    EXPECT_LT(exact.distance, 1e-5) << name;
+    for (const char* compression : {"fp16", "int8", "1bit", "powersgd:2"}) {
+      const Result none = Train<torch::optim::SGD>(name, {}, Momentum(0.05), 60);
+      const Result result =
+          Train<torch::optim::SGD>(name, {.compression = compression}, Momentum(0.05), 60);
+      EXPECT_LT(result.loss, 1.5 * none.loss + 0.01) << name << " " << compression;
+      EXPECT_GT(Distance(result.flat, none.flat), 0) << name << " " << compression;
+    }
+  }
+}
+
 // Of the first element, the larger, the ranks' gradients cancel each other: without feedback
 // nothing else is ever sent.
 RANKS_TEST(Compression, FeedbackBringsWhatIsSmall, 2) {

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <optional>
 
+#include "bindings/torch/compressible.h"
 #include "bindings/torch/optimizer_fields.h"
 #include "bindings/torch/parameter_hooks.h"
 #include "bindings/torch/strategies/buckets.h"
@@ -64,6 +65,7 @@ class Sharded : public BaseStrategy {
     at::Tensor memory;        // of the gradients, perhaps longer; undefined while there are none
     at::Tensor gradients;     // of all
     std::shared_ptr<Operation> reducescatter = nullptr;
+    bool whole = false;    // all of it is reduced, not this rank's share alone
     bool reduced = false;  // shard_gradient is this step's
   };
 
@@ -73,6 +75,8 @@ class Sharded : public BaseStrategy {
   void OnGradient(size_t place);
   void Take(Bucket& bucket, size_t member);
   void Submit(Bucket& bucket);
+  std::shared_ptr<Operation> SubmitShares(const Bucket& bucket, bool compressed);
+  std::shared_ptr<Operation> SubmitWhole(const Bucket& bucket);
   void SubmitRest();
   std::vector<at::Tensor> ShardGradients() const;
   void End(Bucket& bucket);
@@ -298,16 +302,44 @@ void Sharded::Submit(Bucket& bucket) {
     end = member.begin + parameters()[member.parameter].tensor.numel();
   }
   clear_to(bucket.share * ranks());
-  const std::string name = NameOf(bucket.name);
-  bucket.reducescatter = Operation::Submit(context(), {.kind = RUEDA_REDUCESCATTER,
-                                                       .tensors = bucket.gradients,
-                                                       .name = name,
-                                                       .process_set = options().process_set,
-                                                       .op = Average,
-                                                       .outputs = bucket.shard_gradient});
+  const bool compressed = !options().compression.empty() && IsCompressible(bucket.gradients);
+  // PowerSGD needs matrices; its factors are so small that every rank can have all of them.
+  bucket.whole = compressed && options().compression.starts_with("powersgd");
+  bucket.reducescatter = bucket.whole ? SubmitWhole(bucket) : SubmitShares(bucket, compressed);
   for (Bucket& other : buckets_) {
     if (other.reducescatter != nullptr && other.reducescatter->Poll()) End(other);
   }
+}
+
+std::shared_ptr<Operation> Sharded::SubmitShares(const Bucket& bucket, bool compressed) {
+  const std::string name = NameOf(bucket.name);
+  return Operation::Submit(context(),
+                           {.kind = RUEDA_REDUCESCATTER,
+                            .tensors = bucket.gradients,
+                            .name = name,
+                            .process_set = options().process_set,
+                            .op = Average,
+                            .outputs = bucket.shard_gradient,
+                            .compressor = compressed ? options().compression : std::string()});
+}
+
+std::shared_ptr<Operation> Sharded::SubmitWhole(const Bucket& bucket) {
+  std::vector<at::Tensor> tensors;
+  std::vector<const char*> suffixes;
+  for (const Member& member : bucket.members) {
+    tensors.push_back(ViewIn(bucket.gradients, member));
+    suffixes.push_back(parameters()[member.parameter].suffix.c_str());
+  }
+  const std::string name = NameOf("gradient");
+  return Operation::Submit(context(), {.kind = RUEDA_ALLREDUCE,
+                                       .tensors = tensors,
+                                       .in_place = true,
+                                       .grouped = true,
+                                       .name = name,
+                                       .process_set = options().process_set,
+                                       .op = Average,
+                                       .suffixes = suffixes,
+                                       .compressor = options().compression});
 }
 
 // Holds mutex_. What no backward pass has computed counts as zeros: the other ranks may have it.
@@ -326,6 +358,9 @@ void Sharded::End(Bucket& bucket) {
   if (bucket.reducescatter == nullptr) return;
   const std::shared_ptr<Operation> operation = std::exchange(bucket.reducescatter, nullptr);
   operation->Wait();
+  if (bucket.whole) {
+    bucket.shard_gradient.copy_(bucket.gradients.narrow(0, index() * bucket.share, bucket.share));
+  }
   bucket.reduced = true;
   if (stage_ == 1) return;
   bucket.gradients.reset();

@@ -60,7 +60,7 @@ struct StrategyOptions {
   bool broadcast = true;
   // ddp: see DistributedOptimizerOptions.
   double gradient_predivide_factor = 1;
-  // ddp, multi_worker, sharded: what makes gradients smaller on their way, such as "int8" or
+  // ddp, multi_worker, sharded, fsdp: what makes gradients smaller on their way, such as "int8" or
   // "powersgd:4"; see DistributedOptimizerOptions. What is lost belongs to a checkpoint. qadam: the
   // momentum; "": "int8".
   std::string compression;
