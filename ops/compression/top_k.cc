@@ -60,7 +60,10 @@ void TopK::Choose(const Operand& operand, int64_t begin, int64_t count, Entry* e
     std::nth_element(places_.begin(), places_.begin() + chosen, places_.end(), larger);
   }
   std::sort(places_.begin(), places_.begin() + chosen);
-  if (residual != nullptr) std::copy_n(values, count, residual);
+  // What is not finite would never go again.
+  for (int64_t i = 0; residual != nullptr && i < count; ++i) {
+    residual[i] = std::isfinite(values[i]) ? values[i] : 0;
+  }
   for (int64_t i = 0; i < chosen; ++i) {
     const uint32_t place = places_[static_cast<size_t>(i)];
     entries[i] = {place, values[place]};
