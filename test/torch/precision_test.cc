@@ -145,6 +145,40 @@ RANKS_TEST(LossScaler, AnInfinityInAnyShareIsSeenByAll, 2, 3) {
   }
 }
 
+// Whatever a compressor makes of an infinity, and of what it remembers.
+RANKS_TEST(LossScaler, OneRanksInfinityComesThroughCompression, 2, 3) {
+  std::vector<Setting> settings = {{"bytegrad"}, {"qadam", {.warmup_steps = 3}}};
+  for (const char* compression : {"fp16", "int8", "1bit", "topk:0.1", "powersgd:2"}) {
+    settings.push_back({"ddp", {.compression = compression}});
+  }
+  for (const Setting& setting : settings) {
+    const std::string what = setting.name + " " + setting.options.compression;
+    torch::manual_seed(5);
+    Net net;
+    torch::optim::Adam adam(net->parameters(), 0.01);
+    const auto strategy = hvd::make_strategy(setting.name, net, adam, setting.options);
+    hvd::LossScaler scaler({.initial_scale = 1024});
+    double first_loss = 0, last_loss = 0;
+    for (int step = 0; step < kSteps; ++step) {
+      strategy->zero_grad();
+      const Samples own = Shard(Batch(step, hvd::size()), hvd::rank());
+      torch::Tensor loss = torch::mse_loss(strategy->forward(own.x), own.y);
+      last_loss = loss.item<double>();
+      if (step == 0) first_loss = last_loss;
+      // Before qadam's warm-up ends, and after.
+      const bool bad = step == 1 || step == kBadStep;
+      if (bad && hvd::rank() == 1) loss = loss * kInfinity;
+      strategy->backward(scaler.scale(loss));
+      EXPECT_EQ(scaler.step(*strategy), !bad) << what << " " << step;
+      EXPECT_TRUE(ReplicasEqual(Flat(*net))) << what << " " << step;
+    }
+    strategy->finish();
+    EXPECT_EQ(scaler.scale(), 256) << what;
+    EXPECT_TRUE(Flat(*net).isfinite().all().item<bool>()) << what;
+    EXPECT_LT(last_loss, first_loss) << what;
+  }
+}
+
 // Of all stages, whichever has the gradients that are not finite.
 RANKS_TEST(LossScaler, AllStagesOfAPipelineSkip, 2, 3) {
   for (const auto& [type, error] :
@@ -195,6 +229,7 @@ RANKS_TEST(LossScaler, RanksThatStepByThemselvesSkipByThemselves, 1, 2, 3) {
                                    {"diloco", {.local_steps = 3}},
                                    {"adasum"},
                                    {"decentralized"},
+                                   {"low_precision_decentralized"},
                                    {"async"}};
   if (hvd::size() == 2) settings.push_back({"decentralized", {.peers = "shift_one"}});
   for (const Setting& setting : settings) {

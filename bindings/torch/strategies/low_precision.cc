@@ -74,6 +74,10 @@ class LowPrecision : public BaseStrategy {
     optimizer().step();
     if (ranks() > 1) Exchange();
   }
+  void skip_step() override {  // its neighbours don't
+    zero_grad();
+    if (ranks() > 1) Exchange();
+  }
   void zero_grad() override { optimizer().zero_grad(); }
   void finish() override {
     packed_.CopyIn();

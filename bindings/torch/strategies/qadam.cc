@@ -42,6 +42,12 @@ class QAdam : public BaseStrategy {
     AverageGradients();
     synchronized_ = true;
   }
+  bool unscale(double factor) override {
+    if (!IsFrozen()) return BaseStrategy::unscale(factor);
+    std::vector<at::Tensor> gradients;
+    for (const Parameter& parameter : parameters()) gradients.push_back(parameter.tensor.grad());
+    return UnscaleTogether(gradients, factor);  // all average their momentum, or none
+  }
   void step() override {
     synchronize();
     synchronized_ = false;
