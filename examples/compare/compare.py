@@ -25,8 +25,8 @@ STRATEGIES = {
     "decentralized": [], "low_precision_decentralized": [], "async": [], "multi_worker": ["--lr", "0.025"], "ddp2": [],
     "dp": [], "bytegrad": [], "qadam": ["--optimizer", "adam", "--lr", "0.003"],
     **{f"ddp + {compression}": [] for compression in
-       ["fp16", "bf16", "fp8", "int8", "1bit", "topk:0.05", "powersgd:2", "auto"]},
-    "sharded + int8": [], "fsdp + int8": [],
+       ["fp16", "bf16", "fp8", "int8", "topk:0.05", "powersgd:2", "auto"]},
+    "ddp + 1bit": ["--lr", "0.01"], "sharded + int8": [], "fsdp + int8": [],
 }
 ONE_PROCESS = {"dp"}  # whose replicas are threads
 

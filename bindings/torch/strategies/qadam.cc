@@ -94,7 +94,7 @@ class QAdam : public BaseStrategy {
   void StepByMomentum() {
     constexpr bool kDecoupled = std::is_same_v<Options, optim::AdamWOptions>;
     const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> momenta;
+    std::vector<at::Tensor> steps;
     std::vector<const char*> suffixes;
     std::vector<const Parameter*> moved;
     for (const Parameter& parameter : parameters()) {
@@ -113,23 +113,32 @@ class QAdam : public BaseStrategy {
       }
       state->exp_avg().lerp_(gradient, 1 - std::get<0>(group.betas()));
       state->step(state->step() + 1);
-      momenta.push_back(state->exp_avg());
+      steps.push_back(state->exp_avg() / DivisorOf<Options>(*state, parameter));
+      // What never had a gradient in the warm-up has no scale: it stays where it is.
+      steps.back().masked_fill_(state->exp_avg_sq() == 0, 0);
       suffixes.push_back(parameter.suffix.c_str());
       moved.push_back(&parameter);
     }
-    Allreduce(momenta, "momentum", Average, suffixes, compression_);
-    for (const Parameter* parameter : moved) {
-      auto* const state = StateOf<State>(parameter->tensor);
-      const auto& group = OptionsOf<Options>(*parameter);
-      const auto [beta1, beta2] = group.betas();
-      const double momentum_share = 1 - std::pow(beta1, state->step());
-      // As it was when the variance was left as it is.
-      const double variance_share = 1 - std::pow(beta2, options().warmup_steps);
-      if (kDecoupled) parameter->tensor.mul_(1 - group.lr() * group.weight_decay());
-      const at::Tensor divisor =
-          state->exp_avg_sq().sqrt().div_(std::sqrt(variance_share)).add_(group.eps());
-      parameter->tensor.addcdiv_(state->exp_avg(), divisor, -group.lr() / momentum_share);
+    // Momenta over their scales, which all ranks have alike: what compression loses is small beside
+    // each step. Of momenta it could be many times the step where the variance is small.
+    Allreduce(steps, "momentum", Average, suffixes, compression_);
+    for (size_t i = 0; i < moved.size(); ++i) {
+      const Parameter& parameter = *moved[i];
+      auto* const state = StateOf<State>(parameter.tensor);
+      const auto& group = OptionsOf<Options>(parameter);
+      const double momentum_share = 1 - std::pow(std::get<0>(group.betas()), state->step());
+      if (kDecoupled) parameter.tensor.mul_(1 - group.lr() * group.weight_decay());
+      parameter.tensor.sub_(steps[i], group.lr() / momentum_share);
+      state->exp_avg() = steps[i].mul_(DivisorOf<Options>(*state, parameter));
     }
+  }
+
+  // By what the momentum is divided: the variance as it was left, without its bias.
+  template <typename Options, typename State>
+  at::Tensor DivisorOf(const State& state, const Parameter& parameter) const {
+    const auto& group = OptionsOf<Options>(parameter);
+    const double share = 1 - std::pow(std::get<1>(group.betas()), options().warmup_steps);
+    return state.exp_avg_sq().sqrt().div_(std::sqrt(share)).add_(group.eps());
   }
 
   template <typename Options>
