@@ -35,8 +35,10 @@ absl::Status Add(rueda_context* context, const int32_t* ranks, size_t count, int
   OperationArgs args;
   args.kind = OpKind::kAddProcessSet;
   args.ranks.assign(ranks, ranks + count);
-  RUEDA_ASSIGN_OR_RETURN(const int64_t value, ExecuteForValue(runtime, args, timeout_ns));
-  *id = static_cast<int32_t>(value);
+  const absl::StatusOr<int64_t> value = ExecuteForValue(runtime, args, timeout_ns);
+  if (absl::IsAlreadyExists(value.status())) *id = runtime->FindSet(args.ranks);
+  RUEDA_RETURN_IF_ERROR(value.status());
+  *id = static_cast<int32_t>(*value);
   return absl::OkStatus();
 }
 

@@ -41,6 +41,8 @@ class Runtime {
   const Config& config() const { return options_.config; }
   // Empty when there is no such process set.
   std::vector<Rank> RanksOf(SetId set) const { return submissions_->RanksOf(set); }
+  // The set of these ranks; -1 when there is none.
+  SetId FindSet(absl::Span<const Rank> ranks) const { return submissions_->FindSet(ranks); }
 
   // Checks and queues an operation; the work goes on in the background, at once or, if the caller
   // waits soon, after kWaitSoon at the latest.

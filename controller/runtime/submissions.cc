@@ -426,4 +426,10 @@ std::vector<Rank> Submissions::RanksOf(SetId set) const {
   return found == nullptr ? std::vector<Rank>() : found->ranks;
 }
 
+SetId Submissions::FindSet(absl::Span<const Rank> ranks) const {
+  MutexLock lock(mutex_);
+  const ProcessSet* found = sets_.Find(ranks);
+  return found == nullptr ? -1 : found->id;
+}
+
 }  // namespace rueda

@@ -79,6 +79,7 @@ class Submissions {
 
   // A copy of a process set's ranks; empty when there is no such set.
   std::vector<Rank> RanksOf(SetId set) const ABSL_LOCKS_EXCLUDED(mutex_);
+  SetId FindSet(absl::Span<const Rank> ranks) const ABSL_LOCKS_EXCLUDED(mutex_);
   int in_flight() const { return in_flight_.load(std::memory_order_acquire); }
 
   RequestTable& table() { return table_; }

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 """Trains the net of examples/mnist under every strategy and compression, and compares them.
 
-compare.py --bin FOLDER [-np N] [--epochs N] [--only NAME,...] [--out FOLDER]
+compare.py --bin FOLDER [-np N] [--epochs N] [--rounds N] [--only NAME,...] [--out FOLDER]
 
 For each strategy: the time of a step (over shared memory), the bytes that a rank sends in a step
 (over Gloo on the loopback interface, counted on the interface, so that anything else that uses it
-counts too), and the test images that it gets right at the end. And the largest rank's peak memory:
-every byte of tensors, parameters, gradients and optimizer state with them, when another net of 12.6
-million parameters is trained with Adam (peak_memory); that of examples/mnist is too small to show
-it. What Rueda itself takes for compression is not among those bytes. Exit status 1 when a run failed.
+counts too), and the test images that it gets right at the end. That net has 14,000 parameters; another
+one of 12.6 million, trained with Adam (large_net), shows what bytes and memory cost: the time of
+its step, how little a slower rank holds up the others, and the largest rank's peak memory, of every byte of tensors, parameters, gradients and
+optimizer state with them. What Rueda itself takes for compression is not among those bytes. Times are
+medians of the rounds, in which all strategies take turns. Exit status 1 when a run failed.
 """
 import argparse
 import json
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 
@@ -72,30 +74,54 @@ def bytes_of(arguments, strategy, epochs):
     return loopback_bytes() - before
 
 
-def peak_mb(arguments, strategy):
-    return json.loads(run(arguments, strategy, ["peak_memory", *strategy.split(" + ")]))["peak_bytes"] / 1e6
+def train_large(arguments, strategy, slow_last=1):
+    """{"step_ms", "peak_bytes", ...}"""
+    name, _, compression = strategy.partition(" + ")
+    words = ["large_net", name, "--steps", "20", "--slow-last", str(slow_last)]
+    return json.loads(run(arguments, strategy, words + (["--compression", compression] if compression else [])))
 
 
 def measure(arguments, strategy):
+    """All but the times."""
     result, steps, loss = train(arguments, strategy, arguments.epochs)
-    row = {"strategy": strategy, "step_ms": 1e3 * result["train_seconds"] / (steps * arguments.epochs),
-           "sent_kb": 0.0, "peak_mb": peak_mb(arguments, strategy), "loss": loss,
-           "accuracy": result["test_accuracy"]}
+    row = {"strategy": strategy, "steps_ms": [1e3 * result["train_seconds"] / (steps * arguments.epochs)],
+           "sent_kb": 0.0, "loss": loss, "accuracy": result["test_accuracy"]}
+    large = train_large(arguments, strategy)
+    row |= {"large_steps_ms": [large["step_ms"]], "peak_mb": large["peak_bytes"] / 1e6}
     if strategy not in ONE_PROCESS:
         few, many = (bytes_of(arguments, strategy, epochs) for epochs in (1, 3))
         row["sent_kb"] = (many - few) / (2 * steps) / arguments.np / 1e3
     return row
 
 
-def table(rows, arguments, alone_mb):
-    lines = [f"{arguments.np} ranks, {os.cpu_count()} cores, {arguments.epochs} epochs; against ddp in the same run. Peak memory: of a net of "
-             f"12.6 million parameters with Adam, for which one process without Rueda takes {alone_mb:.0f} MB.", "",
-             "| strategy | step | of ddp's | a rank sends in a step | a rank's peak memory | loss | test accuracy |",
-             "|---|---|---|---|---|---|---|"]
-    base = next((row["step_ms"] for row in rows if row["strategy"] == "ddp"), None)
+def measure_again(arguments, row):
+    result, steps, _ = train(arguments, row["strategy"], arguments.epochs)
+    row["steps_ms"].append(1e3 * result["train_seconds"] / (steps * arguments.epochs))
+    row["large_steps_ms"].append(train_large(arguments, row["strategy"])["step_ms"])
+
+
+def slow_peer(arguments, rows):
+    """How fast rank 0 is beside a last rank that takes 5 times as long for a step, of its own speed beside equals."""
+    ratios = []
     for row in rows:
-        ratio = f"{row['step_ms'] / base:.2f}" if base else ""
-        lines.append(f"| {row['strategy']} | {row['step_ms']:.2f} ms | {ratio} | {row['sent_kb']:.0f} kB | "
+        if row["strategy"] in ("ddp", "local_sgd", "async"):
+            slow = statistics.median(train_large(arguments, row["strategy"], 5)["step_ms"] for _ in range(arguments.rounds))
+            ratios.append(f"{row['strategy']} {row['large_step_ms'] / slow:.2f}")
+    return "\nRank 0's speed beside a last rank that is 5 times as slow, of that beside equals: " + ", ".join(ratios) + ".\n" if ratios else ""
+
+
+def table(rows, arguments, alone):
+    lines = [f"{arguments.np} ranks, {os.cpu_count()} cores, {arguments.epochs} epochs, {arguments.rounds} rounds; times against "
+             "ddp in the same run. The larger net: 12.6 million parameters, Adam; without Rueda, each process by itself, "
+             f"it takes {alone['step_ms']:.1f} ms and {alone['peak_bytes'] / 1e6:.0f} MB.", "",
+             "| strategy | step | of ddp's | larger net's step | of ddp's | a rank sends in a step | larger net's peak memory, a rank | loss | test accuracy |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    base = next((row for row in rows if row["strategy"] == "ddp"), None)
+    for row in rows:
+        times = []
+        for key in ("step_ms", "large_step_ms"):
+            times += [f"{row[key]:.2f} ms", f"{row[key] / base[key]:.2f}" if base else ""]
+        lines.append(f"| {row['strategy']} | {' | '.join(times)} | {row['sent_kb']:.0f} kB | "
                      f"{row['peak_mb']:.0f} MB | {row['loss']:.4f} | {100 * row['accuracy']:.1f} % |")
     return "\n".join(lines) + "\n"
 
@@ -108,10 +134,10 @@ def plot(rows, path):
         return
     matplotlib.use("svg")
     from matplotlib import pyplot
-    figure, axes = pyplot.subplots(1, 4, figsize=(14, 0.4 * len(rows) + 1.2), sharey=True)
+    figure, axes = pyplot.subplots(1, 5, figsize=(17, 0.4 * len(rows) + 1.2), sharey=True)
     names = [row["strategy"] for row in rows][::-1]
-    for axis, (key, title) in zip(axes, [("step_ms", "ms a step"), ("sent_kb", "kB sent a step"),
-                                         ("peak_mb", "MB of memory at the peak"), ("accuracy", "test accuracy")]):
+    for axis, (key, title) in zip(axes, [("step_ms", "ms a step"), ("large_step_ms", "ms a step, larger net"),
+                                         ("sent_kb", "kB sent a step"), ("peak_mb", "MB of memory at the peak"), ("accuracy", "test accuracy")]):
         axis.barh(names, [row[key] for row in rows][::-1])
         axis.set_title(title)
     figure.tight_layout()
@@ -123,6 +149,7 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, required=True, help="where ruedarun and mnist are")
     parser.add_argument("-np", type=int, default=2, help="ranks (2)")
     parser.add_argument("--epochs", type=int, default=12, help="of each run (12)")
+    parser.add_argument("--rounds", type=int, default=1, help="that the times are medians of (1)")
     parser.add_argument("--only", help="strategies, with commas between them")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="for the results")
     arguments = parser.parse_args()
@@ -131,13 +158,19 @@ def main():
         if name not in STRATEGIES:
             sys.exit(f"compare.py: there is no strategy '{name}'; there are {', '.join(STRATEGIES)}")
     arguments.out.mkdir(parents=True, exist_ok=True)
-    alone_mb = peak_mb(arguments, "none")
+    alone = train_large(arguments, "none")
     rows = []
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         rows.append(measure(arguments, name))
+    for number in range(2, arguments.rounds + 1):
+        print(f"round {number} ...", file=sys.stderr, flush=True)
+        for row in rows:
+            measure_again(arguments, row)
+    for row in rows:
+        row["step_ms"], row["large_step_ms"] = (statistics.median(row[key]) for key in ("steps_ms", "large_steps_ms"))
     (arguments.out / "results.json").write_text(json.dumps(rows, indent=2) + "\n")
-    text = table(rows, arguments, alone_mb)
+    text = table(rows, arguments, alone) + slow_peer(arguments, rows)
     (arguments.out / "table.md").write_text(text)
     print(text, end="")
     plot(rows, arguments.out / "plot.svg")

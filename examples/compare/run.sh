@@ -3,7 +3,7 @@
 # reaches: examples/compare/run.sh [options of compare.py]. From a fresh clone on: installs what is
 # missing (third_party/setup.sh, and matplotlib for the plot), and builds what it needs.
 #
-#     examples/compare/run.sh [-np N] [--epochs N] [--only NAME,...] [--out FOLDER]
+#     examples/compare/run.sh [-np N] [--epochs N] [--rounds N] [--only NAME,...] [--out FOLDER]
 #
 # FOLDER (build/compare) gets table.md, plot.svg and results.json; the table is printed too.
 set -euo pipefail
@@ -20,7 +20,7 @@ venv=${RUEDA_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/rueda/venv}
 (
   cd "$root"
   cmake --preset release
-  cmake --build --preset release --target mnist peak_memory ruedarun
+  cmake --build --preset release --target mnist large_net ruedarun
 ) >&2
 "$venv/bin/python" -c 'import matplotlib' 2>/dev/null || "$venv/bin/pip" install --quiet matplotlib >&2
 exec "$venv/bin/python" "$root/examples/compare/compare.py" --bin "$root/build/release/bin" \

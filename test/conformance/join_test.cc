@@ -411,6 +411,7 @@ TEST_P(Sets, GivenAtTheStartTheyAreThere) {
           int32_t id = -1;
           EXPECT_EQ(rueda_process_set_add(context, again, 2, RUEDA_FOREVER, &id),
                     RUEDA_ALREADY_EXISTS);
+          EXPECT_EQ(id, 1);
         },
         {{"process_sets", "1,0;1-3"}});
 }

@@ -279,34 +279,40 @@ RANKS_TEST(QAdam, IsForAdamAlone, 1) {
   EXPECT_NE(message.find("needs an Adam or AdamW"), std::string::npos) << message;
 }
 
-// All ranks in one process; `quantise` as the ranks do it, or not at all.
-Tensor RingModel(int steps, const std::function<Tensor(const Tensor&)>& quantise) {
-  const int ranks = hvd::size();
+// All ranks in one process, `local_size` of which average first; `quantise` as the ranks do it, or
+// not at all.
+Tensor RingModel(int steps, const std::function<Tensor(const Tensor&)>& quantise,
+                 int local_size = 1) {
+  const int ranks = hvd::size(), hosts = ranks / local_size;
   std::vector<Net> nets;
   std::vector<std::unique_ptr<torch::optim::SGD>> sgds;
-  std::vector<Tensor> known;
+  std::vector<Tensor> known;  // by host
   for (int rank = 0; rank < ranks; ++rank) {
     torch::manual_seed(1);
     nets.emplace_back();
     sgds.push_back(std::make_unique<torch::optim::SGD>(nets.back()->parameters(), Momentum(0.05)));
-    known.push_back(Flat(*nets.back()));
+    if (rank < hosts) known.push_back(Flat(*nets.back()));
   }
   for (int step = 0; step < steps; ++step) {
     std::vector<Tensor> changes;
-    for (int rank = 0; rank < ranks; ++rank) {
-      sgds[rank]->zero_grad();
-      Loss(nets[rank], Shard(Batch(step % 4, ranks), rank)).backward();
-      sgds[rank]->step();
-      const Tensor &left = known[(rank + ranks - 1) % ranks], &right = known[(rank + 1) % ranks];
-      changes.push_back(
-          quantise(Flat(*nets[rank]) + left / 3 + right / 3 - known[rank] * (5.0 / 3)));
+    for (int host = 0; host < hosts; ++host) {
+      Tensor mean = torch::zeros_like(known[host]);
+      for (int rank = host * local_size; rank < (host + 1) * local_size; ++rank) {
+        sgds[rank]->zero_grad();
+        Loss(nets[rank], Shard(Batch(step % 4, ranks), rank)).backward();
+        sgds[rank]->step();
+        mean += Flat(*nets[rank]) / local_size;
+      }
+      const Tensor &left = known[(host + hosts - 1) % hosts], &right = known[(host + 1) % hosts];
+      changes.push_back(quantise(mean + left / 3 + right / 3 - known[host] * (5.0 / 3)));
     }
     const torch::NoGradGuard no_grad;
+    for (int host = 0; host < hosts; ++host) known[host] = known[host] + changes[host];
     for (int rank = 0; rank < ranks; ++rank) {
-      known[rank] = known[rank] + changes[rank];
       int64_t begin = 0;
       for (Tensor& parameter : nets[rank]->parameters()) {
-        parameter.copy_(known[rank].narrow(0, begin, parameter.numel()).view(parameter.sizes()));
+        parameter.copy_(
+            known[rank / local_size].narrow(0, begin, parameter.numel()).view(parameter.sizes()));
         begin += parameter.numel();
       }
     }
@@ -323,6 +329,44 @@ RANKS_TEST(LowPrecision, IsAnAverageOverTheRingInEightBits, 2, 3, 4) {
   EXPECT_EQ(result.equal_steps, 0) << "ranks differ while they train";
   const Tensor whole = RingModel(40, [](const Tensor& change) { return change; });
   EXPECT_LT(Distance(result.flat, whole), 0.03) << "errors of the quantiser don't add up";
+}
+
+void ThreeHostsOfTwo() {
+  const auto train = [](int steps) {
+    return Train<torch::optim::SGD>("low_precision_decentralized", {.hierarchical = true},
+                                    Momentum(0.05), steps);
+  };
+  // The blocks that share a scale are others in a share.
+  EXPECT_LT(Distance(train(3).flat, RingModel(3, Quantised, 2)), 5e-3);
+  const Tensor whole = RingModel(
+      40, [](const Tensor& change) { return change; }, 2);
+  EXPECT_LT(Distance(train(40).flat, whole), 0.03);
+}
+TEST(LowPrecision, HostsAreARingAsRanksAre) {
+  RunRanks(6, ThreeHostsOfTwo, {{"RUEDA_HOSTS_FAKE", "3"}});
+}
+
+// Each row is a block of equal numbers, which eight bits keep.
+RANKS_TEST(LowPrecision, LargeModelsAreWorkedOnInChunks, 2) {
+  constexpr int64_t kRows = 300, kColumns = 512;
+  torch::nn::Linear layer(torch::nn::LinearOptions(kColumns, kRows).bias(false));
+  {
+    const torch::NoGradGuard no_grad;
+    layer->weight.zero_();
+  }
+  const auto gradient = [](int rank) { return torch::arange(1, kRows + 1) * (rank + 1) / 100.0; };
+  torch::optim::SGD sgd(layer->parameters(), 1.0);
+  const auto strategy = hvd::make_strategy("low_precision_decentralized", layer, sgd);
+  for (int step = 0; step < 2; ++step) {
+    strategy->zero_grad();
+    const Tensor out = strategy->forward(torch::ones({1, kColumns}));
+    strategy->backward((out * gradient(hvd::rank())).sum());
+    strategy->step();
+  }
+  const Tensor expected =
+      -gradient(hvd::rank()) * (4.0 / 3) - gradient(1 - hvd::rank()) * (2.0 / 3);
+  EXPECT_LT(Distance(layer->weight.detach(), expected.view({-1, 1}).expand({kRows, kColumns})),
+            1e-3);
 }
 
 RANKS_TEST(LowPrecision, OneRankTrainsByItself, 1) {

@@ -107,6 +107,60 @@ RANKS_TEST(Decentralized, RanksComeTogether, 2, 4) {
   }
 }
 
+// Hosts 0 and 1 meet 2 and 3, then 3 and 2; all ranks of a host have its average.
+void FourHostsOfTwo() {
+  const auto pairs = TrainAll(6, [](int rank, int step) -> std::vector<int> {
+    const int host = rank / 2, shift = step % 2;
+    const int peer = host < 2 ? 2 + (host + shift) % 2 : (host - shift + 2) % 2;
+    return {2 * host, 2 * host + 1, 2 * peer, 2 * peer + 1};
+  });
+  for (int round = 0; round < 2; ++round) {  // the hosts' process sets are there already
+    const Result shift = Train({.broadcast = false, .peers = "shift_one", .hierarchical = true}, 6);
+    EXPECT_LT(Distance(shift.flat, pairs[hvd::rank()]), 1e-5);
+  }
+}
+TEST(Decentralized, HostsMeetAsRanksDo) {
+  RunRanks(8, FourHostsOfTwo, {{"RUEDA_HOSTS_FAKE", "4"}});
+}
+
+// One host: its average is all that there is. Three ranks share the parameters unevenly.
+RANKS_TEST(Decentralized, OneHostAverages, 1, 3) {
+  const Result shift = Train({.broadcast = false, .peers = "shift_one", .hierarchical = true}, 6);
+  std::vector<int> everybody;
+  for (int rank = 0; rank < hvd::size(); ++rank) everybody.push_back(rank);
+  const auto model = TrainAll(6, [&](int, int) { return everybody; });
+  EXPECT_LT(Distance(shift.flat, model[hvd::rank()]), 1e-5);
+}
+
+void ThreeHostsAreRefused() {
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  std::string message;
+  EXPECT_EQ(StatusOf(
+                [&] {
+                  (void)hvd::make_strategy("decentralized", net, sgd,
+                                           {.peers = "shift_one", .hierarchical = true});
+                },
+                &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("even number of hosts; there are 3"), std::string::npos) << message;
+  const hvd::ProcessSet set = hvd::add_process_set({0, 1});
+  if (set.included()) {
+    EXPECT_EQ(StatusOf(
+                  [&] {
+                    (void)hvd::make_strategy("low_precision_decentralized", net, sgd,
+                                             {.process_set = set, .hierarchical = true});
+                  },
+                  &message),
+              RUEDA_INVALID_ARGUMENT);
+    EXPECT_NE(message.find("not for a process set"), std::string::npos) << message;
+  }
+  hvd::barrier();
+}
+TEST(Decentralized, RefusesWhatDoesNotGoWithHosts) {
+  RunRanks(3, ThreeHostsAreRefused, {{"RUEDA_HOSTS_FAKE", "3"}});
+}
+
 RANKS_TEST(Decentralized, PairsNeedAnEvenNumber, 3) {
   Net net;
   torch::optim::SGD sgd(net->parameters(), 0.1);

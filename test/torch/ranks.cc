@@ -100,6 +100,11 @@ void LeaveWithoutShutdown() {
 std::vector<Ended> RunProgram(int ranks, const std::vector<std::string>& words,
                               const Variables& environment, int limit_s) {
   static int jobs = 0;
+  // For control connections over TCP, which hosts_fake makes.
+  static const int secret_fd = memfd_create("test-secret", 0);
+  if (jobs == 0) {
+    EXPECT_EQ(write(secret_fd, "0123456789abcdef0123456789abcdef", 32), 32);
+  }
   const std::string job = "test-" + std::to_string(getpid()) + "-" + std::to_string(++jobs);
   std::vector<Child> children;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -107,6 +112,7 @@ std::vector<Ended> RunProgram(int ranks, const std::vector<std::string>& words,
     changes.emplace_back("RUEDA_RANK", std::to_string(rank));
     changes.emplace_back("RUEDA_SIZE", std::to_string(ranks));
     changes.emplace_back("RUEDA_JOB_ID", job);
+    changes.emplace_back("RUEDA_SECRET_FD", std::to_string(secret_fd));
     changes.emplace_back("OMP_NUM_THREADS", "1");
     children.push_back(Start(words, changes));
   }

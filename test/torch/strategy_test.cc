@@ -187,10 +187,31 @@ RANKS_TEST(Strategy, ModelsThatDifferAreAnErrorOnAllRanks, 2, 3) {
   std::string message;
   EXPECT_EQ(StatusOf([&] { (void)hvd::make_strategy("ddp", net, sgd); }, &message),
             RUEDA_INVALID_ARGUMENT);
-  EXPECT_NE(
-      message.find("rank 1 has 0 'weight' (Float 3 4) where rank 0 has 0 'weight' (Float 2 4)"),
-      std::string::npos)
+  EXPECT_NE(message.find("rank 1 has 'weight' (Float 3 4, group 0 of the optimizer) where rank 0 "
+                         "has 'weight' (Float 2 4, group 0 of the optimizer)"),
+            std::string::npos)
       << message;
+  hvd::barrier();
+}
+
+RANKS_TEST(Strategy, WhatElseDiffersIsAnErrorOnAllRanks, 2) {
+  const auto message_of = [](hvd::StrategyOptions options, bool frozen) {
+    torch::nn::Linear net(4, 2);
+    net->bias.requires_grad_(!frozen);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    std::string message;
+    EXPECT_EQ(StatusOf([&] { (void)hvd::make_strategy("local_sgd", net, sgd, options); }, &message),
+              RUEDA_INVALID_ARGUMENT);
+    return message;
+  };
+  const bool last = hvd::rank() == 1;
+  EXPECT_NE(message_of({.local_steps = last ? 8 : 4}, false)
+                .find("rank 1 has local_steps 8 where rank 0 has local_steps 4"),
+            std::string::npos);
+  EXPECT_NE(
+      message_of({}, last).find("rank 1 has 'bias' (Float 2, group 0 of the optimizer, frozen) "
+                                "where rank 0 has 'bias' (Float 2, group 0"),
+      std::string::npos);
   hvd::barrier();
 }
 

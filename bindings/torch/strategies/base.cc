@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -21,11 +22,25 @@
 namespace rueda::libtorch {
 namespace {
 
-// All that ranks must have alike of a parameter.
-std::string Describe(const std::string& name, const at::Tensor& tensor) {
-  std::string text = "'" + name + "' (" + at::toString(tensor.scalar_type());
-  for (const int64_t size : tensor.sizes()) text += " " + std::to_string(size);
-  return text + ")";
+// What ranks must have alike: of the options, a line each.
+std::string Describe(const StrategyOptions& options) {
+  std::ostringstream text;
+  text << "\nbroadcast " << options.broadcast << "\ngradient_predivide_factor "
+       << options.gradient_predivide_factor << "\ncompression '" << options.compression
+       << "'\nwarmup_steps " << options.warmup_steps << "\nzero_stage " << options.zero_stage
+       << "\nbucket_bytes " << options.bucket_bytes << "\nlocal_steps " << options.local_steps
+       << "\npeers '" << options.peers << "'\nhierarchical " << options.hierarchical
+       << "\nmicro_batches " << options.micro_batches << "\nouter_lr " << options.outer_lr
+       << "\nouter_momentum " << options.outer_momentum;
+  return text.str();
+}
+
+// Of a parameter.
+std::string Describe(const Parameter& parameter) {
+  std::string text = "\n'" + parameter.name + "' (" + at::toString(parameter.tensor.scalar_type());
+  for (const int64_t size : parameter.tensor.sizes()) text += " " + std::to_string(size);
+  text += ", group " + std::to_string(parameter.group) + " of the optimizer";
+  return text + (parameter.tensor.requires_grad() ? ")" : ", frozen)");
 }
 
 // Multiplies what is defined of them by `factor`; whether it is finite. One pass over the memory.
@@ -110,11 +125,10 @@ void BaseStrategy::Agree(const std::string& what, const std::string& error, rued
 }
 
 void BaseStrategy::CheckThatRanksAgree() {
-  std::string mine = name_ + " with " + std::to_string(PlaceOfOptimizer(optimizer_));
-  for (const Parameter& parameter : parameters_) {
-    mine +=
-        "\n" + std::to_string(parameter.group) + " " + Describe(parameter.name, parameter.tensor);
-  }
+  const int kind = PlaceOfOptimizer(optimizer_);
+  std::string mine = name_ + " with " + (kind < 0 ? "an optimizer" : OptimizerKindAt(kind).name) +
+                     Describe(options_);
+  for (const Parameter& parameter : parameters_) mine += Describe(parameter);
   Fingerprint print;
   print.Add(mine.data(), mine.size());
   if (AllEqual(print.value(), NameOf("fingerprint"), options_.process_set)) return;
@@ -131,7 +145,7 @@ void BaseStrategy::CheckThatRanksAgree() {
     const size_t place = static_cast<size_t>(at.first - mine.begin());
     error = "the ranks differ: rank " + std::to_string(rueda_rank(context_)) + " has " +
             line(mine, place) + " where rank " + std::to_string(first_rank_) + " has " +
-            line(expected, place) + " (the parameter's group, name, type and sizes)";
+            line(expected, place);
   }
   Agree("agree", error);
 }

@@ -1,7 +1,9 @@
 // decentralized: ranks step by their own gradients, from the average of parameters (D-PSGD, arXiv
 // 1705.09056; Bagua's "decentralized"). The average is under way while the gradients are computed.
+#include <ATen/ops/empty_like.h>
 #include <torch/optim/optimizer.h>
 
+#include "bindings/torch/strategies/host_shards.h"
 #include "bindings/torch/strategies/packed.h"
 #include "bindings/torch/strategies/strategies.h"
 
@@ -15,15 +17,21 @@ class Decentralized : public BaseStrategy {
       : BaseStrategy(std::move(name), model, optimizer, options),
         shifts_(options.peers == "shift_one"),
         mine_(TrainedParameters()),
-        theirs_(TrainedParameters()) {
+        // The average of all is the same by whatever way; the allreduce knows the best one.
+        shards_(mine_.values(), options.process_set, options.hierarchical && shifts_,
+                NameOf("parameters")) {
     if (!shifts_ && options.peers != "all") {
       Refuse("peers is '" + options.peers + "'; there are 'all' and 'shift_one'");
     }
-    if (shifts_ && ranks() > 1 && ranks() % 2 != 0) {
-      Refuse("peers 'shift_one' goes with an even number of ranks; there are " +
-             std::to_string(ranks()));
+    if (!shifts_) return;
+    const size_t count = shards_.peers().size();
+    if (count > 1 && count % 2 != 0) {
+      Refuse("peers 'shift_one' goes with an even number of " +
+             std::string(options.hierarchical ? "hosts" : "ranks") + "; there are " +
+             std::to_string(count));
     }
-    for (const int rank : options.process_set.ranks()) members_.push_back(rank);
+    if (count == 1) return;
+    for (const at::Tensor& share : shards_.shares()) theirs_.push_back(at::empty_like(share));
   }
 
   at::Tensor forward(const at::Tensor& input) override {
@@ -45,7 +53,7 @@ class Decentralized : public BaseStrategy {
   }
   void zero_grad() override { optimizer().zero_grad(); }
   void finish() override {
-    if (!flights_.empty()) End();
+    End();
     mine_.CopyIn();
     Allreduce(mine_.values(), "all", Average, {});
     mine_.CopyOut();
@@ -59,15 +67,15 @@ class Decentralized : public BaseStrategy {
   }
   // The parameters stay as they are until the step.
   void Begin() {
-    if (!flights_.empty() || ranks() == 1) return;
+    if (meeting_ || ranks() == 1) return;
+    meeting_ = true;
     mine_.CopyIn();
-    if (shifts_) {
-      const int peer = members_[static_cast<size_t>(PeerOf(index()))];
-      Submit(RUEDA_SEND, mine_.values(), peer);
-      Submit(RUEDA_RECV, theirs_.values(), peer);
-    } else {
-      Submit(RUEDA_ALLREDUCE, mine_.values(), -1);
-    }
+    if (!shifts_) return Submit(RUEDA_ALLREDUCE, mine_.values(), -1);
+    shards_.Average();
+    if (theirs_.empty()) return;  // there is one host
+    const int peer = shards_.peers()[static_cast<size_t>(Peer())];
+    Submit(RUEDA_SEND, shards_.shares(), peer);
+    Submit(RUEDA_RECV, theirs_, peer);
   }
   void Submit(rueda_kind kind, const std::vector<at::Tensor>& tensors, int peer) {
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -83,25 +91,27 @@ class Decentralized : public BaseStrategy {
     }
   }
   void End() {
-    const std::vector<std::shared_ptr<Operation>> flights = std::exchange(flights_, {});
-    for (const auto& flight : flights) flight->Wait();
-    if (flights.empty()) return;
+    if (!std::exchange(meeting_, false)) return;
+    for (const auto& flight : std::exchange(flights_, {})) flight->Wait();
     const at::NoGradGuard no_grad;
-    for (size_t i = 0; shifts_ && i < mine_.values().size(); ++i) {
-      mine_.values()[i].add_(theirs_.values()[i]).mul_(0.5);
+    for (size_t i = 0; i < theirs_.size(); ++i) {
+      shards_.shares()[i].add_(theirs_[i]).mul_(0.5);
     }
+    if (shifts_) shards_.Gather();
     mine_.CopyOut();
   }
-  // Each of the first half meets each of the second in turn.
-  int PeerOf(int member) const {
-    const int half = ranks() / 2;
+  // Whom this one meets: each of the first half each of the second in turn.
+  int Peer() const {
+    const int me = shards_.index(), half = static_cast<int>(shards_.peers().size()) / 2;
     const int shift = static_cast<int>(steps_ % half);
-    return member < half ? half + (member + shift) % half : (member - half + half - shift) % half;
+    return me < half ? half + (me + shift) % half : (me - half + half - shift) % half;
   }
 
   const bool shifts_;
-  std::vector<int> members_;  // world ranks
-  Packed mine_, theirs_;
+  Packed mine_;
+  HostShards shards_;               // of `mine_`
+  std::vector<at::Tensor> theirs_;  // another one's shares
+  bool meeting_ = false;            // from Begin to End
   std::vector<std::shared_ptr<Operation>> flights_;
   int64_t steps_ = 0;
 };

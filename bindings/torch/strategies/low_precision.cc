@@ -7,13 +7,14 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/amin.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <array>
 
+#include "bindings/torch/strategies/host_shards.h"
 #include "bindings/torch/strategies/packed.h"
 #include "bindings/torch/strategies/strategies.h"
 
@@ -21,6 +22,9 @@ namespace rueda::libtorch {
 namespace {
 
 constexpr int64_t kBlock = 512;  // numbers that share a scale
+
+constexpr int64_t kChunk =
+    256 * kBlock;  // numbers that are worked on at a time: they stay in cache
 
 // 256 steps between the least and the largest number of each block, as the compressor int8.
 struct Coded {
@@ -31,20 +35,23 @@ struct Coded {
     const int64_t blocks = (elements + kBlock - 1) / kBlock;
     return {at::empty({blocks, kBlock}, at::kByte), at::empty({blocks, 2}, at::kFloat)};
   }
+  // Of the numbers from `begin` on, a multiple of kBlock.
+  Coded From(int64_t begin, int64_t elements) const {
+    const int64_t blocks = (elements + kBlock - 1) / kBlock;
+    return {levels.narrow(0, begin / kBlock, blocks), extremes.narrow(0, begin / kBlock, blocks)};
+  }
 };
 
-Coded Encode(const at::Tensor& values) {
-  const int64_t blocks = (values.numel() + kBlock - 1) / kBlock;
-  at::Tensor padded = at::zeros({blocks * kBlock}, at::kFloat);
-  padded.narrow(0, 0, values.numel()).copy_(values);
+void Encode(const at::Tensor& values, const Coded& coded) {
+  const int64_t more = coded.levels.numel() - values.numel();
   // Zeros would be the last block's least or largest.
-  padded.narrow(0, values.numel(), padded.numel() - values.numel()).copy_(values[-1]);
-  const at::Tensor rows = padded.view({blocks, kBlock});
-  const at::Tensor least = rows.amin(1), largest = rows.amax(1);
+  const at::Tensor padded =
+      more == 0 ? values : at::cat({values, values.narrow(0, values.numel() - 1, 1).expand(more)});
+  const at::Tensor rows = padded.view(coded.levels.sizes());
+  const at::Tensor least = rows.amin(1, true), largest = rows.amax(1, true);
   const at::Tensor step = ((largest - least) / 255).clamp_min(1e-30);
-  const at::Tensor levels =
-      ((rows - least.unsqueeze(1)) / step.unsqueeze(1) + 0.5).floor_().clamp_(0, 255);
-  return {levels.to(at::kByte), at::stack({least, largest}, 1)};
+  coded.levels.copy_(((rows - least) / step + 0.5).floor_().clamp_(0, 255));
+  coded.extremes.copy_(at::cat({least, largest}, 1));
 }
 
 at::Tensor Decode(const Coded& coded, int64_t elements) {
@@ -53,18 +60,31 @@ at::Tensor Decode(const Coded& coded, int64_t elements) {
   return (coded.levels.to(at::kFloat) * step + least).view({-1}).narrow(0, 0, elements);
 }
 
+// For parts of `elements` numbers, one behind another.
+template <typename Fn>
+void ForChunks(int64_t elements, Fn fn) {
+  for (int64_t begin = 0; begin < elements; begin += kChunk) {
+    fn(begin, std::min(kChunk, elements - begin));
+  }
+}
+
 class LowPrecision : public BaseStrategy {
  public:
   LowPrecision(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
                const StrategyOptions& options)
-      : BaseStrategy(std::move(name), model, optimizer, options), packed_(TrainedParameters()) {
+      : BaseStrategy(std::move(name), model, optimizer, options),
+        packed_(TrainedParameters()),
+        shards_(packed_.values(), options.process_set, options.hierarchical, NameOf("parameters")) {
     for (const at::Tensor& parameter : TrainedParameters()) {
       if (parameter.scalar_type() != at::kFloat) Refuse("is for parameters of float32");
     }
     if (packed_.values().empty()) Refuse("all parameters are frozen");
-    const std::vector<int> members = options.process_set.ranks();
-    left_ = members[static_cast<size_t>((index() + ranks() - 1) % ranks())];
-    right_ = members[static_cast<size_t>((index() + 1) % ranks())];
+    const std::vector<int>& peers = shards_.peers();
+    const size_t count = peers.size(), me = static_cast<size_t>(shards_.index());
+    left_ = peers[(me + count - 1) % count];
+    right_ = peers[(me + 1) % count];
+    const int64_t elements = shards_.shares()[0].numel();
+    for (Coded* coded : {&change_, &from_left_, &from_right_}) *coded = Coded::Empty(elements);
     Remember();
   }
 
@@ -94,28 +114,41 @@ class LowPrecision : public BaseStrategy {
   // All ranks have the same.
   void Remember() {
     packed_.CopyIn();
-    for (at::Tensor& known : known_) known = packed_.values()[0].clone();
+    shards_.Average();
+    for (at::Tensor& known : known_) known = shards_.shares()[0].clone();
   }
 
   void Exchange() {
     const at::NoGradGuard no_grad;
     packed_.CopyIn();
-    const at::Tensor& values = packed_.values()[0];
+    shards_.Average();
+    if (shards_.peers().size() > 1) ExchangeShare();
+    shards_.Gather();
+    packed_.CopyOut();
+  }
+
+  void ExchangeShare() {
+    const at::Tensor& share = shards_.shares()[0];
     auto& [own, left, right] = known_;
-    const Coded change = Encode(values + left / 3 + right / 3 - own * (5.0 / 3));
-    Coded from_left = Coded::Empty(values.numel()), from_right = Coded::Empty(values.numel());
+    ForChunks(share.numel(), [&](int64_t begin, int64_t count) {
+      const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, begin, count); };
+      Encode(part(share) + part(left) / 3 + part(right) / 3 - part(own) * (5.0 / 3),
+             change_.From(begin, count));
+    });
     std::vector<std::shared_ptr<Operation>> flights;
     // With two ranks both neighbours are one: what goes left has another name than what goes right.
-    Submit(RUEDA_SEND, change, left_, ".left", &flights);
-    Submit(RUEDA_SEND, change, right_, ".right", &flights);
-    Submit(RUEDA_RECV, from_right, right_, ".left", &flights);
-    Submit(RUEDA_RECV, from_left, left_, ".right", &flights);
+    Submit(RUEDA_SEND, change_, left_, ".left", &flights);
+    Submit(RUEDA_SEND, change_, right_, ".right", &flights);
+    Submit(RUEDA_RECV, from_right_, right_, ".left", &flights);
+    Submit(RUEDA_RECV, from_left_, left_, ".right", &flights);
     for (const auto& flight : flights) flight->Wait();
-    own.add_(Decode(change, values.numel()));
-    left.add_(Decode(from_left, values.numel()));
-    right.add_(Decode(from_right, values.numel()));
-    packed_.values()[0].copy_(own);
-    packed_.CopyOut();
+    ForChunks(share.numel(), [&](int64_t begin, int64_t count) {
+      const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, begin, count); };
+      part(own).add_(Decode(change_.From(begin, count), count));
+      part(left).add_(Decode(from_left_.From(begin, count), count));
+      part(right).add_(Decode(from_right_.From(begin, count), count));
+      part(share).copy_(part(own));
+    });
   }
 
   void Submit(rueda_kind kind, const Coded& coded, int peer, const std::string& direction,
@@ -134,10 +167,12 @@ class LowPrecision : public BaseStrategy {
   }
 
   Packed packed_;
-  int left_ = 0;  // world ranks
+  HostShards shards_;  // of `packed_`
+  int left_ = 0;       // world ranks
   int right_ = 0;
   std::array<at::Tensor, 3>
-      known_;  // this rank's parameters, and the left's and right's, as all know
+      known_;  // this rank's share of parameters, and the left's and right's, as all know
+  Coded change_, from_left_, from_right_;
 };
 
 }  // namespace

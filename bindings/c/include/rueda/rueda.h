@@ -248,8 +248,8 @@ enum { RUEDA_WORLD = 0 }; /**< the process set of all ranks */
 
 /** Makes a process set of `count` ranks, ascending. Collective over the world: all ranks call it
  * with the same list, whether they are in it or not. Every rank gets the same id. ALREADY_EXISTS:
- * there is such a set. Blocks; DEADLINE_EXCEEDED after `timeout_ns`, and then the set may still
- * come to be. */
+ * there is such a set, and `id` is its. Blocks; DEADLINE_EXCEEDED after `timeout_ns`, and then the
+ * set may still come to be. */
 RUEDA_API rueda_status rueda_process_set_add(rueda_context* context, const int32_t* ranks,
                                              size_t count, int64_t timeout_ns, int32_t* id);
 /** Removes a process set; its id may be given to another one later. Collective over the world.

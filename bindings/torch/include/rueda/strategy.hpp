@@ -77,8 +77,12 @@ struct StrategyOptions {
   // local_sgd, diloco: steps between averages.
   int local_steps = 16;
   // decentralized. "all": the average of all ranks' parameters. "shift_one": of two, another pair
-  // each step; for even numbers of ranks.
+  // each step; for even numbers of ranks, or of hosts where it is hierarchical.
   std::string peers = "all";
+  // decentralized with "shift_one", low_precision_decentralized: a host's ranks average their
+  // parameters first, and the hosts then do what ranks do without it, each rank with its share. For
+  // the world's ranks, equally many on each host.
+  bool hierarchical = false;
   // async: no average begins sooner after the one before.
   double average_interval_ms = 0;
   // async: a step waits for an average that has been under way for so many steps.
