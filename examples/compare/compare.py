@@ -28,7 +28,7 @@ STRATEGIES = {
     "dp": [], "bytegrad": [], "qadam": ["--optimizer", "adam", "--lr", "0.003"],
     **{f"ddp + {compression}": [] for compression in
        ["fp16", "bf16", "fp8", "int8", "topk:0.05", "powersgd:2", "auto"]},
-    "ddp + 1bit": ["--lr", "0.01"], "sharded + int8": [], "fsdp + int8": [],
+    "ddp + 1bit": ["--lr", "0.02"], "qadam + 1bit": ["--optimizer", "adam", "--lr", "0.001"], "sharded + int8": [], "fsdp + int8": [],
 }
 ONE_PROCESS = {"dp"}  # whose replicas are threads
 

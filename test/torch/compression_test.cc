@@ -270,6 +270,22 @@ RANKS_TEST(QAdam, FollowsTheRuleAndNearlySoInEightBits, 1, 2, 3) {
             1e-4);
 }
 
+// Their variance is 0, and a momentum that the quantiser made of nothing would be divided by it.
+RANKS_TEST(QAdam, WeightsOfInputsThatAreAlwaysZeroStay, 2) {
+  torch::manual_seed(1);
+  torch::nn::Linear layer(64, 8);
+  const Tensor before = layer->weight.detach().clone();
+  torch::optim::Adam adam(layer->parameters(), 0.01);
+  const auto strategy = hvd::make_strategy("qadam", layer, adam, {.warmup_steps = 5});
+  torch::manual_seed(2 + hvd::rank());
+  const Tensor x = torch::randn({16, 64}), y = torch::randn({16, 8});
+  x.narrow(1, 32, 32).zero_();
+  for (int step = 0; step < 40; ++step) TrainStep(*strategy, {x, y});
+  const Tensor moved = (layer->weight.detach() - before).abs();
+  EXPECT_LT(moved.narrow(1, 32, 32).max().item<float>(), 0.01) << "a step of Adam's";
+  EXPECT_GT(moved.narrow(1, 0, 32).max().item<float>(), 0.1);
+}
+
 RANKS_TEST(QAdam, IsForAdamAlone, 1) {
   Net net;
   torch::optim::SGD sgd(net->parameters(), 0.1);
