@@ -13,6 +13,7 @@
 #include "core/base/check.h"
 #include "core/base/limits.h"
 #include "core/base/signals_blocked.h"
+#include "ops/kernels/copy.h"
 #include "ops/kernels/reduce.h"
 
 namespace rueda {
@@ -410,7 +411,7 @@ absl::Status BlockingCommunicator::ExchangeRound(size_t channel_bytes) {
   }
   channels_.taken(self_).Take(channel_bytes, [&](char* to, size_t, size_t bytes) {
     channels_.own().Take(bytes, [&](const char* from, size_t at, size_t size) {
-      if (to != nullptr && to + at != from) memcpy(to + at, from, size);
+      if (to != nullptr && to + at != from) kernels::Copy(to + at, from, size);
     });
   });
   return absl::OkStatus();

@@ -1,4 +1,5 @@
 #include "ops/backend/channels.h"
+#include "ops/kernels/copy.h"
 
 #include <algorithm>
 #include <cstring>
@@ -34,13 +35,13 @@ void Stream::Skip(size_t bytes) {
 
 size_t Stream::CopyTo(char* to, size_t bytes) {
   return Take(bytes, [&](const char* from, size_t offset, size_t size) {
-    if (from != nullptr) memcpy(to + offset, from, size);
+    if (from != nullptr) kernels::Copy(to + offset, from, size);
   });
 }
 
 size_t Stream::CopyFrom(const char* from, size_t bytes) {
   return Take(bytes, [&](char* to, size_t offset, size_t size) {
-    if (to != nullptr && to != from + offset) memcpy(to, from + offset, size);
+    if (to != nullptr && to != from + offset) kernels::Copy(to, from + offset, size);
   });
 }
 

@@ -1,4 +1,5 @@
 #include "ops/backend/pieces.h"
+#include "ops/kernels/copy.h"
 
 #include <algorithm>
 #include <cstring>
@@ -31,16 +32,16 @@ void Pieces::ForEach(int64_t begin, int64_t end, Fn fn) const {
 
 void Pieces::Pack(int64_t begin, int64_t end, void* to) const {
   ForEach(begin, end, [&](const Piece& piece, size_t in_piece, size_t in_range, size_t bytes) {
-    memcpy(static_cast<char*>(to) + in_range, static_cast<const char*>(piece.input) + in_piece,
-           bytes);
+    kernels::Copy(static_cast<char*>(to) + in_range,
+                  static_cast<const char*>(piece.input) + in_piece, bytes);
   });
 }
 
 void Pieces::Unpack(int64_t begin, int64_t end, const void* from) const {
   ForEach(begin, end, [&](const Piece& piece, size_t in_piece, size_t in_range, size_t bytes) {
     if (piece.output == nullptr) return;
-    memcpy(static_cast<char*>(piece.output) + in_piece, static_cast<const char*>(from) + in_range,
-           bytes);
+    kernels::Copy(static_cast<char*>(piece.output) + in_piece,
+                  static_cast<const char*>(from) + in_range, bytes);
   });
 }
 

@@ -15,17 +15,25 @@ constexpr double kGainMin = 0.9;
 
 Compressor AutomaticChoice::Next(int64_t bytes) {
   if (bytes < kBytesMin) return Compressor::kNone;
-  const int trial = used_ / kTrials;
+  const int use = used_;
   used_ = std::min(used_ + 1, kCandidates * kTrials + 2);
-  return trial < kCandidates ? kCompressors[trial] : choice_;
+  return use < kCandidates * kTrials ? kCompressors[use % kCandidates] : choice_;
 }
 
 void AutomaticChoice::Measured(Nanos time) {
-  const int used = used_ - 1;
-  if (used < 0 || used >= kCandidates * kTrials || used % kTrials == 0) return;
-  double& least = times_[used / kTrials];
-  const double now = static_cast<double>(time);
-  least = used % kTrials == 1 ? now : std::min(least, now);
+  const int use = used_ - 1;
+  if (use < kCandidates || use >= kCandidates * kTrials) return;
+  times_[use % kCandidates][use / kCandidates - 1] = static_cast<double>(time);
+}
+
+std::array<double, AutomaticChoice::kCandidates> AutomaticChoice::times() const {
+  std::array<double, kCandidates> medians;
+  for (int i = 0; i < kCandidates; ++i) {
+    std::array<double, kTrials - 1> times = times_[i];
+    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+    medians[i] = times[times.size() / 2];
+  }
+  return medians;
 }
 
 void AutomaticChoice::Decide(absl::Span<const double> times) {

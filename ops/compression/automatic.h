@@ -2,6 +2,7 @@
 // takes. Values. PURE
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "absl/types/span.h"
@@ -13,7 +14,9 @@ namespace rueda {
 class AutomaticChoice {
  public:
   static constexpr int kCandidates = 3;  // none, fp16, int8
-  static constexpr int kTrials = 4;      // of each; the first is not counted: memory is new then
+  // Of each, by turns: what a network grants or denies in between concerns all. The first is not
+  // counted: memory is new then.
+  static constexpr int kTrials = 6;
   static constexpr int64_t kBytesMin = 32 << 10;  // below it latency counts, not bandwidth
 
   // What the next operation uses; counts it.
@@ -23,14 +26,15 @@ class AutomaticChoice {
 
   // How long the operation of the latest Next took.
   void Measured(Nanos time);
-  absl::Span<const double> times() const { return times_; }
+  // Medians, by candidate, in ns.
+  std::array<double, kCandidates> times() const;
   // All ranks' times, added up: no compression unless another is clearly faster. For what follows.
   void Decide(absl::Span<const double> times);
   Compressor choice() const { return choice_; }
 
  private:
-  int used_ = 0;                    // until there is a choice, and one more
-  double times_[kCandidates] = {};  // the least, in ns
+  int used_ = 0;  // until there is a choice, and one more
+  std::array<std::array<double, kTrials - 1>, kCandidates> times_ = {};
   Compressor choice_ = Compressor::kNone;
 };
 

@@ -9,6 +9,7 @@
 #include "ops/compression/power_sgd.h"
 #include "ops/compression/scatter_reduce.h"
 #include "ops/compression/top_k.h"
+#include "ops/kernels/copy.h"
 #include "ops/kernels/reduce.h"
 
 namespace rueda {
@@ -58,7 +59,7 @@ void CompressedCommunicator::StartInner() {
 void CompressedCommunicator::StartAgreement() {
   times_.clear();
   for (const Piece& piece : collective_.pieces) {
-    const absl::Span<const double> times = piece.state->automatic.times();
+    const auto times = piece.state->automatic.times();
     times_.insert(times_.end(), times.begin(), times.end());
   }
   piece_.input = piece_.output = times_.data();
@@ -161,7 +162,7 @@ void CompressedCommunicator::Load(const Part& part, int64_t begin, int64_t count
   if (collective_.dtype != DType::kFloat32) {
     kernels::ToFloat32(collective_.dtype, from, to, count);
   } else if (from != reinterpret_cast<const char*>(to)) {
-    memcpy(to, from, static_cast<size_t>(count) * bytes);
+    kernels::Copy(to, from, static_cast<size_t>(count) * bytes);
   }
   if (collective_.prescale == 1) return;
   const auto factor = static_cast<float>(collective_.prescale);
@@ -190,7 +191,7 @@ void CompressedCommunicator::Store(const Part& part, int64_t begin, int64_t coun
   if (collective_.dtype != DType::kFloat32) {
     kernels::FromFloat32(collective_.dtype, values, output, to - from);
   } else if (output != reinterpret_cast<const char*>(values)) {
-    memcpy(output, values, static_cast<size_t>(to - from) * bytes);
+    kernels::Copy(output, values, static_cast<size_t>(to - from) * bytes);
   }
 }
 

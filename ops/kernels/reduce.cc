@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
+#include "ops/kernels/copy.h"
 #include "ops/kernels/vectors.h"
 
 namespace rueda::kernels {
@@ -185,7 +186,7 @@ void Reduce(DType dtype, ReduceOp op, absl::Span<const void* const> sources, voi
   if (dtype == DType::kBool) return ReduceVectors(dtype, op, args);
   if (scaling.none() && sources.size() == 1) {
     if (destination != sources[0]) {
-      std::memcpy(destination, sources[0], args.count * DTypeSize(dtype));
+      Copy(destination, sources[0], args.count * DTypeSize(dtype));
     }
     return;
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "ops/kernels/copy.h"
 
 namespace rueda {
 namespace {
@@ -102,7 +103,7 @@ void DirectAlgorithm::ReduceChunk() {
     kernels::Reduce(collective_.dtype, collective_.reduce_op, sources_, first, count,
                     ScalingOf(collective_));
     for (size_t i = 1; i < outputs_.size(); ++i) {
-      memcpy(outputs_[i] + offset, first, static_cast<size_t>(count) * element_bytes);
+      kernels::Copy(outputs_[i] + offset, first, static_cast<size_t>(count) * element_bytes);
     }
     rest_.begin += count;
   }

@@ -1,4 +1,5 @@
 #include "ops/shm/exchange.h"
+#include "ops/kernels/copy.h"
 
 #include <algorithm>
 #include <cstring>
@@ -40,7 +41,7 @@ void ExchangeAlgorithm::Copy() {
     }
     channels_.taken(giver).Take(channel_bytes_, [&](char* to, size_t, size_t bytes) {
       channels_.own().Take(bytes, [&](const char* from, size_t at, size_t size) {
-        if (to != nullptr && to + at != from) memcpy(to + at, from, size);
+        if (to != nullptr && to + at != from) kernels::Copy(to + at, from, size);
       });
     });
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "ops/kernels/copy.h"
 
 namespace rueda {
 namespace {
@@ -66,7 +67,7 @@ absl::StatusOr<Progress> PairAlgorithm::Send() {
   if (block_ >= 2 && !HasReached(accepted, block_ - 1)) return Progress::kBlocked;
   const char* const input = static_cast<const char*>(collective_.pieces[0].input);
   const size_t bytes = BytesOf(block_);
-  if (bytes > 0) memcpy(HalfOf(block_), input + block_ * kHalfBytes, bytes);
+  if (bytes > 0) kernels::Copy(HalfOf(block_), input + block_ * kHalfBytes, bytes);
   group_->own().offered.store(Word(++block_), std::memory_order_release);
   group_->Wake(collective_.peer);
   return Progress::kMoved;
@@ -85,7 +86,7 @@ absl::StatusOr<Progress> PairAlgorithm::Receive() {
   char* const output = static_cast<char*>(collective_.pieces[0].output);
   const size_t bytes = BytesOf(block_);
   if (bytes > 0 && output != nullptr) {
-    memcpy(output + block_ * kHalfBytes, HalfOf(block_), bytes);
+    kernels::Copy(output + block_ * kHalfBytes, HalfOf(block_), bytes);
   }
   group_->own().accepted.store(Word(++block_), std::memory_order_release);
   group_->Wake(collective_.root);

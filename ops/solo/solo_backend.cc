@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "ops/kernels/copy.h"
 #include "ops/kernels/reduce.h"
 
 namespace rueda {
@@ -18,8 +19,8 @@ class SoloCommunicator : public Communicator {
                         piece.elements,
                         {collective.prescale, collective.postscale, collective.divisor});
       } else if (piece.output != piece.input) {
-        memcpy(piece.output, piece.input,
-               static_cast<size_t>(piece.elements) * DTypeSize(collective.dtype));
+        kernels::Copy(piece.output, piece.input,
+                      static_cast<size_t>(piece.elements) * DTypeSize(collective.dtype));
       }
     }
   }

@@ -9,6 +9,10 @@ machine (test/clusters/hosts.py); needs root.
 
 counts the round trips of small operations instead, on two hosts so many milliseconds from each other.
 
+    test/bench/hosts_bench.py --compressor int8,auto --rate 100mbit --bytes 4M
+
+measures allreduces with each compressor instead, against one without, on hosts and by shared memory on one host.
+
 Gloo's own are measured where test/bench/peers/setup.sh gloo has been run. Prints medians over rounds, in ms, and
 how many of an allreduce's bytes each host sent, as a multiple of its size.
 """
@@ -102,15 +106,20 @@ class Bench:
 
     def rueda(self, size, operation="allreduce", **variables):
         """Rank 0's line of rueda_bench."""
+        lines = self.lines(size, ["--op", operation], **variables)
+        return lines and next(line for line in lines if line["op"] == operation)
+
+    def lines(self, size, options, **variables):
+        """All that rank 0 prints."""
         self.port += 1
         shared = tempfile.mkdtemp(dir=self.folder)
         environments = [{"RANK": str(rank), "WORLD_SIZE": str(self.size), "LOCAL_WORLD_SIZE": str(self.args.local),
                          "MASTER_ADDR": "h1", "MASTER_PORT": str(self.port), "RUEDA_SHARED_DIR": shared, **variables}
                         for rank in range(self.size)]
-        words = [self.args.build + "/bin/rueda_bench", "--json", "--op", operation, "--bytes", str(size), "--iterations",
+        words = [self.args.build + "/bin/rueda_bench", "--json", *options, "--bytes", str(size), "--iterations",
                  self.iterations(size)]
         outs = run_all([self.cluster.command(rank // self.args.local, *words) for rank in range(self.size)], environments)
-        return outs and next(line for line in map(json.loads, outs[0].splitlines()) if line["op"] == operation)
+        return outs and [json.loads(line) for line in outs[0].splitlines()]
 
     def gloo(self, size, algorithm):
         shared = tempfile.mkdtemp(dir=self.folder)
@@ -161,6 +170,26 @@ class Bench:
                   + (f"  sent {crossed:.3f} x its size" if not name.startswith("Gloo") and size >= 1 << 20 else ""), flush=True)
 
 
+    def print_compressors(self, size):
+        names = ["none", *(name for name in self.args.compressor.split(",") if name != "none")]
+        words = [self.args.build + "/bin/ruedarun", "-np", str(self.size), "--prefix", "none", self.args.build + "/bin/rueda_bench",
+                 "--json", "--bytes", str(size), "--iterations", self.iterations(size), "--compressor", ",".join(names)]
+        for place in (f"{self.args.hosts} hosts", "1 host"):
+            found = {name: [] for name in names}
+            for _ in range(self.args.rounds):
+                if place == "1 host":
+                    lines = [json.loads(line) for line in subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()]
+                else:
+                    lines = self.lines(size, ["--compressor", ",".join(names)])
+                for line in lines:
+                    if line["op"].startswith("allreduce_"):
+                        found[line["op"][len("allreduce_"):]].append(line["p50_us"] / 1e3)
+            none = statistics.median(found["none"])
+            print(f"\n{size} bytes, {place}")
+            for name, times in found.items():
+                ms = statistics.median(times)
+                print(f"  {name:22s} {ms:10.3f} ms  {ms / none:5.2f} x", flush=True)
+
     def print_trips(self):
         for operation, size in (("allreduce", 4), ("allreduce", 16 << 10), ("barrier", 4)):
             for name, variables in (("hierarchical", {}), ("flat", {"RUEDA_BACKEND": "gloo"})):
@@ -177,6 +206,7 @@ def main():
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--bytes", default="4,4K,64K,1M,64M")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--compressor", metavar="LIST")
     parser.add_argument("--round-trip", type=float, metavar="MS")
     args = parser.parse_args()
     kind = relay.Hosts if args.round_trip else hosts.Hosts
@@ -196,7 +226,7 @@ def main():
         print(f"{args.hosts} hosts x {args.local} ranks, {args.rate}, {os.cpu_count()} cores, load "
               f"{os.getloadavg()[0]:.1f}; a stream each way at once: {bench.stream() * 8 / 1e6:.0f} Mbit/s")
         for word in args.bytes.split(","):
-            bench.print_size(size_of(word))
+            (bench.print_compressors if args.compressor else bench.print_size)(size_of(word))
     finally:
         bench.close()
 

@@ -1,5 +1,6 @@
 // One blocking operation; a burst of asynchronous ones.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -11,6 +12,8 @@
 
 namespace rueda::bench {
 namespace {
+
+constexpr int kAutoTrials = 19;  // after which `auto` has chosen (rueda.h)
 
 int IterationsFor(const Options& options, size_t bytes) {
   if (options.iterations > 0) return options.iterations;
@@ -58,9 +61,36 @@ void BlockingOf(Bench& bench, size_t bytes, const std::string& dtype) {
                  [&] { Check(rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr)); }});
 }
 
+// From one buffer to another: numbers that were added up in place would soon be infinite. They
+// differ, as what is compressed costs less when it is all the same.
+void CompressedOf(Bench& bench, size_t bytes, const std::string& compressor) {
+  const Options& options = bench.options();
+  rueda_context* const context = bench.context();
+  Tensor from(context, bytes, options.registered), to(context, bytes, options.registered);
+  for (int64_t i = 0; i < from.elements(); ++i) {
+    from.data()[i] = std::sin(static_cast<float>(i)) * static_cast<float>(1 + i % 7);
+  }
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  operation.kind = RUEDA_ALLREDUCE;
+  operation.reduce_op = RUEDA_SUM;
+  const std::string name = compressor + std::to_string(bytes);
+  operation.name = name.c_str();
+  operation.input = from.tensor();
+  operation.output = to.tensor();
+  operation.compressor = compressor.c_str();
+  const auto run = [&] { Check(rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr)); };
+  for (int i = 0; i < kAutoTrials; ++i) run();
+  const int iterations = IterationsFor(options, bytes);
+  bench.Measure({"allreduce_" + compressor, bytes, iterations, iterations / 10 + 1, false, run});
+}
+
 }  // namespace
 
 void Blocking(Bench& bench, size_t bytes) {
+  for (const std::string& compressor : bench.options().compressors) {
+    CompressedOf(bench, bytes, compressor);
+  }
+  if (!bench.options().compressors.empty()) return;
   if (bench.options().dtypes.empty()) return BlockingOf(bench, bytes, "float32");
   for (const std::string& dtype : bench.options().dtypes) BlockingOf(bench, bytes, dtype);
 }

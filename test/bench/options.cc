@@ -21,6 +21,7 @@ constexpr char kUsage[] =
                     on each rank
   --dtype LIST      such as float32,bfloat16 (default float32), or all: the sums of each; allreduce
                     only
+  --compressor LIST such as none,int8,auto (rueda.h): allreduce of float32 with each
   --many COUNTxSIZE instead: COUNT asynchronous allreduces of SIZE each, submitted and waited for
                     as one; may be given several times
   --step LAYERSxWIDTHxBATCH
@@ -135,6 +136,7 @@ Options ParseOptions(int argc, char** argv) {
                                     {"idle", required_argument, nullptr, 'd'},
                                     {"late", required_argument, nullptr, 'l'},
                                     {"dtype", required_argument, nullptr, 'T'},
+                                    {"compressor", required_argument, nullptr, 'C'},
                                     {"timeline", required_argument, nullptr, 't'},
                                     {"json", no_argument, nullptr, 'j'},
                                     {"vs", required_argument, nullptr, 'V'},
@@ -181,6 +183,9 @@ Options ParseOptions(int argc, char** argv) {
       case 'T':
         options.dtypes = DTypeNames(optarg);
         break;
+      case 'C':
+        options.compressors = Split(optarg, ',');
+        break;
       case 't':
         options.timeline = optarg;
         break;
@@ -216,6 +221,9 @@ Options ParseOptions(int argc, char** argv) {
     }
   }
   if (!options.dtypes.empty() && options.op != "allreduce") Die("--dtype goes with allreduce only");
+  if (!options.compressors.empty() && (options.op != "allreduce" || !options.dtypes.empty())) {
+    Die("--compressor goes with allreduce of float32 only");
+  }
   if (optind < argc || (options.op != "allreduce" && options.op != "broadcast" &&
                         options.op != "allgather" && options.op != "barrier")) {
     EndWithUsage();

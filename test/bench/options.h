@@ -20,7 +20,8 @@ struct Options {
   std::string op = "allreduce";
   std::vector<size_t> bytes;  // empty: those of the usage
   std::vector<std::pair<int, size_t>> many;
-  std::vector<std::string> dtypes;  // empty: float32
+  std::vector<std::string> dtypes;       // empty: float32
+  std::vector<std::string> compressors;  // empty: none
   bool registered = false;
   int iterations = 0;
   int cycles = 0;
