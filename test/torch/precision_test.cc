@@ -27,7 +27,8 @@ const std::vector<Setting>& Reduced() {
                                                 {"ddp2"},
                                                 {"sharded", {.zero_stage = 1, .bucket_bytes = 256}},
                                                 {"sharded", {.zero_stage = 2, .bucket_bytes = 256}},
-                                                {"sharded"}};
+                                                {"sharded"},
+                                                {"fsdp", {.bucket_bytes = 256}}};
   return settings;
 }
 
@@ -380,6 +381,7 @@ torch::Tensor TrainIn(torch::ScalarType type, const Setting& setting, int rank, 
     strategy->backward(scaler.scale(loss));
     EXPECT_TRUE(scaler.step(*strategy));
   }
+  strategy->finish();
   return Flat(*net);
 }
 

@@ -151,7 +151,7 @@ torch::Tensor Reference(int64_t epochs, double max_norm) {
 RANKS_TEST(Trainer, TrainsLikeOneProcessOnAllBatches, 1, 2, 3) {
   for (const double max_norm : {0.0, 0.1}) {
     const torch::Tensor reference = Reference(4, max_norm);
-    for (const char* strategy : {"ddp", "sharded"}) {
+    for (const char* strategy : {"ddp", "sharded", "fsdp"}) {
       for (const auto& [precision, error] :
            {std::pair("32", 1e-5), std::pair("16", 5e-3), std::pair("bf16", 5e-2)}) {
         Plan plan;
@@ -192,7 +192,7 @@ Plan LongPlan(const std::string& strategy, const std::string& precision, const s
 
 RANKS_TEST(Trainer, GoesOnFromACheckpointAsIfNothingHadHappened, 1, 2, 3) {
   const JobDirectory directory;
-  for (const std::string strategy : {"ddp", "sharded"}) {
+  for (const std::string strategy : {"ddp", "sharded", "fsdp"}) {
     for (const std::string precision : {"32", "16"}) {
       const std::string whole = directory / (strategy + precision);
       const std::string parts = directory / (strategy + precision + " in parts");
@@ -355,7 +355,8 @@ RANKS_TEST(Trainer, FrozenParametersAreNeverSent, 2) {
   const JobDirectory directory;
   constexpr int64_t kFrozenBytes = 4 * (6 * 200 + 200 + 200 * 200 + 200);
   constexpr int64_t kSteps3 = 3 * (kSamples / 10);
-  for (const std::string strategy : {"ddp", "sharded", "local_sgd", "decentralized", "adasum"}) {
+  for (const std::string strategy :
+       {"ddp", "sharded", "fsdp", "local_sgd", "decentralized", "adasum"}) {
     for (const bool frozen : {true, false}) {
       torch::manual_seed(1);
       const auto model = Body(3);
