@@ -62,6 +62,18 @@ RANKS_TEST(Pipeline, IsOneProcess, 1, 2, 3, 5) {
   }
 }
 
+// That the test above can fail: stages of two models.
+RANKS_TEST(Pipeline, StagesOfTwoModelsAreNeither, 2) {
+  Sequential layers = MakeLayers(hvd::rank());
+  torch::optim::SGD sgd(layers->parameters(), Momentum());
+  const auto strategy = hvd::make_strategy("pipeline", layers, sgd, {.broadcast = false});
+  const Samples batch = BatchOf(0, 10);
+  const torch::Tensor output = strategy->forward(batch.x).detach();
+  for (const int seed : {0, 1}) {
+    EXPECT_GT(Distance(output, MakeLayers(seed)->forward(batch.x).detach()), 1e-2);
+  }
+}
+
 // 4, 4 and 40 weights: the first two layers together are nearest to a half.
 RANKS_TEST(Pipeline, SharesOutLayersByTheirSize, 2) {
   const auto of = [](int64_t in, int64_t out) {

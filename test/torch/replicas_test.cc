@@ -12,8 +12,9 @@ namespace {
 using namespace rueda::test;
 
 // Trains on these batches with a strategy, and by hand in one process.
+// `counted`: the share of the rows whose loss reaches the strategy.
 double DistanceAfter(const std::string& name, const hvd::StrategyOptions& options,
-                     const std::vector<int64_t>& batches) {
+                     const std::vector<int64_t>& batches, double counted = 1) {
   torch::manual_seed(4);
   Net net;
   Net reference = CopyOf(net);
@@ -27,7 +28,8 @@ double DistanceAfter(const std::string& name, const hvd::StrategyOptions& option
     const torch::Tensor output = strategy->forward(x);
     EXPECT_EQ(output.sizes(), (std::vector<int64_t>{batch, 3}));
     EXPECT_LT(Distance(output.detach(), net->forward(x).detach()), 1e-6) << "in the rows' order";
-    strategy->backward(torch::mse_loss(output, y));
+    const auto rows = static_cast<int64_t>(counted * static_cast<double>(batch));
+    strategy->backward(torch::mse_loss(output.narrow(0, 0, rows), y.narrow(0, 0, rows)));
     strategy->step();
     reference_sgd.zero_grad();
     torch::mse_loss(reference->forward(x), y).backward();
@@ -40,6 +42,8 @@ RANKS_TEST(DataParallel, IsOneProcessOnTheWholeBatch, 1) {
   for (const int replicas : {1, 2, 4}) {
     EXPECT_LT(DistanceAfter("dp", {.replicas = replicas}, {64, 63, 3, 1, 64}), 1e-5) << replicas;
   }
+  // That this can fail: three of four replicas.
+  EXPECT_GT(DistanceAfter("dp", {.replicas = 4}, {64, 64}, 0.75), 1e-3);
 }
 
 RANKS_TEST(DataParallel, AddsUpSeveralPasses, 1) {
