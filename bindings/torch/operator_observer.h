@@ -1,10 +1,12 @@
 // Tells what memory torch's operators are about to use.
 #pragma once
 
+#include <ATen/record_function.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/ArrayRef.h>
 
 #include <functional>
+#include <memory>
 
 namespace rueda::libtorch {
 
@@ -24,7 +26,12 @@ class OperatorObserver {
   OperatorObserver& operator=(const OperatorObserver&) = delete;
 
  private:
-  const OnOperator on_operator_;
+  struct Observer;
+  static std::unique_ptr<at::ObserverContext> OnFunction(const at::RecordFunction& function);
+  struct Observers;
+  static Observers& TheObservers();
+
+  const std::shared_ptr<Observer> observer_;
 };
 
 }  // namespace rueda::libtorch

@@ -111,7 +111,6 @@ absl::StatusOr<Progress> Lane::Advance() {
     bucket.started_at =
         trace::Record(trace::Event::kBucketStart, bucket.first_id, static_cast<uint64_t>(set_),
                       static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
-    if (IsCompressed(bucket)) compression_.Began();
     communicator_->Start(collective);
   }
   return communicator_->Advance();
@@ -190,7 +189,7 @@ void Compress(CompressionStates* states, Source* source) {
   const auto part = static_cast<size_t>(source->part);
   const bool is_group = spec.signature.is_group();
   const std::string& name = is_group ? spec.signature.part_names[part] : spec.name;
-  if (!name.empty()) source->state = states->Find(spec.set, name);
+  if (!name.empty()) source->state = states->Find(spec.set, spec.signature.kind, name);
   if (source->compression.compressor != Compressor::kAuto) return;
   source->compression.compressor = Compressor::kNone;
   if (source->state == nullptr) return;  // nothing can be learned of what has no name
@@ -232,6 +231,10 @@ void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_b
                  CompressionStates* states, std::vector<LaneBucket>* buckets) {
   std::vector<FusionInput> inputs;
   std::vector<Source> sources;
+  const bool compressed = std::any_of(
+      batch.operations.begin(), batch.operations.end(),
+      [](const LaneOperation& operation) { return !operation.spec->signature.compression.none(); });
+  if (compressed) states->Began();
   PlanInputs(batch, states, &inputs, &sources);
   std::vector<Bucket> plan;
   PlanFusion(inputs, bucket_bytes, &plan);
@@ -269,8 +272,10 @@ void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_b
                                inputs[placement.input].identity, source.state});
       AppendCounts(*source.operation, static_cast<size_t>(source.part), set, &bucket.counts);
     }
+    if (IsCompressed(bucket)) states->Began();
     buckets->push_back(std::move(bucket));
   }
+  if (compressed) states->Ended();
   if (!buckets->empty()) buckets->back().ends_batch = true;
 }
 

@@ -30,6 +30,7 @@ STRATEGIES = {
        ["fp16", "bf16", "fp8", "int8", "topk:0.05", "powersgd:2", "auto"]},
     "ddp + 1bit": ["--lr", "0.02"], "qadam + 1bit": ["--optimizer", "adam", "--lr", "0.001"], "sharded + int8": [], "fsdp + int8": [],
 }
+TRIALS = 20  # steps in which `auto` measures what it chooses from
 ONE_PROCESS = {"dp"}  # whose replicas are threads
 
 
@@ -63,7 +64,7 @@ def train(arguments, strategy, epochs, environment=None):
         words += ["--replicas", str(arguments.np), "--batch-size", str(32 * arguments.np)]
     out = run(arguments, strategy, words, environment)
     steps = int(re.search(r"(\d+) steps an epoch", out).group(1))
-    losses = re.findall(r" loss ([0-9.]+),", out)
+    losses = re.findall(r" loss ([0-9.]+|-?nan|inf),", out)
     return json.loads(out.splitlines()[-1]), steps, float(losses[-1]) if losses else None
 
 
@@ -77,8 +78,12 @@ def bytes_of(arguments, strategy, epochs):
 def train_large(arguments, strategy, slow_last=1):
     """{"step_ms", "peak_bytes", ...}"""
     name, _, compression = strategy.partition(" + ")
-    words = ["large_net", name, "--steps", "20", "--slow-last", str(slow_last)]
-    return json.loads(run(arguments, strategy, words + (["--compression", compression] if compression else [])))
+    words = ["large_net", name, "--steps", "20", "--slow-last", str(slow_last), "--first-steps", str(TRIALS if compression == "auto" else 3)]
+    if compression:
+        words += ["--compression", compression]
+    if strategy in ONE_PROCESS:
+        words += ["--replicas", str(arguments.np)]
+    return json.loads(run(arguments, strategy, words))
 
 
 def measure(arguments, strategy):
@@ -153,6 +158,8 @@ def main():
     parser.add_argument("--only", help="strategies, with commas between them")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="for the results")
     arguments = parser.parse_args()
+    if min(arguments.np, arguments.epochs, arguments.rounds) < 1:
+        sys.exit("compare.py: -np, --epochs and --rounds must be at least 1")
     names = arguments.only.split(",") if arguments.only else list(STRATEGIES)
     for name in names:
         if name not in STRATEGIES:

@@ -1,15 +1,18 @@
 // What a net of 12.6 million parameters costs a rank that trains it with a strategy.
 //
-//     ruedarun -np 2 large_net NAME [--compression C] [--steps N] [--slow-last F] [--interval-ms T]
+//     ruedarun -np 2 large_net NAME [--compression C] [--steps N] [--first-steps N] [--slow-last F]
+//       [--interval-ms T] [--replicas N]
 //
 // NAME is a strategy's, or "none": plain torch, on each rank for itself. Trains with Adam. Rank 0
-// prints, as JSON, its mean time of a step (the first ones don't count) and the largest rank's peak
-// memory from the net's making on. --slow-last: the last rank takes F times as long for a step, by
-// sleeping. --interval-ms: async's average_interval_ms.
+// prints, as JSON, its mean time of a step (the first ones don't count, 3) and the largest rank's
+// peak memory from the net's making on. --slow-last: the last rank takes F times as long for a
+// step, by sleeping. --interval-ms: async's average_interval_ms. --replicas: dp's, each with a
+// batch like a rank's.
 #include <rueda/strategy.hpp>
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -31,12 +34,13 @@ constexpr int64_t kWidth = 1024;
 constexpr int64_t kBatch = 8;
 // A layer.
 constexpr int64_t kBucketBytes = (kWidth + 1) * kWidth * 4;
-constexpr int kFirstSteps = 3;
 
 struct Arguments {
   std::string name;
   std::string compression;
   int steps = 3;
+  int first_steps = 3;
+  int replicas = 0;  // 0: two, which share a batch
   double slow_last = 1;
   double interval_ms = 0;
 };
@@ -58,13 +62,14 @@ double Train(const Arguments& arguments) {
     strategy = hvd::make_strategy(arguments.name, net, adam,
                                   {.compression = arguments.compression,
                                    .warmup_steps = 1,
+                                   .replicas = arguments.replicas > 0 ? arguments.replicas : 2,
                                    .bucket_bytes = kBucketBytes,
                                    .average_interval_ms = arguments.interval_ms});
   }
-  const torch::Tensor x = torch::ones({kBatch, kWidth});
+  const torch::Tensor x = torch::ones({kBatch * std::max(arguments.replicas, 1), kWidth});
   const bool slow = arguments.slow_last > 1 && hvd::rank() == hvd::size() - 1;
   double seconds = 0;
-  for (int step = 0; step < kFirstSteps + arguments.steps; ++step) {
+  for (int step = 0; step < arguments.first_steps + arguments.steps; ++step) {
     const Clock::time_point begin = Clock::now();
     if (strategy != nullptr) {
       strategy->zero_grad();
@@ -77,7 +82,7 @@ double Train(const Arguments& arguments) {
     }
     const Seconds taken = Clock::now() - begin;
     if (slow) std::this_thread::sleep_for(taken * (arguments.slow_last - 1));
-    if (step >= kFirstSteps) seconds += taken.count();
+    if (step >= arguments.first_steps) seconds += taken.count();
   }
   if (arguments.name == "async") strategy->finish();
   return seconds / arguments.steps;
@@ -115,6 +120,10 @@ bool Parse(int argc, char** argv, Arguments* arguments) {
     if (end == argv[i + 1] || *end != '\0' || number < 0) return false;
     if (option == "--steps" && number >= 1) {
       arguments->steps = static_cast<int>(number);
+    } else if (option == "--first-steps") {
+      arguments->first_steps = static_cast<int>(number);
+    } else if (option == "--replicas" && number >= 1) {
+      arguments->replicas = static_cast<int>(number);
     } else if (option == "--slow-last" && number >= 1) {
       arguments->slow_last = number;
     } else if (option == "--interval-ms") {
@@ -133,7 +142,8 @@ int main(int argc, char** argv) {
   if (!Parse(argc, argv, &arguments)) {
     std::fprintf(stderr,
                  "usage: ruedarun -np N large_net NAME [--compression C] [--steps N] "
-                 "[--slow-last F] [--interval-ms T]; NAME is a strategy or 'none'\n");
+                 "[--first-steps N] [--slow-last F] [--interval-ms T] [--replicas N]; NAME is a "
+                 "strategy or 'none'\n");
     return 2;
   }
   try {

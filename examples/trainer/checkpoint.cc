@@ -1,10 +1,12 @@
 #include "examples/trainer/checkpoint.h"
 
+#include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
+
+#include "examples/trainer/files.h"
 
 namespace trainer {
 namespace {
@@ -40,13 +42,19 @@ std::string CheckpointPath(const std::string& directory, int64_t epoch) {
 }
 
 std::string NewestCheckpoint(const std::string& directory) {
-  int64_t newest = 0;
+  const std::vector<int64_t> epochs = Checkpoints(directory);
+  return epochs.empty() ? "" : CheckpointPath(directory, epochs.back());
+}
+
+std::vector<int64_t> Checkpoints(const std::string& directory) {
+  std::vector<int64_t> epochs;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    if (!fs::exists(ProgressPath(entry.path().string()))) continue;
-    newest = std::max(newest, EpochOf(entry.path()));
+    const int64_t epoch = EpochOf(entry.path());
+    if (epoch > 0 && fs::exists(ProgressPath(entry.path().string()))) epochs.push_back(epoch);
   }
-  return newest == 0 ? "" : CheckpointPath(directory, newest);
+  std::sort(epochs.begin(), epochs.end());
+  return epochs;
 }
 
 void RemoveCheckpoint(const std::string& path) {
@@ -60,13 +68,9 @@ void WriteProgress(const std::string& path, const Progress& progress) {
   const json all = {{"format", kFormat},           {"epoch", progress.epoch},
                     {"step", progress.step},       {"ranks", progress.ranks},
                     {"scalers", progress.scalers}, {"callbacks", progress.callbacks}};
-  const fs::path part = file.string() + ".part";
-  std::ofstream stream(part);
-  stream << all.dump(2) << "\n";
-  stream.close();
   std::error_code error;
-  if (stream) fs::rename(part, file, error);
-  if (!stream || error) Fail(file, "can't be written");
+  fs::remove(path, error);  // an earlier one's, whose progress this is not
+  WriteFile(file.string(), all.dump(2) + "\n");
 }
 
 Progress ReadProgress(const std::string& path) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 namespace trainer {
 
@@ -19,11 +20,14 @@ struct Progress {
 // none.
 std::string CheckpointPath(const std::string& directory, int64_t epoch);
 std::string NewestCheckpoint(const std::string& directory);
+// The epochs whose files are there, ascending.
+std::vector<int64_t> Checkpoints(const std::string& directory);
 // Removes both files.
 void RemoveCheckpoint(const std::string& path);
 
-// `path` is the strategy's file. Write is to come before that, so that whoever finds the one has
-// the other. Both throw std::runtime_error, which says what is wrong with which file.
+// `path` is the strategy's file. Write removes one that is there, and is to come before the new
+// one, so that whoever finds the one has the other. Both throw std::runtime_error, which says what
+// is wrong with which file.
 void WriteProgress(const std::string& path, const Progress& progress);
 Progress ReadProgress(const std::string& path);
 

@@ -128,7 +128,11 @@ class Fitting : public Training {
       TrainEpoch();
       stopped = AnyoneStops() && epoch < max_epochs;
     }
+    if (epoch < first_epoch) strategy_->finish();  // no epoch has done it
     ForEach(&Callback::OnEnd);
+    for (size_t group = 0; arguments_.learning_rate && group < rates_.size(); ++group) {
+      arguments_.optimizer.param_groups()[group].options().set_lr(rates_[group]);
+    }
     return {epoch, step,
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
             stopped, metrics};

@@ -70,7 +70,8 @@ struct FitArguments {
   std::map<std::string, Function> metrics = {};
   std::vector<std::shared_ptr<Callback>> callbacks = {};
   // What the optimizer's learning rates are multiplied by in a step, which are counted from 0 over
-  // all epochs. Without it they are left alone.
+  // all epochs; those that it had are put back at the end. Without it they are left alone, but for
+  // a checkpoint's, which are those it was written with.
   std::function<double(int64_t step)> learning_rate = {};
 };
 
@@ -93,8 +94,8 @@ class Trainer {
   // RUEDA_FAILED_PRECONDITION: a launcher has started another number of ranks than `devices`.
   int Run(const std::function<int()>& fn) const;
 
-  // Trains. Collective, with Rueda initialised: in Run(), or after init(). The model and the
-  // optimizer are afterwards what the training has made of them, on all ranks.
+  // Trains. Collective, with Rueda initialised: in Run(), or after init(). The model is afterwards
+  // what the training has made of it, on all ranks. Callbacks remember: another Fit takes new ones.
   // RUEDA_INVALID_ARGUMENT, on all ranks: they differ in options, callbacks or their number of
   // batches, or the checkpoint can't be read, or is another number of ranks'.
   FitResult Fit(const FitArguments& arguments) const;

@@ -239,6 +239,11 @@ void CompressedCommunicator::StartInside(OpKind kind) {
 absl::Status CompressedCommunicator::StartReduction() {
   step_ = Step::kReduce;
   operands_.clear();
+  shares_.clear();
+  // Top-k and PowerSGD give every member all of it.
+  const bool shares = collective_.kind == OpKind::kReducescatter && !two_levels() &&
+                      HasCodec(collective_.compression.compressor);
+  const auto members = static_cast<size_t>(members_);
   const auto stripe = static_cast<size_t>(two_levels() ? levels_.local : 0);
   for (size_t i = first_part_[stripe]; i < first_part_[stripe + 1]; ++i) {
     const Part& part = parts_[i];
@@ -246,18 +251,17 @@ absl::Status CompressedCommunicator::StartReduction() {
     float* values = part.values;
     if (two_levels())
       values = stripe_.data() + (part.values - values_.data()) - stripe_begin_[stripe];
-    operands_.push_back({values, part.elements, piece.rows, piece.identity,
-                         collective_.compression.feedback ? piece.state : nullptr});
+    operands_.push_back(
+        {values, part.begin, part.elements, piece.rows, piece.identity, piece.state});
+    if (!shares) continue;
+    const auto counts = collective_.counts.subspan(part.piece * members, members);
+    shares_.insert(shares_.end(), counts.begin(), counts.end());
   }
   ReductionArgs args;
   args.compression = collective_.compression;
   args.operands = operands_;
   args.absent = two_levels() ? absl::MakeConstSpan(absent_hosts_) : collective_.absent;
-  // Top-k and PowerSGD give every member all of it.
-  if (collective_.kind == OpKind::kReducescatter && !two_levels() &&
-      HasCodec(args.compression.compressor)) {
-    args.shares = collective_.counts;
-  }
+  args.shares = shares_;
   args.divisor = static_cast<double>(collective_.divisor);
   args.postscale = collective_.postscale;
   args.digest = collective_.digest;
@@ -315,9 +319,11 @@ absl::Status CompressedCommunicator::AfterStep() {
 
 Progress CompressedCommunicator::Done() {
   if (started_at_ != 0) {
-    const Nanos time = MonotonicNow() - started_at_;
+    const auto each = static_cast<double>(MonotonicNow() - started_at_) /
+                      static_cast<double>(collective_.elements);
     for (const Piece& piece : collective_.pieces) {
-      piece.state->automatic.Measured(time * piece.elements / collective_.elements);
+      piece.state->automatic.Measured(
+          static_cast<Nanos>(each * static_cast<double>(piece.elements)));
     }
   }
   return Progress::kDone;

@@ -80,6 +80,7 @@ class CompressedCommunicator : public Communicator {
   std::vector<Operand> operands_;      // of this rank's stripe
   std::vector<int> absent_hosts_;
   std::vector<int64_t> counts_;
+  std::vector<int64_t> shares_;  // by operand, then by member
   std::vector<double> times_;
   Piece piece_;
   Buffer<float> values_;

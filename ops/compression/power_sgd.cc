@@ -87,13 +87,10 @@ void PowerSgd::LeftRow(size_t i, int64_t row) {
     return;
   }
   if (row == 0) Prepare(i);
-  if (operand.state != nullptr) {
-    std::vector<float>& residual = operand.state->residual;
-    if (residual.size() != static_cast<size_t>(operand.elements)) {
-      residual.assign(static_cast<size_t>(operand.elements), 0);
-    }
+  if (args_.Remembers(operand)) {
+    const float* const residual = operand.state->sent.Of(operand.begin, operand.elements);
     if (!args_.IsAbsent(self_)) {
-      kernels::AddScaled(1, residual.data() + row * plan.columns, values, plan.columns);
+      kernels::AddScaled(1, residual + row * plan.columns, values, plan.columns);
     }
   }
   for (int64_t k = 0; k < plan.rank; ++k) {
@@ -103,35 +100,29 @@ void PowerSgd::LeftRow(size_t i, int64_t row) {
 }
 
 // Modified Gram-Schmidt, in float64 and one after another: the same bits on all members.
-void PowerSgd::Orthogonalise(const Plan& plan) {
+void PowerSgd::Orthogonalise(const Plan& plan, int64_t k) {
   float* const left = left_.data() + plan.left;
-  for (int64_t k = 0; k < plan.rank; ++k) {
-    float* const column = left + k * plan.rows;
-    for (int64_t before = 0; before < k; ++before) {
-      const float* const other = left + before * plan.rows;
-      double dot = 0;
-      for (int64_t i = 0; i < plan.rows; ++i) dot += double{column[i]} * other[i];
-      for (int64_t i = 0; i < plan.rows; ++i) {
-        column[i] = static_cast<float>(column[i] - dot * other[i]);
-      }
-    }
-    double squares = 0;
-    for (int64_t i = 0; i < plan.rows; ++i) squares += double{column[i]} * column[i];
-    const double inverse = squares == 0 ? 0 : 1 / std::sqrt(squares);
+  float* const column = left + k * plan.rows;
+  for (int64_t before = 0; before < k; ++before) {
+    const float* const other = left + before * plan.rows;
+    double dot = 0;
+    for (int64_t i = 0; i < plan.rows; ++i) dot += double{column[i]} * other[i];
     for (int64_t i = 0; i < plan.rows; ++i) {
-      column[i] = static_cast<float>(column[i] * inverse);
+      column[i] = static_cast<float>(column[i] - dot * other[i]);
     }
+  }
+  double squares = 0;
+  for (int64_t i = 0; i < plan.rows; ++i) squares += double{column[i]} * column[i];
+  const double inverse = squares == 0 ? 0 : 1 / std::sqrt(squares);
+  for (int64_t i = 0; i < plan.rows; ++i) {
+    column[i] = static_cast<float>(column[i] * inverse);
   }
 }
 
 void PowerSgd::RightRow(size_t i, int64_t row) {
   const Plan& plan = plans_[i];
-  if (plan.rank == 0) return;
   float* const right = right_.data() + plan.right;
-  if (row == 0) {
-    Orthogonalise(plan);
-    std::fill_n(right, plan.columns * plan.rank, 0.0f);
-  }
+  if (row == 0) std::fill_n(right, plan.columns * plan.rank, 0.0f);
   const float* const values = args_.operands[i].values + row * plan.columns;
   for (int64_t k = 0; k < plan.rank; ++k) {
     kernels::AddScaled(left_.data()[plan.left + k * plan.rows + row], values,
@@ -140,19 +131,19 @@ void PowerSgd::RightRow(size_t i, int64_t row) {
 }
 
 // Before the right factors are added up: what is missing of this member's matrix.
-void PowerSgd::Finish(size_t i) {
+void PowerSgd::RestRow(size_t i, int64_t row) {
   const Operand& operand = args_.operands[i];
   const Plan& plan = plans_[i];
-  if (plan.rank == 0 || operand.state == nullptr || args_.IsAbsent(self_)) return;
-  for (int64_t row = 0; row < plan.rows; ++row) {
-    float* const residual = operand.state->residual.data() + row * plan.columns;
-    std::copy_n(operand.values + row * plan.columns, plan.columns, residual);
-    for (int64_t k = 0; k < plan.rank; ++k) {
-      kernels::AddScaled(-left_.data()[plan.left + k * plan.rows + row],
-                         right_.data() + plan.right + k * plan.columns, residual, plan.columns);
-    }
-    for (int64_t j = 0; j < plan.columns; ++j)
-      residual[j] = IsFinite(residual[j]) ? residual[j] : 0;
+  if (!args_.Remembers(operand) || args_.IsAbsent(self_)) return;
+  float* const residual =
+      operand.state->sent.Of(operand.begin, operand.elements) + row * plan.columns;
+  std::copy_n(operand.values + row * plan.columns, plan.columns, residual);
+  for (int64_t k = 0; k < plan.rank; ++k) {
+    kernels::AddScaled(-left_.data()[plan.left + k * plan.rows + row],
+                       right_.data() + plan.right + k * plan.columns, residual, plan.columns);
+  }
+  for (int64_t j = 0; j < plan.columns; ++j) {
+    residual[j] = IsFinite(residual[j]) ? residual[j] : 0;
   }
 }
 
@@ -176,29 +167,37 @@ void PowerSgd::ProductRow(size_t i, int64_t row) {
   }
 }
 
-// Does the step for some more rows; returns whether those were all.
+// Does the step for some more rows, or columns of a left factor; returns whether those were all.
 bool PowerSgd::NextRows() {
-  for (int64_t left = kElementsAtOnce; left > 0;) {
-    if (operand_ == plans_.size()) return true;
+  for (int64_t left = kElementsAtOnce; left > 0 && operand_ < plans_.size();) {
     const Plan& plan = plans_[operand_];
-    switch (step_) {
-      case Step::kLeft:
-        LeftRow(operand_, row_);
-        break;
-      case Step::kRight:
-        RightRow(operand_, row_);
-        if (row_ + 1 == plan.rows) Finish(operand_);
-        break;
-      default:
-        ProductRow(operand_, row_);
-        break;
+    const bool by_columns = step_ == Step::kOrthogonalise;
+    const bool as_it_is = plan.rank == 0 && step_ != Step::kLeft && step_ != Step::kProduct;
+    const int64_t end = as_it_is ? 0 : by_columns ? plan.rank : plan.rows;
+    if (row_ == end) {
+      ++operand_;
+      row_ = 0;
+      continue;
     }
-    left -= plan.columns * std::max<int64_t>(plan.rank, 1);
-    if (++row_ < plan.rows) continue;
-    ++operand_;
-    row_ = 0;
+    left -= by_columns ? plan.rows * (row_ + 1) : plan.columns * std::max<int64_t>(plan.rank, 1);
+    Row(operand_, row_++);
   }
   return operand_ == plans_.size();
+}
+
+void PowerSgd::Row(size_t i, int64_t row) {
+  switch (step_) {
+    case Step::kLeft:
+      return LeftRow(i, row);
+    case Step::kOrthogonalise:
+      return Orthogonalise(plans_[i], row);
+    case Step::kRight:
+      return RightRow(i, row);
+    case Step::kRest:
+      return RestRow(i, row);
+    default:
+      return ProductRow(i, row);
+  }
 }
 
 absl::StatusOr<Progress> PowerSgd::Advance() {
@@ -206,11 +205,15 @@ absl::StatusOr<Progress> PowerSgd::Advance() {
     RUEDA_ASSIGN_OR_RETURN(const Progress progress, communicator_.Advance());
     if (progress != Progress::kDone) return progress;
     // Without any matrix the sums are there.
-    Begin(step_ == Step::kAddLeft && right_elements_ > 0 ? Step::kRight : Step::kProduct);
+    Begin(step_ == Step::kAddLeft && right_elements_ > 0 ? Step::kOrthogonalise : Step::kProduct);
     return Progress::kMoved;
   }
   if (!NextRows()) return Progress::kMoved;
   if (step_ == Step::kProduct) return Progress::kDone;
+  if (step_ == Step::kOrthogonalise || step_ == Step::kRight) {
+    Begin(step_ == Step::kRight ? Step::kRest : Step::kRight);
+    return Progress::kMoved;
+  }
   // Who is absent brings zeros.
   const bool first = step_ == Step::kLeft;
   float* const factors = first ? left_.data() : right_.data();

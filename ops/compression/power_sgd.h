@@ -18,7 +18,7 @@ class PowerSgd : public Reduction {
   absl::StatusOr<Progress> Advance() override;
 
  private:
-  enum class Step { kLeft, kAddLeft, kRight, kAddRight, kProduct };
+  enum class Step { kLeft, kAddLeft, kOrthogonalise, kRight, kRest, kAddRight, kProduct };
   // What becomes of a operand. Factors lie column by column.
   struct Plan {
     int64_t rows = 0;
@@ -32,8 +32,9 @@ class PowerSgd : public Reduction {
   void LeftRow(size_t i, int64_t row);
   void RightRow(size_t i, int64_t row);
   void ProductRow(size_t i, int64_t row);
-  void Orthogonalise(const Plan& plan);
-  void Finish(size_t i);
+  void RestRow(size_t i, int64_t row);
+  void Orthogonalise(const Plan& plan, int64_t k);
+  void Row(size_t i, int64_t row);
   bool NextRows();
   void Begin(Step step);
 

@@ -13,6 +13,7 @@ namespace rueda {
 // A tensor, or a range of one.
 struct Operand {
   float* values = nullptr;  // what this member brings, scaled; at the end the result
+  int64_t begin = 0;        // in its tensor
   int64_t elements = 0;
   int64_t rows = 1;                   // of the matrix that it is, which it is whole then
   uint64_t identity = 0;              // equal on all members
@@ -22,7 +23,7 @@ struct Operand {
 struct ReductionArgs {
   Compression compression;
   absl::Span<const Operand> operands;
-  // Elements by operand, then by member, if each gets its part of the result alone; else empty.
+  // In elements, by operand, then by member, if each gets its part of the result alone; else empty.
   absl::Span<const int64_t> shares;
   absl::Span<const int> absent;  // as Collective has it; their values are 0
   double divisor = 1;            // of the sum
@@ -32,6 +33,10 @@ struct ReductionArgs {
 
   bool IsAbsent(int member) const {
     return !absent.empty() && std::binary_search(absent.begin(), absent.end(), member);
+  }
+  // Whether what is left out of it is kept for the next time.
+  bool Remembers(const Operand& operand) const {
+    return compression.feedback && operand.state != nullptr;
   }
   float Scaled(float sum) const {
     return sum / static_cast<float>(divisor) * static_cast<float>(postscale);

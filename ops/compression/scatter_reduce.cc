@@ -84,12 +84,9 @@ bool ScatterReduce::ForSome(size_t end, Fn fn) {
 void ScatterReduce::EncodeSome(const Range& range, int64_t begin, int64_t count) {
   const Operand& operand = args_.operands[range.operand];
   float* const values = operand.values + range.begin + begin;
-  if (operand.state == nullptr) return Encode(compressor_, values, count, at_);
-  std::vector<float>& residuals = operand.state->residual;
-  if (residuals.size() != static_cast<size_t>(operand.elements)) {
-    residuals.assign(static_cast<size_t>(operand.elements), 0);
-  }
-  float* const residual = residuals.data() + range.begin + begin;
+  if (!args_.Remembers(operand)) return Encode(compressor_, values, count, at_);
+  float* const residual =
+      operand.state->sent.Of(operand.begin, operand.elements) + range.begin + begin;
   for (int64_t i = 0; i < count; ++i) values[i] += residual[i];
   EncodeWithResidual(compressor_, values, count, at_, residual);
 }
@@ -122,13 +119,11 @@ void ScatterReduce::CombineSome(const Range& range, int64_t begin, int64_t count
     return;
   }
   char* const coded = sum_.data() + (at_ - received_.data());
-  if (operand.state == nullptr) return Encode(compressor_, sum, count, coded);
-  std::vector<float>& owned = operand.state->owned;
-  if (owned.size() != static_cast<size_t>(range.elements)) {
-    owned.assign(static_cast<size_t>(range.elements), 0);
-  }
-  for (int64_t i = 0; i < count; ++i) sum[i] += owned[static_cast<size_t>(begin + i)];
-  EncodeWithResidual(compressor_, sum, count, coded, owned.data() + begin);
+  if (!args_.Remembers(operand)) return Encode(compressor_, sum, count, coded);
+  float* const residual =
+      operand.state->sums.Of(operand.begin + range.begin, range.elements) + begin;
+  for (int64_t i = 0; i < count; ++i) sum[i] += residual[i];
+  EncodeWithResidual(compressor_, sum, count, coded, residual);
 }
 
 void ScatterReduce::StartGather() {

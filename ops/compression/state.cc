@@ -2,14 +2,14 @@
 
 #include <cstring>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 
 namespace rueda {
 namespace {
 
-// Version, then for each tensor its name and its three vectors, each with its length before it.
-constexpr uint64_t kFormat = 1;
+// Version, then for each tensor its operation, its name, and what is remembered of it; before what
+// has a length stands that.
+constexpr uint64_t kFormat = 2;
 
 void PutNumber(uint64_t number, std::string* to) {
   to->append(reinterpret_cast<const char*>(&number), sizeof number);
@@ -27,6 +27,11 @@ void PutVector(const std::vector<float>& vector, std::string* to) {
   to->append(reinterpret_cast<const char*>(vector.data()), vector.size() * sizeof(float));
 }
 
+void PutResidual(const Residual& residual, std::string* to) {
+  PutNumber(static_cast<uint64_t>(residual.begin), to);
+  PutVector(residual.values, to);
+}
+
 bool TakeVector(absl::string_view* from, std::vector<float>* vector) {
   uint64_t size;
   if (!TakeNumber(from, &size) || size > from->size() / sizeof(float)) return false;
@@ -36,18 +41,42 @@ bool TakeVector(absl::string_view* from, std::vector<float>* vector) {
   return true;
 }
 
-// Adds a share of `from`; nothing where the ranks' parts have other sizes.
-void AddShare(const std::vector<float>& from, float share, std::vector<float>* to) {
-  if (to->empty()) to->assign(from.size(), 0);
-  if (to->size() != from.size()) return;
-  for (size_t i = 0; i < from.size(); ++i) (*to)[i] += share * from[i];
+bool TakeResidual(absl::string_view* from, Residual* residual) {
+  uint64_t begin;
+  if (!TakeNumber(from, &begin) || !TakeVector(from, &residual->values)) return false;
+  residual->begin = static_cast<int64_t>(begin);
+  return true;
+}
+
+bool TakeState(absl::string_view* from, OpKind* kind, absl::string_view* name,
+               CompressionState* state) {
+  uint64_t number, length;
+  if (!TakeNumber(from, &number) || number > static_cast<uint64_t>(OpKind::kJoin)) return false;
+  *kind = static_cast<OpKind>(number);
+  if (!TakeNumber(from, &length) || length > from->size()) return false;
+  *name = from->substr(0, length);
+  from->remove_prefix(length);
+  return TakeResidual(from, &state->sent) && TakeResidual(from, &state->sums) &&
+         TakeVector(from, &state->factor);
+}
+
+// Adds a share of a member's. Stripes begin elsewhere on other members: those are left.
+void AddShare(const Residual& from, float share, Residual* to) {
+  if (from.values.empty()) return;
+  if (to->values.empty() && to->begin == 0)
+    to->Of(from.begin, static_cast<int64_t>(from.values.size()));
+  if (from.begin != 0 || from.begin != to->begin || from.values.size() != to->values.size()) {
+    *to = {.begin = -1};  // what other members bring is left too
+    return;
+  }
+  for (size_t i = 0; i < from.values.size(); ++i) to->values[i] += share * from.values[i];
 }
 
 }  // namespace
 
-CompressionState* CompressionStates::Find(SetId set, absl::string_view name) {
+CompressionState* CompressionStates::Find(SetId set, OpKind kind, absl::string_view name) {
   MutexLock lock(mutex_);
-  return &states_[set][name];
+  return &states_[set][kind][name];
 }
 
 void CompressionStates::Forget(SetId set) {
@@ -72,12 +101,15 @@ absl::StatusOr<std::string> CompressionStates::Save(SetId set) {
   }
   std::string bytes;
   PutNumber(kFormat, &bytes);
-  for (const auto& [name, state] : states_[set]) {
-    PutNumber(name.size(), &bytes);
-    bytes += name;
-    PutVector(state.residual, &bytes);
-    PutVector(state.owned, &bytes);
-    PutVector(state.factor, &bytes);
+  for (const auto& [kind, by_name] : states_[set]) {
+    for (const auto& [name, state] : by_name) {
+      PutNumber(static_cast<uint64_t>(kind), &bytes);
+      PutNumber(name.size(), &bytes);
+      bytes += name;
+      PutResidual(state.sent, &bytes);
+      PutResidual(state.sums, &bytes);
+      PutVector(state.factor, &bytes);
+    }
   }
   return bytes;
 }
@@ -85,28 +117,24 @@ absl::StatusOr<std::string> CompressionStates::Save(SetId set) {
 absl::Status CompressionStates::Load(SetId set, absl::Span<const absl::string_view> saved,
                                      int members, int self) {
   const bool as_many = saved.size() == static_cast<size_t>(members);
-  Map states;
+  ByKind states;
   for (size_t member = 0; member < saved.size(); ++member) {
     absl::string_view rest = saved[member];
     uint64_t format = 0;
     bool good = TakeNumber(&rest, &format) && format == kFormat;
     while (good && !rest.empty()) {
-      uint64_t length;
-      good = TakeNumber(&rest, &length) && length <= rest.size();
-      if (!good) break;
-      const absl::string_view name = rest.substr(0, length);
-      rest.remove_prefix(length);
+      OpKind kind;
+      absl::string_view name;
       CompressionState state;
-      good = TakeVector(&rest, &state.residual) && TakeVector(&rest, &state.owned) &&
-             TakeVector(&rest, &state.factor);
+      good = TakeState(&rest, &kind, &name, &state);
       if (!good) break;
       if (as_many) {
-        if (member == static_cast<size_t>(self)) states[name] = std::move(state);
+        if (member == static_cast<size_t>(self)) states[kind][name] = std::move(state);
         continue;
       }
       // Which sums a rank sends on is another now.
-      CompressionState& mean = states[name];
-      AddShare(state.residual, 1 / static_cast<float>(saved.size()), &mean.residual);
+      CompressionState& mean = states[kind][name];
+      AddShare(state.sent, 1 / static_cast<float>(saved.size()), &mean.sent);
       if (mean.factor.empty()) mean.factor = std::move(state.factor);
     }
     if (!good) {

@@ -1,4 +1,4 @@
-// What compression remembers of tensors, by process set and name, from one operation to the next:
+// What compression remembers of tensors, by process set, operation and name, from one to the next:
 // what was left out, and has to be added the next time (error feedback: arXiv 1901.09847).
 //
 // Owned by the engine, which uses it on its thread; a caller may save and load it while no
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/types/span.h"
 #include "core/base/ids.h"
@@ -18,37 +19,55 @@
 
 namespace rueda {
 
+// What was left out of a range of a tensor.
+struct Residual {
+  int64_t begin = 0;  // of the range
+  std::vector<float> values;
+
+  // Of this range: zeros, if it was another one the last time.
+  float* Of(int64_t range_begin, int64_t elements) {
+    if (begin != range_begin || values.size() != static_cast<size_t>(elements)) {
+      begin = range_begin;
+      values.assign(static_cast<size_t>(elements), 0);
+    }
+    return values.data();
+  }
+};
+
 struct CompressionState {
-  std::vector<float> residual;  // of what this rank sends, by element of what it sends for
-  std::vector<float> owned;     // of the sums that this rank sends on
-  std::vector<float> factor;    // powersgd: the right factor of the last time, row by row
+  Residual sent;              // of what this rank sends
+  Residual sums;              // of the sums that this rank sends on
+  std::vector<float> factor;  // powersgd: the right factor of the last time, row by row
   AutomaticChoice automatic;
 };
 
 class CompressionStates {
  public:
-  // Of a tensor that is compressed; it stays where it is.
-  CompressionState* Find(SetId set, absl::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of a tensor that is compressed; it stays where it is while something is under way.
+  CompressionState* Find(SetId set, OpKind kind, absl::string_view name)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // The set is removed.
   void Forget(SetId set) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Compressed buckets that are under way.
+  // What is compressed is under way: batches while they are planned, then their buckets.
   void Began() ABSL_LOCKS_EXCLUDED(mutex_);
   void Ended() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // All of a set's, as bytes for Load. FAILED_PRECONDITION while something is under way.
   absl::StatusOr<std::string> Save(SetId set) ABSL_LOCKS_EXCLUDED(mutex_);
   // In the place of all there is of a set, what its members have saved, by member: of as many as
-  // there are now, this one takes its own; else each takes the mean of what was left out, which
-  // adds as much to an average. INVALID_ARGUMENT, with nothing changed: not of Save.
+  // there are now, this one takes its own; else each takes the mean of what was left out of whole
+  // tensors, which adds as much to an average (not of stripes: those of other hosts are others).
+  // INVALID_ARGUMENT, with nothing changed: not of Save.
   absl::Status Load(SetId set, absl::Span<const absl::string_view> saved, int members, int self)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  using Map = absl::node_hash_map<std::string, CompressionState>;
+  using ByName = absl::node_hash_map<std::string, CompressionState>;
+  using ByKind = absl::flat_hash_map<OpKind, ByName>;
 
   Mutex mutex_;
-  absl::node_hash_map<SetId, Map> states_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SetId, ByKind> states_ ABSL_GUARDED_BY(mutex_);
   int under_way_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -41,12 +41,8 @@ absl::Status TopK::Start(const ReductionArgs& args) {
 void TopK::Choose(const Operand& operand, int64_t begin, int64_t count, Entry* entries) {
   float* const values = operand.values + begin;
   float* residual = nullptr;
-  if (operand.state != nullptr) {
-    std::vector<float>& residuals = operand.state->residual;
-    if (residuals.size() != static_cast<size_t>(operand.elements)) {
-      residuals.assign(static_cast<size_t>(operand.elements), 0);
-    }
-    residual = residuals.data() + begin;
+  if (args_.Remembers(operand)) {
+    residual = operand.state->sent.Of(operand.begin, operand.elements) + begin;
     for (int64_t i = 0; i < count; ++i) values[i] += residual[i];
   }
   const int64_t chosen = ChosenOf(args_.compression.parameter, count);

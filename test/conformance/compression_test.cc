@@ -151,6 +151,16 @@ TEST_P(CompressedHosts, WhatIsLostComesBack) {
   RunOn(4, ExpectThatWhatIsLostComesBack);
 }
 
+// What all tensors have lost.
+void Forget(rueda_context* context) {
+  EXPECT_EQ(Execute(context, Barrier()), RUEDA_OK);
+  const uint64_t empty = 2;  // the format
+  const void* data[] = {&empty};
+  const size_t bytes[] = {sizeof empty};
+  EXPECT_EQ(rueda_compression_load(context, RUEDA_WORLD, data, bytes, 1), RUEDA_OK)
+      << rueda_last_error();
+}
+
 // One after another, at once, in a group: the same bits.
 TEST_P(Compressed, AResultDoesNotDependOnWhatItsTensorIsFusedWith) {
   RunOn(3, [](rueda_context* context, int rank, int) {
@@ -165,16 +175,7 @@ TEST_P(Compressed, AResultDoesNotDependOnWhatItsTensorIsFusedWith) {
         together.push_back(Input(rank, 0, rows[i]));
         group.push_back(Input(rank, 0, rows[i]));
       }
-      // What they have lost is forgotten.
-      const auto forget = [&] {
-        EXPECT_EQ(Execute(context, Barrier()), RUEDA_OK);
-        const uint64_t empty = 1;
-        const void* data[] = {&empty};
-        const size_t bytes[] = {sizeof empty};
-        ASSERT_EQ(rueda_compression_load(context, RUEDA_WORLD, data, bytes, 1), RUEDA_OK)
-            << rueda_last_error();
-      };
-      forget();
+      Forget(context);
       std::vector<std::unique_ptr<TensorOf>> views;
       std::vector<rueda_handle> handles(kTensors);
       for (size_t i = 0; i < kTensors; ++i) {
@@ -215,6 +216,62 @@ TEST_P(Compressed, ReducescattersGiveEachItsRows) {
       }
       EXPECT_LE(Norm(error), ErrorOf(compressor) * Norm(truth)) << compressor;
       rueda_result_free(&result);
+    }
+  });
+}
+
+// This rank's rows of each, reduced in one submission; the input of rows[i] rows is called
+// names[i].
+std::vector<std::vector<float>> ScatteredTogether(rueda_context* context, int rank,
+                                                  const std::vector<int64_t>& rows,
+                                                  const std::vector<std::string>& names,
+                                                  const char* compressor) {
+  std::vector<std::vector<float>> inputs, results;
+  std::vector<std::unique_ptr<TensorOf>> tensors;
+  std::vector<rueda_operation> operations;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    inputs.push_back(Input(rank, 1, rows[i]));
+    tensors.push_back(std::make_unique<TensorOf>(
+        inputs[i].data(), std::vector<int64_t>{rows[i], kColumns}, RUEDA_FLOAT32));
+    operations.push_back(Average(names[i].c_str(), *tensors[i], compressor));
+    operations.back().kind = RUEDA_REDUCESCATTER;
+  }
+  rueda_handle handle;
+  EXPECT_EQ(rueda_submit(context, operations.data(), operations.size(), nullptr, &handle), RUEDA_OK)
+      << rueda_last_error();
+  EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rueda_result result = RUEDA_RESULT_INIT;
+    EXPECT_EQ(rueda_result_take(context, handle, i, &result), RUEDA_OK) << rueda_last_error();
+    const auto* const values = static_cast<const float*>(result.tensor.data);
+    results.emplace_back(values, values + result.tensor.shape[0] * kColumns);
+    rueda_result_free(&result);
+  }
+  EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+  return results;
+}
+
+// Tensors without elements have no part in what is sent, and the others' parts are still theirs.
+TEST_P(Compressed, ReducescattersOfEmptyTensorsTakeNothingFromOthers) {
+  RunOn(3, [](rueda_context* context, int rank, int size) {
+    for (const std::string compressor : kCompressors) {
+      const std::vector<int64_t> rows = {0, 7, 0, 40, 2};
+      std::vector<std::string> names;
+      std::vector<std::vector<float>> alone;
+      for (size_t i = 0; i < rows.size(); ++i) {
+        names.push_back(compressor + std::to_string(i));
+        if (rows[i] == 0) {
+          alone.emplace_back();
+          continue;
+        }
+        alone.push_back(
+            ScatteredTogether(context, rank, {rows[i]}, {names[i]}, compressor.c_str())[0]);
+        const int64_t own = rows[i] / size + (rank < rows[i] % size);
+        EXPECT_EQ(alone[i].size(), static_cast<size_t>(own * kColumns)) << names[i];
+      }
+      Forget(context);
+      EXPECT_EQ(ScatteredTogether(context, rank, rows, names, compressor.c_str()), alone)
+          << compressor;
     }
   });
 }

@@ -1,4 +1,6 @@
 // Strategies' save and load.
+#include <signal.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -164,6 +166,30 @@ RANKS_TEST(Checkpoint, WhatIsWrongWithAFileIsSaidOnAllRanksAndChangesNothing, 2)
       << message;
   EXPECT_EQ(StatusOf([&] { trainee.strategy->save("/nowhere/x.pt"); }, &message), RUEDA_INTERNAL);
   EXPECT_NE(message.find("/nowhere/x.pt.part: No such file"), std::string::npos) << message;
+  if (hvd::rank() == 0) fs::remove(path);
+}
+
+// As on a disk that is full.
+RANKS_TEST(Checkpoint, AFileThatCannotBeWrittenIsAnErrorOnAllRanks, 2) {
+  const std::string path = "/tmp/rueda-full-" + std::string(std::getenv("RUEDA_JOB_ID")) + ".pt";
+  Trainee trainee(Settings()[0], 5);
+  Train(*trainee.strategy, 0, 1);
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {1000, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::string message;
+  const rueda_status status = StatusOf([&] { trainee.strategy->save(path); }, &message);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(status, RUEDA_INTERNAL);
+  EXPECT_NE(message.find(".part: File too large"), std::string::npos) << message;
+  EXPECT_FALSE(fs::exists(path));
+  EXPECT_FALSE(fs::exists(path + ".part"));
+  hvd::barrier();  // the other has looked
+  trainee.strategy->save(path);
+  trainee.strategy->load(path);
+  hvd::barrier();
   if (hvd::rank() == 0) fs::remove(path);
 }
 

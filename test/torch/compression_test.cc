@@ -152,10 +152,14 @@ RANKS_TEST(Compression, MistakesAreNamed, 1, 2) {
   Net net;
   torch::optim::SGD sgd(net->parameters(), 0.1);
   std::string message;
-  const auto strategy = hvd::make_strategy("ddp", net, sgd, {.compression = "zip"});
-  strategy->backward(strategy->forward(torch::ones({1, 6})).sum());
-  EXPECT_EQ(StatusOf([&] { strategy->step(); }, &message), RUEDA_INVALID_ARGUMENT);
+  const auto make = [&](const std::string& name, const std::string& compression) {
+    return StatusOf([&] { (void)hvd::make_strategy(name, net, sgd, {.compression = compression}); },
+                    &message);
+  };
+  EXPECT_EQ(make("ddp", "zip"), RUEDA_INVALID_ARGUMENT);
   EXPECT_NE(message.find("compressor 'zip': unknown"), std::string::npos) << message;
+  EXPECT_EQ(make("local_sgd", "int8"), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("local_sgd: takes no compression; ddp"), std::string::npos) << message;
   EXPECT_EQ(StatusOf(
                 [&] {
                   hvd::DistributedOptimizer optimizer(
@@ -268,6 +272,51 @@ RANKS_TEST(QAdam, FollowsTheRuleAndNearlySoInEightBits, 1, 2, 3) {
   EXPECT_LT(Distance(Train<torch::optim::AdamW>("qadam", exact, adamw, 20).flat,
                      QAdamModel(20, 8, true, 0.1)),
             1e-4);
+}
+
+// From an Adam that has stepped for longer than the warm-up: its variance is of all those steps.
+RANKS_TEST(QAdam, GoesOnFromAnAdam, 2) {
+  torch::manual_seed(1);
+  Net net;
+  const auto options = torch::optim::AdamOptions(0.01).betas({0.9, 0.99}).weight_decay(0.01);
+  torch::optim::Adam adam(net->parameters(), options);
+  const std::string file = "/tmp/rueda-qadam-" + std::string(std::getenv("RUEDA_JOB_ID"));
+  const auto train = [&](hvd::Strategy& strategy, int from, int to) {
+    for (int step = from; step < to; ++step) {
+      TrainStep(strategy, Shard(Batch(step % 4, hvd::size()), hvd::rank()));
+    }
+  };
+  {
+    const auto ddp = hvd::make_strategy("ddp", net, adam);
+    train(*ddp, 0, 10);
+  }
+  const hvd::StrategyOptions whole = {.compression = "topk:1", .warmup_steps = 3};
+  {
+    const auto qadam = hvd::make_strategy("qadam", net, adam, whole);
+    train(*qadam, 10, 15);
+    qadam->save(file);
+  }
+  {
+    const auto again = hvd::make_strategy("qadam", net, adam, whole);
+    again->load(file);
+    train(*again, 15, 20);
+  }
+  EXPECT_LT(Distance(Flat(*net), QAdamModel(20, 10, false, 0.01)), 1e-4);
+  if (hvd::rank() == 0) std::filesystem::remove(file);
+}
+
+RANKS_TEST(QAdam, TakesParametersThatAreNotCompressed, 2) {
+  torch::manual_seed(1);
+  Net net;
+  net->to(torch::kDouble);
+  torch::optim::Adam adam(net->parameters(),
+                          torch::optim::AdamOptions(0.01).betas({0.9, 0.99}).weight_decay(0.01));
+  const auto strategy = hvd::make_strategy("qadam", net, adam, {.warmup_steps = 8});
+  for (int step = 0; step < 20; ++step) {
+    const Samples own = Shard(Batch(step % 4, hvd::size()), hvd::rank());
+    TrainStep(*strategy, {own.x.to(torch::kDouble), own.y.to(torch::kDouble)});
+  }
+  EXPECT_LT(Distance(Flat(*net), QAdamModel(20, 8, false, 0.01)), 1e-6);
 }
 
 // Their variance is 0, and a momentum that the quantiser made of nothing would be divided by it.

@@ -172,6 +172,48 @@ RANKS_TEST(Decentralized, PairsNeedAnEvenNumber, 3) {
   EXPECT_NE(message.find("even number of ranks; there are 3"), std::string::npos) << message;
 }
 
+// An average of what was before does not come to what was loaded.
+RANKS_TEST(Decentralized, LoadsWhileAverageIsUnderWay, 2) {
+  const fs::path file = "/tmp/rueda-load-" + std::string(std::getenv("RUEDA_JOB_ID"));
+  for (const char* name : {"async", "decentralized", "low_precision_decentralized"}) {
+    torch::manual_seed(1);
+    Net net;
+    torch::optim::SGD sgd(net->parameters(), Momentum());
+    const auto strategy = hvd::make_strategy(name, net, sgd);
+    TrainStep(*strategy, Shard(Batch(0, hvd::size()), hvd::rank()));
+    strategy->save(file);
+    const torch::Tensor saved = Flat(*net);
+    {
+      const torch::NoGradGuard no_grad;
+      for (torch::Tensor& parameter : net->parameters()) parameter.fill_(NAN);
+    }
+    TrainStep(*strategy, Shard(Batch(1, hvd::size()), hvd::rank()));
+    (void)strategy->forward(torch::ones({1, 6}));
+    strategy->load(file);
+    EXPECT_TRUE(Flat(*net).equal(saved)) << name;
+    TrainStep(*strategy, Shard(Batch(2, hvd::size()), hvd::rank()));
+    strategy->finish();
+    EXPECT_TRUE(Flat(*net).isfinite().all().item<bool>()) << name;
+    EXPECT_TRUE(ReplicasEqual(Flat(*net))) << name;
+  }
+  hvd::barrier();
+  fs::remove(file);
+}
+
+// One rank has begun an average by looking at an output.
+RANKS_TEST(Decentralized, FinishesWhereOneRankHasBegun, 2, 4) {
+  for (const char* peers : {"all", "shift_one"}) {
+    torch::manual_seed(hvd::rank());
+    Net net;
+    torch::optim::SGD sgd(net->parameters(), Momentum());
+    const auto strategy =
+        hvd::make_strategy("decentralized", net, sgd, {.broadcast = false, .peers = peers});
+    if (hvd::rank() == 0) (void)strategy->forward(torch::ones({1, 6}));
+    strategy->finish();
+    EXPECT_TRUE(ReplicasEqual(Flat(*net)));
+  }
+}
+
 // A layer whose gradient is 1 everywhere.
 struct Line {
   Line() {

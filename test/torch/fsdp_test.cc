@@ -1,6 +1,8 @@
 // fsdp: ZeRO stage 3, beside what sharded_test.cc has of it.
 #include <torch/torch.h>
 
+#include <thread>
+
 #include "rueda/strategy.hpp"
 #include "test/torch/ranks.h"
 #include "test/torch/strategies.h"
@@ -248,6 +250,59 @@ RANKS_TEST(Fsdp, WhatIsWrittenToParametersCounts, 2, 3) {
 }
 
 // Which no operator can throw: the pass is stopped, and the strategy says why.
+RANKS_TEST(Fsdp, EvaluatesInInferenceMode, 2) {
+  torch::manual_seed(1);
+  Net net;
+  optim::SGD sgd(net->parameters(), Momentum());
+  const auto strategy = hvd::make_strategy("fsdp", net, sgd, kSmallUnits);
+  Net reference = CopyOf(net);
+  optim::SGD reference_sgd(reference->parameters(), Momentum());
+  for (int step = 0; step < 4; ++step) {
+    {
+      const c10::InferenceMode inference;
+      const Samples samples = Batch(step, 1);
+      EXPECT_LT(Distance(strategy->forward(samples.x), reference->forward(samples.x)), 1e-5);
+    }
+    TrainStep(*strategy, Batch(step, 1));
+    reference_sgd.zero_grad();
+    Loss(reference, Batch(step, 1)).backward();
+    reference_sgd.step();
+  }
+  EXPECT_LT(Distance(Flat(*net), Flat(*reference)), 1e-5);
+}
+
+// One rank may be at work before another one watches its operators.
+TEST(FsdpOnThreads, TrainsLikeOneProcess) {
+  rueda_group* group = nullptr;
+  ASSERT_EQ(rueda_group_create(2, &group), RUEDA_OK);
+  const auto run = [group](int rank) {
+    rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+    options.group = group;
+    options.group_rank = rank;
+    rueda_context* context = nullptr;
+    ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &context), RUEDA_OK) << rueda_last_error();
+    rueda_set_thread_context(context);
+    for (int round = 0; round < 10; ++round) {
+      Net net;
+      optim::SGD sgd(net->parameters(), 0.1);
+      const auto strategy = hvd::make_strategy("fsdp", net, sgd, kSmallUnits);
+      Net reference = CopyOf(net);
+      optim::SGD reference_sgd(reference->parameters(), 0.1);
+      TrainStep(*strategy, {torch::ones({2, 6}), torch::zeros({2, 3})});
+      Loss(reference, {torch::ones({2, 6}), torch::zeros({2, 3})}).backward();
+      reference_sgd.step();
+      strategy->finish();
+      EXPECT_LT(Distance(Flat(*net), Flat(*reference)), 1e-6);
+    }
+    EXPECT_EQ(rueda_shutdown(context), RUEDA_OK) << rueda_last_error();
+    rueda_context_destroy(context);
+  };
+  std::thread other(run, 1);
+  run(0);
+  other.join();
+  rueda_group_destroy(group);
+}
+
 RANKS_TEST(Fsdp, ALostRankIsAnErrorOfThePass, 2, 3) {
   nn::Sequential net(nn::Linear(6, 6), nn::Linear(6, 3));
   optim::SGD sgd(net->parameters(), 0.1);

@@ -113,6 +113,24 @@ RANKS_TEST(Pipeline, EvaluatesAndClips, 2) {
   }
 }
 
+RANKS_TEST(Pipeline, ClipsSparseGradientsToo, 2) {
+  torch::manual_seed(0);
+  torch::nn::Sequential layers(
+      torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 4).sparse(true)), torch::nn::Flatten(),
+      torch::nn::Linear(8, 3));
+  const auto reference = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(layers->clone());
+  torch::optim::SGD sgd(layers->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("pipeline", layers, sgd, {.broadcast = false});
+  const torch::Tensor x = torch::tensor({{1, 2}, {2, 2}, {3, 9}, {1, 9}});
+  strategy->backward(strategy->forward(x).sum());
+  reference->forward(x).sum().backward();
+  double squares = 0;
+  for (const torch::Tensor& parameter : reference->parameters()) {
+    squares += parameter.grad().to_dense().square().sum().item<double>();
+  }
+  EXPECT_NEAR(strategy->clip_grad_norm(1e9), std::sqrt(squares), 1e-5);
+}
+
 RANKS_TEST(Pipeline, SavesWhatAllStagesHave, 2, 3) {
   const std::string path = "/tmp/rueda-pipeline-" + std::string(std::getenv("RUEDA_JOB_ID"));
   const auto train = [](hvd::Strategy& strategy, int from, int to) {

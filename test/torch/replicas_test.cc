@@ -64,6 +64,32 @@ RANKS_TEST(DataParallel, AddsUpSeveralPasses, 1) {
   EXPECT_LT(Distance(Flat(*net), Flat(*start)), 1e-6);
 }
 
+// A loss over the outputs of two passes, and one whose output nobody uses.
+RANKS_TEST(DataParallel, SeveralForwardPassesGoIntoOneLoss, 1) {
+  torch::manual_seed(4);
+  Net net;
+  Net reference = CopyOf(net);
+  torch::optim::SGD sgd(net->parameters(), Momentum());
+  torch::optim::SGD reference_sgd(reference->parameters(), Momentum());
+  for (const char* name : {"dp", "ddp2"}) {
+    const auto strategy = hvd::make_strategy(name, net, sgd, {.replicas = 3});
+    for (int step = 0; step < 3; ++step) {
+      const Samples samples = Batch(step, 2);
+      strategy->zero_grad();
+      const torch::Tensor first = strategy->forward(samples.x);
+      const torch::Tensor second = strategy->forward(samples.x + 1);
+      if (step == 1) (void)strategy->forward(samples.x);
+      strategy->backward(torch::mse_loss(first * second, samples.y));
+      strategy->step();
+      reference_sgd.zero_grad();
+      torch::mse_loss(reference->forward(samples.x) * reference->forward(samples.x + 1), samples.y)
+          .backward();
+      reference_sgd.step();
+    }
+    EXPECT_LT(Distance(Flat(*net), Flat(*reference)), 1e-5);
+  }
+}
+
 // Fails in its forward or backward pass where a row begins with 100 or -100.
 struct Failing : torch::nn::Cloneable<Failing> {
   Failing() { reset(); }
@@ -143,6 +169,51 @@ RANKS_TEST(DataParallel, ReplicasFollowTheModel, 1) {
   EXPECT_TRUE(net->layer->weight.equal(frozen));
   EXPECT_EQ(input.grad().sizes(), input.sizes());
   EXPECT_GT(input.grad().abs().sum().item<float>(), 0);
+}
+
+struct NotItsOwnClone : torch::nn::LinearImpl {
+  NotItsOwnClone() : LinearImpl(2, 2) {}
+};
+
+RANKS_TEST(DataParallel, ModelsWhoseClonesAreOthersAreRefused, 1) {
+  std::string message;
+  const auto make = [&](const hvd::Model& model) {
+    torch::optim::SGD sgd(model.module().parameters(), 0.1);
+    return StatusOf([&] { (void)hvd::make_strategy("dp", model, sgd); }, &message);
+  };
+  EXPECT_EQ(make(std::make_shared<NotItsOwnClone>()), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("clone() makes a module of another type"), std::string::npos) << message;
+  torch::nn::Linear twice(2, 2);
+  torch::nn::Sequential net(twice, torch::nn::Tanh(), twice);
+  torch::optim::SGD sgd(twice->parameters(), 0.1);
+  EXPECT_EQ(StatusOf([&] { (void)hvd::make_strategy("dp", net, sgd); }, &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("its clone() does not share '2.weight' as the model does"),
+            std::string::npos)
+      << message;
+}
+
+RANKS_TEST(DataParallel, IsForOneProcess, 2) {
+  torch::nn::Linear net(2, 2);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { (void)hvd::make_strategy("dp", net, sgd); }, &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("here are 2"), std::string::npos) << message;
+  EXPECT_NE(message.find("ddp2"), std::string::npos) << message;
+}
+
+RANKS_TEST(DataParallel, GradientsAreReducedOnceAStep, 1) {
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("dp", net, sgd);
+  const auto pass = [&] { strategy->backward(strategy->forward(torch::ones({2, 6})).sum()); };
+  pass();
+  (void)strategy->clip_grad_norm(1);
+  EXPECT_EQ(StatusOf(pass), RUEDA_FAILED_PRECONDITION);
+  strategy->step();
+  pass();
+  strategy->step();
 }
 
 RANKS_TEST(DataParallel, WhatItCannotDoIsRefused, 1) {

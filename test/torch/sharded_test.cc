@@ -175,6 +175,12 @@ RANKS_TEST(Sharded, MistakesAreErrorsOfTheStep, 2) {
     EXPECT_EQ(StatusOf([&] { strategy->step(); }, &message),
               hvd::rank() == 1 ? RUEDA_FAILED_PRECONDITION : RUEDA_OK);
     EXPECT_EQ(message.find("computed once more") != std::string::npos, hvd::rank() == 1) << message;
+    // Also where all ranks' gradients are looked at before.
+    pass();
+    if (hvd::rank() == 1) pass();
+    EXPECT_EQ(StatusOf([&] { (void)strategy->clip_grad_norm(1); }),
+              hvd::rank() == 1 ? RUEDA_FAILED_PRECONDITION : RUEDA_OK);
+    strategy->zero_grad();
     pass();
     strategy->step();
     EXPECT_TRUE(ReplicasEqual(Flat(*net)));
@@ -185,6 +191,27 @@ RANKS_TEST(Sharded, MistakesAreErrorsOfTheStep, 2) {
     EXPECT_EQ(StatusOf([&] { (void)hvd::make_strategy(name, net, lbfgs); }, &message),
               RUEDA_INVALID_ARGUMENT);
     EXPECT_NE(message.find("LBFGS"), std::string::npos) << message;
+  }
+}
+
+// One that can't be made leaves model and optimizer as they were.
+RANKS_TEST(Sharded, IsNotMadeWhileAnotherStrategyHasTheModel, 2) {
+  for (const char* name : kNames) {
+    torch::nn::Linear net(6, 3);
+    optim::SGD sgd(net->parameters(), 0.1);
+    auto strategy = hvd::make_strategy("ddp", net, sgd);
+    std::string message;
+    EXPECT_EQ(StatusOf([&] { strategy = hvd::make_strategy(name, net, sgd, {.name = "other"}); },
+                       &message),
+              RUEDA_INVALID_ARGUMENT);
+    EXPECT_NE(message.find("in another DistributedOptimizer or strategy"), std::string::npos);
+    const torch::Tensor before = Flat(*net);
+    TrainStep(*strategy, Shard(Batch(0, hvd::size()), hvd::rank()));
+    EXPECT_GT(Distance(Flat(*net), before), 1e-3);
+    EXPECT_TRUE(ReplicasEqual(Flat(*net)));
+    strategy = nullptr;
+    strategy = hvd::make_strategy(name, net, sgd, {.name = "other"});
+    TrainStep(*strategy, Batch(0, 1));
   }
 }
 

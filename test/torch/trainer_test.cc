@@ -215,7 +215,7 @@ RANKS_TEST(Trainer, GoesOnFromACheckpointAsIfNothingHadHappened, 1, 2, 3) {
       EXPECT_EQ(Text(parts + ".csv"), Text(whole + ".csv"));
       EXPECT_EQ(trainer::NewestCheckpoint(parts), trainer::CheckpointPath(parts, 6));
       // That it can fail: without the checkpoint the same epochs give other weights.
-      Plan shorter = LongPlan(strategy, precision, directory / "shorter");
+      Plan shorter = LongPlan(strategy, precision, whole + " shorter");
       shorter.options.max_epochs = 3;
       EXPECT_FALSE(Fit(shorter).weights.equal(uninterrupted.weights));
     }
@@ -278,24 +278,38 @@ RANKS_TEST(Trainer, StopsWhenItGetsNoBetter, 1, 2) {
       << message;
 }
 
+// fsdp: its parameters can be read all the same.
 RANKS_TEST(Trainer, WhatHasEndedEarlyDoesNotGoOn, 2) {
   const JobDirectory directory;
+  std::string strategy;
   const auto fit = [&](const std::string& resume) {
     Plan plan;
+    plan.options.strategy = strategy;
     plan.options.resume = resume;
     plan.callbacks = {std::make_shared<Script>(std::vector<double>(10, 1.0)),
                       std::make_shared<trainer::EarlyStopping>(
                           trainer::EarlyStoppingOptions{.monitor = "score", .patience = 2}),
                       std::make_shared<trainer::ModelCheckpoint>(
-                          trainer::ModelCheckpointOptions{.directory = directory / "files"})};
+                          trainer::ModelCheckpointOptions{.directory = directory / strategy})};
     return Fit(plan);
   };
-  const Outcome first = fit("");
-  EXPECT_EQ(first.result.epochs, 3);
-  const Outcome second = fit(directory / "files");
-  EXPECT_EQ(second.result.epochs, 3);
-  EXPECT_TRUE(second.result.stopped);
-  EXPECT_TRUE(second.weights.equal(first.weights));
+  for (const char* each : {"ddp", "fsdp"}) {
+    strategy = each;
+    const Outcome first = fit("");
+    EXPECT_EQ(first.result.epochs, 3);
+    const Outcome second = fit(directory / strategy);
+    EXPECT_EQ(second.result.epochs, 3);
+    EXPECT_TRUE(second.result.stopped);
+    EXPECT_TRUE(second.weights.equal(first.weights));
+  }
+}
+
+std::set<std::string> FilesIn(const std::string& path) {
+  hvd::barrier();  // rank 0 is done
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(path)) names.insert(entry.path().filename());
+  hvd::barrier();
+  return names;
 }
 
 RANKS_TEST(Trainer, KeepsTheBestEpochsAndTheNewest, 2) {
@@ -307,12 +321,63 @@ RANKS_TEST(Trainer, KeepsTheBestEpochsAndTheNewest, 2) {
   plan.options.max_epochs = 6;
   plan.callbacks = {std::make_shared<Script>(std::vector<double>{5, 1, NAN, 3, 1, 9}), checkpoint};
   Fit(plan);
-  hvd::barrier();
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(path)) names.insert(entry.path().filename());
-  EXPECT_EQ(names, (std::set<std::string>{"epoch-2.pt", "epoch-2.json", "epoch-5.pt",
-                                          "epoch-5.json", "epoch-6.pt", "epoch-6.json"}));
+  EXPECT_EQ(FilesIn(path), (std::set<std::string>{"epoch-2.pt", "epoch-2.json", "epoch-5.pt",
+                                                  "epoch-5.json", "epoch-6.pt", "epoch-6.json"}));
   EXPECT_EQ(checkpoint->best_path(), trainer::CheckpointPath(path, 2));
+}
+
+RANKS_TEST(Trainer, ADirectoryHasOneTrainingsCheckpoints, 2) {
+  const JobDirectory directory;
+  const auto fit = [](const std::string& path, const std::string& resume, int64_t epochs,
+                      std::string* best = nullptr) {
+    const auto checkpoint = std::make_shared<trainer::ModelCheckpoint>(
+        trainer::ModelCheckpointOptions{.directory = path, .monitor = "score", .best = 9});
+    Plan plan;
+    plan.options.max_epochs = epochs;
+    plan.options.resume = resume;
+    plan.callbacks = {std::make_shared<Script>(std::vector<double>{1, 2, 3, 4, 5, 6}), checkpoint};
+    Fit(plan);
+    if (best != nullptr) *best = checkpoint->best_path();
+  };
+  const std::string path = directory / "one", other = directory / "other";
+  fit(path, "", 5);
+  // Those of a training that begins anew would be taken for the newest, or overwritten.
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { fit(path, "", 2); }, &message), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("has another training's checkpoints, up to epoch 5: resume"),
+            std::string::npos)
+      << message;
+  EXPECT_EQ(FilesIn(path).size(), 10u);
+  // From an earlier one on it is another training that comes after.
+  fit(path, trainer::CheckpointPath(path, 2), 3);
+  EXPECT_EQ(FilesIn(path), (std::set<std::string>{"epoch-1.pt", "epoch-1.json", "epoch-2.pt",
+                                                  "epoch-2.json", "epoch-3.pt", "epoch-3.json"}));
+  // And elsewhere what is kept is what is there.
+  std::string best;
+  fit(other, path, 4, &best);
+  EXPECT_EQ(FilesIn(other), (std::set<std::string>{"epoch-4.pt", "epoch-4.json"}));
+  EXPECT_EQ(best, trainer::CheckpointPath(other, 4));
+}
+
+RANKS_TEST(Trainer, TheScheduleEndsWithTheTraining, 2) {
+  torch::manual_seed(5);
+  DropNet net;
+  torch::optim::SGD sgd(net->parameters(), 0.5);
+  trainer::TensorLoader train(Data(), {.batch_size = 5});
+  for (int i = 0; i < 2; ++i) {
+    const auto monitor = std::make_shared<trainer::LearningRateMonitor>();
+    trainer::TrainerOptions options;
+    options.max_epochs = 2;
+    const trainer::FitResult result =
+        trainer::Trainer(options).Fit({.model = net,
+                                       .optimizer = sgd,
+                                       .train = train,
+                                       .loss = Mse,
+                                       .callbacks = {monitor},
+                                       .learning_rate = [](int64_t) { return 0.1; }});
+    EXPECT_EQ(result.metrics.at("lr"), 0.05);
+    EXPECT_EQ(sgd.param_groups()[0].options().get_lr(), 0.5);
+  }
 }
 
 std::shared_ptr<torch::nn::SequentialImpl> Body(int64_t classes) {
@@ -544,6 +609,36 @@ TEST(ProgressBar, IsOneOnATerminalAndLinesElsewhere) {
       EXPECT_TRUE(std::regex_match(text, line)) << text;
     }
   }
+}
+
+// The earlier steps were of other epochs' sizes.
+TEST(ProgressBar, CountsTheEpochsOwnSteps) {
+  setenv("TERM", "xterm", 1);
+  int reader = -1, writer = -1;
+  ASSERT_EQ(openpty(&reader, &writer, nullptr, nullptr, nullptr), 0);
+  std::FILE* const stream = fdopen(writer, "w");
+  trainer::ProgressBar bar(stream);
+  MadeUp training;
+  training.steps_in_epoch = 3;
+  training.epoch = training.first_epoch = 5;
+  training.step = 2;
+  bar.OnBegin(training);
+  bar.OnStep(training);
+  std::fclose(stream);
+  std::string text(4096, '\0');
+  text.resize(static_cast<size_t>(std::max<ssize_t>(read(reader, text.data(), text.size()), 0)));
+  close(reader);
+  EXPECT_EQ(text, "\repoch  5 [##########                    ] 1/3");
+}
+
+TEST(Checkpoint, AnEarlierOneOfTheNameIsGoneBeforeItsProgress) {
+  const std::string path =
+      fs::temp_directory_path() / ("rueda-" + std::to_string(getpid()) + ".pt");
+  std::ofstream(path) << "an earlier training's";
+  trainer::WriteProgress(path, {7, 70, 2, {}, {}});
+  EXPECT_FALSE(fs::exists(path));
+  EXPECT_EQ(trainer::ReadProgress(path).epoch, 7);
+  trainer::RemoveCheckpoint(path);
 }
 
 // RFC 3720, B.4.

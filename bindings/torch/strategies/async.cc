@@ -31,6 +31,8 @@ class Async : public BaseStrategy {
   void backward(const at::Tensor& loss, bool) override { loss.backward(); }
   void synchronize() override {}  // they are this rank's own
   void step() override {
+    CheckParameters();
+    CheckFrozen();
     optimizer().step();
     Pull();
   }
@@ -47,6 +49,9 @@ class Async : public BaseStrategy {
       Receive();
     } while (finishing_.item<float>() < 1);
   }
+
+ protected:
+  void OnLoading() override { finish(); }  // an average of what was before is not to come after it
 
  private:
   using Clock = std::chrono::steady_clock;

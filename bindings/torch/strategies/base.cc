@@ -17,6 +17,7 @@
 
 #include "bindings/torch/all_equal.h"
 #include "bindings/torch/fingerprint.h"
+#include "bindings/torch/named_tensors.h"
 #include "bindings/torch/optimizer_fields.h"
 
 namespace rueda::libtorch {
@@ -35,12 +36,21 @@ std::string Describe(const StrategyOptions& options) {
   return text.str();
 }
 
-// Of a parameter.
+// Of the optimizer.
 std::string Describe(const Parameter& parameter) {
-  std::string text = "\n'" + parameter.name + "' (" + at::toString(parameter.tensor.scalar_type());
-  for (const int64_t size : parameter.tensor.sizes()) text += " " + std::to_string(size);
-  text += ", group " + std::to_string(parameter.group) + " of the optimizer";
-  return text + (parameter.tensor.requires_grad() ? ")" : ", frozen)");
+  return "\n'" + parameter.name + "' in group " + std::to_string(parameter.group) +
+         " of the optimizer" + (parameter.trained ? "" : ", frozen");
+}
+
+// Of the model.
+std::string Describe(const std::string& name, const at::Tensor& tensor) {
+  std::string text = "\n'" + name + "' (" + at::toString(tensor.scalar_type());
+  for (const int64_t size : tensor.sizes()) text += " " + std::to_string(size);
+  if (tensor.layout() == at::kStrided && !tensor.is_contiguous()) {
+    text += ", strides";
+    for (const int64_t stride : tensor.strides()) text += " " + std::to_string(stride);
+  }
+  return text + ")";
 }
 
 // Multiplies what is defined of them by `factor`; whether it is finite. One pass over the memory.
@@ -76,6 +86,7 @@ BaseStrategy::BaseStrategy(std::string name, const Model& model, torch::optim::O
                 context_);
   FindParameters();
   CheckThatRanksAgree();
+  CheckCompression();
   if (!options_.broadcast) return;
   broadcast_parameters(model_.module(), first_rank_, options_.process_set);
   if (PlaceOfOptimizer(optimizer) >= 0) {
@@ -101,10 +112,29 @@ void BaseStrategy::FindParameters() {
                " of the optimizer is none of the model's");
       }
       if (!found.insert(it->first).second) Refuse("the optimizer has '" + it->second + "' twice");
-      parameters_.push_back({it->second, tensor, "." + it->second, group});
+      parameters_.push_back({it->second, tensor, "." + it->second, group, tensor.requires_grad()});
     }
   }
   if (parameters_.empty()) Refuse("the optimizer has no parameters");
+}
+
+void BaseStrategy::CheckParameters() const {
+  size_t count = 0;
+  for (const auto& group : optimizer_.param_groups()) count += group.params().size();
+  if (count == parameters_.size()) return;
+  throw Error(RUEDA_FAILED_PRECONDITION, "strategy " + name_ + ": the optimizer has " +
+                                             std::to_string(count) + " parameters, and had " +
+                                             std::to_string(parameters_.size()) +
+                                             " when the strategy was made: make it again");
+}
+
+void BaseStrategy::CheckFrozen() const {
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.tensor.requires_grad() == parameter.trained) continue;
+    throw Error(RUEDA_FAILED_PRECONDITION, "strategy " + name_ + ": '" + parameter.name + "' was " +
+                                               (parameter.trained ? "frozen" : "unfrozen") +
+                                               " after the strategy was made: make it again");
+  }
 }
 
 void BaseStrategy::Agree(const std::string& what, const std::string& error, rueda_status status) {
@@ -124,11 +154,27 @@ void BaseStrategy::Agree(const std::string& what, const std::string& error, rued
   }
 }
 
+// By a small operation: the library knows what there is.
+void BaseStrategy::CheckCompression() {
+  if (options_.compression.empty()) return;
+  static const std::unordered_set<std::string> takers = {"ddp",     "horovod", "multi_worker",
+                                                         "sharded", "fsdp",    "qadam"};
+  if (!takers.contains(name_)) {
+    Refuse("takes no compression; ddp, multi_worker, sharded, fsdp and qadam do");
+  }
+  at::Tensor probe = at::zeros({1}, at::kFloat);
+  Allreduce(probe, "compression", Average, {}, options_.compression);
+}
+
 void BaseStrategy::CheckThatRanksAgree() {
   const int kind = PlaceOfOptimizer(optimizer_);
   std::string mine = name_ + " with " + (kind < 0 ? "an optimizer" : OptimizerKindAt(kind).name) +
                      Describe(options_);
   for (const Parameter& parameter : parameters_) mine += Describe(parameter);
+  for (const auto& [tensor_name, tensor] : TensorsOf(model_.module())) {
+    if (tensor.defined()) mine += Describe(tensor_name, tensor);
+  }
+  mine += "\n";
   Fingerprint print;
   print.Add(mine.data(), mine.size());
   if (AllEqual(print.value(), NameOf("fingerprint"), options_.process_set)) return;
@@ -182,12 +228,12 @@ void BaseStrategy::Allreduce(c10::ArrayRef<at::Tensor> tensors, const std::strin
                                 .compressor = compressor});
 }
 
-void BaseStrategy::AverageGradients() {
+void BaseStrategy::AverageGradients(const std::function<bool(const Parameter&)>& chosen) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   std::vector<const char*> suffixes;
   for (const Parameter& parameter : parameters_) {
-    if (!parameter.tensor.requires_grad()) continue;
+    if (!parameter.tensor.requires_grad() || !chosen(parameter)) continue;
     at::Tensor& gradient = parameter.tensor.mutable_grad();
     if (!gradient.defined()) gradient = at::zeros_like(parameter.tensor);
     if (gradient.is_sparse()) gradient = gradient.to_dense();
@@ -225,7 +271,8 @@ double BaseStrategy::ClipTogether(c10::ArrayRef<at::Tensor> gradients, double ma
   const at::NoGradGuard no_grad;
   double squares = 0;
   for (const at::Tensor& gradient : gradients) {
-    const double norm = gradient.norm(2, at::kDouble).item<double>();
+    const at::Tensor values = gradient.is_sparse() ? gradient.coalesce()._values() : gradient;
+    const double norm = values.norm(2, at::kDouble).item<double>();
     squares += norm * norm;
   }
   at::Tensor sum = at::scalar_tensor(squares, at::kDouble).reshape({1});

@@ -1,6 +1,7 @@
 // What all strategies share: the model, its optimizer, and how both are saved.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@ struct Parameter {
   at::Tensor tensor;
   std::string suffix;  // of its operation's name in a group
   size_t group;        // of the optimizer
+  bool trained;        // not frozen when the strategy was made
 };
 
 class BaseStrategy : public Strategy {
@@ -52,7 +54,10 @@ class BaseStrategy : public Strategy {
   // Other tensors that belong into a checkpoint, by name, the same on all ranks. A strategy that is
   // given a file without them leaves them as they are.
   virtual NamedTensors Extras() { return {}; }
-  // The parameters have been changed from outside, equally on all ranks.
+  // Everything is going to be changed from outside, equally on all ranks: ends what is under way.
+  // Collective.
+  virtual void OnLoading() {}
+  // It has been.
   virtual void OnLoaded() {}
 
   [[noreturn]] void Refuse(const std::string& message) const;
@@ -68,11 +73,16 @@ class BaseStrategy : public Strategy {
   // In the process set.
   int index() const { return index_; }
   int first_rank() const { return first_rank_; }
+  // Throw FAILED_PRECONDITION when since the strategy was made the optimizer has got parameters, or
+  // some were frozen or unfrozen.
+  void CheckParameters() const;
+  void CheckFrozen() const;
   // Of a group, in place; waits. `name`: without the strategy's.
   void Allreduce(c10::ArrayRef<at::Tensor> tensors, const std::string& name, reduce_op op,
                  c10::ArrayRef<const char*> suffixes, const std::string& compressor = "");
-  // Over the ranks; one that has no gradient counts as zeros.
-  void AverageGradients();
+  // Of those of parameters() that are chosen, over the ranks; one that has no gradient counts as
+  // zeros.
+  void AverageGradients(const std::function<bool(const Parameter&)>& chosen);
   // Scales tensors that are on this rank alone by the L2 norm of all ranks' together, which it
   // returns, as clip_grad_norm does.
   double ClipTogether(c10::ArrayRef<at::Tensor> gradients, double max_norm);
@@ -88,6 +98,7 @@ class BaseStrategy : public Strategy {
   void SetLost(const std::vector<at::Tensor>& lost);
   const OptimizerKind& KindForFiles() const;
   void CheckThatRanksAgree();
+  void CheckCompression();
   // Throws the same error on all ranks if any has one. "": it has none.
   void Agree(const std::string& what, const std::string& error,
              rueda_status status = RUEDA_INVALID_ARGUMENT);

@@ -86,18 +86,27 @@ class FileWriter {
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
+  // For torch's writer, which ends the process when it is told of an error in its destructor: one
+  // is kept, for Commit.
   size_t Write(const void* data, size_t bytes) {
     const char* next = static_cast<const char*>(data);
-    for (size_t left = bytes; left > 0;) {
+    for (size_t left = bytes; left > 0 && error_ == 0;) {
       const ssize_t count = write(fd_, next, left);
       if (count < 0 && errno == EINTR) continue;
-      if (count < 0) Fail(part_);
-      next += count;
-      left -= static_cast<size_t>(count);
+      if (count < 0) {
+        error_ = errno;
+      } else {
+        next += count;
+        left -= static_cast<size_t>(count);
+      }
     }
     return bytes;
   }
   void Commit() {
+    if (error_ != 0) {
+      errno = error_;
+      Fail(part_);
+    }
     if (fsync(fd_) != 0) Fail(part_);
     if (rename(part_.c_str(), path_.c_str()) != 0) Fail(path_);
     close(std::exchange(fd_, -1));
@@ -109,6 +118,7 @@ class FileWriter {
   }
   const std::string path_, part_;
   int fd_ = -1;
+  int error_ = 0;  // of the first write that failed
 };
 
 // In torch's format. torch's own pickle_save adds types that Python takes for code.
@@ -372,11 +382,12 @@ void BaseStrategy::load(const std::string& path) {
     TakeModel(DictOf(ValueAt(all, "model"), "model"), TensorsOf(model_.module()), &contents);
     TakeGroups(ValueAt(all, "groups"), optimizer_.param_groups().size(), &contents);
     const Dict states = DictOf(ValueAt(all, "state"), "state");
-    for (const auto& [name, tensor, suffix, group] : parameters_) {
+    for (const Parameter& parameter : parameters_) {
       ParameterState& state = contents.states.emplace_back();
-      const auto it = states.find(name);
+      const auto it = states.find(parameter.name);
       if (it == states.end()) continue;
-      state = ToParameterState(DictOf(it->value(), "state of '" + name + "'"), tensor, name);
+      state = ToParameterState(DictOf(it->value(), "state of '" + parameter.name + "'"),
+                               parameter.tensor, parameter.name);
     }
     const Dict extras = DictOf(ValueAt(all, "strategy"), "strategy");
     for (const auto& [name, tensor] : Extras()) {
@@ -389,6 +400,7 @@ void BaseStrategy::load(const std::string& path) {
     error = path + " " + failure.what();
   }
   Agree("loaded", error);
+  OnLoading();
   const at::NoGradGuard no_grad;
   SetLost(contents.lost);
   for (auto& [to, from] : contents.tensors) to.copy_(from);

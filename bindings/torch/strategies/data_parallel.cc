@@ -16,6 +16,10 @@ class DataParallel : public BaseStrategy {
                const StrategyOptions& options)
       : BaseStrategy(std::move(name), model, optimizer, options),
         between_processes_(this->name() == "ddp2") {
+    if (!between_processes_ && ranks() > 1) {
+      Refuse("is for one process, and here are " + std::to_string(ranks()) +
+             ", each of which would train a model of its own: ddp2 averages between processes");
+    }
     if (options.replicas < 1) {
       Refuse("replicas is " + std::to_string(options.replicas) + "; at least 1");
     }
@@ -24,16 +28,24 @@ class DataParallel : public BaseStrategy {
 
   at::Tensor forward(const at::Tensor& input) override { return replicas_->Forward(input); }
   void backward(const at::Tensor& loss, bool last) override {
+    if (synchronized_) {
+      throw Error(RUEDA_FAILED_PRECONDITION,
+                  "strategy " + name() +
+                      ": backward() after the gradients were reduced: several passes in a step go "
+                      "with backward(loss, false) for all but the last");
+    }
     replicas_->Hold(!last);
     loss.backward();
+    replicas_->EndBackward();
   }
   void synchronize() override {
     if (synchronized_) return;
     replicas_->Synchronize();
-    if (between_processes_) AverageGradients();
+    if (between_processes_) AverageGradients([](const Parameter&) { return true; });
     synchronized_ = true;
   }
   void step() override {
+    CheckParameters();
     synchronize();
     synchronized_ = false;
     optimizer().step();

@@ -44,6 +44,8 @@ class Decentralized : public BaseStrategy {
   }
   void synchronize() override {}  // they are this rank's own
   void step() override {
+    CheckParameters();
+    CheckFrozen();
     Meet();
     optimizer().step();
   }
@@ -53,10 +55,17 @@ class Decentralized : public BaseStrategy {
   }
   void zero_grad() override { optimizer().zero_grad(); }
   void finish() override {
+    Begin();  // a rank may have, in a forward pass
     End();
     mine_.CopyIn();
     Allreduce(mine_.values(), "all", Average, {});
     mine_.CopyOut();
+  }
+
+ protected:
+  void OnLoading() override {
+    Begin();
+    End();
   }
 
  private:

@@ -38,6 +38,7 @@ class LocalSteps : public BaseStrategy {
   void backward(const at::Tensor& loss, bool) override { loss.backward(); }
   void synchronize() override {}  // they are this rank's own
   void step() override {
+    CheckParameters();
     optimizer().step();
     CountStep();
   }

@@ -91,6 +91,8 @@ class LowPrecision : public BaseStrategy {
   void backward(const at::Tensor& loss, bool) override { loss.backward(); }
   void synchronize() override {}  // they are this rank's own
   void step() override {
+    CheckParameters();
+    CheckFrozen();
     optimizer().step();
     if (ranks() > 1) Exchange();
   }

@@ -23,7 +23,6 @@ class Packed {
 
   // By type, the same order on all ranks with the same tensors.
   std::vector<at::Tensor>& values() { return packed_; }
-  const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
   void CopyIn() {
     ForEach([](const at::Tensor& tensor, at::Tensor place) { place.copy_(tensor); });

@@ -35,7 +35,10 @@ class Pipeline : public BaseStrategy {
   void synchronize() override {}  // autograd has waited
   double clip_grad_norm(double max_norm) override;
   bool unscale(double factor) override;
-  void step() override { optimizer().step(); }
+  void step() override {
+    CheckParameters();
+    optimizer().step();
+  }
   void zero_grad() override { optimizer().zero_grad(); }
   // Gives all ranks the parameters and buffers of all stages.
   void finish() override;

@@ -120,6 +120,31 @@ class Replicas::Join : public torch::autograd::Function<Join> {
   }
 };
 
+namespace {
+
+// clone() may make two of a module that the model has twice; its gradients would be lost.
+void CheckTies(const Model& model, const Model& replica) {
+  const auto named = model.module().named_parameters();
+  const std::vector<at::Tensor> own = model.module().parameters();
+  const std::vector<at::Tensor> others = replica.module().parameters();
+  bool tied = own.size() == others.size();
+  for (size_t i = 0; tied && i < own.size(); ++i) {
+    for (size_t j = 0; tied && j < i; ++j)
+      tied = own[i].is_same(own[j]) == others[i].is_same(others[j]);
+    if (tied) continue;
+    throw Error(RUEDA_INVALID_ARGUMENT,
+                "the model can't be replicated: its clone() does not share '" + named[i].key() +
+                    "' as the model does");
+  }
+  if (!tied) {
+    throw Error(RUEDA_INVALID_ARGUMENT, "the model can't be replicated: its clone() has " +
+                                            std::to_string(others.size()) +
+                                            " parameters, and not " + std::to_string(own.size()));
+  }
+}
+
+}  // namespace
+
 Replicas::Replicas(const Model& model, const NamedTensors& named, int count) : models_{model} {
   try {
     for (int i = 1; i < count; ++i) models_.push_back(model.clone());
@@ -127,7 +152,10 @@ Replicas::Replicas(const Model& model, const NamedTensors& named, int count) : m
     throw Error(RUEDA_INVALID_ARGUMENT,
                 std::string("the model can't be replicated: ") + error.what_without_backtrace());
   }
-  for (size_t i = 1; i < models_.size(); ++i) Mirror(models_[i]);
+  for (size_t i = 1; i < models_.size(); ++i) {
+    CheckTies(model, models_[i]);
+    Mirror(models_[i]);
+  }
   // By place: a clone has its parameters in the same order.
   std::vector<std::pair<std::string, size_t>> places;
   const std::vector<at::Tensor> parameters = model.module().parameters();
@@ -248,6 +276,7 @@ at::Tensor Replicas::Forward(const at::Tensor& input) {
   }
   at::Tensor result = at::cat(values);
   if (!records || !has_history) return result;
+  ++passes_;
   auto pass = c10::make_intrusive<Pass>();
   pass->replicas = this;
   pass->inputs = std::move(inputs);
@@ -261,10 +290,11 @@ void Replicas::Backward(const std::vector<at::Tensor>& outputs, const at::Tensor
   std::vector<int64_t> rows;
   for (const at::Tensor& output : outputs) rows.push_back(output.size(0));
   const std::vector<at::Tensor> gradients = gradient.split_with_sizes(rows);
+  const bool holds = hold_ || --passes_ > 0;
   try {
     OnAll(outputs.size(), [&](size_t i) {
       std::optional<DistributedOptimizer::NoSync> hold;
-      if (hold_) hold.emplace(*threads_[i]->distributed);
+      if (holds) hold.emplace(*threads_[i]->distributed);
       if (outputs[i].requires_grad()) torch::autograd::backward({outputs[i]}, {gradients[i]});
     });
   } catch (...) {

@@ -28,6 +28,9 @@ class Replicas {
   at::Tensor Forward(const at::Tensor& input);
   // Backward passes only add to each replica's gradients meanwhile.
   void Hold(bool hold) { hold_ = hold; }
+  // The backward pass from a loss has come to its end. Within one, replicas add up what several
+  // forward passes' outputs have for them.
+  void EndBackward() { passes_ = 0; }
   // The first replica's gradients are the sums of all, when this returns.
   void Synchronize();
   void ZeroGrad();
@@ -49,6 +52,7 @@ class Replicas {
   rueda_group* group_ = nullptr;
   std::vector<std::unique_ptr<Thread>> threads_;
   bool hold_ = false;
+  int passes_ = 0;  // forward passes that the backward pass has not come through
 };
 
 }  // namespace rueda::libtorch

@@ -81,7 +81,9 @@ class Sharded : public BaseStrategy {
   std::vector<at::Tensor> ShardGradients() const;
   void End(Bucket& bucket);
   std::shared_ptr<Operation> SubmitAllgather(Bucket& bucket);
-  void CheckFrozen() const;
+  void Check() const;
+  void Reduce();
+  void Step();
   void Forget();
   void ThrowMistake();
 
@@ -124,14 +126,7 @@ Sharded::Sharded(std::string name, const Model& model, torch::optim::Optimizer& 
     gathered_.emplace(
         GatheredParameters::Args{context(), options.process_set, options.name, &spare_});
   }
-  MoveParameters();
-  if (has_state) {
-    for (size_t i = 0; i < places_.size(); ++i) {
-      if (places_[i].first < 0) continue;
-      optimizer.state().erase(parameters()[i].tensor.unsafeGetTensorImpl());
-    }
-    SetState(states);
-  }
+  // Before anything is changed: the parameters may have another strategy's.
   std::vector<at::Tensor> hooked;
   std::vector<std::string> names;
   std::vector<size_t> which;
@@ -143,6 +138,14 @@ Sharded::Sharded(std::string name, const Model& model, torch::optim::Optimizer& 
   }
   hooks_ = std::make_unique<ParameterHooks>(std::move(hooked), names,
                                             [this, which](size_t i) { OnGradient(which[i]); });
+  MoveParameters();
+  if (has_state) {
+    for (size_t i = 0; i < places_.size(); ++i) {
+      if (places_[i].first < 0) continue;
+      optimizer.state().erase(parameters()[i].tensor.unsafeGetTensorImpl());
+    }
+    SetState(states);
+  }
   if (gathered_.has_value()) gathered_->Start();
 }
 
@@ -367,25 +370,30 @@ void Sharded::End(Bucket& bucket) {
   spare_.Put(std::exchange(bucket.memory, at::Tensor()));
 }
 
-// One that was frozen would be moved by weight decay and momentum, one that was unfrozen would not
-// move at all.
-void Sharded::CheckFrozen() const {
-  for (size_t i = 0; i < places_.size(); ++i) {
-    if (parameters()[i].tensor.requires_grad() == (places_[i].first >= 0)) continue;
-    throw Error(RUEDA_FAILED_PRECONDITION, "strategy " + name() + ": '" + parameters()[i].name +
-                                               "' was " +
-                                               (places_[i].first >= 0 ? "frozen" : "unfrozen") +
-                                               " after the strategy was made: make it again");
-  }
+// The optimizer's parameters are shares. One that was frozen would be moved by weight decay and
+// momentum, one that was unfrozen or is new would not be reduced.
+void Sharded::Check() const {
+  CheckFrozen();
+  size_t count = 0;
+  for (const auto& group : optimizer().param_groups()) count += group.params().size();
+  if (count == buckets_.size()) return;
+  throw Error(RUEDA_FAILED_PRECONDITION,
+              "strategy " + name() +
+                  ": the optimizer has got parameters after the strategy was made: make it again");
 }
 
 void Sharded::synchronize() {
+  Reduce();
+  ThrowMistake();
+}
+
+// Without what is this rank's mistake alone: the others go on.
+void Sharded::Reduce() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  CheckFrozen();
+  Check();
   SubmitRest();
   if (gathered_.has_value()) gathered_->Meet();
   for (Bucket& bucket : buckets_) End(bucket);
-  ThrowMistake();
 }
 
 std::vector<at::Tensor> Sharded::ShardGradients() const {
@@ -395,13 +403,17 @@ std::vector<at::Tensor> Sharded::ShardGradients() const {
 }
 
 double Sharded::clip_grad_norm(double max_norm) {
-  synchronize();
-  return ClipTogether(ShardGradients(), max_norm);
+  Reduce();
+  const double norm = ClipTogether(ShardGradients(), max_norm);
+  ThrowMistake();
+  return norm;
 }
 
 bool Sharded::unscale(double factor) {
-  synchronize();
-  return UnscaleTogether(ShardGradients(), factor);
+  Reduce();
+  const bool finite = UnscaleTogether(ShardGradients(), factor);
+  ThrowMistake();
+  return finite;
 }
 
 std::shared_ptr<Operation> Sharded::SubmitAllgather(Bucket& bucket) {
@@ -414,8 +426,13 @@ std::shared_ptr<Operation> Sharded::SubmitAllgather(Bucket& bucket) {
 }
 
 void Sharded::step() {
+  Step();
+  ThrowMistake();
+}
+
+void Sharded::Step() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  CheckFrozen();
+  Check();
   SubmitRest();
   if (gathered_.has_value()) gathered_->Meet();  // nobody needs the shares as they were
   std::vector<std::shared_ptr<Operation>> allgathers;
@@ -432,12 +449,12 @@ void Sharded::step() {
     parameter.tensor.unsafeGetTensorImpl()->bump_version();
   }
   Forget();
-  ThrowMistake();
 }
 
-// Holds mutex_. One of this rank's is thrown when the step is made all the same: the other ranks
-// need what this one has.
+// One of this rank's is thrown when all is done all the same: the other ranks need what this one
+// has.
 void Sharded::ThrowMistake() {
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (first_error_ != nullptr) std::rethrow_exception(std::exchange(first_error_, nullptr));
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <utility>
@@ -9,6 +10,8 @@
 namespace rueda::libtorch {
 
 at::Tensor ArenaZeros(rueda_context* context, int64_t elements, at::ScalarType type) {
+  // Else what is gathered for an evaluation could not be written to in training.
+  const c10::InferenceMode no_inference(false);
   const size_t bytes = static_cast<size_t>(elements) * at::elementSize(type);
   void* memory = nullptr;
   const auto options = at::TensorOptions().dtype(type).device(at::kCPU);

@@ -7,10 +7,12 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "examples/trainer/files.h"
+
 namespace trainer {
 
-void CsvLog::Write(const std::string& text, bool replace) {
-  std::ofstream stream(path_, replace ? std::ios::trunc : std::ios::app);
+void CsvLog::Write(const std::string& text) {
+  std::ofstream stream(path_, std::ios::app);
   stream << text;
   stream.flush();
   if (!stream) throw std::runtime_error(path_ + " can't be written: " + std::strerror(errno));
@@ -31,7 +33,7 @@ void CsvLog::OnBegin(Training& training) {
     }
     kept += line + "\n";
   }
-  Write(kept, /*replace=*/true);
+  WriteFile(path_, kept);
 }
 
 void CsvLog::OnEpoch(Training& training) {
@@ -52,7 +54,7 @@ void CsvLog::OnEpoch(Training& training) {
     throw rueda::Error(RUEDA_INVALID_ARGUMENT,
                        path_ + " has the columns " + header_ + "and the metrics are " + header);
   }
-  Write(line + "\n", /*replace=*/false);
+  Write(line + "\n");
 }
 
 }  // namespace trainer

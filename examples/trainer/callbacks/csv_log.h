@@ -21,7 +21,7 @@ class CsvLog : public Callback {
   void OnEpoch(Training& training) override;
 
  private:
-  void Write(const std::string& text, bool replace);
+  void Write(const std::string& text);
 
   const std::string path_;
   std::string header_;  // "": not written yet

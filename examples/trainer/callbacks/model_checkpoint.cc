@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "examples/trainer/checkpoint.h"
 
@@ -15,7 +16,22 @@ ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std:
 }
 
 void ModelCheckpoint::OnBegin(Training& training) {
-  if (training.rank == 0) std::filesystem::create_directories(options_.directory);
+  const std::vector<int64_t> there = Checkpoints(options_.directory);
+  // A checkpoint may be of another directory.
+  std::erase_if(entries_, [&](const Entry& entry) {
+    return std::find(there.begin(), there.end(), entry.epoch) == there.end();
+  });
+  if (training.rank != 0) return;
+  std::filesystem::create_directories(options_.directory);
+  if (training.first_epoch == 1 && !there.empty()) {
+    throw rueda::Error(RUEDA_INVALID_ARGUMENT,
+                       "ModelCheckpoint: " + options_.directory +
+                           " has another training's checkpoints, up to epoch " +
+                           std::to_string(there.back()) +
+                           ": resume from them, remove them, or take another directory");
+  }
+  later_.assign(std::upper_bound(there.begin(), there.end(), training.first_epoch - 1),
+                there.end());
 }
 
 std::vector<ModelCheckpoint::Entry> ModelCheckpoint::Ranked() const {
@@ -45,10 +61,12 @@ void ModelCheckpoint::OnCheckpoint(Training& training) {
   std::erase_if(entries_, goes);
   // The others go when this one is there: at any time there is one to go on from.
   training.Save(CheckpointPath(options_.directory, training.epoch));
+  if (training.rank != 0) return;
   for (const Entry& entry : before) {
-    if (training.rank == 0 && goes(entry)) {
-      RemoveCheckpoint(CheckpointPath(options_.directory, entry.epoch));
-    }
+    if (goes(entry)) RemoveCheckpoint(CheckpointPath(options_.directory, entry.epoch));
+  }
+  for (const int64_t epoch : std::exchange(later_, {})) {
+    if (epoch != training.epoch) RemoveCheckpoint(CheckpointPath(options_.directory, epoch));
   }
 }
 

@@ -17,12 +17,15 @@ struct ModelCheckpointOptions {
 };
 
 // Writes DIRECTORY/epoch-N.pt, which the strategy's save writes, and epoch-N.json after each epoch,
-// and keeps those of the best epochs and of the newest. TrainerOptions::resume takes each.
+// and keeps those of the best epochs and of the newest. TrainerOptions::resume takes each. A
+// training that goes on from an earlier one than the newest replaces those that came after.
 class ModelCheckpoint : public Callback {
  public:
   // RUEDA_INVALID_ARGUMENT: `best` is below 1, or there is no directory.
   explicit ModelCheckpoint(ModelCheckpointOptions options);
   std::string name() const override { return "model_checkpoint " + options_.monitor; }
+  // RUEDA_INVALID_ARGUMENT: the directory has another training's checkpoints, and this one does not
+  // go on from any.
   void OnBegin(Training& training) override;
   void OnCheckpoint(Training& training) override;
   nlohmann::json SaveState() const override;
@@ -41,6 +44,7 @@ class ModelCheckpoint : public Callback {
 
   const ModelCheckpointOptions options_;
   std::vector<Entry> entries_;  // that are kept, by epoch
+  std::vector<int64_t> later_;  // epochs whose files go when the first one is written
 };
 
 }  // namespace trainer

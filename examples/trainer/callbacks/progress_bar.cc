@@ -25,19 +25,20 @@ void ProgressBar::OnBegin(Training&) {
 
 void ProgressBar::OnStep(Training& training) {
   if (training.rank != 0 || !has_bar_) return;
-  const int64_t step = training.step - (training.epoch - 1) * training.steps_in_epoch;
-  const int64_t cells = step * kCells / training.steps_in_epoch;
+  ++steps_;
+  const int64_t cells = steps_ * kCells / training.steps_in_epoch;
   if (cells == shown_) return;
   shown_ = cells;
   const std::string done(static_cast<size_t>(cells), '#');
   std::fprintf(stream_, "\repoch %2lld [%-*s] %lld/%lld", static_cast<long long>(training.epoch),
-               static_cast<int>(kCells), done.c_str(), static_cast<long long>(step),
+               static_cast<int>(kCells), done.c_str(), static_cast<long long>(steps_),
                static_cast<long long>(training.steps_in_epoch));
   std::fflush(stream_);
 }
 
 void ProgressBar::OnEpoch(Training& training) {
   if (training.rank != 0) return;
+  steps_ = 0;
   shown_ = -1;
   std::string text = has_bar_ ? "\r\x1b[K" : "";  // in the bar's place
   char number[64];

@@ -24,6 +24,7 @@ class ProgressBar : public Callback {
   std::FILE* const stream_;
   const bool has_bar_;
   std::chrono::steady_clock::time_point start_;
+  int64_t steps_ = 0;   // of the epoch
   int64_t shown_ = -1;  // of the bar's cells
 };
 

@@ -38,7 +38,7 @@ void TensorBoard::OnBegin(Training& training) {
           host + "." + std::to_string(getpid()) + "." + std::to_string(files++);
   stream_.open(path_, std::ios::binary);
   Write(FirstEvent(now));
-  if (training.first_epoch > 1) Write(RestartEvent(now, training.step + 1));
+  Write(RestartEvent(now, training.step + 1));
 }
 
 void TensorBoard::OnEpoch(Training& training) {

@@ -9,8 +9,9 @@
 namespace trainer {
 
 // A file of events in DIRECTORY, as TensorBoard reads them: a scalar for each metric, averaged over
-// the ranks, after each epoch, by step. Rank 0 writes it. A training that goes on from a checkpoint
-// writes another file, which says that what came later than the checkpoint does not count.
+// the ranks, after each epoch, by step. Rank 0 writes it. Each training writes a
+// file of its own, which says that of earlier ones in the directory what came later than its
+// beginning does not count.
 //
 //     tensorboard --logdir DIRECTORY
 class TensorBoard : public Callback {

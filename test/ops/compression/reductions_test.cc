@@ -45,8 +45,9 @@ int64_t Reduce(const Compression& compression, const std::vector<Tensor>& shapes
     for (size_t i = 0; i < shapes.size(); ++i) {
       CompressionState* const state =
           states == nullptr ? nullptr : &(*states)[member * shapes.size() + i];
-      operands[member].push_back({(*tensors)[member][i].data(), shapes[i].rows * shapes[i].columns,
-                                  shapes[i].rows, 17 * i + 5, state});
+      operands[member].push_back({(*tensors)[member][i].data(), 0,
+                                  shapes[i].rows * shapes[i].columns, shapes[i].rows, 17 * i + 5,
+                                  state});
     }
     reductions.push_back(std::make_unique<R>(network.end(static_cast<int>(member)), members,
                                              static_cast<int>(member)));
@@ -199,7 +200,7 @@ TEST(TopK, AddsUpTheLargestOfEachChunk) {
           rest[k] = 0;
         }
       }
-      EXPECT_EQ(states[member * shapes.size() + i].residual, rest);
+      EXPECT_EQ(states[member * shapes.size() + i].sent.values, rest);
     }
     for (float& value : sum) value = value / 3;
     for (const auto& own : tensors) EXPECT_EQ(own[i], sum);
@@ -272,7 +273,7 @@ TEST(PowerSgd, FollowsThePaperStepByStep) {
           for (int64_t j = 0; j < kColumns; ++j) {
             const size_t k = static_cast<size_t>(i * kColumns + j);
             lost[member][k] = brought[member][k] - p[i] * own[j];
-            ASSERT_NEAR(states[member].residual[k], lost[member][k], 1e-4) << round;
+            ASSERT_NEAR(states[member].sent.values[k], lost[member][k], 1e-4) << round;
           }
         }
       }
@@ -284,7 +285,7 @@ TEST(PowerSgd, FollowsThePaperStepByStep) {
     }
     q.assign(states[0].factor.begin(), states[0].factor.end());
     for (size_t member = 0; member < kMembers; ++member) {
-      lost[member].assign(states[member].residual.begin(), states[member].residual.end());
+      lost[member].assign(states[member].sent.values.begin(), states[member].sent.values.end());
     }
   }
 }

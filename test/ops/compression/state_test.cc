@@ -10,41 +10,68 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
+constexpr OpKind kKind = OpKind::kAllreduce;
+
 TEST(CompressionStates, AreSavedAndLoaded) {
   CompressionStates saved;
-  saved.Find(0, "w")->residual = {1, 2, 3};
-  saved.Find(0, "w")->owned = {4};
-  saved.Find(0, "b")->factor = {5, 6};
-  saved.Find(1, "w")->residual = {9};
+  saved.Find(0, kKind, "w")->sent.values = {1, 2, 3};
+  saved.Find(0, kKind, "w")->sums.values = {4};
+  saved.Find(0, kKind, "b")->factor = {5, 6};
+  saved.Find(1, kKind, "w")->sent.values = {9};
   const std::string bytes = *saved.Save(0);
   CompressionStates loaded;
-  loaded.Find(0, "old")->residual = {7};
+  loaded.Find(0, kKind, "old")->sent.values = {7};
   ASSERT_TRUE(loaded.Load(0, {bytes}, 1, 0).ok());
-  EXPECT_THAT(loaded.Find(0, "w")->residual, ElementsAre(1, 2, 3));
-  EXPECT_THAT(loaded.Find(0, "w")->owned, ElementsAre(4));
-  EXPECT_THAT(loaded.Find(0, "b")->factor, ElementsAre(5, 6));
-  EXPECT_THAT(loaded.Find(0, "old")->residual, IsEmpty());
-  EXPECT_THAT(loaded.Find(1, "w")->residual, IsEmpty()) << "another set's";
+  EXPECT_THAT(loaded.Find(0, kKind, "w")->sent.values, ElementsAre(1, 2, 3));
+  EXPECT_THAT(loaded.Find(0, kKind, "w")->sums.values, ElementsAre(4));
+  EXPECT_THAT(loaded.Find(0, kKind, "b")->factor, ElementsAre(5, 6));
+  EXPECT_THAT(loaded.Find(0, kKind, "old")->sent.values, IsEmpty());
+  EXPECT_THAT(loaded.Find(1, kKind, "w")->sent.values, IsEmpty()) << "another set's";
 }
 
 TEST(CompressionStates, GoToAsManyRanksOrTheirMeanToOthers) {
   CompressionStates one, other;
-  one.Find(0, "w")->residual = {1, 2};
-  one.Find(0, "w")->owned = {8};
-  other.Find(0, "w")->residual = {3, 6};
+  one.Find(0, kKind, "w")->sent.values = {1, 2};
+  one.Find(0, kKind, "w")->sums.values = {8};
+  other.Find(0, kKind, "w")->sent.values = {3, 6};
   const std::string bytes[] = {*one.Save(0), *other.Save(0)};
   const std::vector<absl::string_view> both = {bytes[0], bytes[1]};
   CompressionStates loaded;
   ASSERT_TRUE(loaded.Load(0, both, 2, 1).ok());
-  EXPECT_THAT(loaded.Find(0, "w")->residual, ElementsAre(3, 6));
+  EXPECT_THAT(loaded.Find(0, kKind, "w")->sent.values, ElementsAre(3, 6));
   ASSERT_TRUE(loaded.Load(0, both, 3, 1).ok());
-  EXPECT_THAT(loaded.Find(0, "w")->residual, ElementsAre(2, 4));
-  EXPECT_THAT(loaded.Find(0, "w")->owned, IsEmpty());
+  EXPECT_THAT(loaded.Find(0, kKind, "w")->sent.values, ElementsAre(2, 4));
+  EXPECT_THAT(loaded.Find(0, kKind, "w")->sums.values, IsEmpty());
+}
+
+TEST(CompressionStates, AreAnOperationsOfTheName) {
+  CompressionStates states;
+  states.Find(0, OpKind::kAllreduce, "w")->sent.values = {1};
+  states.Find(0, OpKind::kReducescatter, "w")->sent.values = {2};
+  ASSERT_TRUE(states.Load(0, {*states.Save(0)}, 1, 0).ok());
+  EXPECT_THAT(states.Find(0, OpKind::kAllreduce, "w")->sent.values, ElementsAre(1));
+  EXPECT_THAT(states.Find(0, OpKind::kReducescatter, "w")->sent.values, ElementsAre(2));
+}
+
+// Members of other hosts, or another stripe: what is left out of these elements is not of those.
+TEST(CompressionStates, OfStripesGoToTheSameAlone) {
+  CompressionStates one, other, third;
+  *one.Find(0, kKind, "w")->sent.Of(0, 2) = 8;
+  *other.Find(0, kKind, "w")->sent.Of(2, 2) = 9;
+  *third.Find(0, kKind, "w")->sent.Of(0, 2) = 7;
+  const std::string bytes[] = {*one.Save(0), *other.Save(0), *third.Save(0)};
+  const std::vector<absl::string_view> saved = {bytes[0], bytes[1], bytes[2]};
+  CompressionStates loaded;
+  ASSERT_TRUE(loaded.Load(0, saved, 3, 1).ok());
+  EXPECT_EQ(*loaded.Find(0, kKind, "w")->sent.Of(2, 2), 9);
+  EXPECT_EQ(*loaded.Find(0, kKind, "w")->sent.Of(0, 2), 0);
+  ASSERT_TRUE(loaded.Load(0, saved, 2, 1).ok());
+  EXPECT_EQ(*loaded.Find(0, kKind, "w")->sent.Of(0, 2), 0);
 }
 
 TEST(CompressionStates, RefuseDamageAndLeaveAllAsItWas) {
   CompressionStates states;
-  states.Find(0, "w")->residual = {1, 2};
+  states.Find(0, kKind, "w")->sent.values = {1, 2};
   const std::string bytes = *states.Save(0);
   for (size_t size = 0; size < bytes.size(); ++size) {
     if (size == 8) continue;  // nothing at all is whole
@@ -52,9 +79,9 @@ TEST(CompressionStates, RefuseDamageAndLeaveAllAsItWas) {
     EXPECT_EQ(states.Load(0, {cut}, 1, 0).code(), absl::StatusCode::kInvalidArgument) << size;
   }
   std::string longer = bytes;
-  longer[17] = 127;  // how many numbers follow
+  longer[33] = 127;  // how many numbers follow
   EXPECT_FALSE(states.Load(0, {longer}, 1, 0).ok());
-  EXPECT_THAT(states.Find(0, "w")->residual, ElementsAre(1, 2));
+  EXPECT_THAT(states.Find(0, kKind, "w")->sent.values, ElementsAre(1, 2));
 }
 
 TEST(CompressionStates, StayWhileSomethingIsUnderWay) {

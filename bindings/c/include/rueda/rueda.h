@@ -386,9 +386,11 @@ typedef struct rueda_operation {
  *
  * What a named tensor loses is remembered and added the next time (error feedback), unless
  * ",no_feedback" follows. The result has the same bits on all ranks, whatever the tensor shares a
- * bucket with. A number that is NaN or infinite makes at least its block NaN, on all ranks. On
- * several hosts what is compressed is the sum of each host's ranks. RUEDA_INVALID_ARGUMENT:
- * unknown, or for other operations and types. */
+ * bucket with. A number that is NaN or infinite reaches all ranks: by itself with "fp16", "bf16"
+ * and "topk", as a block of NaN (512 numbers, of "powersgd" the tensor) with the others. What
+ * "fp16" has no number for becomes infinite, and a block of "int8" whose span float32 has no number
+ * for NaN. On several hosts what is compressed is the sum of each host's ranks.
+ * RUEDA_INVALID_ARGUMENT: unknown, or for other operations and types. */
 
 /** An accepted operation (or group). Never 0. */
 typedef uint64_t rueda_handle;
@@ -568,7 +570,10 @@ RUEDA_API rueda_status rueda_compression_save(rueda_context* context, int32_t pr
                                               rueda_result* result);
 /** Replaces all that is remembered by what `count` ranks have saved, in the order of their ranks;
  * on all ranks alike. If the process set has as many ranks each takes its own, else each takes the
- * mean of what was lost. INVALID_ARGUMENT, with nothing changed: damaged, or of another version. */
+ * mean of what was lost. What hosts have lost together, with several ranks each, is only of use to
+ * as many ranks on as many hosts, and is left out elsewhere. INVALID_ARGUMENT, with nothing
+ * changed: damaged, or of another version. FAILED_PRECONDITION: a compressed operation is under
+ * way. */
 RUEDA_API rueda_status rueda_compression_load(rueda_context* context, int32_t process_set,
                                               const void* const* data, const size_t* bytes,
                                               size_t count);

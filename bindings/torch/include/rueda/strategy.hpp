@@ -114,7 +114,15 @@ class Model {
                         "directly");
           }
         }),
-        clone_([module] { return Model(std::dynamic_pointer_cast<Module>(module->clone())); }) {}
+        clone_([module] {
+          const auto copy = std::dynamic_pointer_cast<Module>(module->clone());
+          if (copy == nullptr) {
+            throw Error(RUEDA_INVALID_ARGUMENT,
+                        "the model's clone() makes a module of another type: derive from "
+                        "torch::nn::Cloneable");
+          }
+          return Model(copy);
+        }) {}
 
   torch::nn::Module& module() const { return *module_; }
   at::Tensor forward(const at::Tensor& input) const { return forward_(input); }
@@ -207,7 +215,7 @@ RUEDA_TORCH_API at::Tensor average_loss(const at::Tensor& losses, int64_t global
 RUEDA_TORCH_API std::vector<std::string> strategy_names();
 
 // Collective over options.process_set. RUEDA_INVALID_ARGUMENT: there is no such strategy (the
-// message has the nearest name), it does not go with the model or the optimizer, an option is out
+// message has all names), it does not go with the model or the optimizer, an option is out
 // of range, or the ranks' models differ (then on all of them).
 [[nodiscard]] RUEDA_TORCH_API std::unique_ptr<Strategy> make_strategy(
     const std::string& name, const Model& model, torch::optim::Optimizer& optimizer,
