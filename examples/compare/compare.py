@@ -24,7 +24,7 @@ import sys
 # smaller learning rates.
 STRATEGIES = {
     "ddp": [], "sharded": [], "fsdp": [], "adasum": [], "local_sgd": [], "diloco": ["--lr", "0.01"],
-    "decentralized": [], "low_precision_decentralized": [], "async": [], "multi_worker": ["--lr", "0.025"], "ddp2": [],
+    "decentralized": [], "low_precision_decentralized": [], "async": [], "pipeline": ["--batch-size", "64"], "multi_worker": ["--lr", "0.025"], "ddp2": [],
     "dp": [], "bytegrad": [], "qadam": ["--optimizer", "adam", "--lr", "0.003"],
     **{f"ddp + {compression}": [] for compression in
        ["fp16", "bf16", "fp8", "int8", "topk:0.05", "powersgd:2", "auto"]},

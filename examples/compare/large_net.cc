@@ -66,7 +66,10 @@ double Train(const Arguments& arguments) {
                                    .bucket_bytes = kBucketBytes,
                                    .average_interval_ms = arguments.interval_ms});
   }
-  const torch::Tensor x = torch::ones({kBatch * std::max(arguments.replicas, 1), kWidth});
+  // As many rows in a step with all of them.
+  const bool has_own = strategy == nullptr || hvd::has_own_batches(arguments.name);
+  const int batches = has_own ? std::max(arguments.replicas, 1) : hvd::size();
+  const torch::Tensor x = torch::ones({kBatch * batches, kWidth});
   const bool slow = arguments.slow_last > 1 && hvd::rank() == hvd::size() - 1;
   double seconds = 0;
   for (int step = 0; step < arguments.first_steps + arguments.steps; ++step) {

@@ -40,7 +40,7 @@ constexpr const char* kUsage =
     "  --replicas N     of each process, for dp, ddp2 and mirrored (2)\n"
     "  --precision X    of the forward pass: 32, bf16, or 16 with scaled losses (32)\n"
     "  --epochs N       times that the training images are seen (30)\n"
-    "  --batch-size N   images of one rank in one step (32)\n"
+    "  --batch-size N   images of one rank in one step; with pipeline, of all ranks (32)\n"
     "  --lr X           learning rate (0.05)\n"
     "  --seed N         of the first weights and of the images' order (1)\n"
     "  --data PATH      a directory with MNIST's four unpacked IDX files, or the UCI digits as "
@@ -152,7 +152,7 @@ torch::Tensor Accuracy(const torch::Tensor& output, const torch::Tensor& labels)
 }
 
 // FNV-1a over the bytes of all parameters and buffers.
-uint64_t Digest(const Net& net) {
+uint64_t Digest(const torch::nn::Sequential& net) {
   uint64_t digest = 0xcbf29ce484222325;
   const auto add = [&digest](const torch::Tensor& tensor) {
     const torch::Tensor whole = tensor.detach().contiguous();
@@ -164,9 +164,28 @@ uint64_t Digest(const Net& net) {
   return digest;
 }
 
-std::vector<std::shared_ptr<trainer::Callback>> CallbacksFor(const Options& options) {
+// Says what is going to be trained with.
+class Opening : public trainer::Callback {
+ public:
+  explicit Opening(const Dataset& dataset) : dataset_(dataset) {}
+  std::string name() const override { return "opening"; }
+  void OnBegin(trainer::Training& training) override {
+    if (training.rank != 0) return;
+    std::printf(
+        "%lld training and %lld test images of %lld x %lld, %d ranks, %lld steps an epoch\n",
+        static_cast<long long>(dataset_.train.count), static_cast<long long>(dataset_.test.count),
+        static_cast<long long>(dataset_.train.height), static_cast<long long>(dataset_.train.width),
+        training.ranks, static_cast<long long>(training.steps_in_epoch));
+  }
+
+ private:
+  const Dataset& dataset_;
+};
+
+std::vector<std::shared_ptr<trainer::Callback>> CallbacksFor(const Options& options,
+                                                             const Dataset& dataset) {
   std::vector<std::shared_ptr<trainer::Callback>> callbacks = {
-      std::make_shared<trainer::ProgressBar>()};
+      std::make_shared<Opening>(dataset), std::make_shared<trainer::ProgressBar>()};
   if (options.patience > 0) {
     callbacks.push_back(std::make_shared<trainer::EarlyStopping>(
         trainer::EarlyStoppingOptions{.patience = options.patience}));
@@ -187,7 +206,8 @@ std::vector<std::shared_ptr<trainer::Callback>> CallbacksFor(const Options& opti
 int TrainOnRank(const trainer::Trainer& trainer, const Options& options, const Dataset& dataset) {
   // With more threads the order of additions, and so the last bits, could differ from run to run.
   torch::set_num_threads(1);
-  if (dataset.train.count < options.batch_size * hvd::size()) {
+  const int batches = hvd::has_own_batches(options.strategy) ? hvd::size() : 1;  // a step
+  if (dataset.train.count / batches < options.batch_size) {
     throw UsageError("--batch-size " + std::to_string(options.batch_size) + " on " +
                      std::to_string(hvd::size()) + " ranks is more than the " +
                      std::to_string(dataset.train.count) + " training images");
@@ -197,17 +217,9 @@ int TrainOnRank(const trainer::Trainer& trainer, const Options& options, const D
   trainer::TensorLoader test(ToTensors(dataset.test), {.batch_size = 256, .train = false});
   // Each rank would begin with weights of its own; the strategy gives all rank 0's.
   torch::manual_seed(options.seed + hvd::rank());
-  Net net(dataset.train.height, dataset.train.width);
+  const torch::nn::Sequential net = MakeNet(dataset.train.height, dataset.train.width);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9));
   torch::optim::Adam adam(net->parameters(), options.lr);
-  if (hvd::rank() == 0) {
-    std::printf(
-        "%lld training and %lld test images of %lld x %lld, %d ranks, %lld steps an epoch\n",
-        static_cast<long long>(dataset.train.count), static_cast<long long>(dataset.test.count),
-        static_cast<long long>(dataset.train.height), static_cast<long long>(dataset.train.width),
-        hvd::size(), static_cast<long long>(train.steps()));
-  }
-
   const trainer::FitResult result =
       trainer.Fit({.model = net,
                    .optimizer = options.adam ? static_cast<torch::optim::Optimizer&>(adam) : sgd,
@@ -215,7 +227,7 @@ int TrainOnRank(const trainer::Trainer& trainer, const Options& options, const D
                    .validation = &test,
                    .loss = Loss,
                    .metrics = {{"accuracy", Accuracy}},
-                   .callbacks = CallbacksFor(options)});
+                   .callbacks = CallbacksFor(options, dataset)});
 
   const double accuracy =
       trainer.Evaluate(net, test, Loss, {{"accuracy", Accuracy}}).at("accuracy");

@@ -24,15 +24,26 @@ size_t SamplesOf(const Batch& data, const TensorLoaderOptions& options) {
   return static_cast<size_t>(inputs);
 }
 
+hvd::DistributedSampler MakeSampler(size_t samples, const TensorLoaderOptions& options,
+                                    const hvd::Part& part) {
+  return hvd::DistributedSampler(
+      samples,
+      {.remainder = options.train ? hvd::Remainder::kDrop : hvd::Remainder::kKeep,
+       .shuffle = options.train,
+       .seed = options.seed},
+      part);
+}
+
 }  // namespace
 
 TensorLoader::TensorLoader(Batch data, const TensorLoaderOptions& options)
     : data_(std::move(data)),
       options_(options),
-      sampler_(SamplesOf(data_, options),
-               {.remainder = options.train ? hvd::Remainder::kDrop : hvd::Remainder::kKeep,
-                .shuffle = options.train,
-                .seed = options.seed}) {}
+      sampler_(MakeSampler(SamplesOf(data_, options), options, hvd::global_process_set)) {}
+
+void TensorLoader::Deal(const hvd::Part& part) {
+  sampler_ = MakeSampler(SamplesOf(data_, options_), options_, part);
+}
 
 void TensorLoader::Begin(int64_t epoch) {
   sampler_.set_epoch(static_cast<size_t>(epoch));

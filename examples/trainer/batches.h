@@ -18,6 +18,9 @@ struct Batch {
 class Loader {
  public:
   virtual ~Loader() = default;
+  // Before a training: the batches are to be of this part of the samples; until then they are of
+  // this rank's. All ranks get the same, whole part with a strategy that wants it so.
+  virtual void Deal(const rueda::libtorch::Part& part) = 0;
   // Begins an epoch, in an order of its own: the same whenever this epoch is begun. From 1 on.
   virtual void Begin(int64_t epoch) = 0;
   // Nothing at the epoch's end.
@@ -40,6 +43,7 @@ class TensorLoader : public Loader {
   // Both have as many rows; the tensors are shared, not copied. RUEDA_INVALID_ARGUMENT: they have
   // not, or batch_size is below 1.
   TensorLoader(Batch data, const TensorLoaderOptions& options);
+  void Deal(const rueda::libtorch::Part& part) override;
   void Begin(int64_t epoch) override;
   std::optional<Batch> Next() override;
   int64_t steps() const override;

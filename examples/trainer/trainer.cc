@@ -107,6 +107,11 @@ class Fitting : public Training {
     rank = hvd::rank();
     ranks = hvd::size();
     max_epochs = options_.max_epochs;
+    if (hvd::has_own_batches(options_.strategy)) {
+      arguments.train.Deal(hvd::global_process_set);
+    } else {
+      arguments.train.Deal(hvd::Part(0, 1));
+    }
     steps_in_epoch = arguments.train.steps();
     Check();
     strategy_ = hvd::make_strategy(options_.strategy, arguments.model, arguments.optimizer,
@@ -288,6 +293,7 @@ Trainer::Trainer(TrainerOptions options) : options_(std::move(options)) {
   if (options_.max_epochs < 0) Refuse("max_epochs is " + std::to_string(options_.max_epochs));
   if (!(options_.max_norm >= 0)) Refuse("max_norm is below 0");
   (void)TypeOf(options_.precision);
+  (void)hvd::has_own_batches(options_.strategy);
 }
 
 int Trainer::Run(const std::function<int()>& fn) const {

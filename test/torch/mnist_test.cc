@@ -250,8 +250,8 @@ TEST_F(MnistTraining, AKilledRankEndsItWithTheRanksName) {
 }
 
 TEST_F(MnistTraining, LearnsWithEachStrategy) {
-  for (const std::string strategy :
-       {"sharded", "adasum", "local_sgd", "diloco", "ddp2", "decentralized", "async"}) {
+  for (const std::string strategy : {"sharded", "fsdp", "adasum", "local_sgd", "diloco", "ddp2",
+                                     "decentralized", "async", "pipeline"}) {
     std::vector<std::string> words = {Program(), "--strategy", strategy, "--epochs", "6"};
     // Its outer momentum makes steps longer: smaller ones, and more of them.
     if (strategy == "diloco")
@@ -265,6 +265,7 @@ TEST_F(MnistTraining, LearnsWithEachStrategy) {
   const std::vector<Ended> ended = RunProgram(1, {Program(), "--strategy", "dpp"});
   EXPECT_EQ(ended[0].status, 1);
   EXPECT_TRUE(Says(ended[0].err, "there is no strategy 'dpp'; there are ddp"));
+  EXPECT_TRUE(Says(RunProgram(1, {Program(), "--strategy", "spawn"})[0].err, "rueda::run"));
 }
 
 TEST_F(MnistTraining, TrainsInMixedPrecisionAndStopsEarly) {

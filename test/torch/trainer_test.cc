@@ -124,14 +124,14 @@ Outcome Fit(const Plan& plan) {
   return outcome;
 }
 
-// The same in one process without the trainer.
-torch::Tensor Reference(int64_t epochs, double max_norm) {
+// The same in one process without the trainer, with so many samples in a batch.
+torch::Tensor Reference(int64_t epochs, double max_norm, int64_t samples) {
   torch::manual_seed(5);
   DropNet net;
   torch::optim::SGD sgd(net->parameters(), Momentum(0.05));
   const trainer::Batch data = Data();
   hvd::DistributedSampler sampler(kSamples, {.seed = 0}, hvd::Part(0, 1));
-  const auto batch = static_cast<size_t>(5 * hvd::size());
+  const auto batch = static_cast<size_t>(samples);
   for (int64_t epoch = 1; epoch <= epochs; ++epoch) {
     sampler.set_epoch(static_cast<size_t>(epoch));
     sampler.reset();
@@ -150,7 +150,7 @@ torch::Tensor Reference(int64_t epochs, double max_norm) {
 
 RANKS_TEST(Trainer, TrainsLikeOneProcessOnAllBatches, 1, 2, 3) {
   for (const double max_norm : {0.0, 0.1}) {
-    const torch::Tensor reference = Reference(4, max_norm);
+    const torch::Tensor reference = Reference(4, max_norm, 5 * hvd::size());
     for (const char* strategy : {"ddp", "sharded", "fsdp"}) {
       for (const auto& [precision, error] :
            {std::pair("32", 1e-5), std::pair("16", 5e-3), std::pair("bf16", 5e-2)}) {
@@ -169,6 +169,25 @@ RANKS_TEST(Trainer, TrainsLikeOneProcessOnAllBatches, 1, 2, 3) {
       }
     }
   }
+}
+
+// Its stages take turns with one batch: if each rank had its own, the last one's targets would be
+// those of other samples than the first one's inputs.
+RANKS_TEST(Trainer, GivesThePipelinesStagesTheSameBatches, 1, 2, 3) {
+  const trainer::Trainer trainer({.strategy = "pipeline", .max_epochs = 4});
+  torch::manual_seed(5);
+  torch::nn::Sequential net;  // of the same first weights: one layer after the other
+  net->push_back(torch::nn::Linear(6, 16));
+  net->push_back(torch::nn::Tanh());
+  net->push_back(torch::nn::Linear(16, 3));
+  torch::optim::SGD sgd(net->parameters(), Momentum(0.05));
+  trainer::TensorLoader train(Data(), {.batch_size = 5});
+  trainer::TensorLoader validation(Data(7), {.batch_size = 2, .train = false});
+  const trainer::FitResult result = trainer.Fit(
+      {.model = net, .optimizer = sgd, .train = train, .validation = &validation, .loss = Mse});
+  EXPECT_EQ(result.steps, 4 * kSamples / 5);
+  EXPECT_LT(Distance(Flat(*net), Reference(4, 0, 5)), 1e-5);
+  EXPECT_TRUE(ReplicasEqual(Flat(*net)));
 }
 
 Plan LongPlan(const std::string& strategy, const std::string& precision, const std::string& files) {

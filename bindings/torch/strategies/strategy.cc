@@ -32,6 +32,19 @@ constexpr std::array<Entry, 17> kEntries = {{
     {"pipeline", MakePipeline},
 }};
 
+const Entry& Find(const std::string& name) {
+  std::string known;
+  for (const Entry& entry : kEntries) {
+    if (name == entry.name) return entry;
+    known += std::string(known.empty() ? "" : ", ") + entry.name;
+  }
+  std::string message = "there is no strategy '" + name + "'; there are " + known;
+  if (name == "spawn" || name == "ddp_spawn") {
+    message += "; to start ranks from a function call there is rueda::run, with any of them";
+  }
+  throw Error(RUEDA_INVALID_ARGUMENT, message);
+}
+
 }  // namespace
 
 at::Tensor average_loss(const at::Tensor& losses, int64_t global_batch_size) {
@@ -48,15 +61,14 @@ std::vector<std::string> strategy_names() {
   return names;
 }
 
+bool has_own_batches(const std::string& name) {
+  return Find(name).make != MakePipeline;
+}
+
 std::unique_ptr<Strategy> make_strategy(const std::string& name, const Model& model,
                                         torch::optim::Optimizer& optimizer,
                                         const StrategyOptions& options) {
-  std::string known;
-  for (const Entry& entry : kEntries) {
-    if (name == entry.name) return entry.make(name, model, optimizer, options);
-    known += std::string(known.empty() ? "" : ", ") + entry.name;
-  }
-  throw Error(RUEDA_INVALID_ARGUMENT, "there is no strategy '" + name + "'; there are " + known);
+  return Find(name).make(name, model, optimizer, options);
 }
 
 }  // namespace rueda::libtorch

@@ -214,6 +214,11 @@ RUEDA_TORCH_API at::Tensor average_loss(const at::Tensor& losses, int64_t global
 // The strategies' names.
 RUEDA_TORCH_API std::vector<std::string> strategy_names();
 
+// Whether each rank has batches of its own with this strategy. With `pipeline` it has not: all call
+// forward with the same batch, so that a sampler is given Part(0, 1) on all of them (training.hpp).
+// RUEDA_INVALID_ARGUMENT: there is no such strategy.
+RUEDA_TORCH_API bool has_own_batches(const std::string& name);
+
 // Collective over options.process_set. RUEDA_INVALID_ARGUMENT: there is no such strategy (the
 // message has all names), it does not go with the model or the optimizer, an option is out
 // of range, or the ranks' models differ (then on all of them).
