@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace rueda {
-namespace {
 
 // FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv), as absl::Hash differs from process to
 // process.
@@ -17,8 +16,6 @@ uint64_t IdentityOf(SetId set, absl::string_view name, OpKind kind) {
   for (const char c : name) add(static_cast<uint8_t>(c));
   return hash;
 }
-
-}  // namespace
 
 SpecPtr MakeSpec(SetId set, std::string name, Signature signature) {
   auto spec = std::make_shared<TensorSpec>();

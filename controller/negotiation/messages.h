@@ -17,6 +17,9 @@
 
 namespace rueda {
 
+// The same number on all ranks; of a group's part with its own name for `name`.
+uint64_t IdentityOf(SetId set, absl::string_view name, OpKind kind);
+
 // What the first use of a name carries. Immutable once made, hence shared.
 struct TensorSpec {
   SetId set = kWorldSet;

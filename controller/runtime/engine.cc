@@ -418,7 +418,7 @@ void Engine::OnLaunch(const Launch& launch) {
     batch.operations.push_back({request, item.id, &spec, request->parts, item.first_dims});
   }
   std::vector<LaneBucket> buckets;
-  MakeBuckets(batch, set, config_.fusion_threshold, &compression_, &buckets);
+  MakeBuckets(batch, set, config_.fusion_threshold, lane.measures(), &compression_, &buckets);
   if (buckets.empty()) member_.CompletedBatch(launch.lane);
   if (!lane.busy() && !buckets.empty()) {
     ++busy_lanes_;

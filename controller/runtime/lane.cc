@@ -1,6 +1,8 @@
 #include "controller/runtime/lane.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "core/trace/recorder.h"
 
@@ -116,11 +118,19 @@ absl::StatusOr<Progress> Lane::Advance() {
   return communicator_->Advance();
 }
 
+void Lane::Abort() {
+  communicator_->Abort();
+  if (std::exchange(aborted_, true)) return;
+  for (const LaneBucket& bucket : queue_) {
+    if (IsCompressed(bucket)) compression_.Ended(set_);
+  }
+}
+
 LaneBucket Lane::Pop() {
   LaneBucket bucket = std::move(queue_.front());
   queue_.pop_front();
   started_ = false;
-  if (IsCompressed(bucket)) compression_.Ended();
+  if (!aborted_ && IsCompressed(bucket)) compression_.Ended(set_);
   bucket.done_at =
       trace::Record(trace::Event::kBucketDone, bucket.first_id, static_cast<uint64_t>(set_),
                     static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
@@ -181,8 +191,9 @@ struct Source {
   bool agrees = false;  // the ranks do, on what `auto` takes from now on
 };
 
-// How a part is compressed: the same on all ranks, also on those that have joined.
-void Compress(CompressionStates* states, Source* source) {
+// How a part is compressed: the same on all ranks, also on those that have joined. `measures`:
+// whether `auto` looks for something better than none.
+void Compress(bool measures, CompressionStates* states, Source* source) {
   const TensorSpec& spec = *source->operation->spec;
   source->compression = spec.signature.compression;
   if (source->compression.none()) return;
@@ -192,7 +203,8 @@ void Compress(CompressionStates* states, Source* source) {
   if (!name.empty()) source->state = states->Find(spec.set, spec.signature.kind, name);
   if (source->compression.compressor != Compressor::kAuto) return;
   source->compression.compressor = Compressor::kNone;
-  if (source->state == nullptr) return;  // nothing can be learned of what has no name
+  // Nothing can be learned of what has no name.
+  if (source->state == nullptr || !measures) return;
   AutomaticChoice& automatic = source->state->automatic;
   const PartSignature& signature = spec.signature.parts[part];
   source->compression.compressor =
@@ -206,36 +218,74 @@ bool SameKin(const Source& one, const Source& other) {
   const Signature& b = other.operation->spec->signature;
   return a.kind == b.kind && a.reduce_op == b.reduce_op && a.root == b.root &&
          a.device == b.device && a.compression == b.compression &&
-         one.compression == other.compression && one.agrees == other.agrees;
+         one.compression == other.compression && one.agrees == other.agrees &&
+         (one.state == nullptr) == (other.state == nullptr);
 }
 
-void PlanInputs(const LaneBatch& batch, CompressionStates* states, std::vector<FusionInput>* inputs,
-                std::vector<Source>* sources) {
-  uint64_t kin = 0;
+// What `auto` takes for each part alone would cut a batch into buckets of one or two: those of one
+// kind come together.
+void Sort(std::vector<Source>* sources) {
+  const auto is_auto = [](const Source& source) {
+    return source.operation->spec->signature.compression.compressor == Compressor::kAuto;
+  };
+  const auto kind = [](const Source& source) {
+    return std::tuple(source.compression.compressor, source.agrees, source.state == nullptr);
+  };
+  for (auto begin = sources->begin(); begin != sources->end();) {
+    begin = std::find_if(begin, sources->end(), is_auto);
+    const auto end = std::find_if_not(begin, sources->end(), is_auto);
+    std::stable_sort(begin, end,
+                     [&](const Source& a, const Source& b) { return kind(a) < kind(b); });
+    begin = end;
+  }
+}
+
+void PlanInputs(const LaneBatch& batch, bool measures, CompressionStates* states,
+                std::vector<FusionInput>* inputs, std::vector<Source>* sources) {
   for (const LaneOperation& operation : batch.operations) {
     const int parts = static_cast<int>(operation.parts.size());
     for (int part = parts == 0 ? -1 : 0; part < parts; ++part) {
-      Source source = {&operation, part};
-      if (part >= 0) Compress(states, &source);
-      if (!sources->empty() && !SameKin(sources->back(), source)) ++kin;
-      const int64_t elements = part < 0 ? 0 : PlannedElements(operation, static_cast<size_t>(part));
-      inputs->push_back(InputOf(*operation.spec, part, kin, elements));
-      sources->push_back(source);
+      sources->push_back({&operation, part});
+      if (part >= 0) Compress(measures, states, &sources->back());
     }
   }
+  Sort(sources);
+  uint64_t kin = 0;
+  for (size_t i = 0; i < sources->size(); ++i) {
+    const Source& source = (*sources)[i];
+    if (i > 0 && !SameKin((*sources)[i - 1], source)) ++kin;
+    const int64_t elements =
+        source.part < 0 ? 0 : PlannedElements(*source.operation, static_cast<size_t>(source.part));
+    inputs->push_back(InputOf(*source.operation->spec, source.part, kin, elements));
+  }
+}
+
+// A tensor's, by its own name: in whatever group it is, the same member has the same range of it.
+uint64_t IdentityOf(const Source& source) {
+  const TensorSpec& spec = *source.operation->spec;
+  const auto part = static_cast<size_t>(source.part);
+  if (!spec.signature.is_group() || spec.unnamed()) return spec.identity + part;
+  return rueda::IdentityOf(spec.set, spec.signature.part_names[part], spec.signature.kind);
+}
+
+// Ranks that had chosen otherwise would each wait for something else: it is an error on all.
+uint32_t DigestOf(uint32_t planned, const LaneBucket& bucket, bool agrees) {
+  const auto how = static_cast<uint32_t>(bucket.compression.compressor) * 2 + agrees;
+  return planned ^ (how << 1);  // which leaves it odd
 }
 
 }  // namespace
 
-void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes,
+void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes, bool measures,
                  CompressionStates* states, std::vector<LaneBucket>* buckets) {
   std::vector<FusionInput> inputs;
   std::vector<Source> sources;
   const bool compressed = std::any_of(
       batch.operations.begin(), batch.operations.end(),
       [](const LaneOperation& operation) { return !operation.spec->signature.compression.none(); });
-  if (compressed) states->Began();
-  PlanInputs(batch, states, &inputs, &sources);
+  const SetId set_id = batch.operations.front().spec->set;
+  if (compressed) states->Began(set_id);
+  PlanInputs(batch, measures, states, &inputs, &sources);
   std::vector<Bucket> plan;
   PlanFusion(inputs, bucket_bytes, &plan);
   for (const Bucket& planned : plan) {
@@ -252,12 +302,12 @@ void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_b
     bucket.postscale = batch.postscale;
     bucket.divisor = DivisorOf(signature.reduce_op, set, batch.absent.size());
     bucket.compression = first_source.compression;
-    bucket.automatic =
-        signature.compression.compressor == Compressor::kAuto && first_source.state != nullptr;
+    bucket.automatic = measures && signature.compression.compressor == Compressor::kAuto &&
+                       first_source.state != nullptr;
     bucket.absent = batch.absent;
     bucket.sequence = batch.sequence;
     bucket.elements = planned.elements;
-    bucket.digest = planned.digest;
+    bucket.digest = DigestOf(planned.digest, bucket, first_source.agrees);
     bucket.first_id = first.id;
     for (const Placement& placement : planned.placements) {
       const Source& source = sources[placement.input];
@@ -268,14 +318,14 @@ void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_b
       // Nothing of it, and it must not keep the rest from being reduced where it lies.
       if (signature.kind == OpKind::kAllreduce && part.shape.elements() == 0) continue;
       bucket.pieces.push_back({part.input, part.output, part.shape.elements(),
-                               part.shape.rank() > 0 ? part.shape.dim(0) : 1,
-                               inputs[placement.input].identity, source.state});
+                               part.shape.rank() > 0 ? part.shape.dim(0) : 1, IdentityOf(source),
+                               source.state});
       AppendCounts(*source.operation, static_cast<size_t>(source.part), set, &bucket.counts);
     }
-    if (IsCompressed(bucket)) states->Began();
+    if (IsCompressed(bucket)) states->Began(set_id);
     buckets->push_back(std::move(bucket));
   }
-  if (compressed) states->Ended();
+  if (compressed) states->Ended(set_id);
   if (!buckets->empty()) buckets->back().ends_batch = true;
 }
 

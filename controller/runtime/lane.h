@@ -83,8 +83,10 @@ class Lane {
   std::optional<Silence> SilentMember() {
     return busy() ? communicator_->SilentMember() : std::nullopt;
   }
-  // Gives up on everything; the lane is not used again.
-  void Abort() { communicator_->Abort(); }
+  // Whether `auto` measures: over shared memory compression never pays.
+  bool measures() const { return backend_->connects(); }
+  // Gives up on everything; the lane is not used again, but what is queued can be looked at.
+  void Abort();
 
  private:
   const SetId set_;
@@ -93,6 +95,7 @@ class Lane {
   CompressionStates& compression_;
   std::deque<LaneBucket> queue_;
   bool started_ = false;
+  bool aborted_ = false;
   bool crosses_ = false;  // all members have done something over connections between them
   enum class Farewell { kNone, kUnderWay, kOver };
   Farewell farewell_ = Farewell::kNone;
@@ -117,8 +120,9 @@ struct LaneBatch {
   uint64_t sequence = 0;    // of the batch on its lane
 };
 
-// The buckets of one batch. Outputs that this rank wants have their memory already.
-void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes,
+// The buckets of one batch. Outputs that this rank wants have their memory already. `measures`:
+// see Lane.
+void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes, bool measures,
                  CompressionStates* states, std::vector<LaneBucket>* buckets);
 
 }  // namespace rueda

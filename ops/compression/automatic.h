@@ -13,7 +13,7 @@ namespace rueda {
 
 class AutomaticChoice {
  public:
-  static constexpr int kCandidates = 3;  // none, fp16, int8
+  static constexpr int kCandidates = 3;  // none, bf16, int8
   // Of each, by turns: what a network grants or denies in between concerns all. The first is not
   // counted: memory is new then.
   static constexpr int kTrials = 6;

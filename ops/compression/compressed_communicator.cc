@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -29,6 +30,16 @@ std::unique_ptr<Reduction> MakeReduction(Compressor compressor, Communicator* co
   return std::make_unique<ScatterReduce>(communicator, members, self);
 }
 
+// Calls it; what is remembered of tensors may be more than there is memory for.
+template <typename Fn>
+auto WithMemory(Fn fn) -> decltype(fn()) {
+  try {
+    return fn();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("no memory for what compression remembers of tensors");
+  }
+}
+
 size_t PlaceOf(Compressor compressor) {
   return compressor == Compressor::kTopK ? 1 : compressor == Compressor::kPowerSgd ? 2 : 0;
 }
@@ -45,7 +56,7 @@ void CompressedCommunicator::Start(const Collective& collective) {
     started_at_ = MonotonicNow();
     if (collective.pieces[0].state->automatic.agrees()) return StartAgreement();
   }
-  status_ = Begin();
+  status_ = WithMemory([this] { return Begin(); });
 }
 
 void CompressedCommunicator::StartInner() {
@@ -79,8 +90,9 @@ void CompressedCommunicator::StartAgreement() {
 void CompressedCommunicator::Agree() {
   constexpr size_t kEach = AutomaticChoice::kCandidates;
   for (size_t i = 0; i < collective_.pieces.size(); ++i) {
-    collective_.pieces[i].state->automatic.Decide(
-        absl::MakeConstSpan(times_).subspan(i * kEach, kEach));
+    CompressionState& state = *collective_.pieces[i].state;
+    state.automatic.Decide(absl::MakeConstSpan(times_).subspan(i * kEach, kEach));
+    if (state.automatic.choice() == Compressor::kNone) state.sent = state.sums = {};
   }
 }
 
@@ -331,6 +343,10 @@ Progress CompressedCommunicator::Done() {
 
 absl::StatusOr<Progress> CompressedCommunicator::Advance() {
   RUEDA_RETURN_IF_ERROR(status_);
+  return WithMemory([this] { return AdvanceStep(); });
+}
+
+absl::StatusOr<Progress> CompressedCommunicator::AdvanceStep() {
   Progress progress = Progress::kDone;
   switch (step_) {
     case Step::kInner: {

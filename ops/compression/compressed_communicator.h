@@ -58,6 +58,7 @@ class CompressedCommunicator : public Communicator {
   void Store(const Part& part, int64_t begin, int64_t count);
   void StartInside(OpKind kind);
   absl::Status StartReduction();
+  absl::StatusOr<Progress> AdvanceStep();
   absl::Status AfterStep();
   Progress Done();
   bool two_levels() const { return levels_.inside != nullptr; }

@@ -21,6 +21,12 @@ void FillRandom(uint64_t seed, float* values, int64_t count) {
   }
 }
 
+double Squares(const float* values, int64_t count) {
+  double squares = 0;
+  for (int64_t i = 0; i < count; ++i) squares += double{values[i]} * values[i];
+  return squares;
+}
+
 }  // namespace
 
 absl::Status PowerSgd::Start(const ReductionArgs& args) {
@@ -69,9 +75,8 @@ void PowerSgd::Prepare(size_t i) {
     if (warm) {
       std::copy_n(last->data() + k * plan.columns, plan.columns, column);
       const kernels::Extremes extremes = kernels::ExtremesOf(column, plan.columns);
-      if (extremes.least == extremes.least && (extremes.least != 0 || extremes.largest != 0)) {
-        continue;
-      }
+      const bool is_finite = IsFinite(extremes.least) && IsFinite(extremes.largest);
+      if (is_finite && (extremes.least != 0 || extremes.largest != 0)) continue;
     }
     FillRandom(operand.identity + static_cast<uint64_t>(k), column, plan.columns);
   }
@@ -99,21 +104,27 @@ void PowerSgd::LeftRow(size_t i, int64_t row) {
   }
 }
 
-// Modified Gram-Schmidt, in float64 and one after another: the same bits on all members.
+// Modified Gram-Schmidt, in float64 and one after another: the same bits on all members. Twice is
+// enough (Giraud, Langou, Rozloznik 2005). What is left of a column that the earlier ones have
+// nearly whole is rounding, in any direction: made a unit vector, it would add to the result what
+// is there already.
 void PowerSgd::Orthogonalise(const Plan& plan, int64_t k) {
+  constexpr double kRounding = 1e-10;  // of a column's square, in float32
   float* const left = left_.data() + plan.left;
   float* const column = left + k * plan.rows;
-  for (int64_t before = 0; before < k; ++before) {
-    const float* const other = left + before * plan.rows;
-    double dot = 0;
-    for (int64_t i = 0; i < plan.rows; ++i) dot += double{column[i]} * other[i];
-    for (int64_t i = 0; i < plan.rows; ++i) {
-      column[i] = static_cast<float>(column[i] - dot * other[i]);
+  const double before = Squares(column, plan.rows);
+  for (int time = 0; time < 2; ++time) {
+    for (int64_t earlier = 0; earlier < k; ++earlier) {
+      const float* const other = left + earlier * plan.rows;
+      double dot = 0;
+      for (int64_t i = 0; i < plan.rows; ++i) dot += double{column[i]} * other[i];
+      for (int64_t i = 0; i < plan.rows; ++i) {
+        column[i] = static_cast<float>(column[i] - dot * other[i]);
+      }
     }
   }
-  double squares = 0;
-  for (int64_t i = 0; i < plan.rows; ++i) squares += double{column[i]} * column[i];
-  const double inverse = squares == 0 ? 0 : 1 / std::sqrt(squares);
+  const double squares = Squares(column, plan.rows);
+  const double inverse = squares <= kRounding * before ? 0 : 1 / std::sqrt(squares);
   for (int64_t i = 0; i < plan.rows; ++i) {
     column[i] = static_cast<float>(column[i] * inverse);
   }
@@ -179,7 +190,8 @@ bool PowerSgd::NextRows() {
       row_ = 0;
       continue;
     }
-    left -= by_columns ? plan.rows * (row_ + 1) : plan.columns * std::max<int64_t>(plan.rank, 1);
+    left -=
+        by_columns ? plan.rows * (2 * row_ + 1) : plan.columns * std::max<int64_t>(plan.rank, 1);
     Row(operand_, row_++);
   }
   return operand_ == plans_.size();

@@ -1,5 +1,6 @@
 #include "ops/compression/state.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -45,7 +46,9 @@ bool TakeResidual(absl::string_view* from, Residual* residual) {
   uint64_t begin;
   if (!TakeNumber(from, &begin) || !TakeVector(from, &residual->values)) return false;
   residual->begin = static_cast<int64_t>(begin);
-  return true;
+  // No other is ever remembered.
+  return std::all_of(residual->values.begin(), residual->values.end(),
+                     [](float value) { return value - value == 0; });
 }
 
 bool TakeState(absl::string_view* from, OpKind* kind, absl::string_view* name,
@@ -84,21 +87,25 @@ void CompressionStates::Forget(SetId set) {
   states_.erase(set);
 }
 
-void CompressionStates::Began() {
+void CompressionStates::Began(SetId set) {
   MutexLock lock(mutex_);
-  ++under_way_;
+  ++under_way_[set];
 }
 
-void CompressionStates::Ended() {
+void CompressionStates::Ended(SetId set) {
   MutexLock lock(mutex_);
-  --under_way_;
+  --under_way_[set];
+}
+
+absl::Status CompressionStates::CheckIdle(SetId set) const {
+  const auto it = under_way_.find(set);
+  if (it == under_way_.end() || it->second == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError("a compressed operation is under way; wait for it");
 }
 
 absl::StatusOr<std::string> CompressionStates::Save(SetId set) {
   MutexLock lock(mutex_);
-  if (under_way_ > 0) {
-    return absl::FailedPreconditionError("a compressed operation is under way; wait for it");
-  }
+  RUEDA_RETURN_IF_ERROR(CheckIdle(set));
   std::string bytes;
   PutNumber(kFormat, &bytes);
   for (const auto& [kind, by_name] : states_[set]) {
@@ -143,8 +150,9 @@ absl::Status CompressionStates::Load(SetId set, absl::Span<const absl::string_vi
     }
   }
   MutexLock lock(mutex_);
-  if (under_way_ > 0) {
-    return absl::FailedPreconditionError("a compressed operation is under way; wait for it");
+  RUEDA_RETURN_IF_ERROR(CheckIdle(set));
+  for (const auto& [kind, by_name] : states_[set]) {
+    for (const auto& [name, state] : by_name) states[kind][name].automatic = state.automatic;
   }
   states_[set] = std::move(states);
   return absl::OkStatus();

@@ -50,14 +50,15 @@ class CompressionStates {
   void Forget(SetId set) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What is compressed is under way: batches while they are planned, then their buckets.
-  void Began() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Ended() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Began(SetId set) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Ended(SetId set) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // All of a set's, as bytes for Load. FAILED_PRECONDITION while something is under way.
+  // All of a set's, as bytes for Load. FAILED_PRECONDITION while something of it is under way.
   absl::StatusOr<std::string> Save(SetId set) ABSL_LOCKS_EXCLUDED(mutex_);
   // In the place of all there is of a set, what its members have saved, by member: of as many as
   // there are now, this one takes its own; else each takes the mean of what was left out of whole
   // tensors, which adds as much to an average (not of stripes: those of other hosts are others).
+  // What `auto` has learned stays: the ranks choose alike, whichever of them this fails on.
   // INVALID_ARGUMENT, with nothing changed: not of Save.
   absl::Status Load(SetId set, absl::Span<const absl::string_view> saved, int members, int self)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -66,9 +67,11 @@ class CompressionStates {
   using ByName = absl::node_hash_map<std::string, CompressionState>;
   using ByKind = absl::flat_hash_map<OpKind, ByName>;
 
+  absl::Status CheckIdle(SetId set) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   Mutex mutex_;
   absl::flat_hash_map<SetId, ByKind> states_ ABSL_GUARDED_BY(mutex_);
-  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<SetId, int> under_way_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rueda

@@ -236,6 +236,42 @@ TEST(PowerSgd, FindsAMatrixOfItsRank) {
   }
 }
 
+// A matrix of less rank than the factors: what is left of their other columns is rounding, which
+// must add nothing. Each row the same is what a loss that is a sum makes of a layer's gradient.
+TEST(PowerSgd, ARankThatTheMatrixHasNotAddsNothing) {
+  constexpr int64_t kRows = 60, kColumns = 70;
+  for (const uint32_t rank : {2u, 4u, 16u}) {
+    for (const bool rows_are_equal : {true, false}) {
+      std::vector<CompressionState> states(2);
+      for (unsigned round = 0; round < 100; ++round) {
+        const Vector left = Random(kRows, 7);
+        std::vector<std::vector<Vector>> tensors(2);
+        for (unsigned member = 0; member < 2; ++member) {
+          // Others in each round, or a matrix of rank one that stays.
+          const Vector right = Random(kColumns, rows_are_equal ? 2 * round + member : 5);
+          Vector matrix;
+          for (const float a : left) {
+            for (const float b : right) matrix.push_back(rows_are_equal ? b : a * b);
+          }
+          tensors[member].push_back(std::move(matrix));
+        }
+        const auto inputs = tensors;
+        Reduce<PowerSgd>({Compressor::kPowerSgd, rank, true}, {{kRows, kColumns}}, &tensors,
+                         &states, 2);
+        double error = 0, norm = 0;
+        for (size_t k = 0; k < inputs[0][0].size(); ++k) {
+          const double mean = (inputs[0][0][k] + inputs[1][0][k]) / 2;
+          error += (tensors[0][0][k] - mean) * (tensors[0][0][k] - mean);
+          norm += mean * mean;
+        }
+        ASSERT_LE(std::sqrt(error / norm), 1e-4)
+            << "rank " << rank << ", round " << round << (rows_are_equal ? ", equal rows" : "");
+        EXPECT_EQ(tensors[0][0], tensors[1][0]);
+      }
+    }
+  }
+}
+
 // The algorithm of the paper, in float64, over several steps.
 TEST(PowerSgd, FollowsThePaperStepByStep) {
   constexpr int64_t kRows = 12, kColumns = 20;

@@ -53,6 +53,22 @@ TEST(CompressionStates, AreAnOperationsOfTheName) {
   EXPECT_THAT(states.Find(0, OpKind::kReducescatter, "w")->sent.values, ElementsAre(2));
 }
 
+// What is to be compressed how is decided by all ranks alike, whichever of them loads.
+TEST(CompressionStates, LoadingLeavesWhatAutoHasLearned) {
+  CompressionStates states;
+  const std::string nothing = *states.Save(0);
+  states.Find(0, kKind, "w")->sent.values = {1};
+  const std::string bytes = *states.Save(0);
+  for (int i = 0; i < AutomaticChoice::kCandidates * AutomaticChoice::kTrials; ++i) {
+    states.Find(0, kKind, "w")->automatic.Next(1 << 20);
+  }
+  ASSERT_TRUE(states.Load(0, {bytes}, 1, 0).ok());
+  ASSERT_TRUE(states.Load(0, {nothing}, 1, 0).ok());
+  EXPECT_THAT(states.Find(0, kKind, "w")->sent.values, IsEmpty());
+  states.Find(0, kKind, "w")->automatic.Next(1 << 20);
+  EXPECT_TRUE(states.Find(0, kKind, "w")->automatic.agrees());
+}
+
 // Members of other hosts, or another stripe: what is left out of these elements is not of those.
 TEST(CompressionStates, OfStripesGoToTheSameAlone) {
   CompressionStates one, other, third;
@@ -81,24 +97,28 @@ TEST(CompressionStates, RefuseDamageAndLeaveAllAsItWas) {
   std::string longer = bytes;
   longer[33] = 127;  // how many numbers follow
   EXPECT_FALSE(states.Load(0, {longer}, 1, 0).ok());
+  std::string infinite = bytes;
+  infinite.replace(infinite.rfind(std::string("\0\0\x80\x3f", 4)), 4, "\x00\x00\x80\x7f", 4);
+  EXPECT_FALSE(states.Load(0, {infinite}, 1, 0).ok());
   EXPECT_THAT(states.Find(0, kKind, "w")->sent.values, ElementsAre(1, 2));
 }
 
 TEST(CompressionStates, StayWhileSomethingIsUnderWay) {
   CompressionStates states;
   const std::string bytes = *states.Save(0);
-  states.Began();
+  states.Began(0);
+  EXPECT_TRUE(states.Save(1).ok()) << "another set's";
   EXPECT_EQ(states.Save(0).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(states.Load(0, {bytes}, 1, 0).code(), absl::StatusCode::kFailedPrecondition);
-  states.Ended();
+  states.Ended(0);
   EXPECT_TRUE(states.Load(0, {bytes}, 1, 0).ok());
 }
 
 // Runs the trials, of which each candidate takes so long, and returns what follows.
-Compressor Learned(Nanos none, Nanos fp16, Nanos int8) {
+Compressor Learned(Nanos none, Nanos bf16, Nanos int8) {
   AutomaticChoice choice;
-  const Nanos times[] = {none, fp16, int8};
-  const Compressor candidates[] = {Compressor::kNone, Compressor::kFloat16, Compressor::kInt8};
+  const Nanos times[] = {none, bf16, int8};
+  const Compressor candidates[] = {Compressor::kNone, Compressor::kBfloat16, Compressor::kInt8};
   for (int trial = 0; trial < AutomaticChoice::kTrials; ++trial) {
     for (int candidate = 0; candidate < 3; ++candidate) {
       EXPECT_EQ(choice.Next(1 << 20), candidates[candidate]);
@@ -121,7 +141,7 @@ Compressor Learned(Nanos none, Nanos fp16, Nanos int8) {
 
 TEST(AutomaticChoice, TakesWhatIsClearlyFastest) {
   EXPECT_EQ(Learned(1'000, 700, 500), Compressor::kInt8);
-  EXPECT_EQ(Learned(1'000, 500, 700), Compressor::kFloat16);
+  EXPECT_EQ(Learned(1'000, 500, 700), Compressor::kBfloat16);
   EXPECT_EQ(Learned(1'000, 5'000, 9'000), Compressor::kNone);
   EXPECT_EQ(Learned(1'000, 950, 950), Compressor::kNone) << "not clearly";
 }

@@ -380,8 +380,8 @@ typedef struct rueda_operation {
  *  - "topk:0.01": of each 32,768 numbers the hundredth of largest magnitude
  *  - "powersgd:4": of a matrix (first dimension by all others) two factors of rank 4 (arXiv
  *    1905.13727); of anything else, and where that is not less, all numbers
- *  - "auto": none, fp16 or int8, whichever was fastest when all were tried in the tensor's first
- *    19 operations; none for tensors below 32 KiB
+ *  - "auto": none, bf16 or int8, whichever was fastest when all were tried in the tensor's first
+ *    19 operations; none for tensors below 32 KiB, and over shared memory
  *  - "none"
  *
  * What a named tensor loses is remembered and added the next time (error feedback), unless
@@ -565,15 +565,17 @@ RUEDA_API rueda_status rueda_mem_free(void* pointer);
 
 /** What compression remembers of the process set's tensors on this rank (what they lost, PowerSGD's
  * factors), by name, as bytes for rueda_compression_load; free the result with rueda_result_free.
- * For checkpoints. FAILED_PRECONDITION: a compressed operation is under way. */
+ * For checkpoints, and to take what is remembered from a failed epoch to the next. It is kept, up to
+ * twice a tensor's size in float32, until the process set is removed or something else is loaded.
+ * FAILED_PRECONDITION: a compressed operation of the process set is under way. */
 RUEDA_API rueda_status rueda_compression_save(rueda_context* context, int32_t process_set,
                                               rueda_result* result);
 /** Replaces all that is remembered by what `count` ranks have saved, in the order of their ranks;
  * on all ranks alike. If the process set has as many ranks each takes its own, else each takes the
  * mean of what was lost. What hosts have lost together, with several ranks each, is only of use to
  * as many ranks on as many hosts, and is left out elsewhere. INVALID_ARGUMENT, with nothing
- * changed: damaged, or of another version. FAILED_PRECONDITION: a compressed operation is under
- * way. */
+ * changed: damaged, or of another version. FAILED_PRECONDITION: a compressed operation of the
+ * process set is under way. */
 RUEDA_API rueda_status rueda_compression_load(rueda_context* context, int32_t process_set,
                                               const void* const* data, const size_t* bytes,
                                               size_t count);
