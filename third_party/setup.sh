@@ -6,8 +6,8 @@
 #     third_party/setup.sh [--no-torch] [--tests]
 #
 #   --no-torch       the system's packages only: no torch, no digits
-#   --tests          also what only tests need: the launchers of Open MPI, MPICH and SLURM, ip, ssh, shellcheck and
-#                    TensorBoard
+#   --tests          also what only tests need: the launchers of Open MPI, MPICH and SLURM, ip, ssh, shellcheck,
+#                    clang-format, TensorBoard and matplotlib
 #
 #   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv.
 #                    One of yours that has torch is left as it is
@@ -38,7 +38,7 @@ for option in "$@"; do
     --tests)
       with_tests=1
       packages+=(
-        iproute2 mpich openmpi-bin openssh-client openssh-server python3-yaml shellcheck slurm-client
+        clang-format-14 iproute2 mpich openmpi-bin openssh-client openssh-server python3-yaml shellcheck slurm-client
         slurmctld slurmd
       )
       ;;
@@ -141,11 +141,11 @@ install_torch() {
 }
 
 # Its reader, for the event files of examples/trainer.
-install_tensorboard() {
-  [[ -z $(installed_version tensorboard) ]] || return 0
-  say "installing tensorboard in $venv"
-  pip_ install --quiet tensorboard ||
-    fail "pip can't install tensorboard; see above. RUEDA_PIP_ARGS is passed on to pip"
+install_test_packages() {
+  [[ -z $(installed_version tensorboard) || -z $(installed_version matplotlib) ]] || return 0
+  say "installing tensorboard and matplotlib in $venv"
+  pip_ install --quiet tensorboard matplotlib ||
+    fail "pip can't install tensorboard and matplotlib; see above. RUEDA_PIP_ARGS is passed on to pip"
 }
 
 # The digits are a file in scikit-learn's wheel, which isn't installed.
@@ -175,7 +175,7 @@ install_packages
 if [[ $with_torch == 1 ]]; then
   make_venv
   install_torch
-  [[ $with_tests == 0 ]] || install_tensorboard
+  [[ $with_tests == 0 ]] || install_test_packages
   fetch_digits
 fi
 say "done"

@@ -569,22 +569,24 @@ void DistributedOptimizer::Impl::Synchronize() {
   std::rethrow_exception(error);
 }
 
-// Holds mutex_. What ranks tell each other of their slots: how many had a gradient, and until the
-// order is learned, when they came and how many ranks say so. As int32, one behind another.
+// Holds mutex_. What ranks tell each other of their slots: how many had a gradient, how many are
+// frozen, how many ranks say so, and until the order is learned, when they came. As int32, one
+// behind another. No parameter's operation has that name.
 void DistributedOptimizer::Impl::SubmitNotes() {
   const size_t count = slots_.size();
   if (count == 0) return;
   try {
     const at::NoGradGuard no_grad;
     at::Tensor notes =
-        at::zeros({static_cast<int64_t>(order_learned_ ? count : 2 * count + 1)}, at::kInt);
+        at::zeros({static_cast<int64_t>((order_learned_ ? 2 : 3) * count + 1)}, at::kInt);
     int32_t* const values = notes.mutable_data_ptr<int32_t>();
     for (size_t i = 0; i < count; ++i) {
       values[i] = slots_[i].made ? 0 : 1;
-      if (!order_learned_) values[count + i] = static_cast<int32_t>(slots_[i].arrival);
+      values[count + i] = slots_[i].parameter.requires_grad() ? 0 : 1;
+      if (!order_learned_) values[2 * count + 1 + i] = static_cast<int32_t>(slots_[i].arrival);
     }
-    if (!order_learned_) values[2 * count] = 1;
-    const std::string name = options_.name + ".notes";
+    values[2 * count] = 1;
+    const std::string name = "notes of " + options_.name;
     notes_ = Operation::Submit(context_, {.kind = RUEDA_ALLREDUCE,
                                           .tensors = notes,
                                           .in_place = true,
@@ -601,13 +603,25 @@ void DistributedOptimizer::Impl::SubmitNotes() {
 void DistributedOptimizer::Impl::TakeNotes(const at::Tensor& notes) {
   const int32_t* const values = notes.const_data_ptr<int32_t>();
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (size_t i = 0; i < slots_.size(); ++i) {
+  const size_t count = slots_.size();
+  const int32_t told = values[2 * count];  // all but those who have joined
+  for (size_t i = 0; i < count; ++i) {
     slots_[i].unused = values[i] == 0;
     if (slots_[i].unused) slots_[i].parameter.mutable_grad().reset();
   }
   // A rank that has joined would miss it, so all try again in the next step.
   const int ranks = rueda_process_set_size(context_, options_.process_set.id);
-  if (!order_learned_ && values[2 * slots_.size()] == ranks) LearnOrder(values + slots_.size());
+  if (!order_learned_ && told == ranks) LearnOrder(values + 2 * count + 1);
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t frozen = values[count + i];
+    if (frozen == 0 || frozen == told) continue;
+    // Some would step it, and replicas go apart.
+    throw Error(RUEDA_FAILED_PRECONDITION,
+                "'" + slots_[i].name + "' is frozen on " + std::to_string(frozen) + " of " +
+                    std::to_string(told) + " ranks, " +
+                    (slots_[i].parameter.requires_grad() ? "not on this one" : "on this one too") +
+                    ": freeze it on all or on none");
+  }
 }
 
 // Holds mutex_. `arrivals`: by slot, the sum of all ranks'. Gradients that come together share a

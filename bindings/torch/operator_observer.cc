@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <shared_mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,7 @@ std::unique_ptr<at::ObserverContext> OperatorObserver::OnFunction(
     }
   }
   if (storages.empty()) return nullptr;
+  const bool writes = std::string_view(function.name()).ends_with('_');
   const at::DisableRecordFunctionGuard no_recursion;
   c10::SmallVector<std::shared_ptr<Observer>, 2> observers;
   {
@@ -63,7 +65,7 @@ std::unique_ptr<at::ObserverContext> OperatorObserver::OnFunction(
   }
   for (const std::shared_ptr<Observer>& observer : observers) {
     const std::shared_lock<std::shared_mutex> running(observer->mutex);
-    if (!observer->ended) observer->on_operator(storages);
+    if (!observer->ended) observer->on_operator(storages, writes);
   }
   return nullptr;
 }

@@ -24,7 +24,7 @@ import sys
 # smaller learning rates.
 STRATEGIES = {
     "ddp": [], "sharded": [], "fsdp": [], "adasum": [], "local_sgd": [], "diloco": ["--lr", "0.01"],
-    "decentralized": [], "low_precision_decentralized": [], "async": [], "pipeline": ["--batch-size", "64"], "multi_worker": ["--lr", "0.025"], "ddp2": [],
+    "decentralized": [], "low_precision_decentralized": [], "async": [], "pipeline": [], "multi_worker": ["--lr", "0.025"], "ddp2": [],
     "dp": [], "bytegrad": [], "qadam": ["--optimizer", "adam", "--lr", "0.003"],
     **{f"ddp + {compression}": [] for compression in
        ["fp16", "bf16", "fp8", "int8", "topk:0.05", "powersgd:2", "auto"]},
@@ -61,11 +61,13 @@ def train(arguments, strategy, epochs, environment=None):
     if compression:
         words += ["--compression", compression]
     if strategy in ONE_PROCESS:
-        words += ["--replicas", str(arguments.np), "--batch-size", str(32 * arguments.np)]
+        words += ["--replicas", str(arguments.np)]
+    if strategy in ONE_PROCESS | {"pipeline"}:
+        words += ["--batch-size", str(32 * arguments.np)]  # of all ranks
     out = run(arguments, strategy, words, environment)
     steps = int(re.search(r"(\d+) steps an epoch", out).group(1))
-    losses = re.findall(r" loss ([0-9.]+|-?nan|inf),", out)
-    return json.loads(out.splitlines()[-1]), steps, float(losses[-1]) if losses else None
+    losses = re.findall(r" loss ([-+0-9.e]+|-?nan|-?inf),", out)
+    return json.loads(out.splitlines()[-1]), steps, float(losses[-1])
 
 
 def bytes_of(arguments, strategy, epochs):
@@ -88,13 +90,16 @@ def train_large(arguments, strategy, slow_last=1):
 
 def measure(arguments, strategy):
     """All but the times."""
+    name = strategy.partition(" + ")[0]
     result, steps, loss = train(arguments, strategy, arguments.epochs)
     row = {"strategy": strategy, "steps_ms": [1e3 * result["train_seconds"] / (steps * arguments.epochs)],
            "sent_kb": 0.0, "loss": loss, "accuracy": result["test_accuracy"]}
     large = train_large(arguments, strategy)
     row |= {"large_steps_ms": [large["step_ms"]], "peak_mb": large["peak_bytes"] / 1e6}
     if strategy not in ONE_PROCESS:
-        few, many = (bytes_of(arguments, strategy, epochs) for epochs in (1, 3))
+        # qadam's warm-up of 100 steps, in which it sends ddp's bytes, is over then.
+        first = 1 if name != "qadam" else 100 // steps + 1
+        few, many = (bytes_of(arguments, strategy, epochs) for epochs in (first, first + 2))
         row["sent_kb"] = (many - few) / (2 * steps) / arguments.np / 1e3
     return row
 
@@ -139,10 +144,11 @@ def plot(rows, path):
         return
     matplotlib.use("svg")
     from matplotlib import pyplot
-    figure, axes = pyplot.subplots(1, 5, figsize=(17, 0.4 * len(rows) + 1.2), sharey=True)
+    figure, axes = pyplot.subplots(1, 6, figsize=(20, 0.4 * len(rows) + 1.2), sharey=True)
     names = [row["strategy"] for row in rows][::-1]
     for axis, (key, title) in zip(axes, [("step_ms", "ms a step"), ("large_step_ms", "ms a step, larger net"),
-                                         ("sent_kb", "kB sent a step"), ("peak_mb", "MB of memory at the peak"), ("accuracy", "test accuracy")]):
+                                         ("sent_kb", "kB sent a step"), ("peak_mb", "MB of memory at the peak"), ("loss", "loss at the end"),
+                                         ("accuracy", "test accuracy")]):
         axis.barh(names, [row[key] for row in rows][::-1])
         axis.set_title(title)
     figure.tight_layout()

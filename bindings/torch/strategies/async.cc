@@ -23,18 +23,15 @@ class Async : public BaseStrategy {
       : BaseStrategy(std::move(name), model, optimizer, options),
         average_(TrainedParameters()),
         sent_(TrainedParameters()),
-        finishing_(at::zeros({1}, at::kFloat)) {
-    if (!(options.average_interval_ms >= 0)) Refuse("average_interval_ms must be at least 0");
-    if (options.stale_steps_max < 1) Refuse("stale_steps_max must be at least 1");
-  }
+        finishing_(at::zeros({1}, at::kFloat)) {}
 
   void backward(const at::Tensor& loss, bool) override { loss.backward(); }
   void synchronize() override {}  // they are this rank's own
   void step() override {
-    CheckParameters();
-    CheckFrozen();
+    const std::exception_ptr mistake = Mistake();
     optimizer().step();
     Pull();
+    if (mistake != nullptr) std::rethrow_exception(mistake);
   }
   void skip_step() override {
     zero_grad();

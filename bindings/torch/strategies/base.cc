@@ -3,10 +3,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
@@ -53,6 +54,29 @@ std::string Describe(const std::string& name, const at::Tensor& tensor) {
   return text + ")";
 }
 
+double SquaresOf(c10::ArrayRef<at::Tensor> gradients) {
+  double squares = 0;
+  for (const at::Tensor& gradient : gradients) {
+    const at::Tensor values = gradient.is_sparse() ? gradient.coalesce()._values() : gradient;
+    const double norm = values.norm(2, at::kDouble).item<double>();
+    squares += norm * norm;
+  }
+  return squares;
+}
+
+// Scales gradients whose norm is `norm`, which it returns.
+double Clip(c10::ArrayRef<at::Tensor> gradients, double norm, double max_norm) {
+  if (!(max_norm >= 0)) {
+    throw Error(RUEDA_INVALID_ARGUMENT,
+                "clip_grad_norm: max_norm is " + std::to_string(max_norm) + "; at least 0");
+  }
+  const double factor = max_norm / (norm + 1e-6);  // as torch::nn::utils::clip_grad_norm_
+  if (factor < 1) {
+    for (const at::Tensor& gradient : gradients) at::Tensor(gradient).mul_(factor);
+  }
+  return norm;
+}
+
 // Multiplies what is defined of them by `factor`; whether it is finite. One pass over the memory.
 bool Unscale(c10::ArrayRef<at::Tensor> gradients, double factor) {
   const at::NoGradGuard no_grad;
@@ -84,8 +108,14 @@ BaseStrategy::BaseStrategy(std::string name, const Model& model, torch::optim::O
   size_t count = 0;
   detail::Check(rueda_process_set_ranks(context_, options_.process_set.id, &first_rank_, 1, &count),
                 context_);
-  FindParameters();
-  CheckThatRanksAgree();
+  std::string mistake;
+  try {
+    FindParameters();
+    CheckOptions();
+  } catch (const Error& error) {
+    mistake = error.what();
+  }
+  CheckThatRanksAgree(mistake);
   CheckCompression();
   if (!options_.broadcast) return;
   broadcast_parameters(model_.module(), first_rank_, options_.process_set);
@@ -98,7 +128,19 @@ void BaseStrategy::Refuse(const std::string& message) const {
   throw Error(RUEDA_INVALID_ARGUMENT, "strategy " + name_ + ": " + message);
 }
 
+// Those that may differ from rank to rank: others are the same, and wrong, on all.
+void BaseStrategy::CheckOptions() const {
+  if (options_.replicas < 1) {
+    Refuse("replicas is " + std::to_string(options_.replicas) + "; at least 1");
+  }
+  if (!(options_.average_interval_ms >= 0)) Refuse("average_interval_ms must be at least 0");
+  if (options_.stale_steps_max < 1) Refuse("stale_steps_max must be at least 1");
+}
+
 void BaseStrategy::FindParameters() {
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer_) != nullptr) {
+    Refuse("LBFGS evaluates the loss itself, and looks at all parameters together");
+  }
   std::unordered_map<const c10::TensorImpl*, std::string> names;
   for (const auto& item : model_.module().named_parameters()) {
     names.emplace(item.value().unsafeGetTensorImpl(), item.key());
@@ -137,6 +179,16 @@ void BaseStrategy::CheckFrozen() const {
   }
 }
 
+std::exception_ptr BaseStrategy::Mistake() const {
+  try {
+    CheckParameters();
+    CheckFrozen();
+  } catch (const Error&) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
 void BaseStrategy::Agree(const std::string& what, const std::string& error, rueda_status status) {
   const std::string name = NameOf(what);
   std::vector<int64_t> sizes(static_cast<size_t>(ranks_));
@@ -166,7 +218,8 @@ void BaseStrategy::CheckCompression() {
   Allreduce(probe, "compression", Average, {}, options_.compression);
 }
 
-void BaseStrategy::CheckThatRanksAgree() {
+// `mistake`: why this rank can't go on. "": it can.
+void BaseStrategy::CheckThatRanksAgree(const std::string& mistake) {
   const int kind = PlaceOfOptimizer(optimizer_);
   std::string mine = name_ + " with " + (kind < 0 ? "an optimizer" : OptimizerKindAt(kind).name) +
                      Describe(options_);
@@ -175,13 +228,19 @@ void BaseStrategy::CheckThatRanksAgree() {
     if (tensor.defined()) mine += Describe(tensor_name, tensor);
   }
   mine += "\n";
+  if (!mistake.empty()) mine = mistake;
   Fingerprint print;
   print.Add(mine.data(), mine.size());
-  if (AllEqual(print.value(), NameOf("fingerprint"), options_.process_set)) return;
+  if (AllEqual(print.value(), NameOf("fingerprint"), options_.process_set)) {
+    if (!mistake.empty()) throw Error(RUEDA_INVALID_ARGUMENT, mistake);
+    return;
+  }
   const std::string expected =
       broadcast_object(mine, first_rank_, NameOf("model"), options_.process_set);
   std::string error;
-  if (mine != expected) {
+  if (!mistake.empty()) {
+    error = "rank " + std::to_string(rueda_rank(context_)) + " has refused it: " + mistake;
+  } else if (mine != expected) {
     const auto at = std::mismatch(mine.begin(), mine.end(), expected.begin(), expected.end());
     const auto line = [](const std::string& text, size_t place) {
       const size_t begin = place == 0 ? 0 : text.rfind('\n', place - 1) + 1;
@@ -217,14 +276,21 @@ void BaseStrategy::Allreduce(c10::ArrayRef<at::Tensor> tensors, const std::strin
                              const std::string& compressor) {
   if (tensors.empty()) return;
   const std::string whole = NameOf(name);
+  std::vector<at::Tensor> group(tensors.begin(), tensors.end());
+  std::vector<const char*> names(suffixes.begin(), suffixes.end());
+  if (!names.empty()) {
+    // A group has its first member's name: ranks that have others must meet all the same.
+    group.insert(group.begin(), at::ones({1}, tensors.front().options()));
+    names.insert(names.begin(), " begins");
+  }
   Operation::Execute(context_, {.kind = RUEDA_ALLREDUCE,
-                                .tensors = tensors,
+                                .tensors = group,
                                 .in_place = true,
                                 .grouped = true,
                                 .name = whole,
                                 .process_set = options_.process_set,
                                 .op = op,
-                                .suffixes = suffixes,
+                                .suffixes = names,
                                 .compressor = compressor});
 }
 
@@ -232,15 +298,28 @@ void BaseStrategy::AverageGradients(const std::function<bool(const Parameter&)>&
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   std::vector<const char*> suffixes;
+  std::vector<const Parameter*> theirs;
   for (const Parameter& parameter : parameters_) {
     if (!parameter.tensor.requires_grad() || !chosen(parameter)) continue;
-    at::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (!gradient.defined()) gradient = at::zeros_like(parameter.tensor);
-    if (gradient.is_sparse()) gradient = gradient.to_dense();
-    gradients.push_back(gradient);
+    theirs.push_back(&parameter);
     suffixes.push_back(parameter.suffix.c_str());
   }
+  if (theirs.empty()) return;
+  // Of each the share of the ranks that have one.
+  at::Tensor used = at::zeros({static_cast<int64_t>(theirs.size())}, at::kFloat);
+  for (size_t i = 0; i < theirs.size(); ++i) {
+    at::Tensor& gradient = theirs[i]->tensor.mutable_grad();
+    used.mutable_data_ptr<float>()[i] = gradient.defined() ? 1 : 0;
+    if (!gradient.defined()) gradient = at::zeros_like(theirs[i]->tensor);
+    if (gradient.is_sparse()) gradient = gradient.to_dense();
+    gradients.push_back(gradient);
+  }
+  gradients.push_back(used);
+  suffixes.push_back(" used");
   Allreduce(gradients, "gradient", Average, suffixes);
+  for (size_t i = 0; i < theirs.size(); ++i) {
+    if (used.const_data_ptr<float>()[i] == 0) theirs[i]->tensor.mutable_grad().reset();
+  }
 }
 
 at::Tensor BaseStrategy::forward(const at::Tensor& input) {
@@ -249,9 +328,12 @@ at::Tensor BaseStrategy::forward(const at::Tensor& input) {
 
 double BaseStrategy::clip_grad_norm(double max_norm) {
   synchronize();
-  std::vector<at::Tensor> tensors;
-  for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensor);
-  return torch::nn::utils::clip_grad_norm_(tensors, max_norm);
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.tensor.grad().defined()) gradients.push_back(parameter.tensor.grad());
+  }
+  return Clip(gradients, std::sqrt(SquaresOf(gradients)), max_norm);
 }
 
 bool BaseStrategy::unscale(double factor) {
@@ -269,20 +351,9 @@ bool BaseStrategy::UnscaleTogether(c10::ArrayRef<at::Tensor> gradients, double f
 
 double BaseStrategy::ClipTogether(c10::ArrayRef<at::Tensor> gradients, double max_norm) {
   const at::NoGradGuard no_grad;
-  double squares = 0;
-  for (const at::Tensor& gradient : gradients) {
-    const at::Tensor values = gradient.is_sparse() ? gradient.coalesce()._values() : gradient;
-    const double norm = values.norm(2, at::kDouble).item<double>();
-    squares += norm * norm;
-  }
-  at::Tensor sum = at::scalar_tensor(squares, at::kDouble).reshape({1});
+  at::Tensor sum = at::scalar_tensor(SquaresOf(gradients), at::kDouble).reshape({1});
   Allreduce(sum, "norm", Sum, {});
-  const double norm = std::sqrt(sum.item<double>());
-  const double factor = max_norm / (norm + 1e-6);  // as torch::nn::utils::clip_grad_norm_
-  if (factor < 1) {
-    for (const at::Tensor& gradient : gradients) at::Tensor(gradient).mul_(factor);
-  }
-  return norm;
+  return Clip(gradients, std::sqrt(sum.item<double>()), max_norm);
 }
 
 }  // namespace rueda::libtorch

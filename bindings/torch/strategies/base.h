@@ -1,6 +1,7 @@
 // What all strategies share: the model, its optimizer, and how both are saved.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <string>
 #include <utility>
@@ -33,7 +34,10 @@ class BaseStrategy : public Strategy {
   at::Tensor forward(const at::Tensor& input) override;
   double clip_grad_norm(double max_norm) override;
   bool unscale(double factor) override;
-  void skip_step() override { zero_grad(); }
+  void skip_step() override {
+    synchronize();  // they may be on their way
+    zero_grad();
+  }
   void finish() override {}
   void save(const std::string& path) final;
   void load(const std::string& path) final;
@@ -77,11 +81,15 @@ class BaseStrategy : public Strategy {
   // some were frozen or unfrozen.
   void CheckParameters() const;
   void CheckFrozen() const;
-  // Of a group, in place; waits. `name`: without the strategy's.
+  // What both would throw; null: nothing. To be thrown when the step is made: it may be this rank's
+  // mistake alone, and the others wait for what it brings.
+  std::exception_ptr Mistake() const;
+  // In place; waits. `name`: without the strategy's. With suffixes a group, about whose members
+  // ranks may come to differ: all of them are told so.
   void Allreduce(c10::ArrayRef<at::Tensor> tensors, const std::string& name, reduce_op op,
                  c10::ArrayRef<const char*> suffixes, const std::string& compressor = "");
   // Of those of parameters() that are chosen, over the ranks; one that has no gradient counts as
-  // zeros.
+  // zeros, and one that no rank has a gradient for has none.
   void AverageGradients(const std::function<bool(const Parameter&)>& chosen);
   // Scales tensors that are on this rank alone by the L2 norm of all ranks' together, which it
   // returns, as clip_grad_norm does.
@@ -94,10 +102,12 @@ class BaseStrategy : public Strategy {
 
  private:
   void FindParameters();
+  void CheckOptions() const;
+  void CheckSameFile(const std::string& path, uint64_t print);
   std::vector<std::string> GetLost();
   void SetLost(const std::vector<at::Tensor>& lost);
   const OptimizerKind& KindForFiles() const;
-  void CheckThatRanksAgree();
+  void CheckThatRanksAgree(const std::string& mistake);
   void CheckCompression();
   // Throws the same error on all ranks if any has one. "": it has none.
   void Agree(const std::string& what, const std::string& error,

@@ -9,6 +9,7 @@
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <caffe2/serialize/inline_container.h>
 #include <fcntl.h>
 #include <torch/csrc/jit/serialization/import_read.h>
@@ -20,6 +21,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "bindings/torch/fingerprint.h"
 #include "bindings/torch/named_tensors.h"
 #include "bindings/torch/optimizer_fields.h"
 #include "bindings/torch/strategies/base.h"
@@ -28,6 +30,7 @@ namespace rueda::libtorch {
 namespace {
 
 constexpr int64_t kFormat = 1;
+constexpr const char* kPrint = "fingerprint";
 
 using Dict = c10::impl::GenericDict;
 
@@ -193,6 +196,36 @@ ParameterState ToParameterState(const Dict& dict, const at::Tensor& like, const 
   return state;
 }
 
+void Add(const c10::IValue& value, Fingerprint* print) {
+  if (value.isTensor()) {
+    const at::Tensor tensor = value.toTensor().contiguous();
+    print->Add(static_cast<uint64_t>(tensor.scalar_type()));
+    print->Add(tensor.const_data_ptr(), tensor.nbytes());
+  } else if (value.isString()) {
+    print->Add(value.toStringRef().data(), value.toStringRef().size());
+  } else if (value.isInt()) {
+    print->Add(static_cast<uint64_t>(value.toInt()));
+  } else if (value.isDouble()) {
+    const double number = value.toDouble();
+    print->Add(&number, sizeof number);
+  } else if (value.isGenericDict()) {
+    for (const auto& entry : value.toGenericDict()) {
+      if (entry.key().toStringRef() == kPrint) continue;
+      Add(entry.key(), print);
+      Add(entry.value(), print);
+    }
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) Add(element, print);
+  }
+}
+
+// Of all that a file's dictionary has, but for itself.
+uint64_t PrintOf(const Dict& all) {
+  Fingerprint print;
+  Add(c10::IValue(all), &print);
+  return print.value();
+}
+
 // The file's dictionary, if it is of this format and of an optimizer of this kind.
 Dict Open(const std::string& path, const OptimizerKind& kind) {
   if (access(path.c_str(), R_OK) != 0) Bad(std::string("can't be read: ") + strerror(errno));
@@ -209,6 +242,11 @@ Dict Open(const std::string& path, const OptimizerKind& kind) {
   if (format->value().toInt() != kFormat) {
     Bad("has format " + std::to_string(format->value().toInt()) + "; this version reads " +
         std::to_string(kFormat));
+  }
+  const auto print = all.find(kPrint);  // older files have none
+  if (print != all.end() &&
+      (!print->value().isInt() || print->value().toInt() != static_cast<int64_t>(PrintOf(all)))) {
+    Bad("is damaged: its contents have another fingerprint");
   }
   const c10::IValue name = ValueAt(all, "optimizer");
   if (!name.isString() || name.toStringRef() != kind.name) {
@@ -330,6 +368,22 @@ void BaseStrategy::SetLost(const std::vector<at::Tensor>& lost) {
                 context_);
 }
 
+// That all ranks have read the same: a file may be another one, or older, on another host.
+void BaseStrategy::CheckSameFile(const std::string& path, uint64_t print) {
+  const at::Tensor prints =
+      allgather(at::scalar_tensor(static_cast<int64_t>(print), at::kLong).reshape({1}),
+                NameOf("file"), options_.process_set);
+  std::string ranks;
+  for (size_t i = 1; i < static_cast<size_t>(ranks_); ++i) {
+    if (prints[static_cast<int64_t>(i)].item<int64_t>() == prints[0].item<int64_t>()) continue;
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(options_.process_set.ranks()[i]);
+  }
+  if (ranks.empty()) return;
+  throw Error(RUEDA_INVALID_ARGUMENT,
+              "strategy " + name_ + ": " + path + " is another file on rank " + ranks +
+                  " than on rank " + std::to_string(first_rank_) + ": all ranks read their own");
+}
+
 void BaseStrategy::save(const std::string& path) {
   const OptimizerKind& kind = KindForFiles();
   finish();
@@ -365,6 +419,7 @@ void BaseStrategy::save(const std::string& path) {
       all.insert("state", state);
       all.insert("strategy", extras);
       all.insert("compression", compression);
+      all.insert(kPrint, static_cast<int64_t>(PrintOf(all)));
       WriteArchive(all, path);
     } catch (const std::exception& failure) {
       error = failure.what();
@@ -376,9 +431,11 @@ void BaseStrategy::save(const std::string& path) {
 void BaseStrategy::load(const std::string& path) {
   const OptimizerKind& kind = KindForFiles();
   Contents contents;
+  uint64_t print = 0;
   std::string error;
   try {
     const Dict all = Open(path, kind);
+    print = PrintOf(all);
     TakeModel(DictOf(ValueAt(all, "model"), "model"), TensorsOf(model_.module()), &contents);
     TakeGroups(ValueAt(all, "groups"), optimizer_.param_groups().size(), &contents);
     const Dict states = DictOf(ValueAt(all, "state"), "state");
@@ -400,6 +457,7 @@ void BaseStrategy::load(const std::string& path) {
     error = path + " " + failure.what();
   }
   Agree("loaded", error);
+  CheckSameFile(path, print);
   OnLoading();
   const at::NoGradGuard no_grad;
   SetLost(contents.lost);

@@ -44,10 +44,10 @@ class Decentralized : public BaseStrategy {
   }
   void synchronize() override {}  // they are this rank's own
   void step() override {
-    CheckParameters();
-    CheckFrozen();
+    const std::exception_ptr mistake = Mistake();
     Meet();
     optimizer().step();
+    if (mistake != nullptr) std::rethrow_exception(mistake);
   }
   void skip_step() override {
     Meet();

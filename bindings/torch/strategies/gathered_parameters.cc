@@ -42,8 +42,9 @@ void GatheredParameters::Add(Unit unit) {
 }
 
 void GatheredParameters::Start() {
-  observer_.emplace(
-      [this](c10::ArrayRef<const c10::StorageImpl*> storages) { OnOperator(storages); });
+  observer_.emplace([this](c10::ArrayRef<const c10::StorageImpl*> storages, bool writes) {
+    OnOperator(storages, writes);
+  });
 }
 
 uint32_t GatheredParameters::VersionsOf(const State& state) const {
@@ -85,21 +86,26 @@ void GatheredParameters::Install(int unit, at::Tensor memory) {
       [](void* tensor) { delete static_cast<at::Tensor*>(tensor); }, at::kCPU));
   state.memory = std::move(memory);
   state.versions = VersionsOf(state);
+  state.written = false;
+}
+
+// What was written to the unit's memory, as on all ranks.
+void GatheredParameters::KeepShare(State& state) {
+  if (!whole_ && !state.written && VersionsOf(state) == state.versions) return;
+  at::Tensor& shard = state.unit.shard;
+  shard.copy_(state.memory.narrow(0, index_ * shard.numel(), shard.numel()));
 }
 
 void GatheredParameters::Evict(int unit) {
   State& state = states_[static_cast<size_t>(unit)];
   if (!state.memory.defined()) return;
-  at::Tensor& shard = state.unit.shard;
-  if (whole_ || VersionsOf(state) != state.versions) {  // written to, as on all ranks
-    shard.copy_(state.memory.narrow(0, index_ * shard.numel(), shard.numel()));
-  }
+  KeepShare(state);
   Close(unit, "");
   args_.memory->Put(std::exchange(state.memory, at::Tensor()));
 }
 
 // An error has nowhere to go from here: the operator finds its memory closed, with the reason.
-void GatheredParameters::OnOperator(c10::ArrayRef<const c10::StorageImpl*> storages) {
+void GatheredParameters::OnOperator(c10::ArrayRef<const c10::StorageImpl*> storages, bool writes) {
   std::vector<int> units;
   for (const c10::StorageImpl* storage : storages) {
     const auto it = unit_of_.find(storage);
@@ -110,10 +116,11 @@ void GatheredParameters::OnOperator(c10::ArrayRef<const c10::StorageImpl*> stora
   units.erase(std::unique(units.begin(), units.end()), units.end());
   const std::lock_guard<std::mutex> lock(mutex_);
   if (whole_ || error_ != nullptr) return;
-  // Also those of operators inside the one that needed them.
-  if (std::includes(current_.begin(), current_.end(), units.begin(), units.end())) return;
   try {
-    Use(units);
+    // Also those of operators inside the one that needed them.
+    if (!std::includes(current_.begin(), current_.end(), units.begin(), units.end())) Use(units);
+    // By tensor.data() too, which has versions of its own.
+    for (const int unit : units) states_[static_cast<size_t>(unit)].written |= writes;
   } catch (const std::exception& error) {
     error_ = std::current_exception();
     current_.clear();
@@ -154,9 +161,10 @@ void GatheredParameters::BeginTurn(int unit, bool wait_soon) {
   const std::string name = args_.name + ".gather " + std::to_string(turns_++ % kTurnNames);
   Turn turn{.unit = unit, .memory = {}, .operation = nullptr};
   at::Tensor input, output;
-  if (unit == kNone) {
-    input = at::zeros({1, 1}, at::kFloat);  // no unit's shape
-    output = at::empty({ranks_, 1}, at::kFloat);
+  if (unit < 0) {  // no unit's shape: a share is a cache line at least
+    const int64_t columns = -unit;
+    input = at::zeros({1, columns}, at::kFloat);
+    output = at::empty({ranks_, columns}, at::kFloat);
   } else {
     const at::Tensor& shard = states_[static_cast<size_t>(unit)].unit.shard;
     const int64_t share = shard.numel();
@@ -184,7 +192,7 @@ bool GatheredParameters::EndTurn() {
     Disagree(turn.unit, error);
     return false;
   }
-  if (turn.unit != kNone) Install(turn.unit, std::move(turn.memory));
+  if (turn.unit >= 0) Install(turn.unit, std::move(turn.memory));
   return true;
 }
 
@@ -202,7 +210,7 @@ void GatheredParameters::Disagree(int wanted, const Error& error) {
   units.erase(std::unique(units.begin(), units.end()), units.end());
   if (units.size() == 1) throw error;  // it was something else
   for (const int unit : units) {
-    if (unit == kNone) continue;
+    if (unit < 0) continue;
     at::Tensor memory = GatherNow(unit);
     if (unit == wanted) {
       Install(unit, std::move(memory));
@@ -241,11 +249,21 @@ void GatheredParameters::Meet() {
   turns_ = 0;
 }
 
+// Collective. A rank that has given its own back, in a forward pass with gradients, say, needs the
+// others' shares again.
+bool GatheredParameters::AllHaveAll() {
+  const at::NoGradGuard no_grad;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!whole_) return false;
+  for (State& state : states_) KeepShare(state);
+  BeginTurn(kAll, /*wait_soon=*/true);
+  const bool all = EndTurn();
+  if (all) turns_ = 0;
+  return all;
+}
+
 void GatheredParameters::GatherAll() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (whole_) return;
-  }
+  if (AllHaveAll()) return;
   Meet();
   const at::NoGradGuard no_grad;
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -68,26 +68,30 @@ class GatheredParameters {
 
  private:
   static constexpr int kNone = -1;
+  static constexpr int kAll = -2;
 
   struct State {
     Unit unit;
     at::Tensor memory;      // undefined unless it is gathered
     uint32_t versions = 0;  // of the parameters when it was
+    bool written = false;   // to the memory, in whatever tensor's name
   };
   // A turn: all ranks have it, not all with the same unit.
   struct Turn {
-    int unit;  // kNone: this rank wants none
+    int unit;  // kNone: this rank wants none; kAll: it has all
     at::Tensor memory;
     std::shared_ptr<Operation> operation;
   };
 
-  void OnOperator(c10::ArrayRef<const c10::StorageImpl*> storages);
+  void OnOperator(c10::ArrayRef<const c10::StorageImpl*> storages, bool writes);
   void Use(const std::vector<int>& units);
   void BeginTurn(int unit, bool wait_soon);
   bool EndTurn();
   void Disagree(int wanted, const Error& error);
   at::Tensor GatherNow(int unit);
+  bool AllHaveAll();
   void Install(int unit, at::Tensor memory);
+  void KeepShare(State& state);
   void Evict(int unit);
   void Close(int unit, const std::string& why);
   void CloseWithError(const std::string& error);

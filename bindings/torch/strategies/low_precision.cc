@@ -91,10 +91,10 @@ class LowPrecision : public BaseStrategy {
   void backward(const at::Tensor& loss, bool) override { loss.backward(); }
   void synchronize() override {}  // they are this rank's own
   void step() override {
-    CheckParameters();
-    CheckFrozen();
+    const std::exception_ptr mistake = Mistake();
     optimizer().step();
     if (ranks() > 1) Exchange();
+    if (mistake != nullptr) std::rethrow_exception(mistake);
   }
   void skip_step() override {  // its neighbours don't
     zero_grad();

@@ -8,6 +8,8 @@
 #include <map>
 #include <vector>
 
+#include "rueda/torch.hpp"
+
 namespace rueda::libtorch {
 
 class Packed {
@@ -46,6 +48,9 @@ class Packed {
         fn(tensor.detach(), packed.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
         begin += tensor.numel();
       }
+      if (begin == packed.numel()) continue;
+      throw Error(RUEDA_FAILED_PRECONDITION,
+                  "parameters have another type than when the strategy was made: make it again");
     }
   }
 

@@ -9,7 +9,6 @@
 // operators use it. Its buckets are of whole modules.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
-#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
@@ -82,6 +81,7 @@ class Sharded : public BaseStrategy {
   void End(Bucket& bucket);
   std::shared_ptr<Operation> SubmitAllgather(Bucket& bucket);
   void Check() const;
+  void KeepMistake();
   void Reduce();
   void Step();
   void Forget();
@@ -98,6 +98,7 @@ class Sharded : public BaseStrategy {
   std::mutex mutex_;
   // Guarded by mutex_.
   bool hold_ = false;                      // more passes come before the step
+  bool submitted_ = false;                 // gradients, for which nobody has waited
   std::exception_ptr first_error_;         // of a backward pass
   std::unique_ptr<ParameterHooks> hooks_;  // last: goes first
 };
@@ -111,9 +112,6 @@ Sharded::Sharded(std::string name, const Model& model, torch::optim::Optimizer& 
     Refuse("zero_stage is " + std::to_string(options.zero_stage) + "; 1 or 2, fsdp is stage 3");
   }
   if (options.bucket_bytes < 1) Refuse("bucket_bytes must be at least 1");
-  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    Refuse("LBFGS looks at all parameters together, of which no rank has the state");
-  }
   const bool has_state = !optimizer.state().empty();
   if (has_state && PlaceOfOptimizer(optimizer) < 0) {
     Refuse(std::string("it can share out what ") + kOptimizerKinds +
@@ -307,6 +305,7 @@ void Sharded::Submit(Bucket& bucket) {
   clear_to(bucket.share * ranks());
   const bool compressed = !options().compression.empty() && IsCompressible(bucket.gradients);
   // PowerSGD needs matrices; its factors are so small that every rank can have all of them.
+  submitted_ = true;
   bucket.whole = compressed && options().compression.starts_with("powersgd");
   bucket.reducescatter = bucket.whole ? SubmitWhole(bucket) : SubmitShares(bucket, compressed);
   for (Bucket& other : buckets_) {
@@ -374,12 +373,34 @@ void Sharded::End(Bucket& bucket) {
 // momentum, one that was unfrozen or is new would not be reduced.
 void Sharded::Check() const {
   CheckFrozen();
+  const auto fail = [this](const std::string& what) {
+    throw Error(RUEDA_FAILED_PRECONDITION, "strategy " + name() + ": " + what);
+  };
   size_t count = 0;
   for (const auto& group : optimizer().param_groups()) count += group.params().size();
-  if (count == buckets_.size()) return;
-  throw Error(RUEDA_FAILED_PRECONDITION,
-              "strategy " + name() +
-                  ": the optimizer has got parameters after the strategy was made: make it again");
+  if (count != buckets_.size()) {
+    fail("the optimizer has got parameters after the strategy was made: make it again");
+  }
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].first < 0) continue;
+    const at::Tensor& values = buckets_[static_cast<size_t>(places_[i].first)].values;
+    const at::Tensor& tensor = parameters()[i].tensor;
+    if (tensor.storage().is_alias_of(values.storage()) &&
+        tensor.scalar_type() == values.scalar_type()) {
+      continue;
+    }
+    fail("'" + parameters()[i].name + "' has got other memory after the strategy was made, as " +
+         "torch::load and the module's to() give it: do that before, or use the strategy's load()");
+  }
+}
+
+// Holds mutex_. As a mistake, with which this rank takes part all the same.
+void Sharded::KeepMistake() {
+  try {
+    Check();
+  } catch (const Error&) {
+    if (first_error_ == nullptr) first_error_ = std::current_exception();
+  }
 }
 
 void Sharded::synchronize() {
@@ -390,8 +411,9 @@ void Sharded::synchronize() {
 // Without what is this rank's mistake alone: the others go on.
 void Sharded::Reduce() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Check();
+  KeepMistake();
   SubmitRest();
+  submitted_ = false;
   if (gathered_.has_value()) gathered_->Meet();
   for (Bucket& bucket : buckets_) End(bucket);
 }
@@ -432,8 +454,9 @@ void Sharded::step() {
 
 void Sharded::Step() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Check();
+  KeepMistake();
   SubmitRest();
+  submitted_ = false;
   if (gathered_.has_value()) gathered_->Meet();  // nobody needs the shares as they were
   std::vector<std::shared_ptr<Operation>> allgathers;
   for (Bucket& bucket : buckets_) {
@@ -470,8 +493,7 @@ void Sharded::Forget() {
 
 void Sharded::zero_grad() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const Bucket& bucket : buckets_) {
-    if (bucket.reducescatter == nullptr) continue;
+  if (submitted_) {
     throw Error(RUEDA_FAILED_PRECONDITION,
                 "strategy " + name() + ": zero_grad() while gradients are being reduced: call it " +
                     "before backward(), or after step() or synchronize()");

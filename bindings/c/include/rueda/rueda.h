@@ -565,9 +565,9 @@ RUEDA_API rueda_status rueda_mem_free(void* pointer);
 
 /** What compression remembers of the process set's tensors on this rank (what they lost, PowerSGD's
  * factors), by name, as bytes for rueda_compression_load; free the result with rueda_result_free.
- * For checkpoints, and to take what is remembered from a failed epoch to the next. It is kept, up to
- * twice a tensor's size in float32, until the process set is removed or something else is loaded.
- * FAILED_PRECONDITION: a compressed operation of the process set is under way. */
+ * For checkpoints, and to take what is remembered from a failed epoch to the next. It is kept, up
+ * to twice a tensor's size in float32, until the process set is removed or something else is
+ * loaded. FAILED_PRECONDITION: a compressed operation of the process set is under way. */
 RUEDA_API rueda_status rueda_compression_save(rueda_context* context, int32_t process_set,
                                               rueda_result* result);
 /** Replaces all that is remembered by what `count` ranks have saved, in the order of their ranks;
