@@ -78,6 +78,15 @@ void Failures() {
   Failing([] {}, 0);
 }
 
+// Where it is refused, init() still works.
+void Launched() {
+  Failing([] {}, 2);
+  rueda::init();
+  Print("rank %d of %d\n", rueda::rank(), rueda::size());
+  Failing([] {}, 2);
+  rueda::shutdown();
+}
+
 }  // namespace
 
 int main(int, char** argv) {
@@ -86,6 +95,8 @@ int main(int, char** argv) {
     Results();
   } else if (what == "failures") {
     Failures();
+  } else if (what == "launched") {
+    Launched();
   } else if (what == "lost") {  // a program that ends before it comes to the call
     if (std::getenv("_RUEDA_RUN") != nullptr) return 5;
     Failing([] {}, 2);

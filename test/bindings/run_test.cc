@@ -21,7 +21,8 @@ struct Helper {
   pid_t pid = -1;
   int out = -1;
 
-  explicit Helper(const char* what) {
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+  explicit Helper(const char* what, const Variables& variables = {}) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) return;
     const std::string program =
@@ -29,6 +30,7 @@ struct Helper {
     pid = fork();
     if (pid == 0) {
       dup2(ends[1], STDOUT_FILENO);
+      for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
       execl(program.c_str(), program.c_str(), what, nullptr);
       _exit(127);
     }
@@ -92,6 +94,42 @@ TEST(Run, IsNotForRanks) {
   setenv("RUEDA_RANK", "0", 1);
   EXPECT_THROW(rueda::run([] {}, 2), rueda::Error);
   unsetenv("RUEDA_RANK");
+}
+
+// What mpirun, torchrun and ruedarun set.
+TEST(Run, IsNotForRanksOfAnyLauncher) {
+  const std::string job = "run_test-" + std::to_string(getpid());
+  const auto variables = [&](const std::string& launcher,
+                             const std::string& rank) -> Helper::Variables {
+    if (launcher == "mpirun") {
+      return {{"OMPI_COMM_WORLD_RANK", rank},
+              {"OMPI_COMM_WORLD_SIZE", "2"},
+              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+              {"PMIX_NAMESPACE", job}};
+    }
+    if (launcher == "torchrun") {
+      return {{"TORCHELASTIC_RUN_ID", job}, {"RANK", rank}, {"WORLD_SIZE", "2"}};
+    }
+    return {{"RUEDA_RANK", rank}, {"RUEDA_SIZE", "2"}, {"RUEDA_JOB_ID", job}};
+  };
+  for (const char* launcher : {"mpirun", "torchrun", "ruedarun"}) {
+    const Helper first("launched", variables(launcher, "0"));
+    const Helper second("launched", variables(launcher, "1"));
+    const std::string refused = "FAILED_PRECONDITION of rank -1: run: this process is a rank";
+    EXPECT_THAT(first.Lines(),
+                ElementsAre(StartsWith(refused), "rank 0 of 2", StartsWith(refused)));
+    EXPECT_THAT(second.Lines(),
+                ElementsAre(StartsWith(refused), "rank 1 of 2", StartsWith(refused)));
+  }
+}
+
+// A launcher's only rank may.
+TEST(Run, IsForOneRankOfALauncher) {
+  EXPECT_THAT(Helper("results", {{"OMPI_COMM_WORLD_RANK", "0"},
+                                 {"OMPI_COMM_WORLD_SIZE", "1"},
+                                 {"PMIX_NAMESPACE", "run_test"}})
+                  .Lines(),
+              testing::SizeIs(5));
 }
 
 }  // namespace

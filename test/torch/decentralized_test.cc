@@ -297,4 +297,26 @@ RANKS_TEST(AsyncStrategy, Converges, 2, 3) {
   EXPECT_LT(Loss(net, Batch(999, 1)).item<double>(), before / 5);
 }
 
+// On several hosts averages and what is compressed go by host.
+void TwoHostsTrain() {
+  for (const char* name : {"async", "qadam", "bytegrad"}) {
+    torch::manual_seed(hvd::rank());
+    Net net;
+    torch::optim::Adam adam(net->parameters(), 0.01);
+    const auto strategy = hvd::make_strategy(name, net, adam, {.name = name, .warmup_steps = 10});
+    const double before = Loss(net, Batch(999, 1)).item<double>();
+    for (int step = 0; step < 200; ++step) {
+      TrainStep(*strategy, Shard(Batch(step, hvd::size()), hvd::rank()));
+      if (std::string(name) == "async") continue;
+      EXPECT_TRUE(ReplicasEqual(Flat(*net))) << name;
+    }
+    strategy->finish();
+    EXPECT_TRUE(ReplicasEqual(Flat(*net))) << name;
+    EXPECT_LT(Loss(net, Batch(999, 1)).item<double>(), before / 4) << name;
+  }
+}
+TEST(Strategies, TrainOnTwoHosts) {
+  RunRanks(4, TwoHostsTrain, {{"RUEDA_HOSTS_FAKE", "2"}});
+}
+
 }  // namespace

@@ -1,7 +1,10 @@
 // pipeline: stages on ranks.
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <utility>
 
 #include "rueda/strategy.hpp"
 #include "test/torch/ranks.h"
@@ -151,6 +154,183 @@ RANKS_TEST(Pipeline, SavesWhatAllStagesHave, 2, 3) {
   EXPECT_LT(Distance(Flat(*layers), Flat(*others)), 1e-5);
   hvd::barrier();
   if (hvd::rank() == 0) std::filesystem::remove(path);
+}
+
+// How far the stages' gradients are from those of one process; 1e9 if some parameter has one here
+// and not there, or not on one rank alone.
+double GradientDistance(const Sequential& layers, const Sequential& reference) {
+  double distance = 0;
+  for (size_t i = 0; i < layers->parameters().size(); ++i) {
+    const torch::Tensor own = layers->parameters()[i].grad();
+    const torch::Tensor expected = reference->parameters()[i].grad();
+    const torch::Tensor count =
+        hvd::allreduce(torch::tensor(own.defined() ? 1 : 0), "count", hvd::Sum);
+    if (count.item<int>() != (expected.defined() ? 1 : 0)) return 1e9;
+    if (!expected.defined()) continue;
+    const torch::Tensor sum =
+        hvd::allreduce(own.defined() ? own : torch::zeros_like(expected), "sum", hvd::Sum);
+    distance = std::max(distance, Distance(sum, expected));
+  }
+  return distance;
+}
+
+// Of some steps by it and by one process: the largest of the gradients' distances.
+double DistanceOf(const std::function<Sequential()>& make, const torch::Tensor& x,
+                  const hvd::StrategyOptions& options = {}) {
+  Sequential layers = make();
+  Sequential reference = make();
+  torch::optim::SGD sgd(layers->parameters(), Momentum());
+  torch::optim::SGD reference_sgd(reference->parameters(), Momentum());
+  const auto strategy = hvd::make_strategy("pipeline", layers, sgd, options);
+  double distance = 0;
+  for (int step = 0; step < 4; ++step) {
+    strategy->zero_grad();
+    reference_sgd.zero_grad();
+    const torch::Tensor output = strategy->forward(x);
+    const torch::Tensor expected = reference->forward(x);
+    EXPECT_TRUE(output.requires_grad());
+    strategy->backward(output.square().mean());
+    expected.square().mean().backward();
+    distance = std::max(distance, GradientDistance(layers, reference));
+    strategy->step();
+    reference_sgd.step();
+  }
+  strategy->finish();
+  EXPECT_TRUE(ReplicasEqual(Flat(*layers)));
+  return distance;
+}
+
+torch::nn::Functional Detached() {
+  return torch::nn::Functional([](const torch::Tensor& x) { return x.detach(); });
+}
+
+// Integers, what frozen layers make of them, and what is used for nothing that has a gradient.
+RANKS_TEST(Pipeline, StagesWhoseOutputsTakeNoGradient, 1, 2, 3) {
+  torch::manual_seed(9);
+  const torch::Tensor ids = torch::randint(100, {6, 2}, torch::kLong);
+  const torch::Tensor x = torch::randn({6, 6});
+  const auto embedding = [] {
+    torch::manual_seed(0);
+    return Sequential(torch::nn::Flatten(), torch::nn::Embedding(100, 8), torch::nn::Flatten(),
+                      Linear(16, 3));
+  };
+  EXPECT_LT(DistanceOf(embedding, ids), 1e-5);
+  for (const int frozen : {1, 3}) {  // layers; 3: of three stages the first two
+    const auto fixed = [&] {
+      Sequential layers = MakeLayers(0);
+      for (int i = 0; i < frozen; ++i) {
+        for (torch::Tensor& parameter : layers->ptr(i)->parameters()) {
+          parameter.requires_grad_(false);
+        }
+      }
+      return layers;
+    };
+    EXPECT_LT(DistanceOf(fixed, x), 1e-5) << frozen;
+  }
+  // On two ranks the second's stage begins with it; on three one's has nothing else behind it.
+  const auto cut = [] {
+    torch::manual_seed(0);
+    return Sequential(Linear(6, 16), Detached(), Linear(16, 16), Linear(16, 3));
+  };
+  EXPECT_LT(DistanceOf(cut, x), 1e-5);
+  const auto cut_late = [] {
+    torch::manual_seed(0);
+    return Sequential(Linear(6, 20), Linear(20, 6), Detached(), Linear(6, 20), Linear(20, 3));
+  };
+  EXPECT_LT(DistanceOf(cut_late, x, {.micro_batches = 3}), 1e-5);
+}
+
+RANKS_TEST(Pipeline, AnOutputWithoutAGradientHasNoneOnAnyRank, 2, 3) {
+  Sequential layers(Linear(6, 16), torch::nn::Tanh(), Linear(16, 3), Detached());
+  torch::optim::SGD sgd(layers->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("pipeline", layers, sgd);
+  EXPECT_FALSE(strategy->forward(torch::ones({4, 6})).requires_grad());
+  std::string message;
+  EXPECT_EQ(StatusOf(
+                [&] {
+                  strategy->forward(torch::ones({4, 6}).requires_grad_());
+                },
+                &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("must not require a gradient"), std::string::npos) << message;
+}
+
+RANKS_TEST(Pipeline, SeveralForwardPassesGoIntoOneLoss, 2, 3) {
+  Sequential layers = MakeLayers(0);
+  Sequential reference = MakeLayers(0);
+  torch::optim::SGD sgd(layers->parameters(), 0.01);
+  torch::optim::SGD reference_sgd(reference->parameters(), 0.01);
+  const auto strategy = hvd::make_strategy("pipeline", layers, sgd);
+  for (int step = 0; step < 60; ++step) {
+    const Samples batch = BatchOf(step, 8);
+    const int passes = step % 20 == 0 ? 20 : 2;
+    torch::Tensor output = torch::ones({8, 3}), expected = output;
+    for (int pass = 0; pass < passes; ++pass) {
+      output = output * strategy->forward(batch.x + pass);
+      expected = expected * reference->forward(batch.x + pass);
+      if (step % 7 == 0) (void)strategy->forward(batch.x);  // nobody uses it
+    }
+    strategy->zero_grad();
+    strategy->backward(torch::mse_loss(output, batch.y));
+    reference_sgd.zero_grad();
+    torch::mse_loss(expected, batch.y).backward();
+    EXPECT_LT(GradientDistance(layers, reference), 1e-5) << step;
+    strategy->step();
+    reference_sgd.step();
+  }
+}
+
+RANKS_TEST(Pipeline, AddsUpSeveralPasses, 2, 3) {
+  Sequential layers = MakeLayers(0);
+  Sequential reference = MakeLayers(0);
+  torch::optim::SGD sgd(layers->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("pipeline", layers, sgd);
+  for (int pass = 0; pass < 4; ++pass) {
+    const Samples batch = BatchOf(pass, 8);
+    strategy->backward(torch::mse_loss(strategy->forward(batch.x), batch.y) / 4, pass == 3);
+    (torch::mse_loss(reference->forward(batch.x), batch.y) / 4).backward();
+  }
+  EXPECT_LT(GradientDistance(layers, reference), 1e-6);
+  strategy->step();
+  strategy->finish();
+  torch::optim::SGD(reference->parameters(), 0.1).step();
+  EXPECT_LT(Distance(Flat(*layers), Flat(*reference)), 1e-6);
+}
+
+// That comparing gradients can fail: the stage before gets others than the next one computed.
+RANKS_TEST(Pipeline, WithOtherGradientsFromTheNextStageItIsNotOneProcess, 2, 3) {
+  for (const double factor : {1.0, 1.5}) {
+    bool reference = false;  // the second that is made
+    const auto make = [&] {
+      const double own = std::exchange(reference, true) ? 1 : factor;
+      torch::manual_seed(0);
+      return Sequential(Linear(6, 16), torch::nn::Functional([own](const torch::Tensor& x) {
+                          torch::Tensor y = x.clone();
+                          if (y.requires_grad() && hvd::rank() > 0) {
+                            y.register_hook([own](const torch::Tensor& g) { return g * own; });
+                          }
+                          return y;
+                        }),
+                        Linear(16, 3));
+    };
+    const double distance = DistanceOf(make, torch::ones({6, 6}));
+    if (factor == 1) {
+      EXPECT_LT(distance, 1e-5);
+    } else {
+      EXPECT_GT(distance, 1e-3);
+    }
+  }
+}
+
+RANKS_TEST(Pipeline, OutputsThatOutliveItSayThatItIsGone, 1, 2) {
+  Sequential layers = MakeLayers(0);
+  torch::optim::SGD sgd(layers->parameters(), 0.1);
+  auto strategy = hvd::make_strategy("pipeline", layers, sgd);
+  const torch::Tensor output = strategy->forward(torch::ones({4, 6}));
+  strategy.reset();
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { output.sum().backward(); }, &message), RUEDA_FAILED_PRECONDITION);
+  EXPECT_NE(message.find("strategy is gone"), std::string::npos) << message;
 }
 
 RANKS_TEST(Pipeline, WhatItCannotSplitIsRefused, 2) {

@@ -1,6 +1,12 @@
 // dp, ddp2, mirrored, multi_worker.
 #include <torch/torch.h>
 
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+
 #include "rueda/strategy.hpp"
 #include "test/torch/ranks.h"
 #include "test/torch/strategies.h"
@@ -13,11 +19,13 @@ using namespace rueda::test;
 
 // Trains on these batches with a strategy, and by hand in one process.
 // `counted`: the share of the rows whose loss reaches the strategy.
+template <typename Module = Net>
 double DistanceAfter(const std::string& name, const hvd::StrategyOptions& options,
                      const std::vector<int64_t>& batches, double counted = 1) {
   torch::manual_seed(4);
-  Net net;
-  Net reference = CopyOf(net);
+  Module net;
+  torch::manual_seed(4);
+  Module reference;
   torch::optim::SGD sgd(net->parameters(), Momentum());
   torch::optim::SGD reference_sgd(reference->parameters(), Momentum());
   const auto strategy = hvd::make_strategy(name, net, sgd, options);
@@ -44,6 +52,175 @@ RANKS_TEST(DataParallel, IsOneProcessOnTheWholeBatch, 1) {
   }
   // That this can fail: three of four replicas.
   EXPECT_GT(DistanceAfter("dp", {.replicas = 4}, {64, 64}, 0.75), 1e-3);
+}
+
+// Whose clones' gradients are lost.
+struct ForItselfImpl : torch::nn::Cloneable<ForItselfImpl> {
+  ForItselfImpl() { reset(); }
+  void reset() override {
+    hidden = register_module("hidden", torch::nn::Linear(6, 16));
+    out = register_module("out", torch::nn::Linear(16, 3));
+    ++resets;
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::Tensor y = out(torch::tanh(hidden(x)));
+    return resets > 1 ? y.detach() : y;
+  }
+  torch::nn::Linear hidden{nullptr}, out{nullptr};
+  int resets = 0;
+};
+TORCH_MODULE(ForItself);
+
+// That comparing with one process can fail: nothing comes from the other replicas.
+RANKS_TEST(DataParallel, WithoutTheOtherReplicasItIsNotOneProcess, 1) {
+  for (const char* name : {"dp", "mirrored", "ddp2"}) {
+    EXPECT_LT(DistanceAfter(name, {.replicas = 4}, {64, 64}), 1e-5) << name;
+    EXPECT_GT(DistanceAfter<ForItself>(name, {.replicas = 4}, {64, 64}), 1e-3) << name;
+    EXPECT_LT(DistanceAfter<ForItself>(name, {.replicas = 1}, {64, 64}), 1e-5) << name;
+  }
+}
+
+struct Splitting : torch::nn::Cloneable<Splitting> {
+  Splitting() { reset(); }
+  void reset() override { layer = register_module("layer", torch::nn::Linear(1, 1)); }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const std::lock_guard<std::mutex> lock(*mutex);
+    (*rows)[x[0][0].item<int64_t>()] = x.size(0);
+    return layer(x);
+  }
+  torch::nn::Linear layer{nullptr};
+  // Of all replicas.
+  std::shared_ptr<std::mutex> mutex = std::make_shared<std::mutex>();
+  std::shared_ptr<std::map<int64_t, int64_t>> rows =
+      std::make_shared<std::map<int64_t, int64_t>>();  // how many, by the first one's number
+};
+
+RANKS_TEST(DataParallel, SplitsBatchesAsChunkDoes, 1) {
+  const auto net = std::make_shared<Splitting>();
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("dp", net, sgd, {.replicas = 4});
+  const std::vector<std::vector<int64_t>> splits = {
+      {16, 16, 16, 16}, {16, 16, 16, 15}, {1, 1, 1}, {2, 2, 1}};
+  for (const std::vector<int64_t>& expected : splits) {
+    net->rows->clear();
+    const int64_t batch = std::accumulate(expected.begin(), expected.end(), int64_t{0});
+    strategy->forward(torch::arange(batch, torch::kFloat).reshape({batch, 1}));
+    std::vector<int64_t> rows;
+    for (const auto& [first, count] : *net->rows) {
+      EXPECT_EQ(first, std::accumulate(rows.begin(), rows.end(), int64_t{0}));
+      rows.push_back(count);
+    }
+    EXPECT_EQ(rows, expected);
+  }
+}
+
+// Whoever zeroes the gradients, and if nobody does: also where a batch has fewer rows than there
+// are replicas.
+RANKS_TEST(DataParallel, GradientsAddUpAsInOneProcess, 1, 2) {
+  enum Zero { kByStrategy, kByOptimizer, kInPlace, kNever };
+  for (const char* name : {"dp", "mirrored", "ddp2"}) {
+    if (hvd::size() > 1 && std::string(name) != "ddp2") continue;
+    for (const Zero zero : {kByStrategy, kByOptimizer, kInPlace, kNever}) {
+      for (const int passes : {1, 3}) {
+        torch::manual_seed(4);
+        Net net;
+        Net reference = CopyOf(net);
+        torch::optim::SGD sgd(net->parameters(), 0.01);
+        torch::optim::SGD reference_sgd(reference->parameters(), 0.01);
+        const auto strategy = hvd::make_strategy(name, net, sgd, {.replicas = 3});
+        for (int step = 0; step < 6; ++step) {
+          if (zero == kByStrategy) strategy->zero_grad();
+          if (zero == kByOptimizer) sgd.zero_grad();
+          if (zero == kInPlace) sgd.zero_grad(/*set_to_none=*/false);
+          if (zero != kNever) reference_sgd.zero_grad();
+          const int64_t rows = step % 2 == 0 ? kBatch : 2;
+          for (int pass = 0; pass < passes; ++pass) {
+            const Samples all = Batch(step * passes + pass, hvd::size());
+            const Samples own = Shard(all, hvd::rank());
+            strategy->backward(torch::mse_loss(strategy->forward(own.x.narrow(0, 0, rows)),
+                                               own.y.narrow(0, 0, rows)),
+                               pass + 1 == passes);
+            for (int rank = 0; rank < hvd::size(); ++rank) {
+              const Samples part = Shard(all, rank);
+              (torch::mse_loss(reference->forward(part.x.narrow(0, 0, rows)),
+                               part.y.narrow(0, 0, rows)) /
+               hvd::size())
+                  .backward();
+            }
+          }
+          strategy->step();
+          reference_sgd.step();
+        }
+        EXPECT_LT(Distance(Flat(*net), Flat(*reference)), 1e-5)
+            << name << ", " << zero << ", " << passes;
+      }
+    }
+  }
+}
+
+// The optimizer's zero_grad forgets what was held, of all replicas.
+RANKS_TEST(DataParallel, HeldGradientsAreTheModels, 1) {
+  for (const bool set_to_none : {true, false}) {
+    torch::manual_seed(4);
+    Net net;
+    Net reference = CopyOf(net);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    const auto strategy = hvd::make_strategy("dp", net, sgd, {.replicas = 3});
+    const auto pass = [&](int step, bool last) {
+      const Samples samples = Batch(step, 1);
+      strategy->backward(torch::mse_loss(strategy->forward(samples.x), samples.y), last);
+    };
+    pass(0, false);
+    Loss(reference, Batch(0, 1)).backward();
+    EXPECT_LT(Distance(net->out->weight.grad(), reference->out->weight.grad()), 1e-6);
+    sgd.zero_grad(set_to_none);
+    reference->zero_grad();
+    pass(1, true);
+    strategy->step();
+    Loss(reference, Batch(1, 1)).backward();
+    torch::optim::SGD(reference->parameters(), 0.1).step();
+    EXPECT_LT(Distance(Flat(*net), Flat(*reference)), 1e-6);
+    // A step without a pass goes by the gradients that are there.
+    strategy->step();
+    torch::optim::SGD(reference->parameters(), 0.1).step();
+    EXPECT_LT(Distance(Flat(*net), Flat(*reference)), 1e-6);
+  }
+}
+
+RANKS_TEST(DataParallel, SparseGradientsGoWithReplicasThatHaveNoRows, 1) {
+  torch::manual_seed(4);
+  torch::nn::Sequential net(torch::nn::Embedding(torch::nn::EmbeddingOptions(20, 4).sparse(true)),
+                            torch::nn::Flatten(), torch::nn::Linear(8, 3));
+  const auto reference = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  torch::optim::SGD reference_sgd(reference->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("dp", net, sgd, {.replicas = 4});
+  for (const int64_t rows : {2, 1, 4, 3, 9}) {
+    const torch::Tensor x = torch::randint(20, {rows, 2}, torch::kLong);
+    strategy->zero_grad();
+    strategy->backward(strategy->forward(x).square().mean(), /*last=*/rows != 3);
+    if (rows == 3) strategy->backward(strategy->forward(x + 0).square().mean());
+    strategy->step();
+    reference_sgd.zero_grad();
+    for (int pass = 0; pass < (rows == 3 ? 2 : 1); ++pass) {
+      reference->forward(x).square().mean().backward();
+    }
+    reference_sgd.step();
+    EXPECT_LT(Distance(Flat(*net), Flat(*reference)), 1e-5) << rows;
+  }
+}
+
+RANKS_TEST(DataParallel, OutputsThatOutliveItSayThatItIsGone, 1) {
+  for (const char* name : {"dp", "mirrored", "ddp2"}) {
+    Net net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto strategy = hvd::make_strategy(name, net, sgd);
+    const torch::Tensor output = strategy->forward(torch::ones({4, 6}));
+    strategy.reset();
+    std::string message;
+    EXPECT_EQ(StatusOf([&] { output.sum().backward(); }, &message), RUEDA_FAILED_PRECONDITION);
+    EXPECT_NE(message.find("strategy is gone"), std::string::npos) << message;
+  }
 }
 
 RANKS_TEST(DataParallel, AddsUpSeveralPasses, 1) {

@@ -3,6 +3,9 @@
 
 #include <torch/torch.h>
 
+#include <cmath>
+#include <filesystem>
+
 #include "test/torch/ranks.h"
 #include "test/torch/strategies.h"
 
@@ -300,6 +303,112 @@ RANKS_TEST(Strategy, ModelsThatDifferInOtherTensorsAreAnErrorOnAllRanks, 2) {
             std::string::npos)
       << message;
   hvd::barrier();
+}
+
+// Ranks 0 and 2 train together, while rank 1 does something else.
+RANKS_TEST(Strategy, APartOfTheRanksTrains, 3) {
+  const hvd::ProcessSet set = hvd::add_process_set({0, 2});
+  const std::string file = "/tmp/rueda-set-" + std::string(std::getenv("RUEDA_JOB_ID"));
+  const auto equal = [&](const torch::nn::Sequential& net) {
+    const torch::Tensor all = hvd::allgather(Flat(*net).reshape({1, -1}), "replicas", set);
+    return all.size(0) == 2 && all[0].equal(all[1]);
+  };
+  if (!set.included()) {
+    Net net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    const torch::Tensor start = Flat(*net).clone();
+    for (int step = 0; step < 20; ++step) {
+      sgd.zero_grad();
+      Loss(net, Batch(step, 1)).backward();
+      sgd.step();
+    }
+    EXPECT_GT(Distance(Flat(*net), start), 1e-3);
+  }
+  for (const std::string& name : hvd::strategy_names()) {
+    if (!set.included() || name == "dp" || name == "mirrored") continue;
+    torch::manual_seed(hvd::rank());
+    torch::nn::Sequential net(torch::nn::Linear(6, 16), torch::nn::Tanh(),
+                              torch::nn::Linear(16, 3));
+    torch::optim::Adam adam(net->parameters(), 0.01);
+    const auto strategy = hvd::make_strategy(
+        name, net, adam,
+        {.process_set = set, .warmup_steps = 2, .local_steps = 2, .peers = "shift_one"});
+    const auto train = [&](int from, int to) {
+      for (int step = from; step < to; ++step) {
+        const int shard = hvd::has_own_batches(name) ? hvd::rank() : 0;
+        TrainStep(*strategy, Shard(Batch(step, hvd::size()), shard));
+      }
+      strategy->finish();
+      EXPECT_TRUE(equal(net)) << name;
+    };
+    const torch::Tensor start = Flat(*net).clone();
+    train(0, 5);
+    EXPECT_GT(Distance(Flat(*net), start), 1e-3) << name;
+    strategy->save(file);
+    const torch::Tensor saved = Flat(*net).clone();
+    train(5, 7);
+    EXPECT_GT(Distance(Flat(*net), saved), 1e-3) << name;
+    strategy->load(file);
+    strategy->finish();
+    EXPECT_TRUE(Flat(*net).equal(saved)) << name;
+    train(5, 7);
+  }
+  hvd::barrier();
+  if (hvd::rank() == 0) std::filesystem::remove(file);
+}
+
+RANKS_TEST(Strategy, PredividedGradientsAreTheSame, 2, 3) {
+  const auto train = [](double factor) {
+    torch::manual_seed(1);
+    Net net;
+    torch::optim::SGD sgd(net->parameters(), Momentum());
+    const auto strategy =
+        hvd::make_strategy("ddp", net, sgd, {.gradient_predivide_factor = factor});
+    for (int step = 0; step < 10; ++step) {
+      TrainStep(*strategy, Shard(Batch(step, hvd::size()), hvd::rank()));
+    }
+    return Flat(*net).clone();
+  };
+  const torch::Tensor expected = train(1);
+  EXPECT_LT(Distance(train(2), expected), 1e-5);
+  // That the factor reaches the gradients: what is divided by so much comes back as no number.
+  EXPECT_FALSE(train(1e45).isfinite().all().item<bool>());
+}
+
+RANKS_TEST(Strategy, BeginsWithTheFirstRanksBuffersAndOptimizerState, 2, 3) {
+  for (const std::string& name : hvd::strategy_names()) {
+    if (name == "dp" || name == "mirrored") continue;
+    for (const bool broadcast : {true, false}) {
+      torch::manual_seed(hvd::rank());
+      torch::nn::Sequential net(torch::nn::Linear(6, 3), torch::nn::BatchNorm1d(3),
+                                torch::nn::Linear(3, 3));
+      for (torch::Tensor& buffer : net->buffers()) buffer.fill_(hvd::rank() + 5);
+      torch::optim::Adam adam(net->parameters(),
+                              torch::optim::AdamOptions(0.01 * (hvd::rank() + 1)));
+      for (int step = 0; step <= hvd::rank(); ++step) {  // the others have more behind them
+        for (torch::Tensor& parameter : net->parameters()) {
+          parameter.mutable_grad() = torch::full_like(parameter, hvd::rank() + 1);
+        }
+        adam.step();
+      }
+      adam.zero_grad();
+      const auto strategy =
+          hvd::make_strategy(name, net, adam, {.name = name, .broadcast = broadcast});
+      for (const torch::Tensor& buffer : net->buffers()) {
+        const double expected = 5 + (broadcast ? 0 : hvd::rank());
+        EXPECT_TRUE(buffer.eq(expected).all().item<bool>()) << name;
+      }
+      if (name != "ddp" && name != "local_sgd") continue;  // where it is as it was
+      const double rank = broadcast ? 0 : hvd::rank();
+      for (const torch::Tensor& parameter : net->parameters()) {
+        const auto& state = static_cast<const torch::optim::AdamParamState&>(
+            *adam.state().at(parameter.unsafeGetTensorImpl()));
+        EXPECT_EQ(state.step(), rank + 1) << name;
+        const double momentum = (rank + 1) * (1 - std::pow(0.9, rank + 1));
+        EXPECT_LT(Distance(state.exp_avg(), torch::full_like(parameter, momentum)), 1e-5) << name;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -5,6 +5,10 @@
 // stage's gradient counts. In the others' graphs each part has a knot: in a backward pass it waits
 // for the part's gradient from the next stage. Autograd runs what was recorded last first, so that
 // the stages' backward passes go part by part, one behind another too.
+//
+// A part that takes no gradient (integers, or what frozen layers make of an input) has no knot: the
+// next stage is told so with the part. One that takes a gradient, but is used for nothing that has
+// one, gets "none" when the next stage's backward pass has ended.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -16,6 +20,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <memory>
+#include <utility>
 
 #include "bindings/torch/named_tensors.h"
 #include "bindings/torch/strategies/strategies.h"
@@ -24,6 +31,13 @@ namespace rueda::libtorch {
 namespace {
 
 constexpr int64_t kDimsMax = 32;
+// What is sent before a tensor, int64: its type, whether it takes a gradient, how many dimensions
+// it has and their sizes.
+constexpr int64_t kFormSize = kDimsMax + 3;
+constexpr int64_t kNoTensor = -1;  // of dimensions: nothing follows
+// Forward passes whose gradients have names of their own. If there are more in one loss, a gradient
+// waits for an earlier one of its name to be received.
+constexpr int kPassNames = 8;
 
 class Pipeline : public BaseStrategy {
  public:
@@ -31,7 +45,7 @@ class Pipeline : public BaseStrategy {
            const StrategyOptions& options);
 
   at::Tensor forward(const at::Tensor& input) override;
-  void backward(const at::Tensor& loss, bool) override { loss.backward(); }
+  void backward(const at::Tensor& loss, bool last) override;
   void synchronize() override {}  // autograd has waited
   double clip_grad_norm(double max_norm) override;
   bool unscale(double factor) override;
@@ -47,6 +61,8 @@ class Pipeline : public BaseStrategy {
   std::vector<ParameterState> GetState() override;
 
  private:
+  struct Part;
+  struct Pass;
   class FromBefore;  // a part's input, as autograd sees it
   class ToNext;      // a part's output
   class Output;      // the batch's
@@ -58,33 +74,56 @@ class Pipeline : public BaseStrategy {
   void Split();
   at::Tensor RunStage(at::Tensor value);
   std::vector<at::Tensor> Gradients() const;  // of this rank's stage
-  at::Tensor ShareOutput(const at::Tensor& output);
-  void Send(const at::Tensor& tensor, int stage, const std::string& name);
-  at::Tensor Receive(int stage, const std::string& name);
+  at::Tensor ShareOutput(const at::Tensor& output, bool* takes_gradient);
+  // An undefined tensor arrives as such.
+  void Send(const at::Tensor& tensor, bool takes_gradient, int stage, const std::string& name);
+  at::Tensor Receive(int stage, const std::string& name, bool* takes_gradient = nullptr);
 
+  // Throws: it is gone.
+  static std::shared_ptr<Pipeline> Lock(const std::weak_ptr<Pipeline>& pipeline);
+
+  // What outputs, which may outlive this object, have of it.
+  const std::shared_ptr<Pipeline> self_{this, [](Pipeline*) {}};
   torch::nn::SequentialImpl* sequential_;
   std::vector<int> members_;    // world ranks, by stage
   std::vector<size_t> begins_;  // by stage, its first child; and how many there are
   std::vector<int> owner_;      // by parameter: its stage
-  std::vector<std::shared_ptr<Operation>> sends_;  // that may be under way
+  // That may be under way; by stage and name.
+  std::map<std::pair<int, std::string>, std::shared_ptr<Operation>> sends_;
+  int passes_ = 0;                                 // forward, modulo kPassNames
+  std::vector<c10::intrusive_ptr<Pass>> reached_;  // by the backward pass
 };
 
 // What the autograd functions need of a part.
-struct Part : torch::CustomClassHolder {
-  std::function<at::Tensor()> receive;
-  std::function<void(const at::Tensor&)> send;
+struct Pipeline::Part : torch::CustomClassHolder {
+  std::weak_ptr<Pipeline> pipeline;
+  std::string name;  // its gradient's
+  at::Tensor value;  // on its way into the graph
+  bool reached = false;
+};
+
+// And of a forward pass.
+struct Pipeline::Pass : torch::CustomClassHolder {
+  std::weak_ptr<Pipeline> pipeline;
+  at::Tensor output;                            // on its way into the graph
+  std::vector<c10::intrusive_ptr<Part>> parts;  // for whose gradients the stage before waits
 };
 
 class Pipeline::FromBefore : public torch::autograd::Function<FromBefore> {
  public:
+  // `anchor` makes it an operator with a history.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor&,
                             const c10::intrusive_ptr<Part>& part) {
     context->saved_data["part"] = c10::IValue::make_capsule(part);
-    return part->receive();
+    context->set_materialize_grads(false);
+    return std::exchange(part->value, at::Tensor());
   }
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
                                                const torch::autograd::tensor_list& gradients) {
-    static_cast<Part&>(*context->saved_data["part"].toCapsule()).send(gradients[0]);
+    auto& part = static_cast<Part&>(*context->saved_data["part"].toCapsule());
+    const std::shared_ptr<Pipeline> pipeline = Lock(part.pipeline);
+    part.reached = true;
+    pipeline->Send(gradients[0], false, pipeline->index() - 1, part.name);
     return {at::Tensor(), at::Tensor()};
   }
 };
@@ -93,30 +132,44 @@ class Pipeline::FromBefore : public torch::autograd::Function<FromBefore> {
 class Pipeline::ToNext : public torch::autograd::Function<ToNext> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& token,
-                            const at::Tensor& value, const c10::intrusive_ptr<Part>& part) {
+                            const at::Tensor&, const c10::intrusive_ptr<Part>& part) {
     context->saved_data["part"] = c10::IValue::make_capsule(part);
-    part->send(value);
     return token.clone();
   }
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
                                                const torch::autograd::tensor_list& gradients) {
-    const at::Tensor gradient =
-        static_cast<Part&>(*context->saved_data["part"].toCapsule()).receive();
-    return {gradients[0], gradient, at::Tensor()};
+    const auto& part = static_cast<Part&>(*context->saved_data["part"].toCapsule());
+    const std::shared_ptr<Pipeline> pipeline = Lock(part.pipeline);
+    return {gradients[0], pipeline->Receive(pipeline->index() + 1, part.name), at::Tensor()};
   }
 };
 
+// `through`: the last stage's output; in the other stages, whose gradient of it does not count, the
+// token.
 class Pipeline::Output : public torch::autograd::Function<Output> {
  public:
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor&,
-                            const at::Tensor& value) {
-    return value.clone();
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& through,
+                            const c10::intrusive_ptr<Pass>& pass) {
+    context->saved_data["pass"] = c10::IValue::make_capsule(pass);
+    context->saved_data["is last"] = !pass->output.defined();
+    return pass->output.defined() ? std::exchange(pass->output, at::Tensor()) : through.clone();
   }
-  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext*,
-                                               const torch::autograd::tensor_list&) {
-    return {at::zeros({1}), at::Tensor()};
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               const torch::autograd::tensor_list& gradients) {
+    const auto pass =
+        c10::static_intrusive_pointer_cast<Pass>(context->saved_data["pass"].toCapsule());
+    Lock(pass->pipeline)->reached_.push_back(pass);
+    const bool is_last = context->saved_data["is last"].toBool();
+    return {is_last ? gradients[0] : at::zeros({1}), at::Tensor()};
   }
 };
+
+std::shared_ptr<Pipeline> Pipeline::Lock(const std::weak_ptr<Pipeline>& pipeline) {
+  std::shared_ptr<Pipeline> locked = pipeline.lock();
+  if (locked != nullptr) return locked;
+  throw Error(RUEDA_FAILED_PRECONDITION,
+              "a backward pass through outputs of a pipeline whose strategy is gone");
+}
 
 Pipeline::Pipeline(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
                    const StrategyOptions& options)
@@ -180,25 +233,33 @@ at::Tensor Pipeline::RunStage(at::Tensor value) {
 }
 
 // In the background: the next part is computed meanwhile.
-void Pipeline::Send(const at::Tensor& tensor, int stage, const std::string& name) {
-  const at::Tensor value = tensor.detach().contiguous();
-  at::Tensor form = at::zeros({kDimsMax + 2}, at::kLong);
+void Pipeline::Send(const at::Tensor& tensor, bool takes_gradient, int stage,
+                    const std::string& name) {
+  at::Tensor form = at::zeros({kFormSize}, at::kLong);
   int64_t* const numbers = form.mutable_data_ptr<int64_t>();
-  numbers[0] = static_cast<int64_t>(value.scalar_type());
-  numbers[1] = value.dim();
-  std::copy(value.sizes().begin(), value.sizes().end(), numbers + 2);
-  for (const auto& [suffix, part] : {std::pair<const char*, at::Tensor>{".form", form},
-                                     std::pair<const char*, at::Tensor>{"", value}}) {
+  std::vector<std::pair<const char*, at::Tensor>> tensors = {{".form", form}};
+  numbers[2] = kNoTensor;
+  if (tensor.defined()) {
+    const at::Tensor value = tensor.detach().contiguous();
+    numbers[0] = static_cast<int64_t>(value.scalar_type());
+    numbers[1] = takes_gradient ? 1 : 0;
+    numbers[2] = value.dim();
+    std::copy(value.sizes().begin(), value.sizes().end(), numbers + 3);
+    tensors.emplace_back("", value);
+  }
+  for (const auto& [suffix, part] : tensors) {
     const std::string whole = NameOf(name + suffix);
-    sends_.push_back(Operation::Submit(context(), {.kind = RUEDA_SEND,
-                                                   .tensors = part,
-                                                   .name = whole,
-                                                   .process_set = options().process_set,
-                                                   .root = members_[static_cast<size_t>(stage)]}));
+    std::shared_ptr<Operation>& send = sends_[{stage, whole}];
+    send = nullptr;  // waits for one of the name that is under way
+    send = Operation::Submit(context(), {.kind = RUEDA_SEND,
+                                         .tensors = part,
+                                         .name = whole,
+                                         .process_set = options().process_set,
+                                         .root = members_[static_cast<size_t>(stage)]});
   }
 }
 
-at::Tensor Pipeline::Receive(int stage, const std::string& name) {
+at::Tensor Pipeline::Receive(int stage, const std::string& name, bool* takes_gradient) {
   const auto receive = [&](const at::Tensor& into, const char* suffix) {
     const std::string whole = NameOf(name + suffix);
     Operation::Execute(context(), {.kind = RUEDA_RECV,
@@ -208,10 +269,12 @@ at::Tensor Pipeline::Receive(int stage, const std::string& name) {
                                    .process_set = options().process_set,
                                    .root = members_[static_cast<size_t>(stage)]});
   };
-  const at::Tensor form = at::zeros({kDimsMax + 2}, at::kLong);
+  const at::Tensor form = at::zeros({kFormSize}, at::kLong);
   receive(form, ".form");
   const int64_t* const numbers = form.const_data_ptr<int64_t>();
-  at::Tensor value = at::empty(at::IntArrayRef(numbers + 2, static_cast<size_t>(numbers[1])),
+  if (takes_gradient != nullptr) *takes_gradient = numbers[1] != 0;
+  if (numbers[2] == kNoTensor) return {};
+  at::Tensor value = at::empty(at::IntArrayRef(numbers + 3, static_cast<size_t>(numbers[2])),
                                at::TensorOptions().dtype(static_cast<at::ScalarType>(numbers[0])));
   receive(value, "");
   return value;
@@ -223,48 +286,73 @@ at::Tensor Pipeline::forward(const at::Tensor& input) {
   const int stage = index();
   const bool is_first = stage == 0;
   const bool is_last = stage == ranks() - 1;
+  const bool records = at::GradMode::is_enabled();
   if (!input.defined() || input.dim() == 0 || input.size(0) == 0) {
     Refuse("needs a batch with rows, at least one, on all ranks");
   }
+  if (records && input.requires_grad()) {
+    Refuse("the batch must not require a gradient, which only the first stage would have");
+  }
+  auto pass = c10::make_intrusive<Pass>();
+  pass->pipeline = self_;
+  const std::string backward = "backward " + std::to_string(passes_);
+  if (records) passes_ = (passes_ + 1) % kPassNames;
+  const at::Tensor anchor = at::zeros({1}).requires_grad_();
+  at::Tensor token = anchor;
+  std::vector<at::Tensor> outputs;
   // As many parts on all ranks, as all have the batch.
   const std::vector<at::Tensor> parts = input.chunk(options().micro_batches);
-  at::Tensor token = at::zeros({1}).requires_grad_();
-  std::vector<at::Tensor> outputs;
   for (size_t k = 0; k < parts.size(); ++k) {
     const std::string name = ".part " + std::to_string(k);
+    const auto with_gradient = [&] {
+      auto part = c10::make_intrusive<Part>();
+      part->pipeline = self_;
+      part->name = backward + name;
+      return part;
+    };
     at::Tensor value = parts[k];
     if (!is_first) {
-      auto part = c10::make_intrusive<Part>();
-      part->receive = [=, this] { return Receive(stage - 1, "forward" + name); };
-      part->send = [=, this](const at::Tensor& gradient) {
-        Send(gradient, stage - 1, "backward" + name);
-      };
-      value = FromBefore::apply(at::zeros({1}).requires_grad_(), part);
+      bool takes_gradient = false;
+      value = Receive(stage - 1, "forward" + name, &takes_gradient);
+      if (records && takes_gradient) {
+        pass->parts.push_back(with_gradient());
+        pass->parts.back()->value = std::move(value);
+        value = FromBefore::apply(anchor, pass->parts.back());
+      }
     }
     value = RunStage(value);
     if (is_last) {
       outputs.push_back(value);
     } else {
-      auto part = c10::make_intrusive<Part>();
-      part->send = [=, this](const at::Tensor& output) {
-        Send(output, stage + 1, "forward" + name);
-      };
-      part->receive = [=, this] { return Receive(stage + 1, "backward" + name); };
-      token = ToNext::apply(token, value, part);
+      const bool takes_gradient = records && value.requires_grad();
+      Send(value, takes_gradient, stage + 1, "forward" + name);
+      if (takes_gradient) token = ToNext::apply(token, value, with_gradient());
     }
   }
-  const at::Tensor whole = ShareOutput(is_last ? at::cat(outputs) : at::Tensor());
-  return is_last ? whole : Output::apply(token, whole);
+  const at::Tensor whole = is_last ? at::cat(outputs) : at::Tensor();
+  bool takes_gradient = is_last && whole.requires_grad();
+  const at::Tensor output = ShareOutput(whole, &takes_gradient);
+  if (!records || !takes_gradient) return output;
+  if (!is_last) pass->output = output;
+  return Output::apply(is_last ? output : token, pass);
 }
 
 // The last stage's to all, which need it for the loss.
-at::Tensor Pipeline::ShareOutput(const at::Tensor& output) {
+at::Tensor Pipeline::ShareOutput(const at::Tensor& output, bool* takes_gradient) {
   const int last = ranks() - 1;
-  if (index() == last) {
-    for (int stage = 0; stage < last; ++stage) Send(output, stage, "output");
-    return output;
+  if (index() < last) return Receive(last, "output", takes_gradient);
+  for (int stage = 0; stage < last; ++stage) Send(output, *takes_gradient, stage, "output");
+  return output;
+}
+
+void Pipeline::backward(const at::Tensor& loss, bool) {
+  reached_.clear();
+  loss.backward();
+  for (const auto& pass : std::exchange(reached_, {})) {
+    for (const auto& part : pass->parts) {
+      if (!part->reached) Send(at::Tensor(), false, index() - 1, part->name);
+    }
   }
-  return Receive(last, "output");
 }
 
 std::vector<at::Tensor> Pipeline::Gradients() const {

@@ -84,7 +84,7 @@ class Replicas::Thread {
 
 // A forward pass, for the backward pass.
 struct Replicas::Pass : torch::CustomClassHolder {
-  Replicas* replicas = nullptr;
+  std::weak_ptr<Replicas> replicas;
   std::vector<at::Tensor> inputs, outputs;  // by replica
   at::Tensor joined;
 };
@@ -106,9 +106,14 @@ class Replicas::Join : public torch::autograd::Function<Join> {
       throw Error(RUEDA_FAILED_PRECONDITION,
                   "a second backward pass through the same outputs of replicas");
     }
+    const std::shared_ptr<Replicas> replicas = pass.replicas.lock();
+    if (replicas == nullptr) {
+      throw Error(RUEDA_FAILED_PRECONDITION,
+                  "a backward pass through outputs of replicas whose strategy is gone");
+    }
     // Their graphs are freed by it.
     const std::vector<at::Tensor> inputs = std::exchange(pass.inputs, {});
-    pass.replicas->Backward(std::exchange(pass.outputs, {}), gradients[0]);
+    replicas->Backward(std::exchange(pass.outputs, {}), gradients[0]);
     torch::autograd::tensor_list results(3);
     if (!context->saved_data["input"].toBool()) return results;
     std::vector<at::Tensor> rows;
@@ -278,7 +283,7 @@ at::Tensor Replicas::Forward(const at::Tensor& input) {
   if (!records || !has_history) return result;
   ++passes_;
   auto pass = c10::make_intrusive<Pass>();
-  pass->replicas = this;
+  pass->replicas = self_;
   pass->inputs = std::move(inputs);
   pass->outputs = std::move(outputs);
   pass->joined = std::move(result);
@@ -311,8 +316,74 @@ void Replicas::Backward(const std::vector<at::Tensor>& outputs, const at::Tensor
   }
 }
 
+void Replicas::EndBackward() {
+  passes_ = 0;
+  if (hold_) AddToFirst();
+}
+
+// So that whoever zeroes the model's gradients, by the optimizer, say, zeroes all.
+void Replicas::AddToFirst() {
+  OnAll(threads_.size(), [&](size_t thread) {
+    const at::NoGradGuard no_grad;
+    const auto& to = threads_[0]->sgd->param_groups()[0].params();
+    for (size_t i = thread; i < to.size(); i += threads_.size()) {
+      at::Tensor& sum = to[i].mutable_grad();
+      for (size_t replica = 1; replica < threads_.size(); ++replica) {
+        const auto& from = threads_[replica]->sgd->param_groups()[0].params();
+        const at::Tensor gradient = std::exchange(from[i].mutable_grad(), at::Tensor());
+        if (!gradient.defined()) continue;
+        if (!sum.defined()) {
+          sum = gradient;
+        } else if (sum.is_sparse() && !gradient.is_sparse()) {
+          sum = gradient + sum;
+        } else {
+          sum.add_(gradient);
+        }
+      }
+    }
+  });
+}
+
+// A replica that had no rows knows of no gradient whether it is sparse.
+void Replicas::FillInSparse() {
+  const at::NoGradGuard no_grad;
+  const auto gradient = [&](size_t replica, size_t i) -> at::Tensor& {
+    return threads_[replica]->sgd->param_groups()[0].params()[i].mutable_grad();
+  };
+  const size_t parameters = threads_[0]->sgd->param_groups()[0].params().size();
+  for (size_t i = 0; i < parameters; ++i) {
+    size_t with = 0;
+    while (with < threads_.size() &&
+           !(gradient(with, i).defined() && gradient(with, i).is_sparse())) {
+      ++with;
+    }
+    if (with == threads_.size()) continue;
+    for (size_t replica = 0; replica < threads_.size(); ++replica) {
+      at::Tensor& own = gradient(replica, i);
+      if (!own.defined()) own = at::zeros_like(gradient(with, i));
+    }
+  }
+}
+
 void Replicas::Synchronize() {
-  OnAll(threads_.size(), [&](size_t i) { threads_[i]->distributed->synchronize(); });
+  FillInSparse();
+  try {
+    OnAll(threads_.size(), [&](size_t i) {
+      Thread& thread = *threads_[i];
+      thread.distributed->synchronize();
+      // The next passes add to the sum in the first one, and only there. All begin anew, also one
+      // that will have no rows: else some would reduce, and wait for others that would not.
+      const auto& parameters = thread.sgd->param_groups()[0].params();
+      std::vector<at::Tensor> sums;
+      for (const at::Tensor& parameter : parameters) sums.push_back(parameter.grad());
+      thread.distributed->zero_grad();
+      if (i > 0) return;
+      for (size_t k = 0; k < sums.size(); ++k) parameters[k].mutable_grad() = sums[k];
+    });
+  } catch (...) {
+    ZeroGrad();
+    throw;
+  }
 }
 
 void Replicas::ZeroGrad() {

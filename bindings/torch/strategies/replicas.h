@@ -29,9 +29,10 @@ class Replicas {
   // Backward passes only add to each replica's gradients meanwhile.
   void Hold(bool hold) { hold_ = hold; }
   // The backward pass from a loss has come to its end. Within one, replicas add up what several
-  // forward passes' outputs have for them.
-  void EndBackward() { passes_ = 0; }
-  // The first replica's gradients are the sums of all, when this returns.
+  // forward passes' outputs have for them. What was held is the first replica's from here on.
+  void EndBackward();
+  // The first replica's gradients are the sums of all when this returns, and the others have none.
+  // Throws how it failed; then all gradients are dropped.
   void Synchronize();
   void ZeroGrad();
 
@@ -47,7 +48,11 @@ class Replicas {
   void OnAll(size_t count, const std::function<void(size_t)>& fn);
   void Mirror(const Model& replica) const;
   void Backward(const std::vector<at::Tensor>& outputs, const at::Tensor& gradient);
+  void AddToFirst();
+  void FillInSparse();
 
+  // What outputs, which may outlive this object, have of it.
+  const std::shared_ptr<Replicas> self_{this, [](Replicas*) {}};
   std::vector<Model> models_;
   rueda_group* group_ = nullptr;
   std::vector<std::unique_ptr<Thread>> threads_;

@@ -193,6 +193,9 @@ void SyncBatchNormImpl::CheckInput(const at::Tensor& input) const {
   if (!input.defined() || !at::isFloatingType(input.scalar_type())) {
     refuse("the input is not a floating-point tensor");
   }
+  if (is_training() && !input.is_cpu()) {
+    refuse("the input is on the device " + input.device().str() + "; in training on the CPU only");
+  }
   if (input.dim() < 2 || input.dim() > 5) {
     refuse("the input has " + std::to_string(input.dim()) + " dimensions; 2 to 5");
   }

@@ -364,6 +364,22 @@ class RunProcesses {
   int first_ = -1;                 // of them
 };
 
+// Of the job that this process is a rank of; 1: it has not been started as one of several. Only the
+// library knows all launchers, and it finds the other ranks, as they come to this call too.
+inline int32_t RanksOfLauncher() {
+  const int32_t initialized = rueda_size(rueda_current_context());
+  if (initialized > 0) return initialized;
+  rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+  options.name = "run";  // so that it counts for nobody else
+  options.flags = RUEDA_INIT_READ_ENVIRONMENT;
+  rueda_context* context = nullptr;
+  Check(rueda_init(RUEDA_VERSION, &options, &context), nullptr);
+  const int32_t ranks = rueda_size(context);
+  rueda_shutdown(context);
+  rueda_context_destroy(context);
+  return ranks;
+}
+
 inline std::vector<std::string> RunBytes(const std::function<std::string()>& fn, int ranks) {
   RunState& state = RunState::Get();
   const int call = state.calls++;
@@ -376,7 +392,7 @@ inline std::vector<std::string> RunBytes(const std::function<std::string()>& fn,
       throw Error(RUEDA_INVALID_ARGUMENT,
                   "run: " + std::to_string(ranks) + " ranks; there must be one at least");
     }
-    if (std::getenv("RUEDA_RANK") != nullptr) {
+    if (std::getenv("RUEDA_RANK") != nullptr || RanksOfLauncher() > 1) {
       throw Error(RUEDA_FAILED_PRECONDITION,
                   "run: this process is a rank already, which a launcher has started: call init() "
                   "in it, or start it without the launcher");
@@ -402,7 +418,7 @@ inline std::vector<std::string> RunBytes(const std::function<std::string()>& fn,
 /// failed: `rank()` is its number; the text of what it has thrown, with its status if it was an
 /// Error, else RUEDA_INTERNAL. None is left when this returns or throws, and none outlives the
 /// calling thread. RUEDA_INVALID_ARGUMENT: `ranks` is not positive. RUEDA_FAILED_PRECONDITION: a
-/// launcher has started this process as a rank.
+/// launcher has started this process as one of several ranks; and what init() throws.
 template <typename Fn>
 auto run(Fn fn, int ranks) {
   using Result = std::invoke_result_t<Fn&>;

@@ -59,7 +59,8 @@ namespace rueda::libtorch {
 // weight and bias are this rank's part, for the optimizer to reduce as others. In eval() nothing is
 // communicated: the running statistics are used, or this rank's batch if there are none.
 //
-// RUEDA_INVALID_ARGUMENT: an input of another shape or type (on this rank); ranks that differ in C,
+// RUEDA_INVALID_ARGUMENT: an input of another shape or type, or in training on another device than
+// the CPU (on this rank); ranks that differ in C,
 // or have not two values per channel all together (on all). RUEDA_UNIMPLEMENTED: second
 // derivatives.
 //
