@@ -66,7 +66,7 @@ def train(arguments, strategy, epochs, environment=None):
         words += ["--batch-size", str(32 * arguments.np)]  # of all ranks
     out = run(arguments, strategy, words, environment)
     steps = int(re.search(r"(\d+) steps an epoch", out).group(1))
-    losses = re.findall(r" loss ([-+0-9.e]+|-?nan|-?inf),", out)
+    losses = re.findall(r" loss (-?(?:[0-9.]+(?:e[-+][0-9]+)?|nan|inf)),", out)
     return json.loads(out.splitlines()[-1]), steps, float(losses[-1])
 
 

@@ -10,7 +10,9 @@
 // The loop is examples/trainer's; examples/torch_loop has one by itself.
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
@@ -75,11 +77,23 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Says so, and returns the exit status.
+int Misused(const std::string& what) {
+  std::fprintf(stderr, "mnist: %s; --help lists the options\n", what.c_str());
+  return 2;
+}
+
+bool AsksForHelp(int argc, char** argv) {
+  return std::any_of(argv + 1, argv + argc,
+                     [](const char* word) { return std::strcmp(word, "--help") == 0; });
+}
+
 template <typename T>
 T Parse(const std::string& option, const std::string& word, T least) {
   T value{};
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || !(value >= least)) {
+  if (error != std::errc() || end != word.data() + word.size() || !(value >= least) ||
+      !std::isfinite(static_cast<double>(value))) {
     throw UsageError(option + " " + word + ": expected a number of at least " +
                      std::to_string(least));
   }
@@ -96,6 +110,9 @@ Options ParseOptions(int argc, char** argv) {
     }
     if (i + 1 == argc) throw UsageError(option + ": unknown, or its value is missing");
     const std::string word = argv[++i];
+    if (word.empty() || word.starts_with("--")) {
+      throw UsageError(option + " '" + word + "': that is no value for it");
+    }
     if (option == "--strategy") {
       options.strategy = word;
     } else if (option == "--devices") {
@@ -208,9 +225,10 @@ int TrainOnRank(const trainer::Trainer& trainer, const Options& options, const D
   torch::set_num_threads(1);
   const int batches = hvd::has_own_batches(options.strategy) ? hvd::size() : 1;  // a step
   if (dataset.train.count / batches < options.batch_size) {
-    throw UsageError("--batch-size " + std::to_string(options.batch_size) + " on " +
-                     std::to_string(hvd::size()) + " ranks is more than the " +
-                     std::to_string(dataset.train.count) + " training images");
+    // Not thrown: rueda::run would make another error of it.
+    return Misused("--batch-size " + std::to_string(options.batch_size) + " on " +
+                   std::to_string(hvd::size()) + " ranks is more than the " +
+                   std::to_string(dataset.train.count) + " training images");
   }
   trainer::TensorLoader train(ToTensors(dataset.train),
                               {.batch_size = options.batch_size, .seed = options.seed});
@@ -273,7 +291,7 @@ int Run(const Options& options) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
+    if (mnist::AsksForHelp(argc, argv)) {
       hvd::init();
       if (hvd::rank() == 0) std::fputs(mnist::kUsage, stdout);
       hvd::shutdown();
@@ -281,8 +299,7 @@ int main(int argc, char** argv) {
     }
     return mnist::Run(mnist::ParseOptions(argc, argv));
   } catch (const mnist::UsageError& error) {
-    std::fprintf(stderr, "mnist: %s; --help lists the options\n", error.what());
-    return 2;
+    return mnist::Misused(error.what());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "mnist: %s\n", error.what());
     return 1;

@@ -23,7 +23,9 @@ class Training {
 
   int rank = 0;
   int ranks = 1;
-  int64_t first_epoch = 1;  // above 1: it goes on from a checkpoint
+  int64_t first_epoch = 1;   // above 1: it goes on from a checkpoint
+  std::string resumed_from;  // that checkpoint's file; "": none
+  bool validates = false;    // there are metrics of a validation loader
   int64_t max_epochs = 0;
   int64_t steps_in_epoch = 0;
   int64_t epoch = 0;  // the present one, or the last that ended
@@ -32,6 +34,9 @@ class Training {
 
   // RUEDA_INVALID_ARGUMENT, with the names that there are: there is no such metric.
   double Metric(const std::string& name) const;
+  // For OnCheck. RUEDA_INVALID_ARGUMENT: there isn't going to be such a metric, as its name is one
+  // of the validation loader's, "val_...", and there is none. Of others one can't know it yet.
+  void CheckMetric(const std::string& name) const;
   // Ends the training on all ranks after this epoch; one rank may say so alone.
   void Stop() { stop_ = true; }
   virtual rueda::libtorch::Strategy& strategy() = 0;
@@ -43,14 +48,17 @@ class Training {
   bool stop_ = false;
 };
 
-// All ranks have the same callbacks in the same order. Each function is called on all ranks.
+// All ranks have the same callbacks in the same order. Each function is called on all ranks, and
+// what it throws on one rank all ranks throw, but for OnStep.
 class Callback {
  public:
   virtual ~Callback() = default;
   // Different for each of a training: it names the callback's part of a checkpoint.
   virtual std::string name() const = 0;
 
-  // After a checkpoint was loaded. What it throws on one rank all ranks throw.
+  // After a checkpoint was loaded, and before any callback's OnBegin: refuses what can't go well,
+  // and changes nothing outside, as another one may refuse too.
+  virtual void OnCheck(Training&) {}
   virtual void OnBegin(Training&) {}
   virtual void OnStep(Training&) {}
   // May add to the metrics.

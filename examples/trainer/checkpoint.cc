@@ -14,15 +14,11 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 constexpr const char* kPrefix = "epoch-";
 
 [[noreturn]] void Fail(const fs::path& path, const std::string& what) {
   throw std::runtime_error(path.string() + ": " + what);
-}
-
-fs::path ProgressPath(const std::string& path) {
-  return fs::path(path).replace_extension(".json");
 }
 
 // The number in "epoch-12.pt"; 0 for other names.
@@ -36,6 +32,10 @@ int64_t EpochOf(const fs::path& path) {
 }
 
 }  // namespace
+
+std::string ProgressPath(const std::string& path) {
+  return fs::path(path).replace_extension(".json").string();
+}
 
 std::string CheckpointPath(const std::string& directory, int64_t epoch) {
   return (fs::path(directory) / (kPrefix + std::to_string(epoch) + ".pt")).string();
@@ -64,17 +64,17 @@ void RemoveCheckpoint(const std::string& path) {
 }
 
 void WriteProgress(const std::string& path, const Progress& progress) {
-  const fs::path file = ProgressPath(path);
   const json all = {{"format", kFormat},           {"epoch", progress.epoch},
                     {"step", progress.step},       {"ranks", progress.ranks},
                     {"scalers", progress.scalers}, {"callbacks", progress.callbacks}};
   std::error_code error;
   fs::remove(path, error);  // an earlier one's, whose progress this is not
-  WriteFile(file.string(), all.dump(2) + "\n");
+  // A path may be no UTF-8.
+  WriteFile(ProgressPath(path), all.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 Progress ReadProgress(const std::string& path) {
-  const fs::path file = ProgressPath(path);
+  const std::string file = ProgressPath(path);
   std::ifstream stream(file);
   if (!stream) Fail(file, "can't be read; a trainer's checkpoint has it beside its .pt file");
   try {

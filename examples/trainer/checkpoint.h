@@ -22,6 +22,8 @@ std::string CheckpointPath(const std::string& directory, int64_t epoch);
 std::string NewestCheckpoint(const std::string& directory);
 // The epochs whose files are there, ascending.
 std::vector<int64_t> Checkpoints(const std::string& directory);
+// The file of JSON beside a checkpoint's.
+std::string ProgressPath(const std::string& path);
 // Removes both files.
 void RemoveCheckpoint(const std::string& path);
 

@@ -6,11 +6,18 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <stdexcept>
 
 namespace trainer {
 namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void Fail(const std::string& path, int error) {
+  throw std::runtime_error(path + " can't be written: " + std::strerror(error));
+}
 
 bool Flush(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -20,17 +27,76 @@ bool Flush(const std::string& path) {
   return flushed;
 }
 
+// A pipe, a device: what a file must not take the place of.
+bool IsOther(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  return fs::exists(status) && !fs::is_regular_file(status);
+}
+
+// Where symbolic links lead, also if nothing is there.
+fs::path Target(fs::path path) {
+  for (int links = 0; links < 40 && fs::is_symlink(path); ++links) {
+    path = path.parent_path() / fs::read_symlink(path);
+  }
+  return path;
+}
+
+// 0, or the error.
+int CheckIn(const fs::path& directory) {
+  return access((directory / ".").c_str(), W_OK | X_OK) == 0 ? 0 : errno;
+}
+
 }  // namespace
 
 void WriteFile(const std::string& path, const std::string& text) {
-  const std::string part = path + ".part";
+  if (IsOther(path)) {
+    if (!text.empty()) AppendToFile(path, text);
+    return;
+  }
+  const std::string target = Target(path).string();
+  const std::string part = target + ".part";
   std::ofstream stream(part, std::ios::binary);
   stream << text;
   stream.close();
-  if (stream && Flush(part) && std::rename(part.c_str(), path.c_str()) == 0) return;
+  if (stream && Flush(part) && std::rename(part.c_str(), target.c_str()) == 0) return;
   const int error = errno;
   std::remove(part.c_str());
-  throw std::runtime_error(path + " can't be written: " + std::strerror(error));
+  Fail(path, error);
+}
+
+void AppendToFile(const std::string& path, const std::string& text) {
+  std::ofstream stream(path, std::ios::binary | std::ios::app);
+  stream << text;
+  stream.flush();
+  if (!stream) Fail(path, errno);
+}
+
+void CheckFile(const std::string& path) {
+  if (fs::is_directory(path)) Fail(path, EISDIR);
+  if (fs::exists(path) && access(path.c_str(), W_OK) != 0) Fail(path, errno);
+  if (IsOther(path)) return;
+  if (const int error = CheckIn(Target(fs::absolute(path)).parent_path())) Fail(path, error);
+}
+
+void CheckDirectory(const std::string& path) {
+  std::error_code ignored;
+  fs::path there = fs::absolute(path);
+  while (!fs::exists(there, ignored) && there.has_relative_path()) there = there.parent_path();
+  if (const int error = CheckIn(there)) Fail(path, error);
+}
+
+uint64_t Digest(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  uint64_t digest = 0xcbf29ce484222325;
+  char block[65536];
+  while (stream.read(block, sizeof block) || stream.gcount() > 0) {
+    for (std::streamsize i = 0; i < stream.gcount(); ++i) {
+      digest = (digest ^ static_cast<unsigned char>(block[i])) * 0x100000001b3;
+    }
+  }
+  if (!stream.eof()) throw std::runtime_error(path + " can't be read: " + std::strerror(errno));
+  return digest;
 }
 
 }  // namespace trainer

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -12,6 +14,7 @@
 #include <stdexcept>
 
 #include "examples/trainer/checkpoint.h"
+#include "examples/trainer/files.h"
 
 namespace trainer {
 namespace {
@@ -52,26 +55,65 @@ void Together(const std::string& what, const std::function<void()>& fn) {
   const std::vector<std::string> errors = hvd::allgather_object(error, "trainer." + what);
   for (size_t rank = 0; rank < errors.size(); ++rank) {
     if (errors[rank].empty()) continue;
-    Refuse(errors[rank] + (errors.size() > 1 ? " (rank " + std::to_string(rank) + ")" : ""));
+    const bool on_all = std::set<std::string>(errors.begin(), errors.end()).size() == 1;
+    throw hvd::Error(RUEDA_INVALID_ARGUMENT,
+                     errors[rank] + (on_all ? "" : " (rank " + std::to_string(rank) + ")"));
   }
 }
 
-void CheckThatRanksAgree(const TrainerOptions& options, const FitArguments& arguments) {
-  std::string mine = "strategy " + options.strategy + ", precision " + options.precision +
-                     ", scale " + std::to_string(options.loss_scaler.initial_scale) +
-                     ", max_epochs " + std::to_string(options.max_epochs) + ", max_norm " +
-                     std::to_string(options.max_norm) + ", seed " + std::to_string(options.seed) +
-                     ", resume '" + options.resume + "', " +
-                     std::to_string(arguments.train.steps()) + " batches an epoch, " +
-                     (arguments.validation == nullptr ? "no " : "") + "validation, callbacks";
-  for (const auto& callback : arguments.callbacks) mine += " " + callback->name();
-  const std::vector<std::string> all = hvd::allgather_object(mine, "trainer.options");
+// Refuses what is not the same on all ranks.
+void Agree(const std::string& what, const std::string& mine) {
+  const std::vector<std::string> all = hvd::allgather_object(mine, "trainer." + what);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     Refuse("the ranks differ: rank 0 has " + all[0] + "; rank " + std::to_string(rank) + " has " +
            all[rank]);
   }
 }
+
+// With all digits that tell it from others.
+std::string Exact(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", number);
+  return text;
+}
+
+void CheckThatRanksAgree(const TrainerOptions& options, const FitArguments& arguments) {
+  const hvd::LossScalerOptions& scaler = options.loss_scaler;
+  std::string mine = "strategy " + options.strategy + ", precision " + options.precision +
+                     ", scale " + Exact(scaler.initial_scale) + ", growth_factor " +
+                     Exact(scaler.growth_factor) + ", backoff_factor " +
+                     Exact(scaler.backoff_factor) + ", growth_interval " +
+                     std::to_string(scaler.growth_interval) + ", max_epochs " +
+                     std::to_string(options.max_epochs) + ", max_norm " + Exact(options.max_norm) +
+                     ", seed " + std::to_string(options.seed) + ", resume '" + options.resume +
+                     "', " + std::to_string(arguments.train.steps()) + " batches an epoch, " +
+                     (arguments.learning_rate ? "a" : "no") + " learning-rate schedule, " +
+                     (arguments.validation == nullptr ? "no " : "") + "validation, metrics";
+  for (const auto& [name, function] : arguments.metrics) mine += " '" + name + "'";
+  mine += ", callbacks";
+  for (const auto& callback : arguments.callbacks) mine += " '" + callback->name() + "'";
+  Agree("options", mine);
+}
+
+// While it lives, the modules' modes may be changed: it puts each one's back.
+class KeepsModes {
+ public:
+  explicit KeepsModes(const torch::nn::Module& module) {
+    for (const auto& each : module.modules()) modes_.emplace_back(each, each->is_training());
+  }
+  // The outer ones first, as they set the inner ones'.
+  ~KeepsModes() {
+    for (const auto& [module, training] : modes_) {
+      if (module->is_training() != training) module->train(training);
+    }
+  }
+  KeepsModes(const KeepsModes&) = delete;
+  KeepsModes& operator=(const KeepsModes&) = delete;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+};
 
 // Means over the samples of this rank's batches.
 class Means {
@@ -106,6 +148,7 @@ class Fitting : public Training {
         type_(TypeOf(options_.precision)) {
     rank = hvd::rank();
     ranks = hvd::size();
+    validates = arguments.validation != nullptr;
     max_epochs = options_.max_epochs;
     if (hvd::has_own_batches(options_.strategy)) {
       arguments.train.Deal(hvd::global_process_set);
@@ -126,7 +169,8 @@ class Fitting : public Training {
 
   FitResult Train() {
     const auto start = std::chrono::steady_clock::now();
-    Together("begin", [this] { ForEach(&Callback::OnBegin); });
+    ForEach("OnCheck", &Callback::OnCheck);
+    ForEach("OnBegin", &Callback::OnBegin);
     bool stopped = AnyoneStops();  // it may have come to its end before
     while (!stopped && epoch < max_epochs) {
       ++epoch;
@@ -134,7 +178,7 @@ class Fitting : public Training {
       stopped = AnyoneStops() && epoch < max_epochs;
     }
     if (epoch < first_epoch) strategy_->finish();  // no epoch has done it
-    ForEach(&Callback::OnEnd);
+    ForEach("OnEnd", &Callback::OnEnd);
     for (size_t group = 0; arguments_.learning_rate && group < rates_.size(); ++group) {
       arguments_.optimizer.param_groups()[group].options().set_lr(rates_[group]);
     }
@@ -154,12 +198,13 @@ class Fitting : public Training {
         progress.scalers.push_back(json::parse(text));
       }
     }
-    for (const auto& callback : arguments_.callbacks) {
-      json state = callback->SaveState();
-      if (!state.is_null()) progress.callbacks[callback->name()] = std::move(state);
-    }
     Together("save", [&] {
-      if (rank == 0) WriteProgress(path, progress);
+      if (rank != 0) return;
+      for (const auto& callback : arguments_.callbacks) {
+        json state = callback->SaveState();
+        if (!state.is_null()) progress.callbacks[callback->name()] = std::move(state);
+      }
+      WriteProgress(path, progress);
     });
     strategy_->save(path);
   }
@@ -170,6 +215,12 @@ class Fitting : public Training {
     CheckDevices(options_.devices);
     CheckThatRanksAgree(options_, arguments_);
     if (steps_in_epoch < 1) Refuse("an epoch has no batch: the data are fewer than a batch a rank");
+    if (arguments_.validation != nullptr) {
+      const torch::Tensor steps = torch::tensor(arguments_.validation->steps(), torch::kLong);
+      if (hvd::allreduce(steps, "trainer.validation", hvd::Sum).item<int64_t>() == 0) {
+        Refuse("the validation loader has no batch on any rank");
+      }
+    }
     std::set<std::string> names;
     for (const auto& callback : arguments_.callbacks) {
       if (!names.insert(callback->name()).second) {
@@ -178,18 +229,28 @@ class Fitting : public Training {
     }
   }
 
-  void ForEach(void (Callback::*function)(Training&)) {
-    for (const auto& callback : arguments_.callbacks) ((*callback).*function)(*this);
+  // Each by itself: the next one's may be collective.
+  void ForEach(const std::string& what, void (Callback::*function)(Training&)) {
+    for (const auto& callback : arguments_.callbacks) {
+      Together(what, [&] { ((*callback).*function)(*this); });
+    }
   }
 
   void Load() {
-    std::string path = options_.resume;
-    Progress progress;
+    std::string path;
     Together("resume", [&] {
+      if (rank != 0) return;
+      path = options_.resume;
       if (std::filesystem::is_directory(path)) path = NewestCheckpoint(path);
       if (path.empty()) {
         throw std::runtime_error(options_.resume + " has no checkpoint to resume from");
       }
+    });
+    // Each host may have a directory of that name.
+    resumed_from = path = hvd::broadcast_object(path, 0, "trainer.resumed_from");
+    Progress progress;
+    std::string mine;
+    Together("progress", [&] {
       progress = ReadProgress(path);
       if (progress.ranks != ranks) {
         throw std::runtime_error(path + " is of a training on " + std::to_string(progress.ranks) +
@@ -197,13 +258,21 @@ class Fitting : public Training {
                                  std::to_string(ranks) +
                                  ". For its parameters alone there is LoadParameters");
       }
+      char digests[64];
+      std::snprintf(digests, sizeof digests, "%016" PRIx64 " and %016" PRIx64, Digest(path),
+                    Digest(ProgressPath(path)));
+      mine = path + " of epoch " + std::to_string(progress.epoch) + " and step " +
+             std::to_string(progress.step) + " with the digests " + digests;
+    });
+    Agree("checkpoint", mine);
+    Together("states", [&] {
       for (const auto& callback : arguments_.callbacks) {
         const auto it = progress.callbacks.find(callback->name());
         if (it != progress.callbacks.end()) callback->LoadState(*it);
       }
       if (!scaler_ || progress.scalers.empty()) return;
-      const json& mine = progress.scalers.at(static_cast<size_t>(rank));
-      scaler_->set_state({mine.at(0), mine.at(1), mine.at(2)});
+      const json& state = progress.scalers.at(static_cast<size_t>(rank));
+      scaler_->set_state({state.at(0), state.at(1), state.at(2)});
     });
     strategy_->load(path);
     epoch = progress.epoch;
@@ -214,7 +283,6 @@ class Fitting : public Training {
     // By epoch, so that a training that goes on draws what an uninterrupted one would have drawn.
     torch::manual_seed(options_.seed + 1'000'003 * static_cast<uint64_t>(epoch) +
                        7'919 * static_cast<uint64_t>(rank));
-    arguments_.model.module().train();
     arguments_.train.Begin(epoch);
     Means means({{"loss", arguments_.loss}});
     for (int64_t i = 0; i < steps_in_epoch; ++i) {
@@ -222,7 +290,7 @@ class Fitting : public Training {
       if (!batch) Refuse("batch " + std::to_string(i + 1) + " of the epoch is missing");
       Step(*batch, &means);
       ++step;
-      ForEach(&Callback::OnStep);
+      for (const auto& callback : arguments_.callbacks) callback->OnStep(*this);
     }
     strategy_->finish();
     Metrics own = means.Get();
@@ -234,9 +302,9 @@ class Fitting : public Training {
         metrics["val_" + name] = value;
       }
     }
-    ForEach(&Callback::OnMetrics);
-    ForEach(&Callback::OnEpoch);
-    ForEach(&Callback::OnCheckpoint);
+    ForEach("OnMetrics", &Callback::OnMetrics);
+    ForEach("OnEpoch", &Callback::OnEpoch);
+    ForEach("OnCheckpoint", &Callback::OnCheckpoint);
   }
 
   void Step(const Batch& batch, Means* means) {
@@ -288,6 +356,11 @@ double Training::Metric(const std::string& name) const {
   Refuse("there is no metric '" + name + "'; there are " + known);
 }
 
+void Training::CheckMetric(const std::string& name) const {
+  if (validates || !name.starts_with("val_")) return;
+  Refuse("there isn't going to be a metric '" + name + "', as there is no validation loader");
+}
+
 Trainer::Trainer(TrainerOptions options) : options_(std::move(options)) {
   if (options_.devices < 0) Refuse("devices is " + std::to_string(options_.devices));
   if (options_.max_epochs < 0) Refuse("max_epochs is " + std::to_string(options_.max_epochs));
@@ -321,7 +394,7 @@ Metrics Trainer::Evaluate(const hvd::Model& model, Loader& loader, const Functio
                           const std::map<std::string, Function>& metrics) const {
   std::map<std::string, Function> functions = metrics;
   functions["loss"] = loss;
-  const bool was_training = model.module().is_training();
+  const KeepsModes modes(model.module());
   model.module().eval();
   Means means(functions);
   {
@@ -337,7 +410,6 @@ Metrics Trainer::Evaluate(const hvd::Model& model, Loader& loader, const Functio
       means.Count(samples);
     }
   }
-  model.module().train(was_training);
   return hvd::average_metrics(means.Get(), means.samples(), "trainer.evaluate");
 }
 

@@ -49,10 +49,12 @@ struct TrainerOptions {
   int64_t max_epochs = 10;
   // Above 0: what gradients are clipped to, by the norm of all together.
   double max_norm = 0;
-  // Of all that is random. The same seed, ranks and options give the same bits.
+  // Of all that is random. The same seed, ranks and options give the same bits; but not with dp,
+  // ddp2 and mirrored if layers draw random numbers (dropout): a process's replicas share torch's
+  // generator, and come to it in any order.
   uint64_t seed = 0;
-  // A file that ModelCheckpoint has written, or its directory, for the newest one in it: the
-  // training goes on there. "": begins anew.
+  // A file that ModelCheckpoint has written, or its directory, for what rank 0 finds to be the
+  // newest one in it: the training goes on there. All ranks read it. "": begins anew.
   std::string resume;
 };
 
@@ -95,13 +97,16 @@ class Trainer {
   int Run(const std::function<int()>& fn) const;
 
   // Trains. Collective, with Rueda initialised: in Run(), or after init(). The model is afterwards
-  // what the training has made of it, on all ranks. Callbacks remember: another Fit takes new ones.
-  // RUEDA_INVALID_ARGUMENT, on all ranks: they differ in options, callbacks or their number of
-  // batches, or the checkpoint can't be read, or is another number of ranks'.
+  // what the training has made of it, on all ranks. It trains in the modes that its modules are in:
+  // those in eval() stay so. Callbacks remember: another Fit takes new ones.
+  // RUEDA_INVALID_ARGUMENT, on all ranks: they differ in options, callbacks, their number of
+  // batches or the checkpoint's bytes; no rank has a batch of the validation loader; the checkpoint
+  // can't be read, or is another number of ranks'; a callback has thrown something, on one rank
+  // perhaps.
   FitResult Fit(const FitArguments& arguments) const;
 
   // "loss" and the metrics over all ranks' batches together; each rank's part of the samples may
-  // be of any size. Parameters and gradients stay as they are. Collective.
+  // be of any size. Parameters, gradients and the modules' modes stay as they are. Collective.
   Metrics Evaluate(const rueda::libtorch::Model& model, Loader& loader, const Function& loss,
                    const std::map<std::string, Function>& metrics) const;
 

@@ -312,6 +312,12 @@ TEST_F(MnistTraining, StartsItsRanksItself) {
   EXPECT_EQ(Field(LastLine(alone), "ranks"), "2");
   EXPECT_EQ(Field(LastLine(alone), "parameters_digest"),
             Field(LastLine(launched), "parameters_digest"));
+  // What is wrong with the options it says as it does without.
+  for (const std::string words : {" --devices 2 --batch-size 720", " --devices 2 --lr x"}) {
+    const auto [misused_status, misused] = run(Program() + words);
+    EXPECT_EQ(misused_status, 2) << misused;
+    EXPECT_TRUE(Says(misused, "--help lists the options"));
+  }
   for (const std::string ranks : {"1", "3"}) {
     const auto [other_status, other] =
         run(launcher + " -np " + ranks + " " + Program() + " --devices 2");
@@ -367,7 +373,17 @@ TEST_F(MnistTraining, OptionsAreChecked) {
   EXPECT_TRUE(Says(help[0].out, "--strategy NAME"));
   EXPECT_EQ(help[0].status, 0);
   EXPECT_EQ(help[1].out, "") << "once is enough";
+  for (const Ended& ended : RunProgram(2, {Program(), "--strategy", "ddp", "--csv", "--help"})) {
+    EXPECT_EQ(ended.status, 0) << ended.err;
+  }
   EXPECT_TRUE(Says(error({"--epoch", "3"}), "--epoch: unknown"));
+  for (const std::string rate : {"inf", "nan", "-1", ""}) {
+    EXPECT_TRUE(Says(error({"--lr", rate}), rate.empty() ? "no value" : "expected a number"));
+  }
+  for (const std::string option : {"--checkpoint", "--csv", "--data"}) {
+    EXPECT_TRUE(Says(error({option, ""}), option + " '': that is no value for it"));
+    EXPECT_TRUE(Says(error({option, "--no-broadcast"}), "'--no-broadcast': that is no value"));
+  }
   EXPECT_TRUE(Says(error({"--epochs"}), "value is missing"));
   EXPECT_TRUE(Says(error({"--epochs", "3x"}), "--epochs 3x: expected a number"));
   EXPECT_TRUE(Says(error({"--batch-size", "0"}), "at least 1"));

@@ -1,12 +1,15 @@
 // examples/trainer: the loop, and what hooks into it.
 #include "examples/trainer/trainer.h"
 
+#include <fcntl.h>
 #include <pty.h>
+#include <sys/stat.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <regex>
 
@@ -203,7 +206,9 @@ Plan LongPlan(const std::string& strategy, const std::string& precision, const s
                         trainer::EarlyStoppingOptions{.patience = 4, .min_delta = 0.05}),
                     std::make_shared<trainer::ModelCheckpoint>(
                         trainer::ModelCheckpointOptions{.directory = files, .best = 9})};
-  plan.drop = 0.3;
+  // Replicas draw random numbers from one generator, in any order.
+  const bool has_replicas = strategy == "dp" || strategy == "ddp2" || strategy == "mirrored";
+  plan.drop = has_replicas ? 0 : 0.3;
   plan.adam = true;
   plan.learning_rate = [](int64_t step) { return std::min(1.0, 0.1 * static_cast<double>(step)); };
   return plan;
@@ -211,8 +216,11 @@ Plan LongPlan(const std::string& strategy, const std::string& precision, const s
 
 RANKS_TEST(Trainer, GoesOnFromACheckpointAsIfNothingHadHappened, 1, 2, 3) {
   const JobDirectory directory;
-  for (const std::string strategy : {"ddp", "sharded", "fsdp"}) {
+  std::vector<std::string> strategies = {"ddp", "sharded", "fsdp", "multi_worker", "ddp2"};
+  if (hvd::size() == 1) strategies.insert(strategies.end(), {"dp", "mirrored"});
+  for (const std::string& strategy : strategies) {
     for (const std::string precision : {"32", "16"}) {
+      if (precision == "16" && (strategy == "mirrored" || strategy == "multi_worker")) continue;
       const std::string whole = directory / (strategy + precision);
       const std::string parts = directory / (strategy + precision + " in parts");
       const Outcome uninterrupted = Fit(LongPlan(strategy, precision, whole));
@@ -376,6 +384,400 @@ RANKS_TEST(Trainer, ADirectoryHasOneTrainingsCheckpoints, 2) {
   fit(other, path, 4, &best);
   EXPECT_EQ(FilesIn(other), (std::set<std::string>{"epoch-4.pt", "epoch-4.json"}));
   EXPECT_EQ(best, trainer::CheckpointPath(other, 4));
+}
+
+// One that is refused "so that nothing is overwritten", by the last callback.
+RANKS_TEST(Trainer, ARefusedStartChangesNothing, 1, 2) {
+  const JobDirectory directory;
+  const auto fit = [&](int64_t epochs) {
+    Plan plan;
+    plan.options.max_epochs = epochs;
+    plan.callbacks = {std::make_shared<trainer::CsvLog>(directory / "log.csv"),
+                      std::make_shared<trainer::TensorBoard>(directory / "events"),
+                      std::make_shared<trainer::ModelCheckpoint>(
+                          trainer::ModelCheckpointOptions{.directory = directory / "files"})};
+    Fit(plan);
+  };
+  fit(2);
+  hvd::barrier();
+  const std::string log = Text(directory / "log.csv");
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 3) << log;
+  EXPECT_EQ(StatusOf([&] { fit(3); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(Text(directory / "log.csv"), log);
+  EXPECT_EQ(FilesIn(directory / "events").size(), 1u);
+  if (hvd::rank() == 0) fs::remove_all(directory / "files");
+  hvd::barrier();
+  fit(1);  // and one that is not refused writes
+  hvd::barrier();
+  EXPECT_NE(Text(directory / "log.csv"), log);
+  EXPECT_EQ(FilesIn(directory / "events").size(), 2u);
+}
+
+// As on hosts that share no directory: the path is the same, and what is there may differ.
+RANKS_TEST(Trainer, AllRanksResumeFromOneCheckpoint, 2, 3) {
+  const JobDirectory directory;
+  const std::string own = directory / std::to_string(hvd::rank());
+  const auto fit = [](const std::string& files, const std::string& resume, uint64_t seed,
+                      int64_t epochs) {
+    Plan plan;
+    plan.options.max_epochs = epochs;
+    plan.options.resume = resume;
+    plan.options.seed = seed;
+    if (!files.empty()) {
+      plan.callbacks = {std::make_shared<trainer::ModelCheckpoint>(
+          trainer::ModelCheckpointOptions{.directory = files, .best = 9})};
+    }
+    return Fit(plan);
+  };
+  const Outcome whole = fit(directory / "all", "", 1, 4);
+  fit(directory / "other", "", 2, 3);
+  hvd::barrier();
+  fs::create_directories(own);
+  fs::copy(directory / "all", own + "/files");
+  const fs::path before = fs::current_path();
+  fs::current_path(own);
+  // Rank 0's newest one is older than the others'.
+  for (const int64_t epoch : {3, 4}) {
+    if (hvd::rank() == 0) trainer::RemoveCheckpoint(trainer::CheckpointPath("files", epoch));
+  }
+  const Outcome resumed = fit("", "files", 1, 4);
+  EXPECT_TRUE(resumed.weights.equal(whole.weights));
+  EXPECT_EQ(resumed.result.steps, whole.result.steps);
+  // Another rank has it not.
+  std::string message;
+  if (hvd::rank() == 1) fs::remove("files/epoch-2.pt");
+  EXPECT_EQ(StatusOf([&] { fit("", "files", 1, 4); }, &message), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("files/epoch-2.pt can't be read: No such file or directory (rank 1)"),
+            std::string::npos)
+      << message;
+  // Or another training's, in one of the two files.
+  for (const std::string name : {"epoch-2.pt", "epoch-2.json"}) {
+    fs::copy_file((directory / "all/") + "epoch-2.pt", "files/epoch-2.pt",
+                  fs::copy_options::overwrite_existing);
+    if (hvd::rank() == 1) {
+      fs::copy_file((directory / "other/") + name, "files/" + name,
+                    fs::copy_options::overwrite_existing);
+    }
+    EXPECT_EQ(StatusOf([&] { fit("", "files", 1, 4); }, &message), RUEDA_INVALID_ARGUMENT);
+    EXPECT_TRUE(std::regex_search(
+        message, std::regex("the ranks differ: rank 0 has files/epoch-2.pt of epoch 2 and step "
+                            "[0-9]+ with the digests .*; rank 1 has ")))
+        << message;
+  }
+  // Or another epoch under the name.
+  if (hvd::rank() == 1) {
+    for (const std::string kind : {".pt", ".json"}) {
+      fs::copy_file("files/epoch-3" + kind, "files/epoch-2" + kind,
+                    fs::copy_options::overwrite_existing);
+    }
+  }
+  EXPECT_EQ(StatusOf([&] { fit("", "files", 1, 4); }, &message), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("rank 1 has files/epoch-2.pt of epoch 3"), std::string::npos) << message;
+  fs::current_path(before);
+}
+
+RANKS_TEST(Trainer, GoingOnRemovesNoOtherTrainingsCheckpoints, 2) {
+  const JobDirectory directory;
+  const auto fit = [&](const std::string& files, const std::string& resume, int64_t epochs) {
+    Plan plan;
+    plan.options.max_epochs = epochs;
+    plan.options.resume = resume;
+    plan.callbacks = {std::make_shared<trainer::ModelCheckpoint>(
+        trainer::ModelCheckpointOptions{.directory = files, .best = 9})};
+    Fit(plan);
+  };
+  const std::string one = directory / "one", other = directory / "other";
+  fit(one, "", 2);
+  fit(other, "", 4);
+  for (const std::string& resume : {one, trainer::CheckpointPath(one, 1)}) {
+    std::string message;
+    EXPECT_EQ(StatusOf([&] { fit(other, resume, 3); }, &message), RUEDA_INVALID_ARGUMENT);
+    EXPECT_NE(message.find("other has another training's checkpoints, up to epoch 4"),
+              std::string::npos)
+        << message;
+    EXPECT_EQ(FilesIn(other).size(), 8u);
+  }
+  // A copy of its own earlier checkpoint is no other training's.
+  if (hvd::rank() == 0) {
+    fs::create_directory(directory / "copy");
+    for (const std::string name : {"epoch-3.pt", "epoch-3.json"}) {
+      fs::copy_file((directory / "other/") + name, (directory / "copy/") + name);
+    }
+  }
+  hvd::barrier();
+  fit(other, directory / "copy", 5);
+  EXPECT_EQ(FilesIn(other).size(), 10u);
+}
+
+RANKS_TEST(Trainer, TwoCheckpointsKnowOfEachOthersNewest, 2) {
+  const JobDirectory directory;
+  const auto fit = [&](const std::string& resume, int64_t epochs) {
+    Plan plan;
+    plan.options.max_epochs = epochs;
+    plan.options.resume = resume;
+    plan.callbacks = {std::make_shared<Script>(std::vector<double>{2, 1, 3, 4}),
+                      std::make_shared<trainer::ModelCheckpoint>(trainer::ModelCheckpointOptions{
+                          .directory = directory / "a", .monitor = "loss"}),
+                      std::make_shared<trainer::ModelCheckpoint>(trainer::ModelCheckpointOptions{
+                          .directory = directory / "b", .monitor = "score"})};
+    Fit(plan);
+  };
+  fit("", 2);
+  fit(directory / "a", 4);
+  EXPECT_EQ(FilesIn(directory / "b"),
+            (std::set<std::string>{"epoch-2.pt", "epoch-2.json", "epoch-4.pt", "epoch-4.json"}));
+}
+
+RANKS_TEST(Trainer, ALogIsWrittenIntoPipesAndThroughLinks, 1) {
+  const JobDirectory directory;
+  const auto fit = [](const std::string& log, const std::string& files, bool resume) {
+    Plan plan;
+    plan.options.max_epochs = resume ? 2 : 1;
+    if (resume) plan.options.resume = files;
+    plan.callbacks = {std::make_shared<trainer::CsvLog>(log),
+                      std::make_shared<trainer::ModelCheckpoint>(
+                          trainer::ModelCheckpointOptions{.directory = files})};
+    Fit(plan);
+  };
+  const std::string pipe = directory / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  for (const bool resume : {false, true}) {
+    fit(pipe, directory / "piped", resume);
+    EXPECT_TRUE(fs::is_fifo(pipe));
+    std::string text(4096, '\0');
+    text.resize(static_cast<size_t>(std::max<ssize_t>(read(reader, text.data(), text.size()), 0)));
+    EXPECT_TRUE(text.starts_with("epoch,step,loss,val_loss\n" + std::to_string(resume ? 2 : 1)))
+        << text;
+  }
+  close(reader);
+  // To a file that is not there yet, by way of another link.
+  const std::string link = directory / "link";
+  fs::create_directory(directory / "folder");
+  fs::create_symlink("folder/second", link);
+  fs::create_symlink("log.csv", directory / "folder/second");
+  for (const bool resume : {false, true}) {
+    fit(link, directory / "linked", resume);
+    EXPECT_TRUE(fs::is_symlink(link));
+    EXPECT_TRUE(fs::is_symlink(directory / "folder/second"));
+    const std::string text = Text(directory / "folder/log.csv");
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), resume ? 3 : 2) << text;
+  }
+}
+
+RANKS_TEST(Trainer, ALogGetsColumnsLater, 2) {
+  const JobDirectory directory;
+  const auto fit = [&](bool rates, int64_t epochs) {
+    Plan plan;
+    plan.options.max_epochs = epochs;
+    if (epochs > 2) plan.options.resume = directory / "files";
+    if (rates) plan.callbacks = {std::make_shared<trainer::LearningRateMonitor>()};
+    plan.callbacks.push_back(std::make_shared<trainer::CsvLog>(directory / "log.csv"));
+    plan.callbacks.push_back(std::make_shared<trainer::ModelCheckpoint>(
+        trainer::ModelCheckpointOptions{.directory = directory / "files"}));
+    Fit(plan);
+    hvd::barrier();
+    return Text(directory / "log.csv");
+  };
+  const std::string number = "[-+.e0-9]+", two = "\\d+," + number + "," + number;
+  EXPECT_TRUE(std::regex_match(
+      fit(false, 2), std::regex("epoch,step,loss,val_loss\n1," + two + "\n2," + two + "\n")));
+  const std::string text = fit(true, 4);
+  const std::string after = "epoch,step,loss,val_loss,lr\n1," + two + ",\n2," + two + ",\n3," +
+                            two + "," + number + "\n4," + two + "," + number + "\n";
+  EXPECT_TRUE(std::regex_match(text, std::regex(after))) << text;
+  const std::string last = fit(false, 5);
+  EXPECT_TRUE(std::regex_match(last, std::regex(after + "5," + two + ",\n"))) << last;
+}
+
+// As somebody writes them: in any of the functions, on one rank. The one behind it is collective.
+RANKS_TEST(Trainer, WhatACallbackThrowsAllRanksThrow, 2, 3) {
+  struct Unlucky : trainer::Callback {
+    explicit Unlucky(std::string where_in) : where(std::move(where_in)) {}
+    std::string name() const override { return "unlucky"; }
+    void Throw(const std::string& here, const trainer::Training& training) const {
+      if (here == where && training.rank == 1) throw std::runtime_error("no luck in " + here);
+    }
+    void OnCheck(trainer::Training& training) override { Throw("OnCheck", training); }
+    void OnBegin(trainer::Training& training) override { Throw("OnBegin", training); }
+    void OnMetrics(trainer::Training& training) override { Throw("OnMetrics", training); }
+    void OnEpoch(trainer::Training& training) override { Throw("OnEpoch", training); }
+    void OnCheckpoint(trainer::Training& training) override { Throw("OnCheckpoint", training); }
+    void OnEnd(trainer::Training& training) override { Throw("OnEnd", training); }
+    const std::string where;
+  };
+  struct Collective : trainer::Callback {
+    std::string name() const override { return "collective"; }
+    void OnCheck(trainer::Training&) override { hvd::barrier(); }
+    void OnBegin(trainer::Training&) override { hvd::barrier(); }
+    void OnMetrics(trainer::Training&) override { hvd::barrier(); }
+    void OnEpoch(trainer::Training&) override { hvd::barrier(); }
+    void OnCheckpoint(trainer::Training&) override { hvd::barrier(); }
+    void OnEnd(trainer::Training&) override { hvd::barrier(); }
+  };
+  for (const std::string where :
+       {"OnCheck", "OnBegin", "OnMetrics", "OnEpoch", "OnCheckpoint", "OnEnd"}) {
+    Plan plan;
+    plan.options.max_epochs = 1;
+    plan.callbacks = {std::make_shared<Unlucky>(where), std::make_shared<Collective>()};
+    std::string message;
+    EXPECT_EQ(StatusOf([&] { Fit(plan); }, &message), RUEDA_INVALID_ARGUMENT) << where;
+    EXPECT_EQ(message, "no luck in " + where + " (rank 1)");
+  }
+}
+
+// Counts the steps.
+struct Steps : trainer::Callback {
+  std::string name() const override { return "steps"; }
+  void OnStep(trainer::Training&) override { ++count; }
+  int count = 0;
+};
+
+RANKS_TEST(Trainer, WhatValidationLacksIsSaidBeforeTheFirstStep, 1, 2) {
+  DropNet net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  trainer::TensorLoader train(Data(), {.batch_size = 5});
+  const auto steps = std::make_shared<Steps>();
+  std::string message;
+  const auto fit = [&](trainer::Loader* validation,
+                       const std::shared_ptr<trainer::Callback>& callback) {
+    trainer::TrainerOptions options;
+    options.max_epochs = 1;
+    return StatusOf(
+        [&] {
+          trainer::Trainer(options).Fit({.model = net,
+                                         .optimizer = sgd,
+                                         .train = train,
+                                         .validation = validation,
+                                         .loss = Mse,
+                                         .callbacks = {steps, callback}});
+        },
+        &message);
+  };
+  trainer::TensorLoader none(Data(0), {.batch_size = 2, .train = false});
+  EXPECT_EQ(fit(&none, std::make_shared<trainer::EarlyStopping>()), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("the validation loader has no batch on any rank"), std::string::npos)
+      << message;
+  const JobDirectory directory;
+  const std::vector<std::shared_ptr<trainer::Callback>> callbacks = {
+      std::make_shared<trainer::EarlyStopping>(),
+      std::make_shared<trainer::ModelCheckpoint>(
+          trainer::ModelCheckpointOptions{.directory = directory / "files"})};
+  for (const auto& callback : callbacks) {
+    EXPECT_EQ(fit(nullptr, callback), RUEDA_INVALID_ARGUMENT);
+    EXPECT_NE(message.find("there isn't going to be a metric 'val_loss'"), std::string::npos)
+        << message;
+  }
+  EXPECT_FALSE(fs::exists(directory / "files"));
+  EXPECT_EQ(steps->count, 0);
+  trainer::TensorLoader one(Data(1), {.batch_size = 2, .train = false});  // some rank's
+  EXPECT_EQ(fit(&one, std::make_shared<trainer::EarlyStopping>()), RUEDA_OK) << message;
+  EXPECT_GT(steps->count, 0);
+}
+
+struct TwoPartsImpl : torch::nn::Cloneable<TwoPartsImpl> {
+  TwoPartsImpl() { reset(); }
+  void reset() override {
+    body = register_module("body",
+                           torch::nn::Sequential(torch::nn::Linear(6, 6), torch::nn::BatchNorm1d(6),
+                                                 torch::nn::Dropout(0.5)));
+    norm = register_module("norm", torch::nn::BatchNorm1d(6));
+    head = register_module("head", torch::nn::Linear(6, 3));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return head(norm(body->forward(x))); }
+  torch::nn::Sequential body{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(TwoParts);
+
+// A part that was put in eval() stays in it, whatever the others are in; also after an error.
+RANKS_TEST(Trainer, ModulesKeepTheirModes, 1, 2) {
+  for (const std::string strategy : {"ddp", "fsdp", "ddp2"}) {
+    torch::manual_seed(5);
+    TwoParts net;
+    torch::nn::Sequential body = net->body;
+    trainer::Freeze(*body);
+    body->eval();
+    body->children()[2]->train();  // one of its parts is not as it is
+    std::vector<bool> modes;
+    for (const auto& module : net->modules()) modes.push_back(module->is_training());
+    EXPECT_EQ(modes, (std::vector<bool>{true, false, false, false, true, true, true}));
+    const auto modes_are_kept = [&] {
+      std::vector<bool> now;
+      for (const auto& module : net->modules()) now.push_back(module->is_training());
+      return now == modes;
+    };
+    const auto mean = [](const torch::nn::Module& module) {
+      return module.named_buffers()["running_mean"].clone();
+    };
+    const torch::Tensor frozen = mean(*body->children()[1]), free = mean(*net->norm);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    trainer::TensorLoader train(Data(), {.batch_size = 5});
+    trainer::TensorLoader validation(Data(7), {.batch_size = 2, .train = false});
+    trainer::TrainerOptions options;
+    options.strategy = strategy;
+    options.max_epochs = 2;
+    const trainer::Trainer trainer(options);
+    trainer.Fit(
+        {.model = net, .optimizer = sgd, .train = train, .validation = &validation, .loss = Mse});
+    EXPECT_TRUE(modes_are_kept()) << strategy;
+    EXPECT_TRUE(mean(*body->children()[1]).equal(frozen)) << strategy;
+    EXPECT_FALSE(mean(*net->norm).equal(free)) << strategy;
+    const auto fails = [&](auto&, auto&) -> torch::Tensor {
+      EXPECT_FALSE(body->children()[2]->is_training());
+      throw std::runtime_error("no loss");
+    };
+    EXPECT_THROW(trainer.Evaluate(net, validation, fails, {}), std::runtime_error);
+    EXPECT_TRUE(modes_are_kept()) << strategy;
+  }
+}
+
+RANKS_TEST(Trainer, RanksAgreeOnAllOptions, 2) {
+  const bool one = hvd::rank() == 1;
+  const double more = one ? 1e-12 : 0;
+  const std::vector<std::function<void(trainer::TrainerOptions*, trainer::FitArguments*)>> changes =
+      {[&](auto* options, auto*) { options->max_norm = 0.5 + more; },
+       [&](auto* options, auto*) { options->loss_scaler.initial_scale = 1024 + more; },
+       [&](auto* options, auto*) { options->loss_scaler.growth_factor = 2 + more; },
+       [&](auto* options, auto*) { options->loss_scaler.backoff_factor = 0.5 + more; },
+       [&](auto* options, auto*) { options->loss_scaler.growth_interval = one ? 5 : 6; },
+       [&](auto* options, auto*) { options->max_epochs = one ? 5 : 6; },
+       [&](auto*, auto* arguments) {
+         if (one) arguments->learning_rate = [](int64_t) { return 1.0; };
+       },
+       [&](auto*, auto* arguments) {
+         arguments->metrics = {{one ? "a" : "b", Mse}};
+       },
+       [&](auto*, auto* arguments) {
+         if (one) arguments->validation = nullptr;
+       }};
+  size_t number = 0;
+  for (const auto& change : changes) {
+    DropNet net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    trainer::TensorLoader train(Data(), {.batch_size = 5});
+    trainer::TensorLoader validation(Data(7), {.batch_size = 2, .train = false});
+    const auto steps = std::make_shared<Steps>();
+    trainer::TrainerOptions options;
+    options.precision = "16";
+    options.max_epochs = 1;
+    trainer::FitArguments arguments{.model = net,
+                                    .optimizer = sgd,
+                                    .train = train,
+                                    .validation = &validation,
+                                    .loss = Mse,
+                                    .callbacks = {steps}};
+    change(&options, &arguments);
+    std::string message;
+    EXPECT_EQ(StatusOf([&] { trainer::Trainer(options).Fit(arguments); }, &message),
+              RUEDA_INVALID_ARGUMENT)
+        << number;
+    EXPECT_NE(message.find("the ranks differ: rank 0 has"), std::string::npos)
+        << number << " " << message;
+    EXPECT_EQ(steps->count, 0) << number;
+    ++number;
+  }
 }
 
 RANKS_TEST(Trainer, TheScheduleEndsWithTheTraining, 2) {
@@ -556,6 +958,8 @@ RANKS_TEST(Trainer, MistakesAreErrorsOnAllRanks, 2) {
   EXPECT_EQ(fit([&](Plan& plan) { plan.options.resume = directory / "epoch-1.pt"; }),
             RUEDA_INVALID_ARGUMENT);
   EXPECT_NE(message.find("of a training on 5 ranks"), std::string::npos) << message;
+  EXPECT_EQ(fit([&](Plan& plan) { plan.options.resume = directory / "epoch-2.pt"; }),
+            RUEDA_INVALID_ARGUMENT);
   // On rank 0 alone, which alone writes it.
   EXPECT_EQ(fit([](Plan& plan) {
               plan.callbacks = {std::make_shared<trainer::CsvLog>("/nowhere/log.csv")};
@@ -563,6 +967,21 @@ RANKS_TEST(Trainer, MistakesAreErrorsOnAllRanks, 2) {
             RUEDA_INVALID_ARGUMENT);
   EXPECT_NE(message.find("/nowhere/log.csv can't be written: No such file"), std::string::npos)
       << message;
+  const std::string file = directory / "epoch-1.json";
+  const std::vector<std::shared_ptr<trainer::Callback>> ill = {
+      std::make_shared<trainer::CsvLog>(file + "/log.csv"),
+      std::make_shared<trainer::TensorBoard>(file + "/events/of/this"),
+      std::make_shared<trainer::ModelCheckpoint>(
+          trainer::ModelCheckpointOptions{.directory = file})};
+  for (const auto& callback : ill) {
+    EXPECT_EQ(fit([&](Plan& plan) { plan.callbacks = {callback}; }), RUEDA_INVALID_ARGUMENT);
+    EXPECT_NE(message.find("can't be written: Not a directory"), std::string::npos) << message;
+  }
+  EXPECT_EQ(fit([&](Plan& plan) {
+              plan.callbacks = {std::make_shared<trainer::CsvLog>(directory / ".")};
+            }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("can't be written: Is a directory"), std::string::npos) << message;
   EXPECT_EQ(fit([](Plan& plan) {
               plan.callbacks = {std::make_shared<trainer::ProgressBar>(),
                                 std::make_shared<trainer::ProgressBar>()};
@@ -628,6 +1047,25 @@ TEST(ProgressBar, IsOneOnATerminalAndLinesElsewhere) {
       EXPECT_TRUE(std::regex_match(text, line)) << text;
     }
   }
+}
+
+TEST(ProgressBar, NumbersAreShortAndNotZero) {
+  std::FILE* const stream = std::tmpfile();
+  trainer::ProgressBar bar(stream);
+  MadeUp training;
+  training.epoch = 1;
+  training.metrics = {{"a", 0},     {"b", 0.001},     {"c", -0.00012345}, {"d", 65536}, {"e", 2e12},
+                      {"f", 1e300}, {"g", -INFINITY}, {"h", NAN},         {"i", -1.5}};
+  bar.OnBegin(training);
+  bar.OnEpoch(training);
+  std::rewind(stream);
+  char line[512] = "";
+  EXPECT_NE(std::fgets(line, sizeof line, stream), nullptr);
+  std::fclose(stream);
+  EXPECT_TRUE(std::string(line).starts_with(
+      "epoch  1 a 0.0000, b 0.0010, c -1.234e-04, d 65536.0000, e 2.000e+12, f 1.000e+300, g -inf, "
+      "h nan, i -1.5000, "))
+      << line;
 }
 
 // The earlier steps were of other epochs' sizes.

@@ -1,60 +1,77 @@
 #include "examples/trainer/callbacks/csv_log.h"
 
-#include <cerrno>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <stdexcept>
 
 #include "examples/trainer/files.h"
 
 namespace trainer {
+namespace {
 
-void CsvLog::Write(const std::string& text) {
-  std::ofstream stream(path_, std::ios::app);
-  stream << text;
-  stream.flush();
-  if (!stream) throw std::runtime_error(path_ + " can't be written: " + std::strerror(errno));
+constexpr const char* kFirstColumns = "epoch,step";
+
+}  // namespace
+
+void CsvLog::OnCheck(Training& training) {
+  if (training.rank != 0) return;
+  CheckFile(path_);
+  if (training.first_epoch == 1 || !std::filesystem::is_regular_file(path_)) return;
+  std::ifstream stream(path_);
+  std::string line;
+  if (!std::getline(stream, line)) return;
+  if (!line.starts_with(kFirstColumns)) {
+    throw std::runtime_error(path_ + " is in the way: it is no log of a training");
+  }
+  std::istringstream names(line.substr(std::string(kFirstColumns).size()));
+  std::getline(names, line, ',');  // the nothing before the first comma
+  while (std::getline(names, line, ',')) columns_.push_back(line);
+  while (std::getline(stream, line) && std::atoll(line.c_str()) < training.first_epoch) {
+    lines_.push_back(line);
+  }
 }
 
 void CsvLog::OnBegin(Training& training) {
-  if (training.rank != 0) return;
-  std::string kept;
-  std::ifstream stream(path_);
-  for (std::string line; training.first_epoch > 1 && std::getline(stream, line);) {
-    if (header_.empty()) {
-      if (!line.starts_with("epoch,step,")) {
-        throw std::runtime_error(path_ + " is in the way: it is no log of a training");
-      }
-      header_ = line + "\n";
-    } else if (std::atoll(line.c_str()) >= training.first_epoch) {
-      break;
-    }
-    kept += line + "\n";
-  }
-  WriteFile(path_, kept);
+  if (training.rank == 0) Write();
 }
 
 void CsvLog::OnEpoch(Training& training) {
   if (training.rank != 0) return;
-  std::string header = "epoch,step";
-  std::string line = std::to_string(training.epoch) + "," + std::to_string(training.step);
+  const size_t columns = columns_.size();
   for (const auto& [name, value] : training.metrics) {
-    header += "," + name;
-    char number[32];
-    std::snprintf(number, sizeof number, ",%.9g", value);
+    if (std::find(columns_.begin(), columns_.end(), name) == columns_.end()) {
+      columns_.push_back(name);
+      for (std::string& line : lines_) line += ",";
+    }
+  }
+  std::string line = std::to_string(training.epoch) + "," + std::to_string(training.step);
+  for (const std::string& name : columns_) {
+    const auto it = training.metrics.find(name);
+    char number[32] = ",";
+    if (it != training.metrics.end()) std::snprintf(number, sizeof number, ",%.9g", it->second);
     line += number;
   }
-  header += "\n";
-  if (header_.empty()) {
-    header_ = header;
-    line = header + line;
-  } else if (header != header_) {
-    throw rueda::Error(RUEDA_INVALID_ARGUMENT,
-                       path_ + " has the columns " + header_ + "and the metrics are " + header);
+  lines_.push_back(line);
+  if (columns_.size() > columns) {
+    Write();
+  } else {
+    AppendToFile(path_, line + "\n");
   }
-  Write(line + "\n");
+}
+
+void CsvLog::Write() const {
+  std::string text;
+  if (!columns_.empty()) {
+    text = kFirstColumns;
+    for (const std::string& name : columns_) text += "," + name;
+    text += "\n";
+  }
+  for (const std::string& line : lines_) text += line + "\n";
+  WriteFile(path_, text);
 }
 
 }  // namespace trainer

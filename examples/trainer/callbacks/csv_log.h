@@ -8,7 +8,8 @@
 
 namespace trainer {
 
-// A line an epoch, under a line of names: epoch, step, then the first epoch's metrics. Rank 0
+// A line an epoch, under a line of names: epoch, step, then the metrics. One that comes later (a
+// training may go on with more of them) gets a column at the end, which is empty before. Rank 0
 // writes it. A training that goes on from a checkpoint takes out the lines of epochs that it is
 // going to do again, and goes on below; any other replaces the file.
 class CsvLog : public Callback {
@@ -16,15 +17,17 @@ class CsvLog : public Callback {
   explicit CsvLog(std::string path) : path_(std::move(path)) {}
   std::string name() const override { return "csv_log"; }
   // std::runtime_error: the file can't be written, or is not one of these.
+  void OnCheck(Training& training) override;
   void OnBegin(Training& training) override;
-  // RUEDA_INVALID_ARGUMENT: the metrics' names are others than the first epoch's.
   void OnEpoch(Training& training) override;
 
  private:
-  void Write(const std::string& text);
+  // Everything.
+  void Write() const;
 
   const std::string path_;
-  std::string header_;  // "": not written yet
+  std::vector<std::string> columns_;  // the metrics' names; nothing before the first epoch
+  std::vector<std::string> lines_;    // below
 };
 
 }  // namespace trainer

@@ -20,6 +20,10 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
                      "EarlyStopping: patience must be at least 1, and min_delta at least 0");
 }
 
+void EarlyStopping::OnCheck(Training& training) {
+  training.CheckMetric(options_.monitor);
+}
+
 // The checkpoint may be of a training that had ended.
 void EarlyStopping::OnBegin(Training& training) {
   if (waited_ >= options_.patience) training.Stop();

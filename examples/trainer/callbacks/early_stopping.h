@@ -28,6 +28,8 @@ class EarlyStopping : public Callback {
   // RUEDA_INVALID_ARGUMENT: patience is below 1, min_delta below 0.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
   std::string name() const override { return "early_stopping " + options_.monitor; }
+  // RUEDA_INVALID_ARGUMENT: it is a validation loader's metric, and there is none.
+  void OnCheck(Training& training) override;
   void OnBegin(Training& training) override;
   void OnEpoch(Training& training) override;
   nlohmann::json SaveState() const override;

@@ -24,9 +24,13 @@ class ModelCheckpoint : public Callback {
   // RUEDA_INVALID_ARGUMENT: `best` is below 1, or there is no directory.
   explicit ModelCheckpoint(ModelCheckpointOptions options);
   std::string name() const override { return "model_checkpoint " + options_.monitor; }
-  // RUEDA_INVALID_ARGUMENT: the directory has another training's checkpoints, and this one does not
-  // go on from any.
+  // RUEDA_INVALID_ARGUMENT: the directory has another training's checkpoints: this one goes on from
+  // none of them, nor from one of a training that had this ModelCheckpoint write there too.
+  // std::runtime_error: it can't be written.
+  void OnCheck(Training& training) override;
   void OnBegin(Training& training) override;
+  // Decides what is kept, so that all checkpoints of this epoch have it.
+  void OnEpoch(Training& training) override;
   void OnCheckpoint(Training& training) override;
   nlohmann::json SaveState() const override;
   void LoadState(const nlohmann::json& state) override;
@@ -43,8 +47,9 @@ class ModelCheckpoint : public Callback {
   std::vector<Entry> Ranked() const;
 
   const ModelCheckpointOptions options_;
-  std::vector<Entry> entries_;  // that are kept, by epoch
-  std::vector<int64_t> later_;  // epochs whose files go when the first one is written
+  std::vector<Entry> entries_;    // that are kept, by epoch
+  std::vector<int64_t> going_;    // epochs whose files go when the next one is written
+  std::string directory_before_;  // of the checkpoint that was loaded
 };
 
 }  // namespace trainer

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -45,7 +46,9 @@ void ProgressBar::OnEpoch(Training& training) {
   std::snprintf(number, sizeof number, "epoch %2lld", static_cast<long long>(training.epoch));
   text += number;
   for (const auto& [name, value] : training.metrics) {
-    std::snprintf(number, sizeof number, " %.4f,", value);
+    const double size = std::abs(value);
+    const bool usual = size == 0 || (size >= 1e-3 && size < 1e9);
+    std::snprintf(number, sizeof number, usual ? " %.4f," : " %.3e,", value);
     text += " " + name + number;
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start_;

@@ -10,7 +10,8 @@
 namespace trainer {
 
 // On rank 0. A bar while an epoch runs, if the stream is a terminal that can go back to a line's
-// beginning; then, anywhere, a line: "epoch  2 loss 0.1234, val_loss 0.2345, 1.5 s".
+// beginning; then, anywhere, a line: "epoch  2 loss 0.1234, val_loss 0.2345, 1.5 s",
+// with numbers below 0.001 or from 1e9 on as "1.234e-05".
 class ProgressBar : public Callback {
  public:
   // Borrows the stream.

@@ -10,6 +10,7 @@
 
 #include "examples/trainer/callbacks/events.h"
 #include "examples/trainer/callbacks/records.h"
+#include "examples/trainer/files.h"
 
 namespace trainer {
 namespace {
@@ -24,6 +25,10 @@ void TensorBoard::Write(const std::string& event) {
   stream_ << Record(event);
   stream_.flush();
   if (!stream_) throw std::runtime_error(path_ + " can't be written: " + std::strerror(errno));
+}
+
+void TensorBoard::OnCheck(Training& training) {
+  if (training.rank == 0) CheckDirectory(directory_);
 }
 
 void TensorBoard::OnBegin(Training& training) {

@@ -20,6 +20,7 @@ class TensorBoard : public Callback {
   explicit TensorBoard(std::string directory) : directory_(std::move(directory)) {}
   std::string name() const override { return "tensorboard"; }
   // std::runtime_error: the file can't be written.
+  void OnCheck(Training& training) override;
   void OnBegin(Training& training) override;
   void OnEpoch(Training& training) override;
 
