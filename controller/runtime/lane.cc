@@ -224,7 +224,7 @@ bool SameKin(const Source& one, const Source& other) {
 
 // What `auto` takes for each part alone would cut a batch into buckets of one or two: those of one
 // kind come together.
-void Sort(std::vector<Source>* sources) {
+void SortAutomatic(std::vector<Source>* sources) {
   const auto is_auto = [](const Source& source) {
     return source.operation->spec->signature.compression.compressor == Compressor::kAuto;
   };
@@ -240,7 +240,8 @@ void Sort(std::vector<Source>* sources) {
   }
 }
 
-void PlanInputs(const LaneBatch& batch, bool measures, CompressionStates* states,
+// `compressed`: some of the batch is to be.
+void PlanInputs(const LaneBatch& batch, bool compressed, bool measures, CompressionStates* states,
                 std::vector<FusionInput>* inputs, std::vector<Source>* sources) {
   for (const LaneOperation& operation : batch.operations) {
     const int parts = static_cast<int>(operation.parts.size());
@@ -249,7 +250,7 @@ void PlanInputs(const LaneBatch& batch, bool measures, CompressionStates* states
       if (part >= 0) Compress(measures, states, &sources->back());
     }
   }
-  Sort(sources);
+  if (compressed) SortAutomatic(sources);
   uint64_t kin = 0;
   for (size_t i = 0; i < sources->size(); ++i) {
     const Source& source = (*sources)[i];
@@ -285,7 +286,7 @@ void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_b
       [](const LaneOperation& operation) { return !operation.spec->signature.compression.none(); });
   const SetId set_id = batch.operations.front().spec->set;
   if (compressed) states->Began(set_id);
-  PlanInputs(batch, measures, states, &inputs, &sources);
+  PlanInputs(batch, compressed, measures, states, &inputs, &sources);
   std::vector<Bucket> plan;
   PlanFusion(inputs, bucket_bytes, &plan);
   for (const Bucket& planned : plan) {
