@@ -193,6 +193,10 @@ Replicas::Replicas(const Model& model, const NamedTensors& named, int count) : m
           DistributedOptimizerOptions{.op = Sum, .gradients_in_arena = false, .name = "replicas"});
     });
   } catch (...) {
+    // Those that have begun would wait at their end for those that could not.
+    for (const auto& thread : threads_) {
+      if (thread->context != nullptr) rueda_abort(thread->context, "a replica could not be made");
+    }
     StopThreads();
     throw;
   }
