@@ -232,7 +232,9 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
     }
   } else {
     links_.clear();
-    if (self == leader) {
+    if (others.empty()) {
+      // No door for nobody: other jobs of one rank, without a launcher, have the same name.
+    } else if (self == leader) {
       RUEDA_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(leader));
       RUEDA_RETURN_IF_ERROR(CollectLinks(listener, others, leader, deadline));
     } else {
