@@ -49,6 +49,10 @@ class Meeting {
                                                   const NeighbourOffer& mine, size_t log_bytes,
                                                   Nanos deadline) = 0;
 
+  // This rank's start has failed. The others' calls fail then, and say why, where no connection
+  // tells them that this rank is gone. For any thread.
+  virtual void GiveUp(Rank /*self*/, const absl::Status& /*why*/) {}
+
   // The connections that tell when a neighbour ends: at the host's first rank one to each other, at
   // the others one to the first. None between threads.
   virtual std::vector<std::unique_ptr<Link>> TakeLinks() = 0;

@@ -17,9 +17,12 @@ struct ThreadTable {
   struct Host {
     std::shared_ptr<SharedMemory> segment;
     std::map<Rank, NeighbourOffer> offers;
+    size_t offered = 0;
+    size_t introduced = 0;  // who have taken all offers
   };
   std::map<Rank, Host> hosts ABSL_GUARDED_BY(mutex);  // by leader
   std::map<std::string, std::string> store ABSL_GUARDED_BY(mutex);
+  absl::Status failure ABSL_GUARDED_BY(mutex);  // of a rank's start
 };
 
 // The store of a thread group's epoch.
@@ -46,6 +49,7 @@ class ThreadMeeting : public Meeting {
   absl::StatusOr<Neighbourhood> Introduce(absl::Span<const Rank> ranks, Rank self,
                                           const NeighbourOffer& mine, size_t log_bytes,
                                           Nanos deadline) override;
+  void GiveUp(Rank self, const absl::Status& why) override { group_->GiveUp(table_, self, why); }
   std::vector<std::unique_ptr<Link>> TakeLinks() override { return {}; }
   std::shared_ptr<Store> store() override { return std::make_shared<ThreadStore>(table_); }
   Secret secret() const override { return group_->secret(); }
@@ -85,6 +89,18 @@ std::unique_ptr<Meeting> ThreadGroup::Join(const std::shared_ptr<ThreadGroup>& s
   return std::make_unique<ThreadMeeting>(self, TableFor(context, epoch));
 }
 
+void ThreadGroup::GiveUp(const std::shared_ptr<ThreadTable>& table, Rank self,
+                         const absl::Status& why) {
+  {
+    MutexLock lock(table->mutex);
+    if (!table->failure.ok()) return;  // it gives up because of that
+    table->failure = StatusAt(absl::StrCat("rank ", self, " failed to start"), why);
+    table->changed.NotifyAll();
+  }
+  MutexLock lock(mutex_);
+  given_up_.push_back(table);
+}
+
 absl::StatusOr<std::vector<wire::Hello>> ThreadMeeting::Gather(const wire::Hello& mine,
                                                                Nanos deadline) {
   ThreadTable& table = *table_;
@@ -98,6 +114,7 @@ absl::StatusOr<std::vector<wire::Hello>> ThreadMeeting::Gather(const wire::Hello
     table.hellos[mine.rank()] = mine;
     table.changed.NotifyAll();
     while (true) {
+      RUEDA_RETURN_IF_ERROR(table.failure);
       std::vector<Rank> missing;
       for (size_t rank = 0; rank < table.hellos.size(); ++rank) {
         if (!table.hellos[rank].has_value()) missing.push_back(static_cast<Rank>(rank));
@@ -128,13 +145,19 @@ absl::StatusOr<Neighbourhood> ThreadMeeting::Introduce(absl::Span<const Rank> ra
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Segment> segment, Segment::Create(count, log_bytes));
     host.segment = segment->memory();
   }
+  const auto await_all = [&](const size_t* count) -> absl::Status {
+    table.changed.NotifyAll();
+    while (*count < ranks.size()) {
+      RUEDA_RETURN_IF_ERROR(table.failure);
+      const Nanos left = deadline - MonotonicNow();
+      if (left <= 0) return absl::DeadlineExceededError("a thread left the start of the job");
+      table.changed.WaitFor(table.mutex, std::chrono::nanoseconds(left));
+    }
+    return absl::OkStatus();
+  };
   host.offers[self] = mine;
-  table.changed.NotifyAll();
-  while (host.offers.size() < ranks.size()) {
-    const Nanos left = deadline - MonotonicNow();
-    if (left <= 0) return absl::DeadlineExceededError("a thread left the start of the job");
-    table.changed.WaitFor(table.mutex, std::chrono::nanoseconds(left));
-  }
+  ++host.offered;
+  RUEDA_RETURN_IF_ERROR(await_all(&host.offered));
   RUEDA_ASSIGN_OR_RETURN(neighbourhood.segment, Segment::Map(host.segment, count, log_bytes));
   for (const Rank rank : ranks) {
     const NeighbourOffer& offer = host.offers[rank];
@@ -143,6 +166,9 @@ absl::StatusOr<Neighbourhood> ThreadMeeting::Introduce(absl::Span<const Rank> ra
     neighbourhood.arenas.push_back(offer.arena);
     neighbourhood.bells.push_back({std::move(background), std::move(waiter)});
   }
+  // Descriptors may have run out at another.
+  ++host.introduced;
+  RUEDA_RETURN_IF_ERROR(await_all(&host.introduced));
   return neighbourhood;
 }
 

@@ -26,6 +26,10 @@ class ThreadGroup {
   // The meeting of rank `rank`'s next epoch of a context; the k-th of each rank meet.
   std::unique_ptr<Meeting> Join(const std::shared_ptr<ThreadGroup>& self, Rank rank,
                                 const std::string& context);
+  // Rank `self`'s start of the epoch whose table this is has failed: so do the others', at once or
+  // when they come.
+  void GiveUp(const std::shared_ptr<ThreadTable>& table, Rank self, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // The number of the epoch that `rank` joins next.
   uint64_t NextEpoch(Rank rank, const std::string& context) ABSL_LOCKS_EXCLUDED(mutex_);
   const Secret& secret() const { return secret_; }
@@ -40,6 +44,8 @@ class ThreadGroup {
   std::map<std::pair<std::string, Rank>, uint64_t> epochs_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, uint64_t>, std::weak_ptr<ThreadTable>> tables_
       ABSL_GUARDED_BY(mutex_);
+  // For ranks that come to a start that has failed.
+  std::vector<std::shared_ptr<ThreadTable>> given_up_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rueda

@@ -85,8 +85,22 @@ Engine::Engine(EngineArgs args)
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineArgs args) {
   std::unique_ptr<Engine> engine(new Engine(std::move(args)));
-  RUEDA_RETURN_IF_ERROR(engine->Init());
+  const absl::Status status = engine->Init();
+  if (!status.ok()) engine->TellNeighbours(status);
+  RUEDA_RETURN_IF_ERROR(status);
   return engine;
+}
+
+// That this rank can't start. They may have, and threads have no connection that would break.
+void Engine::TellNeighbours(const absl::Status& status) {
+  Failure failure;
+  failure.rank = failure.accuser = world_.rank;
+  failure.pid = world_.infos[world_.rank].pid;
+  failure.host = world_.infos[world_.rank].host_name;
+  failure.cause = absl::StrCat("it failed to start: ", status.message());
+  failure.epoch = world_.epoch;
+  world_.neighbourhood.segment->Fail(EncodeFailure(failure));
+  neighbours_->RingAll();
 }
 
 absl::Status Engine::Init() {

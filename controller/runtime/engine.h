@@ -94,6 +94,7 @@ class Engine : public Courier {
  private:
   explicit Engine(EngineArgs args);
   absl::Status Init();
+  void TellNeighbours(const absl::Status& status);
 
   // The parts of a turn.
   bool DrainSubmissions();

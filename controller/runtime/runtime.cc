@@ -106,19 +106,33 @@ absl::Status Runtime::Init() {
         place.local_size < 0 && config.shared_dir.empty() && config.meeting_address.empty();
   }
   SetLogRank(args.rank);
+  const absl::Status status = Join(&args, meeting.get(), may_be_on_several);
+  if (!status.ok()) meeting->GiveUp(args.rank, status);
+  RUEDA_RETURN_IF_ERROR(status);
+  const SignalsBlocked blocked;
+  background_ = std::thread([this, rank = args.rank] {
+    SetLogRank(rank);
+    pthread_setname_np(pthread_self(), "rueda-engine");
+    BackgroundThread();
+  });
+  return StartOwnTimeline();
+}
+
+absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several) {
+  const Config& config = options_.config;
   arena_ = options_.arena;
   if (arena_ == nullptr) {
     RUEDA_ASSIGN_OR_RETURN(arena_, Arena::Create());
   }
   RUEDA_RETURN_IF_ERROR(arena_->WaitUntilSafe(MonotonicNow() + kArenaPatience));
-  args.arena = arena_;
+  args->arena = arena_;
   Bells bells;
   RUEDA_ASSIGN_OR_RETURN(bells.background, Doorbell::Create());
   RUEDA_ASSIGN_OR_RETURN(bells.waiter, Doorbell::Create());
-  args.bells = std::make_shared<const Bells>(std::move(bells));
+  args->bells = std::make_shared<const Bells>(std::move(bells));
 
   EngineArgs engine;
-  absl::StatusOr<World> world = Bootstrap(args, meeting.get());
+  absl::StatusOr<World> world = Bootstrap(*args, meeting);
   if (absl::IsDeadlineExceeded(world.status()) && may_be_on_several) {
     return absl::DeadlineExceededError(absl::StrCat(
         world.status().message(),
@@ -127,27 +141,20 @@ absl::Status Runtime::Init() {
   }
   RUEDA_RETURN_IF_ERROR(world.status());
   engine.world = *std::move(world);
-  trace::Record(trace::Event::kInit, 0, static_cast<uint64_t>(args.size));
-  submissions_ = std::make_unique<Submissions>(args.rank, args.size, engine.world.process_sets);
+  trace::Record(trace::Event::kInit, 0, static_cast<uint64_t>(args->size));
+  submissions_ = std::make_unique<Submissions>(args->rank, args->size, engine.world.process_sets);
   engine.config = &options_.config;
   engine.arena = arena_;
   engine.submissions = submissions_.get();
   engine.completions = &completions_;
   engine.sleepers = &sleepers_;
   engine.timeline = &timeline_;
-  const int local_ranks = engine.world.topology.local_size(args.rank);
+  const int local_ranks = engine.world.topology.local_size(args->rank);
   background_spin_ = std::make_unique<Spin>(config.wait, local_ranks);
   waiter_spin_ = std::make_unique<Spin>(*background_spin_);
   engine.turns_without_sockets = waiter_spin_->turns_without_sockets();
   RUEDA_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(engine)));
-
-  const SignalsBlocked blocked;
-  background_ = std::thread([this, rank = args.rank] {
-    SetLogRank(rank);
-    pthread_setname_np(pthread_self(), "rueda-engine");
-    BackgroundThread();
-  });
-  return StartOwnTimeline();
+  return absl::OkStatus();
 }
 
 // The one that the knob asks for. A context's name and its later epochs have files of their own.

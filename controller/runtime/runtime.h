@@ -80,6 +80,8 @@ class Runtime {
  private:
   explicit Runtime(RuntimeOptions options);
   absl::Status Init();
+  // Meets the others and makes the engine.
+  absl::Status Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several);
   void StopThreads();
   void GuardArena();
   absl::Status StartOwnTimeline();

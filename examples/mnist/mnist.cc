@@ -54,7 +54,7 @@ constexpr const char* kUsage =
     "  --resume PATH    go on from a checkpoint, or from the newest in a directory\n"
     "  --csv FILE       write the metrics as comma-separated values\n"
     "  --tensorboard DIR  and for TensorBoard\n"
-    "  --no-broadcast   let each rank begin with weights of its own, to see the end fail\n";
+    "  --no-broadcast   let each rank begin with weights of its own, to see ddp's end fail\n";
 
 struct Options {
   int devices = 0;

@@ -75,7 +75,9 @@ void WriteProgress(const std::string& path, const Progress& progress) {
 
 Progress ReadProgress(const std::string& path) {
   const std::string file = ProgressPath(path);
+  if (path == file) Fail(path, "is what belongs to a checkpoint; give the file beside it, .pt");
   std::ifstream stream(file);
+  if (!stream && !fs::exists(path)) Fail(path, "there is no such checkpoint, or directory");
   if (!stream) Fail(file, "can't be read; a trainer's checkpoint has it beside its .pt file");
   try {
     const json all = json::parse(stream);

@@ -86,6 +86,12 @@ void CheckDirectory(const std::string& path) {
   if (const int error = CheckIn(there)) Fail(path, error);
 }
 
+void MakeDirectory(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) Fail(path, error.value());
+}
+
 uint64_t Digest(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   uint64_t digest = 0xcbf29ce484222325;

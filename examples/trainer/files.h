@@ -16,6 +16,8 @@ void AppendToFile(const std::string& path, const std::string& text);
 // as can be told without changing anything.
 void CheckFile(const std::string& path);
 void CheckDirectory(const std::string& path);
+// With those above it. Nothing, if it is there.
+void MakeDirectory(const std::string& path);
 
 // FNV-1a over the file's bytes.
 uint64_t Digest(const std::string& path);

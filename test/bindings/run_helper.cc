@@ -76,6 +76,7 @@ void Failures() {
       },
       2);
   Failing([] {}, 0);
+  Failing([] {}, 1025);
 }
 
 // Where it is refused, init() still works.

@@ -66,7 +66,8 @@ TEST(Run, ThrowsWhatTheFirstRankThatFailedHasThrown) {
               ElementsAre("INTERNAL of rank 1: rank 1: what rank 1 says",
                           AllOf(StartsWith("INTERNAL of rank 2: rank 2: killed by signal 9")),
                           AllOf(StartsWith("INVALID_ARGUMENT of rank "), HasSubstr("'x'")),
-                          "INVALID_ARGUMENT of rank -1: run: 0 ranks; there must be one at least"));
+                          "INVALID_ARGUMENT of rank -1: run: 0 ranks; from 1 to 1024",
+                          "INVALID_ARGUMENT of rank -1: run: 1025 ranks; from 1 to 1024"));
 }
 
 TEST(Run, SaysThatARankNeverCameToTheCall) {

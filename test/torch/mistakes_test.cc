@@ -108,17 +108,25 @@ RANKS_TEST(Mistakes, ParametersGetOtherMemoryOrAnotherType, 2) {
       EXPECT_NE(message.find(loads ? "hidden.weight" : "out.bias"), std::string::npos) << message;
     }
   }
-  for (const std::string name : {"decentralized", "async"}) {
+  for (const std::string name : {"ddp", "ddp2", "qadam", "sharded", "fsdp", "adasum", "local_sgd",
+                                 "diloco", "decentralized", "async"}) {
     Net net;
     torch::optim::SGD sgd(net->parameters(), 0.1);
-    const auto strategy = hvd::make_strategy(name, net, sgd, {.name = name});
+    torch::optim::Adam adam(net->parameters(), 0.1);
+    const auto strategy = hvd::make_strategy(
+        name, net, name == "qadam" ? static_cast<torch::optim::Optimizer&>(adam) : sgd,
+        {.name = name});
     net->to(torch::kDouble);
     const Samples own = Own();
-    EXPECT_EQ(StatusOf([&] {
-                TrainStep(*strategy, {own.x.to(torch::kDouble), own.y.to(torch::kDouble)});
-              }),
+    std::string message;
+    EXPECT_EQ(StatusOf(
+                  [&] {
+                    TrainStep(*strategy, {own.x.to(torch::kDouble), own.y.to(torch::kDouble)});
+                  },
+                  &message),
               RUEDA_FAILED_PRECONDITION)
         << name;
+    EXPECT_NE(message.find("make it again"), std::string::npos) << name << ": " << message;
   }
 }
 

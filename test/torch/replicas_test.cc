@@ -1,5 +1,7 @@
 // dp, ddp2, mirrored, multi_worker.
+#include <sys/resource.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <map>
 #include <memory>
@@ -413,6 +415,35 @@ RANKS_TEST(DataParallel, WhatItCannotDoIsRefused, 1) {
             RUEDA_INVALID_ARGUMENT);
   EXPECT_NE(message.find("one row a sample"), std::string::npos) << message;
   EXPECT_EQ(StatusOf([&] { alone->forward(torch::ones({0, 2})); }), RUEDA_INVALID_ARGUMENT);
+}
+
+// Those that have been made don't wait for those that could not.
+RANKS_TEST(DataParallel, TooManyReplicasEndWithTheCause, 1) {
+  torch::nn::Sequential net(torch::nn::Linear(2, 2));
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int first_free = dup(STDIN_FILENO);
+  ASSERT_GE(first_free, 0);
+  close(first_free);
+  const auto make = [&] { (void)hvd::make_strategy("dp", net, sgd, {.replicas = 16}); };
+  int failures = 0;
+  // Wherever in their start they run out of descriptors, as long as they do.
+  for (rlim_t more = 1;; more += 16) {
+    rlimit few = before;
+    few.rlim_cur = static_cast<rlim_t>(first_free) + more;
+    ASSERT_LT(few.rlim_cur, before.rlim_cur);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    std::string message;
+    const rueda_status status = StatusOf(make, &message);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    if (status == RUEDA_OK) break;
+    EXPECT_NE(message.find("Too many open files"), std::string::npos) << more << ": " << message;
+    ++failures;
+  }
+  EXPECT_GT(failures, 4);
+  const auto strategy = hvd::make_strategy("dp", net, sgd, {.replicas = 16});
+  EXPECT_EQ(strategy->forward(torch::ones({32, 2})).size(0), 32);
 }
 
 // Two processes of two replicas each.

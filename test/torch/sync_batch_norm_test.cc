@@ -1,6 +1,7 @@
 // Batch norm over all ranks' batches against one process on all of them.
 #include <torch/torch.h>
 
+#include "rueda/strategy.hpp"
 #include "rueda/training.hpp"
 #include "test/torch/ranks.h"
 #include "test/torch/training.h"
@@ -196,10 +197,30 @@ RANKS_TEST(SyncBatchNorm, MistakesAreRefused, 2) {
   };
   EXPECT_EQ(StatusOf(twice, &message), RUEDA_UNIMPLEMENTED);
   hvd::SyncBatchNorm other(hvd::rank() + 2, "other");
-  EXPECT_EQ(StatusOf([&] {
-              (void)other(torch::randn({4, hvd::rank() + 2}));
-            }),
+  EXPECT_EQ(StatusOf(
+                [&] {
+                  (void)other(torch::randn({4, hvd::rank() + 2}));
+                },
+                &message),
             RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("'other' with " + std::to_string(hvd::rank() + 2) + " channels"),
+            std::string::npos)
+      << message;
+}
+
+// Where not every rank, or replica, makes every forward pass, one would wait for the others.
+RANKS_TEST(SyncBatchNorm, StrategiesThatSplitTheModelRefuseIt, 1, 2) {
+  torch::nn::Sequential net(torch::nn::Linear(3, kChannels), hvd::SyncBatchNorm(kChannels));
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  for (const char* strategy : {"dp", "ddp2", "mirrored", "pipeline"}) {
+    std::string message;
+    const auto make = [&] { (void)hvd::make_strategy(strategy, net, sgd); };
+    EXPECT_EQ(StatusOf(make, &message), RUEDA_INVALID_ARGUMENT) << strategy;
+    EXPECT_NE(message.find("'1' is a SyncBatchNorm"), std::string::npos) << message;
+  }
+  const auto strategy = hvd::make_strategy("ddp", net, sgd);
+  strategy->backward(strategy->forward(torch::randn({4, 3})).square().sum());
+  strategy->step();
 }
 
 }  // namespace

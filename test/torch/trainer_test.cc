@@ -952,7 +952,13 @@ RANKS_TEST(Trainer, MistakesAreErrorsOnAllRanks, 2) {
   EXPECT_NE(message.find("has no checkpoint to resume from"), std::string::npos) << message;
   EXPECT_EQ(fit([&](Plan& plan) { plan.options.resume = directory / "epoch-1.pt"; }),
             RUEDA_INVALID_ARGUMENT);
-  EXPECT_NE(message.find("epoch-1.json: can't be read"), std::string::npos) << message;
+  EXPECT_NE(message.find("epoch-1.pt: there is no such checkpoint"), std::string::npos) << message;
+  EXPECT_EQ(fit([&](Plan& plan) { plan.options.resume = directory / "epoch-1.json"; }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("give the file beside it"), std::string::npos) << message;
+  EXPECT_EQ(fit([&](Plan& plan) { plan.options.resume = "/proc/self/maps"; }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("maps.json: can't be read"), std::string::npos) << message;
   if (hvd::rank() == 0) trainer::WriteProgress(directory / "epoch-1.pt", {1, 2, 5, {}, {}});
   hvd::barrier();
   EXPECT_EQ(fit([&](Plan& plan) { plan.options.resume = directory / "epoch-1.pt"; }),

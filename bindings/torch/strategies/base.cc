@@ -20,6 +20,7 @@
 #include "bindings/torch/fingerprint.h"
 #include "bindings/torch/named_tensors.h"
 #include "bindings/torch/optimizer_fields.h"
+#include "rueda/training.hpp"
 
 namespace rueda::libtorch {
 namespace {
@@ -135,6 +136,15 @@ void BaseStrategy::CheckOptions() const {
   }
   if (!(options_.average_interval_ms >= 0)) Refuse("average_interval_ms must be at least 0");
   if (options_.stale_steps_max < 1) Refuse("stale_steps_max must be at least 1");
+  // In those a process runs a part of the model, or several replicas, and not in every step all.
+  static const std::unordered_set<std::string> splitters = {"dp", "ddp2", "mirrored", "pipeline"};
+  if (!splitters.contains(name_)) return;
+  for (const auto& item : model_.module().named_modules()) {
+    if (dynamic_cast<const SyncBatchNormImpl*>(item.value().get()) == nullptr) continue;
+    Refuse("'" + item.key() +
+           "' is a SyncBatchNorm, whose forward pass waits for the other ranks', and not all of "
+           "them make one here; use BatchNorm, or a strategy in which each rank runs the model");
+  }
 }
 
 void BaseStrategy::FindParameters() {
@@ -154,7 +164,8 @@ void BaseStrategy::FindParameters() {
                " of the optimizer is none of the model's");
       }
       if (!found.insert(it->first).second) Refuse("the optimizer has '" + it->second + "' twice");
-      parameters_.push_back({it->second, tensor, "." + it->second, group, tensor.requires_grad()});
+      parameters_.push_back({it->second, tensor, "." + it->second, group, tensor.requires_grad(),
+                             tensor.scalar_type()});
     }
   }
   if (parameters_.empty()) Refuse("the optimizer has no parameters");
@@ -163,11 +174,21 @@ void BaseStrategy::FindParameters() {
 void BaseStrategy::CheckParameters() const {
   size_t count = 0;
   for (const auto& group : optimizer_.param_groups()) count += group.params().size();
-  if (count == parameters_.size()) return;
+  if (count == parameters_.size()) return CheckTypes();
   throw Error(RUEDA_FAILED_PRECONDITION, "strategy " + name_ + ": the optimizer has " +
                                              std::to_string(count) + " parameters, and had " +
                                              std::to_string(parameters_.size()) +
                                              " when the strategy was made: make it again");
+}
+
+void BaseStrategy::CheckTypes() const {
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.tensor.scalar_type() == parameter.type) continue;
+    throw Error(RUEDA_FAILED_PRECONDITION,
+                "strategy " + name_ + ": '" + parameter.name + "' is of " +
+                    at::toString(parameter.tensor.scalar_type()) + ", and was of " +
+                    at::toString(parameter.type) + " when the strategy was made: make it again");
+  }
 }
 
 void BaseStrategy::CheckFrozen() const {
@@ -215,7 +236,12 @@ void BaseStrategy::CheckCompression() {
     Refuse("takes no compression; ddp, multi_worker, sharded, fsdp and qadam do");
   }
   at::Tensor probe = at::zeros({1}, at::kFloat);
-  Allreduce(probe, "compression", Average, {}, options_.compression);
+  try {
+    Allreduce(probe, "compression", Average, {}, options_.compression);
+  } catch (const Error& error) {
+    if (error.status() == RUEDA_INVALID_ARGUMENT) Refuse(error.what());
+    throw;
+  }
 }
 
 // `mistake`: why this rank can't go on. "": it can.

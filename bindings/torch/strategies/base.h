@@ -24,9 +24,10 @@ struct ParameterState {
 struct Parameter {
   std::string name;
   at::Tensor tensor;
-  std::string suffix;  // of its operation's name in a group
-  size_t group;        // of the optimizer
-  bool trained;        // not frozen when the strategy was made
+  std::string suffix;   // of its operation's name in a group
+  size_t group;         // of the optimizer
+  bool trained;         // not frozen when the strategy was made
+  at::ScalarType type;  // at that time
 };
 
 class BaseStrategy : public Strategy {
@@ -77,9 +78,10 @@ class BaseStrategy : public Strategy {
   // In the process set.
   int index() const { return index_; }
   int first_rank() const { return first_rank_; }
-  // Throw FAILED_PRECONDITION when since the strategy was made the optimizer has got parameters, or
-  // some were frozen or unfrozen.
+  // Throw FAILED_PRECONDITION when since the strategy was made the optimizer has got parameters or
+  // some have another type; those have; some were frozen or unfrozen.
   void CheckParameters() const;
+  void CheckTypes() const;
   void CheckFrozen() const;
   // What both would throw; null: nothing. To be thrown when the step is made: it may be this rank's
   // mistake alone, and the others wait for what it brings.

@@ -373,6 +373,7 @@ void Sharded::End(Bucket& bucket) {
 // momentum, one that was unfrozen or is new would not be reduced.
 void Sharded::Check() const {
   CheckFrozen();
+  CheckTypes();
   const auto fail = [this](const std::string& what) {
     throw Error(RUEDA_FAILED_PRECONDITION, "strategy " + name() + ": " + what);
   };

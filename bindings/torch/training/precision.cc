@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 
 #include <cmath>
+#include <cstdio>
 
 namespace rueda::libtorch {
 namespace {
@@ -15,9 +16,15 @@ constexpr double kLeastScale = 1e-12;
   throw Error(RUEDA_INVALID_ARGUMENT, message);
 }
 
+std::string Written(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", number);
+  return text;
+}
+
 void CheckScale(double scale) {
   if (std::isfinite(scale) && scale > 0) return;
-  Refuse("LossScaler: the scale is " + std::to_string(scale) + "; above 0 and finite");
+  Refuse("LossScaler: the scale is " + Written(scale) + "; above 0 and finite");
 }
 
 }  // namespace
@@ -89,8 +96,7 @@ bool LossScaler::step(Strategy& strategy) {
   if (state_.scale < kLeastScale) {
     throw Error(RUEDA_FAILED_PRECONDITION,
                 "LossScaler: gradients are infinite or NaN however small the scale, which is " +
-                    std::to_string(state_.scale) + " after " +
-                    std::to_string(state_.skipped_steps) +
+                    Written(state_.scale) + " after " + std::to_string(state_.skipped_steps) +
                     " skipped steps: look for what makes the loss infinite or NaN itself");
   }
   return false;

@@ -53,14 +53,26 @@ at::Tensor OwnRow(const at::Tensor& input) {
       .unsqueeze(0);
 }
 
+at::Tensor GatherRows(const at::Tensor& own, int64_t channels, const Meeting& meeting) {
+  try {
+    return Operation::Execute(meeting.context, {.kind = RUEDA_ALLGATHER,
+                                                .tensors = own,
+                                                .name = meeting.name,
+                                                .process_set = meeting.process_set})
+        ->Wait()[0];
+  } catch (const Error& error) {
+    if (error.status() != RUEDA_INVALID_ARGUMENT) throw;
+    throw Error(error.status(), "SyncBatchNorm '" + meeting.name + "' with " +
+                                    std::to_string(channels) +
+                                    " channels, for each of which two numbers are gathered, and "
+                                    "one more: " +
+                                    error.what());
+  }
+}
+
 Statistics AllRanks(const at::Tensor& input, const Meeting& meeting) {
   const int64_t channels = input.size(1);
-  const at::Tensor own = OwnRow(input);
-  const at::Tensor rows = Operation::Execute(meeting.context, {.kind = RUEDA_ALLGATHER,
-                                                               .tensors = own,
-                                                               .name = meeting.name,
-                                                               .process_set = meeting.process_set})
-                              ->Wait()[0];
+  const at::Tensor rows = GatherRows(OwnRow(input), channels, meeting);
   const at::Tensor counts = rows.narrow(1, 0, 1);
   const at::Tensor means = rows.narrow(1, 1, channels);
   const at::Tensor squares = rows.narrow(1, 1 + channels, channels);

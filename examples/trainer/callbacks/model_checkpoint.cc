@@ -52,7 +52,7 @@ void ModelCheckpoint::OnBegin(Training& training) {
     return std::find(there.begin(), there.end(), entry.epoch) == there.end();
   });
   if (training.rank != 0) return;
-  fs::create_directories(options_.directory);
+  MakeDirectory(options_.directory);
   going_.assign(std::upper_bound(there.begin(), there.end(), training.first_epoch - 1),
                 there.end());
 }

@@ -20,8 +20,13 @@ bool IsTerminal(std::FILE* stream) {
 
 ProgressBar::ProgressBar(std::FILE* stream) : stream_(stream), has_bar_(IsTerminal(stream)) {}
 
-void ProgressBar::OnBegin(Training&) {
+void ProgressBar::OnBegin(Training& training) {
   start_ = std::chrono::steady_clock::now();
+  if (training.rank != 0 || training.resumed_from.empty()) return;
+  const bool done = training.epoch >= training.max_epochs;
+  std::fprintf(stream_, "resumed from %s after epoch %lld%s\n", training.resumed_from.c_str(),
+               static_cast<long long>(training.epoch), done ? ": no epoch is left to train" : "");
+  std::fflush(stream_);
 }
 
 void ProgressBar::OnStep(Training& training) {

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <stdexcept>
 
 #include "examples/trainer/callbacks/events.h"
@@ -33,7 +32,7 @@ void TensorBoard::OnCheck(Training& training) {
 
 void TensorBoard::OnBegin(Training& training) {
   if (training.rank != 0) return;
-  std::filesystem::create_directories(directory_);
+  MakeDirectory(directory_);
   char host[256] = "";
   gethostname(host, sizeof host - 1);
   const double now = Now();

@@ -45,6 +45,9 @@
 namespace rueda {
 namespace detail {
 
+// Of one host.
+inline constexpr int kRunRanksMax = 1024;
+
 // What the ranks of one call have returned, or how it failed.
 struct RunOutcome {
   std::vector<std::string> results;  // by rank
@@ -388,9 +391,9 @@ inline std::vector<std::string> RunBytes(const std::function<std::string()>& fn,
   if (call < state.own) {
     outcome = std::move(state.earlier[static_cast<size_t>(call)]);
   } else {
-    if (ranks < 1) {
-      throw Error(RUEDA_INVALID_ARGUMENT,
-                  "run: " + std::to_string(ranks) + " ranks; there must be one at least");
+    if (ranks < 1 || ranks > kRunRanksMax) {
+      throw Error(RUEDA_INVALID_ARGUMENT, "run: " + std::to_string(ranks) + " ranks; from 1 to " +
+                                              std::to_string(kRunRanksMax));
     }
     if (std::getenv("RUEDA_RANK") != nullptr || RanksOfLauncher() > 1) {
       throw Error(RUEDA_FAILED_PRECONDITION,
@@ -417,8 +420,9 @@ inline std::vector<std::string> RunBytes(const std::function<std::string()>& fn,
 /// If ranks fail, the others are ended after 10 s at the latest, and an Error says how the first
 /// failed: `rank()` is its number; the text of what it has thrown, with its status if it was an
 /// Error, else RUEDA_INTERNAL. None is left when this returns or throws, and none outlives the
-/// calling thread. RUEDA_INVALID_ARGUMENT: `ranks` is not positive. RUEDA_FAILED_PRECONDITION: a
-/// launcher has started this process as one of several ranks; and what init() throws.
+/// calling thread. RUEDA_INVALID_ARGUMENT: `ranks` is not from 1 to 1024.
+/// RUEDA_FAILED_PRECONDITION: a launcher has started this process as one of several ranks; and what
+/// init() throws.
 template <typename Fn>
 auto run(Fn fn, int ranks) {
   using Result = std::invoke_result_t<Fn&>;

@@ -60,12 +60,11 @@ namespace rueda::libtorch {
 // communicated: the running statistics are used, or this rank's batch if there are none.
 //
 // RUEDA_INVALID_ARGUMENT: an input of another shape or type, or in training on another device than
-// the CPU (on this rank); ranks that differ in C,
-// or have not two values per channel all together (on all). RUEDA_UNIMPLEMENTED: second
-// derivatives.
+// the CPU (on this rank); ranks that differ in C, or have not two values per channel all together
+// (on all). RUEDA_UNIMPLEMENTED: second derivatives.
 //
-// One module has one forward pass under way at a time, in a process: so not for the replicas of dp,
-// ddp2 and mirrored, which share a name.
+// One module has one forward pass under way at a time, in a process, and all ranks make all of
+// them: so dp, ddp2, mirrored and pipeline refuse it.
 //
 // Its virtual functions are all inline: torch's templates over it are no part of this library.
 class SyncBatchNormImpl

@@ -1,0 +1,74 @@
+// Ranks that are threads of one process, and one of them that can't start.
+#include "controller/rendezvous/thread_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+
+namespace rueda {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kLogBytes = 1 << 16;
+constexpr Nanos kPatience = 60 * kSecond;
+
+class ThreadGroupTest : public ::testing::Test {
+ protected:
+  static wire::Hello HelloOf(Rank rank) {
+    wire::Hello hello;
+    hello.set_rank(rank);
+    hello.set_size(2);
+    return hello;
+  }
+  std::unique_ptr<Meeting> Join(Rank rank) { return group_->Join(group_, rank, "context"); }
+  static absl::StatusOr<Neighbourhood> Introduce(Meeting* meeting, Rank rank) {
+    absl::StatusOr<std::shared_ptr<SharedMemory>> arena = SharedMemory::Create("arena", 1 << 12);
+    absl::StatusOr<Doorbell> background = Doorbell::Create(), waiter = Doorbell::Create();
+    if (!arena.ok() || !background.ok() || !waiter.ok()) return absl::InternalError("no offer");
+    auto bells = std::make_shared<const Bells>(Bells{*std::move(background), *std::move(waiter)});
+    return meeting->Introduce({0, 1}, rank, {*arena, bells}, kLogBytes, MonotonicNow() + kPatience);
+  }
+  static void ExpectCause(const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(status.message(), HasSubstr("rank 1 failed to start: no descriptors"));
+  }
+
+  const std::shared_ptr<ThreadGroup> group_ = std::make_shared<ThreadGroup>(2);
+  const absl::Status why_ = absl::ResourceExhaustedError("no descriptors");
+};
+
+TEST_F(ThreadGroupTest, OneThatWaitsIsToldThatAnotherCannotStart) {
+  auto waits = std::async(std::launch::async, [&] {
+    return Join(0)->Gather(HelloOf(0), MonotonicNow() + kPatience).status();
+  });
+  Join(1)->GiveUp(1, why_);
+  ExpectCause(waits.get());
+}
+
+TEST_F(ThreadGroupTest, OneThatComesLaterIsTold) {
+  Join(1)->GiveUp(1, why_);
+  ExpectCause(Join(0)->Gather(HelloOf(0), MonotonicNow() + kPatience).status());
+  // And the next time they meet.
+  auto second = std::async(std::launch::async, [&] {
+    return Join(1)->Gather(HelloOf(1), MonotonicNow() + kPatience).status();
+  });
+  EXPECT_EQ(Join(0)->Gather(HelloOf(0), MonotonicNow() + kPatience).status(), absl::OkStatus());
+  EXPECT_EQ(second.get(), absl::OkStatus());
+}
+
+TEST_F(ThreadGroupTest, NobodyIsIntroducedToOneThatCannotStart) {
+  auto first = std::async(std::launch::async, [&] {
+    const std::unique_ptr<Meeting> meeting = Join(0);
+    EXPECT_TRUE(meeting->Gather(HelloOf(0), MonotonicNow() + kPatience).ok());
+    return Introduce(meeting.get(), 0).status();
+  });
+  const std::unique_ptr<Meeting> meeting = Join(1);
+  EXPECT_TRUE(meeting->Gather(HelloOf(1), MonotonicNow() + kPatience).ok());
+  meeting->GiveUp(1, why_);
+  ExpectCause(first.get());
+}
+
+}  // namespace
+}  // namespace rueda
