@@ -57,12 +57,12 @@ struct LossScalerOptions {
 // long, it grows.
 //
 // What the ranks agree on: with strategies whose gradients are reduced, all skip the same steps and
-// have the same scale. With ddp, multi_worker, bytegrad, qadam, ddp2, dp and mirrored that takes no
+// have the same scale. With ddp, multi_worker, bytegrad, ddp2, dp and mirrored that takes no
 // message: one rank's infinity is in the average that all have. With sharded, fsdp and pipeline,
-// where each rank has the gradients of its part, it takes one number's allreduce a step. With those
-// that step by themselves (local_sgd, diloco, adasum, decentralized, low_precision_decentralized,
-// async) each rank has its own scale, and skips its own steps: its parameters stay as they are for
-// that step, and averages are made as always.
+// where each rank has the gradients of its part, and with qadam after its warm-up, it takes one
+// number's allreduce a step. With those that step by themselves (local_sgd, diloco, adasum,
+// decentralized, low_precision_decentralized, async) each rank has its own scale, and skips its own
+// steps: its parameters stay as they are for that step, and averages are made as always.
 //
 // The gradients of one strategy; for one thread at a time.
 class RUEDA_TORCH_API LossScaler {
