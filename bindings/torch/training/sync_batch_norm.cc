@@ -42,15 +42,17 @@ struct Statistics {
   at::Tensor var;  // divided by the count
 };
 
-// A row for the others, in float64: the count, the means, the sums of squared distances from them.
+// A row for the others, on the CPU and in float64: the count, the means, the sums of squared
+// distances from them.
 at::Tensor OwnRow(const at::Tensor& input) {
   const int64_t channels = input.size(1);
   if (input.numel() == 0) return at::zeros({1, 2 * channels + 1}, at::kDouble);
   const auto [mean, var] = at::batch_norm_update_stats(input, {}, {}, 0);
   const double count = static_cast<double>(input.numel() / channels);
-  return at::cat({at::full({1}, count, at::kDouble), mean.to(at::kDouble),
-                  var.to(at::kDouble).mul_(count)})
-      .unsqueeze(0);
+  const at::Tensor squares = var.to(at::kDouble) * count;
+  return at::cat({at::full({1}, count, squares.options()), mean.to(at::kDouble), squares})
+      .unsqueeze(0)
+      .cpu();
 }
 
 at::Tensor GatherRows(const at::Tensor& own, int64_t channels, const Meeting& meeting) {
@@ -86,7 +88,7 @@ Statistics AllRanks(const at::Tensor& input, const Meeting& meeting) {
   }
   const at::Tensor mean = (means * counts).sum(0).div_(count);
   const at::Tensor var = (squares + counts * (means - mean).square()).sum(0).div_(count);
-  return {count, mean.to(input.scalar_type()), var.to(input.scalar_type())};
+  return {count, mean.to(input.options()), var.to(input.options())};
 }
 
 struct Holder : torch::CustomClassHolder {
@@ -160,7 +162,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
                                   const at::Tensor& weight, const at::Tensor& mean,
                                   const at::Tensor& var, const at::Tensor& dy_sum,
                                   const at::Tensor& dy_x_hat, const Holder& holder) {
-    const at::Tensor own = at::cat({dy_sum, dy_x_hat}).to(at::kDouble);
+    const at::Tensor own = at::cat({dy_sum, dy_x_hat}).to(at::kCPU, at::kDouble);
     const std::string name = holder.meeting.name + ".gradient";
     const at::Tensor sums =
         Operation::Execute(holder.meeting.context, {.kind = RUEDA_ALLREDUCE,
@@ -170,7 +172,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
                                                     .op = Sum})
             ->Wait()[0]
             .div(holder.count)
-            .to(input.scalar_type());
+            .to(input.options());
     if (input.numel() == 0) return at::empty_like(input);
     const at::Tensor inverse = (var + holder.eps).rsqrt();
     const at::Tensor scale = weight.defined() ? weight * inverse : inverse;
@@ -205,8 +207,8 @@ void SyncBatchNormImpl::CheckInput(const at::Tensor& input) const {
   if (!input.defined() || !at::isFloatingType(input.scalar_type())) {
     refuse("the input is not a floating-point tensor");
   }
-  if (is_training() && !input.is_cpu()) {
-    refuse("the input is on the device " + input.device().str() + "; in training on the CPU only");
+  if (is_training() && !input.is_cpu() && !input.is_cuda()) {
+    refuse("the input is on the device " + input.device().str() + "; in training CPU or CUDA");
   }
   if (input.dim() < 2 || input.dim() > 5) {
     refuse("the input has " + std::to_string(input.dim()) + " dimensions; 2 to 5");

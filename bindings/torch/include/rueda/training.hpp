@@ -59,9 +59,11 @@ namespace rueda::libtorch {
 // weight and bias are this rank's part, for the optimizer to reduce as others. In eval() nothing is
 // communicated: the running statistics are used, or this rank's batch if there are none.
 //
-// RUEDA_INVALID_ARGUMENT: an input of another shape or type, or in training on another device than
-// the CPU (on this rank); ranks that differ in C, or have not two values per channel all together
-// (on all). RUEDA_UNIMPLEMENTED: second derivatives.
+// On CUDA what is communicated, 2 C + 1 numbers and 2 C, goes through the CPU.
+//
+// RUEDA_INVALID_ARGUMENT: an input of another shape or type, or in training on neither CPU nor CUDA
+// (on this rank); ranks that differ in C, or have not two values per channel all together (on all).
+// RUEDA_UNIMPLEMENTED: second derivatives.
 //
 // One module has one forward pass under way at a time, in a process, and all ranks make all of
 // them: so dp, ddp2, mirrored and pipeline refuse it.
