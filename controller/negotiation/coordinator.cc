@@ -794,7 +794,7 @@ Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports, std::vecto
       stuck_reported_ = true;
       std::string text =
           "every rank waits, and nothing that was submitted can complete unless another thread "
-          "submits more:";
+          "submits more (RUEDA_STALL_TIMEOUT_S would end the job):";
       int shown = 0;
       pending_.ForEach([&](Instance& instance) {
         if (instance.waiters.count() == 0 || shown++ >= 4) return;

@@ -161,12 +161,10 @@ absl::StatusOr<Neighbourhood> ThreadMeeting::Introduce(absl::Span<const Rank> ra
   RUEDA_ASSIGN_OR_RETURN(neighbourhood.segment, Segment::Map(host.segment, count, log_bytes));
   for (const Rank rank : ranks) {
     const NeighbourOffer& offer = host.offers[rank];
-    RUEDA_ASSIGN_OR_RETURN(Doorbell background, offer.bells->background.Duplicate());
-    RUEDA_ASSIGN_OR_RETURN(Doorbell waiter, offer.bells->waiter.Duplicate());
     neighbourhood.arenas.push_back(offer.arena);
-    neighbourhood.bells.push_back({std::move(background), std::move(waiter)});
+    neighbourhood.bells.push_back(*offer.bells);
   }
-  // Descriptors may have run out at another.
+  // Another may not have got the segment.
   ++host.introduced;
   RUEDA_RETURN_IF_ERROR(await_all(&host.introduced));
   return neighbourhood;

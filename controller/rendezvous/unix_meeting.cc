@@ -35,6 +35,21 @@ std::string Described(const std::string& who, const Link& link, const absl::Stat
                       ProcessState(pid) == kStoppedBySignal ? ", stopped by a signal)" : ")");
 }
 
+// Of each neighbour a rank has an arena and two bells, a leader a connection too; and some of its
+// own.
+constexpr size_t kDescriptorsPerRank = 4;
+constexpr size_t kOwnDescriptors = 64;
+
+absl::Status CheckDescriptors(size_t ranks) {
+  const size_t needed = kDescriptorsPerRank * ranks + kOwnDescriptors;
+  const size_t limit = MakeRoomForDescriptors(needed);
+  if (limit >= needed) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(ranks, " ranks on a host need about ", needed,
+                   " file descriptors each, and this process may ", "have ", limit,
+                   ": raise the hard limit (ulimit -Hn), or start fewer ranks a host"));
+}
+
 // Descriptors a rank sends to its leader: arena, bell 1, bell 2.
 constexpr size_t kOfferDescriptors = 3;
 // How many ranks' descriptors go into one frame.
@@ -218,6 +233,7 @@ absl::Status UnixMeeting::CollectLinks(const UniqueFd& listener, absl::Span<cons
 absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> ranks, Rank self,
                                                      const NeighbourOffer& mine, size_t log_bytes,
                                                      Nanos deadline) {
+  RUEDA_RETURN_IF_ERROR(CheckDescriptors(ranks.size()));
   const Rank leader = ranks.front();
   const std::vector<Rank> others(ranks.begin() + 1, ranks.end());
   if (leader == 0 && !links_.empty()) {
@@ -268,21 +284,24 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Lead(absl::Span<const Rank> ranks,
       received_descriptors.push_back(std::move(fd));
     }
   }
-  // The segment goes with the first frame.
-  for (size_t first = 0; first < ranks.size(); first += kRanksPerFrame) {
-    std::vector<int> part;
-    if (first == 0) part.push_back(neighbourhood.segment->memory()->fd());
-    const size_t last = std::min(first + kRanksPerFrame, ranks.size());
-    for (size_t i = first * kOfferDescriptors; i < last * kOfferDescriptors; ++i) {
-      part.push_back(descriptors[i]);
+  // One after the other: the kernel lets a user have no more descriptors on their way than a
+  // process may have open, and to all at once they would be three for each pair of ranks.
+  for (const auto& link : links_) {
+    // The segment goes with the first frame.
+    for (size_t first = 0; first < ranks.size(); first += kRanksPerFrame) {
+      std::vector<int> part;
+      if (first == 0) part.push_back(neighbourhood.segment->memory()->fd());
+      const size_t last = std::min(first + kRanksPerFrame, ranks.size());
+      for (size_t i = first * kOfferDescriptors; i < last * kOfferDescriptors; ++i) {
+        part.push_back(descriptors[i]);
+      }
+      link->Send(FrameType::kNeighbours, "", std::move(part));
+      RUEDA_RETURN_IF_ERROR(WaitFlushed(link.get(), deadline));
     }
-    for (const auto& link : links_) link->Send(FrameType::kNeighbours, "", part);
-    RUEDA_RETURN_IF_ERROR(WaitFlushed(links_, deadline));
+    RUEDA_RETURN_IF_ERROR(WaitFrame(link.get(), FrameType::kNeighbours, deadline).status());
   }
   neighbourhood.arenas.push_back(mine.arena);
-  RUEDA_ASSIGN_OR_RETURN(Doorbell background, mine.bells->background.Duplicate());
-  RUEDA_ASSIGN_OR_RETURN(Doorbell waiter, mine.bells->waiter.Duplicate());
-  neighbourhood.bells.push_back({std::move(background), std::move(waiter)});
+  neighbourhood.bells.push_back(*mine.bells);
   for (size_t i = 0; i < received_descriptors.size(); i += kOfferDescriptors) {
     RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> arena,
                            SharedMemory::Map(std::move(received_descriptors[i])));
@@ -306,6 +325,8 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Follow(absl::Span<const Rank> ranks, 
     if (received.descriptors.empty()) return absl::DataLossError("the leader sent no descriptors");
     for (UniqueFd& fd : received.descriptors) descriptors.push_back(std::move(fd));
   }
+  link->Send(FrameType::kNeighbours, "");  // it has them: the next one's turn
+  RUEDA_RETURN_IF_ERROR(WaitFlushed(link, deadline));
   Neighbourhood neighbourhood;
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
                          SharedMemory::Map(std::move(descriptors[0])));

@@ -77,7 +77,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options)
 absl::Status Runtime::Init() {
   const Config& config = options_.config;
   SetLogLevel(LevelOf(config.log_level));
-  trace::SetDirectory(config.recorder_dir);
+  // A context that says nothing leaves it where another one has put it.
+  if (!config.recorder_dir.empty()) trace::SetDirectory(config.recorder_dir);
   trace::InstallSignalHandler();
 
   BootstrapArgs args;

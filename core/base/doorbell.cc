@@ -1,7 +1,6 @@
 #include "core/base/doorbell.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -15,21 +14,15 @@ absl::StatusOr<Doorbell> Doorbell::Create() {
   return Doorbell(std::move(fd));
 }
 
-absl::StatusOr<Doorbell> Doorbell::Duplicate() const {
-  UniqueFd copy(fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
-  if (!copy.valid()) return ErrnoStatus(errno, "duplicating an eventfd");
-  return Doorbell(std::move(copy));
-}
-
 void Doorbell::Ring() const {
   const uint64_t one = 1;
   // EAGAIN means that the counter is full, so the bell is ringing already.
-  [[maybe_unused]] const ssize_t written = write(fd_.get(), &one, sizeof one);
+  [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof one);
 }
 
 void Doorbell::Clear() const {
   uint64_t count;
-  [[maybe_unused]] const ssize_t got = read(fd_.get(), &count, sizeof count);
+  [[maybe_unused]] const ssize_t got = read(fd_, &count, sizeof count);
 }
 
 }  // namespace rueda

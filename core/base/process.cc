@@ -75,11 +75,13 @@ char ProcessState(int pid) {
   return stat.empty() ? '\0' : stat[0];
 }
 
-void MakeRoomForDescriptors(size_t count) {
+size_t MakeRoomForDescriptors(size_t count) {
   rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 2 >= count) return;
-  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, limit.rlim_cur / 2 + count);
-  setrlimit(RLIMIT_NOFILE, &limit);  // else what comes is turned away in turn, as ever
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return count;
+  if (limit.rlim_cur / 2 >= count) return limit.rlim_cur;
+  rlimit more = limit;
+  more.rlim_cur = std::min<rlim_t>(limit.rlim_max, limit.rlim_cur / 2 + count);
+  return (setrlimit(RLIMIT_NOFILE, &more) == 0 ? more : limit).rlim_cur;
 }
 
 int ParentOf(int pid) {

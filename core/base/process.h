@@ -19,8 +19,8 @@ inline constexpr char kStoppedBySignal = 'T';
 int ParentOf(int pid);
 
 // Lets this process open `count` descriptors more than half of what it may now, up to the hard
-// limit. Nothing happens when half is enough.
-void MakeRoomForDescriptors(size_t count);
+// limit. Nothing happens when half is enough. Returns how many it may have open then.
+size_t MakeRoomForDescriptors(size_t count);
 
 // "SIGTERM", or "signal 64" where there is no name.
 std::string SignalName(int signal);

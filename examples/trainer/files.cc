@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -27,11 +28,23 @@ bool Flush(const std::string& path) {
   return flushed;
 }
 
-// A pipe, a device: what a file must not take the place of.
+// Of this process, which the path names: /dev/stdout. -1: it is no such name.
+int DescriptorOf(const fs::path& path) {
+  for (fs::path step = path;;) {
+    for (const std::string folder : {"/proc/self/fd/", "/dev/fd/"}) {
+      if (step.string().starts_with(folder)) return std::atoi(step.c_str() + folder.size());
+    }
+    if (!fs::is_symlink(step)) return -1;
+    const fs::path next = fs::read_symlink(step);
+    step = next.is_absolute() ? next : step.parent_path() / next;
+  }
+}
+
+// A pipe, a device, an open file: what a file must not take the place of.
 bool IsOther(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  return fs::exists(status) && !fs::is_regular_file(status);
+  return DescriptorOf(path) >= 0 || (fs::exists(status) && !fs::is_regular_file(status));
 }
 
 // Where symbolic links lead, also if nothing is there.
@@ -66,6 +79,15 @@ void WriteFile(const std::string& path, const std::string& text) {
 }
 
 void AppendToFile(const std::string& path, const std::string& text) {
+  if (const int fd = DescriptorOf(path); fd >= 0) {
+    // Where others write too: opened anew it would have a position of its own.
+    for (size_t done = 0; done < text.size();) {
+      const ssize_t count = write(fd, text.data() + done, text.size() - done);
+      if (count < 0 && errno != EINTR) Fail(path, errno);
+      if (count > 0) done += static_cast<size_t>(count);
+    }
+    return;
+  }
   std::ofstream stream(path, std::ios::binary | std::ios::app);
   stream << text;
   stream.flush();

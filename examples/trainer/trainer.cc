@@ -61,13 +61,27 @@ void Together(const std::string& what, const std::function<void()>& fn) {
   }
 }
 
+// What stands between commas, where two lists differ first.
+std::pair<std::string, std::string> FirstDifference(const std::string& a, const std::string& b) {
+  const auto item = [](const std::string& text, size_t begin) {
+    return begin < text.size() ? text.substr(begin, text.find(", ", begin) - begin)
+                               : "nothing more";
+  };
+  const size_t at =
+      static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+  const size_t comma = at == 0 ? std::string::npos : a.rfind(", ", at - 1);
+  const size_t begin = comma == std::string::npos ? 0 : comma + 2;
+  return {item(a, begin), item(b, begin)};
+}
+
 // Refuses what is not the same on all ranks.
 void Agree(const std::string& what, const std::string& mine) {
   const std::vector<std::string> all = hvd::allgather_object(mine, "trainer." + what);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    Refuse("the ranks differ: rank 0 has " + all[0] + "; rank " + std::to_string(rank) + " has " +
-           all[rank]);
+    const auto [first, other] = FirstDifference(all[0], all[rank]);
+    Refuse("the ranks differ: rank 0 has " + first + "; rank " + std::to_string(rank) + " has " +
+           other);
   }
 }
 

@@ -79,6 +79,22 @@ void Failures() {
   Failing([] {}, 1025);
 }
 
+// The ranks come by the init() before too.
+void Initialized() {
+  rueda::init();
+  for (const int sum : rueda::run(
+           [] {
+             std::vector<int> values = {rueda::rank() + 1};
+             rueda::allreduce_(values, "x", rueda::Sum);
+             return values[0];
+           },
+           3)) {
+    Print("%d\n", sum);
+  }
+  Print("%d of %d\n", rueda::rank(), rueda::size());
+  rueda::shutdown();
+}
+
 // Where it is refused, init() still works.
 void Launched() {
   Failing([] {}, 2);
@@ -94,6 +110,8 @@ int main(int, char** argv) {
   const std::string what = argv[1];
   if (what == "results") {
     Results();
+  } else if (what == "initialized") {
+    Initialized();
   } else if (what == "failures") {
     Failures();
   } else if (what == "launched") {

@@ -70,6 +70,10 @@ TEST(Run, ThrowsWhatTheFirstRankThatFailedHasThrown) {
                           "INVALID_ARGUMENT of rank -1: run: 1025 ranks; from 1 to 1024"));
 }
 
+TEST(Run, InAProgramThatHasInitialisedRanksAreRanksOfTheCall) {
+  EXPECT_THAT(Helper("initialized").Lines(), ElementsAre("6", "6", "6", "0 of 1"));
+}
+
 TEST(Run, SaysThatARankNeverCameToTheCall) {
   EXPECT_THAT(Helper("lost").Line(), HasSubstr("exited with status 5 before it came"));
 }

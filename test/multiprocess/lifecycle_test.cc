@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -351,6 +352,33 @@ TEST(Stalls, AreWarnedOfOnceByOneRank) {
   EXPECT_THAT(text, HasSubstr("missing: rank 1 (has submitted nothing)"));
   EXPECT_EQ(text.find("stall:"), text.rfind("stall:")) << text;
   unlink(log.c_str());
+}
+
+// Each gets two bells and an arena of each other one.
+TEST(Lifecycle, ManyRanksStartWithALowLimitOfDescriptors) {
+  constexpr int kManyRanks = 24;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 128;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  RunRanks({kManyRanks, Processes()}, [](rueda_context* context, int) {
+    std::vector<float> values(10, 1);
+    const TensorOf tensor(values);
+    ASSERT_EQ(Execute(context, Allreduce("t", tensor.get())), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(values[9], 24);
+  });
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST(Lifecycle, TooLowAHardLimitIsNamed) {
+  RunJoiners({4, Processes()}, [](int, const Join& join) {
+    const rlimit low = {64, 64};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    rueda_context* context = nullptr;
+    EXPECT_EQ(join(&context), RUEDA_RESOURCE_EXHAUSTED);
+    EXPECT_THAT(rueda_last_error(), HasSubstr("4 ranks on a host need about 80 file descriptors"));
+  });
 }
 
 TEST(Recorder, WritesItsRingsOnSigusr2) {

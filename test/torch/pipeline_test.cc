@@ -333,6 +333,25 @@ RANKS_TEST(Pipeline, OutputsThatOutliveItSayThatItIsGone, 1, 2) {
   EXPECT_NE(message.find("strategy is gone"), std::string::npos) << message;
 }
 
+// One rank's sampler, or its generator after a dropout that the others do not have.
+RANKS_TEST(Pipeline, OtherBatchesOnOtherRanksAreRefused, 2, 3) {
+  Sequential layers = MakeLayers(0);
+  torch::optim::SGD sgd(layers->parameters(), 0.1);
+  const auto strategy = hvd::make_strategy("pipeline", layers, sgd);
+  const torch::Tensor x = torch::ones({4, 6});
+  std::vector<torch::Tensor> others = {torch::ones({5, 6}), torch::ones({4, 7}), x.to(at::kDouble),
+                                       x.clone()};
+  others.back()[3][5] = 2;
+  for (const torch::Tensor& other : others) {
+    std::string message;
+    const bool differs = hvd::rank() == hvd::size() - 1;
+    EXPECT_EQ(StatusOf([&] { (void)strategy->forward(differs ? other : x); }, &message),
+              RUEDA_INVALID_ARGUMENT);
+    EXPECT_NE(message.find("the ranks' batches differ"), std::string::npos) << message;
+  }
+  EXPECT_EQ(strategy->forward(x).size(0), 4);
+}
+
 RANKS_TEST(Pipeline, WhatItCannotSplitIsRefused, 2) {
   std::string message;
   Net net;

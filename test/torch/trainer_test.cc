@@ -551,6 +551,17 @@ RANKS_TEST(Trainer, ALogIsWrittenIntoPipesAndThroughLinks, 1) {
         << text;
   }
   close(reader);
+  // An open file, as /dev/stdout is one, between what others write there.
+  const int fd = open((directory / "open").c_str(), O_WRONLY | O_CREAT, 0600);
+  ASSERT_EQ(write(fd, "before\n", 7), 7);
+  const std::string name = directory / "name";
+  fs::create_symlink("/proc/self/fd/" + std::to_string(fd), name);
+  fit(name, directory / "opened", false);
+  ASSERT_EQ(write(fd, "after\n", 6), 6);
+  close(fd);
+  const std::string opened = Text(directory / "open");
+  EXPECT_TRUE(opened.starts_with("before\nepoch,step,loss,val_loss\n1,")) << opened;
+  EXPECT_TRUE(opened.ends_with("\nafter\n")) << opened;
   // To a file that is not there yet, by way of another link.
   const std::string link = directory / "link";
   fs::create_directory(directory / "folder");

@@ -24,6 +24,8 @@
 #include <memory>
 #include <utility>
 
+#include "bindings/torch/all_equal.h"
+#include "bindings/torch/fingerprint.h"
 #include "bindings/torch/named_tensors.h"
 #include "bindings/torch/strategies/strategies.h"
 
@@ -72,6 +74,7 @@ class Pipeline : public BaseStrategy {
     return {begins_[static_cast<size_t>(stage)], begins_[static_cast<size_t>(stage) + 1]};
   }
   void Split();
+  void CheckSameBatch(const at::Tensor& input);
   at::Tensor RunStage(at::Tensor value);
   std::vector<at::Tensor> Gradients() const;  // of this rank's stage
   at::Tensor ShareOutput(const at::Tensor& output, bool* takes_gradient);
@@ -280,6 +283,20 @@ at::Tensor Pipeline::Receive(int stage, const std::string& name, bool* takes_gra
   return value;
 }
 
+// Targets are each rank's own: they belong to other samples where the input is another.
+void Pipeline::CheckSameBatch(const at::Tensor& input) {
+  if (ranks() == 1) return;
+  const at::Tensor batch = input.detach().contiguous();
+  Fingerprint print;
+  print.Add(static_cast<uint64_t>(batch.scalar_type()));
+  for (const int64_t size : batch.sizes()) print.Add(static_cast<uint64_t>(size));
+  print.Add(batch.const_data_ptr(), batch.nbytes());
+  if (AllEqual(print.value(), NameOf("batch"), options().process_set)) return;
+  Refuse(
+      "the ranks' batches differ; all ranks give forward() the same one. (Random layers draw on "
+      "each rank by itself: let batches be drawn with a generator of their own)");
+}
+
 at::Tensor Pipeline::forward(const at::Tensor& input) {
   // What was sent before has arrived, or else the other side would not be here.
   sends_.clear();
@@ -293,6 +310,7 @@ at::Tensor Pipeline::forward(const at::Tensor& input) {
   if (records && input.requires_grad()) {
     Refuse("the batch must not require a gradient, which only the first stage would have");
   }
+  CheckSameBatch(input);
   auto pass = c10::make_intrusive<Pass>();
   pass->pipeline = self_;
   const std::string backward = "backward " + std::to_string(passes_);

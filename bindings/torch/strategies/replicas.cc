@@ -274,11 +274,13 @@ at::Tensor Replicas::Forward(const at::Tensor& input) {
   });
   std::vector<at::Tensor> values;
   bool has_history = false;
-  for (const at::Tensor& output : outputs) {
-    if (output.dim() == 0) {
-      throw Error(RUEDA_INVALID_ARGUMENT,
-                  "a replica's output has no rows: let the model return one row a sample, and "
-                  "compute the loss outside of it");
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const at::Tensor& output = outputs[i];
+    if (output.dim() == 0 || output.size(0) != inputs[i].size(0)) {
+      throw Error(
+          RUEDA_INVALID_ARGUMENT,
+          "a replica's output has not a row a sample: let the model return one row a sample, and "
+          "compute the loss outside of it");
     }
     values.push_back(output.detach());
     has_history |= output.requires_grad();

@@ -27,11 +27,7 @@ class Host {
       bells_.push_back({*Doorbell::Create(), *Doorbell::Create()});
     }
     for (int i = 0; i < n; ++i) {
-      std::vector<Bells> bells;
-      for (const Bells& each : bells_) {
-        bells.push_back({*each.background.Duplicate(), *each.waiter.Duplicate()});
-      }
-      neighbours_.push_back(std::make_unique<Neighbours>(segment_.get(), i, std::move(bells)));
+      neighbours_.push_back(std::make_unique<Neighbours>(segment_.get(), i, bells_));
       backends_.push_back(std::make_unique<ShmBackend>(segment_.get(), neighbours_.back().get(),
                                                        ranks_, memories, arenas_.back()));
     }

@@ -11,7 +11,8 @@
 // It goes through main() up to the same call, in which it becomes a rank: init, the function,
 // shutdown; it ends there, and what comes behind the call is for the caller alone. So what comes
 // before it is done by every rank too: let it have no effects that may not happen twice, and let it
-// come to the same calls of run, in the same order. Results of earlier calls are not computed
+// come to the same calls of run, in the same order. (An init() before is one of a world of one, in
+// ranks too; run ends it there.) Results of earlier calls are not computed
 // again. (Ranks are not forked: neither torch's threads nor Rueda's survive that.)
 //
 // A rank has /dev/null for standard input, and the caller's standard output and error.
@@ -169,6 +170,7 @@ struct RunState {
     setenv("RUEDA_RANK", std::to_string(state.rank).c_str(), 1);
     setenv("RUEDA_SIZE", std::to_string(state.ranks).c_str(), 1);
     setenv("RUEDA_JOB_ID", state.job.c_str(), 1);
+    if (is_initialized()) shutdown();  // of a world of one, before this was known to be a rank
     init();
     const std::string result = fn();
     shutdown();
