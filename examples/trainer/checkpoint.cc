@@ -83,8 +83,10 @@ Progress ReadProgress(const std::string& path) {
     const json all = json::parse(stream);
     if (all.at("format") != kFormat)
       Fail(file, "has another format than " + std::to_string(kFormat));
-    return {all.at("epoch"), all.at("step"), all.at("ranks"), all.at("scalers"),
-            all.at("callbacks")};
+    Progress progress = {all.at("epoch"), all.at("step"), all.at("ranks"), all.at("scalers"),
+                         all.at("callbacks")};
+    if (progress.epoch < 1 || progress.step < 0) Fail(file, "is damaged: it is of no epoch");
+    return progress;
   } catch (const json::exception& error) {
     Fail(file, std::string("was not written by a trainer: ") + error.what());
   }

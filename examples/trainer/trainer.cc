@@ -280,13 +280,18 @@ class Fitting : public Training {
     });
     Agree("checkpoint", mine);
     Together("states", [&] {
-      for (const auto& callback : arguments_.callbacks) {
-        const auto it = progress.callbacks.find(callback->name());
-        if (it != progress.callbacks.end()) callback->LoadState(*it);
+      try {
+        for (const auto& callback : arguments_.callbacks) {
+          const auto it = progress.callbacks.find(callback->name());
+          if (it != progress.callbacks.end()) callback->LoadState(*it);
+        }
+        if (!scaler_ || progress.scalers.empty()) return;
+        const json& state = progress.scalers.at(static_cast<size_t>(rank));
+        scaler_->set_state({state.at(0), state.at(1), state.at(2)});
+      } catch (const json::exception& error) {
+        throw std::runtime_error(ProgressPath(path) +
+                                 " is damaged, or of another trainer: " + error.what());
       }
-      if (!scaler_ || progress.scalers.empty()) return;
-      const json& state = progress.scalers.at(static_cast<size_t>(rank));
-      scaler_->set_state({state.at(0), state.at(1), state.at(2)});
     });
     strategy_->load(path);
     epoch = progress.epoch;

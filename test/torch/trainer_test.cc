@@ -528,6 +528,29 @@ RANKS_TEST(Trainer, TwoCheckpointsKnowOfEachOthersNewest, 2) {
             (std::set<std::string>{"epoch-2.pt", "epoch-2.json", "epoch-4.pt", "epoch-4.json"}));
 }
 
+// A training that is killed after it has written one has not removed the one before.
+RANKS_TEST(Trainer, GoingOnRemovesWhatAnInterruptedTrainingHasLeft, 2) {
+  const JobDirectory directory;
+  const std::string files = directory / "files";
+  const auto fit = [&](const std::string& resume, int64_t epochs) {
+    Plan plan;
+    plan.options.max_epochs = epochs;
+    plan.options.resume = resume;
+    plan.callbacks = {std::make_shared<Script>(std::vector<double>{4, 3, 2, 1}),
+                      std::make_shared<trainer::ModelCheckpoint>(
+                          trainer::ModelCheckpointOptions{.directory = files, .monitor = "score"})};
+    Fit(plan);
+  };
+  fit("", 2);
+  if (hvd::rank() == 0) fs::copy(files, directory / "before");
+  fit(files, 3);
+  if (hvd::rank() == 0) fs::copy(directory / "before", files);
+  hvd::barrier();
+  EXPECT_EQ(FilesIn(files).size(), 4u);
+  fit(files, 4);
+  EXPECT_EQ(FilesIn(files), (std::set<std::string>{"epoch-4.pt", "epoch-4.json"}));
+}
+
 RANKS_TEST(Trainer, ALogIsWrittenIntoPipesAndThroughLinks, 1) {
   const JobDirectory directory;
   const auto fit = [](const std::string& log, const std::string& files, bool resume) {

@@ -53,8 +53,15 @@ void ModelCheckpoint::OnBegin(Training& training) {
   });
   if (training.rank != 0) return;
   MakeDirectory(options_.directory);
-  going_.assign(std::upper_bound(there.begin(), there.end(), training.first_epoch - 1),
-                there.end());
+  // Later ones are going to be written anew; others that this training does not know any more were
+  // on their way out when it was interrupted.
+  const bool same = Whole(options_.directory) == directory_before_;
+  going_.clear();
+  for (const int64_t epoch : there) {
+    const bool known = std::any_of(entries_.begin(), entries_.end(),
+                                   [&](const Entry& entry) { return entry.epoch == epoch; });
+    if (epoch >= training.first_epoch || (same && !known)) going_.push_back(epoch);
+  }
 }
 
 std::vector<ModelCheckpoint::Entry> ModelCheckpoint::Ranked() const {
