@@ -59,9 +59,10 @@ TEST_F(ThreadGroupTest, OneThatComesLaterIsTold) {
 }
 
 TEST_F(ThreadGroupTest, NobodyIsIntroducedToOneThatCannotStart) {
-  auto first = std::async(std::launch::async, [&] {
+  auto first = std::async(std::launch::async, [&]() -> absl::Status {
     const std::unique_ptr<Meeting> meeting = Join(0);
-    EXPECT_TRUE(meeting->Gather(HelloOf(0), MonotonicNow() + kPatience).ok());
+    // It may be told here already.
+    RUEDA_RETURN_IF_ERROR(meeting->Gather(HelloOf(0), MonotonicNow() + kPatience).status());
     return Introduce(meeting.get(), 0).status();
   });
   const std::unique_ptr<Meeting> meeting = Join(1);
