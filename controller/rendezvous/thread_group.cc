@@ -17,7 +17,6 @@ struct ThreadTable {
   struct Host {
     std::shared_ptr<SharedMemory> segment;
     std::map<Rank, NeighbourOffer> offers;
-    size_t offered = 0;
     size_t introduced = 0;  // who have taken all offers
   };
   std::map<Rank, Host> hosts ABSL_GUARDED_BY(mutex);  // by leader
@@ -145,9 +144,9 @@ absl::StatusOr<Neighbourhood> ThreadMeeting::Introduce(absl::Span<const Rank> ra
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Segment> segment, Segment::Create(count, log_bytes));
     host.segment = segment->memory();
   }
-  const auto await_all = [&](const size_t* count) -> absl::Status {
+  const auto await = [&](const auto& all_have) -> absl::Status {
     table.changed.NotifyAll();
-    while (*count < ranks.size()) {
+    while (!all_have()) {
       RUEDA_RETURN_IF_ERROR(table.failure);
       const Nanos left = deadline - MonotonicNow();
       if (left <= 0) return absl::DeadlineExceededError("a thread left the start of the job");
@@ -156,8 +155,7 @@ absl::StatusOr<Neighbourhood> ThreadMeeting::Introduce(absl::Span<const Rank> ra
     return absl::OkStatus();
   };
   host.offers[self] = mine;
-  ++host.offered;
-  RUEDA_RETURN_IF_ERROR(await_all(&host.offered));
+  RUEDA_RETURN_IF_ERROR(await([&] { return host.offers.size() == ranks.size(); }));
   RUEDA_ASSIGN_OR_RETURN(neighbourhood.segment, Segment::Map(host.segment, count, log_bytes));
   for (const Rank rank : ranks) {
     const NeighbourOffer& offer = host.offers[rank];
@@ -166,7 +164,7 @@ absl::StatusOr<Neighbourhood> ThreadMeeting::Introduce(absl::Span<const Rank> ra
   }
   // Another may not have got the segment.
   ++host.introduced;
-  RUEDA_RETURN_IF_ERROR(await_all(&host.introduced));
+  RUEDA_RETURN_IF_ERROR(await([&] { return host.introduced == ranks.size(); }));
   return neighbourhood;
 }
 

@@ -46,7 +46,7 @@ absl::Status CheckDescriptors(size_t ranks) {
   if (limit >= needed) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(ranks, " ranks on a host need about ", needed,
-                   " file descriptors each, and this process may ", "have ", limit,
+                   " file descriptors each, and this process may have ", limit,
                    ": raise the hard limit (ulimit -Hn), or start fewer ranks a host"));
 }
 
@@ -296,9 +296,9 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Lead(absl::Span<const Rank> ranks,
         part.push_back(descriptors[i]);
       }
       link->Send(FrameType::kNeighbours, "", std::move(part));
-      RUEDA_RETURN_IF_ERROR(WaitFlushed(link.get(), deadline));
     }
-    RUEDA_RETURN_IF_ERROR(WaitFrame(link.get(), FrameType::kNeighbours, deadline).status());
+    RUEDA_RETURN_IF_ERROR(WaitFlushed(link.get(), deadline));
+    RUEDA_RETURN_IF_ERROR(WaitFrame(link.get(), FrameType::kReady, deadline).status());
   }
   neighbourhood.arenas.push_back(mine.arena);
   neighbourhood.bells.push_back(*mine.bells);
@@ -325,7 +325,7 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Follow(absl::Span<const Rank> ranks, 
     if (received.descriptors.empty()) return absl::DataLossError("the leader sent no descriptors");
     for (UniqueFd& fd : received.descriptors) descriptors.push_back(std::move(fd));
   }
-  link->Send(FrameType::kNeighbours, "");  // it has them: the next one's turn
+  link->Send(FrameType::kReady, "");  // the next one's turn
   RUEDA_RETURN_IF_ERROR(WaitFlushed(link, deadline));
   Neighbourhood neighbourhood;
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,

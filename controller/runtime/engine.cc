@@ -86,21 +86,13 @@ Engine::Engine(EngineArgs args)
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineArgs args) {
   std::unique_ptr<Engine> engine(new Engine(std::move(args)));
   const absl::Status status = engine->Init();
-  if (!status.ok()) engine->TellNeighbours(status);
-  RUEDA_RETURN_IF_ERROR(status);
-  return engine;
-}
-
-// That this rank can't start. They may have, and threads have no connection that would break.
-void Engine::TellNeighbours(const absl::Status& status) {
+  if (status.ok()) return engine;
+  // The neighbours may have started, and threads have no connection that would break.
   Failure failure;
-  failure.rank = failure.accuser = world_.rank;
-  failure.pid = world_.infos[world_.rank].pid;
-  failure.host = world_.infos[world_.rank].host_name;
+  failure.rank = engine->world_.rank;
   failure.cause = absl::StrCat("it failed to start: ", status.message());
-  failure.epoch = world_.epoch;
-  world_.neighbourhood.segment->Fail(EncodeFailure(failure));
-  neighbours_->RingAll();
+  engine->TellNeighbours(std::move(failure));
+  return status;
 }
 
 absl::Status Engine::Init() {
@@ -762,8 +754,8 @@ void Engine::SayWhatItWasDoing(Failure* failure) const {
   failure->tensor = spec->name;
 }
 
-// Writes the failure down for everybody, unless somebody did before, and ends this rank's epoch.
-void Engine::FailEpoch(Failure failure) {
+// Writes the failure down for everybody, unless somebody did before.
+void Engine::TellNeighbours(Failure failure) {
   Segment& segment = *world_.neighbourhood.segment;
   failure.epoch = world_.epoch;
   if (failure.accuser < 0) failure.accuser = world_.rank;
@@ -774,6 +766,11 @@ void Engine::FailEpoch(Failure failure) {
   }
   segment.Fail(EncodeFailure(failure));
   neighbours_->RingAll();
+}
+
+// The same, and ends this rank's epoch.
+void Engine::FailEpoch(Failure failure) {
+  TellNeighbours(std::move(failure));
   LookForFailure();
 }
 

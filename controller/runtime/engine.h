@@ -94,7 +94,6 @@ class Engine : public Courier {
  private:
   explicit Engine(EngineArgs args);
   absl::Status Init();
-  void TellNeighbours(const absl::Status& status);
 
   // The parts of a turn.
   bool DrainSubmissions();
@@ -130,6 +129,7 @@ class Engine : public Courier {
   bool LookAtSuspect();
   void LookAtPeers();
   std::optional<Watch::Lost> LookAtLanes();
+  void TellNeighbours(Failure failure);
   void FailEpoch(Failure failure);
   void SayWhatItWasDoing(Failure* failure) const;
   bool LookForFailure();

@@ -77,8 +77,10 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options)
 absl::Status Runtime::Init() {
   const Config& config = options_.config;
   SetLogLevel(LevelOf(config.log_level));
-  // A context that says nothing leaves it where another one has put it.
-  if (!config.recorder_dir.empty()) trace::SetDirectory(config.recorder_dir);
+  // Threads whose context says nothing leave it where their process has put it.
+  if (options_.group == nullptr || !config.recorder_dir.empty()) {
+    trace::SetDirectory(config.recorder_dir);
+  }
   trace::InstallSignalHandler();
 
   BootstrapArgs args;

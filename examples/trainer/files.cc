@@ -28,16 +28,25 @@ bool Flush(const std::string& path) {
   return flushed;
 }
 
-// Of this process, which the path names: /dev/stdout. -1: it is no such name.
-int DescriptorOf(const fs::path& path) {
-  for (fs::path step = path;;) {
-    for (const std::string folder : {"/proc/self/fd/", "/dev/fd/"}) {
-      if (step.string().starts_with(folder)) return std::atoi(step.c_str() + folder.size());
-    }
-    if (!fs::is_symlink(step)) return -1;
-    const fs::path next = fs::read_symlink(step);
-    step = next.is_absolute() ? next : step.parent_path() / next;
+// Of this process, if the path is its name. -1: it is none.
+int NamedDescriptor(const std::string& path) {
+  for (const std::string folder : {"/proc/self/fd/", "/dev/fd/"}) {
+    if (path.starts_with(folder)) return std::atoi(path.c_str() + folder.size());
   }
+  return -1;
+}
+
+// Where symbolic links lead, also if nothing is there; an open file's name is an end.
+fs::path Target(fs::path path) {
+  for (int links = 0; links < 40 && NamedDescriptor(path) < 0 && fs::is_symlink(path); ++links) {
+    path = path.parent_path() / fs::read_symlink(path);
+  }
+  return path;
+}
+
+// /dev/stdout leads to one. -1: the path does not.
+int DescriptorOf(const fs::path& path) {
+  return NamedDescriptor(Target(path));
 }
 
 // A pipe, a device, an open file: what a file must not take the place of.
@@ -45,14 +54,6 @@ bool IsOther(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   return DescriptorOf(path) >= 0 || (fs::exists(status) && !fs::is_regular_file(status));
-}
-
-// Where symbolic links lead, also if nothing is there.
-fs::path Target(fs::path path) {
-  for (int links = 0; links < 40 && fs::is_symlink(path); ++links) {
-    path = path.parent_path() / fs::read_symlink(path);
-  }
-  return path;
 }
 
 // 0, or the error.

@@ -356,7 +356,7 @@ TEST(Stalls, AreWarnedOfOnceByOneRank) {
 
 // Each gets two bells and an arena of each other one.
 TEST(Lifecycle, ManyRanksStartWithALowLimitOfDescriptors) {
-  constexpr int kManyRanks = 24;
+  static constexpr int kManyRanks = 24;
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   rlimit low = before;
@@ -366,7 +366,7 @@ TEST(Lifecycle, ManyRanksStartWithALowLimitOfDescriptors) {
     std::vector<float> values(10, 1);
     const TensorOf tensor(values);
     ASSERT_EQ(Execute(context, Allreduce("t", tensor.get())), RUEDA_OK) << rueda_last_error();
-    EXPECT_EQ(values[9], 24);
+    EXPECT_EQ(values[9], kManyRanks);
   });
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }

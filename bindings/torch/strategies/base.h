@@ -78,12 +78,14 @@ class BaseStrategy : public Strategy {
   // In the process set.
   int index() const { return index_; }
   int first_rank() const { return first_rank_; }
-  // Throw FAILED_PRECONDITION when since the strategy was made the optimizer has got parameters or
-  // some have another type; those have; some were frozen or unfrozen.
+  // These throw FAILED_PRECONDITION when since the strategy was made the optimizer has got
+  // parameters, or what CheckTypes looks for,
   void CheckParameters() const;
+  // some have another type,
   void CheckTypes() const;
+  // or some were frozen or unfrozen.
   void CheckFrozen() const;
-  // What both would throw; null: nothing. To be thrown when the step is made: it may be this rank's
+  // What they would throw; null: nothing. To be thrown when the step is made: it may be this rank's
   // mistake alone, and the others wait for what it brings.
   std::exception_ptr Mistake() const;
   // In place; waits. `name`: without the strategy's. With suffixes a group, about whose members

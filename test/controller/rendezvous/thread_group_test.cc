@@ -6,6 +6,8 @@
 
 #include <future>
 
+#include "test/controller/rendezvous/offer.h"
+
 namespace rueda {
 namespace {
 
@@ -24,11 +26,7 @@ class ThreadGroupTest : public ::testing::Test {
   }
   std::unique_ptr<Meeting> Join(Rank rank) { return group_->Join(group_, rank, "context"); }
   static absl::StatusOr<Neighbourhood> Introduce(Meeting* meeting, Rank rank) {
-    absl::StatusOr<std::shared_ptr<SharedMemory>> arena = SharedMemory::Create("arena", 1 << 12);
-    absl::StatusOr<Doorbell> background = Doorbell::Create(), waiter = Doorbell::Create();
-    if (!arena.ok() || !background.ok() || !waiter.ok()) return absl::InternalError("no offer");
-    auto bells = std::make_shared<const Bells>(Bells{*std::move(background), *std::move(waiter)});
-    return meeting->Introduce({0, 1}, rank, {*arena, bells}, kLogBytes, MonotonicNow() + kPatience);
+    return meeting->Introduce({0, 1}, rank, MakeOffer(), kLogBytes, MonotonicNow() + kPatience);
   }
   static void ExpectCause(const absl::Status& status) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);

@@ -1,11 +1,11 @@
-// Ranks of one host that meet over unix sockets; here in one process, and often where somebody
-// else has the name already.
+// Ranks of one host that meet over unix sockets, where somebody else has the name already.
 #include "controller/rendezvous/unix_meeting.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "controller/bus/socket.h"
+#include "test/controller/rendezvous/offer.h"
 
 namespace rueda {
 namespace {
@@ -24,12 +24,8 @@ class UnixMeetingTest : public ::testing::Test {
   }
 
   absl::StatusOr<Neighbourhood> Introduce(std::vector<Rank> ranks) {
-    absl::StatusOr<std::shared_ptr<SharedMemory>> arena = SharedMemory::Create("arena", 1 << 12);
-    absl::StatusOr<Doorbell> background = Doorbell::Create(), waiter = Doorbell::Create();
-    if (!arena.ok() || !background.ok() || !waiter.ok()) return absl::InternalError("no offer");
-    auto bells = std::make_shared<const Bells>(Bells{*std::move(background), *std::move(waiter)});
     UnixMeeting meeting(scope_, 0, static_cast<int>(ranks.size()));
-    return meeting.Introduce(ranks, 0, {*arena, bells}, kLogBytes, MonotonicNow() + kSecond);
+    return meeting.Introduce(ranks, 0, MakeOffer(), kLogBytes, MonotonicNow() + kSecond);
   }
 
   SessionScope scope_{"", "unix_meeting_test", 1};

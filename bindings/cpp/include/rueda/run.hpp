@@ -12,8 +12,8 @@
 // shutdown; it ends there, and what comes behind the call is for the caller alone. So what comes
 // before it is done by every rank too: let it have no effects that may not happen twice, and let it
 // come to the same calls of run, in the same order. (An init() before is one of a world of one, in
-// ranks too; run ends it there.) Results of earlier calls are not computed
-// again. (Ranks are not forked: neither torch's threads nor Rueda's survive that.)
+// ranks too; run ends it there.) Results of earlier calls are not computed again. (Ranks are not
+// forked: neither torch's threads nor Rueda's survive that.)
 //
 // A rank has /dev/null for standard input, and the caller's standard output and error.
 #ifndef RUEDA_RUN_HPP_
@@ -46,7 +46,7 @@
 namespace rueda {
 namespace detail {
 
-// Of one host.
+// As many as the library takes on one host.
 inline constexpr int kRunRanksMax = 1024;
 
 // What the ranks of one call have returned, or how it failed.
