@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "bindings/c/utf8.h"
@@ -44,19 +45,32 @@ absl::StatusOr<DType> DTypeOf(rueda_dtype dtype) {
                                                supported));
 }
 
+// Where something is.
+struct Place {
+  DeviceType type = DeviceType::kCpu;
+  int index = 0;
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+std::string PlaceName(const Place& place) {
+  return place.type == DeviceType::kCpu ? "the CPU" : absl::StrCat("CUDA device ", place.index);
+}
+
+absl::StatusOr<Place> PlaceOf(const rueda_device& device) {
+  RUEDA_ASSIGN_OR_RETURN(const DeviceType type, DeviceTypeOf(device.type));
+  return Place{type, type == DeviceType::kCpu ? 0 : device.id};
+}
+
 struct CheckedTensor {
   void* data;
+  Place place;
   DType dtype;
   Shape shape;
 };
 
 absl::StatusOr<CheckedTensor> CheckTensor(const rueda_tensor& tensor) {
-  if (tensor.device.type != RUEDA_CPU) {
-    return absl::UnimplementedError(absl::StrCat("a tensor on DLPack device type ",
-                                                 tensor.device.type,
-                                                 "; this version moves CPU tensors only"));
-  }
   CheckedTensor checked;
+  RUEDA_ASSIGN_OR_RETURN(checked.place, PlaceOf(tensor.device));
   RUEDA_ASSIGN_OR_RETURN(checked.dtype, DTypeOf(tensor.dtype));
   if (tensor.ndim < 0 || tensor.ndim > kDimsMax) {
     return absl::InvalidArgumentError(
@@ -121,8 +135,19 @@ Shape WithoutRows(const Shape& shape) {
   return Shape(dims);
 }
 
-absl::Status CheckOutput(const rueda_operation& operation, const Memory& memory, PartArgs* part) {
+// All tensors of an operation are in one place.
+absl::Status CheckPlace(const Place& place, std::optional<Place>* all) {
+  if (!all->has_value()) *all = place;
+  if (**all == place) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("tensors on ", PlaceName(**all), " and on ",
+                                                 PlaceName(place),
+                                                 "; all of an operation are on one device"));
+}
+
+absl::Status CheckOutput(const rueda_operation& operation, const Memory& memory, PartArgs* part,
+                         std::optional<Place>* place) {
   RUEDA_ASSIGN_OR_RETURN(CheckedTensor output, CheckTensor(*operation.output));
+  RUEDA_RETURN_IF_ERROR(CheckPlace(output.place, place));
   if (!memory.input) {  // nothing else tells what it is
     part->dtype = output.dtype;
     part->shape = operation.kind == RUEDA_SCATTER ? WithoutRows(output.shape) : output.shape;
@@ -146,11 +171,13 @@ absl::Status CheckOutput(const rueda_operation& operation, const Memory& memory,
   return absl::OkStatus();
 }
 
-absl::Status CheckPart(const rueda_operation& operation, Rank self, PartArgs* part) {
+absl::Status CheckPart(const rueda_operation& operation, Rank self, PartArgs* part,
+                       std::optional<Place>* place) {
   const Memory memory = MemoryOf(operation, self);
   if (memory.input) {
     if (operation.input == nullptr) return absl::InvalidArgumentError("`input` is null");
     RUEDA_ASSIGN_OR_RETURN(CheckedTensor input, CheckTensor(*operation.input));
+    RUEDA_RETURN_IF_ERROR(CheckPlace(input.place, place));
     part->input = input.data;
     part->dtype = input.dtype;
     part->shape = std::move(input.shape);
@@ -159,7 +186,9 @@ absl::Status CheckPart(const rueda_operation& operation, Rank self, PartArgs* pa
       part->shape = WithoutRows(part->shape);
     }
   }
-  if (memory.output && operation.output != nullptr) return CheckOutput(operation, memory, part);
+  if (memory.output && operation.output != nullptr) {
+    return CheckOutput(operation, memory, part, place);
+  }
   if (memory.in_place) part->output = const_cast<void*>(part->input);
   if (operation.kind == RUEDA_RECV) return absl::InvalidArgumentError("`output` is null");
   return absl::OkStatus();
@@ -196,13 +225,21 @@ bool Rooted(int kind) {
          kind == RUEDA_SCATTER || kind == RUEDA_SEND || kind == RUEDA_RECV;
 }
 
-absl::Status CheckExec(const rueda_exec* exec) {
+// Behind the tensors, whose place it must be. A barrier has none.
+absl::Status CheckExec(const rueda_exec* exec, std::optional<Place>* place) {
   if (exec == nullptr) return absl::OkStatus();
   if (exec->size < sizeof(rueda_exec)) {
     return absl::InvalidArgumentError("initialise rueda_exec with RUEDA_EXEC_INIT");
   }
-  if (exec->device.type != RUEDA_CPU || exec->stream != nullptr || exec->ready_event != nullptr) {
-    return absl::UnimplementedError("this version runs on the CPU only: no streams, no events");
+  RUEDA_ASSIGN_OR_RETURN(const Place given, PlaceOf(exec->device));
+  if (place->has_value() && **place != given) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("exec says ", PlaceName(given), ", the tensors are on ", PlaceName(**place)));
+  }
+  *place = given;
+  if (given.type == DeviceType::kCpu && (exec->stream != nullptr || exec->ready_event != nullptr)) {
+    return absl::InvalidArgumentError(
+        "an operation on the CPU has no stream and no event: leave them null");
   }
   return absl::OkStatus();
 }
@@ -223,9 +260,6 @@ absl::Status CheckOne(const rueda_operation& operation) {
   if (kind == RUEDA_BARRIER && (operation.input != nullptr || operation.output != nullptr)) {
     return absl::InvalidArgumentError("a barrier takes no tensors");
   }
-  if (operation.priority != 0) {
-    return absl::InvalidArgumentError("priority is reserved: leave it at 0");
-  }
   if ((operation.flags & ~static_cast<uint32_t>(RUEDA_OPERATION_WAIT_SOON)) != 0) {
     return absl::InvalidArgumentError("unknown bits in rueda_operation.flags");
   }
@@ -238,7 +272,14 @@ absl::Status CheckOne(const rueda_operation& operation) {
   if (operation.splits != nullptr && operation.split_count == 0) {
     return absl::InvalidArgumentError("splits is not null, but split_count is 0");
   }
-  return CheckExec(operation.exec);
+  return absl::OkStatus();
+}
+
+// A group's exec is its first operation's.
+bool AlikeExec(const rueda_exec* a, const rueda_exec* b) {
+  if (a == nullptr || b == nullptr || a == b) return a == b;
+  return a->device.type == b->device.type && a->device.id == b->device.id &&
+         a->stream == b->stream && a->ready_event == b->ready_event;
 }
 
 // The caller's struct as this version has it: a program that was compiled with an older header has
@@ -270,14 +311,15 @@ bool Alike(const rueda_operation& a, const rueda_operation& b) {
          NumberOf(a.reduce_op) == NumberOf(b.reduce_op) && a.root == b.root &&
          a.prescale == b.prescale && a.postscale == b.postscale && a.allocate == b.allocate &&
          a.allocate_user == b.allocate_user && a.flags == b.flags &&
+         (a.priority > 0) == (b.priority > 0) && AlikeExec(a.exec, b.exec) &&
          (a.name == nullptr) == (b.name == nullptr) && CompressorOf(a) == CompressorOf(b);
 }
 
 absl::Status CheckGroup(const rueda_operation& first, const rueda_operation& operation) {
   if (!Alike(first, operation)) {
     return absl::InvalidArgumentError(
-        "in a group kind, process set, reduce_op, root, scale factors, compressor, allocator and "
-        "flags must be equal, and all operations named or none");
+        "in a group kind, process set, reduce_op, root, scale factors, compressor, exec, priority, "
+        "allocator and flags must be equal, and all operations named or none");
   }
   if (operation.kind != RUEDA_ALLREDUCE && operation.kind != RUEDA_ALLGATHER &&
       operation.kind != RUEDA_REDUCESCATTER) {
@@ -334,6 +376,24 @@ rueda_dtype TheirDType(DType dtype) {
   return kTheirDTypes[static_cast<int>(dtype)];
 }
 
+rueda_device TheirDevice(DeviceType type, int index) {
+  return {type == DeviceType::kCpu ? RUEDA_CPU : RUEDA_CUDA, index};
+}
+
+absl::StatusOr<DeviceType> DeviceTypeOf(int32_t type) {
+  switch (type) {
+    case RUEDA_CPU:
+    case RUEDA_CUDA_HOST:
+      return DeviceType::kCpu;
+    case RUEDA_CUDA:
+    case RUEDA_CUDA_MANAGED:
+      return DeviceType::kCuda;
+    default:
+      return absl::UnimplementedError(absl::StrCat(
+          "DLPack device type ", type, "; this version moves tensors on the CPU and on CUDA"));
+  }
+}
+
 absl::Status CheckOperations(const rueda_operation* operations, size_t count, Rank self,
                              CheckedOperations* checked) {
   if (operations == nullptr || count == 0) {
@@ -347,6 +407,7 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
   checked->names.reserve(count);
   const size_t stride = operations[0].size;
   rueda_operation first, next;
+  std::optional<Place> place;
   for (size_t i = 0; i < count; ++i) {
     rueda_operation& operation = i == 0 ? first : next;
     absl::Status status = ReadOperation(operations, stride, i, &operation);
@@ -360,13 +421,19 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
       status = compression.status();
       if (status.ok()) checked->args.compression = *compression;
     }
-    if (status.ok()) status = CheckPart(operation, self, &part);
+    if (status.ok()) status = CheckPart(operation, self, &part, &place);
+    if (status.ok()) status = CheckExec(operation.exec, &place);
     if (status.ok() && operation.name != nullptr) status = CheckName(operation.name, &name);
     if (!status.ok()) return At(i, operation.name, status);
     if (operation.kind != RUEDA_BARRIER) checked->parts.push_back(std::move(part));
     if (operation.name != nullptr) checked->names.push_back(name);
   }
   FillArgs(first, self, checked);
+  if (!place.has_value() || place->type == DeviceType::kCpu) return absl::OkStatus();
+  checked->args.device = place->type;
+  checked->args.device_index = place->index;
+  checked->args.urgent = first.priority > 0;
+  if (first.exec != nullptr) checked->exec = {first.exec->stream, first.exec->ready_event};
   return absl::OkStatus();
 }
 

@@ -2,15 +2,19 @@
 #pragma once
 
 #include "absl/container/inlined_vector.h"
-#include "controller/runtime/submissions.h"
+#include "controller/runtime/runtime.h"
 #include "rueda/rueda.h"
 
 namespace rueda::capi {
 
 rueda_dtype TheirDType(DType dtype);
+rueda_device TheirDevice(DeviceType type, int index);
+// UNIMPLEMENTED for others than the CPU and CUDA.
+absl::StatusOr<DeviceType> DeviceTypeOf(int32_t type);
 
 struct CheckedOperations {
   OperationArgs args;  // refers to what follows, and to the caller's names and splits
+  DeviceExec exec;     // of one on a device
   absl::InlinedVector<PartArgs, 1> parts;
   absl::InlinedVector<absl::string_view, 1> names;
 };

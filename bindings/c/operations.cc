@@ -7,13 +7,23 @@
 namespace rueda::capi {
 namespace {
 
+// Checks a caller's operations.
+absl::Status Read(Runtime* runtime, const rueda_operation* operations, size_t count,
+                  CheckedOperations* checked) {
+  RUEDA_RETURN_IF_ERROR(CheckOperations(operations, count, runtime->rank(), checked));
+  if (checked->args.device == DeviceType::kCpu) return absl::OkStatus();
+  absl::Status status = runtime->PrepareOnDevice(checked->exec, &checked->args);
+  if (status.ok() || operations[0].name == nullptr) return status;
+  return StatusAt(absl::StrCat("'", operations[0].name, "'"), status);
+}
+
 absl::Status Submit(rueda_context* context, const rueda_operation* operations, size_t count,
                     const rueda_completion* completion, rueda_handle* handle) {
   RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
   if (handle == nullptr) return absl::InvalidArgumentError("rueda_submit: `handle` is null");
   *handle = 0;
   CheckedOperations checked;
-  RUEDA_RETURN_IF_ERROR(CheckOperations(operations, count, runtime->rank(), &checked));
+  RUEDA_RETURN_IF_ERROR(Read(runtime, operations, count, &checked));
   OperationArgs& args = checked.args;
   if (completion != nullptr) {
     if (completion->size < sizeof(rueda_completion) || completion->callback == nullptr) {
@@ -40,7 +50,7 @@ absl::Status Execute(rueda_context* context, const rueda_operation* operations, 
   if (handle != nullptr) *handle = 0;
   if (timeout_ns < 0) return absl::InvalidArgumentError("rueda_execute: a negative time-out");
   CheckedOperations checked;
-  RUEDA_RETURN_IF_ERROR(CheckOperations(operations, count, runtime->rank(), &checked));
+  RUEDA_RETURN_IF_ERROR(Read(runtime, operations, count, &checked));
   OperationArgs& args = checked.args;
   Handle own = 0;
   absl::Status status = runtime->Execute(std::move(args), timeout_ns, &own);
@@ -162,11 +172,22 @@ rueda_status rueda_wait(rueda_context* context, rueda_handle handle, int64_t tim
 rueda_status rueda_wait_on_stream(rueda_context* context, rueda_handle handle, void* stream) {
   return Guard([&]() -> absl::Status {
     RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
-    if (stream != nullptr) {
-      return absl::UnimplementedError(
-          "operations of this version run on the CPU and have no stream");
+    return runtime->WaitOnStream(handle, stream);
+  });
+}
+
+rueda_status rueda_local_device(rueda_context* context, int32_t type, rueda_device* device) {
+  return Guard([&]() -> absl::Status {
+    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    if (device == nullptr)
+      return absl::InvalidArgumentError("rueda_local_device: `device` is null");
+    RUEDA_ASSIGN_OR_RETURN(const DeviceType ours, DeviceTypeOf(type));
+    int index = 0;
+    if (ours != DeviceType::kCpu) {
+      RUEDA_ASSIGN_OR_RETURN(index, runtime->device().Proposed());
     }
-    return runtime->Wait(handle, kForever);
+    *device = TheirDevice(ours, index);
+    return absl::OkStatus();
   });
 }
 

@@ -39,7 +39,7 @@ absl::Status TakeFrom(Request* request, size_t index, rueda_result* result) {
   owner->memory = std::move(memory);
   memory.taken = true;
   result->tensor = {request->parts[index].output,
-                    {RUEDA_CPU, 0},
+                    TheirDevice(request->spec->signature.device, request->device),
                     static_cast<int32_t>(dims.size()),
                     TheirDType(request->parts[index].dtype),
                     owner->shape.data(),
@@ -128,7 +128,7 @@ absl::Status CheckStruct(const rueda_result* result) {
 absl::Status GiveBytes(absl::string_view bytes, rueda_result* result) {
   auto owner = std::make_unique<ResultOwner>();
   owner->shape.push_back(static_cast<int64_t>(bytes.size()));
-  owner->memory.data.reset(malloc(std::max<size_t>(bytes.size(), 1)));
+  owner->memory.data.reset(malloc(std::max<size_t>(bytes.size(), 1)), &free);
   if (owner->memory.data == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes.size(), " bytes"));
   }

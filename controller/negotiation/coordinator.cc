@@ -266,6 +266,7 @@ absl::StatusOr<TensorId> Coordinator::DefineSpec(const SpecPtr& spec, Plan* plan
                 signature.reduce_op,
                 signature.root,
                 signature.device,
+                signature.urgent,
                 signature.parts.empty() ? DType::kUInt8 : signature.parts[0].dtype,
                 1,
                 1};

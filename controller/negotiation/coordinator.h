@@ -73,6 +73,7 @@ class Coordinator {
     ReduceOp reduce_op = ReduceOp::kNone;
     Rank root = -1;
     DeviceType device = DeviceType::kCpu;
+    bool urgent = false;
     DType dtype = DType::kUInt8;
     double prescale = 1;
     double postscale = 1;

@@ -46,6 +46,7 @@ void EncodeSpec(const TensorSpec& spec, wire::Spec* out) {
   signature->set_root(spec.signature.root);
   signature->set_peer(spec.signature.peer);
   signature->set_device(static_cast<uint32_t>(spec.signature.device));
+  signature->set_urgent(spec.signature.urgent);
   signature->set_compressor(static_cast<uint32_t>(spec.signature.compression.compressor));
   signature->set_compression_parameter(spec.signature.compression.parameter);
   signature->set_compression_feedback(spec.signature.compression.feedback);
@@ -66,6 +67,11 @@ absl::Status CheckSignature(const Signature& signature) {
   if ((signature.peer >= 0) != (signature.kind == OpKind::kSendRecv)) return Bad("receiver");
   if (signature.peer >= 0 && signature.peer == signature.root) return Bad("receiver");
   if (signature.ranks.empty() == traits.has_ranks) return Bad("list of ranks");
+  if (signature.device != DeviceType::kCpu && !traits.tensors &&
+      signature.kind != OpKind::kBarrier) {
+    return Bad("device");
+  }
+  if (signature.urgent && signature.device == DeviceType::kCpu) return Bad("priority");
   const size_t parts = signature.parts.size();
   if ((parts > 0) != traits.tensors) return Bad("number of tensors");
   if (parts > 1 && !traits.groups) return Bad("a group of this kind");
@@ -88,7 +94,7 @@ absl::StatusOr<SpecPtr> DecodeSpec(const wire::Spec& in) {
   if (from.reduce_op() >= kReduceOpCount) return Bad("reduce operation");
   if (from.root() < -1 || from.root() >= kRanksMax) return Bad("root");
   if (from.peer() < -1 || from.peer() >= kRanksMax) return Bad("receiver");
-  if (from.device() != static_cast<uint32_t>(DeviceType::kCpu)) return Bad("device");
+  if (from.device() >= kDeviceTypeCount) return Bad("device");
   if (from.compressor() >= kCompressorCount) return Bad("compressor");
   if (from.parts_size() > kGroupTensorsMax) return Bad("too many tensors in a group");
   if (from.part_names_size() > kGroupTensorsMax) return Bad("names of a group");
@@ -97,6 +103,8 @@ absl::StatusOr<SpecPtr> DecodeSpec(const wire::Spec& in) {
   signature.reduce_op = static_cast<ReduceOp>(from.reduce_op());
   signature.root = from.root();
   signature.peer = from.peer();
+  signature.device = static_cast<DeviceType>(from.device());
+  signature.urgent = from.urgent();
   signature.compression = {static_cast<Compressor>(from.compressor()), from.compression_parameter(),
                            from.compression_feedback()};
   if (!IsValid(signature.compression)) return Bad("compressor");

@@ -174,6 +174,15 @@ absl::Status Engine::Init() {
   backends_.push_back(std::move(local));
   backends_.push_back(std::move(hierarchical));
   backends_.push_back(std::move(across));
+  NcclOptions nccl;
+  nccl.job = world_.job;
+  nccl.epoch = world_.epoch;
+  nccl.context.device = std::make_shared<CudaDevice>(world_.local_rank());
+  nccl.context.store = store_;
+  nccl.context.timeout = static_cast<Nanos>(config_.nccl_timeout_s * kSecond);
+  nccl.context.in_rank_order = config_.deterministic != 0;
+  nccl.context.wake = [this] { WakeSelf(); };
+  nccl_ = std::make_unique<NcclBackend>(std::move(nccl));
   for (SetId set = 0; set < member_.process_sets().end(); ++set) {
     RUEDA_RETURN_IF_ERROR(OpenLane(set));
   }
@@ -181,27 +190,34 @@ absl::Status Engine::Init() {
 }
 
 Engine::~Engine() {
+  // When all have left in peace nothing is under way anywhere.
+  const bool in_peace = Finished() && !failed_;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    if (lane != nullptr) lane->Abort();
+    if (lane != nullptr && !in_peace) lane->Abort();
   }
   lanes_.clear();
   bus_.reset();
   free(own_log_);
 }
 
-absl::Status Engine::OpenLane(SetId set_id) {
+Group Engine::GroupOf(SetId set_id) const {
   const ProcessSet& set = *member_.process_sets().Find(set_id);
-  if (static_cast<size_t>(set_id) >= lanes_.size()) lanes_.resize(set_id + 1);
   Group group;
   group.set = set_id;
   group.generation = set.generation;
   group.ranks = set.ranks;
   group.self = set.IndexOf(world_.rank);
-  if (group.self < 0) return absl::OkStatus();
   for (const Rank rank : set.ranks) {
     group.one_host &= world_.LocalIndex(rank) >= 0;
     group.hosts.push_back(world_.topology.ranks[rank].host);
   }
+  return group;
+}
+
+absl::Status Engine::OpenLane(SetId set_id) {
+  if (static_cast<size_t>(set_id) >= lanes_.size()) lanes_.resize(set_id + 1);
+  const Group group = GroupOf(set_id);
+  if (group.self < 0) return absl::OkStatus();
   RUEDA_ASSIGN_OR_RETURN(const Selection selection,
                          SelectBackend(config_.backend, group, backends_));
   RUEDA_LOG(Info) << "process set " << set_id << " is served by " << selection.backend->name()
@@ -223,6 +239,14 @@ absl::Status Engine::OpenLane(SetId set_id) {
       std::move(communicator), static_cast<int>(group.ranks.size()), group.self, std::move(levels));
   lanes_[set_id] =
       std::make_unique<Lane>(set_id, selection.backend, std::move(communicator), &compression_);
+  return absl::OkStatus();
+}
+
+// The way of tensors on a device, when the first of them comes: the same operation on all members.
+absl::Status Engine::OpenWay(Lane& lane, Way way) {
+  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                         nccl_->ConnectOn(GroupOf(lane.set()), way == Way::kUrgent));
+  lane.Open(way, nccl_.get(), std::move(communicator));
   return absl::OkStatus();
 }
 
@@ -391,6 +415,19 @@ void Engine::OnLaunch(const Launch& launch) {
   batch.postscale = launch.postscale;
   batch.sequence = static_cast<uint64_t>(set.generation) << 32 | (launch.number & UINT32_MAX);
   for (const Rank rank : launch.absent) batch.absent.push_back(set.IndexOf(rank));
+  const LaunchItem& first = launch.items.front();
+  const TensorSpec& first_spec = first.token == kNoToken ? *first.spec : *live_[first.token]->spec;
+  const Way way = WayOf(first_spec.signature);  // of all of the batch
+  if (!lane.has(way)) {
+    if (absl::Status status = OpenWay(lane, way); !status.ok()) {
+      Failure failure;
+      failure.code = status.code();
+      failure.cause = absl::StrCat("rank ", world_.rank, " can't take part in ",
+                                   SpecLabel(first_spec, 0), " on CUDA: ", status.message());
+      FailEpoch(std::move(failure));
+      return;
+    }
+  }
   // What takes part in others' operations: nothing of ours.
   std::vector<std::vector<PartArgs>> absent_parts;
   for (const LaunchItem& item : launch.items) {
@@ -399,7 +436,7 @@ void Engine::OnLaunch(const Launch& launch) {
     absl::Status supported;
     for (const PartSignature& part : spec.signature.parts) {
       supported.Update(
-          lane.backend().Supports(spec.signature.kind, part.dtype, spec.signature.reduce_op));
+          lane.backend(way).Supports(spec.signature.kind, part.dtype, spec.signature.reduce_op));
     }
     if (!supported.ok()) {  // the same verdict on all members
       if (request != nullptr) Complete(request, std::move(supported));
@@ -415,8 +452,10 @@ void Engine::OnLaunch(const Launch& launch) {
       batch.operations.push_back({nullptr, item.id, &spec, absent_parts.back(), {}});
       continue;
     }
-    request->local_error = PrepareOutputs(request, item.first_dims, set, world_.rank);
+    const auto allocate = [&](size_t bytes) { return AllocateOn(way, bytes); };
+    request->local_error = PrepareOutputs(request, item.first_dims, set, world_.rank, allocate);
     request->buckets_left = 0;
+    request->buckets_to_enqueue = 0;
     request->ordered_at = now;
     tracks_.Ordered(request, item.id);
     batch.prescale = request->extras.prescale;
@@ -425,40 +464,67 @@ void Engine::OnLaunch(const Launch& launch) {
   }
   std::vector<LaneBucket> buckets;
   MakeBuckets(batch, set, config_.fusion_threshold, lane.measures(), &compression_, &buckets);
-  if (buckets.empty()) member_.CompletedBatch(launch.lane);
   if (!lane.busy() && !buckets.empty()) {
     ++busy_lanes_;
     neighbours_->own_page().activity.store(buckets.front().first_id, std::memory_order_relaxed);
   }
-  for (LaneBucket& bucket : buckets) {
-    bucket.timed = timeline_->on();
-    lane.Add(std::move(bucket));
+  for (LaneBucket& bucket : buckets) bucket.timed = timeline_->on();
+  lane.Add(way, std::move(buckets));
+  CountBatches(lane);
+}
+
+// Memory for a result of unknown size.
+absl::StatusOr<std::shared_ptr<void>> Engine::AllocateOn(Way way, size_t bytes) {
+  if (way != Way::kCpu) return device().Allocate(std::max<size_t>(bytes, 1));
+  std::shared_ptr<void> memory(malloc(std::max<size_t>(bytes, 1)), &free);
+  if (memory != nullptr) return memory;
+  return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes"));
+}
+
+void Engine::CountBatches(Lane& lane) {
+  for (int left = lane.TakeFinishedBatches(); left > 0; --left) {
+    member_.CompletedBatch(lane.set());
   }
 }
 
 bool Engine::AdvanceLanes() {
   bool moved = false;
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    Lane* lane = lanes_[i].get();
-    if (lane == nullptr || !lane->busy()) continue;
-    const absl::StatusOr<Progress> progress = lane->Advance();
-    if (!progress.ok()) {
-      std::string cause = absl::StrCat("rank ", world_.rank, ": ", progress.status().message());
-      if (absl::IsUnavailable(progress.status())) {
-        suspect_ = Suspect{kNobody, std::move(cause), MonotonicNow() + kCulpritPatience};
-        return true;
-      }
-      Failure failure;
-      failure.code = progress.status().code();
-      failure.cause = std::move(cause);
-      FailEpoch(std::move(failure));
-      return true;
+    for (const Way way : kWays) {
+      if (lanes_[i] == nullptr || !lanes_[i]->busy(way)) continue;
+      moved |= AdvanceWay(*lanes_[i], way);
+      if (failed_ || suspect_.has_value()) return true;
     }
-    moved |= *progress != Progress::kBlocked;
-    if (*progress == Progress::kDone) OnBucketDone(*lane);
-    if (failed_) return true;
   }
   return moved;
+}
+
+bool Engine::AdvanceWay(Lane& lane, Way way) {
+  bool moved = false;
+  if (way != Way::kCpu) {
+    enqueued_.clear();
+    lane.TakeEnqueued(way, &enqueued_);
+    for (Request* request : enqueued_) {
+      request->enqueued.store(1, std::memory_order_release);
+      sleepers_->WakeFor(request);
+    }
+    moved = !enqueued_.empty();
+  }
+  const absl::StatusOr<Progress> progress = lane.Advance(way);
+  if (!progress.ok()) {
+    std::string cause = absl::StrCat("rank ", world_.rank, ": ", progress.status().message());
+    if (absl::IsUnavailable(progress.status())) {
+      suspect_ = Suspect{kNobody, std::move(cause), MonotonicNow() + kCulpritPatience};
+      return true;
+    }
+    Failure failure;
+    failure.code = progress.status().code();
+    failure.cause = std::move(cause);
+    FailEpoch(std::move(failure));
+    return true;
+  }
+  if (*progress == Progress::kDone) OnBucketDone(lane, way);
+  return moved || *progress != Progress::kBlocked;
 }
 
 // A join ends for this rank when it has done its part of what was ordered before.
@@ -475,17 +541,19 @@ bool Engine::EndJoins() {
          }) > 0;
 }
 
-void Engine::OnBucketDone(Lane& lane) {
-  const LaneBucket bucket = lane.Pop();
+void Engine::OnBucketDone(Lane& lane, Way way) {
+  const LaneBucket bucket = lane.Pop(way);
   std::atomic<uint32_t>& activity = neighbours_->own_page().activity;
   if (lane.busy()) {
-    activity.store(lane.front().first_id, std::memory_order_relaxed);
+    const Way other = *std::find_if(std::begin(kWays), std::end(kWays),
+                                    [&](Way candidate) { return lane.busy(candidate); });
+    activity.store(lane.front(lane.busy(way) ? way : other).first_id, std::memory_order_relaxed);
   } else {
     --busy_lanes_;
     activity.store(kNoTensor, std::memory_order_relaxed);
   }
-  tracks_.BucketDone(lane, bucket);
-  if (bucket.ends_batch) member_.CompletedBatch(lane.set());
+  tracks_.BucketDone(lane, way, bucket);
+  CountBatches(lane);
   for (Request* request : bucket.requests) {
     if (request != nullptr && --request->buckets_left == 0) Complete(request, request->local_error);
   }
@@ -816,9 +884,11 @@ void Engine::EndEpoch(Failure failure) {
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     if (lane == nullptr) continue;
     lane->Abort();
-    if (!lane->busy()) continue;
-    for (Request* request : lane->front().requests) {
-      if (request != nullptr) request->started_at = lane->front().started_at;
+    for (const Way way : kWays) {
+      if (!lane->busy(way)) continue;
+      for (Request* request : lane->front(way).requests) {
+        if (request != nullptr) request->started_at = lane->front(way).started_at;
+      }
     }
   }
   neighbours_->own_page().left.store(1, std::memory_order_release);

@@ -23,6 +23,7 @@
 #include "controller/runtime/wait_point.h"
 #include "controller/runtime/watch.h"
 #include "ops/backend/backend.h"
+#include "ops/nccl/nccl_backend.h"
 #include "ops/shm/neighbours.h"
 
 namespace rueda {
@@ -83,6 +84,8 @@ class Engine : public Courier {
 
   // What compression remembers.
   CompressionStates& compression() { return compression_; }
+  // This rank's CUDA device.
+  CudaDevice& device() const { return nccl_->device(); }
 
   // Constant after Create.
   const World& world() const { return world_; }
@@ -108,7 +111,12 @@ class Engine : public Courier {
   void Do(const Action& action);
   void OnLaunch(const Launch& launch);
   absl::Status OpenLane(SetId set);
-  void OnBucketDone(Lane& lane);
+  Group GroupOf(SetId set) const;
+  absl::Status OpenWay(Lane& lane, Way way);
+  bool AdvanceWay(Lane& lane, Way way);
+  void OnBucketDone(Lane& lane, Way way);
+  absl::StatusOr<std::shared_ptr<void>> AllocateOn(Way way, size_t bytes);
+  void CountBatches(Lane& lane);
   void Complete(Request* request, absl::Status status, FailurePtr failure = nullptr);
   void CompleteWith(Token token, int64_t value);
 
@@ -154,7 +162,8 @@ class Engine : public Courier {
   std::shared_ptr<Store> store_;
   std::shared_ptr<LinkStore> link_store_;
   std::unique_ptr<StoreRelay> relay_;
-  std::vector<std::unique_ptr<Backend>> backends_;
+  std::vector<std::unique_ptr<Backend>> backends_;  // for tensors on the CPU
+  std::unique_ptr<NcclBackend> nccl_;
   CompressionStates compression_;
 
   // A join that has ended by the plan, while this rank's lane still works.
@@ -193,6 +202,7 @@ class Engine : public Courier {
   std::vector<Action> actions_;      // scratch
   std::vector<Request*> taken_;      // scratch
   std::vector<Request*> marked_;     // scratch
+  std::vector<Request*> enqueued_;   // scratch
 
   std::atomic<bool> leave_requested_{false};
   std::atomic<bool> finished_{false};

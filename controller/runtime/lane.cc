@@ -23,13 +23,18 @@ bool IsCompressed(const LaneBucket& bucket) {
 
 }  // namespace
 
+Way WayOf(const Signature& signature) {
+  if (signature.device == DeviceType::kCpu) return Way::kCpu;
+  return signature.urgent ? Way::kUrgent : Way::kDevice;
+}
+
 void Lane::Prepare(const Request& request) {
   if (prepared_ == &request) return;  // announcing it was tried before
   const TensorSpec& spec = *request.spec;
   const Signature& signature = spec.signature;
-  if (prepared_ != nullptr) communicator_->TakeBack(/*never=*/false);
-  if (live_ != 1 || busy() || signature.parts.size() > 1 || request.extras.first_dims.size() > 0 ||
-      !signature.compression.none() ||
+  if (prepared_ != nullptr) cpu().TakeBack(/*never=*/false);
+  if (live_ != 1 || busy() || signature.device != DeviceType::kCpu || signature.parts.size() > 1 ||
+      request.extras.first_dims.size() > 0 || !signature.compression.none() ||
       !(TraitsOf(signature.kind).reduces || signature.kind == OpKind::kBarrier)) {
     return;
   }
@@ -49,20 +54,37 @@ void Lane::Prepare(const Request& request) {
   collective.root = signature.root;
   collective.elements = piece.elements;
   collective.digest = DigestOf(input);
-  if (communicator_->Prepare(collective)) prepared_ = &request;
+  if (cpu().Prepare(collective)) prepared_ = &request;
 }
 
 void Lane::Ended(const Request& request) {
   --live_;
   if (prepared_ != &request) return;
-  communicator_->TakeBack(/*never=*/true);
+  cpu().TakeBack(/*never=*/true);
   prepared_ = nullptr;
 }
 
-void Lane::Add(LaneBucket bucket) {
-  const bool by_all = bucket.peer < 0;
-  crosses_ |= by_all && backend_->connects();
-  queue_.push_back(std::move(bucket));
+void Lane::Add(Way way, std::vector<LaneBucket> buckets) {
+  WayState& state = Of(way);
+  batches_.push_back(static_cast<int>(buckets.size()));
+  for (LaneBucket& bucket : buckets) {
+    const bool by_all = bucket.peer < 0;
+    crosses_ |= by_all && state.backend->connects();
+    bucket.batch = batch_ + batches_.size() - 1;
+    state.queue.push_back(std::move(bucket));
+    // In plan order, also of different process sets, on all ranks: what communicators of a device
+    // have to be used in.
+    if (state.communicator->takes_several()) Start(state);
+  }
+}
+
+int Lane::TakeFinishedBatches() {
+  int finished = 0;
+  for (; !batches_.empty() && batches_.front() == 0; batches_.pop_front()) {
+    ++batch_;
+    ++finished;
+  }
+  return finished;
 }
 
 bool Lane::BeginFarewell() {
@@ -71,69 +93,102 @@ bool Lane::BeginFarewell() {
   Collective barrier;
   barrier.kind = OpKind::kBarrier;
   barrier.sequence = UINT64_MAX;  // behind all others
-  communicator_->Start(barrier);
+  cpu().Start(barrier);
   return AdvanceFarewell();
 }
 
 bool Lane::AdvanceFarewell() {
   while (farewell_ == Farewell::kUnderWay) {
-    const absl::StatusOr<Progress> progress = communicator_->Advance();
+    const absl::StatusOr<Progress> progress = cpu().Advance();
     if (!progress.ok() || *progress == Progress::kDone) farewell_ = Farewell::kOver;
     if (progress.ok() && *progress == Progress::kBlocked) break;
   }
   return farewell_ == Farewell::kOver;
 }
 
-absl::StatusOr<Progress> Lane::Advance() {
-  LaneBucket& bucket = queue_.front();
-  if (!started_) {
-    started_ = true;
+void Lane::Start(WayState& way) {
+  LaneBucket& bucket = way.queue[way.started++];
+  Collective collective;
+  collective.kind = bucket.kind;
+  collective.dtype = bucket.dtype;
+  collective.reduce_op = bucket.reduce_op;
+  collective.root = bucket.root;
+  collective.peer = bucket.peer;
+  collective.prescale = bucket.prescale;
+  collective.postscale = bucket.postscale;
+  collective.divisor = bucket.divisor;
+  collective.compression = bucket.compression;
+  collective.automatic = bucket.automatic;
+  collective.absent = bucket.absent;
+  collective.sequence = bucket.sequence;
+  collective.pieces = bucket.pieces;
+  collective.elements = bucket.elements;
+  collective.counts = bucket.counts;
+  collective.digest = bucket.digest;
+  collective.timed = bucket.timed;
+  collective.ready = bucket.ready;
+  bucket.started_at =
+      trace::Record(trace::Event::kBucketStart, bucket.first_id, static_cast<uint64_t>(set_),
+                    static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
+  way.communicator->Start(collective);
+}
+
+absl::StatusOr<Progress> Lane::Advance(Way way) {
+  WayState& state = Of(way);
+  if (state.started == 0) {
+    const LaneBucket& bucket = state.queue.front();
     if (prepared_ != nullptr && (bucket.requests.size() != 1 || bucket.requests[0] != prepared_)) {
-      communicator_->TakeBack(/*never=*/true);  // what others began was not that
+      cpu().TakeBack(/*never=*/true);  // what others began was not that
     }
     prepared_ = nullptr;
-    Collective collective;
-    collective.kind = bucket.kind;
-    collective.dtype = bucket.dtype;
-    collective.reduce_op = bucket.reduce_op;
-    collective.root = bucket.root;
-    collective.peer = bucket.peer;
-    collective.prescale = bucket.prescale;
-    collective.postscale = bucket.postscale;
-    collective.divisor = bucket.divisor;
-    collective.compression = bucket.compression;
-    collective.automatic = bucket.automatic;
-    collective.absent = bucket.absent;
-    collective.sequence = bucket.sequence;
-    collective.pieces = bucket.pieces;
-    collective.elements = bucket.elements;
-    collective.counts = bucket.counts;
-    collective.digest = bucket.digest;
-    collective.timed = bucket.timed;
-    bucket.started_at =
-        trace::Record(trace::Event::kBucketStart, bucket.first_id, static_cast<uint64_t>(set_),
-                      static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
-    communicator_->Start(collective);
+    Start(state);
   }
-  return communicator_->Advance();
+  return state.communicator->Advance();
+}
+
+void Lane::TakeEnqueued(Way way, std::vector<Request*>* enqueued) {
+  WayState& state = Of(way);
+  while (state.enqueued < state.started) {
+    const DeviceEvent event = state.communicator->NextEnqueued();
+    if (event == nullptr) return;
+    for (Request* request : state.queue[state.enqueued++].requests) {
+      if (request == nullptr) continue;
+      request->event = event;
+      if (--request->buckets_to_enqueue == 0) enqueued->push_back(request);
+    }
+  }
 }
 
 void Lane::Abort() {
-  communicator_->Abort();
+  for (WayState& way : ways_) {
+    if (way.communicator != nullptr) way.communicator->Abort();
+  }
   if (std::exchange(aborted_, true)) return;
-  for (const LaneBucket& bucket : queue_) {
+  for (const LaneBucket& bucket : Of(Way::kCpu).queue) {
     if (IsCompressed(bucket)) compression_.Ended(set_);
   }
 }
 
-LaneBucket Lane::Pop() {
-  LaneBucket bucket = std::move(queue_.front());
-  queue_.pop_front();
-  started_ = false;
+LaneBucket Lane::Pop(Way way) {
+  WayState& state = Of(way);
+  LaneBucket bucket = std::move(state.queue.front());
+  state.queue.pop_front();
+  --state.started;
+  if (state.enqueued > 0) {
+    --state.enqueued;
+  } else {  // it ended before it was asked for
+    for (Request* request : bucket.requests) {
+      if (request != nullptr) --request->buckets_to_enqueue;
+    }
+  }
+  --batches_[bucket.batch - batch_];
   if (!aborted_ && IsCompressed(bucket)) compression_.Ended(set_);
   bucket.done_at =
       trace::Record(trace::Event::kBucketDone, bucket.first_id, static_cast<uint64_t>(set_),
                     static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
+  // One that was enqueued behind another did not begin before that one's end.
+  bucket.started_at = std::max(bucket.started_at, state.done_at);
+  state.done_at = bucket.done_at;
   return bucket;
 }
 
@@ -217,7 +272,7 @@ bool SameKin(const Source& one, const Source& other) {
   const Signature& a = one.operation->spec->signature;
   const Signature& b = other.operation->spec->signature;
   return a.kind == b.kind && a.reduce_op == b.reduce_op && a.root == b.root &&
-         a.device == b.device && a.compression == b.compression &&
+         a.device == b.device && a.urgent == b.urgent && a.compression == b.compression &&
          one.compression == other.compression && one.agrees == other.agrees &&
          (one.state == nullptr) == (other.state == nullptr);
 }
@@ -312,7 +367,14 @@ void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_b
     bucket.first_id = first.id;
     for (const Placement& placement : planned.placements) {
       const Source& source = sources[placement.input];
-      if (source.operation->request != nullptr) ++source.operation->request->buckets_left;
+      if (Request* const request = source.operation->request; request != nullptr) {
+        ++request->buckets_left;
+        ++request->buckets_to_enqueue;
+        if (request->ready != nullptr &&
+            (bucket.ready.empty() || bucket.ready.back() != request->ready)) {
+          bucket.ready.push_back(request->ready);
+        }
+      }
       bucket.requests.push_back(source.operation->request);
       if (source.part < 0) continue;
       const PartArgs& part = source.operation->parts[source.part];
@@ -327,7 +389,6 @@ void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_b
     buckets->push_back(std::move(bucket));
   }
   if (compressed) states->Ended(set_id);
-  if (!buckets->empty()) buckets->back().ends_batch = true;
 }
 
 }  // namespace rueda

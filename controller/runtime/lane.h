@@ -1,7 +1,12 @@
-// A lane: executes the buckets of one process set in plan order, one at a time, on the communicator
-// of that set. Owned and called by the engine.
+// A lane: executes the buckets of one process set, in plan order, on the communicators of that set.
+// Owned and called by the engine.
+//
+// A lane has up to three ways, each with a communicator: for tensors on the CPU, on a device, and
+// for urgent ones on a device. A way's buckets are done in plan order; two ways don't wait for each
+// other.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -30,7 +35,7 @@ struct LaneBucket {
   int64_t elements = 0;
   uint32_t digest = 0;
   TensorId first_id = kNoTensor;  // for people: what the bucket begins with
-  bool ends_batch = false;
+  uint64_t batch = 0;             // which of the lane's it belongs to
   uint64_t sequence = 0;
   bool timed = false;    // whether somebody will ask for phase_times
   Nanos started_at = 0;  // 0: not yet
@@ -39,20 +44,30 @@ struct LaneBucket {
   std::vector<Request*> requests;  // by piece; a barrier's has no piece. Null: others' alone
   std::vector<int64_t> counts;     // see Collective
   std::vector<int> absent;         // see Collective
+  std::vector<DeviceEvent> ready;  // see Collective
 };
+
+enum class Way { kCpu = 0, kDevice = 1, kUrgent = 2 };
+inline constexpr Way kWays[] = {Way::kCpu, Way::kDevice, Way::kUrgent};
+Way WayOf(const Signature& signature);
 
 class Lane {
  public:
-  // `compression` outlives this.
+  // With the way of tensors on the CPU. `compression` outlives this.
   Lane(SetId set, const Backend* backend, std::unique_ptr<Communicator> communicator,
        CompressionStates* compression)
-      : set_(set),
-        backend_(backend),
-        communicator_(std::move(communicator)),
-        compression_(*compression) {}
+      : set_(set), compression_(*compression) {
+    Open(Way::kCpu, backend, std::move(communicator));
+  }
 
   SetId set() const { return set_; }
-  const Backend& backend() const { return *backend_; }
+  bool has(Way way) const { return Of(way).communicator != nullptr; }
+  // Another way, which it has not.
+  void Open(Way way, const Backend* backend, std::unique_ptr<Communicator> communicator) {
+    Of(way).backend = backend;
+    Of(way).communicator = std::move(communicator);
+  }
+  const Backend& backend(Way way) const { return *Of(way).backend; }
 
   // The engine has one more operation of the set.
   void Began() { ++live_; }
@@ -63,17 +78,26 @@ class Lane {
   // It has ended, ordered or not.
   void Ended(const Request& request);
 
-  void Add(LaneBucket bucket);
-  bool busy() const { return !queue_.empty(); }
-  // What it works on, or will next; the lane is busy.
-  const LaneBucket& front() const { return queue_.front(); }
+  // All buckets of the next batch, of one way, which it has.
+  void Add(Way way, std::vector<LaneBucket> buckets);
+  bool busy() const {
+    return std::any_of(ways_.begin(), ways_.end(),
+                       [](const WayState& way) { return !way.queue.empty(); });
+  }
+  bool busy(Way way) const { return !Of(way).queue.empty(); }
+  // What the way works on, or will next; it is busy.
+  const LaneBucket& front(Way way) const { return Of(way).queue.front(); }
 
-  // Goes on with the bucket at hand. kDone: the front bucket is finished; the caller looks at it
-  // and then calls Pop.
-  absl::StatusOr<Progress> Advance();
+  // Goes on with the bucket at hand of a busy way. kDone: the front bucket is finished; the caller
+  // looks at it and then calls Pop.
+  absl::StatusOr<Progress> Advance(Way way);
+  // The requests whose last bucket has been enqueued on its device since; their events are set.
+  void TakeEnqueued(Way way, std::vector<Request*>* enqueued);
   // How the communicator spent the time of the bucket that is finished.
-  PhaseTimes phase_times() const { return communicator_->phase_times(); }
-  LaneBucket Pop();
+  PhaseTimes phase_times(Way way) const { return Of(way).communicator->phase_times(); }
+  LaneBucket Pop(Way way);
+  // How many more of the lane's batches, from the first on without a gap, are done.
+  int TakeFinishedBatches();
   // A barrier of all members, after everything else: then nobody is still reading what this rank
   // has sent, which closing its connections could take back. Where nothing was sent there is none.
   // Both say whether it is over; that it fails is no matter, somebody was faster.
@@ -81,20 +105,32 @@ class Lane {
   bool AdvanceFarewell();
   // A member that the network does not reach any more, while something is under way.
   std::optional<Silence> SilentMember() {
-    return busy() ? communicator_->SilentMember() : std::nullopt;
+    return busy(Way::kCpu) ? Of(Way::kCpu).communicator->SilentMember() : std::nullopt;
   }
   // Whether `auto` measures: over shared memory compression never pays.
-  bool measures() const { return backend_->connects(); }
+  bool measures() const { return backend(Way::kCpu).connects(); }
   // Gives up on everything; the lane is not used again, but what is queued can be looked at.
   void Abort();
 
  private:
+  struct WayState {
+    const Backend* backend = nullptr;
+    std::unique_ptr<Communicator> communicator;
+    std::deque<LaneBucket> queue;
+    size_t started = 0;   // of the queue
+    size_t enqueued = 0;  // of those
+    Nanos done_at = 0;    // of the latest bucket
+  };
+  WayState& Of(Way way) { return ways_[static_cast<size_t>(way)]; }
+  const WayState& Of(Way way) const { return ways_[static_cast<size_t>(way)]; }
+  Communicator& cpu() { return *Of(Way::kCpu).communicator; }
+  void Start(WayState& way);
+
   const SetId set_;
-  const Backend* const backend_;
-  const std::unique_ptr<Communicator> communicator_;
+  std::array<WayState, std::size(kWays)> ways_;
   CompressionStates& compression_;
-  std::deque<LaneBucket> queue_;
-  bool started_ = false;
+  std::deque<int> batches_;  // buckets left, by batch; the first has number `batch_`
+  uint64_t batch_ = 0;
   bool aborted_ = false;
   bool crosses_ = false;  // all members have done something over connections between them
   enum class Farewell { kNone, kUnderWay, kOver };

@@ -1,6 +1,5 @@
 #include "controller/runtime/outputs.h"
 
-#include <cstdlib>
 #include <exception>
 #include <numeric>
 
@@ -68,7 +67,8 @@ absl::Status CheckOverlap(const PartArgs& part, const Shape& output, size_t plac
       "ends up");
 }
 
-absl::Status PrepareOutput(Request* request, size_t index, const Shape& shape, size_t place_bytes) {
+absl::Status PrepareOutput(Request* request, size_t index, const Shape& shape, size_t place_bytes,
+                           const AllocateMemory& allocate) {
   PartArgs& part = request->parts[index];
   const size_t bytes = static_cast<size_t>(shape.elements()) * DTypeSize(part.dtype);
   if (part.output_given) {
@@ -89,16 +89,15 @@ absl::Status PrepareOutput(Request* request, size_t index, const Shape& shape, s
     return absl::ResourceExhaustedError(
         absl::StrCat("the allocator returned nothing for ", bytes, " bytes"));
   }
-  request->outputs.back().data.reset(std::malloc(std::max<size_t>(bytes, 1)));
+  RUEDA_ASSIGN_OR_RETURN(request->outputs.back().data, allocate(bytes));
   part.output = request->outputs.back().data.get();
-  if (part.output != nullptr) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes"));
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status PrepareOutputs(Request* request, absl::Span<const int64_t> first_dims,
-                            const ProcessSet& set, Rank self) {
+                            const ProcessSet& set, Rank self, const AllocateMemory& allocate) {
   if (!HasOutputs(request->spec->signature, self)) return absl::OkStatus();
   const int own = set.IndexOf(self);
   absl::Status status;
@@ -118,7 +117,8 @@ absl::Status PrepareOutputs(Request* request, absl::Span<const int64_t> first_di
           DTypeSize(part.dtype);
     }
     request->output_splits.push_back(std::move(rows));
-    if (absl::Status prepared = PrepareOutput(request, i, shape, place_bytes); !prepared.ok()) {
+    if (absl::Status prepared = PrepareOutput(request, i, shape, place_bytes, allocate);
+        !prepared.ok()) {
       status.Update(StatusAt(SpecLabel(*request->spec, 0), prepared));
     }
   }

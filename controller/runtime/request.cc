@@ -29,6 +29,7 @@ absl::StatusOr<Request*> RequestTable::Acquire() {
   ++request.generation;
   request.references.store(2, std::memory_order_relaxed);
   request.done.store(0, std::memory_order_relaxed);
+  request.enqueued.store(0, std::memory_order_relaxed);
   request.wait_marked.store(false, std::memory_order_relaxed);
   request.waited = false;
   released_[request.token] = false;
@@ -55,6 +56,8 @@ void RequestTable::Unreference(Request* request) {
   request->spec.reset();
   request->parts.clear();
   request->extras = CallExtras();
+  request->ready.reset();
+  request->event.reset();
   request->callback = nullptr;
   request->allocate = nullptr;
   request->ordered_at = 0;

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "controller/runtime/failure.h"
 #include "core/base/limits.h"
 #include "core/base/mutex.h"
+#include "ops/backend/communicator.h"
 
 namespace rueda {
 
@@ -37,7 +37,7 @@ struct PartArgs {
 };
 
 struct OutputMemory {
-  std::unique_ptr<void, decltype(&std::free)> data{nullptr, &std::free};  // if nobody gave a buffer
+  std::shared_ptr<void> data;  // if nobody gave a buffer
   bool taken = false;
 };
 
@@ -54,6 +54,8 @@ struct Request {
   SubmittedName* name = nullptr;  // of a named one that is no group; while it is in flight
   absl::InlinedVector<PartArgs, 1> parts;
   CallExtras extras;
+  DeviceEvent ready;  // the tensors may be touched behind it; null on the CPU
+  int device = 0;     // the number of their device
   AllocateFn allocate = nullptr;
   void* allocate_user = nullptr;
   CallbackFn callback = nullptr;
@@ -69,10 +71,13 @@ struct Request {
   uint32_t track = 0;                 // in the timeline, of the first part; 0: none
   std::vector<uint32_t> more_tracks;  // of the other parts
   int buckets_left = 0;               // one a part, from the order on
+  int buckets_to_enqueue = 0;         // the same
+  DeviceEvent event;                  // behind it the results are there, once `enqueued`
   absl::Status local_error;  // went wrong here only; the operation goes on for the others' sake
 
   // Results, once done.
   std::atomic<uint32_t> done{0};
+  std::atomic<uint32_t> enqueued{0};  // on a device: all its work is
   absl::Status status;
   FailurePtr failure;  // when the epoch failed
   // By part, where the output's shape is not the input's.
@@ -83,6 +88,8 @@ struct Request {
 
   Handle handle() const { return (static_cast<Handle>(generation) << 32) | (token + 1); }
   bool is_done() const { return done.load(std::memory_order_acquire) != 0; }
+  // Done, or on its device's stream.
+  bool is_enqueued() const { return is_done() || enqueued.load(std::memory_order_acquire) != 0; }
 };
 
 // Thread-safe.

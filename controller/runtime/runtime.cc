@@ -343,6 +343,21 @@ void Runtime::TurnUntil(Done done, Nanos deadline) {
 
 // Operations ----------------------------------------------------------------------------------
 
+absl::Status Runtime::PrepareOnDevice(const DeviceExec& exec, OperationArgs* args) {
+  RUEDA_RETURN_IF_ERROR(CheckOnCuda(args->kind, args->reduce_op, args->compression));
+  RUEDA_RETURN_IF_ERROR(device().Use(args->device_index));
+  for (const PartArgs& part : args->parts) {
+    RUEDA_RETURN_IF_ERROR(device().CheckPointer(part.input));
+    if (part.output != part.input) RUEDA_RETURN_IF_ERROR(device().CheckPointer(part.output));
+  }
+  if (exec.ready_event != nullptr) {
+    args->ready = DeviceEvent(exec.ready_event, [](void*) {});  // the caller's
+    return absl::OkStatus();
+  }
+  RUEDA_ASSIGN_OR_RETURN(args->ready, device().Record(exec.stream));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Handle> Runtime::Submit(const OperationArgs& args) {
   RUEDA_ASSIGN_OR_RETURN(const Submitted submitted, submissions_->Submit(args));
   if (submitted.is_first && !(args.wait_soon && BackgroundLooksSoon())) engine_->WakeSelf();
@@ -395,20 +410,43 @@ absl::Status Runtime::Wait(Handle handle, Nanos timeout) {
   return status;
 }
 
-absl::Status Runtime::WaitFor(Request* request, Nanos deadline) {
-  const bool waits = !request->is_done();
+absl::Status Runtime::WaitOnStream(Handle handle, void* stream) {
+  RUEDA_ASSIGN_OR_RETURN(Request * request, Find(handle));
+  const bool on_device = request->spec->signature.device != DeviceType::kCpu;
+  absl::Status status;
+  if (!on_device && stream != nullptr) {
+    status = absl::InvalidArgumentError(absl::StrCat(
+        SpecLabel(*request->spec, 0),
+        " is on the CPU and has no stream: give null, or wait for it with rueda_wait"));
+  } else if (!request->is_enqueued() && InEngineCallback()) {
+    status = absl::FailedPreconditionError("a wait from an inline callback");
+  } else {
+    if (!request->is_enqueued() &&
+        !request->wait_marked.exchange(true, std::memory_order_relaxed)) {
+      submissions_->MarkWaited(request);
+    }
+    status = WaitFor(request, kForever, /*enqueued=*/on_device);
+    if (status.ok() && on_device) status = device().OrderBehind(stream, request->event);
+  }
+  Unreference(request);
+  return status;
+}
+
+absl::Status Runtime::WaitFor(Request* request, Nanos deadline, bool enqueued) {
+  const auto over = [&] { return enqueued ? request->is_enqueued() : request->is_done(); };
+  const bool waits = !over();
   const Nanos began = trace::Record(trace::Event::kWaitBegin, 0, request->handle());
   bool called = false;
-  while (!request->is_done()) {
+  while (!over()) {
     if (TryTakeBaton()) {
       called = false;
-      TurnUntil([&] { return request->is_done(); }, deadline);
+      TurnUntil(over, deadline);
       LeaveBaton();
     } else {
       // The holder may be asleep, and not know of what this thread has queued.
       engine_->WakeSelf();
       called = sleepers_.Sleep(request, deadline, [&] {
-        return request->is_done() || baton_.load(std::memory_order_relaxed) == kFree;
+        return over() || baton_.load(std::memory_order_relaxed) == kFree;
       });
     }
     if (deadline != kForever && MonotonicNow() >= deadline) break;
@@ -416,10 +454,10 @@ absl::Status Runtime::WaitFor(Request* request, Nanos deadline) {
   // Called to take the baton, but done waiting: there may be work left, and nobody else was told.
   if (called && !sleepers_.WakeOne()) engine_->RingBackground();
   absl::Status status;
-  if (!request->is_done()) {
+  if (!over()) {
     status = absl::DeadlineExceededError(absl::StrCat(
         SpecLabel(*request->spec, 0), " has not ended within the time-out; it goes on"));
-  } else if (!request->status.ok()) {
+  } else if (request->is_done() && !request->status.ok()) {
     status = DeepCopy(request->status);
   }
   const Nanos ended = trace::Record(trace::Event::kWaitEnd, 0, request->handle(),

@@ -18,6 +18,12 @@
 
 namespace rueda {
 
+// What an operation on a device begins behind.
+struct DeviceExec {
+  void* stream = nullptr;       // what it has been given until now
+  void* ready_event = nullptr;  // or, if there is one, this event alone
+};
+
 struct RuntimeOptions {
   Config config;
   Environment environment;             // for the detection of other launchers; may be empty
@@ -44,6 +50,14 @@ class Runtime {
   // The set of these ranks; -1 when there is none.
   SetId FindSet(absl::Span<const Rank> ranks) const { return submissions_->FindSet(ranks); }
 
+  // Of an operation on a device: checks what can be checked there, and sets its `ready`. What the
+  // caller's stream is given from now on is no concern of the operation's. FAILED_PRECONDITION:
+  // there is no such device, or the stream captures a graph. INVALID_ARGUMENT: the memory is not
+  // the device's.
+  absl::Status PrepareOnDevice(const DeviceExec& exec, OperationArgs* args);
+  // This rank's device.
+  CudaDevice& device() const { return engine_->device(); }
+
   // Checks and queues an operation; the work goes on in the background, at once or, if the caller
   // waits soon, after kWaitSoon at the latest.
   absl::StatusOr<Handle> Submit(const OperationArgs& args);
@@ -55,6 +69,9 @@ class Runtime {
   // Waits for its end and returns how it ended. DEADLINE_EXCEEDED: not yet; it goes on. NOT_FOUND:
   // a stale handle. FAILED_PRECONDITION: called from an inline callback.
   absl::Status Wait(Handle handle, Nanos timeout);
+  // Orders a stream of the operation's device behind it, and blocks at most until it is enqueued
+  // there; returns how it ended, if it has. On the CPU `stream` is null, and it is Wait.
+  absl::Status WaitOnStream(Handle handle, void* stream);
   absl::Status Release(Handle handle) { return submissions_->table().Release(handle); }
   // The request behind a handle, with a reference that Unreference gives back.
   absl::StatusOr<Request*> Find(Handle handle) { return submissions_->table().Find(handle); }
@@ -86,7 +103,8 @@ class Runtime {
   void GuardArena();
   absl::Status StartOwnTimeline();
 
-  absl::Status WaitFor(Request* request, Nanos deadline);
+  // Until it is done; or `enqueued`, if that is enough.
+  absl::Status WaitFor(Request* request, Nanos deadline, bool enqueued = false);
   template <typename Done>
   void TurnUntil(Done done, Nanos deadline);
   bool TryTakeBaton();

@@ -127,6 +127,7 @@ absl::Status CheckSplits(const OperationArgs& args, int members) {
 bool Alike(const OperationArgs& args, const Signature& signature) {
   return signature.kind == args.kind && signature.reduce_op == args.reduce_op &&
          signature.root == args.root && signature.peer == args.peer &&
+         signature.device == args.device && signature.urgent == args.urgent &&
          signature.compression == args.compression &&
          std::equal(args.parts.begin(), args.parts.end(), signature.parts.begin(),
                     signature.parts.end(), [&](const PartArgs& part, const PartSignature& known) {
@@ -154,6 +155,8 @@ Signature SignatureOf(const OperationArgs& args) {
   signature.reduce_op = args.reduce_op;
   signature.root = args.root;
   signature.peer = args.peer;
+  signature.device = args.device;
+  signature.urgent = args.urgent;
   signature.compression = args.compression;
   for (const PartArgs& part : args.parts) {
     signature.parts.push_back(
@@ -330,6 +333,8 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   request->name = found_.size() == 1 ? &name : nullptr;
   request->parts.assign(args.parts.begin(), args.parts.end());
   request->extras = ExtrasOf(args);
+  request->ready = args.ready;
+  request->device = args.device_index;
   request->allocate = args.allocate;
   request->allocate_user = args.allocate_user;
   request->callback = args.callback;

@@ -32,6 +32,10 @@ struct OperationArgs {
   double prescale = 1;
   double postscale = 1;
   Compression compression;
+  DeviceType device = DeviceType::kCpu;  // where the parts are
+  int device_index = 0;
+  bool urgent = false;  // on a device
+  DeviceEvent ready;    // on a device: behind which the parts may be touched
   absl::Span<const PartArgs> parts;
   absl::Span<const absl::string_view> names;  // one a part, or (barrier) one; empty: unnamed
   absl::Span<const int64_t> splits;  // alltoall, scatter's root: rows by member; empty: equal

@@ -58,7 +58,7 @@ void Tracks::Forget() {
   named_.clear();
   unnamed_.clear();
   by_name_.clear();
-  lanes_named_.clear();
+  ways_named_.clear();
 }
 
 // A track of 0 is one whose name found no room in the ring: what would be drawn on it is not, and
@@ -118,16 +118,17 @@ uint32_t Tracks::NewTrack(std::string name) {
   return next_track_++;
 }
 
-void Tracks::TellBucket(const Lane& lane, const LaneBucket& bucket) {
+void Tracks::TellBucket(const Lane& lane, Way way, const LaneBucket& bucket) {
   BeginFile();
-  const auto set = static_cast<size_t>(lane.set());
-  const uint32_t track = kFirstLaneTrack + static_cast<uint32_t>(lane.set());
-  if (set >= lanes_named_.size()) lanes_named_.resize(set + 1);
-  if (!lanes_named_[set]) {
-    lanes_named_[set] =
-        timeline_->Name(What::kLane, track, std::string(lane.backend().name()), file_);
+  const auto number_of_way =
+      static_cast<size_t>(way) * kProcessSetsMax + static_cast<size_t>(lane.set());
+  const uint32_t track = kFirstLaneTrack + static_cast<uint32_t>(number_of_way);
+  if (number_of_way >= ways_named_.size()) ways_named_.resize(number_of_way + 1);
+  if (!ways_named_[number_of_way]) {
+    ways_named_[number_of_way] =
+        timeline_->Name(What::kLane, track, std::string(lane.backend(way).name()), file_);
   }
-  const PhaseTimes times = lane.phase_times();
+  const PhaseTimes times = lane.phase_times(way);
   const char* const word = WordOf(bucket.kind);
   const uint32_t number = ++buckets_;
   const auto element_bytes = static_cast<int64_t>(DTypeSize(bucket.dtype));

@@ -94,6 +94,12 @@ const Knob kKnobs[] = {
     {"gloo_timeout_s", &Config::gloo_timeout_s, Use::kKnob, 0.1, 1e6, "",
      "HOROVOD_GLOO_TIMEOUT_SECONDS",
      "How long Gloo may take to connect, and to move one bucket once all ranks have started it."},
+    {"nccl_timeout_s", &Config::nccl_timeout_s, Use::kKnob, 0.1, 1e6, "", "",
+     "How long the ranks may take to make an NCCL communicator, once an operation needs it."},
+    {"deterministic", &Config::deterministic, Use::kAgreed, 0, 1, "", "",
+     "1: reductions of CUDA tensors add up in rank order and give the CPU's bits, at some cost; "
+     "else "
+     "NCCL adds up as it likes, though all ranks get the same."},
     {"log_level", &Config::log_level, Use::kKnob, 0, 0, "debug|info|warning|error|off",
      "HOROVOD_LOG_LEVEL", "The least severe messages printed to stderr."},
     {"recorder_dir", &Config::recorder_dir, Use::kKnob, 0, 0, "", "",

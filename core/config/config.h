@@ -32,6 +32,8 @@ struct Config {
   double stall_timeout_s = 0;
   double heartbeat_limit_s = 4;
   double gloo_timeout_s = 60;
+  double nccl_timeout_s = 60;
+  int64_t deterministic = 0;
   // What people see.
   std::string log_level = "warning";
   std::string recorder_dir;

@@ -40,6 +40,10 @@ absl::string_view ReduceOpName(ReduceOp op) {
   return kNames[static_cast<int>(op)];
 }
 
+absl::string_view DeviceTypeName(DeviceType device) {
+  return device == DeviceType::kCuda ? "CUDA" : "CPU";
+}
+
 bool IsAverage(ReduceOp op) {
   return op == ReduceOp::kAverage || op == ReduceOp::kAverageLive;
 }
@@ -48,6 +52,8 @@ std::string Signature::ToString(size_t from) const {
   std::string text(OpKindName(kind));
   if (reduce_op != ReduceOp::kNone) absl::StrAppend(&text, "(", ReduceOpName(reduce_op), ")");
   if (!compression.none()) absl::StrAppend(&text, " ", compression.ToString());
+  if (device != DeviceType::kCpu) absl::StrAppend(&text, " on ", DeviceTypeName(device));
+  if (urgent) absl::StrAppend(&text, ", urgent");
   if (peer >= 0) {
     absl::StrAppend(&text, "(from ", root, " to ", peer, ")");
   } else if (root >= 0) {
@@ -89,6 +95,7 @@ absl::string_view Signature::Difference(const Signature& a, const Signature& b) 
   if (a.root != b.root) return "root";
   if (a.peer != b.peer) return "receiver";
   if (a.device != b.device) return "device";
+  if (a.urgent != b.urgent) return "priority";
   if (a.compression != b.compression) return "compressor";
   if (a.parts.size() != b.parts.size()) return "number of tensors in the group";
   if (a.part_names != b.part_names) return "names of the tensors in the group";

@@ -87,7 +87,10 @@ struct Compression {
   }
 };
 
-enum class DeviceType : uint8_t { kCpu = 0 };
+// Where an operation's tensors are. The numbers go over the wire and never change.
+enum class DeviceType : uint8_t { kCpu = 0, kCuda = 1 };
+inline constexpr int kDeviceTypeCount = 2;
+absl::string_view DeviceTypeName(DeviceType device);  // "CUDA"
 
 // How many of the `rows` of a reducescatter's input member `member` gets: equal parts, and the
 // lowest members one more of what remains.
@@ -119,6 +122,7 @@ struct Signature {
   Rank root = -1;  // a world rank; send/recv: the one that sends
   Rank peer = -1;  // send/recv: the world rank that receives
   DeviceType device = DeviceType::kCpu;
+  bool urgent = false;  // on a device: it has a way of its own, beside the others'
   Compression compression;
   absl::InlinedVector<PartSignature, 1> parts;  // one; several for a group; none for a barrier
   std::vector<std::string> part_names;          // of a group's tensors; else empty
@@ -137,8 +141,8 @@ struct Signature {
   friend bool operator==(const Signature&, const Signature&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const Signature& s) {
-    return H::combine(std::move(h), s.kind, s.reduce_op, s.root, s.peer, s.device, s.compression,
-                      s.parts, s.part_names, s.ranks);
+    return H::combine(std::move(h), s.kind, s.reduce_op, s.root, s.peer, s.device, s.urgent,
+                      s.compression, s.parts, s.part_names, s.ranks);
   }
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/limits.h"
 
 namespace rueda {
 namespace {
@@ -209,7 +210,8 @@ void TimelineText::Write(const TimelineRecord& record) {
       const uint32_t lane = record.track - kFirstLaneTrack;
       if (lane >= backends_.size()) backends_.resize(lane + 1, "\"\"");
       backends_[lane] = JsonQuoted(*text);
-      NameTrack(record.track, absl::StrCat("lane ", lane, " (", *text, ")"), lane + 1);
+      NameTrack(record.track, absl::StrCat("lane ", lane % kProcessSetsMax, " (", *text, ")"),
+                lane + 1);
       return;
     }
     case What::kTensor:

@@ -26,7 +26,8 @@ namespace rueda {
 // lying one within the other.
 inline constexpr uint32_t kEventsTrack = 0;        // what concerns the whole rank
 inline constexpr uint32_t kTensorTracks = 10'000;  // 1 to this: a tensor each; none left: the last
-inline constexpr uint32_t kFirstLaneTrack = 20'000;     // plus the process set
+inline constexpr uint32_t kFirstLaneTrack = 20'000;     // plus the process set, and
+                                                        // kProcessSetsMax for each other way
 inline constexpr uint32_t kFirstThreadTrack = 100'000;  // plus the kernel's number of the thread
 
 inline constexpr size_t kTimelinePageBytes = 4 << 10;  // of the system's file cache

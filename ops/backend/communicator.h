@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "absl/types/span.h"
@@ -15,6 +16,9 @@
 namespace rueda {
 
 struct CompressionState;  // ops/compression/state.h
+
+// An event of a device, such as a cudaEvent_t, recorded; null: there is none.
+using DeviceEvent = std::shared_ptr<void>;
 
 // One tensor of a bucket. The bucket is the dense sequence of its pieces; where the bytes of a
 // bucket meet (a slot, a fusion buffer, cache-sized blocks, the tensors themselves) is the
@@ -58,6 +62,8 @@ struct Collective {
   uint32_t digest = 0;    // of the bucket's layout; must be equal on all members
   bool timed = false;     // whether phase_times are wanted
   uint64_t sequence = 0;  // different for each bucket of the process set, and equal on all members
+  // On a device: the tensors may be touched behind these.
+  absl::Span<const DeviceEvent> ready;
 
   bool IsAbsent(int member) const {
     return !absent.empty() && std::binary_search(absent.begin(), absent.end(), member);
@@ -101,8 +107,16 @@ class Communicator {
   // have begun with it already.
   virtual void TakeBack([[maybe_unused]] bool never) {}
 
-  // Begins an operation. The one before is done.
+  // Begins an operation. The one before is done, but of a communicator that takes several.
   virtual void Start(const Collective& collective) = 0;
+
+  // Whether operations may be started while others are under way: on a device they are enqueued one
+  // behind the other. They are done in the order in which they were started, and Advance is about
+  // the first that is not.
+  virtual bool takes_several() const { return false; }
+  // Of those, in the order of their start: behind the event that this returns the next one's
+  // results are there, for who orders a stream behind it. Null: it is not enqueued yet.
+  virtual DeviceEvent NextEnqueued() { return nullptr; }
 
   // Goes on with it for at most about 100 us. An error ends the epoch: UNAVAILABLE (a peer or the
   // network is gone), RESOURCE_EXHAUSTED, INTERNAL (the members' layouts differ).

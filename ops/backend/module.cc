@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 
@@ -34,34 +36,32 @@ absl::StatusOr<int> OpenFlags(const ModuleName& wanted) {
   constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;
   if (kSanitized) return kFlags;
   if (!MallocIsReplaced()) return kFlags | RTLD_DEEPBIND;
-  if (FindGlobally(wanted.symbol) == nullptr) return kFlags;
+  if (wanted.symbol == nullptr || FindGlobally(wanted.symbol) == nullptr) return kFlags;
   return absl::FailedPreconditionError(absl::StrCat(
       "this program has another ", wanted.name,
       " (libtorch's?) and another malloc than libc's (a preloaded one?): beside both at "
       "once the module can't be loaded"));
 }
 
-absl::Status Check(const rueda_module* module, absl::string_view name) {
+absl::Status Check(const ModuleHeader* module, const ModuleName& wanted, size_t bytes) {
   if (module == nullptr) return absl::FailedPreconditionError("it has no table of functions");
-  if (module->abi != RUEDA_MODULE_ABI) {
+  if (module->abi != wanted.abi) {
     return absl::FailedPreconditionError(absl::StrCat("it speaks version ", module->abi,
                                                       " of the module interface, and this library ",
-                                                      RUEDA_MODULE_ABI));
+                                                      wanted.abi));
   }
-  if (module->size != sizeof(rueda_module)) {
+  if (module->size != bytes) {
     return absl::FailedPreconditionError(
-        absl::StrCat("its table has ", module->size, " bytes, not ", sizeof(rueda_module)));
+        absl::StrCat("its table has ", module->size, " bytes, not ", bytes));
   }
-  if (module->name == nullptr || module->name != name) {
+  if (module->name == nullptr || absl::string_view(module->name) != wanted.name) {
     return absl::FailedPreconditionError(absl::StrCat(
         "it is the module ", module->name == nullptr ? "without a name" : module->name));
   }
-  if (module->create == nullptr || module->connect == nullptr || module->allreduce == nullptr ||
-      module->allgatherv == nullptr || module->broadcast == nullptr || module->barrier == nullptr ||
-      module->exchange == nullptr || module->open_buffer == nullptr ||
-      module->post_receive == nullptr || module->post_send == nullptr || module->await == nullptr ||
-      module->close_buffer == nullptr || module->abort == nullptr || module->destroy == nullptr) {
-    return absl::FailedPreconditionError("its table has holes");
+  for (size_t at = sizeof(ModuleHeader); at < bytes; at += sizeof(void*)) {
+    void* function;
+    memcpy(&function, reinterpret_cast<const char*>(module) + at, sizeof function);
+    if (function == nullptr) return absl::FailedPreconditionError("its table has holes");
   }
   return absl::OkStatus();
 }
@@ -79,8 +79,8 @@ absl::StatusOr<std::string> OwnDirectory() {
   return file.substr(0, file.rfind('/'));
 }
 
-absl::StatusOr<const rueda_module*> LoadModule(const ModuleName& wanted,
-                                               const std::string& directory) {
+absl::StatusOr<const ModuleHeader*> LoadModuleTable(const ModuleName& wanted,
+                                                    const std::string& directory, size_t bytes) {
   const std::string path = absl::StrCat(directory, "/librueda_", wanted.name, ".so");
   if (access(path.c_str(), F_OK) != 0) {
     return absl::NotFoundError(absl::StrCat("there is no ", path));
@@ -96,13 +96,14 @@ absl::StatusOr<const rueda_module*> LoadModule(const ModuleName& wanted,
   }
   // From here on nothing is closed again: what a library has started (threads, handlers at exit)
   // may not outlive its code.
-  const auto entry = reinterpret_cast<rueda_module_entry>(dlsym(library, RUEDA_MODULE_ENTRY));
+  const auto entry =
+      reinterpret_cast<const ModuleHeader* (*)()>(dlsym(library, RUEDA_MODULE_ENTRY));
   if (entry == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " is no module of Rueda's: it has no ", RUEDA_MODULE_ENTRY));
   }
-  const rueda_module* const module = entry();
-  if (absl::Status status = Check(module, wanted.name); !status.ok()) {
+  const ModuleHeader* const module = entry();
+  if (absl::Status status = Check(module, wanted, bytes); !status.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(path, " can't be used: ", status.message()));
   }
   return module;

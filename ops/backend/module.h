@@ -23,16 +23,37 @@ absl::StatusOr<std::string> OwnDirectory();
 
 struct ModuleName {
   const char* name;  // "gloo": librueda_gloo.so
-  // A symbol that any version of the library behind the wall has.
+  // A symbol that any version of the library behind the wall has; null: other versions don't
+  // matter.
   const char* symbol;
+  uint32_t abi = RUEDA_MODULE_ABI;
 };
 
-// Opens the module in `directory` and checks that it is what it should be. It stays in the process
-// for good; loading it again returns the same table. Any thread.
+// What every module's table begins with. Nothing but pointers to functions follows.
+struct ModuleHeader {
+  uint32_t size;  // of the table
+  uint32_t abi;
+  const char* name;
+};
+
+// Opens the module in `directory` and checks that it is what it should be, with a table of `bytes`.
+// It stays in the process for good; loading it again returns the same table. Any thread.
 //
 // NOT_FOUND: there is no such file. FAILED_PRECONDITION: it, or a library that it needs, can't be
 // loaded, or not in this program, or it is no module, another one, or of another version.
-absl::StatusOr<const rueda_module*> LoadModule(const ModuleName& wanted,
-                                               const std::string& directory);
+absl::StatusOr<const ModuleHeader*> LoadModuleTable(const ModuleName& wanted,
+                                                    const std::string& directory, size_t bytes);
+
+template <typename Table>
+absl::StatusOr<const Table*> LoadModuleAs(const ModuleName& wanted, const std::string& directory) {
+  RUEDA_ASSIGN_OR_RETURN(const ModuleHeader* table,
+                         LoadModuleTable(wanted, directory, sizeof(Table)));
+  return reinterpret_cast<const Table*>(table);
+}
+
+inline absl::StatusOr<const rueda_module*> LoadModule(const ModuleName& wanted,
+                                                      const std::string& directory) {
+  return LoadModuleAs<rueda_module>(wanted, directory);
+}
 
 }  // namespace rueda

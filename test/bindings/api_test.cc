@@ -25,6 +25,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A context of one rank.
 class Api : public ::testing::Test {
@@ -110,8 +111,10 @@ TEST_F(Api, NullPointersAreRefused) {
 
 TEST_F(Api, TensorsAreChecked) {
   rueda_tensor tensor = *tensor_.get();
-  tensor.device.type = 2;
-  ExpectRefused(Allreduce("t", &tensor), RUEDA_UNIMPLEMENTED, "CPU tensors only");
+  tensor.device.type = 7;  // Vulkan
+  ExpectRefused(Allreduce("t", &tensor), RUEDA_UNIMPLEMENTED, "DLPack device type 7");
+  tensor.device.type = RUEDA_CUDA_HOST;
+  EXPECT_EQ(Execute(context_, Allreduce("t", &tensor)), RUEDA_OK) << rueda_last_error();
   tensor = *tensor_.get();
   for (const rueda_dtype dtype :
        {rueda_dtype{3, 64, 1}, {2, 8, 1}, {5, 32, 1}, {10, 16, 1}, {11, 8, 1}, {2, 32, 4}}) {
@@ -173,7 +176,7 @@ TEST_F(Api, OperationsAreChecked) {
                 "no reduce operation");
   operation = Allreduce("t", tensor_.get());
   operation.priority = 1;
-  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "reserved");
+  EXPECT_EQ(Execute(context_, operation), RUEDA_OK) << rueda_last_error();
   operation = Allreduce("t", tensor_.get());
   operation.compressor = "zip";
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT,
@@ -213,7 +216,47 @@ TEST_F(Api, OperationsAreChecked) {
   exec.stream = &exec;
   operation = Allreduce("t", tensor_.get());
   operation.exec = &exec;
-  ExpectRefused(operation, RUEDA_UNIMPLEMENTED, "no streams");
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "no stream and no event");
+  exec = RUEDA_EXEC_INIT;
+  exec.device.type = RUEDA_CUDA;
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "exec says CUDA device 0, the tensors are on");
+}
+
+// One clear line for a program that has CUDA tensors where there is no CUDA; the CPU goes on.
+TEST_F(Api, WithoutADeviceCudaTensorsAreRefusedAndTheCpuGoesOn) {
+  rueda_device device = {0, 0};
+  if (rueda_local_device(context_, RUEDA_CUDA, &device) == RUEDA_OK) {
+    GTEST_SKIP() << "there is a CUDA device";
+  }
+  const std::string why = rueda_last_error();
+  EXPECT_THAT(why, HasSubstr("CUDA"));
+  EXPECT_THAT(why, Not(HasSubstr("\n")));
+  rueda_tensor tensor = *tensor_.get();
+  tensor.device = {RUEDA_CUDA, 0};
+  ExpectRefused(Allreduce("t", &tensor), RUEDA_FAILED_PRECONDITION, why.c_str());
+  EXPECT_EQ(Execute(context_, Allreduce("t", tensor_.get())), RUEDA_OK) << rueda_last_error();
+  EXPECT_EQ(rueda_local_device(context_, RUEDA_CPU, &device), RUEDA_OK) << rueda_last_error();
+  EXPECT_EQ(device.type, RUEDA_CPU);
+  EXPECT_EQ(rueda_local_device(context_, 7, &device), RUEDA_UNIMPLEMENTED);
+  EXPECT_EQ(rueda_local_device(context_, RUEDA_CPU, nullptr), RUEDA_INVALID_ARGUMENT);
+}
+
+TEST_F(Api, TensorsOfOneOperationAreOnOneDevice) {
+  rueda_tensor output = *tensor_.get();
+  output.device = {RUEDA_CUDA, 1};
+  rueda_operation operation = Allreduce("t", tensor_.get());
+  operation.output = &output;
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "on the CPU and on CUDA device 1");
+}
+
+TEST_F(Api, OperationsOnTheCpuHaveNoStream) {
+  rueda_handle handle = 0;
+  const rueda_operation operation = Allreduce("t", tensor_.get());
+  ASSERT_EQ(rueda_submit(context_, &operation, 1, nullptr, &handle), RUEDA_OK);
+  EXPECT_EQ(rueda_wait_on_stream(context_, handle, &handle), RUEDA_INVALID_ARGUMENT);
+  EXPECT_THAT(rueda_last_error(), HasSubstr("has no stream"));
+  EXPECT_EQ(rueda_wait_on_stream(context_, handle, nullptr), RUEDA_OK) << rueda_last_error();
+  EXPECT_EQ(rueda_release(context_, handle), RUEDA_OK);
 }
 
 // What a program that was compiled with an older header hands over ends before the newer fields.

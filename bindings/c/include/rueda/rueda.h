@@ -100,11 +100,16 @@ RUEDA_API uint32_t rueda_version(void);
 
 /** As DLPack's DLDevice. */
 typedef struct rueda_device {
-  int32_t type; /**< RUEDA_CPU; other DLPack device types are RUEDA_UNIMPLEMENTED in this version */
-  int32_t id;
+  int32_t type; /**< one of those below; other DLPack device types are RUEDA_UNIMPLEMENTED */
+  int32_t id;   /**< of CUDA: among the devices that the process sees (CUDA_VISIBLE_DEVICES) */
 } rueda_device;
 
-enum { RUEDA_CPU = 1 };
+enum {
+  RUEDA_CPU = 1,
+  RUEDA_CUDA = 2,
+  RUEDA_CUDA_HOST = 3,    /**< pinned memory: as the CPU's */
+  RUEDA_CUDA_MANAGED = 13 /**< as the device's that the tensor names */
+};
 
 /** As DLPack's DLDataType. `lanes` is 1. */
 typedef struct rueda_dtype {
@@ -238,6 +243,14 @@ RUEDA_API rueda_status rueda_context_reset(rueda_context* context);
 /** Ends the epoch on all ranks: everything in flight fails with ABORTED and this reason. */
 RUEDA_API rueda_status rueda_abort(rueda_context* context, const char* reason);
 
+/** The device of this type that the context's operations use: the one that the first of them was
+ * on, else number (local rank modulo the number of devices) of those that the process sees. A
+ * context uses one device. FAILED_PRECONDITION when operations on tensors there are not possible in
+ * this process, with one line that says why: there is no device, no driver or one that is too old,
+ * no NCCL, or this library was built without CUDA. CPU tensors are not affected. */
+RUEDA_API rueda_status rueda_local_device(rueda_context* context, int32_t type,
+                                          rueda_device* device);
+
 /** @} */
 
 /* Process sets ------------------------------------------------------------------------------- */
@@ -318,12 +331,20 @@ typedef enum rueda_reduce_op {
  * has none. */
 typedef void* (*rueda_allocate_fn)(void* user, int32_t part, const int64_t* shape, int32_t ndim);
 
-/** Where an operation runs. In this version only the CPU: streams and events must be null. */
+/** Where an operation runs, and behind what. Null is the device of the operation's tensors and, on
+ * CUDA, the legacy default stream. On the CPU stream and event are null.
+ *
+ * An operation on CUDA reads and writes its tensors on a stream of the library's, which first waits
+ * for all that `stream` had been given when the operation was submitted (or, if `ready_event` is
+ * given, for that event alone). Submitting enqueues nothing on `stream` but an event, and waits for
+ * nothing. What comes after, on any stream, is ordered behind the operation by
+ * rueda_wait_on_stream. A stream that captures a graph is refused (FAILED_PRECONDITION). */
 typedef struct rueda_exec {
   size_t size;
   rueda_device device;
-  void* stream;
-  void* ready_event;
+  void* stream;      /**< a cudaStream_t of the device */
+  void* ready_event; /**< a cudaEvent_t, recorded; not to be recorded again or destroyed before the
+                        operation has ended */
 } rueda_exec;
 
 #define RUEDA_EXEC_INIT \
@@ -353,8 +374,10 @@ typedef struct rueda_operation {
   double postscale;
   rueda_allocate_fn allocate; /**< for a result of unknown size without `output` */
   void* allocate_user;
-  const rueda_exec* exec; /**< null: the CPU */
-  int32_t priority;       /**< reserved: 0 */
+  const rueda_exec* exec; /**< null: the device of the tensors; a barrier's: the CPU */
+  int32_t priority;       /**< above 0: urgent. On CUDA such operations have a stream of the highest
+                             priority and a communicator of their own, and need not wait for the
+                             others; the same on all ranks. On the CPU it changes nothing */
   uint32_t flags;         /**< 0 or RUEDA_OPERATION_WAIT_SOON */
   const char* compressor; /**< null: none; see below */
   const int64_t* splits;  /**< alltoall, scatter's root: rows for each rank of the process set; they
@@ -438,8 +461,11 @@ RUEDA_API rueda_status rueda_poll(rueda_context* context, rueda_handle handle, i
  * The handle stays valid. */
 RUEDA_API rueda_status rueda_wait(rueda_context* context, rueda_handle handle, int64_t timeout_ns);
 
-/** Orders `stream` behind the operation and blocks at most until its work is enqueued. Operations
- * on the CPU have no stream: `stream` must be null, and it is rueda_wait without a limit. */
+/** Orders `stream` behind the operation and blocks at most until its work is enqueued: what the
+ * stream is given from then on finds the result, and may change the inputs. An error that comes
+ * later stays with the handle and the context. `stream` is one of the operation's device (null: the
+ * legacy default stream), and not capturing. Operations on the CPU have no stream: `stream` must be
+ * null, and it is rueda_wait without a limit. */
 RUEDA_API rueda_status rueda_wait_on_stream(rueda_context* context, rueda_handle handle,
                                             void* stream);
 

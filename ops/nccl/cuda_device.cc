@@ -1,0 +1,140 @@
+#include "ops/nccl/cuda_device.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "ops/nccl/cuda_library.h"
+
+namespace rueda {
+
+class CudaDevice::Events {
+ public:
+  Events(const rueda_cuda* cuda, int device) : cuda_(cuda), device_(device) {}
+  ~Events() {
+    for (void* event : free_) cuda_->close_event(device_, event);
+  }
+
+  // One that nobody has; it comes back when its last owner lets go of it.
+  static absl::StatusOr<DeviceEvent> Get(const std::shared_ptr<Events>& events) {
+    void* event = nullptr;
+    {
+      MutexLock lock(events->mutex_);
+      if (!events->free_.empty()) {
+        event = events->free_.back();
+        events->free_.pop_back();
+      }
+    }
+    if (event == nullptr) {
+      RUEDA_RETURN_IF_ERROR(CallCuda(events->cuda_->open_event, events->device_, &event));
+    }
+    return DeviceEvent(event, [events](void* unused) { events->Return(unused); });
+  }
+
+ private:
+  void Return(void* event) {
+    MutexLock lock(mutex_);
+    free_.push_back(event);
+  }
+
+  const rueda_cuda* const cuda_;
+  const int device_;
+  Mutex mutex_;
+  std::vector<void*> free_ ABSL_GUARDED_BY(mutex_);
+};
+
+CudaDevice::CudaDevice(int local_rank, std::string module_directory)
+    : local_rank_(local_rank), module_directory_(std::move(module_directory)) {}
+
+absl::Status CudaDevice::Check() {
+  MutexLock lock(mutex_);
+  if (!absl::IsUnknown(status_)) return status_;
+  const absl::StatusOr<const rueda_cuda*> cuda = LoadCuda(module_directory_);
+  status_ = cuda.status();
+  if (!cuda.ok()) return status_;
+  cuda_ = *cuda;
+  rueda_cuda_info info = {};
+  status_ = CallCuda(cuda_->probe, &info);
+  devices_ = info.devices;
+  return status_;
+}
+
+absl::StatusOr<int> CudaDevice::Proposed() {
+  RUEDA_RETURN_IF_ERROR(Check());
+  MutexLock lock(mutex_);
+  return index_ >= 0 ? index_ : local_rank_ % devices_;
+}
+
+absl::StatusOr<int> CudaDevice::Index() {
+  RUEDA_ASSIGN_OR_RETURN(const int index, Proposed());
+  RUEDA_RETURN_IF_ERROR(Use(index));
+  return index;
+}
+
+absl::Status CudaDevice::Use(int index) {
+  RUEDA_RETURN_IF_ERROR(Check());
+  MutexLock lock(mutex_);
+  if (__builtin_expect(index == index_, 1)) return absl::OkStatus();
+  if (index < 0 || index >= devices_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no CUDA device ", index, "; this process sees ", devices_));
+  }
+  if (index_ >= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("the tensor is on CUDA device ", index,
+                                                   ", and this rank uses device ", index_,
+                                                   ": a context's CUDA tensors are all on one"));
+  }
+  events_ = std::make_shared<Events>(cuda_, index);
+  index_ = index;
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::CheckPointer(const void* pointer) {
+  if (pointer == nullptr) return absl::OkStatus();
+  RUEDA_ASSIGN_OR_RETURN(const int index, Index());
+  int32_t device = -1;
+  RUEDA_RETURN_IF_ERROR(CallCuda(cuda_->locate, pointer, &device));
+  if (device == index) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the tensor says that it is on CUDA device ", index, ", but its data is ",
+                   device < 0 ? "no device's memory" : absl::StrCat("on device ", device)));
+}
+
+absl::Status CudaDevice::CheckStream(void* stream) {
+  RUEDA_ASSIGN_OR_RETURN(const int index, Index());
+  int32_t capturing = 0;
+  RUEDA_RETURN_IF_ERROR(CallCuda(cuda_->is_capturing, index, stream, &capturing));
+  if (capturing == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "a graph is being captured on the stream; collective operations can't be captured yet: end "
+      "the capture first");
+}
+
+absl::StatusOr<DeviceEvent> CudaDevice::Record(void* stream) {
+  RUEDA_RETURN_IF_ERROR(CheckStream(stream));
+  return RecordOwn(stream);
+}
+
+absl::StatusOr<DeviceEvent> CudaDevice::RecordOwn(void* stream) {
+  RUEDA_ASSIGN_OR_RETURN(const int index, Index());
+  RUEDA_ASSIGN_OR_RETURN(DeviceEvent event, Events::Get(events_));
+  RUEDA_RETURN_IF_ERROR(CallCuda(cuda_->record, index, event.get(), stream));
+  return event;
+}
+
+absl::Status CudaDevice::OrderBehind(void* stream, const DeviceEvent& event) {
+  RUEDA_RETURN_IF_ERROR(CheckStream(stream));
+  RUEDA_ASSIGN_OR_RETURN(const int index, Index());
+  return CallCuda(cuda_->wait, index, stream, event.get());
+}
+
+absl::StatusOr<std::shared_ptr<void>> CudaDevice::Allocate(size_t bytes) {
+  RUEDA_ASSIGN_OR_RETURN(const int index, Index());
+  void* memory = nullptr;
+  RUEDA_RETURN_IF_ERROR(CallCuda(cuda_->allocate, index, bytes, &memory));
+  return std::shared_ptr<void>(memory, [cuda = cuda_, index](void* unused) {
+    if (unused != nullptr) cuda->release(index, unused);
+  });
+}
+
+}  // namespace rueda

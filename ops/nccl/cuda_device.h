@@ -1,0 +1,67 @@
+// The CUDA device of one rank: which one it is, and what callers need of it: events on their
+// streams, and memory. Any thread.
+//
+// Nothing of CUDA is loaded or asked before somebody wants it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/base/mutex.h"
+#include "core/base/status.h"
+#include "ops/backend/communicator.h"
+#include "ops/nccl/cuda_abi.h"
+
+namespace rueda {
+
+class CudaDevice {
+ public:
+  // `local_rank`: the rank's among those of its host. `module_directory`: empty: where librueda.so
+  // is.
+  explicit CudaDevice(int local_rank, std::string module_directory = "");
+
+  // OK when operations on CUDA tensors are possible in this process, else FAILED_PRECONDITION with
+  // one line that says why not. Loads the module and NCCL the first time.
+  absl::Status Check() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Only after Check has said OK.
+  const rueda_cuda& cuda() const { return *cuda_; }
+
+  // The device that this rank uses: the one of its first tensor, or else the local rank's, counted
+  // round the devices that this process sees. Afterwards it is this one.
+  absl::StatusOr<int> Index() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same, without deciding on it.
+  absl::StatusOr<int> Proposed() ABSL_LOCKS_EXCLUDED(mutex_);
+  // A tensor is on device `index`. INVALID_ARGUMENT: there is no such device, or this rank uses
+  // another.
+  absl::Status Use(int index) ABSL_LOCKS_EXCLUDED(mutex_);
+  // INVALID_ARGUMENT when this is not the device's memory.
+  absl::Status CheckPointer(const void* pointer);
+
+  // An event recorded on the caller's stream. FAILED_PRECONDITION: a graph is being captured on it.
+  absl::StatusOr<DeviceEvent> Record(void* stream);
+  // The same without looking at the stream, which is the library's own.
+  absl::StatusOr<DeviceEvent> RecordOwn(void* stream);
+  // Orders the caller's stream behind the event. FAILED_PRECONDITION as above.
+  absl::Status OrderBehind(void* stream, const DeviceEvent& event);
+
+  // Memory, which may outlive this. RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::shared_ptr<void>> Allocate(size_t bytes);
+
+ private:
+  // Events that are not in use.
+  class Events;
+
+  absl::Status CheckStream(void* stream);
+
+  const int local_rank_;
+  const std::string module_directory_;
+  const rueda_cuda* cuda_ = nullptr;  // written once, by the first Check
+  Mutex mutex_;
+  // UNKNOWN: not asked yet.
+  absl::Status status_ ABSL_GUARDED_BY(mutex_) = absl::UnknownError("");
+  int devices_ ABSL_GUARDED_BY(mutex_) = 0;
+  int index_ ABSL_GUARDED_BY(mutex_) = -1;  // -1: not decided
+  std::shared_ptr<Events> events_;          // made with index_
+};
+
+}  // namespace rueda

@@ -1,0 +1,349 @@
+#include "ops/nccl/device_communicator.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/log.h"
+#include "core/base/signals_blocked.h"
+#include "ops/nccl/cuda_library.h"
+
+namespace rueda {
+namespace {
+
+// How often it is looked whether something went wrong behind NCCL's calls, while work is under way.
+constexpr Nanos kLookInterval = 100 * kMillisecond;
+// How long an aborted communicator's work may take to leave the device. What waits for a stream of
+// the caller's leaves when that gets there.
+constexpr Nanos kAbortPatience = 5 * kSecond;
+
+}  // namespace
+
+// What they share ---------------------------------------------------------------------------------
+
+DeviceContext::DeviceContext(Args args) : args_(std::move(args)), store_(args_.store) {
+  thread_ = std::make_unique<DeviceThread>(
+      kLookInterval,
+      [this] {
+        MutexLock lock(mutex_);
+        return std::any_of(
+            communicators_.begin(), communicators_.end(),
+            [](const DeviceCommunicator* communicator) { return communicator->InFlight(); });
+      },
+      [this] {
+        std::vector<DeviceCommunicator*> all;
+        {
+          MutexLock lock(mutex_);
+          all = communicators_;
+        }
+        // They are removed by tasks of this very thread.
+        for (DeviceCommunicator* communicator : all) communicator->Look();
+      });
+}
+
+DeviceContext::~DeviceContext() {
+  thread_.reset();
+}
+
+void DeviceContext::Add(DeviceCommunicator* communicator) {
+  MutexLock lock(mutex_);
+  communicators_.push_back(communicator);
+}
+
+void DeviceContext::Remove(DeviceCommunicator* communicator) {
+  MutexLock lock(mutex_);
+  std::erase(communicators_, communicator);
+}
+
+void DeviceContext::Cancel() {
+  if (cancelled_.exchange(true)) return;
+  store_.Abort();
+  MutexLock lock(mutex_);
+  for (DeviceCommunicator* communicator : communicators_) communicator->AbortLibrary();
+}
+
+// The engine's side -------------------------------------------------------------------------------
+
+DeviceCommunicator::DeviceCommunicator(std::shared_ptr<DeviceContext> context, Args args)
+    : context_(std::move(context)), args_(std::move(args)), device_(*context_->args().device) {}
+
+absl::StatusOr<std::unique_ptr<DeviceCommunicator>> DeviceCommunicator::Create(
+    std::shared_ptr<DeviceContext> context, Args args) {
+  RUEDA_RETURN_IF_ERROR(context->thread().Start());
+  std::unique_ptr<DeviceCommunicator> communicator(
+      new DeviceCommunicator(std::move(context), std::move(args)));
+  const SignalsBlocked blocked;
+  try {
+    communicator->watcher_ = std::thread([raw = communicator.get()] {
+      pthread_setname_np(pthread_self(), "rueda-watch");
+      raw->Watch();
+    });
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(absl::StrCat("starting a thread: ", error.what()));
+  }
+  communicator->context_->Add(communicator.get());
+  return communicator;
+}
+
+DeviceCommunicator::~DeviceCommunicator() {
+  if (!watcher_.joinable()) return;
+  Post(&DeviceCommunicator::End);
+  watcher_.join();
+  MutexLock lock(mutex_);
+  while (posted_ > 0) changed_.Wait(mutex_);
+}
+
+void DeviceCommunicator::Post(void (DeviceCommunicator::*function)()) {
+  {
+    MutexLock lock(mutex_);
+    ++posted_;
+  }
+  context_->thread().Add([this, function] {
+    (this->*function)();
+    MutexLock lock(mutex_);
+    --posted_;
+    changed_.NotifyAll();
+  });
+}
+
+void DeviceCommunicator::Start(const Collective& collective) {
+  {
+    MutexLock lock(mutex_);
+    operations_.push_back({collective});
+  }
+  Post(&DeviceCommunicator::Enqueue);
+}
+
+DeviceEvent DeviceCommunicator::NextEnqueued() {
+  MutexLock lock(mutex_);
+  for (size_t i = 0; i < enqueued_; ++i) {
+    if (!std::exchange(operations_[i].told, true)) return operations_[i].event;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<Progress> DeviceCommunicator::Advance() {
+  MutexLock lock(mutex_);
+  if (operations_.empty() || operations_.front().state != State::kDone) {
+    if (!status_.ok()) return status_;
+    return Progress::kBlocked;
+  }
+  operations_.pop_front();
+  --enqueued_;
+  --done_;
+  return Progress::kDone;
+}
+
+void DeviceCommunicator::Abort() {
+  context_->Cancel();
+  // The device's thread ends what its communicators do there, and enqueues nothing more.
+  Post(&DeviceCommunicator::End);
+  const Nanos deadline = MonotonicNow() + kAbortPatience;
+  MutexLock lock(mutex_);
+  while (posted_ > 0 || done_ < enqueued_) {
+    const Nanos left = deadline - MonotonicNow();
+    if (left <= 0) {
+      RUEDA_LOG(Warning) << "an aborted operation is still on the device's stream: it waits for "
+                            "the stream that it was submitted on";
+      return;
+    }
+    changed_.WaitFor(mutex_, std::chrono::nanoseconds(left));
+  }
+}
+
+bool DeviceCommunicator::InFlight() const {
+  MutexLock lock(mutex_);
+  return enqueued_ > done_;
+}
+
+void DeviceCommunicator::AbortLibrary() {
+  MutexLock lock(mutex_);
+  for (rueda_cuda_communicator* library : libraries_) device_.cuda().abort(library);
+}
+
+// The device's thread -----------------------------------------------------------------------------
+
+void DeviceCommunicator::Fail(absl::Status status) {
+  {
+    MutexLock lock(mutex_);
+    if (status_.ok()) status_ = std::move(status);
+  }
+  context_->args().wake();
+}
+
+void DeviceCommunicator::Enqueue() {
+  const Collective* collective;
+  {
+    MutexLock lock(mutex_);
+    if (ended_ || !status_.ok() || context_->cancelled()) return;
+    collective = &operations_[enqueued_].collective;
+  }
+  absl::StatusOr<DeviceEvent> event = EnqueueOne(*collective);
+  {
+    MutexLock lock(mutex_);
+    if (event.ok()) {
+      operations_[enqueued_].event = *std::move(event);
+      operations_[enqueued_].state = State::kEnqueued;
+      ++enqueued_;
+    } else if (status_.ok()) {
+      // What only time told is as much as a connection that broke.
+      status_ = absl::IsDeadlineExceeded(event.status())
+                    ? absl::UnavailableError(event.status().message())
+                    : event.status();
+    }
+    changed_.NotifyAll();
+  }
+  context_->args().wake();
+}
+
+absl::StatusOr<DeviceEvent> DeviceCommunicator::EnqueueOne(const Collective& collective) {
+  RUEDA_RETURN_IF_ERROR(Open());
+  std::optional<Pair> pair;
+  if (collective.kind == OpKind::kSendRecv) {
+    const int other = collective.root == args_.self ? collective.peer : collective.root;
+    RUEDA_ASSIGN_OR_RETURN(pair, PairWith(other));
+  } else {
+    RUEDA_RETURN_IF_ERROR(Connect());
+  }
+  for (const DeviceEvent& ready : collective.ready) {
+    RUEDA_RETURN_IF_ERROR(CallCuda(device_.cuda().wait, index_, stream_, ready.get()));
+  }
+  if (pair.has_value()) {
+    RUEDA_RETURN_IF_ERROR(program_->EnqueuePair(collective, pair->communicator, pair->other));
+  } else {
+    RUEDA_RETURN_IF_ERROR(program_->Enqueue(collective));
+  }
+  return device_.RecordOwn(stream_);
+}
+
+absl::Status DeviceCommunicator::Open() {
+  if (stream_ != nullptr) return absl::OkStatus();
+  RUEDA_ASSIGN_OR_RETURN(index_, device_.Index());
+  RUEDA_RETURN_IF_ERROR(
+      CallCuda(device_.cuda().open_stream, index_, args_.urgent ? 1 : 0, &stream_));
+  DeviceProgram::Args args;
+  args.cuda = &device_.cuda();
+  args.device = index_;
+  args.members = args_.members;
+  args.self = args_.self;
+  args.in_rank_order = context_->args().in_rank_order;
+  program_ = std::make_unique<DeviceProgram>(args);
+  program_->SetStream(stream_);
+  return absl::OkStatus();
+}
+
+absl::Status DeviceCommunicator::Connect() {
+  if (library_ != nullptr || args_.members == 1) return absl::OkStatus();
+  RUEDA_ASSIGN_OR_RETURN(library_, Meet("all", args_.members, args_.self));
+  program_->SetCommunicator(library_);
+  return absl::OkStatus();
+}
+
+// A send and its receive concern nobody but these two, and the others may never have come to the
+// process set's communicator.
+absl::StatusOr<DeviceCommunicator::Pair> DeviceCommunicator::PairWith(int other) {
+  if (const auto it = pairs_.find(other); it != pairs_.end()) return it->second;
+  const int low = std::min(args_.self, other), high = std::max(args_.self, other);
+  const int own = args_.self == low ? 0 : 1;
+  Pair pair = {nullptr, 1 - own};
+  RUEDA_ASSIGN_OR_RETURN(pair.communicator, Meet(absl::StrCat(low, "-", high), 2, own));
+  pairs_.emplace(other, pair);
+  return pair;
+}
+
+absl::StatusOr<rueda_cuda_communicator*> DeviceCommunicator::Meet(const std::string& key,
+                                                                  int members, int self) {
+  const rueda_cuda& cuda = device_.cuda();
+  const Nanos timeout = context_->args().timeout;
+  const std::string where = absl::StrCat(args_.prefix, "/", key);
+  rueda_cuda_id id = {};
+  if (self == 0) {
+    RUEDA_RETURN_IF_ERROR(CallCuda(cuda.make_id, &id));
+    RUEDA_RETURN_IF_ERROR(
+        context_->store().Set(where, absl::string_view(id.bytes, sizeof id.bytes)));
+  } else {
+    RUEDA_ASSIGN_OR_RETURN(const std::string found, context_->store().Get(where, timeout));
+    if (found.size() != sizeof id.bytes) {
+      return absl::InternalError("what names an NCCL communicator has a wrong size");
+    }
+    memcpy(id.bytes, found.data(), sizeof id.bytes);
+  }
+  rueda_cuda_communicator* library = nullptr;
+  RUEDA_RETURN_IF_ERROR(CallCuda(cuda.connect, static_cast<const rueda_cuda_id*>(&id), members,
+                                 self, index_, &library));
+  {
+    MutexLock lock(mutex_);
+    libraries_.push_back(library);
+    if (context_->cancelled()) cuda.abort(library);
+  }
+  RUEDA_RETURN_IF_ERROR(CallCuda(cuda.await, library, timeout));
+  return library;
+}
+
+// What NCCL's own threads have noticed.
+void DeviceCommunicator::Look() {
+  std::vector<rueda_cuda_communicator*> libraries;
+  {
+    MutexLock lock(mutex_);
+    if (ended_ || !status_.ok()) return;
+    libraries = libraries_;
+  }
+  for (rueda_cuda_communicator* library : libraries) {
+    absl::Status status = CallCuda(device_.cuda().check, library);
+    if (!status.ok()) return Fail(std::move(status));
+  }
+}
+
+void DeviceCommunicator::End() {
+  std::vector<rueda_cuda_communicator*> libraries;
+  {
+    MutexLock lock(mutex_);
+    if (ended_) return;
+    // In an epoch that goes on everything is done; else NCCL's kernels must be told to stop first.
+    libraries.swap(libraries_);
+  }
+  if (program_ != nullptr && !context_->cancelled()) program_->ReleaseBuffers();
+  for (rueda_cuda_communicator* library : libraries) device_.cuda().destroy(library);
+  if (program_ != nullptr) program_->ForgetCommunicator();
+  context_->Remove(this);
+  MutexLock lock(mutex_);
+  ended_ = true;
+  changed_.NotifyAll();
+}
+
+// The watcher's thread ----------------------------------------------------------------------------
+
+void DeviceCommunicator::Watch() {
+  while (true) {
+    DeviceEvent event;
+    {
+      MutexLock lock(mutex_);
+      while (done_ == enqueued_ && !ended_) changed_.Wait(mutex_);
+      if (done_ == enqueued_) break;
+      event = operations_[done_].event;
+    }
+    absl::Status status = CallCuda(device_.cuda().synchronize, index_, event.get());
+    {
+      MutexLock lock(mutex_);
+      if (status.ok()) {
+        operations_[done_].state = State::kDone;
+      } else if (status_.ok()) {
+        status_ = std::move(status);
+      }
+      ++done_;
+      changed_.NotifyAll();
+    }
+    context_->args().wake();
+  }
+  // Nothing is left on the stream, and the device's thread has ended everything else.
+  if (stream_ != nullptr) {
+    program_->ReleaseBuffers();
+    device_.cuda().close_stream(index_, stream_);
+  }
+}
+
+}  // namespace rueda

@@ -1,0 +1,526 @@
+#include "ops/nccl/device_program.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "ops/nccl/cuda_library.h"
+
+namespace rueda {
+namespace {
+
+// Buffers are at least this large, so that the first few operations don't make one each.
+constexpr int64_t kBufferBytesMin = 4 << 20;
+// What a member adds up begins at a multiple of so many elements: vector loads stay aligned.
+constexpr int64_t kShareElements = 64;
+
+}  // namespace
+
+absl::StatusOr<char*> DeviceBuffer::Reserve(int64_t bytes) {
+  if (bytes > bytes_) {
+    const auto room = static_cast<int64_t>(
+        std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kBufferBytesMin))));
+    void* memory = nullptr;
+    if (registers_) {
+      RUEDA_RETURN_IF_ERROR(
+          CallCuda(cuda_->allocate_buffer, communicator_, static_cast<size_t>(room), &memory));
+    } else {
+      RUEDA_RETURN_IF_ERROR(CallCuda(cuda_->allocate, device_, static_cast<size_t>(room), &memory));
+    }
+    memory_.push_back(memory);
+    bytes_ = room;
+  }
+  return static_cast<char*>(memory_.back());
+}
+
+void DeviceBuffer::Release() {
+  for (void* memory : memory_) {
+    if (registers_) {
+      cuda_->release_buffer(device_, communicator_, memory);
+    } else {
+      cuda_->release(device_, memory);
+    }
+  }
+  memory_.clear();
+  bytes_ = 0;
+}
+
+DeviceProgram::DeviceProgram(const Args& args)
+    : args_(args),
+      cuda_(*args.cuda),
+      packed_(args.cuda, args.device),
+      received_(args.cuda, args.device),
+      scratch_(args.cuda, args.device) {}
+
+void DeviceProgram::SetCommunicator(rueda_cuda_communicator* communicator) {
+  communicator_ = communicator;
+  for (DeviceBuffer* buffer : {&packed_, &received_, &scratch_}) {
+    buffer->SetCommunicator(communicator);
+  }
+}
+
+void DeviceProgram::ForgetCommunicator() {
+  communicator_ = nullptr;
+  for (DeviceBuffer* buffer : {&packed_, &received_, &scratch_}) buffer->ForgetCommunicator();
+}
+
+void DeviceProgram::ReleaseBuffers() {
+  for (DeviceBuffer* buffer : {&packed_, &received_, &scratch_}) buffer->Release();
+}
+
+absl::Status DeviceProgram::Enqueue(const Collective& collective) {
+  collective_ = collective;
+  element_bytes_ = DTypeSize(collective.dtype);
+  Merge();
+  switch (collective.kind) {
+    case OpKind::kAllreduce:
+    case OpKind::kReduce:
+    case OpKind::kReducescatter:
+      return Reduce();
+    case OpKind::kAllgather:
+      return Allgather();
+    case OpKind::kBroadcast:
+      return Broadcast();
+    case OpKind::kBarrier:
+      return Barrier();
+    case OpKind::kGather:
+    case OpKind::kScatter:
+    case OpKind::kAlltoall:
+      return Exchange();
+    default:
+      return absl::InternalError("no operation that moves data");
+  }
+}
+
+absl::Status DeviceProgram::EnqueuePair(const Collective& collective, rueda_cuda_communicator* pair,
+                                        int other) {
+  const Piece& piece = collective.pieces[0];
+  const size_t bytes = static_cast<size_t>(collective.elements) * DTypeSize(collective.dtype);
+  if (bytes == 0) return absl::OkStatus();
+  if (collective.root == args_.self) {
+    return CallCuda(cuda_.send, pair, stream_, piece.input, bytes, other);
+  }
+  return CallCuda(cuda_.receive, pair, stream_, piece.output, bytes, other);
+}
+
+// ---- ranges and copies ----
+
+// Tensors that lie one behind the other, as gradients in one buffer do, need no packing. Only where
+// nothing else is by piece.
+void DeviceProgram::Merge() {
+  pieces_.assign(collective_.pieces.begin(), collective_.pieces.end());
+  const bool by_piece = collective_.kind != OpKind::kAllreduce &&
+                        collective_.kind != OpKind::kReduce &&
+                        collective_.kind != OpKind::kBroadcast;
+  if (by_piece || pieces_.size() < 2) return;
+  Piece merged = pieces_[0];
+  for (size_t i = 1; i < pieces_.size(); ++i) {
+    const auto follows = [&](const void* first, const void* next) {
+      return first == nullptr ? next == nullptr
+                              : static_cast<const char*>(first) + BytesOf(merged.elements) == next;
+    };
+    if (!follows(merged.input, pieces_[i].input) || !follows(merged.output, pieces_[i].output)) {
+      return;
+    }
+    merged.elements += pieces_[i].elements;
+  }
+  pieces_.assign(1, merged);
+}
+
+void DeviceProgram::AddCopy(const void* from, void* to, int64_t elements) {
+  if (elements > 0 && from != to) segments_.push_back({from, to, elements});
+}
+
+absl::Status DeviceProgram::Copy(double factor) {
+  if (segments_.empty()) return absl::OkStatus();
+  rueda_cuda_copy copy = {};
+  copy.segments = segments_.data();
+  copy.count = segments_.size();
+  copy.dtype = static_cast<int32_t>(collective_.dtype);
+  copy.reduce_op = static_cast<int32_t>(collective_.reduce_op);
+  copy.factor = factor;
+  const absl::Status status =
+      CallCuda(cuda_.copy, args_.device, stream_, static_cast<const rueda_cuda_copy*>(&copy));
+  segments_.clear();
+  return status;
+}
+
+absl::StatusOr<char*> DeviceProgram::Input(double factor, DeviceBuffer* buffer) {
+  const bool gives = Gives(args_.self);
+  if (pieces_.size() == 1 && gives && factor == 1) {
+    return static_cast<char*>(const_cast<void*>(pieces_[0].input));
+  }
+  RUEDA_ASSIGN_OR_RETURN(char* const memory,
+                         buffer->Reserve(static_cast<int64_t>(BytesOf(collective_.elements))));
+  char* to = memory;
+  for (const Piece& piece : pieces_) {
+    AddCopy(gives ? piece.input : nullptr, to, piece.elements);
+    to += BytesOf(piece.elements);
+  }
+  RUEDA_RETURN_IF_ERROR(Copy(gives ? factor : 1));
+  return memory;
+}
+
+absl::Status DeviceProgram::Unpack(const char* from) {
+  for (const Piece& piece : pieces_) {
+    if (piece.output != nullptr) AddCopy(from, piece.output, piece.elements);
+    from += BytesOf(piece.elements);
+  }
+  return Copy();
+}
+
+// ---- NCCL's calls ----
+
+template <typename Function, typename... Args_>
+absl::Status DeviceProgram::Nccl(Function function, Args_... args) {
+  return CallCuda(function, communicator_, stream_, args...);
+}
+
+// Groups begin with the first call in them: an empty one is none.
+absl::Status DeviceProgram::BeginGroup() {
+  if (grouped_) return absl::OkStatus();
+  grouped_ = true;
+  return CallCuda(cuda_.begin, communicator_);
+}
+
+absl::Status DeviceProgram::EndGroup() {
+  if (!grouped_) return absl::OkStatus();
+  grouped_ = false;
+  return CallCuda(cuda_.end, communicator_);
+}
+
+absl::Status DeviceProgram::Send(const void* data, int64_t elements, int peer) {
+  if (elements == 0) return absl::OkStatus();
+  RUEDA_RETURN_IF_ERROR(BeginGroup());
+  return Nccl(cuda_.send, data, BytesOf(elements), peer);
+}
+
+absl::Status DeviceProgram::Receive(void* data, int64_t elements, int peer) {
+  if (elements == 0) return absl::OkStatus();
+  RUEDA_RETURN_IF_ERROR(BeginGroup());
+  return Nccl(cuda_.receive, data, BytesOf(elements), peer);
+}
+
+// ---- reductions ----
+
+absl::Status DeviceProgram::Reduce() {
+  if (collective_.elements == 0) return absl::OkStatus();
+  const ReductionWay way =
+      WayOf(collective_, args_.members, args_.in_rank_order, [this](DType dtype, ReduceOp op) {
+        return cuda_.supports(communicator_, static_cast<int32_t>(dtype),
+                              static_cast<int32_t>(op)) != 0;
+      });
+  if (!way.native) return ReduceInRankOrder();
+  if (collective_.kind == OpKind::kReducescatter) return ReducescatterByNccl(way);
+  return ReduceByNccl(way);
+}
+
+absl::Status DeviceProgram::ReduceByNccl(const ReductionWay& way) {
+  const bool allreduce = collective_.kind == OpKind::kAllreduce;
+  const double packing_factor = way.factor_by_nccl ? 1 : way.factor;
+  const double nccl_factor = way.factor_by_nccl ? way.factor : 1;
+  RUEDA_ASSIGN_OR_RETURN(char* const input, Input(packing_factor, &packed_));
+  const bool wanted = allreduce || collective_.root == args_.self;
+  char* output = input;
+  if (pieces_.size() == 1 && pieces_[0].output != nullptr) {
+    output = static_cast<char*>(pieces_[0].output);
+  } else if (pieces_.size() == 1 && wanted) {  // others' results go through this member
+    RUEDA_ASSIGN_OR_RETURN(output,
+                           packed_.Reserve(static_cast<int64_t>(BytesOf(collective_.elements))));
+  }
+  const auto dtype = static_cast<int32_t>(collective_.dtype);
+  const auto op = static_cast<int32_t>(way.reduce_op);
+  const auto* const from = static_cast<const void*>(input);
+  if (allreduce) {
+    RUEDA_RETURN_IF_ERROR(Nccl(cuda_.allreduce, from, static_cast<void*>(output),
+                               collective_.elements, dtype, op, nccl_factor));
+  } else {
+    RUEDA_RETURN_IF_ERROR(Nccl(cuda_.reduce_to, from, static_cast<void*>(output),
+                               collective_.elements, dtype, op, nccl_factor, collective_.root));
+  }
+  return wanted ? Unpack(output) : absl::OkStatus();
+}
+
+absl::Status DeviceProgram::ReducescatterByNccl(const ReductionWay& way) {
+  const auto members = static_cast<size_t>(args_.members);
+  RUEDA_ASSIGN_OR_RETURN(char* const unwanted, Unwanted());
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const int64_t count = collective_.counts[i * members];
+    if (count == 0) continue;
+    void* output = pieces_[i].output;
+    if (output == nullptr) output = unwanted;
+    RUEDA_RETURN_IF_ERROR(BeginGroup());
+    RUEDA_RETURN_IF_ERROR(Nccl(cuda_.reducescatter, pieces_[i].input, output, count,
+                               static_cast<int32_t>(collective_.dtype),
+                               static_cast<int32_t>(way.reduce_op), way.factor));
+  }
+  return EndGroup();
+}
+
+// How many elements each member adds up: a reducescatter's own, else equal parts.
+void DeviceProgram::PlanShares() {
+  const auto members = static_cast<size_t>(args_.members);
+  shares_.assign(members, 0);
+  begins_.assign(1, 0);
+  int64_t left = collective_.elements;
+  const int64_t blocks = (left + kShareElements - 1) / kShareElements;
+  const int64_t equal = (blocks + args_.members - 1) / args_.members * kShareElements;
+  for (size_t member = 0; member < members; ++member) {
+    if (collective_.kind == OpKind::kReducescatter) {
+      for (size_t i = 0; i < pieces_.size(); ++i) {
+        shares_[member] += collective_.counts[i * members + member];
+      }
+    } else {
+      shares_[member] = std::min(equal, left);
+      left -= shares_[member];
+    }
+    begins_.push_back(begins_.back() + shares_[member]);
+  }
+}
+
+// Everybody's range of what this member adds up comes to it, but for its own.
+absl::Status DeviceProgram::ExchangeShares(char* input, char* received) {
+  const int64_t own = shares_[static_cast<size_t>(args_.self)];
+  for (int peer = 0; peer < args_.members; ++peer) {
+    if (peer == args_.self) continue;
+    const auto at = static_cast<size_t>(peer);
+    if (Gives(args_.self)) {
+      RUEDA_RETURN_IF_ERROR(Send(input + BytesOf(begins_[at]), shares_[at], peer));
+    }
+    if (!Gives(peer)) continue;
+    RUEDA_RETURN_IF_ERROR(Receive(received, own, peer));
+    received += BytesOf(own);
+  }
+  return EndGroup();
+}
+
+// And the sums go to whoever wants them.
+absl::Status DeviceProgram::GatherShares(char* result) {
+  const auto self = static_cast<size_t>(args_.self);
+  const auto gets = [&](int member) {
+    return collective_.kind == OpKind::kReduce ? collective_.root == member : Gives(member);
+  };
+  for (int peer = 0; peer < args_.members; ++peer) {
+    if (peer == args_.self) continue;
+    const auto at = static_cast<size_t>(peer);
+    if (gets(peer)) {
+      RUEDA_RETURN_IF_ERROR(Send(result + BytesOf(begins_[self]), shares_[self], peer));
+    }
+    if (gets(args_.self)) {
+      RUEDA_RETURN_IF_ERROR(Receive(result + BytesOf(begins_[at]), shares_[at], peer));
+    }
+  }
+  return EndGroup();
+}
+
+absl::Status DeviceProgram::ReduceInRankOrder() {
+  const auto self = static_cast<size_t>(args_.self);
+  const bool scatters = collective_.kind == OpKind::kReducescatter;
+  const bool whole = pieces_.size() == 1;
+  PlanShares();
+  // What each member gets of every piece, one after the other; of one piece it lies so already.
+  char* input = nullptr;
+  if (scatters && !whole) {
+    RUEDA_ASSIGN_OR_RETURN(input,
+                           packed_.Reserve(static_cast<int64_t>(BytesOf(collective_.elements))));
+    std::vector<const char*> at;
+    for (const Piece& piece : pieces_) at.push_back(static_cast<const char*>(piece.input));
+    char* to = input;
+    for (size_t member = 0; member < shares_.size(); ++member) {
+      for (size_t i = 0; i < pieces_.size(); ++i) {
+        const int64_t count = collective_.counts[i * shares_.size() + member];
+        AddCopy(at[i], to, count);
+        at[i] += BytesOf(count);
+        to += BytesOf(count);
+      }
+    }
+    RUEDA_RETURN_IF_ERROR(Copy());
+  } else {
+    RUEDA_ASSIGN_OR_RETURN(input, Input(1, &packed_));
+  }
+
+  const int64_t own = shares_[self];
+  int live = 0;
+  for (int member = 0; member < args_.members; ++member) live += Gives(member);
+  RUEDA_ASSIGN_OR_RETURN(char* const received,
+                         received_.Reserve(static_cast<int64_t>(BytesOf(own)) * live));
+  RUEDA_RETURN_IF_ERROR(ExchangeShares(input, received));
+
+  char* result =
+      nullptr;  // of all, and this member's sums in their place; a reducescatter's: those
+  if (whole && pieces_[0].output != nullptr) {
+    result = static_cast<char*>(pieces_[0].output);
+  } else {
+    const int64_t elements = scatters ? own : collective_.elements;
+    RUEDA_ASSIGN_OR_RETURN(result, scratch_.Reserve(static_cast<int64_t>(BytesOf(elements))));
+  }
+  char* const sums = scatters ? result : result + BytesOf(begins_[self]);
+  if (own > 0 && live > 0) {
+    std::vector<const void*> sources;
+    const char* next = received;
+    for (int member = 0; member < args_.members; ++member) {
+      if (!Gives(member)) continue;
+      if (member == args_.self) {
+        sources.push_back(input + BytesOf(begins_[self]));
+        continue;
+      }
+      sources.push_back(next);
+      next += BytesOf(own);
+    }
+    rueda_cuda_reduce reduce = {};
+    reduce.dtype = static_cast<int32_t>(collective_.dtype);
+    reduce.reduce_op = static_cast<int32_t>(collective_.reduce_op);
+    reduce.sources = sources.data();
+    reduce.source_count = sources.size();
+    reduce.destination = sums;
+    reduce.count = own;
+    reduce.prescale = collective_.prescale;
+    reduce.postscale = collective_.postscale;
+    reduce.divisor = collective_.divisor;
+    RUEDA_RETURN_IF_ERROR(CallCuda(cuda_.reduce, args_.device, stream_,
+                                   static_cast<const rueda_cuda_reduce*>(&reduce)));
+  }
+  if (!scatters) {
+    RUEDA_RETURN_IF_ERROR(GatherShares(result));
+    const bool wanted =
+        collective_.kind == OpKind::kReduce ? collective_.root == args_.self : Gives(args_.self);
+    return wanted ? Unpack(result) : absl::OkStatus();
+  }
+  const char* from = sums;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const int64_t count = collective_.counts[i * shares_.size() + self];
+    if (pieces_[i].output != nullptr) AddCopy(from, pieces_[i].output, count);
+    from += BytesOf(count);
+  }
+  return Copy();
+}
+
+// ---- what hands data on ----
+
+// Memory for what this member does not want, but must let through. Before a group begins, as NCCL
+// may take part in it.
+absl::StatusOr<char*> DeviceProgram::Unwanted() {
+  int64_t most = 0;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (pieces_[i].output != nullptr) continue;
+    int64_t elements = pieces_[i].elements;
+    if (!collective_.counts.empty()) {
+      const size_t each = collective_.counts.size() / pieces_.size();
+      const absl::Span<const int64_t> counts = collective_.counts.subspan(i * each, each);
+      elements = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    }
+    most = std::max(most, elements);
+  }
+  if (most == 0) return nullptr;
+  return scratch_.Reserve(static_cast<int64_t>(BytesOf(most)));
+}
+
+absl::Status DeviceProgram::Allgather() {
+  const auto members = static_cast<size_t>(args_.members);
+  RUEDA_ASSIGN_OR_RETURN(char* const unwanted, Unwanted());
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const absl::Span<const int64_t> counts = collective_.counts.subspan(i * members, members);
+    const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    if (total == 0) continue;
+    char* output = static_cast<char*>(pieces_[i].output);
+    if (output == nullptr) output = unwanted;
+    if (communicator_ == nullptr) {
+      AddCopy(pieces_[i].input, output, total);
+      continue;
+    }
+    const bool equal =
+        std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
+    if (equal) {
+      RUEDA_RETURN_IF_ERROR(BeginGroup());
+      RUEDA_RETURN_IF_ERROR(
+          Nccl(cuda_.allgather, pieces_[i].input, static_cast<void*>(output), BytesOf(counts[0])));
+      continue;
+    }
+    for (size_t member = 0; member < members; ++member) {
+      if (counts[member] == 0) continue;
+      const bool own = member == static_cast<size_t>(args_.self);
+      const void* const from = own ? pieces_[i].input : output;
+      RUEDA_RETURN_IF_ERROR(BeginGroup());
+      RUEDA_RETURN_IF_ERROR(Nccl(cuda_.broadcast, from, static_cast<void*>(output),
+                                 BytesOf(counts[member]), static_cast<int32_t>(member)));
+      output += BytesOf(counts[member]);
+    }
+  }
+  RUEDA_RETURN_IF_ERROR(EndGroup());
+  return Copy();
+}
+
+absl::Status DeviceProgram::Broadcast() {
+  RUEDA_ASSIGN_OR_RETURN(char* const unwanted, Unwanted());
+  for (const Piece& piece : pieces_) {
+    if (piece.elements == 0) continue;
+    const bool root = collective_.root == args_.self;
+    void* output = piece.output;
+    if (output == nullptr && root) output = const_cast<void*>(piece.input);
+    if (communicator_ == nullptr) {
+      AddCopy(piece.input, output, piece.elements);
+      continue;
+    }
+    if (output == nullptr) output = unwanted;
+    const void* const from = root ? piece.input : output;
+    RUEDA_RETURN_IF_ERROR(BeginGroup());
+    RUEDA_RETURN_IF_ERROR(
+        Nccl(cuda_.broadcast, from, output, BytesOf(piece.elements), collective_.root));
+  }
+  RUEDA_RETURN_IF_ERROR(EndGroup());
+  return Copy();
+}
+
+absl::Status DeviceProgram::Barrier() {
+  if (communicator_ == nullptr) return absl::OkStatus();
+  RUEDA_ASSIGN_OR_RETURN(char* const word, scratch_.Reserve(sizeof(int32_t)));
+  return Nccl(cuda_.allreduce, static_cast<const void*>(word), static_cast<void*>(word), int64_t{1},
+              static_cast<int32_t>(DType::kInt32), static_cast<int32_t>(ReduceOp::kMax), 1.0);
+}
+
+// Elements of a piece that one member gives another.
+int64_t DeviceProgram::ShareOf(size_t piece, int giver, int taker) const {
+  const auto members = static_cast<size_t>(args_.members);
+  const auto from = static_cast<size_t>(giver), to = static_cast<size_t>(taker);
+  switch (collective_.kind) {
+    case OpKind::kGather:
+      return taker == collective_.root ? collective_.counts[piece * members + from] : 0;
+    case OpKind::kScatter:
+      return giver == collective_.root ? collective_.counts[piece * members + to] : 0;
+    default:
+      return collective_.counts[(piece * members + from) * members + to];
+  }
+}
+
+// Gather, scatter, alltoall.
+absl::Status DeviceProgram::Exchange() {
+  RUEDA_ASSIGN_OR_RETURN(char* const unwanted, Unwanted());
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const char* from = static_cast<const char*>(pieces_[i].input);
+    char* to = static_cast<char*>(pieces_[i].output);
+    if (to == nullptr) to = unwanted;
+    const char* own = nullptr;
+    for (int peer = 0; peer < args_.members; ++peer) {
+      const int64_t count = ShareOf(i, args_.self, peer);
+      if (peer == args_.self) {
+        own = from;
+      } else {
+        RUEDA_RETURN_IF_ERROR(Send(from, count, peer));
+      }
+      from += BytesOf(count);
+    }
+    for (int peer = 0; peer < args_.members; ++peer) {
+      const int64_t count = ShareOf(i, peer, args_.self);
+      if (peer == args_.self) {
+        AddCopy(own, to, count);
+      } else {
+        RUEDA_RETURN_IF_ERROR(Receive(to, count, peer));
+      }
+      to += BytesOf(count);
+    }
+  }
+  RUEDA_RETURN_IF_ERROR(EndGroup());
+  return Copy();
+}
+
+}  // namespace rueda

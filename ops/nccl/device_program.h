@@ -1,0 +1,113 @@
+// What is enqueued for an operation on a device: packing, NCCL's calls, kernels, unpacking. It
+// waits for nothing; everything goes on one stream, one behind the other. Owned and called by the
+// device's thread.
+#pragma once
+
+#include <vector>
+
+#include "ops/backend/communicator.h"
+#include "ops/nccl/cuda_abi.h"
+#include "ops/nccl/reduction_way.h"
+
+namespace rueda {
+
+// Device memory that a stream's operations use one after the other. It grows; what was outgrown is
+// kept till the end, as the stream may still use it (less than twice the largest in all).
+class DeviceBuffer {
+ public:
+  DeviceBuffer(const rueda_cuda* cuda, int device) : cuda_(cuda), device_(device) {}
+  // Before the first use: it is registered there.
+  void SetCommunicator(rueda_cuda_communicator* communicator) {
+    communicator_ = communicator;
+    registers_ = true;
+  }
+  // That one was destroyed.
+  void ForgetCommunicator() { communicator_ = nullptr; }
+  // Room for so many bytes, aligned to 256. RESOURCE_EXHAUSTED.
+  absl::StatusOr<char*> Reserve(int64_t bytes);
+  void Release();
+
+ private:
+  const rueda_cuda* const cuda_;
+  const int device_;
+  bool registers_ = false;
+  rueda_cuda_communicator* communicator_ = nullptr;
+  std::vector<void*> memory_;  // the last one is in use
+  int64_t bytes_ = 0;
+};
+
+class DeviceProgram {
+ public:
+  struct Args {
+    const rueda_cuda* cuda = nullptr;
+    int device = 0;
+    int members = 1;
+    int self = 0;
+    bool in_rank_order = false;  // reductions are to have the CPU's bits
+  };
+  explicit DeviceProgram(const Args& args);
+
+  // Once each, before the first operation. A lone member has no communicator.
+  void SetStream(void* stream) { stream_ = stream; }
+  void SetCommunicator(rueda_cuda_communicator* communicator);
+  // It was destroyed; nothing more is enqueued.
+  void ForgetCommunicator();
+  // Of all but send and recv.
+  absl::Status Enqueue(const Collective& collective);
+  // Over a communicator of the two: which of its members the other one is.
+  absl::Status EnqueuePair(const Collective& collective, rueda_cuda_communicator* pair, int other);
+  // After everything on the stream; while the communicator is there, or when it is forgotten.
+  void ReleaseBuffers();
+
+ private:
+  absl::Status Reduce();
+  absl::Status ReduceByNccl(const ReductionWay& way);
+  absl::Status ReduceInRankOrder();
+  absl::Status ReducescatterByNccl(const ReductionWay& way);
+  absl::Status Allgather();
+  absl::Status Broadcast();
+  absl::Status Barrier();
+  absl::Status Exchange();
+
+  // Where this member's input lies as one range: the tensor itself, or `buffer` behind a copy.
+  absl::StatusOr<char*> Input(double factor, DeviceBuffer* buffer);
+  absl::StatusOr<char*> Unwanted();
+  // The pieces as one, if they lie one behind the other.
+  void Merge();
+  void PlanShares();
+  absl::Status ExchangeShares(char* input, char* received);
+  absl::Status GatherShares(char* result);
+  // Copies the ranges that were added.
+  void AddCopy(const void* from, void* to, int64_t elements);
+  absl::Status Copy(double factor = 1);
+  absl::Status Unpack(const char* from);
+
+  template <typename Function, typename... Args_>
+  absl::Status Nccl(Function function, Args_... args);
+  absl::Status BeginGroup();
+  absl::Status EndGroup();
+  absl::Status Send(const void* data, int64_t elements, int peer);
+  absl::Status Receive(void* data, int64_t elements, int peer);
+  int64_t ShareOf(size_t piece, int giver, int taker) const;
+  size_t BytesOf(int64_t elements) const { return static_cast<size_t>(elements) * element_bytes_; }
+  bool Gives(int member) const { return !collective_.IsAbsent(member); }
+
+  const Args args_;
+  const rueda_cuda& cuda_;
+  void* stream_ = nullptr;
+  rueda_cuda_communicator* communicator_ = nullptr;
+  DeviceBuffer packed_;
+  DeviceBuffer received_;
+  DeviceBuffer scratch_;
+
+  // Of the operation at hand.
+  Collective collective_;
+  size_t element_bytes_ = 1;
+  std::vector<Piece> pieces_;
+  std::vector<int64_t> shares_;  // in elements, by member: what it adds up
+  std::vector<int64_t> begins_;  // by member: where that begins; and the end
+  std::vector<rueda_cuda_segment> segments_;
+  bool grouped_ = false;
+};
+
+}  // namespace rueda

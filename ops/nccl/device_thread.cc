@@ -1,0 +1,75 @@
+#include "ops/nccl/device_thread.h"
+
+#include <pthread.h>
+
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/signals_blocked.h"
+
+namespace rueda {
+
+DeviceThread::DeviceThread(Nanos interval, std::function<bool()> busy, std::function<void()> look)
+    : interval_(interval), busy_(std::move(busy)), look_(std::move(look)) {}
+
+DeviceThread::~DeviceThread() {
+  std::thread thread;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) thread.join();
+}
+
+absl::Status DeviceThread::Start() {
+  MutexLock lock(mutex_);
+  if (thread_.joinable()) return absl::OkStatus();
+  const SignalsBlocked blocked;
+  try {
+    thread_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "rueda-device");
+      Run();
+    });
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("starting the device's thread: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+void DeviceThread::Add(std::function<void()> task) {
+  MutexLock lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.NotifyAll();
+}
+
+void DeviceThread::Run() {
+  while (true) {
+    std::function<void()> task;
+    {
+      MutexLock lock(mutex_);
+      if (tasks_.empty()) {
+        if (stopping_) return;
+        if (busy_()) {
+          changed_.WaitFor(mutex_, std::chrono::nanoseconds(interval_));
+        } else {
+          changed_.Wait(mutex_);
+        }
+      }
+      if (!tasks_.empty()) {
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+    }
+    if (task != nullptr) {
+      task();
+    } else {
+      look_();
+    }
+  }
+}
+
+}  // namespace rueda

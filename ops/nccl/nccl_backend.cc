@@ -1,0 +1,56 @@
+#include "ops/nccl/nccl_backend.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "ops/kernels/reduce.h"
+
+namespace rueda {
+namespace {
+
+// Of a job's name, in the store's keys, whose length is limited. The store is this job's own.
+constexpr size_t kJobCharactersMax = 128;
+
+}  // namespace
+
+absl::Status CheckOnCuda(OpKind kind, ReduceOp op, const Compression& compression) {
+  if (op == ReduceOp::kAdasum) {
+    return absl::UnimplementedError(
+        "adasum is for tensors on the CPU: copy this one there, or take another operation");
+  }
+  if (!compression.none()) {
+    return absl::UnimplementedError(absl::StrCat("the compressor ", compression.ToString(), " of ",
+                                                 OpKindName(kind),
+                                                 " is for tensors on the CPU: leave it out, or "
+                                                 "copy this one there"));
+  }
+  return absl::OkStatus();
+}
+
+NcclBackend::NcclBackend(NcclOptions options)
+    : job_(std::move(options.job)),
+      epoch_(options.epoch),
+      context_(std::make_shared<DeviceContext>(std::move(options.context))) {}
+
+absl::Status NcclBackend::Viable([[maybe_unused]] const Group& group) const {
+  return device().Check();
+}
+
+absl::Status NcclBackend::Supports(OpKind kind, DType dtype, ReduceOp op) const {
+  RUEDA_RETURN_IF_ERROR(CheckOnCuda(kind, op, {}));
+  return TraitsOf(kind).reduces ? kernels::CheckReducible(dtype, op) : absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> NcclBackend::ConnectOn(const Group& group,
+                                                                     bool urgent) {
+  RUEDA_RETURN_IF_ERROR(device().Check());
+  DeviceCommunicator::Args args;
+  args.prefix = absl::StrCat("nccl/", job_.substr(0, kJobCharactersMax), "/", epoch_, "/",
+                             group.set, ".", group.generation, urgent ? "/urgent" : "");
+  args.members = static_cast<int>(group.ranks.size());
+  args.self = group.self;
+  args.urgent = urgent;
+  return DeviceCommunicator::Create(context_, std::move(args));
+}
+
+}  // namespace rueda
