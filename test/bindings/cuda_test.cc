@@ -1,0 +1,606 @@
+// CUDA tensors through the C API, on the fake CUDA device (test/support/fake_cuda): who waits for
+// whom, what is refused, what is given back. What CUDA and NCCL themselves do is for the tests with
+// the label gpu.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "test/support/fake_cuda/control.h"
+#include "test/support/fake_cuda/device_vector.h"
+#include "test/support/run_ranks.h"
+#include "test/support/tensors.h"
+
+namespace rueda::testing {
+namespace {
+
+using fake_cuda::CallersStream;
+using fake_cuda::DeviceVector;
+using fake_cuda::Fake;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A tensor on a device, and where operations on it run.
+template <typename T>
+class OnDevice {
+ public:
+  OnDevice(int device, std::vector<T> values, void* stream = nullptr)
+      : OnDevice(device, std::make_shared<DeviceVector<T>>(device, values), 0, values.size(),
+                 stream) {}
+  // A range of another's memory.
+  OnDevice(int device, std::shared_ptr<DeviceVector<T>> memory, size_t begin, size_t size,
+           void* stream = nullptr)
+      : memory_(std::move(memory)),
+        begin_(begin),
+        view_(memory_->data() + begin, {static_cast<int64_t>(size)}, kDTypeOf<T>) {
+    tensor_ = *view_.get();
+    tensor_.device = {RUEDA_CUDA, device};
+    exec_.device = tensor_.device;
+    exec_.stream = stream;
+  }
+
+  rueda_operation Operation(rueda_kind kind, const char* name) const {
+    rueda_operation operation = RUEDA_OPERATION_INIT;
+    operation.kind = kind;
+    operation.name = name;
+    operation.input = &tensor_;
+    operation.exec = &exec_;
+    if (kind == RUEDA_ALLREDUCE) operation.reduce_op = RUEDA_SUM;
+    return operation;
+  }
+  rueda_operation Sum(const char* name) const { return Operation(RUEDA_ALLREDUCE, name); }
+  std::vector<T> Values() const {
+    const std::vector<T> all = memory_->Download();
+    return {all.begin() + static_cast<int64_t>(begin_),
+            all.begin() + static_cast<int64_t>(begin_) + view_.get()->shape[0]};
+  }
+  rueda_exec& exec() { return exec_; }
+  const rueda_tensor& tensor() const { return tensor_; }
+
+ private:
+  std::shared_ptr<DeviceVector<T>> memory_;
+  size_t begin_;
+  TensorOf view_;
+  rueda_tensor tensor_;
+  rueda_exec exec_ = RUEDA_EXEC_INIT;
+};
+
+rueda_handle Submitted(rueda_context* context, const rueda_operation& operation) {
+  rueda_handle handle = 0;
+  EXPECT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK)
+      << rueda_last_error();
+  return handle;
+}
+
+void Refused(rueda_context* context, const rueda_operation& operation, rueda_status status,
+             const std::string& words) {
+  rueda_handle handle = 0;
+  EXPECT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), status) << words;
+  EXPECT_THAT(rueda_last_error(), HasSubstr(words));
+}
+
+// The same body on threads and on processes; everything that was opened is closed at the end.
+class Cuda : public ::testing::TestWithParam<Ranks> {
+ protected:
+  using Body = std::function<void(rueda_context* context, int rank, int device)>;
+  void Run(int size, const Body& body, bool may_fail = false) {
+    RunOptions options;
+    options.size = size;
+    options.setup.ranks = GetParam();
+    options.may_fail = may_fail;
+    RunRanks(options, [&](rueda_context* context, int rank) {
+      body(context, rank, rank % 2);
+    });
+  }
+  void TearDown() override {
+    if (GetParam() == Ranks::kProcesses) return;
+    EXPECT_EQ(Fake().live_events(), 0);
+    EXPECT_EQ(Fake().live_streams(), 0);
+    EXPECT_EQ(Fake().live_communicators(), 0);
+    EXPECT_EQ(Fake().live_bytes(), 0);
+    Fake().reset();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Fake, Cuda, ::testing::Values(Ranks::kThreads, Ranks::kProcesses),
+                         [](const auto& ranks) {
+                           return ranks.param == Ranks::kThreads ? "threads" : "processes";
+                         });
+
+TEST_P(Cuda, AnAllreduceSumsOverTheRanksInPlaceAndApart) {
+  Run(3, [](rueda_context* context, int rank, int device) {
+    for (const size_t size : {1, 1000, 100'000}) {
+      const OnDevice<float> in_place(device, std::vector<float>(size, rank + 1.0f));
+      ASSERT_EQ(Execute(context, in_place.Sum("in place")), RUEDA_OK) << rueda_last_error();
+      EXPECT_THAT(in_place.Values(), Each(6.0f));
+      const OnDevice<float> output(device, std::vector<float>(size, 0.0f));
+      const OnDevice<float> input(device, std::vector<float>(size, rank + 1.0f));
+      rueda_operation apart = input.Operation(RUEDA_ALLREDUCE, "apart");
+      apart.output = &output.tensor();
+      apart.reduce_op = RUEDA_AVERAGE;
+      ASSERT_EQ(Execute(context, apart), RUEDA_OK) << rueda_last_error();
+      EXPECT_THAT(output.Values(), Each(2.0f));
+      EXPECT_THAT(input.Values(), Each(rank + 1.0f));
+    }
+  });
+}
+
+// Submitting waits for nothing, and the operation for what the caller's stream had been given.
+TEST_P(Cuda, AnOperationBeginsBehindTheCallersStreamAndTheStreamGoesOnBehindIt) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    CallersStream stream(device), other(device);
+    OnDevice<float> tensor(device, std::vector<float>(1000, -1000.0f), stream.get());
+    auto* const data = static_cast<float*>(tensor.tensor().data);
+    // Twice, as only the first time anything is made.
+    for (int step = 0; step < 2; ++step) {
+      stream.Hold();
+      stream.Enqueue([=] { std::fill_n(data, 1000, rank + 1.0f); });
+      const rueda_handle handle = Submitted(context, tensor.Sum("t"));
+      EXPECT_GE(stream.pending(), 2) << "the stream was not busy any more behind the submit";
+      ASSERT_EQ(rueda_wait_on_stream(context, handle, other.get()), RUEDA_OK)
+          << rueda_last_error();
+      EXPECT_GE(stream.pending(), 2) << "wait_on_stream waited for the device";
+      int32_t done = 1;
+      ASSERT_EQ(rueda_poll(context, handle, &done), RUEDA_OK);
+      EXPECT_EQ(done, 0);
+      float found = 0;
+      other.Enqueue([&] { found = data[999]; });
+      stream.Release();
+      other.Drain();
+      EXPECT_EQ(found, 3);
+      ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+      // Of one that is over, too.
+      ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK);
+      ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+      stream.Drain();
+    }
+  });
+}
+
+TEST_P(Cuda, AReadyEventTakesTheStreamsPlace) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    CallersStream stream(device), busy(device);
+    fake_cuda::Message words;
+    void* event = nullptr;
+    ASSERT_EQ(fake_cuda::Cuda().open_event(device, &event, words), 0);
+    OnDevice<float> tensor(device, std::vector<float>(10, 0.0f), busy.get());
+    auto* const data = static_cast<float*>(tensor.tensor().data);
+    stream.Hold();
+    stream.Enqueue([=] { std::fill_n(data, 10, rank + 1.0f); });
+    ASSERT_EQ(fake_cuda::Cuda().record(device, event, stream.get(), words), 0);
+    busy.Hold();  // which is not looked at
+    tensor.exec().ready_event = event;
+    const rueda_handle handle = Submitted(context, tensor.Sum("t"));
+    stream.Release();
+    ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+    EXPECT_THAT(tensor.Values(), Each(3.0f));
+    busy.Release();
+    ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+    fake_cuda::Cuda().close_event(device, event);
+  });
+}
+
+// Several small ones behind one that is under way leave as one bucket: a copy in, one allreduce, a
+// copy out.
+TEST_P(Cuda, WhatComesBehindABusyLaneIsFusedAndPackedByOneKernel) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    CallersStream stream(device);
+    const OnDevice<float> warm_up(device, {1, 1, 1}, stream.get());
+    ASSERT_EQ(Execute(context, warm_up.Sum("warm-up")), RUEDA_OK) << rueda_last_error();
+    const OnDevice<float> first(device, std::vector<float>(10, 1.0f), stream.get());
+    std::vector<std::unique_ptr<OnDevice<float>>> small;
+    std::vector<rueda_handle> handles;
+    stream.Hold();
+    handles.push_back(Submitted(context, first.Sum("first")));
+    ASSERT_EQ(rueda_wait_on_stream(context, handles[0], stream.get()), RUEDA_OK);
+    ASSERT_EQ(Execute(context, Barrier("all have the first one under way")), RUEDA_OK);
+    if (rank == 0) Fake().start_log();
+    for (int i = 0; i < 5; ++i) {
+      small.push_back(std::make_unique<OnDevice<float>>(
+          device, std::vector<float>(static_cast<size_t>(i) + 1, static_cast<float>(i)),
+          stream.get()));
+      handles.push_back(Submitted(context, small.back()->Sum(("s" + std::to_string(i)).c_str())));
+    }
+    stream.Release();
+    for (const rueda_handle handle : handles) {
+      ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+      ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+    }
+    for (int i = 0; i < 5; ++i) EXPECT_THAT(small[i]->Values(), Each(2.0f * i));
+    if (rank != 0) return;
+    int copies = 0, sums = 0;
+    for (const fake_cuda_call& call : fake_cuda::LogOf({.device = device})) {
+      if (call.function == std::string("copy")) ++copies;
+      if (call.function == std::string("allreduce")) {
+        ++sums;
+        EXPECT_EQ(call.count, 15);
+      }
+    }
+    // The first of the five may have left alone, if the first bucket was done already.
+    EXPECT_LE(sums, 2);
+    EXPECT_LE(copies, 2);
+  });
+}
+
+// A group is one bucket for certain: what is enqueued for it, call by call.
+TEST_P(Cuda, AGroupIsPackedReducedAndUnpackedBehindTheCallersStream) {
+  if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "the log is one process's";
+  Run(2, [](rueda_context* context, int rank, int device) {
+    CallersStream stream(device);
+    const OnDevice<float> a(device, {1, 2}, stream.get()), gap(device, {9, 9}, stream.get()),
+        b(device, {3}, stream.get());
+    rueda_operation operations[] = {a.Sum("a"), b.Sum("b")};
+    operations[1].exec = operations[0].exec;
+    for (int step = 0; step < 2; ++step) {
+      ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+      if (step == 1 && rank == 0) Fake().start_log();
+      ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+      rueda_handle handle = 0;
+      ASSERT_EQ(rueda_submit(context, operations, 2, nullptr, &handle), RUEDA_OK)
+          << rueda_last_error();
+      ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK);
+      ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+      ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+    }
+    EXPECT_THAT(a.Values(), ElementsAre(4, 8));
+    EXPECT_THAT(b.Values(), ElementsAre(12));
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+    std::vector<std::string> calls;
+    int32_t lane = -1, ready = -1, done = -1;
+    for (const fake_cuda_call& call : fake_cuda::LogOf({.device = device})) {
+      calls.emplace_back(call.function);
+      if (call.stream != stream.number() && lane < 0) lane = call.stream;
+      if (calls.size() == 1) {
+        EXPECT_EQ(call.stream, stream.number());
+        ready = call.event;
+      } else if (calls.size() == 2) {
+        EXPECT_EQ(call.event, ready) << "the lane waits for something else";
+      } else if (calls.size() == 6) {
+        done = call.event;
+      } else if (calls.size() > 6) {
+        EXPECT_EQ(call.event, done);
+      }
+      if (calls.size() >= 2 && calls.size() <= 6) {
+        EXPECT_EQ(call.stream, lane) << calls.back();
+      }
+    }
+    ASSERT_GE(calls.size(), 8u);
+    calls.resize(6);
+    EXPECT_THAT(calls, ElementsAre("record", "wait", "copy", "allreduce", "copy", "record"));
+  });
+}
+
+TEST_P(Cuda, TensorsThatLieOneBehindTheOtherAreNotCopied) {
+  if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "the log is one process's";
+  Run(2, [](rueda_context* context, int rank, int device) {
+    const auto flat = std::make_shared<DeviceVector<float>>(
+        device, std::vector<float>(100, static_cast<float>(rank)));
+    const OnDevice<float> a(device, flat, 0, 30), b(device, flat, 30, 30), c(device, flat, 60, 40);
+    const rueda_operation operations[] = {a.Sum("a"), b.Sum("b"), c.Sum("c")};
+    if (rank == 0) Fake().start_log();
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+    ASSERT_EQ(rueda_execute(context, operations, 3, RUEDA_FOREVER, nullptr), RUEDA_OK)
+        << rueda_last_error();
+    EXPECT_THAT(flat->Download(), Each(1.0f));
+    for (const fake_cuda_call& call : fake_cuda::LogOf({.device = device})) {
+      EXPECT_STRNE(call.function, "copy");
+      if (call.function == std::string("allreduce")) {
+        EXPECT_EQ(call.count, 100);
+      }
+    }
+  });
+}
+
+TEST_P(Cuda, UrgentOperationsDontWaitForTheOthers) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    CallersStream busy(device), stream(device);
+    const OnDevice<float> slow(device, {1.0f}, busy.get());
+    const OnDevice<float> fast(device, {static_cast<float>(rank)}, stream.get());
+    busy.Hold();
+    const rueda_handle handle = Submitted(context, slow.Sum("slow"));
+    ASSERT_EQ(rueda_wait_on_stream(context, handle, busy.get()), RUEDA_OK) << rueda_last_error();
+    rueda_operation urgent = fast.Sum("fast");
+    urgent.priority = 1;
+    ASSERT_EQ(Execute(context, urgent), RUEDA_OK) << rueda_last_error();
+    EXPECT_THAT(fast.Values(), ElementsAre(1));
+    int32_t done = 1;
+    ASSERT_EQ(rueda_poll(context, handle, &done), RUEDA_OK);
+    EXPECT_EQ(done, 0);
+    busy.Release();
+    ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+    ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+  });
+}
+
+TEST_P(Cuda, RanksThatDifferInPriorityAreToldSo) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    const OnDevice<float> tensor(device, {1.0f});
+    rueda_operation operation = tensor.Sum("t");
+    operation.priority = rank;
+    EXPECT_EQ(Execute(context, operation), RUEDA_INVALID_ARGUMENT);
+    EXPECT_THAT(rueda_last_error(), HasSubstr("priority"));
+  });
+}
+
+// Device tensors and others in one job, in whatever order each rank likes.
+TEST_P(Cuda, CpuAndCudaTensorsMixInOneJob) {
+  Run(3, [](rueda_context* context, int rank, int device) {
+    for (int step = 0; step < 5; ++step) {
+      std::vector<float> host(100, static_cast<float>(rank));
+      const TensorOf view(host);
+      const OnDevice<float> there(device, std::vector<float>(100, static_cast<float>(rank)));
+      std::vector<rueda_handle> handles;
+      if (rank == 1) handles.push_back(Submitted(context, Allreduce("host", view.get())));
+      handles.push_back(Submitted(context, there.Sum("there")));
+      if (rank != 1) handles.push_back(Submitted(context, Allreduce("host", view.get())));
+      for (const rueda_handle handle : handles) {
+        ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+        ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+      }
+      EXPECT_THAT(host, Each(3.0f));
+      EXPECT_THAT(there.Values(), Each(3.0f));
+    }
+  });
+}
+
+TEST_P(Cuda, OneTensorOnTheCpuAndOnADeviceIsAMismatchOnAllRanks) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    std::vector<float> host(3, 1.0f);
+    const TensorOf view(host);
+    const OnDevice<float> there(device, {1, 1, 1});
+    const rueda_operation operation = rank == 0 ? Allreduce("t", view.get()) : there.Sum("t");
+    EXPECT_EQ(Execute(context, operation), RUEDA_INVALID_ARGUMENT);
+    EXPECT_THAT(rueda_last_error(), AllOf(HasSubstr("device"), HasSubstr("on CUDA")));
+  });
+}
+
+TEST_P(Cuda, WhatCantBeIsRefusedAtOnceAndLeavesNoTrace) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    CallersStream stream(device);
+    OnDevice<float> tensor(device, {1, 2}, stream.get());
+    const OnDevice<float> elsewhere(1 - device, {1, 2});
+    ASSERT_EQ(Execute(context, tensor.Sum("t")), RUEDA_OK) << rueda_last_error();
+    Refused(context, elsewhere.Sum("t"), RUEDA_INVALID_ARGUMENT,
+            "this rank uses device " + std::to_string(device));
+    rueda_tensor none = tensor.tensor();
+    none.device.id = 7;
+    rueda_operation operation = tensor.Sum("t");
+    operation.input = &none;
+    operation.exec = nullptr;
+    Refused(context, operation, RUEDA_INVALID_ARGUMENT, "no CUDA device 7");
+    float host[2] = {};
+    rueda_tensor lying = tensor.tensor();
+    lying.data = host;
+    operation.input = &lying;
+    Refused(context, operation, RUEDA_INVALID_ARGUMENT, "'t': the tensor says that it is on CUDA");
+    operation = tensor.Sum("t");
+    operation.reduce_op = RUEDA_ADASUM;
+    Refused(context, operation, RUEDA_UNIMPLEMENTED, "adasum is for tensors on the CPU");
+    Fake().set_capturing(device, stream.get(), 1);
+    Refused(context, tensor.Sum("t"), RUEDA_FAILED_PRECONDITION, "a graph is being captured");
+    Fake().set_capturing(device, stream.get(), 0);
+    rueda_exec& exec = tensor.exec();
+    exec.device.id = 1 - device;
+    Refused(context, tensor.Sum("t"), RUEDA_INVALID_ARGUMENT, "exec says CUDA device");
+    exec.device.id = device;
+    const rueda_handle handle = Submitted(context, tensor.Sum("t"));
+    Fake().set_capturing(device, stream.get(), 1);
+    EXPECT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_FAILED_PRECONDITION);
+    Fake().set_capturing(device, stream.get(), 0);
+    EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+    EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+    EXPECT_THAT(tensor.Values(), ElementsAre(4, 8));
+    rueda_device own = {0, 0};
+    EXPECT_EQ(rueda_local_device(context, RUEDA_CUDA, &own), RUEDA_OK);
+    EXPECT_EQ(own.id, device) << rank;
+  });
+}
+
+TEST_P(Cuda, ResultsOfUnknownSizeAreOnTheDevice) {
+  Run(3, [](rueda_context* context, int rank, int device) {
+    const OnDevice<float> own(device, std::vector<float>(static_cast<size_t>(rank),
+                                                         static_cast<float>(rank)));
+    rueda_result result = ExecuteAndTake(context, own.Operation(RUEDA_ALLGATHER, "g"));
+    EXPECT_EQ(result.tensor.device.type, RUEDA_CUDA);
+    EXPECT_EQ(result.tensor.device.id, device);
+    EXPECT_EQ(result.tensor.shape[0], 3);
+    const auto* const values = static_cast<const float*>(result.tensor.data);
+    EXPECT_THAT(std::vector<float>(values, values + 3), ElementsAre(1, 2, 2));
+    rueda_result_free(&result);
+  });
+}
+
+// The first thing on a device that a process set does may concern two of its ranks only.
+TEST_P(Cuda, ASendAndItsReceiveNeedNobodyElse) {
+  Run(3, [](rueda_context* context, int rank, int device) {
+    if (rank != 1) {
+      const OnDevice<float> tensor(device, {rank == 0 ? 5.0f : 0.0f});
+      rueda_operation operation = RUEDA_OPERATION_INIT;
+      operation.kind = rank == 0 ? RUEDA_SEND : RUEDA_RECV;
+      operation.name = "pair";
+      (rank == 0 ? operation.input : operation.output) = &tensor.tensor();
+      operation.root = 2 - rank;
+      ASSERT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
+      EXPECT_THAT(tensor.Values(), ElementsAre(5));
+    }
+    const OnDevice<float> tensor(device, {1.0f});
+    ASSERT_EQ(Execute(context, tensor.Sum("t")), RUEDA_OK) << rueda_last_error();
+    EXPECT_THAT(tensor.Values(), ElementsAre(3));
+  });
+}
+
+// One that has joined takes part on its own device, though it never had a tensor there.
+TEST_P(Cuda, ARankThatHasJoinedTakesPart) {
+  Run(3, [](rueda_context* context, int rank, int device) {
+    if (rank != 1) {
+      for (const rueda_reduce_op op : {RUEDA_SUM, RUEDA_AVERAGE, RUEDA_AVERAGE_LIVE, RUEDA_MIN}) {
+        const OnDevice<float> a(device, {6.0f, 6.0f}), gap(device, {9.0f}), b(device, {12.0f});
+        rueda_operation operations[] = {a.Sum("a"), b.Sum("b")};
+        for (rueda_operation& operation : operations) operation.reduce_op = op;
+        ASSERT_EQ(rueda_execute(context, operations, 2, RUEDA_FOREVER, nullptr), RUEDA_OK)
+            << rueda_last_error();
+        const float factor = op == RUEDA_SUM ? 2.0f : op == RUEDA_AVERAGE ? 2.0f / 3 : 1.0f;
+        EXPECT_FLOAT_EQ(a.Values()[1], 6 * factor) << op;
+        EXPECT_FLOAT_EQ(b.Values()[0], 12 * factor) << op;
+      }
+    }
+    int32_t last = -1;
+    ASSERT_EQ(rueda_join(context, RUEDA_WORLD, RUEDA_FOREVER, &last), RUEDA_OK);
+  });
+}
+
+TEST_P(Cuda, ProcessSetsHaveCommunicatorsOfTheirOwn) {
+  Run(3, [](rueda_context* context, int rank, int device) {
+    for (int round = 0; round < 3; ++round) {
+      const int32_t ranks[] = {0, 2};
+      int32_t set = -1;
+      ASSERT_EQ(rueda_process_set_add(context, ranks, 2, RUEDA_FOREVER, &set), RUEDA_OK);
+      const OnDevice<float> all(device, {1.0f}), two(device, {1.0f});
+      const rueda_handle handle = Submitted(context, all.Sum("all"));
+      if (rank != 1) {
+        rueda_operation operation = two.Sum("two");
+        operation.process_set = set;
+        ASSERT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
+        EXPECT_THAT(two.Values(), ElementsAre(2));
+      }
+      ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+      ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+      EXPECT_THAT(all.Values(), ElementsAre(3));
+      ASSERT_EQ(rueda_process_set_remove(context, set, RUEDA_FOREVER), RUEDA_OK);
+    }
+  });
+}
+
+TEST_P(Cuda, ABarrierOnADeviceIsOrderedByStreams) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    CallersStream stream(device);
+    rueda_exec exec = RUEDA_EXEC_INIT;
+    exec.device = {RUEDA_CUDA, device};
+    exec.stream = stream.get();
+    rueda_operation barrier = Barrier("b");
+    barrier.exec = &exec;
+    stream.Hold();
+    const rueda_handle handle = Submitted(context, barrier);
+    ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK) << rueda_last_error();
+    std::atomic<bool> passed{false};
+    stream.Enqueue([&] { passed = true; });
+    EXPECT_FALSE(passed) << rank;
+    stream.Release();
+    stream.Drain();
+    EXPECT_TRUE(passed);
+    ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+    ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+  });
+}
+
+// A handle that nobody waits for: the tensor is in use until the operation ends, no longer.
+TEST_P(Cuda, AReleasedHandleGoesOnAndItsCallbackTellsTheEnd) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    const OnDevice<float> tensor(device, {static_cast<float>(rank)});
+    std::atomic<int> called{0};
+    rueda_completion completion = RUEDA_COMPLETION_INIT;
+    completion.user = &called;
+    completion.callback = [](void* user, rueda_handle, rueda_status status) {
+      EXPECT_EQ(status, RUEDA_OK);
+      static_cast<std::atomic<int>*>(user)->fetch_add(1);
+      static_cast<std::atomic<int>*>(user)->notify_all();
+    };
+    rueda_handle handle = 0;
+    const rueda_operation operation = tensor.Sum("t");
+    ASSERT_EQ(rueda_submit(context, &operation, 1, &completion, &handle), RUEDA_OK);
+    ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+    called.wait(0);
+    EXPECT_THAT(tensor.Values(), ElementsAre(1));
+  });
+}
+
+// Whatever the device refuses ends the epoch with its words on all ranks.
+TEST_P(Cuda, AFailureOfTheDeviceReachesAllRanks) {
+  Run(
+      2,
+      [](rueda_context* context, int rank, int device) {
+        const OnDevice<float> tensor(device, {1.0f});
+        ASSERT_EQ(Execute(context, tensor.Sum("t")), RUEDA_OK) << rueda_last_error();
+        if (rank == 1) Fake().fail_next("allreduce", device, 0, RUEDA_INTERNAL, "no more electrons");
+        EXPECT_EQ(Execute(context, tensor.Sum("t")), RUEDA_INTERNAL);
+        EXPECT_THAT(rueda_last_error(), AllOf(HasSubstr("rank 1"), HasSubstr("no more electrons")));
+      },
+      /*may_fail=*/true);
+}
+
+int64_t Now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+}
+
+// A rank that is killed in the middle of an operation: the others' end with its name.
+TEST(CudaKill, TheOthersAreToldWhoDiedAlsoWhileTheirDeviceWaits) {
+  RunOptions options;
+  options.size = 3;
+  options.setup.ranks = Ranks::kProcesses;
+  auto* const killed = static_cast<std::atomic<int64_t>*>(
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const std::vector<int> pids = StartProcesses(options, [&](int rank, const Join& join) {
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    const int device = rank % 2;
+    CallersStream stream(device);
+    const OnDevice<float> tensor(device, {1.0f}, stream.get());
+    ASSERT_EQ(Execute(context, tensor.Sum("t")), RUEDA_OK) << rueda_last_error();
+    if (rank == 1) stream.Hold();  // its part never comes
+    const rueda_handle handle = Submitted(context, tensor.Sum("t"));
+    ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK);
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+    if (rank == 1) {
+      *killed = Now();
+      kill(getpid(), SIGKILL);
+    }
+    EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_ABORTED);
+    const int64_t told = Now();
+    EXPECT_THAT(rueda_last_error(), HasSubstr("rank 1"));
+    EXPECT_LT(told - *killed, 10'000'000'000);  // not never; how long is measured elsewhere
+    rueda_context_destroy(context);
+  });
+  for (int rank = 0; rank < options.size; ++rank) {
+    const int status = AwaitProcess(pids[static_cast<size_t>(rank)]);
+    if (rank == 1) {
+      EXPECT_TRUE(WIFSIGNALED(status));
+    } else {
+      EXPECT_EQ(status, 0) << "rank " << rank;
+    }
+  }
+  munmap(killed, 4096);
+}
+
+// A new epoch after a failed one has devices as the first one had.
+TEST_P(Cuda, AfterAResetItGoesOn) {
+  Run(
+      2,
+      [](rueda_context* context, int rank, int device) {
+        const OnDevice<float> tensor(device, {1.0f});
+        for (int epoch = 0; epoch < 3; ++epoch) {
+          const OnDevice<float> fresh(device, {1.0f});
+          const rueda_status status = Execute(context, fresh.Sum("t"));
+          if (rank == 0) {  // the other may be told of the end before it hears of its sum
+            ASSERT_EQ(status, RUEDA_OK) << rueda_last_error();
+            EXPECT_THAT(fresh.Values(), ElementsAre(2));
+            ASSERT_EQ(rueda_abort(context, "once more"), RUEDA_OK);
+          }
+          while (Execute(context, tensor.Sum("t")) != RUEDA_ABORTED) continue;
+          ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
+        }
+      },
+      /*may_fail=*/true);
+}
+
+}  // namespace
+}  // namespace rueda::testing
