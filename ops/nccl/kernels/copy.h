@@ -94,7 +94,7 @@ RUEDA_HOST_DEVICE inline void CopyWords(const CopyTile& tile, uint32_t thread) {
   const uint8_t* const from = tile.from + middle.head;
   uint8_t* const to = tile.to + middle.head;
   for (int64_t first = span.begin + thread; first < span.end; first += kAtOnce * kThreads) {
-    Word words[kAtOnce];
+    Word words[kAtOnce] = {};
     RUEDA_UNROLL
     for (int k = 0; k < kAtOnce; ++k) {
       const int64_t i = first + k * static_cast<int64_t>(kThreads);
@@ -164,7 +164,7 @@ RUEDA_HOST_DEVICE inline void ScaleVectors(const CopyTile& tile, const Middle& m
   const Span span(tile.index, middle.items, kVectorBytes);
   const uint8_t* const from = tile.from + middle.head;
   uint8_t* const to = tile.to + middle.head;
-  Vector vectors[kAtOnce];
+  Vector vectors[kAtOnce] = {};
   RUEDA_UNROLL
   for (int k = 0; k < kAtOnce; ++k) {
     const int64_t i = span.begin + thread + k * static_cast<int64_t>(kThreads);

@@ -102,7 +102,7 @@ RUEDA_HOST_DEVICE inline void ReduceVectors(const Table& table, int64_t head, in
   using Element = typename Lane::Element;
   constexpr int kEach = kVectorBytes / sizeof(Element);
   constexpr int kAtOnce = kVectorsAtOnce<Element>;
-  typename Lane::Wide sum[kAtOnce][kEach];
+  typename Lane::Wide sum[kAtOnce][kEach] = {};
   for (uint32_t k = 0; k < table.count; ++k) {
     const uint8_t* const source = table.sources[k] + head;
     Vector vectors[kAtOnce];
