@@ -164,8 +164,10 @@ void Lane::Abort() {
     if (way.communicator != nullptr) way.communicator->Abort();
   }
   if (std::exchange(aborted_, true)) return;
-  for (const LaneBucket& bucket : Of(Way::kCpu).queue) {
-    if (IsCompressed(bucket)) compression_.Ended(set_);
+  for (const WayState& way : ways_) {
+    for (const LaneBucket& bucket : way.queue) {
+      if (IsCompressed(bucket)) compression_.Ended(set_);
+    }
   }
 }
 

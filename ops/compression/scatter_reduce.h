@@ -7,6 +7,7 @@
 #pragma once
 
 #include "ops/compression/buffer.h"
+#include "ops/compression/coded_ranges.h"
 #include "ops/compression/reduction.h"
 
 namespace rueda {
@@ -19,15 +20,8 @@ class ScatterReduce : public Reduction {
 
  private:
   enum class Step { kEncode, kExchange, kCombine, kGather, kDecode };
-  // Of a operand, what a member adds up.
-  struct Range {
-    size_t operand;
-    int64_t begin;
-    int64_t elements;
-  };
+  using Range = CodedRange;
 
-  void Cut();
-  void AddRange(size_t operand, int64_t begin, int64_t elements);
   template <typename Fn>
   bool ForSome(size_t end, Fn fn);
   void Begin(Step step, size_t range, char* coded);
@@ -37,9 +31,8 @@ class ScatterReduce : public Reduction {
   void StartGather();
 
   Compressor compressor_ = Compressor::kNone;
-  std::vector<Range> ranges_;   // by owner; of one in the order of operands
-  std::vector<size_t> first_;   // by owner: its first range; and how many there are
-  std::vector<int64_t> bytes_;  // by owner: its ranges, encoded
+  std::vector<CodedRanges::Size> sizes_;  // by operand
+  CodedRanges ranges_;
   std::vector<int64_t> counts_;
   int live_ = 0;
 

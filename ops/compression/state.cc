@@ -28,9 +28,15 @@ void PutVector(const std::vector<float>& vector, std::string* to) {
   to->append(reinterpret_cast<const char*>(vector.data()), vector.size() * sizeof(float));
 }
 
-void PutResidual(const Residual& residual, std::string* to) {
+absl::Status PutResidual(const Residual& residual, std::string* to) {
   PutNumber(static_cast<uint64_t>(residual.begin), to);
-  PutVector(residual.values, to);
+  if (residual.elsewhere == nullptr) {
+    PutVector(residual.values, to);
+    return absl::OkStatus();
+  }
+  RUEDA_ASSIGN_OR_RETURN(const std::vector<float> values, residual.elsewhere->Fetch());
+  PutVector(values, to);
+  return absl::OkStatus();
 }
 
 bool TakeVector(absl::string_view* from, std::vector<float>* vector) {
@@ -113,8 +119,8 @@ absl::StatusOr<std::string> CompressionStates::Save(SetId set) {
       PutNumber(static_cast<uint64_t>(kind), &bytes);
       PutNumber(name.size(), &bytes);
       bytes += name;
-      PutResidual(state.sent, &bytes);
-      PutResidual(state.sums, &bytes);
+      RUEDA_RETURN_IF_ERROR(PutResidual(state.sent, &bytes));
+      RUEDA_RETURN_IF_ERROR(PutResidual(state.sums, &bytes));
       PutVector(state.factor, &bytes);
     }
   }

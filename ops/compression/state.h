@@ -19,13 +19,23 @@
 
 namespace rueda {
 
+// Values that are kept on a device.
+class ValuesElsewhere {
+ public:
+  virtual ~ValuesElsewhere() = default;
+  // Copies them; nothing that changes them is under way.
+  virtual absl::StatusOr<std::vector<float>> Fetch() const = 0;
+};
+
 // What was left out of a range of a tensor.
 struct Residual {
   int64_t begin = 0;  // of the range
   std::vector<float> values;
+  std::shared_ptr<ValuesElsewhere> elsewhere;  // instead of `values`
 
-  // Of this range: zeros, if it was another one the last time.
+  // Of this range: zeros, if it was another one the last time, or a device's.
   float* Of(int64_t range_begin, int64_t elements) {
+    elsewhere = nullptr;
     if (begin != range_begin || values.size() != static_cast<size_t>(elements)) {
       begin = range_begin;
       values.assign(static_cast<size_t>(elements), 0);

@@ -142,6 +142,8 @@ typedef struct rueda_cuda {
   /* Device memory. RESOURCE_EXHAUSTED. */
   int32_t (*allocate)(int32_t device, size_t bytes, void** memory, char* message);
   void (*release)(int32_t device, void* memory);
+  /* Copies between the host's memory and the device's, and waits for that. Behind nothing else. */
+  int32_t (*transfer)(int32_t device, void* to, const void* from, size_t bytes, char* message);
 
   /* Kernels. */
   int32_t (*copy)(int32_t device, void* stream, const rueda_cuda_copy* copy, char* message);

@@ -1,7 +1,6 @@
 #include "ops/nccl/device_program.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 
 #include "ops/nccl/cuda_library.h"
@@ -9,63 +8,36 @@
 namespace rueda {
 namespace {
 
-// Buffers are at least this large, so that the first few operations don't make one each.
-constexpr int64_t kBufferBytesMin = 4 << 20;
 // What a member adds up begins at a multiple of so many elements: vector loads stay aligned.
 constexpr int64_t kShareElements = 64;
 
 }  // namespace
-
-absl::StatusOr<char*> DeviceBuffer::Reserve(int64_t bytes) {
-  if (bytes > bytes_) {
-    const auto room = static_cast<int64_t>(
-        std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kBufferBytesMin))));
-    void* memory = nullptr;
-    if (registers_) {
-      RUEDA_RETURN_IF_ERROR(
-          CallCuda(cuda_->allocate_buffer, communicator_, static_cast<size_t>(room), &memory));
-    } else {
-      RUEDA_RETURN_IF_ERROR(CallCuda(cuda_->allocate, device_, static_cast<size_t>(room), &memory));
-    }
-    memory_.push_back(memory);
-    bytes_ = room;
-  }
-  return static_cast<char*>(memory_.back());
-}
-
-void DeviceBuffer::Release() {
-  for (void* memory : memory_) {
-    if (registers_) {
-      cuda_->release_buffer(device_, communicator_, memory);
-    } else {
-      cuda_->release(device_, memory);
-    }
-  }
-  memory_.clear();
-  bytes_ = 0;
-}
 
 DeviceProgram::DeviceProgram(const Args& args)
     : args_(args),
       cuda_(*args.cuda),
       packed_(args.cuda, args.device),
       received_(args.cuda, args.device),
-      scratch_(args.cuda, args.device) {}
+      scratch_(args.cuda, args.device),
+      compression_(args.cuda, args.device, args.members, args.self) {}
 
 void DeviceProgram::SetCommunicator(rueda_cuda_communicator* communicator) {
   communicator_ = communicator;
   for (DeviceBuffer* buffer : {&packed_, &received_, &scratch_}) {
     buffer->SetCommunicator(communicator);
   }
+  compression_.SetCommunicator(communicator);
 }
 
 void DeviceProgram::ForgetCommunicator() {
   communicator_ = nullptr;
   for (DeviceBuffer* buffer : {&packed_, &received_, &scratch_}) buffer->ForgetCommunicator();
+  compression_.ForgetCommunicator();
 }
 
 void DeviceProgram::ReleaseBuffers() {
   for (DeviceBuffer* buffer : {&packed_, &received_, &scratch_}) buffer->Release();
+  compression_.ReleaseBuffers();
 }
 
 absl::Status DeviceProgram::Enqueue(const Collective& collective) {
@@ -205,6 +177,7 @@ absl::Status DeviceProgram::Receive(void* data, int64_t elements, int peer) {
 
 absl::Status DeviceProgram::Reduce() {
   if (collective_.elements == 0) return absl::OkStatus();
+  if (!collective_.compression.none()) return compression_.Enqueue(collective_, stream_);
   const ReductionWay way =
       WayOf(collective_, args_.members, args_.in_rank_order, [this](DType dtype, ReduceOp op) {
         return cuda_.supports(communicator_, static_cast<int32_t>(dtype),

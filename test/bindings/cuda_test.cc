@@ -76,8 +76,7 @@ class OnDevice {
 
 rueda_handle Submitted(rueda_context* context, const rueda_operation& operation) {
   rueda_handle handle = 0;
-  EXPECT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK)
-      << rueda_last_error();
+  EXPECT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK) << rueda_last_error();
   return handle;
 }
 
@@ -97,9 +96,7 @@ class Cuda : public ::testing::TestWithParam<Ranks> {
     options.size = size;
     options.setup.ranks = GetParam();
     options.may_fail = may_fail;
-    RunRanks(options, [&](rueda_context* context, int rank) {
-      body(context, rank, rank % 2);
-    });
+    RunRanks(options, [&](rueda_context* context, int rank) { body(context, rank, rank % 2); });
   }
   void TearDown() override {
     if (GetParam() == Ranks::kProcesses) return;
@@ -145,8 +142,7 @@ TEST_P(Cuda, AnOperationBeginsBehindTheCallersStreamAndTheStreamGoesOnBehindIt) 
       stream.Enqueue([=] { std::fill_n(data, 1000, rank + 1.0f); });
       const rueda_handle handle = Submitted(context, tensor.Sum("t"));
       EXPECT_GE(stream.pending(), 2) << "the stream was not busy any more behind the submit";
-      ASSERT_EQ(rueda_wait_on_stream(context, handle, other.get()), RUEDA_OK)
-          << rueda_last_error();
+      ASSERT_EQ(rueda_wait_on_stream(context, handle, other.get()), RUEDA_OK) << rueda_last_error();
       EXPECT_GE(stream.pending(), 2) << "wait_on_stream waited for the device";
       int32_t done = 1;
       ASSERT_EQ(rueda_poll(context, handle, &done), RUEDA_OK);
@@ -207,7 +203,8 @@ TEST_P(Cuda, WhatComesBehindABusyLaneIsFusedAndPackedByOneKernel) {
       small.push_back(std::make_unique<OnDevice<float>>(
           device, std::vector<float>(static_cast<size_t>(i) + 1, static_cast<float>(i)),
           stream.get()));
-      handles.push_back(Submitted(context, small.back()->Sum(("s" + std::to_string(i)).c_str())));
+      const std::string name = "s" + std::to_string(i);
+      handles.push_back(Submitted(context, small.back()->Sum(name.c_str())));
     }
     stream.Release();
     for (const rueda_handle handle : handles) {
@@ -382,6 +379,9 @@ TEST_P(Cuda, WhatCantBeIsRefusedAtOnceAndLeavesNoTrace) {
     operation.input = &lying;
     Refused(context, operation, RUEDA_INVALID_ARGUMENT, "'t': the tensor says that it is on CUDA");
     operation = tensor.Sum("t");
+    operation.compressor = "powersgd:2";
+    Refused(context, operation, RUEDA_UNIMPLEMENTED, "on CUDA there are fp16, bf16 and int8");
+    operation = tensor.Sum("t");
     operation.reduce_op = RUEDA_ADASUM;
     Refused(context, operation, RUEDA_UNIMPLEMENTED, "adasum is for tensors on the CPU");
     Fake().set_capturing(device, stream.get(), 1);
@@ -406,8 +406,8 @@ TEST_P(Cuda, WhatCantBeIsRefusedAtOnceAndLeavesNoTrace) {
 
 TEST_P(Cuda, ResultsOfUnknownSizeAreOnTheDevice) {
   Run(3, [](rueda_context* context, int rank, int device) {
-    const OnDevice<float> own(device, std::vector<float>(static_cast<size_t>(rank),
-                                                         static_cast<float>(rank)));
+    const OnDevice<float> own(
+        device, std::vector<float>(static_cast<size_t>(rank), static_cast<float>(rank)));
     rueda_result result = ExecuteAndTake(context, own.Operation(RUEDA_ALLGATHER, "g"));
     EXPECT_EQ(result.tensor.device.type, RUEDA_CUDA);
     EXPECT_EQ(result.tensor.device.id, device);
@@ -522,6 +522,69 @@ TEST_P(Cuda, AReleasedHandleGoesOnAndItsCallbackTellsTheEnd) {
   });
 }
 
+// Compressed sums on a device have the bits of those on the CPU, with what is remembered of the
+// steps before.
+TEST_P(Cuda, CompressedSumsHaveTheCpusBits) {
+  Run(3, [](rueda_context* context, int rank, int device) {
+    for (const char* compressor : {"fp16", "bf16", "int8", "int8,no_feedback"}) {
+      for (const size_t size : {1, 600, 5000}) {
+        const std::string name = std::string(compressor) + "/" + std::to_string(size);
+        const std::string cpu_name = "cpu/" + name, device_name = "device/" + name;
+        for (int step = 0; step < 3; ++step) {
+          std::vector<float> values(size);
+          for (size_t i = 0; i < size; ++i) {
+            values[i] = std::sin(static_cast<float>(i * 7 + static_cast<size_t>(rank) * 31 + 1)) *
+                        static_cast<float>(step + 1);
+          }
+          const OnDevice<float> there(device, values);
+          const TensorOf here(values);
+          rueda_operation on_cpu = Allreduce(cpu_name.c_str(), here.get(), RUEDA_AVERAGE);
+          rueda_operation on_device = there.Sum(device_name.c_str());
+          on_device.reduce_op = RUEDA_AVERAGE;
+          on_cpu.compressor = on_device.compressor = compressor;
+          on_cpu.prescale = on_device.prescale = 0.3;
+          ASSERT_EQ(Execute(context, on_device), RUEDA_OK) << rueda_last_error();
+          ASSERT_EQ(Execute(context, on_cpu), RUEDA_OK) << rueda_last_error();
+          ASSERT_EQ(there.Values(), values) << name << " step " << step;
+        }
+      }
+    }
+  });
+}
+
+// What was lost is saved from the device, and given back to it.
+TEST_P(Cuda, WhatCompressionRemembersIsSavedAndLoaded) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    const auto step = [&](const char* compressor) {
+      const OnDevice<float> tensor(device, std::vector<float>(1000, 0.1f + 0.01f * rank));
+      rueda_operation operation = tensor.Sum("t");
+      operation.compressor = compressor;
+      EXPECT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
+      return tensor.Values();
+    };
+    (void)step("fp16");
+    rueda_result own = RUEDA_RESULT_INIT;
+    ASSERT_EQ(rueda_compression_save(context, RUEDA_WORLD, &own), RUEDA_OK) << rueda_last_error();
+    const std::vector<float> second = step("fp16");
+    const std::vector<float> third = step("fp16");
+    EXPECT_NE(second, third);
+    std::vector<int64_t> sizes(2);
+    rueda_result all = RUEDA_RESULT_INIT;
+    ASSERT_EQ(rueda_allgather_bytes(context, RUEDA_WORLD, "saved", own.tensor.data,
+                                    static_cast<size_t>(own.tensor.shape[0]), &all, sizes.data()),
+              RUEDA_OK);
+    const auto* const bytes = static_cast<const char*>(all.tensor.data);
+    const void* const parts[] = {bytes, bytes + sizes[0]};
+    const size_t lengths[] = {static_cast<size_t>(sizes[0]), static_cast<size_t>(sizes[1])};
+    ASSERT_EQ(rueda_compression_load(context, RUEDA_WORLD, parts, lengths, 2), RUEDA_OK)
+        << rueda_last_error();
+    EXPECT_EQ(step("fp16"), second);
+    EXPECT_EQ(step("fp16"), third);
+    rueda_result_free(&own);
+    rueda_result_free(&all);
+  });
+}
+
 // Whatever the device refuses ends the epoch with its words on all ranks.
 TEST_P(Cuda, AFailureOfTheDeviceReachesAllRanks) {
   Run(
@@ -529,7 +592,8 @@ TEST_P(Cuda, AFailureOfTheDeviceReachesAllRanks) {
       [](rueda_context* context, int rank, int device) {
         const OnDevice<float> tensor(device, {1.0f});
         ASSERT_EQ(Execute(context, tensor.Sum("t")), RUEDA_OK) << rueda_last_error();
-        if (rank == 1) Fake().fail_next("allreduce", device, 0, RUEDA_INTERNAL, "no more electrons");
+        if (rank == 1)
+          Fake().fail_next("allreduce", device, 0, RUEDA_INTERNAL, "no more electrons");
         EXPECT_EQ(Execute(context, tensor.Sum("t")), RUEDA_INTERNAL);
         EXPECT_THAT(rueda_last_error(), AllOf(HasSubstr("rank 1"), HasSubstr("no more electrons")));
       },

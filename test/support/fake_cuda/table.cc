@@ -161,11 +161,33 @@ int32_t AllocateOn(int32_t device, size_t bytes, void** memory, char* message) {
   });
 }
 
+// A failed device, which touches nothing any more, is one whose streams have come to rest.
+void ReleaseQuietly(int32_t device, void* memory) {
+  if (HasFailed(device)) DrainDevice(device);
+  Release(device, memory);
+}
+
 void ReleaseOn(int32_t device, void* memory) {
   Call call("release", device, nullptr);
   call.entry.out = memory;
   Log(call.entry);
-  Release(device, memory);
+  ReleaseQuietly(device, memory);
+}
+
+int32_t TransferOn(int32_t device, void* to, const void* from, size_t bytes, char* message) {
+  Call call("transfer", device, message);
+  call.entry.in = from;
+  call.entry.out = to;
+  call.entry.count = static_cast<int64_t>(bytes);
+  return call.Do([&]() -> Outcome {
+    for (const void* side : {static_cast<const void*>(to), from}) {
+      if (Locate(side) < 0) continue;
+      const Outcome checked = CheckRange(device, side, bytes, 1);
+      if (!checked.ok()) return checked;
+    }
+    memcpy(to, from, bytes);
+    return {};
+  });
 }
 
 // ---- kernels ----
@@ -281,7 +303,7 @@ void ReleaseBuffer(int32_t device, rueda_cuda_communicator* communicator, void* 
   if (communicator != nullptr) call.entry.communicator = communicator->it->number;
   call.entry.out = memory;
   Log(call.entry);
-  if (communicator == nullptr) return Release(device, memory);
+  if (communicator == nullptr) return ReleaseQuietly(device, memory);
   communicator->it->ReleaseBuffer(memory);
 }
 
@@ -481,6 +503,7 @@ extern "C" FAKE_CUDA_EXPORT const rueda_cuda* rueda_module_table() {
       &SynchronizeWith,
       &AllocateOn,
       &ReleaseOn,
+      &TransferOn,
       &CopyOn,
       &ReduceOn,
       &EncodeOn,
