@@ -34,8 +34,7 @@ struct Globals {
 };
 
 Globals& globals() {
-  static Globals* const it = new Globals;
-  return *it;
+  return PerProcess<Globals>();
 }
 
 Outcome Unavailable(std::string words) {
@@ -339,7 +338,7 @@ void Communicator::Run(uint64_t ticket, const std::vector<Transfer>& task) {
   }
   MutexLock lock(mutex_);
   while (!done && !Stopped()) changed_.WaitFor(mutex_, kLook);  // as a kernel spins
-  if (begun && !done) Spoil(task);
+  if (begun && !done && !HasFailed(device)) Spoil(task);
   turn_ = std::max(turn_, ticket + 1);
   changed_.NotifyAll();
 }

@@ -58,8 +58,8 @@ typedef struct fake_cuda_control {
    * and returns `status` with these words. */
   void (*fail_next)(const char* function, int32_t device, int32_t skip, int32_t status,
                     const char* message);
-  /* As an illegal access would: all that the device has enqueued is dropped, and every later call
-   * that uses it returns INTERNAL with these words. */
+  /* As an illegal access would: all that the device has enqueued is dropped, its streams are not
+   * held any more, and every later call that uses it returns INTERNAL with these words. */
   void (*fail_device)(int32_t device, const char* message);
   /* A member vanishes: its peers' collectives hang, and their `check` says UNAVAILABLE. What it has
    * enqueued itself hangs until `abort`. By the communicator's number; of all on a device. */

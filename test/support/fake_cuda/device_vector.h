@@ -1,11 +1,10 @@
-// FAKE: device memory and streams for tests. The fake's device memory is the host's, so that a test
-// reads and writes it directly, when nothing that is enqueued touches it.
+// FAKE: device memory and streams for tests. The fake's device memory is the host's: what a test
+// enqueues on a stream reads and writes it directly.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -49,11 +48,15 @@ class DeviceVector {
 
   void Upload(const std::vector<T>& values) {
     ASSERT_EQ(values.size(), size_);
-    if (size_ > 0) memcpy(memory_, values.data(), bytes());
+    Message message;
+    EXPECT_EQ(Cuda().transfer(device_, memory_, values.data(), bytes(), message), 0)
+        << message.text;
   }
   std::vector<T> Download() const {
     std::vector<T> values(size_);
-    if (size_ > 0) memcpy(values.data(), memory_, bytes());
+    Message message;
+    EXPECT_EQ(Cuda().transfer(device_, values.data(), memory_, bytes(), message), 0)
+        << message.text;
     return values;
   }
 

@@ -280,6 +280,16 @@ TEST_F(FakeCudaTest, MemoryBeyondTheEndOnTheHostOrOnAnotherDeviceFailsTheDevice)
   }
 }
 
+TEST_F(FakeCudaTest, ATransferGoesBetweenHostAndDeviceWithinBounds) {
+  const DeviceVector<float> vector(0, {1, 2});
+  std::vector<float> on_host(3);
+  EXPECT_EQ(Cuda().transfer(0, on_host.data(), vector.data(), 8, message_), 0);
+  EXPECT_THAT(on_host, ElementsAre(1, 2, 0));
+  EXPECT_EQ(Cuda().transfer(0, vector.data(), on_host.data(), 12, message_), kInternal);
+  EXPECT_EQ(Cuda().transfer(0, on_host.data(), vector.data() + 1, 8, message_), kInternal);
+  EXPECT_EQ(Cuda().transfer(0, on_host.data(), on_host.data() + 1, 4, message_), kInternal);
+}
+
 TEST_F(FakeCudaTest, ACallFailsWhereATestWantsIt) {
   CallersStream stream(0);
   Event event;
@@ -334,6 +344,7 @@ struct Member {
   int device;
   rueda_cuda_communicator* communicator;
   CallersStream* stream;
+  Event* event;
   Message message;
 
   template <typename Function, typename... Args>
@@ -342,16 +353,18 @@ struct Member {
   }
   // Sleeps until its stream has got here.
   int32_t Synchronize() {
-    Event event(device);
-    const int32_t recorded = Cuda().record(device, event.get(), stream->get(), message);
-    return recorded != 0 ? recorded : Cuda().synchronize(device, event.get(), message);
+    const int32_t recorded = Cuda().record(device, event->get(), stream->get(), message);
+    if (recorded == 0) return Cuda().synchronize(device, event->get(), message);
+    stream->Drain();
+    return recorded;
   }
 };
 
 void RunMember(const rueda_cuda_id& id, int size, int self,
                const std::function<void(Member&)>& body) {
   CallersStream stream(self % 2);
-  Member member = {self, self % 2, nullptr, &stream, {}};
+  Event event(self % 2);
+  Member member = {self, self % 2, nullptr, &stream, &event, {}};
   ASSERT_EQ(Cuda().connect(&id, size, self, member.device, &member.communicator, member.message), 0)
       << member.message.text;
   ASSERT_EQ(member(Cuda().await, 10 * kSecond), 0) << member.message.text;
@@ -522,7 +535,7 @@ TEST_F(FakeCudaTest, InputAndOutputMayNotOverlapOtherwiseThanInPlace) {
 TEST_F(FakeCudaTest, ASplitMakesOneForEachColorInTheOrderOfTheKeys) {
   RunThreads(3, [&](Member& member) {
     const int color = member.self == 1 ? -1 : 7;
-    Member part = {2 - member.self, member.device, nullptr, member.stream, {}};
+    Member part = {2 - member.self, member.device, nullptr, member.stream, member.event, {}};
     EXPECT_EQ(member(Cuda().split, color, -member.self, &part.communicator), 0);
     if (color < 0) {
       EXPECT_EQ(part.communicator, nullptr);
@@ -588,7 +601,7 @@ TEST_F(FakeCudaTest, AwaitEndsInTimeAndWithAbort) {
   rueda_cuda_id id;
   ASSERT_EQ(Cuda().make_id(&id, message_), 0);
   CallersStream stream(0);
-  Member member = {0, 0, nullptr, &stream, {}};
+  Member member = {0, 0, nullptr, &stream, nullptr, {}};
   ASSERT_EQ(Cuda().connect(&id, 2, 0, 0, &member.communicator, message_), 0);
   EXPECT_EQ(member(Cuda().await, 30 * kMillisecond), Code(absl::StatusCode::kDeadlineExceeded));
   const DeviceVector<float> data(0, {1});

@@ -85,8 +85,7 @@ struct Machine {
 };
 
 Machine& machine() {
-  static Machine* const it = new Machine;
-  return *it;
+  return PerProcess<Machine>();
 }
 
 size_t WholePages(size_t bytes) {

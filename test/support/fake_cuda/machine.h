@@ -2,6 +2,8 @@
 // of calls. All of it lives until the process ends. Any thread.
 #pragma once
 
+#include <pthread.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -11,6 +13,16 @@
 #include "test/support/fake_cuda/control_abi.h"
 
 namespace rueda::fake_cuda {
+
+// The one T of this process; never destroyed. A child of fork has a new one: it has none of the
+// threads that use the parent's, and CUDA does not survive a fork either.
+template <typename T>
+T& PerProcess() {
+  static T* it = new T;
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { it = new T; });
+  static_cast<void>(registered);
+  return *it;
+}
 
 // A result that threads pass on: copies of an absl::Status share a counter that the thread
 // sanitizer does not see.

@@ -10,6 +10,8 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
@@ -62,8 +64,7 @@ class Lottery {
 };
 
 Lottery& lottery() {
-  static Lottery* const it = new Lottery;
-  return *it;
+  return PerProcess<Lottery>();
 }
 
 }  // namespace
@@ -123,14 +124,22 @@ class Stream {
   }
 
  private:
+  // A failed device lets go of all that it has.
+  bool IsHeld() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return held_ && steps_ == 0 && !HasFailed(device_);
+  }
+  std::chrono::nanoseconds Patience() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (tasks_.empty()) return std::chrono::hours(1);
+    return kLook;
+  }
   void Run() {
     for (;;) {
       std::function<void()> task;
       {
         MutexLock lock(mutex_);
-        while (tasks_.empty() ? !closing_ : held_ && steps_ == 0) changed_.Wait(mutex_);
+        while (tasks_.empty() ? !closing_ : IsHeld()) changed_.WaitFor(mutex_, Patience());
         if (tasks_.empty()) return;
-        if (held_) --steps_;
+        if (steps_ > 0) --steps_;
         task = std::move(tasks_.front());
         tasks_.pop_front();
       }
@@ -171,10 +180,10 @@ struct Mark {
     done = true;
     changed.NotifyAll();
   }
-  // Until it is done, or this device has failed.
+  // Until it is done, which it soon is when its device fails. The same of the one that waits.
   void Await(int32_t waiter) {
     MutexLock lock(mutex);
-    while (!done && !HasFailed(waiter)) changed.WaitFor(mutex, kLook);
+    while (!done && (waiter == device || !HasFailed(waiter))) changed.WaitFor(mutex, kLook);
   }
 };
 
@@ -191,11 +200,19 @@ struct Registry {
   std::map<void*, std::shared_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
   std::map<int32_t, std::shared_ptr<Stream>> defaults ABSL_GUARDED_BY(mutex);  // by device
   std::map<void*, std::unique_ptr<Event>> events ABSL_GUARDED_BY(mutex);
+  std::vector<std::weak_ptr<Stream>> all ABSL_GUARDED_BY(mutex);  // closed ones, too
+
+  std::shared_ptr<Stream> Start(int32_t device, int32_t number)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    std::shared_ptr<Stream> stream = Stream::Start(device, number);
+    std::erase_if(all, [](const std::weak_ptr<Stream>& one) { return one.expired(); });
+    all.push_back(stream);
+    return stream;
+  }
 };
 
 Registry& registry() {
-  static Registry* const it = new Registry;
-  return *it;
+  return PerProcess<Registry>();
 }
 
 Outcome NoEvent() {
@@ -208,7 +225,7 @@ std::shared_ptr<Stream> FindStream(int32_t device, void* handle) {
   MutexLock lock(registry().mutex);
   if (reinterpret_cast<uintptr_t>(handle) <= 2) {
     std::shared_ptr<Stream>& stream = registry().defaults[device];
-    if (stream == nullptr) stream = Stream::Start(device, 0);
+    if (stream == nullptr) stream = registry().Start(device, 0);
     return stream;
   }
   const auto found = registry().streams.find(handle);
@@ -218,7 +235,7 @@ std::shared_ptr<Stream> FindStream(int32_t device, void* handle) {
 
 void* OpenStream(int32_t device) {
   MutexLock lock(registry().mutex);
-  std::shared_ptr<Stream> stream = Stream::Start(device, ++registry().stream_count);
+  std::shared_ptr<Stream> stream = registry().Start(device, ++registry().stream_count);
   void* const handle = stream.get();
   registry().streams[handle] = std::move(stream);
   return handle;
@@ -231,6 +248,18 @@ bool CloseStream(int32_t device, void* handle) {
   found->second->Close();
   registry().streams.erase(found);
   return true;
+}
+
+void DrainDevice(int32_t device) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    MutexLock lock(registry().mutex);
+    for (const std::weak_ptr<Stream>& one : registry().all) {
+      std::shared_ptr<Stream> stream = one.lock();
+      if (stream != nullptr && stream->device() == device) streams.push_back(std::move(stream));
+    }
+  }
+  for (const std::shared_ptr<Stream>& stream : streams) stream->Drain();
 }
 
 int32_t LiveStreams() {

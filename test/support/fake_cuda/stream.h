@@ -20,6 +20,8 @@ std::shared_ptr<Stream> FindStream(int32_t device, void* handle);
 void* OpenStream(int32_t device);
 // What is enqueued is done all the same. False: there is no such stream.
 bool CloseStream(int32_t device, void* handle);
+// Sleeps until nothing is pending on any of its streams, closed ones included.
+void DrainDevice(int32_t device);
 int32_t LiveStreams();
 
 int32_t NumberOf(const Stream& stream);

@@ -180,12 +180,12 @@ int32_t TransferOn(int32_t device, void* to, const void* from, size_t bytes, cha
   call.entry.out = to;
   call.entry.count = static_cast<int64_t>(bytes);
   return call.Do([&]() -> Outcome {
-    for (const void* side : {static_cast<const void*>(to), from}) {
-      if (Locate(side) < 0) continue;
-      const Outcome checked = CheckRange(device, side, bytes, 1);
-      if (!checked.ok()) return checked;
+    const bool writes = Locate(to) >= 0;
+    for (const void* const side : {static_cast<const void*>(to), from}) {
+      if (writes ? Locate(side) < 0 : side == to) continue;  // the host's
+      if (Outcome checked = CheckRange(device, side, bytes, 1); !checked.ok()) return checked;
     }
-    memcpy(to, from, bytes);
+    if (bytes > 0) memcpy(to, from, bytes);
     return {};
   });
 }
@@ -487,47 +487,47 @@ void ReadLogEntry(size_t index, fake_cuda_call* call) {
 extern "C" FAKE_CUDA_EXPORT const rueda_cuda* rueda_module_table() {
   using namespace rueda::fake_cuda;  // NOLINT: this is its table
   static const rueda_cuda table = {
-      sizeof(rueda_cuda),
-      RUEDA_CUDA_ABI,
-      "nccl",
-      &Probe,
-      &Describe,
-      &LocateMemory,
-      &OpenStreamOn,
-      &CloseStreamOn,
-      &IsCapturingOn,
-      &OpenEventOn,
-      &CloseEventOn,
-      &RecordOn,
-      &WaitOn,
-      &SynchronizeWith,
-      &AllocateOn,
-      &ReleaseOn,
-      &TransferOn,
-      &CopyOn,
-      &ReduceOn,
-      &EncodeOn,
-      &CombineOn,
-      &DecodeOn,
-      &MakeId,
-      &Connect,
-      &Split,
-      &Await,
-      &AllocateBuffer,
-      &ReleaseBuffer,
-      &SupportsOn,
-      &Begin,
-      &End,
-      &Allreduce,
-      &ReduceTo,
-      &Reducescatter,
-      &Allgather,
-      &Broadcast,
-      &Send,
-      &Receive,
-      &Check,
-      &Abort,
-      &Destroy,
+      .size = sizeof(rueda_cuda),
+      .abi = RUEDA_CUDA_ABI,
+      .name = "nccl",
+      .probe = &Probe,
+      .describe = &Describe,
+      .locate = &LocateMemory,
+      .open_stream = &OpenStreamOn,
+      .close_stream = &CloseStreamOn,
+      .is_capturing = &IsCapturingOn,
+      .open_event = &OpenEventOn,
+      .close_event = &CloseEventOn,
+      .record = &RecordOn,
+      .wait = &WaitOn,
+      .synchronize = &SynchronizeWith,
+      .allocate = &AllocateOn,
+      .release = &ReleaseOn,
+      .transfer = &TransferOn,
+      .copy = &CopyOn,
+      .reduce = &ReduceOn,
+      .encode = &EncodeOn,
+      .combine = &CombineOn,
+      .decode = &DecodeOn,
+      .make_id = &MakeId,
+      .connect = &Connect,
+      .split = &Split,
+      .await = &Await,
+      .allocate_buffer = &AllocateBuffer,
+      .release_buffer = &ReleaseBuffer,
+      .supports = &SupportsOn,
+      .begin = &Begin,
+      .end = &End,
+      .allreduce = &Allreduce,
+      .reduce_to = &ReduceTo,
+      .reducescatter = &Reducescatter,
+      .allgather = &Allgather,
+      .broadcast = &Broadcast,
+      .send = &Send,
+      .receive = &Receive,
+      .check = &Check,
+      .abort = &Abort,
+      .destroy = &Destroy,
   };
   return &table;
 }
@@ -535,30 +535,30 @@ extern "C" FAKE_CUDA_EXPORT const rueda_cuda* rueda_module_table() {
 extern "C" FAKE_CUDA_EXPORT const fake_cuda_control* fake_cuda_controls() {
   using namespace rueda::fake_cuda;  // NOLINT: this is its table
   static const fake_cuda_control table = {
-      sizeof(fake_cuda_control),
-      &HoldStream,
-      &ReleaseStream,
-      &StepStream,
-      &PendingOn,
-      &StreamNumber,
-      &EventNumber,
-      &SetCapturingOn,
-      &EnqueueOn,
-      &DrainStream,
-      &FailNextCall,
-      &FailDeviceWith,
-      &KillMember,
-      &KillDevice,
-      &Refuse,
-      &SetSplitWorks,
-      &Reset,
-      &StartLog,
-      &LogSize,
-      &ReadLogEntry,
-      &LiveStreams,
-      &LiveEvents,
-      &LiveCommunicators,
-      &LiveBytes,
+      .size = sizeof(fake_cuda_control),
+      .hold = &HoldStream,
+      .release = &ReleaseStream,
+      .step = &StepStream,
+      .pending = &PendingOn,
+      .stream_number = &StreamNumber,
+      .event_number = &EventNumber,
+      .set_capturing = &SetCapturingOn,
+      .enqueue = &EnqueueOn,
+      .drain = &DrainStream,
+      .fail_next = &FailNextCall,
+      .fail_device = &FailDeviceWith,
+      .kill_member = &KillMember,
+      .kill_device = &KillDevice,
+      .refuse = &Refuse,
+      .set_split = &SetSplitWorks,
+      .reset = &Reset,
+      .start_log = &StartLog,
+      .log_size = &LogSize,
+      .log_entry = &ReadLogEntry,
+      .live_streams = &LiveStreams,
+      .live_events = &LiveEvents,
+      .live_communicators = &LiveCommunicators,
+      .live_bytes = &LiveBytes,
   };
   return &table;
 }
