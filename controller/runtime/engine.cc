@@ -243,10 +243,20 @@ absl::Status Engine::OpenLane(SetId set_id) {
 }
 
 // The way of tensors on a device, when the first of them comes: the same operation on all members.
-absl::Status Engine::OpenWay(Lane& lane, Way way) {
+absl::Status Engine::OpenWay(Lane& lane, Way way, Communicator* parent) {
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
-                         nccl_->ConnectOn(GroupOf(lane.set()), way == Way::kUrgent));
+                         nccl_->ConnectOn(GroupOf(lane.set()), way == Way::kUrgent, parent));
   lane.Open(way, nccl_.get(), std::move(communicator));
+  return absl::OkStatus();
+}
+
+// A process set that is added while the world uses devices gets its communicator at once, out of
+// the world's: not in the middle of a step.
+absl::Status Engine::SplitWorldsDevice(SetId set) {
+  Communicator* const world = lanes_[kWorldSet]->communicator(Way::kDevice);
+  if (world == nullptr || GroupOf(set).ranks.size() < 2) return absl::OkStatus();
+  if (lanes_[set] != nullptr) return OpenWay(*lanes_[set], Way::kDevice, world);
+  NcclBackend::LeaveOut(world);
   return absl::OkStatus();
 }
 
@@ -376,7 +386,9 @@ void Engine::Do(const Action& action) {
     submissions_->AddSet(set.ranks);
     tracks_.Note("PROCESS_SET",
                  absl::StrCat("process set ", added->set, ": ", RanksText(set.ranks)));
-    if (absl::Status status = OpenLane(added->set); !status.ok()) {
+    absl::Status status = OpenLane(added->set);
+    if (status.ok()) status = SplitWorldsDevice(added->set);
+    if (!status.ok()) {
       Failure failure;
       failure.code = status.code();
       failure.cause = absl::StrCat("rank ", world_.rank, ": ", status.message());
@@ -419,7 +431,9 @@ void Engine::OnLaunch(const Launch& launch) {
   const TensorSpec& first_spec = first.token == kNoToken ? *first.spec : *live_[first.token]->spec;
   const Way way = WayOf(first_spec.signature);  // of all of the batch
   if (!lane.has(way)) {
-    if (absl::Status status = OpenWay(lane, way); !status.ok()) {
+    // What the lane has on the device already is of the same ranks.
+    Communicator* const parent = lane.communicator(Way::kDevice);
+    if (absl::Status status = OpenWay(lane, way, parent); !status.ok()) {
       Failure failure;
       failure.code = status.code();
       failure.cause = absl::StrCat("rank ", world_.rank, " can't take part in ",

@@ -112,7 +112,8 @@ class Engine : public Courier {
   void OnLaunch(const Launch& launch);
   absl::Status OpenLane(SetId set);
   Group GroupOf(SetId set) const;
-  absl::Status OpenWay(Lane& lane, Way way);
+  absl::Status OpenWay(Lane& lane, Way way, Communicator* parent);
+  absl::Status SplitWorldsDevice(SetId set);
   bool AdvanceWay(Lane& lane, Way way);
   void OnBucketDone(Lane& lane, Way way);
   absl::StatusOr<std::shared_ptr<void>> AllocateOn(Way way, size_t bytes);

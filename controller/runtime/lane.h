@@ -68,6 +68,8 @@ class Lane {
     Of(way).communicator = std::move(communicator);
   }
   const Backend& backend(Way way) const { return *Of(way).backend; }
+  // Null: it has not that way.
+  Communicator* communicator(Way way) const { return Of(way).communicator.get(); }
 
   // The engine has one more operation of the set.
   void Began() { ++live_; }

@@ -258,7 +258,6 @@ absl::StatusOr<DeviceCommunicator::Pair> DeviceCommunicator::PairWith(int other)
 absl::StatusOr<rueda_cuda_communicator*> DeviceCommunicator::Meet(const std::string& key,
                                                                   int members, int self) {
   const rueda_cuda& cuda = device_.cuda();
-  const Nanos timeout = context_->args().timeout;
   const std::string where = absl::StrCat(args_.prefix, "/", key);
   rueda_cuda_id id = {};
   if (self == 0) {
@@ -266,7 +265,8 @@ absl::StatusOr<rueda_cuda_communicator*> DeviceCommunicator::Meet(const std::str
     RUEDA_RETURN_IF_ERROR(
         context_->store().Set(where, absl::string_view(id.bytes, sizeof id.bytes)));
   } else {
-    RUEDA_ASSIGN_OR_RETURN(const std::string found, context_->store().Get(where, timeout));
+    RUEDA_ASSIGN_OR_RETURN(const std::string found,
+                           context_->store().Get(where, context_->args().timeout));
     if (found.size() != sizeof id.bytes) {
       return absl::InternalError("what names an NCCL communicator has a wrong size");
     }
@@ -275,13 +275,47 @@ absl::StatusOr<rueda_cuda_communicator*> DeviceCommunicator::Meet(const std::str
   rueda_cuda_communicator* library = nullptr;
   RUEDA_RETURN_IF_ERROR(CallCuda(cuda.connect, static_cast<const rueda_cuda_id*>(&id), members,
                                  self, index_, &library));
+  RUEDA_RETURN_IF_ERROR(Await(library));
+  return library;
+}
+
+absl::Status DeviceCommunicator::Await(rueda_cuda_communicator* library) {
   {
     MutexLock lock(mutex_);
     libraries_.push_back(library);
-    if (context_->cancelled()) cuda.abort(library);
+    if (context_->cancelled()) device_.cuda().abort(library);
   }
-  RUEDA_RETURN_IF_ERROR(CallCuda(cuda.await, library, timeout));
-  return library;
+  return CallCuda(device_.cuda().await, library, context_->args().timeout);
+}
+
+void DeviceCommunicator::SplitFrom(DeviceCommunicator* parent, int color) {
+  parent_ = parent;
+  color_ = color;
+  Post(&DeviceCommunicator::Split);
+}
+
+void DeviceCommunicator::Split() {
+  if (parent_->library_ == nullptr || context_->cancelled()) return;  // it is alone, or has failed
+  const auto split = [&]() -> absl::Status {
+    RUEDA_RETURN_IF_ERROR(Open());
+    rueda_cuda_communicator* library = nullptr;
+    const absl::Status status =
+        CallCuda(device_.cuda().split, parent_->library_, color_, args_.self, &library);
+    if (absl::IsUnimplemented(status)) return absl::OkStatus();
+    RUEDA_RETURN_IF_ERROR(status);
+    RUEDA_RETURN_IF_ERROR(Await(library));
+    library_ = library;
+    program_->SetCommunicator(library);
+    return absl::OkStatus();
+  };
+  if (absl::Status status = split(); !status.ok()) Fail(std::move(status));
+}
+
+void DeviceCommunicator::SplitOff() {
+  if (library_ == nullptr || context_->cancelled()) return;
+  rueda_cuda_communicator* none = nullptr;
+  absl::Status status = CallCuda(device_.cuda().split, library_, -1, 0, &none);
+  if (!status.ok() && !absl::IsUnimplemented(status)) Fail(std::move(status));
 }
 
 // What NCCL's own threads have noticed.

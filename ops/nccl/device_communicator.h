@@ -70,6 +70,14 @@ class DeviceCommunicator : public Communicator {
   // Waits until nothing of it is left on the device.
   ~DeviceCommunicator() override;
 
+  // Makes NCCL's communicator out of `parent`'s, behind what that one has been given, instead of
+  // meeting anew. All members of the parent do so at the same place of the plan: those of this
+  // group with its color, the others by LeaveOut. Where NCCL can't, they meet when the first
+  // operation comes. The parent outlives this.
+  void SplitFrom(DeviceCommunicator* parent, int color) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes part in what others make out of this one.
+  void LeaveOut() { Post(&DeviceCommunicator::SplitOff); }
+
   bool takes_several() const override { return true; }
   void Start(const Collective& collective) override ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceEvent NextEnqueued() override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -105,6 +113,9 @@ class DeviceCommunicator : public Communicator {
   absl::Status Open();
   absl::Status Connect();
   absl::StatusOr<Pair> PairWith(int other);
+  void Split();
+  void SplitOff();
+  absl::Status Await(rueda_cuda_communicator* library);
   absl::StatusOr<rueda_cuda_communicator*> Meet(const std::string& key, int members, int self);
   void Look();
   void End();
@@ -128,6 +139,10 @@ class DeviceCommunicator : public Communicator {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;                // nothing comes any more
   // NCCL's, all of them, for `abort`; the device's thread makes and ends them.
   std::vector<rueda_cuda_communicator*> libraries_ ABSL_GUARDED_BY(mutex_);
+
+  // Constant once it was split.
+  DeviceCommunicator* parent_ = nullptr;
+  int color_ = 0;
 
   // The device thread's.
   int index_ = -1;  // the device

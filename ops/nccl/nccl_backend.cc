@@ -41,7 +41,8 @@ absl::Status NcclBackend::Supports(OpKind kind, DType dtype, ReduceOp op) const 
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> NcclBackend::ConnectOn(const Group& group,
-                                                                     bool urgent) {
+                                                                     bool urgent,
+                                                                     Communicator* parent) {
   RUEDA_RETURN_IF_ERROR(device().Check());
   DeviceCommunicator::Args args;
   args.prefix = absl::StrCat("nccl/", job_.substr(0, kJobCharactersMax), "/", epoch_, "/",
@@ -49,7 +50,16 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclBackend::ConnectOn(const Group
   args.members = static_cast<int>(group.ranks.size());
   args.self = group.self;
   args.urgent = urgent;
-  return DeviceCommunicator::Create(context_, std::move(args));
+  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<DeviceCommunicator> communicator,
+                         DeviceCommunicator::Create(context_, std::move(args)));
+  if (parent != nullptr && group.ranks.size() > 1) {
+    communicator->SplitFrom(static_cast<DeviceCommunicator*>(parent), group.set);
+  }
+  return communicator;
+}
+
+void NcclBackend::LeaveOut(Communicator* parent) {
+  static_cast<DeviceCommunicator*>(parent)->LeaveOut();
 }
 
 }  // namespace rueda

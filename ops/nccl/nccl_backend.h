@@ -29,10 +29,14 @@ class NcclBackend : public Backend {
   absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override;
   // Of the ordinary operations.
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override {
-    return ConnectOn(group, /*urgent=*/false);
+    return ConnectOn(group, /*urgent=*/false, nullptr);
   }
-  // A group's second communicator, on a stream of the highest priority.
-  absl::StatusOr<std::unique_ptr<Communicator>> ConnectOn(const Group& group, bool urgent);
+  // The same, or a group's second communicator, on a stream of the highest priority. `parent`: one
+  // of this backend's, of all these ranks, if any, out of which NCCL can make it; those of its
+  // ranks that are not of the group call LeaveOut at the same place of the plan.
+  absl::StatusOr<std::unique_ptr<Communicator>> ConnectOn(const Group& group, bool urgent,
+                                                          Communicator* parent);
+  static void LeaveOut(Communicator* parent);
   // Everything that its communicators wait for ends. Any thread.
   void Cancel() { context_->Cancel(); }
 
