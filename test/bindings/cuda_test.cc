@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "rueda/rueda.hpp"
 #include "test/support/fake_cuda/control.h"
 #include "test/support/fake_cuda/device_vector.h"
 #include "test/support/run_ranks.h"
@@ -538,6 +539,32 @@ TEST_P(Cuda, ABarrierOnADeviceIsOrderedByStreams) {
     EXPECT_TRUE(passed);
     ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
     ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+  });
+}
+
+// The C++ API in place; what would need memory of its own says so.
+TEST_P(Cuda, TheCppApiWorksInPlace) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    rueda_set_thread_context(context);
+    CallersStream stream(device);
+    DeviceVector<float> memory(device, {1.0f, 2.0f});
+    const TensorView view = TensorView(memory.data(), {2}).on_cuda(device, stream.get());
+    allreduce_(view, "a", Sum);
+    EXPECT_THAT(memory.Download(), ElementsAre(2, 4));
+    stream.Hold();
+    const Handle<> handle = allreduce_async_(view, "b", Average);
+    wait_on_stream(handle, stream.get());
+    EXPECT_FALSE(poll(handle)) << rank;
+    stream.Release();
+    synchronize(handle);
+    EXPECT_THAT(memory.Download(), ElementsAre(2, 4));
+    try {
+      (void)allreduce(view, "c", Sum);
+      ADD_FAILURE() << "a result on the CPU of a tensor on CUDA";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("works in place"));
+    }
+    rueda_set_thread_context(nullptr);
   });
 }
 

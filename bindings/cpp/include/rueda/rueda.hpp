@@ -368,12 +368,15 @@ template <typename R>
 concept TensorRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
     Element<std::ranges::range_value_t<R>>;
 
-/// Borrowed memory with a shape: contiguous, row-major, on the CPU. Ranges that outlive the call
-/// and can be changed become one by themselves.
+/// Borrowed memory with a shape: contiguous, row-major. Ranges that outlive the call and can be
+/// changed become one by themselves. Memory on a CUDA device is named by on_cuda; the in-place
+/// operations take it.
 struct TensorView {
   void* data;
   std::vector<int64_t> shape;
   rueda_dtype dtype;
+  rueda_device device = {RUEDA_CPU, 0};
+  void* stream = nullptr;  ///< of CUDA memory: operations begin behind what this has been given
 
   /// Of any dtype.
   TensorView(void* memory, std::vector<int64_t> dims, rueda_dtype type)
@@ -388,6 +391,15 @@ struct TensorView {
       (!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>)  //
       TensorView(R&& range)
       : TensorView(std::ranges::data(range), {static_cast<int64_t>(std::ranges::size(range))}) {}
+
+  /// The same on a CUDA device. `cuda_stream`: a cudaStream_t of it; null: the legacy default one.
+  /// What is given to a stream afterwards is ordered behind an operation by wait_on_stream.
+  TensorView on_cuda(int device_id, void* cuda_stream = nullptr) const {
+    TensorView view = *this;
+    view.device = {RUEDA_CUDA, device_id};
+    view.stream = cuda_stream;
+    return view;
+  }
 
   /// The product of its dimensions. INVALID_ARGUMENT: one is negative, or they are too large.
   size_t elements() const {
@@ -612,6 +624,13 @@ inline void synchronize(const Handle<>& handle) {
   handle.state().flight.Wait();
 }
 
+/// Of an operation in place on CUDA: orders the stream behind it, and blocks at most until its work
+/// is enqueued (rueda_wait_on_stream). The tensor is the operation's until its end.
+inline void wait_on_stream(const Handle<>& handle, void* cuda_stream) {
+  const detail::Flight& flight = handle.state().flight;
+  detail::Check(rueda_wait_on_stream(flight.context, flight.handle, cuda_stream), flight.context);
+}
+
 /// Waits for the operation and returns its result, once.
 template <typename R>
 R synchronize(const Handle<R>& handle) {
@@ -649,7 +668,7 @@ struct Request {
 // The C API's form of the view, with other memory of the same shape. Points into the view.
 inline rueda_tensor CTensor(const TensorView& view, void* data) {
   return {data,
-          {RUEDA_CPU, 0},
+          view.device,
           static_cast<int32_t>(view.shape.size()),
           view.dtype,
           const_cast<int64_t*>(view.shape.data()),
@@ -677,11 +696,33 @@ inline void SetTensor(rueda_operation* operation, const rueda_tensor* tensor) {
   (operation->kind == RUEDA_RECV ? operation->output : operation->input) = tensor;
 }
 
+// Where the operations run; of CUDA. A group's is one.
+inline void SetExec(std::span<rueda_operation> operations, const TensorView& view,
+                    rueda_exec* exec) {
+  if (view.device.type == RUEDA_CPU) return;
+  *exec = RUEDA_EXEC_INIT;
+  exec->device = view.device;
+  exec->stream = view.stream;
+  for (rueda_operation& operation : operations) operation.exec = exec;
+}
+
+// What makes memory for a result makes it on the CPU.
+inline void CheckOnCpu(const TensorView& view) {
+  if (view.device.type == RUEDA_CPU) return;
+  throw Error(RUEDA_UNIMPLEMENTED,
+              "a result in memory of the library's for a tensor on CUDA: take the function that "
+              "works in place (its name ends in _), or the C API");
+}
+
 // Does it now, in the memory of the tensor, if there is one.
 inline void Execute(const Request& request, const TensorView* tensor) {
   rueda_operation operation = COperation(request);
   rueda_tensor in_c = {};
-  if (tensor != nullptr) SetTensor(&operation, &(in_c = CTensor(*tensor, tensor->data)));
+  rueda_exec exec = RUEDA_EXEC_INIT;
+  if (tensor != nullptr) {
+    SetTensor(&operation, &(in_c = CTensor(*tensor, tensor->data)));
+    SetExec({&operation, 1}, *tensor, &exec);
+  }
   Flight flight;
   flight.Start({&operation, 1}, When::kNow);
 }
@@ -753,6 +794,7 @@ enum class Memory {
 // Where the operation works on a tensor: there, in the result, or in a copy that is kept.
 template <typename R>
 void* Place(State<R>* state, const TensorView& tensor, size_t index, Memory memory, When when) {
+  if (memory != Memory::kInPlace) CheckOnCpu(tensor);
   if constexpr (!std::is_void_v<R>) {
     if (memory == Memory::kCopied) {
       void* data = Reshape(&PartOf(state->result, index), tensor);
@@ -787,6 +829,8 @@ Handle<R> Start(const Request& request, std::span<const TensorView> tensors, Mem
       operations[i].allocate_user = state.get();
     }
   }
+  rueda_exec exec = RUEDA_EXEC_INIT;
+  if (!tensors.empty()) SetExec(operations, tensors[0], &exec);
   state->flight.Start(operations, when);
   return Handle<R>(std::move(state));
 }
