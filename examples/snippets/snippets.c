@@ -248,6 +248,37 @@ static void join(rueda_context* context) {
   CHECK(last == 1);
 }
 
+//! [cuda]
+// Adds up device memory in the order of `stream`, a cudaStream_t, without waiting for the device.
+static void add_up(rueda_context* context, void* memory, int64_t elements, void* stream) {
+  rueda_exec exec = RUEDA_EXEC_INIT;
+  CHECK(rueda_local_device(context, RUEDA_CUDA, &exec.device) == RUEDA_OK);
+  exec.stream = stream;
+  const rueda_tensor tensor = {memory, exec.device, 1, RUEDA_FLOAT32, &elements, NULL, 0};
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  operation.kind = RUEDA_ALLREDUCE;
+  operation.reduce_op = RUEDA_SUM;
+  operation.name = "on the device";
+  operation.input = &tensor;
+  operation.exec = &exec;
+  rueda_handle handle;
+  CHECK(rueda_submit(context, &operation, 1, NULL, &handle) == RUEDA_OK);
+  CHECK(rueda_wait_on_stream(context, handle, stream) == RUEDA_OK);
+  CHECK(rueda_release(context, handle) == RUEDA_OK);
+  // What `stream` is given from here on finds the sums.
+}
+//! [cuda]
+
+// This program has no device memory of its own to add up.
+static void cuda(rueda_context* context) {
+  rueda_device device;
+  if (rueda_local_device(context, RUEDA_CUDA, &device) == RUEDA_OK) {
+    add_up(context, NULL, 0, NULL);
+  } else {
+    printf("no CUDA: %s\n", rueda_last_error());
+  }
+}
+
 static void memory(rueda_context* context) {
   //! [memory]
   void* memory = NULL;
@@ -327,6 +358,7 @@ int main(void) {
   bytes(context);
   process_sets(context);
   join(context);
+  cuda(context);
   memory(context);
   compression(context);
   timeline(context);

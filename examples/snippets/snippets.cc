@@ -118,6 +118,25 @@ void Allreduce() {
   CHECK(mean[0] == 0.5f && sum[0] == 1 && max[0] == 1);
 }
 
+//! [cuda]
+// Adds up device memory in the order of `stream`, a cudaStream_t, without waiting for the device.
+rueda::Handle<> AddUp(float* memory, int64_t elements, int device, void* stream) {
+  const rueda::TensorView view(memory, {elements});
+  auto handle = rueda::allreduce_async_(view.on_cuda(device, stream), "on the device", rueda::Sum);
+  rueda::wait_on_stream(handle, stream);  // what `stream` is given from now on finds the sums
+  return handle;  // keep it until the memory is no longer needed: letting go waits for the device
+}
+//! [cuda]
+
+// This program has no device memory of its own to add up.
+void Cuda() {
+  rueda_device device = {};
+  rueda_context* const context = rueda_current_context();
+  if (rueda_local_device(context, RUEDA_CUDA, &device) == RUEDA_OK) {
+    AddUp(nullptr, 0, device.id, nullptr);
+  }
+}
+
 void Grouped() {
   //! [grouped]
   Floats weights(100, 1);
@@ -260,6 +279,7 @@ int main() {
   ProcessSets();
   Views();
   Allreduce();
+  Cuda();
   Grouped();
   Reduce();
   Reducescatter();
