@@ -47,7 +47,7 @@ ReductionWay WayOf(const Collective& collective, int members, bool in_rank_order
   if (!reduces(dtype, ReduceOp::kSum)) return by_kernels;
   way.reduce_op = ReduceOp::kSum;
   if (!scaled && collective.divisor == 1) return way;
-  if (!IsFloating(dtype) && !IsComplex(dtype)) return by_kernels;
+  if (!IsFloating(dtype)) return by_kernels;  // a copy scales nothing else
   way.factor = collective.prescale * collective.postscale / static_cast<double>(collective.divisor);
   // A bucket of several tensors is packed anyway. A reducescatter is not.
   way.factor_by_nccl = NcclHasFactors(dtype) && (scatters || collective.pieces.size() == 1);
