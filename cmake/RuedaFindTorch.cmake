@@ -53,13 +53,25 @@ function(rueda_check_torch root version why)
   set(${why} "" PARENT_SCOPE)
 endfunction()
 
-# The target rueda_libtorch. libtorch.so itself is empty and pulls in the CUDA half of a CUDA build;
-# the C++ API is in libtorch_cpu.so. Headers are the system's, for the compiler: no warnings out of
-# them. What a CUDA build's libtorch_cpu.so needs lies where the loader finds it, but not the linker.
+# The targets rueda_libtorch and rueda_libtorch_cuda, and rueda_torch_has_cuda. libtorch.so itself is
+# empty and pulls in the CUDA half of a CUDA build; the C++ API is in libtorch_cpu.so. Headers are
+# the system's, for the compiler: no warnings out of them. What a CUDA build's libtorch_cpu.so needs
+# lies where the loader finds it, but not the linker.
 function(rueda_add_libtorch root)
   add_library(rueda_libtorch INTERFACE IMPORTED GLOBAL)
   target_include_directories(rueda_libtorch INTERFACE
     ${root}/include ${root}/include/torch/csrc/api/include)
   target_link_libraries(rueda_libtorch INTERFACE ${root}/lib/libtorch_cpu.so ${root}/lib/libc10.so)
   target_link_options(rueda_libtorch INTERFACE -Wl,--allow-shlib-undefined)
+  # For programs that work on CUDA tensors: torch's CUDA half, if this torch has one. Its kernels
+  # are found by the dispatcher, and not by name, so the linker would leave it out. Half a gigabyte
+  # to load; the adapter does without.
+  add_library(rueda_libtorch_cuda INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(rueda_libtorch_cuda INTERFACE rueda_libtorch)
+  set(rueda_torch_has_cuda OFF PARENT_SCOPE)
+  if(EXISTS ${root}/lib/libtorch_cuda.so)
+    set(rueda_torch_has_cuda ON PARENT_SCOPE)
+    target_link_libraries(rueda_libtorch_cuda INTERFACE
+      -Wl,--push-state,--no-as-needed ${root}/lib/libtorch_cuda.so -Wl,--pop-state)
+  endif()
 endfunction()

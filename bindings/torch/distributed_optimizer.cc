@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "bindings/torch/bucket_plan.h"
 #include "bindings/torch/compressible.h"
 #include "bindings/torch/gradient_bucket.h"
 #include "bindings/torch/gradient_memory.h"
@@ -224,31 +225,36 @@ void DistributedOptimizer::Impl::AddSlots(const NamedTensors& named_parameters) 
 
 // The same on all ranks, as the parameters and the order are.
 void DistributedOptimizer::Impl::AddBuckets(const std::vector<size_t>& order) {
-  std::unordered_map<at::ScalarType, int> open;  // by type
-  std::unordered_map<int, size_t> bytes;         // by bucket
+  std::vector<SmallGradient> small;
   for (const size_t i : order) {
     const at::Tensor& parameter = slots_[i].parameter;
-    if (!parameter.is_cpu() || parameter.layout() != at::kStrided ||
+    if (!(parameter.is_cpu() || parameter.is_cuda()) || parameter.layout() != at::kStrided ||
         parameter.nbytes() > kSharedBytes || slots_[i].name.size() > kSharedNameBytes) {
       continue;
     }
-    auto it = open.find(parameter.scalar_type());
-    if (it == open.end() || bytes[it->second] + parameter.nbytes() > kBucketBytes ||
-        buckets_[it->second].slots.size() == kBucketSlots) {
-      it = open.insert_or_assign(parameter.scalar_type(), static_cast<int>(buckets_.size())).first;
-      buckets_.push_back({.slots = {},
-                          .name = kBucketName + std::to_string(buckets_.size() + 1),
-                          .gradients = GradientBucket(parameter.scalar_type())});
+    small.push_back({.slot = i,
+                     .device = parameter.device(),
+                     .type = parameter.scalar_type(),
+                     .bytes = parameter.nbytes()});
+  }
+  for (std::vector<size_t>& slots :
+       PlanBuckets(small, {.bytes = kBucketBytes, .gradients = kBucketSlots})) {
+    const int index = static_cast<int>(buckets_.size());
+    const at::Tensor& first = slots_[slots.front()].parameter;
+    Bucket& bucket =
+        buckets_.emplace_back(Bucket{.slots = std::move(slots),
+                                     .name = kBucketName + std::to_string(index + 1),
+                                     .gradients = {first.scalar_type(), first.device()}});
+    for (size_t place = 0; place < bucket.slots.size(); ++place) {
+      Slot& slot = slots_[bucket.slots[place]];
+      slot.bucket = index;
+      slot.place = place;
+      bucket.gradients.Add(slot.parameter, slot.name);
     }
-    Bucket& bucket = buckets_[it->second];
-    slots_[i].bucket = it->second;
-    slots_[i].place = bucket.slots.size();
-    bytes[it->second] += parameter.nbytes();
-    bucket.slots.push_back(i);
-    bucket.gradients.Add(parameter, slots_[i].name);
   }
 }
 
+// The arena is the CPU's: on a device the library has memory of its own, and torch's is as good.
 void DistributedOptimizer::Impl::AllocateMemory() {
   if (options_.gradients_in_arena) {
     std::vector<size_t> sizes;
@@ -259,7 +265,9 @@ void DistributedOptimizer::Impl::AllocateMemory() {
       }
     }
     for (const Bucket& bucket : buckets_) {
-      if (bucket.gradients.bytes() >= kArenaBytes) sizes.push_back(bucket.gradients.bytes());
+      if (bucket.gradients.device().is_cpu() && bucket.gradients.bytes() >= kArenaBytes) {
+        sizes.push_back(bucket.gradients.bytes());
+      }
     }
     memory_ = std::make_unique<GradientMemory>(context_, sizes);
   }
@@ -401,7 +409,10 @@ std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitOneByOne(const Buck
   std::vector<const char*> suffixes = {bucket.name.c_str()};
   for (const size_t i : bucket.slots) {
     const at::Tensor& gradient = slots_[i].parameter.grad();
-    if (!gradient.defined() || !gradient.is_cpu() || gradient.layout() != at::kStrided) continue;
+    if (!gradient.defined() || gradient.device() != bucket.gradients.device() ||
+        gradient.layout() != at::kStrided) {
+      continue;
+    }
     tensors.push_back(gradient);
     suffixes.push_back(slots_[i].name.c_str() + name.size());
   }
@@ -457,6 +468,8 @@ void DistributedOptimizer::Impl::CheckForNewParameters() {
 void DistributedOptimizer::Impl::Wait(Bucket& bucket, Operation& operation) {
   try {
     operation.Wait();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    bucket.gradients.OrderHere();
   } catch (const Error& error) {
     if (error.status() != RUEDA_INVALID_ARGUMENT) throw;
     std::shared_ptr<Operation> named;
@@ -553,7 +566,8 @@ void DistributedOptimizer::Impl::Synchronize() {
     if (memory_ == nullptr || !memory_->Grow()) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     for (Bucket& bucket : buckets_) {
-      if (!GradientMemory::Serves(bucket.gradients.memory().const_data_ptr())) {
+      if (bucket.gradients.device().is_cpu() &&
+          !GradientMemory::Serves(bucket.gradients.memory().const_data_ptr())) {
         bucket.gradients.Move();
       }
     }

@@ -44,10 +44,16 @@ at::Tensor GradientBucket::ViewOf(const at::Tensor& memory, const Entry& entry) 
   return view;
 }
 
+// The same place in memory that has it, whatever has become of the view.
+at::Tensor GradientBucket::Behind(const at::Tensor& memory, const Entry& entry) const {
+  return memory.as_strided(entry.sizes, entry.strides, entry.begin);
+}
+
 void GradientBucket::Allocate() {
   const c10::InferenceMode no_inference(false);
   const at::NoGradGuard no_grad;
-  at::Tensor memory = at::zeros({elements_}, at::TensorOptions().dtype(type_).device(at::kCPU));
+  if (memory_.defined()) OrderHere();
+  at::Tensor memory = at::zeros({elements_}, at::TensorOptions().dtype(type_).device(device_));
   std::vector<at::Tensor> views;
   for (const Entry& entry : entries_) views.push_back(ViewOf(memory, entry));
   // Nothing fails from here on.
@@ -58,11 +64,16 @@ void GradientBucket::Allocate() {
         std::exchange(entry.data, static_cast<char*>(memory.data_ptr()) +
                                       static_cast<size_t>(entry.begin) * at::elementSize(type_));
     if (!entry.taken) continue;
-    std::memcpy(entry.data, before, entry.bytes);
+    if (device_.is_cpu()) {
+      std::memcpy(entry.data, before, entry.bytes);
+    } else {
+      entry.view.copy_(Behind(memory_, entry));
+    }
     at::Tensor& gradient = entry.parameter.mutable_grad();
     if (gradient.is_same(views[i])) gradient = entry.view;
   }
   memory_ = std::move(memory);
+  OrderHere();
   move_ = false;
 }
 
@@ -94,13 +105,14 @@ bool GradientBucket::IsInPlace(const Entry& entry) const {
 
 void GradientBucket::Take(size_t i) {
   BeginStep();
+  OrderHere();
   Entry& entry = entries_[i];
   at::Tensor& gradient = entry.parameter.mutable_grad();
-  if (!gradient.is_cpu() || gradient.scalar_type() != type_ ||
+  if (gradient.device() != device_ || gradient.scalar_type() != type_ ||
       gradient.sizes() != c10::IntArrayRef(entry.sizes)) {
     throw Error(RUEDA_FAILED_PRECONDITION,
-                "'" + entry.name +
-                    "' is no longer on the CPU, or of the type and shape that it had " +
+                "'" + entry.name + "' is no longer on " + DeviceName(device_) +
+                    ", or of the type and shape that it had " +
                     "when the DistributedOptimizer was made: make it again");
   }
   SetLeftOut(&entry, false);
@@ -112,8 +124,8 @@ void GradientBucket::Take(size_t i) {
   const size_t holders = gradient.is_same(entry.view) ? 2 : 1;
   if (!entry.taken && entry.view.use_count() > holders) Allocate();
   if (!gradient.is_same(entry.view)) {
-    if (gradient.strides() == c10::IntArrayRef(entry.strides) && !gradient.is_neg() &&
-        !gradient.is_conj()) {
+    if (device_.is_cpu() && gradient.strides() == c10::IntArrayRef(entry.strides) &&
+        !gradient.is_neg() && !gradient.is_conj()) {
       std::memcpy(entry.data, gradient.const_data_ptr(), entry.bytes);
     } else {
       const at::NoGradGuard no_grad;
@@ -126,10 +138,15 @@ void GradientBucket::Take(size_t i) {
 
 void GradientBucket::LeaveOut(size_t i) {
   BeginStep();
+  OrderHere();
   Entry& entry = entries_[i];
   SetLeftOut(&entry, true);
   entry.taken = false;
-  std::memset(entry.data, 0, entry.bytes);
+  if (device_.is_cpu()) {
+    std::memset(entry.data, 0, entry.bytes);
+  } else {
+    Behind(memory_, entry).zero_();
+  }
 }
 
 const std::string& GradientBucket::layout() {

@@ -10,13 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "bindings/torch/device.h"
+
 namespace rueda::libtorch {
 
 // Not thread-safe.
 class GradientBucket {
  public:
-  // For parameters of this type, on the CPU.
-  explicit GradientBucket(at::ScalarType type) : type_(type) {}
+  // For parameters of this type, on this device.
+  GradientBucket(at::ScalarType type, at::Device device) : type_(type), device_(device) {}
 
   // Before Allocate. `name` is for errors and the layout.
   void Add(const at::Tensor& parameter, const std::string& name);
@@ -36,12 +38,16 @@ class GradientBucket {
   void EndStep();
   // There may be better memory: the next step looks.
   void Move() { move_ = true; }
+  // The current stream comes behind all that was done to the memory, and what is done to it from
+  // now on behind the current stream.
+  void OrderHere() { chain_.Use(memory_); }
 
   // All of it, in one dimension.
   const at::Tensor& memory() const { return memory_; }
   // Short, and different if any name, shape, stride or place differs, or which gradients are left
   // out.
   const std::string& layout();
+  at::Device device() const { return device_; }
 
  private:
   struct Entry {
@@ -52,19 +58,22 @@ class GradientBucket {
     int64_t begin;  // element of the memory
     size_t bytes;
     at::Tensor view = {};
-    char* data = nullptr;  // the view's; in reach without a look at it
+    char* data = nullptr;  // the view's, on the CPU; in reach without a look at it
     bool taken = false;    // in this step
     bool left_out = false;
   };
   void BeginStep();
   bool IsInPlace(const Entry& entry) const;
   at::Tensor ViewOf(const at::Tensor& memory, const Entry& entry) const;
+  at::Tensor Behind(const at::Tensor& memory, const Entry& entry) const;
   void SetLeftOut(Entry* entry, bool left_out);
 
   const at::ScalarType type_;
+  const at::Device device_;
   std::vector<Entry> entries_;
   int64_t elements_ = 0;
   at::Tensor memory_;
+  StreamChain chain_;   // of those that use the memory
   bool begun_ = false;  // something of this step is in the memory
   bool move_ = false;   // to other memory, with the next step
   std::string layout_;  // empty: to be computed

@@ -5,6 +5,10 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 
+#include <utility>
+
+#include "bindings/torch/device.h"
+
 namespace rueda::libtorch {
 namespace {
 
@@ -69,9 +73,10 @@ rueda_dtype DTypeOf(const at::Tensor& tensor, const Label& label) {
 
 void CheckTensor(const at::Tensor& tensor, const Label& label) {
   if (!tensor.defined()) throw Error(RUEDA_INVALID_ARGUMENT, label.text() + " is undefined");
-  if (!tensor.device().is_cpu()) {
-    throw Error(RUEDA_UNIMPLEMENTED, label.text() + " is on " + tensor.device().str() +
-                                         "; this version moves CPU tensors: copy it to the CPU");
+  if (!tensor.is_cpu() && !tensor.is_cuda()) {
+    throw Error(RUEDA_UNIMPLEMENTED,
+                label.text() + " is on " + tensor.device().str() +
+                    "; this version moves tensors on the CPU and on CUDA: copy it there");
   }
   if (tensor.layout() != at::kStrided || tensor.is_nested()) {
     throw Error(RUEDA_UNIMPLEMENTED,
@@ -86,16 +91,22 @@ at::Tensor Contiguous(const at::Tensor& tensor) {
   return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
-at::Tensor Empty(c10::IntArrayRef shape, at::ScalarType type) {
-  // The same kind of tensor whatever the mode of the thread that the library calls back on.
+// For this thread's current stream.
+at::Tensor EmptyLike(const at::Tensor& tensor) {
   const c10::InferenceMode no_inference(false);
-  return at::empty(shape, at::TensorOptions().dtype(type).device(at::kCPU));
+  return at::empty(tensor.sizes(),
+                   at::TensorOptions().dtype(tensor.scalar_type()).device(tensor.device()));
+}
+
+rueda_device DeviceOf(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return {RUEDA_CPU, 0};
+  return {RUEDA_CUDA, tensor.device().index()};
 }
 
 // `sizes` belongs to the tensor, which outlives the call that this is for.
 rueda_tensor View(void* data, const at::Tensor& tensor, rueda_dtype dtype) {
   return {data,
-          {RUEDA_CPU, 0},
+          DeviceOf(tensor),
           static_cast<int32_t>(tensor.dim()),
           dtype,
           const_cast<int64_t*>(tensor.sizes().data()),
@@ -176,7 +187,7 @@ void Operation::PreparePart(const Request& request, size_t index) {
   } else if (!request.outputs.empty()) {
     output = request.outputs[index];
   } else if (kind == Output::kGiven) {
-    output = Empty(tensor.sizes(), tensor.scalar_type());
+    output = EmptyLike(tensor);
   }
   results_.push_back(request.in_place ? tensor : output);
   inputs_.push_back(std::move(input));
@@ -185,7 +196,16 @@ void Operation::PreparePart(const Request& request, size_t index) {
 
 // Everything is checked, and memory is there, before anything is submitted.
 void Operation::Prepare(const Request& request) {
-  for (size_t i = 0; i < request.tensors.size(); ++i) PreparePart(request, i);
+  for (size_t i = 0; i < request.tensors.size(); ++i) {
+    PreparePart(request, i);
+    const at::Device first = inputs_.front().device(), own = inputs_.back().device();
+    if (own == first) continue;
+    throw Error(RUEDA_INVALID_ARGUMENT, Label{request, i}.text() + " is on " + DeviceName(own) +
+                                            ", and the first one on " + DeviceName(first) +
+                                            "; all tensors of an operation are on one device");
+  }
+  if (!inputs_.empty()) stream_ = CurrentStream(inputs_.front().device());
+  allocates_ = OutputOf(request, flight_.context) == Output::kAllocated;
   process_set_ = request.process_set.id;
   joins_rows_ =
       request.kind == RUEDA_ALLGATHER || request.kind == RUEDA_ALLTOALL ||
@@ -198,6 +218,11 @@ void Operation::Start(const Request& request, bool wait) {
   const Output output = OutputOf(request, flight_.context);
   const std::vector<std::string> names =
       request.grouped ? PartNames(request) : std::vector<std::string>();
+  rueda_exec exec = RUEDA_EXEC_INIT;
+  if (stream_.has_value()) {
+    exec.device = DeviceOf(inputs_.front());
+    exec.stream = HandleOf(*stream_);
+  }
   std::vector<rueda_tensor> views(2 * count);
   std::vector<rueda_operation> operations(count);
   for (size_t i = 0; i < count; ++i) {
@@ -212,7 +237,8 @@ void Operation::Start(const Request& request, bool wait) {
                                     request.root,
                                     {request.splits.data(), request.splits.size()},
                                     request.compressor});
-    if (request.wait_soon) operation.flags = RUEDA_OPERATION_WAIT_SOON;
+    if (request.wait_soon || (wait && stream_)) operation.flags = RUEDA_OPERATION_WAIT_SOON;
+    if (stream_.has_value()) operation.exec = &exec;
     if (request.kind != RUEDA_RECV) operation.input = &views[2 * i];
     const bool in_place = outputs_[i].is_same(inputs_[i]);
     views[2 * i] = View(
@@ -226,7 +252,7 @@ void Operation::Start(const Request& request, bool wait) {
       operation.output = &views[2 * i + 1];
     }
   }
-  if (wait) {
+  if (wait && !stream_.has_value()) {
     const rueda_status status =
         rueda_execute(flight_.context, operations.data(), count, RUEDA_FOREVER, &flight_.handle);
     if (flight_.handle == 0) detail::Check(status, flight_.context);
@@ -243,8 +269,9 @@ void Operation::Start(const Request& request, bool wait) {
 void* Operation::Allocate(void* user, int32_t part, const int64_t* shape, int32_t dims) {
   auto* operation = static_cast<Operation*>(user);
   try {
-    at::Tensor output = Empty({shape, static_cast<size_t>(dims)},
-                              operation->inputs_[static_cast<size_t>(part)].scalar_type());
+    const at::Tensor& input = operation->inputs_[static_cast<size_t>(part)];
+    at::Tensor output =
+        IdleMemory({shape, static_cast<size_t>(dims)}, input.scalar_type(), input.device());
     return (operation->outputs_[static_cast<size_t>(part)] = std::move(output)).mutable_data_ptr();
   } catch (...) {
     return nullptr;  // which the library reports
@@ -271,31 +298,69 @@ const std::vector<at::Tensor>& Operation::Wait() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!ended_) {
     if (flight_.handle == 0) throw Error(RUEDA_INVALID_ARGUMENT, "nothing was submitted");
+    const std::optional<c10::Stream> stream =
+        stream_.has_value() ? CurrentStream(stream_->device()) : std::nullopt;
     std::unique_ptr<Error> error;
     try {
-      flight_.Wait();
+      WaitFor(stream);
     } catch (const Error& failure) {
       int32_t done = 0;
       if (rueda_poll(flight_.context, flight_.handle, &done) == RUEDA_OK && done == 0) throw;
       error = std::make_unique<Error>(failure);
     }
-    if (error == nullptr) {
-      try {
+    try {
+      if (error == nullptr) {
         TakeResults();
         TakeSplits();
-      } catch (const std::exception& failure) {
-        error = std::make_unique<Error>(RUEDA_INTERNAL, failure.what());
       }
+      if (stream.has_value()) KeepTensorsFor(*stream);
+    } catch (const std::exception& failure) {
+      if (error == nullptr) error = std::make_unique<Error>(RUEDA_INTERNAL, failure.what());
     }
     error_ = std::move(error);
     // From here on the context isn't touched again, so that handles may outlive it.
-    flight_.End();
+    Release();
     inputs_.clear();
     outputs_.clear();
     ended_ = true;
   }
   if (error_ != nullptr) throw *error_;
   return results_;
+}
+
+void Operation::WaitFor(const std::optional<c10::Stream>& stream) {
+  if (!stream.has_value()) return flight_.Wait();
+  const rueda_status status =
+      rueda_wait_on_stream(flight_.context, flight_.handle, HandleOf(*stream));
+  if (status == RUEDA_OK) return;
+  const std::string message = rueda_last_error();
+  rueda_error error = RUEDA_ERROR_INIT;
+  if (rueda_handle_error(flight_.context, flight_.handle, &error) == RUEDA_OK) {
+    throw Error(status, message, error.recoverable != 0, error.rank);
+  }
+  throw Error(status, message);
+}
+
+// From here on this operation doesn't hold its tensors, and the library may not be done with them.
+// If their memory belongs to `stream`, whoever gets it next enqueues what he does with it there,
+// behind the operation. Else it must be kept for the stream, which comes behind the operation: for
+// a wait on another stream than the submission's, and for results whose memory is the library
+// stream's own. (Memory that the caller had from a third stream is his business, as with torch's
+// operators.)
+void Operation::KeepTensorsFor(const c10::Stream& stream) {
+  const bool same = stream == *stream_;
+  for (const std::vector<at::Tensor>* tensors : {&inputs_, &outputs_, &results_}) {
+    if (same && !(allocates_ && tensors == &outputs_)) continue;
+    for (const at::Tensor& tensor : *tensors) {
+      if (tensor.defined()) KeepFor(tensor, stream);
+    }
+  }
+}
+
+void Operation::Release() {
+  if (!stream_.has_value()) return flight_.End();
+  // End() would wait for the device.
+  (void)rueda_release(flight_.context, std::exchange(flight_.handle, 0));
 }
 
 const std::vector<std::vector<int64_t>>& Operation::WaitForSplits() {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,7 @@ inline rueda_context* CurrentContext() {
   return rueda::detail::Current();
 }
 
-// What to do. Borrowed for the call.
+// What to do. Borrowed for the call. All tensors are on one device, the CPU or one of CUDA.
 struct Request {
   rueda_kind kind = RUEDA_ALLREDUCE;
   c10::ArrayRef<at::Tensor> tensors;
@@ -40,6 +42,11 @@ struct Request {
 };
 
 // Thread-safe. Its destructor waits for the end.
+//
+// On CUDA an operation takes its place in the order of the streams, as torch's own do: it comes
+// behind what the current stream had been given when it was submitted, and what the stream that is
+// current in Wait() is given afterwards comes behind it. "The end" is that it is enqueued, on all
+// ranks; nobody waits for a device.
 class Operation {
  public:
   // In the background. Throws what is wrong with the call; then nothing was submitted.
@@ -52,7 +59,8 @@ class Operation {
   Operation& operator=(const Operation&) = delete;
 
   bool Poll();
-  // Waits for the end; throws how it failed. The results are then there, by part.
+  // Waits for the end; throws how it failed. The results are then there, by part: on CUDA, for the
+  // stream that is current in the first call.
   const std::vector<at::Tensor>& Wait();
   // Waits too. How many rows of each part's result came from each rank of the process set; nothing
   // for a result that is no other ranks' rows.
@@ -63,14 +71,19 @@ class Operation {
   void Start(const Request& request, bool wait);
   void Prepare(const Request& request);
   void PreparePart(const Request& request, size_t index);
+  void WaitFor(const std::optional<c10::Stream>& stream);
   void TakeResults();
+  void KeepTensorsFor(const c10::Stream& stream);
+  void Release();
   void TakeSplits();
   static void* Allocate(void* user, int32_t part, const int64_t* shape, int32_t dims);
 
   // Constant from its start to its end.
-  std::vector<at::Tensor> inputs_;  // contiguous
-  bool copies_back_ = false;        // some result is not the memory that the operation writes
-  bool joins_rows_ = false;         // a result is rows of other ranks
+  std::optional<c10::Stream> stream_;  // that was current when it was submitted; none on the CPU
+  std::vector<at::Tensor> inputs_;     // contiguous
+  bool copies_back_ = false;           // some result is not the memory that the operation writes
+  bool joins_rows_ = false;            // a result is rows of other ranks
+  bool allocates_ = false;             // results get memory when their shape is known
   int32_t process_set_ = RUEDA_WORLD;
 
   // Contiguous. Those whose shape is not known are set by the library's thread while the operation

@@ -145,6 +145,36 @@ c10::FunctionSchema Effect(const char* text) {
   return torch::schema(text, c10::AliasAnalysisKind::CONSERVATIVE);
 }
 
+void AddKernels(torch::Library& library) {
+  library.impl("allreduce", &AllreduceOperator);
+  library.impl("allreduce_", &AllreduceInPlaceOperator);
+  library.impl("broadcast", &BroadcastOperator);
+  library.impl("broadcast_", &BroadcastInPlaceOperator);
+  library.impl("allgather", &AllgatherOperator);
+  library.impl("grouped_allreduce", &GroupedAllreduceOperator);
+  library.impl("grouped_allgather", &GroupedAllgatherOperator);
+  library.impl("alltoall", &AlltoallOperator);
+  library.impl("reducescatter", &ReducescatterOperator);
+  library.impl("grouped_reducescatter", &GroupedReducescatterOperator);
+  library.impl("reduce", &ReduceOperator);
+  library.impl("gather", &GatherOperator);
+  library.impl("scatter", &ScatterOperator);
+  library.impl("send", &SendOperator);
+  library.impl("recv_", &RecvInPlaceOperator);
+}
+
+// Those whose results have a history: they make it themselves.
+void AddKernelsWithHistory(torch::Library& library) {
+  library.impl("allreduce", &AllreduceOperator);
+  library.impl("broadcast", &BroadcastOperator);
+  library.impl("allgather", &AllgatherOperator);
+  library.impl("grouped_allreduce", &GroupedAllreduceOperator);
+  library.impl("grouped_allgather", &GroupedAllgatherOperator);
+  library.impl("alltoall", &AlltoallOperator);
+  library.impl("reducescatter", &ReducescatterOperator);
+  library.impl("grouped_reducescatter", &GroupedReducescatterOperator);
+}
+
 }  // namespace
 
 TORCH_LIBRARY(rueda, library) {
@@ -200,33 +230,16 @@ TORCH_LIBRARY(rueda, library) {
 }
 
 TORCH_LIBRARY_IMPL(rueda, CPU, library) {
-  library.impl("allreduce", &AllreduceOperator);
-  library.impl("allreduce_", &AllreduceInPlaceOperator);
-  library.impl("broadcast", &BroadcastOperator);
-  library.impl("broadcast_", &BroadcastInPlaceOperator);
-  library.impl("allgather", &AllgatherOperator);
-  library.impl("grouped_allreduce", &GroupedAllreduceOperator);
-  library.impl("grouped_allgather", &GroupedAllgatherOperator);
-  library.impl("alltoall", &AlltoallOperator);
-  library.impl("reducescatter", &ReducescatterOperator);
-  library.impl("grouped_reducescatter", &GroupedReducescatterOperator);
-  library.impl("reduce", &ReduceOperator);
-  library.impl("gather", &GatherOperator);
-  library.impl("scatter", &ScatterOperator);
-  library.impl("send", &SendOperator);
-  library.impl("recv_", &RecvInPlaceOperator);
+  AddKernels(library);
 }
-
-// Those whose results have a history: they make it themselves.
+TORCH_LIBRARY_IMPL(rueda, CUDA, library) {
+  AddKernels(library);
+}
 TORCH_LIBRARY_IMPL(rueda, AutogradCPU, library) {
-  library.impl("allreduce", &AllreduceOperator);
-  library.impl("broadcast", &BroadcastOperator);
-  library.impl("allgather", &AllgatherOperator);
-  library.impl("grouped_allreduce", &GroupedAllreduceOperator);
-  library.impl("grouped_allgather", &GroupedAllgatherOperator);
-  library.impl("alltoall", &AlltoallOperator);
-  library.impl("reducescatter", &ReducescatterOperator);
-  library.impl("grouped_reducescatter", &GroupedReducescatterOperator);
+  AddKernelsWithHistory(library);
+}
+TORCH_LIBRARY_IMPL(rueda, AutogradCUDA, library) {
+  AddKernelsWithHistory(library);
 }
 
 }  // namespace rueda::libtorch

@@ -45,8 +45,9 @@ SparseOperation::SparseOperation(rueda_context* context, const Request& request,
   const at::NoGradGuard no_grad;
   at::Tensor values = tensor._values();
   if (request.prescale != 1) values = values.mul(request.prescale);
-  const std::array<at::Tensor, 3> parts = {tensor._indices().t(), values,
-                                           at::tensor(shape_, at::kLong).unsqueeze(0)};
+  const std::array<at::Tensor, 3> parts = {
+      tensor._indices().t(), values,
+      at::tensor(shape_, at::kLong).unsqueeze(0).to(tensor.device())};
   factor_ = request.postscale;
   if (request.op == Average) {
     factor_ /= rueda_process_set_size(context, request.process_set.id);
@@ -83,7 +84,7 @@ at::Tensor SparseOperation::Wait() {
   const std::vector<at::Tensor>& parts = parts_->Wait();
   const std::lock_guard<std::mutex> lock(mutex_);
   if (result_.defined()) return result_;
-  CheckShapes(parts[2]);
+  CheckShapes(parts[2].cpu());
   const at::NoGradGuard no_grad;
   at::Tensor sum = at::_sparse_coo_tensor_unsafe(parts[0].t(), parts[1], shape_).coalesce();
   if (factor_ != 1) sum._values().mul_(factor_);

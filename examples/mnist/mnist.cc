@@ -1,7 +1,8 @@
 // Data-parallel training of a small convolutional net on handwritten digits, with LibTorch.
 //
-//     ruedarun -np 2 mnist [--strategy NAME] [--precision 32|bf16|16] [--epochs N] [--patience N]
-//                          [--batch-size N] [--lr X] [--seed N] [--data PATH]
+//     ruedarun -np 2 mnist [--device cpu|cuda] [--strategy NAME] [--precision 32|bf16|16]
+//                          [--epochs N] [--patience N] [--batch-size N] [--lr X] [--seed N]
+//                          [--data PATH]
 //
 // Every rank has a replica of the net and its own part of each epoch's images; the strategy keeps
 // the replicas together, by default by averaging their gradients while they are being computed. At
@@ -36,6 +37,8 @@ namespace {
 constexpr const char* kUsage =
     "ruedarun -np N mnist [options], or mnist --devices N [options]\n"
     "  --devices N      ranks that it starts itself when no launcher has\n"
+    "  --device X       where they train: cpu, or cuda, each on the device of its local rank "
+    "(cpu)\n"
     "  --strategy NAME  how the ranks train together (ddp); all of them are in docs/strategies.md\n"
     "  --compression X  what makes gradients smaller on their way: fp16, int8, topk:0.01, ...\n"
     "  --optimizer X    sgd, with momentum, or adam, which wants smaller learning rates (sgd)\n"
@@ -58,6 +61,7 @@ constexpr const char* kUsage =
 
 struct Options {
   int devices = 0;
+  std::string device = "cpu";
   std::string strategy = "ddp";
   std::string precision = "32";
   std::string compression;
@@ -117,6 +121,9 @@ Options ParseOptions(int argc, char** argv) {
       options.strategy = word;
     } else if (option == "--devices") {
       options.devices = Parse<int>(option, word, 1);
+    } else if (option == "--device") {
+      if (word != "cpu" && word != "cuda") throw UsageError("--device " + word + ": cpu or cuda");
+      options.device = word;
     } else if (option == "--precision") {
       options.precision = word;
     } else if (option == "--compression") {
@@ -172,7 +179,7 @@ torch::Tensor Accuracy(const torch::Tensor& output, const torch::Tensor& labels)
 uint64_t Digest(const torch::nn::Sequential& net) {
   uint64_t digest = 0xcbf29ce484222325;
   const auto add = [&digest](const torch::Tensor& tensor) {
-    const torch::Tensor whole = tensor.detach().contiguous();
+    const torch::Tensor whole = tensor.detach().cpu().contiguous();
     const auto* bytes = static_cast<const unsigned char*>(whole.const_data_ptr());
     for (size_t i = 0; i < whole.nbytes(); ++i) digest = (digest ^ bytes[i]) * 0x100000001b3;
   };
@@ -274,6 +281,7 @@ int Run(const Options& options) {
   }
   trainer::TrainerOptions how;
   how.devices = options.devices;
+  how.device = options.device;
   how.strategy = options.strategy;
   how.strategy_options.broadcast = options.broadcast;
   how.strategy_options.replicas = options.replicas;

@@ -33,6 +33,22 @@ torch::ScalarType TypeOf(const std::string& precision) {
   Refuse("there is no precision '" + precision + "'; there are 32, bf16, 16");
 }
 
+bool IsCuda(const std::string& device) {
+  if (device == "cpu" || device == "cuda") return device == "cuda";
+  Refuse("there is no device '" + device + "'; there are cpu, cuda");
+}
+
+torch::Device DeviceOf(const std::string& device) {
+  return hvd::local_device(IsCuda(device) ? torch::kCUDA : torch::kCPU);
+}
+
+void PutOn(torch::Device device, torch::nn::Module& module) {
+  bool is_there = true;
+  for (const torch::Tensor& tensor : module.parameters()) is_there &= tensor.device() == device;
+  for (const torch::Tensor& tensor : module.buffers()) is_there &= tensor.device() == device;
+  if (!is_there) module.to(device);
+}
+
 void CheckDevices(int devices) {
   if (devices == 0 || devices == hvd::size()) return;
   throw hvd::Error(RUEDA_FAILED_PRECONDITION,
@@ -94,9 +110,9 @@ std::string Exact(double number) {
 
 void CheckThatRanksAgree(const TrainerOptions& options, const FitArguments& arguments) {
   const hvd::LossScalerOptions& scaler = options.loss_scaler;
-  std::string mine = "strategy " + options.strategy + ", precision " + options.precision +
-                     ", scale " + Exact(scaler.initial_scale) + ", growth_factor " +
-                     Exact(scaler.growth_factor) + ", backoff_factor " +
+  std::string mine = "device " + options.device + ", strategy " + options.strategy +
+                     ", precision " + options.precision + ", scale " + Exact(scaler.initial_scale) +
+                     ", growth_factor " + Exact(scaler.growth_factor) + ", backoff_factor " +
                      Exact(scaler.backoff_factor) + ", growth_interval " +
                      std::to_string(scaler.growth_interval) + ", max_epochs " +
                      std::to_string(options.max_epochs) + ", max_norm " + Exact(options.max_norm) +
@@ -137,18 +153,28 @@ class Means {
     for (const auto& [name, function] : functions) sums_[name] = 0;
   }
   void Add(const std::string& name, const torch::Tensor& mean, int64_t samples) {
-    sums_[name] += mean.item<double>() * static_cast<double>(samples);
+    const auto count = static_cast<double>(samples);
+    if (mean.is_cpu()) {
+      sums_[name] += mean.item<double>() * count;
+      return;
+    }
+    // To read it now would be to wait for the device.
+    torch::Tensor& sum = on_device_[name];
+    const torch::Tensor term = mean.detach().to(torch::kDouble) * count;
+    sum = sum.defined() ? sum + term : term;
   }
   void Count(int64_t samples) { samples_ += static_cast<double>(samples); }
   double samples() const { return samples_; }
   Metrics Get() const {
-    Metrics means;
-    for (const auto& [name, sum] : sums_) means[name] = samples_ > 0 ? sum / samples_ : 0;
+    Metrics means = sums_;
+    for (const auto& [name, sum] : on_device_) means[name] += sum.item<double>();
+    for (auto& [name, value] : means) value = samples_ > 0 ? value / samples_ : 0;
     return means;
   }
 
  private:
   Metrics sums_;
+  std::map<std::string, torch::Tensor> on_device_;
   double samples_ = 0;
 };
 
@@ -159,7 +185,8 @@ class Fitting : public Training {
       : trainer_(trainer),
         options_(trainer.options()),
         arguments_(arguments),
-        type_(TypeOf(options_.precision)) {
+        type_(TypeOf(options_.precision)),
+        device_(DeviceOf(options_.device)) {
     rank = hvd::rank();
     ranks = hvd::size();
     validates = arguments.validation != nullptr;
@@ -171,6 +198,7 @@ class Fitting : public Training {
     }
     steps_in_epoch = arguments.train.steps();
     Check();
+    PutOn(device_, arguments.model.module());
     strategy_ = hvd::make_strategy(options_.strategy, arguments.model, arguments.optimizer,
                                    options_.strategy_options);
     if (type_ == torch::kHalf) scaler_.emplace(options_.loss_scaler);
@@ -307,7 +335,7 @@ class Fitting : public Training {
     for (int64_t i = 0; i < steps_in_epoch; ++i) {
       const std::optional<Batch> batch = arguments_.train.Next();
       if (!batch) Refuse("batch " + std::to_string(i + 1) + " of the epoch is missing");
-      Step(*batch, &means);
+      Step({batch->input.to(device_), batch->target.to(device_)}, &means);
       ++step;
       for (const auto& callback : arguments_.callbacks) callback->OnStep(*this);
     }
@@ -360,6 +388,7 @@ class Fitting : public Training {
   const TrainerOptions& options_;
   const FitArguments& arguments_;
   const torch::ScalarType type_;
+  const torch::Device device_;
   std::unique_ptr<hvd::Strategy> strategy_;
   std::optional<hvd::LossScaler> scaler_;
   std::vector<double> rates_;  // of the optimizer's groups, before the schedule
@@ -384,6 +413,7 @@ Trainer::Trainer(TrainerOptions options) : options_(std::move(options)) {
   if (options_.devices < 0) Refuse("devices is " + std::to_string(options_.devices));
   if (options_.max_epochs < 0) Refuse("max_epochs is " + std::to_string(options_.max_epochs));
   if (!(options_.max_norm >= 0)) Refuse("max_norm is below 0");
+  (void)IsCuda(options_.device);
   (void)TypeOf(options_.precision);
   (void)hvd::has_own_batches(options_.strategy);
 }
@@ -391,6 +421,7 @@ Trainer::Trainer(TrainerOptions options) : options_(std::move(options)) {
 int Trainer::Run(const std::function<int()>& fn) const {
   const auto on_rank = [&] {
     CheckDevices(options_.devices);
+    (void)DeviceOf(options_.device);
     torch::manual_seed(options_.seed);
     return fn();
   };
@@ -415,16 +446,19 @@ Metrics Trainer::Evaluate(const hvd::Model& model, Loader& loader, const Functio
   functions["loss"] = loss;
   const KeepsModes modes(model.module());
   model.module().eval();
+  const torch::Device device = DeviceOf(options_.device);
+  PutOn(device, model.module());
   Means means(functions);
   {
     const torch::NoGradGuard no_grad;
     const hvd::Autocast autocast(TypeOf(options_.precision));
     loader.Begin(1);
     while (const std::optional<Batch> batch = loader.Next()) {
-      const torch::Tensor output = model.forward(batch->input);
+      const torch::Tensor output = model.forward(batch->input.to(device));
+      const torch::Tensor target = batch->target.to(device);
       const int64_t samples = batch->input.size(0);
       for (const auto& [name, function] : functions) {
-        means.Add(name, function(output, batch->target), samples);
+        means.Add(name, function(output, target), samples);
       }
       means.Count(samples);
     }

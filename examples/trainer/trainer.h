@@ -40,6 +40,8 @@ struct TrainerOptions {
   // How many ranks. 0: as many as a launcher has started, one without. Above 1 and without a
   // launcher the trainer starts them, on this host.
   int devices = 0;
+  // Where each rank trains: "cpu"; "cuda", the device that is the rank's (hvd::local_device).
+  std::string device = "cpu";
   // docs/strategies.md has them, and the options.
   std::string strategy = "ddp";
   rueda::libtorch::StrategyOptions strategy_options = {};
@@ -93,20 +95,23 @@ class Trainer {
   // Calls `fn` on each rank, with Rueda initialised and torch seeded, and returns the largest of
   // what it returns: in this process, if a launcher has started it or there is one rank only; else
   // in new ones, as rueda::run (run.hpp) does it, where each comes through main() to this call.
-  // RUEDA_FAILED_PRECONDITION: a launcher has started another number of ranks than `devices`.
+  // RUEDA_FAILED_PRECONDITION: a launcher has started another number of ranks than `devices`, or
+  // there is no CUDA device.
   int Run(const std::function<int()>& fn) const;
 
-  // Trains. Collective, with Rueda initialised: in Run(), or after init(). The model is afterwards
-  // what the training has made of it, on all ranks. It trains in the modes that its modules are in:
-  // those in eval() stay so. Callbacks remember: another Fit takes new ones.
-  // RUEDA_INVALID_ARGUMENT, on all ranks: they differ in options, callbacks, their number of
-  // batches or the checkpoint's bytes; no rank has a batch of the validation loader; the checkpoint
-  // can't be read, or is another number of ranks'; a callback has thrown something, on one rank
-  // perhaps.
+  // Trains. Collective, with Rueda initialised: in Run(), or after init(). Puts the model on the
+  // device, if it is not there, and batches; the optimizer has its parameters, and has not stepped
+  // yet. The model is afterwards what the training has made of it, on all ranks. It trains in the
+  // modes that its modules are in: those in eval() stay so. Callbacks remember: another Fit takes
+  // new ones. RUEDA_INVALID_ARGUMENT, on all ranks: they differ in options, callbacks, their number
+  // of batches or the checkpoint's bytes; no rank has a batch of the validation loader; the
+  // checkpoint can't be read, or is another number of ranks'; a callback has thrown something, on
+  // one rank perhaps.
   FitResult Fit(const FitArguments& arguments) const;
 
   // "loss" and the metrics over all ranks' batches together; each rank's part of the samples may
-  // be of any size. Parameters, gradients and the modules' modes stay as they are. Collective.
+  // be of any size. Parameters, gradients and the modules' modes stay as they are, but that the
+  // model is put on the device. Collective.
   Metrics Evaluate(const rueda::libtorch::Model& model, Loader& loader, const Function& loss,
                    const std::map<std::string, Function>& metrics) const;
 

@@ -296,7 +296,8 @@ RANKS_TEST(Adapter, TensorsThatItDoesNotMoveAreRefusedByName, 1, 2) {
   EXPECT_EQ(refused(torch::zeros({2}, torch::kComplexHalf)), RUEDA_UNIMPLEMENTED);
   EXPECT_NE(message.find("'w' is of type ComplexHalf"), std::string::npos) << message;
   EXPECT_EQ(refused(torch::zeros({2}, torch::kMeta)), RUEDA_UNIMPLEMENTED);
-  EXPECT_NE(message.find("'w' is on meta; this version moves CPU tensors"), std::string::npos)
+  EXPECT_NE(message.find("'w' is on meta; this version moves tensors on the CPU and on CUDA"),
+            std::string::npos)
       << message;
   EXPECT_EQ(refused(torch::eye(3).to_sparse()), RUEDA_UNIMPLEMENTED);
   EXPECT_NE(message.find("to_dense"), std::string::npos) << message;

@@ -226,6 +226,17 @@ TEST_F(MnistTraining, LearnsFromMnistsOwnFiles) {
   EXPECT_TRUE(Says(RunProgram(1, words)[0].err, "images of 2 x 3 are too small"));
 }
 
+// With none to be seen, whatever machine this is.
+TEST_F(MnistTraining, WithoutACudaDeviceItSaysSoInOneLine) {
+  const Ended ended =
+      RunProgram(1, {Program(), "--device", "cuda"}, {{"CUDA_VISIBLE_DEVICES", ""}})[0];
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_TRUE(ended.err.starts_with("mnist: ")) << ended.err;
+  EXPECT_TRUE(Says(ended.err, "CUDA"));
+  EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+  EXPECT_EQ(ended.out, "");
+}
+
 TEST_F(MnistTraining, AKilledRankEndsItWithTheRanksName) {
   const std::string out = (path_ / "rank.0.out").string();
   std::ofstream(path_ / "rank.sh")

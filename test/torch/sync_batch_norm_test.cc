@@ -23,8 +23,6 @@ struct Case {
   torch::ScalarType type = torch::kFloat;
   bool uneven = true;
   double offset = 0;  // of the input
-  torch::Device device = torch::kCPU;
-  torch::TensorOptions Options() const { return torch::TensorOptions(type).device(device); }
 };
 
 // Rank 1 has nothing in odd steps.
@@ -50,8 +48,8 @@ Inputs MakeInputs(const Case& c, int step) {
   std::vector<int64_t> shape = c.rest;
   shape.insert(shape.begin(), {total, kChannels});
   torch::manual_seed(100 + step);
-  inputs.x = torch::randn(shape, c.Options()) * 2 + c.offset;
-  inputs.target = torch::randn(shape, c.Options());
+  inputs.x = torch::randn(shape, c.type) * 2 + c.offset;
+  inputs.target = torch::randn(shape, c.type);
   return inputs;
 }
 
@@ -59,8 +57,8 @@ Inputs MakeInputs(const Case& c, int step) {
 // distance of outputs, input gradients, averaged parameter gradients and running statistics.
 template <typename Norm, typename Reference>
 double LargestDistance(const Case& c, Norm norm, Reference reference) {
-  norm->to(c.device, c.type);
-  reference->to(c.device, c.type);
+  norm->to(c.type);
+  reference->to(c.type);
   std::optional<torch::optim::SGD> sgd, reference_sgd;
   if (c.affine) {
     sgd.emplace(norm->parameters(), 0.1);
@@ -131,20 +129,6 @@ RANKS_TEST(SyncBatchNorm, IsOneProcessOnAllRanksBatches, 1, 2, 3) {
   CheckLikeOneProcess<BatchNorm2d>({.rest = {4, 3}, .type = torch::kDouble});
   CheckLikeOneProcess<BatchNorm1d>({.rest = {}, .type = torch::kDouble});
   CheckLikeOneProcess<BatchNorm3d>({.rest = {2, 3, 2}});
-}
-
-// With other arithmetic.
-void OnCuda() {
-  using torch::nn::BatchNorm1d, torch::nn::BatchNorm2d;
-  CheckLikeOneProcess<BatchNorm1d>({.rest = {}, .device = torch::kCUDA});
-  CheckLikeOneProcess<BatchNorm2d>({.rest = {4, 3}, .device = torch::kCUDA});
-  CheckLikeOneProcess<BatchNorm2d>({.rest = {4, 3}, .affine = false, .device = torch::kCUDA});
-  CheckLikeOneProcess<BatchNorm2d>(
-      {.rest = {4, 3}, .type = torch::kDouble, .device = torch::kCUDA});
-}
-TEST(SyncBatchNorm, IsOneProcessOnAllRanksBatchesOnCuda) {
-  if (!torch::cuda::is_available()) GTEST_SKIP() << "there is no CUDA device, or torch has no CUDA";
-  for (const int ranks : {1, 2, 3}) RunRanks(ranks, OnCuda);
 }
 
 // Of values far from 0, where a sum of squares has lost the variance.

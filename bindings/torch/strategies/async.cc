@@ -8,8 +8,10 @@
 #include <ATen/ops/zeros.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <chrono>
 
+#include "bindings/torch/device.h"
 #include "bindings/torch/strategies/packed.h"
 #include "bindings/torch/strategies/strategies.h"
 
@@ -40,7 +42,7 @@ class Async : public BaseStrategy {
   void zero_grad() override { optimizer().zero_grad(); }
   // Others may be on their way still: goes on averaging with them until all are here.
   void finish() override {
-    if (operation_ != nullptr) Receive();
+    if (!flights_.empty()) Receive();
     do {
       Send(/*finishing=*/true);
       Receive();
@@ -55,11 +57,16 @@ class Async : public BaseStrategy {
 
   // Towards the average of all, if one is there or due.
   void Pull() {
-    if (operation_ == nullptr) {
+    if (flights_.empty()) {
       if (Clock::now() >= next_) Send(/*finishing=*/false);
-    } else if (++steps_ >= options().stale_steps_max || operation_->Poll()) {
+    } else if (++steps_ >= options().stale_steps_max || HasArrived()) {
       Receive();
     }
+  }
+
+  bool HasArrived() {
+    return std::all_of(flights_.begin(), flights_.end(),
+                       [](const auto& flight) { return flight->Poll(); });
   }
 
   void Send(bool finishing) {
@@ -67,14 +74,19 @@ class Async : public BaseStrategy {
     std::vector<at::Tensor> tensors = average_.values();
     for (size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(sent_.values()[i]);
     tensors.push_back(finishing_.fill_(finishing ? 1 : 0));
-    const std::string name = NameOf("parameters");
-    operation_ = Operation::Submit(context(), {.kind = RUEDA_ALLREDUCE,
-                                               .tensors = tensors,
-                                               .in_place = true,
-                                               .grouped = true,
-                                               .name = name,
-                                               .process_set = options().process_set,
-                                               .op = Average});
+    std::string name = NameOf("parameters");
+    for (const std::vector<size_t>& places : ByDevice(tensors)) {
+      std::vector<at::Tensor> group;
+      for (const size_t i : places) group.push_back(tensors[i]);
+      flights_.push_back(Operation::Submit(context(), {.kind = RUEDA_ALLREDUCE,
+                                                       .tensors = group,
+                                                       .in_place = true,
+                                                       .grouped = true,
+                                                       .name = name,
+                                                       .process_set = options().process_set,
+                                                       .op = Average}));
+      name += " elsewhere";
+    }
     steps_ = 0;
     next_ = Clock::now() +
             std::chrono::duration_cast<Clock::duration>(
@@ -83,7 +95,7 @@ class Async : public BaseStrategy {
   }
 
   void Receive() {
-    std::exchange(operation_, nullptr)->Wait();
+    for (const auto& flight : std::exchange(flights_, {})) flight->Wait();
     if (exact_) return average_.CopyOut();  // nothing has been done meanwhile
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < average_.values().size(); ++i) {
@@ -94,9 +106,9 @@ class Async : public BaseStrategy {
 
   Packed average_, sent_;
   at::Tensor finishing_;  // whether this rank is; of an average, the share of those that are
-  std::shared_ptr<Operation> operation_;
-  int steps_ = 0;       // since it was sent
-  bool exact_ = false;  // the average is to be taken as it is
+  std::vector<std::shared_ptr<Operation>> flights_;  // of an average, one a device
+  int steps_ = 0;                                    // since it was sent
+  bool exact_ = false;                               // the average is to be taken as it is
   Clock::time_point next_;
 };
 

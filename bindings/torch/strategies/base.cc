@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/optim/lbfgs.h>
@@ -12,11 +13,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <sstream>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "bindings/torch/all_equal.h"
+#include "bindings/torch/device.h"
 #include "bindings/torch/fingerprint.h"
 #include "bindings/torch/named_tensors.h"
 #include "bindings/torch/optimizer_fields.h"
@@ -47,6 +50,8 @@ std::string Describe(const Parameter& parameter) {
 // Of the model.
 std::string Describe(const std::string& name, const at::Tensor& tensor) {
   std::string text = "\n'" + name + "' (" + at::toString(tensor.scalar_type());
+  // Without the number, which is each rank's own.
+  if (!tensor.is_cpu()) text += " on " + c10::DeviceTypeName(tensor.device().type(), true);
   for (const int64_t size : tensor.sizes()) text += " " + std::to_string(size);
   if (tensor.layout() == at::kStrided && !tensor.is_contiguous()) {
     text += ", strides";
@@ -57,10 +62,20 @@ std::string Describe(const std::string& name, const at::Tensor& tensor) {
 
 double SquaresOf(c10::ArrayRef<at::Tensor> gradients) {
   double squares = 0;
+  std::vector<at::Tensor> norms;  // on a device: read together, as each reading waits for it
   for (const at::Tensor& gradient : gradients) {
     const at::Tensor values = gradient.is_sparse() ? gradient.coalesce()._values() : gradient;
-    const double norm = values.norm(2, at::kDouble).item<double>();
-    squares += norm * norm;
+    const at::Tensor norm = values.norm(2, at::kDouble);
+    if (!norm.is_cpu()) {
+      norms.push_back(norm);
+      continue;
+    }
+    squares += norm.item<double>() * norm.item<double>();
+  }
+  for (const std::vector<size_t>& places : ByDevice(norms)) {
+    std::vector<at::Tensor> own;
+    for (const size_t i : places) own.push_back(norms[i]);
+    squares += at::stack(own).square_().sum().item<double>();
   }
   return squares;
 }
@@ -81,14 +96,24 @@ double Clip(c10::ArrayRef<at::Tensor> gradients, double norm, double max_norm) {
 // Multiplies what is defined of them by `factor`; whether it is finite. One pass over the memory.
 bool Unscale(c10::ArrayRef<at::Tensor> gradients, double factor) {
   const at::NoGradGuard no_grad;
-  at::Tensor not_finite = at::zeros({1}, at::kFloat);
-  const at::Tensor by = at::full({1}, factor, at::kFloat);
+  std::vector<at::Tensor> all;
   for (const at::Tensor& gradient : gradients) {
     if (!gradient.defined()) continue;
-    const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
-    at::_amp_foreach_non_finite_check_and_unscale_(values, not_finite, by);
+    all.push_back(gradient.is_sparse() ? gradient._values() : gradient);
   }
-  return not_finite.item<float>() == 0;
+  bool finite = true;
+  for (const std::vector<size_t>& places : ByDevice(all)) {
+    const auto options = at::TensorOptions().dtype(at::kFloat).device(all[places.front()].device());
+    at::Tensor not_finite = at::zeros({1}, options);
+    const at::Tensor by = at::full({1}, factor, options);
+    std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
+    for (const size_t i : places) by_type[all[i].scalar_type()].push_back(all[i]);
+    for (const auto& [type, values] : by_type) {
+      at::_amp_foreach_non_finite_check_and_unscale_(values, not_finite, by);
+    }
+    finite &= not_finite.item<float>() == 0;
+  }
+  return finite;
 }
 
 }  // namespace
@@ -164,6 +189,10 @@ void BaseStrategy::FindParameters() {
                " of the optimizer is none of the model's");
       }
       if (!found.insert(it->first).second) Refuse("the optimizer has '" + it->second + "' twice");
+      if (!tensor.is_cpu() && !tensor.is_cuda()) {
+        Refuse("'" + it->second + "' is on " + tensor.device().str() +
+               "; a model trains on the CPU or on CUDA");
+      }
       parameters_.push_back({it->second, tensor, "." + it->second, group, tensor.requires_grad(),
                              tensor.scalar_type()});
     }
@@ -227,7 +256,6 @@ void BaseStrategy::Agree(const std::string& what, const std::string& error, rued
   }
 }
 
-// By a small operation: the library knows what there is.
 void BaseStrategy::CheckCompression() {
   if (options_.compression.empty()) return;
   static const std::unordered_set<std::string> takers = {"ddp",     "horovod", "multi_worker",
@@ -235,13 +263,44 @@ void BaseStrategy::CheckCompression() {
   if (!takers.contains(name_)) {
     Refuse("takes no compression; ddp, multi_worker, sharded, fsdp and qadam do");
   }
-  at::Tensor probe = at::zeros({1}, at::kFloat);
-  try {
-    Allreduce(probe, "compression", Average, {}, options_.compression);
-  } catch (const Error& error) {
-    if (error.status() == RUEDA_INVALID_ARGUMENT) Refuse(error.what());
-    throw;
+  Probe(options_.compression);
+}
+
+// By a small operation: the library knows what there is.
+void BaseStrategy::Probe(const std::string& compressor) {
+  std::vector<at::Tensor> probes;
+  for (const at::Tensor& parameter : TrainedParameters()) {
+    const bool is_new = std::none_of(probes.begin(), probes.end(), [&](const at::Tensor& probe) {
+      return probe.device() == parameter.device();
+    });
+    if (is_new) probes.push_back(at::zeros({1}, parameter.options().dtype(at::kFloat)));
   }
+  if (probes.empty()) probes.push_back(at::zeros({1}, at::kFloat));
+  for (const at::Tensor& probe : probes) {
+    try {
+      Allreduce(probe, "compression", Average, {}, compressor);
+    } catch (const Error& error) {
+      if (error.status() == RUEDA_INVALID_ARGUMENT) Refuse(error.what());
+      if (error.status() != RUEDA_UNIMPLEMENTED) throw;
+      throw Error(RUEDA_UNIMPLEMENTED, "strategy " + name_ + ": " + error.what());
+    }
+  }
+}
+
+void BaseStrategy::ProbeOnDevices(const std::string& compressor) {
+  for (const at::Tensor& parameter : TrainedParameters()) {
+    if (!parameter.is_cpu()) return Probe(compressor);
+  }
+}
+
+at::Device BaseStrategy::OnlyDevice() const {
+  const at::Device device = parameters_.front().tensor.device();
+  for (const auto& [name, tensor] : TensorsOf(model_.module())) {
+    if (!tensor.defined() || tensor.device() == device) continue;
+    Refuse("is for models on one device; '" + name + "' is on " + DeviceName(tensor.device()) +
+           ", and '" + parameters_.front().name + "' on " + DeviceName(device));
+  }
+  return device;
 }
 
 // `mistake`: why this rank can't go on. "": it can.
@@ -300,24 +359,30 @@ std::vector<at::Tensor> BaseStrategy::TrainedParameters() const {
 void BaseStrategy::Allreduce(c10::ArrayRef<at::Tensor> tensors, const std::string& name,
                              reduce_op op, c10::ArrayRef<const char*> suffixes,
                              const std::string& compressor) {
-  if (tensors.empty()) return;
-  const std::string whole = NameOf(name);
-  std::vector<at::Tensor> group(tensors.begin(), tensors.end());
-  std::vector<const char*> names(suffixes.begin(), suffixes.end());
-  if (!names.empty()) {
-    // A group has its first member's name: ranks that have others must meet all the same.
-    group.insert(group.begin(), at::ones({1}, tensors.front().options()));
-    names.insert(names.begin(), " begins");
+  std::string whole = NameOf(name);
+  for (const std::vector<size_t>& places : ByDevice(tensors)) {
+    std::vector<at::Tensor> group;
+    std::vector<const char*> names;
+    for (const size_t i : places) {
+      group.push_back(tensors[i]);
+      if (!suffixes.empty()) names.push_back(suffixes[i]);
+    }
+    if (!names.empty()) {
+      // A group has its first member's name: ranks that have others must meet all the same.
+      group.insert(group.begin(), at::ones({1}, group.front().options()));
+      names.insert(names.begin(), " begins");
+    }
+    Operation::Execute(context_, {.kind = RUEDA_ALLREDUCE,
+                                  .tensors = group,
+                                  .in_place = true,
+                                  .grouped = true,
+                                  .name = whole,
+                                  .process_set = options_.process_set,
+                                  .op = op,
+                                  .suffixes = names,
+                                  .compressor = compressor});
+    whole += " elsewhere";
   }
-  Operation::Execute(context_, {.kind = RUEDA_ALLREDUCE,
-                                .tensors = group,
-                                .in_place = true,
-                                .grouped = true,
-                                .name = whole,
-                                .process_set = options_.process_set,
-                                .op = op,
-                                .suffixes = names,
-                                .compressor = compressor});
 }
 
 void BaseStrategy::AverageGradients(const std::function<bool(const Parameter&)>& chosen) {

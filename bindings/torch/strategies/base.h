@@ -89,7 +89,8 @@ class BaseStrategy : public Strategy {
   // mistake alone, and the others wait for what it brings.
   std::exception_ptr Mistake() const;
   // In place; waits. `name`: without the strategy's. With suffixes a group, about whose members
-  // ranks may come to differ: all of them are told so.
+  // ranks may come to differ: all of them are told so. Tensors on several devices are several
+  // operations.
   void Allreduce(c10::ArrayRef<at::Tensor> tensors, const std::string& name, reduce_op op,
                  c10::ArrayRef<const char*> suffixes, const std::string& compressor = "");
   // Of those of parameters() that are chosen, over the ranks; one that has no gradient counts as
@@ -102,6 +103,12 @@ class BaseStrategy : public Strategy {
   // operation of its own: of 1/N of the gradients a rank sees no other's infinities, and to look at
   // all N before they are reduced would take longer.
   bool UnscaleTogether(c10::ArrayRef<at::Tensor> gradients, double factor);
+  // Throws, on all ranks alike, unless there is this compressor for the parameters' devices.
+  void Probe(const std::string& compressor);
+  // The same if some are not on the CPU, which has all: for a compressor that is not an option.
+  void ProbeOnDevices(const std::string& compressor);
+  // That of all parameters and buffers; refuses a model that is on several.
+  at::Device OnlyDevice() const;
   std::string NameOf(const std::string& operation) const { return options_.name + "." + operation; }
 
  private:

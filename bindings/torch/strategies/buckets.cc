@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
+#include <tuple>
 
 namespace rueda::libtorch {
 namespace {
@@ -28,7 +28,8 @@ std::string ModuleOf(const Parameter& parameter) {
 
 bool AreOnePiece(const Parameter& a, const Parameter& b) {
   return a.tensor.requires_grad() && b.tensor.requires_grad() && a.group == b.group &&
-         a.tensor.scalar_type() == b.tensor.scalar_type() && ModuleOf(a) == ModuleOf(b);
+         a.tensor.scalar_type() == b.tensor.scalar_type() &&
+         a.tensor.device() == b.tensor.device() && ModuleOf(a) == ModuleOf(b);
 }
 
 }  // namespace
@@ -36,7 +37,8 @@ bool AreOnePiece(const Parameter& a, const Parameter& b) {
 std::vector<BucketLayout> LayOutBuckets(const std::vector<Parameter>& parameters,
                                         const BucketRules& rules) {
   std::vector<BucketLayout> buckets;
-  std::map<std::pair<size_t, at::ScalarType>, size_t> open;  // by group and type
+  // By group, device and type.
+  std::map<std::tuple<size_t, at::DeviceType, c10::DeviceIndex, at::ScalarType>, size_t> open;
   for (size_t end = parameters.size(), begin; end > 0; end = begin) {
     // A piece, from `begin` to before `end`.
     begin = end - 1;
@@ -47,13 +49,14 @@ std::vector<BucketLayout> LayOutBuckets(const std::vector<Parameter>& parameters
     const int64_t unit = UnitOf(type);
     int64_t elements = 0;
     for (size_t i = begin; i < end; ++i) elements += RoundUp(parameters[i].tensor.numel(), unit);
-    const auto key = std::make_pair(last.group, type);
+    const at::Device device = last.tensor.device();
+    const auto key = std::make_tuple(last.group, device.type(), device.index(), type);
     auto it = open.find(key);
     if (it == open.end() ||
         (buckets[it->second].used + elements) * static_cast<int64_t>(at::elementSize(type)) >
             rules.bytes_max) {
       it = open.insert_or_assign(key, buckets.size()).first;
-      buckets.push_back({.type = type, .group = last.group, .members = {}});
+      buckets.push_back({.type = type, .device = device, .group = last.group, .members = {}});
     }
     BucketLayout& bucket = buckets[it->second];
     for (size_t i = end; i-- > begin;) {

@@ -10,15 +10,17 @@
 
 namespace rueda::libtorch {
 
-// A tensor of equal shares, one a rank, in which parameters of one type and one of the optimizer's
-// groups lie one after another; between them, and at the end, may be a few elements of nothing.
+// A tensor of equal shares, one a rank, in which parameters on one device, of one type and one of
+// the optimizer's groups lie one after another; between them, and at the end, may be a few elements
+// of nothing.
 struct BucketLayout {
   struct Member {
     size_t parameter;  // by place
     int64_t begin;     // element
   };
-  at::ScalarType type;
-  size_t group;
+  at::ScalarType type = at::kFloat;
+  at::Device device = at::kCPU;
+  size_t group = 0;
   std::vector<Member> members;
   int64_t used = 0;   // elements
   int64_t share = 0;  // elements

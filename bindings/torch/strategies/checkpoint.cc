@@ -38,9 +38,9 @@ Dict NewDict() {
   return Dict(c10::StringType::get(), c10::AnyType::get());
 }
 
-// Without the memory around it.
+// On the CPU, and without the memory around it.
 at::Tensor Alone(const at::Tensor& tensor) {
-  const at::Tensor value = tensor.detach();
+  const at::Tensor value = tensor.detach().cpu();
   return value.storage().nbytes() == value.nbytes() ? value : value.clone();
 }
 
@@ -181,7 +181,7 @@ Dict ToDict(const ParameterState& state) {
   return dict;
 }
 
-// Of a parameter like `like`.
+// Of a parameter like `like`, on its device.
 ParameterState ToParameterState(const Dict& dict, const at::Tensor& like, const std::string& name) {
   ParameterState state;
   for (const auto& entry : dict) {
@@ -189,8 +189,8 @@ ParameterState ToParameterState(const Dict& dict, const at::Tensor& like, const 
     if (entry.value().isDouble()) {
       state.numbers.emplace_back(field, entry.value().toDouble());
     } else {
-      state.tensors.emplace_back(field,
-                                 TensorOf(entry.value(), like, field + " of '" + name + "'"));
+      const at::Tensor value = TensorOf(entry.value(), like, field + " of '" + name + "'");
+      state.tensors.emplace_back(field, value.to(like.device()));
     }
   }
   return state;

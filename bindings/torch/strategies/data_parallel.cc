@@ -23,6 +23,7 @@ class DataParallel : public BaseStrategy {
     if (options.replicas < 1) {
       Refuse("replicas is " + std::to_string(options.replicas) + "; at least 1");
     }
+    (void)OnlyDevice();
     replicas_.emplace(model, NamedParameters(), options.replicas);
   }
 
@@ -34,9 +35,7 @@ class DataParallel : public BaseStrategy {
                       ": backward() after the gradients were reduced: several passes in a step go "
                       "with backward(loss, false) for all but the last");
     }
-    replicas_->Hold(!last);
-    loss.backward();
-    replicas_->EndBackward();
+    replicas_->RunBackward(loss, /*hold=*/!last);
   }
   void synchronize() override {
     if (synchronized_) return;

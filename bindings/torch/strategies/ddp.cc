@@ -12,14 +12,16 @@ class Ddp : public BaseStrategy {
   Ddp(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
       const StrategyOptions& options)
       : BaseStrategy(std::move(name), model, optimizer, options) {
+    const bool is_bytegrad = this->name() == "bytegrad";
+    const std::string compression = is_bytegrad ? "int8,no_feedback" : options.compression;
+    if (is_bytegrad) ProbeOnDevices(compression);
     distributed_.emplace(
         optimizer, NamedParameters(),
-        DistributedOptimizerOptions{
-            .op = this->name() == "multi_worker" ? Sum : Average,
-            .process_set = options.process_set,
-            .gradient_predivide_factor = options.gradient_predivide_factor,
-            .compression = this->name() == "bytegrad" ? "int8,no_feedback" : options.compression,
-            .name = options.name});
+        DistributedOptimizerOptions{.op = this->name() == "multi_worker" ? Sum : Average,
+                                    .process_set = options.process_set,
+                                    .gradient_predivide_factor = options.gradient_predivide_factor,
+                                    .compression = compression,
+                                    .name = options.name});
   }
 
   void backward(const at::Tensor& loss, bool last) override {

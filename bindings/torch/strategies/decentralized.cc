@@ -24,6 +24,7 @@ class Decentralized : public BaseStrategy {
       Refuse("peers is '" + options.peers + "'; there are 'all' and 'shift_one'");
     }
     if (!shifts_) return;
+    if (options.hierarchical) (void)OnlyDevice();
     const size_t count = shards_.peers().size();
     if (count > 1 && count % 2 != 0) {
       Refuse("peers 'shift_one' goes with an even number of " +

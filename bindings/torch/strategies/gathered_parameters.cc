@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "bindings/torch/strategies/closed_storage.h"
+
 namespace rueda::libtorch {
 namespace {
 
@@ -59,14 +61,13 @@ uint32_t GatheredParameters::VersionsOf(const State& state) const {
 // told `why`.
 void GatheredParameters::Close(int unit, const std::string& why) {
   const State& state = states_[static_cast<size_t>(unit)];
-  c10::StorageImpl* const storage = StorageOf(state.unit.values);
-  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, at::kCPU));
-  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+  CloseStorage(
+      StorageOf(state.unit.values), state.unit.values.device(),
       "Rueda: this rank has only its share of " + state.unit.label +
-      (why.empty()
-           ? ": operators gather it, what reads memory by itself (data_ptr, accessor) needs "
-             "the strategy's finish() before; keep the strategy while you use the model"
-           : ", and gathering it has failed: " + why));
+          (why.empty()
+               ? ": operators gather it, what reads memory by itself (data_ptr, accessor) needs "
+                 "the strategy's finish() before; keep the strategy while you use the model"
+               : ", and gathering it has failed: " + why));
 }
 
 void GatheredParameters::CloseWithError(const std::string& error) {
@@ -77,13 +78,12 @@ void GatheredParameters::CloseWithError(const std::string& error) {
 
 void GatheredParameters::Install(int unit, at::Tensor memory) {
   State& state = states_[static_cast<size_t>(unit)];
-  c10::StorageImpl* const storage = StorageOf(state.unit.values);
-  storage->clear_data_ptr_access_error_msg_();
   // The storage has a reference of its own: it may outlive this object.
   auto* const reference = new at::Tensor(memory);
-  storage->set_data_ptr_noswap(c10::DataPtr(
-      reference->mutable_data_ptr(), reference,
-      [](void* tensor) { delete static_cast<at::Tensor*>(tensor); }, at::kCPU));
+  OpenStorage(StorageOf(state.unit.values),
+              c10::DataPtr(
+                  reference->mutable_data_ptr(), reference,
+                  [](void* tensor) { delete static_cast<at::Tensor*>(tensor); }, memory.device()));
   state.memory = std::move(memory);
   state.versions = VersionsOf(state);
   state.written = false;
@@ -163,12 +163,13 @@ void GatheredParameters::BeginTurn(int unit, bool wait_soon) {
   at::Tensor input, output;
   if (unit < 0) {  // no unit's shape: a share is a cache line at least
     const int64_t columns = -unit;
-    input = at::zeros({1, columns}, at::kFloat);
-    output = at::empty({ranks_, columns}, at::kFloat);
+    const auto options = states_.front().unit.shard.options().dtype(at::kFloat);
+    input = at::zeros({1, columns}, options);
+    output = at::empty({ranks_, columns}, options);
   } else {
     const at::Tensor& shard = states_[static_cast<size_t>(unit)].unit.shard;
     const int64_t share = shard.numel();
-    turn.memory = args_.memory->Get(ranks_ * share, shard.scalar_type());
+    turn.memory = args_.memory->Get(ranks_ * share, shard.scalar_type(), shard.device());
     input = shard.view({1, share});
     output = turn.memory.narrow(0, 0, ranks_ * share).view({ranks_, share});
   }
@@ -223,7 +224,8 @@ void GatheredParameters::Disagree(int wanted, const Error& error) {
 // Holds mutex_. All ranks do.
 at::Tensor GatheredParameters::GatherNow(int unit) {
   const at::Tensor& shard = states_[static_cast<size_t>(unit)].unit.shard;
-  at::Tensor memory = args_.memory->Get(ranks_ * shard.numel(), shard.scalar_type());
+  at::Tensor memory =
+      args_.memory->Get(ranks_ * shard.numel(), shard.scalar_type(), shard.device());
   const std::string name = args_.name + ".unit " + std::to_string(unit);
   Operation::Execute(args_.context, {.kind = RUEDA_ALLGATHER,
                                      .tensors = shard,

@@ -14,7 +14,7 @@ namespace rueda::libtorch {
 
 class HostShards {
  public:
-  // Of `values`, flat tensors on the CPU whose memory stays. Without `hierarchical` each rank of
+  // Of `values`, flat tensors on one device whose memory stays. Without `hierarchical` each rank of
   // the process set is a host of its own, whose shares are `values` themselves. With it, collective
   // over the world, the only process set for which it may be; throws RUEDA_INVALID_ARGUMENT when
   // that, or the number of ranks on the hosts, is not right. `name`: of its operations.

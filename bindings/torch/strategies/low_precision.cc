@@ -23,17 +23,19 @@ namespace {
 
 constexpr int64_t kBlock = 512;  // numbers that share a scale
 
-constexpr int64_t kChunk =
-    256 * kBlock;  // numbers that are worked on at a time: they stay in cache
+// Numbers that are worked on at a time on the CPU: they stay in cache.
+constexpr int64_t kChunk = 256 * kBlock;
 
 // 256 steps between the least and the largest number of each block, as the compressor int8.
 struct Coded {
   at::Tensor levels;    // uint8, blocks x kBlock
   at::Tensor extremes;  // float32, blocks x 2
 
-  static Coded Empty(int64_t elements) {
+  static Coded Empty(int64_t elements, at::Device device) {
     const int64_t blocks = (elements + kBlock - 1) / kBlock;
-    return {at::empty({blocks, kBlock}, at::kByte), at::empty({blocks, 2}, at::kFloat)};
+    const auto options = at::TensorOptions().device(device);
+    return {at::empty({blocks, kBlock}, options.dtype(at::kByte)),
+            at::empty({blocks, 2}, options.dtype(at::kFloat))};
   }
   // Of the numbers from `begin` on, a multiple of kBlock.
   Coded From(int64_t begin, int64_t elements) const {
@@ -60,11 +62,12 @@ at::Tensor Decode(const Coded& coded, int64_t elements) {
   return (coded.levels.to(at::kFloat) * step + least).view({-1}).narrow(0, 0, elements);
 }
 
-// For parts of `elements` numbers, one behind another.
+// For parts of a vector, one behind another.
 template <typename Fn>
-void ForChunks(int64_t elements, Fn fn) {
-  for (int64_t begin = 0; begin < elements; begin += kChunk) {
-    fn(begin, std::min(kChunk, elements - begin));
+void ForChunks(const at::Tensor& vector, Fn fn) {
+  const int64_t elements = vector.numel(), chunk = vector.is_cpu() ? kChunk : elements;
+  for (int64_t begin = 0; begin < elements; begin += chunk) {
+    fn(begin, std::min(chunk, elements - begin));
   }
 }
 
@@ -79,12 +82,15 @@ class LowPrecision : public BaseStrategy {
       if (parameter.scalar_type() != at::kFloat) Refuse("is for parameters of float32");
     }
     if (packed_.values().empty()) Refuse("all parameters are frozen");
+    const at::Device device = OnlyDevice();
     const std::vector<int>& peers = shards_.peers();
     const size_t count = peers.size(), me = static_cast<size_t>(shards_.index());
     left_ = peers[(me + count - 1) % count];
     right_ = peers[(me + 1) % count];
     const int64_t elements = shards_.shares()[0].numel();
-    for (Coded* coded : {&change_, &from_left_, &from_right_}) *coded = Coded::Empty(elements);
+    for (Coded* coded : {&change_, &from_left_, &from_right_}) {
+      *coded = Coded::Empty(elements, device);
+    }
     Remember();
   }
 
@@ -132,7 +138,7 @@ class LowPrecision : public BaseStrategy {
   void ExchangeShare() {
     const at::Tensor& share = shards_.shares()[0];
     auto& [own, left, right] = known_;
-    ForChunks(share.numel(), [&](int64_t begin, int64_t count) {
+    ForChunks(share, [&](int64_t begin, int64_t count) {
       const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, begin, count); };
       Encode(part(share) + part(left) / 3 + part(right) / 3 - part(own) * (5.0 / 3),
              change_.From(begin, count));
@@ -144,7 +150,7 @@ class LowPrecision : public BaseStrategy {
     Submit(RUEDA_RECV, from_right_, right_, ".left", &flights);
     Submit(RUEDA_RECV, from_left_, left_, ".right", &flights);
     for (const auto& flight : flights) flight->Wait();
-    ForChunks(share.numel(), [&](int64_t begin, int64_t count) {
+    ForChunks(share, [&](int64_t begin, int64_t count) {
       const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, begin, count); };
       part(own).add_(Decode(change_.From(begin, count), count));
       part(left).add_(Decode(from_left_.From(begin, count), count));

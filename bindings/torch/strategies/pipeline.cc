@@ -9,10 +9,15 @@
 // A part that takes no gradient (integers, or what frozen layers make of an input) has no knot: the
 // next stage is told so with the part. One that takes a gradient, but is used for nothing that has
 // one, gets "none" when the next stage's backward pass has ended.
+//
+// On CUDA the knots' nodes run on the thread that called backward() while the stage's own run on
+// autograd's thread of the device; autograd lets a node's stream wait for another node's only if
+// both are of a device. So a gradient is received on the stream that its part was computed on.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
@@ -22,9 +27,11 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "bindings/torch/all_equal.h"
+#include "bindings/torch/device.h"
 #include "bindings/torch/fingerprint.h"
 #include "bindings/torch/named_tensors.h"
 #include "bindings/torch/strategies/strategies.h"
@@ -88,6 +95,7 @@ class Pipeline : public BaseStrategy {
   // What outputs, which may outlive this object, have of it.
   const std::shared_ptr<Pipeline> self_{this, [](Pipeline*) {}};
   torch::nn::SequentialImpl* sequential_;
+  const at::Device device_;     // of all parameters, buffers, inputs and outputs
   std::vector<int> members_;    // world ranks, by stage
   std::vector<size_t> begins_;  // by stage, its first child; and how many there are
   std::vector<int> owner_;      // by parameter: its stage
@@ -100,8 +108,9 @@ class Pipeline : public BaseStrategy {
 // What the autograd functions need of a part.
 struct Pipeline::Part : torch::CustomClassHolder {
   std::weak_ptr<Pipeline> pipeline;
-  std::string name;  // its gradient's
-  at::Tensor value;  // on its way into the graph
+  std::string name;                   // its gradient's
+  at::Tensor value;                   // on its way into the graph
+  std::optional<c10::Stream> stream;  // that it was computed on
   bool reached = false;
 };
 
@@ -143,6 +152,7 @@ class Pipeline::ToNext : public torch::autograd::Function<ToNext> {
                                                const torch::autograd::tensor_list& gradients) {
     const auto& part = static_cast<Part&>(*context->saved_data["part"].toCapsule());
     const std::shared_ptr<Pipeline> pipeline = Lock(part.pipeline);
+    const c10::OptionalStreamGuard guard(part.stream);
     return {gradients[0], pipeline->Receive(pipeline->index() + 1, part.name), at::Tensor()};
   }
 };
@@ -177,7 +187,8 @@ std::shared_ptr<Pipeline> Pipeline::Lock(const std::weak_ptr<Pipeline>& pipeline
 Pipeline::Pipeline(std::string name, const Model& model, torch::optim::Optimizer& optimizer,
                    const StrategyOptions& options)
     : BaseStrategy(std::move(name), model, optimizer, options),
-      sequential_(dynamic_cast<torch::nn::SequentialImpl*>(&model.module())) {
+      sequential_(dynamic_cast<torch::nn::SequentialImpl*>(&model.module())),
+      device_(OnlyDevice()) {
   if (options.micro_batches < 1) Refuse("micro_batches must be at least 1");
   if (sequential_ == nullptr) Refuse("the model must be a torch::nn::Sequential");
   if (sequential_->size() < static_cast<size_t>(ranks())) {
@@ -243,6 +254,10 @@ void Pipeline::Send(const at::Tensor& tensor, bool takes_gradient, int stage,
   std::vector<std::pair<const char*, at::Tensor>> tensors = {{".form", form}};
   numbers[2] = kNoTensor;
   if (tensor.defined()) {
+    if (tensor.device() != device_) {
+      Refuse("a stage's output is on " + DeviceName(tensor.device()) + ", and the model on " +
+             DeviceName(device_));
+    }
     const at::Tensor value = tensor.detach().contiguous();
     numbers[0] = static_cast<int64_t>(value.scalar_type());
     numbers[1] = takes_gradient ? 1 : 0;
@@ -277,8 +292,9 @@ at::Tensor Pipeline::Receive(int stage, const std::string& name, bool* takes_gra
   const int64_t* const numbers = form.const_data_ptr<int64_t>();
   if (takes_gradient != nullptr) *takes_gradient = numbers[1] != 0;
   if (numbers[2] == kNoTensor) return {};
-  at::Tensor value = at::empty(at::IntArrayRef(numbers + 3, static_cast<size_t>(numbers[2])),
-                               at::TensorOptions().dtype(static_cast<at::ScalarType>(numbers[0])));
+  at::Tensor value =
+      at::empty(at::IntArrayRef(numbers + 3, static_cast<size_t>(numbers[2])),
+                at::TensorOptions().dtype(static_cast<at::ScalarType>(numbers[0])).device(device_));
   receive(value, "");
   return value;
 }
@@ -286,7 +302,7 @@ at::Tensor Pipeline::Receive(int stage, const std::string& name, bool* takes_gra
 // Targets are each rank's own: they belong to other samples where the input is another.
 void Pipeline::CheckSameBatch(const at::Tensor& input) {
   if (ranks() == 1) return;
-  const at::Tensor batch = input.detach().contiguous();
+  const at::Tensor batch = input.detach().cpu().contiguous();
   Fingerprint print;
   print.Add(static_cast<uint64_t>(batch.scalar_type()));
   for (const int64_t size : batch.sizes()) print.Add(static_cast<uint64_t>(size));
@@ -310,6 +326,10 @@ at::Tensor Pipeline::forward(const at::Tensor& input) {
   if (records && input.requires_grad()) {
     Refuse("the batch must not require a gradient, which only the first stage would have");
   }
+  if (input.device() != device_) {
+    Refuse("the batch is on " + DeviceName(input.device()) + ", and the model on " +
+           DeviceName(device_));
+  }
   CheckSameBatch(input);
   auto pass = c10::make_intrusive<Pass>();
   pass->pipeline = self_;
@@ -326,6 +346,7 @@ at::Tensor Pipeline::forward(const at::Tensor& input) {
       auto part = c10::make_intrusive<Part>();
       part->pipeline = self_;
       part->name = backward + name;
+      part->stream = CurrentStream(device_);
       return part;
     };
     at::Tensor value = parts[k];

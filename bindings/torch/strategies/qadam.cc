@@ -37,6 +37,7 @@ class QAdam : public BaseStrategy {
       }
     }
     if (amsgrad) Refuse("does not go with amsgrad");
+    if (options.compression.empty()) ProbeOnDevices(compression_);
   }
 
   void backward(const at::Tensor& loss, bool) override {

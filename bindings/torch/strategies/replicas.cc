@@ -5,10 +5,13 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -16,6 +19,8 @@
 #include <string>
 #include <thread>
 #include <utility>
+
+#include "bindings/torch/device.h"
 
 namespace rueda::libtorch {
 
@@ -89,7 +94,8 @@ struct Replicas::Pass : torch::CustomClassHolder {
   at::Tensor joined;
 };
 
-// In a backward pass: gives each replica its rows of the gradient.
+// In a backward pass on the CPU: gives each replica its rows of the gradient. (On CUDA it would
+// hold up autograd's thread of the device, for which the replicas' own backward passes would wait.)
 class Replicas::Join : public torch::autograd::Function<Join> {
  public:
   // `anchor` makes it an operator with a history; the outputs have theirs by themselves.
@@ -127,6 +133,27 @@ class Replicas::Join : public torch::autograd::Function<Join> {
 
 namespace {
 
+// On the CPU the same one.
+at::Device DeviceBehind(at::Device first, size_t places) {
+  if (first.is_cpu()) return first;
+  const auto count = static_cast<size_t>(c10::impl::VirtualGuardImpl(first.type()).deviceCount());
+  return {first.type(),
+          static_cast<c10::DeviceIndex>((static_cast<size_t>(first.index()) + places) % count)};
+}
+
+// This thread's, one for each of the devices; none on the CPU.
+std::vector<c10::Stream> CurrentStreams(const std::vector<at::Device>& devices) {
+  std::vector<c10::Stream> streams;
+  for (const at::Device device : devices) {
+    const std::optional<c10::Stream> stream = CurrentStream(device);
+    if (!stream.has_value()) continue;
+    if (std::find(streams.begin(), streams.end(), *stream) == streams.end()) {
+      streams.push_back(*stream);
+    }
+  }
+  return streams;
+}
+
 // clone() may make two of a module that the model has twice; its gradients would be lost.
 void CheckTies(const Model& model, const Model& replica) {
   const auto named = model.module().named_parameters();
@@ -157,8 +184,11 @@ Replicas::Replicas(const Model& model, const NamedTensors& named, int count) : m
     throw Error(RUEDA_INVALID_ARGUMENT,
                 std::string("the model can't be replicated: ") + error.what_without_backtrace());
   }
+  const at::Device first = named.front().second.device();
+  for (size_t i = 0; i < models_.size(); ++i) devices_.push_back(DeviceBehind(first, i));
   for (size_t i = 1; i < models_.size(); ++i) {
     CheckTies(model, models_[i]);
+    models_[i].module().to(devices_[i]);
     Mirror(models_[i]);
   }
   // By place: a clone has its parameters in the same order.
@@ -223,8 +253,13 @@ void Replicas::StopThreads() {
 }
 
 void Replicas::OnAll(size_t count, const std::function<void(size_t)>& fn) {
+  const std::vector<c10::Stream> streams = CurrentStreams(devices_);
   for (size_t i = 0; i < count; ++i) {
-    threads_[i]->Start([&fn, i] { fn(i); });
+    threads_[i]->Start([&, i] {
+      std::optional<c10::MultiStreamGuard> guard;
+      if (!streams.empty()) guard.emplace(streams);
+      fn(i);
+    });
   }
   std::exception_ptr first;
   for (size_t i = 0; i < count; ++i) {
@@ -234,14 +269,19 @@ void Replicas::OnAll(size_t count, const std::function<void(size_t)>& fn) {
   if (first != nullptr) std::rethrow_exception(first);
 }
 
-// Makes the replica what the first is. Parameters have the first's memory, buffers are copied.
+// Makes the replica what the first is. Parameters have the first's memory if that is on the same
+// device; others are copied, as buffers are.
 void Replicas::Mirror(const Model& replica) const {
   const at::NoGradGuard no_grad;
   const torch::nn::Module& first = models_.front().module();
   const std::vector<at::Tensor> from = first.parameters();
   std::vector<at::Tensor> to = replica.module().parameters();
   for (size_t i = 0; i < from.size(); ++i) {
-    if (to[i].const_data_ptr() != from[i].const_data_ptr()) to[i].set_data(from[i].detach());
+    if (to[i].device() != from[i].device()) {
+      to[i].variable_data().copy_(from[i]);  // which autograd need not notice
+    } else if (to[i].const_data_ptr() != from[i].const_data_ptr()) {
+      to[i].set_data(from[i].detach());
+    }
     if (to[i].requires_grad() != from[i].requires_grad()) {
       to[i].set_requires_grad(from[i].requires_grad());
     }
@@ -263,10 +303,17 @@ at::Tensor Replicas::Forward(const at::Tensor& input) {
     throw Error(RUEDA_INVALID_ARGUMENT, "replicas need an input with rows, at least one");
   }
   for (size_t i = 1; i < models_.size(); ++i) Mirror(models_[i]);
-  std::vector<at::Tensor> inputs = input.detach().chunk(static_cast<int64_t>(models_.size()));
-  std::vector<at::Tensor> outputs(inputs.size());
+  const auto count = static_cast<int64_t>(models_.size());
   const bool records = at::GradMode::is_enabled();
-  for (at::Tensor& part : inputs) part.set_requires_grad(records && input.requires_grad());
+  std::vector<at::Tensor> inputs = are_on_cpu() ? input.detach().chunk(count) : input.chunk(count);
+  std::vector<at::Tensor> outputs(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (are_on_cpu()) {
+      inputs[i].set_requires_grad(records && input.requires_grad());
+    } else {
+      inputs[i] = inputs[i].to(devices_[i]);
+    }
+  }
   const at::ThreadLocalState state;
   OnAll(inputs.size(), [&](size_t i) {
     const at::ThreadLocalStateGuard as_the_caller(state);
@@ -285,6 +332,7 @@ at::Tensor Replicas::Forward(const at::Tensor& input) {
     values.push_back(output.detach());
     has_history |= output.requires_grad();
   }
+  if (!are_on_cpu()) return JoinWithHistory(outputs);
   at::Tensor result = at::cat(values);
   if (!records || !has_history) return result;
   ++passes_;
@@ -295,6 +343,13 @@ at::Tensor Replicas::Forward(const at::Tensor& input) {
   pass->joined = std::move(result);
   const at::Tensor anchor = at::empty({0}).requires_grad_();
   return Join::apply(anchor, input, pass);
+}
+
+// Autograd goes through it to all replicas, each device's on a thread of its own.
+at::Tensor Replicas::JoinWithHistory(const std::vector<at::Tensor>& outputs) const {
+  std::vector<at::Tensor> values;
+  for (const at::Tensor& output : outputs) values.push_back(output.to(devices_.front()));
+  return at::cat(values);
 }
 
 void Replicas::Backward(const std::vector<at::Tensor>& outputs, const at::Tensor& gradient) {
@@ -309,22 +364,41 @@ void Replicas::Backward(const std::vector<at::Tensor>& outputs, const at::Tensor
       if (outputs[i].requires_grad()) torch::autograd::backward({outputs[i]}, {gradients[i]});
     });
   } catch (...) {
-    // The others may have sent theirs.
-    OnAll(threads_.size(), [&](size_t i) {
-      DistributedOptimizer& distributed = *threads_[i]->distributed;
-      try {
-        distributed.synchronize();
-      } catch (const Error&) {  // the first says it
-      }
-      distributed.zero_grad();
-    });
+    DropAll();
     throw;
   }
 }
 
-void Replicas::EndBackward() {
+// After an error of one of them: the others may have sent theirs.
+void Replicas::DropAll() {
+  OnAll(threads_.size(), [&](size_t i) {
+    DistributedOptimizer& distributed = *threads_[i]->distributed;
+    try {
+      distributed.synchronize();
+    } catch (const Error&) {  // the first says it
+    }
+    distributed.zero_grad();
+  });
+}
+
+void Replicas::RunBackward(const at::Tensor& loss, bool hold) {
+  hold_ = hold;
+  std::vector<std::unique_ptr<DistributedOptimizer::NoSync>> holds;
+  if (!are_on_cpu() && hold) {
+    for (const auto& thread : threads_) {
+      holds.push_back(std::make_unique<DistributedOptimizer::NoSync>(*thread->distributed));
+    }
+  }
+  try {
+    loss.backward();
+  } catch (...) {
+    holds.clear();
+    if (!are_on_cpu()) DropAll();
+    throw;
+  }
+  holds.clear();
   passes_ = 0;
-  if (hold_) AddToFirst();
+  if (hold) AddToFirst();
 }
 
 // So that whoever zeroes the model's gradients, by the optimizer, say, zeroes all.
@@ -336,8 +410,9 @@ void Replicas::AddToFirst() {
       at::Tensor& sum = to[i].mutable_grad();
       for (size_t replica = 1; replica < threads_.size(); ++replica) {
         const auto& from = threads_[replica]->sgd->param_groups()[0].params();
-        const at::Tensor gradient = std::exchange(from[i].mutable_grad(), at::Tensor());
+        at::Tensor gradient = std::exchange(from[i].mutable_grad(), at::Tensor());
         if (!gradient.defined()) continue;
+        gradient = gradient.to(to[i].device());
         if (!sum.defined()) {
           sum = gradient;
         } else if (sum.is_sparse() && !gradient.is_sparse()) {
@@ -366,7 +441,7 @@ void Replicas::FillInSparse() {
     if (with == threads_.size()) continue;
     for (size_t replica = 0; replica < threads_.size(); ++replica) {
       at::Tensor& own = gradient(replica, i);
-      if (!own.defined()) own = at::zeros_like(gradient(with, i));
+      if (!own.defined()) own = at::zeros_like(gradient(with, i)).to(devices_[replica]);
     }
   }
 }

@@ -63,6 +63,7 @@ class Sharded : public BaseStrategy {
     size_t ready = 0;         // how many a backward pass has computed
     at::Tensor memory;        // of the gradients, perhaps longer; undefined while there are none
     at::Tensor gradients;     // of all
+    StreamChain streams;      // of those that use the memory
     std::shared_ptr<Operation> reducescatter = nullptr;
     bool whole = false;    // all of it is reduced, not this rank's share alone
     bool reduced = false;  // shard_gradient is this step's
@@ -163,8 +164,8 @@ Sharded::~Sharded() {
 void Sharded::AddBuckets() {
   for (const Parameter& parameter : parameters()) {
     const at::Tensor& tensor = parameter.tensor;
-    if (!tensor.requires_grad() || (tensor.is_cpu() && tensor.layout() == at::kStrided)) continue;
-    Refuse("'" + parameter.name + "' is not a strided tensor on the CPU");
+    if (!tensor.requires_grad() || tensor.layout() == at::kStrided) continue;
+    Refuse("'" + parameter.name + "' is not a strided tensor");
   }
   places_.assign(parameters().size(), {-1, -1});
   for (BucketLayout& layout : LayOutBuckets(
@@ -192,8 +193,9 @@ void Sharded::MoveParameters() {
   std::vector<std::vector<at::Tensor>> shards(optimizer().param_groups().size());
   for (Bucket& bucket : buckets_) {
     const int64_t elements = bucket.share * ranks();
-    bucket.values = stage_ == 3 ? at::zeros({elements}, at::TensorOptions().dtype(bucket.type))
-                                : ArenaZeros(context(), elements, bucket.type);
+    const auto options = at::TensorOptions().dtype(bucket.type).device(bucket.device);
+    bucket.values = stage_ == 3 ? at::zeros({elements}, options)
+                                : ArenaZeros(context(), elements, bucket.type, bucket.device);
     std::vector<at::Tensor> members;
     for (const Member& member : bucket.members) {
       at::Tensor parameter = parameters()[member.parameter].tensor;
@@ -205,14 +207,15 @@ void Sharded::MoveParameters() {
     }
     bucket.shard = bucket.values.narrow(0, index() * bucket.share, bucket.share).detach();
     if (gathered_.has_value()) {
-      bucket.shard = ArenaZeros(context(), bucket.share, bucket.type).copy_(bucket.shard);
+      bucket.shard =
+          ArenaZeros(context(), bucket.share, bucket.type, bucket.device).copy_(bucket.shard);
       gathered_->Add({.label = "'" + parameters()[bucket.members.back().parameter].name + "' to '" +
                                parameters()[bucket.members.front().parameter].name + "'",
                       .values = bucket.values,
                       .shard = bucket.shard,
                       .parameters = std::move(members)});
     }
-    bucket.shard_gradient = ArenaZeros(context(), bucket.share, bucket.type);
+    bucket.shard_gradient = ArenaZeros(context(), bucket.share, bucket.type, bucket.device);
     shards[bucket.group].push_back(bucket.shard);
   }
   for (size_t g = 0; g < shards.size(); ++g) {
@@ -275,9 +278,11 @@ void Sharded::OnGradient(size_t place) {
 void Sharded::Take(Bucket& bucket, size_t member) {
   const at::NoGradGuard no_grad;
   if (!bucket.memory.defined()) {
-    bucket.memory = spare_.Get(bucket.share * ranks(), bucket.type);
+    bucket.memory = spare_.Get(bucket.share * ranks(), bucket.type, bucket.device);
     bucket.gradients = bucket.memory.narrow(0, 0, bucket.share * ranks());
+    bucket.streams = StreamChain();
   }
+  bucket.streams.Use(bucket.memory);
   const Member& place = bucket.members[member];
   at::Tensor& gradient = parameters()[place.parameter].tensor.mutable_grad();
   at::Tensor view = ViewIn(bucket.gradients, place);
@@ -293,6 +298,7 @@ void Sharded::Take(Bucket& bucket, size_t member) {
 // Holds mutex_. All members are taken.
 void Sharded::Submit(Bucket& bucket) {
   const at::NoGradGuard no_grad;
+  bucket.streams.Use(bucket.memory);
   // Between them is what was there before, which must not count for the norm.
   int64_t end = 0;
   const auto clear_to = [&](int64_t begin) {
@@ -360,6 +366,7 @@ void Sharded::End(Bucket& bucket) {
   if (bucket.reducescatter == nullptr) return;
   const std::shared_ptr<Operation> operation = std::exchange(bucket.reducescatter, nullptr);
   operation->Wait();
+  bucket.streams.Use(bucket.memory);
   if (bucket.whole) {
     bucket.shard_gradient.copy_(bucket.gradients.narrow(0, index() * bucket.share, bucket.share));
   }

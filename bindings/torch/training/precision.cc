@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "bindings/torch/device.h"
+
 namespace rueda::libtorch {
 namespace {
 
@@ -29,22 +31,30 @@ void CheckScale(double scale) {
 
 }  // namespace
 
-Autocast::Autocast(at::ScalarType type)
-    : enabled_before_(at::autocast::is_autocast_enabled(at::kCPU)),
-      type_before_(at::autocast::get_autocast_dtype(at::kCPU)) {
+void Autocast::Set(at::DeviceType device, at::ScalarType type) {
+  before_.push_back({device, at::autocast::is_autocast_enabled(device),
+                     at::autocast::get_autocast_dtype(device)});
+  at::autocast::set_autocast_enabled(device, type != at::kFloat);
+  if (type != at::kFloat) at::autocast::set_autocast_dtype(device, type);
+}
+
+Autocast::Autocast(at::ScalarType type) {
   if (type != at::kBFloat16 && type != at::kHalf && type != at::kFloat) {
     Refuse(std::string("Autocast: the type is ") + at::toString(type) +
            "; there are BFloat16, Half, and Float for none");
   }
-  at::autocast::set_autocast_enabled(at::kCPU, type != at::kFloat);
-  if (type != at::kFloat) at::autocast::set_autocast_dtype(at::kCPU, type);
+  Set(at::kCPU, type);
+  // Each device's autocast looks at every operator.
+  if (TorchHasCuda()) Set(at::kCUDA, type);
   at::autocast::clear_cache();  // its casts may be of another type
 }
 
 Autocast::~Autocast() {
   at::autocast::clear_cache();  // casts of parameters, which a step is going to change
-  at::autocast::set_autocast_enabled(at::kCPU, enabled_before_);
-  at::autocast::set_autocast_dtype(at::kCPU, type_before_);
+  for (const Before& before : before_) {
+    at::autocast::set_autocast_enabled(before.device, before.enabled);
+    at::autocast::set_autocast_dtype(before.device, before.type);
+  }
 }
 
 LossScaler::LossScaler(LossScalerOptions options) : options_(options) {

@@ -42,26 +42,52 @@ struct Statistics {
   at::Tensor var;  // divided by the count
 };
 
-// A row for the others, on the CPU and in float64: the count, the means, the sums of squared
-// distances from them.
-at::Tensor OwnRow(const at::Tensor& input) {
-  const int64_t channels = input.size(1);
-  if (input.numel() == 0) return at::zeros({1, 2 * channels + 1}, at::kDouble);
-  const auto [mean, var] = at::batch_norm_update_stats(input, {}, {}, 0);
-  const double count = static_cast<double>(input.numel() / channels);
-  const at::Tensor squares = var.to(at::kDouble) * count;
-  return at::cat({at::full({1}, count, squares.options()), mean.to(at::kDouble), squares})
-      .unsqueeze(0)
-      .cpu();
+// Values per channel.
+double CountOf(const at::Tensor& input) {
+  return input.numel() == 0 ? 0 : static_cast<double>(input.numel() / input.size(1));
 }
 
-at::Tensor GatherRows(const at::Tensor& own, int64_t channels, const Meeting& meeting) {
+// A row for the others, in float64: the count, the means, the sums of squared distances from them.
+at::Tensor OwnRow(const at::Tensor& input) {
+  const int64_t channels = input.size(1);
+  if (input.numel() == 0) {
+    return at::zeros({1, 2 * channels + 1}, input.options().dtype(at::kDouble));
+  }
+  const auto [mean, var] = at::batch_norm_update_stats(input, {}, {}, 0);
+  const double count = CountOf(input);
+  const at::Tensor squares = var.to(at::kDouble) * count;
+  return at::cat({at::full({1}, count, squares.options()), mean.to(at::kDouble), squares})
+      .unsqueeze(0);
+}
+
+std::shared_ptr<Operation> SubmitAllgather(const at::Tensor& own, const std::string& name,
+                                           const Meeting& meeting) {
+  return Operation::Submit(meeting.context, {.kind = RUEDA_ALLGATHER,
+                                             .tensors = own,
+                                             .name = name,
+                                             .process_set = meeting.process_set,
+                                             .wait_soon = true});
+}
+
+// All ranks' rows, and their counts on the CPU: read from the rows a device's would have to be
+// waited for.
+std::pair<at::Tensor, at::Tensor> GatherRows(const at::Tensor& input, const Meeting& meeting) {
+  const int64_t channels = input.size(1);
   try {
-    return Operation::Execute(meeting.context, {.kind = RUEDA_ALLGATHER,
-                                                .tensors = own,
-                                                .name = meeting.name,
-                                                .process_set = meeting.process_set})
-        ->Wait()[0];
+    const at::Tensor own = OwnRow(input);
+    if (own.is_cpu()) {
+      const at::Tensor rows =
+          Operation::Execute(meeting.context, {.kind = RUEDA_ALLGATHER,
+                                               .tensors = own,
+                                               .name = meeting.name,
+                                               .process_set = meeting.process_set})
+              ->Wait()[0];
+      return {rows, rows.narrow(1, 0, 1)};
+    }
+    const at::Tensor count = at::full({1, 1}, CountOf(input), at::kDouble);
+    const auto rows = SubmitAllgather(own, meeting.name, meeting);
+    const auto counts = SubmitAllgather(count, meeting.name + ".counts", meeting);
+    return {rows->Wait()[0], counts->Wait()[0]};
   } catch (const Error& error) {
     if (error.status() != RUEDA_INVALID_ARGUMENT) throw;
     throw Error(error.status(), "SyncBatchNorm '" + meeting.name + "' with " +
@@ -74,11 +100,11 @@ at::Tensor GatherRows(const at::Tensor& own, int64_t channels, const Meeting& me
 
 Statistics AllRanks(const at::Tensor& input, const Meeting& meeting) {
   const int64_t channels = input.size(1);
-  const at::Tensor rows = GatherRows(OwnRow(input), channels, meeting);
+  const auto [rows, host_counts] = GatherRows(input, meeting);
   const at::Tensor counts = rows.narrow(1, 0, 1);
   const at::Tensor means = rows.narrow(1, 1, channels);
   const at::Tensor squares = rows.narrow(1, 1 + channels, channels);
-  const double count = counts.sum().item<double>();
+  const double count = host_counts.sum().item<double>();
   if (count < 2) {
     throw Error(RUEDA_INVALID_ARGUMENT,
                 "'" + meeting.name +
@@ -162,7 +188,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
                                   const at::Tensor& weight, const at::Tensor& mean,
                                   const at::Tensor& var, const at::Tensor& dy_sum,
                                   const at::Tensor& dy_x_hat, const Holder& holder) {
-    const at::Tensor own = at::cat({dy_sum, dy_x_hat}).to(at::kCPU, at::kDouble);
+    const at::Tensor own = at::cat({dy_sum, dy_x_hat}).to(at::kDouble);
     const std::string name = holder.meeting.name + ".gradient";
     const at::Tensor sums =
         Operation::Execute(holder.meeting.context, {.kind = RUEDA_ALLREDUCE,

@@ -19,16 +19,18 @@
 #define RUEDA_PRECISION_HPP_
 
 #include <cstdint>
+#include <vector>
 
 #include "rueda/strategy.hpp"
 
 namespace rueda::libtorch {
 
-// While it lives, operators of this thread on the CPU compute in `type` where torch's autocast
-// deems that safe (matrix products, convolutions), in float32 where it does not (losses), as under
-// Python's torch.autocast("cpu", type). For forward passes and losses; backward passes then have
-// the types of the forward pass by themselves. kFloat turns autocast off. May be nested; the one
-// made last goes first. The replicas of dp, ddp2 and mirrored compute as their caller does.
+// While it lives, operators of this thread, on the CPU and on CUDA, compute in `type` where torch's
+// autocast deems that safe (matrix products, convolutions), in float32 where it does not (losses),
+// as under Python's torch.autocast("cpu", type) and torch.autocast("cuda", type). For forward
+// passes and losses; backward passes then have the types of the forward pass by themselves. kFloat
+// turns autocast off. May be nested; the one made last goes first. The replicas of dp, ddp2 and
+// mirrored compute as their caller does.
 class RUEDA_TORCH_API Autocast {
  public:
   // RUEDA_INVALID_ARGUMENT: `type` is not kBFloat16, kHalf or kFloat.
@@ -38,8 +40,14 @@ class RUEDA_TORCH_API Autocast {
   Autocast& operator=(const Autocast&) = delete;
 
  private:
-  const bool enabled_before_;
-  const at::ScalarType type_before_;
+  struct Before {
+    at::DeviceType device;
+    bool enabled;
+    at::ScalarType type;
+  };
+  RUEDA_TORCH_LOCAL void Set(at::DeviceType device, at::ScalarType type);
+
+  std::vector<Before> before_;  // by device
 };
 
 // Of a LossScaler; the same on all ranks. The defaults are those of torch.amp.GradScaler.

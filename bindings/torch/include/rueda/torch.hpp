@@ -18,11 +18,16 @@
 //     hvd::shutdown();
 //
 // Tensors (at::Tensor, which is torch::Tensor) are strided (but for sparse_allreduce) and on the
-// CPU, of the types bool, uint8 to uint64, int8 to int64, float8_e4m3fn, float8_e5m2, float16,
-// bfloat16, float32, float64, complex64 and complex128; any number of dimensions up to 32.
-// Contiguous ones go in and come out by pointer; others are copied, on the way in, and for
-// functions that work in place (their names end in `_`) on the way out too. Where rows are split or
-// joined a tensor needs a first dimension: a scalar is refused, tensor.reshape({1}) is not.
+// CPU or on CUDA, all of an operation in one place. They are of the types bool, uint8 to uint64,
+// int8 to int64, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64 and
+// complex128, of any number of dimensions up to 32. Contiguous ones go in and come out by pointer;
+// others are copied, on the way in, and for functions that work in place (their names end in `_`)
+// on the way out too. Where rows are split or joined a tensor needs a first dimension: a scalar is
+// refused, tensor.reshape({1}) is not.
+//
+// On CUDA an operation is in the order of streams: behind what the current stream had been given
+// when it was called, and before what the stream that is current in synchronize() is given
+// afterwards. "Waits" then means: until all ranks have called. Nothing waits for the device.
 //
 // Ownership: an operation keeps its tensors alive until it has ended. Until then don't read its
 // outputs and don't change its inputs. Functions in place bump their tensor's version, so that
@@ -107,6 +112,12 @@ using rueda::broadcast_object;
 
 using rueda::Error;
 using rueda::Knobs;
+
+// The device of this type that this rank is to use, and whose tensors its operations take:
+// at::kCUDA gives the one that rueda_local_device (rueda.h) tells, by the local rank. Tensors and
+// modules are put there by the caller. RUEDA_FAILED_PRECONDITION, in one line: why there is none,
+// or that this torch has no CUDA.
+RUEDA_TORCH_API at::Device local_device(at::DeviceType type);
 
 // Handles --------------------------------------------------------------------------------------
 
@@ -523,7 +534,7 @@ class RUEDA_TORCH_API DistributedOptimizer {
 // Operators ------------------------------------------------------------------------------------
 //
 // Loading the library registers these for TorchScript and Python (torch.ops.load_library,
-// torch.ops.rueda), with kernels for CPU tensors. `op` is "average", "sum", "min", "max",
+// torch.ops.rueda), with kernels for CPU and CUDA tensors. `op` is "average", "sum", "min", "max",
 // "product", "band", "bor", "bxor", "adasum" or "average_live", `process_set` a process set's id.
 // They work on the calling thread's current context, block, and raise RuntimeError. Gradients flow
 // through those that they flow through in C++.

@@ -54,12 +54,11 @@ namespace rueda::libtorch {
 // differ in all dimensions but C, and have nothing (N = 0). Half-precision input is computed in
 // float32.
 //
-// In training a forward pass is one small allgather, named as below; so is the backward pass, as
-// one allreduce, if the input requires a gradient, which is for all ranks or none. Gradients of
-// weight and bias are this rank's part, for the optimizer to reduce as others. In eval() nothing is
-// communicated: the running statistics are used, or this rank's batch if there are none.
-//
-// On CUDA what is communicated, 2 C + 1 numbers and 2 C, goes through the CPU.
+// In training a forward pass is one small allgather, named as below; on CUDA there is another one
+// beside it, of the counts, on the CPU. So is the backward pass, as one allreduce, if the input
+// requires a gradient, which is for all ranks or none. Gradients of weight and bias are this rank's
+// part, for the optimizer to reduce as others. In eval() nothing is communicated: the running
+// statistics are used, or this rank's batch if there are none.
 //
 // RUEDA_INVALID_ARGUMENT: an input of another shape or type, or in training on neither CPU nor CUDA
 // (on this rank); ranks that differ in C, or have not two values per channel all together (on all).
