@@ -399,6 +399,10 @@ void Engine::Do(const Action& action) {
   } else if (const auto* removed = std::get_if<RemovedSet>(&action)) {
     submissions_->RemoveSet(removed->set);
     tracks_.Note("PROCESS_SET", absl::StrCat("process set ", removed->set, " is removed"));
+    for (const Way way : {Way::kDevice, Way::kUrgent}) {
+      Lane* const lane = lanes_[removed->set].get();
+      if (lane != nullptr && lane->has(way)) nccl_->Retire(lane->Take(way));
+    }
     lanes_[removed->set].reset();
     compression_.Forget(removed->set);
     if (removed->asked) CompleteWith(removed->token, removed->set);
@@ -431,9 +435,7 @@ void Engine::OnLaunch(const Launch& launch) {
   const TensorSpec& first_spec = first.token == kNoToken ? *first.spec : *live_[first.token]->spec;
   const Way way = WayOf(first_spec.signature);  // of all of the batch
   if (!lane.has(way)) {
-    // What the lane has on the device already is of the same ranks.
-    Communicator* const parent = lane.communicator(Way::kDevice);
-    if (absl::Status status = OpenWay(lane, way, parent); !status.ok()) {
+    if (absl::Status status = OpenWay(lane, way, nullptr); !status.ok()) {
       Failure failure;
       failure.code = status.code();
       failure.cause = absl::StrCat("rank ", world_.rank, " can't take part in ",

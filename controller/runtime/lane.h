@@ -70,6 +70,8 @@ class Lane {
   const Backend& backend(Way way) const { return *Of(way).backend; }
   // Null: it has not that way.
   Communicator* communicator(Way way) const { return Of(way).communicator.get(); }
+  // The lane is not used again.
+  std::unique_ptr<Communicator> Take(Way way) { return std::move(Of(way).communicator); }
 
   // The engine has one more operation of the set.
   void Began() { ++live_; }
@@ -117,11 +119,11 @@ class Lane {
  private:
   struct WayState {
     const Backend* backend = nullptr;
-    std::unique_ptr<Communicator> communicator;
     std::deque<LaneBucket> queue;
-    size_t started = 0;   // of the queue
-    size_t enqueued = 0;  // of those
-    Nanos done_at = 0;    // of the latest bucket
+    std::unique_ptr<Communicator> communicator;  // goes first: it may still look at the queue's
+    size_t started = 0;                          // of the queue
+    size_t enqueued = 0;                         // of those
+    Nanos done_at = 0;                           // of the latest bucket
   };
   WayState& Of(Way way) { return ways_[static_cast<size_t>(way)]; }
   const WayState& Of(Way way) const { return ways_[static_cast<size_t>(way)]; }

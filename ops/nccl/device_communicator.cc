@@ -19,7 +19,7 @@ namespace {
 constexpr Nanos kLookInterval = 100 * kMillisecond;
 // How long an aborted communicator's work may take to leave the device. What waits for a stream of
 // the caller's leaves when that gets there.
-constexpr Nanos kAbortPatience = 5 * kSecond;
+constexpr Nanos kAbortPatience = 800 * kMillisecond;
 
 }  // namespace
 
@@ -160,9 +160,15 @@ bool DeviceCommunicator::InFlight() const {
   return enqueued_ > done_;
 }
 
+bool DeviceCommunicator::ended() const {
+  MutexLock lock(mutex_);
+  return ended_ && posted_ == 0;
+}
+
 void DeviceCommunicator::AbortLibrary() {
   MutexLock lock(mutex_);
   for (rueda_cuda_communicator* library : libraries_) device_.cuda().abort(library);
+  changed_.NotifyAll();
 }
 
 // The device's thread -----------------------------------------------------------------------------
@@ -294,8 +300,15 @@ void DeviceCommunicator::SplitFrom(DeviceCommunicator* parent, int color) {
   Post(&DeviceCommunicator::Split);
 }
 
+// False: it has failed, or was aborted.
+bool DeviceCommunicator::WaitUntilIdle() {
+  MutexLock lock(mutex_);
+  while (done_ < enqueued_ && status_.ok() && !context_->cancelled()) changed_.Wait(mutex_);
+  return status_.ok() && !context_->cancelled();
+}
+
 void DeviceCommunicator::Split() {
-  if (parent_->library_ == nullptr || context_->cancelled()) return;  // it is alone, or has failed
+  if (parent_->library_ == nullptr || !parent_->WaitUntilIdle()) return;
   const auto split = [&]() -> absl::Status {
     RUEDA_RETURN_IF_ERROR(Open());
     rueda_cuda_communicator* library = nullptr;
@@ -312,7 +325,7 @@ void DeviceCommunicator::Split() {
 }
 
 void DeviceCommunicator::SplitOff() {
-  if (library_ == nullptr || context_->cancelled()) return;
+  if (library_ == nullptr || !WaitUntilIdle()) return;
   rueda_cuda_communicator* none = nullptr;
   absl::Status status = CallCuda(device_.cuda().split, library_, -1, 0, &none);
   if (!status.ok() && !absl::IsUnimplemented(status)) Fail(std::move(status));

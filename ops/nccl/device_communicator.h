@@ -70,10 +70,15 @@ class DeviceCommunicator : public Communicator {
   // Waits until nothing of it is left on the device.
   ~DeviceCommunicator() override;
 
-  // Makes NCCL's communicator out of `parent`'s, behind what that one has been given, instead of
-  // meeting anew. All members of the parent do so at the same place of the plan: those of this
-  // group with its color, the others by LeaveOut. Where NCCL can't, they meet when the first
-  // operation comes. The parent outlives this.
+  // Begins to end it, when nothing is under way; then nothing else is called but `ended`, which
+  // says whether the destructor would wait.
+  void BeginEnd() { Post(&DeviceCommunicator::End); }
+  bool ended() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Makes NCCL's communicator out of `parent`'s, when that one has done what it was given (NCCL
+  // asks for that), instead of meeting anew. All members of the parent do so at the same place of
+  // the plan: those of this group with its color, the others by LeaveOut. Where NCCL can't, they
+  // meet when the first operation comes. The parent outlives this.
   void SplitFrom(DeviceCommunicator* parent, int color) ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes part in what others make out of this one.
   void LeaveOut() { Post(&DeviceCommunicator::SplitOff); }
@@ -116,6 +121,7 @@ class DeviceCommunicator : public Communicator {
   void Split();
   void SplitOff();
   absl::Status Await(rueda_cuda_communicator* library);
+  bool WaitUntilIdle() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<rueda_cuda_communicator*> Meet(const std::string& key, int members, int self);
   void Look();
   void End();

@@ -58,6 +58,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclBackend::ConnectOn(const Group
   return communicator;
 }
 
+void NcclBackend::Retire(std::unique_ptr<Communicator> communicator) {
+  std::erase_if(retired_, [](const auto& retired) { return retired->ended(); });
+  retired_.emplace_back(static_cast<DeviceCommunicator*>(communicator.release()));
+  retired_.back()->BeginEnd();
+}
+
 void NcclBackend::LeaveOut(Communicator* parent) {
   static_cast<DeviceCommunicator*>(parent)->LeaveOut();
 }

@@ -37,8 +37,8 @@ class NcclBackend : public Backend {
   absl::StatusOr<std::unique_ptr<Communicator>> ConnectOn(const Group& group, bool urgent,
                                                           Communicator* parent);
   static void LeaveOut(Communicator* parent);
-  // Everything that its communicators wait for ends. Any thread.
-  void Cancel() { context_->Cancel(); }
+  // Ends a communicator that has nothing under way, without waiting for that.
+  void Retire(std::unique_ptr<Communicator> communicator);
 
   CudaDevice& device() const { return *context_->args().device; }
 
@@ -46,6 +46,7 @@ class NcclBackend : public Backend {
   const std::string job_;
   const uint64_t epoch_;
   const std::shared_ptr<DeviceContext> context_;
+  std::vector<std::unique_ptr<DeviceCommunicator>> retired_;
 };
 
 // UNIMPLEMENTED, for people, for what is not done on CUDA. The same everywhere.

@@ -207,6 +207,7 @@ TEST_P(Cuda, WhatComesBehindABusyLaneIsFusedAndPackedByOneKernel) {
       const std::string name = "s" + std::to_string(i);
       handles.push_back(Submitted(context, small.back()->Sum(name.c_str())));
     }
+    ASSERT_EQ(Execute(context, Barrier("all have submitted all")), RUEDA_OK);
     stream.Release();
     for (const rueda_handle handle : handles) {
       ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
@@ -222,9 +223,8 @@ TEST_P(Cuda, WhatComesBehindABusyLaneIsFusedAndPackedByOneKernel) {
         EXPECT_EQ(call.count, 15);
       }
     }
-    // The first of the five may have left alone, if the first bucket was done already.
-    EXPECT_LE(sums, 2);
-    EXPECT_LE(copies, 2);
+    EXPECT_EQ(sums, 1);
+    EXPECT_EQ(copies, 2);
   });
 }
 
@@ -505,6 +505,7 @@ TEST_P(Cuda, ProcessSetsAreSplitFromTheWorldsCommunicator) {
           if (call.function == std::string("split") && call.status == 0) ++at_once;
         }
       }
+      ASSERT_EQ(Execute(context, Barrier("rank 0 has read the log")), RUEDA_OK);
       if (rank != 0) {
         for (const int priority : {0, 1}) {
           rueda_operation operation = two.Sum("two");
@@ -690,7 +691,7 @@ TEST(CudaKill, TheOthersAreToldWhoDiedAlsoWhileTheirDeviceWaits) {
     if (rank == 1) stream.Hold();  // its part never comes
     const rueda_handle handle = Submitted(context, tensor.Sum("t"));
     ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK);
-    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+    (void)Execute(context, Barrier());  // rank 1 may be gone before the others hear of its end
     if (rank == 1) {
       *killed = Now();
       kill(getpid(), SIGKILL);
