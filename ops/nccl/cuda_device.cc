@@ -60,9 +60,11 @@ absl::Status CudaDevice::Check() {
 }
 
 absl::StatusOr<int> CudaDevice::Proposed() {
+  const int index = index_.load(std::memory_order_acquire);
+  if (__builtin_expect(index >= 0, 1)) return index;
   RUEDA_RETURN_IF_ERROR(Check());
   MutexLock lock(mutex_);
-  return index_ >= 0 ? index_ : local_rank_ % devices_;
+  return local_rank_ % devices_;
 }
 
 absl::StatusOr<int> CudaDevice::Index() {
@@ -72,20 +74,24 @@ absl::StatusOr<int> CudaDevice::Index() {
 }
 
 absl::Status CudaDevice::Use(int index) {
+  if (__builtin_expect(index == index_.load(std::memory_order_acquire), 1)) {
+    return absl::OkStatus();
+  }
   RUEDA_RETURN_IF_ERROR(Check());
   MutexLock lock(mutex_);
-  if (__builtin_expect(index == index_, 1)) return absl::OkStatus();
   if (index < 0 || index >= devices_) {
     return absl::InvalidArgumentError(
         absl::StrCat("there is no CUDA device ", index, "; this process sees ", devices_));
   }
-  if (index_ >= 0) {
+  const int used = index_.load(std::memory_order_relaxed);
+  if (used == index) return absl::OkStatus();  // another thread was faster
+  if (used >= 0) {
     return absl::InvalidArgumentError(absl::StrCat("the tensor is on CUDA device ", index,
-                                                   ", and this rank uses device ", index_,
+                                                   ", and this rank uses device ", used,
                                                    ": a context's CUDA tensors are all on one"));
   }
   events_ = std::make_shared<Events>(cuda_, index);
-  index_ = index;
+  index_.store(index, std::memory_order_release);
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 // Nothing of CUDA is loaded or asked before somebody wants it.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -60,8 +61,8 @@ class CudaDevice {
   // UNKNOWN: not asked yet.
   absl::Status status_ ABSL_GUARDED_BY(mutex_) = absl::UnknownError("");
   int devices_ ABSL_GUARDED_BY(mutex_) = 0;
-  int index_ ABSL_GUARDED_BY(mutex_) = -1;  // -1: not decided
-  std::shared_ptr<Events> events_;          // made with index_
+  std::shared_ptr<Events> events_;  // constant once index_ is set
+  std::atomic<int> index_{-1};      // -1: not decided; set once
 };
 
 }  // namespace rueda
