@@ -15,6 +15,7 @@
 
 #include "bindings/torch/bucket_plan.h"
 #include "bindings/torch/compressible.h"
+#include "bindings/torch/device.h"
 #include "bindings/torch/gradient_bucket.h"
 #include "bindings/torch/gradient_memory.h"
 #include "bindings/torch/named_tensors.h"
@@ -182,6 +183,11 @@ DistributedOptimizer::Impl::Impl(torch::optim::Optimizer& optimizer,
     postscale_ = options_.gradient_predivide_factor;
   }
   AddSlots(named_parameters);
+  for (const Slot& slot : slots_) {
+    if (options_.op != Adasum || slot.parameter.is_cpu()) continue;
+    Refuse("op = Adasum is for parameters on the CPU, and '" + slot.name + "' is on " +
+           DeviceName(slot.parameter.device()) + "; the strategy adasum combines steps");
+  }
   // Backward passes come by the last parameters first, mostly; the first step tells.
   std::vector<size_t> order(slots_.size());
   std::iota(order.rbegin(), order.rend(), size_t{0});

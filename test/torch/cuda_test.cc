@@ -17,6 +17,10 @@
 #include "test/torch/tensors.h"
 #include "test/torch/training.h"
 
+#ifdef RUEDA_TEST_FAKE_DEVICE
+#include "test/torch/fake_device.h"
+#endif
+
 namespace hvd = rueda::libtorch;
 
 namespace {
@@ -33,18 +37,18 @@ c10::Stream NewStream() {
   return c10::impl::VirtualGuardImpl(torch::kCUDA).getStreamFromGlobalPool(Cuda());
 }
 
+// Gives the current stream work of some 20 ms, so many times.
 #ifdef RUEDA_TEST_FAKE_DEVICE
-constexpr int64_t kSide = 16;  // the CPU works on it
-#else
-constexpr int64_t kSide = 8192;
-#endif
-
-// Gives the current stream work: of products that take some 20 ms each.
-void Occupy(int products) {
-  static const torch::Tensor a = torch::ones({kSide, kSide}, Cuda());
-  torch::Tensor b = a;
-  for (int i = 0; i < products; ++i) b = a.mm(b) / kSide;
+void Occupy(int times) {
+  rueda::fake_cuda::Sleep(c10::impl::VirtualGuardImpl(torch::kCUDA).getStream(Cuda()), 20 * times);
 }
+#else
+void Occupy(int times) {
+  static const torch::Tensor a = torch::ones({8192, 8192}, Cuda());
+  torch::Tensor b = a;
+  for (int i = 0; i < times; ++i) b = a.mm(b) / 8192;
+}
+#endif
 
 // What fn makes of a tensor on the CPU and of the same one on CUDA is the same, and stays there.
 void ExpectAlike(const char* what, const torch::Tensor& input,
@@ -188,12 +192,11 @@ CUDA_TEST(CudaStreams, NobodyWaitsForTheDevice, 1, 2) {
   const c10::Stream stream = NewStream();
   const c10::StreamGuard guard(stream);
   // The first time kernels are loaded and ranks connected, which may wait.
-  for (const int products : {1, 40}) {
-    const bool busy = products > 1;
+  for (const bool busy : {false, true}) {
+    const torch::Tensor late = x * 1;
     stream.synchronize();
     hvd::barrier();
-    Occupy(products);
-    const torch::Tensor late = x * 1;  // behind it
+    Occupy(busy ? 40 : 1);
     const hvd::Handle in_flight = hvd::allreduce_async(late, "in flight", Sum);
     EXPECT_TRUE(!busy || !stream.query()) << "submitting has waited for the stream";
     const torch::Tensor sum = hvd::synchronize(in_flight);
@@ -224,26 +227,25 @@ void Press(Use use) {
     const int64_t size = 1 + torch::randint(40'000, {1}).item<int64_t>();
     const double own = round % 97 + hvd::rank();
     const double sum = ranks * (round % 97) + ranks * (ranks - 1) / 2;
-    const std::string name = "pressed";
     torch::Tensor result;
     double expected = sum;
     {
       hvd::Handle handle;
       {
         const c10::StreamGuard guard(first);
-        if (round % 20 == 0) Occupy(2);  // so that the library's stream is late
         const torch::Tensor x = torch::full({size, 2}, own, Cuda());
+        if (use == Use::kInPlaceWithGaps) result = torch::full({2, size}, own, Cuda());
+        if (round % 20 == 0) Occupy(1);  // so that the library's stream is late
         switch (use) {
           case Use::kGathered:
-            handle = hvd::allgather_async(x, name);
+            handle = hvd::allgather_async(x);
             expected = sum / ranks;  // the mean
             break;
           case Use::kInPlaceWithGaps:
-            result = torch::full({2, size}, own, Cuda());
-            handle = hvd::allreduce_async_(result.t(), name, Sum);
+            handle = hvd::allreduce_async_(result.t(), "", Sum);
             break;
           default:
-            handle = hvd::allreduce_async(x, name, Sum);
+            handle = hvd::allreduce_async(x, "", Sum);
         }
       }
       const c10::StreamGuard guard(second);

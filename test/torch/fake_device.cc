@@ -7,6 +7,8 @@
 // when the streams that torch's allocator would look at have come to where they were: so this
 // proves who is ordered behind whom, and who is kept for whom, and nothing of CUDA's or torch's
 // own.
+#include "test/torch/fake_device.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -19,8 +21,10 @@
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -255,10 +259,14 @@ at::Tensor Empty(c10::IntArrayRef size, c10::IntArrayRef stride, at::ScalarType 
                                            c10::DispatchKeySet(c10::DispatchKey::CUDA), type);
 }
 
-// The same memory, as the CPU's.
+// The same memory, as the CPU's; an operator may give it other memory.
 at::Tensor OnCpu(const at::Tensor& tensor) {
-  return at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
-                       tensor.options().device(at::kCPU));
+  return at::for_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes())
+      .strides(tensor.strides())
+      .options(tensor.options().device(at::kCPU))
+      .allocator(c10::GetCPUAllocator())
+      .resizeable_storage()
+      .make_tensor();
 }
 
 at::Tensor ToCuda(const at::Tensor& tensor, c10::Device device) {
@@ -276,7 +284,7 @@ class OneOperator {
     for (size_t i = stack->size() - arguments; i < stack->size(); ++i) Take(&(*stack)[i]);
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
     for (auto& [alias, original] : aliases_) {
-      if (alias.sizes() != original.sizes()) GiveBack(alias, &original);
+      GiveBack(alias, &original);
     }
     const size_t returns = op.schema().returns().size();
     for (size_t i = stack->size() - returns; i < stack->size(); ++i) Give(&(*stack)[i]);
@@ -308,6 +316,10 @@ class OneOperator {
     }
   }
   static void GiveBack(const at::Tensor& alias, at::Tensor* original) {
+    if (alias.sizes() == original->sizes()) {
+      if (alias.const_data_ptr() != original->const_data_ptr()) OnCpu(*original).copy_(alias);
+      return;
+    }
     const at::Tensor copy = ToCuda(alias, original->device());
     original->unsafeGetTensorImpl()->set_storage_keep_dtype(copy.storage());
     original->unsafeGetTensorImpl()->set_sizes_and_strides(copy.sizes(), copy.strides(), 0);
@@ -394,4 +406,13 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
 }
 
 }  // namespace
+
+void Sleep(const c10::Stream& stream, int ms) {
+  const auto sleep = [](void* user) {
+    usleep(1000 * static_cast<int>(reinterpret_cast<intptr_t>(user)));
+  };
+  Fake().enqueue(stream.device_index(), Streams::Get().Handle(stream), sleep,
+                 reinterpret_cast<void*>(static_cast<intptr_t>(ms)));
+}
+
 }  // namespace rueda::fake_cuda

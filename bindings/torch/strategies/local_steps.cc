@@ -96,8 +96,14 @@ class LocalSteps : public BaseStrategy {
     }
     // In the parameters' own memory: no other is needed.
     for (size_t k = 0; k < moved.size(); ++k) moved[k].sub_(places_[indices[k]].start);
+    // The library has Adasum on the CPU alone.
+    std::vector<at::Tensor> sent;
+    for (const at::Tensor& change : moved) sent.push_back(op_ == Adasum ? change.cpu() : change);
     try {
-      Allreduce(moved, "change", op_, suffixes);
+      Allreduce(sent, "change", op_, suffixes);
+      for (size_t k = 0; k < moved.size(); ++k) {
+        if (!sent[k].is_same(moved[k])) moved[k].copy_(sent[k]);
+      }
     } catch (...) {
       for (size_t k = 0; k < moved.size(); ++k) moved[k].copy_(places_[indices[k]].start);
       throw;
