@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Unpacks what Rueda is built with, but a compiler, CMake, torch and CUDA, from Debian 12's packages
+# into a folder: for a machine that reaches no package registry, or on which nothing may be
+# installed. Run it on a Debian 12 machine, which need not be root's, and take the folder along.
+#
+#     third_party/prefix.sh FOLDER
+#
+# There (any Linux with glibc 2.36 or later):
+#
+#     export RUEDA_PREFIX=FOLDER LD_LIBRARY_PATH=FOLDER/usr/lib/x86_64-linux-gnu
+#     cmake --preset release && cmake --build --preset release
+#
+# LD_LIBRARY_PATH is for protoc, and for programs that are installed; what is built finds the folder
+# by itself. Gloo is not among them: libgloo's dependencies are a system of their own.
+set -euo pipefail
+
+packages=(
+  libabsl-dev libabsl20220623 libgmock-dev libgtest-dev libhwy-dev libhwy1 libprotobuf-dev
+  libprotobuf-lite32 libprotobuf32 libprotoc32 libssl-dev libssl3 libyaml-cpp-dev libyaml-cpp0.7
+  nlohmann-json3-dev protobuf-compiler
+)
+
+if [[ $# != 1 || $1 == -* ]]; then
+  sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
+  exit 2
+fi
+command -v dpkg-deb >/dev/null || {
+  echo "prefix: this is no Debian: there is no dpkg-deb" >&2
+  exit 1
+}
+mkdir -p "$1"
+prefix=$(cd "$1" && pwd)
+packed=$(mktemp -d)
+trap 'rm -r "$packed"' EXIT
+# apt gives what it has downloaded to a user of its own, who must be able to write there.
+chmod 755 "$packed"
+(cd "$packed" && apt-get download -qq "${packages[@]}")
+for package in "$packed"/*.deb; do dpkg-deb -x "$package" "$prefix"; done
+
+# Archives are not needed where there is a shared library, and are most of the bytes.
+find "$prefix/usr/lib" -name '*.a' | while read -r archive; do
+  if [[ -e ${archive%.a}.so ]]; then rm "$archive"; fi
+done
+rm -rf "$prefix/usr/share/doc" "$prefix/usr/share/man" "$prefix/usr/share/lintian" \
+  "$prefix/usr/src"
+echo "prefix: $(du -sm "$prefix" | cut -f1) MB in $prefix"
