@@ -324,13 +324,18 @@ void Engine::Begin(Request* request) {
   if (Lane* lane = lanes_[request->spec->set].get()) lane->Began();
 }
 
-bool Engine::Announce() {
+// Queues what this rank must say of the batches that it has completed.
+void Engine::AnnounceDone() {
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     if (lane != nullptr && !member_.closing(lane->set()) &&
         bus_->MustAnnounceDone(lane->set(), member_.completed_on(lane->set()))) {
       member_.AnnounceDone(lane->set());
     }
   }
+}
+
+bool Engine::Announce() {
+  AnnounceDone();
   bool moved = false;
   while (const ControlEvent* event = member_.Next()) {
     if (std::holds_alternative<Announced>(event->what)) {
@@ -977,10 +982,16 @@ void Engine::UpdateFinished() {
 // Sleeping ------------------------------------------------------------------------------------
 
 bool Engine::LeavesWork() {
-  return !failed_ &&
-         (busy_lanes_ > 0 || submissions_->HasWork() || (!idle() && bus_->LastLook()) ||
-          bus_->OwesOthers() || (leave_requested_.load(std::memory_order_relaxed) && !Finished()) ||
-          (link_store_ != nullptr && link_store_->HasRequests()) || suspect_.has_value());
+  if (failed_) return false;
+  // A waiter leaves as soon as its own operation has ended: what was held back behind that, on any
+  // rank, waits for somebody to say so.
+  if (submissions_->in_flight() > 0) {
+    AnnounceDone();
+    if (member_.Next() != nullptr) return true;
+  }
+  return busy_lanes_ > 0 || submissions_->HasWork() || (!idle() && bus_->LastLook()) ||
+         bus_->OwesOthers() || (leave_requested_.load(std::memory_order_relaxed) && !Finished()) ||
+         (link_store_ != nullptr && link_store_->HasRequests()) || suspect_.has_value();
 }
 
 Nanos Engine::NextDeadline() {

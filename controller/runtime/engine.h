@@ -101,6 +101,7 @@ class Engine : public Courier {
   // The parts of a turn.
   bool DrainSubmissions();
   void Begin(Request* request);
+  void AnnounceDone();
   bool Announce();
   absl::StatusOr<bool> ReadPlan();
   bool AdvanceLanes();
