@@ -38,9 +38,9 @@ INSTANTIATE_TEST_SUITE_P(Hosts, Bits, ::testing::ValuesIn(HostsSetups()),
                          [](const auto& setup) { return setup.param.name; });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Bits);
 
-// Every number of ranks; one under the sanitizers, which take their time.
+// Every number of ranks; one where operations take long.
 std::vector<int> Worlds() {
-  if (kSanitized) return {3};
+  if (takes_long) return {3};
   return {2, 3, 4};
 }
 
@@ -268,7 +268,7 @@ TEST_P(Bits, AreTheSameWhereverTheTensorsLie) {
       Program program(context, rank, size, Hosts());
       for (const rueda_dtype dtype : kDTypes) {
         for (const int64_t elements : {11, 5'003, 70'001, 300'007}) {
-          if (kSanitized && elements > 100'000) continue;
+          if (takes_long && elements > 100'000) continue;
           ASSERT_NO_FATAL_FAILURE(program.Use(dtype, elements));
           for (const bool in_arena : {false, true}) {
             ASSERT_NO_FATAL_FAILURE(program.Alone(in_arena));

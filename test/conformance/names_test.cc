@@ -22,7 +22,7 @@ namespace {
 class Names : public JobTest {
  protected:
   bool IsPlain() const { return GetParam().knobs.empty(); }
-  bool IsFull() const { return IsPlain() && GetParam().ranks == Ranks::kProcesses && !kSanitized; }
+  bool IsFull() const { return IsPlain() && GetParam().ranks == Ranks::kProcesses && !takes_long; }
 };
 INSTANTIATE_TEST_SUITE_P(All, Names, ::testing::ValuesIn(AllSetups()),
                          [](const auto& setup) { return setup.param.name; });
@@ -151,7 +151,7 @@ struct Chain {
 };
 
 TEST_P(Names, ManyThreadsOfOneContextMixKindsAndCallbacksSubmitAgain) {
-  const int iterations = kSanitized || !IsPlain() ? 10 : 100;
+  const int iterations = takes_long || !IsPlain() ? 10 : 100;
   RunOn(3, [&](rueda_context* context, int rank, int size) {
     // Those that all ranks take part in: a callback on every rank submits what comes next.
     const rueda_kind kinds[] = {RUEDA_ALLREDUCE, RUEDA_ALLGATHER, RUEDA_BROADCAST,

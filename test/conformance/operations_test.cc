@@ -340,8 +340,8 @@ void SubmitShuffled(rueda_context* context, int rank, int size, int tensors, int
 }
 
 TEST_P(Operations, ManyTensorsInAnyOrder) {
-  const int rounds = kSanitized ? 3 : 50;
-  const int tensors = kSanitized ? 200 : 1'000;
+  const int rounds = takes_long ? 3 : 50;
+  const int tensors = takes_long ? 200 : 1'000;
   RunOn(4, [&](rueda_context* context, int rank, int size) {
     for (int round = 0; round < rounds; ++round) {
       SubmitShuffled(context, rank, size, tensors, round);

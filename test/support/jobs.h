@@ -19,6 +19,10 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
+// Whether operations take long here, so that there should be fewer: beside those, CUDA tensors by
+// way of device_mirror, whose main function says so.
+inline bool takes_long = kSanitized;
+
 class JobTest : public ::testing::TestWithParam<Setup> {
  protected:
   // Runs body(context, rank, ranks) on `size` ranks, or the next number that the setup can do.
