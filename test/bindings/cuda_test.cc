@@ -713,6 +713,76 @@ TEST(CudaKill, TheOthersAreToldWhoDiedAlsoWhileTheirDeviceWaits) {
   munmap(killed, 4096);
 }
 
+// What NCCL's own threads notice ends the epoch, though every process is well.
+TEST_P(Cuda, AConnectionThatNcclHasLostEndsTheEpoch) {
+  if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "the fake's members are one process's";
+  Run(
+      2,
+      [](rueda_context* context, int rank, int device) {
+        const OnDevice<float> tensor(device, {1.0f});
+        ASSERT_EQ(Execute(context, tensor.Sum("t")), RUEDA_OK) << rueda_last_error();
+        ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+        if (rank == 0) Fake().kill_device(1);
+        EXPECT_EQ(Execute(context, tensor.Sum("t")), RUEDA_ABORTED);
+        EXPECT_THAT(rueda_last_error(), HasSubstr("rank "));
+      },
+      /*may_fail=*/true);
+}
+
+// Ranks choose devices by their local rank, before they have a tensor on one.
+TEST_P(Cuda, TheDeviceOfARankIsThatOfItsLocalRank) {
+  Run(3, [](rueda_context* context, int rank, int device) {
+    rueda_device proposed = {0, -1};
+    ASSERT_EQ(rueda_local_device(context, RUEDA_CUDA, &proposed), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(proposed.type, RUEDA_CUDA);
+    EXPECT_EQ(proposed.id, rueda_local_rank(context) % 2);
+    // It was not decided on.
+    const OnDevice<float> other(1 - device, {1.0f});
+    ASSERT_EQ(Execute(context, other.Sum("t")), RUEDA_OK) << rank << rueda_last_error();
+    ASSERT_EQ(rueda_local_device(context, RUEDA_CUDA, &proposed), RUEDA_OK);
+    EXPECT_EQ(proposed.id, 1 - device);
+  });
+}
+
+// A rank without a device: its own CUDA tensors are refused with the reason; CPU tensors go on; for
+// others' it can't do its part.
+TEST(CudaLess, ARankWithoutADeviceSaysSo) {
+  RunOptions options;
+  options.setup.ranks = Ranks::kProcesses;
+  RunJoiners(options, [](int rank, const Join& join) {
+    if (rank == 1) {
+      ASSERT_EQ(setenv("RUEDA_FAKE_CUDA_DEVICES", "0", 1), 0);
+    }
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    std::vector<float> host(3, 1.0f);
+    const TensorOf view(host);
+    rueda_status status;
+    if (rank == 1) {
+      rueda_device device = {0, 0};
+      EXPECT_EQ(rueda_local_device(context, RUEDA_CUDA, &device), RUEDA_FAILED_PRECONDITION);
+      EXPECT_THAT(rueda_last_error(), HasSubstr("there is no CUDA device"));
+      rueda_tensor there = *view.get();
+      there.device = {RUEDA_CUDA, 0};
+      Refused(context, Allreduce("there", &there), RUEDA_FAILED_PRECONDITION,
+              "'there': there is no CUDA device");
+      ASSERT_EQ(Execute(context, Allreduce("host", view.get())), RUEDA_OK) << rueda_last_error();
+      EXPECT_THAT(host, Each(2.0f));
+      status = rueda_join(context, RUEDA_WORLD, RUEDA_FOREVER, nullptr);
+    } else {
+      ASSERT_EQ(Execute(context, Allreduce("host", view.get())), RUEDA_OK) << rueda_last_error();
+      const OnDevice<float> there(0, {1.0f});
+      status = Execute(context, there.Sum("there"));
+    }
+    EXPECT_EQ(status, RUEDA_FAILED_PRECONDITION);
+    EXPECT_THAT(rueda_last_error(),
+                AllOf(HasSubstr("rank 1 can't take part in allreduce 'there' on CUDA"),
+                      HasSubstr("there is no CUDA device")));
+    (void)rueda_shutdown(context);
+    rueda_context_destroy(context);
+  });
+}
+
 // A new epoch after a failed one has devices as the first one had.
 TEST_P(Cuda, AfterAResetItGoesOn) {
   Run(
