@@ -347,8 +347,10 @@ absl::Status Runtime::PrepareOnDevice(const DeviceExec& exec, OperationArgs* arg
   RUEDA_RETURN_IF_ERROR(CheckOnCuda(args->kind, args->reduce_op, args->compression));
   RUEDA_RETURN_IF_ERROR(device().Use(args->device_index));
   for (const PartArgs& part : args->parts) {
-    RUEDA_RETURN_IF_ERROR(device().CheckPointer(part.input));
-    if (part.output != part.input) RUEDA_RETURN_IF_ERROR(device().CheckPointer(part.output));
+    RUEDA_RETURN_IF_ERROR(device().CheckPointer(part.input, part.dtype));
+    if (part.output != part.input) {
+      RUEDA_RETURN_IF_ERROR(device().CheckPointer(part.output, part.dtype));
+    }
   }
   if (exec.ready_event != nullptr) {
     args->ready = DeviceEvent(exec.ready_event, [](void*) {});  // the caller's

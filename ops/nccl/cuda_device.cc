@@ -95,8 +95,14 @@ absl::Status CudaDevice::Use(int index) {
   return absl::OkStatus();
 }
 
-absl::Status CudaDevice::CheckPointer(const void* pointer) {
+absl::Status CudaDevice::CheckPointer(const void* pointer, DType dtype) {
   if (pointer == nullptr) return absl::OkStatus();
+  const size_t alignment = DTypeSize(dtype) / (IsComplex(dtype) ? 2 : 1);
+  if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("the tensor's data is not aligned to ",
+                                                   alignment, " bytes, as ", DTypeName(dtype),
+                                                   " has to be on CUDA: copy it to where it is"));
+  }
   RUEDA_ASSIGN_OR_RETURN(const int index, Index());
   int32_t device = -1;
   RUEDA_RETURN_IF_ERROR(CallCuda(cuda_->locate, pointer, &device));

@@ -10,6 +10,7 @@
 
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "core/tensor/dtype.h"
 #include "ops/backend/communicator.h"
 #include "ops/nccl/cuda_abi.h"
 
@@ -35,8 +36,9 @@ class CudaDevice {
   // A tensor is on device `index`. INVALID_ARGUMENT: there is no such device, or this rank uses
   // another.
   absl::Status Use(int index) ABSL_LOCKS_EXCLUDED(mutex_);
-  // INVALID_ARGUMENT when this is not the device's memory.
-  absl::Status CheckPointer(const void* pointer);
+  // INVALID_ARGUMENT when this is not the device's memory, or not aligned to numbers of this type:
+  // a kernel that touched it would cost the process its device.
+  absl::Status CheckPointer(const void* pointer, DType dtype);
 
   // An event recorded on the caller's stream. FAILED_PRECONDITION: a graph is being captured on it.
   absl::StatusOr<DeviceEvent> Record(void* stream);

@@ -380,6 +380,12 @@ TEST_P(Cuda, WhatCantBeIsRefusedAtOnceAndLeavesNoTrace) {
     lying.data = host;
     operation.input = &lying;
     Refused(context, operation, RUEDA_INVALID_ARGUMENT, "'t': the tensor says that it is on CUDA");
+    int64_t one = 1;
+    rueda_tensor odd = tensor.tensor();
+    odd.shape = &one;
+    odd.byte_offset = 2;
+    operation.input = &odd;
+    Refused(context, operation, RUEDA_INVALID_ARGUMENT, "not aligned to 4 bytes");
     operation = tensor.Sum("t");
     operation.compressor = "powersgd:2";
     Refused(context, operation, RUEDA_UNIMPLEMENTED, "on CUDA there are fp16, bf16 and int8");
