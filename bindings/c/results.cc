@@ -18,10 +18,13 @@ struct ResultOwner {
   OutputMemory memory;
 };
 
-// Whether the request has ended well and has such a result.
+// Whether the request has ended well, or is on its device's stream, and has such a result.
 absl::Status CheckResult(const Request& request, size_t index) {
-  if (!request.is_done()) return absl::FailedPreconditionError("the operation has not ended yet");
-  if (!request.status.ok()) return DeepCopy(request.status);
+  if (!request.is_enqueued()) {
+    return absl::FailedPreconditionError("the operation has not ended yet");
+  }
+  if (!request.local_error.ok()) return DeepCopy(request.local_error);
+  if (request.is_done() && !request.status.ok()) return DeepCopy(request.status);
   if (index < request.output_shapes.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("result ", index, " of ", OpKindName(request.spec->signature.kind),

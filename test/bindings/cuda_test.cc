@@ -416,6 +416,26 @@ TEST_P(Cuda, ResultsOfUnknownSizeAreOnTheDevice) {
   Run(3, [](rueda_context* context, int rank, int device) {
     const OnDevice<float> own(
         device, std::vector<float>(static_cast<size_t>(rank), static_cast<float>(rank)));
+    // Size and splits are known when it is enqueued, while the device has not begun.
+    CallersStream stream(device);
+    const OnDevice<float> held(device, {static_cast<float>(rank)}, stream.get());
+    stream.Hold();
+    const rueda_handle handle = Submitted(context, held.Operation(RUEDA_ALLGATHER, "held"));
+    ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK) << rueda_last_error();
+    rueda_result early = RUEDA_RESULT_INIT;
+    ASSERT_EQ(rueda_result_take(context, handle, 0, &early), RUEDA_OK) << rueda_last_error();
+    int64_t splits[3] = {};
+    size_t count = 0;
+    ASSERT_EQ(rueda_result_splits(context, handle, 0, splits, 3, &count), RUEDA_OK);
+    EXPECT_THAT(splits, ElementsAre(1, 1, 1));
+    stream.Release();
+    stream.Drain();
+    const auto* const held_values = static_cast<const float*>(early.tensor.data);
+    EXPECT_THAT(std::vector<float>(held_values, held_values + 3), ElementsAre(0, 1, 2));
+    ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+    ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+    rueda_result_free(&early);
+
     rueda_result result = ExecuteAndTake(context, own.Operation(RUEDA_ALLGATHER, "g"));
     EXPECT_EQ(result.tensor.device.type, RUEDA_CUDA);
     EXPECT_EQ(result.tensor.device.id, device);

@@ -518,8 +518,9 @@ typedef struct rueda_result {
 #define RUEDA_RESULT_INIT \
   { sizeof(rueda_result), {NULL, {RUEDA_CPU, 0}, 0, {0, 0, 0}, NULL, NULL, 0}, NULL }
 
-/** Takes the result of operation `index` (of a group; else 0) that has ended well. Once each. Free
- * it with rueda_result_free; it outlives handle and context. */
+/** Takes the result of operation `index` (of a group; else 0) that has ended well; on CUDA one that
+ * a stream is ordered behind (rueda_wait_on_stream) will do, and the data is there for that stream.
+ * Once each. Free it with rueda_result_free; it outlives handle and context. */
 RUEDA_API rueda_status rueda_result_take(rueda_context* context, rueda_handle handle, size_t index,
                                          rueda_result* result);
 /** Frees what rueda_result_take gave; an empty result and null are fine. */
