@@ -18,10 +18,12 @@ if(TARGET rueda_bench)
 endif()
 
 # librueda.so looks for its modules beside itself and nowhere else.
-if(TARGET rueda_gloo_module)
-  set_target_properties(rueda_gloo_module PROPERTIES INSTALL_RPATH "")
-  install(TARGETS rueda_gloo_module DESTINATION ${CMAKE_INSTALL_LIBDIR})
-endif()
+foreach(module rueda_gloo_module rueda_nccl_module)
+  if(TARGET ${module})
+    set_target_properties(${module} PROPERTIES INSTALL_RPATH "")
+    install(TARGETS ${module} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+endforeach()
 
 # An export of its own: a project without torch must not trip over a target that needs it. No path
 # to torch: the program that links the adapter brings its own.

@@ -28,8 +28,9 @@ set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g1")
 # -Warray-bounds, -Wstringop-...: GCC 12 shows what it wrongly warns of in the standard library when that is precompiled.
 set(rueda_warnings -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread>)
-add_compile_options(-ffp-contract=off)
-add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
+set(rueda_is_cuda $<COMPILE_LANGUAGE:CUDA>)  # nvcc hands on what stands behind -Xcompiler=
+add_compile_options($<IF:${rueda_is_cuda},-Xcompiler=,>-ffp-contract=off)
+add_compile_options($<IF:${rueda_is_cuda},-Xcompiler=,>-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
 
 if(RUEDA_SANITIZER STREQUAL "address")
   # GCC then sees uninitialised values in the standard library that are none.

@@ -21,7 +21,7 @@ struct CopyTable {
   int32_t type;  // of the numbers; complex ones are two each
   double factor;
   uint32_t element_bytes;
-  uint8_t neutral[kVectorBytes];  // one element, repeated
+  alignas(kVectorBytes) uint8_t neutral[kVectorBytes];  // one element
 
   uint32_t blocks() const { return tiles_end[count - 1]; }
 };

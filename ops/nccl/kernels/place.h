@@ -49,12 +49,13 @@ RUEDA_HOST_DEVICE inline bool IsAligned(const void* pointer, size_t to) {
   return reinterpret_cast<uintptr_t>(pointer) % to == 0;
 }
 
-// Reads and writes T as it lies in memory: aligned.
+// Reads and writes T as it lies in memory: aligned, as the device insists on.
 template <class T>
 RUEDA_HOST_DEVICE inline T Load(const void* from) {
 #if defined(__CUDA_ARCH__)
   return *static_cast<const T*>(from);
 #else
+  if (!IsAligned(from, alignof(T))) __builtin_trap();
   T value;
   std::memcpy(&value, from, sizeof value);
   return value;
@@ -66,6 +67,7 @@ RUEDA_HOST_DEVICE inline void Store(T value, void* to) {
 #if defined(__CUDA_ARCH__)
   *static_cast<T*>(to) = value;
 #else
+  if (!IsAligned(to, alignof(T))) __builtin_trap();
   std::memcpy(to, &value, sizeof value);
 #endif
 }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
@@ -25,14 +27,11 @@ constexpr int64_t kTile = 16 << 10;  // bytes that one thread block writes
 class Memory {
  public:
   Memory(int64_t bytes, size_t offset)
-      : memory_(static_cast<size_t>(bytes) + offset + 64), bytes_(static_cast<size_t>(bytes)) {
-    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
-    begin_ = (64 - address % 64) % 64 + offset;
-    memory_.resize(begin_ + bytes_);  // the same memory: it got no larger
-    for (size_t i = 0; i < memory_.size(); ++i) memory_[i] = static_cast<uint8_t>(i * 37 + 11);
+      : begin_(offset), bytes_(static_cast<size_t>(bytes)), memory_(New(offset + bytes_)) {
+    for (size_t i = 0; i < begin_ + bytes_; ++i) memory_.get()[i] = Before(i);
   }
-  uint8_t* data() { return memory_.data() + begin_; }
-  const uint8_t* data() const { return memory_.data() + begin_; }
+  uint8_t* data() { return memory_.get() + begin_; }
+  const uint8_t* data() const { return memory_.get() + begin_; }
   template <class T>
   T* As() {
     return reinterpret_cast<T*>(data());
@@ -45,15 +44,23 @@ class Memory {
   // Before the content.
   bool IsWholeBefore() const {
     for (size_t i = 0; i < begin_; ++i) {
-      if (memory_[i] != static_cast<uint8_t>(i * 37 + 11)) return false;
+      if (memory_.get()[i] != Before(i)) return false;
     }
     return true;
   }
 
  private:
-  std::vector<uint8_t> memory_;
-  size_t bytes_;
-  size_t begin_;
+  static constexpr auto kAlignment = std::align_val_t{64};
+  struct Delete {
+    void operator()(uint8_t* memory) const { operator delete(memory, kAlignment); }
+  };
+  static uint8_t* New(size_t bytes) {
+    return static_cast<uint8_t*>(operator new(bytes, kAlignment));
+  }
+  static uint8_t Before(size_t i) { return static_cast<uint8_t>(i * 37 + 11); }
+
+  size_t begin_, bytes_;
+  std::unique_ptr<uint8_t, Delete> memory_;
 };
 
 // ---- copies ----
@@ -341,8 +348,8 @@ TEST_P(CudaReduce, ManySourcesAreAddedInTheirOrder) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, CudaReduce, testing::Range(0, kDTypeCount), [](const auto& info) {
-  return std::string(DTypeName(static_cast<DType>(info.param)));
+INSTANTIATE_TEST_SUITE_P(Types, CudaReduce, testing::Range(0, kDTypeCount), [](const auto& type) {
+  return std::string(DTypeName(static_cast<DType>(type.param)));
 });
 
 TEST(CudaReduceLimits, AsManySourcesAsThereIsRoomFor) {
