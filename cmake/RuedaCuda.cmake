@@ -94,14 +94,25 @@ if(rueda_has_cuda)
   if(RUEDA_CCACHE)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
   endif()
+  # The compiler out of wheels looks for its libraries in a folder of another name than they are in.
+  get_filename_component(rueda_nvcc_libraries ${rueda_nvcc}/../../lib ABSOLUTE)
+  if(EXISTS ${rueda_nvcc_libraries}/libcudart_static.a AND
+     NOT CMAKE_CUDA_FLAGS MATCHES "-L${rueda_nvcc_libraries}")
+    set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -L${rueda_nvcc_libraries}")
+  endif()
   enable_language(CUDA)
   # CMake 3.25 does not know that nvcc has C++20, which the C++ files' standard asks of it, too.
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
-  # nvcc may be a script that calls the real one: this asks it where its libraries are.
-  find_package(CUDAToolkit REQUIRED)
+  # Of the toolkit this is all that is linked. (CMake's own package of it wants more than wheels have.)
+  find_path(rueda_cuda_include cuda.h NO_CACHE REQUIRED
+            HINTS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} ${CMAKE_CUDA_COMPILER_TOOLKIT_ROOT}/include
+                  ${rueda_nvcc_libraries}/../include)
+  find_library(rueda_cudart_static NAMES libcudart_static.a NO_CACHE REQUIRED
+               HINTS ${CMAKE_CUDA_HOST_IMPLICIT_LINK_DIRECTORIES} ${CMAKE_CUDA_COMPILER_LIBRARY_ROOT}/lib64
+                     ${CMAKE_CUDA_COMPILER_TOOLKIT_ROOT}/lib64 ${rueda_nvcc_libraries})
   # Beside the header, in a wheel as in a system.
   find_library(rueda_nccl_library NAMES libnccl.so.2 nccl NO_CACHE
                HINTS ${rueda_nccl_include}/../lib)

@@ -72,14 +72,14 @@ has_tests() {  # PRESET LABELS
 check_labels() {
   local stray
   stray=$(ctest --test-dir build/release -N \
-    -LE '^(lint|unit|package|instructions|multiprocess|torch|fault|fuzz|slow)$' |
+    -LE '^(lint|unit|package|instructions|multiprocess|torch|fault|fuzz|gpu|slow)$' |
     sed -n 's/^ *Test *#[0-9]*: //p')
   [[ -z $stray ]] && return
   echo "no part of test/run.sh runs these; give them a label that one has: $stray" >&2
   return 1
 }
 
-setup_options=(--tests)
+setup_options=(--tests --cuda)
 [[ $torch == 1 ]] || setup_options+=(--no-torch)
 part "set-up" third_party/setup.sh "${setup_options[@]}" || finish
 part "release: build" build release || finish

@@ -3,11 +3,13 @@
 # virtual environment, and the handwritten digits of examples/mnist. Needs git and python3; does
 # only what is missing, so a second run takes a moment.
 #
-#     third_party/setup.sh [--no-torch] [--tests]
+#     third_party/setup.sh [--no-torch] [--tests] [--cuda]
 #
 #   --no-torch       the system's packages only: no torch, no digits
 #   --tests          also what only tests need: the launchers of Open MPI, MPICH and SLURM, ip, ssh, shellcheck,
 #                    clang-format, TensorBoard and matplotlib
+#   --cuda           also what the CUDA module is built with: NVIDIA's compiler, unless there is one, and NCCL, in the
+#                    virtual environment. No GPU and no driver are needed
 #
 #   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv.
 #                    One of yours that has torch is left as it is
@@ -15,6 +17,8 @@
 set -euo pipefail
 
 torch_version=2.13.0
+cuda_version=13.0
+nccl_version=2.32.3
 packages=(
   build-essential ccache cmake doxygen libabsl-dev libbenchmark-dev libgloo-dev libgmock-dev
   libgtest-dev libhwy-dev libprotobuf-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config
@@ -32,9 +36,11 @@ fail() {
 
 with_torch=1
 with_tests=0
+with_cuda=0
 for option in "$@"; do
   case "$option" in
     --no-torch) with_torch=0 ;;
+    --cuda) with_cuda=1 ;;
     --tests)
       with_tests=1
       packages+=(
@@ -46,7 +52,7 @@ for option in "$@"; do
       sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
       exit 0
       ;;
-    *) fail "unknown option $option; there are --no-torch and --tests" ;;
+    *) fail "unknown option $option; there are --no-torch, --tests and --cuda" ;;
   esac
 done
 
@@ -148,6 +154,28 @@ install_test_packages() {
     fail "pip can't install tensorboard and matplotlib; see above. RUEDA_PIP_ARGS is passed on to pip"
 }
 
+# NVIDIA's compiler, from its wheels, and NCCL: its header for the build, its library for those who have
+# a GPU.
+install_cuda() {
+  local nvcc package missing=()
+  if nvcc=$(command -v "${CUDACXX:-nvcc}" || command -v /usr/local/cuda/bin/nvcc); then
+    say "CUDA's compiler is $nvcc"
+  else
+    for package in nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt nvidia-nvvm; do
+      [[ $(installed_version "$package") == "$cuda_version".* ]] || missing+=("$package==$cuda_version.*")
+    done
+  fi
+  if [[ $(installed_version nvidia-nccl-cu13) == "$nccl_version" ]]; then
+    say "NCCL $nccl_version is in $venv"
+  else
+    missing+=("nvidia-nccl-cu13==$nccl_version")
+  fi
+  [[ ${#missing[@]} -gt 0 ]] || return 0
+  say "installing ${missing[*]} in $venv: 0.3 GB to fetch"
+  pip_ install --quiet --no-deps "${missing[@]}" ||
+    fail "pip can't install them; see above. RUEDA_PIP_ARGS is passed on to pip"
+}
+
 # The digits are a file in scikit-learn's wheel, which isn't installed.
 fetch_digits() {
   if [[ -s $digits ]]; then
@@ -177,5 +205,9 @@ if [[ $with_torch == 1 ]]; then
   install_torch
   [[ $with_tests == 0 ]] || install_test_packages
   fetch_digits
+fi
+if [[ $with_cuda == 1 ]]; then
+  make_venv
+  install_cuda
 fi
 say "done"

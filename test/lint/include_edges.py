@@ -27,7 +27,7 @@ PUBLIC_ALLOWED = {"bindings/c": ["bindings/c"],
                   "bindings/torch": ["bindings/c", "bindings/cpp", "bindings/torch"],
                   "examples": ["bindings/c", "bindings/cpp", "bindings/torch"]}
 # Plain C data: what a module and the library know of each other without linking.
-WALL_HEADERS = ["ops/backend/module_abi.h"]
+WALL_HEADERS = ["ops/backend/module_abi.h", "ops/nccl/cuda_abi.h"]
 PURE_TARGETS = ["rueda_negotiation", "rueda_membership", "rueda_launcher_pure"]
 TORCH_ALLOWED = ["bindings/torch/", "examples/compare/", "examples/mnist/", "examples/torch_loop/", "examples/trainer/",
                   "test/torch/",
@@ -66,7 +66,7 @@ def read_targets(root):
                     sources = words[words.index("SOURCES") + 1:]
                 targets[words[0]] = Target(words[0], folder, list(sources), list(deps))
             for body in re.findall(r"add_library\(([^)]*)\)", text):
-                words = [w for w in body.split() if w not in ("STATIC", "SHARED", "MODULE")]
+                words = [w for w in body.split() if w not in ("STATIC", "SHARED", "MODULE", "INTERFACE")]
                 targets.setdefault(words[0], Target(words[0], folder, words[1:], []))
             for body in re.findall(r"target_link_libraries\(([^)]*)\)", text):
                 words = body.split()
