@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "controller/launcher/job.h"
 #include "controller/launcher/options.h"
+#include "ops/nccl/cuda_library.h"
 
 namespace rueda {
 namespace {
@@ -27,6 +28,38 @@ std::filesystem::path LibraryFolder(const std::filesystem::path& program) {
   return root / RUEDA_LIBRARY_FOLDER;
 }
 
+// 13000 is CUDA 13.0, 23203 is NCCL 2.32.3; 0: it is not there.
+std::string CudaVersion(int version) {
+  if (version == 0) return "none";
+  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
+}
+std::string NcclVersion(int version) {
+  if (version == 0) return "none";
+  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+// What the CUDA module says of this machine.
+std::string DevicesText(const std::string& folder) {
+  const absl::StatusOr<const rueda_cuda*> cuda = LoadCuda(folder);
+  if (!cuda.ok()) return absl::StrCat("      can't be used here: ", cuda.status().message(), "\n");
+  rueda_cuda_info info = {};
+  const absl::Status status = CallCuda((*cuda)->probe, &info);
+  std::string text = absl::StrCat("      NCCL ", NcclVersion(info.nccl_version), " (built with ",
+                                  NcclVersion(info.nccl_header_version), "), CUDA ",
+                                  CudaVersion(info.runtime_version), "; the driver supports CUDA ",
+                                  CudaVersion(info.driver_version), "\n");
+  if (!status.ok()) {
+    return absl::StrCat(text, "      can't be used here: ", status.message(), "\n");
+  }
+  for (int device = 0; device < info.devices; ++device) {
+    rueda_cuda_device what = {};
+    if (!CallCuda((*cuda)->describe, device, &what).ok()) continue;
+    absl::StrAppend(&text, "      device ", device, ": ", what.name, ", compute capability ",
+                    what.major, ".", what.minor, ", ", what.bytes >> 30, " GiB\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string CheckBuildText(const std::string& program) {
@@ -35,16 +68,17 @@ std::string CheckBuildText(const std::string& program) {
     std::error_code error;
     return std::filesystem::exists(folder / name, error);
   };
-  return absl::StrCat(VersionText(), "\nFor programs in (libraries in ", folder.string(), "):\n",
-                      Line(has("librueda.so"), "C and C++: librueda.so"),
-                      Line(has("librueda_torch.so"), "LibTorch: librueda_torch.so"),
-                      "\nTensors move by:\n",
-                      Line(has("librueda.so"), "shared memory, inside a host"),
-                      Line(has("librueda_gloo.so"), "Gloo, between hosts: librueda_gloo.so"),
-                      Line(has("librueda_nccl.so"), "NCCL, between GPUs: librueda_nccl.so"),
-                      "\nOther hosts are reached by:\n", Line(IsInPath("ssh"), "ssh"),
-                      Line(IsInPath("srun"), "srun, in a job of SLURM"),
-                      Line(IsInPath("blaunch"), "blaunch, in a job of LSF"));
+  const bool has_nccl = has("librueda_nccl.so");
+  return absl::StrCat(
+      VersionText(), "\nFor programs in (libraries in ", folder.string(), "):\n",
+      Line(has("librueda.so"), "C and C++: librueda.so"),
+      Line(has("librueda_torch.so"), "LibTorch: librueda_torch.so"), "\nTensors move by:\n",
+      Line(has("librueda.so"), "shared memory, inside a host"),
+      Line(has("librueda_gloo.so"), "Gloo, between hosts: librueda_gloo.so"),
+      Line(has_nccl, "NCCL, between GPUs: librueda_nccl.so"),
+      has_nccl ? DevicesText(folder.string()) : "", "\nOther hosts are reached by:\n",
+      Line(IsInPath("ssh"), "ssh"), Line(IsInPath("srun"), "srun, in a job of SLURM"),
+      Line(IsInPath("blaunch"), "blaunch, in a job of LSF"));
 }
 
 }  // namespace rueda
