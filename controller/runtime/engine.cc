@@ -526,6 +526,7 @@ bool Engine::AdvanceWay(Lane& lane, Way way) {
     enqueued_.clear();
     lane.TakeEnqueued(way, &enqueued_);
     for (Request* request : enqueued_) {
+      submissions_->FreeNames(request);
       request->enqueued.store(1, std::memory_order_release);
       sleepers_->WakeFor(request);
     }

@@ -58,6 +58,7 @@ void RequestTable::Unreference(Request* request) {
   request->extras = CallExtras();
   request->ready.reset();
   request->event.reset();
+  request->names_freed = false;
   request->callback = nullptr;
   request->allocate = nullptr;
   request->ordered_at = 0;

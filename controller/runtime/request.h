@@ -73,6 +73,7 @@ struct Request {
   int buckets_left = 0;               // one a part, from the order on
   int buckets_to_enqueue = 0;         // the same
   DeviceEvent event;                  // behind it the results are there, once `enqueued`
+  bool names_freed = false;           // others may be using them
   absl::Status local_error;  // went wrong here only; the operation goes on for the others' sake
 
   // Results, once done.

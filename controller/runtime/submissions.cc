@@ -394,6 +394,18 @@ void Submissions::Ended(const Request& request) {
       request.extras.first_dims[0] == 0) {
     Removed(spec.signature.ranks).removing = false;  // it failed, and no other can be in flight
   }
+  if (!request.names_freed) ForgetNames(request);
+  in_flight_.fetch_sub(1, std::memory_order_release);
+}
+
+void Submissions::FreeNames(Request* request) {
+  MutexLock lock(mutex_);
+  ForgetNames(*request);
+  request->names_freed = true;
+}
+
+void Submissions::ForgetNames(const Request& request) {
+  const TensorSpec& spec = *request.spec;
   if (request.name != nullptr && names_.size() <= kNamesKept) {
     request.name->in_flight = false;
   } else if (!spec.unnamed()) {
@@ -405,7 +417,6 @@ void Submissions::Ended(const Request& request) {
       Forget(scope, spec.name);
     }
   }
-  in_flight_.fetch_sub(1, std::memory_order_release);
 }
 
 void Submissions::AddSet(absl::Span<const Rank> ranks) {

@@ -73,6 +73,9 @@ class Submissions {
   bool HasWork() const { return has_work_.load(std::memory_order_acquire); }
   void Take(std::vector<Request*>* submitted, std::vector<Request*>* waited)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // The request's names may be used again: it is on its device's stream, and what is submitted from
+  // now on comes behind it.
+  void FreeNames(Request* request) ABSL_LOCKS_EXCLUDED(mutex_);
   // The request has ended: its names may be used again.
   void Ended(const Request& request) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddSet(absl::Span<const Rank> ranks) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -131,6 +134,7 @@ class Submissions {
   SetState& Removed(absl::Span<const Rank> ranks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static Scope ScopeOf(OpKind kind, SetId set, Rank root, Rank peer);
   SubmittedName& NameOf(Scope scope, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetNames(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(Scope scope, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Rank rank_;

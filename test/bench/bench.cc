@@ -22,10 +22,21 @@ double Median(std::vector<double> values) {
 }
 
 Bench::Bench(rueda_context* context, const Options& options)
-    : context_(context),
-      options_(options),
-      size_(rueda_size(context)),
-      rank_(rueda_rank(context)) {}
+    : context_(context), options_(options), size_(rueda_size(context)), rank_(rueda_rank(context)) {
+  if (!options.cuda) return;
+  device_ = std::make_unique<Device>(context);
+  exec_.device = device_->rueda();
+  exec_.stream = device_->NewStream();
+}
+
+Bench::~Bench() {
+  if (device_ != nullptr) device_->CloseStream(exec_.stream);
+}
+
+std::unique_ptr<Tensor> Bench::NewTensor(size_t bytes, const std::string& dtype) const {
+  if (device_ != nullptr) return std::make_unique<Tensor>(*device_, bytes, dtype);
+  return std::make_unique<Tensor>(context_, bytes, options_.registered, dtype);
+}
 
 void Bench::Barrier() {
   rueda_operation operation = RUEDA_OPERATION_INIT;
@@ -45,6 +56,7 @@ void Bench::Report(const std::string& op, size_t bytes, std::vector<double> time
         op.c_str(), size_, bytes, p50, times_us[0], p99, bandwidth);
   } else {
     if (!header_printed_) {
+      if (device_ != nullptr) std::printf("# %s\n", device_->name().c_str());
       std::printf("# %d ranks, %ld cores\n%-24s %12s %12s %12s %12s %10s\n", size_,
                   sysconf(_SC_NPROCESSORS_ONLN), "operation", "bytes", "p50 us", "min us", "p99 us",
                   "GB/s");

@@ -28,7 +28,7 @@ int IterationsFor(const Options& options, size_t bytes) {
 void BlockingOf(Bench& bench, size_t bytes, const std::string& dtype) {
   const Options& options = bench.options();
   rueda_context* const context = bench.context();
-  Tensor buffer(context, bytes, options.registered, dtype);
+  const std::unique_ptr<Tensor> buffer = bench.NewTensor(bytes, dtype);
   rueda_operation operation = RUEDA_OPERATION_INIT;
   const std::string name = options.op + std::to_string(bytes);
   operation.name = name.c_str();
@@ -42,17 +42,19 @@ void BlockingOf(Bench& bench, size_t bytes, const std::string& dtype) {
     operation.kind = RUEDA_ALLGATHER;
   }
   // An allgather's result goes to a buffer of ours.
-  Tensor gathered(context, options.op == "allgather" ? bytes * bench.size() : 0,
-                  options.registered);
-  if (options.op != "barrier") operation.input = buffer.tensor();
-  if (options.op == "allgather") operation.output = gathered.tensor();
+  const std::unique_ptr<Tensor> gathered =
+      bench.NewTensor(options.op == "allgather" ? bytes * bench.size() : 0);
+  operation.exec = bench.exec();
+  if (options.op != "barrier") operation.input = buffer->tensor();
+  if (options.op == "allgather") operation.output = gathered->tensor();
   if (options.op == "allreduce" && dtype == "float32") {
-    std::fill(buffer.data(), buffer.data() + buffer.elements(), 1.0f);
+    const auto elements = static_cast<size_t>(buffer->elements());
+    buffer->Fill(std::vector<float>(elements, 1.0f));
     Check(rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr));
-    for (int64_t i = 0; i < buffer.elements(); ++i) {
-      if (buffer.data()[i] != static_cast<float>(bench.size())) Die("wrong result");
+    for (const float value : buffer->Values()) {
+      if (value != static_cast<float>(bench.size())) Die("wrong result");
     }
-    std::memset(buffer.data(), 0, bytes);
+    buffer->Fill(std::vector<float>(elements));
   }
   const int iterations = IterationsFor(options, bytes);
   const std::string of = options.dtypes.empty() ? "" : "_" + dtype;
@@ -66,17 +68,20 @@ void BlockingOf(Bench& bench, size_t bytes, const std::string& dtype) {
 void CompressedOf(Bench& bench, size_t bytes, const std::string& compressor) {
   const Options& options = bench.options();
   rueda_context* const context = bench.context();
-  Tensor from(context, bytes, options.registered), to(context, bytes, options.registered);
-  for (int64_t i = 0; i < from.elements(); ++i) {
-    from.data()[i] = std::sin(static_cast<float>(i)) * static_cast<float>(1 + i % 7);
+  const std::unique_ptr<Tensor> from = bench.NewTensor(bytes), to = bench.NewTensor(bytes);
+  std::vector<float> values(static_cast<size_t>(from->elements()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = std::sin(static_cast<float>(i)) * static_cast<float>(1 + i % 7);
   }
+  from->Fill(values);
   rueda_operation operation = RUEDA_OPERATION_INIT;
   operation.kind = RUEDA_ALLREDUCE;
   operation.reduce_op = RUEDA_SUM;
   const std::string name = compressor + std::to_string(bytes);
   operation.name = name.c_str();
-  operation.input = from.tensor();
-  operation.output = to.tensor();
+  operation.exec = bench.exec();
+  operation.input = from->tensor();
+  operation.output = to->tensor();
   operation.compressor = compressor.c_str();
   const auto run = [&] { Check(rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr)); };
   for (int i = 0; i < kAutoTrials; ++i) run();
@@ -102,7 +107,7 @@ void Many(Bench& bench, int count, size_t bytes) {
   std::vector<std::string> names;
   std::vector<rueda_handle> handles(count);
   for (int i = 0; i < count; ++i) {
-    buffers.push_back(std::make_unique<Tensor>(context, bytes, options.registered));
+    buffers.push_back(bench.NewTensor(bytes));
     names.push_back("many" + std::to_string(bytes) + "." + std::to_string(i));
   }
   const int iterations = options.iterations > 0 ? options.iterations : 100;
@@ -112,13 +117,20 @@ void Many(Bench& bench, int count, size_t bytes) {
       operation.kind = RUEDA_ALLREDUCE;
       operation.reduce_op = RUEDA_SUM;
       operation.name = names[t].c_str();
+      operation.exec = bench.exec();
       operation.input = buffers[t]->tensor();
       Check(rueda_submit(context, &operation, 1, nullptr, &handles[t]));
     }
+    const Device* const device = bench.device();
     for (const rueda_handle handle : handles) {
-      Check(rueda_wait(context, handle, RUEDA_FOREVER));
+      if (device != nullptr) {
+        Check(rueda_wait_on_stream(context, handle, bench.exec()->stream));
+      } else {
+        Check(rueda_wait(context, handle, RUEDA_FOREVER));
+      }
       Check(rueda_release(context, handle));
     }
+    if (device != nullptr) device->Drain(bench.exec()->stream);
   };
   bench.Measure({"many_" + std::to_string(count) + "x" + std::to_string(bytes), bytes * count,
                  iterations, 5, true, step});

@@ -29,6 +29,8 @@ constexpr char kUsage[] =
                     layer's gradient, WIDTH x WIDTH, is submitted when it has been computed
   --cycles N        instead: N times, inits and shuts down one more context of all ranks
   --registered      tensors in memory of rueda_mem_alloc
+  --device cpu|cuda where the tensors are (default cpu). On cuda, --many orders a stream behind its
+                    operations and waits for that alone: what a training does
   --iterations N    instead of a number that suits the size, and takes two seconds at most
   --timeline FILE   each measurement in 20 rounds of N, with the timeline off and on by turns: what
                     it costs
@@ -132,6 +134,7 @@ Options ParseOptions(int argc, char** argv) {
                                     {"step", required_argument, nullptr, 's'},
                                     {"cycles", required_argument, nullptr, 'c'},
                                     {"registered", no_argument, nullptr, 'r'},
+                                    {"device", required_argument, nullptr, 'e'},
                                     {"iterations", required_argument, nullptr, 'i'},
                                     {"idle", required_argument, nullptr, 'd'},
                                     {"late", required_argument, nullptr, 'l'},
@@ -168,6 +171,10 @@ Options ParseOptions(int argc, char** argv) {
         break;
       case 'r':
         options.registered = true;
+        break;
+      case 'e':
+        options.cuda = std::strcmp(optarg, "cuda") == 0;
+        if (!options.cuda && std::strcmp(optarg, "cpu") != 0) Die("--device expects cpu or cuda");
         break;
       case 'i':
         options.iterations = ParseCount(optarg);
@@ -223,6 +230,9 @@ Options ParseOptions(int argc, char** argv) {
   if (!options.dtypes.empty() && options.op != "allreduce") Die("--dtype goes with allreduce only");
   if (!options.compressors.empty() && (options.op != "allreduce" || !options.dtypes.empty())) {
     Die("--compressor goes with allreduce of float32 only");
+  }
+  if (options.cuda && (options.registered || options.step.layers > 0)) {
+    Die("--device cuda goes neither with --registered nor with --step");
   }
   if (optind < argc || (options.op != "allreduce" && options.op != "broadcast" &&
                         options.op != "allgather" && options.op != "barrier")) {

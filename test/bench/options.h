@@ -23,6 +23,7 @@ struct Options {
   std::vector<std::string> dtypes;       // empty: float32
   std::vector<std::string> compressors;  // empty: none
   bool registered = false;
+  bool cuda = false;  // tensors on the device of the rank
   int iterations = 0;
   int cycles = 0;
   double idle_seconds = 0;

@@ -56,8 +56,34 @@ Tensor::Tensor(rueda_context* context, size_t bytes, bool registered, const std:
   tensor_ = {data_, {RUEDA_CPU, 0}, 1, dtype, &shape_, nullptr, 0};
 }
 
+Tensor::Tensor(const Device& device, size_t bytes, const std::string& name) : device_(&device) {
+  const rueda_dtype dtype = DTypeOf(name);
+  const std::vector<char> zeros(std::max<size_t>(bytes, 1));
+  data_ = device.Allocate(zeros.size());
+  device.Upload(data_, zeros.data(), zeros.size());
+  shape_ = static_cast<int64_t>(bytes / (dtype.bits / 8u));
+  tensor_ = {data_, device.rueda(), 1, dtype, &shape_, nullptr, 0};
+}
+
+void Tensor::Fill(const std::vector<float>& values) {
+  if (device_ != nullptr) return device_->Upload(data_, values.data(), bytes());
+  std::memcpy(data_, values.data(), bytes());
+}
+
+std::vector<float> Tensor::Values() const {
+  std::vector<float> values(static_cast<size_t>(shape_));
+  if (device_ != nullptr) {
+    device_->Download(values.data(), data_, bytes());
+  } else {
+    std::memcpy(values.data(), data_, bytes());
+  }
+  return values;
+}
+
 Tensor::~Tensor() {
-  if (registered_) {
+  if (device_ != nullptr) {
+    device_->Release(data_);
+  } else if (registered_) {
     Check(rueda_mem_free(data_));
   } else {
     std::free(data_);

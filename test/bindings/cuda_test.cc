@@ -507,6 +507,44 @@ TEST_P(Cuda, ProcessSetsHaveCommunicatorsOfTheirOwn) {
   });
 }
 
+// A training runs ahead of its device: the next step's operations have the names of those that are
+// still to be done there.
+TEST_P(Cuda, ANameMayBeUsedAgainOnceAStreamIsOrderedBehindIt) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    CallersStream stream(device);
+    const OnDevice<float> tensor(device, {1.0f}, stream.get());
+    const OnDevice<float> a(device, {1.0f}, stream.get()), b(device, {1.0f}, stream.get());
+    stream.Hold();
+    for (int step = 0; step < 10; ++step) {
+      const rueda_handle handle = Submitted(context, tensor.Sum("t"));
+      rueda_operation group[] = {a.Sum("a"), b.Sum("b")};
+      group[1].exec = group[0].exec;
+      rueda_handle both = 0;
+      ASSERT_EQ(rueda_submit(context, group, 2, nullptr, &both), RUEDA_OK) << rueda_last_error();
+      for (const rueda_handle each : {handle, both}) {
+        ASSERT_EQ(rueda_wait_on_stream(context, each, stream.get()), RUEDA_OK)
+            << rueda_last_error();
+        ASSERT_EQ(rueda_release(context, each), RUEDA_OK);
+      }
+      if (step < 9) continue;
+      // One that is not yet, all the same.
+      const OnDevice<float> late(device, {1.0f}, stream.get());
+      const rueda_handle held = rank == 0 ? Submitted(context, late.Sum("late")) : 0;
+      if (rank == 0) {
+        Refused(context, late.Sum("late"), RUEDA_INVALID_ARGUMENT, "in flight");
+      }
+      ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+      stream.Release();
+      const rueda_handle last = rank == 0 ? held : Submitted(context, late.Sum("late"));
+      ASSERT_EQ(rueda_wait(context, last, RUEDA_FOREVER), RUEDA_OK);
+      ASSERT_EQ(rueda_release(context, last), RUEDA_OK);
+    }
+    stream.Drain();
+    EXPECT_THAT(tensor.Values(), ElementsAre(1024));
+    EXPECT_THAT(b.Values(), ElementsAre(1024));
+  });
+}
+
 // A set that is added when the world has its communicator gets its own out of that at once, and no
 // step makes one; where NCCL can't split the members meet when they need it.
 TEST_P(Cuda, ProcessSetsAreSplitFromTheWorldsCommunicator) {

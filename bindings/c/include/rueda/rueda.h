@@ -362,8 +362,10 @@ typedef struct rueda_operation {
   rueda_kind kind;
   int32_t process_set;
   const char* name; /**< UTF-8, 1 to 1,024 bytes, not in flight on this rank (a send's or recv's:
-                       not between these two in this direction); null: unnamed, matched with the
-                       other ranks' by kind and order of submission */
+                       not between these two in this direction; on CUDA only until
+                       rueda_wait_on_stream has returned: then it may be used again, behind this
+                       operation); null: unnamed, matched with the other ranks' by kind and order of
+                       submission */
   const rueda_tensor* input; /**< null for a barrier and a recv */
   const rueda_tensor*
       output; /**< null: in place (allreduce, broadcast, reduce), or see rueda_kind */
