@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """What rueda_bench does when it is started by itself.
 
-bench_process_test.py RUEDA_BENCH RUEDARUN
+bench_process_test.py RUEDA_BENCH RUEDARUN LIBRUEDA FAKE_CUDA_MODULE
 """
+import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
-RUEDA_BENCH, RUEDARUN = sys.argv.pop(1), sys.argv.pop(1)
+RUEDA_BENCH, RUEDARUN, LIBRUEDA, FAKE_CUDA = (sys.argv.pop(1) for _ in range(4))
 
 
 def run(*words):
@@ -44,6 +46,30 @@ class Bench(unittest.TestCase):
             self.assertEqual([line.split()[1] for line in table], ["1", "2"], done.stdout)
             self.assertIn(" 100.0% ", table[0])
             self.assertEqual(len(results.read_text(encoding="utf-8").splitlines()), 5)
+
+    def test_on_a_fake_device_everything_runs(self):
+        """That it runs, on a fake device whose times mean nothing; and that nothing does without one."""
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(LIBRUEDA, pathlib.Path(folder, "librueda.so.0"))  # and not a link to it
+            shutil.copy(FAKE_CUDA, folder)
+            here = dict(os.environ, LD_LIBRARY_PATH=folder)
+            for words, rows in ((("--bytes", "4,4K"), 2), (("--many", "20x4K"), 1),
+                                (("--op", "allgather", "--bytes", "4K"), 1),
+                                (("--bytes", "4K", "--compressor", "none,int8"), 2)):
+                done = subprocess.run([RUEDARUN, "-np", "2", RUEDA_BENCH, "--device", "cuda", "--iterations", "3",
+                                       "--json", *words], env=here, capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(done.stdout.count('"p50_us"'), rows, done.stdout)
+            nccl_bench = pathlib.Path(RUEDA_BENCH).with_name("rueda_nccl_bench")
+            done = subprocess.run([RUEDARUN, "-np", "2", nccl_bench, "--iterations", "1", "--json"], env=here,
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.count('"device": "fake"'), 5, done.stdout)
+            self.assertEqual(done.stdout.count('"ratio"'), 3, done.stdout)
+            here["FAKE_CUDA_DEVICES"] = "0"
+            done = subprocess.run([RUEDA_BENCH, "--device", "cuda"], env=here, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("there is no CUDA device", done.stderr)
 
 
 if __name__ == "__main__":

@@ -815,7 +815,7 @@ TEST(CudaLess, ARankWithoutADeviceSaysSo) {
   options.setup.ranks = Ranks::kProcesses;
   RunJoiners(options, [](int rank, const Join& join) {
     if (rank == 1) {
-      ASSERT_EQ(setenv("RUEDA_FAKE_CUDA_DEVICES", "0", 1), 0);
+      ASSERT_EQ(setenv("FAKE_CUDA_DEVICES", "0", 1), 0);
     }
     rueda_context* context = nullptr;
     ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();

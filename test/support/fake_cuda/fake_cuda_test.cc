@@ -109,12 +109,12 @@ class Record {
 // ---- devices ----
 
 TEST_F(FakeCudaTest, WithoutDevicesProbeSaysSo) {
-  ASSERT_EQ(setenv("RUEDA_FAKE_CUDA_DEVICES", "0", 1), 0);
+  ASSERT_EQ(setenv("FAKE_CUDA_DEVICES", "0", 1), 0);
   rueda_cuda_info info;
   EXPECT_EQ(Cuda().probe(&info, message_), Code(absl::StatusCode::kFailedPrecondition));
   EXPECT_STREQ(message_.text, "there is no CUDA device");
   EXPECT_EQ(info.devices, 0);
-  ASSERT_EQ(unsetenv("RUEDA_FAKE_CUDA_DEVICES"), 0);
+  ASSERT_EQ(unsetenv("FAKE_CUDA_DEVICES"), 0);
   EXPECT_EQ(Cuda().probe(&info, message_), 0);
   EXPECT_EQ(info.devices, 2);
 }

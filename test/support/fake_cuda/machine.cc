@@ -138,7 +138,7 @@ int32_t Report(const Outcome& outcome, char* message) {
 // ---- devices ----
 
 int32_t CountDevices() {
-  const char* const words = getenv("RUEDA_FAKE_CUDA_DEVICES");
+  const char* const words = getenv("FAKE_CUDA_DEVICES");
   return words == nullptr ? 2 : std::clamp(atoi(words), 0, FAKE_CUDA_DEVICES_MAX);
 }
 

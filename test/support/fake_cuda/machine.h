@@ -38,7 +38,7 @@ int32_t Report(const Outcome& outcome, char* message);
 
 // ---- devices ----
 
-// As many as RUEDA_FAKE_CUDA_DEVICES says now, 2 if it doesn't.
+// As many as FAKE_CUDA_DEVICES says now, 2 if it doesn't.
 int32_t CountDevices();
 // Whether a device has this number, and has not failed.
 Outcome CheckDevice(int32_t device);

@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kLook(20);  // how often a wait looks whethe
 class Lottery {
  public:
   Lottery() {
-    const char* const seed = getenv("RUEDA_FAKE_CUDA_SEED");
+    const char* const seed = getenv("FAKE_CUDA_SEED");
     on_ = seed != nullptr;
     if (on_) numbers_.seed(static_cast<uint64_t>(atoll(seed)));
   }

@@ -37,7 +37,7 @@ void Drain(Stream& stream);
 void SetCapturing(Stream& stream, bool capturing);
 bool IsCapturing(Stream& stream);
 
-// A part of a task that waits for other streams or processes: with RUEDA_FAKE_CUDA_SEED streams
+// A part of a task that waits for other streams or processes: with FAKE_CUDA_SEED streams
 // take turns in an order drawn by lot, and this one is out of it meanwhile.
 class Waiting {
  public:
