@@ -207,9 +207,11 @@ void Operation::Prepare(const Request& request) {
   if (!inputs_.empty()) stream_ = CurrentStream(inputs_.front().device());
   allocates_ = OutputOf(request, flight_.context) == Output::kAllocated;
   process_set_ = request.process_set.id;
+  // Who gives the memory knows who fills it.
   joins_rows_ =
-      request.kind == RUEDA_ALLGATHER || request.kind == RUEDA_ALLTOALL ||
-      (request.kind == RUEDA_GATHER && OutputOf(request, flight_.context) == Output::kAllocated);
+      request.outputs.empty() &&
+      (request.kind == RUEDA_ALLGATHER || request.kind == RUEDA_ALLTOALL ||
+       (request.kind == RUEDA_GATHER && OutputOf(request, flight_.context) == Output::kAllocated));
 }
 
 void Operation::Start(const Request& request, bool wait) {

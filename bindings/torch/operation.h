@@ -63,7 +63,7 @@ class Operation {
   // stream that is current in the first call.
   const std::vector<at::Tensor>& Wait();
   // Waits too. How many rows of each part's result came from each rank of the process set; nothing
-  // for a result that is no other ranks' rows.
+  // for a result that is no other ranks' rows, or whose memory was given.
   const std::vector<std::vector<int64_t>>& WaitForSplits();
 
  private:

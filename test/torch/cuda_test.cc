@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "examples/trainer/trainer.h"
 #include "rueda/precision.hpp"
 #include "rueda/strategy.hpp"
 #include "rueda/training.hpp"
@@ -417,6 +418,25 @@ CUDA_TEST(CudaStrategies, AsyncEndsEqual, 1, 2) {
   EXPECT_GT(Distance(cuda.weights, Flat(*MakeNet())), 1e-2) << "it has not moved";
 }
 
+CUDA_TEST(CudaStrategies, WhatIsNotThereIsRefusedByName, 1, 2) {
+  torch::nn::Sequential net = MakeNet(Cuda());
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  std::string message;
+  EXPECT_EQ(
+      StatusOf([&] { (void)hvd::make_strategy("ddp", net, sgd, {.compression = "powersgd:2"}); },
+               &message),
+      RUEDA_UNIMPLEMENTED);
+  EXPECT_TRUE(message.starts_with("strategy ddp: ")) << message;
+  EXPECT_EQ(StatusOf(
+                [&] {
+                  const hvd::DistributedOptimizer optimizer(sgd, net->named_parameters(),
+                                                            {.op = rueda::Adasum});
+                },
+                &message),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("op = Adasum is for parameters on the CPU"), std::string::npos) << message;
+}
+
 // The forward pass on a stream of its own, the steps on another one.
 CUDA_TEST(CudaStrategies, OnAnyStream, 2) {
   for (const char* name : {"ddp", "sharded", "fsdp", "pipeline"}) {
@@ -617,6 +637,32 @@ CUDA_TEST(CudaTraining, SyncBatchNorm, 1, 2) {
       near(norm->running_var, reference->running_var);
     }
   }
+}
+
+CUDA_TEST(CudaTraining, TheTrainerPutsModelAndBatchesThere, 1, 2) {
+  const auto train = [](const std::string& device) {
+    torch::nn::Sequential net = MakeNet();
+    torch::optim::SGD sgd(net->parameters(), Momentum(0.05));
+    const Samples samples = Batch(0, 8);
+    trainer::TensorLoader loader({samples.x, samples.y}, {.batch_size = 8, .seed = 1});
+    trainer::TensorLoader validation({samples.x, samples.y}, {.batch_size = 7, .train = false});
+    const trainer::Trainer trainer(
+        {.device = device, .precision = "32", .max_epochs = 3, .max_norm = 0.5, .seed = 1});
+    const trainer::FitResult result =
+        trainer.Fit({.model = net,
+                     .optimizer = sgd,
+                     .train = loader,
+                     .validation = &validation,
+                     .loss = [](const torch::Tensor& output, const torch::Tensor& target) {
+                       EXPECT_EQ(output.device(), target.device());
+                       return torch::mse_loss(output, target);
+                     }});
+    EXPECT_EQ(net->parameters()[0].is_cuda(), device == "cuda");
+    torch::Tensor numbers =
+        torch::tensor({result.metrics.at("loss"), result.metrics.at("val_loss")}, torch::kFloat);
+    return torch::cat({Flat(*net).cpu(), numbers});
+  };
+  EXPECT_LT(Distance(train("cuda"), train("cpu")), 1e-4);
 }
 
 // examples/mnist, on as many ranks.

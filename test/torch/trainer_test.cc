@@ -978,6 +978,8 @@ RANKS_TEST(Trainer, MistakesAreErrorsOnAllRanks, 2) {
       << message;
   EXPECT_EQ(fit([](Plan& plan) { plan.options.precision = "8"; }), RUEDA_INVALID_ARGUMENT);
   EXPECT_NE(message.find("there are 32, bf16, 16"), std::string::npos) << message;
+  EXPECT_EQ(fit([](Plan& plan) { plan.options.device = "tpu"; }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("tpu"), std::string::npos) << message;
   EXPECT_EQ(fit([](Plan& plan) { plan.options.strategy = "dpp"; }), RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(fit([](Plan& plan) { plan.options.seed = static_cast<uint64_t>(hvd::rank()); }),
             RUEDA_INVALID_ARGUMENT);
