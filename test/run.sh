@@ -92,6 +92,7 @@ part "multiprocess" run_tests release multiprocess
 if [[ $torch == 1 ]]; then
   part "torch" run_tests release torch
 fi
+part "gpu: skipped where there is none" run_tests release gpu
 if has_tests release 'fault|fuzz'; then
   part "faults and fuzz" run_tests release 'fault|fuzz'
 fi
