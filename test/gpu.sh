@@ -39,8 +39,14 @@ if [[ -z ${RUEDA_VENV:-} ]]; then
   RUEDA_VENV=$(python3 -c 'import sys, torch; print(sys.prefix)' 2>/dev/null) || RUEDA_VENV=
   export RUEDA_VENV
 fi
-# Two ranks share the device where there is only one.
+# Two ranks share the device where there is only one: NCCL 2.30 and later are asked for it. Older ones
+# take two ranks of one GPU if they seem to be on two hosts; then they talk over sockets.
 export NCCL_MULTI_RANK_GPU_ENABLE=1
+as_other_hosts() {
+  local version
+  version=$("$build/bin/ruedarun" --check-build | sed -n 's/^ *NCCL \([0-9]*\)\.\([0-9]*\)\..*/\1 \2/p')
+  [[ -n $version ]] && (($(awk '{ print $1 * 100 + $2 }' <<<"$version") < 230))
+}
 
 failed=()
 step() {  # NAME COMMAND...
@@ -61,6 +67,13 @@ if wants build; then
   [[ ${#failed[@]} == 0 ]] || exit 1
 fi
 step "device" "$build/bin/ruedarun" --check-build
+on_ranks=("$build/bin/ruedarun" -np)
+each=()
+if as_other_hosts; then
+  export TEST_NCCL_HOSTIDS=1
+  # shellcheck disable=SC2016  # each rank's own
+  each=(bash -c 'NCCL_HOSTID=$RUEDA_RANK exec "$@"' rank)
+fi
 if wants tests; then
   step "tests" ctest --test-dir "$build" -L gpu --output-on-failure
 fi
@@ -75,11 +88,11 @@ if wants sanitizer; then
 fi
 if wants bench; then
   for ranks in 1 2; do
-    step "nccl_bench, $ranks ranks" "$build/bin/ruedarun" -np $ranks "$build/bin/rueda_nccl_bench"
-    step "rueda_bench, $ranks ranks" "$build/bin/ruedarun" -np $ranks "$build/bin/rueda_bench" \
+    step "nccl_bench, $ranks ranks" "${on_ranks[@]}" $ranks "${each[@]}" "$build/bin/rueda_nccl_bench"
+    step "rueda_bench, $ranks ranks" "${on_ranks[@]}" $ranks "${each[@]}" "$build/bin/rueda_bench" \
       --device cuda --bytes 4,4K,256K,16M,256M
   done
-  step "many, 2 ranks" "$build/bin/ruedarun" -np 2 "$build/bin/rueda_bench" --device cuda --many 161x640K
+  step "many, 2 ranks" "${on_ranks[@]}" 2 "${each[@]}" "$build/bin/rueda_bench" --device cuda --many 161x640K
 fi
 if [[ ${#failed[@]} -gt 0 ]]; then
   printf '\nfailed: %s\n' "${failed[*]}"

@@ -118,6 +118,11 @@ std::vector<int> StartProcesses(const RunOptions& options,
   for (int rank = 0; rank < options.size; ++rank) {
     const int pid = fork();
     if (pid == 0) {
+      // Ranks that share a GPU, which NCCL before 2.30 refuses, unless they seem to be on two
+      // hosts.
+      if (getenv("TEST_NCCL_HOSTIDS") != nullptr) {
+        setenv("NCCL_HOSTID", std::to_string(rank).c_str(), 1);
+      }
       body(rank,
            [&](rueda_context** context) { return JoinProcess(options, *job, rank, context); });
       std::fflush(nullptr);

@@ -114,6 +114,10 @@ std::vector<Ended> RunProgram(int ranks, const std::vector<std::string>& words,
     changes.emplace_back("RUEDA_JOB_ID", job);
     changes.emplace_back("RUEDA_SECRET_FD", std::to_string(secret_fd));
     changes.emplace_back("OMP_NUM_THREADS", "1");
+    // Ranks that share a GPU, which NCCL before 2.30 refuses, unless they seem to be on two hosts.
+    if (std::getenv("TEST_NCCL_HOSTIDS") != nullptr) {
+      changes.emplace_back("NCCL_HOSTID", std::to_string(rank));
+    }
     children.push_back(Start(words, changes));
   }
   std::vector<Ended> ended;
