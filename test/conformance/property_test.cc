@@ -139,6 +139,12 @@ class Program {
     for (size_t i = 0; i < members.size(); ++i) batches.push_back(Pick(5));
     const auto self = std::find(members.begin(), members.end(), rank_);
     const bool takes_part = self != members.end();
+    // Whoever joins while two others still send and receive would fail that for them.
+    if (takes_part) {
+      rueda_operation barrier = Barrier();
+      barrier.process_set = set;
+      ASSERT_EQ(Execute(context_, barrier), RUEDA_OK) << rueda_last_error();
+    }
     for (int batch = 0; batch < 5; ++batch) {
       Task task;
       task.set = set;
