@@ -430,8 +430,10 @@ absl::Status Runtime::WaitOnStream(Handle handle, void* stream) {
     status = WaitFor(request, kForever, /*enqueued=*/on_device);
     if (status.ok() && on_device) status = DeepCopy(request->local_error);
     // One that ended before it was looked at has no event, and needs none.
-    if (status.ok() && request->enqueued.load(std::memory_order_acquire) != 0) {
-      status = device().OrderBehind(stream, request->event);
+    if (status.ok() && on_device) {
+      status = request->enqueued.load(std::memory_order_acquire) != 0
+                   ? device().OrderBehind(stream, request->event)
+                   : device().CheckStream(stream);
     }
   }
   Unreference(request);

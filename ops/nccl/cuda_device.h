@@ -47,14 +47,15 @@ class CudaDevice {
   // Orders the caller's stream behind the event. FAILED_PRECONDITION as above.
   absl::Status OrderBehind(void* stream, const DeviceEvent& event);
 
+  // FAILED_PRECONDITION: a graph is being captured on it.
+  absl::Status CheckStream(void* stream);
+
   // Memory, which may outlive this. RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<void>> Allocate(size_t bytes);
 
  private:
   // Events that are not in use.
   class Events;
-
-  absl::Status CheckStream(void* stream);
 
   const int local_rank_;
   const std::string module_directory_;

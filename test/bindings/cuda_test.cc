@@ -254,7 +254,8 @@ TEST_P(Cuda, AGroupIsPackedReducedAndUnpackedBehindTheCallersStream) {
     std::vector<std::string> calls;
     int32_t lane = -1, ready = -1, done = -1;
     for (const fake_cuda_call& call : fake_cuda::LogOf({.device = device})) {
-      if (call.function == std::string("transfer")) continue;  // the test's own
+      if (call.function == std::string("transfer")) continue;    // the test's own
+      if (call.function == std::string("open_event")) continue;  // where none was free
       calls.emplace_back(call.function);
       if (call.stream != stream.number() && lane < 0) lane = call.stream;
       if (calls.size() == 1) {
