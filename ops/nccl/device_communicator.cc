@@ -174,6 +174,8 @@ void DeviceCommunicator::AbortLibrary() {
 // The device's thread -----------------------------------------------------------------------------
 
 void DeviceCommunicator::Fail(absl::Status status) {
+  // What only time told is as much as a connection that broke.
+  if (absl::IsDeadlineExceeded(status)) status = absl::UnavailableError(status.message());
   {
     MutexLock lock(mutex_);
     if (status_.ok()) status_ = std::move(status);
@@ -189,18 +191,12 @@ void DeviceCommunicator::Enqueue() {
     collective = &operations_[enqueued_].collective;
   }
   absl::StatusOr<DeviceEvent> event = EnqueueOne(*collective);
+  if (!event.ok()) return Fail(event.status());
   {
     MutexLock lock(mutex_);
-    if (event.ok()) {
-      operations_[enqueued_].event = *std::move(event);
-      operations_[enqueued_].state = State::kEnqueued;
-      ++enqueued_;
-    } else if (status_.ok()) {
-      // What only time told is as much as a connection that broke.
-      status_ = absl::IsDeadlineExceeded(event.status())
-                    ? absl::UnavailableError(event.status().message())
-                    : event.status();
-    }
+    operations_[enqueued_].event = *std::move(event);
+    operations_[enqueued_].state = State::kEnqueued;
+    ++enqueued_;
     changed_.NotifyAll();
   }
   context_->args().wake();

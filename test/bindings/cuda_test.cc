@@ -733,6 +733,36 @@ TEST_P(Cuda, AFailureOfTheDeviceReachesAllRanks) {
       /*may_fail=*/true);
 }
 
+// A member that does not come in time is as much as one that can't be reached: the epoch ends.
+TEST_P(Cuda, MembersWaitForEachOtherForSoLongAndNoLonger) {
+  RunOptions options;
+  options.size = 3;
+  options.setup.ranks = GetParam();
+  options.knobs = {{"nccl_timeout_s", "0.1"}};
+  options.may_fail = true;
+  RunRanks(options, [&](rueda_context* context, int rank) {
+    // Where NCCL splits they wait for its communicator, else for the name of one.
+    Fake().set_split(GetParam() == Ranks::kThreads ? 1 : 0);
+    const int device = rank % 2;
+    CallersStream stream(device);
+    const OnDevice<float> all(device, {1.0f}), two(device, {1.0f});
+    ASSERT_EQ(Execute(context, all.Sum("all")), RUEDA_OK) << rueda_last_error();
+    // Nothing that the others would wait for, and yet it is under way: no split before.
+    const OnDevice<float> nothing(device, {}, stream.get());
+    if (rank == 0) stream.Hold();
+    const rueda_handle handle = Submitted(context, nothing.Sum("nothing"));
+    ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK);
+    const int32_t ranks[] = {0, 1};
+    int32_t set = -1;
+    ASSERT_EQ(rueda_process_set_add(context, ranks, 2, RUEDA_FOREVER, &set), RUEDA_OK);
+    rueda_operation operation = rank == 2 ? all.Sum("all") : two.Sum("two");
+    operation.process_set = rank == 2 ? RUEDA_WORLD : set;
+    EXPECT_EQ(Execute(context, operation), RUEDA_ABORTED);
+    stream.Release();
+    (void)rueda_release(context, handle);
+  });
+}
+
 int64_t Now() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
