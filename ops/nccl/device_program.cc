@@ -373,6 +373,7 @@ absl::Status DeviceProgram::ReduceInRankOrder() {
 // Memory for what this member does not want, but must let through. Before a group begins, as NCCL
 // may take part in it.
 absl::StatusOr<char*> DeviceProgram::Unwanted() {
+  if (collective_.kind == OpKind::kGather && collective_.root != args_.self) return nullptr;
   int64_t most = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     if (pieces_[i].output != nullptr) continue;

@@ -486,6 +486,26 @@ TEST_P(Cuda, ARankThatHasJoinedTakesPart) {
   });
 }
 
+// Whatever their size: memory is for what is packed or added up.
+TEST_P(Cuda, WhatOnlyHandsDataOnTakesNoMemory) {
+  if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "the log is one process's";
+  Run(3, [](rueda_context* context, int rank, int device) {
+    const OnDevice<float> own(device, {1, 2, 3});
+    if (rank == 0) Fake().start_log();
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+    for (const rueda_kind kind : {RUEDA_BROADCAST, RUEDA_ALLGATHER, RUEDA_GATHER, RUEDA_ALLTOALL}) {
+      rueda_operation operation = own.Operation(kind, "t");
+      operation.root = kind == RUEDA_BROADCAST || kind == RUEDA_GATHER ? 1 : -1;
+      rueda_handle handle = Submitted(context, operation);
+      ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+      ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+    }
+    for (const fake_cuda_call& call : fake_cuda::LogOf({.device = device})) {
+      EXPECT_STRNE(call.function, "allocate_buffer");
+    }
+  });
+}
+
 TEST_P(Cuda, ProcessSetsHaveCommunicatorsOfTheirOwn) {
   Run(3, [](rueda_context* context, int rank, int device) {
     for (int round = 0; round < 3; ++round) {
