@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "rueda/rueda.hpp"
@@ -299,6 +301,46 @@ TEST_P(Cuda, TensorsThatLieOneBehindTheOtherAreNotCopied) {
   });
 }
 
+TEST_P(Cuda, InputsThatLieOneBehindTheOtherAndOutputsThatDontArePacked) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    const auto flat = std::make_shared<DeviceVector<float>>(
+        device, std::vector<float>(50, static_cast<float>(rank + 1)));
+    const OnDevice<float> a(device, flat, 0, 30), b(device, flat, 30, 20);
+    const OnDevice<float> sum_of_b(device, std::vector<float>(20, 0.0f));
+    const OnDevice<float> sum_of_a(device, std::vector<float>(30, 0.0f));
+    rueda_operation operations[] = {a.Sum("a"), b.Sum("b")};
+    operations[0].output = &sum_of_a.tensor();
+    operations[1].output = &sum_of_b.tensor();
+    ASSERT_EQ(rueda_execute(context, operations, 2, RUEDA_FOREVER, nullptr), RUEDA_OK)
+        << rueda_last_error();
+    EXPECT_THAT(sum_of_a.Values(), Each(3.0f));
+    EXPECT_THAT(sum_of_b.Values(), Each(3.0f));
+    EXPECT_THAT(flat->Download(), Each(rank + 1.0f));
+  });
+}
+
+// With the knob NCCL only carries what is added up; which bits that gives is for the tests of
+// conformance.
+TEST_P(Cuda, WhereResultsMustNotVaryNcclAddsNothingUp) {
+  if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "the log is one process's";
+  RunOptions options;
+  options.setup.ranks = GetParam();
+  options.knobs = {{"deterministic", "1"}};
+  RunRanks(options, [&](rueda_context* context, int rank) {
+    if (rank == 0) Fake().start_log();
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+    const OnDevice<float> tensor(rank, std::vector<float>(1000, 1.0f));
+    ASSERT_EQ(Execute(context, tensor.Sum("t")), RUEDA_OK) << rueda_last_error();
+    EXPECT_THAT(tensor.Values(), Each(2.0f));
+    int kernels = 0;
+    for (const fake_cuda_call& call : fake_cuda::LogOf({.device = rank})) {
+      EXPECT_STRNE(call.function, "allreduce");
+      if (call.function == std::string("reduce")) ++kernels;
+    }
+    EXPECT_EQ(kernels, 1);
+  });
+}
+
 TEST_P(Cuda, UrgentOperationsDontWaitForTheOthers) {
   Run(2, [](rueda_context* context, int rank, int device) {
     CallersStream busy(device), stream(device);
@@ -317,6 +359,27 @@ TEST_P(Cuda, UrgentOperationsDontWaitForTheOthers) {
     busy.Release();
     ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
     ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+  });
+}
+
+TEST_P(Cuda, UrgentOperationsHaveAStreamOfTheHighestPriority) {
+  if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "the log is one process's";
+  Run(2, [](rueda_context* context, int rank, int device) {
+    if (rank == 0) Fake().start_log();
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+    for (const int priority : {0, 1}) {
+      const OnDevice<float> tensor(device, {1.0f});
+      rueda_operation operation = tensor.Sum("t");
+      operation.priority = priority;
+      ASSERT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
+    }
+    std::map<int32_t, int64_t> urgent;  // by stream
+    std::vector<int64_t> found;
+    for (const fake_cuda_call& call : fake_cuda::LogOf({.device = device})) {
+      if (call.function == std::string("open_stream")) urgent[call.stream] = call.count;
+      if (call.function == std::string("allreduce")) found.push_back(urgent.at(call.stream));
+    }
+    EXPECT_THAT(found, ElementsAre(0, 1));
   });
 }
 
@@ -486,6 +549,21 @@ TEST_P(Cuda, ARankThatHasJoinedTakesPart) {
   });
 }
 
+// What a rank has no place for goes through it all the same, of any size.
+TEST_P(Cuda, AnOutputThatDoesNotFitIsThatRanksErrorAlone) {
+  Run(3, [](rueda_context* context, int rank, int device) {
+    constexpr size_t kElements = 600'000;  // of all more than a buffer has at first
+    const OnDevice<float> own(device, std::vector<float>(kElements, static_cast<float>(rank)));
+    const OnDevice<float> all(device, std::vector<float>(rank == 1 ? 1 : 3 * kElements, 7.0f));
+    rueda_operation operation = own.Operation(RUEDA_ALLGATHER, "g");
+    operation.output = &all.tensor();
+    EXPECT_EQ(Execute(context, operation), rank == 1 ? RUEDA_INVALID_ARGUMENT : RUEDA_OK)
+        << rueda_last_error();
+    EXPECT_EQ(all.Values().back(), rank == 1 ? 7 : 2);
+    ASSERT_EQ(Execute(context, own.Sum("t")), RUEDA_OK) << rueda_last_error();
+  });
+}
+
 // Whatever their size: memory is for what is packed or added up.
 TEST_P(Cuda, WhatOnlyHandsDataOnTakesNoMemory) {
   if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "the log is one process's";
@@ -606,6 +684,53 @@ TEST_P(Cuda, ProcessSetsAreSplitFromTheWorldsCommunicator) {
   }
 }
 
+// NCCL splits only what has nothing under way; the fake's device fails otherwise.
+TEST_P(Cuda, ASplitWaitsForWhatTheWorldHasUnderWay) {
+  Run(3, [](rueda_context* context, int rank, int device) {
+    CallersStream stream(device);
+    const OnDevice<float> all(device, {1.0f}, stream.get()), two(device, {1.0f});
+    ASSERT_EQ(Execute(context, all.Sum("all")), RUEDA_OK) << rueda_last_error();
+    const int32_t ranks[] = {0, 1, 2};
+    int32_t before = -1, set = -1;
+    ASSERT_EQ(rueda_process_set_add(context, ranks, 2, RUEDA_FOREVER, &before), RUEDA_OK);
+    stream.Hold();
+    const rueda_handle handle = Submitted(context, all.Sum("all"));
+    ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK) << rueda_last_error();
+    ASSERT_EQ(rueda_process_set_add(context, ranks + 1, 2, RUEDA_FOREVER, &set), RUEDA_OK);
+    // One that goes meanwhile keeps nobody.
+    ASSERT_EQ(rueda_process_set_remove(context, before, RUEDA_FOREVER), RUEDA_OK);
+    // Time for a device's thread that does not wait.
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+    stream.Release();
+    ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+    ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+    EXPECT_THAT(all.Values(), ElementsAre(9));
+    if (rank != 0) {
+      rueda_operation operation = two.Sum("two");
+      operation.process_set = set;
+      ASSERT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
+      EXPECT_THAT(two.Values(), ElementsAre(2));
+    }
+    ASSERT_EQ(rueda_process_set_remove(context, set, RUEDA_FOREVER), RUEDA_OK);
+  });
+}
+
+// Not only when the job ends.
+TEST_P(Cuda, TheCommunicatorOfARemovedSetGoes) {
+  if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "they are counted in one process";
+  Run(3, [](rueda_context* context, int, int device) {
+    const OnDevice<float> tensor(device, {1.0f});
+    ASSERT_EQ(Execute(context, tensor.Sum("t")), RUEDA_OK) << rueda_last_error();
+    const int32_t ranks[] = {0, 1};
+    int32_t set = -1;
+    ASSERT_EQ(rueda_process_set_add(context, ranks, 2, RUEDA_FOREVER, &set), RUEDA_OK)
+        << rueda_last_error();
+    ASSERT_EQ(rueda_process_set_remove(context, set, RUEDA_FOREVER), RUEDA_OK);
+    while (Fake().live_communicators() > 3) std::this_thread::yield();
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+  });
+}
+
 TEST_P(Cuda, ABarrierOnADeviceIsOrderedByStreams) {
   Run(2, [](rueda_context* context, int rank, int device) {
     CallersStream stream(device);
@@ -623,6 +748,29 @@ TEST_P(Cuda, ABarrierOnADeviceIsOrderedByStreams) {
     stream.Release();
     stream.Drain();
     EXPECT_TRUE(passed);
+    ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+    ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+  });
+}
+
+TEST_P(Cuda, ABarrierOnADeviceWaitsForTheOthersStreams) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    CallersStream stream(device);
+    rueda_exec exec = RUEDA_EXEC_INIT;
+    exec.device = {RUEDA_CUDA, device};
+    exec.stream = stream.get();
+    rueda_operation barrier = Barrier("b");
+    barrier.exec = &exec;
+    if (rank == 1) stream.Hold();
+    const rueda_handle handle = Submitted(context, barrier);
+    ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK) << rueda_last_error();
+    // Time for one that waits for nobody.
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+    int32_t done = 1;
+    ASSERT_EQ(rueda_poll(context, handle, &done), RUEDA_OK);
+    EXPECT_EQ(done, 0) << rank;
+    ASSERT_EQ(Execute(context, Barrier("both have looked")), RUEDA_OK);
+    stream.Release();
     ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
     ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
   });
@@ -675,6 +823,28 @@ TEST_P(Cuda, AReleasedHandleGoesOnAndItsCallbackTellsTheEnd) {
   });
 }
 
+// The same compressed sum on the device and on the CPU, under names of their own.
+void CompressedSumHasTheCpusBits(rueda_context* context, int rank, int device,
+                                 const std::string& name, const char* compressor,
+                                 rueda_reduce_op op, size_t size, int step) {
+  const std::string cpu_name = "cpu/" + name, device_name = "device/" + name;
+  std::vector<float> values(size);
+  for (size_t i = 0; i < size; ++i) {
+    values[i] = std::sin(static_cast<float>(i * 7 + static_cast<size_t>(rank) * 31 + 1)) *
+                static_cast<float>(step + 1);
+  }
+  const OnDevice<float> there(device, values);
+  const TensorOf here(values);
+  rueda_operation on_cpu = Allreduce(cpu_name.c_str(), here.get(), op);
+  rueda_operation on_device = there.Sum(device_name.c_str());
+  on_device.reduce_op = op;
+  on_cpu.compressor = on_device.compressor = compressor;
+  on_cpu.prescale = on_device.prescale = 0.3;
+  ASSERT_EQ(Execute(context, on_device), RUEDA_OK) << rueda_last_error();
+  ASSERT_EQ(Execute(context, on_cpu), RUEDA_OK) << rueda_last_error();
+  ASSERT_EQ(there.Values(), values) << name << " step " << step;
+}
+
 // Compressed sums on a device have the bits of those on the CPU, with what is remembered of the
 // steps before.
 TEST_P(Cuda, CompressedSumsHaveTheCpusBits) {
@@ -682,40 +852,54 @@ TEST_P(Cuda, CompressedSumsHaveTheCpusBits) {
     for (const char* compressor : {"fp16", "bf16", "int8", "int8,no_feedback"}) {
       for (const size_t size : {1, 600, 5000}) {
         const std::string name = std::string(compressor) + "/" + std::to_string(size);
-        const std::string cpu_name = "cpu/" + name, device_name = "device/" + name;
         for (int step = 0; step < 3; ++step) {
-          std::vector<float> values(size);
-          for (size_t i = 0; i < size; ++i) {
-            values[i] = std::sin(static_cast<float>(i * 7 + static_cast<size_t>(rank) * 31 + 1)) *
-                        static_cast<float>(step + 1);
-          }
-          const OnDevice<float> there(device, values);
-          const TensorOf here(values);
-          rueda_operation on_cpu = Allreduce(cpu_name.c_str(), here.get(), RUEDA_AVERAGE);
-          rueda_operation on_device = there.Sum(device_name.c_str());
-          on_device.reduce_op = RUEDA_AVERAGE;
-          on_cpu.compressor = on_device.compressor = compressor;
-          on_cpu.prescale = on_device.prescale = 0.3;
-          ASSERT_EQ(Execute(context, on_device), RUEDA_OK) << rueda_last_error();
-          ASSERT_EQ(Execute(context, on_cpu), RUEDA_OK) << rueda_last_error();
-          ASSERT_EQ(there.Values(), values) << name << " step " << step;
+          CompressedSumHasTheCpusBits(context, rank, device, name, compressor, RUEDA_AVERAGE, size,
+                                      step);
         }
       }
     }
   });
 }
 
+// What is remembered is of another range when a tensor has another size: by blocks of 512 on three
+// ranks, of four blocks the last one has those from 2 on, of five from 3 on, two of both.
+TEST_P(Cuda, WhatCompressionRemembersOfAnotherSizeIsForgotten) {
+  Run(3, [](rueda_context* context, int rank, int device) {
+    int step = 0;
+    for (const size_t blocks : {4, 4, 5, 5, 4, 40, 1, 40}) {
+      CompressedSumHasTheCpusBits(context, rank, device, "t", "int8", RUEDA_SUM, blocks * 512,
+                                  step++);
+    }
+  });
+}
+
+// Whoever has joined adds up for the others, and gives nothing.
+TEST_P(Cuda, CompressedSumsOfTheOthersHaveTheCpusBits) {
+  for (const int joined : {0, 1, 2}) {
+    Run(3, [&](rueda_context* context, int rank, int device) {
+      for (const rueda_reduce_op op : {RUEDA_SUM, RUEDA_AVERAGE, RUEDA_AVERAGE_LIVE}) {
+        for (int step = 0; step < 2 && rank != joined; ++step) {
+          CompressedSumHasTheCpusBits(context, rank, device, "t" + std::to_string(op), "int8", op,
+                                      5000, step);
+        }
+      }
+      ASSERT_EQ(rueda_join(context, RUEDA_WORLD, RUEDA_FOREVER, nullptr), RUEDA_OK)
+          << rueda_last_error();
+    });
+  }
+}
+
 // What was lost is saved from the device, and given back to it.
 TEST_P(Cuda, WhatCompressionRemembersIsSavedAndLoaded) {
   Run(2, [](rueda_context* context, int rank, int device) {
-    const auto step = [&](const char* compressor) {
-      const OnDevice<float> tensor(device, std::vector<float>(1000, 0.1f + 0.01f * rank));
+    const auto step = [&](const char* compressor, size_t size = 1000) {
+      const OnDevice<float> tensor(device, std::vector<float>(size, 0.1f + 0.01f * rank));
       rueda_operation operation = tensor.Sum("t");
       operation.compressor = compressor;
       EXPECT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
       return tensor.Values();
     };
-    (void)step("fp16");
+    const std::vector<float> first = step("fp16");
     rueda_result own = RUEDA_RESULT_INIT;
     ASSERT_EQ(rueda_compression_save(context, RUEDA_WORLD, &own), RUEDA_OK) << rueda_last_error();
     const std::vector<float> second = step("fp16");
@@ -733,6 +917,10 @@ TEST_P(Cuda, WhatCompressionRemembersIsSavedAndLoaded) {
         << rueda_last_error();
     EXPECT_EQ(step("fp16"), second);
     EXPECT_EQ(step("fp16"), third);
+    // What was loaded does not come back once it is of another size.
+    (void)step("fp16", 600);
+    EXPECT_EQ(step("fp16"), first);
+    EXPECT_EQ(step("fp16"), second);
     rueda_result_free(&own);
     rueda_result_free(&all);
   });
@@ -751,6 +939,27 @@ TEST_P(Cuda, AFailureOfTheDeviceReachesAllRanks) {
         EXPECT_THAT(rueda_last_error(), AllOf(HasSubstr("rank 1"), HasSubstr("no more electrons")));
       },
       /*may_fail=*/true);
+}
+
+// Also while the members of a communicator wait for each other to make it, long before that would
+// be given up.
+TEST_P(Cuda, AFailureToMakeACommunicatorReachesAllRanks) {
+  for (const std::string function : {"make_id", "connect", "await"}) {
+    Run(
+        2,
+        [&](rueda_context* context, int rank, int device) {
+          const int culprit = function == "make_id" ? 0 : 1;
+          const OnDevice<float> tensor(device, {1.0f});
+          if (rank == culprit) {
+            Fake().fail_next(function.c_str(), function == "make_id" ? -1 : device, 0,
+                             RUEDA_INTERNAL, "no more electrons");
+          }
+          EXPECT_EQ(Execute(context, tensor.Sum("t")), RUEDA_INTERNAL) << function;
+          EXPECT_THAT(rueda_last_error(), AllOf(HasSubstr("rank " + std::to_string(culprit)),
+                                                HasSubstr("no more electrons")));
+        },
+        /*may_fail=*/true);
+  }
 }
 
 // A member that does not come in time is as much as one that can't be reached: the epoch ends.
@@ -781,6 +990,52 @@ TEST_P(Cuda, MembersWaitForEachOtherForSoLongAndNoLonger) {
     stream.Release();
     (void)rueda_release(context, handle);
   });
+}
+
+// What is under way is over when its handle says so, and the device is as good as before.
+TEST_P(Cuda, AnAbortEndsWhatIsUnderWayOnTheDevice) {
+  if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "what they tell each other is one process's";
+  constexpr size_t kElements = 1'000'000;  // it takes the fake a while to spoil them
+  std::atomic<int> held{0}, over{0};  // epochs: in which rank 1 holds it; which are over for rank 0
+  Run(
+      2,
+      [&](rueda_context* context, int rank, int device) {
+        const OnDevice<float> small(device, {1.0f});
+        for (int epoch = 0; epoch < 3; ++epoch) {
+          CallersStream stream(device);
+          const OnDevice<float> tensor(device, std::vector<float>(kElements, 1.0f), stream.get());
+          const auto last = [&] {
+            return static_cast<const float*>(tensor.tensor().data)[kElements - 1];
+          };
+          ASSERT_EQ(Execute(context, small.Sum("small")), RUEDA_OK) << rueda_last_error();
+          if (rank == 1) stream.Hold();
+          const rueda_handle handle = Submitted(context, tensor.Sum("t"));
+          ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK);
+          if (rank == 0) {
+            held.wait(epoch);
+            ASSERT_EQ(rueda_abort(context, "enough"), RUEDA_OK);
+          } else {
+            held = epoch + 1;
+            held.notify_all();
+            over.wait(epoch);
+            stream.Release();
+          }
+          EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_ABORTED);
+          const float left = last();
+          if (rank == 0) {
+            over = epoch + 1;
+            over.notify_all();
+          }
+          ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+          ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
+          stream.Drain();
+          if (rank == 0) {
+            EXPECT_EQ(last(), left) << "it was still written to";
+          }
+        }
+        ASSERT_EQ(Execute(context, small.Sum("small")), RUEDA_OK) << rueda_last_error();
+      },
+      /*may_fail=*/true);
 }
 
 int64_t Now() {
@@ -840,6 +1095,52 @@ TEST_P(Cuda, AConnectionThatNcclHasLostEndsTheEpoch) {
         if (rank == 0) Fake().kill_device(1);
         EXPECT_EQ(Execute(context, tensor.Sum("t")), RUEDA_ABORTED);
         EXPECT_THAT(rueda_last_error(), HasSubstr("rank "));
+      },
+      /*may_fail=*/true);
+}
+
+// Each of a process set's communicators is looked at, not only the first that it has made.
+TEST_P(Cuda, AConnectionThatALaterCommunicatorHasLostEndsTheEpochToo) {
+  if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "the fake's members are one process's";
+  Run(
+      2,
+      [](rueda_context* context, int rank, int device) {
+        const OnDevice<float> tensor(device, {1.0f});
+        rueda_operation pair = RUEDA_OPERATION_INIT;
+        pair.kind = rank == 0 ? RUEDA_SEND : RUEDA_RECV;
+        pair.name = "pair";
+        (rank == 0 ? pair.input : pair.output) = &tensor.tensor();
+        pair.root = 1 - rank;
+        ASSERT_EQ(Execute(context, pair), RUEDA_OK) << rueda_last_error();
+        if (rank == 0) Fake().start_log();
+        ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+        ASSERT_EQ(Execute(context, tensor.Sum("t")), RUEDA_OK) << rueda_last_error();
+        ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+        if (rank == 0) {
+          for (const fake_cuda_call& call : fake_cuda::LogOf({.device = 1})) {
+            if (call.function == std::string("connect")) Fake().kill_member(call.communicator);
+          }
+        }
+        EXPECT_EQ(Execute(context, tensor.Sum("t")), RUEDA_ABORTED);
+        EXPECT_THAT(rueda_last_error(), HasSubstr("rank "));
+      },
+      /*may_fail=*/true);
+}
+
+// What fails on the device behind the calls: of a lone member no communicator tells.
+TEST_P(Cuda, AFailureBehindTheCallsEndsTheEpoch) {
+  Run(
+      1,
+      [](rueda_context* context, int, int device) {
+        CallersStream stream(device);
+        const OnDevice<float> tensor(device, {1.0f}, stream.get());
+        stream.Hold();
+        const rueda_handle handle = Submitted(context, tensor.Sum("t"));
+        ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK);
+        Fake().fail_device(device, "an illegal access");
+        EXPECT_EQ(rueda_wait(context, handle, 20'000'000'000), RUEDA_INTERNAL);
+        EXPECT_THAT(rueda_last_error(), AllOf(HasSubstr("rank 0"), HasSubstr("an illegal access")));
+        (void)rueda_release(context, handle);
       },
       /*may_fail=*/true);
 }

@@ -147,6 +147,14 @@ Outcome Communicator::Split(int32_t color, int32_t key, std::shared_ptr<Communic
   if (!globals().split_works.load()) {
     return {absl::StatusCode::kUnimplemented, "this fake can't split"};
   }
+  {
+    MutexLock lock(mutex_);
+    if (turn_ < tickets_) {
+      Outcome wrong = Internal("a communicator was split with work under way");
+      FailDevice(device, wrong.words);
+      return wrong;
+    }
+  }
   const Header header = {Say::kSplit, self_, 0};
   const Choice choice = {color, key};
   if (!SendAll(control_, &header, sizeof header, nullptr) ||

@@ -29,7 +29,8 @@ typedef struct fake_cuda_call {
   int32_t member;       /* index of `self` in the communicator */
   const void* in;       /* the first that is read, null: none */
   const void* out;      /* the first that is written, or the memory */
-  int64_t count;        /* elements or bytes, as the table has it; of kernels but reduce: ranges */
+  int64_t count;        /* elements or bytes, as the table has it; of kernels but reduce: ranges;
+                           open_stream: whether it is urgent */
   int32_t dtype, reduce_op; /* -1: none is named */
   int32_t peer;             /* or root; -1: none */
   double factor;            /* 1 where there is none */

@@ -562,6 +562,19 @@ TEST_F(FakeCudaTest, ASplitThatDoesNotWorkSaysSoOnAllMembers) {
   });
 }
 
+TEST_F(FakeCudaTest, ASplitWithWorkUnderWayFailsTheDevice) {
+  RunThreads(2, [&](Member& member) {
+    const DeviceVector<float> data(member.device, {1});
+    member.stream->Hold();
+    EXPECT_EQ(Allreduce(member, data), 0);
+    rueda_cuda_communicator* part = nullptr;
+    EXPECT_EQ(member(Cuda().split, 0, 0, &part), kInternal);
+    EXPECT_THAT(member.message.text, HasSubstr("split with work under way"));
+    EXPECT_EQ(part, nullptr);
+    member.stream->Drain();
+  });
+}
+
 TEST_F(FakeCudaTest, AnAbortEndsWhatWaitsForAMemberThatDoesNotCome) {
   RunThreads(2, [&](Member& member) {
     if (member.self == 1) {  // enqueues nothing

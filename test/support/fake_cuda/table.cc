@@ -84,8 +84,9 @@ int32_t LocateMemory(const void* pointer, int32_t* device, char* message) {
 
 // ---- streams and events ----
 
-int32_t OpenStreamOn(int32_t device, int32_t, void** stream, char* message) {
+int32_t OpenStreamOn(int32_t device, int32_t urgent, void** stream, char* message) {
   Call call("open_stream", device, message);
+  call.entry.count = urgent;
   return call.Do([&]() -> Outcome {
     *stream = OpenStream(device);
     call.entry.stream = NumberOf(*FindStream(device, *stream));
