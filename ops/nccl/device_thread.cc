@@ -47,6 +47,7 @@ void DeviceThread::Add(std::function<void()> task) {
 }
 
 void DeviceThread::Run() {
+  Nanos looked = MonotonicNow();
   while (true) {
     std::function<void()> task;
     {
@@ -64,11 +65,12 @@ void DeviceThread::Run() {
         tasks_.pop_front();
       }
     }
-    if (task != nullptr) {
-      task();
-    } else {
-      look_();
-    }
+    if (task != nullptr) task();
+    // Tasks that keep coming don't put it off.
+    const Nanos now = MonotonicNow();
+    if (task != nullptr && now - looked < interval_) continue;
+    looked = now;
+    look_();
   }
 }
 
