@@ -72,7 +72,7 @@ has_tests() {  # PRESET LABELS
 check_labels() {
   local stray
   stray=$(ctest --test-dir build/release -N \
-    -LE '^(lint|unit|package|instructions|multiprocess|torch|fault|fuzz|gpu|slow)$' |
+    -LE '^(lint|unit|package|instructions|multiprocess|torch|python|fault|fuzz|gpu|slow)$' |
     sed -n 's/^ *Test *#[0-9]*: //p')
   [[ -z $stray ]] && return
   echo "no part of test/run.sh runs these; give them a label that one has: $stray" >&2
@@ -92,6 +92,7 @@ part "multiprocess" run_tests release multiprocess
 if [[ $torch == 1 ]]; then
   part "torch" run_tests release torch
 fi
+part "python" run_tests release python
 part "gpu: skipped where there is none" run_tests release gpu
 if has_tests release 'fault|fuzz'; then
   part "faults and fuzz" run_tests release 'fault|fuzz'

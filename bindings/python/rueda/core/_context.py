@@ -1,0 +1,311 @@
+"""The job that this process is a rank of."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from rueda import errors
+from rueda.core import _library as c
+
+lib = c.lib
+
+# Held while a context comes or goes.
+_lock = threading.Lock()
+
+
+def last_error() -> str:
+    """What was wrong with the latest call of this thread."""
+    return errors.text(lib.rueda_last_error())
+
+
+def encoded(text: str, what: str) -> bytes:
+    """For the C API, whose strings end with a NUL byte."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be a str, not {type(text).__name__}")
+    if "\0" in text:
+        raise ValueError(f"a {what} with a NUL character in it: {text!r}")
+    return text.encode()
+
+
+def current() -> int:
+    """The current context. Raises NotInitializedError when there is none."""
+    context = lib.rueda_current_context()
+    if context is None:
+        raise errors.NotInitializedError(
+            "Rueda is not initialised: call init() first", errors.Status.FAILED_PRECONDITION
+        )
+    return context  # type: ignore[no-any-return]
+
+
+def aborted(error: c.Error, message: str) -> errors.AbortedError:
+    """From what the C API knows about it."""
+    return errors.AbortedError(
+        message,
+        recoverable=bool(error.recoverable),
+        rank=error.rank if error.rank >= 0 else None,
+        host=errors.text(error.host),
+        pid=error.pid,
+        cause=errors.text(error.cause),
+        operation=errors.text(error.operation),
+        tensor=errors.text(error.tensor),
+        epoch=error.epoch,
+    )
+
+
+def fail(status: int, context: int | None) -> NoReturn:
+    """Raises what the latest call of this thread, which returned at once, said."""
+    message = last_error()
+    if status == errors.Status.INVALID_ARGUMENT:
+        raise ValueError(message)
+    if status == errors.Status.ABORTED:
+        error = c.Error(size=ctypes.sizeof(c.Error))
+        if context is not None:
+            lib.rueda_context_error(context, ctypes.byref(error))
+        raise aborted(error, message)
+    raise errors.from_status(status, message)
+
+
+def check(status: int, context: int | None = None) -> None:
+    """Raises unless it is OK."""
+    if status != 0:
+        fail(status, context)
+
+
+def check_operation(status: int, context: int) -> None:
+    """The same for a call that waits for an operation: a mistake may be the other ranks'."""
+    if status == errors.Status.INVALID_ARGUMENT:
+        raise errors.MismatchError(last_error(), errors.Status.INVALID_ARGUMENT)
+    check(status, context)
+
+
+def _number(value: int) -> int:
+    if value < 0:
+        raise errors.NotInitializedError(last_error(), errors.Status.FAILED_PRECONDITION)
+    return value
+
+
+# How many things of a kind a context has had, for names that all ranks give alike.
+_numbers: dict[int, dict[str, int]] = {}
+
+
+def number(what: str) -> int:
+    """0, 1, ... in this context: the same on all ranks that ask in one order."""
+    with _lock:
+        numbers = _numbers.setdefault(current(), {})
+        numbers[what] = numbers.get(what, -1) + 1
+        return numbers[what]
+
+
+# ---- the job ----
+
+
+def _knob_value(value: object) -> str:
+    return ("1" if value else "0") if isinstance(value, bool) else str(value)
+
+
+def start(
+    knobs: Mapping[str, object], *, name: str = "", group: int | None = None, group_rank: int = -1
+) -> int:
+    """A new context. `group`: a rueda_group, whose ranks are threads."""
+    words: list[bytes] = []
+    for key, value in knobs.items():
+        words += [encoded(key, "knob"), encoded(_knob_value(value), "knob's value")]
+    options = c.InitOptions(
+        size=ctypes.sizeof(c.InitOptions),
+        name=encoded(name, "name"),
+        flags=c.READ_ENVIRONMENT,
+        group=group,
+        group_rank=group_rank,
+        knobs=(ctypes.c_char_p * len(words))(*words),
+        knob_count=len(knobs),
+    )
+    context = ctypes.c_void_p()
+    check(lib.rueda_init(c.HEADER_VERSION, ctypes.byref(options), ctypes.byref(context)))
+    assert context.value is not None
+    _numbers.pop(context.value, None)
+    return context.value
+
+
+def init(
+    knobs: Mapping[str, object] | None = None,
+    process_sets: Iterable[Sequence[int]] | None = None,
+) -> None:
+    """Joins the job that the environment describes, as a launcher sets it; without one it is a
+    world of one rank. Collective: waits for the other ranks, at most for the knob
+    ``start_timeout_s``.
+
+    Does nothing when that is done already, but for knobs and process sets, which come too late
+    then.
+
+    Args:
+        knobs: settings by their names in docs/knobs.md, such as ``{"fusion_threshold": 1 << 20}``;
+            they win over the environment.
+        process_sets: lists of ranks, ascending, the same on all ranks; the first one gets the
+            number 1.
+
+    Raises:
+        ValueError: a knob that does not exist, or has no such value.
+        RuedaError: the ranks' settings or versions differ, or some did not come; they are named.
+    """
+    settings: dict[str, object] = dict(knobs or {})
+    lists = [list(ranks) for ranks in process_sets or ()]
+    if lists:
+        settings["process_sets"] = ";".join(",".join(map(str, ranks)) for ranks in lists)
+    with _lock:
+        context = lib.rueda_current_context()
+        if context is not None and lib.rueda_is_initialized(context):
+            if settings:
+                raise errors.RuedaError(
+                    f"init: {next(iter(settings))} comes too late, this is initialised",
+                    errors.Status.FAILED_PRECONDITION,
+                )
+            return
+        _destroy(context)
+        lib.rueda_set_default_context(start(settings))
+
+
+def _destroy(context: int | None) -> None:
+    if context is not None:
+        lib.rueda_context_destroy(context)
+
+
+def shutdown() -> None:
+    """Leaves the job. Collective: waits until all ranks have called it; operations in flight end
+    first. Does nothing when there is none.
+
+    Raises:
+        AbortedError: the job had failed. It is left all the same.
+    """
+    with _lock:
+        context = lib.rueda_current_context()
+        if context is None:
+            return
+        status = lib.rueda_shutdown(context)
+        if status == 0:
+            _destroy(context)
+            return
+        try:
+            fail(status, context)
+        finally:
+            if status != errors.Status.FAILED_PRECONDITION:  # that is a callback's
+                _destroy(context)
+
+
+def is_initialized() -> bool:
+    """Whether there is a job that works: false before init, after shutdown, and in a forked child.
+
+    A job that has failed is none.
+    """
+    context = lib.rueda_current_context()
+    return context is not None and lib.rueda_is_initialized(context) == 1
+
+
+def rank() -> int:
+    """This rank, from 0 on."""
+    return _number(lib.rueda_rank(current()))
+
+
+def size() -> int:
+    """How many ranks there are."""
+    return _number(lib.rueda_size(current()))
+
+
+def local_rank() -> int:
+    """This rank among those of this host."""
+    return _number(lib.rueda_local_rank(current()))
+
+
+def local_size() -> int:
+    """How many ranks this host has."""
+    return _number(lib.rueda_local_size(current()))
+
+
+def cross_rank() -> int:
+    """This rank among those with its local rank, one a host."""
+    return _number(lib.rueda_cross_rank(current()))
+
+
+def cross_size() -> int:
+    """How many ranks have this local rank."""
+    return _number(lib.rueda_cross_size(current()))
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have the same number of ranks."""
+    return _number(lib.rueda_is_homogeneous(current())) == 1
+
+
+def epoch() -> int:
+    """The number of the epoch: each init and each reset begins the next."""
+    context = current()
+    number = ctypes.c_uint64()
+    check(lib.rueda_context_epoch(context, ctypes.byref(number)), context)
+    return number.value
+
+
+def reset() -> None:
+    """After an AbortedError: meets the same ranks again, in a new epoch. Collective."""
+    context = current()
+    check(lib.rueda_context_reset(context), context)
+
+
+def abort(reason: str) -> None:
+    """Ends the epoch on all ranks: everything in flight fails with an AbortedError and this
+    reason."""
+    context = current()
+    check(lib.rueda_abort(context, encoded(reason, "reason")), context)
+
+
+def local_device(kind: str = "cuda") -> int:
+    """The number of the CUDA device that operations of this rank use, or, before the first one,
+    should use: the local rank, counted round the devices that this process sees.
+
+    Raises:
+        RuedaError: there are none, or they can't be used; the text says why.
+    """
+    if kind != "cuda":
+        raise ValueError(f"local_device: there is 'cuda', and no {kind!r}")
+    context = current()
+    device = c.Device()
+    check(lib.rueda_local_device(context, c.CUDA, ctypes.byref(device)), context)
+    return int(device.id)
+
+
+def start_timeline(path: str | os.PathLike[str]) -> None:
+    """Records what this rank's operations go through, from now on, in a file for chrome://tracing
+    and Perfetto: rank 0 in `path` itself, rank 3 in "t.3.json" for "t.json"."""
+    context = current()
+    check(lib.rueda_timeline_start(context, encoded(os.fspath(path), "path")), context)
+
+
+def stop_timeline() -> None:
+    """Ends the file. shutdown() does so too."""
+    context = current()
+    check(lib.rueda_timeline_stop(context), context)
+
+
+# ---- the end of the process ----
+
+
+# A process that ends for an exception that nobody caught tells the others which; any other leaves
+# the job as shutdown() does, so that nobody takes it for lost.
+@atexit.register
+def _leave() -> None:
+    if not is_initialized():
+        return
+    uncaught = getattr(sys, "last_value", None)
+    try:
+        if uncaught is not None and not hasattr(sys, "ps1"):
+            context = current()
+            abort(f"rank {rank()}: {type(uncaught).__name__}: {uncaught}"[:1000].replace("\0", ""))
+            _destroy(context)
+        else:
+            shutdown()
+    except Exception as error:  # nobody is left to hear it
+        print(f"rueda: at exit: {error}", file=sys.stderr)

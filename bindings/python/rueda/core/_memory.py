@@ -1,0 +1,56 @@
+"""Memory that the ranks of a host share: allreduces in it touch each byte once."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from rueda.core import _context
+from rueda.core import _library as c
+
+lib = c.lib
+
+
+class Arena:
+    """`nbytes` bytes from rueda_mem_alloc, zeroed; freed when nothing refers to it any more."""
+
+    def __init__(self, nbytes: int) -> None:
+        context = _context.current()
+        pointer = ctypes.c_void_p()
+        self._address = 0
+        _context.check(lib.rueda_mem_alloc(context, max(nbytes, 1), ctypes.byref(pointer)), context)
+        assert pointer.value is not None
+        self._address = pointer.value
+        self.nbytes = nbytes
+
+    def memory(self) -> ctypes.Array[ctypes.c_char]:
+        """Its bytes, which keep it alive: what the buffer protocol takes."""
+        memory = (ctypes.c_char * self.nbytes).from_address(self._address)
+        memory._owner = self  # type: ignore[attr-defined]
+        return memory
+
+    def __del__(self) -> None:
+        if self._address != 0:
+            lib.rueda_mem_free(self._address)
+
+
+def shared_empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
+    """A NumPy array of zeroes in memory that the ranks of this host share. Allreduces of such
+    arrays, on all ranks, are the fastest: each byte is read and written once.
+
+    Args:
+        shape: dimensions.
+        dtype: what numpy.dtype takes.
+    """
+    import numpy
+
+    kind = numpy.dtype(dtype)
+    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    count = 1
+    for dim in dims:
+        count *= dim
+    if count == 0:
+        return numpy.empty(dims, kind)
+    memory: Any = Arena(count * kind.itemsize).memory()
+    return numpy.frombuffer(memory, kind).reshape(dims)

@@ -1,0 +1,413 @@
+"""Operations on tensors of any framework: how they are submitted, and their handles."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from rueda import errors
+from rueda.core import _context, _tensors
+from rueda.core import _library as c
+from rueda.core._process_sets import ProcessSet, global_process_set
+
+lib = c.lib
+
+T = TypeVar("T")
+
+# Python looks for signals between two calls: how long it waits in one.
+_SLICE_NS = 200_000_000
+
+
+class ReduceOp(enum.IntEnum):
+    """How elements are combined (rueda_reduce_op)."""
+
+    SUM = 0
+    AVERAGE = 1  # of integers: divided and truncated towards zero
+    MIN = 2
+    MAX = 3
+    PRODUCT = 4
+    BAND = 5  # bitwise, as the next two: of integers and bool
+    BOR = 6
+    BXOR = 7
+    ADASUM = 8  # arXiv 2006.02924
+    AVERAGE_LIVE = 9  # the average over the ranks that have not joined
+
+
+class Output(enum.Enum):
+    """Where the result of an operation goes."""
+
+    NEW = 0  # a new tensor of the input's shape
+    SAME = 1  # the input's memory
+    TAKEN = 2  # memory of the library's, as the size is not known
+    NONE = 3
+    GIVEN = 4  # there is no input, but an output
+
+
+class Handle(Generic[T]):
+    """An operation under way. Letting go of it is fine: the operation goes on, and what it needs is
+    kept until it has ended."""
+
+    __slots__ = ("_context", "_error", "_finish", "_id", "_keep", "_result", "_stream")
+
+    def __init__(
+        self,
+        context: int,
+        handle: int,
+        keep: object,
+        finish: Callable[[Handle[T]], T],
+        stream: Callable[[], int | None] | None,
+    ) -> None:
+        self._context = context
+        self._id = handle
+        self._keep = keep
+        self._finish = finish
+        self._stream = stream  # of CUDA: the one that comes behind the operation
+        self._error: Exception | None = None
+
+    def before(self, look: Callable[[Handle[T]], object]) -> None:
+        """Calls look(handle) when the operation has ended well, before its result is taken."""
+        finish = self._finish
+
+        def looked(ended: Handle[T]) -> T:
+            look(ended)
+            return finish(ended)
+
+        self._finish = looked
+
+    def then(self, change: Callable[[Any], Any]) -> None:
+        """The result is what `change` makes of it, once."""
+        finish = self._finish
+        self._finish = lambda ended: change(finish(ended))
+
+    def poll(self) -> bool:
+        """Whether the operation has ended. May be false right after it was submitted."""
+        if self._id == 0:
+            return True
+        done = ctypes.c_int32()
+        _context.check(lib.rueda_poll(self._context, self._id, ctypes.byref(done)), self._context)
+        return done.value == 1
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Waits for the operation and returns its result, the same one every time. On CUDA it waits
+        until the work is enqueued; what the current stream is given from then on finds the result.
+
+        Args:
+            timeout: in seconds; None: no limit.
+
+        Raises:
+            TimeIsUpError: the time is over; the operation goes on.
+            MismatchError: the ranks disagree about it.
+            AbortedError: a rank was lost.
+        """
+        if self._id != 0:
+            self._wait(c.FOREVER if timeout is None else int(timeout * 1e9))
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _wait(self, timeout_ns: int) -> None:
+        if self._stream is not None:
+            status = lib.rueda_wait_on_stream(self._context, self._id, self._stream())
+        else:
+            while True:
+                slice_ns = min(timeout_ns, _SLICE_NS)
+                status = lib.rueda_wait(self._context, self._id, slice_ns)
+                timeout_ns -= slice_ns
+                if status != errors.Status.DEADLINE_EXCEEDED or timeout_ns <= 0:
+                    break
+        self._end(status)
+
+    def _end(self, status: int) -> None:
+        message = _context.last_error() if status != 0 else ""
+        if status == errors.Status.DEADLINE_EXCEEDED:
+            raise errors.TimeIsUpError(message, errors.Status.DEADLINE_EXCEEDED)
+        with _finishing:
+            if self._id == 0:  # another thread was first
+                return
+            if status == 0:
+                self._result = self._finish(self)
+            else:
+                self._error = self._failure(status, message)
+            if self._stream is not None and not self.poll():
+                # The device is still at it: a stream is behind it, but not the host.
+                _left_behind.append((self._context, self._id, self._keep))
+            else:
+                lib.rueda_release(self._context, self._id)
+            self._id = 0
+            self._keep = None
+
+    def _failure(self, status: int, message: str) -> errors.RuedaError:
+        if status == errors.Status.INVALID_ARGUMENT:
+            return errors.MismatchError(message, errors.Status.INVALID_ARGUMENT)
+        if status == errors.Status.ABORTED:
+            error = c.Error(size=ctypes.sizeof(c.Error))
+            lib.rueda_handle_error(self._context, self._id, ctypes.byref(error))
+            return _context.aborted(error, message)
+        return errors.from_status(status, message)
+
+    def __del__(self) -> None:
+        if getattr(self, "_id", 0) != 0:
+            _left_behind.append((self._context, self._id, self._keep))
+
+
+# Held while a result is taken.
+_finishing = threading.Lock()
+# What nobody waits for, with the memory that it needs. Lists append and pop as one step.
+_left_behind: list[tuple[int, int, object]] = []
+
+
+def _sweep() -> None:
+    """Lets go of what has ended since."""
+    for _ in range(len(_left_behind)):
+        try:
+            context, handle, keep = _left_behind.pop(0)
+        except IndexError:
+            return
+        done = ctypes.c_int32()
+        if lib.rueda_poll(context, handle, ctypes.byref(done)) == 0 and not done.value:
+            _left_behind.append((context, handle, keep))
+        else:
+            lib.rueda_release(context, handle)
+
+
+_OPERATION_SIZE = ctypes.sizeof(c.Operation)
+
+
+def set_id(process_set: ProcessSet | int) -> int:
+    return process_set if isinstance(process_set, int) else process_set.id
+
+
+def compressor_of(compression: Any) -> bytes | None:
+    """Of a name such as "int8" or "topk:0.01", a member of Compression, or None."""
+    if compression is None:
+        return None
+    return _context.encoded(getattr(compression, "compressor", compression), "compression") or None
+
+
+class Operation:
+    """What is asked for, of one tensor or of a group. Arguments are fields of rueda_operation."""
+
+    __slots__ = ("_c", "_keep", "_name", "_output")
+
+    def __init__(
+        self,
+        kind: int,
+        output: Output,
+        name: str | None = None,
+        process_set: ProcessSet | int = global_process_set,
+        op: int = c.NO_REDUCE_OP,
+        root: int = -1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        compressor: bytes | None = None,
+        splits: Sequence[int] | None = None,
+        priority: int = 0,
+    ) -> None:
+        # The fields that all tensors of a group share, as the C API has them.
+        self._c = fields = c.Operation(
+            _OPERATION_SIZE,
+            kind,
+            process_set if isinstance(process_set, int) else process_set.id,
+            None,
+            None,
+            None,
+            op,
+            root,
+            prescale,
+            postscale,
+        )
+        self._output = output
+        self._name = name
+        if compressor is not None:
+            fields.compressor = compressor
+        if splits is not None:
+            self._keep = numbers = (ctypes.c_int64 * max(len(splits), 1))(*splits)
+            fields.splits = ctypes.addressof(numbers)
+            fields.split_count = len(splits)
+        if priority != 0:
+            fields.priority = priority
+
+    def execute(self, tensor: Any) -> Any:
+        """One tensor (None: of a barrier), and waits; the quickest way."""
+        output = self._output
+        if output is not Output.SAME and output is not Output.NEW:
+            return self._one(tensor, self._name).execute(_only)
+        context = lib.rueda_current_context() or _context.current()
+        fields = self._c
+        kind = _tensors.kind_of(tensor)
+        if self._name is not None:
+            fields.name = _context.encoded(self._name, "name")
+        if output is Output.SAME:
+            source, keep, exec_ = kind.borrow(tensor, True)
+        else:
+            source, keep, exec_ = kind.borrow(tensor, False)
+            (fields.output, keep_output, _), get = kind.make(kind.shape(tensor), tensor)
+        if exec_ is not None:
+            return self._one(tensor, self._name).execute(_only)
+        fields.input = source
+        handle = ctypes.c_uint64()
+        status = lib.rueda_execute(
+            context, ctypes.addressof(fields), 1, _SLICE_NS, ctypes.byref(handle)
+        )
+        if status == 0:
+            lib.rueda_release(context, handle.value)
+        elif handle.value == 0:
+            _context.fail(status, context)
+        else:
+            keep = (self, tensor, keep, keep_output if output is Output.NEW else None)
+            flight: Handle[None] = Handle(context, handle.value, keep, _nothing, None)
+            if status != errors.Status.DEADLINE_EXCEEDED:
+                flight._end(status)
+            flight.wait()
+        return tensor if output is Output.SAME else get()
+
+    def submit(self, tensor: Any, name: str | None = None) -> Handle[Any]:
+        """One tensor, in the background. `name`: instead of its own."""
+        return self._one(tensor, name or self._name).submit(_only)
+
+    def execute_group(self, tensors: Sequence[Any]) -> list[Any]:
+        """Tensors that are done together or not at all: "name.0", "name.1", ..."""
+        return self._group(tensors).execute(_all)
+
+    def submit_group(self, tensors: Sequence[Any]) -> Handle[list[Any]]:
+        """The same in the background."""
+        return self._group(tensors).submit(_all)
+
+    def _one(self, tensor: Any, name: str | None) -> _Flight:
+        return _Flight(self, () if tensor is None else (tensor,), (name,))
+
+    def _group(self, tensors: Sequence[Any]) -> _Flight:
+        name, count = self._name, len(tensors)
+        if count == 0:
+            raise ValueError("a group of no tensors")
+        return _Flight(
+            self, tensors, [None if name is None else f"{name}.{i}" for i in range(count)]
+        )
+
+
+def _only(results: list[Any]) -> Any:
+    return results[0] if results else None
+
+
+def _all(results: list[Any]) -> list[Any]:
+    return results
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+class _Flight:
+    """From the request to the handle, and what is needed until its end."""
+
+    __slots__ = ("_context", "_count", "_keep", "_makes", "_on_cuda", "_operations", "_takes")
+
+    def __init__(
+        self, request: Operation, tensors: Sequence[Any], names: Sequence[str | None]
+    ) -> None:
+        if _left_behind:
+            _sweep()
+        self._context = _context.current()
+        self._count = max(len(tensors), 1)
+        self._operations = (c.Operation * self._count)()
+        self._keep: list[object] = [request]
+        self._makes: list[Callable[[], Any]] = []  # the results
+        self._takes: list[tuple[_tensors.Kind, Any]] = []  # those of unknown size: like what
+        self._on_cuda: tuple[_tensors.Kind, Any] | None = None
+        for i, operation in enumerate(self._operations):
+            ctypes.pointer(operation)[0] = request._c
+            name = names[i]
+            if name is not None:
+                operation.name = _context.encoded(name, "name")
+            if tensors:
+                self._add(request._output, operation, tensors[i])
+
+    def _add(self, output: Output, operation: c.Operation, tensor: Any) -> None:
+        kind = _tensors.kind_of(tensor)
+        borrowed = kind.borrow(tensor, output is Output.SAME or output is Output.GIVEN)
+        address, _, exec_ = borrowed
+        self._keep.append(borrowed)
+        if output is Output.GIVEN:
+            operation.output = address
+        else:
+            operation.input = address
+        if exec_ is not None:
+            operation.exec = ctypes.addressof(exec_)
+            self._on_cuda = (kind, tensor)
+        if output is Output.NEW:
+            made = kind.make(kind.shape(tensor), tensor)
+            operation.output = made.borrowed[0]
+            self._keep.append(made.borrowed)
+            self._makes.append(made.get)
+        elif output is Output.TAKEN:
+            self._takes.append((kind, tensor))
+        elif output is not Output.NONE:
+            self._makes.append(lambda: tensor)
+
+    def submit(self, results: Callable[[list[Any]], T]) -> Handle[T]:
+        handle = ctypes.c_uint64()
+        status = lib.rueda_submit(
+            self._context,
+            ctypes.addressof(self._operations),
+            self._count,
+            None,
+            ctypes.byref(handle),
+        )
+        if status != 0:
+            _context.fail(status, self._context)
+        return self._handle(handle.value, results)
+
+    def execute(self, results: Callable[[list[Any]], T]) -> T:
+        if self._on_cuda is not None:
+            return self.submit(results).wait()
+        handle = ctypes.c_uint64()
+        status = lib.rueda_execute(
+            self._context,
+            ctypes.addressof(self._operations),
+            self._count,
+            _SLICE_NS,
+            ctypes.byref(handle),
+        )
+        if status != 0 and handle.value == 0:
+            _context.fail(status, self._context)
+        flight = self._handle(handle.value, results)
+        if status != errors.Status.DEADLINE_EXCEEDED:
+            flight._end(status)
+        return flight.wait()
+
+    def _handle(self, handle: int, results: Callable[[list[Any]], T]) -> Handle[T]:
+        def finish(ended: Handle[T]) -> T:
+            made = [get() for get in self._makes]
+            for index, (kind, like) in enumerate(self._takes):
+                made.append(kind.own(_take(ended._context, ended._id, index), like))
+            return results(made)
+
+        stream = None
+        if self._on_cuda is not None:
+            kind, first = self._on_cuda
+            stream = lambda: kind.stream(first)  # noqa: E731
+        return Handle(self._context, handle, self, finish, stream)
+
+
+def _take(context: int, handle: int, index: int) -> _tensors.Owned:
+    result = c.Result(size=ctypes.sizeof(c.Result))
+    _context.check(lib.rueda_result_take(context, handle, index, ctypes.byref(result)), context)
+    return _tensors.Owned(result)
+
+
+def received_splits(handle: Handle[Any], index: int = 0) -> list[int]:
+    """How many rows of the result came from each rank of the process set."""
+    count = ctypes.c_size_t()
+    context, number = handle._context, handle._id
+    _context.check(
+        lib.rueda_result_splits(context, number, index, None, 0, ctypes.byref(count)), context
+    )
+    splits = (ctypes.c_int64 * max(count.value, 1))()
+    _context.check(
+        lib.rueda_result_splits(context, number, index, splits, count.value, ctypes.byref(count)),
+        context,
+    )
+    return list(splits)[: count.value]

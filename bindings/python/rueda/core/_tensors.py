@@ -1,0 +1,518 @@
+"""Tensors of any framework as the C API's, and back.
+
+A *kind* of tensor knows how objects of one framework are borrowed and made. There is one for
+NumPy's arrays, one for torch's tensors, one for whatever exports DLPack, and one for whatever
+exports the buffer protocol; frameworks are not imported here, they come with their tensors.
+
+What is borrowed is (address of a rueda_tensor, what keeps its memory alive). Tensors that are not
+contiguous are copied where they are only read, and refused where they are written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from rueda.core import _library as c
+
+lib = c.lib
+
+# DLPack's type codes and bits, by the names that NumPy, ml_dtypes and torch give them.
+DTYPES: dict[str, tuple[int, int]] = {
+    "bool": (6, 8),
+    "uint8": (1, 8),
+    "int8": (0, 8),
+    "uint16": (1, 16),
+    "int16": (0, 16),
+    "uint32": (1, 32),
+    "int32": (0, 32),
+    "uint64": (1, 64),
+    "int64": (0, 64),
+    "float16": (2, 16),
+    "bfloat16": (4, 16),
+    "float32": (2, 32),
+    "float64": (2, 64),
+    "complex64": (5, 64),
+    "complex128": (5, 128),
+    "float8_e4m3fn": (10, 8),
+    "float8_e5m2": (12, 8),
+}
+NAMES = {value: key for key, value in DTYPES.items()}
+
+
+# A tensor as the C API wants it: the address of a rueda_tensor, what has its memory, and where its
+# operation runs (None: on the CPU).
+Borrowed = tuple[int, object, "c.Exec | None"]
+
+
+class Made(NamedTuple):
+    """A new tensor."""
+
+    borrowed: Borrowed  # to be written
+    get: Callable[[], Any]  # the framework's, when it has been written
+
+
+class Kind(Protocol):
+    """A framework's tensors."""
+
+    def borrow(self, tensor: Any, write: bool) -> Borrowed:
+        """Raises TypeError for what is no dense tensor of a type that Rueda has, and ValueError for
+        what can't be written in place."""
+
+    def shape(self, tensor: Any) -> tuple[int, ...]: ...
+
+    def make(self, shape: Sequence[int], like: Any) -> Made:
+        """A new one of `like`'s type and device."""
+
+    def stream(self, tensor: Any) -> int | None:
+        """Of a tensor on CUDA: the stream that shall come behind its operation. None: the legacy
+        default stream."""
+
+    def own(self, result: Owned, like: Any) -> Any:
+        """What the library made, without a copy, as `like`'s framework has it."""
+
+
+# ---- memory that the library made ----
+
+
+class Owned:
+    """The result of an operation whose size was not known (rueda_result): contiguous."""
+
+    def __init__(self, result: c.Result) -> None:
+        self._result = result
+        self.tensor: c.Tensor = result.tensor
+        self.shape = shape_of(self.tensor)
+
+    def __del__(self) -> None:
+        lib.rueda_result_free(ctypes.byref(self._result))
+
+    @property
+    def nbytes(self) -> int:
+        count: int = self.tensor.bits // 8
+        for dim in self.shape:
+            count *= dim
+        return count
+
+    def memory(self) -> ctypes.Array[ctypes.c_char]:
+        """Its bytes, which keep it alive. On the CPU."""
+        memory = (ctypes.c_char * self.nbytes).from_address(self.tensor.data)
+        memory._owner = self  # type: ignore[attr-defined]
+        return memory
+
+
+def shape_of(tensor: c.Tensor) -> tuple[int, ...]:
+    if tensor.ndim == 0:
+        return ()
+    return tuple((ctypes.c_int64 * tensor.ndim).from_address(tensor.shape))
+
+
+# ---- DLPack ----
+
+
+class ManagedTensor(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = [
+        ("tensor", c.Tensor),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+# Where a DLManagedTensorVersioned has its DLTensor: behind version, manager, deleter, flags.
+_VERSIONED_OFFSET = 32
+_READ_ONLY = 1  # a flag of it
+_FLAGS_OFFSET = 24
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_capsule_is = ctypes.pythonapi.PyCapsule_IsValid
+_capsule_is.restype = ctypes.c_int
+_capsule_is.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def is_contiguous(tensor: c.Tensor) -> bool:
+    """Row-major, without gaps. Dimensions of 1 may have any stride."""
+    if not tensor.strides or tensor.ndim == 0:
+        return True
+    shape = shape_of(tensor)
+    strides = (ctypes.c_int64 * tensor.ndim).from_address(tensor.strides)
+    if 0 in shape:
+        return True
+    expected = 1
+    for dim, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if dim != 1:
+            if stride != expected:
+                return False
+            expected *= dim
+    return True
+
+
+class _DLPackKind:
+    """Anything with __dlpack__: JAX, CuPy, TensorFlow by its own functions, and what is to come."""
+
+    def borrow(self, tensor: Any, write: bool) -> Borrowed:
+        try:
+            # The legacy default stream, where there are streams: operations begin behind that.
+            on_device = tensor.__dlpack_device__()[0] in (c.CUDA, c.CUDA_MANAGED)
+            capsule = tensor.__dlpack__(stream=1) if on_device else _capsule(tensor)
+        except (BufferError, RuntimeError, ValueError) as error:
+            raise TypeError(f"a {type(tensor).__name__} that can't be exported: {error}") from error
+        if _capsule_is(capsule, b"dltensor"):
+            address = _capsule_pointer(capsule, b"dltensor")
+            read_only = False
+        else:
+            managed = _capsule_pointer(capsule, b"dltensor_versioned")
+            address = managed + _VERSIONED_OFFSET
+            read_only = bool(
+                ctypes.c_uint64.from_address(managed + _FLAGS_OFFSET).value & _READ_ONLY
+            )
+        described = c.Tensor.from_address(address)
+        if write and read_only:
+            raise ValueError(f"a read-only {type(tensor).__name__} can't be written in place")
+        if not is_contiguous(described):
+            raise ValueError(
+                f"a {type(tensor).__name__} of shape {shape_of(described)} is not contiguous: make "
+                "a contiguous copy of it first"
+            )
+        if not on_device:
+            return address, capsule, None
+        exec_ = c.Exec(
+            size=ctypes.sizeof(c.Exec),
+            device_type=c.CUDA,
+            device_id=described.device_id,
+        )
+        return address, capsule, exec_
+
+    def shape(self, tensor: Any) -> tuple[int, ...]:
+        return tuple(int(dim) for dim in tensor.shape)
+
+    def make(self, shape: Sequence[int], like: Any) -> Made:
+        if like.__dlpack_device__()[0] in (c.CUDA, c.CUDA_MANAGED):
+            tensor = namespace_of(like).empty(tuple(shape), dtype=like.dtype)
+            return Made(self.borrow(tensor, True), lambda: tensor)
+        # Not all frameworks let others write into tensors of theirs: into memory of ours, then.
+        source = self.borrow(like, False)
+        described = c.Tensor.from_address(source[0])
+        own = _Memory(shape, described.code, described.bits)
+        return Made(
+            own.borrowed, lambda: namespace_of(like).from_dlpack(DLPackTensor(own.tensor, own))
+        )
+
+    def own(self, result: Owned, like: Any) -> Any:
+        return namespace_of(like).from_dlpack(DLPackTensor(result.tensor, result))
+
+    def stream(self, tensor: Any) -> int | None:
+        return None
+
+
+def _capsule(tensor: Any) -> object:
+    """Of a tensor on the CPU, with a flag that says if it is read-only, if it can say so."""
+    try:
+        return tensor.__dlpack__(max_version=(1, 0))
+    except TypeError:
+        return tensor.__dlpack__()
+
+
+def namespace_of(tensor: Any) -> Any:
+    """The framework's module, with from_dlpack: by the array API's standard, or the package."""
+    if hasattr(tensor, "__array_namespace__"):
+        return tensor.__array_namespace__()
+    return sys.modules[type(tensor).__module__.partition(".")[0]]
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_exported: dict[int, tuple[ManagedTensor, object]] = {}  # by the address of the first
+
+
+def _delete_exported(address: int) -> None:
+    _exported.pop(address, None)
+
+
+def _delete_unused_capsule(capsule: int) -> None:
+    # Nobody took the tensor out of the capsule; whoever does renames it.
+    if _IsValid(capsule, b"dltensor"):
+        _delete_exported(_GetPointer(capsule, b"dltensor"))
+
+
+_delete = _Deleter(_delete_exported)
+_delete_unused = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_delete_unused_capsule)
+_IsValid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_GetPointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_capsule_new = ctypes.pythonapi.PyCapsule_New
+_capsule_new.restype = ctypes.py_object
+_capsule_new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+class DLPackTensor:
+    """A tensor of the library's for other frameworks, by DLPack."""
+
+    def __init__(self, tensor: c.Tensor, keep: object) -> None:
+        self._tensor = tensor
+        self._keep = keep
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._tensor.device_type, self._tensor.device_id
+
+    def __dlpack__(self, **_: object) -> object:
+        managed = ManagedTensor(tensor=self._tensor, deleter=ctypes.cast(_delete, ctypes.c_void_p))
+        address = ctypes.addressof(managed)
+        _exported[address] = (managed, self._keep)
+        return _capsule_new(address, b"dltensor", ctypes.cast(_delete_unused, ctypes.c_void_p))
+
+
+class _Memory:
+    """New memory on the CPU, aligned as frameworks like it."""
+
+    _ALIGNMENT = 64
+
+    def __init__(self, shape: Sequence[int], code: int, bits: int) -> None:
+        count = bits // 8
+        for dim in shape:
+            count *= dim
+        self._bytes = (ctypes.c_char * (count + self._ALIGNMENT))()
+        self._dims = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+        address = ctypes.addressof(self._bytes)
+        self.tensor = c.Tensor(
+            address + -address % self._ALIGNMENT,
+            c.CPU,
+            0,
+            len(shape),
+            code,
+            bits,
+            1,
+            ctypes.addressof(self._dims),
+        )
+        self.borrowed: Borrowed = (ctypes.addressof(self.tensor), self, None)
+
+
+# ---- NumPy ----
+
+
+class _NumPyKind:
+    def borrow(self, tensor: Any, write: bool) -> Borrowed:
+        if tensor.flags.c_contiguous:
+            try:
+                capsule = tensor.__dlpack__()
+                return _capsule_pointer(capsule, b"dltensor"), capsule, None
+            except BufferError:  # read-only, or a type that NumPy has from elsewhere
+                pass
+        elif write:
+            raise ValueError(
+                f"an array of shape {tensor.shape} is not contiguous: it can't be written in place"
+            )
+        if write and not tensor.flags.writeable:
+            raise ValueError("a read-only array can't be written in place")
+        numpy = sys.modules["numpy"]
+        array = numpy.ascontiguousarray(tensor).reshape(tensor.shape)
+        if not array.dtype.isnative:
+            if write:
+                raise ValueError(f"an array of {tensor.dtype} can't be written in place")
+            array = array.astype(array.dtype.newbyteorder("="))
+        return borrow_memory(
+            array.__array_interface__["data"][0], array.shape, array.dtype.name, array
+        )
+
+    def shape(self, tensor: Any) -> tuple[int, ...]:
+        return tensor.shape  # type: ignore[no-any-return]
+
+    def make(self, shape: Sequence[int], like: Any) -> Made:
+        array = sys.modules["numpy"].empty(shape, like.dtype.newbyteorder("="))
+        return Made(self.borrow(array, True), lambda: array)
+
+    def stream(self, tensor: Any) -> int | None:
+        return None
+
+    def own(self, result: Owned, like: Any) -> Any:
+        dtype = like.dtype.newbyteorder("=")
+        numpy = sys.modules["numpy"]
+        if result.nbytes == 0:
+            return numpy.empty(result.shape, dtype)
+        return numpy.frombuffer(result.memory(), dtype).reshape(result.shape)
+
+
+def borrow_memory(address: int, shape: Sequence[int], dtype: str, keep: object) -> Borrowed:
+    """Contiguous memory on the CPU. Raises TypeError for a type that Rueda has not."""
+    if dtype not in DTYPES:
+        raise TypeError(f"there are no tensors of {dtype}; there are {', '.join(DTYPES)}")
+    code, bits = DTYPES[dtype]
+    dims = (ctypes.c_int64 * len(shape))(*shape)
+    tensor = c.Tensor(
+        address, c.CPU, 0, len(shape), code, bits, 1, ctypes.addressof(dims) if shape else None
+    )
+    return ctypes.addressof(tensor), (tensor, dims, keep), None
+
+
+# ---- torch ----
+
+
+class _TorchKind:
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._strided = torch.strided
+        self._types: dict[Any, tuple[int, int]] = {
+            getattr(torch, name): value for name, value in DTYPES.items() if hasattr(torch, name)
+        }
+
+    def borrow(self, tensor: Any, write: bool) -> Borrowed:
+        types = self._types.get(tensor.dtype)
+        if types is None:
+            raise TypeError(f"there are no tensors of {tensor.dtype} here")
+        if tensor.layout is not self._strided:
+            raise TypeError(f"a tensor with the layout {tensor.layout} is not dense")
+        if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
+            if write:
+                raise ValueError(
+                    f"a tensor of shape {tuple(tensor.shape)} is not contiguous (or is conjugated "
+                    "only when it is read): it can't be written in place"
+                )
+            tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        shape = tensor.shape
+        ndim = len(shape)
+        dims = (ctypes.c_int64 * ndim)(*shape)
+        described = c.Tensor(
+            tensor.data_ptr(), c.CPU, 0, ndim, types[0], types[1], 1, ctypes.addressof(dims)
+        )
+        exec_ = None if tensor.is_cpu else self._put_on_cuda(tensor, described)
+        return ctypes.addressof(described), (described, dims, tensor), exec_
+
+    def _put_on_cuda(self, tensor: Any, described: c.Tensor) -> c.Exec:
+        if not tensor.is_cuda:
+            raise TypeError(f"a tensor on {tensor.device}: there are the CPU and CUDA")
+        described.device_type, described.device_id = c.CUDA, tensor.device.index
+        return c.Exec(
+            ctypes.sizeof(c.Exec),
+            c.CUDA,
+            described.device_id,
+            self._torch.cuda.current_stream(described.device_id).cuda_stream,
+        )
+
+    def shape(self, tensor: Any) -> tuple[int, ...]:
+        return tuple(tensor.shape)
+
+    def make(self, shape: Sequence[int], like: Any) -> Made:
+        tensor = self._torch.empty(shape, dtype=like.dtype, device=like.device)
+        return Made(self.borrow(tensor, True), lambda: tensor)
+
+    def stream(self, tensor: Any) -> int | None:
+        return self._torch.cuda.current_stream(tensor.device.index).cuda_stream or None
+
+    def own(self, result: Owned, like: Any) -> Any:
+        torch = self._torch
+        if result.nbytes == 0:
+            return torch.empty(result.shape, dtype=like.dtype, device=like.device)
+        if result.tensor.device_type != c.CPU:
+            return torch.from_dlpack(DLPackTensor(result.tensor, result))
+        flat = torch.frombuffer(result.memory(), dtype=torch.uint8)
+        return flat.view(like.dtype).view(result.shape)
+
+
+# ---- the buffer protocol ----
+
+_FORMATS = {
+    **{"?": "bool", "B": "uint8", "b": "int8", "H": "uint16", "h": "int16", "c": "uint8"},
+    **{"I": "uint32", "i": "int32", "Q": "uint64", "q": "int64"},
+    **{
+        "L": f"uint{8 * ctypes.sizeof(ctypes.c_long)}",
+        "l": f"int{8 * ctypes.sizeof(ctypes.c_long)}",
+    },
+    **{"e": "float16", "f": "float32", "d": "float64", "Zf": "complex64", "Zd": "complex128"},
+}
+
+
+class _BufferKind:
+    """bytes, bytearray, array.array, memoryview, ctypes arrays. Results are memoryviews."""
+
+    def borrow(self, tensor: Any, write: bool) -> Borrowed:
+        view = memoryview(tensor)
+        if not view.c_contiguous:
+            raise ValueError("a buffer that is not contiguous: make a contiguous copy of it first")
+        if write and view.readonly:
+            raise ValueError(f"a read-only {type(tensor).__name__} can't be written in place")
+        dtype = _FORMATS.get(view.format.lstrip("@=<"), view.format)
+        if view.nbytes == 0:
+            return borrow_memory(0, view.shape or (), dtype, view)
+        # Read-only memory has no address for ctypes: it is borrowed from bytes, or copied.
+        held: Any = (
+            ctypes.create_string_buffer(view.tobytes(), view.nbytes)
+            if view.readonly
+            else (ctypes.c_char * view.nbytes).from_buffer(view.cast("B"))
+        )
+        return borrow_memory(ctypes.addressof(held), view.shape or (), dtype, (held, view))
+
+    def shape(self, tensor: Any) -> tuple[int, ...]:
+        return memoryview(tensor).shape or ()
+
+    def make(self, shape: Sequence[int], like: Any) -> Made:
+        view = self._empty(shape, like)
+        return Made(self.borrow(view, True), lambda: view)
+
+    def own(self, result: Owned, like: Any) -> Any:
+        view = self._empty(result.shape, like)
+        if result.nbytes > 0:
+            view.cast("B")[:] = memoryview(result.memory()).cast("B")
+        return view
+
+    def stream(self, tensor: Any) -> int | None:
+        return None
+
+    def _empty(self, shape: Sequence[int], like: Any) -> memoryview:
+        view = memoryview(like)
+        form = view.format.lstrip("@=<")
+        count = view.itemsize
+        for dim in shape:
+            count *= dim
+        flat = memoryview(bytearray(count))
+        # A memoryview can't be cast to a shape with nothing in it.
+        return flat.cast(form) if 0 in shape else flat.cast(form, list(shape))  # type: ignore[call-overload,no-any-return]
+
+
+# ---- which is which ----
+
+_DLPACK, _NUMPY, _BUFFER = _DLPackKind(), _NumPyKind(), _BufferKind()
+_kinds: dict[type, Kind] = {}
+
+
+def kind_of(tensor: object) -> Kind:
+    """Raises TypeError for what is no tensor."""
+    kind = _kinds.get(type(tensor))
+    if kind is None:
+        kind = _kinds[type(tensor)] = _find_kind(tensor)
+    return kind
+
+
+def _find_kind(tensor: object) -> Kind:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        return _TorchKind(torch)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(tensor, numpy.ndarray):
+        return _NUMPY
+    for prefix, make in _REGISTERED.items():
+        if type(tensor).__module__.startswith(prefix):
+            return make()
+    if hasattr(tensor, "__dlpack__"):
+        return _DLPACK
+    try:
+        memoryview(tensor)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"a {type(tensor).__name__} is no tensor: NumPy's arrays, torch's tensors, and what "
+            "has DLPack or the buffer protocol are"
+        ) from None
+    return _BUFFER
+
+
+_REGISTERED: dict[str, Callable[[], Kind]] = {}
+
+
+def register_kind(module: str, make: Callable[[], Kind]) -> None:
+    """For tensors of classes in this module, or below it: how they are borrowed and made."""
+    _REGISTERED[module] = make

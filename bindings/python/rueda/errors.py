@@ -1,0 +1,132 @@
+"""What goes wrong, as exceptions.
+
+A mistake of the caller's (a shape, a name in flight, splits that don't add up) is a ValueError or
+a TypeError at once, on the rank that made it. Everything else is a RuedaError; its subclasses tell
+what may go better another time from what won't.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Status(enum.IntEnum):
+    """The statuses of the C API (rueda_status)."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class RuedaError(RuntimeError):
+    """An operation, or the job, went wrong. The text says what, where, and what to do."""
+
+    def __init__(self, message: str, status: Status = Status.UNKNOWN) -> None:
+        super().__init__(message)
+        #: Which kind of error.
+        self.status = status
+
+    #: Whether a new epoch without the lost rank could go on. If not, trying again changes nothing.
+    recoverable: bool = False
+
+
+class AbortedError(RuedaError):
+    """The epoch has ended: a rank or the network was lost, or a rank called abort().
+
+    Every operation in flight and every later one has the same first cause.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        recoverable: bool = True,
+        rank: int | None = None,
+        host: str = "",
+        pid: int = 0,
+        cause: str = "",
+        operation: str = "",
+        tensor: str = "",
+        epoch: int = 0,
+    ) -> None:
+        super().__init__(message, Status.ABORTED)
+        self.recoverable = recoverable
+        #: The rank that was lost; None: nobody in particular.
+        self.rank = rank
+        #: Where it ran.
+        self.host = host
+        #: Its process.
+        self.pid = pid
+        #: How it was lost: "killed by signal 9 (SIGKILL)".
+        self.cause = cause
+        #: What it was doing.
+        self.operation = operation
+        #: With which tensor.
+        self.tensor = tensor
+        #: The epoch that ended.
+        self.epoch = epoch
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_aborted, (self.args[0], {k: v for k, v in vars(self).items() if k != "status"}))
+
+
+def _aborted(message: str, fields: dict[str, object]) -> AbortedError:
+    return AbortedError(message, **fields)  # type: ignore[arg-type]
+
+
+class MismatchError(RuedaError):
+    """The ranks disagree about an operation: all of them have this error, and the job goes on."""
+
+
+class NotInitializedError(RuedaError, ValueError):
+    """There is no job: call init() first. (A ValueError, as Horovod's is.)"""
+
+
+class TimeIsUpError(RuedaError, TimeoutError):
+    """The time that the call was given is over. An operation goes on all the same."""
+
+
+class UnsupportedError(RuedaError, NotImplementedError):
+    """There is no such thing here, or not for this device or type."""
+
+
+class RemoteError(RuedaError):
+    """A function that run() started on several ranks raised on one of them, or a rank was lost."""
+
+    def __init__(self, message: str, rank: int | None = None, traceback: str = "") -> None:
+        super().__init__(message, Status.UNKNOWN)
+        #: The rank where it happened first; None: none in particular.
+        self.rank = rank
+        #: That rank's traceback, for people.
+        self.traceback = traceback
+
+
+_CLASSES: dict[int, type[RuedaError]] = {
+    Status.DEADLINE_EXCEEDED: TimeIsUpError,
+    Status.UNIMPLEMENTED: UnsupportedError,
+}
+
+
+def from_status(status: int, message: str) -> RuedaError:
+    """The exception for a status other than OK, ABORTED and INVALID_ARGUMENT."""
+    kind = Status(status) if status in Status._value2member_map_ else Status.UNKNOWN
+    return _CLASSES.get(status, RuedaError)(message, kind)
+
+
+def text(value: bytes | None) -> str:
+    """A string of the library's."""
+    return (value or b"").decode("utf-8", "replace")

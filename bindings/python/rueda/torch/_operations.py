@@ -1,0 +1,734 @@
+"""The operations, with Horovod's names and arguments: blocking ones are differentiable where that
+has a meaning."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from rueda import core
+from rueda.core import _library as c
+from rueda.core import _operations as operations
+from rueda.core._operations import Handle, Operation, Output, ReduceOp
+from rueda.core._process_sets import ProcessSet, global_process_set
+from rueda.torch import _compression
+from rueda.torch._compression import Compression
+
+T = TypeVar("T")
+
+Average, Sum, Adasum = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM
+Min, Max, Product = ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT
+
+
+def poll(handle: Handle[Any]) -> bool:
+    """Whether the operation has ended. May be false right after it was submitted."""
+    return handle.poll()
+
+
+def synchronize(handle: Handle[T]) -> T:
+    """Waits for the operation and returns its result."""
+    return handle.wait()
+
+
+def reduce_op(op: int | None, average: bool | None) -> int:
+    """What `op` and the deprecated `average` say together."""
+    if average is None:
+        return Average if op is None else op
+    if not isinstance(average, bool):
+        raise TypeError(
+            f"average is {average!r}, and should be True, False or None: a name is given as "
+            "name=..."
+        )
+    if op is not None:
+        raise ValueError("op supersedes average: give only one of them")
+    warnings.warn(
+        "average is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=3
+    )
+    return Average if average else Sum
+
+
+def _request(
+    op: int,
+    output: Output,
+    name: str | None,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet | int,
+    compressor: str | None = None,
+    kind: int = c.ALLREDUCE,
+) -> Operation:
+    return Operation(
+        kind,
+        output,
+        name,
+        process_set,
+        op,
+        -1,
+        prescale_factor,
+        postscale_factor,
+        operations.compressor_of(compressor),
+    )
+
+
+def _written(tensor: torch.Tensor) -> torch.Tensor:
+    """What can be written in place of `tensor`: itself, or a contiguous copy."""
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def _in_place(request: Operation, tensors: Sequence[torch.Tensor], group: bool) -> Handle[Any]:
+    """In the tensors' memory, whatever their strides."""
+    written = [_written(tensor) for tensor in tensors]
+    handle: Handle[Any] = request.submit_group(written) if group else request.submit(written[0])
+
+    def finish(_: object) -> Any:
+        with torch.no_grad():
+            for tensor, copy in zip(tensors, written, strict=True):
+                if copy is not tensor:
+                    tensor.copy_(copy)
+        return list(tensors) if group else tensors[0]
+
+    handle.then(finish)
+    return handle
+
+
+# ---- allreduce ----
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]:
+    """Combines all ranks' tensors in the background; don't change `tensor` before it has ended.
+
+    Args:
+        tensor: any shape, the same on all ranks.
+        average: deprecated; use `op`.
+        name: matches the operation with the other ranks', in any order; None: by their order.
+        op: `Average` (the default), `Sum`, `Min`, `Max`, `Product` or `Adasum`.
+        prescale_factor: each input is multiplied with it first.
+        postscale_factor: and the result.
+        process_set: the ranks that take part.
+    """
+    request = _request(
+        reduce_op(op, average), Output.NEW, name, prescale_factor, postscale_factor, process_set
+    )
+    return request.submit(tensor)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]:
+    """The same in place: don't look at `tensor` before it has ended."""
+    request = _request(
+        reduce_op(op, average), Output.SAME, name, prescale_factor, postscale_factor, process_set
+    )
+    return _in_place(request, [tensor], False)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Combines all ranks' tensors in place; not differentiable."""
+    request = _request(
+        reduce_op(op, average), Output.SAME, name, prescale_factor, postscale_factor, process_set
+    )
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return request.execute(tensor)  # type: ignore[no-any-return]
+    return _in_place(request, [tensor], False).wait()  # type: ignore[no-any-return]
+
+
+def _apply(function: Any, *arguments: Any) -> Any:
+    return function.apply(*arguments)
+
+
+def _suffixed(name: str | None, suffix: str) -> str | None:
+    return None if name is None else name + suffix
+
+
+def _run(request: Operation, tensors: Sequence[torch.Tensor], group: bool) -> list[torch.Tensor]:
+    """A group is one also if it has one tensor: the ranks have to agree about that."""
+    return request.execute_group(tensors) if group else [request.execute(tensors[0])]
+
+
+_LINEAR = (Average, Sum, ReduceOp.AVERAGE_LIVE, Adasum)
+
+
+class _Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        group: bool,
+        op: int,
+        name: str | None,
+        scale: tuple[float, float],
+        process_set: ProcessSet,
+        compressor: str | None,
+        *tensors: torch.Tensor,
+    ) -> Any:
+        ctx.arguments = (group, op, name, scale, process_set, compressor)
+        request = _request(op, Output.NEW, name, *scale, process_set, compressor)
+        return tuple(_run(request, tensors, group))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        group, op, name, scale, process_set, compressor = ctx.arguments
+        if op not in _LINEAR:
+            raise NotImplementedError(
+                f"the gradient of an allreduce with {ReduceOp(op).name}: only Average, Sum and "
+                "Adasum have one"
+            )
+        name = _suffixed(name, ".gradient")
+        results = _apply(_Allreduce, group, op, name, scale, process_set, compressor, *gradients)
+        return (None,) * 6 + results
+
+
+def _reduced(
+    tensors: Sequence[torch.Tensor],
+    group: bool,
+    op: int,
+    name: str | None,
+    compression: Any,
+    scale: tuple[float, float],
+    process_set: ProcessSet,
+) -> list[torch.Tensor]:
+    """Differentiable. With a compression of the user's own around it."""
+    own = _compression.is_own(compression)
+    pairs = [compression.compress(t) if own else (t, None) for t in tensors]
+    sent = [pair[0] for pair in pairs]
+    compressor = None
+    if not own and op in (Average, Sum):
+        names = {_compression.library_compressor(compression, t.dtype) for t in sent}
+        compressor = names.pop() if len(names) == 1 else None
+    if not torch.is_grad_enabled() or not any(t.requires_grad for t in sent):
+        request = _request(op, Output.NEW, name, *scale, process_set, compressor)
+        results = _run(request, sent, group)
+    else:
+        results = list(_apply(_Allreduce, group, op, name, scale, process_set, compressor, *sent))
+    if not own:
+        return results
+    return [
+        compression.decompress(result, pair[1]) for result, pair in zip(results, pairs, strict=True)
+    ]
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Combines all ranks' tensors, and returns the result. Differentiable, for averages and sums:
+    the gradient is combined likewise. Arguments as in `allreduce_async`."""
+    return _reduced(
+        [tensor],
+        False,
+        reduce_op(op, average),
+        name,
+        compression,
+        (prescale_factor, postscale_factor),
+        process_set,
+    )[0]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[list[torch.Tensor]]:
+    """As `allreduce_async` of each, all together or not at all."""
+    request = _request(
+        reduce_op(op, average), Output.NEW, name, prescale_factor, postscale_factor, process_set
+    )
+    return request.submit_group(tensors)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[list[torch.Tensor]]:
+    """As `allreduce_async_` of each, all together or not at all."""
+    request = _request(
+        reduce_op(op, average), Output.SAME, name, prescale_factor, postscale_factor, process_set
+    )
+    return _in_place(request, tensors, True)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """As `allreduce_` of each, all together or not at all."""
+    return grouped_allreduce_async_(
+        tensors, None, name, reduce_op(op, average), prescale_factor, postscale_factor, process_set
+    ).wait()
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """As `allreduce` of each, all together or not at all; differentiable."""
+    return _reduced(
+        tensors,
+        True,
+        reduce_op(op, average),
+        name,
+        compression,
+        (prescale_factor, postscale_factor),
+        process_set,
+    )
+
+
+# ---- sparse ----
+
+
+class SparseHandle:
+    """Of a sparse allreduce under way."""
+
+    def __init__(self, parts: Handle[list[torch.Tensor]], finish: Callable[[Any], Any]) -> None:
+        self._parts = parts
+        self._finish = finish
+
+    def poll(self) -> bool:
+        """Whether it has ended."""
+        return self._parts.poll()
+
+    def wait(self) -> torch.Tensor:
+        """Waits for it, and returns a sparse tensor."""
+        return self._finish(self._parts.wait())  # type: ignore[no-any-return]
+
+    __call__ = wait
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+) -> SparseHandle:
+    """Adds up all ranks' sparse COO tensors of one shape, or averages them, in the background.
+    Elements with the same indices are kept apart: ``coalesce()`` adds them up."""
+    if tensor.layout is not torch.sparse_coo:
+        raise TypeError(f"sparse_allreduce_async: a tensor with the layout {tensor.layout}")
+    if op not in (Average, Sum):
+        raise ValueError("sparse_allreduce_async: there are op=Average and op=Sum")
+    coalesced = tensor if tensor.is_coalesced() else tensor.coalesce()
+    rows = coalesced.indices().t().contiguous()
+    # Two names, as the two are of different types: an allgather of each, done together.
+    request = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
+    handle: Handle[list[torch.Tensor]] = request.submit_group([rows, coalesced.values()])
+    ranks = process_set.size()
+
+    def finish(parts: list[torch.Tensor]) -> torch.Tensor:
+        indices, values = parts
+        if op == Average:
+            values = values / ranks
+        return torch.sparse_coo_tensor(indices.t(), values, tensor.shape)
+
+    return SparseHandle(handle, finish)
+
+
+# ---- moving ----
+
+
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle[torch.Tensor]:
+    """As `allgather`, in the background."""
+    return Operation(c.ALLGATHER, Output.TAKEN, name, process_set).submit(tensor)
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[list[torch.Tensor]]:
+    """As `grouped_allgather`, in the background."""
+    return Operation(c.ALLGATHER, Output.TAKEN, name, process_set).submit_group(tensors)
+
+
+class _Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, group: bool, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
+    ) -> Any:
+        ctx.arguments = (group, name, process_set, [tensor.shape[0] for tensor in tensors])
+        request = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
+        handle: Handle[Any] = request.submit_group(tensors) if group else request.submit(tensors[0])
+        splits: list[list[int]] = []
+        handle.before(
+            lambda ended: splits.extend(
+                operations.received_splits(ended, i) for i in range(len(tensors))
+            )
+        )
+        results = handle.wait()
+        rank = process_set.rank()
+        ctx.begins = [sum(split[:rank]) for split in splits]
+        return tuple(results) if group else (results,)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        group, name, process_set, rows = ctx.arguments
+        scale = (1.0, 1.0)
+        name = _suffixed(name, ".gradient")
+        sums = _reduced(gradients, group, Sum, name, Compression.none, scale, process_set)
+        parts = (
+            whole.narrow(0, begin, count)
+            for whole, begin, count in zip(sums, ctx.begins, rows, strict=True)
+        )
+        return (None, None, None, *parts)
+
+
+def _differentiates(*tensors: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """All ranks' tensors, joined along the first dimension in rank order; that may differ by rank.
+    Differentiable: the gradients that all ranks have for this rank's rows are added up."""
+    if _differentiates(tensor):
+        return _apply(_Allgather, False, name, process_set, tensor)[0]  # type: ignore[no-any-return]
+    return Operation(c.ALLGATHER, Output.TAKEN, name, process_set).execute(tensor)  # type: ignore[no-any-return]
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """As `allgather` of each, all together or not at all; differentiable."""
+    if _differentiates(*tensors):
+        return list(_apply(_Allgather, True, name, process_set, *tensors))
+    return Operation(c.ALLGATHER, Output.TAKEN, name, process_set).execute_group(tensors)
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]:
+    """As `broadcast`, in the background."""
+    request = Operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank)
+    return request.submit(tensor)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[torch.Tensor]:
+    """As `broadcast_`, in the background."""
+    request = Operation(c.BROADCAST, Output.SAME, name, process_set, root=root_rank)
+    return _in_place(request, [tensor], False)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Overwrites the tensor with the root's, a world rank; not differentiable."""
+    return broadcast_async_(tensor, root_rank, name, process_set).wait()
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+    ) -> Any:
+        ctx.arguments = (root_rank, name, process_set)
+        return broadcast_async(tensor, root_rank, name, process_set).wait()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        root_rank, name, process_set = ctx.arguments
+        name = _suffixed(name, ".gradient")
+        total = allreduce(gradients[0], name=name, op=Sum, process_set=process_set)
+        is_root = core.rank() == root_rank
+        return (total if is_root else torch.zeros_like(total)), None, None, None
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """The tensor of the root, a world rank. Differentiable: the root gets the sum of the
+    gradients, the others zeros."""
+    if _differentiates(tensor):
+        return _apply(_Broadcast, tensor, root_rank, name, process_set)  # type: ignore[no-any-return]
+    return broadcast_async(tensor, root_rank, name, process_set).wait()
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Any]:
+    """As `alltoall`, in the background."""
+    numbers = None if splits is None else [int(split) for split in splits]
+    request = Operation(c.ALLTOALL, Output.TAKEN, name, process_set, splits=numbers)
+    handle: Handle[Any] = request.submit(tensor)
+    if splits is not None:
+        received: list[int] = []
+        handle.before(lambda ended: received.extend(operations.received_splits(ended)))
+        handle.then(lambda result: (result, torch.tensor(received, dtype=torch.int32)))
+    return handle
+
+
+class _Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, splits: list[int], name: str | None, process_set: ProcessSet
+    ) -> Any:
+        result, received = alltoall_async(tensor, splits, name, process_set).wait()
+        ctx.arguments = (received, name, process_set)
+        ctx.mark_non_differentiable(received)
+        return result, received
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        received, name, process_set = ctx.arguments
+        name = _suffixed(name, ".gradient")
+        back, _ = alltoall(gradients[0], received, name, process_set)
+        return back, None, None, None
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Sends rows of `tensor` to each rank, and returns what all sent to this one, in rank order.
+    Differentiable.
+
+    Args:
+        splits: rows for each rank of the process set (a tensor or a list of integers), which add up
+            to the tensor's; None: equal parts.
+
+    Returns:
+        The tensor; if splits were given (tensor, how many of its rows came from each rank).
+    """
+    if not _differentiates(tensor):
+        return alltoall_async(tensor, splits, name, process_set).wait()
+    if splits is not None:
+        numbers = [int(split) for split in splits]
+        return tuple(_apply(_Alltoall, tensor, numbers, name, process_set))
+    ranks = process_set.size()
+    if tensor.dim() == 0 or tensor.shape[0] % ranks != 0:
+        raise ValueError(
+            f"alltoall: a tensor of shape {tuple(tensor.shape)} has no equal parts for {ranks} "
+            "ranks"
+        )
+    numbers = [tensor.shape[0] // ranks] * ranks
+    return _apply(_Alltoall, tensor, numbers, name, process_set)[0]
+
+
+# ---- reducescatter ----
+
+
+def _reducescatter_request(
+    op: int,
+    name: str | None,
+    process_set: ProcessSet,
+    prescale_factor: float,
+    postscale_factor: float,
+    compressor: str | None = None,
+) -> Operation:
+    return _request(
+        op,
+        Output.TAKEN,
+        name,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        compressor,
+        c.REDUCESCATTER,
+    )
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle[torch.Tensor]:
+    """As `reducescatter`, in the background."""
+    request = _reducescatter_request(op, name, process_set, prescale_factor, postscale_factor)
+    return request.submit(tensor)
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle[list[torch.Tensor]]:
+    """As `grouped_reducescatter`, in the background."""
+    request = _reducescatter_request(op, name, process_set, prescale_factor, postscale_factor)
+    return request.submit_group(tensors)
+
+
+class _Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        group: bool,
+        op: int,
+        name: str | None,
+        process_set: ProcessSet,
+        scale: tuple[float, float],
+        compressor: str | None,
+        *tensors: torch.Tensor,
+    ) -> Any:
+        ctx.arguments = (group, op, name, process_set, scale)
+        request = _reducescatter_request(op, name, process_set, *scale, compressor)
+        return tuple(_run(request, tensors, group))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        group, op, name, process_set, (prescale, postscale) = ctx.arguments
+        if op not in (Average, Sum):
+            raise NotImplementedError(
+                f"the gradient of a reducescatter with {ReduceOp(op).name}: only Average and Sum "
+                "have one"
+            )
+        factor = prescale * postscale / (process_set.size() if op == Average else 1)
+        name = _suffixed(name, ".gradient")
+        gather = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
+        wholes = _run(gather, gradients, group)
+        return (None,) * 6 + tuple(whole * factor for whole in wholes)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Combines all ranks' tensors and returns this rank's rows of the result: equal parts, the
+    lowest ranks one row more. Differentiable, for averages and sums."""
+    scale = (prescale_factor, postscale_factor)
+    return _scattered([tensor], name, compression, op, process_set, scale, group=False)[0]
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """As `reducescatter` of each, all together or not at all; differentiable."""
+    scale = (prescale_factor, postscale_factor)
+    return _scattered(tensors, name, compression, op, process_set, scale, group=True)
+
+
+def _scattered(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    compression: Any,
+    op: int,
+    process_set: ProcessSet,
+    scale: tuple[float, float],
+    group: bool,
+) -> list[torch.Tensor]:
+    own = _compression.is_own(compression)
+    pairs = [compression.compress(t) if own else (t, None) for t in tensors]
+    sent = [pair[0] for pair in pairs]
+    compressor = None
+    if not own and op in (Average, Sum) and len({t.dtype for t in sent}) == 1:
+        compressor = _compression.library_compressor(compression, sent[0].dtype)
+    if _differentiates(*sent):
+        made = _apply(_Reducescatter, group, op, name, process_set, scale, compressor, *sent)
+        results = list(made)
+    else:
+        request = _reducescatter_request(op, name, process_set, *scale, compressor)
+        results = _run(request, sent, group)
+    if own:
+        results = [
+            compression.decompress(result, pair[1])
+            for result, pair in zip(results, pairs, strict=True)
+        ]
+    return results
+
+
+# ---- without tensors ----
+
+
+def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
+    """Says that this rank has no more data: the others' allreduces go on without it. Waits until
+    all ranks have joined, and returns the one that joined last.
+
+    Args:
+        device: not needed, and not looked at.
+    """
+    return core.join(process_set=process_set)
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Waits until all ranks are here."""
+    core.barrier(process_set=process_set)

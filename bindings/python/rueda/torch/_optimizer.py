@@ -1,0 +1,305 @@
+"""DistributedOptimizer: an optimizer that steps when all ranks' gradients have been combined."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+
+from rueda.core import _context
+from rueda.core._operations import ReduceOp
+from rueda.core._process_sets import ProcessSet, global_process_set
+from rueda.torch import _operations
+from rueda.torch._compression import Compression
+from rueda.torch._reducer import Reducer
+
+_AVERAGES = (ReduceOp.AVERAGE,)
+
+
+class _Distributed:
+    """What is added to the optimizer's own class."""
+
+    _reducer: Reducer | None  # None: of one rank, or this rank is not in the process set
+    _prefix: str
+    _should_synchronize: bool
+
+    # ---- in the manner of Horovod ----
+
+    def synchronize(self) -> None:
+        """Waits until all gradients have been combined. step() does so by itself; call this to look
+        at gradients or to clip them, and then step() within `skip_synchronize()`."""
+        if self._reducer is not None:
+            self._reducer.synchronize()
+        self._synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """A context in which step() does not wait for gradients, as synchronize() did."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """How many backward passes add their gradients up before they are combined."""
+        _check_passes(passes)
+        if self._reducer is not None:
+            self._reducer.passes = passes
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Waits for the gradients and lets the optimizer step. With a closure, gradients are waited
+        for whenever it has been called."""
+        step = cast(Any, super()).step
+        if closure is not None:
+            return step(self._synchronizing(closure))
+        if self._should_synchronize and not (
+            self._synchronized and (self._reducer is None or not self._reducer.fresh)
+        ):
+            self.synchronize()
+        self._synchronized = False
+        return step()
+
+    def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def synchronized() -> Any:
+            loss = closure()
+            self.synchronize()
+            self._synchronized = False
+            # What decides how an optimizer goes on has to be the same on all ranks.
+            if self._reducer is not None and isinstance(self, torch.optim.LBFGS):
+                loss = _operations.allreduce(
+                    torch.as_tensor(loss).detach(),
+                    name=f"{self._prefix}loss",
+                    process_set=self._process_set,
+                )
+            return loss
+
+        return synchronized
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's. Between backward() and step() or synchronize() gradients are on their way:
+        AssertionError."""
+        if self._reducer is not None and self._reducer.in_flight:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before "
+                "optimizer.step() or optimizer.synchronize(): gradients are being reduced"
+            )
+        cast(Any, super()).zero_grad(set_to_none=set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's: all ranks add the same one. Its gradients are combined, too."""
+        cast(Any, super()).add_param_group(param_group)
+        if self._reducer is not None:
+            groups: list[dict[str, Any]] = self.param_groups  # type: ignore[attr-defined]
+            number = len(groups) - 1
+            self._reducer.add((f"group{number}.{i}", p) for i, p in enumerate(groups[-1]["params"]))
+
+    _process_set: ProcessSet
+    _synchronized: bool
+
+
+class _DistributedDeltas(_Distributed):
+    """With op=Adasum: every rank steps by its own gradients, and the steps are combined."""
+
+    _names: dict[torch.Tensor, str]
+
+    def synchronize(self) -> None:
+        """Not here: what is combined is there after step() only."""
+        raise AssertionError("with op=Adasum gradients are not combined, steps are: step()")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's."""
+        super(_Distributed, self).zero_grad(set_to_none=set_to_none)  # type: ignore[misc]
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Gradients add up until step(), in as many passes as there are."""
+        _check_passes(passes)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's: all ranks add the same one."""
+        super(_Distributed, self).add_param_group(param_group)  # type: ignore[misc]
+        groups: list[dict[str, Any]] = self.param_groups  # type: ignore[attr-defined]
+        for i, p in enumerate(groups[-1]["params"]):
+            self._names[p] = f"group{len(groups) - 1}.{i}"
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Steps, and combines what all ranks have changed."""
+        with torch.no_grad():
+            before = {p: p.detach().clone() for p in self._names if p.requires_grad}
+        loss = super(_Distributed, self).step(closure)  # type: ignore[misc]
+        if not self._is_shared:
+            return loss
+        with torch.no_grad():
+            handles = []
+            for p, start in before.items():
+                handles.append(
+                    _operations.allreduce_async_(
+                        p.detach() - start,
+                        name=f"{self._prefix}step {self._names[p]}",
+                        op=ReduceOp.ADASUM,
+                        process_set=self._process_set,
+                    )
+                )
+            for (p, start), handle in zip(before.items(), handles, strict=True):
+                p.copy_(start + handle.wait())
+        return loss
+
+    _is_shared: bool
+
+
+def _check_passes(passes: int) -> None:
+    if not isinstance(passes, int) or passes < 1:
+        raise ValueError(f"backward_passes_per_step is {passes!r}, and must be at least 1")
+
+
+def _names_of(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Any]] | None
+) -> list[tuple[str, Any]]:
+    """Every parameter of the optimizer with its name, once."""
+    parameters: dict[torch.Tensor, None] = {}
+    for group in optimizer.param_groups:
+        parameters.update(dict.fromkeys(group["params"]))
+    if named_parameters is None:
+        return [
+            (f"group{g}.{i}", p)
+            for g, group in enumerate(optimizer.param_groups)
+            for i, p in enumerate(group["params"])
+        ]
+    pairs = list(named_parameters)
+    if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
+        raise ValueError(
+            "named_parameters should be pairs of names and parameters, as "
+            "model.named_parameters() gives them"
+        )
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"named_parameters has two parameters of one name: {', '.join(twice)}")
+    by_parameter = {p: name for name, p in reversed(pairs)}
+    missing = sum(p not in by_parameter for p in parameters)
+    if missing > 0:
+        raise ValueError(
+            f"named_parameters was given, but {missing} of the optimizer's {len(parameters)} "
+            "parameters are not among them: give model.named_parameters() of the whole model, or "
+            "leave named_parameters out"
+        )
+    return [(by_parameter[p], p) for p in parameters]
+
+
+def _groups_of(groups: Any, num_groups: int, named: Sequence[tuple[str, Any]]) -> list[list[Any]]:
+    """Gradients that are combined together or not at all."""
+    if groups is None and num_groups:
+        warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=4)
+        groups = num_groups
+    if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups == 0):
+        return []
+    if isinstance(groups, int) and not isinstance(groups, bool):
+        if groups < 0:
+            raise ValueError(f"groups is {groups}, and must be at least 0")
+        parameters = [p for _, p in named if p.requires_grad]
+        count = max(min(groups, len(parameters)), 1)
+        share, more = divmod(len(parameters), count)
+        ends = list(itertools.accumulate(share + (i < more) for i in range(count)))
+        return [parameters[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    if not isinstance(groups, list) or any(not isinstance(group, list) for group in groups):
+        raise ValueError("groups should be a number or a list of lists of parameters")
+    known = {p for _, p in named}
+    seen: set[Any] = set()
+    for group in groups:
+        for p in group:
+            if not isinstance(p, torch.Tensor) or p not in known:
+                raise ValueError("groups has something that is no parameter of the optimizer")
+            if p in seen:
+                raise ValueError("groups has a parameter twice")
+            seen.add(p)
+    return groups
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, Any]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = ReduceOp.AVERAGE,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+    gradients_in_arena: bool = True,
+) -> Any:
+    """An optimizer of the same class, and with the same state, whose step() waits until the
+    gradients of all ranks have been combined. They are on their way while the backward pass goes
+    on.
+
+    All ranks make it alike, over the same parameters, and step equally often. A parameter that a
+    rank did not use counts as zeros there; one that no rank used has no gradient, as in one
+    process.
+
+    Args:
+        optimizer: any of torch's, or of a class derived from it. It is not to be used any more.
+        named_parameters: `model.named_parameters()`. Names match gradients across the ranks, and
+            are what errors and the timeline say.
+        compression: one of `Compression`, the name of one of the library's ("int8", "topk:0.01",
+            ...), or a `Compressor` of your own.
+        backward_passes_per_step: gradients of so many backward passes are added up before they are
+            combined.
+        op: `Average`, `Sum`, `Min`, `Max`, `Product`; with `Adasum` the steps are combined that
+            each rank makes by its own gradients.
+        gradient_predivide_factor: with op=Average, gradients are divided by this before they are
+            added up, and by the number of ranks over this afterwards.
+        num_groups: deprecated; use `groups`.
+        groups: a number, or lists of parameters: the gradients of a group are combined together.
+        sparse_as_dense: sparse gradients are made dense first; else they are gathered.
+        process_set: the ranks that take part. On others it is the optimizer as it was.
+        gradients_in_arena: on the CPU, gradients lie in memory that the ranks of the host share.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"a torch optimizer is wanted, not a {type(optimizer).__name__}")
+    if isinstance(optimizer, _Distributed):
+        raise ValueError("this is a DistributedOptimizer already")
+    _check_passes(backward_passes_per_step)
+    if gradient_predivide_factor <= 0:
+        raise ValueError("gradient_predivide_factor must be above 0")
+    if gradient_predivide_factor != 1.0 and op not in _AVERAGES:
+        raise ValueError("gradient_predivide_factor goes with op=Average only")
+    if compression not in (None, Compression.none) and op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        raise ValueError("compression goes with op=Average and op=Sum only")
+    named = _names_of(optimizer, named_parameters)
+    together = _groups_of(groups, num_groups, named)
+    is_shared = process_set.included() and process_set.size() > 1
+    prefix = f"optimizer {_context.number('optimizer')}: "
+    base = _DistributedDeltas if op == ReduceOp.ADASUM else _Distributed
+    own = type(optimizer)
+    wrapped: Any = object.__new__(type(own.__name__, (base, own), {"__module__": own.__module__}))
+    # The same state and parameter groups, which schedulers may have too, but not the step that such
+    # a scheduler has put in place of the class's.
+    wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    wrapped._reducer = None
+    wrapped._prefix = prefix
+    wrapped._process_set = process_set
+    wrapped._should_synchronize = True
+    wrapped._synchronized = False
+    if op == ReduceOp.ADASUM:
+        wrapped._is_shared = is_shared
+        wrapped._names = {p: name for name, p in named}
+    elif is_shared:
+        factor = gradient_predivide_factor if op == ReduceOp.AVERAGE else 1.0
+        wrapped._reducer = Reducer(
+            named,
+            prefix=prefix,
+            op=op,
+            prescale=1.0 / factor,
+            postscale=factor,
+            compression=None if compression is Compression.none else compression,
+            passes=backward_passes_per_step,
+            groups=together,
+            sparse_as_dense=sparse_as_dense,
+            in_arena=gradients_in_arena,
+            process_set=process_set,
+        )
+    return wrapped

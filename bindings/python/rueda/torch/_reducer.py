@@ -1,0 +1,424 @@
+"""The reduction of gradients while the backward pass goes on.
+
+Every parameter has a *slot*. Small gradients share a *bucket*: one tensor of up to 4 MiB of which
+they are views, and which is reduced as one operation when the last of them is there. Larger ones
+have a bucket of their own. On the CPU buckets lie in memory that the ranks of the host share, so
+that each byte is read and written once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from rueda import core, errors
+from rueda.core import _library as c
+from rueda.core._memory import Arena
+from rueda.core._operations import Handle, Operation, Output, ReduceOp, compressor_of
+from rueda.core._process_sets import ProcessSet
+from rueda.torch import _compression
+from rueda.torch._operations import SparseHandle, sparse_allreduce_async
+
+# As the C++ adapter has them (bindings/torch/distributed_optimizer.cc).
+_SHARED_BYTES = 128 << 10  # gradients up to so many share a bucket
+_BUCKET_BYTES = 4 << 20
+_BUCKET_SLOTS = 256
+_ARENA_BYTES = 32 << 10  # less is copied in one go, wherever it lies
+_ALIGNMENT = 64
+
+# These keep what they know of a tensor by its shape: each gradient goes by itself.
+_BY_SHAPE = ("powersgd", "topk", "1bit", "auto")
+
+
+class _Slot:
+    """A parameter."""
+
+    def __init__(self, name: str, parameter: torch.nn.Parameter) -> None:
+        self.name = name
+        self.parameter = parameter
+        self.bucket: _Bucket = None  # type: ignore[assignment]
+        self.view: torch.Tensor = None  # type: ignore[assignment]
+        self.passes = 0  # since the last synchronize
+        self.made = False  # there was no gradient: zeros take its place
+        self.sparse_before = False
+        self.sparse: SparseHandle | None = None
+
+
+class _Bucket:
+    """Gradients that are reduced as one."""
+
+    def __init__(self, name: str, slots: list[_Slot]) -> None:
+        self.name = name
+        self.slots = slots
+        self.flats: list[torch.Tensor] = []  # one a device and type
+        self.ready = 0
+        self.handle: Handle[Any] | None = None
+
+
+def _in_arena(sizes: Sequence[int]) -> list[Any] | None:
+    """Shared memory for that many bytes each; None: there is none."""
+    try:
+        memory = Arena(sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)).memory()
+    except errors.RuedaError:
+        return None
+    view = memoryview(memory).cast("B")
+    parts, begin = [], 0
+    for size in sizes:
+        parts.append(view[begin : begin + size])
+        begin += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return parts
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie without gaps, in whatever order."""
+    pairs = sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1)
+    expected = 1
+    for stride, n in pairs:
+        if stride != expected:
+            return False
+        expected *= n
+    return True
+
+
+class Reducer:
+    """Hooks on parameters, and what they submit. Hooks may run on several threads at once, as
+    autograd has one a device; all else is called by one thread."""
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, torch.nn.Parameter]],
+        *,
+        prefix: str,
+        op: int,
+        prescale: float,
+        postscale: float,
+        compression: Any,
+        passes: int,
+        groups: Sequence[Sequence[torch.nn.Parameter]],
+        sparse_as_dense: bool,
+        in_arena: bool,
+        process_set: ProcessSet,
+    ) -> None:
+        self._prefix = prefix
+        self._op = op
+        self._scale = (prescale, postscale)
+        self._compression = compression
+        self._sparse_as_dense = sparse_as_dense
+        self._in_arena = in_arena
+        self._process_set = process_set
+        self.passes = passes
+        self._lock = threading.RLock()
+        self._slots: list[_Slot] = []
+        self._buckets: list[_Bucket] = []
+        self._hooks: list[Any] = []
+        self._digests: Handle[torch.Tensor] | None = None  # of all ranks' parameters
+        self._checked = False  # that they are the same
+        self._notes: Handle[torch.Tensor] | None = None  # which gradients some rank has computed
+        self._ready = 0  # gradients, since the last synchronize
+        self._fresh = False  # something came since then
+        self.add(parameters, groups)
+
+    def add(
+        self,
+        parameters: Iterable[tuple[str, torch.nn.Parameter]],
+        groups: Sequence[Sequence[torch.nn.Parameter]] = (),
+    ) -> None:
+        """More parameters, the same on all ranks."""
+        slots = [_Slot(name, p) for name, p in parameters if p.requires_grad]
+        group_of = {id(p): i for i, group in enumerate(groups) for p in group}
+        grouped: list[list[_Slot]] = [[] for _ in groups]
+        # Backward passes come by the last parameters first, mostly.
+        open_: dict[tuple[torch.dtype, torch.device], tuple[list[_Slot], int]] = {}
+        plans: list[list[_Slot]] = []
+        for slot in reversed(slots):
+            p = slot.parameter
+            if id(p) in group_of:
+                grouped[group_of[id(p)]].append(slot)
+                continue
+            nbytes = p.numel() * p.element_size()
+            if nbytes > _SHARED_BYTES or self._goes_alone():
+                plans.append([slot])
+                continue
+            plan, size = open_.get((p.dtype, p.device), ([], _BUCKET_BYTES))
+            if size + nbytes > _BUCKET_BYTES or len(plan) == _BUCKET_SLOTS:
+                plan, size = [], 0
+                plans.append(plan)
+            plan.append(slot)
+            open_[(p.dtype, p.device)] = (plan, size + nbytes)
+        first = len(self._buckets)
+        for number, plan in enumerate([*plans, *filter(None, grouped)], first):
+            name = f"gradient {plan[0].name}" if len(plan) == 1 else f"gradients {number}"
+            self._buckets.append(_Bucket(f"{self._prefix}{name}", plan))
+        with torch.no_grad():
+            self._allocate(self._buckets[first:])
+        self._slots += slots
+        for slot in slots:
+            parameter: Any = slot.parameter
+            hook = parameter.register_post_accumulate_grad_hook(self._hook_of(slot))
+            self._hooks.append(hook)
+        self._checked = False
+
+    def _goes_alone(self) -> bool:
+        if _compression.is_own(self._compression):
+            return True
+        name = getattr(self._compression, "compressor", self._compression)
+        return isinstance(name, str) and name.partition(":")[0] in _BY_SHAPE
+
+    def _allocate(self, buckets: Sequence[_Bucket]) -> None:
+        plans: list[tuple[_Bucket, list[_Slot], int]] = []
+        for bucket in buckets:
+            kinds: dict[tuple[torch.device, torch.dtype], list[_Slot]] = {}
+            for slot in bucket.slots:
+                kinds.setdefault((slot.parameter.device, slot.parameter.dtype), []).append(slot)
+            for slots in kinds.values():
+                size = sum(s.parameter.numel() * s.parameter.element_size() for s in slots)
+                plans.append((bucket, slots, size))
+        shared = [
+            i
+            for i, (_, slots, size) in enumerate(plans)
+            if self._in_arena and slots[0].parameter.is_cpu and size >= _ARENA_BYTES
+        ]
+        arena = _in_arena([plans[i][2] for i in shared]) if shared else None
+        memory = dict(zip(shared, arena, strict=True)) if arena is not None else {}
+        for i, (bucket, slots, size) in enumerate(plans):
+            like = slots[0].parameter
+            if i in memory:
+                flat = torch.frombuffer(memory[i], dtype=torch.uint8).view(like.dtype)
+            else:
+                count = size // like.element_size()
+                flat = torch.zeros(count, dtype=like.dtype, device=like.device)
+            bucket.flats.append(flat)
+            begin = 0
+            for slot in slots:
+                p = slot.parameter
+                part = flat[begin : begin + p.numel()]
+                slot.view = (
+                    part.as_strided(p.shape, p.stride()) if _is_dense(p) else part.view(p.shape)
+                )
+                slot.bucket = bucket
+                begin += p.numel()
+
+    # ---- as gradients come ----
+
+    def _hook_of(self, slot: _Slot) -> Any:
+        def hook(_: torch.Tensor) -> None:
+            with self._lock:
+                self._arrive(slot)
+
+        return hook
+
+    def _arrive(self, slot: _Slot) -> None:
+        self._fresh = True
+        slot.passes += 1
+        if slot.passes < self.passes:
+            return
+        if slot.passes > self.passes:
+            raise AssertionError(
+                f"the gradient of {slot.name} was computed more than backward_passes_per_step "
+                f"({self.passes}) times before step() or synchronize(). To add gradients up over "
+                "several passes increase backward_passes_per_step."
+            )
+        self._take(slot)
+
+    def _take(self, slot: _Slot) -> None:
+        """Its gradient goes into the bucket, which goes on its way when it is complete."""
+        with torch.no_grad():
+            gradient = slot.parameter.grad
+            if gradient is not None and gradient.is_sparse and not self._sparse_as_dense:
+                self._submit_sparse(slot, gradient)
+                slot.view.zero_()
+            elif gradient is None:
+                slot.made = True
+                if slot.sparse_before:
+                    self._submit_sparse(slot, self._no_rows(slot))
+                slot.view.zero_()
+            else:
+                if gradient.is_sparse:
+                    gradient = gradient.to_dense()
+                if gradient.data_ptr() != slot.view.data_ptr() or gradient.is_sparse:
+                    slot.view.copy_(gradient)
+                    slot.parameter.grad = slot.view
+        bucket = slot.bucket
+        bucket.ready += 1
+        if bucket.ready == len(bucket.slots):
+            self._submit(bucket)
+        self._ready += 1
+        if self._ready == len(self._slots):  # now, so that ranks may step in whatever order
+            self._submit_notes()
+
+    def _no_rows(self, slot: _Slot) -> torch.Tensor:
+        p = slot.parameter
+        return torch.sparse_coo_tensor(
+            torch.empty((1, 0), dtype=torch.int64, device=p.device),
+            torch.empty((0, *p.shape[1:]), dtype=p.dtype, device=p.device),
+            p.shape,
+            is_coalesced=True,
+        )
+
+    def _submit_sparse(self, slot: _Slot, gradient: torch.Tensor) -> None:
+        if self._op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+            raise errors.UnsupportedError(
+                f"{slot.name} has a sparse gradient: op=Average or op=Sum, or sparse_as_dense=True",
+                errors.Status.UNIMPLEMENTED,
+            )
+        slot.sparse_before = True
+        name = f"{self._prefix}sparse gradient {slot.name}"
+        slot.sparse = sparse_allreduce_async(gradient, name, self._op, self._process_set)
+
+    def _submit(self, bucket: _Bucket) -> None:
+        flats = bucket.flats
+        if len(bucket.slots) == 1 and _compression.is_own(self._compression):
+            sent, context = self._compression.compress(bucket.slots[0].view)
+            bucket.handle = self._operation(bucket.name, sent.dtype).submit(sent)
+
+            def put_back(result: torch.Tensor) -> None:
+                with torch.no_grad():
+                    bucket.slots[0].view.copy_(self._compression.decompress(result, context))
+
+            bucket.handle.then(put_back)
+            return
+        if len(bucket.slots) == 1:  # with its shape, which errors name and PowerSGD needs
+            flats = [flats[0].view(bucket.slots[0].parameter.shape)]
+        operation = self._operation(bucket.name, flats[0].dtype)
+        bucket.handle = (
+            operation.submit(flats[0]) if len(flats) == 1 else operation.submit_group(flats)
+        )
+
+    def _operation(self, name: str, dtype: torch.dtype) -> Operation:
+        compressor = None
+        if self._op in (ReduceOp.AVERAGE, ReduceOp.SUM):
+            compressor = _compression.library_compressor(self._compression, dtype)
+        return Operation(
+            c.ALLREDUCE,
+            Output.SAME,
+            name,
+            self._process_set,
+            self._op,
+            -1,
+            *self._scale,
+            compressor_of(compressor),
+        )
+
+    # ---- the end of a step ----
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether gradients are being reduced that nobody has waited for."""
+        return any(bucket.ready > 0 for bucket in self._buckets)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether gradients came since the last synchronize."""
+        return self._fresh
+
+    def synchronize(self) -> None:
+        """Submits what has not come by itself (what is not there counts as zeros), and waits for
+        everything. A gradient that no rank has is None again."""
+        with self._lock:
+            for slot in self._slots:
+                # What has come, but in fewer passes than expected, counts as it is.
+                if slot.passes < self.passes:
+                    self._take(slot)
+        first_error: Exception | None = self._check_parameters()
+        for bucket in self._buckets:
+            first_error = self._wait(bucket.handle) or first_error
+            bucket.handle, bucket.ready = None, 0
+        for slot in self._slots:
+            slot.passes = 0
+            first_error = self._wait_sparse(slot) or first_error
+        first_error = self._wait(self._notes) or first_error
+        if first_error is None and self._notes is not None:
+            self._forget_unused(self._notes.wait())
+        self._notes = None
+        self._ready = 0
+        self._fresh = False
+        for slot in self._slots:
+            slot.made = False
+        if first_error is not None:
+            raise first_error
+
+    def _wait(self, handle: Handle[Any] | None) -> Exception | None:
+        try:
+            if handle is not None:
+                handle.wait()
+        except errors.RuedaError as error:
+            return error
+        return None
+
+    def _wait_sparse(self, slot: _Slot) -> Exception | None:
+        if slot.sparse is None:
+            return None
+        try:
+            slot.parameter.grad = slot.sparse.wait()
+        except errors.RuedaError as error:
+            return error
+        finally:
+            slot.sparse = None
+        return None
+
+    def _submit_notes(self) -> None:
+        """Which gradients this rank has computed: one that nobody has is none, as in one process.
+        And at first, what parameters it has."""
+        used = torch.tensor([not slot.made for slot in self._slots], dtype=torch.uint8)
+        operation = Operation(
+            c.ALLREDUCE, Output.SAME, f"{self._prefix}used", self._process_set, ReduceOp.MAX
+        )
+        self._notes = operation.submit(used)
+        if not self._checked:
+            digest = hashlib.sha256(repr(self._description()).encode()).digest()
+            gather = Operation(
+                c.ALLGATHER, Output.TAKEN, f"{self._prefix}parameters", self._process_set
+            )
+            self._digests = gather.submit(torch.tensor([list(digest)], dtype=torch.uint8))
+
+    def _description(self) -> list[tuple[str, str, tuple[int, ...], tuple[int, ...]]]:
+        return [
+            (slot.name, str(slot.parameter.dtype), tuple(slot.parameter.shape), slot.view.stride())
+            for slot in self._slots
+        ]
+
+    def _forget_unused(self, used: torch.Tensor) -> None:
+        for slot, is_used in zip(self._slots, used.tolist(), strict=True):
+            if slot.made and slot.sparse_before and is_used:
+                continue  # that has been set
+            if slot.made:
+                slot.parameter.grad = slot.view if is_used else None
+
+    def _check_parameters(self) -> Exception | None:
+        """Once: that all ranks have the same parameters, in the same order."""
+        if self._digests is None:
+            return None
+        error = self._wait(self._digests)
+        digests, self._digests = self._digests, None
+        if error is not None:
+            return error
+        rows = digests.wait().tolist()
+        other = next((i for i, row in enumerate(rows) if row != rows[0]), None)
+        self._checked = other is None
+        if other is None:
+            return None
+        name = f"{self._prefix}parameters by name"
+        lists = core.allgather_object(self._description(), name, self._process_set)
+        ranks = self._process_set.ranks
+        return errors.MismatchError(
+            "DistributedOptimizer: the ranks have different parameters: "
+            + _difference(ranks[0], lists[0], ranks[other], lists[other]),
+            errors.Status.INVALID_ARGUMENT,
+        )
+
+    def remove_hooks(self) -> None:
+        """Gradients are left alone from now on."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+
+def _difference(rank: int, ours: list[Any], other_rank: int, others: list[Any]) -> str:
+    for mine, other in zip(ours, others, strict=False):
+        if mine != other:
+            return f"rank {rank} has {mine} where rank {other_rank} has {other}"
+    return f"rank {rank} has {len(ours)} and rank {other_rank} {len(others)}"

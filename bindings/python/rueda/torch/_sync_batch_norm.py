@@ -1,0 +1,186 @@
+"""Batch normalisation over the batches of all ranks (arXiv 1502.03167)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from rueda.core import _context
+from rueda.core._process_sets import ProcessSet, global_process_set
+from rueda.torch._operations import Sum, allgather, allreduce_
+
+
+class SyncBatchNorm(_BatchNorm):
+    """As torch.nn.SyncBatchNorm, over the ranks of a process set, on the CPU and on CUDA: in
+    training mean and variance are those of all ranks' samples, which may differ in number.
+
+    All ranks run their layers in the same order.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        self._process_set = process_set
+        self._name = ""
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"expected at least 2 dimensions, got {input.dim()}")
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Shape (N, C, ...) to the same shape; N may be 0 on some ranks."""
+        self._check_input_dim(input)
+        use_batch = self.training or (self.running_mean is None and self.running_var is None)
+        if not use_batch or self._process_set.size() == 1:
+            return self._alone(input)
+        momentum = 0.0 if self.momentum is None else self.momentum
+        tracks = self.training and self.track_running_stats
+        if tracks and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                momentum = 1.0 / float(self.num_batches_tracked)
+        if not self._name:  # by the order in which layers are first run, which all ranks share
+            self._name = f"sync_batch_norm.{_context.number('sync_batch_norm')}"
+        normalize: Any = _Normalize
+        output, mean, variance, count = normalize.apply(
+            input, self.weight, self.bias, self.eps, self._name, self._process_set
+        )
+        if tracks and self.running_mean is not None and self.running_var is not None:
+            with torch.no_grad():
+                unbiased = variance * (count / (count - 1).clamp(min=1))
+                self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
+                self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
+        return output  # type: ignore[no-any-return]
+
+    def _alone(self, input: torch.Tensor) -> torch.Tensor:
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                momentum = 1.0 / float(self.num_batches_tracked)
+        tracked = not self.training or self.track_running_stats
+        return F.batch_norm(
+            input,
+            self.running_mean if tracked else None,
+            self.running_var if tracked else None,
+            self.weight,
+            self.bias,
+            self.training or (self.running_mean is None and self.running_var is None),
+            momentum,
+            self.eps,
+        )
+
+    @classmethod
+    def convert_sync_batchnorm(
+        cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set
+    ) -> torch.nn.Module:
+        """A module with its batch normalisation layers replaced by these, with their weights and
+        statistics."""
+        result = module
+        if isinstance(module, _BatchNorm) and not isinstance(module, cls):
+            result = cls(
+                module.num_features,
+                module.eps,
+                module.momentum,
+                module.affine,
+                module.track_running_stats,
+                process_set,
+            )
+            result.weight, result.bias = module.weight, module.bias
+            result.running_mean, result.running_var = module.running_mean, module.running_var
+            result.num_batches_tracked = module.num_batches_tracked
+            result.train(module.training)
+        for name, child in module.named_children():
+            result.add_module(name, cls.convert_sync_batchnorm(child, process_set))
+        return result
+
+
+def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return values.view(1, -1, *([1] * (like.dim() - 2)))
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+class _Normalize(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        eps: float,
+        name: str,
+        process_set: ProcessSet,
+    ) -> Any:
+        x = _wide(input)
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        local_count = x.numel() // x.shape[1]
+        if local_count > 0:
+            local_mean = x.mean(axes)
+            deviations = (x - _per_channel(local_mean, x)).square().sum(axes)
+        else:
+            local_mean, deviations = x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1])
+        # Each rank's mean, sum of squared deviations and count; then all of them by the formula of
+        # Chan, Golub and LeVeque (1979), which does not cancel as sums of squares do.
+        own = torch.stack([local_mean, deviations, torch.full_like(local_mean, local_count)])
+        with torch.no_grad():
+            means, squares, counts = allgather(own[None], name, process_set).double().unbind(1)
+        count = counts.sum(0)
+        if float(count[0]) == 0:
+            raise ValueError("SyncBatchNorm: no rank has a sample")
+        mean = (means * counts).sum(0) / count
+        variance = (squares + counts * (means - mean).square()).sum(0) / count
+        mean, variance, count = mean.to(x.dtype), variance.to(x.dtype), count.to(x.dtype)
+        inverse = torch.rsqrt(variance + eps)
+        normal = (x - _per_channel(mean, x)) * _per_channel(inverse, x)
+        output = normal
+        if weight is not None:
+            output = output * _per_channel(weight.to(x.dtype), x)
+        if bias is not None:
+            output = output + _per_channel(bias.to(x.dtype), x)
+        ctx.save_for_backward(normal, weight, inverse, count)
+        ctx.arguments = (name, process_set, axes, bias is not None)
+        ctx.mark_non_differentiable(mean, variance, count)
+        return output.to(input.dtype), mean, variance, count
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        normal, weight, inverse, count = ctx.saved_tensors
+        name, process_set, axes, has_bias = ctx.arguments
+        gradient = gradients[0].to(normal.dtype)
+        # Local sums: the optimizer adds up the ranks' parameter gradients.
+        sum_gradient = gradient.sum(axes)
+        sum_product = (gradient * normal).sum(axes)
+        of_weight = sum_product.to(weight.dtype) if weight is not None else None
+        of_bias = sum_gradient.to(weight.dtype if weight is not None else normal.dtype)
+        both = allreduce_(
+            torch.stack([sum_gradient, sum_product]),
+            name=name + ".gradient",
+            op=Sum,
+            process_set=process_set,
+        )
+        mean_gradient, mean_product = both[0] / count, both[1] / count
+        of_input = gradient - _per_channel(mean_gradient, gradient)
+        of_input = of_input - normal * _per_channel(mean_product, gradient)
+        scale = inverse if weight is None else inverse * weight.to(inverse.dtype)
+        of_input = of_input * _per_channel(scale, gradient)
+        return (
+            of_input.to(gradients[0].dtype),
+            of_weight,
+            of_bias if has_bias else None,
+            None,
+            None,
+            None,
+        )

@@ -1,0 +1,410 @@
+"""rueda: operations on tensors of all frameworks, errors, handles, process sets."""
+
+from __future__ import annotations
+
+import array
+import gc
+import pickle
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import rueda
+
+DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
+DTYPES += ["complex64", "complex128"]
+
+
+def frameworks():
+    made = [pytest.param(np.asarray, np.asarray, id="numpy")]
+    try:
+        import torch
+
+        made.append(
+            pytest.param(lambda a: torch.from_numpy(a.copy()), lambda t: t.numpy(), id="torch")
+        )
+    except ImportError:
+        pass
+    try:
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        made.append(pytest.param(jax.numpy.asarray, np.asarray, id="jax"))
+    except ImportError:
+        pass
+    return made
+
+
+each_framework = pytest.mark.parametrize("make, back", frameworks())
+
+
+@each_framework
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_of_every_dtype(on_threads, make, back, dtype):
+    def body():
+        values = (np.arange(6).reshape(2, 3) * (rueda.rank() + 1)).astype(dtype)
+        tensor = make(values)
+        result = rueda.allreduce(tensor, "x", rueda.Sum)
+        assert type(result) is type(tensor)
+        assert np.array_equal(back(tensor), values)  # the input is as it was
+        return back(result)
+
+    whole = np.arange(6).reshape(2, 3).astype(dtype)
+    expected = whole + (np.arange(6).reshape(2, 3) * 2).astype(dtype)
+    for result in on_threads(2, body):
+        assert result.dtype == dtype
+        assert np.array_equal(result, expected)
+
+
+@each_framework
+def test_every_operation(on_threads, make, back):
+    def body():
+        rank, size = rueda.rank(), rueda.size()
+        results = {}
+        one = make(np.arange(4.0) + rank)
+        results["average"] = rueda.allreduce(one)
+        results["scaled"] = rueda.allreduce(
+            one, op=rueda.Sum, prescale_factor=2.0, postscale_factor=0.5
+        )
+        results["max"] = rueda.allreduce(one, "m", rueda.Max)
+        results["broadcast"] = rueda.broadcast(one, 1)
+        results["allgather"] = rueda.allgather(make(np.full((rank + 1, 2), rank)))
+        results["reducescatter"] = rueda.reducescatter(make(np.arange(5.0)), op=rueda.Sum)
+        results["alltoall"] = rueda.alltoall(make(np.arange(2 * size) + 10 * rank))
+        received = rueda.alltoall(make(np.arange(3) + 10 * rank), [1, 2])
+        results["alltoallv"] = received.tensor
+        assert received.splits == [rank + 1] * 2
+        results["scatter"] = rueda.scatter(
+            make(np.arange(4) * (rank + 1)), 1, [3, 1] if rank else None
+        )
+        reduced = rueda.reduce(one, 0, op=rueda.Sum)
+        gathered = rueda.gather(one, 1)
+        assert (reduced is None) == (rank != 0)
+        assert (gathered is None) == (rank != 1)
+        results["reduce"] = one if reduced is None else reduced
+        group = rueda.grouped_allreduce([one, make(np.arange(2))], "group", rueda.Sum)
+        results["group 0"], results["group 1"] = group
+        results["gathered group"] = rueda.grouped_allgather([one, one])[1]
+        results["scattered group"] = rueda.grouped_reducescatter([one], op=rueda.Sum)[0]
+        rueda.barrier()
+        assert all(type(result) is type(one) for result in results.values())
+        return {name: back(result).tolist() for name, result in results.items()}
+
+    first, second = on_threads(2, body)
+    shared = {
+        "average": [0.5, 1.5, 2.5, 3.5],
+        "scaled": [1, 3, 5, 7],
+        "max": [1, 2, 3, 4],
+        "broadcast": [1, 2, 3, 4],
+        "allgather": [[0, 0], [1, 1], [1, 1]],
+        "group 0": [1, 3, 5, 7],
+        "group 1": [0, 2],
+        "gathered group": [0, 1, 2, 3, 1, 2, 3, 4],
+    }
+    assert first == shared | {
+        "reducescatter": [0, 2, 4],
+        "alltoall": [0, 1, 10, 11],
+        "alltoallv": [0, 10],
+        "scatter": [0, 2, 4],
+        "reduce": [1, 3, 5, 7],
+        "scattered group": [1, 3],
+    }
+    assert second == shared | {
+        "reducescatter": [6, 8],
+        "alltoall": [2, 3, 12, 13],
+        "alltoallv": [1, 2, 11, 12],
+        "scatter": [6],
+        "reduce": [1, 2, 3, 4],
+        "scattered group": [5, 7],
+    }
+
+
+def test_a_framework_for_each_rank(on_threads):
+    torch = pytest.importorskip("torch")
+    jnp = pytest.importorskip("jax.numpy")
+    makes = [np.asarray, torch.from_numpy, jnp.asarray, lambda a: array.array("f", a.tolist())]
+
+    def body():
+        tensor = makes[rueda.rank()](np.full(3, rueda.rank() + 1, np.float32))
+        return np.asarray(
+            memoryview(np.asarray(rueda.allreduce(tensor, "mixed", rueda.Sum)))
+        ).tolist()
+
+    assert on_threads(4, body) == [[10.0, 10.0, 10.0]] * 4
+
+
+@pytest.mark.parametrize(
+    "buffer, expected",
+    [
+        (array.array("d", [1, 2]), [2.0, 4.0]),
+        (bytearray(b"\1\2"), [2, 4]),
+        (b"\1\2", [2, 4]),
+        (memoryview(np.array([[1, 2], [3, 4]], np.int16)), [[2, 4], [6, 8]]),
+        (array.array("f"), []),
+        (np.float32(3), 6),
+    ],
+    ids=["array", "bytearray", "bytes", "two dimensions", "empty", "scalar"],
+)
+def test_buffers(on_threads, buffer, expected):
+    results = on_threads(2, lambda: rueda.allreduce(buffer, "b", rueda.Sum).tolist())
+    assert results == [expected] * 2
+
+
+def test_in_place(on_threads):
+    def body():
+        x, y, z = np.arange(3.0), np.arange(3.0) * rueda.rank(), np.zeros(3)
+        assert rueda.allreduce_(x, "x", rueda.Sum) is x
+        assert rueda.broadcast_(y, 1, "y") is y
+        if rueda.rank() == 0:
+            rueda.send(x, 1, "p")
+        else:
+            assert rueda.recv_(z, 0, "p") is z
+        w = np.ones(2)
+        assert rueda.reduce_(w, 0, op=rueda.Sum) is w
+        return x.tolist(), y.tolist(), z.tolist(), w.tolist()
+
+    first, second = on_threads(2, body)
+    assert first == ([0, 2, 4], [0, 1, 2], [0, 0, 0], [2, 2])
+    assert second == ([0, 2, 4], [0, 1, 2], [0, 2, 4], [1, 1])
+
+
+def test_layouts_that_are_not_contiguous(on_threads):
+    def body():
+        x = np.arange(6.0).reshape(2, 3).T
+        assert rueda.allreduce(x, "x", rueda.Sum).tolist() == (2 * x).tolist()
+        big = np.arange(3, dtype=">i4")
+        assert rueda.allreduce(big, "e", rueda.Sum).tolist() == [0, 2, 4]
+        frozen = np.arange(3.0)
+        frozen.flags.writeable = False
+        assert rueda.allreduce(frozen, "f", rueda.Sum).tolist() == [0, 2, 4]
+        for bad in (x, frozen, big, b"abcd"):
+            with pytest.raises(ValueError, match="in place"):
+                rueda.allreduce_(bad)
+        assert rueda.allreduce(np.array(3, np.float32), "s", rueda.Sum).tolist() == 6
+
+    on_threads(2, body)
+
+
+def test_what_is_no_tensor_is_a_type_error(on_threads):
+    def body():
+        for bad in (3.0, "text", None, [1, 2], np.array(["a"]), np.array([object()])):
+            with pytest.raises(TypeError):
+                rueda.allreduce(bad)
+
+    on_threads(1, body)
+
+
+def test_names_in_flight_are_refused_where_they_are_given(on_threads):
+    ready = threading.Event()
+
+    def body():
+        if rueda.rank() == 1:
+            ready.wait()
+            return rueda.allreduce(np.ones(2), "twice").tolist()
+        handle = rueda.allreduce_async(np.ones(2), "twice")
+        with pytest.raises(ValueError, match="twice"):
+            rueda.allreduce_async(np.ones(2), "twice")
+        ready.set()
+        return rueda.synchronize(handle).tolist()
+
+    assert on_threads(2, body) == [[1, 1]] * 2
+
+
+def test_a_mismatch_is_everybodys_and_the_job_goes_on(on_threads):
+    def body():
+        with pytest.raises(rueda.MismatchError, match="rank 0 sent .*rank 1 sent") as caught:
+            rueda.allreduce(np.ones(2 + rueda.rank()), "shape")
+        assert caught.value.status == rueda.errors.Status.INVALID_ARGUMENT
+        assert not caught.value.recoverable
+        handle = rueda.allreduce_async(np.ones(2, ["f4", "f8"][rueda.rank()]), "type")
+        for _ in range(2):  # as often as it is asked
+            with pytest.raises(rueda.MismatchError):
+                handle.wait()
+        return rueda.allreduce(np.ones(1), "after", rueda.Sum).tolist()
+
+    assert on_threads(2, body) == [[2]] * 2
+
+
+def test_an_abort_names_its_reason(on_threads):
+    def body():
+        if rueda.rank() == 1:
+            rueda.abort("the disk is full")
+        with pytest.raises(rueda.AbortedError, match="rank 1 .*the disk is full") as caught:
+            rueda.allreduce(np.ones(2), "x")
+        copy = pickle.loads(pickle.dumps(caught.value))
+        assert (type(copy), str(copy), copy.rank) == (
+            rueda.AbortedError,
+            str(caught.value),
+            caught.value.rank,
+        )
+        assert isinstance(caught.value, RuntimeError)
+
+    on_threads(2, body)
+
+
+def test_a_time_limit_leaves_the_operation(on_threads):
+    late = threading.Event()
+
+    def body():
+        if rueda.rank() == 1:
+            late.wait()
+            return rueda.allreduce(np.ones(2), "late", rueda.Sum).tolist()
+        handle = rueda.allreduce_async(np.ones(2), "late", rueda.Sum)
+        with pytest.raises(rueda.TimeIsUpError):
+            handle.wait(0.05)
+        assert not handle.poll()
+        late.set()
+        result = handle.wait(60)
+        assert handle.poll()
+        assert handle.wait() is result
+        return result.tolist()
+
+    assert on_threads(2, body) == [[2, 2]] * 2
+
+
+def test_waits_longer_than_python_looks_for_signals(on_threads):
+    """What takes longer than a slice of the wait comes all the same."""
+
+    def body():
+        if rueda.rank() == 1:
+            time.sleep(0.5)
+        return rueda.allreduce(np.ones(2), "slow", rueda.Sum).tolist()
+
+    assert on_threads(2, body) == [[2, 2]] * 2
+
+
+def test_what_nobody_waits_for_keeps_its_memory(on_threads):
+    def body():
+        expected = []
+        for i in range(200):
+            rueda.allreduce_async(np.full(1000, i + rueda.rank(), np.int64), f"n{i}", rueda.Sum)
+            if i % 50 == 0:
+                gc.collect()
+            expected.append(rueda.allreduce(np.full(10, i, np.int64), f"m{i}", rueda.Sum)[0])
+        return expected
+
+    assert on_threads(2, body) == [[2 * i for i in range(200)]] * 2
+
+
+def test_results_outlive_the_job(on_threads):
+    results = on_threads(2, lambda: rueda.allgather(np.arange(1000) + rueda.rank()))
+    gc.collect()
+    for result in results:
+        assert result[1500] == 501
+        result[0] = 7  # it is the caller's to change
+
+
+def test_process_sets(on_threads):
+    def body():
+        evens = rueda.add_process_set([0, 2])
+        assert evens.id == 1 and evens.ranks == [0, 2] and evens.size() == 2
+        with pytest.raises(ValueError, match="has the ranks"):
+            rueda.add_process_set([0, 2])
+        total = None
+        if evens.included():
+            assert evens.rank() == rueda.rank() // 2
+            total = rueda.allreduce(np.ones(1) * rueda.rank(), "e", rueda.Sum, process_set=evens)[0]
+        else:
+            with pytest.raises(ValueError, match="not in"):
+                rueda.allreduce(np.ones(1), "e", process_set=evens)
+        assert rueda.remove_process_set(evens)
+        with pytest.raises(rueda.RuedaError, match="not known yet"):
+            rueda.allreduce(np.ones(1), process_set=evens)
+        assert rueda.global_process_set.ranks == [0, 1, 2]
+        return total
+
+    assert on_threads(3, body) == [2, None, 2]
+
+
+def test_objects(on_threads):
+    def body():
+        rank = rueda.rank()
+        mine = {"rank": rank, "data": list(range(rank * 1000))}
+        got = rueda.broadcast_object(mine if rank == 1 else None, 1, "o")
+        assert got == {"rank": 1, "data": list(range(1000))}
+        assert rueda.allgather_object("x" * rank) == ["", "x", "xx"]
+        return rueda.broadcast_object(None)
+
+    assert on_threads(3, body) == [None] * 3
+
+
+def test_join_returns_the_last(on_threads):
+    def body():
+        for _ in range(rueda.rank() + 1):
+            rueda.allreduce(np.ones(1), op=rueda.Sum)
+        return rueda.join()
+
+    assert on_threads(2, body) == [1, 1]
+
+
+def test_memory_of_the_host(on_threads):
+    def body():
+        x = rueda.shared_empty((4, 5), "float64")
+        assert not x.any()
+        x[:] = rueda.rank() + 1
+        rueda.allreduce_(x, "x", rueda.Sum)
+        return x.sum()
+
+    assert on_threads(2, body) == [60, 60]
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16", "int8", "topk:0.5"])
+def test_compression(on_threads, compression):
+    def body():
+        x = np.linspace(-1, 1, 4096, dtype=np.float32)
+        return rueda.allreduce(x, "x", compression=compression)
+
+    for result in on_threads(2, body):
+        assert np.abs(result - np.linspace(-1, 1, 4096)).max() < 0.51
+        assert not np.array_equal(result, np.linspace(-1, 1, 4096, dtype=np.float32))
+
+
+def test_bad_arguments(on_threads):
+    def body():
+        x = np.ones(4)
+        cases = [
+            (lambda: rueda.broadcast(x, 7), "7"),
+            (lambda: rueda.alltoall(x, [1]), "splits"),
+            (lambda: rueda.allreduce(x, compression="zip"), "zip"),
+            (lambda: rueda.allreduce(x, "a\0b"), "NUL"),
+            (lambda: rueda.allreduce(x, op=99), "reduce"),
+            (lambda: rueda.grouped_allreduce([]), "group"),
+            (lambda: rueda.allreduce(x, "n" * 2000), "name"),
+        ]
+        for call, text in cases:
+            with pytest.raises(ValueError, match=text):
+                call()
+        with pytest.raises(TypeError, match="name"):
+            rueda.allreduce(x, 5)
+
+    on_threads(1, body)
+
+
+def test_before_init():
+    for call in (rueda.rank, rueda.size, lambda: rueda.allreduce(np.ones(1)), rueda.barrier):
+        with pytest.raises(rueda.NotInitializedError, match="init") as caught:
+            call()
+        assert isinstance(caught.value, ValueError)  # Horovod's
+    assert not rueda.is_initialized()
+    rueda.shutdown()
+
+
+def test_init_and_shutdown_a_hundred_times():
+    for i in range(100):
+        rueda.init()
+        rueda.init()
+        assert (rueda.rank(), rueda.size(), rueda.epoch() > 0) == (0, 1, True)
+        assert rueda.allreduce(np.full(3, i), op=rueda.Sum).tolist() == [i] * 3
+        rueda.shutdown()
+        assert not rueda.is_initialized()
+
+
+def test_knobs():
+    with pytest.raises(ValueError, match="no_such_knob"):
+        rueda.init({"no_such_knob": 1})
+    rueda.init({"fusion_threshold": 1 << 20, "deterministic": True})
+    with pytest.raises(rueda.RuedaError, match="too late"):
+        rueda.init({"fusion_threshold": 1})
+    rueda.shutdown()

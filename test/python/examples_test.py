@@ -1,0 +1,33 @@
+"""The examples of examples/python, on two ranks."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from rueda import launcher
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+
+
+def run(name: str, *arguments: str) -> str:
+    """What rank 0 prints."""
+    command = [launcher.program(), "-np", "2", "--prefix", "none", sys.executable]
+    command += [str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("compression", ["none", "int8"])
+def test_the_digits_are_learned(compression):
+    pytest.importorskip("torch")
+    out = run("mnist_hvd.py", "--epochs", "6", "--compression", compression)
+    result = re.search(r"test_accuracy=([\d.]+) replicas_equal=true", out)
+    assert result is not None and float(result[1]) > 0.94, out
+    losses = [float(value) for value in re.findall(r"loss=([\d.]+)", out)]
+    assert losses[-1] < losses[0]

@@ -1,0 +1,554 @@
+"""rueda.torch.DistributedOptimizer: against one process that has all ranks' batches."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+import rueda  # noqa: E402
+import rueda.torch as hvd  # noqa: E402
+
+STEPS = 4
+
+
+def net(seed=0, wide=40):
+    """One with gradients that share buckets, and one of 160 KB that does not."""
+    generator = torch.Generator().manual_seed(seed)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(6, wide),
+        torch.nn.Tanh(),
+        torch.nn.Linear(wide, 1000),
+        torch.nn.Tanh(),
+        torch.nn.Linear(1000, 3),
+    )
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(0.1 * torch.randn(p.shape, generator=generator))
+    return model
+
+
+def batch(step, rank):
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    x = torch.randn(8, 6, generator=generator)
+    return x, torch.randint(0, 3, (8,), generator=generator)
+
+
+def loss_of(model, step, rank):
+    x, y = batch(step, rank)
+    return F.cross_entropy(model(x), y)
+
+
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def alone(make, ranks=2, passes=1, model=None, scale=1.0):
+    """All ranks' batches in one process."""
+    model = model or net()
+    optimizer = make(model.parameters())
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for rank in range(ranks):
+            for p in range(passes):
+                (loss_of(model, step * passes + p, rank) * scale / ranks).backward()
+        optimizer.step()
+    return weights(model)
+
+
+def train(model, optimizer, passes=1, **zero):
+    for step in range(STEPS):
+        optimizer.zero_grad(**zero)
+        for p in range(passes):
+            loss_of(model, step * passes + p, hvd.rank()).backward()
+        optimizer.step()
+    return weights(model)
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
+
+
+def same_everywhere(results, expected):
+    for result in results:
+        assert torch.equal(result, results[0])  # to the bit
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+
+
+KINDS = {
+    "SGD": sgd,
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "AdamW foreach": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_is_that_of_one_process(on_threads, kind):
+    def body():
+        model = net()
+        own = KINDS[kind](model.parameters())
+        optimizer = hvd.DistributedOptimizer(own, model.named_parameters())
+        assert isinstance(optimizer, type(own))
+        return train(model, optimizer)
+
+    same_everywhere(on_threads(2, body), alone(KINDS[kind]))
+
+
+OPTIONS = {
+    "no names": dict(named_parameters=None),
+    "no arena": dict(gradients_in_arena=False),
+    "predivide": dict(gradient_predivide_factor=2.0),
+    "two groups": dict(groups=2),
+    "many groups": dict(groups=100),
+    "predivide with groups": dict(gradient_predivide_factor=2.0, groups=3),
+}
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options(on_threads, option, set_to_none):
+    def body():
+        model = net()
+        options = dict(named_parameters=model.named_parameters()) | OPTIONS[option]
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), **options)
+        return train(model, optimizer, set_to_none=set_to_none)
+
+    same_everywhere(on_threads(2, body), alone(sgd))
+
+
+def test_num_groups_is_deprecated(on_threads):
+    def body():
+        model = net()
+        with pytest.warns(DeprecationWarning):
+            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), num_groups=2)
+        return train(model, optimizer)
+
+    same_everywhere(on_threads(2, body), alone(sgd))
+
+
+def test_groups_by_parameters(on_threads):
+    def body():
+        model = net().double()
+        model[0].float()
+        p = list(model.parameters())
+        optimizer = hvd.DistributedOptimizer(sgd(p), groups=[[p[0], p[5]], [p[2]]])
+        for _ in range(2):
+            optimizer.zero_grad()
+            (p[0].sum() * hvd.rank() + p[5].sum()).backward()
+            optimizer.step()
+        return p[0].grad.flatten()[0].item(), p[5].grad[0].item(), p[2].grad
+
+    assert on_threads(2, body) == [(0.5, 1.0, None)] * 2
+
+
+def test_sums(on_threads):
+    def body():
+        model = net()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), op=hvd.Sum)
+        return train(model, optimizer)
+
+    same_everywhere(on_threads(2, body), alone(sgd, scale=2.0))
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_several_backward_passes(on_threads, later):
+    def body():
+        model = net()
+        optimizer = hvd.DistributedOptimizer(
+            sgd(model.parameters()),
+            model.named_parameters(),
+            backward_passes_per_step=1 if later else 3,
+        )
+        optimizer.set_backward_passes_per_step(3)
+        return train(model, optimizer, passes=3)
+
+    same_everywhere(on_threads(2, body), alone(sgd, passes=3))
+
+
+def test_one_backward_pass_too_many(on_threads):
+    def body():
+        model = net()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+        loss_of(model, 0, 0).backward()
+        with pytest.raises(AssertionError, match="backward_passes_per_step"):
+            loss_of(model, 0, 0).backward()
+        optimizer.step()
+
+    on_threads(2, body)
+
+
+def test_zero_grad_while_gradients_are_reduced(on_threads):
+    def body():
+        model = net()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+        loss_of(model, 0, 0).backward()
+        with pytest.raises(AssertionError, match="zero_grad"):
+            optimizer.zero_grad()
+        optimizer.synchronize()
+        optimizer.zero_grad()
+        assert all(p.grad is None for p in model.parameters())
+
+    on_threads(2, body)
+
+
+def test_clipping_between_synchronize_and_step(on_threads):
+    def reference():
+        model = net()
+        optimizer = sgd(model.parameters())
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            for rank in range(2):
+                (loss_of(model, step, rank) / 2).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            optimizer.step()
+        return weights(model)
+
+    def body():
+        model = net()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(model, step, hvd.rank()).backward()
+            optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        return weights(model)
+
+    same_everywhere(on_threads(2, body), reference())
+
+
+def test_closures(on_threads):
+    def body():
+        model = net()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+        for step in range(STEPS):
+
+            def closure(step=step):
+                optimizer.zero_grad()
+                loss = loss_of(model, step, hvd.rank())
+                loss.backward()
+                return loss
+
+            assert optimizer.step(closure).requires_grad
+        return weights(model)
+
+    same_everywhere(on_threads(2, body), alone(sgd))
+
+
+def test_lbfgs_stays_the_same_on_all_ranks(on_threads):
+    def body():
+        model = net(wide=5)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.LBFGS(model.parameters(), max_iter=5, line_search_fn="strong_wolfe")
+        )
+
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(model, 0, hvd.rank())
+            loss.backward()
+            return loss
+
+        before = loss_of(model, 0, 0) + loss_of(model, 0, 1)
+        optimizer.step(closure)
+        after = loss_of(model, 0, 0) + loss_of(model, 0, 1)
+        assert after < before
+        return weights(model)
+
+    first, second = on_threads(2, body)
+    assert torch.equal(first, second)
+
+
+def test_unused_parameters(on_threads):
+    """One that a rank did not use counts as zeros; one that none used has no gradient."""
+
+    def body():
+        a, b, c = (torch.nn.Parameter(torch.ones(3)) for _ in range(3))
+        own = torch.optim.SGD([a, b, c], lr=1.0, weight_decay=0.5)
+        optimizer = hvd.DistributedOptimizer(own, [("a", a), ("b", b), ("c", c)])
+        for _ in range(2):
+            optimizer.zero_grad()
+            (a.sum() + (b.sum() if hvd.rank() == 1 else 0)).backward()
+            optimizer.step()
+        assert a.grad.tolist() == [1, 1, 1]
+        assert b.grad.tolist() == [0.5, 0.5, 0.5]
+        assert c.grad is None
+        return a[0].item(), b[0].item(), c[0].item()
+
+    assert on_threads(2, body) == [(-1.25, -0.5, 1.0)] * 2
+
+
+def test_a_rank_without_a_batch_counts_as_zeros(on_threads):
+    def body():
+        model = net()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+        optimizer.zero_grad()
+        if hvd.rank() == 0:
+            loss_of(model, 0, 0).backward()
+        optimizer.step()
+        return weights(model)
+
+    model = net()
+    optimizer = sgd(model.parameters())
+    (loss_of(model, 0, 0) / 2).backward()
+    optimizer.step()
+    same_everywhere(on_threads(2, body), weights(model))
+
+
+@pytest.mark.parametrize("as_dense", [False, True])
+def test_sparse_gradients(on_threads, as_dense):
+    def table():
+        generator = torch.Generator().manual_seed(0)
+        embedding = torch.nn.Embedding(10, 3, sparse=True)
+        with torch.no_grad():
+            embedding.weight.copy_(torch.randn(10, 3, generator=generator))
+        return embedding
+
+    def body():
+        embedding = table()
+        own = torch.optim.SGD(embedding.parameters(), lr=0.5)
+        optimizer = hvd.DistributedOptimizer(own, sparse_as_dense=as_dense)
+        for step in range(3):
+            optimizer.zero_grad()
+            if step < 2 or hvd.rank() == 0:
+                embedding(torch.tensor([hvd.rank(), 2 + step])).square().sum().backward()
+            optimizer.step()
+        assert embedding.weight.grad.is_sparse != as_dense
+        return embedding.weight.detach().flatten()
+
+    embedding = table()
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=0.5)
+    for step in range(3):
+        optimizer.zero_grad()
+        for rank in range(2 if step < 2 else 1):
+            (embedding(torch.tensor([rank, 2 + step])).square().sum() / 2).backward()
+        optimizer.step()
+    same_everywhere(on_threads(2, body), embedding.weight.detach().flatten())
+
+
+class Doubling(hvd.Compression.none):
+    """Of a user's own."""
+
+    compressor = None
+
+    @staticmethod
+    def compress(tensor):
+        return tensor.double(), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor, ctx):
+        assert tensor.dtype == torch.float64
+        return tensor.to(ctx)
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16", "int8", "own"])
+def test_compression(on_threads, compression):
+    kinds = {
+        "fp16": hvd.Compression.fp16,
+        "bf16": hvd.Compression.bf16,
+        "int8": "int8",
+        "own": Doubling,
+    }
+
+    def body():
+        model = net()
+        optimizer = hvd.DistributedOptimizer(
+            sgd(model.parameters()), model.named_parameters(), compression=kinds[compression]
+        )
+        return train(model, optimizer)
+
+    results = on_threads(2, body)
+    expected = alone(sgd)
+    assert torch.equal(results[0], results[1])
+    assert (results[0] - expected).abs().max() < 0.05
+    assert torch.equal(results[0], expected) <= (compression == "own")
+
+
+def test_compression_by_shape(on_threads):
+    def body():
+        model = net()
+        optimizer = hvd.DistributedOptimizer(
+            sgd(model.parameters()), compression=hvd.Compression.powersgd(2)
+        )
+        return train(model, optimizer)
+
+    first, second = on_threads(2, body)
+    assert torch.equal(first, second)
+
+
+def test_adasum_combines_steps(on_threads):
+    def adasum(x, y):
+        xx, yy, xy = x @ x, y @ y, x @ y
+        return (1 - xy / (2 * xx)) * x + (1 - xy / (2 * yy)) * y
+
+    def body():
+        p = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=0.5), op=hvd.Adasum)
+        (p * torch.tensor([[1.0, 0.5], [0.5, 2.0]])[hvd.rank()]).sum().backward()
+        optimizer.step()
+        with pytest.raises(AssertionError, match="Adasum"):
+            optimizer.synchronize()
+        optimizer.zero_grad()
+        return p.detach()
+
+    combined = adasum(-0.5 * torch.tensor([1.0, 0.5]), -0.5 * torch.tensor([0.5, 2.0]))
+    same_everywhere(on_threads(2, body), torch.tensor([1.0, 2.0]) + combined)
+
+
+def test_schedulers_and_state_dicts(on_threads):
+    def body():
+        model = net()
+        own = torch.optim.Adam(model.parameters(), lr=0.1)
+        before = torch.optim.lr_scheduler.StepLR(own, 1, 0.5)
+        optimizer = hvd.DistributedOptimizer(own, model.named_parameters())
+        after = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0)
+        train(model, optimizer)
+        before.step()
+        after.step()
+        state = copy.deepcopy(optimizer.state_dict())
+        hvd.broadcast_optimizer_state(optimizer, 1)
+        optimizer.load_state_dict(state)
+        assert optimizer.state_dict()["state"][0]["step"] == STEPS
+        return optimizer.param_groups[0]["lr"]
+
+    assert set(on_threads(2, body)) <= {0.1, 0.05}
+
+
+def test_more_parameters_later(on_threads):
+    def body():
+        model, more = net(0, 5), net(1, 5)
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        train(model, optimizer)
+        optimizer.add_param_group({"params": list(more.parameters()), "lr": 0.1})
+        for step in range(2):
+            optimizer.zero_grad()
+            (loss_of(model, step, hvd.rank()) + loss_of(more, step, hvd.rank())).backward()
+            optimizer.step()
+        return torch.cat([weights(model), weights(more)])
+
+    first, second = on_threads(2, body)
+    assert torch.equal(first, second)
+
+
+def test_two_optimizers_at_once(on_threads):
+    def body():
+        models = [net(0, 5), net(1, 5)]
+        optimizers = [hvd.DistributedOptimizer(sgd(m.parameters())) for m in models]
+        for step in range(STEPS):
+            for o in optimizers:
+                o.zero_grad()
+            # In an order of this rank's own.
+            order = models if hvd.rank() == 0 else models[::-1]
+            for m in order:
+                loss_of(m, step, hvd.rank()).backward()
+            for o in optimizers if hvd.rank() == 1 else optimizers[::-1]:
+                o.step()
+        return torch.cat([weights(m) for m in models])
+
+    expected = torch.cat([alone(sgd, model=net(0, 5)), alone(sgd, model=net(1, 5))])
+    same_everywhere(on_threads(2, body), expected)
+
+
+def test_process_sets(on_threads):
+    def body():
+        pair = hvd.add_process_set([0, 2])
+        model = net()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), process_set=pair)
+        return train(model, optimizer)
+
+    first, second, third = on_threads(3, body)
+    assert torch.equal(first, third) and not torch.equal(first, second)
+
+
+def test_channels_last_and_odd_layouts(on_threads):
+    def body():
+        conv = torch.nn.Conv2d(4, 8, 3)
+        with torch.no_grad():
+            conv.weight.fill_(0.1)
+            conv.bias.fill_(0.1)
+        conv = conv.to(memory_format=torch.channels_last)
+        optimizer = hvd.DistributedOptimizer(sgd(conv.parameters()))
+        x = torch.arange(4 * 36.0).reshape(1, 4, 6, 6) * (hvd.rank() + 1) / 100
+        for _ in range(2):
+            optimizer.zero_grad()
+            conv(x.to(memory_format=torch.channels_last)).square().sum().backward()
+            optimizer.synchronize()
+        return conv.weight.grad.contiguous()
+
+    first, second = on_threads(2, body)
+    assert torch.equal(first, second)
+
+
+def test_ranks_with_different_parameters_are_told(on_threads):
+    def body():
+        model = net(0, 5 + hvd.rank())
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        loss_of(model, 0, 0).backward()
+        with pytest.raises(rueda.RuedaError, match="disagree|different parameters"):
+            optimizer.step()
+
+    on_threads(2, body)
+
+
+def test_bad_arguments(on_threads):
+    def body():
+        model = net(0, 5)
+        names = list(model.named_parameters())
+        optimizer = sgd(model.parameters())
+        cases = [
+            (dict(named_parameters=names[:2]), "not among"),
+            (dict(named_parameters=[*names, names[0]]), "one name"),
+            (dict(named_parameters=model.parameters()), "pairs"),
+            (dict(backward_passes_per_step=0), "backward_passes_per_step"),
+            (dict(gradient_predivide_factor=0.0), "above 0"),
+            (dict(gradient_predivide_factor=2.0, op=hvd.Sum), "Average"),
+            (dict(op=hvd.Max, compression=hvd.Compression.fp16), "compression"),
+            (dict(groups=-1), "groups"),
+            (dict(groups=[[torch.ones(1)]]), "no parameter"),
+            (dict(groups=[[names[0][1], names[0][1]]]), "twice"),
+            (dict(groups="all"), "groups"),
+        ]
+        for options, text in cases:
+            with pytest.raises(ValueError, match=text):
+                hvd.DistributedOptimizer(optimizer, **options)
+        with pytest.raises(TypeError):
+            hvd.DistributedOptimizer(model)
+        with pytest.raises(ValueError, match="already"):
+            hvd.DistributedOptimizer(hvd.DistributedOptimizer(optimizer))
+
+    on_threads(2, body)
+
+
+def test_an_error_of_one_rank_reaches_the_step_of_the_others(on_threads):
+    stepped = threading.Event()
+
+    def body():
+        model = net(0, 5)
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+        train(model, optimizer)
+        if hvd.rank() == 1:
+            stepped.wait()
+            rueda.abort("no more data")
+            return
+        stepped.set()
+        optimizer.zero_grad()
+        with pytest.raises(rueda.AbortedError, match="no more data"):
+            loss_of(model, 0, 0).backward()
+            optimizer.step()
+
+    on_threads(2, body)
+
+
+def test_one_rank_is_plain_torch(on_threads):
+    def body():
+        model = net()
+        return train(model, hvd.DistributedOptimizer(sgd(model.parameters())))
+
+    assert torch.equal(on_threads(1, body)[0], alone(sgd, ranks=1))

@@ -1,0 +1,467 @@
+"""rueda.torch: Horovod's surface, operations, gradients of operations, state."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import rueda  # noqa: E402
+import rueda.torch as hvd  # noqa: E402
+
+# Horovod 0.28.1's, with the arguments that each takes, in their order.
+_SET = "process_set"
+_SCALES = ["prescale_factor", "postscale_factor"]
+SURFACE = {
+    "init": ["comm", "process_sets"],
+    "shutdown": [],
+    "is_initialized": [],
+    "rank": [],
+    "size": [],
+    "local_rank": [],
+    "local_size": [],
+    "cross_rank": [],
+    "cross_size": [],
+    "is_homogeneous": [],
+    "start_timeline": ["file_path", "mark_cycles"],
+    "stop_timeline": [],
+    "mpi_threads_supported": [],
+    "mpi_enabled": [],
+    "mpi_built": [],
+    "gloo_enabled": [],
+    "gloo_built": [],
+    "nccl_built": [],
+    "ddl_built": [],
+    "ccl_built": [],
+    "cuda_built": [],
+    "rocm_built": [],
+    "add_process_set": ["process_set"],
+    "remove_process_set": ["process_set"],
+    "allreduce": ["tensor", "average", "name", "compression", "op", *_SCALES, _SET],
+    "allreduce_async": ["tensor", "average", "name", "op", *_SCALES, _SET],
+    "allreduce_": ["tensor", "average", "name", "op", *_SCALES, _SET],
+    "allreduce_async_": ["tensor", "average", "name", "op", *_SCALES, _SET],
+    "grouped_allreduce": ["tensors", "average", "name", "compression", "op", *_SCALES, _SET],
+    "grouped_allreduce_async": ["tensors", "average", "name", "op", *_SCALES, _SET],
+    "grouped_allreduce_": ["tensors", "average", "name", "op", *_SCALES, _SET],
+    "grouped_allreduce_async_": ["tensors", "average", "name", "op", *_SCALES, _SET],
+    "sparse_allreduce_async": ["tensor", "name", "op", _SET],
+    "allgather": ["tensor", "name", _SET],
+    "allgather_async": ["tensor", "name", _SET],
+    "grouped_allgather": ["tensors", "name", _SET],
+    "grouped_allgather_async": ["tensors", "name", _SET],
+    "broadcast": ["tensor", "root_rank", "name", _SET],
+    "broadcast_async": ["tensor", "root_rank", "name", _SET],
+    "broadcast_": ["tensor", "root_rank", "name", _SET],
+    "broadcast_async_": ["tensor", "root_rank", "name", _SET],
+    "alltoall": ["tensor", "splits", "name", _SET],
+    "alltoall_async": ["tensor", "splits", "name", _SET],
+    "reducescatter": ["tensor", "name", "compression", "op", _SET, *_SCALES],
+    "reducescatter_async": ["tensor", "name", "op", _SET, *_SCALES],
+    "grouped_reducescatter": ["tensors", "name", "compression", "op", _SET, *_SCALES],
+    "grouped_reducescatter_async": ["tensors", "name", "op", _SET, *_SCALES],
+    "join": ["device", _SET],
+    "barrier": [_SET],
+    "poll": ["handle"],
+    "synchronize": ["handle"],
+    "broadcast_parameters": ["params", "root_rank", _SET],
+    "broadcast_optimizer_state": ["optimizer", "root_rank", "model", _SET],
+    "broadcast_object": ["obj", "root_rank", "name", _SET],
+    "broadcast_object_fn": ["root_rank", "session", "name", _SET],
+    "allgather_object": ["obj", "name", _SET],
+    "DistributedOptimizer": [
+        "optimizer",
+        "named_parameters",
+        "compression",
+        "backward_passes_per_step",
+        "op",
+        "gradient_predivide_factor",
+        "num_groups",
+        "groups",
+        "sparse_as_dense",
+        _SET,
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SURFACE)
+def test_the_surface_is_horovods(name):
+    own = list(inspect.signature(getattr(hvd, name)).parameters)
+    assert own[: len(SURFACE[name])] == SURFACE[name]
+    assert len(own) == len(SURFACE[name]) or name == "DistributedOptimizer"
+
+
+def test_the_rest_of_the_surface():
+    for name in ("Average", "Sum", "Adasum", "Min", "Max", "Product", "global_process_set"):
+        assert hasattr(hvd, name)
+    assert hvd.ProcessSet([1, 0]).ranks == [0, 1]
+    assert hvd.Compression.none and hvd.Compression.fp16
+    assert list(inspect.signature(hvd.SyncBatchNorm).parameters)[:5] == [
+        "num_features",
+        "eps",
+        "momentum",
+        "affine",
+        "track_running_stats",
+    ]
+    # Queries, before init.
+    assert (hvd.mpi_built(), hvd.mpi_enabled(), hvd.rocm_built()) == (False, False, False)
+    assert hvd.nccl_built() in (0, 1) and hvd.gloo_built() in (True, False)
+    with pytest.raises(ValueError, match="init"):  # as Horovod's
+        hvd.rank()
+    with pytest.raises(NotImplementedError, match="elastic"):
+        hvd.elastic.run
+
+
+def test_averages(on_threads):
+    def body():
+        r = hvd.rank()
+        x = torch.arange(4.0) + r
+        assert torch.equal(hvd.allreduce(x), torch.arange(4.0) + 0.5)
+        assert torch.equal(hvd.allreduce(x, op=hvd.Sum), 2 * torch.arange(4.0) + 1)
+        with pytest.warns(DeprecationWarning):
+            assert torch.equal(hvd.allreduce(x, False), 2 * torch.arange(4.0) + 1)
+        with pytest.warns(DeprecationWarning):
+            assert torch.equal(hvd.allreduce(x, average=True), torch.arange(4.0) + 0.5)
+        with pytest.raises(ValueError, match="only one"):
+            hvd.allreduce(x, average=True, op=hvd.Sum)
+        with pytest.raises(TypeError, match="name="):
+            hvd.allreduce(x, "x")
+        # Integers are truncated towards zero.
+        assert hvd.allreduce(torch.tensor([-3, 3, 4]) * r).tolist() == [-1, 1, 2]
+        assert hvd.allreduce(x, compression=hvd.Compression.fp16, name="h").dtype == torch.float32
+
+    on_threads(2, body)
+
+
+def test_handles(on_threads):
+    entered = threading.Event()
+
+    def body():
+        x = torch.ones(3) * (hvd.rank() + 1)
+        if hvd.rank() == 1:
+            entered.wait()
+        handle = hvd.allreduce_async_(x, name="x", op=hvd.Sum)
+        if hvd.rank() == 0:
+            assert not hvd.poll(handle)
+            with pytest.raises(ValueError, match="'x'|\"x\"| x"):
+                hvd.allreduce_async_(torch.ones(3), name="x")
+            entered.set()
+        assert hvd.synchronize(handle) is x
+        assert hvd.poll(handle)
+        assert x.tolist() == [3, 3, 3]
+
+    on_threads(2, body)
+
+
+def test_in_place_whatever_the_strides(on_threads):
+    def body():
+        x = torch.arange(6.0).reshape(2, 3).t()
+        before = x.clone()
+        assert hvd.allreduce_(x, op=hvd.Sum) is x
+        assert torch.equal(x, 2 * before)
+        y = torch.zeros(4, 4)
+        part = y[1:3, 1:3]
+        part += hvd.rank() + 1
+        hvd.allreduce_(part, name="part", op=hvd.Sum)
+        assert y.sum() == 12 and y[0].sum() == 0
+        hvd.grouped_allreduce_([part, x], name="g", op=hvd.Max)
+        hvd.broadcast_(part, 1)
+        z = torch.tensor([1 + 2j]).conj()
+        assert hvd.allreduce(z, op=hvd.Sum).tolist() == [2 - 4j]
+
+    on_threads(2, body)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float16, torch.bool, torch.int64]
+)
+def test_dtypes(on_threads, dtype):
+    def body():
+        x = torch.tensor([0, 1, 1]).to(dtype)
+        op = hvd.Max if dtype == torch.bool else hvd.Sum
+        result = hvd.allreduce(x, op=op)
+        assert result.dtype == dtype
+        gathered = hvd.allgather(x)
+        assert gathered.dtype == dtype and gathered.shape == (6,)
+        return result.to(torch.float32).tolist()
+
+    assert on_threads(2, body) == [[0, 1, 1] if dtype == torch.bool else [0, 2, 2]] * 2
+
+
+def test_tensors_that_are_none_of_ours(on_threads):
+    def body():
+        for bad in (
+            torch.ones(2).to_sparse(),
+            torch.ones(2, device="meta"),
+            torch.ones(2, dtype=torch.complex32),
+        ):
+            with pytest.raises(TypeError):
+                hvd.allreduce(bad)
+
+    on_threads(1, body)
+
+
+# ---- gradients: those of the sum over ranks of each rank's loss ----
+
+
+def _numeric(function, inputs, weights):
+    """The gradient of sum over ranks of <weights[r], function(inputs)[r]> for all ranks' inputs."""
+    variables = [x.clone().double().requires_grad_() for x in inputs]
+    outputs = function(variables)
+    sum((w.double() * y).sum() for w, y in zip(weights, outputs, strict=True)).backward()
+    return [(v * 0 if v.grad is None else v.grad).float() for v in variables]
+
+
+CASES = {
+    "average": (lambda x: hvd.allreduce(x, name="a"), lambda xs: [sum(xs) / len(xs)] * len(xs)),
+    "sum": (
+        lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=2.0, postscale_factor=3.0),
+        lambda xs: [6 * sum(xs)] * len(xs),
+    ),
+    "group": (
+        lambda x: sum(hvd.grouped_allreduce([x, 2 * x], name="g", op=hvd.Sum)),
+        lambda xs: [3 * sum(xs)] * len(xs),
+    ),
+    "allgather": (lambda x: hvd.allgather(x, name="c"), lambda xs: [torch.cat(xs)] * len(xs)),
+    "allgather group": (
+        lambda x: torch.cat(hvd.grouped_allgather([x, 3 * x])),
+        lambda xs: [torch.cat(xs + [3 * x for x in xs])] * len(xs),
+    ),
+    "broadcast": (lambda x: hvd.broadcast(x, 1), lambda xs: [xs[1]] * len(xs)),
+    "alltoall": (
+        lambda x: hvd.alltoall(x, name="t"),
+        lambda xs: [torch.cat([x[2 * r : 2 * r + 2] for x in xs]) for r in range(len(xs))],
+    ),
+    "alltoall with splits": (
+        lambda x: hvd.alltoall(x, [1, 3])[0],
+        lambda xs: [torch.cat([x[:1] for x in xs]), torch.cat([x[1:] for x in xs])],
+    ),
+    "reducescatter": (
+        lambda x: hvd.reducescatter(x, op=hvd.Sum, prescale_factor=2.0),
+        lambda xs: [2 * sum(xs)[:2], 2 * sum(xs)[2:]],
+    ),
+    "reducescatter average": (
+        lambda x: hvd.reducescatter(x, name="r"),
+        lambda xs: [sum(xs)[:2] / 2, sum(xs)[2:] / 2],
+    ),
+    "twice": (
+        lambda x: hvd.allreduce(hvd.allgather(x), op=hvd.Sum),
+        lambda xs: [2 * torch.cat(xs)] * len(xs),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients(on_threads, case):
+    ours, model = CASES[case]
+    generator = torch.Generator().manual_seed(1)
+    inputs = [torch.randn(4, 3, generator=generator) for _ in range(2)]
+    weights = [torch.randn(y.shape, generator=generator) for y in model(inputs)]
+
+    def body():
+        x = inputs[hvd.rank()].clone().requires_grad_()
+        y = ours(x)
+        torch.testing.assert_close(y.detach(), model(inputs)[hvd.rank()])
+        (weights[hvd.rank()] * y).sum().backward()
+        return x.grad
+
+    for got, expected in zip(on_threads(2, body), _numeric(model, inputs, weights), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_what_has_no_gradient_says_so(on_threads):
+    def body():
+        x = torch.ones(2, requires_grad=True)
+        with pytest.raises(NotImplementedError, match="MAX"):
+            hvd.allreduce(x, op=hvd.Max).sum().backward()
+
+    on_threads(1, body)
+
+
+def test_ranks_may_differ_in_whether_they_differentiate(on_threads):
+    def body():
+        x = torch.ones(2, requires_grad=hvd.rank() == 0)
+        return (
+            hvd.allreduce(x, name="x").tolist(),
+            hvd.allgather(x, name="y").tolist(),
+            hvd.reducescatter(x, name="z").tolist(),
+        )
+
+    assert on_threads(2, body) == [([1, 1], [1] * 4, [1])] * 2
+
+
+def test_alltoall_with_a_tensor_of_splits(on_threads):
+    def body():
+        x, splits = hvd.alltoall(torch.arange(3) + 10 * hvd.rank(), torch.tensor([2, 1]))
+        return x.tolist(), splits.tolist()
+
+    assert on_threads(2, body) == [([0, 1, 10, 11], [2, 2]), ([2, 12], [1, 1])]
+
+
+def test_sparse_tensors(on_threads):
+    def body():
+        r = hvd.rank()
+        x = torch.sparse_coo_tensor([[r, 2, 2]], [1.0, 2.0, 1.0], (4,))
+        total = hvd.synchronize(hvd.sparse_allreduce_async(x, name="s", op=hvd.Sum))
+        mean = hvd.sparse_allreduce_async(x, name="s", op=hvd.Average)()
+        assert total.is_sparse
+        return total.to_dense().tolist(), mean.to_dense().tolist()
+
+    assert on_threads(2, body) == [([1, 1, 6, 0], [0.5, 0.5, 3, 0])] * 2
+
+
+# ---- state ----
+
+
+def _net(seed):
+    """Ranks that are threads share torch's random numbers, so these are drawn elsewhere."""
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+    return net
+
+
+def test_broadcast_parameters(on_threads):
+    def body():
+        net = _net(hvd.rank())
+        hvd.broadcast_parameters(net.state_dict(), root_rank=1)
+        hvd.broadcast_parameters(net.named_parameters(), root_rank=1)
+        with pytest.raises(TypeError, match="named_parameters"):
+            hvd.broadcast_parameters(net.parameters(), root_rank=1)
+        return {name: value.tolist() for name, value in net.state_dict().items()}
+
+    expected = {name: value.tolist() for name, value in _net(1).state_dict().items()}
+    assert on_threads(2, body) == [expected] * 2
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.1, amsgrad=True),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1),
+    "NAdam": lambda p: torch.optim.NAdam(p, lr=0.1),
+    "RAdam": lambda p: torch.optim.RAdam(p, lr=0.1),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+    "Adadelta": lambda p: torch.optim.Adadelta(p, lr=0.1),
+    "Adamax": lambda p: torch.optim.Adamax(p, lr=0.1),
+    "ASGD": lambda p: torch.optim.ASGD(p, lr=0.1),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.1, momentum=0.5, centered=True),
+    "Rprop": lambda p: torch.optim.Rprop(p, lr=0.1),
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_broadcast_optimizer_state(on_threads, kind):
+    def body():
+        net = _net(0)
+        optimizer = OPTIMIZERS[kind](net.parameters())
+        generator = torch.Generator().manual_seed(5)
+        if hvd.rank() == 0:  # the others have none yet
+            for _ in range(3):
+                net(torch.randn(8, 3)).sum().backward()
+                optimizer.step()
+            optimizer.param_groups[0]["lr"] = 0.5
+        hvd.broadcast_parameters(net.state_dict(), 0)
+        hvd.broadcast_optimizer_state(optimizer, 0)
+        assert optimizer.param_groups[0]["lr"] == 0.5
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(torch.randn(8, 3, generator=generator)).square().sum().backward()
+            optimizer.step()
+        return [p.tolist() for p in net.parameters()]
+
+    first, second = on_threads(2, body)
+    assert first == second
+
+
+def test_lbfgs_has_no_state_to_broadcast(on_threads):
+    def body():
+        optimizer = torch.optim.LBFGS(_net(0).parameters())
+        with pytest.raises(ValueError, match="LBFGS"):
+            hvd.broadcast_optimizer_state(optimizer, 0)
+
+    on_threads(1, body)
+
+
+def test_objects(on_threads):
+    def body():
+        assert hvd.broadcast_object_fn(1)(hvd.rank()) == 1
+        return hvd.allgather_object(hvd.rank())
+
+    assert on_threads(2, body) == [[0, 1]] * 2
+
+
+# ---- process sets at init ----
+
+
+def test_process_sets_at_init():
+    first = hvd.ProcessSet([0])
+    hvd.init(process_sets="dynamic")
+    hvd.shutdown()
+    with pytest.raises(ValueError, match="dynamic"):
+        hvd.init(process_sets="static")
+    with pytest.raises(ValueError, match="process set"):
+        hvd.init(comm=[0, 1])
+    assert not hvd.is_initialized()
+    with pytest.raises(rueda.RuedaError, match="not known"):
+        first.id
+    hvd.init(comm=[0])
+    assert hvd.size() == 1
+    hvd.shutdown()
+
+
+# ---- SyncBatchNorm ----
+
+
+@pytest.mark.parametrize("rows", [(4, 4), (1, 6), (8, 0)])
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 2, 3)])
+def test_sync_batch_norm_is_batch_norm_of_all_samples(on_threads, rows, shape):
+    generator = torch.Generator().manual_seed(3)
+    whole = 100 + torch.randn(sum(rows), *shape, generator=generator)
+    weights = torch.randn(sum(rows), *shape, generator=generator)
+    kinds = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm2d}
+
+    def train(layer, x, w):
+        x = x.clone().requires_grad_()
+        output = layer(x)
+        (output * w).sum().backward()
+        return output.detach(), x.grad
+
+    alone = kinds[len(shape)](5).double()
+    expected, gradient = train(alone, whole.double(), weights.double())
+    evaluated = alone.eval()(whole.double()).detach()
+
+    def close(got, wanted):
+        torch.testing.assert_close(got.double(), wanted, rtol=2e-3, atol=2e-3)
+
+    def body():
+        r = hvd.rank()
+        begin = sum(rows[:r])
+        part = slice(begin, begin + rows[r])
+        layer = hvd.SyncBatchNorm(5)
+        output, own_gradient = train(layer, whole[part], weights[part])
+        close(output, expected[part])
+        close(own_gradient, gradient[part])
+        close(hvd.allreduce(layer.weight.grad, op=hvd.Sum), alone.weight.grad)
+        close(hvd.allreduce(layer.bias.grad, op=hvd.Sum), alone.bias.grad)
+        close(layer.running_var, alone.running_var)
+        close(layer.running_mean, alone.running_mean)
+        assert layer.num_batches_tracked == 1
+        close(layer.eval()(whole), evaluated)
+
+    on_threads(2, body)
+
+
+def test_convert_sync_batchnorm(on_threads):
+    def body():
+        net = _net(0)
+        converted = hvd.SyncBatchNorm.convert_sync_batchnorm(net)
+        assert isinstance(converted[1], hvd.SyncBatchNorm)
+        assert [p.shape for p in converted.parameters()] == [p.shape for p in net.parameters()]
+
+    on_threads(1, body)
