@@ -42,6 +42,7 @@ def folder(tmp_path, monkeypatch):
     temporary.mkdir()
     monkeypatch.setenv("RUEDA_RECORDER_DIR", str(recorder))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     yield temporary
     assert list(temporary.iterdir()) == []
@@ -229,9 +230,10 @@ def test_lines_come_while_the_function_runs(tmp_path):
 
     def fn(path):
         print("here")
-        while not path.exists():
+        deadline = time.monotonic() + 20
+        while not path.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
-        return True
+        return path.exists()
 
     with contextlib.redirect_stdout(Stream()):
         assert rueda.run(fn, (seen,), np=1) == [True]
@@ -337,6 +339,24 @@ def test_an_abort_of_the_functions_own_is_told():
     error = failure_of(fn)
     assert "no use to go on" in str(error)
     assert isinstance(error.__cause__, rueda.AbortedError)
+
+
+def test_what_is_raised_after_an_abort_of_its_own_is_the_cause(tmp_path):
+    """The other rank has failed, and its process ended, before this one raises."""
+
+    def fn(path):
+        rueda.init()
+        if rueda.rank() == 0:
+            path.write_text(str(os.getpid()))
+        rueda.barrier()
+        if rueda.rank() == 1:
+            rueda.abort("no use to go on")
+            while pathlib.Path("/proc", path.read_text(), "cmdline").read_text():  # no zombie's
+                time.sleep(0.01)
+            raise ValueError("the cause")
+        rueda.allreduce(bytes(4), name="a")
+
+    assert str(failure_of(fn, args=(tmp_path / "pid",))) == "run: rank 1: ValueError: the cause"
 
 
 ENDS = {
@@ -605,8 +625,8 @@ def driver(folder):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, name: value, "TMPDIR": str(folder)},
+        start_new_session=True,
     )
-    assert program.stdout is not None and program.stderr is not None
     with program:
         try:
             lines = sorted(program.stdout.readline() for _ in range(2))
@@ -624,12 +644,16 @@ def await_none_of(mark):
         time.sleep(0.02)
 
 
-def test_an_interrupt_ends_the_ranks_first(driver):
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["process", "terminal"])
+def test_an_interrupt_ends_the_ranks_first(driver, send):
+    """And is none for the ranks, which would all complain."""
     program, mark = driver
-    program.send_signal(signal.SIGINT)
+    send(program.pid, signal.SIGINT)
     _, err = program.communicate(timeout=HANG)
     assert marked(mark) == []
     assert (program.returncode, err.splitlines()[-1]) == (1, "interrupted")
+    assert "ruedarun: the job ended after SIGTERM;" in err
+    assert "[0] " not in err
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
@@ -767,8 +791,18 @@ def test_a_desk_that_can_receive_nobody_says_so():
         assert isinstance(events.get(timeout=HANG), OSError)
 
 
-def test_a_stranger_who_waits_holds_nobody_up(monkeypatch):
+def test_a_stranger_who_says_nothing_is_sent_away(monkeypatch):
+    monkeypatch.setattr(RUN, "_HELLO_S", 0.1)
+    desk, events = desk_at("127.0.0.1")
+    with desk, _worker._connect(json.loads(desk.variable)["address"]) as stranger:
+        assert len(stranger.recv(1000)) == 32
+        assert stranger.recv(1) == b""
+    assert events.empty()
+
+
+def test_a_stranger_who_waits_does_not_hold_up_the_end(monkeypatch):
     monkeypatch.setattr(RUN, "_LAST_WORDS_S", 0.1)
+    monkeypatch.setattr(RUN, "_HELLO_S", 10.0 * HANG)
     desk, events = desk_at("127.0.0.1")
     with _worker._connect(json.loads(desk.variable)["address"]) as stranger:
         with desk:
@@ -864,7 +898,9 @@ def test_results_come_from_other_hosts(cluster, hosts):
             rueda.init()
             total = bytearray([rueda.rank()])
             rueda.allreduce_(total, op=rueda.Sum)
-            return rueda.rank(), total[0], len(data), socket.gethostname()
+            with open("/proc/self/environ") as file:
+                by_tcp = '"address": ["10.77.0.1", ' in file.read()
+            return rueda.rank(), total[0], len(data), by_tcp, socket.gethostname()
 
         for result in rueda.run(fn, (bytes(1 << 20),), hosts="{hosts}".format(*names)):
             print(*result)
@@ -874,7 +910,7 @@ def test_results_come_from_other_hosts(cluster, hosts):
     slots = hosts.format(*cluster.names).replace("10.77.0.1", cluster.names[0])
     slots = slots.replace("10.77.0.2", cluster.names[1])
     where = [name for each in slots.split(",") for name in [each[:-2]] * int(each[-1])]
-    assert done.stdout.splitlines() == [f"{r} 3 1048576 {where[r]}" for r in range(3)]
+    assert done.stdout.splitlines() == [f"{r} 3 1048576 True {where[r]}" for r in range(3)]
 
 
 def test_a_rank_that_is_lost_on_another_host_is_named(cluster):

@@ -110,7 +110,12 @@ def _knob_value(value: object) -> str:
 
 
 def start(
-    knobs: Mapping[str, object], *, name: str = "", group: int | None = None, group_rank: int = -1
+    knobs: Mapping[str, object],
+    *,
+    name: str = "",
+    group: int | None = None,
+    group_rank: int = -1,
+    reads_environment: bool = True,
 ) -> int:
     """A new context. `group`: a rueda_group, whose ranks are threads."""
     words: list[bytes] = []
@@ -119,7 +124,7 @@ def start(
     options = c.InitOptions(
         size=ctypes.sizeof(c.InitOptions),
         name=encoded(name, "name"),
-        flags=c.READ_ENVIRONMENT,
+        flags=c.READ_ENVIRONMENT if reads_environment else 0,
         group=group,
         group_rank=group_rank,
         knobs=(ctypes.c_char_p * len(words))(*words),

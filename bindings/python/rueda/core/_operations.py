@@ -44,6 +44,7 @@ class Output(enum.Enum):
     TAKEN = 2  # memory of the library's, as the size is not known
     NONE = 3
     GIVEN = 4  # there is no input, but an output
+    INTO = 5  # tensors are pairs of an input and an output
 
 
 class Handle(Generic[T]):
@@ -87,7 +88,10 @@ class Handle(Generic[T]):
         if self._id == 0:
             return True
         done = ctypes.c_int32()
-        _context.check(lib.rueda_poll(self._context, self._id, ctypes.byref(done)), self._context)
+        status = lib.rueda_poll(self._context, self._id, ctypes.byref(done))
+        if self._id == 0:  # another thread has waited for it meanwhile
+            return True
+        _context.check(status, self._context)
         return done.value == 1
 
     def wait(self, timeout: float | None = None) -> T:
@@ -190,7 +194,7 @@ def compressor_of(compression: Any) -> bytes | None:
 class Operation:
     """What is asked for, of one tensor or of a group. Arguments are fields of rueda_operation."""
 
-    __slots__ = ("_c", "_keep", "_name", "_output")
+    __slots__ = ("_c", "_keep", "_name", "_output", "context")
 
     def __init__(
         self,
@@ -206,6 +210,8 @@ class Operation:
         splits: Sequence[int] | None = None,
         priority: int = 0,
     ) -> None:
+        #: Where; None: in the current context.
+        self.context: int | None = None
         # The fields that all tensors of a group share, as the C API has them.
         self._c = fields = c.Operation(
             _OPERATION_SIZE,
@@ -235,7 +241,7 @@ class Operation:
         output = self._output
         if output is not Output.SAME and output is not Output.NEW:
             return self._one(tensor, self._name).execute(_only)
-        context = lib.rueda_current_context() or _context.current()
+        context = self.context or lib.rueda_current_context() or _context.current()
         fields = self._c
         kind = _tensors.kind_of(tensor)
         if self._name is not None:
@@ -264,17 +270,19 @@ class Operation:
             flight.wait()
         return tensor if output is Output.SAME else get()
 
-    def submit(self, tensor: Any, name: str | None = None) -> Handle[Any]:
-        """One tensor, in the background. `name`: instead of its own."""
-        return self._one(tensor, name or self._name).submit(_only)
+    def submit(self, tensor: Any, completion: c.Completion | None = None) -> Handle[Any]:
+        """One tensor, in the background. `completion`: what is called at its end."""
+        return self._one(tensor, self._name).submit(_only, completion)
 
     def execute_group(self, tensors: Sequence[Any]) -> list[Any]:
         """Tensors that are done together or not at all: "name.0", "name.1", ..."""
         return self._group(tensors).execute(_all)
 
-    def submit_group(self, tensors: Sequence[Any]) -> Handle[list[Any]]:
+    def submit_group(
+        self, tensors: Sequence[Any], completion: c.Completion | None = None
+    ) -> Handle[list[Any]]:
         """The same in the background."""
-        return self._group(tensors).submit(_all)
+        return self._group(tensors).submit(_all, completion)
 
     def _one(self, tensor: Any, name: str | None) -> _Flight:
         return _Flight(self, () if tensor is None else (tensor,), (name,))
@@ -310,7 +318,7 @@ class _Flight:
     ) -> None:
         if _left_behind:
             _sweep()
-        self._context = _context.current()
+        self._context = request.context or _context.current()
         self._count = max(len(tensors), 1)
         self._operations = (c.Operation * self._count)()
         self._keep: list[object] = [request]
@@ -326,6 +334,13 @@ class _Flight:
                 self._add(request._output, operation, tensors[i])
 
     def _add(self, output: Output, operation: c.Operation, tensor: Any) -> None:
+        result = tensor
+        if output is Output.INTO:
+            tensor, target = tensor
+            result = target
+            written = _tensors.kind_of(target).borrow(target, True)
+            self._keep.append(written)
+            operation.output = written[0]
         kind = _tensors.kind_of(tensor)
         borrowed = kind.borrow(tensor, output is Output.SAME or output is Output.GIVEN)
         address, _, exec_ = borrowed
@@ -345,15 +360,17 @@ class _Flight:
         elif output is Output.TAKEN:
             self._takes.append((kind, tensor))
         elif output is not Output.NONE:
-            self._makes.append(lambda: tensor)
+            self._makes.append(lambda: result)
 
-    def submit(self, results: Callable[[list[Any]], T]) -> Handle[T]:
+    def submit(
+        self, results: Callable[[list[Any]], T], completion: c.Completion | None = None
+    ) -> Handle[T]:
         handle = ctypes.c_uint64()
         status = lib.rueda_submit(
             self._context,
             ctypes.addressof(self._operations),
             self._count,
-            None,
+            None if completion is None else ctypes.addressof(completion),
             ctypes.byref(handle),
         )
         if status != 0:

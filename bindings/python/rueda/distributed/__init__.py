@@ -1,0 +1,18 @@
+"""A backend for torch.distributed: everything that stands on it runs over Rueda, unmodified.
+
+    import rueda.distributed                       # makes the backend known
+    torch.distributed.init_process_group("rueda")
+
+Each process group is a context of its own (the ranks are those of the group), which meets through
+the store that torch.distributed gives it. Operations on one group are matched by their order, as
+torch.distributed demands; those of different groups don't wait for each other.
+"""
+
+from __future__ import annotations
+
+from rueda.distributed._backend import register
+from rueda.distributed._process_group import RuedaProcessGroup
+
+register()
+
+__all__ = ["RuedaProcessGroup"]

@@ -1,0 +1,89 @@
+"""How the ranks of a process group meet: by what they tell each other through its store."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+import uuid
+from typing import Any
+
+from rueda.core import _context
+
+# What says where a process stands in the launcher's job. A group's ranks are others.
+_PLACE = {
+    "RUEDA_RANK",
+    "RUEDA_SIZE",
+    "RUEDA_LOCAL_RANK",
+    "RUEDA_LOCAL_SIZE",
+    "RUEDA_JOB_ID",
+    "RUEDA_AGENT_FD",
+    "RUEDA_MEETING_FD",
+    "RUEDA_MEETING_ADDRESS",
+    "RUEDA_PROCESS_SETS",
+    "RUEDA_TIMELINE",
+}
+
+
+def host_id() -> str:
+    """What makes processes neighbours, as the library sees it: they can share memory."""
+    given = os.environ.get("RUEDA_HOST_ID")
+    if given:
+        return given
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot = file.read().strip()
+    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}/{os.getuid()}"
+
+
+def _free_address() -> str:
+    """Where rank 0 of a group waits for other hosts: an address of this host, and a free port."""
+    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((master, 9))
+        own = probe.getsockname()[0]
+    if ipaddress.ip_address(own).is_loopback:
+        own = socket.gethostbyname(master)
+    with socket.socket() as listener:
+        listener.bind((own, 0))
+        return f"{own}:{listener.getsockname()[1]}"
+
+
+def _is_the_launchers(rank: int, size: int, hosts: list[str]) -> bool:
+    """Whether the group is the job that ruedarun started."""
+    environment = os.environ
+    return (
+        "RUEDA_AGENT_FD" in environment
+        and environment.get("RUEDA_RANK") == str(rank)
+        and environment.get("RUEDA_SIZE") == str(size)
+        and environment.get("RUEDA_LOCAL_SIZE") == str(hosts.count(hosts[rank]))
+    )
+
+
+def meet(store: Any, rank: int, size: int, group_name: str) -> int:
+    """A context for the group. Collective over its ranks."""
+    store.set(f"host {rank}", host_id())
+    hosts = [store.get(f"host {other}").decode() for other in range(size)]
+    name = f"torch.distributed {group_name}"
+    if _is_the_launchers(rank, size, hosts):
+        return _context.start({}, name=name)
+    if rank == 0:
+        job = {"job_id": f"c10d-{uuid.uuid4().hex}"}
+        if len(set(hosts)) > 1 and "RUEDA_SHARED_DIR" not in os.environ:
+            job["meeting_address"] = _free_address()
+        store.set("job", json.dumps(job))
+    # The environment's settings, but not what it says of places: torchrun, mpirun and others speak
+    # of the whole world.
+    knobs: dict[str, object] = {
+        key.removeprefix("RUEDA_").lower(): value
+        for key, value in os.environ.items()
+        if key.startswith("RUEDA_") and key not in _PLACE
+    }
+    knobs |= json.loads(store.get("job"))
+    knobs |= {
+        "rank": rank,
+        "size": size,
+        "local_rank": hosts[:rank].count(hosts[rank]),
+        "local_size": hosts.count(hosts[rank]),
+    }
+    return _context.start(knobs, name=name, reads_environment=False)

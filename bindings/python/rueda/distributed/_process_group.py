@@ -1,0 +1,573 @@
+"""torch.distributed's ProcessGroup over a context."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rueda import errors
+from rueda.core import _library as c
+from rueda.core._operations import Handle, Operation, Output, ReduceOp, received_splits
+from rueda.distributed import _meeting
+from rueda.distributed._work import RuedaWork, RuedaWorks
+
+lib = c.lib
+Tensor = torch.Tensor
+
+_OPS = {
+    dist.ReduceOp.SUM: ReduceOp.SUM,
+    dist.ReduceOp.AVG: ReduceOp.AVERAGE,
+    dist.ReduceOp.PRODUCT: ReduceOp.PRODUCT,
+    dist.ReduceOp.MIN: ReduceOp.MIN,
+    dist.ReduceOp.MAX: ReduceOp.MAX,
+    dist.ReduceOp.BAND: ReduceOp.BAND,
+    dist.ReduceOp.BOR: ReduceOp.BOR,
+    dist.ReduceOp.BXOR: ReduceOp.BXOR,
+}
+_groups: weakref.WeakSet[RuedaProcessGroup] = weakref.WeakSet()
+
+
+def _reduce_op(given: Any) -> ReduceOp:
+    for theirs, ours in _OPS.items():
+        if given == theirs:
+            return ours
+    raise errors.UnsupportedError(
+        f"the reduce operation {given} is not there: sums, averages, products, minima, maxima and "
+        "bitwise operations are",
+        errors.Status.UNIMPLEMENTED,
+    )
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1)
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return _flat(tensors[0]) if len(tensors) == 1 else torch.cat([_flat(t) for t in tensors])
+
+
+def _deal_out(whole: Tensor, outputs: Sequence[Tensor]) -> None:
+    """The numbers of `whole`, one tensor after another."""
+    sizes = [output.numel() for output in outputs]
+    if sum(sizes) != whole.numel():
+        raise ValueError(
+            f"the outputs have {sum(sizes)} elements, and {whole.numel()} have arrived"
+        )
+    with torch.no_grad():
+        for part, output in zip(torch.split(whole, sizes), outputs, strict=True):
+            output.copy_(part.view(output.shape))
+
+
+# Its signatures in torch are overloaded, and change from version to version.
+_Base: Any = dist.ProcessGroup
+
+
+class RuedaProcessGroup(_Base):  # type: ignore[misc]
+    """The ranks of a process group of torch.distributed."""
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        group_name: str,
+        global_ranks: list[int],
+    ) -> None:
+        super().__init__(rank, size)
+        self._rank_, self._size_ = rank, size
+        self._limit = timeout
+        self._name_ = group_name
+        self._global_ranks = global_ranks or list(range(size))
+        self._context: int | None = _meeting.meet(store, rank, size, group_name)
+        self._coalescing: list[RuedaWork] | None = None
+        self._letters: dict[tuple[int, int, int], int] = {}  # sent or received, by peer and tag
+        _groups.add(self)
+
+    # ---- what it is ----
+
+    def getBackendName(self) -> str:
+        """What `get_backend` says."""
+        return "rueda"
+
+    def name(self) -> str:
+        """The same."""
+        return "rueda"
+
+    def getRank(self) -> int:
+        """This rank in the group."""
+        return self._rank_
+
+    def getSize(self) -> int:
+        """How many ranks it has."""
+        return self._size_
+
+    def rank(self) -> int:
+        """This rank in the group."""
+        return self._rank_
+
+    def size(self) -> int:
+        """How many ranks it has."""
+        return self._size_
+
+    @property
+    def group_name(self) -> str:
+        """By which torch finds it."""
+        return self._name_
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Groups are made through the store instead."""
+        return False
+
+    # ---- the end ----
+
+    def shutdown(self) -> None:
+        """Leaves: waits for the others."""
+        self._end(abort=False)
+
+    def abort(self) -> None:
+        """Ends everything that is under way, on all ranks."""
+        self._end(abort=True)
+
+    def _end(self, abort: bool) -> None:
+        context, self._context = self._context, None
+        if context is None:
+            return
+        if abort:
+            lib.rueda_abort(context, f"rank {self._rank_} aborted its process group".encode())
+        else:
+            lib.rueda_shutdown(context)
+        lib.rueda_context_destroy(context)
+
+    # ---- how operations run ----
+
+    def _request(
+        self,
+        kind: int,
+        output: Output,
+        *,
+        op: int = c.NO_REDUCE_OP,
+        root: int = -1,
+        name: str | None = None,
+        splits: Sequence[int] | None = None,
+    ) -> Operation:
+        if self._context is None:
+            raise errors.NotInitializedError(
+                f"the process group {self._name_} has been destroyed",
+                errors.Status.FAILED_PRECONDITION,
+            )
+        request = Operation(kind, output, name, op=op, root=root, splits=splits)
+        request.context = self._context
+        return request
+
+    def _run(
+        self,
+        request: Operation,
+        tensors: Any,
+        outputs: list[Tensor],
+        options: Any = None,
+        *,
+        group: bool = False,
+        finish: Callable[[Any], Any] | None = None,
+    ) -> RuedaWork:
+        """`outputs`: what the work's result is. `finish`: takes the library's."""
+        limit = getattr(options, "timeout", None)
+        if limit is None or limit <= timedelta(0):
+            limit = self._limit
+        work = RuedaWork(outputs, min(limit, self._limit))
+
+        def submit(completion: c.Completion | None) -> Handle[Any]:
+            handle: Handle[Any] = (
+                request.submit_group(tensors, completion)
+                if group
+                else request.submit(tensors, completion)
+            )
+            if finish is not None:
+                handle.then(finish)
+            return handle
+
+        work.start(submit, getattr(options, "asyncOp", True) or self._coalescing is not None)
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return work
+
+    def _in_place(
+        self, request: Operation, tensors: list[Tensor], options: Any, group: bool
+    ) -> RuedaWork:
+        written = [t if t.is_contiguous() else t.detach().contiguous() for t in tensors]
+
+        def put_back(_: Any) -> None:
+            with torch.no_grad():
+                for tensor, copy in zip(tensors, written, strict=True):
+                    if copy is not tensor:
+                        tensor.copy_(copy)
+
+        finish = (
+            put_back if any(w is not t for w, t in zip(written, tensors, strict=True)) else None
+        )
+        what: Any = written if group else written[0]
+        return self._run(request, what, tensors, options, group=group, finish=finish)
+
+    def _into(
+        self,
+        request: Operation,
+        pairs: list[tuple[Tensor, Tensor]],
+        options: Any,
+        group: bool = False,
+    ) -> RuedaWork:
+        """From inputs to outputs, of which those that are not contiguous get a copy."""
+        outputs = [output for _, output in pairs]
+        written = [o if o.is_contiguous() else torch.empty_like(o).contiguous() for o in outputs]
+
+        def put_back(_: Any) -> None:
+            with torch.no_grad():
+                for output, copy in zip(outputs, written, strict=True):
+                    if copy is not output:
+                        output.copy_(copy)
+
+        flat = [(_flat(pair[0]), w.view(-1)) for pair, w in zip(pairs, written, strict=True)]
+        what: Any = flat if group else flat[0]
+        return self._run(request, what, outputs, options, group=group, finish=put_back)
+
+    # ---- reductions ----
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> RuedaWork:
+        """In place. Sparse COO tensors are added up, too."""
+        op = _reduce_op(getattr(opts, "reduceOp", dist.ReduceOp.SUM))
+        if tensors[0].layout is torch.sparse_coo:
+            return self._sparse_allreduce(tensors[0], op, opts)
+        request = self._request(c.ALLREDUCE, Output.SAME, op=op)
+        return self._in_place(request, tensors, opts, group=len(tensors) > 1)
+
+    def _sparse_allreduce(self, tensor: Tensor, op: ReduceOp, options: Any) -> RuedaWork:
+        if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+            raise errors.UnsupportedError(
+                "sparse tensors are added up or averaged", errors.Status.UNIMPLEMENTED
+            )
+        whole = tensor.coalesce()
+        request = self._request(c.ALLGATHER, Output.TAKEN)
+        parts = [whole.indices().t().contiguous(), whole.values()]
+
+        def put_in(gathered: list[Tensor]) -> None:
+            values = gathered[1] / self._size_ if op == ReduceOp.AVERAGE else gathered[1]
+            total = torch.sparse_coo_tensor(gathered[0].t(), values, tensor.shape)
+            with torch.no_grad():
+                tensor.copy_(total.coalesce())
+
+        return self._run(request, parts, [tensor], options, group=True, finish=put_in)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> RuedaWork:
+        """Several in place, together."""
+        op = _reduce_op(getattr(opts, "reduceOp", dist.ReduceOp.SUM))
+        request = self._request(c.ALLREDUCE, Output.SAME, op=op)
+        return self._in_place(request, tensors, opts, group=True)
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> RuedaWork:
+        """In place at the root; the others' tensors stay as they are."""
+        request = self._request(
+            c.REDUCE, Output.SAME, op=_reduce_op(opts.reduceOp), root=opts.rootRank
+        )
+        return self._in_place(request, tensors, opts, group=False)
+
+    def reduce_scatter(
+        self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any = None
+    ) -> RuedaWork:
+        """Each rank's share of a list, a tensor for each."""
+        output, inputs = output_tensors[0], input_tensors[0]
+        op = _reduce_op(getattr(opts, "reduceOp", dist.ReduceOp.SUM))
+        sizes = [tensor.numel() for tensor in inputs]
+        if len(inputs) != self._size_:
+            raise ValueError(f"reduce_scatter: {len(inputs)} tensors for {self._size_} ranks")
+        if len(set(sizes)) == 1:
+            request = self._request(c.REDUCESCATTER, Output.INTO, op=op)
+            return self._into(request, [(_joined(inputs), output)], opts)
+        # Shares of different sizes: what the others get is left.
+        begin = sum(sizes[: self._rank_])
+        request = self._request(c.ALLREDUCE, Output.NEW, op=op)
+        return self._run(
+            request,
+            _joined(inputs),
+            [output],
+            opts,
+            finish=lambda whole: _deal_out(whole[begin : begin + output.numel()], [output]),
+        )
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> RuedaWork:
+        """Each rank's share of one tensor: equal parts."""
+        op = _reduce_op(getattr(opts, "reduceOp", dist.ReduceOp.SUM))
+        if input.numel() != output.numel() * self._size_:
+            raise ValueError(
+                f"reduce_scatter: an input of {input.numel()} elements for {self._size_} outputs "
+                f"of {output.numel()}"
+            )
+        request = self._request(c.REDUCESCATTER, Output.INTO, op=op)
+        return self._into(request, [(input, output)], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> RuedaWork:
+        """The same of several, together."""
+        op = _reduce_op(getattr(opts, "reduceOp", dist.ReduceOp.SUM))
+        request = self._request(c.REDUCESCATTER, Output.INTO, op=op)
+        return self._into(request, list(zip(inputs, outputs, strict=True)), opts, group=True)
+
+    # ---- moving ----
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> RuedaWork:
+        """In place, from the root."""
+        request = self._request(c.BROADCAST, Output.SAME, root=opts.rootRank)
+        return self._in_place(request, tensors[:1], opts, group=False)
+
+    def allgather(
+        self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any = None
+    ) -> RuedaWork:
+        """A tensor from each rank, which may differ in shape."""
+        outputs = output_tensors[0]
+        request = self._request(c.ALLGATHER, Output.TAKEN)
+        return self._run(
+            request,
+            _flat(input_tensors[0]),
+            outputs,
+            opts,
+            finish=lambda whole: _deal_out(whole, outputs),
+        )
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> RuedaWork:
+        """All ranks' tensors in one, in rank order."""
+        request = self._request(c.ALLGATHER, Output.INTO)
+        return self._into(request, [(input, output)], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> RuedaWork:
+        """The same of several, together."""
+        request = self._request(c.ALLGATHER, Output.INTO)
+        return self._into(request, list(zip(inputs, outputs, strict=True)), opts, group=True)
+
+    def allgather_coalesced(
+        self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> RuedaWork:
+        """A list of tensors from each rank."""
+        request = self._request(c.ALLGATHER, Output.TAKEN)
+
+        def deal_out(wholes: list[Tensor]) -> None:
+            for i, whole in enumerate(wholes):
+                _deal_out(whole, [of_rank[i] for of_rank in output_lists])
+
+        outputs = [tensor for of_rank in output_lists for tensor in of_rank]
+        flat = [_flat(tensor) for tensor in inputs]
+        return self._run(request, flat, outputs, opts, group=True, finish=deal_out)
+
+    def gather(
+        self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any
+    ) -> RuedaWork:
+        """A tensor from each rank, at the root."""
+        is_root = opts.rootRank == self._rank_
+        outputs = output_tensors[0] if is_root else []
+        output = Output.TAKEN if is_root else Output.NONE
+        request = self._request(c.GATHER, output, root=opts.rootRank)
+        finish = (lambda whole: _deal_out(whole, outputs)) if is_root else None
+        return self._run(request, _flat(input_tensors[0]), outputs, opts, finish=finish)
+
+    def scatter(
+        self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any
+    ) -> RuedaWork:
+        """A tensor for each rank, from the root."""
+        output = output_tensors[0]
+        if opts.rootRank != self._rank_:
+            request = self._request(c.SCATTER, Output.GIVEN, root=opts.rootRank)
+            flat = torch.empty(output.numel(), dtype=output.dtype, device=output.device)
+            return self._run(
+                request, flat, [output], opts, finish=lambda whole: _deal_out(whole, [output])
+            )
+        inputs = input_tensors[0]
+        splits = [tensor.numel() for tensor in inputs]
+        request = self._request(c.SCATTER, Output.INTO, root=opts.rootRank, splits=splits)
+        return self._into(request, [(_joined(inputs), output)], opts)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_split_sizes: list[int],
+        input_split_sizes: list[int],
+        opts: Any = None,
+    ) -> RuedaWork:
+        """Rows for each rank, and from each rank."""
+        splits = self._splits(input, input_split_sizes)
+        request = self._request(c.ALLTOALL, Output.TAKEN, splits=splits)
+        expected = self._splits(output, output_split_sizes)
+        return self._exchange(request, _flat(input), expected, [output], opts)
+
+    def _splits(self, tensor: Tensor, rows: list[int]) -> list[int]:
+        """In elements."""
+        if not rows:
+            if tensor.numel() % self._size_ != 0:
+                raise ValueError(
+                    f"all_to_all: a tensor of shape {tuple(tensor.shape)} has no equal parts for "
+                    f"{self._size_} ranks"
+                )
+            return [tensor.numel() // self._size_] * self._size_
+        if len(rows) != self._size_ or sum(rows) != tensor.shape[0]:
+            raise ValueError(
+                f"all_to_all: the splits {list(rows)} are not those of {tensor.shape[0]} rows for "
+                f"{self._size_} ranks"
+            )
+        each = tensor.numel() // tensor.shape[0] if tensor.shape[0] else 0
+        return [count * each for count in rows]
+
+    def _exchange(
+        self,
+        request: Operation,
+        flat: Tensor,
+        expected: list[int],
+        outputs: list[Tensor],
+        options: Any,
+    ) -> RuedaWork:
+        received: list[int] = []
+
+        def finish(whole: Tensor) -> None:
+            if received != expected:
+                raise ValueError(
+                    f"all_to_all: {received} elements have come from the ranks, and {expected} "
+                    "were expected"
+                )
+            _deal_out(whole, outputs)
+
+        work = RuedaWork(outputs, self._limit)
+
+        def submit(completion: c.Completion | None) -> Handle[Any]:
+            handle: Handle[Any] = request.submit(flat, completion)
+            handle.before(lambda ended: received.extend(received_splits(ended)))
+            handle.then(finish)
+            return handle
+
+        work.start(submit, getattr(options, "asyncOp", True) or self._coalescing is not None)
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return work
+
+    def alltoall(
+        self, output_tensors: list[Tensor], input_tensors: list[Tensor], opts: Any = None
+    ) -> RuedaWork:
+        """A tensor for each rank, and one from each."""
+        splits = [tensor.numel() for tensor in input_tensors]
+        request = self._request(c.ALLTOALL, Output.TAKEN, splits=splits)
+        expected = [tensor.numel() for tensor in output_tensors]
+        return self._exchange(request, _joined(input_tensors), expected, output_tensors, opts)
+
+    # ---- point to point ----
+
+    def _letter(self, peer: int, tag: int, direction: int) -> str:
+        """Messages with one tag come in order; those with different tags don't wait for each
+        other."""
+        number = self._letters.get((peer, tag, direction), 0)
+        self._letters[(peer, tag, direction)] = number + 1
+        return f"tag {tag} message {number}"
+
+    def send(self, tensors: list[Tensor], dst_rank: int, tag: int = 0) -> RuedaWork:
+        """One tensor."""
+        name = self._letter(dst_rank, tag, 0)
+        request = self._request(c.SEND, Output.NONE, root=dst_rank, name=name)
+        return self._run(request, _flat(tensors[0]), tensors)
+
+    def recv(self, tensors: list[Tensor], src_rank: int, tag: int = 0) -> RuedaWork:
+        """One tensor, of the size that was sent."""
+        name = self._letter(src_rank, tag, 1)
+        tensor = tensors[0]
+        request = self._request(c.RECV, Output.GIVEN, root=src_rank, name=name)
+        if tensor.is_contiguous():
+            return self._run(request, tensor.detach().view(-1), tensors)
+        flat = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
+        return self._run(request, flat, tensors, finish=lambda whole: _deal_out(whole, [tensor]))
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> RuedaWork:
+        """Not there: a message is received from a rank."""
+        raise errors.UnsupportedError(
+            "receiving from any rank is not there: name the source", errors.Status.UNIMPLEMENTED
+        )
+
+    # ---- barriers ----
+
+    def barrier(self, opts: Any = None) -> RuedaWork:
+        """Waits for all ranks."""
+        return self._run(self._request(c.BARRIER, Output.NONE), None, [], opts)
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """A barrier that, after `timeout`, names the ranks that did not come (all of them).
+
+        Raises:
+            RuntimeError: at rank 0, with these ranks; elsewhere that it has failed.
+        """
+        limit = timeout or self._limit
+        tensor = torch.zeros(1, dtype=torch.uint8)
+        peers = [rank for rank in range(self._size_) if rank != 0]
+        if self._rank_ != 0:
+            self.send([tensor], 0, tag=-1)
+            # Rank 0 answers when all have come, or when its time is up.
+            answer = torch.zeros(1, dtype=torch.uint8)
+            self.recv([answer], 0, tag=-1).wait(limit + timedelta(seconds=30))
+            if answer.item() != 1:
+                raise RuntimeError("monitored_barrier: some ranks did not come; rank 0 names them")
+            return
+        arrivals = {r: self.recv([torch.zeros(1, dtype=torch.uint8)], r, tag=-1) for r in peers}
+        missing = []
+        deadline = _Deadline(limit)
+        for rank, arrival in arrivals.items():
+            try:
+                arrival.wait(deadline.left())
+            except errors.TimeIsUpError:
+                missing.append(self._global_ranks[rank])
+        verdict = torch.tensor([0 if missing else 1], dtype=torch.uint8)
+        for rank in peers:
+            if self._global_ranks[rank] not in missing:
+                self.send([verdict], rank, tag=-1)
+        if missing:
+            raise RuntimeError(
+                f"monitored_barrier: ranks {', '.join(map(str, missing))} did not come within "
+                f"{limit.total_seconds():g} s"
+            )
+
+    # ---- several at once ----
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._coalescing = []
+
+    def _end_coalescing(self, device: torch.device) -> RuedaWork:
+        works, self._coalescing = self._coalescing or [], None
+        return RuedaWorks(works, self._limit)
+
+    # Names of earlier versions of torch.
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+
+class _Deadline:
+    def __init__(self, limit: timedelta) -> None:
+        self._end = time.monotonic() + limit.total_seconds()
+
+    def left(self) -> timedelta:
+        return timedelta(seconds=max(self._end - time.monotonic(), 0.001))
+
+
+@atexit.register
+def _leave() -> None:
+    """A program that does not destroy its process groups leaves them in an order that all ranks
+    share; one that ends for an exception ends them for the others, too."""
+    failed = getattr(sys, "last_value", None) is not None
+    for group in sorted(_groups, key=lambda group: group._name_):
+        group._end(abort=failed)

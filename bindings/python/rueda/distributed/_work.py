@@ -1,0 +1,191 @@
+"""torch.distributed's Work over a handle."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rueda.core import _library as c
+from rueda.core._operations import Handle
+
+
+class _Threads:
+    """As many as there is to do at once: what is done when a future is completed may wait for
+    another future."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle = 0
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def run(self, task: Callable[[], None]) -> None:
+        """Soon."""
+        with self._lock:
+            if self._idle > 0:
+                self._idle -= 1
+                self._tasks.put(task)
+                return
+        threading.Thread(target=self._work, args=(task,), daemon=True).start()
+
+    def _work(self, task: Callable[[], None]) -> None:
+        while True:
+            task()
+            with self._lock:
+                self._idle += 1
+            task = self._tasks.get()
+
+
+_threads = _Threads()
+# Those whose end is to be told, by number.
+_waiting: dict[int, RuedaWork] = {}
+_numbers = itertools.count(1)
+
+
+def _tell_end(number: int, _handle: int, _status: int) -> None:
+    """On the context's callback thread."""
+    work = _waiting.pop(number, None)
+    if work is not None:
+        work._tell()
+
+
+_on_end = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int)(_tell_end)
+
+
+class RuedaWork(dist.Work):
+    """An operation under way. Results are in the tensors that it was given."""
+
+    def __init__(self, outputs: list[torch.Tensor], timeout: timedelta) -> None:
+        super().__init__()
+        self._outputs = outputs
+        self._limit = timeout
+        self._handle: Handle[Any] | None = None
+        self._lock = threading.Lock()
+        self._future: torch.futures.Future[Any] | None = None
+        self._told = False
+        self._error: Exception | None = None
+
+    def start(self, submit: Callable[[c.Completion | None], Handle[Any]], is_async: bool) -> None:
+        """Submits. A caller that waits at once needs not be told of the end."""
+        if not is_async:
+            self._handle = submit(None)
+            return
+        number = next(_numbers)
+        completion = c.Completion(
+            ctypes.sizeof(c.Completion), ctypes.cast(_on_end, ctypes.c_void_p), number
+        )
+        with self._lock:  # the end may come before the handle is known here
+            _waiting[number] = self
+            try:
+                self._handle = submit(completion)
+            except BaseException:
+                del _waiting[number]
+                raise
+
+    def _tell(self) -> None:
+        """The operation has ended."""
+        with self._lock:
+            handle = self._handle
+        assert handle is not None
+        try:
+            handle.wait()
+        except Exception as error:
+            self._error = error
+        with self._lock:
+            self._told = True
+            future = self._future
+        if future is not None:
+            _threads.run(lambda: self._set(future))
+
+    def _set(self, future: torch.futures.Future[Any]) -> None:
+        if self._error is not None:
+            future.set_exception(self._error)
+        else:
+            future.set_result(self._outputs)
+
+    # ---- torch.distributed's ----
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Waits for the end, at most for `timeout` (0: the group's); on CUDA the current stream
+        does."""
+        assert self._handle is not None
+        limit = timeout if timeout > timedelta(0) else self._limit
+        self._handle.wait(limit.total_seconds())
+        return True
+
+    def synchronize(self) -> None:
+        """The same."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it has ended."""
+        assert self._handle is not None
+        return self._handle.poll()
+
+    def is_success(self) -> bool:
+        """Whether it has ended well."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Exception | None:
+        """How it failed, once it has ended."""
+        assert self._handle is not None
+        if not self._handle.poll():
+            return None
+        try:
+            self._handle.wait()
+        except Exception as error:
+            return error
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        """The outputs."""
+        self.wait()
+        return self._outputs
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Completed at the end, with the outputs. For operations that are not waited for at
+        once."""
+        with self._lock:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                if not self._told:
+                    return self._future
+                future = self._future
+            else:
+                return self._future
+        self._set(future)
+        return future
+
+
+class RuedaWorks(RuedaWork):
+    """Several as one."""
+
+    def __init__(self, works: list[RuedaWork], timeout: timedelta) -> None:
+        super().__init__([output for work in works for output in work._outputs], timeout)
+        self._works = works
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Waits for all of them."""
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether all have ended."""
+        return all(work.is_completed() for work in self._works)
+
+    def exception(self) -> Exception | None:
+        """How the first of those that failed did."""
+        return next((e for work in self._works if (e := work.exception()) is not None), None)
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Completed with all outputs."""
+        all_of_them = torch.futures.collect_all([work.get_future() for work in self._works])
+        return all_of_them.then(lambda _: self._outputs)

@@ -1,0 +1,549 @@
+"""What distributed_test.py runs on ranks: torch.distributed over Rueda, and over Gloo."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import rueda
+import rueda.distributed  # noqa: F401
+
+
+def start(backend="rueda", **options):
+    dist.init_process_group(backend, **options)
+    return dist.get_rank(), dist.get_world_size()
+
+
+def values(shape, seed, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-5, 6, shape, generator=generator).to(dtype)
+
+
+# ---- every collective, against Gloo ----
+
+
+def _all_reduce(group, rank, size):
+    ops = dist.ReduceOp
+    results = []
+    for dtype in (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8):
+        for op in (ops.SUM, ops.MIN, ops.MAX, ops.PRODUCT):
+            x = values((3, 4), rank, dtype).abs()
+            dist.all_reduce(x, op, group=group)
+            results.append(x)
+    for dtype in (torch.int32, torch.int64):
+        for op in (ops.BAND, ops.BOR, ops.BXOR):
+            x = values((5,), rank, dtype)
+            dist.all_reduce(x, op, group=group)
+            results.append(x)
+    for dtype in (torch.float16, torch.bfloat16):
+        x = values((7,), rank, dtype)
+        dist.all_reduce(x, group=group)
+        results.append(x)
+    work = dist.all_reduce(x := values((2,), rank), group=group, async_op=True)
+    work.wait()
+    assert work.is_completed()
+    results.append(x)
+    results.append(x.clone())
+    dist.all_reduce(results[-1], group=group, async_op=True).get_future().wait()
+    return results
+
+
+def _sparse(group, rank, size):
+    x = torch.sparse_coo_tensor([[rank, 3], [0, 1]], [1.0, 2.0], (5, 2))
+    dist.all_reduce(x, group=group)
+    return [x.to_dense()]
+
+
+def _one_root(group, rank, size):
+    results = []
+    for root in range(size):
+        x = values((3, 2), 10 * rank + root)
+        dist.broadcast(x, root, group=group)
+        y = values((4,), 20 * rank + root)
+        dist.reduce(y, root, group=group)
+        gathered = [torch.zeros(2, 3) for _ in range(size)] if rank == root else None
+        dist.gather(values((2, 3), rank), gathered, root, group=group)
+        z = torch.zeros(2, 2)
+        parts = [values((2, 2), root + k) for k in range(size)] if rank == root else None
+        dist.scatter(z, parts, root, group=group)
+        results += [x, z.clone(), *(gathered or []), *([y] if rank == root else [])]
+    return results
+
+
+def _gathers(group, rank, size):
+    outputs = [torch.zeros(2, 3) for _ in range(size)]
+    dist.all_gather(outputs, values((2, 3), rank), group=group)
+    scalars = [torch.zeros(()) for _ in range(size)]
+    dist.all_gather(scalars, torch.tensor(float(rank)), group=group)
+    whole = torch.zeros(2 * size, 3)
+    dist.all_gather_into_tensor(whole, values((2, 3), rank), group=group)
+    later = torch.zeros(2 * size, 3)
+    work = dist.all_gather_into_tensor(later, values((2, 3), rank), group=group, async_op=True)
+    work.wait()
+    return [*outputs, *scalars, whole, later]
+
+
+def _reduce_scatters(group, rank, size):
+    output = torch.zeros(3)
+    dist.reduce_scatter(output, [values((3,), rank + 7 * k) for k in range(size)], group=group)
+    single = torch.zeros(2, 2)
+    dist.reduce_scatter_tensor(single, values((2 * size, 2), rank), group=group)
+    return [output, single]
+
+
+def _all_to_alls(group, rank, size):
+    equal = torch.zeros(size * 2, 3)
+    dist.all_to_all_single(equal, values((size * 2, 3), rank), group=group)
+    sent = [k + 1 for k in range(size)]
+    split = torch.zeros((rank + 1) * size, 2)
+    dist.all_to_all_single(
+        split, values((sum(sent), 2), rank), [rank + 1] * size, sent, group=group
+    )
+    return [equal, split]
+
+
+def _letters(group, rank, size):
+    right, left = (rank + 1) % size, (rank - 1) % size
+    first, second = values((3,), rank), values((4, 2), rank + 1)
+    got = [torch.zeros(3), torch.zeros(4, 2)]
+    works = [
+        dist.isend(first, right, group=group, tag=1),
+        dist.isend(second, right, group=group, tag=2),
+    ]
+    # By their tags, in another order.
+    works.append(dist.irecv(got[1], left, group=group, tag=2))
+    works.append(dist.irecv(got[0], left, group=group, tag=1))
+    for work in works:
+        work.wait()
+    more = torch.zeros(3)
+    together = [
+        dist.P2POp(dist.isend, first, right, group),
+        dist.P2POp(dist.irecv, more, left, group),
+    ]
+    for work in dist.batch_isend_irecv(together):
+        work.wait()
+    return [*got, more]
+
+
+def _objects(group, rank, size):
+    everybody = [None] * size
+    dist.all_gather_object(everybody, {"rank": rank, "text": "x" * rank}, group=group)
+    lists = [rank, None] if rank == 0 else [None, None]
+    dist.broadcast_object_list(lists, 0, group=group)
+    mine = [None]
+    dist.scatter_object_list(mine, list(range(size)) if rank == 0 else None, 0, group=group)
+    assert everybody == [{"rank": k, "text": "x" * k} for k in range(size)]
+    assert lists == [0, None] and mine == [rank]
+    return []
+
+
+COLLECTIVES = [
+    _all_reduce,
+    _sparse,
+    _one_root,
+    _gathers,
+    _reduce_scatters,
+    _all_to_alls,
+    _letters,
+    _objects,
+]
+
+
+def against_gloo(number):
+    rank, size = start("gloo")
+    ours = dist.new_group(backend="rueda")
+    case = COLLECTIVES[number]
+    expected = case(dist.group.WORLD, rank, size)
+    for _ in range(3):
+        got = case(ours, rank, size)
+        assert len(got) == len(expected)
+        for mine, theirs in zip(got, expected, strict=True):
+            assert mine.dtype == theirs.dtype and torch.equal(mine, theirs), (mine, theirs)
+    dist.destroy_process_group()
+
+
+def strided(rank, size):
+    wide = values((4, 6), rank)
+    part = wide[:, ::2].t()
+    total = sum(values((4, 6), k) for k in range(size))
+    dist.all_reduce(part)
+    assert torch.equal(part, total[:, ::2].t())
+    assert torch.equal(wide[:, 1::2], values((4, 6), rank)[:, 1::2])
+    stacked = torch.zeros(size, 2, 3)
+    dist.all_gather_into_tensor(stacked, values((3, 2), rank).t())
+    assert all(torch.equal(stacked[k], values((3, 2), k).t()) for k in range(size))
+    scattered = torch.zeros(3, 2).t()
+    parts = [values((2, 3), k) for k in range(size)] if rank == 0 else None
+    dist.scatter(scattered, parts, 0)
+    assert torch.equal(scattered, values((2, 3), rank))
+    received = torch.zeros(2, 4).t()
+    works = [
+        dist.isend(values((4, 2), rank), (rank + 1) % size),
+        dist.irecv(received, (rank - 1) % size),
+    ]
+    for work in works:
+        work.wait()
+    assert torch.equal(received, values((4, 2), (rank - 1) % size))
+
+
+def what_gloo_has_not():
+    """Averages, shares of different sizes, any strides, all_to_all of lists, coalescing."""
+    rank, size = start()
+    strided(rank, size)
+    assert dist.get_backend() == "rueda"
+    x = torch.tensor([-3, 3, 5]) * rank
+    dist.all_reduce(x, dist.ReduceOp.AVG)
+    whole = torch.tensor([-3, 3, 5]) * sum(range(size))
+    assert x.tolist() == [int(v / size) for v in whole.tolist()]
+    y = torch.ones(2) * rank
+    dist.all_reduce(y, dist.ReduceOp.AVG)
+    assert y.tolist() == [sum(range(size)) / size] * 2
+
+    output = torch.zeros(rank + 1)
+    inputs = [torch.full((k + 1,), float(rank)) for k in range(size)]
+    dist.reduce_scatter(output, inputs)
+    assert output.tolist() == [sum(range(size))] * (rank + 1)
+
+    uneven = [torch.zeros(k + 1) for k in range(size)]
+    dist.all_gather(uneven, torch.full((rank + 1,), float(rank)))
+    assert [t.tolist() for t in uneven] == [[k] * (k + 1) for k in range(size)]
+
+    got = [torch.zeros(k + 1) for k in range(size)]
+    dist.all_to_all(got, [torch.full((rank + 1,), 10.0 * rank + k) for k in range(size)])
+    assert [t.tolist() for t in got] == [[10 * k + rank] * (k + 1) for k in range(size)]
+
+    a, b = torch.ones(2) * rank, torch.ones(3)
+    with dist._coalescing_manager():
+        dist.all_reduce(a)
+        dist.all_reduce(b)
+    assert a.tolist() == [sum(range(size))] * 2 and b.tolist() == [size] * 3
+    with dist._coalescing_manager(async_ops=True) as manager:
+        outs = [torch.zeros(size), torch.zeros(2 * size)]
+        dist.all_gather_into_tensor(outs[0], torch.ones(1) * rank)
+        dist.all_gather_into_tensor(outs[1], torch.ones(2) * rank)
+    manager.wait()
+    assert outs[0].tolist() == list(range(size))
+    with dist._coalescing_manager(device=torch.device("cpu")):
+        dist.broadcast(a, 0)
+        dist.all_reduce(b)
+    assert b.tolist() == [size * size] * 3
+
+    futures = [dist.all_reduce(torch.ones(4) * i, async_op=True).get_future() for i in range(20)]
+    for i, future in enumerate(futures):
+        assert future.wait()[0].tolist() == [i * size] * 4
+    chained = (
+        dist.all_reduce(torch.ones(1), async_op=True)
+        .get_future()
+        .then(lambda done: done.value()[0] / size)
+    )
+    assert chained.wait().item() == 1
+    try:
+        dist.recv(torch.zeros(1))
+        raise AssertionError("that should not be there")
+    except NotImplementedError:
+        pass
+    dist.destroy_process_group()
+
+
+# ---- groups ----
+
+
+def groups():
+    rank, size = start()
+    evens, odds = dist.new_group([0, 2]), dist.new_group([1, 3])
+    own = evens if rank % 2 == 0 else odds
+    x = torch.tensor([float(rank)])
+    dist.all_reduce(x, group=own)
+    assert x.item() == (2 if rank % 2 == 0 else 4)
+    assert dist.get_rank(own) == rank // 2
+    dist.broadcast(x, 2 if rank % 2 == 0 else 3, group=own)  # global ranks
+    if rank in (1, 3):
+        last = dist.new_group([1, 3], use_local_synchronization=True)
+        dist.barrier(last)
+        dist.destroy_process_group(last)
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+    y = torch.tensor([float(rank)])
+    dist.all_reduce(y, group=mesh.get_group("columns"))
+    assert y.item() == (1 if rank < 2 else 5)
+    dist.all_reduce(y, group=mesh.get_group("rows"))
+    assert y.item() == 6
+    assert dist.get_backend(mesh.get_group("rows")) == "rueda"
+    dist.destroy_process_group()
+
+
+# ---- what stands on it ----
+
+
+def _net(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3)
+    )
+
+
+def _loss(model, step, rank):
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    x = torch.randn(8, 6, generator=generator)
+    return F.cross_entropy(model(x), torch.randint(0, 3, (8,), generator=generator))
+
+
+def _weights(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def _alone(size, make, steps=4):
+    model = _net()
+    optimizer = make(model.parameters())
+    for step in range(steps):
+        optimizer.zero_grad()
+        for rank in range(size):
+            (_loss(model, step, rank) / size).backward()
+        optimizer.step()
+    return _weights(model)
+
+
+def _sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
+
+
+def _train(model, optimizer, rank, steps=4):
+    for step in range(steps):
+        optimizer.zero_grad()
+        _loss(model, step, rank).backward()
+        optimizer.step()
+
+
+def _same(model_weights, expected, tolerance=1e-5):
+    everybody = [torch.zeros_like(model_weights) for _ in range(dist.get_world_size())]
+    dist.all_gather(everybody, model_weights)
+    assert all(torch.equal(other, everybody[0]) for other in everybody)
+    torch.testing.assert_close(everybody[0], expected, rtol=0, atol=tolerance)
+
+
+def distributed_data_parallel():
+    rank, size = start()
+    expected = _alone(size, _sgd)
+    for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
+        model = DistributedDataParallel(_net(), bucket_cap_mb=0.01, **options)
+        _train(model, _sgd(model.parameters()), rank)
+        _same(_weights(model), expected)
+
+    # Hooks, with what they may lose.
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    # torch lets the one for bfloat16 through on CUDA alone, by its name.
+    def bf16(state, bucket):
+        return default_hooks.bf16_compress_hook(state, bucket)
+
+    power = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+    hooks = [
+        (None, default_hooks.allreduce_hook, 1e-5),
+        (None, default_hooks.fp16_compress_hook, 1e-2),
+        (None, bf16, 1e-1),
+        (power, powerSGD_hook.powerSGD_hook, 0.5),
+    ]
+    for state, hook, tolerance in hooks:
+        model = DistributedDataParallel(_net())
+        model.register_comm_hook(state, hook)
+        _train(model, _sgd(model.parameters()), rank)
+        _same(_weights(model), expected, tolerance)
+
+    # Gradients of two batches added up; only the last pass is combined.
+    model = DistributedDataParallel(_net())
+    with model.no_sync():
+        _loss(model, 0, rank).backward()
+    _loss(model, 1, rank).backward()
+    alone = _net()
+    for k in range(size):
+        (_loss(alone, 0, k) / size).backward()
+        (_loss(alone, 1, k) / size).backward()
+    for mine, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+    # Ranks with different numbers of batches.
+    model = DistributedDataParallel(_net())
+    optimizer = _sgd(model.parameters())
+    with model.join():
+        _train(model, optimizer, rank, steps=2 + rank)
+    dist.barrier()
+
+    # An embedding with sparse gradients.
+    torch.manual_seed(0)
+    table = DistributedDataParallel(nn.Embedding(10, 4, sparse=True))
+    table(torch.tensor([rank, 5])).sum().backward()
+    dense = table.module.weight.grad.to_dense()
+    assert dense[5].tolist() == [1.0] * 4 and dense[0].tolist() == [1 / size] * 4
+    dist.destroy_process_group()
+
+
+def zero_redundancy_optimizer():
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    rank, size = start()
+    model = DistributedDataParallel(_net())
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), optimizer_class=torch.optim.SGD, lr=0.2, momentum=0.9
+    )
+    _train(model, optimizer, rank)
+    _same(_weights(model), _alone(size, _sgd))
+    optimizer.consolidate_state_dict(to=0)
+    dist.destroy_process_group()
+
+
+def fully_sharded():
+    from torch.distributed.fsdp import fully_shard
+
+    rank, size = start()
+    model = _net()
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    fully_shard(model)
+    _train(model, _sgd(model.parameters()), rank)
+    whole = torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])
+    _same(whole, _alone(size, _sgd))
+    dist.destroy_process_group()
+
+
+def torchmetrics_and_samplers():
+    import torchmetrics
+    from torch.utils.data import DistributedSampler, TensorDataset
+
+    rank, size = start()
+    data = TensorDataset(torch.arange(10))
+    mine = list(DistributedSampler(data, shuffle=False))
+    everybody = [None] * size
+    dist.all_gather_object(everybody, mine)
+    assert sorted(sum(everybody, [])) == list(range(10))
+    metric = torchmetrics.classification.MulticlassAccuracy(2, average="micro")
+    metric.update(torch.tensor([1, 1, 0, rank]), torch.tensor([1, 1, 1, 1]))
+    assert abs(metric.compute().item() - (2 * 2 + 1) / 8) < 1e-6
+    dist.destroy_process_group()
+
+
+def accelerate():
+    from accelerate import Accelerator
+
+    import rueda.distributed  # noqa: F401
+
+    rank, size = start()
+    accelerator = Accelerator(cpu=True)
+    assert accelerator.num_processes == size
+    model, optimizer = accelerator.prepare(m := _net(), _sgd(m.parameters()))
+    for step in range(4):
+        optimizer.zero_grad()
+        accelerator.backward(_loss(model, step, rank))
+        optimizer.step()
+    _same(_weights(model), _alone(size, _sgd))
+    gathered = accelerator.gather(torch.tensor([rank]))
+    assert gathered.tolist() == list(range(size))
+    dist.destroy_process_group()
+
+
+# ---- what goes wrong ----
+
+
+def mismatch():
+    rank, _ = start()
+    try:
+        dist.all_reduce(torch.ones(2 + rank))
+        raise AssertionError("the shapes differ")
+    except rueda.MismatchError as error:
+        text = str(error)
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    assert x.item() == 2
+    work = dist.all_reduce(torch.ones(2 + rank), async_op=True)
+    future = work.get_future()
+    try:
+        future.wait()
+        raise AssertionError("the shapes differ")
+    except RuntimeError as error:
+        assert "disagree" in str(error)
+    assert work.exception() is not None and not work.is_success()
+    dist.destroy_process_group()
+    return text
+
+
+def missing_at_a_monitored_barrier():
+    rank, _ = start()
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=30))
+    result = ""
+    if rank != 2:
+        try:
+            dist.monitored_barrier(timeout=datetime.timedelta(seconds=1))
+            raise AssertionError("rank 2 is not there")
+        except RuntimeError as error:
+            result = str(error)
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"done {rank}", "")
+    for other in range(3):
+        store.get(f"done {other}")
+    dist.distributed_c10d._get_default_group().abort()
+    return result
+
+
+def a_limit_of_time():
+    rank, _ = start(timeout=datetime.timedelta(seconds=60))
+    store = dist.distributed_c10d._get_default_store()
+    x = torch.ones(1)
+    if rank == 1:
+        store.get("go on")
+    work = dist.all_reduce(x, async_op=True)
+    if rank == 0:
+        try:
+            work.wait(datetime.timedelta(milliseconds=50))
+            raise AssertionError("rank 1 is not there")
+        except TimeoutError:
+            pass
+        store.set("go on", "")
+    work.wait()
+    dist.destroy_process_group()
+    return x.item()
+
+
+def lost_rank():
+    rank, _ = start()
+    model = DistributedDataParallel(_net())
+    _loss(model, 0, rank).backward()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    try:
+        for step in range(100):
+            _loss(model, step, rank).backward()
+    except RuntimeError as error:
+        print(f"survivor: {time.monotonic() - began < 5} {error}", flush=True)
+
+
+def environment():
+    """For other launchers: everything from MASTER_ADDR and so on."""
+    rank, size = start()
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    print(f"rank {rank} of {size}: {x.item():g}", flush=True)
+    # Not destroyed: left at exit.
+
+
+def spawned(rank, size, path):
+    start(init_method=f"file://{path}", rank=rank, world_size=size)
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    assert x.item() == size
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    import sys
+
+    globals()[sys.argv[1]]()

@@ -1,0 +1,131 @@
+"""torch.distributed over Rueda: every collective against Gloo, and what stands on it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import rueda  # noqa: E402
+from rueda import launcher  # noqa: E402
+
+HERE = pathlib.Path(__file__).parent
+CASES = str(HERE / "distributed_cases.py")
+
+sys.path.insert(0, str(HERE))
+import distributed_cases as cases  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "case", range(len(cases.COLLECTIVES)), ids=lambda i: cases.COLLECTIVES[i].__name__
+)
+def test_collectives_are_those_of_gloo(case):
+    rueda.run(cases.against_gloo, (case,), np=3)
+
+
+def test_what_gloo_has_not():
+    rueda.run(cases.what_gloo_has_not, np=2)
+
+
+def test_groups_and_meshes():
+    rueda.run(cases.groups, np=4)
+
+
+def test_distributed_data_parallel():
+    rueda.run(cases.distributed_data_parallel, np=2)
+
+
+def test_zero_redundancy_optimizer():
+    rueda.run(cases.zero_redundancy_optimizer, np=2)
+
+
+def test_fully_sharded():
+    rueda.run(cases.fully_sharded, np=2)
+
+
+def test_torchmetrics_and_samplers():
+    pytest.importorskip("torchmetrics")
+    rueda.run(cases.torchmetrics_and_samplers, np=2)
+
+
+def test_accelerate():
+    pytest.importorskip("accelerate")
+    rueda.run(cases.accelerate, np=2)
+
+
+def test_a_mismatch_is_everybodys():
+    first, second = rueda.run(cases.mismatch, np=2)
+    assert first == second and "rank 0 sent" in first and "rank 1 sent" in first
+
+
+def test_who_is_missing_at_a_monitored_barrier():
+    first, second, _ = rueda.run(cases.missing_at_a_monitored_barrier, np=3)
+    assert "ranks 2 did not come" in first
+    assert "rank 0 names them" in second
+
+
+def test_a_limit_of_time_leaves_the_operation():
+    assert rueda.run(cases.a_limit_of_time, np=2) == [2.0, 2.0]
+
+
+def started(command, **environment):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "WORLD", "MASTER"))}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=200, env=clean | environment
+    )
+
+
+def test_a_lost_rank_is_named():
+    done = started([launcher.program(), "-np", "2", sys.executable, CASES, "lost_rank"])
+    assert re.search(r"survivor: True .*rank 1 .*SIGKILL", done.stdout), done.stdout + done.stderr
+
+
+def test_torchrun():
+    pytest.importorskip("torch.distributed.run")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = started([*command, CASES, "environment"], OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 2: 2" in done.stdout and "rank 1 of 2: 2" in done.stdout
+
+
+def test_spawned_processes_meet_in_a_file(tmp_path):
+    torch.multiprocessing.spawn(cases.spawned, (2, str(tmp_path / "store")), nprocs=2)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["a shared directory", "an address"])
+def test_several_hosts(tmp_path, shared):
+    """Two processes that take each other for another host."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(os.urandom(32))
+    secret.chmod(0o600)
+    way = {"RUEDA_SHARED_DIR": str(tmp_path)} if shared else {"RUEDA_SECRET_FILE": str(secret)}
+    common = {k: v for k, v in os.environ.items() if not k.startswith("RUEDA_")} | way
+    ranks = []
+    for rank in range(2):
+        place = {
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29411" if shared else "29412",
+            "RUEDA_HOST_ID": f"host {rank}",
+            "RUEDA_NETWORK_INTERFACE": "lo",
+            "OMP_NUM_THREADS": "1",
+        }
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, CASES, "environment"],
+                env=common | place,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    for rank, process in enumerate(ranks):
+        out, _ = process.communicate(timeout=100)
+        assert process.returncode == 0 and f"rank {rank} of 2: 2" in out, out
