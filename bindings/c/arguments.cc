@@ -135,13 +135,14 @@ Shape WithoutRows(const Shape& shape) {
   return Shape(dims);
 }
 
-// All tensors of an operation are in one place.
-absl::Status CheckPlace(const Place& place, std::optional<Place>* all) {
+// All tensors of an operation are in one place, and so are those of a group.
+absl::Status CheckPlace(const Place& place, std::optional<Place>* all,
+                        absl::string_view whose = "an operation") {
   if (!all->has_value()) *all = place;
   if (**all == place) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("tensors on ", PlaceName(**all), " and on ",
-                                                 PlaceName(place),
-                                                 "; all of an operation are on one device"));
+                                                 PlaceName(place), "; all of ", whose,
+                                                 " are on one device"));
 }
 
 absl::Status CheckOutput(const rueda_operation& operation, const Memory& memory, PartArgs* part,
@@ -229,7 +230,8 @@ bool Rooted(int kind) {
 absl::Status CheckExec(const rueda_exec* exec, std::optional<Place>* place) {
   if (exec == nullptr) return absl::OkStatus();
   if (exec->size < sizeof(rueda_exec)) {
-    return absl::InvalidArgumentError("initialise rueda_exec with RUEDA_EXEC_INIT");
+    return absl::InvalidArgumentError(absl::StrCat("rueda_exec.size is ", exec->size,
+                                                   "; initialise the struct with RUEDA_EXEC_INIT"));
   }
   RUEDA_ASSIGN_OR_RETURN(const Place given, PlaceOf(exec->device));
   if (place->has_value() && **place != given) {
@@ -275,11 +277,17 @@ absl::Status CheckOne(const rueda_operation& operation) {
   return absl::OkStatus();
 }
 
-// A group's exec is its first operation's.
-bool AlikeExec(const rueda_exec* a, const rueda_exec* b) {
-  if (a == nullptr || b == nullptr || a == b) return a == b;
-  return a->device.type == b->device.type && a->device.id == b->device.id &&
-         a->stream == b->stream && a->ready_event == b->ready_event;
+// A group is ordered behind one place of one stream: its exec is its first operation's.
+absl::Status CheckAlikeExec(const rueda_exec* a, const rueda_exec* b) {
+  const bool alike = a == nullptr || b == nullptr
+                         ? a == b
+                         : a->device.type == b->device.type && a->device.id == b->device.id &&
+                               a->stream == b->stream && a->ready_event == b->ready_event;
+  if (alike) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the tensors of a group are given to one stream: device, stream and ready_event must be "
+      "equal; order one stream behind the others and give that one for all, or take groups by "
+      "stream");
 }
 
 // The caller's struct as this version has it: a program that was compiled with an older header has
@@ -311,14 +319,14 @@ bool Alike(const rueda_operation& a, const rueda_operation& b) {
          NumberOf(a.reduce_op) == NumberOf(b.reduce_op) && a.root == b.root &&
          a.prescale == b.prescale && a.postscale == b.postscale && a.allocate == b.allocate &&
          a.allocate_user == b.allocate_user && a.flags == b.flags &&
-         (a.priority > 0) == (b.priority > 0) && AlikeExec(a.exec, b.exec) &&
-         (a.name == nullptr) == (b.name == nullptr) && CompressorOf(a) == CompressorOf(b);
+         (a.priority > 0) == (b.priority > 0) && (a.name == nullptr) == (b.name == nullptr) &&
+         CompressorOf(a) == CompressorOf(b);
 }
 
 absl::Status CheckGroup(const rueda_operation& first, const rueda_operation& operation) {
   if (!Alike(first, operation)) {
     return absl::InvalidArgumentError(
-        "in a group kind, process set, reduce_op, root, scale factors, compressor, exec, priority, "
+        "in a group kind, process set, reduce_op, root, scale factors, compressor, priority, "
         "allocator and flags must be equal, and all operations named or none");
   }
   if (operation.kind != RUEDA_ALLREDUCE && operation.kind != RUEDA_ALLGATHER &&
@@ -421,8 +429,11 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
       status = compression.status();
       if (status.ok()) checked->args.compression = *compression;
     }
-    if (status.ok()) status = CheckPart(operation, self, &part, &place);
-    if (status.ok()) status = CheckExec(operation.exec, &place);
+    std::optional<Place> own;
+    if (status.ok()) status = CheckPart(operation, self, &part, &own);
+    if (status.ok()) status = CheckExec(operation.exec, &own);
+    if (status.ok() && own.has_value()) status = CheckPlace(*own, &place, "a group");
+    if (status.ok() && i > 0) status = CheckAlikeExec(first.exec, operation.exec);
     if (status.ok() && operation.name != nullptr) status = CheckName(operation.name, &name);
     if (!status.ok()) return At(i, operation.name, status);
     if (operation.kind != RUEDA_BARRIER) checked->parts.push_back(std::move(part));

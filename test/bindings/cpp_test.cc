@@ -113,6 +113,22 @@ TEST_F(Cpp, ATensorThatCannotBeIsAnErrorOfRuedas) {
               ThrowsMessage<rueda::Error>(HasSubstr("no memory for a tensor")));
 }
 
+// Pinned memory is the CPU's, under another name.
+TEST_F(Cpp, PinnedMemoryIsTheCpus) {
+  std::vector<float> data = {1, 2, 3};
+  rueda::TensorView view(data);
+  view.device = {RUEDA_CUDA_HOST, 0};
+  EXPECT_THAT(rueda::allreduce(view, "a").values<float>(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(rueda::allgather(view, "g").values<float>(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(rueda::Tensor(view).values<float>(), ElementsAre(1, 2, 3));
+  rueda::allreduce_(view, "b");
+  view.device.type = 10;  // another vendor's
+  EXPECT_THAT([&] { rueda::allreduce(view, "c"); },
+              ThrowsMessage<rueda::Error>(HasSubstr("DLPack device type 10")));
+  EXPECT_THAT([&] { rueda::Tensor copy(view); },
+              ThrowsMessage<rueda::Error>(HasSubstr("DLPack device type 10")));
+}
+
 // What can't be changed, or is gone after the call, is no TensorView.
 static_assert(std::is_convertible_v<std::vector<float>&, rueda::TensorView>);
 static_assert(std::is_convertible_v<std::span<float>, rueda::TensorView>);

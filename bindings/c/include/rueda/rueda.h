@@ -441,11 +441,11 @@ typedef struct rueda_completion {
   { sizeof(rueda_completion), NULL, NULL, 0 }
 
 /** Submits one operation, or a group: `count` operations of one kind, reduce operation, process set
- * and scale factors (allreduce, allgather, reducescatter), all named or all unnamed, which are
- * taken whole or not at all, executed together or not at all, and have one handle. Returns at once;
- * the work goes on in the background. `completion` may be null. Errors leave no trace:
- * INVALID_ARGUMENT (what is wrong with which tensor; a name in flight), RESOURCE_EXHAUSTED (32,768
- * operations in flight), FAILED_PRECONDITION, ABORTED. */
+ * and scale factors (allreduce, allgather, reducescatter), all named or all unnamed, all with equal
+ * `exec` (one device, one stream), which are taken whole or not at all, executed together or not at
+ * all, and have one handle. Returns at once; the work goes on in the background. `completion` may
+ * be null. Errors leave no trace: INVALID_ARGUMENT (what is wrong with which tensor; a name in
+ * flight), RESOURCE_EXHAUSTED (32,768 operations in flight), FAILED_PRECONDITION, ABORTED. */
 RUEDA_API rueda_status rueda_submit(rueda_context* context, const rueda_operation* operations,
                                     size_t count, const rueda_completion* completion,
                                     rueda_handle* handle);

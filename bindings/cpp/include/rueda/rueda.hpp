@@ -370,13 +370,14 @@ concept TensorRange = std::ranges::contiguous_range<R> && std::ranges::sized_ran
 
 /// Borrowed memory with a shape: contiguous, row-major. Ranges that outlive the call and can be
 /// changed become one by themselves. Memory on a CUDA device is named by on_cuda; the in-place
-/// operations take it.
+/// operations take it. In a group all views have one device and one stream.
 struct TensorView {
   void* data;
   std::vector<int64_t> shape;
   rueda_dtype dtype;
   rueda_device device = {RUEDA_CPU, 0};
-  void* stream = nullptr;  ///< of CUDA memory: operations begin behind what this has been given
+  /// Of CUDA memory: operations begin behind what this has been given. Others have none.
+  void* stream = nullptr;
 
   /// Of any dtype.
   TensorView(void* memory, std::vector<int64_t> dims, rueda_dtype type)
@@ -418,6 +419,21 @@ struct TensorView {
   size_t bytes() const { return elements() * (dtype.bits / 8u); }
 };
 
+namespace detail {
+
+// Of a tensor that is to be read or made by this process's own instructions.
+inline void CheckOnCpu(const TensorView& view, const char* what) {
+  const int32_t type = view.device.type;
+  if (type == RUEDA_CPU || type == RUEDA_CUDA_HOST) return;
+  if (type == RUEDA_CUDA || type == RUEDA_CUDA_MANAGED) {
+    throw Error(RUEDA_UNIMPLEMENTED, std::string(what) + " for a tensor on CUDA");
+  }
+  throw Error(RUEDA_UNIMPLEMENTED, "DLPack device type " + std::to_string(type) +
+                                       "; this version moves tensors on the CPU and on CUDA");
+}
+
+}  // namespace detail
+
 /// Memory of its own with a shape: the result of an operation on a TensorView.
 class Tensor {
  public:
@@ -432,8 +448,9 @@ class Tensor {
                   "no memory for a tensor of " + std::to_string(bytes) + " bytes");
     }
   }
-  /// A copy.
+  /// A copy. UNIMPLEMENTED: of memory on a device.
   explicit Tensor(const TensorView& view) : Tensor(view.shape, view.dtype) {
+    detail::CheckOnCpu(view, "a rueda::Tensor is in the CPU's memory; there is none");
     if (!bytes_.empty()) std::memcpy(bytes_.data(), view.data, bytes_.size());
   }
 
@@ -696,22 +713,15 @@ inline void SetTensor(rueda_operation* operation, const rueda_tensor* tensor) {
   (operation->kind == RUEDA_RECV ? operation->output : operation->input) = tensor;
 }
 
-// Where the operations run; of CUDA. A group's is one.
-inline void SetExec(std::span<rueda_operation> operations, const TensorView& view,
-                    rueda_exec* exec) {
-  if (view.device.type == RUEDA_CPU) return;
+// Where the operation runs, of CUDA. A stream that is given where there is none is the C API's to
+// refuse, and so is a group whose tensors have several.
+inline void SetExec(rueda_operation* operation, const TensorView& view, rueda_exec* exec) {
+  const int32_t type = view.device.type;
+  if (type != RUEDA_CUDA && type != RUEDA_CUDA_MANAGED && view.stream == nullptr) return;
   *exec = RUEDA_EXEC_INIT;
   exec->device = view.device;
   exec->stream = view.stream;
-  for (rueda_operation& operation : operations) operation.exec = exec;
-}
-
-// What makes memory for a result makes it on the CPU.
-inline void CheckOnCpu(const TensorView& view) {
-  if (view.device.type == RUEDA_CPU) return;
-  throw Error(RUEDA_UNIMPLEMENTED,
-              "a result in memory of the library's for a tensor on CUDA: take the function that "
-              "works in place (its name ends in _), or the C API");
+  operation->exec = exec;
 }
 
 // Does it now, in the memory of the tensor, if there is one.
@@ -721,7 +731,7 @@ inline void Execute(const Request& request, const TensorView* tensor) {
   rueda_exec exec = RUEDA_EXEC_INIT;
   if (tensor != nullptr) {
     SetTensor(&operation, &(in_c = CTensor(*tensor, tensor->data)));
-    SetExec({&operation, 1}, *tensor, &exec);
+    SetExec(&operation, *tensor, &exec);
   }
   Flight flight;
   flight.Start({&operation, 1}, When::kNow);
@@ -794,7 +804,11 @@ enum class Memory {
 // Where the operation works on a tensor: there, in the result, or in a copy that is kept.
 template <typename R>
 void* Place(State<R>* state, const TensorView& tensor, size_t index, Memory memory, When when) {
-  if (memory != Memory::kInPlace) CheckOnCpu(tensor);
+  if (memory != Memory::kInPlace) {
+    CheckOnCpu(tensor,
+               "take the function that works in place (its name ends in _), or the C API: there is "
+               "no memory of the library's");
+  }
   if constexpr (!std::is_void_v<R>) {
     if (memory == Memory::kCopied) {
       void* data = Reshape(&PartOf(state->result, index), tensor);
@@ -813,11 +827,13 @@ Handle<R> Start(const Request& request, std::span<const TensorView> tensors, Mem
   auto state = std::make_shared<State<R>>();
   std::vector<rueda_operation> operations(tensors.size(), COperation(request));
   std::vector<rueda_tensor> in_c(tensors.size());
+  std::vector<rueda_exec> execs(tensors.size());
   std::vector<std::string> names(tensors.size());
   if constexpr (Group<R>) state->result.resize(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     in_c[i] = CTensor(tensors[i], Place(state.get(), tensors[i], i, memory, when));
     SetTensor(&operations[i], &in_c[i]);
+    SetExec(&operations[i], tensors[i], &execs[i]);
     if (grouped && !request.name.empty()) {
       names[i] = request.name + "." + std::to_string(i);
       operations[i].name = names[i].c_str();
@@ -829,8 +845,6 @@ Handle<R> Start(const Request& request, std::span<const TensorView> tensors, Mem
       operations[i].allocate_user = state.get();
     }
   }
-  rueda_exec exec = RUEDA_EXEC_INIT;
-  if (!tensors.empty()) SetExec(operations, tensors[0], &exec);
   state->flight.Start(operations, when);
   return Handle<R>(std::move(state));
 }
