@@ -12,9 +12,13 @@ absl::Status Read(Runtime* runtime, const rueda_operation* operations, size_t co
                   CheckedOperations* checked) {
   RUEDA_RETURN_IF_ERROR(CheckOperations(operations, count, runtime->rank(), checked));
   if (checked->args.device == DeviceType::kCpu) return absl::OkStatus();
-  absl::Status status = runtime->PrepareOnDevice(checked->exec, &checked->args);
-  if (status.ok() || operations[0].name == nullptr) return status;
-  return StatusAt(absl::StrCat("'", operations[0].name, "'"), status);
+  absl::StatusOr<CudaDevice::Claim> claim = runtime->PrepareOnDevice(checked->exec, &checked->args);
+  if (claim.ok()) {
+    checked->claim = *std::move(claim);
+    return absl::OkStatus();
+  }
+  if (operations[0].name == nullptr) return claim.status();
+  return StatusAt(absl::StrCat("'", operations[0].name, "'"), claim.status());
 }
 
 absl::Status Submit(rueda_context* context, const rueda_operation* operations, size_t count,
@@ -38,6 +42,7 @@ absl::Status Submit(rueda_context* context, const rueda_operation* operations, s
     args.callback_inline = (completion->flags & RUEDA_COMPLETION_INLINE) != 0;
   }
   RUEDA_ASSIGN_OR_RETURN(*handle, runtime->Submit(args));
+  checked.claim.Keep();
   return absl::OkStatus();
 }
 
@@ -54,6 +59,7 @@ absl::Status Execute(rueda_context* context, const rueda_operation* operations, 
   OperationArgs& args = checked.args;
   Handle own = 0;
   absl::Status status = runtime->Execute(std::move(args), timeout_ns, &own);
+  if (own != 0) checked.claim.Keep();
   if (handle != nullptr) {
     *handle = own;
   } else if (own != 0) {

@@ -343,21 +343,27 @@ void Runtime::TurnUntil(Done done, Nanos deadline) {
 
 // Operations ----------------------------------------------------------------------------------
 
-absl::Status Runtime::PrepareOnDevice(const DeviceExec& exec, OperationArgs* args) {
+absl::StatusOr<CudaDevice::Claim> Runtime::PrepareOnDevice(const DeviceExec& exec,
+                                                           OperationArgs* args) {
   RUEDA_RETURN_IF_ERROR(CheckOnCuda(args->kind, args->reduce_op, args->compression));
-  RUEDA_RETURN_IF_ERROR(device().Use(args->device_index));
+  RUEDA_ASSIGN_OR_RETURN(CudaDevice::Claim claim, device().ClaimFor(args->device_index));
   for (const PartArgs& part : args->parts) {
-    RUEDA_RETURN_IF_ERROR(device().CheckPointer(part.input, part.dtype));
-    if (part.output != part.input) {
-      RUEDA_RETURN_IF_ERROR(device().CheckPointer(part.output, part.dtype));
+    // Where there is nothing anything may be its address.
+    if (part.shape.elements() > 0) {
+      RUEDA_RETURN_IF_ERROR(claim.CheckPointer(part.input, part.dtype));
+    }
+    const bool has_own_shape = TraitsOf(args->kind).ragged || args->kind == OpKind::kReducescatter;
+    const Shape& shape = has_own_shape ? part.output_shape : part.shape;
+    if (part.output != part.input && shape.elements() > 0) {
+      RUEDA_RETURN_IF_ERROR(claim.CheckPointer(part.output, part.dtype));
     }
   }
   if (exec.ready_event != nullptr) {
     args->ready = DeviceEvent(exec.ready_event, [](void*) {});  // the caller's
-    return absl::OkStatus();
+  } else {
+    RUEDA_ASSIGN_OR_RETURN(args->ready, claim.Record(exec.stream));
   }
-  RUEDA_ASSIGN_OR_RETURN(args->ready, device().Record(exec.stream));
-  return absl::OkStatus();
+  return claim;
 }
 
 absl::StatusOr<Handle> Runtime::Submit(const OperationArgs& args) {

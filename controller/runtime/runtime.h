@@ -50,11 +50,12 @@ class Runtime {
   // The set of these ranks; -1 when there is none.
   SetId FindSet(absl::Span<const Rank> ranks) const { return submissions_->FindSet(ranks); }
 
-  // Of an operation on a device: checks what can be checked there, and sets its `ready`. What the
+  // Of an operation on a device: checks what can be checked there, and sets its `ready`. The claim
+  // is kept when it was accepted: a refused operation does not decide for a device. What the
   // caller's stream is given from now on is no concern of the operation's. FAILED_PRECONDITION:
   // there is no such device, or the stream captures a graph. INVALID_ARGUMENT: the memory is not
   // the device's.
-  absl::Status PrepareOnDevice(const DeviceExec& exec, OperationArgs* args);
+  absl::StatusOr<CudaDevice::Claim> PrepareOnDevice(const DeviceExec& exec, OperationArgs* args);
   // This rank's device.
   CudaDevice& device() const { return engine_->device(); }
 

@@ -64,18 +64,27 @@ absl::StatusOr<int> CudaDevice::Proposed() {
   if (__builtin_expect(index >= 0, 1)) return index;
   RUEDA_RETURN_IF_ERROR(Check());
   MutexLock lock(mutex_);
-  return local_rank_ % devices_;
+  return claimed_ >= 0 ? claimed_ : local_rank_ % devices_;
 }
 
 absl::StatusOr<int> CudaDevice::Index() {
-  RUEDA_ASSIGN_OR_RETURN(const int index, Proposed());
-  RUEDA_RETURN_IF_ERROR(Use(index));
-  return index;
+  const int index = index_.load(std::memory_order_acquire);
+  if (__builtin_expect(index >= 0, 1)) return index;
+  RUEDA_RETURN_IF_ERROR(Check());
+  MutexLock lock(mutex_);
+  if (index_.load(std::memory_order_relaxed) < 0) {
+    if (claimed_ < 0) {
+      claimed_ = local_rank_ % devices_;
+      events_ = std::make_shared<Events>(cuda_, claimed_);
+    }
+    index_.store(claimed_, std::memory_order_release);
+  }
+  return claimed_;
 }
 
-absl::Status CudaDevice::Use(int index) {
+absl::StatusOr<CudaDevice::Claim> CudaDevice::ClaimFor(int index) {
   if (__builtin_expect(index == index_.load(std::memory_order_acquire), 1)) {
-    return absl::OkStatus();
+    return Claim(this, index, false);
   }
   RUEDA_RETURN_IF_ERROR(Check());
   MutexLock lock(mutex_);
@@ -83,19 +92,52 @@ absl::Status CudaDevice::Use(int index) {
     return absl::InvalidArgumentError(
         absl::StrCat("there is no CUDA device ", index, "; this process sees ", devices_));
   }
-  const int used = index_.load(std::memory_order_relaxed);
-  if (used == index) return absl::OkStatus();  // another thread was faster
-  if (used >= 0) {
+  if (claimed_ >= 0 && claimed_ != index) {
     return absl::InvalidArgumentError(absl::StrCat("the tensor is on CUDA device ", index,
-                                                   ", and this rank uses device ", used,
+                                                   ", and this rank uses device ", claimed_,
                                                    ": a context's CUDA tensors are all on one"));
   }
-  events_ = std::make_shared<Events>(cuda_, index);
-  index_.store(index, std::memory_order_release);
-  return absl::OkStatus();
+  if (claimed_ < 0) {
+    claimed_ = index;
+    events_ = std::make_shared<Events>(cuda_, index);
+  }
+  ++claims_;
+  return Claim(this, index, true);
 }
 
-absl::Status CudaDevice::CheckPointer(const void* pointer, DType dtype) {
+void CudaDevice::Decide() {
+  MutexLock lock(mutex_);
+  index_.store(claimed_, std::memory_order_release);
+}
+
+void CudaDevice::GiveBack() {
+  std::shared_ptr<Events> events;  // are closed without the lock
+  MutexLock lock(mutex_);
+  if (--claims_ > 0 || index_.load(std::memory_order_relaxed) >= 0) return;
+  claimed_ = -1;
+  events.swap(events_);
+}
+
+CudaDevice::Claim::Claim(Claim&& other) noexcept {
+  *this = std::move(other);
+}
+
+CudaDevice::Claim& CudaDevice::Claim::operator=(Claim&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(index_, other.index_);
+  std::swap(counted_, other.counted_);
+  return *this;
+}
+
+CudaDevice::Claim::~Claim() {
+  if (counted_) device_->GiveBack();
+}
+
+void CudaDevice::Claim::Keep() {
+  if (counted_) device_->Decide();
+}
+
+absl::Status CudaDevice::Claim::CheckPointer(const void* pointer, DType dtype) const {
   if (pointer == nullptr) return absl::OkStatus();
   const size_t alignment = DTypeSize(dtype) / (IsComplex(dtype) ? 2 : 1);
   if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0) {
@@ -103,17 +145,20 @@ absl::Status CudaDevice::CheckPointer(const void* pointer, DType dtype) {
                                                    alignment, " bytes, as ", DTypeName(dtype),
                                                    " has to be on CUDA: copy it to where it is"));
   }
-  RUEDA_ASSIGN_OR_RETURN(const int index, Index());
   int32_t device = -1;
-  RUEDA_RETURN_IF_ERROR(CallCuda(cuda_->locate, pointer, &device));
-  if (device == index) return absl::OkStatus();
+  RUEDA_RETURN_IF_ERROR(CallCuda(device_->cuda().locate, pointer, &device));
+  if (device == index_) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("the tensor says that it is on CUDA device ", index, ", but its data is ",
+      absl::StrCat("the tensor says that it is on CUDA device ", index_, ", but its data is ",
                    device < 0 ? "no device's memory" : absl::StrCat("on device ", device)));
 }
 
-absl::Status CudaDevice::CheckStream(void* stream) {
-  RUEDA_ASSIGN_OR_RETURN(const int index, Index());
+absl::StatusOr<DeviceEvent> CudaDevice::Claim::Record(void* stream) const {
+  RUEDA_RETURN_IF_ERROR(device_->CheckStreamOf(index_, stream));
+  return device_->RecordOn(index_, stream);
+}
+
+absl::Status CudaDevice::CheckStreamOf(int index, void* stream) {
   int32_t capturing = 0;
   RUEDA_RETURN_IF_ERROR(CallCuda(cuda_->is_capturing, index, stream, &capturing));
   if (capturing == 0) return absl::OkStatus();
@@ -122,13 +167,17 @@ absl::Status CudaDevice::CheckStream(void* stream) {
       "the capture first");
 }
 
-absl::StatusOr<DeviceEvent> CudaDevice::Record(void* stream) {
-  RUEDA_RETURN_IF_ERROR(CheckStream(stream));
-  return RecordOwn(stream);
+absl::Status CudaDevice::CheckStream(void* stream) {
+  RUEDA_ASSIGN_OR_RETURN(const int index, Index());
+  return CheckStreamOf(index, stream);
 }
 
 absl::StatusOr<DeviceEvent> CudaDevice::RecordOwn(void* stream) {
   RUEDA_ASSIGN_OR_RETURN(const int index, Index());
+  return RecordOn(index, stream);
+}
+
+absl::StatusOr<DeviceEvent> CudaDevice::RecordOn(int index, void* stream) {
   RUEDA_ASSIGN_OR_RETURN(DeviceEvent event, Events::Get(events_));
   RUEDA_RETURN_IF_ERROR(CallCuda(cuda_->record, index, event.get(), stream));
   return event;

@@ -31,6 +31,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // A tensor on a device, and where operations on it run.
 template <typename T>
@@ -463,6 +464,9 @@ TEST_P(Cuda, WhatCantBeIsRefusedAtOnceAndLeavesNoTrace) {
     exec.device.id = 1 - device;
     Refused(context, tensor.Sum("t"), RUEDA_INVALID_ARGUMENT, "exec says CUDA device");
     exec.device.id = device;
+    exec.size = 0;
+    Refused(context, tensor.Sum("t"), RUEDA_INVALID_ARGUMENT, "rueda_exec.size is 0; initialise");
+    exec.size = sizeof exec;
     const rueda_handle handle = Submitted(context, tensor.Sum("t"));
     Fake().set_capturing(device, stream.get(), 1);
     EXPECT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_FAILED_PRECONDITION);
@@ -473,6 +477,61 @@ TEST_P(Cuda, WhatCantBeIsRefusedAtOnceAndLeavesNoTrace) {
     rueda_device own = {0, 0};
     EXPECT_EQ(rueda_local_device(context, RUEDA_CUDA, &own), RUEDA_OK);
     EXPECT_EQ(own.id, device) << rank;
+  });
+}
+
+// Only an accepted operation decides which device this rank uses.
+TEST_P(Cuda, ARefusedOperationLeavesTheChoiceOfTheDevice) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    CallersStream stream(1 - device);
+    const OnDevice<float> elsewhere(1 - device, {1.0f}, stream.get());
+    float host = 0;
+    rueda_tensor lying = elsewhere.tensor();
+    lying.data = &host;
+    rueda_operation operation = elsewhere.Sum("t");
+    operation.input = &lying;
+    Refused(context, operation, RUEDA_INVALID_ARGUMENT, "no device's memory");
+    Fake().set_capturing(1 - device, stream.get(), 1);
+    Refused(context, elsewhere.Sum("t"), RUEDA_FAILED_PRECONDITION, "a graph is being captured");
+    Fake().set_capturing(1 - device, stream.get(), 0);
+    operation = elsewhere.Sum("t");
+    operation.prescale = INFINITY;  // which is seen when its event has been recorded
+    Refused(context, operation, RUEDA_INVALID_ARGUMENT, "not finite");
+    EXPECT_EQ(Execute(context, operation), RUEDA_INVALID_ARGUMENT);
+    rueda_device own = {0, -1};
+    ASSERT_EQ(rueda_local_device(context, RUEDA_CUDA, &own), RUEDA_OK);
+    EXPECT_EQ(own.id, device);
+    const OnDevice<float> tensor(device, {rank + 1.0f});
+    ASSERT_EQ(Execute(context, tensor.Sum("t")), RUEDA_OK) << rueda_last_error();
+    EXPECT_THAT(tensor.Values(), ElementsAre(3));
+    Refused(context, elsewhere.Sum("t"), RUEDA_INVALID_ARGUMENT, "this rank uses device");
+  });
+}
+
+// A tensor of no elements may have any address, as on the CPU.
+TEST_P(Cuda, WhereThereIsNothingAnyAddressWillDo) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    const OnDevice<float> full(device, {rank + 1.0f});
+    float host = 0;
+    int64_t none = 0;
+    rueda_tensor empty = full.tensor();
+    empty.shape = &none;
+    for (void* const data : {static_cast<void*>(&host), reinterpret_cast<void*>(1)}) {
+      empty.data = data;
+      rueda_operation operations[] = {full.Sum("a"), full.Sum("b")};
+      operations[0].input = &empty;
+      ASSERT_EQ(Execute(context, operations[0]), RUEDA_OK) << rueda_last_error();
+      const float before = full.Values()[0];
+      ASSERT_EQ(rueda_execute(context, operations, 2, RUEDA_FOREVER, nullptr), RUEDA_OK)
+          << rueda_last_error();
+      EXPECT_GT(full.Values()[0], before);
+      // One rank's part may be empty where the others' are not.
+      rueda_operation gather = full.Operation(RUEDA_ALLGATHER, "g");
+      if (rank == 0) gather.input = &empty;
+      rueda_result result = ExecuteAndTake(context, gather);
+      EXPECT_EQ(result.tensor.shape[0], 1);
+      rueda_result_free(&result);
+    }
   });
 }
 
@@ -798,6 +857,40 @@ TEST_P(Cuda, TheCppApiWorksInPlace) {
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("works in place"));
     }
+    EXPECT_THAT([&] { Tensor copy(view); },
+                ThrowsMessage<Error>(HasSubstr("there is none for a tensor on CUDA")));
+    rueda_set_thread_context(nullptr);
+  });
+}
+
+// A group is ordered behind one stream; it is refused rather than run beside the others.
+TEST_P(Cuda, AGroupIsOnOneDeviceAndOneStream) {
+  Run(2, [](rueda_context* context, int rank, int device) {
+    rueda_set_thread_context(context);
+    CallersStream stream(device), other(device);
+    DeviceVector<float> memory(device, {1.0f, 2.0f});
+    std::vector<float> host = {1};
+    const TensorView a = TensorView(memory.data(), {1}).on_cuda(device, stream.get());
+    const TensorView b = TensorView(memory.data() + 1, {1}).on_cuda(device, other.get());
+    const auto refused = [](const std::vector<TensorView>& group, const char* words) {
+      EXPECT_THAT([&] { grouped_allreduce_(group, "g", Sum); },
+                  ThrowsMessage<Error>(AllOf(HasSubstr("operation 1 ('g.1')"), HasSubstr(words))));
+      EXPECT_THAT([&] { (void)grouped_allreduce_async_(group, "g", Sum); },
+                  ThrowsMessage<Error>(HasSubstr(words)));
+    };
+    refused({a, b}, "the tensors of a group are given to one stream");
+    refused({a, TensorView(b).on_cuda(1 - device, stream.get())},
+            "; all of a group are on one device");
+    refused({a, host}, " and on the CPU; all of a group are on one device");
+    refused({host, a}, "tensors on the CPU and on CUDA device");
+    TensorView with_stream = host;
+    with_stream.stream = stream.get();
+    EXPECT_THAT([&] { allreduce_(with_stream, "s", Sum); },
+                ThrowsMessage<Error>(HasSubstr("an operation on the CPU has no stream")));
+    EXPECT_THAT([&] { (void)allreduce_async_(with_stream, "s", Sum); },
+                ThrowsMessage<Error>(HasSubstr("an operation on the CPU has no stream")));
+    grouped_allreduce_({a, TensorView(b).on_cuda(device, stream.get())}, "g", Sum);
+    EXPECT_THAT(memory.Download(), ElementsAre(2, 4)) << rank;
     rueda_set_thread_context(nullptr);
   });
 }
