@@ -1,5 +1,5 @@
-// Contexts: init, shutdown, queries, and the one piece of global state of the project, the default
-// context and the count of inits by name.
+// Contexts: init, shutdown, queries, and the one piece of global state of the project: the default
+// context, the count of inits by name, and what devices still use of contexts that are gone.
 #include "bindings/c/context.h"
 
 #include <algorithm>
@@ -24,6 +24,34 @@ std::map<std::string, uint64_t>& Epochs() {
 uint64_t NextEpoch(const std::string& name) {
   MutexLock lock(epochs_mutex);
   return ++Epochs()[name];
+}
+
+// Runtimes whose device has not let go of them yet. Forked children have none of their threads.
+struct Rest {
+  int fork_generation;
+  std::unique_ptr<Runtime> runtime;
+};
+Mutex rests_mutex;
+std::vector<Rest>& Rests() {
+  static auto* rests = new std::vector<Rest>();
+  return *rests;
+}
+
+// Frees a runtime, or keeps it where its device still uses it; and what was kept so earlier.
+void Free(std::unique_ptr<Runtime> runtime) {
+  std::vector<Rest> all;
+  {
+    MutexLock lock(rests_mutex);
+    all.swap(Rests());
+  }
+  if (runtime != nullptr) all.push_back({ForkGeneration(), std::move(runtime)});
+  std::vector<Rest> kept;
+  for (Rest& rest : all) {
+    if (rest.fork_generation == ForkGeneration() && rest.runtime->Leave()) continue;
+    kept.push_back(std::move(rest));
+  }
+  MutexLock lock(rests_mutex);
+  for (Rest& rest : kept) Rests().push_back(std::move(rest));
 }
 
 absl::Status ReadOptions(const rueda_init_options& options, RuntimeOptions* out) {
@@ -92,6 +120,7 @@ absl::Status Init(uint32_t header_version, const rueda_init_options* options,
         (header_version >> 8) & 0xFF, ".", header_version & 0xFF, " and runs with librueda ",
         RUEDA_VERSION_MAJOR, ".", RUEDA_VERSION_MINOR, ".", RUEDA_VERSION_PATCH));
   }
+  Free(nullptr);  // what can be by now
   auto made = std::make_unique<rueda_context>();
   made->fork_generation = ForkGeneration();
   RUEDA_RETURN_IF_ERROR(ReadOptions(*options, &made->options));
@@ -122,7 +151,7 @@ absl::Status Reset(rueda_context* context) {
     MutexLock lock(context->errors_mutex);
     context->own_error = {};
   }
-  context->runtime.reset();
+  Free(std::move(context->runtime));
   return Start(context);
 }
 
@@ -181,7 +210,7 @@ void rueda_context_destroy(rueda_context* context) {
   // A forked child has none of the threads that the destructor would wait for.
   if (context->fork_generation != ForkGeneration() || context->destroyed) return;
   context->destroyed = true;
-  context->runtime.reset();
+  Free(std::move(context->runtime));
   context->options = RuntimeOptions();
   MutexLock lock(context->errors_mutex);
   context->errors.clear();

@@ -924,6 +924,9 @@ void Engine::EndEpoch(Failure failure) {
   int failed = 0;
   for (size_t token = 0; token < live_.size(); ++token) {
     if (live_[token] == nullptr) continue;
+    if (live_[token]->spec->signature.device != DeviceType::kCpu) {
+      for (const OutputMemory& output : live_[token]->outputs) abandoned_.push_back(output.data);
+    }
     Complete(live_[token], status, shared);
     ++failed;
   }

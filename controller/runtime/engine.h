@@ -84,6 +84,9 @@ class Engine : public Courier {
 
   // What compression remembers.
   CompressionStates& compression() { return compression_; }
+  // When the epoch has failed and nobody turns this any more: whether its device has let go of all
+  // that this and the requests own; waits for a moment.
+  bool LeftDevice() { return nccl_->Left(); }
   // This rank's CUDA device.
   CudaDevice& device() const { return nccl_->device(); }
 
@@ -165,6 +168,8 @@ class Engine : public Courier {
   std::shared_ptr<LinkStore> link_store_;
   std::unique_ptr<StoreRelay> relay_;
   std::vector<std::unique_ptr<Backend>> backends_;  // for tensors on the CPU
+  // Results that a device may still write to, in an epoch that failed.
+  std::vector<std::shared_ptr<void>> abandoned_;
   std::unique_ptr<NcclBackend> nccl_;
   CompressionStates compression_;
 

@@ -197,9 +197,15 @@ absl::Status Runtime::StartTimeline(const std::string& path) {
 }
 
 Runtime::~Runtime() {
-  if (engine_ == nullptr) return;
+  (void)Leave();
+}
+
+bool Runtime::Leave() {
+  if (engine_ == nullptr) return true;
   if (!shut_down_) Abort("it was destroyed without shutting down");
+  shut_down_ = true;
   StopThreads();
+  return engine_->failure() == nullptr || engine_->LeftDevice();
 }
 
 void Runtime::StopThreads() {

@@ -63,7 +63,41 @@ void DeviceContext::Cancel() {
   if (cancelled_.exchange(true)) return;
   store_.Abort();
   MutexLock lock(mutex_);
+  patient_until_ = MonotonicNow() + kAbortPatience;
   for (DeviceCommunicator* communicator : communicators_) communicator->AbortLibrary();
+}
+
+Nanos DeviceContext::patient_until() const {
+  MutexLock lock(mutex_);
+  return patient_until_;
+}
+
+void DeviceContext::WarnOfRest() {
+  if (warned_.exchange(true)) return;
+  RUEDA_LOG(Warning) << "an aborted operation is still on the device: it waits for the stream that "
+                        "it was submitted on. Its tensors are in use, and what it has of this "
+                        "library is kept, until that stream gets there";
+}
+
+void DeviceContext::WatcherBegins() {
+  MutexLock lock(mutex_);
+  ++watchers_;
+}
+
+void DeviceContext::WatcherEnds() {
+  MutexLock lock(mutex_);
+  --watchers_;
+  watcher_ended_.NotifyAll();
+}
+
+bool DeviceContext::AwaitWatchers(Nanos deadline) {
+  MutexLock lock(mutex_);
+  while (watchers_ > 0) {
+    const Nanos left = deadline - MonotonicNow();
+    if (left <= 0) return false;
+    watcher_ended_.WaitFor(mutex_, std::chrono::nanoseconds(left));
+  }
+  return true;
 }
 
 // The engine's side -------------------------------------------------------------------------------
@@ -81,10 +115,12 @@ absl::StatusOr<std::unique_ptr<DeviceCommunicator>> DeviceCommunicator::Create(
     communicator->watcher_ = std::thread([raw = communicator.get()] {
       pthread_setname_np(pthread_self(), "rueda-watch");
       raw->Watch();
+      raw->context_->WatcherEnds();
     });
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(absl::StrCat("starting a thread: ", error.what()));
   }
+  communicator->context_->WatcherBegins();
   communicator->context_->Add(communicator.get());
   return communicator;
 }
@@ -142,15 +178,11 @@ void DeviceCommunicator::Abort() {
   context_->Cancel();
   // The device's thread ends what its communicators do there, and enqueues nothing more.
   Post(&DeviceCommunicator::End);
-  const Nanos deadline = MonotonicNow() + kAbortPatience;
+  const Nanos deadline = context_->patient_until();
   MutexLock lock(mutex_);
   while (posted_ > 0 || done_ < enqueued_) {
     const Nanos left = deadline - MonotonicNow();
-    if (left <= 0) {
-      RUEDA_LOG(Warning) << "an aborted operation is still on the device's stream: it waits for "
-                            "the stream that it was submitted on";
-      return;
-    }
+    if (left <= 0) return context_->WarnOfRest();
     changed_.WaitFor(mutex_, std::chrono::nanoseconds(left));
   }
 }

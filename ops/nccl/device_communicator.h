@@ -46,12 +46,26 @@ class DeviceContext {
   // The epoch is over: whatever any of them waits for ends. Any thread.
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+  // Of an epoch that is over: until when what is on the device is waited for.
+  Nanos patient_until() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Says, the first time, that something stays on the device.
+  void WarnOfRest();
+
+  // The communicators' watchers, which end when nothing of theirs is on the device any more.
+  void WatcherBegins() ABSL_LOCKS_EXCLUDED(mutex_);
+  void WatcherEnds() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for them; false: not till then.
+  bool AwaitWatchers(Nanos deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   const Args args_;
   LaneStore store_;
   std::atomic<bool> cancelled_{false};
-  Mutex mutex_;
+  std::atomic<bool> warned_{false};
+  mutable Mutex mutex_;
+  CondVar watcher_ended_;
+  int watchers_ ABSL_GUARDED_BY(mutex_) = 0;
+  Nanos patient_until_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<DeviceCommunicator*> communicators_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<DeviceThread> thread_;
 };

@@ -1,5 +1,6 @@
 #include "ops/nccl/nccl_backend.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,8 @@ namespace {
 
 // Of a job's name, in the store's keys, whose length is limited. The store is this job's own.
 constexpr size_t kJobCharactersMax = 128;
+// What has been freed a moment ago may need a few tasks to come to its end.
+constexpr Nanos kGrace = 100 * kMillisecond;
 
 }  // namespace
 
@@ -62,6 +65,16 @@ void NcclBackend::Retire(std::unique_ptr<Communicator> communicator) {
   std::erase_if(retired_, [](const auto& retired) { return retired->ended(); });
   retired_.emplace_back(static_cast<DeviceCommunicator*>(communicator.release()));
   retired_.back()->BeginEnd();
+}
+
+bool NcclBackend::Left() {
+  Nanos deadline = 0;
+  if (!std::exchange(asked_, true)) {
+    deadline = std::max(context_->patient_until(), MonotonicNow() + kGrace);
+  }
+  if (context_->AwaitWatchers(deadline)) return true;
+  context_->WarnOfRest();
+  return false;
 }
 
 void NcclBackend::LeaveOut(Communicator* parent) {

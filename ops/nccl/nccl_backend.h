@@ -37,6 +37,10 @@ class NcclBackend : public Backend {
   absl::StatusOr<std::unique_ptr<Communicator>> ConnectOn(const Group& group, bool urgent,
                                                           Communicator* parent);
   static void LeaveOut(Communicator* parent);
+  // When all of its communicators were aborted: whether nothing of them is left on the device and
+  // their destructors return at once. Waits for that the first time, within the limit of an abort
+  // and a moment.
+  bool Left();
   // Ends a communicator that has nothing under way, without waiting for that.
   void Retire(std::unique_ptr<Communicator> communicator);
 
@@ -46,6 +50,7 @@ class NcclBackend : public Backend {
   const std::string job_;
   const uint64_t epoch_;
   const std::shared_ptr<DeviceContext> context_;
+  bool asked_ = false;  // Left, before
   std::vector<std::unique_ptr<DeviceCommunicator>> retired_;
 };
 

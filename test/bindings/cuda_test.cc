@@ -1176,6 +1176,61 @@ TEST(CudaKill, TheOthersAreToldWhoDiedAlsoWhileTheirDeviceWaits) {
   munmap(killed, 4096);
 }
 
+// A stream that does not get to where operations wait for it holds up nobody who leaves a failed
+// epoch. What the device still uses is freed when it gets there.
+TEST_P(Cuda, AContextIsDestroyedThoughAStreamIsStuck) {
+  std::unique_ptr<CallersStream> streams[2];
+  const std::vector<float> ones(1000, 1.0f);
+  std::unique_ptr<OnDevice<float>> tensors[2];
+  ::testing::internal::CaptureStderr();
+  Run(
+      2,
+      [&](rueda_context* context, int rank, int device) {
+        streams[rank] = std::make_unique<CallersStream>(device);
+        CallersStream& stream = *streams[rank];
+        tensors[rank] = std::make_unique<OnDevice<float>>(device, ones, stream.get());
+        OnDevice<float>& tensor = *tensors[rank];
+        ASSERT_EQ(Execute(context, tensor.Sum("t")), RUEDA_OK) << rueda_last_error();
+        rueda_operation urgent = tensor.Sum("urgent");
+        urgent.priority = 1;
+        ASSERT_EQ(Execute(context, urgent), RUEDA_OK) << rueda_last_error();
+        stream.Hold();
+        rueda_operation compressed = tensor.Sum("compressed");
+        compressed.compressor = "int8";
+        for (const rueda_operation& operation :
+             {tensor.Sum("t"), urgent, compressed, tensor.Operation(RUEDA_ALLGATHER, "g")}) {
+          const rueda_handle handle = Submitted(context, operation);
+          ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK)
+              << rueda_last_error();
+          ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+        }
+        ASSERT_EQ(Execute(context, Barrier("all have them under way")), RUEDA_OK);
+        if (rank == 0) ASSERT_EQ(rueda_abort(context, "enough"), RUEDA_OK);
+        while (Execute(context, Barrier("the end")) != RUEDA_ABORTED) continue;
+        // A new epoch begins all the same.
+        ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
+        const OnDevice<float> other(device, {1.0f});
+        ASSERT_EQ(Execute(context, other.Sum("t")), RUEDA_OK) << rueda_last_error();
+      },
+      /*may_fail=*/true);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  size_t warnings = 0;
+  for (size_t at = 0; (at = said.find("still on the device", at)) != std::string::npos; ++at) {
+    ++warnings;
+  }
+  EXPECT_EQ(warnings, 2) << said;  // one a rank
+  if (GetParam() == Ranks::kProcesses) return;
+  for (const auto& stream : streams) stream->Release();
+  for (const auto& stream : streams) stream->Drain();
+  while (Fake().live_communicators() > 0 || Fake().live_streams() > 2) {
+    rueda_context* context = nullptr;
+    const rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+    ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &context), RUEDA_OK);
+    ASSERT_EQ(rueda_shutdown(context), RUEDA_OK);
+    rueda_context_destroy(context);
+  }
+}
+
 // What NCCL's own threads notice ends the epoch, though every process is well.
 TEST_P(Cuda, AConnectionThatNcclHasLostEndsTheEpoch) {
   if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "the fake's members are one process's";

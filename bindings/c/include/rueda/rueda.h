@@ -203,7 +203,10 @@ RUEDA_API rueda_status rueda_shutdown(rueda_context* context);
 
 /** Frees what the context has. If it was not shut down, the job ends for the other ranks (ABORTED).
  * Later calls with it are RUEDA_FAILED_PRECONDITION. Null is fine. No other call with this context
- * may be under way. */
+ * may be under way. Where an operation of a failed epoch is still on a CUDA device, as a stream of
+ * the caller's has not come to where it waits for it, what the device uses is kept, with one
+ * warning, and freed by a later rueda_init, rueda_context_reset or rueda_context_destroy: this
+ * waits for that stream 0.8 s at most, and the operation's tensors are in use until it goes on. */
 RUEDA_API void rueda_context_destroy(rueda_context* context);
 
 /** The context that the hvd-style functions use: the calling thread's own if it set one, else the
