@@ -24,23 +24,32 @@ if [[ $# != 1 || $1 == -* ]]; then
   sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
   exit 2
 fi
-command -v dpkg-deb >/dev/null || {
-  echo "prefix: this is no Debian: there is no dpkg-deb" >&2
+fail() {
+  echo "prefix: $*" >&2
   exit 1
 }
+# What lies in a folder of somebody's own is not for this to add to.
+marker=.made-by-rueda-prefix
+command -v dpkg-deb >/dev/null || fail "this is no Debian: there is no dpkg-deb"
+[[ ! -e $1 || -d $1 ]] || fail "$1 is no folder"
+if [[ -d $1 && ! -e $1/$marker && -n $(ls -A "$1") ]]; then
+  fail "$1 is not empty, and was not made by this; name a new folder"
+fi
 mkdir -p "$1"
 prefix=$(cd "$1" && pwd)
-packed=$(mktemp -d)
-trap 'rm -r "$packed"' EXIT
-# apt gives what it has downloaded to a user of its own, who must be able to write there.
-chmod 755 "$packed"
-(cd "$packed" && apt-get download -qq "${packages[@]}")
-for package in "$packed"/*.deb; do dpkg-deb -x "$package" "$prefix"; done
+unpacked=$(mktemp -d)
+trap 'rm -r "$unpacked"' EXIT
+mkdir "$unpacked/packages" "$unpacked/tree"
+# In a folder of this user's: apt's own user, whom it would take for that, can't write there.
+(cd "$unpacked/packages" && apt-get -o APT::Sandbox::User=root download -qq "${packages[@]}")
+for package in "$unpacked/packages"/*.deb; do dpkg-deb -x "$package" "$unpacked/tree"; done
 
 # Archives are not needed where there is a shared library, and are most of the bytes.
-find "$prefix/usr/lib" -name '*.a' | while read -r archive; do
+find "$unpacked/tree/usr/lib" -name '*.a' | while read -r archive; do
   if [[ -e ${archive%.a}.so ]]; then rm "$archive"; fi
 done
-rm -rf "$prefix/usr/share/doc" "$prefix/usr/share/man" "$prefix/usr/share/lintian" \
-  "$prefix/usr/src"
+rm -rf "$unpacked"/tree/usr/share/{doc,man,lintian} "$unpacked/tree/usr/src"
+touch "$prefix/$marker"
+# The folder itself keeps its mode.
+cp -a "$unpacked"/tree/* "$prefix"
 echo "prefix: $(du -sm "$prefix" | cut -f1) MB in $prefix"
