@@ -6,9 +6,7 @@ set(rueda_torch_python "")
 
 include(RuedaFindTorch)
 
-if(NOT RUEDA_TORCH MATCHES "^(ON|OFF|AUTO)$")
-  message(FATAL_ERROR "RUEDA_TORCH=${RUEDA_TORCH}: expected ON, OFF or AUTO")
-elseif(RUEDA_TORCH STREQUAL "OFF")
+if(RUEDA_TORCH STREQUAL "OFF")
   message(STATUS "LibTorch adapter: off (RUEDA_TORCH=OFF)")
 else()
   set(rueda_torch_root "")

@@ -8,11 +8,11 @@
 #   --no-torch       the system's packages only: no torch, no digits
 #   --tests          also what only tests need: the launchers of Open MPI, MPICH and SLURM, ip, ssh, shellcheck,
 #                    clang-format, TensorBoard, matplotlib, and what the Python package is tested with
-#   --cuda           also what the CUDA module is built with: NVIDIA's compiler, unless there is one, and NCCL, in the
-#                    virtual environment. No GPU and no driver are needed
+#   --cuda           also what the CUDA module is built with: NVIDIA's compiler, unless there is one of CUDA 12.1 or
+#                    later, and NCCL, in the virtual environment. No GPU and no driver are needed
 #
-#   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv.
-#                    One of yours that has torch is left as it is
+#   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv. It is made where
+#                    there is none. One of yours that has torch is left as it is
 #   RUEDA_PIP_ARGS   further arguments for pip, such as an index that has CPU builds of torch
 set -euo pipefail
 
@@ -55,6 +55,14 @@ for option in "$@"; do
     *) fail "unknown option $option; there are --no-torch, --tests and --cuda" ;;
   esac
 done
+
+# Before anything is installed.
+check_places() {
+  if [[ -n ${RUEDA_VENV:-} && -e $RUEDA_VENV && ! -d $RUEDA_VENV ]]; then
+    fail "RUEDA_VENV=$RUEDA_VENV is no folder"
+  fi
+  [[ $with_cuda == 0 ]] || check_named_nvcc
+}
 
 # The packages of the list that are not installed.
 missing_packages() {
@@ -162,11 +170,45 @@ install_test_packages() {
     fail "pip can't install them; see above. RUEDA_PIP_ARGS is passed on to pip"
 }
 
+# Why a compiler of CUDA's will not do; nothing when it will.
+why_not_nvcc() {
+  local text major minor
+  text=$("$1" --version 2>&1) || true
+  if [[ ! $text =~ release\ ([0-9]+)\.([0-9]+) ]]; then
+    echo "it does not say which version it is"
+    return
+  fi
+  major=${BASH_REMATCH[1]} minor=${BASH_REMATCH[2]}
+  ((major * 100 + minor >= 1201)) || echo "it is CUDA $major.$minor, and 12.1 is the oldest that will do"
+}
+
+# As cmake/RuedaFindNvcc.cmake has it: the first that will do. One that is named must.
+check_named_nvcc() {
+  local why
+  [[ -n ${CUDACXX:-} ]] || return 0
+  command -v "$CUDACXX" >/dev/null || fail "CUDACXX=$CUDACXX: there is no such program"
+  why=$(why_not_nvcc "$CUDACXX")
+  [[ -z $why ]] || fail "CUDACXX=$CUDACXX: $why"
+}
+find_nvcc() {
+  local nvcc why
+  for nvcc in "${CUDACXX:-nvcc}" /usr/local/cuda/bin/nvcc; do
+    nvcc=$(command -v "$nvcc") || continue
+    why=$(why_not_nvcc "$nvcc")
+    if [[ -z $why ]]; then
+      printf '%s\n' "$nvcc"
+      return
+    fi
+    say "$nvcc is passed over: $why" >&2
+  done
+  return 1
+}
+
 # NVIDIA's compiler, from its wheels, and NCCL: its header for the build, its library for those who have
 # a GPU.
 install_cuda() {
   local nvcc package missing=()
-  if nvcc=$(command -v "${CUDACXX:-nvcc}" || command -v /usr/local/cuda/bin/nvcc); then
+  if nvcc=$(find_nvcc); then
     say "CUDA's compiler is $nvcc"
   else
     for package in nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt nvidia-nvvm; do
@@ -207,6 +249,7 @@ PYTHON
   mv "$digits.new" "$digits"  # whole or not at all
 }
 
+check_places
 install_packages
 if [[ $with_torch == 1 ]]; then
   make_venv
