@@ -6,6 +6,7 @@ import ctypes
 import enum
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from rueda import errors
@@ -240,39 +241,67 @@ class Operation:
         """One tensor (None: of a barrier), and waits; the quickest way."""
         output = self._output
         if output is not Output.SAME and output is not Output.NEW:
-            return self._one(tensor, self._name).execute(_only)
-        context = self.context or lib.rueda_current_context() or _context.current()
-        fields = self._c
-        kind = _tensors.kind_of(tensor)
-        if self._name is not None:
-            fields.name = _context.encoded(self._name, "name")
-        if output is Output.SAME:
-            source, keep, exec_ = kind.borrow(tensor, True)
-        else:
-            source, keep, exec_ = kind.borrow(tensor, False)
-            (fields.output, keep_output, _), get = kind.make(kind.shape(tensor), tensor)
+            return self._one(tensor).execute(_only)
+        kind, keep, exec_, result = self._borrow(tensor)
         if exec_ is not None:
-            return self._one(tensor, self._name).execute(_only)
-        fields.input = source
+            return self._one(tensor).execute(_only)
+        context = self.context or lib.rueda_current_context() or _context.current()
         handle = ctypes.c_uint64()
         status = lib.rueda_execute(
-            context, ctypes.addressof(fields), 1, _SLICE_NS, ctypes.byref(handle)
+            context, ctypes.addressof(self._c), 1, _SLICE_NS, ctypes.byref(handle)
         )
         if status == 0:
             lib.rueda_release(context, handle.value)
         elif handle.value == 0:
             _context.fail(status, context)
         else:
-            keep = (self, tensor, keep, keep_output if output is Output.NEW else None)
-            flight: Handle[None] = Handle(context, handle.value, keep, _nothing, None)
+            flight: Handle[None] = Handle(context, handle.value, (self, keep), _nothing, None)
             if status != errors.Status.DEADLINE_EXCEEDED:
                 flight._end(status)
             flight.wait()
-        return tensor if output is Output.SAME else get()
+        return tensor if output is Output.SAME else result()
 
     def submit(self, tensor: Any, completion: c.Completion | None = None) -> Handle[Any]:
         """One tensor, in the background. `completion`: what is called at its end."""
-        return self._one(tensor, self._name).submit(_only, completion)
+        output = self._output
+        if output is not Output.SAME and output is not Output.NEW:
+            return self._one(tensor).submit(_only, completion)
+        if _left_behind:
+            _sweep()
+        kind, keep, exec_, result = self._borrow(tensor)
+        context = self.context or lib.rueda_current_context() or _context.current()
+        stream = None
+        if exec_ is not None:
+            self._c.exec = ctypes.addressof(exec_)
+            stream = partial(kind.stream, tensor)
+        handle = ctypes.c_uint64()
+        status = lib.rueda_submit(
+            context,
+            ctypes.addressof(self._c),
+            1,
+            None if completion is None else ctypes.addressof(completion),
+            ctypes.byref(handle),
+        )
+        if status != 0:
+            _context.fail(status, context)
+        finish = (lambda _: tensor) if output is Output.SAME else (lambda _: result())
+        return Handle(context, handle.value, (self, keep, exec_), finish, stream)
+
+    def _borrow(
+        self, tensor: Any
+    ) -> tuple[_tensors.Kind, object, c.Exec | None, Callable[[], Any]]:
+        """Fills in what a tensor in place, or with a new one for the result, has of its own."""
+        fields = self._c
+        if self._name is not None:
+            fields.name = _context.encoded(self._name, "name")
+        kind = _tensors.kind_of(tensor)
+        if self._output is Output.SAME:
+            fields.input, keep, exec_ = kind.borrow(tensor, True)
+            return kind, (tensor, keep), exec_, _nothing
+        borrowed = kind.borrow(tensor, False)
+        fields.input, keep, exec_ = borrowed
+        (fields.output, keep_output, _), result = kind.make_like(tensor, borrowed)
+        return kind, (tensor, keep, keep_output), exec_, result
 
     def execute_group(self, tensors: Sequence[Any]) -> list[Any]:
         """Tensors that are done together or not at all: "name.0", "name.1", ..."""
@@ -284,8 +313,8 @@ class Operation:
         """The same in the background."""
         return self._group(tensors).submit(_all, completion)
 
-    def _one(self, tensor: Any, name: str | None) -> _Flight:
-        return _Flight(self, () if tensor is None else (tensor,), (name,))
+    def _one(self, tensor: Any) -> _Flight:
+        return _Flight(self, () if tensor is None else (tensor,), (self._name,))
 
     def _group(self, tensors: Sequence[Any]) -> _Flight:
         name, count = self._name, len(tensors)
@@ -304,7 +333,7 @@ def _all(results: list[Any]) -> list[Any]:
     return results
 
 
-def _nothing(_: object) -> None:
+def _nothing(_: object = None) -> None:
     pass
 
 
@@ -353,7 +382,7 @@ class _Flight:
             operation.exec = ctypes.addressof(exec_)
             self._on_cuda = (kind, tensor)
         if output is Output.NEW:
-            made = kind.make(kind.shape(tensor), tensor)
+            made = kind.make_like(tensor, borrowed)
             operation.output = made.borrowed[0]
             self._keep.append(made.borrowed)
             self._makes.append(made.get)
@@ -405,7 +434,7 @@ class _Flight:
         stream = None
         if self._on_cuda is not None:
             kind, first = self._on_cuda
-            stream = lambda: kind.stream(first)  # noqa: E731
+            stream = partial(kind.stream, first)
         return Handle(self._context, handle, self, finish, stream)
 
 

@@ -61,10 +61,8 @@ class Kind(Protocol):
         """Raises TypeError for what is no dense tensor of a type that Rueda has, and ValueError for
         what can't be written in place."""
 
-    def shape(self, tensor: Any) -> tuple[int, ...]: ...
-
-    def make(self, shape: Sequence[int], like: Any) -> Made:
-        """A new one of `like`'s type and device."""
+    def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
+        """A new one of the same type, shape and device. `borrowed`: the tensor's."""
 
     def stream(self, tensor: Any) -> int | None:
         """Of a tensor on CUDA: the stream that shall come behind its operation. None: the legacy
@@ -187,17 +185,14 @@ class _DLPackKind:
         )
         return address, capsule, exec_
 
-    def shape(self, tensor: Any) -> tuple[int, ...]:
-        return tuple(int(dim) for dim in tensor.shape)
-
-    def make(self, shape: Sequence[int], like: Any) -> Made:
-        if like.__dlpack_device__()[0] in (c.CUDA, c.CUDA_MANAGED):
-            tensor = namespace_of(like).empty(tuple(shape), dtype=like.dtype)
-            return Made(self.borrow(tensor, True), lambda: tensor)
+    def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
+        like = tensor
+        described = c.Tensor.from_address(borrowed[0])
+        if borrowed[2] is not None:
+            made = namespace_of(like).empty(shape_of(described), dtype=like.dtype)
+            return Made(self.borrow(made, True), lambda: made)
         # Not all frameworks let others write into tensors of theirs: into memory of ours, then.
-        source = self.borrow(like, False)
-        described = c.Tensor.from_address(source[0])
-        own = _Memory(shape, described.code, described.bits)
+        own = _Memory(shape_of(described), described.code, described.bits)
         return Made(
             own.borrowed, lambda: namespace_of(like).from_dlpack(DLPackTensor(own.tensor, own))
         )
@@ -320,11 +315,11 @@ class _NumPyKind:
             array.__array_interface__["data"][0], array.shape, array.dtype.name, array
         )
 
-    def shape(self, tensor: Any) -> tuple[int, ...]:
-        return tensor.shape  # type: ignore[no-any-return]
-
-    def make(self, shape: Sequence[int], like: Any) -> Made:
-        array = sys.modules["numpy"].empty(shape, like.dtype.newbyteorder("="))
+    def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
+        dtype = tensor.dtype
+        array = sys.modules["numpy"].empty(
+            tensor.shape, dtype if dtype.isnative else dtype.newbyteorder("=")
+        )
         return Made(self.borrow(array, True), lambda: array)
 
     def stream(self, tensor: Any) -> int | None:
@@ -394,12 +389,12 @@ class _TorchKind:
             self._torch.cuda.current_stream(described.device_id).cuda_stream,
         )
 
-    def shape(self, tensor: Any) -> tuple[int, ...]:
-        return tuple(tensor.shape)
-
-    def make(self, shape: Sequence[int], like: Any) -> Made:
-        tensor = self._torch.empty(shape, dtype=like.dtype, device=like.device)
-        return Made(self.borrow(tensor, True), lambda: tensor)
+    def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
+        address, keep, exec_ = borrowed
+        made = self._torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        described = c.Tensor.from_buffer_copy(c.Tensor.from_address(address))
+        described.data = made.data_ptr()
+        return Made((ctypes.addressof(described), (described, keep, made), exec_), lambda: made)
 
     def stream(self, tensor: Any) -> int | None:
         return self._torch.cuda.current_stream(tensor.device.index).cuda_stream or None
@@ -447,11 +442,8 @@ class _BufferKind:
         )
         return borrow_memory(ctypes.addressof(held), view.shape or (), dtype, (held, view))
 
-    def shape(self, tensor: Any) -> tuple[int, ...]:
-        return memoryview(tensor).shape or ()
-
-    def make(self, shape: Sequence[int], like: Any) -> Made:
-        view = self._empty(shape, like)
+    def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
+        view = self._empty(memoryview(tensor).shape or (), tensor)
         return Made(self.borrow(view, True), lambda: view)
 
     def own(self, result: Owned, like: Any) -> Any:

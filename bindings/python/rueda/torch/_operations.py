@@ -69,7 +69,7 @@ def _request(
         -1,
         prescale_factor,
         postscale_factor,
-        operations.compressor_of(compressor),
+        None if compressor is None else operations.compressor_of(compressor),
     )
 
 
@@ -82,6 +82,8 @@ def _written(tensor: torch.Tensor) -> torch.Tensor:
 
 def _in_place(request: Operation, tensors: Sequence[torch.Tensor], group: bool) -> Handle[Any]:
     """In the tensors' memory, whatever their strides."""
+    if not group and _written(tensors[0]) is tensors[0]:
+        return request.submit(tensors[0])
     written = [_written(tensor) for tensor in tensors]
     handle: Handle[Any] = request.submit_group(written) if group else request.submit(written[0])
 
@@ -245,6 +247,11 @@ def allreduce(
 ) -> torch.Tensor:
     """Combines all ranks' tensors, and returns the result. Differentiable, for averages and sums:
     the gradient is combined likewise. Arguments as in `allreduce_async`."""
+    if compression is Compression.none and not (tensor.requires_grad and torch.is_grad_enabled()):
+        request = _request(
+            reduce_op(op, average), Output.NEW, name, prescale_factor, postscale_factor, process_set
+        )
+        return request.execute(tensor)  # type: ignore[no-any-return]
     return _reduced(
         [tensor],
         False,
