@@ -1204,8 +1204,11 @@ TEST_P(Cuda, AContextIsDestroyedThoughAStreamIsStuck) {
               << rueda_last_error();
           ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
         }
-        ASSERT_EQ(Execute(context, Barrier("all have them under way")), RUEDA_OK);
-        if (rank == 0) ASSERT_EQ(rueda_abort(context, "enough"), RUEDA_OK);
+        // The other may be told of the end before it hears that all have come.
+        (void)Execute(context, Barrier("all have them under way"));
+        if (rank == 0) {
+          ASSERT_EQ(rueda_abort(context, "enough"), RUEDA_OK);
+        }
         while (Execute(context, Barrier("the end")) != RUEDA_ABORTED) continue;
         // A new epoch begins all the same.
         ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
@@ -1222,7 +1225,7 @@ TEST_P(Cuda, AContextIsDestroyedThoughAStreamIsStuck) {
   if (GetParam() == Ranks::kProcesses) return;
   for (const auto& stream : streams) stream->Release();
   for (const auto& stream : streams) stream->Drain();
-  while (Fake().live_communicators() > 0 || Fake().live_streams() > 2) {
+  while (Fake().live_events() > 0) {
     rueda_context* context = nullptr;
     const rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
     ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &context), RUEDA_OK);
