@@ -62,7 +62,10 @@ function(rueda_add_libtorch root)
   target_include_directories(rueda_libtorch INTERFACE
     ${root}/include ${root}/include/torch/csrc/api/include)
   target_link_libraries(rueda_libtorch INTERFACE ${root}/lib/libtorch_cpu.so ${root}/lib/libc10.so)
-  target_link_options(rueda_libtorch INTERFACE -Wl,--allow-shlib-undefined)
+  target_link_options(rueda_libtorch INTERFACE -Wl,--allow-shlib-undefined
+    # Also of a program that uses nothing of torch's by itself: an installed librueda_torch.so does
+    # not know where torch is, and finds the one that the program brings.
+    "LINKER:--push-state,--no-as-needed,${root}/lib/libtorch_cpu.so,${root}/lib/libc10.so,--pop-state")
   # For programs that work on CUDA tensors: torch's CUDA half, if this torch has one. Its kernels
   # are found by the dispatcher, and not by name, so the linker would leave it out. Half a gigabyte
   # to load; the adapter does without.

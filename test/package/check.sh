@@ -117,6 +117,7 @@ check_cpp() {
 check_torch() {
   build_project torch "-DCMAKE_PREFIX_PATH=$package;$torch_root"
   run_on_two_ranks "$scratch/torch/tensors"
+  run_on_two_ranks "$scratch/torch/names"
 }
 
 check_refusals() {
