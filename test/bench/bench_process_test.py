@@ -31,6 +31,25 @@ class Bench(unittest.TestCase):
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(f"{option} starts the ranks itself: run it without ruedarun", done.stderr)
 
+    def test_what_the_command_line_cant_mean(self):
+        nccl_bench = str(pathlib.Path(RUEDA_BENCH).with_name("rueda_nccl_bench"))
+        for words, message in (
+                ((RUEDA_BENCH, "--device", "rocm"), "rueda_bench: --device expects cpu or cuda"),
+                ((RUEDA_BENCH, "--device", "cuda", "--scaling", "1"), "--device cuda goes neither with --vs nor"),
+                ((RUEDA_BENCH, "--device", "cuda", "--vs", "openmpi"), "--device cuda goes neither with --vs nor"),
+                ((RUEDA_BENCH, "--bytes", "x"), "rueda_bench: not a size: x"),
+                ((nccl_bench, "--iterations", "0"), "rueda_nccl_bench: --iterations expects"),
+                ((nccl_bench, "--iterations", "2x"), "rueda_nccl_bench: --iterations expects"),
+                ((nccl_bench, "--nonsense"), "usage: ruedarun -np N rueda_nccl_bench")):
+            done = run(*words)
+            self.assertEqual(done.returncode, 2, words)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertIn(message, done.stderr)
+        for program in (RUEDA_BENCH, nccl_bench):
+            done = run(program, "--help")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertTrue(done.stdout.startswith("usage: "), done.stdout)
+
     def test_another_folder_of_the_peers(self):
         done = run(RUEDA_BENCH, "--vs", "mpich", "--peers-dir", "/nowhere")
         self.assertNotEqual(done.returncode, 0)
@@ -69,7 +88,11 @@ class Bench(unittest.TestCase):
             here["FAKE_CUDA_DEVICES"] = "0"
             done = subprocess.run([RUEDA_BENCH, "--device", "cuda"], env=here, capture_output=True, text=True)
             self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertEqual(done.stderr.split(":")[0], "rueda_bench")
             self.assertIn("there is no CUDA device", done.stderr)
+            done = subprocess.run([nccl_bench], env=here, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertEqual(done.stderr.split(":")[0], "rueda_nccl_bench")
 
 
 if __name__ == "__main__":

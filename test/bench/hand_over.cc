@@ -31,7 +31,7 @@ std::string ShapeText(const StepShape& shape) {
 void HandOver(const Options& options) {
   const std::string what = options.vs.empty() ? "scaling" : "vs";
   if (std::getenv("RUEDA_RANK") != nullptr) {
-    Die("--" + what + " starts the ranks itself: run it without ruedarun");
+    Misused("--" + what + " starts the ranks itself: run it without ruedarun");
   }
   std::filesystem::path folder = options.peers_dir;
   if (folder.empty()) folder = RUEDA_PEERS_DIR;

@@ -233,6 +233,8 @@ class NcclBench {
 }  // namespace
 }  // namespace rueda::bench
 
+constexpr char kUsage[] = "usage: ruedarun -np N rueda_nccl_bench [--json] [--iterations N]\n";
+
 int main(int argc, char** argv) {
   using namespace rueda::bench;
   bool json = false;
@@ -241,14 +243,18 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--json") == 0) {
       json = true;
     } else if (std::strcmp(argv[i], "--iterations") == 0 && i + 1 < argc) {
-      iterations = std::atoi(argv[++i]);
+      char* end = nullptr;
+      iterations = static_cast<int>(std::strtol(argv[++i], &end, 10));
+      if (*end != 0 || iterations < 1) {
+        Misused(std::string("--iterations expects a number from 1 on, not ") + argv[i]);
+      }
+    } else if (std::strcmp(argv[i], "--help") == 0) {
+      std::fputs(kUsage, stdout);
+      return 0;
     } else {
-      iterations = 0;
+      std::fputs(kUsage, stderr);
+      return 2;
     }
-  }
-  if (iterations < 1) {
-    std::fputs("usage: ruedarun -np N rueda_nccl_bench [--json] [--iterations N]\n", stderr);
-    return 2;
   }
   rueda_context* const context = Init(nullptr);
   {

@@ -63,7 +63,7 @@ size_t ParseSize(const std::string& text) {
   if (*end == 'K' || *end == 'k') unit = size_t{1} << 10;
   if (*end == 'M' || *end == 'm') unit = size_t{1} << 20;
   if (*end == 'G' || *end == 'g') unit = size_t{1} << 30;
-  if (end == text.c_str() || (unit == 1 ? *end != 0 : end[1] != 0)) Die("not a size: " + text);
+  if (end == text.c_str() || (unit == 1 ? *end != 0 : end[1] != 0)) Misused("not a size: " + text);
   return number * unit;
 }
 
@@ -71,7 +71,7 @@ int ParseCount(const std::string& text) {
   char* end = nullptr;
   const long number = std::strtol(text.c_str(), &end, 10);
   if (end == text.c_str() || *end != 0 || number < 1 || number > 1'000'000) {
-    Die("expected a number from 1 to 1000000, not " + text);
+    Misused("expected a number from 1 to 1000000, not " + text);
   }
   return static_cast<int>(number);
 }
@@ -96,13 +96,13 @@ std::vector<size_t> ParseSizes(const std::string& text) {
 
 std::pair<int, size_t> ParseMany(const std::string& text) {
   const std::vector<std::string> parts = Split(text, 'x');
-  if (parts.size() != 2) Die("--many expects COUNTxSIZE, such as 200x4K");
+  if (parts.size() != 2) Misused("--many expects COUNTxSIZE, such as 200x4K");
   return {ParseCount(parts[0]), ParseSize(parts[1])};
 }
 
 StepShape ParseStep(const std::string& text) {
   const std::vector<std::string> parts = Split(text, 'x');
-  if (parts.size() != 3) Die("--step expects LAYERSxWIDTHxBATCH, such as 32x256x64");
+  if (parts.size() != 3) Misused("--step expects LAYERSxWIDTHxBATCH, such as 32x256x64");
   return {ParseCount(parts[0]), ParseCount(parts[1]), ParseCount(parts[2])};
 }
 
@@ -114,7 +114,7 @@ std::vector<std::string> DTypeNames(const std::string& text) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     std::string all;
     for (const std::string& each : known) all += (all.empty() ? "" : ", ") + each;
-    Die("no dtype '" + name + "' that can be added up; there are " + all);
+    Misused("no dtype '" + name + "' that can be added up; there are " + all);
   }
   return names;
 }
@@ -174,18 +174,19 @@ Options ParseOptions(int argc, char** argv) {
         break;
       case 'e':
         options.cuda = std::strcmp(optarg, "cuda") == 0;
-        if (!options.cuda && std::strcmp(optarg, "cpu") != 0) Die("--device expects cpu or cuda");
+        if (!options.cuda && std::strcmp(optarg, "cpu") != 0)
+          Misused("--device expects cpu or cuda");
         break;
       case 'i':
         options.iterations = ParseCount(optarg);
         break;
       case 'd':
         options.idle_seconds = std::atof(optarg);
-        if (!(options.idle_seconds > 0)) Die("--idle expects a number of seconds above 0");
+        if (!(options.idle_seconds > 0)) Misused("--idle expects a number of seconds above 0");
         break;
       case 'l':
         options.late_seconds = std::atof(optarg);
-        if (!(options.late_seconds > 0)) Die("--late expects a number of seconds above 0");
+        if (!(options.late_seconds > 0)) Misused("--late expects a number of seconds above 0");
         break;
       case 'T':
         options.dtypes = DTypeNames(optarg);
@@ -227,12 +228,18 @@ Options ParseOptions(int argc, char** argv) {
         EndWithUsage();
     }
   }
-  if (!options.dtypes.empty() && options.op != "allreduce") Die("--dtype goes with allreduce only");
+  if (!options.dtypes.empty() && options.op != "allreduce")
+    Misused("--dtype goes with allreduce only");
   if (!options.compressors.empty() && (options.op != "allreduce" || !options.dtypes.empty())) {
-    Die("--compressor goes with allreduce of float32 only");
+    Misused("--compressor goes with allreduce of float32 only");
   }
   if (options.cuda && (options.registered || options.step.layers > 0)) {
-    Die("--device cuda goes neither with --registered nor with --step");
+    Misused("--device cuda goes neither with --registered nor with --step");
+  }
+  if (options.cuda && (!options.vs.empty() || !options.scaling.empty())) {
+    Misused(
+        "--device cuda goes neither with --vs nor with --scaling, which measure on the CPU; "
+        "rueda_nccl_bench compares with NCCL");
   }
   if (optind < argc || (options.op != "allreduce" && options.op != "broadcast" &&
                         options.op != "allgather" && options.op != "barrier")) {

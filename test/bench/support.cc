@@ -1,5 +1,6 @@
 #include "test/bench/support.h"
 
+#include <errno.h>
 #include <time.h>
 
 #include <cstdio>
@@ -7,10 +8,23 @@
 
 namespace rueda::bench {
 
-void Die(const std::string& what) {
-  std::fprintf(stderr, "rueda_bench: %s\n", what.c_str());
+namespace {
+
+[[noreturn]] void End(const std::string& what, int status) {
+  std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, what.c_str());
   std::fflush(nullptr);
-  std::_Exit(1);  // the library's threads run: static objects must not be taken from under them
+  std::_Exit(
+      status);  // the library's threads run: static objects must not be taken from under them
+}
+
+}  // namespace
+
+void Die(const std::string& what) {
+  End(what, 1);
+}
+
+void Misused(const std::string& what) {
+  End(what, 2);
 }
 
 void Check(rueda_status status) {

@@ -1,4 +1,4 @@
-// What every part of rueda_bench needs.
+// What every part of the benchmarks needs.
 #pragma once
 
 #include <string>
@@ -8,6 +8,8 @@
 namespace rueda::bench {
 
 [[noreturn]] void Die(const std::string& what);
+// The same, of what the command line asks for: exit status 2.
+[[noreturn]] void Misused(const std::string& what);
 
 void Check(rueda_status status);
 
