@@ -199,19 +199,30 @@ std::string Allowed(const Knob& knob) {
                       knob.max);
 }
 
+// Digits, and of what may be broken a point and an exponent: no blanks, no hexadecimal, no plus, no
+// minus before a zero.
+bool IsPlainNumber(absl::string_view text, bool whole, double number) {
+  const bool negative = absl::ConsumePrefix(&text, "-");
+  if (text.empty() || !absl::ascii_isdigit(static_cast<unsigned char>(text[0]))) return false;
+  if (text.find_first_not_of(whole ? "0123456789" : "0123456789.eE+-") != text.npos) return false;
+  return !negative || number < 0;
+}
+
 // `shown_name` is what the user wrote: the knob, the variable or the alias.
 absl::Status Set(const Knob& knob, absl::string_view shown_name, absl::string_view value,
                  Config* config) {
   if (const auto* whole = std::get_if<int64_t Config::*>(&knob.field)) {
     int64_t number;
-    if (!absl::SimpleAtoi(value, &number) || static_cast<double>(number) < knob.min ||
-        static_cast<double>(number) > knob.max) {
+    if (!absl::SimpleAtoi(value, &number) ||
+        !IsPlainNumber(value, /*whole=*/true, static_cast<double>(number)) ||
+        static_cast<double>(number) < knob.min || static_cast<double>(number) > knob.max) {
       return Refuse(shown_name, value, Allowed(knob));
     }
     config->** whole = number;
   } else if (const auto* real = std::get_if<double Config::*>(&knob.field)) {
     double number;
-    if (!absl::SimpleAtod(value, &number) || !std::isfinite(number) || number > knob.max ||
+    if (!absl::SimpleAtod(value, &number) || !std::isfinite(number) ||
+        !IsPlainNumber(value, /*whole=*/false, number) || number > knob.max ||
         (number < knob.min && !(number == 0 && AlsoZero(knob)))) {
       return Refuse(shown_name, value, Allowed(knob));
     }

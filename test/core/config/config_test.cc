@@ -67,8 +67,8 @@ TEST(Config, LimitsAreIncluded) {
 }
 
 TEST(Config, RefusesWhatIsNotAWholeNumberInRange) {
-  for (const char* value : {"", " ", "x", "1.5", "1e3", "0x10", "65536", "-1", "1 2",
-                            "9223372036854775808", "99999999999999999999"}) {
+  for (const char* value : {"", " ", "x", "1.5", "1e3", "0x10", "65536", "-1", "1 2", " 5", "5 ",
+                            "+5", "-0", "9223372036854775808", "99999999999999999999"}) {
     EXPECT_EQ(Refusal("rank", value),
               absl::StrCat("rank=", value, ": expected a whole number from 0 to 65535"));
   }
@@ -80,7 +80,8 @@ TEST(Config, PrintsLargeLimitsInFull) {
 }
 
 TEST(Config, RefusesWhatIsNotANumberInRange) {
-  for (const char* value : {"", "x", "nan", "inf", "-inf", "1e400", "-0.1", "1e10", "1,5"}) {
+  for (const char* value : {"", "x", "nan", "inf", "-inf", "1e400", "-0.1", "1e10", "1,5", "0x10",
+                            " 5", "5 ", "+5", "-0", "-0.0", ".5", "-"}) {
     EXPECT_THAT(Refusal("stall_timeout_s", value),
                 HasSubstr(absl::StrCat("stall_timeout_s=", value, ": expected a number from 0 to")))
         << value;
