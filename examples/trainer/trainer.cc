@@ -419,9 +419,12 @@ Trainer::Trainer(TrainerOptions options) : options_(std::move(options)) {
 }
 
 int Trainer::Run(const std::function<int()>& fn) const {
-  const auto on_rank = [&] {
+  const auto check = [&] {
     CheckDevices(options_.devices);
     (void)DeviceOf(options_.device);
+  };
+  const auto on_rank = [&] {
+    check();
     torch::manual_seed(options_.seed);
     return fn();
   };
@@ -430,6 +433,16 @@ int Trainer::Run(const std::function<int()>& fn) const {
     hvd::shutdown();
     const std::vector<int> statuses = rueda::run(on_rank, options_.devices);
     return *std::max_element(statuses.begin(), statuses.end());
+  }
+  try {
+    check();
+  } catch (const std::exception&) {
+    // Nothing has begun: the others are refused alike, and must not take this rank for lost.
+    try {
+      hvd::shutdown();
+    } catch (const hvd::Error&) {
+    }
+    throw;
   }
   const int status = on_rank();
   hvd::shutdown();

@@ -371,6 +371,17 @@ TEST_F(MnistTraining, ReplicasThatDifferAreAFailure) {
   EXPECT_EQ(Field(LastLine(ended[0].out), "replicas_equal"), "false");
 }
 
+// What all ranks refuse before they begin is said by each in a line, and nobody is taken for lost.
+TEST_F(MnistTraining, WithoutADeviceCudaIsRefusedInALine) {
+  const std::vector<Ended> ended =
+      RunProgram(2, {Program(), "--device", "cuda"}, {{"CUDA_VISIBLE_DEVICES", ""}});
+  for (const Ended& rank : ended) {
+    EXPECT_EQ(rank.status, 1);
+    EXPECT_EQ(rank.err.find("mnist: "), 0u) << rank.err;
+    EXPECT_EQ(std::count(rank.err.begin(), rank.err.end(), '\n'), 1) << rank.err;
+  }
+}
+
 TEST_F(MnistTraining, OptionsAreChecked) {
   const auto error = [](const std::vector<std::string>& options) {
     std::vector<std::string> words = {Program()};
