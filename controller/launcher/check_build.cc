@@ -28,13 +28,11 @@ std::filesystem::path LibraryFolder(const std::filesystem::path& program) {
   return root / RUEDA_LIBRARY_FOLDER;
 }
 
-// 13000 is CUDA 13.0, 23203 is NCCL 2.32.3; 0: it is not there.
+// 13000 is CUDA 13.0, 23203 is NCCL 2.32.3.
 std::string CudaVersion(int version) {
-  if (version == 0) return "none";
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 std::string NcclVersion(int version) {
-  if (version == 0) return "none";
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
@@ -44,10 +42,15 @@ std::string DevicesText(const std::string& folder) {
   if (!cuda.ok()) return absl::StrCat("      can't be used here: ", cuda.status().message(), "\n");
   rueda_cuda_info info = {};
   const absl::Status status = CallCuda((*cuda)->probe, &info);
-  std::string text = absl::StrCat("      NCCL ", NcclVersion(info.nccl_version), " (built with ",
-                                  NcclVersion(info.nccl_header_version), "), CUDA ",
-                                  CudaVersion(info.runtime_version), "; the driver supports CUDA ",
-                                  CudaVersion(info.driver_version), "\n");
+  std::string text = absl::StrCat(
+      "      built with NCCL ", NcclVersion(info.nccl_header_version), " and CUDA ",
+      CudaVersion(info.runtime_version), "; here there is ",
+      info.nccl_version == 0 ? "no NCCL" : absl::StrCat("NCCL ", NcclVersion(info.nccl_version)),
+      " and ",
+      info.driver_version == 0
+          ? "no driver"
+          : absl::StrCat("a driver that supports CUDA ", CudaVersion(info.driver_version)),
+      "\n");
   if (!status.ok()) {
     return absl::StrCat(text, "      can't be used here: ", status.message(), "\n");
   }
@@ -69,16 +72,17 @@ std::string CheckBuildText(const std::string& program) {
     return std::filesystem::exists(folder / name, error);
   };
   const bool has_nccl = has("librueda_nccl.so");
-  return absl::StrCat(
-      VersionText(), "\nFor programs in (libraries in ", folder.string(), "):\n",
-      Line(has("librueda.so"), "C and C++: librueda.so"),
-      Line(has("librueda_torch.so"), "LibTorch: librueda_torch.so"), "\nTensors move by:\n",
-      Line(has("librueda.so"), "shared memory, inside a host"),
-      Line(has("librueda_gloo.so"), "Gloo, between hosts: librueda_gloo.so"),
-      Line(has_nccl, "NCCL, between GPUs: librueda_nccl.so"),
-      has_nccl ? DevicesText(folder.string()) : "", "\nOther hosts are reached by:\n",
-      Line(IsInPath("ssh"), "ssh"), Line(IsInPath("srun"), "srun, in a job of SLURM"),
-      Line(IsInPath("blaunch"), "blaunch, in a job of LSF"));
+  return absl::StrCat(VersionText(), "\nFor programs in (libraries in ", folder.string(), "):\n",
+                      Line(has("librueda.so"), "C and C++: librueda.so"),
+                      Line(has("librueda_torch.so"), "LibTorch: librueda_torch.so"),
+                      "\nTensors move by:\n",
+                      Line(has("librueda.so"), "shared memory, inside a host"),
+                      Line(has("librueda_gloo.so"), "Gloo, between hosts: librueda_gloo.so"),
+                      Line(has_nccl, "NCCL, between GPUs: librueda_nccl.so"),
+                      has_nccl || BuiltWithCuda() ? DevicesText(folder.string()) : "",
+                      "\nOther hosts are reached by:\n", Line(IsInPath("ssh"), "ssh"),
+                      Line(IsInPath("srun"), "srun, in a job of SLURM"),
+                      Line(IsInPath("blaunch"), "blaunch, in a job of LSF"));
 }
 
 }  // namespace rueda

@@ -99,6 +99,10 @@ constexpr char kNoMpi[] = "ruedarun starts the ranks itself; there is no other l
 constexpr char kNoTuner[] = "not yet: there is no autotuner";
 constexpr Refused kRefused[] = {
     {"output-filename", "use --output-dir instead"},
+    {"nproc", "use -np instead"},
+    {"ntasks", "use -np instead"},
+    {"nproc-per-node", "use -np, or -H HOST:RANKS, instead"},
+    {"nproc_per_node", "use -np, or -H HOST:RANKS, instead"},
     {"prefix-output-with-timestamp", "not yet: lines are marked with their rank only"},
     {"machinefile", "use --hostfile instead"},
     {"oversubscribe", "there is nothing to allow: more ranks than cores are fine"},
@@ -133,7 +137,7 @@ constexpr Refused kRefused[] = {
     {"no-autotune", "there is no autotuner to turn off"},
     {"mpi-threads-disable", kNoMpi},
     {"no-mpi-threads-disable", kNoMpi},
-    {"num-nccl-streams", "not yet: there is no NCCL"},
+    {"num-nccl-streams", "there is one for each process set, and one more for what is urgent"},
     {"log-with-timestamp", "not yet: the log has no times"},
     {"log-without-timestamp", "the log has no times as it is"},
     {"log-hide-timestamp", "the log has no times as it is"},
@@ -355,6 +359,10 @@ absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> argumen
       break;
     }
     RUEDA_RETURN_IF_ERROR(ReadOption(arguments, &at, &options));
+    if (options.check_build && at < arguments.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--check-build stands alone, without ", arguments[at]));
+    }
     if (options.help || options.version || options.agent || options.check_build) return options;
   }
   options.command.assign(arguments.begin() + static_cast<ptrdiff_t>(at), arguments.end());

@@ -11,6 +11,14 @@ constexpr ModuleName kModule = {"nccl", nullptr, RUEDA_CUDA_ABI};
 
 }  // namespace
 
+bool BuiltWithCuda() {
+#ifdef RUEDA_BUILT_WITH_CUDA
+  return true;
+#else
+  return false;
+#endif
+}
+
 absl::StatusOr<const rueda_cuda*> LoadCuda(const std::string& directory) {
   absl::StatusOr<std::string> where = directory;
   if (directory.empty()) where = OwnDirectory();
@@ -18,7 +26,9 @@ absl::StatusOr<const rueda_cuda*> LoadCuda(const std::string& directory) {
   absl::StatusOr<const rueda_cuda*> cuda = LoadModuleAs<rueda_cuda>(kModule, *where);
   if (!absl::IsNotFound(cuda.status())) return cuda;
   return absl::FailedPreconditionError(
-      absl::StrCat("this library was built without CUDA: ", cuda.status().message()));
+      absl::StrCat(BuiltWithCuda() ? "a part of this library is missing, which it has for CUDA: "
+                                   : "this library was built without CUDA: ",
+                   cuda.status().message()));
 }
 
 absl::Status CudaStatus(int32_t code, const char* message) {

@@ -312,7 +312,8 @@ TEST(Endings, Are2ForAMistakeOnTheCommandLine) {
   EXPECT_EQ(build.Wait(), 0);
   EXPECT_TRUE(Contains(build.out(), "[X] C and C++: librueda.so")) << build.out();
   if (Contains(build.out(), "[X] NCCL")) {  // on a machine with a device, or without one
-    EXPECT_TRUE(Contains(build.out(), "      NCCL ")) << build.out();
+    EXPECT_TRUE(Contains(build.out(), "      built with NCCL ")) << build.out();
+    EXPECT_FALSE(Contains(build.out(), "none")) << build.out();
     EXPECT_TRUE(Contains(build.out(), "device 0: ") ||
                 Contains(build.out(), "can't be used here: "))
         << build.out();

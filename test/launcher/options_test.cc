@@ -170,6 +170,8 @@ TEST(Options, AreRefusedWithTheReason) {
       {{"--verbos"}, "unknown option --verbos; did you mean --verbose?"},
       {{"--hostfil", "x"}, "unknown option --hostfil; did you mean --hostfile?"},
       {{"--zzzzzzzz"}, "unknown option --zzzzzzzz"},
+      {{"--nproc", "2"}, "option --nproc: use -np instead"},
+      {{"--check-build", "extra"}, "--check-build stands alone, without extra"},
       {{"-q"}, "unknown option -q"},
       {{"-np", "2", "-H", "a:0", "p"},
        "option -H: 'a:0': expected a number of slots from 1 to 1024"},

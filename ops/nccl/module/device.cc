@@ -82,18 +82,24 @@ int32_t Probe(rueda_cuda_info* info, char* message) {
   info->nccl_header_version = NCCL_VERSION_CODE;
   const Nccl& nccl = TheNccl();
   info->nccl_version = nccl.version;
+  // Who mends the one must not find the other behind it.
+  const std::string also = nccl.missing.empty() ? "" : "; and " + nccl.missing;
   const Driver& driver = TheDriver();
   if (!driver.missing.empty()) {
-    return Say(message, kFailedPrecondition,
-               "there is no CUDA device: no NVIDIA driver is installed (%s)",
-               driver.missing.c_str());
+    return Say(message, kFailedPrecondition, "there is no CUDA device: %s%s",
+               driver.missing.c_str(), also.c_str());
   }
   int version = 0, devices = 0;
   cudaDriverGetVersion(&version);
   info->driver_version = version;
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error != cudaSuccess) cudaGetLastError();
-  if (error != cudaSuccess || devices == 0) return SayNoDevice(message, error, version);
+  if (error != cudaSuccess || devices == 0) {
+    const int32_t answer = SayNoDevice(message, error, version);
+    const size_t length = std::strlen(message);
+    std::snprintf(message + length, RUEDA_CUDA_MESSAGE_BYTES - length, "%s", also.c_str());
+    return answer;
+  }
   info->devices = devices;
   if (!nccl.missing.empty()) {
     return Say(message, kFailedPrecondition, "%s", nccl.missing.c_str());
@@ -120,7 +126,7 @@ int32_t Locate(const void* pointer, int32_t* device, char* message) {
   *device = -1;
   const Driver& driver = TheDriver();
   if (!driver.missing.empty()) {
-    return Say(message, kFailedPrecondition, "no NVIDIA driver: %s", driver.missing.c_str());
+    return Say(message, kFailedPrecondition, "%s", driver.missing.c_str());
   }
   const auto address = reinterpret_cast<CUdeviceptr>(pointer);
   unsigned type = 0;

@@ -8,14 +8,20 @@ namespace {
 template <class Function>
 void Find(void* library, const char* name, Function* function, Driver* driver) {
   *function = reinterpret_cast<Function>(dlsym(library, name));
-  if (*function == nullptr) driver->missing = std::string("libcuda.so.1 has no ") + name;
+  if (*function == nullptr) {
+    driver->missing = std::string("the NVIDIA driver can't be used: libcuda.so.1 has no ") + name;
+  }
 }
 
 Driver Open() {
   Driver driver;
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    driver.missing = dlerror();
+    const std::string why = dlerror();
+    const bool absent = why.find("libcuda.so.1: cannot open") == 0;
+    driver.missing =
+        (absent ? "no NVIDIA driver is installed (" : "the NVIDIA driver can't be used (");
+    driver.missing += why + ")";
     return driver;
   }
   Find(library, "cuCtxGetCurrent", &driver.get_context, &driver);
@@ -60,7 +66,7 @@ OnDevice::~OnDevice() {
 int32_t OnDevice::Why(char* message) const {
   const Driver& driver = TheDriver();
   if (!driver.missing.empty()) {
-    return Say(message, kFailedPrecondition, "no NVIDIA driver: %s", driver.missing.c_str());
+    return Say(message, kFailedPrecondition, "%s", driver.missing.c_str());
   }
   return Say(message, error_ == cudaErrorInvalidDevice ? kInvalidArgument : kInternal,
              "cudaSetDevice(%d): %s (%s)", device_, cudaGetErrorString(error_),

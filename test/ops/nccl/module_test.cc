@@ -50,6 +50,34 @@ TEST(NcclModule, LoadsAndSaysInOneLineWhatIsMissing) {
   EXPECT_EQ(device, -1);
 }
 
+TEST(NcclModule, OneThatIsNotThereIsSaidToBeMissingOrNotBuilt) {
+  const absl::StatusOr<const rueda_cuda*> cuda = LoadCuda("/no/such");
+  EXPECT_EQ(cuda.status().code(), absl::StatusCode::kFailedPrecondition);
+  const std::string words(cuda.status().message());
+  EXPECT_EQ(words.find(BuiltWithCuda() ? "a part of this library is missing"
+                                       : "this library was built without CUDA"),
+            0u)
+      << words;
+  EXPECT_NE(words.find("there is no /no/such/librueda_nccl.so"), std::string::npos) << words;
+}
+
+// With stand-ins for libcuda.so.1 and libnccl.so.2, which are too old: all that is wrong is said.
+TEST(NcclModuleTooOld, TheDriverAndNcclAreNamed) {
+  const absl::StatusOr<const rueda_cuda*> cuda = Module();
+  if (!cuda.ok()) GTEST_SKIP() << cuda.status().message();
+  rueda_cuda_info info = {};
+  const absl::Status status = CallCuda((*cuda)->probe, &info);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const std::string words(status.message());
+  EXPECT_NE(words.find("the NVIDIA driver can't be used: libcuda.so.1 has no cu"),
+            std::string::npos)
+      << words;
+  EXPECT_EQ(words.find("installed"), std::string::npos) << words;
+  EXPECT_NE(words.find("; and NCCL 2.10.3 is too old, 2.18 or newer is needed"), std::string::npos)
+      << words;
+  EXPECT_EQ(info.nccl_version, 21003);
+}
+
 // ---- with a device ----
 
 class OnADevice : public ::testing::Test {
