@@ -187,6 +187,9 @@ rueda_status rueda_local_device(rueda_context* context, int32_t type, rueda_devi
     RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
     if (device == nullptr)
       return absl::InvalidArgumentError("rueda_local_device: `device` is null");
+    if (context->shut_down.load(std::memory_order_relaxed)) {
+      return absl::FailedPreconditionError("this context has shut down");
+    }
     RUEDA_ASSIGN_OR_RETURN(const DeviceType ours, DeviceTypeOf(type));
     int index = 0;
     if (ours != DeviceType::kCpu) {

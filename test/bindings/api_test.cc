@@ -607,6 +607,9 @@ TEST(Shutdown, EndsTheContextsUse) {
   const TensorOf tensor(values);
   EXPECT_EQ(Execute(context, Allreduce("t", tensor.get())), RUEDA_FAILED_PRECONDITION);
   EXPECT_THAT(rueda_last_error(), HasSubstr("shut down"));
+  rueda_device device = {0, 0};
+  EXPECT_EQ(rueda_local_device(context, RUEDA_CPU, &device), RUEDA_FAILED_PRECONDITION);
+  EXPECT_THAT(rueda_last_error(), HasSubstr("shut down"));
   EXPECT_EQ(rueda_shutdown(context), RUEDA_FAILED_PRECONDITION);
   rueda_context_destroy(context);
 }
