@@ -387,6 +387,17 @@ RANKS_TEST(Trainer, ADirectoryHasOneTrainingsCheckpoints, 2) {
 }
 
 // One that is refused "so that nothing is overwritten", by the last callback.
+// Before anything has begun: a rank that just ended would be a lost one to the others.
+RANKS_TEST(Trainer, WhatRefusesToRunHasLeftTheJob, 1, 2) {
+  trainer::TrainerOptions options;
+  options.devices = hvd::size() + 1;
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { (void)trainer::Trainer(options).Run([] { return 0; }); }, &message),
+            RUEDA_FAILED_PRECONDITION);
+  EXPECT_NE(message.find("and the job has"), std::string::npos) << message;
+  EXPECT_FALSE(hvd::is_initialized());
+}
+
 RANKS_TEST(Trainer, ARefusedStartChangesNothing, 1, 2) {
   const JobDirectory directory;
   const auto fit = [&](int64_t epochs) {
