@@ -68,6 +68,7 @@ void NcclBackend::Retire(std::unique_ptr<Communicator> communicator) {
 }
 
 bool NcclBackend::Left() {
+  context_->Cancel();  // if nothing that an abort reaches was left
   Nanos deadline = 0;
   if (!std::exchange(asked_, true)) {
     deadline = std::max(context_->patient_until(), MonotonicNow() + kGrace);
