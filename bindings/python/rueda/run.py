@@ -315,8 +315,9 @@ class _Desk:
                 self.ranks = ranks
                 self._come.add(rank)
                 is_last = len(self._come) == ranks
-            if is_last:
+            if is_last:  # before it begins, nothing is left that could outlive this process
                 self._receive_no_more()
+                self._receiver.join()
             outcome: _Outcome = None
             try:
                 for message in self._call:
