@@ -124,10 +124,12 @@ _VERSIONED_OFFSET = 32
 _READ_ONLY = 1  # a flag of it
 _FLAGS_OFFSET = 24
 
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+# By index these are objects of our own: as attributes all of the process would share them, and the
+# types that others give them.
+_capsule_pointer = ctypes.pythonapi["PyCapsule_GetPointer"]
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_capsule_is = ctypes.pythonapi.PyCapsule_IsValid
+_capsule_is = ctypes.pythonapi["PyCapsule_IsValid"]
 _capsule_is.restype = ctypes.c_int
 _capsule_is.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
@@ -241,7 +243,7 @@ _IsValid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
 _GetPointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
-_capsule_new = ctypes.pythonapi.PyCapsule_New
+_capsule_new = ctypes.pythonapi["PyCapsule_New"]
 _capsule_new.restype = ctypes.py_object
 _capsule_new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
