@@ -7,7 +7,7 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from rueda import errors
@@ -180,6 +180,10 @@ def _destroy(context: int | None) -> None:
         lib.rueda_context_destroy(context)
 
 
+#: Called ahead of a shutdown: they wait for what was begun elsewhere with the current context.
+before_shutdown: list[Callable[[], None]] = []
+
+
 def shutdown() -> None:
     """Leaves the job. Collective: waits until all ranks have called it; operations in flight end
     first. Does nothing when there is none.
@@ -187,6 +191,8 @@ def shutdown() -> None:
     Raises:
         AbortedError: the job had failed. It is left all the same.
     """
+    for wait in before_shutdown:
+        wait()
     with _lock:
         context = lib.rueda_current_context()
         if context is None:

@@ -1,0 +1,39 @@
+"""librueda_xla.so: what XLA's programs call. Loaded and registered when the first one is compiled."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import jax
+
+from rueda.core import _library as c
+
+#: What the calls are called in XLA's programs.
+TARGET = "rueda"
+
+# In the order of `Library` in native/rueda_xla.cc.
+_FUNCTIONS = (
+    "rueda_current_context",
+    "rueda_process_set_size",
+    "rueda_submit",
+    "rueda_handle_error",
+    "rueda_release",
+    "rueda_last_error",
+)
+
+
+@functools.cache
+def register() -> None:
+    """Makes the calls known to XLA, once."""
+    path = c.folder() / "lib" / "librueda_xla.so"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(
+            f"rueda.jax can't load its library: {error}; install the wheel again (in the source "
+            "tree build the target rueda_python)"
+        ) from error
+    addresses = [ctypes.cast(getattr(c.lib, name), ctypes.c_void_p) for name in _FUNCTIONS]
+    library.rueda_xla_use((ctypes.c_void_p * len(addresses))(*addresses))
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.rueda_xla_call), platform="cpu")

@@ -1,0 +1,191 @@
+"""One JAX primitive for all collectives: eager, compiled, and with a batch dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from rueda.core import _library as c
+from rueda.core._operations import Operation, Output
+from rueda.jax import _effects, _errors, _native
+
+KINDS = {
+    c.ALLREDUCE: "allreduce",
+    c.BROADCAST: "broadcast",
+    c.ALLGATHER: "allgather",
+    c.BARRIER: "barrier",
+    c.ALLTOALL: "alltoall",
+    c.REDUCESCATTER: "reducescatter",
+    c.SEND: "send",
+    c.RECV: "recv",
+}
+
+#: How all operations are called that were given no name: they keep their order, so only one of them
+#: is under way, and ranks that don't do the same thing are told so.
+UNNAMED = "rueda.jax"
+
+
+class Request(NamedTuple):
+    """What is asked for; known when a function is traced."""
+
+    kind: int
+    name: str
+    process_set: int
+    #: Of the process set.
+    ranks: int
+    group: bool = False
+    op: int = c.NO_REDUCE_OP
+    root: int = -1
+    prescale: float = 1.0
+    postscale: float = 1.0
+    compressor: str = ""
+    #: Of what is received.
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+
+    def gradient(self, **changes: Any) -> Request:
+        """Of this operation's gradient."""
+        name = self.name if self.name == UNNAMED else self.name + ".gradient"
+        return self._replace(name=name, **changes)
+
+
+def _result_shape(request: Request, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Raises ValueError for what has no equal parts."""
+    if request.kind in (c.ALLREDUCE, c.BROADCAST):
+        return shape
+    kind = KINDS[request.kind]
+    if not shape:
+        raise ValueError(f"{kind}: a scalar has no first dimension")
+    rows, rest = shape[0], shape[1:]
+    if request.kind == c.ALLGATHER:
+        return (rows * request.ranks, *rest)
+    if rows % request.ranks != 0:
+        raise ValueError(f"{kind}: {rows} rows have no equal parts for {request.ranks} ranks")
+    return shape if request.kind == c.ALLTOALL else (rows // request.ranks, *rest)
+
+
+# ---- tracing ----
+
+
+def _abstract(*operands: Any, request: Request) -> tuple[list[Any], set[Any]]:
+    results: list[Any]
+    if request.kind == c.RECV:
+        results = [jax.core.ShapedArray(request.shape, np.dtype(request.dtype))]
+    elif request.kind in (c.BARRIER, c.SEND):
+        results = []
+    else:
+        results = [
+            jax.core.ShapedArray(_result_shape(request, operand.shape), operand.dtype)
+            for operand in operands
+        ]
+    return results, {_effects.order}
+
+
+# ---- at once ----
+
+_OUTPUTS = {
+    c.ALLREDUCE: Output.NEW,
+    c.BROADCAST: Output.NEW,
+    c.SEND: Output.NONE,
+    c.BARRIER: Output.NONE,
+    c.RECV: Output.GIVEN,
+}
+
+
+def _execute(*operands: Any, request: Request) -> Sequence[Any]:
+    _errors.forget()  # what compiled functions have begun comes first
+    operation = Operation(
+        request.kind,
+        _OUTPUTS.get(request.kind, Output.TAKEN),
+        None if request.kind == c.BARRIER else request.name,
+        request.process_set,
+        request.op,
+        request.root,
+        request.prescale,
+        request.postscale,
+        request.compressor.encode() or None,
+    )
+    if request.kind == c.BARRIER:
+        operation.execute(None)
+        return []
+    if request.kind == c.SEND:
+        operation.execute(operands[0])
+        return []
+    if request.kind == c.RECV:
+        return [jnp.asarray(operation.execute(np.empty(request.shape, request.dtype)))]
+    for operand in operands:
+        _result_shape(request, operand.shape)
+    if request.group:
+        return operation.execute_group(operands)
+    return [operation.execute(operands[0])]
+
+
+# ---- compiled ----
+
+
+def _lower(ctx: Any, *operands: Any, request: Request) -> Any:
+    _native.register()
+    attributes = {
+        "kind": np.int64(request.kind),
+        "name": request.name,
+        "process_set": np.int64(request.process_set),
+        "ranks": np.int64(request.ranks),
+        "group": np.int64(request.group),
+        "op": np.int64(request.op),
+        "root": np.int64(request.root),
+        "prescale": np.float64(request.prescale),
+        "postscale": np.float64(request.postscale),
+        "compressor": request.compressor,
+    }
+    return _effects.lower(ctx, _native.TARGET, operands, attributes)
+
+
+def _refuse(ctx: Any, *_: Any, request: Request) -> Any:
+    raise NotImplementedError(
+        f"{KINDS[request.kind]}: compiled for {', '.join(ctx.module_context.platforms)}, and "
+        "rueda.jax has compiled collectives on the CPU only; call it outside of jit"
+    )
+
+
+# ---- vmap ----
+
+
+def _batch(
+    operands: Sequence[Any], dims: Sequence[int | None], *, request: Request
+) -> tuple[Sequence[Any], Sequence[int | None]]:
+    """One operation for the whole batch, which lies behind the rows."""
+    kind = KINDS[request.kind]
+    if request.kind == c.SEND:
+        raise NotImplementedError("vmap of send: a receiver does not know of the batch")
+    if request.compressor.startswith(("powersgd", "auto")) or request.op == 8:
+        raise NotImplementedError(
+            f"vmap of {kind} with Adasum or {request.compressor!r}: it is not by element"
+        )
+    by_rows = request.kind in (c.ALLGATHER, c.ALLTOALL, c.REDUCESCATTER)
+    moved, to = [], []
+    for operand, dim in zip(operands, dims, strict=True):
+        if dim is None:
+            moved.append(operand)
+            to.append(None)
+            continue
+        if by_rows and operand.ndim < 2:
+            raise ValueError(f"{kind}: a scalar has no first dimension")
+        to.append(1 if by_rows else 0)
+        moved.append(jnp.moveaxis(operand, dim, int(by_rows)))
+    return collective.bind(*moved, request=request), to
+
+
+#: Takes one tensor, or a group; returns a list.
+collective: Any = Primitive("rueda")
+collective.multiple_results = True
+collective.def_effectful_abstract_eval(_abstract)
+collective.def_impl(_execute)
+mlir.register_lowering(collective, _refuse)
+mlir.register_lowering(collective, _lower, platform="cpu")
+batching.primitive_batchers[collective] = _batch
