@@ -38,7 +38,7 @@ try:
     ):
         _kind.add_type(_Order)
     _token = _core.abstract_token
-    _tokens = _dispatch.runtime_tokens
+    _tokens: Any = _dispatch.runtime_tokens
 except (ImportError, AttributeError) as _error:
     raise ImportError(
         f"rueda.jax can't be used with jax {jax.__version__}, whose effects are not those that it "
@@ -63,7 +63,7 @@ def wait() -> None:
     what JAX raises when one has failed; after that they are forgotten, so that later ones don't
     fail for the same reason."""
     try:
-        jax.effects_barrier()
+        _tokens.block_until_ready()
     except BaseException:
         _tokens.clear()
         raise

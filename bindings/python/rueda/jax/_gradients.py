@@ -86,7 +86,7 @@ class GradientTransformation(NamedTuple):
     update: Callable[..., tuple[Any, Any]]
 
 
-def DistributedGradients(**options: Any) -> GradientTransformation:  # noqa: N802
+def DistributedGradients(**options: Any) -> GradientTransformation:
     """Averages gradients on their way into an optimizer of optax:
     ``optax.chain(rx.DistributedGradients(), optax.adam(1e-3))``.
 

@@ -1,9 +1,10 @@
-"""librueda_xla.so: what XLA's programs call. Loaded and registered when the first one is compiled."""
+"""librueda_xla.so, which XLA's programs call. Registered when the first one is compiled."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+from typing import Any
 
 import jax
 
@@ -36,4 +37,5 @@ def register() -> None:
         ) from error
     addresses = [ctypes.cast(getattr(c.lib, name), ctypes.c_void_p) for name in _FUNCTIONS]
     library.rueda_xla_use((ctypes.c_void_p * len(addresses))(*addresses))
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.rueda_xla_call), platform="cpu")
+    ffi: Any = jax.ffi
+    ffi.register_ffi_target(TARGET, ffi.pycapsule(library.rueda_xla_call), platform="cpu")

@@ -142,8 +142,8 @@ def allreduce(
     process_set: _World = global_process_set,
     compression: Any = None,
 ) -> jax.Array:
-    """Combines all ranks' tensors, of one shape and dtype, into one that all get. Differentiable for
-    averages, sums and Adasum: the gradient is combined likewise.
+    """Combines all ranks' tensors, of one shape and dtype, into one that all get. Differentiable
+    for averages, sums and Adasum: the gradient is combined likewise.
 
     Args:
         tensor: any shape.
@@ -159,7 +159,8 @@ def allreduce(
     """
     scale = (prescale_factor, postscale_factor)
     tensors = [jnp.asarray(tensor)]
-    return _reduction(c.ALLREDUCE, tensors, name, op, *scale, process_set, compression, False)[0]  # type: ignore[no-any-return]
+    results = _reduction(c.ALLREDUCE, tensors, name, op, *scale, process_set, compression, False)
+    return results[0]  # type: ignore[no-any-return]
 
 
 def grouped_allreduce(
@@ -197,9 +198,10 @@ def reducescatter(
     multiple of the ranks. Differentiable for averages and sums."""
     scale = (prescale_factor, postscale_factor)
     tensors = [jnp.asarray(tensor)]
-    return _reduction(c.REDUCESCATTER, tensors, name, op, *scale, process_set, compression, False)[
-        0
-    ]  # type: ignore[no-any-return]
+    results = _reduction(
+        c.REDUCESCATTER, tensors, name, op, *scale, process_set, compression, False
+    )
+    return results[0]  # type: ignore[no-any-return]
 
 
 # ---- moving ----
@@ -230,8 +232,8 @@ def allgather(
 def alltoall(
     tensor: Any, name: str | None = None, *, process_set: _World = global_process_set
 ) -> jax.Array:
-    """Sends equal parts of the tensor's rows to each rank, and returns what all sent to this one, in
-    rank order. Differentiable."""
+    """Sends equal parts of the tensor's rows to each rank, and returns what all sent to this one,
+    in rank order. Differentiable."""
     return _apply(_request(c.ALLTOALL, name, process_set), jnp.asarray(tensor))[0]  # type: ignore[no-any-return]
 
 

@@ -168,7 +168,8 @@ def _batch(
             f"vmap of {kind} with Adasum or {request.compressor!r}: it is not by element"
         )
     by_rows = request.kind in (c.ALLGATHER, c.ALLTOALL, c.REDUCESCATTER)
-    moved, to = [], []
+    moved: list[Any] = []
+    to: list[int | None] = []
     for operand, dim in zip(operands, dims, strict=True):
         if dim is None:
             moved.append(operand)
