@@ -257,10 +257,14 @@ Failure CheckContext(rueda_context* context, const Request& request) {
   const int32_t ranks =
       library.process_set_size(context, static_cast<int32_t>(request.process_set));
   if (ranks == request.ranks) return {RUEDA_OK, ""};
-  return {RUEDA_FAILED_PRECONDITION, "'" + request.name + "' was traced for " +
-                                         std::to_string(request.ranks) +
-                                         " ranks, and now there are " + std::to_string(ranks) +
-                                         ": call jax.clear_caches() after another init()"};
+  if (ranks < 0) {
+    return {RUEDA_FAILED_PRECONDITION, "'" + request.name + "': there is no process set " +
+                                           std::to_string(request.process_set) + " any more"};
+  }
+  return {RUEDA_FAILED_PRECONDITION,
+          "'" + request.name + "' was traced for " + std::to_string(request.ranks) +
+              " ranks, and now there are " + std::to_string(ranks) +
+              ": call jax.clear_caches() after an init() that changes that"};
 }
 
 Error* Execute(CallFrame* frame) {
