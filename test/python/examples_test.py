@@ -31,3 +31,13 @@ def test_the_digits_are_learned(compression):
     assert result is not None and float(result[1]) > 0.94, out
     losses = [float(value) for value in re.findall(r"loss=([\d.]+)", out)]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("compression", ["none", "int8"])
+def test_the_digits_are_learned_with_jax(compression):
+    pytest.importorskip("jax")
+    out = run("mnist_jax.py", "--epochs", "6", "--compression", compression)
+    result = re.search(r"test_accuracy=([\d.]+) replicas_equal=true", out)
+    assert result is not None and float(result[1]) > 0.94, out
+    losses = [float(value) for value in re.findall(r"loss=([\d.]+)", out)]
+    assert losses[-1] < losses[0]
