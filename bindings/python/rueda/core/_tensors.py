@@ -274,9 +274,15 @@ class _Memory:
         count = bits // 8
         for dim in shape:
             count *= dim
-        self._bytes = (ctypes.c_char * (count + self._ALIGNMENT))()
+        count += self._ALIGNMENT
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:  # it does not fill it with zeroes
+            self._bytes = numpy.empty(count, numpy.uint8)
+            address = self._bytes.__array_interface__["data"][0]
+        else:
+            self._bytes = (ctypes.c_char * count)()
+            address = ctypes.addressof(self._bytes)
         self._dims = (ctypes.c_int64 * max(len(shape), 1))(*shape)
-        address = ctypes.addressof(self._bytes)
         self.tensor = c.Tensor(
             address + -address % self._ALIGNMENT,
             c.CPU,

@@ -39,6 +39,7 @@ try:
         _kind.add_type(_Order)
     _token = _core.abstract_token
     _tokens: Any = _dispatch.runtime_tokens
+    _is_top_level: Any = _core.trace_state_clean
 except (ImportError, AttributeError) as _error:
     raise ImportError(
         f"rueda.jax can't be used with jax {jax.__version__}, whose effects are not those that it "
@@ -47,6 +48,11 @@ except (ImportError, AttributeError) as _error:
 
 #: The effect.
 order: Any = _Order()
+
+
+def is_eager() -> bool:
+    """Whether nothing is being traced, differentiated or vectorised."""
+    return bool(_is_top_level())
 
 
 def lower(ctx: Any, target: str, operands: tuple[Any, ...], attributes: dict[str, Any]) -> Any:

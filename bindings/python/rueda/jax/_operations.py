@@ -21,7 +21,8 @@ from rueda.core import _operations as operations
 from rueda.core._collectives import Average
 from rueda.core._operations import ReduceOp
 from rueda.core._process_sets import ProcessSet, global_process_set
-from rueda.jax._primitive import KINDS, UNNAMED, Request, collective
+from rueda.jax import _effects
+from rueda.jax._primitive import KINDS, UNNAMED, Request, collective, execute
 
 T = TypeVar("T")
 _World = ProcessSet | int
@@ -78,6 +79,17 @@ def _combine(request: Request, gradients: list[Any]) -> Sequence[Any]:
 _apply.defvjp(_forward, _backward)
 
 
+def _perform(request: Request, *operands: Any) -> Sequence[Any]:
+    """As _apply, which is slow where there is nothing to be differentiated."""
+    if _effects.is_eager():
+        return execute(*operands, request=request)
+    return _apply(request, *operands)
+
+
+def _array(value: Any) -> Any:
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)
+
+
 # ---- requests ----
 
 _COMPRESSED = ("float32", "float16", "bfloat16")
@@ -103,7 +115,7 @@ def _reduction(
     process_set: _World,
     compression: Any,
     group: bool,
-) -> tuple[Any, ...]:
+) -> Sequence[Any]:
     compressor = (operations.compressor_of(compression) or b"").decode()
     if compressor in ("", "none"):
         compressor = ""
@@ -126,7 +138,7 @@ def _reduction(
         postscale=float(postscale_factor),
         compressor=compressor,
     )
-    return _apply(request, *tensors)
+    return _perform(request, *tensors)
 
 
 # ---- reductions ----
@@ -158,7 +170,7 @@ def allreduce(
             added the next time if it has a name.
     """
     scale = (prescale_factor, postscale_factor)
-    tensors = [jnp.asarray(tensor)]
+    tensors = [_array(tensor)]
     results = _reduction(c.ALLREDUCE, tensors, name, op, *scale, process_set, compression, False)
     return results[0]  # type: ignore[no-any-return]
 
@@ -179,7 +191,7 @@ def grouped_allreduce(
     if not leaves:
         return tensors
     scale = (prescale_factor, postscale_factor)
-    arrays = [jnp.asarray(leaf) for leaf in leaves]
+    arrays = [_array(leaf) for leaf in leaves]
     results = _reduction(c.ALLREDUCE, arrays, name, op, *scale, process_set, compression, True)
     return jax.tree.unflatten(tree, results)  # type: ignore[no-any-return]
 
@@ -197,7 +209,7 @@ def reducescatter(
     """Combines all ranks' tensors and gives each rank its part of the result's rows, which are a
     multiple of the ranks. Differentiable for averages and sums."""
     scale = (prescale_factor, postscale_factor)
-    tensors = [jnp.asarray(tensor)]
+    tensors = [_array(tensor)]
     results = _reduction(
         c.REDUCESCATTER, tensors, name, op, *scale, process_set, compression, False
     )
@@ -217,7 +229,7 @@ def broadcast(
     """The tensor of the root, a world rank; all ranks' are of its shape and dtype. Differentiable:
     the root gets the sum of the gradients, the others zeros."""
     request = _request(c.BROADCAST, name, process_set, root=int(root_rank))
-    return _apply(request, jnp.asarray(tensor))[0]  # type: ignore[no-any-return]
+    return _perform(request, _array(tensor))[0]  # type: ignore[no-any-return]
 
 
 def allgather(
@@ -226,7 +238,7 @@ def allgather(
     """All ranks' tensors, joined along the first dimension in rank order. In compiled functions and
     for gradients they are of one shape; else the first dimension may differ by rank.
     Differentiable: the gradients that all ranks have for this rank's rows are added up."""
-    return _apply(_request(c.ALLGATHER, name, process_set), jnp.asarray(tensor))[0]  # type: ignore[no-any-return]
+    return _perform(_request(c.ALLGATHER, name, process_set), _array(tensor))[0]  # type: ignore[no-any-return]
 
 
 def alltoall(
@@ -234,7 +246,7 @@ def alltoall(
 ) -> jax.Array:
     """Sends equal parts of the tensor's rows to each rank, and returns what all sent to this one,
     in rank order. Differentiable."""
-    return _apply(_request(c.ALLTOALL, name, process_set), jnp.asarray(tensor))[0]  # type: ignore[no-any-return]
+    return _perform(_request(c.ALLTOALL, name, process_set), _array(tensor))[0]  # type: ignore[no-any-return]
 
 
 def send(
@@ -247,7 +259,7 @@ def send(
     """Sends the tensor to a rank, which must receive it by the same name; two that send to each
     other need one to receive first."""
     request = _request(c.SEND, name, process_set, root=int(rank))
-    collective.bind(jnp.asarray(tensor), request=request)
+    collective.bind(_array(tensor), request=request)
 
 
 def recv(

@@ -98,7 +98,8 @@ _OUTPUTS = {
 }
 
 
-def _execute(*operands: Any, request: Request) -> Sequence[Any]:
+def execute(*operands: Any, request: Request) -> Sequence[Any]:
+    """By the library's own way, with its own exceptions."""
     _errors.forget()  # what compiled functions have begun comes first
     operation = Operation(
         request.kind,
@@ -186,7 +187,7 @@ def _batch(
 collective: Any = Primitive("rueda")
 collective.multiple_results = True
 collective.def_effectful_abstract_eval(_abstract)
-collective.def_impl(_execute)
+collective.def_impl(execute)
 mlir.register_lowering(collective, _refuse)
 mlir.register_lowering(collective, _lower, platform="cpu")
 batching.primitive_batchers[collective] = _batch
