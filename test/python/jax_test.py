@@ -70,7 +70,6 @@ def test_results_are_the_same_at_once_and_compiled():
 
         return [rx.allreduce(x, op=rx.Sum) for x in tensors]
 
-    run(fn)
     run(fn, np=3)
 
 
@@ -171,7 +170,6 @@ def test_gradients():
             with pytest.raises(NotImplementedError, match="gradient of"):
                 jax.grad(call)(x)
 
-    run(fn)
     run(fn, np=3)
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The wheel: built, made independent of the system's libraries by auditwheel, and used in virtual environments
-# that have only what it asks for and NumPy, then torch too.
+# that have only what it asks for and NumPy, then torch and JAX too.
 #     wheel_test.sh PYTHON BUILD_FOLDER      Exit status 77: skipped.
 set -euo pipefail
 
@@ -60,4 +60,5 @@ if "$python" -c 'import torch' 2>/dev/null; then
     [[ -e $site/$(basename "$package") || $(basename "$package") == rueda* ]] || ln -s "$package" "$site/"
   done
   in_new python "$root/test/python/main.py" "$root"/test/python/torch_test.py
+  in_new python "$root/test/python/main.py" "$root"/test/python/jax_test.py -k "results or order"
 fi

@@ -36,7 +36,8 @@ struct Library {
   decltype(&rueda_last_error) last_error;
 };
 
-Library library;  // set once, before the handler is registered
+Library library;                    // set once, before the handler is registered
+int minor_version = kMinorVersion;  // that the handler says it follows
 
 // ---- Errors ----
 
@@ -310,7 +311,7 @@ bool AnswerMetadata(const CallFrame& frame) {
   if (frame.extensions == nullptr || frame.extensions->type != kMetadataExtension) return false;
   Metadata* metadata = reinterpret_cast<MetadataExtension*>(frame.extensions)->metadata;
   metadata->version.major = kMajorVersion;
-  metadata->version.minor = kMinorVersion;
+  metadata->version.minor = minor_version;
   metadata->traits = 0;
   return true;
 }
@@ -322,7 +323,7 @@ Failure CheckLayout(const CallFrame& frame) {
   }
   return {RUEDA_UNIMPLEMENTED,
           "this jaxlib has XLA's FFI in version " + std::to_string(frame.api->version.major) + "." +
-              std::to_string(frame.api->version.minor) + ", which is too old: 0.2 is needed"};
+              std::to_string(frame.api->version.minor) + ", which lacks what is needed"};
 }
 
 }  // namespace
@@ -330,7 +331,9 @@ Failure CheckLayout(const CallFrame& frame) {
 
 extern "C" {
 
-__attribute__((visibility("default"))) void rueda_xla_use(const void* const* functions) {
+// XLA refuses handlers of a version that is newer than its own, and of one that is much older.
+__attribute__((visibility("default"))) void rueda_xla_use(const void* const* functions, int minor) {
+  rueda::xla::minor_version = minor;
   std::memcpy(&rueda::xla::library, functions, sizeof(rueda::xla::library));
 }
 

@@ -13,6 +13,9 @@ from rueda.core import _library as c
 #: What the calls are called in XLA's programs.
 TARGET = "rueda"
 
+# Of XLA's FFI, as far as native/xla_ffi_abi.h knows it. The newest that jaxlib has goes.
+_MINOR_VERSIONS = (3, 2, 1)
+
 # In the order of `Library` in native/rueda_xla.cc.
 _FUNCTIONS = (
     "rueda_current_context",
@@ -36,6 +39,14 @@ def register() -> None:
             "tree build the target rueda_python)"
         ) from error
     addresses = [ctypes.cast(getattr(c.lib, name), ctypes.c_void_p) for name in _FUNCTIONS]
-    library.rueda_xla_use((ctypes.c_void_p * len(addresses))(*addresses))
+    table = (ctypes.c_void_p * len(addresses))(*addresses)
     ffi: Any = jax.ffi
-    ffi.register_ffi_target(TARGET, ffi.pycapsule(library.rueda_xla_call), platform="cpu")
+    refusals = []
+    for minor in _MINOR_VERSIONS:
+        library.rueda_xla_use(table, minor)
+        try:
+            ffi.register_ffi_target(TARGET, ffi.pycapsule(library.rueda_xla_call), platform="cpu")
+            return
+        except Exception as refusal:  # of jaxlib's; its class differs by version
+            refusals.append(str(refusal))
+    raise ImportError(f"jax {jax.__version__} does not take rueda's calls: {refusals}")
