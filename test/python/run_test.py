@@ -341,6 +341,13 @@ def test_an_abort_of_the_functions_own_is_told():
     assert isinstance(error.__cause__, rueda.AbortedError)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_notes_are_not_what_an_exception_says():
+    error = ValueError("what is wrong")
+    error.add_note("advice\nof two lines")
+    assert _worker.error_text(error) == "ValueError: what is wrong"
+
+
 def test_what_is_raised_after_an_abort_of_its_own_is_the_cause(tmp_path):
     """The other rank has failed, and its process ended, before this one raises."""
 
