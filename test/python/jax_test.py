@@ -505,6 +505,8 @@ def test_mistakes_are_told_where_a_function_is_traced():
                     form(call)(jnp.ones(3))
             with pytest.raises(ValueError, match="no process set 7"):
                 form(lambda x: rx.allreduce(x, process_set=7))(1.0)
+        with pytest.raises(NotImplementedError, match="compiled for cuda"):
+            jax.jit(rx.allreduce).trace(jnp.ones(2)).lower(lowering_platforms=("cuda",))
         with pytest.raises(ValueError, match="root"):
             rx.broadcast(jnp.ones(2), 7)
         with pytest.raises(rueda.RuedaError, match="root"), rx.synchronized():
