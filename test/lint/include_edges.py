@@ -25,6 +25,7 @@ PUBLIC = {"rueda/rueda.h": "bindings/c", "rueda/rueda.hpp": "bindings/cpp", "rue
 PUBLIC_ALLOWED = {"bindings/c": ["bindings/c"],
                   "bindings/cpp": ["bindings/c", "bindings/cpp"],
                   "bindings/torch": ["bindings/c", "bindings/cpp", "bindings/torch"],
+                  "bindings/python": ["bindings/c"],
                   "examples": ["bindings/c", "bindings/cpp", "bindings/torch"]}
 # Plain C data: what a module and the library know of each other without linking.
 WALL_HEADERS = ["ops/backend/module_abi.h", "ops/nccl/cuda_abi.h"]
