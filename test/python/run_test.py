@@ -1020,7 +1020,9 @@ def run_cells(*sources):
     ]
 
 
-def test_functions_of_a_notebook_are_called():
+def test_functions_of_a_notebook_are_called(tmp_path, monkeypatch):
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):  # else in the user's home
+        monkeypatch.setenv(name, str(tmp_path / name))
     printed = run_cells(
         """
         import rueda
