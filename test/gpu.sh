@@ -82,8 +82,8 @@ check_device() {
   found=$("$build/bin/ruedarun" --check-build) || return
   printf '%s\n' "$found"
   grep -q '^ *device 0: ' <<<"$found" && return
-  printf 'gpu.sh: no CUDA device can be used here; %s\n' \
-    "$(grep -m1 -e "can't be used" -e '\[ \] NCCL' <<<"$found" | sed 's/^ *//')" >&2
+  printf 'gpu.sh: no CUDA device can be used here: %s\n' \
+    "$(grep -m1 -e "can't be used" -e '\[ \] NCCL' <<<"$found" | sed "s/^ *\(can't be used here: \)\?//")" >&2
   return 1
 }
 

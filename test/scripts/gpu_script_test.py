@@ -53,8 +53,8 @@ class GpuScript(support.ScriptTest):
         for part in ("--tests", "--sanitizer", "--bench"):
             done = self.gpu(part)
             self.assertEqual(done.returncode, 1)
-            self.assertEqual(done.stderr, "gpu.sh: no CUDA device can be used here; can't be used here: there is no CUDA "
-                             "device: no NVIDIA driver is installed\n")
+            self.assertEqual(done.stderr, "gpu.sh: no CUDA device can be used here: there is no CUDA device: "
+                             "no NVIDIA driver is installed\n")
             self.assertNotIn("nccl_module_test", done.stdout)
             self.assertNotIn("measured", done.stdout)
 
