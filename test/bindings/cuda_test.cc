@@ -1181,7 +1181,7 @@ TEST(CudaKill, TheOthersAreToldWhoDiedAlsoWhileTheirDeviceWaits) {
 TEST_P(Cuda, AContextIsDestroyedThoughAStreamIsStuck) {
   std::unique_ptr<CallersStream> streams[2];
   const std::vector<float> ones(1000, 1.0f);
-  std::unique_ptr<OnDevice<float>> tensors[2];
+  std::unique_ptr<OnDevice<float>> tensors[2], odd_ones[2];
   ::testing::internal::CaptureStderr();
   Run(
       2,
@@ -1197,8 +1197,12 @@ TEST_P(Cuda, AContextIsDestroyedThoughAStreamIsStuck) {
         stream.Hold();
         rueda_operation compressed = tensor.Sum("compressed");
         compressed.compressor = "int8";
-        for (const rueda_operation& operation :
-             {tensor.Sum("t"), urgent, compressed, tensor.Operation(RUEDA_ALLGATHER, "g")}) {
+        // A kernel of the library's writes its result, which is the library's memory.
+        odd_ones[rank] =
+            std::make_unique<OnDevice<float>>(device, std::vector<float>(3, 1.0f), stream.get());
+        rueda_operation scatter = odd_ones[rank]->Operation(RUEDA_REDUCESCATTER, "odd");
+        scatter.reduce_op = RUEDA_SUM;
+        for (const rueda_operation& operation : {tensor.Sum("t"), urgent, compressed, scatter}) {
           const rueda_handle handle = Submitted(context, operation);
           ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK)
               << rueda_last_error();
@@ -1232,6 +1236,8 @@ TEST_P(Cuda, AContextIsDestroyedThoughAStreamIsStuck) {
     ASSERT_EQ(rueda_shutdown(context), RUEDA_OK);
     rueda_context_destroy(context);
   }
+  // A device on which memory was used after its release has failed.
+  for (const auto& tensor : tensors) (void)tensor->Values();
 }
 
 // What NCCL's own threads notice ends the epoch, though every process is well.
