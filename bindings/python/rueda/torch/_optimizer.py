@@ -57,18 +57,21 @@ class _Distributed:
         step = cast(Any, super()).step
         if closure is not None:
             return step(self._synchronizing(closure))
+        self._catch_up()
+        return step()
+
+    def _catch_up(self) -> None:
+        """Waits for what came since synchronize() was called."""
         if self._should_synchronize and not (
             self._synchronized and (self._reducer is None or not self._reducer.fresh)
         ):
             self.synchronize()
         self._synchronized = False
-        return step()
 
     def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def synchronized() -> Any:
             loss = closure()
-            self.synchronize()
-            self._synchronized = False
+            self._catch_up()
             # What decides how an optimizer goes on has to be the same on all ranks.
             if self._reducer is not None and isinstance(self, torch.optim.LBFGS):
                 loss = _operations.allreduce(
@@ -79,6 +82,12 @@ class _Distributed:
             return loss
 
         return synchronized
+
+    def remove_hooks(self) -> None:
+        """Gradients are left alone from now on: this is a plain optimizer then."""
+        if self._reducer is not None:
+            self._reducer.remove_hooks()
+        self._reducer = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's. Between backward() and step() or synchronize() gradients are on their way:
@@ -156,10 +165,11 @@ def _check_passes(passes: int) -> None:
         raise ValueError(f"backward_passes_per_step is {passes!r}, and must be at least 1")
 
 
-def _names_of(
+def names_of(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Any]] | None
 ) -> list[tuple[str, Any]]:
-    """Every parameter of the optimizer with its name, once."""
+    """Every parameter of the optimizer with its name, once. Raises a ValueError for names that
+    don't fit."""
     parameters: dict[torch.Tensor, None] = {}
     for group in optimizer.param_groups:
         parameters.update(dict.fromkeys(group["params"]))
@@ -269,7 +279,7 @@ def DistributedOptimizer(
         raise ValueError("gradient_predivide_factor goes with op=Average only")
     if compression not in (None, Compression.none) and op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
         raise ValueError("compression goes with op=Average and op=Sum only")
-    named = _names_of(optimizer, named_parameters)
+    named = names_of(optimizer, named_parameters)
     together = _groups_of(groups, num_groups, named)
     is_shared = process_set.included() and process_set.size() > 1
     prefix = f"optimizer {_context.number('optimizer')}: "

@@ -1,0 +1,39 @@
+"""What is used of Lightning, by whichever of its names it is installed. `lightning` goes before
+`pytorch_lightning`, unless the program has imported only the latter."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import Any
+
+
+def _is_separate() -> bool:
+    if "lightning" in sys.modules or importlib.util.find_spec("pytorch_lightning") is None:
+        return False
+    return "pytorch_lightning" in sys.modules or importlib.util.find_spec("lightning") is None
+
+
+_SEPARATE = _is_separate()
+
+
+def _of(package: str, module: str, name: str) -> Any:
+    root = f"{package}_lightning" if package == "pytorch" else "lightning_fabric"
+    full = root if _SEPARATE else f"lightning.{package}"
+    return getattr(importlib.import_module(f"{full}.{module}"), name)
+
+
+ClusterEnvironment: Any = _of("fabric", "plugins.environments", "ClusterEnvironment")
+LightningEnvironment: Any = _of("fabric", "plugins.environments", "LightningEnvironment")
+LSFEnvironment: Any = _of("fabric", "plugins.environments", "LSFEnvironment")
+MPIEnvironment: Any = _of("fabric", "plugins.environments", "MPIEnvironment")
+SLURMEnvironment: Any = _of("fabric", "plugins.environments", "SLURMEnvironment")
+TorchElasticEnvironment: Any = _of("fabric", "plugins.environments", "TorchElasticEnvironment")
+
+DDPStrategy: Any = _of("pytorch", "strategies", "DDPStrategy")
+LayerSync: Any = _of("pytorch", "plugins", "LayerSync")
+MisconfigurationException: Any = _of("pytorch", "utilities.exceptions", "MisconfigurationException")
+StrategyRegistry: Any = _of("pytorch", "strategies", "StrategyRegistry")
+TorchSyncBatchNorm: Any = _of("pytorch", "plugins", "TorchSyncBatchNorm")
+sync_module_states: Any = _of("pytorch", "overrides.distributed", "_sync_module_states")
