@@ -275,13 +275,13 @@ def all_features(names, folder):
 # ---- what is equal to what ----
 
 
-def plain(batch_size, rate, loss=F.cross_entropy):
-    """Weights after a plain loop over whole batches, two epochs of them, in the order in which
-    Lightning shuffles for any number of ranks."""
+def plain(batch_size, rate, loss=F.cross_entropy, epochs=2):
+    """Weights after a plain loop over whole batches, in the order in which Lightning shuffles for
+    any number of ranks."""
     model = Model(lr=rate)
     (optimizer,), (scheduler,) = model.configure_optimizers()
     sampler = DistributedSampler(dataset(), 1, 0, seed=0)
-    for epoch in range(2):
+    for epoch in range(epochs):
         sampler.set_epoch(epoch)
         for _, x, y in DataLoader(dataset(), batch_size, sampler=sampler):
             optimizer.zero_grad()

@@ -175,6 +175,12 @@ def init(
         lib.rueda_set_default_context(start(settings))
 
 
+def adopt(context: int) -> None:
+    """Makes it the process's, as init does; shutdown leaves it."""
+    with _lock:
+        lib.rueda_set_default_context(context)
+
+
 def _destroy(context: int | None) -> None:
     if context is not None:
         lib.rueda_context_destroy(context)

@@ -36,17 +36,16 @@ def host_id() -> str:
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}/{os.getuid()}"
 
 
-def _free_address() -> str:
-    """Where rank 0 of a group waits for other hosts: an address of this host, and a free port."""
-    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
+def free_address(towards: str) -> tuple[str, int]:
+    """An address of this host on the way to another one, and a port that is free there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((master, 9))
+        probe.connect((towards, 9))
         own = probe.getsockname()[0]
     if ipaddress.ip_address(own).is_loopback:
-        own = socket.gethostbyname(master)
+        own = socket.gethostbyname(towards)
     with socket.socket() as listener:
         listener.bind((own, 0))
-        return f"{own}:{listener.getsockname()[1]}"
+        return own, listener.getsockname()[1]
 
 
 def _is_the_launchers(rank: int, size: int, hosts: list[str]) -> bool:
@@ -70,7 +69,8 @@ def meet(store: Any, rank: int, size: int, group_name: str) -> int:
     if rank == 0:
         job = {"job_id": f"c10d-{uuid.uuid4().hex}"}
         if len(set(hosts)) > 1 and "RUEDA_SHARED_DIR" not in os.environ:
-            job["meeting_address"] = _free_address()
+            address, port = free_address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+            job["meeting_address"] = f"{address}:{port}"
         store.set("job", json.dumps(job))
     # The environment's settings, but not what it says of places: torchrun, mpirun and others speak
     # of the whole world.
@@ -87,3 +87,8 @@ def meet(store: Any, rank: int, size: int, group_name: str) -> int:
         "local_size": hosts.count(hosts[rank]),
     }
     return _context.start(knobs, name=name, reads_environment=False)
+
+
+def become_job(store: Any, rank: int, size: int) -> None:
+    """Makes these ranks the process's job, as `rueda.init()` does by the environment."""
+    _context.adopt(meet(store, rank, size, "job"))
