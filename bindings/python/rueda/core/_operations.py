@@ -242,7 +242,7 @@ class Operation:
         output = self._output
         if output is not Output.SAME and output is not Output.NEW:
             return self._one(tensor).execute(_only)
-        kind, keep, exec_, result = self._borrow(tensor)
+        _kind, keep, exec_, result = self._borrow(tensor)
         if exec_ is not None:
             return self._one(tensor).execute(_only)
         context = self.context or lib.rueda_current_context() or _context.current()
