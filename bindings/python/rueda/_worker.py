@@ -117,10 +117,10 @@ class _Rank:
 
 
 def error_text(error: BaseException) -> str:
-    """Its type and what it says, as a traceback ends, but for notes."""
+    """Its type and what it says, as a traceback has it, without places before it (a SyntaxError
+    has some) and notes behind."""
     lines = traceback.format_exception_only(type(error), error)
-    notes = getattr(error, "__notes__", ()) if sys.version_info >= (3, 11) else ()
-    return lines[-1 - sum(len(note.split("\n")) for note in notes)].strip()
+    return next(line for line in lines if not line.startswith(" ")).strip()
 
 
 def _failure(error: BaseException, text: str) -> Failure:
