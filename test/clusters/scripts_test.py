@@ -26,6 +26,7 @@ if WRITE:
 REPOSITORY, PROGRAMS = os.path.realpath(sys.argv.pop(1)), os.path.realpath(sys.argv.pop(1))
 SCRIPTS = os.path.join(REPOSITORY, "examples", "clusters")
 HANG = 60  # seconds
+LONG = 300  # for eight ranks that import Lightning
 
 
 def setUpModule():
@@ -44,14 +45,14 @@ def directives(script, mark):
 
 def comparable(text):
     """Its lines in an order that ranks don't choose, without what differs from run to run and from machine to machine:
-    pids, ports, the numbers of jobs, the step in which a warning comes, who was the first to end, cores."""
+    pids, ports, the numbers of jobs, the step in which a warning comes, who was the first to end, cores, losses."""
     for pattern, stands_for in (
             (r"(?m)^\* ", "  "), (r" +<- first failure", ""), (r"(?m)^( +\d+) +\d+  ", r"\1 #  "),
             (r"(?m)^ruedarun: rank \d+ on host \w+ \(pid \d+\)", "ruedarun: rank #"),
             (r"ended after rank \d+", "ended after rank #"), (r"\bjob \d+", "job #"),
             (r"JOB \d+ ON (\w+) CANCELLED AT \S+", r"JOB # ON \1 CANCELLED AT #"),
             (r"(saved|begins at) step [1-9].*", r"\1 step #"), (r":\d+ \(interface", ":# (interface"),
-            (r"OMP_NUM_THREADS=\d+", "OMP_NUM_THREADS=#")):
+            (r"OMP_NUM_THREADS=\d+", "OMP_NUM_THREADS=#"), (r"(loss|accuracy)=[\d.]+", r"\1=#")):
         text = re.sub(pattern, stands_for, text)
     return sorted(line.rstrip() for line in text.splitlines())
 
@@ -59,7 +60,7 @@ def comparable(text):
 def in_order(text):
     """With the lines that every rank prints by rank."""
     lines = text.splitlines()
-    for pattern in (r"rank (\d+) of \d+, local", r"rank (\d+) of \d+: average"):
+    for pattern in (r"rank (\d+) of \d+, local", r"rank (\d+) of \d+: average", r"global rank (\d+)"):
         places = [i for i, line in enumerate(lines) if re.search(pattern, line)]
         in_turn = sorted((lines[i] for i in places), key=lambda line: int(re.search(pattern, line)[1]))
         for i, line in zip(places, in_turn):
@@ -71,6 +72,21 @@ def without_torch(text):
     """What the ranks say, without the warnings of torch's launcher, which are others each time."""
     ours = r"rank \d+ of|\[rueda|  \w+ +(yes|no: )"
     return "".join(line + "\n" for line in text.splitlines() if re.match(ours, line))
+
+
+def of_example(text):
+    """What ranks and their program say, without Lightning's remarks."""
+    ours = r"\[\d+\] (rank \d+ of|global rank|epoch=|test_accuracy=)"
+    return "".join(line + "\n" for line in text.splitlines() if re.match(ours, line))
+
+
+def python():
+    """That of third_party/setup.sh, with Lightning in it."""
+    venv = os.environ.get("RUEDA_VENV", os.path.expanduser("~/.cache/rueda/venv"))
+    if subprocess.run([f"{venv}/bin/python", "-c", "import importlib.util as i; assert i.find_spec('lightning')"],
+                      check=False, capture_output=True).returncode != 0:
+        raise unittest.SkipTest("Lightning is not installed")
+    return venv
 
 
 class OnHosts(unittest.TestCase):
@@ -91,8 +107,10 @@ class OnHosts(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="rueda-scripts-")
         self.addCleanup(shutil.rmtree, self.folder)
-        os.makedirs(os.path.join(self.folder, "build", "release"))
-        os.symlink(PROGRAMS, os.path.join(self.folder, "build", "release", "bin"))
+        release = os.path.join(self.folder, "build", "release")
+        os.makedirs(release)
+        os.symlink(PROGRAMS, os.path.join(release, "bin"))
+        os.symlink(os.path.join(os.path.dirname(PROGRAMS), "python"), os.path.join(release, "python"))
         os.symlink(os.path.join(REPOSITORY, "examples"), os.path.join(self.folder, "examples"))
 
     def expect_printed(self, script, text):
@@ -115,9 +133,9 @@ class OnHosts(unittest.TestCase):
         os.chmod(path, 0o755)
         return os.path.dirname(path)
 
-    def run_on(self, host, *words, **variables):
+    def run_on(self, host, *words, limit=HANG, **variables):
         done = subprocess.run(self.sshd.command(host, *words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=HANG, cwd=self.folder,
+                              stderr=subprocess.STDOUT, text=True, timeout=limit, cwd=self.folder,
                               env={**os.environ, **variables})
         self.assertEqual(done.returncode, 0, done.stdout)
         return done.stdout
@@ -148,8 +166,8 @@ class Slurm(OnHosts):
         job = self.command("sbatch", "--parsable", os.path.relpath(script, REPOSITORY), **variables)
         return job, os.path.join(self.folder, os.path.basename(script).replace(".sbatch", f".{job}.out"))
 
-    def await_true(self, condition, out):
-        deadline = time.monotonic() + HANG
+    def await_true(self, condition, out, limit=HANG):
+        deadline = time.monotonic() + limit
         while not condition():
             self.assertLess(time.monotonic(), deadline, read(out) if os.path.exists(out) else "no output")
             time.sleep(0.05)
@@ -168,8 +186,9 @@ class Slurm(OnHosts):
     def state_of(self, job):
         return re.search(r"JobState=(\w+)", self.command("scontrol", "show", "job", job))[1]
 
-    def await_end(self, job, out):
-        self.await_true(lambda: self.state_of(job) not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), out)
+    def await_end(self, job, out, limit=HANG):
+        ongoing = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
+        self.await_true(lambda: self.state_of(job) not in ongoing, out, limit)
         self.assertEqual(self.state_of(job), "COMPLETED", read(out))
 
     def expect_job(self, name, **variables):
@@ -194,6 +213,25 @@ class Slurm(OnHosts):
         self.await_end(job, out)
         self.expect_printed(os.path.join(SCRIPTS, "slurm", "torchrun.sbatch"), without_torch(read(out)))
         self.expect_no_meeting_left()
+
+    def test_lightning(self):
+        script, venv = os.path.join(SCRIPTS, "slurm", "lightning.sbatch"), python()
+        job, out = self.submit(script, RUEDA_VENV=venv)
+        self.await_end(job, out, LONG)
+        self.expect_printed(script, of_example(read(out)))
+
+    def test_lightning_started_by_srun(self):
+        """Lightning's own environment for SLURM, in which devices and nodes are to be named."""
+        script, out = os.path.join(self.folder, "srun.sh"), os.path.join(self.folder, "srun.out")
+        with open(script, "w", encoding="ascii") as file:
+            file.write(f"#!/bin/sh\nexport RUEDA_SHARED_DIR=$PWD PYTHONPATH=$PWD/build/release/python\n"
+                       f"exec srun {python()}/bin/python examples/python/mnist_lightning.py --strategy decentralized"
+                       " --devices 2 --nodes 2 --epochs 2\n")
+        job = self.command("sbatch", "--parsable", "-N2", "--ntasks-per-node=2", "-o", out, script)
+        self.await_end(job, out, LONG)
+        places = sorted(re.findall(r"global rank (\d), member \d of 4, backend rueda, local rank (\d)", read(out)))
+        self.assertEqual(places, [("0", "0"), ("1", "1"), ("2", "0"), ("3", "1")])
+        self.assertIn("replicas_equal=true", read(out))
 
     def test_ranks_have_the_gpus_of_their_node_however_they_were_asked_for(self):
         script = os.path.join(self.folder, "devices.sh")
@@ -226,8 +264,15 @@ class Slurm(OnHosts):
 
 class Pbs(OnHosts):
     def test_gadi(self):
-        """In the place of PBS Pro at NCI: what its directives ask for, in the variables and the file that it gives."""
         script = os.path.join(SCRIPTS, "pbs", "gadi.pbs")
+        self.expect_printed(script, self.run_as_job(script))
+
+    def test_lightning(self):
+        script = os.path.join(SCRIPTS, "pbs", "lightning.pbs")
+        self.expect_printed(script, of_example(self.run_as_job(script, limit=LONG, RUEDA_VENV=python())))
+
+    def run_as_job(self, script, limit=HANG, **variables):
+        """In the place of PBS Pro at NCI: what its directives ask for, in the variables and the file that it gives."""
         asked = {words[0]: words[1:] for words in directives(script, "#PBS") if words[0] != "-l"}
         resources = dict((words[1].split("=") + [""])[:2] for words in directives(script, "#PBS") if words[0] == "-l")
         cores, gpus = int(resources["ncpus"]), int(resources["ngpus"])
@@ -238,9 +283,10 @@ class Pbs(OnHosts):
             file.write("".join(f"{name}\n" * 48 for name in self.names))
         spool = os.path.join(self.folder, "spool.SC")
         shutil.copy(script, spool)
-        self.expect_printed(script, self.run_on(
-            0, "bash", spool, PBS_JOBID="7.gadi-pbs", PBS_ENVIRONMENT="PBS_BATCH", PBS_NODEFILE=nodes,
-            PBS_O_WORKDIR=self.folder, PBS_NCPUS=str(cores), PBS_NGPUS=str(gpus), PBS_NCI_NCPUS_PER_NODE="48"))
+        return self.run_on(
+            0, "bash", spool, limit=limit, PBS_JOBID="7.gadi-pbs", PBS_ENVIRONMENT="PBS_BATCH", PBS_NODEFILE=nodes,
+            PBS_O_WORKDIR=self.folder, PBS_NCPUS=str(cores), PBS_NGPUS=str(gpus), PBS_NCI_NCPUS_PER_NODE="48",
+            **variables)
 
 
 class Lsf(OnHosts):
@@ -308,6 +354,7 @@ class Kubernetes(OnHosts):
         self.image = os.path.join(self.folder, "opt")
         os.mkdir(self.image)
         os.symlink(PROGRAMS, os.path.join(self.image, "bin"))
+        os.symlink(os.path.join(os.path.dirname(PROGRAMS), "python"), os.path.join(self.folder, "build", "release", "python"))
         os.symlink(os.path.join(REPOSITORY, "examples"), os.path.join(self.image, "examples"))
 
     def inside(self, word):

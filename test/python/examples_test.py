@@ -41,3 +41,14 @@ def test_the_digits_are_learned_with_jax(compression):
     assert result is not None and float(result[1]) > 0.94, out
     losses = [float(value) for value in re.findall(r"loss=([\d.]+)", out)]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("strategy", ["horovod", "low_precision_decentralized"])
+def test_the_digits_are_learned_by_lightning(strategy):
+    pytest.importorskip("lightning")
+    out = run("mnist_lightning.py", "--epochs", "6", "--accelerator", "cpu", "--strategy", strategy)
+    for rank in range(2):
+        place = f"global rank {rank}, member {rank + 1} of 2, backend rueda, local rank {rank}"
+        assert f"{place}, device cpu" in out
+    result = re.search(r"test_accuracy=([\d.]+) replicas_equal=true", out)
+    assert result is not None and float(result[1]) > 0.94, out

@@ -24,6 +24,8 @@ _PLACE = {
     "RUEDA_PROCESS_SETS",
     "RUEDA_TIMELINE",
 }
+# No knobs: of scripts that install and build (core/config/config.cc).
+_OF_SCRIPTS = {"RUEDA_VENV", "RUEDA_PIP_ARGS", "RUEDA_PREFIX"}
 
 
 def host_id() -> str:
@@ -77,7 +79,7 @@ def meet(store: Any, rank: int, size: int, group_name: str) -> int:
     knobs: dict[str, object] = {
         key.removeprefix("RUEDA_").lower(): value
         for key, value in os.environ.items()
-        if key.startswith("RUEDA_") and key not in _PLACE
+        if key.startswith("RUEDA_") and key not in _PLACE | _OF_SCRIPTS
     }
     knobs |= json.loads(store.get("job"))
     knobs |= {

@@ -95,12 +95,14 @@ class RuedaStrategy(_lightning.DDPStrategy):  # type: ignore[misc]
     @property
     def root_device(self) -> torch.device:
         """This rank's: of those given, or, where one was given for each of several ranks, the one
-        of its local rank."""
+        of its local rank, counted round those that this process sees."""
         devices: list[torch.device] = self.parallel_devices
         if self.local_rank < len(devices):
             return devices[self.local_rank]
-        kind = devices[0].type
-        return torch.device("cpu") if kind == "cpu" else torch.device(kind, self.local_rank)
+        if devices[0].type == "cpu":
+            return devices[0]
+        seen = self.accelerator.auto_device_count()
+        return torch.device(devices[0].type, self.local_rank % seen)
 
     def local_place(self) -> tuple[int, int]:
         """This rank among those of its host, and how many these are."""
