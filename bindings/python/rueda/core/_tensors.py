@@ -360,6 +360,7 @@ class _TorchKind:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._strided = torch.strided
+        self._empty_like = torch.empty_like
         self._types: dict[Any, tuple[int, int]] = {
             getattr(torch, name): value for name, value in DTYPES.items() if hasattr(torch, name)
         }
@@ -399,7 +400,10 @@ class _TorchKind:
 
     def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
         address, keep, exec_ = borrowed
-        made = self._torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        if tensor.is_contiguous():
+            made = self._empty_like(tensor)
+        else:
+            made = self._torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         described = c.Tensor.from_buffer_copy(c.Tensor.from_address(address))
         described.data = made.data_ptr()
         return Made((ctypes.addressof(described), (described, keep, made), exec_), lambda: made)
