@@ -23,10 +23,17 @@ def run(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("compression", ["none", "int8"])
-def test_the_digits_are_learned(compression):
+LOOPS = {
+    "horovod": ["mnist_hvd.py"],
+    "int8": ["mnist_hvd.py", "--compression", "int8"],
+    "DistributedDataParallel": ["mnist_ddp.py"],
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_digits_are_learned(loop):
     pytest.importorskip("torch")
-    out = run("mnist_hvd.py", "--epochs", "6", "--compression", compression)
+    out = run(*LOOPS[loop], "--epochs", "6")
     result = re.search(r"test_accuracy=([\d.]+) replicas_equal=true", out)
     assert result is not None and float(result[1]) > 0.94, out
     losses = [float(value) for value in re.findall(r"loss=([\d.]+)", out)]

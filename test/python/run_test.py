@@ -598,13 +598,21 @@ WAITS = """
     import os, sys, threading
     import rueda
 
-    def fn():
+    def wait_in_function():
         rueda.init()
         print("up")
         threading.Event().wait()
 
+    def wait_behind_it():
+        def wait():
+            threading.main_thread().join()
+            print("up")
+            threading.Event().wait()
+
+        threading.Thread(target=wait).start()
+
     try:
-        rueda.run(fn, np=2)
+        rueda.run({}, np=2)
     except KeyboardInterrupt:
         sys.exit("interrupted")
 """
@@ -621,12 +629,14 @@ def marked(mark):
 
 
 @pytest.fixture
-def driver(folder):
-    """A process that waits in run, with both ranks in the function, and what marks them all."""
+def driver(request, folder):
+    """A process that waits in run, with both ranks in a function of WAITS, and what marks them
+    all."""
+    function = getattr(request, "param", "wait_in_function")
     mark = f"RUN_TEST_MARK={uuid.uuid4()}"
     name, value = mark.split("=")
     program = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(WAITS)],
+        [sys.executable, "-c", textwrap.dedent(WAITS).format(function)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -663,6 +673,7 @@ def test_an_interrupt_ends_the_ranks_first(driver, send):
     assert "[0] " not in err
 
 
+@pytest.mark.parametrize("driver", ["wait_in_function", "wait_behind_it"], indirect=True)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_ranks_do_not_outlive_the_process(driver, how):
     program, mark = driver
@@ -769,6 +780,7 @@ def test_a_rank_gets_its_call_and_leaves_its_result(address):
         rank.send(pickle.dumps(None))
         rank.send(b"result")
         assert rank.receive() == b""
+        stream.close()  # as at the rank's end
         assert events.get() == (3, b"result")
 
 
@@ -783,11 +795,15 @@ STRANGERS = {
 @pytest.mark.parametrize("what", STRANGERS)
 def test_a_stranger_gets_nothing(what):
     desk, events = desk_at("127.0.0.1")
-    with desk, _worker._connect(json.loads(desk.variable)["address"]) as stranger:
-        with contextlib.suppress(OSError):  # what he sends is not read, and he is cut off
-            stranger.sendall(STRANGERS[what])
-            stranger.shutdown(socket.SHUT_WR)
-            assert b"".join(iter(lambda: stranger.recv(1000), b""))[32:] == b""  # after a nonce
+    address = json.loads(desk.variable)["address"]
+    got = b""
+    # What he sends is not read, and he is cut off.
+    with desk, _worker._connect(address) as stranger, contextlib.suppress(OSError):
+        stranger.sendall(STRANGERS[what])
+        stranger.shutdown(socket.SHUT_WR)
+        while more := stranger.recv(1000):
+            got += more
+    assert got[32:] == b""  # after a nonce
     assert events.empty()
 
 

@@ -71,10 +71,11 @@ class _Rank:
     def _listen(self) -> None:
         try:
             self._channel.receive()
+            self._receipt.set()
+            self._channel.receive()  # nothing more, until this process has ended
         except OSError:  # nobody is there to care for what is done here
             print("rueda.run: the process that called it is gone", file=sys.stderr)
             os._exit(1)
-        self._receipt.set()
 
     def call(self) -> bytes:
         """What the function returned, pickled. If there is no such thing, it ends the process."""

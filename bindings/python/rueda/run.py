@@ -327,8 +327,9 @@ class _Desk:
                 pass
             finally:
                 self._events.put((rank, outcome))  # before any rank learns of it
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the rank's end
                 channel.send(b"")  # the receipt
+                channel.receive()
 
 
 def _short_folder() -> str | None:
