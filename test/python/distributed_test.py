@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 
@@ -103,13 +104,16 @@ def test_several_hosts(tmp_path, shared):
     secret.chmod(0o600)
     way = {"RUEDA_SHARED_DIR": str(tmp_path)} if shared else {"RUEDA_SECRET_FILE": str(secret)}
     common = {k: v for k, v in os.environ.items() if not k.startswith("RUEDA_")} | way
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     ranks = []
     for rank in range(2):
         place = {
             "RANK": str(rank),
             "WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "29411" if shared else "29412",
+            "MASTER_PORT": str(port),
             "RUEDA_HOST_ID": f"host {rank}",
             "RUEDA_NETWORK_INTERFACE": "lo",
             "OMP_NUM_THREADS": "1",
