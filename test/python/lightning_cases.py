@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import io
@@ -426,6 +427,14 @@ def lines():
         report(kind, own, model)
         if kind == "ddp":  # its group is Gloo's
             torch.distributed.destroy_process_group()
+
+
+@atexit.register
+def _end_gloo():
+    """Processes of Lightning's own strategies don't, and some of torch's threads don't survive
+    their end. Spawned ones import this, too."""
+    if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+        torch.distributed.destroy_process_group()
 
 
 def spawned():
