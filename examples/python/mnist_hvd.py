@@ -9,25 +9,10 @@ import argparse
 
 import digits
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
+from net import Net
 
 import rueda.torch as hvd
-
-
-class Net(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(32 * 4 * 4, 64),
-            nn.ReLU(),
-            nn.Linear(64, 10),
-        )
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import digits
 import lightning
 import torch
 import torch.nn.functional as F
-from mnist_hvd import Net
+from net import Net
 from torch.utils.data import DataLoader, TensorDataset
 
 import rueda.lightning  # makes the strategies known

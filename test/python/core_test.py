@@ -275,6 +275,18 @@ def test_waits_longer_than_python_looks_for_signals(on_threads):
     assert on_threads(2, body) == [[2, 2]] * 2
 
 
+def test_what_goes_wrong_with_a_result_is_told_as_often_as_it_is_asked(on_threads):
+    def body():
+        handle = rueda.allreduce_async(np.ones(2), "x")
+        handle.then(lambda result: result[7])
+        for _ in range(2):
+            with pytest.raises(IndexError):
+                handle.wait()
+        return rueda.allreduce(np.ones(1), "x", rueda.Sum).tolist()
+
+    assert on_threads(2, body) == [[2]] * 2
+
+
 def test_what_nobody_waits_for_keeps_its_memory(on_threads):
     def body():
         expected = []

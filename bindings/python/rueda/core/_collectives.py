@@ -23,8 +23,8 @@ from rueda.core._operations import (
     Operation,
     Output,
     ReduceOp,
-    compressor_of,
     received_splits,
+    reduction,
     set_id,
 )
 from rueda.core._process_sets import ProcessSet, global_process_set
@@ -59,33 +59,6 @@ def synchronize(handle: Handle[T]) -> T:
 # ---- reductions ----
 
 
-def _reduction(
-    kind: int,
-    output: Output,
-    name: str | None,
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: _World,
-    compression: Any = None,
-    priority: int = 0,
-    root: int = -1,
-) -> Operation:
-    return Operation(
-        kind,
-        output,
-        name,
-        process_set,
-        op,
-        root,
-        prescale_factor,
-        postscale_factor,
-        None if compression is None else compressor_of(compression),
-        None,
-        priority,
-    )
-
-
 def allreduce(
     tensor: T,
     name: str | None = None,
@@ -109,16 +82,9 @@ def allreduce(
             "int8", "1bit", "topk:0.01", "powersgd:4", "auto" (see rueda.h).
         priority: above 0: urgent; on CUDA such operations overtake others.
     """
-    request = _reduction(
-        c.ALLREDUCE,
-        Output.NEW,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression,
-        priority,
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(
+        c.ALLREDUCE, Output.NEW, name, op, scale, process_set, compression, priority
     )
     return request.execute(tensor)  # type: ignore[no-any-return]
 
@@ -135,16 +101,9 @@ def allreduce_(
     priority: int = 0,
 ) -> T:
     """As `allreduce`, in the memory of `tensor`, which is contiguous and can be written."""
-    request = _reduction(
-        c.ALLREDUCE,
-        Output.SAME,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression,
-        priority,
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(
+        c.ALLREDUCE, Output.SAME, name, op, scale, process_set, compression, priority
     )
     return request.execute(tensor)  # type: ignore[no-any-return]
 
@@ -161,16 +120,9 @@ def allreduce_async(
     priority: int = 0,
 ) -> Handle[T]:
     """As `allreduce`, in the background: don't change `tensor` before it has ended."""
-    request = _reduction(
-        c.ALLREDUCE,
-        Output.NEW,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression,
-        priority,
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(
+        c.ALLREDUCE, Output.NEW, name, op, scale, process_set, compression, priority
     )
     return request.submit(tensor)
 
@@ -187,16 +139,9 @@ def allreduce_async_(
     priority: int = 0,
 ) -> Handle[T]:
     """As `allreduce_`, in the background: don't look at `tensor` before it has ended."""
-    request = _reduction(
-        c.ALLREDUCE,
-        Output.SAME,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression,
-        priority,
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(
+        c.ALLREDUCE, Output.SAME, name, op, scale, process_set, compression, priority
     )
     return request.submit(tensor)
 
@@ -212,16 +157,8 @@ def grouped_allreduce(
     compression: Any = None,
 ) -> list[T]:
     """As `allreduce` of each, all together or not at all; named "name.0", "name.1", ..."""
-    request = _reduction(
-        c.ALLREDUCE,
-        Output.NEW,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression,
-    )
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.ALLREDUCE, Output.NEW, name, op, scale, process_set, compression)
     return request.execute_group(tensors)
 
 
@@ -236,16 +173,8 @@ def grouped_allreduce_(
     compression: Any = None,
 ) -> list[T]:
     """The same in place."""
-    request = _reduction(
-        c.ALLREDUCE,
-        Output.SAME,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression,
-    )
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.ALLREDUCE, Output.SAME, name, op, scale, process_set, compression)
     return request.execute_group(tensors)
 
 
@@ -260,16 +189,8 @@ def grouped_allreduce_async(
     compression: Any = None,
 ) -> Handle[list[T]]:
     """As `grouped_allreduce`, in the background."""
-    request = _reduction(
-        c.ALLREDUCE,
-        Output.NEW,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression,
-    )
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.ALLREDUCE, Output.NEW, name, op, scale, process_set, compression)
     return request.submit_group(tensors)
 
 
@@ -284,16 +205,8 @@ def grouped_allreduce_async_(
     compression: Any = None,
 ) -> Handle[list[T]]:
     """As `grouped_allreduce_`, in the background."""
-    request = _reduction(
-        c.ALLREDUCE,
-        Output.SAME,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression,
-    )
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.ALLREDUCE, Output.SAME, name, op, scale, process_set, compression)
     return request.submit_group(tensors)
 
 
@@ -331,13 +244,13 @@ def reduce_async(
 ) -> Handle[T | None]:
     """As `reduce`, in the background."""
     is_root = _context.rank() == root_rank
-    request = _reduction(
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(
         c.REDUCE,
         Output.NEW if is_root else Output.NONE,
         name,
         op,
-        prescale_factor,
-        postscale_factor,
+        scale,
         process_set,
         root=root_rank,
     )
@@ -355,16 +268,8 @@ def reduce_(
     process_set: _World = global_process_set,
 ) -> T:
     """As `reduce`, in the root's memory; the others' tensors stay as they are."""
-    request = _reduction(
-        c.REDUCE,
-        Output.SAME,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        root=root_rank,
-    )
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.REDUCE, Output.SAME, name, op, scale, process_set, root=root_rank)
     return request.execute(tensor)  # type: ignore[no-any-return]
 
 
@@ -379,16 +284,8 @@ def reduce_async_(
     process_set: _World = global_process_set,
 ) -> Handle[T]:
     """As `reduce_`, in the background."""
-    request = _reduction(
-        c.REDUCE,
-        Output.SAME,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        root=root_rank,
-    )
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.REDUCE, Output.SAME, name, op, scale, process_set, root=root_rank)
     return request.submit(tensor)
 
 
@@ -400,16 +297,8 @@ def _reducescatter(
     process_set: _World,
     compression: Any,
 ) -> Operation:
-    return _reduction(
-        c.REDUCESCATTER,
-        Output.TAKEN,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression,
-    )
+    scale = (prescale_factor, postscale_factor)
+    return reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set, compression)
 
 
 def reducescatter(

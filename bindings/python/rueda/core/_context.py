@@ -58,16 +58,21 @@ def aborted(error: c.Error, message: str) -> errors.AbortedError:
     )
 
 
+def first_cause(context: int | None) -> c.Error:
+    """How the epoch has failed."""
+    error = c.Error(size=ctypes.sizeof(c.Error))
+    if context is not None:
+        lib.rueda_context_error(context, ctypes.byref(error))
+    return error
+
+
 def fail(status: int, context: int | None) -> NoReturn:
     """Raises what the latest call of this thread, which returned at once, said."""
     message = last_error()
     if status == errors.Status.INVALID_ARGUMENT:
         raise ValueError(message)
     if status == errors.Status.ABORTED:
-        error = c.Error(size=ctypes.sizeof(c.Error))
-        if context is not None:
-            lib.rueda_context_error(context, ctypes.byref(error))
-        raise aborted(error, message)
+        raise aborted(first_cause(context), message)
     raise errors.from_status(status, message)
 
 
@@ -77,11 +82,20 @@ def check(status: int, context: int | None = None) -> None:
         fail(status, context)
 
 
-def check_operation(status: int, context: int) -> None:
-    """The same for a call that waits for an operation: a mistake may be the other ranks'."""
+def failure(status: int, message: str, details: c.Error) -> errors.RuedaError:
+    """How an operation ended; a mistake may be the other ranks'. `details`: of an ABORTED."""
     if status == errors.Status.INVALID_ARGUMENT:
-        raise errors.MismatchError(last_error(), errors.Status.INVALID_ARGUMENT)
-    check(status, context)
+        return errors.MismatchError(message, errors.Status.INVALID_ARGUMENT)
+    if status == errors.Status.ABORTED:
+        return aborted(details, message)
+    return errors.from_status(status, message)
+
+
+def check_operation(status: int, context: int) -> None:
+    """As check, for a call that waits for an operation."""
+    if status != 0:
+        message = last_error()
+        raise failure(status, message, first_cause(context))
 
 
 def _number(value: int) -> int:
@@ -310,19 +324,24 @@ def stop_timeline() -> None:
 # ---- the end of the process ----
 
 
+def uncaught() -> BaseException | None:
+    """At exit: the exception that nobody caught, for which the process ends."""
+    return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+
+
 # A process that ends for an exception that nobody caught tells the others which; any other leaves
 # the job as shutdown() does, so that nobody takes it for lost.
 @atexit.register
 def _leave() -> None:
     if not is_initialized():
         return
-    uncaught = getattr(sys, "last_value", None)
+    error = uncaught()
     try:
-        if uncaught is not None and not hasattr(sys, "ps1"):
+        if error is not None:
             context = current()
-            abort(f"rank {rank()}: {type(uncaught).__name__}: {uncaught}"[:1000].replace("\0", ""))
+            abort(f"rank {rank()}: {type(error).__name__}: {error}"[:1000].replace("\0", ""))
             _destroy(context)
         else:
             shutdown()
-    except Exception as error:  # nobody is left to hear it
-        print(f"rueda: at exit: {error}", file=sys.stderr)
+    except Exception as at_exit:  # nobody is left to hear it
+        print(f"rueda: at exit: {at_exit}", file=sys.stderr)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from rueda.core import _context
 from rueda.core import _library as c
+from rueda.core._tensors import memory_at
 
 lib = c.lib
 
@@ -26,9 +28,7 @@ class Arena:
 
     def memory(self) -> ctypes.Array[ctypes.c_char]:
         """Its bytes, which keep it alive: what the buffer protocol takes."""
-        memory = (ctypes.c_char * self.nbytes).from_address(self._address)
-        memory._owner = self  # type: ignore[attr-defined]
-        return memory
+        return memory_at(self._address, self.nbytes, self)
 
     def __del__(self) -> None:
         if self._address != 0:
@@ -47,9 +47,7 @@ def shared_empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
 
     kind = numpy.dtype(dtype)
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
-    count = 1
-    for dim in dims:
-        count *= dim
+    count = math.prod(dims)
     if count == 0:
         return numpy.empty(dims, kind)
     memory: Any = Arena(count * kind.itemsize).memory()

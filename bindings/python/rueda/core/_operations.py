@@ -132,10 +132,14 @@ class Handle(Generic[T]):
         with _finishing:
             if self._id == 0:  # another thread was first
                 return
-            if status == 0:
-                self._result = self._finish(self)
-            else:
+            if status != 0:
                 self._error = self._failure(status, message)
+            else:
+                try:
+                    self._result = self._finish(self)
+                except Exception as error:  # of what was to be done with the result
+                    self._error = error
+            del self._finish
             if self._stream is not None and not self.poll():
                 # The device is still at it: a stream is behind it, but not the host.
                 _left_behind.append((self._context, self._id, self._keep))
@@ -145,13 +149,9 @@ class Handle(Generic[T]):
             self._keep = None
 
     def _failure(self, status: int, message: str) -> errors.RuedaError:
-        if status == errors.Status.INVALID_ARGUMENT:
-            return errors.MismatchError(message, errors.Status.INVALID_ARGUMENT)
-        if status == errors.Status.ABORTED:
-            error = c.Error(size=ctypes.sizeof(c.Error))
-            lib.rueda_handle_error(self._context, self._id, ctypes.byref(error))
-            return _context.aborted(error, message)
-        return errors.from_status(status, message)
+        details = c.Error(size=ctypes.sizeof(c.Error))
+        lib.rueda_handle_error(self._context, self._id, ctypes.byref(details))
+        return _context.failure(status, message, details)
 
     def __del__(self) -> None:
         if getattr(self, "_id", 0) != 0:
@@ -165,8 +165,8 @@ _left_behind: list[tuple[int, int, object]] = []
 
 
 def _sweep() -> None:
-    """Lets go of what has ended since."""
-    for _ in range(len(_left_behind)):
+    """Lets go of what has ended since: of two at a time, more than a submit can add."""
+    for _ in range(min(len(_left_behind), 2)):
         try:
             context, handle, keep = _left_behind.pop(0)
         except IndexError:
@@ -217,7 +217,7 @@ class Operation:
         self._c = fields = c.Operation(
             _OPERATION_SIZE,
             kind,
-            process_set if isinstance(process_set, int) else process_set.id,
+            set_id(process_set),
             None,
             None,
             None,
@@ -274,18 +274,9 @@ class Operation:
         if exec_ is not None:
             self._c.exec = ctypes.addressof(exec_)
             stream = partial(kind.stream, tensor)
-        handle = ctypes.c_uint64()
-        status = lib.rueda_submit(
-            context,
-            ctypes.addressof(self._c),
-            1,
-            None if completion is None else ctypes.addressof(completion),
-            ctypes.byref(handle),
-        )
-        if status != 0:
-            _context.fail(status, context)
+        handle = _submit(context, self._c, 1, completion)
         finish = (lambda _: tensor) if output is Output.SAME else (lambda _: result())
-        return Handle(context, handle.value, (self, keep, exec_), finish, stream)
+        return Handle(context, handle, (self, keep, exec_), finish, stream)
 
     def _borrow(
         self, tensor: Any
@@ -323,6 +314,37 @@ class Operation:
         return _Flight(
             self, tensors, [None if name is None else f"{name}.{i}" for i in range(count)]
         )
+
+
+def reduction(
+    kind: int,
+    output: Output,
+    name: str | None,
+    op: int,
+    scale: tuple[float, float],
+    process_set: ProcessSet | int,
+    compression: Any = None,
+    priority: int = 0,
+    root: int = -1,
+) -> Operation:
+    """What allreduces and their like have in common. `scale`: before and after."""
+    compressor = None if compression is None else compressor_of(compression)
+    return Operation(kind, output, name, process_set, op, root, *scale, compressor, None, priority)
+
+
+def _submit(context: int, operations: Any, count: int, completion: c.Completion | None) -> int:
+    """The handle."""
+    handle = ctypes.c_uint64()
+    status = lib.rueda_submit(
+        context,
+        ctypes.addressof(operations),
+        count,
+        None if completion is None else ctypes.addressof(completion),
+        ctypes.byref(handle),
+    )
+    if status != 0:
+        _context.fail(status, context)
+    return handle.value
 
 
 def _only(results: list[Any]) -> Any:
@@ -394,17 +416,8 @@ class _Flight:
     def submit(
         self, results: Callable[[list[Any]], T], completion: c.Completion | None = None
     ) -> Handle[T]:
-        handle = ctypes.c_uint64()
-        status = lib.rueda_submit(
-            self._context,
-            ctypes.addressof(self._operations),
-            self._count,
-            None if completion is None else ctypes.addressof(completion),
-            ctypes.byref(handle),
-        )
-        if status != 0:
-            _context.fail(status, self._context)
-        return self._handle(handle.value, results)
+        handle = _submit(self._context, self._operations, self._count, completion)
+        return self._handle(handle, results)
 
     def execute(self, results: Callable[[list[Any]], T]) -> T:
         if self._on_cuda is not None:

@@ -11,9 +11,10 @@ contiguous are copied where they are only read, and refused where they are writt
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rueda.core import _library as c
 
@@ -39,8 +40,6 @@ DTYPES: dict[str, tuple[int, int]] = {
     "float8_e4m3fn": (10, 8),
     "float8_e5m2": (12, 8),
 }
-NAMES = {value: key for key, value in DTYPES.items()}
-
 
 # A tensor as the C API wants it: the address of a rueda_tensor, what has its memory, and where its
 # operation runs (None: on the CPU).
@@ -54,22 +53,26 @@ class Made(NamedTuple):
     get: Callable[[], Any]  # the framework's, when it has been written
 
 
-class Kind(Protocol):
+class Kind:
     """A framework's tensors."""
 
     def borrow(self, tensor: Any, write: bool) -> Borrowed:
         """Raises TypeError for what is no dense tensor of a type that Rueda has, and ValueError for
         what can't be written in place."""
+        raise NotImplementedError
 
     def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
         """A new one of the same type, shape and device. `borrowed`: the tensor's."""
+        raise NotImplementedError
+
+    def own(self, result: Owned, like: Any) -> Any:
+        """What the library made, without a copy, as `like`'s framework has it."""
+        raise NotImplementedError
 
     def stream(self, tensor: Any) -> int | None:
         """Of a tensor on CUDA: the stream that shall come behind its operation. None: the legacy
         default stream."""
-
-    def own(self, result: Owned, like: Any) -> Any:
-        """What the library made, without a copy, as `like`'s framework has it."""
+        return None
 
 
 # ---- memory that the library made ----
@@ -88,16 +91,18 @@ class Owned:
 
     @property
     def nbytes(self) -> int:
-        count: int = self.tensor.bits // 8
-        for dim in self.shape:
-            count *= dim
-        return count
+        return int(self.tensor.bits // 8 * math.prod(self.shape))
 
     def memory(self) -> ctypes.Array[ctypes.c_char]:
         """Its bytes, which keep it alive. On the CPU."""
-        memory = (ctypes.c_char * self.nbytes).from_address(self.tensor.data)
-        memory._owner = self  # type: ignore[attr-defined]
-        return memory
+        return memory_at(self.tensor.data, self.nbytes, self)
+
+
+def memory_at(address: int, nbytes: int, owner: object) -> ctypes.Array[ctypes.c_char]:
+    """Bytes that keep their owner alive: what the buffer protocol takes."""
+    memory = (ctypes.c_char * nbytes).from_address(address)
+    memory._owner = owner  # type: ignore[attr-defined]
+    return memory
 
 
 def shape_of(tensor: c.Tensor) -> tuple[int, ...]:
@@ -151,7 +156,7 @@ def is_contiguous(tensor: c.Tensor) -> bool:
     return True
 
 
-class _DLPackKind:
+class _DLPackKind(Kind):
     """Anything with __dlpack__: JAX, CuPy, TensorFlow by its own functions, and what is to come."""
 
     def borrow(self, tensor: Any, write: bool) -> Borrowed:
@@ -201,9 +206,6 @@ class _DLPackKind:
 
     def own(self, result: Owned, like: Any) -> Any:
         return namespace_of(like).from_dlpack(DLPackTensor(result.tensor, result))
-
-    def stream(self, tensor: Any) -> int | None:
-        return None
 
 
 def _capsule(tensor: Any) -> object:
@@ -271,10 +273,7 @@ class _Memory:
     _ALIGNMENT = 64
 
     def __init__(self, shape: Sequence[int], code: int, bits: int) -> None:
-        count = bits // 8
-        for dim in shape:
-            count *= dim
-        count += self._ALIGNMENT
+        count = bits // 8 * math.prod(shape) + self._ALIGNMENT
         numpy = sys.modules.get("numpy")
         if numpy is not None:  # it does not fill it with zeroes
             self._bytes = numpy.empty(count, numpy.uint8)
@@ -299,7 +298,7 @@ class _Memory:
 # ---- NumPy ----
 
 
-class _NumPyKind:
+class _NumPyKind(Kind):
     def borrow(self, tensor: Any, write: bool) -> Borrowed:
         if tensor.flags.c_contiguous:
             try:
@@ -330,9 +329,6 @@ class _NumPyKind:
         )
         return Made(self.borrow(array, True), lambda: array)
 
-    def stream(self, tensor: Any) -> int | None:
-        return None
-
     def own(self, result: Owned, like: Any) -> Any:
         dtype = like.dtype.newbyteorder("=")
         numpy = sys.modules["numpy"]
@@ -356,7 +352,7 @@ def borrow_memory(address: int, shape: Sequence[int], dtype: str, keep: object) 
 # ---- torch ----
 
 
-class _TorchKind:
+class _TorchKind(Kind):
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._strided = torch.strided
@@ -434,7 +430,7 @@ _FORMATS = {
 }
 
 
-class _BufferKind:
+class _BufferKind(Kind):
     """bytes, bytearray, array.array, memoryview, ctypes arrays. Results are memoryviews."""
 
     def borrow(self, tensor: Any, write: bool) -> Borrowed:
@@ -464,16 +460,10 @@ class _BufferKind:
             view.cast("B")[:] = memoryview(result.memory()).cast("B")
         return view
 
-    def stream(self, tensor: Any) -> int | None:
-        return None
-
     def _empty(self, shape: Sequence[int], like: Any) -> memoryview:
         view = memoryview(like)
         form = view.format.lstrip("@=<")
-        count = view.itemsize
-        for dim in shape:
-            count *= dim
-        flat = memoryview(bytearray(count))
+        flat = memoryview(bytearray(view.itemsize * math.prod(shape)))
         # A memoryview can't be cast to a shape with nothing in it.
         return flat.cast(form) if 0 in shape else flat.cast(form, list(shape))  # type: ignore[call-overload,no-any-return]
 
@@ -499,9 +489,6 @@ def _find_kind(tensor: object) -> Kind:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(tensor, numpy.ndarray):
         return _NUMPY
-    for prefix, make in _REGISTERED.items():
-        if type(tensor).__module__.startswith(prefix):
-            return make()
     if hasattr(tensor, "__dlpack__"):
         return _DLPACK
     try:
@@ -512,11 +499,3 @@ def _find_kind(tensor: object) -> Kind:
             "has DLPack or the buffer protocol are"
         ) from None
     return _BUFFER
-
-
-_REGISTERED: dict[str, Callable[[], Kind]] = {}
-
-
-def register_kind(module: str, make: Callable[[], Kind]) -> None:
-    """For tensors of classes in this module, or below it: how they are borrowed and made."""
-    _REGISTERED[module] = make

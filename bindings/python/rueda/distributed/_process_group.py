@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from rueda import errors
+from rueda.core import _context
 from rueda.core import _library as c
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, received_splits
 from rueda.distributed import _meeting
@@ -177,9 +177,11 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         options: Any = None,
         *,
         group: bool = False,
+        before: Callable[[Handle[Any]], object] | None = None,
         finish: Callable[[Any], Any] | None = None,
     ) -> RuedaWork:
-        """`outputs`: what the work's result is. `finish`: takes the library's."""
+        """`outputs`: what the work's result is. `before`: looks at the handle when the operation
+        has ended; then `finish` takes the library's result."""
         limit = getattr(options, "timeout", None)
         if limit is None or limit <= timedelta(0):
             limit = self._limit
@@ -191,6 +193,8 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
                 if group
                 else request.submit(tensors, completion)
             )
+            if before is not None:
+                handle.before(before)
             if finish is not None:
                 handle.then(finish)
             return handle
@@ -443,18 +447,14 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
                 )
             _deal_out(whole, outputs)
 
-        work = RuedaWork(outputs, self._limit)
-
-        def submit(completion: c.Completion | None) -> Handle[Any]:
-            handle: Handle[Any] = request.submit(flat, completion)
-            handle.before(lambda ended: received.extend(received_splits(ended)))
-            handle.then(finish)
-            return handle
-
-        work.start(submit, getattr(options, "asyncOp", True) or self._coalescing is not None)
-        if self._coalescing is not None:
-            self._coalescing.append(work)
-        return work
+        return self._run(
+            request,
+            flat,
+            outputs,
+            options,
+            before=lambda ended: received.extend(received_splits(ended)),
+            finish=finish,
+        )
 
     def alltoall(
         self, output_tensors: list[Tensor], input_tensors: list[Tensor], opts: Any = None
@@ -568,6 +568,6 @@ class _Deadline:
 def _leave() -> None:
     """A program that does not destroy its process groups leaves them in an order that all ranks
     share; one that ends for an exception ends them for the others, too."""
-    failed = getattr(sys, "last_value", None) is not None
+    failed = _context.uncaught() is not None
     for group in sorted(_groups, key=lambda group: group._name_):
         group._end(abort=failed)

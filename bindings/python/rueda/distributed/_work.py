@@ -153,14 +153,12 @@ class RuedaWork(dist.Work):
         """Completed at the end, with the outputs. For operations that are not waited for at
         once."""
         with self._lock:
-            if self._future is None:
-                self._future = torch.futures.Future()
-                if not self._told:
-                    return self._future
-                future = self._future
-            else:
+            if self._future is not None:
                 return self._future
-        self._set(future)
+            future = self._future = torch.futures.Future()
+            is_told = self._told
+        if is_told:
+            self._set(future)
         return future
 
 

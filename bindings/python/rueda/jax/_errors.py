@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import re
 from collections.abc import Iterator
 
@@ -24,17 +23,10 @@ def translated(error: BaseException) -> errors.RuedaError | None:
     if found is None or found[1] not in errors.Status.__members__:
         return None
     status, message = errors.Status[found[1]], found[2]
-    if status == errors.Status.INVALID_ARGUMENT:
-        return errors.MismatchError(message, status)
-    if status == errors.Status.ABORTED:
-        details = c.Error(size=ctypes.sizeof(c.Error))
-        context = c.lib.rueda_current_context()
-        if context is not None:
-            c.lib.rueda_context_error(context, ctypes.byref(details))
-        return _context.aborted(details, message)
-    if status == errors.Status.FAILED_PRECONDITION and c.lib.rueda_current_context() is None:
+    context = c.lib.rueda_current_context()
+    if status == errors.Status.FAILED_PRECONDITION and context is None:
         return errors.NotInitializedError(message, status)
-    return errors.from_status(status, message)
+    return _context.failure(status, message, _context.first_cause(context))
 
 
 @contextlib.contextmanager

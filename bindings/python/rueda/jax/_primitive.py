@@ -12,7 +12,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from rueda.core import _library as c
-from rueda.core._operations import Operation, Output
+from rueda.core._operations import Operation, Output, ReduceOp
 from rueda.jax import _effects, _errors, _native
 
 KINDS = {
@@ -164,7 +164,7 @@ def _batch(
     kind = KINDS[request.kind]
     if request.kind == c.SEND:
         raise NotImplementedError("vmap of send: a receiver does not know of the batch")
-    if request.compressor.startswith(("powersgd", "auto")) or request.op == 8:
+    if request.compressor.startswith(("powersgd", "auto")) or request.op == ReduceOp.ADASUM:
         raise NotImplementedError(
             f"vmap of {kind} with Adasum or {request.compressor!r}: it is not by element"
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ from rueda.distributed import _meeting
 from rueda.lightning import _lightning
 from rueda.lightning._environment import RuedaEnvironment, launcher
 from rueda.torch import SyncBatchNorm
+from rueda.torch._sync_batch_norm import replaced
 
 
 class RuedaSyncBatchNorm(_lightning.LayerSync):  # type: ignore[misc]
@@ -27,23 +26,8 @@ class RuedaSyncBatchNorm(_lightning.LayerSync):  # type: ignore[misc]
 
     def revert(self, model: torch.nn.Module) -> torch.nn.Module:
         """With layers of torch's again, which don't look at other ranks."""
-        result = model
-        if isinstance(model, SyncBatchNorm):
-            kind: Any = _BatchNorm
-            result = kind(
-                model.num_features,
-                model.eps,
-                model.momentum,
-                model.affine,
-                model.track_running_stats,
-            )
-            result.weight, result.bias = model.weight, model.bias
-            result.running_mean, result.running_var = model.running_mean, model.running_var
-            result.num_batches_tracked = model.num_batches_tracked
-            result.train(model.training)
-        for name, child in model.named_children():
-            result.add_module(name, self.revert(child))
-        return result
+        kind: Any = _BatchNorm
+        return replaced(model, lambda layer: isinstance(layer, SyncBatchNorm), kind)
 
 
 class _BatchNorm(torch.nn.modules.batchnorm._BatchNorm):
@@ -131,13 +115,6 @@ class RuedaStrategy(_lightning.DDPStrategy):  # type: ignore[misc]
         """Joins: torch.distributed's group of all ranks, and `rueda`'s own job of the same."""
         super().setup_distributed()
         _join_job(self.global_rank, self.world_size)
-
-    @contextlib.contextmanager
-    def block_backward_sync(self) -> Generator[None, None, None]:
-        """Gradients of backward passes within are added up, and are combined in the next one
-        outside."""
-        with super().block_backward_sync():
-            yield
 
 
 def _sees_less(environment: Any) -> bool:

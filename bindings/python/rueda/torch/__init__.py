@@ -185,16 +185,6 @@ def check_extension(*_: Any) -> None:
     """Nothing to check: this package is built for no version of torch."""
 
 
-def is_power_of_two(number: int) -> bool:
-    """Whether it is one of 1, 2, 4, ..."""
-    return number > 0 and number & (number - 1) == 0
-
-
-def check_num_rank_power_of_2(num_rank: int) -> bool:
-    """Whether the number of ranks is a power of two. Adasum does not need it here."""
-    return is_power_of_two(num_rank)
-
-
 #: As Horovod calls it.
 HorovodInternalError = RuedaError
 
@@ -232,7 +222,6 @@ __all__ = [
     "broadcast_parameters",
     "ccl_built",
     "check_extension",
-    "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -252,7 +241,6 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
-    "is_power_of_two",
     "join",
     "local_rank",
     "local_size",

@@ -12,7 +12,7 @@ import torch
 from rueda import core
 from rueda.core import _library as c
 from rueda.core import _operations as operations
-from rueda.core._operations import Handle, Operation, Output, ReduceOp
+from rueda.core._operations import Handle, Operation, Output, ReduceOp, reduction
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.torch import _compression
 from rueda.torch._compression import Compression
@@ -48,29 +48,6 @@ def reduce_op(op: int | None, average: bool | None) -> int:
         "average is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=3
     )
     return Average if average else Sum
-
-
-def _request(
-    op: int,
-    output: Output,
-    name: str | None,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet | int,
-    compressor: str | None = None,
-    kind: int = c.ALLREDUCE,
-) -> Operation:
-    return Operation(
-        kind,
-        output,
-        name,
-        process_set,
-        op,
-        -1,
-        prescale_factor,
-        postscale_factor,
-        None if compressor is None else operations.compressor_of(compressor),
-    )
 
 
 def _written(tensor: torch.Tensor) -> torch.Tensor:
@@ -121,8 +98,13 @@ def allreduce_async(
         postscale_factor: and the result.
         process_set: the ranks that take part.
     """
-    request = _request(
-        reduce_op(op, average), Output.NEW, name, prescale_factor, postscale_factor, process_set
+    request = reduction(
+        c.ALLREDUCE,
+        Output.NEW,
+        name,
+        reduce_op(op, average),
+        (prescale_factor, postscale_factor),
+        process_set,
     )
     return request.submit(tensor)
 
@@ -137,8 +119,13 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor]:
     """The same in place: don't look at `tensor` before it has ended."""
-    request = _request(
-        reduce_op(op, average), Output.SAME, name, prescale_factor, postscale_factor, process_set
+    request = reduction(
+        c.ALLREDUCE,
+        Output.SAME,
+        name,
+        reduce_op(op, average),
+        (prescale_factor, postscale_factor),
+        process_set,
     )
     return _in_place(request, [tensor], False)
 
@@ -153,8 +140,13 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Combines all ranks' tensors in place; not differentiable."""
-    request = _request(
-        reduce_op(op, average), Output.SAME, name, prescale_factor, postscale_factor, process_set
+    request = reduction(
+        c.ALLREDUCE,
+        Output.SAME,
+        name,
+        reduce_op(op, average),
+        (prescale_factor, postscale_factor),
+        process_set,
     )
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return request.execute(tensor)  # type: ignore[no-any-return]
@@ -190,7 +182,7 @@ class _Allreduce(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:
         ctx.arguments = (group, op, name, scale, process_set, compressor)
-        request = _request(op, Output.NEW, name, *scale, process_set, compressor)
+        request = reduction(c.ALLREDUCE, Output.NEW, name, op, scale, process_set, compressor)
         return tuple(_run(request, tensors, group))
 
     @staticmethod
@@ -224,7 +216,7 @@ def _reduced(
         names = {_compression.library_compressor(compression, t.dtype) for t in sent}
         compressor = names.pop() if len(names) == 1 else None
     if not torch.is_grad_enabled() or not any(t.requires_grad for t in sent):
-        request = _request(op, Output.NEW, name, *scale, process_set, compressor)
+        request = reduction(c.ALLREDUCE, Output.NEW, name, op, scale, process_set, compressor)
         results = _run(request, sent, group)
     else:
         results = list(_apply(_Allreduce, group, op, name, scale, process_set, compressor, *sent))
@@ -248,8 +240,13 @@ def allreduce(
     """Combines all ranks' tensors, and returns the result. Differentiable, for averages and sums:
     the gradient is combined likewise. Arguments as in `allreduce_async`."""
     if compression is Compression.none and not (tensor.requires_grad and torch.is_grad_enabled()):
-        request = _request(
-            reduce_op(op, average), Output.NEW, name, prescale_factor, postscale_factor, process_set
+        request = reduction(
+            c.ALLREDUCE,
+            Output.NEW,
+            name,
+            reduce_op(op, average),
+            (prescale_factor, postscale_factor),
+            process_set,
         )
         return request.execute(tensor)  # type: ignore[no-any-return]
     return _reduced(
@@ -273,8 +270,13 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[torch.Tensor]]:
     """As `allreduce_async` of each, all together or not at all."""
-    request = _request(
-        reduce_op(op, average), Output.NEW, name, prescale_factor, postscale_factor, process_set
+    request = reduction(
+        c.ALLREDUCE,
+        Output.NEW,
+        name,
+        reduce_op(op, average),
+        (prescale_factor, postscale_factor),
+        process_set,
     )
     return request.submit_group(tensors)
 
@@ -289,8 +291,13 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[torch.Tensor]]:
     """As `allreduce_async_` of each, all together or not at all."""
-    request = _request(
-        reduce_op(op, average), Output.SAME, name, prescale_factor, postscale_factor, process_set
+    request = reduction(
+        c.ALLREDUCE,
+        Output.SAME,
+        name,
+        reduce_op(op, average),
+        (prescale_factor, postscale_factor),
+        process_set,
     )
     return _in_place(request, tensors, True)
 
@@ -588,26 +595,6 @@ def alltoall(
 # ---- reducescatter ----
 
 
-def _reducescatter_request(
-    op: int,
-    name: str | None,
-    process_set: ProcessSet,
-    prescale_factor: float,
-    postscale_factor: float,
-    compressor: str | None = None,
-) -> Operation:
-    return _request(
-        op,
-        Output.TAKEN,
-        name,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compressor,
-        c.REDUCESCATTER,
-    )
-
-
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -617,7 +604,9 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle[torch.Tensor]:
     """As `reducescatter`, in the background."""
-    request = _reducescatter_request(op, name, process_set, prescale_factor, postscale_factor)
+    request = reduction(
+        c.REDUCESCATTER, Output.TAKEN, name, op, (prescale_factor, postscale_factor), process_set
+    )
     return request.submit(tensor)
 
 
@@ -630,7 +619,9 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle[list[torch.Tensor]]:
     """As `grouped_reducescatter`, in the background."""
-    request = _reducescatter_request(op, name, process_set, prescale_factor, postscale_factor)
+    request = reduction(
+        c.REDUCESCATTER, Output.TAKEN, name, op, (prescale_factor, postscale_factor), process_set
+    )
     return request.submit_group(tensors)
 
 
@@ -647,7 +638,7 @@ class _Reducescatter(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:
         ctx.arguments = (group, op, name, process_set, scale)
-        request = _reducescatter_request(op, name, process_set, *scale, compressor)
+        request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set, compressor)
         return tuple(_run(request, tensors, group))
 
     @staticmethod
@@ -713,7 +704,7 @@ def _scattered(
         made = _apply(_Reducescatter, group, op, name, process_set, scale, compressor, *sent)
         results = list(made)
     else:
-        request = _reducescatter_request(op, name, process_set, *scale, compressor)
+        request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set, compressor)
         results = _run(request, sent, group)
     if own:
         results = [

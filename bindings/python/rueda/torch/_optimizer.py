@@ -17,8 +17,6 @@ from rueda.torch import _operations
 from rueda.torch._compression import Compression
 from rueda.torch._reducer import Reducer
 
-_AVERAGES = (ReduceOp.AVERAGE,)
-
 
 class _Distributed:
     """What is added to the optimizer's own class."""
@@ -275,7 +273,7 @@ def DistributedOptimizer(
     _check_passes(backward_passes_per_step)
     if gradient_predivide_factor <= 0:
         raise ValueError("gradient_predivide_factor must be above 0")
-    if gradient_predivide_factor != 1.0 and op not in _AVERAGES:
+    if gradient_predivide_factor != 1.0 and op != ReduceOp.AVERAGE:
         raise ValueError("gradient_predivide_factor goes with op=Average only")
     if compression not in (None, Compression.none) and op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
         raise ValueError("compression goes with op=Average and op=Sum only")

@@ -18,7 +18,7 @@ import torch
 from rueda import core, errors
 from rueda.core import _library as c
 from rueda.core._memory import Arena
-from rueda.core._operations import Handle, Operation, Output, ReduceOp, compressor_of
+from rueda.core._operations import Handle, Operation, Output, ReduceOp, reduction
 from rueda.core._process_sets import ProcessSet
 from rueda.torch import _compression
 from rueda.torch._operations import SparseHandle, sparse_allreduce_async
@@ -239,7 +239,7 @@ class Reducer:
             else:
                 if gradient.is_sparse:
                     gradient = gradient.to_dense()
-                if gradient.data_ptr() != slot.view.data_ptr() or gradient.is_sparse:
+                if gradient.data_ptr() != slot.view.data_ptr():
                     slot.view.copy_(gradient)
                     slot.parameter.grad = slot.view
         bucket = slot.bucket
@@ -292,15 +292,8 @@ class Reducer:
         compressor = None
         if self._op in (ReduceOp.AVERAGE, ReduceOp.SUM):
             compressor = _compression.library_compressor(self._compression, dtype)
-        return Operation(
-            c.ALLREDUCE,
-            Output.SAME,
-            name,
-            self._process_set,
-            self._op,
-            -1,
-            *self._scale,
-            compressor_of(compressor),
+        return reduction(
+            c.ALLREDUCE, Output.SAME, name, self._op, self._scale, self._process_set, compressor
         )
 
     # ---- the end of a step ----
@@ -383,9 +376,7 @@ class Reducer:
 
     def _forget_unused(self, used: torch.Tensor) -> None:
         for slot, is_used in zip(self._slots, used.tolist(), strict=True):
-            if slot.made and slot.sparse_before and is_used:
-                continue  # that has been set
-            if slot.made:
+            if slot.made and not (slot.sparse_before and is_used):  # that has been set
                 slot.parameter.grad = slot.view if is_used else None
 
     def _check_parameters(self) -> Exception | None:

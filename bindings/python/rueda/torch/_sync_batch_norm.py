@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,12 +45,8 @@ class SyncBatchNorm(_BatchNorm):
         use_batch = self.training or (self.running_mean is None and self.running_var is None)
         if not use_batch or self._process_set.size() == 1:
             return self._alone(input)
-        momentum = 0.0 if self.momentum is None else self.momentum
         tracks = self.training and self.track_running_stats
-        if tracks and self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-            if self.momentum is None:
-                momentum = 1.0 / float(self.num_batches_tracked)
+        momentum = self._count()
         if not self._name:  # by the order in which layers are first run, which all ranks share
             self._name = f"sync_batch_norm.{_context.number('sync_batch_norm')}"
         normalize: Any = _Normalize
@@ -62,12 +60,17 @@ class SyncBatchNorm(_BatchNorm):
                 self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
         return output  # type: ignore[no-any-return]
 
-    def _alone(self, input: torch.Tensor) -> torch.Tensor:
+    def _count(self) -> float:
+        """One more batch. The share that it has in the running statistics."""
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
+        return momentum
+
+    def _alone(self, input: torch.Tensor) -> torch.Tensor:
+        momentum = self._count()
         tracked = not self.training or self.track_running_stats
         return F.batch_norm(
             input,
@@ -86,23 +89,32 @@ class SyncBatchNorm(_BatchNorm):
     ) -> torch.nn.Module:
         """A module with its batch normalisation layers replaced by these, with their weights and
         statistics."""
-        result = module
-        if isinstance(module, _BatchNorm) and not isinstance(module, cls):
-            result = cls(
-                module.num_features,
-                module.eps,
-                module.momentum,
-                module.affine,
-                module.track_running_stats,
-                process_set,
-            )
-            result.weight, result.bias = module.weight, module.bias
-            result.running_mean, result.running_var = module.running_mean, module.running_var
-            result.num_batches_tracked = module.num_batches_tracked
-            result.train(module.training)
-        for name, child in module.named_children():
-            result.add_module(name, cls.convert_sync_batchnorm(child, process_set))
-        return result
+        return replaced(
+            module,
+            lambda layer: isinstance(layer, _BatchNorm) and not isinstance(layer, cls),
+            partial(cls, process_set=process_set),
+        )
+
+
+def replaced(
+    module: torch.nn.Module,
+    is_old: Callable[[torch.nn.Module], bool],
+    make: Callable[..., _BatchNorm],
+) -> torch.nn.Module:
+    """The module with the batch normalisation layers that `is_old` knows replaced by what `make`
+    makes of their settings, with their weights and statistics."""
+    result = module
+    if is_old(module):
+        old: Any = module
+        layer: Any = make(
+            old.num_features, old.eps, old.momentum, old.affine, old.track_running_stats
+        )
+        for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+            setattr(layer, name, getattr(old, name))
+        result = layer.train(old.training)
+    for name, child in module.named_children():
+        result.add_module(name, replaced(child, is_old, make))
+    return result
 
 
 def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

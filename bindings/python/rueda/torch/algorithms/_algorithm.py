@@ -137,6 +137,12 @@ class SteppingAlgorithm(Algorithm):
 
     # ---- tools ----
 
+    def _average_all(self, packed: Packed) -> None:
+        """All ranks' parameters are their average then."""
+        packed.copy_in()
+        wait_all(average(packed, f"{self._prefix}all", self.process_set))
+        packed.copy_out()
+
     def _average_gradients(self, parameters: Sequence[Any]) -> None:
         """Of all ranks, in place. What is not there counts as zeros."""
         if self._ranks == 1:
@@ -213,18 +219,13 @@ def average_compressed(
 ) -> list[torch.Tensor]:
     """New tensors: the averages over all ranks, in few bits on the way where their type has
     such."""
-    results = list(tensors)
-    for kind in _by_kind(tensors):
-        places = [i for i, t in enumerate(tensors) if f"{t.device.type} {t.dtype}" == kind]
-        averages = grouped_allreduce(
-            [tensors[i] for i in places],
-            name=f"{name} {kind}",
-            compression=compression,
-            process_set=process_set,
+    averages: dict[torch.Tensor, torch.Tensor] = {}
+    for kind, own in _by_kind(tensors).items():
+        means = grouped_allreduce(
+            own, name=f"{name} {kind}", compression=compression, process_set=process_set
         )
-        for i, mean in zip(places, averages, strict=True):
-            results[i] = mean
-    return results
+        averages.update(zip(own, means, strict=True))
+    return [averages[tensor] for tensor in tensors]
 
 
 def wait_all(handles: list[Any]) -> None:

@@ -60,9 +60,7 @@ class Decentralized(SteppingAlgorithm):
         if self._ranks == 1:
             return
         wait_all(self._flights)
-        self._mine.copy_in()
-        wait_all(list(average(self._mine, f"{self._prefix}all", self.process_set)))
-        self._mine.copy_out()
+        self._average_all(self._mine)
 
     def _begin(self) -> None:
         if self._ranks == 1 or self.steps % self._interval != 0 or self._flights:

@@ -18,7 +18,6 @@ from rueda.torch.algorithms._algorithm import (
     NamedParameters,
     Packed,
     SteppingAlgorithm,
-    average,
     wait_all,
 )
 
@@ -92,9 +91,7 @@ class LowPrecisionDecentralized(SteppingAlgorithm):
         """All parameters are the average of all ranks' then."""
         if self._ranks == 1:
             return
-        self._packed.copy_in()
-        wait_all(list(average(self._packed, f"{self._prefix}all", self.process_set)))
-        self._packed.copy_out()
+        self._average_all(self._packed)
         self._remember()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
