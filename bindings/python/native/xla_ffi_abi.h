@@ -4,8 +4,8 @@
 //
 // Follows version 0.3 of the FFI's C ABI (jaxlib 0.10). XLA keeps old minor versions working:
 // fields are only added at the end of a struct, and each begins with its size as the caller knows
-// it. What we need of each is checked at run time (RUEDA_XLA_SIZE), and test/python/jax_abi_test.py compares
-// all of it with the header that jaxlib brings.
+// it. What we need of each is checked at run time (RUEDA_XLA_SIZE), and test/python/jax_abi_test.py
+// compares all of it with the header that jaxlib brings.
 #ifndef RUEDA_BINDINGS_PYTHON_NATIVE_XLA_FFI_ABI_H_
 #define RUEDA_BINDINGS_PYTHON_NATIVE_XLA_FFI_ABI_H_
 
