@@ -354,7 +354,6 @@ class Kubernetes(OnHosts):
         self.image = os.path.join(self.folder, "opt")
         os.mkdir(self.image)
         os.symlink(PROGRAMS, os.path.join(self.image, "bin"))
-        os.symlink(os.path.join(os.path.dirname(PROGRAMS), "python"), os.path.join(self.folder, "build", "release", "python"))
         os.symlink(os.path.join(REPOSITORY, "examples"), os.path.join(self.image, "examples"))
 
     def inside(self, word):
