@@ -44,7 +44,7 @@ def rank_main(way: str) -> None:
     import torch.nn.functional as F
 
     torch.set_num_threads(1)
-    rank = int(os.environ["RANK"])
+    rank = int(os.environ.get("RANK") or os.environ["HOROVOD_RANK"])
     if way.startswith("ddp"):
         import torch.distributed as dist
 

@@ -11,7 +11,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 namespace rueda::testing {
@@ -69,6 +72,28 @@ rueda_status JoinThread(const RunOptions& options, rueda_group* group, int rank,
   return rueda_init(RUEDA_VERSION, &init, context);
 }
 
+// Whether every other thread of this process sleeps, and so holds no lock of the allocator's. Those
+// of a device that ran in this process end by themselves after their context.
+bool OthersSleep() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(gettid())) continue;
+    std::ifstream file(task.path() / "stat");
+    const std::string line{std::istreambuf_iterator<char>(file), {}};
+    const size_t name_end = line.rfind(')');  // "1234 (name) S ..."; nothing if it has ended
+    if (name_end != std::string::npos && line.substr(name_end + 2, 1) != "S") return false;
+  }
+  return true;
+}
+
+// A child inherits locks that other threads hold, with nobody to release them: AddressSanitizer's
+// allocator, other than glibc's, does not take care of that.
+void AwaitSleepOfOthers() {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
+  while (!OthersSleep() && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 bool HaveGloo() {
 #ifdef RUEDA_TEST_HAVE_GLOO
   return true;
@@ -116,6 +141,7 @@ std::vector<int> StartProcesses(const RunOptions& options,
   std::vector<int> pids;
   std::fflush(nullptr);
   for (int rank = 0; rank < options.size; ++rank) {
+    AwaitSleepOfOthers();
     const int pid = fork();
     if (pid == 0) {
       // Ranks that share a GPU, which NCCL before 2.30 refuses, unless they seem to be on two
