@@ -78,8 +78,9 @@ bool OthersSleep() {
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     if (task.path().filename() == std::to_string(gettid())) continue;
     std::ifstream file(task.path() / "stat");
-    const std::string line{std::istreambuf_iterator<char>(file), {}};
-    const size_t name_end = line.rfind(')');  // "1234 (name) S ..."; nothing if it has ended
+    std::string line;  // "1234 (name) S ..."; nothing if it has ended
+    std::getline(file, line);
+    const size_t name_end = line.rfind(')');
     if (name_end != std::string::npos && line.substr(name_end + 2, 1) != "S") return false;
   }
   return true;
