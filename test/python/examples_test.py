@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 import re
 import subprocess
@@ -44,6 +45,16 @@ def test_the_digits_are_learned(loop):
 def test_the_digits_are_learned_with_jax(compression):
     pytest.importorskip("jax")
     out = run("mnist_jax.py", "--epochs", "6", "--compression", compression)
+    result = re.search(r"test_accuracy=([\d.]+) replicas_equal=true", out)
+    assert result is not None and float(result[1]) > 0.94, out
+    losses = [float(value) for value in re.findall(r"loss=([\d.]+)", out)]
+    assert losses[-1] < losses[0]
+
+
+def test_the_digits_are_learned_with_keras():
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("tensorflow-cpu is not installed")
+    out = run("mnist_keras.py", "--epochs", "6")
     result = re.search(r"test_accuracy=([\d.]+) replicas_equal=true", out)
     assert result is not None and float(result[1]) > 0.94, out
     losses = [float(value) for value in re.findall(r"loss=([\d.]+)", out)]

@@ -1,8 +1,9 @@
 """Tensors of any framework as the C API's, and back.
 
 A *kind* of tensor knows how objects of one framework are borrowed and made. There is one for
-NumPy's arrays, one for torch's tensors, one for whatever exports DLPack, and one for whatever
-exports the buffer protocol; frameworks are not imported here, they come with their tensors.
+NumPy's arrays, one for torch's tensors, one for TensorFlow's, one for whatever exports DLPack, and
+one for whatever exports the buffer protocol; frameworks are not imported here, they come with their
+tensors.
 
 What is borrowed is (address of a rueda_tensor, what keeps its memory alive). Tensors that are not
 contiguous are copied where they are only read, and refused where they are written.
@@ -157,7 +158,7 @@ def is_contiguous(tensor: c.Tensor) -> bool:
 
 
 class _DLPackKind(Kind):
-    """Anything with __dlpack__: JAX, CuPy, TensorFlow by its own functions, and what is to come."""
+    """Anything with __dlpack__: JAX, CuPy, and what is to come."""
 
     def borrow(self, tensor: Any, write: bool) -> Borrowed:
         try:
@@ -206,6 +207,58 @@ class _DLPackKind(Kind):
 
     def own(self, result: Owned, like: Any) -> Any:
         return namespace_of(like).from_dlpack(DLPackTensor(result.tensor, result))
+
+
+class _TensorFlowKind(_DLPackKind):
+    """Eager tensors. They are immutable, and DLPack can't say so."""
+
+    # Whatever TensorFlow computes with begins at a multiple of it.
+    _ALIGNMENT = 64
+
+    def __init__(self, tensorflow: Any) -> None:
+        self._tensorflow = tensorflow
+        self._from_dlpack = tensorflow.experimental.dlpack.from_dlpack
+
+    def borrow(self, tensor: Any, write: bool) -> Borrowed:
+        if write:
+            raise ValueError(
+                "a tensor of TensorFlow's can't be written in place: it is immutable; assign the "
+                "result to a variable"
+            )
+        if tensor.dtype.name not in DTYPES:  # TensorFlow would end the process
+            raise TypeError(f"there are no tensors of {tensor.dtype.name} here")
+        return super().borrow(tensor, write)
+
+    def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
+        described = c.Tensor.from_address(borrowed[0])
+        if borrowed[2] is not None:
+            raise ValueError(
+                "a tensor of TensorFlow's on CUDA can't be written: move it to the CPU, or to torch"
+            )
+        own = _Memory(shape_of(described), described.code, described.bits)
+        return Made(own.borrowed, lambda: self._take(own.tensor, own))
+
+    def own(self, result: Owned, like: Any) -> Any:
+        if result.nbytes > 0 and result.tensor.data % self._ALIGNMENT != 0:
+            own = _Memory(result.shape, result.tensor.code, result.tensor.bits)
+            ctypes.memmove(own.tensor.data, result.tensor.data, result.nbytes)
+            return self._take(own.tensor, own)
+        if result.nbytes == 0:
+            return self._tensorflow.zeros(result.shape, like.dtype)
+        return self._take(result.tensor, result)
+
+    def _take(self, tensor: c.Tensor, keep: object) -> Any:
+        return self._from_dlpack(DLPackTensor(tensor, keep).__dlpack__())
+
+
+class _InGraphKind(Kind):
+    """Tensors of a graph have no elements yet."""
+
+    def borrow(self, tensor: Any, write: bool) -> Borrowed:
+        raise TypeError(
+            f"{type(tensor).__name__}: a tensor in a graph (of tf.function) has no elements yet: "
+            "use the operations of rueda.tensorflow"
+        )
 
 
 def _capsule(tensor: Any) -> object:
@@ -489,6 +542,10 @@ def _find_kind(tensor: object) -> Kind:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(tensor, numpy.ndarray):
         return _NUMPY
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and isinstance(tensor, getattr(tensorflow, "Tensor", ())):
+        # Both have all methods of both.
+        return _TensorFlowKind(tensorflow) if hasattr(tensor, "numpy") else _InGraphKind()
     if hasattr(tensor, "__dlpack__"):
         return _DLPACK
     try:

@@ -1,0 +1,64 @@
+"""How gradients are made smaller on their way: what concerns no framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Compressor:
+    """A compression of one's own, as Horovod has it: what `compress` makes of a tensor is reduced,
+    and `decompress` gets the result. Derive from it and override both."""
+
+    #: The library's compressor that does it instead, while the tensor is on its way.
+    compressor: str | None = None
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """Returns what is sent, and whatever `decompress` needs."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """Returns the result in the form of the tensor that was compressed."""
+        return tensor
+
+
+class NoneCompressor(Compressor):
+    """As it is."""
+
+
+class LibraryCompressor(Compressor):
+    """One of the library's own; see `rueda.allreduce`. It remembers what a named tensor loses."""
+
+    def __init__(self, compressor: str) -> None:
+        self.compressor = compressor
+
+    def __repr__(self) -> str:
+        return f"LibraryCompressor({self.compressor!r})"
+
+
+class Compression:
+    """What there is for the argument `compression`; frameworks add fp16 and bf16."""
+
+    none = NoneCompressor
+    fp8 = LibraryCompressor("fp8")
+    int8 = LibraryCompressor("int8")
+    onebit = LibraryCompressor("1bit")
+    auto = LibraryCompressor("auto")
+
+    @staticmethod
+    def topk(ratio: float) -> LibraryCompressor:
+        """The given part of the numbers, those of largest magnitude."""
+        return LibraryCompressor(f"topk:{ratio}")
+
+    @staticmethod
+    def powersgd(rank: int) -> LibraryCompressor:
+        """Of matrices two factors of this rank (arXiv 1905.13727)."""
+        return LibraryCompressor(f"powersgd:{rank}")
+
+
+def is_own(compression: Any) -> bool:
+    """Whether compress and decompress are to be called: a class of the user's."""
+    if compression is None or isinstance(compression, str):
+        return False
+    return compression is not NoneCompressor and getattr(compression, "compressor", None) is None

@@ -1,0 +1,68 @@
+"""Collectives as parts of graphs: Python that TensorFlow calls when it is there.
+
+In a function that tf.function makes a graph of, collectives run in the order in which the function
+has them, as all that has an effect: the same one on all ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rueda import errors
+
+# What the last collective in a graph failed with. TensorFlow keeps its text alone.
+_failure: errors.RuedaError | None = None
+
+
+def _remembering(body: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*arrays: Any) -> Any:
+        global _failure
+        try:
+            return body(*arrays)
+        except errors.RuedaError as error:
+            _failure = error
+            raise
+
+    return called
+
+
+def call(
+    body: Callable[..., Sequence[Any]], tensors: Sequence[Any], results: Sequence[tf.TensorSpec]
+) -> list[Any]:
+    """What `body` makes of eager tensors, at once; in a graph, of NumPy's arrays, when it runs.
+
+    Args:
+        body: does not change what it is given.
+        results: of which type and shape, as far as is known.
+    """
+    if tf.executing_eagerly():
+        return [tf.convert_to_tensor(result) for result in body(*tensors)]
+    made = tf.numpy_function(_remembering(body), list(tensors), [spec.dtype for spec in results])
+    made = list(made) if isinstance(made, (list, tuple)) else [made]
+    for tensor, spec in zip(made, results, strict=True):
+        tensor.set_shape(spec.shape)
+    return made
+
+
+@contextlib.contextmanager
+def rueda_errors() -> Iterator[None]:
+    """A collective in a graph that fails is an error of TensorFlow's (tf.errors.UnknownError, with
+    Rueda's text in it); out of this block the library's own comes: AbortedError, MismatchError or
+    another RuedaError. Also a decorator.
+
+        with hvd.rueda_errors():
+            model.fit(dataset)
+    """
+    global _failure
+    _failure = None
+    try:
+        yield
+    except tf.errors.OpError as error:
+        own, _failure = _failure, None
+        if own is None:
+            raise
+        raise own from error

@@ -1,0 +1,843 @@
+"""rueda.tensorflow and rueda.keras: at once and in graphs, on ranks that are processes.
+
+Functions that tests define within themselves are pickled by value and run on every rank. TensorFlow
+takes seconds to import, so each has many cases.
+"""
+
+import importlib.util
+import inspect
+
+import numpy as np
+import pytest
+
+if importlib.util.find_spec("tensorflow") is None:
+    pytest.skip("tensorflow-cpu is not installed", allow_module_level=True)
+
+import rueda  # noqa: E402
+
+ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+def run(fn, *args, np=2, **env):
+    return rueda.run(fn, args, np=np, env={**ENVIRONMENT, **env})
+
+
+# ---- operations ----
+
+
+def test_results_are_the_same_at_once_and_in_a_graph():
+    def fn():
+        import tensorflow as tf
+
+        import rueda.tensorflow as hvd
+
+        hvd.init()
+        rank, size = hvd.rank(), hvd.size()
+        rows = np.arange(4.0 * size).reshape(2 * size, 2).astype(np.float32) + 100 * rank
+        every = [np.arange(4.0 * size).reshape(2 * size, 2) + 100 * r for r in range(size)]
+        own = slice(2 * rank, 2 * rank + 2)
+        pair = hvd.add_process_set([0, size - 1])
+        cases = [
+            (hvd.allreduce, sum(every) / size),
+            (lambda x: hvd.allreduce(x, op=hvd.Sum, name="named"), sum(every)),
+            (lambda x: hvd.allreduce(x, average=False), sum(every)),
+            (lambda x: hvd.allreduce(x, op=hvd.Max), every[-1]),
+            (lambda x: hvd.allreduce(x, op=hvd.Min), every[0]),
+            (
+                lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=3),
+                1.5 * sum(every),
+            ),
+            (
+                lambda x: hvd.allreduce(x, compression=hvd.Compression.fp16),
+                sum(every) / size,
+            ),
+            (lambda x: hvd.grouped_allreduce([x, 2 * x])[1], 2 * sum(every) / size),
+            (lambda x: hvd.broadcast(x, size - 1), every[-1]),
+            (hvd.allgather, np.concatenate(every)),
+            (lambda x: hvd.grouped_allgather([x, x + 1])[1], np.concatenate(every) + 1),
+            (lambda x: hvd.reducescatter(x, op=hvd.Sum), sum(every)[own]),
+            (hvd.reducescatter, sum(every)[own] / size),
+            (
+                lambda x: hvd.grouped_reducescatter([x, x + 1])[1],
+                sum(every)[own] / size + 1,
+            ),
+            (hvd.alltoall, np.concatenate([one[own] for one in every])),
+            (
+                lambda x: hvd.alltoall(x, [2] * size)[0],
+                np.concatenate([o[own] for o in every]),
+            ),
+            (lambda x: hvd.size_op() + hvd.local_size_op(), 2 * size),
+            (lambda x: hvd.rank_op() + hvd.local_rank_op(), 2 * rank),
+            (
+                lambda x: hvd.process_set_included_op(pair.id),
+                int(rank in (0, size - 1)),
+            ),
+        ]
+        for number, (call, expected) in enumerate(cases):
+            for form in (
+                call,
+                tf.function(call),
+                tf.function(call, input_signature=[tf.TensorSpec([None, None], tf.float32)]),
+            ):
+                result = form(tf.constant(rows))
+                assert isinstance(result, tf.Tensor)
+                np.testing.assert_allclose(result, expected, rtol=1e-3, err_msg=str(number))
+        if rank in (0, size - 1):
+            total = hvd.allreduce(tf.constant([float(rank)]), op=hvd.Sum, process_set=pair)
+            assert float(total[0]) == size - 1
+
+        @tf.function
+        def uneven(x):
+            gathered = hvd.allgather(x)
+            sent, received = hvd.alltoall(x, [rank + 1] + [0] * (size - 1))
+            return gathered, sent, received
+
+        gathered, sent, received = uneven(tf.fill([rank + 1, 2], float(rank)))
+        assert gathered.shape == (sum(range(size + 1)), 2)
+        assert sent.shape == ((sum(range(size + 1)), 2) if rank == 0 else (0, 2))
+        assert list(received.numpy()) == ([r + 1 for r in range(size)] if rank == 0 else [0] * size)
+
+        # Variables, numbers and arrays; all types and shapes.
+        assert float(hvd.allreduce(tf.Variable(float(rank)))) == (size - 1) / 2
+        assert float(hvd.allreduce(np.float32(rank), op=hvd.Sum)) == sum(range(size))
+        kinds = [
+            "bool",
+            "uint8",
+            "int8",
+            "int32",
+            "int64",
+            "float16",
+            "bfloat16",
+            "float64",
+        ]
+        tensors = [tf.cast(tf.ones((2, 1, 2)), kind) for kind in [*kinds, "complex64"]]
+        tensors += [tf.ones(shape) for shape in ((), (3,), (0, 2))]
+
+        def sum_each(given):
+            return [hvd.allreduce(x, op=hvd.Sum) for x in given]
+
+        for form in (sum_each, tf.function(sum_each)):
+            for x, total in zip(tensors, form(tensors), strict=True):
+                assert (total.shape, total.dtype) == (x.shape, x.dtype)
+                expected = tf.cast(tf.fill(x.shape, 1 if x.dtype == tf.bool else size), x.dtype)
+                assert tf.reduce_all(total == expected), x.dtype
+
+        # Again and again.
+        step = tf.function(lambda x: hvd.allreduce(x) + hvd.allreduce(2 * x))
+        for _ in range(200):
+            assert float(step(tf.constant(1.0))) == 3.0
+
+        # What is no tensor, or can't be: an error at once, and the job goes on.
+        for wrong, kind in (("text", TypeError), (None, (TypeError, ValueError))):
+            try:
+                hvd.allreduce(wrong)
+            except kind:
+                continue
+            raise AssertionError(wrong)
+        from rueda import core
+
+        try:
+            core.allreduce_(tf.ones(3))
+        except ValueError as error:
+            assert "immutable" in str(error)
+        try:
+            tf.function(core.allreduce)(tf.ones(3))
+        except TypeError as error:
+            assert "rueda.tensorflow" in str(error)
+        hvd.barrier()
+        assert hvd.join() in range(size)
+        hvd.shutdown()
+
+    run(fn, np=3)
+
+
+def test_gradients_are_those_of_the_sum_of_all_ranks_losses():
+    def fn():
+        import tensorflow as tf
+
+        import rueda.tensorflow as hvd
+
+        hvd.init()
+        rank, size = hvd.rank(), hvd.size()
+
+        def local_gradients(form):
+            x = tf.constant(np.arange(6.0).reshape(2 * 3, 1) + rank)
+            weights = tf.constant(np.arange(1.0, 200.0).reshape(-1, 1) * (rank + 1))
+
+            def gradient(x):
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    y = form(x)
+                    loss = tf.reduce_sum(y * weights[: tf.shape(y)[0]])
+                return tape.gradient(loss, x)
+
+            return gradient(x), tf.function(gradient)(x)
+
+        def numbers(r, count):
+            return np.arange(1.0, count + 1) * (r + 1)
+
+        total = sum(r + 1 for r in range(size))
+        rows = 6 // size if 6 % size == 0 else None
+        cases = [
+            (lambda x: hvd.allreduce(x, op=hvd.Sum), numbers(0, 6) * total),
+            (hvd.allreduce, numbers(0, 6) * total / size),
+            (
+                lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=2, postscale_factor=3),
+                6 * numbers(0, 6) * total,
+            ),
+            (hvd.allgather, total * np.arange(1.0 + 6 * rank, 7 + 6 * rank)),
+            (lambda x: hvd.broadcast(x, 1), (rank == 1) * numbers(0, 6) * total),
+        ]
+        if rows:
+            mine = np.concatenate([numbers(r, rows) for r in range(size)])
+            cases.append((lambda x: hvd.reducescatter(x, op=hvd.Sum), mine))
+            there = np.concatenate(
+                [np.arange(1.0 + rows * rank, 1 + rows * (rank + 1)) * (r + 1) for r in range(size)]
+            )
+            cases.append((hvd.alltoall, there))
+            cases.append((lambda x: hvd.alltoall(x, [rows] * size)[0], there))
+        for number, (form, expected) in enumerate(cases):
+            for result in local_gradients(form):
+                np.testing.assert_allclose(
+                    result.numpy().ravel(), expected, rtol=1e-6, err_msg=str(number)
+                )
+        hvd.shutdown()
+
+    run(fn, np=2)
+
+
+# ---- training ----
+
+
+def test_a_tape_gives_averaged_gradients():
+    def fn():
+        import tensorflow as tf
+
+        import rueda.tensorflow as hvd
+
+        hvd.init()
+        rank, size = hvd.rank(), hvd.size()
+        table = tf.Variable(tf.ones([5, 2]))
+        dense = tf.Variable(tf.ones([2, 3]))
+        unused = tf.Variable(1.0)
+        local = tf.Variable(2.0)
+        sources = [table, dense, unused, local]
+
+        def gradients(**options):
+            with tf.GradientTape() as tape:
+                rows = tf.gather(table, [rank, 4])
+                loss = tf.reduce_sum(rows @ dense) * (rank + 1) + local * float(rank + 1)
+            tape = hvd.DistributedGradientTape(tape, **options)
+            tape.register_local_source(local)
+            return tape.gradient(loss, sources)
+
+        mean = sum(r + 1 for r in range(size)) / size
+        expected = np.zeros((5, 2), np.float32)
+        for r in range(size):
+            expected[r] += 3 * (r + 1) / size
+            expected[4] += 3 * (r + 1) / size
+        for options in (
+            {},
+            {"sparse_as_dense": True},
+            {"groups": 1},
+            {"groups": 2, "sparse_as_dense": True},
+            {"groups": [[table, dense]], "sparse_as_dense": True},
+            {"gradient_predivide_factor": 2.0, "sparse_as_dense": True},
+            {"compression": hvd.Compression.fp16},
+            {"compression": OwnCompressor, "sparse_as_dense": True},
+        ):
+            for form in (gradients, tf.function(gradients)):
+                for _ in range(3):
+                    of_table, of_dense, of_unused, of_local = form(**options)
+                    sparse = isinstance(of_table, tf.IndexedSlices)
+                    assert sparse != options.get("sparse_as_dense", False)
+                    np.testing.assert_allclose(tf.convert_to_tensor(of_table), expected, rtol=1e-3)
+                    np.testing.assert_allclose(of_dense, np.full((2, 3), 2 * mean), rtol=1e-3)
+                    assert of_unused is None
+                    assert float(of_local) == (rank + 1) / size
+
+        # One source, a nest, a block, a persistent tape, and a sum.
+        with hvd.DistributedGradientTape(tf.GradientTape(persistent=True), op=hvd.Sum) as tape:
+            loss = dense[0, 0] * (rank + 1)
+        assert float(tape.gradient(loss, dense)[0, 0]) == mean * size
+        nest = tape.gradient(loss, {"a": dense, "b": [unused]})
+        assert float(nest["a"][0, 0]) == mean * size and nest["b"] == [None]
+        with tf.GradientTape() as plain:
+            loss = dense[0, 0] * (rank + 1) + local
+        tape = hvd.DistributedGradientTape(plain, scale_local_gradients=False)
+        tape.register_local_source(local)
+        own, common = tape.get_local_and_global_gradients(loss, [dense, local])
+        assert own[0][0] is local and float(own[0][1]) == 1.0
+        assert common[0][0] is dense and float(common[0][1][0, 0]) == mean
+        for wrong in ({"groups": 0}, {"op": hvd.Sum, "gradient_predivide_factor": 2.0}):
+            try:
+                hvd.DistributedGradientTape(tf.GradientTape(), **wrong)
+            except ValueError:
+                continue
+            raise AssertionError(wrong)
+
+        # Variables are the root's, whatever their type; in a graph, too.
+        variables = [tf.Variable(tf.cast(tf.fill([2], rank), t)) for t in (tf.float32, tf.int64)]
+        hvd.broadcast_variables(variables, 1)
+        assert [list(v.numpy()) for v in variables] == [[1, 1], [1, 1]]
+        again = tf.Variable(float(rank))
+        tf.function(lambda: hvd.broadcast_variables([again], 1))()
+        assert float(again) == 1.0
+        assert hvd.broadcast_object({"rank": rank}, 1) == {"rank": 1}
+        assert hvd.allgather_object(rank) == list(range(size))
+        hvd.shutdown()
+
+    class OwnCompressor:
+        @staticmethod
+        def compress(tensor):
+            return tensor * 2, 0.5
+
+        @staticmethod
+        def decompress(tensor, ctx):
+            return tensor * ctx
+
+    run(fn)
+
+
+def test_keras_trains_as_one_process_does():
+    def fn(folder):
+        import os
+
+        import keras
+        import tensorflow as tf
+
+        import rueda.tensorflow as tensorflow_hvd
+        import rueda.tensorflow.keras as hvd
+
+        hvd.init()
+        rank, size = hvd.rank(), hvd.size()
+        random = np.random.default_rng(0)
+        x = random.normal(size=(64, 8)).astype(np.float32)
+        y = random.integers(0, 3, 64)
+
+        def model_of(seed):
+            keras.utils.set_random_seed(seed)
+            layers = [
+                keras.Input((8,)),
+                keras.layers.Dense(16, "relu"),
+                keras.layers.Dense(3),
+            ]
+            return keras.Sequential(layers)
+
+        def mine(steps=1):  # of each batch of 16 its part, in so many steps
+            batches = zip(x.reshape(-1, size, 16 // size, 8), y.reshape(-1, size, 16 // size))
+            parts = [(a[rank], b[rank]) for a, b in batches]
+            xs, ys = (np.concatenate(part) for part in zip(*parts, strict=True))
+            return tf.data.Dataset.from_tensor_slices((xs, ys)).batch(16 // size // steps)
+
+        def whole():
+            return tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+
+        def train(model, optimizer, data, callbacks=(), epochs=3, **options):
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(optimizer, loss, metrics=["accuracy"], **options)
+            return model.fit(
+                data,
+                epochs=epochs,
+                callbacks=list(callbacks),
+                verbose=0,
+                validation_data=data,
+            ).history
+
+        def same(a, b):
+            for one, other in zip(a.weights, b.weights, strict=True):
+                np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-6)
+
+        optimizers = {
+            "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+            "adam": lambda: keras.optimizers.Adam(0.01),
+            "clipped": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.1),
+        }
+        for name, make in optimizers.items():
+            for options in ({}, {"run_eagerly": True}):
+                if options and name != "sgd":
+                    continue
+                reference, model = model_of(0), model_of(rank)  # the root's are sent
+                expected = train(reference, make(), whole())
+                log = []
+                history = train(
+                    model,
+                    hvd.DistributedOptimizer(make()),
+                    mine(),
+                    [
+                        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+                        hvd.callbacks.MetricAverageCallback(),
+                        keras.callbacks.LambdaCallback(
+                            on_epoch_end=lambda epoch, logs, log=log: log.append(dict(logs))
+                        ),
+                    ],
+                    **options,
+                )
+                same(model, reference)
+                for key in ("loss", "accuracy", "val_loss", "val_accuracy"):
+                    np.testing.assert_allclose(history[key], expected[key], rtol=1e-4)
+                    assert history[key] == [entry[key] for entry in log]
+
+        # Gradients of two halves of a batch together are those of the batch.
+        for average, factor in ((True, 1.0), (False, 2.0)):
+            reference, model = model_of(0), model_of(0)
+            train(reference, keras.optimizers.SGD(0.1 * factor), whole())
+            distributed = hvd.DistributedOptimizer(
+                keras.optimizers.SGD(0.1),
+                backward_passes_per_step=2,
+                average_aggregated_gradients=average,
+            )
+            train(model, distributed, mine(2))
+            same(model, reference)
+            assert int(distributed.iterations) == 12
+
+        # A file is loaded without Rueda, and with it it goes on.
+        model = model_of(0)
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01), groups=1)
+        train(model, optimizer, mine())
+        path = os.path.join(folder, f"{rank}.keras")
+        model.save(path)
+        plain = keras.models.load_model(path)
+        assert type(plain.optimizer) is keras.optimizers.Adam
+        loaded = hvd.load_model(path)
+        assert isinstance(loaded.optimizer, keras.optimizers.Adam)
+        assert int(loaded.optimizer.iterations) == 12
+        for one, other in zip(loaded.optimizer.variables, optimizer.variables, strict=True):
+            np.testing.assert_array_equal(one, other)
+        loaded.fit(mine(), verbose=0)
+        train(model, optimizer, mine(), epochs=1)
+        same(loaded, model)
+
+        # Mixed precision: one rank's infinity makes all skip the step.
+        keras.mixed_precision.set_global_policy("mixed_float16")
+        model = model_of(0)
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=4.0)
+        model.compile(hvd.DistributedOptimizer(scaled), "mse")
+        keras.mixed_precision.set_global_policy("float32")
+        before = [weight.numpy() for weight in model.weights]
+        bad = np.full((4, 8), np.inf if rank == 1 else 1.0, np.float32)
+        model.fit(bad, np.zeros((4, 3), np.float32), batch_size=4, verbose=0)
+        for weight, old in zip(model.weights, before, strict=True):
+            np.testing.assert_array_equal(weight, old)
+
+        # Errors.
+        for wrong in (
+            lambda: hvd.DistributedOptimizer("sgd"),
+            lambda: tensorflow_hvd.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer()),
+            lambda: hvd.DistributedOptimizer(optimizer),
+            lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Adasum),
+            lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), backward_passes_per_step=0),
+            lambda: hvd.DistributedOptimizer(
+                keras.optimizers.SGD(gradient_accumulation_steps=2),
+                backward_passes_per_step=2,
+            ),
+        ):
+            try:
+                wrong()
+            except (TypeError, ValueError):
+                continue
+            raise AssertionError(inspect.getsource(wrong))
+        for function in (hvd.allreduce, hvd.allgather, lambda v: hvd.broadcast(v, 0)):
+            assert isinstance(function([float(rank)]), np.ndarray)
+        hvd.shutdown()
+
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        run(fn, folder)
+
+
+def test_keras_callbacks_and_batch_normalization():
+    def fn():
+        import keras
+        import tensorflow as tf
+
+        import rueda.keras as hvd
+        import rueda.tensorflow as tensorflow_hvd
+
+        hvd.init()
+        rank, size = hvd.rank(), hvd.size()
+        x, y = np.ones((32, 2), np.float32), np.ones((32, 1), np.float32)
+
+        def fit(callbacks, optimizer, **options):
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            model.compile(optimizer, "mse")
+            options = {"batch_size": 8, "epochs": 4, "verbose": 0} | options
+            return model.fit(x, y, callbacks=callbacks, **options).history
+
+        # The rates of batches, and of epochs.
+        rates = []
+        watch = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: rates.append(float(optimizer.learning_rate))
+        )
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1 * size))
+        warmup = hvd.callbacks.LearningRateWarmupCallback(0.1 * size, warmup_epochs=2, verbose=1)
+        history = fit([warmup, watch], optimizer)
+        ramp = [0.1 * (1 + (size - 1) * (k + 1) / 8) for k in range(8)]
+        np.testing.assert_allclose(rates, ramp + [0.1 * size] * 8, rtol=1e-5)
+        np.testing.assert_allclose(history["lr"][1:], 0.1 * size, rtol=1e-5)
+        rates.clear()
+        optimizer = keras.optimizers.SGD(1.0)
+        fit(
+            [
+                hvd.callbacks.LearningRateScheduleCallback(1.0, 0.5, start_epoch=1),
+                watch,
+            ],
+            optimizer,
+        )
+        np.testing.assert_allclose(rates[::4], [1.0, 1.0, 0.5, 0.25])
+        for callback, given in (
+            (
+                hvd.callbacks.LearningRateWarmupCallback(0.1),
+                keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)),
+            ),
+        ):
+            try:
+                fit([callback], given)
+            except ValueError as error:
+                assert "schedule" in str(error)
+            else:
+                raise AssertionError("a schedule was overwritten")
+
+        # Momentum correction: velocities have the learning rate in them.
+        def velocity(correction):
+            optimizer = keras.optimizers.SGD(1.0, momentum=0.5)
+            schedule = hvd.callbacks.LearningRateScheduleCallback(
+                1.0,
+                lambda epoch: 1.0 if epoch == 0 else 0.1,
+                momentum_correction=correction,
+            )
+            seen = []
+            note = keras.callbacks.LambdaCallback(
+                on_train_batch_begin=lambda batch, logs: seen.append(
+                    [velocity.numpy().copy() for velocity in getattr(optimizer, "momentums", [])]
+                )
+            )
+            fit([note, schedule, note], optimizer, epochs=2, batch_size=32)
+            return seen
+
+        seen = velocity(True)
+        np.testing.assert_allclose(seen[3][0], 0.1 * seen[2][0], rtol=1e-5)
+        seen = velocity(False)
+        np.testing.assert_array_equal(seen[3][0], seen[2][0])
+
+        # What is local stays, and so does where random numbers have come to.
+        keras.utils.set_random_seed(rank)
+        model = keras.Sequential(
+            [keras.Input((2,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+        )
+        model.compile("sgd", "mse")
+        kernel, bias = model.layers[-1].kernel, model.layers[-1].bias
+        bias.assign([float(rank)])
+        states = [v.numpy().copy() for v in model.variables if "seed" in v.name]
+        callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=bias)
+        callback.set_model(model)
+        model.optimizer.build(model.trainable_variables)
+        callback.on_train_begin()
+        assert float(bias[0]) == rank
+        kernels = hvd.allgather(kernel.numpy().reshape(1, -1))
+        assert (kernels == kernels[0]).all()
+        for old, new in zip(states, [v for v in model.variables if "seed" in v.name], strict=True):
+            np.testing.assert_array_equal(old, new)
+
+        # Batch normalization over ranks of different batches is that of the whole.
+        data = np.random.default_rng(1).normal(size=(12, 5, 3)).astype(np.float32)
+        mine = data[:4] if rank == 0 else data[4:]
+        whole, parts = (
+            keras.layers.BatchNormalization(),
+            tensorflow_hvd.SyncBatchNormalization(),
+        )
+        with tf.GradientTape() as tape:
+            inputs = tf.constant(data)
+            tape.watch(inputs)
+            expected = whole(inputs, training=True)
+            loss = tf.reduce_sum(expected**3)
+        of_inputs = tape.gradient(loss, inputs)
+
+        def step(given):
+            with tf.GradientTape() as tape:
+                tape.watch(given)
+                result = parts(given, training=True)
+                loss = tf.reduce_sum(result**3)
+            return result, tape.gradient(loss, given)
+
+        part = slice(0, 4) if rank == 0 else slice(4, 12)
+        for form in (step, tf.function(step)):
+            result, gradient = form(tf.constant(mine))
+            np.testing.assert_allclose(result, expected[part], rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(gradient, of_inputs[part], rtol=1e-2, atol=1e-3)
+        whole(data, training=True)
+        np.testing.assert_allclose(parts.moving_mean, whole.moving_mean, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(parts.moving_variance, whole.moving_variance, rtol=1e-4)
+        mask = np.arange(5) < 3
+        masked = np.broadcast_to(mask, data.shape[:2])
+        np.testing.assert_allclose(
+            parts(mine, training=True, mask=masked[part]),
+            whole(data, training=True, mask=masked)[part],
+            rtol=1e-3,
+            atol=1e-3,
+        )
+        hvd.shutdown()
+
+    run(fn)
+
+
+# ---- errors ----
+
+
+def test_errors_name_what_is_wrong_on_every_rank():
+    def fn():
+        import tensorflow as tf
+
+        import rueda
+        import rueda.tensorflow as hvd
+
+        hvd.init()
+        rank = hvd.rank()
+        bad = tf.zeros([rank + 1])
+
+        def raised(kind, call, *texts):
+            try:
+                call()
+            except kind as error:
+                for text in texts:
+                    assert text in str(error), error
+                return error
+            raise AssertionError(f"no {kind}")
+
+        raised(rueda.MismatchError, lambda: hvd.allreduce(bad, name="bad"), "bad", "rank")
+        graph = tf.function(lambda x: hvd.allreduce(x, name="in_graph"))
+        raised(
+            tf.errors.UnknownError,
+            lambda: graph(bad),
+            "MismatchError",
+            "in_graph",
+            "rank",
+        )
+
+        def inside():
+            with hvd.rueda_errors():
+                graph(bad)
+
+        error = raised(rueda.MismatchError, inside, "in_graph", "rank")
+        assert isinstance(error.__cause__, tf.errors.OpError)
+
+        @hvd.rueda_errors()
+        def of_others():
+            tf.function(lambda x: tf.debugging.check_numerics(x, "not finite"))(tf.constant(np.inf))
+
+        raised(tf.errors.InvalidArgumentError, of_others)
+
+        # Of the gradients of one step one fails, and nothing is left behind.
+        a, b = tf.Variable(tf.ones([2])), tf.Variable(tf.ones([rank + 1]))
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(a) + tf.reduce_sum(b)
+            return hvd.DistributedGradientTape(tape).gradient(loss, [a, b])
+
+        for _ in range(3):
+            raised(
+                tf.errors.UnknownError,
+                step,
+                "MismatchError",
+                "DistributedGradientTape.1",
+            )
+        assert float(hvd.allreduce(tf.constant(1.0), op=hvd.Sum)) == hvd.size()
+        for use in (lambda: hvd.elastic.run, lambda: hvd.broadcast_global_variables(0)):
+            raised((NotImplementedError, RuntimeError), use)
+
+        # A rank that is gone.
+        if rank == 1:
+            rueda.core.abort("on purpose")
+        error = raised(rueda.AbortedError, lambda: hvd.allreduce(tf.ones(3)), "on purpose")
+        return type(error).__name__
+
+    assert run(fn) == ["AbortedError"] * 2
+
+
+# ---- the surface ----
+
+_DEVICES = ["device_dense", "device_sparse"]
+_SCALES = ["prescale_factor", "postscale_factor"]
+_GROUPS = ["num_groups", "groups", "process_set", "scale_local_gradients"]
+_MOVED = ["name", "ignore_name_scope", "process_set"]
+
+# Horovod 0.28's functions and their arguments.
+SURFACE = {
+    "allreduce": [
+        "tensor",
+        "average",
+        *_DEVICES,
+        "compression",
+        "op",
+        *_SCALES,
+        "name",
+        "process_set",
+        "ignore_name_scope",
+    ],
+    "grouped_allreduce": [
+        "tensors",
+        "average",
+        *_DEVICES,
+        "compression",
+        "op",
+        *_SCALES,
+        "process_set",
+        "ignore_name_scope",
+        "name",
+    ],
+    "reducescatter": [
+        "tensor",
+        "device_dense",
+        "compression",
+        "op",
+        "name",
+        "process_set",
+        "ignore_name_scope",
+        *_SCALES,
+    ],
+    "grouped_reducescatter": [
+        "tensors",
+        "device_dense",
+        "compression",
+        "op",
+        "process_set",
+        "ignore_name_scope",
+        "name",
+        *_SCALES,
+    ],
+    "allgather": ["tensor", *_MOVED],
+    "grouped_allgather": ["tensors", *_MOVED],
+    "broadcast": ["tensor", "root_rank", *_MOVED],
+    "broadcast_": ["variables", "root_rank", "name", "process_set"],
+    "alltoall": ["tensor", "splits", *_MOVED],
+    "broadcast_variables": ["variables", "root_rank", "process_set", "inplace"],
+    "broadcast_object": ["obj", "root_rank", "name", "process_set"],
+    "broadcast_object_fn": ["root_rank", "session", "name", "process_set"],
+    "allgather_object": ["obj", "name", "process_set"],
+    "size_op": ["process_set_id", "name"],
+    "process_set_included_op": ["process_set_id", "name"],
+    "rank_op": ["name"],
+    "local_rank_op": ["name"],
+    "local_size_op": ["name"],
+    "DistributedGradientTape": [
+        "gradtape",
+        *_DEVICES,
+        "compression",
+        "sparse_as_dense",
+        "op",
+        "gradient_predivide_factor",
+        *_GROUPS,
+    ],
+    "DistributedOptimizer": [
+        "optimizer",
+        "name",
+        "use_locking",
+        *_DEVICES,
+        "compression",
+        "sparse_as_dense",
+        "backward_passes_per_step",
+        "op",
+        "gradient_predivide_factor",
+        "average_aggregated_gradients",
+        *_GROUPS,
+    ],
+}
+KERAS = {
+    "DistributedOptimizer": [
+        "optimizer",
+        "name",
+        *_DEVICES,
+        "compression",
+        "sparse_as_dense",
+        "gradient_predivide_factor",
+        "op",
+        "backward_passes_per_step",
+        "average_aggregated_gradients",
+        *_GROUPS,
+    ],
+    "allreduce": ["value", "name", "average", *_SCALES, "op", "compression"],
+    "allgather": ["value", "name"],
+    "broadcast": ["value", "root_rank", "name"],
+    "reducescatter": ["value", "name", "op"],
+    "load_model": ["filepath", "custom_optimizers", "custom_objects", "compression", "legacy_opts"],
+    "broadcast_global_variables": ["root_rank"],
+}
+CALLBACKS = {
+    "BroadcastGlobalVariablesCallback": ["root_rank", "device", "local_variables"],
+    "MetricAverageCallback": ["device", "process_set"],
+    "LearningRateScheduleCallback": [
+        "initial_lr",
+        "multiplier",
+        "start_epoch",
+        "end_epoch",
+        "staircase",
+        "momentum_correction",
+        "steps_per_epoch",
+    ],
+    "LearningRateWarmupCallback": [
+        "initial_lr",
+        "warmup_epochs",
+        "momentum_correction",
+        "steps_per_epoch",
+        "verbose",
+    ],
+}
+
+
+def test_the_surface_is_horovods():
+    import rueda.keras
+    import rueda.tensorflow as hvd
+    import rueda.tensorflow.keras
+
+    for module, surface in (
+        (hvd, SURFACE),
+        (rueda.tensorflow.keras, KERAS),
+        (rueda.keras, KERAS),
+        (rueda.keras.callbacks, CALLBACKS),
+        (rueda.tensorflow.keras.callbacks, CALLBACKS),
+    ):
+        for name, arguments in surface.items():
+            own = list(inspect.signature(getattr(module, name)).parameters)
+            assert own[: len(arguments)] == arguments, name
+    common = "init shutdown is_initialized size local_size cross_size rank local_rank cross_rank"
+    common += " start_timeline stop_timeline mpi_threads_supported mpi_enabled mpi_built"
+    common += " gloo_enabled gloo_built nccl_built ddl_built ccl_built cuda_built rocm_built"
+    common += " Average Sum Compression elastic ProcessSet add_process_set remove_process_set"
+    common += " global_process_set broadcast_global_variables"
+    more = "is_homogeneous Adasum Min Max Product join barrier SyncBatchNormalization"
+    more += " PartialDistributedGradientTape HorovodInternalError"
+    for module in (hvd, rueda.keras, rueda.tensorflow.keras):
+        for name in [*common.split(), *(more.split() if module is hvd else ())]:
+            assert hasattr(module, name), name
+    for name in hvd.__all__:
+        assert hasattr(hvd, name)
+
+
+def test_the_package_is_there_in_either_order():
+    for order in ("import tensorflow, rueda", "import rueda, tensorflow"):
+        text = f"""
+{order}
+from rueda import core
+rueda.init()
+assert float(core.allreduce(tensorflow.ones(())) + core.allgather(tensorflow.ones(1))[0]) == 2
+rueda.shutdown()
+"""
+        import os
+        import subprocess
+        import sys
+
+        done = subprocess.run(
+            [sys.executable, "-c", text],
+            env={**os.environ, **ENVIRONMENT},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, (order, done.returncode, done.stdout, done.stderr)
