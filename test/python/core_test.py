@@ -330,6 +330,31 @@ def test_process_sets(on_threads):
     assert on_threads(3, body) == [2, None, 2]
 
 
+def test_objects_that_cannot_be_pickled_are_told_to_everybody(on_threads):
+    def body():
+        rank = rueda.rank()
+        errors = []
+        for call in (
+            lambda: rueda.broadcast_object(threading.Lock() if rank == 1 else None, 1),
+            lambda: rueda.allgather_object(threading.Lock() if rank == 1 else rank),
+        ):
+            try:
+                call()
+            except (TypeError, ValueError) as error:
+                errors.append(error)
+        # What only a notebook or a function knows travels all the same.
+        double = rueda.broadcast_object((lambda x: 2 * x) if rank == 0 else None)
+        return [(type(error), str(error)) for error in errors], double(rank)
+
+    for rank, (errors, doubled) in enumerate(on_threads(3, body)):
+        assert doubled == 2 * rank
+        for kind, text in errors:
+            assert kind is (TypeError if rank == 1 else ValueError)
+            assert "pickle" in text
+            assert rank == 1 or "rank 1" in text
+        assert len(errors) == 2
+
+
 def test_objects(on_threads):
     def body():
         rank = rueda.rank()

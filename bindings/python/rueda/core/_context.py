@@ -339,7 +339,7 @@ def _leave() -> None:
     try:
         if error is not None:
             context = current()
-            abort(f"rank {rank()}: {type(error).__name__}: {error}"[:1000].replace("\0", ""))
+            abort(f"{type(error).__name__}: {error}"[:1000].replace("\0", ""))
             _destroy(context)
         else:
             shutdown()

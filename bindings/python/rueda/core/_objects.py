@@ -9,7 +9,7 @@ from typing import Any
 from rueda.core import _context
 from rueda.core import _library as c
 from rueda.core._operations import set_id
-from rueda.core._process_sets import ProcessSet, global_process_set
+from rueda.core._process_sets import ProcessSet, global_process_set, ranks_of
 from rueda.core._tensors import Owned
 
 lib = c.lib
@@ -70,6 +70,32 @@ def allgather_bytes(
     return parts
 
 
+class _NotPickled:
+    """Sent in place of an object that could not be."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _pickled(obj: Any) -> tuple[bytes, Exception | None]:
+    """With the error, if there is one, and bytes that say so to the other ranks."""
+    # It takes what notebooks and functions have defined, too.
+    import cloudpickle  # type: ignore[import-untyped]
+
+    try:
+        return cloudpickle.dumps(obj, pickle.HIGHEST_PROTOCOL), None
+    except Exception as error:  # objects may raise whatever they like
+        text = f"{type(error).__name__}: {error}"
+        return pickle.dumps(_NotPickled(text), pickle.HIGHEST_PROTOCOL), error
+
+
+def _unpickled(data: memoryview, function: str, rank: int) -> Any:
+    obj = pickle.loads(data)
+    if isinstance(obj, _NotPickled):
+        raise ValueError(f"{function}: the object of rank {rank} can't be pickled: {obj.text}")
+    return obj
+
+
 def broadcast_object(
     obj: Any = None,
     root_rank: int = 0,
@@ -79,18 +105,29 @@ def broadcast_object(
     """The root's object, pickled there and unpickled here; the root gets its own back.
 
     Raises:
-        Whatever pickle does with an object that it can't take, on the root; the others then wait
-        until the root submits something else under this name, or the job ends.
+        ValueError: the root's object can't be pickled. The root raises what pickling it did.
     """
     is_root = _context.rank() == root_rank
-    data = pickle.dumps(obj, pickle.HIGHEST_PROTOCOL) if is_root else None
+    data, error = _pickled(obj) if is_root else (None, None)
     received = broadcast_bytes(data, root_rank, name, process_set)
-    return obj if is_root else pickle.loads(received)
+    if error is not None:
+        raise error
+    return obj if is_root else _unpickled(received, "broadcast_object", root_rank)
 
 
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet | int = global_process_set
 ) -> list[Any]:
-    """All ranks' objects, in rank order."""
-    data = pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
-    return [pickle.loads(part) for part in allgather_bytes(data, name, process_set)]
+    """All ranks' objects, in rank order.
+
+    Raises:
+        ValueError: another rank's object can't be pickled. That rank raises what pickling it did.
+    """
+    data, error = _pickled(obj)
+    parts = allgather_bytes(data, name, process_set)
+    if error is not None:
+        raise error
+    ranks = ranks_of(set_id(process_set))
+    return [
+        _unpickled(part, "allgather_object", rank) for rank, part in zip(ranks, parts, strict=True)
+    ]
