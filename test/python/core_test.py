@@ -34,6 +34,12 @@ def frameworks():
         made.append(pytest.param(jax.numpy.asarray, np.asarray, id="jax"))
     except ImportError:
         pass
+    try:
+        import tensorflow
+
+        made.append(pytest.param(tensorflow.constant, lambda t: t.numpy(), id="tensorflow"))
+    except ImportError:
+        pass
     return made
 
 
@@ -119,6 +125,33 @@ def test_every_operation(on_threads, make, back):
         "reduce": [1, 2, 3, 4],
         "scattered group": [5, 7],
     }
+
+
+def test_arrays_of_jax_in_any_layout_and_of_any_size(on_threads):
+    jax = pytest.importorskip("jax")
+    layout = pytest.importorskip("jax.experimental.layout")
+
+    def body():
+        rank, results = rueda.rank(), []
+        rows = jax.numpy.arange(12.0, dtype="float32").reshape(3, 4)
+        columns = jax.device_put(rows, layout.Format(layout.Layout((1, 0)), rows.sharding))
+        if np.asarray(columns).flags.c_contiguous is False:
+            with pytest.raises(ValueError, match="contiguous"):
+                rueda.allreduce(columns, "columns")
+        for dtype, count in (("bfloat16", 3), ("float32", 1), ("float32", 100_000), ("int64", 4)):
+            array = jax.numpy.full(count, rank + 1, dtype)
+            later = jax.jit(lambda x: x * 2)(array)  # perhaps not computed yet
+            result = rueda.allreduce(later, op=rueda.Sum)
+            results.append(isinstance(result, jax.Array) and result.dtype == array.dtype)
+            results.append(bool((np.asarray(result) == 6).all()))
+        array.delete()
+        with pytest.raises(ValueError, match="deleted"):
+            rueda.allreduce(array, "deleted")
+        with pytest.raises(ValueError, match="read-only"):
+            rueda.allreduce_(rows, "in place")
+        return all(results)
+
+    assert on_threads(2, body) == [True, True]
 
 
 def test_a_framework_for_each_rank(on_threads):

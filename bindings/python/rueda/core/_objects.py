@@ -79,10 +79,10 @@ class _NotPickled:
 
 def _pickled(obj: Any) -> tuple[bytes, Exception | None]:
     """With the error, if there is one, and bytes that say so to the other ranks."""
-    # It takes what notebooks and functions have defined, too.
-    import cloudpickle  # type: ignore[import-untyped]
-
     try:
+        # It takes what notebooks and functions have defined, too.
+        import cloudpickle  # type: ignore[import-untyped]
+
         return cloudpickle.dumps(obj, pickle.HIGHEST_PROTOCOL), None
     except Exception as error:  # objects may raise whatever they like
         text = f"{type(error).__name__}: {error}"

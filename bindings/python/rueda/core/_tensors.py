@@ -1,9 +1,9 @@
 """Tensors of any framework as the C API's, and back.
 
 A *kind* of tensor knows how objects of one framework are borrowed and made. There is one for
-NumPy's arrays, one for torch's tensors, one for TensorFlow's, one for whatever exports DLPack, and
-one for whatever exports the buffer protocol; frameworks are not imported here, they come with their
-tensors.
+NumPy's arrays, one for torch's tensors, one for TensorFlow's, one for JAX's arrays, one for
+whatever exports DLPack, and one for whatever exports the buffer protocol; frameworks are not
+imported here, they come with their tensors.
 
 What is borrowed is (address of a rueda_tensor, what keeps its memory alive). Tensors that are not
 contiguous are copied where they are only read, and refused where they are written.
@@ -207,6 +207,67 @@ class _DLPackKind(Kind):
 
     def own(self, result: Owned, like: Any) -> Any:
         return namespace_of(like).from_dlpack(DLPackTensor(result.tensor, result))
+
+
+class _JaxKind(_DLPackKind):
+    """JAX's arrays. On one CPU device they are read where they lie, and small results are copied
+    into new ones: JAX's own DLPack takes 2 µs to give and 20 µs to take."""
+
+    # Up to where a copy is cheaper, in bytes.
+    _SMALL = 65536
+
+    def __init__(self, jax: Any) -> None:
+        self._asarray = jax.numpy.asarray
+        self._empty = sys.modules["numpy"].empty  # JAX has it
+        self._types: dict[Any, tuple[int, int]] = {}  # names of types take their time
+
+    def _type(self, dtype: Any) -> tuple[int, int]:
+        if dtype not in self._types:
+            if dtype.name not in DTYPES:
+                raise TypeError(f"there are no tensors of {dtype.name} here")
+            self._types[dtype] = DTYPES[dtype.name]
+        return self._types[dtype]
+
+    def borrow(self, tensor: Any, write: bool) -> Borrowed:
+        if tensor.is_deleted():  # which JAX itself does not see everywhere
+            raise ValueError("an array of JAX's that was deleted, or donated to a function")
+        if write or not self._is_plain(tensor):
+            return super().borrow(tensor, write)
+        code, bits = self._types.get(tensor.dtype) or self._type(tensor.dtype)
+        try:
+            address = tensor.block_until_ready().unsafe_buffer_pointer()
+        except (RuntimeError, ValueError):  # on several devices, deleted, ...
+            return super().borrow(tensor, write)
+        shape = tensor.shape
+        ndim = len(shape)
+        dims = (ctypes.c_int64 * ndim)(*shape)
+        described = c.Tensor(address, c.CPU, 0, ndim, code, bits, 1, ctypes.addressof(dims))
+        return ctypes.addressof(described), (described, dims, tensor), None
+
+    def _is_plain(self, tensor: Any) -> bool:
+        """On the CPU, and row-major."""
+        try:
+            if tensor.platform() != "cpu":
+                return False
+            ndim = tensor.ndim
+            return bool(ndim < 2 or tensor.format.layout.major_to_minor == tuple(range(ndim)))
+        except AttributeError:  # of another version of JAX
+            return False
+
+    def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
+        # What has 8 bytes JAX would make 4 of, outside of a part of the program that allows them.
+        shape, dtype = tensor.shape, tensor.dtype
+        array = self._empty(shape, dtype)
+        if array.nbytes > self._SMALL or array.itemsize == 8 or borrowed[2] is not None:
+            return super().make_like(tensor, borrowed)
+        ndim = len(shape)
+        dims = (ctypes.c_int64 * ndim)(*shape)
+        address = array.__array_interface__["data"][0]
+        described = c.Tensor(address, c.CPU, 0, ndim, *self._type(dtype), 1, ctypes.addressof(dims))
+        asarray = self._asarray
+        return Made(
+            (ctypes.addressof(described), (described, dims, array), None), lambda: asarray(array)
+        )
 
 
 class _TensorFlowKind(_DLPackKind):
@@ -546,6 +607,10 @@ def _find_kind(tensor: object) -> Kind:
     if tensorflow is not None and isinstance(tensor, getattr(tensorflow, "Tensor", ())):
         # Both have all methods of both.
         return _TensorFlowKind(tensorflow) if hasattr(tensor, "numpy") else _InGraphKind()
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(tensor, getattr(jax, "Array", ())):
+        is_traced = isinstance(tensor, jax.core.Tracer)
+        return _DLPACK if is_traced else _JaxKind(jax)
     if hasattr(tensor, "__dlpack__"):
         return _DLPACK
     try:
