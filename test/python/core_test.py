@@ -147,7 +147,7 @@ def test_arrays_of_jax_in_any_layout_and_of_any_size(on_threads):
         array.delete()
         with pytest.raises(ValueError, match="deleted"):
             rueda.allreduce(array, "deleted")
-        with pytest.raises(ValueError, match="read-only"):
+        with pytest.raises(ValueError, match="immutable"):
             rueda.allreduce_(rows, "in place")
         return all(results)
 

@@ -231,13 +231,15 @@ class _JaxKind(_DLPackKind):
     def borrow(self, tensor: Any, write: bool) -> Borrowed:
         if tensor.is_deleted():  # which JAX itself does not see everywhere
             raise ValueError("an array of JAX's that was deleted, or donated to a function")
-        if write or not self._is_plain(tensor):
-            return super().borrow(tensor, write)
+        if write:  # DLPack does not say so
+            raise ValueError("an array of JAX's can't be written in place: it is immutable")
+        if not self._is_plain(tensor):
+            return super().borrow(tensor, False)
         code, bits = self._types.get(tensor.dtype) or self._type(tensor.dtype)
         try:
             address = tensor.block_until_ready().unsafe_buffer_pointer()
-        except (RuntimeError, ValueError):  # on several devices, deleted, ...
-            return super().borrow(tensor, write)
+        except (RuntimeError, ValueError):  # on several devices
+            return super().borrow(tensor, False)
         shape = tensor.shape
         ndim = len(shape)
         dims = (ctypes.c_int64 * ndim)(*shape)
