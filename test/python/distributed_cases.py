@@ -451,6 +451,33 @@ def accelerate():
     dist.destroy_process_group()
 
 
+def completed_with_outputs():
+    """On threads that do nothing but look: another one, or nobody yet, puts the outputs there."""
+    rank, size = start()
+    mine = torch.full((1 << 20,), 1.0)
+    for i in range(1, 16):
+        outputs = [torch.zeros(1 << 20) for _ in range(size)]
+        strided = torch.full((512, 1024), float(i)).t()
+        works = [
+            (dist.all_gather(outputs, mine * i, async_op=True), outputs, i),
+            (dist.all_reduce(strided, async_op=True), [strided], size * i),
+        ]
+        for work, results, expected in works:
+            while not work.is_completed():
+                pass
+            assert all(bool((result == expected).all()) for result in results), i
+            assert work.is_success()
+    options = dist.distributed_c10d.AllgatherOptions()
+    options.asyncOp = False
+    outputs = [torch.zeros(3) for _ in range(size)]
+    group = dist.distributed_c10d._get_default_group()
+    work = group.allgather([outputs], [torch.full((3,), float(rank))], options)
+    while not work.is_completed():
+        pass
+    assert [output[0].item() for output in outputs] == list(range(size))
+    dist.destroy_process_group()
+
+
 # ---- what goes wrong ----
 
 

@@ -31,6 +31,10 @@ def test_what_gloo_has_not():
     rueda.run(cases.what_gloo_has_not, np=2)
 
 
+def test_completed_means_that_the_outputs_are_there():
+    rueda.run(cases.completed_with_outputs, np=2)
+
+
 def test_groups_and_meshes():
     rueda.run(cases.groups, np=4)
 

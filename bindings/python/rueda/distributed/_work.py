@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import queue
@@ -125,9 +126,15 @@ class RuedaWork(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether it has ended."""
+        """Whether it has ended, and the outputs are there."""
         assert self._handle is not None
-        return self._handle.poll()
+        if not self._handle.poll():
+            return False
+        # The operation has ended. What is done with its result may be under way on another thread,
+        # or be nobody's so far.
+        with contextlib.suppress(Exception):  # that is for wait
+            self._handle.wait()
+        return True
 
     def is_success(self) -> bool:
         """Whether it has ended well."""
@@ -135,9 +142,9 @@ class RuedaWork(dist.Work):
 
     def exception(self) -> Exception | None:
         """How it failed, once it has ended."""
-        assert self._handle is not None
-        if not self._handle.poll():
+        if not self.is_completed():
             return None
+        assert self._handle is not None
         try:
             self._handle.wait()
         except Exception as error:
