@@ -486,6 +486,22 @@ def test_channels_last_and_odd_layouts(on_threads):
     assert torch.equal(first, second)
 
 
+@pytest.mark.parametrize("options", [{}, dict(groups=2), dict(compression="1bit")])
+def test_parameters_without_elements(on_threads, options):
+    """The last one is the first to be given a place."""
+
+    def body():
+        p = [torch.nn.Parameter(torch.ones(n, 3)) for n in (0, 2, 0)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(p, lr=1.0), **options)
+        for _ in range(2):
+            optimizer.zero_grad()
+            sum((hvd.rank() + 1) * each.sum() for each in p).backward()
+            optimizer.step()
+        return [each.grad.flatten().tolist() for each in p]
+
+    assert on_threads(2, body) == [[[], [1.5] * 6, []]] * 2
+
+
 def test_ranks_with_different_parameters_are_told(on_threads):
     def body():
         model = net(0, 5 + hvd.rank())

@@ -143,8 +143,8 @@ class Reducer:
             if nbytes > _SHARED_BYTES or self._goes_alone():
                 plans.append([slot])
                 continue
-            plan, size = open_.get((p.dtype, p.device), ([], _BUCKET_BYTES))
-            if size + nbytes > _BUCKET_BYTES or len(plan) == _BUCKET_SLOTS:
+            plan, size = open_.get((p.dtype, p.device), ([], 0))
+            if not plan or size + nbytes > _BUCKET_BYTES or len(plan) == _BUCKET_SLOTS:
                 plan, size = [], 0
                 plans.append(plan)
             plan.append(slot)
