@@ -348,6 +348,89 @@ class Doubling(hvd.Compression.none):
         return tensor.to(ctx)
 
 
+class Sevens(hvd.Compression.fp16):
+    """Derived from one of the library's, without a word about that."""
+
+    @classmethod
+    def compress(cls, tensor):
+        return torch.full_like(tensor, 7, dtype=torch.float16), tensor.dtype
+
+
+class Renamed(hvd.Compression.fp16):
+    """Nothing of a user's own."""
+
+
+def half(compression, groups, reverse=False):
+    """Gradients of 1 + 2**-12, which float16 does not have, by type."""
+
+    def body():
+        kinds = [torch.float32, torch.float64][:: -1 if reverse else 1]
+        p = [torch.nn.Parameter(torch.ones(2, dtype=kind)) for kind in kinds]
+        own = torch.optim.SGD(p, lr=1.0)
+        optimizer = hvd.DistributedOptimizer(own, compression=compression, groups=groups)
+        for _ in range(2):
+            optimizer.zero_grad()
+            sum(each.sum() * (1 + 2**-12) for each in p).backward()
+            optimizer.step()
+        return {each.dtype: each.grad[0].item() for each in p}
+
+    return body
+
+
+@pytest.mark.parametrize("groups", [None, 1])
+def test_compressions_derived_from_the_librarys(on_threads, groups):
+    sevens = {torch.float32: 7.0, torch.float64: 7.0}
+    assert on_threads(2, half(Sevens, groups)) == [sevens] * 2
+    ones = {torch.float32: 1.0, torch.float64: 1 + 2**-12}
+    assert on_threads(2, half(Renamed, groups)) == [ones] * 2
+    reduced = on_threads(2, lambda: hvd.allreduce(torch.ones(1), name="a", compression=Sevens))
+    assert [each.item() for each in reduced] == [7.0] * 2
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("kind", ["fp16", "own"])
+def test_compression_of_groups_of_several_types(on_threads, kind, reverse):
+    compression = {"fp16": hvd.Compression.fp16, "own": Own}[kind]
+    expected = {torch.float32: 1.0, torch.float64: 1.0 if kind == "own" else 1 + 2**-12}
+    assert on_threads(2, half(compression, 1, reverse)) == [expected] * 2
+
+
+class Own(hvd.Compressor):
+    """Of any type, and with collectives within."""
+
+    @staticmethod
+    def compress(tensor):
+        return tensor.half(), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor, ctx):
+        name = f"{tensor.shape} {ctx}"
+        return tensor.to(ctx) * hvd.allreduce(torch.ones(1, dtype=ctx), name=name)
+
+
+def test_compression_of_rows_that_lie_apart(on_threads):
+    def body():
+        conv = torch.nn.Conv2d(2, 2, 3).to(memory_format=torch.channels_last)
+        optimizer = hvd.DistributedOptimizer(sgd(conv.parameters()), compression=Own)
+        conv(torch.ones(1, 2, 4, 4)).sum().backward()
+        optimizer.step()
+        return conv.weight.grad.flatten().tolist(), conv.bias.grad.tolist()
+
+    assert on_threads(2, body) == [([4.0] * 36, [4.0] * 2)] * 2
+
+
+@pytest.mark.parametrize("name", ["1bit,no_feedback", "auto,no_feedback"])
+def test_compression_by_shape_with_options(on_threads, name):
+    """Each gradient goes by itself."""
+
+    def body():
+        model = net(0, 5)
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), compression=name)
+        assert {len(bucket.slots) for bucket in optimizer._reducer._buckets} == {1}
+
+    on_threads(2, body)
+
+
 @pytest.mark.parametrize("compression", ["fp16", "bf16", "int8", "own"])
 def test_compression(on_threads, compression):
     kinds = {

@@ -58,7 +58,16 @@ class Compression:
 
 
 def is_own(compression: Any) -> bool:
-    """Whether compress and decompress are to be called: a class of the user's."""
-    if compression is None or isinstance(compression, str):
+    """Whether compress and decompress are to be called: a class of the user's. One derived from the
+    library's is such if it overrides them, and names no compressor of its own."""
+    if compression is None or isinstance(compression, str) or compression is NoneCompressor:
         return False
-    return compression is not NoneCompressor and getattr(compression, "compressor", None) is None
+    if getattr(compression, "compressor", None) is None:
+        return True
+    kind = compression if isinstance(compression, type) else type(compression)
+    for owner in (compression, *kind.__mro__):  # the first that says anything
+        if "compressor" in vars(owner):
+            return False
+        if "compress" in vars(owner) or "decompress" in vars(owner):
+            return True
+    return False

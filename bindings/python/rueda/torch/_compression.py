@@ -64,7 +64,7 @@ def library_compressor(compression: Any, dtype: torch.dtype) -> str | None:
     """The library's compressor for tensors of this type; None: there is nothing to do, or it is one
     of the user's own (`is_own`)."""
     name = compression if isinstance(compression, str) else getattr(compression, "compressor", None)
-    if name is None or dtype not in _FLOATS:
+    if name is None or dtype not in _FLOATS or is_own(compression):
         return None
     if (name, dtype) in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
         return None

@@ -57,7 +57,7 @@ def _written(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def _in_place(request: Operation, tensors: Sequence[torch.Tensor], group: bool) -> Handle[Any]:
+def in_place(request: Operation, tensors: Sequence[torch.Tensor], group: bool) -> Handle[Any]:
     """In the tensors' memory, whatever their strides."""
     if not group and _written(tensors[0]) is tensors[0]:
         return request.submit(tensors[0])
@@ -127,7 +127,7 @@ def allreduce_async_(
         (prescale_factor, postscale_factor),
         process_set,
     )
-    return _in_place(request, [tensor], False)
+    return in_place(request, [tensor], False)
 
 
 def allreduce_(
@@ -150,7 +150,7 @@ def allreduce_(
     )
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return request.execute(tensor)  # type: ignore[no-any-return]
-    return _in_place(request, [tensor], False).wait()  # type: ignore[no-any-return]
+    return in_place(request, [tensor], False).wait()  # type: ignore[no-any-return]
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
@@ -299,7 +299,7 @@ def grouped_allreduce_async_(
         (prescale_factor, postscale_factor),
         process_set,
     )
-    return _in_place(request, tensors, True)
+    return in_place(request, tensors, True)
 
 
 def grouped_allreduce_(
@@ -483,7 +483,7 @@ def broadcast_async_(
 ) -> Handle[torch.Tensor]:
     """As `broadcast_`, in the background."""
     request = Operation(c.BROADCAST, Output.SAME, name, process_set, root=root_rank)
-    return _in_place(request, [tensor], False)
+    return in_place(request, [tensor], False)
 
 
 def broadcast_(

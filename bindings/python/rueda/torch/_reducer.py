@@ -9,6 +9,7 @@ that each byte is read and written once.
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from rueda.core._memory import Arena
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, reduction
 from rueda.core._process_sets import ProcessSet
 from rueda.torch import _compression
-from rueda.torch._operations import SparseHandle, sparse_allreduce_async
+from rueda.torch._operations import SparseHandle, in_place, sparse_allreduce_async
 
 # As the C++ adapter has them (bindings/torch/distributed_optimizer.cc).
 _SHARED_BYTES = 128 << 10  # gradients up to so many share a bucket
@@ -56,7 +57,8 @@ class _Bucket:
         self.slots = slots
         self.flats: list[torch.Tensor] = []  # one a device and type
         self.ready = 0
-        self.handle: Handle[Any] | None = None
+        self.handles: list[Handle[Any]] = []
+        self.sent: list[tuple[torch.Tensor, Any]] = []  # what the user's own compression has made
 
 
 def _in_arena(sizes: Sequence[int]) -> list[Any] | None:
@@ -107,6 +109,7 @@ class Reducer:
         self._op = op
         self._scale = (prescale, postscale)
         self._compression = compression
+        self._is_own = _compression.is_own(compression)
         self._sparse_as_dense = sparse_as_dense
         self._in_arena = in_arena
         self._process_set = process_set
@@ -163,10 +166,10 @@ class Reducer:
         self._checked = False
 
     def _goes_alone(self) -> bool:
-        if _compression.is_own(self._compression):
+        if self._is_own:
             return True
         name = getattr(self._compression, "compressor", self._compression)
-        return isinstance(name, str) and name.partition(":")[0] in _BY_SHAPE
+        return isinstance(name, str) and re.split("[:,]", name)[0] in _BY_SHAPE
 
     def _allocate(self, buckets: Sequence[_Bucket]) -> None:
         plans: list[tuple[_Bucket, list[_Slot], int]] = []
@@ -270,31 +273,32 @@ class Reducer:
         slot.sparse = sparse_allreduce_async(gradient, name, self._op, self._process_set)
 
     def _submit(self, bucket: _Bucket) -> None:
-        flats = bucket.flats
-        if len(bucket.slots) == 1 and _compression.is_own(self._compression):
-            sent, context = self._compression.compress(bucket.slots[0].view)
-            bucket.handle = self._operation(bucket.name, sent.dtype).submit(sent)
-
-            def put_back(result: torch.Tensor) -> None:
-                with torch.no_grad():
-                    bucket.slots[0].view.copy_(self._compression.decompress(result, context))
-
-            bucket.handle.then(put_back)
+        if self._is_own:
+            bucket.sent = [self._compression.compress(slot.view) for slot in bucket.slots]
+            self._send(bucket, bucket.name, [sent for sent, _ in bucket.sent], None)
             return
+        flats = bucket.flats
         if len(bucket.slots) == 1:  # with its shape, which errors name and PowerSGD needs
             flats = [flats[0].view(bucket.slots[0].parameter.shape)]
-        operation = self._operation(bucket.name, flats[0].dtype)
-        bucket.handle = (
-            operation.submit(flats[0]) if len(flats) == 1 else operation.submit_group(flats)
-        )
+        kinds: dict[str | None, list[torch.Tensor]] = {}  # not every compressor takes every type
+        for flat in flats:
+            kinds.setdefault(self._compressor(flat.dtype), []).append(flat)
+        for number, (compressor, own) in enumerate(kinds.items()):
+            name = bucket.name if number == 0 else f"{bucket.name} {number}"
+            self._send(bucket, name, own, compressor)
 
-    def _operation(self, name: str, dtype: torch.dtype) -> Operation:
-        compressor = None
-        if self._op in (ReduceOp.AVERAGE, ReduceOp.SUM):
-            compressor = _compression.library_compressor(self._compression, dtype)
-        return reduction(
+    def _compressor(self, dtype: torch.dtype) -> str | None:
+        if self._op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+            return None
+        return _compression.library_compressor(self._compression, dtype)
+
+    def _send(
+        self, bucket: _Bucket, name: str, tensors: list[torch.Tensor], compressor: str | None
+    ) -> None:
+        operation = reduction(
             c.ALLREDUCE, Output.SAME, name, self._op, self._scale, self._process_set, compressor
         )
+        bucket.handles.append(in_place(operation, tensors, len(tensors) > 1))
 
     # ---- the end of a step ----
 
@@ -318,8 +322,8 @@ class Reducer:
                     self._take(slot)
         first_error: Exception | None = self._check_parameters()
         for bucket in self._buckets:
-            first_error = self._wait(bucket.handle) or first_error
-            bucket.handle, bucket.ready = None, 0
+            first_error = self._wait_bucket(bucket) or first_error
+            bucket.ready = 0
         for slot in self._slots:
             slot.passes = 0
             first_error = self._wait_sparse(slot) or first_error
@@ -340,6 +344,22 @@ class Reducer:
                 handle.wait()
         except errors.RuedaError as error:
             return error
+        return None
+
+    def _wait_bucket(self, bucket: _Bucket) -> Exception | None:
+        error: Exception | None = None
+        for handle in bucket.handles:
+            error = self._wait(handle) or error
+        handles, bucket.handles = bucket.handles, []
+        sent, bucket.sent = bucket.sent, []
+        if error is not None or not handles:
+            return error
+        try:
+            with torch.no_grad():
+                for slot, (result, context) in zip(bucket.slots, sent, strict=False):
+                    slot.view.copy_(self._compression.decompress(result, context))
+        except Exception as own_error:  # the user's
+            return own_error
         return None
 
     def _wait_sparse(self, slot: _Slot) -> Exception | None:
