@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import signal
+import sys
 import time
 
 import torch
@@ -554,6 +555,36 @@ def lost_rank():
         print(f"survivor: {time.monotonic() - began < 5} {error}", flush=True)
 
 
+def one_leaves(where):
+    """Rank 1 ends while rank 0 waits for it in one of three contexts."""
+    rank, _ = start()
+    second = dist.new_group([0, 1])
+    rueda.init()
+    waits = {
+        "first": lambda: dist.all_reduce(torch.ones(1)),
+        "second": lambda: dist.all_reduce(torch.ones(1), group=second),
+        "job": lambda: rueda.allreduce(torch.ones(1), name="x"),
+    }
+    for wait in waits.values():
+        wait()
+    if rank == 1:
+        sys.exit(1)
+    try:
+        waits[where]()
+    except rueda.RuedaError as error:
+        print(f"told: {error}", flush=True)
+
+
+def one_fails():
+    rank, _ = start()
+    if rank == 1:
+        raise ValueError("a bad batch")
+    try:
+        dist.all_reduce(torch.ones(1))
+    except rueda.AbortedError as error:
+        print(f"told: {error}", flush=True)
+
+
 def environment():
     """For other launchers: everything from MASTER_ADDR and so on."""
     rank, size = start()
@@ -572,6 +603,4 @@ def spawned(rank, size, path):
 
 
 if __name__ == "__main__":
-    import sys
-
-    globals()[sys.argv[1]]()
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -76,16 +76,28 @@ def test_a_limit_of_time_leaves_the_operation():
     assert rueda.run(cases.a_limit_of_time, np=2) == [2.0, 2.0]
 
 
-def started(command, **environment):
+def started(command, timeout=200, **environment):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "WORLD", "MASTER"))}
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=200, env=clean | environment
+        command, capture_output=True, text=True, timeout=timeout, env=clean | environment
     )
 
 
 def test_a_lost_rank_is_named():
     done = started([launcher.program(), "-np", "2", sys.executable, CASES, "lost_rank"])
     assert re.search(r"survivor: True .*rank 1 .*SIGKILL", done.stdout), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("where", ["first", "second", "job"])
+def test_a_rank_that_ends_leaves_all_its_contexts_at_once(where):
+    command = [launcher.program(), "-np", "2", sys.executable, CASES, "one_leaves", where]
+    done = started(command, timeout=60)
+    assert re.search(r"told: .*rank 1 has shut down", done.stdout), done.stdout + done.stderr
+
+
+def test_an_exception_is_told_in_a_process_group():
+    done = started([launcher.program(), "-np", "2", sys.executable, CASES, "one_fails"])
+    assert re.search(r"told: .*ValueError: a bad batch", done.stdout), done.stdout + done.stderr
 
 
 def test_torchrun():

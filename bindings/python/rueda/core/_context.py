@@ -329,19 +329,52 @@ def uncaught() -> BaseException | None:
     return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
 
 
-# A process that ends for an exception that nobody caught tells the others which; any other leaves
-# the job as shutdown() does, so that nobody takes it for lost.
-@atexit.register
-def _leave() -> None:
+def reason_of(error: BaseException) -> str:
+    """What the others are told of it."""
+    return f"{type(error).__name__}: {error}"[:1000].replace("\0", "")
+
+
+_libc = ctypes.CDLL(None)
+_libc.pthread_create.argtypes = [ctypes.c_void_p] * 4
+_libc.pthread_join.argtypes = [ctypes.c_ulong, ctypes.c_void_p]
+
+
+def begin_shutdown(context: int) -> Callable[[], None]:
+    """Shuts it down on a thread of its own; what is returned waits for the end. At exit Python
+    starts no threads (since 3.12), hence one of C's."""
+    thread = ctypes.c_ulong()
+    function = ctypes.cast(lib.rueda_shutdown, ctypes.c_void_p)
+    if _libc.pthread_create(ctypes.byref(thread), None, function, context) != 0:
+        return lambda: lib.rueda_shutdown(context)
+    return lambda: _libc.pthread_join(thread, None)
+
+
+#: Of contexts beside the current one. Called at exit with the exception that nobody caught: they
+#: begin to leave, and return what waits for the end of that.
+at_exit: list[Callable[[BaseException | None], Callable[[], None]]] = []
+
+
+def _leave_job(error: BaseException | None) -> None:
     if not is_initialized():
         return
-    error = uncaught()
     try:
         if error is not None:
             context = current()
-            abort(f"{type(error).__name__}: {error}"[:1000].replace("\0", ""))
+            abort(reason_of(error))
             _destroy(context)
         else:
             shutdown()
-    except Exception as at_exit:  # nobody is left to hear it
-        print(f"rueda: at exit: {at_exit}", file=sys.stderr)
+    except Exception as failure:  # nobody is left to hear it
+        print(f"rueda: at exit: {failure}", file=sys.stderr)
+
+
+# A process that ends for an exception that nobody caught tells the others which; any other leaves
+# the job as shutdown() does, so that nobody takes it for lost. It leaves all contexts at once:
+# another rank may be waiting in any of them, and each is left when all ranks leave it.
+@atexit.register
+def _leave() -> None:
+    error = uncaught()
+    ends = [begin(error) for begin in at_exit]
+    _leave_job(error)
+    for end in ends:
+        end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -132,21 +131,37 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Leaves: waits for the others."""
-        self._end(abort=False)
+        context = self._take_context()
+        if context is not None:
+            lib.rueda_shutdown(context)
+            lib.rueda_context_destroy(context)
 
     def abort(self) -> None:
         """Ends everything that is under way, on all ranks."""
-        self._end(abort=True)
+        self._abort(f"rank {self._rank_} aborted its process group")
 
-    def _end(self, abort: bool) -> None:
-        context, self._context = self._context, None
+    def _abort(self, reason: str) -> None:
+        context = self._take_context()
+        if context is not None:
+            lib.rueda_abort(context, reason.encode(errors="replace"))
+            lib.rueda_context_destroy(context)
+
+    def _begin_to_leave(self) -> Callable[[], None]:
+        """As shutdown; what is returned waits for the others."""
+        context = self._take_context()
         if context is None:
-            return
-        if abort:
-            lib.rueda_abort(context, f"rank {self._rank_} aborted its process group".encode())
-        else:
-            lib.rueda_shutdown(context)
-        lib.rueda_context_destroy(context)
+            return lambda: None
+        wait = _context.begin_shutdown(context)
+
+        def end() -> None:
+            wait()
+            lib.rueda_context_destroy(context)
+
+        return end
+
+    def _take_context(self) -> int | None:
+        context, self._context = self._context, None
+        return context
 
     # ---- how operations run ----
 
@@ -564,10 +579,21 @@ class _Deadline:
         return timedelta(seconds=max(self._end - time.monotonic(), 0.001))
 
 
-@atexit.register
-def _leave() -> None:
-    """A program that does not destroy its process groups leaves them in an order that all ranks
-    share; one that ends for an exception ends them for the others, too."""
-    failed = _context.uncaught() is not None
-    for group in sorted(_groups, key=lambda group: group._name_):
-        group._end(abort=failed)
+def _leave(error: BaseException | None) -> Callable[[], None]:
+    """A program that does not destroy its process groups leaves them; one that ends for an
+    exception ends them for the others, too."""
+    if error is None:
+        ends = [group._begin_to_leave() for group in list(_groups)]
+    else:
+        ends = []
+        for group in list(_groups):
+            group._abort(_context.reason_of(error))
+
+    def wait() -> None:
+        for end in ends:
+            end()
+
+    return wait
+
+
+_context.at_exit.append(_leave)
