@@ -6,6 +6,7 @@ import datetime
 import os
 import signal
 import sys
+import threading
 import time
 
 import torch
@@ -502,6 +503,50 @@ def mismatch():
     assert work.exception() is not None and not work.is_success()
     dist.destroy_process_group()
     return text
+
+
+def refused_letters():
+    """A message that is refused takes no number; those of several threads get one each."""
+    rank, _ = start()
+    unknown = torch.zeros(3).to(torch.float8_e8m0fnu)
+    other = 1 - rank
+    for refused in [dist.send] if rank == 0 else [dist.recv, dist.recv]:
+        try:
+            refused(unknown, other)
+            raise AssertionError("there is no such type")
+        except (ValueError, TypeError):
+            pass
+    got = torch.zeros(3)
+    works = [dist.isend(torch.full((3,), float(rank)), other), dist.irecv(got, other)]
+    for work in works:
+        work.wait(datetime.timedelta(seconds=10))
+    assert got.tolist() == [other] * 3
+
+    class Slow(dict):
+        def get(self, key, default):
+            value = super().get(key, default)
+            time.sleep(0.001)
+            return value
+
+    dist.distributed_c10d._get_default_group()._letters = Slow()
+    count = 50
+    if rank == 0:
+
+        def send():
+            for _ in range(count):
+                dist.isend(torch.ones(1), 1, tag=7)
+
+        threads = [threading.Thread(target=send) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    else:
+        for _ in range(2 * count):
+            x = torch.zeros(1)
+            dist.irecv(x, 0, tag=7).wait(datetime.timedelta(seconds=10))
+            assert x.item() == 1
+    dist.destroy_process_group()
 
 
 def missing_at_a_monitored_barrier():

@@ -66,6 +66,10 @@ def test_a_mismatch_is_everybodys():
     assert first == second and "rank 0 sent" in first and "rank 1 sent" in first
 
 
+def test_a_refused_message_takes_no_number():
+    rueda.run(cases.refused_letters, np=2)
+
+
 def test_who_is_missing_at_a_monitored_barrier():
     first, second, _ = rueda.run(cases.missing_at_a_monitored_barrier, np=3)
     assert "ranks 2 did not come" in first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -88,6 +89,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         self._global_ranks = global_ranks or list(range(size))
         self._context: int | None = _meeting.meet(store, rank, size, group_name)
         self._coalescing: list[RuedaWork] | None = None
+        self._lock = threading.Lock()
         self._letters: dict[tuple[int, int, int], int] = {}  # sent or received, by peer and tag
         _groups.add(self)
 
@@ -482,24 +484,33 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
 
     # ---- point to point ----
 
-    def _letter(self, peer: int, tag: int, direction: int) -> str:
+    def _letter(
+        self, peer: int, tag: int, direction: int, submit: Callable[[str], RuedaWork]
+    ) -> RuedaWork:
         """Messages with one tag come in order; those with different tags don't wait for each
-        other."""
-        number = self._letters.get((peer, tag, direction), 0)
-        self._letters[(peer, tag, direction)] = number + 1
-        return f"tag {tag} message {number}"
+        other. One that is refused takes no place in the order."""
+        key = (peer, tag, direction)
+        with self._lock:
+            number = self._letters.get(key, 0)
+            work = submit(f"tag {tag} message {number}")
+            self._letters[key] = number + 1
+        return work
 
     def send(self, tensors: list[Tensor], dst_rank: int, tag: int = 0) -> RuedaWork:
         """One tensor."""
-        name = self._letter(dst_rank, tag, 0)
-        request = self._request(c.SEND, Output.NONE, root=dst_rank, name=name)
-        return self._run(request, _flat(tensors[0]), tensors)
+        return self._letter(dst_rank, tag, 0, lambda name: self._send(tensors, dst_rank, name))
 
     def recv(self, tensors: list[Tensor], src_rank: int, tag: int = 0) -> RuedaWork:
         """One tensor, of the size that was sent."""
-        name = self._letter(src_rank, tag, 1)
+        return self._letter(src_rank, tag, 1, lambda name: self._receive(tensors, src_rank, name))
+
+    def _send(self, tensors: list[Tensor], rank: int, name: str) -> RuedaWork:
+        request = self._request(c.SEND, Output.NONE, root=rank, name=name)
+        return self._run(request, _flat(tensors[0]), tensors)
+
+    def _receive(self, tensors: list[Tensor], rank: int, name: str) -> RuedaWork:
         tensor = tensors[0]
-        request = self._request(c.RECV, Output.GIVEN, root=src_rank, name=name)
+        request = self._request(c.RECV, Output.GIVEN, root=rank, name=name)
         if tensor.is_contiguous():
             return self._run(request, tensor.detach().view(-1), tensors)
         flat = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
