@@ -567,6 +567,29 @@ def missing_at_a_monitored_barrier():
     return result
 
 
+def late_at_a_monitored_barrier():
+    """The barrier that rank 2 was late for has failed; the next ones are as good as any."""
+    rank, _ = start(timeout=datetime.timedelta(seconds=20))
+    store = dist.distributed_c10d._get_default_store()
+    results = []
+    for number in range(2):
+        if rank == 2:
+            for other in range(2):
+                store.get(f"{number} has failed at {other}")
+        try:
+            dist.monitored_barrier(timeout=datetime.timedelta(seconds=20 if rank == 2 else 1))
+            results.append("passed")
+        except RuntimeError as error:
+            results.append(str(error))
+        store.set(f"{number} has failed at {rank}", "")
+        dist.monitored_barrier(timeout=datetime.timedelta(seconds=20))
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        assert x.item() == 3
+    dist.destroy_process_group()
+    return results
+
+
 def a_limit_of_time():
     rank, _ = start(timeout=datetime.timedelta(seconds=60))
     store = dist.distributed_c10d._get_default_store()

@@ -76,6 +76,12 @@ def test_who_is_missing_at_a_monitored_barrier():
     assert "rank 0 names them" in second
 
 
+def test_a_monitored_barrier_works_again_after_one_that_failed():
+    first, *others = rueda.run(cases.late_at_a_monitored_barrier, np=3)
+    assert all("ranks 2 did not come" in text for text in first)
+    assert all("rank 0 names them" in text for texts in others for text in texts)
+
+
 def test_a_limit_of_time_leaves_the_operation():
     assert rueda.run(cases.a_limit_of_time, np=2) == [2.0, 2.0]
 

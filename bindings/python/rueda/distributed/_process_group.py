@@ -91,6 +91,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         self._coalescing: list[RuedaWork] | None = None
         self._lock = threading.Lock()
         self._letters: dict[tuple[int, int, int], int] = {}  # sent or received, by peer and tag
+        self._monitored_barriers = 0
         _groups.add(self)
 
     # ---- what it is ----
@@ -531,34 +532,41 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """A barrier that, after `timeout`, names the ranks that did not come (all of them).
+        """A barrier that, after `timeout`, names the ranks that did not come (all of them). It has
+        then failed for those that come later, too; the next one is for all ranks again.
 
         Raises:
             RuntimeError: at rank 0, with these ranks; elsewhere that it has failed.
         """
         limit = timeout or self._limit
-        tensor = torch.zeros(1, dtype=torch.uint8)
-        peers = [rank for rank in range(self._size_) if rank != 0]
+        # Messages of each call have names of their own, and rank 0 answers those that are late,
+        # too: after one that has failed the next is as good as any.
+        with self._lock:
+            number = self._monitored_barriers
+            self._monitored_barriers += 1
+        arrival, verdict = (f"monitored barrier {number} {what}" for what in ("here", "verdict"))
         if self._rank_ != 0:
-            self.send([tensor], 0, tag=-1)
+            self._send([torch.zeros(1, dtype=torch.uint8)], 0, arrival)
             # Rank 0 answers when all have come, or when its time is up.
             answer = torch.zeros(1, dtype=torch.uint8)
-            self.recv([answer], 0, tag=-1).wait(limit + timedelta(seconds=30))
+            self._receive([answer], 0, verdict).wait(limit + timedelta(seconds=30))
             if answer.item() != 1:
                 raise RuntimeError("monitored_barrier: some ranks did not come; rank 0 names them")
             return
-        arrivals = {r: self.recv([torch.zeros(1, dtype=torch.uint8)], r, tag=-1) for r in peers}
+        peers = range(1, self._size_)
+        arrivals = [
+            self._receive([torch.zeros(1, dtype=torch.uint8)], rank, arrival) for rank in peers
+        ]
         missing = []
         deadline = _Deadline(limit)
-        for rank, arrival in arrivals.items():
+        for rank, work in zip(peers, arrivals, strict=True):
             try:
-                arrival.wait(deadline.left())
+                work.wait(deadline.left())
             except errors.TimeIsUpError:
                 missing.append(self._global_ranks[rank])
-        verdict = torch.tensor([0 if missing else 1], dtype=torch.uint8)
+        word = torch.tensor([0 if missing else 1], dtype=torch.uint8)
         for rank in peers:
-            if self._global_ranks[rank] not in missing:
-                self.send([verdict], rank, tag=-1)
+            self._send([word], rank, verdict)
         if missing:
             raise RuntimeError(
                 f"monitored_barrier: ranks {', '.join(map(str, missing))} did not come within "
