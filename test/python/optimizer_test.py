@@ -333,6 +333,68 @@ def test_sparse_gradients(on_threads, as_dense):
     same_everywhere(on_threads(2, body), embedding.weight.detach().flatten())
 
 
+def test_a_sparse_gradient_that_not_all_ranks_have(on_threads):
+    """Also when a rank has not had any yet; and together with a dense one of another rank's."""
+
+    def body():
+        table = torch.nn.Parameter(torch.zeros(4, 2))
+        other = torch.nn.Parameter(torch.zeros(1))
+        own = torch.optim.SGD([table, other], lr=1.0)
+        optimizer = hvd.DistributedOptimizer(own, [("table", table), ("other", other)])
+        found = []
+        for step, mine in enumerate(("sparse none", "none sparse", "none none", "dense sparse")):
+            optimizer.zero_grad()
+            loss = other.sum()
+            kind = mine.split()[hvd.rank()]
+            if kind == "sparse":
+                row = torch.tensor([step, step])
+                loss = loss + torch.nn.functional.embedding(row, table, sparse=True).sum()
+            elif kind == "dense":
+                loss = loss + table.sum()
+            loss.backward()
+            optimizer.step()
+            gradient = table.grad
+            found.append(None if gradient is None else gradient.to_dense()[:, 0].tolist())
+        return found, table[:, 0].tolist()
+
+    found = [[1, 0, 0, 0], [0, 1, 0, 0], None, [0.5, 0.5, 0.5, 1.5]]
+    assert on_threads(2, body) == [(found, [-1.5, -1.5, -0.5, -1.5])] * 2
+
+
+def test_a_rank_that_joins_without_a_batch(on_threads):
+    """And takes part later, when the others have done so for a while."""
+
+    def body():
+        p = torch.nn.Parameter(torch.zeros(2))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0))
+        for batches in ((2, 0), (1, 1), (0, 2)):
+            for _ in range(batches[hvd.rank()]):
+                optimizer.zero_grad()
+                p.sum().backward()
+                optimizer.step()
+            hvd.join()
+        return p[0].item()
+
+    assert on_threads(2, body) == [-2.0, -2.0]
+
+
+def test_different_parameters_of_ranks_where_one_has_joined(on_threads):
+    def body():
+        if hvd.rank() == 2:
+            hvd.join()
+            return
+        p = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
+        names = ["ab", "ba"][hvd.rank()]
+        own = torch.optim.SGD(p, lr=1.0)
+        optimizer = hvd.DistributedOptimizer(own, list(zip(names, p, strict=True)))
+        sum(p).sum().backward()
+        with pytest.raises(rueda.MismatchError, match="different parameters.*rank 2 has joined"):
+            optimizer.step()
+        hvd.join()
+
+    on_threads(3, body)
+
+
 class Doubling(hvd.Compression.none):
     """Of a user's own."""
 
@@ -585,12 +647,23 @@ def test_parameters_without_elements(on_threads, options):
     assert on_threads(2, body) == [[[], [1.5] * 6, []]] * 2
 
 
-def test_ranks_with_different_parameters_are_told(on_threads):
+DIFFERENT = {
+    "shapes": (lambda r: [("a", 2 + r), ("b", 3)], r"rank 0 has \('a', .*\(2,\).* rank 1 .*\(3,\)"),
+    "order": (lambda r: [("ab"[r], 2), ("ba"[r], 2)], r"rank 0 has \('a', .* rank 1 has \('b', "),
+    "number": (lambda r: [("a", 2), ("b", 2)][: 1 + r], r"rank 0 has 1 and rank 1 2"),
+    "large ones": (lambda r: [("ab"[r], 99999)], r"rank 0 has \('a', .* rank 1 has \('b', "),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_ranks_with_different_parameters_are_told(on_threads, what):
+    describe, text = DIFFERENT[what]
+
     def body():
-        model = net(0, 5 + hvd.rank())
-        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
-        loss_of(model, 0, 0).backward()
-        with pytest.raises(rueda.RuedaError, match="disagree|different parameters"):
+        named = [(n, torch.nn.Parameter(torch.zeros(size))) for n, size in describe(hvd.rank())]
+        optimizer = hvd.DistributedOptimizer(sgd([p for _, p in named]), named)
+        sum(p.sum() for _, p in named).backward()
+        with pytest.raises(rueda.MismatchError, match=text):
             optimizer.step()
 
     on_threads(2, body)

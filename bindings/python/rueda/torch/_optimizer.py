@@ -90,7 +90,7 @@ class _Distributed:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's. Between backward() and step() or synchronize() gradients are on their way:
         AssertionError."""
-        if self._reducer is not None and self._reducer.in_flight:
+        if self._reducer is not None and self._reducer.fresh:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
                 "optimizer.step() or optimizer.synchronize(): gradients are being reduced"

@@ -8,10 +8,11 @@ that each byte is read and written once.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +36,10 @@ _ALIGNMENT = 64
 _BY_SHAPE = ("powersgd", "topk", "1bit", "auto")
 
 
+# What a rank has of a gradient.
+_NONE, _DENSE, _SPARSE = range(3)
+
+
 class _Slot:
     """A parameter."""
 
@@ -44,8 +49,7 @@ class _Slot:
         self.bucket: _Bucket = None  # type: ignore[assignment]
         self.view: torch.Tensor = None  # type: ignore[assignment]
         self.passes = 0  # since the last synchronize
-        self.made = False  # there was no gradient: zeros take its place
-        self.sparse_before = False
+        self.kind = _NONE
         self.sparse: SparseHandle | None = None
 
 
@@ -118,9 +122,9 @@ class Reducer:
         self._slots: list[_Slot] = []
         self._buckets: list[_Bucket] = []
         self._hooks: list[Any] = []
-        self._digests: Handle[torch.Tensor] | None = None  # of all ranks' parameters
-        self._checked = False  # that they are the same
-        self._notes: Handle[torch.Tensor] | None = None  # which gradients some rank has computed
+        self._digest = b""  # of the parameters, and its complement
+        self._note = bytearray()  # the digest, and which gradients some rank has
+        self._noted: Handle[torch.Tensor] | None = None
         self._ready = 0  # gradients, since the last synchronize
         self._fresh = False  # something came since then
         self.add(parameters, groups)
@@ -163,7 +167,8 @@ class Reducer:
             parameter: Any = slot.parameter
             hook = parameter.register_post_accumulate_grad_hook(self._hook_of(slot))
             self._hooks.append(hook)
-        self._checked = False
+        digest = hashlib.sha256(repr(self._description()).encode()).digest()
+        self._digest = digest + bytes(255 - byte for byte in digest)
 
     def _goes_alone(self) -> bool:
         if self._is_own:
@@ -229,29 +234,31 @@ class Reducer:
 
     def _take(self, slot: _Slot) -> None:
         """Its gradient goes into the bucket, which goes on its way when it is complete."""
+        slot.passes = self.passes
+        bucket = slot.bucket
+        bucket.ready += 1
+        self._ready += 1
         with torch.no_grad():
             gradient = slot.parameter.grad
-            if gradient is not None and gradient.is_sparse and not self._sparse_as_dense:
-                self._submit_sparse(slot, gradient)
+            if gradient is None:
+                slot.kind = _NONE
                 slot.view.zero_()
-            elif gradient is None:
-                slot.made = True
-                if slot.sparse_before:
-                    self._submit_sparse(slot, self._no_rows(slot))
-                slot.view.zero_()
-            else:
-                if gradient.is_sparse:
-                    gradient = gradient.to_dense()
+            elif not gradient.is_sparse:
+                slot.kind = _DENSE
                 if gradient.data_ptr() != slot.view.data_ptr():
                     slot.view.copy_(gradient)
                     slot.parameter.grad = slot.view
-        bucket = slot.bucket
-        bucket.ready += 1
+            else:
+                slot.kind = _SPARSE
+                if self._sparse_as_dense:
+                    slot.view.copy_(gradient.to_dense())
+                else:
+                    slot.view.zero_()
+                    self._submit_sparse(slot, gradient)
         if bucket.ready == len(bucket.slots):
             self._submit(bucket)
-        self._ready += 1
         if self._ready == len(self._slots):  # now, so that ranks may step in whatever order
-            self._submit_notes()
+            self._submit_note()
 
     def _no_rows(self, slot: _Slot) -> torch.Tensor:
         p = slot.parameter
@@ -268,7 +275,6 @@ class Reducer:
                 f"{slot.name} has a sparse gradient: op=Average or op=Sum, or sparse_as_dense=True",
                 errors.Status.UNIMPLEMENTED,
             )
-        slot.sparse_before = True
         name = f"{self._prefix}sparse gradient {slot.name}"
         slot.sparse = sparse_allreduce_async(gradient, name, self._op, self._process_set)
 
@@ -303,90 +309,115 @@ class Reducer:
     # ---- the end of a step ----
 
     @property
-    def in_flight(self) -> bool:
-        """Whether gradients are being reduced that nobody has waited for."""
-        return any(bucket.ready > 0 for bucket in self._buckets)
-
-    @property
     def fresh(self) -> bool:
         """Whether gradients came since the last synchronize."""
         return self._fresh
 
     def synchronize(self) -> None:
         """Submits what has not come by itself (what is not there counts as zeros), and waits for
-        everything. A gradient that no rank has is None again."""
-        with self._lock:
-            for slot in self._slots:
-                # What has come, but in fewer passes than expected, counts as it is.
-                if slot.passes < self.passes:
-                    self._take(slot)
-        first_error: Exception | None = self._check_parameters()
+        everything. A gradient that no rank has is None again. Raises the first error when all has
+        ended."""
+        failed: list[Exception] = []
+
+        def attempt(function: Callable[..., object], *arguments: Any) -> None:
+            try:
+                function(*arguments)
+            except Exception as error:  # compressions of the user's own raise what they like
+                failed.append(error)
+
+        try:
+            with self._lock:
+                for slot in self._slots:
+                    # What has come, but in fewer passes than expected, counts as it is.
+                    if slot.passes < self.passes:
+                        attempt(self._take, slot)
+                for bucket in self._buckets:
+                    if not bucket.handles:  # that failed
+                        attempt(self._submit, bucket)
+                if self._noted is None and self._slots:
+                    attempt(self._submit_note)
+            is_known = self._noted is not None
+            try:
+                self._wait_for_note()
+            except errors.MismatchError:
+                raise  # not all may have what is under way here
+            except errors.RuedaError as error:
+                failed.append(error)
+                is_known = False
+            dense, sparse = self._dense_and_sparse()
+            if is_known and any(sparse) and not self._sparse_as_dense:
+                for slot, is_sparse in zip(self._slots, sparse, strict=True):
+                    if is_sparse and slot.sparse is None:
+                        attempt(self._submit_sparse, slot, self._no_rows(slot))
+            for bucket in self._buckets:
+                attempt(self._wait_bucket, bucket)
+            if is_known:
+                for slot, is_dense, is_sparse in zip(self._slots, dense, sparse, strict=True):
+                    if is_sparse or slot.kind != _DENSE:
+                        attempt(self._settle, slot, is_dense, is_sparse)
+        finally:
+            self._forget()
+        if failed:
+            raise failed[0]
+
+    def discard(self) -> None:
+        """As if no gradients had come since the last synchronize; what is under way ends first."""
+        if any(bucket.handles for bucket in self._buckets) or any(s.sparse for s in self._slots):
+            with contextlib.suppress(Exception):  # which is nothing to those who begin anew
+                self.synchronize()
+        self._forget()
+
+    def _forget(self) -> None:
         for bucket in self._buckets:
-            first_error = self._wait_bucket(bucket) or first_error
-            bucket.ready = 0
+            bucket.ready, bucket.handles, bucket.sent = 0, [], []
         for slot in self._slots:
-            slot.passes = 0
-            first_error = self._wait_sparse(slot) or first_error
-        first_error = self._wait(self._notes) or first_error
-        if first_error is None and self._notes is not None:
-            self._forget_unused(self._notes.wait())
-        self._notes = None
+            slot.passes, slot.sparse = 0, None
+        self._noted = None
         self._ready = 0
         self._fresh = False
-        for slot in self._slots:
-            slot.made = False
-        if first_error is not None:
-            raise first_error
 
-    def _wait(self, handle: Handle[Any] | None) -> Exception | None:
-        try:
-            if handle is not None:
-                handle.wait()
-        except errors.RuedaError as error:
-            return error
-        return None
-
-    def _wait_bucket(self, bucket: _Bucket) -> Exception | None:
-        error: Exception | None = None
-        for handle in bucket.handles:
-            error = self._wait(handle) or error
-        handles, bucket.handles = bucket.handles, []
-        sent, bucket.sent = bucket.sent, []
-        if error is not None or not handles:
-            return error
-        try:
-            with torch.no_grad():
-                for slot, (result, context) in zip(bucket.slots, sent, strict=False):
-                    slot.view.copy_(self._compression.decompress(result, context))
-        except Exception as own_error:  # the user's
-            return own_error
-        return None
-
-    def _wait_sparse(self, slot: _Slot) -> Exception | None:
-        if slot.sparse is None:
-            return None
-        try:
-            slot.parameter.grad = slot.sparse.wait()
-        except errors.RuedaError as error:
-            return error
-        finally:
-            slot.sparse = None
-        return None
-
-    def _submit_notes(self) -> None:
-        """Which gradients this rank has computed: one that nobody has is none, as in one process.
-        And at first, what parameters it has."""
-        used = torch.tensor([not slot.made for slot in self._slots], dtype=torch.uint8)
+    def _submit_note(self) -> None:
+        """Which gradients this rank has, and of what kind: one that nobody has is none, as in one
+        process. And what parameters; with every step, as this may be the first of another rank."""
+        dense = bytes(slot.kind == _DENSE for slot in self._slots)
+        sparse = bytes(slot.kind == _SPARSE for slot in self._slots)
+        self._note = bytearray(self._digest + dense + sparse)
         operation = Operation(
-            c.ALLREDUCE, Output.SAME, f"{self._prefix}used", self._process_set, ReduceOp.MAX
+            c.ALLREDUCE, Output.SAME, f"{self._prefix}parameters", self._process_set, ReduceOp.MAX
         )
-        self._notes = operation.submit(used)
-        if not self._checked:
-            digest = hashlib.sha256(repr(self._description()).encode()).digest()
-            gather = Operation(
-                c.ALLGATHER, Output.TAKEN, f"{self._prefix}parameters", self._process_set
-            )
-            self._digests = gather.submit(torch.tensor([list(digest)], dtype=torch.uint8))
+        self._noted = operation.submit(torch.frombuffer(self._note, dtype=torch.uint8))
+
+    def _wait_for_note(self) -> None:
+        """And checks that all ranks have the same parameters, in the same order."""
+        if self._noted is None:
+            return
+        try:
+            self._noted.wait()
+        except errors.MismatchError as error:  # not as many
+            raise self._different() from error
+        # Both the largest bytes and the complements of the smallest are this rank's.
+        if self._note[: len(self._digest)] != self._digest:
+            raise self._different()
+
+    def _dense_and_sparse(self) -> tuple[bytearray, bytearray]:
+        """By slot: whether some rank has a dense gradient, and whether a sparse one."""
+        begin = len(self._digest)
+        middle = begin + len(self._slots)
+        return self._note[begin:middle], self._note[middle:]
+
+    def _different(self) -> Exception:
+        name = f"{self._prefix}parameters by name"
+        ranks = self._process_set.ranks
+        try:
+            lists = core.allgather_object(self._description(), name, self._process_set)
+            other = next(i for i, own in enumerate(lists) if own != lists[0])
+            text = _difference(ranks[0], lists[0], ranks[other], lists[other])
+        except errors.RuedaError as error:  # a rank has joined: only allreduces are possible
+            text = f"which ones can't be told ({error})"
+        return errors.MismatchError(
+            f"DistributedOptimizer: the ranks have different parameters: {text}",
+            errors.Status.INVALID_ARGUMENT,
+        )
 
     def _description(self) -> list[tuple[str, str, tuple[int, ...], tuple[int, ...]]]:
         return [
@@ -394,32 +425,31 @@ class Reducer:
             for slot in self._slots
         ]
 
-    def _forget_unused(self, used: torch.Tensor) -> None:
-        for slot, is_used in zip(self._slots, used.tolist(), strict=True):
-            if slot.made and not (slot.sparse_before and is_used):  # that has been set
-                slot.parameter.grad = slot.view if is_used else None
+    def _wait_bucket(self, bucket: _Bucket) -> None:
+        first: Exception | None = None
+        for handle in bucket.handles:
+            try:
+                handle.wait()
+            except Exception as error:
+                first = first or error
+        if first is not None:
+            raise first
+        with torch.no_grad():
+            for slot, (result, context) in zip(bucket.slots, bucket.sent, strict=False):
+                slot.view.copy_(self._compression.decompress(result, context))
 
-    def _check_parameters(self) -> Exception | None:
-        """Once: that all ranks have the same parameters, in the same order."""
-        if self._digests is None:
-            return None
-        error = self._wait(self._digests)
-        digests, self._digests = self._digests, None
-        if error is not None:
-            return error
-        rows = digests.wait().tolist()
-        other = next((i for i, row in enumerate(rows) if row != rows[0]), None)
-        self._checked = other is None
-        if other is None:
-            return None
-        name = f"{self._prefix}parameters by name"
-        lists = core.allgather_object(self._description(), name, self._process_set)
-        ranks = self._process_set.ranks
-        return errors.MismatchError(
-            "DistributedOptimizer: the ranks have different parameters: "
-            + _difference(ranks[0], lists[0], ranks[other], lists[other]),
-            errors.Status.INVALID_ARGUMENT,
-        )
+    @torch.no_grad()
+    def _settle(self, slot: _Slot, is_dense: int, is_sparse: int) -> None:
+        """The gradient is what all ranks have together: the sum if some have sparse ones, and
+        others dense ones."""
+        p = slot.parameter
+        if not is_sparse:
+            p.grad = slot.view if is_dense else None
+        elif self._sparse_as_dense:
+            p.grad = slot.view
+        elif slot.sparse is not None:
+            total = slot.sparse.wait()
+            p.grad = slot.view.add_(total) if is_dense else total
 
     def remove_hooks(self) -> None:
         """Gradients are left alone from now on."""
