@@ -505,6 +505,40 @@ def mismatch():
     return text
 
 
+def outputs_of_other_sizes():
+    rank, size = start()
+    group = dist.distributed_c10d._get_default_group()
+
+    def refused(call):
+        try:
+            call()
+        except ValueError:
+            return
+        raise AssertionError("the output's size is another")
+
+    parts = [torch.full((k + 1,), 10.0 * (k + 1)) for k in range(size)]
+    refused(lambda: dist.reduce_scatter(torch.zeros(rank + 2), parts))
+    dist.reduce_scatter(mine := torch.zeros(rank + 1), parts)
+    assert mine.tolist() == [10.0 * (rank + 1) * size] * (rank + 1)
+
+    # As many elements in all, but not from each rank.
+    wrong = [torch.zeros(1), torch.zeros(3)]
+    refused(lambda: dist.all_gather(wrong, torch.ones(2)))
+    refused(lambda: dist.all_to_all(wrong, [torch.ones(2)] * 2))
+    refused(lambda: group.allgather_coalesced([wrong[:1], wrong[1:]], [torch.ones(2)]).wait())
+    if rank == 0:
+        refused(lambda: dist.gather(torch.ones(2), wrong, 0))
+    else:
+        dist.gather(torch.ones(2), None, 0)
+    assert [t.tolist() for t in wrong] == [[0], [0, 0, 0]]
+    both = [[torch.zeros(k + 1), torch.zeros(2)] for k in range(size)]
+    group.allgather_coalesced(both, [torch.ones(rank + 1), torch.full((2,), float(rank))]).wait()
+    assert [[t.tolist() for t in pair] for pair in both] == [
+        [[1.0] * (k + 1), [k] * 2] for k in range(size)
+    ]
+    dist.destroy_process_group()
+
+
 def refused_letters():
     """A message that is refused takes no number; those of several threads get one each."""
     rank, _ = start()

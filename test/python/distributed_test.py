@@ -66,6 +66,10 @@ def test_a_mismatch_is_everybodys():
     assert first == second and "rank 0 sent" in first and "rank 1 sent" in first
 
 
+def test_outputs_of_other_sizes_are_refused():
+    rueda.run(cases.outputs_of_other_sizes, np=2)
+
+
 def test_a_refused_message_takes_no_number():
     rueda.run(cases.refused_letters, np=2)
 

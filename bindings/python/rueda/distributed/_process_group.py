@@ -54,9 +54,28 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
     return _flat(tensors[0]) if len(tensors) == 1 else torch.cat([_flat(t) for t in tensors])
 
 
+def _sizes(tensors: Sequence[Tensor]) -> list[int]:
+    return [tensor.numel() for tensor in tensors]
+
+
+def _expect(what: str, *expected: list[int]) -> Callable[[Handle[Any]], None]:
+    """Looks how many elements each rank has sent, of each tensor of a group."""
+
+    def look(ended: Handle[Any]) -> None:
+        for index, sizes in enumerate(expected):
+            received = received_splits(ended, index)
+            if received != sizes:
+                raise ValueError(
+                    f"{what}: {received} elements have come from the ranks, and {sizes} were "
+                    "expected"
+                )
+
+    return look
+
+
 def _deal_out(whole: Tensor, outputs: Sequence[Tensor]) -> None:
     """The numbers of `whole`, one tensor after another."""
-    sizes = [output.numel() for output in outputs]
+    sizes = _sizes(outputs)
     if sum(sizes) != whole.numel():
         raise ValueError(
             f"the outputs have {sum(sizes)} elements, and {whole.numel()} have arrived"
@@ -306,9 +325,14 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         """Each rank's share of a list, a tensor for each."""
         output, inputs = output_tensors[0], input_tensors[0]
         op = _reduce_op(getattr(opts, "reduceOp", dist.ReduceOp.SUM))
-        sizes = [tensor.numel() for tensor in inputs]
+        sizes = _sizes(inputs)
         if len(inputs) != self._size_:
             raise ValueError(f"reduce_scatter: {len(inputs)} tensors for {self._size_} ranks")
+        if sizes[self._rank_] != output.numel():
+            raise ValueError(
+                f"reduce_scatter: the output has {output.numel()} elements, and this rank's share "
+                f"{sizes[self._rank_]}"
+            )
         if len(set(sizes)) == 1:
             request = self._request(c.REDUCESCATTER, Output.INTO, op=op)
             return self._into(request, [(_joined(inputs), output)], opts)
@@ -355,13 +379,8 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         """A tensor from each rank, which may differ in shape."""
         outputs = output_tensors[0]
         request = self._request(c.ALLGATHER, Output.TAKEN)
-        return self._run(
-            request,
-            _flat(input_tensors[0]),
-            outputs,
-            opts,
-            finish=lambda whole: _deal_out(whole, outputs),
-        )
+        flat = _flat(input_tensors[0])
+        return self._exchange(request, flat, _sizes(outputs), outputs, opts, "all_gather")
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> RuedaWork:
         """All ranks' tensors in one, in rank order."""
@@ -380,25 +399,35 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
     ) -> RuedaWork:
         """A list of tensors from each rank."""
         request = self._request(c.ALLGATHER, Output.TAKEN)
+        of_inputs = list(zip(*output_lists, strict=True))
 
         def deal_out(wholes: list[Tensor]) -> None:
-            for i, whole in enumerate(wholes):
-                _deal_out(whole, [of_rank[i] for of_rank in output_lists])
+            for whole, parts in zip(wholes, of_inputs, strict=True):
+                _deal_out(whole, parts)
 
         outputs = [tensor for of_rank in output_lists for tensor in of_rank]
         flat = [_flat(tensor) for tensor in inputs]
-        return self._run(request, flat, outputs, opts, group=True, finish=deal_out)
+        return self._run(
+            request,
+            flat,
+            outputs,
+            opts,
+            group=True,
+            before=_expect("all_gather", *map(_sizes, of_inputs)),
+            finish=deal_out,
+        )
 
     def gather(
         self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any
     ) -> RuedaWork:
         """A tensor from each rank, at the root."""
-        is_root = opts.rootRank == self._rank_
-        outputs = output_tensors[0] if is_root else []
-        output = Output.TAKEN if is_root else Output.NONE
-        request = self._request(c.GATHER, output, root=opts.rootRank)
-        finish = (lambda whole: _deal_out(whole, outputs)) if is_root else None
-        return self._run(request, _flat(input_tensors[0]), outputs, opts, finish=finish)
+        flat = _flat(input_tensors[0])
+        if opts.rootRank != self._rank_:
+            request = self._request(c.GATHER, Output.NONE, root=opts.rootRank)
+            return self._run(request, flat, [], opts)
+        outputs = output_tensors[0]
+        request = self._request(c.GATHER, Output.TAKEN, root=opts.rootRank)
+        return self._exchange(request, flat, _sizes(outputs), outputs, opts, "gather")
 
     def scatter(
         self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any
@@ -412,7 +441,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
                 request, flat, [output], opts, finish=lambda whole: _deal_out(whole, [output])
             )
         inputs = input_tensors[0]
-        splits = [tensor.numel() for tensor in inputs]
+        splits = _sizes(inputs)
         request = self._request(c.SCATTER, Output.INTO, root=opts.rootRank, splits=splits)
         return self._into(request, [(_joined(inputs), output)], opts)
 
@@ -454,34 +483,26 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         expected: list[int],
         outputs: list[Tensor],
         options: Any,
+        what: str = "all_to_all",
     ) -> RuedaWork:
-        received: list[int] = []
-
-        def finish(whole: Tensor) -> None:
-            if received != expected:
-                raise ValueError(
-                    f"all_to_all: {received} elements have come from the ranks, and {expected} "
-                    "were expected"
-                )
-            _deal_out(whole, outputs)
-
+        """`expected`: how many elements from each rank."""
         return self._run(
             request,
             flat,
             outputs,
             options,
-            before=lambda ended: received.extend(received_splits(ended)),
-            finish=finish,
+            before=_expect(what, expected),
+            finish=lambda whole: _deal_out(whole, outputs),
         )
 
     def alltoall(
         self, output_tensors: list[Tensor], input_tensors: list[Tensor], opts: Any = None
     ) -> RuedaWork:
         """A tensor for each rank, and one from each."""
-        splits = [tensor.numel() for tensor in input_tensors]
+        splits = _sizes(input_tensors)
         request = self._request(c.ALLTOALL, Output.TAKEN, splits=splits)
-        expected = [tensor.numel() for tensor in output_tensors]
-        return self._exchange(request, _joined(input_tensors), expected, output_tensors, opts)
+        flat = _joined(input_tensors)
+        return self._exchange(request, flat, _sizes(output_tensors), output_tensors, opts)
 
     # ---- point to point ----
 
