@@ -357,6 +357,32 @@ def batch_norm():
     return statistics[0] == statistics[1], type(layer).__module__
 
 
+def saved_after_fit(folder):
+    """What a checkpoint has of an algorithm that was saved in the last epoch, and by hand when
+    Trainer.fit and another loop have ended."""
+    found = {}
+    for name in ("horovod", "bagua qadam", "bagua decentralized"):
+        model = Model(lr=0.01, adam="qadam" in name)
+        path = pathlib.Path(folder) / f"after_{name.split()[-1]}"
+        last = ModelCheckpoint(dirpath=str(path), filename="last")
+        own = trainer(strategy_of(name), enable_checkpointing=True, callbacks=[last])
+        own.fit(model, loader())
+        own.save_checkpoint(path / "after.ckpt")
+        own.validate(model, loader(), verbose=False)
+        own.save_checkpoint(path / "later.ckpt")
+        own.strategy.barrier()
+        found[name] = [
+            optimizer_state(path / f"{moment}.ckpt") for moment in ("last", "after", "later")
+        ]
+    return found
+
+
+def optimizer_state(path):
+    """As text."""
+    saved = torch.load(path, weights_only=False)
+    return str(saved["optimizer_states"][0].get("rueda"))
+
+
 def mistakes():
     """What is refused, with what text."""
     texts = []
@@ -381,6 +407,7 @@ def under_one_launcher(names, folder):
         "equalities": equalities(),
         "batch_norm": batch_norm(),
         "mistakes": mistakes(),
+        "saved": saved_after_fit(folder),
     }
 
 

@@ -165,6 +165,14 @@ def test_batch_normalisation_over_ranks(found):
     assert [rank["batch_norm"] for rank in found] == [(True, "rueda.lightning._ddp")] * 2
 
 
+@pytest.mark.parametrize("name", ["horovod", "bagua qadam", "bagua decentralized"])
+def test_a_checkpoint_after_fit_is_that_of_the_last_epoch(found, name):
+    for rank in found:
+        during, after, later = rank["saved"][name]
+        assert during == after == later and "algorithm" in during
+        assert ("'ranks': {0: " in during) is (name == "bagua decentralized")
+
+
 def test_mistakes_are_told(found):
     texts = found[0]["mistakes"]
     for text, expected in zip(

@@ -66,6 +66,7 @@ class _OptimizerStrategy(RuedaStrategy):
         self._algorithm = algorithm
         self._options = options
         self._running: list[algorithms.Algorithm] = []
+        self._ended: list[algorithms.Algorithm] = []  # of the last fit, for checkpoints after it
         self._blocked = False
         self._passes = 0  # backward passes since gradients were combined
 
@@ -77,6 +78,7 @@ class _OptimizerStrategy(RuedaStrategy):
         """Gives each optimizer an algorithm."""
         super().setup_optimizers(trainer)
         self._close()
+        self._ended = []
         self._before_algorithms()
         named = list(self.lightning_module.named_parameters())
         for optimizer in self.optimizers:
@@ -160,7 +162,7 @@ class _OptimizerStrategy(RuedaStrategy):
 
     def _algorithm_of(self, optimizer: Any) -> Any:
         own = getattr(optimizer, "_optimizer", optimizer)
-        return next((a for a in self._running if a.optimizer is own), None)
+        return next((a for a in self._running or self._ended if a.optimizer is own), None)
 
     def load_optimizer_state_dict(self, checkpoint: Any) -> None:
         """Each rank has its own again, if there are as many; else all begin with rank 0's."""
@@ -181,10 +183,11 @@ class _OptimizerStrategy(RuedaStrategy):
     def _close(self) -> None:
         for algorithm in self._running:
             algorithm.close()
+        self._ended = self._running or self._ended
         self._running = []
 
     def teardown(self) -> None:
-        """The optimizers are plain ones again."""
+        """The optimizers are plain ones again. Checkpoints may be saved all the same."""
         self._close()
         super().teardown()
 
