@@ -3,6 +3,7 @@ possible: it is the imports that take time."""
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -30,6 +32,7 @@ from rueda.lightning import (  # noqa: E402
     DataParallelStrategy,
     RuedaEnvironment,
     RuedaStrategy,
+    _data_parallel,
 )
 
 BAGUA = [
@@ -310,3 +313,28 @@ def test_a_part_of_a_batch_is_weighed_by_its_samples():
     assert strategy._factor == pytest.approx(2 * 2 / 5)
     strategy.batch_to_device([x[:1]])
     assert strategy._factor == 0
+
+
+class Encoding(collections.UserDict):
+    """As Hugging Face's BatchEncoding: no dict, and with more than its items."""
+
+    def __init__(self, data, kind="text"):
+        super().__init__(data)
+        self.kind = kind
+
+
+def test_batches_that_are_other_mappings_are_shared_out():
+    x = cases.torch.arange(4)
+    rows = slice(2, 4)
+    default = collections.defaultdict(list, x=x, text=["as it is"])
+    fixed = types.MappingProxyType({"x": x})
+    for batch in (default, Encoding({"x": x}, "own"), collections.OrderedDict(x=x), fixed):
+        assert _data_parallel._first_tensor(batch) is x
+        taken = _data_parallel._taken(batch, rows)
+        assert type(taken) is type(batch) and taken["x"].tolist() == [2, 3]
+        assert batch["x"] is x
+        joined = _data_parallel._joined([{**taken, "x": x[:2]}, taken])
+        assert joined["x"].tolist() == [0, 1, 2, 3]
+        assert type(_data_parallel._joined([taken, taken])) is type(batch)
+        assert getattr(taken, "kind", "own") == "own"
+    assert _data_parallel._taken(default, rows)["more"] == []

@@ -7,6 +7,8 @@ deals it out. The gradient is that of the whole batch's loss, also where parts a
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -19,18 +21,29 @@ from rueda.lightning._ddp import RuedaStrategy
 def _first_tensor(batch: Any) -> torch.Tensor | None:
     if torch.is_tensor(batch):
         return batch if batch.dim() > 0 else None
-    items = batch.values() if isinstance(batch, dict) else batch
-    if not isinstance(batch, (dict, list, tuple)):
+    items = batch.values() if isinstance(batch, Mapping) else batch
+    if not isinstance(batch, (Mapping, list, tuple)):
         return None
     return next((t for item in items if (t := _first_tensor(item)) is not None), None)
+
+
+def _like(mapping: Any, items: dict[Any, Any]) -> Any:
+    """One of the same kind, with these items: a dict, a defaultdict, a BatchEncoding of Hugging
+    Face's."""
+    if not isinstance(mapping, MutableMapping):
+        return type(mapping)(items)
+    other = copy.copy(mapping)
+    for key, item in items.items():
+        other[key] = item
+    return other
 
 
 def _taken(batch: Any, rows: slice) -> Any:
     """These rows of all its tensors. What is no tensor stays as it is, as with DataParallel."""
     if torch.is_tensor(batch):
         return batch[rows] if batch.dim() > 0 else batch
-    if isinstance(batch, dict):
-        return type(batch)({key: _taken(item, rows) for key, item in batch.items()})
+    if isinstance(batch, Mapping):
+        return _like(batch, {key: _taken(item, rows) for key, item in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(_taken(item, rows) for item in batch))
     if isinstance(batch, (list, tuple)):
@@ -43,8 +56,8 @@ def _joined(parts: list[Any]) -> Any:
     first = parts[0]
     if torch.is_tensor(first):
         return torch.cat(parts) if first.dim() > 0 else torch.stack(parts)
-    if isinstance(first, dict):
-        return type(first)({key: _joined([part[key] for part in parts]) for key in first})
+    if isinstance(first, Mapping):
+        return _like(first, {key: _joined([part[key] for part in parts]) for key in first})
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*map(_joined, map(list, zip(*parts, strict=True))))
     if isinstance(first, (list, tuple)):
