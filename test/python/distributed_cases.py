@@ -539,6 +539,69 @@ def outputs_of_other_sizes():
     dist.destroy_process_group()
 
 
+def inputs_in_outputs():
+    """As Gloo takes them."""
+    rank, size = start("gloo")
+    ours = dist.new_group(backend="rueda")
+
+    def results(group):
+        whole = values((4 * size,), rank)
+        dist.reduce_scatter_tensor(whole[4 * rank :][:4], whole, group=group)
+        gathered = values((4 * size,), rank)
+        dist.all_gather_into_tensor(gathered, gathered[4 * rank :][:4], group=group)
+        moved = values((4 * size,), rank)
+        dist.all_gather_into_tensor(moved, moved[1:5], group=group)
+        return [whole, gathered, moved]
+
+    for mine, theirs in zip(results(ours), results(dist.group.WORLD), strict=True):
+        assert torch.equal(mine, theirs), (mine, theirs)
+    dist.destroy_process_group()
+
+
+def aborted():
+    """Those that wait, on threads too, and those that don't hear of the abort, not of its end."""
+    rank, _ = start()
+    group = dist.distributed_c10d._get_default_group()
+    store = dist.distributed_c10d._get_default_store()
+    dist.barrier()
+    told = []
+
+    def tell(call):
+        try:
+            call()
+        except Exception as error:
+            told.append((type(error).__name__, str(error)))
+
+    if rank == 0:
+        works = [dist.all_reduce(torch.ones(4), async_op=True) for _ in range(20)]
+        future = works[0].get_future()
+        options = dist.distributed_c10d.AllreduceOptions()
+        options.asyncOp = False
+        works.append(group.allreduce([torch.ones(4)], options))
+        threads = [
+            threading.Thread(target=tell, args=[lambda: dist.all_reduce(torch.ones(4))])
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+        group.abort()
+        for work in works:
+            assert work.is_completed()
+            tell(work.wait)
+        for thread in threads:
+            thread.join()
+        assert len(told) == len(works) + len(threads)
+        tell(future.wait)
+        assert "AbortedError" in told[-1][1] or "aborted" in told[-1][1], told[-1]
+        told.pop()
+        tell(lambda: dist.all_reduce(torch.ones(4)))
+        assert told.pop()[0] == "NotInitializedError"
+        store.set("done", "")
+    store.get("done")
+    return told
+
+
 def refused_letters():
     """A message that is refused takes no number; those of several threads get one each."""
     rank, _ = start()

@@ -70,6 +70,16 @@ def test_outputs_of_other_sizes_are_refused():
     rueda.run(cases.outputs_of_other_sizes, np=2)
 
 
+def test_an_input_may_lie_in_the_output():
+    rueda.run(cases.inputs_in_outputs, np=2)
+
+
+def test_after_an_abort_everything_fails_with_it():
+    told, _ = rueda.run(cases.aborted, np=2)
+    assert {kind for kind, _ in told} == {"AbortedError"}
+    assert all("rank 0 aborted its process group" in text for _, text in told)
+
+
 def test_a_refused_message_takes_no_number():
     rueda.run(cases.refused_letters, np=2)
 

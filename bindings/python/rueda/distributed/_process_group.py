@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -17,7 +18,7 @@ from rueda.core import _context
 from rueda.core import _library as c
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, received_splits
 from rueda.distributed import _meeting
-from rueda.distributed._work import RuedaWork, RuedaWorks
+from rueda.distributed._work import Calls, RuedaWork, RuedaWorks
 
 lib = c.lib
 Tensor = torch.Tensor
@@ -108,7 +109,9 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         self._global_ranks = global_ranks or list(range(size))
         self._context: int | None = _meeting.meet(store, rank, size, group_name)
         self._coalescing: list[RuedaWork] | None = None
-        self._lock = threading.Lock()
+        self._calls = Calls()
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
         self._letters: dict[tuple[int, int, int], int] = {}  # sent or received, by peer and tag
         self._monitored_barriers = 0
         _groups.add(self)
@@ -156,7 +159,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         context = self._take_context()
         if context is not None:
             lib.rueda_shutdown(context)
-            lib.rueda_context_destroy(context)
+            self._destroy(context)
 
     def abort(self) -> None:
         """Ends everything that is under way, on all ranks."""
@@ -166,7 +169,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         context = self._take_context()
         if context is not None:
             lib.rueda_abort(context, reason.encode(errors="replace"))
-            lib.rueda_context_destroy(context)
+            self._destroy(context)
 
     def _begin_to_leave(self) -> Callable[[], None]:
         """As shutdown; what is returned waits for the others."""
@@ -177,13 +180,21 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
 
         def end() -> None:
             wait()
-            lib.rueda_context_destroy(context)
+            self._destroy(context)
 
         return end
 
     def _take_context(self) -> int | None:
-        context, self._context = self._context, None
+        if os.getpid() != self._pid:  # a forked child has no part in it
+            return None
+        with self._lock:
+            context, self._context = self._context, None
+        self._calls.close()
         return context
+
+    def _destroy(self, context: int) -> None:
+        if self._calls.settle():
+            lib.rueda_context_destroy(context)
 
     # ---- how operations run ----
 
@@ -222,7 +233,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         limit = getattr(options, "timeout", None)
         if limit is None or limit <= timedelta(0):
             limit = self._limit
-        work = RuedaWork(outputs, min(limit, self._limit))
+        work = RuedaWork(outputs, min(limit, self._limit), self._calls)
 
         def submit(completion: c.Completion | None) -> Handle[Any]:
             handle: Handle[Any] = (
@@ -264,8 +275,10 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         pairs: list[tuple[Tensor, Tensor]],
         options: Any,
         group: bool = False,
+        in_place: bool = False,
     ) -> RuedaWork:
-        """From inputs to outputs, of which those that are not contiguous get a copy."""
+        """From inputs to outputs, of which those that are not contiguous get a copy. `in_place`:
+        an input may be this rank's part of the output."""
         outputs = [output for _, output in pairs]
         written = [o if o.is_contiguous() else torch.empty_like(o).contiguous() for o in outputs]
 
@@ -275,9 +288,20 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
                     if copy is not output:
                         output.copy_(copy)
 
-        flat = [(_flat(pair[0]), w.view(-1)) for pair, w in zip(pairs, written, strict=True)]
+        flat = [
+            (self._apart(_flat(pair[0]).contiguous(), w, in_place), w.view(-1))
+            for pair, w in zip(pairs, written, strict=True)
+        ]
         what: Any = flat if group else flat[0]
         return self._run(request, what, outputs, options, group=group, finish=put_back)
+
+    def _apart(self, input: Tensor, output: Tensor, in_place: bool) -> Tensor:
+        """The input, or a copy if it lies in the output, but for an allgather's own part."""
+        begin, end = output.data_ptr(), output.data_ptr() + output.nbytes
+        at = input.data_ptr()
+        if at >= end or at + input.nbytes <= begin:
+            return input
+        return input if in_place and at == begin + self._rank_ * input.nbytes else input.clone()
 
     # ---- reductions ----
 
@@ -385,14 +409,15 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> RuedaWork:
         """All ranks' tensors in one, in rank order."""
         request = self._request(c.ALLGATHER, Output.INTO)
-        return self._into(request, [(input, output)], opts)
+        return self._into(request, [(input, output)], opts, in_place=True)
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> RuedaWork:
         """The same of several, together."""
         request = self._request(c.ALLGATHER, Output.INTO)
-        return self._into(request, list(zip(inputs, outputs, strict=True)), opts, group=True)
+        pairs = list(zip(inputs, outputs, strict=True))
+        return self._into(request, pairs, opts, group=True, in_place=True)
 
     def allgather_coalesced(
         self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -601,7 +626,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
 
     def _end_coalescing(self, device: torch.device) -> RuedaWork:
         works, self._coalescing = self._coalescing or [], None
-        return RuedaWorks(works, self._limit)
+        return RuedaWorks(works, self._limit, self._calls)
 
     # Names of earlier versions of torch.
     _allgather_base = all_gather_single

@@ -7,6 +7,7 @@ import ctypes
 import itertools
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rueda import errors
 from rueda.core import _library as c
 from rueda.core._operations import Handle
 
@@ -60,13 +62,79 @@ def _tell_end(number: int, _handle: int, _status: int) -> None:
 _on_end = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int)(_tell_end)
 
 
+# How long the end of a context waits for what goes on in the process itself.
+_END_S = 10.0
+
+
+class Calls:
+    """What is under way with a context. It must not be destroyed before that has ended, and before
+    all works know how they ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # may be entered again, in a signal's handler
+        self._none_left = threading.Condition(self._lock)
+        self._count = 0
+        self._closed = False
+        # Works that are not told of their end.
+        self._untold: set[weakref.ref[RuedaWork]] = set()
+
+    def begin(self) -> None:
+        """A work, until its end is told, or the submit of one that is not told."""
+        with self._lock:
+            if self._closed:
+                raise errors.NotInitializedError(
+                    "the process group has been destroyed", errors.Status.FAILED_PRECONDITION
+                )
+            self._count += 1
+
+    def end(self) -> None:
+        """Of what has begun."""
+        with self._lock:
+            self._count -= 1
+            if self._closed and self._count == 0:
+                self._none_left.notify_all()
+
+    def __enter__(self) -> None:
+        """A call that asks after a work."""
+        with self._lock:
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def add_untold(self, work: RuedaWork) -> None:
+        """Between begin and end of its submit."""
+        self._untold.add(weakref.ref(work, self._untold.discard))
+
+    def close(self) -> None:
+        """No work begins from now on."""
+        with self._lock:
+            self._closed = True
+
+    def settle(self) -> bool:
+        """When the context has been left or aborted: waits until it may be destroyed. False: not
+        soon."""
+        if not self._wait_for_none():
+            return False
+        for reference in self._untold.copy():
+            work = reference()
+            if work is not None:
+                work.is_completed()
+        return self._wait_for_none()
+
+    def _wait_for_none(self) -> bool:
+        with self._none_left:
+            return self._none_left.wait_for(lambda: self._count == 0, _END_S)
+
+
 class RuedaWork(dist.Work):
     """An operation under way. Results are in the tensors that it was given."""
 
-    def __init__(self, outputs: list[torch.Tensor], timeout: timedelta) -> None:
+    def __init__(self, outputs: list[torch.Tensor], timeout: timedelta, calls: Calls) -> None:
         super().__init__()
         self._outputs = outputs
         self._limit = timeout
+        self._calls = calls
         self._handle: Handle[Any] | None = None
         self._lock = threading.Lock()
         self._future: torch.futures.Future[Any] | None = None
@@ -76,18 +144,25 @@ class RuedaWork(dist.Work):
     def start(self, submit: Callable[[c.Completion | None], Handle[Any]], is_async: bool) -> None:
         """Submits. A caller that waits at once needs not be told of the end."""
         if not is_async:
-            self._handle = submit(None)
+            self._calls.begin()
+            try:
+                self._handle = submit(None)
+                self._calls.add_untold(self)
+            finally:
+                self._calls.end()
             return
         number = next(_numbers)
         completion = c.Completion(
             ctypes.sizeof(c.Completion), ctypes.cast(_on_end, ctypes.c_void_p), number
         )
+        self._calls.begin()
         with self._lock:  # the end may come before the handle is known here
             _waiting[number] = self
             try:
                 self._handle = submit(completion)
             except BaseException:
                 del _waiting[number]
+                self._calls.end()
                 raise
 
     def _tell(self) -> None:
@@ -102,6 +177,7 @@ class RuedaWork(dist.Work):
         with self._lock:
             self._told = True
             future = self._future
+        self._calls.end()
         if future is not None:
             _threads.run(lambda: self._set(future))
 
@@ -118,7 +194,8 @@ class RuedaWork(dist.Work):
         does."""
         assert self._handle is not None
         limit = timeout if timeout > timedelta(0) else self._limit
-        self._handle.wait(limit.total_seconds())
+        with self._calls:
+            self._handle.wait(limit.total_seconds())
         return True
 
     def synchronize(self) -> None:
@@ -128,12 +205,13 @@ class RuedaWork(dist.Work):
     def is_completed(self) -> bool:
         """Whether it has ended, and the outputs are there."""
         assert self._handle is not None
-        if not self._handle.poll():
-            return False
-        # The operation has ended. What is done with its result may be under way on another thread,
-        # or be nobody's so far.
-        with contextlib.suppress(Exception):  # that is for wait
-            self._handle.wait()
+        with self._calls:
+            if not self._handle.poll():
+                return False
+            # The operation has ended. What is done with its result may be under way on another
+            # thread, or be nobody's so far.
+            with contextlib.suppress(Exception):  # that is for wait
+                self._handle.wait()
         return True
 
     def is_success(self) -> bool:
@@ -172,8 +250,8 @@ class RuedaWork(dist.Work):
 class RuedaWorks(RuedaWork):
     """Several as one."""
 
-    def __init__(self, works: list[RuedaWork], timeout: timedelta) -> None:
-        super().__init__([output for work in works for output in work._outputs], timeout)
+    def __init__(self, works: list[RuedaWork], timeout: timedelta, calls: Calls) -> None:
+        super().__init__([output for work in works for output in work._outputs], timeout, calls)
         self._works = works
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
