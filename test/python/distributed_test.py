@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import rueda  # noqa: E402
 from rueda import launcher  # noqa: E402
+from rueda.distributed import _meeting  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 CASES = str(HERE / "distributed_cases.py")
@@ -136,9 +137,39 @@ def test_spawned_processes_meet_in_a_file(tmp_path):
     torch.multiprocessing.spawn(cases.spawned, (2, str(tmp_path / "store")), nprocs=2)
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["a shared directory", "an address"])
-def test_several_hosts(tmp_path, shared):
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_port_is_held_until_the_library_listens(address):
+    if ":" in address and not has_ipv6():
+        pytest.skip("no IPv6")
+    with _meeting.reserve(address) as holder:
+        own = holder.getsockname()
+        assert own[0] == address
+        with socket.socket(holder.family) as other, pytest.raises(OSError, match="in use"):
+            other.bind(own)
+        with socket.socket(holder.family) as library:
+            library.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            library.bind(own)
+            library.listen()
+
+
+@pytest.mark.parametrize(
+    ("shared", "address"),
+    [(True, "127.0.0.1"), (False, "127.0.0.1"), (False, "::1")],
+    ids=["a shared directory", "an address", "an address of IPv6"],
+)
+def test_several_hosts(tmp_path, shared, address):
     """Two processes that take each other for another host."""
+    if ":" in address and not has_ipv6():
+        pytest.skip("no IPv6")
     secret = tmp_path / "secret"
     secret.write_bytes(os.urandom(32))
     secret.chmod(0o600)
@@ -152,7 +183,7 @@ def test_several_hosts(tmp_path, shared):
         place = {
             "RANK": str(rank),
             "WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_ADDR": address,
             "MASTER_PORT": str(port),
             "RUEDA_HOST_ID": f"host {rank}",
             "RUEDA_NETWORK_INTERFACE": "lo",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
@@ -38,16 +39,33 @@ def host_id() -> str:
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}/{os.getuid()}"
 
 
+def reserve(towards: str) -> socket.socket:
+    """Holds a free port, at an address of this host on the way to another one, until it is closed:
+    who asks for any port does not get it, and the library, which is told its number, does."""
+    found = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)
+    found.sort(key=lambda each: each[0] != socket.AF_INET)  # IPv4 first
+    no_way: OSError | None = None
+    for family, _, _, _, target in found:
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(target)
+                own = probe.getsockname()
+        except OSError as error:
+            no_way = error
+            continue
+        if ipaddress.ip_address(own[0]).is_loopback:
+            own = target
+        holder = socket.socket(family)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((own[0], 0, *own[2:]))
+        return holder
+    raise no_way or OSError(f"no address of {towards}")
+
+
 def free_address(towards: str) -> tuple[str, int]:
     """An address of this host on the way to another one, and a port that is free there."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((towards, 9))
-        own = probe.getsockname()[0]
-    if ipaddress.ip_address(own).is_loopback:
-        own = socket.gethostbyname(towards)
-    with socket.socket() as listener:
-        listener.bind((own, 0))
-        return own, listener.getsockname()[1]
+    with reserve(towards) as holder:
+        return holder.getsockname()[0], holder.getsockname()[1]
 
 
 def _is_the_launchers(rank: int, size: int, hosts: list[str]) -> bool:
@@ -68,11 +86,15 @@ def meet(store: Any, rank: int, size: int, group_name: str) -> int:
     name = f"torch.distributed {group_name}"
     if _is_the_launchers(rank, size, hosts):
         return _context.start({}, name=name)
+    holder = None
     if rank == 0:
         job = {"job_id": f"c10d-{uuid.uuid4().hex}"}
         if len(set(hosts)) > 1 and "RUEDA_SHARED_DIR" not in os.environ:
-            address, port = free_address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
-            job["meeting_address"] = f"{address}:{port}"
+            holder = reserve(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+            address, port = holder.getsockname()[:2]
+            job["meeting_address"] = (
+                f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+            )
         store.set("job", json.dumps(job))
     # The environment's settings, but not what it says of places: torchrun, mpirun and others speak
     # of the whole world.
@@ -88,7 +110,8 @@ def meet(store: Any, rank: int, size: int, group_name: str) -> int:
         "local_rank": hosts[:rank].count(hosts[rank]),
         "local_size": hosts.count(hosts[rank]),
     }
-    return _context.start(knobs, name=name, reads_environment=False)
+    with holder or contextlib.nullcontext():
+        return _context.start(knobs, name=name, reads_environment=False)
 
 
 def become_job(store: Any, rank: int, size: int) -> None:
