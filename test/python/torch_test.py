@@ -281,6 +281,15 @@ def test_what_has_no_gradient_says_so(on_threads):
     on_threads(1, body)
 
 
+def test_allgather_of_a_number_says_so(on_threads):
+    def body():
+        for differentiates in (False, True):
+            with pytest.raises(ValueError, match="dimension|shape|scalar"):
+                hvd.allgather(torch.tensor(1.0, requires_grad=differentiates))
+
+    on_threads(1, body)
+
+
 def test_ranks_may_differ_in_whether_they_differentiate(on_threads):
     def body():
         x = torch.ones(2, requires_grad=hvd.rank() == 0)
@@ -331,12 +340,22 @@ def test_broadcast_parameters(on_threads):
         net = _net(hvd.rank())
         hvd.broadcast_parameters(net.state_dict(), root_rank=1)
         hvd.broadcast_parameters(net.named_parameters(), root_rank=1)
-        with pytest.raises(TypeError, match="named_parameters"):
-            hvd.broadcast_parameters(net.parameters(), root_rank=1)
+        with pytest.raises(TypeError, match="names and tensors"):
+            hvd.broadcast_parameters([net], root_rank=1)
         return {name: value.tolist() for name, value in net.state_dict().items()}
 
     expected = {name: value.tolist() for name, value in _net(1).state_dict().items()}
     assert on_threads(2, body) == [expected] * 2
+
+
+@pytest.mark.parametrize("kind", [list, iter])
+def test_broadcast_parameters_without_names(on_threads, kind):
+    def body():
+        net = _net(hvd.rank())
+        hvd.broadcast_parameters(kind(net.parameters()), root_rank=1)
+        return [p.tolist() for p in net.parameters()]
+
+    assert on_threads(2, body) == [[p.tolist() for p in _net(1).parameters()]] * 2
 
 
 OPTIMIZERS = {

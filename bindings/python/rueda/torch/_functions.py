@@ -32,7 +32,7 @@ def broadcast_object_fn(
 
 
 def broadcast_parameters(
-    params: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    params: Mapping[str, Any] | Iterable[tuple[str, Any]] | Iterable[torch.Tensor],
     root_rank: int,
     process_set: ProcessSet = global_process_set,
 ) -> None:
@@ -40,19 +40,14 @@ def broadcast_parameters(
 
     Args:
         params: `model.state_dict()`, `model.named_parameters()`, or pairs of names and tensors, the
-            same names and shapes on all ranks. What is no tensor is left alone.
+            same names and shapes on all ranks, or `model.parameters()`, or tensors in the same
+            order on all ranks. What is no tensor in a state_dict or a pair is left alone.
         root_rank: the world rank that has them right.
     """
     if isinstance(params, Mapping):
         pairs = sorted(params.items())
     else:
-        pairs = list(params)
-        for pair in pairs:
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise TypeError(
-                    "broadcast_parameters: a state_dict or pairs of names and tensors are wanted, "
-                    f"not a {type(pair).__name__}: did you mean model.named_parameters()?"
-                )
+        pairs = [_named(number, item) for number, item in enumerate(params)]
     handles = []
     with torch.no_grad():
         for name, tensor in pairs:
@@ -64,6 +59,17 @@ def broadcast_parameters(
                 )
     for handle in handles:
         handle.wait()
+
+
+def _named(number: int, item: Any) -> tuple[str, Any]:
+    if isinstance(item, tuple) and len(item) == 2:
+        return item
+    if torch.is_tensor(item):
+        return str(number), item
+    raise TypeError(
+        "broadcast_parameters: a state_dict, pairs of names and tensors, or tensors are wanted, "
+        f"not a {type(item).__name__}"
+    )
 
 
 class _Place(NamedTuple):

@@ -412,7 +412,7 @@ class _Allgather(torch.autograd.Function):
     def forward(
         ctx: Any, group: bool, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
     ) -> Any:
-        ctx.arguments = (group, name, process_set, [tensor.shape[0] for tensor in tensors])
+        ctx.arguments = (group, name, process_set, [len(t) if t.dim() else 1 for t in tensors])
         request = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
         handle: Handle[Any] = request.submit_group(tensors) if group else request.submit(tensors[0])
         splits: list[list[int]] = []
