@@ -198,6 +198,88 @@ def test_zero_grad_while_gradients_are_reduced(on_threads):
     on_threads(2, body)
 
 
+def test_zero_grad_between_two_passes_of_a_step(on_threads):
+    def body():
+        model = net()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), backward_passes_per_step=2)
+        optimizer.zero_grad()
+        loss_of(model, 0, 0).backward()
+        with pytest.raises(AssertionError, match="zero_grad"):
+            optimizer.zero_grad()
+        loss_of(model, 1, 0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    on_threads(2, body)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_loading_a_state_ends_the_step_that_is_under_way(on_threads, passes):
+    """In the next one gradients come as if nothing had been."""
+
+    def body():
+        model = net()
+        optimizer = hvd.DistributedOptimizer(
+            sgd(model.parameters()), backward_passes_per_step=passes
+        )
+        state = copy.deepcopy(optimizer.state_dict())
+        loss_of(model, 7, hvd.rank()).backward()
+        optimizer.load_state_dict(state)
+        return train(model, optimizer, passes=passes)
+
+    same_everywhere(on_threads(2, body), alone(sgd, passes=passes))
+
+
+class Failing(hvd.Compressor):
+    """Once, on each rank, in its first call."""
+
+    calls = None
+
+    @classmethod
+    def count(cls, what):
+        key = what, hvd.rank()
+        cls.calls[key] = cls.calls.get(key, 0) + 1
+        if what == cls.at and cls.calls[key] == 1:
+            raise KeyError("a mistake of the user's")
+
+    @classmethod
+    def compress(cls, tensor):
+        cls.count("compress")
+        return tensor, None
+
+    @classmethod
+    def decompress(cls, tensor, ctx):
+        cls.count("decompress")
+        return tensor
+
+
+@pytest.mark.parametrize("at", ["compress", "decompress"])
+def test_after_an_error_in_a_compression_training_goes_on(on_threads, at):
+    Failing.at, Failing.calls = at, {}
+
+    def body():
+        model = net()
+        own = torch.optim.SGD(model.parameters(), lr=0.0)
+        optimizer = hvd.DistributedOptimizer(own, compression=Failing)
+        with pytest.raises(KeyError, match="mistake"):
+            loss_of(model, 0, hvd.rank()).backward()
+            optimizer.step()
+        for p in model.parameters():  # some had not been computed
+            p.grad = None
+        if at == "compress":  # what has been is under way
+            optimizer.step()
+        optimizer.zero_grad()
+        loss_of(model, 0, hvd.rank()).backward()
+        optimizer.step()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    model = net()
+    for rank in range(2):
+        (loss_of(model, 0, rank) / 2).backward()
+    expected = torch.cat([p.grad.flatten() for p in model.parameters()])
+    same_everywhere(on_threads(2, body), expected)
+
+
 def test_clipping_between_synchronize_and_step(on_threads):
     def reference():
         model = net()
@@ -320,7 +402,7 @@ def test_sparse_gradients(on_threads, as_dense):
             if step < 2 or hvd.rank() == 0:
                 embedding(torch.tensor([hvd.rank(), 2 + step])).square().sum().backward()
             optimizer.step()
-        assert embedding.weight.grad.is_sparse != as_dense
+        assert embedding.weight.grad.is_sparse
         return embedding.weight.detach().flatten()
 
     embedding = table()
@@ -331,6 +413,30 @@ def test_sparse_gradients(on_threads, as_dense):
             (embedding(torch.tensor([rank, 2 + step])).square().sum() / 2).backward()
         optimizer.step()
     same_everywhere(on_threads(2, body), embedding.weight.detach().flatten())
+
+
+@pytest.mark.parametrize("as_dense", [False, True])
+def test_optimizers_that_want_sparse_gradients(on_threads, as_dense):
+    """Also where a rank has none."""
+
+    def trained(ranks, wrap=lambda optimizer: optimizer):
+        embedding = torch.nn.Embedding(4, 2, sparse=True)
+        torch.nn.init.zeros_(embedding.weight)
+        optimizer = wrap(torch.optim.SparseAdam(embedding.parameters(), lr=0.5))
+        for step in range(2):
+            optimizer.zero_grad()
+            for rank in ranks:
+                if rank <= step:
+                    (embedding(torch.tensor([rank])).sum() / len(ranks)).backward()
+            optimizer.step()
+        return embedding.weight.detach()
+
+    def body():
+        return trained(
+            [hvd.rank()], lambda own: hvd.DistributedOptimizer(own, sparse_as_dense=as_dense)
+        )
+
+    same_everywhere(on_threads(2, body), trained([0, 1]))
 
 
 def test_a_sparse_gradient_that_not_all_ranks_have(on_threads):
@@ -537,9 +643,11 @@ def test_adasum_combines_steps(on_threads):
         p = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=0.5), op=hvd.Adasum)
         (p * torch.tensor([[1.0, 0.5], [0.5, 2.0]])[hvd.rank()]).sum().backward()
+        optimizer.synchronize()
         optimizer.step()
+        optimizer.synchronize()
         with pytest.raises(AssertionError, match="Adasum"):
-            optimizer.synchronize()
+            optimizer.skip_synchronize()
         optimizer.zero_grad()
         return p.detach()
 
@@ -599,6 +707,33 @@ def test_two_optimizers_at_once(on_threads):
 
     expected = torch.cat([alone(sgd, model=net(0, 5)), alone(sgd, model=net(1, 5))])
     same_everywhere(on_threads(2, body), expected)
+
+
+def test_optimizers_from_before_another_init():
+    """Under ruedarun: both it and a new one are at work."""
+
+    def work():
+        import torch
+
+        import rueda.torch as hvd
+
+        def make():
+            p = torch.nn.Parameter(torch.zeros(2))
+            return p, hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0))
+
+        hvd.init()
+        pairs = [make()]
+        hvd.shutdown()
+        hvd.init()
+        pairs.append(make())
+        for p, _ in pairs:
+            (p.sum() * hvd.rank()).backward()
+        for _, optimizer in pairs:
+            optimizer.step()
+        hvd.shutdown()
+        return [p.tolist() for p, _ in pairs]
+
+    assert rueda.run(work, np=2) == [[[-0.5, -0.5]] * 2] * 2
 
 
 def test_process_sets(on_threads):

@@ -88,14 +88,21 @@ class _Distributed:
         self._reducer = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's. Between backward() and step() or synchronize() gradients are on their way:
-        AssertionError."""
+        """As torch's. Between the first backward() of a step and step() or synchronize() gradients
+        are on their way, or wait for those of the next pass: AssertionError."""
         if self._reducer is not None and self._reducer.fresh:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
                 "optimizer.step() or optimizer.synchronize(): gradients are being reduced"
             )
         cast(Any, super()).zero_grad(set_to_none=set_to_none)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """As torch's. Gradients of an unfinished step are not waited for any more."""
+        if self._reducer is not None:
+            self._reducer.discard()
+        self._synchronized = False
+        cast(Any, super()).load_state_dict(*args, **kwargs)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's: all ranks add the same one. Its gradients are combined, too."""
@@ -115,8 +122,11 @@ class _DistributedDeltas(_Distributed):
     _names: dict[torch.Tensor, str]
 
     def synchronize(self) -> None:
-        """Not here: what is combined is there after step() only."""
-        raise AssertionError("with op=Adasum gradients are not combined, steps are: step()")
+        """Does nothing: what is combined is there after step() only."""
+
+    def skip_synchronize(self) -> Any:
+        """Not here, as step() combines steps: AssertionError."""
+        raise AssertionError("skip_synchronize: with op=Adasum it is in step() that ranks combine")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's."""
@@ -161,6 +171,13 @@ class _DistributedDeltas(_Distributed):
 def _check_passes(passes: int) -> None:
     if not isinstance(passes, int) or passes < 1:
         raise ValueError(f"backward_passes_per_step is {passes!r}, and must be at least 1")
+
+
+def prefix_of(what: str) -> str:
+    """Of names, for the next thing of this kind: the same on all ranks, and not that of one which
+    is left from before another init()."""
+    epoch = _context.epoch()
+    return f"{what} {_context.number(what)}{f' of epoch {epoch}' if epoch > 1 else ''}: "
 
 
 def names_of(
@@ -262,7 +279,8 @@ def DistributedOptimizer(
             added up, and by the number of ranks over this afterwards.
         num_groups: deprecated; use `groups`.
         groups: a number, or lists of parameters: the gradients of a group are combined together.
-        sparse_as_dense: sparse gradients are made dense first; else they are gathered.
+        sparse_as_dense: sparse gradients are dense on their way, and sparse again for the step;
+            else they are gathered.
         process_set: the ranks that take part. On others it is the optimizer as it was.
         gradients_in_arena: on the CPU, gradients lie in memory that the ranks of the host share.
     """
@@ -280,7 +298,7 @@ def DistributedOptimizer(
     named = names_of(optimizer, named_parameters)
     together = _groups_of(groups, num_groups, named)
     is_shared = process_set.included() and process_set.size() > 1
-    prefix = f"optimizer {_context.number('optimizer')}: "
+    prefix = prefix_of("optimizer")
     base = _DistributedDeltas if op == ReduceOp.ADASUM else _Distributed
     own = type(optimizer)
     wrapped: Any = object.__new__(type(own.__name__, (base, own), {"__module__": own.__module__}))

@@ -50,6 +50,7 @@ class _Slot:
         self.view: torch.Tensor = None  # type: ignore[assignment]
         self.passes = 0  # since the last synchronize
         self.kind = _NONE
+        self.sparse_dim = 1  # of a sparse gradient: rows
         self.sparse: SparseHandle | None = None
 
 
@@ -250,6 +251,7 @@ class Reducer:
                     slot.parameter.grad = slot.view
             else:
                 slot.kind = _SPARSE
+                slot.sparse_dim = gradient.sparse_dim()
                 if self._sparse_as_dense:
                     slot.view.copy_(gradient.to_dense())
                 else:
@@ -446,7 +448,7 @@ class Reducer:
         if not is_sparse:
             p.grad = slot.view if is_dense else None
         elif self._sparse_as_dense:
-            p.grad = slot.view
+            p.grad = slot.view if is_dense else slot.view.to_sparse(slot.sparse_dim)
         elif slot.sparse is not None:
             total = slot.sparse.wait()
             p.grad = slot.view.add_(total) if is_dense else total

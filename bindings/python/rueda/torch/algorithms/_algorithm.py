@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from rueda import core
-from rueda.core import _context
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.torch._functions import broadcast_parameters
 from rueda.torch._operations import Average, grouped_allreduce, grouped_allreduce_async_
-from rueda.torch._optimizer import names_of
+from rueda.torch._optimizer import names_of, prefix_of
 
 NamedParameters = Iterable[tuple[str, Any]] | None
 
@@ -38,7 +37,7 @@ class Algorithm:
         self._named = names_of(optimizer, named_parameters)
         self._parameters = [p for _, p in self._named if p.requires_grad]
         self._ranks = process_set.size()
-        self._prefix = f"algorithm {_context.number('algorithm')}: "
+        self._prefix = prefix_of("algorithm")
         if self._ranks > 1:
             broadcast_parameters(self._named, process_set.ranks[0], process_set)
 
