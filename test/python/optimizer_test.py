@@ -213,6 +213,24 @@ def test_zero_grad_between_two_passes_of_a_step(on_threads):
     on_threads(2, body)
 
 
+def test_passes_may_be_set_when_gradients_are_on_their_way(on_threads):
+    """For the next step."""
+
+    def body():
+        embedding = torch.nn.Embedding(4, 2, sparse=True)
+        optimizer = hvd.DistributedOptimizer(sgd(embedding.parameters()))
+        for passes in (1, 3, 2):
+            optimizer.zero_grad()
+            optimizer.set_backward_passes_per_step(passes)
+            for _ in range(passes):
+                embedding(torch.tensor([hvd.rank()])).sum().backward()
+            optimizer.set_backward_passes_per_step(passes + 1)
+            optimizer.step()
+        return embedding.weight.grad.to_dense()[:, 0].tolist()
+
+    assert on_threads(2, body) == [[1, 1, 0, 0]] * 2
+
+
 @pytest.mark.parametrize("passes", [1, 2])
 def test_loading_a_state_ends_the_step_that_is_under_way(on_threads, passes):
     """In the next one gradients come as if nothing had been."""

@@ -93,7 +93,8 @@ class _Distributed:
         if self._reducer is not None and self._reducer.fresh:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
-                "optimizer.step() or optimizer.synchronize(): gradients are being reduced"
+                "optimizer.step() or optimizer.synchronize(): gradients are being reduced, or wait "
+                "for the next of backward_passes_per_step"
             )
         cast(Any, super()).zero_grad(set_to_none=set_to_none)
 

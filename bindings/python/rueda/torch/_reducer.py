@@ -49,6 +49,7 @@ class _Slot:
         self.bucket: _Bucket = None  # type: ignore[assignment]
         self.view: torch.Tensor = None  # type: ignore[assignment]
         self.passes = 0  # since the last synchronize
+        self.taken = False  # into the bucket
         self.kind = _NONE
         self.sparse_dim = 1  # of a sparse gradient: rows
         self.sparse: SparseHandle | None = None
@@ -223,19 +224,18 @@ class Reducer:
     def _arrive(self, slot: _Slot) -> None:
         self._fresh = True
         slot.passes += 1
-        if slot.passes < self.passes:
-            return
-        if slot.passes > self.passes:
+        if slot.taken:
             raise AssertionError(
                 f"the gradient of {slot.name} was computed more than backward_passes_per_step "
                 f"({self.passes}) times before step() or synchronize(). To add gradients up over "
                 "several passes increase backward_passes_per_step."
             )
-        self._take(slot)
+        if slot.passes >= self.passes:
+            self._take(slot)
 
     def _take(self, slot: _Slot) -> None:
         """Its gradient goes into the bucket, which goes on its way when it is complete."""
-        slot.passes = self.passes
+        slot.taken = True
         bucket = slot.bucket
         bucket.ready += 1
         self._ready += 1
@@ -331,7 +331,7 @@ class Reducer:
             with self._lock:
                 for slot in self._slots:
                     # What has come, but in fewer passes than expected, counts as it is.
-                    if slot.passes < self.passes:
+                    if not slot.taken:
                         attempt(self._take, slot)
                 for bucket in self._buckets:
                     if not bucket.handles:  # that failed
@@ -373,7 +373,7 @@ class Reducer:
         for bucket in self._buckets:
             bucket.ready, bucket.handles, bucket.sent = 0, [], []
         for slot in self._slots:
-            slot.passes, slot.sparse = 0, None
+            slot.passes, slot.taken, slot.sparse = 0, False, None
         self._noted = None
         self._ready = 0
         self._fresh = False
