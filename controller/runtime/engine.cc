@@ -266,9 +266,9 @@ bool Engine::Turn() {
   if (failed_) return false;
   if (__builtin_expect(world_.neighbourhood.segment->failed(), 0)) return LookForFailure();
   bool moved = DrainSubmissions();
-  if (leave_requested_.load(std::memory_order_relaxed) && !leave_announced_) {
-    leave_announced_ = true;
-    member_.AnnounceLeave();
+  if (__builtin_expect(requests_.load(std::memory_order_relaxed) != 0, 0)) {
+    FulfilRequests();
+    if (failed_) return true;
   }
   moved |= Announce();
   const absl::StatusOr<bool> read = ReadPlan();
@@ -811,11 +811,30 @@ bool Engine::LookAtSuspect() {
   return true;
 }
 
-void Engine::Abort(const std::string& reason) {
-  Failure failure;
-  failure.cause = absl::StrCat("rank ", world_.rank, " aborted the job: ", reason);
-  failure.rank = -1;
-  FailEpoch(std::move(failure));
+void Engine::RequestAbort(std::string reason) {
+  {
+    MutexLock lock(abort_mutex_);
+    if (abort_reason_.empty()) abort_reason_ = std::move(reason);
+  }
+  requests_.fetch_or(kAbort, std::memory_order_release);
+}
+
+void Engine::FulfilRequests() {
+  const uint32_t requests = requests_.load(std::memory_order_acquire);
+  if ((requests & kAbort) != 0 && !Finished()) {
+    Failure failure;
+    {
+      MutexLock lock(abort_mutex_);
+      failure.cause = absl::StrCat("rank ", world_.rank, " aborted the job: ", abort_reason_);
+    }
+    failure.rank = -1;
+    FailEpoch(std::move(failure));
+    return;
+  }
+  if ((requests & kLeave) != 0 && !leave_announced_) {
+    leave_announced_ = true;
+    member_.AnnounceLeave();
+  }
 }
 
 // As far as it can be known here: of a rank of this host what it did, else what this rank waits
@@ -994,7 +1013,7 @@ bool Engine::LeavesWork() {
     if (member_.Next() != nullptr) return true;
   }
   return busy_lanes_ > 0 || submissions_->HasWork() || (!idle() && bus_->LastLook()) ||
-         bus_->OwesOthers() || (leave_requested_.load(std::memory_order_relaxed) && !Finished()) ||
+         bus_->OwesOthers() || (requested(kLeave) && !Finished()) ||
          (link_store_ != nullptr && link_store_->HasRequests()) || suspect_.has_value();
 }
 

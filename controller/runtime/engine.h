@@ -73,14 +73,14 @@ class Engine : public Courier {
   const WaitPoint& wait_point() const { return *wait_point_; }
 
   // Begins to leave the job: this rank submits no more.
-  void RequestLeave() { leave_requested_.store(true, std::memory_order_release); }
+  void RequestLeave() { requests_.fetch_or(kLeave, std::memory_order_release); }
   // Whether the job is over for this rank: all have left and nothing is in flight, or it has
   // failed.
   bool Finished() const { return finished_.load(std::memory_order_acquire); }
   // The failure that ended the epoch; null while it goes on.
   FailurePtr failure() const ABSL_LOCKS_EXCLUDED(failure_mutex_);
-  // Ends the epoch on all ranks, for a reason of the caller's.
-  void Abort(const std::string& reason);
+  // The next turn, of whichever thread, ends the epoch on all ranks, for a reason of the caller's.
+  void RequestAbort(std::string reason) ABSL_LOCKS_EXCLUDED(abort_mutex_);
 
   // What compression remembers.
   CompressionStates& compression() { return compression_; }
@@ -130,9 +130,11 @@ class Engine : public Courier {
   bool idle() const { return hosts_bus_ == nullptr && submissions_->in_flight() == 0; }
 
   // Whether this rank waits for others: it has something under way, or leaves.
-  bool waiting() const {
-    return submissions_->in_flight() > 0 || leave_requested_.load(std::memory_order_relaxed);
+  bool waiting() const { return submissions_->in_flight() > 0 || requested(kLeave); }
+  bool requested(uint32_t what) const {
+    return (requests_.load(std::memory_order_relaxed) & what) != 0;
   }
+  void FulfilRequests();
 
   // Failing.
   void OnLinkLost(RoleLink& role_link, const absl::Status& why);
@@ -211,7 +213,11 @@ class Engine : public Courier {
   std::vector<Request*> marked_;     // scratch
   std::vector<Request*> enqueued_;   // scratch
 
-  std::atomic<bool> leave_requested_{false};
+  static constexpr uint32_t kLeave = 1;
+  static constexpr uint32_t kAbort = 2;
+  std::atomic<uint32_t> requests_{0};  // of any thread, for whoever turns
+  Mutex abort_mutex_;
+  std::string abort_reason_ ABSL_GUARDED_BY(abort_mutex_);
   std::atomic<bool> finished_{false};
   mutable Mutex failure_mutex_;
   FailurePtr failure_ ABSL_GUARDED_BY(failure_mutex_);

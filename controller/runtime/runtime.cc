@@ -515,11 +515,12 @@ absl::Status Runtime::Shutdown() {
 }
 
 void Runtime::Abort(const std::string& reason) {
+  engine_->RequestAbort(reason);
   while (!engine_->Finished() && engine_->failure() == nullptr) {
     if (TryTakeBaton()) {
-      if (!engine_->Finished()) engine_->Abort(reason);
+      engine_->Turn();
       LeaveBaton();
-    } else {
+    } else {  // the holder, who may wait for something else for ever, does it
       engine_->WakeSelf();
       sleepers_.Sleep(nullptr, MonotonicNow() + kMillisecond,
                       [&] { return baton_.load(std::memory_order_relaxed) == kFree; });

@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "test/conformance/tasks.h"
@@ -148,6 +149,35 @@ TEST_P(Contexts, TwoOfTheSameRanksTakeTurnsWithEveryKind) {
     Leave(second);
     EXPECT_EQ(rueda_shutdown(first), RUEDA_ABORTED);
     rueda_context_destroy(first);
+  });
+}
+
+// One of the threads turns the engine while it waits, and would do so for ever.
+TEST_P(Contexts, AnAbortEndsWhatOtherThreadsWaitFor) {
+  const RunOptions options{
+      SizeFor(2), GetParam(), {{"log_level", "off"}, {"recorder_dir", ::testing::TempDir()}}};
+  RunJoiners(options, [&](int rank, const testing::Join& join) {
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    if (rank != 0) {
+      EXPECT_EQ(Execute(context, Barrier()), RUEDA_ABORTED);
+    } else {
+      std::vector<std::thread> waiters;
+      for (int i = 0; i < 3; ++i) {
+        waiters.emplace_back([context, i] {
+          float value = 1;
+          const TensorOf tensor(&value, {1}, RUEDA_FLOAT32);
+          const std::string name = "alone " + std::to_string(i);
+          EXPECT_EQ(Execute(context, Allreduce(name.c_str(), tensor.get(), RUEDA_SUM)),
+                    RUEDA_ABORTED);
+        });
+      }
+      AwaitSleepOfOthers();
+      EXPECT_EQ(rueda_abort(context, "on purpose"), RUEDA_OK);
+      for (std::thread& waiter : waiters) waiter.join();
+    }
+    EXPECT_EQ(rueda_shutdown(context), RUEDA_ABORTED);
+    rueda_context_destroy(context);
   });
 }
 

@@ -72,8 +72,6 @@ rueda_status JoinThread(const RunOptions& options, rueda_group* group, int rank,
   return rueda_init(RUEDA_VERSION, &init, context);
 }
 
-// Whether every other thread of this process sleeps, and so holds no lock of the allocator's. Those
-// of a device that ran in this process end by themselves after their context.
 bool OthersSleep() {
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     if (task.path().filename() == std::to_string(gettid())) continue;
@@ -86,15 +84,6 @@ bool OthersSleep() {
   return true;
 }
 
-// A child inherits locks that other threads hold, with nobody to release them: AddressSanitizer's
-// allocator, other than glibc's, does not take care of that.
-void AwaitSleepOfOthers() {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
-  while (!OthersSleep() && std::chrono::steady_clock::now() < limit) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
 bool HaveGloo() {
 #ifdef RUEDA_TEST_HAVE_GLOO
   return true;
@@ -104,6 +93,13 @@ bool HaveGloo() {
 }
 
 }  // namespace
+
+void AwaitSleepOfOthers() {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
+  while (!OthersSleep() && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
 
 void PrintTo(const Setup& setup, std::ostream* out) {
   *out << setup.name;
@@ -142,6 +138,9 @@ std::vector<int> StartProcesses(const RunOptions& options,
   std::vector<int> pids;
   std::fflush(nullptr);
   for (int rank = 0; rank < options.size; ++rank) {
+    // A child inherits locks that other threads hold, with nobody to release them:
+    // AddressSanitizer's allocator, other than glibc's, does not take care of that. The threads of
+    // a device that ran in this process end by themselves after their context.
     AwaitSleepOfOthers();
     const int pid = fork();
     if (pid == 0) {

@@ -32,6 +32,9 @@ std::vector<Setup> HostsSetups();
 // Shared memory and the shared log only: threads and processes.
 std::vector<Setup> ShmSetups();
 
+// Returns when every other thread of this process sleeps, or after a minute.
+void AwaitSleepOfOthers();
+
 // Initialises a context on each of `size` ranks, calls body(context, rank) and shuts down, which
 // must succeed unless `may_fail`. Knobs given here win over the setup's. Takes at most a minute.
 struct RunOptions {
