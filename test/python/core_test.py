@@ -363,6 +363,20 @@ def test_process_sets(on_threads):
     assert on_threads(3, body) == [2, None, 2]
 
 
+def test_numbers_of_numpy_remain_numbers(on_threads):
+    def body():
+        mean = rueda.allreduce(np.mean(np.full(3, rueda.rank(), np.float32)))
+        assert type(mean) is np.float32
+        gathered = rueda.allgather_object(float(mean))
+        assert type(rueda.allreduce(np.int64(4), op=rueda.Sum)) is np.int64
+        for wrong in ({"op": "sum"}, {"process_set": None}, {"process_set": "world"}):
+            with pytest.raises(TypeError, match="wanted"):
+                rueda.allreduce(np.ones(1), **wrong)
+        return gathered
+
+    assert on_threads(2, body) == [[0.5, 0.5]] * 2
+
+
 def test_objects_that_cannot_be_pickled_are_told_to_everybody(on_threads):
     def body():
         rank = rueda.rank()

@@ -599,7 +599,10 @@ def join(*, process_set: _World = global_process_set) -> int:
     all ranks have joined, and returns the one that joined last."""
     context = _context.current()
     last = ctypes.c_int32()
-    _context.check(
-        lib.rueda_join(context, set_id(process_set), c.FOREVER, ctypes.byref(last)), context
+    number = set_id(process_set)
+    status, message = _context.interruptible(
+        lambda: lib.rueda_join(context, number, c.FOREVER, ctypes.byref(last))
     )
+    if status != 0:
+        _context.fail(status, context, message)
     return last.value

@@ -66,9 +66,10 @@ def first_cause(context: int | None) -> c.Error:
     return error
 
 
-def fail(status: int, context: int | None) -> NoReturn:
-    """Raises what the latest call of this thread, which returned at once, said."""
-    message = last_error()
+def fail(status: int, context: int | None, message: str | None = None) -> NoReturn:
+    """Raises what the latest call of this thread, which returned at once, said; or `message`."""
+    if message is None:
+        message = last_error()
     if status == errors.Status.INVALID_ARGUMENT:
         raise ValueError(message)
     if status == errors.Status.ABORTED:
@@ -91,10 +92,10 @@ def failure(status: int, message: str, details: c.Error) -> errors.RuedaError:
     return errors.from_status(status, message)
 
 
-def check_operation(status: int, context: int) -> None:
-    """As check, for a call that waits for an operation."""
+def check_operation(ended: tuple[int, str], context: int) -> None:
+    """Raises unless an operation has ended well: its status, and the text of that."""
+    status, message = ended
     if status != 0:
-        message = last_error()
         raise failure(status, message, first_cause(context))
 
 
@@ -185,7 +186,7 @@ def init(
                     errors.Status.FAILED_PRECONDITION,
                 )
             return
-        _destroy(context)
+        destroy(context)
         lib.rueda_set_default_context(start(settings))
 
 
@@ -195,8 +196,47 @@ def adopt(context: int) -> None:
         lib.rueda_set_default_context(context)
 
 
-def _destroy(context: int | None) -> None:
+#: Called with a context that has been left, ahead of its end.
+before_destroy: list[Callable[[int], None]] = []
+
+
+# Calls that Ctrl-C has left alone.
+_left_alone: list[threading.Thread] = []
+_PATIENCE_S = 10.0
+
+
+def interruptible(call: Callable[[], int]) -> tuple[int, str]:
+    """What a call to C that may wait for other ranks returns, and its error's text. Python hears
+    Ctrl-C between calls only: on the main thread it is made on another one, which goes on."""
+    if threading.current_thread() is not threading.main_thread():
+        status = call()
+        return status, last_error() if status != 0 else ""
+    results: list[tuple[int, str]] = []
+
+    def body() -> None:
+        status = call()
+        results.append((status, last_error() if status != 0 else ""))
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        _left_alone.append(thread)
+        raise
+    return results[0]
+
+
+def destroy(context: int | None) -> None:
+    """No other call with it is under way, or comes."""
     if context is not None:
+        for thread in _left_alone:
+            thread.join(_PATIENCE_S)
+            if thread.is_alive():  # the memory is lost, and nothing else
+                return
+        _left_alone.clear()
+        for forget in before_destroy:
+            forget(context)
         lib.rueda_context_destroy(context)
 
 
@@ -219,13 +259,13 @@ def shutdown() -> None:
             return
         status = lib.rueda_shutdown(context)
         if status == 0:
-            _destroy(context)
+            destroy(context)
             return
         try:
             fail(status, context)
         finally:
             if status != errors.Status.FAILED_PRECONDITION:  # that is a callback's
-                _destroy(context)
+                destroy(context)
 
 
 def is_initialized() -> bool:
@@ -331,7 +371,8 @@ def uncaught() -> BaseException | None:
 
 def reason_of(error: BaseException) -> str:
     """What the others are told of it."""
-    return f"{type(error).__name__}: {error}"[:1000].replace("\0", "")
+    text = f"{type(error).__name__}: {error}"[:1000].replace("\0", "")
+    return text.encode(errors="replace").decode()  # surrogates can't be sent
 
 
 _libc = ctypes.CDLL(None)
@@ -361,7 +402,7 @@ def _leave_job(error: BaseException | None) -> None:
         if error is not None:
             context = current()
             abort(reason_of(error))
-            _destroy(context)
+            destroy(context)
         else:
             shutdown()
     except Exception as failure:  # nobody is left to hear it

@@ -30,16 +30,14 @@ def broadcast_bytes(
     """The root's bytes."""
     context = _context.current()
     result = _empty()
-    status = lib.rueda_broadcast_bytes(
-        context,
-        set_id(process_set),
-        None if name is None else _context.encoded(name, "name"),
-        root_rank,
-        data,
-        len(data or b""),
-        ctypes.byref(result),
+    number = set_id(process_set)
+    encoded = None if name is None else _context.encoded(name, "name")
+    ended = _context.interruptible(
+        lambda: lib.rueda_broadcast_bytes(
+            context, number, encoded, root_rank, data, len(data or b""), ctypes.byref(result)
+        )
     )
-    _context.check_operation(status, context)
+    _context.check_operation(ended, context)
     return _bytes(result)
 
 
@@ -52,16 +50,13 @@ def allgather_bytes(
     count = max(lib.rueda_process_set_size(context, number), 1)
     sizes = (ctypes.c_int64 * count)()
     result = _empty()
-    status = lib.rueda_allgather_bytes(
-        context,
-        number,
-        None if name is None else _context.encoded(name, "name"),
-        data,
-        len(data),
-        ctypes.byref(result),
-        sizes,
+    encoded = None if name is None else _context.encoded(name, "name")
+    ended = _context.interruptible(
+        lambda: lib.rueda_allgather_bytes(
+            context, number, encoded, data, len(data), ctypes.byref(result), sizes
+        )
     )
-    _context.check_operation(status, context)
+    _context.check_operation(ended, context)
     everything = _bytes(result)
     parts, begin = [], 0
     for size in sizes:
@@ -96,6 +91,17 @@ def _unpickled(data: memoryview, function: str, rank: int) -> Any:
     return obj
 
 
+def _check_member(
+    function: str, process_set: ProcessSet | int, root_rank: int | None = None
+) -> None:
+    """The caller's mistakes, which the library takes for a difference between ranks."""
+    ranks = ranks_of(set_id(process_set))
+    if _context.rank() not in ranks:
+        raise ValueError(f"{function}: rank {_context.rank()} is not in {process_set!r}")
+    if root_rank is not None and root_rank not in ranks:
+        raise ValueError(f"{function}: the root {root_rank} is not in {process_set!r}: {ranks}")
+
+
 def broadcast_object(
     obj: Any = None,
     root_rank: int = 0,
@@ -105,8 +111,10 @@ def broadcast_object(
     """The root's object, pickled there and unpickled here; the root gets its own back.
 
     Raises:
-        ValueError: the root's object can't be pickled. The root raises what pickling it did.
+        ValueError: this rank or the root is not in the process set; the root's object can't be
+            pickled. The root raises what pickling it did.
     """
+    _check_member("broadcast_object", process_set, root_rank)
     is_root = _context.rank() == root_rank
     data, error = _pickled(obj) if is_root else (None, None)
     received = broadcast_bytes(data, root_rank, name, process_set)
@@ -123,6 +131,7 @@ def allgather_object(
     Raises:
         ValueError: another rank's object can't be pickled. That rank raises what pickling it did.
     """
+    _check_member("allgather_object", process_set)
     data, error = _pickled(obj)
     parts = allgather_bytes(data, name, process_set)
     if error is not None:

@@ -52,7 +52,7 @@ class Handle(Generic[T]):
     """An operation under way. Letting go of it is fine: the operation goes on, and what it needs is
     kept until it has ended."""
 
-    __slots__ = ("_context", "_error", "_finish", "_id", "_keep", "_result", "_stream")
+    __slots__ = ("_context", "_error", "_finish", "_id", "_keep", "_result", "_stream", "_taking")
 
     def __init__(
         self,
@@ -67,7 +67,8 @@ class Handle(Generic[T]):
         self._keep = keep
         self._finish = finish
         self._stream = stream  # of CUDA: the one that comes behind the operation
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
+        self._taking = threading.RLock()  # held while the result is taken
 
     def before(self, look: Callable[[Handle[T]], object]) -> None:
         """Calls look(handle) when the operation has ended well, before its result is taken."""
@@ -129,7 +130,7 @@ class Handle(Generic[T]):
         message = _context.last_error() if status != 0 else ""
         if status == errors.Status.DEADLINE_EXCEEDED:
             raise errors.TimeIsUpError(message, errors.Status.DEADLINE_EXCEEDED)
-        with _finishing:
+        with self._taking:
             if self._id == 0:  # another thread was first
                 return
             if status != 0:
@@ -137,7 +138,7 @@ class Handle(Generic[T]):
             else:
                 try:
                     self._result = self._finish(self)
-                except Exception as error:  # of what was to be done with the result
+                except BaseException as error:  # of what was to be done with the result, or Ctrl-C
                     self._error = error
             del self._finish
             if self._stream is not None and not self.poll():
@@ -158,31 +159,57 @@ class Handle(Generic[T]):
             _left_behind.append((self._context, self._id, self._keep))
 
 
-# Held while a result is taken.
-_finishing = threading.Lock()
 # What nobody waits for, with the memory that it needs. Lists append and pop as one step.
 _left_behind: list[tuple[int, int, object]] = []
+_sweeping = threading.Lock()
+
+
+def _leave(context: int, handle: ctypes.c_uint64, keep: object) -> None:
+    """After an exception between a submit and what comes of it: Ctrl-C comes there, too."""
+    if handle.value != 0:
+        _left_behind.append((context, handle.value, keep))
 
 
 def _sweep() -> None:
     """Lets go of what has ended since: of two at a time, more than a submit can add."""
-    for _ in range(min(len(_left_behind), 2)):
-        try:
+    if not _sweeping.acquire(blocking=False):
+        return
+    try:
+        for _ in range(min(len(_left_behind), 2)):
             context, handle, keep = _left_behind.pop(0)
-        except IndexError:
-            return
-        done = ctypes.c_int32()
-        if lib.rueda_poll(context, handle, ctypes.byref(done)) == 0 and not done.value:
-            _left_behind.append((context, handle, keep))
-        else:
-            lib.rueda_release(context, handle)
+            done = ctypes.c_int32()
+            if lib.rueda_poll(context, handle, ctypes.byref(done)) == 0 and not done.value:
+                _left_behind.append((context, handle, keep))
+            else:
+                lib.rueda_release(context, handle)
+    finally:
+        _sweeping.release()
 
+
+def _forget(context: int) -> None:
+    """Ahead of its end: nothing is under way in it any more."""
+    with _sweeping:
+        _left_behind[:] = [each for each in _left_behind if each[0] != context]
+
+
+_context.before_destroy.append(_forget)
 
 _OPERATION_SIZE = ctypes.sizeof(c.Operation)
 
 
 def set_id(process_set: ProcessSet | int) -> int:
-    return process_set if isinstance(process_set, int) else process_set.id
+    """Raises TypeError for what is no process set."""
+    if isinstance(process_set, int):
+        return process_set
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(f"process_set is {process_set!r}: a ProcessSet is wanted")
+    return process_set.id
+
+
+def check_op(op: object) -> None:
+    """Raises TypeError for what is no ReduceOp, such as a name."""
+    if not isinstance(op, int):
+        raise TypeError(f"op is {op!r}: a ReduceOp is wanted, such as rueda.Sum or hvd.Average")
 
 
 def compressor_of(compression: Any) -> bytes | None:
@@ -242,23 +269,30 @@ class Operation:
         output = self._output
         if output is not Output.SAME and output is not Output.NEW:
             return self._one(tensor).execute(_only)
+        if _left_behind:
+            _sweep()
         _kind, keep, exec_, result = self._borrow(tensor)
         if exec_ is not None:
             return self._one(tensor).execute(_only)
         context = self.context or lib.rueda_current_context() or _context.current()
         handle = ctypes.c_uint64()
-        status = lib.rueda_execute(
-            context, ctypes.addressof(self._c), 1, _SLICE_NS, ctypes.byref(handle)
-        )
-        if status == 0:
-            lib.rueda_release(context, handle.value)
-        elif handle.value == 0:
-            _context.fail(status, context)
-        else:
-            flight: Handle[None] = Handle(context, handle.value, (self, keep), _nothing, None)
-            if status != errors.Status.DEADLINE_EXCEEDED:
-                flight._end(status)
-            flight.wait()
+        try:
+            status = lib.rueda_execute(
+                context, ctypes.addressof(self._c), 1, _SLICE_NS, ctypes.byref(handle)
+            )
+            if status == 0:
+                lib.rueda_release(context, handle.value)
+            elif handle.value == 0:
+                _context.fail(status, context)
+            else:
+                flight: Handle[None] = Handle(context, handle.value, (self, keep), _nothing, None)
+                handle.value = 0
+                if status != errors.Status.DEADLINE_EXCEEDED:
+                    flight._end(status)
+                flight.wait()
+        except BaseException:
+            _leave(context, handle, (self, keep))
+            raise
         return tensor if output is Output.SAME else result()
 
     def submit(self, tensor: Any, completion: c.Completion | None = None) -> Handle[Any]:
@@ -274,9 +308,14 @@ class Operation:
         if exec_ is not None:
             self._c.exec = ctypes.addressof(exec_)
             stream = partial(kind.stream, tensor)
-        handle = _submit(context, self._c, 1, completion)
         finish = (lambda _: tensor) if output is Output.SAME else (lambda _: result())
-        return Handle(context, handle, (self, keep, exec_), finish, stream)
+        handle = ctypes.c_uint64()
+        try:
+            _submit(context, self._c, 1, completion, handle)
+            return Handle(context, handle.value, (self, keep, exec_), finish, stream)
+        except BaseException:
+            _leave(context, handle, (self, keep, exec_))
+            raise
 
     def _borrow(
         self, tensor: Any
@@ -329,12 +368,19 @@ def reduction(
 ) -> Operation:
     """What allreduces and their like have in common. `scale`: before and after."""
     compressor = None if compression is None else compressor_of(compression)
+    if type(op) is not ReduceOp:
+        check_op(op)
     return Operation(kind, output, name, process_set, op, root, *scale, compressor, None, priority)
 
 
-def _submit(context: int, operations: Any, count: int, completion: c.Completion | None) -> int:
-    """The handle."""
-    handle = ctypes.c_uint64()
+def _submit(
+    context: int,
+    operations: Any,
+    count: int,
+    completion: c.Completion | None,
+    handle: ctypes.c_uint64,
+) -> None:
+    """Fills in the handle."""
     status = lib.rueda_submit(
         context,
         ctypes.addressof(operations),
@@ -344,7 +390,6 @@ def _submit(context: int, operations: Any, count: int, completion: c.Completion 
     )
     if status != 0:
         _context.fail(status, context)
-    return handle.value
 
 
 def _only(results: list[Any]) -> Any:
@@ -416,26 +461,36 @@ class _Flight:
     def submit(
         self, results: Callable[[list[Any]], T], completion: c.Completion | None = None
     ) -> Handle[T]:
-        handle = _submit(self._context, self._operations, self._count, completion)
-        return self._handle(handle, results)
+        handle = ctypes.c_uint64()
+        try:
+            _submit(self._context, self._operations, self._count, completion, handle)
+            return self._handle(handle.value, results)
+        except BaseException:
+            _leave(self._context, handle, self)
+            raise
 
     def execute(self, results: Callable[[list[Any]], T]) -> T:
         if self._on_cuda is not None:
             return self.submit(results).wait()
         handle = ctypes.c_uint64()
-        status = lib.rueda_execute(
-            self._context,
-            ctypes.addressof(self._operations),
-            self._count,
-            _SLICE_NS,
-            ctypes.byref(handle),
-        )
-        if status != 0 and handle.value == 0:
-            _context.fail(status, self._context)
-        flight = self._handle(handle.value, results)
-        if status != errors.Status.DEADLINE_EXCEEDED:
-            flight._end(status)
-        return flight.wait()
+        try:
+            status = lib.rueda_execute(
+                self._context,
+                ctypes.addressof(self._operations),
+                self._count,
+                _SLICE_NS,
+                ctypes.byref(handle),
+            )
+            if status != 0 and handle.value == 0:
+                _context.fail(status, self._context)
+            flight = self._handle(handle.value, results)
+            handle.value = 0
+            if status != errors.Status.DEADLINE_EXCEEDED:
+                flight._end(status)
+            return flight.wait()
+        except BaseException:
+            _leave(self._context, handle, self)
+            raise
 
     def _handle(self, handle: int, results: Callable[[list[Any]], T]) -> Handle[T]:
         def finish(ended: Handle[T]) -> T:

@@ -110,12 +110,15 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         raise ValueError(f"add_process_set: {wanted!r} has been added already")
     numbers = (ctypes.c_int32 * max(len(ranks), 1))(*ranks)
     number = ctypes.c_int32()
-    status = lib.rueda_process_set_add(
-        context, numbers, len(ranks), c.FOREVER, ctypes.byref(number)
+    status, message = _context.interruptible(
+        lambda: lib.rueda_process_set_add(
+            context, numbers, len(ranks), c.FOREVER, ctypes.byref(number)
+        )
     )
     if status == errors.Status.ALREADY_EXISTS:
         raise ValueError(f"add_process_set: ProcessSet(id={number.value}) has the ranks {ranks}")
-    _context.check(status, context)
+    if status != 0:
+        _context.fail(status, context, message)
     wanted._id = number.value
     return wanted
 
@@ -126,9 +129,13 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     context = _context.current()
     if process_set._id is None:
         return False
-    status = lib.rueda_process_set_remove(context, process_set._id, c.FOREVER)
+    wanted = process_set._id
+    status, message = _context.interruptible(
+        lambda: lib.rueda_process_set_remove(context, wanted, c.FOREVER)
+    )
     if status == errors.Status.NOT_FOUND:
         return False
-    _context.check(status, context)
+    if status != 0:
+        _context.fail(status, context, message)
     process_set._id = None
     return True

@@ -315,12 +315,15 @@ class _TensorFlowKind(_DLPackKind):
 
 
 class _InGraphKind(Kind):
-    """Tensors of a graph have no elements yet."""
+    """Tensors of a function that is being compiled have no elements yet."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
 
     def borrow(self, tensor: Any, write: bool) -> Borrowed:
         raise TypeError(
-            f"{type(tensor).__name__}: a tensor in a graph (of tf.function) has no elements yet: "
-            "use the operations of rueda.tensorflow"
+            f"{type(tensor).__name__}: a tensor of a function that is being compiled (by jax.jit, "
+            f"tf.function) has no elements yet: use the operations of {self._module}"
         )
 
 
@@ -420,7 +423,7 @@ class _NumPyKind(Kind):
             try:
                 capsule = tensor.__dlpack__()
                 return _capsule_pointer(capsule, b"dltensor"), capsule, None
-            except BufferError:  # read-only, or a type that NumPy has from elsewhere
+            except (BufferError, TypeError):  # read-only, or a type that NumPy has from elsewhere
                 pass
         elif write:
             raise ValueError(
@@ -451,6 +454,23 @@ class _NumPyKind(Kind):
         if result.nbytes == 0:
             return numpy.empty(result.shape, dtype)
         return numpy.frombuffer(result.memory(), dtype).reshape(result.shape)
+
+
+class _NumPyScalarKind(Kind):
+    """What NumPy makes of an array of one number (numpy.mean). Results are such, too; of operations
+    that join rows, arrays."""
+
+    def borrow(self, tensor: Any, write: bool) -> Borrowed:
+        if write:
+            raise ValueError(f"a {type(tensor).__name__} is a number: it can't be written in place")
+        return _NUMPY.borrow(sys.modules["numpy"].asarray(tensor), False)
+
+    def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
+        made = _NUMPY.make_like(sys.modules["numpy"].asarray(tensor), borrowed)
+        return Made(made.borrowed, lambda: made.get()[()])
+
+    def own(self, result: Owned, like: Any) -> Any:
+        return _NUMPY.own(result, like)
 
 
 def borrow_memory(address: int, shape: Sequence[int], dtype: str, keep: object) -> Borrowed:
@@ -587,6 +607,7 @@ class _BufferKind(Kind):
 # ---- which is which ----
 
 _DLPACK, _NUMPY, _BUFFER = _DLPackKind(), _NumPyKind(), _BufferKind()
+_NUMPY_SCALAR, _IN_TF_GRAPH = _NumPyScalarKind(), _InGraphKind("rueda.tensorflow")
 _kinds: dict[type, Kind] = {}
 
 
@@ -605,14 +626,15 @@ def _find_kind(tensor: object) -> Kind:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(tensor, numpy.ndarray):
         return _NUMPY
+    if numpy is not None and isinstance(tensor, numpy.generic):
+        return _NUMPY_SCALAR
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(tensor, getattr(tensorflow, "Tensor", ())):
         # Both have all methods of both.
-        return _TensorFlowKind(tensorflow) if hasattr(tensor, "numpy") else _InGraphKind()
+        return _TensorFlowKind(tensorflow) if hasattr(tensor, "numpy") else _IN_TF_GRAPH
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(tensor, getattr(jax, "Array", ())):
-        is_traced = isinstance(tensor, jax.core.Tracer)
-        return _DLPACK if is_traced else _JaxKind(jax)
+        return _InGraphKind("rueda.jax") if isinstance(tensor, jax.core.Tracer) else _JaxKind(jax)
     if hasattr(tensor, "__dlpack__"):
         return _DLPACK
     try:

@@ -194,7 +194,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
 
     def _destroy(self, context: int) -> None:
         if self._calls.settle():
-            lib.rueda_context_destroy(context)
+            _context.destroy(context)
 
     # ---- how operations run ----
 
