@@ -839,12 +839,17 @@ def test_bad_arguments(on_threads):
             (dict(groups=[[torch.ones(1)]]), "no parameter"),
             (dict(groups=[[names[0][1], names[0][1]]]), "twice"),
             (dict(groups="all"), "groups"),
+            (dict(op=99), "op 99"),
+            (dict(compression="nope"), "there are none, fp16"),
         ]
         for options, text in cases:
             with pytest.raises(ValueError, match=text):
                 hvd.DistributedOptimizer(optimizer, **options)
         with pytest.raises(TypeError):
             hvd.DistributedOptimizer(model)
+        for options in (dict(op="sum"), dict(process_set=7), dict(compression=object)):
+            with pytest.raises(TypeError):
+                hvd.DistributedOptimizer(optimizer, **options)
         with pytest.raises(ValueError, match="already"):
             hvd.DistributedOptimizer(hvd.DistributedOptimizer(optimizer))
 

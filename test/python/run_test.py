@@ -538,6 +538,10 @@ def test_what_cant_be_pickled_is_refused_at_once():
     ("kind", "text", "options"),
     [
         (TypeError, "can't be called", {"fn": 3}),
+        (TypeError, "args is 3: a tuple", {"args": 3}),
+        (TypeError, "args is 'ab'", {"args": "ab"}),
+        (TypeError, "kwargs is 5: a dict", {"kwargs": 5}),
+        (TypeError, "hosts is ", {"hosts": ["localhost:2"]}),
         (ValueError, "np=0; at least one rank", {"np": 0}),
         (ValueError, "np=-1", {"np": -1}),
         (TypeError, "float", {"np": 1.5}),

@@ -94,6 +94,33 @@ def test_the_surface_is_horovods(name):
     assert len(own) == len(SURFACE[name]) or name == "DistributedOptimizer"
 
 
+def test_what_is_no_tensor_and_no_handle_is_a_type_error(on_threads):
+    def body():
+        x = torch.ones(2)
+        for call in (
+            lambda: hvd.allreduce(None),
+            lambda: hvd.allreduce([1.0, 2.0]),
+            lambda: hvd.allreduce("abc"),
+            lambda: hvd.allreduce(3.5),
+            lambda: hvd.grouped_allreduce([x, None]),
+            lambda: hvd.allgather(None),
+            lambda: hvd.broadcast(None, 0),
+            lambda: hvd.alltoall(None),
+            lambda: hvd.allreduce(x, process_set=None),
+            lambda: hvd.allreduce(x, process_set="world"),
+            lambda: hvd.allreduce(x, op="sum"),
+            lambda: hvd.synchronize(3),
+            lambda: hvd.poll("x"),
+            lambda: hvd.remove_process_set(99),
+            lambda: hvd.broadcast_optimizer_state(None, 0),
+        ):
+            with pytest.raises(TypeError):
+                call()
+        return hvd.allreduce(x, op=hvd.Sum).tolist()
+
+    assert on_threads(2, body) == [[2.0, 2.0]] * 2
+
+
 def test_the_rest_of_the_surface():
     for name in ("Average", "Sum", "Adasum", "Min", "Max", "Product", "global_process_set"):
         assert hasattr(hvd, name)

@@ -113,6 +113,12 @@ def run(
     """
     if not callable(fn):
         raise TypeError(f"run: {fn!r} can't be called; give the function, not what it returns")
+    if not isinstance(args, (list, tuple)):
+        raise TypeError(f"run: args is {args!r}: a tuple or a list, such as (x,), is wanted")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(f"run: kwargs is {kwargs!r}: a dict is wanted")
+    if hosts is not None and not isinstance(hosts, str):
+        raise TypeError(f'run: hosts is {hosts!r}: a text such as "a:4,b:4" is wanted')
     _refuse_in_a_rank()
     ranks = _number_of_ranks(np, num_proc)
     variables = _variables(env, knobs)
@@ -201,8 +207,8 @@ def _pickled(fn: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any
     except Exception as error:
         name = getattr(fn, "__qualname__", repr(fn))
         raise TypeError(
-            f"run: {name}, what it refers to, or an argument can't be pickled: {error}; open files "
-            "and locks in the function"
+            f"run: {name}, what it refers to, or an argument can't be pickled: {error}. Files and "
+            "locks can be opened and made in the function instead"
         ) from error
 
 

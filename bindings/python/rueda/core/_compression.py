@@ -57,6 +57,21 @@ class Compression:
         return LibraryCompressor(f"powersgd:{rank}")
 
 
+_NAMES = ("none", "fp16", "bf16", "fp8", "int8", "1bit", "auto", "topk", "powersgd")
+
+
+def check(compression: Any) -> None:
+    """Raises ValueError or TypeError for what is no compression, before it is needed."""
+    name = compression if isinstance(compression, str) else getattr(compression, "compressor", None)
+    if isinstance(name, str) and name.partition(",")[0].partition(":")[0] not in ("", *_NAMES):
+        raise ValueError(f"compression is {compression!r}: there are {', '.join(_NAMES)}")
+    if is_own(compression) and not (
+        callable(getattr(compression, "compress", None))
+        and callable(getattr(compression, "decompress", None))
+    ):
+        raise TypeError(f"compression is {compression!r}, which has no compress and decompress")
+
+
 def is_own(compression: Any) -> bool:
     """Whether compress and decompress are to be called: a class of the user's. One derived from the
     library's is such if it overrides them, and names no compressor of its own."""

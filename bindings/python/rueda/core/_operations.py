@@ -344,6 +344,8 @@ class Operation:
         return self._group(tensors).submit(_all, completion)
 
     def _one(self, tensor: Any) -> _Flight:
+        if tensor is None and self._output is not Output.NONE:
+            raise TypeError("None is no tensor")
         return _Flight(self, () if tensor is None else (tensor,), (self._name,))
 
     def _group(self, tensors: Sequence[Any]) -> _Flight:

@@ -126,6 +126,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a process set that has no operation in flight. Collective over the world. False: it
     was not there any more."""
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(f"remove_process_set: {process_set!r} is no ProcessSet")
     context = _context.current()
     if process_set._id is None:
         return False

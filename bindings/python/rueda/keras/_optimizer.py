@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from rueda.core import _compression
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.tensorflow._compression import Compression
 from rueda.tensorflow._gradients import (
@@ -161,6 +162,7 @@ def DistributedOptimizer(
         raise ValueError(
             "backward_passes_per_step and the optimizer's gradient_accumulation_steps: give one"
         )
+    _compression.check(compression)
     groups = check_groups(groups, num_groups)
     how = Reduction(op, predivided(op, gradient_predivide_factor), process_set, compression)
     base = type(optimizer)

@@ -118,6 +118,10 @@ def broadcast_optimizer_state(
         optimizer: of any kind but LBFGS, over the same parameters on all ranks.
         model: not needed, and not looked at.
     """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"broadcast_optimizer_state: a {type(optimizer).__name__} is no optimizer of torch's"
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
             "broadcast_optimizer_state: the state of an LBFGS is that of its own line search"

@@ -23,14 +23,20 @@ Average, Sum, Adasum = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM
 Min, Max, Product = ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT
 
 
+def _handle(handle: Any) -> Any:
+    if not hasattr(handle, "wait"):
+        raise TypeError(f"{handle!r} is no handle: those are what functions with _async return")
+    return handle
+
+
 def poll(handle: Handle[Any]) -> bool:
     """Whether the operation has ended. May be false right after it was submitted."""
-    return handle.poll()
+    return bool(_handle(handle).poll())
 
 
 def synchronize(handle: Handle[T]) -> T:
     """Waits for the operation and returns its result."""
-    return handle.wait()
+    return _handle(handle).wait()  # type: ignore[no-any-return]
 
 
 def reduce_op(op: int | None, average: bool | None) -> int:
@@ -208,6 +214,9 @@ def _reduced(
     process_set: ProcessSet,
 ) -> list[torch.Tensor]:
     """Differentiable. With a compression of the user's own around it."""
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"a {type(tensor).__name__} is no tensor of torch's")
     own = _compression.is_own(compression)
     pairs = [compression.compress(t) if own else (t, None) for t in tensors]
     sent = [pair[0] for pair in pairs]
@@ -239,7 +248,9 @@ def allreduce(
 ) -> torch.Tensor:
     """Combines all ranks' tensors, and returns the result. Differentiable, for averages and sums:
     the gradient is combined likewise. Arguments as in `allreduce_async`."""
-    if compression is Compression.none and not (tensor.requires_grad and torch.is_grad_enabled()):
+    if compression is Compression.none and not (
+        getattr(tensor, "requires_grad", False) and torch.is_grad_enabled()
+    ):
         request = reduction(
             c.ALLREDUCE,
             Output.NEW,
@@ -440,7 +451,9 @@ class _Allgather(torch.autograd.Function):
 
 
 def _differentiates(*tensors: torch.Tensor) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return torch.is_grad_enabled() and any(
+        getattr(tensor, "requires_grad", False) for tensor in tensors
+    )
 
 
 def allgather(

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import torch
 
-from rueda.core import _context
-from rueda.core._operations import ReduceOp
+from rueda.core import _compression, _context
+from rueda.core._operations import ReduceOp, check_op
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.torch import _operations
 from rueda.torch._compression import Compression
@@ -290,6 +290,12 @@ def DistributedOptimizer(
     if isinstance(optimizer, _Distributed):
         raise ValueError("this is a DistributedOptimizer already")
     _check_passes(backward_passes_per_step)
+    check_op(op)
+    if op not in ReduceOp._value2member_map_:
+        raise ValueError(f"there is no op {op}")
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(f"process_set is {process_set!r}: a ProcessSet is wanted")
+    _compression.check(compression)
     if gradient_predivide_factor <= 0:
         raise ValueError("gradient_predivide_factor must be above 0")
     if gradient_predivide_factor != 1.0 and op != ReduceOp.AVERAGE:
