@@ -876,6 +876,34 @@ def test_an_error_of_one_rank_reaches_the_step_of_the_others(on_threads):
     on_threads(2, body)
 
 
+def test_what_is_unfrozen_later_is_combined_from_zero_grad_on(on_threads):
+    def body():
+        rank = hvd.rank()
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        model.weight.requires_grad_(False)
+        optimizer = hvd.DistributedOptimizer(
+            sgd(model.parameters()), named_parameters=model.named_parameters()
+        )
+
+        def step():
+            model(torch.full((1, 2), rank + 1.0)).sum().backward()
+            optimizer.step()
+
+        step()
+        model.weight.requires_grad_(True)
+        with pytest.raises(ValueError, match="'weight' has been unfrozen"):
+            step()
+        for _ in range(2):
+            optimizer.zero_grad()
+            step()
+        assert torch.equal(model.weight.grad, torch.full((1, 2), 1.5))
+        return model.weight.detach()
+
+    first, second = on_threads(2, body)
+    assert torch.equal(first, second)
+
+
 def test_one_rank_is_plain_torch(on_threads):
     def body():
         model = net()

@@ -97,6 +97,8 @@ class _Distributed:
                 "for the next of backward_passes_per_step"
             )
         cast(Any, super()).zero_grad(set_to_none=set_to_none)
+        if self._reducer is not None:
+            self._reducer.thaw()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """As torch's. Gradients of an unfinished step are not waited for any more."""

@@ -129,14 +129,34 @@ class Reducer:
         self._noted: Handle[torch.Tensor] | None = None
         self._ready = 0  # gradients, since the last synchronize
         self._fresh = False  # something came since then
+        self._frozen: list[tuple[str, torch.nn.Parameter]] = []
         self.add(parameters, groups)
+
+    def thaw(self) -> None:
+        """Adds what has been unfrozen since. Between two steps, on all ranks."""
+        thawed = [(name, p) for name, p in self._frozen if p.requires_grad]
+        if thawed:
+            self._frozen = [(name, p) for name, p in self._frozen if not p.requires_grad]
+            self.add(thawed)
+
+    def _check_frozen(self) -> None:
+        for name, p in self._frozen:
+            if p.requires_grad and p.grad is not None:
+                raise ValueError(
+                    f"the parameter {name!r} has been unfrozen, and its gradient is this rank's "
+                    "own: call optimizer.zero_grad() after requires_grad_(True), on all ranks, and "
+                    "gradients are combined from the next backward() on"
+                )
 
     def add(
         self,
         parameters: Iterable[tuple[str, torch.nn.Parameter]],
         groups: Sequence[Sequence[torch.nn.Parameter]] = (),
     ) -> None:
-        """More parameters, the same on all ranks."""
+        """More parameters, the same on all ranks. Of those that are frozen there are no
+        gradients, until `thaw` finds that this has changed."""
+        parameters = list(parameters)
+        self._frozen += [(name, p) for name, p in parameters if not p.requires_grad]
         slots = [_Slot(name, p) for name, p in parameters if p.requires_grad]
         group_of = {id(p): i for i, group in enumerate(groups) for p in group}
         grouped: list[list[_Slot]] = [[] for _ in groups]
@@ -327,6 +347,7 @@ class Reducer:
             except Exception as error:  # compressions of the user's own raise what they like
                 failed.append(error)
 
+        attempt(self._check_frozen)
         try:
             with self._lock:
                 for slot in self._slots:
