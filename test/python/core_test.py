@@ -149,6 +149,12 @@ def test_arrays_of_jax_in_any_layout_and_of_any_size(on_threads):
             rueda.allreduce(array, "deleted")
         with pytest.raises(ValueError, match="immutable"):
             rueda.allreduce_(rows, "in place")
+        with pytest.raises(TypeError, match="use the operations of rueda.jax"):
+            jax.jit(rueda.allreduce)(rows)
+        with pytest.raises(TypeError, match="key_data"):
+            rueda.allreduce(jax.random.key(0))
+        with pytest.raises(ValueError, match="whole numbers"):
+            rueda.alltoall(rows, [1.5, 1.5])
         return all(results)
 
     assert on_threads(2, body) == [True, True]

@@ -306,6 +306,7 @@ def test_a_tape_gives_averaged_gradients():
 def test_keras_trains_as_one_process_does():
     def fn(folder):
         import os
+        import warnings
 
         import keras
         import tensorflow as tf
@@ -417,6 +418,10 @@ def test_keras_trains_as_one_process_does():
         model = model_of(0)
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=4.0)
         model.compile(hvd.DistributedOptimizer(scaled), "mse")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            hvd.DistributedOptimizer(keras.optimizers.SGD())
+        assert "LossScaleOptimizer" in str(caught[0].message)
         keras.mixed_precision.set_global_policy("float32")
         before = [weight.numpy() for weight in model.weights]
         bad = np.full((4, 8), np.inf if rank == 1 else 1.0, np.float32)

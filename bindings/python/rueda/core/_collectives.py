@@ -23,6 +23,7 @@ from rueda.core._operations import (
     Operation,
     Output,
     ReduceOp,
+    numbers,
     received_splits,
     reduction,
     set_id,
@@ -488,7 +489,7 @@ def scatter_async(
 ) -> Handle[T]:
     """The same in the background."""
     request = Operation(
-        c.SCATTER, Output.TAKEN, name, process_set, root=root_rank, splits=_numbers(splits)
+        c.SCATTER, Output.TAKEN, name, process_set, root=root_rank, splits=numbers(splits)
     )
     return request.submit(tensor)
 
@@ -528,17 +529,13 @@ def alltoall_async(
     process_set: _World = global_process_set,
 ) -> Handle[T | Received]:
     """The same in the background."""
-    request = Operation(c.ALLTOALL, Output.TAKEN, name, process_set, splits=_numbers(splits))
+    request = Operation(c.ALLTOALL, Output.TAKEN, name, process_set, splits=numbers(splits))
     handle: Handle[Any] = request.submit(tensor)
     if splits is not None:
         received: list[int] = []
         handle.before(lambda ended: received.extend(received_splits(ended)))
         handle.then(lambda result: Received(result, received))
     return handle
-
-
-def _numbers(splits: Sequence[int] | None) -> list[int] | None:
-    return None if splits is None else [int(split) for split in splits]
 
 
 def send(

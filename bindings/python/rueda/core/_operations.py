@@ -206,6 +206,17 @@ def set_id(process_set: ProcessSet | int) -> int:
     return process_set.id
 
 
+def numbers(splits: Sequence[int] | None) -> list[int] | None:
+    """Of a list, an array or a tensor. Raises ValueError for what is no whole number."""
+    if splits is None:
+        return None
+    made = [int(split) for split in splits]
+    for number, split in zip(made, splits, strict=True):
+        if number != split:
+            raise ValueError(f"splits has {split}: whole numbers are wanted")
+    return made
+
+
 def check_op(op: object) -> None:
     """Raises TypeError for what is no ReduceOp, such as a name."""
     if not isinstance(op, int):

@@ -502,7 +502,10 @@ class _TorchKind(Kind):
         if types is None:
             raise TypeError(f"there are no tensors of {tensor.dtype} here")
         if tensor.layout is not self._strided:
-            raise TypeError(f"a tensor with the layout {tensor.layout} is not dense")
+            raise TypeError(
+                f"a tensor with the layout {tensor.layout} is not dense: make it so by to_dense(), "
+                "or use sparse_allreduce_async of rueda.torch"
+            )
         if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
             if write:
                 raise ValueError(
@@ -634,12 +637,20 @@ def _find_kind(tensor: object) -> Kind:
         return _TensorFlowKind(tensorflow) if hasattr(tensor, "numpy") else _IN_TF_GRAPH
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(tensor, getattr(jax, "Array", ())):
-        return _InGraphKind("rueda.jax") if isinstance(tensor, jax.core.Tracer) else _JaxKind(jax)
+        if isinstance(tensor, jax.core.Tracer):
+            return _InGraphKind("rueda.jax")
+        if hasattr(tensor, "__dlpack__"):  # keys of random numbers are arrays without
+            return _JaxKind(jax)
     if hasattr(tensor, "__dlpack__"):
         return _DLPACK
     try:
         memoryview(tensor)  # type: ignore[arg-type]
     except TypeError:
+        if "PRNGKey" in type(tensor).__name__:
+            raise TypeError(
+                f"a {type(tensor).__name__} is no tensor: jax.random.key_data and wrap_key_data "
+                "make one of it, and back"
+            ) from None
         raise TypeError(
             f"a {type(tensor).__name__} is no tensor: NumPy's arrays, torch's tensors, and what "
             "has DLPack or the buffer protocol are"

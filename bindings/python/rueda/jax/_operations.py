@@ -116,6 +116,7 @@ def _reduction(
     compression: Any,
     group: bool,
 ) -> Sequence[Any]:
+    operations.check_op(op)
     compressor = (operations.compressor_of(compression) or b"").decode()
     if compressor in ("", "none"):
         compressor = ""

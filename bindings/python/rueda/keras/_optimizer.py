@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -161,6 +162,15 @@ def DistributedOptimizer(
     if passes > 1 and getattr(optimizer, "gradient_accumulation_steps", None):
         raise ValueError(
             "backward_passes_per_step and the optimizer's gradient_accumulation_steps: give one"
+        )
+    if keras.mixed_precision.dtype_policy().name == "mixed_float16" and not isinstance(
+        optimizer, keras.optimizers.LossScaleOptimizer
+    ):
+        warnings.warn(
+            "DistributedOptimizer: compile() puts a LossScaleOptimizer around it, which leaves out "
+            "steps on one rank alone: give DistributedOptimizer a LossScaleOptimizer instead",
+            RuntimeWarning,
+            stacklevel=2,
         )
     _compression.check(compression)
     groups = check_groups(groups, num_groups)

@@ -546,7 +546,7 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Any]:
     """As `alltoall`, in the background."""
-    numbers = None if splits is None else [int(split) for split in splits]
+    numbers = operations.numbers(splits)
     request = Operation(c.ALLTOALL, Output.TAKEN, name, process_set, splits=numbers)
     handle: Handle[Any] = request.submit(tensor)
     if splits is not None:
@@ -593,7 +593,7 @@ def alltoall(
     if not _differentiates(tensor):
         return alltoall_async(tensor, splits, name, process_set).wait()
     if splits is not None:
-        numbers = [int(split) for split in splits]
+        numbers = operations.numbers(splits) or []
         return tuple(_apply(_Alltoall, tensor, numbers, name, process_set))
     ranks = process_set.size()
     if tensor.dim() == 0 or tensor.shape[0] % ranks != 0:
