@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import array
 import gc
+import importlib.util
 import pickle
+import subprocess
+import sys
 import threading
 import time
 
@@ -158,6 +161,25 @@ def test_arrays_of_jax_in_any_layout_and_of_any_size(on_threads):
         return all(results)
 
     assert on_threads(2, body) == [True, True]
+
+
+@pytest.mark.parametrize("framework", ["jax.numpy", "torch", "tensorflow"])
+def test_results_may_outlive_python(framework):
+    if importlib.util.find_spec(framework.partition(".")[0]) is None:
+        pytest.skip(f"{framework} is not installed")
+    program = f"""
+import builtins, rueda
+import {framework} as framework
+rueda.init()
+large, gathered = rueda.allreduce(framework.ones(100_000)), rueda.allgather(framework.ones(100_000))
+small = rueda.allreduce(framework.ones(3))
+builtins.kept = [large, gathered, small]
+builtins.kept.append(builtins.kept)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
 
 
 def test_a_framework_for_each_rank(on_threads):

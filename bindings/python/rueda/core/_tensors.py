@@ -11,6 +11,7 @@ contiguous are copied where they are only read, and refused where they are writt
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import math
 import sys
@@ -357,6 +358,21 @@ def _delete_unused_capsule(capsule: int) -> None:
 
 
 _delete = _Deleter(_delete_exported)
+_deleter: Any = ctypes.cast(_delete, ctypes.c_void_p)
+
+
+@atexit.register
+def _give_away() -> None:
+    """After Python's end nobody may call its functions, and tensors of other frameworks may end
+    then: what they have of ours is theirs for good. Their deleter becomes a function of C that
+    does nothing."""
+    global _deleter
+    _deleter = ctypes.cast(lib.rueda_version, ctypes.c_void_p)
+    for managed, _ in list(_exported.values()):
+        managed.deleter = _deleter
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_exported))
+
+
 _delete_unused = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_delete_unused_capsule)
 _IsValid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", ctypes.pythonapi)
@@ -380,7 +396,7 @@ class DLPackTensor:
         return self._tensor.device_type, self._tensor.device_id
 
     def __dlpack__(self, **_: object) -> object:
-        managed = ManagedTensor(tensor=self._tensor, deleter=ctypes.cast(_delete, ctypes.c_void_p))
+        managed = ManagedTensor(tensor=self._tensor, deleter=_deleter)
         address = ctypes.addressof(managed)
         _exported[address] = (managed, self._keep)
         return _capsule_new(address, b"dltensor", ctypes.cast(_delete_unused, ctypes.c_void_p))
