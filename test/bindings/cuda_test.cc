@@ -244,10 +244,13 @@ TEST_P(Cuda, AGroupIsPackedReducedAndUnpackedBehindTheCallersStream) {
       ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
       if (step == 1 && rank == 0) Fake().start_log();
       ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK);
+      // It is not done before the stream comes behind it, which would need no event.
+      stream.Hold();
       rueda_handle handle = 0;
       ASSERT_EQ(rueda_submit(context, operations, 2, nullptr, &handle), RUEDA_OK)
           << rueda_last_error();
       ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK);
+      stream.Release();
       ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
       ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
     }
