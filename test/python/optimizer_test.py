@@ -879,8 +879,8 @@ def test_an_error_of_one_rank_reaches_the_step_of_the_others(on_threads):
 def test_what_is_unfrozen_later_is_combined_from_zero_grad_on(on_threads):
     def body():
         rank = hvd.rank()
-        torch.manual_seed(0)
         model = torch.nn.Linear(2, 1)
+        hvd.broadcast_parameters(model.state_dict(), 0)
         model.weight.requires_grad_(False)
         optimizer = hvd.DistributedOptimizer(
             sgd(model.parameters()), named_parameters=model.named_parameters()
