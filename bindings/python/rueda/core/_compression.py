@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -60,9 +61,27 @@ class Compression:
 _NAMES = ("none", "fp16", "bf16", "fp8", "int8", "1bit", "auto", "topk", "powersgd")
 
 
+def name_of(compression: Any) -> str | None:
+    """Of one of the library's compressors."""
+    if isinstance(compression, str):
+        return compression
+    name: str | None = getattr(compression, "compressor", None)
+    return name
+
+
+def library_compressor(compression: Any, dtype: Any, floats: Mapping[str, Any]) -> str | None:
+    """The library's compressor for tensors of this type; None: there is nothing to do, or it is one
+    of the user's own (`is_own`). `floats`: a framework's types, by the compressor that makes
+    such of others."""
+    name = name_of(compression)
+    if name is None or dtype not in floats.values() or floats.get(name) == dtype:
+        return None
+    return name
+
+
 def check(compression: Any) -> None:
     """Raises ValueError or TypeError for what is no compression, before it is needed."""
-    name = compression if isinstance(compression, str) else getattr(compression, "compressor", None)
+    name = name_of(compression)
     if isinstance(name, str) and name.partition(",")[0].partition(":")[0] not in ("", *_NAMES):
         raise ValueError(f"compression is {compression!r}: there are {', '.join(_NAMES)}")
     if is_own(compression) and not (

@@ -93,13 +93,15 @@ def _unpickled(data: memoryview, function: str, rank: int) -> Any:
 
 def _check_member(
     function: str, process_set: ProcessSet | int, root_rank: int | None = None
-) -> None:
-    """The caller's mistakes, which the library takes for a difference between ranks."""
+) -> list[int]:
+    """The process set's ranks. Raises for the caller's mistakes, which the library takes for a
+    difference between ranks."""
     ranks = ranks_of(set_id(process_set))
     if _context.rank() not in ranks:
         raise ValueError(f"{function}: rank {_context.rank()} is not in {process_set!r}")
     if root_rank is not None and root_rank not in ranks:
         raise ValueError(f"{function}: the root {root_rank} is not in {process_set!r}: {ranks}")
+    return ranks
 
 
 def broadcast_object(
@@ -131,12 +133,11 @@ def allgather_object(
     Raises:
         ValueError: another rank's object can't be pickled. That rank raises what pickling it did.
     """
-    _check_member("allgather_object", process_set)
+    ranks = _check_member("allgather_object", process_set)
     data, error = _pickled(obj)
     parts = allgather_bytes(data, name, process_set)
     if error is not None:
         raise error
-    ranks = ranks_of(set_id(process_set))
     return [
         _unpickled(part, "allgather_object", rank) for rank, part in zip(ranks, parts, strict=True)
     ]

@@ -260,9 +260,9 @@ class _JaxKind(_DLPackKind):
     def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
         # What has 8 bytes JAX would make 4 of, outside of a part of the program that allows them.
         shape, dtype = tensor.shape, tensor.dtype
-        array = self._empty(shape, dtype)
-        if array.nbytes > self._SMALL or array.itemsize == 8 or borrowed[2] is not None:
+        if tensor.nbytes > self._SMALL or dtype.itemsize == 8 or borrowed[2] is not None:
             return super().make_like(tensor, borrowed)
+        array = self._empty(shape, dtype)
         ndim = len(shape)
         dims = (ctypes.c_int64 * ndim)(*shape)
         address = array.__array_interface__["data"][0]

@@ -55,15 +55,10 @@ class Compression(_compression.Compression):
     bf16 = BF16Compressor
 
 
-_FLOATS = (tf.float16, tf.bfloat16, tf.float32)
+_FLOATS = {"fp16": tf.float16, "bf16": tf.bfloat16, "fp32": tf.float32}
 
 
 def library_compressor(compression: Any, dtype: Any) -> str | None:
-    """The library's compressor for tensors of this type; None: there is nothing to do, or it is one
-    of the user's own (`is_own`)."""
-    name = compression if isinstance(compression, str) else getattr(compression, "compressor", None)
-    if name is None or dtype not in _FLOATS:
-        return None
-    if (name, dtype) in (("fp16", tf.float16), ("bf16", tf.bfloat16)):
-        return None
-    return str(name)
+    """The library's compressor for tensors of this type, if it is one and there is something to
+    do."""
+    return _compression.library_compressor(compression, dtype, _FLOATS)

@@ -13,7 +13,7 @@ from rueda.core._operations import Handle
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.tensorflow._compression import Compression
 from rueda.tensorflow._graph import call
-from rueda.tensorflow._operations import Average, Reduction, allreduce, wait_for
+from rueda.tensorflow._operations import Average, Reduction, allreduce, spec_of, wait_for
 
 #: Numbers of variables that belong together: how many groups, or lists of variables.
 Groups = int | Sequence[Sequence[Any]] | None
@@ -149,7 +149,7 @@ class GradientReducer:
             call(submit, [sent[i] for i in members], [tf.TensorSpec([], tf.int64)])[0]
             for submit, (_, members) in zip(submits, backwards, strict=True)
         ]
-        specs = [tf.TensorSpec(sent[i].shape, sent[i].dtype) for i in order]
+        specs = [spec_of(sent[i]) for i in order]
         results: list[Any] = [None] * len(gradients)
         for i, result in zip(order, call(wait, tokens, specs), strict=True):
             results[i] = self._how.decompress(result, pairs[i][1])

@@ -46,7 +46,7 @@ def _suffixed(name: str | None) -> str | None:
     return None if name is None else name + ".gradient"
 
 
-def _spec(tensor: Any) -> tf.TensorSpec:
+def spec_of(tensor: Any) -> tf.TensorSpec:
     return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
@@ -163,7 +163,7 @@ def _dense(tensors: Sequence[Any], group: bool, name: str | None, how: Reduction
             request = how.request(name, dtypes)
             return request.execute_group(arrays) if group else [request.execute(arrays[0])]
 
-        return call(body, inputs, [_spec(tensor) for tensor in inputs]), None
+        return call(body, inputs, [spec_of(tensor) for tensor in inputs]), None
 
     def backward(gradients: Sequence[Any], _: None) -> Sequence[Any]:
         if how.op not in _LINEAR:
@@ -399,7 +399,7 @@ def broadcast(
             request = Operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank)
             return [request.execute(array)]
 
-        return call(body, [given], [_spec(given)]), None
+        return call(body, [given], [spec_of(given)]), None
 
     def backward(gradients: Sequence[Any], _: None) -> Sequence[Any]:
         how = Reduction(Sum, process_set=process_set)
@@ -436,7 +436,7 @@ def broadcast_(
 
     values = [tf.convert_to_tensor(variable) for variable in variables]
     for variable, value in zip(
-        variables, call(body, values, list(map(_spec, values))), strict=True
+        variables, call(body, values, list(map(spec_of, values))), strict=True
     ):
         variable.assign(value)
     return variables

@@ -57,15 +57,10 @@ class Compression(_compression.Compression):
     bf16 = BF16Compressor
 
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_FLOATS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def library_compressor(compression: Any, dtype: torch.dtype) -> str | None:
-    """The library's compressor for tensors of this type; None: there is nothing to do, or it is one
-    of the user's own (`is_own`)."""
-    name = compression if isinstance(compression, str) else getattr(compression, "compressor", None)
-    if name is None or dtype not in _FLOATS or is_own(compression):
-        return None
-    if (name, dtype) in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
-        return None
-    return str(name)
+    """The library's compressor for tensors of this type, if it is one and there is something to
+    do."""
+    return _compression.library_compressor(compression, dtype, _FLOATS)
