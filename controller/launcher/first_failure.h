@@ -1,6 +1,7 @@
-// Which rank's failure ended the job, when ranks are on several hosts: news of a consequence may
-// come before that of its cause. A rank that failed because of another says so
-// (VerdictBoard::Blame); then that one's end is awaited for a moment. PURE
+// Which rank's failure ended the job. News of a consequence may come before that of its cause: from
+// another host, or as who aborts the job may end later than those that hear of it. A rank that
+// failed because of another says so (VerdictBoard::Blame); then that one's end is awaited for a
+// moment. PURE
 #pragma once
 
 #include <cstddef>
@@ -23,6 +24,8 @@ class FirstFailure {
   // To be called when deadline() has come, and when no more news can.
   void OnTime(Nanos now);
   Nanos deadline() const { return deadline_; }
+  // Whether a cause is awaited.
+  bool open() const { return deadline_ != kForever; }
 
   // -1: none, or not known yet.
   Rank rank() const { return rank_; }

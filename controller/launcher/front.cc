@@ -228,10 +228,13 @@ void Front::OnRankEnded(size_t host, const Message& message) {
     }
   }
   if (failed && ending_.signal == 0) EndOthers(host);
-  // On one host the supervisor knows who was first. How a rank ends that was told to is no failure.
-  const bool first = (message.flags & Message::kFirstFailure) != 0;
-  if (hosts_.size() > 1 ? failed && ending_.signal == 0 : first) {
-    first_failure_.OnFailed(message.rank, hosts_.size() > 1 ? message.blames : -1, MonotonicNow());
+  // How a rank ends that was told to is no failure. On one host the supervisor knows whether it
+  // was.
+  const bool counts = hosts_.size() > 1
+                          ? ending_.signal == 0
+                          : (message.flags & Message::kFirstFailure) != 0 || first_failure_.open();
+  if (failed && counts) {
+    first_failure_.OnFailed(message.rank, message.blames, MonotonicNow());
     SayFirstFailure();
   }
   if (options_.verbose && message.rank != ending_.first_failure) {
@@ -259,14 +262,12 @@ void Front::SayFirstFailure() {
       ending_.first_failure = -1;
       return;
     }
-    if (!has_failed) ending_.taken_for_lost = rank.blames;
+    if (!has_failed) ending_.blamed = rank.blames;
   }
-  const std::string lost =
-      ending_.taken_for_lost < 0
-          ? ""
-          : absl::StrCat(", having taken ", RankText(rank.blames), " for lost");
+  const std::string because =
+      ending_.blamed < 0 ? "" : absl::StrCat(", because of ", RankText(rank.blames));
   Say(absl::StrCat(RankText(ending_.first_failure), " (pid ", rank.pid, ") ",
-                   EndingText(rank, ending_), lost,
+                   EndingText(rank, ending_), because,
                    options_.ranks > 1 ? "; ending the others" : ""));
 }
 
@@ -282,8 +283,8 @@ void Front::OnHostLost(size_t host) {
   }
   if (ending_.lost_host.empty()) ending_.lost_host = place.name;
   // It may have been missed by other ranks before.
-  if (ending_.taken_for_lost >= 0 && ranks_[static_cast<size_t>(ending_.taken_for_lost)].lost) {
-    ending_.taken_for_lost = ending_.first_failure = -1;
+  if (ending_.blamed >= 0 && ranks_[static_cast<size_t>(ending_.blamed)].lost) {
+    ending_.blamed = ending_.first_failure = -1;
   }
   EndOthers(host);
 }
@@ -305,10 +306,10 @@ std::string Front::RankText(Rank rank) const {
 
 int Front::ExitCode() const {
   const bool lost = ending_.supervisor_died || !ending_.lost_host.empty();
+  if (ending_.first_failure >= 0) {
+    return ExitCodeOf(ranks_[static_cast<size_t>(ending_.first_failure)].wait_status);
+  }
   if (hosts_.size() > 1) {
-    if (ending_.first_failure >= 0) {
-      return ExitCodeOf(ranks_[static_cast<size_t>(ending_.first_failure)].wait_status);
-    }
     if (ending_.signal != 0) return lost || finished_code_ != 0 ? 128 + ending_.signal : 0;
     if (lost) return 1;
   }

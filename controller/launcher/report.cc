@@ -21,8 +21,8 @@ bool EndedWell(const RankEnding& ending) {
 }  // namespace
 
 std::string CauseText(const JobEnding& job) {
-  if (job.taken_for_lost >= 0) {
-    return absl::StrCat("rank ", job.first_failure, " took rank ", job.taken_for_lost, " for lost");
+  if (job.blamed >= 0) {
+    return absl::StrCat("rank ", job.first_failure, " failed because of rank ", job.blamed);
   }
   if (job.first_failure >= 0) return absl::StrCat("rank ", job.first_failure, " failed");
   if (job.supervisor_died) return "its supervisor process died";
@@ -58,8 +58,8 @@ std::string EndingsTable(const std::vector<RankEnding>& ranks, const JobEnding& 
   size_t by_us = 0, well = 0;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankEnding& ending = ranks[rank];
-    const bool first = static_cast<Rank>(rank) ==
-                       (job.taken_for_lost >= 0 ? job.taken_for_lost : job.first_failure);
+    const bool first =
+        static_cast<Rank>(rank) == (job.blamed >= 0 ? job.blamed : job.first_failure);
     if (ranks.size() > kRowsMax && !first && (ending.ended_by_us || EndedWell(ending))) {
       ++(ending.ended_by_us ? by_us : well);
       continue;

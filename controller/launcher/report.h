@@ -21,7 +21,7 @@ struct RankEnding {
 // Why the job ended before its ranks were done.
 struct JobEnding {
   Rank first_failure = -1;       // of a rank
-  Rank taken_for_lost = -1;      // by that one, though it has not failed by itself
+  Rank blamed = -1;              // by that one, though it has not failed by itself
   int signal = 0;                // sent to ruedarun
   std::string signalled_host;    // to whose agent it was sent instead
   bool supervisor_died = false;  // the process between ruedarun and the ranks
@@ -29,14 +29,14 @@ struct JobEnding {
   int exit_code = 0;
 };
 
-// "rank 1 failed", "rank 1 took rank 2 for lost", "SIGINT", "SIGTERM to the agent on host b", "its
-// supervisor process died", "host b was lost".
+// "rank 1 failed", "rank 1 failed because of rank 2", "SIGINT", "SIGTERM to the agent on host b",
+// "its supervisor process died", "host b was lost".
 std::string CauseText(const JobEnding& job);
 
 // "exited with status 3", "ended by ruedarun (SIGTERM) after rank 1 failed", "never started".
 std::string EndingText(const RankEnding& ending, const JobEnding& job);
 
-// Who ended how, one line per rank, the first failure (of one that was taken for lost: that) marked
+// Who ended how, one line per rank, the first failure (of one that was blamed for it: that) marked
 // with '*'. Empty when every rank exited with 0. Of many ranks those that ruedarun ended or that
 // exited with 0 are only counted.
 std::string EndingsTable(const std::vector<RankEnding>& ranks, const JobEnding& job);

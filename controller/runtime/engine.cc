@@ -914,7 +914,9 @@ void Engine::EndEpoch(Failure failure) {
   failed_ = true;
   suspect_.reset();
   trace::Record(trace::Event::kFail, 0, static_cast<uint64_t>(failure.rank));
-  if (verdicts_ != nullptr) verdicts_->Blame(world_.rank, failure.rank);
+  // Where nobody in particular was lost: whoever ended it, such as by aborting the job.
+  const Rank culprit = failure.rank >= 0 ? failure.rank : failure.accuser;
+  if (verdicts_ != nullptr) verdicts_->Blame(world_.rank, culprit);
   const auto shared = std::make_shared<const Failure>(std::move(failure));
   const absl::Status status = shared->ToStatus();
   {

@@ -76,6 +76,15 @@ TEST(Endings, AreTheFirstFailuresEvenIfOthersFailOtherwise) {
   EXPECT_TRUE(Contains(job.err(), "exited with status 5\n")) << job.err();
 }
 
+// As when a rank aborts the job, and whoever waited for it is quicker to end.
+TEST(Endings, AreThoseOfTheRankThatTheFirstToEndBlames) {
+  Job job({"-np", "2", kHelper, "blame"});
+  EXPECT_EQ(job.Wait(), 7);
+  EXPECT_TRUE(Contains(job.err(), "the job ended after rank 1 failed; exit status 7")) << job.err();
+  EXPECT_TRUE(Contains(job.err(), "exited with status 3\n")) << job.err();
+  EXPECT_TRUE(Contains(job.err(), "exited with status 7  <- first failure")) << job.err();
+}
+
 TEST(Endings, ComeSoonAfterTheGraceWhenARankIgnoresSigterm) {
   Job job({"-np", "2", "--grace-seconds", "0.3", "sh", "-c", kStayStubbornly});
   job.AwaitPid("[0] pid0 ");

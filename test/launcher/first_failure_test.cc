@@ -21,6 +21,7 @@ TEST(FirstFailure, IsTheOneThatTheFirstBlames) {
   first.OnFailed(0, 3, 10);
   EXPECT_EQ(first.rank(), -1);
   EXPECT_EQ(first.deadline(), 10 + FirstFailure::kPatience);
+  EXPECT_TRUE(first.open());
   first.OnFailed(1, 3, 11);
   EXPECT_EQ(first.rank(), -1);
   first.OnFailed(3, -1, 12);

@@ -10,6 +10,9 @@
 //   launcher_helper verdict       rank 1 dies; rank 0 notices, and prints what the launcher says
 //   launcher_helper lose          rank 1 dies; rank 0 notices, says so a little later, and ends
 //                                 with status 6
+//   launcher_helper blame         rank 0 blames rank 1 and ends with status 3; then rank 1 ends
+//   with
+//                                 status 7
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -220,6 +223,17 @@ int SayWhatWasLost() {
   return 6;
 }
 
+int BlamePeer() {
+  auto board = VerdictBoard::Open(atoi(getenv("RUEDA_AGENT_FD")));
+  if (!board.ok()) return 1;
+  if (atoi(getenv("RUEDA_RANK")) == 0) {
+    (*board)->Blame(0, 1);
+    return 3;
+  }
+  while (!(*board)->Read(0).has_value()) sched_yield();
+  return 7;
+}
+
 int Main(const std::vector<std::string>& words) {
   const std::string& what = words.at(1);
   if (what == "daemon") return Daemon(words.at(2));
@@ -235,6 +249,7 @@ int Main(const std::vector<std::string>& words) {
   }
   if (what == "verdict") return AwaitVerdict();
   if (what == "lose") return SayWhatWasLost();
+  if (what == "blame") return BlamePeer();
   return 2;
 }
 

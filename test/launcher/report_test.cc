@@ -76,17 +76,17 @@ TEST(Report, CountsTheOrdinaryOfMany) {
 }
 
 // One that is stopped ends nothing by itself.
-TEST(Report, MarksTheRankThatAnotherTookForLost) {
+TEST(Report, MarksTheRankThatAnotherBlames) {
   JobEnding job;
   job.first_failure = 1;
-  job.taken_for_lost = 0;
+  job.blamed = 0;
   job.exit_code = 1;
   const std::string table = EndingsTable({Killed(10, SIGKILL, true), Exited(11, 1)}, job);
   EXPECT_EQ(
       table,
-      "ruedarun: the job ended after rank 1 took rank 0 for lost; exit status 1\n"
+      "ruedarun: the job ended after rank 1 failed because of rank 0; exit status 1\n"
       "   rank      pid  host  how it ended\n"
-      "*     0       10  vm    ended by ruedarun (SIGKILL) after rank 1 took rank 0 for lost  "
+      "*     0       10  vm    ended by ruedarun (SIGKILL) after rank 1 failed because of rank 0  "
       "<- first failure\n"
       "      1       11  vm    exited with status 1\n");
 }

@@ -6,6 +6,7 @@ import array
 import gc
 import importlib.util
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import rueda
+from rueda import launcher
 
 DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
 DTYPES += ["complex64", "complex128"]
@@ -180,6 +182,29 @@ builtins.kept.append(builtins.kept)
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+
+
+def test_ruedarun_names_the_rank_that_raised(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("""
+import os, rueda
+import numpy as np
+rueda.init()
+if rueda.rank() == 1:
+    raise ValueError("of rank 1")
+try:
+    rueda.allreduce(np.ones(4), "waits")
+except rueda.RuedaError:
+    os._exit(3)  # sooner than the one that raised
+""")
+    done = subprocess.run(
+        [launcher.program(), "-np", "2", sys.executable, program],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 1
+    assert re.search(r"\* +1 .* exited with status 1  <- first failure", done.stderr), done.stderr
 
 
 def test_a_framework_for_each_rank(on_threads):
