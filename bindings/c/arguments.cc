@@ -262,7 +262,8 @@ absl::Status CheckOne(const rueda_operation& operation) {
   if (kind == RUEDA_BARRIER && (operation.input != nullptr || operation.output != nullptr)) {
     return absl::InvalidArgumentError("a barrier takes no tensors");
   }
-  if ((operation.flags & ~static_cast<uint32_t>(RUEDA_OPERATION_WAIT_SOON)) != 0) {
+  constexpr uint32_t kFlags = RUEDA_OPERATION_WAIT_SOON | RUEDA_OPERATION_RELEASE;
+  if ((operation.flags & ~kFlags) != 0) {
     return absl::InvalidArgumentError("unknown bits in rueda_operation.flags");
   }
   if (operation.split_count > 0 && operation.splits == nullptr) {

@@ -60,7 +60,9 @@ absl::Status Execute(rueda_context* context, const rueda_operation* operations, 
   Handle own = 0;
   absl::Status status = runtime->Execute(std::move(args), timeout_ns, &own);
   if (own != 0) checked.claim.Keep();
-  if (handle != nullptr) {
+  const bool keeps =
+      handle != nullptr && !(status.ok() && (operations[0].flags & RUEDA_OPERATION_RELEASE) != 0);
+  if (keeps) {
     *handle = own;
   } else if (own != 0) {
     runtime->Release(own).IgnoreError();

@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "core/base/limits.h"
 #include "test/support/run_ranks.h"
 #include "test/support/tensors.h"
 
@@ -188,7 +189,7 @@ TEST_F(Api, OperationsAreChecked) {
   operation.compressor = "int8";
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "'int8': only allreduces and reducescatters");
   operation = Allreduce("t", tensor_.get());
-  operation.flags = RUEDA_OPERATION_WAIT_SOON | 2;
+  operation.flags = RUEDA_OPERATION_WAIT_SOON | 4;
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "rueda_operation.flags");
   operation = Allreduce("t", tensor_.get());
   operation.prescale = 1 / 0.0;
@@ -375,6 +376,16 @@ TEST_F(Api, HandlesAreNotFoundOnceReleased) {
   EXPECT_EQ(rueda_wait(context_, handle, 0), RUEDA_NOT_FOUND);
   ASSERT_EQ(rueda_wait(context_, next, RUEDA_FOREVER), RUEDA_OK);
   ASSERT_EQ(rueda_release(context_, next), RUEDA_OK);
+}
+
+TEST_F(Api, MoreMayEndWellThanThereAreHandles) {
+  rueda_operation operation = Allreduce("t", tensor_.get());
+  operation.flags = RUEDA_OPERATION_RELEASE;
+  rueda_handle handle = 5;
+  for (int i = 0; i <= kHandlesMax; ++i) {
+    ASSERT_EQ(rueda_execute(context_, &operation, 1, RUEDA_FOREVER, &handle), RUEDA_OK);
+    ASSERT_EQ(handle, 0u);
+  }
 }
 
 TEST_F(Api, CallbacksComeOnceAndMaySubmitAgain) {
@@ -665,6 +676,26 @@ TEST_P(TwoRanks, WaitWithATimeoutLeavesTheOperationGoing) {
       EXPECT_EQ(Execute(context, operation), RUEDA_OK);
     }
     EXPECT_EQ(values[0], 2.0f);
+  });
+}
+
+// Those of what failed are kept, with the error.
+TEST_P(TwoRanks, HandlesOfWhatEndedWellAreReleasedWhereThatIsAskedFor) {
+  RunRanks({2, GetParam()}, [](rueda_context* context, int rank) {
+    std::vector<float> values(3, 1);
+    const TensorOf tensor(values);
+    rueda_operation operation = Allreduce("t", tensor.get());
+    operation.flags = RUEDA_OPERATION_RELEASE;
+    rueda_handle handle = 5;
+    EXPECT_EQ(rueda_execute(context, &operation, 1, RUEDA_FOREVER, &handle), RUEDA_OK);
+    EXPECT_EQ(handle, 0u);
+    EXPECT_EQ(values[0], 2.0f);
+    operation.reduce_op = rank == 0 ? RUEDA_SUM : RUEDA_MAX;
+    EXPECT_EQ(rueda_execute(context, &operation, 1, RUEDA_FOREVER, &handle),
+              RUEDA_INVALID_ARGUMENT);
+    rueda_error error = RUEDA_ERROR_INIT;
+    EXPECT_EQ(rueda_handle_error(context, handle, &error), RUEDA_OK);
+    EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
   });
 }
 

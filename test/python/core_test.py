@@ -17,6 +17,7 @@ import pytest
 
 import rueda
 from rueda import launcher
+from rueda.core import _operations
 
 DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
 DTYPES += ["complex64", "complex128"]
@@ -163,6 +164,54 @@ def test_arrays_of_jax_in_any_layout_and_of_any_size(on_threads):
         return all(results)
 
     assert on_threads(2, body) == [True, True]
+
+
+def test_calls_under_one_name_may_differ(on_threads):
+    def body():
+        odd = rueda.add_process_set([1])
+        array = np.array([3.0, 1.001], np.float32)
+        calls = [
+            ({}, 3),
+            ({"op": rueda.Sum}, 6),
+            ({"prescale_factor": 2.0}, 6),
+            ({"prescale_factor": np.array(4.0)}, 12),
+            ({"postscale_factor": 2}, 6),
+            ({"op": rueda.Max}, 3),
+            ({"op": rueda.Sum, "priority": 1}, 6),
+        ]
+        for _ in range(3):
+            for arguments, first in calls:
+                assert rueda.allreduce(array, "same", **arguments)[0] == first
+            exact, rounded = (rueda.allreduce(array, "same", compression=c) for c in (None, "bf16"))
+            assert exact[1] == array[1] and rounded[1] == 1
+            assert rueda.broadcast(array * (rueda.rank() + 1), 1, "same")[0] == 6
+            if rueda.rank() == 1:
+                assert rueda.allreduce(array, "same", rueda.Sum, process_set=odd)[0] == 3
+            for other in (array.astype(np.float64), np.ones((2, 3)), np.ones((3, 2)), np.ones(0)):
+                assert rueda.allreduce(other, "same").shape == other.shape
+        rueda.barrier()
+        rueda.remove_process_set(odd)
+        return True
+
+    assert on_threads(2, body) == [True, True]
+
+
+def test_a_factor_may_change_between_calls():
+    torch = pytest.importorskip("torch")
+    rueda.init()
+    factor = torch.tensor(2.0)
+    assert rueda.allreduce(np.ones(1), "scaled", prescale_factor=factor)[0] == 2
+    factor.fill_(3.0)
+    assert rueda.allreduce(np.ones(1), "scaled", prescale_factor=factor)[0] == 3
+    rueda.shutdown()
+
+
+def test_more_names_than_are_remembered():
+    rueda.init()
+    for i in range(_operations._KNOWN_MAX + 10):
+        assert rueda.allreduce(np.full(1, i), f"name {i}")[0] == i
+    assert 0 < len(_operations._known) <= _operations._KNOWN_MAX
+    rueda.shutdown()
 
 
 @pytest.mark.parametrize("framework", ["jax.numpy", "torch", "tensorflow"])

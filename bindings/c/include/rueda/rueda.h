@@ -357,7 +357,11 @@ enum {
   /** The caller waits for the operation soon, so rueda_submit need not wake the library's thread:
    * the thread that waits does the work. Only a hint: without a wait, or another call that does
    * work of this rank's, the operation begins 10 ms later. */
-  RUEDA_OPERATION_WAIT_SOON = 1
+  RUEDA_OPERATION_WAIT_SOON = 1,
+  /** rueda_execute releases the handle of an operation that ended well, and sets it to 0: a caller
+   * that needs handles for errors and time-outs alone has nothing to release. rueda_submit takes no
+   * notice of it. */
+  RUEDA_OPERATION_RELEASE = 2
 };
 
 typedef struct rueda_operation {
@@ -383,7 +387,7 @@ typedef struct rueda_operation {
   int32_t priority;       /**< above 0: urgent. On CUDA such operations have a stream of the highest
                              priority and a communicator of their own, and need not wait for the
                              others; the same on all ranks. On the CPU it changes nothing */
-  uint32_t flags;         /**< 0 or RUEDA_OPERATION_WAIT_SOON */
+  uint32_t flags;         /**< of RUEDA_OPERATION_WAIT_SOON and RUEDA_OPERATION_RELEASE */
   const char* compressor; /**< null: none; see below */
   const int64_t* splits;  /**< alltoall, scatter's root: rows for each rank of the process set; they
                              add up to the first dimension. Null: equal parts */
@@ -455,7 +459,8 @@ RUEDA_API rueda_status rueda_submit(rueda_context* context, const rueda_operatio
 
 /** Submits and waits, the fast way: this thread does the work itself if it can. Returns how the
  * operation ended. With `handle` null the handle is released; else it is the caller's (0 when the
- * submit failed). DEADLINE_EXCEEDED: it goes on. Not from an inline callback. */
+ * submit failed, or by RUEDA_OPERATION_RELEASE). DEADLINE_EXCEEDED: it goes on. Not from an inline
+ * callback. */
 RUEDA_API rueda_status rueda_execute(rueda_context* context, const rueda_operation* operations,
                                      size_t count, int64_t timeout_ns, rueda_handle* handle);
 

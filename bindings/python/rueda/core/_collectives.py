@@ -24,6 +24,7 @@ from rueda.core._operations import (
     Output,
     ReduceOp,
     numbers,
+    operation,
     received_splits,
     reduction,
     set_id,
@@ -372,7 +373,7 @@ def broadcast(
     process_set: _World = global_process_set,
 ) -> T:
     """The tensor of the root, a world rank; all ranks' are of its shape and dtype."""
-    request = Operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank)
+    request = operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank)
     return request.execute(tensor)  # type: ignore[no-any-return]
 
 
@@ -384,7 +385,7 @@ def broadcast_(
     process_set: _World = global_process_set,
 ) -> T:
     """The same in place."""
-    request = Operation(c.BROADCAST, Output.SAME, name, process_set, root=root_rank)
+    request = operation(c.BROADCAST, Output.SAME, name, process_set, root=root_rank)
     return request.execute(tensor)  # type: ignore[no-any-return]
 
 
@@ -396,7 +397,7 @@ def broadcast_async(
     process_set: _World = global_process_set,
 ) -> Handle[T]:
     """As `broadcast`, in the background."""
-    return Operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank).submit(tensor)
+    return operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank).submit(tensor)
 
 
 def broadcast_async_(
@@ -407,7 +408,7 @@ def broadcast_async_(
     process_set: _World = global_process_set,
 ) -> Handle[T]:
     """As `broadcast_`, in the background."""
-    return Operation(c.BROADCAST, Output.SAME, name, process_set, root=root_rank).submit(tensor)
+    return operation(c.BROADCAST, Output.SAME, name, process_set, root=root_rank).submit(tensor)
 
 
 def allgather(tensor: T, name: str | None = None, *, process_set: _World = global_process_set) -> T:

@@ -37,7 +37,7 @@ class ReduceOp(enum.IntEnum):
     AVERAGE_LIVE = 9  # the average over the ranks that have not joined
 
 
-class Output(enum.Enum):
+class Output(enum.IntEnum):
     """Where the result of an operation goes."""
 
     NEW = 0  # a new tensor of the input's shape
@@ -195,6 +195,8 @@ def _forget(context: int) -> None:
 _context.before_destroy.append(_forget)
 
 _OPERATION_SIZE = ctypes.sizeof(c.Operation)
+_copy = c.Operation.from_buffer_copy
+_SAME, _NEW = Output.SAME, Output.NEW  # attributes of an enum take their time
 
 
 def set_id(process_set: ProcessSet | int) -> int:
@@ -231,9 +233,10 @@ def compressor_of(compression: Any) -> bytes | None:
 
 
 class Operation:
-    """What is asked for, of one tensor or of a group. Arguments are fields of rueda_operation."""
+    """What is asked for, of one tensor or of a group. It does not change. Arguments are fields of
+    rueda_operation. `context`: where; None: in the current one."""
 
-    __slots__ = ("_c", "_keep", "_name", "_output", "context")
+    __slots__ = ("_c", "_context", "_keep", "_name", "_output")
 
     def __init__(
         self,
@@ -248,10 +251,10 @@ class Operation:
         compressor: bytes | None = None,
         splits: Sequence[int] | None = None,
         priority: int = 0,
+        context: int | None = None,
     ) -> None:
-        #: Where; None: in the current context.
-        self.context: int | None = None
-        # The fields that all tensors of a group share, as the C API has them.
+        self._context = context
+        # The fields that all tensors of a group share, as the C API has them, and the name.
         self._c = fields = c.Operation(
             _OPERATION_SIZE,
             kind,
@@ -266,6 +269,10 @@ class Operation:
         )
         self._output = output
         self._name = name
+        if name is not None:
+            fields.name = _context.encoded(name, "name")
+        if output is _SAME or output is _NEW:
+            fields.flags = c.RELEASE
         if compressor is not None:
             fields.compressor = compressor
         if splits is not None:
@@ -278,65 +285,62 @@ class Operation:
     def execute(self, tensor: Any) -> Any:
         """One tensor (None: of a barrier), and waits; the quickest way."""
         output = self._output
-        if output is not Output.SAME and output is not Output.NEW:
+        if output is not _SAME and output is not _NEW:
             return self._one(tensor).execute(_only)
         if _left_behind:
             _sweep()
-        _kind, keep, exec_, result = self._borrow(tensor)
+        fields = _copy(self._c)
+        _kind, keep, exec_, result = self._borrow(tensor, fields)
         if exec_ is not None:
             return self._one(tensor).execute(_only)
-        context = self.context or lib.rueda_current_context() or _context.current()
+        context = self._context or lib.rueda_current_context() or _context.current()
         handle = ctypes.c_uint64()
         try:
             status = lib.rueda_execute(
-                context, ctypes.addressof(self._c), 1, _SLICE_NS, ctypes.byref(handle)
+                context, ctypes.addressof(fields), 1, _SLICE_NS, ctypes.byref(handle)
             )
-            if status == 0:
-                lib.rueda_release(context, handle.value)
-            elif handle.value == 0:
-                _context.fail(status, context)
-            else:
-                flight: Handle[None] = Handle(context, handle.value, (self, keep), _nothing, None)
+            if status != 0:
+                if handle.value == 0:
+                    _context.fail(status, context)
+                flight: Handle[None] = Handle(context, handle.value, keep, _nothing, None)
                 handle.value = 0
                 if status != errors.Status.DEADLINE_EXCEEDED:
                     flight._end(status)
                 flight.wait()
         except BaseException:
-            _leave(context, handle, (self, keep))
+            _leave(context, handle, keep)
             raise
-        return tensor if output is Output.SAME else result()
+        return tensor if output is _SAME else result()
 
     def submit(self, tensor: Any, completion: c.Completion | None = None) -> Handle[Any]:
         """One tensor, in the background. `completion`: what is called at its end."""
         output = self._output
-        if output is not Output.SAME and output is not Output.NEW:
+        if output is not _SAME and output is not _NEW:
             return self._one(tensor).submit(_only, completion)
         if _left_behind:
             _sweep()
-        kind, keep, exec_, result = self._borrow(tensor)
-        context = self.context or lib.rueda_current_context() or _context.current()
+        fields = _copy(self._c)
+        kind, keep, exec_, result = self._borrow(tensor, fields)
+        context = self._context or lib.rueda_current_context() or _context.current()
         stream = None
         if exec_ is not None:
-            self._c.exec = ctypes.addressof(exec_)
+            fields.exec = ctypes.addressof(exec_)
             stream = partial(kind.stream, tensor)
-        finish = (lambda _: tensor) if output is Output.SAME else (lambda _: result())
+        finish = (lambda _: tensor) if output is _SAME else (lambda _: result())
         handle = ctypes.c_uint64()
         try:
-            _submit(context, self._c, 1, completion, handle)
-            return Handle(context, handle.value, (self, keep, exec_), finish, stream)
+            _submit(context, fields, 1, completion, handle)
+            return Handle(context, handle.value, keep, finish, stream)
         except BaseException:
-            _leave(context, handle, (self, keep, exec_))
+            _leave(context, handle, keep)
             raise
 
     def _borrow(
-        self, tensor: Any
+        self, tensor: Any, fields: c.Operation
     ) -> tuple[_tensors.Kind, object, c.Exec | None, Callable[[], Any]]:
         """Fills in what a tensor in place, or with a new one for the result, has of its own."""
-        fields = self._c
-        if self._name is not None:
-            fields.name = _context.encoded(self._name, "name")
         kind = _tensors.kind_of(tensor)
-        if self._output is Output.SAME:
+        if self._output is _SAME:
             fields.input, keep, exec_ = kind.borrow(tensor, True)
             return kind, (tensor, keep), exec_, _nothing
         borrowed = kind.borrow(tensor, False)
@@ -357,7 +361,7 @@ class Operation:
     def _one(self, tensor: Any) -> _Flight:
         if tensor is None and self._output is not Output.NONE:
             raise TypeError("None is no tensor")
-        return _Flight(self, () if tensor is None else (tensor,), (self._name,))
+        return _Flight(self, () if tensor is None else (tensor,), (None,))
 
     def _group(self, tensors: Sequence[Any]) -> _Flight:
         name, count = self._name, len(tensors)
@@ -366,6 +370,39 @@ class Operation:
         return _Flight(
             self, tensors, [None if name is None else f"{name}.{i}" for i in range(count)]
         )
+
+
+# What was asked for before. Programs ask for the same again, and a look is quicker.
+_known: dict[tuple[Any, ...], Operation] = {}
+_KNOWN_MAX = 4096
+
+
+def operation(
+    kind: int,
+    output: Output,
+    name: str | None,
+    process_set: ProcessSet | int,
+    op: int = c.NO_REDUCE_OP,
+    root: int = -1,
+    scale: tuple[float, float] = (1.0, 1.0),
+    compressor: bytes | None = None,
+    priority: int = 0,
+) -> Operation:
+    """An Operation for calls that come often. `scale`: before and after."""
+    number = c.WORLD if process_set is global_process_set else set_id(process_set)
+    key = (kind, output, name, number, op, root, scale, compressor, priority)
+    try:
+        known = _known.get(key)
+    except TypeError:  # what is no number or name: Operation says so
+        known = None
+    if known is not None:
+        return known
+    made = Operation(kind, output, name, number, op, root, *scale, compressor, priority=priority)
+    if all(type(factor) in (float, int) for factor in scale):  # others may change
+        if len(_known) >= _KNOWN_MAX:
+            _known.clear()
+        _known[key] = made
+    return made
 
 
 def reduction(
@@ -379,11 +416,11 @@ def reduction(
     priority: int = 0,
     root: int = -1,
 ) -> Operation:
-    """What allreduces and their like have in common. `scale`: before and after."""
+    """What allreduces and their like have in common."""
     compressor = None if compression is None else compressor_of(compression)
     if type(op) is not ReduceOp:
         check_op(op)
-    return Operation(kind, output, name, process_set, op, root, *scale, compressor, None, priority)
+    return operation(kind, output, name, process_set, op, root, scale, compressor, priority)
 
 
 def _submit(
@@ -427,7 +464,7 @@ class _Flight:
     ) -> None:
         if _left_behind:
             _sweep()
-        self._context = request.context or _context.current()
+        self._context = request._context or _context.current()
         self._count = max(len(tensors), 1)
         self._operations = (c.Operation * self._count)()
         self._keep: list[object] = [request]
@@ -439,6 +476,7 @@ class _Flight:
             name = names[i]
             if name is not None:
                 operation.name = _context.encoded(name, "name")
+            operation.flags = 0
             if tensors:
                 self._add(request._output, operation, tensors[i])
 
@@ -462,10 +500,10 @@ class _Flight:
             operation.exec = ctypes.addressof(exec_)
             self._on_cuda = (kind, tensor)
         if output is Output.NEW:
-            made = kind.make_like(tensor, borrowed)
-            operation.output = made.borrowed[0]
-            self._keep.append(made.borrowed)
-            self._makes.append(made.get)
+            made, get = kind.make_like(tensor, borrowed)
+            operation.output = made[0]
+            self._keep.append(made)
+            self._makes.append(get)
         elif output is Output.TAKEN:
             self._takes.append((kind, tensor))
         elif output is not Output.NONE:

@@ -16,7 +16,7 @@ import ctypes
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rueda.core import _library as c
 
@@ -45,14 +45,13 @@ DTYPES: dict[str, tuple[int, int]] = {
 
 # A tensor as the C API wants it: the address of a rueda_tensor, what has its memory, and where its
 # operation runs (None: on the CPU).
-Borrowed = tuple[int, object, "c.Exec | None"]
+Borrowed = tuple[int, Any, "c.Exec | None"]
 
 
-class Made(NamedTuple):
-    """A new tensor."""
+# A new tensor: to be written, and the framework's when it has been written.
+Made = tuple[Borrowed, Callable[[], Any]]
 
-    borrowed: Borrowed  # to be written
-    get: Callable[[], Any]  # the framework's, when it has been written
+_copy = c.Tensor.from_buffer_copy
 
 
 class Kind:
@@ -111,6 +110,29 @@ def shape_of(tensor: c.Tensor) -> tuple[int, ...]:
     if tensor.ndim == 0:
         return ()
     return tuple((ctypes.c_int64 * tensor.ndim).from_address(tensor.shape))
+
+
+class Forms(dict[tuple[Sequence[int], Any], c.Tensor]):
+    """Contiguous tensors on the CPU by (shape, dtype), to copy and to give memory. A copy is good
+    while its form is there. `types`: of a framework's dtype, or None."""
+
+    _MAX = 4096
+
+    def __init__(self, types: Callable[[Any], tuple[int, int] | None]) -> None:
+        self._types = types
+
+    def __missing__(self, key: tuple[Sequence[int], Any]) -> c.Tensor:
+        shape, dtype = key
+        types = self._types(dtype)
+        if types is None:
+            raise TypeError(f"there are no tensors of {dtype} here")
+        dims = (ctypes.c_int64 * len(shape))(*shape)
+        form = c.Tensor(0, c.CPU, 0, len(shape), *types, 1, ctypes.addressof(dims))
+        form._dims = dims
+        if len(self) >= self._MAX:
+            self.clear()
+        self[key] = form
+        return form
 
 
 # ---- DLPack ----
@@ -199,12 +221,10 @@ class _DLPackKind(Kind):
         described = c.Tensor.from_address(borrowed[0])
         if borrowed[2] is not None:
             made = namespace_of(like).empty(shape_of(described), dtype=like.dtype)
-            return Made(self.borrow(made, True), lambda: made)
+            return self.borrow(made, True), lambda: made
         # Not all frameworks let others write into tensors of theirs: into memory of ours, then.
         own = _Memory(shape_of(described), described.code, described.bits)
-        return Made(
-            own.borrowed, lambda: namespace_of(like).from_dlpack(DLPackTensor(own.tensor, own))
-        )
+        return own.borrowed, lambda: namespace_of(like).from_dlpack(DLPackTensor(own.tensor, own))
 
     def own(self, result: Owned, like: Any) -> Any:
         return namespace_of(like).from_dlpack(DLPackTensor(result.tensor, result))
@@ -220,14 +240,7 @@ class _JaxKind(_DLPackKind):
     def __init__(self, jax: Any) -> None:
         self._asarray = jax.numpy.asarray
         self._empty = sys.modules["numpy"].empty  # JAX has it
-        self._types: dict[Any, tuple[int, int]] = {}  # names of types take their time
-
-    def _type(self, dtype: Any) -> tuple[int, int]:
-        if dtype not in self._types:
-            if dtype.name not in DTYPES:
-                raise TypeError(f"there are no tensors of {dtype.name} here")
-            self._types[dtype] = DTYPES[dtype.name]
-        return self._types[dtype]
+        self._forms = Forms(lambda dtype: DTYPES.get(dtype.name))
 
     def borrow(self, tensor: Any, write: bool) -> Borrowed:
         if tensor.is_deleted():  # which JAX itself does not see everywhere
@@ -236,16 +249,13 @@ class _JaxKind(_DLPackKind):
             raise ValueError("an array of JAX's can't be written in place: it is immutable")
         if not self._is_plain(tensor):
             return super().borrow(tensor, False)
-        code, bits = self._types.get(tensor.dtype) or self._type(tensor.dtype)
+        form = self._forms[tensor.shape, tensor.dtype]
+        described = _copy(form)
         try:
-            address = tensor.block_until_ready().unsafe_buffer_pointer()
+            described.data = tensor.block_until_ready().unsafe_buffer_pointer()
         except (RuntimeError, ValueError):  # on several devices
             return super().borrow(tensor, False)
-        shape = tensor.shape
-        ndim = len(shape)
-        dims = (ctypes.c_int64 * ndim)(*shape)
-        described = c.Tensor(address, c.CPU, 0, ndim, code, bits, 1, ctypes.addressof(dims))
-        return ctypes.addressof(described), (described, dims, tensor), None
+        return ctypes.addressof(described), (described, form, tensor), None
 
     def _is_plain(self, tensor: Any) -> bool:
         """On the CPU, and row-major."""
@@ -262,15 +272,8 @@ class _JaxKind(_DLPackKind):
         shape, dtype = tensor.shape, tensor.dtype
         if tensor.nbytes > self._SMALL or dtype.itemsize == 8 or borrowed[2] is not None:
             return super().make_like(tensor, borrowed)
-        array = self._empty(shape, dtype)
-        ndim = len(shape)
-        dims = (ctypes.c_int64 * ndim)(*shape)
-        address = array.__array_interface__["data"][0]
-        described = c.Tensor(address, c.CPU, 0, ndim, *self._type(dtype), 1, ctypes.addressof(dims))
-        asarray = self._asarray
-        return Made(
-            (ctypes.addressof(described), (described, dims, array), None), lambda: asarray(array)
-        )
+        array, asarray = self._empty(shape, dtype), self._asarray
+        return _NUMPY.borrow(array, True), lambda: asarray(array)
 
 
 class _TensorFlowKind(_DLPackKind):
@@ -300,7 +303,7 @@ class _TensorFlowKind(_DLPackKind):
                 "a tensor of TensorFlow's on CUDA can't be written: move it to the CPU, or to torch"
             )
         own = _Memory(shape_of(described), described.code, described.bits)
-        return Made(own.borrowed, lambda: self._take(own.tensor, own))
+        return own.borrowed, lambda: self._take(own.tensor, own)
 
     def own(self, result: Owned, like: Any) -> Any:
         if result.nbytes > 0 and result.tensor.data % self._ALIGNMENT != 0:
@@ -462,7 +465,7 @@ class _NumPyKind(Kind):
         array = sys.modules["numpy"].empty(
             tensor.shape, dtype if dtype.isnative else dtype.newbyteorder("=")
         )
-        return Made(self.borrow(array, True), lambda: array)
+        return self.borrow(array, True), lambda: array
 
     def own(self, result: Owned, like: Any) -> Any:
         dtype = like.dtype.newbyteorder("=")
@@ -482,8 +485,8 @@ class _NumPyScalarKind(Kind):
         return _NUMPY.borrow(sys.modules["numpy"].asarray(tensor), False)
 
     def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
-        made = _NUMPY.make_like(sys.modules["numpy"].asarray(tensor), borrowed)
-        return Made(made.borrowed, lambda: made.get()[()])
+        made, get = _NUMPY.make_like(sys.modules["numpy"].asarray(tensor), borrowed)
+        return made, lambda: get()[()]
 
     def own(self, result: Owned, like: Any) -> Any:
         return _NUMPY.own(result, like)
@@ -509,14 +512,10 @@ class _TorchKind(Kind):
         self._torch = torch
         self._strided = torch.strided
         self._empty_like = torch.empty_like
-        self._types: dict[Any, tuple[int, int]] = {
-            getattr(torch, name): value for name, value in DTYPES.items() if hasattr(torch, name)
-        }
+        types = {getattr(torch, name, None): value for name, value in DTYPES.items()}
+        self._forms = Forms(types.get)
 
     def borrow(self, tensor: Any, write: bool) -> Borrowed:
-        types = self._types.get(tensor.dtype)
-        if types is None:
-            raise TypeError(f"there are no tensors of {tensor.dtype} here")
         if tensor.layout is not self._strided:
             raise TypeError(
                 f"a tensor with the layout {tensor.layout} is not dense: make it so by to_dense(), "
@@ -529,14 +528,11 @@ class _TorchKind(Kind):
                     "only when it is read): it can't be written in place"
                 )
             tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        shape = tensor.shape
-        ndim = len(shape)
-        dims = (ctypes.c_int64 * ndim)(*shape)
-        described = c.Tensor(
-            tensor.data_ptr(), c.CPU, 0, ndim, types[0], types[1], 1, ctypes.addressof(dims)
-        )
+        form = self._forms[tensor.shape, tensor.dtype]
+        described = _copy(form)
+        described.data = tensor.data_ptr()
         exec_ = None if tensor.is_cpu else self._put_on_cuda(tensor, described)
-        return ctypes.addressof(described), (described, dims, tensor), exec_
+        return ctypes.addressof(described), (described, form, tensor), exec_
 
     def _put_on_cuda(self, tensor: Any, described: c.Tensor) -> c.Exec:
         if not tensor.is_cuda:
@@ -550,14 +546,14 @@ class _TorchKind(Kind):
         )
 
     def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
-        address, keep, exec_ = borrowed
+        _address, keep, exec_ = borrowed
         if tensor.is_contiguous():
             made = self._empty_like(tensor)
         else:
             made = self._torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-        described = c.Tensor.from_buffer_copy(c.Tensor.from_address(address))
+        described = _copy(keep[0])
         described.data = made.data_ptr()
-        return Made((ctypes.addressof(described), (described, keep, made), exec_), lambda: made)
+        return (ctypes.addressof(described), (described, keep, made), exec_), lambda: made
 
     def stream(self, tensor: Any) -> int | None:
         return self._torch.cuda.current_stream(tensor.device.index).cuda_stream or None
@@ -607,7 +603,7 @@ class _BufferKind(Kind):
 
     def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
         view = self._empty(memoryview(tensor).shape or (), tensor)
-        return Made(self.borrow(view, True), lambda: view)
+        return self.borrow(view, True), lambda: view
 
     def own(self, result: Owned, like: Any) -> Any:
         view = self._empty(result.shape, like)

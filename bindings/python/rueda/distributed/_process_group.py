@@ -213,9 +213,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
                 f"the process group {self._name_} has been destroyed",
                 errors.Status.FAILED_PRECONDITION,
             )
-        request = Operation(kind, output, name, op=op, root=root, splits=splits)
-        request.context = self._context
-        return request
+        return Operation(kind, output, name, op=op, root=root, splits=splits, context=self._context)
 
     def _run(
         self,

@@ -12,7 +12,7 @@ import torch
 from rueda import core
 from rueda.core import _library as c
 from rueda.core import _operations as operations
-from rueda.core._operations import Handle, Operation, Output, ReduceOp, reduction
+from rueda.core._operations import Handle, Operation, Output, ReduceOp, operation, reduction
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.torch import _compression
 from rueda.torch._compression import Compression
@@ -56,17 +56,25 @@ def reduce_op(op: int | None, average: bool | None) -> int:
     return Average if average else Sum
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it can be written in place."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def _written(tensor: torch.Tensor) -> torch.Tensor:
     """What can be written in place of `tensor`: itself, or a contiguous copy."""
-    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+    if _is_plain(tensor):
         return tensor
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
+def one_in_place(request: Operation, tensor: torch.Tensor) -> Handle[Any]:
+    """In the tensor's memory, whatever its strides."""
+    return request.submit(tensor) if _is_plain(tensor) else in_place(request, [tensor], False)
+
+
 def in_place(request: Operation, tensors: Sequence[torch.Tensor], group: bool) -> Handle[Any]:
     """In the tensors' memory, whatever their strides."""
-    if not group and _written(tensors[0]) is tensors[0]:
-        return request.submit(tensors[0])
     written = [_written(tensor) for tensor in tensors]
     handle: Handle[Any] = request.submit_group(written) if group else request.submit(written[0])
 
@@ -133,7 +141,7 @@ def allreduce_async_(
         (prescale_factor, postscale_factor),
         process_set,
     )
-    return in_place(request, [tensor], False)
+    return one_in_place(request, tensor)
 
 
 def allreduce_(
@@ -154,7 +162,7 @@ def allreduce_(
         (prescale_factor, postscale_factor),
         process_set,
     )
-    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+    if _is_plain(tensor):
         return request.execute(tensor)  # type: ignore[no-any-return]
     return in_place(request, [tensor], False).wait()  # type: ignore[no-any-return]
 
@@ -484,7 +492,7 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor]:
     """As `broadcast`, in the background."""
-    request = Operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank)
+    request = operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank)
     return request.submit(tensor)
 
 
@@ -495,8 +503,8 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor]:
     """As `broadcast_`, in the background."""
-    request = Operation(c.BROADCAST, Output.SAME, name, process_set, root=root_rank)
-    return in_place(request, [tensor], False)
+    request = operation(c.BROADCAST, Output.SAME, name, process_set, root=root_rank)
+    return one_in_place(request, tensor)
 
 
 def broadcast_(
