@@ -248,12 +248,110 @@ def what_gloo_has_not():
         .then(lambda done: done.value()[0] / size)
     )
     assert chained.wait().item() == 1
-    try:
-        dist.recv(torch.zeros(1))
-        raise AssertionError("that should not be there")
-    except NotImplementedError:
-        pass
+    message, ones = torch.zeros(1), torch.ones(1)
+    from_any = dist.irecv(message) if rank == 0 else dist.irecv(message, 0)
+    works = [from_any, dist.isend(ones, 1 - rank)]
+    torch.futures.wait_all([work.get_future() for work in works])
+    assert message.item() == 1 and all(work.is_completed() for work in works)
     dist.destroy_process_group()
+
+
+# ---- from any source ----
+
+
+def from_any_source(backend="rueda"):
+    """What rank 0 got: the sources, with numbers that tell who sent them and in which order."""
+    rank, size = start(backend)
+    got = []
+    rounds = 5
+    for i in range(rounds):
+        message = torch.zeros(2, dtype=torch.int64)
+        if rank != 0:
+            dist.send(torch.tensor([rank, i]), 0)
+            continue
+        for _ in range(size - 1):
+            source = dist.recv(message)
+            assert source == message[0]
+            got.append(message.tolist())
+    for sender in range(1, size):
+        assert [i for source, i in got if source == sender] == list(
+            range(rounds if rank == 0 else 0)
+        )
+
+    # A receive that was posted goes on while its rank does something else; also of a tag.
+    posted = torch.zeros(1)
+    if rank == 0:
+        work = dist.irecv(posted, tag=3)
+        other = torch.zeros(1)
+        dist.recv(other, 2, tag=4)
+        dist.barrier()
+        work.wait()
+        assert (posted.item(), other.item()) == (7, 8) and work.is_completed()
+        assert work._source_rank() == 1
+    else:
+        dist.send(torch.full((1,), 6.0 + rank), 0, tag=2 + rank) if rank < 3 else None
+        dist.barrier()
+
+    # From a named source and from any: each message once.
+    if rank == 0:
+        first, second = torch.zeros(1), torch.zeros(1)
+        dist.recv(first, 1, tag=5)
+        assert dist.recv(second, tag=5) == 1
+        assert (first.item(), second.item()) == (1, 2)
+    elif rank == 1:
+        dist.send(torch.ones(1), 0, tag=5)
+        dist.send(torch.full((1,), 2.0), 0, tag=5)
+
+    # Of those that have sent before, one alone sends now.
+    for sender in (2, 1, 1, 2):
+        if rank == 0:
+            assert dist.recv(posted) == sender
+        elif rank == sender:
+            dist.send(torch.ones(1), 0)
+        dist.barrier()
+
+    # Sources are ranks of the world, also in a group.
+    pair = dist.new_group([size - 1, 0], backend=backend)
+    if rank == 0:
+        assert dist.recv(posted, group=pair) == size - 1
+    elif rank == size - 1:
+        dist.send(torch.ones(1), 0, group=pair)
+    dist.barrier()
+    dist.destroy_process_group()
+    return True
+
+
+def nothing_from_any_source(loss=None):
+    """`loss`: rank 1 ends, and how rank 0 heard of it is written there."""
+    rank, _ = start()
+    group = dist.distributed_c10d._get_default_group()
+    if rank == 0:
+        work = dist.irecv(torch.zeros(1))
+        begin = time.monotonic()
+        try:
+            work.wait(datetime.timedelta(seconds=0.2))
+            raise AssertionError("nobody has sent anything")
+        except rueda.TimeIsUpError as error:
+            assert "no rank has sent a message within 0.2 s" in str(error)
+        assert 0.2 <= time.monotonic() - begin < 10 and not work.is_completed()
+        dist.barrier()
+        if loss is not None:
+            try:
+                work.wait()
+            except rueda.AbortedError as error:
+                loss.write_text(str(error))
+            return ""
+        group.shutdown()
+        try:
+            work.wait()
+            raise AssertionError("the group has been destroyed")
+        except rueda.NotInitializedError as error:
+            return str(error)
+    dist.barrier()
+    if loss is not None:
+        os._exit(0)
+    group.shutdown()
+    return ""
 
 
 # ---- groups ----
@@ -344,15 +442,12 @@ def distributed_data_parallel():
     # Hooks, with what they may lose.
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-    # torch lets the one for bfloat16 through on CUDA alone, by its name.
-    def bf16(state, bucket):
-        return default_hooks.bf16_compress_hook(state, bucket)
-
     power = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
     hooks = [
         (None, default_hooks.allreduce_hook, 1e-5),
         (None, default_hooks.fp16_compress_hook, 1e-2),
-        (None, bf16, 1e-1),
+        (None, default_hooks.bf16_compress_hook, 1e-1),
+        (None, default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook), 1e-1),
         (power, powerSGD_hook.powerSGD_hook, 0.5),
     ]
     for state, hook, tolerance in hooks:

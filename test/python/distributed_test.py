@@ -36,6 +36,22 @@ def test_completed_means_that_the_outputs_are_there():
     rueda.run(cases.completed_with_outputs, np=2)
 
 
+@pytest.mark.parametrize("backend", ["rueda", "gloo"])
+def test_messages_come_from_any_source(backend):
+    assert rueda.run(cases.from_any_source, (backend,), np=3) == [True] * 3
+
+
+def test_nobody_may_send_a_message():
+    told, _ = rueda.run(cases.nothing_from_any_source, np=2)
+    assert "has been destroyed" in told
+
+
+def test_a_rank_is_lost_before_it_sends_a_message(tmp_path):
+    with pytest.raises(rueda.RemoteError):
+        rueda.run(cases.nothing_from_any_source, (tmp_path / "loss",), np=2)
+    assert "rank 1" in (tmp_path / "loss").read_text()
+
+
 def test_groups_and_meshes():
     rueda.run(cases.groups, np=4)
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from rueda.distributed._process_group import RuedaProcessGroup
 
@@ -19,6 +20,7 @@ def register() -> None:
         return
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
     _let_monitored_barrier_through()
+    _let_bf16_hooks_through()
 
 
 def _create(options: Any, _: Any) -> RuedaProcessGroup:
@@ -50,3 +52,20 @@ def _let_monitored_barrier_through() -> None:
 
     dist.monitored_barrier = monitored_barrier
     dist.distributed_c10d.monitored_barrier = monitored_barrier
+
+
+def _let_bf16_hooks_through() -> None:
+    """DistributedDataParallel knows torch's hooks for bfloat16 by their names, and asks for CUDA
+    and NCCL; here they work on the CPU, too."""
+    ddp: Any = DistributedDataParallel
+    original = ddp._check_comm_hook
+
+    def check_comm_hook(self: Any, hook: Any) -> None:
+        is_ours = isinstance(self.process_group, RuedaProcessGroup)
+        if is_ours and getattr(hook, "__name__", "").startswith("bf16_compress"):
+            by_another_name = functools.wraps(hook)(functools.partial(hook))
+            by_another_name.__name__ = "hook"
+            hook = by_another_name
+        original(self, hook)
+
+    ddp._check_comm_hook = check_comm_hook

@@ -18,6 +18,7 @@ from rueda.core import _context
 from rueda.core import _library as c
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, received_splits
 from rueda.distributed import _meeting
+from rueda.distributed._any_source import AnySourceWork, Notices
 from rueda.distributed._work import Calls, RuedaWork, RuedaWorks
 
 lib = c.lib
@@ -110,6 +111,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         self._context: int | None = _meeting.meet(store, rank, size, group_name)
         self._coalescing: list[RuedaWork] | None = None
         self._calls = Calls()
+        self._notices = Notices(store, rank, size, self._calls)
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._letters: dict[tuple[int, int, int], int] = {}  # sent or received, by peer and tag
@@ -198,6 +200,12 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
 
     # ---- how operations run ----
 
+    def _destroyed(self) -> errors.NotInitializedError:
+        return errors.NotInitializedError(
+            f"the process group {self._name_} has been destroyed",
+            errors.Status.FAILED_PRECONDITION,
+        )
+
     def _request(
         self,
         kind: int,
@@ -209,10 +217,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         splits: Sequence[int] | None = None,
     ) -> Operation:
         if self._context is None:
-            raise errors.NotInitializedError(
-                f"the process group {self._name_} has been destroyed",
-                errors.Status.FAILED_PRECONDITION,
-            )
+            raise self._destroyed()
         return Operation(kind, output, name, op=op, root=root, splits=splits, context=self._context)
 
     def _run(
@@ -225,9 +230,10 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         group: bool = False,
         before: Callable[[Handle[Any]], object] | None = None,
         finish: Callable[[Any], Any] | None = None,
+        is_told: bool = True,
     ) -> RuedaWork:
         """`outputs`: what the work's result is. `before`: looks at the handle when the operation
-        has ended; then `finish` takes the library's result."""
+        has ended; then `finish` takes the library's result. `is_told`: a future is likely."""
         limit = getattr(options, "timeout", None)
         if limit is None or limit <= timedelta(0):
             limit = self._limit
@@ -245,7 +251,8 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
                 handle.then(finish)
             return handle
 
-        work.start(submit, getattr(options, "asyncOp", True) or self._coalescing is not None)
+        is_async = getattr(options, "asyncOp", True) or self._coalescing is not None
+        work.start(submit, is_told and is_async)
         if self._coalescing is not None:
             self._coalescing.append(work)
         return work
@@ -530,15 +537,18 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
     # ---- point to point ----
 
     def _letter(
-        self, peer: int, tag: int, direction: int, submit: Callable[[str], RuedaWork]
+        self, peer: int, tag: int, direction: int, submit: Callable[[str | None], RuedaWork]
     ) -> RuedaWork:
         """Messages with one tag come in order; those with different tags don't wait for each
-        other. One that is refused takes no place in the order."""
+        other. One that is refused takes no place in the order. Those with tag 0 have no names: the
+        library has an order for these, which is quicker than names that come once."""
         key = (peer, tag, direction)
         with self._lock:
             number = self._letters.get(key, 0)
-            work = submit(f"tag {tag} message {number}")
+            work = submit(f"tag {tag} message {number}" if tag != 0 else None)
             self._letters[key] = number + 1
+        if direction == 0 and work._handle is not None:
+            self._notices.sent(work._handle, peer, tag, number)
         return work
 
     def send(self, tensors: list[Tensor], dst_rank: int, tag: int = 0) -> RuedaWork:
@@ -549,23 +559,43 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         """One tensor, of the size that was sent."""
         return self._letter(src_rank, tag, 1, lambda name: self._receive(tensors, src_rank, name))
 
-    def _send(self, tensors: list[Tensor], rank: int, name: str) -> RuedaWork:
+    def _send(self, tensors: list[Tensor], rank: int, name: str | None) -> RuedaWork:
         request = self._request(c.SEND, Output.NONE, root=rank, name=name)
-        return self._run(request, _flat(tensors[0]), tensors)
+        return self._run(request, _flat(tensors[0]), tensors, is_told=False)
 
-    def _receive(self, tensors: list[Tensor], rank: int, name: str) -> RuedaWork:
+    def _receive(self, tensors: list[Tensor], rank: int, name: str | None) -> RuedaWork:
         tensor = tensors[0]
         request = self._request(c.RECV, Output.GIVEN, root=rank, name=name)
         if tensor.is_contiguous():
-            return self._run(request, tensor.detach().view(-1), tensors)
+            return self._run(request, tensor.detach().view(-1), tensors, is_told=False)
         flat = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
-        return self._run(request, flat, tensors, finish=lambda whole: _deal_out(whole, [tensor]))
+        return self._run(
+            request,
+            flat,
+            tensors,
+            finish=lambda whole: _deal_out(whole, [tensor]),
+            is_told=False,
+        )
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> RuedaWork:
-        """Not there: a message is received from a rank."""
-        raise errors.UnsupportedError(
-            "receiving from any rank is not there: name the source", errors.Status.UNIMPLEMENTED
-        )
+        """One tensor, from whoever sends one with the tag; the work knows who."""
+        self._notices.ask()
+
+        def take() -> tuple[int, RuedaWork] | None:
+            with self._calls:
+                if self._context is None:
+                    raise self._destroyed()
+                cause = _context.first_cause(self._context)
+                if cause.code != 0:
+                    raise _context.aborted(cause, errors.text(cause.message))
+                self._notices.look(tag)
+            with self._lock:
+                source = self._notices.source(
+                    tag, lambda source: self._letters.get((source, tag, 1), 0)
+                )
+                return None if source is None else (source, self.recv(tensors, source, tag))
+
+        return AnySourceWork(tensors, self._limit, self._calls, take)
 
     # ---- barriers ----
 

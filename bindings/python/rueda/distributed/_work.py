@@ -46,7 +46,7 @@ class _Threads:
             task = self._tasks.get()
 
 
-_threads = _Threads()
+threads = _Threads()
 # Those whose end is to be told, by number.
 _waiting: dict[int, RuedaWork] = {}
 _numbers = itertools.count(1)
@@ -138,12 +138,15 @@ class RuedaWork(dist.Work):
         self._handle: Handle[Any] | None = None
         self._lock = threading.Lock()
         self._future: torch.futures.Future[Any] | None = None
-        self._told = False
+        self._is_told = False  # of its end
+        self._told = False  # and has been
         self._error: Exception | None = None
 
-    def start(self, submit: Callable[[c.Completion | None], Handle[Any]], is_async: bool) -> None:
-        """Submits. A caller that waits at once needs not be told of the end."""
-        if not is_async:
+    def start(self, submit: Callable[[c.Completion | None], Handle[Any]], is_told: bool) -> None:
+        """Submits. To be told of the end costs another thread's time: a caller that waits soon
+        does better without."""
+        self._is_told = is_told
+        if not is_told:
             self._calls.begin()
             try:
                 self._handle = submit(None)
@@ -179,7 +182,7 @@ class RuedaWork(dist.Work):
             future = self._future
         self._calls.end()
         if future is not None:
-            _threads.run(lambda: self._set(future))
+            threads.run(lambda: self._set(future))
 
     def _set(self, future: torch.futures.Future[Any]) -> None:
         if self._error is not None:
@@ -235,16 +238,25 @@ class RuedaWork(dist.Work):
         return self._outputs
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Completed at the end, with the outputs. For operations that are not waited for at
-        once."""
+        """Completed at the end, with the outputs."""
         with self._lock:
             if self._future is not None:
                 return self._future
             future = self._future = torch.futures.Future()
-            is_told = self._told
-        if is_told:
+            was_told = self._told
+        if was_told:
             self._set(future)
+        elif not self._is_told:
+            threads.run(lambda: self._complete(future))
         return future
+
+    def _complete(self, future: torch.futures.Future[Any]) -> None:
+        try:
+            self.wait()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(self._outputs)
 
 
 class RuedaWorks(RuedaWork):
