@@ -232,6 +232,10 @@ def compressor_of(compression: Any) -> bytes | None:
     return _context.encoded(getattr(compression, "compressor", compression), "compression") or None
 
 
+# Of a tensor: its kind, what has its memory, where its operation runs, and its result.
+_Parts = tuple[_tensors.Kind, object, "c.Exec | None", Callable[[], Any]]
+
+
 class Operation:
     """What is asked for, of one tensor or of a group. It does not change. Arguments are fields of
     rueda_operation. `context`: where; None: in the current one."""
@@ -290,9 +294,10 @@ class Operation:
         if _left_behind:
             _sweep()
         fields = _copy(self._c)
-        _kind, keep, exec_, result = self._borrow(tensor, fields)
+        borrowed = self._borrow(tensor, fields)
+        _kind, keep, exec_, result = borrowed
         if exec_ is not None:
-            return self._one(tensor).execute(_only)
+            return self._send(tensor, fields, borrowed, None).wait()
         context = self._context or lib.rueda_current_context() or _context.current()
         handle = ctypes.c_uint64()
         try:
@@ -320,13 +325,18 @@ class Operation:
         if _left_behind:
             _sweep()
         fields = _copy(self._c)
-        kind, keep, exec_, result = self._borrow(tensor, fields)
+        return self._send(tensor, fields, self._borrow(tensor, fields), completion)
+
+    def _send(
+        self, tensor: Any, fields: c.Operation, borrowed: _Parts, completion: c.Completion | None
+    ) -> Handle[Any]:
+        kind, keep, exec_, result = borrowed
         context = self._context or lib.rueda_current_context() or _context.current()
         stream = None
         if exec_ is not None:
             fields.exec = ctypes.addressof(exec_)
             stream = partial(kind.stream, tensor)
-        finish = (lambda _: tensor) if output is _SAME else (lambda _: result())
+        finish = (lambda _: tensor) if self._output is _SAME else (lambda _: result())
         handle = ctypes.c_uint64()
         try:
             _submit(context, fields, 1, completion, handle)
@@ -335,9 +345,7 @@ class Operation:
             _leave(context, handle, keep)
             raise
 
-    def _borrow(
-        self, tensor: Any, fields: c.Operation
-    ) -> tuple[_tensors.Kind, object, c.Exec | None, Callable[[], Any]]:
+    def _borrow(self, tensor: Any, fields: c.Operation) -> _Parts:
         """Fills in what a tensor in place, or with a new one for the result, has of its own."""
         kind = _tensors.kind_of(tensor)
         if self._output is _SAME:
