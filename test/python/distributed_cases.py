@@ -321,6 +321,60 @@ def from_any_source(backend="rueda"):
     return True
 
 
+def many_from_any_source():
+    """With one sender messages come in the order in which they were sent, however many receives
+    were posted, and however late they are."""
+    rank, _ = start()
+    count = 30
+    group = dist.distributed_c10d._get_default_group()
+    if rank == 0:
+        posted = [torch.zeros(1) for _ in range(count)]
+        for work in [dist.irecv(message) for message in posted]:
+            work.wait(datetime.timedelta(seconds=20))
+        assert [int(message) for message in posted] == list(range(count))
+        # One after another, slower than they are sent; then of two threads.
+        for _ in range(2):
+            got = []
+            for _ in range(count):
+                message = torch.zeros(1)
+                dist.irecv(message).wait(datetime.timedelta(seconds=20))
+                got.append(int(message))
+                time.sleep(0.005)
+            assert sorted(got) == list(range(count))
+            dist.barrier()
+        # While the sender is in a call that waits in the store.
+        first = dist.irecv(message := torch.zeros(1))
+        assert dist.new_group([0, 1]) is not None
+        first.wait(datetime.timedelta(seconds=20))
+        dist.recv(message)
+        assert dist.new_group([0, 1]) is not None
+    else:
+        for i in range(count):
+            time.sleep(0.001)
+            dist.isend(torch.full((1,), float(i)), 0)
+        works = [dist.isend(torch.full((1,), float(i)), 0) for i in range(count)]
+        dist.barrier()
+
+        def send(begin):
+            for i in range(begin, count, 2):
+                works.append(group.send([torch.full((1,), float(i))], 0))
+
+        threads = [threading.Thread(target=send, args=(begin,)) for begin in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        dist.barrier()
+        dist.send(torch.ones(1), 0)
+        dist.new_group([0, 1])
+        last = dist.isend(torch.ones(1), 0)
+        dist.new_group([0, 1])
+        last.wait(datetime.timedelta(seconds=20))
+    dist.barrier()
+    dist.destroy_process_group()
+    return True
+
+
 def nothing_from_any_source(loss=None):
     """`loss`: rank 1 ends, and how rank 0 heard of it is written there."""
     rank, _ = start()

@@ -41,6 +41,10 @@ def test_messages_come_from_any_source(backend):
     assert rueda.run(cases.from_any_source, (backend,), np=3) == [True] * 3
 
 
+def test_many_messages_come_from_any_source():
+    assert rueda.run(cases.many_from_any_source, np=2) == [True] * 2
+
+
 def test_nobody_may_send_a_message():
     told, _ = rueda.run(cases.nothing_from_any_source, np=2)
     assert "has been destroyed" in told

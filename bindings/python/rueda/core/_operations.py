@@ -96,6 +96,10 @@ class Handle(Generic[T]):
         _context.check(status, self._context)
         return done.value == 1
 
+    def operation(self) -> tuple[int, int]:
+        """For `is_under_way`, which keeps nothing."""
+        return self._context, self._id
+
     def wait(self, timeout: float | None = None) -> T:
         """Waits for the operation and returns its result, the same one every time. On CUDA it waits
         until the work is enqueued; what the current stream is given from then on finds the result.
@@ -157,6 +161,13 @@ class Handle(Generic[T]):
     def __del__(self) -> None:
         if getattr(self, "_id", 0) != 0:
             _left_behind.append((self._context, self._id, self._keep))
+
+
+def is_under_way(context: int, handle: int) -> bool:
+    """Not of what has ended, nor of what somebody has waited for."""
+    done = ctypes.c_int32()
+    status = lib.rueda_poll(context, handle, ctypes.byref(done))
+    return bool(status == 0 and done.value == 0)
 
 
 # What nobody waits for, with the memory that it needs. Lists append and pop as one step.

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from rueda import errors
-from rueda.core._operations import Handle
+from rueda.core import _operations
 from rueda.distributed._work import Calls, RuedaWork, threads
 
 # How long a message may lie before its receiver is told, in seconds.
@@ -24,40 +24,34 @@ _PATIENCE = 0.02
 _LOOK_FIRST, _LOOK_LAST = 0.00005, 0.02
 
 
-class Notices:
-    """Of one rank in a group: which of its messages lie there, and which of others' to it."""
+class Sent:
+    """Messages that this rank has sent, of which receivers may have to be told. Any thread."""
 
-    def __init__(self, store: Any, rank: int, size: int, calls: Calls) -> None:
+    def __init__(self, store: Callable[[], Any], rank: int, calls: Calls) -> None:
         self._store = store
         self._rank = rank
-        self._size = size
         self._calls = calls
         self._lock = threading.Lock()
-        # The sender's: (when, handle, receiver, tag, number), and who is told at once.
-        self._later: collections.deque[tuple[float, Handle[Any], int, int, int]] = (
+        # When; the operation, by context and handle; receiver, tag, number.
+        self._later: collections.deque[tuple[float, tuple[int, int], int, int, int]] = (
             collections.deque()
         )
         self._watching = False
-        self._at_once: set[int] = set()
-        # The receiver's: the highest numbers it was told of, by source and tag.
-        self._told: dict[tuple[int, int], int] = {}
-        self._seen: dict[int, bytes] = {}  # the latest news when it looked, by tag
-        self._has_asked = False
-        self._last = rank
+        self._at_once: set[int] = set()  # receivers that take from any source
+        self._telling = threading.Lock()
+        self._told: dict[tuple[int, int], int] = {}  # the highest number, by receiver and tag
 
-    # ---- of the sender ----
-
-    def sent(self, handle: Handle[Any], receiver: int, tag: int, number: int) -> None:
-        """The message has been submitted."""
+    def add(self, operation: tuple[int, int], receiver: int, tag: int, number: int) -> None:
+        """Has been submitted."""
         if receiver in self._at_once:
             self._tell(receiver, tag, number)
             return
         with self._lock:
-            self._later.append((time.monotonic() + _PATIENCE, handle, receiver, tag, number))
+            self._later.append((time.monotonic() + _PATIENCE, operation, receiver, tag, number))
             if self._watching:
                 return
             self._watching = True
-        threads.run(self._watch)
+            threads.run(self._watch)
 
     def _watch(self) -> None:
         while True:
@@ -65,88 +59,152 @@ class Notices:
                 if not self._later:
                     self._watching = False
                     return
-                when, handle, receiver, tag, number = self._later.popleft()
+                when, operation, receiver, tag, number = self._later.popleft()
             time.sleep(max(0.0, when - time.monotonic()))
-            with self._calls, contextlib.suppress(Exception):  # a store may be gone with its rank
-                if not handle.poll():
-                    self._tell(receiver, tag, number)
-                    if self._store.check([f"takes of any {receiver}"]):
+            with self._calls:
+                lies = not self._calls.closed and _operations.is_under_way(*operation)
+            if lies:
+                self._tell(receiver, tag, number)
+                with contextlib.suppress(Exception):
+                    if self._store().check([f"takes of any {receiver}"]):
                         self._at_once.add(receiver)
 
     def _tell(self, receiver: int, tag: int, number: int) -> None:
-        # Neither waits for an answer.
-        self._store.set(f"sent {self._rank} {receiver} {tag}", str(number))
-        self._store.set(f"news {receiver}", f"{self._rank} {tag} {number}")
+        # The group's rank 0 may have gone, and the store with it: then nobody waits.
+        with self._telling, contextlib.suppress(Exception):
+            if number > self._told.get((receiver, tag), -1):
+                # Neither waits for an answer.
+                store = self._store()
+                store.set(f"sent {self._rank} {receiver} {tag}", str(number))
+                store.set(f"news {receiver}", f"{self._rank} {tag} {number}")
+                self._told[receiver, tag] = number
 
-    # ---- of the receiver ----
 
-    def ask(self) -> None:
-        """From now on senders need not wait before they tell."""
-        if not self._has_asked:
-            self._store.set(f"news {self._rank}", "")
-            self._store.set(f"takes of any {self._rank}", "1")
+class Wanted:
+    """Messages that this rank wants from whoever sends them: with one tag, in the order of the
+    calls. One thread looks for all.
+
+    `receive`: begins to receive a message. `next_number`: of what is received next, by source and
+    tag. `check`: raises when nothing can come any more.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[], Any],
+        rank: int,
+        size: int,
+        receive: Callable[[list[torch.Tensor], int, int], RuedaWork],
+        next_number: Callable[[int, int], int],
+        check: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._receive = receive
+        self._next_number = next_number
+        self._check = check
+        self._changed = threading.Condition()
+        self._works: dict[int, collections.deque[AnySourceWork]] = {}  # by tag
+        self._looking = False
+        # Of the thread that looks: the highest numbers that it was told of, by source and tag; the
+        # latest news when it looked for a tag; whom it took from last.
+        self._told: dict[tuple[int, int], int] = {}
+        self._news: dict[int, bytes] = {}
+        self._last = rank
+        self._has_asked = False
+
+    def add(self, work: AnySourceWork, tag: int) -> None:
+        """A new one."""
+        with self._changed:
+            self._works.setdefault(tag, collections.deque()).append(work)
+            if self._looking:
+                self._changed.notify()
+                return
+            self._looking = True
+            threads.run(self._look)
+
+    def _look(self) -> None:
+        pause = _LOOK_FIRST
+        while True:
+            with self._changed:
+                tags = [tag for tag, works in self._works.items() if works]
+                if not tags:
+                    self._looking = False
+                    return
+            try:
+                self._check()
+                taken = sum([self._take(tag) for tag in tags])
+            except Exception as error:  # of the store, or the group's end
+                self._fail(error)
+                continue
+            pause = _LOOK_FIRST if taken else min(pause * 1.5, _LOOK_LAST)
+            with self._changed:
+                if self._changed.wait(pause):
+                    pause = _LOOK_FIRST
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            works = [work for works in self._works.values() for work in works]
+            self._works.clear()
+        for work in works:
+            work.found(error)
+
+    def _take(self, tag: int) -> int:
+        """What lies there, for as many works."""
+        self._hear(tag)
+        count = 0
+        while self._works[tag] and (source := self._source(tag)) is not None:
+            work = self._works[tag][0]
+            try:
+                work.found(self._receive(work.outputs, source, tag), source)
+            except Exception as error:  # what is wrong with its tensor, or the job's end
+                work.found(error)
+            self._works[tag].popleft()
+            count += 1
+        return count
+
+    def _hear(self, tag: int) -> None:
+        store = self._store()
+        if not self._has_asked:  # from now on senders need not wait before they tell
+            store.set(f"news {self._rank}", "")
+            store.set(f"takes of any {self._rank}", "1")
             self._has_asked = True
-
-    def look(self, tag: int) -> None:
-        """For news."""
-        news = self._store.get(f"news {self._rank}")
-        if news == self._seen.get(tag):
+        news = store.get(f"news {self._rank}")
+        if news == self._news.get(tag):
             return
         for source in range(self._size):
             key = f"sent {source} {self._rank} {tag}"
-            if source != self._rank and self._store.check([key]):
-                self._told[source, tag] = int(self._store.get(key))
-        self._seen[tag] = news
+            if source != self._rank and store.check([key]):
+                self._told[source, tag] = int(store.get(key))
+        self._news[tag] = news
 
-    def source(self, tag: int, next_number: Callable[[int], int]) -> int | None:
-        """Whose message has not been taken, if anybody's; each in turn. `next_number`: of what is
-        received next from a rank."""
+    def _source(self, tag: int) -> int | None:
+        """Whose message has not been taken, if anybody's; each in turn."""
         for step in range(1, self._size + 1):
             source = (self._last + step) % self._size
-            if self._told.get((source, tag), -1) >= next_number(source):
+            if self._told.get((source, tag), -1) >= self._next_number(source, tag):
                 self._last = source
                 return source
         return None
 
 
 class AnySourceWork(RuedaWork):
-    """A message from whoever sends one. `take`: begins to receive one that lies there: its source
-    and work, or None."""
+    """A message from whoever sends one."""
 
-    def __init__(
-        self,
-        outputs: list[torch.Tensor],
-        timeout: timedelta,
-        calls: Calls,
-        take: Callable[[], tuple[int, RuedaWork] | None],
-    ) -> None:
+    def __init__(self, outputs: list[torch.Tensor], timeout: timedelta, calls: Calls) -> None:
         super().__init__(outputs, timeout, calls)
-        self._take = take
+        self.outputs = outputs
         self._found = threading.Event()
         self._source = -1
         self._work: RuedaWork | None = None
-        threads.run(self._look)
 
-    def _look(self) -> None:
-        pause = _LOOK_FIRST
-        end = time.monotonic() + self._limit.total_seconds()
-        try:
-            while (taken := self._take()) is None:
-                if time.monotonic() > end:
-                    raise self._is_late(self._limit)
-                time.sleep(pause)
-                pause = min(pause * 1.5, _LOOK_LAST)
-            self._source, self._work = taken
-        except Exception as error:
-            self._error = error
+    def found(self, work: RuedaWork | Exception, source: int = -1) -> None:
+        """Once: the message is received, or can't be."""
+        if isinstance(work, Exception):
+            self._error = work
+        else:
+            self._work, self._source = work, source
         self._found.set()
-
-    @staticmethod
-    def _is_late(limit: timedelta) -> errors.TimeIsUpError:
-        return errors.TimeIsUpError(
-            f"no rank has sent a message within {limit.total_seconds():g} s",
-            errors.Status.DEADLINE_EXCEEDED,
-        )
 
     # ---- torch.distributed's ----
 
@@ -155,7 +213,10 @@ class AnySourceWork(RuedaWork):
         limit = timeout if timeout > timedelta(0) else self._limit
         begin = time.monotonic()
         if not self._found.wait(limit.total_seconds()):
-            raise self._is_late(limit)
+            raise errors.TimeIsUpError(
+                f"no rank has sent a message within {limit.total_seconds():g} s",
+                errors.Status.DEADLINE_EXCEEDED,
+            )
         if self._error is not None:
             raise self._error
         assert self._work is not None

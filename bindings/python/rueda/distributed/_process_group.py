@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ from rueda.core import _context
 from rueda.core import _library as c
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, received_splits
 from rueda.distributed import _meeting
-from rueda.distributed._any_source import AnySourceWork, Notices
+from rueda.distributed._any_source import AnySourceWork, Sent, Wanted
 from rueda.distributed._work import Calls, RuedaWork, RuedaWorks
 
 lib = c.lib
@@ -87,6 +88,20 @@ def _deal_out(whole: Tensor, outputs: Sequence[Tensor]) -> None:
             output.copy_(part.view(output.shape))
 
 
+def _put_back(written: list[Tensor], outputs: list[Tensor]) -> Callable[[Any], None] | None:
+    """What was written instead of outputs that are not contiguous; None: nothing was."""
+    copies = [(c, o) for c, o in zip(written, outputs, strict=True) if c is not o]
+    if not copies:
+        return None
+
+    def put_back(_: Any) -> None:
+        with torch.no_grad():
+            for copy, output in copies:
+                output.copy_(copy)
+
+    return put_back
+
+
 # Its signatures in torch are overloaded, and change from version to version.
 _Base: Any = dist.ProcessGroup
 
@@ -110,8 +125,20 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         self._global_ranks = global_ranks or list(range(size))
         self._context: int | None = _meeting.meet(store, rank, size, group_name)
         self._coalescing: list[RuedaWork] | None = None
+        self._coalescing_thread = 0
         self._calls = Calls()
-        self._notices = Notices(store, rank, size, self._calls)
+        # What is told of messages has a connection of its own: a thread that waits for a key holds
+        # up all others with the same.
+        own_store = functools.cache(getattr(store, "clone", lambda: store))
+        self._sent = Sent(own_store, rank, self._calls)
+        self._wanted = Wanted(
+            own_store,
+            rank,
+            size,
+            self.recv,
+            lambda source, tag: self._letters.get((source, tag, 1), 0),
+            self._check_alive,
+        )
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._letters: dict[tuple[int, int, int], int] = {}  # sent or received, by peer and tag
@@ -230,10 +257,10 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         group: bool = False,
         before: Callable[[Handle[Any]], object] | None = None,
         finish: Callable[[Any], Any] | None = None,
-        is_told: bool = True,
     ) -> RuedaWork:
         """`outputs`: what the work's result is. `before`: looks at the handle when the operation
-        has ended; then `finish` takes the library's result. `is_told`: a future is likely."""
+        has ended; then `finish` takes the library's result, also of a work that nobody waits
+        for."""
         limit = getattr(options, "timeout", None)
         if limit is None or limit <= timedelta(0):
             limit = self._limit
@@ -251,27 +278,19 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
                 handle.then(finish)
             return handle
 
-        is_async = getattr(options, "asyncOp", True) or self._coalescing is not None
-        work.start(submit, is_told and is_async)
-        if self._coalescing is not None:
-            self._coalescing.append(work)
+        coalescing = self._coalescing if threading.get_ident() == self._coalescing_thread else None
+        is_async = getattr(options, "asyncOp", True) or coalescing is not None
+        work.start(submit, is_async and not (before is None and finish is None))
+        if coalescing is not None:
+            coalescing.append(work)
         return work
 
     def _in_place(
         self, request: Operation, tensors: list[Tensor], options: Any, group: bool
     ) -> RuedaWork:
         written = [t if t.is_contiguous() else t.detach().contiguous() for t in tensors]
-
-        def put_back(_: Any) -> None:
-            with torch.no_grad():
-                for tensor, copy in zip(tensors, written, strict=True):
-                    if copy is not tensor:
-                        tensor.copy_(copy)
-
-        finish = (
-            put_back if any(w is not t for w, t in zip(written, tensors, strict=True)) else None
-        )
         what: Any = written if group else written[0]
+        finish = _put_back(written, tensors)
         return self._run(request, what, tensors, options, group=group, finish=finish)
 
     def _into(
@@ -286,19 +305,13 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         an input may be this rank's part of the output."""
         outputs = [output for _, output in pairs]
         written = [o if o.is_contiguous() else torch.empty_like(o).contiguous() for o in outputs]
-
-        def put_back(_: Any) -> None:
-            with torch.no_grad():
-                for output, copy in zip(outputs, written, strict=True):
-                    if copy is not output:
-                        output.copy_(copy)
-
         flat = [
             (self._apart(_flat(pair[0]).contiguous(), w, in_place), w.view(-1))
             for pair, w in zip(pairs, written, strict=True)
         ]
         what: Any = flat if group else flat[0]
-        return self._run(request, what, outputs, options, group=group, finish=put_back)
+        finish = _put_back(written, outputs)
+        return self._run(request, what, outputs, options, group=group, finish=finish)
 
     def _apart(self, input: Tensor, output: Tensor, in_place: bool) -> Tensor:
         """The input, or a copy if it lies in the output, but for an allgather's own part."""
@@ -547,8 +560,8 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
             number = self._letters.get(key, 0)
             work = submit(f"tag {tag} message {number}" if tag != 0 else None)
             self._letters[key] = number + 1
-        if direction == 0 and work._handle is not None:
-            self._notices.sent(work._handle, peer, tag, number)
+        if direction == 0:
+            self._sent.add(work.operation(), peer, tag, number)
         return work
 
     def send(self, tensors: list[Tensor], dst_rank: int, tag: int = 0) -> RuedaWork:
@@ -561,41 +574,29 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
 
     def _send(self, tensors: list[Tensor], rank: int, name: str | None) -> RuedaWork:
         request = self._request(c.SEND, Output.NONE, root=rank, name=name)
-        return self._run(request, _flat(tensors[0]), tensors, is_told=False)
+        return self._run(request, _flat(tensors[0]), tensors)
 
     def _receive(self, tensors: list[Tensor], rank: int, name: str | None) -> RuedaWork:
         tensor = tensors[0]
         request = self._request(c.RECV, Output.GIVEN, root=rank, name=name)
         if tensor.is_contiguous():
-            return self._run(request, tensor.detach().view(-1), tensors, is_told=False)
+            return self._run(request, tensor.detach().view(-1), tensors)
         flat = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
-        return self._run(
-            request,
-            flat,
-            tensors,
-            finish=lambda whole: _deal_out(whole, [tensor]),
-            is_told=False,
-        )
+        return self._run(request, flat, tensors, finish=lambda whole: _deal_out(whole, [tensor]))
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> RuedaWork:
         """One tensor, from whoever sends one with the tag; the work knows who."""
-        self._notices.ask()
+        work = AnySourceWork(tensors, self._limit, self._calls)
+        self._wanted.add(work, tag)
+        return work
 
-        def take() -> tuple[int, RuedaWork] | None:
-            with self._calls:
-                if self._context is None:
-                    raise self._destroyed()
-                cause = _context.first_cause(self._context)
-                if cause.code != 0:
-                    raise _context.aborted(cause, errors.text(cause.message))
-                self._notices.look(tag)
-            with self._lock:
-                source = self._notices.source(
-                    tag, lambda source: self._letters.get((source, tag, 1), 0)
-                )
-                return None if source is None else (source, self.recv(tensors, source, tag))
-
-        return AnySourceWork(tensors, self._limit, self._calls, take)
+    def _check_alive(self) -> None:
+        with self._calls:
+            if self._context is None:
+                raise self._destroyed()
+            cause = _context.first_cause(self._context)
+            if cause.code != 0:
+                raise _context.aborted(cause, errors.text(cause.message))
 
     # ---- barriers ----
 
@@ -651,6 +652,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalescing = []
+        self._coalescing_thread = threading.get_ident()
 
     def _end_coalescing(self, device: torch.device) -> RuedaWork:
         works, self._coalescing = self._coalescing or [], None

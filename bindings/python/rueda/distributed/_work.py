@@ -94,6 +94,12 @@ class Calls:
             if self._closed and self._count == 0:
                 self._none_left.notify_all()
 
+    @property
+    def closed(self) -> bool:
+        """Whether the context is about to end; asked within `with`, it does not before the end of
+        that."""
+        return self._closed
+
     def __enter__(self) -> None:
         """A call that asks after a work."""
         with self._lock:
@@ -167,6 +173,11 @@ class RuedaWork(dist.Work):
                 del _waiting[number]
                 self._calls.end()
                 raise
+
+    def operation(self) -> tuple[int, int]:
+        """Its context and its handle."""
+        assert self._handle is not None
+        return self._handle.operation()
 
     def _tell(self) -> None:
         """The operation has ended."""
