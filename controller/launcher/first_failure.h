@@ -29,6 +29,8 @@ class FirstFailure {
 
   // -1: none, or not known yet.
   Rank rank() const { return rank_; }
+  // That we heard of; -1: none.
+  Rank first() const { return first_; }
 
  private:
   bool Known(Rank rank) const {

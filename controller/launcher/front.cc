@@ -238,8 +238,9 @@ void Front::OnRankEnded(size_t host, const Message& message) {
     SayFirstFailure();
   }
   if (options_.verbose && message.rank != ending_.first_failure) {
-    Say(absl::StrCat(RankText(message.rank), " (pid ", message.pid, ") ",
-                     EndingText(rank, ending_)));
+    JobEnding known = ending_;
+    if (known.first_failure < 0) known.first_failure = first_failure_.first();
+    Say(absl::StrCat(RankText(message.rank), " (pid ", message.pid, ") ", EndingText(rank, known)));
   }
 }
 
@@ -258,7 +259,7 @@ void Front::SayFirstFailure() {
   if (rank.blames >= 0 && rank.blames < options_.ranks && rank.blames != ending_.first_failure) {
     const RankEnding& blamed = ranks_[static_cast<size_t>(rank.blames)];
     const bool has_failed = blamed.ended && blamed.wait_status != 0 && !blamed.ended_by_us;
-    if (!has_failed && blamed.lost) {  // with its host, and everybody has heard of that
+    if (!has_failed && blamed.lost && hosts_.size() > 1) {  // with its host, as has been said
       ending_.first_failure = -1;
       return;
     }
@@ -307,7 +308,14 @@ std::string Front::RankText(Rank rank) const {
 int Front::ExitCode() const {
   const bool lost = ending_.supervisor_died || !ending_.lost_host.empty();
   if (ending_.first_failure >= 0) {
-    return ExitCodeOf(ranks_[static_cast<size_t>(ending_.first_failure)].wait_status);
+    const RankEnding& first = ranks_[static_cast<size_t>(ending_.first_failure)];
+    if (ending_.blamed >= 0) {  // and may have ended since
+      const RankEnding& blamed = ranks_[static_cast<size_t>(ending_.blamed)];
+      if (blamed.ended && !blamed.ended_by_us && blamed.wait_status != 0) {
+        return ExitCodeOf(blamed.wait_status);
+      }
+    }
+    return ExitCodeOf(first.wait_status);
   }
   if (hosts_.size() > 1) {
     if (ending_.signal != 0) return lost || finished_code_ != 0 ? 128 + ending_.signal : 0;

@@ -443,6 +443,7 @@ void Engine::OnLaunch(const Launch& launch) {
     if (absl::Status status = OpenWay(lane, way, nullptr); !status.ok()) {
       Failure failure;
       failure.code = status.code();
+      failure.culprit = world_.rank;
       failure.cause = absl::StrCat("rank ", world_.rank, " can't take part in ",
                                    SpecLabel(first_spec, 0), " on CUDA: ", status.message());
       FailEpoch(std::move(failure));
@@ -827,7 +828,7 @@ void Engine::FulfilRequests() {
       MutexLock lock(abort_mutex_);
       failure.cause = absl::StrCat("rank ", world_.rank, " aborted the job: ", abort_reason_);
     }
-    failure.rank = -1;
+    failure.culprit = world_.rank;
     FailEpoch(std::move(failure));
     return;
   }
@@ -914,8 +915,7 @@ void Engine::EndEpoch(Failure failure) {
   failed_ = true;
   suspect_.reset();
   trace::Record(trace::Event::kFail, 0, static_cast<uint64_t>(failure.rank));
-  // Where nobody in particular was lost: whoever ended it, such as by aborting the job.
-  const Rank culprit = failure.rank >= 0 ? failure.rank : failure.accuser;
+  const Rank culprit = failure.rank >= 0 ? failure.rank : failure.culprit;
   if (verdicts_ != nullptr) verdicts_->Blame(world_.rank, culprit);
   const auto shared = std::make_shared<const Failure>(std::move(failure));
   const absl::Status status = shared->ToStatus();

@@ -48,6 +48,7 @@ std::string EncodeFailure(const Failure& failure) {
   message.set_recoverable(failure.recoverable);
   if (failure.accuser >= 0) message.set_accuser(failure.accuser);
   if (failure.awaiter >= 0) message.set_awaiter(failure.awaiter);
+  if (failure.culprit >= 0) message.set_culprit(failure.culprit);
   // Names are bounded; only a cause can be long.
   if (message.ByteSizeLong() > Segment::kFailureBytesMax) {
     message.set_cause(std::string(Cut(failure.cause, Segment::kFailureBytesMax / 4)));
@@ -74,6 +75,7 @@ Failure DecodeFailure(absl::string_view record) {
   failure.recoverable = message.recoverable();
   if (message.has_accuser()) failure.accuser = message.accuser();
   if (message.has_awaiter()) failure.awaiter = message.awaiter();
+  if (message.has_culprit()) failure.culprit = message.culprit();
   return failure;
 }
 

@@ -13,7 +13,8 @@ namespace rueda {
 struct Failure {
   absl::StatusCode code = absl::StatusCode::kAborted;
   Rank rank = -1;     // -1: nobody in particular
-  Rank accuser = -1;  // the one that took it for lost, or ended the job; -1: unknown
+  Rank accuser = -1;  // the one that took it for lost; -1: unknown
+  Rank culprit = -1;  // whose doing it is, where nobody was lost: it aborted the job
   int pid = 0;
   std::string host;
   std::string cause;      // "killed by signal 9 (SIGKILL)"

@@ -206,6 +206,33 @@ def test_a_factor_may_change_between_calls():
     rueda.shutdown()
 
 
+def test_numbers_that_make_no_sense_are_refused():
+    rueda.init()
+    array = np.ones(2)
+    for call, error, text in [
+        (lambda: rueda.broadcast(array, 2**32), ValueError, "the rank is 4294967296: .*so large"),
+        (lambda: rueda.broadcast(array, "0"), TypeError, "the rank is '0': a whole number"),
+        (lambda: rueda.allreduce(array, op=2**32), ValueError, "op is 4294967296"),
+        (lambda: rueda.allreduce(array, process_set=2**32), ValueError, "process_set is"),
+        (lambda: rueda.allreduce(array, priority=2**40), ValueError, "priority is"),
+        (
+            lambda: rueda.allreduce(array, prescale_factor=[1]),
+            TypeError,
+            r"prescale_factor is \[1\]",
+        ),
+        (
+            lambda: rueda.allreduce(array, postscale_factor="2"),
+            TypeError,
+            "postscale_factor is '2'",
+        ),
+        (lambda: rueda.allreduce(array, postscale_factor=10**400), ValueError, "too large"),
+    ]:
+        with pytest.raises(error, match=text):
+            call()
+    assert rueda.allreduce(array, prescale_factor=np.float32(2))[0] == 2
+    rueda.shutdown()
+
+
 def test_more_names_than_are_remembered():
     rueda.init()
     for i in range(_operations._KNOWN_MAX + 10):
@@ -233,27 +260,54 @@ builtins.kept.append(builtins.kept)
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
 
 
-def test_ruedarun_names_the_rank_that_raised(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text("""
-import os, rueda
-import numpy as np
-rueda.init()
+@pytest.mark.parametrize(
+    "end, status, told",
+    [
+        ("raise ValueError('of rank 1')", 1, "ValueError: of rank 1"),
+        ("sys.exit(7)", 7, "SystemExit: 7"),
+        ("sys.exit('of rank 1')", 1, "SystemExit: of rank 1"),
+    ],
+)
+def test_the_others_and_ruedarun_are_told_who_has_failed(end, status, told, tmp_path):
+    done = under_ruedarun(
+        tmp_path,
+        f"""
 if rueda.rank() == 1:
-    raise ValueError("of rank 1")
+    {end}
 try:
     rueda.allreduce(np.ones(4), "waits")
-except rueda.RuedaError:
-    os._exit(3)  # sooner than the one that raised
-""")
-    done = subprocess.run(
-        [launcher.program(), "-np", "2", sys.executable, program],
-        capture_output=True,
-        text=True,
-        timeout=100,
+except rueda.AbortedError as error:
+    print(error, file=sys.stderr, flush=True)
+    os._exit(3)  # sooner than the one that failed
+""",
     )
-    assert done.returncode == 1
-    assert re.search(r"\* +1 .* exited with status 1  <- first failure", done.stderr), done.stderr
+    assert done.returncode == status, done.stderr
+    assert f"rank 1 aborted the job: {told}" in done.stderr
+    mark = rf"\* +1 .* exited with status {status}  <- first failure"
+    assert re.search(mark, done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "sys.exit(0)",
+        "sys.exit()",
+        "try:\n    sys.exit(5)\nexcept SystemExit as error:\n    assert error.code == 5",
+        "try:\n    sys.exit('kept')\nexcept SystemExit as error:\n    kept = error",
+        "thread = threading.Thread(target=sys.exit, args=(5,))\nthread.start(), thread.join()",
+    ],
+)
+def test_an_exit_that_is_no_failure_leaves_in_order(end, tmp_path):
+    done = under_ruedarun(tmp_path, f"import threading\n{end}\n")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def under_ruedarun(folder, text):
+    """How a program ends on two ranks, after init."""
+    program = folder / "program.py"
+    program.write_text(f"import os, sys, rueda\nimport numpy as np\nrueda.init()\n{text}")
+    command = [launcher.program(), "-np", "2", "--prefix", "none", sys.executable, program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
 def test_a_framework_for_each_rank(on_threads):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import signal
 import sys
 import threading
 import time
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -406,6 +408,36 @@ def nothing_from_any_source(loss=None):
         os._exit(0)
     group.shutdown()
     return ""
+
+
+def forgotten():
+    """A group that was destroyed is kept by nobody, nor is its store."""
+    rank, _ = start()
+    message = torch.zeros(1)
+    dist.recv(message) if rank == 0 else dist.send(message, 0)
+    group = weakref.ref(dist.distributed_c10d._get_default_group())
+    dist.destroy_process_group()
+    end = time.monotonic() + 10
+    while group() is not None and time.monotonic() < end:
+        time.sleep(0.01)
+        gc.collect()
+    return group() is None
+
+
+def left_alone():
+    rank, _ = start()
+    if rank == 0:
+        message = torch.zeros(1)
+        assert dist.recv(message) == 1  # sent before its sender left
+        try:
+            dist.recv(message)
+            raise AssertionError("nobody is left")
+        except rueda.RuedaError as error:
+            assert "all other ranks have left" in str(error)
+    else:
+        dist.send(torch.ones(1), 0)
+    dist.destroy_process_group()
+    return True
 
 
 # ---- groups ----
@@ -869,8 +901,8 @@ def lost_rank():
         print(f"survivor: {time.monotonic() - began < 5} {error}", flush=True)
 
 
-def one_leaves(where):
-    """Rank 1 ends while rank 0 waits for it in one of three contexts."""
+def one_leaves(where, status):
+    """Rank 1 exits with a status while rank 0 waits for it in one of three contexts."""
     rank, _ = start()
     second = dist.new_group([0, 1])
     rueda.init()
@@ -882,7 +914,7 @@ def one_leaves(where):
     for wait in waits.values():
         wait()
     if rank == 1:
-        sys.exit(1)
+        sys.exit(int(status))
     try:
         waits[where]()
     except rueda.RuedaError as error:
@@ -918,3 +950,10 @@ def spawned(rank, size, path):
 
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])
+
+
+def spawned_of_which_one_fails(rank, path):
+    dist.init_process_group("rueda", init_method=f"file://{path}", rank=rank, world_size=2)
+    if rank == 1:
+        raise KeyError("of rank 1")
+    threading.Event().wait()  # in no operation

@@ -45,6 +45,14 @@ def test_many_messages_come_from_any_source():
     assert rueda.run(cases.many_from_any_source, np=2) == [True] * 2
 
 
+def test_groups_that_were_destroyed_are_forgotten():
+    assert rueda.run(cases.forgotten, np=2) == [True] * 2
+
+
+def test_all_other_ranks_may_have_left():
+    assert rueda.run(cases.left_alone, np=2) == [True] * 2
+
+
 def test_nobody_may_send_a_message():
     told, _ = rueda.run(cases.nothing_from_any_source, np=2)
     assert "has been destroyed" in told
@@ -134,10 +142,11 @@ def test_a_lost_rank_is_named():
 
 
 @pytest.mark.parametrize("where", ["first", "second", "job"])
-def test_a_rank_that_ends_leaves_all_its_contexts_at_once(where):
-    command = [launcher.program(), "-np", "2", sys.executable, CASES, "one_leaves", where]
+@pytest.mark.parametrize("status, told", [("0", "has shut down"), ("1", "aborted .*SystemExit: 1")])
+def test_a_rank_that_ends_leaves_all_its_contexts_at_once(where, status, told):
+    command = [launcher.program(), "-np", "2", sys.executable, CASES, "one_leaves", where, status]
     done = started(command, timeout=60)
-    assert re.search(r"told: .*rank 1 has shut down", done.stdout), done.stdout + done.stderr
+    assert re.search(rf"told: .*rank 1 {told}", done.stdout), done.stdout + done.stderr
 
 
 def test_an_exception_is_told_in_a_process_group():
@@ -155,6 +164,13 @@ def test_torchrun():
 
 def test_spawned_processes_meet_in_a_file(tmp_path):
     torch.multiprocessing.spawn(cases.spawned, (2, str(tmp_path / "store")), nprocs=2)
+
+
+def test_of_spawned_processes_one_fails(tmp_path):
+    with pytest.raises(Exception, match="KeyError: 'of rank 1'"):
+        torch.multiprocessing.spawn(
+            cases.spawned_of_which_one_fails, (str(tmp_path / "store"),), nprocs=2
+        )
 
 
 def has_ipv6():

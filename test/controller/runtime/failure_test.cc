@@ -56,12 +56,15 @@ TEST(Failure, SurvivesTheTrip) {
   failure.code = absl::StatusCode::kResourceExhausted;
   failure.accuser = 0;
   failure.awaiter = 1;
+  failure.culprit = 2;
   const Failure got = DecodeFailure(EncodeFailure(failure));
   EXPECT_EQ(got.code, failure.code);
   EXPECT_EQ(got.rank, 2);
   EXPECT_EQ(got.accuser, 0);
   EXPECT_EQ(got.awaiter, 1);
+  EXPECT_EQ(got.culprit, 2);
   EXPECT_EQ(DecodeFailure(EncodeFailure(Failure())).awaiter, -1);
+  EXPECT_EQ(DecodeFailure(EncodeFailure(Failure())).culprit, -1);
   EXPECT_EQ(DecodeFailure(EncodeFailure(Failure())).accuser, -1);
   EXPECT_EQ(got.pid, 4'711);
   EXPECT_EQ(got.host, "vm");

@@ -84,19 +84,18 @@ def check(compression: Any) -> None:
     name = name_of(compression)
     if isinstance(name, str) and name.partition(",")[0].partition(":")[0] not in ("", *_NAMES):
         raise ValueError(f"compression is {compression!r}: there are {', '.join(_NAMES)}")
-    if is_own(compression) and not (
-        callable(getattr(compression, "compress", None))
-        and callable(getattr(compression, "decompress", None))
-    ):
-        raise TypeError(f"compression is {compression!r}, which has no compress and decompress")
+    is_own(compression)
 
 
 def is_own(compression: Any) -> bool:
     """Whether compress and decompress are to be called: a class of the user's. One derived from the
-    library's is such if it overrides them, and names no compressor of its own."""
+    library's is such if it overrides them, and names no compressor of its own. Raises TypeError for
+    what has none of all that."""
     if compression is None or isinstance(compression, str) or compression is NoneCompressor:
         return False
     if getattr(compression, "compressor", None) is None:
+        if not all(callable(getattr(compression, a, None)) for a in ("compress", "decompress")):
+            raise TypeError(f"compression is {compression!r}, which has no compress and decompress")
         return True
     kind = compression if isinstance(compression, type) else type(compression)
     for owner in (compression, *kind.__mro__):  # the first that says anything

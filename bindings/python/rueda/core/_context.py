@@ -119,6 +119,8 @@ def number(what: str) -> int:
 
 # ---- the job ----
 
+_sys_exit = sys.exit
+
 
 def _knob_value(value: object) -> str:
     return ("1" if value else "0") if isinstance(value, bool) else str(value)
@@ -133,6 +135,8 @@ def start(
     reads_environment: bool = True,
 ) -> int:
     """A new context. `group`: a rueda_group, whose ranks are threads."""
+    if sys.exit is _sys_exit:
+        sys.exit = _exit
     words: list[bytes] = []
     for key, value in knobs.items():
         words += [encoded(key, "knob"), encoded(_knob_value(value), "knob's value")]
@@ -364,9 +368,37 @@ def stop_timeline() -> None:
 # ---- the end of the process ----
 
 
+class _OfExit:
+    """What sys.exit's exception has with it once there is a context. At exit Python does not tell
+    with which status it ends; but when nobody has caught the exception, this dies after the last
+    function has."""
+
+    def __init__(self, status: object) -> None:
+        self._status = status
+
+    def __del__(self) -> None:
+        if sys._getframe().f_back is None and self._status is not None and self._status != 0:
+            _exits.append(self._status)
+
+
+_exits: list[object] = []  # statuses, or texts
+
+
+def _exit(status: object = None, /) -> NoReturn:
+    """Exits Python by raising SystemExit(status)."""
+    error = SystemExit(*status) if isinstance(status, tuple) else SystemExit(status)
+    if threading.current_thread() is threading.main_thread():
+        error._rueda = _OfExit(error.code)  # type: ignore[attr-defined]
+    raise error
+
+
 def uncaught() -> BaseException | None:
-    """At exit: the exception that nobody caught, for which the process ends."""
-    return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    """At exit: the exception that nobody caught, for which the process ends; also that of sys.exit,
+    of a status that is no success."""
+    if hasattr(sys, "ps1"):
+        return None
+    error = getattr(sys, "last_value", None)
+    return SystemExit(_exits[0]) if error is None and _exits else error
 
 
 def reason_of(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -206,6 +207,7 @@ def _forget(context: int) -> None:
 _context.before_destroy.append(_forget)
 
 _OPERATION_SIZE = ctypes.sizeof(c.Operation)
+_FACTOR = ctypes.c_double
 _copy = c.Operation.from_buffer_copy
 _SAME, _NEW = Output.SAME, Output.NEW  # attributes of an enum take their time
 
@@ -228,6 +230,27 @@ def numbers(splits: Sequence[int] | None) -> list[int] | None:
         if number != split:
             raise ValueError(f"splits has {split}: whole numbers are wanted")
     return made
+
+
+def _whole(value: object, what: str) -> int:
+    """Raises TypeError and ValueError for what is no int32."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{what} is {value!r}: a whole number is wanted") from None
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{what} is {number}: there are none so large")
+    return number
+
+
+def _factor(value: Any, what: str) -> float:
+    """Raises TypeError and ValueError for what is no number."""
+    try:
+        return value if type(value) is float else _FACTOR(value).value
+    except OverflowError:
+        raise ValueError(f"{what} is {value!r}: it is too large for a float") from None
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{what} is {value!r}: a number is wanted") from error
 
 
 def check_op(op: object) -> None:
@@ -273,14 +296,14 @@ class Operation:
         self._c = fields = c.Operation(
             _OPERATION_SIZE,
             kind,
-            set_id(process_set),
+            _whole(set_id(process_set), "process_set"),
             None,
             None,
             None,
-            op,
-            root,
-            prescale,
-            postscale,
+            _whole(op, "op"),
+            _whole(root, "the rank"),
+            _factor(prescale, "prescale_factor"),
+            _factor(postscale, "postscale_factor"),
         )
         self._output = output
         self._name = name
@@ -295,7 +318,7 @@ class Operation:
             fields.splits = ctypes.addressof(numbers)
             fields.split_count = len(splits)
         if priority != 0:
-            fields.priority = priority
+            fields.priority = _whole(priority, "priority")
 
     def execute(self, tensor: Any) -> Any:
         """One tensor (None: of a barrier), and waits; the quickest way."""

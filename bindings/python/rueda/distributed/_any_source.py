@@ -22,6 +22,21 @@ from rueda.distributed._work import Calls, RuedaWork, threads
 _PATIENCE = 0.02
 # How often a receiver looks: at first, and at last.
 _LOOK_FIRST, _LOOK_LAST = 0.00005, 0.02
+# How often it asks whether the others are still there.
+_CHECK_EVERY = 0.5
+# Where the store counts those that have left the group.
+LEFT = "left"
+
+
+class _Stream:
+    """Messages to one receiver with one tag, which it takes in their order."""
+
+    __slots__ = ("first", "last", "number", "when")
+
+    def __init__(self, operation: tuple[int, int], number: int) -> None:
+        self.first = self.last = operation  # the one that is looked at, and the latest
+        self.number = number  # of the latest
+        self.when = time.monotonic() + _PATIENCE  # to look
 
 
 class Sent:
@@ -32,42 +47,57 @@ class Sent:
         self._rank = rank
         self._calls = calls
         self._lock = threading.Lock()
-        # When; the operation, by context and handle; receiver, tag, number.
-        self._later: collections.deque[tuple[float, tuple[int, int], int, int, int]] = (
-            collections.deque()
-        )
+        self._streams: dict[tuple[int, int], _Stream] = {}  # by receiver and tag
         self._watching = False
         self._at_once: set[int] = set()  # receivers that take from any source
         self._telling = threading.Lock()
         self._told: dict[tuple[int, int], int] = {}  # the highest number, by receiver and tag
 
     def add(self, operation: tuple[int, int], receiver: int, tag: int, number: int) -> None:
-        """Has been submitted."""
+        """Has been submitted. `operation`: its context and handle."""
         if receiver in self._at_once:
             self._tell(receiver, tag, number)
             return
         with self._lock:
-            self._later.append((time.monotonic() + _PATIENCE, operation, receiver, tag, number))
-            if self._watching:
-                return
-            self._watching = True
-            threads.run(self._watch)
+            stream = self._streams.get((receiver, tag))
+            if stream is None:
+                self._streams[receiver, tag] = _Stream(operation, number)
+            elif number > stream.number:
+                stream.last, stream.number = operation, number
+            if not self._watching:
+                self._watching = True
+                threads.run(self._watch)
 
     def _watch(self) -> None:
         while True:
             with self._lock:
-                if not self._later:
+                if not self._streams:
                     self._watching = False
                     return
-                when, operation, receiver, tag, number = self._later.popleft()
+                when = min(stream.when for stream in self._streams.values())
             time.sleep(max(0.0, when - time.monotonic()))
-            with self._calls:
-                lies = not self._calls.closed and _operations.is_under_way(*operation)
-            if lies:
-                self._tell(receiver, tag, number)
-                with contextlib.suppress(Exception):
-                    if self._store().check([f"takes of any {receiver}"]):
-                        self._at_once.add(receiver)
+            with self._lock:
+                streams = list(self._streams.items())
+            for key, stream in streams:
+                if stream.when <= time.monotonic():
+                    self._look_at(key, stream)
+
+    def _look_at(self, key: tuple[int, int], stream: _Stream) -> None:
+        with self._calls:
+            lies = not self._calls.closed and _operations.is_under_way(*stream.first)
+        receiver, tag = key
+        with self._lock:
+            number = stream.number
+            if stream.first == stream.last:  # the next message is a new stream
+                del self._streams[key]
+            else:
+                stream.first = stream.last
+                stream.when = time.monotonic() + _PATIENCE
+        if lies:
+            self._tell(receiver, tag, number)
+            with contextlib.suppress(Exception):
+                if self._store().check([f"takes of any {receiver}"]):
+                    self._at_once.add(receiver)
 
     def _tell(self, receiver: int, tag: int, number: int) -> None:
         # The group's rank 0 may have gone, and the store with it: then nobody waits.
@@ -112,6 +142,7 @@ class Wanted:
         self._news: dict[int, bytes] = {}
         self._last = rank
         self._has_asked = False
+        self._check_at = 0.0
 
     def add(self, work: AnySourceWork, tag: int) -> None:
         """A new one."""
@@ -134,6 +165,8 @@ class Wanted:
             try:
                 self._check()
                 taken = sum([self._take(tag) for tag in tags])
+                if not taken:
+                    self._check_others()
             except Exception as error:  # of the store, or the group's end
                 self._fail(error)
                 continue
@@ -141,6 +174,17 @@ class Wanted:
             with self._changed:
                 if self._changed.wait(pause):
                     pause = _LOOK_FIRST
+
+    def _check_others(self) -> None:
+        """Every now and then: whether there is somebody who could send."""
+        if time.monotonic() < self._check_at:
+            return
+        self._check_at = time.monotonic() + _CHECK_EVERY
+        if self._store().add(LEFT, 0) >= self._size - 1:
+            raise errors.RuedaError(
+                "receiving from any source: all other ranks have left the group",
+                errors.Status.FAILED_PRECONDITION,
+            )
 
     def _fail(self, error: Exception) -> None:
         with self._changed:

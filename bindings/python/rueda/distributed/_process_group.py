@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -19,7 +20,7 @@ from rueda.core import _context
 from rueda.core import _library as c
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, received_splits
 from rueda.distributed import _meeting
-from rueda.distributed._any_source import AnySourceWork, Sent, Wanted
+from rueda.distributed._any_source import LEFT, AnySourceWork, Sent, Wanted
 from rueda.distributed._work import Calls, RuedaWork, RuedaWorks
 
 lib = c.lib
@@ -88,6 +89,13 @@ def _deal_out(whole: Tensor, outputs: Sequence[Tensor]) -> None:
             output.copy_(part.view(output.shape))
 
 
+def _check_tag(tag: int) -> None:
+    if not isinstance(tag, int):
+        raise TypeError(f"tag is {tag!r}: a whole number is wanted")
+    if tag < 0:
+        raise ValueError(f"tag is {tag}: it must not be negative")
+
+
 def _put_back(written: list[Tensor], outputs: list[Tensor]) -> Callable[[Any], None] | None:
     """What was written instead of outputs that are not contiguous; None: nothing was."""
     copies = [(c, o) for c, o in zip(written, outputs, strict=True) if c is not o]
@@ -119,6 +127,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         global_ranks: list[int],
     ) -> None:
         super().__init__(rank, size)
+        self._store = store
         self._rank_, self._size_ = rank, size
         self._limit = timeout
         self._name_ = group_name
@@ -187,6 +196,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         """Leaves: waits for the others."""
         context = self._take_context()
         if context is not None:
+            self._tell_that_it_leaves()
             lib.rueda_shutdown(context)
             self._destroy(context)
 
@@ -205,6 +215,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         context = self._take_context()
         if context is None:
             return lambda: None
+        self._tell_that_it_leaves()
         wait = _context.begin_shutdown(context)
 
         def end() -> None:
@@ -212,6 +223,10 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
             self._destroy(context)
 
         return end
+
+    def _tell_that_it_leaves(self) -> None:
+        with contextlib.suppress(Exception):  # the store may have gone before
+            self._store.add(LEFT, 1)
 
     def _take_context(self) -> int | None:
         if os.getpid() != self._pid:  # a forked child has no part in it
@@ -555,6 +570,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         """Messages with one tag come in order; those with different tags don't wait for each
         other. One that is refused takes no place in the order. Those with tag 0 have no names: the
         library has an order for these, which is quicker than names that come once."""
+        _check_tag(tag)
         key = (peer, tag, direction)
         with self._lock:
             number = self._letters.get(key, 0)
@@ -586,6 +602,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> RuedaWork:
         """One tensor, from whoever sends one with the tag; the work knows who."""
+        _check_tag(tag)
         work = AnySourceWork(tensors, self._limit, self._calls)
         self._wanted.add(work, tag)
         return work

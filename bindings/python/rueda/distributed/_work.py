@@ -31,19 +31,20 @@ class _Threads:
 
     def run(self, task: Callable[[], None]) -> None:
         """Soon."""
+        self._tasks.put(task)
         with self._lock:
             if self._idle > 0:
                 self._idle -= 1
-                self._tasks.put(task)
                 return
-        threading.Thread(target=self._work, args=(task,), daemon=True).start()
+        threading.Thread(target=self._work, daemon=True).start()
 
-    def _work(self, task: Callable[[], None]) -> None:
+    def _work(self) -> None:
         while True:
+            task = self._tasks.get()
             task()
+            del task  # and what it holds on to
             with self._lock:
                 self._idle += 1
-            task = self._tasks.get()
 
 
 threads = _Threads()
