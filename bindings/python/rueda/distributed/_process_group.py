@@ -138,16 +138,9 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         self._calls = Calls()
         # What is told of messages has a connection of its own: a thread that waits for a key holds
         # up all others with the same.
-        own_store = functools.cache(getattr(store, "clone", lambda: store))
-        self._sent = Sent(own_store, rank, self._calls)
-        self._wanted = Wanted(
-            own_store,
-            rank,
-            size,
-            self.recv,
-            lambda source, tag: self._letters.get((source, tag, 1), 0),
-            self._check_alive,
-        )
+        self._own_store = functools.cache(getattr(store, "clone", lambda: store))
+        self._sent = Sent(self._own_store, rank, self._calls)
+        self._wanted: Wanted | None = None
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._letters: dict[tuple[int, int, int], int] = {}  # sent or received, by peer and tag
@@ -233,6 +226,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
             return None
         with self._lock:
             context, self._context = self._context, None
+            self._wanted = None  # which holds the group, and so its store
         self._calls.close()
         return context
 
@@ -604,7 +598,19 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         """One tensor, from whoever sends one with the tag; the work knows who."""
         _check_tag(tag)
         work = AnySourceWork(tensors, self._limit, self._calls)
-        self._wanted.add(work, tag)
+        with self._lock:
+            if self._context is None:
+                raise self._destroyed()
+            if self._wanted is None:
+                self._wanted = Wanted(
+                    self._own_store,
+                    self._rank_,
+                    self._size_,
+                    self.recv,
+                    lambda source, tag: self._letters.get((source, tag, 1), 0),
+                    self._check_alive,
+                )
+            self._wanted.add(work, tag)
         return work
 
     def _check_alive(self) -> None:
