@@ -81,7 +81,7 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
   const auto bad = [&] {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", event.rank, " announced what it can't: ",
-                     spec == nullptr ? absl::StrCat("id ", announcement.id) : SpecLabel(*spec, 0)));
+                     spec == nullptr ? absl::StrCat("id ", announcement.id) : SpecLabel(*spec)));
   };
   if (set == nullptr || (event.voice == Voice::kRank && !set->Contains(event.rank))) return bad();
   if (spec->signature.kind == OpKind::kJoin) OnJoin(spec->set, out);
@@ -112,7 +112,7 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
     Claim(*found, slot, now);
     if (instance != nullptr && found != instance) {
       return absl::InvalidArgumentError(absl::StrCat("rank ", event.rank, " announced ",
-                                                     SpecLabel(*spec, 0),
+                                                     SpecLabel(*spec),
                                                      " for ranks that are not at the same one"));
     }
     instance = found;

@@ -165,8 +165,8 @@ absl::Status Coordinator::OnAnnounced(absl::Span<const Rank> ranks,
   }
   const ProcessSet* set = sets_.Find(spec->set);
   if (set == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", ranks[0], " announced ",
-                                                   SpecLabel(*spec, 0), ", which does not exist"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", ranks[0], " announced ", SpecLabel(*spec), ", which does not exist"));
   }
   const Participants participants(*spec, *set);
   std::optional<Subject> subject;
@@ -186,8 +186,8 @@ absl::Status Coordinator::OnAnnounced(absl::Span<const Rank> ranks,
     RUEDA_RETURN_IF_ERROR(Announce(rank, member, *subject, announcement, now, plan));
   }
   if (!subject.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", ranks[0], " announced ", SpecLabel(*spec, 0), ", in which it has no part"));
+    return absl::InvalidArgumentError(absl::StrCat("rank ", ranks[0], " announced ",
+                                                   SpecLabel(*spec), ", in which it has no part"));
   }
   NoteDone(spec->set, announcement.done, plan);
   return absl::OkStatus();

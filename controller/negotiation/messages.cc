@@ -27,10 +27,11 @@ SpecPtr MakeSpec(SetId set, std::string name, Signature signature) {
   return spec;
 }
 
-std::string SpecLabel(const TensorSpec& spec, uint32_t sequence) {
-  std::string label =
-      spec.unnamed() ? absl::StrCat("unnamed ", OpKindName(spec.signature.kind), " #", sequence)
-                     : absl::StrCat(OpKindName(spec.signature.kind), " '", spec.name, "'");
+std::string SpecLabel(const TensorSpec& spec, std::optional<uint32_t> sequence) {
+  std::string label = spec.unnamed()
+                          ? absl::StrCat("unnamed ", OpKindName(spec.signature.kind))
+                          : absl::StrCat(OpKindName(spec.signature.kind), " '", spec.name, "'");
+  if (spec.unnamed() && sequence.has_value()) absl::StrAppend(&label, " #", *sequence);
   if (const auto [from, to] = spec.pair(); to >= 0) {
     absl::StrAppend(&label, " from ", from, " to ", to);
   }
@@ -61,7 +62,7 @@ absl::Status CheckExtras(const TensorSpec& spec, const CallExtras& extras, int m
       fits = count == 0;
   }
   if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("rank ", rank, ": ", SpecLabel(spec, 0),
+  return absl::InvalidArgumentError(absl::StrCat("rank ", rank, ": ", SpecLabel(spec),
                                                  " came with ", count, " first dimensions"));
 }
 

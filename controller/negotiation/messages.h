@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <variant>
@@ -50,8 +51,8 @@ inline uint32_t LaterSequence(uint32_t a, uint32_t b) {
   return static_cast<int32_t>(a - b) > 0 ? a : b;
 }
 
-// "allreduce 'w'", "unnamed barrier #4": for people.
-std::string SpecLabel(const TensorSpec& spec, uint32_t sequence);
+// "allreduce 'w'", "unnamed barrier #4" (where the number is known): for people.
+std::string SpecLabel(const TensorSpec& spec, std::optional<uint32_t> sequence = std::nullopt);
 
 // What may differ from call to call, and the first dimensions also from rank to rank.
 struct CallExtras {

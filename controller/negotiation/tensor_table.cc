@@ -30,8 +30,8 @@ TensorId TensorTable::NextId() const {
 
 absl::Status TensorTable::Define(TensorId id, SpecPtr spec) {
   if (id == kNoTensor || id != NextId() || ids_.contains(spec.get())) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan defines tensor id ", id, " for ",
-                                                   SpecLabel(*spec, 0), " out of turn"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan defines tensor id ", id, " for ", SpecLabel(*spec), " out of turn"));
   }
   const uint32_t slot = SlotOf(id);
   if (slot == slots_.size()) {

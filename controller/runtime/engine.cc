@@ -445,7 +445,7 @@ void Engine::OnLaunch(const Launch& launch) {
       failure.code = status.code();
       failure.culprit = world_.rank;
       failure.cause = absl::StrCat("rank ", world_.rank, " can't take part in ",
-                                   SpecLabel(first_spec, 0), " on CUDA: ", status.message());
+                                   SpecLabel(first_spec), " on CUDA: ", status.message());
       FailEpoch(std::move(failure));
       return;
     }

@@ -119,7 +119,7 @@ absl::Status PrepareOutputs(Request* request, absl::Span<const int64_t> first_di
     request->output_splits.push_back(std::move(rows));
     if (absl::Status prepared = PrepareOutput(request, i, shape, place_bytes, allocate);
         !prepared.ok()) {
-      status.Update(StatusAt(SpecLabel(*request->spec, 0), prepared));
+      status.Update(StatusAt(SpecLabel(*request->spec), prepared));
     }
   }
   return status;

@@ -430,7 +430,7 @@ absl::Status Runtime::WaitOnStream(Handle handle, void* stream) {
   absl::Status status;
   if (!on_device && stream != nullptr) {
     status = absl::InvalidArgumentError(absl::StrCat(
-        SpecLabel(*request->spec, 0),
+        SpecLabel(*request->spec),
         " is on the CPU and has no stream: give null, or wait for it with rueda_wait"));
   } else if (!request->is_enqueued() && InEngineCallback()) {
     status = absl::FailedPreconditionError("a wait from an inline callback");
@@ -475,8 +475,8 @@ absl::Status Runtime::WaitFor(Request* request, Nanos deadline, bool enqueued) {
   if (called && !sleepers_.WakeOne()) engine_->RingBackground();
   absl::Status status;
   if (!over()) {
-    status = absl::DeadlineExceededError(absl::StrCat(
-        SpecLabel(*request->spec, 0), " has not ended within the time-out; it goes on"));
+    status = absl::DeadlineExceededError(
+        absl::StrCat(SpecLabel(*request->spec), " has not ended within the time-out; it goes on"));
   } else if (request->is_done() && !request->status.ok()) {
     status = DeepCopy(request->status);
   }

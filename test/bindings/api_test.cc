@@ -699,6 +699,29 @@ TEST_P(TwoRanks, HandlesOfWhatEndedWellAreReleasedWhereThatIsAskedFor) {
   });
 }
 
+// What its number is only the ranks together know.
+TEST_P(TwoRanks, ATimeoutNamesAnUnnamedOperationByItsKind) {
+  RunRanks({2, GetParam()}, [](rueda_context* context, int rank) {
+    std::vector<float> values(3, 1);
+    const TensorOf tensor(values);
+    const rueda_operation operation = Allreduce(nullptr, tensor.get());
+    for (int round = 0; round < 2; ++round) {
+      if (rank == 0) {
+        rueda_handle handle = 0;
+        EXPECT_EQ(rueda_execute(context, &operation, 1, 20'000'000, &handle),
+                  RUEDA_DEADLINE_EXCEEDED);
+        EXPECT_THAT(rueda_last_error(), HasSubstr("unnamed allreduce has not ended"));
+        ASSERT_EQ(Execute(context, Barrier("go")), RUEDA_OK);
+        EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+        EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+      } else {
+        ASSERT_EQ(Execute(context, Barrier("go")), RUEDA_OK);
+        EXPECT_EQ(Execute(context, operation), RUEDA_OK);
+      }
+    }
+  });
+}
+
 TEST_P(TwoRanks, ReleasedHandleDoesNotStopItsOperation) {
   RunRanks({2, GetParam()}, [](rueda_context* context, int) {
     std::vector<float> values(100'000, 1);

@@ -678,12 +678,12 @@ void Simulation::Execute(RankState& state, const Launch& launch) {
   std::string all = absl::StrCat("without ", absl::StrJoin(launch.absent, ","), " by ",
                                  launch.absent.empty() ? 1 : launch.prescale, ": ");
   for (const LaunchItem& item : launch.items) {
-    absl::StrAppend(&all, SpecLabel(*item.spec, 0), "[", absl::StrJoin(item.first_dims, ","), "];");
+    absl::StrAppend(&all, SpecLabel(*item.spec), "[", absl::StrJoin(item.first_dims, ","), "];");
     if (item.token == kNoToken) continue;
     const Flight& flight = state.in_flight[item.token];
     if (flight.task == nullptr || !(*SpecOf(*flight.task, state.rank) == *item.spec)) {
-      Error(absl::StrCat("validity: rank ", state.rank, " executes ", SpecLabel(*item.spec, 0),
-                         " as ", flight.label));
+      Error(absl::StrCat("validity: rank ", state.rank, " executes ", SpecLabel(*item.spec), " as ",
+                         flight.label));
       return;
     }
     agree(static_cast<int>(batch.tokens.size()), flight.label);
