@@ -141,8 +141,15 @@ def test_a_lost_rank_is_named():
     assert re.search(r"survivor: True .*rank 1 .*SIGKILL", done.stdout), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("where", ["first", "second", "job"])
-@pytest.mark.parametrize("status, told", [("0", "has shut down"), ("1", "aborted .*SystemExit: 1")])
+@pytest.mark.parametrize(
+    "where, status, told",
+    [
+        ("first", "0", "has shut down"),
+        ("second", "0", "has shut down"),
+        ("job", "0", "has shut down"),
+        ("second", "1", "aborted .*SystemExit: 1"),
+    ],
+)
 def test_a_rank_that_ends_leaves_all_its_contexts_at_once(where, status, told):
     command = [launcher.program(), "-np", "2", sys.executable, CASES, "one_leaves", where, status]
     done = started(command, timeout=60)
