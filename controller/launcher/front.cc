@@ -219,7 +219,7 @@ void Front::OnRankEnded(size_t host, const Message& message) {
   rank.wait_status = message.value;
   rank.blames = message.blames;
   rank.ended_by_us = (message.flags & Message::kEndedByUs) != 0;
-  const bool failed = message.value != 0 && !rank.ended_by_us;
+  const bool failed = HasFailed(rank);
   if (failed || MayBeAwaited(rank)) {
     for (size_t i = 0; i < hosts_.size(); ++i) {
       if (i == host) continue;
@@ -258,7 +258,7 @@ void Front::SayFirstFailure() {
   // Such as one that is stopped, or whose host is cut off.
   if (rank.blames >= 0 && rank.blames < options_.ranks && rank.blames != ending_.first_failure) {
     const RankEnding& blamed = ranks_[static_cast<size_t>(rank.blames)];
-    const bool has_failed = blamed.ended && blamed.wait_status != 0 && !blamed.ended_by_us;
+    const bool has_failed = HasFailed(blamed);
     if (!has_failed && blamed.lost && hosts_.size() > 1) {  // with its host, as has been said
       ending_.first_failure = -1;
       return;
@@ -308,14 +308,11 @@ std::string Front::RankText(Rank rank) const {
 int Front::ExitCode() const {
   const bool lost = ending_.supervisor_died || !ending_.lost_host.empty();
   if (ending_.first_failure >= 0) {
-    const RankEnding& first = ranks_[static_cast<size_t>(ending_.first_failure)];
-    if (ending_.blamed >= 0) {  // and may have ended since
-      const RankEnding& blamed = ranks_[static_cast<size_t>(ending_.blamed)];
-      if (blamed.ended && !blamed.ended_by_us && blamed.wait_status != 0) {
-        return ExitCodeOf(blamed.wait_status);
-      }
-    }
-    return ExitCodeOf(first.wait_status);
+    // The one that is blamed may have ended since.
+    const bool blamed =
+        ending_.blamed >= 0 && HasFailed(ranks_[static_cast<size_t>(ending_.blamed)]);
+    const Rank rank = blamed ? ending_.blamed : ending_.first_failure;
+    return ExitCodeOf(ranks_[static_cast<size_t>(rank)].wait_status);
   }
   if (hosts_.size() > 1) {
     if (ending_.signal != 0) return lost || finished_code_ != 0 ? 128 + ending_.signal : 0;

@@ -18,6 +18,11 @@ struct RankEnding {
   Rank blames = -1;  // whom it names as the cause of its end
 };
 
+// By itself, and not well.
+inline bool HasFailed(const RankEnding& ending) {
+  return ending.ended && ending.wait_status != 0 && !ending.ended_by_us;
+}
+
 // Why the job ended before its ranks were done.
 struct JobEnding {
   Rank first_failure = -1;       // of a rank

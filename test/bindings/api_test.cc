@@ -657,25 +657,35 @@ TEST_P(TwoRanks, DuplicateNameIsRefusedAtOnceWithoutDamage) {
 }
 
 TEST_P(TwoRanks, WaitWithATimeoutLeavesTheOperationGoing) {
+  struct Case {
+    const char* name;
+    const char* words;
+  };
   RunRanks({2, GetParam()}, [](rueda_context* context, int rank) {
-    std::vector<float> values(3, 1);
-    const TensorOf tensor(values);
-    const rueda_operation operation = Allreduce("t", tensor.get());
-    if (rank == 0) {
-      rueda_handle handle = 0;
-      EXPECT_EQ(rueda_execute(context, &operation, 1, 20'000'000, &handle),
-                RUEDA_DEADLINE_EXCEEDED);
-      EXPECT_EQ(rueda_wait(context, handle, 0), RUEDA_DEADLINE_EXCEEDED);
-      rueda_error error = RUEDA_ERROR_INIT;
-      EXPECT_EQ(rueda_handle_error(context, handle, &error), RUEDA_FAILED_PRECONDITION);
-      ASSERT_EQ(Execute(context, Barrier("go")), RUEDA_OK);
-      EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
-      EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
-    } else {
-      ASSERT_EQ(Execute(context, Barrier("go")), RUEDA_OK);
-      EXPECT_EQ(Execute(context, operation), RUEDA_OK);
+    // Of an unnamed one only the ranks together know the number.
+    for (const Case& of : {Case{"t", "allreduce 't' has not ended"},
+                           Case{nullptr, "unnamed allreduce has not ended"},
+                           Case{nullptr, "unnamed allreduce has not ended"}}) {
+      std::vector<float> values(3, 1);
+      const TensorOf tensor(values);
+      const rueda_operation operation = Allreduce(of.name, tensor.get());
+      if (rank == 0) {
+        rueda_handle handle = 0;
+        EXPECT_EQ(rueda_execute(context, &operation, 1, 20'000'000, &handle),
+                  RUEDA_DEADLINE_EXCEEDED);
+        EXPECT_THAT(rueda_last_error(), HasSubstr(of.words));
+        EXPECT_EQ(rueda_wait(context, handle, 0), RUEDA_DEADLINE_EXCEEDED);
+        rueda_error error = RUEDA_ERROR_INIT;
+        EXPECT_EQ(rueda_handle_error(context, handle, &error), RUEDA_FAILED_PRECONDITION);
+        ASSERT_EQ(Execute(context, Barrier("go")), RUEDA_OK);
+        EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+        EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+      } else {
+        ASSERT_EQ(Execute(context, Barrier("go")), RUEDA_OK);
+        EXPECT_EQ(Execute(context, operation), RUEDA_OK);
+      }
+      EXPECT_EQ(values[0], 2.0f);
     }
-    EXPECT_EQ(values[0], 2.0f);
   });
 }
 
@@ -696,29 +706,6 @@ TEST_P(TwoRanks, HandlesOfWhatEndedWellAreReleasedWhereThatIsAskedFor) {
     rueda_error error = RUEDA_ERROR_INIT;
     EXPECT_EQ(rueda_handle_error(context, handle, &error), RUEDA_OK);
     EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
-  });
-}
-
-// What its number is only the ranks together know.
-TEST_P(TwoRanks, ATimeoutNamesAnUnnamedOperationByItsKind) {
-  RunRanks({2, GetParam()}, [](rueda_context* context, int rank) {
-    std::vector<float> values(3, 1);
-    const TensorOf tensor(values);
-    const rueda_operation operation = Allreduce(nullptr, tensor.get());
-    for (int round = 0; round < 2; ++round) {
-      if (rank == 0) {
-        rueda_handle handle = 0;
-        EXPECT_EQ(rueda_execute(context, &operation, 1, 20'000'000, &handle),
-                  RUEDA_DEADLINE_EXCEEDED);
-        EXPECT_THAT(rueda_last_error(), HasSubstr("unnamed allreduce has not ended"));
-        ASSERT_EQ(Execute(context, Barrier("go")), RUEDA_OK);
-        EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
-        EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
-      } else {
-        ASSERT_EQ(Execute(context, Barrier("go")), RUEDA_OK);
-        EXPECT_EQ(Execute(context, operation), RUEDA_OK);
-      }
-    }
   });
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import inspect
 import os
 import sys
 import threading
@@ -119,8 +120,6 @@ def number(what: str) -> int:
 
 # ---- the job ----
 
-_sys_exit = sys.exit
-
 
 def _knob_value(value: object) -> str:
     return ("1" if value else "0") if isinstance(value, bool) else str(value)
@@ -135,7 +134,7 @@ def start(
     reads_environment: bool = True,
 ) -> int:
     """A new context. `group`: a rueda_group, whose ranks are threads."""
-    if sys.exit is _sys_exit:
+    if inspect.isbuiltin(sys.exit):  # nobody else's
         sys.exit = _exit
     words: list[bytes] = []
     for key, value in knobs.items():

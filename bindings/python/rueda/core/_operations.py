@@ -189,8 +189,7 @@ def _sweep() -> None:
     try:
         for _ in range(min(len(_left_behind), 2)):
             context, handle, keep = _left_behind.pop(0)
-            done = ctypes.c_int32()
-            if lib.rueda_poll(context, handle, ctypes.byref(done)) == 0 and not done.value:
+            if is_under_way(context, handle):
                 _left_behind.append((context, handle, keep))
             else:
                 lib.rueda_release(context, handle)
@@ -207,7 +206,6 @@ def _forget(context: int) -> None:
 _context.before_destroy.append(_forget)
 
 _OPERATION_SIZE = ctypes.sizeof(c.Operation)
-_FACTOR = ctypes.c_double
 _copy = c.Operation.from_buffer_copy
 _SAME, _NEW = Output.SAME, Output.NEW  # attributes of an enum take their time
 
@@ -246,7 +244,7 @@ def _whole(value: object, what: str) -> int:
 def _factor(value: Any, what: str) -> float:
     """Raises TypeError and ValueError for what is no number."""
     try:
-        return value if type(value) is float else _FACTOR(value).value
+        return ctypes.c_double(value).value
     except OverflowError:
         raise ValueError(f"{what} is {value!r}: it is too large for a float") from None
     except (TypeError, ValueError, RuntimeError) as error:
@@ -309,8 +307,6 @@ class Operation:
         self._name = name
         if name is not None:
             fields.name = _context.encoded(name, "name")
-        if output is _SAME or output is _NEW:
-            fields.flags = c.RELEASE
         if compressor is not None:
             fields.compressor = compressor
         if splits is not None:
@@ -328,6 +324,7 @@ class Operation:
         if _left_behind:
             _sweep()
         fields = _copy(self._c)
+        fields.flags = c.RELEASE
         borrowed = self._borrow(tensor, fields)
         _kind, keep, exec_, result = borrowed
         if exec_ is not None:
@@ -518,7 +515,6 @@ class _Flight:
             name = names[i]
             if name is not None:
                 operation.name = _context.encoded(name, "name")
-            operation.flags = 0
             if tensors:
                 self._add(request._output, operation, tensors[i])
 
