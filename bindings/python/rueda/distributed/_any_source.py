@@ -1,6 +1,9 @@
 """Receiving from any source. A message is named by its sender; a receiver that says of nobody that
 he is one has to hear who would be. Senders tell it through the group's store, and only where
-nobody has taken a message for a moment: others pay nothing for it."""
+nobody has taken a message for a moment: others pay nothing for it.
+
+A stranger who can write to the store can make a receiver wait for a message that nobody has sent,
+until its time is up, or end its receiving from any source. Messages themselves don't go there."""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import torch
 
 from rueda import errors
 from rueda.core import _operations
+from rueda.distributed import _store
 from rueda.distributed._work import Calls, RuedaWork, threads
 
 # How long a message may lie before its receiver is told, in seconds.
@@ -180,7 +184,7 @@ class Wanted:
         if time.monotonic() < self._check_at:
             return
         self._check_at = time.monotonic() + _CHECK_EVERY
-        if self._store().add(LEFT, 0) >= self._size - 1:
+        if _store.count(self._store(), LEFT, self._size) >= self._size - 1:
             raise errors.RuedaError(
                 "receiving from any source: all other ranks have left the group",
                 errors.Status.FAILED_PRECONDITION,
@@ -213,13 +217,13 @@ class Wanted:
             store.set(f"news {self._rank}", "")
             store.set(f"takes of any {self._rank}", "1")
             self._has_asked = True
-        news = store.get(f"news {self._rank}")
+        news = _store.get(store, f"news {self._rank}")  # looked at for changes, and not into
         if news == self._news.get(tag):
             return
         for source in range(self._size):
             key = f"sent {source} {self._rank} {tag}"
             if source != self._rank and store.check([key]):
-                self._told[source, tag] = int(store.get(key))
+                self._told[source, tag] = _store.number(store, key)
         self._news[tag] = news
 
     def _source(self, tag: int) -> int | None:

@@ -1,16 +1,18 @@
-"""How the ranks of a process group meet: by what they tell each other through its store."""
+"""How the ranks of a process group meet."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import ipaddress
-import json
+import logging
 import os
 import socket
-import uuid
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 from rueda.core import _context
+from rueda.distributed._agreement import Own, agree
 
 # What says where a process stands in the launcher's job. A group's ranks are others.
 _PLACE = {
@@ -27,6 +29,8 @@ _PLACE = {
 }
 # No knobs: of scripts that install and build (core/config/config.cc).
 _OF_SCRIPTS = {"RUEDA_VENV", "RUEDA_PIP_ARGS", "RUEDA_PREFIX"}
+
+_log = logging.getLogger("rueda")
 
 
 def host_id() -> str:
@@ -68,52 +72,85 @@ def free_address(towards: str) -> tuple[str, int]:
         return holder.getsockname()[0], holder.getsockname()[1]
 
 
-def _is_the_launchers(rank: int, size: int, hosts: list[str]) -> bool:
-    """Whether the group is the job that ruedarun started."""
+class Met(NamedTuple):
+    """A group that has met."""
+
+    context: int
+    #: The group's part of torch's store.
+    store: Any
+
+
+def meet(store: Any, rank: int, size: int, group_name: str) -> Met:
+    """A context for the group. Collective over its ranks.
+
+    Raises:
+        RuedaError: the ranks did not meet; or the store held what none of them had written there,
+            and the text names the key.
+    """
+    name = f"torch.distributed {group_name}"
+    with contextlib.ExitStack() as held:
+
+        def open_door() -> str:
+            holder = held.enter_context(reserve(os.environ.get("MASTER_ADDR", "127.0.0.1")))
+            address, port = holder.getsockname()[:2]
+            return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+        own = _own(rank, size)
+        place, meeting_address, group_store = agree(
+            store, rank, size, own, _start_limit(), open_door
+        )
+        if place.is_launched:
+            return Met(_context.start({}, name=name), group_store)
+        # The environment's settings, but not what it says of places: torchrun, mpirun and others
+        # speak of the whole world.
+        knobs: dict[str, object] = {
+            key.removeprefix("RUEDA_").lower(): value
+            for key, value in os.environ.items()
+            if key.startswith("RUEDA_") and key not in _PLACE | _OF_SCRIPTS
+        }
+        knobs["job_id"] = f"c10d-{place.nonce}"
+        knobs["rank"], knobs["size"] = rank, size
+        knobs["local_rank"], knobs["local_size"] = place.local_rank, place.local_size
+        if meeting_address:
+            knobs["meeting_address"] = meeting_address
+        if rank == 0 and place.hosts > 1:
+            _log.info(
+                "the process group %s meets through torch's store, whose port asks nobody for a "
+                "proof: a stranger who reaches it can keep the group from starting, but without "
+                "the job's secret not take part in it; ruedarun needs no such store",
+                group_name,
+            )
+        return Met(_context.start(knobs, name=name, reads_environment=False), group_store)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=16).hexdigest()
+
+
+def _own(rank: int, size: int) -> Own:
     environment = os.environ
-    return (
+    is_launched = (
         "RUEDA_AGENT_FD" in environment
         and environment.get("RUEDA_RANK") == str(rank)
         and environment.get("RUEDA_SIZE") == str(size)
-        and environment.get("RUEDA_LOCAL_SIZE") == str(hosts.count(hosts[rank]))
+    )
+    return Own(
+        host=_digest(host_id()),
+        launched_as=_digest(environment.get("RUEDA_JOB_ID", "")) if is_launched else "",
+        has_shared_dir="RUEDA_SHARED_DIR" in environment,
     )
 
 
-def meet(store: Any, rank: int, size: int, group_name: str) -> int:
-    """A context for the group. Collective over its ranks."""
-    store.set(f"host {rank}", host_id())
-    hosts = [store.get(f"host {other}").decode() for other in range(size)]
-    name = f"torch.distributed {group_name}"
-    if _is_the_launchers(rank, size, hosts):
-        return _context.start({}, name=name)
-    holder = None
-    if rank == 0:
-        job = {"job_id": f"c10d-{uuid.uuid4().hex}"}
-        if len(set(hosts)) > 1 and "RUEDA_SHARED_DIR" not in os.environ:
-            holder = reserve(os.environ.get("MASTER_ADDR", "127.0.0.1"))
-            address, port = holder.getsockname()[:2]
-            job["meeting_address"] = (
-                f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-            )
-        store.set("job", json.dumps(job))
-    # The environment's settings, but not what it says of places: torchrun, mpirun and others speak
-    # of the whole world.
-    knobs: dict[str, object] = {
-        key.removeprefix("RUEDA_").lower(): value
-        for key, value in os.environ.items()
-        if key.startswith("RUEDA_") and key not in _PLACE | _OF_SCRIPTS
-    }
-    knobs |= json.loads(store.get("job"))
-    knobs |= {
-        "rank": rank,
-        "size": size,
-        "local_rank": hosts[:rank].count(hosts[rank]),
-        "local_size": hosts.count(hosts[rank]),
-    }
-    with holder or contextlib.nullcontext():
-        return _context.start(knobs, name=name, reads_environment=False)
+def _start_limit() -> timedelta:
+    """How long init waits for others."""
+    for name in ("RUEDA_START_TIMEOUT_S", "HOROVOD_START_TIMEOUT"):
+        with contextlib.suppress(KeyError, ValueError):  # init says what is wrong
+            seconds = float(os.environ[name])
+            if 0 < seconds < 1e7:
+                return timedelta(seconds=seconds)
+    return timedelta(seconds=60)
 
 
 def become_job(store: Any, rank: int, size: int) -> None:
     """Makes these ranks the process's job, as `rueda.init()` does by the environment."""
-    _context.adopt(meet(store, rank, size, "job"))
+    _context.adopt(meet(store, rank, size, "job").context)

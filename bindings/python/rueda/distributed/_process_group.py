@@ -127,18 +127,19 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         global_ranks: list[int],
     ) -> None:
         super().__init__(rank, size)
-        self._store = store
         self._rank_, self._size_ = rank, size
         self._limit = timeout
         self._name_ = group_name
         self._global_ranks = global_ranks or list(range(size))
-        self._context: int | None = _meeting.meet(store, rank, size, group_name)
+        met = _meeting.meet(store, rank, size, group_name)
+        self._context: int | None = met.context
+        self._store = met.store
         self._coalescing: list[RuedaWork] | None = None
         self._coalescing_thread = 0
         self._calls = Calls()
         # What is told of messages has a connection of its own: a thread that waits for a key holds
         # up all others with the same.
-        self._own_store = functools.cache(getattr(store, "clone", lambda: store))
+        self._own_store = functools.cache(getattr(met.store, "clone", lambda: met.store))
         self._sent = Sent(self._own_store, rank, self._calls)
         self._wanted: Wanted | None = None
         self._pid = os.getpid()
