@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "bindings/c/utf8.h"
 #include "core/base/limits.h"
+#include "core/base/utf8.h"
 #include "core/tensor/compression.h"
 
 namespace rueda::capi {

@@ -180,6 +180,11 @@ absl::StatusOr<HostPort> SplitAddress(const std::string& address) {
   return parts;
 }
 
+absl::Status CheckNumericAddress(const std::string& address) {
+  RUEDA_ASSIGN_OR_RETURN(const HostPort parts, SplitAddress(address));
+  return ResolveNumeric(parts.host, absl::StrCat(parts.port)).status();
+}
+
 absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address) {
   RUEDA_ASSIGN_OR_RETURN(const HostPort parts, SplitAddress(address));
   RUEDA_ASSIGN_OR_RETURN(const Addresses addresses,

@@ -40,6 +40,8 @@ struct HostPort {
   int port;
 };
 absl::StatusOr<HostPort> SplitAddress(const std::string& address);
+// INVALID_ARGUMENT: it has no address in numbers, or no port. No name service is asked.
+absl::Status CheckNumericAddress(const std::string& address);
 // Begins to connect; the socket is writable when it has. INVALID_ARGUMENT for a malformed address.
 absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address);
 // The same, to a host by name: whichever of its addresses comes first. UNAVAILABLE: the name is not

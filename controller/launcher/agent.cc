@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "controller/bus/socket.h"
 #include "controller/launcher/agent_stream.h"
+#include "controller/launcher/agent_words.h"
 #include "controller/launcher/inheritance.h"
 #include "controller/launcher/job.h"
 #include "controller/launcher/local_ranks.h"
@@ -42,13 +43,6 @@ Environment ToEnvironment(const google::protobuf::RepeatedPtrField<launch::Varia
   return environment;
 }
 
-absl::Status CheckOrder(const launch::Order& order) {
-  const bool good = order.size() >= 1 && order.size() <= kRanksMax && order.ranks() >= 1 &&
-                    order.ranks() <= kLocalRanksMax && order.first_rank() >= 0 &&
-                    order.first_rank() <= order.size() - order.ranks() && order.command_size() > 0;
-  return good ? absl::OkStatus() : absl::InvalidArgumentError("an order that can't be carried out");
-}
-
 // The interface by which the other hosts reach this one: the one that is asked for, that of the
 // route to another host of the job, that by which ssh came, or that of the default route.
 absl::StatusOr<Interface> MeetingInterface(const launch::Order& order) {
@@ -74,8 +68,8 @@ class Agent {
   int Run();
 
  private:
-  // The next message of ruedarun. CANCELLED: there is none, it has gone.
-  absl::StatusOr<launch::ToAgent> AwaitMessage();
+  // The next message of ruedarun; `share` as of ReadToAgent. CANCELLED: there is none, it has gone.
+  absl::StatusOr<launch::ToAgent> AwaitMessage(const HostShare* share);
   void SendEvent(const Message& message);
   // Until ruedarun has taken everything, or has gone.
   void FlushAll();
@@ -114,11 +108,15 @@ class Agent {
   std::vector<Message> last_;  // kFinished, to be said after all output
 };
 
-absl::StatusOr<launch::ToAgent> Agent::AwaitMessage() {
+absl::StatusOr<launch::ToAgent> Agent::AwaitMessage(const HostShare* share) {
   while (true) {
-    launch::ToAgent message;
-    RUEDA_ASSIGN_OR_RETURN(const bool taken, stream_.Take(&message));
-    if (taken) return message;
+    std::string bytes;
+    RUEDA_ASSIGN_OR_RETURN(const bool taken, stream_.Take(&bytes));
+    if (taken) {
+      launch::ToAgent message;
+      RUEDA_RETURN_IF_ERROR(ReadToAgent(bytes, share, &message));
+      return message;
+    }
     pollfd waits[] = {{stream_.in(), POLLIN, 0},
                       {stream_.waiting_bytes() > 0 ? stream_.out() : -1, POLLOUT, 0}};
     if (poll(waits, 2, -1) < 0) continue;
@@ -159,11 +157,11 @@ int Agent::Run() {
   hello.mutable_hello()->set_host_id(HostIdentity());
   stream_.Send(hello);
 
-  absl::StatusOr<launch::ToAgent> message = AwaitMessage();
+  absl::StatusOr<launch::ToAgent> message = AwaitMessage(nullptr);
   if (!message.ok()) return kCannotStart;
   Refused refused = Prepare(message->order());
   if (!refused.status.ok()) return Refuse(refused);
-  message = AwaitMessage();
+  message = AwaitMessage(&share_);
   if (!message.ok() || !message->has_start()) return kCannotStart;
   refused = Start(message->start());
   if (!refused.status.ok()) return Refuse(refused);
@@ -172,7 +170,6 @@ int Agent::Run() {
 }
 
 Refused Agent::Prepare(const launch::Order& order) {
-  if (absl::Status status = CheckOrder(order); !status.ok()) return {status};
   share_ = {order.size(), order.first_rank(), order.ranks(), order.host(), order.hosts()};
   options_.command.assign(order.command().begin(), order.command().end());
   options_.bind = order.bind_to_core() ? LaunchOptions::Bind::kCore : LaunchOptions::Bind::kNone;
@@ -298,12 +295,17 @@ void Agent::Step(std::vector<pollfd>* waits) {
 }
 
 void Agent::OnStream() {
-  const bool gone = stream_.Read() == AgentStream::Got::kEnd;
+  bool gone = stream_.Read() == AgentStream::Got::kEnd;
   while (true) {
+    std::string bytes;
+    const absl::StatusOr<bool> taken = stream_.Take(&bytes);
+    if (taken.ok() && !*taken) break;
     launch::ToAgent message;
-    const absl::StatusOr<bool> taken = stream_.Take(&message);
-    if (!taken.ok() || !*taken) break;
-    if (message.has_event()) ranks_->Send(FromWire(message.event()));
+    if (!taken.ok() || !ReadToAgent(bytes, &share_, &message).ok() || !message.has_event()) {
+      gone = true;  // whoever speaks there is not ruedarun
+      break;
+    }
+    ranks_->Send(FromWire(message.event()));
   }
   if (!gone) return;
   stream_.CloseOut();

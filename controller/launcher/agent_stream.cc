@@ -23,26 +23,6 @@ void SetNonBlocking(int fd) {
 
 }  // namespace
 
-launch::Event ToWire(const Message& message) {
-  launch::Event event;
-  event.set_kind(static_cast<int32_t>(message.kind));
-  event.set_rank(message.rank);
-  event.set_pid(message.pid);
-  event.set_value(message.value);
-  event.set_flags(message.flags);
-  event.set_blames(message.blames);
-  return event;
-}
-
-Message FromWire(const launch::Event& event) {
-  return {static_cast<MessageKind>(event.kind()),
-          event.rank(),
-          event.pid(),
-          event.value(),
-          event.flags(),
-          event.blames()};
-}
-
 AgentStream::AgentStream(UniqueFd in, UniqueFd out) : in_(std::move(in)), out_(std::move(out)) {
   SetNonBlocking(in_.get());
   SetNonBlocking(out_.get());
@@ -110,7 +90,7 @@ AgentStream::Got AgentStream::Read() {
   return in_.valid() ? Got::kSome : Got::kEnd;
 }
 
-absl::StatusOr<bool> AgentStream::Take(google::protobuf::MessageLite* message) {
+absl::StatusOr<bool> AgentStream::Take(std::string* message) {
   const absl::string_view bytes = absl::string_view(incoming_).substr(taken_);
   if (bytes.size() < kLengthBytes) return false;
   size_t length = 0;
@@ -119,10 +99,8 @@ absl::StatusOr<bool> AgentStream::Take(google::protobuf::MessageLite* message) {
   }
   if (length > kMessageBytesMax) return absl::DataLossError("a message of impossible length");
   if (bytes.size() - kLengthBytes < length + 1) return false;
-  if (bytes[kLengthBytes + length] != '\n' ||
-      !message->ParseFromArray(bytes.data() + kLengthBytes, static_cast<int>(length))) {
-    return absl::DataLossError("a message that is none");
-  }
+  if (bytes[kLengthBytes + length] != '\n') return absl::DataLossError("a message that is none");
+  message->assign(bytes.data() + kLengthBytes, length);
   taken_ += kLengthBytes + length + 1;
   return true;
 }

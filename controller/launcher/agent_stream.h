@@ -7,16 +7,11 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "controller/launcher/agent.pb.h"
-#include "controller/launcher/channel.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
+#include "google/protobuf/message_lite.h"
 
 namespace rueda {
-
-// Messages of channel.h.
-launch::Event ToWire(const Message& message);
-Message FromWire(const launch::Event& event);
 
 inline constexpr char kAgentMark[] = "\nrueda agent\n";
 
@@ -35,8 +30,9 @@ class AgentStream {
   // Reads what is there, at most about a MiB.
   enum class Got { kAll, kSome, kEnd };  // kSome: there is more; kEnd: nothing will come any more
   Got Read();
-  // The next message of what was read. DATA_LOSS: it is none; nothing more can be understood.
-  absl::StatusOr<bool> Take(google::protobuf::MessageLite* message);
+  // The next message of what was read, for agent_words.h; false: it has not come yet. DATA_LOSS: it
+  // is none; nothing more can be understood.
+  absl::StatusOr<bool> Take(std::string* message);
   // Drops what comes before the mark, and the mark; false: it has not come yet. `noise` gets what
   // is dropped. DATA_LOSS: too much has come without it.
   absl::StatusOr<bool> TakeMark(std::string* noise);

@@ -1,43 +1,15 @@
-// What the launcher and its supervisor process tell each other, over a pair of unix sockets. Ranks
-// are world ranks. Owner: one at each end; its process's only thread uses it.
+// Messages between the launcher and its supervisor process, over a pair of unix sockets. Owner: one
+// at each end; its process's only thread uses it.
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <utility>
 
+#include "controller/launcher/message.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
 namespace rueda {
-
-enum class MessageKind : int32_t {
-  kSignal,   // to the supervisor: value = a signal that was sent to ruedarun; from an agent: that
-             // it got one, which its supervisor knows
-  kEndJob,   // to the supervisor: the job has failed on another host
-  kVerdict,  // to the supervisor: rank, pid, value, blames: how that of another host ended
-  kRankStarted,  // rank, pid
-  kStartFailed,  // rank, value = errno: no process could be made for it
-  kPinFailed,    // rank, value = errno: it can't be pinned to its core
-  kExecFailed,   // rank, value = errno: it can't become the program
-  kRankEnded,    // rank, pid, value = its wait status, flags
-  kFinished,     // value = the job's exit code, as far as this host knows
-  kLost,         // from what stands between: nothing more will come from this host
-  kAsk,          // to the supervisor: is it there?
-  kHere,         // it is
-};
-
-struct Message {
-  static constexpr int32_t kFirstFailure = 1;
-  static constexpr int32_t kEndedByUs = 2;
-
-  MessageKind kind;
-  int32_t rank = -1;
-  int32_t pid = 0;
-  int32_t value = 0;
-  int32_t flags = 0;
-  int32_t blames = -1;  // kRankEnded: whose fault it was, as the rank had it
-};
 
 class Channel {
  public:

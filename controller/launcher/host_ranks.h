@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "controller/launcher/channel.h"
+#include "controller/launcher/message.h"
 
 namespace rueda {
 

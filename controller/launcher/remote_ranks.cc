@@ -13,10 +13,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "controller/launcher/agent_words.h"
 #include "controller/launcher/children.h"
 #include "controller/launcher/job.h"
 #include "core/base/check.h"
+#include "core/base/limits.h"
 #include "core/base/process.h"
+#include "core/base/utf8.h"
 
 namespace rueda {
 namespace {
@@ -63,7 +66,8 @@ absl::StatusOr<pid_t> Spawn(std::vector<std::string> words, const int (&fds)[3])
 std::string LastLine(absl::string_view text) {
   const std::vector<absl::string_view> lines =
       absl::StrSplit(text, absl::ByAnyChar("\r\n"), absl::SkipWhitespace());
-  return lines.empty() ? "" : std::string(absl::StripAsciiWhitespace(lines.back()));
+  if (lines.empty()) return "";
+  return Printable(absl::StripAsciiWhitespace(lines.back()), kErrorTextBytesMax);
 }
 
 }  // namespace
@@ -161,9 +165,11 @@ absl::Status RemoteRanks::TakeMessages() {
     if (!marked_) return absl::OkStatus();
   }
   while (true) {
-    launch::FromAgent message;
-    RUEDA_ASSIGN_OR_RETURN(const bool taken, stream_.Take(&message));
+    std::string bytes;
+    RUEDA_ASSIGN_OR_RETURN(const bool taken, stream_.Take(&bytes));
     if (!taken) return absl::OkStatus();
+    launch::FromAgent message;
+    RUEDA_RETURN_IF_ERROR(ReadFromAgent(bytes, host_.share, &message));
     Take(&message);
   }
 }
@@ -182,13 +188,11 @@ void RemoteRanks::Take(launch::FromAgent* message) {
     case launch::FromAgent::kEvent:
       received_.push_back(FromWire(message->event()));
       finished_ |= received_.back().kind == MessageKind::kFinished;
-      if (received_.back().rank >= 0 && !Has(received_.back().rank)) received_.pop_back();
       break;
     case launch::FromAgent::kLoss:
       if (why_gone_.empty()) why_gone_ = std::move(*message->mutable_loss());
       break;
     case launch::FromAgent::kOutput:
-      if (!Has(message->output().rank())) break;
       output_->Feed(message->output().rank(), message->output().is_error(),
                     message->output().data());
       break;
@@ -214,7 +218,8 @@ void RemoteRanks::ReadErrors() {
 void RemoteRanks::SayLines() {
   size_t end;
   while ((end = noise_.find('\n')) != std::string::npos) {
-    output_->Say(absl::StrCat("ruedarun: host ", host_.name, ": ", noise_.substr(0, end + 1)));
+    const std::string line = Printable(noise_.substr(0, end + 1), kNoiseBytesMax);
+    output_->Say(absl::StrCat("ruedarun: host ", host_.name, ": ", line));
     noise_.erase(0, end + 1);
   }
 }

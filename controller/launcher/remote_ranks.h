@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "controller/launcher/agent.pb.h"
 #include "controller/launcher/agent_stream.h"
 #include "controller/launcher/host_ranks.h"
 #include "controller/launcher/output.h"
@@ -50,9 +51,6 @@ class RemoteRanks : public HostRanks {
  private:
   RemoteRanks(JobHost host, std::string shell, std::string program, pid_t pid, UniqueFd pidfd,
               AgentStream stream, UniqueFd errors, Output* output);
-  bool Has(Rank rank) const {
-    return rank >= host_.share.first && rank < host_.share.first + host_.share.ranks;
-  }
   void OnProcessEnded();
   AgentStream::Got ReadStream();
   absl::Status TakeMessages();

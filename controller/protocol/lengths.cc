@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "absl/types/span.h"
 #include "controller/protocol/rueda.pb.h"
 #include "core/base/check.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -14,12 +13,6 @@ namespace {
 
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
-
-// A field that holds a message, and such fields of that one. The lite library has no descriptors.
-struct MessageField {
-  int number;
-  absl::Span<const MessageField> inside;
-};
 
 constexpr MessageField kSignature[] = {{wire::Signature::kPartsFieldNumber, {}}};
 constexpr MessageField kSpec[] = {{wire::Spec::kSignatureFieldNumber, kSignature}};
@@ -90,13 +83,16 @@ bool Fit(absl::Span<const MessageField> fields, CodedInputStream* in) {
 
 }  // namespace
 
+bool LengthsFit(absl::Span<const MessageField> fields, absl::string_view bytes) {
+  CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
+                      static_cast<int>(bytes.size()));
+  in.PushLimit(static_cast<int>(bytes.size()));
+  return Fit(fields, &in);
+}
+
 bool LengthsFit(absl::string_view type, absl::string_view bytes) {
   for (const auto& known : kTypes) {
-    if (known.type != type) continue;
-    CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
-                        static_cast<int>(bytes.size()));
-    in.PushLimit(static_cast<int>(bytes.size()));
-    return Fit(known.inside, &in);
+    if (known.type == type) return LengthsFit(known.inside, bytes);
   }
   RUEDA_CHECK(false) << "add " << type << " to the types that travel by themselves";
   return false;

@@ -14,6 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "controller/bus/socket.h"
 #include "controller/protocol/authentication.h"
 #include "controller/rendezvous/secret.h"
 #include "core/base/unique_fd.h"
@@ -117,8 +118,10 @@ absl::StatusOr<RendezvousPoint> ReadRendezvous(const std::string& path) {
   if (lines.size() != 4 || lines[0] != kFirstLine || lines[1].empty() || !lines[3].empty()) {
     return absl::DataLossError(absl::StrCat(Where(path), " is none, or of another version"));
   }
-  if (lines[2].size() % 2 != 0 ||
-      !std::all_of(lines[2].begin(), lines[2].end(), absl::ascii_isxdigit)) {
+  // Rank 0 writes numbers, so no name service is asked.
+  if (lines[2].size() % 2 != 0 || lines[2].size() > 2 * kSecretBytesMax ||
+      !std::all_of(lines[2].begin(), lines[2].end(), absl::ascii_isxdigit) ||
+      !CheckNumericAddress(std::string(lines[1])).ok()) {
     return absl::DataLossError(absl::StrCat(Where(path), " is damaged"));
   }
   point.address = std::string(lines[1]);

@@ -60,7 +60,8 @@ absl::StatusOr<Secret> ReadSecret(const Config& config) {
   }
   if (config.secret_file.empty()) return Secret();
   const std::string where = absl::StrCat("RUEDA_SECRET_FILE=", config.secret_file);
-  const UniqueFd fd(open(config.secret_file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const UniqueFd fd(
+      open(config.secret_file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info;
   if (!fd.valid() && errno == ELOOP) {
     return absl::PermissionDeniedError(

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -156,8 +157,19 @@ void DumpEntry(const Entry& entry, SafeWriter& out) {
   out.Text("\n");
 }
 
+// A new file, or an earlier dump of this user's. The name can be guessed, and anybody may have put
+// something else there: a link to another file of this user's, or a pipe that nobody reads. -1, and
+// errno: it can't be opened, or it is such a thing. Async-signal-safe.
 int OpenDump(const char* path) {
-  return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  UniqueFd fd(open(path, kFlags, 0600));
+  struct stat file;
+  if (!fd.valid() || fstat(fd.get(), &file) != 0) return -1;
+  if (!S_ISREG(file.st_mode) || file.st_uid != geteuid() || file.st_nlink != 1) {
+    errno = EEXIST;
+    return -1;
+  }
+  return ftruncate(fd.get(), 0) == 0 ? fd.release() : -1;
 }
 
 void OnSignal(int) {

@@ -47,8 +47,11 @@ std::string ThreadName(int thread) {
 }
 
 absl::StatusOr<UniqueFd> OpenFile(const std::string& path) {
-  UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-  if (!file.valid()) return ErrnoStatus(errno, absl::StrCat("opening the timeline ", path));
+  // A pipe that nobody reads would hold up whoever opens it: that is an error instead (ENXIO).
+  UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
+  if (!file.valid() || fcntl(file.get(), F_SETFL, 0) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("opening the timeline ", path));
+  }
   // Two ranks, or two jobs, that write to one file would destroy each other's. Where there are no
   // locks there is no such help.
   if (flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {

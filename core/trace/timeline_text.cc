@@ -7,28 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/limits.h"
+#include "core/base/utf8.h"
 
 namespace rueda {
-namespace {
-
-// The length of the character of UTF-8 that `text` begins with; 0: that is none.
-size_t Utf8Length(absl::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t length = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
-  if (length == 0 || length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  const bool overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
-  const bool surrogate = lead == 0xED && byte(1) >= 0xA0;
-  const bool beyond = lead == 0xF4 && byte(1) >= 0x90;
-  return overlong || surrogate || beyond ? 0 : length;
-}
-
-}  // namespace
-
 std::string JsonQuoted(absl::string_view text) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string quoted = "\"";

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "controller/bus/link.h"
 #include "controller/bus/log_codec.h"
+#include "controller/launcher/agent_words.h"
 #include "controller/launcher/allocation.h"
 #include "controller/launcher/hosts.h"
 #include "controller/negotiation/aggregator.h"
@@ -305,6 +306,19 @@ void ReadLog(absl::string_view input) {
   (void)AppendEvent({0, Leave{}}, &log);
 }
 
+// What stands at the other end of a remote shell, and who speaks to an agent.
+void TakeAgentsWord(absl::string_view input) {
+  const HostShare share = {8, 2, 3, 1, 2};
+  launch::FromAgent said;
+  if (ReadFromAgent(input, share, &said).ok() && said.has_event() &&
+      said.event().kind() == static_cast<int32_t>(MessageKind::kRankEnded)) {
+    RUEDA_CHECK(said.event().rank() >= 2 && said.event().rank() <= 4);
+  }
+  launch::ToAgent told;
+  (void)ReadToAgent(input, nullptr, &told);
+  (void)ReadToAgent(input, &share, &told);
+}
+
 // Lines "name=value": as an environment, and each as a knob.
 void ReadSettings(absl::string_view input) {
   Environment environment;
@@ -405,6 +419,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 'k':
       ReadSettings(input);
+      break;
+    case 'g':
+      TakeAgentsWord(input);
       break;
     case 'n':
       ReadHosts(input);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "controller/bus/log_codec.h"
+#include "controller/launcher/agent_words.h"
 #include "controller/protocol/authentication.h"
 #include "controller/protocol/codec.h"
 #include "controller/protocol/frame.h"
@@ -453,6 +454,47 @@ void WriteSettings() {
   Write("n_hostfile", "# the cluster\na slots=4\n\nb:2 # comment\r\n[::1] slots=1\nc\n");
 }
 
+void WriteAgentsWords() {
+  const auto write = [](const std::string& name, const google::protobuf::MessageLite& message) {
+    Write("g_" + name, message.SerializeAsString());
+  };
+  launch::FromAgent said;
+  said.mutable_hello()->set_version("ruedarun 0.1.0\n");
+  said.mutable_hello()->set_host_id("boot/net/0");
+  write("hello", said);
+  launch::Meeting& meeting = *said.mutable_ready()->mutable_meeting();
+  meeting.set_address("10.0.0.1:29400");
+  meeting.set_master_address("10.0.0.1");
+  meeting.set_master_port(29'500);
+  write("ready", said);
+  said.mutable_refusal()->set_why("no such program");
+  said.mutable_refusal()->set_exit_code(127);
+  write("refusal", said);
+  for (const MessageKind kind : {MessageKind::kSignal, MessageKind::kRankStarted,
+                                 MessageKind::kRankEnded, MessageKind::kFinished}) {
+    const Message event = {kind, 2, 4711, 15, Message::kFirstFailure, 3};
+    *said.mutable_event() = ToWire(event);
+    write("event_" + std::to_string(static_cast<int>(kind)), said);
+  }
+  said.mutable_output()->set_rank(3);
+  said.mutable_output()->set_data("epoch 1\n");
+  write("output", said);
+  said.set_loss("its supervisor process was killed");
+  write("loss", said);
+  launch::ToAgent told;
+  launch::Order& order = *told.mutable_order();
+  order.set_job_id("job");
+  order.set_secret("0123456789abcdef");
+  order.set_size(8);
+  order.set_first_rank(2);
+  order.set_ranks(3);
+  order.set_host(1);
+  order.set_hosts(2);
+  order.add_command("train");
+  order.set_grace_seconds(5);
+  write("order", told);
+}
+
 void WriteAllocations() {
   Write("a_slurm",
         "SLURM_JOB_ID=1\nSLURM_JOB_NODELIST=r[1-2]n[01-03,7]-ib,m5\nSLURM_NTASKS=19\n"
@@ -483,6 +525,8 @@ int main(int argc, char** argv) {
   rueda::WriteHandshakes();
   rueda::WriteLinks();
   rueda::WriteSettings();
+  rueda::WriteAgentsWords();
+  rueda::WriteAgentsWords();
   rueda::WriteAllocations();
   return 0;
 }

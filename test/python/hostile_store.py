@@ -183,8 +183,10 @@ def alone(**variables):
 
 
 class Barrier:
-    def __init__(self, store, size):
-        self._store, self._size, self._round = store, size, 0
+    """In a store that rank 0 serves."""
+
+    def __init__(self, store, rank, size):
+        self._store, self._rank, self._size, self._round = store, rank, size, 0
 
     def wait(self):
         self._round += 1
@@ -193,23 +195,32 @@ class Barrier:
             self._store.set(f"{key} over", "")
         self._store.wait([f"{key} over"])
 
+    def leave(self):
+        """Rank 0 does so last, and takes the store with it."""
+        if self._store.add("left", 1) == self._size:
+            self._store.set("all have left", "")
+        if self._rank == 0:
+            self._store.wait(["all have left"])
+
 
 def stranger_was_first(rank, size, port, folder, key):
     """The keys of a real store have been written before the ranks come."""
     alone()
     os.chdir(folder)
     store = dist.PrefixStore("group", dist.TCPStore("127.0.0.1", port, size, rank == 0))
-    barrier = Barrier(dist.PrefixStore("barrier", store), size)
+    barrier = Barrier(dist.PrefixStore("barrier", store), rank, size)
     if rank == 0:
         stranger = dist.PrefixStore("group", dist.TCPStore("127.0.0.1", port, size))
         stranger.set(key, json.dumps({"job_id": "theirs", "timeline": f"{folder}/written"}))
     barrier.wait()
+    while rank == 0 and store.check([key]):  # until the other one has read it
+        time.sleep(0.001)
     try:
         _meeting.meet(store, rank, size, "group")
         raise AssertionError("they have met")
     except errors.RuedaError as error:
         assert f"key '{key}' has an unknown field" in str(error), error
-    barrier.wait()
+    barrier.leave()
 
 
 def init_process_group(rank, size, port, folder):
@@ -217,7 +228,7 @@ def init_process_group(rank, size, port, folder):
     alone()
     os.chdir(folder)
     real = dist.TCPStore("127.0.0.1", port, size, rank == 0)
-    barrier = Barrier(dist.PrefixStore("barrier", real), size)
+    barrier = Barrier(dist.PrefixStore("barrier", real), rank, size)
     for _ in range(2):  # it can be tried again in the same store
         store = HostileStore(
             real, "job", lambda value: json.dumps({**json.loads(value), **_knobs("x")}).encode()
@@ -238,6 +249,7 @@ def init_process_group(rank, size, port, folder):
         else:
             dist.send(x * 5, 0)
         dist.destroy_process_group()
+    barrier.leave()
 
 
 NUMBERS = [b"", b"-1", b"1.0", b"1e3", b"1_0", b" 1", b"+1", b"01", b"0x1", "\u0663".encode()]
@@ -249,6 +261,7 @@ def any_source(rank, size, port):
     """Receives from any source, and learns of messages what a stranger has written."""
     alone()
     store = HostileStore(dist.TCPStore("127.0.0.1", port, size, rank == 0))
+    barrier = Barrier(dist.PrefixStore("barrier", store), rank, size)
     dist.init_process_group("rueda", store=store, rank=rank, world_size=size)
     cases = [("sent 1 0 0", lambda _, number=number: number) for number in NUMBERS]
     cases += [("news 0", lambda _: b"1 0 1" * 10_000)]
@@ -275,6 +288,7 @@ def any_source(rank, size, port):
         assert dist.recv(got) == 1 and got == sent
         dist.barrier()
     dist.destroy_process_group()
+    barrier.leave()
 
 
 def _end(context):
@@ -289,7 +303,7 @@ def read_altered(rank, size, port, folder, seeds, variables, hosts):
     os.environ["RUEDA_HOST_ID"] = f"host {rank % hosts}"
     os.chdir(folder)
     real = dist.TCPStore("127.0.0.1", port, size, rank == 0)
-    barrier = Barrier(dist.PrefixStore("barrier", real), size)
+    barrier = Barrier(dist.PrefixStore("barrier", real), rank, size)
     keys = ["job", *(f"{what} {r}" for r in range(1, size) for what in ("rank", "place", "answer"))]
     other = _another_job(size)
     context, ends = None, []
@@ -319,4 +333,4 @@ def read_altered(rank, size, port, folder, seeds, variables, hosts):
         _end(_meeting.meet(real, rank, size, "group").context)
     with open(f"{folder}.{rank}", "w", encoding="utf-8") as file:
         json.dump(ends, file)
-    barrier.wait()
+    barrier.leave()

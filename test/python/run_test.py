@@ -723,7 +723,17 @@ def test_messages_pass_both_ways():
             assert receiver.receive() == message
 
 
-@pytest.mark.parametrize("place", [0, 8, -1])  # in the length, the MAC, the message
+def test_no_memory_is_taken_for_a_length_that_nobody_has_proved():
+    run, from_run, rank, from_rank = channels_of(b"key", b"key")
+    run.send(b"message")
+    message = bytearray(from_run.recv(1000))
+    message[:8] = struct.pack("<Q", 1 << 62)
+    from_rank.sendall(message)
+    with pytest.raises(OSError, match="does not prove"):
+        rank.receive()
+
+
+@pytest.mark.parametrize("place", [0, 8, 40, -1])  # in the length, the MACs, the message
 def test_a_message_that_was_changed_is_refused(place):
     run, from_run, rank, from_rank = channels_of(b"key", b"key")
     run.send(b"message")
@@ -768,6 +778,26 @@ def desk_at(address):
     """Where ranks come for b"call", and what happens there."""
     events = queue.SimpleQueue()
     return RUN._Desk(address, [b"call"], events), events
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1", "::1"])
+def test_a_rank_gets_past_a_crowd(address):
+    try:
+        desk, events = desk_at(address)
+    except OSError as error:
+        pytest.skip(f"{address}: {error}")
+    place = json.loads(desk.variable)
+    with desk, contextlib.ExitStack() as crowd:
+        for _ in range(2 * RUN._STRANGERS_MAX):
+            crowd.enter_context(_worker._connect(place["address"]))  # says nothing
+        with _worker._connect(place["address"]) as stream:
+            rank = Channel(stream, bytes.fromhex(place["key"]), is_rank=True)
+            rank.send(pickle.dumps((0, 1)))
+            assert rank.receive() == b"call"
+            rank.send(pickle.dumps(None))
+            rank.send(b"result")
+            assert rank.receive() == b""
+        assert events.get() == (0, b"result")
 
 
 @pytest.mark.parametrize("address", [None, "127.0.0.1", "::1"])

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 VARIABLE = "_RUEDA_CALL"
 
 _NONCE_BYTES = 32
-_HEAD = struct.Struct("<Q32s")  # how many bytes come, and their MAC
+_SIZE = struct.Struct("<Q")  # how many bytes come
+_MAC_BYTES = 32
 
 
 class Channel:
@@ -37,22 +38,29 @@ class Channel:
 
     def send(self, message: bytes) -> None:
         """Raises OSError: the other end is gone."""
-        head = _HEAD.pack(len(message), _mac(self._sends, self._sent, message))
-        self._sent += 1
-        self._stream.sendall(head)
+        size = _SIZE.pack(len(message))
+        proofs = [_mac(self._sends, self._sent + i, part) for i, part in enumerate((size, message))]
+        self._sent += 2
+        self._stream.sendall(size + b"".join(proofs))
         self._stream.sendall(message)
 
     def receive(self, bytes_max: int = 2**63 - 1) -> bytearray:
         """Raises OSError: the other end is gone, or what comes is not what it has sent, or has more
         than `bytes_max`."""
-        size, mac = _HEAD.unpack(self._take(_HEAD.size))
+        head = self._take(_SIZE.size)
+        proofs = [self._take(_MAC_BYTES) for _ in range(2)]
+        self._check(head, proofs[0])  # before memory is taken for so much
+        (size,) = _SIZE.unpack(head)
         if size > bytes_max:
             raise ConnectionAbortedError(f"a message of {size} bytes; at most {bytes_max}")
         message = self._take(size)
-        if not hmac.compare_digest(mac, _mac(self._receives, self._received, message)):
+        self._check(message, proofs[1])
+        return message
+
+    def _check(self, part: bytearray, proof: bytearray) -> None:
+        if not hmac.compare_digest(proof, _mac(self._receives, self._received, part)):
             raise ConnectionAbortedError("a message that does not prove where it is from")
         self._received += 1
-        return message
 
     def _take(self, size: int) -> bytearray:
         taken = bytearray(size)

@@ -41,6 +41,10 @@ _END_S = 30.0
 # What somebody who comes may take to say who he is.
 _HELLO_S = 10.0
 _HELLO_BYTES_MAX = 1024
+# How many may be about to prove themselves, and how long each gets at least until another takes its
+# place.
+_STRANGERS_MAX = 256
+_FAIR_CHANCE_S = 0.1
 # How long what ranks have said may still be on its way when ruedarun has ended.
 _LAST_WORDS_S = 2.0
 
@@ -250,6 +254,7 @@ class _Desk:
         #: How many there are to be, when one has come.
         self.ranks = 0
         self._streams: dict[threading.Thread, socket.socket] = {}
+        self._strangers: dict[socket.socket, float] = {}  # since when, the oldest first
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         if address is None:
             self._folder = tempfile.TemporaryDirectory(prefix="rueda-run-", dir=_short_folder())
@@ -281,9 +286,9 @@ class _Desk:
         self._receive_no_more()
         self._receiver.join()
         deadline = time.monotonic() + _LAST_WORDS_S
-        for thread in self._streams:
+        for thread in list(self._streams):
             thread.join(max(0.0, deadline - time.monotonic()))
-        for thread, stream in self._streams.items():
+        for thread, stream in list(self._streams.items()):
             with contextlib.suppress(OSError):  # it has ended
                 stream.shutdown(socket.SHUT_RDWR)
             thread.join()
@@ -297,6 +302,8 @@ class _Desk:
         try:
             while True:
                 stream, _ = self._socket.accept()
+                self._make_room()
+                self._strangers[stream] = time.monotonic()
                 thread = threading.Thread(target=self._serve, args=(stream,), daemon=True)
                 self._streams[thread] = stream
                 thread.start()
@@ -308,7 +315,24 @@ class _Desk:
             if self._folder is not None:
                 self._folder.cleanup()
 
+    def _make_room(self) -> None:
+        """A crowd keeps no rank from coming."""
+        while len(self._strangers) >= _STRANGERS_MAX:
+            with contextlib.suppress(StopIteration, RuntimeError):  # it is no stranger any more
+                stream, since = next(iter(self._strangers.items()))
+                time.sleep(max(0.0, since + _FAIR_CHANCE_S - time.monotonic()))
+                if self._strangers.pop(stream, None) is not None:
+                    with contextlib.suppress(OSError):  # it has gone
+                        stream.shutdown(socket.SHUT_RDWR)
+
     def _serve(self, stream: socket.socket) -> None:
+        try:
+            self._serve_rank(stream)
+        finally:
+            self._strangers.pop(stream, None)
+            del self._streams[threading.current_thread()]
+
+    def _serve_rank(self, stream: socket.socket) -> None:
         with stream:
             try:
                 stream.settimeout(_HELLO_S)
@@ -317,6 +341,7 @@ class _Desk:
                 stream.settimeout(None)
             except OSError:  # somebody who does not know the key, or a rank that is gone again
                 return
+            self._strangers.pop(stream, None)
             with self._lock:
                 self.ranks = ranks
                 self._come.add(rank)

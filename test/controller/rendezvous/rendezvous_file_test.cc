@@ -107,12 +107,15 @@ TEST_F(RendezvousFileTest, IsRefusedWhenItIsDamaged) {
        {"", "rueda rendezvous 1", "rueda rendezvous 1\n", "rueda rendezvous 1\n10.0.0.1:1\n",
         "rueda rendezvous 2\n10.0.0.1:1\n\n", "rueda rendezvous 1\n\nab\n",
         "rueda rendezvous 1\n10.0.0.1:1\nabc\n", "rueda rendezvous 1\n10.0.0.1:1\nxy\n",
-        "rueda rendezvous 1\n10.0.0.1:1\nab\nmore"}) {
+        "rueda rendezvous 1\n10.0.0.1:1\nab\nmore", "rueda rendezvous 1\nexample.org:1\nab\n",
+        "rueda rendezvous 1\n10.0.0.1\nab\n", "rueda rendezvous 1\n10.0.0.1:99999\nab\n"}) {
     Write(text);
     ExpectRefused(absl::StatusCode::kDataLoss, path_);
   }
-  Write("rueda rendezvous 1\n10.0.0.1:1\n" + std::string(100'000, 'a') + "\n");
-  ExpectRefused(absl::StatusCode::kDataLoss, path_);
+  for (const size_t digits : {8'194, 100'000}) {
+    Write("rueda rendezvous 1\n10.0.0.1:1\n" + std::string(digits, 'a') + "\n");
+    ExpectRefused(absl::StatusCode::kDataLoss, path_);
+  }
 }
 
 TEST_F(RendezvousFileTest, WantsADirectory) {

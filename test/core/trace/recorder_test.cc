@@ -245,6 +245,25 @@ TEST_F(DumpFile, IsNotWrittenThroughALink) {
   unlink(victim.c_str());
 }
 
+// As /tmp is everybody's: another file of this user's, under a second name.
+TEST_F(DumpFile, IsNotWrittenThroughAHardLink) {
+  const std::string victim = absl::StrCat(directory_, "/victim");
+  std::ofstream(victim) << "mine";
+  ASSERT_EQ(link(victim.c_str(), path_.c_str()), 0);
+  EXPECT_FALSE(DumpToFile().ok());
+  EXPECT_EQ(ContentOf(victim), "mine");
+  unlink(victim.c_str());
+}
+
+TEST_F(DumpFile, IsNoPipeThatSomebodyReads) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_FALSE(DumpToFile().ok());  // nobody does; and it does not wait for one
+  const UniqueFd reader(open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  EXPECT_FALSE(DumpToFile().ok());
+  char byte;
+  EXPECT_EQ(read(reader.get(), &byte, 1), 0);
+}
+
 TEST_F(DumpFile, ADirectoryThatIsNotThereIsAnErrorThatNamesIt) {
   SetDirectory("/nowhere/at/all");
   const absl::StatusOr<std::string> path = DumpToFile();

@@ -130,6 +130,9 @@ TEST_F(TimelineFile, AnothersFileIsLeftAlone) {
 
 TEST_F(TimelineFile, APathThatCantBeWrittenIsNamed) {
   Timeline timeline;
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);  // which nobody reads
+  EXPECT_THAT(std::string(timeline.Start(path_).message()), HasSubstr("opening the timeline"));
+  ASSERT_EQ(unlink(path_.c_str()), 0);
   EXPECT_THAT(std::string(timeline.Start("/nowhere/t.json").message()),
               AllOf(HasSubstr("/nowhere/t.json"), HasSubstr("No such file or directory")));
   EXPECT_THAT(std::string(timeline.Start("/dev/full").message()),
