@@ -58,8 +58,11 @@ absl::StatusOr<std::unique_ptr<Meeting>> HostsMeeting::Create(SessionScope scope
     }
     scope.secret = kNoSecret;
     if (rank == 0) {
-      RUEDA_LOG(Warning) << "start: RUEDA_ALLOW_UNAUTHENTICATED=1: whoever reaches "
-                         << config.meeting_address << " can take part in this job";
+      RUEDA_LOG(Warning)
+          << "start: RUEDA_ALLOW_UNAUTHENTICATED=1: whoever reaches " << config.meeting_address
+          << " can take part in this job, and read and change what it reduces: start "
+             "the ranks with ruedarun, give all of them one secret "
+             "(RUEDA_SECRET_FILE), or keep others off this network";
     }
   }
   HostPort address = {};

@@ -257,6 +257,25 @@ class Refusals(OnHosts):
         self.expect_refused(1, rf"host {self.b}: Could not chdir; Please login as admin\.$",
                             words=["--remote-shell", refuses, "-H", self.b, "true"])
 
+    def test_what_an_agent_says_that_is_none(self):
+        """Whatever answers behind a remote shell: it ends the job, and does nothing else."""
+        minus_one = b"\xff" * 9 + b"\x01"
+        for message, said in (
+                (b"\x22\x0d\x08\x07\x10" + minus_one, "its agent sent a message with a rank of another host$"),
+                (b"\x22\x02\x08\x63", "its agent sent a message with an event that agents don't tell of$"),
+                (b"\x0a\x06\x0a\xff\xff\xff\xff\x07", "its agent sent a message that is none$"),  # 2 GiB come
+                (b"\x32\x04" + b"\x1b[2J", None),
+                (b"\x1a\x08\x0a\x06\x1b]0;x\x07", r"\?\]0;x\?$"),
+                (b"", "its agent sent a message with nothing in it$")):
+            frame = len(message).to_bytes(4, "little") + message + b"\n"
+            octal = "".join(f"\\{byte:03o}" for byte in b"\nrueda agent\n" + frame)
+            agent = self.script(f"printf '{octal}'; printf '\\033[2J\\n' >&2; exec sleep 60")
+            if said is not None:
+                self.expect_refused(1, f"host {self.b}: {said}", words=["--remote-shell", agent, "-H", self.b, "true"])
+            else:  # a loss that is told before there are ranks is none
+                self.expect_refused(1, rf"host {self.b}: not ready after 1 s .*: \?\[2J$", words=[
+                    "--start-timeout", "1", "--remote-shell", agent, "-H", self.b, "true"])
+
     def test_a_remote_shell_that_hangs(self):
         self.expect_refused(1, rf"host {self.b}: not ready after 1 s \(--start-timeout\)",
                             words=["--start-timeout", "1", "--remote-shell", self.script("exec sleep 60"), "-H", self.b, "true"])

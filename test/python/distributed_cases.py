@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gc
+import logging
 import os
 import signal
 import sys
@@ -933,6 +934,7 @@ def one_fails():
 
 def environment():
     """For other launchers: everything from MASTER_ADDR and so on."""
+    logging.basicConfig(level=logging.INFO)
     rank, size = start()
     x = torch.ones(1)
     dist.all_reduce(x)

@@ -205,19 +205,28 @@ def test_a_port_is_held_until_the_library_listens(address):
 
 
 @pytest.mark.parametrize(
-    ("shared", "address"),
-    [(True, "127.0.0.1"), (False, "127.0.0.1"), (False, "::1")],
-    ids=["a shared directory", "an address", "an address of IPv6"],
+    ("way", "address"),
+    [
+        ("RUEDA_SHARED_DIR", "127.0.0.1"),
+        ("RUEDA_SECRET_FILE", "127.0.0.1"),
+        ("RUEDA_SECRET_FILE", "::1"),
+        ("RUEDA_ALLOW_UNAUTHENTICATED", "127.0.0.1"),
+    ],
 )
-def test_several_hosts(tmp_path, shared, address):
+def test_several_hosts(tmp_path, way, address):
     """Two processes that take each other for another host."""
     if ":" in address and not has_ipv6():
         pytest.skip("no IPv6")
     secret = tmp_path / "secret"
     secret.write_bytes(os.urandom(32))
     secret.chmod(0o600)
-    way = {"RUEDA_SHARED_DIR": str(tmp_path)} if shared else {"RUEDA_SECRET_FILE": str(secret)}
-    common = {k: v for k, v in os.environ.items() if not k.startswith("RUEDA_")} | way
+    values = {
+        "RUEDA_SHARED_DIR": str(tmp_path),
+        "RUEDA_SECRET_FILE": str(secret),
+        "RUEDA_ALLOW_UNAUTHENTICATED": "1",
+    }
+    common = {k: v for k, v in os.environ.items() if not k.startswith("RUEDA_")}
+    common[way] = values[way]
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -244,3 +253,7 @@ def test_several_hosts(tmp_path, shared, address):
     for rank, process in enumerate(ranks):
         out, _ = process.communicate(timeout=100)
         assert process.returncode == 0 and f"rank {rank} of 2: 2" in out, out
+        # One line at rank 0 says what a stranger could do.
+        unsafe = way == "RUEDA_ALLOW_UNAUTHENTICATED"
+        assert ("can keep the group from starting" in out) == (rank == 0 and not unsafe), out
+        assert ("and read and change what it reduces" in out) == (rank == 0 and unsafe), out

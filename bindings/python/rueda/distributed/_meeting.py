@@ -113,7 +113,8 @@ def meet(store: Any, rank: int, size: int, group_name: str) -> Met:
         knobs["local_rank"], knobs["local_size"] = place.local_rank, place.local_size
         if meeting_address:
             knobs["meeting_address"] = meeting_address
-        if rank == 0 and place.hosts > 1:
+        has_secret = knobs.keys() & {"secret_fd", "secret_file", "shared_dir"}
+        if rank == 0 and place.hosts > 1 and has_secret:  # else the library warns
             _log.info(
                 "the process group %s meets through torch's store, whose port asks nobody for a "
                 "proof: a stranger who reaches it can keep the group from starting, but without "
