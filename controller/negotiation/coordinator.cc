@@ -387,7 +387,7 @@ void Coordinator::OnExpire(const Expire& event, Plan* plan) {
   if (instance == nullptr) return;
   RejectInstance(
       instance,
-      absl::DeadlineExceededError(absl::StrCat(
+      absl::CancelledError(absl::StrCat(
           SpecLabel(*instance->spec, instance->sequence), " stalled for longer than ",
           Seconds(options_.stall_timeout), ": submitted by ", RanksText(RanksOf(*instance, true)),
           "; missing: ", RanksText(RanksOf(*instance, false)))),

@@ -585,6 +585,8 @@ void Engine::OnBucketDone(Lane& lane, Way way) {
 void Engine::Complete(Request* request, absl::Status status, FailurePtr failure) {
   live_[request->token] = nullptr;
   if (Lane* lane = lanes_[request->spec->set].get()) lane->Ended(*request);
+  // That is how a call ends whose operation goes on.
+  if (absl::IsDeadlineExceeded(status)) status = absl::CancelledError(status.message());
   if (!status.ok()) request->status = DeepCopy(status);
   request->failure = std::move(failure);
   trace::Record(trace::Event::kComplete, 0, request->handle(),

@@ -231,7 +231,7 @@ TEST_P(Join, UnnamedOperationsMeetAgainAfterAJoinThatStalled) {
           }
           // What no other rank submits is overdue later than the join.
           const std::string name = "of rank " + std::to_string(rank);
-          EXPECT_EQ(Execute(context, Barrier(name.c_str())), RUEDA_DEADLINE_EXCEEDED);
+          EXPECT_EQ(Execute(context, Barrier(name.c_str())), RUEDA_CANCELLED);
           ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
           if (rank > 2) return;
           values.assign(3, 1);

@@ -464,6 +464,43 @@ def test_waits_longer_than_python_looks_for_signals(on_threads):
     assert on_threads(2, body) == [[2, 2]] * 2
 
 
+@pytest.mark.parametrize("hosts", ["0", "2"])
+def test_an_operation_that_stalls_ends_for_every_way_to_wait(on_threads, hosts):
+    """RUEDA_STALL_TIMEOUT_S: 0.2 s, as long as a wait is cut into."""
+    waited, gone = threading.Barrier(2), threading.Event()
+
+    def body():
+        x = np.ones(3, np.float32)
+        waits = [
+            lambda: rueda.allreduce(x, name="a"),
+            lambda: rueda.allreduce_(x, name="b"),
+            lambda: rueda.allreduce_async(x, name="c").wait(),
+            lambda: rueda.allreduce_async(x, name="d").wait(100),
+            lambda: rueda.grouped_allreduce([x, x], name="e"),
+            lambda: rueda.broadcast_object({"a": 1}, 0, name="f"),
+            rueda.barrier,
+        ]
+        if rueda.rank() == 0:
+            for wait in waits:
+                with pytest.raises(rueda.StalledError, match="missing: rank 1"):
+                    wait()
+            handle = rueda.allreduce_async(x, name="polled")
+            while not handle.poll():
+                time.sleep(0.01)
+            for _ in range(2):  # and is told as often as it is asked
+                with pytest.raises(rueda.StalledError):
+                    handle.wait(0)
+            gone.set()
+        else:
+            gone.wait()
+        waited.wait()
+        # The job goes on.
+        return rueda.allreduce(x, name="together", op=rueda.Sum).tolist()
+
+    knobs = {"stall_timeout_s": 0.2, "stall_warn_s": 0.1, "log_level": "error"}
+    assert on_threads(2, body, hosts_fake=hosts, **knobs) == [[2.0] * 3] * 2
+
+
 def test_what_goes_wrong_with_a_result_is_told_as_often_as_it_is_asked(on_threads):
     def body():
         handle = rueda.allreduce_async(np.ones(2), "x")

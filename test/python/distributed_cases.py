@@ -585,6 +585,111 @@ def zero_redundancy_optimizer():
     dist.destroy_process_group()
 
 
+def _dies_in_step(model, optimizer, rank, size):
+    """The last rank does, in the middle of a training; what the others are told."""
+    try:
+        for step in range(1_000):
+            optimizer.zero_grad()
+            loss = _loss(model, step % 4, rank)
+            if step == 5 and rank == size - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            loss.backward()
+            optimizer.step()
+    except RuntimeError as error:  # torch's, from its C++; an AbortedError is one, too
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("nobody was lost")
+
+
+def _sharded_model():
+    from torch.distributed.fsdp import fully_shard
+
+    model = _net()
+    fully_shard(model)
+    return model
+
+
+def _hooked_model():
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    model = DistributedDataParallel(_net())
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    return model
+
+
+def of_which_one_dies(kind, folder):
+    """Each survivor writes there what it was told."""
+    rank, size = start()
+    make = {
+        "ddp": lambda: DistributedDataParallel(_net(), bucket_cap_mb=0.01),
+        "hook": _hooked_model,
+        "fsdp": _sharded_model,
+    }
+    model = make[kind]()
+    told = _dies_in_step(model, _sgd(model.parameters()), rank, size)
+    (folder / str(rank)).write_text(told)
+
+
+def futures_of_what_failed():
+    """As torch's C++ waits for them, and Python."""
+    rank, size = start()
+    told = []
+
+    def fails():
+        return dist.all_reduce(torch.ones(4 + rank), async_op=True).get_future()
+
+    for future in (
+        fails(),
+        fails().then(lambda ended: ended.value()),
+        torch.futures.collect_all([fails()]),
+    ):
+        try:
+            future.wait()
+            raise AssertionError("the ranks disagree")
+        except RuntimeError as error:
+            assert "the ranks disagree on the shape" in str(error), error
+            told.append(type(error).__name__)
+    # A gradient that the others have in another shape.
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    try:
+        if rank == 0:
+            model(torch.ones(1, 4)).sum().backward()
+        else:
+            dist.all_reduce(torch.ones(77))
+        raise AssertionError("the ranks disagree")
+    except RuntimeError as error:
+        assert "the ranks disagree on the shape" in str(error), error
+    dist.destroy_process_group()
+    return told
+
+
+def stalls():
+    """RUEDA_STALL_TIMEOUT_S: every way to wait for an operation ends."""
+    rank, size = start()
+    x = torch.ones(4)
+    if rank == 0:
+        waits = [
+            lambda: dist.all_reduce(x),
+            lambda: dist.all_reduce(x, async_op=True).wait(),
+            lambda: dist.all_reduce(x, async_op=True).get_future().wait(),
+            dist.barrier,
+        ]
+        for wait in waits:
+            try:
+                wait()
+                raise AssertionError("nobody else came")
+            except RuntimeError as error:
+                assert "missing: rank 1" in str(error), error
+        work = dist.all_reduce(x, async_op=True)
+        while not work.is_completed():
+            time.sleep(0.01)
+        assert not work.is_success() and isinstance(work.exception(), rueda.StalledError)
+        store = dist.distributed_c10d._get_default_store()
+        store.set("all have stalled", "")
+    else:
+        dist.distributed_c10d._get_default_store().get("all have stalled")
+    dist.destroy_process_group()
+
+
 def fully_sharded():
     from torch.distributed.fsdp import fully_shard
 

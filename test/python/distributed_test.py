@@ -72,6 +72,30 @@ def test_distributed_data_parallel():
     rueda.run(cases.distributed_data_parallel, np=2)
 
 
+@pytest.mark.parametrize("hosts", ["0", "2"])
+@pytest.mark.parametrize("kind", ["ddp", "hook", "fsdp"])
+def test_survivors_of_a_lost_rank_raise(kind, hosts, tmp_path):
+    """Torch's C++ waits for the futures of works, and has no use for exceptions of Python's."""
+    size = 4 if hosts == "2" else 2
+    with pytest.raises(rueda.RemoteError) as raised:
+        rueda.run(
+            cases.of_which_one_dies, (kind, tmp_path), np=size, env={"RUEDA_HOSTS_FAKE": hosts}
+        )
+    assert raised.value.rank == size - 1
+    for rank in range(size - 1):
+        told = (tmp_path / str(rank)).read_text()
+        assert f"rank {size - 1} (" in told and "SIGKILL" in told, told
+
+
+def test_futures_of_what_failed():
+    rueda.run(cases.futures_of_what_failed, np=2)
+
+
+def test_what_stalls_ends():
+    knobs = {"stall_timeout_s": 0.3, "stall_warn_s": 0.2, "log_level": "error"}
+    rueda.run(cases.stalls, np=2, knobs=knobs)
+
+
 def test_zero_redundancy_optimizer():
     rueda.run(cases.zero_redundancy_optimizer, np=2)
 

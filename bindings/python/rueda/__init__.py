@@ -20,6 +20,7 @@ from rueda.errors import (
     NotInitializedError,
     RemoteError,
     RuedaError,
+    StalledError,
     TimeIsUpError,
     UnsupportedError,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "NotInitializedError",
     "RemoteError",
     "RuedaError",
+    "StalledError",
     "TimeIsUpError",
     "UnsupportedError",
     "errors",

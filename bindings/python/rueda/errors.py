@@ -100,6 +100,11 @@ class TimeIsUpError(RuedaError, TimeoutError):
     """The time that the call was given is over. An operation goes on all the same."""
 
 
+class StalledError(RuedaError):
+    """Some ranks did not submit an operation within ``RUEDA_STALL_TIMEOUT_S``: it has ended with
+    this error on the ranks that did, and names the others. The job goes on."""
+
+
 class UnsupportedError(RuedaError, NotImplementedError):
     """There is no such thing here, or not for this device or type."""
 
@@ -116,6 +121,7 @@ class RemoteError(RuedaError):
 
 
 _CLASSES: dict[int, type[RuedaError]] = {
+    Status.CANCELLED: StalledError,
     Status.DEADLINE_EXCEEDED: TimeIsUpError,
     Status.UNIMPLEMENTED: UnsupportedError,
 }

@@ -248,7 +248,7 @@ TEST(Stalls, ExpireFailsThoseWhoSubmitted) {
   ASSERT_TRUE(job.member(0).Apply(plan[0], &job.actions(0)).ok());
   const std::vector<Rejected> failures = job.Failures(0);
   ASSERT_EQ(failures.size(), 1u);
-  EXPECT_TRUE(absl::IsDeadlineExceeded(failures[0].status));
+  EXPECT_TRUE(absl::IsCancelled(failures[0].status));
   EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("missing: rank 1"));
 }
 

@@ -62,10 +62,11 @@ extern "C" {
 /** The values are those of absl::StatusCode. */
 typedef enum rueda_status {
   RUEDA_OK = 0,
-  RUEDA_CANCELLED = 1,
+  RUEDA_CANCELLED = 1, /**< the operation has ended: some ranks did not submit it in time */
   RUEDA_UNKNOWN = 2,
   RUEDA_INVALID_ARGUMENT = 3,  /**< your mistake, or the ranks disagree: retrying does not help */
-  RUEDA_DEADLINE_EXCEEDED = 4, /**< time is up; an operation goes on all the same */
+  RUEDA_DEADLINE_EXCEEDED = 4, /**< the call's time is up; the operation goes on. Never how an
+                                    operation ends */
   RUEDA_NOT_FOUND = 5,         /**< a handle that was never given out, or was released */
   RUEDA_ALREADY_EXISTS = 6,
   RUEDA_PERMISSION_DENIED = 7,

@@ -110,6 +110,7 @@ class Handle(Generic[T]):
 
         Raises:
             TimeIsUpError: the time is over; the operation goes on.
+            StalledError: some ranks did not submit it in time; it has ended.
             MismatchError: the ranks disagree about it.
             AbortedError: a rank was lost.
         """

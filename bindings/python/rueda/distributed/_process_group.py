@@ -661,7 +661,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
         for rank, work in zip(peers, arrivals, strict=True):
             try:
                 work.wait(deadline.left())
-            except errors.TimeIsUpError:
+            except (errors.TimeIsUpError, errors.StalledError):
                 missing.append(self._global_ranks[rank])
         word = torch.tensor([0 if missing else 1], dtype=torch.uint8)
         for rank in peers:

@@ -144,6 +144,7 @@ class RuedaWork(dist.Work):
         self._calls = calls
         self._handle: Handle[Any] | None = None
         self._lock = threading.Lock()
+        self._promise: torch.futures.Future[Any] | None = None
         self._future: torch.futures.Future[Any] | None = None
         self._is_told = False  # of its end
         self._told = False  # and has been
@@ -191,16 +192,16 @@ class RuedaWork(dist.Work):
             self._error = error
         with self._lock:
             self._told = True
-            future = self._future
+            promise = self._promise
         self._calls.end()
-        if future is not None:
-            threads.run(lambda: self._set(future))
+        if promise is not None:
+            threads.run(lambda: self._set(promise))
 
-    def _set(self, future: torch.futures.Future[Any]) -> None:
+    def _set(self, promise: torch.futures.Future[Any]) -> None:
         if self._error is not None:
-            future.set_exception(self._error)
+            promise.set_exception(self._error)
         else:
-            future.set_result(self._outputs)
+            promise.set_result(self._outputs)
 
     # ---- torch.distributed's ----
 
@@ -254,21 +255,24 @@ class RuedaWork(dist.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            future = self._future = torch.futures.Future()
+            promise = self._promise = torch.futures.Future()
+            # An exception that is set from Python is a value to torch's C++, such as the reducer of
+            # DistributedDataParallel, which would take it for tensors. One that is raised is none.
+            future = self._future = promise.then(lambda ended: ended.wait())
             was_told = self._told
         if was_told:
-            self._set(future)
+            self._set(promise)
         elif not self._is_told:
-            threads.run(lambda: self._complete(future))
+            threads.run(lambda: self._complete(promise))
         return future
 
-    def _complete(self, future: torch.futures.Future[Any]) -> None:
+    def _complete(self, promise: torch.futures.Future[Any]) -> None:
         try:
             self.wait()
         except Exception as error:
-            future.set_exception(error)
+            promise.set_exception(error)
         else:
-            future.set_result(self._outputs)
+            promise.set_result(self._outputs)
 
 
 class RuedaWorks(RuedaWork):
@@ -295,4 +299,9 @@ class RuedaWorks(RuedaWork):
     def get_future(self) -> torch.futures.Future[Any]:
         """Completed with all outputs."""
         all_of_them = torch.futures.collect_all([work.get_future() for work in self._works])
-        return all_of_them.then(lambda _: self._outputs)
+
+        def outputs(ended: torch.futures.Future[Any]) -> list[torch.Tensor]:
+            ended.wait()  # raises
+            return self._outputs
+
+        return all_of_them.then(outputs)
