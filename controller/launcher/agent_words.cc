@@ -46,6 +46,10 @@ bool Has(const HostShare& share, Rank rank) {
   return rank >= share.first && rank - share.first < share.ranks;
 }
 
+bool IsExitCode(int value) {
+  return value >= 0 && value <= kExitCodeMax;
+}
+
 void Tame(std::string* text) {
   *text = Printable(*text, kErrorTextBytesMax);
 }
@@ -79,6 +83,7 @@ absl::Status CheckEventFromAgent(const HostShare& share, const launch::Event& ev
     case MessageKind::kSignal:
       return EndsJob(event.value()) ? absl::OkStatus() : Wrong("a signal that ends no job");
     case MessageKind::kFinished:
+      return IsExitCode(event.value()) ? absl::OkStatus() : Wrong("an exit status that is none");
     case MessageKind::kHere:
       return absl::OkStatus();
     case MessageKind::kEndJob:
@@ -103,9 +108,8 @@ absl::Status CheckFromAgent(const HostShare& share, launch::FromAgent* message) 
     case launch::FromAgent::kRefusal: {
       launch::Refusal& refusal = *message->mutable_refusal();
       Tame(refusal.mutable_why());
-      return refusal.exit_code() >= 0 && refusal.exit_code() <= kExitCodeMax
-                 ? absl::OkStatus()
-                 : Wrong("an exit status that is none");
+      return IsExitCode(refusal.exit_code()) ? absl::OkStatus()
+                                             : Wrong("an exit status that is none");
     }
     case launch::FromAgent::kEvent:
       return CheckEventFromAgent(share, message->event());

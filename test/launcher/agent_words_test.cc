@@ -58,6 +58,7 @@ TEST(FromAgent, TellsOfItsOwnRanks) {
 
 TEST(FromAgent, TellsOfEventsThatThereAre) {
   EXPECT_TRUE(MaySay(EventOf(MessageKind::kFinished)));
+  EXPECT_FALSE(MaySay(EventOf(MessageKind::kFinished, -1, 256)));  // would end as 0
   EXPECT_TRUE(MaySay(EventOf(MessageKind::kHere)));
   for (const int kind : {-1, 12, 1'000}) {
     EXPECT_FALSE(MaySay(EventOf(static_cast<MessageKind>(kind), 2))) << kind;

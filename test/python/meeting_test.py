@@ -62,7 +62,16 @@ def test_what_a_stranger_writes_is_an_error_on_all_ranks(tmp_path, folder, hosts
 
 
 def test_a_stranger_who_is_first_in_a_real_store(folder):
-    spawn(hostile_store.stranger_was_first, 2, str(folder), "place 1")
+    spawn(hostile_store.stranger_was_first, 2, str(folder))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_store_is_used_again_after_groups_that_failed(ranks):
+    spawn(hostile_store.again, ranks)
+
+
+def test_a_rank_that_never_answers_is_named_by_its_key():
+    spawn(hostile_store.dies_in_the_middle, 3)
 
 
 def test_torchs_own_call_and_a_store_that_is_used_again(folder):

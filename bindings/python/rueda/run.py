@@ -306,7 +306,12 @@ class _Desk:
                 self._strangers[stream] = time.monotonic()
                 thread = threading.Thread(target=self._serve, args=(stream,), daemon=True)
                 self._streams[thread] = stream
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the system has no thread left
+                    del self._streams[thread]
+                    stream.close()
+                    raise OSError(str(error)) from error
         except OSError as error:
             if not self._is_full:
                 self._events.put(error)

@@ -6,8 +6,9 @@
     job       by rank 0, when it has read all answers: go, and where the ranks of several hosts meet
 
 A rank that refuses what it reads says so in its next key, and rank 0 in all of its own: every rank
-ends with the same error, and none has opened a port or a file. What has been read is deleted, so
-that another group can use the same store.
+ends with the same error, and none has opened a port or a file. What has been read is deleted, and
+before a key is written so is the one that will answer it: another group can use the same store,
+also after one that did not start.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import secrets
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -35,6 +37,8 @@ _hexadecimal = _store.matching("[0-9a-f]{32}", "32 hexadecimal digits")
 class Own(NamedTuple):
     """What a rank knows of itself."""
 
+    #: New each time that it tries.
+    attempt: str
     #: A digest of what makes processes neighbours.
     host: str
     #: A digest of the name of ruedarun's job, if this is the same rank of that one; or "".
@@ -105,6 +109,7 @@ def _endpoint(value: Any) -> str:
 
 
 _OWN: dict[str, _store.Check] = {
+    "attempt": _hexadecimal,
     "host": _hexadecimal,
     "launched_as": _store.matching("([0-9a-f]{32})?", "32 hexadecimal digits, or nothing,"),
     "has_shared_dir": _store.flag,
@@ -155,15 +160,20 @@ class _Root:
         self._store = store
         self._others = range(1, size)
         self._limit = limit
+        self._end = 0.0
 
     def agree(self, own: Own, open_door: Callable[[], str]) -> Agreed:
-        _store.forget(self._store, "job")  # an earlier group's; nobody reads it before his place
         try:
             places = _places([own, *map(self._read_own, self._others)])
         except Exception as error:
             for rank in self._others:
+                _store.forget(self._store, f"rank {rank}")
                 self._store.set(f"place {rank}", _refusal(0, error))
             raise
+        # All have come to this group: nobody reads what was left of an earlier one.
+        for key in ("job", *(f"answer {rank}" for rank in self._others)):
+            _store.forget(self._store, key)
+        self._end = time.monotonic() + self._limit.total_seconds()
         words = [_place_word(place) for place in places]
         for rank in self._others:
             self._store.set(f"place {rank}", words[rank])
@@ -171,17 +181,20 @@ class _Root:
             for rank in self._others:
                 self._await_answer(rank, words[rank])
             address = open_door() if _need_address(places[0]) else ""
+            job = json.dumps({"nonce": places[0].nonce, "meeting_address": address})
+            self._store.set("job", job)
+            # As the others read it.
+            read = _store.get(self._store, "job", self._left())
+            if read != job.encode():
+                _store.fields("job", read, _JOB)  # raises what is wrong with it
+                raise _store.wrong("job", f"holds {_store.shown(read)}")
         except Exception as error:
             self._store.set("job", _refusal(0, error))
             raise
-        job = json.dumps({"nonce": places[0].nonce, "meeting_address": address})
-        self._store.set("job", job)
-        # As the others read it.
-        read = _store.get(self._store, "job", self._limit)
-        if read != job.encode():
-            _store.fields("job", read, _JOB)  # raises what is wrong with it
-            raise _store.wrong("job", f"holds {_store.shown(read)}")
         return Agreed(places[0], address, _group_store(self._store, places[0]))
+
+    def _left(self) -> timedelta:
+        return timedelta(seconds=max(self._end - time.monotonic(), 0.001))
 
     def _read_own(self, rank: int) -> Own:
         key = f"rank {rank}"
@@ -189,7 +202,7 @@ class _Root:
 
     def _await_answer(self, rank: int, word: str) -> None:
         key = f"answer {rank}"
-        answer = _store.take(self._store, key, self._limit)
+        answer = _store.take(self._store, key, self._left())
         if answer != word.encode():
             _place_in(key, answer)  # raises what the rank says, or that it is no place
             raise _store.wrong(
@@ -222,13 +235,17 @@ def _places(owns: list[Own]) -> list[Place]:
 
 
 def _agree_with_root(store: Any, rank: int, size: int, own: Own, limit: timedelta) -> Agreed:
-    store.set(f"rank {rank}", json.dumps(own._asdict()))
     key, answer = f"place {rank}", f"answer {rank}"
+    _store.forget(store, key)
+    store.set(f"rank {rank}", json.dumps(own._asdict()))
     try:
         word = _store.take(store, key)
         place = _place_in(key, word)
         _check_place(place, own, rank, size)
     except _store.Refused:  # rank 0 knows
+        raise
+    except dist.DistError:  # it did not come in time
+        _store.forget(store, f"rank {rank}")
         raise
     except errors.RuedaError as error:
         store.set(answer, _refusal(rank, error))

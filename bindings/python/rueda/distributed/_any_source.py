@@ -28,8 +28,11 @@ _PATIENCE = 0.02
 _LOOK_FIRST, _LOOK_LAST = 0.00005, 0.02
 # How often it asks whether the others are still there.
 _CHECK_EVERY = 0.5
-# Where the store counts those that have left the group.
-LEFT = "left"
+
+
+def left_key(rank: int) -> str:
+    """Where the store has that a rank has left the group."""
+    return f"left {rank}"
 
 
 class _Stream:
@@ -184,7 +187,8 @@ class Wanted:
         if time.monotonic() < self._check_at:
             return
         self._check_at = time.monotonic() + _CHECK_EVERY
-        if _store.count(self._store(), LEFT, self._size) >= self._size - 1:
+        others = [left_key(rank) for rank in range(self._size) if rank != self._rank]
+        if self._store().check(others):
             raise errors.RuedaError(
                 "receiving from any source: all other ranks have left the group",
                 errors.Status.FAILED_PRECONDITION,

@@ -7,6 +7,7 @@ import hashlib
 import ipaddress
 import logging
 import os
+import secrets
 import socket
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -136,6 +137,7 @@ def _own(rank: int, size: int) -> Own:
         and environment.get("RUEDA_SIZE") == str(size)
     )
     return Own(
+        attempt=secrets.token_hex(16),
         host=_digest(host_id()),
         launched_as=_digest(environment.get("RUEDA_JOB_ID", "")) if is_launched else "",
         has_shared_dir="RUEDA_SHARED_DIR" in environment,

@@ -20,7 +20,7 @@ from rueda.core import _context
 from rueda.core import _library as c
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, received_splits
 from rueda.distributed import _meeting
-from rueda.distributed._any_source import LEFT, AnySourceWork, Sent, Wanted
+from rueda.distributed._any_source import AnySourceWork, Sent, Wanted, left_key
 from rueda.distributed._work import Calls, RuedaWork, RuedaWorks
 
 lib = c.lib
@@ -220,7 +220,7 @@ class RuedaProcessGroup(_Base):  # type: ignore[misc]
 
     def _tell_that_it_leaves(self) -> None:
         with contextlib.suppress(Exception):  # the store may have gone before
-            self._store.add(LEFT, 1)
+            self._store.set(left_key(self._rank_), "")
 
     def _take_context(self) -> int | None:
         if os.getpid() != self._pid:  # a forked child has no part in it

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -28,28 +29,28 @@ class Refused(errors.RuedaError):
     """A rank has written into a key why the group can't start."""
 
     def __init__(self, key: str, why: str) -> None:
-        super().__init__(
-            f"{why} (as key '{key}' of torch's store says)", errors.Status.FAILED_PRECONDITION
-        )
+        said = f"key '{key}' of torch's store"
+        text = why if "torch's store" in why else f"{why} (as {said} says)"
+        super().__init__(text, errors.Status.FAILED_PRECONDITION)
 
 
 def wrong(key: str, why: str) -> errors.RuedaError:
     """What a reader raises when a key holds something that no rank has written there."""
     return errors.RuedaError(
-        f"torch's store: key '{key}' {why}. No rank of this group wrote that. Can a stranger reach "
-        "the store, or does another job use it? See docs/security.md",
+        f"torch's store: key '{key}' {why}. No rank wrote that for this group. Can a stranger "
+        "reach the store, or does another job use it? See docs/security.md",
         errors.Status.DATA_LOSS,
     )
 
 
 def get(store: Any, key: str, patience: timedelta | None = None) -> bytes:
-    """The value of a key, up to a limit of bytes. Waits for it: for `patience`, or as long as the
-    store itself does, and then raises what the store does."""
+    """The value of a key, up to a limit of bytes. Waits for it: for `patience`, and then raises a
+    TimeIsUpError; or as long as the store itself does, and then raises what the store does."""
     try:
         if patience is not None:
-            store.wait([key], patience)
+            _await(store, key, patience)
         value = store.get(key)
-    except dist.DistError:  # it says which key did not come, or that the store is gone
+    except (dist.DistError, errors.TimeIsUpError):  # which key did not come, or the store is gone
         raise
     except Exception as error:
         raise wrong(key, f"can't be read: {shown(str(error))}") from error
@@ -58,6 +59,20 @@ def get(store: Any, key: str, patience: timedelta | None = None) -> bytes:
     if len(value) > _BYTES_MAX:
         raise wrong(key, f"holds {len(value)} bytes, more than {_BYTES_MAX}")
     return value
+
+
+def _await(store: Any, key: str, patience: timedelta) -> None:
+    begin = time.monotonic()
+    try:
+        store.wait([key], patience)
+    except dist.DistError as error:
+        if time.monotonic() - begin < patience.total_seconds():
+            raise  # the store is gone
+        raise errors.TimeIsUpError(
+            f"key '{key}' of torch's store was not written within {patience.total_seconds():g} s, "
+            "though all ranks had come: is one of them stuck, or gone?",
+            errors.Status.DEADLINE_EXCEEDED,
+        ) from error
 
 
 def take(store: Any, key: str, patience: timedelta | None = None) -> bytes:
@@ -79,19 +94,6 @@ def number(store: Any, key: str) -> int:
     if _NUMBER.fullmatch(value) is None:
         raise wrong(key, f"holds {shown(value)} instead of a number")
     return int(value)
-
-
-def count(store: Any, key: str, high: int) -> int:
-    """The value of a key that ranks count with."""
-    try:
-        value = store.add(key, 0)
-    except dist.DistError:
-        raise
-    except Exception as error:
-        raise wrong(key, f"can't be counted: {shown(str(error))}") from error
-    if type(value) is not int or not 0 <= value <= high:
-        raise wrong(key, f"holds {shown(value)} instead of a number from 0 to {high}")
-    return value
 
 
 def fields(
