@@ -18,7 +18,7 @@ absl::StatusOr<std::vector<Rank>> MembersOf(const Runtime& runtime, int32_t proc
 }
 
 absl::Status Save(rueda_context* context, int32_t process_set, rueda_result* result) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   RUEDA_RETURN_IF_ERROR(CheckStruct(result));
   RUEDA_RETURN_IF_ERROR(MembersOf(*runtime, process_set).status());
   RUEDA_ASSIGN_OR_RETURN(const std::string bytes, runtime->compression().Save(process_set));
@@ -27,7 +27,7 @@ absl::Status Save(rueda_context* context, int32_t process_set, rueda_result* res
 
 absl::Status Load(rueda_context* context, int32_t process_set, const void* const* data,
                   const size_t* bytes, size_t count) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   RUEDA_ASSIGN_OR_RETURN(const std::vector<Rank> ranks, MembersOf(*runtime, process_set));
   if (count == 0 || data == nullptr || bytes == nullptr) {
     return absl::InvalidArgumentError("rueda_compression_load: nothing was given");

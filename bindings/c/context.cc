@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "bindings/c/guard.h"
+#include "core/base/log.h"
 #include "core/trace/recorder.h"
 
 namespace rueda::capi {
@@ -52,6 +54,10 @@ void Free(std::unique_ptr<Runtime> runtime) {
   }
   MutexLock lock(rests_mutex);
   for (Rest& rest : kept) Rests().push_back(std::move(rest));
+}
+
+absl::Status Closing() {
+  return absl::AbortedError("another thread resets or destroys this context");
 }
 
 absl::Status ReadOptions(const rueda_init_options& options, RuntimeOptions* out) {
@@ -102,7 +108,12 @@ absl::Status ReadOptions(const rueda_init_options& options, RuntimeOptions* out)
 
 absl::Status Start(rueda_context* context) {
   RuntimeOptions options = context->options;
-  if (options.group == nullptr) options.epoch = NextEpoch(options.context);
+  if (options.group == nullptr) {
+    // Jobs that a program makes in the course of time, as torch.distributed does, have numbers of
+    // their own: their ranks need not have been together before.
+    options.epoch = NextEpoch(absl::StrCat(options.config.job_id, "/", options.context));
+    options.number = NextEpoch(options.context);
+  }
   options.arena = ArenaFor(options.context, options.group_rank);
   RUEDA_ASSIGN_OR_RETURN(context->runtime, Runtime::Create(std::move(options)));
   return absl::OkStatus();
@@ -129,11 +140,33 @@ absl::Status Init(uint32_t header_version, const rueda_init_options* options,
   return absl::OkStatus();
 }
 
+// Nobody frees what the calling thread is inside of.
+absl::Status CheckNoCallback(Runtime* runtime, absl::string_view what) {
+  if (!runtime->InCallback()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(what, " from a callback or an allocator"));
+}
+
+// Lets no call in any more. False: another thread has said so already.
+bool Close(rueda_context* context) {
+  return (context->calls.fetch_or(rueda_context::kClosing) & rueda_context::kClosing) == 0;
+}
+
+// Waits until the calls that are inside have left, but for `own` of them. What they wait for has
+// ended.
+void AwaitCalls(const rueda_context* context, uint32_t own) {
+  uint32_t calls = context->calls.load();
+  while ((calls & ~rueda_context::kClosing) > own) {
+    context->calls.wait(calls);
+    calls = context->calls.load();
+  }
+}
+
 absl::Status Shutdown(rueda_context* context) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   if (context->shut_down.load(std::memory_order_relaxed)) {
     return absl::FailedPreconditionError("this context has shut down already");
   }
+  RUEDA_RETURN_IF_ERROR(CheckNoCallback(runtime.get(), "shutdown"));
   const absl::Status status = runtime->Shutdown();
   if (!absl::IsFailedPrecondition(status)) {
     context->shut_down.store(true, std::memory_order_relaxed);
@@ -142,11 +175,19 @@ absl::Status Shutdown(rueda_context* context) {
 }
 
 absl::Status Reset(rueda_context* context) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   if (runtime->failure() == nullptr || context->shut_down.load(std::memory_order_relaxed)) {
     return absl::FailedPreconditionError("rueda_context_reset: the epoch has not failed");
   }
+  RUEDA_RETURN_IF_ERROR(CheckNoCallback(runtime.get(), "rueda_context_reset"));
+  if (!Close(context)) return Closing();
+  const absl::Cleanup open = [context] {
+    context->calls.fetch_and(~rueda_context::kClosing);
+    context->calls.notify_all();
+  };
+  runtime->ForgetBlame();
   (void)runtime->Shutdown();  // of a failed epoch: returns its failure
+  AwaitCalls(context, 1);
   {
     MutexLock lock(context->errors_mutex);
     context->own_error = {};
@@ -158,7 +199,7 @@ absl::Status Reset(rueda_context* context) {
 // Fn: const World& -> int32_t. -1 and a last error for a null context.
 template <typename Fn>
 int32_t Ask(const rueda_context* context, Fn fn) {
-  const absl::StatusOr<Runtime*> runtime = RuntimeOf(context);
+  const absl::StatusOr<Call> runtime = RuntimeOf(context);
   if (!runtime.ok()) {
     Report(runtime.status());
     return -1;
@@ -168,7 +209,13 @@ int32_t Ask(const rueda_context* context, Fn fn) {
 
 }  // namespace
 
-absl::StatusOr<Runtime*> RuntimeOf(const rueda_context* context) {
+Call::~Call() {
+  if (context_ == nullptr) return;
+  const uint32_t calls = context_->calls.fetch_sub(1);
+  if (__builtin_expect((calls & rueda_context::kClosing) != 0, 0)) context_->calls.notify_all();
+}
+
+absl::StatusOr<Call> RuntimeOf(const rueda_context* context) {
   if (__builtin_expect(context == nullptr, 0)) {
     return absl::FailedPreconditionError(
         "Rueda is not initialised: the context is null. Call init first");
@@ -179,11 +226,16 @@ absl::StatusOr<Runtime*> RuntimeOf(const rueda_context* context) {
         "one "
         "in the child, or start it with exec");
   }
-  if (__builtin_expect(context->runtime == nullptr, 0)) {
+  const uint32_t calls = context->calls.fetch_add(1);
+  Call call(context);
+  if (__builtin_expect((calls & rueda_context::kClosing) != 0, 0)) {
     if (context->destroyed) return absl::FailedPreconditionError("this context was destroyed");
+    return Closing();
+  }
+  if (__builtin_expect(context->runtime == nullptr, 0)) {
     return absl::FailedPreconditionError("this context could not be reset; destroy it");
   }
-  return context->runtime.get();
+  return call;
 }
 
 }  // namespace rueda::capi
@@ -204,12 +256,25 @@ rueda_status rueda_shutdown(rueda_context* context) {
 
 void rueda_context_destroy(rueda_context* context) {
   if (context == nullptr) return;
+  if (const absl::StatusOr<Call> call = RuntimeOf(context); call.ok() && (*call)->InCallback()) {
+    RUEDA_LOG(Error) << "rueda_context_destroy from a callback or an allocator: the context stays";
+    return;
+  }
   rueda_context* expected = context;
   default_context.compare_exchange_strong(expected, nullptr);
   if (thread_context == context) thread_context = nullptr;
   // A forked child has none of the threads that the destructor would wait for.
   if (context->fork_generation != ForkGeneration() || context->destroyed) return;
+  // A reset, which other threads may be in, ends first.
+  while (!Close(context)) {
+    if (context->destroyed) return;
+    context->calls.wait(context->calls.load());
+  }
   context->destroyed = true;
+  if (context->runtime != nullptr) {
+    context->runtime->EndWaits();
+    AwaitCalls(context, 0);
+  }
   Free(std::move(context->runtime));
   context->options = RuntimeOptions();
   MutexLock lock(context->errors_mutex);
@@ -234,7 +299,7 @@ void rueda_set_thread_context(rueda_context* context) {
 }
 
 int32_t rueda_is_initialized(const rueda_context* context) {
-  const absl::StatusOr<Runtime*> runtime = RuntimeOf(context);
+  const absl::StatusOr<Call> runtime = RuntimeOf(context);
   return runtime.ok() && !context->shut_down.load(std::memory_order_relaxed) &&
          (*runtime)->failure() == nullptr;
 }
@@ -271,7 +336,7 @@ int32_t rueda_is_homogeneous(const rueda_context* context) {
 
 rueda_status rueda_context_epoch(const rueda_context* context, uint64_t* epoch) {
   return Guard([&]() -> absl::Status {
-    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
     if (epoch == nullptr) return absl::InvalidArgumentError("rueda_context_epoch: `epoch` is null");
     *epoch = runtime->world().epoch;
     return absl::OkStatus();
@@ -284,7 +349,7 @@ rueda_status rueda_context_reset(rueda_context* context) {
 
 rueda_status rueda_abort(rueda_context* context, const char* reason) {
   return Guard([&]() -> absl::Status {
-    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
     runtime->Abort(reason == nullptr ? "no reason given" : reason);
     return absl::OkStatus();
   });
@@ -309,7 +374,7 @@ void rueda_group_destroy(rueda_group* group) {
 
 rueda_status rueda_timeline_start(rueda_context* context, const char* path) {
   return Guard([&]() -> absl::Status {
-    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
     if (path == nullptr) {
       return absl::InvalidArgumentError("rueda_timeline_start: `path` is null");
     }
@@ -319,7 +384,7 @@ rueda_status rueda_timeline_start(rueda_context* context, const char* path) {
 
 rueda_status rueda_timeline_stop(rueda_context* context) {
   return Guard([&]() -> absl::Status {
-    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
     return runtime->StopTimeline();
   });
 }

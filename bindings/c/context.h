@@ -1,9 +1,12 @@
 // What is behind a rueda_context and a rueda_group.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "controller/runtime/runtime.h"
 #include "core/base/mutex.h"
@@ -22,10 +25,14 @@ struct rueda_context {
   };
 
   rueda::RuntimeOptions options;  // as at init; reset uses them again
+  // Changed only when no other call is inside: see Call.
   std::unique_ptr<rueda::Runtime> runtime;
+  // How many calls are inside, and kClosing while the runtime is about to go.
+  mutable std::atomic<uint32_t> calls{0};
+  static constexpr uint32_t kClosing = uint32_t{1} << 31;
   int fork_generation = 0;  // of the process that made it
   std::atomic<bool> shut_down{false};
-  bool destroyed = false;
+  std::atomic<bool> destroyed{false};
   rueda::Mutex errors_mutex;
   std::map<rueda_handle, std::unique_ptr<ErrorStrings>> errors ABSL_GUARDED_BY(errors_mutex);
   ErrorStrings own_error ABSL_GUARDED_BY(errors_mutex);  // of rueda_context_error
@@ -33,8 +40,26 @@ struct rueda_context {
 
 namespace rueda::capi {
 
-// The runtime of a context that may be used: not null, and not in a forked child.
-absl::StatusOr<Runtime*> RuntimeOf(const rueda_context* context);
+// A call that uses a context's runtime, which is not freed before the call has left.
+class Call {
+ public:
+  // `context` counts this call already.
+  explicit Call(const rueda_context* context) : context_(context) {}
+  Call(Call&& other) noexcept : context_(std::exchange(other.context_, nullptr)) {}
+  Call& operator=(Call&&) = delete;
+  ~Call();
+
+  Runtime* operator->() const { return context_->runtime.get(); }
+  Runtime& operator*() const { return *context_->runtime; }
+  Runtime* get() const { return context_->runtime.get(); }
+
+ private:
+  const rueda_context* context_;
+};
+
+// The runtime of a context that may be used: not null, and not in a forked child. ABORTED: another
+// thread resets or destroys it.
+absl::StatusOr<Call> RuntimeOf(const rueda_context* context);
 
 // The arena of a context's earlier epoch, if something in it is still allocated; else null. Thread
 // ranks (group_rank >= 0) have one each.

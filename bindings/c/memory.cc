@@ -22,7 +22,7 @@ Memory& Known() {
 }
 
 absl::Status Allocate(rueda_context* context, size_t bytes, void** pointer) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   if (pointer == nullptr) return absl::InvalidArgumentError("rueda_mem_alloc: `pointer` is null");
   *pointer = nullptr;
   RUEDA_ASSIGN_OR_RETURN(*pointer, runtime->arena()->Allocate(bytes));

@@ -23,11 +23,11 @@ absl::Status Read(Runtime* runtime, const rueda_operation* operations, size_t co
 
 absl::Status Submit(rueda_context* context, const rueda_operation* operations, size_t count,
                     const rueda_completion* completion, rueda_handle* handle) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   if (handle == nullptr) return absl::InvalidArgumentError("rueda_submit: `handle` is null");
   *handle = 0;
   CheckedOperations checked;
-  RUEDA_RETURN_IF_ERROR(Read(runtime, operations, count, &checked));
+  RUEDA_RETURN_IF_ERROR(Read(runtime.get(), operations, count, &checked));
   OperationArgs& args = checked.args;
   if (completion != nullptr) {
     if (completion->size < sizeof(rueda_completion) || completion->callback == nullptr) {
@@ -51,11 +51,11 @@ static_assert(sizeof(absl::StatusCode) == sizeof(rueda_status));
 
 absl::Status Execute(rueda_context* context, const rueda_operation* operations, size_t count,
                      int64_t timeout_ns, rueda_handle* handle) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   if (handle != nullptr) *handle = 0;
   if (timeout_ns < 0) return absl::InvalidArgumentError("rueda_execute: a negative time-out");
   CheckedOperations checked;
-  RUEDA_RETURN_IF_ERROR(Read(runtime, operations, count, &checked));
+  RUEDA_RETURN_IF_ERROR(Read(runtime.get(), operations, count, &checked));
   OperationArgs& args = checked.args;
   Handle own = 0;
   absl::Status status = runtime->Execute(std::move(args), timeout_ns, &own);
@@ -106,7 +106,7 @@ absl::Status CheckError(const rueda_error* error) {
 }
 
 absl::Status HandleError(rueda_context* context, rueda_handle handle, rueda_error* error) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   RUEDA_RETURN_IF_ERROR(CheckError(error));
   RUEDA_ASSIGN_OR_RETURN(Request * request, runtime->Find(handle));
   if (!request->is_done()) {
@@ -124,7 +124,7 @@ absl::Status HandleError(rueda_context* context, rueda_handle handle, rueda_erro
 }
 
 absl::Status ContextError(rueda_context* context, rueda_error* error) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   RUEDA_RETURN_IF_ERROR(CheckError(error));
   const FailurePtr failure = runtime->failure();
   MutexLock lock(context->errors_mutex);
@@ -134,7 +134,7 @@ absl::Status ContextError(rueda_context* context, rueda_error* error) {
 }
 
 absl::Status Release(rueda_context* context, rueda_handle handle) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   RUEDA_RETURN_IF_ERROR(runtime->Release(handle));
   MutexLock lock(context->errors_mutex);
   if (!context->errors.empty()) context->errors.erase(handle);
@@ -161,7 +161,7 @@ rueda_status rueda_execute(rueda_context* context, const rueda_operation* operat
 
 rueda_status rueda_poll(rueda_context* context, rueda_handle handle, int32_t* done) {
   return Guard([&]() -> absl::Status {
-    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
     if (done == nullptr) return absl::InvalidArgumentError("rueda_poll: `done` is null");
     RUEDA_ASSIGN_OR_RETURN(const bool is_done, runtime->Poll(handle));
     *done = is_done ? 1 : 0;
@@ -171,7 +171,7 @@ rueda_status rueda_poll(rueda_context* context, rueda_handle handle, int32_t* do
 
 rueda_status rueda_wait(rueda_context* context, rueda_handle handle, int64_t timeout_ns) {
   return Guard([&]() -> absl::Status {
-    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
     if (timeout_ns < 0) return absl::InvalidArgumentError("rueda_wait: a negative time-out");
     return runtime->Wait(handle, timeout_ns);
   });
@@ -179,14 +179,14 @@ rueda_status rueda_wait(rueda_context* context, rueda_handle handle, int64_t tim
 
 rueda_status rueda_wait_on_stream(rueda_context* context, rueda_handle handle, void* stream) {
   return Guard([&]() -> absl::Status {
-    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
     return runtime->WaitOnStream(handle, stream);
   });
 }
 
 rueda_status rueda_local_device(rueda_context* context, int32_t type, rueda_device* device) {
   return Guard([&]() -> absl::Status {
-    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
     if (device == nullptr)
       return absl::InvalidArgumentError("rueda_local_device: `device` is null");
     if (context->shut_down.load(std::memory_order_relaxed)) {

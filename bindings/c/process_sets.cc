@@ -27,7 +27,7 @@ absl::StatusOr<int64_t> ExecuteForValue(Runtime* runtime, const OperationArgs& a
 
 absl::Status Add(rueda_context* context, const int32_t* ranks, size_t count, int64_t timeout_ns,
                  int32_t* id) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   if (id == nullptr || (ranks == nullptr && count > 0)) {
     return absl::InvalidArgumentError("rueda_process_set_add: a null pointer");
   }
@@ -35,7 +35,7 @@ absl::Status Add(rueda_context* context, const int32_t* ranks, size_t count, int
   OperationArgs args;
   args.kind = OpKind::kAddProcessSet;
   args.ranks.assign(ranks, ranks + count);
-  const absl::StatusOr<int64_t> value = ExecuteForValue(runtime, args, timeout_ns);
+  const absl::StatusOr<int64_t> value = ExecuteForValue(runtime.get(), args, timeout_ns);
   if (absl::IsAlreadyExists(value.status())) *id = runtime->FindSet(args.ranks);
   RUEDA_RETURN_IF_ERROR(value.status());
   *id = static_cast<int32_t>(*value);
@@ -43,7 +43,7 @@ absl::Status Add(rueda_context* context, const int32_t* ranks, size_t count, int
 }
 
 absl::Status Remove(rueda_context* context, int32_t id, int64_t timeout_ns) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   if (id == kWorldSet) {
     return absl::InvalidArgumentError("process set 0 is the world; it can't be removed");
   }
@@ -51,16 +51,16 @@ absl::Status Remove(rueda_context* context, int32_t id, int64_t timeout_ns) {
   args.kind = OpKind::kRemoveProcessSet;
   args.ranks = runtime->RanksOf(id);
   if (args.ranks.empty()) return absl::NotFoundError(absl::StrCat("there is no process set ", id));
-  return ExecuteForValue(runtime, args, timeout_ns).status();
+  return ExecuteForValue(runtime.get(), args, timeout_ns).status();
 }
 
 absl::Status Join(rueda_context* context, int32_t process_set, int64_t timeout_ns,
                   int32_t* last_rank) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   OperationArgs args;
   args.kind = OpKind::kJoin;
   args.set = process_set;
-  RUEDA_ASSIGN_OR_RETURN(const int64_t value, ExecuteForValue(runtime, args, timeout_ns));
+  RUEDA_ASSIGN_OR_RETURN(const int64_t value, ExecuteForValue(runtime.get(), args, timeout_ns));
   if (last_rank != nullptr) *last_rank = static_cast<int32_t>(value);
   return absl::OkStatus();
 }
@@ -88,7 +88,7 @@ rueda_status rueda_join(rueda_context* context, int32_t process_set, int64_t tim
 }
 
 int32_t rueda_process_set_size(const rueda_context* context, int32_t id) {
-  const absl::StatusOr<Runtime*> runtime = RuntimeOf(context);
+  const absl::StatusOr<Call> runtime = RuntimeOf(context);
   const std::vector<Rank> ranks = runtime.ok() ? (*runtime)->RanksOf(id) : std::vector<Rank>();
   if (!ranks.empty()) return static_cast<int32_t>(ranks.size());
   Report(runtime.ok() ? absl::NotFoundError(absl::StrCat("there is no process set ", id))
@@ -97,7 +97,7 @@ int32_t rueda_process_set_size(const rueda_context* context, int32_t id) {
 }
 
 int32_t rueda_process_set_rank(const rueda_context* context, int32_t id) {
-  const absl::StatusOr<Runtime*> runtime = RuntimeOf(context);
+  const absl::StatusOr<Call> runtime = RuntimeOf(context);
   if (!runtime.ok()) {
     Report(runtime.status());
     return -1;
@@ -111,7 +111,7 @@ int32_t rueda_process_set_rank(const rueda_context* context, int32_t id) {
 rueda_status rueda_process_set_ranks(const rueda_context* context, int32_t id, int32_t* ranks,
                                      size_t capacity, size_t* count) {
   return Guard([&]() -> absl::Status {
-    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
     if (count == nullptr || (ranks == nullptr && capacity > 0)) {
       return absl::InvalidArgumentError("rueda_process_set_ranks: a null pointer");
     }

@@ -88,7 +88,7 @@ absl::Status GatherBytes(Runtime* runtime, int32_t process_set, const char* name
 
 absl::Status BroadcastBytes(rueda_context* context, int32_t process_set, const char* name,
                             int32_t root, const void* data, size_t bytes, rueda_result* result) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   RUEDA_RETURN_IF_ERROR(CheckStruct(result));
   const std::vector<Rank> ranks = runtime->RanksOf(process_set);
   const auto place = std::lower_bound(ranks.begin(), ranks.end(), root);
@@ -98,7 +98,7 @@ absl::Status BroadcastBytes(rueda_context* context, int32_t process_set, const c
                                                    "}"));
   }
   const size_t given = runtime->rank() == root ? bytes : 0;
-  return GatherBytes(runtime, process_set, name, data, given, [&](Request* request) {
+  return GatherBytes(runtime.get(), process_set, name, data, given, [&](Request* request) {
     for (size_t i = 0; i < ranks.size(); ++i) {
       if (ranks[i] == root || request->output_splits[0][i] == 0) continue;
       return absl::InvalidArgumentError(
@@ -111,10 +111,10 @@ absl::Status BroadcastBytes(rueda_context* context, int32_t process_set, const c
 
 absl::Status AllgatherBytes(rueda_context* context, int32_t process_set, const char* name,
                             const void* data, size_t bytes, rueda_result* result, int64_t* sizes) {
-  RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   RUEDA_RETURN_IF_ERROR(CheckStruct(result));
   if (sizes == nullptr) return absl::InvalidArgumentError("`sizes` is null");
-  return GatherBytes(runtime, process_set, name, data, bytes, [&](Request* request) {
+  return GatherBytes(runtime.get(), process_set, name, data, bytes, [&](Request* request) {
     const std::vector<int64_t>& rows = request->output_splits[0];
     std::copy(rows.begin(), rows.end(), sizes);
     return TakeFrom(request, 0, result);
@@ -152,7 +152,7 @@ using namespace rueda::capi;  // NOLINT
 rueda_status rueda_result_take(rueda_context* context, rueda_handle handle, size_t index,
                                rueda_result* result) {
   return Guard([&]() -> absl::Status {
-    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
     RUEDA_RETURN_IF_ERROR(CheckStruct(result));
     RUEDA_ASSIGN_OR_RETURN(Request * request, runtime->Find(handle));
     const absl::Status status = TakeFrom(request, index, result);
@@ -172,7 +172,7 @@ void rueda_result_free(rueda_result* result) {
 rueda_status rueda_result_splits(rueda_context* context, rueda_handle handle, size_t index,
                                  int64_t* splits, size_t capacity, size_t* count) {
   return Guard([&]() -> absl::Status {
-    RUEDA_ASSIGN_OR_RETURN(Runtime * runtime, RuntimeOf(context));
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
     if (count == nullptr || (splits == nullptr && capacity > 0)) {
       return absl::InvalidArgumentError("rueda_result_splits: a null pointer");
     }

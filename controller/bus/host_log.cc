@@ -128,8 +128,9 @@ bool HostLog::HaveRoom(size_t side_bytes) {
   if (!Fits(side_bytes)) {
     if (!marked_starving_ || starving_[self_].value.load(std::memory_order_relaxed) == 0) {
       marked_starving_ = true;
-      starving_[self_].value.store(1, std::memory_order_relaxed);
+      // First the count: a reader that takes the mark takes it off.
       starving_count_->value.fetch_add(1, std::memory_order_relaxed);
+      starving_[self_].value.store(1, std::memory_order_release);
     }
     // A reader either sees the mark, or has published before this second look.
     std::atomic_thread_fence(std::memory_order_seq_cst);

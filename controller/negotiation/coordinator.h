@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "controller/membership/process_sets.h"
 #include "controller/negotiation/messages.h"
 #include "controller/negotiation/participants.h"

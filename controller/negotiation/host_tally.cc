@@ -143,7 +143,7 @@ void HostTally::Apply(const PlanItem& item) {
     // Nothing of it is under way, and another set may get its number.
     std::erase_if(forgotten_,
                   [&](const Defined& defined) { return slots_[defined.slot].set == removed->set; });
-    absl::erase_if(slot_of_, [&](const auto& entry) {
+    std::erase_if(slot_of_, [&](const auto& entry) {
       if (std::get<0>(entry.first) != removed->set) return false;
       free_.push_back(entry.second);
       return true;

@@ -9,10 +9,10 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/container/node_hash_map.h"
 #include "controller/membership/process_sets.h"
 #include "controller/membership/rank_set.h"
 #include "controller/negotiation/messages.h"
+#include "core/base/hash_map.h"
 
 namespace rueda {
 
@@ -65,7 +65,7 @@ class HostTally {
   const ProcessSetTable& sets_;
   std::vector<Slot> slots_;
   std::vector<int> free_;
-  absl::node_hash_map<Key, int> slot_of_;
+  HashMap<Key, int> slot_of_;
   std::vector<Defined> defined_;   // by slot of the id
   std::deque<Defined> forgotten_;  // the oldest first
   std::vector<bool> joined_;       // by set: some have, and not all

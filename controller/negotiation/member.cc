@@ -193,8 +193,8 @@ absl::Status Member::ApplySetAdded(const SetAdded& added, std::vector<Action>* a
 
 absl::Status Member::ApplySetRemoved(const SetRemoved& removed, std::vector<Action>* actions) {
   RUEDA_RETURN_IF_ERROR(sets_.Remove(removed.set));
-  absl::erase_if(unnamed_,
-                 [&](const auto& entry) { return std::get<0>(entry.first) == removed.set; });
+  std::erase_if(unnamed_,
+                [&](const auto& entry) { return std::get<0>(entry.first) == removed.set; });
   const Token token = EndUnnamed(kWorldSet, OpKind::kRemoveProcessSet, removed.sequence);
   actions->push_back(RemovedSet{removed.set, token != kNoToken, token});
   return absl::OkStatus();
@@ -213,8 +213,8 @@ absl::Status Member::ApplyJoined(const Joined& joined, std::vector<Action>* acti
         absl::StrCat("the plan says that rank ", rank_, " has joined process set ", joined.set));
   }
   // Ranks have been through different numbers of unnamed operations; none is in flight.
-  absl::erase_if(unnamed_,
-                 [&](const auto& entry) { return std::get<0>(entry.first) == joined.set; });
+  std::erase_if(unnamed_,
+                [&](const auto& entry) { return std::get<0>(entry.first) == joined.set; });
   actions->push_back(JoinDone{token, joined.last});
   return absl::OkStatus();
 }

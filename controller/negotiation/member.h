@@ -5,10 +5,10 @@
 #include <deque>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "controller/membership/process_sets.h"
 #include "controller/negotiation/messages.h"
 #include "controller/negotiation/tensor_table.h"
+#include "core/base/hash_map.h"
 
 namespace rueda {
 
@@ -150,9 +150,8 @@ class Member {
   TensorTable table_;
   std::vector<Outstanding> outstanding_;  // by token
   std::vector<int64_t> token_by_id_;      // named, by slot of the id; -1: none
-  absl::flat_hash_map<const TensorSpec*, Token, SpecHash, SpecEqual>
-      undefined_;  // named, no id yet
-  absl::flat_hash_map<TensorSpec::UnnamedKey, Unnamed> unnamed_;
+  HashMap<const TensorSpec*, Token, SpecHash, SpecEqual> undefined_;  // named, no id yet
+  HashMap<TensorSpec::UnnamedKey, Unnamed> unnamed_;
   std::vector<Token> waits_owed_;  // announced, waited, but no id yet
   std::vector<Lane> lanes_;        // by set
   std::deque<Outgoing> outgoing_;

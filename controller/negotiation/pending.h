@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "controller/membership/process_sets.h"
 #include "controller/membership/rank_set.h"
 #include "controller/negotiation/messages.h"
+#include "core/base/hash_map.h"
 
 namespace rueda {
 
@@ -99,8 +99,8 @@ class PendingTable {
   // By set, name and, of a send/recv, its two ranks: pairs may use one name at the same time.
   using NamedKey = std::tuple<SetId, std::string, Rank, Rank>;
 
-  absl::flat_hash_map<NamedKey, int> named_;
-  absl::flat_hash_map<TensorSpec::UnnamedKey, int> unnamed_;
+  HashMap<NamedKey, int> named_;
+  HashMap<TensorSpec::UnnamedKey, int> unnamed_;
   std::deque<Instance> instances_;  // stable addresses; free ones have slot -1
   std::vector<Instance*> free_;
 };

@@ -6,8 +6,8 @@
 #include <deque>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "controller/negotiation/messages.h"
+#include "core/base/hash_map.h"
 #include "core/base/limits.h"
 
 namespace rueda {
@@ -62,8 +62,8 @@ class TensorTable {
 
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;  // slots, the one to take next at the back
-  absl::flat_hash_map<const TensorSpec*, TensorId, SpecHash, SpecEqual> ids_;
-  absl::flat_hash_map<TensorId, SpecPtr> forgotten_;
+  HashMap<const TensorSpec*, TensorId, SpecHash, SpecEqual> ids_;
+  HashMap<TensorId, SpecPtr> forgotten_;
   std::deque<TensorId> forgotten_order_;  // oldest first
 };
 

@@ -2,23 +2,38 @@
 
 #include <pthread.h>
 
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "core/base/log.h"
 #include "core/base/signals_blocked.h"
 
 namespace rueda {
 
-void Completions::Add(std::function<void()> callback) {
+absl::Status Completions::Start() {
+  if (started_.load(std::memory_order_acquire)) return absl::OkStatus();
   MutexLock lock(mutex_);
-  callbacks_.push_back(std::move(callback));
-  if (!thread_.joinable() && !stopping_) {
-    const SignalsBlocked blocked;
+  if (thread_.joinable() || stopping_) return absl::OkStatus();
+  const SignalsBlocked blocked;
+  try {
     thread_ = std::thread([this, rank = LogRank()] {
       SetLogRank(rank);
       pthread_setname_np(pthread_self(), "rueda-callback");
       Run();
     });
-    id_ = thread_.get_id();
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("starting the thread for callbacks: ", error.what()));
   }
+  id_ = thread_.get_id();
+  started_.store(true, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+void Completions::Add(std::function<void()> callback) {
+  MutexLock lock(mutex_);
+  callbacks_.push_back(std::move(callback));
   changed_.NotifyOne();
 }
 

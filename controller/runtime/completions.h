@@ -1,12 +1,14 @@
 // The completion thread: runs the callbacks of finished operations, one after another, with no lock
-// held. Started by the first callback.
+// held. Started before the first operation that has one.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <thread>
 
 #include "core/base/mutex.h"
+#include "core/base/status.h"
 
 namespace rueda {
 
@@ -17,6 +19,9 @@ class Completions {
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;
 
+  // Makes the thread, if there is none. RESOURCE_EXHAUSTED: the system has none left.
+  absl::Status Start() ABSL_LOCKS_EXCLUDED(mutex_);
+  // After Start.
   void Add(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs what has been added, then ends the thread. Not called from a callback.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -26,6 +31,7 @@ class Completions {
  private:
   void Run();
 
+  std::atomic<bool> started_{false};
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> callbacks_ ABSL_GUARDED_BY(mutex_);

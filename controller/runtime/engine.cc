@@ -262,7 +262,37 @@ absl::Status Engine::SplitWorldsDevice(SetId set) {
 
 // A turn --------------------------------------------------------------------------------------
 
+template <typename Fn, typename Result>
+Result Engine::Guarded(Fn fn, Result otherwise) {
+  try {
+    return fn();
+  } catch (const std::exception& error) {
+    OnException(error.what());
+  } catch (...) {
+    OnException("an exception of unknown type");
+  }
+  return otherwise;
+}
+
+// There may be no memory: if the epoch can't be ended, this process ends, and the others are told
+// by that.
+void Engine::OnException(const char* what) {
+  try {
+    if (failed_) {
+      FinishEpoch();  // the exception came in the middle of that
+    } else {
+      FailEpoch({.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", what)});
+    }
+  } catch (...) {
+    RUEDA_CHECK(false) << "rank " << world_.rank << " can't go on, nor tell the others: " << what;
+  }
+}
+
 bool Engine::Turn() {
+  return Guarded([this] { return TurnOnce(); }, true);
+}
+
+bool Engine::TurnOnce() {
   if (failed_) return false;
   if (__builtin_expect(world_.neighbourhood.segment->failed(), 0)) return LookForFailure();
   bool moved = DrainSubmissions();
@@ -271,16 +301,16 @@ bool Engine::Turn() {
     if (failed_) return true;
   }
   moved |= Announce();
+  if (failed_) return true;
   const absl::StatusOr<bool> read = ReadPlan();
   if (!read.ok()) {
-    Failure failure;
-    failure.code = absl::StatusCode::kInternal;
-    failure.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", read.status().message());
-    FailEpoch(std::move(failure));
-    return true;
+    FailEpoch(
+        {.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", read.status().message())});
   }
+  if (failed_) return true;
   moved |= *read;
   if (busy_lanes_ > 0 && !suspect_.has_value()) moved |= AdvanceLanes();
+  if (failed_) return true;
   if (!ending_joins_.empty()) moved |= EndJoins();
   if (relay_ != nullptr && relay_->Pump()) {
     look_at_sockets_ = true;
@@ -296,20 +326,20 @@ bool Engine::Turn() {
 }
 
 bool Engine::LastTurn() {
-  return Turn() || (!failed_ && bus_->LastLook());
+  return Guarded([this] { return TurnOnce() || (!failed_ && bus_->LastLook()); }, true);
 }
 
 bool Engine::DrainSubmissions() {
   if (!submissions_->HasWork()) return false;
-  taken_.clear();
-  marked_.clear();
   submissions_->Take(&taken_, &marked_);
   for (Request* request : taken_) {
     Begin(request);
     trace::RecordAt(request->submitted_at, trace::Event::kSubmit, 0, request->handle());
     member_.Submit(request->token, request->spec, request->extras, request->waited);
   }
-  for (Request* request : marked_) {
+  taken_.clear();
+  for (; !marked_.empty(); marked_.pop_back()) {
+    Request* const request = marked_.back();
     if (request->token < live_.size() && live_[request->token] == request) {
       member_.MarkWaited(request->token);
     }
@@ -344,10 +374,7 @@ bool Engine::Announce() {
     }
     const absl::StatusOr<bool> sent = bus_->Send(*event);
     if (!sent.ok()) {
-      Failure failure;
-      failure.code = sent.status().code();
-      failure.cause = absl::StrCat("rank ", world_.rank, ": ", sent.status().message());
-      FailEpoch(std::move(failure));
+      FailEpoch({.cause = absl::StrCat("rank ", world_.rank, ": ", sent.status().message())});
       return true;
     }
     if (!*sent) break;
@@ -394,10 +421,7 @@ void Engine::Do(const Action& action) {
     absl::Status status = OpenLane(added->set);
     if (status.ok()) status = SplitWorldsDevice(added->set);
     if (!status.ok()) {
-      Failure failure;
-      failure.code = status.code();
-      failure.cause = absl::StrCat("rank ", world_.rank, ": ", status.message());
-      FailEpoch(std::move(failure));
+      FailEpoch({.cause = absl::StrCat("rank ", world_.rank, ": ", status.message())});
       return;
     }
     if (added->asked) CompleteWith(added->token, added->set);
@@ -441,12 +465,9 @@ void Engine::OnLaunch(const Launch& launch) {
   const Way way = WayOf(first_spec.signature);  // of all of the batch
   if (!lane.has(way)) {
     if (absl::Status status = OpenWay(lane, way, nullptr); !status.ok()) {
-      Failure failure;
-      failure.code = status.code();
-      failure.culprit = world_.rank;
-      failure.cause = absl::StrCat("rank ", world_.rank, " can't take part in ",
-                                   SpecLabel(first_spec), " on CUDA: ", status.message());
-      FailEpoch(std::move(failure));
+      FailEpoch({.culprit = world_.rank,
+                 .cause = absl::StrCat("rank ", world_.rank, " can't take part in ",
+                                       SpecLabel(first_spec), " on CUDA: ", status.message())});
       return;
     }
   }
@@ -484,6 +505,7 @@ void Engine::OnLaunch(const Launch& launch) {
     batch.postscale = request->extras.postscale;
     batch.operations.push_back({request, item.id, &spec, request->parts, item.first_dims});
   }
+  if (batch.operations.empty()) return;
   std::vector<LaneBucket> buckets;
   MakeBuckets(batch, set, config_.fusion_threshold, lane.measures(), &compression_, &buckets);
   if (!lane.busy() && !buckets.empty()) {
@@ -540,10 +562,7 @@ bool Engine::AdvanceWay(Lane& lane, Way way) {
       suspect_ = Suspect{kNobody, std::move(cause), MonotonicNow() + kCulpritPatience};
       return true;
     }
-    Failure failure;
-    failure.code = progress.status().code();
-    failure.cause = std::move(cause);
-    FailEpoch(std::move(failure));
+    FailEpoch({.cause = std::move(cause)});
     return true;
   }
   if (*progress == Progress::kDone) OnBucketDone(lane, way);
@@ -583,30 +602,37 @@ void Engine::OnBucketDone(Lane& lane, Way way) {
 }
 
 void Engine::Complete(Request* request, absl::Status status, FailurePtr failure) {
+  // What may throw comes first: then nothing has happened.
+  if (absl::IsDeadlineExceeded(status)) {  // that is how a call ends whose operation goes on
+    status = absl::CancelledError(status.message());
+  }
+  if (!status.ok()) request->status = DeepCopy(status);
+  tracks_.Ended(request);
   live_[request->token] = nullptr;
   if (Lane* lane = lanes_[request->spec->set].get()) lane->Ended(*request);
-  // That is how a call ends whose operation goes on.
-  if (absl::IsDeadlineExceeded(status)) status = absl::CancelledError(status.message());
-  if (!status.ok()) request->status = DeepCopy(status);
   request->failure = std::move(failure);
   trace::Record(trace::Event::kComplete, 0, request->handle(),
                 static_cast<uint64_t>(request->status.code()));
-  tracks_.Ended(request);
   submissions_->Ended(*request);
   // Kept here, as whoever sees `done` may release the request.
   const Callback callback = {request->callback, request->callback_user,
                              request->handle(), request->status.code(),
                              timeline_,         request->track};
-  const bool run_inline = request->callback_inline;
+  bool run_inline = request->callback_inline;
   request->done.store(1, std::memory_order_release);
   sleepers_->WakeFor(request);
   submissions_->table().Unreference(request);
   if (callback.function == nullptr) return;
+  if (!run_inline) {
+    try {
+      completions_->Add([callback] { CallBack(callback); });
+    } catch (const std::bad_alloc&) {
+      run_inline = true;  // better on this thread than never
+    }
+  }
   if (run_inline) {
     const EngineCallbackScope scope;
     CallBack(callback);
-  } else {
-    completions_->Add([callback] { CallBack(callback); });
   }
 }
 
@@ -685,11 +711,8 @@ void Engine::OnFrame(RoleLink& role_link, Link::Received received) {
           absl::StrCat("a frame of type ", static_cast<int>(frame.type)));
   }
   if (!status.ok()) {
-    Failure failure;
-    failure.code = absl::StatusCode::kInternal;
-    failure.cause = absl::StrCat("rank ", role_link.link->peer(), " sent rank ", world_.rank, " ",
-                                 status.message());
-    FailEpoch(std::move(failure));
+    FailEpoch({.cause = absl::StrCat("rank ", role_link.link->peer(), " sent rank ", world_.rank,
+                                     " ", status.message())});
   }
 }
 
@@ -717,7 +740,12 @@ void Engine::OnLinkLost(RoleLink& role_link, const absl::Status& why) {
   const Rank peer = role_link.link->peer();
   if (finished_.load(std::memory_order_relaxed)) return;
   // A rank may close once it knows that all have left, a little before we do: read on first.
-  if (!ReadPlan().ok() || left_.count() == world_.size()) return;
+  const absl::StatusOr<bool> read = ReadPlan();
+  if (!read.ok()) {
+    FailEpoch(
+        {.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", read.status().message())});
+  }
+  if (failed_ || left_.count() == world_.size()) return;
   if (suspect_.has_value() && suspect_->rank != kNobody) return;
   // The launcher's news of another host takes a little longer.
   const Nanos patience = world_.LocalIndex(peer) < 0 ? kRemoteVerdictPatience : kVerdictPatience;
@@ -831,6 +859,7 @@ void Engine::FulfilRequests() {
       failure.cause = absl::StrCat("rank ", world_.rank, " aborted the job: ", abort_reason_);
     }
     failure.culprit = world_.rank;
+    failure.recoverable = true;
     FailEpoch(std::move(failure));
     return;
   }
@@ -914,50 +943,62 @@ bool Engine::LookForFailure() {
 }
 
 void Engine::EndEpoch(Failure failure) {
+  if (failed_) return;
   failed_ = true;
   suspect_.reset();
   trace::Record(trace::Event::kFail, 0, static_cast<uint64_t>(failure.rank));
   const Rank culprit = failure.rank >= 0 ? failure.rank : failure.culprit;
   if (verdicts_ != nullptr) verdicts_->Blame(world_.rank, culprit);
-  const auto shared = std::make_shared<const Failure>(std::move(failure));
-  const absl::Status status = shared->ToStatus();
+  auto shared = std::make_shared<const Failure>(std::move(failure));
   {
     MutexLock lock(failure_mutex_);
-    failure_ = shared;
+    failure_ = std::move(shared);
   }
+  FinishEpoch();
+}
+
+// What follows from failure_. If an exception comes out of it, it is called again and goes on.
+void Engine::FinishEpoch() {
+  const FailurePtr failed = failure();
+  const absl::Status status = failed->ToStatus();
   store_->Abort();
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     if (lane == nullptr) continue;
-    lane->Abort();
     for (const Way way : kWays) {
       if (!lane->busy(way)) continue;
       for (Request* request : lane->front(way).requests) {
         if (request != nullptr) request->started_at = lane->front(way).started_at;
       }
     }
+    lane->Abort();
   }
   neighbours_->own_page().left.store(1, std::memory_order_release);
   submissions_->Close(status);
-  taken_.clear();
-  marked_.clear();
-  submissions_->Take(&taken_, &marked_);
-  for (Request* request : marked_) submissions_->table().Unreference(request);
-  for (Request* request : taken_) Begin(request);
+  DrainAtEnd();
   tracks_.Note("FAILURE", std::string(status.message()));
-  int failed = 0;
   for (size_t token = 0; token < live_.size(); ++token) {
     if (live_[token] == nullptr) continue;
     if (live_[token]->spec->signature.device != DeviceType::kCpu) {
       for (const OutputMemory& output : live_[token]->outputs) abandoned_.push_back(output.data);
     }
-    Complete(live_[token], status, shared);
-    ++failed;
+    ++failed_operations_;
+    Complete(live_[token], status, failed);
   }
   (void)timeline_->Stop();  // nothing comes any more, and the process may be about to end
   const absl::StatusOr<std::string> dump = trace::DumpToFile();
-  RUEDA_LOG(Error) << status.message() << " (" << failed << " operations in flight here failed"
+  RUEDA_LOG(Error) << status.message() << " (" << failed_operations_
+                   << " operations in flight here failed"
                    << (dump.ok() ? "; flight recorder: " : "") << (dump.ok() ? *dump : "") << ")";
   finished_.store(true, std::memory_order_release);
+}
+
+// What was submitted and not begun: what a turn had taken when it was broken off, then the rest.
+void Engine::DrainAtEnd() {
+  for (const bool is_rest : {false, true}) {
+    if (is_rest) submissions_->Take(&taken_, &marked_);
+    for (; !marked_.empty(); marked_.pop_back()) submissions_->table().Unreference(marked_.back());
+    for (; !taken_.empty(); taken_.pop_back()) Begin(taken_.back());
+  }
 }
 
 FailurePtr Engine::failure() const {
@@ -1009,6 +1050,10 @@ void Engine::UpdateFinished() {
 // Sleeping ------------------------------------------------------------------------------------
 
 bool Engine::LeavesWork() {
+  return Guarded([this] { return HasWork(); }, true);
+}
+
+bool Engine::HasWork() {
   if (failed_) return false;
   // A waiter leaves as soon as its own operation has ended: what was held back behind that, on any
   // rank, waits for somebody to say so.
@@ -1022,6 +1067,10 @@ bool Engine::LeavesWork() {
 }
 
 Nanos Engine::NextDeadline() {
+  return Guarded([this] { return CheckDeadlines(); }, Nanos{0});
+}
+
+Nanos Engine::CheckDeadlines() {
   if (failed_) return kForever;
   std::vector<std::string> stalls;
   Nanos next = idle() ? kForever : bus_->Look(now_, &stalls);

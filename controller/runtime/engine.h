@@ -48,7 +48,8 @@ class Engine : public Courier {
   // The holder of the baton ------------------------------------------------------------------
 
   // One turn. Returns whether anything moved; if not, there is nothing to do until this rank is
-  // rung.
+  // rung. An exception in it ends the epoch on all ranks; nothing is thrown, here and in what
+  // follows.
   bool Turn();
   // The same, for the last turn before sleeping: after SetSleep and a fence.
   bool LastTurn();
@@ -82,6 +83,11 @@ class Engine : public Courier {
   // The next turn, of whichever thread, ends the epoch on all ranks, for a reason of the caller's.
   void RequestAbort(std::string reason) ABSL_LOCKS_EXCLUDED(abort_mutex_);
 
+  // Before the rank goes on in another epoch.
+  void ForgetBlame() {
+    if (verdicts_ != nullptr) verdicts_->Blame(world_.rank, -1);
+  }
+
   // What compression remembers.
   CompressionStates& compression() { return compression_; }
   // When the epoch has failed and nobody turns this any more: whether its device has let go of all
@@ -100,6 +106,14 @@ class Engine : public Courier {
  private:
   explicit Engine(EngineArgs args);
   absl::Status Init();
+
+  // What `fn` returns, or `otherwise` after an exception, which ends the epoch.
+  template <typename Fn, typename Result>
+  Result Guarded(Fn fn, Result otherwise);
+  void OnException(const char* what);
+  bool TurnOnce();
+  bool HasWork();
+  Nanos CheckDeadlines();
 
   // The parts of a turn.
   bool DrainSubmissions();
@@ -149,6 +163,8 @@ class Engine : public Courier {
   void SayWhatItWasDoing(Failure* failure) const;
   bool LookForFailure();
   void EndEpoch(Failure failure);
+  void FinishEpoch();
+  void DrainAtEnd();
   bool SayFarewell();
   bool NeighbourIsThrough(SetId set) const;
   void UpdateFinished();
@@ -197,6 +213,7 @@ class Engine : public Courier {
   bool leave_announced_ = false;
   Nanos farewell_until_ = 0;  // 0: not begun
   bool failed_ = false;
+  int failed_operations_ = 0;  // then
   // A connection broke: who was lost, and how, is awaited for a moment. No lane moves meanwhile.
   struct Suspect {
     Rank rank;  // kNobody: a backend's connection, which may be anybody's

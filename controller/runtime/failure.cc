@@ -37,7 +37,7 @@ absl::string_view Cut(absl::string_view text, size_t bytes_max) {
 
 std::string EncodeFailure(const Failure& failure) {
   wire::Failure message;
-  message.set_code(static_cast<uint32_t>(failure.code));
+  message.set_code(static_cast<uint32_t>(absl::StatusCode::kAborted));
   message.set_rank(failure.rank);
   message.set_pid(failure.pid);
   message.set_host(failure.host);
@@ -64,7 +64,6 @@ Failure DecodeFailure(absl::string_view record) {
     failure.cause = "the job failed, and the record of why can't be read";
     return failure;
   }
-  failure.code = static_cast<absl::StatusCode>(message.code());
   failure.rank = message.rank();
   failure.pid = message.pid();
   failure.host = message.host();

@@ -11,7 +11,6 @@
 namespace rueda {
 
 struct Failure {
-  absl::StatusCode code = absl::StatusCode::kAborted;
   Rank rank = -1;     // -1: nobody in particular
   Rank accuser = -1;  // the one that took it for lost; -1: unknown
   Rank culprit = -1;  // whose doing it is, where nobody was lost: it aborted the job
@@ -27,7 +26,8 @@ struct Failure {
   // "rank 2 (host vm, pid 4711) was lost: killed by signal 9 (SIGKILL), during allreduce 'g'; epoch
   // 1"; ", while rank 0 awaited it in allreduce 'g'".
   std::string ToString() const;
-  absl::Status ToStatus() const { return absl::Status(code, ToString()); }
+  // Always ABORTED: whoever waited may reset, whatever the cause.
+  absl::Status ToStatus() const { return absl::AbortedError(ToString()); }
 };
 using FailurePtr = std::shared_ptr<const Failure>;
 

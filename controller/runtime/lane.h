@@ -84,11 +84,12 @@ class Lane {
 
   // All buckets of the next batch, of one way, which it has.
   void Add(Way way, std::vector<LaneBucket> buckets);
+  // Never again after Abort: nothing advances then.
   bool busy() const {
-    return std::any_of(ways_.begin(), ways_.end(),
-                       [](const WayState& way) { return !way.queue.empty(); });
+    return !aborted_ && std::any_of(ways_.begin(), ways_.end(),
+                                    [](const WayState& way) { return !way.queue.empty(); });
   }
-  bool busy(Way way) const { return !Of(way).queue.empty(); }
+  bool busy(Way way) const { return !aborted_ && !Of(way).queue.empty(); }
   // What the way works on, or will next; it is busy.
   const LaneBucket& front(Way way) const { return Of(way).queue.front(); }
 

@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "controller/rendezvous/detect.h"
@@ -180,7 +182,8 @@ absl::Status Runtime::StartOwnTimeline() {
   for (char& c : word) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-') c = '_';
   }
-  if (ours.epoch > 1) absl::StrAppend(&word, word.empty() ? "" : ".", "epoch", ours.epoch);
+  const uint64_t number = std::max(ours.epoch, options_.number);
+  if (number > 1) absl::StrAppend(&word, word.empty() ? "" : ".", "epoch", number);
   const absl::Status status =
       timeline_.Start(TimelinePath(options_.config.timeline, word, ours.rank));
   if (!status.ok()) Abort(std::string(status.message()));  // the others must not wait for us
@@ -200,9 +203,13 @@ Runtime::~Runtime() {
   (void)Leave();
 }
 
+void Runtime::EndWaits() {
+  if (engine_ != nullptr && !shut_down_) Abort("it was destroyed without shutting down");
+}
+
 bool Runtime::Leave() {
   if (engine_ == nullptr) return true;
-  if (!shut_down_) Abort("it was destroyed without shutting down");
+  EndWaits();
   shut_down_ = true;
   StopThreads();
   return engine_->failure() == nullptr || engine_->LeftDevice();
@@ -249,7 +256,7 @@ bool Runtime::TryTakeBaton() {
 }
 
 // From now on it is the background thread that neighbours ring; it is parked, or about to be.
-void Runtime::LeaveBaton() {
+void Runtime::LeaveBaton() noexcept {
   engine_->SetSleep(Sleep::kBackground);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const Nanos deadline = engine_->NextDeadline();
@@ -306,7 +313,7 @@ void Runtime::BackgroundThread() {
       deadline = std::min(deadline, MonotonicNow() + kWaitSoon);
     }
     background_deadline_.store(deadline, std::memory_order_seq_cst);
-    baton_.exchange(kFree, std::memory_order_acq_rel);
+    baton_.exchange(kFree, std::memory_order_seq_cst);
     const bool called = sleepers_.any() && sleepers_.WakeOne();
     if (stopping_.load(std::memory_order_acquire)) return;
     if (to_a_waiter && !called) continue;  // it has left; what came meanwhile rang nobody
@@ -325,6 +332,8 @@ void Runtime::TurnUntil(Done done, Nanos deadline) {
   while (!done()) {
     if (engine_->Turn()) {
       waiter_spin_->Reset();
+      // A turn takes a piece of work; a flood of them is no reason to wait longer.
+      if (deadline != kForever && MonotonicNow() >= deadline) return;
       continue;
     }
     if (done()) return;
@@ -373,6 +382,9 @@ absl::StatusOr<CudaDevice::Claim> Runtime::PrepareOnDevice(const DeviceExec& exe
 }
 
 absl::StatusOr<Handle> Runtime::Submit(const OperationArgs& args) {
+  if (args.callback != nullptr && !args.callback_inline) {
+    RUEDA_RETURN_IF_ERROR(completions_.Start());
+  }
   RUEDA_ASSIGN_OR_RETURN(const Submitted submitted, submissions_->Submit(args));
   if (submitted.is_first && !(args.wait_soon && BackgroundLooksSoon())) engine_->WakeSelf();
   return submitted.handle;
@@ -458,10 +470,9 @@ absl::Status Runtime::WaitFor(Request* request, Nanos deadline, bool enqueued) {
   const Nanos began = trace::Record(trace::Event::kWaitBegin, 0, request->handle());
   bool called = false;
   while (!over()) {
-    if (TryTakeBaton()) {
+    if (const Baton baton(this); baton) {
       called = false;
       TurnUntil(over, deadline);
-      LeaveBaton();
     } else {
       // The holder may be asleep, and not know of what this thread has queued.
       engine_->WakeSelf();
@@ -490,17 +501,17 @@ absl::Status Runtime::WaitFor(Request* request, Nanos deadline, bool enqueued) {
   return status;
 }
 
+bool Runtime::InCallback() const {
+  return InEngineCallback() || completions_.OnThread();
+}
+
 absl::Status Runtime::Shutdown() {
-  if (InEngineCallback() || completions_.OnThread()) {
-    return absl::FailedPreconditionError("shutdown from a callback");
-  }
   trace::Record(trace::Event::kShutdown);
   submissions_->Close(absl::FailedPreconditionError("this context has shut down"));
   engine_->RequestLeave();
   while (!engine_->Finished()) {
-    if (TryTakeBaton()) {
+    if (const Baton baton(this); baton) {
       TurnUntil([&] { return engine_->Finished(); }, kForever);
-      LeaveBaton();
     } else {
       engine_->WakeSelf();
       sleepers_.Sleep(nullptr, kForever, [&] {
@@ -516,10 +527,10 @@ absl::Status Runtime::Shutdown() {
 
 void Runtime::Abort(const std::string& reason) {
   engine_->RequestAbort(reason);
+  if (InEngineCallback()) return;  // the thread that calls back goes on with its turn, and sees it
   while (!engine_->Finished() && engine_->failure() == nullptr) {
-    if (TryTakeBaton()) {
+    if (const Baton baton(this); baton) {
       engine_->Turn();
-      LeaveBaton();
     } else {  // the holder, who may wait for something else for ever, does it
       engine_->WakeSelf();
       sleepers_.Sleep(nullptr, MonotonicNow() + kMillisecond,

@@ -26,9 +26,10 @@ struct DeviceExec {
 
 struct RuntimeOptions {
   Config config;
-  Environment environment;             // for the detection of other launchers; may be empty
-  std::string context;                 // contexts of one name meet
-  uint64_t epoch = 1;                  // processes: the how-manieth init of this name it is
+  Environment environment;  // for the detection of other launchers; may be empty
+  std::string context;      // contexts of one name meet
+  uint64_t epoch = 1;       // processes: the how-manieth init of this name in this job it is
+  uint64_t number = 1;      // the same in this process
   std::shared_ptr<ThreadGroup> group;  // null: ranks are processes
   Rank group_rank = -1;
   std::shared_ptr<Arena> arena;  // null: a new one
@@ -85,8 +86,14 @@ class Runtime {
   // Leaves the job: waits until all ranks have, or the epoch fails (then ABORTED). No other call
   // may be under way or follow. FAILED_PRECONDITION from a callback.
   absl::Status Shutdown();
-  // Ends the epoch on all ranks.
+  // Ends the epoch on all ranks: when it returns, or soon after if it is called from a callback.
   void Abort(const std::string& reason);
+  // Ends what threads wait for in it, unless it has been left: aborts the epoch.
+  void EndWaits();
+  // Whether the calling thread runs a callback or an allocator of this context.
+  bool InCallback() const;
+  // Of a failed epoch, before the next one begins: this rank's end is not another's doing any more.
+  void ForgetBlame() { engine_->ForgetBlame(); }
   FailurePtr failure() const { return engine_->failure(); }
 
   // The timeline of this rank: "t.json" names rank 0's file, as TimelinePath says.
@@ -110,10 +117,25 @@ class Runtime {
 
   // Until it is done; or `enqueued`, if that is enough.
   absl::Status WaitFor(Request* request, Nanos deadline, bool enqueued = false);
+  // The baton, for as long as this lives and has it; given back whatever is thrown meanwhile.
+  class Baton {
+   public:
+    explicit Baton(Runtime* runtime) : runtime_(runtime), held_(runtime->TryTakeBaton()) {}
+    ~Baton() {
+      if (held_) runtime_->LeaveBaton();
+    }
+    Baton(const Baton&) = delete;
+    Baton& operator=(const Baton&) = delete;
+    explicit operator bool() const { return held_; }
+
+   private:
+    Runtime* const runtime_;
+    const bool held_;
+  };
   template <typename Done>
   void TurnUntil(Done done, Nanos deadline);
   bool TryTakeBaton();
-  void LeaveBaton();
+  void LeaveBaton() noexcept;
   void BackgroundThread();
   void WaitForBaton(Nanos* patience);
   bool BackgroundLooksSoon();

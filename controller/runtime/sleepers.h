@@ -26,7 +26,9 @@ class Sleepers {
   // One of them should take the baton. False when nobody sleeps.
   bool WakeOne() ABSL_LOCKS_EXCLUDED(mutex_);
   void WakeAll() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool any() const { return count_.load(std::memory_order_relaxed) > 0; }
+  // After a sequentially consistent store of what they should see: then either this sees a thread
+  // that is about to sleep, or that thread sees the store.
+  bool any() const { return count_.load(std::memory_order_seq_cst) > 0; }
 
  private:
   struct Entry {

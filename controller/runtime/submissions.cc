@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -253,7 +253,7 @@ absl::Status Submissions::CheckNames(const OperationArgs& args) {
 }
 
 absl::Status Submissions::CheckDistinct(const OperationArgs& args) {
-  absl::flat_hash_set<absl::string_view> in_group;
+  std::unordered_set<absl::string_view, absl::Hash<absl::string_view>> in_group;
   for (size_t i = 0; i < args.names.size(); ++i) {
     if (in_group.insert(args.names[i]).second) continue;
     return Bad(args, i, "this name is twice in the group");

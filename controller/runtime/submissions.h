@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/node_hash_map.h"
 #include "controller/membership/process_sets.h"
 #include "controller/runtime/request.h"
+#include "core/base/hash_map.h"
 #include "core/base/mutex.h"
 
 namespace rueda {
@@ -146,7 +146,7 @@ class Submissions {
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
   ProcessSetTable sets_ ABSL_GUARDED_BY(mutex_);
   std::vector<SetState> states_ ABSL_GUARDED_BY(mutex_);  // by set
-  absl::node_hash_map<std::pair<Scope, std::string>, SubmittedName, NameHash, NameEqual> names_
+  HashMap<std::pair<Scope, std::string>, SubmittedName, NameHash, NameEqual> names_
       ABSL_GUARDED_BY(mutex_);
   std::vector<SubmittedName*> found_
       ABSL_GUARDED_BY(mutex_);  // scratch, by part: null if it is new

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "controller/negotiation/tensor_table.h"
 #include "controller/runtime/lane.h"
+#include "core/base/hash_map.h"
 #include "core/trace/timeline.h"
 
 namespace rueda {
@@ -71,7 +71,7 @@ class Tracks {
   uint32_t buckets_ = 0;
   std::vector<Named> named_;                    // by slot of the id
   std::vector<std::vector<uint32_t>> unnamed_;  // by token, of which no two are in flight, and part
-  absl::flat_hash_map<std::pair<SetId, std::string>, uint32_t> by_name_;
+  HashMap<std::pair<SetId, std::string>, uint32_t> by_name_;
   std::vector<bool> ways_named_;  // of lanes: by way, then set
 };
 

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 
 namespace rueda {
 namespace {
@@ -65,6 +66,22 @@ timespec LeftUntil(Nanos deadline) {
   return {left / kSecond, left % kSecond};
 }
 
+// Until something is ready.
+void WaitUntil(const UniqueFd& epoll, Nanos deadline) {
+  // Not before Linux 5.11, nor behind a filter of system calls that knows only older ones.
+  static std::atomic<bool> has_pwait2{true};
+  epoll_event events[2];
+  if (has_pwait2.load(std::memory_order_relaxed)) {
+    const timespec timeout = LeftUntil(deadline);
+    const int ready =
+        epoll_pwait2(epoll.get(), events, 2, deadline == kForever ? nullptr : &timeout, nullptr);
+    if (ready >= 0 || (errno != ENOSYS && errno != EPERM)) return;
+    has_pwait2.store(false, std::memory_order_relaxed);
+  }
+  epoll_wait(epoll.get(), events, 2,
+             deadline == kForever ? -1 : PollTimeoutMs(deadline - MonotonicNow()));
+}
+
 }  // namespace
 
 void WaitPoint::SleepOnBell(Sleeper sleeper, Nanos deadline) const {
@@ -77,9 +94,7 @@ void WaitPoint::SleepOnBell(Sleeper sleeper, Nanos deadline) const {
 
 void WaitPoint::Sleep(Sleeper sleeper, Nanos deadline) const {
   const int i = sleeper == Sleeper::kBackground ? 0 : 1;
-  epoll_event events[2];
-  const timespec timeout = LeftUntil(deadline);
-  epoll_pwait2(sleeps_[i].get(), events, 2, deadline == kForever ? nullptr : &timeout, nullptr);
+  WaitUntil(sleeps_[i], deadline);
   bells_[i]->Clear();
 }
 

@@ -85,7 +85,7 @@ void AddShare(const Residual& from, float share, Residual* to) {
 
 CompressionState* CompressionStates::Find(SetId set, OpKind kind, absl::string_view name) {
   MutexLock lock(mutex_);
-  return &states_[set][kind][name];
+  return &states_[set][kind][std::string(name)];
 }
 
 void CompressionStates::Forget(SetId set) {
@@ -142,11 +142,11 @@ absl::Status CompressionStates::Load(SetId set, absl::Span<const absl::string_vi
       good = TakeState(&rest, &kind, &name, &state);
       if (!good) break;
       if (as_many) {
-        if (member == static_cast<size_t>(self)) states[kind][name] = std::move(state);
+        if (member == static_cast<size_t>(self)) states[kind][std::string(name)] = std::move(state);
         continue;
       }
       // Which sums a rank sends on is another now.
-      CompressionState& mean = states[kind][name];
+      CompressionState& mean = states[kind][std::string(name)];
       AddShare(state.sent, 1 / static_cast<float>(saved.size()), &mean.sent);
       if (mean.factor.empty()) mean.factor = std::move(state.factor);
     }
@@ -158,7 +158,8 @@ absl::Status CompressionStates::Load(SetId set, absl::Span<const absl::string_vi
   MutexLock lock(mutex_);
   RUEDA_RETURN_IF_ERROR(CheckIdle(set));
   for (const auto& [kind, by_name] : states_[set]) {
-    for (const auto& [name, state] : by_name) states[kind][name].automatic = state.automatic;
+    for (const auto& [name, state] : by_name)
+      states[kind][std::string(name)].automatic = state.automatic;
   }
   states_[set] = std::move(states);
   return absl::OkStatus();

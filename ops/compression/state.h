@@ -9,9 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/node_hash_map.h"
 #include "absl/types/span.h"
+#include "core/base/hash_map.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
@@ -74,14 +73,14 @@ class CompressionStates {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  using ByName = absl::node_hash_map<std::string, CompressionState>;
-  using ByKind = absl::flat_hash_map<OpKind, ByName>;
+  using ByName = HashMap<std::string, CompressionState>;
+  using ByKind = HashMap<OpKind, ByName>;
 
   absl::Status CheckIdle(SetId set) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
-  absl::flat_hash_map<SetId, ByKind> states_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<SetId, int> under_way_ ABSL_GUARDED_BY(mutex_);
+  HashMap<SetId, ByKind> states_ ABSL_GUARDED_BY(mutex_);
+  HashMap<SetId, int> under_way_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rueda

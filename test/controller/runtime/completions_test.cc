@@ -17,6 +17,7 @@ TEST(Completions, RunOneAfterAnotherOnOneThreadInOrder) {
   std::vector<int> order;  // with no lock: one thread writes, and Stop joins it
   std::vector<std::thread::id> threads;
   Completions completions;
+  ASSERT_TRUE(completions.Start().ok());
   for (int i = 0; i < 500; ++i) {
     completions.Add([&, i] {
       order.push_back(i);
@@ -34,6 +35,7 @@ TEST(Completions, RunOneAfterAnotherOnOneThreadInOrder) {
 TEST(Completions, FromManyThreadsEachComeOnce) {
   std::vector<int> counts(400, 0);
   Completions completions;
+  ASSERT_TRUE(completions.Start().ok());
   std::vector<std::thread> adders;
   for (int t = 0; t < 4; ++t) {
     adders.emplace_back([&, t] {
@@ -48,6 +50,7 @@ TEST(Completions, FromManyThreadsEachComeOnce) {
 TEST(Completions, NobodyElseIsOnTheThread) {
   Completions first;
   Completions second;
+  ASSERT_TRUE(first.Start().ok());
   EXPECT_FALSE(first.OnThread());
   bool on_own = false;
   bool on_other = true;
@@ -64,6 +67,7 @@ TEST(Completions, NobodyElseIsOnTheThread) {
 // Also while another thread waits in Stop: a callback that shuts down must be told off then, too.
 TEST(Completions, KnowTheirThreadWhileItEnds) {
   Completions completions;
+  ASSERT_TRUE(completions.Start().ok());
   std::atomic<bool> started{false};
   std::atomic<bool> stopping{false};
   std::vector<bool> on_thread;
@@ -87,6 +91,7 @@ TEST(Completions, KnowTheirThreadWhileItEnds) {
 TEST(Completions, MayAddMore) {
   int ran = 0;
   Completions completions;
+  ASSERT_TRUE(completions.Start().ok());
   std::function<void()> again = [&] {
     if (++ran < 100) completions.Add(again);
   };
@@ -97,6 +102,7 @@ TEST(Completions, MayAddMore) {
 
 TEST(Completions, MayBeStoppedTwiceAndWithoutAnyWork) {
   Completions completions;
+  ASSERT_TRUE(completions.Start().ok());
   completions.Stop();
   completions.Stop();
 }
@@ -105,6 +111,7 @@ TEST(Completions, AreMarkedWithTheRankOfTheFirst) {
   SetLogRank(6);
   int rank = -1;
   Completions completions;
+  ASSERT_TRUE(completions.Start().ok());
   completions.Add([&] { rank = LogRank(); });
   completions.Stop();
   SetLogRank(-1);

@@ -1,0 +1,213 @@
+// How a job ends while other threads, callbacks and waits are in the middle of something.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdlib.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "test/support/run_ranks.h"
+#include "test/support/tensors.h"
+
+namespace rueda::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// More in test/soak/run.sh.
+int Resets() {
+  const char* const asked = getenv("SOAK_RESETS");
+  return asked == nullptr ? 20 : atoi(asked);
+}
+
+class Ending : public ::testing::TestWithParam<Setup> {
+ protected:
+  int size() const { return std::max(2, GetParam().multiple_of); }
+  RunOptions MayFail() const {
+    RunOptions options = {size(), GetParam(), {{"log_level", "off"}}};
+    options.may_fail = true;
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, Ending, ::testing::ValuesIn(AllSetups()),
+                         [](const auto& setup) { return setup.param.name; });
+
+// What is called in a completion, of either kind.
+struct InCallback {
+  rueda_context* context;
+  rueda_status (*call)(rueda_context*);
+  std::atomic<int> status{-1};
+};
+
+// What `call` returns from the callback of an operation of that name; `then` comes between its
+// submission and the wait for it.
+rueda_status CallFrom(
+    rueda_context* context, uint32_t flags, rueda_status (*call)(rueda_context*),
+    const char* name = "t", const std::function<void()>& then = [] {}) {
+  std::vector<float> values(10, 1);
+  const TensorOf tensor(values);
+  InCallback in = {context, call};
+  rueda_completion completion = RUEDA_COMPLETION_INIT;
+  completion.user = &in;
+  completion.flags = flags;
+  completion.callback = [](void* user, rueda_handle, rueda_status) {
+    InCallback& mine = *static_cast<InCallback*>(user);
+    mine.status = mine.call(mine.context);
+  };
+  const rueda_operation operation = Allreduce(name, tensor.get());
+  rueda_handle handle = 0;
+  const rueda_status submitted = rueda_submit(context, &operation, 1, &completion, &handle);
+  EXPECT_EQ(submitted, RUEDA_OK) << rueda_last_error();
+  if (submitted != RUEDA_OK) return submitted;
+  then();
+  (void)rueda_wait(context, handle, RUEDA_FOREVER);
+  while (in.status < 0) std::this_thread::yield();
+  (void)rueda_release(context, handle);
+  return static_cast<rueda_status>(in.status.load());
+}
+
+TEST_P(Ending, ByAnAbortInACallback) {
+  for (const uint32_t flags : {0u, uint32_t{RUEDA_COMPLETION_INLINE}}) {
+    RunRanks(MayFail(), [&](rueda_context* context, int rank) {
+      const auto abort = [](rueda_context* mine) { return rueda_abort(mine, "from a callback"); };
+      const auto nothing = [](rueda_context*) { return RUEDA_OK; };
+      if (rank == 0) {
+        EXPECT_EQ(CallFrom(context, flags, abort), RUEDA_OK);
+      } else {
+        (void)CallFrom(context, flags, nothing);
+      }
+      EXPECT_EQ(Execute(context, Barrier("after it")), RUEDA_ABORTED);
+      EXPECT_THAT(rueda_last_error(), HasSubstr("rank 0 aborted the job: from a callback"));
+      rueda_error error = RUEDA_ERROR_INIT;
+      ASSERT_EQ(rueda_context_error(context, &error), RUEDA_OK);
+      EXPECT_EQ(error.code, RUEDA_ABORTED);
+      EXPECT_EQ(error.recoverable, 1);
+      // It goes on in another epoch.
+      ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
+      EXPECT_EQ(Execute(context, Barrier("together")), RUEDA_OK) << rueda_last_error();
+    });
+  }
+}
+
+TEST_P(Ending, InACallbackIsRefused) {
+  for (const uint32_t flags : {0u, uint32_t{RUEDA_COMPLETION_INLINE}}) {
+    RunRanks(MayFail(), [&](rueda_context* context, int rank) {
+      EXPECT_EQ(CallFrom(context, flags, rueda_shutdown), RUEDA_FAILED_PRECONDITION);
+      const auto destroy = [](rueda_context* mine) {
+        rueda_context_destroy(mine);
+        return RUEDA_OK;
+      };
+      EXPECT_EQ(CallFrom(context, flags, destroy), RUEDA_OK);
+      // It is there still.
+      const rueda_status there = Execute(context, Barrier("all are there"));
+      // Rank 0 goes on, and may have aborted before this one knows.
+      EXPECT_TRUE(there == RUEDA_OK || (rank != 0 && there == RUEDA_ABORTED)) << rueda_last_error();
+      // When the epoch has failed, as users would.
+      if (rank == 0) {
+        EXPECT_EQ(CallFrom(context, flags, rueda_context_reset, "of rank 0",
+                           [&] { EXPECT_EQ(rueda_abort(context, "the test"), RUEDA_OK); }),
+                  RUEDA_FAILED_PRECONDITION);
+      } else {
+        EXPECT_EQ(Execute(context, Barrier("of the others")), RUEDA_ABORTED);
+      }
+      ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
+      EXPECT_EQ(Execute(context, Barrier("together")), RUEDA_OK) << rueda_last_error();
+    });
+  }
+}
+
+TEST_P(Ending, ATimeLimitHoldsWhileDataMoves) {
+  RunRanks({size(), GetParam()}, [](rueda_context* context, int) {
+    std::vector<float> values(16 << 20, 1);
+    const TensorOf tensor(values);
+    const rueda_operation operation = Allreduce("large", tensor.get());
+    rueda_handle handle = 0;
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+    ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+    EXPECT_EQ(rueda_wait(context, handle, 1'000), RUEDA_DEADLINE_EXCEEDED);  // it takes ms
+    EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+  });
+}
+
+// One of many threads that know nothing of resets.
+void Work(rueda_context* context, int thread, const std::atomic<bool>& stop) {
+  const std::string name = "of thread " + std::to_string(thread);
+  std::vector<float> values(100);
+  const TensorOf tensor(values);
+  const rueda_operation operation = Allreduce(name.c_str(), tensor.get());
+  while (!stop) {
+    rueda_handle handle = 0;
+    int32_t done = 0;
+    rueda_status status = RUEDA_OK;
+    if (thread % 3 == 0) {
+      status = rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr);
+    } else {
+      status = rueda_submit(context, &operation, 1, nullptr, &handle);
+      if (status == RUEDA_OK && thread % 3 == 2) {
+        while (rueda_poll(context, handle, &done) == RUEDA_OK && done == 0) {
+          std::this_thread::yield();
+        }
+      }
+      if (status == RUEDA_OK) status = rueda_wait(context, handle, RUEDA_FOREVER);
+      (void)rueda_release(context, handle);
+    }
+    const bool expected = status == RUEDA_OK || status == RUEDA_ABORTED ||
+                          status == RUEDA_NOT_FOUND ||  // a handle of the epoch before
+                          status == RUEDA_FAILED_PRECONDITION;
+    EXPECT_TRUE(expected) << rueda_status_name(status) << ": " << rueda_last_error();
+    (void)rueda_rank(context);
+    (void)rueda_is_initialized(context);
+  }
+}
+
+TEST_P(Ending, ByResetsUnderTheCallsOfOtherThreads) {
+  RunRanks(MayFail(), [](rueda_context* context, int rank) {
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 8; ++thread) {
+      threads.emplace_back([&, thread] { Work(context, thread, stop); });
+    }
+    int resets = 0;
+    for (; resets < Resets(); ++resets) {
+      if (rank == 0) (void)rueda_abort(context, "the test");
+      rueda_status status;
+      do {  // not before the epoch has failed here, too
+        status = rueda_context_reset(context);
+      } while (status == RUEDA_FAILED_PRECONDITION);
+      if (status != RUEDA_OK) {
+        ADD_FAILURE() << "reset " << resets << ": " << rueda_last_error();
+        break;
+      }
+    }
+    stop = true;
+    (void)rueda_abort(context, "the end");
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST_P(Ending, ByADestructionUnderTheCallsOfOtherThreads) {
+  RunJoiners(MayFail(), [](int, const Join& join) {
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 8; ++thread) {
+      threads.emplace_back([&, thread] { Work(context, thread, stop); });
+    }
+    std::vector<float> values(100);
+    const TensorOf tensor(values);
+    (void)Execute(context, Allreduce("of the main thread", tensor.get()));
+    rueda_context_destroy(context);
+    EXPECT_EQ(Execute(context, Barrier()), RUEDA_FAILED_PRECONDITION);
+    stop = true;
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+}  // namespace
+}  // namespace rueda::testing

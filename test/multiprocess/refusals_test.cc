@@ -1,0 +1,350 @@
+// What the system refuses while a job runs: memory, threads, system calls. Either nothing comes of
+// it, or the epoch ends with an error that says so, on all ranks. Nothing hangs.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <iterator>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "test/support/run_ranks.h"
+#include "test/support/tensors.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OWNED_BY_A_SANITIZER 1  // operator new and pthread_create
+#endif
+
+namespace {
+
+// After so many further allocations of this process one is refused; negative: none.
+std::atomic<int> allocations_left{-1};
+std::atomic<bool> refused{false};
+std::atomic<bool> refuse_threads{false};
+// Whether this thread runs the test's own code, whose allocations don't count.
+thread_local bool exempt = false;
+
+// What a call to the library returns.
+template <typename Fn>
+auto Call(Fn fn) {
+  const bool was = std::exchange(exempt, false);
+  const auto result = fn();
+  exempt = was;
+  return result;
+}
+
+}  // namespace
+
+#ifndef OWNED_BY_A_SANITIZER
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // of one another where they are inlined
+void* operator new(size_t bytes) {
+  if (!exempt && allocations_left.load(std::memory_order_relaxed) >= 0 &&
+      allocations_left.fetch_sub(1) == 0) {
+    refused = true;
+    throw std::bad_alloc();
+  }
+  if (void* memory = malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  free(memory);
+}
+#pragma GCC diagnostic pop
+
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                              void* (*body)(void*), void* argument) {
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  return refuse_threads ? EAGAIN : real(thread, attributes, body, argument);
+}
+#endif
+
+namespace rueda::testing {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+class Refusals : public ::testing::TestWithParam<Setup> {
+ protected:
+  void SetUp() override {
+#ifdef OWNED_BY_A_SANITIZER
+    GTEST_SKIP() << "the sanitizer's own operator new and pthread_create are used";
+#endif
+  }
+  int size() const {
+    return std::max(2, GetParam().multiple_of);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, Refusals, ::testing::ValuesIn(ShmSetups()),
+                         [](const auto& setup) { return setup.param.name; });
+
+// The result of an operation, or of the whole job.
+void Note(rueda_status status, std::string* first) {
+  allocations_left = -1;
+  if (status != RUEDA_OK && first->empty()) *first = rueda_last_error();
+}
+
+void Sums(rueda_context* context, std::string* first) {
+  std::vector<float> values(1'000, 1);
+  const TensorOf tensor(values);
+  for (const char* name : {"a", "b"}) {
+    const rueda_operation operation = Allreduce(name, tensor.get());
+    const rueda_status status =
+        Call([&] { return rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr); });
+    if (status != RUEDA_OK) return Note(status, first);
+  }
+}
+
+void Callbacks(rueda_context* context, std::string* first) {
+  std::vector<float> values(1'000, 1);
+  const TensorOf tensor(values);
+  std::atomic<int> called{0};
+  std::vector<rueda_handle> handles;
+  for (const uint32_t flags : {0u, uint32_t{RUEDA_COMPLETION_INLINE}}) {
+    rueda_completion completion = RUEDA_COMPLETION_INIT;
+    completion.user = &called;
+    completion.flags = flags;
+    completion.callback = [](void* user, rueda_handle, rueda_status) {
+      ++*static_cast<std::atomic<int>*>(user);
+    };
+    const rueda_operation operation = Allreduce(flags == 0 ? "late" : "inline", tensor.get());
+    handles.push_back(0);
+    const rueda_status status =
+        Call([&] { return rueda_submit(context, &operation, 1, &completion, &handles.back()); });
+    if (status != RUEDA_OK) {
+      Note(status, first);
+      handles.pop_back();
+      (void)rueda_abort(context, rueda_last_error());  // the others must not wait for it
+      break;
+    }
+  }
+  for (const rueda_handle handle : handles) {
+    const rueda_status status = Call([&] { return rueda_wait(context, handle, RUEDA_FOREVER); });
+    if (status != RUEDA_OK) Note(status, first);
+  }
+  // Each comes exactly once, whatever happens.
+  while (called < static_cast<int>(handles.size())) usleep(100);
+  EXPECT_EQ(called, static_cast<int>(handles.size()));
+}
+
+void Sets(rueda_context* context, std::string* first) {
+  const int32_t ranks[] = {0, 1};
+  const int world = rueda_size(context);
+  int32_t id = -1;
+  rueda_status status = Call([&] {
+    return rueda_process_set_add(context, ranks, world == 2 ? 1 : 2, RUEDA_FOREVER, &id);
+  });
+  if (status == RUEDA_OK) {
+    status = Call([&] { return rueda_process_set_remove(context, id, RUEDA_FOREVER); });
+  }
+  if (status != RUEDA_OK) Note(status, first);
+}
+
+void Gathers(rueda_context* context, std::string* first) {
+  std::vector<float> values(static_cast<size_t>(10 + rueda_rank(context)), 1);
+  const TensorOf tensor(values);
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  operation.kind = RUEDA_ALLGATHER;
+  operation.input = tensor.get();
+  rueda_handle handle = 0;
+  rueda_status status =
+      Call([&] { return rueda_execute(context, &operation, 1, RUEDA_FOREVER, &handle); });
+  rueda_result result = RUEDA_RESULT_INIT;
+  if (status == RUEDA_OK) {
+    status = Call([&] { return rueda_result_take(context, handle, 0, &result); });
+  }
+  if (status != RUEDA_OK) return Note(status, first);
+  rueda_result_free(&result);
+}
+
+// The n-th allocation of rank 0 is refused, n = 0, 1, ... until none is. Who fails at the call
+// itself has ended its own part; the others hear it from the epoch's end.
+void RefuseEach(const Setup& setup, int size, void (*work)(rueda_context*, std::string*)) {
+  constexpr int kAllocationsMax = 400;
+  bool was_refused = true;
+  for (int n = 0; was_refused && n < kAllocationsMax; n += n < 40 ? 1 : 7) {
+    SCOPED_TRACE("allocation " + std::to_string(n));
+    int told[2];
+    ASSERT_EQ(pipe(told), 0);
+    RunOptions options = {size, setup, {{"log_level", "off"}, {"recorder_dir", "/nowhere"}}};
+    options.may_fail = true;
+    RunRanks(options, [&](rueda_context* context, int rank) {
+      exempt = true;
+      std::string first;
+      const rueda_status begun = Execute(context, Barrier());
+      // Rank 0 goes on, and may have ended the epoch before this one knows.
+      ASSERT_TRUE(begun == RUEDA_OK || (rank != 0 && begun == RUEDA_ABORTED)) << rueda_last_error();
+      if (rank == 0) {
+        refused = false;
+        allocations_left = n;
+      }
+      work(context, &first);
+      if (rank == 0) {
+        allocations_left = -1;
+        const char was = refused ? 1 : 0;
+        EXPECT_EQ(write(told[1], &was, 1), 1);
+      }
+      if (first.empty()) return;
+      EXPECT_THAT(
+          first, AnyOf(HasSubstr("bad_alloc"), HasSubstr("out of memory"), HasSubstr("no memory")));
+      (void)rueda_abort(context, first.c_str());  // the others must not wait for what it left out
+    });
+    char was = 0;
+    ASSERT_EQ(read(told[0], &was, 1), 1);
+    was_refused = was != 0;
+    close(told[0]);
+    close(told[1]);
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_FALSE(was_refused) << "there are more allocations than were tried";
+}
+
+TEST_P(Refusals, OfMemoryInASum) {
+  RefuseEach(GetParam(), size(), Sums);
+}
+TEST_P(Refusals, OfMemoryBesideCallbacks) {
+  RefuseEach(GetParam(), size(), Callbacks);
+}
+TEST_P(Refusals, OfMemoryForAProcessSet) {
+  RefuseEach(GetParam(), size(), Sets);
+}
+TEST_P(Refusals, OfMemoryForAResult) {
+  RefuseEach(GetParam(), size(), Gathers);
+}
+
+TEST_P(Refusals, OfAThreadForCallbacksIsTheCallers) {
+  RunRanks({size(), GetParam()}, [](rueda_context* context, int rank) {
+    std::vector<float> values(10, 1);
+    const TensorOf tensor(values);
+    const rueda_operation operation = Allreduce("t", tensor.get());
+    rueda_completion completion = RUEDA_COMPLETION_INIT;
+    completion.callback = [](void*, rueda_handle, rueda_status) {};
+    rueda_handle handle = 0;
+    if (rank == 0) {
+      refuse_threads = true;
+      EXPECT_EQ(rueda_submit(context, &operation, 1, &completion, &handle),
+                RUEDA_RESOURCE_EXHAUSTED);
+      EXPECT_THAT(rueda_last_error(), HasSubstr("starting the thread for callbacks"));
+      refuse_threads = false;
+    }
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+    ASSERT_EQ(rueda_submit(context, &operation, 1, &completion, &handle), RUEDA_OK);
+    EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+    EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+  });
+}
+
+// A large sum of ranks 0 and 1 is under way when the epoch ends for another reason, in the middle
+// of rank 0's turn: nobody touches the tensor any more when its callback has come, which comes
+// once.
+TEST(AfterTheEnd, NoTensorIsTouched) {
+#ifdef OWNED_BY_A_SANITIZER
+  GTEST_SKIP() << "the sanitizer's own pthread_create is used";
+#endif
+  const testing::Setup setup = {"two hosts", Ranks::kProcesses, {{"hosts_fake", "2"}}, 2};
+  RunOptions options = {4, setup, {{"process_sets", "0,1"}, {"log_level", "off"}}};
+  options.may_fail = true;
+  RunRanks(options, [](rueda_context* context, int rank) {
+    struct Under {
+      std::vector<float> values;
+      std::atomic<int> called{0};
+    } under;
+    under.values.assign(rank < 2 ? 16 << 20 : 1, 1);
+    const TensorOf tensor(under.values);
+    rueda_handle handle = 0;
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+    if (rank < 2) {
+      rueda_operation operation = Allreduce("large", tensor.get());
+      operation.process_set = 1;
+      rueda_completion completion = RUEDA_COMPLETION_INIT;
+      completion.user = &under;
+      completion.flags = RUEDA_COMPLETION_INLINE;
+      completion.callback = [](void* user, rueda_handle, rueda_status status) {
+        Under& mine = *static_cast<Under*>(user);
+        ++mine.called;
+        if (status != RUEDA_OK) std::fill(mine.values.begin(), mine.values.end(), -7.0f);
+      };
+      ASSERT_EQ(rueda_submit(context, &operation, 1, &completion, &handle), RUEDA_OK);
+    }
+    if (rank == 0) refuse_threads = true;  // which the lane of a set on two hosts would need
+    const int32_t ranks[] = {0, 2};
+    int32_t id = -1;
+    const rueda_status added = rueda_process_set_add(context, ranks, 2, RUEDA_FOREVER, &id);
+    if (rank == 0) {
+      EXPECT_EQ(added, RUEDA_ABORTED);
+      EXPECT_THAT(rueda_last_error(), HasSubstr("starting a lane thread"));
+    }
+    refuse_threads = false;
+    if (rank < 2) {
+      (void)rueda_wait(context, handle, RUEDA_FOREVER);
+      (void)rueda_shutdown(context);
+      EXPECT_EQ(under.called, 1);
+      if (under.values[0] == -7.0f) {
+        EXPECT_EQ(std::count(under.values.begin(), under.values.end(), -7.0f),
+                  static_cast<ptrdiff_t>(under.values.size()));
+      }
+    }
+  });
+}
+
+// From now on this process, and its threads, get `error` for a system call.
+void Forbid(int call, int error) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  sock_fprog program = {static_cast<unsigned short>(std::size(filter)), filter};
+  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+double CpuSeconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// Linux before 5.11 has no epoll_pwait2, and filters of system calls may not know it.
+TEST(OldKernels, SleepWithoutEpollPwait2) {
+  for (const int error : {ENOSYS, EPERM}) {
+    const testing::Setup setup = {"processes", Ranks::kProcesses, {}};
+    const auto body = [&](int rank, const Join& join) {
+      Forbid(SYS_epoll_pwait2, error);
+      rueda_context* context = nullptr;
+      ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+      const double before = CpuSeconds();
+      if (rank == 1) usleep(1'000'000);  // time is what is tested: the other one waits meanwhile
+      ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+      EXPECT_LT(CpuSeconds() - before, 0.5) << "it does not sleep";
+      EXPECT_EQ(rueda_shutdown(context), RUEDA_OK) << rueda_last_error();
+      rueda_context_destroy(context);
+    };
+    RunJoiners({2, setup}, body);
+  }
+}
+
+}  // namespace
+}  // namespace rueda::testing
