@@ -28,7 +28,11 @@ Nonce RandomNonce() {
 }  // namespace
 
 Link::Link(UniqueFd fd, const SessionScope& scope, Rank self, Handshake handshake)
-    : fd_(std::move(fd)), scope_(scope), self_(self), handshake_(std::move(handshake)) {
+    : fd_(std::move(fd)),
+      closed_in_child_(fd_.get()),
+      scope_(scope),
+      self_(self),
+      handshake_(std::move(handshake)) {
   if (std::string hello = handshake_.Begin(); !hello.empty()) {
     out_.push_back({std::move(hello), 0, {}});
   }

@@ -14,6 +14,7 @@
 #include "controller/protocol/authentication.h"
 #include "controller/protocol/frame.h"
 #include "core/base/clock.h"
+#include "core/base/closed_in_child.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
@@ -64,6 +65,7 @@ class Link {
   absl::Status ReadSome(size_t bytes_max, bool* more);
 
   UniqueFd fd_;
+  const ClosedInChild closed_in_child_;
   const SessionScope scope_;
   const Rank self_;
   Handshake handshake_;
