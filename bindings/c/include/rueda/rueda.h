@@ -203,11 +203,13 @@ RUEDA_API rueda_status rueda_init(uint32_t header_version, const rueda_init_opti
 RUEDA_API rueda_status rueda_shutdown(rueda_context* context);
 
 /** Frees what the context has. If it was not shut down, the job ends for the other ranks (ABORTED).
- * Later calls with it are RUEDA_FAILED_PRECONDITION. Null is fine. No other call with this context
- * may be under way. Where an operation of a failed epoch is still on a CUDA device, as a stream of
- * the caller's has not come to where it waits for it, what the device uses is kept, with one
- * warning, and freed by a later rueda_init, rueda_context_reset or rueda_context_destroy: this
- * waits for that stream 0.8 s at most, and the operation's tensors are in use until it goes on. */
+ * Later calls with it are RUEDA_FAILED_PRECONDITION. Null is fine. Calls of other threads that are
+ * under way return ABORTED, and have left before anything is freed. From a callback or an allocator
+ * of this context it does nothing but log an error. Where an operation of a failed epoch is still
+ * on a CUDA device, as a stream of the caller's has not come to where it waits for it, what the
+ * device uses is kept, with one warning, and freed by a later rueda_init, rueda_context_reset or
+ * rueda_context_destroy: this waits for that stream 0.8 s at most, and the operation's tensors are
+ * in use until it goes on. */
 RUEDA_API void rueda_context_destroy(rueda_context* context);
 
 /** The context that the hvd-style functions use: the calling thread's own if it set one, else the
@@ -241,10 +243,14 @@ RUEDA_API int32_t rueda_is_homogeneous(const rueda_context* context);
  * begins the next. */
 RUEDA_API rueda_status rueda_context_epoch(const rueda_context* context, uint64_t* epoch);
 /** After ABORTED: meets the same ranks again in a new epoch. Collective over all of them; process
- * sets other than the world are gone. FAILED_PRECONDITION while the epoch has not failed.
+ * sets other than the world are gone. FAILED_PRECONDITION while the epoch has not failed, and from
+ * a callback or an allocator. Calls of other threads that are under way return ABORTED first; those
+ * that begin meanwhile do, too.
  * DEADLINE_EXCEEDED when a rank does not come (a lost process does not come back by itself). */
 RUEDA_API rueda_status rueda_context_reset(rueda_context* context);
-/** Ends the epoch on all ranks: everything in flight fails with ABORTED and this reason. */
+/** Ends the epoch on all ranks: everything in flight fails with ABORTED and this reason. May be
+ * called from a callback or an allocator; from an inline one the epoch ends when that has returned.
+ */
 RUEDA_API rueda_status rueda_abort(rueda_context* context, const char* reason);
 
 /** The device of this type that the context's operations use: the one that the first of them was
@@ -430,7 +436,7 @@ typedef uint64_t rueda_handle;
 
 enum {
   /** Call back on the thread that turns the engine, at once: saves a thread hop. Such a callback
-   * must not wait for an operation (FAILED_PRECONDITION); it may submit. */
+   * must not wait for an operation (FAILED_PRECONDITION); it may submit and abort. */
   RUEDA_COMPLETION_INLINE = 1
 };
 
