@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -114,13 +115,25 @@ absl::Status Runtime::Init() {
   const absl::Status status = Join(&args, meeting.get(), may_be_on_several);
   if (!status.ok()) meeting->GiveUp(args.rank, status);
   RUEDA_RETURN_IF_ERROR(status);
-  const SignalsBlocked blocked;
-  background_ = std::thread([this, rank = args.rank] {
-    SetLogRank(rank);
-    pthread_setname_np(pthread_self(), "rueda-engine");
-    BackgroundThread();
-  });
+  RUEDA_RETURN_IF_ERROR(StartThread());
   return StartOwnTimeline();
+}
+
+absl::Status Runtime::StartThread() {
+  const SignalsBlocked blocked;
+  try {
+    background_ = std::thread([this, rank = rank()] {
+      SetLogRank(rank);
+      pthread_setname_np(pthread_self(), "rueda-engine");
+      BackgroundThread();
+    });
+  } catch (const std::system_error& error) {
+    const absl::Status status =
+        absl::ResourceExhaustedError(absl::StrCat("starting the engine's thread: ", error.what()));
+    Abort(std::string(status.message()));  // the others must not wait for us
+    return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several) {

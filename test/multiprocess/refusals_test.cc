@@ -239,6 +239,7 @@ TEST_P(Refusals, OfAThreadForCallbacksIsTheCallers) {
     rueda_completion completion = RUEDA_COMPLETION_INIT;
     completion.callback = [](void*, rueda_handle, rueda_status) {};
     rueda_handle handle = 0;
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();  // all have started
     if (rank == 0) {
       refuse_threads = true;
       EXPECT_EQ(rueda_submit(context, &operation, 1, &completion, &handle),
@@ -250,6 +251,29 @@ TEST_P(Refusals, OfAThreadForCallbacksIsTheCallers) {
     ASSERT_EQ(rueda_submit(context, &operation, 1, &completion, &handle), RUEDA_OK);
     EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
     EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+  });
+}
+
+TEST(AtTheStart, AThreadThatIsRefusedIsNamedOnAllRanks) {
+#ifdef OWNED_BY_A_SANITIZER
+  GTEST_SKIP() << "the sanitizer's own pthread_create is used";
+#endif
+  const testing::Setup setup = {"processes", Ranks::kProcesses, {}};
+  RunJoiners({2, setup, {{"log_level", "off"}}}, [](int rank, const Join& join) {
+    refuse_threads = rank == 0;
+    rueda_context* context = nullptr;
+    const rueda_status status = join(&context);
+    if (rank == 0) {
+      EXPECT_EQ(status, RUEDA_RESOURCE_EXHAUSTED);
+      EXPECT_THAT(rueda_last_error(), HasSubstr("starting the engine's thread"));
+      return;
+    }
+    ASSERT_EQ(status, RUEDA_OK) << rueda_last_error();  // it had begun
+    EXPECT_EQ(Execute(context, Barrier()), RUEDA_ABORTED);
+    EXPECT_THAT(rueda_last_error(),
+                HasSubstr("rank 0 aborted the job: starting the engine's thread"));
+    (void)rueda_shutdown(context);
+    rueda_context_destroy(context);
   });
 }
 
