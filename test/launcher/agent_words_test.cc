@@ -5,6 +5,8 @@
 #include <signal.h>
 
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "core/base/limits.h"
 
@@ -100,11 +102,12 @@ TEST(FromAgent, NamesAMeetingPointThatIsOne) {
   meeting.set_master_address("10.0.0.1");
   meeting.set_master_port(65'535);
   EXPECT_TRUE(MaySay(message));
-  for (const std::string address :
-       {"10.0.0.1:1 --x", "a\nb", "$(reboot)", "'", std::string("\0", 1).c_str()}) {
+  const std::vector<std::string> wrong = {"10.0.0.1:1 --x", "a\nb", "$(reboot)", "'",
+                                          std::string("a\0b", 3)};
+  for (const std::string& address : wrong) {
     launch::FromAgent other = message;
     other.mutable_ready()->mutable_meeting()->set_address(address);
-    EXPECT_EQ(MaySay(other), address.empty()) << address;
+    EXPECT_FALSE(MaySay(other)) << address;
   }
   meeting.set_master_port(65'536);
   EXPECT_FALSE(MaySay(message));
