@@ -22,7 +22,6 @@
 #include "controller/launcher/supervisor.h"
 #include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/network.h"
-#include "core/base/limits.h"
 
 namespace rueda {
 namespace {

@@ -780,6 +780,15 @@ def desk_at(address):
     return RUN._Desk(address, [b"call"], events), events
 
 
+def be_a_rank(stream, key, rank, ranks):
+    channel = Channel(stream, bytes.fromhex(key), is_rank=True)
+    channel.send(pickle.dumps((rank, ranks)))
+    assert channel.receive() == b"call"
+    channel.send(pickle.dumps(None))
+    channel.send(b"result")
+    assert channel.receive() == b""
+
+
 @pytest.mark.parametrize("address", [None, "127.0.0.1", "::1"])
 def test_a_rank_gets_past_a_crowd(address):
     try:
@@ -791,12 +800,7 @@ def test_a_rank_gets_past_a_crowd(address):
         for _ in range(2 * RUN._STRANGERS_MAX):
             crowd.enter_context(_worker._connect(place["address"]))  # says nothing
         with _worker._connect(place["address"]) as stream:
-            rank = Channel(stream, bytes.fromhex(place["key"]), is_rank=True)
-            rank.send(pickle.dumps((0, 1)))
-            assert rank.receive() == b"call"
-            rank.send(pickle.dumps(None))
-            rank.send(b"result")
-            assert rank.receive() == b""
+            be_a_rank(stream, place["key"], 0, 1)
         assert events.get() == (0, b"result")
 
 
@@ -808,12 +812,7 @@ def test_a_rank_gets_its_call_and_leaves_its_result(address):
         pytest.skip(f"{address}: {error}")
     place = json.loads(desk.variable)
     with desk, _worker._connect(place["address"]) as stream:
-        rank = Channel(stream, bytes.fromhex(place["key"]), is_rank=True)
-        rank.send(pickle.dumps((3, 8)))
-        assert rank.receive() == b"call"
-        rank.send(pickle.dumps(None))
-        rank.send(b"result")
-        assert rank.receive() == b""
+        be_a_rank(stream, place["key"], 3, 8)
         stream.close()  # as at the rank's end
         assert events.get() == (3, b"result")
 
