@@ -6,6 +6,7 @@ The ranks that read it, by `spawn` of meeting_test.py.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -267,6 +268,21 @@ def again(rank, size, port):
         store.set("job", "of yesterday")
     barrier.wait()
     assert _meets(store, rank, size) == ""
+    barrier.leave()
+
+
+def late_to_a_refusal(rank, size, port):
+    """Rank 0 has read what is wrong before the last rank comes, which is told as the others are."""
+    alone()
+    limit = timedelta(seconds=START_S)
+    real = dist.TCPStore("127.0.0.1", port, size, rank == 0, timeout=limit)
+    barrier = Barrier(dist.PrefixStore("barrier", real), rank, size)
+    store = HostileStore(dist.PrefixStore("group", real), "rank 1", lambda _: b"[]")
+    if rank == size - 1:
+        with contextlib.suppress(dist.DistError):  # as it should be: not told while it is not there
+            store.wait([f"place {rank}"], timedelta(seconds=1))
+    said = _meets(store, rank, size)
+    assert "key 'rank 1'" in said, said
     barrier.leave()
 
 

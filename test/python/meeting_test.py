@@ -70,6 +70,10 @@ def test_a_store_is_used_again_after_groups_that_failed(ranks):
     spawn(hostile_store.again, ranks)
 
 
+def test_a_rank_that_comes_late_is_told_what_the_others_were():
+    spawn(hostile_store.late_to_a_refusal, RANKS)
+
+
 def test_a_rank_that_never_answers_is_named_by_its_key():
     spawn(hostile_store.dies_in_the_middle, 3)
 

@@ -13,6 +13,7 @@ also after one that did not start.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import secrets
@@ -30,6 +31,7 @@ from rueda.distributed import _store
 _RANKS_MAX = 65_536
 # Rank 0 has the first word when time is up.
 _SECOND_WORD = timedelta(seconds=2)
+_POLL_S = 0.01
 
 _hexadecimal = _store.matching("[0-9a-f]{32}", "32 hexadecimal digits")
 
@@ -161,14 +163,14 @@ class _Root:
         self._others = range(1, size)
         self._limit = limit
         self._end = 0.0
+        self._come: set[int] = set()
 
     def agree(self, own: Own, open_door: Callable[[], str]) -> Agreed:
         try:
             places = _places([own, *map(self._read_own, self._others)])
         except Exception as error:
-            for rank in self._others:
-                _store.forget(self._store, f"rank {rank}")
-                self._store.set(f"place {rank}", _refusal(0, error))
+            with contextlib.suppress(dist.DistError):  # the store is gone too
+                self._refuse(error)
             raise
         # All have come to this group: nobody reads what was left of an earlier one.
         for key in ("job", *(f"answer {rank}" for rank in self._others)):
@@ -198,7 +200,29 @@ class _Root:
 
     def _read_own(self, rank: int) -> Own:
         key = f"rank {rank}"
-        return Own(**_store.fields(key, _store.take(self._store, key), _OWN))
+        word = _store.take(self._store, key)
+        self._come.add(rank)
+        return Own(**_store.fields(key, word, _OWN))
+
+    def _refuse(self, error: Exception) -> None:
+        """Tells the others. A rank that has not come yet would delete what it was told, as if an
+        earlier group had left it: it is waited for, if the store's time is not over already."""
+        word = _refusal(0, error)
+        is_over = isinstance(error, dist.DistError)
+        self._end = time.monotonic() + (0 if is_over else self._limit.total_seconds())
+        left = set(self._others)
+        while left:
+            gone = time.monotonic() >= self._end
+            here = {rank for rank in left if rank in self._come or self._has_come(rank)}
+            for rank in left if gone else here:
+                _store.forget(self._store, f"rank {rank}")
+                self._store.set(f"place {rank}", word)
+            left = set() if gone else left - here
+            if left:
+                time.sleep(_POLL_S)
+
+    def _has_come(self, rank: int) -> bool:
+        return bool(self._store.check([f"rank {rank}"]))
 
     def _await_answer(self, rank: int, word: str) -> None:
         key = f"answer {rank}"
