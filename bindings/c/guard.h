@@ -2,10 +2,7 @@
 // of each thread is kept.
 #pragma once
 
-#include <exception>
-#include <new>
-
-#include "core/base/status.h"
+#include "core/base/threads.h"
 #include "rueda/rueda.h"
 
 namespace rueda::capi {
@@ -22,12 +19,8 @@ template <typename Fn>
 rueda_status Guard(Fn fn) noexcept {
   try {
     return Report(fn());
-  } catch (const std::bad_alloc&) {
-    return Report(absl::ResourceExhaustedError("out of memory"));
-  } catch (const std::exception& error) {
-    return Report(absl::InternalError(error.what()));
   } catch (...) {
-    return Report(absl::InternalError("an exception of unknown type"));
+    return Report(CurrentException());
   }
 }
 

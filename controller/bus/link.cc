@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
@@ -57,8 +58,16 @@ void Link::Send(FrameType type, absl::string_view payload, const std::vector<int
     early_.push_back({type, std::string(payload), std::move(copies)});
     return;
   }
-  out_.push_back(
-      {writer_->Write(type, payload, static_cast<uint16_t>(copies.size())), 0, std::move(copies)});
+  Queue(type, payload, std::move(copies));
+}
+
+// A frame gets its number when there is room for it: no exception leaves a gap.
+void Link::Queue(FrameType type, absl::string_view payload, std::vector<UniqueFd> descriptors) {
+  out_.emplace_back();
+  absl::Cleanup take_back = [this] { out_.pop_back(); };
+  out_.back().bytes = writer_->Write(type, payload, static_cast<uint16_t>(descriptors.size()));
+  out_.back().descriptors = std::move(descriptors);
+  std::move(take_back).Cancel();
 }
 
 absl::Status Link::ReadSome(size_t bytes_max, bool* more) {
@@ -109,9 +118,7 @@ absl::Status Link::Shake() {
   writer_ = std::make_unique<FrameWriter>(scope, keys.send);
   reader_ = std::make_unique<FrameReader>(scope, keys.receive);
   for (Early& early : early_) {
-    out_.push_back(
-        {writer_->Write(early.type, early.payload, static_cast<uint16_t>(early.descriptors.size())),
-         0, std::move(early.descriptors)});
+    Queue(early.type, early.payload, std::move(early.descriptors));
   }
   early_.clear();
   return absl::OkStatus();

@@ -61,6 +61,7 @@ class Link {
 
   Link(UniqueFd fd, const SessionScope& scope, Rank self, Handshake handshake);
   absl::Status Shake();
+  void Queue(FrameType type, absl::string_view payload, std::vector<UniqueFd> descriptors);
   void StopQueueing();
   absl::Status ReadSome(size_t bytes_max, bool* more);
 

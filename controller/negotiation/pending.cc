@@ -1,10 +1,21 @@
 // PURE
 #include "controller/negotiation/pending.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "controller/negotiation/participants.h"
 
 namespace rueda {
+namespace {
+
+// Room for one entry more than `count`, so that what gives one back needs no memory.
+template <typename T>
+void MakeRoom(size_t count, std::vector<T>* entries) {
+  if (entries->capacity() <= count) entries->reserve(2 * count + 1);
+}
+
+}  // namespace
 
 int PendingTable::SlotFor(const TensorSpec& spec) {
   if (spec.unnamed()) {
@@ -23,6 +34,7 @@ int PendingTable::SlotFor(const TensorSpec& spec) {
   }
   int slot = static_cast<int>(slots_.size());
   if (free_slots_.empty()) {
+    MakeRoom(slots_.size(), &free_slots_);
     slots_.emplace_back();
   } else {
     slot = free_slots_.back();
@@ -37,10 +49,10 @@ int PendingTable::SlotFor(const TensorSpec& spec) {
   return slot;
 }
 
-void PendingTable::Release(int slot) {
+void PendingTable::Release(int slot) noexcept {
   Slot& entry = slots_[slot];
   if (entry.unnamed || --entry.references > 0) return;
-  named_.erase(NamedKey(entry.set, entry.name, entry.from, entry.to));
+  named_.erase(NamedKey(entry.set, std::move(entry.name), entry.from, entry.to));
   entry.name.clear();
   free_slots_.push_back(slot);
 }
@@ -53,6 +65,7 @@ int PendingTable::UnnamedSlot(SetId set, OpKind kind) const {
 Instance* PendingTable::New(int slot, uint32_t sequence, int members, const SpecPtr& spec,
                             Nanos now) {
   if (free_.empty()) {
+    MakeRoom(instances_.size(), &free_);
     instances_.emplace_back();
     instances_.back().record = static_cast<int>(instances_.size()) - 1;
     free_.push_back(&instances_.back());
@@ -118,7 +131,7 @@ Instance* PendingTable::Find(int slot, uint16_t sequence) {
   return position < entry.live.size() ? entry.live[position] : nullptr;
 }
 
-void PendingTable::Remove(Instance* instance) {
+void PendingTable::Remove(Instance* instance) noexcept {
   Slot& entry = slots_[instance->slot];
   // Members announce an unnamed kind in sequence, so instances complete in sequence too; a rejected
   // one in the middle leaves a gap that is closed when those before it are gone.

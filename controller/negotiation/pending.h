@@ -40,7 +40,7 @@ class PendingTable {
   // are counted: each SlotFor of a named spec takes a reference, which Release gives back.
   int SlotFor(const TensorSpec& spec);
   void Retain(int slot) { ++slots_[slot].references; }
-  void Release(int slot);
+  void Release(int slot) noexcept;
   // Of an unnamed kind without a pair; -1 when none was announced yet.
   int UnnamedSlot(SetId set, OpKind kind) const;
 
@@ -58,7 +58,7 @@ class PendingTable {
   Instance* Find(int slot, uint16_t sequence);
 
   // Ends the instance: ordered or rejected.
-  void Remove(Instance* instance);
+  void Remove(Instance* instance) noexcept;
 
   // Counts the unnamed operations of a set from 0 again. None is pending.
   void ResetUnnamed(SetId set);

@@ -43,7 +43,7 @@ std::string FrameWriter::Write(FrameType type, absl::string_view payload, uint16
                          scope_.epoch,
                          scope_.self,
                          scope_.peer,
-                         sequence_++,
+                         sequence_,
                          static_cast<uint32_t>(payload.size()),
                          0};
   std::string frame;
@@ -52,6 +52,7 @@ std::string FrameWriter::Write(FrameType type, absl::string_view payload, uint16
   frame.append(payload.data(), payload.size());
   const Mac mac = ComputeMac(View(key_), frame);
   frame.append(reinterpret_cast<const char*>(mac.data()), mac.size());
+  ++sequence_;
   return frame;
 }
 

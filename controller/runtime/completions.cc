@@ -1,13 +1,10 @@
 #include "controller/runtime/completions.h"
 
-#include <pthread.h>
-
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/log.h"
-#include "core/base/signals_blocked.h"
+#include "core/base/threads.h"
 
 namespace rueda {
 
@@ -15,17 +12,8 @@ absl::Status Completions::Start() {
   if (started_.load(std::memory_order_acquire)) return absl::OkStatus();
   MutexLock lock(mutex_);
   if (thread_.joinable() || stopping_) return absl::OkStatus();
-  const SignalsBlocked blocked;
-  try {
-    thread_ = std::thread([this, rank = LogRank()] {
-      SetLogRank(rank);
-      pthread_setname_np(pthread_self(), "rueda-callback");
-      Run();
-    });
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("starting the thread for callbacks: ", error.what()));
-  }
+  RUEDA_RETURN_IF_ERROR(StartThread(
+      "the thread for callbacks", "rueda-callback", [this] { Run(); }, &thread_));
   id_ = thread_.get_id();
   started_.store(true, std::memory_order_release);
   return absl::OkStatus();

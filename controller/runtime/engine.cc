@@ -14,6 +14,7 @@
 #include "controller/runtime/outputs.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
+#include "core/base/threads.h"
 #include "core/trace/recorder.h"
 #include "ops/adasum/adasum_communicator.h"
 #include "ops/backend/selector.h"
@@ -53,11 +54,8 @@ void CallBack(const Callback& callback) {
   const Nanos began = callback.timeline->on() ? MonotonicNow() : 0;
   try {
     callback.function(callback.user, callback.handle, callback.code);
-  } catch (const std::exception& error) {
-    RUEDA_LOG(Error) << "a completion callback threw: " << error.what();
-    std::terminate();
   } catch (...) {
-    RUEDA_LOG(Error) << "a completion callback threw";
+    RUEDA_LOG(Error) << "a completion callback threw: " << CurrentException().message();
     std::terminate();
   }
   if (began != 0 && callback.timeline->on()) {
@@ -266,25 +264,23 @@ template <typename Fn, typename Result>
 Result Engine::Guarded(Fn fn, Result otherwise) {
   try {
     return fn();
-  } catch (const std::exception& error) {
-    OnException(error.what());
   } catch (...) {
-    OnException("an exception of unknown type");
+    OnException(CurrentException());
   }
   return otherwise;
 }
 
 // There may be no memory: if the epoch can't be ended, this process ends, and the others are told
 // by that.
-void Engine::OnException(const char* what) {
+void Engine::OnException(const absl::Status& thrown) {
   try {
     if (failed_) {
       FinishEpoch();  // the exception came in the middle of that
     } else {
-      FailEpoch({.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", what)});
+      FailEpoch({.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", thrown.message())});
     }
   } catch (...) {
-    RUEDA_CHECK(false) << "rank " << world_.rank << " can't go on, nor tell the others: " << what;
+    RUEDA_CHECK(false) << "rank " << world_.rank << " can't go on, nor tell the others: " << thrown;
   }
 }
 

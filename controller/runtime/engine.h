@@ -110,7 +110,7 @@ class Engine : public Courier {
   // What `fn` returns, or `otherwise` after an exception, which ends the epoch.
   template <typename Fn, typename Result>
   Result Guarded(Fn fn, Result otherwise);
-  void OnException(const char* what);
+  void OnException(const absl::Status& thrown);
   bool TurnOnce();
   bool HasWork();
   Nanos CheckDeadlines();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "controller/runtime/engine_callback.h"
 #include "core/base/log.h"
+#include "core/base/threads.h"
 
 namespace rueda {
 namespace {
@@ -45,10 +46,8 @@ void* Allocate(const Request& request, int32_t part, const Shape& shape) {
   const EngineCallbackScope scope;
   try {
     return request.allocate(request.allocate_user, part, shape.dims().data(), shape.rank());
-  } catch (const std::exception& error) {
-    RUEDA_LOG(Error) << "an allocator threw: " << error.what();
   } catch (...) {
-    RUEDA_LOG(Error) << "an allocator threw";
+    RUEDA_LOG(Error) << "an allocator threw: " << CurrentException().message();
   }
   return nullptr;
 }

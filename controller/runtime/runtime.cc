@@ -1,11 +1,9 @@
 #include "controller/runtime/runtime.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 
 #include <algorithm>
-#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -16,7 +14,7 @@
 #include "controller/rendezvous/unix_meeting.h"
 #include "controller/runtime/engine_callback.h"
 #include "core/base/log.h"
-#include "core/base/signals_blocked.h"
+#include "core/base/threads.h"
 #include "core/trace/recorder.h"
 
 namespace rueda {
@@ -115,25 +113,20 @@ absl::Status Runtime::Init() {
   const absl::Status status = Join(&args, meeting.get(), may_be_on_several);
   if (!status.ok()) meeting->GiveUp(args.rank, status);
   RUEDA_RETURN_IF_ERROR(status);
-  RUEDA_RETURN_IF_ERROR(StartThread());
+  RUEDA_RETURN_IF_ERROR(StartEngineThread());
   return StartOwnTimeline();
 }
 
-absl::Status Runtime::StartThread() {
-  const SignalsBlocked blocked;
-  try {
-    background_ = std::thread([this, rank = rank()] {
-      SetLogRank(rank);
-      pthread_setname_np(pthread_self(), "rueda-engine");
-      BackgroundThread();
-    });
-  } catch (const std::system_error& error) {
-    const absl::Status status =
-        absl::ResourceExhaustedError(absl::StrCat("starting the engine's thread: ", error.what()));
-    Abort(std::string(status.message()));  // the others must not wait for us
-    return status;
-  }
-  return absl::OkStatus();
+absl::Status Runtime::StartEngineThread() {
+  absl::Status status = StartThread(
+      "the engine's thread", "rueda-engine",
+      [this, rank = rank()] {
+        SetLogRank(rank);
+        BackgroundThread();
+      },
+      &background_);
+  if (!status.ok()) Abort(std::string(status.message()));  // the others must not wait for us
+  return status;
 }
 
 absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several) {

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/file.h>
 #include <sys/resource.h>
@@ -11,14 +10,13 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/base/futex.h"
 #include "core/base/log.h"
-#include "core/base/signals_blocked.h"
+#include "core/base/threads.h"
 
 namespace rueda {
 namespace {
@@ -114,17 +112,14 @@ absl::Status Timeline::Start(const std::string& path) {
     file_.reset();
     return written_;
   }
-  const SignalsBlocked blocked;
-  try {
-    writer_ = std::thread([this, rank = owner_.rank] {
-      SetLogRank(rank);
-      pthread_setname_np(pthread_self(), "rueda-timeline");
-      Run();
-    });
-  } catch (const std::system_error& error) {
+  const auto run = [this, rank = owner_.rank] {
+    SetLogRank(rank);
+    Run();
+  };
+  if (absl::Status status = StartThread("the timeline's thread", "rueda-timeline", run, &writer_);
+      !status.ok()) {
     file_.reset();
-    return absl::ResourceExhaustedError(
-        absl::StrCat("starting the timeline's thread: ", error.what()));
+    return status;
   }
   began_.store(began, std::memory_order_release);
   return absl::OkStatus();

@@ -1,18 +1,15 @@
 #include "ops/backend/blocking_communicator.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
 #include <numeric>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
-#include "core/base/signals_blocked.h"
+#include "core/base/threads.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/reduce.h"
 
@@ -58,12 +55,9 @@ absl::StatusOr<std::unique_ptr<BlockingCommunicator>> BlockingCommunicator::Crea
   RUEDA_ASSIGN_OR_RETURN(rueda_module_communicator * library, CreateInModule(args, store.get()));
   std::unique_ptr<BlockingCommunicator> communicator(
       new BlockingCommunicator(std::move(args), std::move(store), library));
-  const SignalsBlocked blocked;
-  try {
-    communicator->thread_ = std::thread([raw = communicator.get()] { raw->Run(); });
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(absl::StrCat("starting a lane thread: ", error.what()));
-  }
+  RUEDA_RETURN_IF_ERROR(StartThread(
+      "a lane thread", "rueda-lane", [raw = communicator.get()] { raw->Run(); },
+      &communicator->thread_));
   return communicator;
 }
 
@@ -121,9 +115,8 @@ void BlockingCommunicator::Cancel() {
 // The lane thread -----------------------------------------------------------------------------
 
 void BlockingCommunicator::Run() {
-  pthread_setname_np(pthread_self(), "rueda-lane");
   while (NextOperation()) {
-    absl::Status result = RunOperation();
+    absl::Status result = WithoutExceptions([this] { return RunOperation(); });
     {
       MutexLock lock(mutex_);
       result_ = std::move(result);

@@ -1,14 +1,12 @@
 #include "ops/hierarchical/cross_lane.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
-#include "core/base/signals_blocked.h"
+#include "core/base/no_broken_pipe.h"
+#include "core/base/threads.h"
 
 namespace rueda {
 namespace {
@@ -35,12 +33,8 @@ absl::StatusOr<std::unique_ptr<CrossLane>> CrossLane::Create(CrossLaneArgs args)
   RUEDA_ASSIGN_OR_RETURN(rueda_module_communicator * library,
                          CreateInModule(args.module, store.get()));
   std::unique_ptr<CrossLane> lane(new CrossLane(std::move(args), std::move(store), library));
-  const SignalsBlocked blocked;
-  try {
-    lane->thread_ = std::thread([raw = lane.get()] { raw->Run(); });
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(absl::StrCat("starting a lane thread: ", error.what()));
-  }
+  RUEDA_RETURN_IF_ERROR(StartThread(
+      "a lane thread", "rueda-lane", [raw = lane.get()] { raw->Run(); }, &lane->thread_));
   return lane;
 }
 
@@ -118,9 +112,10 @@ void CrossLane::Abort() {
 // The lane thread -----------------------------------------------------------------------------
 
 void CrossLane::Run() {
-  pthread_setname_np(pthread_self(), "rueda-lane");
   absl::Status status;
-  while (status.ok() && NextOperation()) status = RunOperation();
+  while (status.ok() && NextOperation()) {
+    status = WithoutExceptions([this] { return RunOperation(); });
+  }
   if (!status.ok()) Fail(std::move(status));
   CloseLibrary();
 }

@@ -1,15 +1,12 @@
 #include "ops/nccl/device_communicator.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/log.h"
-#include "core/base/signals_blocked.h"
+#include "core/base/threads.h"
 #include "ops/nccl/cuda_library.h"
 
 namespace rueda {
@@ -110,16 +107,12 @@ absl::StatusOr<std::unique_ptr<DeviceCommunicator>> DeviceCommunicator::Create(
   RUEDA_RETURN_IF_ERROR(context->thread().Start());
   std::unique_ptr<DeviceCommunicator> communicator(
       new DeviceCommunicator(std::move(context), std::move(args)));
-  const SignalsBlocked blocked;
-  try {
-    communicator->watcher_ = std::thread([raw = communicator.get()] {
-      pthread_setname_np(pthread_self(), "rueda-watch");
-      raw->Watch();
-      raw->context_->WatcherEnds();
-    });
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(absl::StrCat("starting a thread: ", error.what()));
-  }
+  const auto watch = [raw = communicator.get()] {
+    raw->Watch();
+    raw->context_->WatcherEnds();
+  };
+  RUEDA_RETURN_IF_ERROR(
+      StartThread("a lane's watcher", "rueda-watch", watch, &communicator->watcher_));
   communicator->context_->WatcherBegins();
   communicator->context_->Add(communicator.get());
   return communicator;

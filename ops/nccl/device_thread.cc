@@ -1,12 +1,9 @@
 #include "ops/nccl/device_thread.h"
 
-#include <pthread.h>
-
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/signals_blocked.h"
+#include "core/base/threads.h"
 
 namespace rueda {
 
@@ -27,17 +24,8 @@ DeviceThread::~DeviceThread() {
 absl::Status DeviceThread::Start() {
   MutexLock lock(mutex_);
   if (thread_.joinable()) return absl::OkStatus();
-  const SignalsBlocked blocked;
-  try {
-    thread_ = std::thread([this] {
-      pthread_setname_np(pthread_self(), "rueda-device");
-      Run();
-    });
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("starting the device's thread: ", error.what()));
-  }
-  return absl::OkStatus();
+  return StartThread(
+      "the device's thread", "rueda-device", [this] { Run(); }, &thread_);
 }
 
 void DeviceThread::Add(std::function<void()> task) {

@@ -94,7 +94,7 @@ class Refusals : public ::testing::TestWithParam<Setup> {
     return std::max(2, GetParam().multiple_of);
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, Refusals, ::testing::ValuesIn(ShmSetups()),
+INSTANTIATE_TEST_SUITE_P(All, Refusals, ::testing::ValuesIn(AllSetups()),
                          [](const auto& setup) { return setup.param.name; });
 
 // The result of an operation, or of the whole job.

@@ -1,4 +1,4 @@
-// Signals that are kept from where they must not arrive.
+// Writes to connections that are gone.
 #pragma once
 
 #include <pthread.h>
@@ -6,22 +6,6 @@
 #include <time.h>
 
 namespace rueda {
-
-// While it lives, threads that this one starts block every signal: signals go to the program's own.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 // While it lives, a write of this thread's to a connection that is gone raises no SIGPIPE, whatever
 // the program does about that signal. For libraries that write without MSG_NOSIGNAL, on a thread

@@ -1,4 +1,4 @@
-#include "core/base/signals_blocked.h"
+#include "core/base/no_broken_pipe.h"
 
 #include <errno.h>
 #include <gtest/gtest.h>
