@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -52,13 +53,14 @@ static_assert(static_cast<int>(Event::kCount) <= 0xFF && kRanksMax < (1 << 23));
 
 struct Ring {
   std::atomic<Ring*> next{nullptr};
-  std::atomic<bool> taken{true};
+  std::atomic<bool> taken{false};
   std::atomic<int> thread{0};
   std::atomic<uint64_t> count{0};
   Entry entries[kEventsPerThread];
 };
 
-std::atomic<Ring*> rings{nullptr};
+Ring first_ring;
+std::atomic<Ring*> rings{&first_ring};
 // Where the dump goes: null until somebody says. Read by the signal handler, so what it pointed to
 // stays for ever.
 std::atomic<const char*> dump_path{nullptr};
@@ -69,7 +71,9 @@ Ring* TakeRing() {
     bool expected = false;
     if (ring->taken.compare_exchange_strong(expected, true, std::memory_order_acquire)) return ring;
   }
-  Ring* ring = new Ring();
+  Ring* ring = new (std::nothrow) Ring();
+  if (ring == nullptr) return &first_ring;  // better a shared one than none
+  ring->taken.store(true, std::memory_order_relaxed);
   Ring* head = rings.load(std::memory_order_relaxed);
   do {
     ring->next.store(head, std::memory_order_relaxed);

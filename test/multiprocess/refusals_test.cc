@@ -1,6 +1,7 @@
 // What the system refuses while a job runs: memory, threads, system calls. Either nothing comes of
 // it, or the epoch ends with an error that says so, on all ranks. Nothing hangs.
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -16,6 +17,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <exception>
 #include <iterator>
 #include <new>
 #include <string>
@@ -38,6 +40,16 @@ std::atomic<bool> refuse_threads{false};
 // Whether this thread runs the test's own code, whose allocations don't count.
 thread_local bool exempt = false;
 
+// Where it was refused, for the log if the program ends of it.
+struct Trace {
+  void* frames[40];
+  int count = 0;
+} trace;
+const auto at_end = std::set_terminate([] {
+  backtrace_symbols_fd(trace.frames, trace.count, STDERR_FILENO);
+  std::abort();
+});
+
 // What a call to the library returns.
 template <typename Fn>
 auto Call(Fn fn) {
@@ -56,6 +68,7 @@ void* operator new(size_t bytes) {
   if (!exempt && allocations_left.load(std::memory_order_relaxed) >= 0 &&
       allocations_left.fetch_sub(1) == 0) {
     refused = true;
+    trace.count = backtrace(trace.frames, static_cast<int>(std::size(trace.frames)));
     throw std::bad_alloc();
   }
   if (void* memory = malloc(bytes == 0 ? 1 : bytes)) return memory;
