@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "controller/bus/lost.h"
+#include "controller/protocol/codec.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
 #include "core/base/random.h"
@@ -227,17 +230,43 @@ absl::Status OnReady(Link* link, short revents) {
 
 namespace {
 
+// What became of a link, with the name of the peer if it has proved who it is.
+absl::Status Named(const Link& link, const absl::Status& status) {
+  if (!link.established()) return status;
+  if (absl::IsUnavailable(status)) {
+    return LostError(
+        link.peer(),
+        absl::StrCat("rank ", link.peer(), " was lost while the job started: ", status.message()));
+  }
+  return StatusAt(absl::StrCat("rank ", link.peer()), status);
+}
+
 // Waits until the socket can be read (or written, if something is queued) and handles that.
 absl::Status Step(Link* link, Nanos deadline) {
   const Nanos left = deadline - MonotonicNow();
-  if (left <= 0) return absl::DeadlineExceededError("no answer in time");
+  if (left <= 0) return Named(*link, absl::DeadlineExceededError("no answer in time"));
   pollfd wait = {link->fd(), static_cast<short>(POLLIN | (link->wants_write() ? POLLOUT : 0)), 0};
   const int ready = poll(&wait, 1, PollTimeoutMs(left));
   if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "waiting for a connection");
-  return ready <= 0 ? absl::OkStatus() : OnReady(link, wait.revents);
+  if (ready <= 0) return absl::OkStatus();
+  const absl::Status status = OnReady(link, wait.revents);
+  return status.ok() ? status : Named(*link, status);
 }
 
 }  // namespace
+
+absl::Status WhyItGaveUp(const Frame& frame) {
+  wire::Roster roster;
+  if (frame.type != FrameType::kRoster) return absl::OkStatus();
+  RUEDA_RETURN_IF_ERROR(ParseMessage(frame.payload, &roster));
+  return ErrorOf(roster);
+}
+
+absl::Status LastWords(Link* link, absl::Status otherwise) {
+  Link::Received received;
+  while (link->Next(&received)) RUEDA_RETURN_IF_ERROR(WhyItGaveUp(received.frame));
+  return otherwise;
+}
 
 absl::Status WaitEstablished(Link* link, Nanos deadline) {
   while (!link->established()) RUEDA_RETURN_IF_ERROR(Step(link, deadline));
@@ -258,7 +287,8 @@ absl::StatusOr<Link::Received> WaitFrame(Link* link, FrameType expected, Nanos d
     return absl::FailedPreconditionError(received.frame.payload);
   }
   if (received.frame.type != expected) {
-    return absl::DataLossError(absl::StrCat("a peer sent a frame of type ",
+    RUEDA_RETURN_IF_ERROR(WhyItGaveUp(received.frame));
+    return absl::DataLossError(absl::StrCat("rank ", link->peer(), " sent a frame of type ",
                                             static_cast<int>(received.frame.type), " where ",
                                             static_cast<int>(expected), " was expected"));
   }
@@ -266,7 +296,10 @@ absl::StatusOr<Link::Received> WaitFrame(Link* link, FrameType expected, Nanos d
 }
 
 absl::Status WaitFlushed(Link* link, Nanos deadline) {
-  while (link->wants_write()) RUEDA_RETURN_IF_ERROR(Step(link, deadline));
+  while (link->wants_write()) {
+    absl::Status status = Step(link, deadline);
+    if (!status.ok()) return LastWords(link, std::move(status));
+  }
   return absl::OkStatus();
 }
 
@@ -290,8 +323,9 @@ absl::Status WaitFlushed(absl::Span<const std::unique_ptr<Link>> links, Nanos de
     for (size_t i = 0; i < left.size(); ++i) {
       if (waits[i].revents == 0) continue;
       const absl::Status lost = OnReady(left[i], waits[i].revents);
-      status.Update(lost);
-      if (!lost.ok()) left[i] = nullptr;
+      if (lost.ok()) continue;
+      status.Update(LastWords(left[i], Named(*left[i], lost)));
+      left[i] = nullptr;
     }
   }
 }

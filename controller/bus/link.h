@@ -89,13 +89,19 @@ class Link {
 absl::Status OnReady(Link* link, short revents);
 
 // Block until the link is established, until a frame has come (which must be of the expected type;
-// kRefused is FAILED_PRECONDITION with its text), or until everything is sent; at most to
-// `deadline`. For bootstrap, where nothing else needs looking after.
+// kRefused is FAILED_PRECONDITION with its text, a roster of an error is that error), or until
+// everything is sent; at most to `deadline`. Errors name the peer once it has proved who it is, and
+// LostRank does when it is gone. For bootstrap, where nothing else needs looking after.
 absl::Status WaitEstablished(Link* link, Nanos deadline);
 absl::StatusOr<Link::Received> WaitFrame(Link* link, FrameType expected, Nanos deadline);
 absl::Status WaitFlushed(Link* link, Nanos deadline);
 // Of several, none of which holds up the others. The first error.
 absl::Status WaitFlushed(absl::Span<const std::unique_ptr<Link>> links, Nanos deadline);
+
+// Of a frame from a peer whose start has failed: why. OK of another frame.
+absl::Status WhyItGaveUp(const Frame& frame);
+// What the peer of a link that has ended has said of it, or else `otherwise`.
+absl::Status LastWords(Link* link, absl::Status otherwise);
 
 // Closes links whose last words the peers are to get. A TCP socket that is closed with something
 // unread resets the connection, and the peer may lose what is under way to it: so this waits until

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "controller/bus/lost.h"
 #include "controller/bus/socket.h"
 #include "controller/membership/rank_set.h"
 #include "controller/rendezvous/turned_away.h"
@@ -122,8 +123,8 @@ absl::Status Admission::LookAtBoard() const {
 absl::Status Admission::Attend(Rank rank, short revents) {
   const auto it = links_.find(rank);
   if (it == links_.end()) return absl::OkStatus();  // dismissed just now
-  if (!hear_) return Lost(rank);
   const absl::Status status = OnReady(it->second.get(), revents);
+  if (!hear_) return LastWords(it->second.get(), Lost(rank));
   RUEDA_RETURN_IF_ERROR(PassOn(rank));
   if (status.ok() || links_.count(rank) == 0) return absl::OkStatus();
   return absl::IsUnavailable(status)

@@ -19,6 +19,11 @@ namespace {
 
 constexpr char kVersion[] = "0.1.0";
 constexpr char kLoopback[] = "127.0.0.1";
+// How long a launcher may take to write down how a rank has ended.
+constexpr Nanos kVerdictPatience = 500 * kMillisecond;
+constexpr Nanos kVerdictLook = 5 * kMillisecond;
+// How long those that are told why a start has failed may take to close.
+constexpr Nanos kFarewell = kSecond;
 
 // Whether the ranks of a host share one log, or each has one to itself.
 bool SharesLog(const Config& config) {
@@ -180,7 +185,39 @@ absl::Status TakePlace(const std::string& host, const SessionScope& scope, Nanos
   return AdmitChildren(listener, children, scope, deadline, board, world);
 }
 
-absl::StatusOr<World> MeetAll(const BootstrapArgs& args, Meeting* meeting);
+absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* world);
+
+// What the launcher has seen of a rank whose connection has ended: it takes a moment.
+absl::Status AwaitVerdict(const VerdictBoard& board, Rank rank, absl::Status otherwise) {
+  const Nanos deadline = MonotonicNow() + kVerdictPatience;
+  while (MonotonicNow() < deadline) {
+    RUEDA_RETURN_IF_ERROR(board.CheckThere(rank));
+    SleepFor(kVerdictLook);  // a launcher writes to memory, and rings nobody who only starts
+  }
+  return otherwise;
+}
+
+// Why this rank can't go on, with the rank whose doing it is.
+absl::Status Explained(const absl::Status& error, Rank self, VerdictBoard* board) {
+  const std::optional<Rank> lost = LostRank(error);
+  if (!lost.has_value()) {
+    return ErrorOfRank(self, StatusAt(absl::StrCat("rank ", self, " failed to start"), error));
+  }
+  absl::Status why = error;
+  if (board != nullptr && absl::IsUnavailable(error)) why = AwaitVerdict(*board, *lost, error);
+  if (board != nullptr) board->Blame(self, LostRank(why).value_or(*lost));
+  return why;
+}
+
+// Tells all that this rank is connected to, so that none has to guess from a connection's end.
+void TellWhy(const absl::Status& why, std::vector<std::unique_ptr<Link>> links) {
+  const std::string text = RosterOfError(why).SerializeAsString();
+  std::erase_if(links, [](const auto& link) { return link == nullptr || !link->established(); });
+  for (const auto& link : links) link->Send(FrameType::kRoster, text);
+  const Nanos deadline = MonotonicNow() + kFarewell;
+  (void)WaitFlushed(links, deadline);
+  CloseGently(std::move(links), deadline);
+}
 
 }  // namespace
 
@@ -190,20 +227,23 @@ int World::LocalIndex(Rank other) const {
 }
 
 absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
-  absl::StatusOr<World> world = MeetAll(args, meeting);
-  const std::optional<Rank> lost = LostRank(world.status());
-  if (!lost.has_value()) return world;
-  if (meeting->board() != nullptr && *lost != args.rank) meeting->board()->Blame(args.rank, *lost);
-  return absl::UnavailableError(world.status().message());
+  World world;
+  absl::Status status = MeetAll(args, meeting, &world);
+  if (status.ok()) return world;
+  const absl::Status why = Explained(status, args.rank, meeting->board());
+  std::vector<std::unique_ptr<Link>> links = meeting->TakeLinks();
+  for (RoleLink& role_link : world.links) links.push_back(std::move(role_link.link));
+  TellWhy(why, std::move(links));
+  return LostRank(status).has_value() ? absl::Status(why.code(), why.message()) : status;
 }
 
 namespace {
 
-absl::StatusOr<World> MeetAll(const BootstrapArgs& args, Meeting* meeting) {
+absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   const Config& config = *args.config;
   const Nanos deadline =
       DeadlineAfter(MonotonicNow(), static_cast<Nanos>(config.start_timeout_s * kSecond));
-  World world;
+  World& world = *met;
   world.rank = args.rank;
   world.epoch = args.scope.epoch;
   world.job = args.scope.job;
@@ -285,7 +325,7 @@ absl::StatusOr<World> MeetAll(const BootstrapArgs& args, Meeting* meeting) {
     RUEDA_RETURN_IF_ERROR(
         TakePlace(host.empty() ? kLoopback : host, scope, deadline, meeting->board(), &world));
   }
-  return world;
+  return absl::OkStatus();
 }
 
 }  // namespace

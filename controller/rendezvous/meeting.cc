@@ -76,23 +76,6 @@ wire::Roster MakeRoster(absl::Span<const wire::Hello> hellos) {
   return roster;
 }
 
-wire::Roster RosterOfError(const absl::Status& error) {
-  wire::Roster roster;
-  roster.set_error(std::string(error.message()));
-  roster.set_code(static_cast<uint32_t>(error.code()));
-  if (const std::optional<Rank> lost = LostRank(error)) roster.set_lost(*lost);
-  return roster;
-}
-
-absl::Status ErrorOf(const wire::Roster& roster) {
-  if (roster.error().empty() || roster.code() < 1 || roster.code() > 16) return absl::OkStatus();
-  const auto code = static_cast<absl::StatusCode>(roster.code());
-  if (roster.has_lost() && code == absl::StatusCode::kUnavailable) {
-    return LostError(roster.lost(), roster.error());
-  }
-  return absl::Status(code, roster.error());
-}
-
 absl::StatusOr<std::vector<wire::Hello>> HellosOf(const wire::Roster& roster, int size) {
   RUEDA_RETURN_IF_ERROR(ErrorOf(roster));
   if (roster.place_size() != size || roster.pid_size() != size) {

@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "controller/bus/link.h"
+#include "controller/bus/lost.h"
 #include "controller/protocol/rueda.pb.h"
 #include "controller/rendezvous/verdict_board.h"
 #include "ops/backend/store.h"
@@ -74,11 +75,8 @@ class Meeting {
 // Checks that the hellos of a job fit together: sizes, versions, ranks, agreed knobs.
 absl::Status CheckHellos(absl::Span<const wire::Hello> hellos);
 
-// What rank 0 answers: the roster of all, or why there is none. PURE
+// What rank 0 answers: the roster of all. Or why there is none: see controller/bus/lost.h. PURE
 wire::Roster MakeRoster(absl::Span<const wire::Hello> hellos);
-wire::Roster RosterOfError(const absl::Status& error);
-// The error of a roster that has one, OK of another.
-absl::Status ErrorOf(const wire::Roster& roster);
 // The hellos of `size` ranks, of which the roster was made; or its error.
 absl::StatusOr<std::vector<wire::Hello>> HellosOf(const wire::Roster& roster, int size);
 

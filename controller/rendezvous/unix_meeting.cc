@@ -182,7 +182,10 @@ absl::StatusOr<wire::Roster> UnixMeeting::AwaitRoster(Link* link, const std::str
                                                       Nanos deadline) {
   wire::Roster roster;
   absl::StatusOr<Link::Received> received = WaitFrame(link, FrameType::kRoster, deadline);
-  if (absl::IsFailedPrecondition(received.status())) return received.status();  // refused
+  // Refused; or it is known what became of it.
+  if (absl::IsFailedPrecondition(received.status()) || LostRank(received.status()).has_value()) {
+    return received.status();
+  }
   if (!received.ok()) {
     return StatusAt(absl::StrCat(Described(who, *link, received.status()), " failed to start"),
                     received.status());

@@ -3,9 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 
-#include "absl/strings/cord.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "controller/bus/lost.h"
 #include "core/base/limits.h"
 #include "core/base/process.h"
 
@@ -14,24 +13,7 @@ namespace {
 
 // A verdict: 0 while the rank runs, else a mark, its pid and its wait status (16 bits).
 constexpr uint64_t kMark = uint64_t{1} << 63;
-
-// Of the payload of an error.
-constexpr char kLost[] = "rueda/lost";
-
 }  // namespace
-
-absl::Status LostError(Rank rank, absl::string_view text) {
-  absl::Status error = absl::UnavailableError(text);
-  error.SetPayload(kLost, absl::Cord(absl::StrCat(rank)));
-  return error;
-}
-
-std::optional<Rank> LostRank(const absl::Status& error) {
-  const absl::optional<absl::Cord> payload = error.GetPayload(kLost);
-  Rank rank = -1;
-  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &rank)) return std::nullopt;
-  return rank;
-}
 
 absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Create(int size) {
   RUEDA_ASSIGN_OR_RETURN(

@@ -15,11 +15,6 @@
 
 namespace rueda {
 
-// UNAVAILABLE, with `text`: `rank` was lost, and is to blame.
-absl::Status LostError(Rank rank, absl::string_view text);
-// Who, by such an error; not by what StatusAt makes of it.
-std::optional<Rank> LostRank(const absl::Status& error);
-
 class VerdictBoard {
  public:
   struct Verdict {

@@ -89,7 +89,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineArgs args) {
   Failure failure;
   failure.rank = engine->world_.rank;
   failure.cause = absl::StrCat("it failed to start: ", status.message());
-  engine->TellNeighbours(std::move(failure));
+  engine->TellNeighbours(failure);
+  for (RoleLink& role_link : engine->world_.links) {
+    role_link.link->Send(FrameType::kFailure, EncodeFailure(failure));
+    (void)role_link.link->OnWritable();
+  }
   return status;
 }
 
@@ -702,6 +706,12 @@ void Engine::OnFrame(RoleLink& role_link, Link::Received received) {
       break;
     case FrameType::kHeartbeat:
       break;
+    case FrameType::kRoster: {  // it could not start, and this rank had already
+      const absl::Status why = WhyItGaveUp(frame);
+      const Rank peer = role_link.link->peer();
+      OnFailure(peer, {.rank = LostRank(why).value_or(peer), .cause = std::string(why.message())});
+      return;
+    }
     default:
       status = absl::InvalidArgumentError(
           absl::StrCat("a frame of type ", static_cast<int>(frame.type)));
