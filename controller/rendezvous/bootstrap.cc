@@ -187,25 +187,25 @@ absl::Status TakePlace(const std::string& host, const SessionScope& scope, Nanos
 
 absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* world);
 
-// What the launcher has seen of a rank whose connection has ended: it takes a moment.
-absl::Status AwaitVerdict(const VerdictBoard& board, Rank rank, absl::Status otherwise) {
+// What is known of a rank whose connection has ended, after a moment: its launcher may be about to
+// write it down.
+absl::Status AwaitVerdict(const Meeting& meeting, Rank rank, absl::Status otherwise) {
   const Nanos deadline = MonotonicNow() + kVerdictPatience;
   while (MonotonicNow() < deadline) {
-    RUEDA_RETURN_IF_ERROR(board.CheckThere(rank));
-    SleepFor(kVerdictLook);  // a launcher writes to memory, and rings nobody who only starts
+    RUEDA_RETURN_IF_ERROR(meeting.WhatBecameOf(rank));
+    SleepFor(kVerdictLook);  // it rings nobody who only starts
   }
   return otherwise;
 }
 
 // Why this rank can't go on, with the rank whose doing it is.
-absl::Status Explained(const absl::Status& error, Rank self, VerdictBoard* board) {
+absl::Status Explained(const absl::Status& error, Rank self, const Meeting& meeting) {
   const std::optional<Rank> lost = LostRank(error);
   if (!lost.has_value()) {
     return ErrorOfRank(self, StatusAt(absl::StrCat("rank ", self, " failed to start"), error));
   }
-  absl::Status why = error;
-  if (board != nullptr && absl::IsUnavailable(error)) why = AwaitVerdict(*board, *lost, error);
-  if (board != nullptr) board->Blame(self, LostRank(why).value_or(*lost));
+  absl::Status why = absl::IsUnavailable(error) ? AwaitVerdict(meeting, *lost, error) : error;
+  if (meeting.board() != nullptr) meeting.board()->Blame(self, LostRank(why).value_or(*lost));
   return why;
 }
 
@@ -230,7 +230,7 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   World world;
   absl::Status status = MeetAll(args, meeting, &world);
   if (status.ok()) return world;
-  const absl::Status why = Explained(status, args.rank, meeting->board());
+  const absl::Status why = Explained(status, args.rank, *meeting);
   std::vector<std::unique_ptr<Link>> links = meeting->TakeLinks();
   for (RoleLink& role_link : world.links) links.push_back(std::move(role_link.link));
   TellWhy(why, std::move(links));
@@ -299,10 +299,10 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   RUEDA_RETURN_IF_ERROR(CheckTcp(world, hellos, config, *meeting));
 
   const LogLayout layout = LogLayout::For(static_cast<int>(neighbours.size()));
-  RUEDA_ASSIGN_OR_RETURN(
-      world.neighbourhood,
-      meeting->Introduce(neighbours, args.rank, {args.arena->memory(), args.bells},
-                         SharesLog(config) ? layout.bytes() : 0, deadline));
+  RUEDA_ASSIGN_OR_RETURN(const NeighbourOffer offer, args.offer());
+  RUEDA_ASSIGN_OR_RETURN(world.neighbourhood,
+                         meeting->Introduce(neighbours, args.rank, offer,
+                                            SharesLog(config) ? layout.bytes() : 0, deadline));
   if (SharesLog(config)) {
     for (std::unique_ptr<Link>& link : meeting->TakeLinks()) {
       world.links.push_back(

@@ -2,6 +2,7 @@
 // neighbours, connections between leaders.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,7 +13,6 @@
 #include "controller/rendezvous/clocks.h"
 #include "controller/rendezvous/meeting.h"
 #include "core/config/config.h"
-#include "ops/shm/arena.h"
 
 namespace rueda {
 
@@ -63,8 +63,9 @@ struct BootstrapArgs {
   int size = 1;
   SessionScope scope;
   const Config* config = nullptr;
-  std::shared_ptr<Arena> arena;
-  std::shared_ptr<const Bells> bells;
+  // Makes what the rank brings to its neighbours; called when the ranks have met, who are told if
+  // it fails.
+  std::function<absl::StatusOr<NeighbourOffer>()> offer;
 };
 
 // INVALID_ARGUMENT: the setting `process_sets` names what this world can't have.

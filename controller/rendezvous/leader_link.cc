@@ -1,6 +1,7 @@
 #include "controller/rendezvous/leader_link.h"
 
 #include "absl/strings/str_cat.h"
+#include "controller/bus/lost.h"
 #include "controller/bus/socket.h"
 
 namespace rueda {
@@ -33,7 +34,8 @@ absl::StatusOr<std::unique_ptr<Link>> ConnectToLeader(Rank peer, const std::stri
     const absl::Status& status = link.status();
     const bool again = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     if (!again || MonotonicNow() + kRetry >= deadline) {
-      return StatusAt(absl::StrCat("connecting to rank ", peer, " at ", address), status);
+      return LostError(
+          peer, absl::StrCat("rank ", peer, " was lost while the job started: ", status.message()));
     }
     SleepFor(kRetry);
   }

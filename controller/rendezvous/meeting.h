@@ -54,6 +54,10 @@ class Meeting {
   // tells them that this rank is gone. For any thread.
   virtual void GiveUp(Rank /*self*/, const absl::Status& /*why*/) {}
 
+  // Why a rank whose connection has ended is gone, where that is known otherwise; OK: it isn't, or
+  // not yet.
+  virtual absl::Status WhatBecameOf(Rank /*rank*/) const { return absl::OkStatus(); }
+
   // The connections that tell when a neighbour ends: at the host's first rank one to each other, at
   // the others one to the first. None between threads.
   virtual std::vector<std::unique_ptr<Link>> TakeLinks() = 0;

@@ -49,6 +49,10 @@ class ThreadMeeting : public Meeting {
                                           const NeighbourOffer& mine, size_t log_bytes,
                                           Nanos deadline) override;
   void GiveUp(Rank self, const absl::Status& why) override { group_->GiveUp(table_, self, why); }
+  absl::Status WhatBecameOf(Rank /*rank*/) const override {
+    MutexLock lock(table_->mutex);
+    return table_->failure;
+  }
   std::vector<std::unique_ptr<Link>> TakeLinks() override { return {}; }
   std::shared_ptr<Store> store() override { return std::make_shared<ThreadStore>(table_); }
   Secret secret() const override { return group_->secret(); }

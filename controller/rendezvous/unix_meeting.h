@@ -25,6 +25,9 @@ class UnixMeeting : public Meeting {
   absl::StatusOr<Neighbourhood> Introduce(absl::Span<const Rank> ranks, Rank self,
                                           const NeighbourOffer& mine, size_t log_bytes,
                                           Nanos deadline) override;
+  absl::Status WhatBecameOf(Rank rank) const override {
+    return board_ == nullptr ? absl::OkStatus() : board_->CheckThere(rank);
+  }
   std::vector<std::unique_ptr<Link>> TakeLinks() override { return std::move(links_); }
   std::shared_ptr<Store> store() override { return nullptr; }
   Secret secret() const override { return scope_.secret; }

@@ -24,6 +24,7 @@
 #include "controller/runtime/watch.h"
 #include "ops/backend/backend.h"
 #include "ops/nccl/nccl_backend.h"
+#include "ops/shm/arena.h"
 #include "ops/shm/neighbours.h"
 
 namespace rueda {

@@ -129,19 +129,21 @@ absl::Status Runtime::StartEngineThread() {
   return status;
 }
 
-absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several) {
-  const Config& config = options_.config;
+absl::StatusOr<NeighbourOffer> Runtime::Offer() {
   arena_ = options_.arena;
   if (arena_ == nullptr) {
     RUEDA_ASSIGN_OR_RETURN(arena_, Arena::Create());
   }
   RUEDA_RETURN_IF_ERROR(arena_->WaitUntilSafe(MonotonicNow() + kArenaPatience));
-  args->arena = arena_;
   Bells bells;
   RUEDA_ASSIGN_OR_RETURN(bells.background, Doorbell::Create());
   RUEDA_ASSIGN_OR_RETURN(bells.waiter, Doorbell::Create());
-  args->bells = std::make_shared<const Bells>(std::move(bells));
+  return NeighbourOffer{arena_->memory(), std::make_shared<const Bells>(std::move(bells))};
+}
 
+absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several) {
+  const Config& config = options_.config;
+  args->offer = [this] { return Offer(); };
   EngineArgs engine;
   absl::StatusOr<World> world = Bootstrap(*args, meeting);
   if (absl::IsDeadlineExceeded(world.status()) && may_be_on_several) {

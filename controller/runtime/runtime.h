@@ -111,6 +111,7 @@ class Runtime {
   absl::Status Init();
   // Meets the others and makes the engine.
   absl::Status Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several);
+  absl::StatusOr<NeighbourOffer> Offer();
   absl::Status StartEngineThread();
   void StopThreads();
   void GuardArena();

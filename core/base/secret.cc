@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "core/base/check.h"
+#include <new>
 
 namespace rueda {
 
@@ -12,7 +12,7 @@ class Secret::Memory {
   explicit Memory(absl::string_view bytes) : size_(bytes.size()) {
     memory_ = static_cast<char*>(
         mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    RUEDA_CHECK(memory_ != MAP_FAILED) << "no memory for the job's secret";
+    if (memory_ == MAP_FAILED) throw std::bad_alloc();
     madvise(memory_, size_, MADV_DONTDUMP);
     memcpy(memory_, bytes.data(), size_);
   }
