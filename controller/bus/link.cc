@@ -11,7 +11,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "controller/bus/lost.h"
+#include "controller/failure/lost.h"
 #include "controller/protocol/codec.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"

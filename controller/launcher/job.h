@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "controller/failure/verdict_board.h"
 #include "controller/launcher/options.h"
 #include "controller/launcher/placement.h"
-#include "controller/rendezvous/verdict_board.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 

@@ -15,9 +15,9 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "controller/failure/verdict_board.h"
 #include "controller/launcher/children.h"
 #include "controller/launcher/supervisor.h"
-#include "controller/rendezvous/verdict_board.h"
 #include "core/base/check.h"
 
 namespace rueda {

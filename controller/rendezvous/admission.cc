@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "controller/bus/lost.h"
 #include "controller/bus/socket.h"
+#include "controller/failure/lost.h"
 #include "controller/membership/rank_set.h"
 #include "controller/rendezvous/turned_away.h"
 #include "core/base/log.h"

@@ -10,8 +10,8 @@
 
 #include "absl/types/span.h"
 #include "controller/bus/link.h"
+#include "controller/failure/verdict_board.h"
 #include "controller/rendezvous/turned_away.h"
-#include "controller/rendezvous/verdict_board.h"
 #include "core/base/clock.h"
 #include "core/base/unique_fd.h"
 

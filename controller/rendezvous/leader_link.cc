@@ -1,8 +1,8 @@
 #include "controller/rendezvous/leader_link.h"
 
 #include "absl/strings/str_cat.h"
-#include "controller/bus/lost.h"
 #include "controller/bus/socket.h"
+#include "controller/failure/lost.h"
 
 namespace rueda {
 namespace {

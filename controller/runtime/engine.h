@@ -10,11 +10,11 @@
 
 #include "controller/bus/bus.h"
 #include "controller/bus/hosts_bus.h"
+#include "controller/failure/failure.h"
+#include "controller/failure/verdict_board.h"
 #include "controller/negotiation/member.h"
 #include "controller/rendezvous/bootstrap.h"
-#include "controller/rendezvous/verdict_board.h"
 #include "controller/runtime/completions.h"
-#include "controller/runtime/failure.h"
 #include "controller/runtime/lane.h"
 #include "controller/runtime/sleepers.h"
 #include "controller/runtime/store_relay.h"

@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
+#include "controller/failure/failure.h"
 #include "controller/negotiation/member.h"
-#include "controller/runtime/failure.h"
 #include "core/base/limits.h"
 #include "core/base/mutex.h"
 #include "ops/backend/communicator.h"

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "controller/bus/log_codec.h"
+#include "controller/failure/failure.h"
 #include "controller/launcher/agent_words.h"
 #include "controller/protocol/authentication.h"
 #include "controller/protocol/codec.h"
 #include "controller/protocol/frame.h"
 #include "controller/rendezvous/meeting.h"
-#include "controller/runtime/failure.h"
 #include "core/base/check.h"
 #include "test/fuzz/fuzz_job.h"
 

@@ -32,7 +32,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/rendezvous/verdict_board.h"
+#include "controller/failure/verdict_board.h"
 #include "core/base/clock.h"
 
 extern char** environ;

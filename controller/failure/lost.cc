@@ -1,4 +1,4 @@
-#include "controller/bus/lost.h"
+#include "controller/failure/lost.h"
 
 #include <string>
 #include <utility>

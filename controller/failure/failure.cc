@@ -1,4 +1,4 @@
-#include "controller/runtime/failure.h"
+#include "controller/failure/failure.h"
 
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/codec.h"

@@ -1,5 +1,5 @@
 // The record of a failure: what it says, and that it survives the trip. Each test's own thread.
-#include "controller/runtime/failure.h"
+#include "controller/failure/failure.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

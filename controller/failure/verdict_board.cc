@@ -1,10 +1,10 @@
-#include "controller/rendezvous/verdict_board.h"
+#include "controller/failure/verdict_board.h"
 
 #include <errno.h>
 #include <fcntl.h>
 
 #include "absl/strings/str_cat.h"
-#include "controller/bus/lost.h"
+#include "controller/failure/lost.h"
 #include "core/base/limits.h"
 #include "core/base/process.h"
 
