@@ -8,11 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "controller/bus/host_log.h"
 #include "controller/bus/socket.h"
+#include "controller/failure/failure.h"
 #include "controller/membership/process_sets.h"
 #include "controller/rendezvous/admission.h"
 #include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/leader_link.h"
 #include "controller/rendezvous/network.h"
+#include "core/base/threads.h"
 
 namespace rueda {
 namespace {
@@ -209,6 +211,25 @@ absl::Status Explained(const absl::Status& error, Rank self, const Meeting& meet
   return why;
 }
 
+// Neighbours may have begun already, and threads have no connection that would break.
+void TellNeighbours(const absl::Status& why, const World& world) {
+  if (world.neighbourhood.segment == nullptr) return;
+  Failure failure;
+  failure.rank = LostRank(why).value_or(world.rank);
+  failure.accuser = world.rank;
+  failure.cause = std::string(why.message());
+  failure.epoch = world.epoch;
+  if (failure.rank < world.size()) {
+    failure.pid = world.infos[failure.rank].pid;
+    failure.host = world.infos[failure.rank].host_name;
+  }
+  world.neighbourhood.segment->Fail(EncodeFailure(failure));
+  for (const Bells& bells : world.neighbourhood.bells) {
+    bells.background.Ring();
+    bells.waiter.Ring();
+  }
+}
+
 // Tells all that this rank is connected to, so that none has to guess from a connection's end.
 void TellWhy(const absl::Status& why, std::vector<std::unique_ptr<Link>> links) {
   const std::string text = RosterOfError(why).SerializeAsString();
@@ -228,9 +249,10 @@ int World::LocalIndex(Rank other) const {
 
 absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   World world;
-  absl::Status status = MeetAll(args, meeting, &world);
+  absl::Status status = WithoutExceptions([&] { return MeetAll(args, meeting, &world); });
   if (status.ok()) return world;
   const absl::Status why = Explained(status, args.rank, *meeting);
+  TellNeighbours(why, world);
   std::vector<std::unique_ptr<Link>> links = meeting->TakeLinks();
   for (RoleLink& role_link : world.links) links.push_back(std::move(role_link.link));
   TellWhy(why, std::move(links));
@@ -298,11 +320,24 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   }
   RUEDA_RETURN_IF_ERROR(CheckTcp(world, hellos, config, *meeting));
 
+  SessionScope scope = args.scope;
+  scope.secret = meeting->secret();
+  const bool has_others = !world.one_log && world.log_leader();
+  const auto meet_root = [&](Nanos until) {
+    return MeetRoot(listener, hellos[0].bus_address(), scope, until, meeting->board(), &world);
+  };
   const LogLayout layout = LogLayout::For(static_cast<int>(neighbours.size()));
-  RUEDA_ASSIGN_OR_RETURN(const NeighbourOffer offer, args.offer());
-  RUEDA_ASSIGN_OR_RETURN(world.neighbourhood,
-                         meeting->Introduce(neighbours, args.rank, offer,
-                                            SharesLog(config) ? layout.bytes() : 0, deadline));
+  absl::StatusOr<Neighbourhood> around = WithoutExceptions([&]() -> absl::StatusOr<Neighbourhood> {
+    RUEDA_ASSIGN_OR_RETURN(const NeighbourOffer offer, args.offer());
+    return meeting->Introduce(neighbours, args.rank, offer, SharesLog(config) ? layout.bytes() : 0,
+                              deadline);
+  });
+  if (!around.ok()) {
+    // The root waits for this host: it is to be told too.
+    if (has_others && args.rank != 0) (void)meet_root(MonotonicNow() + kFarewell);
+    return around.status();
+  }
+  world.neighbourhood = *std::move(around);
   if (SharesLog(config)) {
     for (std::unique_ptr<Link>& link : meeting->TakeLinks()) {
       world.links.push_back(
@@ -312,13 +347,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   }
   world.store = meeting->store();
 
-  SessionScope scope = args.scope;
-  scope.secret = meeting->secret();
-  const bool has_others = !world.one_log && world.log_leader();
-  if (has_others) {
-    RUEDA_RETURN_IF_ERROR(
-        MeetRoot(listener, hellos[0].bus_address(), scope, deadline, meeting->board(), &world));
-  }
+  if (has_others) RUEDA_RETURN_IF_ERROR(meet_root(deadline));
   RUEDA_RETURN_IF_ERROR(AlignClocks(hellos, deadline, &world));
   if (has_others && world.leaders->depth() > 1) {
     const std::string& host = hellos[args.rank].data_address();

@@ -34,6 +34,8 @@ absl::StatusOr<std::unique_ptr<Link>> ConnectToLeader(Rank peer, const std::stri
     const absl::Status& status = link.status();
     const bool again = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     if (!again || MonotonicNow() + kRetry >= deadline) {
+      const bool is_gone = again || absl::IsAborted(status);
+      if (!is_gone) return StatusAt(absl::StrCat("connecting to rank ", peer), status);
       return LostError(
           peer, absl::StrCat("rank ", peer, " was lost while the job started: ", status.message()));
     }

@@ -18,6 +18,7 @@ struct ThreadTable {
     std::shared_ptr<SharedMemory> segment;
     std::map<Rank, NeighbourOffer> offers;
     size_t introduced = 0;  // who have taken all offers
+    bool broken = false;    // one of them has left: nobody goes on
   };
   std::map<Rank, Host> hosts ABSL_GUARDED_BY(mutex);  // by leader
   std::map<std::string, std::string> store ABSL_GUARDED_BY(mutex);
@@ -150,9 +151,10 @@ absl::StatusOr<Neighbourhood> ThreadMeeting::Introduce(absl::Span<const Rank> ra
   }
   const auto await = [&](const auto& all_have) -> absl::Status {
     table.changed.NotifyAll();
-    while (!all_have()) {
-      RUEDA_RETURN_IF_ERROR(table.failure);
+    while (host.broken || !all_have()) {
       const Nanos left = deadline - MonotonicNow();
+      host.broken = host.broken || !table.failure.ok() || left <= 0;
+      RUEDA_RETURN_IF_ERROR(table.failure);
       if (left <= 0) return absl::DeadlineExceededError("a thread left the start of the job");
       table.changed.WaitFor(table.mutex, std::chrono::nanoseconds(left));
     }

@@ -83,7 +83,7 @@ Engine::Engine(EngineArgs args)
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineArgs args) {
   std::unique_ptr<Engine> engine(new Engine(std::move(args)));
-  const absl::Status status = engine->Init();
+  const absl::Status status = WithoutExceptions([&] { return engine->Init(); });
   if (status.ok()) return engine;
   // The neighbours may have started, and threads have no connection that would break.
   Failure failure;

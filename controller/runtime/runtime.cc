@@ -110,7 +110,8 @@ absl::Status Runtime::Init() {
         place.local_size < 0 && config.shared_dir.empty() && config.meeting_address.empty();
   }
   SetLogRank(args.rank);
-  const absl::Status status = Join(&args, meeting.get(), may_be_on_several);
+  const absl::Status status =
+      WithoutExceptions([&] { return Join(&args, meeting.get(), may_be_on_several); });
   if (!status.ok()) meeting->GiveUp(args.rank, status);
   RUEDA_RETURN_IF_ERROR(status);
   RUEDA_RETURN_IF_ERROR(StartEngineThread());

@@ -1,0 +1,202 @@
+#include "test/support/refuse.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <execinfo.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <iterator>
+
+namespace rueda::testing {
+namespace {
+
+constexpr int kKinds = static_cast<int>(Refusable::kEpoll) + 1;
+
+struct Count {
+  std::atomic<int> left{-1};  // calls that are let through; negative: all
+  std::atomic<bool> forever{false};
+};
+Count counts[kKinds];
+std::atomic<bool> refused{false};
+void* frames[40];
+std::atomic<int> frame_count{0};
+thread_local bool exempt = false;
+
+[[maybe_unused]] bool Refused(Refusable what) {
+  Count& count = counts[static_cast<int>(what)];
+  if (exempt || count.left.load(std::memory_order_relaxed) < 0) return false;
+  if (!(count.forever && count.left == 0) && count.left.fetch_sub(1) != 0) return false;
+  exempt = true;
+  frame_count = backtrace(frames, static_cast<int>(std::size(frames)));
+  exempt = false;
+  refused = true;
+  return true;
+}
+
+template <typename Fn>
+[[maybe_unused]] Fn* Next(const char* name) {
+  return reinterpret_cast<Fn*>(dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+const char* NameOf(Refusable what) {
+  static constexpr const char* kNames[] = {"malloc",       "mmap",   "pthread_create", "eventfd",
+                                           "memfd_create", "socket", "epoll"};
+  return kNames[static_cast<int>(what)];
+}
+
+bool CanRefuse() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return false;
+#else
+  // What loads something at its first use does so now.
+  void* frame;
+  (void)backtrace(&frame, 1);
+  return true;
+#endif
+}
+
+void RefuseNth(Refusable what, int n) {
+  refused = false;
+  counts[static_cast<int>(what)].forever = false;
+  counts[static_cast<int>(what)].left = n;
+}
+
+void RefuseAllFrom(Refusable what, int n) {
+  refused = false;
+  counts[static_cast<int>(what)].forever = true;
+  counts[static_cast<int>(what)].left = n;
+}
+
+void StopRefusing() {
+  for (Count& count : counts) count.left = -1;
+}
+
+bool WasRefused() {
+  return refused;
+}
+
+void PrintRefused() {
+  backtrace_symbols_fd(frames, frame_count, STDERR_FILENO);
+}
+
+bool SetExempt(bool now) {
+  return std::exchange(exempt, now);
+}
+
+}  // namespace rueda::testing
+
+// In the C library's place ----------------------------------------------------------------------
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+using rueda::testing::Next;
+using rueda::testing::Refusable;
+using rueda::testing::Refused;
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+
+static void* NoMemory() {
+  errno = ENOMEM;
+  return nullptr;
+}
+
+void* malloc(size_t bytes) {
+  return Refused(Refusable::kMalloc) ? NoMemory() : __libc_malloc(bytes);
+}
+void* calloc(size_t count, size_t bytes) {
+  return Refused(Refusable::kMalloc) ? NoMemory() : __libc_calloc(count, bytes);
+}
+void* realloc(void* memory, size_t bytes) {
+  return Refused(Refusable::kMalloc) ? NoMemory() : __libc_realloc(memory, bytes);
+}
+void* aligned_alloc(size_t alignment, size_t bytes) {
+  return Refused(Refusable::kMalloc) ? NoMemory() : __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void** memory, size_t alignment, size_t bytes) {
+  if (Refused(Refusable::kMalloc)) return ENOMEM;
+  *memory = __libc_memalign(alignment, bytes);
+  return *memory == nullptr ? ENOMEM : 0;
+}
+
+void* mmap(void* at, size_t bytes, int protection, int flags, int fd, off_t offset) {
+  if (Refused(Refusable::kMmap)) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  static const auto real = Next<void*(void*, size_t, int, int, int, off_t)>("mmap");
+  return real(at, bytes, protection, flags, fd, offset);
+}
+
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
+                   void* argument) {
+  if (Refused(Refusable::kThread)) return EAGAIN;
+  static const auto real =
+      Next<int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>("pthread_create");
+  return real(thread, attributes, body, argument);
+}
+
+int eventfd(unsigned initial, int flags) {
+  if (Refused(Refusable::kEventfd)) {
+    errno = EMFILE;
+    return -1;
+  }
+  static const auto real = Next<int(unsigned, int)>("eventfd");
+  return real(initial, flags);
+}
+
+int memfd_create(const char* name, unsigned flags) {
+  if (Refused(Refusable::kMemfd)) {
+    errno = EMFILE;
+    return -1;
+  }
+  static const auto real = Next<int(const char*, unsigned)>("memfd_create");
+  return real(name, flags);
+}
+
+int socket(int domain, int type, int protocol) {
+  if (Refused(Refusable::kSocket)) {
+    errno = EMFILE;
+    return -1;
+  }
+  static const auto real = Next<int(int, int, int)>("socket");
+  return real(domain, type, protocol);
+}
+
+int epoll_create1(int flags) {
+  if (Refused(Refusable::kEpoll)) {
+    errno = EMFILE;
+    return -1;
+  }
+  static const auto real = Next<int(int)>("epoll_create1");
+  return real(flags);
+}
+
+int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) {
+  if (operation == EPOLL_CTL_ADD && Refused(Refusable::kEpoll)) {
+    errno = ENOSPC;
+    return -1;
+  }
+  static const auto real = Next<int(int, int, int, epoll_event*)>("epoll_ctl");
+  return real(epoll, operation, fd, event);
+}
+
+}  // extern "C"
+#pragma GCC visibility pop
+
+#endif
