@@ -177,6 +177,13 @@ rueda_status rueda_wait(rueda_context* context, rueda_handle handle, int64_t tim
   });
 }
 
+rueda_status rueda_wait_or_abort(rueda_context* context, rueda_handle handle, const char* why) {
+  return Guard([&]() -> absl::Status {
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+    return runtime->WaitOrAbort(handle, why == nullptr ? "its caller can't wait" : why);
+  });
+}
+
 rueda_status rueda_wait_on_stream(rueda_context* context, rueda_handle handle, void* stream) {
   return Guard([&]() -> absl::Status {
     RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));

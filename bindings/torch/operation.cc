@@ -91,6 +91,12 @@ at::Tensor Contiguous(const at::Tensor& tensor) {
   return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
+// Of memory that stays the caller's, as at::from_blob without a deleter makes it.
+bool IsBorrowed(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || tensor.storage().nbytes() == 0) return false;
+  return tensor.storage().data_ptr().get_context() == nullptr;
+}
+
 // For this thread's current stream.
 at::Tensor EmptyLike(const at::Tensor& tensor) {
   const c10::InferenceMode no_inference(false);
@@ -153,14 +159,19 @@ std::vector<std::string> PartNames(const Request& request) {
 
 }  // namespace
 
+std::shared_ptr<Operation> Operation::Make(rueda_context* context) {
+  return std::shared_ptr<Operation>(new Operation(context),
+                                    [](Operation* operation) { rueda::detail::LetGo(operation); });
+}
+
 std::shared_ptr<Operation> Operation::Submit(rueda_context* context, const Request& request) {
-  std::shared_ptr<Operation> operation(new Operation(context));
+  const std::shared_ptr<Operation> operation = Make(context);
   operation->Start(request, /*wait=*/false);
   return operation;
 }
 
 std::shared_ptr<Operation> Operation::Execute(rueda_context* context, const Request& request) {
-  std::shared_ptr<Operation> operation(new Operation(context));
+  const std::shared_ptr<Operation> operation = Make(context);
   operation->Start(request, /*wait=*/true);
   operation->Wait();
   return operation;
@@ -171,7 +182,7 @@ void Operation::PreparePart(const Request& request, size_t index) {
   const Label label{request, index};
   CheckTensor(tensor, label);
   DTypeOf(tensor, label);
-  const Output kind = OutputOf(request, flight_.context);
+  const Output kind = OutputOf(request, flight.context);
   const bool changes = request.in_place && kind == Output::kGiven;
   if (changes && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     throw Error(RUEDA_INVALID_ARGUMENT,
@@ -189,6 +200,7 @@ void Operation::PreparePart(const Request& request, size_t index) {
   } else if (kind == Output::kGiven) {
     output = EmptyLike(tensor);
   }
+  borrows |= request.in_place || IsBorrowed(input) || IsBorrowed(output);
   results_.push_back(request.in_place ? tensor : output);
   inputs_.push_back(std::move(input));
   outputs_.push_back(std::move(output));
@@ -205,19 +217,20 @@ void Operation::Prepare(const Request& request) {
                                             "; all tensors of an operation are on one device");
   }
   if (!inputs_.empty()) stream_ = CurrentStream(inputs_.front().device());
-  allocates_ = OutputOf(request, flight_.context) == Output::kAllocated;
+  allocates_ = OutputOf(request, flight.context) == Output::kAllocated;
   process_set_ = request.process_set.id;
   // Who gives the memory knows who fills it.
   joins_rows_ =
       request.outputs.empty() &&
       (request.kind == RUEDA_ALLGATHER || request.kind == RUEDA_ALLTOALL ||
-       (request.kind == RUEDA_GATHER && OutputOf(request, flight_.context) == Output::kAllocated));
+       (request.kind == RUEDA_GATHER && OutputOf(request, flight.context) == Output::kAllocated));
 }
 
 void Operation::Start(const Request& request, bool wait) {
+  rueda::detail::Sweep();
   Prepare(request);
   const size_t count = inputs_.size();
-  const Output output = OutputOf(request, flight_.context);
+  const Output output = OutputOf(request, flight.context);
   const std::vector<std::string> names =
       request.grouped ? PartNames(request) : std::vector<std::string>();
   rueda_exec exec = RUEDA_EXEC_INIT;
@@ -256,11 +269,11 @@ void Operation::Start(const Request& request, bool wait) {
   }
   if (wait && !stream_.has_value()) {
     const rueda_status status =
-        rueda_execute(flight_.context, operations.data(), count, RUEDA_FOREVER, &flight_.handle);
-    if (flight_.handle == 0) detail::Check(status, flight_.context);
+        rueda_execute(flight.context, operations.data(), count, RUEDA_FOREVER, &flight.handle);
+    if (flight.handle == 0) detail::Check(status, flight.context);
   } else {
-    detail::Check(rueda_submit(flight_.context, operations.data(), count, nullptr, &flight_.handle),
-                  flight_.context);
+    detail::Check(rueda_submit(flight.context, operations.data(), count, nullptr, &flight.handle),
+                  flight.context);
   }
   if (!request.in_place || output != Output::kGiven) return;
   for (const at::Tensor& changed : outputs_) {
@@ -280,11 +293,12 @@ void* Operation::Allocate(void* user, int32_t part, const int64_t* shape, int32_
   }
 }
 
-Operation::~Operation() {
+void Operation::End() noexcept {
   try {
     Wait();
   } catch (...) {  // nobody is left to hear of it
   }
+  flight.End();  // if the wait could not be
 }
 
 bool Operation::Poll() {
@@ -292,14 +306,14 @@ bool Operation::Poll() {
   if (!lock.owns_lock()) return false;  // another thread waits for it
   if (ended_) return true;
   int32_t done = 0;
-  detail::Check(rueda_poll(flight_.context, flight_.handle, &done), flight_.context);
+  detail::Check(rueda_poll(flight.context, flight.handle, &done), flight.context);
   return done == 1;
 }
 
 const std::vector<at::Tensor>& Operation::Wait() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!ended_) {
-    if (flight_.handle == 0) throw Error(RUEDA_INVALID_ARGUMENT, "nothing was submitted");
+    if (flight.handle == 0) throw Error(RUEDA_INVALID_ARGUMENT, "nothing was submitted");
     const std::optional<c10::Stream> stream =
         stream_.has_value() ? CurrentStream(stream_->device()) : std::nullopt;
     std::unique_ptr<Error> error;
@@ -307,7 +321,7 @@ const std::vector<at::Tensor>& Operation::Wait() {
       WaitFor(stream);
     } catch (const Error& failure) {
       int32_t done = 0;
-      if (rueda_poll(flight_.context, flight_.handle, &done) == RUEDA_OK && done == 0) throw;
+      if (rueda_poll(flight.context, flight.handle, &done) == RUEDA_OK && done == 0) throw;
       error = std::make_unique<Error>(failure);
     }
     try {
@@ -331,13 +345,13 @@ const std::vector<at::Tensor>& Operation::Wait() {
 }
 
 void Operation::WaitFor(const std::optional<c10::Stream>& stream) {
-  if (!stream.has_value()) return flight_.Wait();
+  if (!stream.has_value()) return flight.Wait();
   const rueda_status status =
-      rueda_wait_on_stream(flight_.context, flight_.handle, HandleOf(*stream));
+      rueda_wait_on_stream(flight.context, flight.handle, HandleOf(*stream));
   if (status == RUEDA_OK) return;
   const std::string message = rueda_last_error();
   rueda_error error = RUEDA_ERROR_INIT;
-  if (rueda_handle_error(flight_.context, flight_.handle, &error) == RUEDA_OK) {
+  if (rueda_handle_error(flight.context, flight.handle, &error) == RUEDA_OK) {
     throw Error(status, message, error.recoverable != 0, error.rank);
   }
   throw Error(status, message);
@@ -360,9 +374,9 @@ void Operation::KeepTensorsFor(const c10::Stream& stream) {
 }
 
 void Operation::Release() {
-  if (!stream_.has_value()) return flight_.End();
+  if (!stream_.has_value()) return flight.End();
   // End() would wait for the device.
-  (void)rueda_release(flight_.context, std::exchange(flight_.handle, 0));
+  (void)rueda_release(flight.context, std::exchange(flight.handle, 0));
 }
 
 const std::vector<std::vector<int64_t>>& Operation::WaitForSplits() {
@@ -375,10 +389,10 @@ void Operation::TakeSplits() {
   splits_.resize(results_.size());
   for (size_t i = 0; i < splits_.size(); ++i) {
     size_t count = 0;
-    splits_[i].resize(static_cast<size_t>(rueda_process_set_size(flight_.context, process_set_)));
-    detail::Check(rueda_result_splits(flight_.context, flight_.handle, i, splits_[i].data(),
+    splits_[i].resize(static_cast<size_t>(rueda_process_set_size(flight.context, process_set_)));
+    detail::Check(rueda_result_splits(flight.context, flight.handle, i, splits_[i].data(),
                                       splits_[i].size(), &count),
-                  flight_.context);
+                  flight.context);
   }
 }
 

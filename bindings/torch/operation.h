@@ -41,22 +41,19 @@ struct Request {
   const std::string& compressor = rueda::detail::NoCompressor();
 };
 
-// Thread-safe. Its destructor waits for the end.
+// Thread-safe. The last reference waits for the end, but with a limit or not at all while an
+// exception unwinds past it: rueda::Handle says how.
 //
 // On CUDA an operation takes its place in the order of the streams, as torch's own do: it comes
 // behind what the current stream had been given when it was submitted, and what the stream that is
 // current in Wait() is given afterwards comes behind it. "The end" is that it is enqueued, on all
 // ranks; nobody waits for a device.
-class Operation {
+class Operation final : private rueda::detail::Cargo {
  public:
   // In the background. Throws what is wrong with the call; then nothing was submitted.
   static std::shared_ptr<Operation> Submit(rueda_context* context, const Request& request);
   // Submits and waits, the fast way. Throws how it failed.
   static std::shared_ptr<Operation> Execute(rueda_context* context, const Request& request);
-
-  ~Operation();
-  Operation(const Operation&) = delete;
-  Operation& operator=(const Operation&) = delete;
 
   bool Poll();
   // Waits for the end; throws how it failed. The results are then there, by part: on CUDA, for the
@@ -67,7 +64,9 @@ class Operation {
   const std::vector<std::vector<int64_t>>& WaitForSplits();
 
  private:
-  explicit Operation(rueda_context* context) { flight_.context = context; }
+  explicit Operation(rueda_context* context) { flight.context = context; }
+  static std::shared_ptr<Operation> Make(rueda_context* context);
+  void End() noexcept override;
   void Start(const Request& request, bool wait);
   void Prepare(const Request& request);
   void PreparePart(const Request& request, size_t index);
@@ -96,7 +95,7 @@ class Operation {
   std::vector<at::Tensor> results_;  // what the caller gets
   std::vector<std::vector<int64_t>> splits_;
   std::unique_ptr<Error> error_;  // how it failed
-  rueda::detail::Flight flight_;  // last, so that it ends before the tensors go
+  // So is Cargo's flight.
 };
 
 }  // namespace rueda::libtorch

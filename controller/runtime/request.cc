@@ -21,6 +21,7 @@ absl::StatusOr<Request*> RequestTable::Acquire() {
     }
     requests_.emplace_back();
     requests_.back().token = static_cast<Token>(requests_.size() - 1);
+    requests_.back().generation = first_generation_;
     free_.push_back(requests_.back().token);
     released_.push_back(true);
   }

@@ -96,6 +96,11 @@ struct Request {
 // Thread-safe.
 class RequestTable {
  public:
+  // A handle of an earlier epoch of the same context is none of a later one's: their generations
+  // begin far apart.
+  explicit RequestTable(uint64_t epoch)
+      : first_generation_(static_cast<uint32_t>(epoch) * 0x9E3779B9u) {}
+
   // A fresh request, with one reference for the user's handle and one for the engine.
   // RESOURCE_EXHAUSTED when there are kHandlesMax.
   absl::StatusOr<Request*> Acquire() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -109,6 +114,7 @@ class RequestTable {
  private:
   Request* Lookup(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const uint32_t first_generation_;
   Mutex mutex_;
   std::deque<Request> requests_ ABSL_GUARDED_BY(mutex_);  // by token; stable addresses
   std::vector<Token> free_ ABSL_GUARDED_BY(mutex_);

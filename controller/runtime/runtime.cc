@@ -156,7 +156,8 @@ absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on
   RUEDA_RETURN_IF_ERROR(world.status());
   engine.world = *std::move(world);
   trace::Record(trace::Event::kInit, 0, static_cast<uint64_t>(args->size));
-  submissions_ = std::make_unique<Submissions>(args->rank, args->size, engine.world.process_sets);
+  submissions_ = std::make_unique<Submissions>(args->rank, args->size, engine.world.process_sets,
+                                               args->scope.epoch);
   engine.config = &options_.config;
   engine.arena = arena_;
   engine.submissions = submissions_.get();
@@ -467,6 +468,30 @@ absl::Status Runtime::WaitOnStream(Handle handle, void* stream) {
       status = request->enqueued.load(std::memory_order_acquire) != 0
                    ? device().OrderBehind(stream, request->event)
                    : device().CheckStream(stream);
+    }
+  }
+  Unreference(request);
+  return status;
+}
+
+absl::Status Runtime::WaitOrAbort(Handle handle, const std::string& why) {
+  RUEDA_ASSIGN_OR_RETURN(Request * request, Find(handle));
+  const bool on_device = request->spec->signature.device != DeviceType::kCpu;
+  absl::Status status;
+  if (!request->is_enqueued() && InEngineCallback()) {
+    status = absl::FailedPreconditionError("a wait from an inline callback");
+  } else {
+    if (!request->is_enqueued() &&
+        !request->wait_marked.exchange(true, std::memory_order_relaxed)) {
+      submissions_->MarkWaited(request);
+    }
+    const double limit_s = config().unwind_timeout_s;
+    const Nanos limit = static_cast<Nanos>(limit_s * kSecond);
+    status = WaitFor(request, DeadlineAfter(MonotonicNow(), limit), /*enqueued=*/on_device);
+    if (!request->is_enqueued()) {
+      Abort(absl::StrCat(SpecLabel(*request->spec), ": ", why, ", and it did not end within ",
+                         limit_s, " s (RUEDA_UNWIND_TIMEOUT_S)"));
+      status = WaitFor(request, kForever, /*enqueued=*/on_device);
     }
   }
   Unreference(request);

@@ -78,6 +78,9 @@ class Runtime {
   // Orders a stream of the operation's device behind it, and blocks at most until it is enqueued
   // there; returns how it ended, if it has. On the CPU `stream` is null, and it is Wait.
   absl::Status WaitOnStream(Handle handle, void* stream);
+  // As Wait, for at most the knob unwind_timeout_s; then it aborts the epoch, for the reason that
+  // the operation was left by `why`, and waits on. On a device it waits until the work is enqueued.
+  absl::Status WaitOrAbort(Handle handle, const std::string& why);
   absl::Status Release(Handle handle) { return submissions_->table().Release(handle); }
   // The request behind a handle, with a reference that Unreference gives back.
   absl::StatusOr<Request*> Find(Handle handle) { return submissions_->table().Find(handle); }

@@ -60,8 +60,9 @@ struct Submitted {
 
 class Submissions {
  public:
-  // `process_sets`: sets 1, 2, ... that exist from the start.
-  Submissions(Rank rank, int world_size, absl::Span<const std::vector<Rank>> process_sets = {});
+  // `process_sets`: sets 1, 2, ... that exist from the start. `epoch`: see RequestTable.
+  Submissions(Rank rank, int world_size, absl::Span<const std::vector<Rank>> process_sets = {},
+              uint64_t epoch = 0);
 
   // Checks the operation and queues it. INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or what Close was
   // given.

@@ -33,6 +33,7 @@ struct Config {
   double heartbeat_limit_s = 4;
   double gloo_timeout_s = 60;
   double nccl_timeout_s = 60;
+  double unwind_timeout_s = 5;
   int64_t deterministic = 0;
   // What people see.
   std::string log_level = "warning";

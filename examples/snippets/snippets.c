@@ -157,6 +157,8 @@ static void submit(rueda_context* context) {
     fprintf(stderr, "%s%s\n", error.message, error.recoverable ? "; try a new epoch" : "");
   }
   CHECK(rueda_wait_on_stream(context, handle, NULL) == RUEDA_OK);  // the CPU has no streams
+  // Where this rank can't wait without a limit for the others; here the operation has ended.
+  CHECK(rueda_wait_or_abort(context, handle, "this rank gave it up") == RUEDA_OK);
   CHECK(rueda_release(context, handle) == RUEDA_OK);
   sem_wait(&ending.called);  // `ending` lives until the callback has come
   CHECK(value == 1 && ending.status == RUEDA_OK);

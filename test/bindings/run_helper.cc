@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -75,6 +76,15 @@ void Failures() {
         rueda::allreduce_(values, "x");
       },
       2);
+  // The others learn of the end of the epoch first, and fail first.
+  Failing(
+      [] {
+        if (rueda::rank() > 0) rueda::barrier();
+        std::vector<float> values(3);
+        const auto handle = rueda::allreduce_async_(values, "x");
+        throw std::out_of_range("what rank 0 says");
+      },
+      3);
   Failing([] {}, 0);
   Failing([] {}, 1025);
 }

@@ -62,10 +62,11 @@ TEST(Run, ReturnsWhatRanksReturn) {
 }
 
 TEST(Run, ThrowsWhatTheFirstRankThatFailedHasThrown) {
-  EXPECT_THAT(Helper("failures").Lines(),
+  EXPECT_THAT(Helper("failures", {{"RUEDA_UNWIND_TIMEOUT_S", "0.1"}}).Lines(),
               ElementsAre("INTERNAL of rank 1: rank 1: what rank 1 says",
                           AllOf(StartsWith("INTERNAL of rank 2: rank 2: killed by signal 9")),
                           AllOf(StartsWith("INVALID_ARGUMENT of rank "), HasSubstr("'x'")),
+                          "INTERNAL of rank 0: rank 0: what rank 0 says",
                           "INVALID_ARGUMENT of rank -1: run: 0 ranks; from 1 to 1024",
                           "INVALID_ARGUMENT of rank -1: run: 1025 ranks; from 1 to 1024"));
 }

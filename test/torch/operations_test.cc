@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <stdexcept>
 
 #include "rueda/torch.hpp"
 #include "test/torch/ranks.h"
@@ -321,6 +322,120 @@ TEST(OperationsAlone, HandlesThatWereNotSynchronizedSayThatTheJobIsOver) {
   EXPECT_EQ(StatusOf([&] { hvd::synchronize(handle); }), RUEDA_FAILED_PRECONDITION);
   EXPECT_EQ(StatusOf([] { hvd::join(); }), RUEDA_FAILED_PRECONDITION);
   EXPECT_EQ(StatusOf([] { hvd::broadcast_object("x", 0); }), RUEDA_FAILED_PRECONDITION);
+}
+
+// Exceptions that unwind past handles ----------------------------------------------------------
+
+// Calls `body`, which ends in an exception of its own; that one must arrive.
+template <typename Body>
+void Catch(Body body) {
+  try {
+    body();
+    ADD_FAILURE() << "no exception";
+  } catch (const std::logic_error& error) {
+    EXPECT_STREQ(error.what(), "the program's own");
+  }
+}
+[[noreturn]] void Throw() {
+  throw std::logic_error("the program's own");
+}
+
+// Calls `fn` where the stack unwinds past it.
+struct AtExit {
+  std::function<void()> fn;
+  ~AtExit() { fn(); }
+};
+
+// Rank 0 starts something, and nobody joins it.
+void ExpectEndOfEpoch(const std::string& label, const std::function<void()>& throws) {
+  const auto body = [&] {
+    if (hvd::rank() == 0) Catch(throws);
+    std::string message;
+    EXPECT_EQ(StatusOf([] { hvd::barrier(); }, &message), RUEDA_ABORTED);
+    EXPECT_NE(message.find("rank 0 aborted the job: " + label), std::string::npos) << message;
+    EXPECT_NE(message.find("an exception unwound past its handle"), std::string::npos) << message;
+    rueda::test::LeaveWithoutShutdown();
+  };
+  rueda::test::RunRanks(2, body, {{"RUEDA_UNWIND_TIMEOUT_S", "0.1"}});
+}
+
+TEST(OperationsUnwound, InPlaceThatNobodyJoinsTheEpochEnds) {
+  ExpectEndOfEpoch("allreduce 'g'", [] {
+    const torch::Tensor x = Six(1);
+    const hvd::Handle handle = hvd::allreduce_async_(x, "g");
+    Throw();
+  });
+}
+
+TEST(OperationsUnwound, OnMemoryOfTheCallersThatNobodyJoinsTheEpochEnds) {
+  ExpectEndOfEpoch("allreduce 'g'", [] {
+    std::vector<float> memory(6);
+    const torch::Tensor x = torch::from_blob(memory.data(), {6});
+    const hvd::Handle handle = hvd::allreduce_async(x, "g");
+    Throw();
+  });
+}
+
+TEST(OperationsUnwound, AnOptimizersThatNobodyJoinsTheEpochEnds) {
+  ExpectEndOfEpoch("allreduce 'notes of optimizer'", [] {
+    const torch::Tensor w = torch::zeros({3}).requires_grad_();
+    torch::optim::SGD sgd({w}, 1.0);
+    const std::vector<std::pair<std::string, torch::Tensor>> named = {{"w", w}};
+    hvd::DistributedOptimizer optimizer(sgd, named, {.name = "optimizer"});
+    w.sum().backward();
+    Throw();
+  });
+}
+
+TEST(OperationsUnwound, InPlaceThatTheOthersJoinAreWaitedFor) {
+  const auto body = [] {
+    const torch::Tensor x = Six(hvd::rank()), columns = Six(hvd::rank()).reshape({2, 3}).t();
+    if (hvd::rank() == 0) {
+      Catch([&] {
+        const hvd::Handle handle = hvd::allreduce_async_(x, "g", hvd::Sum);
+        const hvd::Handle copied_back = hvd::allreduce_async_(columns, "columns", hvd::Sum);
+        const AtExit before{[] { hvd::barrier(); }};
+        Throw();
+      });
+    } else {
+      hvd::barrier();
+      hvd::allreduce_(x, "g", hvd::Sum);
+      hvd::allreduce_(columns, "columns", hvd::Sum);
+    }
+    const torch::Tensor sum = Six(0) + Six(1);
+    EXPECT_TRUE(torch::equal(x, sum)) << x;
+    EXPECT_TRUE(torch::equal(columns, sum.reshape({2, 3}).t())) << columns;
+  };
+  rueda::test::RunRanks(2, body, {{"RUEDA_UNWIND_TIMEOUT_S", "50"}});
+}
+
+// They keep their tensors until they end.
+TEST(OperationsUnwound, OnMemoryOfTheirOwnAreNotWaitedFor) {
+  const auto body = [] {
+    const torch::Tensor x = torch::full({1000, 2}, hvd::rank() + 1.f);
+    torch::Tensor input = torch::full({1000, 2}, hvd::rank() + 1.f);
+    if (hvd::rank() == 0) {
+      const c10::weak_intrusive_ptr<c10::TensorImpl> weak(input.getIntrusivePtr());
+      Catch([&] {
+        const hvd::Handle sum = hvd::allreduce_async(input, "sum", hvd::Sum);
+        const hvd::GroupHandle rows = hvd::grouped_allgather_async({x, x}, "rows");
+        const hvd::SparseHandle sparse = hvd::sparse_allreduce_async(x.to_sparse(1), "sparse");
+        input = torch::Tensor();
+        Throw();
+      });
+      EXPECT_FALSE(weak.expired());
+      hvd::barrier();  // nothing has ended the epoch
+      hvd::barrier();
+      while (!weak.expired()) hvd::allreduce(torch::ones(1), "", hvd::Sum, 1, 1, {1});
+    } else {
+      hvd::barrier();
+      EXPECT_TRUE(torch::equal(hvd::allreduce(x, "sum", hvd::Sum), torch::full({1000, 2}, 3.f)));
+      EXPECT_EQ(hvd::grouped_allgather({x, x}, "rows")[1].size(0), 2000);
+      EXPECT_EQ(hvd::sparse_allreduce(x.to_sparse(1), "sparse").to_dense().size(0), 1000);
+      hvd::barrier();
+    }
+  };
+  rueda::test::RunRanks(2, body, {{"RUEDA_UNWIND_TIMEOUT_S", "0"}, {"RUEDA_PROCESS_SETS", "0"}});
 }
 
 // Gradients ------------------------------------------------------------------------------------

@@ -478,6 +478,15 @@ RUEDA_API rueda_status rueda_poll(rueda_context* context, rueda_handle handle, i
  * The handle stays valid. */
 RUEDA_API rueda_status rueda_wait(rueda_context* context, rueda_handle handle, int64_t timeout_ns);
 
+/** For a caller that must get its memory back, and can't wait without a limit: a destructor, say,
+ * while an exception unwinds. As rueda_wait; but when RUEDA_UNWIND_TIMEOUT_S (5 s) are over and the
+ * operation has not ended, it ends the epoch on all ranks, as rueda_abort does, and waits for the
+ * operation's end, which then comes. The error names the operation and says `why` (null is fine):
+ * "an exception unwound past its handle". On CUDA it waits until the work is enqueued: let
+ * rueda_wait follow if the memory is to be freed. Not from an inline callback. */
+RUEDA_API rueda_status rueda_wait_or_abort(rueda_context* context, rueda_handle handle,
+                                           const char* why);
+
 /** Orders `stream` behind the operation and blocks at most until its work is enqueued: what the
  * stream is given from then on finds the result, and may change the inputs. An error that comes
  * later stays with the handle and the context. `stream` is one of the operation's device (null: the

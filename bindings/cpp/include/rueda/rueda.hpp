@@ -17,17 +17,21 @@
 // else leaves its input as it is, needs it during the call only, and returns a std::vector of what
 // the range holds, or a Tensor for a view. Roots and peers are world ranks.
 //
+// Exceptions of the program's own may unwind past handles: see rueda::Handle.
+//
 // Errors are exceptions of type rueda::Error, which say what, where, and what to do. All functions
 // work on the calling thread's current context (rueda_current_context), which init sets for the
 // process. Threads: as in the C API, everything may be called from any thread.
 #ifndef RUEDA_RUEDA_HPP_
 #define RUEDA_RUEDA_HPP_
 
+#include <atomic>
 #include <complex>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <ranges>
 #include <span>
@@ -97,6 +101,8 @@ inline rueda_context* Current() {
   }
   return context;
 }
+
+inline void Sweep() noexcept;  // see there
 
 // For the C API. "" becomes null: unnamed.
 inline const char* NameOf(const std::string& name) {
@@ -177,9 +183,15 @@ inline void shutdown() {
   rueda_context* context = rueda_current_context();
   if (context == nullptr) return;
   const rueda_status status = rueda_shutdown(context);
-  if (status == RUEDA_OK) return rueda_context_destroy(context);
+  if (status == RUEDA_OK) {
+    rueda_context_destroy(context);
+    return detail::Sweep();
+  }
   const Error error = detail::LastError(status, context);
-  if (status != RUEDA_FAILED_PRECONDITION) rueda_context_destroy(context);  // else: a callback's
+  if (status != RUEDA_FAILED_PRECONDITION) {  // else: a callback's
+    rueda_context_destroy(context);
+    detail::Sweep();
+  }
   throw error;
 }
 
@@ -561,6 +573,7 @@ struct Flight {
   }
   // Throws when nothing was submitted or what was waited for failed.
   void Start(std::span<const rueda_operation> operations, When when) {
+    Sweep();
     context = Current();
     if (when == When::kInBackground) {
       Check(rueda_submit(context, operations.data(), operations.size(), nullptr, &handle), context);
@@ -574,19 +587,86 @@ struct Flight {
   }
 };
 
-// An operation with what it needs until it ends.
+// What an operation needs until it ends: a derived class has it. Handles share one; MakeCargo makes
+// it, and LetGo ends it.
+struct Cargo {
+  Cargo() = default;
+  Cargo(const Cargo&) = delete;
+  Cargo& operator=(const Cargo&) = delete;
+  virtual ~Cargo() = default;
+  // Waits for the end.
+  virtual void End() noexcept { flight.End(); }
+
+  Flight flight;
+  bool borrows = false;  // the operation uses memory that this does not own
+  // When it was made, on that thread. If there are more of them when the last handle goes, an
+  // exception unwinds past it.
+  const int exceptions = std::uncaught_exceptions();
+  Cargo* next = nullptr;  // of those that were left behind
+};
+
+// Left by handles that an exception unwound past. They stay at the program's end: an operation may
+// be at them.
+inline constinit std::atomic<Cargo*> left_behind = nullptr;
+
+inline void LeaveBehind(Cargo* cargo) noexcept {
+  cargo->next = left_behind.load(std::memory_order_relaxed);
+  while (!left_behind.compare_exchange_weak(cargo->next, cargo, std::memory_order_acq_rel,
+                                            std::memory_order_relaxed)) {
+  }
+}
+
+// Frees what was left behind and has ended since.
+inline void Sweep() noexcept {
+  if (left_behind.load(std::memory_order_relaxed) == nullptr) return;
+  Cargo* cargo = left_behind.exchange(nullptr, std::memory_order_acq_rel);
+  while (cargo != nullptr) {
+    Cargo* const next = cargo->next;
+    int32_t done = 0;
+    const rueda_status status = rueda_poll(cargo->flight.context, cargo->flight.handle, &done);
+    // ABORTED: another thread is ending the context, and may not have come to the operation.
+    if (status == RUEDA_OK ? done == 0 : status == RUEDA_ABORTED) {
+      LeaveBehind(cargo);
+    } else {
+      cargo->End();
+      delete cargo;
+    }
+    cargo = next;
+  }
+}
+
+// When the last handle goes. If an exception unwinds past it this rank may never come to what the
+// others wait for, nor they to this operation.
+inline void LetGo(Cargo* cargo) noexcept {
+  const Flight& flight = cargo->flight;
+  if (flight.handle != 0 && std::uncaught_exceptions() > cargo->exceptions) {
+    if (!cargo->borrows) {
+      LeaveBehind(cargo);
+      return Sweep();
+    }
+    (void)rueda_wait_or_abort(flight.context, flight.handle,
+                              "an exception unwound past its handle");
+  }
+  cargo->End();
+  delete cargo;
+}
+
+template <typename C>
+std::shared_ptr<C> MakeCargo() {
+  return std::shared_ptr<C>(new C, LetGo);
+}
+
+// An operation's, with a result of type R.
 template <typename R>
-struct State {
+struct State : Cargo {
   std::vector<Tensor> inputs;       // copies, when nobody waits for the end
   std::vector<rueda_dtype> dtypes;  // of the parts of a result whose size was not known
   R result;
   bool taken = false;
-  Flight flight;  // last, so that it ends before the memory goes
 };
 template <>
-struct State<void> {
+struct State<void> : Cargo {
   std::vector<Tensor> inputs;
-  Flight flight;
 };
 
 }  // namespace detail
@@ -595,7 +675,21 @@ struct State<void> {
 /// @{
 
 /// An operation under way, with a result of type `R` (void: in place). Copies refer to the same
-/// operation. Letting go of the last one waits for the operation's end.
+/// operation. The destructor of the last one waits for the operation's end, without a limit, so
+/// that nothing uses the memory afterwards.
+///
+/// An exception that unwinds past the last handle is not held up: this rank may be about to leave,
+/// and the others may never submit the operation.
+///  - An operation in place has the caller's memory. The handle waits for its end, for at most
+///    RUEDA_UNWIND_TIMEOUT_S (5 s). After that it ends the epoch on all ranks (rueda_abort), and
+///    the error names the operation: "allreduce 'g': an exception unwound past its handle, ...".
+///    C++ does not tell a destructor which exception that is, so the text of it is not there.
+///  - An operation that owns its memory is left to itself, and goes on. The memory is freed when it
+///    has ended: at the next operation, or by shutdown.
+///
+/// "Unwinds past" means: while the handle's destructor runs more exceptions are in flight on its
+/// thread than when the operation was started. A handle that is destroyed in a catch block waits
+/// without a limit.
 template <typename R = void>
 class Handle {
  public:
@@ -816,7 +910,10 @@ void* Place(State<R>* state, const TensorView& tensor, size_t index, Memory memo
       return data;
     }
   }
-  if (when == When::kNow || memory == Memory::kInPlace) return tensor.data;
+  if (when == When::kNow || memory == Memory::kInPlace) {
+    state->borrows = true;
+    return tensor.data;
+  }
   return state->inputs.emplace_back(tensor).view().data;
 }
 
@@ -824,7 +921,7 @@ void* Place(State<R>* state, const TensorView& tensor, size_t index, Memory memo
 template <typename R>
 Handle<R> Start(const Request& request, std::span<const TensorView> tensors, Memory memory,
                 When when, bool grouped = false) {
-  auto state = std::make_shared<State<R>>();
+  auto state = MakeCargo<State<R>>();
   std::vector<rueda_operation> operations(tensors.size(), COperation(request));
   std::vector<rueda_tensor> in_c(tensors.size());
   std::vector<rueda_exec> execs(tensors.size());
@@ -1385,7 +1482,7 @@ inline void barrier(ProcessSet process_set = global_process_set) {
 
 /// The same, in the background: the operation ends when all ranks are there.
 [[nodiscard]] inline Handle<> barrier_async(ProcessSet process_set = global_process_set) {
-  auto state = std::make_shared<detail::State<void>>();
+  auto state = detail::MakeCargo<detail::State<void>>();
   const rueda_operation operation =
       detail::COperation({.kind = RUEDA_BARRIER, .name = "", .process_set = process_set});
   state->flight.Start({&operation, 1}, detail::When::kInBackground);

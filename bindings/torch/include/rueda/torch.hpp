@@ -124,9 +124,16 @@ RUEDA_TORCH_API at::Device local_device(at::DeviceType type);
 class RUEDA_TORCH_LOCAL Operation;
 class RUEDA_TORCH_LOCAL SparseOperation;
 
-// An operation under way, with a tensor as its result. Copies refer to the same operation. Letting
-// go of the last one waits for the operation's end. One that was not synchronized before shutdown
-// gives RUEDA_FAILED_PRECONDITION afterwards.
+// An operation under way, with a tensor as its result. Copies refer to the same operation. The
+// destructor of the last one waits for the operation's end, without a limit. One that was not
+// synchronized before shutdown gives RUEDA_FAILED_PRECONDITION afterwards.
+//
+// An exception that unwinds past the last handle is not held up (rueda::Handle says when that is).
+// An operation in place, or one on memory that no tensor owns (at::from_blob without a deleter), is
+// waited for, for at most RUEDA_UNWIND_TIMEOUT_S (5 s); then the handle ends the epoch on all
+// ranks, and the error names the operation. Another one goes on by itself, and keeps its tensors
+// until it has ended: it still reads its inputs. The same holds for all that has handles of its
+// own, such as a DistributedOptimizer with gradients on their way.
 class RUEDA_TORCH_API Handle {
  public:
   Handle() = default;
