@@ -54,6 +54,12 @@ absl::Status Execute(rueda_context* context, const rueda_operation* operations, 
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   if (handle != nullptr) *handle = 0;
   if (timeout_ns < 0) return absl::InvalidArgumentError("rueda_execute: a negative time-out");
+  if (handle == nullptr && timeout_ns != kForever) {
+    return absl::InvalidArgumentError(
+        "rueda_execute: a time-out without a handle. An operation that has not ended by then goes "
+        "on and uses its tensors' memory, and only its handle tells until when: give `handle`, or "
+        "RUEDA_FOREVER");
+  }
   CheckedOperations checked;
   RUEDA_RETURN_IF_ERROR(Read(runtime.get(), operations, count, &checked));
   OperationArgs& args = checked.args;

@@ -689,6 +689,37 @@ TEST_P(TwoRanks, WaitWithATimeoutLeavesTheOperationGoing) {
   });
 }
 
+// Nobody would know until when the operation uses the memory.
+TEST_P(TwoRanks, ATimeoutWithoutAHandleIsRefusedAndNothingIsSubmitted) {
+  RunRanks({2, GetParam()}, [](rueda_context* context, int rank) {
+    std::vector<float> values(3, 1);
+    const TensorOf tensor(values);
+    rueda_operation operation = Allreduce("t", tensor.get());
+    for (const uint32_t flags : {0u, static_cast<uint32_t>(RUEDA_OPERATION_RELEASE)}) {
+      operation.flags = flags;
+      for (const int64_t timeout_ns : {int64_t{0}, int64_t{1}, RUEDA_FOREVER - 1}) {
+        if (rank == 1) continue;
+        EXPECT_EQ(rueda_execute(context, &operation, 1, timeout_ns, nullptr),
+                  RUEDA_INVALID_ARGUMENT);
+        EXPECT_THAT(rueda_last_error(), HasSubstr("give `handle`, or RUEDA_FOREVER"));
+      }
+    }
+    ASSERT_EQ(Execute(context, Barrier("both")), RUEDA_OK);
+    EXPECT_EQ(values[0], 1.0f);
+    // The name is free.
+    EXPECT_EQ(rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr), RUEDA_OK);
+    EXPECT_EQ(values[0], 2.0f);
+    // With a handle 0 is a look.
+    rueda_handle handle = 0;
+    const rueda_status status = rueda_execute(context, &operation, 1, 0, &handle);
+    if (status == RUEDA_OK) return;  // flags release it
+    EXPECT_EQ(status, RUEDA_DEADLINE_EXCEEDED);
+    EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+    EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+    EXPECT_EQ(values[0], 4.0f);
+  });
+}
+
 // Those of what failed are kept, with the error.
 TEST_P(TwoRanks, HandlesOfWhatEndedWellAreReleasedWhereThatIsAskedFor) {
   RunRanks({2, GetParam()}, [](rueda_context* context, int rank) {

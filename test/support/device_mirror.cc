@@ -865,19 +865,14 @@ rueda_status __wrap_rueda_execute(rueda_context* context, const rueda_operation*
   Attempt attempt = Begin(context, operations, count);
   if (attempt.mirrored != nullptr) {
     Mirrored& mirrored = *attempt.mirrored;
-    // Without a limit it has ended when the call returns; else the handle tells.
-    const bool limited = timeout_ns != RUEDA_FOREVER;
-    rueda_handle own = 0;
-    rueda_handle* const used = handle != nullptr ? handle : limited ? &own : nullptr;
     const rueda_status status =
-        __real_rueda_execute(context, mirrored.operations(), count, timeout_ns, used);
+        __real_rueda_execute(context, mirrored.operations(), count, timeout_ns, handle);
     attempt.reason = RefusedByDesign(status, operations[0]);
     if (!attempt.reason.has_value()) ++counters->mirrored;
-    const bool accepted = used != nullptr && *used != 0;
-    if (!accepted || status == RUEDA_OK || HasEnded(context, *used)) mirrored.Finish(status);
-    if (accepted) Contexts::Get().Register(*used, attempt.mirrored);
-    // One that goes on keeps its handle, until the context ends.
-    if (own != 0 && status == RUEDA_OK) rueda_release(context, own);
+    // Without a handle it has no limit, and has ended when the call returns.
+    const bool accepted = handle != nullptr && *handle != 0;
+    if (!accepted || status == RUEDA_OK || HasEnded(context, *handle)) mirrored.Finish(status);
+    if (accepted) Contexts::Get().Register(*handle, attempt.mirrored);
     if (!attempt.reason.has_value()) return status;
   }
   const rueda_status status = __real_rueda_execute(context, operations, count, timeout_ns, handle);

@@ -466,7 +466,11 @@ RUEDA_API rueda_status rueda_submit(rueda_context* context, const rueda_operatio
 
 /** Submits and waits, the fast way: this thread does the work itself if it can. Returns how the
  * operation ended. With `handle` null the handle is released; else it is the caller's (0 when the
- * submit failed, or by RUEDA_OPERATION_RELEASE). DEADLINE_EXCEEDED: it goes on. Not from an inline
+ * submit failed, or by RUEDA_OPERATION_RELEASE).
+ *
+ * DEADLINE_EXCEEDED: `timeout_ns` is over (0: it was looked at once). The operation goes on, and
+ * its tensors' memory stays borrowed until it has ended, which only the handle tells. So a limit, 0
+ * too, needs a `handle`: without one INVALID_ARGUMENT, and nothing is submitted. Not from an inline
  * callback. */
 RUEDA_API rueda_status rueda_execute(rueda_context* context, const rueda_operation* operations,
                                      size_t count, int64_t timeout_ns, rueda_handle* handle);
