@@ -133,7 +133,7 @@ void Cuda() {
   rueda_device device = {};
   rueda_context* const context = rueda_current_context();
   if (rueda_local_device(context, RUEDA_CUDA, &device) == RUEDA_OK) {
-    AddUp(nullptr, 0, device.id, nullptr);
+    (void)AddUp(nullptr, 0, device.id, nullptr);
   }
 }
 

@@ -138,6 +138,52 @@ static_assert(!std::is_convertible_v<std::vector<bool>&, rueda::TensorView>);
 static_assert(!std::is_convertible_v<std::vector<char>&, rueda::TensorView>);
 static_assert(!std::is_convertible_v<rueda::Tensor, rueda::TensorView>);
 
+// Nor is it taken by what goes on after the call.
+template <typename T>
+concept GoesOnWith = requires(T tensor, const std::string& name, rueda::ProcessSet set) {
+  rueda::allreduce_async_(std::forward<T>(tensor), name, rueda::Sum, 1, 1, {0});
+  rueda::allreduce_async_(std::forward<T>(tensor), name, rueda::Sum, 1, 1, set);
+  rueda::reduce_async_(std::forward<T>(tensor), 0, "name");
+  rueda::broadcast_async_(std::forward<T>(tensor), 0);
+  rueda::recv_async(std::forward<T>(tensor), 0);
+};
+static_assert(GoesOnWith<std::vector<float>&>);
+static_assert(GoesOnWith<std::array<float, 3>&>);
+static_assert(GoesOnWith<float (&)[3]>);
+static_assert(GoesOnWith<rueda::Tensor&>);
+static_assert(GoesOnWith<std::span<float>>);
+static_assert(GoesOnWith<rueda::TensorView>);
+static_assert(GoesOnWith<const rueda::TensorView&>);
+static_assert(!GoesOnWith<const std::vector<float>&>);
+// Each by itself.
+template <typename T>
+concept AnyGoesOnWith = requires(T tensor) {
+  rueda::allreduce_async_(std::forward<T>(tensor), "name");
+}
+|| requires(T tensor) {
+  rueda::reduce_async_(std::forward<T>(tensor), 0);
+}
+|| requires(T tensor) {
+  rueda::broadcast_async_(std::forward<T>(tensor), 0);
+}
+|| requires(T tensor) {
+  rueda::recv_async(std::forward<T>(tensor), 0);
+};
+static_assert(!AnyGoesOnWith<std::vector<float>>);
+static_assert(!AnyGoesOnWith<std::array<float, 3>>);
+static_assert(!AnyGoesOnWith<rueda::Tensor>);
+
+TEST_F(Cpp, WhatIsNotInPlaceNeedsItsInputDuringTheCallOnly) {
+  const auto handles = [] {
+    std::vector<float> local(100'000, 2);
+    auto pair = std::make_pair(rueda::allreduce_async(local, "a"), rueda::allgather_async(local));
+    std::fill(local.begin(), local.end(), 0.f);
+    return pair;
+  }();
+  EXPECT_EQ(rueda::synchronize(handles.first), std::vector<float>(100'000, 2));
+  EXPECT_EQ(rueda::synchronize(handles.second), std::vector<float>(100'000, 2));
+}
+
 // On every rank -------------------------------------------------------------------------------
 
 struct World {

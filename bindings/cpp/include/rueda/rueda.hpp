@@ -13,9 +13,19 @@
 // order.
 //
 // Tensors are contiguous ranges (a vector, an array, a span: one dimension) or a TensorView, which
-// has a shape. What works in place borrows its memory until the operation has ended; everything
-// else leaves its input as it is, needs it during the call only, and returns a std::vector of what
-// the range holds, or a Tensor for a view. Roots and peers are world ranks.
+// has a shape. Roots and peers are world ranks.
+//
+// Whose memory it is:
+//  - A function that works in place and is async borrows the caller's memory until the operation
+//  has
+//    ended. The caller keeps it alive, and where it is, until synchronize has returned or the last
+//    handle has gone: declare the memory before the handle, and don't return the handle without it.
+//    A container that is a temporary does not compile. Clang warns (-Wreturn-stack-address,
+//    -Wdangling) when a handle leaves the scope of a local container. GCC does not, a TensorView or
+//    a group hides the container from Clang too, and nothing checks it at run time.
+//  - Everything else leaves its input as it is, and needs it during the call only. It returns a
+//    std::vector of what the range holds, or a Tensor for a view. With async the handle owns that,
+//    and a copy of the input.
 //
 // Exceptions of the program's own may unwind past handles: see rueda::Handle.
 //
@@ -42,6 +52,13 @@
 #include <vector>
 
 #include "rueda/rueda.h"
+
+// Before a parameter that the result must not outlive, for compilers that warn then (Clang).
+#if __has_cpp_attribute(clang::lifetimebound)
+#define RUEDA_LIFETIMEBOUND [[clang::lifetimebound]]
+#else
+#define RUEDA_LIFETIMEBOUND
+#endif
 
 /// Rueda's C++ API.
 namespace rueda {
@@ -380,6 +397,24 @@ template <typename R>
 concept TensorRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
     Element<std::ranges::range_value_t<R>>;
 
+class Tensor;
+
+namespace detail {
+// A tensor whose memory goes with it: a container, an array, a Tensor; no view.
+template <typename R>
+concept Owner = std::same_as<std::remove_cvref_t<R>, Tensor> ||
+    (TensorRange<std::remove_reference_t<R>> &&
+     !std::ranges::enable_borrowed_range<std::remove_cvref_t<R>>);
+
+// What the compiler says of a temporary one that an operation would outlive.
+struct KeepTheTensorUntilTheOperationHasEnded;
+
+// One that can be changed.
+template <typename R>
+concept Changeable =
+    TensorRange<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
+}  // namespace detail
+
 /// Borrowed memory with a shape: contiguous, row-major. Ranges that outlive the call and can be
 /// changed become one by themselves. Memory on a CUDA device is named by on_cuda; the in-place
 /// operations take it. In a group all views have one device and one stream.
@@ -399,10 +434,12 @@ struct TensorView {
   TensorView(T* memory, std::vector<int64_t> dims)
       : TensorView(memory, std::move(dims), dtype_of<T>) {}
   /// The range's memory, as one dimension.
-  template <TensorRange R>
-  requires std::ranges::borrowed_range<R> &&
-      (!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>)  //
-      TensorView(R&& range)
+  template <detail::Changeable R>
+  requires detail::Owner<R> TensorView(R& range RUEDA_LIFETIMEBOUND)
+      : TensorView(std::ranges::data(range), {static_cast<int64_t>(std::ranges::size(range))}) {}
+  /// The same of a view such as a std::span.
+  template <detail::Changeable R>
+  requires(!detail::Owner<R> && std::ranges::borrowed_range<R>) TensorView(R&& range)
       : TensorView(std::ranges::data(range), {static_cast<int64_t>(std::ranges::size(range))}) {}
 
   /// The same on a CUDA device. `cuda_stream`: a cudaStream_t of it; null: the legacy default one.
@@ -471,13 +508,13 @@ class Tensor {
   /// What its elements are.
   rueda_dtype dtype() const { return dtype_; }
   /// Its memory, borrowed.
-  TensorView view() { return {bytes_.data(), shape_, dtype_}; }
+  TensorView view() RUEDA_LIFETIMEBOUND { return {bytes_.data(), shape_, dtype_}; }
   /// The same.
-  operator TensorView() & { return view(); }
+  operator TensorView() & RUEDA_LIFETIMEBOUND { return view(); }
 
   /// Its elements, which must be of this type.
   template <Element T>
-  std::span<const T> values() const {
+  std::span<const T> values() const RUEDA_LIFETIMEBOUND {
     constexpr rueda_dtype asked = dtype_of<T>;
     if (asked.code != dtype_.code || asked.bits != dtype_.bits) {
       throw Error(RUEDA_INVALID_ARGUMENT, "Tensor::values: the elements are of another type");
@@ -691,7 +728,7 @@ struct State<void> : Cargo {
 /// thread than when the operation was started. A handle that is destroyed in a catch block waits
 /// without a limit.
 template <typename R = void>
-class Handle {
+class [[nodiscard]] Handle {
  public:
   Handle() = default;
   /// The library's own.
@@ -988,7 +1025,8 @@ inline void allreduce_(const TensorView& tensor, const std::string& name = "",
                   &tensor);
 }
 
-/// The same, in the background: `tensor` is borrowed until the operation has ended.
+/// The same, in the background: `tensor` is borrowed until the operation has ended, and the caller
+/// keeps it alive until then.
 [[nodiscard]] inline Handle<> allreduce_async_(const TensorView& tensor,
                                                const std::string& name = "", reduce_op op = Average,
                                                double prescale_factor = 1,
@@ -1006,6 +1044,17 @@ inline void allreduce_(const TensorView& tensor, const std::string& name = "",
                               compressor},
                              {&tensor, 1}, detail::Memory::kInPlace, detail::When::kInBackground);
 }
+/// The same for memory of its own: the handle must not outlive it.
+template <detail::Owner R, typename... More>
+requires std::convertible_to<R&, TensorView>
+[[nodiscard]] Handle<> allreduce_async_(R& tensor RUEDA_LIFETIMEBOUND, const More&... more) {
+  return allreduce_async_(TensorView(tensor), more...);
+}
+/// A temporary would be gone while the operation goes on: keep it in a variable.
+template <detail::Owner R, typename... More>
+requires(!std::is_lvalue_reference_v<R>) detail::KeepTheTensorUntilTheOperationHasEnded
+    allreduce_async_(R&& temporary, const More&... more)
+= delete;
 
 /// The same, out of place.
 template <Input I>
@@ -1065,7 +1114,8 @@ inline void grouped_allreduce_(const std::vector<TensorView>& tensors, const std
                                   /*grouped=*/true));
 }
 
-/// The same, in the background: the memory is borrowed until the operation has ended.
+/// The same, in the background: the memory is borrowed until the operation has ended, and the
+/// caller keeps it alive until then.
 [[nodiscard]] inline Handle<> grouped_allreduce_async_(
     const std::vector<TensorView>& tensors, const std::string& name = "", reduce_op op = Average,
     double prescale_factor = 1, double postscale_factor = 1,
@@ -1128,7 +1178,8 @@ inline void reduce_(const TensorView& tensor, int root_rank, const std::string& 
       {RUEDA_REDUCE, name, process_set, op, prescale_factor, postscale_factor, root_rank}, &tensor);
 }
 
-/// The same, in the background: `tensor` is borrowed until the operation has ended.
+/// The same, in the background: `tensor` is borrowed until the operation has ended, and the caller
+/// keeps it alive until then.
 [[nodiscard]] inline Handle<> reduce_async_(const TensorView& tensor, int root_rank,
                                             const std::string& name = "", reduce_op op = Average,
                                             double prescale_factor = 1, double postscale_factor = 1,
@@ -1137,6 +1188,17 @@ inline void reduce_(const TensorView& tensor, int root_rank, const std::string& 
       {RUEDA_REDUCE, name, process_set, op, prescale_factor, postscale_factor, root_rank},
       {&tensor, 1}, detail::Memory::kInPlace, detail::When::kInBackground);
 }
+/// The same for memory of its own: the handle must not outlive it.
+template <detail::Owner R, typename... More>
+requires std::convertible_to<R&, TensorView>
+[[nodiscard]] Handle<> reduce_async_(R& tensor RUEDA_LIFETIMEBOUND, const More&... more) {
+  return reduce_async_(TensorView(tensor), more...);
+}
+/// A temporary would be gone while the operation goes on: keep it in a variable.
+template <detail::Owner R, typename... More>
+requires(!std::is_lvalue_reference_v<R>) detail::KeepTheTensorUntilTheOperationHasEnded
+    reduce_async_(R&& temporary, const More&... more)
+= delete;
 
 /// As allreduce, but only `root_rank` has a result; elsewhere it is empty.
 template <Input I>
@@ -1253,7 +1315,8 @@ inline void broadcast_(const TensorView& tensor, int root_rank, const std::strin
       &tensor);
 }
 
-/// The same, in the background: `tensor` is borrowed until the operation has ended.
+/// The same, in the background: `tensor` is borrowed until the operation has ended, and the caller
+/// keeps it alive until then.
 [[nodiscard]] inline Handle<> broadcast_async_(const TensorView& tensor, int root_rank,
                                                const std::string& name = "",
                                                ProcessSet process_set = global_process_set) {
@@ -1261,6 +1324,17 @@ inline void broadcast_(const TensorView& tensor, int root_rank, const std::strin
       {.kind = RUEDA_BROADCAST, .name = name, .process_set = process_set, .root = root_rank},
       {&tensor, 1}, detail::Memory::kInPlace, detail::When::kInBackground);
 }
+/// The same for memory of its own: the handle must not outlive it.
+template <detail::Owner R, typename... More>
+requires std::convertible_to<R&, TensorView>
+[[nodiscard]] Handle<> broadcast_async_(R& tensor RUEDA_LIFETIMEBOUND, const More&... more) {
+  return broadcast_async_(TensorView(tensor), more...);
+}
+/// A temporary would be gone while the operation goes on: keep it in a variable.
+template <detail::Owner R, typename... More>
+requires(!std::is_lvalue_reference_v<R>) detail::KeepTheTensorUntilTheOperationHasEnded
+    broadcast_async_(R&& temporary, const More&... more)
+= delete;
 
 /// The same, out of place.
 template <Input I>
@@ -1413,7 +1487,8 @@ inline void recv(const TensorView& tensor, int source, const std::string& name =
                   &tensor);
 }
 
-/// The same, in the background: `tensor` is borrowed until the operation has ended.
+/// The same, in the background: `tensor` is borrowed until the operation has ended, and the caller
+/// keeps it alive until then.
 [[nodiscard]] inline Handle<> recv_async(const TensorView& tensor, int source,
                                          const std::string& name = "",
                                          ProcessSet process_set = global_process_set) {
@@ -1421,6 +1496,17 @@ inline void recv(const TensorView& tensor, int source, const std::string& name =
       {.kind = RUEDA_RECV, .name = name, .process_set = process_set, .root = source}, {&tensor, 1},
       detail::Memory::kInPlace, detail::When::kInBackground);
 }
+/// The same for memory of its own: the handle must not outlive it.
+template <detail::Owner R, typename... More>
+requires std::convertible_to<R&, TensorView>
+[[nodiscard]] Handle<> recv_async(R& tensor RUEDA_LIFETIMEBOUND, const More&... more) {
+  return recv_async(TensorView(tensor), more...);
+}
+/// A temporary would be gone while the operation goes on: keep it in a variable.
+template <detail::Owner R, typename... More>
+requires(!std::is_lvalue_reference_v<R>) detail::KeepTheTensorUntilTheOperationHasEnded
+    recv_async(R&& temporary, const More&... more)
+= delete;
 
 /// @}
 

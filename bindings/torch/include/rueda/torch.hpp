@@ -29,7 +29,8 @@
 // when it was called, and before what the stream that is current in synchronize() is given
 // afterwards. "Waits" then means: until all ranks have called. Nothing waits for the device.
 //
-// Ownership: an operation keeps its tensors alive until it has ended. Until then don't read its
+// Ownership: an operation keeps its tensors alive until it has ended. (Memory that at::from_blob
+// was given without a deleter is no tensor's: keep it until then.) Until then don't read its
 // outputs and don't change its inputs. Functions in place bump their tensor's version, so that
 // autograd notices a change under its feet.
 //
