@@ -32,7 +32,6 @@ using ::testing::HasSubstr;
 
 constexpr int kRanksMax = 4;
 constexpr int kCallsMax = 200;  // of a kind, in CI
-constexpr int kMallocs = 300;   // a sample of them
 // The start's time-out, and five seconds once the ranks have met; here they share two cores.
 constexpr double kSecondsMax = 3 + 5;
 
