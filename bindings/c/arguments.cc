@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "bindings/c/structs.h"
 #include "core/base/limits.h"
 #include "core/base/utf8.h"
 #include "core/tensor/compression.h"
@@ -226,13 +227,13 @@ bool Rooted(int kind) {
          kind == RUEDA_SCATTER || kind == RUEDA_SEND || kind == RUEDA_RECV;
 }
 
-// Behind the tensors, whose place it must be. A barrier has none.
-absl::Status CheckExec(const rueda_exec* exec, std::optional<Place>* place) {
-  if (exec == nullptr) return absl::OkStatus();
-  if (exec->size < sizeof(rueda_exec)) {
-    return absl::InvalidArgumentError(absl::StrCat("rueda_exec.size is ", exec->size,
-                                                   "; initialise the struct with RUEDA_EXEC_INIT"));
-  }
+// Behind the tensors, whose place it must be. A barrier has none. `*exec_given` becomes this
+// version's.
+absl::Status CheckExec(const rueda_exec** exec_given, rueda_exec* copy,
+                       std::optional<Place>* place) {
+  if (*exec_given == nullptr) return absl::OkStatus();
+  RUEDA_RETURN_IF_ERROR(ReadStruct(*exec_given, copy, exec_given));
+  const rueda_exec* const exec = *exec_given;
   RUEDA_ASSIGN_OR_RETURN(const Place given, PlaceOf(exec->device));
   if (place->has_value() && **place != given) {
     return absl::InvalidArgumentError(
@@ -291,23 +292,15 @@ absl::Status CheckAlikeExec(const rueda_exec* a, const rueda_exec* b) {
       "stream");
 }
 
-// The caller's struct as this version has it: a program that was compiled with an older header has
-// a shorter one, and what is missing has its default.
+// One of the caller's operations, each of `stride` bytes, as this version has it.
 absl::Status ReadOperation(const rueda_operation* operations, size_t stride, size_t index,
-                           rueda_operation* operation) {
-  const char* const at = reinterpret_cast<const char*>(operations) + index * stride;
-  size_t size;
-  memcpy(&size, at, sizeof size);
-  if (size < offsetof(rueda_operation, splits)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rueda_operation.size is ", size, "; initialise the struct with RUEDA_OPERATION_INIT"));
-  }
-  if (size != stride) {
+                           rueda_operation* copy, const rueda_operation** operation) {
+  const auto* const given = reinterpret_cast<const rueda_operation*>(
+      reinterpret_cast<const char*>(operations) + index * stride);
+  if (given->size != stride) {
     return absl::InvalidArgumentError("the operations of a group differ in `size`");
   }
-  if (size < sizeof *operation) *operation = RUEDA_OPERATION_INIT;
-  memcpy(operation, at, std::min(size, sizeof *operation));
-  return absl::OkStatus();
+  return ReadStruct(given, copy, operation);
 }
 
 absl::string_view CompressorOf(const rueda_operation& operation) {
@@ -415,12 +408,21 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
   checked->parts.reserve(count);
   checked->names.reserve(count);
   const size_t stride = operations[0].size;
-  rueda_operation first, next;
+  // Of another version's structs: the first one's, and the others' one after another.
+  rueda_operation copies[2];
+  rueda_exec exec_copies[2];
+  const rueda_operation* read_first = nullptr;
+  const rueda_exec* first_exec = nullptr;
   std::optional<Place> place;
   for (size_t i = 0; i < count; ++i) {
-    rueda_operation& operation = i == 0 ? first : next;
-    absl::Status status = ReadOperation(operations, stride, i, &operation);
+    const size_t copy = i == 0 ? 0 : 1;
+    const rueda_operation* read = nullptr;
+    absl::Status status = ReadOperation(operations, stride, i, &copies[copy], &read);
     if (!status.ok()) return At(i, nullptr, status);
+    if (i == 0) read_first = read;
+    const rueda_operation& first = *read_first;
+    const rueda_operation& operation = *read;
+    const rueda_exec* exec = operation.exec;
     PartArgs part;
     absl::string_view name;
     status = CheckOne(operation);
@@ -432,20 +434,21 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
     }
     std::optional<Place> own;
     if (status.ok()) status = CheckPart(operation, self, &part, &own);
-    if (status.ok()) status = CheckExec(operation.exec, &own);
+    if (status.ok()) status = CheckExec(&exec, &exec_copies[copy], &own);
+    if (i == 0) first_exec = exec;
     if (status.ok() && own.has_value()) status = CheckPlace(*own, &place, "a group");
-    if (status.ok() && i > 0) status = CheckAlikeExec(first.exec, operation.exec);
+    if (status.ok() && i > 0) status = CheckAlikeExec(first_exec, exec);
     if (status.ok() && operation.name != nullptr) status = CheckName(operation.name, &name);
     if (!status.ok()) return At(i, operation.name, status);
     if (operation.kind != RUEDA_BARRIER) checked->parts.push_back(std::move(part));
     if (operation.name != nullptr) checked->names.push_back(name);
   }
-  FillArgs(first, self, checked);
+  FillArgs(*read_first, self, checked);
   if (!place.has_value() || place->type == DeviceType::kCpu) return absl::OkStatus();
   checked->args.device = place->type;
   checked->args.device_index = place->index;
-  checked->args.urgent = first.priority > 0;
-  if (first.exec != nullptr) checked->exec = {first.exec->stream, first.exec->ready_event};
+  checked->args.urgent = read_first->priority > 0;
+  if (first_exec != nullptr) checked->exec = {first_exec->stream, first_exec->ready_event};
   return absl::OkStatus();
 }
 

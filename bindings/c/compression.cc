@@ -6,6 +6,7 @@
 #include "bindings/c/context.h"
 #include "bindings/c/guard.h"
 #include "bindings/c/results.h"
+#include "bindings/c/structs.h"
 
 namespace rueda::capi {
 namespace {

@@ -7,6 +7,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "bindings/c/guard.h"
+#include "bindings/c/structs.h"
 #include "core/base/log.h"
 #include "core/trace/recorder.h"
 
@@ -61,11 +62,6 @@ absl::Status Closing() {
 }
 
 absl::Status ReadOptions(const rueda_init_options& options, RuntimeOptions* out) {
-  if (options.size < sizeof(rueda_init_options)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rueda_init_options.size is ", options.size,
-                     "; initialise the struct with RUEDA_INIT_OPTIONS_INIT"));
-  }
   if ((options.flags & ~static_cast<uint32_t>(RUEDA_INIT_READ_ENVIRONMENT)) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown bits in rueda_init_options.flags: ", options.flags));
@@ -123,7 +119,6 @@ absl::Status Init(uint32_t header_version, const rueda_init_options* options,
                   rueda_context** context) {
   if (context == nullptr) return absl::InvalidArgumentError("rueda_init: `context` is null");
   *context = nullptr;
-  if (options == nullptr) return absl::InvalidArgumentError("rueda_init: `options` is null");
   if (header_version >> 16 != RUEDA_VERSION_MAJOR ||
       ((header_version >> 8) & 0xFF) > RUEDA_VERSION_MINOR) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -131,6 +126,8 @@ absl::Status Init(uint32_t header_version, const rueda_init_options* options,
         (header_version >> 8) & 0xFF, ".", header_version & 0xFF, " and runs with librueda ",
         RUEDA_VERSION_MAJOR, ".", RUEDA_VERSION_MINOR, ".", RUEDA_VERSION_PATCH));
   }
+  rueda_init_options copy;
+  RUEDA_RETURN_IF_ERROR(ReadStruct(options, &copy, &options));
   Free(nullptr);  // what can be by now
   auto made = std::make_unique<rueda_context>();
   made->fork_generation = ForkGeneration();

@@ -3,6 +3,7 @@
 #include "bindings/c/arguments.h"
 #include "bindings/c/context.h"
 #include "bindings/c/guard.h"
+#include "bindings/c/structs.h"
 
 namespace rueda::capi {
 namespace {
@@ -30,9 +31,10 @@ absl::Status Submit(rueda_context* context, const rueda_operation* operations, s
   RUEDA_RETURN_IF_ERROR(Read(runtime.get(), operations, count, &checked));
   OperationArgs& args = checked.args;
   if (completion != nullptr) {
-    if (completion->size < sizeof(rueda_completion) || completion->callback == nullptr) {
-      return absl::InvalidArgumentError(
-          "initialise rueda_completion with RUEDA_COMPLETION_INIT, and give it a callback");
+    rueda_completion copy;
+    RUEDA_RETURN_IF_ERROR(ReadStruct(completion, &copy, &completion));
+    if (completion->callback == nullptr) {
+      return absl::InvalidArgumentError("rueda_completion has no callback");
     }
     if ((completion->flags & ~static_cast<uint32_t>(RUEDA_COMPLETION_INLINE)) != 0) {
       return absl::InvalidArgumentError("unknown bits in rueda_completion.flags");
@@ -76,15 +78,13 @@ absl::Status Execute(rueda_context* context, const rueda_operation* operations, 
   return status;
 }
 
-// Fills in how something ended. `strings` keeps the words.
-void FillError(const absl::Status& status, const Failure* failure, uint64_t epoch,
-               rueda_context::ErrorStrings* strings, rueda_error* error) {
-  const size_t size = error->size;
-  *error = RUEDA_ERROR_INIT;
-  error->size = size;
-  error->code = static_cast<rueda_status>(status.code());
-  error->epoch = epoch;
-  if (status.ok()) return;
+// How something ended. `strings` keeps the words.
+rueda_error ErrorOf(const absl::Status& status, const Failure* failure, uint64_t epoch,
+                    rueda_context::ErrorStrings* strings) {
+  rueda_error error = RUEDA_ERROR_INIT;
+  error.code = static_cast<rueda_status>(status.code());
+  error.epoch = epoch;
+  if (status.ok()) return error;
   if (strings->message.empty()) {
     strings->message = std::string(status.message());
     if (failure != nullptr) {
@@ -95,25 +95,21 @@ void FillError(const absl::Status& status, const Failure* failure, uint64_t epoc
     }
   }
   if (failure != nullptr) {
-    error->recoverable = failure->recoverable;
-    error->rank = failure->rank;
-    error->pid = failure->pid;
+    error.recoverable = failure->recoverable;
+    error.rank = failure->rank;
+    error.pid = failure->pid;
   }
-  error->host = strings->host.c_str();
-  error->cause = strings->cause.c_str();
-  error->operation = strings->operation.c_str();
-  error->tensor = strings->tensor.c_str();
-  error->message = strings->message.c_str();
-}
-
-absl::Status CheckError(const rueda_error* error) {
-  if (error != nullptr && error->size >= sizeof(rueda_error)) return absl::OkStatus();
-  return absl::InvalidArgumentError("initialise rueda_error with RUEDA_ERROR_INIT");
+  error.host = strings->host.c_str();
+  error.cause = strings->cause.c_str();
+  error.operation = strings->operation.c_str();
+  error.tensor = strings->tensor.c_str();
+  error.message = strings->message.c_str();
+  return error;
 }
 
 absl::Status HandleError(rueda_context* context, rueda_handle handle, rueda_error* error) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
-  RUEDA_RETURN_IF_ERROR(CheckError(error));
+  RUEDA_RETURN_IF_ERROR(CheckStruct(error));
   RUEDA_ASSIGN_OR_RETURN(Request * request, runtime->Find(handle));
   if (!request->is_done()) {
     runtime->Unreference(request);
@@ -125,17 +121,18 @@ absl::Status HandleError(rueda_context* context, rueda_handle handle, rueda_erro
   MutexLock lock(context->errors_mutex);
   std::unique_ptr<rueda_context::ErrorStrings>& strings = context->errors[handle];
   if (strings == nullptr) strings = std::make_unique<rueda_context::ErrorStrings>();
-  FillError(status, failure.get(), runtime->world().epoch, strings.get(), error);
+  WriteStruct(ErrorOf(status, failure.get(), runtime->world().epoch, strings.get()), error);
   return absl::OkStatus();
 }
 
 absl::Status ContextError(rueda_context* context, rueda_error* error) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
-  RUEDA_RETURN_IF_ERROR(CheckError(error));
+  RUEDA_RETURN_IF_ERROR(CheckStruct(error));
   const FailurePtr failure = runtime->failure();
   MutexLock lock(context->errors_mutex);
-  FillError(failure == nullptr ? absl::OkStatus() : failure->ToStatus(), failure.get(),
-            runtime->world().epoch, &context->own_error, error);
+  WriteStruct(ErrorOf(failure == nullptr ? absl::OkStatus() : failure->ToStatus(), failure.get(),
+                      runtime->world().epoch, &context->own_error),
+              error);
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "bindings/c/context.h"
 #include "bindings/c/guard.h"
 #include "bindings/c/results.h"
+#include "bindings/c/structs.h"
 
 namespace rueda::capi {
 namespace {
@@ -41,14 +42,16 @@ absl::Status TakeFrom(Request* request, size_t index, rueda_result* result) {
   owner->shape.assign(dims.begin(), dims.end());
   owner->memory = std::move(memory);
   memory.taken = true;
-  result->tensor = {request->parts[index].output,
-                    TheirDevice(request->spec->signature.device, request->device),
-                    static_cast<int32_t>(dims.size()),
-                    TheirDType(request->parts[index].dtype),
-                    owner->shape.data(),
-                    nullptr,
-                    0};
-  result->owner = owner.release();
+  rueda_result given = RUEDA_RESULT_INIT;
+  given.tensor = {request->parts[index].output,
+                  TheirDevice(request->spec->signature.device, request->device),
+                  static_cast<int32_t>(dims.size()),
+                  TheirDType(request->parts[index].dtype),
+                  owner->shape.data(),
+                  nullptr,
+                  0};
+  given.owner = owner.release();
+  WriteStruct(given, result);
   return absl::OkStatus();
 }
 
@@ -123,11 +126,6 @@ absl::Status AllgatherBytes(rueda_context* context, int32_t process_set, const c
 
 }  // namespace
 
-absl::Status CheckStruct(const rueda_result* result) {
-  if (result != nullptr && result->size >= sizeof(rueda_result)) return absl::OkStatus();
-  return absl::InvalidArgumentError("initialise rueda_result with RUEDA_RESULT_INIT");
-}
-
 absl::Status GiveBytes(absl::string_view bytes, rueda_result* result) {
   auto owner = std::make_unique<ResultOwner>();
   owner->shape.push_back(static_cast<int64_t>(bytes.size()));
@@ -136,9 +134,11 @@ absl::Status GiveBytes(absl::string_view bytes, rueda_result* result) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes.size(), " bytes"));
   }
   memcpy(owner->memory.data.get(), bytes.data(), bytes.size());
-  result->tensor = {owner->memory.data.get(), {RUEDA_CPU, 0}, 1, RUEDA_UINT8,
-                    owner->shape.data(),      nullptr,        0};
-  result->owner = owner.release();
+  rueda_result given = RUEDA_RESULT_INIT;
+  given.tensor = {owner->memory.data.get(), {RUEDA_CPU, 0}, 1, RUEDA_UINT8,
+                  owner->shape.data(),      nullptr,        0};
+  given.owner = owner.release();
+  WriteStruct(given, result);
   return absl::OkStatus();
 }
 
@@ -162,11 +162,10 @@ rueda_status rueda_result_take(rueda_context* context, rueda_handle handle, size
 }
 
 void rueda_result_free(rueda_result* result) {
-  if (result == nullptr) return;
+  // Nothing was put into one that is too short.
+  if (result == nullptr || result->size < kVersions<rueda_result>.bytes_min) return;
   delete static_cast<ResultOwner*>(result->owner);
-  const size_t size = result->size;
-  *result = RUEDA_RESULT_INIT;
-  result->size = size;
+  WriteStruct(kVersions<rueda_result>.defaults, result);
 }
 
 rueda_status rueda_result_splits(rueda_context* context, rueda_handle handle, size_t index,

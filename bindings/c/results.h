@@ -7,7 +7,6 @@
 
 namespace rueda::capi {
 
-absl::Status CheckStruct(const rueda_result* result);
 // A copy, as a uint8 vector.
 absl::Status GiveBytes(absl::string_view bytes, rueda_result* result);
 

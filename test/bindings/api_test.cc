@@ -9,7 +9,6 @@
 #include <atomic>
 #include <climits>
 #include <condition_variable>
-#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -258,22 +257,6 @@ TEST_F(Api, OperationsOnTheCpuHaveNoStream) {
   EXPECT_THAT(rueda_last_error(), HasSubstr("has no stream"));
   EXPECT_EQ(rueda_wait_on_stream(context_, handle, nullptr), RUEDA_OK) << rueda_last_error();
   EXPECT_EQ(rueda_release(context_, handle), RUEDA_OK);
-}
-
-// What a program that was compiled with an older header hands over ends before the newer fields.
-TEST_F(Api, AnOlderShorterOperationIsTakenAsItWas) {
-  struct {
-    rueda_operation operation;
-    char beyond[64];
-  } memory;
-  memset(&memory, 0xEE, sizeof memory);
-  memory.operation = Allreduce("t", tensor_.get());
-  memory.operation.size = offsetof(rueda_operation, splits);
-  memset(reinterpret_cast<char*>(&memory) + memory.operation.size, 0xEE,
-         sizeof memory - memory.operation.size);
-  EXPECT_EQ(Execute(context_, memory.operation), RUEDA_OK) << rueda_last_error();
-  memory.operation.size -= 1;
-  ExpectRefused(memory.operation, RUEDA_INVALID_ARGUMENT, "initialise the struct");
 }
 
 TEST_F(Api, SplitsGoWithTwoKindsAlone) {

@@ -468,7 +468,8 @@ TEST_P(Cuda, WhatCantBeIsRefusedAtOnceAndLeavesNoTrace) {
     Refused(context, tensor.Sum("t"), RUEDA_INVALID_ARGUMENT, "exec says CUDA device");
     exec.device.id = device;
     exec.size = 0;
-    Refused(context, tensor.Sum("t"), RUEDA_INVALID_ARGUMENT, "rueda_exec.size is 0; initialise");
+    Refused(context, tensor.Sum("t"), RUEDA_INVALID_ARGUMENT,
+            "rueda_exec.size is 0, which no version has");
     exec.size = sizeof exec;
     const rueda_handle handle = Submitted(context, tensor.Sum("t"));
     Fake().set_capturing(device, stream.get(), 1);
