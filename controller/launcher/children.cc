@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,11 +28,6 @@ void AwaitChild(Nanos deadline) {
 }
 
 }  // namespace
-
-// Not glibc's pidfd_open: the header of 2.36 declares it as a C++ function.
-UniqueFd OpenPidfd(pid_t pid) {
-  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-}
 
 std::vector<pid_t> ChildrenOfThis() {
   std::vector<pid_t> children;

@@ -9,12 +9,8 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/base/unique_fd.h"
 
 namespace rueda {
-
-// A descriptor that polls readable once process `pid` has ended; invalid, with errno, on failure.
-UniqueFd OpenPidfd(pid_t pid);
 
 // The children of this process, dead ones that were not collected included. Their numbers stay
 // theirs until they are collected.

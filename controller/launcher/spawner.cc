@@ -19,6 +19,7 @@
 #include "controller/launcher/children.h"
 #include "controller/launcher/supervisor.h"
 #include "core/base/check.h"
+#include "core/base/process.h"
 
 namespace rueda {
 namespace {

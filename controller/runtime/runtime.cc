@@ -1,8 +1,5 @@
 #include "controller/runtime/runtime.h"
 
-#include <errno.h>
-#include <signal.h>
-
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
@@ -14,6 +11,7 @@
 #include "controller/rendezvous/unix_meeting.h"
 #include "controller/runtime/engine_callback.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 #include "core/base/threads.h"
 #include "core/trace/recorder.h"
 
@@ -246,7 +244,7 @@ void Runtime::GuardArena() {
     arena_->AddGuard([page, memory = ours.neighbourhood.segment->memory(), rank = ranks[local],
                       pid = ours.infos[ranks[local]].pid]() -> std::string {
       if (page->left.load(std::memory_order_acquire) != 0) return "";
-      if (kill(pid, 0) != 0 && errno == ESRCH) return "";
+      if (HasEnded(pid)) return "";
       return absl::StrCat("rank ", rank, " (pid ", pid, ") has not left it");
     });
   }

@@ -1,9 +1,14 @@
 #include "core/base/process.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -73,6 +78,28 @@ std::string WaitStatusText(int status) {
 char ProcessState(int pid) {
   const std::string stat = StatOf(pid);
   return stat.empty() ? '\0' : stat[0];
+}
+
+// Not glibc's pidfd_open: the header of 2.36 declares it as a C++ function.
+UniqueFd OpenPidfd(int pid) {
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+bool HasEnded(int pid) {
+  const UniqueFd pidfd = OpenPidfd(pid);
+  if (pidfd.valid()) {
+    pollfd end = {pidfd.get(), POLLIN, 0};
+    return poll(&end, 1, 0) == 1;
+  }
+  if (errno == ESRCH || (kill(pid, 0) != 0 && errno == ESRCH)) return true;
+  // A sandbox without pidfds. Where other threads run on, 'Z' is the state of the main thread
+  // alone.
+  const std::string stat = StatOf(pid);
+  const std::vector<absl::string_view> fields = absl::StrSplit(stat, ' ');
+  constexpr size_t kThreads = 17;
+  int threads;
+  return fields.size() > kThreads && (fields[0] == "Z" || fields[0] == "X") &&
+         absl::SimpleAtoi(fields[kThreads], &threads) && threads <= 1;
 }
 
 size_t MakeRoomForDescriptors(size_t count) {

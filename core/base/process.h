@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/unique_fd.h"
+
 namespace rueda {
 
 // How a process ended, from waitpid's status: "exited with status 3", "killed by signal 9
@@ -15,6 +17,11 @@ std::string WaitStatusText(int status);
 char ProcessState(int pid);
 // By a signal; 't' is somebody's intention.
 inline constexpr char kStoppedBySignal = 'T';
+// A descriptor that polls readable once process `pid` has ended; invalid, with errno, on failure.
+UniqueFd OpenPidfd(int pid);
+// Whether a process has ended, with all its threads: it runs and writes nothing any more. Its
+// parent may not have reaped it yet. False where that can't be seen.
+bool HasEnded(int pid);
 // Whose child it is; -1: there is none, or it can't be seen.
 int ParentOf(int pid);
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -576,6 +577,46 @@ TEST_P(Ranks, DisagreementIsNotRecoverable) {
       EXPECT_EQ(error.rank(), -1);
     }
   });
+}
+
+// A stopped rank may write to our memory when it goes on. What can't be freed because of that is
+// freed with what is freed after the rank has ended.
+TEST(CppLoss, SharedMemoryThatAStoppedRankMayWriteToIsFreedLater) {
+  int ready[2], stopped[2];
+  ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(pipe(stopped), 0);
+  char byte = 0;
+  int pid_of_1 = 0;
+  const std::vector<int> pids =
+      rueda::testing::StartProcesses({2}, [&](int rank, const rueda::testing::Join& join) {
+        rueda_context* context = nullptr;
+        ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+        rueda_set_default_context(context);
+        if (rank == 1) {
+          EXPECT_EQ(write(ready[1], &byte, 1), 1);
+          while (true) pause();
+        }
+        rueda::SharedAllocator<int> allocator;
+        int* const first = allocator.allocate(1);
+        int* const second = allocator.allocate(1);
+        EXPECT_EQ(read(stopped[0], &pid_of_1, sizeof pid_of_1), sizeof pid_of_1);
+        rueda_abort(context, "as this test does");
+        rueda_context_destroy(context);
+        ::testing::internal::CaptureStderr();
+        allocator.deallocate(first, 1);
+        EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                    AllOf(HasSubstr("SharedAllocator: "), HasSubstr("rank 1")));
+        kill(pid_of_1, SIGKILL);
+        allocator.deallocate(second, 1);
+        EXPECT_EQ(rueda_mem_free(first), RUEDA_NOT_FOUND) << "it was not freed";
+      });
+  EXPECT_EQ(read(ready[0], &byte, 1), 1);
+  kill(pids[1], SIGSTOP);
+  EXPECT_EQ(waitpid(pids[1], nullptr, WUNTRACED), pids[1]);
+  EXPECT_EQ(write(stopped[1], &pids[1], sizeof pids[1]), sizeof pids[1]);
+  EXPECT_EQ(rueda::testing::AwaitProcess(pids[0]), 0);
+  EXPECT_EQ(rueda::testing::AwaitProcess(pids[1]), SIGKILL);
+  for (const int end : {ready[0], ready[1], stopped[0], stopped[1]}) close(end);
 }
 
 // What was in flight then and what is refused later tell the same.

@@ -176,5 +176,34 @@ TEST_P(Kill, EveryOtherRankIsToldWithinASecond) {
               static_cast<double>(slowest) / 1e6);
 }
 
+// A parent may not look after its children for long: what has ended writes to nobody's memory.
+TEST_P(Kill, ARankThatNobodyHasReapedIsGone) {
+  const int size = std::max(2, GetParam().multiple_of);
+  const int victim = size - 1;
+  const RunOptions options{
+      size, GetParam(), {{"log_level", "off"}, {"recorder_dir", ::testing::TempDir()}}};
+  const std::vector<int> pids = StartProcesses(options, [&](int rank, const Join& join) {
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    constexpr size_t kElements = 100'000;
+    void* memory = nullptr;
+    ASSERT_EQ(rueda_mem_alloc(context, kElements * sizeof(float), &memory), RUEDA_OK);
+    const TensorOf tensor(memory, {kElements}, RUEDA_FLOAT32);
+    rueda_status status = RUEDA_OK;
+    while (status == RUEDA_OK) {
+      status = Execute(context, Allreduce("t", tensor.get()));
+      if (rank == victim) raise(SIGKILL);
+    }
+    EXPECT_EQ(status, RUEDA_ABORTED) << rueda_last_error();
+    rueda_context_destroy(context);
+    EXPECT_EQ(rueda_mem_free(memory), RUEDA_OK) << rueda_last_error();
+    std::filesystem::remove(::testing::TempDir() + "/rueda-recorder." + std::to_string(getpid()) +
+                            ".txt");
+  });
+  for (int rank = 0; rank < size; ++rank) {  // the victim comes last
+    EXPECT_EQ(AwaitProcess(pids[rank]), rank == victim ? SIGKILL : 0) << "rank " << rank;
+  }
+}
+
 }  // namespace
 }  // namespace rueda::testing

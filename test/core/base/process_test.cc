@@ -2,12 +2,19 @@
 #include "core/base/process.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <iterator>
 #include <thread>
+#include <utility>
 
 namespace rueda {
 namespace {
@@ -31,6 +38,99 @@ TEST(Process, TellsHowAChildEnded) {
   EXPECT_EQ(WaitStatusText(StatusOf([] { raise(SIGKILL); })), "killed by signal 9 (SIGKILL)");
   EXPECT_EQ(WaitStatusText(StatusOf([] { raise(SIGTERM); })), "killed by signal 15 (SIGTERM)");
   EXPECT_EQ(WaitStatusText(StatusOf([] { raise(SIGRTMAX); })), "killed by signal 64");
+}
+
+// Until when a child lives, as the parent says.
+class Lifeline {
+ public:
+  Lifeline() { EXPECT_EQ(pipe(ends_), 0); }
+  ~Lifeline() {
+    for (const int end : ends_) {
+      if (end >= 0) close(end);
+    }
+  }
+  // The child waits here.
+  void AwaitEnd() {
+    Close(&ends_[1]);
+    char byte;
+    (void)!read(ends_[0], &byte, 1);
+  }
+  void End() { Close(&ends_[1]); }
+
+ private:
+  static void Close(int* end) { close(std::exchange(*end, -1)); }
+  int ends_[2];
+};
+
+// Waits until a child has ended, and leaves it unreaped.
+void AwaitEndOf(int pid) {
+  siginfo_t info = {};
+  EXPECT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+}
+
+void ExpectThatEndsAreSeen() {
+  EXPECT_FALSE(HasEnded(getpid()));
+  Lifeline life;
+  const int pid = fork();
+  if (pid == 0) {
+    life.AwaitEnd();
+    _exit(0);
+  }
+  EXPECT_FALSE(HasEnded(pid));
+  life.End();
+  AwaitEndOf(pid);
+  EXPECT_EQ(ProcessState(pid), 'Z');
+  EXPECT_TRUE(HasEnded(pid)) << "it was not reaped";
+  EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
+  EXPECT_TRUE(HasEnded(pid)) << "it was reaped";
+}
+
+// A process whose main thread has left, while another one goes on.
+void ExpectThatThreadsCount() {
+  Lifeline life;
+  const int pid = fork();
+  if (pid == 0) {
+    std::thread([&] {
+      life.AwaitEnd();
+      _exit(0);
+    }).detach();
+    syscall(SYS_exit, 0);  // not pthread_exit, whose unwinding the test's frames would catch
+  }
+  while (ProcessState(pid) != 'Z') usleep(100);
+  EXPECT_FALSE(HasEnded(pid)) << "a thread of it runs";
+  life.End();
+  AwaitEndOf(pid);
+  EXPECT_TRUE(HasEnded(pid));
+  EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
+}
+
+TEST(Process, HasEndedOnceAllItsThreadsHaveReapedOrNot) {
+  ExpectThatEndsAreSeen();
+  ExpectThatThreadsCount();
+}
+
+// As a sandbox does that does not know them.
+void ForbidPidfds() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter = {std::size(program), program};
+  EXPECT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  EXPECT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+TEST(Process, HasEndedIsSeenWithoutPidfdsToo) {
+  EXPECT_EQ(WaitStatusText(StatusOf([] {
+              ForbidPidfds();
+              EXPECT_FALSE(OpenPidfd(getpid()).valid());
+              ExpectThatEndsAreSeen();
+              ExpectThatThreadsCount();
+              _exit(::testing::Test::HasFailure() ? 1 : 0);
+            })),
+            "exited with status 0");
 }
 
 TEST(Process, NamesSignals) {

@@ -40,9 +40,12 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <ranges>
 #include <span>
 #include <stdexcept>
@@ -555,6 +558,38 @@ struct Received {
   std::vector<int64_t> splits;  ///< how many rows of it came from each rank
 };
 
+namespace detail {
+
+// Frees what rueda_mem_alloc gave. A rank of a failed epoch that is stopped may still write to it:
+// then it is kept, with a warning the first time, and freed with what is freed later.
+inline void FreeShared(void* memory) noexcept {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<void*>();  // outlives every other object
+  const rueda_status status = rueda_mem_free(memory);
+  if (status != RUEDA_OK && status != RUEDA_FAILED_PRECONDITION) {
+    std::fprintf(stderr, "[rueda] E SharedAllocator: %s\n", rueda_last_error());
+    return;
+  }
+  const std::lock_guard lock(mutex);
+  if (status == RUEDA_FAILED_PRECONDITION) {
+    static bool warned = false;
+    if (!std::exchange(warned, true)) {
+      std::fprintf(stderr, "[rueda] W SharedAllocator: %s; freed with a later deallocation\n",
+                   rueda_last_error());
+    }
+    try {
+      kept->push_back(memory);
+    } catch (const std::bad_alloc&) {  // it stays allocated
+    }
+    return;
+  }
+  while (!kept->empty() && rueda_mem_free(kept->back()) != RUEDA_FAILED_PRECONDITION) {
+    kept->pop_back();
+  }
+}
+
+}  // namespace detail
+
 /// Allocates memory in which allreduces touch every byte once (rueda_mem_alloc), from the current
 /// context: `std::vector<float, rueda::SharedAllocator<float>>`.
 template <typename T>
@@ -569,8 +604,9 @@ struct SharedAllocator {
     detail::Check(rueda_mem_alloc(detail::Current(), count * sizeof(T), &memory));
     return static_cast<T*>(memory);
   }
-  /// Frees it; no operation may be using it.
-  void deallocate(T* memory, size_t) { (void)rueda_mem_free(memory); }
+  /// Frees it; no operation may be using it. After a failed epoch a stopped rank may keep it from
+  /// being freed (see rueda_mem_free): then a later deallocation frees it.
+  void deallocate(T* memory, size_t) noexcept { detail::FreeShared(memory); }
   bool operator==(const SharedAllocator&) const { return true; }
 };
 
