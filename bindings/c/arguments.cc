@@ -227,6 +227,70 @@ bool Rooted(int kind) {
          kind == RUEDA_SCATTER || kind == RUEDA_SEND || kind == RUEDA_RECV;
 }
 
+// Nothing: this version does not know it.
+std::optional<OpKind> KindOf(int kind) {
+  switch (kind) {
+    case RUEDA_ALLREDUCE:
+      return OpKind::kAllreduce;
+    case RUEDA_BROADCAST:
+      return OpKind::kBroadcast;
+    case RUEDA_ALLGATHER:
+      return OpKind::kAllgather;
+    case RUEDA_BARRIER:
+      return OpKind::kBarrier;
+    case RUEDA_ALLTOALL:
+      return OpKind::kAlltoall;
+    case RUEDA_REDUCESCATTER:
+      return OpKind::kReducescatter;
+    case RUEDA_REDUCE:
+      return OpKind::kReduce;
+    case RUEDA_GATHER:
+      return OpKind::kGather;
+    case RUEDA_SCATTER:
+      return OpKind::kScatter;
+    case RUEDA_SEND:
+    case RUEDA_RECV:
+      return OpKind::kSendRecv;
+    default:
+      return std::nullopt;
+  }
+}
+constexpr char kKnownKinds[] =
+    "RUEDA_ALLREDUCE (0), RUEDA_BROADCAST (1), RUEDA_ALLGATHER (2), RUEDA_BARRIER (3), "
+    "RUEDA_ALLTOALL (4), RUEDA_REDUCESCATTER (5), RUEDA_REDUCE (6), RUEDA_GATHER (7), "
+    "RUEDA_SCATTER (8), RUEDA_SEND (9), RUEDA_RECV (10)";
+
+// Nothing: this version does not know it, or it is RUEDA_NO_REDUCE_OP.
+std::optional<ReduceOp> ReduceOpOf(int op) {
+  switch (op) {
+    case RUEDA_SUM:
+      return ReduceOp::kSum;
+    case RUEDA_AVERAGE:
+      return ReduceOp::kAverage;
+    case RUEDA_MIN:
+      return ReduceOp::kMin;
+    case RUEDA_MAX:
+      return ReduceOp::kMax;
+    case RUEDA_PRODUCT:
+      return ReduceOp::kProduct;
+    case RUEDA_BAND:
+      return ReduceOp::kBitAnd;
+    case RUEDA_BOR:
+      return ReduceOp::kBitOr;
+    case RUEDA_BXOR:
+      return ReduceOp::kBitXor;
+    case RUEDA_ADASUM:
+      return ReduceOp::kAdasum;
+    case RUEDA_AVERAGE_LIVE:
+      return ReduceOp::kAverageLive;
+    default:
+      return std::nullopt;
+  }
+}
+constexpr char kKnownReduceOps[] =
+    "RUEDA_SUM (0), RUEDA_AVERAGE (1), RUEDA_MIN (2), RUEDA_MAX (3), RUEDA_PRODUCT (4), "
+    "RUEDA_BAND (5), RUEDA_BOR (6), RUEDA_BXOR (7), RUEDA_ADASUM (8), RUEDA_AVERAGE_LIVE (9)";
+
 // Behind the tensors, whose place it must be. A barrier has none. `*exec_given` becomes this
 // version's.
 absl::Status CheckExec(const rueda_exec** exec_given, rueda_exec* copy,
@@ -247,17 +311,24 @@ absl::Status CheckExec(const rueda_exec** exec_given, rueda_exec* copy,
   return absl::OkStatus();
 }
 
-absl::Status CheckOne(const rueda_operation& operation) {
+// Kind and reduce operation become ours.
+absl::Status CheckOne(const rueda_operation& operation, OperationArgs* args) {
   const int kind = NumberOf(operation.kind);
-  if (kind < RUEDA_ALLREDUCE || kind > RUEDA_RECV) {
-    return absl::InvalidArgumentError(absl::StrCat("kind ", kind, " is no kind of operation"));
-  }
-  const int reduce_op = NumberOf(operation.reduce_op);
-  if (Reduces(kind) && (reduce_op < RUEDA_SUM || reduce_op >= RUEDA_NO_REDUCE_OP)) {
+  if (const std::optional<OpKind> known = KindOf(kind)) {
+    args->kind = *known;
+  } else {
     return absl::InvalidArgumentError(
-        absl::StrCat("reduce_op ", reduce_op, " is no reduce operation"));
+        absl::StrCat("kind ", kind, " is no kind of operation; known are ", kKnownKinds));
   }
-  if (!Reduces(kind) && (operation.prescale != 1 || operation.postscale != 1)) {
+  if (Reduces(kind)) {
+    const int reduce_op = NumberOf(operation.reduce_op);
+    const std::optional<ReduceOp> known = ReduceOpOf(reduce_op);
+    if (!known.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "reduce_op ", reduce_op, " is no reduce operation; known are ", kKnownReduceOps));
+    }
+    args->reduce_op = *known;
+  } else if (operation.prescale != 1 || operation.postscale != 1) {
     return absl::InvalidArgumentError("only reductions take scale factors; leave them at 1");
   }
   if (kind == RUEDA_BARRIER && (operation.input != nullptr || operation.output != nullptr)) {
@@ -265,7 +336,9 @@ absl::Status CheckOne(const rueda_operation& operation) {
   }
   constexpr uint32_t kFlags = RUEDA_OPERATION_WAIT_SOON | RUEDA_OPERATION_RELEASE;
   if ((operation.flags & ~kFlags) != 0) {
-    return absl::InvalidArgumentError("unknown bits in rueda_operation.flags");
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown bits in rueda_operation.flags: ", operation.flags,
+                     "; known are RUEDA_OPERATION_WAIT_SOON (1) and RUEDA_OPERATION_RELEASE (2)"));
   }
   if (operation.split_count > 0 && operation.splits == nullptr) {
     return absl::InvalidArgumentError("split_count is not 0, but splits is null");
@@ -330,16 +403,10 @@ absl::Status CheckGroup(const rueda_operation& first, const rueda_operation& ope
   return absl::OkStatus();
 }
 
-OpKind KindOf(rueda_kind kind) {
-  return kind == RUEDA_SEND || kind == RUEDA_RECV ? OpKind::kSendRecv : static_cast<OpKind>(kind);
-}
-
 void FillArgs(const rueda_operation& first, Rank self, CheckedOperations* checked) {
   OperationArgs& args = checked->args;
-  args.kind = KindOf(first.kind);
   args.set = first.process_set;
   if (Reduces(first.kind)) {
-    args.reduce_op = static_cast<ReduceOp>(first.reduce_op);
     args.prescale = first.prescale;
     args.postscale = first.postscale;
   }
@@ -360,18 +427,6 @@ void FillArgs(const rueda_operation& first, Rank self, CheckedOperations* checke
   args.wait_soon = (first.flags & RUEDA_OPERATION_WAIT_SOON) != 0;
 }
 
-static_assert(static_cast<int>(OpKind::kAllreduce) == RUEDA_ALLREDUCE);
-static_assert(static_cast<int>(OpKind::kBroadcast) == RUEDA_BROADCAST);
-static_assert(static_cast<int>(OpKind::kAllgather) == RUEDA_ALLGATHER);
-static_assert(static_cast<int>(OpKind::kBarrier) == RUEDA_BARRIER);
-static_assert(static_cast<int>(OpKind::kAlltoall) == RUEDA_ALLTOALL);
-static_assert(static_cast<int>(OpKind::kReducescatter) == RUEDA_REDUCESCATTER);
-static_assert(static_cast<int>(OpKind::kReduce) == RUEDA_REDUCE);
-static_assert(static_cast<int>(OpKind::kGather) == RUEDA_GATHER);
-static_assert(static_cast<int>(OpKind::kScatter) == RUEDA_SCATTER);
-static_assert(static_cast<int>(ReduceOp::kSum) == RUEDA_SUM);
-static_assert(static_cast<int>(ReduceOp::kNone) == RUEDA_NO_REDUCE_OP);
-
 }  // namespace
 
 rueda_dtype TheirDType(DType dtype) {
@@ -391,8 +446,10 @@ absl::StatusOr<DeviceType> DeviceTypeOf(int32_t type) {
     case RUEDA_CUDA_MANAGED:
       return DeviceType::kCuda;
     default:
-      return absl::UnimplementedError(absl::StrCat(
-          "DLPack device type ", type, "; this version moves tensors on the CPU and on CUDA"));
+      return absl::UnimplementedError(
+          absl::StrCat("DLPack device type ", type,
+                       "; known are RUEDA_CPU (1), RUEDA_CUDA (2), RUEDA_CUDA_HOST (3), "
+                       "RUEDA_CUDA_MANAGED (13)"));
   }
 }
 
@@ -425,7 +482,7 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
     const rueda_exec* exec = operation.exec;
     PartArgs part;
     absl::string_view name;
-    status = CheckOne(operation);
+    status = CheckOne(operation, &checked->args);
     if (status.ok() && count > 1) status = CheckGroup(first, operation);
     if (status.ok() && i == 0) {
       const absl::StatusOr<Compression> compression = ParseCompression(CompressorOf(operation));

@@ -64,7 +64,8 @@ absl::Status Closing() {
 absl::Status ReadOptions(const rueda_init_options& options, RuntimeOptions* out) {
   if ((options.flags & ~static_cast<uint32_t>(RUEDA_INIT_READ_ENVIRONMENT)) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown bits in rueda_init_options.flags: ", options.flags));
+        absl::StrCat("unknown bits in rueda_init_options.flags: ", options.flags,
+                     "; known is RUEDA_INIT_READ_ENVIRONMENT (1)"));
   }
   out->context = options.name == nullptr ? "" : options.name;
   if (out->context.size() > kNameBytesMax) {

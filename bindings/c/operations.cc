@@ -37,7 +37,9 @@ absl::Status Submit(rueda_context* context, const rueda_operation* operations, s
       return absl::InvalidArgumentError("rueda_completion has no callback");
     }
     if ((completion->flags & ~static_cast<uint32_t>(RUEDA_COMPLETION_INLINE)) != 0) {
-      return absl::InvalidArgumentError("unknown bits in rueda_completion.flags");
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown bits in rueda_completion.flags: ", completion->flags,
+                       "; known is RUEDA_COMPLETION_INLINE (1)"));
     }
     args.callback = reinterpret_cast<CallbackFn>(completion->callback);
     args.callback_user = completion->user;

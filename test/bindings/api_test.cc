@@ -112,7 +112,8 @@ TEST_F(Api, NullPointersAreRefused) {
 TEST_F(Api, TensorsAreChecked) {
   rueda_tensor tensor = *tensor_.get();
   tensor.device.type = 7;  // Vulkan
-  ExpectRefused(Allreduce("t", &tensor), RUEDA_UNIMPLEMENTED, "DLPack device type 7");
+  ExpectRefused(Allreduce("t", &tensor), RUEDA_UNIMPLEMENTED,
+                "DLPack device type 7; known are RUEDA_CPU (1), RUEDA_CUDA (2), ");
   tensor.device.type = RUEDA_CUDA_HOST;
   EXPECT_EQ(Execute(context_, Allreduce("t", &tensor)), RUEDA_OK) << rueda_last_error();
   tensor = *tensor_.get();
@@ -168,10 +169,6 @@ TEST_F(Api, OperationsAreChecked) {
   operation.size = 12;
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "RUEDA_OPERATION_INIT");
   operation = Allreduce("t", tensor_.get());
-  operation.kind = static_cast<rueda_kind>(11);
-  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "no kind of operation");
-  operation = Allreduce("t", tensor_.get(), static_cast<rueda_reduce_op>(17));
-  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "no reduce operation");
   ExpectRefused(Allreduce("t", tensor_.get(), RUEDA_NO_REDUCE_OP), RUEDA_INVALID_ARGUMENT,
                 "no reduce operation");
   operation = Allreduce("t", tensor_.get());
@@ -189,7 +186,8 @@ TEST_F(Api, OperationsAreChecked) {
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "'int8': only allreduces and reducescatters");
   operation = Allreduce("t", tensor_.get());
   operation.flags = RUEDA_OPERATION_WAIT_SOON | 4;
-  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "rueda_operation.flags");
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT,
+                "rueda_operation.flags: 5; known are RUEDA_OPERATION_WAIT_SOON (1) and ");
   operation = Allreduce("t", tensor_.get());
   operation.prescale = 1 / 0.0;
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "not finite");
@@ -220,6 +218,100 @@ TEST_F(Api, OperationsAreChecked) {
   exec = RUEDA_EXEC_INIT;
   exec.device.type = RUEDA_CUDA;
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "exec says CUDA device 0, the tensors are on");
+}
+
+TEST_F(Api, UnknownEnumeratorsAreRefusedAndTheKnownOnesListed) {
+  const char* const kinds =
+      "known are RUEDA_ALLREDUCE (0), RUEDA_BROADCAST (1), RUEDA_ALLGATHER (2), RUEDA_BARRIER (3), "
+      "RUEDA_ALLTOALL (4), RUEDA_REDUCESCATTER (5), RUEDA_REDUCE (6), RUEDA_GATHER (7), "
+      "RUEDA_SCATTER (8), RUEDA_SEND (9), RUEDA_RECV (10)";
+  const char* const reduce_ops =
+      "known are RUEDA_SUM (0), RUEDA_AVERAGE (1), RUEDA_MIN (2), RUEDA_MAX (3), RUEDA_PRODUCT "
+      "(4), "
+      "RUEDA_BAND (5), RUEDA_BOR (6), RUEDA_BXOR (7), RUEDA_ADASUM (8), RUEDA_AVERAGE_LIVE (9)";
+  for (const int number : {-1, 11, 12, 99, INT_MIN, INT_MAX}) {
+    // The enumerators of a header that has more; ours need not be able to hold them.
+    rueda_operation operation = Allreduce("t", tensor_.get());
+    memcpy(&operation.kind, &number, sizeof number);
+    ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, kinds);
+    operation = Allreduce("t", tensor_.get());
+    memcpy(&operation.reduce_op, &number, sizeof number);  // RUEDA_NO_REDUCE_OP among them
+    ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, reduce_ops);
+  }
+  const int ten = 10;  // a reduce operation that is to come, not "none"
+  rueda_operation operation = Allreduce("t", tensor_.get());
+  memcpy(&operation.reduce_op, &ten, sizeof ten);
+  ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, reduce_ops);
+}
+
+// What rueda.h says beside rueda_operation.
+TEST(Operations, IgnoreWhatTheirKindDoesNotUseAndRefuseWhatContradictsIt) {
+  RunRanks({2}, [](rueda_context* context, int rank) {
+    struct Row {
+      rueda_kind kind;
+      bool output, reduce_op, compressor, root, splits;  // used
+    };
+    constexpr Row kRows[] = {
+        {RUEDA_ALLREDUCE, true, true, true, false, false},
+        {RUEDA_BROADCAST, true, false, false, true, false},
+        {RUEDA_ALLGATHER, true, false, false, false, false},
+        {RUEDA_BARRIER, true, false, false, false, false},
+        {RUEDA_ALLTOALL, true, false, false, false, true},
+        {RUEDA_REDUCESCATTER, true, true, true, false, false},
+        {RUEDA_REDUCE, false, true, false, true, false},
+        {RUEDA_GATHER, false, false, false, true, false},
+        {RUEDA_SCATTER, true, false, false, true, true},
+        {RUEDA_SEND, false, false, false, true, false},
+        {RUEDA_RECV, true, false, false, true, false},
+    };
+    const auto refused = [&](const rueda_operation& operation) {
+      rueda_handle handle = 0;
+      return rueda_submit(context, &operation, 1, nullptr, &handle) == RUEDA_INVALID_ARGUMENT;
+    };
+    std::vector<float> values = {1, 2, 3, 4}, received(4);
+    const TensorOf tensor(values), output(received);
+    const int64_t splits[] = {2, 2};
+    rueda_tensor nonsense = *tensor.get();
+    nonsense.ndim = -7;
+    for (const Row& row : kRows) {
+      rueda_operation operation = OfKind(row.kind, "t", tensor.get());
+      if (row.kind == RUEDA_SEND || row.kind == RUEDA_RECV) {
+        operation.kind = rank == 0 ? RUEDA_SEND : RUEDA_RECV;
+        operation.root = 1 - rank;
+        if (operation.kind == RUEDA_RECV) {
+          operation.input = &nonsense;
+          operation.output = output.get();
+        } else {
+          operation.output = &nonsense;
+        }
+      } else {
+        operation.root = row.root ? 0 : 99;
+        if (!row.output && rank != 0) operation.output = &nonsense;
+      }
+      if (row.kind == RUEDA_BARRIER) operation.input = nullptr;
+      operation.reduce_op = row.reduce_op ? RUEDA_SUM : RUEDA_BXOR;
+      EXPECT_EQ(Execute(context, operation), RUEDA_OK) << row.kind << ": " << rueda_last_error();
+      if (!row.reduce_op) {
+        rueda_operation scaled = operation;
+        scaled.prescale = 2;
+        EXPECT_TRUE(refused(scaled)) << row.kind;
+        scaled = operation;
+        scaled.postscale = 2;
+        EXPECT_TRUE(refused(scaled)) << row.kind;
+      }
+      if (!row.compressor) {
+        rueda_operation compressed = operation;
+        compressed.compressor = "fp16";
+        EXPECT_TRUE(refused(compressed)) << row.kind;
+      }
+      if (!row.splits) {
+        rueda_operation split = operation;
+        split.splits = splits;
+        split.split_count = 2;
+        EXPECT_TRUE(refused(split)) << row.kind;
+      }
+    }
+  });
 }
 
 // One clear line for a program that has CUDA tensors where there is no CUDA; the CPU goes on.
@@ -434,8 +526,8 @@ TEST_F(Api, ACallbackThatThrowsEndsTheProgram) {
       completion.flags = flags;
       const rueda_operation operation = Allreduce("t", tensor_.get());
       rueda_handle handle = 0;
-      rueda_submit(context, &operation, 1, &completion, &handle);
-      rueda_wait(context, handle, RUEDA_FOREVER);
+      if (rueda_submit(context, &operation, 1, &completion, &handle) != RUEDA_OK) _exit(1);
+      (void)rueda_wait(context, handle, RUEDA_FOREVER);
       while (true) pause();
     }
     int status = 0;

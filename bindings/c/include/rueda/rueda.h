@@ -12,8 +12,10 @@
  *  3. Every function may be called from any thread at any time unless it says otherwise. None of
  *     them holds a lock while it calls back.
  *  4. Structs that are passed by pointer begin with `size` and have an _INIT macro that sets it;
- *     use it, so that fields may be added at the end. In an array of structs all have the same
- *     size. rueda_tensor alone has no size: it has the layout of DLPack's DLTensor.
+ *     use it, so that fields may be added at the end. Every function takes structs of older
+ *     headers, which are shorter. It takes those of newer headers, too, while the fields that it
+ *     does not know are zero; else it returns RUEDA_INVALID_ARGUMENT. In an array of structs all
+ *     have the same size. rueda_tensor alone has no size: it has the layout of DLPack's DLTensor.
  *  5. Times are int64 nanoseconds; RUEDA_FOREVER means no limit. Sizes and counts are in bytes
  *     where the name says so, else in elements. Ranks are world ranks, in process sets too.
  *  6. Who owns what: pointers that you pass are borrowed for the call, but for tensor memory, which
@@ -332,7 +334,7 @@ typedef enum rueda_reduce_op {
   RUEDA_BXOR = 7,
   RUEDA_ADASUM = 8, /**< arXiv 2006.02924: allreduces of float16, bfloat16, float32, float64 */
   RUEDA_AVERAGE_LIVE = 9, /**< the average over the ranks that have not joined */
-  RUEDA_NO_REDUCE_OP = 10
+  RUEDA_NO_REDUCE_OP = -1 /**< for the kinds that reduce nothing */
 } rueda_reduce_op;
 
 /** Memory for an output whose size was not known: called once, on a thread of the library, with no
@@ -371,6 +373,29 @@ enum {
   RUEDA_OPERATION_RELEASE = 2
 };
 
+/** What to do, with which tensors. The fields that each kind uses, besides `name`, `process_set`,
+ * `exec`, `priority` and `flags`, which are for all:
+ *
+ * | kind          | input   | output      | reduction | compressor | root | splits | allocate |
+ * |---------------|---------|-------------|-----------|------------|------|--------|----------|
+ * | allreduce     | yes     | or in place | yes       | yes        |      |        |          |
+ * | broadcast     | yes     | or in place |           |            | yes  |        |          |
+ * | allgather     | yes     | or result   |           |            |      |        | yes      |
+ * | barrier       | refused | refused     |           |            |      |        |          |
+ * | alltoall      | yes     | or result   |           |            |      | yes    | yes      |
+ * | reducescatter | yes     | or result   | yes       | yes        |      |        | yes      |
+ * | reduce        | yes     | root's      | yes       |            | yes  |        |          |
+ * | gather        | yes     | root's      |           |            | yes  |        | root's   |
+ * | scatter       | root's  | or result   |           |            | yes  | root's | yes      |
+ * | send          | yes     |             |           |            | yes  |        |          |
+ * | recv          |         | yes         |           |            | yes  |        |          |
+ *
+ * "Reduction" is `reduce_op`, `prescale` and `postscale`. "Or in place", "or result": `output` may
+ * be null, see rueda_kind. Scatter's other ranks need an `input`, too, if their `output` is null.
+ *
+ * What contradicts the kind is RUEDA_INVALID_ARGUMENT: a barrier with tensors, scale factors other
+ * than 1, a compressor or splits for a kind that has none. Any other field that the kind does not
+ * use is ignored, whatever its value. */
 typedef struct rueda_operation {
   size_t size;
   rueda_kind kind;
@@ -609,9 +634,10 @@ RUEDA_API rueda_status rueda_join(rueda_context* context, int32_t process_set, i
  * of tensors that lie in it on every rank touch each byte once. It outlives shutdown and epochs
  * until it is freed. RESOURCE_EXHAUSTED. */
 RUEDA_API rueda_status rueda_mem_alloc(rueda_context* context, size_t bytes, void** pointer);
-/** No operation may be using it. After an ABORTED epoch it waits until the neighbours of that epoch
- * have left it or are dead, at most 10 s (FAILED_PRECONDITION names who has not). NOT_FOUND: not
- * from rueda_mem_alloc. Null is fine. */
+/** Frees it. No operation may be using it. After an ABORTED epoch it waits at most 10 s until the
+ * neighbours of that epoch have left it or have ended, reaped or not. FAILED_PRECONDITION names who
+ * has not; the memory stays allocated, and may be freed later. NOT_FOUND: not from rueda_mem_alloc.
+ * Null is fine. */
 RUEDA_API rueda_status rueda_mem_free(void* pointer);
 
 /** @} */

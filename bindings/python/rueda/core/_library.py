@@ -35,7 +35,7 @@ RELEASE = 2  # rueda_execute, what has ended well
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, ALLTOALL, REDUCESCATTER = range(6)
 REDUCE, GATHER, SCATTER, SEND, RECV = range(6, 11)
-NO_REDUCE_OP = 10
+NO_REDUCE_OP = -1
 
 
 class Tensor(ctypes.Structure):
