@@ -332,7 +332,8 @@ static void timeline(rueda_context* context) {
 static void epochs(rueda_context* context) {
   //! [epochs]
   rueda_operation barrier = RUEDA_OPERATION_INIT;
-  rueda_execute(context, &barrier, 1, RUEDA_FOREVER, NULL);  // may see the failure already
+  rueda_status first = rueda_execute(context, &barrier, 1, RUEDA_FOREVER, NULL);
+  CHECK(first == RUEDA_OK || first == RUEDA_ABORTED);  // it may see the failure already
   if (rueda_rank(context) == 0) CHECK(rueda_abort(context, "rank 0 has had enough") == RUEDA_OK);
   while (rueda_execute(context, &barrier, 1, RUEDA_FOREVER, NULL) != RUEDA_ABORTED) {
   }

@@ -225,7 +225,7 @@ TEST_P(Lifecycle, StalledOperationFailsThoughNobodyWaits) {
     rueda_completion completion = RUEDA_COMPLETION_INIT;
     completion.callback = [](void* user, rueda_handle, rueda_status) {
       Late* op = static_cast<Late*>(user);
-      rueda_submit(op->context, &op->operation, 1, nullptr, &op->handle);
+      EXPECT_EQ(rueda_submit(op->context, &op->operation, 1, nullptr, &op->handle), RUEDA_OK);
     };
     completion.user = &late;
     completion.flags = RUEDA_COMPLETION_INLINE;

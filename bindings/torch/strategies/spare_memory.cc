@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "rueda/rueda.hpp"
+
 namespace rueda::libtorch {
 
 at::Tensor ArenaZeros(rueda_context* context, int64_t elements, at::ScalarType type,
@@ -20,7 +22,7 @@ at::Tensor ArenaZeros(rueda_context* context, int64_t elements, at::ScalarType t
     return at::zeros({elements}, options);
   }
   return at::from_blob(
-      memory, {elements}, [](void* block) { rueda_mem_free(block); }, options);
+      memory, {elements}, [](void* block) { detail::FreeShared(block); }, options);
 }
 
 at::Tensor SpareMemory::Get(int64_t elements, at::ScalarType type, at::Device device) {

@@ -34,6 +34,7 @@
  *  9. A child process forked after rueda_init can't use the context: calls return
  *     RUEDA_FAILED_PRECONDITION.
  *  10. Functions and fields are only added, at the end, within one major version.
+ *  11. The compiler warns where the status of a RUEDA_NODISCARD function is ignored.
  */
 #ifndef RUEDA_RUEDA_H_
 #define RUEDA_RUEDA_H_
@@ -51,10 +52,21 @@ extern "C" {
 #define RUEDA_VERSION \
   ((RUEDA_VERSION_MAJOR << 16) | (RUEDA_VERSION_MINOR << 8) | RUEDA_VERSION_PATCH)
 
-#if defined(RUEDA_BUILDING_LIBRARY)
-#define RUEDA_API __attribute__((visibility("default")))
+#if defined(RUEDA_BUILDING_LIBRARY) /* it is C++ */
+#define RUEDA_API [[gnu::visibility("default")]]
 #else
 #define RUEDA_API
+#endif
+
+/* The compiler warns where the status of such a function is ignored: results would be wrong, or
+ * something would leak. */
+#if (defined(__cplusplus) && __cplusplus >= 201703L) || \
+    (defined(__STDC_VERSION__) && __STDC_VERSION__ > 201710L)
+#define RUEDA_NODISCARD [[nodiscard]]
+#elif defined(__GNUC__)
+#define RUEDA_NODISCARD __attribute__((warn_unused_result))
+#else
+#define RUEDA_NODISCARD
 #endif
 
 /* Status ------------------------------------------------------------------------------------- */
@@ -166,7 +178,7 @@ typedef struct rueda_group rueda_group;
 
 /** A group of `size` ranks. Every rank's thread passes it to rueda_init with its rank. Free it when
  * all contexts made with it are destroyed. */
-RUEDA_API rueda_status rueda_group_create(int32_t size, rueda_group** group);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_group_create(int32_t size, rueda_group** group);
 /** Frees the group; null is fine. */
 RUEDA_API void rueda_group_destroy(rueda_group* group);
 
@@ -195,8 +207,9 @@ typedef struct rueda_init_options {
  * INVALID_ARGUMENT: a bad or unknown knob, by name. FAILED_PRECONDITION: the ranks' settings or
  * versions differ, or a launcher's variables say that there are more ranks, but not how to meet
  * them (docs/launcher.md). DEADLINE_EXCEEDED names the ranks that did not come. */
-RUEDA_API rueda_status rueda_init(uint32_t header_version, const rueda_init_options* options,
-                                  rueda_context** context);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_init(uint32_t header_version,
+                                                  const rueda_init_options* options,
+                                                  rueda_context** context);
 
 /** Leaves the job. Collective: waits until all ranks have called it. Operations in flight end
  * first; one that needs a rank which has left without submitting it fails. No other call with this
@@ -243,13 +256,14 @@ RUEDA_API int32_t rueda_is_homogeneous(const rueda_context* context);
 
 /** The number of the epoch. A job begins in epoch 1 of its context's name; each init and reset
  * begins the next. */
-RUEDA_API rueda_status rueda_context_epoch(const rueda_context* context, uint64_t* epoch);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_epoch(const rueda_context* context,
+                                                           uint64_t* epoch);
 /** After ABORTED: meets the same ranks again in a new epoch. Collective over all of them; process
  * sets other than the world are gone. FAILED_PRECONDITION while the epoch has not failed, and from
  * a callback or an allocator. Calls of other threads that are under way return ABORTED first; those
  * that begin meanwhile do, too.
  * DEADLINE_EXCEEDED when a rank does not come (a lost process does not come back by itself). */
-RUEDA_API rueda_status rueda_context_reset(rueda_context* context);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_reset(rueda_context* context);
 /** Ends the epoch on all ranks: everything in flight fails with ABORTED and this reason. May be
  * called from a callback or an allocator; from an inline one the epoch ends when that has returned.
  */
@@ -260,8 +274,8 @@ RUEDA_API rueda_status rueda_abort(rueda_context* context, const char* reason);
  * context uses one device. FAILED_PRECONDITION when operations on tensors there are not possible in
  * this process, with one line that says why: there is no device, no driver or one that is too old,
  * no NCCL, or this library was built without CUDA. CPU tensors are not affected. */
-RUEDA_API rueda_status rueda_local_device(rueda_context* context, int32_t type,
-                                          rueda_device* device);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_local_device(rueda_context* context, int32_t type,
+                                                          rueda_device* device);
 
 /** @} */
 
@@ -275,21 +289,23 @@ enum { RUEDA_WORLD = 0 }; /**< the process set of all ranks */
  * with the same list, whether they are in it or not. Every rank gets the same id. ALREADY_EXISTS:
  * there is such a set, and `id` is its. Blocks; DEADLINE_EXCEEDED after `timeout_ns`, and then the
  * set may still come to be. */
-RUEDA_API rueda_status rueda_process_set_add(rueda_context* context, const int32_t* ranks,
-                                             size_t count, int64_t timeout_ns, int32_t* id);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_process_set_add(rueda_context* context,
+                                                             const int32_t* ranks, size_t count,
+                                                             int64_t timeout_ns, int32_t* id);
 /** Removes a process set; its id may be given to another one later. Collective over the world.
  * FAILED_PRECONDITION on every rank, naming the rank: operations of the set are in flight, and it
  * stays. NOT_FOUND: there is no such set. INVALID_ARGUMENT: the world. */
-RUEDA_API rueda_status rueda_process_set_remove(rueda_context* context, int32_t id,
-                                                int64_t timeout_ns);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_process_set_remove(rueda_context* context, int32_t id,
+                                                                int64_t timeout_ns);
 /** The number of ranks; -1 when there is no such set. */
 RUEDA_API int32_t rueda_process_set_size(const rueda_context* context, int32_t id);
 /** This rank's index in the set; -1 when it is not in it. */
 RUEDA_API int32_t rueda_process_set_rank(const rueda_context* context, int32_t id);
 /** Writes the first `capacity` of the set's world ranks to `ranks`, and how many there are to
  * `count`. */
-RUEDA_API rueda_status rueda_process_set_ranks(const rueda_context* context, int32_t id,
-                                               int32_t* ranks, size_t capacity, size_t* count);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_process_set_ranks(const rueda_context* context,
+                                                               int32_t id, int32_t* ranks,
+                                                               size_t capacity, size_t* count);
 
 /** @} */
 
@@ -485,9 +501,10 @@ typedef struct rueda_completion {
  * all, and have one handle. Returns at once; the work goes on in the background. `completion` may
  * be null. Errors leave no trace: INVALID_ARGUMENT (what is wrong with which tensor; a name in
  * flight), RESOURCE_EXHAUSTED (32,768 operations in flight), FAILED_PRECONDITION, ABORTED. */
-RUEDA_API rueda_status rueda_submit(rueda_context* context, const rueda_operation* operations,
-                                    size_t count, const rueda_completion* completion,
-                                    rueda_handle* handle);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_submit(rueda_context* context,
+                                                    const rueda_operation* operations, size_t count,
+                                                    const rueda_completion* completion,
+                                                    rueda_handle* handle);
 
 /** Submits and waits, the fast way: this thread does the work itself if it can. Returns how the
  * operation ended. With `handle` null the handle is released; else it is the caller's (0 when the
@@ -497,15 +514,19 @@ RUEDA_API rueda_status rueda_submit(rueda_context* context, const rueda_operatio
  * its tensors' memory stays borrowed until it has ended, which only the handle tells. So a limit, 0
  * too, needs a `handle`: without one INVALID_ARGUMENT, and nothing is submitted. Not from an inline
  * callback. */
-RUEDA_API rueda_status rueda_execute(rueda_context* context, const rueda_operation* operations,
-                                     size_t count, int64_t timeout_ns, rueda_handle* handle);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_execute(rueda_context* context,
+                                                     const rueda_operation* operations,
+                                                     size_t count, int64_t timeout_ns,
+                                                     rueda_handle* handle);
 
 /** Sets `*done` to 1 when the operation has ended, else to 0. May be 0 right after submit. */
-RUEDA_API rueda_status rueda_poll(rueda_context* context, rueda_handle handle, int32_t* done);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_poll(rueda_context* context, rueda_handle handle,
+                                                  int32_t* done);
 
 /** Waits until the operation has ended and its result is visible to the host; returns how it ended.
  * The handle stays valid. */
-RUEDA_API rueda_status rueda_wait(rueda_context* context, rueda_handle handle, int64_t timeout_ns);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_wait(rueda_context* context, rueda_handle handle,
+                                                  int64_t timeout_ns);
 
 /** For a caller that must get its memory back, and can't wait without a limit: a destructor, say,
  * while an exception unwinds. As rueda_wait; but when RUEDA_UNWIND_TIMEOUT_S (5 s) are over and the
@@ -521,8 +542,8 @@ RUEDA_API rueda_status rueda_wait_or_abort(rueda_context* context, rueda_handle 
  * later stays with the handle and the context. `stream` is one of the operation's device (null: the
  * legacy default stream), and not capturing. Operations on the CPU have no stream: `stream` must be
  * null, and it is rueda_wait without a limit. */
-RUEDA_API rueda_status rueda_wait_on_stream(rueda_context* context, rueda_handle handle,
-                                            void* stream);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_wait_on_stream(rueda_context* context,
+                                                            rueda_handle handle, void* stream);
 
 /** Gives the handle back, in any state: an operation in flight goes on. */
 RUEDA_API rueda_status rueda_release(rueda_context* context, rueda_handle handle);
@@ -548,13 +569,14 @@ typedef struct rueda_error {
 
 /** FAILED_PRECONDITION while the operation goes on. RUEDA_OK, with code RUEDA_OK, when it went
  * well. */
-RUEDA_API rueda_status rueda_handle_error(rueda_context* context, rueda_handle handle,
-                                          rueda_error* error);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_handle_error(rueda_context* context,
+                                                          rueda_handle handle, rueda_error* error);
 
 /** How the epoch failed: the same first cause that every operation carries, also for calls that
  * were refused because of it. RUEDA_OK with code RUEDA_OK while it goes on. The strings are valid
  * until the context is destroyed or reset. */
-RUEDA_API rueda_status rueda_context_error(rueda_context* context, rueda_error* error);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_error(rueda_context* context,
+                                                           rueda_error* error);
 
 /** @} */
 
@@ -576,17 +598,19 @@ typedef struct rueda_result {
 /** Takes the result of operation `index` (of a group; else 0) that has ended well; on CUDA one that
  * a stream is ordered behind (rueda_wait_on_stream) will do, and the data is there for that stream.
  * Once each. Free it with rueda_result_free; it outlives handle and context. */
-RUEDA_API rueda_status rueda_result_take(rueda_context* context, rueda_handle handle, size_t index,
-                                         rueda_result* result);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_result_take(rueda_context* context,
+                                                         rueda_handle handle, size_t index,
+                                                         rueda_result* result);
 /** Frees what rueda_result_take gave; an empty result and null are fine. */
 RUEDA_API void rueda_result_free(rueda_result* result);
 
 /** How many rows of that result came from each rank of the process set, whoever gave the memory:
  * writes the first `capacity` to `splits`, and how many there are to `count` (a reducescatter: 1).
  */
-RUEDA_API rueda_status rueda_result_splits(rueda_context* context, rueda_handle handle,
-                                           size_t index, int64_t* splits, size_t capacity,
-                                           size_t* count);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_result_splits(rueda_context* context,
+                                                           rueda_handle handle, size_t index,
+                                                           int64_t* splits, size_t capacity,
+                                                           size_t* count);
 
 /** @} */
 
@@ -598,14 +622,16 @@ RUEDA_API rueda_status rueda_result_splits(rueda_context* context, rueda_handle 
  * not looked at. `name` as in rueda_operation. The result is a uint8 vector; free it with
  * rueda_result_free. Blocks. For serialised objects: what the bytes mean is the caller's business.
  */
-RUEDA_API rueda_status rueda_broadcast_bytes(rueda_context* context, int32_t process_set,
-                                             const char* name, int32_t root, const void* data,
-                                             size_t bytes, rueda_result* result);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_broadcast_bytes(rueda_context* context,
+                                                             int32_t process_set, const char* name,
+                                                             int32_t root, const void* data,
+                                                             size_t bytes, rueda_result* result);
 /** All ranks' bytes, one after another in rank order; `sizes` has room for one number a rank of the
  * process set. */
-RUEDA_API rueda_status rueda_allgather_bytes(rueda_context* context, int32_t process_set,
-                                             const char* name, const void* data, size_t bytes,
-                                             rueda_result* result, int64_t* sizes);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_allgather_bytes(rueda_context* context,
+                                                             int32_t process_set, const char* name,
+                                                             const void* data, size_t bytes,
+                                                             rueda_result* result, int64_t* sizes);
 
 /** @} */
 
@@ -621,8 +647,8 @@ RUEDA_API rueda_status rueda_allgather_bytes(rueda_context* context, int32_t pro
  * have; then `*last_rank` (may be null) is the one that joined last, the same everywhere. Meanwhile
  * this rank can submit nothing else in the set. DEADLINE_EXCEEDED: it goes on until all have, and
  * nobody is told who was last. */
-RUEDA_API rueda_status rueda_join(rueda_context* context, int32_t process_set, int64_t timeout_ns,
-                                  int32_t* last_rank);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_join(rueda_context* context, int32_t process_set,
+                                                  int64_t timeout_ns, int32_t* last_rank);
 
 /** @} */
 
@@ -633,12 +659,13 @@ RUEDA_API rueda_status rueda_join(rueda_context* context, int32_t process_set, i
 /** Memory that the other ranks of this host can read and write, page-aligned and zeroed: allreduces
  * of tensors that lie in it on every rank touch each byte once. It outlives shutdown and epochs
  * until it is freed. RESOURCE_EXHAUSTED. */
-RUEDA_API rueda_status rueda_mem_alloc(rueda_context* context, size_t bytes, void** pointer);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_alloc(rueda_context* context, size_t bytes,
+                                                       void** pointer);
 /** Frees it. No operation may be using it. After an ABORTED epoch it waits at most 10 s until the
  * neighbours of that epoch have left it or have ended, reaped or not. FAILED_PRECONDITION names who
  * has not; the memory stays allocated, and may be freed later. NOT_FOUND: not from rueda_mem_alloc.
  * Null is fine. */
-RUEDA_API rueda_status rueda_mem_free(void* pointer);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_free(void* pointer);
 
 /** @} */
 
@@ -651,17 +678,19 @@ RUEDA_API rueda_status rueda_mem_free(void* pointer);
  * For checkpoints, and to take what is remembered from a failed epoch to the next. It is kept, up
  * to twice a tensor's size in float32, until the process set is removed or something else is
  * loaded. FAILED_PRECONDITION: a compressed operation of the process set is under way. */
-RUEDA_API rueda_status rueda_compression_save(rueda_context* context, int32_t process_set,
-                                              rueda_result* result);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_compression_save(rueda_context* context,
+                                                              int32_t process_set,
+                                                              rueda_result* result);
 /** Replaces all that is remembered by what `count` ranks have saved, in the order of their ranks;
  * on all ranks alike. If the process set has as many ranks each takes its own, else each takes the
  * mean of what was lost. What hosts have lost together, with several ranks each, is only of use to
  * as many ranks on as many hosts, and is left out elsewhere. INVALID_ARGUMENT, with nothing
  * changed: damaged, or of another version. FAILED_PRECONDITION: a compressed operation of the
  * process set is under way. */
-RUEDA_API rueda_status rueda_compression_load(rueda_context* context, int32_t process_set,
-                                              const void* const* data, const size_t* bytes,
-                                              size_t count);
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_compression_load(rueda_context* context,
+                                                              int32_t process_set,
+                                                              const void* const* data,
+                                                              const size_t* bytes, size_t count);
 
 /** @} */
 
