@@ -41,7 +41,7 @@ endif()
 install(EXPORT ruedaTargets NAMESPACE rueda:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/ruedaConfig.cmake.in ruedaConfig.cmake
   INSTALL_DESTINATION ${package_dir})
-write_basic_package_version_file(ruedaConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+write_basic_package_version_file(ruedaConfigVersion.cmake COMPATIBILITY ${rueda_compatibility})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ruedaConfig.cmake
               ${CMAKE_CURRENT_BINARY_DIR}/ruedaConfigVersion.cmake
         DESTINATION ${package_dir})

@@ -69,7 +69,7 @@ class Bench(unittest.TestCase):
     def test_on_a_fake_device_everything_runs(self):
         """That it runs, on a fake device whose times mean nothing; and that nothing does without one."""
         with tempfile.TemporaryDirectory() as folder:
-            shutil.copy(LIBRUEDA, pathlib.Path(folder, "librueda.so.0"))  # and not a link to it
+            shutil.copy(LIBRUEDA, pathlib.Path(folder, "librueda.so.0.1"))  # and not a link to it
             shutil.copy(FAKE_CUDA, folder)
             here = dict(os.environ, LD_LIBRARY_PATH=folder)
             for words, rows in ((("--bytes", "4,4K"), 2), (("--many", "20x4K"), 1),

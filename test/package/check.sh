@@ -122,6 +122,8 @@ check_torch() {
 
 check_refusals() {
   expect_refusal 'compatible with requested version "99.0"' "-DREQUEST=99.0;REQUIRED"
+  # Minor versions of 0.x are not compatible.
+  expect_refusal 'compatible with requested version "0.0"' "-DREQUEST=0.0;REQUIRED"
   expect_refusal "rueda has no component 'nonsense'; there is: torch." \
     "-DREQUEST=REQUIRED;COMPONENTS;nonsense"
   local why="this rueda was built without the LibTorch adapter"
@@ -138,6 +140,16 @@ check_files() {
   done
   for file in lib/librueda_gloo.so lib/librueda_torch.so; do
     [[ ! -e $build/$file || -e $package/$file ]] || fail "$file was built, but is not installed"
+  done
+  # Programs ask for the library of a version whose ABI is theirs: in 0.x that of one minor version.
+  local version
+  version=$(sed -n 's/^#define RUEDA_VERSION_M[A-Z]* //p' "$package/include/rueda/rueda.h" | paste -sd .)
+  [[ $version == 0.* ]] || version=${version%%.*}
+  for file in librueda librueda_torch; do
+    [[ -e $package/lib/$file.so ]] || continue
+    path=$(readelf -d "$package/lib/$file.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
+    [[ $path == "$file.so.$version" ]] || fail "$file.so calls itself $path, not $file.so.$version"
+    printf '%s.so: %s\n' "$file" "$path"
   done
   # No archive, no header of the inside, no path of where it was built.
   [[ -z $(find "$package" -name '*.a') ]] || fail "static archives: $(find "$package" -name '*.a')"

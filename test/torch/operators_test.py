@@ -129,7 +129,7 @@ class InitOptions(ctypes.Structure):
 
 
 # Loaded along with it: the same library, and so the same contexts.
-c = ctypes.CDLL("librueda.so.0")
+c = ctypes.CDLL("librueda.so.0.1")
 c.rueda_version.restype = ctypes.c_uint32
 c.rueda_set_thread_context.argtypes = c.rueda_context_destroy.argtypes = [ctypes.c_void_p]
 group = ctypes.c_void_p()

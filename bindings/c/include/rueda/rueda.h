@@ -33,7 +33,8 @@
  *     the same first cause. What outputs (and inputs used in place) hold then is undefined.
  *  9. A child process forked after rueda_init can't use the context: calls return
  *     RUEDA_FAILED_PRECONDITION.
- *  10. Functions and fields are only added, at the end, within one major version.
+ *  10. Functions and fields are only added, at the end, within one major version (before 1.0:
+ *     within one minor version).
  *  11. The compiler warns where the status of a RUEDA_NODISCARD function is ignored.
  */
 #ifndef RUEDA_RUEDA_H_
