@@ -175,7 +175,7 @@ Signature SignatureOf(const OperationArgs& args) {
 
 Submissions::Submissions(Rank rank, int world_size,
                          absl::Span<const std::vector<Rank>> process_sets, uint64_t epoch)
-    : rank_(rank), sets_(world_size, process_sets), states_(sets_.end()), table_(epoch) {}
+    : rank_(rank), table_(epoch), sets_(world_size, process_sets), states_(sets_.end()) {}
 
 size_t Submissions::NameHash::operator()(const std::pair<Scope, absl::string_view>& key) const {
   return absl::HashOf(key);
