@@ -469,5 +469,65 @@ TEST(HostLog, NobodySleepsForEver) {
   EXPECT_FALSE(lost) << "somebody slept, and nobody rang";
 }
 
+// Every thread writes more than its credit, again and again, and sleeps when it can't go on. One
+// without credit rings the slowest reader, which may be asleep with nothing of its own to do; who
+// makes room rings the starving.
+TEST(HostLog, AWriterWithoutCreditIsRung) {
+  constexpr int kThreads = 3;
+  constexpr int kWords = 20'000;
+  constexpr Nanos kPatience = 20 * kSecond;
+  Logs logs(Small(kThreads));
+  std::atomic<uint32_t> asleep[kThreads] = {};
+  std::atomic<int> writing{kThreads};
+  std::atomic<bool> lost{false};
+  const auto ring = [&](int i) {
+    if (asleep[i].load(std::memory_order_relaxed) == 0) return;
+    asleep[i].store(0, std::memory_order_relaxed);
+    FutexWakeAll(asleep[i]);
+  };
+  const auto ring_all = [&] {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (int i = 0; i < kThreads; ++i) ring(i);
+  };
+  std::vector<std::thread> threads;
+  for (int self = 0; self < kThreads; ++self) {
+    threads.emplace_back([&, self] {
+      HostLog& log = logs[self];
+      LogEntry entry;
+      int wrote = 0;
+      const auto turn = [&] {
+        bool moved = false;
+        if (wrote < kWords) {
+          moved = log.Append(Word(0));
+          if (!moved) ring(log.SlowestReader());
+          if (moved && ++wrote == kWords && writing.fetch_sub(1) == 1) ring_all();
+        }
+        while (*log.Read(&entry)) moved = true;
+        if (log.TakeFilledGap()) ring_all();
+        for (const int i : log.TakeStarving()) ring(i);
+        return moved;
+      };
+      while (writing > 0 && !lost) {
+        if (turn()) continue;
+        log.PublishCursor();
+        for (const int i : log.TakeStarving()) ring(i);
+        asleep[self].store(1, std::memory_order_relaxed);
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        const Nanos deadline = MonotonicNow() + kPatience;
+        if (!turn() && !log.LastLook() && writing > 0) {
+          FutexWait(asleep[self], 1, deadline);
+          if (MonotonicNow() >= deadline) {
+            lost = true;
+            ring_all();
+          }
+        }
+        asleep[self].store(0, std::memory_order_relaxed);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(lost) << "somebody slept, and nobody rang";
+}
+
 }  // namespace
 }  // namespace rueda

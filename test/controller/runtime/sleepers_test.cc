@@ -122,5 +122,70 @@ TEST(Sleepers, OneThatIsCalledOnItsWayOutKnows) {
   }
 }
 
+// Without anything that holds a thread back: it goes to sleep while what it sleeps for happens.
+// Either it sees that, or it is seen.
+constexpr int kRounds = 100'000;
+constexpr Nanos kPatience = 20 * kSecond;
+
+// As close behind as two cores allow; on one core the other thread gets its turn.
+void AwaitClosely(const std::atomic<int>& count, int value) {
+  for (int looks = 0; count.load(std::memory_order_acquire) < value; ++looks) {
+    if (looks > 1'000) std::this_thread::yield();
+  }
+}
+
+TEST(Sleepers, NobodySleepsThroughTheEndOfARequest) {
+  Sleepers sleepers;
+  std::vector<Request> requests(64);
+  std::atomic<int> round{-1};
+  std::thread sleeper([&] {
+    for (int i = 0; i < kRounds; ++i) {
+      Request& request = requests[static_cast<size_t>(i) % 64];
+      const Nanos deadline = MonotonicNow() + kPatience;
+      round.store(i, std::memory_order_release);
+      sleepers.Sleep(&request, deadline, [&] { return request.is_done(); });
+      if (MonotonicNow() >= deadline) {
+        ADD_FAILURE() << "nobody woke it in round " << i;
+        round = kRounds;
+        return;
+      }
+      request.done.store(0, std::memory_order_relaxed);
+    }
+  });
+  for (int i = 0; i < kRounds; ++i) {
+    AwaitClosely(round, i);
+    requests[static_cast<size_t>(i) % 64].done.store(1, std::memory_order_release);
+    sleepers.WakeFor(&requests[static_cast<size_t>(i) % 64]);
+  }
+  sleeper.join();
+}
+
+TEST(Sleepers, NobodySleepsBesideAFreeBaton) {
+  Sleepers sleepers;
+  std::atomic<int> held{1};
+  std::atomic<int> round{-1};
+  std::thread sleeper([&] {
+    for (int i = 0; i < kRounds; ++i) {
+      const Nanos deadline = MonotonicNow() + kPatience;
+      round.store(i, std::memory_order_release);
+      const auto is_free = [&] { return held.load(std::memory_order_relaxed) == 0; };
+      // The call may be one of the round before.
+      while (!is_free() && MonotonicNow() < deadline) sleepers.Sleep(nullptr, deadline, is_free);
+      if (MonotonicNow() >= deadline) {
+        ADD_FAILURE() << "nobody called it in round " << i;
+        round = kRounds;
+        return;
+      }
+      held = 1;
+    }
+  });
+  for (int i = 0; i < kRounds; ++i) {
+    AwaitClosely(round, i);
+    held.store(0, std::memory_order_seq_cst);
+    if (sleepers.any()) sleepers.WakeOne();
+  }
+  sleeper.join();
+}
+
 }  // namespace
 }  // namespace rueda
