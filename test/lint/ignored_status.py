@@ -15,7 +15,7 @@ import sys
 INCLUDE = pathlib.Path(__file__).resolve().parents[2] / "bindings/c/include"
 # Ends and diagnosis: a program that ends anyway has nothing else to do.
 MAY_BE_IGNORED = {"rueda_abort", "rueda_release", "rueda_shutdown", "rueda_timeline_start",
-                  "rueda_timeline_stop"}
+                  "rueda_timeline_stop", "rueda_wait_or_abort"}
 
 
 def functions():
