@@ -151,9 +151,11 @@ int Agent::Refuse(const Refused& refused) {
 
 int Agent::Run() {
   stream_.SendMark();
+  const absl::StatusOr<std::string> host = HostIdentity();
+  if (!host.ok()) return Refuse({host.status(), kCannotStart});
   launch::FromAgent hello;
   hello.mutable_hello()->set_version(VersionText());
-  hello.mutable_hello()->set_host_id(HostIdentity());
+  hello.mutable_hello()->set_host_id(*host);
   stream_.Send(hello);
 
   absl::StatusOr<launch::ToAgent> message = AwaitMessage(nullptr);

@@ -279,7 +279,10 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   }
   mine.set_rank(args.rank);
   mine.set_size(args.size);
-  mine.set_host_id(config.host_id.empty() ? HostIdentity() : config.host_id);
+  mine.set_host_id(config.host_id);
+  if (config.host_id.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(*mine.mutable_host_id(), HostIdentity());
+  }
   mine.set_host_name(HostName());
   mine.set_pid(getpid());
   mine.set_version(kVersion);

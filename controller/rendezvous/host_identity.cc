@@ -1,17 +1,27 @@
 #include "controller/rendezvous/host_identity.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <fstream>
-
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/unique_fd.h"
 
 namespace rueda {
 
-std::string HostIdentity() {
+absl::StatusOr<std::string> HostIdentity() {
   std::string boot_id = "unknown-boot";
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  const UniqueFd file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  if (file.valid()) {
+    char text[64];
+    const ssize_t bytes = read(file.get(), text, sizeof text);
+    if (bytes > 0) boot_id.assign(text, static_cast<size_t>(bytes));
+    boot_id = std::string(absl::StripAsciiWhitespace(boot_id));
+  } else if (errno != ENOENT && errno != EACCES) {  // neighbours would take this for another host
+    return ErrnoStatus(errno, "reading which boot of the host this is");
+  }
   struct stat network = {};
   stat("/proc/self/ns/net", &network);
   return absl::StrCat(boot_id, "/", network.st_ino, "/", geteuid());
