@@ -20,20 +20,16 @@ namespace {
 
 constexpr int kKinds = static_cast<int>(Refusable::kEpoll) + 1;
 
-struct Count {
-  std::atomic<int> left{-1};  // calls that are let through; negative: all
-  std::atomic<bool> forever{false};
-};
-Count counts[kKinds];
+// Calls that are let through before one is refused; negative: all.
+std::atomic<int> left[kKinds] = {-1, -1, -1, -1, -1, -1, -1};
 std::atomic<bool> refused{false};
 void* frames[40];
 std::atomic<int> frame_count{0};
 thread_local bool exempt = false;
 
 [[maybe_unused]] bool Refused(Refusable what) {
-  Count& count = counts[static_cast<int>(what)];
-  if (exempt || count.left.load(std::memory_order_relaxed) < 0) return false;
-  if (!(count.forever && count.left == 0) && count.left.fetch_sub(1) != 0) return false;
+  std::atomic<int>& count = left[static_cast<int>(what)];
+  if (exempt || count.load(std::memory_order_relaxed) < 0 || count.fetch_sub(1) != 0) return false;
   exempt = true;
   frame_count = backtrace(frames, static_cast<int>(std::size(frames)));
   exempt = false;
@@ -67,18 +63,11 @@ bool CanRefuse() {
 
 void RefuseNth(Refusable what, int n) {
   refused = false;
-  counts[static_cast<int>(what)].forever = false;
-  counts[static_cast<int>(what)].left = n;
-}
-
-void RefuseAllFrom(Refusable what, int n) {
-  refused = false;
-  counts[static_cast<int>(what)].forever = true;
-  counts[static_cast<int>(what)].left = n;
+  left[static_cast<int>(what)] = n;
 }
 
 void StopRefusing() {
-  for (Count& count : counts) count.left = -1;
+  for (std::atomic<int>& count : left) count = -1;
 }
 
 bool WasRefused() {

@@ -13,10 +13,9 @@ const char* NameOf(Refusable what);
 // Whether this program can.
 bool CanRefuse();
 
-// From now on the n-th such call of any thread of this process fails, n from 0; or from that one on
-// all do. Calls of threads that are exempt don't count.
+// From now on the n-th such call of any thread of this process fails, n from 0. Calls of threads
+// that are exempt don't count.
 void RefuseNth(Refusable what, int n);
-void RefuseAllFrom(Refusable what, int n);
 void StopRefusing();
 // Whether one was refused since.
 bool WasRefused();
