@@ -89,9 +89,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineArgs args) {
   Failure failure;
   failure.rank = engine->world_.rank;
   failure.cause = absl::StrCat("it failed to start: ", status.message());
-  engine->TellNeighbours(failure);
+  engine->TellNeighbours(std::move(failure));
+  const std::string record = engine->world_.neighbourhood.segment->failure();
   for (RoleLink& role_link : engine->world_.links) {
-    role_link.link->Send(FrameType::kFailure, EncodeFailure(failure));
+    role_link.link->Send(FrameType::kFailure, record);
     (void)role_link.link->OnWritable();
   }
   return status;

@@ -17,9 +17,8 @@
 //
 // Whose memory it is:
 //  - A function that works in place and is async borrows the caller's memory until the operation
-//  has
-//    ended. The caller keeps it alive, and where it is, until synchronize has returned or the last
-//    handle has gone: declare the memory before the handle, and don't return the handle without it.
+//    has ended. The caller keeps it alive, and where it is, until synchronize has returned or the
+//    last handle has gone: declare the memory before the handle, and return no handle without it.
 //    A container that is a temporary does not compile. Clang warns (-Wreturn-stack-address,
 //    -Wdangling) when a handle leaves the scope of a local container. GCC does not, a TensorView or
 //    a group hides the container from Clang too, and nothing checks it at run time.
