@@ -82,7 +82,6 @@ check_labels() {
 setup_options=(--tests --cuda)
 [[ $torch == 1 ]] || setup_options+=(--no-torch)
 part "set-up" third_party/setup.sh "${setup_options[@]}" || finish
-export RUEDA_MODELS=required  # spin is installed now
 part "release: build" build release || finish
 part "labels" check_labels || finish
 part "lint" run_tests release lint || finish
