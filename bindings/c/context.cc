@@ -138,12 +138,6 @@ absl::Status Init(uint32_t header_version, const rueda_init_options* options,
   return absl::OkStatus();
 }
 
-// Nobody frees what the calling thread is inside of.
-absl::Status CheckNoCallback(Runtime* runtime, absl::string_view what) {
-  if (!runtime->InCallback()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(what, " from a callback or an allocator"));
-}
-
 // Lets no call in any more. False: another thread has said so already.
 bool Close(rueda_context* context) {
   return (context->calls.fetch_or(rueda_context::kClosing) & rueda_context::kClosing) == 0;
@@ -164,7 +158,7 @@ absl::Status Shutdown(rueda_context* context) {
   if (context->shut_down.load(std::memory_order_relaxed)) {
     return absl::FailedPreconditionError("this context has shut down already");
   }
-  RUEDA_RETURN_IF_ERROR(CheckNoCallback(runtime.get(), "shutdown"));
+  RUEDA_RETURN_IF_ERROR(runtime->CheckMayEnd("shutdown"));
   const absl::Status status = runtime->Shutdown();
   if (!absl::IsFailedPrecondition(status)) {
     context->shut_down.store(true, std::memory_order_relaxed);
@@ -177,7 +171,7 @@ absl::Status Reset(rueda_context* context) {
   if (runtime->failure() == nullptr || context->shut_down.load(std::memory_order_relaxed)) {
     return absl::FailedPreconditionError("rueda_context_reset: the epoch has not failed");
   }
-  RUEDA_RETURN_IF_ERROR(CheckNoCallback(runtime.get(), "rueda_context_reset"));
+  RUEDA_RETURN_IF_ERROR(runtime->CheckMayEnd("rueda_context_reset"));
   if (!Close(context)) return Closing();
   const absl::Cleanup open = [context] {
     context->calls.fetch_and(~rueda_context::kClosing);
@@ -254,9 +248,10 @@ rueda_status rueda_shutdown(rueda_context* context) {
 
 void rueda_context_destroy(rueda_context* context) {
   if (context == nullptr) return;
-  if (const absl::StatusOr<Call> call = RuntimeOf(context); call.ok() && (*call)->InCallback()) {
-    RUEDA_LOG(Error) << "rueda_context_destroy from a callback or an allocator: the context stays";
-    return;
+  if (const absl::StatusOr<Call> call = RuntimeOf(context); call.ok()) {
+    const absl::Status may = (*call)->CheckMayEnd("rueda_context_destroy");
+    if (!may.ok()) RUEDA_LOG(Error) << may.message() << ": the context stays";
+    if (!may.ok()) return;
   }
   rueda_context* expected = context;
   default_context.compare_exchange_strong(expected, nullptr);

@@ -50,6 +50,13 @@ absl::Status VerdictBoard::CheckThere(Rank rank) const {
                                       " before the start of the job was over"));
 }
 
+std::optional<std::string> VerdictBoard::HowItEnded(Rank rank) const {
+  const std::optional<Verdict> verdict = Read(rank);
+  if (!verdict.has_value()) return std::nullopt;
+  return absl::StrCat(WaitStatusText(verdict->wait_status),
+                      verdict->wait_status == 0 ? " without shutting down" : "");
+}
+
 void VerdictBoard::Blame(Rank rank, Rank culprit) {
   if (Entry* own = entry(rank)) {
     own->blamed.store(static_cast<uint64_t>(culprit + 1), std::memory_order_release);

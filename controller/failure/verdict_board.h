@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "controller/failure/failure_detector.h"
 #include "core/base/clock.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
@@ -15,7 +16,7 @@
 
 namespace rueda {
 
-class VerdictBoard {
+class VerdictBoard : public Verdicts {
  public:
   struct Verdict {
     int pid = 0;
@@ -38,7 +39,10 @@ class VerdictBoard {
 
   // `culprit` -1: nobody's, or nothing has failed.
   void Blame(Rank rank, Rank culprit);
-  Rank BlamedBy(Rank rank) const;
+
+  // Verdicts. Any thread.
+  std::optional<std::string> HowItEnded(Rank rank) const override;
+  Rank BlamedBy(Rank rank) const override;
 
  private:
   explicit VerdictBoard(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}

@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "controller/bus/log_bus.h"
 #include "controller/protocol/codec.h"
-#include "controller/runtime/engine_callback.h"
+#include "controller/runtime/callbacks.h"
 #include "controller/runtime/outputs.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
@@ -27,16 +27,8 @@
 namespace rueda {
 namespace {
 
-// How long a broken connection waits for the launcher's word on what happened. It is written at
-// once, but on a busy machine its writer may wait tens of milliseconds for a core.
-constexpr Nanos kVerdictPatience = 250 * kMillisecond;
-constexpr Nanos kRemoteVerdictPatience = 700 * kMillisecond;
 // How long the others may take to be done when everybody has left.
 constexpr Nanos kFarewellPatience = 2 * kSecond;
-// How long a backend's connection that broke, and may be anybody's, waits for the one that tells
-// who is gone. A killed process closes its descriptors one by one, on its last thread's turns: on a
-// crowded machine hundreds of milliseconds may lie between two of them.
-constexpr Nanos kCulpritPatience = 2 * kSecond;
 // How long a failure may take to be written down.
 constexpr Nanos kRecordPatience = 100 * kMillisecond;
 
@@ -113,6 +105,7 @@ absl::Status Engine::Init() {
     verdicts_->Blame(world_.rank, -1);
   }
 
+  detector_.emplace(world_.rank, world_.size(), verdicts_.get());
   watch_.emplace(&world_.links, static_cast<Nanos>(config_.heartbeat_limit_s * kSecond),
                  MonotonicNow());
   store_ = world_.store;
@@ -194,7 +187,7 @@ absl::Status Engine::Init() {
 
 Engine::~Engine() {
   // When all have left in peace nothing is under way anywhere.
-  const bool in_peace = Finished() && !failed_;
+  const bool in_peace = membership_.state() == Membership::State::kOver;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     if (lane != nullptr && !in_peace) lane->Abort();
   }
@@ -279,7 +272,7 @@ Result Engine::Guarded(Fn fn, Result otherwise) {
 // by that.
 void Engine::OnException(const absl::Status& thrown) {
   try {
-    if (failed_) {
+    if (membership_.has_failed()) {
       FinishEpoch();  // the exception came in the middle of that
     } else {
       FailEpoch({.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", thrown.message())});
@@ -294,24 +287,24 @@ bool Engine::Turn() {
 }
 
 bool Engine::TurnOnce() {
-  if (failed_) return false;
+  if (!membership_.goes_on()) return false;
   if (__builtin_expect(world_.neighbourhood.segment->failed(), 0)) return LookForFailure();
   bool moved = DrainSubmissions();
   if (__builtin_expect(requests_.load(std::memory_order_relaxed) != 0, 0)) {
     FulfilRequests();
-    if (failed_) return true;
+    if (!membership_.goes_on()) return true;
   }
   moved |= Announce();
-  if (failed_) return true;
+  if (!membership_.goes_on()) return true;
   const absl::StatusOr<bool> read = ReadPlan();
   if (!read.ok()) {
     FailEpoch(
         {.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", read.status().message())});
   }
-  if (failed_) return true;
+  if (!membership_.goes_on()) return true;
   moved |= *read;
-  if (busy_lanes_ > 0 && !suspect_.has_value()) moved |= AdvanceLanes();
-  if (failed_) return true;
+  if (busy_lanes_ > 0 && !detector_->suspects()) moved |= AdvanceLanes();
+  if (!membership_.goes_on()) return true;
   if (!ending_joins_.empty()) moved |= EndJoins();
   if (relay_ != nullptr && relay_->Pump()) {
     look_at_sockets_ = true;
@@ -321,13 +314,14 @@ bool Engine::TurnOnce() {
       ++turns_without_sockets_ >= turns_without_sockets_max_) {
     moved |= LookAtSockets();
   }
-  if (suspect_.has_value()) moved |= LookAtSuspect();
-  if (leave_announced_) UpdateFinished();
+  if (detector_->suspects()) moved |= AccuseIfDecided();
+  if (membership_.state() > Membership::State::kRunning) UpdateFinished();
   return moved;
 }
 
 bool Engine::LastTurn() {
-  return Guarded([this] { return TurnOnce() || (!failed_ && bus_->LastLook()); }, true);
+  return Guarded([this] { return TurnOnce() || (membership_.goes_on() && bus_->LastLook()); },
+                 true);
 }
 
 bool Engine::DrainSubmissions() {
@@ -398,7 +392,7 @@ absl::StatusOr<bool> Engine::ReadPlan() {
   }
   for (const Action& action : actions_) {
     Do(action);
-    if (failed_) break;
+    if (!membership_.goes_on()) break;
   }
   return true;
 }
@@ -538,7 +532,7 @@ bool Engine::AdvanceLanes() {
     for (const Way way : kWays) {
       if (lanes_[i] == nullptr || !lanes_[i]->busy(way)) continue;
       moved |= AdvanceWay(*lanes_[i], way);
-      if (failed_ || suspect_.has_value()) return true;
+      if (!membership_.goes_on() || detector_->suspects()) return true;
     }
   }
   return moved;
@@ -560,7 +554,7 @@ bool Engine::AdvanceWay(Lane& lane, Way way) {
   if (!progress.ok()) {
     std::string cause = absl::StrCat("rank ", world_.rank, ": ", progress.status().message());
     if (absl::IsUnavailable(progress.status())) {
-      suspect_ = Suspect{kNobody, std::move(cause), MonotonicNow() + kCulpritPatience};
+      detector_->OnConnectionLost(std::move(cause), MonotonicNow());
       return true;
     }
     FailEpoch({.cause = std::move(cause)});
@@ -572,7 +566,7 @@ bool Engine::AdvanceWay(Lane& lane, Way way) {
 
 // A join ends for this rank when it has done its part of what was ordered before.
 bool Engine::EndJoins() {
-  if (failed_) return false;
+  if (!membership_.goes_on()) return false;
   return std::erase_if(ending_joins_, [&](const EndingJoin& join) {
            if (lanes_[live_[join.token]->spec->set]->busy()) return false;
            if (join.last.ok()) {
@@ -632,7 +626,7 @@ void Engine::Complete(Request* request, absl::Status status, FailurePtr failure)
     }
   }
   if (run_inline) {
-    const EngineCallbackScope scope;
+    const TurnScope scope;
     CallBack(callback);
   }
 }
@@ -659,12 +653,12 @@ bool Engine::LookAtSockets() {
     while (link.Next(&received)) {
       moved = true;
       OnFrame(role_link, std::move(received));
-      if (failed_) return true;
+      if (!membership_.goes_on()) return true;
     }
     if (!status.ok()) {
       wait_point_->RemoveSocket(link.fd());
       OnLinkLost(role_link, status);
-      if (failed_) return true;
+      if (!membership_.goes_on()) return true;
     }
   }
   if (now >= watch_->next(waiting())) LookAtPeers();
@@ -745,28 +739,25 @@ void Engine::SendPlanDown(const std::string& packed) {
 
 void Engine::OnLinkLost(RoleLink& role_link, const absl::Status& why) {
   const Rank peer = role_link.link->peer();
-  if (finished_.load(std::memory_order_relaxed)) return;
+  if (!membership_.goes_on()) return;
   // A rank may close once it knows that all have left, a little before we do: read on first.
   const absl::StatusOr<bool> read = ReadPlan();
   if (!read.ok()) {
     FailEpoch(
         {.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", read.status().message())});
   }
-  if (failed_ || left_.count() == world_.size()) return;
-  if (suspect_.has_value() && suspect_->rank != kNobody) return;
-  // The launcher's news of another host takes a little longer.
-  const Nanos patience = world_.LocalIndex(peer) < 0 ? kRemoteVerdictPatience : kVerdictPatience;
-  suspect_ = Suspect{peer, std::string(why.message()), MonotonicNow() + patience};
-  LookAtSuspect();
+  if (!membership_.goes_on() || left_.count() == world_.size()) return;
+  detector_->OnLinkLost(peer, std::string(why.message()), world_.LocalIndex(peer) >= 0,
+                        MonotonicNow());
+  AccuseIfDecided();
 }
 
 // A rank that is silent or stopped closes nothing.
 void Engine::LookAtPeers() {
   std::optional<Watch::Lost> lost = watch_->Look(waiting(), MonotonicNow());
   if (!lost.has_value()) lost = LookAtLanes();
-  if (!lost.has_value() || finished_.load(std::memory_order_relaxed)) return;
-  if (left_.Contains(lost->rank) || (suspect_.has_value() && suspect_->rank != kNobody)) return;
-  suspect_ = Suspect{lost->rank, lost->how, MonotonicNow() + kVerdictPatience};
+  if (!lost.has_value() || left_.Contains(lost->rank)) return;
+  detector_->OnSilence(lost->rank, std::move(lost->how), MonotonicNow());
 }
 
 // The network between two hosts may be cut though both still hear those above them in the tree.
@@ -786,66 +777,25 @@ std::optional<Watch::Lost> Engine::LookAtLanes() {
   return std::nullopt;
 }
 
-// What another host says. One that took this rank for lost, which was there all the time, is itself
-// out of reach: the network may carry words in one direction only.
+// What another host says.
 void Engine::OnFailure(Rank from, Failure failure) {
   if (failure.accuser < 0 || failure.accuser >= world_.size()) failure.accuser = from;
-  TurnAround(&failure);
+  TurnAroundIfItIsUs(&failure);
   FailEpoch(std::move(failure));
 }
 
-void Engine::TurnAround(Failure* failure) const {
-  if (failure->rank != world_.rank || failure->accuser == world_.rank) return;
-  if (failure->accuser < 0 || failure->accuser >= world_.size()) return;
-  if (watch_->WasAway(MonotonicNow())) return;
-  failure->rank = failure->accuser;
+void Engine::TurnAroundIfItIsUs(Failure* failure) const {
+  const bool was_away = watch_->WasAway(MonotonicNow());
+  if (!TurnAround(world_.rank, world_.size(), was_away, failure)) return;
   failure->pid = world_.infos[failure->rank].pid;
   failure->host = world_.infos[failure->rank].host_name;
-  failure->accuser = world_.rank;
-  failure->cause = absl::StrCat("it took rank ", world_.rank, " for lost: ", failure->cause);
 }
 
-// Whose end ended `rank`, as far as the board tells: a rank that has failed because of another says
-// so. What it says itself may have been lost with its connection.
-Rank Engine::CulpritBehind(Rank rank) const {
-  for (int i = 0; i < world_.size(); ++i) {
-    const Rank blamed = verdicts_->BlamedBy(rank);
-    if (blamed < 0 || blamed == rank || blamed >= world_.size() || blamed == world_.rank ||
-        !verdicts_->Read(rank).has_value()) {
-      break;
-    }
-    rank = blamed;
-  }
-  return rank;
-}
-
-// Names the cause once the launcher has written it down, or without it after a moment.
-bool Engine::LookAtSuspect() {
-  std::optional<VerdictBoard::Verdict> verdict;
-  if (verdicts_ != nullptr && suspect_->rank == kNobody) {
-    for (Rank rank = 0; rank < world_.size() && suspect_->rank == kNobody; ++rank) {
-      if (!left_.Contains(rank) && verdicts_->Read(rank).has_value()) suspect_->rank = rank;
-    }
-  }
-  if (verdicts_ != nullptr && suspect_->rank != kNobody) {
-    suspect_->rank = CulpritBehind(suspect_->rank);
-    verdict = verdicts_->Read(suspect_->rank);
-  }
-  const bool may_learn_more = verdicts_ != nullptr || suspect_->rank == kNobody;
-  if (!verdict.has_value() && may_learn_more && MonotonicNow() < suspect_->give_up) return false;
-  Failure failure;
-  failure.rank = suspect_->rank;
-  failure.recoverable = true;
-  failure.cause = suspect_->how;
-  if (verdict.has_value()) {
-    failure.cause = WaitStatusText(verdict->wait_status);
-    if (verdict->wait_status == 0) absl::StrAppend(&failure.cause, " without shutting down");
-    if (verdicts_->BlamedBy(suspect_->rank) == world_.rank) {
-      absl::StrAppend(&failure.cause, ", having taken this rank for lost");
-    }
-  }
-  suspect_.reset();
-  FailEpoch(std::move(failure));
+bool Engine::AccuseIfDecided() {
+  std::optional<Failure> failure =
+      detector_->Decide([this](Rank rank) { return left_.Contains(rank); }, MonotonicNow());
+  if (!failure.has_value()) return false;
+  FailEpoch(*std::move(failure));
   return true;
 }
 
@@ -859,7 +809,7 @@ void Engine::RequestAbort(std::string reason) {
 
 void Engine::FulfilRequests() {
   const uint32_t requests = requests_.load(std::memory_order_acquire);
-  if ((requests & kAbort) != 0 && !Finished()) {
+  if ((requests & kAbort) != 0) {
     Failure failure;
     {
       MutexLock lock(abort_mutex_);
@@ -870,10 +820,7 @@ void Engine::FulfilRequests() {
     FailEpoch(std::move(failure));
     return;
   }
-  if ((requests & kLeave) != 0 && !leave_announced_) {
-    leave_announced_ = true;
-    member_.AnnounceLeave();
-  }
+  if ((requests & kLeave) != 0 && membership_.Leave()) member_.AnnounceLeave();
 }
 
 // As far as it can be known here: of a rank of this host what it did, else what this rank waits
@@ -918,6 +865,7 @@ void Engine::TellNeighbours(Failure failure) {
 
 // The same, and ends this rank's epoch.
 void Engine::FailEpoch(Failure failure) {
+  if (!membership_.goes_on()) return;
   TellNeighbours(std::move(failure));
   LookForFailure();
 }
@@ -927,8 +875,8 @@ bool Engine::LookForFailure() {
   std::string record = world_.neighbourhood.segment->failure();
   if (record.empty()) {  // being written; unless its writer died over it
     const Nanos now = MonotonicNow();
-    if (failure_awaited_since_ == 0) failure_awaited_since_ = now;
-    if (now - failure_awaited_since_ < kRecordPatience) return false;
+    record_due_ = std::min(record_due_, now + kRecordPatience);
+    if (now < record_due_) return false;
     Failure failure;
     failure.epoch = world_.epoch;
     failure.cause = "a rank died while it reported a failure";
@@ -944,15 +892,14 @@ bool Engine::LookForFailure() {
     wait_point_->RemoveSocket(role_link.link->fd());
   }
   Failure failure = DecodeFailure(record);
-  TurnAround(&failure);
+  TurnAroundIfItIsUs(&failure);
   EndEpoch(std::move(failure));
   return true;
 }
 
 void Engine::EndEpoch(Failure failure) {
-  if (failed_) return;
-  failed_ = true;
-  suspect_.reset();
+  if (!membership_.Fail()) return;
+  detector_->Clear();
   trace::Record(trace::Event::kFail, 0, static_cast<uint64_t>(failure.rank));
   const Rank culprit = failure.rank >= 0 ? failure.rank : failure.culprit;
   if (verdicts_ != nullptr) verdicts_->Blame(world_.rank, culprit);
@@ -991,12 +938,18 @@ void Engine::FinishEpoch() {
     ++failed_operations_;
     Complete(live_[token], status, failed);
   }
-  (void)timeline_->Stop();  // nothing comes any more, and the process may be about to end
+  membership_.End();
+  report_due_.store(true, std::memory_order_release);
+  RingBackground();
+}
+
+void Engine::ReportFailure() {
+  if (!report_due_.load(std::memory_order_acquire) || !report_due_.exchange(false)) return;
+  (void)timeline_->Stop();
   const absl::StatusOr<std::string> dump = trace::DumpToFile();
-  RUEDA_LOG(Error) << status.message() << " (" << failed_operations_
+  RUEDA_LOG(Error) << failure()->ToString() << " (" << failed_operations_
                    << " operations in flight here failed"
                    << (dump.ok() ? "; flight recorder: " : "") << (dump.ok() ? *dump : "") << ")";
-  finished_.store(true, std::memory_order_release);
 }
 
 // What was submitted and not begun: what a turn had taken when it was broken off, then the rest.
@@ -1028,15 +981,14 @@ bool Engine::NeighbourIsThrough(SetId set_id) const {
 
 bool Engine::SayFarewell() {
   const Nanos now = MonotonicNow();
-  const bool begins = farewell_until_ == 0;
-  if (begins) farewell_until_ = DeadlineAfter(now, kFarewellPatience);
+  const bool begins = membership_.BeginFarewell(now, kFarewellPatience);
   bool over = true;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     if (lane == nullptr) continue;
     const bool said = begins ? lane->BeginFarewell() : lane->AdvanceFarewell();
     over &= said || NeighbourIsThrough(lane->set());
   }
-  if (!over && now >= farewell_until_) {
+  if (!over && now >= membership_.farewell_until()) {
     RUEDA_LOG(Info) << "shutdown: the last barrier did not end in time; somebody may still read";
     return true;
   }
@@ -1044,14 +996,13 @@ bool Engine::SayFarewell() {
 }
 
 void Engine::UpdateFinished() {
-  if (finished_.load(std::memory_order_relaxed)) return;
   if (left_.count() < world_.size() || submissions_->in_flight() > 0) return;
   if (!SayFarewell()) return;
   for (const RoleLink& role_link : world_.links) {
     if (role_link.link->wants_write()) return;
   }
   neighbours_->own_page().left.store(1, std::memory_order_release);
-  finished_.store(true, std::memory_order_release);
+  membership_.End();
 }
 
 // Sleeping ------------------------------------------------------------------------------------
@@ -1061,7 +1012,7 @@ bool Engine::LeavesWork() {
 }
 
 bool Engine::HasWork() {
-  if (failed_) return false;
+  if (!membership_.goes_on()) return false;
   // A waiter leaves as soon as its own operation has ended: what was held back behind that, on any
   // rank, waits for somebody to say so.
   if (submissions_->in_flight() > 0) {
@@ -1069,8 +1020,8 @@ bool Engine::HasWork() {
     if (member_.Next() != nullptr) return true;
   }
   return busy_lanes_ > 0 || submissions_->HasWork() || (!idle() && bus_->LastLook()) ||
-         bus_->OwesOthers() || (requested(kLeave) && !Finished()) ||
-         (link_store_ != nullptr && link_store_->HasRequests()) || suspect_.has_value();
+         bus_->OwesOthers() || requested(kLeave) ||
+         (link_store_ != nullptr && link_store_->HasRequests()) || detector_->suspects();
 }
 
 Nanos Engine::NextDeadline() {
@@ -1078,7 +1029,7 @@ Nanos Engine::NextDeadline() {
 }
 
 Nanos Engine::CheckDeadlines() {
-  if (failed_) return kForever;
+  if (!membership_.goes_on()) return kForever;
   std::vector<std::string> stalls;
   Nanos next = idle() ? kForever : bus_->Look(now_, &stalls);
   for (std::string& stall : stalls) {
@@ -1086,8 +1037,8 @@ Nanos Engine::CheckDeadlines() {
     tracks_.Note("STALL", std::move(stall));
   }
   next = std::min(next, watch_->next(waiting()));
-  if (farewell_until_ != 0 && !Finished()) next = std::min(next, farewell_until_);
-  if (suspect_.has_value()) next = std::min(next, now_ + kMillisecond);
+  next = std::min(next, membership_.farewell_until());
+  if (detector_->suspects()) next = std::min(next, now_ + kMillisecond);
   // Somebody is writing a failure down; it takes a moment, unless it died meanwhile.
   if (world_.neighbourhood.segment->failed()) next = std::min(next, now_ + kMillisecond);
   return next;

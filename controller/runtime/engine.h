@@ -1,5 +1,5 @@
 // The engine of one rank: drains submissions, announces, reads the plan, runs the lanes, completes.
-// A turn never blocks. One thread at a time calls it: whoever holds the baton (runtime.h).
+// A turn never blocks. One thread at a time calls it: whoever holds the baton (baton.h).
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,9 @@
 #include "controller/bus/bus.h"
 #include "controller/bus/hosts_bus.h"
 #include "controller/failure/failure.h"
+#include "controller/failure/failure_detector.h"
 #include "controller/failure/verdict_board.h"
+#include "controller/membership/membership.h"
 #include "controller/negotiation/member.h"
 #include "controller/rendezvous/bootstrap.h"
 #include "controller/runtime/completions.h"
@@ -71,6 +73,8 @@ class Engine : public Courier {
 
   // Rings this rank's own sleeper, if it sleeps. After what it should find was published.
   void WakeSelf() const;
+  // Whether something was queued that no turn has taken yet.
+  bool HasSubmissions() const { return submissions_->HasWork(); }
   void RingBackground() const { neighbours_->own_bells().background.Ring(); }
   const WaitPoint& wait_point() const { return *wait_point_; }
 
@@ -78,9 +82,12 @@ class Engine : public Courier {
   void RequestLeave() { requests_.fetch_or(kLeave, std::memory_order_release); }
   // Whether the job is over for this rank: all have left and nothing is in flight, or it has
   // failed.
-  bool Finished() const { return finished_.load(std::memory_order_acquire); }
+  bool Finished() const { return membership_.has_ended(); }
   // The failure that ended the epoch; null while it goes on.
   FailurePtr failure() const ABSL_LOCKS_EXCLUDED(failure_mutex_);
+  // Once after a failure, when everybody who waited has been told: logs it and writes the flight
+  // recorder and the timeline down. Takes its time; no thread that waits calls it.
+  void ReportFailure();
   // The next turn, of whichever thread, ends the epoch on all ranks, for a reason of the caller's.
   void RequestAbort(std::string reason) ABSL_LOCKS_EXCLUDED(abort_mutex_);
 
@@ -154,9 +161,8 @@ class Engine : public Courier {
   // Failing.
   void OnLinkLost(RoleLink& role_link, const absl::Status& why);
   void OnFailure(Rank from, Failure failure);
-  void TurnAround(Failure* failure) const;
-  Rank CulpritBehind(Rank rank) const;
-  bool LookAtSuspect();
+  void TurnAroundIfItIsUs(Failure* failure) const;
+  bool AccuseIfDecided();
   void LookAtPeers();
   std::optional<Watch::Lost> LookAtLanes();
   void TellNeighbours(Failure failure);
@@ -211,32 +217,23 @@ class Engine : public Courier {
   bool look_at_sockets_ = true;
   int turns_without_sockets_ = 0;
   RankSet left_;
-  bool leave_announced_ = false;
-  Nanos farewell_until_ = 0;  // 0: not begun
-  bool failed_ = false;
-  int failed_operations_ = 0;  // then
-  // A connection broke: who was lost, and how, is awaited for a moment. No lane moves meanwhile.
-  struct Suspect {
-    Rank rank;  // kNobody: a backend's connection, which may be anybody's
-    std::string how;
-    Nanos give_up;
-  };
-  static constexpr Rank kNobody = -1;
-  std::optional<Suspect> suspect_;
+  Membership membership_;
+  int failed_operations_ = 0;  // once it has failed
+  std::optional<FailureDetector> detector_;
   Nanos now_ = 0;
-  Nanos failure_awaited_since_ = 0;  // somebody began to write a failure down; 0: nobody
-  Plan plan_;                        // scratch
-  std::vector<Action> actions_;      // scratch
-  std::vector<Request*> taken_;      // scratch
-  std::vector<Request*> marked_;     // scratch
-  std::vector<Request*> enqueued_;   // scratch
+  Nanos record_due_ = kForever;     // somebody began to write a failure down, and has until then
+  Plan plan_;                       // scratch
+  std::vector<Action> actions_;     // scratch
+  std::vector<Request*> taken_;     // scratch
+  std::vector<Request*> marked_;    // scratch
+  std::vector<Request*> enqueued_;  // scratch
 
   static constexpr uint32_t kLeave = 1;
   static constexpr uint32_t kAbort = 2;
+  std::atomic<bool> report_due_{false};
   std::atomic<uint32_t> requests_{0};  // of any thread, for whoever turns
   Mutex abort_mutex_;
   std::string abort_reason_ ABSL_GUARDED_BY(abort_mutex_);
-  std::atomic<bool> finished_{false};
   mutable Mutex failure_mutex_;
   FailurePtr failure_ ABSL_GUARDED_BY(failure_mutex_);
 };

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "controller/runtime/engine_callback.h"
+#include "controller/runtime/callbacks.h"
 #include "core/base/log.h"
 #include "core/base/threads.h"
 
@@ -43,7 +43,7 @@ bool HasOutputs(const Signature& signature, Rank self) {
 
 // The caller's memory for output `part`; null when there is none.
 void* Allocate(const Request& request, int32_t part, const Shape& shape) {
-  const EngineCallbackScope scope;
+  const TurnScope scope;
   try {
     return request.allocate(request.allocate_user, part, shape.dims().data(), shape.rank());
   } catch (...) {

@@ -88,6 +88,7 @@ struct Request {
   int64_t value = -1;  // add_process_set: the id; join: the rank that joined last
 
   Handle handle() const { return (static_cast<Handle>(generation) << 32) | (token + 1); }
+  bool on_device() const { return spec->signature.device != DeviceType::kCpu; }
   bool is_done() const { return done.load(std::memory_order_acquire) != 0; }
   // Done, or on its device's stream.
   bool is_enqueued() const { return is_done() || enqueued.load(std::memory_order_acquire) != 0; }

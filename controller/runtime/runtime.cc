@@ -9,7 +9,7 @@
 #include "controller/rendezvous/pmi.h"
 #include "controller/rendezvous/secret.h"
 #include "controller/rendezvous/unix_meeting.h"
-#include "controller/runtime/engine_callback.h"
+#include "controller/runtime/callbacks.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/base/threads.h"
@@ -20,11 +20,6 @@ namespace {
 
 // How long ranks of a failed epoch may take to leave it.
 constexpr Nanos kArenaPatience = 10 * kSecond;
-// How long the background thread sleeps between two tries to take the baton: at first, and later.
-constexpr Nanos kBatonPatience = kMillisecond;
-constexpr Nanos kBatonPatienceMax = 16 * kMillisecond;
-// How long an operation whose caller is going to wait is left to the wait.
-constexpr Nanos kWaitSoon = 10 * kMillisecond;
 
 LogLevel LevelOf(absl::string_view word) {
   if (word == "debug") return LogLevel::kDebug;
@@ -112,20 +107,11 @@ absl::Status Runtime::Init() {
       WithoutExceptions([&] { return Join(&args, meeting.get(), may_be_on_several); });
   if (!status.ok()) meeting->GiveUp(args.rank, status);
   RUEDA_RETURN_IF_ERROR(status);
-  RUEDA_RETURN_IF_ERROR(StartEngineThread());
+  if (absl::Status started = baton_->StartBackground(rank()); !started.ok()) {
+    Abort(std::string(started.message()));  // the others must not wait for this rank
+    return started;
+  }
   return StartOwnTimeline();
-}
-
-absl::Status Runtime::StartEngineThread() {
-  absl::Status status = StartThread(
-      "the engine's thread", "rueda-engine",
-      [this, rank = rank()] {
-        SetLogRank(rank);
-        BackgroundThread();
-      },
-      &background_);
-  if (!status.ok()) Abort(std::string(status.message()));  // the others must not wait for us
-  return status;
 }
 
 absl::StatusOr<NeighbourOffer> Runtime::Offer() {
@@ -163,10 +149,10 @@ absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on
   engine.sleepers = &sleepers_;
   engine.timeline = &timeline_;
   const int local_ranks = engine.world.topology.local_size(args->rank);
-  background_spin_ = std::make_unique<Spin>(config.wait, local_ranks);
-  waiter_spin_ = std::make_unique<Spin>(*background_spin_);
-  engine.turns_without_sockets = waiter_spin_->turns_without_sockets();
+  const Spin spin(config.wait, local_ranks);
+  engine.turns_without_sockets = spin.turns_without_sockets();
   RUEDA_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(engine)));
+  baton_.emplace(engine_.get(), &sleepers_, spin);
   return absl::OkStatus();
 }
 
@@ -224,10 +210,10 @@ bool Runtime::Leave() {
 }
 
 void Runtime::StopThreads() {
-  if (!background_.joinable()) return;
-  stopping_.store(true, std::memory_order_release);
-  engine_->RingBackground();
-  background_.join();
+  if (stopped_) return;
+  stopped_ = true;
+  baton_->StopBackground();
+  engine_->ReportFailure();
   completions_.Stop();
   (void)timeline_.Stop();
   if (engine_->failure() != nullptr) GuardArena();
@@ -247,120 +233,6 @@ void Runtime::GuardArena() {
       if (HasEnded(pid)) return "";
       return absl::StrCat("rank ", rank, " (pid ", pid, ") has not left it");
     });
-  }
-}
-
-// The baton -----------------------------------------------------------------------------------
-
-bool Runtime::TryTakeBaton() {
-  uint32_t free = kFree;
-  if (!baton_.compare_exchange_strong(free, kHeld, std::memory_order_acquire,
-                                      std::memory_order_relaxed)) {
-    return false;
-  }
-  engine_->SetSleep(Sleep::kAwake);
-  engine_->Refresh();
-  return true;
-}
-
-// From now on it is the background thread that neighbours ring; it is parked, or about to be.
-void Runtime::LeaveBaton() noexcept {
-  engine_->SetSleep(Sleep::kBackground);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  const Nanos deadline = engine_->NextDeadline();
-  const bool work = engine_->LeavesWork();
-  baton_.store(kFree, std::memory_order_seq_cst);
-  if (sleepers_.any() && sleepers_.WakeOne()) return;
-  // The background thread may sleep past what has become due since.
-  const bool earlier = deadline < background_deadline_.load(std::memory_order_seq_cst);
-  if (work || earlier) engine_->RingBackground();
-}
-
-// The background thread was rung while another thread holds the baton. That one does what there is
-// to do, as a rule; but what came when it was about to leave it may not have seen, so there must be
-// a turn of this thread's. Leaving the baton wakes nobody for that: in a row of blocking calls this
-// thread would be woken by each, and come too late each time.
-void Runtime::WaitForBaton(Nanos* patience) {
-  // What waits for a wait that does not come is the holder's to do, and that one may be asleep.
-  if (submissions_->HasWork()) engine_->WakeSelf();
-  engine_->wait_point().SleepOnBell(WaitPoint::Sleeper::kBackground, MonotonicNow() + *patience);
-  *patience = std::min(2 * *patience, kBatonPatienceMax);
-}
-
-void Runtime::BackgroundThread() {
-  Nanos patience = kBatonPatience;
-  while (!stopping_.load(std::memory_order_acquire)) {
-    if (!TryTakeBaton()) {
-      WaitForBaton(&patience);
-      continue;
-    }
-    engine_->SocketsMayBeReady();
-    background_spin_->Reset();
-    Nanos deadline = kForever;
-    bool to_a_waiter = false;
-    while (true) {
-      if (engine_->Turn()) {
-        background_spin_->Reset();
-        continue;
-      }
-      // A waiter would rather turn the engine itself than be woken when its operation is done.
-      to_a_waiter = sleepers_.any();
-      if (to_a_waiter) break;
-      if (engine_->LeavesWork() && background_spin_->Again()) continue;
-      engine_->BeforeSleep();
-      deadline = engine_->NextDeadline();
-      engine_->SetSleep(Sleep::kBackground);
-      std::atomic_thread_fence(std::memory_order_seq_cst);
-      if (!engine_->LastTurn()) break;
-      engine_->SetSleep(Sleep::kAwake);
-      background_spin_->Reset();
-    }
-    engine_->SetSleep(Sleep::kBackground);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (waits_soon_.exchange(false, std::memory_order_seq_cst)) {
-      deadline = std::min(deadline, MonotonicNow() + kWaitSoon);
-    }
-    background_deadline_.store(deadline, std::memory_order_seq_cst);
-    baton_.exchange(kFree, std::memory_order_seq_cst);
-    const bool called = sleepers_.any() && sleepers_.WakeOne();
-    if (stopping_.load(std::memory_order_acquire)) return;
-    if (to_a_waiter && !called) continue;  // it has left; what came meanwhile rang nobody
-    patience = kBatonPatience;
-    trace::Record(trace::Event::kSleep, 0, 1);
-    engine_->wait_point().Sleep(WaitPoint::Sleeper::kBackground, deadline);
-    background_deadline_.store(0, std::memory_order_release);
-    trace::Record(trace::Event::kWake, 0, 1);
-  }
-}
-
-// Turns the engine, the baton in hand, until done() or the deadline.
-template <typename Done>
-void Runtime::TurnUntil(Done done, Nanos deadline) {
-  waiter_spin_->Reset();
-  while (!done()) {
-    if (engine_->Turn()) {
-      waiter_spin_->Reset();
-      // A turn takes a piece of work; a flood of them is no reason to wait longer.
-      if (deadline != kForever && MonotonicNow() >= deadline) return;
-      continue;
-    }
-    if (done()) return;
-    if (waiter_spin_->Again()) continue;
-    engine_->Refresh();
-    engine_->BeforeSleep();
-    const Nanos until = std::min(deadline, engine_->NextDeadline());
-    if (MonotonicNow() >= deadline) return;
-    engine_->SetSleep(Sleep::kWaiter);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (!engine_->LastTurn() && !done()) {
-      trace::Record(trace::Event::kSleep, 0, 2);
-      engine_->wait_point().Sleep(WaitPoint::Sleeper::kWaiter, until);
-      trace::Record(trace::Event::kWake, 0, 2);
-      engine_->SocketsMayBeReady();
-    }
-    engine_->SetSleep(Sleep::kAwake);
-    engine_->Refresh();
-    waiter_spin_->Reset();
   }
 }
 
@@ -394,29 +266,17 @@ absl::StatusOr<Handle> Runtime::Submit(const OperationArgs& args) {
     RUEDA_RETURN_IF_ERROR(completions_.Start());
   }
   RUEDA_ASSIGN_OR_RETURN(const Submitted submitted, submissions_->Submit(args));
-  if (submitted.is_first && !(args.wait_soon && BackgroundLooksSoon())) engine_->WakeSelf();
+  if (submitted.is_first) baton_->OnQueued(args.wait_soon);
   return submitted.handle;
 }
 
-// Asks the background thread to look every kWaitSoon, as long as somebody asks. False: it does not
-// yet.
-bool Runtime::BackgroundLooksSoon() {
-  waits_soon_.store(true, std::memory_order_seq_cst);
-  const Nanos deadline = background_deadline_.load(std::memory_order_seq_cst);
-  return deadline != 0 && deadline <= MonotonicNow() + kWaitSoon;
-}
-
 absl::Status Runtime::Execute(OperationArgs args, Nanos timeout, Handle* handle) {
-  if (InEngineCallback()) {
-    return absl::FailedPreconditionError("a blocking call from an inline callback");
-  }
+  RUEDA_RETURN_IF_ERROR(CheckMayWait("a blocking call"));
   args.waited = true;
   RUEDA_ASSIGN_OR_RETURN(const Submitted submitted, submissions_->Submit(args));
-  Request* request = submitted.request;
   *handle = submitted.handle;
-  const Nanos deadline = timeout == kForever ? kForever : DeadlineAfter(MonotonicNow(), timeout);
-  const absl::Status status = WaitFor(request, deadline);
-  submissions_->table().Unreference(request);
+  const absl::Status status = WaitFor(submitted.request, timeout);
+  Unreference(submitted.request);
   return status;
 }
 
@@ -429,93 +289,62 @@ absl::StatusOr<bool> Runtime::Poll(Handle handle) {
 
 absl::Status Runtime::Wait(Handle handle, Nanos timeout) {
   RUEDA_ASSIGN_OR_RETURN(Request * request, Find(handle));
-  absl::Status status;
-  if (!request->is_done() && InEngineCallback()) {
-    status = absl::FailedPreconditionError("a wait from an inline callback");
-  } else {
-    if (!request->is_done() && timeout > 0 &&
-        !request->wait_marked.exchange(true, std::memory_order_relaxed)) {
-      submissions_->MarkWaited(request);
-    }
-    status =
-        WaitFor(request, timeout == kForever ? kForever : DeadlineAfter(MonotonicNow(), timeout));
-  }
+  const absl::Status status = WaitFor(request, timeout);
   Unreference(request);
   return status;
 }
 
 absl::Status Runtime::WaitOnStream(Handle handle, void* stream) {
   RUEDA_ASSIGN_OR_RETURN(Request * request, Find(handle));
-  const bool on_device = request->spec->signature.device != DeviceType::kCpu;
-  absl::Status status;
-  if (!on_device && stream != nullptr) {
-    status = absl::InvalidArgumentError(absl::StrCat(
-        SpecLabel(*request->spec),
-        " is on the CPU and has no stream: give null, or wait for it with rueda_wait"));
-  } else if (!request->is_enqueued() && InEngineCallback()) {
-    status = absl::FailedPreconditionError("a wait from an inline callback");
-  } else {
-    if (!request->is_enqueued() &&
-        !request->wait_marked.exchange(true, std::memory_order_relaxed)) {
-      submissions_->MarkWaited(request);
-    }
-    status = WaitFor(request, kForever, /*enqueued=*/on_device);
-    if (status.ok() && on_device) status = DeepCopy(request->local_error);
-    // One that ended before it was looked at has no event, and needs none.
-    if (status.ok() && on_device) {
-      status = request->enqueued.load(std::memory_order_acquire) != 0
-                   ? device().OrderBehind(stream, request->event)
-                   : device().CheckStream(stream);
-    }
-  }
+  const absl::Status status = OrderStreamBehind(request, stream);
   Unreference(request);
   return status;
+}
+
+absl::Status Runtime::OrderStreamBehind(Request* request, void* stream) {
+  const bool on_device = request->on_device();
+  if (!on_device && stream != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        SpecLabel(*request->spec),
+        " is on the CPU and has no stream: give null, or wait for it with rueda_wait"));
+  }
+  RUEDA_RETURN_IF_ERROR(WaitFor(request, kForever, /*enqueued=*/on_device));
+  if (!on_device) return absl::OkStatus();
+  RUEDA_RETURN_IF_ERROR(DeepCopy(request->local_error));
+  // One that ended before it was looked at has no event, and needs none.
+  return request->enqueued.load(std::memory_order_acquire) != 0
+             ? device().OrderBehind(stream, request->event)
+             : device().CheckStream(stream);
 }
 
 absl::Status Runtime::WaitOrAbort(Handle handle, const std::string& why) {
   RUEDA_ASSIGN_OR_RETURN(Request * request, Find(handle));
-  const bool on_device = request->spec->signature.device != DeviceType::kCpu;
-  absl::Status status;
-  if (!request->is_enqueued() && InEngineCallback()) {
-    status = absl::FailedPreconditionError("a wait from an inline callback");
-  } else {
-    if (!request->is_enqueued() &&
-        !request->wait_marked.exchange(true, std::memory_order_relaxed)) {
-      submissions_->MarkWaited(request);
-    }
-    const double limit_s = config().unwind_timeout_s;
-    const Nanos limit = static_cast<Nanos>(limit_s * kSecond);
-    status = WaitFor(request, DeadlineAfter(MonotonicNow(), limit), /*enqueued=*/on_device);
-    if (!request->is_enqueued()) {
-      Abort(absl::StrCat(SpecLabel(*request->spec), ": ", why, ", and it did not end within ",
-                         limit_s, " s (RUEDA_UNWIND_TIMEOUT_S)"));
-      status = WaitFor(request, kForever, /*enqueued=*/on_device);
-    }
+  const bool enqueued = request->on_device();
+  const double limit_s = config().unwind_timeout_s;
+  absl::Status status = WaitFor(request, static_cast<Nanos>(limit_s * kSecond), enqueued);
+  if (absl::IsDeadlineExceeded(status)) {
+    Abort(absl::StrCat(SpecLabel(*request->spec), ": ", why, ", and it did not end within ",
+                       limit_s, " s (RUEDA_UNWIND_TIMEOUT_S)"));
+    status = WaitFor(request, kForever, enqueued);
   }
   Unreference(request);
   return status;
 }
 
-absl::Status Runtime::WaitFor(Request* request, Nanos deadline, bool enqueued) {
+absl::Status Runtime::WaitFor(Request* request, Nanos timeout, bool enqueued) {
   const auto over = [&] { return enqueued ? request->is_enqueued() : request->is_done(); };
   const bool waits = !over();
-  const Nanos began = trace::Record(trace::Event::kWaitBegin, 0, request->handle());
-  bool called = false;
-  while (!over()) {
-    if (const Baton baton(this); baton) {
-      called = false;
-      TurnUntil(over, deadline);
-    } else {
-      // The holder may be asleep, and not know of what this thread has queued.
-      engine_->WakeSelf();
-      called = sleepers_.Sleep(request, deadline, [&] {
-        return over() || baton_.load(std::memory_order_relaxed) == kFree;
-      });
+  if (waits) {
+    RUEDA_RETURN_IF_ERROR(CheckMayWait("a wait"));
+    if (timeout > 0 && !request->waited && !request->wait_marked.exchange(true)) {
+      submissions_->MarkWaited(request);
     }
-    if (deadline != kForever && MonotonicNow() >= deadline) break;
   }
-  // Called to take the baton, but done waiting: there may be work left, and nobody else was told.
-  if (called && !sleepers_.WakeOne()) engine_->RingBackground();
+  const Nanos began = trace::Record(trace::Event::kWaitBegin, 0, request->handle());
+  if (waits) {
+    baton_->Await(request, timeout == kForever ? kForever : DeadlineAfter(MonotonicNow(), timeout),
+                  over);
+  }
   absl::Status status;
   if (!over()) {
     status = absl::DeadlineExceededError(
@@ -533,24 +362,16 @@ absl::Status Runtime::WaitFor(Request* request, Nanos deadline, bool enqueued) {
   return status;
 }
 
-bool Runtime::InCallback() const {
-  return InEngineCallback() || completions_.OnThread();
+absl::Status Runtime::CheckMayEnd(absl::string_view what) const {
+  if (!InTurn() && !completions_.OnThread()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(what, " from a callback or an allocator"));
 }
 
 absl::Status Runtime::Shutdown() {
   trace::Record(trace::Event::kShutdown);
   submissions_->Close(absl::FailedPreconditionError("this context has shut down"));
   engine_->RequestLeave();
-  while (!engine_->Finished()) {
-    if (const Baton baton(this); baton) {
-      TurnUntil([&] { return engine_->Finished(); }, kForever);
-    } else {
-      engine_->WakeSelf();
-      sleepers_.Sleep(nullptr, kForever, [&] {
-        return engine_->Finished() || baton_.load(std::memory_order_relaxed) == kFree;
-      });
-    }
-  }
+  baton_->Await(nullptr, kForever, [&] { return engine_->Finished(); });
   shut_down_ = true;
   StopThreads();
   const FailurePtr failed = engine_->failure();
@@ -559,16 +380,10 @@ absl::Status Runtime::Shutdown() {
 
 void Runtime::Abort(const std::string& reason) {
   engine_->RequestAbort(reason);
-  if (InEngineCallback()) return;  // the thread that calls back goes on with its turn, and sees it
-  while (!engine_->Finished() && engine_->failure() == nullptr) {
-    if (const Baton baton(this); baton) {
-      engine_->Turn();
-    } else {  // the holder, who may wait for something else for ever, does it
-      engine_->WakeSelf();
-      sleepers_.Sleep(nullptr, MonotonicNow() + kMillisecond,
-                      [&] { return baton_.load(std::memory_order_relaxed) == kFree; });
-    }
-  }
+  if (InTurn()) return;  // the thread goes on with its turn, and sees it
+  // Another holder, who may wait for something else for ever, is woken for it.
+  baton_->Await(nullptr, kForever,
+                [&] { return engine_->Finished() || engine_->failure() != nullptr; });
 }
 
 }  // namespace rueda

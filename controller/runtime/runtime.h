@@ -1,18 +1,17 @@
 // The composition root: one rank of one job. Owns the engine and its background thread; everything
 // below has no other owner, and nothing is global.
 //
-// All public methods are thread-safe unless they say otherwise. A thread that waits for an
-// operation turns the engine itself when nobody else does: it holds the baton.
+// All public methods are thread-safe unless they say otherwise. Which may be called from callbacks:
+// callbacks.h.
 #pragma once
 
-#include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
-#include <thread>
 
 #include "controller/rendezvous/thread_group.h"
+#include "controller/runtime/baton.h"
 #include "controller/runtime/engine.h"
-#include "controller/runtime/spin.h"
 #include "core/config/config.h"
 #include "ops/shm/arena.h"
 
@@ -73,7 +72,7 @@ class Runtime {
   // Whether the operation has ended.
   absl::StatusOr<bool> Poll(Handle handle);
   // Waits for its end and returns how it ended. DEADLINE_EXCEEDED: not yet; it goes on. NOT_FOUND:
-  // a stale handle. FAILED_PRECONDITION: called from an inline callback.
+  // a stale handle. FAILED_PRECONDITION: CheckMayWait.
   absl::Status Wait(Handle handle, Nanos timeout);
   // Orders a stream of the operation's device behind it, and blocks at most until it is enqueued
   // there; returns how it ended, if it has. On the CPU `stream` is null, and it is Wait.
@@ -93,8 +92,8 @@ class Runtime {
   void Abort(const std::string& reason);
   // Ends what threads wait for in it, unless it has been left: aborts the epoch.
   void EndWaits();
-  // Whether the calling thread runs a callback or an allocator of this context.
-  bool InCallback() const;
+  // FAILED_PRECONDITION where the calling thread may not end this context: `what` names the call.
+  absl::Status CheckMayEnd(absl::string_view what) const;
   // Of a failed epoch, before the next one begins: this rank's end is not another's doing any more.
   void ForgetBlame() { engine_->ForgetBlame(); }
   FailurePtr failure() const { return engine_->failure(); }
@@ -115,35 +114,13 @@ class Runtime {
   // Meets the others and makes the engine.
   absl::Status Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several);
   absl::StatusOr<NeighbourOffer> Offer();
-  absl::Status StartEngineThread();
   void StopThreads();
   void GuardArena();
   absl::Status StartOwnTimeline();
 
   // Until it is done; or `enqueued`, if that is enough.
-  absl::Status WaitFor(Request* request, Nanos deadline, bool enqueued = false);
-  // The baton, for as long as this lives and has it; given back whatever is thrown meanwhile.
-  class Baton {
-   public:
-    explicit Baton(Runtime* runtime) : runtime_(runtime), held_(runtime->TryTakeBaton()) {}
-    ~Baton() {
-      if (held_) runtime_->LeaveBaton();
-    }
-    Baton(const Baton&) = delete;
-    Baton& operator=(const Baton&) = delete;
-    explicit operator bool() const { return held_; }
-
-   private:
-    Runtime* const runtime_;
-    const bool held_;
-  };
-  template <typename Done>
-  void TurnUntil(Done done, Nanos deadline);
-  bool TryTakeBaton();
-  void LeaveBaton() noexcept;
-  void BackgroundThread();
-  void WaitForBaton(Nanos* patience);
-  bool BackgroundLooksSoon();
+  absl::Status WaitFor(Request* request, Nanos timeout, bool enqueued = false);
+  absl::Status OrderStreamBehind(Request* request, void* stream);
 
   RuntimeOptions options_;
   std::shared_ptr<Arena> arena_;
@@ -152,17 +129,9 @@ class Runtime {
   Completions completions_;
   Sleepers sleepers_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<Spin> background_spin_;  // the background thread's
-  std::unique_ptr<Spin> waiter_spin_;      // whoever holds the baton but the background thread
-
-  enum : uint32_t { kFree = 0, kHeld = 1 };
-  std::atomic<uint32_t> baton_{kFree};
-  // Until when the background thread sleeps if nobody rings; 0 while it is awake.
-  std::atomic<Nanos> background_deadline_{0};
-  std::atomic<bool> waits_soon_{false};  // since the background thread looked last
-  std::atomic<bool> stopping_{false};
+  std::optional<Baton> baton_;
+  bool stopped_ = false;
   bool shut_down_ = false;
-  std::thread background_;
 };
 
 }  // namespace rueda

@@ -6,12 +6,12 @@
  * an operation is a step of some turn, so somebody must turn the engine as long as something is under way.
  *
  * Properties:
- *   one holder     at most one thread has the baton: an assertion in TryTakeBaton.
+ *   one holder     at most one thread has the baton: an assertion in TryTake.
  *   no lost wake   whatever was submitted ends, and who waits for it returns: a state in which nobody can go
  *                  on is an invalid end state for spin, unless everything has ended.
  *
- * Names: runtime.cc of controller/runtime has Submit, BackgroundLooksSoon, WaitFor, TurnUntil, TryTakeBaton,
- * LeaveBaton, BackgroundThread and WaitForBaton; engine.cc has TurnOnce, LastTurn, Complete, LeavesWork and
+ * Names: baton.cc of controller/runtime has OnQueued, BackgroundLooksSoon, Await, TurnUntil, TryTake,
+ * Leave, Background and WaitForBaton; engine.cc has TurnOnce, LastTurn, Complete, LeavesWork and
  * SetSleep; sleepers.{h,cc} has Sleep, WakeFor and WakeOne; submissions.cc has Submit, MarkWaited and Take;
  * ops/shm/neighbours.h has Wake and WakeIdle.
  *
@@ -24,17 +24,17 @@
  * buffer of one entry (`late`) and reaches memory at any later time, before the thread's next locked instruction.
  *
  * Breaks, with the number of threads and what spin must report:
- *   BREAK_BATON_NOT_ATOMIC        2 assertion    TryTakeBaton looks, then stores
+ *   BREAK_BATON_NOT_ATOMIC        2 assertion    TryTake looks, then stores
  *   BREAK_NO_LAST_LOOK            2 end state    no LastTurn behind the flag
  *   BREAK_NO_SLEEP_FENCE          2 end state    no fence between the flag and LastTurn
  *   BREAK_NO_WAKE_FENCE           2 end state    none between what a neighbour publishes and its look
  *   BREAK_NO_WAKE_SELF_FENCE      2 end state    none in WakeSelf
  *   BREAK_NO_DONE_FENCE           3 end state    none in WakeFor                            -DLAST_KIND=0
- *   BREAK_LEAVES_WITHOUT_LOOKING  2 end state    LeaveBaton does not ask LeavesWork
+ *   BREAK_LEAVES_WITHOUT_LOOKING  2 end state    Leave does not ask LeavesWork
  *   BREAK_LEAVES_DONE_UNSAID      2 end state    LeavesWork forgets what must be said of completed batches
  *   BREAK_LEAVES_LANE_BUSY        2 end state    LeavesWork forgets a busy lane
  *   BREAK_NO_SECOND_TRY           2 end state    WaitForBaton has no patience: it sleeps until it is rung
- *   BREAK_HOLDER_NOT_WOKEN        2 end state    WaitFor does not wake the holder
+ *   BREAK_HOLDER_NOT_WOKEN        2 end state    Await does not wake the holder
  *   BREAK_HOLDER_SLEEPS_ON        3 end state    nor does WaitForBaton                      -DLAST_KIND=3
  *   BREAK_CALL_NOT_PASSED_ON      2 end state    who is called on its way out tells nobody
  *   BREAK_GONE_WAITER_TRUSTED     2 end state    the background thread leaves for a waiter that has gone
@@ -204,7 +204,7 @@ inline WakeOne(got, who, ring_else) {
   }
 }
 
-inline TryTakeBaton(got, my_bell) {
+inline TryTake(got, my_bell) {
   TOGETHER {
 #ifdef BREAK_BATON_NOT_ATOMIC
     got = !held;
@@ -321,7 +321,7 @@ inline LastTurn(moved, i, t) {
   (OWES_DONE || BUSY_LANE || has_work || (in_flight > 0 && orders > orders_read))
 #endif
 
-inline LeaveBaton(work, got, who) {
+inline Leave(work, got, who) {
   TOGETHER {
     SetSleepBackground();
     work = LEAVES_WORK
@@ -381,18 +381,18 @@ inline TurnUntil(op) {
   moved = 0
 }
 
-/* WaitFor. */
-inline WaitFor(op) {
+/* Await. */
+inline Await(op) {
   called = 0;
   do
   :: done[op] || is_late -> break
-  :: TOGETHER { else -> TryTakeBaton(got, bell_waiter) };
+  :: TOGETHER { else -> TryTake(got, bell_waiter) };
      if
      :: got ->
         got = 0;
         called = 0;
         TurnUntil(op);
-        LeaveBaton(moved, got, i)
+        Leave(moved, got, i)
      :: else ->
         TOGETHER {
 #ifndef BREAK_HOLDER_NOT_WOKEN
@@ -455,7 +455,7 @@ proctype Caller(byte me, kind) {
      :: else
      fi;
      if
-     :: kind != SUBMITS && kind != SUBMITS_SOON -> WaitFor(op)
+     :: kind != SUBMITS && kind != SUBMITS_SOON -> Await(op)
      :: else
      fi;
      is_late = 0;
@@ -475,7 +475,7 @@ active proctype Background() {
   byte i, t;
   bit moved, got, to_a_waiter;
   do
-  :: TryTakeBaton(got, bell_background);
+  :: TryTake(got, bell_background);
      if
      :: !got -> /* WaitForBaton */
 #ifdef BREAK_HOLDER_SLEEPS_ON
