@@ -487,7 +487,7 @@ void Engine::OnLaunch(const Launch& launch) {
         absent_parts.back().back().dtype = part.dtype;
         absent_parts.back().back().shape = part.shape;
       }
-      batch.operations.push_back({nullptr, item.id, &spec, absent_parts.back(), {}});
+      batch.operations.push_back({nullptr, item.id, &spec, absent_parts.back(), {}, nullptr});
       continue;
     }
     const auto allocate = [&](size_t bytes) { return AllocateOn(way, bytes); };
@@ -498,11 +498,11 @@ void Engine::OnLaunch(const Launch& launch) {
     tracks_.Ordered(request, item.id);
     batch.prescale = request->extras.prescale;
     batch.postscale = request->extras.postscale;
-    batch.operations.push_back({request, item.id, &spec, request->parts, item.first_dims});
+    batch.operations.push_back(
+        {request, item.id, &spec, request->parts, item.first_dims, request->ready});
   }
   if (batch.operations.empty()) return;
-  std::vector<LaneBucket> buckets;
-  MakeBuckets(batch, set, config_.fusion_threshold, lane.measures(), &compression_, &buckets);
+  std::vector<LaneBucket> buckets = lane.Plan(batch, set, config_.fusion_threshold);
   if (!lane.busy() && !buckets.empty()) {
     ++busy_lanes_;
     neighbours_->own_page().activity.store(buckets.front().first_id, std::memory_order_relaxed);

@@ -12,40 +12,11 @@
 #include <optional>
 #include <vector>
 
-#include "controller/membership/process_sets.h"
-#include "controller/runtime/request.h"
-#include "core/fusion/planner.h"
+#include "controller/runtime/buckets.h"
 #include "ops/backend/backend.h"
 #include "ops/compression/state.h"
 
 namespace rueda {
-
-// A bucket on its way through a lane.
-struct LaneBucket {
-  OpKind kind = OpKind::kBarrier;
-  ReduceOp reduce_op = ReduceOp::kNone;
-  DType dtype = DType::kUInt8;
-  int root = -1;  // member index
-  int peer = -1;  // member index
-  double prescale = 1;
-  double postscale = 1;
-  int64_t divisor = 1;
-  Compression compression;  // as chosen, if it is automatic
-  bool automatic = false;
-  int64_t elements = 0;
-  uint32_t digest = 0;
-  TensorId first_id = kNoTensor;  // for people: what the bucket begins with
-  uint64_t batch = 0;             // which of the lane's it belongs to
-  uint64_t sequence = 0;
-  bool timed = false;    // whether somebody will ask for phase_times
-  Nanos started_at = 0;  // 0: not yet
-  Nanos done_at = 0;
-  std::vector<Piece> pieces;
-  std::vector<Request*> requests;  // by piece; a barrier's has no piece. Null: others' alone
-  std::vector<int64_t> counts;     // see Collective
-  std::vector<int> absent;         // see Collective
-  std::vector<DeviceEvent> ready;  // see Collective
-};
 
 enum class Way { kCpu = 0, kDevice = 1, kUrgent = 2 };
 inline constexpr Way kWays[] = {Way::kCpu, Way::kDevice, Way::kUrgent};
@@ -82,6 +53,9 @@ class Lane {
   // It has ended, ordered or not.
   void Ended(const Request& request);
 
+  // The buckets of the next batch. `auto` chooses here, and what is compressed is under way from
+  // now on: they are all added.
+  std::vector<LaneBucket> Plan(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes);
   // All buckets of the next batch, of one way, which it has.
   void Add(Way way, std::vector<LaneBucket> buckets);
   // Never again after Abort: nothing advances then.
@@ -112,8 +86,6 @@ class Lane {
   std::optional<Silence> SilentMember() {
     return busy(Way::kCpu) ? Of(Way::kCpu).communicator->SilentMember() : std::nullopt;
   }
-  // Whether `auto` measures: over shared memory compression never pays.
-  bool measures() const { return backend(Way::kCpu).connects(); }
   // Gives up on everything; the lane is not used again, but what is queued can be looked at.
   void Abort();
 
@@ -129,6 +101,8 @@ class Lane {
   WayState& Of(Way way) { return ways_[static_cast<size_t>(way)]; }
   const WayState& Of(Way way) const { return ways_[static_cast<size_t>(way)]; }
   Communicator& cpu() { return *Of(Way::kCpu).communicator; }
+  // Whether `auto` measures: over shared memory compression never pays.
+  bool measures() const { return backend(Way::kCpu).connects(); }
   void Start(WayState& way);
 
   const SetId set_;
@@ -143,27 +117,5 @@ class Lane {
   int live_ = 0;                       // those that have begun and not ended
   const Request* prepared_ = nullptr;  // may have been taken back
 };
-
-// One operation of a batch.
-struct LaneOperation {
-  Request* request;  // null: this rank has joined, and takes part for the others
-  TensorId id;
-  const TensorSpec* spec;
-  absl::Span<const PartArgs> parts;
-  absl::Span<const int64_t> first_dims;  // as planned
-};
-
-struct LaneBatch {
-  std::vector<LaneOperation> operations;  // in plan order
-  double prescale = 1;
-  double postscale = 1;
-  std::vector<int> absent;  // member indices
-  uint64_t sequence = 0;    // of the batch on its lane
-};
-
-// The buckets of one batch. Outputs that this rank wants have their memory already. `measures`:
-// see Lane.
-void MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes, bool measures,
-                 CompressionStates* states, std::vector<LaneBucket>* buckets);
 
 }  // namespace rueda

@@ -1,0 +1,78 @@
+// Buckets out of batches: which tensors of a batch move together, in plan order, and what the ranks
+// do with each bucket. All ranks come to the same from the same plan. Values. PURE
+#pragma once
+
+#include <vector>
+
+#include "controller/membership/process_sets.h"
+#include "controller/runtime/request.h"
+#include "core/fusion/planner.h"
+#include "ops/backend/communicator.h"
+
+namespace rueda {
+
+// One operation of a batch.
+struct LaneOperation {
+  Request* request;  // null: this rank has joined, and takes part for the others
+  TensorId id;
+  const TensorSpec* spec;
+  absl::Span<const PartArgs> parts;
+  absl::Span<const int64_t> first_dims;  // as planned
+  DeviceEvent ready;                     // its tensors may be touched behind it; null on the CPU
+};
+
+struct LaneBatch {
+  std::vector<LaneOperation> operations;  // in plan order; at least one
+  double prescale = 1;
+  double postscale = 1;
+  std::vector<int> absent;  // member indices
+  uint64_t sequence = 0;    // of the batch on its lane
+};
+
+// How one part is compressed: the same on all ranks, also on those that have joined.
+struct PartCompression {
+  Compression compression;            // as chosen, if it is automatic
+  CompressionState* state = nullptr;  // what is remembered of the tensor; null: nothing
+  bool automatic = false;             // it was chosen by measuring
+  bool agrees = false;                // the ranks agree in this one on what `auto` takes
+};
+
+// A bucket on its way through a lane.
+struct LaneBucket {
+  OpKind kind = OpKind::kBarrier;
+  ReduceOp reduce_op = ReduceOp::kNone;
+  DType dtype = DType::kUInt8;
+  int root = -1;  // member index
+  int peer = -1;  // member index
+  double prescale = 1;
+  double postscale = 1;
+  int64_t divisor = 1;
+  Compression compression;  // as chosen, if it is automatic
+  bool automatic = false;
+  int64_t elements = 0;
+  uint32_t digest = 0;
+  TensorId first_id = kNoTensor;  // for people: what the bucket begins with
+  uint64_t batch = 0;             // which of the lane's it belongs to
+  uint64_t sequence = 0;
+  bool timed = false;    // whether somebody will ask for phase_times
+  Nanos started_at = 0;  // 0: not yet
+  Nanos done_at = 0;
+  std::vector<Piece> pieces;
+  std::vector<Request*> requests;  // by piece; a barrier's has no piece. Null: others' alone
+  std::vector<int64_t> counts;     // see Collective
+  std::vector<int> absent;         // see Collective
+  std::vector<DeviceEvent> ready;  // see Collective
+
+  bool compressed() const { return automatic || !compression.none(); }
+};
+
+// One part of an operation for the planner; -1: an operation without parts (a barrier).
+FusionInput InputOf(const TensorSpec& spec, int part, uint64_t kin, int64_t elements);
+
+// The buckets of one batch. Outputs that this rank wants have their memory already. `compression`:
+// by part, through the whole batch; empty: nothing is compressed. Requests are not looked into.
+std::vector<LaneBucket> MakeBuckets(const LaneBatch& batch, const ProcessSet& set,
+                                    int64_t bucket_bytes,
+                                    absl::Span<const PartCompression> compression);
+
+}  // namespace rueda
