@@ -6,6 +6,8 @@
 namespace rueda {
 
 TensorId TensorTable::Find(const TensorSpec& spec) const {
+  const TensorId recent = recent_[spec.hash % kRecent];
+  if (const SpecPtr* found = Get(recent); found != nullptr && found->get() == &spec) return recent;
   const auto it = ids_.find(&spec);
   return it == ids_.end() ? kNoTensor : it->second;
 }
@@ -43,6 +45,7 @@ absl::Status TensorTable::Define(TensorId id, SpecPtr spec) {
   slots_[slot].generation = id >> kSlotBits;
   slots_[slot].spec = std::move(spec);
   ids_.emplace(slots_[slot].spec.get(), id);
+  recent_[slots_[slot].spec->hash % kRecent] = id;
   return absl::OkStatus();
 }
 

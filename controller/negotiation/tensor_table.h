@@ -3,6 +3,7 @@
 // PURE
 #pragma once
 
+#include <array>
 #include <deque>
 #include <vector>
 
@@ -60,6 +61,10 @@ class TensorTable {
   // More than can be announced and not yet read by everybody.
   static constexpr size_t kRecalledMax = 8'192;
 
+  // A training step uses the same tensors again: those defined last, by hash, come before `ids_`.
+  static constexpr size_t kRecent = 1'024;
+
+  std::array<TensorId, kRecent> recent_{};  // any may be forgotten by now
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;  // slots, the one to take next at the back
   HashMap<const TensorSpec*, TensorId, SpecHash, SpecEqual> ids_;
