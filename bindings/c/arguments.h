@@ -13,9 +13,9 @@ rueda_device TheirDevice(DeviceType type, int index);
 absl::StatusOr<DeviceType> DeviceTypeOf(int32_t type);
 
 struct CheckedOperations {
-  OperationArgs args;       // refers to what follows, and to the caller's names and splits
-  DeviceExec exec;          // of one on a device
-  CudaDevice::Claim claim;  // likewise, when it is prepared
+  OperationArgs args;  // refers to what follows, and to the caller's names and splits
+  DeviceExec exec;     // of one on a device
+  DeviceClaim claim;   // likewise, when it is prepared
   absl::InlinedVector<PartArgs, 1> parts;
   absl::InlinedVector<absl::string_view, 1> names;
 };

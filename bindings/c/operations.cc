@@ -13,7 +13,7 @@ absl::Status Read(Runtime* runtime, const rueda_operation* operations, size_t co
                   CheckedOperations* checked) {
   RUEDA_RETURN_IF_ERROR(CheckOperations(operations, count, runtime->rank(), checked));
   if (checked->args.device == DeviceType::kCpu) return absl::OkStatus();
-  absl::StatusOr<CudaDevice::Claim> claim = runtime->PrepareOnDevice(checked->exec, &checked->args);
+  absl::StatusOr<DeviceClaim> claim = runtime->PrepareOnDevice(checked->exec, &checked->args);
   if (claim.ok()) {
     checked->claim = *std::move(claim);
     return absl::OkStatus();

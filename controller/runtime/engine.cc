@@ -18,11 +18,8 @@
 #include "core/trace/recorder.h"
 #include "ops/adasum/adasum_communicator.h"
 #include "ops/backend/selector.h"
+#include "ops/backends.h"
 #include "ops/compression/compressed_communicator.h"
-#include "ops/gloo/gloo_backend.h"
-#include "ops/hierarchical/hierarchical_backend.h"
-#include "ops/shm/shm_backend.h"
-#include "ops/solo/solo_backend.h"
 
 namespace rueda {
 namespace {
@@ -153,32 +150,23 @@ absl::Status Engine::Init() {
     bus_ = std::move(bus);
   }
 
-  backends_.push_back(std::make_unique<SoloBackend>());
-  auto local = std::make_unique<ShmBackend>(around.segment.get(), neighbours_.get(),
-                                            world_.topology.host_of(world_.rank).ranks,
-                                            around.arenas, arena_);
-  GlooOptions gloo;
-  gloo.job = world_.job;
-  gloo.epoch = world_.epoch;
-  gloo.network_interface = world_.network_interface;
-  gloo.timeout = static_cast<Nanos>(config_.gloo_timeout_s * kSecond);
-  gloo.silence_limit = static_cast<Nanos>(config_.heartbeat_limit_s * kSecond);
-  gloo.store = store_;
-  gloo.wake = [this] { WakeSelf(); };
-  auto across = std::make_unique<GlooBackend>(std::move(gloo));
-  auto hierarchical = std::make_unique<HierarchicalBackend>(local.get(), across.get());
-  backends_.push_back(std::move(local));
-  backends_.push_back(std::move(hierarchical));
-  backends_.push_back(std::move(across));
-  NcclOptions nccl;
-  nccl.job = world_.job;
-  nccl.epoch = world_.epoch;
-  nccl.context.device = std::make_shared<CudaDevice>(world_.local_rank());
-  nccl.context.store = store_;
-  nccl.context.timeout = static_cast<Nanos>(config_.nccl_timeout_s * kSecond);
-  nccl.context.in_rank_order = config_.deterministic != 0;
-  nccl.context.wake = [this] { WakeSelf(); };
-  nccl_ = std::make_unique<NcclBackend>(std::move(nccl));
+  BackendArgs backends;
+  backends.config = &config_;
+  backends.job = world_.job;
+  backends.epoch = world_.epoch;
+  backends.store = store_;
+  backends.wake = [this] { WakeSelf(); };
+  backends.network_interface = world_.network_interface;
+  backends.host_ranks = world_.topology.host_of(world_.rank).ranks;
+  backends.local_rank = world_.local_rank();
+  backends.segment = around.segment.get();
+  backends.neighbours = neighbours_.get();
+  backends.arenas = around.arenas;
+  backends.own_arena = arena_;
+  backends_ = MakeBackends(std::move(backends));
+  for (const std::unique_ptr<Backend>& backend : backends_) {
+    if (on_device_ == nullptr) on_device_ = backend->on_device();
+  }
   for (SetId set = 0; set < member_.process_sets().end(); ++set) {
     RUEDA_RETURN_IF_ERROR(OpenLane(set));
   }
@@ -241,8 +229,8 @@ absl::Status Engine::OpenLane(SetId set_id) {
 // The way of tensors on a device, when the first of them comes: the same operation on all members.
 absl::Status Engine::OpenWay(Lane& lane, Way way, Communicator* parent) {
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
-                         nccl_->ConnectOn(GroupOf(lane.set()), way == Way::kUrgent, parent));
-  lane.Open(way, nccl_.get(), std::move(communicator));
+                         on_device_->ConnectOn(GroupOf(lane.set()), way == Way::kUrgent, parent));
+  lane.Open(way, on_device_, std::move(communicator));
   return absl::OkStatus();
 }
 
@@ -252,7 +240,7 @@ absl::Status Engine::SplitWorldsDevice(SetId set) {
   Communicator* const world = lanes_[kWorldSet]->communicator(Way::kDevice);
   if (world == nullptr || GroupOf(set).ranks.size() < 2) return absl::OkStatus();
   if (lanes_[set] != nullptr) return OpenWay(*lanes_[set], Way::kDevice, world);
-  NcclBackend::LeaveOut(world);
+  on_device_->LeaveOut(world);
   return absl::OkStatus();
 }
 
@@ -425,7 +413,7 @@ void Engine::Do(const Action& action) {
     tracks_.Note("PROCESS_SET", absl::StrCat("process set ", removed->set, " is removed"));
     for (const Way way : {Way::kDevice, Way::kUrgent}) {
       Lane* const lane = lanes_[removed->set].get();
-      if (lane != nullptr && lane->has(way)) nccl_->Retire(lane->Take(way));
+      if (lane != nullptr && lane->has(way)) on_device_->Retire(lane->Take(way));
     }
     lanes_[removed->set].reset();
     compression_.Forget(removed->set);
@@ -514,7 +502,7 @@ void Engine::OnLaunch(const Launch& launch) {
 
 // Memory for a result of unknown size.
 absl::StatusOr<std::shared_ptr<void>> Engine::AllocateOn(Way way, size_t bytes) {
-  if (way != Way::kCpu) return device().Allocate(std::max<size_t>(bytes, 1));
+  if (way != Way::kCpu) return on_device_->device().Allocate(std::max<size_t>(bytes, 1));
   std::shared_ptr<void> memory(malloc(std::max<size_t>(bytes, 1)), &free);
   if (memory != nullptr) return memory;
   return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes"));

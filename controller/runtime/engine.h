@@ -24,8 +24,7 @@
 #include "controller/runtime/tracks.h"
 #include "controller/runtime/wait_point.h"
 #include "controller/runtime/watch.h"
-#include "ops/backend/backend.h"
-#include "ops/nccl/nccl_backend.h"
+#include "ops/backend/device.h"
 #include "ops/shm/arena.h"
 #include "ops/shm/neighbours.h"
 
@@ -100,9 +99,9 @@ class Engine : public Courier {
   CompressionStates& compression() { return compression_; }
   // When the epoch has failed and nobody turns this any more: whether its device has let go of all
   // that this and the requests own; waits for a moment.
-  bool LeftDevice() { return nccl_->Left(); }
-  // This rank's CUDA device.
-  CudaDevice& device() const { return nccl_->device(); }
+  bool LeftDevice() { return on_device_->Left(); }
+  // The backend of tensors on a device.
+  DeviceBackend& on_device() const { return *on_device_; }
 
   // Constant after Create.
   const World& world() const { return world_; }
@@ -192,10 +191,10 @@ class Engine : public Courier {
   std::shared_ptr<Store> store_;
   std::shared_ptr<LinkStore> link_store_;
   std::unique_ptr<StoreRelay> relay_;
-  std::vector<std::unique_ptr<Backend>> backends_;  // for tensors on the CPU
   // Results that a device may still write to, in an epoch that failed.
   std::vector<std::shared_ptr<void>> abandoned_;
-  std::unique_ptr<NcclBackend> nccl_;
+  std::vector<std::unique_ptr<Backend>> backends_;
+  DeviceBackend* on_device_ = nullptr;  // one of these
   CompressionStates compression_;
 
   // A join that has ended by the plan, while this rank's lane still works.

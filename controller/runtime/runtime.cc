@@ -238,10 +238,10 @@ void Runtime::GuardArena() {
 
 // Operations ----------------------------------------------------------------------------------
 
-absl::StatusOr<CudaDevice::Claim> Runtime::PrepareOnDevice(const DeviceExec& exec,
-                                                           OperationArgs* args) {
-  RUEDA_RETURN_IF_ERROR(CheckOnCuda(args->kind, args->reduce_op, args->compression));
-  RUEDA_ASSIGN_OR_RETURN(CudaDevice::Claim claim, device().ClaimFor(args->device_index));
+absl::StatusOr<DeviceClaim> Runtime::PrepareOnDevice(const DeviceExec& exec, OperationArgs* args) {
+  RUEDA_RETURN_IF_ERROR(
+      engine_->on_device().CheckOperation(args->kind, args->reduce_op, args->compression));
+  RUEDA_ASSIGN_OR_RETURN(DeviceClaim claim, device().ClaimFor(args->device_index));
   for (const PartArgs& part : args->parts) {
     // Where there is nothing anything may be its address.
     if (part.shape.elements() > 0) {

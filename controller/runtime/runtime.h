@@ -59,9 +59,9 @@ class Runtime {
   // caller's stream is given from now on is no concern of the operation's. FAILED_PRECONDITION:
   // there is no such device, or the stream captures a graph. INVALID_ARGUMENT: the memory is not
   // the device's.
-  absl::StatusOr<CudaDevice::Claim> PrepareOnDevice(const DeviceExec& exec, OperationArgs* args);
+  absl::StatusOr<DeviceClaim> PrepareOnDevice(const DeviceExec& exec, OperationArgs* args);
   // This rank's device.
-  CudaDevice& device() const { return engine_->device(); }
+  Device& device() const { return engine_->on_device().device(); }
 
   // Checks and queues an operation; the work goes on in the background, at once or, if the caller
   // waits soon, after kWaitSoon at the latest.

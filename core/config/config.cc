@@ -2,6 +2,7 @@
 #include "core/config/config.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -16,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "core/base/limits.h"
+#include "core/config/backends.h"
 
 extern char** environ;
 
@@ -38,8 +40,23 @@ struct Knob {
   const char* doc;
 };
 
+// "auto|shm|gloo": of the list, those that can be asked for.
+constexpr auto kBackendChoices = [] {
+  std::array<char, 256> text = {};
+  size_t end = 0;
+  const auto append = [&](const char* name, bool choice) {
+    if (choice && end > 0) text[end++] = '|';
+    while (choice && *name != 0) text[end++] = *name++;
+  };
+  append("auto", true);
+#define RUEDA_APPEND(name, make, choice) append(name, choice);
+  RUEDA_BACKENDS(RUEDA_APPEND)
+#undef RUEDA_APPEND
+  return text;
+}();
+
 const Knob kKnobs[] = {
-    {"backend", &Config::backend, Use::kAgreed, 0, 0, "auto|shm|gloo", "",
+    {"backend", &Config::backend, Use::kAgreed, 0, 0, kBackendChoices.data(), "",
      "What moves the bytes of CPU tensors. `auto`: shared memory where all ranks of a process set "
      "are on one host, else both together: shared memory inside the hosts and Gloo between them."},
     {"bus", &Config::bus, Use::kAgreed, 0, 0, "auto|log|tcp", "",

@@ -12,6 +12,8 @@
 
 namespace rueda {
 
+class DeviceBackend;  // ops/backend/device.h
+
 // The ranks that a communicator is made for.
 struct Group {
   SetId set = kWorldSet;
@@ -57,6 +59,9 @@ class Backend {
   virtual absl::StatusOr<Levels> ConnectLevels([[maybe_unused]] const Group& group) {
     return absl::FailedPreconditionError("there are no levels");
   }
+
+  // This one, if its tensors are on a device; null: they are on the CPU.
+  virtual DeviceBackend* on_device() { return nullptr; }
 };
 
 }  // namespace rueda

@@ -19,6 +19,7 @@ absl::StatusOr<Selection> SelectBackend(absl::string_view requested, const Group
                                         absl::Span<const std::unique_ptr<Backend>> backends) {
   Selection selection;
   for (const std::unique_ptr<Backend>& backend : backends) {
+    if (backend->on_device() != nullptr) continue;
     // Asking one that nobody needs may cost something: Gloo's loads its library.
     absl::Status verdict;
     if (selection.backend != nullptr) {

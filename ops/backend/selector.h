@@ -24,7 +24,8 @@ struct Selection {
 
 // `backends` in order of preference; those behind the first that can are not asked. `requested` is
 // the knob `backend`: "auto", or the only name that may be chosen (a group of one rank is always
-// served by "solo"). FAILED_PRECONDITION with the table when nothing is viable.
+// served by "solo"). Those for tensors on a device are left out.
+// FAILED_PRECONDITION with the table when nothing is viable.
 absl::StatusOr<Selection> SelectBackend(absl::string_view requested, const Group& group,
                                         absl::Span<const std::unique_ptr<Backend>> backends);
 

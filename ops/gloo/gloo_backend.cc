@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/interfaces.h"
 #include "ops/backend/blocking_communicator.h"
+#include "ops/backend/make.h"
 #include "ops/backend/module.h"
 #include "ops/kernels/reduce.h"
 
@@ -54,6 +55,18 @@ absl::StatusOr<ModuleArgs> GlooBackend::ArgsFor(const Group& group, absl::string
 absl::StatusOr<std::unique_ptr<Communicator>> GlooBackend::Connect(const Group& group) {
   RUEDA_ASSIGN_OR_RETURN(ModuleArgs args, ArgsFor(group, "gloo"));
   return BlockingCommunicator::Create(std::move(args));
+}
+
+std::unique_ptr<Backend> MakeGloo(const BackendArgs& args) {
+  GlooOptions options;
+  options.job = args.job;
+  options.epoch = args.epoch;
+  options.network_interface = args.network_interface;
+  options.timeout = static_cast<Nanos>(args.config->gloo_timeout_s * kSecond);
+  options.silence_limit = static_cast<Nanos>(args.config->heartbeat_limit_s * kSecond);
+  options.store = args.store;
+  options.wake = args.wake;
+  return std::make_unique<GlooBackend>(std::move(options));
 }
 
 }  // namespace rueda

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/backend/blocking_communicator.h"
+#include "ops/backend/make.h"
 #include "ops/hierarchical/cross_lane.h"
 #include "ops/hierarchical/hierarchical_allreduce.h"
 
@@ -123,6 +124,11 @@ absl::StatusOr<Levels> HierarchicalBackend::ConnectLevels(const Group& group) {
   }
   levels.hosts = std::move(split.members);
   return levels;
+}
+
+std::unique_ptr<Backend> MakeHierarchical(const BackendArgs& args) {
+  return std::make_unique<HierarchicalBackend>(static_cast<ShmBackend*>(args.other("shm")),
+                                               static_cast<GlooBackend*>(args.other("gloo")));
 }
 
 }  // namespace rueda

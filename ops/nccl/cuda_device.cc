@@ -82,9 +82,9 @@ absl::StatusOr<int> CudaDevice::Index() {
   return claimed_;
 }
 
-absl::StatusOr<CudaDevice::Claim> CudaDevice::ClaimFor(int index) {
+absl::StatusOr<DeviceClaim> CudaDevice::ClaimFor(int index) {
   if (__builtin_expect(index == index_.load(std::memory_order_acquire), 1)) {
-    return Claim(this, index, false);
+    return DeviceClaim(this, index, false);
   }
   RUEDA_RETURN_IF_ERROR(Check());
   MutexLock lock(mutex_);
@@ -102,7 +102,7 @@ absl::StatusOr<CudaDevice::Claim> CudaDevice::ClaimFor(int index) {
     events_ = std::make_shared<Events>(cuda_, index);
   }
   ++claims_;
-  return Claim(this, index, true);
+  return DeviceClaim(this, index, true);
 }
 
 void CudaDevice::Decide() {
@@ -118,26 +118,7 @@ void CudaDevice::GiveBack() {
   events.swap(events_);
 }
 
-CudaDevice::Claim::Claim(Claim&& other) noexcept {
-  *this = std::move(other);
-}
-
-CudaDevice::Claim& CudaDevice::Claim::operator=(Claim&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(index_, other.index_);
-  std::swap(counted_, other.counted_);
-  return *this;
-}
-
-CudaDevice::Claim::~Claim() {
-  if (counted_) device_->GiveBack();
-}
-
-void CudaDevice::Claim::Keep() {
-  if (counted_) device_->Decide();
-}
-
-absl::Status CudaDevice::Claim::CheckPointer(const void* pointer, DType dtype) const {
+absl::Status CudaDevice::CheckPointer(int index, const void* pointer, DType dtype) {
   if (pointer == nullptr) return absl::OkStatus();
   const size_t alignment = DTypeSize(dtype) / (IsComplex(dtype) ? 2 : 1);
   if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0) {
@@ -146,16 +127,16 @@ absl::Status CudaDevice::Claim::CheckPointer(const void* pointer, DType dtype) c
                                                    " has to be on CUDA: copy it to where it is"));
   }
   int32_t device = -1;
-  RUEDA_RETURN_IF_ERROR(CallCuda(device_->cuda().locate, pointer, &device));
-  if (device == index_) return absl::OkStatus();
+  RUEDA_RETURN_IF_ERROR(CallCuda(cuda_->locate, pointer, &device));
+  if (device == index) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("the tensor says that it is on CUDA device ", index_, ", but its data is ",
+      absl::StrCat("the tensor says that it is on CUDA device ", index, ", but its data is ",
                    device < 0 ? "no device's memory" : absl::StrCat("on device ", device)));
 }
 
-absl::StatusOr<DeviceEvent> CudaDevice::Claim::Record(void* stream) const {
-  RUEDA_RETURN_IF_ERROR(device_->CheckStreamOf(index_, stream));
-  return device_->RecordOn(index_, stream);
+absl::StatusOr<DeviceEvent> CudaDevice::Record(int index, void* stream) {
+  RUEDA_RETURN_IF_ERROR(CheckStreamOf(index, stream));
+  return RecordOn(index, stream);
 }
 
 absl::Status CudaDevice::CheckStreamOf(int index, void* stream) {

@@ -10,13 +10,12 @@
 
 #include "core/base/mutex.h"
 #include "core/base/status.h"
-#include "core/tensor/dtype.h"
-#include "ops/backend/communicator.h"
+#include "ops/backend/device.h"
 #include "ops/nccl/cuda_abi.h"
 
 namespace rueda {
 
-class CudaDevice {
+class CudaDevice : public Device {
  public:
   // `local_rank`: the rank's among those of its host. `module_directory`: empty: where librueda.so
   // is.
@@ -31,59 +30,27 @@ class CudaDevice {
   // The device that this rank uses: the one of its first operation, or else the local rank's,
   // counted round the devices that this process sees. Afterwards it is this one.
   absl::StatusOr<int> Index() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same, without deciding on it.
-  absl::StatusOr<int> Proposed() ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // What an operation on tensors of a device needs before it is accepted or refused. As long as it
-  // lives no other device is used; kept, none will be.
-  class Claim {
-   public:
-    Claim() = default;
-    Claim(Claim&& other) noexcept;
-    Claim& operator=(Claim&& other) noexcept;
-    ~Claim();
-    // The operation was accepted.
-    void Keep();
-
-    // INVALID_ARGUMENT when this is not the device's memory, or not aligned to numbers of this
-    // type: a kernel that touched it would cost the process its device.
-    absl::Status CheckPointer(const void* pointer, DType dtype) const;
-    // An event recorded on the caller's stream. FAILED_PRECONDITION: a graph is being captured
-    // on it.
-    absl::StatusOr<DeviceEvent> Record(void* stream) const;
-
-   private:
-    friend class CudaDevice;
-    Claim(CudaDevice* device, int index, bool counted)
-        : device_(device), index_(index), counted_(counted) {}
-
-    CudaDevice* device_ = nullptr;
-    int index_ = -1;
-    bool counted_ = false;  // the device was not decided on
-  };
-  // INVALID_ARGUMENT: there is no such device, or this rank uses another.
-  absl::StatusOr<Claim> ClaimFor(int index) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<int> Proposed() override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<DeviceClaim> ClaimFor(int index) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // An event recorded on a stream of the library's own.
   absl::StatusOr<DeviceEvent> RecordOwn(void* stream);
-  // Orders the caller's stream behind the event. FAILED_PRECONDITION: a graph is being captured on
-  // it.
-  absl::Status OrderBehind(void* stream, const DeviceEvent& event);
-  // The same without an event to wait for.
-  absl::Status CheckStream(void* stream);
-
-  // Memory, which may outlive this. RESOURCE_EXHAUSTED.
-  absl::StatusOr<std::shared_ptr<void>> Allocate(size_t bytes);
+  absl::Status OrderBehind(void* stream, const DeviceEvent& event) override;
+  absl::Status CheckStream(void* stream) override;
+  absl::StatusOr<std::shared_ptr<void>> Allocate(size_t bytes) override;
 
  private:
   // Events that are not in use.
   class Events;
 
+  absl::Status CheckPointer(int index, const void* pointer, DType dtype) override;
+  absl::StatusOr<DeviceEvent> Record(int index, void* stream) override;
+  void Decide() override ABSL_LOCKS_EXCLUDED(mutex_);
+  void GiveBack() override ABSL_LOCKS_EXCLUDED(mutex_);
+
   // With the device in use or claimed.
   absl::Status CheckStreamOf(int index, void* stream);
   absl::StatusOr<DeviceEvent> RecordOn(int index, void* stream);
-  void Decide() ABSL_LOCKS_EXCLUDED(mutex_);
-  void GiveBack() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int local_rank_;
   const std::string module_directory_;

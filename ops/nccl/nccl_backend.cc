@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/backend/make.h"
 #include "ops/kernels/reduce.h"
 
 namespace rueda {
@@ -16,7 +17,17 @@ constexpr Nanos kGrace = 100 * kMillisecond;
 
 }  // namespace
 
-absl::Status CheckOnCuda(OpKind kind, ReduceOp op, const Compression& compression) {
+NcclBackend::NcclBackend(NcclOptions options)
+    : job_(std::move(options.job)),
+      epoch_(options.epoch),
+      context_(std::make_shared<DeviceContext>(std::move(options.context))) {}
+
+absl::Status NcclBackend::Viable([[maybe_unused]] const Group& group) const {
+  return context_->args().device->Check();
+}
+
+absl::Status NcclBackend::CheckOperation(OpKind kind, ReduceOp op,
+                                         const Compression& compression) const {
   if (op == ReduceOp::kAdasum) {
     return absl::UnimplementedError(
         "adasum is for tensors on the CPU: copy this one there, or take another operation");
@@ -29,17 +40,8 @@ absl::Status CheckOnCuda(OpKind kind, ReduceOp op, const Compression& compressio
   return absl::OkStatus();
 }
 
-NcclBackend::NcclBackend(NcclOptions options)
-    : job_(std::move(options.job)),
-      epoch_(options.epoch),
-      context_(std::make_shared<DeviceContext>(std::move(options.context))) {}
-
-absl::Status NcclBackend::Viable([[maybe_unused]] const Group& group) const {
-  return device().Check();
-}
-
 absl::Status NcclBackend::Supports(OpKind kind, DType dtype, ReduceOp op) const {
-  RUEDA_RETURN_IF_ERROR(CheckOnCuda(kind, op, {}));
+  RUEDA_RETURN_IF_ERROR(CheckOperation(kind, op, {}));
   return TraitsOf(kind).reduces ? kernels::CheckReducible(dtype, op) : absl::OkStatus();
 }
 
@@ -80,6 +82,18 @@ bool NcclBackend::Left() {
 
 void NcclBackend::LeaveOut(Communicator* parent) {
   static_cast<DeviceCommunicator*>(parent)->LeaveOut();
+}
+
+std::unique_ptr<Backend> MakeNccl(const BackendArgs& args) {
+  NcclOptions options;
+  options.job = args.job;
+  options.epoch = args.epoch;
+  options.context.device = std::make_shared<CudaDevice>(args.local_rank);
+  options.context.store = args.store;
+  options.context.timeout = static_cast<Nanos>(args.config->nccl_timeout_s * kSecond);
+  options.context.in_rank_order = args.config->deterministic != 0;
+  options.context.wake = args.wake;
+  return std::make_unique<NcclBackend>(std::move(options));
 }
 
 }  // namespace rueda

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/backend/make.h"
 #include "ops/kernels/reduce.h"
 #include "ops/shm/direct.h"
 #include "ops/shm/exchange.h"
@@ -98,6 +99,11 @@ absl::StatusOr<std::vector<ShmMember>> ShmBackend::MembersOf(SetId set,
 absl::StatusOr<std::unique_ptr<Communicator>> ShmBackend::Connect(const Group& group) {
   RUEDA_ASSIGN_OR_RETURN(std::vector<ShmMember> members, MembersOf(group.set, group.ranks));
   return std::make_unique<ShmCommunicator>(std::move(members), group, neighbours_, own_arena_);
+}
+
+std::unique_ptr<Backend> MakeShm(const BackendArgs& args) {
+  return std::make_unique<ShmBackend>(args.segment, args.neighbours, args.host_ranks, args.arenas,
+                                      args.own_arena);
 }
 
 }  // namespace rueda

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "ops/backend/make.h"
 #include "ops/kernels/copy.h"
 #include "ops/kernels/reduce.h"
 
@@ -42,6 +43,10 @@ absl::Status SoloBackend::Supports(OpKind, DType, ReduceOp) const {
 
 absl::StatusOr<std::unique_ptr<Communicator>> SoloBackend::Connect(const Group&) {
   return std::make_unique<SoloCommunicator>();
+}
+
+std::unique_ptr<Backend> MakeSolo(const BackendArgs&) {
+  return std::make_unique<SoloBackend>();
 }
 
 }  // namespace rueda

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ops/backend/device.h"
+
 namespace rueda {
 namespace {
 
@@ -95,6 +97,36 @@ TEST(Selector, AsksNobodyWhoIsNotNeeded) {
   backends[2] = std::make_unique<Untouchable>();
   EXPECT_EQ(Selected("auto", backends), "shm");
   EXPECT_EQ(Selected("shm", backends), "shm");
+}
+
+TEST(Selector, LeavesOutWhatServesDevices) {
+  class OnDevice : public DeviceBackend {
+   public:
+    absl::string_view name() const override { return "device"; }
+    bool connects() const override { return true; }
+    absl::Status Viable(const Group&) const override {
+      ADD_FAILURE() << "asked";
+      return kYes;
+    }
+    absl::Status Supports(OpKind, DType, ReduceOp) const override { return kYes; }
+    Device& device() override { abort(); }
+    absl::Status CheckOperation(OpKind, ReduceOp, const Compression&) const override {
+      return kYes;
+    }
+    absl::StatusOr<std::unique_ptr<Communicator>> ConnectOn(const Group&, bool,
+                                                            Communicator*) override {
+      return nullptr;
+    }
+    void LeaveOut(Communicator*) override {}
+    void Retire(std::unique_ptr<Communicator>) override {}
+    bool Left() override { return true; }
+  };
+  auto backends = Backends(kNo, kNo, kYes);
+  backends.insert(backends.begin(), std::make_unique<OnDevice>());
+  EXPECT_EQ(SelectBackend("auto", Group(), backends)->Table(),
+            "  solo         no: too far away\n"
+            "  shm          no: too far away\n"
+            "  gloo         yes");
 }
 
 }  // namespace
