@@ -1,12 +1,28 @@
 #include "controller/runtime/completions.h"
 
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "controller/runtime/callbacks.h"
 #include "core/base/log.h"
 #include "core/base/threads.h"
 
 namespace rueda {
+
+void Callback::Run() const {
+  const Nanos began = timeline->on() ? MonotonicNow() : 0;
+  try {
+    function(user, handle, code);
+  } catch (...) {
+    RUEDA_LOG(Error) << "a completion callback threw: " << CurrentException().message();
+    std::terminate();
+  }
+  if (began != 0 && timeline->on()) {
+    timeline->Span("CALLBACK", Timeline::ThreadTrack(), track, began, MonotonicNow());
+  }
+}
 
 absl::Status Completions::Start() {
   if (started_.load(std::memory_order_acquire)) return absl::OkStatus();
@@ -17,6 +33,19 @@ absl::Status Completions::Start() {
   id_ = thread_.get_id();
   started_.store(true, std::memory_order_release);
   return absl::OkStatus();
+}
+
+void Completions::Call(const Callback& callback, bool is_inline) {
+  if (callback.function == nullptr) return;
+  if (!is_inline) {
+    try {
+      Add([callback] { callback.Run(); });
+      return;
+    } catch (const std::bad_alloc&) {  // better on this thread than never
+    }
+  }
+  const TurnScope scope;
+  callback.Run();
 }
 
 void Completions::Add(std::function<void()> callback) {

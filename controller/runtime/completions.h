@@ -1,5 +1,5 @@
-// The completion thread: runs the callbacks of finished operations, one after another, with no lock
-// held. Started before the first operation that has one.
+// Calls the callbacks of finished operations: on a thread of their own, one after another, with no
+// lock held, or inline.
 #pragma once
 
 #include <atomic>
@@ -7,10 +7,25 @@
 #include <functional>
 #include <thread>
 
+#include "controller/runtime/request.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "core/trace/timeline.h"
 
 namespace rueda {
+
+// A completion callback and what it is called with.
+struct Callback {
+  CallbackFn function = nullptr;  // null: there is none
+  void* user = nullptr;
+  Handle handle = 0;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  Timeline* timeline = nullptr;
+  uint32_t track = 0;  // of the operation
+
+  // An exception in it ends the program: there is nobody to tell.
+  void Run() const;
+};
 
 class Completions {
  public:
@@ -21,6 +36,8 @@ class Completions {
 
   // Makes the thread, if there is none. RESOURCE_EXHAUSTED: the system has none left.
   absl::Status Start() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls it, on this thread (`is_inline`) or, after Start, on the other one.
+  void Call(const Callback& callback, bool is_inline) ABSL_LOCKS_EXCLUDED(mutex_);
   // After Start.
   void Add(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs what has been added, then ends the thread. Not called from a callback.

@@ -1,57 +1,17 @@
 #include "controller/runtime/engine.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
-#include <cstring>
-#include <exception>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "controller/bus/log_bus.h"
-#include "controller/protocol/codec.h"
-#include "controller/runtime/callbacks.h"
-#include "controller/runtime/outputs.h"
 #include "core/base/log.h"
-#include "core/base/process.h"
 #include "core/base/threads.h"
 #include "core/trace/recorder.h"
-#include "ops/adasum/adasum_communicator.h"
-#include "ops/backend/selector.h"
-#include "ops/backends.h"
-#include "ops/compression/compressed_communicator.h"
 
 namespace rueda {
 namespace {
 
 // How long the others may take to be done when everybody has left.
 constexpr Nanos kFarewellPatience = 2 * kSecond;
-// How long a failure may take to be written down.
-constexpr Nanos kRecordPatience = 100 * kMillisecond;
-
-struct Callback {
-  CallbackFn function;
-  void* user;
-  Handle handle;
-  absl::StatusCode code;
-  Timeline* timeline;
-  uint32_t track;  // of the operation
-};
-
-// A callback can tell nobody of an exception: it ends the program, on whatever thread it runs.
-void CallBack(const Callback& callback) {
-  const Nanos began = callback.timeline->on() ? MonotonicNow() : 0;
-  try {
-    callback.function(callback.user, callback.handle, callback.code);
-  } catch (...) {
-    RUEDA_LOG(Error) << "a completion callback threw: " << CurrentException().message();
-    std::terminate();
-  }
-  if (began != 0 && callback.timeline->on()) {
-    callback.timeline->Span("CALLBACK", Timeline::ThreadTrack(), callback.track, began,
-                            MonotonicNow());
-  }
-}
 
 }  // namespace
 
@@ -59,26 +19,27 @@ void CallBack(const Callback& callback) {
 
 Engine::Engine(EngineArgs args)
     : world_(std::move(args.world)),
-      config_(*args.config),
       submissions_(args.submissions),
       completions_(args.completions),
       sleepers_(args.sleepers),
       timeline_(args.timeline),
-      turns_without_sockets_max_(args.turns_without_sockets),
-      arena_(std::move(args.arena)),
       tracks_(args.timeline, world_.rank),
       member_(world_.rank, world_.size(), world_.process_sets),
       left_(world_.size()) {}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineArgs args) {
+  const Config& config = *args.config;
+  EnginePartsArgs parts;
+  parts.config = &config;
+  parts.arena = std::move(args.arena);
+  parts.turns_without_sockets = args.turns_without_sockets;
   std::unique_ptr<Engine> engine(new Engine(std::move(args)));
-  const absl::Status status = WithoutExceptions([&] { return engine->Init(); });
+  const absl::Status status =
+      WithoutExceptions([&] { return engine->Init(config, std::move(parts)); });
   if (status.ok()) return engine;
   // The neighbours may have started, and threads have no connection that would break.
-  Failure failure;
-  failure.rank = engine->world_.rank;
-  failure.cause = absl::StrCat("it failed to start: ", status.message());
-  engine->TellNeighbours(std::move(failure));
+  engine->record_->Write({.rank = engine->world_.rank,
+                          .cause = absl::StrCat("it failed to start: ", status.message())});
   const std::string record = engine->world_.neighbourhood.segment->failure();
   for (RoleLink& role_link : engine->world_.links) {
     role_link.link->Send(FrameType::kFailure, record);
@@ -87,161 +48,31 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineArgs args) {
   return status;
 }
 
-absl::Status Engine::Init() {
-  Neighbourhood& around = world_.neighbourhood;
-  neighbours_ = std::make_unique<Neighbours>(around.segment.get(), world_.local_rank(),
-                                             std::move(around.bells));
-  RUEDA_ASSIGN_OR_RETURN(WaitPoint point, WaitPoint::Create(&neighbours_->own_bells().background,
-                                                            &neighbours_->own_bells().waiter));
-  wait_point_ = std::make_unique<WaitPoint>(std::move(point));
-  for (RoleLink& role_link : world_.links) {
-    RUEDA_RETURN_IF_ERROR(wait_point_->AddSocket(role_link.link->fd()));
-  }
-  if (config_.agent_fd >= 0) {
-    RUEDA_ASSIGN_OR_RETURN(verdicts_, VerdictBoard::Open(static_cast<int>(config_.agent_fd)));
-    verdicts_->Blame(world_.rank, -1);
-  }
-
-  detector_.emplace(world_.rank, world_.size(), verdicts_.get());
-  watch_.emplace(&world_.links, static_cast<Nanos>(config_.heartbeat_limit_s * kSecond),
-                 MonotonicNow());
-  store_ = world_.store;
-  if (store_ == nullptr) {
-    Link* up = nullptr;
-    for (RoleLink& role_link : world_.links) {
-      if (role_link.role == LinkRole::kParent || role_link.role == LinkRole::kLeader) {
-        up = role_link.link.get();
-      }
-    }
-    link_store_ = std::make_shared<LinkStore>([this] { WakeSelf(); });
-    relay_ = std::make_unique<StoreRelay>(up, link_store_.get());
-    store_ = link_store_;
-  }
-
-  CoordinatorOptions options;
-  options.world_size = world_.size();
-  options.process_sets = world_.process_sets;
-  options.bucket_bytes = config_.fusion_threshold;
-  options.stall_warn = static_cast<Nanos>(config_.stall_warn_s * kSecond);
-  options.stall_timeout = static_cast<Nanos>(config_.stall_timeout_s * kSecond);
-  options.leaders = world_.leaders;
-  const std::vector<Rank>& log_ranks = world_.log_ranks;
-  const LogLayout layout = LogLayout::For(static_cast<int>(log_ranks.size()));
-  void* memory = around.segment->log();
-  if (config_.bus == "tcp") {
-    memory = own_log_ = aligned_alloc(64, layout.bytes() / 64 * 64 + 64);
-    if (memory == nullptr)
-      return absl::ResourceExhaustedError("no memory for the announcement log");
-    // The side ring need not be zero, and is not touched before it is used.
-    memset(memory, 0, layout.bytes() - layout.side_bytes);
-  }
-  const auto position = std::find(log_ranks.begin(), log_ranks.end(), world_.rank);
-  auto log =
-      std::make_unique<HostLog>(memory, layout, static_cast<int>(position - log_ranks.begin()));
-  const WakeFn wake = [this](Rank rank) { neighbours_->Wake(world_.LocalIndex(rank)); };
-  if (world_.one_log) {
-    bus_ = std::make_unique<LogBus>(std::move(log), world_.rank, options, wake, [this](Rank rank) {
-      neighbours_->WakeIdle(world_.LocalIndex(rank));
-    });
-  } else {
-    auto bus =
-        std::make_unique<HostsBus>(std::move(log), log_ranks, world_.rank, options, wake, this);
-    hosts_bus_ = bus.get();
-    bus_ = std::move(bus);
-  }
-
-  BackendArgs backends;
-  backends.config = &config_;
-  backends.job = world_.job;
-  backends.epoch = world_.epoch;
-  backends.store = store_;
-  backends.wake = [this] { WakeSelf(); };
-  backends.network_interface = world_.network_interface;
-  backends.host_ranks = world_.topology.host_of(world_.rank).ranks;
-  backends.local_rank = world_.local_rank();
-  backends.segment = around.segment.get();
-  backends.neighbours = neighbours_.get();
-  backends.arenas = around.arenas;
-  backends.own_arena = arena_;
-  backends_ = MakeBackends(std::move(backends));
-  for (const std::unique_ptr<Backend>& backend : backends_) {
-    if (on_device_ == nullptr) on_device_ = backend->on_device();
-  }
+absl::Status Engine::Init(const Config& config, EnginePartsArgs args) {
+  args.world = &world_;
+  args.listener = this;
+  RUEDA_RETURN_IF_ERROR(MakeParts(args, &parts_));
+  record_.emplace(&world_, parts_.neighbours.get(), &member_, &live_);
+  detector_.emplace(world_.rank, world_.size(), parts_.verdicts.get());
+  Lanes::Args lanes;
+  lanes.world = &world_;
+  lanes.config = &config;
+  lanes.member = &member_;
+  lanes.tracks = &tracks_;
+  lanes.timeline = timeline_;
+  lanes.activity = &own_page().activity;
+  lanes.backends = &parts_.backends;
+  lanes.listener = this;
+  lanes_.emplace(std::move(lanes));
   for (SetId set = 0; set < member_.process_sets().end(); ++set) {
-    RUEDA_RETURN_IF_ERROR(OpenLane(set));
+    RUEDA_RETURN_IF_ERROR(lanes_->Open(set));
   }
   return absl::OkStatus();
 }
 
 Engine::~Engine() {
   // When all have left in peace nothing is under way anywhere.
-  const bool in_peace = membership_.state() == Membership::State::kOver;
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
-    if (lane != nullptr && !in_peace) lane->Abort();
-  }
-  lanes_.clear();
-  bus_.reset();
-  free(own_log_);
-}
-
-Group Engine::GroupOf(SetId set_id) const {
-  const ProcessSet& set = *member_.process_sets().Find(set_id);
-  Group group;
-  group.set = set_id;
-  group.generation = set.generation;
-  group.ranks = set.ranks;
-  group.self = set.IndexOf(world_.rank);
-  for (const Rank rank : set.ranks) {
-    group.one_host &= world_.LocalIndex(rank) >= 0;
-    group.hosts.push_back(world_.topology.ranks[rank].host);
-  }
-  return group;
-}
-
-absl::Status Engine::OpenLane(SetId set_id) {
-  if (static_cast<size_t>(set_id) >= lanes_.size()) lanes_.resize(set_id + 1);
-  const Group group = GroupOf(set_id);
-  if (group.self < 0) return absl::OkStatus();
-  RUEDA_ASSIGN_OR_RETURN(const Selection selection,
-                         SelectBackend(config_.backend, group, backends_));
-  RUEDA_LOG(Info) << "process set " << set_id << " is served by " << selection.backend->name()
-                  << ":\n"
-                  << selection.Table();
-  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
-                         selection.backend->Connect(group));
-  communicator = std::make_unique<AdasumCommunicator>(
-      std::move(communicator), static_cast<int>(group.ranks.size()), group.self);
-  std::function<absl::StatusOr<Levels>()> levels;
-  if (!group.one_host) {
-    levels = [backend = selection.backend, group]() -> absl::StatusOr<Levels> {
-      absl::StatusOr<Levels> found = backend->ConnectLevels(group);
-      // Gloo alone has none.
-      return absl::IsFailedPrecondition(found.status()) ? Levels() : std::move(found);
-    };
-  }
-  communicator = std::make_unique<CompressedCommunicator>(
-      std::move(communicator), static_cast<int>(group.ranks.size()), group.self, std::move(levels));
-  lanes_[set_id] =
-      std::make_unique<Lane>(set_id, selection.backend, std::move(communicator), &compression_);
-  return absl::OkStatus();
-}
-
-// The way of tensors on a device, when the first of them comes: the same operation on all members.
-absl::Status Engine::OpenWay(Lane& lane, Way way, Communicator* parent) {
-  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
-                         on_device_->ConnectOn(GroupOf(lane.set()), way == Way::kUrgent, parent));
-  lane.Open(way, on_device_, std::move(communicator));
-  return absl::OkStatus();
-}
-
-// A process set that is added while the world uses devices gets its communicator at once, out of
-// the world's: not in the middle of a step.
-absl::Status Engine::SplitWorldsDevice(SetId set) {
-  Communicator* const world = lanes_[kWorldSet]->communicator(Way::kDevice);
-  if (world == nullptr || GroupOf(set).ranks.size() < 2) return absl::OkStatus();
-  if (lanes_[set] != nullptr) return OpenWay(*lanes_[set], Way::kDevice, world);
-  on_device_->LeaveOut(world);
-  return absl::OkStatus();
+  if (lanes_.has_value() && membership_.state() != Membership::State::kOver) lanes_->Abort();
 }
 
 // A turn --------------------------------------------------------------------------------------
@@ -263,7 +94,7 @@ void Engine::OnException(const absl::Status& thrown) {
     if (membership_.has_failed()) {
       FinishEpoch();  // the exception came in the middle of that
     } else {
-      FailEpoch({.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", thrown.message())});
+      Fail(absl::StrCat(" can't go on: ", thrown.message()));
     }
   } catch (...) {
     RUEDA_CHECK(false) << "rank " << world_.rank << " can't go on, nor tell the others: " << thrown;
@@ -275,41 +106,22 @@ bool Engine::Turn() {
 }
 
 bool Engine::TurnOnce() {
-  if (!membership_.goes_on()) return false;
-  if (__builtin_expect(world_.neighbourhood.segment->failed(), 0)) return LookForFailure();
+  if (!goes_on()) return false;
+  if (__builtin_expect(record_->exists(), 0)) return LookForFailure();
   bool moved = DrainSubmissions();
-  if (__builtin_expect(requests_.load(std::memory_order_relaxed) != 0, 0)) {
-    FulfilRequests();
-    if (!membership_.goes_on()) return true;
-  }
-  moved |= Announce();
-  if (!membership_.goes_on()) return true;
-  const absl::StatusOr<bool> read = ReadPlan();
-  if (!read.ok()) {
-    FailEpoch(
-        {.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", read.status().message())});
-  }
-  if (!membership_.goes_on()) return true;
-  moved |= *read;
-  if (busy_lanes_ > 0 && !detector_->suspects()) moved |= AdvanceLanes();
-  if (!membership_.goes_on()) return true;
-  if (!ending_joins_.empty()) moved |= EndJoins();
-  if (relay_ != nullptr && relay_->Pump()) {
-    look_at_sockets_ = true;
-    moved = true;
-  }
-  if (look_at_sockets_ || hosts_bus_ != nullptr ||
-      ++turns_without_sockets_ >= turns_without_sockets_max_) {
-    moved |= LookAtSockets();
-  }
-  if (detector_->suspects()) moved |= AccuseIfDecided();
+  if (__builtin_expect(end_requests_.any(), 0)) FulfilRequests();
+  if (goes_on()) moved |= Announce();
+  if (goes_on()) moved |= FollowPlan();
+  if (goes_on() && lanes_->busy() && !detector_->suspects()) moved |= AdvanceLanes();
+  if (goes_on() && !ending_joins_.empty()) moved |= EndJoins();
+  if (goes_on()) moved |= parts_.connections->Turn(now_);
+  if (goes_on() && detector_->suspects()) AccuseIfDecided();
   if (membership_.state() > Membership::State::kRunning) UpdateFinished();
-  return moved;
+  return moved || !goes_on();
 }
 
 bool Engine::LastTurn() {
-  return Guarded([this] { return TurnOnce() || (membership_.goes_on() && bus_->LastLook()); },
-                 true);
+  return Guarded([this] { return TurnOnce() || (goes_on() && parts_.bus->LastLook()); }, true);
 }
 
 bool Engine::DrainSubmissions() {
@@ -334,17 +146,17 @@ bool Engine::DrainSubmissions() {
 void Engine::Begin(Request* request) {
   if (request->token >= live_.size()) live_.resize(request->token + 1);
   live_[request->token] = request;
-  if (Lane* lane = lanes_[request->spec->set].get()) lane->Began();
+  if (Lane* lane = lanes_->Find(request->spec->set)) lane->Began();
 }
 
 // Queues what this rank must say of the batches that it has completed.
 void Engine::AnnounceDone() {
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
-    if (lane != nullptr && !member_.closing(lane->set()) &&
-        bus_->MustAnnounceDone(lane->set(), member_.completed_on(lane->set()))) {
-      member_.AnnounceDone(lane->set());
+  lanes_->ForEach([this](const Lane& lane) {
+    if (!member_.closing(lane.set()) &&
+        parts_.bus->MustAnnounceDone(lane.set(), member_.completed_on(lane.set()))) {
+      member_.AnnounceDone(lane.set());
     }
-  }
+  });
 }
 
 bool Engine::Announce() {
@@ -353,11 +165,11 @@ bool Engine::Announce() {
   while (const ControlEvent* event = member_.Next()) {
     if (std::holds_alternative<Announced>(event->what)) {
       const Request& request = *live_[member_.next_token()];
-      if (Lane* lane = lanes_[request.spec->set].get()) lane->Prepare(request);
+      if (Lane* lane = lanes_->Find(request.spec->set)) lane->Prepare(request);
     }
-    const absl::StatusOr<bool> sent = bus_->Send(*event);
+    const absl::StatusOr<bool> sent = parts_.bus->Send(*event);
     if (!sent.ok()) {
-      FailEpoch({.cause = absl::StrCat("rank ", world_.rank, ": ", sent.status().message())});
+      Fail(absl::StrCat(": ", sent.status().message()));
       return true;
     }
     if (!*sent) break;
@@ -367,9 +179,16 @@ bool Engine::Announce() {
   return moved;
 }
 
+bool Engine::FollowPlan() {
+  const absl::StatusOr<bool> moved = ReadPlan();
+  if (moved.ok()) return *moved;
+  Fail(absl::StrCat(" can't go on: ", moved.status().message()));
+  return true;
+}
+
 absl::StatusOr<bool> Engine::ReadPlan() {
   plan_.clear();
-  RUEDA_ASSIGN_OR_RETURN(const bool moved, bus_->Poll(now_, &plan_));
+  RUEDA_ASSIGN_OR_RETURN(const bool moved, parts_.bus->Poll(now_, &plan_));
   if (plan_.empty()) return moved;
   actions_.clear();
   for (const PlanItem& item : plan_) {
@@ -380,14 +199,18 @@ absl::StatusOr<bool> Engine::ReadPlan() {
   }
   for (const Action& action : actions_) {
     Do(action);
-    if (!membership_.goes_on()) break;
+    if (!goes_on()) break;
   }
   return true;
 }
 
 void Engine::Do(const Action& action) {
   if (const auto* launch = std::get_if<Launch>(&action)) {
-    OnLaunch(*launch);
+    const absl::Status status = lanes_->Launch(*launch, live_);
+    if (!status.ok()) {
+      FailEpoch({.culprit = world_.rank,
+                 .cause = absl::StrCat("rank ", world_.rank, " ", status.message())});
+    }
   } else if (const auto* rejected = std::get_if<Rejected>(&action)) {
     Request* const request = live_[rejected->token];
     trace::Record(trace::Event::kReject, 0, request->handle());
@@ -401,22 +224,17 @@ void Engine::Do(const Action& action) {
     submissions_->AddSet(set.ranks);
     tracks_.Note("PROCESS_SET",
                  absl::StrCat("process set ", added->set, ": ", RanksText(set.ranks)));
-    absl::Status status = OpenLane(added->set);
-    if (status.ok()) status = SplitWorldsDevice(added->set);
+    absl::Status status = lanes_->Open(added->set);
+    if (status.ok()) status = lanes_->OpenOnDevice(added->set);
     if (!status.ok()) {
-      FailEpoch({.cause = absl::StrCat("rank ", world_.rank, ": ", status.message())});
+      Fail(absl::StrCat(": ", status.message()));
       return;
     }
     if (added->asked) CompleteWith(added->token, added->set);
   } else if (const auto* removed = std::get_if<RemovedSet>(&action)) {
     submissions_->RemoveSet(removed->set);
     tracks_.Note("PROCESS_SET", absl::StrCat("process set ", removed->set, " is removed"));
-    for (const Way way : {Way::kDevice, Way::kUrgent}) {
-      Lane* const lane = lanes_[removed->set].get();
-      if (lane != nullptr && lane->has(way)) on_device_->Retire(lane->Take(way));
-    }
-    lanes_[removed->set].reset();
-    compression_.Forget(removed->set);
+    lanes_->Close(removed->set);
     if (removed->asked) CompleteWith(removed->token, removed->set);
   } else if (const auto* joined = std::get_if<JoinDone>(&action)) {
     tracks_.Note("JOIN", absl::StrCat("all have joined, rank ", joined->last, " last"));
@@ -433,130 +251,29 @@ void Engine::CompleteWith(Token token, int64_t value) {
   Complete(live_[token], absl::OkStatus());
 }
 
-void Engine::OnLaunch(const Launch& launch) {
-  const ProcessSet& set = *member_.process_sets().Find(launch.lane);
-  Lane& lane = *lanes_[launch.lane];
-  const Nanos now = trace::Record(trace::Event::kOrder, 0, static_cast<uint64_t>(launch.lane),
-                                  launch.items.size());
-  LaneBatch batch;
-  batch.prescale = launch.prescale;
-  batch.postscale = launch.postscale;
-  batch.sequence = static_cast<uint64_t>(set.generation) << 32 | (launch.number & UINT32_MAX);
-  for (const Rank rank : launch.absent) batch.absent.push_back(set.IndexOf(rank));
-  const LaunchItem& first = launch.items.front();
-  const TensorSpec& first_spec = first.token == kNoToken ? *first.spec : *live_[first.token]->spec;
-  const Way way = WayOf(first_spec.signature);  // of all of the batch
-  if (!lane.has(way)) {
-    if (absl::Status status = OpenWay(lane, way, nullptr); !status.ok()) {
-      FailEpoch({.culprit = world_.rank,
-                 .cause = absl::StrCat("rank ", world_.rank, " can't take part in ",
-                                       SpecLabel(first_spec), " on CUDA: ", status.message())});
-      return;
-    }
-  }
-  // What takes part in others' operations: nothing of ours.
-  std::vector<std::vector<PartArgs>> absent_parts;
-  for (const LaunchItem& item : launch.items) {
-    Request* const request = item.token == kNoToken ? nullptr : live_[item.token];
-    const TensorSpec& spec = request == nullptr ? *item.spec : *request->spec;
-    absl::Status supported;
-    for (const PartSignature& part : spec.signature.parts) {
-      supported.Update(
-          lane.backend(way).Supports(spec.signature.kind, part.dtype, spec.signature.reduce_op));
-    }
-    if (!supported.ok()) {  // the same verdict on all members
-      if (request != nullptr) Complete(request, std::move(supported));
-      continue;
-    }
-    if (request == nullptr) {
-      absent_parts.emplace_back();
-      for (const PartSignature& part : spec.signature.parts) {
-        absent_parts.back().emplace_back();
-        absent_parts.back().back().dtype = part.dtype;
-        absent_parts.back().back().shape = part.shape;
-      }
-      batch.operations.push_back({nullptr, item.id, &spec, absent_parts.back(), {}, nullptr});
-      continue;
-    }
-    const auto allocate = [&](size_t bytes) { return AllocateOn(way, bytes); };
-    request->local_error = PrepareOutputs(request, item.first_dims, set, world_.rank, allocate);
-    request->buckets_left = 0;
-    request->buckets_to_enqueue = 0;
-    request->ordered_at = now;
-    tracks_.Ordered(request, item.id);
-    batch.prescale = request->extras.prescale;
-    batch.postscale = request->extras.postscale;
-    batch.operations.push_back(
-        {request, item.id, &spec, request->parts, item.first_dims, request->ready});
-  }
-  if (batch.operations.empty()) return;
-  std::vector<LaneBucket> buckets = lane.Plan(batch, set, config_.fusion_threshold);
-  if (!lane.busy() && !buckets.empty()) {
-    ++busy_lanes_;
-    neighbours_->own_page().activity.store(buckets.front().first_id, std::memory_order_relaxed);
-  }
-  for (LaneBucket& bucket : buckets) bucket.timed = timeline_->on();
-  lane.Add(way, std::move(buckets));
-  CountBatches(lane);
-}
-
-// Memory for a result of unknown size.
-absl::StatusOr<std::shared_ptr<void>> Engine::AllocateOn(Way way, size_t bytes) {
-  if (way != Way::kCpu) return on_device_->device().Allocate(std::max<size_t>(bytes, 1));
-  std::shared_ptr<void> memory(malloc(std::max<size_t>(bytes, 1)), &free);
-  if (memory != nullptr) return memory;
-  return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes"));
-}
-
-void Engine::CountBatches(Lane& lane) {
-  for (int left = lane.TakeFinishedBatches(); left > 0; --left) {
-    member_.CompletedBatch(lane.set());
-  }
-}
-
 bool Engine::AdvanceLanes() {
-  bool moved = false;
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    for (const Way way : kWays) {
-      if (lanes_[i] == nullptr || !lanes_[i]->busy(way)) continue;
-      moved |= AdvanceWay(*lanes_[i], way);
-      if (!membership_.goes_on() || detector_->suspects()) return true;
-    }
+  const absl::StatusOr<bool> moved =
+      lanes_->Advance([this] { return goes_on() && !detector_->suspects(); });
+  if (moved.ok()) return *moved;
+  std::string cause = absl::StrCat("rank ", world_.rank, ": ", moved.status().message());
+  if (absl::IsUnavailable(moved.status())) {
+    detector_->OnConnectionLost(std::move(cause), MonotonicNow());
+  } else {
+    FailEpoch({.cause = std::move(cause)});
   }
-  return moved;
+  return true;
 }
 
-bool Engine::AdvanceWay(Lane& lane, Way way) {
-  bool moved = false;
-  if (way != Way::kCpu) {
-    enqueued_.clear();
-    lane.TakeEnqueued(way, &enqueued_);
-    for (Request* request : enqueued_) {
-      submissions_->FreeNames(request);
-      request->enqueued.store(1, std::memory_order_release);
-      sleepers_->WakeFor(request);
-    }
-    moved = !enqueued_.empty();
-  }
-  const absl::StatusOr<Progress> progress = lane.Advance(way);
-  if (!progress.ok()) {
-    std::string cause = absl::StrCat("rank ", world_.rank, ": ", progress.status().message());
-    if (absl::IsUnavailable(progress.status())) {
-      detector_->OnConnectionLost(std::move(cause), MonotonicNow());
-      return true;
-    }
-    FailEpoch({.cause = std::move(cause)});
-    return true;
-  }
-  if (*progress == Progress::kDone) OnBucketDone(lane, way);
-  return moved || *progress != Progress::kBlocked;
+void Engine::OnEnqueued(Request* request) {
+  submissions_->FreeNames(request);
+  request->enqueued.store(1, std::memory_order_release);
+  sleepers_->WakeFor(request);
 }
 
 // A join ends for this rank when it has done its part of what was ordered before.
 bool Engine::EndJoins() {
-  if (!membership_.goes_on()) return false;
   return std::erase_if(ending_joins_, [&](const EndingJoin& join) {
-           if (lanes_[live_[join.token]->spec->set]->busy()) return false;
+           if (lanes_->Find(live_[join.token]->spec->set)->busy()) return false;
            if (join.last.ok()) {
              CompleteWith(join.token, *join.last);
            } else {
@@ -564,24 +281,6 @@ bool Engine::EndJoins() {
            }
            return true;
          }) > 0;
-}
-
-void Engine::OnBucketDone(Lane& lane, Way way) {
-  const LaneBucket bucket = lane.Pop(way);
-  std::atomic<uint32_t>& activity = neighbours_->own_page().activity;
-  if (lane.busy()) {
-    const Way other = *std::find_if(std::begin(kWays), std::end(kWays),
-                                    [&](Way candidate) { return lane.busy(candidate); });
-    activity.store(lane.front(lane.busy(way) ? way : other).first_id, std::memory_order_relaxed);
-  } else {
-    --busy_lanes_;
-    activity.store(kNoTensor, std::memory_order_relaxed);
-  }
-  tracks_.BucketDone(lane, way, bucket);
-  CountBatches(lane);
-  for (Request* request : bucket.requests) {
-    if (request != nullptr && --request->buckets_left == 0) Complete(request, request->local_error);
-  }
 }
 
 void Engine::Complete(Request* request, absl::Status status, FailurePtr failure) {
@@ -592,7 +291,7 @@ void Engine::Complete(Request* request, absl::Status status, FailurePtr failure)
   if (!status.ok()) request->status = DeepCopy(status);
   tracks_.Ended(request);
   live_[request->token] = nullptr;
-  if (Lane* lane = lanes_[request->spec->set].get()) lane->Ended(*request);
+  if (Lane* lane = lanes_->Find(request->spec->set)) lane->Ended(*request);
   request->failure = std::move(failure);
   trace::Record(trace::Event::kComplete, 0, request->handle(),
                 static_cast<uint64_t>(request->status.code()));
@@ -601,285 +300,85 @@ void Engine::Complete(Request* request, absl::Status status, FailurePtr failure)
   const Callback callback = {request->callback, request->callback_user,
                              request->handle(), request->status.code(),
                              timeline_,         request->track};
-  bool run_inline = request->callback_inline;
+  const bool is_inline = request->callback_inline;
   request->done.store(1, std::memory_order_release);
   sleepers_->WakeFor(request);
   submissions_->table().Unreference(request);
-  if (callback.function == nullptr) return;
-  if (!run_inline) {
-    try {
-      completions_->Add([callback] { CallBack(callback); });
-    } catch (const std::bad_alloc&) {
-      run_inline = true;  // better on this thread than never
-    }
-  }
-  if (run_inline) {
-    const TurnScope scope;
-    CallBack(callback);
-  }
-}
-
-// Sockets -------------------------------------------------------------------------------------
-
-bool Engine::LookAtSockets() {
-  look_at_sockets_ = false;
-  turns_without_sockets_ = 0;
-  if (world_.links.empty()) return false;
-  bool moved = false;
-  const Nanos now = MonotonicNow();
-  const std::vector<int> ready = wait_point_->ReadySockets();
-  for (RoleLink& role_link : world_.links) {
-    Link& link = *role_link.link;
-    absl::Status status;
-    if (std::find(ready.begin(), ready.end(), link.fd()) != ready.end()) {
-      moved = true;
-      watch_->OnHeard(&link, now);
-      status = link.OnReadable();  // and writes, behind the last words of a peer that is gone
-    }
-    // Frames may also have come behind the handshake, before this engine was.
-    Link::Received received;
-    while (link.Next(&received)) {
-      moved = true;
-      OnFrame(role_link, std::move(received));
-      if (!membership_.goes_on()) return true;
-    }
-    if (!status.ok()) {
-      wait_point_->RemoveSocket(link.fd());
-      OnLinkLost(role_link, status);
-      if (!membership_.goes_on()) return true;
-    }
-  }
-  if (now >= watch_->next(waiting())) LookAtPeers();
-  // What was queued meanwhile leaves now, or when the socket can take it.
-  for (RoleLink& role_link : world_.links) {
-    if (!role_link.link->wants_write()) continue;
-    (void)role_link.link->OnWritable();  // a broken connection shows when it is read
-    wait_point_->WantWrite(role_link.link->fd(), role_link.link->wants_write());
-  }
-  return moved;
-}
-
-void Engine::OnFrame(RoleLink& role_link, Link::Received received) {
-  const Frame& frame = received.frame;
-  absl::Status status;
-  switch (frame.type) {
-    case FrameType::kEvents: {
-      if (role_link.role != LinkRole::kChild) {
-        status = absl::InvalidArgumentError("events from one that is not below it");
-        break;
-      }
-      status = hosts_bus_->DeliverEvents(frame.payload, role_link.link->peer(), now_);
-      break;
-    }
-    case FrameType::kPlan:
-      if (role_link.role != LinkRole::kParent) {
-        status = absl::InvalidArgumentError("a plan from one that is not above it");
-        break;
-      }
-      status = hosts_bus_->DeliverPlan(frame.payload);
-      break;
-    case FrameType::kFailure:
-      OnFailure(role_link.link->peer(), DecodeFailure(frame.payload));
-      return;
-    case FrameType::kStoreSet:
-    case FrameType::kStoreGet:
-    case FrameType::kStoreValue:
-      status = relay_ == nullptr ? absl::InvalidArgumentError("a store request between threads")
-                                 : relay_->OnFrame(role_link.link.get(), frame);
-      break;
-    case FrameType::kHeartbeat:
-      break;
-    case FrameType::kRoster: {  // it could not start, and this rank had already
-      const absl::Status why = WhyItGaveUp(frame);
-      const Rank peer = role_link.link->peer();
-      OnFailure(peer, {.rank = LostRank(why).value_or(peer), .cause = std::string(why.message())});
-      return;
-    }
-    default:
-      status = absl::InvalidArgumentError(
-          absl::StrCat("a frame of type ", static_cast<int>(frame.type)));
-  }
-  if (!status.ok()) {
-    FailEpoch({.cause = absl::StrCat("rank ", role_link.link->peer(), " sent rank ", world_.rank,
-                                     " ", status.message())});
-  }
-}
-
-void Engine::SendEventsUp(std::string packed) {
-  for (RoleLink& role_link : world_.links) {
-    if (role_link.role != LinkRole::kParent) continue;
-    role_link.link->Send(FrameType::kEvents, packed);
-    (void)role_link.link->OnWritable();
-    if (role_link.link->wants_write()) look_at_sockets_ = true;
-  }
-}
-
-void Engine::SendPlanDown(const std::string& packed) {
-  for (RoleLink& role_link : world_.links) {
-    if (role_link.role != LinkRole::kChild) continue;
-    role_link.link->Send(FrameType::kPlan, packed);
-    (void)role_link.link->OnWritable();
-    if (role_link.link->wants_write()) look_at_sockets_ = true;
-  }
+  completions_->Call(callback, is_inline);
 }
 
 // Failing -------------------------------------------------------------------------------------
 
-void Engine::OnLinkLost(RoleLink& role_link, const absl::Status& why) {
-  const Rank peer = role_link.link->peer();
-  if (!membership_.goes_on()) return;
+void Engine::OnLinkLost(Rank peer, const absl::Status& why) {
   // A rank may close once it knows that all have left, a little before we do: read on first.
-  const absl::StatusOr<bool> read = ReadPlan();
-  if (!read.ok()) {
-    FailEpoch(
-        {.cause = absl::StrCat("rank ", world_.rank, " can't go on: ", read.status().message())});
-  }
-  if (!membership_.goes_on() || left_.count() == world_.size()) return;
+  FollowPlan();
+  if (!goes_on() || left_.count() == world_.size()) return;
   detector_->OnLinkLost(peer, std::string(why.message()), world_.LocalIndex(peer) >= 0,
                         MonotonicNow());
   AccuseIfDecided();
 }
 
-// A rank that is silent or stopped closes nothing.
-void Engine::LookAtPeers() {
-  std::optional<Watch::Lost> lost = watch_->Look(waiting(), MonotonicNow());
-  if (!lost.has_value()) lost = LookAtLanes();
+void Engine::OnNonsense(Rank peer, const absl::Status& what) {
+  FailEpoch(
+      {.cause = absl::StrCat("rank ", peer, " sent rank ", world_.rank, " ", what.message())});
+}
+
+// The network between two hosts may be cut though both still hear those above them in the tree:
+// then a lane tells.
+void Engine::OnWatched(std::optional<Watch::Lost> lost) {
+  if (!lost.has_value()) lost = lanes_->SilentRank();
   if (!lost.has_value() || left_.Contains(lost->rank)) return;
   detector_->OnSilence(lost->rank, std::move(lost->how), MonotonicNow());
 }
 
-// The network between two hosts may be cut though both still hear those above them in the tree.
-std::optional<Watch::Lost> Engine::LookAtLanes() {
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
-    if (lane == nullptr) continue;
-    const std::optional<Silence> silence = lane->SilentMember();
-    if (!silence.has_value()) continue;
-    const ProcessSet& set = *member_.process_sets().Find(lane->set());
-    return Watch::Lost{
-        set.ranks[static_cast<size_t>(silence->member)],
-        absl::StrFormat("silent for %.1f s: the network between its host and that of "
-                        "rank %d (%s) carries nothing any more",
-                        static_cast<double>(silence->time) / kSecond, world_.rank,
-                        world_.infos[world_.rank].host_name)};
-  }
-  return std::nullopt;
-}
-
 // What another host says.
-void Engine::OnFailure(Rank from, Failure failure) {
+void Engine::OnFailureTold(Rank from, Failure failure) {
   if (failure.accuser < 0 || failure.accuser >= world_.size()) failure.accuser = from;
   TurnAroundIfItIsUs(&failure);
   FailEpoch(std::move(failure));
 }
 
 void Engine::TurnAroundIfItIsUs(Failure* failure) const {
-  const bool was_away = watch_->WasAway(MonotonicNow());
+  const bool was_away = parts_.connections->was_away();
   if (!TurnAround(world_.rank, world_.size(), was_away, failure)) return;
   failure->pid = world_.infos[failure->rank].pid;
   failure->host = world_.infos[failure->rank].host_name;
 }
 
-bool Engine::AccuseIfDecided() {
+void Engine::AccuseIfDecided() {
   std::optional<Failure> failure =
       detector_->Decide([this](Rank rank) { return left_.Contains(rank); }, MonotonicNow());
-  if (!failure.has_value()) return false;
-  FailEpoch(*std::move(failure));
-  return true;
-}
-
-void Engine::RequestAbort(std::string reason) {
-  {
-    MutexLock lock(abort_mutex_);
-    if (abort_reason_.empty()) abort_reason_ = std::move(reason);
-  }
-  requests_.fetch_or(kAbort, std::memory_order_release);
+  if (failure.has_value()) FailEpoch(*std::move(failure));
 }
 
 void Engine::FulfilRequests() {
-  const uint32_t requests = requests_.load(std::memory_order_acquire);
-  if ((requests & kAbort) != 0) {
-    Failure failure;
-    {
-      MutexLock lock(abort_mutex_);
-      failure.cause = absl::StrCat("rank ", world_.rank, " aborted the job: ", abort_reason_);
-    }
-    failure.culprit = world_.rank;
-    failure.recoverable = true;
-    FailEpoch(std::move(failure));
-    return;
+  if (end_requests_.abort()) {
+    FailEpoch(
+        {.culprit = world_.rank,
+         .cause = absl::StrCat("rank ", world_.rank, " aborted the job: ", end_requests_.reason()),
+         .recoverable = true});
+  } else if (membership_.Leave()) {
+    member_.AnnounceLeave();
   }
-  if ((requests & kLeave) != 0 && membership_.Leave()) member_.AnnounceLeave();
 }
 
-// As far as it can be known here: of a rank of this host what it did, else what this rank waits
-// for.
-void Engine::SayWhatItWasDoing(Failure* failure) const {
-  SpecPtr spec;
-  if (const int local = world_.LocalIndex(failure->rank); local >= 0) {
-    const Segment& segment = *world_.neighbourhood.segment;
-    spec =
-        member_.tensors().GetOrRecall(segment.page(local).activity.load(std::memory_order_relaxed));
-  }
-  if (spec == nullptr && failure->rank != world_.rank) {
-    const Request* oldest = nullptr;
-    for (const Request* request : live_) {
-      if (request == nullptr || request->spec == nullptr) continue;
-      const ProcessSet* const set = member_.process_sets().Find(request->spec->set);
-      if (set == nullptr || !set->Contains(failure->rank)) continue;
-      if (oldest == nullptr || request->submitted_at < oldest->submitted_at) oldest = request;
-    }
-    if (oldest == nullptr) return;
-    spec = oldest->spec;
-    failure->awaiter = world_.rank;
-  }
-  if (spec == nullptr) return;
-  failure->operation = std::string(OpKindName(spec->signature.kind));
-  failure->tensor = spec->name;
+void Engine::Fail(absl::string_view what) {
+  FailEpoch({.cause = absl::StrCat("rank ", world_.rank, what)});
 }
 
-// Writes the failure down for everybody, unless somebody did before.
-void Engine::TellNeighbours(Failure failure) {
-  Segment& segment = *world_.neighbourhood.segment;
-  failure.epoch = world_.epoch;
-  if (failure.accuser < 0) failure.accuser = world_.rank;
-  if (failure.rank >= 0 && failure.rank < world_.size()) {
-    failure.pid = world_.infos[failure.rank].pid;
-    failure.host = world_.infos[failure.rank].host_name;
-    if (failure.operation.empty()) SayWhatItWasDoing(&failure);
-  }
-  segment.Fail(EncodeFailure(failure));
-  neighbours_->RingAll();
-}
-
-// The same, and ends this rank's epoch.
+// Writes it down for all ranks of this host, and ends this rank's part.
 void Engine::FailEpoch(Failure failure) {
-  if (!membership_.goes_on()) return;
-  TellNeighbours(std::move(failure));
+  if (!goes_on()) return;
+  record_->Write(std::move(failure));
   LookForFailure();
 }
 
 // Another's failure, or ours once it is written. Returns whether the epoch has ended.
 bool Engine::LookForFailure() {
-  std::string record = world_.neighbourhood.segment->failure();
-  if (record.empty()) {  // being written; unless its writer died over it
-    const Nanos now = MonotonicNow();
-    record_due_ = std::min(record_due_, now + kRecordPatience);
-    if (now < record_due_) return false;
-    Failure failure;
-    failure.epoch = world_.epoch;
-    failure.cause = "a rank died while it reported a failure";
-    record = EncodeFailure(failure);
-  }
-  for (RoleLink& role_link : world_.links) {
-    if (role_link.role == LinkRole::kChild || role_link.role == LinkRole::kParent) {
-      role_link.link->Send(FrameType::kFailure, record);
-    }
-    if (role_link.link->wants_write()) (void)role_link.link->OnWritable();
-    // A socket that is closed before all is read takes what it has sent with it.
-    (void)role_link.link->OnReadable();
-    wait_point_->RemoveSocket(role_link.link->fd());
-  }
-  Failure failure = DecodeFailure(record);
+  const std::optional<std::string> record = record_->Read(MonotonicNow());
+  if (!record.has_value()) return false;
+  parts_.connections->EndWith(*record);
+  Failure failure = DecodeFailure(*record);
   TurnAroundIfItIsUs(&failure);
   EndEpoch(std::move(failure));
   return true;
@@ -890,7 +389,7 @@ void Engine::EndEpoch(Failure failure) {
   detector_->Clear();
   trace::Record(trace::Event::kFail, 0, static_cast<uint64_t>(failure.rank));
   const Rank culprit = failure.rank >= 0 ? failure.rank : failure.culprit;
-  if (verdicts_ != nullptr) verdicts_->Blame(world_.rank, culprit);
+  if (parts_.verdicts != nullptr) parts_.verdicts->Blame(world_.rank, culprit);
   auto shared = std::make_shared<const Failure>(std::move(failure));
   {
     MutexLock lock(failure_mutex_);
@@ -903,18 +402,9 @@ void Engine::EndEpoch(Failure failure) {
 void Engine::FinishEpoch() {
   const FailurePtr failed = failure();
   const absl::Status status = failed->ToStatus();
-  store_->Abort();
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
-    if (lane == nullptr) continue;
-    for (const Way way : kWays) {
-      if (!lane->busy(way)) continue;
-      for (Request* request : lane->front(way).requests) {
-        if (request != nullptr) request->started_at = lane->front(way).started_at;
-      }
-    }
-    lane->Abort();
-  }
-  neighbours_->own_page().left.store(1, std::memory_order_release);
+  parts_.store->Abort();
+  lanes_->Abort();
+  own_page().left.store(1, std::memory_order_release);
   submissions_->Close(status);
   DrainAtEnd();
   tracks_.Note("FAILURE", std::string(status.message()));
@@ -955,41 +445,19 @@ FailurePtr Engine::failure() const {
 }
 
 // Nobody closes before all are done. True when that is so, or was waited for long enough.
-// Whether another member on this host is: then all members have come to the barrier. It may have
-// failed there, as one on another host was faster still, and nobody else would tell this rank.
-bool Engine::NeighbourIsThrough(SetId set_id) const {
-  const ProcessSet& set = *member_.process_sets().Find(set_id);
-  for (const Rank rank : world_.topology.host_of(world_.rank).ranks) {
-    if (rank == world_.rank || !set.Contains(rank)) continue;
-    const RankPage& page = world_.neighbourhood.segment->page(world_.LocalIndex(rank));
-    if (page.left.load(std::memory_order_acquire) != 0) return true;
-  }
-  return false;
-}
-
 bool Engine::SayFarewell() {
   const Nanos now = MonotonicNow();
-  const bool begins = membership_.BeginFarewell(now, kFarewellPatience);
-  bool over = true;
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
-    if (lane == nullptr) continue;
-    const bool said = begins ? lane->BeginFarewell() : lane->AdvanceFarewell();
-    over &= said || NeighbourIsThrough(lane->set());
-  }
-  if (!over && now >= membership_.farewell_until()) {
-    RUEDA_LOG(Info) << "shutdown: the last barrier did not end in time; somebody may still read";
-    return true;
-  }
-  return over;
+  const bool begin = membership_.BeginFarewell(now, kFarewellPatience);
+  if (lanes_->SayFarewell(begin)) return true;
+  if (now < membership_.farewell_until()) return false;
+  RUEDA_LOG(Info) << "shutdown: the last barrier did not end in time; somebody may still read";
+  return true;
 }
 
 void Engine::UpdateFinished() {
-  if (left_.count() < world_.size() || submissions_->in_flight() > 0) return;
-  if (!SayFarewell()) return;
-  for (const RoleLink& role_link : world_.links) {
-    if (role_link.link->wants_write()) return;
-  }
-  neighbours_->own_page().left.store(1, std::memory_order_release);
+  if (!goes_on() || left_.count() < world_.size() || submissions_->in_flight() > 0) return;
+  if (!SayFarewell() || !parts_.connections->flushed()) return;
+  own_page().left.store(1, std::memory_order_release);
   membership_.End();
 }
 
@@ -1000,16 +468,17 @@ bool Engine::LeavesWork() {
 }
 
 bool Engine::HasWork() {
-  if (!membership_.goes_on()) return false;
+  if (!goes_on()) return false;
   // A waiter leaves as soon as its own operation has ended: what was held back behind that, on any
   // rank, waits for somebody to say so.
   if (submissions_->in_flight() > 0) {
     AnnounceDone();
     if (member_.Next() != nullptr) return true;
   }
-  return busy_lanes_ > 0 || submissions_->HasWork() || (!idle() && bus_->LastLook()) ||
-         bus_->OwesOthers() || requested(kLeave) ||
-         (link_store_ != nullptr && link_store_->HasRequests()) || detector_->suspects();
+  return lanes_->busy() || submissions_->HasWork() || (!idle() && parts_.bus->LastLook()) ||
+         parts_.bus->OwesOthers() || end_requests_.leave() ||
+         (parts_.link_store != nullptr && parts_.link_store->HasRequests()) ||
+         detector_->suspects();
 }
 
 Nanos Engine::NextDeadline() {
@@ -1017,29 +486,29 @@ Nanos Engine::NextDeadline() {
 }
 
 Nanos Engine::CheckDeadlines() {
-  if (!membership_.goes_on()) return kForever;
+  if (!goes_on()) return kForever;
   std::vector<std::string> stalls;
-  Nanos next = idle() ? kForever : bus_->Look(now_, &stalls);
+  Nanos next = idle() ? kForever : parts_.bus->Look(now_, &stalls);
   for (std::string& stall : stalls) {
     RUEDA_LOG(Warning) << "stall: " << stall;
     tracks_.Note("STALL", std::move(stall));
   }
-  next = std::min(next, watch_->next(waiting()));
+  next = std::min(next, parts_.connections->deadline());
   next = std::min(next, membership_.farewell_until());
   if (detector_->suspects()) next = std::min(next, now_ + kMillisecond);
   // Somebody is writing a failure down; it takes a moment, unless it died meanwhile.
-  if (world_.neighbourhood.segment->failed()) next = std::min(next, now_ + kMillisecond);
+  if (record_->exists()) next = std::min(next, now_ + kMillisecond);
   return next;
 }
 
 void Engine::SetSleep(Sleep sleep) {
   if (sleep == Sleep::kBackground && idle()) sleep = Sleep::kIdle;
-  neighbours_->own_page().sleep.store(static_cast<uint32_t>(sleep), std::memory_order_relaxed);
+  own_page().sleep.store(static_cast<uint32_t>(sleep), std::memory_order_relaxed);
 }
 
 void Engine::WakeSelf() const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  neighbours_->WakeIdle(neighbours_->self());
+  parts_.neighbours->WakeIdle(parts_.neighbours->self());
 }
 
 }  // namespace rueda

@@ -1,0 +1,89 @@
+// This rank's connections: to the leader or the neighbours of its host, and between leaders to
+// other hosts. Carries the bus's messages and the store's, hears failures, and keeps watch over who
+// is at the other ends.
+//
+// Owner: the engine; the holder of the baton. Nothing blocks.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/bus/hosts_bus.h"
+#include "controller/failure/failure.h"
+#include "controller/rendezvous/bootstrap.h"
+#include "controller/runtime/store_relay.h"
+#include "controller/runtime/wait_point.h"
+#include "controller/runtime/watch.h"
+
+namespace rueda {
+
+class Connections : public Courier {
+ public:
+  // Who is told what comes, until it does not go on.
+  class Listener {
+   public:
+    virtual bool goes_on() const = 0;
+    virtual bool waiting() const = 0;  // see Watch
+    // The peer says that the job has failed, or that it could not start.
+    virtual void OnFailureTold(Rank peer, Failure failure) = 0;
+    virtual void OnLinkLost(Rank peer, const absl::Status& why) = 0;
+    // The peer sent what makes no sense.
+    virtual void OnNonsense(Rank peer, const absl::Status& what) = 0;
+    // The watch has looked: whom it takes for lost, if anybody. A rank that is silent or stopped
+    // closes nothing.
+    virtual void OnWatched(std::optional<Watch::Lost> lost) = 0;
+
+   protected:
+    ~Listener() = default;
+  };
+
+  // What is passed outlives this. `watch_limit` 0: silence is never too long.
+  // `turns_between_looks`: sockets are looked at in every so many turns though nothing says that
+  // they are ready.
+  Connections(std::vector<RoleLink>* links, WaitPoint* wait_point, Nanos watch_limit,
+              int turns_between_looks, Listener* listener);
+
+  // Whose messages are carried from now on: each may be null.
+  void CarryFor(HostsBus* bus, StoreRelay* relay) {
+    bus_ = bus;
+    relay_ = relay;
+  }
+
+  // Sockets may be ready: the next turn looks.
+  void MayBeReady() { look_ = true; }
+  // One turn: looks at the sockets if it is time to. `now`: the turn's. Returns whether anything
+  // moved.
+  bool Turn(Nanos now);
+  // When to take a turn though nothing rings.
+  Nanos deadline() const { return watch_.next(listener_.waiting()); }
+  // Whether others may have missed this process, as it did not run.
+  bool was_away() const { return watch_.WasAway(MonotonicNow()); }
+
+  // Courier, for the bus.
+  void SendEventsUp(std::string packed) override { Send(LinkRole::kParent, packed); }
+  void SendPlanDown(const std::string& packed) override { Send(LinkRole::kChild, packed); }
+
+  // Whether all that was queued has left.
+  bool flushed() const;
+  // The last thing that is done: passes the record of a failure on to the other hosts, and wakes
+  // for no socket any more.
+  void EndWith(const std::string& failure_record);
+
+ private:
+  void Send(LinkRole role, const std::string& packed);
+  void OnFrame(RoleLink& role_link, const Frame& frame, Nanos now);
+
+  std::vector<RoleLink>& links_;
+  WaitPoint& wait_point_;
+  Listener& listener_;
+  const int turns_between_looks_;
+  Watch watch_;
+  HostsBus* bus_ = nullptr;
+  StoreRelay* relay_ = nullptr;
+  bool look_ = true;
+  int turns_ = 0;  // since the last look
+};
+
+}  // namespace rueda
