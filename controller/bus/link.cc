@@ -118,8 +118,9 @@ absl::Status Link::Shake() {
   if (!handshake_.done() || established()) return absl::OkStatus();
   const SessionKeys keys = handshake_.keys();
   const FrameScope scope = {scope_.epoch, self_, handshake_.peer()};
-  writer_ = std::make_unique<FrameWriter>(scope, keys.send);
+  auto writer = std::make_unique<FrameWriter>(scope, keys.send);
   reader_ = std::make_unique<FrameReader>(scope, keys.receive);
+  writer_ = std::move(writer);  // established
   for (Early& early : early_) {
     Queue(early.type, early.payload, std::move(early.descriptors));
   }

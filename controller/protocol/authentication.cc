@@ -3,12 +3,16 @@
 
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
+#include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/kdf.h>
 #include <openssl/params.h>
 
 #include <cstring>
+#include <memory>
+#include <new>
+#include <stdexcept>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -46,11 +50,28 @@ absl::string_view View(const std::array<uint8_t, 32>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// libcrypto is refused memory, or has been when it set itself up; or its configuration leaves out
+// what is asked for.
+[[noreturn]] void ThrowCryptoError(const char* what) {
+  const unsigned long error = ERR_peek_last_error();
+  if (error == 0 || ERR_GET_REASON(error) == ERR_R_MALLOC_FAILURE) throw std::bad_alloc();
+  const char* reason = ERR_reason_error_string(error);
+  throw std::runtime_error(
+      absl::StrCat("libcrypto can't ", what, reason == nullptr ? "" : ": ", reason));
+}
+
+struct CryptoFree {
+  void operator()(EVP_KDF* kdf) const { EVP_KDF_free(kdf); }
+  void operator()(EVP_KDF_CTX* context) const { EVP_KDF_CTX_free(context); }
+};
+
 // HKDF-SHA256, extract and expand.
 SessionKey DeriveKey(absl::string_view secret, absl::string_view salt, absl::string_view label) {
-  EVP_KDF* kdf = EVP_KDF_fetch(nullptr, "HKDF", nullptr);
-  RUEDA_CHECK(kdf != nullptr) << "libcrypto has no HKDF";
-  EVP_KDF_CTX* context = EVP_KDF_CTX_new(kdf);
+  static constexpr char kWhat[] = "derive a connection's keys";
+  const std::unique_ptr<EVP_KDF, CryptoFree> kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr));
+  if (kdf == nullptr) ThrowCryptoError(kWhat);
+  const std::unique_ptr<EVP_KDF_CTX, CryptoFree> context(EVP_KDF_CTX_new(kdf.get()));
+  if (context == nullptr) ThrowCryptoError(kWhat);
   char digest[] = "SHA256";
   // An empty secret means that the kernel vouches for the peer; HKDF wants a key of some length.
   static constexpr char kNoSecret[] = "none";
@@ -66,10 +87,9 @@ SessionKey DeriveKey(absl::string_view secret, absl::string_view salt, absl::str
       OSSL_PARAM_construct_end(),
   };
   SessionKey derived;
-  const int ok = EVP_KDF_derive(context, derived.data(), derived.size(), params);
-  EVP_KDF_CTX_free(context);
-  EVP_KDF_free(kdf);
-  RUEDA_CHECK(ok == 1) << "libcrypto could not derive a key";
+  if (EVP_KDF_derive(context.get(), derived.data(), derived.size(), params) != 1) {
+    ThrowCryptoError(kWhat);
+  }
   return derived;
 }
 
@@ -83,7 +103,7 @@ Mac ComputeMac(absl::string_view key, absl::string_view message) {
   const uint8_t* ok =
       HMAC(EVP_sha256(), key_data, static_cast<int>(key.size()),
            reinterpret_cast<const uint8_t*>(message.data()), message.size(), mac.data(), &size);
-  RUEDA_CHECK(ok != nullptr && size == mac.size()) << "libcrypto could not compute an HMAC";
+  if (ok == nullptr || size != mac.size()) ThrowCryptoError("compute an HMAC");
   return mac;
 }
 

@@ -27,6 +27,9 @@ using Nonce = std::array<uint8_t, kNonceBytes>;
 using Mac = std::array<uint8_t, kMacBytes>;
 using SessionKey = std::array<uint8_t, 32>;
 
+// libcrypto does what follows. Where it can't, it throws std::bad_alloc or std::runtime_error, as
+// memory that is refused does everywhere.
+
 // HMAC-SHA256.
 Mac ComputeMac(absl::string_view key, absl::string_view message);
 // A name of 32 characters for what `text` says, another for each purpose.

@@ -211,23 +211,18 @@ absl::Status Explained(const absl::Status& error, Rank self, const Meeting& meet
   return why;
 }
 
-// Neighbours may have begun already, and threads have no connection that would break.
-void TellNeighbours(const absl::Status& why, const World& world) {
-  if (world.neighbourhood.segment == nullptr) return;
+// What a rank that fails to start tells its neighbours, who may have begun already.
+Failure FailureOf(Rank rank, absl::string_view cause, const World& world) {
   Failure failure;
-  failure.rank = LostRank(why).value_or(world.rank);
+  failure.rank = rank;
   failure.accuser = world.rank;
-  failure.cause = std::string(why.message());
+  failure.cause = std::string(cause);
   failure.epoch = world.epoch;
-  if (failure.rank < world.size()) {
-    failure.pid = world.infos[failure.rank].pid;
-    failure.host = world.infos[failure.rank].host_name;
+  if (rank < world.size()) {
+    failure.pid = world.infos[rank].pid;
+    failure.host = world.infos[rank].host_name;
   }
-  world.neighbourhood.segment->Fail(EncodeFailure(failure));
-  for (const Bells& bells : world.neighbourhood.bells) {
-    bells.background.Ring();
-    bells.waiter.Ring();
-  }
+  return failure;
 }
 
 // Tells all that this rank is connected to, so that none has to guess from a connection's end.
@@ -252,7 +247,7 @@ absl::StatusOr<World> Bootstrap(const BootstrapArgs& args, Meeting* meeting) {
   absl::Status status = WithoutExceptions([&] { return MeetAll(args, meeting, &world); });
   if (status.ok()) return world;
   const absl::Status why = Explained(status, args.rank, *meeting);
-  TellNeighbours(why, world);
+  world.guard.Say(FailureOf(LostRank(why).value_or(args.rank), why.message(), world));
   std::vector<std::unique_ptr<Link>> links = meeting->TakeLinks();
   for (RoleLink& role_link : world.links) links.push_back(std::move(role_link.link));
   TellWhy(why, std::move(links));
@@ -330,6 +325,8 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
     return MeetRoot(listener, hellos[0].bus_address(), scope, until, meeting->board(), &world);
   };
   const LogLayout layout = LogLayout::For(static_cast<int>(neighbours.size()));
+  world.guard = StartGuard(FailureOf(args.rank, "it failed to start: out of memory", world),
+                           neighbours.size());
   absl::StatusOr<Neighbourhood> around = WithoutExceptions([&]() -> absl::StatusOr<Neighbourhood> {
     RUEDA_ASSIGN_OR_RETURN(const NeighbourOffer offer, args.offer());
     return meeting->Introduce(neighbours, args.rank, offer, SharesLog(config) ? layout.bytes() : 0,
@@ -341,6 +338,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
     return around.status();
   }
   world.neighbourhood = *std::move(around);
+  world.guard.Begin(world.neighbourhood.segment.get(), world.neighbourhood.bells);
   if (SharesLog(config)) {
     for (std::unique_ptr<Link>& link : meeting->TakeLinks()) {
       world.links.push_back(

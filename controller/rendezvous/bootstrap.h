@@ -12,6 +12,7 @@
 #include "controller/membership/topology.h"
 #include "controller/rendezvous/clocks.h"
 #include "controller/rendezvous/meeting.h"
+#include "controller/rendezvous/start_guard.h"
 #include "core/config/config.h"
 
 namespace rueda {
@@ -50,6 +51,7 @@ struct World {
   Neighbourhood neighbourhood;  // of topology.host_of(rank)
   std::vector<RoleLink> links;
   std::shared_ptr<Store> store;  // null: reached over links
+  StartGuard guard;  // destroyed before the links: who hears of their end finds the reason
 
   int size() const { return topology.world_size(); }
   int local_rank() const { return topology.ranks[rank].local_rank; }

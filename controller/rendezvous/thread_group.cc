@@ -1,5 +1,6 @@
 #include "controller/rendezvous/thread_group.h"
 
+#include <new>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -40,16 +41,25 @@ class ThreadStore : public Store {
   bool aborted_ = false;  // guarded by table_->mutex
 };
 
+absl::Status FailedToStart(Rank rank, const absl::Status& why) {
+  return StatusAt(absl::StrCat("rank ", rank, " failed to start"), why);
+}
+
 class ThreadMeeting : public Meeting {
  public:
-  ThreadMeeting(std::shared_ptr<ThreadGroup> group, std::shared_ptr<ThreadTable> table)
-      : group_(std::move(group)), table_(std::move(table)) {}
+  ThreadMeeting(std::shared_ptr<ThreadGroup> group, std::pair<std::string, Rank> who,
+                std::shared_ptr<ThreadTable> table)
+      : group_(std::move(group)),
+        who_(std::move(who)),
+        table_(std::move(table)),
+        to_give_up_{table_},
+        out_of_memory_(FailedToStart(who_.second, absl::ResourceExhaustedError("out of memory"))) {}
 
   absl::StatusOr<std::vector<wire::Hello>> Gather(const wire::Hello& mine, Nanos deadline) override;
   absl::StatusOr<Neighbourhood> Introduce(absl::Span<const Rank> ranks, Rank self,
                                           const NeighbourOffer& mine, size_t log_bytes,
                                           Nanos deadline) override;
-  void GiveUp(Rank self, const absl::Status& why) override { group_->GiveUp(table_, self, why); }
+  void GiveUp(Rank self, const absl::Status& why) override;
   absl::Status WhatBecameOf(Rank /*rank*/) const override {
     MutexLock lock(table_->mutex);
     return table_->failure;
@@ -60,7 +70,11 @@ class ThreadMeeting : public Meeting {
 
  private:
   const std::shared_ptr<ThreadGroup> group_;
+  const std::pair<std::string, Rank> who_;  // by context and rank
   const std::shared_ptr<ThreadTable> table_;
+  // Made while there is memory.
+  std::list<std::shared_ptr<ThreadTable>> to_give_up_;
+  const absl::Status out_of_memory_;
 };
 
 ThreadGroup::ThreadGroup(int size) : size_(size), secret_(NewSecret()) {}
@@ -83,26 +97,36 @@ std::shared_ptr<ThreadTable> ThreadGroup::TableFor(const std::string& context, u
   return table;
 }
 
+// A rank has joined when nothing can fail any more: else it comes to the same epoch again.
 std::unique_ptr<Meeting> ThreadGroup::Join(const std::shared_ptr<ThreadGroup>& self, Rank rank,
                                            const std::string& context) {
-  uint64_t epoch;
-  {
-    MutexLock lock(mutex_);
-    epoch = ++epochs_[{context, rank}];
-  }
-  return std::make_unique<ThreadMeeting>(self, TableFor(context, epoch));
+  const std::pair<std::string, Rank> who(context, rank);
+  const uint64_t epoch = NextEpoch(rank, context);
+  auto meeting = std::make_unique<ThreadMeeting>(self, who, TableFor(context, epoch));
+  MutexLock lock(mutex_);
+  epochs_[who] = epoch;
+  return meeting;
 }
 
-void ThreadGroup::GiveUp(const std::shared_ptr<ThreadTable>& table, Rank self,
-                         const absl::Status& why) {
+void ThreadGroup::GiveUp(std::list<std::shared_ptr<ThreadTable>> table, const absl::Status& why) {
   {
-    MutexLock lock(table->mutex);
-    if (!table->failure.ok()) return;  // it gives up because of that
-    table->failure = StatusAt(absl::StrCat("rank ", self, " failed to start"), why);
-    table->changed.NotifyAll();
+    ThreadTable& failed = *table.front();
+    MutexLock lock(failed.mutex);
+    if (!failed.failure.ok()) return;  // it gives up because of that
+    failed.failure = why;
+    failed.changed.NotifyAll();
   }
   MutexLock lock(mutex_);
-  given_up_.push_back(table);
+  given_up_.splice(given_up_.end(), table);
+}
+
+void ThreadMeeting::GiveUp(Rank self, const absl::Status& why) {
+  absl::Status told = out_of_memory_;
+  try {
+    told = FailedToStart(self, why);
+  } catch (const std::bad_alloc&) {  // then that is what is wrong
+  }
+  group_->GiveUp(std::move(to_give_up_), told);
 }
 
 absl::StatusOr<std::vector<wire::Hello>> ThreadMeeting::Gather(const wire::Hello& mine,

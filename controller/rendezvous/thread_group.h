@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,9 +27,9 @@ class ThreadGroup {
   // The meeting of rank `rank`'s next epoch of a context; the k-th of each rank meet.
   std::unique_ptr<Meeting> Join(const std::shared_ptr<ThreadGroup>& self, Rank rank,
                                 const std::string& context);
-  // Rank `self`'s start of the epoch whose table this is has failed: so do the others', at once or
-  // when they come.
-  void GiveUp(const std::shared_ptr<ThreadTable>& table, Rank self, const absl::Status& why)
+  // The start of the epoch whose table this is, the list's only one, has failed: so do the others',
+  // at once or when they come. Takes no memory.
+  void GiveUp(std::list<std::shared_ptr<ThreadTable>> table, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The number of the epoch that `rank` joins next.
   uint64_t NextEpoch(Rank rank, const std::string& context) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -45,7 +46,7 @@ class ThreadGroup {
   std::map<std::pair<std::string, uint64_t>, std::weak_ptr<ThreadTable>> tables_
       ABSL_GUARDED_BY(mutex_);
   // For ranks that come to a start that has failed.
-  std::vector<std::shared_ptr<ThreadTable>> given_up_ ABSL_GUARDED_BY(mutex_);
+  std::list<std::shared_ptr<ThreadTable>> given_up_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rueda

@@ -36,12 +36,20 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineArgs args) {
   std::unique_ptr<Engine> engine(new Engine(std::move(args)));
   const absl::Status status =
       WithoutExceptions([&] { return engine->Init(config, std::move(parts)); });
-  if (status.ok()) return engine;
+  World& world = engine->world_;
+  if (status.ok()) {
+    world.guard.End();
+    return engine;
+  }
   // The neighbours may have started, and threads have no connection that would break.
-  engine->record_->Write({.rank = engine->world_.rank,
-                          .cause = absl::StrCat("it failed to start: ", status.message())});
-  const std::string record = engine->world_.neighbourhood.segment->failure();
-  for (RoleLink& role_link : engine->world_.links) {
+  world.guard.Say({.rank = world.rank,
+                   .accuser = world.rank,
+                   .pid = world.infos[world.rank].pid,
+                   .host = world.infos[world.rank].host_name,
+                   .cause = absl::StrCat("it failed to start: ", status.message()),
+                   .epoch = world.epoch});
+  const std::string record = world.neighbourhood.segment->failure();
+  for (RoleLink& role_link : world.links) {
     role_link.link->Send(FrameType::kFailure, record);
     (void)role_link.link->OnWritable();
   }

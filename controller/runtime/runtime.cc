@@ -107,11 +107,12 @@ absl::Status Runtime::Init() {
       WithoutExceptions([&] { return Join(&args, meeting.get(), may_be_on_several); });
   if (!status.ok()) meeting->GiveUp(args.rank, status);
   RUEDA_RETURN_IF_ERROR(status);
-  if (absl::Status started = baton_->StartBackground(rank()); !started.ok()) {
-    Abort(std::string(started.message()));  // the others must not wait for this rank
-    return started;
-  }
-  return StartOwnTimeline();
+  const absl::Status begun = WithoutExceptions([this] {
+    absl::Status started = baton_->StartBackground(rank());
+    return started.ok() ? StartOwnTimeline() : started;
+  });
+  if (!begun.ok()) Abort(std::string(begun.message()));  // the others must not wait for this rank
+  return begun;
 }
 
 absl::StatusOr<NeighbourOffer> Runtime::Offer() {
@@ -178,10 +179,7 @@ absl::Status Runtime::StartOwnTimeline() {
   }
   const uint64_t number = std::max(ours.epoch, options_.number);
   if (number > 1) absl::StrAppend(&word, word.empty() ? "" : ".", "epoch", number);
-  const absl::Status status =
-      timeline_.Start(TimelinePath(options_.config.timeline, word, ours.rank));
-  if (!status.ok()) Abort(std::string(status.message()));  // the others must not wait for us
-  return status;
+  return timeline_.Start(TimelinePath(options_.config.timeline, word, ours.rank));
 }
 
 absl::Status Runtime::StartTimeline(const std::string& path) {

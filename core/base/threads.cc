@@ -33,6 +33,10 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// Made when the library is loaded: there is no memory for it when it is needed.
+const absl::Status& out_of_memory =
+    *new absl::Status(absl::ResourceExhaustedError("out of memory"));
+
 }  // namespace
 
 absl::Status StartThread(absl::string_view what, const char* name, std::function<void()> body,
@@ -54,7 +58,7 @@ absl::Status CurrentException() {
   try {
     throw;
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("out of memory");
+    return out_of_memory;
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   } catch (...) {

@@ -1,12 +1,9 @@
 // What the system refuses while a job runs: memory, threads, system calls. Either nothing comes of
 // it, or the epoch ends with an error that says so, on all ranks. Nothing hangs.
-#include <dlfcn.h>
-#include <execinfo.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -19,76 +16,12 @@
 #include <cstdlib>
 #include <exception>
 #include <iterator>
-#include <new>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "test/support/refuse.h"
 #include "test/support/run_ranks.h"
 #include "test/support/tensors.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define OWNED_BY_A_SANITIZER 1  // operator new and pthread_create
-#endif
-
-namespace {
-
-// After so many further allocations of this process one is refused; negative: none.
-std::atomic<int> allocations_left{-1};
-std::atomic<bool> refused{false};
-std::atomic<bool> refuse_threads{false};
-// Whether this thread runs the test's own code, whose allocations don't count.
-thread_local bool exempt = false;
-
-// Where it was refused, for the log if the program ends of it.
-struct Trace {
-  void* frames[40];
-  int count = 0;
-} trace;
-const auto at_end = std::set_terminate([] {
-  backtrace_symbols_fd(trace.frames, trace.count, STDERR_FILENO);
-  std::abort();
-});
-
-// What a call to the library returns.
-template <typename Fn>
-auto Call(Fn fn) {
-  const bool was = std::exchange(exempt, false);
-  const auto result = fn();
-  exempt = was;
-  return result;
-}
-
-}  // namespace
-
-#ifndef OWNED_BY_A_SANITIZER
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // of one another where they are inlined
-void* operator new(size_t bytes) {
-  if (!exempt && allocations_left.load(std::memory_order_relaxed) >= 0 &&
-      allocations_left.fetch_sub(1) == 0) {
-    refused = true;
-    trace.count = backtrace(trace.frames, static_cast<int>(std::size(trace.frames)));
-    throw std::bad_alloc();
-  }
-  if (void* memory = malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept {
-  free(memory);
-}
-void operator delete(void* memory, size_t) noexcept {
-  free(memory);
-}
-#pragma GCC diagnostic pop
-
-extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
-                              void* (*body)(void*), void* argument) {
-  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-  static const auto real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
-  return refuse_threads ? EAGAIN : real(thread, attributes, body, argument);
-}
-#endif
 
 namespace rueda::testing {
 namespace {
@@ -96,23 +29,25 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
+constexpr char kCannotRefuse[] = "the sanitizer stands before the libraries itself";
+
 class Refusals : public ::testing::TestWithParam<Setup> {
  protected:
   void SetUp() override {
-#ifdef OWNED_BY_A_SANITIZER
-    GTEST_SKIP() << "the sanitizer's own operator new and pthread_create are used";
-#endif
+    if (!CanRefuse()) GTEST_SKIP() << kCannotRefuse;
+    std::set_terminate([] {  // for the log
+      PrintRefused();
+      std::abort();
+    });
   }
-  int size() const {
-    return std::max(2, GetParam().multiple_of);
-  }
+  int size() const { return std::max(2, GetParam().multiple_of); }
 };
 INSTANTIATE_TEST_SUITE_P(All, Refusals, ::testing::ValuesIn(AllSetups()),
                          [](const auto& setup) { return setup.param.name; });
 
 // The result of an operation, or of the whole job.
 void Note(rueda_status status, std::string* first) {
-  allocations_left = -1;
+  StopRefusing();
   if (status != RUEDA_OK && first->empty()) *first = rueda_last_error();
 }
 
@@ -201,19 +136,18 @@ void RefuseEach(const Setup& setup, int size, void (*work)(rueda_context*, std::
     RunOptions options = {size, setup, {{"log_level", "off"}, {"recorder_dir", "/nowhere"}}};
     options.may_fail = true;
     RunRanks(options, [&](rueda_context* context, int rank) {
-      exempt = true;
+      SetExempt(true);
       std::string first;
       const rueda_status begun = Execute(context, Barrier());
       // Rank 0 goes on, and may have ended the epoch before this one knows.
       ASSERT_TRUE(begun == RUEDA_OK || (rank != 0 && begun == RUEDA_ABORTED)) << rueda_last_error();
       if (rank == 0) {
-        refused = false;
-        allocations_left = n;
+        RefuseNth(Refusable::kNew, n);
       }
       work(context, &first);
       if (rank == 0) {
-        allocations_left = -1;
-        const char was = refused ? 1 : 0;
+        StopRefusing();
+        const char was = WasRefused() ? 1 : 0;
         EXPECT_EQ(write(told[1], &was, 1), 1);
       }
       if (first.empty()) return;
@@ -254,11 +188,11 @@ TEST_P(Refusals, OfAThreadForCallbacksIsTheCallers) {
     rueda_handle handle = 0;
     ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();  // all have started
     if (rank == 0) {
-      refuse_threads = true;
+      RefuseNth(Refusable::kThread, 0);
       EXPECT_EQ(rueda_submit(context, &operation, 1, &completion, &handle),
                 RUEDA_RESOURCE_EXHAUSTED);
       EXPECT_THAT(rueda_last_error(), HasSubstr("starting the thread for callbacks"));
-      refuse_threads = false;
+      StopRefusing();
     }
     ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
     ASSERT_EQ(rueda_submit(context, &operation, 1, &completion, &handle), RUEDA_OK);
@@ -268,12 +202,10 @@ TEST_P(Refusals, OfAThreadForCallbacksIsTheCallers) {
 }
 
 TEST(AtTheStart, AThreadThatIsRefusedIsNamedOnAllRanks) {
-#ifdef OWNED_BY_A_SANITIZER
-  GTEST_SKIP() << "the sanitizer's own pthread_create is used";
-#endif
+  if (!CanRefuse()) GTEST_SKIP() << kCannotRefuse;
   const testing::Setup setup = {"processes", Ranks::kProcesses, {}};
   RunJoiners({2, setup, {{"log_level", "off"}}}, [](int rank, const Join& join) {
-    refuse_threads = rank == 0;
+    if (rank == 0) RefuseNth(Refusable::kThread, 0);
     rueda_context* context = nullptr;
     const rueda_status status = join(&context);
     if (rank == 0) {
@@ -294,9 +226,7 @@ TEST(AtTheStart, AThreadThatIsRefusedIsNamedOnAllRanks) {
 // of rank 0's turn: nobody touches the tensor any more when its callback has come, which comes
 // once.
 TEST(AfterTheEnd, NoTensorIsTouched) {
-#ifdef OWNED_BY_A_SANITIZER
-  GTEST_SKIP() << "the sanitizer's own pthread_create is used";
-#endif
+  if (!CanRefuse()) GTEST_SKIP() << kCannotRefuse;
   const testing::Setup setup = {"two hosts", Ranks::kProcesses, {{"hosts_fake", "2"}}, 2};
   RunOptions options = {4, setup, {{"process_sets", "0,1"}, {"log_level", "off"}}};
   options.may_fail = true;
@@ -322,7 +252,8 @@ TEST(AfterTheEnd, NoTensorIsTouched) {
       };
       ASSERT_EQ(rueda_submit(context, &operation, 1, &completion, &handle), RUEDA_OK);
     }
-    if (rank == 0) refuse_threads = true;  // which the lane of a set on two hosts would need
+    if (rank == 0)
+      RefuseNth(Refusable::kThread, 0);  // which the lane of a set on two hosts would need
     const int32_t ranks[] = {0, 2};
     int32_t id = -1;
     const rueda_status added = rueda_process_set_add(context, ranks, 2, RUEDA_FOREVER, &id);
@@ -330,7 +261,7 @@ TEST(AfterTheEnd, NoTensorIsTouched) {
       EXPECT_EQ(added, RUEDA_ABORTED);
       EXPECT_THAT(rueda_last_error(), HasSubstr("starting a lane thread"));
     }
-    refuse_threads = false;
+    StopRefusing();
     if (rank < 2) {
       (void)rueda_wait(context, handle, RUEDA_FOREVER);
       (void)rueda_shutdown(context);

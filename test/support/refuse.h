@@ -1,13 +1,15 @@
 // Refuses a test's process what it asks the system for: linked into a test program, whose own
-// malloc, mmap, pthread_create and so on stand before the C library's. Not under the sanitizers,
-// which own some of these.
+// operator new, malloc, mmap, pthread_create and so on stand before the C++ and the C library's.
+// Not under the sanitizers, which own some of these.
 #pragma once
 
 #include <utility>
 
 namespace rueda::testing {
 
-enum class Refusable { kMalloc, kMmap, kThread, kEventfd, kMemfd, kSocket, kEpoll };
+// Memory two ways: by operator new alone, which throws, or all that anybody allocates, the C
+// library and others' code included.
+enum class Refusable { kNew, kMalloc, kMmap, kThread, kEventfd, kMemfd, kSocket, kEpoll };
 const char* NameOf(Refusable what);
 
 // Whether this program can.
@@ -17,6 +19,8 @@ bool CanRefuse();
 // that are exempt don't count.
 void RefuseNth(Refusable what, int n);
 void StopRefusing();
+// How many such calls were counted since.
+int CountedOf(Refusable what);
 // Whether one was refused since.
 bool WasRefused();
 // Prints where the last one was, for the log of a program that ends of it. Async-signal-safe.
