@@ -24,10 +24,25 @@ std::map<std::string, uint64_t>& Epochs() {
   return *epochs;
 }
 
-uint64_t NextEpoch(const std::string& name) {
-  MutexLock lock(epochs_mutex);
-  return ++Epochs()[name];
-}
+// The number of an init of a name, used up once the ranks have met: those that a start has missed
+// come to the same number when they try again.
+class EpochOf {
+ public:
+  explicit EpochOf(std::string name) : name_(std::move(name)) {
+    MutexLock lock(epochs_mutex);
+    number_ = ++Epochs()[name_];
+  }
+  uint64_t number() const { return number_; }
+  void GiveBack() {
+    MutexLock lock(epochs_mutex);
+    uint64_t& last = Epochs()[name_];
+    if (last == number_) --last;
+  }
+
+ private:
+  const std::string name_;
+  uint64_t number_;
+};
 
 // Runtimes whose device has not let go of them yet. Forked children have none of their threads.
 struct Rest {
@@ -105,14 +120,23 @@ absl::Status ReadOptions(const rueda_init_options& options, RuntimeOptions* out)
 
 absl::Status Start(rueda_context* context) {
   RuntimeOptions options = context->options;
-  if (options.group == nullptr) {
-    // Jobs that a program makes in the course of time, as torch.distributed does, have numbers of
-    // their own: their ranks need not have been together before.
-    options.epoch = NextEpoch(absl::StrCat(options.config.job_id, "/", options.context));
-    options.number = NextEpoch(options.context);
-  }
   options.arena = ArenaFor(options.context, options.group_rank);
-  RUEDA_ASSIGN_OR_RETURN(context->runtime, Runtime::Create(std::move(options)));
+  if (options.group != nullptr) {
+    RUEDA_ASSIGN_OR_RETURN(context->runtime, Runtime::Create(std::move(options)));
+    return absl::OkStatus();
+  }
+  // Jobs that a program makes in the course of time, as torch.distributed does, have numbers of
+  // their own: their ranks need not have been together before.
+  EpochOf job(absl::StrCat(options.config.job_id, "/", options.context)), name(options.context);
+  options.epoch = job.number();
+  options.number = name.number();
+  bool met = false;
+  const absl::Cleanup give_back = [&] {
+    if (met) return;
+    job.GiveBack();
+    name.GiveBack();
+  };
+  RUEDA_ASSIGN_OR_RETURN(context->runtime, Runtime::Create(std::move(options), &met));
   return absl::OkStatus();
 }
 

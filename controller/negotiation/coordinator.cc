@@ -209,12 +209,14 @@ bool Coordinator::Covered(const Instance& instance) const {
   return true;
 }
 
+// Names who left first, so that all who submit it hear the same: those who were told may leave too
+// before the last one comes.
 void Coordinator::RejectIfSomebodyLeft(Instance* instance, Plan* plan) {
   if (lanes_[instance->spec->set].left == 0) return;
   const Participants participants = ParticipantsOf(*instance);
-  for (int member = 0; member < participants.size(); ++member) {
-    const Rank rank = participants.rank(member);
-    if (!left_.Contains(rank) || instance->who.Contains(member)) continue;
+  for (const Rank rank : left_in_order_) {
+    const int member = participants.IndexOf(rank);
+    if (member < 0 || instance->who.Contains(member)) continue;
     RejectInstance(instance,
                    absl::FailedPreconditionError(absl::StrCat(
                        SpecLabel(*instance->spec, instance->sequence), " can't complete: rank ",
@@ -373,6 +375,7 @@ void Coordinator::NoteDone(SetId lane_id, uint16_t low_bits, Plan* plan) {
 
 void Coordinator::OnLeave(Rank rank, Plan* plan) {
   if (!left_.Insert(rank)) return;
+  left_in_order_.push_back(rank);
   for (SetId id = 0; id < sets_.end(); ++id) {
     if (sets_.Find(id) != nullptr && sets_.Find(id)->Contains(rank)) ++lanes_[id].left;
   }

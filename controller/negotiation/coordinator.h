@@ -158,8 +158,9 @@ class Coordinator {
   std::vector<Lane> lanes_;      // by set
   std::vector<RankState> ranks_;
   RankSet left_;
-  int waiting_ranks_ = 0;         // ranks with waits > 0
-  Nanos stuck_since_ = kForever;  // since when every rank waits and nothing can complete
+  std::vector<Rank> left_in_order_;  // the same
+  int waiting_ranks_ = 0;            // ranks with waits > 0
+  Nanos stuck_since_ = kForever;     // since when every rank waits and nothing can complete
   bool stuck_reported_ = false;
   Nanos next_look_ = kForever;  // nothing can be overdue before this time
 };

@@ -294,6 +294,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
                      meeting->waited_at().empty() ? "" : ", which met at ", meeting->waited_at()));
   }
   RUEDA_RETURN_IF_ERROR(gathered.status());
+  if (args.met != nullptr) *args.met = true;
   const std::vector<wire::Hello>& hellos = *gathered;
 
   std::vector<std::string> host_ids;

@@ -68,6 +68,9 @@ struct BootstrapArgs {
   // Makes what the rank brings to its neighbours; called when the ranks have met, who are told if
   // it fails.
   std::function<absl::StatusOr<NeighbourOffer>()> offer;
+  // Set when the ranks have met: from then on no other start can have this epoch's number. May be
+  // null.
+  bool* met = nullptr;
 };
 
 // INVALID_ARGUMENT: the setting `process_sets` names what this world can't have.

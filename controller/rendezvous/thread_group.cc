@@ -72,6 +72,7 @@ class ThreadMeeting : public Meeting {
   const std::shared_ptr<ThreadGroup> group_;
   const std::pair<std::string, Rank> who_;  // by context and rank
   const std::shared_ptr<ThreadTable> table_;
+  bool taken_back_ = false;  // this rank's coming
   // Made while there is memory.
   std::list<std::shared_ptr<ThreadTable>> to_give_up_;
   const absl::Status out_of_memory_;
@@ -120,7 +121,13 @@ void ThreadGroup::GiveUp(std::list<std::shared_ptr<ThreadTable>> table, const ab
   given_up_.splice(given_up_.end(), table);
 }
 
+void ThreadGroup::TakeBack(const std::pair<std::string, Rank>& who) {
+  MutexLock lock(mutex_);
+  --epochs_[who];
+}
+
 void ThreadMeeting::GiveUp(Rank self, const absl::Status& why) {
+  if (taken_back_) return;
   absl::Status told = out_of_memory_;
   try {
     told = FailedToStart(self, why);
@@ -150,6 +157,10 @@ absl::StatusOr<std::vector<wire::Hello>> ThreadMeeting::Gather(const wire::Hello
       if (missing.empty()) break;
       const Nanos left = deadline - MonotonicNow();
       if (left <= 0) {
+        // The others may still come, and this rank again.
+        table.hellos[mine.rank()].reset();
+        taken_back_ = true;
+        group_->TakeBack(who_);
         return absl::DeadlineExceededError(
             absl::StrCat(RanksText(missing), " did not come to the start of the job in time"));
       }

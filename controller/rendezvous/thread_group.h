@@ -31,6 +31,8 @@ class ThreadGroup {
   // at once or when they come. Takes no memory.
   void GiveUp(std::list<std::shared_ptr<ThreadTable>> table, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // The rank, whose start has met nobody, comes to the same epoch again.
+  void TakeBack(const std::pair<std::string, Rank>& who) ABSL_LOCKS_EXCLUDED(mutex_);
   // The number of the epoch that `rank` joins next.
   uint64_t NextEpoch(Rank rank, const std::string& context) ABSL_LOCKS_EXCLUDED(mutex_);
   const Secret& secret() const { return secret_; }

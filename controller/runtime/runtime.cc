@@ -62,13 +62,13 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetingAt(const Place& place, const Con
 
 Runtime::Runtime(RuntimeOptions options) : options_(std::move(options)) {}
 
-absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options) {
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options, bool* met) {
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(options)));
-  RUEDA_RETURN_IF_ERROR(runtime->Init());
+  RUEDA_RETURN_IF_ERROR(runtime->Init(met));
   return runtime;
 }
 
-absl::Status Runtime::Init() {
+absl::Status Runtime::Init(bool* met) {
   const Config& config = options_.config;
   SetLogLevel(LevelOf(config.log_level));
   // Threads whose context says nothing leave it where their process has put it.
@@ -79,6 +79,7 @@ absl::Status Runtime::Init() {
 
   BootstrapArgs args;
   args.config = &config;
+  args.met = met;
   args.scope.epoch = options_.epoch;
   std::unique_ptr<Meeting> meeting;
   bool may_be_on_several = false;  // and nobody has said whether

@@ -37,7 +37,8 @@ struct RuntimeOptions {
 class Runtime {
  public:
   // Meets the other ranks; blocks until they come or the start time-out passes.
-  static absl::StatusOr<std::unique_ptr<Runtime>> Create(RuntimeOptions options);
+  static absl::StatusOr<std::unique_ptr<Runtime>> Create(RuntimeOptions options,
+                                                         bool* met = nullptr);
   // As Leave, and waits for the device.
   ~Runtime();
 
@@ -110,7 +111,7 @@ class Runtime {
 
  private:
   explicit Runtime(RuntimeOptions options);
-  absl::Status Init();
+  absl::Status Init(bool* met);
   // Meets the others and makes the engine.
   absl::Status Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several);
   absl::StatusOr<NeighbourOffer> Offer();

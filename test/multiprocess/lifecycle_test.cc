@@ -289,6 +289,35 @@ TEST(Start, RankThatDoesNotComeIsNamed) {
 }
 
 // Training `n` times alone would be a silent mistake.
+class StartAgain : public ::testing::TestWithParam<Setup> {};
+INSTANTIATE_TEST_SUITE_P(All, StartAgain, ::testing::ValuesIn(ShmSetups()),
+                         [](const auto& setup) { return setup.param.name; });
+
+TEST_P(StartAgain, MeetsThoseWhoComeLate) {
+  int first_has_failed[2];
+  ASSERT_EQ(pipe(first_has_failed), 0);
+  const RunOptions options = {3, GetParam(), {{"start_timeout_s", "1"}}};
+  RunJoiners(options, [&](int rank, const Join& join) {
+    char byte = 0;
+    if (rank == 2) {
+      ASSERT_EQ(read(first_has_failed[0], &byte, 1), 1);
+    }
+    rueda_context* context = nullptr;
+    rueda_status status = join(&context);
+    if (rank == 0) {
+      ASSERT_EQ(status, RUEDA_DEADLINE_EXCEEDED) << rueda_last_error();
+      ASSERT_EQ(write(first_has_failed[1], &byte, 1), 1);
+    }
+    for (int i = 0; status == RUEDA_DEADLINE_EXCEEDED && i < 30; ++i) status = join(&context);
+    ASSERT_EQ(status, RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(rueda_shutdown(context), RUEDA_OK) << rueda_last_error();
+    rueda_context_destroy(context);
+  });
+  close(first_has_failed[0]);
+  close(first_has_failed[1]);
+}
+
 TEST(Start, UnderAnotherLauncherFailsByName) {
   RunJoiners({1, Processes()}, [](int, const Join&) {
     for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {

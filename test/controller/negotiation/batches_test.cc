@@ -212,6 +212,21 @@ TEST(Leaving, FailsWhatNeedsTheRankAndNothingElse) {
   EXPECT_EQ(job.Failures(0).size(), 1u);
 }
 
+// Who is told first may leave too before the last one comes.
+TEST(Leaving, IsTheFaultOfWhoeverLeftFirst) {
+  Job job(4);
+  job.member(2).AnnounceLeave();
+  job.Flush(2);
+  for (const Rank rank : {1, 0, 3}) {
+    job.Announce(rank, Named("a"));
+    const std::vector<Rejected> failures = job.Failures(rank);
+    ASSERT_EQ(failures.size(), 1u);
+    EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("rank 2 has shut down"));
+    job.member(rank).AnnounceLeave();
+    job.Flush(rank);
+  }
+}
+
 TEST(Stalls, AreReportedAtTheWarningAgeWithNames) {
   Job job(3);
   job.Announce(2, Named("early"));
