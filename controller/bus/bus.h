@@ -43,8 +43,8 @@ class Bus {
   virtual bool MustAnnounceDone(SetId lane, uint64_t completed) = 0;
 
   // Looks after what is due by the clock: stalls. Reports for people are appended to `reports`, on
-  // one rank of the job. Returns when to call again.
-  virtual Nanos Look(Nanos now, std::vector<std::string>* reports) = 0;
+  // one rank of the job. Returns when to call again. An error ends the epoch.
+  virtual absl::StatusOr<Nanos> Look(Nanos now, std::vector<std::string>* reports) = 0;
 };
 
 // How the bus wakes a rank that sleeps: by world rank, a neighbour on this host. Called after what

@@ -8,7 +8,6 @@
 #include "controller/bus/log_codec.h"
 #include "controller/protocol/codec.h"
 #include "core/base/limits.h"
-#include "core/base/log.h"
 
 namespace rueda {
 namespace {
@@ -225,11 +224,11 @@ bool HostsBus::MustAnnounceDone(SetId lane, uint64_t completed) {
   return true;
 }
 
-Nanos HostsBus::Look(Nanos now, std::vector<std::string>* reports) {
+absl::StatusOr<Nanos> HostsBus::Look(Nanos now, std::vector<std::string>* reports) {
   if (!leader()) return kForever;
   std::vector<ControlEvent> overdue;
   Nanos next = aggregator_->Look(now, &overdue);
-  absl::Status status = Tell(overdue, now);
+  RUEDA_RETURN_IF_ERROR(Tell(overdue, now));
   if (subtree_ != nullptr) {
     std::vector<ControlEvent> overdue_below;
     next = std::min(next, subtree_->Look(now, &overdue_below));
@@ -239,11 +238,10 @@ Nanos HostsBus::Look(Nanos now, std::vector<std::string>* reports) {
     std::vector<Expire> expired;
     next = std::min(next, coordinator_->Look(now, reports, &expired));
     for (const Expire& expire : expired) {
-      status.Update(coordinator_->Step({self_, expire}, now, &plan_));
+      RUEDA_RETURN_IF_ERROR(coordinator_->Step({self_, expire}, now, &plan_));
     }
     Publish();
   }
-  if (!status.ok()) RUEDA_LOG(Error) << "bus: " << status.message();
   return next;
 }
 

@@ -65,7 +65,7 @@ bool LogBus::MustAnnounceDone(SetId lane, uint64_t completed) {
          coordinator_.DoneOn(lane) < completed;
 }
 
-Nanos LogBus::Look(Nanos now, std::vector<std::string>* reports) {
+absl::StatusOr<Nanos> LogBus::Look(Nanos now, std::vector<std::string>* reports) {
   const Nanos next = coordinator_.Look(now, reports, &expired_, self_);
   return expired_.empty() ? next : now;
 }

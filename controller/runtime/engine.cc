@@ -496,12 +496,16 @@ Nanos Engine::NextDeadline() {
 Nanos Engine::CheckDeadlines() {
   if (!goes_on()) return kForever;
   std::vector<std::string> stalls;
-  Nanos next = idle() ? kForever : parts_.bus->Look(now_, &stalls);
+  const absl::StatusOr<Nanos> look = idle() ? kForever : parts_.bus->Look(now_, &stalls);
   for (std::string& stall : stalls) {
     RUEDA_LOG(Warning) << "stall: " << stall;
     tracks_.Note("STALL", std::move(stall));
   }
-  next = std::min(next, parts_.connections->deadline());
+  if (!look.ok()) {
+    Fail(absl::StrCat(" can't go on: ", look.status().message()));
+    return 0;
+  }
+  Nanos next = std::min(*look, parts_.connections->deadline());
   next = std::min(next, membership_.farewell_until());
   if (detector_->suspects()) next = std::min(next, now_ + kMillisecond);
   // Somebody is writing a failure down; it takes a moment, unless it died meanwhile.

@@ -500,9 +500,13 @@ void Simulation::Turn(Rank rank) {
   }
   state.bus->BeforeSleep();
   std::vector<std::string> reports;
-  const Nanos look = state.bus->Look(now_, &reports);
+  const absl::StatusOr<Nanos> look = state.bus->Look(now_, &reports);
+  if (!look.ok()) {
+    Error(absl::StrCat("rank ", rank, ": ", look.status().message()));
+    return;
+  }
   for (const std::string& report : reports) RUEDA_LOG(Warning) << "stall: " << report;
-  if (look != kForever) ScheduleTurn(rank, std::max(look, now_ + 1));
+  if (*look != kForever) ScheduleTurn(rank, std::max(*look, now_ + 1));
 }
 
 // Whether the defect takes this event away: a named tensor's announcement, since of unnamed

@@ -301,7 +301,8 @@ void Training::Turn(Rank rank) {
   }
   state.bus->BeforeSleep();
   std::vector<std::string> reports;
-  state.bus->Look(now_, &reports);
+  const absl::Status look = state.bus->Look(now_, &reports).status();
+  if (!look.ok()) Error(absl::StrCat("rank ", rank, ": ", look.message()));
   for (std::string& report : reports) Error(std::move(report));
   if (state.next_burst > now_) ScheduleTurn(rank, state.next_burst);
 }
