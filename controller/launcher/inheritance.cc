@@ -24,7 +24,7 @@ absl::StatusOr<Inheritance> TakeOver() {
     if (!IsIgnored(signal)) sigaddset(&signals, signal);
   }
   for (const int each : {SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD}) signal(each, SIG_DFL);
-  signal(SIGPIPE, SIG_IGN);
+  for (const int each : {SIGPIPE, SIGXFSZ}) signal(each, SIG_IGN);  // the write fails
   sigset_t blocked = signals;
   sigaddset(&blocked, SIGCHLD);
   sigprocmask(SIG_SETMASK, &blocked, nullptr);

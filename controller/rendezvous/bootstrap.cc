@@ -15,6 +15,7 @@
 #include "controller/rendezvous/leader_link.h"
 #include "controller/rendezvous/network.h"
 #include "core/base/threads.h"
+#include "ops/shm/arena.h"
 
 namespace rueda {
 namespace {
@@ -64,6 +65,30 @@ absl::Status CheckTcp(const World& world, absl::Span<const wire::Hello> hellos,
         "network, or RUEDA_ALLOW_UNAUTHENTICATED_DATA=1 if others are kept out"));
   }
   return absl::OkStatus();
+}
+
+// For the program's own threads and what they allocate while the job starts.
+constexpr size_t kProgramBytesMin = 64u << 20;
+
+// How large arenas may be that each of these ranks can map all of, under the limits on their
+// address spaces. RESOURCE_EXHAUSTED: this rank's is too small for the least that they need.
+absl::StatusOr<size_t> ArenaBytesFor(absl::Span<const Rank> ranks, size_t own_room,
+                                     absl::Span<const wire::Hello> hellos, size_t log_bytes) {
+  const int count = static_cast<int>(ranks.size());
+  const size_t segment_bytes = Segment::BytesFor(count, log_bytes);
+  const size_t needed = segment_bytes + kProgramBytesMin + ranks.size() * kArenaBytesMin;
+  if (own_room < needed) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(count, " ranks on a host need ", needed,
+                     " bytes more of address space each for the memory that they share, and ",
+                     AddressSpaceLimitText(),
+                     ": raise it (ulimit -v unlimited), or start fewer ranks per host"));
+  }
+  size_t room = own_room;
+  for (const Rank rank : ranks) {
+    if (hellos[rank].has_room()) room = std::min<size_t>(room, hellos[rank].room());
+  }
+  return ArenaBytesMax(room, segment_bytes, count);
 }
 
 // Leaders on other hosts than rank 0's ask it what time it is, and tell the ranks of their host.
@@ -281,6 +306,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   mine.set_host_name(HostName());
   mine.set_pid(getpid());
   mine.set_version(kVersion);
+  if (args.room != kNoLimit) mine.set_room(args.room);
   for (const auto& [name, value] : AgreedKnobs(config)) {
     wire::Knob* knob = mine.add_agreed();
     knob->set_name(name);
@@ -329,9 +355,11 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   world.guard = StartGuard(FailureOf(args.rank, "it failed to start: out of memory", world),
                            neighbours.size());
   absl::StatusOr<Neighbourhood> around = WithoutExceptions([&]() -> absl::StatusOr<Neighbourhood> {
-    RUEDA_ASSIGN_OR_RETURN(const NeighbourOffer offer, args.offer());
-    return meeting->Introduce(neighbours, args.rank, offer, SharesLog(config) ? layout.bytes() : 0,
-                              deadline);
+    const size_t log_bytes = SharesLog(config) ? layout.bytes() : 0;
+    RUEDA_ASSIGN_OR_RETURN(const size_t arena_bytes_max,
+                           ArenaBytesFor(neighbours, args.room, hellos, log_bytes));
+    RUEDA_ASSIGN_OR_RETURN(const NeighbourOffer offer, args.offer(arena_bytes_max));
+    return meeting->Introduce(neighbours, args.rank, offer, log_bytes, deadline);
   });
   if (!around.ok()) {
     // The root waits for this host: it is to be told too.

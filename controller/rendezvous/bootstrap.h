@@ -13,6 +13,7 @@
 #include "controller/rendezvous/clocks.h"
 #include "controller/rendezvous/meeting.h"
 #include "controller/rendezvous/start_guard.h"
+#include "core/base/memory_limits.h"
 #include "core/config/config.h"
 
 namespace rueda {
@@ -65,9 +66,11 @@ struct BootstrapArgs {
   int size = 1;
   SessionScope scope;
   const Config* config = nullptr;
-  // Makes what the rank brings to its neighbours; called when the ranks have met, who are told if
-  // it fails.
-  std::function<absl::StatusOr<NeighbourOffer>()> offer;
+  // Bytes of address space that this rank may map for itself and its neighbours; kNoLimit.
+  size_t room = kNoLimit;
+  // Makes what the rank brings to its neighbours, an arena of at most so many bytes; called when
+  // the ranks have met, who are told if it fails.
+  std::function<absl::StatusOr<NeighbourOffer>(size_t arena_bytes_max)> offer;
   // Set when the ranks have met: from then on no other start can have this epoch's number. May be
   // null.
   bool* met = nullptr;

@@ -70,6 +70,10 @@ wire::Roster MakeRoster(absl::Span<const wire::Hello> hellos) {
       place->set_host_name(hello.host_name());
       place->set_data_address(hello.data_address());
     }
+    if (hello.has_room()) {
+      wire::Place& place = *roster.mutable_places(static_cast<int>(it->second));
+      if (!place.has_room() || hello.room() < place.room()) place.set_room(hello.room());
+    }
     roster.add_place(it->second);
     roster.add_pid(hello.pid());
   }
@@ -97,6 +101,7 @@ absl::StatusOr<std::vector<wire::Hello>> HellosOf(const wire::Roster& roster, in
     hello.set_host_name(place.host_name());
     hello.set_data_address(place.data_address());
     hello.set_pid(roster.pid(rank));
+    if (place.has_room()) hello.set_room(place.room());
   }
   hellos[0].set_bus_address(roster.bus_address());
   return hellos;

@@ -116,10 +116,10 @@ absl::Status Runtime::Init(bool* met) {
   return begun;
 }
 
-absl::StatusOr<NeighbourOffer> Runtime::Offer() {
+absl::StatusOr<NeighbourOffer> Runtime::Offer(size_t arena_bytes_max) {
   arena_ = options_.arena;
   if (arena_ == nullptr) {
-    RUEDA_ASSIGN_OR_RETURN(arena_, Arena::Create());
+    RUEDA_ASSIGN_OR_RETURN(arena_, Arena::Create(arena_bytes_max));
   }
   RUEDA_RETURN_IF_ERROR(arena_->WaitUntilSafe(MonotonicNow() + kArenaPatience));
   Bells bells;
@@ -130,7 +130,12 @@ absl::StatusOr<NeighbourOffer> Runtime::Offer() {
 
 absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several) {
   const Config& config = options_.config;
-  args->offer = [this] { return Offer(); };
+  args->offer = [this](size_t arena_bytes_max) { return Offer(arena_bytes_max); };
+  args->room = AddressSpaceLeft();
+  // An arena of an earlier epoch is mapped already.
+  if (options_.arena != nullptr && args->room != kNoLimit) {
+    args->room += options_.arena->memory()->bytes();
+  }
   EngineArgs engine;
   absl::StatusOr<World> world = Bootstrap(*args, meeting);
   if (absl::IsDeadlineExceeded(world.status()) && may_be_on_several) {

@@ -114,7 +114,7 @@ class Runtime {
   absl::Status Init(bool* met);
   // Meets the others and makes the engine.
   absl::Status Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several);
-  absl::StatusOr<NeighbourOffer> Offer();
+  absl::StatusOr<NeighbourOffer> Offer(size_t arena_bytes_max);
   void StopThreads();
   void GuardArena();
   absl::Status StartOwnTimeline();

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <string>
 
+#include "core/base/no_write_signals.h"
+
 namespace rueda {
 namespace {
 
@@ -36,7 +38,8 @@ LogLine::~LogLine() {
   if (log_rank >= 0) line << " " << log_rank;
   line << "] " << kLetters[static_cast<int>(level_)] << " " << words_.str() << "\n";
   const std::string text = line.str();
-  // A reader that has gone away is no reason to fail.
+  // A reader that has gone away is no reason to fail, nor is a file that may not grow.
+  const NoWriteSignals held;
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
 }
 

@@ -17,6 +17,7 @@
 #include "core/base/limits.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
+#include "core/base/no_write_signals.h"
 #include "core/base/unique_fd.h"
 
 namespace rueda::trace {
@@ -211,6 +212,7 @@ void RecordName(uint32_t id, absl::string_view name) {
 }
 
 void Dump(int fd) {
+  const NoWriteSignals held;
   SafeWriter out(fd);
   out.Text("# rueda flight recorder, pid ");
   out.Number(getpid());

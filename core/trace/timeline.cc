@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "core/base/futex.h"
 #include "core/base/log.h"
+#include "core/base/no_write_signals.h"
 #include "core/base/threads.h"
 
 namespace rueda {
@@ -64,6 +65,7 @@ absl::StatusOr<UniqueFd> OpenFile(const std::string& path) {
 }
 
 absl::Status WriteAll(int fd, const std::string& path, absl::string_view text) {
+  const NoWriteSignals held;
   while (!text.empty()) {
     const ssize_t n = write(fd, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;

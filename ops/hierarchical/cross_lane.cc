@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
-#include "core/base/no_broken_pipe.h"
+#include "core/base/no_write_signals.h"
 #include "core/base/threads.h"
 
 namespace rueda {
@@ -70,7 +70,7 @@ size_t CrossLane::SentBytes(int64_t block, int from, int to) const {
 }
 
 absl::Status CrossLane::Send(int64_t block) {
-  const NoBrokenPipe held;  // this may be any thread of the program's
+  const NoWriteSignals held;  // this may be any thread of the program's
   const uint64_t number = Number(block);
   const Range stripe = Stripe(block);
   const int self = args_.module.self;

@@ -14,16 +14,24 @@ constexpr size_t kPage = 4'096;
 
 }  // namespace
 
+size_t ArenaBytesMax(size_t room, size_t other_bytes, int ranks) {
+  if (room == kNoLimit) return kNoLimit;
+  const size_t rest = room - std::min(room, other_bytes);
+  return std::max(rest / 2 / static_cast<size_t>(ranks), kArenaBytesMin);
+}
+
 Arena::Arena(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {
   free_[0] = memory_->bytes();
 }
 
-absl::StatusOr<std::shared_ptr<Arena>> Arena::Create() {
-  const size_t bytes =
+absl::StatusOr<std::shared_ptr<Arena>> Arena::Create(size_t bytes_max) {
+  const size_t memory =
       static_cast<size_t>(std::max<long>(sysconf(_SC_PHYS_PAGES), 1 << 16)) * kPage;
-  RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
+  const size_t limit = std::max(std::min(bytes_max, FileBytesMax()), kArenaBytesMin);
+  const size_t bytes = std::min(memory, limit) / kPage * kPage;
+  RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> shared,
                          SharedMemory::Create("rueda-arena", bytes));
-  return std::shared_ptr<Arena>(new Arena(std::move(memory)));
+  return std::shared_ptr<Arena>(new Arena(std::move(shared)));
 }
 
 absl::StatusOr<void*> Arena::Allocate(size_t bytes) {

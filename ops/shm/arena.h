@@ -11,15 +11,23 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/memory_limits.h"
 #include "core/base/mutex.h"
 #include "ops/shm/shared_memory.h"
 
 namespace rueda {
 
+// How large each of `ranks` neighbours' arenas may be where each of them may map `room` bytes
+// more, `other_bytes` of them for something else. Half of what is left stays the program's. No less
+// than kArenaBytesMin: whether there is room for that is asked beforehand. PURE
+size_t ArenaBytesMax(size_t room, size_t other_bytes, int ranks);
+inline constexpr size_t kArenaBytesMin = 16u << 20;
+
 class Arena {
  public:
-  // As large as the machine's memory; what is not allocated costs nothing.
-  static absl::StatusOr<std::shared_ptr<Arena>> Create();
+  // As large as the machine's memory, or smaller: at most `bytes_max`, and what a file may have.
+  // What is not allocated costs nothing but address space.
+  static absl::StatusOr<std::shared_ptr<Arena>> Create(size_t bytes_max = kNoLimit);
 
   // At least `bytes` bytes of zeros, aligned to a page. RESOURCE_EXHAUSTED when there is no room.
   absl::StatusOr<void*> Allocate(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);

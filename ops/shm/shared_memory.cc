@@ -6,16 +6,31 @@
 #include <sys/stat.h>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/memory_limits.h"
+#include "core/base/no_write_signals.h"
 
 namespace rueda {
+namespace {
+
+absl::Status Resize(const UniqueFd& fd, size_t bytes) {
+  const NoWriteSignals held;
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0) return absl::OkStatus();
+  const int error = errno;
+  if (error != EFBIG) {
+    return ErrnoStatus(error, absl::StrCat("sizing shared memory to ", bytes, " bytes"));
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the ranks need ", bytes, " bytes of shared memory, and ", FileLimitText(),
+                   ", which holds for shared memory too: raise it (ulimit -f unlimited)"));
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(const char* label,
                                                                    size_t bytes) {
   UniqueFd fd(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return ErrnoStatus(errno, "creating shared memory (memfd_create)");
-  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("sizing shared memory to ", bytes, " bytes"));
-  }
+  RUEDA_RETURN_IF_ERROR(Resize(fd, bytes));
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return ErrnoStatus(errno, "sealing shared memory");
   }
@@ -35,6 +50,11 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Map(UniqueFd fd) {
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::MapSealed(UniqueFd fd, size_t bytes) {
   void* data =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+  if (data == MAP_FAILED && errno == ENOMEM && AddressSpaceLeft() < bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the ranks need ", bytes, " bytes more of shared memory, and ",
+                     AddressSpaceLimitText(), ": raise it (ulimit -v unlimited)"));
+  }
   if (data == MAP_FAILED) {
     return ErrnoStatus(errno, absl::StrCat("mapping ", bytes, " bytes of shared memory"));
   }

@@ -50,6 +50,22 @@ TEST(Roster, SaysWhereEverybodyIs) {
   }
 }
 
+// Of a host's ranks the one with the least address space left decides for all.
+TEST(Roster, SaysHowMuchRoomEachHostHas) {
+  std::vector<wire::Hello> given = Hellos(6, 2);
+  given[2].set_room(700);
+  given[3].set_room(300);
+  given[5].set_room(0);
+  const auto hellos = HellosOf(MakeRoster(given), 6);
+  ASSERT_TRUE(hellos.ok()) << hellos.status();
+  for (const size_t rank : {0, 1}) EXPECT_FALSE(hellos->at(rank).has_room());
+  for (const size_t rank : {2, 3}) EXPECT_EQ(hellos->at(rank).room(), 300u);
+  for (const size_t rank : {4, 5}) {
+    EXPECT_TRUE(hellos->at(rank).has_room());
+    EXPECT_EQ(hellos->at(rank).room(), 0u);
+  }
+}
+
 // All get it, and rank 0 can't have more ranks than fit a frame.
 TEST(Roster, TakesAFewBytesARank) {
   EXPECT_LT(MakeRoster(Hellos(4'096, 8)).ByteSizeLong(), 4'096u * 6 + 512u * 120);

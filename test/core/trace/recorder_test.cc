@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -100,6 +101,18 @@ TEST(Recorder, WritesWhatWasRecorded) {
   ASSERT_GE(ring.size(), 3u);
   EXPECT_THAT(ring[ring.size() - 2], ::testing::EndsWith(" rank 3 submit id 7 a 11 b -2"));
   EXPECT_THAT(ring.back(), ::testing::EndsWith(" rank 3 wake id 0 a 0 b 0"));
+}
+
+TEST(Recorder, AFileThatMayNotGrowRaisesNoSignal) {
+  EXPECT_EXIT(
+      {
+        rlimit small;
+        small.rlim_cur = small.rlim_max = 10;
+        setrlimit(RLIMIT_FSIZE, &small);
+        const std::string dump = Dumped();
+        _exit(static_cast<int>(dump.size()));
+      },
+      ::testing::ExitedWithCode(10), "");
 }
 
 TEST(Recorder, MarksEveryRankThatThereCanBe) {

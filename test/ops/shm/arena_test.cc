@@ -24,6 +24,16 @@ class ArenaTest : public ::testing::Test {
   const std::shared_ptr<Arena> arena_ = *Arena::Create();
 };
 
+TEST(ArenaBytes, LeaveHalfOfTheRoomToTheProgram) {
+  constexpr size_t kGiB = size_t{1} << 30;
+  EXPECT_EQ(ArenaBytesMax(kNoLimit, kGiB, 4), kNoLimit);
+  EXPECT_EQ(ArenaBytesMax(9 * kGiB, kGiB, 4), kGiB);
+  EXPECT_EQ(ArenaBytesMax(kGiB, kGiB, 4), kArenaBytesMin);
+  EXPECT_EQ(ArenaBytesMax(0, kGiB, 4), kArenaBytesMin);
+  EXPECT_EQ((*Arena::Create(kGiB + 1))->memory()->bytes(), kGiB);
+  EXPECT_EQ((*Arena::Create(1))->memory()->bytes(), kArenaBytesMin);
+}
+
 TEST_F(ArenaTest, HandsOutZeroedPagesThatDoNotOverlap) {
   std::vector<std::pair<char*, size_t>> pieces;
   for (const size_t bytes : {size_t{0}, size_t{1}, kPage - 1, kPage, kPage + 1, 10 * kPage}) {

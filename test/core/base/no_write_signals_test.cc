@@ -1,8 +1,12 @@
-#include "core/base/no_broken_pipe.h"
+#include "core/base/no_write_signals.h"
 
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#include "core/base/unique_fd.h"
 
 namespace rueda {
 namespace {
@@ -28,10 +32,10 @@ void WriteToNobody() {
   close(ends[1]);
 }
 
-TEST(NoBrokenPipe, AWriteToNobodyIsAnErrorAndNoSignal) {
+TEST(NoWriteSignals, AWriteToNobodyIsAnErrorAndNoSignal) {
   for (int round = 0; round < 2; ++round) {
     {
-      const NoBrokenPipe held;
+      const NoWriteSignals held;
       WriteToNobody();
       WriteToNobody();
     }
@@ -40,7 +44,26 @@ TEST(NoBrokenPipe, AWriteToNobodyIsAnErrorAndNoSignal) {
   }
 }
 
-TEST(NoBrokenPipe, LeavesWhatTheThreadHasBlocked) {
+TEST(NoWriteSignals, AFileThatMayNotGrowIsAnErrorAndNoSignal) {
+  const UniqueFd file(memfd_create("file", MFD_CLOEXEC));
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {4, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  {
+    const NoWriteSignals held;
+    EXPECT_EQ(write(file.get(), "12345", 5), 4);
+    EXPECT_EQ(write(file.get(), "5", 1), -1);
+    EXPECT_EQ(errno, EFBIG);
+    EXPECT_EQ(ftruncate(file.get(), 5), -1);
+    EXPECT_EQ(errno, EFBIG);
+  }
+  EXPECT_FALSE(IsPending(SIGXFSZ));
+  EXPECT_FALSE(IsBlocked(SIGXFSZ));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+}
+
+TEST(NoWriteSignals, LeavesWhatTheThreadHasBlocked) {
   sigset_t pipe_alone, before;
   sigemptyset(&pipe_alone);
   sigaddset(&pipe_alone, SIGPIPE);
@@ -48,7 +71,7 @@ TEST(NoBrokenPipe, LeavesWhatTheThreadHasBlocked) {
   WriteToNobody();
   ASSERT_TRUE(IsPending(SIGPIPE));
   {
-    const NoBrokenPipe held;
+    const NoWriteSignals held;
     WriteToNobody();
   }
   EXPECT_TRUE(IsPending(SIGPIPE)) << "the program's own";
