@@ -1,8 +1,13 @@
 #include "controller/launcher/inheritance.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/process.h"
 
 namespace rueda {
 namespace {
@@ -12,9 +17,27 @@ bool IsIgnored(int signal) {
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
+// What ruedarun can't do without, and old kernels and filters of system calls don't have.
+absl::Status CheckSystemCalls() {
+  const auto refused = [](const char* call) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this system refuses ", call, " (", strerror(errno),
+                     "), by which ruedarun watches the ranks: it needs Linux 5.4 or newer, and a "
+                     "container whose filter of system calls (seccomp) allows it"));
+  };
+  const UniqueFd self = OpenPidfd(getpid());
+  if (!self.valid()) return refused("pidfd_open");
+  siginfo_t info;
+  const int waited =
+      waitid(P_PIDFD, static_cast<id_t>(self.get()), &info, WEXITED | WNOHANG | WNOWAIT);
+  if (waited != 0 && errno != ECHILD) return refused("waitid");  // this is no child of its own
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Inheritance> TakeOver() {
+  RUEDA_RETURN_IF_ERROR(CheckSystemCalls());
   Inheritance inheritance;
   inheritance.ignores_hangup = IsIgnored(SIGHUP);
   sigset_t signals;

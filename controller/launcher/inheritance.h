@@ -16,8 +16,9 @@ struct Inheritance {
 };
 
 // Signals from here on wait until somebody reads them. Those that a shell made us ignore (nohup; in
-// the background of a script) stay ignored. SIGCHLD is blocked, SIGPIPE ignored, and as many files
-// may be opened as the system lets.
+// the background of a script) stay ignored. SIGCHLD is blocked, SIGPIPE and SIGXFSZ are ignored,
+// and as many files may be opened as the system lets. FAILED_PRECONDITION: the system refuses calls
+// that ranks can't be watched without.
 absl::StatusOr<Inheritance> TakeOver();
 
 // The next that has come by such a signalfd; 0: none.

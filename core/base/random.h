@@ -5,7 +5,7 @@
 
 namespace rueda {
 
-// From the kernel; a system without any is beyond help: RUEDA_CHECK.
+// From the kernel, by getrandom or else /dev/urandom; without either RUEDA_CHECK says so.
 void FillRandom(void* data, size_t bytes);
 
 }  // namespace rueda

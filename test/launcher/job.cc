@@ -20,6 +20,8 @@
 #include <iterator>
 #include <memory>
 
+#include "test/support/forbid.h"
+
 namespace rueda {
 namespace {
 
@@ -103,6 +105,10 @@ void Job::Exec(const Setup& setup, const std::vector<std::string>& arguments, co
   for (std::string& word : words) argv.push_back(word.data());
   environment.push_back(nullptr);
   argv.push_back(nullptr);
+  if (setup.forbidden_call >= 0 &&
+      !rueda::testing::Forbid(setup.forbidden_call, setup.forbidden_error)) {
+    _exit(99);
+  }
   execve(RUEDARUN, argv.data(), environment.data());
   _exit(99);
 }

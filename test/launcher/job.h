@@ -38,6 +38,8 @@ class Job {
     std::vector<int> ignored;  // signals that ruedarun finds ignored
     std::vector<int> blocked;  // and blocked
     std::string directory;     // to start in
+    int forbidden_call = -1;   // a system call that the job gets `forbidden_error` for
+    int forbidden_error = 0;
   };
 
   // ruedarun with `arguments`.

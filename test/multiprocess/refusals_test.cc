@@ -2,10 +2,6 @@
 // it, or the epoch ends with an error that says so, on all ranks. Nothing hangs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "test/support/forbid.h"
 #include "test/support/refuse.h"
 #include "test/support/run_ranks.h"
 #include "test/support/tensors.h"
@@ -274,18 +271,6 @@ TEST(AfterTheEnd, NoTensorIsTouched) {
   });
 }
 
-// From now on this process, and its threads, get `error` for a system call.
-void Forbid(int call, int error) {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-  sock_fprog program = {static_cast<unsigned short>(std::size(filter)), filter};
-  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
-}
-
 double CpuSeconds() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
@@ -300,7 +285,7 @@ TEST(OldKernels, SleepWithoutEpollPwait2) {
   for (const int error : {ENOSYS, EPERM}) {
     const testing::Setup setup = {"processes", Ranks::kProcesses, {}};
     const auto body = [&](int rank, const Join& join) {
-      Forbid(SYS_epoll_pwait2, error);
+      ASSERT_TRUE(Forbid(SYS_epoll_pwait2, error));
       rueda_context* context = nullptr;
       ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
       const double before = CpuSeconds();
