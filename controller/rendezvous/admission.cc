@@ -21,6 +21,8 @@ namespace {
 constexpr Nanos kHandshakeLimit = 2 * kSecond;
 // Real ranks may come all at once; more than them and so many others is an attack.
 constexpr size_t kStrangersMax = 64;
+// So few of them can't be why there is no descriptor left.
+constexpr size_t kStrangersMin = 8;
 // How long one may at least take for each of its two messages, however many wait behind it: a rank
 // needs no longer, even on a host that is busy with the crowd.
 constexpr Nanos kFairChance = 100 * kMillisecond;
@@ -231,6 +233,11 @@ absl::Status Admission::AcceptSome(const UniqueFd& listener) {
       TurnAway("", fd.status().message());
       continue;
     }
+    if (absl::IsResourceExhausted(fd.status()) && HasTooFewDescriptors()) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "rank ", self_, " has no file descriptor left for the ranks that come to it: ",
+          "raise the hard limit (ulimit -Hn), or start fewer ranks per host"));
+    }
     if (absl::IsResourceExhausted(fd.status()) && !pending_.empty()) {
       MakeRoom("this process has no descriptor left");
       continue;
@@ -244,6 +251,13 @@ absl::Status Admission::AcceptSome(const UniqueFd& listener) {
     pending_.push_back({Link::Server(*std::move(fd), scope_, self_), now, now, std::move(from)});
   }
   return absl::OkStatus();
+}
+
+// Whether all that are still to come would find no place if those who only seem to be ranks went.
+// Not all of them come here where one speaks for a host; then strangers may be in the way, but
+// many.
+bool Admission::HasTooFewDescriptors() const {
+  return pending_.size() < kStrangersMin && expected_.size() - links_.size() > pending_.size();
 }
 
 bool Admission::full() const {

@@ -70,6 +70,7 @@ class Admission {
   void Refuse(std::unique_ptr<Link> link, const std::string& from, const std::string& why);
   absl::Status AcceptSome(const UniqueFd& listener);
   bool full() const;
+  bool HasTooFewDescriptors() const;
   size_t First() const;
   Nanos RoomFrom() const;
   void MakeRoom(absl::string_view why);

@@ -105,9 +105,11 @@ bool HasEnded(int pid) {
 size_t MakeRoomForDescriptors(size_t count) {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return count;
-  if (limit.rlim_cur / 2 >= count) return limit.rlim_cur;
+  constexpr rlim_t kOthers = 64;  // of a program that has a low limit
+  const rlim_t wanted = std::max(limit.rlim_cur / 2, kOthers) + count;
+  if (limit.rlim_cur >= wanted) return limit.rlim_cur;
   rlimit more = limit;
-  more.rlim_cur = std::min<rlim_t>(limit.rlim_max, limit.rlim_cur / 2 + count);
+  more.rlim_cur = std::min(limit.rlim_max, wanted);
   return (setrlimit(RLIMIT_NOFILE, &more) == 0 ? more : limit).rlim_cur;
 }
 

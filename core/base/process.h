@@ -25,8 +25,8 @@ bool HasEnded(int pid);
 // Whose child it is; -1: there is none, or it can't be seen.
 int ParentOf(int pid);
 
-// Lets this process open `count` descriptors more than half of what it may now, up to the hard
-// limit. Nothing happens when half is enough. Returns how many it may have open then.
+// Lets this process open `count` descriptors more than half of what it may now, and than 64, up to
+// the hard limit. Nothing happens when half is enough. Returns how many it may have open then.
 size_t MakeRoomForDescriptors(size_t count);
 
 // "SIGTERM", or "signal 64" where there is no name.
