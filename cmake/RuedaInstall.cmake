@@ -10,6 +10,8 @@ install(TARGETS ruedarun)
 install(FILES bindings/c/include/rueda/rueda.h bindings/cpp/include/rueda/rueda.hpp
               bindings/cpp/include/rueda/run.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rueda)
+install(DIRECTORY bindings/cpp/include/rueda/cpp  # the sections of rueda.hpp
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rueda)
 
 if(TARGET rueda_bench)
   set_target_properties(rueda_bench PROPERTIES

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the documentation of the public functions, which are read from the two headers.
+"""Checks the documentation of the public functions, which are read from the headers.
 
     test/lint/api_docs.py snippets           each is called in a marked piece of code of
                                              examples/snippets that docs/api includes
@@ -17,7 +17,7 @@ import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 C_HEADER = ROOT / "bindings/c/include/rueda/rueda.h"
-CPP_HEADER = ROOT / "bindings/cpp/include/rueda/rueda.hpp"
+CPP_HEADERS = ROOT / "bindings/cpp/include/rueda/cpp"  # the sections of rueda.hpp
 
 
 def c_functions():
@@ -26,7 +26,8 @@ def c_functions():
 
 def cpp_functions():
     """The functions of namespace rueda: clang-format has them begin, with their type, a line."""
-    text = re.sub(r"^namespace detail \{.*?^\}  // namespace detail$", "", CPP_HEADER.read_text(),
+    text = "\n".join(header.read_text() for header in sorted(CPP_HEADERS.glob("*.hpp")))
+    text = re.sub(r"^namespace detail \{.*?^\}  // namespace detail$", "", text,
                   flags=re.M | re.S)
     text = re.sub(r"//.*", "", text)
     return set(re.findall(r"^(?!using|requires|namespace)(?:\[\[nodiscard\]\] )?(?:inline )?"

@@ -11,6 +11,7 @@
   one another only.
 * A file that says PURE in its first comment, and its other half, include no header that stands for
   sockets, threads, clocks, files, chance or hash order.
+* The sections of rueda.hpp are included by it and by one another only.
 * Torch's headers are included by the adapter, its examples and its tests, and nobody else.
 """
 import pathlib
@@ -27,6 +28,9 @@ PUBLIC_ALLOWED = {"bindings/c": ["bindings/c"],
                   "bindings/torch": ["bindings/c", "bindings/cpp", "bindings/torch"],
                   "bindings/python": ["bindings/c"],
                   "examples": ["bindings/c", "bindings/cpp", "bindings/torch"]}
+# What rueda.hpp is made of, and alone includes.
+SECTIONS = "rueda/cpp/"
+SECTIONS_HOME = "bindings/cpp/include/"
 # Plain C data: what a module and the library know of each other without linking.
 WALL_HEADERS = ["ops/backend/module_abi.h", "ops/nccl/cuda_abi.h"]
 PURE_TARGETS = ["rueda_negotiation", "rueda_membership", "rueda_launcher_pure"]
@@ -122,6 +126,9 @@ class Checker:
 
     def check_layer(self, path, header):
         """True when the header is in an allowed layer."""
+        if header.startswith(SECTIONS) and not path.as_posix().startswith(SECTIONS_HOME):
+            self.error(path, header, "it is a section of rueda/rueda.hpp: include that")
+            return False
         mine, theirs = layer_of(path.as_posix()), PUBLIC.get(header) or layer_of(header)
         if theirs is None or mine is None:
             return True

@@ -134,6 +134,7 @@ check_refusals() {
 check_files() {
   local file path
   for file in bin/ruedarun bin/rueda_bench include/rueda/rueda.h include/rueda/rueda.hpp \
+    include/rueda/cpp/errors.hpp \
     lib/librueda.so lib/pkgconfig/rueda.pc lib/cmake/rueda/ruedaConfig.cmake \
     lib/cmake/rueda/ruedaConfigVersion.cmake lib/cmake/rueda/ruedaTargets.cmake; do
     [[ -e $package/$file ]] || fail "the package has no $file"
