@@ -9,7 +9,7 @@
 int main() {
   rueda::init();
   std::vector<float> gradient(4, static_cast<float>(rueda::rank()));
-  rueda::allreduce_(gradient, "gradient");
+  rueda::allreduce_(gradient, {.name = "gradient"});
   std::printf("rank %d of %d: average %.1f\n", rueda::rank(), rueda::size(), gradient[0]);
   rueda::shutdown();
   return 0;

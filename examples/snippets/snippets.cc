@@ -76,7 +76,7 @@ void ProcessSets() {
   const rueda::ProcessSet set = rueda::add_process_set({1});
   if (set.included()) {
     std::vector<double> loss = {1.0 * set.rank()};
-    rueda::allreduce_(loss, "loss", rueda::Average, 1, 1, set);
+    rueda::allreduce_(loss, {.name = "loss", .op = rueda::Average, .process_set = set});
   }
   rueda::remove_process_set(set);
   //! [process_sets]
@@ -87,15 +87,15 @@ void Views() {
   //! [views]
   float weights[2][3] = {{1, 2, 3}, {4, 5, 6}};
   const rueda::TensorView view(&weights[0][0], {2, 3});
-  const rueda::Tensor sum = rueda::allreduce(view, "weights", rueda::Sum);
+  const rueda::Tensor sum = rueda::allreduce(view, {.name = "weights", .op = rueda::Sum});
   std::printf("[%d, %d]: %g ...\n", static_cast<int>(sum.shape()[0]),
               static_cast<int>(sum.shape()[1]), sum.values<float>()[0]);
 
   std::vector<rueda::BFloat16> ones(4, {0x3F80});
-  rueda::allreduce_(ones, "ones", rueda::Sum);
+  rueda::allreduce_(ones, {.name = "ones", .op = rueda::Sum});
 
   std::vector<float, rueda::SharedAllocator<float>> fast(1000);
-  rueda::allreduce_(fast, "fast");
+  rueda::allreduce_(fast, {.name = "fast"});
   //! [views]
   CHECK(sum.values<float>()[5] == 12 && ones[3].bits == 0x4000);
 }
@@ -103,12 +103,12 @@ void Views() {
 void Allreduce() {
   //! [allreduce]
   const Floats gradient(3, static_cast<float>(rueda::rank()));
-  const Floats mean = rueda::allreduce(gradient, "gradient");  // Average, if nothing else is said
+  const Floats mean = rueda::allreduce(gradient, {.name = "gradient"});  // an average
   Floats sum = gradient;
-  rueda::allreduce_(sum, "sum", rueda::Sum);  // in place
+  rueda::allreduce_(sum, {.name = "sum", .op = rueda::Sum});  // in place
 
-  const auto handle = rueda::allreduce_async(gradient, "later", rueda::Max);
-  const auto in_place = rueda::allreduce_async_(sum, "later, in place", rueda::Max);
+  const auto handle = rueda::allreduce_async(gradient, {.name = "later", .op = rueda::Max});
+  const auto in_place = rueda::allreduce_async_(sum, {.name = "later, in place", .op = rueda::Max});
   while (!rueda::poll(handle)) {
     // something else
   }
@@ -122,7 +122,8 @@ void Allreduce() {
 // Adds up device memory in the order of `stream`, a cudaStream_t, without waiting for the device.
 rueda::Handle<> AddUp(float* memory, int64_t elements, int device, void* stream) {
   const rueda::TensorView view(memory, {elements});
-  auto handle = rueda::allreduce_async_(view.on_cuda(device, stream), "on the device", rueda::Sum);
+  auto handle = rueda::allreduce_async_(view.on_cuda(device, stream),
+                                        {.name = "on the device", .op = rueda::Sum});
   rueda::wait_on_stream(handle, stream);  // what `stream` is given from now on finds the sums
   return handle;  // keep it until the memory is no longer needed: letting go waits for the device
 }
@@ -137,21 +138,37 @@ void Cuda() {
   }
 }
 
+void Options() {
+  //! [options]
+  Floats gradient(3, 1);
+  rueda::allreduce_(gradient);                                          // unnamed, the average
+  rueda::allreduce_(gradient, {.name = "gradient", .op = rueda::Sum});  // fields in this order
+  rueda::AllreduceOptions options = {.name = "again", .op = rueda::Sum};
+  options.prescale_factor = 0.5;
+  rueda::allreduce_(gradient, options);
+  //! [options]
+  CHECK(gradient[0] == 2);
+}
+
 void Grouped() {
   //! [grouped]
   Floats weights(100, 1);
   Ints counts(3, 1);
-  rueda::grouped_allreduce_({weights, counts}, "layer", rueda::Sum);  // both or neither
-  rueda::synchronize(rueda::grouped_allreduce_async_({weights, counts}, "again", rueda::Max));
+  // Both or neither.
+  rueda::grouped_allreduce_({weights, counts}, {.name = "layer", .op = rueda::Sum});
+  rueda::synchronize(
+      rueda::grouped_allreduce_async_({weights, counts}, {.name = "again", .op = rueda::Max}));
 
   const std::vector<Ints> group = {{1, 2}, {3, 4}};
-  const std::vector<Ints> sums = rueda::grouped_allreduce(group, "sums", rueda::Sum);
-  const std::vector<Ints> all = rueda::grouped_allgather(group, "all");
-  const std::vector<Ints> parts = rueda::grouped_reducescatter(group, "parts", rueda::Sum);
+  const std::vector<Ints> sums =
+      rueda::grouped_allreduce(group, {.name = "sums", .op = rueda::Sum});
+  const std::vector<Ints> all = rueda::grouped_allgather(group, {.name = "all"});
+  const std::vector<Ints> parts =
+      rueda::grouped_reducescatter(group, {.name = "parts", .op = rueda::Sum});
 
-  const auto first = rueda::grouped_allreduce_async(group, "first", rueda::Sum);
-  const auto second = rueda::grouped_allgather_async(group, "second");
-  const auto third = rueda::grouped_reducescatter_async(group, "third", rueda::Sum);
+  const auto first = rueda::grouped_allreduce_async(group, {.name = "first", .op = rueda::Sum});
+  const auto second = rueda::grouped_allgather_async(group, {.name = "second"});
+  const auto third = rueda::grouped_reducescatter_async(group, {.name = "third", .op = rueda::Sum});
   rueda::synchronize(first);
   rueda::synchronize(second);
   rueda::synchronize(third);
@@ -162,12 +179,13 @@ void Grouped() {
 void Reduce() {
   //! [reduce]
   const Floats loss(1, 1);
-  const Floats total = rueda::reduce(loss, 0, "total", rueda::Sum);  // empty but on rank 0
+  const Floats total =
+      rueda::reduce(loss, 0, {.name = "total", .op = rueda::Sum});  // empty but on rank 0
   Floats own = loss;
-  rueda::reduce_(own, 0, "own", rueda::Sum);  // unchanged but on rank 0
+  rueda::reduce_(own, 0, {.name = "own", .op = rueda::Sum});  // unchanged but on rank 0
 
-  const auto later = rueda::reduce_async(loss, 1, "later", rueda::Sum);
-  const auto in_place = rueda::reduce_async_(own, 1, "later, in place", rueda::Max);
+  const auto later = rueda::reduce_async(loss, 1, {.name = "later", .op = rueda::Sum});
+  const auto in_place = rueda::reduce_async_(own, 1, {.name = "later, in place", .op = rueda::Max});
   rueda::synchronize(later);
   rueda::synchronize(in_place);
   //! [reduce]
@@ -178,8 +196,9 @@ void Reduce() {
 void Reducescatter() {
   //! [reducescatter]
   const Ints gradient = {1, 2, 3};
-  const Ints mine = rueda::reducescatter(gradient, "gradient", rueda::Sum);  // {2, 4} and {6}
-  const Ints later = rueda::synchronize(rueda::reducescatter_async(gradient, "", rueda::Sum));
+  const Ints mine =
+      rueda::reducescatter(gradient, {.name = "gradient", .op = rueda::Sum});  // {2, 4} and {6}
+  const Ints later = rueda::synchronize(rueda::reducescatter_async(gradient, {.op = rueda::Sum}));
   //! [reducescatter]
   CHECK(mine == (rueda::rank() == 0 ? Ints{2, 4} : Ints{6}) && later == mine);
 }
@@ -187,11 +206,11 @@ void Reducescatter() {
 void Broadcast() {
   //! [broadcast]
   Floats weights(3, static_cast<float>(rueda::rank()));
-  const Floats roots = rueda::broadcast(weights, 1, "roots");
-  const auto later = rueda::broadcast_async(weights, 1, "later");
+  const Floats roots = rueda::broadcast(weights, 1, {.name = "roots"});
+  const auto later = rueda::broadcast_async(weights, 1, {.name = "later"});
   rueda::synchronize(later);
-  rueda::broadcast_(weights, 0, "weights");  // in place
-  rueda::synchronize(rueda::broadcast_async_(weights, 0, "weights again"));
+  rueda::broadcast_(weights, 0, {.name = "weights"});  // in place
+  rueda::synchronize(rueda::broadcast_async_(weights, 0, {.name = "weights again"}));
   //! [broadcast]
   CHECK(roots[0] == 1 && weights[0] == 0);
 }
@@ -199,13 +218,13 @@ void Broadcast() {
 void Gathering() {
   //! [gathering]
   const Ints mine(static_cast<size_t>(rueda::rank() + 1), rueda::rank());
-  const Ints all = rueda::allgather(mine, "all");  // {0, 1, 1}
-  const auto handle = rueda::allgather_async(mine, "later");
+  const Ints all = rueda::allgather(mine, {.name = "all"});  // {0, 1, 1}
+  const auto handle = rueda::allgather_async(mine, {.name = "later"});
   rueda::synchronize(handle);
   const std::vector<int64_t> rows = rueda::received_splits(handle);  // {1, 2}
 
-  const Ints roots = rueda::gather(mine, 0, "roots");  // empty but on rank 0
-  rueda::synchronize(rueda::gather_async(mine, 1, "other roots"));
+  const Ints roots = rueda::gather(mine, 0, {.name = "roots"});  // empty but on rank 0
+  rueda::synchronize(rueda::gather_async(mine, 1, {.name = "other roots"}));
   //! [gathering]
   CHECK(all == (Ints{0, 1, 1}) && rows == (std::vector<int64_t>{1, 2}));
   CHECK(roots == (rueda::rank() == 0 ? all : Ints()));
@@ -214,8 +233,8 @@ void Gathering() {
 void Scatter() {
   //! [scatter]
   const Ints whole = rueda::rank() == 0 ? Ints{1, 2, 3, 4} : Ints();
-  const Ints half = rueda::scatter(whole, 0);                  // {1, 2} and {3, 4}
-  const auto handle = rueda::scatter_async(whole, 0, {1, 3});  // {1} and {2, 3, 4}
+  const Ints half = rueda::scatter(whole, 0);                              // {1, 2} and {3, 4}
+  const auto handle = rueda::scatter_async(whole, 0, {.splits = {1, 3}});  // {1} and {2, 3, 4}
   const Ints part = rueda::synchronize(handle);
   //! [scatter]
   CHECK(half.size() == 2 && part.size() == (rueda::rank() == 0 ? 1u : 3u));
@@ -224,8 +243,10 @@ void Scatter() {
 void Alltoall() {
   //! [alltoall]
   const Ints mine(3, rueda::rank());
-  const auto [tensor, splits] = rueda::alltoall(mine, {1, 2}, "a");  // a row to 0, two to 1
-  const rueda::Received<Ints> later = rueda::synchronize(rueda::alltoall_async(mine, {1, 2}));
+  const auto [tensor, splits] =
+      rueda::alltoall(mine, {.splits = {1, 2}, .name = "a"});  // a row to 0, two to 1
+  const rueda::Received<Ints> later =
+      rueda::synchronize(rueda::alltoall_async(mine, {.splits = {1, 2}}));
   //! [alltoall]
   CHECK(tensor == (rueda::rank() == 0 ? Ints{0, 1} : Ints{0, 0, 1, 1}) && later.tensor == tensor);
   CHECK(splits == std::vector<int64_t>(2, rueda::rank() + 1));
@@ -235,12 +256,12 @@ void SendRecv() {
   //! [send_recv]
   Ints data(4, rueda::rank());
   if (rueda::rank() == 0) {
-    rueda::send(data, 1, "there");
-    rueda::recv(data, 1, "and back");
+    rueda::send(data, 1, {.name = "there"});
+    rueda::recv(data, 1, {.name = "and back"});
     rueda::synchronize(rueda::send_async(data, 1));
   } else {
-    rueda::recv(data, 0, "there");
-    rueda::send(data, 0, "and back");
+    rueda::recv(data, 0, {.name = "there"});
+    rueda::send(data, 0, {.name = "and back"});
     rueda::synchronize(rueda::recv_async(data, 0));
   }
   //! [send_recv]
@@ -264,7 +285,7 @@ void Meeting() {
 
   for (int batch = 0; batch < 3 + rueda::rank(); ++batch) {  // rank 1 has one more
     Floats loss(1, 1);
-    rueda::allreduce_(loss, "loss", rueda::AverageLive);
+    rueda::allreduce_(loss, {.name = "loss", .op = rueda::AverageLive});
   }
   const int last = rueda::join();  // no more data here
   //! [meeting]
@@ -280,6 +301,7 @@ int main() {
   Views();
   Allreduce();
   Cuda();
+  Options();
   Grouped();
   Reduce();
   Reducescatter();

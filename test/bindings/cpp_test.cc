@@ -34,9 +34,9 @@ class Cpp : public ::testing::Test {
 
 TEST_F(Cpp, HandlesMayOutliveTheJob) {
   std::vector<float> data(10, 1);
-  const auto synchronized = rueda::allreduce_async(data, "a");
-  const auto left = rueda::allreduce_async(data, "b");
-  const auto in_place = rueda::allreduce_async_(data, "c");
+  const auto synchronized = rueda::allreduce_async(data, {.name = "a"});
+  const auto left = rueda::allreduce_async(data, {.name = "b"});
+  const auto in_place = rueda::allreduce_async_(data, {.name = "c"});
   EXPECT_EQ(rueda::synchronize(synchronized), data);
   rueda::shutdown();
   EXPECT_THROW(rueda::synchronize(left), rueda::Error);
@@ -47,11 +47,11 @@ TEST_F(Cpp, HandlesMayOutliveTheJob) {
 
 TEST_F(Cpp, AResultIsTakenOnce) {
   const std::vector<float> data(3, 2);
-  const auto handle = rueda::allreduce_async(data, "once");
+  const auto handle = rueda::allreduce_async(data, {.name = "once"});
   EXPECT_EQ(rueda::synchronize(handle), data);
   EXPECT_THAT([&] { rueda::synchronize(handle); },
               ThrowsMessage<rueda::Error>(HasSubstr("taken already")));
-  const auto gathered = rueda::allgather_async(data, "gathered");
+  const auto gathered = rueda::allgather_async(data, {.name = "gathered"});
   EXPECT_EQ(rueda::synchronize(gathered), data);
   EXPECT_THAT([&] { rueda::synchronize(gathered); },
               ThrowsMessage<rueda::Error>(HasSubstr("taken already")));
@@ -59,20 +59,20 @@ TEST_F(Cpp, AResultIsTakenOnce) {
 
 TEST_F(Cpp, NamesWithANulByteAreRefused) {
   std::vector<float> data(3, 2);
-  EXPECT_THAT([&] { rueda::allreduce_(data, std::string("nul\0x", 5)); },
+  EXPECT_THAT([&] { rueda::allreduce_(data, {.name = std::string("nul\0x", 5)}); },
               ThrowsMessage<rueda::Error>(HasSubstr("NUL")));
 }
 
 TEST_F(Cpp, ATimelineIsWrittenBetweenStartAndStop) {
   const std::string path = ::testing::TempDir() + "/cpp-timeline-" + std::to_string(getpid());
   std::vector<float> data(3, 2);
-  rueda::allreduce_(data, "before");
+  rueda::allreduce_(data, {.name = "before"});
   rueda::start_timeline(path);
-  rueda::allreduce_(data, "between");
+  rueda::allreduce_(data, {.name = "between"});
   EXPECT_THAT([&] { rueda::start_timeline(path); },
               ThrowsMessage<rueda::Error>(HasSubstr("is on already: " + path)));
   rueda::stop_timeline();
-  rueda::allreduce_(data, "behind");
+  rueda::allreduce_(data, {.name = "behind"});
   EXPECT_THAT([] { rueda::stop_timeline(); }, ThrowsMessage<rueda::Error>(HasSubstr("is off")));
   EXPECT_THAT([] { rueda::start_timeline(std::string("nul\0x", 5)); },
               ThrowsMessage<rueda::Error>(HasSubstr("NUL")));
@@ -119,12 +119,12 @@ TEST_F(Cpp, PinnedMemoryIsTheCpus) {
   std::vector<float> data = {1, 2, 3};
   rueda::TensorView view(data);
   view.device = {RUEDA_CUDA_HOST, 0};
-  EXPECT_THAT(rueda::allreduce(view, "a").values<float>(), ElementsAre(1, 2, 3));
-  EXPECT_THAT(rueda::allgather(view, "g").values<float>(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(rueda::allreduce(view, {.name = "a"}).values<float>(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(rueda::allgather(view, {.name = "g"}).values<float>(), ElementsAre(1, 2, 3));
   EXPECT_THAT(rueda::Tensor(view).values<float>(), ElementsAre(1, 2, 3));
-  rueda::allreduce_(view, "b");
+  rueda::allreduce_(view, {.name = "b"});
   view.device.type = 10;  // another vendor's
-  EXPECT_THAT([&] { rueda::allreduce(view, "c"); },
+  EXPECT_THAT([&] { rueda::allreduce(view, {.name = "c"}); },
               ThrowsMessage<rueda::Error>(HasSubstr("DLPack device type 10")));
   EXPECT_THAT([&] { rueda::Tensor copy(view); },
               ThrowsMessage<rueda::Error>(HasSubstr("DLPack device type 10")));
@@ -142,9 +142,11 @@ static_assert(!std::is_convertible_v<rueda::Tensor, rueda::TensorView>);
 // Nor is it taken by what goes on after the call.
 template <typename T>
 concept GoesOnWith = requires(T tensor, const std::string& name, rueda::ProcessSet set) {
-  rueda::allreduce_async_(std::forward<T>(tensor), name, rueda::Sum, 1, 1, {0});
-  rueda::allreduce_async_(std::forward<T>(tensor), name, rueda::Sum, 1, 1, set);
-  rueda::reduce_async_(std::forward<T>(tensor), 0, "name");
+  rueda::allreduce_async_(std::forward<T>(tensor),
+                          {.name = name, .op = rueda::Sum, .process_set = {0}});
+  rueda::allreduce_async_(std::forward<T>(tensor),
+                          {.name = name, .op = rueda::Sum, .process_set = set});
+  rueda::reduce_async_(std::forward<T>(tensor), 0, {.name = "name"});
   rueda::broadcast_async_(std::forward<T>(tensor), 0);
   rueda::recv_async(std::forward<T>(tensor), 0);
 };
@@ -159,7 +161,7 @@ static_assert(!GoesOnWith<const std::vector<float>&>);
 // Each by itself.
 template <typename T>
 concept AnyGoesOnWith = requires(T tensor) {
-  rueda::allreduce_async_(std::forward<T>(tensor), "name");
+  rueda::allreduce_async_(std::forward<T>(tensor), {.name = "name"});
 }
 || requires(T tensor) {
   rueda::reduce_async_(std::forward<T>(tensor), 0);
@@ -174,10 +176,53 @@ static_assert(!AnyGoesOnWith<std::vector<float>>);
 static_assert(!AnyGoesOnWith<std::array<float, 3>>);
 static_assert(!AnyGoesOnWith<rueda::Tensor>);
 
+// Braces without a word in them are options, too: this file compiles without a deprecated call.
+TEST_F(Cpp, BracesAreOptions) {
+  std::vector<float> data = {1, 2, 3};
+  const std::vector<float> same = data;
+  rueda::allreduce_(data, {});
+  rueda::allreduce_({data.data(), {3}}, {.name = "view"});
+  rueda::grouped_allreduce_({data, data}, {});
+  rueda::synchronize(rueda::allreduce_async_(data, {}));
+  rueda::synchronize(rueda::reduce_async_(data, 0, {.op = rueda::Max}));
+  rueda::broadcast_(data, 0, {});
+  EXPECT_EQ(rueda::allreduce(data, {}), same);
+  EXPECT_EQ(rueda::reduce(data, 0, {}), same);
+  EXPECT_EQ(rueda::reducescatter(data, {}), same);
+  EXPECT_EQ(rueda::allgather(data, {}), same);
+  EXPECT_EQ(rueda::gather(data, 0, {}), same);
+  EXPECT_EQ(rueda::scatter(data, 0, {}), same);
+  EXPECT_EQ(rueda::scatter(data, 0, {.splits = {3}}), same);
+  EXPECT_EQ(rueda::alltoall(data, {}).tensor, same);
+  EXPECT_EQ(rueda::alltoall(data, {.splits = {3}, .name = "a"}).tensor, same);
+  EXPECT_EQ(rueda::broadcast_object("x", 0, {}), "x");
+  EXPECT_THAT(rueda::allgather_object("x", {}), ElementsAre("x"));
+}
+
+TEST_F(Cpp, EveryOptionReachesTheOperation) {
+  const auto refusal = [](const rueda::AllreduceOptions& options) {
+    try {
+      rueda::allreduce(std::vector<float>{1}, options);
+    } catch (const rueda::Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refusal({.name = std::string(2000, 'n')}), HasSubstr("nnnn"));
+  EXPECT_THAT(refusal({.process_set = {7}}), HasSubstr("process set 7"));
+  EXPECT_THAT(refusal({.compression = "no such thing"}), HasSubstr("no such thing"));
+  EXPECT_EQ(rueda::allreduce(std::vector<float>{1}, {.prescale_factor = 2, .postscale_factor = 3}),
+            std::vector<float>{6});
+  const rueda::AllreduceOptions urgent = {.priority = 4};
+  EXPECT_EQ(rueda::detail::COperation(rueda::detail::RequestOf(RUEDA_ALLREDUCE, urgent)).priority,
+            4);
+}
+
 TEST_F(Cpp, WhatIsNotInPlaceNeedsItsInputDuringTheCallOnly) {
   const auto handles = [] {
     std::vector<float> local(100'000, 2);
-    auto pair = std::make_pair(rueda::allreduce_async(local, "a"), rueda::allgather_async(local));
+    auto pair =
+        std::make_pair(rueda::allreduce_async(local, {.name = "a"}), rueda::allgather_async(local));
     std::fill(local.begin(), local.end(), 0.f);
     return pair;
   }();
@@ -243,21 +288,25 @@ TEST_P(Ranks, AllreduceInAllItsForms) {
   Run([](int rank, int size) {
     const Floats mine(5, static_cast<float>(rank));
     const Floats sum(5, static_cast<float>(Sum(size)));
-    EXPECT_EQ(rueda::allreduce(mine, "a", rueda::Sum), sum);
+    EXPECT_EQ(rueda::allreduce(mine, {.name = "a", .op = rueda::Sum}), sum);
     EXPECT_EQ(rueda::allreduce(mine), Floats(5, static_cast<float>(size - 1) / 2));
-    EXPECT_EQ(rueda::allreduce(mine, "a", rueda::Sum, 2, 3),
-              Floats(5, static_cast<float>(6 * Sum(size))));
-    EXPECT_EQ(rueda::synchronize(rueda::allreduce_async(Floats(mine), "b", rueda::Sum)), sum);
+    EXPECT_EQ(
+        rueda::allreduce(
+            mine, {.name = "a", .op = rueda::Sum, .prescale_factor = 2, .postscale_factor = 3}),
+        Floats(5, static_cast<float>(6 * Sum(size))));
+    EXPECT_EQ(
+        rueda::synchronize(rueda::allreduce_async(Floats(mine), {.name = "b", .op = rueda::Sum})),
+        sum);
     Floats data = mine;
-    rueda::allreduce_(data, "c", rueda::Sum);
+    rueda::allreduce_(data, {.name = "c", .op = rueda::Sum});
     EXPECT_EQ(data, sum);
     data = mine;
-    const rueda::Handle<> handle = rueda::allreduce_async_(data, "d", rueda::Sum);
+    const rueda::Handle<> handle = rueda::allreduce_async_(data, {.name = "d", .op = rueda::Sum});
     rueda::synchronize(handle);
     EXPECT_TRUE(rueda::poll(handle));
     EXPECT_EQ(data, sum);
     data = mine;
-    rueda::allreduce_(std::span(data).subspan(3), "e", rueda::Sum);
+    rueda::allreduce_(std::span(data).subspan(3), {.name = "e", .op = rueda::Sum});
     EXPECT_EQ(data[2], mine[2]);
     EXPECT_EQ(data[3], sum[3]);
   });
@@ -265,7 +314,7 @@ TEST_P(Ranks, AllreduceInAllItsForms) {
 
 template <typename T>
 void CheckSum(T mine, T expected) {
-  EXPECT_EQ(rueda::allreduce(std::vector<T>(3, mine), "t", rueda::Sum),
+  EXPECT_EQ(rueda::allreduce(std::vector<T>(3, mine), {.name = "t", .op = rueda::Sum}),
             std::vector<T>(3, expected));
 }
 
@@ -289,8 +338,9 @@ TEST_P(Ranks, EveryElementTypeIsSummed) {
     CheckSum<rueda::Float8E4M3fn>({0x38}, {static_cast<uint8_t>(size == 2 ? 0x40 : 0x44)});
     CheckSum<rueda::Float8E5M2>({0x3C}, {static_cast<uint8_t>(size == 2 ? 0x40 : 0x42)});
     std::array<bool, 2> flags = {rueda::rank() == 1, false};
-    EXPECT_THAT(rueda::allreduce(flags, "f", rueda::Max).values<bool>(), ElementsAre(true, false));
-    rueda::allreduce_(flags, "f", rueda::Max);
+    EXPECT_THAT(rueda::allreduce(flags, {.name = "f", .op = rueda::Max}).values<bool>(),
+                ElementsAre(true, false));
+    rueda::allreduce_(flags, {.name = "f", .op = rueda::Max});
     EXPECT_THAT(flags, ElementsAre(true, false));
   });
 }
@@ -298,7 +348,7 @@ TEST_P(Ranks, EveryElementTypeIsSummed) {
 TEST_P(Ranks, EveryReduceOperationIsThere) {
   Run([](int rank, int size) {
     const auto reduced = [&](rueda::reduce_op op, int32_t mine) {
-      return rueda::allreduce(Ints{mine}, "o", op)[0];
+      return rueda::allreduce(Ints{mine}, {.name = "o", .op = op})[0];
     };
     EXPECT_EQ(reduced(rueda::Sum, rank), Sum(size));
     EXPECT_EQ(reduced(rueda::Average, 2 * rank), size - 1);
@@ -312,7 +362,7 @@ TEST_P(Ranks, EveryReduceOperationIsThere) {
     // Orthogonal gradients are added, equal ones averaged.
     Floats gradient(4);
     gradient[static_cast<size_t>(rank)] = 2;
-    const Floats sum = rueda::allreduce(gradient, "adasum", rueda::Adasum);
+    const Floats sum = rueda::allreduce(gradient, {.name = "adasum", .op = rueda::Adasum});
     for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(sum[static_cast<size_t>(i)], i < size ? 2 : 0);
   });
 }
@@ -323,25 +373,27 @@ TEST_P(Ranks, GroupedAllreduceIsOneOperationOnAllTensors) {
     const auto sum = static_cast<float>(Sum(size));
     const std::vector<Floats> group = {Floats(3, mine), Floats(2, 2 * mine)};
     const std::vector<Floats> expected = {Floats(3, sum), Floats(2, 2 * sum)};
-    EXPECT_EQ(rueda::grouped_allreduce(group, "g", rueda::Sum), expected);
-    EXPECT_EQ(rueda::synchronize(rueda::grouped_allreduce_async(group, "", rueda::Sum)), expected);
+    EXPECT_EQ(rueda::grouped_allreduce(group, {.name = "g", .op = rueda::Sum}), expected);
+    EXPECT_EQ(rueda::synchronize(rueda::grouped_allreduce_async(group, {.op = rueda::Sum})),
+              expected);
     Floats a(3, mine);
     Ints b(2, rank);
-    rueda::grouped_allreduce_({a, b}, "h", rueda::Sum);
+    rueda::grouped_allreduce_({a, b}, {.name = "h", .op = rueda::Sum});
     EXPECT_EQ(a, Floats(3, sum));
     EXPECT_EQ(b, Ints(2, Sum(size)));
-    rueda::synchronize(rueda::grouped_allreduce_async_({a, b}, "i", rueda::Max));
+    rueda::synchronize(rueda::grouped_allreduce_async_({a, b}, {.name = "i", .op = rueda::Max}));
     EXPECT_EQ(b, Ints(2, Sum(size)));
     const std::vector<rueda::TensorView> views = {a, b};
-    const std::vector<rueda::Tensor> tensors = rueda::grouped_allreduce(views, "j", rueda::Sum);
+    const std::vector<rueda::Tensor> tensors =
+        rueda::grouped_allreduce(views, {.name = "j", .op = rueda::Sum});
     EXPECT_EQ(tensors[0].values<float>()[2], sum * static_cast<float>(size));
     EXPECT_EQ(tensors[1].values<int32_t>()[1], Sum(size) * size);
     // A group of one is a group: its name has a number too.
     const rueda::Error error = Failure([&] {
       if (rank == 0) {
-        rueda::allreduce_(b, "k.0", rueda::Max);
+        rueda::allreduce_(b, {.name = "k.0", .op = rueda::Max});
       } else {
-        rueda::grouped_allreduce_({a}, "k", rueda::Max);
+        rueda::grouped_allreduce_({a}, {.name = "k", .op = rueda::Max});
       }
     });
     EXPECT_THAT(error.what(), HasSubstr("'k.0'"));
@@ -352,14 +404,15 @@ TEST_P(Ranks, ReduceReachesTheRootAlone) {
   Run([](int rank, int size) {
     const int root = size - 1;
     const Ints mine(3, rank + 1), sum(3, Sum(size) + size);
-    EXPECT_EQ(rueda::reduce(mine, root, "r", rueda::Sum), rank == root ? sum : Ints());
-    EXPECT_EQ(rueda::synchronize(rueda::reduce_async(mine, root, "s", rueda::Sum)),
+    EXPECT_EQ(rueda::reduce(mine, root, {.name = "r", .op = rueda::Sum}),
+              rank == root ? sum : Ints());
+    EXPECT_EQ(rueda::synchronize(rueda::reduce_async(mine, root, {.name = "s", .op = rueda::Sum})),
               rank == root ? sum : Ints());
     Ints data = mine;
-    rueda::reduce_(data, root, "t", rueda::Sum);
+    rueda::reduce_(data, root, {.name = "t", .op = rueda::Sum});
     EXPECT_EQ(data, rank == root ? sum : mine);
     data = mine;
-    rueda::synchronize(rueda::reduce_async_(data, 0, "u", rueda::Sum));
+    rueda::synchronize(rueda::reduce_async_(data, 0, {.name = "u", .op = rueda::Sum}));
     EXPECT_EQ(data, rank == 0 ? sum : mine);
   });
 }
@@ -371,15 +424,17 @@ TEST_P(Ranks, ReducescatterGivesEachRankItsRows) {
     const int first = rank == 0 ? 0 : 2 * rank + 1;
     Ints expected;
     for (int i = first; i < 2 * rank + 3; ++i) expected.push_back(size * i + Sum(size));
-    EXPECT_EQ(rueda::reducescatter(mine, "r", rueda::Sum), expected);
-    EXPECT_EQ(rueda::synchronize(rueda::reducescatter_async(mine, "s", rueda::Sum)), expected);
+    EXPECT_EQ(rueda::reducescatter(mine, {.name = "r", .op = rueda::Sum}), expected);
+    EXPECT_EQ(rueda::synchronize(rueda::reducescatter_async(mine, {.name = "s", .op = rueda::Sum})),
+              expected);
     const std::vector<Ints> both = {mine, mine};
-    EXPECT_THAT(rueda::grouped_reducescatter(both, "g", rueda::Sum),
+    EXPECT_THAT(rueda::grouped_reducescatter(both, {.name = "g", .op = rueda::Sum}),
                 ElementsAre(expected, expected));
-    EXPECT_THAT(rueda::synchronize(rueda::grouped_reducescatter_async(both, "h", rueda::Sum)),
+    EXPECT_THAT(rueda::synchronize(
+                    rueda::grouped_reducescatter_async(both, {.name = "h", .op = rueda::Sum})),
                 ElementsAre(expected, expected));
-    const rueda::Tensor rows =
-        rueda::reducescatter(rueda::TensorView(mine.data(), {size, 2}), "v", rueda::Sum);
+    const rueda::Tensor rows = rueda::reducescatter(rueda::TensorView(mine.data(), {size, 2}),
+                                                    {.name = "v", .op = rueda::Sum});
     EXPECT_THAT(rows.shape(), ElementsAre(1, 2));
     EXPECT_THAT(rows.values<int32_t>(),
                 ElementsAre(size * 2 * rank + Sum(size), size * (2 * rank + 1) + Sum(size)));
@@ -390,13 +445,13 @@ TEST_P(Ranks, BroadcastGivesAllTheRootsTensor) {
   Run([](int rank, int size) {
     const int root = size - 1;
     const Ints mine(3, rank), roots(3, root);
-    EXPECT_EQ(rueda::broadcast(mine, root, "b"), roots);
-    EXPECT_EQ(rueda::synchronize(rueda::broadcast_async(mine, root, "c")), roots);
+    EXPECT_EQ(rueda::broadcast(mine, root, {.name = "b"}), roots);
+    EXPECT_EQ(rueda::synchronize(rueda::broadcast_async(mine, root, {.name = "c"})), roots);
     Ints data = mine;
-    rueda::broadcast_(data, root, "d");
+    rueda::broadcast_(data, root, {.name = "d"});
     EXPECT_EQ(data, roots);
     data = mine;
-    rueda::synchronize(rueda::broadcast_async_(data, 0, "e"));
+    rueda::synchronize(rueda::broadcast_async_(data, 0, {.name = "e"}));
     EXPECT_EQ(data, Ints(3, 0));
   });
 }
@@ -410,20 +465,22 @@ TEST_P(Ranks, AllgatherJoinsWhatEachRankHas) {
       all.insert(all.end(), static_cast<size_t>(r), r);
       rows.push_back(r);
     }
-    EXPECT_EQ(rueda::allgather(mine, "a"), all);
-    const auto handle = rueda::allgather_async(Ints(mine), "b");
+    EXPECT_EQ(rueda::allgather(mine, {.name = "a"}), all);
+    const auto handle = rueda::allgather_async(Ints(mine), {.name = "b"});
     EXPECT_EQ(rueda::synchronize(handle), all);
     EXPECT_EQ(rueda::received_splits(handle), rows);
     const std::vector<Ints> both = {mine, {}};
-    EXPECT_THAT(rueda::grouped_allgather(both, "g"), ElementsAre(all, Ints()));
-    const auto group = rueda::grouped_allgather_async(both, "h");
+    EXPECT_THAT(rueda::grouped_allgather(both, {.name = "g"}), ElementsAre(all, Ints()));
+    const auto group = rueda::grouped_allgather_async(both, {.name = "h"});
     EXPECT_THAT(rueda::synchronize(group), ElementsAre(all, Ints()));
     EXPECT_EQ(rueda::received_splits(group, 0), rows);
     std::vector<double> values(4, rank);
-    const rueda::Tensor tensor = rueda::allgather(rueda::TensorView(values.data(), {1, 2, 2}), "t");
+    const rueda::Tensor tensor =
+        rueda::allgather(rueda::TensorView(values.data(), {1, 2, 2}), {.name = "t"});
     EXPECT_THAT(tensor.shape(), ElementsAre(size, 2, 2));
     EXPECT_EQ(tensor.values<double>().back(), size - 1);
-    const rueda::Tensor none = rueda::allgather(rueda::TensorView(values.data(), {0, 2}), "n");
+    const rueda::Tensor none =
+        rueda::allgather(rueda::TensorView(values.data(), {0, 2}), {.name = "n"});
     EXPECT_THAT(none.shape(), ElementsAre(0, 2));
   });
 }
@@ -433,8 +490,8 @@ TEST_P(Ranks, GatherReachesTheRootAlone) {
     Ints all;
     for (int r = 0; r < size; ++r) all.insert(all.end(), {r, r});
     const Ints mine(2, rank);
-    EXPECT_EQ(rueda::gather(mine, 1, "g"), rank == 1 ? all : Ints());
-    const auto handle = rueda::gather_async(mine, 0, "h");
+    EXPECT_EQ(rueda::gather(mine, 1, {.name = "g"}), rank == 1 ? all : Ints());
+    const auto handle = rueda::gather_async(mine, 0, {.name = "h"});
     EXPECT_EQ(rueda::synchronize(handle), rank == 0 ? all : Ints());
     if (rank == 0) {
       EXPECT_EQ(rueda::received_splits(handle), std::vector<int64_t>(size, 2));
@@ -455,11 +512,12 @@ TEST_P(Ranks, ScatterGivesEachRankItsRowsOfTheRoots) {
     }
     const Ints mine = rank == 1 ? whole : Ints();
     const Ints expected(static_cast<size_t>(rank), rank);
-    EXPECT_EQ(rueda::scatter(mine, 1, splits, "s"), expected);
-    EXPECT_EQ(rueda::synchronize(rueda::scatter_async(mine, 1, splits, "t")), expected);
+    EXPECT_EQ(rueda::scatter(mine, 1, {.splits = splits, .name = "s"}), expected);
+    EXPECT_EQ(rueda::synchronize(rueda::scatter_async(mine, 1, {.splits = splits, .name = "t"})),
+              expected);
     Ints equal(static_cast<size_t>(2 * size));
     std::iota(equal.begin(), equal.end(), 0);
-    EXPECT_THAT(rueda::scatter(equal, 0, {}, "e"), ElementsAre(2 * rank, 2 * rank + 1));
+    EXPECT_THAT(rueda::scatter(equal, 0, {.name = "e"}), ElementsAre(2 * rank, 2 * rank + 1));
     const rueda::Tensor row = rueda::scatter(rueda::TensorView(equal.data(), {size, 1, 2}), 0);
     EXPECT_THAT(row.shape(), ElementsAre(1, 1, 2));
   });
@@ -475,10 +533,10 @@ TEST_P(Ranks, AlltoallGivesEachRankWhatIsForItAndHowMuchCameFromWhom) {
       expected.insert(expected.end(), static_cast<size_t>(rank), 10 * to + rank);
     }
     const std::vector<int64_t> received(static_cast<size_t>(size), rank);
-    const rueda::Received<Ints> result = rueda::alltoall(mine, splits, "a");
+    const rueda::Received<Ints> result = rueda::alltoall(mine, {.splits = splits, .name = "a"});
     EXPECT_EQ(result.tensor, expected);
     EXPECT_EQ(result.splits, received);
-    const auto handle = rueda::alltoall_async(mine, splits, "b");
+    const auto handle = rueda::alltoall_async(mine, {.splits = splits, .name = "b"});
     const auto later = rueda::synchronize(handle);
     EXPECT_EQ(later.tensor, expected);
     EXPECT_EQ(later.splits, received);
@@ -493,8 +551,8 @@ TEST_P(Ranks, SendAndRecvGoAroundInARing) {
   Run([](int rank, int size) {
     const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
     Ints got(4, -1), again(4, -1);
-    const auto sent = rueda::send_async(Ints(4, rank), next, "halo");  // the input may go
-    rueda::recv(got, previous, "halo");
+    const auto sent = rueda::send_async(Ints(4, rank), next, {.name = "halo"});  // the input may go
+    rueda::recv(got, previous, {.name = "halo"});
     rueda::synchronize(sent);
     EXPECT_EQ(got, Ints(4, previous));
     const auto received = rueda::recv_async(again, previous);
@@ -508,9 +566,9 @@ TEST_P(Ranks, SendAndRecvGoAroundInARing) {
 TEST_P(Ranks, ObjectsAreStringsOfBytesOfAnySize) {
   Run([](int rank, int size) {
     const std::string mine(static_cast<size_t>(1000 * rank), static_cast<char>(rank));
-    EXPECT_EQ(rueda::broadcast_object(mine, 1, "o"), std::string(1000, '\1'));
+    EXPECT_EQ(rueda::broadcast_object(mine, 1, {.name = "o"}), std::string(1000, '\1'));
     EXPECT_EQ(rueda::broadcast_object(mine, 0), "");
-    const std::vector<std::string> all = rueda::allgather_object(mine, "p");
+    const std::vector<std::string> all = rueda::allgather_object(mine, {.name = "p"});
     ASSERT_EQ(all.size(), static_cast<size_t>(size));
     for (int r = 0; r < size; ++r) {
       EXPECT_EQ(all[static_cast<size_t>(r)],
@@ -523,8 +581,9 @@ TEST_P(Ranks, JoinTellsWhoWasLastAndAverageLiveCountsTheOthers) {
   Run([](int rank, int size) {
     if (rank != 0) {  // completes only when rank 0 has joined
       const Floats ones(3, 1);
-      EXPECT_EQ(rueda::allreduce(ones, "live", rueda::AverageLive), ones);
-      EXPECT_EQ(rueda::allreduce(ones, "sum", rueda::Sum), Floats(3, static_cast<float>(size - 1)));
+      EXPECT_EQ(rueda::allreduce(ones, {.name = "live", .op = rueda::AverageLive}), ones);
+      EXPECT_EQ(rueda::allreduce(ones, {.name = "sum", .op = rueda::Sum}),
+                Floats(3, static_cast<float>(size - 1)));
     }
     EXPECT_GT(rueda::join(), 0);
     rueda::barrier();
@@ -544,8 +603,10 @@ TEST_P(Ranks, ProcessSetsComeAndGo) {
         EXPECT_EQ(set.included(), rank > 0);
         EXPECT_EQ(set.rank(), rank - 1);
         if (set.included()) {
-          EXPECT_EQ(rueda::allreduce(Ints{rank}, "s", rueda::Sum, 1, 1, set), Ints{Sum(size)});
-          EXPECT_EQ(rueda::allgather_object("x", "", set).size(), others.size());
+          EXPECT_EQ(
+              rueda::allreduce(Ints{rank}, {.name = "s", .op = rueda::Sum, .process_set = set}),
+              Ints{Sum(size)});
+          EXPECT_EQ(rueda::allgather_object("x", {.process_set = set}).size(), others.size());
           EXPECT_GT(rueda::join(set), 0);
           rueda::barrier(set);
         }
@@ -560,7 +621,7 @@ TEST_P(Ranks, ProcessSetsComeAndGo) {
 TEST_P(Ranks, MemoryOfTheSharedAllocatorIsReducedLikeAnyOther) {
   Run([](int rank, int size) {
     std::vector<float, rueda::SharedAllocator<float>> data(100'000, static_cast<float>(rank));
-    rueda::allreduce_(data, "s", rueda::Sum);
+    rueda::allreduce_(data, {.name = "s", .op = rueda::Sum});
     EXPECT_EQ(data.front(), static_cast<float>(Sum(size)));
     EXPECT_EQ(data.back(), static_cast<float>(Sum(size)));
   });
@@ -569,7 +630,7 @@ TEST_P(Ranks, MemoryOfTheSharedAllocatorIsReducedLikeAnyOther) {
 TEST_P(Ranks, DisagreementIsNotRecoverable) {
   Run([](int rank, int) {
     try {
-      rueda::allreduce(Ints(static_cast<size_t>(rank + 1)), "shape");
+      rueda::allreduce(Ints(static_cast<size_t>(rank + 1)), {.name = "shape"});
       ADD_FAILURE() << "no error";
     } catch (const rueda::Error& error) {
       EXPECT_EQ(error.status(), RUEDA_INVALID_ARGUMENT);
@@ -634,8 +695,8 @@ TEST(CppLoss, ErrorsTellWhoWasLost) {
           EXPECT_TRUE(error.recoverable()) << error.what();
         };
         check(Failure([] { rueda::barrier(); }));
-        check(Failure([&] { rueda::allreduce_(data, "refused"); }));
-        check(Failure([&] { (void)rueda::allreduce_async_(data, "refused"); }));
+        check(Failure([&] { rueda::allreduce_(data, {.name = "refused"}); }));
+        check(Failure([&] { (void)rueda::allreduce_async_(data, {.name = "refused"}); }));
         check(Failure([] { rueda::broadcast_object("", 0); }));
         check(Failure([] { rueda::join(); }));
         check(Failure([] { rueda::add_process_set({0}); }));
@@ -658,7 +719,7 @@ TEST_P(Ranks, AnAbortEndsTheEpochAndAResetBeginsTheNext) {
     EXPECT_THAT(error.what(), HasSubstr("enough"));
     rueda::reset();
     EXPECT_EQ(rueda::epoch(), before + 1);
-    EXPECT_EQ(rueda::allreduce(Ints{1}, "again", rueda::Sum), Ints{size});
+    EXPECT_EQ(rueda::allreduce(Ints{1}, {.name = "again", .op = rueda::Sum}), Ints{size});
   });
 }
 

@@ -846,17 +846,17 @@ TEST_P(Cuda, TheCppApiWorksInPlace) {
     CallersStream stream(device);
     DeviceVector<float> memory(device, {1.0f, 2.0f});
     const TensorView view = TensorView(memory.data(), {2}).on_cuda(device, stream.get());
-    allreduce_(view, "a", Sum);
+    allreduce_(view, {.name = "a", .op = Sum});
     EXPECT_THAT(memory.Download(), ElementsAre(2, 4));
     stream.Hold();
-    const Handle<> handle = allreduce_async_(view, "b", Average);
+    const Handle<> handle = allreduce_async_(view, {.name = "b", .op = Average});
     wait_on_stream(handle, stream.get());
     EXPECT_FALSE(poll(handle)) << rank;
     stream.Release();
     synchronize(handle);
     EXPECT_THAT(memory.Download(), ElementsAre(2, 4));
     try {
-      (void)allreduce(view, "c", Sum);
+      (void)allreduce(view, {.name = "c", .op = Sum});
       ADD_FAILURE() << "a result on the CPU of a tensor on CUDA";
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("works in place"));
@@ -877,9 +877,9 @@ TEST_P(Cuda, AGroupIsOnOneDeviceAndOneStream) {
     const TensorView a = TensorView(memory.data(), {1}).on_cuda(device, stream.get());
     const TensorView b = TensorView(memory.data() + 1, {1}).on_cuda(device, other.get());
     const auto refused = [](const std::vector<TensorView>& group, const char* words) {
-      EXPECT_THAT([&] { grouped_allreduce_(group, "g", Sum); },
+      EXPECT_THAT([&] { grouped_allreduce_(group, {.name = "g", .op = Sum}); },
                   ThrowsMessage<Error>(AllOf(HasSubstr("operation 1 ('g.1')"), HasSubstr(words))));
-      EXPECT_THAT([&] { (void)grouped_allreduce_async_(group, "g", Sum); },
+      EXPECT_THAT([&] { (void)grouped_allreduce_async_(group, {.name = "g", .op = Sum}); },
                   ThrowsMessage<Error>(HasSubstr(words)));
     };
     refused({a, b}, "the tensors of a group are given to one stream");
@@ -889,11 +889,11 @@ TEST_P(Cuda, AGroupIsOnOneDeviceAndOneStream) {
     refused({host, a}, "tensors on the CPU and on CUDA device");
     TensorView with_stream = host;
     with_stream.stream = stream.get();
-    EXPECT_THAT([&] { allreduce_(with_stream, "s", Sum); },
+    EXPECT_THAT([&] { allreduce_(with_stream, {.name = "s", .op = Sum}); },
                 ThrowsMessage<Error>(HasSubstr("an operation on the CPU has no stream")));
-    EXPECT_THAT([&] { (void)allreduce_async_(with_stream, "s", Sum); },
+    EXPECT_THAT([&] { (void)allreduce_async_(with_stream, {.name = "s", .op = Sum}); },
                 ThrowsMessage<Error>(HasSubstr("an operation on the CPU has no stream")));
-    grouped_allreduce_({a, TensorView(b).on_cuda(device, stream.get())}, "g", Sum);
+    grouped_allreduce_({a, TensorView(b).on_cuda(device, stream.get())}, {.name = "g", .op = Sum});
     EXPECT_THAT(memory.Download(), ElementsAre(2, 4)) << rank;
     rueda_set_thread_context(nullptr);
   });

@@ -30,7 +30,7 @@ void Results() {
   const std::vector<Place> places = rueda::run(
       [] {
         std::vector<double> sum = {static_cast<double>(rueda::rank())};
-        rueda::allreduce_(sum, "sum", rueda::Sum);
+        rueda::allreduce_(sum, {.name = "sum", .op = rueda::Sum});
         return Place{rueda::rank(), rueda::size(), sum[0]};
       },
       3);
@@ -73,7 +73,7 @@ void Failures() {
   Failing(
       [] {
         std::vector<float> values(static_cast<size_t>(rueda::rank() + 1));
-        rueda::allreduce_(values, "x");
+        rueda::allreduce_(values, {.name = "x"});
       },
       2);
   // The others learn of the end of the epoch first, and fail first.
@@ -81,7 +81,7 @@ void Failures() {
       [] {
         if (rueda::rank() > 0) rueda::barrier();
         std::vector<float> values(3);
-        const auto handle = rueda::allreduce_async_(values, "x");
+        const auto handle = rueda::allreduce_async_(values, {.name = "x"});
         throw std::out_of_range("what rank 0 says");
       },
       3);
@@ -95,7 +95,7 @@ void Initialized() {
   for (const int sum : rueda::run(
            [] {
              std::vector<int> values = {rueda::rank() + 1};
-             rueda::allreduce_(values, "x", rueda::Sum);
+             rueda::allreduce_(values, {.name = "x", .op = rueda::Sum});
              return values[0];
            },
            3)) {

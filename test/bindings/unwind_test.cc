@@ -80,14 +80,16 @@ TEST_P(Unwind, PastAnOperationInPlaceThatNobodyJoinsTheEpochEnds) {
     std::function<rueda::Handle<>(Floats& data)> start;
   };
   for (const Case& of : {
-           Case{"allreduce 'g'", [](Floats& data) { return rueda::allreduce_async_(data, "g"); }},
-           Case{"reduce 'g'", [](Floats& data) { return rueda::reduce_async_(data, 1, "g"); }},
+           Case{"allreduce 'g'",
+                [](Floats& data) { return rueda::allreduce_async_(data, {.name = "g"}); }},
+           Case{"reduce 'g'",
+                [](Floats& data) { return rueda::reduce_async_(data, 1, {.name = "g"}); }},
            Case{"broadcast 'g'",
-                [](Floats& data) { return rueda::broadcast_async_(data, 1, "g"); }},
-           Case{"recv", [](Floats& data) { return rueda::recv_async(data, 1, "g"); }},
+                [](Floats& data) { return rueda::broadcast_async_(data, 1, {.name = "g"}); }},
+           Case{"recv", [](Floats& data) { return rueda::recv_async(data, 1, {.name = "g"}); }},
            Case{"allreduce 'g.0'",
                 [](Floats& data) {
-                  return rueda::grouped_allreduce_async_({rueda::TensorView(data)}, "g");
+                  return rueda::grouped_allreduce_async_({rueda::TensorView(data)}, {.name = "g"});
                 }},
        }) {
     Run(
@@ -134,16 +136,16 @@ TEST_P(Unwind, PastAnOperationInPlaceThatTheOthersJoinItIsWaitedFor) {
     Floats data(1000, static_cast<float>(rank + 1));
     if (rank == 0) {
       Catch([&] {
-        const auto handle = rueda::allreduce_async_(data, "g", rueda::Sum);
+        const auto handle = rueda::allreduce_async_(data, {.name = "g", .op = rueda::Sum});
         const AtExit before{[] { rueda::barrier(); }};
         Throw();
       });
     } else {
       rueda::barrier();
-      rueda::allreduce_(data, "g", rueda::Sum);
+      rueda::allreduce_(data, {.name = "g", .op = rueda::Sum});
     }
     EXPECT_EQ(data, Floats(1000, 3));
-    EXPECT_EQ(rueda::allreduce(Floats{1}, "goes on", rueda::Sum), Floats{2});
+    EXPECT_EQ(rueda::allreduce(Floats{1}, {.name = "goes on", .op = rueda::Sum}), Floats{2});
   });
 }
 
@@ -152,9 +154,9 @@ TEST_P(Unwind, PastAnOperationWithItsOwnMemoryNobodyWaits) {
     if (rank == 0) {
       Catch([] {
         Floats data(1000, 1);
-        const auto sum = rueda::allreduce_async(data, "sum", rueda::Sum);
-        const auto rows = rueda::allgather_async(data, "rows");
-        const auto sent = rueda::send_async(data, 1, "sent");
+        const auto sum = rueda::allreduce_async(data, {.name = "sum", .op = rueda::Sum});
+        const auto rows = rueda::allgather_async(data, {.name = "rows"});
+        const auto sent = rueda::send_async(data, 1, {.name = "sent"});
         Throw();
       });
       EXPECT_NE(rueda::detail::left_behind.load(), nullptr);
@@ -164,9 +166,9 @@ TEST_P(Unwind, PastAnOperationWithItsOwnMemoryNobodyWaits) {
     } else {
       rueda::barrier();
       Floats data(1000, 2);
-      EXPECT_EQ(rueda::allreduce(data, "sum", rueda::Sum), Floats(1000, 3));
-      EXPECT_EQ(rueda::allgather(data, "rows")[999], 1);
-      rueda::recv(data, 0, "sent");
+      EXPECT_EQ(rueda::allreduce(data, {.name = "sum", .op = rueda::Sum}), Floats(1000, 3));
+      EXPECT_EQ(rueda::allgather(data, {.name = "rows"})[999], 1);
+      rueda::recv(data, 0, {.name = "sent"});
       EXPECT_EQ(data, Floats(1000, 1));
       rueda::barrier();
     }
@@ -181,7 +183,7 @@ TEST_P(Unwind, PastAnOperationWithItsOwnMemoryThatNobodyJoinsTheRankCanLeave) {
       return;
     }
     Catch([] {
-      const auto handle = rueda::allreduce_async(Floats(1000, 1), "g");
+      const auto handle = rueda::allreduce_async(Floats(1000, 1), {.name = "g"});
       Throw();
     });
   });
@@ -194,7 +196,7 @@ TEST_P(Unwind, AHandleThatIsMovedOutOfTheWayIsNotUnwoundPast) {
     Floats data(1000, static_cast<float>(rank + 1));
     std::optional<rueda::Handle<>> kept;
     Catch([&] {
-      auto handle = rueda::allreduce_async_(data, "g", rueda::Sum);
+      auto handle = rueda::allreduce_async_(data, {.name = "g", .op = rueda::Sum});
       kept = std::move(handle);
       Throw();
     });
@@ -208,8 +210,9 @@ TEST_P(Unwind, AHandleThatIsMadeMeanwhileWaits) {
   Run("0", [](int rank) {
     Floats data(1000, static_cast<float>(rank + 1));
     Catch([&] {
-      const AtExit meanwhile{
-          [&] { const auto handle = rueda::allreduce_async_(data, "g", rueda::Sum); }};
+      const AtExit meanwhile{[&] {
+        const auto handle = rueda::allreduce_async_(data, {.name = "g", .op = rueda::Sum});
+      }};
       Throw();
     });
     EXPECT_EQ(data, Floats(1000, 3));
@@ -220,7 +223,7 @@ TEST_P(Unwind, AHandleThatIsMadeMeanwhileWaits) {
 TEST_P(Unwind, AHandleOfAnEarlierEpochIsNoneOfTheNext) {
   Run("0", [](int rank) {
     const Floats data(1000, 1);
-    std::optional<rueda::Handle<Floats>> old = rueda::allreduce_async(data, "old");
+    std::optional<rueda::Handle<Floats>> old = rueda::allreduce_async(data, {.name = "old"});
     if (rank == 0) {
       rueda::barrier();  // the other has its own handle, and goes on to its loop
       rueda::abort("enough");
@@ -231,7 +234,7 @@ TEST_P(Unwind, AHandleOfAnEarlierEpochIsNoneOfTheNext) {
         },
         RUEDA_ABORTED);
     rueda::reset();
-    const auto next = rueda::allreduce_async(data, "next");
+    const auto next = rueda::allreduce_async(data, {.name = "next"});
     Failure([&] { (void)rueda::poll(*old); }, RUEDA_NOT_FOUND);
     old.reset();
     EXPECT_EQ(rueda::synchronize(next), data);

@@ -112,9 +112,10 @@ class Work {
     for (size_t k = 0; k < tensors.size(); ++k) {
       tensors[k].resize(NextCount());
       for (size_t i = 0; i < tensors[k].size(); ++i) tensors[k][i] = Value(done_ + k, i, rank());
-      handles.push_back(allreduce_async_(tensors[k], "tensor " + std::to_string(k), Sum));
+      handles.push_back(
+          allreduce_async_(tensors[k], {.name = "tensor " + std::to_string(k), .op = Sum}));
     }
-    allreduce_(*over, "over", Sum);
+    allreduce_(*over, {.name = "over", .op = Sum});
     for (const Handle<>& handle : handles) synchronize(handle);
     for (size_t k = 0; k < tensors.size(); ++k) {
       for (size_t i = 0; i < tensors[k].size(); ++i) {
@@ -148,7 +149,7 @@ void Idle(double seconds) {
 int Main(const Options& options) {
   init();
   std::vector<int64_t> none(1);
-  allreduce_(none, "first", Sum);
+  allreduce_(none, {.name = "first", .op = Sum});
   Say("there\n");
   try {
     Idle(options.idle_s);
@@ -161,7 +162,7 @@ int Main(const Options& options) {
   for (char byte; read(STDIN_FILENO, &byte, 1) > 0;) {
   }
   try {
-    allreduce_(none, "after it", Sum);
+    allreduce_(none, {.name = "after it", .op = Sum});
     Say("went on\n");
   } catch (const Error& error) {
     Say("then rank %d: %s\n", error.rank(), error.what());

@@ -320,8 +320,8 @@ void BaseStrategy::CheckThatRanksAgree(const std::string& mistake) {
     if (!mistake.empty()) throw Error(RUEDA_INVALID_ARGUMENT, mistake);
     return;
   }
-  const std::string expected =
-      broadcast_object(mine, first_rank_, NameOf("model"), options_.process_set);
+  const std::string expected = broadcast_object(
+      mine, first_rank_, {.name = NameOf("model"), .process_set = options_.process_set});
   std::string error;
   if (!mistake.empty()) {
     error = "rank " + std::to_string(rueda_rank(context_)) + " has refused it: " + mistake;

@@ -352,7 +352,7 @@ std::vector<std::string> BaseStrategy::GetLost() {
   detail::Bytes bytes;
   detail::Check(rueda_compression_save(context_, options_.process_set.id, &bytes.result), context_);
   const std::string own(bytes.data(), static_cast<size_t>(bytes.result.tensor.shape[0]));
-  return allgather_object(own, NameOf("lost"), options_.process_set);
+  return allgather_object(own, {.name = NameOf("lost"), .process_set = options_.process_set});
 }
 
 void BaseStrategy::SetLost(const std::vector<at::Tensor>& lost) {

@@ -12,7 +12,7 @@ namespace {
 
 // World ranks by host, both ascending. Collective over the world.
 std::vector<std::vector<int>> RanksByHost(const std::string& name) {
-  const std::vector<int> hosts = rueda::allgather(std::vector<int>{cross_rank()}, name);
+  const std::vector<int> hosts = rueda::allgather(std::vector<int>{cross_rank()}, {.name = name});
   std::map<int, std::vector<int>> ranks;
   for (size_t rank = 0; rank < hosts.size(); ++rank) {
     ranks[hosts[rank]].push_back(static_cast<int>(rank));

@@ -442,7 +442,8 @@ std::vector<ParameterState> Pipeline::GetState() {
       }
       for (const auto& [field, tensor] : state.tensors) text += field + "\n";
     }
-    text = broadcast_object(text, root, NameOf("state"), options().process_set);
+    text = broadcast_object(text, root,
+                            {.name = NameOf("state"), .process_set = options().process_set});
     if (owner_[i] != index()) {
       state = ParameterState();
       for (size_t begin = 0; begin < text.size();) {

@@ -85,7 +85,8 @@ Metrics average_metrics(const Metrics& metrics, double count, const std::string&
                         ProcessSet process_set) {
   // As bytes rather than in a tensor: so one operation compares the keys, too.
   std::vector<RankMetrics> all;
-  for (const std::string& text : allgather_object(Serialized(metrics, count), name, process_set)) {
+  for (const std::string& text :
+       allgather_object(Serialized(metrics, count), {.name = name, .process_set = process_set})) {
     all.push_back(Parsed(text));
   }
   Check(all, process_set.ranks(), name);

@@ -141,7 +141,8 @@ void check_replicas(const NamedTensors& tensors, const std::string& name, Proces
   const std::vector<Print> prints = FingerprintsOf(tensors);
   if (AllEqual(Whole(prints), name, process_set)) return;
   // Rare: so only now by tensor.
-  ThrowDifference(RowsOf(allgather_object(Serialized(prints), name + ".tensors", process_set)),
+  ThrowDifference(RowsOf(allgather_object(Serialized(prints),
+                                          {.name = name + ".tensors", .process_set = process_set})),
                   process_set.ranks());
 }
 

@@ -92,8 +92,8 @@ std::array<double, 2> Gradient(const State& state) {
 bool Step(State* state) {
   std::array<double, 2> gradient = Gradient(*state);
   std::array<int32_t, 1> stop = {warned};
-  const auto averaged = hvd::allreduce_async_(gradient, "gradient", hvd::Average);
-  const auto agreed = hvd::allreduce_async_(stop, "stop", hvd::Max);
+  const auto averaged = hvd::allreduce_async_(gradient, {.name = "gradient", .op = hvd::Average});
+  const auto agreed = hvd::allreduce_async_(stop, {.name = "stop", .op = hvd::Max});
   hvd::synchronize(averaged);
   hvd::synchronize(agreed);
   for (size_t i = 0; i < gradient.size(); ++i) state->line[i] -= 0.1 * gradient[i];
@@ -132,8 +132,8 @@ State Load(const std::string& path) {
     }
   }
   std::array<int64_t, 1> step = {state.step};
-  hvd::broadcast_(step, 0, "step");
-  hvd::broadcast_(state.line, 0, "line");
+  hvd::broadcast_(step, 0, {.name = "step"});
+  hvd::broadcast_(state.line, 0, {.name = "line"});
   state.step = step[0];
   return state;
 }

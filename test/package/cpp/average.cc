@@ -11,7 +11,7 @@ int main() {
   const int rank = hvd::rank();
   std::vector<float> gradient(1000);
   for (int i = 0; i < 1000; ++i) gradient[i] = static_cast<float>(i + 2 * rank);
-  hvd::allreduce_(gradient, "gradient");
+  hvd::allreduce_(gradient, {.name = "gradient"});
   bool right = hvd::size() == 2;
   for (int i = 0; i < 1000; ++i) right = right && gradient[i] == static_cast<float>(i + 1);
   hvd::shutdown();

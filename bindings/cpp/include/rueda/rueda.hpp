@@ -4,13 +4,17 @@
 //
 //     rueda::init();
 //     std::vector<float> gradient = ...;
-//     rueda::allreduce_(gradient, "gradient");      // in place; the average over all ranks
+//     rueda::allreduce_(gradient, {.name = "gradient"});  // in place; the average over all ranks
 //     rueda::shutdown();
 //
 // `namespace hvd = rueda;` reads like Horovod. Functions whose name ends in `_` work in place,
 // those with `async` return at once with a handle for `synchronize` and `poll`. Names match
 // operations across the ranks, in any order of submission; operations without a name match by
 // order.
+//
+// What else there is to say about an operation is a struct of options, behind the tensor and the
+// rank, if there is one: allreduce(tensor, {.name = "gradient", .op = rueda::Sum}). What is not
+// said keeps its default; what is said stands in the order in which the struct declares it.
 //
 // Tensors are contiguous ranges (a vector, an array, a span: one dimension) or a TensorView, which
 // has a shape. Roots and peers are world ranks.
@@ -34,12 +38,14 @@
 #ifndef RUEDA_RUEDA_HPP_
 #define RUEDA_RUEDA_HPP_
 
+#include "rueda/cpp/deprecated.hpp"
 #include "rueda/cpp/errors.hpp"
 #include "rueda/cpp/handles.hpp"
 #include "rueda/cpp/job.hpp"
 #include "rueda/cpp/meeting.hpp"
 #include "rueda/cpp/movement.hpp"
 #include "rueda/cpp/objects.hpp"
+#include "rueda/cpp/options.hpp"
 #include "rueda/cpp/process_sets.hpp"
 #include "rueda/cpp/reduce_ops.hpp"
 #include "rueda/cpp/reductions.hpp"

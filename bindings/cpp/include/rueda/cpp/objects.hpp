@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "rueda/cpp/errors.hpp"
-#include "rueda/cpp/process_sets.hpp"
-#include "rueda/cpp/requests.hpp"
+#include "rueda/cpp/options.hpp"
 #include "rueda/rueda.h"
 
 namespace rueda {
@@ -33,22 +32,22 @@ struct Bytes {
 /// Returns the `object` of `root_rank` on every rank: any string of bytes, such as something
 /// serialised. Elsewhere it is not looked at.
 inline std::string broadcast_object(const std::string& object, int root_rank,
-                                    const std::string& name = "",
-                                    ProcessSet process_set = global_process_set) {
+                                    const Options& options = {}) {
   detail::Bytes bytes;
-  detail::Check(rueda_broadcast_bytes(detail::Current(), process_set.id, detail::NameOf(name),
-                                      root_rank, object.data(), object.size(), &bytes.result));
+  detail::Check(rueda_broadcast_bytes(detail::Current(), options.process_set.id,
+                                      detail::NameOf(options.name), root_rank, object.data(),
+                                      object.size(), &bytes.result));
   return std::string(bytes.data(), static_cast<size_t>(bytes.result.tensor.shape[0]));
 }
 
 /// All ranks' objects, in rank order.
 inline std::vector<std::string> allgather_object(const std::string& object,
-                                                 const std::string& name = "",
-                                                 ProcessSet process_set = global_process_set) {
+                                                 const Options& options = {}) {
   detail::Bytes bytes;
-  std::vector<int64_t> sizes(static_cast<size_t>(process_set.size()));
-  detail::Check(rueda_allgather_bytes(detail::Current(), process_set.id, detail::NameOf(name),
-                                      object.data(), object.size(), &bytes.result, sizes.data()));
+  std::vector<int64_t> sizes(static_cast<size_t>(options.process_set.size()));
+  detail::Check(rueda_allgather_bytes(detail::Current(), options.process_set.id,
+                                      detail::NameOf(options.name), object.data(), object.size(),
+                                      &bytes.result, sizes.data()));
   std::vector<std::string> objects;
   const char* next = bytes.data();
   for (const int64_t size : sizes) {

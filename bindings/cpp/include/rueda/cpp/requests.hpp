@@ -15,6 +15,7 @@
 #include "rueda/cpp/errors.hpp"
 #include "rueda/cpp/handles.hpp"
 #include "rueda/cpp/job.hpp"
+#include "rueda/cpp/options.hpp"
 #include "rueda/cpp/process_sets.hpp"
 #include "rueda/cpp/reduce_ops.hpp"
 #include "rueda/cpp/tensors.hpp"
@@ -40,7 +41,38 @@ struct Request {
   int root = -1;
   std::span<const int64_t> splits = {};
   const std::string& compressor = NoCompressor();
+  int priority = 0;
 };
+
+inline Request RequestOf(rueda_kind kind, const Options& options, int root = -1) {
+  return {.kind = kind, .name = options.name, .process_set = options.process_set, .root = root};
+}
+inline Request RequestOf(rueda_kind kind, const SplitOptions& options, int root = -1) {
+  return {.kind = kind,
+          .name = options.name,
+          .process_set = options.process_set,
+          .root = root,
+          .splits = options.splits};
+}
+inline Request RequestOf(rueda_kind kind, const ReduceOptions& options, int root) {
+  return {.kind = kind,
+          .name = options.name,
+          .process_set = options.process_set,
+          .op = options.op,
+          .prescale = options.prescale_factor,
+          .postscale = options.postscale_factor,
+          .root = root};
+}
+inline Request RequestOf(rueda_kind kind, const AllreduceOptions& options) {
+  return {.kind = kind,
+          .name = options.name,
+          .process_set = options.process_set,
+          .op = options.op,
+          .prescale = options.prescale_factor,
+          .postscale = options.postscale_factor,
+          .compressor = options.compression,
+          .priority = options.priority};
+}
 
 // The C API's form of the view, with other memory of the same shape. Points into the view.
 inline rueda_tensor CTensor(const TensorView& view, void* data) {
@@ -64,6 +96,7 @@ inline rueda_operation COperation(const Request& request) {
   operation.prescale = request.prescale;
   operation.postscale = request.postscale;
   operation.compressor = NameOf(request.compressor);
+  operation.priority = request.priority;
   operation.splits = request.splits.empty() ? nullptr : request.splits.data();
   operation.split_count = request.splits.size();
   return operation;
