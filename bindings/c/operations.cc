@@ -22,6 +22,18 @@ absl::Status Read(Runtime* runtime, const rueda_operation* operations, size_t co
   return StatusAt(absl::StrCat("'", operations[0].name, "'"), claim.status());
 }
 
+// As ReadStruct.
+absl::Status ReadCompletion(rueda_completion* copy, const rueda_completion** completion) {
+  RUEDA_RETURN_IF_ERROR(ReadStruct(*completion, copy, completion));
+  if ((*completion)->callback == nullptr) {
+    return absl::InvalidArgumentError("rueda_completion has no callback");
+  }
+  const uint32_t flags = (*completion)->flags;
+  if ((flags & ~static_cast<uint32_t>(RUEDA_COMPLETION_INLINE)) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("unknown bits in rueda_completion.flags: ", flags,
+                                                 "; known is RUEDA_COMPLETION_INLINE (1)"));
+}
+
 absl::Status Submit(rueda_context* context, const rueda_operation* operations, size_t count,
                     const rueda_completion* completion, rueda_handle* handle) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
@@ -32,15 +44,7 @@ absl::Status Submit(rueda_context* context, const rueda_operation* operations, s
   OperationArgs& args = checked.args;
   if (completion != nullptr) {
     rueda_completion copy;
-    RUEDA_RETURN_IF_ERROR(ReadStruct(completion, &copy, &completion));
-    if (completion->callback == nullptr) {
-      return absl::InvalidArgumentError("rueda_completion has no callback");
-    }
-    if ((completion->flags & ~static_cast<uint32_t>(RUEDA_COMPLETION_INLINE)) != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown bits in rueda_completion.flags: ", completion->flags,
-                       "; known is RUEDA_COMPLETION_INLINE (1)"));
-    }
+    RUEDA_RETURN_IF_ERROR(ReadCompletion(&copy, &completion));
     args.callback = reinterpret_cast<CallbackFn>(completion->callback);
     args.callback_user = completion->user;
     args.callback_inline = (completion->flags & RUEDA_COMPLETION_INLINE) != 0;
@@ -78,6 +82,22 @@ absl::Status Execute(rueda_context* context, const rueda_operation* operations, 
     runtime->Release(own).IgnoreError();
   }
   return status;
+}
+
+absl::Status OnCompletion(rueda_context* context, rueda_handle handle,
+                          const rueda_completion* completion) {
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+  if (context->shut_down.load(std::memory_order_relaxed)) {
+    return absl::FailedPreconditionError("this context has shut down");
+  }
+  rueda_completion copy;
+  RUEDA_RETURN_IF_ERROR(ReadCompletion(&copy, &completion));
+  if (completion->flags != 0) {
+    return absl::InvalidArgumentError(
+        "rueda_on_completion: RUEDA_COMPLETION_INLINE is for rueda_submit only");
+  }
+  return runtime->CallAtEnd(handle, reinterpret_cast<CallbackFn>(completion->callback),
+                            completion->user);
 }
 
 // How something ended. `strings` keeps the words.
@@ -119,10 +139,17 @@ absl::Status HandleError(rueda_context* context, rueda_handle handle, rueda_erro
   }
   const absl::Status status = DeepCopy(request->status);
   const FailurePtr failure = request->failure;
+  const SpecPtr spec = request->spec;
   runtime->Unreference(request);
   MutexLock lock(context->errors_mutex);
   std::unique_ptr<rueda_context::ErrorStrings>& strings = context->errors[handle];
-  if (strings == nullptr) strings = std::make_unique<rueda_context::ErrorStrings>();
+  if (strings == nullptr) {
+    strings = std::make_unique<rueda_context::ErrorStrings>();
+    if (!status.ok() && failure == nullptr) {  // nobody else's doing is to be told
+      strings->operation = std::string(OpKindName(spec->signature.kind));
+      strings->tensor = spec->name;
+    }
+  }
   WriteStruct(ErrorOf(status, failure.get(), runtime->world().epoch, strings.get()), error);
   return absl::OkStatus();
 }
@@ -187,6 +214,11 @@ rueda_status rueda_wait_or_abort(rueda_context* context, rueda_handle handle, co
     RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
     return runtime->WaitOrAbort(handle, why == nullptr ? "its caller can't wait" : why);
   });
+}
+
+rueda_status rueda_on_completion(rueda_context* context, rueda_handle handle,
+                                 const rueda_completion* completion) {
+  return Guard([&] { return OnCompletion(context, handle, completion); });
 }
 
 rueda_status rueda_wait_on_stream(rueda_context* context, rueda_handle handle, void* stream) {

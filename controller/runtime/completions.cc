@@ -39,8 +39,7 @@ void Completions::Call(const Callback& callback, bool is_inline) {
   if (callback.function == nullptr) return;
   if (!is_inline) {
     try {
-      Add([callback] { callback.Run(); });
-      return;
+      if (Add([callback] { callback.Run(); })) return;
     } catch (const std::bad_alloc&) {  // better on this thread than never
     }
   }
@@ -48,10 +47,12 @@ void Completions::Call(const Callback& callback, bool is_inline) {
   callback.Run();
 }
 
-void Completions::Add(std::function<void()> callback) {
+bool Completions::Add(std::function<void()> callback) {
   MutexLock lock(mutex_);
+  if (stopping_) return false;
   callbacks_.push_back(std::move(callback));
   changed_.NotifyOne();
+  return true;
 }
 
 void Completions::Run() {

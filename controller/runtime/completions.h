@@ -38,8 +38,8 @@ class Completions {
   absl::Status Start() ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls it, on this thread (`is_inline`) or, after Start, on the other one.
   void Call(const Callback& callback, bool is_inline) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After Start.
-  void Add(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After Start. False: this was stopped, and nothing will run it.
+  bool Add(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs what has been added, then ends the thread. Not called from a callback.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether the calling thread is this object's.

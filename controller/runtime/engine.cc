@@ -305,14 +305,20 @@ void Engine::Complete(Request* request, absl::Status status, FailurePtr failure)
                 static_cast<uint64_t>(request->status.code()));
   submissions_->Ended(*request);
   // Kept here, as whoever sees `done` may release the request.
-  const Callback callback = {request->callback, request->callback_user,
-                             request->handle(), request->status.code(),
-                             timeline_,         request->track};
+  Callback callback = {request->callback, request->callback_user,
+                       request->handle(), request->status.code(),
+                       timeline_,         request->track};
   const bool is_inline = request->callback_inline;
   request->done.store(1, std::memory_order_release);
+  std::unique_ptr<LateCallbacks::Late> late = request->late_callbacks.Close();
   sleepers_->WakeFor(request);
   submissions_->table().Unreference(request);
   completions_->Call(callback, is_inline);
+  for (; late != nullptr; late = std::move(late->next)) {
+    callback.function = late->function;
+    callback.user = late->user;
+    completions_->Call(callback, /*is_inline=*/false);
+  }
 }
 
 // Failing -------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 #include "controller/runtime/request.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace rueda {
@@ -11,6 +13,34 @@ absl::Status Stale(Handle handle) {
 }
 
 }  // namespace
+
+LateCallbacks::Late LateCallbacks::closed_ = {};
+
+bool LateCallbacks::Add(CallbackFn function, void* user) {
+  auto late = std::make_unique<Late>(Late{function, user, nullptr});
+  Late* before = latest_.load(std::memory_order_acquire);
+  do {
+    if (before == &closed_) {
+      (void)late->next.release();
+      return false;
+    }
+    (void)late->next.release();  // of the last try; it is in the list
+    late->next.reset(before);
+  } while (!latest_.compare_exchange_weak(before, late.get(), std::memory_order_acq_rel));
+  (void)late.release();
+  return true;
+}
+
+std::unique_ptr<LateCallbacks::Late> LateCallbacks::Close() {
+  Late* const latest = latest_.exchange(&closed_, std::memory_order_acq_rel);
+  std::unique_ptr<Late> rest(latest == &closed_ ? nullptr : latest), ordered;
+  while (rest != nullptr) {
+    std::unique_ptr<Late> next = std::move(rest->next);
+    rest->next = std::move(ordered);
+    ordered = std::exchange(rest, std::move(next));
+  }
+  return ordered;
+}
 
 absl::StatusOr<Request*> RequestTable::Acquire() {
   MutexLock lock(mutex_);
@@ -61,6 +91,7 @@ void RequestTable::Unreference(Request* request) {
   request->event.reset();
   request->names_freed = false;
   request->callback = nullptr;
+  request->late_callbacks.Reopen();
   request->allocate = nullptr;
   request->ordered_at = 0;
   request->started_at = 0;

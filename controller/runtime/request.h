@@ -41,6 +41,33 @@ struct OutputMemory {
   bool taken = false;
 };
 
+// What else is to be called at the end of a request that was submitted already. Thread-safe.
+class LateCallbacks {
+ public:
+  struct Late {
+    CallbackFn function;
+    void* user;
+    std::unique_ptr<Late> next;
+  };
+
+  LateCallbacks() = default;
+  ~LateCallbacks() { (void)Close(); }
+  LateCallbacks(const LateCallbacks&) = delete;
+  LateCallbacks& operator=(const LateCallbacks&) = delete;
+
+  // False: the request has ended, and nobody will call it.
+  bool Add(CallbackFn function, void* user);
+  // At the end, once. In the order in which they were added.
+  std::unique_ptr<Late> Close();
+  // For the next request.
+  void Reopen() { latest_.store(nullptr, std::memory_order_relaxed); }
+
+ private:
+  static Late closed_;  // marks the end
+
+  std::atomic<Late*> latest_{nullptr};  // owned, the latest first; or &closed_
+};
+
 struct SubmittedName;  // of Submissions
 
 struct Request {
@@ -61,6 +88,7 @@ struct Request {
   CallbackFn callback = nullptr;
   void* callback_user = nullptr;
   bool callback_inline = false;
+  LateCallbacks late_callbacks;
   bool waited = false;                   // by a blocking call, from the start
   std::atomic<bool> wait_marked{false};  // the engine has been told that somebody waits
 

@@ -335,6 +335,17 @@ absl::Status Runtime::WaitOrAbort(Handle handle, const std::string& why) {
   return status;
 }
 
+absl::Status Runtime::CallAtEnd(Handle handle, CallbackFn function, void* user) {
+  RUEDA_RETURN_IF_ERROR(completions_.Start());
+  RUEDA_ASSIGN_OR_RETURN(Request * request, Find(handle));
+  if (!request->late_callbacks.Add(function, user)) {
+    completions_.Call({function, user, handle, request->status.code(), &timeline_, request->track},
+                      /*is_inline=*/false);
+  }
+  Unreference(request);
+  return absl::OkStatus();
+}
+
 absl::Status Runtime::WaitFor(Request* request, Nanos timeout, bool enqueued) {
   const auto over = [&] { return enqueued ? request->is_enqueued() : request->is_done(); };
   const bool waits = !over();

@@ -81,6 +81,8 @@ class Runtime {
   // As Wait, for at most the knob unwind_timeout_s; then it aborts the epoch, for the reason that
   // the operation was left by `why`, and waits on. On a device it waits until the work is enqueued.
   absl::Status WaitOrAbort(Handle handle, const std::string& why);
+  // Calls `function` on the completion thread, once, when the operation has ended.
+  absl::Status CallAtEnd(Handle handle, CallbackFn function, void* user);
   absl::Status Release(Handle handle) { return submissions_->table().Release(handle); }
   // The request behind a handle, with a reference that Unreference gives back.
   absl::StatusOr<Request*> Find(Handle handle) { return submissions_->table().Find(handle); }

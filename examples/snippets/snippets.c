@@ -149,6 +149,7 @@ static void submit(rueda_context* context) {
   completion.user = &ending;
   rueda_handle handle = 0;
   CHECK(rueda_submit(context, &operation, 1, &completion, &handle) == RUEDA_OK);
+  CHECK(rueda_on_completion(context, handle, &completion) == RUEDA_OK);  // another one, later
   int32_t done = 0;
   CHECK(rueda_poll(context, handle, &done) == RUEDA_OK);  // never blocks
   if (rueda_wait(context, handle, RUEDA_FOREVER) != RUEDA_OK) {
@@ -160,7 +161,8 @@ static void submit(rueda_context* context) {
   // Where this rank can't wait without a limit for the others; here the operation has ended.
   CHECK(rueda_wait_or_abort(context, handle, "this rank gave it up") == RUEDA_OK);
   CHECK(rueda_release(context, handle) == RUEDA_OK);
-  sem_wait(&ending.called);  // `ending` lives until the callback has come
+  sem_wait(&ending.called);  // `ending` lives until both callbacks have come
+  sem_wait(&ending.called);
   CHECK(value == 1 && ending.status == RUEDA_OK);
 }
 //! [submit]

@@ -495,6 +495,44 @@ TEST_F(Api, CallbacksComeOnceAndMaySubmitAgain) {
   }
 }
 
+TEST_F(Api, CompletionsAreAddedInOrderAndInlineOnesAreRefused) {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<int> order;
+    void Add(int number) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      order.push_back(number);
+      changed.notify_all();
+    }
+  } state;
+  rueda_completion first = RUEDA_COMPLETION_INIT;
+  first.user = &state;
+  rueda_completion second = first;
+  first.callback = [](void* user, rueda_handle, rueda_status) {
+    static_cast<State*>(user)->Add(1);
+  };
+  second.callback = [](void* user, rueda_handle, rueda_status) {
+    static_cast<State*>(user)->Add(2);
+  };
+  rueda_completion refused = first;
+  refused.flags = RUEDA_COMPLETION_INLINE;
+  const rueda_operation operation = Allreduce("t", tensor_.get());
+  rueda_handle handle = 0;
+  ASSERT_EQ(rueda_submit(context_, &operation, 1, nullptr, &handle), RUEDA_OK);
+  EXPECT_EQ(rueda_on_completion(context_, handle, &refused), RUEDA_INVALID_ARGUMENT);
+  EXPECT_THAT(rueda_last_error(), HasSubstr("RUEDA_COMPLETION_INLINE"));
+  ASSERT_EQ(rueda_on_completion(context_, handle, &first), RUEDA_OK);
+  ASSERT_EQ(rueda_on_completion(context_, handle, &second), RUEDA_OK);
+  ASSERT_EQ(rueda_wait(context_, handle, RUEDA_FOREVER), RUEDA_OK);
+  ASSERT_EQ(rueda_on_completion(context_, handle, &first), RUEDA_OK);  // it has ended
+  ASSERT_EQ(rueda_release(context_, handle), RUEDA_OK);
+  EXPECT_EQ(rueda_on_completion(context_, handle, &first), RUEDA_NOT_FOUND);
+  std::unique_lock<std::mutex> lock(state.mutex);
+  state.changed.wait(lock, [&] { return state.order.size() == 3; });
+  EXPECT_THAT(state.order, ::testing::ElementsAre(1, 2, 1));
+}
+
 TEST_F(Api, AnAllocatorThatThrowsFailsItsOperationAlone) {
   rueda_operation operation = RUEDA_OPERATION_INIT;
   operation.kind = RUEDA_ALLGATHER;

@@ -446,7 +446,7 @@ TEST_P(Semantics, CallbacksOfEveryKindComeOnceHoweverItEnds) {
   RunJoiners({size, GetParam()}, [&](int rank, const testing::Join& join) {
     rueda_context* context = nullptr;
     ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
-    std::vector<std::unique_ptr<Calls>> calls;
+    std::vector<std::unique_ptr<Calls>> calls, late;
     std::vector<std::unique_ptr<Task>> tasks;
     std::vector<std::unique_ptr<Running>> running;
     std::vector<rueda_status> expected;
@@ -471,6 +471,10 @@ TEST_P(Semantics, CallbacksOfEveryKindComeOnceHoweverItEnds) {
             ASSERT_EQ(rueda_wait(context, running.back()->handle(), RUEDA_FOREVER),
                       expected.back());
           }
+          late.push_back(std::make_unique<Calls>());
+          const rueda_completion added = CountIn(late.back().get(), 0);
+          ASSERT_EQ(rueda_on_completion(context, running.back()->handle(), &added), RUEDA_OK)
+              << rueda_last_error();
           if (number % 4 == 0) {
             ASSERT_EQ(rueda_release(context, running.back()->handle()), RUEDA_OK);
           }
@@ -483,7 +487,13 @@ TEST_P(Semantics, CallbacksOfEveryKindComeOnceHoweverItEnds) {
       EXPECT_EQ(calls[i]->count, 1) << i;
       EXPECT_EQ(calls[i]->status, expected[i]) << i;
       EXPECT_EQ(calls[i]->handle, running[i]->handle()) << i;
+      EXPECT_EQ(late[i]->count, 1) << i;
+      EXPECT_EQ(late[i]->status, expected[i]) << i;
+      EXPECT_EQ(late[i]->handle, running[i]->handle()) << i;
     }
+    const rueda_completion too_late = CountIn(late.back().get(), 0);
+    EXPECT_EQ(rueda_on_completion(context, running.back()->handle(), &too_late),
+              RUEDA_FAILED_PRECONDITION);
     rueda_context_destroy(context);
   });
 }

@@ -546,6 +546,14 @@ RUEDA_API rueda_status rueda_wait_or_abort(rueda_context* context, rueda_handle 
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_wait_on_stream(rueda_context* context,
                                                             rueda_handle handle, void* stream);
 
+/** Adds a completion to an operation that was submitted already, as often as you like: each is
+ * called once, on the context's callback thread, when the operation has ended; soon, if it has.
+ * They come behind the one that rueda_submit was given, in the order in which they were added. The
+ * handle may be released meanwhile. `flags` are 0. FAILED_PRECONDITION after rueda_shutdown. */
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_on_completion(rueda_context* context,
+                                                           rueda_handle handle,
+                                                           const rueda_completion* completion);
+
 /** Gives the handle back, in any state: an operation in flight goes on. */
 RUEDA_API rueda_status rueda_release(rueda_context* context, rueda_handle handle);
 
@@ -560,9 +568,10 @@ typedef struct rueda_error {
   int32_t pid;
   const char* host;
   const char* cause;     /**< "killed by signal 9 (SIGKILL)" */
-  const char* operation; /**< what that rank was doing */
-  const char* tensor;
-  const char* message; /**< all of it, for people */
+  const char* operation; /**< what that rank was doing; where no rank was lost and the epoch goes
+                            on, what failed: "allreduce" */
+  const char* tensor;    /**< with which tensor; likewise */
+  const char* message;   /**< all of it, for people */
 } rueda_error;
 
 #define RUEDA_ERROR_INIT \
