@@ -37,12 +37,14 @@ Way WayOf(const Signature& signature) {
 }
 
 void Lane::Prepare(const Request& request) {
-  if (prepared_ == &request) return;  // announcing it was tried before
+  EarlyStart* const early = Of(Way::kCpu).early;
+  if (early == nullptr || prepared_ == &request) return;  // announcing it was tried before
   const TensorSpec& spec = *request.spec;
   const Signature& signature = spec.signature;
-  if (prepared_ != nullptr) cpu().TakeBack(/*never=*/false);
+  if (prepared_ != nullptr) early->TakeBack(/*never=*/false);
   if (live_ != 1 || busy() || signature.device != DeviceType::kCpu || signature.parts.size() > 1 ||
       request.extras.first_dims.size() > 0 || !signature.compression.none() ||
+      signature.reduce_op == ReduceOp::kAdasum ||
       !(TraitsOf(signature.kind).reduces || signature.kind == OpKind::kBarrier)) {
     return;
   }
@@ -62,13 +64,13 @@ void Lane::Prepare(const Request& request) {
   collective.root = signature.root;
   collective.elements = piece.elements;
   collective.digest = DigestOf(input);
-  if (cpu().Prepare(collective)) prepared_ = &request;
+  if (early->Prepare(collective)) prepared_ = &request;
 }
 
 void Lane::Ended(const Request& request) {
   --live_;
   if (prepared_ != &request) return;
-  cpu().TakeBack(/*never=*/true);
+  Of(Way::kCpu).early->TakeBack(/*never=*/true);
   prepared_ = nullptr;
 }
 
@@ -108,7 +110,7 @@ void Lane::Add(Way way, std::vector<LaneBucket> buckets) {
     state.queue.push_back(std::move(bucket));
     // In plan order, also of different process sets, on all ranks: what communicators of a device
     // have to be used in.
-    if (state.communicator->takes_several()) Start(state);
+    if (state.enqueuing != nullptr) Start(state);
   }
 }
 
@@ -172,7 +174,7 @@ absl::StatusOr<Progress> Lane::Advance(Way way) {
   if (state.started == 0) {
     const LaneBucket& bucket = state.queue.front();
     if (prepared_ != nullptr && (bucket.requests.size() != 1 || bucket.requests[0] != prepared_)) {
-      cpu().TakeBack(/*never=*/true);  // what others began was not that
+      Of(Way::kCpu).early->TakeBack(/*never=*/true);  // what others began was not that
     }
     prepared_ = nullptr;
     Start(state);
@@ -182,8 +184,8 @@ absl::StatusOr<Progress> Lane::Advance(Way way) {
 
 void Lane::TakeEnqueued(Way way, std::vector<Request*>* enqueued) {
   WayState& state = Of(way);
-  while (state.enqueued < state.started) {
-    const DeviceEvent event = state.communicator->NextEnqueued();
+  while (state.enqueuing != nullptr && state.enqueued < state.started) {
+    const DeviceEvent event = state.enqueuing->NextEnqueued();
     if (event == nullptr) return;
     for (Request* request : state.queue[state.enqueued++].requests) {
       if (request == nullptr) continue;

@@ -35,8 +35,12 @@ class Lane {
   bool has(Way way) const { return Of(way).communicator != nullptr; }
   // Another way, which it has not.
   void Open(Way way, const Backend* backend, std::unique_ptr<Communicator> communicator) {
-    Of(way).backend = backend;
-    Of(way).communicator = std::move(communicator);
+    WayState& state = Of(way);
+    state.backend = backend;
+    state.communicator = std::move(communicator);
+    state.early = state.communicator->early_start();
+    state.enqueuing = state.communicator->enqueuing();
+    state.probe = state.communicator->silence_probe();
   }
   const Backend& backend(Way way) const { return *Of(way).backend; }
   // Null: it has not that way.
@@ -84,7 +88,8 @@ class Lane {
   bool AdvanceFarewell();
   // A member that the network does not reach any more, while something is under way.
   std::optional<Silence> SilentMember() {
-    return busy(Way::kCpu) ? Of(Way::kCpu).communicator->SilentMember() : std::nullopt;
+    SilenceProbe* const probe = Of(Way::kCpu).probe;
+    return probe != nullptr && busy(Way::kCpu) ? probe->SilentMember() : std::nullopt;
   }
   // Gives up on everything; the lane is not used again, but what is queued can be looked at.
   void Abort();
@@ -94,9 +99,13 @@ class Lane {
     const Backend* backend = nullptr;
     std::deque<LaneBucket> queue;
     std::unique_ptr<Communicator> communicator;  // goes first: it may still look at the queue's
-    size_t started = 0;                          // of the queue
-    size_t enqueued = 0;                         // of those
-    Nanos done_at = 0;                           // of the latest bucket
+    // What it can do besides; null: it can't.
+    EarlyStart* early = nullptr;
+    Enqueuing* enqueuing = nullptr;
+    SilenceProbe* probe = nullptr;
+    size_t started = 0;   // of the queue
+    size_t enqueued = 0;  // of those
+    Nanos done_at = 0;    // of the latest bucket
   };
   WayState& Of(Way way) { return ways_[static_cast<size_t>(way)]; }
   const WayState& Of(Way way) const { return ways_[static_cast<size_t>(way)]; }

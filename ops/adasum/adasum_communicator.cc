@@ -22,13 +22,13 @@ void AdasumCommunicator::Start(const Collective& collective) {
   step_ = Step::kNone;
   collective_.reduce_op = collective.reduce_op;
   if (collective.reduce_op != ReduceOp::kAdasum) {
-    inner_->Start(collective);
+    inner().Start(collective);
     return;
   }
   collective_ = collective;
   if (members_ == 1 || collective.elements == 0) {  // of one vector, the vector itself
     collective_.reduce_op = ReduceOp::kSum;
-    inner_->Start(collective_);
+    inner().Start(collective_);
     return;
   }
   element_bytes_ = DTypeSize(collective.dtype);
@@ -90,7 +90,7 @@ void AdasumCommunicator::StartSlices() {
   part_.elements = collective_.elements;
   part_.digest = collective_.digest;
   part_.sequence = collective_.sequence;
-  inner_->Start(part_);
+  inner().Start(part_);
   step_ = Step::kSlices;
 }
 
@@ -131,7 +131,7 @@ void AdasumCommunicator::StartProducts() {
   part_.reduce_op = ReduceOp::kSum;
   part_.counts = {};
   part_.elements = piece_.elements;
-  inner_->Start(part_);
+  inner().Start(part_);
   step_ = Step::kProducts;
 }
 
@@ -161,7 +161,7 @@ void AdasumCommunicator::StartGather() {
   part_.reduce_op = ReduceOp::kNone;
   part_.counts = counts_;
   part_.elements = collective_.elements;
-  inner_->Start(part_);
+  inner().Start(part_);
   step_ = Step::kGather;
 }
 
@@ -171,7 +171,7 @@ absl::StatusOr<Progress> AdasumCommunicator::Advance() {
       out_of_memory_ = false;
       return absl::ResourceExhaustedError("no memory for the slices of an adasum");
     }
-    return inner_->Advance();
+    return inner().Advance();
   }
   if (step_ == Step::kMultiply) {
     if (WorkOn(true)) StartProducts();
@@ -181,7 +181,7 @@ absl::StatusOr<Progress> AdasumCommunicator::Advance() {
     if (WorkOn(false)) StartGather();
     return Progress::kMoved;
   }
-  RUEDA_ASSIGN_OR_RETURN(const Progress progress, inner_->Advance());
+  RUEDA_ASSIGN_OR_RETURN(const Progress progress, inner().Advance());
   if (progress != Progress::kDone) return progress;
   part_at_ = 0;
   done_ = 0;

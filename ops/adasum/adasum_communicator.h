@@ -9,27 +9,21 @@
 #include <memory>
 #include <vector>
 
-#include "ops/backend/communicator.h"
+#include "ops/backend/decorator.h"
 #include "ops/backend/pieces.h"
 
 namespace rueda {
 
-class AdasumCommunicator : public Communicator {
+class AdasumCommunicator : public Decorator {
  public:
   // For member `self` of `members`.
   AdasumCommunicator(std::unique_ptr<Communicator> inner, int members, int self)
-      : inner_(std::move(inner)), members_(members), self_(self) {}
+      : Decorator(std::move(inner)), members_(members), self_(self) {}
 
-  bool Prepare(const Collective& collective) override {
-    return collective.reduce_op != ReduceOp::kAdasum && inner_->Prepare(collective);
-  }
-  void TakeBack(bool never) override { inner_->TakeBack(never); }
   void Start(const Collective& collective) override;
   absl::StatusOr<Progress> Advance() override;
-  std::optional<Silence> SilentMember() override { return inner_->SilentMember(); }
-  void Abort() override { inner_->Abort(); }
   PhaseTimes phase_times() const override {
-    return collective_.reduce_op == ReduceOp::kAdasum ? PhaseTimes() : inner_->phase_times();
+    return collective_.reduce_op == ReduceOp::kAdasum ? PhaseTimes() : inner().phase_times();
   }
 
  private:
@@ -50,7 +44,6 @@ class AdasumCommunicator : public Communicator {
   int64_t SliceBegin(int member) const;
   int64_t SliceElements(int member) const { return SliceBegin(member + 1) - SliceBegin(member); }
 
-  const std::unique_ptr<Communicator> inner_;
   const int members_;
   const int self_;
 

@@ -24,7 +24,7 @@
 
 namespace rueda {
 
-class BlockingCommunicator : public Communicator {
+class BlockingCommunicator : public Communicator, public SilenceProbe {
  public:
   // Starts the thread; connects nothing yet.
   static absl::StatusOr<std::unique_ptr<BlockingCommunicator>> Create(ModuleArgs args);
@@ -36,10 +36,11 @@ class BlockingCommunicator : public Communicator {
   // The library's error, in its words. What only time told (nobody came, nothing moved) is
   // UNAVAILABLE like a lost connection.
   absl::StatusOr<Progress> Advance() override ABSL_LOCKS_EXCLUDED(mutex_);
+  SilenceProbe* silence_probe() override { return this; }
+  std::optional<Silence> SilentMember() override ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns once the thread has left the tensors alone: the library's call ends at once, and
   // between calls the thread looks every few hundred KiB. The thread then closes the connections,
   // which tells the peers.
-  std::optional<Silence> SilentMember() override ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort() override ABSL_LOCKS_EXCLUDED(mutex_);
   // Packing includes converting and scaling. The thread has been done with it since Advance said
   // so.

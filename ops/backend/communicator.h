@@ -93,30 +93,56 @@ struct Silence {
   Nanos time;
 };
 
+// What some communicators can do besides. Each is asked for once, when the communicator is made,
+// and belongs to it.
+
+// Does what an operation needs of this rank alone before the others know that this rank has it.
+class EarlyStart {
+ public:
+  // The one before is done, and nobody has begun this one, as this rank has told nobody of it. Then
+  // the next Start is of this operation, unless TakeBack comes first. False: nothing was done, and
+  // Start does it all. Of `collective` only kind, dtype, reduce_op, root, pieces, elements and
+  // digest are known.
+  virtual bool Prepare(const Collective& collective) = 0;
+  // Cancels Prepare. `never`: the operation was dropped. Else it may still come, and others may
+  // have begun with it already.
+  virtual void TakeBack(bool never) = 0;
+
+ protected:
+  ~EarlyStart() = default;
+};
+
+// Operations may be started while others are under way, as on a device, where they are enqueued one
+// behind the other. They are done in the order in which they were started, and Advance is about the
+// first that is not.
+class Enqueuing {
+ public:
+  // In the order of their start: behind the event that this returns the next one's results are
+  // there, for who orders a stream behind it. Null: it is not enqueued yet.
+  virtual DeviceEvent NextEnqueued() = 0;
+
+ protected:
+  ~Enqueuing() = default;
+};
+
+// Notices that the network carries nothing to a member any more.
+class SilenceProbe {
+ public:
+  // As far as it can tell. The engine asks several times within the limit for silence, while
+  // something is under way.
+  virtual std::optional<Silence> SilentMember() = 0;
+
+ protected:
+  ~SilenceProbe() = default;
+};
+
 // Owned and called by the engine, one thread at a time.
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  // Does what an operation needs of this rank alone; the one before is done. Before this rank has
-  // told anybody that it has the operation, so that nobody has begun it. Then the next Start is of
-  // this operation, unless TakeBack comes first. False: nothing was done, and Start does it all. Of
-  // `collective` only kind, dtype, reduce_op, root, pieces, elements and digest are known.
-  virtual bool Prepare([[maybe_unused]] const Collective& collective) { return false; }
-  // What was prepared may not be what comes next. `never`: it does not come at all; else others may
-  // have begun with it already.
-  virtual void TakeBack([[maybe_unused]] bool never) {}
-
-  // Begins an operation. The one before is done, but of a communicator that takes several.
+  // Begins an operation. The one before is done, unless this is Enqueuing.
   virtual void Start(const Collective& collective) = 0;
-
-  // Whether operations may be started while others are under way: on a device they are enqueued one
-  // behind the other. They are done in the order in which they were started, and Advance is about
-  // the first that is not.
-  virtual bool takes_several() const { return false; }
-  // Of those, in the order of their start: behind the event that this returns the next one's
-  // results are there, for who orders a stream behind it. Null: it is not enqueued yet.
-  virtual DeviceEvent NextEnqueued() { return nullptr; }
 
   // Goes on with it for at most about 100 us. An error ends the epoch: UNAVAILABLE (a peer or the
   // network is gone), RESOURCE_EXHAUSTED, INTERNAL (the members' layouts differ).
@@ -125,14 +151,15 @@ class Communicator {
   // Of the operation that has just ended.
   virtual PhaseTimes phase_times() const { return {}; }
 
-  // Whether the network carries nothing to a member any more, as far as the communicator can tell;
-  // the engine asks several times within the limit for silence, while something is under way.
-  virtual std::optional<Silence> SilentMember() = 0;
-
   // Gives up on whatever is under way: afterwards this rank touches no memory of the operation's
   // tensors, and Advance is not called again. Bounded; wakes a lane thread that blocks in a
   // library.
   virtual void Abort() = 0;
+
+  // What it can do besides; null: it can't.
+  virtual EarlyStart* early_start() { return nullptr; }
+  virtual Enqueuing* enqueuing() { return nullptr; }
+  virtual SilenceProbe* silence_probe() { return nullptr; }
 };
 
 }  // namespace rueda

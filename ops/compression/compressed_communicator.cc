@@ -62,7 +62,7 @@ void CompressedCommunicator::Start(const Collective& collective) {
 void CompressedCommunicator::StartInner() {
   collective_.compression = Compression();
   step_ = Step::kInner;
-  inner_->Start(collective_);
+  inner().Start(collective_);
 }
 
 // What the ranks have measured of each piece: the planner lets those agree together that are as
@@ -84,7 +84,7 @@ void CompressedCommunicator::StartAgreement() {
   sum.digest = collective_.digest;
   sum.sequence = collective_.sequence;
   step_ = Step::kAgree;
-  inner_->Start(sum);
+  inner().Start(sum);
 }
 
 void CompressedCommunicator::Agree() {
@@ -112,6 +112,7 @@ absl::Status CompressedCommunicator::Begin() {
 absl::Status CompressedCommunicator::Connect() {
   if (connect_ == nullptr) return absl::OkStatus();
   RUEDA_ASSIGN_OR_RETURN(levels_, std::exchange(connect_, nullptr)());
+  if (levels_.across != nullptr) across_probe_ = levels_.across->silence_probe();
   return absl::OkStatus();
 }
 
@@ -283,7 +284,7 @@ absl::Status CompressedCommunicator::StartReduction() {
     reduction = two_levels()
                     ? MakeReduction(args.compression.compressor, levels_.across.get(),
                                     static_cast<int>(levels_.hosts.size()), levels_.host)
-                    : MakeReduction(args.compression.compressor, inner_.get(), members_, self_);
+                    : MakeReduction(args.compression.compressor, &inner(), members_, self_);
   }
   reduction_ = reduction.get();
   return reduction_->Start(args);
@@ -350,11 +351,11 @@ absl::StatusOr<Progress> CompressedCommunicator::AdvanceStep() {
   Progress progress = Progress::kDone;
   switch (step_) {
     case Step::kInner: {
-      RUEDA_ASSIGN_OR_RETURN(progress, inner_->Advance());
+      RUEDA_ASSIGN_OR_RETURN(progress, inner().Advance());
       return progress == Progress::kDone ? Done() : progress;
     }
     case Step::kAgree: {
-      RUEDA_ASSIGN_OR_RETURN(progress, inner_->Advance());
+      RUEDA_ASSIGN_OR_RETURN(progress, inner().Advance());
       break;
     }
     case Step::kReduceInside:
@@ -378,20 +379,20 @@ absl::StatusOr<Progress> CompressedCommunicator::AdvanceStep() {
 }
 
 std::optional<Silence> CompressedCommunicator::SilentMember() {
-  if (levels_.across != nullptr) {
-    std::optional<Silence> silence = levels_.across->SilentMember();
+  if (across_probe_ != nullptr) {
+    std::optional<Silence> silence = across_probe_->SilentMember();
     if (silence.has_value()) {
       const std::vector<int>& members = levels_.hosts[static_cast<size_t>(silence->member)];
       silence->member = members[static_cast<size_t>(levels_.local)];
       return silence;
     }
   }
-  return inner_->SilentMember();
+  return inner_probe_ == nullptr ? std::nullopt : inner_probe_->SilentMember();
 }
 
 void CompressedCommunicator::Abort() {
   if (levels_.across != nullptr) levels_.across->Abort();
-  inner_->Abort();
+  inner().Abort();
 }
 
 }  // namespace rueda

@@ -13,27 +13,27 @@
 #include <vector>
 
 #include "ops/backend/backend.h"
+#include "ops/backend/decorator.h"
 #include "ops/compression/buffer.h"
 #include "ops/compression/reduction.h"
 
 namespace rueda {
 
-class CompressedCommunicator : public Communicator {
+class CompressedCommunicator : public Decorator, public SilenceProbe {
  public:
   // For member `self` of `members`. `connect`: the levels of a group on several hosts, when they
   // are needed first; null: it has none.
   CompressedCommunicator(std::unique_ptr<Communicator> inner, int members, int self,
                          std::function<absl::StatusOr<Levels>()> connect)
-      : inner_(std::move(inner)), members_(members), self_(self), connect_(std::move(connect)) {}
+      : Decorator(std::move(inner)), members_(members), self_(self), connect_(std::move(connect)) {}
 
-  bool Prepare(const Collective& collective) override { return inner_->Prepare(collective); }
-  void TakeBack(bool never) override { inner_->TakeBack(never); }
   void Start(const Collective& collective) override;
   absl::StatusOr<Progress> Advance() override;
+  SilenceProbe* silence_probe() override { return this; }
   std::optional<Silence> SilentMember() override;
   void Abort() override;
   PhaseTimes phase_times() const override {
-    return step_ == Step::kInner ? inner_->phase_times() : PhaseTimes();
+    return step_ == Step::kInner ? inner().phase_times() : PhaseTimes();
   }
 
  private:
@@ -64,11 +64,12 @@ class CompressedCommunicator : public Communicator {
   bool two_levels() const { return levels_.inside != nullptr; }
   int stripes() const { return two_levels() ? levels_.stripes : 1; }
 
-  const std::unique_ptr<Communicator> inner_;
+  SilenceProbe* const inner_probe_ = inner().silence_probe();
   const int members_;
   const int self_;
   std::function<absl::StatusOr<Levels>()> connect_;  // null: no more needed
   Levels levels_;
+  SilenceProbe* across_probe_ = nullptr;
   std::unique_ptr<Reduction> reductions_[3];  // scatter-reduce, topk, powersgd; made when needed
 
   Step step_ = Step::kInner;

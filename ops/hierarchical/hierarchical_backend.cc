@@ -14,7 +14,7 @@ namespace {
 // Blocks count on from where no earlier set with the same id ever came, as arrivals do.
 constexpr int kGenerationShift = 40;
 
-class HierarchicalCommunicator : public Communicator {
+class HierarchicalCommunicator : public Communicator, public SilenceProbe {
  public:
   // `lane` null: this rank has no stripe. `flat`: of all members, for what is not done here.
   HierarchicalCommunicator(HostSplit split, const CutLimits& limits, uint32_t generation,
@@ -22,6 +22,7 @@ class HierarchicalCommunicator : public Communicator {
                            std::unique_ptr<Communicator> flat)
       : split_(std::move(split)),
         flat_(std::move(flat)),
+        flat_probe_(flat_->silence_probe()),
         ring_(std::move(ring)),
         lane_(std::move(lane)),
         allreduce_(&split_, limits, static_cast<uint64_t>(generation) << kGenerationShift,
@@ -38,9 +39,10 @@ class HierarchicalCommunicator : public Communicator {
   PhaseTimes phase_times() const override {
     return here_ ? allreduce_.phase_times() : flat_->phase_times();
   }
+  SilenceProbe* silence_probe() override { return this; }
   // Of another host the one who has this rank's stripe.
   std::optional<Silence> SilentMember() override {
-    if (!here_) return flat_->SilentMember();
+    if (!here_) return flat_probe_->SilentMember();
     if (lane_ == nullptr) return std::nullopt;
     std::optional<Silence> silence = lane_->SilentHost();
     if (silence.has_value()) {
@@ -57,6 +59,7 @@ class HierarchicalCommunicator : public Communicator {
  private:
   const HostSplit split_;
   const std::unique_ptr<Communicator> flat_;
+  SilenceProbe* const flat_probe_;  // Gloo has one
   const std::unique_ptr<LocalRing> ring_;
   const std::unique_ptr<CrossLane> lane_;
   HierarchicalAllreduce allreduce_;

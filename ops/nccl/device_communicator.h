@@ -70,7 +70,7 @@ class DeviceContext {
   std::unique_ptr<DeviceThread> thread_;
 };
 
-class DeviceCommunicator : public Communicator {
+class DeviceCommunicator : public Communicator, public Enqueuing {
  public:
   struct Args {
     std::string prefix;  // of the group's keys in the store; equal on all members
@@ -97,12 +97,10 @@ class DeviceCommunicator : public Communicator {
   // Takes part in what others make out of this one.
   void LeaveOut() { Post(&DeviceCommunicator::SplitOff); }
 
-  bool takes_several() const override { return true; }
+  Enqueuing* enqueuing() override { return this; }
   void Start(const Collective& collective) override ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceEvent NextEnqueued() override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Progress> Advance() override ABSL_LOCKS_EXCLUDED(mutex_);
-  // The control plane tells of silent hosts; NCCL's own connections say nothing of that.
-  std::optional<Silence> SilentMember() override { return std::nullopt; }
   // Ends all of the rank's device communicators: the epoch is over.
   void Abort() override ABSL_LOCKS_EXCLUDED(mutex_);
 

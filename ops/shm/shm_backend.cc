@@ -14,7 +14,7 @@ namespace rueda {
 namespace {
 
 // Chooses the algorithm for each operation. What it goes by is the same on all members.
-class ShmCommunicator : public Communicator {
+class ShmCommunicator : public Communicator, public EarlyStart {
  public:
   ShmCommunicator(std::vector<ShmMember> members, const Group& group, const Neighbours* neighbours,
                   std::shared_ptr<Arena> arena)
@@ -26,6 +26,7 @@ class ShmCommunicator : public Communicator {
         exchange_(&group_),
         pair_(&group_) {}
 
+  EarlyStart* early_start() override { return this; }
   bool Prepare(const Collective& collective) override {
     const ShmAlgorithm* const algorithm = AlgorithmFor(collective);
     if (algorithm == &small_) small_.Prepare(collective);
@@ -40,7 +41,6 @@ class ShmCommunicator : public Communicator {
   }
   absl::StatusOr<Progress> Advance() override { return algorithm_->Advance(); }
   PhaseTimes phase_times() const override { return algorithm_->phase_times(); }
-  std::optional<Silence> SilentMember() override { return std::nullopt; }
   // Nothing runs outside Advance.
   void Abort() override {}
 

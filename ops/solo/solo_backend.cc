@@ -26,7 +26,6 @@ class SoloCommunicator : public Communicator {
     }
   }
   absl::StatusOr<Progress> Advance() override { return Progress::kDone; }
-  std::optional<Silence> SilentMember() override { return std::nullopt; }
   void Abort() override {}
 };
 

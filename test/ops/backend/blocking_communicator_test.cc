@@ -258,9 +258,9 @@ TEST_F(BlockingCommunicatorTest, TellsWhoIsSilentWhileAnOperationWaits) {
   library_.Hold("barrier");
   communicator_->Start(BarrierOf());
   library_.AwaitHeld();
-  EXPECT_FALSE(communicator_->SilentMember().has_value());
+  EXPECT_FALSE(communicator_->silence_probe()->SilentMember().has_value());
   library_.silent_ = 1;
-  const std::optional<Silence> silence = communicator_->SilentMember();
+  const std::optional<Silence> silence = communicator_->silence_probe()->SilentMember();
   ASSERT_TRUE(silence.has_value());
   EXPECT_EQ(silence->member, 1);
   EXPECT_EQ(silence->time, 7 * kSecond);

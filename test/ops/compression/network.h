@@ -36,7 +36,6 @@ class Network {
       network_.Run();
       return network_.members_[self_].waits ? Progress::kBlocked : Progress::kDone;
     }
-    std::optional<Silence> SilentMember() override { return std::nullopt; }
     void Abort() override {}
 
    private:

@@ -145,10 +145,10 @@ class Worker {
   }
   absl::Status Execute(const Collective& collective) {
     const uint32_t how = random_ == nullptr ? 0 : (*random_)() % 4;
-    const bool prepared = how > 0 && communicator_->Prepare(collective);
-    if (prepared && how == 1) communicator_->TakeBack(/*never=*/true);
+    const bool prepared = how > 0 && communicator_->early_start()->Prepare(collective);
+    if (prepared && how == 1) communicator_->early_start()->TakeBack(/*never=*/true);
     if (met_ != nullptr) met_->arrive_and_wait();
-    if (prepared && how == 2) communicator_->TakeBack(/*never=*/false);
+    if (prepared && how == 2) communicator_->early_start()->TakeBack(/*never=*/false);
     communicator_->Start(collective);
     return host_->Finish(local_, communicator_.get());
   }
@@ -448,6 +448,7 @@ class Early : public ::testing::Test {
     return SumOf(&pieces_[rank], digest);
   }
   Communicator& At(int rank) { return *communicators_[rank]; }
+  EarlyStart& EarlyAt(int rank) { return *communicators_[rank]->early_start(); }
   Progress Advance(int rank) { return *communicators_[rank]->Advance(); }
 
   Host host_{2};
@@ -463,7 +464,7 @@ class Early : public ::testing::Test {
 TEST_F(Early, WhatAllHavePreparedWaitsForNobody) {
   for (int round = 0; round < 5; ++round) {
     inputs_[0] = static_cast<uint8_t>(round);
-    for (int rank : {0, 1}) ASSERT_TRUE(At(rank).Prepare(Operation(rank)));
+    for (int rank : {0, 1}) ASSERT_TRUE(EarlyAt(rank).Prepare(Operation(rank)));
     for (int rank : {0, 1}) {
       At(rank).Start(Operation(rank));
       EXPECT_EQ(Advance(rank), Progress::kDone) << "though the other may not have started";
@@ -473,10 +474,10 @@ TEST_F(Early, WhatAllHavePreparedWaitsForNobody) {
 }
 
 TEST_F(Early, WhatIsTakenBackMayHaveBegunElsewhere) {
-  ASSERT_TRUE(At(0).Prepare(Operation(0)));
+  ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
   At(1).Start(Operation(1));
   EXPECT_EQ(Advance(1), Progress::kDone);
-  At(0).TakeBack(/*never=*/false);
+  EarlyAt(0).TakeBack(/*never=*/false);
   inputs_[0] = 100;  // the slot is not written again: rank 1 might be reading it
   At(0).Start(Operation(0));
   EXPECT_EQ(Advance(0), Progress::kDone);
@@ -485,8 +486,8 @@ TEST_F(Early, WhatIsTakenBackMayHaveBegunElsewhere) {
 }
 
 TEST_F(Early, WhatIsTakenBackIsWaitedForAgain) {
-  ASSERT_TRUE(At(0).Prepare(Operation(0)));
-  At(0).TakeBack(/*never=*/false);
+  ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
+  EarlyAt(0).TakeBack(/*never=*/false);
   At(1).Start(Operation(1));
   EXPECT_EQ(Advance(1), Progress::kBlocked);
   At(0).Start(Operation(0));
@@ -495,8 +496,8 @@ TEST_F(Early, WhatIsTakenBackIsWaitedForAgain) {
 }
 
 TEST_F(Early, WhatNeverComesLeavesNothingBehind) {
-  ASSERT_TRUE(At(0).Prepare(Operation(0)));
-  At(0).TakeBack(/*never=*/true);
+  ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
+  EarlyAt(0).TakeBack(/*never=*/true);
   inputs_[0] = 100;
   for (int rank : {1, 0}) At(rank).Start(Operation(rank));
   for (int rank : {0, 1}) {
@@ -504,8 +505,8 @@ TEST_F(Early, WhatNeverComesLeavesNothingBehind) {
     EXPECT_EQ(outputs_[rank], 102);
   }
   // Another operation in its place, and then another.
-  ASSERT_TRUE(At(0).Prepare(Operation(0)));
-  At(0).TakeBack(/*never=*/true);
+  ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
+  EarlyAt(0).TakeBack(/*never=*/true);
   for (const uint32_t digest : {9u, 8u}) {
     for (int rank : {1, 0}) At(rank).Start(Operation(rank, digest));
     for (int rank : {0, 1}) EXPECT_EQ(Advance(rank), Progress::kDone);
@@ -515,9 +516,9 @@ TEST_F(Early, WhatNeverComesLeavesNothingBehind) {
 TEST_F(Early, OnlyWhatIsReducedIsPrepared) {
   Collective broadcast = Operation(0);
   broadcast.kind = OpKind::kBroadcast;
-  EXPECT_FALSE(At(0).Prepare(broadcast));
+  EXPECT_FALSE(EarlyAt(0).Prepare(broadcast));
   broadcast.kind = OpKind::kSendRecv;
-  EXPECT_FALSE(At(0).Prepare(broadcast));
+  EXPECT_FALSE(EarlyAt(0).Prepare(broadcast));
 }
 
 // Two ranks on one thread, each with a tensor that does not fit a slot.
@@ -535,6 +536,7 @@ class EarlyLarge : public ::testing::TestWithParam<std::tuple<Place, int64_t>> {
     return SumOf(&pieces_[rank], digest);
   }
   Communicator& At(int rank) { return *communicators_[rank]; }
+  EarlyStart& EarlyAt(int rank) { return *communicators_[rank]->early_start(); }
   Progress Advance(int rank) { return *communicators_[rank]->Advance(); }
   void FinishBoth() {
     bool done[2] = {};
@@ -570,7 +572,7 @@ INSTANTIATE_TEST_SUITE_P(All, EarlyLarge,
                                             ::testing::Values(40'001, 700'000)));
 
 TEST_P(EarlyLarge, WhatAllHavePreparedBeginsAtOnce) {
-  for (int rank : {0, 1}) ASSERT_TRUE(At(rank).Prepare(Operation(rank)));
+  for (int rank : {0, 1}) ASSERT_TRUE(EarlyAt(rank).Prepare(Operation(rank)));
   At(0).Start(Operation(0));
   EXPECT_EQ(Advance(0), Progress::kMoved) << "though the other has not started";
   At(1).Start(Operation(1));
@@ -579,11 +581,11 @@ TEST_P(EarlyLarge, WhatAllHavePreparedBeginsAtOnce) {
 }
 
 TEST_P(EarlyLarge, WhatIsTakenBackMayHaveBegunElsewhere) {
-  ASSERT_TRUE(At(0).Prepare(Operation(0)));
+  ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
   At(1).Start(Operation(1));
   while (Advance(1) == Progress::kMoved) {
   }
-  At(0).TakeBack(/*never=*/false);
+  EarlyAt(0).TakeBack(/*never=*/false);
   At(0).Start(Operation(0));
   FinishBoth();
   ExpectAll(3);
@@ -592,11 +594,11 @@ TEST_P(EarlyLarge, WhatIsTakenBackMayHaveBegunElsewhere) {
 // Rank 1 may be reading the first block: it is not written again.
 TEST_P(EarlyLarge, WhatIsStagedIsNotStagedTwice) {
   if (resident()) return;  // nothing is
-  ASSERT_TRUE(At(0).Prepare(Operation(0)));
+  ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
   Area& area = host_.segment().area(kWorldSet, 0);
   const std::string staged(area.input[0], kBlockBytes);
   memset(tensors_[0]->input(), 100, tensors_[0]->bytes());
-  At(0).TakeBack(/*never=*/false);
+  EarlyAt(0).TakeBack(/*never=*/false);
   At(0).Start(Operation(0));
   EXPECT_EQ(std::string(area.input[0], kBlockBytes), staged);
   At(1).Start(Operation(1));
@@ -604,8 +606,8 @@ TEST_P(EarlyLarge, WhatIsStagedIsNotStagedTwice) {
 }
 
 TEST_P(EarlyLarge, WhatNeverComesLeavesNothingBehind) {
-  ASSERT_TRUE(At(0).Prepare(Operation(0)));
-  At(0).TakeBack(/*never=*/true);
+  ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
+  EarlyAt(0).TakeBack(/*never=*/true);
   memset(tensors_[0]->input(), 100, tensors_[0]->bytes());
   for (int rank : {1, 0}) At(rank).Start(Operation(rank, 9));
   FinishBoth();

@@ -1,0 +1,172 @@
+// A lane over communicators that can do more or less. Each test's own thread.
+#include "controller/runtime/lane.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace rueda {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class NoBackend : public Backend {
+ public:
+  absl::string_view name() const override { return "none"; }
+  bool connects() const override { return false; }
+  absl::Status Viable(const Group&) const override { return absl::OkStatus(); }
+  absl::Status Supports(OpKind, DType, ReduceOp) const override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group&) override { return nullptr; }
+};
+
+using Calls = std::vector<std::string>;
+
+class Plain : public Communicator {
+ public:
+  explicit Plain(Calls* calls) : calls_(*calls) {}
+  void Start(const Collective&) override { calls_.push_back("start"); }
+  absl::StatusOr<Progress> Advance() override { return Progress::kDone; }
+  void Abort() override {}
+
+ protected:
+  Calls& calls_;
+};
+
+class Early : public Plain, public EarlyStart {
+ public:
+  using Plain::Plain;
+  EarlyStart* early_start() override { return this; }
+  bool Prepare(const Collective&) override {
+    calls_.push_back("prepare");
+    return true;
+  }
+  void TakeBack(bool never) override { calls_.push_back(never ? "drop" : "take back"); }
+};
+
+class Queue : public Plain, public Enqueuing {
+ public:
+  using Plain::Plain;
+  Enqueuing* enqueuing() override { return this; }
+  DeviceEvent NextEnqueued() override { return std::exchange(next, nullptr); }
+  DeviceEvent next;
+};
+
+class LaneTest : public ::testing::Test {
+ protected:
+  template <typename Made>
+  Made* Open() {
+    auto communicator = std::make_unique<Made>(&calls_);
+    Made* const raw = communicator.get();
+    lane_.emplace(kWorldSet, &backend_, std::move(communicator), &states_);
+    return raw;
+  }
+  // One operation that has begun.
+  Request* Begin(ReduceOp op = ReduceOp::kSum) {
+    Signature signature;
+    signature.kind = OpKind::kAllreduce;
+    signature.reduce_op = op;
+    signature.parts.push_back({DType::kFloat32, {1}});
+    Request& request = requests_.emplace_back();
+    request.spec = MakeSpec(kWorldSet, "a", signature);
+    request.parts.emplace_back();
+    request.parts[0].shape = {1};
+    lane_->Began();
+    return &request;
+  }
+  void Add(Request* request) {
+    LaneBatch batch;
+    batch.operations.push_back({request, TensorId{0}, request->spec.get(), request->parts, {}, {}});
+    lane_->Add(Way::kCpu, lane_->Plan(batch, set_, 1'024));
+  }
+
+  Calls calls_;
+  NoBackend backend_;
+  CompressionStates states_;
+  ProcessSet set_ = {.ranks = {0, 1}};
+  std::deque<Request> requests_;
+  std::optional<Lane> lane_;
+};
+
+TEST_F(LaneTest, ALoneOperationBeginsEarlyWhereThatIsPossible) {
+  Open<Early>();
+  Request* const request = Begin();
+  lane_->Prepare(*request);
+  EXPECT_THAT(calls_, ElementsAre("prepare"));
+  lane_->Prepare(*request);
+  Add(request);
+  EXPECT_EQ(*lane_->Advance(Way::kCpu), Progress::kDone);
+  EXPECT_THAT(calls_, ElementsAre("prepare", "start"));
+}
+
+TEST_F(LaneTest, WhatAnotherMayComeBeforeIsTakenBack) {
+  Open<Early>();
+  lane_->Prepare(*Begin());
+  lane_->Prepare(*Begin());
+  EXPECT_THAT(calls_, ElementsAre("prepare", "take back"));
+}
+
+TEST_F(LaneTest, WhatEndsBeforeItIsOrderedIsDropped) {
+  Open<Early>();
+  Request* const request = Begin();
+  lane_->Prepare(*request);
+  lane_->Ended(*request);
+  EXPECT_THAT(calls_, ElementsAre("prepare", "drop"));
+}
+
+// It has other steps than the one that could be foreseen.
+TEST_F(LaneTest, AnAdasumDoesNotBeginEarly) {
+  Open<Early>();
+  lane_->Prepare(*Begin(ReduceOp::kAdasum));
+  EXPECT_THAT(calls_, IsEmpty());
+}
+
+TEST_F(LaneTest, NothingBeginsEarlyWhereThatIsNotPossible) {
+  Open<Plain>();
+  Request* const request = Begin();
+  lane_->Prepare(*request);
+  lane_->Ended(*request);
+  EXPECT_THAT(calls_, IsEmpty());
+  EXPECT_FALSE(lane_->SilentMember().has_value());
+}
+
+TEST_F(LaneTest, OperationsStartOneAfterTheOtherUnlessTheyAreEnqueued) {
+  Open<Plain>();
+  for (int i = 0; i < 2; ++i) Add(Begin());
+  EXPECT_THAT(calls_, IsEmpty());
+  EXPECT_EQ(*lane_->Advance(Way::kCpu), Progress::kDone);
+  EXPECT_THAT(calls_, ElementsAre("start"));
+  lane_->Pop(Way::kCpu);
+  std::vector<Request*> enqueued;
+  lane_->TakeEnqueued(Way::kCpu, &enqueued);
+  EXPECT_THAT(enqueued, IsEmpty());
+
+  calls_.clear();
+  Queue* const queue = Open<Queue>();
+  Request* const first = Begin();
+  Add(first);
+  Add(Begin());
+  EXPECT_THAT(calls_, ElementsAre("start", "start"));
+  queue->next = std::make_shared<int>();
+  lane_->TakeEnqueued(Way::kCpu, &enqueued);
+  EXPECT_THAT(enqueued, ElementsAre(first));
+}
+
+TEST_F(LaneTest, CountsABucketOfARequestUntilItIsDone) {
+  Open<Plain>();
+  Request* const request = Begin();
+  Add(request);
+  EXPECT_EQ(request->buckets_left, 1);
+  EXPECT_EQ(request->buckets_to_enqueue, 1);
+  EXPECT_EQ(*lane_->Advance(Way::kCpu), Progress::kDone);
+  lane_->Pop(Way::kCpu);
+  EXPECT_EQ(request->buckets_to_enqueue, 0);
+  EXPECT_EQ(lane_->TakeFinishedBatches(), 1);
+}
+
+}  // namespace
+}  // namespace rueda
