@@ -47,7 +47,8 @@ BlockingCommunicator::BlockingCommunicator(ModuleArgs args, std::unique_ptr<Lane
       self_(args.self),
       store_(std::move(store)),
       wake_(std::move(args.wake)),
-      library_(library) {}
+      library_(library),
+      thread_({.at_end = [this] { CloseLibrary(); }}) {}
 
 absl::StatusOr<std::unique_ptr<BlockingCommunicator>> BlockingCommunicator::Create(
     ModuleArgs args) {
@@ -55,9 +56,7 @@ absl::StatusOr<std::unique_ptr<BlockingCommunicator>> BlockingCommunicator::Crea
   RUEDA_ASSIGN_OR_RETURN(rueda_module_communicator * library, CreateInModule(args, store.get()));
   std::unique_ptr<BlockingCommunicator> communicator(
       new BlockingCommunicator(std::move(args), std::move(store), library));
-  RUEDA_RETURN_IF_ERROR(StartThread(
-      "a lane thread", "rueda-lane", [raw = communicator.get()] { raw->Run(); },
-      &communicator->thread_));
+  RUEDA_RETURN_IF_ERROR(communicator->thread_.Start());
   return communicator;
 }
 
@@ -66,8 +65,8 @@ BlockingCommunicator::~BlockingCommunicator() {
     MutexLock lock(mutex_);
     Cancel();
   }
-  if (thread_.joinable()) thread_.join();
-  if (library_ != nullptr) module_->destroy(library_);  // the thread could not be started
+  thread_.End();
+  CloseLibrary();  // unless the thread has
 }
 
 // The engine's side ---------------------------------------------------------------------------
@@ -77,7 +76,7 @@ void BlockingCommunicator::Start(const Collective& collective) {
   RUEDA_CHECK(state_ == State::kIdle) << "an operation was started before the last one's end";
   collective_ = collective;
   state_ = State::kQueued;
-  changed_.NotifyAll();
+  thread_.Add([this] { Work(); });
 }
 
 absl::StatusOr<Progress> BlockingCommunicator::Advance() {
@@ -109,37 +108,35 @@ void BlockingCommunicator::Cancel() {
   cancelled_.store(true, std::memory_order_relaxed);
   store_->Abort();
   if (library_ != nullptr) module_->abort(library_);
-  changed_.NotifyAll();
+  thread_.BeginEnd();
 }
 
 // The lane thread -----------------------------------------------------------------------------
 
-void BlockingCommunicator::Run() {
-  while (NextOperation()) {
-    absl::Status result = WithoutExceptions([this] { return RunOperation(); });
-    {
-      MutexLock lock(mutex_);
-      result_ = std::move(result);
-      state_ = State::kDone;
-      changed_.NotifyAll();
-    }
-    wake_();
+void BlockingCommunicator::Work() {
+  {
+    MutexLock lock(mutex_);
+    if (!Cancelled().ok()) return;
+    state_ = State::kConnecting;
   }
+  absl::Status result = WithoutExceptions([this] { return RunOperation(); });
+  {
+    MutexLock lock(mutex_);
+    result_ = std::move(result);
+    state_ = State::kDone;
+    changed_.NotifyAll();
+  }
+  wake_();
+}
+
+// Closes the connections, which tells the peers.
+void BlockingCommunicator::CloseLibrary() {
   rueda_module_communicator* library;
   {
     MutexLock lock(mutex_);
     library = std::exchange(library_, nullptr);
   }
-  module_->destroy(library);
-}
-
-// False when there will be none: the communicator has been cancelled.
-bool BlockingCommunicator::NextOperation() {
-  MutexLock lock(mutex_);
-  while (state_ != State::kQueued && Cancelled().ok()) changed_.Wait(mutex_);
-  if (!Cancelled().ok()) return false;
-  state_ = State::kConnecting;
-  return true;
+  if (library != nullptr) module_->destroy(library);
 }
 
 absl::Status BlockingCommunicator::RunOperation() {

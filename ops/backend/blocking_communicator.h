@@ -11,12 +11,12 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/base/mutex.h"
 #include "ops/backend/channels.h"
 #include "ops/backend/communicator.h"
+#include "ops/backend/lane_thread.h"
 #include "ops/backend/module_abi.h"
 #include "ops/backend/module_library.h"
 #include "ops/backend/pieces.h"
@@ -52,10 +52,10 @@ class BlockingCommunicator : public Communicator, public SilenceProbe {
   BlockingCommunicator(ModuleArgs args, std::unique_ptr<LaneStore> store,
                        rueda_module_communicator* library);
   void Cancel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool NextOperation() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CloseLibrary() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // On the lane thread.
+  void Work() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status RunOperation() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Connect();
   absl::Status Move();
@@ -109,7 +109,7 @@ class BlockingCommunicator : public Communicator, public SilenceProbe {
   size_t scratch_bytes_ = 0;
   std::unique_ptr<char[]> narrow_;  // a block of a bucket of narrow floats, packed
 
-  std::thread thread_;
+  LaneThread thread_;
 };
 
 }  // namespace rueda

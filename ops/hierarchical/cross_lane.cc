@@ -26,21 +26,21 @@ CrossLane::CrossLane(CrossLaneArgs args, std::unique_ptr<LaneStore> store,
     : args_(std::move(args)),
       store_(std::move(store)),
       buffers_(args_.module.module, library, args_.limits, args_.module.self, args_.ring),
-      library_(library) {}
+      library_(library),
+      thread_({.at_end = [this] { CloseLibrary(); }}) {}
 
 absl::StatusOr<std::unique_ptr<CrossLane>> CrossLane::Create(CrossLaneArgs args) {
   auto store = std::make_unique<LaneStore>(args.module.store);
   RUEDA_ASSIGN_OR_RETURN(rueda_module_communicator * library,
                          CreateInModule(args.module, store.get()));
   std::unique_ptr<CrossLane> lane(new CrossLane(std::move(args), std::move(store), library));
-  RUEDA_RETURN_IF_ERROR(StartThread(
-      "a lane thread", "rueda-lane", [raw = lane.get()] { raw->Run(); }, &lane->thread_));
+  RUEDA_RETURN_IF_ERROR(lane->thread_.Start());
   return lane;
 }
 
 CrossLane::~CrossLane() {
   Abort();
-  if (thread_.joinable()) thread_.join();
+  thread_.End();
   CloseLibrary();  // unless the thread has
 }
 
@@ -52,7 +52,7 @@ void CrossLane::Start(const CrossOperation& operation) {
   now_ = operation;
   sent_ = 0;
   queued_ = true;
-  changed_.NotifyAll();
+  thread_.Add([this] { Work(); });
 }
 
 char* CrossLane::PartAt(int64_t block, int host) const {
@@ -107,17 +107,19 @@ void CrossLane::Abort() {
   store_->Abort();
   if (library_ != nullptr) args_.module.module->abort(library_);
   changed_.NotifyAll();
+  thread_.BeginEnd();
 }
 
 // The lane thread -----------------------------------------------------------------------------
 
-void CrossLane::Run() {
-  absl::Status status;
-  while (status.ok() && NextOperation()) {
-    status = WithoutExceptions([this] { return RunOperation(); });
+void CrossLane::Work() {
+  {
+    MutexLock lock(mutex_);
+    queued_ = false;
+    if (!Cancelled().ok() || !failure_.ok()) return;
   }
+  absl::Status status = WithoutExceptions([this] { return RunOperation(); });
   if (!status.ok()) Fail(std::move(status));
-  CloseLibrary();
 }
 
 std::optional<Silence> CrossLane::SilentHost() {
@@ -125,7 +127,7 @@ std::optional<Silence> CrossLane::SilentHost() {
   return SilentMember(*args_.module.module, library_);
 }
 
-// Tells the engine, which may be sending, and waits for its end.
+// Tells the engine, which may be sending.
 void CrossLane::Fail(absl::Status status) {
   // What only time told (nobody came, nothing moved) is like a lost connection.
   if (absl::IsDeadlineExceeded(status)) status = absl::UnavailableError(status.message());
@@ -135,8 +137,6 @@ void CrossLane::Fail(absl::Status status) {
   }
   failed_.store(true, std::memory_order_release);
   args_.module.wake();
-  MutexLock lock(mutex_);
-  while (Cancelled().ok()) changed_.Wait(mutex_);
 }
 
 // Closes the connections, which tells the other hosts. The lane has been aborted.
@@ -148,14 +148,6 @@ void CrossLane::CloseLibrary() {
     library = std::exchange(library_, nullptr);
   }
   if (library != nullptr) args_.module.module->destroy(library);
-}
-
-// False when there will be none: the lane has been aborted.
-bool CrossLane::NextOperation() {
-  MutexLock lock(mutex_);
-  while (!queued_ && Cancelled().ok()) changed_.Wait(mutex_);
-  queued_ = false;
-  return Cancelled().ok();
 }
 
 absl::Status CrossLane::RunOperation() {

@@ -8,10 +8,10 @@
 
 #include <atomic>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "core/base/mutex.h"
+#include "ops/backend/lane_thread.h"
 #include "ops/hierarchical/cross_buffers.h"
 #include "ops/kernels/reduce.h"
 
@@ -72,10 +72,9 @@ class CrossLane {
   size_t SentBytes(int64_t block, int from, int to) const;
 
   // On the lane thread.
-  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Work() ABSL_LOCKS_EXCLUDED(mutex_);
   void Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void CloseLibrary() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool NextOperation() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status RunOperation();
   absl::Status Connect();
   absl::Status ReducePart(int64_t block);
@@ -107,7 +106,7 @@ class CrossLane {
   std::vector<const void*> sources_;
   std::vector<float> sums_;  // of results that are narrower
 
-  std::thread thread_;
+  LaneThread thread_;
 };
 
 }  // namespace rueda

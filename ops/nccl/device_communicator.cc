@@ -23,23 +23,26 @@ constexpr Nanos kAbortPatience = 800 * kMillisecond;
 // What they share ---------------------------------------------------------------------------------
 
 DeviceContext::DeviceContext(Args args) : args_(std::move(args)), store_(args_.store) {
-  thread_ = std::make_unique<DeviceThread>(
-      kLookInterval,
-      [this] {
-        MutexLock lock(mutex_);
-        return std::any_of(
-            communicators_.begin(), communicators_.end(),
-            [](const DeviceCommunicator* communicator) { return communicator->InFlight(); });
-      },
-      [this] {
-        std::vector<DeviceCommunicator*> all;
-        {
-          MutexLock lock(mutex_);
-          all = communicators_;
-        }
-        // They are removed by tasks of this very thread.
-        for (DeviceCommunicator* communicator : all) communicator->Look();
-      });
+  LaneThread::Args thread;
+  thread.what = "the device's thread";
+  thread.name = "rueda-device";
+  thread.interval = kLookInterval;
+  thread.busy = [this] {
+    MutexLock lock(mutex_);
+    return std::any_of(
+        communicators_.begin(), communicators_.end(),
+        [](const DeviceCommunicator* communicator) { return communicator->InFlight(); });
+  };
+  thread.look = [this] {
+    std::vector<DeviceCommunicator*> all;
+    {
+      MutexLock lock(mutex_);
+      all = communicators_;
+    }
+    // They are removed by tasks of this very thread.
+    for (DeviceCommunicator* communicator : all) communicator->Look();
+  };
+  thread_ = std::make_unique<LaneThread>(std::move(thread));
 }
 
 DeviceContext::~DeviceContext() {

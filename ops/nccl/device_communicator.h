@@ -16,10 +16,10 @@
 #include "core/base/clock.h"
 #include "core/base/mutex.h"
 #include "ops/backend/communicator.h"
+#include "ops/backend/lane_thread.h"
 #include "ops/backend/store.h"
 #include "ops/nccl/cuda_device.h"
 #include "ops/nccl/device_program.h"
-#include "ops/nccl/device_thread.h"
 
 namespace rueda {
 
@@ -39,7 +39,10 @@ class DeviceContext {
   ~DeviceContext();
 
   const Args& args() const { return args_; }
-  DeviceThread& thread() { return *thread_; }
+  // The one thread of a rank that enqueues work on its device and calls NCCL: an application's
+  // thread may be capturing a graph, and communicators of several process sets must be used in one
+  // order on all ranks, that of the plan.
+  LaneThread& thread() { return *thread_; }
   LaneStore& store() { return store_; }
   void Add(DeviceCommunicator* communicator) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(DeviceCommunicator* communicator) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -67,7 +70,7 @@ class DeviceContext {
   int watchers_ ABSL_GUARDED_BY(mutex_) = 0;
   Nanos patient_until_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<DeviceCommunicator*> communicators_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<DeviceThread> thread_;
+  std::unique_ptr<LaneThread> thread_;
 };
 
 class DeviceCommunicator : public Communicator, public Enqueuing {
