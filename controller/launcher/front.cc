@@ -77,6 +77,7 @@ void Front::WatchJob() {
       OnMessages(host);
     }
     output_->Advance(waits);
+    if (output_->reader_gone()) OnReaderGone();
     const Nanos now = MonotonicNow();
     if (now >= ask_at_) {
       AskHosts();
@@ -133,6 +134,15 @@ void Front::OnSignals() {
     // The supervisors, in groups of their own, go on and stop the ranks.
     if (signal == SIGTSTP) kill(getpid(), SIGSTOP);
   }
+}
+
+// As SIGPIPE ends the programs of a pipeline, behind `| head` for instance.
+void Front::OnReaderGone() {
+  if (ending_.signal != 0 || first_failure_.rank() >= 0) return;  // it ends anyhow
+  ending_.signal = SIGPIPE;
+  Say("nobody reads the ranks' output any more; ending the job");
+  for (const FrontHost& host : hosts_) host.ranks->Send({MessageKind::kSignal, -1, 0, SIGTERM});
+  patience_ = std::min(patience_, MonotonicNow() + options_.grace + kSupervisorSlack);
 }
 
 void Front::OnAgentSignal(size_t host, int signal) {
@@ -314,6 +324,8 @@ int Front::ExitCode() const {
     const Rank rank = blamed ? ending_.blamed : ending_.first_failure;
     return ExitCodeOf(ranks_[static_cast<size_t>(rank)].wait_status);
   }
+  // To the supervisors it was SIGTERM.
+  if (ending_.signal == SIGPIPE) return finished_code_ != 0 ? 128 + SIGPIPE : 0;
   if (hosts_.size() > 1) {
     if (ending_.signal != 0) return lost || finished_code_ != 0 ? 128 + ending_.signal : 0;
     if (lost) return 1;

@@ -43,6 +43,7 @@ class Front {
   void Drain();
   bool AllGone() const;
   void OnSignals();
+  void OnReaderGone();
   // An agent got a signal that ends the job.
   void OnAgentSignal(size_t host, int signal);
   // Whether those on the hosts are still there: asked now and then.

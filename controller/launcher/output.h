@@ -1,7 +1,8 @@
 // What the ranks print, on its way to ruedarun's own outputs: whole lines, each with its rank.
 //
 // Nothing is lost and nothing blocks: when an output does not take more, the ranks' pipes are left
-// alone until it does, and the ranks wait. An output whose reader has gone away swallows the rest.
+// alone until it does, and the ranks wait. An output whose reader has gone away swallows the
+// rest; whether that ends the job is another's to say.
 // Owner: the launcher process; its only thread.
 #pragma once
 
@@ -43,6 +44,8 @@ class Sink {
   int fd() const { return own_fd_.valid() ? own_fd_.get() : fd_; }
   // Why the rest is dropped; OK while nothing is, or when the reader has simply gone.
   const absl::Status& error() const { return error_; }
+  // Whether its reader has gone, as was seen when it was written to.
+  bool reader_gone() const { return broken_ && error_.ok(); }
 
  private:
   enum class Way {
@@ -79,6 +82,8 @@ class Output {
   void ExpectFeeds(LaunchOptions::Prefix prefix, int ranks);
   void ExpectFeeds(std::vector<RankStreams> files);
   void Feed(Rank rank, bool is_error, absl::string_view bytes);
+  // Whether nobody reads standard output any more.
+  bool reader_gone() const { return out_->reader_gone(); }
   // Whether Feed should wait.
   bool full() const { return out_->full() || err_->full(); }
   // In a process that must not read them.
