@@ -9,11 +9,20 @@ namespace {
 constexpr int kLooksPerLimit = 8;
 constexpr Nanos kIntervalMax = kSecond;
 
+Nanos IntervalFor(Nanos limit) {
+  return std::clamp<Nanos>(limit / kLooksPerLimit, kMillisecond, kIntervalMax);
+}
+
 }  // namespace
+
+Nanos Liveness::SilenceMax(Nanos limit) {
+  return limit == 0 ? 0 : limit + IntervalFor(limit);
+}
 
 Liveness::Liveness(Nanos limit, size_t remotes, size_t neighbours, Nanos now)
     : limit_(limit),
-      interval_(std::clamp<Nanos>(limit / kLooksPerLimit, kMillisecond, kIntervalMax)),
+      interval_(IntervalFor(limit)),
+      silence_max_(SilenceMax(limit)),
       looked_(now),
       returned_(now - limit),
       next_(limit > 0 && remotes + neighbours > 0 ? DeadlineAfter(now, interval_) : kForever),
@@ -33,23 +42,25 @@ void Liveness::BeginLook(Nanos now) {
   looked_ = now;
   if (next_ == kForever) return;
   next_ = DeadlineAfter(now, interval_);
-  for (const Nanos heard : heard_) {  // not later than when it may be said
-    if (heard + limit_ > now) next_ = std::min(next_, heard + limit_);
+  // Not later than when something may be said.
+  for (const Nanos heard : heard_) {
+    if (heard + silence_max_ > now) next_ = std::min(next_, heard + silence_max_);
   }
 }
 
 std::optional<Nanos> Liveness::SilentFor(size_t remote, Nanos now) const {
   const Nanos silence = now - heard_[remote];
-  if (limit_ == 0 || silence < limit_) return std::nullopt;
+  if (limit_ == 0 || silence < silence_max_) return std::nullopt;
   return silence;
 }
 
 std::optional<Nanos> Liveness::StoppedFor(size_t neighbour, bool is_stopped, Nanos now) {
   Nanos& since = stopped_since_[neighbour];
   since = is_stopped ? std::min(since, now) : kForever;
-  // It may have been stopped right after the look before.
-  if (limit_ == 0 || !is_stopped || now - since < limit_ - interval_) return std::nullopt;
-  return now - since;
+  if (limit_ == 0 || !is_stopped) return std::nullopt;
+  if (now - since >= limit_) return now - since;
+  next_ = std::min(next_, since + limit_);
+  return std::nullopt;
 }
 
 }  // namespace rueda

@@ -16,9 +16,12 @@ class Liveness {
   // `limit` 0: nobody ever. `now`: everybody is taken to be well then.
   Liveness(Nanos limit, size_t remotes, size_t neighbours, Nanos now);
 
+  // How long nothing may be heard of a peer: one that was out of reach for the limit may have
+  // spoken an interval before. 0: for ever.
+  static Nanos SilenceMax(Nanos limit);
+
   // How long between two looks. A remote peer hears of this process, and this process of it, at
-  // least that often. (See docs/threads.md: an eighth of the limit, so that a stop is known soon
-  // after it.)
+  // least that often. An eighth of the limit, at most a second: a stop is known that soon after it.
   Nanos interval() const { return interval_; }
   // When to look next; kForever: never.
   Nanos next() const { return next_; }
@@ -30,14 +33,16 @@ class Liveness {
 
   // A look. First this, then a question for each peer.
   void BeginLook(Nanos now);
-  // For how long it has been silent, or stopped (`is_stopped`: as of now), if that is over the
-  // limit.
+  // For how long it has been silent, or stopped (`is_stopped`: as of now), if that is certainly
+  // over the limit. A peer that was stopped for less is never accused: it was seen to run, or
+  // heard, up to an interval before it was stopped.
   std::optional<Nanos> SilentFor(size_t remote, Nanos now) const;
   std::optional<Nanos> StoppedFor(size_t neighbour, bool is_stopped, Nanos now);
 
  private:
   const Nanos limit_;
   const Nanos interval_;
+  const Nanos silence_max_;
   Nanos looked_;
   Nanos returned_;  // when this process was away last, until then
   Nanos next_;

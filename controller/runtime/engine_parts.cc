@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "controller/bus/log_bus.h"
+#include "controller/membership/liveness.h"
 #include "ops/backends.h"
 
 namespace rueda {
@@ -85,6 +86,7 @@ BackendArgs ArgsOfBackends(const World& world, const Config& config, std::shared
   args.epoch = world.epoch;
   args.store = parts.store;
   args.wake = WakeSelf(parts);
+  args.silence_limit = Liveness::SilenceMax(Limit(config.heartbeat_limit_s));
   args.network_interface = world.network_interface;
   args.host_ranks = world.topology.host_of(world.rank).ranks;
   args.local_rank = world.local_rank();

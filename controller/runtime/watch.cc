@@ -11,7 +11,7 @@ namespace {
 
 // The kernel's own patience with a connection ends after the watch's: it would take a peer for lost
 // within the limit, and tell less.
-constexpr Nanos kTcpPatienceBeyond = kSecond;
+constexpr Nanos kTcpPatienceBeyond = 2 * kSecond;
 // Without a limit only the kernel asks, once a second, and its questions may be lost too.
 constexpr Nanos kTcpPatienceAlone = 10 * kSecond;
 

@@ -26,6 +26,7 @@ struct BackendArgs {
   std::string job;  // keys in the store begin with these two
   uint64_t epoch = 1;
   std::shared_ptr<Store> store;
+  Nanos silence_limit = 0;        // of a member on another host; 0: none
   std::function<void()> wake;     // rings the engine; any thread
   std::string network_interface;  // the one to use
 

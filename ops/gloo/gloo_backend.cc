@@ -46,7 +46,7 @@ absl::StatusOr<ModuleArgs> GlooBackend::ArgsFor(const Group& group, absl::string
                              options_.epoch, "/", group.set, ".", group.generation);
   args.network_interface = interface.name;
   args.timeout = options_.timeout;
-  args.silence_limit = options_.silence_limit;
+  args.silence_limit = args.silence_limit;
   args.store = options_.store;
   args.wake = options_.wake;
   return args;

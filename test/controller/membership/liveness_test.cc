@@ -34,9 +34,9 @@ TEST(Liveness, AccusesWhoIsSilentForTheLimit) {
   EXPECT_FALSE(AccusesRemote(&liveness, &now, 3 * kSecond));
   liveness.OnHeard(0, now);
   const Nanos heard = now;
-  EXPECT_FALSE(AccusesRemote(&liveness, &now, heard + kLimit - 1));
+  EXPECT_FALSE(AccusesRemote(&liveness, &now, heard + kLimit + liveness.interval() - 1));
   EXPECT_TRUE(AccusesRemote(&liveness, &now, heard + kLimit + liveness.interval()));
-  EXPECT_GE(*liveness.SilentFor(0, now), kLimit);
+  EXPECT_GT(*liveness.SilentFor(0, now), kLimit);
 }
 
 TEST(Liveness, AccusesAtTheLimitWheneverItHeardLast) {
@@ -48,8 +48,8 @@ TEST(Liveness, AccusesAtTheLimitWheneverItHeardLast) {
       liveness.BeginLook(now);
       liveness.OnHeard(0, std::min(now, heard));
     }
-    EXPECT_TRUE(AccusesRemote(&liveness, &now, heard + kLimit));
-    EXPECT_EQ(now, heard + kLimit);
+    EXPECT_TRUE(AccusesRemote(&liveness, &now, heard + kLimit + liveness.interval()));
+    EXPECT_EQ(now, heard + kLimit + liveness.interval());
   }
 }
 
@@ -65,7 +65,7 @@ TEST(Liveness, KnowsWhetherItWasAway) {
   EXPECT_TRUE(liveness.WasAway(now));
   EXPECT_FALSE(AccusesRemote(&liveness, &now, now + kLimit - 1));
   EXPECT_TRUE(liveness.WasAway(now));
-  EXPECT_TRUE(AccusesRemote(&liveness, &now, now + liveness.interval()));
+  EXPECT_TRUE(AccusesRemote(&liveness, &now, now + 2 * liveness.interval()));
   EXPECT_FALSE(liveness.WasAway(now));
 }
 
@@ -82,9 +82,9 @@ TEST(Liveness, AccusesWhoIsStoppedForTheLimitWheneverThatBegan) {
   for (Nanos stop = 10 * kSecond; stop < 11 * kSecond; stop += 90 * kMillisecond) {
     Liveness liveness(kLimit, 0, 1, 0);
     Nanos now = 0;
-    EXPECT_FALSE(
-        AccusesNeighbour(&liveness, &now, stop + kLimit - liveness.interval() - 1, stop, kForever));
-    EXPECT_TRUE(AccusesNeighbour(&liveness, &now, stop + kLimit + kSecond / 2, stop, kForever));
+    EXPECT_FALSE(AccusesNeighbour(&liveness, &now, stop + kLimit - 1, stop, kForever));
+    EXPECT_TRUE(
+        AccusesNeighbour(&liveness, &now, stop + kLimit + liveness.interval(), stop, kForever));
   }
 }
 
@@ -92,8 +92,27 @@ TEST(Liveness, ForgivesWhoWasStoppedForLess) {
   Liveness liveness(kLimit, 0, 1, 0);
   Nanos now = 0;
   for (int i = 1; i < 20; ++i) {
-    const Nanos stop = i * 10 * kSecond;
-    EXPECT_FALSE(AccusesNeighbour(&liveness, &now, stop + 9 * kSecond, stop, stop + kLimit / 2));
+    const Nanos stop = i * 10 * kSecond + i * 30 * kMillisecond;
+    EXPECT_FALSE(AccusesNeighbour(&liveness, &now, stop + 9 * kSecond, stop, stop + kLimit - 1));
+  }
+}
+
+// One that speaks every interval may have been heard that long before it was stopped.
+TEST(Liveness, ForgivesASilenceOfWhoWasStoppedForLess) {
+  for (Nanos stop = 10 * kSecond; stop < 11 * kSecond; stop += 90 * kMillisecond) {
+    Liveness liveness(kLimit, 1, 0, 0);
+    Nanos now = 0, said = 0;
+    const Nanos go = stop + kLimit - kMillisecond;
+    while (now < 20 * kSecond) {
+      now = liveness.next();
+      while (said + liveness.interval() <= now) {
+        said += liveness.interval();
+        if (said < stop || said >= go) liveness.OnHeard(0, said);
+      }
+      if (now >= go) liveness.OnHeard(0, std::max(go, said));
+      liveness.BeginLook(now);
+      EXPECT_FALSE(liveness.SilentFor(0, now)) << "stopped at " << stop;
+    }
   }
 }
 
