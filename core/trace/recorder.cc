@@ -19,6 +19,7 @@
 #include "core/base/mutex.h"
 #include "core/base/no_write_signals.h"
 #include "core/base/unique_fd.h"
+#include "core/trace/old_dumps.h"
 
 namespace rueda::trace {
 namespace {
@@ -65,6 +66,8 @@ std::atomic<Ring*> rings{&first_ring};
 // Where the dump goes: null until somebody says. Read by the signal handler, so what it pointed to
 // stays for ever.
 std::atomic<const char*> dump_path{nullptr};
+// Whether nobody has asked for that directory.
+std::atomic<bool> is_temporary{true};
 
 Ring* TakeRing() {
   for (Ring* ring = rings.load(std::memory_order_acquire); ring != nullptr;
@@ -241,10 +244,11 @@ void SetDirectory(absl::string_view directory) {
     const char* temporary = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe)
     path = temporary != nullptr && *temporary != 0 ? temporary : "/tmp";
   }
-  absl::StrAppend(&path, "/rueda-recorder.", getpid(), ".txt");
+  absl::StrAppend(&path, "/", DumpName(getpid()));
   static Mutex mutex;
   static auto* const paths = new std::set<std::string>();  // every path that there was
   MutexLock lock(mutex);
+  is_temporary.store(directory.empty(), std::memory_order_relaxed);
   dump_path.store(paths->insert(std::move(path)).first->c_str(), std::memory_order_release);
 }
 
@@ -256,6 +260,9 @@ absl::StatusOr<std::string> DumpToFile() {
   const UniqueFd fd(OpenDump(path.c_str()));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("writing ", path));
   Dump(fd.get());
+  if (is_temporary.load(std::memory_order_relaxed)) {
+    RemoveOldDumps(path.substr(0, path.rfind('/')));
+  }
   return path;
 }
 

@@ -10,9 +10,11 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <regex>
 #include <sstream>
@@ -24,6 +26,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
+#include "core/trace/old_dumps.h"
 
 namespace rueda::trace {
 namespace {
@@ -113,6 +116,60 @@ TEST(Recorder, AFileThatMayNotGrowRaisesNoSignal) {
         _exit(static_cast<int>(dump.size()));
       },
       ::testing::ExitedWithCode(10), "");
+}
+
+// Jobs that fail every day leave dumps where nobody looks.
+TEST(OldDumps, DoNotPileUpInTheTemporaryDirectory) {
+  std::string directory = ::testing::TempDir() + "dumps-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const auto leave = [&](const std::string& name, int hours_ago) {
+    const std::string path = directory + "/" + name;
+    std::ofstream(path) << "old";
+    const timespec then = {time(nullptr) - hours_ago * 3'600 - hours_ago, 0};
+    const timespec times[] = {then, then};
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  };
+  for (int hours = 1; hours <= 30; ++hours) leave(DumpName(1'000 + hours), hours);
+  for (int pid = 1; pid <= 40; ++pid) leave(DumpName(pid), 0);
+  leave("rueda-recorder.mine.txt", 100);
+  leave("notes.txt", 100);
+
+  const std::string before(absl::NullSafeStringView(getenv("TMPDIR")));
+  setenv("TMPDIR", directory.c_str(), 1);
+  SetDirectory("");
+  EXPECT_TRUE(DumpToFile().ok());
+  before.empty() ? unsetenv("TMPDIR") : setenv("TMPDIR", before.c_str(), 1);
+
+  const auto left = [&](const std::string& name) {
+    return access((directory + "/" + name).c_str(), F_OK) == 0;
+  };
+  for (int hours = 1; hours <= 30; ++hours) {
+    EXPECT_EQ(left(DumpName(1'000 + hours)), hours <= 16) << hours;
+  }
+  for (int pid = 1; pid <= 40; ++pid) EXPECT_TRUE(left(DumpName(pid))) << "of this failure";
+  for (const std::string& name :
+       {DumpName(getpid()), std::string("rueda-recorder.mine.txt"), std::string("notes.txt")}) {
+    EXPECT_TRUE(left(name)) << name;
+  }
+  std::filesystem::remove_all(directory);
+}
+
+TEST(OldDumps, AreLeftInADirectoryThatWasAskedFor) {
+  std::string directory = ::testing::TempDir() + "dumps-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  for (int pid = 1; pid <= 30; ++pid) {
+    const std::string path = directory + "/" + DumpName(pid);
+    std::ofstream(path) << "old";
+    const timespec times[2] = {{1'000, 0}, {1'000, 0}};
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  }
+  SetDirectory(directory);
+  EXPECT_TRUE(DumpToFile().ok());
+  for (int pid = 1; pid <= 30; ++pid) {
+    EXPECT_EQ(access((directory + "/" + DumpName(pid)).c_str(), F_OK), 0);
+  }
+  SetDirectory("");
+  std::filesystem::remove_all(directory);
 }
 
 TEST(Recorder, MarksEveryRankThatThereCanBe) {
