@@ -1,8 +1,8 @@
 // A rank of the jobs that launched_kill_test starts: a user's program, with nothing but the C API.
-//   launched_kill_helper ELEMENTS VICTIM DELAY_US
+//   launched_kill_helper ELEMENTS VICTIM DELAY_US [RESETS]
 // keeps several allreduces of ELEMENTS floats in flight until they fail, and then says with what
 // and exits with status 3. Rank VICTIM kills itself DELAY_US after its first round; -1: nobody
-// does.
+// does. Before that each rank in turn aborts the job, RESETS times in all, and all begin anew.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,11 +82,17 @@ bool RunRound(rueda_context* context, std::vector<std::vector<float>>& data) {
   return !failed;
 }
 
-int Main(long elements, int victim, int delay_us) {
+int Main(long elements, int victim, int delay_us, int resets) {
   rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
   options.flags = RUEDA_INIT_READ_ENVIRONMENT;
   rueda_context* context = nullptr;
   if (rueda_init(RUEDA_VERSION, &options, &context) != RUEDA_OK) Die("rueda_init");
+  for (int i = 0; i < resets; ++i) {
+    if (i % rueda_size(context) == rueda_rank(context)) (void)rueda_abort(context, "on purpose");
+    const rueda_operation barrier = Barrier();
+    while (rueda_execute(context, &barrier, 1, RUEDA_FOREVER, nullptr) == RUEDA_OK) continue;
+    if (rueda_context_reset(context) != RUEDA_OK) Die("rueda_context_reset");
+  }
   std::vector<std::vector<float>> data(kInFlight,
                                        std::vector<float>(static_cast<size_t>(elements), 1));
   // Before the first round: once that is over, all ranks have said it.
@@ -112,6 +118,7 @@ int Main(long elements, int victim, int delay_us) {
 }  // namespace rueda::testing
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 2;
-  return rueda::testing::Main(atol(argv[1]), atoi(argv[2]), atoi(argv[3]));
+  if (argc != 4 && argc != 5) return 2;
+  return rueda::testing::Main(atol(argv[1]), atoi(argv[2]), atoi(argv[3]),
+                              argc == 5 ? atoi(argv[4]) : 0);
 }

@@ -80,6 +80,7 @@ class RunningJob {
     int victim = kNobody;  // kills itself, so long after all are running
     int delay_us = -1;
     bool terminal = false;
+    int resets = 0;  // so often a rank aborts the job, before it runs on
   };
 
   explicit RunningJob(const Options& options)
@@ -93,7 +94,7 @@ class RunningJob {
     job_ = std::make_unique<Job>(
         std::vector<std::string>{"-np", std::to_string(options.ranks), LAUNCHED_KILL_HELPER,
                                  std::to_string(options.elements), std::to_string(options.victim),
-                                 std::to_string(options.delay_us)},
+                                 std::to_string(options.delay_us), std::to_string(options.resets)},
         setup);
     for (int rank = 0; rank < options.ranks; ++rank) {
       pids_.push_back(job_->AwaitPid(absl::StrCat("[", rank, "] running ")));
@@ -210,6 +211,32 @@ TEST(LaunchedKill, OfARankIsToldToAllOthersAndNamedByRuedarun) {
   std::printf("from the kill to the survivors' error: p50 %.2f ms, slowest %.2f ms of %zu\n",
               static_cast<double>(took[took.size() / 2]) / 1e6,
               static_cast<double>(took.back()) / 1e6, took.size());
+}
+
+// Who aborted an epoch that all have left behind has no part in the end of a later one.
+TEST(LaunchedKill, AfterAbortsAndResetsNamesTheKilledRank) {
+  std::mt19937 random(20'240'611);
+  for (int trial = 0; trial < 4 && !HasFailure(); ++trial) {
+    const int victim = static_cast<int>(random() % 3);
+    SCOPED_TRACE(absl::StrCat("trial ", trial, ", victim ", victim));
+    RunningJob::Options options;
+    options.ranks = 3;
+    options.resets = 100 + trial;  // another was the last to abort
+    RunningJob running(options);
+    kill(running.pid(victim), SIGKILL);
+    Job& job = running.job();
+    EXPECT_EQ(job.Wait(), 128 + SIGKILL);
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      SCOPED_TRACE(absl::StrCat("rank ", rank));
+      (void)ExpectToldOfLoss(LinesOf(rank, job.out()), victim, running.pid(victim));
+    }
+    EXPECT_THAT(job.err(), HasSubstr(absl::StrCat("after rank ", victim, " failed; exit status")));
+    EXPECT_THAT(job.err(), ContainsRegex(absl::StrCat("\\*     ", victim, " +", running.pid(victim),
+                                                      " .* killed by signal 9 \\(SIGKILL\\)  <- "
+                                                      "first failure")));
+    running.ExpectNothingLeft();
+  }
 }
 
 // It would have been waited for to the end of the time limit.
