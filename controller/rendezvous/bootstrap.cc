@@ -14,6 +14,7 @@
 #include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/leader_link.h"
 #include "controller/rendezvous/network.h"
+#include "core/base/closed_in_child.h"
 #include "core/base/threads.h"
 #include "ops/shm/arena.h"
 
@@ -203,6 +204,7 @@ absl::Status TakePlace(const std::string& host, const SessionScope& scope, Nanos
     up->link->Send(FrameType::kAddress, address);
     RUEDA_RETURN_IF_ERROR(WaitFlushed(up->link.get(), deadline));
   }
+  const ClosedInChild closed_in_child(listener.get());
   if (const Rank parent = tree.ParentOf(world->rank); parent != 0) {
     RUEDA_ASSIGN_OR_RETURN(const Link::Received received,
                            WaitFrame(up->link.get(), FrameType::kAddress, deadline));
@@ -297,6 +299,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
     RUEDA_ASSIGN_OR_RETURN(listener, ListenTcp(own_address.empty() ? kLoopback : own_address));
     RUEDA_ASSIGN_OR_RETURN(*mine.mutable_bus_address(), TcpAddressOf(listener));
   }
+  const ClosedInChild closed_in_child(listener.get());
   mine.set_rank(args.rank);
   mine.set_size(args.size);
   mine.set_host_id(config.host_id);

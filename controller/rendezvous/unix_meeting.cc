@@ -10,6 +10,7 @@
 #include "controller/protocol/codec.h"
 #include "controller/rendezvous/admission.h"
 #include "controller/rendezvous/hello_desk.h"
+#include "core/base/closed_in_child.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
 
@@ -35,9 +36,9 @@ std::string Described(const std::string& who, const Link& link, const absl::Stat
                       ProcessState(pid) == kStoppedBySignal ? ", stopped by a signal)" : ")");
 }
 
-// Of each neighbour a rank has an arena and two bells, a leader a connection too; and some of its
-// own.
-constexpr size_t kDescriptorsPerRank = 4;
+// Of each neighbour a rank has an arena and two bells, a leader a connection and a pidfd too; and
+// some of its own.
+constexpr size_t kDescriptorsPerRank = 5;
 constexpr size_t kOwnDescriptors = 64;
 
 absl::Status CheckDescriptors(size_t ranks) {
@@ -255,6 +256,7 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
       // No door for nobody: other jobs of one rank, without a launcher, have the same name.
     } else if (self == leader) {
       RUEDA_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(leader));
+      const ClosedInChild closed_in_child(listener.get());
       RUEDA_RETURN_IF_ERROR(CollectLinks(listener, others, leader, deadline));
     } else {
       RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(NeighbourlyWay(leader), deadline));

@@ -16,6 +16,20 @@ Connections::Connections(std::vector<RoleLink>* links, WaitPoint* wait_point, Na
       turns_between_looks_(turns_between_looks),
       watch_(links, watch_limit, MonotonicNow()) {}
 
+absl::Status Connections::Open() {
+  for (const RoleLink& each : links_) {
+    RUEDA_RETURN_IF_ERROR(wait_point_.AddSocket(each.link->fd()));
+    const int end = watch_.EndOf(each);
+    if (end >= 0) RUEDA_RETURN_IF_ERROR(wait_point_.AddSocket(end));
+  }
+  return absl::OkStatus();
+}
+
+void Connections::Close(const RoleLink& role_link) {
+  wait_point_.RemoveSocket(role_link.link->fd());
+  wait_point_.RemoveSocket(watch_.EndOf(role_link));
+}
+
 bool Connections::Turn(Nanos now) {
   const bool relayed = relay_ != nullptr && relay_->Pump();
   if (!look_ && !relayed && bus_ == nullptr && ++turns_ < turns_between_looks_) return false;
@@ -25,13 +39,21 @@ bool Connections::Turn(Nanos now) {
   bool moved = relayed;
   const Nanos looked_at = MonotonicNow();
   const std::vector<int> ready = wait_point_.ReadySockets();
+  const auto is_ready = [&](int fd) {
+    return std::find(ready.begin(), ready.end(), fd) != ready.end();
+  };
   for (RoleLink& role_link : links_) {
     Link& link = *role_link.link;
     absl::Status status;
-    if (std::find(ready.begin(), ready.end(), link.fd()) != ready.end()) {
+    const int end = watch_.EndOf(role_link);
+    if (is_ready(link.fd())) {
       moved = true;
       watch_.OnHeard(&link, looked_at);
       status = link.OnReadable();  // and writes, behind the last words of a peer that is gone
+    }
+    if (status.ok() && end >= 0 && is_ready(end)) {
+      status = link.OnReadable();  // its last words
+      status.Update(absl::UnavailableError("its process has ended"));
     }
     // Frames may also have come behind the handshake, before this engine was.
     Link::Received received;
@@ -41,7 +63,7 @@ bool Connections::Turn(Nanos now) {
       if (!listener_.goes_on()) return true;
     }
     if (!status.ok()) {
-      wait_point_.RemoveSocket(link.fd());
+      Close(role_link);
       listener_.OnLinkLost(link.peer(), status);
       if (!listener_.goes_on()) return true;
     }
@@ -119,7 +141,7 @@ void Connections::EndWith(const std::string& failure_record) {
     if (role_link.link->wants_write()) (void)role_link.link->OnWritable();
     // A socket that is closed before all is read takes what it has sent with it.
     (void)role_link.link->OnReadable();
-    wait_point_.RemoveSocket(role_link.link->fd());
+    Close(role_link);
   }
 }
 

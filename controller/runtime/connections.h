@@ -45,6 +45,8 @@ class Connections : public Courier {
   Connections(std::vector<RoleLink>* links, WaitPoint* wait_point, Nanos watch_limit,
               int turns_between_looks, Listener* listener);
 
+  // Makes the wait point wake for all of them.
+  absl::Status Open();
   // Whose messages are carried from now on: each may be null.
   void CarryFor(HostsBus* bus, StoreRelay* relay) {
     bus_ = bus;
@@ -72,6 +74,7 @@ class Connections : public Courier {
   void EndWith(const std::string& failure_record);
 
  private:
+  void Close(const RoleLink& role_link);
   void Send(LinkRole role, const std::string& packed);
   void OnFrame(RoleLink& role_link, const Frame& frame, Nanos now);
 

@@ -338,9 +338,11 @@ void Engine::OnNonsense(Rank peer, const absl::Status& what) {
 }
 
 // The network between two hosts may be cut though both still hear those above them in the tree:
-// then a lane tells.
+// then a lane tells. And the launcher knows of an end that no connection tells, where children keep
+// them open.
 void Engine::OnWatched(std::optional<Watch::Lost> lost) {
   if (!lost.has_value()) lost = lanes_->SilentRank();
+  if (!lost.has_value()) lost = FindEnded(parts_.verdicts.get(), world_.infos);
   if (!lost.has_value() || left_.Contains(lost->rank)) return;
   detector_->OnSilence(lost->rank, std::move(lost->how), MonotonicNow());
 }

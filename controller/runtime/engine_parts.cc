@@ -107,9 +107,6 @@ absl::Status MakeParts(const EnginePartsArgs& args, EngineParts* parts) {
   const Bells& bells = parts->neighbours->own_bells();
   RUEDA_ASSIGN_OR_RETURN(WaitPoint point, WaitPoint::Create(&bells.background, &bells.waiter));
   parts->wait_point = std::make_unique<WaitPoint>(std::move(point));
-  for (const RoleLink& each : world.links) {
-    RUEDA_RETURN_IF_ERROR(parts->wait_point->AddSocket(each.link->fd()));
-  }
   if (config.agent_fd >= 0) {
     RUEDA_ASSIGN_OR_RETURN(parts->verdicts, VerdictBoard::Open(static_cast<int>(config.agent_fd)));
     parts->verdicts->Blame(world.rank, -1);
@@ -117,6 +114,7 @@ absl::Status MakeParts(const EnginePartsArgs& args, EngineParts* parts) {
   parts->connections = std::make_unique<Connections>(&world.links, parts->wait_point.get(),
                                                      Limit(config.heartbeat_limit_s),
                                                      args.turns_without_sockets, args.listener);
+  RUEDA_RETURN_IF_ERROR(parts->connections->Open());
   MakeStore(world, parts);
   RUEDA_RETURN_IF_ERROR(MakeBus(world, config, parts));
   parts->backends = MakeBackends(ArgsOfBackends(world, config, args.arena, *parts));

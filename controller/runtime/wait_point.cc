@@ -25,9 +25,11 @@ absl::Status Watch(const UniqueFd& epoll, int fd, uint32_t events) {
 
 absl::StatusOr<WaitPoint> WaitPoint::Create(const Doorbell* background, const Doorbell* waiter) {
   WaitPoint point(background, waiter);
+  int count = 0;
   for (UniqueFd* epoll : {&point.sockets_, &point.sleeps_[0], &point.sleeps_[1]}) {
     epoll->reset(epoll_create1(EPOLL_CLOEXEC));
     if (!epoll->valid()) return ErrnoStatus(errno, "creating an epoll instance");
+    point.closed_in_child_[count++] = ClosedInChild(epoll->get());
   }
   for (int i = 0; i < 2; ++i) {
     RUEDA_RETURN_IF_ERROR(Watch(point.sleeps_[i], point.bells_[i]->fd(), EPOLLIN));

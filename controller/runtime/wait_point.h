@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/closed_in_child.h"
 #include "core/base/doorbell.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
@@ -38,6 +39,7 @@ class WaitPoint {
   const Doorbell* bells_[2];
   UniqueFd sockets_;    // an epoll instance of all sockets
   UniqueFd sleeps_[2];  // by sleeper: its bell and `sockets_`
+  ClosedInChild closed_in_child_[3];
 };
 
 }  // namespace rueda

@@ -31,17 +31,22 @@ size_t CountRemotes(const std::vector<RoleLink>& links) {
 }  // namespace
 
 Watch::Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now)
-    : has_others_(std::any_of(links->begin(), links->end(),
+    : links_(*links),
+      has_others_(std::any_of(links->begin(), links->end(),
                               [](const RoleLink& each) { return each.role != LinkRole::kLeader; })),
       liveness_(limit, CountRemotes(*links), links->size() - CountRemotes(*links), now) {
   for (RoleLink& each : *links) {
+    UniqueFd end;
     if (IsRemote(each.role)) {
       SetTcpPatience(each.link->fd(), limit > 0 ? limit + kTcpPatienceBeyond : kTcpPatienceAlone);
       remotes_.push_back(each.link.get());
     } else {
-      neighbours_.push_back(
-          {each.link->peer(), PeerPid(each.link->fd()), each.role == LinkRole::kLeader});
+      const int pid = PeerPid(each.link->fd());
+      if (pid > 0) end = OpenPidfd(pid);
+      neighbours_.push_back({each.link->peer(), pid, each.role == LinkRole::kLeader, end.valid()});
     }
+    ClosedInChild closed_in_child(end.get());
+    ends_.push_back({std::move(end), std::move(closed_in_child)});
   }
 }
 
@@ -67,6 +72,19 @@ std::optional<Watch::Lost> Watch::Look(bool waiting, Nanos now) {
     if (const auto time = liveness_.StoppedFor(i, is_stopped, now)) {
       return Lost{each.rank, "stopped by a signal for " + Seconds(*time)};
     }
+    // A sandbox without pidfds.
+    if (each.pid > 0 && !each.has_end && HasEnded(each.pid)) {
+      return Lost{each.rank, "its process has ended"};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Watch::Lost> FindEnded(const VerdictBoard* board, absl::Span<const RankInfo> infos) {
+  for (size_t rank = 0; board != nullptr && rank < infos.size(); ++rank) {
+    const std::optional<VerdictBoard::Verdict> verdict = board->Read(static_cast<Rank>(rank));
+    if (!verdict.has_value() || verdict->pid != infos[rank].pid) continue;
+    return Watch::Lost{static_cast<Rank>(rank), "its process has ended"};
   }
   return std::nullopt;
 }

@@ -7,8 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "controller/failure/verdict_board.h"
 #include "controller/membership/liveness.h"
 #include "controller/rendezvous/bootstrap.h"
+#include "core/base/closed_in_child.h"
+#include "core/base/unique_fd.h"
 
 namespace rueda {
 
@@ -17,6 +20,11 @@ class Watch {
   // `links` outlive this.
   Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now);
 
+  // A descriptor that can be read once the neighbour's process has ended, though others have its
+  // end of the connection too: its children. -1: there is none.
+  int EndOf(const RoleLink& of) const {
+    return ends_[static_cast<size_t>(&of - links_.data())].fd.get();
+  }
   void OnHeard(const Link* link, Nanos now);
   // Whether others may have missed this process, as it did not run.
   bool WasAway(Nanos now) const { return liveness_.WasAway(now); }
@@ -36,12 +44,22 @@ class Watch {
     Rank rank;
     int pid;
     bool leads;  // this host
+    bool has_end;
+  };
+  struct End {
+    UniqueFd fd;  // invalid: there is none
+    ClosedInChild closed_in_child;
   };
 
+  const std::vector<RoleLink>& links_;
+  std::vector<End> ends_;  // by link
   std::vector<Link*> remotes_;
   std::vector<Neighbour> neighbours_;
   bool has_others_;  // than its own leader
   Liveness liveness_;
 };
+
+// A rank of the job that has ended, as the launcher knows. `board` may be null. `infos`: by rank.
+std::optional<Watch::Lost> FindEnded(const VerdictBoard* board, absl::Span<const RankInfo> infos);
 
 }  // namespace rueda

@@ -1,6 +1,9 @@
 // Descriptors that a forked child must not keep: a rank is known to be gone when its sockets are
-// closed, and a child that lives on, such as a data loader's worker, would keep them open.
+// closed, and a child that lives on, such as a data loader's worker, would keep them open. What a
+// child needs to initialise a context of its own is not among them.
 #pragma once
+
+#include <utility>
 
 namespace rueda {
 
@@ -9,13 +12,17 @@ namespace rueda {
 // memory. Any thread. With more than some thousands at a time further ones are not closed.
 class ClosedInChild {
  public:
+  ClosedInChild() = default;
   explicit ClosedInChild(int fd);
+  ClosedInChild(ClosedInChild&& other) noexcept : slot_(std::exchange(other.slot_, -1)) {}
+  ClosedInChild& operator=(ClosedInChild&& other) noexcept {
+    std::swap(slot_, other.slot_);
+    return *this;
+  }
   ~ClosedInChild();
-  ClosedInChild(const ClosedInChild&) = delete;
-  ClosedInChild& operator=(const ClosedInChild&) = delete;
 
  private:
-  int slot_ = -1;  // -1: there was none left
+  int slot_ = -1;  // -1: none
 };
 
 }  // namespace rueda

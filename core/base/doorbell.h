@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "core/base/closed_in_child.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
@@ -14,7 +15,7 @@ class Doorbell {
  public:
   Doorbell() = default;
   explicit Doorbell(UniqueFd fd)
-      : owner_(std::make_shared<const UniqueFd>(std::move(fd))), fd_(owner_->get()) {}
+      : fd_(fd.get()), owner_(std::make_shared<const Owner>(std::move(fd))) {}
 
   static absl::StatusOr<Doorbell> Create();
 
@@ -25,8 +26,14 @@ class Doorbell {
   bool valid() const { return fd_ >= 0; }
 
  private:
-  std::shared_ptr<const UniqueFd> owner_;
+  struct Owner {
+    explicit Owner(UniqueFd own) : fd(std::move(own)), closed_in_child(fd.get()) {}
+    UniqueFd fd;
+    ClosedInChild closed_in_child;
+  };
+
   int fd_ = -1;
+  std::shared_ptr<const Owner> owner_;
 };
 
 }  // namespace rueda

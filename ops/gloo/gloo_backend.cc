@@ -46,7 +46,7 @@ absl::StatusOr<ModuleArgs> GlooBackend::ArgsFor(const Group& group, absl::string
                              options_.epoch, "/", group.set, ".", group.generation);
   args.network_interface = interface.name;
   args.timeout = options_.timeout;
-  args.silence_limit = args.silence_limit;
+  args.silence_limit = options_.silence_limit;
   args.store = options_.store;
   args.wake = options_.wake;
   return args;
@@ -63,7 +63,7 @@ std::unique_ptr<Backend> MakeGloo(const BackendArgs& args) {
   options.epoch = args.epoch;
   options.network_interface = args.network_interface;
   options.timeout = static_cast<Nanos>(args.config->gloo_timeout_s * kSecond);
-  options.silence_limit = static_cast<Nanos>(args.config->heartbeat_limit_s * kSecond);
+  options.silence_limit = args.silence_limit;
   options.store = args.store;
   options.wake = args.wake;
   return std::make_unique<GlooBackend>(std::move(options));
