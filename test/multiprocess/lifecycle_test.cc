@@ -297,20 +297,19 @@ INSTANTIATE_TEST_SUITE_P(All, StartAgain, ::testing::ValuesIn(ShmSetups()),
 TEST_P(StartAgain, MeetsThoseWhoComeLate) {
   int first_has_failed[2];
   ASSERT_EQ(pipe(first_has_failed), 0);
-  const RunOptions options = {3, GetParam(), {{"start_timeout_s", "1"}}};
-  RunJoiners(options, [&](int rank, const Join& join) {
-    char byte = 0;
-    if (rank == 2) {
-      ASSERT_EQ(read(first_has_failed[0], &byte, 1), 1);
-    }
+  RunJoiners({3, GetParam(), {{"start_timeout_s", "3"}}}, [&](int rank, const Join& join) {
     rueda_context* context = nullptr;
-    rueda_status status = join(&context);
+    char bytes[2] = {};
     if (rank == 0) {
-      ASSERT_EQ(status, RUEDA_DEADLINE_EXCEEDED) << rueda_last_error();
-      ASSERT_EQ(write(first_has_failed[1], &byte, 1), 1);
+      EXPECT_EQ(join(&context), RUEDA_DEADLINE_EXCEEDED) << rueda_last_error();
+      ASSERT_EQ(write(first_has_failed[1], bytes, 2), 2);
+    } else {
+      ASSERT_EQ(read(first_has_failed[0], bytes, 1), 1);
     }
-    for (int i = 0; status == RUEDA_DEADLINE_EXCEEDED && i < 30; ++i) status = join(&context);
-    ASSERT_EQ(status, RUEDA_OK) << rueda_last_error();
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    uint64_t epoch = 0;
+    EXPECT_EQ(rueda_context_epoch(context, &epoch), RUEDA_OK);
+    EXPECT_EQ(epoch, 1u);
     EXPECT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
     EXPECT_EQ(rueda_shutdown(context), RUEDA_OK) << rueda_last_error();
     rueda_context_destroy(context);
