@@ -243,15 +243,16 @@ void Operation::Start(const Request& request, bool wait) {
   for (size_t i = 0; i < count; ++i) {
     const rueda_dtype dtype = DTypeOf(inputs_[i], {request, i});
     rueda_operation& operation = operations[i];
-    operation = detail::COperation({request.kind,
-                                    names.empty() ? request.name : names[i],
-                                    request.process_set,
-                                    request.op,
-                                    request.prescale,
-                                    request.postscale,
-                                    request.root,
-                                    {request.splits.data(), request.splits.size()},
-                                    request.compressor});
+    operation = detail::COperation({.kind = request.kind,
+                                    .name = names.empty() ? request.name : names[i],
+                                    .process_set = request.process_set,
+                                    .op = request.op,
+                                    .prescale = request.prescale,
+                                    .postscale = request.postscale,
+                                    .root = request.root,
+                                    .splits = {request.splits.data(), request.splits.size()},
+                                    .compressor = request.compressor,
+                                    .priority = request.priority});
     if (request.wait_soon || (wait && stream_)) operation.flags = RUEDA_OPERATION_WAIT_SOON;
     if (stream_.has_value()) operation.exec = &exec;
     if (request.kind != RUEDA_RECV) operation.input = &views[2 * i];
@@ -316,13 +317,13 @@ const std::vector<at::Tensor>& Operation::Wait() {
     if (flight.handle == 0) throw Error(RUEDA_INVALID_ARGUMENT, "nothing was submitted");
     const std::optional<c10::Stream> stream =
         stream_.has_value() ? CurrentStream(stream_->device()) : std::nullopt;
-    std::unique_ptr<Error> error;
+    std::exception_ptr error;
     try {
       WaitFor(stream);
-    } catch (const Error& failure) {
+    } catch (const Error&) {
       int32_t done = 0;
       if (rueda_poll(flight.context, flight.handle, &done) == RUEDA_OK && done == 0) throw;
-      error = std::make_unique<Error>(failure);
+      error = std::current_exception();
     }
     try {
       if (error == nullptr) {
@@ -331,7 +332,9 @@ const std::vector<at::Tensor>& Operation::Wait() {
       }
       if (stream.has_value()) KeepTensorsFor(*stream);
     } catch (const std::exception& failure) {
-      if (error == nullptr) error = std::make_unique<Error>(RUEDA_INTERNAL, failure.what());
+      if (error == nullptr) {
+        error = std::make_exception_ptr(Error(RUEDA_INTERNAL, failure.what()));
+      }
     }
     error_ = std::move(error);
     // From here on the context isn't touched again, so that handles may outlive it.
@@ -340,7 +343,7 @@ const std::vector<at::Tensor>& Operation::Wait() {
     outputs_.clear();
     ended_ = true;
   }
-  if (error_ != nullptr) throw *error_;
+  if (error_ != nullptr) std::rethrow_exception(error_);
   return results_;
 }
 
@@ -349,12 +352,7 @@ void Operation::WaitFor(const std::optional<c10::Stream>& stream) {
   const rueda_status status =
       rueda_wait_on_stream(flight.context, flight.handle, HandleOf(*stream));
   if (status == RUEDA_OK) return;
-  const std::string message = rueda_last_error();
-  rueda_error error = RUEDA_ERROR_INIT;
-  if (rueda_handle_error(flight.context, flight.handle, &error) == RUEDA_OK) {
-    throw Error(status, message, error.recoverable != 0, error.rank);
-  }
-  throw Error(status, message);
+  detail::ThrowEnd(status, flight.context, flight.handle);
 }
 
 // From here on this operation doesn't hold its tensors, and the library may not be done with them.

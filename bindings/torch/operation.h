@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -39,6 +40,7 @@ struct Request {
   // go. An allgather's input may lie in its own part of one.
   c10::ArrayRef<at::Tensor> outputs = {};
   const std::string& compressor = rueda::detail::NoCompressor();
+  int priority = 0;
 };
 
 // Thread-safe. The last reference waits for the end, but with a limit or not at all while an
@@ -94,7 +96,7 @@ class Operation final : private rueda::detail::Cargo {
   bool ended_ = false;
   std::vector<at::Tensor> results_;  // what the caller gets
   std::vector<std::vector<int64_t>> splits_;
-  std::unique_ptr<Error> error_;  // how it failed
+  std::exception_ptr error_;  // how it failed
   // So is Cargo's flight.
 };
 

@@ -1,7 +1,5 @@
 #include "controller/runtime/request.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 
 namespace rueda {
@@ -33,13 +31,7 @@ bool LateCallbacks::Add(CallbackFn function, void* user) {
 
 std::unique_ptr<LateCallbacks::Late> LateCallbacks::Close() {
   Late* const latest = latest_.exchange(&closed_, std::memory_order_acq_rel);
-  std::unique_ptr<Late> rest(latest == &closed_ ? nullptr : latest), ordered;
-  while (rest != nullptr) {
-    std::unique_ptr<Late> next = std::move(rest->next);
-    rest->next = std::move(ordered);
-    ordered = std::exchange(rest, std::move(next));
-  }
-  return ordered;
+  return std::unique_ptr<Late>(latest == &closed_ ? nullptr : latest);
 }
 
 absl::StatusOr<Request*> RequestTable::Acquire() {

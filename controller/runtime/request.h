@@ -57,7 +57,7 @@ class LateCallbacks {
 
   // False: the request has ended, and nobody will call it.
   bool Add(CallbackFn function, void* user);
-  // At the end, once. In the order in which they were added.
+  // At the end, once.
   std::unique_ptr<Late> Close();
   // For the next request.
   void Reopen() { latest_.store(nullptr, std::memory_order_relaxed); }

@@ -3,6 +3,8 @@
 //
 //     ruedarun -np 2 cpp_snippets
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <rueda/rueda.hpp>
@@ -148,6 +150,32 @@ void Options() {
   rueda::allreduce_(gradient, options);
   //! [options]
   CHECK(gradient[0] == 2);
+}
+
+void Handles() {
+  //! [handles]
+  std::vector<rueda::Handle<Floats>> layers;
+  for (const char* name : {"first", "second"}) {
+    layers.push_back(rueda::allreduce_async(Floats(3, 1), {.name = name, .op = rueda::Sum}));
+  }
+  std::atomic<bool> failed = false;
+  layers[0].then([&](const rueda::Error* error) { failed = error != nullptr; });  // on a thread
+  while (!layers[1].wait_for(std::chrono::milliseconds(100))) {
+    std::printf("still waiting\n");
+  }
+  const std::vector<Floats> sums = rueda::wait_all(layers);
+  //! [handles]
+  CHECK(sums[0][2] == 2 && sums[1][0] == 2);
+}
+
+void Numbers() {
+  //! [numbers]
+  double loss = rueda::rank();
+  const double mean = rueda::allreduce(loss, {.name = "loss"});
+  rueda::allreduce_(loss, {.name = "sum", .op = rueda::Sum});  // in place
+  const std::vector<double> losses = rueda::allgather(loss, {.name = "all losses"});
+  //! [numbers]
+  CHECK(mean == 0.5 && loss == 1 && losses.size() == 2);
 }
 
 void Grouped() {
@@ -302,6 +330,8 @@ int main() {
   Allreduce();
   Cuda();
   Options();
+  Handles();
+  Numbers();
   Grouped();
   Reduce();
   Reducescatter();

@@ -495,14 +495,14 @@ TEST_F(Api, CallbacksComeOnceAndMaySubmitAgain) {
   }
 }
 
-TEST_F(Api, CompletionsAreAddedInOrderAndInlineOnesAreRefused) {
+TEST_F(Api, CompletionsAreAddedAtAnyTimeAndInlineOnesAreRefused) {
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
-    std::vector<int> order;
+    std::vector<int> calls;
     void Add(int number) {
       const std::lock_guard<std::mutex> lock(mutex);
-      order.push_back(number);
+      calls.push_back(number);
       changed.notify_all();
     }
   } state;
@@ -529,8 +529,8 @@ TEST_F(Api, CompletionsAreAddedInOrderAndInlineOnesAreRefused) {
   ASSERT_EQ(rueda_release(context_, handle), RUEDA_OK);
   EXPECT_EQ(rueda_on_completion(context_, handle, &first), RUEDA_NOT_FOUND);
   std::unique_lock<std::mutex> lock(state.mutex);
-  state.changed.wait(lock, [&] { return state.order.size() == 3; });
-  EXPECT_THAT(state.order, ::testing::ElementsAre(1, 2, 1));
+  state.changed.wait(lock, [&] { return state.calls.size() == 3; });
+  EXPECT_THAT(state.calls, ::testing::UnorderedElementsAre(1, 2, 1));
 }
 
 TEST_F(Api, AnAllocatorThatThrowsFailsItsOperationAlone) {

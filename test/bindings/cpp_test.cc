@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <complex>
+#include <condition_variable>
 #include <fstream>
+#include <mutex>
 #include <numeric>
 #include <sstream>
 #include <string>
@@ -629,16 +632,182 @@ TEST_P(Ranks, MemoryOfTheSharedAllocatorIsReducedLikeAnyOther) {
 
 TEST_P(Ranks, DisagreementIsNotRecoverable) {
   Run([](int rank, int) {
-    try {
-      rueda::allreduce(Ints(static_cast<size_t>(rank + 1)), {.name = "shape"});
-      ADD_FAILURE() << "no error";
-    } catch (const rueda::Error& error) {
+    const Ints mine(static_cast<size_t>(rank + 1));
+    const auto check = [](const rueda::MismatchError& error) {
       EXPECT_EQ(error.status(), RUEDA_INVALID_ARGUMENT);
       EXPECT_FALSE(error.recoverable());
       EXPECT_EQ(error.rank(), -1);
+      EXPECT_EQ(error.operation(), "allreduce");
+      EXPECT_EQ(error.tensor(), "shape");
+      EXPECT_EQ(error.host() + error.cause(), "");
+      EXPECT_EQ(error.epoch(), rueda::epoch());
+    };
+    try {
+      rueda::allreduce(mine, {.name = "shape"});
+      ADD_FAILURE() << "no error";
+    } catch (const rueda::MismatchError& error) {
+      check(error);
+    }
+    const auto handle = rueda::allreduce_async(mine, {.name = "shape"});
+    EXPECT_TRUE(handle.wait_for(std::chrono::hours(1)));  // it has ended, if not well
+    try {
+      rueda::synchronize(handle);
+      ADD_FAILURE() << "no error";
+    } catch (const rueda::MismatchError& error) {
+      check(error);
     }
   });
 }
+
+// A mistake of this rank's alone is no mismatch.
+TEST_F(Cpp, AMistakeOfOnesOwnIsNoMismatch) {
+  try {
+    rueda::broadcast(Ints{1}, 3);
+    ADD_FAILURE() << "no error";
+  } catch (const rueda::MismatchError& error) {
+    ADD_FAILURE() << error.what();
+  } catch (const rueda::Error& error) {
+    EXPECT_EQ(error.status(), RUEDA_INVALID_ARGUMENT);
+    EXPECT_EQ(error.operation() + error.host() + error.cause() + error.tensor(), "");
+  }
+}
+
+TEST_P(Ranks, WaitForTellsWhetherAnOperationHasEnded) {
+  Run([](int rank, int) {
+    Ints data = {1};
+    if (rank == 0) {
+      const rueda::Handle<> handle = rueda::allreduce_async_(data, {.name = "late"});
+      EXPECT_FALSE(handle.wait_for(std::chrono::milliseconds(1)));
+      EXPECT_FALSE(handle.wait_for(std::chrono::seconds(-1)));
+      rueda::barrier();  // the others come to the operation behind it
+      EXPECT_TRUE(handle.wait_for(std::chrono::duration<double>::max()));
+      EXPECT_TRUE(handle.wait_for(std::chrono::nanoseconds(0)));
+    } else {
+      rueda::barrier();
+      rueda::allreduce_(data, {.name = "late"});
+    }
+  });
+}
+
+TEST_P(Ranks, ThenIsCalledOnceHoweverItEnds) {
+  Run([](int rank, int size) {
+    struct Calls {
+      std::mutex mutex;
+      std::condition_variable changed;
+      std::vector<std::string> texts;
+      void Add(const rueda::Error* error) {
+        const std::lock_guard lock(mutex);
+        const auto* mismatch = dynamic_cast<const rueda::MismatchError*>(error);
+        texts.push_back(error == nullptr ? "well" : mismatch == nullptr ? "" : mismatch->tensor());
+        changed.notify_all();
+      }
+      void Await(size_t count) {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return texts.size() == count; });
+      }
+    } calls;
+    const auto add = [&](const rueda::Error* error) { calls.Add(error); };
+    const Ints mine(3, rank);
+    const auto handle = rueda::allreduce_async(mine, {.name = "a", .op = rueda::Sum});
+    handle.then(add);
+    EXPECT_EQ(rueda::synchronize(handle), Ints(3, Sum(size)));
+    handle.then(add);  // it has ended
+    calls.Await(2);
+    // Nobody has the handle when it fails.
+    rueda::allreduce_async(Ints(static_cast<size_t>(rank + 1)), {.name = "b"}).then(add);
+    calls.Await(3);
+    EXPECT_THAT(calls.texts, ElementsAre("well", "well", "b"));
+    // A callback may take the result, and start what comes next.
+    const auto next = rueda::allreduce_async(mine, {.name = "c", .op = rueda::Sum});
+    Ints sums;
+    next.then([&, next](const rueda::Error* error) {
+      sums = rueda::allreduce(rueda::synchronize(next), {.name = "d", .op = rueda::Max});
+      calls.Add(error);
+    });
+    calls.Await(4);
+    EXPECT_EQ(sums, Ints(3, Sum(size)));
+    // Memory that is borrowed is free when the handle has gone, whatever was to come then.
+    {
+      Ints local(50'000, rank);
+      rueda::allreduce_async_(local, {.name = "e", .op = rueda::Sum}).then(add);
+      EXPECT_EQ(local, Ints(50'000, Sum(size)));
+    }
+    calls.Await(5);
+  });
+}
+
+TEST_P(Ranks, WaitAllGivesResultsInOrderOrTheFirstError) {
+  Run([](int rank, int size) {
+    std::vector<rueda::Handle<Ints>> handles;
+    for (int i = 0; i < 5; ++i) {
+      handles.push_back(rueda::allreduce_async(Ints{i + rank}, {.op = rueda::Sum}));
+    }
+    const std::vector<Ints> sums = rueda::wait_all(handles);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(sums[static_cast<size_t>(i)], Ints{i * size + Sum(size)});
+    Ints a = {rank}, b = {rank};
+    const auto first = rueda::allreduce_async_(a, {.op = rueda::Sum});
+    rueda::wait_all({first, rueda::allreduce_async_(b, {.op = rueda::Max})});
+    EXPECT_EQ(a, Ints{Sum(size)});
+    EXPECT_EQ(b, Ints{size - 1});
+    rueda::wait_all(std::vector<rueda::Handle<>>());
+    // What went well is not lost with what did not.
+    const Ints uneven(static_cast<size_t>(rank + 1));
+    handles = {rueda::allreduce_async(Ints{rank}, {.name = "well", .op = rueda::Sum}),
+               rueda::allreduce_async(uneven, {.name = "x"}),
+               rueda::allreduce_async(uneven, {.name = "y"})};
+    EXPECT_THAT(Failure([&] { rueda::wait_all(handles); }).what(), HasSubstr("'x'"));
+    EXPECT_TRUE(rueda::poll(handles[2]));
+    EXPECT_EQ(rueda::synchronize(handles[0]), Ints{Sum(size)});
+  });
+}
+
+TEST_P(Ranks, NumbersAreTensorsOfNoDimension) {
+  Run([](int rank, int size) {
+    const double mine = rank;
+    const double sum = Sum(size);
+    EXPECT_EQ(rueda::allreduce(mine, {.op = rueda::Sum}), sum);
+    EXPECT_EQ(rueda::allreduce(rank, {.op = rueda::Max}), size - 1);  // of int32
+    EXPECT_EQ(rueda::allreduce(rank == 1, {.op = rueda::Max}), true);
+    EXPECT_EQ(rueda::allreduce(std::complex<float>(0, 1), {.op = rueda::Sum}),
+              std::complex<float>(0, static_cast<float>(size)));
+    EXPECT_EQ(rueda::synchronize(rueda::allreduce_async(mine, {.op = rueda::Sum})), sum);
+    double number = mine;
+    rueda::allreduce_(number, {.op = rueda::Sum});
+    EXPECT_EQ(number, sum);
+    number = mine;
+    rueda::synchronize(rueda::allreduce_async_(number, {.op = rueda::Sum}));
+    EXPECT_EQ(number, sum);
+    float half = 0.5f;
+    Ints ints = {rank};
+    rueda::grouped_allreduce_({half, ints}, {.op = rueda::Sum});
+    EXPECT_EQ(half, 0.5f * static_cast<float>(size));
+    EXPECT_EQ(rueda::reduce(mine, 1, {.op = rueda::Sum}), rank == 1 ? sum : 0);
+    EXPECT_EQ(rueda::broadcast(mine, 1), 1);
+    rueda::broadcast_(number, 1);
+    std::vector<double> all;
+    for (int r = 0; r < size; ++r) all.push_back(r);
+    EXPECT_EQ(rueda::allgather(mine), all);
+    EXPECT_EQ(rueda::synchronize(rueda::allgather_async(mine)), all);
+    EXPECT_EQ(rueda::gather(mine, 0), rank == 0 ? all : std::vector<double>());
+    EXPECT_EQ(rueda::allgather(rank == 1).values<bool>()[1], true);
+    if (rank == 0) rueda::send(2.5, 1);
+    if (rank == 1) rueda::recv(number, 0);
+    EXPECT_EQ(number, rank == 1 ? 2.5 : sum);
+    // One that meets a vector of one is told so.
+    EXPECT_THAT(Failure([&] {
+                  rank == 0 ? (void)rueda::allreduce(1.0, {.name = "n"})
+                            : (void)rueda::allreduce(std::vector<double>{1}, {.name = "n"});
+                }).what(),
+                AllOf(HasSubstr("[]"), HasSubstr("[1]")));
+  });
+}
+static_assert(std::is_convertible_v<double&, rueda::TensorView>);
+static_assert(!std::is_convertible_v<const double&, rueda::TensorView>);
+static_assert(!std::is_convertible_v<double, rueda::TensorView>);
+static_assert(!std::is_convertible_v<char&, rueda::TensorView>);
+static_assert(GoesOnWith<double&>);
+static_assert(!AnyGoesOnWith<double>);
+static_assert(!AnyGoesOnWith<const double&>);
 
 // A stopped rank may write to our memory when it goes on. What can't be freed because of that is
 // freed with what is freed after the rank has ended.
@@ -682,26 +851,45 @@ TEST(CppLoss, SharedMemoryThatAStoppedRankMayWriteToIsFreedLater) {
 
 // What was in flight then and what is refused later tell the same.
 TEST(CppLoss, ErrorsTellWhoWasLost) {
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
   const std::vector<int> pids =
-      rueda::testing::StartProcesses({3}, [](int rank, const rueda::testing::Join& join) {
+      rueda::testing::StartProcesses({3}, [&](int rank, const rueda::testing::Join& join) {
         rueda_context* context = nullptr;
         ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
-        if (rank == 1) raise(SIGKILL);
         rueda_set_default_context(context);
+        int pid_of_1 = getpid();
+        if (rank == 1) {
+          for (int other = 0; other < 2; ++other) {
+            EXPECT_EQ(write(told[1], &pid_of_1, sizeof pid_of_1), sizeof pid_of_1);
+          }
+          raise(SIGKILL);
+        }
+        EXPECT_EQ(read(told[0], &pid_of_1, sizeof pid_of_1), sizeof pid_of_1);
         Ints data(3);
-        const auto check = [](const rueda::Error& error) {
-          EXPECT_EQ(error.status(), RUEDA_ABORTED) << error.what();
-          EXPECT_EQ(error.rank(), 1) << error.what();
-          EXPECT_TRUE(error.recoverable()) << error.what();
+        const auto check = [&](const std::function<void()>& call) {
+          try {
+            call();
+            ADD_FAILURE() << "no error";
+          } catch (const rueda::LostRankError& error) {
+            EXPECT_EQ(error.status(), RUEDA_ABORTED) << error.what();
+            EXPECT_EQ(error.rank(), 1) << error.what();
+            EXPECT_EQ(error.pid(), pid_of_1) << error.what();
+            EXPECT_THAT(error.what(), HasSubstr("host " + error.host() + ",")) << error.host();
+            EXPECT_THAT(error.what(), HasSubstr(": " + error.cause())) << error.cause();
+            EXPECT_NE(error.cause(), "");
+            EXPECT_EQ(error.epoch(), 1u);
+            EXPECT_TRUE(error.recoverable()) << error.what();
+          }
         };
-        check(Failure([] { rueda::barrier(); }));
-        check(Failure([&] { rueda::allreduce_(data, {.name = "refused"}); }));
-        check(Failure([&] { (void)rueda::allreduce_async_(data, {.name = "refused"}); }));
-        check(Failure([] { rueda::broadcast_object("", 0); }));
-        check(Failure([] { rueda::join(); }));
-        check(Failure([] { rueda::add_process_set({0}); }));
+        check([] { rueda::barrier(); });
+        check([&] { rueda::allreduce_(data, {.name = "refused"}); });
+        check([&] { (void)rueda::allreduce_async_(data, {.name = "refused"}); });
+        check([] { rueda::broadcast_object("", 0); });
+        check([] { rueda::join(); });
+        check([] { rueda::add_process_set({0}); });
         EXPECT_FALSE(rueda::is_initialized());
-        check(Failure([] { rueda::shutdown(); }));
+        check([] { rueda::shutdown(); });
       });
   for (size_t rank = 0; rank < pids.size(); ++rank) {
     EXPECT_EQ(rueda::testing::AwaitProcess(pids[rank]), rank == 1 ? SIGKILL : 0) << rank;
@@ -712,11 +900,14 @@ TEST_P(Ranks, AnAbortEndsTheEpochAndAResetBeginsTheNext) {
   Run([](int rank, int size) {
     const uint64_t before = rueda::epoch();
     if (rank == 0) rueda::abort("enough");
-    const rueda::Error error = Failure([] {
+    try {
       while (true) rueda::barrier();
-    });
-    EXPECT_EQ(error.status(), RUEDA_ABORTED);
-    EXPECT_THAT(error.what(), HasSubstr("enough"));
+    } catch (const rueda::LostRankError& error) {
+      ADD_FAILURE() << "nobody was lost: " << error.what();
+    } catch (const rueda::Error& error) {
+      EXPECT_EQ(error.status(), RUEDA_ABORTED);
+      EXPECT_THAT(error.what(), HasSubstr("enough"));
+    }
     rueda::reset();
     EXPECT_EQ(rueda::epoch(), before + 1);
     EXPECT_EQ(rueda::allreduce(Ints{1}, {.name = "again", .op = rueda::Sum}), Ints{size});

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import enum
 import gc
 import importlib.util
 import pickle
@@ -277,6 +278,7 @@ if rueda.rank() == 1:
 try:
     rueda.allreduce(np.ones(4), "waits")
 except rueda.AbortedError as error:
+    assert not isinstance(error, rueda.LostRankError)  # it says itself why it goes
     print(error, file=sys.stderr, flush=True)
     os._exit(3)  # sooner than the one that failed
 """,
@@ -300,6 +302,27 @@ except rueda.AbortedError as error:
 def test_an_exit_that_is_no_failure_leaves_in_order(end, tmp_path):
     done = under_ruedarun(tmp_path, f"import threading\n{end}\n")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_lost_rank_is_told_apart_from_an_abort(tmp_path):
+    done = under_ruedarun(
+        tmp_path,
+        """
+import pickle, signal
+if rueda.rank() == 1:
+    print("gone:", os.getpid(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    rueda.allreduce(1.0, "waits")
+except rueda.LostRankError as error:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is rueda.LostRankError and copy.rank == 1, vars(copy)
+    print("told:", copy.pid, flush=True)
+os._exit(3)
+""",
+    )
+    found = dict(re.findall(r"(gone|told): (\d+)", done.stdout))
+    assert "told" in found and found["told"] == found["gone"], done.stdout + done.stderr
 
 
 def under_ruedarun(folder, text):
@@ -339,6 +362,47 @@ def test_a_framework_for_each_rank(on_threads):
 def test_buffers(on_threads, buffer, expected):
     results = on_threads(2, lambda: rueda.allreduce(buffer, "b", rueda.Sum).tolist())
     assert results == [expected] * 2
+
+
+def test_numbers_are_tensors_of_no_dimension(on_threads):
+    class Color(enum.IntEnum):
+        RED = 1
+
+    def body():
+        me = rueda.rank()
+        reduced = [
+            rueda.allreduce(me + 0.5),
+            rueda.allreduce(me + 1, "int", rueda.Sum),
+            rueda.allreduce(me == 1, "bool", rueda.Max),
+            rueda.allreduce(complex(me, 1), "complex", rueda.Sum),
+            rueda.allreduce(2**62 + me, "large", rueda.Max),
+            rueda.allreduce(Color.RED, "enum", rueda.Sum),
+            rueda.broadcast(float(me), 1),
+            rueda.allreduce_async(me + 0.5, op=rueda.Sum).wait(),
+            rueda.grouped_allreduce([me, float(me)], op=rueda.Sum),
+        ]
+        rows = [
+            rueda.allgather(me),
+            rueda.allgather(me == 1),
+            rueda.allgather(complex(0, me)),
+            rueda.gather(me + 0.5, 0),
+            rueda.allgather(np.float32(me)).tolist(),
+        ]
+        with pytest.raises(ValueError, match="a float is a number: it can't be written in place"):
+            rueda.allreduce_(1.0)
+        with pytest.raises(ValueError, match="is too large: an int is a tensor of int64"):
+            rueda.allreduce(2**63)
+        with pytest.raises(rueda.MismatchError, match="float64.*int64|int64.*float64"):
+            rueda.allreduce(1 if me == 0 else 1.0, "types")
+        return reduced, [type(each) for each in reduced], rows
+
+    numbers = [1.0, 3, True, 1 + 2j, 2**62 + 1, 2, 1.0, 2.0, [1, 1.0]]
+    types = [float, int, bool, complex, int, int, float, float, list]
+    gathered = [[0, 1], [False, True], [0j, 1j]]
+    assert on_threads(2, body) == [
+        (numbers, types, [*gathered, [0.5, 1.5], [0.0, 1.0]]),
+        (numbers, types, [*gathered, None, [0.0, 1.0]]),
+    ]
 
 
 def test_in_place(on_threads):
@@ -406,6 +470,8 @@ def test_a_mismatch_is_everybodys_and_the_job_goes_on(on_threads):
         with pytest.raises(rueda.MismatchError, match="rank 0 sent .*rank 1 sent") as caught:
             rueda.allreduce(np.ones(2 + rueda.rank()), "shape")
         assert caught.value.status == rueda.errors.Status.INVALID_ARGUMENT
+        copy = pickle.loads(pickle.dumps(caught.value))
+        assert (copy.operation, copy.tensor, copy.status) == ("allreduce", "shape", 3)
         assert not caught.value.recoverable
         handle = rueda.allreduce_async(np.ones(2, ["f4", "f8"][rueda.rank()]), "type")
         for _ in range(2):  # as often as it is asked

@@ -16,6 +16,7 @@ from rueda import core, errors
 from rueda.core import *  # noqa: F403
 from rueda.errors import (
     AbortedError,
+    LostRankError,
     MismatchError,
     NotInitializedError,
     RemoteError,
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AbortedError",
+    "LostRankError",
     "MismatchError",
     "NotInitializedError",
     "RemoteError",

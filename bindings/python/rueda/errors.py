@@ -81,15 +81,34 @@ class AbortedError(RuedaError):
         self.epoch = epoch
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_aborted, (self.args[0], {k: v for k, v in vars(self).items() if k != "status"}))
+        fields = {k: v for k, v in vars(self).items() if k != "status"}
+        return (_aborted, (type(self), self.args[0], fields))
 
 
-def _aborted(message: str, fields: dict[str, object]) -> AbortedError:
-    return AbortedError(message, **fields)  # type: ignore[arg-type]
+def _aborted(kind: type[AbortedError], message: str, fields: dict[str, object]) -> AbortedError:
+    return kind(message, **fields)  # type: ignore[arg-type]
+
+
+class LostRankError(AbortedError):
+    """A rank was lost, and the epoch ended with it. `rank`, `host`, `pid` and `cause` say how."""
 
 
 class MismatchError(RuedaError):
     """The ranks disagree about an operation: all of them have this error, and the job goes on."""
+
+    def __init__(
+        self,
+        message: str,
+        status: Status = Status.INVALID_ARGUMENT,
+        *,
+        operation: str = "",
+        tensor: str = "",
+    ) -> None:
+        super().__init__(message, status)
+        #: Which operation: "allreduce".
+        self.operation = operation
+        #: With which tensor.
+        self.tensor = tensor
 
 
 class NotInitializedError(RuedaError, ValueError):

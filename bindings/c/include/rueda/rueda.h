@@ -548,8 +548,8 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_wait_on_stream(rueda_context* conte
 
 /** Adds a completion to an operation that was submitted already, as often as you like: each is
  * called once, on the context's callback thread, when the operation has ended; soon, if it has.
- * They come behind the one that rueda_submit was given, in the order in which they were added. The
- * handle may be released meanwhile. `flags` are 0. FAILED_PRECONDITION after rueda_shutdown. */
+ * They and the one that rueda_submit was given come in any order. The handle may be released
+ * meanwhile. `flags` are 0. FAILED_PRECONDITION after rueda_shutdown. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_on_completion(rueda_context* context,
                                                            rueda_handle handle,
                                                            const rueda_completion* completion);

@@ -16,8 +16,9 @@
 // rank, if there is one: allreduce(tensor, {.name = "gradient", .op = rueda::Sum}). What is not
 // said keeps its default; what is said stands in the order in which the struct declares it.
 //
-// Tensors are contiguous ranges (a vector, an array, a span: one dimension) or a TensorView, which
-// has a shape. Roots and peers are world ranks.
+// Tensors are contiguous ranges (a vector, an array, a span: one dimension), a TensorView, which
+// has a shape, or numbers (no dimension): double mean = rueda::allreduce(loss). Roots and peers are
+// world ranks.
 //
 // Whose memory it is:
 //  - A function that works in place and is async borrows the caller's memory until the operation

@@ -46,7 +46,8 @@ def current() -> int:
 
 def aborted(error: c.Error, message: str) -> errors.AbortedError:
     """From what the C API knows about it."""
-    return errors.AbortedError(
+    kind = errors.LostRankError if error.rank >= 0 else errors.AbortedError
+    return kind(
         message,
         recoverable=bool(error.recoverable),
         rank=error.rank if error.rank >= 0 else None,
@@ -85,9 +86,11 @@ def check(status: int, context: int | None = None) -> None:
 
 
 def failure(status: int, message: str, details: c.Error) -> errors.RuedaError:
-    """How an operation ended; a mistake may be the other ranks'. `details`: of an ABORTED."""
+    """How an operation ended; a mistake may be the other ranks'. `details`: of its end."""
     if status == errors.Status.INVALID_ARGUMENT:
-        return errors.MismatchError(message, errors.Status.INVALID_ARGUMENT)
+        return errors.MismatchError(
+            message, operation=errors.text(details.operation), tensor=errors.text(details.tensor)
+        )
     if status == errors.Status.ABORTED:
         return aborted(details, message)
     return errors.from_status(status, message)

@@ -206,6 +206,7 @@ def _forget(context: int) -> None:
 
 _context.before_destroy.append(_forget)
 
+_JOIN_ROWS = (c.ALLGATHER, c.GATHER)
 _OPERATION_SIZE = ctypes.sizeof(c.Operation)
 _copy = c.Operation.from_buffer_copy
 _SAME, _NEW = Output.SAME, Output.NEW  # attributes of an enum take their time
@@ -528,7 +529,10 @@ class _Flight:
             self._keep.append(written)
             operation.output = written[0]
         kind = _tensors.kind_of(tensor)
-        borrowed = kind.borrow(tensor, output is Output.SAME or output is Output.GIVEN)
+        if operation.kind in _JOIN_ROWS:
+            borrowed = kind.borrow_rows(tensor)
+        else:
+            borrowed = kind.borrow(tensor, output is Output.SAME or output is Output.GIVEN)
         address, _, exec_ = borrowed
         self._keep.append(borrowed)
         if output is Output.GIVEN:

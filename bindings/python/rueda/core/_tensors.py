@@ -1,9 +1,9 @@
 """Tensors of any framework as the C API's, and back.
 
 A *kind* of tensor knows how objects of one framework are borrowed and made. There is one for
-NumPy's arrays, one for torch's tensors, one for TensorFlow's, one for JAX's arrays, one for
-whatever exports DLPack, and one for whatever exports the buffer protocol; frameworks are not
-imported here, they come with their tensors.
+Python's numbers, one for NumPy's arrays, one for torch's tensors, one for TensorFlow's, one for
+JAX's arrays, one for whatever exports DLPack, and one for whatever exports the buffer protocol;
+frameworks are not imported here, they come with their tensors.
 
 What is borrowed is (address of a rueda_tensor, what keeps its memory alive). Tensors that are not
 contiguous are copied where they are only read, and refused where they are written.
@@ -61,6 +61,10 @@ class Kind:
         """Raises TypeError for what is no dense tensor of a type that Rueda has, and ValueError for
         what can't be written in place."""
         raise NotImplementedError
+
+    def borrow_rows(self, tensor: Any) -> Borrowed:
+        """The same, to be read and joined with others' rows: a number is a row."""
+        return self.borrow(tensor, False)
 
     def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
         """A new one of the same type, shape and device. `borrowed`: the tensor's."""
@@ -433,6 +437,62 @@ class _Memory:
         self.borrowed: Borrowed = (ctypes.addressof(self.tensor), self, None)
 
 
+# ---- Python's numbers ----
+
+
+class _NumberKind(Kind):
+    """Tensors of no dimension: a bool of bool, an int of int64, a float of float64, a complex of
+    complex128. Results are numbers, too; of operations that join rows, lists of them."""
+
+    def borrow(self, tensor: Any, write: bool) -> Borrowed:
+        if write:
+            raise ValueError(f"a {type(tensor).__name__} is a number: it can't be written in place")
+        return self._borrow(tensor, ())
+
+    def borrow_rows(self, tensor: Any) -> Borrowed:
+        return self._borrow(tensor, (1,))
+
+    def _borrow(self, tensor: Any, shape: Sequence[int]) -> Borrowed:
+        dtype, memory = self._memory(tensor)
+        memory[:] = self._parts(tensor)
+        return borrow_memory(ctypes.addressof(memory), shape, dtype, memory)
+
+    def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
+        dtype, memory = self._memory(tensor)
+        made = borrow_memory(ctypes.addressof(memory), (), dtype, memory)
+        return made, lambda: self._numbers(tensor, memory)[0]
+
+    def own(self, result: Owned, like: Any) -> Any:
+        _dtype, one = self._memory(like)
+        parts = (one._type_ * (len(one) * result.shape[0])).from_buffer_copy(result.memory())
+        return self._numbers(like, parts)
+
+    @staticmethod
+    def _memory(tensor: Any) -> tuple[str, Any]:
+        """For one."""
+        if isinstance(tensor, bool):
+            return "bool", (ctypes.c_bool * 1)()
+        if isinstance(tensor, int):
+            return "int64", (ctypes.c_int64 * 1)()
+        if isinstance(tensor, float):
+            return "float64", (ctypes.c_double * 1)()
+        return "complex128", (ctypes.c_double * 2)()
+
+    @staticmethod
+    def _parts(tensor: Any) -> Sequence[Any]:
+        if isinstance(tensor, complex):
+            return (tensor.real, tensor.imag)
+        if isinstance(tensor, int) and not -(2**63) <= tensor < 2**63:
+            raise ValueError(f"{tensor} is too large: an int is a tensor of int64")
+        return (tensor,)
+
+    @staticmethod
+    def _numbers(like: Any, parts: Any) -> list[Any]:
+        if isinstance(like, complex):
+            return [complex(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
+        return list(parts)
+
+
 # ---- NumPy ----
 
 
@@ -483,6 +543,9 @@ class _NumPyScalarKind(Kind):
         if write:
             raise ValueError(f"a {type(tensor).__name__} is a number: it can't be written in place")
         return _NUMPY.borrow(sys.modules["numpy"].asarray(tensor), False)
+
+    def borrow_rows(self, tensor: Any) -> Borrowed:
+        return _NUMPY.borrow(sys.modules["numpy"].asarray(tensor).reshape(1), False)
 
     def make_like(self, tensor: Any, borrowed: Borrowed) -> Made:
         made, get = _NUMPY.make_like(sys.modules["numpy"].asarray(tensor), borrowed)
@@ -622,6 +685,7 @@ class _BufferKind(Kind):
 # ---- which is which ----
 
 _DLPACK, _NUMPY, _BUFFER = _DLPackKind(), _NumPyKind(), _BufferKind()
+_NUMBER = _NumberKind()
 _NUMPY_SCALAR, _IN_TF_GRAPH = _NumPyScalarKind(), _InGraphKind("rueda.tensorflow")
 _kinds: dict[type, Kind] = {}
 
@@ -643,6 +707,8 @@ def _find_kind(tensor: object) -> Kind:
         return _NUMPY
     if numpy is not None and isinstance(tensor, numpy.generic):
         return _NUMPY_SCALAR
+    if isinstance(tensor, bool | int | float | complex):
+        return _NUMBER
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(tensor, getattr(tensorflow, "Tensor", ())):
         # Both have all methods of both.
@@ -664,7 +730,7 @@ def _find_kind(tensor: object) -> Kind:
                 "make one of it, and back"
             ) from None
         raise TypeError(
-            f"a {type(tensor).__name__} is no tensor: NumPy's arrays, torch's tensors, and what "
-            "has DLPack or the buffer protocol are"
+            f"a {type(tensor).__name__} is no tensor: numbers, NumPy's arrays, torch's tensors, "
+            "and what has DLPack or the buffer protocol are"
         ) from None
     return _BUFFER

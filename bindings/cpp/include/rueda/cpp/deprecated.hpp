@@ -25,7 +25,7 @@ namespace detail {
 template <typename N>
 concept Name = std::convertible_to<const N&, std::string>;
 template <typename S>
-concept Rows = std::convertible_to<const S&, std::vector<int64_t>>;
+concept Splits = std::convertible_to<const S&, std::vector<int64_t>>;
 }  // namespace detail
 
 // `T` is what braces are taken for where the tensor stands.
@@ -122,7 +122,7 @@ RUEDA_OLD_GATHER(allgather_object, std::string)
 #undef RUEDA_OLD_GATHER
 
 #define RUEDA_OLD_SCATTER(function)                                                             \
-  template <Input I, detail::Rows S = std::vector<int64_t>, detail::Name N = std::string>       \
+  template <RowInput I, detail::Splits S = std::vector<int64_t>, detail::Name N = std::string>  \
   [[deprecated("write " #function "(tensor, root_rank, {.splits = {1, 2}, .name = \"name\"}): " \
                "each argument behind the root is a field of rueda::SplitOptions")]] auto        \
   function(const I& tensor, int root_rank, const S& splits, const N& name = "",                 \
@@ -136,7 +136,7 @@ RUEDA_OLD_SCATTER(scatter_async)
 #undef RUEDA_OLD_SCATTER
 
 #define RUEDA_OLD_ALLTOALL(function)                                                           \
-  template <Input I, detail::Rows S = std::vector<int64_t>, detail::Name N = std::string>      \
+  template <RowInput I, detail::Splits S = std::vector<int64_t>, detail::Name N = std::string> \
   [[deprecated("write " #function "(tensor, {.splits = {1, 2}, .name = \"name\"}): each "      \
                "argument behind the tensor is a field of rueda::SplitOptions")]] auto          \
   function(const I& tensor, const S& splits, const N& name = "",                               \

@@ -2,6 +2,8 @@
 #ifndef RUEDA_CPP_ERRORS_HPP_
 #define RUEDA_CPP_ERRORS_HPP_
 
+#include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -19,6 +21,17 @@ class Error : public std::runtime_error {
   /// `message`: for people.
   Error(rueda_status status, const std::string& message, bool recoverable = false, int rank = -1)
       : std::runtime_error(message), status_(status), recoverable_(recoverable), rank_(rank) {}
+  /// With all that the C API knows about it.
+  Error(rueda_status status, const std::string& message, const rueda_error& details)
+      : std::runtime_error(message),
+        status_(status),
+        recoverable_(details.recoverable != 0),
+        rank_(details.rank),
+        pid_(details.pid),
+        epoch_(details.epoch),
+        words_(std::make_shared<const Words>(
+            Words{details.host, details.cause, details.operation, details.tensor})) {}
+
   /// Which kind of error.
   rueda_status status() const { return status_; }
   /// A rank or the network was lost, and a new epoch without it could go on. A mismatch, or a
@@ -26,29 +39,81 @@ class Error : public std::runtime_error {
   bool recoverable() const { return recoverable_; }
   /// The rank that was lost; -1 when none was.
   int rank() const { return rank_; }
+  /// Its host; "" where nothing is known, as with the words below.
+  const std::string& host() const { return words_->host; }
+  /// Its process on that host; 0 where nothing is known.
+  int pid() const { return pid_; }
+  /// How it was lost: "killed by signal 9 (SIGKILL)".
+  const std::string& cause() const { return words_->cause; }
+  /// What it was doing; where the operation failed and the job goes on, which: "allreduce".
+  const std::string& operation() const { return words_->operation; }
+  /// With which tensor; likewise.
+  const std::string& tensor() const { return words_->tensor; }
+  /// The epoch of the operation, or the one that ended; 0 where nothing is known.
+  uint64_t epoch() const { return epoch_; }
 
  private:
+  struct Words {
+    std::string host, cause, operation, tensor;
+  };
+  static const std::shared_ptr<const Words>& NoWords() {
+    static const auto none = std::make_shared<const Words>();
+    return none;
+  }
+
   rueda_status status_;
   bool recoverable_;
   int rank_;
+  int pid_ = 0;
+  uint64_t epoch_ = 0;
+  std::shared_ptr<const Words> words_ = NoWords();  // shared: exceptions are copied without a throw
+};
+
+/// The ranks disagree about an operation: all of them get this, and the job goes on. operation()
+/// and tensor() say about which.
+class MismatchError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A rank was lost, and the epoch has ended with it: rank(), host(), pid() and cause() say how. An
+/// epoch that ends otherwise, such as by abort, is an Error with the status RUEDA_ABORTED.
+class LostRankError : public Error {
+ public:
+  using Error::Error;
 };
 
 /// @}
 
 namespace detail {
 
+// `ended`: of an operation that ended so. A mistake may then be the other ranks'.
+[[noreturn]] inline void Throw(rueda_status status, const std::string& message,
+                               const rueda_error& details, bool ended) {
+  if (status == RUEDA_ABORTED && details.rank >= 0) throw LostRankError(status, message, details);
+  if (status == RUEDA_INVALID_ARGUMENT && ended) throw MismatchError(status, message, details);
+  throw Error(status, message, details);
+}
+
 // The latest error of this thread; after a loss with what the context knows about it.
-inline Error LastError(rueda_status status, rueda_context* context) {
+[[noreturn]] inline void ThrowLast(rueda_status status, rueda_context* context) {
   const std::string message = rueda_last_error();
-  rueda_error error = RUEDA_ERROR_INIT;
-  if (status == RUEDA_ABORTED && rueda_context_error(context, &error) == RUEDA_OK) {
-    return Error(status, message, error.recoverable != 0, error.rank);
-  }
-  return Error(status, message);
+  rueda_error details = RUEDA_ERROR_INIT;
+  if (status == RUEDA_ABORTED) (void)rueda_context_error(context, &details);
+  Throw(status, message, details, /*ended=*/false);
+}
+
+// The latest error of this thread: how the operation ended.
+[[noreturn]] inline void ThrowEnd(rueda_status status, rueda_context* context,
+                                  rueda_handle handle) {
+  const std::string message = rueda_last_error();
+  rueda_error details = RUEDA_ERROR_INIT;
+  const bool ended = rueda_handle_error(context, handle, &details) == RUEDA_OK;
+  Throw(status, message, details, ended);
 }
 
 inline void Check(rueda_status status, rueda_context* context = rueda_current_context()) {
-  if (status != RUEDA_OK) throw LastError(status, context);
+  if (status != RUEDA_OK) ThrowLast(status, context);
 }
 
 inline int CheckNumber(int32_t number) {

@@ -3,12 +3,17 @@
 #define RUEDA_CPP_HANDLES_HPP_
 
 #include <atomic>
+#include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <memory>
+#include <mutex>
+#include <ranges>
 #include <span>
-#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,10 +30,21 @@ inline void Sweep() noexcept;  // see there
 // Whether to wait for the end.
 enum class When { kNow, kInBackground };
 
+// Gives the handle back when nobody needs it any more.
+struct Claim {
+  rueda_context* const context;
+  const rueda_handle handle;
+  Claim(rueda_context* where, rueda_handle what) : context(where), handle(what) {}
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+  ~Claim() { (void)rueda_release(context, handle); }
+};
+
 // An operation in flight. Its end is waited for before its memory goes.
 struct Flight {
   rueda_context* context = nullptr;
   rueda_handle handle = 0;
+  std::shared_ptr<const Claim> claim;  // on the handle, if callbacks share it
 
   Flight() = default;
   Flight(const Flight&) = delete;
@@ -37,18 +53,23 @@ struct Flight {
   void End() {
     if (handle == 0) return;
     (void)rueda_wait(context, handle, RUEDA_FOREVER);
-    (void)rueda_release(context, std::exchange(handle, 0));
+    if (claim == nullptr) (void)rueda_release(context, handle);
+    claim.reset();
+    handle = 0;
   }
   // Throws when the operation failed.
   void Wait() const {
     const rueda_status status = rueda_wait(context, handle, RUEDA_FOREVER);
-    if (status == RUEDA_OK) return;
-    const std::string message = rueda_last_error();
-    rueda_error error = RUEDA_ERROR_INIT;
-    if (rueda_handle_error(context, handle, &error) == RUEDA_OK) {
-      throw Error(status, message, error.recoverable != 0, error.rank);
-    }
-    throw Error(status, message);
+    if (status != RUEDA_OK) ThrowEnd(status, context, handle);
+  }
+  // Whether it ended in time, however.
+  bool WaitFor(int64_t timeout_ns) const {
+    const rueda_status status = rueda_wait(context, handle, timeout_ns);
+    if (status == RUEDA_OK) return true;
+    if (status == RUEDA_DEADLINE_EXCEEDED) return false;
+    rueda_error details = RUEDA_ERROR_INIT;
+    if (rueda_handle_error(context, handle, &details) == RUEDA_OK) return true;
+    ThrowLast(status, context);  // it can't be waited for
   }
   // Throws when nothing was submitted or what was waited for failed.
   void Start(std::span<const rueda_operation> operations, When when) {
@@ -61,10 +82,58 @@ struct Flight {
     const rueda_status status =
         rueda_execute(context, operations.data(), operations.size(), RUEDA_FOREVER, &handle);
     if (status == RUEDA_OK) return;
-    if (handle == 0) throw LastError(status, context);
+    if (handle == 0) ThrowLast(status, context);
     Wait();
   }
 };
+
+// What is to be done at an operation's end, on the context's callback thread.
+template <typename F>
+struct Later {
+  F callback;
+  std::shared_ptr<const Claim> claim;
+
+  // A rueda_completion's.
+  static void Call(void* user, rueda_handle handle, rueda_status status) {
+    const std::unique_ptr<Later> later(static_cast<Later*>(user));
+    rueda_set_thread_context(later->claim->context);
+    later->Tell(handle, status);
+    rueda_set_thread_context(nullptr);
+  }
+
+  void Tell(rueda_handle handle, rueda_status status) {
+    if (status == RUEDA_OK) {
+      callback(static_cast<const Error*>(nullptr));
+      return;
+    }
+    rueda_error details = RUEDA_ERROR_INIT;
+    (void)rueda_handle_error(claim->context, handle, &details);
+    const char* const known = details.message;
+    try {
+      Throw(status, *known != '\0' ? known : rueda_status_name(status), details, /*ended=*/true);
+    } catch (const Error& error) {
+      callback(&error);
+    }
+  }
+};
+
+template <typename F>
+void CallAtEnd(Flight* flight, F callback) {
+  auto later = std::make_unique<Later<F>>(Later<F>{std::move(callback), nullptr});
+  {
+    static std::mutex mutex;  // threads may share a handle
+    const std::lock_guard lock(mutex);
+    if (flight->claim == nullptr) {
+      flight->claim = std::make_shared<const Claim>(flight->context, flight->handle);
+    }
+    later->claim = flight->claim;
+  }
+  rueda_completion completion = RUEDA_COMPLETION_INIT;
+  completion.callback = &Later<F>::Call;
+  completion.user = later.get();
+  Check(rueda_on_completion(flight->context, flight->handle, &completion), flight->context);
+  (void)later.release();  // it is the library's, and may have been called
+}
 
 // What an operation needs until it ends: a derived class has it. Handles share one; MakeCargo makes
 // it, and LetGo ends it.
@@ -130,6 +199,15 @@ inline void LetGo(Cargo* cargo) noexcept {
   delete cargo;
 }
 
+// For rueda_wait.
+template <typename Rep, typename Period>
+int64_t Nanoseconds(std::chrono::duration<Rep, Period> time) {
+  const auto seconds = std::chrono::duration<double>(time).count();
+  if (!(seconds > 0)) return 0;
+  if (seconds > 9e9) return RUEDA_FOREVER;  // more than an int64 has
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+}
+
 template <typename C>
 std::shared_ptr<C> MakeCargo() {
   return std::shared_ptr<C>(new C, LetGo);
@@ -140,7 +218,7 @@ template <typename R>
 struct State : Cargo {
   std::vector<Tensor> inputs;       // copies, when nobody waits for the end
   std::vector<rueda_dtype> dtypes;  // of the parts of a result whose size was not known
-  R result;
+  R result = {};
   bool taken = false;
 };
 template <>
@@ -179,6 +257,24 @@ class [[nodiscard]] Handle {
   detail::State<R>& state() const {
     if (state_ == nullptr) throw Error(RUEDA_INVALID_ARGUMENT, "an empty rueda::Handle");
     return *state_;
+  }
+
+  /// Waits for the operation for at most that long. Whether it has ended, well or not: synchronize
+  /// tells. If not, it goes on.
+  template <typename Rep, typename Period>
+  bool wait_for(std::chrono::duration<Rep, Period> timeout) const {
+    return state().flight.WaitFor(detail::Nanoseconds(timeout));
+  }
+
+  /// Calls `callback` once, when the operation has ended (soon, if it has), on the context's
+  /// callback thread: with null when it went well, else with the rueda::Error that says how it
+  /// failed. The current context is then the operation's. The callback may start operations and
+  /// wait for them, but must not throw: the program would end. It comes even if all handles have
+  /// gone, and before shutdown returns. To use the result in it, copy the handle into it and
+  /// synchronize; of an operation in place, the memory must then live as long.
+  template <std::invocable<const Error*> F>
+  void then(F callback) const {
+    detail::CallAtEnd(&state().flight, std::move(callback));
   }
 
  private:
@@ -231,6 +327,26 @@ R synchronize(const Handle<R>& handle) {
   }
   if constexpr (requires { state.result.splits; }) state.result.splits = received_splits(handle);
   return std::move(state.result);
+}
+
+/// Waits until all of the operations have ended, then returns their results in that order (nothing,
+/// of operations in place). If some failed, throws how the first of them did; no result is taken
+/// then. `handles`: a range of them.
+template <std::ranges::forward_range Handles>
+auto wait_all(const Handles& handles) {
+  for (const auto& handle : handles) handle.state().flight.WaitFor(RUEDA_FOREVER);
+  for (const auto& handle : handles) handle.state().flight.Wait();
+  using R = decltype(synchronize(*std::ranges::begin(handles)));
+  if constexpr (!std::is_void_v<R>) {
+    std::vector<R> results;
+    for (const auto& handle : handles) results.push_back(synchronize(handle));
+    return results;
+  }
+}
+/// The same of `wait_all({first, second})`.
+template <typename R>
+auto wait_all(std::initializer_list<Handle<R>> handles) {
+  return wait_all(std::span(handles.begin(), handles.size()));
 }
 
 /// @}

@@ -66,12 +66,15 @@ inline void shutdown() {
     rueda_context_destroy(context);
     return detail::Sweep();
   }
-  const Error error = detail::LastError(status, context);
-  if (status != RUEDA_FAILED_PRECONDITION) {  // else: a callback's
-    rueda_context_destroy(context);
-    detail::Sweep();
+  try {
+    detail::ThrowLast(status, context);
+  } catch (const Error&) {
+    if (status != RUEDA_FAILED_PRECONDITION) {  // else: a callback's
+      rueda_context_destroy(context);
+      detail::Sweep();
+    }
+    throw;
   }
-  throw error;
 }
 
 /// Whether there is a current context that can be used.

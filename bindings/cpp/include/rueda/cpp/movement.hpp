@@ -58,23 +58,25 @@ template <Input I>
                                      detail::Memory::kCopied, detail::When::kInBackground);
 }
 
-/// All ranks' tensors, one after another in rank order. They may differ in the first dimension.
+/// All ranks' tensors, one after another in rank order. They may differ in the first dimension. A
+/// number is one row: the result has one for each rank.
 template <Input I>
-Result<I> allgather(const I& tensor, const Options& options = {}) {
-  return synchronize(detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_ALLGATHER, options),
-                                                 tensor, detail::Memory::kAllocated,
+Joined<I> allgather(const I& tensor, const Options& options = {}) {
+  return synchronize(detail::StartOne<Joined<I>>(detail::RequestOf(RUEDA_ALLGATHER, options),
+                                                 detail::RowsOf(tensor), detail::Memory::kAllocated,
                                                  detail::When::kNow));
 }
 
 /// The same, in the background.
 template <Input I>
-[[nodiscard]] Handle<Result<I>> allgather_async(const I& tensor, const Options& options = {}) {
-  return detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_ALLGATHER, options), tensor,
-                                     detail::Memory::kAllocated, detail::When::kInBackground);
+[[nodiscard]] Handle<Joined<I>> allgather_async(const I& tensor, const Options& options = {}) {
+  return detail::StartOne<Joined<I>>(detail::RequestOf(RUEDA_ALLGATHER, options),
+                                     detail::RowsOf(tensor), detail::Memory::kAllocated,
+                                     detail::When::kInBackground);
 }
 
 /// Several allgathers as one operation; see grouped_allreduce_.
-template <Input I>
+template <RowInput I>
 std::vector<Result<I>> grouped_allgather(const std::vector<I>& tensors,
                                          const Options& options = {}) {
   return synchronize(detail::StartGroup(detail::RequestOf(RUEDA_ALLGATHER, options), tensors,
@@ -82,7 +84,7 @@ std::vector<Result<I>> grouped_allgather(const std::vector<I>& tensors,
 }
 
 /// The same, in the background.
-template <Input I>
+template <RowInput I>
 [[nodiscard]] Handle<std::vector<Result<I>>> grouped_allgather_async(const std::vector<I>& tensors,
                                                                      const Options& options = {}) {
   return detail::StartGroup(detail::RequestOf(RUEDA_ALLGATHER, options), tensors,
@@ -91,23 +93,24 @@ template <Input I>
 
 /// As allgather, but only `root_rank` has a result; elsewhere it is empty.
 template <Input I>
-Result<I> gather(const I& tensor, int root_rank, const Options& options = {}) {
-  return synchronize(
-      detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_GATHER, options, root_rank), tensor,
-                                  detail::Memory::kAllocated, detail::When::kNow));
+Joined<I> gather(const I& tensor, int root_rank, const Options& options = {}) {
+  return synchronize(detail::StartOne<Joined<I>>(
+      detail::RequestOf(RUEDA_GATHER, options, root_rank), detail::RowsOf(tensor),
+      detail::Memory::kAllocated, detail::When::kNow));
 }
 
 /// The same, in the background.
 template <Input I>
-[[nodiscard]] Handle<Result<I>> gather_async(const I& tensor, int root_rank,
+[[nodiscard]] Handle<Joined<I>> gather_async(const I& tensor, int root_rank,
                                              const Options& options = {}) {
-  return detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_GATHER, options, root_rank), tensor,
-                                     detail::Memory::kAllocated, detail::When::kInBackground);
+  return detail::StartOne<Joined<I>>(detail::RequestOf(RUEDA_GATHER, options, root_rank),
+                                     detail::RowsOf(tensor), detail::Memory::kAllocated,
+                                     detail::When::kInBackground);
 }
 
 /// Gives each rank of the process set its `options.splits` rows of the root's tensor; without
 /// splits equal parts. Elsewhere `tensor` only tells dtype and shape of a row, and may have none.
-template <Input I>
+template <RowInput I>
 Result<I> scatter(const I& tensor, int root_rank, const SplitOptions& options = {}) {
   return synchronize(
       detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_SCATTER, options, root_rank), tensor,
@@ -115,7 +118,7 @@ Result<I> scatter(const I& tensor, int root_rank, const SplitOptions& options = 
 }
 
 /// The same, in the background.
-template <Input I>
+template <RowInput I>
 [[nodiscard]] Handle<Result<I>> scatter_async(const I& tensor, int root_rank,
                                               const SplitOptions& options = {}) {
   return detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_SCATTER, options, root_rank), tensor,
@@ -124,7 +127,7 @@ template <Input I>
 
 /// Gives `options.splits` rows of `tensor` to each rank of the process set; without splits equal
 /// parts. Returns what all ranks gave this one.
-template <Input I>
+template <RowInput I>
 Received<Result<I>> alltoall(const I& tensor, const SplitOptions& options = {}) {
   return synchronize(
       detail::StartOne<Received<Result<I>>>(detail::RequestOf(RUEDA_ALLTOALL, options), tensor,
@@ -132,7 +135,7 @@ Received<Result<I>> alltoall(const I& tensor, const SplitOptions& options = {}) 
 }
 
 /// The same, in the background.
-template <Input I>
+template <RowInput I>
 [[nodiscard]] Handle<Received<Result<I>>> alltoall_async(const I& tensor,
                                                          const SplitOptions& options = {}) {
   return detail::StartOne<Received<Result<I>>>(detail::RequestOf(RUEDA_ALLTOALL, options), tensor,

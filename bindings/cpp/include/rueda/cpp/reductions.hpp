@@ -76,7 +76,7 @@ inline void grouped_allreduce_(const std::vector<TensorView>& tensors,
 }
 
 /// The same, out of place: of vectors all of one type, or of a std::vector<TensorView> of any.
-template <Input I>
+template <RowInput I>
 std::vector<Result<I>> grouped_allreduce(const std::vector<I>& tensors,
                                          const AllreduceOptions& options = {}) {
   return synchronize(detail::StartGroup(detail::RequestOf(RUEDA_ALLREDUCE, options), tensors,
@@ -84,7 +84,7 @@ std::vector<Result<I>> grouped_allreduce(const std::vector<I>& tensors,
 }
 
 /// The same, in the background.
-template <Input I>
+template <RowInput I>
 [[nodiscard]] Handle<std::vector<Result<I>>> grouped_allreduce_async(
     const std::vector<I>& tensors, const AllreduceOptions& options = {}) {
   return detail::StartGroup(detail::RequestOf(RUEDA_ALLREDUCE, options), tensors,
@@ -116,7 +116,7 @@ requires(!std::is_lvalue_reference_v<R>) detail::KeepTheTensorUntilTheOperationH
     reduce_async_(R&& temporary, int root_rank, const ReduceOptions& options = {})
 = delete;
 
-/// As allreduce, but only `root_rank` has a result; elsewhere it is empty.
+/// As allreduce, but only `root_rank` has a result; elsewhere it is empty, or the number 0.
 template <Input I>
 Result<I> reduce(const I& tensor, int root_rank, const ReduceOptions& options = {}) {
   return synchronize(
@@ -134,7 +134,7 @@ template <Input I>
 
 /// Reduces the tensors, of one shape on all ranks, and gives each rank its part of the rows: equal
 /// parts, the lowest ranks one row more.
-template <Input I>
+template <RowInput I>
 Result<I> reducescatter(const I& tensor, const ReducescatterOptions& options = {}) {
   return synchronize(detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_REDUCESCATTER, options),
                                                  tensor, detail::Memory::kAllocated,
@@ -142,7 +142,7 @@ Result<I> reducescatter(const I& tensor, const ReducescatterOptions& options = {
 }
 
 /// The same, in the background.
-template <Input I>
+template <RowInput I>
 [[nodiscard]] Handle<Result<I>> reducescatter_async(const I& tensor,
                                                     const ReducescatterOptions& options = {}) {
   return detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_REDUCESCATTER, options), tensor,
@@ -150,7 +150,7 @@ template <Input I>
 }
 
 /// Several reducescatters as one operation; see grouped_allreduce_.
-template <Input I>
+template <RowInput I>
 std::vector<Result<I>> grouped_reducescatter(const std::vector<I>& tensors,
                                              const ReducescatterOptions& options = {}) {
   return synchronize(detail::StartGroup(detail::RequestOf(RUEDA_REDUCESCATTER, options), tensors,
@@ -158,7 +158,7 @@ std::vector<Result<I>> grouped_reducescatter(const std::vector<I>& tensors,
 }
 
 /// The same, in the background.
-template <Input I>
+template <RowInput I>
 [[nodiscard]] Handle<std::vector<Result<I>>> grouped_reducescatter_async(
     const std::vector<I>& tensors, const ReducescatterOptions& options = {}) {
   return detail::StartGroup(detail::RequestOf(RUEDA_REDUCESCATTER, options), tensors,

@@ -133,7 +133,9 @@ inline void Execute(const Request& request, const TensorView* tensor) {
 // The input's memory, which the operation only reads.
 template <Input I>
 TensorView ViewOf(const I& input) {
-  if constexpr (TensorRange<const I>) {
+  if constexpr (Number<I>) {
+    return {const_cast<I*>(&input), std::vector<int64_t>()};
+  } else if constexpr (TensorRange<const I>) {
     using T = std::ranges::range_value_t<const I>;
     return {const_cast<T*>(std::ranges::data(input)),
             {static_cast<int64_t>(std::ranges::size(input))}};
@@ -142,7 +144,15 @@ TensorView ViewOf(const I& input) {
   }
 }
 
+// The same where rows are joined: a number is one.
 template <Input I>
+TensorView RowsOf(const I& input) {
+  TensorView view = ViewOf(input);
+  if constexpr (Number<I>) view.shape = {1};
+  return view;
+}
+
+template <RowInput I>
 std::vector<TensorView> ViewsOf(const std::vector<I>& inputs) {
   std::vector<TensorView> views;
   for (const I& input : inputs) views.push_back(ViewOf(input));
@@ -171,6 +181,10 @@ auto& PartOf(R& result, size_t index) {
 inline void* Reshape(Tensor* part, const TensorView& like) {
   *part = Tensor(like.shape, like.dtype);
   return part->view().data;
+}
+template <Number T>
+void* Reshape(T* part, const TensorView&) {
+  return part;
 }
 template <typename T>
 void* Reshape(std::vector<T>* part, const TensorView& like) {
@@ -245,13 +259,16 @@ Handle<R> Start(const Request& request, std::span<const TensorView> tensors, Mem
   return Handle<R>(std::move(state));
 }
 
-template <typename R, Input I>
-Handle<R> StartOne(const Request& request, const I& input, Memory memory, When when) {
-  const TensorView view = ViewOf(input);
+template <typename R>
+Handle<R> StartOne(const Request& request, const TensorView& view, Memory memory, When when) {
   return Start<R>(request, {&view, 1}, memory, when);
 }
+template <typename R, Input I>
+Handle<R> StartOne(const Request& request, const I& input, Memory memory, When when) {
+  return StartOne<R>(request, ViewOf(input), memory, when);
+}
 
-template <Input I>
+template <RowInput I>
 auto StartGroup(const Request& request, const std::vector<I>& inputs, Memory memory, When when) {
   return Start<std::vector<Result<I>>>(request, ViewsOf(inputs), memory, when, /*grouped=*/true);
 }

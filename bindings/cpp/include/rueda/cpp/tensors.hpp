@@ -108,9 +108,13 @@ concept TensorRange = std::ranges::contiguous_range<R> && std::ranges::sized_ran
 class Tensor;
 
 namespace detail {
-// A tensor whose memory goes with it: a container, an array, a Tensor; no view.
+// A number is a tensor of no dimension.
+template <typename T>
+concept Number = Element<std::remove_cvref_t<T>>;
+
+// A tensor whose memory goes with it: a number, a container, an array, a Tensor; no view.
 template <typename R>
-concept Owner = std::same_as<std::remove_cvref_t<R>, Tensor> ||
+concept Owner = Number<R> || std::same_as<std::remove_cvref_t<R>, Tensor> ||
     (TensorRange<std::remove_reference_t<R>> &&
      !std::ranges::enable_borrowed_range<std::remove_cvref_t<R>>);
 
@@ -123,9 +127,9 @@ concept Changeable =
     TensorRange<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
 }  // namespace detail
 
-/// Borrowed memory with a shape: contiguous, row-major. Ranges that outlive the call and can be
-/// changed become one by themselves. Memory on a CUDA device is named by on_cuda; the in-place
-/// operations take it. In a group all views have one device and one stream.
+/// Borrowed memory with a shape: contiguous, row-major. Ranges and numbers that outlive the call
+/// and can be changed become one by themselves. Memory on a CUDA device is named by on_cuda; the
+/// in-place operations take it. In a group all views have one device and one stream.
 struct TensorView {
   void* data;
   std::vector<int64_t> shape;
@@ -141,6 +145,10 @@ struct TensorView {
   template <Element T>
   TensorView(T* memory, std::vector<int64_t> dims)
       : TensorView(memory, std::move(dims), dtype_of<T>) {}
+  /// The number's memory, without a dimension.
+  template <Element T>
+  requires(!std::is_const_v<T>) TensorView(T& number RUEDA_LIFETIMEBOUND)
+      : TensorView(&number, std::vector<int64_t>()) {}
   /// The range's memory, as one dimension.
   template <detail::Changeable R>
   requires detail::Owner<R> TensorView(R& range RUEDA_LIFETIMEBOUND)
@@ -236,14 +244,23 @@ class Tensor {
   rueda_dtype dtype_ = {0, 0, 1};
 };
 
-/// What operations read: a range, a TensorView or a Tensor.
+/// What operations on rows read: a range, a TensorView or a Tensor.
 template <typename I>
-concept Input = TensorRange<const I> || std::same_as<I, TensorView> || std::same_as<I, Tensor>;
+concept RowInput = TensorRange<const I> || std::same_as<I, TensorView> || std::same_as<I, Tensor>;
+
+/// What operations read: such a thing, or a number, which is a tensor of no dimension: of float32
+/// for a float, of float64 for a double, of int32 for an int (dtype_of).
+template <typename I>
+concept Input = RowInput<I> || detail::Number<I>;
 
 namespace detail {
 template <typename I>
 struct ResultOf {
   using type = Tensor;
+};
+template <Number I>
+struct ResultOf<I> {
+  using type = I;
 };
 template <TensorRange I>
 requires(!std::same_as<std::ranges::range_value_t<I>, bool>) struct ResultOf<I> {
@@ -251,10 +268,23 @@ requires(!std::same_as<std::ranges::range_value_t<I>, bool>) struct ResultOf<I> 
 };
 }  // namespace detail
 
-/// What an operation on an input of type `I` returns: a std::vector for a range, a Tensor for a
-/// TensorView or a Tensor (and for a range of bool, which no std::vector holds).
+/// What an operation on an input of type `I` returns: a number for a number, a std::vector for a
+/// range, a Tensor for a TensorView or a Tensor (and for a range of bool, which no std::vector
+/// holds).
 template <typename I>
 using Result = typename detail::ResultOf<I>::type;
+
+namespace detail {
+template <typename I>
+struct JoinedOf : ResultOf<I> {};
+template <Number I>
+struct JoinedOf<I> : ResultOf<std::span<I>> {};
+}  // namespace detail
+
+/// What an operation that joins rows returns: the same, and of numbers, which are a row each, a
+/// std::vector (of bool: a Tensor).
+template <typename I>
+using Joined = typename detail::JoinedOf<I>::type;
 
 /// The result of alltoall.
 template <typename R>
