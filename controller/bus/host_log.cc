@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
+#include "core/base/round_up.h"
 
 namespace rueda {
 namespace {
@@ -27,10 +28,6 @@ constexpr size_t kUnit = 64;
 static_assert(kSideRingBytes / kUnit <= kFieldMask);
 
 constexpr size_t kLine = 64;
-
-size_t RoundUp(size_t bytes, size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 }  // namespace
 

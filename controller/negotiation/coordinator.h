@@ -62,7 +62,6 @@ class Coordinator {
 
   const ProcessSetTable& process_sets() const { return sets_; }
   const TensorTable& tensors() const { return table_; }
-  bool HasLeft(Rank rank) const { return left_.Contains(rank); }
   int pending() const { return pending_.count(); }
 
  private:

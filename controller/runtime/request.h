@@ -93,7 +93,6 @@ struct Request {
   std::atomic<bool> wait_marked{false};  // the engine has been told that somebody waits
 
   // The engine's.
-  bool in_engine = false;
   Nanos ordered_at = 0;               // 0: not yet
   Nanos started_at = 0;               // of a bucket that failed under way
   uint32_t track = 0;                 // in the timeline, of the first part; 0: none

@@ -24,6 +24,12 @@ struct Group {
   std::vector<int> hosts;   // by member: a number of its host; empty: nobody has looked
 };
 
+// Where what is counted of a process set in shared memory begins: beyond where that of any earlier
+// set with its id ever came, so that nothing which that one left is taken for this one's.
+inline uint64_t FirstCount(uint32_t generation) {
+  return static_cast<uint64_t>(generation) << 40;
+}
+
 // The communicators that a group on several hosts is made of.
 struct Levels {
   // By host, in the order of the hosts' first members: its members' indices, ascending.
@@ -46,9 +52,6 @@ class Backend {
   // OK when this backend can serve the group, else the reason why not, for people. The same answer
   // on every rank of the group.
   virtual absl::Status Viable(const Group& group) const = 0;
-
-  // UNIMPLEMENTED with the reason for what the backend can neither do nor convert.
-  virtual absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const = 0;
 
   // Does not block: what takes long (connections) happens behind the communicator's first
   // operation.

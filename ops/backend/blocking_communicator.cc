@@ -21,8 +21,6 @@ namespace {
 constexpr int64_t kChunkBytes = 16 << 20;
 // What is packed, converted and scaled at a time: it stays in a core's cache meanwhile.
 constexpr int64_t kBlockElements = 64 << 10;
-// Of an element that is converted to float32.
-constexpr size_t kNarrowBytesMax = sizeof(uint16_t);
 // How long a library may take to let go of an aborted operation. It needs milliseconds.
 constexpr Nanos kAbortPatience = 30 * kSecond;
 
@@ -249,7 +247,7 @@ void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
       from = static_cast<const char*>(collective_.pieces[0].input) +
              static_cast<size_t>(at) * element_bytes;
     } else if (SumsInFloat32(dtype)) {
-      if (narrow_ == nullptr) narrow_.reset(new char[kBlockElements * kNarrowBytesMax]);
+      if (narrow_ == nullptr) narrow_.reset(new char[kBlockElements * kernels::kNarrowBytesMax]);
       pieces_.Pack(at, stop, narrow_.get());
       from = narrow_.get();
     } else {
@@ -280,7 +278,7 @@ void BlockingCommunicator::Drain(int64_t begin, int64_t end, char* wire) {
                       after);
     }
     if (SumsInFloat32(dtype)) {
-      if (narrow_ == nullptr) narrow_.reset(new char[kBlockElements * kNarrowBytesMax]);
+      if (narrow_ == nullptr) narrow_.reset(new char[kBlockElements * kernels::kNarrowBytesMax]);
       kernels::FromFloat32(dtype, static_cast<const float*>(from), narrow_.get(), stop - at);
       from = narrow_.get();
     }

@@ -7,10 +7,17 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace rueda {
+
+// What the keys of one epoch of a job have in common: of the job's name the beginning, as keys have
+// a limited length, and the store is this job's own.
+inline std::string JobKey(absl::string_view job, uint64_t epoch) {
+  return absl::StrCat(job.substr(0, 128), "/", epoch);
+}
 
 class Store {
  public:

@@ -5,15 +5,12 @@
 #include "ops/backend/blocking_communicator.h"
 #include "ops/backend/make.h"
 #include "ops/backend/module.h"
-#include "ops/kernels/reduce.h"
 
 namespace rueda {
 namespace {
 
 // Its symbol is a constructor of gloo::Context.
 constexpr ModuleName kModule = {"gloo", "_ZN4gloo7ContextC2Eiii"};
-// Of a job's name, in the store's keys, whose length is limited. The store is this job's own.
-constexpr size_t kJobCharactersMax = 128;
 
 }  // namespace
 
@@ -31,10 +28,6 @@ absl::Status GlooBackend::Viable(const Group& group) const {
   return Module().status();
 }
 
-absl::Status GlooBackend::Supports(OpKind kind, DType dtype, ReduceOp op) const {
-  return TraitsOf(kind).reduces ? kernels::CheckReducible(dtype, op) : absl::OkStatus();
-}
-
 absl::StatusOr<ModuleArgs> GlooBackend::ArgsFor(const Group& group, absl::string_view word) const {
   ModuleArgs args;
   RUEDA_ASSIGN_OR_RETURN(args.module, Module());
@@ -42,8 +35,8 @@ absl::StatusOr<ModuleArgs> GlooBackend::ArgsFor(const Group& group, absl::string
   RUEDA_ASSIGN_OR_RETURN(const Interface interface, FindInterface(options_.network_interface));
   args.members = static_cast<int>(group.ranks.size());
   args.self = group.self;
-  args.prefix = absl::StrCat(word, "/", options_.job.substr(0, kJobCharactersMax), "/",
-                             options_.epoch, "/", group.set, ".", group.generation);
+  args.prefix = absl::StrCat(word, "/", JobKey(options_.job, options_.epoch), "/", group.set, ".",
+                             group.generation);
   args.network_interface = interface.name;
   args.timeout = options_.timeout;
   args.silence_limit = options_.silence_limit;

@@ -35,7 +35,6 @@ class GlooBackend : public Backend {
   bool connects() const override { return true; }
   // Loads the module the first time.
   absl::Status Viable(const Group& group) const override;
-  absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override;
   // INVALID_ARGUMENT: this host has no such network interface.
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/base/round_up.h"
+
 namespace rueda {
 namespace {
 
@@ -19,10 +21,6 @@ constexpr size_t kSmallBytes = 32 << 10;
 // Of what a member receives of a small operation.
 constexpr size_t kSmallReceivedBytesMax = 384 << 10;
 
-size_t RoundUp(size_t bytes) {
-  return (bytes + kLine - 1) / kLine * kLine;
-}
-
 }  // namespace
 
 CutLimits LimitsFor(int hosts, int stripes, size_t block_bytes) {
@@ -32,17 +30,18 @@ CutLimits LimitsFor(int hosts, int stripes, size_t block_bytes) {
   const size_t parts = static_cast<size_t>(hosts) * static_cast<size_t>(stripes);
   limits.block_bytes =
       RoundUp(block_bytes > 0 ? block_bytes
-                              : std::clamp(parts * kPartBytes, kBlockBytesMin, kBlockBytesMax));
+                              : std::clamp(parts * kPartBytes, kBlockBytesMin, kBlockBytesMax),
+              kLine);
   // Slices are equal but for a line.
   const auto slice = [](size_t bytes, int n) {
-    return RoundUp(bytes / static_cast<size_t>(n)) + kLine;
+    return RoundUp(bytes / static_cast<size_t>(n), kLine) + kLine;
   };
   limits.stripe_bytes = slice(limits.block_bytes, stripes);
   limits.small_bytes = std::min(
       {kSmallBytes, limits.stripe_bytes, kSmallReceivedBytesMax / static_cast<size_t>(hosts - 1)});
   limits.part_bytes =
       hosts == 2 ? limits.stripe_bytes
-                 : std::max(slice(limits.stripe_bytes, hosts), RoundUp(limits.small_bytes));
+                 : std::max(slice(limits.stripe_bytes, hosts), RoundUp(limits.small_bytes, kLine));
   return limits;
 }
 

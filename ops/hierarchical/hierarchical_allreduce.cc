@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/backend/timed.h"
 #include "ops/kernels/reduce.h"
 
 namespace rueda {
@@ -9,16 +10,6 @@ namespace {
 
 // What is converted at a time, of at most two bytes each.
 constexpr int64_t kHotElements = 4 << 10;
-constexpr size_t kNarrowBytesMax = sizeof(uint16_t);
-
-// Calls fn() and adds how long it took.
-template <typename Fn>
-void Timed(bool timed, Nanos* sum, Fn fn) {
-  if (!timed) return fn();
-  const Nanos begin = MonotonicNow();
-  fn();
-  *sum += MonotonicNow() - begin;
-}
 
 }  // namespace
 
@@ -89,7 +80,7 @@ void HierarchicalAllreduce::Bring(Range range, char* to) {
     pieces_.Pack(range.begin, range.end, to);
     return;
   }
-  if (narrow_ == nullptr) narrow_.reset(new char[kHotElements * kNarrowBytesMax]);
+  if (narrow_ == nullptr) narrow_.reset(new char[kHotElements * kernels::kNarrowBytesMax]);
   for (int64_t begin = range.begin; begin < range.end; begin += kHotElements) {
     const int64_t end = std::min(begin + kHotElements, range.end);
     pieces_.Pack(begin, end, narrow_.get());

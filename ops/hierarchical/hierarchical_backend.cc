@@ -11,9 +11,6 @@
 namespace rueda {
 namespace {
 
-// Blocks count on from where no earlier set with the same id ever came, as arrivals do.
-constexpr int kGenerationShift = 40;
-
 class HierarchicalCommunicator : public Communicator, public SilenceProbe {
  public:
   // `lane` null: this rank has no stripe. `flat`: of all members, for what is not done here.
@@ -25,8 +22,7 @@ class HierarchicalCommunicator : public Communicator, public SilenceProbe {
         flat_probe_(flat_->silence_probe()),
         ring_(std::move(ring)),
         lane_(std::move(lane)),
-        allreduce_(&split_, limits, static_cast<uint64_t>(generation) << kGenerationShift,
-                   ring_.get(), lane_.get()) {}
+        allreduce_(&split_, limits, FirstCount(generation), ring_.get(), lane_.get()) {}
 
   void Start(const Collective& collective) override {
     here_ = HierarchicalAllreduce::Does(collective.kind);

@@ -20,9 +20,6 @@ class HierarchicalBackend : public Backend {
   absl::string_view name() const override { return "hierarchical"; }
   bool connects() const override { return true; }
   absl::Status Viable(const Group& group) const override;
-  absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override {
-    return across_->Supports(kind, dtype, op);
-  }
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
   absl::StatusOr<Levels> ConnectLevels(const Group& group) override;
 

@@ -63,5 +63,7 @@ void ToFloat32(DType from, const void* source, float* destination, int64_t count
 // large becomes infinity; of float8_e4m3fn (from 464 on, excluding that) NaN with the value's sign.
 // The buffers don't overlap.
 void FromFloat32(DType to, const float* source, void* destination, int64_t count);
+// Of an element of such a type.
+inline constexpr size_t kNarrowBytesMax = sizeof(uint16_t);
 
 }  // namespace rueda::kernels

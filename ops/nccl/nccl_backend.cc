@@ -5,13 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/backend/make.h"
-#include "ops/kernels/reduce.h"
 
 namespace rueda {
 namespace {
 
-// Of a job's name, in the store's keys, whose length is limited. The store is this job's own.
-constexpr size_t kJobCharactersMax = 128;
 // What has been freed a moment ago may need a few tasks to come to its end.
 constexpr Nanos kGrace = 100 * kMillisecond;
 
@@ -40,18 +37,13 @@ absl::Status NcclBackend::CheckOperation(OpKind kind, ReduceOp op,
   return absl::OkStatus();
 }
 
-absl::Status NcclBackend::Supports(OpKind kind, DType dtype, ReduceOp op) const {
-  RUEDA_RETURN_IF_ERROR(CheckOperation(kind, op, {}));
-  return TraitsOf(kind).reduces ? kernels::CheckReducible(dtype, op) : absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<Communicator>> NcclBackend::ConnectOn(const Group& group,
                                                                      bool urgent,
                                                                      Communicator* parent) {
   RUEDA_RETURN_IF_ERROR(device().Check());
   DeviceCommunicator::Args args;
-  args.prefix = absl::StrCat("nccl/", job_.substr(0, kJobCharactersMax), "/", epoch_, "/",
-                             group.set, ".", group.generation, urgent ? "/urgent" : "");
+  args.prefix = absl::StrCat("nccl/", JobKey(job_, epoch_), "/", group.set, ".", group.generation,
+                             urgent ? "/urgent" : "");
   args.members = static_cast<int>(group.ranks.size());
   args.self = group.self;
   args.urgent = urgent;

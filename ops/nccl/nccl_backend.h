@@ -27,7 +27,6 @@ class NcclBackend : public DeviceBackend {
   bool connects() const override { return true; }
   // Whether this rank has a device.
   absl::Status Viable(const Group& group) const override;
-  absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override;
   CudaDevice& device() override { return *context_->args().device; }
   absl::Status CheckOperation(OpKind kind, ReduceOp op,
                               const Compression& compression) const override;

@@ -4,33 +4,30 @@
 #include <cstring>
 
 #include "core/base/limits.h"
+#include "core/base/round_up.h"
 
 namespace rueda {
 namespace {
 
 constexpr size_t kPage = 4'096;
 
-size_t RoundUp(size_t bytes) {
-  return (bytes + kPage - 1) / kPage * kPage;
-}
-
 }  // namespace
 
 size_t Segment::BytesFor(int ranks, size_t log_bytes) {
   const size_t n = static_cast<size_t>(ranks);
-  return RoundUp(sizeof(Failure)) + RoundUp(n * sizeof(RankPage)) + RoundUp(log_bytes) +
-         n * kProcessSetsMax * sizeof(Area);
+  return RoundUp(sizeof(Failure), kPage) + RoundUp(n * sizeof(RankPage), kPage) +
+         RoundUp(log_bytes, kPage) + n * kProcessSetsMax * sizeof(Area);
 }
 
 Segment::Segment(std::shared_ptr<SharedMemory> memory, int ranks, size_t log_bytes)
     : memory_(std::move(memory)), ranks_(ranks) {
   char* at = memory_->data();
   failure_ = reinterpret_cast<Failure*>(at);
-  at += RoundUp(sizeof(Failure));
+  at += RoundUp(sizeof(Failure), kPage);
   pages_ = reinterpret_cast<RankPage*>(at);
-  at += RoundUp(static_cast<size_t>(ranks) * sizeof(RankPage));
+  at += RoundUp(static_cast<size_t>(ranks) * sizeof(RankPage), kPage);
   log_ = at;
-  at += RoundUp(log_bytes);
+  at += RoundUp(log_bytes, kPage);
   areas_ = reinterpret_cast<Area*>(at);
 }
 

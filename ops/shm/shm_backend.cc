@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ops/backend/make.h"
-#include "ops/kernels/reduce.h"
 #include "ops/shm/direct.h"
 #include "ops/shm/exchange.h"
 #include "ops/shm/pair.h"
@@ -76,10 +75,6 @@ ShmBackend::ShmBackend(const Segment* segment, const Neighbours* neighbours,
 absl::Status ShmBackend::Viable(const Group& group) const {
   if (group.one_host) return absl::OkStatus();
   return absl::FailedPreconditionError("the ranks are on several hosts");
-}
-
-absl::Status ShmBackend::Supports(OpKind kind, DType dtype, ReduceOp op) const {
-  return TraitsOf(kind).reduces ? kernels::CheckReducible(dtype, op) : absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<ShmMember>> ShmBackend::MembersOf(SetId set,

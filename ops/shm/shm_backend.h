@@ -23,7 +23,6 @@ class ShmBackend : public Backend {
   absl::string_view name() const override { return "shm"; }
   bool connects() const override { return false; }
   absl::Status Viable(const Group& group) const override;
-  absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override;
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
 
   // For who shares memory in some other way: what `ranks`, all of this host, have for a process

@@ -8,6 +8,7 @@
 
 #include "core/base/check.h"
 #include "core/base/status.h"
+#include "ops/backend/backend.h"
 #include "ops/shm/neighbours.h"
 #include "ops/shm/segment.h"
 #include "ops/shm/shared_memory.h"
@@ -28,7 +29,7 @@ class ShmGroup {
       : members_(std::move(members)),
         self_(self),
         neighbours_(neighbours),
-        arrivals_(static_cast<uint64_t>(generation) << kGenerationShift) {}
+        arrivals_(FirstCount(generation)) {}
 
   int size() const { return static_cast<int>(members_.size()); }
   int self() const { return self_; }
@@ -101,10 +102,6 @@ class ShmGroup {
   absl::Status CheckDigests(uint32_t digest) const;
 
  private:
-  // A process set's arrivals count on from where no earlier set with its id ever came: what that
-  // one left in the areas is never taken for an arrival of this one's.
-  static constexpr int kGenerationShift = 40;
-
   const std::vector<ShmMember> members_;
   const int self_;
   const Neighbours* const neighbours_;

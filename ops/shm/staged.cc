@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/backend/timed.h"
+
 namespace rueda {
 namespace {
 
@@ -32,16 +34,7 @@ void StagedAlgorithm::StageFirst(const Collective& collective, bool resident) {
   Reset(collective);
   static const char kSomewhere = 0;
   if (resident) resident_[group_->self()] = &kSomewhere;  // TakeOver says where
-  if (!group_->prepared()) Timed(&times_.pack, [&] { Fill(0); });
-}
-
-// Calls fn() and adds how long it took.
-template <typename Fn>
-void StagedAlgorithm::Timed(Nanos* sum, Fn fn) {
-  if (!collective_.timed) return fn();
-  const Nanos begin = MonotonicNow();
-  fn();
-  *sum += MonotonicNow() - begin;
+  if (!group_->prepared()) Timed(collective_.timed, &times_.pack, [&] { Fill(0); });
 }
 
 void StagedAlgorithm::TakeOver(const Collective& collective, std::vector<const char*> resident) {
@@ -123,7 +116,7 @@ void StagedAlgorithm::Arrive() {
 absl::StatusOr<Progress> StagedAlgorithm::Advance() {
   switch (phase_) {
     case Phase::kFill:
-      if (step_ < blocks_) Timed(&times_.pack, [&] { Fill(step_); });
+      if (step_ < blocks_) Timed(collective_.timed, &times_.pack, [&] { Fill(step_); });
       Arrive();
       return Progress::kMoved;
     case Phase::kWait:
@@ -132,7 +125,7 @@ absl::StatusOr<Progress> StagedAlgorithm::Advance() {
       phase_ = Phase::kCollect;
       [[fallthrough]];
     case Phase::kCollect:
-      if (step_ > 0) Timed(&times_.unpack, [&] { Collect(step_ - 1); });
+      if (step_ > 0) Timed(collective_.timed, &times_.unpack, [&] { Collect(step_ - 1); });
       if (step_ == blocks_) return Progress::kDone;
       phase_ = Phase::kReduce;
       return Progress::kMoved;

@@ -40,8 +40,6 @@ class StagedAlgorithm : public ShmAlgorithm {
   void Reduce(int64_t block);
   void ReducePart(Range range, Range slice, int parity);
   void Arrive();
-  template <typename Fn>
-  void Timed(Nanos* sum, Fn fn);
 
   Collective collective_;
   Pieces pieces_;

@@ -36,10 +36,6 @@ absl::Status SoloBackend::Viable(const Group& group) const {
   return absl::FailedPreconditionError(absl::StrCat("there are ", group.ranks.size(), " ranks"));
 }
 
-absl::Status SoloBackend::Supports(OpKind, DType, ReduceOp) const {
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<Communicator>> SoloBackend::Connect(const Group&) {
   return std::make_unique<SoloCommunicator>();
 }

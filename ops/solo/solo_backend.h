@@ -10,7 +10,6 @@ class SoloBackend : public Backend {
   absl::string_view name() const override { return "solo"; }
   bool connects() const override { return false; }
   absl::Status Viable(const Group& group) const override;
-  absl::Status Supports(OpKind kind, DType dtype, ReduceOp op) const override;
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
 };
 

@@ -20,7 +20,6 @@ class NoBackend : public Backend {
   absl::string_view name() const override { return "none"; }
   bool connects() const override { return false; }
   absl::Status Viable(const Group&) const override { return absl::OkStatus(); }
-  absl::Status Supports(OpKind, DType, ReduceOp) const override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group&) override { return nullptr; }
 };
 

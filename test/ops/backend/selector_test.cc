@@ -18,7 +18,6 @@ class Pretended : public Backend {
   absl::string_view name() const override { return name_; }
   bool connects() const override { return true; }
   absl::Status Viable(const Group&) const override { return verdict_; }
-  absl::Status Supports(OpKind, DType, ReduceOp) const override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group&) override { return nullptr; }
 
  private:
@@ -108,7 +107,6 @@ TEST(Selector, LeavesOutWhatServesDevices) {
       ADD_FAILURE() << "asked";
       return kYes;
     }
-    absl::Status Supports(OpKind, DType, ReduceOp) const override { return kYes; }
     Device& device() override { abort(); }
     absl::Status CheckOperation(OpKind, ReduceOp, const Compression&) const override {
       return kYes;
