@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/codec.h"
-#include "ops/shm/segment.h"
+#include "ops/host/segment.h"
 
 namespace rueda {
 

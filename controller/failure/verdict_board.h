@@ -11,8 +11,8 @@
 #include "controller/failure/failure_detector.h"
 #include "core/base/clock.h"
 #include "core/base/ids.h"
+#include "core/base/shared_memory.h"
 #include "core/base/status.h"
-#include "ops/shm/shared_memory.h"
 
 namespace rueda {
 

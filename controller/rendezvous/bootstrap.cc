@@ -16,7 +16,7 @@
 #include "controller/rendezvous/network.h"
 #include "core/base/closed_in_child.h"
 #include "core/base/threads.h"
-#include "ops/shm/arena.h"
+#include "ops/host/arena.h"
 
 namespace rueda {
 namespace {

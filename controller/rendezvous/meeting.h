@@ -12,8 +12,8 @@
 #include "controller/failure/verdict_board.h"
 #include "controller/protocol/rueda.pb.h"
 #include "ops/backend/store.h"
-#include "ops/shm/neighbours.h"
-#include "ops/shm/segment.h"
+#include "ops/host/neighbours.h"
+#include "ops/host/segment.h"
 
 namespace rueda {
 

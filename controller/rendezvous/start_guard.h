@@ -9,8 +9,8 @@
 
 #include "absl/types/span.h"
 #include "controller/failure/failure.h"
-#include "ops/shm/neighbours.h"
-#include "ops/shm/segment.h"
+#include "ops/host/neighbours.h"
+#include "ops/host/segment.h"
 
 namespace rueda {
 

@@ -15,8 +15,8 @@
 #include "controller/runtime/wait_point.h"
 #include "core/config/config.h"
 #include "ops/backend/backend.h"
-#include "ops/shm/arena.h"
-#include "ops/shm/neighbours.h"
+#include "ops/host/arena.h"
+#include "ops/host/neighbours.h"
 
 namespace rueda {
 

@@ -13,7 +13,7 @@
 #include "controller/rendezvous/bootstrap.h"
 #include "controller/runtime/request.h"
 #include "core/base/clock.h"
-#include "ops/shm/neighbours.h"
+#include "ops/host/neighbours.h"
 
 namespace rueda {
 

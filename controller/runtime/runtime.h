@@ -13,7 +13,7 @@
 #include "controller/runtime/baton.h"
 #include "controller/runtime/engine.h"
 #include "core/config/config.h"
-#include "ops/shm/arena.h"
+#include "ops/host/arena.h"
 
 namespace rueda {
 

@@ -2,9 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/interfaces.h"
-#include "ops/backend/blocking_communicator.h"
 #include "ops/backend/make.h"
 #include "ops/backend/module.h"
+#include "ops/gloo/blocking_communicator.h"
 
 namespace rueda {
 namespace {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/backend/blocking_communicator.h"
 #include "ops/backend/make.h"
+#include "ops/gloo/blocking_communicator.h"
 #include "ops/hierarchical/cross_lane.h"
 #include "ops/hierarchical/hierarchical_allreduce.h"
 

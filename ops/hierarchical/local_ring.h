@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
-#include "ops/shm/arena.h"
-#include "ops/shm/neighbours.h"
+#include "ops/host/arena.h"
+#include "ops/host/neighbours.h"
 #include "ops/shm/shm_group.h"
 
 namespace rueda {

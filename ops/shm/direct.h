@@ -9,8 +9,8 @@
 
 #include <vector>
 
+#include "ops/host/arena.h"
 #include "ops/shm/algorithm.h"
-#include "ops/shm/arena.h"
 #include "ops/shm/staged.h"
 
 namespace rueda {

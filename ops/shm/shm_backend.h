@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "ops/backend/backend.h"
-#include "ops/shm/arena.h"
-#include "ops/shm/neighbours.h"
-#include "ops/shm/segment.h"
+#include "ops/host/arena.h"
+#include "ops/host/neighbours.h"
+#include "ops/host/segment.h"
 #include "ops/shm/shm_group.h"
 
 namespace rueda {

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "core/base/check.h"
+#include "core/base/shared_memory.h"
 #include "core/base/status.h"
 #include "ops/backend/backend.h"
-#include "ops/shm/neighbours.h"
-#include "ops/shm/segment.h"
-#include "ops/shm/shared_memory.h"
+#include "ops/host/neighbours.h"
+#include "ops/host/segment.h"
 
 namespace rueda {
 

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "ops/shm/segment.h"
+#include "ops/host/segment.h"
 
 namespace rueda {
 namespace {

@@ -1,6 +1,6 @@
 // The lane thread, over a pretended library of two members: what this member brings, the other one
 // brings as well.
-#include "ops/backend/blocking_communicator.h"
+#include "ops/gloo/blocking_communicator.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "ops/backend/blocking_communicator.h"
+#include "ops/gloo/blocking_communicator.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "ops/shm/shared_memory.h"
+#include "core/base/shared_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // Arenas: memory that is handed out, found again, and given back. Each test's own thread.
-#include "ops/shm/arena.h"
+#include "ops/host/arena.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "ops/shm/segment.h"
+#include "ops/host/segment.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "ops/shm/arena.h"
+#include "ops/host/arena.h"
 
 #include <time.h>
 #include <unistd.h>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/doorbell.h"
-#include "ops/shm/segment.h"
+#include "ops/host/segment.h"
 
 namespace rueda {
 

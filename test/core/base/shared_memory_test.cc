@@ -1,5 +1,5 @@
 // Memory that processes share. Each test's own thread.
-#include "ops/shm/shared_memory.h"
+#include "core/base/shared_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

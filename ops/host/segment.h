@@ -15,7 +15,7 @@
 #include <string>
 
 #include "core/base/ids.h"
-#include "ops/shm/shared_memory.h"
+#include "core/base/shared_memory.h"
 
 namespace rueda {
 

@@ -13,7 +13,7 @@
 #include "core/base/clock.h"
 #include "core/base/memory_limits.h"
 #include "core/base/mutex.h"
-#include "ops/shm/shared_memory.h"
+#include "core/base/shared_memory.h"
 
 namespace rueda {
 

@@ -1,5 +1,5 @@
 // Who is rung, by the sleeper's flag. Each test's own thread.
-#include "ops/shm/neighbours.h"
+#include "ops/host/neighbours.h"
 
 #include <gtest/gtest.h>
 

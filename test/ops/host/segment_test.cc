@@ -1,5 +1,5 @@
 // The control segment: its layout, and the epoch's one failure.
-#include "ops/shm/segment.h"
+#include "ops/host/segment.h"
 
 #include <gtest/gtest.h>
 
