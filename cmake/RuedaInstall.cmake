@@ -34,7 +34,8 @@ if(rueda_has_torch)
   set_target_properties(rueda_torch PROPERTIES INSTALL_RPATH "$ORIGIN" EXPORT_NAME torch)
   install(TARGETS rueda_torch EXPORT ruedaTorchTargets)
   install(FILES bindings/torch/include/rueda/precision.hpp bindings/torch/include/rueda/strategy.hpp
-                bindings/torch/include/rueda/torch.hpp bindings/torch/include/rueda/training.hpp
+                bindings/torch/include/rueda/torch.hpp bindings/torch/include/rueda/torch_deprecated.hpp
+                bindings/torch/include/rueda/training.hpp
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rueda)
   install(EXPORT ruedaTorchTargets NAMESPACE rueda:: DESTINATION ${package_dir})
   install(FILES cmake/RuedaFindTorch.cmake DESTINATION ${package_dir})

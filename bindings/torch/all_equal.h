@@ -13,7 +13,7 @@ namespace rueda::libtorch {
 // Collective; one small operation.
 inline bool AllEqual(uint64_t mine, const std::string& name, ProcessSet process_set) {
   const at::Tensor own = at::scalar_tensor(static_cast<int64_t>(mine), at::kLong).reshape({1});
-  return allgather(own, name, process_set).eq(own).all().item<bool>();
+  return allgather(own, {.name = name, .process_set = process_set}).eq(own).all().item<bool>();
 }
 
 }  // namespace rueda::libtorch

@@ -11,8 +11,8 @@ void broadcast_parameters(const NamedTensors& tensors, int root_rank, ProcessSet
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined()) continue;
     try {
-      handles.push_back(
-          broadcast_async_(tensor, root_rank, "broadcast_parameters." + name, process_set));
+      handles.push_back(broadcast_async_(
+          tensor, root_rank, {.name = "broadcast_parameters." + name, .process_set = process_set}));
     } catch (...) {
       if (first_error == nullptr) first_error = std::current_exception();
     }

@@ -16,102 +16,56 @@ Operation& Get(const std::shared_ptr<Operation>& operation) {
   return *operation;
 }
 
-Request Allreduce(c10::ArrayRef<at::Tensor> tensors, bool in_place, bool grouped,
-                  const std::string& name, reduce_op op, double prescale_factor,
-                  double postscale_factor, ProcessSet process_set) {
-  return {.kind = RUEDA_ALLREDUCE,
-          .tensors = tensors,
-          .in_place = in_place,
-          .grouped = grouped,
-          .name = name,
-          .process_set = process_set,
-          .op = op,
-          .prescale = prescale_factor,
-          .postscale = postscale_factor};
-}
+using Tensors = c10::ArrayRef<at::Tensor>;
 
-Request Broadcast(const at::Tensor& tensor, bool in_place, int root_rank, const std::string& name,
-                  ProcessSet process_set) {
-  return {.kind = RUEDA_BROADCAST,
-          .tensors = tensor,
-          .in_place = in_place,
-          .name = name,
-          .process_set = process_set,
-          .root = root_rank};
-}
-
-Request Allgather(c10::ArrayRef<at::Tensor> tensors, bool grouped, const std::string& name,
-                  ProcessSet process_set) {
-  return {.kind = RUEDA_ALLGATHER,
-          .tensors = tensors,
-          .grouped = grouped,
-          .name = name,
-          .process_set = process_set};
-}
-
-Request Alltoall(const at::Tensor& tensor, const Splits& splits, const std::string& name,
-                 ProcessSet process_set) {
-  return {.kind = RUEDA_ALLTOALL,
-          .tensors = tensor,
-          .name = name,
-          .process_set = process_set,
-          .splits = splits.rows()};
-}
-
-Request Reducescatter(c10::ArrayRef<at::Tensor> tensors, bool grouped, const std::string& name,
-                      reduce_op op, ProcessSet process_set, double prescale_factor,
-                      double postscale_factor) {
-  return {.kind = RUEDA_REDUCESCATTER,
-          .tensors = tensors,
-          .grouped = grouped,
-          .name = name,
-          .process_set = process_set,
-          .op = op,
-          .prescale = prescale_factor,
-          .postscale = postscale_factor};
-}
-
-Request Reduce(const at::Tensor& tensor, bool in_place, int root_rank, const std::string& name,
-               reduce_op op, double prescale_factor, double postscale_factor,
-               ProcessSet process_set) {
-  return {.kind = RUEDA_REDUCE,
-          .tensors = tensor,
-          .in_place = in_place,
-          .name = name,
-          .process_set = process_set,
-          .op = op,
-          .prescale = prescale_factor,
-          .postscale = postscale_factor,
-          .root = root_rank};
-}
-
-Request Gather(const at::Tensor& tensor, int root_rank, const std::string& name,
-               ProcessSet process_set) {
-  return {.kind = RUEDA_GATHER,
-          .tensors = tensor,
-          .name = name,
-          .process_set = process_set,
-          .root = root_rank};
-}
-
-Request Scatter(const at::Tensor& tensor, int root_rank, const Splits& splits,
-                const std::string& name, ProcessSet process_set) {
-  return {.kind = RUEDA_SCATTER,
-          .tensors = tensor,
-          .name = name,
-          .process_set = process_set,
-          .root = root_rank,
-          .splits = splits.rows()};
-}
-
-Request SendOrRecv(rueda_kind kind, const at::Tensor& tensor, int rank, const std::string& name,
-                   ProcessSet process_set) {
+Request RequestOf(rueda_kind kind, Tensors tensors, const AllreduceOptions& options) {
   return {.kind = kind,
-          .tensors = tensor,
-          .in_place = true,
-          .name = name,
-          .process_set = process_set,
-          .root = rank};
+          .tensors = tensors,
+          .name = options.name,
+          .process_set = options.process_set,
+          .op = options.op,
+          .prescale = options.prescale_factor,
+          .postscale = options.postscale_factor,
+          .compressor = options.compression,
+          .priority = options.priority};
+}
+
+Request RequestOf(rueda_kind kind, Tensors tensors, const ReduceOptions& options, int root) {
+  return {.kind = kind,
+          .tensors = tensors,
+          .name = options.name,
+          .process_set = options.process_set,
+          .op = options.op,
+          .prescale = options.prescale_factor,
+          .postscale = options.postscale_factor,
+          .root = root};
+}
+
+Request RequestOf(rueda_kind kind, Tensors tensors, const Options& options, int root = -1) {
+  return {.kind = kind,
+          .tensors = tensors,
+          .name = options.name,
+          .process_set = options.process_set,
+          .root = root};
+}
+
+Request RequestOf(rueda_kind kind, Tensors tensors, const SplitOptions& options, int root = -1) {
+  return {.kind = kind,
+          .tensors = tensors,
+          .name = options.name,
+          .process_set = options.process_set,
+          .root = root,
+          .splits = options.splits.rows()};
+}
+
+Request InPlace(Request request) {
+  request.in_place = true;
+  return request;
+}
+
+Request Grouped(Request request) {
+  request.grouped = true;
+  return request;
 }
 
 Handle Submit(const Request& request) {
@@ -197,207 +151,155 @@ at::Tensor received_splits(const Handle& handle) {
   return SplitsOf(handle.operation());
 }
 
-at::Tensor allreduce(const at::Tensor& tensor, const std::string& name, reduce_op op,
-                     double prescale_factor, double postscale_factor, ProcessSet process_set) {
-  return Differentiate(
-      Allreduce(tensor, false, false, name, op, prescale_factor, postscale_factor, process_set));
+at::Tensor allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
+  return Differentiate(RequestOf(RUEDA_ALLREDUCE, tensor, options));
 }
 
-at::Tensor allreduce_(const at::Tensor& tensor, const std::string& name, reduce_op op,
-                      double prescale_factor, double postscale_factor, ProcessSet process_set) {
-  return Execute(
-      Allreduce(tensor, true, false, name, op, prescale_factor, postscale_factor, process_set));
+at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options) {
+  return Execute(InPlace(RequestOf(RUEDA_ALLREDUCE, tensor, options)));
 }
 
-Handle allreduce_async(const at::Tensor& tensor, const std::string& name, reduce_op op,
-                       double prescale_factor, double postscale_factor, ProcessSet process_set) {
-  return Submit(
-      Allreduce(tensor, false, false, name, op, prescale_factor, postscale_factor, process_set));
+Handle allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options) {
+  return Submit(RequestOf(RUEDA_ALLREDUCE, tensor, options));
 }
 
-Handle allreduce_async_(const at::Tensor& tensor, const std::string& name, reduce_op op,
-                        double prescale_factor, double postscale_factor, ProcessSet process_set) {
-  return Submit(
-      Allreduce(tensor, true, false, name, op, prescale_factor, postscale_factor, process_set));
+Handle allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& options) {
+  return Submit(InPlace(RequestOf(RUEDA_ALLREDUCE, tensor, options)));
 }
 
 std::vector<at::Tensor> grouped_allreduce(const std::vector<at::Tensor>& tensors,
-                                          const std::string& name, reduce_op op,
-                                          double prescale_factor, double postscale_factor,
-                                          ProcessSet process_set) {
-  return DifferentiateGroup(
-      Allreduce(tensors, false, true, name, op, prescale_factor, postscale_factor, process_set));
+                                          const AllreduceOptions& options) {
+  return DifferentiateGroup(Grouped(RequestOf(RUEDA_ALLREDUCE, tensors, options)));
 }
 
 std::vector<at::Tensor> grouped_allreduce_(const std::vector<at::Tensor>& tensors,
-                                           const std::string& name, reduce_op op,
-                                           double prescale_factor, double postscale_factor,
-                                           ProcessSet process_set) {
-  return ExecuteGroup(
-      Allreduce(tensors, true, true, name, op, prescale_factor, postscale_factor, process_set));
+                                           const AllreduceOptions& options) {
+  return ExecuteGroup(InPlace(Grouped(RequestOf(RUEDA_ALLREDUCE, tensors, options))));
 }
 
-GroupHandle grouped_allreduce_async(const std::vector<at::Tensor>& tensors, const std::string& name,
-                                    reduce_op op, double prescale_factor, double postscale_factor,
-                                    ProcessSet process_set) {
-  return SubmitGroup(
-      Allreduce(tensors, false, true, name, op, prescale_factor, postscale_factor, process_set));
+GroupHandle grouped_allreduce_async(const std::vector<at::Tensor>& tensors,
+                                    const AllreduceOptions& options) {
+  return SubmitGroup(Grouped(RequestOf(RUEDA_ALLREDUCE, tensors, options)));
 }
 
 GroupHandle grouped_allreduce_async_(const std::vector<at::Tensor>& tensors,
-                                     const std::string& name, reduce_op op, double prescale_factor,
-                                     double postscale_factor, ProcessSet process_set) {
-  return SubmitGroup(
-      Allreduce(tensors, true, true, name, op, prescale_factor, postscale_factor, process_set));
+                                     const AllreduceOptions& options) {
+  return SubmitGroup(InPlace(Grouped(RequestOf(RUEDA_ALLREDUCE, tensors, options))));
 }
 
-at::Tensor broadcast(const at::Tensor& tensor, int root_rank, const std::string& name,
-                     ProcessSet process_set) {
-  return Differentiate(Broadcast(tensor, false, root_rank, name, process_set));
+at::Tensor broadcast(const at::Tensor& tensor, int root_rank, const Options& options) {
+  return Differentiate(RequestOf(RUEDA_BROADCAST, tensor, options, root_rank));
 }
 
-at::Tensor broadcast_(const at::Tensor& tensor, int root_rank, const std::string& name,
-                      ProcessSet process_set) {
-  return Execute(Broadcast(tensor, true, root_rank, name, process_set));
+at::Tensor broadcast_(const at::Tensor& tensor, int root_rank, const Options& options) {
+  return Execute(InPlace(RequestOf(RUEDA_BROADCAST, tensor, options, root_rank)));
 }
 
-Handle broadcast_async(const at::Tensor& tensor, int root_rank, const std::string& name,
-                       ProcessSet process_set) {
-  return Submit(Broadcast(tensor, false, root_rank, name, process_set));
+Handle broadcast_async(const at::Tensor& tensor, int root_rank, const Options& options) {
+  return Submit(RequestOf(RUEDA_BROADCAST, tensor, options, root_rank));
 }
 
-Handle broadcast_async_(const at::Tensor& tensor, int root_rank, const std::string& name,
-                        ProcessSet process_set) {
-  return Submit(Broadcast(tensor, true, root_rank, name, process_set));
+Handle broadcast_async_(const at::Tensor& tensor, int root_rank, const Options& options) {
+  return Submit(InPlace(RequestOf(RUEDA_BROADCAST, tensor, options, root_rank)));
 }
 
-at::Tensor allgather(const at::Tensor& tensor, const std::string& name, ProcessSet process_set) {
-  return Differentiate(Allgather(tensor, false, name, process_set));
+at::Tensor allgather(const at::Tensor& tensor, const Options& options) {
+  return Differentiate(RequestOf(RUEDA_ALLGATHER, tensor, options));
 }
 
-Handle allgather_async(const at::Tensor& tensor, const std::string& name, ProcessSet process_set) {
-  return Submit(Allgather(tensor, false, name, process_set));
+Handle allgather_async(const at::Tensor& tensor, const Options& options) {
+  return Submit(RequestOf(RUEDA_ALLGATHER, tensor, options));
 }
 
 std::vector<at::Tensor> grouped_allgather(const std::vector<at::Tensor>& tensors,
-                                          const std::string& name, ProcessSet process_set) {
-  return DifferentiateGroup(Allgather(tensors, true, name, process_set));
+                                          const Options& options) {
+  return DifferentiateGroup(Grouped(RequestOf(RUEDA_ALLGATHER, tensors, options)));
 }
 
-GroupHandle grouped_allgather_async(const std::vector<at::Tensor>& tensors, const std::string& name,
-                                    ProcessSet process_set) {
-  return SubmitGroup(Allgather(tensors, true, name, process_set));
+GroupHandle grouped_allgather_async(const std::vector<at::Tensor>& tensors,
+                                    const Options& options) {
+  return SubmitGroup(Grouped(RequestOf(RUEDA_ALLGATHER, tensors, options)));
 }
 
-at::Tensor alltoall(const at::Tensor& tensor, const Splits& splits, const std::string& name,
-                    ProcessSet process_set) {
-  return Differentiate(Alltoall(tensor, splits, name, process_set));
+at::Tensor alltoall(const at::Tensor& tensor, const SplitOptions& options) {
+  return Differentiate(RequestOf(RUEDA_ALLTOALL, tensor, options));
 }
 
 std::pair<at::Tensor, at::Tensor> alltoall_with_splits(const at::Tensor& tensor,
-                                                       const Splits& splits,
-                                                       const std::string& name,
-                                                       ProcessSet process_set) {
+                                                       const SplitOptions& options) {
   const Executed executed =
-      ExecuteWithGradient(CurrentContext(), Alltoall(tensor, splits, name, process_set));
+      ExecuteWithGradient(CurrentContext(), RequestOf(RUEDA_ALLTOALL, tensor, options));
   return {executed.results.front(), SplitsOf(*executed.operation)};
 }
 
-Handle alltoall_async(const at::Tensor& tensor, const Splits& splits, const std::string& name,
-                      ProcessSet process_set) {
-  return Submit(Alltoall(tensor, splits, name, process_set));
+Handle alltoall_async(const at::Tensor& tensor, const SplitOptions& options) {
+  return Submit(RequestOf(RUEDA_ALLTOALL, tensor, options));
 }
 
-at::Tensor reducescatter(const at::Tensor& tensor, const std::string& name, reduce_op op,
-                         ProcessSet process_set, double prescale_factor, double postscale_factor) {
-  return Differentiate(
-      Reducescatter(tensor, false, name, op, process_set, prescale_factor, postscale_factor));
+at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options) {
+  return Differentiate(RequestOf(RUEDA_REDUCESCATTER, tensor, options));
 }
 
-Handle reducescatter_async(const at::Tensor& tensor, const std::string& name, reduce_op op,
-                           ProcessSet process_set, double prescale_factor,
-                           double postscale_factor) {
-  return Submit(
-      Reducescatter(tensor, false, name, op, process_set, prescale_factor, postscale_factor));
+Handle reducescatter_async(const at::Tensor& tensor, const ReducescatterOptions& options) {
+  return Submit(RequestOf(RUEDA_REDUCESCATTER, tensor, options));
 }
 
 std::vector<at::Tensor> grouped_reducescatter(const std::vector<at::Tensor>& tensors,
-                                              const std::string& name, reduce_op op,
-                                              ProcessSet process_set, double prescale_factor,
-                                              double postscale_factor) {
-  return DifferentiateGroup(
-      Reducescatter(tensors, true, name, op, process_set, prescale_factor, postscale_factor));
+                                              const ReducescatterOptions& options) {
+  return DifferentiateGroup(Grouped(RequestOf(RUEDA_REDUCESCATTER, tensors, options)));
 }
 
 GroupHandle grouped_reducescatter_async(const std::vector<at::Tensor>& tensors,
-                                        const std::string& name, reduce_op op,
-                                        ProcessSet process_set, double prescale_factor,
-                                        double postscale_factor) {
-  return SubmitGroup(
-      Reducescatter(tensors, true, name, op, process_set, prescale_factor, postscale_factor));
+                                        const ReducescatterOptions& options) {
+  return SubmitGroup(Grouped(RequestOf(RUEDA_REDUCESCATTER, tensors, options)));
 }
 
-at::Tensor reduce(const at::Tensor& tensor, int root_rank, const std::string& name, reduce_op op,
-                  double prescale_factor, double postscale_factor, ProcessSet process_set) {
-  return Execute(
-      Reduce(tensor, false, root_rank, name, op, prescale_factor, postscale_factor, process_set));
+at::Tensor reduce(const at::Tensor& tensor, int root_rank, const ReduceOptions& options) {
+  return Execute(RequestOf(RUEDA_REDUCE, tensor, options, root_rank));
 }
 
-at::Tensor reduce_(const at::Tensor& tensor, int root_rank, const std::string& name, reduce_op op,
-                   double prescale_factor, double postscale_factor, ProcessSet process_set) {
-  return Execute(
-      Reduce(tensor, true, root_rank, name, op, prescale_factor, postscale_factor, process_set));
+at::Tensor reduce_(const at::Tensor& tensor, int root_rank, const ReduceOptions& options) {
+  return Execute(InPlace(RequestOf(RUEDA_REDUCE, tensor, options, root_rank)));
 }
 
-Handle reduce_async(const at::Tensor& tensor, int root_rank, const std::string& name, reduce_op op,
-                    double prescale_factor, double postscale_factor, ProcessSet process_set) {
-  return Submit(
-      Reduce(tensor, false, root_rank, name, op, prescale_factor, postscale_factor, process_set));
+Handle reduce_async(const at::Tensor& tensor, int root_rank, const ReduceOptions& options) {
+  return Submit(RequestOf(RUEDA_REDUCE, tensor, options, root_rank));
 }
 
-Handle reduce_async_(const at::Tensor& tensor, int root_rank, const std::string& name, reduce_op op,
-                     double prescale_factor, double postscale_factor, ProcessSet process_set) {
-  return Submit(
-      Reduce(tensor, true, root_rank, name, op, prescale_factor, postscale_factor, process_set));
+Handle reduce_async_(const at::Tensor& tensor, int root_rank, const ReduceOptions& options) {
+  return Submit(InPlace(RequestOf(RUEDA_REDUCE, tensor, options, root_rank)));
 }
 
-at::Tensor gather(const at::Tensor& tensor, int root_rank, const std::string& name,
-                  ProcessSet process_set) {
-  return Execute(Gather(tensor, root_rank, name, process_set));
+at::Tensor gather(const at::Tensor& tensor, int root_rank, const Options& options) {
+  return Execute(RequestOf(RUEDA_GATHER, tensor, options, root_rank));
 }
 
-Handle gather_async(const at::Tensor& tensor, int root_rank, const std::string& name,
-                    ProcessSet process_set) {
-  return Submit(Gather(tensor, root_rank, name, process_set));
+Handle gather_async(const at::Tensor& tensor, int root_rank, const Options& options) {
+  return Submit(RequestOf(RUEDA_GATHER, tensor, options, root_rank));
 }
 
-at::Tensor scatter(const at::Tensor& tensor, int root_rank, const Splits& splits,
-                   const std::string& name, ProcessSet process_set) {
-  return Execute(Scatter(tensor, root_rank, splits, name, process_set));
+at::Tensor scatter(const at::Tensor& tensor, int root_rank, const SplitOptions& options) {
+  return Execute(RequestOf(RUEDA_SCATTER, tensor, options, root_rank));
 }
 
-Handle scatter_async(const at::Tensor& tensor, int root_rank, const Splits& splits,
-                     const std::string& name, ProcessSet process_set) {
-  return Submit(Scatter(tensor, root_rank, splits, name, process_set));
+Handle scatter_async(const at::Tensor& tensor, int root_rank, const SplitOptions& options) {
+  return Submit(RequestOf(RUEDA_SCATTER, tensor, options, root_rank));
 }
 
-void send(const at::Tensor& tensor, int rank, const std::string& name, ProcessSet process_set) {
-  Execute(SendOrRecv(RUEDA_SEND, tensor, rank, name, process_set));
+void send(const at::Tensor& tensor, int rank, const Options& options) {
+  Execute(InPlace(RequestOf(RUEDA_SEND, tensor, options, rank)));
 }
 
-Handle send_async(const at::Tensor& tensor, int rank, const std::string& name,
-                  ProcessSet process_set) {
-  return Submit(SendOrRecv(RUEDA_SEND, tensor, rank, name, process_set));
+Handle send_async(const at::Tensor& tensor, int rank, const Options& options) {
+  return Submit(InPlace(RequestOf(RUEDA_SEND, tensor, options, rank)));
 }
 
-at::Tensor recv_(const at::Tensor& tensor, int rank, const std::string& name,
-                 ProcessSet process_set) {
-  return Execute(SendOrRecv(RUEDA_RECV, tensor, rank, name, process_set));
+at::Tensor recv_(const at::Tensor& tensor, int rank, const Options& options) {
+  return Execute(InPlace(RequestOf(RUEDA_RECV, tensor, options, rank)));
 }
 
-Handle recv_async_(const at::Tensor& tensor, int rank, const std::string& name,
-                   ProcessSet process_set) {
-  return Submit(SendOrRecv(RUEDA_RECV, tensor, rank, name, process_set));
+Handle recv_async_(const at::Tensor& tensor, int rank, const Options& options) {
+  return Submit(InPlace(RequestOf(RUEDA_RECV, tensor, options, rank)));
 }
 
 }  // namespace rueda::libtorch

@@ -40,62 +40,80 @@ ProcessSet Set(int64_t id) {
 
 at::Tensor AllreduceOperator(const at::Tensor& tensor, std::string_view name, std::string_view op,
                              double prescale_factor, double postscale_factor, int64_t process_set) {
-  return allreduce(tensor, std::string(name), ReduceOp(op), prescale_factor, postscale_factor,
-                   Set(process_set));
+  return allreduce(tensor, {.name = std::string(name),
+                            .op = ReduceOp(op),
+                            .prescale_factor = prescale_factor,
+                            .postscale_factor = postscale_factor,
+                            .process_set = Set(process_set)});
 }
 
 at::Tensor AllreduceInPlaceOperator(at::Tensor tensor, std::string_view name, std::string_view op,
                                     double prescale_factor, double postscale_factor,
                                     int64_t process_set) {
-  return allreduce_(tensor, std::string(name), ReduceOp(op), prescale_factor, postscale_factor,
-                    Set(process_set));
+  return allreduce_(tensor, {.name = std::string(name),
+                             .op = ReduceOp(op),
+                             .prescale_factor = prescale_factor,
+                             .postscale_factor = postscale_factor,
+                             .process_set = Set(process_set)});
 }
 
 at::Tensor BroadcastOperator(const at::Tensor& tensor, int64_t root_rank, std::string_view name,
                              int64_t process_set) {
-  return broadcast(tensor, static_cast<int>(root_rank), std::string(name), Set(process_set));
+  return broadcast(tensor, static_cast<int>(root_rank),
+                   {.name = std::string(name), .process_set = Set(process_set)});
 }
 
 at::Tensor BroadcastInPlaceOperator(at::Tensor tensor, int64_t root_rank, std::string_view name,
                                     int64_t process_set) {
-  return broadcast_(tensor, static_cast<int>(root_rank), std::string(name), Set(process_set));
+  return broadcast_(tensor, static_cast<int>(root_rank),
+                    {.name = std::string(name), .process_set = Set(process_set)});
 }
 
 at::Tensor AllgatherOperator(const at::Tensor& tensor, std::string_view name, int64_t process_set) {
-  return allgather(tensor, std::string(name), Set(process_set));
+  return allgather(tensor, {.name = std::string(name), .process_set = Set(process_set)});
 }
 
 std::vector<at::Tensor> GroupedAllreduceOperator(at::TensorList tensors, std::string_view name,
                                                  std::string_view op, double prescale_factor,
                                                  double postscale_factor, int64_t process_set) {
-  return grouped_allreduce(tensors.vec(), std::string(name), ReduceOp(op), prescale_factor,
-                           postscale_factor, Set(process_set));
+  return grouped_allreduce(tensors.vec(), {.name = std::string(name),
+                                           .op = ReduceOp(op),
+                                           .prescale_factor = prescale_factor,
+                                           .postscale_factor = postscale_factor,
+                                           .process_set = Set(process_set)});
 }
 
 std::vector<at::Tensor> GroupedAllgatherOperator(at::TensorList tensors, std::string_view name,
                                                  int64_t process_set) {
-  return grouped_allgather(tensors.vec(), std::string(name), Set(process_set));
+  return grouped_allgather(tensors.vec(),
+                           {.name = std::string(name), .process_set = Set(process_set)});
 }
 
 std::tuple<at::Tensor, at::Tensor> AlltoallOperator(const at::Tensor& tensor,
                                                     c10::IntArrayRef splits, std::string_view name,
                                                     int64_t process_set) {
-  return alltoall_with_splits(tensor, splits, std::string(name), Set(process_set));
+  return alltoall_with_splits(
+      tensor, {.splits = splits, .name = std::string(name), .process_set = Set(process_set)});
 }
 
 at::Tensor ReducescatterOperator(const at::Tensor& tensor, std::string_view name,
-                                 std::string_view op, int64_t process_set, double prescale_factor,
-                                 double postscale_factor) {
-  return reducescatter(tensor, std::string(name), ReduceOp(op), Set(process_set), prescale_factor,
-                       postscale_factor);
+                                 std::string_view op, double prescale_factor,
+                                 double postscale_factor, int64_t process_set) {
+  return reducescatter(tensor, {.name = std::string(name),
+                                .op = ReduceOp(op),
+                                .prescale_factor = prescale_factor,
+                                .postscale_factor = postscale_factor,
+                                .process_set = Set(process_set)});
 }
 
 std::vector<at::Tensor> GroupedReducescatterOperator(at::TensorList tensors, std::string_view name,
-                                                     std::string_view op, int64_t process_set,
-                                                     double prescale_factor,
-                                                     double postscale_factor) {
-  return grouped_reducescatter(tensors.vec(), std::string(name), ReduceOp(op), Set(process_set),
-                               prescale_factor, postscale_factor);
+                                                     std::string_view op, double prescale_factor,
+                                                     double postscale_factor, int64_t process_set) {
+  return grouped_reducescatter(tensors.vec(), {.name = std::string(name),
+                                               .op = ReduceOp(op),
+                                               .prescale_factor = prescale_factor,
+                                               .postscale_factor = postscale_factor,
+                                               .process_set = Set(process_set)});
 }
 
 // Elsewhere than on the root there is no result: None.
@@ -108,28 +126,36 @@ std::optional<at::Tensor> ReduceOperator(const at::Tensor& tensor, int64_t root_
                                          std::string_view name, std::string_view op,
                                          double prescale_factor, double postscale_factor,
                                          int64_t process_set) {
-  return Optional(reduce(tensor, static_cast<int>(root_rank), std::string(name), ReduceOp(op),
-                         prescale_factor, postscale_factor, Set(process_set)));
+  return Optional(reduce(tensor, static_cast<int>(root_rank),
+                         {.name = std::string(name),
+                          .op = ReduceOp(op),
+                          .prescale_factor = prescale_factor,
+                          .postscale_factor = postscale_factor,
+                          .process_set = Set(process_set)}));
 }
 
 std::optional<at::Tensor> GatherOperator(const at::Tensor& tensor, int64_t root_rank,
                                          std::string_view name, int64_t process_set) {
-  return Optional(gather(tensor, static_cast<int>(root_rank), std::string(name), Set(process_set)));
+  return Optional(gather(tensor, static_cast<int>(root_rank),
+                         {.name = std::string(name), .process_set = Set(process_set)}));
 }
 
 at::Tensor ScatterOperator(const at::Tensor& tensor, int64_t root_rank, c10::IntArrayRef splits,
                            std::string_view name, int64_t process_set) {
-  return scatter(tensor, static_cast<int>(root_rank), splits, std::string(name), Set(process_set));
+  return scatter(tensor, static_cast<int>(root_rank),
+                 {.splits = splits, .name = std::string(name), .process_set = Set(process_set)});
 }
 
 void SendOperator(const at::Tensor& tensor, int64_t rank, std::string_view name,
                   int64_t process_set) {
-  send(tensor, static_cast<int>(rank), std::string(name), Set(process_set));
+  send(tensor, static_cast<int>(rank),
+       {.name = std::string(name), .process_set = Set(process_set)});
 }
 
 at::Tensor RecvInPlaceOperator(at::Tensor tensor, int64_t rank, std::string_view name,
                                int64_t process_set) {
-  return recv_(tensor, static_cast<int>(rank), std::string(name), Set(process_set));
+  return recv_(tensor, static_cast<int>(rank),
+               {.name = std::string(name), .process_set = Set(process_set)});
 }
 
 int64_t JoinOperator(int64_t process_set) {
@@ -209,12 +235,12 @@ TORCH_LIBRARY(rueda, library) {
   library.def(
       Effect("alltoall(Tensor tensor, int[] splits=[], str name='', int process_set=0) -> "
              "(Tensor, Tensor)"));
-  library.def(
-      Effect("reducescatter(Tensor tensor, str name='', str op='average', int process_set=0, "
-             "float prescale_factor=1.0, float postscale_factor=1.0) -> Tensor"));
+  library.def(Effect(
+      "reducescatter(Tensor tensor, str name='', str op='average', *, "
+      "float prescale_factor=1.0, float postscale_factor=1.0, int process_set=0) -> Tensor"));
   library.def(
       Effect("grouped_reducescatter(Tensor[] tensors, str name='', str op='average', "
-             "int process_set=0, float prescale_factor=1.0, float postscale_factor=1.0) -> "
+             "*, float prescale_factor=1.0, float postscale_factor=1.0, int process_set=0) -> "
              "Tensor[]"));
   library.def(
       Effect("reduce(Tensor tensor, int root_rank, str name='', str op='average', "

@@ -138,7 +138,8 @@ at::Tensor ToTensor(const std::vector<int64_t>& values) {
 // Returns the kind that all ranks have, in the same form; else throws the same error on all.
 const OptimizerKind& AgreeOnKind(const optim::Optimizer& optimizer, ProcessSet process_set) {
   const at::Tensor all =
-      allgather(ToTensor(FormOf(optimizer)), std::string(kName) + ".form", process_set);
+      allgather(ToTensor(FormOf(optimizer)),
+                {.name = std::string(kName) + ".form", .process_set = process_set});
   const int64_t* next = all.const_data_ptr<int64_t>();
   const std::vector<int> ranks = process_set.ranks();
   std::vector<int64_t> first;
@@ -164,7 +165,8 @@ void broadcast_optimizer_state(optim::Optimizer& optimizer, int root_rank, Proce
   Write(optimizer, kind, &writer);
   at::Tensor numbers = at::empty({static_cast<int64_t>(writer.numbers.size())}, at::kDouble);
   std::copy(writer.numbers.begin(), writer.numbers.end(), numbers.mutable_data_ptr<double>());
-  broadcast_(numbers, root_rank, std::string(kName) + ".numbers", process_set);
+  broadcast_(numbers, root_rank,
+             {.name = std::string(kName) + ".numbers", .process_set = process_set});
   if (rank() == root_rank) return broadcast_parameters(writer.tensors, root_rank, process_set);
   Reader reader(numbers.const_data_ptr<double>());
   Received received = Read(optimizer, kind, &reader);

@@ -91,15 +91,15 @@ at::Tensor SparseOperation::Wait() {
   return result_ = sum;
 }
 
-SparseHandle sparse_allreduce_async(const at::Tensor& tensor, const std::string& name, reduce_op op,
-                                    ProcessSet process_set) {
-  return SparseHandle(SparseOperation::Submit(
-      CurrentContext(), {.tensors = tensor, .name = name, .process_set = process_set, .op = op}));
+SparseHandle sparse_allreduce_async(const at::Tensor& tensor, const SparseOptions& options) {
+  return SparseHandle(SparseOperation::Submit(CurrentContext(), {.tensors = tensor,
+                                                                 .name = options.name,
+                                                                 .process_set = options.process_set,
+                                                                 .op = options.op}));
 }
 
-at::Tensor sparse_allreduce(const at::Tensor& tensor, const std::string& name, reduce_op op,
-                            ProcessSet process_set) {
-  return synchronize(sparse_allreduce_async(tensor, name, op, process_set));
+at::Tensor sparse_allreduce(const at::Tensor& tensor, const SparseOptions& options) {
+  return synchronize(sparse_allreduce_async(tensor, options));
 }
 
 SparseOperation& SparseHandle::operation() const {

@@ -97,8 +97,8 @@ int Run(const Arguments& arguments) {
   torch::set_num_threads(1);
   compare::ResetPeak();
   const double seconds = Train(arguments);
-  const torch::Tensor peak =
-      hvd::allreduce(torch::tensor(static_cast<double>(compare::PeakBytes())), "peak", hvd::Max);
+  const torch::Tensor peak = hvd::allreduce(
+      torch::tensor(static_cast<double>(compare::PeakBytes())), {.name = "peak", .op = hvd::Max});
   if (hvd::rank() == 0) {
     std::printf("{\"strategy\": \"%s\", \"ranks\": %d, \"step_ms\": %.3f, \"peak_bytes\": %.0f}\n",
                 arguments.name.c_str(), hvd::size(), 1e3 * seconds, peak.item<double>());

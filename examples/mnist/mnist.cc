@@ -258,7 +258,7 @@ int TrainOnRank(const trainer::Trainer& trainer, const Options& options, const D
       trainer.Evaluate(net, test, Loss, {{"accuracy", Accuracy}}).at("accuracy");
   const uint64_t digest = Digest(net);
   const torch::Tensor digests =
-      hvd::allgather(torch::tensor({static_cast<int64_t>(digest)}), "digests");
+      hvd::allgather(torch::tensor({static_cast<int64_t>(digest)}), {.name = "digests"});
   const bool equal = digests.eq(digests[0]).all().item<bool>();  // the same answer on all ranks
   if (hvd::rank() == 0) {
     std::printf(

@@ -99,7 +99,7 @@ void StepOfFourBatches(Net& net, torch::optim::Optimizer& sgd, const Samples& ba
 // What disagrees fails, on all ranks, and what agrees goes on.
 bool DisagreementIsAnError() {
   try {
-    hvd::allreduce(torch::zeros({hvd::rank() + 1}), "of different shapes");
+    hvd::allreduce(torch::zeros({hvd::rank() + 1}), {.name = "of different shapes"});
   } catch (const rueda::Error& error) {
     if (hvd::rank() == 0) std::printf("as expected: %s\n", error.what());
     return error.status() == RUEDA_INVALID_ARGUMENT && !error.recoverable();
@@ -126,7 +126,7 @@ bool Run() {
   double distance = (Weights(alone) - Weights(together)).abs().max().item<double>();
   TrainByName(sharded, "sharded");
   distance = std::max(distance, (Weights(alone) - Weights(sharded)).abs().max().item<double>());
-  const torch::Tensor all = hvd::allgather(Weights(together).unsqueeze(0), "weights");
+  const torch::Tensor all = hvd::allgather(Weights(together).unsqueeze(0), {.name = "weights"});
   bool equal = all.eq(all[0]).all().item<bool>();
   {
     torch::optim::SGD sgd(together->parameters(), 0.1);
@@ -135,7 +135,7 @@ bool Run() {
   }
   torch::optim::SGD sgd(together->parameters(), 0.1);
   StepOfFourBatches(together, sgd, Batch(1, hvd::rank(), hvd::size()));
-  const torch::Tensor after = hvd::allgather(Weights(together).unsqueeze(0), "weights");
+  const torch::Tensor after = hvd::allgather(Weights(together).unsqueeze(0), {.name = "weights"});
   equal = equal && after.eq(after[0]).all().item<bool>();
   if (hvd::rank() == 0) {
     std::printf("%d ranks, %d steps: at most %.1e from one process; replicas %s\n", hvd::size(),

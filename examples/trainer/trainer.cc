@@ -68,7 +68,7 @@ void Together(const std::string& what, const std::function<void()>& fn) {
     error = caught.what();
     if (error.empty()) error = "an error without a text";
   }
-  const std::vector<std::string> errors = hvd::allgather_object(error, "trainer." + what);
+  const std::vector<std::string> errors = hvd::allgather_object(error, {.name = "trainer." + what});
   for (size_t rank = 0; rank < errors.size(); ++rank) {
     if (errors[rank].empty()) continue;
     const bool on_all = std::set<std::string>(errors.begin(), errors.end()).size() == 1;
@@ -92,7 +92,7 @@ std::pair<std::string, std::string> FirstDifference(const std::string& a, const 
 
 // Refuses what is not the same on all ranks.
 void Agree(const std::string& what, const std::string& mine) {
-  const std::vector<std::string> all = hvd::allgather_object(mine, "trainer." + what);
+  const std::vector<std::string> all = hvd::allgather_object(mine, {.name = "trainer." + what});
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const auto [first, other] = FirstDifference(all[0], all[rank]);
@@ -236,7 +236,8 @@ class Fitting : public Training {
     if (scaler_) {
       const hvd::LossScaler::State& state = scaler_->state();
       const json mine = {state.scale, state.finite_steps, state.skipped_steps};
-      for (const std::string& text : hvd::allgather_object(mine.dump(), "trainer.scalers")) {
+      for (const std::string& text :
+           hvd::allgather_object(mine.dump(), {.name = "trainer.scalers"})) {
         progress.scalers.push_back(json::parse(text));
       }
     }
@@ -259,7 +260,8 @@ class Fitting : public Training {
     if (steps_in_epoch < 1) Refuse("an epoch has no batch: the data are fewer than a batch a rank");
     if (arguments_.validation != nullptr) {
       const torch::Tensor steps = torch::tensor(arguments_.validation->steps(), torch::kLong);
-      if (hvd::allreduce(steps, "trainer.validation", hvd::Sum).item<int64_t>() == 0) {
+      if (hvd::allreduce(steps, {.name = "trainer.validation", .op = hvd::Sum}).item<int64_t>() ==
+          0) {
         Refuse("the validation loader has no batch on any rank");
       }
     }
@@ -289,7 +291,7 @@ class Fitting : public Training {
       }
     });
     // Each host may have a directory of that name.
-    resumed_from = path = hvd::broadcast_object(path, 0, "trainer.resumed_from");
+    resumed_from = path = hvd::broadcast_object(path, 0, {.name = "trainer.resumed_from"});
     Progress progress;
     std::string mine;
     Together("progress", [&] {
@@ -381,7 +383,7 @@ class Fitting : public Training {
 
   bool AnyoneStops() {
     const torch::Tensor stops = torch::tensor(stop_ ? 1 : 0, torch::kInt);
-    return hvd::allreduce(stops, "trainer.stop", hvd::Max).item<int>() != 0;
+    return hvd::allreduce(stops, {.name = "trainer.stop", .op = hvd::Max}).item<int>() != 0;
   }
 
   const Trainer& trainer_;

@@ -22,6 +22,7 @@ LAYERS = ["core", "ops", "controller", "bindings/c"]  # each may include itself 
 ABOVE = ["bindings/cpp", "bindings/torch", "bindings/python", "examples"]
 PUBLIC = {"rueda/rueda.h": "bindings/c", "rueda/rueda.hpp": "bindings/cpp", "rueda/run.hpp": "bindings/cpp",
           "rueda/precision.hpp": "bindings/torch", "rueda/strategy.hpp": "bindings/torch", "rueda/torch.hpp": "bindings/torch",
+          "rueda/torch_deprecated.hpp": "bindings/torch",
           "rueda/training.hpp": "bindings/torch"}
 PUBLIC_ALLOWED = {"bindings/c": ["bindings/c"],
                   "bindings/cpp": ["bindings/c", "bindings/cpp"],

@@ -28,18 +28,21 @@ RANKS_TEST(Adapter, AllreduceCombinesAndLeavesItsInputAlone, 1, 2, 3) {
   for (int rank = 0; rank < n; ++rank) product *= Six(rank + 1);
 
   EXPECT_TRUE(Same(hvd::allreduce(x), Six(1 + RankSum() / n)));
-  EXPECT_TRUE(Same(hvd::allreduce(x, "sum", hvd::Sum), Six(1) * n + RankSum()));
-  EXPECT_TRUE(Same(hvd::allreduce(x, "min", hvd::Min), Six(1)));
-  EXPECT_TRUE(Same(hvd::allreduce(x, "max", hvd::Max), Six(n)));
-  EXPECT_TRUE(Same(hvd::allreduce(x, "product", hvd::Product), product));
-  EXPECT_TRUE(Same(hvd::allreduce(x, "scaled", hvd::Sum, 0.5, 4), (Six(1) * n + RankSum()) * 2));
+  EXPECT_TRUE(Same(hvd::allreduce(x, {.name = "sum", .op = hvd::Sum}), Six(1) * n + RankSum()));
+  EXPECT_TRUE(Same(hvd::allreduce(x, {.name = "min", .op = hvd::Min}), Six(1)));
+  EXPECT_TRUE(Same(hvd::allreduce(x, {.name = "max", .op = hvd::Max}), Six(n)));
+  EXPECT_TRUE(Same(hvd::allreduce(x, {.name = "product", .op = hvd::Product}), product));
+  EXPECT_TRUE(Same(
+      hvd::allreduce(
+          x, {.name = "scaled", .op = hvd::Sum, .prescale_factor = 0.5, .postscale_factor = 4}),
+      (Six(1) * n + RankSum()) * 2));
   EXPECT_TRUE(Same(x, Six(hvd::rank() + 1)));
 }
 
 RANKS_TEST(Adapter, InPlaceGoesInAndComesOutByPointer, 1, 2, 3) {
   torch::Tensor x = Six(hvd::rank());
   const void* data = x.data_ptr();
-  const torch::Tensor result = hvd::allreduce_(x, "x", hvd::Sum);
+  const torch::Tensor result = hvd::allreduce_(x, {.name = "x", .op = hvd::Sum});
   EXPECT_TRUE(result.is_same(x));
   EXPECT_EQ(result.data_ptr(), data);
   EXPECT_TRUE(Same(x, Six(0) * hvd::size() + RankSum()));
@@ -69,19 +72,20 @@ RANKS_TEST(Adapter, ContiguousTensorsAreNotCopied, 1, 2) {
   const torch::Tensor rows = torch::ones({6, 10}).narrow(0, 2, 3);  // contiguous in the middle
   torch::Tensor channels = torch::ones({2, 3, 4, 5}).to(torch::MemoryFormat::ChannelsLast);
   CountingAllocator allocator;
-  hvd::allreduce_(x, "x");
-  hvd::allreduce_(rows, "rows");
+  hvd::allreduce_(x, {.name = "x"});
+  hvd::allreduce_(rows, {.name = "rows"});
   hvd::synchronize(hvd::broadcast_async_(x, 0));
   EXPECT_EQ(allocator.TakeBytes(), 0u);
-  EXPECT_EQ(hvd::allreduce(x, "x").numel(), 1000);
+  EXPECT_EQ(hvd::allreduce(x, {.name = "x"}).numel(), 1000);
   EXPECT_EQ(allocator.TakeBytes(), 4000u) << "the result";
   EXPECT_EQ(hvd::allgather(x).size(0), 1000 * hvd::size());
   EXPECT_EQ(allocator.TakeBytes(), 4000u * hvd::size()) << "the result";
-  hvd::allreduce_(channels, "channels");
+  hvd::allreduce_(channels, {.name = "channels"});
   EXPECT_EQ(allocator.TakeBytes(), 480u) << "the copy of what is not contiguous";
 
   // In place is in place: nothing is left for synchronize to do.
-  const hvd::Handle handle = hvd::allreduce_async_(x.fill_(hvd::rank()), "x", hvd::Sum);
+  const hvd::Handle handle =
+      hvd::allreduce_async_(x.fill_(hvd::rank()), {.name = "x", .op = hvd::Sum});
   while (!hvd::poll(handle)) std::this_thread::yield();
   EXPECT_TRUE(Same(x, torch::full({1000}, RankSum(), torch::kFloat)));
 }
@@ -90,8 +94,8 @@ RANKS_TEST(Adapter, HandlesGiveResults, 1, 2, 3) {
   const int n = hvd::size();
   torch::Tensor a = Six(hvd::rank());
   const torch::Tensor b = Six(hvd::rank());
-  const hvd::Handle in_place = hvd::allreduce_async_(a, "a");
-  const hvd::Handle apart = hvd::allreduce_async(b, "b", hvd::Sum);
+  const hvd::Handle in_place = hvd::allreduce_async_(a, {.name = "a"});
+  const hvd::Handle apart = hvd::allreduce_async(b, {.name = "b", .op = hvd::Sum});
   while (!hvd::poll(apart)) std::this_thread::yield();
   EXPECT_TRUE(Same(hvd::synchronize(apart), Six(0) * n + RankSum()));
   EXPECT_TRUE(Same(hvd::synchronize(apart), Six(0) * n + RankSum())) << "a second time";
@@ -110,9 +114,9 @@ RANKS_TEST(Adapter, NamesMatchInAnyOrder, 2, 3) {
   for (const int i : order) {
     const std::string name = "tensor" + std::to_string(i);
     const torch::Tensor x = torch::full({i % 5, 3}, i + hvd::rank());
-    if (i % 3 == 0) handles[i] = hvd::allreduce_async(x, name, hvd::Sum);
-    if (i % 3 == 1) handles[i] = hvd::broadcast_async(x, 1, name);
-    if (i % 3 == 2) handles[i] = hvd::allgather_async(x, name);
+    if (i % 3 == 0) handles[i] = hvd::allreduce_async(x, {.name = name, .op = hvd::Sum});
+    if (i % 3 == 1) handles[i] = hvd::broadcast_async(x, 1, {.name = name});
+    if (i % 3 == 2) handles[i] = hvd::allgather_async(x, {.name = name});
   }
   for (int i = 19; i >= 0; --i) {
     const torch::Tensor got = hvd::synchronize(handles[i]);
@@ -135,7 +139,8 @@ RANKS_TEST(Adapter, GroupsAreReducedTogether, 1, 2, 3) {
   const int n = hvd::size();
   const std::vector<torch::Tensor> x = {Six(hvd::rank()), torch::full({}, 1.f),
                                         torch::full({4}, 2.f)};
-  const std::vector<torch::Tensor> sum = hvd::grouped_allreduce(x, "group", hvd::Sum);
+  const std::vector<torch::Tensor> sum =
+      hvd::grouped_allreduce(x, {.name = "group", .op = hvd::Sum});
   ASSERT_EQ(sum.size(), 3u);
   EXPECT_TRUE(Same(sum[0], Six(0) * n + RankSum()));
   EXPECT_TRUE(Same(sum[1], torch::full({}, 1.f * n)));
@@ -143,19 +148,19 @@ RANKS_TEST(Adapter, GroupsAreReducedTogether, 1, 2, 3) {
   EXPECT_TRUE(Same(x[0], Six(hvd::rank())));
 
   std::vector<torch::Tensor> y = {Six(hvd::rank()), torch::full({4}, 2.f)};
-  const hvd::GroupHandle in_place = hvd::grouped_allreduce_async_(y, "in place");
+  const hvd::GroupHandle in_place = hvd::grouped_allreduce_async_(y, {.name = "in place"});
   const hvd::GroupHandle apart = hvd::grouped_allreduce_async(x);
   EXPECT_TRUE(Same(hvd::synchronize(apart)[2], x[2]));
   EXPECT_TRUE(hvd::synchronize(in_place)[0].is_same(y[0]));
   EXPECT_TRUE(Same(y[0], Six(RankSum() / n)));
-  hvd::grouped_allreduce_(y, "again", hvd::Sum);
+  hvd::grouped_allreduce_(y, {.name = "again", .op = hvd::Sum});
   EXPECT_TRUE(Same(y[1], torch::full({4}, 2.f * n)));
 }
 
 RANKS_TEST(Adapter, BroadcastGivesTheRootsTensor, 1, 2, 3) {
   const int root = hvd::size() - 1;
   torch::Tensor x = Six(hvd::rank());
-  EXPECT_TRUE(Same(hvd::broadcast(x, root, "b"), Six(root)));
+  EXPECT_TRUE(Same(hvd::broadcast(x, root, {.name = "b"}), Six(root)));
   EXPECT_TRUE(Same(x, Six(hvd::rank())));
   EXPECT_TRUE(Same(hvd::synchronize(hvd::broadcast_async(x, root)), Six(root)));
   torch::Tensor y = Six(hvd::rank());
@@ -170,9 +175,10 @@ RANKS_TEST(Adapter, AllgatherTakesFirstDimensionsThatDiffer, 1, 2, 3) {
   const torch::Tensor mine = torch::full({hvd::rank(), 2}, hvd::rank());
   std::vector<torch::Tensor> all;
   for (int rank = 0; rank < hvd::size(); ++rank) all.push_back(torch::full({rank, 2}, rank));
-  EXPECT_TRUE(Same(hvd::allgather(mine, "ragged"), torch::cat(all)));
+  EXPECT_TRUE(Same(hvd::allgather(mine, {.name = "ragged"}), torch::cat(all)));
   EXPECT_TRUE(Same(hvd::allgather(torch::zeros({0, 2})), torch::zeros({0, 2})));
-  const torch::Tensor column = hvd::synchronize(hvd::allgather_async(Six(hvd::rank()).t(), "t"));
+  const torch::Tensor column =
+      hvd::synchronize(hvd::allgather_async(Six(hvd::rank()).t(), {.name = "t"}));
   std::vector<torch::Tensor> transposed;
   for (int rank = 0; rank < hvd::size(); ++rank) transposed.push_back(Six(rank).t());
   EXPECT_TRUE(Same(column, torch::cat(transposed)));
@@ -195,23 +201,25 @@ RANKS_TEST(Adapter, AllTypesAreMoved, 1, 2, 3) {
     SCOPED_TRACE(name);
     const torch::Tensor x = Six(hvd::rank(), type);
     const torch::Tensor last = Six(n - 1, type);
-    const torch::Tensor sum = hvd::allreduce(x, name, hvd::Sum);
+    const torch::Tensor sum = hvd::allreduce(x, {.name = name, .op = hvd::Sum});
     EXPECT_EQ(sum.scalar_type(), type);
     // Their sums of small integers are exact in all types but e5m2, which has two bits.
     if (type != torch::kFloat8_e5m2) {
       EXPECT_TRUE(Same(Bytes(sum), Bytes((Six(0) * n + RankSum()).to(type))));
     }
     if (!torch::isComplexType(type)) {
-      EXPECT_TRUE(Same(Bytes(hvd::allreduce(x, name, hvd::Max)), Bytes(last)));
+      EXPECT_TRUE(Same(Bytes(hvd::allreduce(x, {.name = name, .op = hvd::Max})), Bytes(last)));
     }
-    EXPECT_TRUE(Same(Bytes(hvd::broadcast(x, n - 1, name)), Bytes(last)));
-    const torch::Tensor all = hvd::allgather(x, name);
+    EXPECT_TRUE(Same(Bytes(hvd::broadcast(x, n - 1, {.name = name})), Bytes(last)));
+    const torch::Tensor all = hvd::allgather(x, {.name = name});
     ASSERT_EQ(all.size(0), 2 * n);
     EXPECT_TRUE(Same(Bytes(all.narrow(0, 2 * n - 2, 2)), Bytes(last)));
   }
   const torch::Tensor last = torch::tensor({hvd::rank() == n - 1, true});
-  EXPECT_TRUE(Same(hvd::allreduce(last, "or", hvd::Sum), torch::tensor({true, true})));
-  EXPECT_TRUE(Same(hvd::allreduce(last, "and", hvd::Min), torch::tensor({n == 1, true})));
+  EXPECT_TRUE(
+      Same(hvd::allreduce(last, {.name = "or", .op = hvd::Sum}), torch::tensor({true, true})));
+  EXPECT_TRUE(
+      Same(hvd::allreduce(last, {.name = "and", .op = hvd::Min}), torch::tensor({n == 1, true})));
   EXPECT_TRUE(Same(hvd::broadcast(last, n - 1), torch::tensor({true, true})));
   EXPECT_EQ(StatusOf([&] { hvd::allreduce(last); }), RUEDA_INVALID_ARGUMENT);
 }
@@ -220,9 +228,9 @@ RANKS_TEST(Adapter, TensorsThatAreNotContiguousAreCopiedInAndOut, 1, 2, 3) {
   const int n = hvd::size();
   const torch::Tensor sum = Six(0) * n + RankSum();
   torch::Tensor transposed = Six(hvd::rank()).t();
-  EXPECT_TRUE(hvd::allreduce(transposed, "t", hvd::Sum).is_contiguous());
-  EXPECT_TRUE(Same(hvd::allreduce(transposed, "t", hvd::Sum), sum.t()));
-  EXPECT_TRUE(hvd::allreduce_(transposed, "t", hvd::Sum).is_same(transposed));
+  EXPECT_TRUE(hvd::allreduce(transposed, {.name = "t", .op = hvd::Sum}).is_contiguous());
+  EXPECT_TRUE(Same(hvd::allreduce(transposed, {.name = "t", .op = hvd::Sum}), sum.t()));
+  EXPECT_TRUE(hvd::allreduce_(transposed, {.name = "t", .op = hvd::Sum}).is_same(transposed));
   EXPECT_FALSE(transposed.is_contiguous());
   EXPECT_TRUE(Same(transposed, sum.t()));
 
@@ -230,37 +238,39 @@ RANKS_TEST(Adapter, TensorsThatAreNotContiguousAreCopiedInAndOut, 1, 2, 3) {
   const torch::Tensor whole = torch::full({2, 6}, 7.f);
   const torch::Tensor slice = whole.slice(1, 0, 6, 2);
   slice.copy_(Six(hvd::rank()));
-  EXPECT_TRUE(hvd::synchronize(hvd::allreduce_async_(slice, "slice", hvd::Sum)).is_same(slice));
+  EXPECT_TRUE(hvd::synchronize(hvd::allreduce_async_(slice, {.name = "slice", .op = hvd::Sum}))
+                  .is_same(slice));
   EXPECT_TRUE(Same(slice, sum));
   EXPECT_TRUE(Same(whole.slice(1, 1, 6, 2), torch::full({2, 3}, 7.f)));
 
   // A handle that is let go still brings its result.
   slice.copy_(Six(hvd::rank()));
-  (void)hvd::broadcast_async_(slice, n - 1, "dropped");
+  (void)hvd::broadcast_async_(slice, n - 1, {.name = "dropped"});
   EXPECT_TRUE(Same(slice, Six(n - 1)));
 
   torch::Tensor channels_last =
       torch::full({2, 3, 4, 5}, hvd::rank() * 1.f).to(torch::MemoryFormat::ChannelsLast);
-  hvd::broadcast_(channels_last, n - 1, "channels last");
+  hvd::broadcast_(channels_last, n - 1, {.name = "channels last"});
   EXPECT_TRUE(Same(channels_last, torch::full({2, 3, 4, 5}, n - 1.f)));
   EXPECT_FALSE(channels_last.is_contiguous());
 
   // Views that only say that they are conjugated, or negated.
   const torch::Tensor conjugated = torch::conj(torch::complex(Six(0), Six(1)));
-  hvd::allreduce_(conjugated, "conjugated", hvd::Sum);
+  hvd::allreduce_(conjugated, {.name = "conjugated", .op = hvd::Sum});
   EXPECT_TRUE(Same(conjugated.clone(), torch::complex(Six(0), -Six(1)) * n));
   const torch::Tensor negated = torch::_neg_view(Six(hvd::rank()));
-  EXPECT_TRUE(Same(hvd::allreduce(negated, "negated", hvd::Sum), -sum));
-  hvd::allreduce_(negated, "negated", hvd::Sum);
+  EXPECT_TRUE(Same(hvd::allreduce(negated, {.name = "negated", .op = hvd::Sum}), -sum));
+  hvd::allreduce_(negated, {.name = "negated", .op = hvd::Sum});
   EXPECT_TRUE(Same(negated.clone(), -sum));
 
   const torch::Tensor expanded = torch::ones({1}).expand({4});
-  EXPECT_TRUE(Same(hvd::allreduce(expanded, "e", hvd::Sum), torch::full({4}, n * 1.f)));
-  EXPECT_EQ(StatusOf([&] { hvd::allreduce_(expanded, "e"); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_TRUE(
+      Same(hvd::allreduce(expanded, {.name = "e", .op = hvd::Sum}), torch::full({4}, n * 1.f)));
+  EXPECT_EQ(StatusOf([&] { hvd::allreduce_(expanded, {.name = "e"}); }), RUEDA_INVALID_ARGUMENT);
 }
 
 RANKS_TEST(Adapter, ScalarsAndEmptyTensorsAreTensors, 1, 2, 3) {
-  EXPECT_TRUE(Same(hvd::allreduce(torch::full({}, 2.f), "scalar", hvd::Sum),
+  EXPECT_TRUE(Same(hvd::allreduce(torch::full({}, 2.f), {.name = "scalar", .op = hvd::Sum}),
                    torch::full({}, 2.f * hvd::size())));
   EXPECT_TRUE(Same(hvd::allreduce(torch::zeros({0, 3})), torch::zeros({0, 3})));
   torch::Tensor empty = torch::zeros({0});
@@ -271,27 +281,28 @@ RANKS_TEST(Adapter, ScalarsAndEmptyTensorsAreTensors, 1, 2, 3) {
 RANKS_TEST(Adapter, RanksThatDisagreeAllGetTheErrorAndTheJobGoesOn, 2, 3) {
   std::string message;
   const torch::Tensor odd = torch::zeros({hvd::rank() == 1 ? 3 : 2});
-  EXPECT_EQ(StatusOf([&] { hvd::allreduce(odd, "odd"); }, &message), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::allreduce(odd, {.name = "odd"}); }, &message),
+            RUEDA_INVALID_ARGUMENT);
   EXPECT_NE(message.find("odd"), std::string::npos) << message;
-  const hvd::Handle handle = hvd::allreduce_async(odd, "odd");
+  const hvd::Handle handle = hvd::allreduce_async(odd, {.name = "odd"});
   EXPECT_EQ(StatusOf([&] { hvd::synchronize(handle); }), RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(StatusOf([&] { hvd::synchronize(handle); }), RUEDA_INVALID_ARGUMENT) << "again";
   const torch::Tensor type = torch::zeros({2}, hvd::rank() == 1 ? torch::kInt : torch::kFloat);
-  EXPECT_EQ(StatusOf([&] { hvd::broadcast(type, 0, "type"); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::broadcast(type, 0, {.name = "type"}); }), RUEDA_INVALID_ARGUMENT);
   const torch::Tensor width = torch::zeros({1, hvd::rank() == 1 ? 3 : 2});
-  EXPECT_EQ(StatusOf([&] { hvd::allgather(width, "width"); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::allgather(width, {.name = "width"}); }), RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(StatusOf([&] {
-              hvd::grouped_allreduce({torch::zeros({2}), odd}, "group");
+              hvd::grouped_allreduce({torch::zeros({2}), odd}, {.name = "group"});
             }),
             RUEDA_INVALID_ARGUMENT);
-  EXPECT_TRUE(Same(hvd::allreduce(Six(0), "after"), Six(0)));
+  EXPECT_TRUE(Same(hvd::allreduce(Six(0), {.name = "after"}), Six(0)));
 }
 
 RANKS_TEST(Adapter, TensorsThatItDoesNotMoveAreRefusedByName, 1, 2) {
   std::string message;
   const auto refused = [&](const torch::Tensor& tensor) {
     message.clear();
-    return StatusOf([&] { hvd::allreduce(tensor, "w"); }, &message);
+    return StatusOf([&] { hvd::allreduce(tensor, {.name = "w"}); }, &message);
   };
   EXPECT_EQ(refused(torch::zeros({2}, torch::kComplexHalf)), RUEDA_UNIMPLEMENTED);
   EXPECT_NE(message.find("'w' is of type ComplexHalf"), std::string::npos) << message;
@@ -303,22 +314,23 @@ RANKS_TEST(Adapter, TensorsThatItDoesNotMoveAreRefusedByName, 1, 2) {
   EXPECT_NE(message.find("to_dense"), std::string::npos) << message;
   EXPECT_EQ(refused(torch::_nested_tensor_from_tensor_list({Six(0), Six(1)})), RUEDA_UNIMPLEMENTED);
   EXPECT_EQ(refused(torch::Tensor()), RUEDA_INVALID_ARGUMENT);
-  EXPECT_EQ(StatusOf([&] { hvd::grouped_allreduce({}, "none"); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::grouped_allreduce({}, {.name = "none"}); }),
+            RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(StatusOf(
                 [&] {
-                  hvd::grouped_allreduce({Six(0), torch::Tensor()}, "g");
+                  hvd::grouped_allreduce({Six(0), torch::Tensor()}, {.name = "g"});
                 },
                 &message),
             RUEDA_INVALID_ARGUMENT);
   EXPECT_NE(message.find("tensor 1 of the group 'g'"), std::string::npos) << message;
-  EXPECT_TRUE(Same(hvd::allreduce(Six(0), "w"), Six(0)));
+  EXPECT_TRUE(Same(hvd::allreduce(Six(0), {.name = "w"}), Six(0)));
 }
 
 RANKS_TEST(Adapter, OperationsKeepTheirTensorsAlive, 2) {
   std::vector<hvd::Handle> handles;
   for (int i = 0; i < 50; ++i) {
     torch::Tensor x = torch::full({10000}, hvd::rank() + i * 1.f);
-    handles.push_back(hvd::allreduce_async_(x, "x" + std::to_string(i)));
+    handles.push_back(hvd::allreduce_async_(x, {.name = "x" + std::to_string(i)}));
     x = torch::Tensor();
     if (i % 3 == 0) handles.pop_back();  // waits
   }
@@ -328,9 +340,9 @@ RANKS_TEST(Adapter, OperationsKeepTheirTensorsAlive, 2) {
 RANKS_TEST(Adapter, AutogradSeesChangesAndHandlesHaveNoHistory, 1, 2) {
   torch::Tensor weight = torch::ones({3}, torch::requires_grad());
   const torch::Tensor square = weight * weight;
-  EXPECT_FALSE(hvd::synchronize(hvd::allreduce_async(square, "square")).requires_grad());
-  EXPECT_FALSE(hvd::synchronize(hvd::allgather_async(square, "square")).requires_grad());
-  hvd::broadcast_(weight, 0, "weight");  // backward needs the old one
+  EXPECT_FALSE(hvd::synchronize(hvd::allreduce_async(square, {.name = "square"})).requires_grad());
+  EXPECT_FALSE(hvd::synchronize(hvd::allgather_async(square, {.name = "square"})).requires_grad());
+  hvd::broadcast_(weight, 0, {.name = "weight"});  // backward needs the old one
   EXPECT_TRUE(weight.requires_grad());
   EXPECT_ANY_THROW(square.sum().backward());
 }
@@ -338,11 +350,15 @@ RANKS_TEST(Adapter, AutogradSeesChangesAndHandlesHaveNoHistory, 1, 2) {
 RANKS_TEST(Adapter, ProcessSetsMoveAmongThemselves, 3) {
   const hvd::ProcessSet ends = hvd::add_process_set({0, 2});
   if (ends.included()) {
-    EXPECT_TRUE(Same(hvd::allreduce(Six(hvd::rank()), "ends", hvd::Average, 1, 1, ends), Six(1)));
-    EXPECT_TRUE(Same(hvd::broadcast(Six(hvd::rank()), 2, "ends", ends), Six(2)));
-    EXPECT_EQ(hvd::allgather(Six(0), "ends", ends).size(0), 4);
+    EXPECT_TRUE(Same(
+        hvd::allreduce(Six(hvd::rank()), {.name = "ends", .op = hvd::Average, .process_set = ends}),
+        Six(1)));
+    EXPECT_TRUE(
+        Same(hvd::broadcast(Six(hvd::rank()), 2, {.name = "ends", .process_set = ends}), Six(2)));
+    EXPECT_EQ(hvd::allgather(Six(0), {.name = "ends", .process_set = ends}).size(0), 4);
   } else {
-    EXPECT_EQ(StatusOf([&] { hvd::allgather(Six(0), "ends", ends); }), RUEDA_INVALID_ARGUMENT);
+    EXPECT_EQ(StatusOf([&] { hvd::allgather(Six(0), {.name = "ends", .process_set = ends}); }),
+              RUEDA_INVALID_ARGUMENT);
   }
   hvd::barrier();
 }
@@ -396,7 +412,7 @@ TEST(AdapterAlone, FunctionsSayThatRuedaIsNotInitialised) {
 
 TEST(AdapterAlone, HandlesThatWereSynchronizedMayOutliveTheJob) {
   hvd::init();
-  const hvd::Handle handle = hvd::allreduce_async(Six(2), "x");
+  const hvd::Handle handle = hvd::allreduce_async(Six(2), {.name = "x"});
   hvd::synchronize(handle);
   hvd::shutdown();
   EXPECT_TRUE(hvd::poll(handle));
@@ -411,7 +427,8 @@ TEST(Gloo, WorksInAProgramThatLinksTorch) {
   if (!std::filesystem::exists(module)) GTEST_SKIP() << module << " was not built";
   const auto body = [] {
     for (int i = 0; i < 20; ++i) {
-      EXPECT_TRUE(Same(hvd::allreduce(torch::full({1 << i % 16}, hvd::rank() + 1.f), "g", hvd::Sum),
+      EXPECT_TRUE(Same(hvd::allreduce(torch::full({1 << i % 16}, hvd::rank() + 1.f),
+                                      {.name = "g", .op = hvd::Sum}),
                        torch::full({1 << i % 16}, hvd::size() + RankSum())));
     }
   };

@@ -76,27 +76,31 @@ CUDA_TEST(CudaOperations, AreThoseOfTheCpu, 1, 2) {
   };
   for (const auto op : {rueda::Sum, rueda::Average, rueda::Min, rueda::Max, rueda::Product}) {
     alike("allreduce", [&](const torch::Tensor& t) -> Tensors {
-      return {hvd::allreduce(t, "", op), hvd::allreduce_(t, "", op)};
+      return {hvd::allreduce(t, {.op = op}), hvd::allreduce_(t, {.op = op})};
     });
   }
   alike("scaled", [](const torch::Tensor& t) -> Tensors {
-    return {hvd::allreduce(t, "", Sum, 0.5, 3), hvd::allreduce(t, "named", rueda::Average, 2, 1)};
+    return {hvd::allreduce(t, {.op = Sum, .prescale_factor = 0.5, .postscale_factor = 3}),
+            hvd::allreduce(t, {.name = "named", .op = rueda::Average, .prescale_factor = 2})};
   });
   alike("in place, with gaps", [](const torch::Tensor& t) -> Tensors {
     const torch::Tensor columns = t.t();
-    return {hvd::allreduce_(columns, "", Sum), t, hvd::allreduce(t.narrow(1, 1, 2), "", Sum)};
+    return {hvd::allreduce_(columns, {.op = Sum}), t,
+            hvd::allreduce(t.narrow(1, 1, 2), {.op = Sum})};
   });
   alike("group", [](const torch::Tensor& t) {
-    Tensors results = hvd::grouped_allreduce({t, t.reshape({-1}) + 1, t[0].contiguous()}, "g", Sum);
-    hvd::grouped_allreduce_({t, results[1]}, "", Sum);
+    Tensors results = hvd::grouped_allreduce({t, t.reshape({-1}) + 1, t[0].contiguous()},
+                                             {.name = "g", .op = Sum});
+    hvd::grouped_allreduce_({t, results[1]}, {.op = Sum});
     results.push_back(t);
     return results;
   });
   alike("broadcast", [&](const torch::Tensor& t) -> Tensors {
-    return {hvd::broadcast(t, last), hvd::broadcast_(t, last, "b"), t};
+    return {hvd::broadcast(t, last), hvd::broadcast_(t, last, {.name = "b"}), t};
   });
   alike("allgather", [&](const torch::Tensor& t) {
-    Tensors results = hvd::grouped_allgather({t, t.narrow(0, 0, rank == 0 ? 0 : 1)}, "gathered");
+    Tensors results =
+        hvd::grouped_allgather({t, t.narrow(0, 0, rank == 0 ? 0 : 1)}, {.name = "gathered"});
     results.push_back(hvd::allgather(t.narrow(0, 0, 1 + rank % 2)));
     return results;
   });
@@ -105,28 +109,30 @@ CUDA_TEST(CudaOperations, AreThoseOfTheCpu, 1, 2) {
     std::vector<int64_t> splits(size, 2);
     splits[0] += last > 0 ? 1 : 0;
     splits[last] -= last > 0 ? 1 : 0;
-    const auto [result, received] = hvd::alltoall_with_splits(rows, splits, "split");
+    const auto [result, received] =
+        hvd::alltoall_with_splits(rows, {.splits = splits, .name = "split"});
     EXPECT_EQ(received.sum().item<int64_t>(), result.size(0));
     return {result, hvd::alltoall(rows)};
   });
   alike("reducescatter", [&](const torch::Tensor& t) {
     const torch::Tensor rows = t.repeat({size, 1});
-    Tensors results = hvd::grouped_reducescatter({rows, rows * 2}, "scattered", Sum);
+    Tensors results =
+        hvd::grouped_reducescatter({rows, rows * 2}, {.name = "scattered", .op = Sum});
     results.push_back(hvd::reducescatter(rows.narrow(0, 0, size + 1)));  // not divisible
     return results;
   });
   alike("rooted", [&](const torch::Tensor& t) -> Tensors {
     const torch::Tensor rows = t.repeat({size, 1});
-    return {hvd::reduce(t, last, "", Sum), hvd::gather(t, last), hvd::scatter(rows, last)};
+    return {hvd::reduce(t, last, {.op = Sum}), hvd::gather(t, last), hvd::scatter(rows, last)};
   });
   alike("send and recv", [&](const torch::Tensor& t) -> Tensors {
     if (size == 1) return {};
     if (rank == 0) {
-      hvd::send(t, 1, "sent");
+      hvd::send(t, 1, {.name = "sent"});
       return {};
     }
     if (rank > 1) return {};
-    return {hvd::recv_(torch::zeros_like(t), 0, "sent")};
+    return {hvd::recv_(torch::zeros_like(t), 0, {.name = "sent"})};
   });
   alike("empty", [](const torch::Tensor& t) -> Tensors {
     return {hvd::allreduce(t.narrow(0, 0, 0).contiguous()), hvd::allgather(t.narrow(0, 0, 0))};
@@ -134,15 +140,15 @@ CUDA_TEST(CudaOperations, AreThoseOfTheCpu, 1, 2) {
   for (const auto type :
        {torch::kHalf, torch::kBFloat16, torch::kDouble, torch::kInt, torch::kLong, torch::kByte}) {
     ExpectAlike(torch::toString(type), Six(rank, type),
-                [](const torch::Tensor& t) -> Tensors { return {hvd::allreduce(t, "", Sum)}; });
+                [](const torch::Tensor& t) -> Tensors { return {hvd::allreduce(t, {.op = Sum})}; });
   }
 }
 
 CUDA_TEST(CudaOperations, SparseOnesToo, 1, 2) {
   const torch::Tensor dense = torch::eye(4).mul(hvd::rank() + 1);
   for (const auto op : {rueda::Sum, rueda::Average}) {
-    const torch::Tensor expected = hvd::sparse_allreduce(dense.to_sparse(), "", op);
-    const torch::Tensor got = hvd::sparse_allreduce(dense.to(Cuda()).to_sparse(), "", op);
+    const torch::Tensor expected = hvd::sparse_allreduce(dense.to_sparse(), {.op = op});
+    const torch::Tensor got = hvd::sparse_allreduce(dense.to(Cuda()).to_sparse(), {.op = op});
     EXPECT_TRUE(got.is_cuda() && got.is_sparse());
     EXPECT_TRUE(Same(got.to_dense().cpu(), expected.to_dense()));
   }
@@ -152,11 +158,11 @@ CUDA_TEST(CudaOperations, HaveTheGradientsOfTheCpu, 1, 2) {
   const auto gradient = [](torch::Device device) {
     torch::Tensor x = Six(1 + hvd::rank()).to(device).requires_grad_();
     const torch::Tensor rows = x.repeat({hvd::size(), 1});
-    torch::Tensor loss = hvd::allreduce(x, "a", Sum).square().sum() +
-                         hvd::broadcast(x * x, 0, "b").sum() +
-                         hvd::allgather(x.sin(), "c").square().sum() +
-                         hvd::alltoall(rows.cos(), {}, "d").pow(3).sum() +
-                         hvd::reducescatter(rows * rows, "e").square().sum();
+    torch::Tensor loss = hvd::allreduce(x, {.name = "a", .op = Sum}).square().sum() +
+                         hvd::broadcast(x * x, 0, {.name = "b"}).sum() +
+                         hvd::allgather(x.sin(), {.name = "c"}).square().sum() +
+                         hvd::alltoall(rows.cos(), {.name = "d"}).pow(3).sum() +
+                         hvd::reducescatter(rows * rows, {.name = "e"}).square().sum();
     loss.backward();
     return x.grad().cpu();
   };
@@ -168,7 +174,7 @@ CUDA_TEST(CudaOperations, MistakesAreRefusedByName, 2) {
   const torch::Tensor here = Six(0).to(Cuda());
   EXPECT_EQ(StatusOf(
                 [&] {
-                  hvd::grouped_allreduce({here, Six(0)}, "g");
+                  hvd::grouped_allreduce({here, Six(0)}, {.name = "g"});
                 },
                 &message),
             RUEDA_INVALID_ARGUMENT);
@@ -176,12 +182,13 @@ CUDA_TEST(CudaOperations, MistakesAreRefusedByName, 2) {
             std::string::npos)
       << message;
   // One rank's is elsewhere: all are told so, and the job goes on.
-  EXPECT_EQ(StatusOf([&] { hvd::allreduce(hvd::rank() == 0 ? here : Six(0), "w"); }, &message),
-            RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(
+      StatusOf([&] { hvd::allreduce(hvd::rank() == 0 ? here : Six(0), {.name = "w"}); }, &message),
+      RUEDA_INVALID_ARGUMENT);
   EXPECT_NE(message.find("w"), std::string::npos) << message;
   const torch::Tensor shaped = torch::zeros({2 + hvd::rank()}, Cuda());
-  EXPECT_EQ(StatusOf([&] { hvd::allreduce(shaped, "shape"); }), RUEDA_INVALID_ARGUMENT);
-  EXPECT_TRUE(Same(hvd::allreduce(here, "after").cpu(), Six(0)));
+  EXPECT_EQ(StatusOf([&] { hvd::allreduce(shaped, {.name = "shape"}); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_TRUE(Same(hvd::allreduce(here, {.name = "after"}).cpu(), Six(0)));
 }
 
 // Streams --------------------------------------------------------------------------------------
@@ -198,15 +205,15 @@ CUDA_TEST(CudaStreams, NobodyWaitsForTheDevice, 1, 2) {
     stream.synchronize();
     hvd::barrier();
     Occupy(busy ? 40 : 1);
-    const hvd::Handle in_flight = hvd::allreduce_async(late, "in flight", Sum);
+    const hvd::Handle in_flight = hvd::allreduce_async(late, {.name = "in flight", .op = Sum});
     EXPECT_TRUE(!busy || !stream.query()) << "submitting has waited for the stream";
     const torch::Tensor sum = hvd::synchronize(in_flight);
     EXPECT_TRUE(!busy || !stream.query()) << "synchronize() has waited for the device";
-    const torch::Tensor rows = hvd::allgather(late, "rows");
+    const torch::Tensor rows = hvd::allgather(late, {.name = "rows"});
     EXPECT_TRUE(!busy || !stream.query()) << "an operation that allocates has waited";
-    { const hvd::Handle dropped = hvd::allreduce_async(late, "dropped", Sum); }
+    { const hvd::Handle dropped = hvd::allreduce_async(late, {.name = "dropped", .op = Sum}); }
     EXPECT_TRUE(!busy || !stream.query()) << "letting go of a handle has waited for the device";
-    const torch::Tensor again = hvd::allreduce(late, "in flight", Sum);
+    const torch::Tensor again = hvd::allreduce(late, {.name = "in flight", .op = Sum});
     EXPECT_TRUE(!busy || !stream.query()) << "a name's second operation has waited for its first";
     EXPECT_TRUE((sum + again).cpu().eq(2 * expected).all().item<bool>());
     EXPECT_EQ(rows.sum().item<double>(), 1000 * expected);
@@ -243,10 +250,10 @@ void Press(Use use) {
             expected = sum / ranks;  // the mean
             break;
           case Use::kInPlaceWithGaps:
-            handle = hvd::allreduce_async_(result.t(), "", Sum);
+            handle = hvd::allreduce_async_(result.t(), {.op = Sum});
             break;
           default:
-            handle = hvd::allreduce_async(x, "", Sum);
+            handle = hvd::allreduce_async(x, {.op = Sum});
         }
       }
       const c10::StreamGuard guard(second);
@@ -270,7 +277,8 @@ void Press(Use use) {
     EXPECT_EQ(wrong.item<int64_t>(), 0) << "of use " << static_cast<int>(use);
   }
   // Also what nobody waited for.
-  EXPECT_EQ(hvd::allreduce(torch::ones({1}, Cuda()), "after", Sum).item<double>(), ranks);
+  EXPECT_EQ(hvd::allreduce(torch::ones({1}, Cuda()), {.name = "after", .op = Sum}).item<double>(),
+            ranks);
 }
 
 CUDA_TEST(CudaStreams, NoMemoryIsGivenToOthersTooEarly, 1, 2) {
@@ -288,7 +296,7 @@ CUDA_TEST(CudaStreams, ResultsAreNotWrittenWhereTheStreamIsStillReading, 1, 2) {
   torch::Tensor wrong = torch::zeros({1}, torch::TensorOptions(Cuda()).dtype(torch::kLong));
   for (int round = 0; round < 20; ++round) {
     const torch::Tensor x = torch::full({rows}, 1.0, Cuda());
-    const hvd::Handle handle = hvd::allgather_async(x, "rows");
+    const hvd::Handle handle = hvd::allgather_async(x, {.name = "rows"});
     // Of the result's size, behind the submission: freed at once, and in use for a while.
     torch::Tensor sum;
     {
@@ -694,7 +702,7 @@ TEST(WithoutCuda, TheReasonIsOneLineAndTheCpuGoesOn) {
     EXPECT_TRUE(hvd::local_device(torch::kCPU).is_cpu());
     EXPECT_EQ(StatusOf([] { (void)hvd::local_device(torch::kMeta); }, &message),
               RUEDA_UNIMPLEMENTED);
-    EXPECT_TRUE(Same(hvd::allreduce(Six(hvd::rank()), "x", Sum), Six(0) * 2 + 1));
+    EXPECT_TRUE(Same(hvd::allreduce(Six(hvd::rank()), {.name = "x", .op = Sum}), Six(0) * 2 + 1));
   };
   RunRanks(2, body, {{"CUDA_VISIBLE_DEVICES", ""}});
 }

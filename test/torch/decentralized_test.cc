@@ -19,8 +19,9 @@ using namespace rueda::test;
 
 // The largest distance of a rank's parameters from the mean of all.
 double ConsensusDistance(const torch::Tensor& flat) {
-  const torch::Tensor mean = hvd::allreduce(flat, "mean");
-  return hvd::allreduce(torch::tensor(Distance(flat, mean)), "distance", hvd::Max).item<double>();
+  const torch::Tensor mean = hvd::allreduce(flat, {.name = "mean"});
+  return hvd::allreduce(torch::tensor(Distance(flat, mean)), {.name = "distance", .op = hvd::Max})
+      .item<double>();
 }
 
 // All ranks' nets in one process. `peers_of`: whose parameters a rank averages in a step.
@@ -251,11 +252,11 @@ RANKS_TEST(AsyncStrategy, DoesNotWaitForASlowerRank, 2) {
   const auto strategy = hvd::make_strategy("async", line.layer, line.sgd);
   const torch::Tensor done = torch::zeros({1});
   if (hvd::rank() == 0) {
-    hvd::recv_(done, 1, "done");
+    hvd::recv_(done, 1, {.name = "done"});
     line.Step(*strategy);
   } else {
     for (int step = 0; step < 20; ++step) line.Step(*strategy);
-    hvd::send(done, 0, "done");
+    hvd::send(done, 0, {.name = "done"});
   }
   strategy->finish();
   EXPECT_NEAR(line.value(), -21.0 / 2, 1e-5);
@@ -267,13 +268,13 @@ RANKS_TEST(AsyncStrategy, WaitsWhenAnAverageIsTooOld, 2) {
   const auto strategy = hvd::make_strategy("async", line.layer, line.sgd, {.stale_steps_max = 3});
   const torch::Tensor token = torch::zeros({1});
   if (hvd::rank() == 0) {
-    for (int step = 0; step < 3; ++step) hvd::recv_(token, 1, "step");
+    for (int step = 0; step < 3; ++step) hvd::recv_(token, 1, {.name = "step"});
     std::ofstream(file) << "rank 0 steps now";
     line.Step(*strategy);
   } else {
     for (int step = 0; step < 4; ++step) {
       line.Step(*strategy);
-      if (step < 3) hvd::send(token, 0, "step");
+      if (step < 3) hvd::send(token, 0, {.name = "step"});
     }
     EXPECT_TRUE(fs::exists(file)) << "the fourth step did not wait for the first one's average";
   }

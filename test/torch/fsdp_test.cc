@@ -169,10 +169,10 @@ RANKS_TEST(Fsdp, TheNextUnitIsOnItsWayBeforeItIsUsed, 2) {
   optim::SGD sgd(net->parameters(), 0.1);
   const auto strategy = hvd::make_strategy("fsdp", net, sgd, kSmallUnits);
   const auto between = [](const char* name) {
-    if (hvd::rank() == 1) hvd::recv_(torch::zeros({1}), 0, name);
+    if (hvd::rank() == 1) hvd::recv_(torch::zeros({1}), 0, {.name = name});
   };
   const auto after = [](const char* name) {
-    if (hvd::rank() == 0) hvd::send(torch::zeros({1}), 1, name);
+    if (hvd::rank() == 0) hvd::send(torch::zeros({1}), 1, {.name = name});
   };
   for (int step = 0; step < 3; ++step) {
     const bool knows_the_order = step > 0;

@@ -331,8 +331,8 @@ RANKS_TEST(SmallGradients, AreCombinedOneByOneByAdasum, 2) {
   const torch::Tensor a = torch::randn({8}), b = 100 * torch::randn({8});
   ((w[0] * a).sum() + (w[1] * b).sum()).backward();
   optimizer.step();
-  EXPECT_TRUE(torch::equal(w[0].grad(), hvd::allreduce(a, "a", hvd::Adasum)));
-  EXPECT_TRUE(torch::equal(w[1].grad(), hvd::allreduce(b, "b", hvd::Adasum)));
+  EXPECT_TRUE(torch::equal(w[0].grad(), hvd::allreduce(a, {.name = "a", .op = hvd::Adasum})));
+  EXPECT_TRUE(torch::equal(w[1].grad(), hvd::allreduce(b, {.name = "b", .op = hvd::Adasum})));
 }
 
 // What reduces them may outlive the context, and what they lie in outlives the optimizer.

@@ -57,12 +57,23 @@ torch::Tensor TakenSplits() {
   return torch::tensor(splits, torch::kLong);
 }
 
+RANKS_TEST(Operations, CompressionReachesTheOperation, 2) {
+  const torch::Tensor tensor = torch::full({1000}, 1.0 + hvd::rank());
+  EXPECT_TRUE(torch::allclose(hvd::allreduce(tensor, {.name = "a", .compression = "int8"}),
+                              torch::full({1000}, 1.5), 0.01));
+  EXPECT_EQ(StatusOf([&] { hvd::allreduce(tensor, {.compression = "nonsense"}); }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::reducescatter(tensor, {.compression = "nonsense"}); }),
+            RUEDA_INVALID_ARGUMENT);
+}
+
 RANKS_TEST(Operations, AlltoallGivesEachRankItsRows, 1, 2, 3) {
-  EXPECT_TRUE(Same(hvd::alltoall(Given(), MySplits(), "a"), Taken()));
-  const auto [output, splits] = hvd::alltoall_with_splits(Given(), MySplits(), "a");
+  EXPECT_TRUE(Same(hvd::alltoall(Given(), {.splits = MySplits(), .name = "a"}), Taken()));
+  const auto [output, splits] =
+      hvd::alltoall_with_splits(Given(), {.splits = MySplits(), .name = "a"});
   EXPECT_TRUE(Same(output, Taken()));
   EXPECT_TRUE(Same(splits, TakenSplits()));
-  const hvd::Handle handle = hvd::alltoall_async(Given(), MySplits(), "b");
+  const hvd::Handle handle = hvd::alltoall_async(Given(), {.splits = MySplits(), .name = "b"});
   EXPECT_TRUE(Same(hvd::received_splits(handle), TakenSplits()));
   EXPECT_TRUE(Same(hvd::synchronize(handle), Taken()));
 
@@ -83,15 +94,17 @@ RANKS_TEST(Operations, SplitsMayBeATensorOfIntegers, 1, 2, 3) {
   for (const torch::ScalarType type :
        {torch::kLong, torch::kInt, torch::kShort, torch::kByte, torch::kUInt16}) {
     const torch::Tensor splits = torch::tensor(MySplits(), torch::kLong).to(type);
-    EXPECT_TRUE(Same(hvd::alltoall(Given(), splits, "a"), Taken())) << torch::toString(type);
+    EXPECT_TRUE(Same(hvd::alltoall(Given(), {.splits = splits, .name = "a"}), Taken()))
+        << torch::toString(type);
   }
   const torch::Tensor apart = torch::stack({torch::tensor(MySplits()), torch::tensor(MySplits())});
-  EXPECT_TRUE(Same(hvd::alltoall(Given(), apart.t().select(1, 0), "a"), Taken()));
+  EXPECT_TRUE(
+      Same(hvd::alltoall(Given(), {.splits = apart.t().select(1, 0), .name = "a"}), Taken()));
 
   std::string message;
   const auto refused = [&](const torch::Tensor& splits) {
     message.clear();
-    return StatusOf([&] { hvd::alltoall(Given(), splits, "a"); }, &message);
+    return StatusOf([&] { hvd::alltoall(Given(), {.splits = splits, .name = "a"}); }, &message);
   };
   EXPECT_EQ(refused(torch::ones({hvd::size()})), RUEDA_INVALID_ARGUMENT);
   EXPECT_NE(message.find("`splits` is of type Float"), std::string::npos) << message;
@@ -104,8 +117,11 @@ RANKS_TEST(Operations, SplitsMayBeATensorOfIntegers, 1, 2, 3) {
             RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(refused(torch::Tensor()), RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(refused(torch::full({hvd::size()}, 1'000)), RUEDA_INVALID_ARGUMENT);
-  EXPECT_EQ(StatusOf([] { hvd::alltoall(Given(), {1, 2, 3, 4, 5}); }), RUEDA_INVALID_ARGUMENT);
-  EXPECT_TRUE(Same(hvd::alltoall(Given(), MySplits(), "a"), Taken()));
+  EXPECT_EQ(StatusOf([] {
+              hvd::alltoall(Given(), {.splits = {1, 2, 3, 4, 5}});
+            }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_TRUE(Same(hvd::alltoall(Given(), {.splits = MySplits(), .name = "a"}), Taken()));
 }
 
 // The rows of rank `rank`: equal parts, the lowest ranks one row more.
@@ -124,16 +140,23 @@ RANKS_TEST(Operations, ReducescatterGivesEachRankItsRowsOfTheResult, 1, 2, 3) {
     const torch::Tensor base = torch::arange(3 * rows).to(torch::kFloat).reshape({rows, 3});
     const torch::Tensor x = base + hvd::rank();
     const torch::Tensor sum = base * n + RankSum();
-    EXPECT_TRUE(Same(hvd::reducescatter(x, "r", hvd::Sum), Mine(sum)));
-    EXPECT_TRUE(Same(hvd::reducescatter(x, "r"), Mine(base + RankSum() / n)));
-    EXPECT_TRUE(Same(hvd::reducescatter(x, "m", hvd::Max), Mine(base + n - 1)));
-    EXPECT_TRUE(
-        Same(hvd::reducescatter(x, "s", hvd::Sum, hvd::global_process_set, 2, 4), Mine(sum * 8)));
-    EXPECT_TRUE(Same(hvd::synchronize(hvd::reducescatter_async(x, "a", hvd::Sum)), Mine(sum)));
-    const Tensors both = hvd::grouped_reducescatter({x, x.t().clone().t() * 2}, "g", hvd::Sum);
+    EXPECT_TRUE(Same(hvd::reducescatter(x, {.name = "r", .op = hvd::Sum}), Mine(sum)));
+    EXPECT_TRUE(Same(hvd::reducescatter(x, {.name = "r"}), Mine(base + RankSum() / n)));
+    EXPECT_TRUE(Same(hvd::reducescatter(x, {.name = "m", .op = hvd::Max}), Mine(base + n - 1)));
+    EXPECT_TRUE(Same(hvd::reducescatter(x, {.name = "s",
+                                            .op = hvd::Sum,
+                                            .prescale_factor = 2,
+                                            .postscale_factor = 4,
+                                            .process_set = hvd::global_process_set}),
+                     Mine(sum * 8)));
+    EXPECT_TRUE(Same(hvd::synchronize(hvd::reducescatter_async(x, {.name = "a", .op = hvd::Sum})),
+                     Mine(sum)));
+    const Tensors both =
+        hvd::grouped_reducescatter({x, x.t().clone().t() * 2}, {.name = "g", .op = hvd::Sum});
     EXPECT_TRUE(Same(both[0], Mine(sum)));
     EXPECT_TRUE(Same(both[1], Mine(sum * 2)));
-    const hvd::GroupHandle handle = hvd::grouped_reducescatter_async({x, x * 2}, "h", hvd::Sum);
+    const hvd::GroupHandle handle =
+        hvd::grouped_reducescatter_async({x, x * 2}, {.name = "h", .op = hvd::Sum});
     EXPECT_TRUE(Same(hvd::synchronize(handle)[1], Mine(sum * 2)));
   }
   EXPECT_EQ(StatusOf([] { hvd::reducescatter(torch::tensor(1.f)); }), RUEDA_INVALID_ARGUMENT);
@@ -146,7 +169,7 @@ RANKS_TEST(Operations, GroupsAreGatheredTogether, 1, 2, 3) {
     first.push_back(torch::full({rank + 1}, rank));
     second.push_back(Six(rank));
   }
-  const Tensors all = hvd::grouped_allgather(x, "g");
+  const Tensors all = hvd::grouped_allgather(x, {.name = "g"});
   EXPECT_TRUE(Same(all[0], torch::cat(first)));
   EXPECT_TRUE(Same(all[1], torch::cat(second)));
   EXPECT_TRUE(Same(hvd::synchronize(hvd::grouped_allgather_async(x))[0], torch::cat(first)));
@@ -157,14 +180,16 @@ RANKS_TEST(Operations, ReduceGivesTheRootTheResult, 1, 2, 3) {
   const torch::Tensor sum = Six(0) * hvd::size() + RankSum();
   torch::Tensor x = Six(hvd::rank());
   torch::Tensor transposed = Six(hvd::rank()).t();
-  const torch::Tensor apart = hvd::reduce(x, root, "r", hvd::Sum);
-  const torch::Tensor scalar = hvd::synchronize(hvd::reduce_async(torch::tensor(3.f), root, "s"));
+  const torch::Tensor apart = hvd::reduce(x, root, {.name = "r", .op = hvd::Sum});
+  const torch::Tensor scalar =
+      hvd::synchronize(hvd::reduce_async(torch::tensor(3.f), root, {.name = "s"}));
   EXPECT_EQ(apart.defined(), hvd::rank() == root);
   EXPECT_EQ(scalar.defined(), hvd::rank() == root);
   EXPECT_TRUE(Same(x, Six(hvd::rank())));
-  EXPECT_TRUE(hvd::reduce_(transposed, root, "t", hvd::Sum).is_same(transposed));
+  EXPECT_TRUE(hvd::reduce_(transposed, root, {.name = "t", .op = hvd::Sum}).is_same(transposed));
   const int64_t version = x._version();
-  EXPECT_TRUE(hvd::synchronize(hvd::reduce_async_(x, root, "x", hvd::Sum)).is_same(x));
+  EXPECT_TRUE(
+      hvd::synchronize(hvd::reduce_async_(x, root, {.name = "x", .op = hvd::Sum})).is_same(x));
   EXPECT_EQ(x._version() - version, hvd::rank() == root ? 1 : 0);
   if (hvd::rank() == root) {
     EXPECT_TRUE(Same(apart, sum));
@@ -180,8 +205,8 @@ RANKS_TEST(Operations, ReduceGivesTheRootTheResult, 1, 2, 3) {
 RANKS_TEST(Operations, GatherGivesTheRootAllRows, 1, 2, 3) {
   const int root = hvd::size() - 1;
   const torch::Tensor mine = torch::full({hvd::rank(), 2}, hvd::rank());
-  const torch::Tensor got = hvd::gather(mine, root, "g");
-  const hvd::Handle handle = hvd::gather_async(mine, root, "h");
+  const torch::Tensor got = hvd::gather(mine, root, {.name = "g"});
+  const hvd::Handle handle = hvd::gather_async(mine, root, {.name = "h"});
   if (hvd::rank() != root) {
     EXPECT_FALSE(got.defined());
     EXPECT_FALSE(hvd::synchronize(handle).defined());
@@ -204,7 +229,7 @@ RANKS_TEST(Operations, ScatterGivesEachRankItsRowsOfTheRoots, 1, 2, 3) {
   const int64_t begin = hvd::rank() * (hvd::rank() + 1) / 2;
   const torch::Tensor expected = whole.narrow(0, begin, hvd::rank() + 1);
   const torch::Tensor& given = hvd::rank() == root ? whole : row;
-  EXPECT_TRUE(Same(hvd::scatter(given, root, splits, "s"), expected));
+  EXPECT_TRUE(Same(hvd::scatter(given, root, {.splits = splits, .name = "s"}), expected));
   const torch::Tensor equal = torch::arange(2 * n).reshape({n, 2});
   EXPECT_TRUE(Same(hvd::synchronize(hvd::scatter_async(hvd::rank() == root ? equal : row, root)),
                    equal.narrow(0, hvd::rank(), 1)));
@@ -215,10 +240,11 @@ RANKS_TEST(Operations, SendGoesToRecv, 2, 3) {
   const int next = (hvd::rank() + 1) % hvd::size();
   const int previous = (hvd::rank() + hvd::size() - 1) % hvd::size();
   const torch::Tensor mine = Six(hvd::rank()).t();
-  const hvd::Handle sent = hvd::send_async(mine, next, "ring" + std::to_string(hvd::rank()));
+  const hvd::Handle sent =
+      hvd::send_async(mine, next, {.name = "ring" + std::to_string(hvd::rank())});
   torch::Tensor whole = torch::full({3, 4}, -1.f);
   torch::Tensor got = whole.slice(1, 0, 4, 2);  // every other column
-  EXPECT_TRUE(hvd::recv_(got, previous, "ring" + std::to_string(previous)).is_same(got));
+  EXPECT_TRUE(hvd::recv_(got, previous, {.name = "ring" + std::to_string(previous)}).is_same(got));
   EXPECT_TRUE(Same(got, Six(previous).t()));
   EXPECT_TRUE(Same(whole.slice(1, 1, 4, 2), torch::full({3, 2}, -1.f)));
   EXPECT_TRUE(hvd::synchronize(sent).is_same(mine));
@@ -238,30 +264,33 @@ RANKS_TEST(Operations, AllreducesGoOnWithoutThoseThatHaveJoined, 2, 3) {
   const int n = hvd::size();
   for (int step = 0; step < hvd::rank() + 1; ++step) {
     const float live = n - step;  // ranks step, step + 1, ...
-    EXPECT_EQ(hvd::allreduce(torch::tensor(6.f), "j", hvd::Sum).item<float>(), 6 * live);
-    EXPECT_EQ(hvd::allreduce(torch::tensor(6.f), "l", hvd::AverageLive).item<float>(), 6);
-    EXPECT_FLOAT_EQ(hvd::allreduce(torch::tensor(6.f), "a").item<float>(), 6 * live / n);
+    EXPECT_EQ(hvd::allreduce(torch::tensor(6.f), {.name = "j", .op = hvd::Sum}).item<float>(),
+              6 * live);
+    EXPECT_EQ(
+        hvd::allreduce(torch::tensor(6.f), {.name = "l", .op = hvd::AverageLive}).item<float>(), 6);
+    EXPECT_FLOAT_EQ(hvd::allreduce(torch::tensor(6.f), {.name = "a"}).item<float>(), 6 * live / n);
   }
   EXPECT_EQ(hvd::join(), n - 1);
-  EXPECT_TRUE(Same(hvd::alltoall(Given(), MySplits(), "after"), Taken()));
+  EXPECT_TRUE(Same(hvd::alltoall(Given(), {.splits = MySplits(), .name = "after"}), Taken()));
 }
 
 RANKS_TEST(Operations, BitsAndAdasumAreReduceOperations, 2, 3) {
   const int n = hvd::size();
   const torch::Tensor bits = torch::tensor({1 << hvd::rank(), 255 - (1 << hvd::rank())});
-  EXPECT_EQ(hvd::allreduce(bits, "or", hvd::Bor)[0].item<int>(), (1 << n) - 1);
-  EXPECT_EQ(hvd::allreduce(bits, "and", hvd::Band)[1].item<int>(), 256 - (1 << n));
-  EXPECT_EQ(hvd::allreduce(bits, "xor", hvd::Bxor)[0].item<int>(), (1 << n) - 1);
+  EXPECT_EQ(hvd::allreduce(bits, {.name = "or", .op = hvd::Bor})[0].item<int>(), (1 << n) - 1);
+  EXPECT_EQ(hvd::allreduce(bits, {.name = "and", .op = hvd::Band})[1].item<int>(), 256 - (1 << n));
+  EXPECT_EQ(hvd::allreduce(bits, {.name = "xor", .op = hvd::Bxor})[0].item<int>(), (1 << n) - 1);
   // Gradients that say the same are averaged by Adasum.
-  EXPECT_TRUE(torch::allclose(hvd::allreduce(Six(1), "adasum", hvd::Adasum), Six(1)));
+  EXPECT_TRUE(
+      torch::allclose(hvd::allreduce(Six(1), {.name = "adasum", .op = hvd::Adasum}), Six(1)));
 }
 
 RANKS_TEST(Operations, ObjectsAreBytes, 1, 2, 3) {
   const int root = hvd::size() - 1;
   const std::string mine(static_cast<size_t>(hvd::rank()) * 5, static_cast<char>(hvd::rank()));
   EXPECT_EQ(hvd::broadcast_object(mine, root), std::string(root * 5, static_cast<char>(root)));
-  EXPECT_EQ(hvd::broadcast_object("", root, "empty"), "");
-  const std::vector<std::string> all = hvd::allgather_object(mine, "all");
+  EXPECT_EQ(hvd::broadcast_object("", root, {.name = "empty"}), "");
+  const std::vector<std::string> all = hvd::allgather_object(mine, {.name = "all"});
   ASSERT_EQ(all.size(), static_cast<size_t>(hvd::size()));
   for (int rank = 0; rank < hvd::size(); ++rank) {
     EXPECT_EQ(all[rank], std::string(rank * 5, static_cast<char>(rank)));
@@ -275,18 +304,21 @@ RANKS_TEST(Operations, ProcessSetsMoveAmongThemselvesAndGo, 3) {
     const int other = 2 - hvd::rank();
     const torch::Tensor x = torch::tensor({hvd::rank(), hvd::rank() + 10});
     const torch::Tensor given = torch::tensor({0, 2}) + 10 * (hvd::rank() / 2);
-    EXPECT_TRUE(Same(hvd::alltoall(x, {}, "e", ends), given));
-    EXPECT_TRUE(Same(hvd::reducescatter(x, "e", hvd::Sum, ends),
+    EXPECT_TRUE(Same(hvd::alltoall(x, {.name = "e", .process_set = ends}), given));
+    EXPECT_TRUE(Same(hvd::reducescatter(x, {.name = "e", .op = hvd::Sum, .process_set = ends}),
                      torch::tensor({2 + 20 * (hvd::rank() / 2)})));
-    EXPECT_EQ(hvd::reduce(x, 2, "e", hvd::Sum, 1, 1, ends).defined(), hvd::rank() == 2);
-    EXPECT_EQ(hvd::gather(x, 2, "e", ends).defined(), hvd::rank() == 2);
-    EXPECT_EQ(hvd::scatter(x, 2, {0, 2}, "e", ends).size(0), hvd::rank());
-    const hvd::Handle sent = hvd::send_async(x, other, "e" + std::to_string(hvd::rank()), ends);
+    EXPECT_EQ(hvd::reduce(x, 2, {.name = "e", .op = hvd::Sum, .process_set = ends}).defined(),
+              hvd::rank() == 2);
+    EXPECT_EQ(hvd::gather(x, 2, {.name = "e", .process_set = ends}).defined(), hvd::rank() == 2);
+    EXPECT_EQ(hvd::scatter(x, 2, {.splits = {0, 2}, .name = "e", .process_set = ends}).size(0),
+              hvd::rank());
+    const hvd::Handle sent =
+        hvd::send_async(x, other, {.name = "e" + std::to_string(hvd::rank()), .process_set = ends});
     torch::Tensor got = torch::zeros({2}, torch::kLong);
-    hvd::recv_(got, other, "e" + std::to_string(other), ends);
+    hvd::recv_(got, other, {.name = "e" + std::to_string(other), .process_set = ends});
     EXPECT_EQ(got[0].item<int>(), other);
     hvd::synchronize(sent);
-    EXPECT_EQ(hvd::allgather_object("x", "e", ends).size(), 2u);
+    EXPECT_EQ(hvd::allgather_object("x", {.name = "e", .process_set = ends}).size(), 2u);
     hvd::join(ends);
   }
   hvd::remove_process_set(ends);
@@ -294,7 +326,7 @@ RANKS_TEST(Operations, ProcessSetsMoveAmongThemselvesAndGo, 3) {
 }
 
 RANKS_TEST(Operations, AfterALossCallsSayWhoWasLost, 2, 3) {
-  hvd::allreduce(Six(0), "before");
+  hvd::allreduce(Six(0), {.name = "before"});
   if (hvd::rank() == 1) rueda::test::LeaveWithoutShutdown();
   const auto lost = [](const char* what, const std::function<void()>& call) {
     try {
@@ -306,9 +338,9 @@ RANKS_TEST(Operations, AfterALossCallsSayWhoWasLost, 2, 3) {
       EXPECT_TRUE(error.recoverable()) << what << ": " << error.what();
     }
   };
-  lost("in flight", [] { hvd::allreduce(Six(0), "x"); });
-  lost("refused", [] { hvd::allreduce(Six(0), "x"); });
-  lost("refused in the background", [] { (void)hvd::allreduce_async(Six(0), "x"); });
+  lost("in flight", [] { hvd::allreduce(Six(0), {.name = "x"}); });
+  lost("refused", [] { hvd::allreduce(Six(0), {.name = "x"}); });
+  lost("refused in the background", [] { (void)hvd::allreduce_async(Six(0), {.name = "x"}); });
   lost("object", [] { hvd::broadcast_object("x", 0); });
   lost("objects", [] { hvd::allgather_object("x"); });
   lost("join", [] { hvd::join(); });
@@ -317,7 +349,7 @@ RANKS_TEST(Operations, AfterALossCallsSayWhoWasLost, 2, 3) {
 
 TEST(OperationsAlone, HandlesThatWereNotSynchronizedSayThatTheJobIsOver) {
   hvd::init();
-  const hvd::Handle handle = hvd::allreduce_async(Six(2), "x");
+  const hvd::Handle handle = hvd::allreduce_async(Six(2), {.name = "x"});
   hvd::shutdown();
   EXPECT_EQ(StatusOf([&] { hvd::synchronize(handle); }), RUEDA_FAILED_PRECONDITION);
   EXPECT_EQ(StatusOf([] { hvd::join(); }), RUEDA_FAILED_PRECONDITION);
@@ -362,7 +394,7 @@ void ExpectEndOfEpoch(const std::string& label, const std::function<void()>& thr
 TEST(OperationsUnwound, InPlaceThatNobodyJoinsTheEpochEnds) {
   ExpectEndOfEpoch("allreduce 'g'", [] {
     const torch::Tensor x = Six(1);
-    const hvd::Handle handle = hvd::allreduce_async_(x, "g");
+    const hvd::Handle handle = hvd::allreduce_async_(x, {.name = "g"});
     Throw();
   });
 }
@@ -371,7 +403,7 @@ TEST(OperationsUnwound, OnMemoryOfTheCallersThatNobodyJoinsTheEpochEnds) {
   ExpectEndOfEpoch("allreduce 'g'", [] {
     std::vector<float> memory(6);
     const torch::Tensor x = torch::from_blob(memory.data(), {6});
-    const hvd::Handle handle = hvd::allreduce_async(x, "g");
+    const hvd::Handle handle = hvd::allreduce_async(x, {.name = "g"});
     Throw();
   });
 }
@@ -392,15 +424,16 @@ TEST(OperationsUnwound, InPlaceThatTheOthersJoinAreWaitedFor) {
     const torch::Tensor x = Six(hvd::rank()), columns = Six(hvd::rank()).reshape({2, 3}).t();
     if (hvd::rank() == 0) {
       Catch([&] {
-        const hvd::Handle handle = hvd::allreduce_async_(x, "g", hvd::Sum);
-        const hvd::Handle copied_back = hvd::allreduce_async_(columns, "columns", hvd::Sum);
+        const hvd::Handle handle = hvd::allreduce_async_(x, {.name = "g", .op = hvd::Sum});
+        const hvd::Handle copied_back =
+            hvd::allreduce_async_(columns, {.name = "columns", .op = hvd::Sum});
         const AtExit before{[] { hvd::barrier(); }};
         Throw();
       });
     } else {
       hvd::barrier();
-      hvd::allreduce_(x, "g", hvd::Sum);
-      hvd::allreduce_(columns, "columns", hvd::Sum);
+      hvd::allreduce_(x, {.name = "g", .op = hvd::Sum});
+      hvd::allreduce_(columns, {.name = "columns", .op = hvd::Sum});
     }
     const torch::Tensor sum = Six(0) + Six(1);
     EXPECT_TRUE(torch::equal(x, sum)) << x;
@@ -417,21 +450,23 @@ TEST(OperationsUnwound, OnMemoryOfTheirOwnAreNotWaitedFor) {
     if (hvd::rank() == 0) {
       const c10::weak_intrusive_ptr<c10::TensorImpl> weak(input.getIntrusivePtr());
       Catch([&] {
-        const hvd::Handle sum = hvd::allreduce_async(input, "sum", hvd::Sum);
-        const hvd::GroupHandle rows = hvd::grouped_allgather_async({x, x}, "rows");
-        const hvd::SparseHandle sparse = hvd::sparse_allreduce_async(x.to_sparse(1), "sparse");
+        const hvd::Handle sum = hvd::allreduce_async(input, {.name = "sum", .op = hvd::Sum});
+        const hvd::GroupHandle rows = hvd::grouped_allgather_async({x, x}, {.name = "rows"});
+        const hvd::SparseHandle sparse =
+            hvd::sparse_allreduce_async(x.to_sparse(1), {.name = "sparse"});
         input = torch::Tensor();
         Throw();
       });
       EXPECT_FALSE(weak.expired());
       hvd::barrier();  // nothing has ended the epoch
       hvd::barrier();
-      while (!weak.expired()) hvd::allreduce(torch::ones(1), "", hvd::Sum, 1, 1, {1});
+      while (!weak.expired()) hvd::allreduce(torch::ones(1), {.op = hvd::Sum, .process_set = {1}});
     } else {
       hvd::barrier();
-      EXPECT_TRUE(torch::equal(hvd::allreduce(x, "sum", hvd::Sum), torch::full({1000, 2}, 3.f)));
-      EXPECT_EQ(hvd::grouped_allgather({x, x}, "rows")[1].size(0), 2000);
-      EXPECT_EQ(hvd::sparse_allreduce(x.to_sparse(1), "sparse").to_dense().size(0), 1000);
+      EXPECT_TRUE(torch::equal(hvd::allreduce(x, {.name = "sum", .op = hvd::Sum}),
+                               torch::full({1000, 2}, 3.f)));
+      EXPECT_EQ(hvd::grouped_allgather({x, x}, {.name = "rows"})[1].size(0), 2000);
+      EXPECT_EQ(hvd::sparse_allreduce(x.to_sparse(1), {.name = "sparse"}).to_dense().size(0), 1000);
       hvd::barrier();
     }
   };
@@ -508,18 +543,22 @@ int64_t Ragged(int rank) {
 RANKS_TEST(Gradients, OfAllreduce, 1, 2, 3) {
   const int n = hvd::size();
   CheckGradient(
-      "sum", Four, [](const auto& x) { return hvd::allreduce(x, "x", hvd::Sum); },
+      "sum", Four, [](const auto& x) { return hvd::allreduce(x, {.name = "x", .op = hvd::Sum}); },
       [](const Tensors& all) { return OnAll(SumOf(all)); });
   CheckGradient(
       "average, unnamed", Four, [](const auto& x) { return hvd::allreduce(x); },
       [=](const Tensors& all) { return OnAll(SumOf(all) / n); });
   CheckGradient(
-      "scaled", Four, [](const auto& x) { return hvd::allreduce(x, "x", hvd::Average, 0.5, 3); },
+      "scaled", Four,
+      [](const auto& x) {
+        return hvd::allreduce(
+            x, {.name = "x", .op = hvd::Average, .prescale_factor = 0.5, .postscale_factor = 3});
+      },
       [=](const Tensors& all) { return OnAll(SumOf(all) * 1.5 / n); });
   CheckGradient(
       "grouped", Four,
       [](const auto& x) {
-        const Tensors both = hvd::grouped_allreduce({x, x.sin()}, "g", hvd::Sum);
+        const Tensors both = hvd::grouped_allreduce({x, x.sin()}, {.name = "g", .op = hvd::Sum});
         return both[0] * both[1];
       },
       [](const Tensors& all) {
@@ -532,7 +571,8 @@ RANKS_TEST(Gradients, OfAllreduce, 1, 2, 3) {
 RANKS_TEST(Gradients, OfBroadcast, 1, 2, 3) {
   const int root = hvd::size() - 1;
   CheckGradient(
-      "broadcast", Four, [=](const auto& x) { return hvd::broadcast(x, root, "x") + 0 * x; },
+      "broadcast", Four,
+      [=](const auto& x) { return hvd::broadcast(x, root, {.name = "x"}) + 0 * x; },
       [=](const Tensors& all) {
         Tensors results;
         for (const torch::Tensor& x : all) results.push_back(all[root] + 0 * x);
@@ -543,13 +583,13 @@ RANKS_TEST(Gradients, OfBroadcast, 1, 2, 3) {
 RANKS_TEST(Gradients, OfAllgather, 1, 2, 3) {
   const auto all_of = [](const Tensors& all) { return OnAll(torch::cat(all)); };
   CheckGradient(
-      "equal", Four, [](const auto& x) { return hvd::allgather(x, "x"); }, all_of);
+      "equal", Four, [](const auto& x) { return hvd::allgather(x, {.name = "x"}); }, all_of);
   CheckGradient(
       "ragged", Ragged, [](const auto& x) { return hvd::allgather(x); }, all_of);
   CheckGradient(
       "grouped", Ragged,
       [](const auto& x) {
-        return torch::cat(hvd::grouped_allgather({x, x.sin()}, "g"));
+        return torch::cat(hvd::grouped_allgather({x, x.sin()}, {.name = "g"}));
       },
       [](const Tensors& all) {
         return OnAll(torch::cat({torch::cat(all), torch::cat(all).sin()}));
@@ -564,7 +604,9 @@ RANKS_TEST(Gradients, OfAlltoall, 1, 2, 3) {
         for (int to = 0; to < hvd::size(); ++to) rows += RowCount(rank, to);
         return rows;
       },
-      [](const auto& x) { return hvd::alltoall_with_splits(x, MySplits(), "x").first; },
+      [](const auto& x) {
+        return hvd::alltoall_with_splits(x, {.splits = MySplits(), .name = "x"}).first;
+      },
       [](const Tensors& all) {
         Tensors results;
         for (int to = 0; to < hvd::size(); ++to) {
@@ -583,18 +625,24 @@ RANKS_TEST(Gradients, OfAlltoall, 1, 2, 3) {
 RANKS_TEST(Gradients, OfReducescatter, 1, 2, 3) {
   const int n = hvd::size();
   CheckGradient(
-      "sum", Four, [](const auto& x) { return hvd::reducescatter(x, "x", hvd::Sum); },
+      "sum", Four,
+      [](const auto& x) { return hvd::reducescatter(x, {.name = "x", .op = hvd::Sum}); },
       [](const Tensors& all) { return PartsOf(SumOf(all)); });
   CheckGradient(
       "average, scaled", Four,
       [](const auto& x) {
-        return hvd::reducescatter(x, "x", hvd::Average, hvd::global_process_set, 0.5, 3);
+        return hvd::reducescatter(x, {.name = "x",
+                                      .op = hvd::Average,
+                                      .prescale_factor = 0.5,
+                                      .postscale_factor = 3,
+                                      .process_set = hvd::global_process_set});
       },
       [=](const Tensors& all) { return PartsOf(SumOf(all) * 1.5 / n); });
   CheckGradient(
       "grouped", Four,
       [](const auto& x) {
-        const Tensors both = hvd::grouped_reducescatter({x, x.sin()}, "g", hvd::Average);
+        const Tensors both =
+            hvd::grouped_reducescatter({x, x.sin()}, {.name = "g", .op = hvd::Average});
         return both[0] * both[1];
       },
       [=](const Tensors& all) {
@@ -607,23 +655,25 @@ RANKS_TEST(Gradients, OfReducescatter, 1, 2, 3) {
 RANKS_TEST(Gradients, AreRefusedWhereThereIsNone, 1, 2) {
   const torch::Tensor x = torch::ones({2, 2}, torch::requires_grad());
   std::string message;
-  EXPECT_EQ(StatusOf([&] { hvd::allreduce(x, "x", hvd::Max); }, &message), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::allreduce(x, {.name = "x", .op = hvd::Max}); }, &message),
+            RUEDA_INVALID_ARGUMENT);
   EXPECT_NE(message.find("'x' requires a gradient"), std::string::npos) << message;
-  EXPECT_EQ(StatusOf([&] { hvd::reducescatter(x, "x", hvd::Product); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::reducescatter(x, {.name = "x", .op = hvd::Product}); }),
+            RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(StatusOf([&] {
-              hvd::grouped_allreduce({x.detach(), x}, "x", hvd::Adasum);
+              hvd::grouped_allreduce({x.detach(), x}, {.name = "x", .op = hvd::Adasum});
             }),
             RUEDA_INVALID_ARGUMENT);
-  EXPECT_FALSE(hvd::allreduce(x.detach(), "x", hvd::Max).requires_grad());
+  EXPECT_FALSE(hvd::allreduce(x.detach(), {.name = "x", .op = hvd::Max}).requires_grad());
   const torch::NoGradGuard no_grad;
-  EXPECT_FALSE(hvd::allreduce(x, "x", hvd::Max).requires_grad());
+  EXPECT_FALSE(hvd::allreduce(x, {.name = "x", .op = hvd::Max}).requires_grad());
   EXPECT_FALSE(hvd::alltoall(x.repeat({hvd::size(), 1})).requires_grad());
 }
 
 // An error in a backward pass is the same kind of error.
 RANKS_TEST(Gradients, OfALostRankAreAnErrorOfTheBackwardPass, 2) {
   const torch::Tensor x = torch::ones({2}, torch::requires_grad());
-  const torch::Tensor loss = hvd::allreduce(x, "x").sum();
+  const torch::Tensor loss = hvd::allreduce(x, {.name = "x"}).sum();
   if (hvd::rank() == 1) rueda::test::LeaveWithoutShutdown();
   EXPECT_EQ(StatusOf([&] { loss.backward(); }), RUEDA_ABORTED);
   rueda::test::LeaveWithoutShutdown();

@@ -269,20 +269,21 @@ RANKS_TEST(SparseAllreduce, IsTheAllreduceOfTheDenseTensors, 1, 2, 3) {
   if (hvd::rank() > 0) rows = {4, hvd::rank(), 0, 4};
   const torch::Tensor x = SparseRows(rows, hvd::rank() + 1.f);
   for (const hvd::reduce_op op : {hvd::Sum, hvd::Average}) {
-    const torch::Tensor expected = hvd::allreduce(x.to_dense(), "dense", op);
-    const torch::Tensor got = hvd::sparse_allreduce(x, "sparse", op);
+    const torch::Tensor expected = hvd::allreduce(x.to_dense(), {.name = "dense", .op = op});
+    const torch::Tensor got = hvd::sparse_allreduce(x, {.name = "sparse", .op = op});
     EXPECT_TRUE(got.is_sparse());
     EXPECT_TRUE(got.is_coalesced());
     EXPECT_TRUE(torch::allclose(got.to_dense(), expected)) << got << expected;
-    const hvd::SparseHandle handle = hvd::sparse_allreduce_async(x, "", op);
+    const hvd::SparseHandle handle = hvd::sparse_allreduce_async(x, {.op = op});
     while (!hvd::poll(handle)) std::this_thread::yield();
     EXPECT_TRUE(torch::equal(hvd::synchronize(handle).to_dense(), got.to_dense()));
     EXPECT_TRUE(torch::equal(hvd::synchronize(handle).to_dense(), got.to_dense())) << "again";
   }
   // Without dense dimensions.
   const torch::Tensor flat = x.to_dense().to_sparse();
-  EXPECT_TRUE(torch::allclose(hvd::sparse_allreduce(flat, "flat", hvd::Sum).to_dense(),
-                              hvd::allreduce(x.to_dense(), "dense", hvd::Sum)));
+  EXPECT_TRUE(
+      torch::allclose(hvd::sparse_allreduce(flat, {.name = "flat", .op = hvd::Sum}).to_dense(),
+                      hvd::allreduce(x.to_dense(), {.name = "dense", .op = hvd::Sum})));
 }
 
 RANKS_TEST(SparseAllreduce, WhatDoesNotFitIsAnErrorOnAllRanks, 2, 3) {
@@ -290,25 +291,28 @@ RANKS_TEST(SparseAllreduce, WhatDoesNotFitIsAnErrorOnAllRanks, 2, 3) {
   std::string message;
   const torch::Tensor wide = torch::sparse_coo_tensor(
       torch::zeros({1, 1}, torch::kLong), torch::ones({1, 2}), {hvd::rank() == 1 ? 9 : 5, 2});
-  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(wide, "wide"); }, &message),
+  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(wide, {.name = "wide"}); }, &message),
             RUEDA_INVALID_ARGUMENT);
   EXPECT_NE(message.find("'wide' has shape [5, 2]"), std::string::npos) << message;
   EXPECT_NE(message.find("[9, 2] on the one with index 1"), std::string::npos) << message;
   EXPECT_EQ(StatusOf([&] {
               if (hvd::rank() == 0) {
-                hvd::allreduce(x.to_dense(), "mixed");
+                hvd::allreduce(x.to_dense(), {.name = "mixed"});
               } else {
-                hvd::sparse_allreduce(x, "mixed");
+                hvd::sparse_allreduce(x, {.name = "mixed"});
               }
             }),
             RUEDA_INVALID_ARGUMENT);
-  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(x, "x", hvd::Max); }), RUEDA_INVALID_ARGUMENT);
-  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(x.to_dense(), "x"); }), RUEDA_INVALID_ARGUMENT);
-  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(x.to(torch::kLong), "x"); }),
+  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(x, {.name = "x", .op = hvd::Max}); }),
             RUEDA_INVALID_ARGUMENT);
-  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(torch::Tensor(), "x"); }), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(x.to_dense(), {.name = "x"}); }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(x.to(torch::kLong), {.name = "x"}); }),
+            RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(torch::Tensor(), {.name = "x"}); }),
+            RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(StatusOf([&] { hvd::synchronize(hvd::SparseHandle()); }), RUEDA_INVALID_ARGUMENT);
-  EXPECT_TRUE(torch::equal(hvd::sparse_allreduce(x, "x").to_dense(), x.to_dense()));
+  EXPECT_TRUE(torch::equal(hvd::sparse_allreduce(x, {.name = "x"}).to_dense(), x.to_dense()));
 }
 
 // What an embedding that begins the same on all ranks is after some steps; each rank looks up words

@@ -164,11 +164,11 @@ double GradientDistance(const Sequential& layers, const Sequential& reference) {
     const torch::Tensor own = layers->parameters()[i].grad();
     const torch::Tensor expected = reference->parameters()[i].grad();
     const torch::Tensor count =
-        hvd::allreduce(torch::tensor(own.defined() ? 1 : 0), "count", hvd::Sum);
+        hvd::allreduce(torch::tensor(own.defined() ? 1 : 0), {.name = "count", .op = hvd::Sum});
     if (count.item<int>() != (expected.defined() ? 1 : 0)) return 1e9;
     if (!expected.defined()) continue;
-    const torch::Tensor sum =
-        hvd::allreduce(own.defined() ? own : torch::zeros_like(expected), "sum", hvd::Sum);
+    const torch::Tensor sum = hvd::allreduce(own.defined() ? own : torch::zeros_like(expected),
+                                             {.name = "sum", .op = hvd::Sum});
     distance = std::max(distance, Distance(sum, expected));
   }
   return distance;

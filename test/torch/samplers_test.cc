@@ -189,7 +189,7 @@ RANKS_TEST(DistributedSampler, DataLoadersOfAllRanksReadEachSampleOnce, 2, 3) {
     std::vector<torch::Tensor> parts;
     for (const auto& batch : *loader) parts.push_back(batch.data);
     const torch::Tensor own = torch::cat(parts);
-    const torch::Tensor all = hvd::allgather(own.reshape({-1}), "indices");
+    const torch::Tensor all = hvd::allgather(own.reshape({-1}), {.name = "indices"});
     EXPECT_TRUE(std::get<0>(all.sort()).equal(torch::arange(50)));
     if (epoch > 0) {
       EXPECT_FALSE(all.equal(before)) << "the loader was told of the epoch";

@@ -310,7 +310,8 @@ RANKS_TEST(Strategy, APartOfTheRanksTrains, 3) {
   const hvd::ProcessSet set = hvd::add_process_set({0, 2});
   const std::string file = "/tmp/rueda-set-" + std::string(std::getenv("RUEDA_JOB_ID"));
   const auto equal = [&](const torch::nn::Sequential& net) {
-    const torch::Tensor all = hvd::allgather(Flat(*net).reshape({1, -1}), "replicas", set);
+    const torch::Tensor all =
+        hvd::allgather(Flat(*net).reshape({1, -1}), {.name = "replicas", .process_set = set});
     return all.size(0) == 2 && all[0].equal(all[1]);
   };
   if (!set.included()) {

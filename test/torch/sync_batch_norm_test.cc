@@ -85,7 +85,7 @@ double LargestDistance(const Case& c, Norm norm, Reference reference) {
     if (!c.affine) continue;
     for (const auto& parameter : norm->named_parameters()) {
       torch::Tensor gradient = parameter.value().grad();
-      gradient.copy_(hvd::allreduce(gradient.cpu(), parameter.key()));
+      gradient.copy_(hvd::allreduce(gradient.cpu(), {.name = parameter.key()}));
       compare(gradient, reference->named_parameters()[parameter.key()].grad());
     }
     sgd->step();

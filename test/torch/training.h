@@ -63,7 +63,8 @@ inline Net CopyOf(const Net& from) {
 
 // Whether all ranks have the same bits.
 inline bool ReplicasEqual(const torch::Tensor& flat) {
-  const torch::Tensor all = libtorch::allgather(flat.reshape({1, -1}).contiguous(), "replicas");
+  const torch::Tensor all =
+      libtorch::allgather(flat.reshape({1, -1}).contiguous(), {.name = "replicas"});
   for (int rank = 1; rank < libtorch::size(); ++rank) {
     if (std::memcmp(all[rank].data_ptr(), all[0].data_ptr(), flat.nbytes()) != 0) return false;
   }

@@ -372,7 +372,7 @@ void BaseStrategy::SetLost(const std::vector<at::Tensor>& lost) {
 void BaseStrategy::CheckSameFile(const std::string& path, uint64_t print) {
   const at::Tensor prints =
       allgather(at::scalar_tensor(static_cast<int64_t>(print), at::kLong).reshape({1}),
-                NameOf("file"), options_.process_set);
+                {.name = NameOf("file"), .process_set = options_.process_set});
   std::string ranks;
   for (size_t i = 1; i < static_cast<size_t>(ranks_); ++i) {
     if (prints[static_cast<int64_t>(i)].item<int64_t>() == prints[0].item<int64_t>()) continue;

@@ -459,7 +459,8 @@ std::vector<ParameterState> Pipeline::GetState() {
       }
     }
     for (const auto& [field, tensor] : state.tensors) {
-      broadcast_(tensor, root, NameOf("state." + field), options().process_set);
+      broadcast_(tensor, root,
+                 {.name = NameOf("state." + field), .process_set = options().process_set});
     }
   }
   return states;

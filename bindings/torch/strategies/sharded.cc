@@ -529,7 +529,8 @@ std::vector<ParameterState> Sharded::GetState() {
     for (const Member& member : bucket.members) states[member.parameter].numbers = shard.numbers;
     for (const auto& [field, tensor] : shard.tensors) {
       const std::string operation = NameOf(bucket.name + " " + field);
-      const at::Tensor whole = gather(tensor, first_rank(), operation, options().process_set);
+      const at::Tensor whole =
+          gather(tensor, first_rank(), {.name = operation, .process_set = options().process_set});
       if (index() != 0) continue;
       for (const Member& member : bucket.members) {
         states[member.parameter].tensors.emplace_back(field, ViewIn(whole, member).clone());

@@ -186,7 +186,9 @@ double MegabytesInUse() {
   while (smaps >> word && word != "Pss:") {
   }
   smaps >> kilobytes;
-  return hvd::allreduce(torch::full({1}, kilobytes), "memory", hvd::Sum).item<float>() / 1024;
+  return hvd::allreduce(torch::full({1}, kilobytes), {.name = "memory", .op = hvd::Sum})
+             .item<float>() /
+         1024;
 }
 
 void Memory(const Plan& plan) {

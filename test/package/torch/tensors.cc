@@ -10,7 +10,7 @@ int main() {
   hvd::init();
   const int rank = hvd::rank();
   const at::Tensor mine = at::arange(2 * rank, 1000 + 2 * rank, at::kFloat);
-  const at::Tensor average = hvd::allreduce(mine, "tensor");
+  const at::Tensor average = hvd::allreduce(mine, {.name = "tensor"});
   const bool right = hvd::size() == 2 && average.equal(at::arange(1, 1001, at::kFloat));
   hvd::shutdown();
   std::printf("rank %d: %s\n", rank, right ? "right" : "wrong");

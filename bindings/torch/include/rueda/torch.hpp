@@ -91,6 +91,7 @@ using rueda::size;
 
 using rueda::Adasum;
 using rueda::add_process_set;
+using rueda::AllreduceOptions;
 using rueda::Average;
 using rueda::AverageLive;
 using rueda::Band;
@@ -101,9 +102,12 @@ using rueda::global_process_set;
 using rueda::join;
 using rueda::Max;
 using rueda::Min;
+using rueda::Options;
 using rueda::ProcessSet;
 using rueda::Product;
 using rueda::reduce_op;
+using rueda::ReduceOptions;
+using rueda::ReducescatterOptions;
 using rueda::remove_process_set;
 using rueda::Sum;
 
@@ -113,6 +117,8 @@ using rueda::broadcast_object;
 
 using rueda::Error;
 using rueda::Knobs;
+using rueda::LostRankError;
+using rueda::MismatchError;
 
 // The device of this type that this rank is to use, and whose tensors its operations take:
 // at::kCUDA gives the one that rueda_local_device (rueda.h) tells, by the local rank. Tensors and
@@ -185,101 +191,9 @@ RUEDA_TORCH_API at::Tensor synchronize(const SparseHandle& handle);
 // the operation: an allgather, an alltoall, or a gather on its root; else RUEDA_INVALID_ARGUMENT.
 RUEDA_TORCH_API at::Tensor received_splits(const Handle& handle);
 
-// allreduce ------------------------------------------------------------------------------------
-
-// Combines `tensor`, of one shape and type on all ranks, over the process set. Inputs are
-// multiplied by `prescale_factor` before and the result by `postscale_factor` after the reduction.
-// The average of integers is truncated towards zero; bool has no average. `name` matches the
-// operation with the other ranks', in any order of submission; without one, order matches it.
-RUEDA_TORCH_API at::Tensor allreduce(const at::Tensor& tensor, const std::string& name = "",
-                                     reduce_op op = Average, double prescale_factor = 1,
-                                     double postscale_factor = 1,
-                                     ProcessSet process_set = global_process_set);
-// In place. Returns `tensor`. Its elements must not share memory (as an expanded tensor's do).
-RUEDA_TORCH_API at::Tensor allreduce_(const at::Tensor& tensor, const std::string& name = "",
-                                      reduce_op op = Average, double prescale_factor = 1,
-                                      double postscale_factor = 1,
-                                      ProcessSet process_set = global_process_set);
-// In the background.
-[[nodiscard]] RUEDA_TORCH_API Handle allreduce_async(const at::Tensor& tensor,
-                                                     const std::string& name = "",
-                                                     reduce_op op = Average,
-                                                     double prescale_factor = 1,
-                                                     double postscale_factor = 1,
-                                                     ProcessSet process_set = global_process_set);
-[[nodiscard]] RUEDA_TORCH_API Handle allreduce_async_(const at::Tensor& tensor,
-                                                      const std::string& name = "",
-                                                      reduce_op op = Average,
-                                                      double prescale_factor = 1,
-                                                      double postscale_factor = 1,
-                                                      ProcessSet process_set = global_process_set);
-
-// Several tensors (at least one) that are reduced together or not at all. With a name they are
-// called "<name>.0", "<name>.1", ...
-RUEDA_TORCH_API std::vector<at::Tensor> grouped_allreduce(
-    const std::vector<at::Tensor>& tensors, const std::string& name = "", reduce_op op = Average,
-    double prescale_factor = 1, double postscale_factor = 1,
-    ProcessSet process_set = global_process_set);
-RUEDA_TORCH_API std::vector<at::Tensor> grouped_allreduce_(
-    const std::vector<at::Tensor>& tensors, const std::string& name = "", reduce_op op = Average,
-    double prescale_factor = 1, double postscale_factor = 1,
-    ProcessSet process_set = global_process_set);
-[[nodiscard]] RUEDA_TORCH_API GroupHandle
-grouped_allreduce_async(const std::vector<at::Tensor>& tensors, const std::string& name = "",
-                        reduce_op op = Average, double prescale_factor = 1,
-                        double postscale_factor = 1, ProcessSet process_set = global_process_set);
-[[nodiscard]] RUEDA_TORCH_API GroupHandle
-grouped_allreduce_async_(const std::vector<at::Tensor>& tensors, const std::string& name = "",
-                         reduce_op op = Average, double prescale_factor = 1,
-                         double postscale_factor = 1, ProcessSet process_set = global_process_set);
-
-// The Sum or Average of sparse COO tensors of one shape and type, of any number of elements on each
-// rank: the indices and values of all are gathered. The result is coalesced, the same bits on all
-// ranks. Ranks whose tensors differ in shape all get RUEDA_INVALID_ARGUMENT.
-RUEDA_TORCH_API at::Tensor sparse_allreduce(const at::Tensor& tensor, const std::string& name = "",
-                                            reduce_op op = Average,
-                                            ProcessSet process_set = global_process_set);
-[[nodiscard]] RUEDA_TORCH_API SparseHandle
-sparse_allreduce_async(const at::Tensor& tensor, const std::string& name = "",
-                       reduce_op op = Average, ProcessSet process_set = global_process_set);
-
-// broadcast ------------------------------------------------------------------------------------
-
-// Gives every rank of the process set the `tensor` of `root_rank`, a world rank in the set. Shape
-// and type are the same on all ranks.
-RUEDA_TORCH_API at::Tensor broadcast(const at::Tensor& tensor, int root_rank,
-                                     const std::string& name = "",
-                                     ProcessSet process_set = global_process_set);
-RUEDA_TORCH_API at::Tensor broadcast_(const at::Tensor& tensor, int root_rank,
-                                      const std::string& name = "",
-                                      ProcessSet process_set = global_process_set);
-[[nodiscard]] RUEDA_TORCH_API Handle broadcast_async(const at::Tensor& tensor, int root_rank,
-                                                     const std::string& name = "",
-                                                     ProcessSet process_set = global_process_set);
-[[nodiscard]] RUEDA_TORCH_API Handle broadcast_async_(const at::Tensor& tensor, int root_rank,
-                                                      const std::string& name = "",
-                                                      ProcessSet process_set = global_process_set);
-
-// allgather ------------------------------------------------------------------------------------
-
-// All ranks' tensors, joined along the first dimension in rank order. The first dimension may
-// differ by rank and may be 0; the others may not. A scalar has no first dimension:
-// tensor.reshape({1}).
-RUEDA_TORCH_API at::Tensor allgather(const at::Tensor& tensor, const std::string& name = "",
-                                     ProcessSet process_set = global_process_set);
-[[nodiscard]] RUEDA_TORCH_API Handle allgather_async(const at::Tensor& tensor,
-                                                     const std::string& name = "",
-                                                     ProcessSet process_set = global_process_set);
-
-// Several tensors that are gathered together or not at all.
-RUEDA_TORCH_API std::vector<at::Tensor> grouped_allgather(
-    const std::vector<at::Tensor>& tensors, const std::string& name = "",
-    ProcessSet process_set = global_process_set);
-[[nodiscard]] RUEDA_TORCH_API GroupHandle
-grouped_allgather_async(const std::vector<at::Tensor>& tensors, const std::string& name = "",
-                        ProcessSet process_set = global_process_set);
-
-// alltoall -------------------------------------------------------------------------------------
+// Options --------------------------------------------------------------------------------------
+//
+// Those of rueda.hpp, and two of torch's own: allreduce(tensor, {.name = "loss", .op = hvd::Sum}).
 
 // How many rows go to each rank of the process set, in rank order; they add up to the tensor's
 // first dimension. Empty: equal parts.
@@ -297,41 +211,109 @@ class RUEDA_TORCH_API Splits {
   std::vector<int64_t> rows_;
 };
 
+// Of alltoall and scatter.
+struct SplitOptions {
+  Splits splits = {};
+  std::string name = {};
+  ProcessSet process_set = global_process_set;
+};
+
+// Of sparse_allreduce.
+struct SparseOptions {
+  std::string name = {};
+  reduce_op op = Average;
+  ProcessSet process_set = global_process_set;
+};
+
+// allreduce ------------------------------------------------------------------------------------
+
+// Combines `tensor`, of one shape and type on all ranks, over the process set. Inputs are
+// multiplied by `prescale_factor` before and the result by `postscale_factor` after the reduction.
+// The average of integers is truncated towards zero; bool has no average. `name` matches the
+// operation with the other ranks', in any order of submission; without one, order matches it. The
+// gradient of a compressed allreduce is not compressed.
+RUEDA_TORCH_API at::Tensor allreduce(const at::Tensor& tensor,
+                                     const AllreduceOptions& options = {});
+// In place. Returns `tensor`. Its elements must not share memory (as an expanded tensor's do).
+RUEDA_TORCH_API at::Tensor allreduce_(const at::Tensor& tensor,
+                                      const AllreduceOptions& options = {});
+// In the background.
+[[nodiscard]] RUEDA_TORCH_API Handle allreduce_async(const at::Tensor& tensor,
+                                                     const AllreduceOptions& options = {});
+[[nodiscard]] RUEDA_TORCH_API Handle allreduce_async_(const at::Tensor& tensor,
+                                                      const AllreduceOptions& options = {});
+
+// Several tensors (at least one) that are reduced together or not at all. With a name they are
+// called "<name>.0", "<name>.1", ...
+RUEDA_TORCH_API std::vector<at::Tensor> grouped_allreduce(const std::vector<at::Tensor>& tensors,
+                                                          const AllreduceOptions& options = {});
+RUEDA_TORCH_API std::vector<at::Tensor> grouped_allreduce_(const std::vector<at::Tensor>& tensors,
+                                                           const AllreduceOptions& options = {});
+[[nodiscard]] RUEDA_TORCH_API GroupHandle grouped_allreduce_async(
+    const std::vector<at::Tensor>& tensors, const AllreduceOptions& options = {});
+[[nodiscard]] RUEDA_TORCH_API GroupHandle grouped_allreduce_async_(
+    const std::vector<at::Tensor>& tensors, const AllreduceOptions& options = {});
+
+// The Sum or Average of sparse COO tensors of one shape and type, of any number of elements on each
+// rank: the indices and values of all are gathered. The result is coalesced, the same bits on all
+// ranks. Ranks whose tensors differ in shape all get RUEDA_INVALID_ARGUMENT.
+RUEDA_TORCH_API at::Tensor sparse_allreduce(const at::Tensor& tensor,
+                                            const SparseOptions& options = {});
+[[nodiscard]] RUEDA_TORCH_API SparseHandle
+sparse_allreduce_async(const at::Tensor& tensor, const SparseOptions& options = {});
+
+// broadcast ------------------------------------------------------------------------------------
+
+// Gives every rank of the process set the `tensor` of `root_rank`, a world rank in the set. Shape
+// and type are the same on all ranks.
+RUEDA_TORCH_API at::Tensor broadcast(const at::Tensor& tensor, int root_rank,
+                                     const Options& options = {});
+RUEDA_TORCH_API at::Tensor broadcast_(const at::Tensor& tensor, int root_rank,
+                                      const Options& options = {});
+[[nodiscard]] RUEDA_TORCH_API Handle broadcast_async(const at::Tensor& tensor, int root_rank,
+                                                     const Options& options = {});
+[[nodiscard]] RUEDA_TORCH_API Handle broadcast_async_(const at::Tensor& tensor, int root_rank,
+                                                      const Options& options = {});
+
+// allgather ------------------------------------------------------------------------------------
+
+// All ranks' tensors, joined along the first dimension in rank order. The first dimension may
+// differ by rank and may be 0; the others may not. A scalar has no first dimension:
+// tensor.reshape({1}).
+RUEDA_TORCH_API at::Tensor allgather(const at::Tensor& tensor, const Options& options = {});
+[[nodiscard]] RUEDA_TORCH_API Handle allgather_async(const at::Tensor& tensor,
+                                                     const Options& options = {});
+
+// Several tensors that are gathered together or not at all.
+RUEDA_TORCH_API std::vector<at::Tensor> grouped_allgather(const std::vector<at::Tensor>& tensors,
+                                                          const Options& options = {});
+[[nodiscard]] RUEDA_TORCH_API GroupHandle
+grouped_allgather_async(const std::vector<at::Tensor>& tensors, const Options& options = {});
+
+// alltoall -------------------------------------------------------------------------------------
+
 // Gives each rank of the process set its rows of `tensor`. The result is what all ranks gave to
 // this one, in rank order. All dimensions but the first are the same on all ranks.
-RUEDA_TORCH_API at::Tensor alltoall(const at::Tensor& tensor, const Splits& splits = {},
-                                    const std::string& name = "",
-                                    ProcessSet process_set = global_process_set);
+RUEDA_TORCH_API at::Tensor alltoall(const at::Tensor& tensor, const SplitOptions& options = {});
 // And how many rows came from each rank: an int64 vector.
 RUEDA_TORCH_API std::pair<at::Tensor, at::Tensor> alltoall_with_splits(
-    const at::Tensor& tensor, const Splits& splits = {}, const std::string& name = "",
-    ProcessSet process_set = global_process_set);
+    const at::Tensor& tensor, const SplitOptions& options = {});
 // In the background; see received_splits.
 [[nodiscard]] RUEDA_TORCH_API Handle alltoall_async(const at::Tensor& tensor,
-                                                    const Splits& splits = {},
-                                                    const std::string& name = "",
-                                                    ProcessSet process_set = global_process_set);
+                                                    const SplitOptions& options = {});
 
 // reducescatter --------------------------------------------------------------------------------
 
 // Combines `tensor`, of one shape and type on all ranks, and gives each rank its rows of the
 // result: equal parts in rank order, the lowest ranks one row more. Factors as in allreduce.
-RUEDA_TORCH_API at::Tensor reducescatter(const at::Tensor& tensor, const std::string& name = "",
-                                         reduce_op op = Average,
-                                         ProcessSet process_set = global_process_set,
-                                         double prescale_factor = 1, double postscale_factor = 1);
-[[nodiscard]] RUEDA_TORCH_API Handle
-reducescatter_async(const at::Tensor& tensor, const std::string& name = "", reduce_op op = Average,
-                    ProcessSet process_set = global_process_set, double prescale_factor = 1,
-                    double postscale_factor = 1);
+RUEDA_TORCH_API at::Tensor reducescatter(const at::Tensor& tensor,
+                                         const ReducescatterOptions& options = {});
+[[nodiscard]] RUEDA_TORCH_API Handle reducescatter_async(const at::Tensor& tensor,
+                                                         const ReducescatterOptions& options = {});
 RUEDA_TORCH_API std::vector<at::Tensor> grouped_reducescatter(
-    const std::vector<at::Tensor>& tensors, const std::string& name = "", reduce_op op = Average,
-    ProcessSet process_set = global_process_set, double prescale_factor = 1,
-    double postscale_factor = 1);
-[[nodiscard]] RUEDA_TORCH_API GroupHandle
-grouped_reducescatter_async(const std::vector<at::Tensor>& tensors, const std::string& name = "",
-                            reduce_op op = Average, ProcessSet process_set = global_process_set,
-                            double prescale_factor = 1, double postscale_factor = 1);
+    const std::vector<at::Tensor>& tensors, const ReducescatterOptions& options = {});
+[[nodiscard]] RUEDA_TORCH_API GroupHandle grouped_reducescatter_async(
+    const std::vector<at::Tensor>& tensors, const ReducescatterOptions& options = {});
 
 // To and from one rank -------------------------------------------------------------------------
 //
@@ -340,58 +322,37 @@ grouped_reducescatter_async(const std::vector<at::Tensor>& tensors, const std::s
 // As allreduce, but `root_rank` alone gets the result: elsewhere it is an undefined tensor, and in
 // place `tensor` as it was.
 RUEDA_TORCH_API at::Tensor reduce(const at::Tensor& tensor, int root_rank,
-                                  const std::string& name = "", reduce_op op = Average,
-                                  double prescale_factor = 1, double postscale_factor = 1,
-                                  ProcessSet process_set = global_process_set);
+                                  const ReduceOptions& options = {});
 RUEDA_TORCH_API at::Tensor reduce_(const at::Tensor& tensor, int root_rank,
-                                   const std::string& name = "", reduce_op op = Average,
-                                   double prescale_factor = 1, double postscale_factor = 1,
-                                   ProcessSet process_set = global_process_set);
+                                   const ReduceOptions& options = {});
 [[nodiscard]] RUEDA_TORCH_API Handle reduce_async(const at::Tensor& tensor, int root_rank,
-                                                  const std::string& name = "",
-                                                  reduce_op op = Average,
-                                                  double prescale_factor = 1,
-                                                  double postscale_factor = 1,
-                                                  ProcessSet process_set = global_process_set);
+                                                  const ReduceOptions& options = {});
 [[nodiscard]] RUEDA_TORCH_API Handle reduce_async_(const at::Tensor& tensor, int root_rank,
-                                                   const std::string& name = "",
-                                                   reduce_op op = Average,
-                                                   double prescale_factor = 1,
-                                                   double postscale_factor = 1,
-                                                   ProcessSet process_set = global_process_set);
+                                                   const ReduceOptions& options = {});
 
 // As allgather, but `root_rank` alone gets the result: elsewhere it is an undefined tensor.
 RUEDA_TORCH_API at::Tensor gather(const at::Tensor& tensor, int root_rank,
-                                  const std::string& name = "",
-                                  ProcessSet process_set = global_process_set);
+                                  const Options& options = {});
 [[nodiscard]] RUEDA_TORCH_API Handle gather_async(const at::Tensor& tensor, int root_rank,
-                                                  const std::string& name = "",
-                                                  ProcessSet process_set = global_process_set);
+                                                  const Options& options = {});
 
 // Gives each rank its rows of the `tensor` of `root_rank`, split as the root says. Elsewhere
 // `tensor` says what a row is, by type and shape, and its own rows are not looked at:
 // torch::empty({0, 3}).
 RUEDA_TORCH_API at::Tensor scatter(const at::Tensor& tensor, int root_rank,
-                                   const Splits& splits = {}, const std::string& name = "",
-                                   ProcessSet process_set = global_process_set);
+                                   const SplitOptions& options = {});
 [[nodiscard]] RUEDA_TORCH_API Handle scatter_async(const at::Tensor& tensor, int root_rank,
-                                                   const Splits& splits = {},
-                                                   const std::string& name = "",
-                                                   ProcessSet process_set = global_process_set);
+                                                   const SplitOptions& options = {});
 
 // `tensor` goes to `rank`, which must receive it into a tensor of the same type and shape, under
 // the same name, or both without one and in one order. A send may wait for its recv. The async
 // ones' result is `tensor`.
-RUEDA_TORCH_API void send(const at::Tensor& tensor, int rank, const std::string& name = "",
-                          ProcessSet process_set = global_process_set);
+RUEDA_TORCH_API void send(const at::Tensor& tensor, int rank, const Options& options = {});
 [[nodiscard]] RUEDA_TORCH_API Handle send_async(const at::Tensor& tensor, int rank,
-                                                const std::string& name = "",
-                                                ProcessSet process_set = global_process_set);
-RUEDA_TORCH_API at::Tensor recv_(const at::Tensor& tensor, int rank, const std::string& name = "",
-                                 ProcessSet process_set = global_process_set);
+                                                const Options& options = {});
+RUEDA_TORCH_API at::Tensor recv_(const at::Tensor& tensor, int rank, const Options& options = {});
 [[nodiscard]] RUEDA_TORCH_API Handle recv_async_(const at::Tensor& tensor, int rank,
-                                                 const std::string& name = "",
-                                                 ProcessSet process_set = global_process_set);
+                                                 const Options& options = {});
 
 // Models and optimizers ------------------------------------------------------------------------
 
@@ -561,8 +522,9 @@ class RUEDA_TORCH_API DistributedOptimizer {
 //     rueda::grouped_allgather(Tensor[] tensors, str name="", int process_set=0) -> Tensor[]
 //     rueda::alltoall(Tensor tensor, int[] splits=[], str name="", int process_set=0)
 //                      -> (Tensor, Tensor), the second as in alltoall_with_splits
-//     rueda::reducescatter(Tensor tensor, str name="", str op="average", int process_set=0,
-//                      float prescale_factor=1.0, float postscale_factor=1.0) -> Tensor
+//     rueda::reducescatter(Tensor tensor, str name="", str op="average", *,
+//                      float prescale_factor=1.0, float postscale_factor=1.0, int process_set=0)
+//                      -> Tensor
 //     rueda::grouped_reducescatter(Tensor[] tensors, <the same>) -> Tensor[]
 //     rueda::reduce(Tensor tensor, int root_rank, str name="", str op="average",
 //                      float prescale_factor=1.0, float postscale_factor=1.0, int process_set=0)
@@ -574,5 +536,7 @@ class RUEDA_TORCH_API DistributedOptimizer {
 //     rueda::recv_(Tensor(a!) tensor, int rank, str name="", int process_set=0) -> Tensor(a!)
 
 }  // namespace rueda::libtorch
+
+#include "rueda/torch_deprecated.hpp"
 
 #endif  // RUEDA_TORCH_HPP_
