@@ -104,10 +104,9 @@ const Knob kKnobs[] = {
      "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
      "Age at which such an operation fails on every rank that submitted it. 0: never."},
     {"heartbeat_limit_s", &Config::heartbeat_limit_s, Use::kAgreed, 0.1, 1e6, "0", "",
-     "A rank is lost when it has been stopped by a signal, or its host has been silent (to anybody "
-     "who reduces with it), for that long. 0: never, as when a debugger is to hold ranks of "
-     "several "
-     "hosts."},
+     "A rank is lost when it has been stopped by a signal for that long, or when its host has been "
+     "silent (to anybody who reduces with it) for that long and one heartbeat more: an eighth of "
+     "it, at most a second. 0: never, as when a debugger is to hold ranks of several hosts."},
     {"gloo_timeout_s", &Config::gloo_timeout_s, Use::kKnob, 0.1, 1e6, "",
      "HOROVOD_GLOO_TIMEOUT_SECONDS",
      "How long Gloo may take to connect, and to move one bucket once all ranks have started it."},
