@@ -59,7 +59,9 @@ RANKS_TEST(Positional, ReductionsTakeTheirArgumentsByPosition, 2) {
   const torch::Tensor same = hvd::reduce_(mine.clone(), 1, "q", hvd::Sum, 2, 3);
   const torch::Tensor same_later =
       hvd::synchronize(hvd::reduce_async_(mine.clone(), 1, "r", hvd::Sum, 2, 3));
-  if (hvd::rank() == 1) EXPECT_TRUE(Equal({reduced, later, same, same_later}, scaled));
+  if (hvd::rank() == 1) {
+    EXPECT_TRUE(Equal({reduced, later, same, same_later}, scaled));
+  }
 }
 
 RANKS_TEST(Positional, MovesTakeTheirArgumentsByPosition, 2) {
@@ -76,7 +78,9 @@ RANKS_TEST(Positional, MovesTakeTheirArgumentsByPosition, 2) {
   EXPECT_TRUE(Equal(hvd::synchronize(hvd::grouped_allgather_async({mine}, "h")), all));
   const torch::Tensor gathered = hvd::gather(mine, 0, "i");
   const torch::Tensor later = hvd::synchronize(hvd::gather_async(mine, 0, "j"));
-  if (hvd::rank() == 0) EXPECT_TRUE(Equal({gathered, later}, all));
+  if (hvd::rank() == 0) {
+    EXPECT_TRUE(Equal({gathered, later}, all));
+  }
 
   const torch::Tensor row = Of({1 + 10 * rank}), column = Of({10 * rank, 1 + 10 * rank});
   EXPECT_TRUE(torch::equal(hvd::scatter(mine, 1, {1, 1}, "k", world), row));
