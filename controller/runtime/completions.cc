@@ -31,6 +31,7 @@ absl::Status Completions::Start() {
   RUEDA_RETURN_IF_ERROR(StartThread(
       "the thread for callbacks", "rueda-callback", [this] { Run(); }, &thread_));
   id_ = thread_.get_id();
+  runs_ = true;
   started_.store(true, std::memory_order_release);
   return absl::OkStatus();
 }
@@ -49,7 +50,7 @@ void Completions::Call(const Callback& callback, bool is_inline) {
 
 bool Completions::Add(std::function<void()> callback) {
   MutexLock lock(mutex_);
-  if (stopping_) return false;
+  if (!runs_) return false;
   callbacks_.push_back(std::move(callback));
   changed_.NotifyOne();
   return true;
@@ -61,7 +62,10 @@ void Completions::Run() {
     {
       MutexLock lock(mutex_);
       while (callbacks_.empty() && !stopping_) changed_.Wait(mutex_);
-      if (callbacks_.empty()) return;
+      if (callbacks_.empty()) {
+        runs_ = false;
+        return;
+      }
       callback = std::move(callbacks_.front());
       callbacks_.pop_front();
     }

@@ -38,7 +38,7 @@ class Completions {
   absl::Status Start() ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls it, on this thread (`is_inline`) or, after Start, on the other one.
   void Call(const Callback& callback, bool is_inline) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After Start. False: this was stopped, and nothing will run it.
+  // After Start. False: the thread has been stopped, and nothing will run it.
   bool Add(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs what has been added, then ends the thread. Not called from a callback.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -52,6 +52,7 @@ class Completions {
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> callbacks_ ABSL_GUARDED_BY(mutex_);
+  bool runs_ ABSL_GUARDED_BY(mutex_) = false;  // the thread: what is added it will call
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
   std::thread::id id_ ABSL_GUARDED_BY(mutex_);  // the thread's, as long as it runs

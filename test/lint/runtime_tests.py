@@ -13,16 +13,7 @@ PARTS = "controller/runtime"
 TESTS = "test/controller/runtime"
 INCLUDE = re.compile(r'^#include "(controller/runtime/[\w.-]+)"', re.M)
 # Parts without a test of their own, and what tests them meanwhile. One that gets a test goes.
-WITHOUT = {
-    "engine.h": "test/conformance and test/multiprocess run whole engines",
-    "engine_parts.h": "the same: it makes what an engine consists of",
-    "outputs.h": "test/conformance/operations_test.cc: results of unknown size",
-    "request.h": "test/bindings/api_test.cc: handles and late callbacks",
-    "submissions.h": "test/bindings/api_test.cc: refusals; test/conformance/names_test.cc",
-    "tracks.h": "test/multiprocess/timeline_test.cc",
-    "wait_point.h": "test/controller/runtime/baton_test.cc: the threads of a runtime sleep there",
-    "watch.h": "test/clusters/silence_test.py; what it decides by, liveness_test",
-}
+WITHOUT = {}
 
 
 def check(root):

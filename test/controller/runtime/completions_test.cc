@@ -100,6 +100,15 @@ TEST(Completions, MayAddMore) {
   EXPECT_EQ(ran, 100) << "Stop waits for those, too";
 }
 
+TEST(Completions, NothingIsTakenThatNobodyWillCall) {
+  Completions completions;
+  EXPECT_FALSE(completions.Add([] {})) << "not started";
+  ASSERT_TRUE(completions.Start().ok());
+  EXPECT_TRUE(completions.Add([] {}));
+  completions.Stop();
+  EXPECT_FALSE(completions.Add([] {}));
+}
+
 TEST(Completions, MayBeStoppedTwiceAndWithoutAnyWork) {
   Completions completions;
   ASSERT_TRUE(completions.Start().ok());

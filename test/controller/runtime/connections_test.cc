@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "controller/failure/verdict_board.h"
+#include "controller/runtime/watch.h"
 #include "core/base/doorbell.h"
 
 namespace rueda {
@@ -129,6 +131,19 @@ TEST_F(ConnectionsTest, EndWithTheRecordOfTheFailure) {
   const Frame frame = Received();
   EXPECT_EQ(frame.type, FrameType::kFailure);
   EXPECT_EQ(frame.payload, "record");
+}
+
+TEST(Watch, ARankHasEndedWhenTheLauncherSaysSoOfItsProcess) {
+  const RankInfo infos[] = {{10, "here"}, {11, "here"}};
+  EXPECT_FALSE(FindEnded(nullptr, infos).has_value());
+  const std::unique_ptr<VerdictBoard> board = *VerdictBoard::Create(2);
+  EXPECT_FALSE(FindEnded(board.get(), infos).has_value());
+  board->Write(1, {99, 0});  // of a process that was rank 1 before
+  EXPECT_FALSE(FindEnded(board.get(), infos).has_value());
+  board->Write(1, {11, 0});
+  const std::optional<Watch::Lost> lost = FindEnded(board.get(), infos);
+  ASSERT_TRUE(lost.has_value());
+  EXPECT_EQ(lost->rank, 1);
 }
 
 }  // namespace
