@@ -48,6 +48,14 @@ void Completions::Call(const Callback& callback, bool is_inline) {
   callback.Run();
 }
 
+void Completions::CallLate(Callback like, std::unique_ptr<LateCallbacks::Late> late) {
+  for (; late != nullptr; late = std::move(late->next)) {
+    like.function = late->function;
+    like.user = late->user;
+    Call(like, /*is_inline=*/false);
+  }
+}
+
 bool Completions::Add(std::function<void()> callback) {
   MutexLock lock(mutex_);
   if (!runs_) return false;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <thread>
 
 #include "controller/runtime/request.h"
@@ -38,6 +39,9 @@ class Completions {
   absl::Status Start() ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls it, on this thread (`is_inline`) or, after Start, on the other one.
   void Call(const Callback& callback, bool is_inline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls them all on the other thread, as `like` otherwise.
+  void CallLate(Callback like, std::unique_ptr<LateCallbacks::Late> late)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // After Start. False: the thread has been stopped, and nothing will run it.
   bool Add(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs what has been added, then ends the thread. Not called from a callback.

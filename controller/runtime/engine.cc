@@ -28,50 +28,25 @@ Engine::Engine(EngineArgs args)
       left_(world_.size()) {}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineArgs args) {
-  const Config& config = *args.config;
-  EnginePartsArgs parts;
-  parts.config = &config;
-  parts.arena = std::move(args.arena);
-  parts.turns_without_sockets = args.turns_without_sockets;
+  EnginePartsArgs parts = {nullptr, args.config, std::move(args.arena), args.turns_without_sockets};
   std::unique_ptr<Engine> engine(new Engine(std::move(args)));
-  const absl::Status status =
-      WithoutExceptions([&] { return engine->Init(config, std::move(parts)); });
-  World& world = engine->world_;
-  if (status.ok()) {
-    world.guard.End();
-    return engine;
+  const absl::Status status = WithoutExceptions([&] { return engine->Init(std::move(parts)); });
+  if (!status.ok()) {
+    TellFailedStart(&engine->world_, status);
+    return status;
   }
-  // The neighbours may have started, and threads have no connection that would break.
-  world.guard.Say({.rank = world.rank,
-                   .accuser = world.rank,
-                   .pid = world.infos[world.rank].pid,
-                   .host = world.infos[world.rank].host_name,
-                   .cause = absl::StrCat("it failed to start: ", status.message()),
-                   .epoch = world.epoch});
-  const std::string record = world.neighbourhood.segment->failure();
-  for (RoleLink& role_link : world.links) {
-    role_link.link->Send(FrameType::kFailure, record);
-    (void)role_link.link->OnWritable();
-  }
-  return status;
+  engine->world_.guard.End();
+  return engine;
 }
 
-absl::Status Engine::Init(const Config& config, EnginePartsArgs args) {
+absl::Status Engine::Init(EnginePartsArgs args) {
   args.world = &world_;
   args.listener = this;
   RUEDA_RETURN_IF_ERROR(MakeParts(args, &parts_));
   record_.emplace(&world_, parts_.neighbours.get(), &member_, &live_);
   detector_.emplace(world_.rank, world_.size(), parts_.verdicts.get());
-  Lanes::Args lanes;
-  lanes.world = &world_;
-  lanes.config = &config;
-  lanes.member = &member_;
-  lanes.tracks = &tracks_;
-  lanes.timeline = timeline_;
-  lanes.activity = &own_page().activity;
-  lanes.backends = &parts_.backends;
-  lanes.listener = this;
-  lanes_.emplace(std::move(lanes));
+  lanes_.emplace(Lanes::Args{&world_, args.config, &member_, &tracks_, timeline_,
+                             &own_page().activity, &parts_.backends, this});
   for (SetId set = 0; set < member_.process_sets().end(); ++set) {
     RUEDA_RETURN_IF_ERROR(lanes_->Open(set));
   }
@@ -305,20 +280,16 @@ void Engine::Complete(Request* request, absl::Status status, FailurePtr failure)
                 static_cast<uint64_t>(request->status.code()));
   submissions_->Ended(*request);
   // Kept here, as whoever sees `done` may release the request.
-  Callback callback = {request->callback, request->callback_user,
-                       request->handle(), request->status.code(),
-                       timeline_,         request->track};
+  const Callback callback = {request->callback, request->callback_user,
+                             request->handle(), request->status.code(),
+                             timeline_,         request->track};
   const bool is_inline = request->callback_inline;
   request->done.store(1, std::memory_order_release);
   std::unique_ptr<LateCallbacks::Late> late = request->late_callbacks.Close();
   sleepers_->WakeFor(request);
   submissions_->table().Unreference(request);
   completions_->Call(callback, is_inline);
-  for (; late != nullptr; late = std::move(late->next)) {
-    callback.function = late->function;
-    callback.user = late->user;
-    completions_->Call(callback, /*is_inline=*/false);
-  }
+  completions_->CallLate(callback, std::move(late));
 }
 
 // Failing -------------------------------------------------------------------------------------
@@ -396,12 +367,7 @@ bool Engine::LookForFailure() {
   parts_.connections->EndWith(*record);
   Failure failure = DecodeFailure(*record);
   TurnAroundIfItIsUs(&failure);
-  EndEpoch(std::move(failure));
-  return true;
-}
-
-void Engine::EndEpoch(Failure failure) {
-  if (!membership_.Fail()) return;
+  if (!membership_.Fail()) return true;
   detector_->Clear();
   trace::Record(trace::Event::kFail, 0, static_cast<uint64_t>(failure.rank));
   const Rank culprit = failure.rank >= 0 ? failure.rank : failure.culprit;
@@ -412,6 +378,7 @@ void Engine::EndEpoch(Failure failure) {
     failure_ = std::move(shared);
   }
   FinishEpoch();
+  return true;
 }
 
 // What follows from failure_. If an exception comes out of it, it is called again and goes on.
@@ -524,11 +491,6 @@ Nanos Engine::CheckDeadlines() {
 void Engine::SetSleep(Sleep sleep) {
   if (sleep == Sleep::kBackground && idle()) sleep = Sleep::kIdle;
   own_page().sleep.store(static_cast<uint32_t>(sleep), std::memory_order_relaxed);
-}
-
-void Engine::WakeSelf() const {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  parts_.neighbours->WakeIdle(parts_.neighbours->self());
 }
 
 }  // namespace rueda

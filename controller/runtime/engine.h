@@ -66,7 +66,7 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
   // Any thread -------------------------------------------------------------------------------
 
   // Rings this rank's own sleeper, if it sleeps. After what it should find was published.
-  void WakeSelf() const;
+  void WakeSelf() const { parts_.neighbours->WakeSelf(); }
   // Whether something was queued that no turn has taken yet.
   bool HasSubmissions() const { return submissions_->HasWork(); }
   void RingBackground() const { parts_.neighbours->own_bells().background.Ring(); }
@@ -103,7 +103,7 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
 
  private:
   explicit Engine(EngineArgs args);
-  absl::Status Init(const Config& config, EnginePartsArgs args);
+  absl::Status Init(EnginePartsArgs args);
 
   // What `fn` returns, or `otherwise` after an exception, which ends the epoch.
   template <typename Fn, typename Result>
@@ -152,7 +152,6 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
   // For a cause that begins with this rank: "rank 2 can't go on: ...".
   void Fail(absl::string_view what);
   bool LookForFailure();
-  void EndEpoch(Failure failure);
   void FinishEpoch();
   void DrainAtEnd();
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "controller/bus/log_bus.h"
 #include "controller/membership/liveness.h"
 #include "ops/backends.h"
@@ -16,10 +17,7 @@ Nanos Limit(double seconds) {
 
 // Rings this rank's own sleeper, if it sleeps.
 std::function<void()> WakeSelf(const EngineParts& parts) {
-  return [neighbours = parts.neighbours.get()] {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    neighbours->WakeIdle(neighbours->self());
-  };
+  return [neighbours = parts.neighbours.get()] { neighbours->WakeSelf(); };
 }
 
 void MakeStore(const World& world, EngineParts* parts) {
@@ -119,6 +117,22 @@ absl::Status MakeParts(const EnginePartsArgs& args, EngineParts* parts) {
   RUEDA_RETURN_IF_ERROR(MakeBus(world, config, parts));
   parts->backends = MakeBackends(ArgsOfBackends(world, config, args.arena, *parts));
   return absl::OkStatus();
+}
+
+void TellFailedStart(World* world, const absl::Status& why) {
+  const RankInfo& self = world->infos[world->rank];
+  // Threads have no connection that would break.
+  world->guard.Say({.rank = world->rank,
+                    .accuser = world->rank,
+                    .pid = self.pid,
+                    .host = self.host_name,
+                    .cause = absl::StrCat("it failed to start: ", why.message()),
+                    .epoch = world->epoch});
+  const std::string record = world->neighbourhood.segment->failure();
+  for (RoleLink& each : world->links) {
+    each.link->Send(FrameType::kFailure, record);
+    (void)each.link->OnWritable();
+  }
 }
 
 }  // namespace rueda

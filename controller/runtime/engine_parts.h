@@ -46,4 +46,7 @@ struct EnginePartsArgs {
 // Fills `parts`, whose address stays. Nothing blocks, nothing is connected yet.
 absl::Status MakeParts(const EnginePartsArgs& args, EngineParts* parts);
 
+// Tells all that this rank is connected to, and its neighbours, who may have started, why it can't.
+void TellFailedStart(World* world, const absl::Status& why);
+
 }  // namespace rueda

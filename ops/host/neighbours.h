@@ -40,6 +40,12 @@ class Neighbours {
     const uint32_t sleep = segment_->page(local).sleep.load(std::memory_order_relaxed);
     if (sleep != static_cast<uint32_t>(Sleep::kAwake)) Ring(local, sleep);
   }
+  // Rings this rank's own sleeper, if it sleeps. After what it should find was published; the fence
+  // is here.
+  void WakeSelf() const {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    WakeIdle(self_);
+  }
   // Rings everybody, this rank too, whatever the flags say: for failures.
   void RingAll() const {
     for (const Bells& bells : bells_) {

@@ -13,7 +13,7 @@
  * Names: baton.cc of controller/runtime has OnQueued, BackgroundLooksSoon, Await, TurnUntil, TryTake,
  * Leave, Background and WaitForBaton; engine.cc has TurnOnce, LastTurn, Complete, LeavesWork and
  * SetSleep; sleepers.{h,cc} has Sleep, WakeFor and WakeOne; submissions.cc has Submit, MarkWaited and Take;
- * ops/host/neighbours.h has Wake and WakeIdle.
+ * ops/host/neighbours.h has Wake, WakeIdle and WakeSelf.
  *
  * Time: a sleep ends by the clock only where the code means it to: a caller's time-out, the background thread's
  * patience, "looks soon". Such a sleep may end at any time, or, where an early end would change nothing, once it
