@@ -21,9 +21,4 @@ bool Sleepers::WakeOne() {
   return true;
 }
 
-void Sleepers::WakeAll() {
-  MutexLock lock(mutex_);
-  for (Entry* entry : entries_) Wake(entry);
-}
-
 }  // namespace rueda

@@ -25,7 +25,6 @@ class Sleepers {
   void WakeFor(const Request* request) ABSL_LOCKS_EXCLUDED(mutex_);
   // One of them should take the baton. False when nobody sleeps.
   bool WakeOne() ABSL_LOCKS_EXCLUDED(mutex_);
-  void WakeAll() ABSL_LOCKS_EXCLUDED(mutex_);
   // After a sequentially consistent store of what they should see: then either this sees a thread
   // that is about to sleep, or that thread sees the store.
   bool any() const { return count_.load(std::memory_order_seq_cst) > 0; }

@@ -34,7 +34,6 @@ TEST(Sleepers, NobodyToWakeIsSaid) {
   const Request request;
   EXPECT_FALSE(sleepers.WakeOne());
   sleepers.WakeFor(&request);
-  sleepers.WakeAll();
 }
 
 TEST(Sleepers, AWakeBeforeTheSleepIsNotLost) {
@@ -73,18 +72,19 @@ TEST(Sleepers, OnlyThoseOfTheRequestAreWoken) {
   second.join();
   EXPECT_EQ(left, 2);
   EXPECT_TRUE(sleepers.any());
-  sleepers.WakeAll();
+  sleepers.WakeFor(&other);
   third.join();
 }
 
 TEST(Sleepers, OneIsCalledAndTheOthersAreNot) {
   Sleepers sleepers;
+  const Request request;
   std::atomic<int> listed{0};
   std::atomic<int> called{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&] {
-      called += sleepers.Sleep(nullptr, kForever, [&] {
+      called += sleepers.Sleep(&request, kForever, [&] {
         ++listed;
         return false;
       });
@@ -92,7 +92,7 @@ TEST(Sleepers, OneIsCalledAndTheOthersAreNot) {
   }
   Await(listed, 3);
   EXPECT_TRUE(sleepers.WakeOne());
-  sleepers.WakeAll();
+  sleepers.WakeFor(&request);
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(called, 1);
 }
