@@ -123,6 +123,7 @@ absl::Status Start(rueda_context* context) {
   options.arena = ArenaFor(options.context, options.group_rank);
   if (options.group != nullptr) {
     RUEDA_ASSIGN_OR_RETURN(context->runtime, Runtime::Create(std::move(options)));
+    context->completions = context->runtime->completions();
     return absl::OkStatus();
   }
   // Jobs that a program makes in the course of time, as torch.distributed does, have numbers of
@@ -137,6 +138,7 @@ absl::Status Start(rueda_context* context) {
     name.GiveBack();
   };
   RUEDA_ASSIGN_OR_RETURN(context->runtime, Runtime::Create(std::move(options), &met));
+  context->completions = context->runtime->completions();
   return absl::OkStatus();
 }
 
@@ -244,7 +246,8 @@ absl::StatusOr<Call> RuntimeOf(const rueda_context* context) {
   }
   const uint32_t calls = context->calls.fetch_add(1);
   Call call(context);
-  if (__builtin_expect((calls & rueda_context::kClosing) != 0, 0)) {
+  if (__builtin_expect((calls & rueda_context::kClosing) != 0, 0) &&
+      (Completions::Current() == nullptr || Completions::Current() != context->completions)) {
     if (context->destroyed) return absl::FailedPreconditionError("this context was destroyed");
     return Closing();
   }
@@ -291,6 +294,7 @@ void rueda_context_destroy(rueda_context* context) {
   if (context->runtime != nullptr) {
     context->runtime->EndWaits();
     AwaitCalls(context, 0);
+    (void)context->runtime->Leave();  // the last callbacks come
   }
   Free(std::move(context->runtime));
   context->options = RuntimeOptions();

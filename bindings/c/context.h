@@ -29,6 +29,8 @@ struct rueda_context {
   std::unique_ptr<rueda::Runtime> runtime;
   // How many calls are inside, and kClosing while the runtime is about to go.
   mutable std::atomic<uint32_t> calls{0};
+  // The runtime's. Its thread's calls are let in to the last: it ends before the runtime goes.
+  std::atomic<const rueda::Completions*> completions{nullptr};
   static constexpr uint32_t kClosing = uint32_t{1} << 31;
   int fork_generation = 0;  // of the process that made it
   std::atomic<bool> shut_down{false};

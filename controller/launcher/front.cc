@@ -325,7 +325,7 @@ int Front::ExitCode() const {
     return ExitCodeOf(ranks_[static_cast<size_t>(rank)].wait_status);
   }
   // To the supervisors it was SIGTERM.
-  if (ending_.signal == SIGPIPE) return finished_code_ != 0 ? 128 + SIGPIPE : 0;
+  if (ending_.signal == SIGPIPE) return lost || finished_code_ != 0 ? 128 + SIGPIPE : 0;
   if (hosts_.size() > 1) {
     if (ending_.signal != 0) return lost || finished_code_ != 0 ? 128 + ending_.signal : 0;
     if (lost) return 1;

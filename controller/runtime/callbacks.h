@@ -4,8 +4,8 @@
 //   in a turn of the engine (an inline callback, an allocator)
 //     what waits (execute, wait, wait_on_stream, wait_or_abort of an operation that has not ended)
 //     is refused: the thread would wait for itself. What ends a context (shutdown, reset, destroy)
-//     is refused: it would free what the thread is inside of. An abort is noted, and done once the
-//     turn goes on.
+//     is refused: it would free what the thread is inside of. An abort is noted, and done in the
+//     next turn.
 //   in another callback (the completion thread's)
 //     what ends its context is refused.
 //

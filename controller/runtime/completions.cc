@@ -10,6 +10,15 @@
 #include "core/base/threads.h"
 
 namespace rueda {
+namespace {
+
+thread_local const Completions* current = nullptr;
+
+}  // namespace
+
+const Completions* Completions::Current() {
+  return current;
+}
 
 void Callback::Run() const {
   const Nanos began = timeline->on() ? MonotonicNow() : 0;
@@ -30,7 +39,6 @@ absl::Status Completions::Start() {
   if (thread_.joinable() || stopping_) return absl::OkStatus();
   RUEDA_RETURN_IF_ERROR(StartThread(
       "the thread for callbacks", "rueda-callback", [this] { Run(); }, &thread_));
-  id_ = thread_.get_id();
   runs_ = true;
   started_.store(true, std::memory_order_release);
   return absl::OkStatus();
@@ -65,6 +73,7 @@ bool Completions::Add(std::function<void()> callback) {
 }
 
 void Completions::Run() {
+  current = this;
   while (true) {
     std::function<void()> callback;
     {
@@ -89,15 +98,7 @@ void Completions::Stop() {
     thread = std::move(thread_);
     changed_.NotifyAll();
   }
-  if (!thread.joinable()) return;
-  thread.join();
-  MutexLock lock(mutex_);
-  id_ = std::thread::id();
-}
-
-bool Completions::OnThread() const {
-  MutexLock lock(mutex_);
-  return id_ == std::this_thread::get_id();
+  if (thread.joinable()) thread.join();
 }
 
 }  // namespace rueda

@@ -39,15 +39,15 @@ class Completions {
   absl::Status Start() ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls it, on this thread (`is_inline`) or, after Start, on the other one.
   void Call(const Callback& callback, bool is_inline) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls them all on the other thread, as `like` otherwise.
+  // Calls them all as Call does, not inline, and as `like` otherwise.
   void CallLate(Callback like, std::unique_ptr<LateCallbacks::Late> late)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // After Start. False: the thread has been stopped, and nothing will run it.
   bool Add(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs what has been added, then ends the thread. Not called from a callback.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether the calling thread is this object's.
-  bool OnThread() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The one whose thread the calling thread is; null: none.
+  static const Completions* Current();
 
  private:
   void Run();
@@ -59,7 +59,6 @@ class Completions {
   bool runs_ ABSL_GUARDED_BY(mutex_) = false;  // the thread: what is added it will call
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
-  std::thread::id id_ ABSL_GUARDED_BY(mutex_);  // the thread's, as long as it runs
 };
 
 }  // namespace rueda

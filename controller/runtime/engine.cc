@@ -313,8 +313,11 @@ void Engine::OnNonsense(Rank peer, const absl::Status& what) {
 // them open.
 void Engine::OnWatched(std::optional<Watch::Lost> lost) {
   if (!lost.has_value()) lost = lanes_->SilentRank();
-  if (!lost.has_value()) lost = FindEnded(parts_.verdicts.get(), world_.infos);
-  if (!lost.has_value() || left_.Contains(lost->rank)) return;
+  const auto has_left = [this](Rank rank) { return left_.Contains(rank); };
+  if (!lost.has_value()) lost = ended_.Look(parts_.verdicts.get(), world_.infos, has_left);
+  if (!lost.has_value()) return;
+  FollowPlan();  // it may have left, and ended since
+  if (!goes_on() || left_.Contains(lost->rank)) return;
   detector_->OnSilence(lost->rank, std::move(lost->how), MonotonicNow());
 }
 
@@ -367,12 +370,12 @@ bool Engine::LookForFailure() {
   parts_.connections->EndWith(*record);
   Failure failure = DecodeFailure(*record);
   TurnAroundIfItIsUs(&failure);
+  const Rank culprit = failure.rank >= 0 ? failure.rank : failure.culprit;
+  auto shared = std::make_shared<const Failure>(std::move(failure));
   if (!membership_.Fail()) return true;
   detector_->Clear();
-  trace::Record(trace::Event::kFail, 0, static_cast<uint64_t>(failure.rank));
-  const Rank culprit = failure.rank >= 0 ? failure.rank : failure.culprit;
+  trace::Record(trace::Event::kFail, 0, static_cast<uint64_t>(shared->rank));
   if (parts_.verdicts != nullptr) parts_.verdicts->Blame(world_.rank, culprit);
-  auto shared = std::make_shared<const Failure>(std::move(failure));
   {
     MutexLock lock(failure_mutex_);
     failure_ = std::move(shared);
@@ -406,11 +409,15 @@ void Engine::FinishEpoch() {
 
 void Engine::ReportFailure() {
   if (!report_due_.load(std::memory_order_acquire) || !report_due_.exchange(false)) return;
-  (void)timeline_->Stop();
-  const absl::StatusOr<std::string> dump = trace::DumpToFile();
-  RUEDA_LOG(Error) << failure()->ToString() << " (" << failed_operations_
-                   << " operations in flight here failed"
-                   << (dump.ok() ? "; flight recorder: " : "") << (dump.ok() ? *dump : "") << ")";
+  // Without memory for it there is nothing to say.
+  (void)WithoutExceptions([this] {
+    (void)timeline_->Stop();
+    const absl::StatusOr<std::string> dump = trace::DumpToFile();
+    RUEDA_LOG(Error) << failure()->ToString() << " (" << failed_operations_
+                     << " operations in flight here failed"
+                     << (dump.ok() ? "; flight recorder: " : "") << (dump.ok() ? *dump : "") << ")";
+    return absl::OkStatus();
+  });
 }
 
 // What was submitted and not begun: what a turn had taken when it was broken off, then the rest.
@@ -459,7 +466,7 @@ bool Engine::HasWork() {
     if (member_.Next() != nullptr) return true;
   }
   return lanes_->busy() || submissions_->HasWork() || (!idle() && parts_.bus->LastLook()) ||
-         parts_.bus->OwesOthers() || end_requests_.leave() ||
+         parts_.bus->OwesOthers() || end_requests_.any() ||
          (parts_.link_store != nullptr && parts_.link_store->HasRequests()) ||
          detector_->suspects();
 }
@@ -486,11 +493,6 @@ Nanos Engine::CheckDeadlines() {
   // Somebody is writing a failure down; it takes a moment, unless it died meanwhile.
   if (record_->exists()) next = std::min(next, now_ + kMillisecond);
   return next;
-}
-
-void Engine::SetSleep(Sleep sleep) {
-  if (sleep == Sleep::kBackground && idle()) sleep = Sleep::kIdle;
-  own_page().sleep.store(static_cast<uint32_t>(sleep), std::memory_order_relaxed);
 }
 
 }  // namespace rueda

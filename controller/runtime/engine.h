@@ -55,7 +55,10 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
   // When the engine must be turned though nothing rings.
   Nanos NextDeadline();
   // Tells neighbours how to wake this rank from now on. kBackground is kIdle where that is enough.
-  void SetSleep(Sleep sleep);
+  void SetSleep(Sleep sleep) {
+    if (sleep == Sleep::kBackground && idle()) sleep = Sleep::kIdle;
+    own_page().sleep.store(static_cast<uint32_t>(sleep), std::memory_order_relaxed);
+  }
   void BeforeSleep() { parts_.bus->BeforeSleep(); }
   // Takes the time. Call after taking the baton and after every sleep: operations are as old as
   // this.
@@ -80,7 +83,8 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
   // The failure that ended the epoch; null while it goes on.
   FailurePtr failure() const ABSL_LOCKS_EXCLUDED(failure_mutex_);
   // Once after a failure, when everybody who waited has been told: logs it and writes the flight
-  // recorder and the timeline down. Takes its time; no thread that waits calls it.
+  // recorder and the timeline down. Takes its time: the background thread's, or that of whoever
+  // ends the context.
   void ReportFailure();
   // The next turn, of whichever thread, ends the epoch on all ranks, for a reason of the caller's.
   void RequestAbort(std::string reason) { end_requests_.Abort(std::move(reason)); }
@@ -184,6 +188,7 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
   int failed_operations_ = 0;  // once it has failed
   std::optional<FailureDetector> detector_;
   std::optional<FailureRecord> record_;
+  EndedRanks ended_;
   Nanos now_ = 0;
   Plan plan_;                       // scratch
   std::vector<Action> actions_;     // scratch

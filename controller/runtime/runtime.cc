@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "controller/rendezvous/detect.h"
@@ -338,12 +339,12 @@ absl::Status Runtime::WaitOrAbort(Handle handle, const std::string& why) {
 absl::Status Runtime::CallAtEnd(Handle handle, CallbackFn function, void* user) {
   RUEDA_RETURN_IF_ERROR(completions_.Start());
   RUEDA_ASSIGN_OR_RETURN(Request * request, Find(handle));
-  if (!request->late_callbacks.Add(function, user)) {
-    completions_.Call({function, user, handle, request->status.code(), &timeline_, request->track},
-                      /*is_inline=*/false);
-  }
-  Unreference(request);
-  return absl::OkStatus();
+  const absl::Cleanup unreference = [&] { Unreference(request); };
+  if (request->late_callbacks.Add(function, user)) return absl::OkStatus();
+  const Callback callback = {function,   user,          handle, request->status.code(),
+                             &timeline_, request->track};
+  if (completions_.Add([callback] { callback.Run(); })) return absl::OkStatus();
+  return absl::FailedPreconditionError("this context has shut down");
 }
 
 absl::Status Runtime::WaitFor(Request* request, Nanos timeout, bool enqueued) {
@@ -378,7 +379,7 @@ absl::Status Runtime::WaitFor(Request* request, Nanos timeout, bool enqueued) {
 }
 
 absl::Status Runtime::CheckMayEnd(absl::string_view what) const {
-  if (!InTurn() && !completions_.OnThread()) return absl::OkStatus();
+  if (!InTurn() && Completions::Current() != &completions_) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(what, " from a callback or an allocator"));
 }
 
@@ -395,7 +396,10 @@ absl::Status Runtime::Shutdown() {
 
 void Runtime::Abort(const std::string& reason) {
   engine_->RequestAbort(reason);
-  if (InTurn()) return;  // the thread goes on with its turn, and sees it
+  if (InTurn()) {  // this context's, and the thread goes on with it; or another's
+    engine_->WakeSelf();
+    return;
+  }
   // Another holder, who may wait for something else for ever, is woken for it.
   baton_->Await(nullptr, kForever,
                 [&] { return engine_->Finished() || engine_->failure() != nullptr; });

@@ -95,6 +95,8 @@ class Runtime {
   void Abort(const std::string& reason);
   // Ends what threads wait for in it, unless it has been left: aborts the epoch.
   void EndWaits();
+  // Whose thread calls this context's callbacks.
+  const Completions* completions() const { return &completions_; }
   // FAILED_PRECONDITION where the calling thread may not end this context: `what` names the call.
   absl::Status CheckMayEnd(absl::string_view what) const;
   // Of a failed epoch, before the next one begins: this rank's end is not another's doing any more.

@@ -1,6 +1,7 @@
 #include "controller/runtime/watch.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "controller/bus/socket.h"
@@ -80,13 +81,19 @@ std::optional<Watch::Lost> Watch::Look(bool waiting, Nanos now) {
   return std::nullopt;
 }
 
-std::optional<Watch::Lost> FindEnded(const VerdictBoard* board, absl::Span<const RankInfo> infos) {
-  for (size_t rank = 0; board != nullptr && rank < infos.size(); ++rank) {
-    const std::optional<VerdictBoard::Verdict> verdict = board->Read(static_cast<Rank>(rank));
-    if (!verdict.has_value() || verdict->pid != infos[rank].pid) continue;
-    return Watch::Lost{static_cast<Rank>(rank), "its process has ended"};
+std::optional<Watch::Lost> EndedRanks::Look(const VerdictBoard* board,
+                                            absl::Span<const RankInfo> infos,
+                                            absl::FunctionRef<bool(Rank)> has_left) {
+  Rank ended = -1;
+  for (Rank rank = 0; board != nullptr && ended < 0 && rank < static_cast<Rank>(infos.size());
+       ++rank) {
+    const std::optional<VerdictBoard::Verdict> verdict = board->Read(rank);
+    const bool has_ended =
+        verdict.has_value() && verdict->pid == infos[static_cast<size_t>(rank)].pid;
+    if (has_ended && !has_left(rank)) ended = rank;
   }
-  return std::nullopt;
+  if (ended < 0 || std::exchange(before_, ended) != ended) return std::nullopt;
+  return Watch::Lost{ended, "its process has ended"};
 }
 
 }  // namespace rueda

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "controller/failure/verdict_board.h"
 #include "controller/membership/liveness.h"
 #include "controller/rendezvous/bootstrap.h"
@@ -59,7 +60,16 @@ class Watch {
   Liveness liveness_;
 };
 
-// A rank of the job that has ended, as the launcher knows. `board` may be null. `infos`: by rank.
-std::optional<Watch::Lost> FindEnded(const VerdictBoard* board, absl::Span<const RankInfo> infos);
+// Whom the launcher knows to have ended, where no connection tells, as children keep them open.
+class EndedRanks {
+ public:
+  // `board` may be null. `infos`: by rank. Names a rank that two looks in a row found ended: the
+  // word that it has left may be slower than the launcher's.
+  std::optional<Watch::Lost> Look(const VerdictBoard* board, absl::Span<const RankInfo> infos,
+                                  absl::FunctionRef<bool(Rank)> has_left);
+
+ private:
+  Rank before_ = -1;
+};
 
 }  // namespace rueda

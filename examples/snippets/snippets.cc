@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <rueda/rueda.hpp>
 #include <string>
 #include <vector>
@@ -158,8 +159,8 @@ void Handles() {
   for (const char* name : {"first", "second"}) {
     layers.push_back(rueda::allreduce_async(Floats(3, 1), {.name = name, .op = rueda::Sum}));
   }
-  std::atomic<bool> failed = false;
-  layers[0].then([&](const rueda::Error* error) { failed = error != nullptr; });  // on a thread
+  const auto failed = std::make_shared<std::atomic<bool>>(false);  // the callback may come later
+  layers[0].then([failed](const rueda::Error* error) { *failed = error != nullptr; });
   while (!layers[1].wait_for(std::chrono::milliseconds(100))) {
     std::printf("still waiting\n");
   }

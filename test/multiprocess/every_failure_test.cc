@@ -315,12 +315,18 @@ TEST_P(EveryFailure, EndsWithSuccessOrItsCause) {
   } else if (what == Refusable::kMalloc) {
     // There are thousands: a sample, the same one each time.
     constexpr int kSample = 75;
-    const int calls = RunOnce({setup, what, kNever, set[0]}).calls;
-    std::mt19937 random(1);
-    std::uniform_int_distribution<int> any(0, calls);
-    for (int i = 0; i < kSample && !HasFailure(); ++i) {
-      (void)run(any(random), set[static_cast<size_t>(i % 2)]);
+    int calls[2];
+    for (size_t i = 0; i < 2; ++i) {
+      calls[i] = RunOnce({setup, what, kNever, set[i]}).calls;
+      ASSERT_GT(calls[i], 0);
     }
+    std::mt19937 random(1);
+    int refused = 0;
+    for (int i = 0; i < kSample && !HasFailure(); ++i) {
+      std::uniform_int_distribution<int> any(0, calls[i % 2]);
+      refused += run(any(random), set[static_cast<size_t>(i % 2)]) ? 1 : 0;
+    }
+    EXPECT_GT(refused, kSample / 2);
   } else {
     int missed = 0;
     for (int n = 0; missed < 2 && !HasFailure(); ++n) {  // the two take turns

@@ -289,7 +289,6 @@ TEST(Start, RankThatDoesNotComeIsNamed) {
   });
 }
 
-// Training `n` times alone would be a silent mistake.
 class StartAgain : public ::testing::TestWithParam<Setup> {};
 INSTANTIATE_TEST_SUITE_P(All, StartAgain, ::testing::ValuesIn(ShmSetups()),
                          [](const auto& setup) { return setup.param.name; });
@@ -318,6 +317,7 @@ TEST_P(StartAgain, MeetsThoseWhoComeLate) {
   close(first_has_failed[1]);
 }
 
+// Training `n` times alone would be a silent mistake.
 TEST(Start, UnderAnotherLauncherFailsByName) {
   RunJoiners({1, Processes()}, [](int, const Join&) {
     for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {

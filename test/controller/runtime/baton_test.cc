@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <future>
 #include <thread>
 
 #include "controller/runtime/callbacks.h"
@@ -62,9 +63,11 @@ TEST(Baton, AllThreadsOfARankGetWhatTheyWaitFor) {
 
 // The holder sleeps, for ever: another's time is its own.
 TEST(Baton, AWaitEndsInTimeThoughAnotherThreadHoldsTheBaton) {
-  RunJob([](Runtime& runtime, Rank rank) {
-    if (rank != 0) {  // comes once rank 0 has said so
+  std::promise<void> waited;
+  RunJob([&](Runtime& runtime, Rank rank) {
+    if (rank != 0) {  // comes once rank 0 has waited in vain
       const absl::string_view go = "go", last = "last";
+      waited.get_future().wait();
       Handle handle = 0;
       ASSERT_TRUE(runtime.Execute(Barrier(go), kForever, &handle).ok());
       ASSERT_TRUE(runtime.Execute(Barrier(last), kForever, &handle).ok());
@@ -75,15 +78,15 @@ TEST(Baton, AWaitEndsInTimeThoughAnotherThreadHoldsTheBaton) {
       Handle handle = 0;
       EXPECT_TRUE(runtime.Execute(Barrier(last), kForever, &handle).ok());
     });
-    const absl::string_view never = "go";
-    const absl::StatusOr<Handle> handle = runtime.Submit(Barrier(never));
+    const absl::string_view go = "go";
+    const absl::StatusOr<Handle> handle = runtime.Submit(Barrier(go));
     ASSERT_TRUE(handle.ok()) << handle.status();
     for (int i = 0; i < 20; ++i) {
       const absl::Status status = runtime.Wait(*handle, kMillisecond);
-      if (status.ok()) break;
       EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr("it goes on"));
     }
+    waited.set_value();
     EXPECT_TRUE(runtime.Wait(*handle, kForever).ok());
     holder.join();
   });
@@ -95,15 +98,39 @@ TEST(Baton, AnAbortEndsTheWaitOfWhoeverHoldsIt) {
       while (runtime.failure() == nullptr) std::this_thread::yield();
       return;
     }
-    std::thread holder([&runtime] {
-      const absl::string_view never = "never";
-      Handle handle = 0;
-      EXPECT_TRUE(absl::IsAborted(runtime.Execute(Barrier(never), kForever, &handle)));
-    });
+    const absl::string_view never = "never";
+    const absl::StatusOr<Handle> handle = runtime.Submit(Barrier(never));
+    ASSERT_TRUE(handle.ok()) << handle.status();
+    std::thread holder([&] { EXPECT_TRUE(absl::IsAborted(runtime.Wait(*handle, kForever))); });
     runtime.Abort("enough");
     holder.join();
     EXPECT_THAT(runtime.failure()->cause, HasSubstr("enough"));
   });
+}
+
+// The turn that calls back is the last one of its thread, which waits no more; somebody must take
+// another.
+TEST(Callbacks, AnAbortFromAnInlineOneIsNotLost) {
+  const auto body = [](Runtime& runtime, Rank rank) {
+    const absl::string_view first = "first", never = "never";
+    OperationArgs args = Barrier(first);
+    if (rank == 0) {
+      args.callback_inline = true;
+      args.callback_user = &runtime;
+      args.callback = [](void* user, Handle, absl::StatusCode) {
+        static_cast<Runtime*>(user)->Abort("enough");
+      };
+    }
+    Handle handle = 0;
+    (void)runtime.Execute(args, kForever, &handle);
+    if (rank == 0) {
+      while (runtime.failure() == nullptr) std::this_thread::yield();
+    } else {
+      EXPECT_TRUE(absl::IsAborted(runtime.Execute(Barrier(never), kForever, &handle)));
+    }
+    EXPECT_THAT(runtime.failure()->cause, HasSubstr("enough"));
+  };
+  for (int job = 0; job < 30; ++job) RunJob(body);
 }
 
 TEST(Callbacks, TheThreadOfATurnMayNeitherWaitNorEndItsContext) {

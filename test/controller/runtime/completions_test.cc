@@ -51,17 +51,17 @@ TEST(Completions, NobodyElseIsOnTheThread) {
   Completions first;
   Completions second;
   ASSERT_TRUE(first.Start().ok());
-  EXPECT_FALSE(first.OnThread());
+  EXPECT_NE(Completions::Current(), &first);
   bool on_own = false;
   bool on_other = true;
   first.Add([&] {
-    on_own = first.OnThread();
-    on_other = second.OnThread();
+    on_own = Completions::Current() == &first;
+    on_other = Completions::Current() == &second;
   });
   first.Stop();
   EXPECT_TRUE(on_own);
   EXPECT_FALSE(on_other);
-  EXPECT_FALSE(first.OnThread());
+  EXPECT_NE(Completions::Current(), &first);
 }
 
 // Also while another thread waits in Stop: a callback that shuts down must be told off then, too.
@@ -76,7 +76,7 @@ TEST(Completions, KnowTheirThreadWhileItEnds) {
     while (!stopping) std::this_thread::yield();
   });
   for (int i = 0; i < 1'000; ++i) {
-    completions.Add([&] { on_thread.push_back(completions.OnThread()); });
+    completions.Add([&] { on_thread.push_back(Completions::Current() == &completions); });
   }
   while (!started) std::this_thread::yield();
   std::thread stopper([&] {

@@ -69,8 +69,9 @@ class Error : public std::runtime_error {
   std::shared_ptr<const Words> words_ = NoWords();  // shared: exceptions are copied without a throw
 };
 
-/// The ranks disagree about an operation: all of them get this, and the job goes on. operation()
-/// and tensor() say about which.
+/// The ranks disagree about an operation on tensors: all of them get this, and the job goes on.
+/// operation() and tensor() say about which. Objects, joins and process sets throw an Error with
+/// RUEDA_INVALID_ARGUMENT for that.
 class MismatchError : public Error {
  public:
   using Error::Error;

@@ -67,9 +67,10 @@ struct Flight {
     const rueda_status status = rueda_wait(context, handle, timeout_ns);
     if (status == RUEDA_OK) return true;
     if (status == RUEDA_DEADLINE_EXCEEDED) return false;
+    const std::string message = rueda_last_error();
     rueda_error details = RUEDA_ERROR_INIT;
     if (rueda_handle_error(context, handle, &details) == RUEDA_OK) return true;
-    ThrowLast(status, context);  // it can't be waited for
+    Throw(status, message, details, /*ended=*/false);  // it can't be waited for
   }
   // Throws when nothing was submitted or what was waited for failed.
   void Start(std::span<const rueda_operation> operations, When when) {
@@ -86,6 +87,16 @@ struct Flight {
     Wait();
   }
 };
+
+// A claim on the handle for one more callback. Threads may share the handle.
+inline std::shared_ptr<const Claim> Share(Flight* flight) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (flight->claim == nullptr) {
+    flight->claim = std::make_shared<const Claim>(flight->context, flight->handle);
+  }
+  return flight->claim;
+}
 
 // What is to be done at an operation's end, on the context's callback thread.
 template <typename F>
@@ -119,15 +130,7 @@ struct Later {
 
 template <typename F>
 void CallAtEnd(Flight* flight, F callback) {
-  auto later = std::make_unique<Later<F>>(Later<F>{std::move(callback), nullptr});
-  {
-    static std::mutex mutex;  // threads may share a handle
-    const std::lock_guard lock(mutex);
-    if (flight->claim == nullptr) {
-      flight->claim = std::make_shared<const Claim>(flight->context, flight->handle);
-    }
-    later->claim = flight->claim;
-  }
+  auto later = std::make_unique<Later<F>>(Later<F>{std::move(callback), Share(flight)});
   rueda_completion completion = RUEDA_COMPLETION_INIT;
   completion.callback = &Later<F>::Call;
   completion.user = later.get();
@@ -270,8 +273,9 @@ class [[nodiscard]] Handle {
   /// callback thread: with null when it went well, else with the rueda::Error that says how it
   /// failed. The current context is then the operation's. The callback may start operations and
   /// wait for them, but must not throw: the program would end. It comes even if all handles have
-  /// gone, and before shutdown returns. To use the result in it, copy the handle into it and
-  /// synchronize; of an operation in place, the memory must then live as long.
+  /// gone, and before shutdown returns; what it captures must live until then, for a wait for the
+  /// operation may return before it has been called. To use the result in it, copy (don't move) the
+  /// handle into it and synchronize; of an operation in place, the memory must then live as long.
   template <std::invocable<const Error*> F>
   void then(F callback) const {
     detail::CallAtEnd(&state().flight, std::move(callback));
