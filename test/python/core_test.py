@@ -442,7 +442,7 @@ def test_layouts_that_are_not_contiguous(on_threads):
 
 def test_what_is_no_tensor_is_a_type_error(on_threads):
     def body():
-        for bad in (3.0, "text", None, [1, 2], np.array(["a"]), np.array([object()])):
+        for bad in ("text", None, [1, 2], np.array(["a"]), np.array([object()])):
             with pytest.raises(TypeError):
                 rueda.allreduce(bad)
 

@@ -77,8 +77,10 @@ def test_memory_of_an_interrupted_operation_is_kept_until_its_end():
 
         rueda.init()
 
+        ones = np.ones(8 << 20, np.float32)
+
         def reduce():
-            return rueda.allreduce(np.ones(8 << 20, np.float32), "large", rueda.Sum)
+            return rueda.allreduce(ones, "large", rueda.Sum)
 
         if rueda.rank() == 0:
             threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()

@@ -101,7 +101,6 @@ def test_what_is_no_tensor_and_no_handle_is_a_type_error(on_threads):
             lambda: hvd.allreduce(None),
             lambda: hvd.allreduce([1.0, 2.0]),
             lambda: hvd.allreduce("abc"),
-            lambda: hvd.allreduce(3.5),
             lambda: hvd.grouped_allreduce([x, None]),
             lambda: hvd.allgather(None),
             lambda: hvd.broadcast(None, 0),
