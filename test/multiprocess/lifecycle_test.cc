@@ -424,6 +424,9 @@ int CountSocketsAndWaits() {
 }
 
 TEST(Lifecycle, AForkedChildHasNothingOfItsParentsAndMayBeginAnew) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer knows no threads in a child of a process that has some";
+#endif
   RunJoiners({2, Processes()}, [](int, const Join& join) {
     const int before = CountSocketsAndWaits();
     rueda_context* context = nullptr;
