@@ -146,7 +146,7 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
 
   // Whether nothing that others put into the log can matter to this rank before it has something
   // under way again. Then it reads it when it likes, or when the log is full.
-  bool idle() const { return parts_.one_log && submissions_->in_flight() == 0; }
+  bool idle() const { return world_.one_log && submissions_->in_flight() == 0; }
   RankPage& own_page() const { return parts_.neighbours->own_page(); }
 
   // Failing.

@@ -61,7 +61,6 @@ absl::Status MakeBus(const World& world, const Config& config, EngineParts* part
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<HostLog> log, MakeLog(world, config, parts));
   const Neighbours* const neighbours = parts->neighbours.get();
   const WakeFn wake = [neighbours, &world](Rank rank) { neighbours->Wake(world.LocalIndex(rank)); };
-  parts->one_log = world.one_log;
   if (world.one_log) {
     parts->bus = std::make_unique<LogBus>(
         std::move(log), world.rank, options, wake,

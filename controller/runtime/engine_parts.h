@@ -31,7 +31,6 @@ struct EngineParts {
   std::unique_ptr<void, decltype(&free)> own_log{nullptr, &free};  // the log's memory, if it is
                                                                    // this rank's alone
   std::unique_ptr<Bus> bus;
-  bool one_log = true;  // whether all ranks share one
   std::vector<std::unique_ptr<Backend>> backends;
 };
 

@@ -1,6 +1,7 @@
 #include "controller/runtime/runtime.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
@@ -209,14 +210,12 @@ void Runtime::EndWaits() {
 bool Runtime::Leave() {
   if (engine_ == nullptr) return true;
   EndWaits();
-  shut_down_ = true;
   StopThreads();
   return engine_->failure() == nullptr || engine_->LeftDevice();
 }
 
 void Runtime::StopThreads() {
-  if (stopped_) return;
-  stopped_ = true;
+  if (std::exchange(shut_down_, true)) return;
   baton_->StopBackground();
   engine_->ReportFailure();
   completions_.Stop();
@@ -388,7 +387,6 @@ absl::Status Runtime::Shutdown() {
   submissions_->Close(absl::FailedPreconditionError("this context has shut down"));
   engine_->RequestLeave();
   baton_->Await(nullptr, kForever, [&] { return engine_->Finished(); });
-  shut_down_ = true;
   StopThreads();
   const FailurePtr failed = engine_->failure();
   return failed == nullptr ? absl::OkStatus() : failed->ToStatus();

@@ -135,8 +135,7 @@ class Runtime {
   Sleepers sleepers_;
   std::unique_ptr<Engine> engine_;
   std::optional<Baton> baton_;
-  bool stopped_ = false;
-  bool shut_down_ = false;
+  bool shut_down_ = false;  // and its threads have ended
 };
 
 }  // namespace rueda

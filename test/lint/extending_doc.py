@@ -7,7 +7,8 @@ the library that name its sample. Tests and pages that it names must name the sa
 
 import pathlib
 import re
-import sys
+
+import tree
 
 PAGE = "docs/extending.md"
 LIBRARY = ("core", "ops", "controller", "bindings")
@@ -61,15 +62,5 @@ def check(root):
     return errors
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else __file__).resolve()
-    if root.is_file():
-        root = root.parents[2]
-    errors = check(root)
-    for error in errors:
-        print(f"{PAGE}: {error}")
-    return 1 if errors else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    tree.run(check, f"{PAGE}: ")

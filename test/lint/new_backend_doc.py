@@ -6,7 +6,8 @@ sample are all named, and each listing stands in the file from which it says it 
 """
 import pathlib
 import re
-import sys
+
+import tree
 
 PAGE = "docs/new-backend.md"
 SAMPLE = "ops/solo"
@@ -44,15 +45,5 @@ def check(root):
     return errors
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else __file__).resolve()
-    if root.is_file():
-        root = root.parents[2]
-    errors = check(root)
-    for error in errors:
-        print(f"{PAGE}: {error}")
-    return 1 if errors else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    tree.run(check, f"{PAGE}: ")
