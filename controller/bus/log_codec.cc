@@ -12,8 +12,9 @@ enum Kind : uint8_t {
   kWaited = 3,    // field: id; low: sequence
   kDone = 4,      // field: lane; low: count
   kLeave = 5,
-  kExpire = 6,  // field: id; low: sequence
-  kPlan = 7,    // payload: wire::Plan
+  kExpire = 6,   // field: id; low: sequence
+  kPlan = 7,     // payload: wire::Plan
+  kBlocked = 8,  // field: level; low: question
 };
 
 }  // namespace
@@ -41,6 +42,9 @@ absl::StatusOr<bool> AppendEvent(const ControlEvent& event, HostLog* log) {
   }
   if (const auto* expire = std::get_if<Expire>(&event.what)) {
     return log->Append({kExpire, false, expire->id, expire->sequence});
+  }
+  if (const auto* blocked = std::get_if<Blocked>(&event.what)) {
+    return log->Append({kBlocked, false, blocked->level, blocked->question});
   }
   return log->Append({kLeave});
 }
@@ -90,6 +94,12 @@ absl::StatusOr<ControlEvent> DecodeLogEvent(const LogEntry& entry, absl::Span<co
       return event;
     case kExpire:
       event.what = Expire{word.field, word.low};
+      return event;
+    case kBlocked:
+      if (word.field > Blocked::kStill) {
+        return absl::InvalidArgumentError(absl::StrCat("log word: blocked at level ", word.field));
+      }
+      event.what = Blocked{static_cast<Blocked::Level>(word.field), word.low};
       return event;
     default:
       return absl::InvalidArgumentError(

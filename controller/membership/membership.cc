@@ -6,9 +6,9 @@ bool Membership::Move(State from, State to) {
   return state_.compare_exchange_strong(from, to, std::memory_order_acq_rel);
 }
 
-bool Membership::BeginFarewell(Nanos now, Nanos patience) {
+bool Membership::BeginFarewell(Nanos now) {
   if (!Move(State::kLeaving, State::kFarewell)) return false;
-  farewell_until_ = DeadlineAfter(now, patience);
+  farewell_until_ = DeadlineAfter(now, kFarewellPatience);
   return true;
 }
 

@@ -16,6 +16,9 @@ namespace rueda {
 
 class Membership {
  public:
+  // How long the others may take to be done when everybody has left.
+  static constexpr Nanos kFarewellPatience = 2 * kSecond;
+
   enum class State : uint8_t {
     kRunning,
     kLeaving,   // this rank has said that it submits no more
@@ -34,8 +37,7 @@ class Membership {
 
   // Each returns whether this call is the one that does it.
   bool Leave() { return Move(State::kRunning, State::kLeaving); }
-  // The farewell may take `patience`.
-  bool BeginFarewell(Nanos now, Nanos patience);
+  bool BeginFarewell(Nanos now);
   bool Fail();
   // Of the farewell, or of failing.
   bool End();

@@ -68,6 +68,8 @@ absl::Status Aggregator::Step(const ControlEvent& event, Nanos now,
   if (std::holds_alternative<Announced>(event.what)) return OnAnnounced(event, now, out);
   if (std::holds_alternative<Waited>(event.what)) return OnWaited(event, out);
   if (std::holds_alternative<Leave>(event.what)) OnLeave(event.rank, out);
+  // The root judges, so it must know all.
+  if (std::holds_alternative<Blocked>(event.what)) next_look_ = PassOnDue(kForever, out);
   out->push_back(event);
   return absl::OkStatus();
 }
@@ -357,7 +359,12 @@ void Aggregator::OnReject(const Reject& reject) {
 }
 
 Nanos Aggregator::Look(Nanos now, std::vector<ControlEvent>* out) {
-  if (now < next_look_) return next_look_;
+  if (now >= next_look_) next_look_ = PassOnDue(now, out);
+  return next_look_;
+}
+
+// Returns when the next is due.
+Nanos Aggregator::PassOnDue(Nanos now, std::vector<ControlEvent>* out) {
   Nanos next = kForever;
   HeldEvents overdue;
   std::vector<ControlEvent> waits;
@@ -378,7 +385,6 @@ Nanos Aggregator::Look(Nanos now, std::vector<ControlEvent>* out) {
   });
   PassOn(&overdue, out);
   std::move(waits.begin(), waits.end(), std::back_inserter(*out));
-  next_look_ = next;
   return next;
 }
 

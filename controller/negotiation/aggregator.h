@@ -72,6 +72,7 @@ class Aggregator {
   void Claim(const Instance& instance, int slot, Nanos now);
   void Speak(Instance* instance, std::vector<ControlEvent>* out);
   void PassOnAllOf(SetId set, std::vector<ControlEvent>* out);
+  Nanos PassOnDue(Nanos now, std::vector<ControlEvent>* out);
   void PassOnWaits(const Instance& instance, std::vector<ControlEvent>* out);
   // By arrival: how many had come before.
   using HeldEvents = std::map<uint64_t, ControlEvent>;

@@ -12,9 +12,9 @@
 namespace rueda {
 namespace {
 
-// How long every rank must have been waiting before that is reported: another thread may be about
-// to submit what they wait for.
-constexpr Nanos kStuckAfter = kSecond / 2;
+// How long all ranks must have been blocked before that is reported: the plan that goes on with
+// something may be under way to one of them.
+constexpr Nanos kStuckAfter = kSecond / 10;
 
 int64_t BytesOf(const Signature& signature) {
   int64_t bytes = 0;
@@ -71,7 +71,8 @@ Coordinator::Coordinator(const CoordinatorOptions& options)
       columns_(1),
       lanes_(sets_.end()),
       ranks_(options.world_size),
-      left_(options.world_size) {
+      left_(options.world_size),
+      blocked_(options.world_size) {
   for (SetId id = 0; id < sets_.end(); ++id) lanes_[id].joined = RankSet(sets_.Find(id)->size());
 }
 
@@ -97,16 +98,12 @@ absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan)
     status = OnDone(rank, *done, plan);
   } else if (std::holds_alternative<Leave>(event.what)) {
     OnLeave(rank, plan);
+    JudgeBlocked(rank, now, plan);
+  } else if (const auto* blocked = std::get_if<Blocked>(&event.what)) {
+    if (!left_.Contains(rank)) blocked_.Set(rank, *blocked);
+    JudgeBlocked(rank, now, plan);
   } else {
     OnExpire(std::get<Expire>(event.what), plan);
-  }
-  const int live = options_.world_size - left_.count();
-  if (waiting_ranks_ < live || live == 0) {
-    stuck_since_ = kForever;
-    stuck_reported_ = false;
-  } else if (stuck_since_ == kForever) {
-    stuck_since_ = now;
-    next_look_ = std::min(next_look_, now + kStuckAfter);
   }
   return status;
 }
@@ -141,7 +138,6 @@ absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan)
     next_look_ = std::min(next_look_, DeadlineAfter(now, options_.first_stall()));
   }
   instance->waited |= announcement.waited;
-  if (waited && state.waits++ == 0) ++waiting_ranks_;
   if (spec->signature.kind == OpKind::kJoin) {
     OnJoin(rank, instance, plan);
   } else if (Covered(*instance)) {
@@ -245,7 +241,7 @@ void Coordinator::OnJoin(Rank rank, Instance* join, Plan* plan) {
   // before the join's end.
   if (!lane.open.batch.empty()) Close(lane, plan);
   plan->push_back(Joined{set, rank, join->sequence});
-  End(join);
+  pending_.Remove(join);
   lane.joined = RankSet(sets_.Find(set)->size());
   pending_.ResetUnnamed(set);
 }
@@ -340,7 +336,7 @@ absl::Status Coordinator::OnWaited(absl::Span<const Rank> ranks, const Waited& w
     if (instance == nullptr || !instance->who.Contains(member)) continue;
     is_pending = true;
     instance->waited = true;
-    if (instance->waiters.Insert(member) && ranks_[rank].waits++ == 0) ++waiting_ranks_;
+    instance->waiters.Insert(member);
   }
   if (!any) return absl::InvalidArgumentError("a wait from outside the process set");
   if (is_pending) return absl::OkStatus();
@@ -376,6 +372,7 @@ void Coordinator::NoteDone(SetId lane_id, uint16_t low_bits, Plan* plan) {
 void Coordinator::OnLeave(Rank rank, Plan* plan) {
   if (!left_.Insert(rank)) return;
   left_in_order_.push_back(rank);
+  blocked_.Left(rank);
   for (SetId id = 0; id < sets_.end(); ++id) {
     if (sets_.Find(id) != nullptr && sets_.Find(id)->Contains(rank)) ++lanes_[id].left;
   }
@@ -427,7 +424,7 @@ void Coordinator::AddSet(Instance* instance, Plan* plan) {
   lane.left = static_cast<int>(
       std::count_if(ranks.begin(), ranks.end(), [&](Rank r) { return left_.Contains(r); }));
   plan->push_back(SetAdded{*id, ranks, instance->sequence});
-  End(instance);
+  pending_.Remove(instance);
 }
 
 void Coordinator::RemoveSet(Instance* instance, Plan* plan) {
@@ -463,7 +460,7 @@ void Coordinator::RemoveSet(Instance* instance, Plan* plan) {
   sets_.Remove(id).IgnoreError();
   lanes_[id] = Lane();
   plan->push_back(SetRemoved{id, instance->sequence});
-  End(instance);
+  pending_.Remove(instance);
 }
 
 bool Coordinator::HasPending(SetId set) {
@@ -527,7 +524,7 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
   }
   lane.open.batch.push_back(std::move(ordered));
   const bool waited = instance->waited;
-  End(instance);
+  pending_.Remove(instance);
   if (waited || !column.fusable || lane.bytes >= options_.bucket_bytes ||
       lane.done == lane.ordered) {
     Close(lane, plan);
@@ -545,7 +542,7 @@ void Coordinator::RejectInstance(Instance* instance, absl::Status status, Plan* 
   const SpecPtr spec = instance->spec;
   const uint32_t sequence = instance->sequence;
   std::vector<Rank> ranks = RanksOf(*instance, true);
-  End(instance);
+  pending_.Remove(instance);
   if (spec->signature.kind == OpKind::kJoin) OnJoinFailed(*sets_.Find(spec->set), plan);
   RejectOn(std::move(ranks), spec, sequence, std::move(status), plan);
 }
@@ -580,18 +577,6 @@ void Coordinator::RejectOn(std::vector<Rank> ranks, const SpecPtr& spec, uint32_
     for (const Rank rank : ranks) pending_.CatchUp(*sets_.Find(spec->set), rank);
   }
   plan->push_back(Reject{spec, sequence, std::move(ranks), std::move(status)});
-}
-
-void Coordinator::End(Instance* instance) {
-  if (instance->waiters.count() > 0) {
-    const Participants participants = ParticipantsOf(*instance);
-    for (int member = 0; member < participants.size(); ++member) {
-      if (instance->waiters.Contains(member) && --ranks_[participants.rank(member)].waits == 0) {
-        --waiting_ranks_;
-      }
-    }
-  }
-  pending_.Remove(instance);
 }
 
 // Without those who have joined nothing but an allreduce can be right.
@@ -753,8 +738,7 @@ std::string Coordinator::StallText(const Instance& instance, Nanos now) const {
     } else {
       absl::StrAppend(&text, " (last submitted ", SpecLabel(**last, state.last_sequence), " ",
                       Seconds(now - state.last_at), " ago",
-                      state.waits > 0 ? ", and waits in " : "",
-                      state.waits > 0 ? absl::StrCat(state.waits, " operations") : "", ")");
+                      blocked_.is_blocked(missing[i]) ? ", and waits" : "", ")");
     }
   }
   if (missing.size() > kShown) absl::StrAppend(&text, " and ", missing.size() - kShown, " more");
@@ -790,27 +774,84 @@ Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports, std::vecto
     }
     next = std::min(next, DeadlineAfter(instance.since, due()));
   });
-  Rank first_live = 0;
-  while (first_live < options_.world_size && left_.Contains(first_live)) ++first_live;
-  if (stuck_since_ != kForever && !stuck_reported_ &&
-      (voice == kEverybody || voice == first_live)) {
-    if (now - stuck_since_ >= kStuckAfter) {
-      stuck_reported_ = true;
-      std::string text =
-          "every rank waits, and nothing that was submitted can complete unless another thread "
-          "submits more (RUEDA_STALL_TIMEOUT_S would end the job):";
-      int shown = 0;
-      pending_.ForEach([&](Instance& instance) {
-        if (instance.waiters.count() == 0 || shown++ >= 4) return;
-        absl::StrAppend(&text, "\n  ", StallText(instance, now));
-      });
-      reports->push_back(std::move(text));
-    } else {
+  if (stuck_since_ != kForever && (voice == kEverybody || voice == stuck_by_)) {
+    if (now < stuck_since_ + kStuckAfter) {
       next = std::min(next, stuck_since_ + kStuckAfter);
+    } else if (std::string what = WhoWaitsForWhat(); what != stuck_reported_) {
+      reports->push_back(absl::StrCat(
+          "every rank waits, and nothing that was submitted can complete unless "
+          "another thread submits more: ",
+          what, ". ",
+          options_.deadlock_timeout == 0 ? "RUEDA_DEADLOCK_TIMEOUT_S=0: it is never ended"
+                                         : absl::StrCat("These operations are ended after ",
+                                                        Seconds(options_.deadlock_timeout),
+                                                        " of this (RUEDA_DEADLOCK_TIMEOUT_S)")));
+      stuck_reported_ = std::move(what);
     }
   }
   next_look_ = next;
   return next;
+}
+
+// Deadlocks -----------------------------------------------------------------------------------
+
+void Coordinator::JudgeBlocked(Rank cause, Nanos now, Plan* plan) {
+  const bool can_complete = std::any_of(lanes_.begin(), lanes_.end(),
+                                        [](const Lane& lane) { return !lane.open.batch.empty(); });
+  if (!blocked_.all(Blocked::kForMoments) || can_complete || pending_.count() == 0) {
+    stuck_since_ = kForever;
+    return;
+  }
+  if (stuck_since_ == kForever) {
+    stuck_since_ = now;
+    stuck_by_ = cause;
+    while (left_.Contains(stuck_by_)) stuck_by_ = (stuck_by_ + 1) % options_.world_size;
+    next_look_ = std::min(next_look_, now + kStuckAfter);
+  }
+  if (blocked_.MustAsk()) plan->push_back(StillBlocked{blocked_.question()});
+  if (blocked_.all(Blocked::kStill)) EndDeadlock(plan);
+}
+
+// The same operations on all ranks, and what each error says is the same but for the operation.
+void Coordinator::EndDeadlock(Plan* plan) {
+  const std::string why = absl::StrCat(
+      " was ended: for ", Seconds(options_.deadlock_timeout),
+      " (RUEDA_DEADLOCK_TIMEOUT_S) every rank has waited, and nothing that was submitted could "
+      "complete: ",
+      WhoWaitsForWhat());
+  // Joins last: what ends with one says so.
+  for (const bool joins : {false, true}) {
+    pending_.ForEach([&](Instance& instance) {
+      if ((instance.spec->signature.kind == OpKind::kJoin) != joins) return;
+      absl::Status status =
+          absl::CancelledError(absl::StrCat(SpecLabel(*instance.spec, instance.sequence), why));
+      RejectInstance(&instance, std::move(status), plan);
+    });
+  }
+  blocked_.Clear();
+  stuck_since_ = kForever;
+  stuck_reported_.clear();
+}
+
+std::string Coordinator::WhoWaitsForWhat() {
+  constexpr int kShown = 8;
+  std::string text;
+  int count = 0;
+  pending_.ForEach([&](Instance& instance) {
+    if (instance.waiters.count() == 0 || ++count > kShown) return;
+    const Participants participants = ParticipantsOf(instance);
+    std::vector<Rank> waiting;
+    for (int member = 0; member < participants.size(); ++member) {
+      if (instance.waiters.Contains(member)) waiting.push_back(participants.rank(member));
+    }
+    std::sort(waiting.begin(), waiting.end());
+    absl::StrAppend(&text, count == 1 ? "" : "; ", RanksText(waiting),
+                    waiting.size() == 1 ? " waits for " : " wait for ",
+                    SpecLabel(*instance.spec, instance.sequence), ", which ",
+                    RanksText(RanksOf(instance, false)), " did not submit");
+  });
+  if (count > kShown) absl::StrAppend(&text, "; and ", count - kShown, " more");
+  return text;
 }
 
 }  // namespace rueda

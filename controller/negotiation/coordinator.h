@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "controller/membership/process_sets.h"
+#include "controller/negotiation/blocked_ranks.h"
 #include "controller/negotiation/messages.h"
 #include "controller/negotiation/participants.h"
 #include "controller/negotiation/pending.h"
@@ -25,6 +27,7 @@ struct CoordinatorOptions {
   int64_t bucket_bytes = 64 << 20;
   Nanos stall_warn = 10 * kSecond;  // first report; then at 6 times this, then every 30 times
   Nanos stall_timeout = 0;          // 0: never
+  Nanos deadlock_timeout = 0;       // for texts: ranks look at it themselves (Blocked)
   int tensor_ids_max = kTensorIdsMax;
   std::vector<std::vector<Rank>> process_sets;  // sets 1, 2, ... that exist from the start
   std::shared_ptr<const LeaderTree> leaders;    // who may speak for whom; null: each for itself
@@ -100,7 +103,6 @@ class Coordinator {
     TensorId last = kNoTensor;  // its latest announcement
     uint32_t last_sequence = 0;
     Nanos last_at = 0;
-    int waits = 0;  // pending instances that it blocks in
   };
 
   // What is announced, for one rank or several.
@@ -118,6 +120,9 @@ class Coordinator {
   absl::Status OnDone(Rank rank, const Done& event, Plan* plan);
   void OnLeave(Rank rank, Plan* plan);
   void OnExpire(const Expire& event, Plan* plan);
+  void JudgeBlocked(Rank cause, Nanos now, Plan* plan);
+  void EndDeadlock(Plan* plan);
+  std::string WhoWaitsForWhat();
 
   absl::StatusOr<TensorId> DefineSpec(const SpecPtr& spec, Plan* plan);
   bool MakeRoom(Plan* plan);
@@ -139,7 +144,6 @@ class Coordinator {
   void RejectInstance(Instance* instance, absl::Status status, Plan* plan);
   void RejectOn(std::vector<Rank> ranks, const SpecPtr& spec, uint32_t sequence,
                 absl::Status status, Plan* plan);
-  void End(Instance* instance);
 
   absl::Status CheckJoined(const Instance& instance) const;
   absl::Status Disagreement(const Instance& instance) const;
@@ -158,10 +162,11 @@ class Coordinator {
   std::vector<RankState> ranks_;
   RankSet left_;
   std::vector<Rank> left_in_order_;  // the same
-  int waiting_ranks_ = 0;            // ranks with waits > 0
-  Nanos stuck_since_ = kForever;     // since when every rank waits and nothing can complete
-  bool stuck_reported_ = false;
-  Nanos next_look_ = kForever;  // nothing can be overdue before this time
+  BlockedRanks blocked_;
+  Nanos stuck_since_ = kForever;  // since when all are blocked and nothing can complete
+  Rank stuck_by_ = 0;             // who was the last to come
+  std::string stuck_reported_;    // what they waited for, in the latest report
+  Nanos next_look_ = kForever;    // nothing can be overdue before this time
 };
 
 }  // namespace rueda

@@ -105,6 +105,9 @@ const ControlEvent* Member::Next() {
       case What::kLeave:
         next_.what = Leave{};
         return &next_;
+      case What::kBlocked:
+        next_.what = out.blocked;
+        return &next_;
     }
   }
   return nullptr;
@@ -139,6 +142,8 @@ absl::Status Member::Apply(const PlanItem& item, std::vector<Action>* actions) {
     return ApplySetRemoved(*removed, actions);
   } else if (const auto* joined = std::get_if<Joined>(&item)) {
     return ApplyJoined(*joined, actions);
+  } else if (const auto* question = std::get_if<StillBlocked>(&item)) {
+    actions->push_back(*question);
   } else {
     const Left& left = std::get<Left>(item);
     if (left.rank < 0 || left.rank >= sets_.world_size()) {

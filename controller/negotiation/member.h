@@ -49,7 +49,7 @@ struct JoinDone {
   Token token;
   Rank last;  // the rank that joined last
 };
-using Action = std::variant<Launch, Rejected, NewSet, RemovedSet, JoinDone, Left>;
+using Action = std::variant<Launch, Rejected, NewSet, RemovedSet, JoinDone, Left, StillBlocked>;
 
 class Member {
  public:
@@ -67,6 +67,7 @@ class Member {
   void AnnounceDone(SetId lane);
   bool closing(SetId lane) const { return lanes_[lane].closing; }
   void AnnounceLeave();
+  void Announce(const Blocked& blocked) { outgoing_.push_back({What::kBlocked, 0, 0, blocked}); }
 
   // The next event for the log; null when there is none. Made from what is known at this moment, so
   // take it just before it is written.
@@ -111,11 +112,12 @@ class Member {
     bool done_queued = false;
     bool closing = false;  // this rank has asked for the set's removal; nothing of it is in flight
   };
-  enum class What : uint8_t { kAnnounce, kWaited, kDone, kLeave };
+  enum class What : uint8_t { kAnnounce, kWaited, kDone, kLeave, kBlocked };
   struct Outgoing {
     What what;
     Token token = 0;
     SetId lane = kWorldSet;
+    Blocked blocked = {};
   };
   struct SpecHash {
     size_t operator()(const TensorSpec* spec) const { return spec->hash; }

@@ -101,6 +101,19 @@ struct Expire {  // the leader's clock says that this is overdue
   uint16_t sequence;
 };
 
+// How long all the threads of a rank that wait have waited for what does not come, while nothing of
+// the rank's moved: controller/failure/deadlock_watch.h.
+struct Blocked {
+  enum Level : uint8_t {
+    kNot,
+    kForMoments,
+    kForTheLimit,  // RUEDA_DEADLOCK_TIMEOUT_S
+    kStill,        // the answer to a StillBlocked
+  };
+  Level level;
+  uint16_t question = 0;  // kStill: which it answers
+};
+
 // The coordinator's input: what one rank put into the log, or what a leader says for others, which
 // is an announcement or a wait.
 struct ControlEvent {
@@ -113,7 +126,7 @@ struct ControlEvent {
   }
 
   Rank rank = 0;
-  std::variant<Announced, Waited, Done, Leave, Expire> what;
+  std::variant<Announced, Waited, Done, Leave, Expire, Blocked> what;
   Voice voice = Voice::kRank;
 };
 
@@ -170,8 +183,13 @@ struct Joined {  // all ranks of the set have; its unnamed operations are counte
 struct Left {
   Rank rank;
 };
+// All ranks have said that they are blocked for the limit, some a while ago: is each still?
+struct StillBlocked {
+  uint16_t question;
+};
 
-using PlanItem = std::variant<Define, Forget, Order, Reject, SetAdded, SetRemoved, Joined, Left>;
+using PlanItem =
+    std::variant<Define, Forget, Order, Reject, SetAdded, SetRemoved, Joined, Left, StillBlocked>;
 using Plan = std::vector<PlanItem>;
 
 }  // namespace rueda

@@ -249,6 +249,9 @@ void EncodeEvent(const ControlEvent& event, wire::Event* out) {
   } else if (const auto* expire = std::get_if<Expire>(&event.what)) {
     out->mutable_expire()->set_id(expire->id);
     out->mutable_expire()->set_sequence(expire->sequence);
+  } else if (const auto* blocked = std::get_if<Blocked>(&event.what)) {
+    out->mutable_blocked()->set_level(blocked->level);
+    out->mutable_blocked()->set_question(blocked->question);
   } else {
     out->mutable_leave();
   }
@@ -293,6 +296,14 @@ absl::StatusOr<ControlEvent> DecodeEvent(const wire::Event& in) {
       Expire expire;
       RUEDA_RETURN_IF_ERROR(DecodeMark(in.expire(), &expire.id, &expire.sequence));
       event.what = expire;
+      return event;
+    }
+    case wire::Event::kBlocked: {
+      const uint32_t level = in.blocked().level();
+      if (level > Blocked::kStill) return Bad("level of being blocked");
+      if (in.blocked().question() > UINT16_MAX) return Bad("question");
+      event.what = Blocked{static_cast<Blocked::Level>(level),
+                           static_cast<uint16_t>(in.blocked().question())};
       return event;
     }
     case wire::Event::WHAT_NOT_SET:
@@ -345,6 +356,8 @@ void EncodePlanItem(const PlanItem& item, wire::PlanItem* out) {
     out->mutable_joined()->set_set(joined->set);
     out->mutable_joined()->set_last(joined->last);
     out->mutable_joined()->set_sequence(joined->sequence);
+  } else if (const auto* question = std::get_if<StillBlocked>(&item)) {
+    out->set_still_blocked(question->question);
   } else {
     out->set_left(std::get<Left>(item).rank);
   }
@@ -401,6 +414,9 @@ absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
     case wire::PlanItem::kLeft:
       RUEDA_RETURN_IF_ERROR(CheckRank(in.left()));
       return Left{in.left()};
+    case wire::PlanItem::kStillBlocked:
+      if (in.still_blocked() > UINT16_MAX) return Bad("question");
+      return StillBlocked{static_cast<uint16_t>(in.still_blocked())};
     case wire::PlanItem::WHAT_NOT_SET:
       break;
   }

@@ -22,7 +22,8 @@ constexpr MessageField kEvent[] = {{wire::Event::kAnnouncedFieldNumber, kAnnounc
                                    {wire::Event::kWaitedFieldNumber, {}},
                                    {wire::Event::kDoneFieldNumber, {}},
                                    {wire::Event::kLeaveFieldNumber, {}},
-                                   {wire::Event::kExpireFieldNumber, {}}};
+                                   {wire::Event::kExpireFieldNumber, {}},
+                                   {wire::Event::kBlockedFieldNumber, {}}};
 constexpr MessageField kEvents[] = {{wire::Events::kEventsFieldNumber, kEvent}};
 
 constexpr MessageField kDefine[] = {{wire::Define::kSpecFieldNumber, kSpec}};

@@ -1,6 +1,7 @@
 #include "controller/runtime/baton.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/base/log.h"
 #include "core/base/threads.h"
@@ -59,14 +60,16 @@ void Baton::Leave() noexcept {
 }
 
 void Baton::Await(const Request* request, Nanos deadline, absl::FunctionRef<bool()> over) {
+  WaitingThreads* const threads = request == nullptr ? nullptr : &engine_.waiting_threads();
   bool called = false;
   while (!over()) {
     if (const Hold hold(this); hold) {
       called = false;
-      TurnUntil(over, deadline);
+      TurnUntil(over, deadline, threads);
     } else {
       // The holder may be asleep, and not know of what this thread has queued.
       engine_.WakeSelf();
+      const WaitingThreads::Inside inside(threads, deadline);
       called = sleepers_.Sleep(request, deadline, [&] {
         return over() || state_.load(std::memory_order_relaxed) == kFree;
       });
@@ -79,7 +82,8 @@ void Baton::Await(const Request* request, Nanos deadline, absl::FunctionRef<bool
 
 // The baton in hand. The deadline is looked at while the engine moves, too: a turn takes a piece of
 // work, and a flood of them is no reason to wait longer.
-void Baton::TurnUntil(absl::FunctionRef<bool()> over, Nanos deadline) {
+void Baton::TurnUntil(absl::FunctionRef<bool()> over, Nanos deadline, WaitingThreads* threads) {
+  std::optional<WaitingThreads::Inside> inside;  // from the first sleep on
   waiter_spin_.Reset();
   while (!over()) {
     if (engine_.Turn()) {
@@ -91,6 +95,7 @@ void Baton::TurnUntil(absl::FunctionRef<bool()> over, Nanos deadline) {
     if (waiter_spin_.Again()) continue;
     engine_.Refresh();
     engine_.BeforeSleep();
+    if (!inside.has_value()) inside.emplace(threads, deadline);
     const Nanos until = std::min(deadline, engine_.NextDeadline());
     if (MonotonicNow() >= deadline) return;
     engine_.SetSleep(Sleep::kWaiter);

@@ -57,7 +57,8 @@ class Baton {
 
   bool TryTake();
   void Leave() noexcept;
-  void TurnUntil(absl::FunctionRef<bool()> over, Nanos deadline);
+  // `threads`: where a sleep counts as a wait; null: nowhere.
+  void TurnUntil(absl::FunctionRef<bool()> over, Nanos deadline, WaitingThreads* threads);
   void Background();
   void WaitForBaton(Nanos* patience);
   bool BackgroundLooksSoon();

@@ -68,6 +68,7 @@ bool Completions::Add(std::function<void()> callback) {
   MutexLock lock(mutex_);
   if (!runs_) return false;
   callbacks_.push_back(std::move(callback));
+  to_return_.fetch_add(1, std::memory_order_relaxed);
   changed_.NotifyOne();
   return true;
 }
@@ -87,6 +88,7 @@ void Completions::Run() {
       callbacks_.pop_front();
     }
     callback();
+    to_return_.fetch_sub(1, std::memory_order_relaxed);
   }
 }
 

@@ -44,6 +44,8 @@ class Completions {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // After Start. False: the thread has been stopped, and nothing will run it.
   bool Add(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether a callback was added that has not returned.
+  bool busy() const { return to_return_.load(std::memory_order_relaxed) > 0; }
   // Runs what has been added, then ends the thread. Not called from a callback.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
   // The one whose thread the calling thread is; null: none.
@@ -53,6 +55,7 @@ class Completions {
   void Run();
 
   std::atomic<bool> started_{false};
+  std::atomic<int> to_return_{0};  // how many were added and have not returned
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> callbacks_ ABSL_GUARDED_BY(mutex_);

@@ -2,18 +2,11 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "core/base/log.h"
 #include "core/base/threads.h"
 #include "core/trace/recorder.h"
 
 namespace rueda {
-namespace {
-
-// How long the others may take to be done when everybody has left.
-constexpr Nanos kFarewellPatience = 2 * kSecond;
-
-}  // namespace
 
 // Set-up --------------------------------------------------------------------------------------
 
@@ -22,10 +15,12 @@ Engine::Engine(EngineArgs args)
       submissions_(args.submissions),
       completions_(args.completions),
       sleepers_(args.sleepers),
+      waiting_threads_(args.waiting_threads),
       timeline_(args.timeline),
       tracks_(args.timeline, world_.rank),
       member_(world_.rank, world_.size(), world_.process_sets),
-      left_(world_.size()) {}
+      left_(world_.size()),
+      deadlock_watch_(static_cast<Nanos>(args.config->deadlock_timeout_s * kSecond)) {}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineArgs args) {
   EnginePartsArgs parts = {nullptr, args.config, std::move(args.arena), args.turns_without_sockets};
@@ -129,6 +124,7 @@ bool Engine::DrainSubmissions() {
 void Engine::Begin(Request* request) {
   if (request->token >= live_.size()) live_.resize(request->token + 1);
   live_[request->token] = request;
+  deadlock_watch_.OnEvent(now_);
   if (Lane* lane = lanes_->Find(request->spec->set)) lane->Began();
 }
 
@@ -222,6 +218,8 @@ void Engine::Do(const Action& action) {
   } else if (const auto* joined = std::get_if<JoinDone>(&action)) {
     tracks_.Note("JOIN", absl::StrCat("all have joined, rank ", joined->last, " last"));
     ending_joins_.push_back({joined->token, joined->last});
+  } else if (const auto* question = std::get_if<StillBlocked>(&action)) {
+    deadlock_watch_.OnQuestion(*question);
   } else {
     const Rank rank = std::get<Left>(action).rank;
     left_.Insert(rank);
@@ -273,6 +271,7 @@ void Engine::Complete(Request* request, absl::Status status, FailurePtr failure)
   }
   if (!status.ok()) request->status = DeepCopy(status);
   tracks_.Ended(request);
+  deadlock_watch_.OnEvent(now_);
   live_[request->token] = nullptr;
   if (Lane* lane = lanes_->Find(request->spec->set)) lane->Ended(*request);
   request->failure = std::move(failure);
@@ -352,10 +351,6 @@ void Engine::FulfilRequests() {
   }
 }
 
-void Engine::Fail(absl::string_view what) {
-  FailEpoch({.cause = absl::StrCat("rank ", world_.rank, what)});
-}
-
 // Writes it down for all ranks of this host, and ends this rank's part.
 void Engine::FailEpoch(Failure failure) {
   if (!goes_on()) return;
@@ -412,10 +407,7 @@ void Engine::ReportFailure() {
   // Without memory for it there is nothing to say.
   (void)WithoutExceptions([this] {
     (void)timeline_->Stop();
-    const absl::StatusOr<std::string> dump = trace::DumpToFile();
-    RUEDA_LOG(Error) << failure()->ToString() << " (" << failed_operations_
-                     << " operations in flight here failed"
-                     << (dump.ok() ? "; flight recorder: " : "") << (dump.ok() ? *dump : "") << ")";
+    FailureRecord::Log(*failure(), failed_operations_);
     return absl::OkStatus();
   });
 }
@@ -437,7 +429,7 @@ FailurePtr Engine::failure() const {
 // Nobody closes before all are done. True when that is so, or was waited for long enough.
 bool Engine::SayFarewell() {
   const Nanos now = MonotonicNow();
-  const bool begin = membership_.BeginFarewell(now, kFarewellPatience);
+  const bool begin = membership_.BeginFarewell(now);
   if (lanes_->SayFarewell(begin)) return true;
   if (now < membership_.farewell_until()) return false;
   RUEDA_LOG(Info) << "shutdown: the last barrier did not end in time; somebody may still read";
@@ -487,12 +479,20 @@ Nanos Engine::CheckDeadlines() {
     Fail(absl::StrCat(" can't go on: ", look.status().message()));
     return 0;
   }
-  Nanos next = std::min(*look, parts_.connections->deadline());
-  next = std::min(next, membership_.farewell_until());
+  Nanos next =
+      std::min({*look, parts_.connections->deadline(), membership_.farewell_until(), CheckWaits()});
   if (detector_->suspects()) next = std::min(next, now_ + kMillisecond);
   // Somebody is writing a failure down; it takes a moment, unless it died meanwhile.
   if (record_->exists()) next = std::min(next, now_ + kMillisecond);
   return next;
+}
+
+Nanos Engine::CheckWaits() {
+  const std::optional<Blocked> news =
+      deadlock_watch_.Check(now_, waiting_threads_->inside() > 0, *this);
+  if (!news.has_value()) return deadlock_watch_.next();
+  member_.Announce(*news);
+  return now_;
 }
 
 }  // namespace rueda

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "controller/failure/deadlock_watch.h"
 #include "controller/failure/failure.h"
 #include "controller/failure/failure_detector.h"
 #include "controller/membership/membership.h"
@@ -22,6 +24,7 @@
 #include "controller/runtime/sleepers.h"
 #include "controller/runtime/submissions.h"
 #include "controller/runtime/tracks.h"
+#include "core/base/process.h"
 
 namespace rueda {
 
@@ -32,11 +35,14 @@ struct EngineArgs {
   Submissions* submissions = nullptr;
   Completions* completions = nullptr;
   Sleepers* sleepers = nullptr;
+  WaitingThreads* waiting_threads = nullptr;
   Timeline* timeline = nullptr;
   int turns_without_sockets = 1;  // Spin::turns_without_sockets
 };
 
-class Engine final : private Lanes::Listener, private Connections::Listener {
+class Engine final : private Lanes::Listener,
+                     private Connections::Listener,
+                     private DeadlockWatch::Facts {
  public:
   // Everything but the lanes' connections, which are made behind their first operations.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(EngineArgs args);
@@ -73,6 +79,7 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
   // Whether something was queued that no turn has taken yet.
   bool HasSubmissions() const { return submissions_->HasWork(); }
   void RingBackground() const { parts_.neighbours->own_bells().background.Ring(); }
+  WaitingThreads& waiting_threads() const { return *waiting_threads_; }
   const WaitPoint& wait_point() const { return *parts_.wait_point; }
 
   // Begins to leave the job: this rank submits no more.
@@ -116,6 +123,7 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
   bool TurnOnce();
   bool HasWork();
   Nanos CheckDeadlines();
+  Nanos CheckWaits();
 
   // The parts of a turn. Each returns whether anything moved.
   bool DrainSubmissions();
@@ -144,6 +152,11 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
   void OnNonsense(Rank peer, const absl::Status& what) override;
   void OnWatched(std::optional<Watch::Lost> lost) override;
 
+  // DeadlockWatch::Facts.
+  WaitingThreads::State Threads(Nanos now) override { return waiting_threads_->Look(now); }
+  bool Moves() override { return lanes_->busy() || completions_->busy(); }
+  bool IsTraced() override { return rueda::IsTraced(); }
+
   // Whether nothing that others put into the log can matter to this rank before it has something
   // under way again. Then it reads it when it likes, or when the log is full.
   bool idle() const { return world_.one_log && submissions_->in_flight() == 0; }
@@ -154,7 +167,9 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
   void AccuseIfDecided();
   void FailEpoch(Failure failure);
   // For a cause that begins with this rank: "rank 2 can't go on: ...".
-  void Fail(absl::string_view what);
+  void Fail(absl::string_view what) {
+    FailEpoch({.cause = absl::StrCat("rank ", world_.rank, what)});
+  }
   bool LookForFailure();
   void FinishEpoch();
   void DrainAtEnd();
@@ -167,6 +182,7 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
   Submissions* const submissions_;
   Completions* const completions_;
   Sleepers* const sleepers_;
+  WaitingThreads* const waiting_threads_;
   Timeline* const timeline_;
 
   // Touched by the holder of the baton only. First what those below it use.
@@ -188,6 +204,7 @@ class Engine final : private Lanes::Listener, private Connections::Listener {
   int failed_operations_ = 0;  // once it has failed
   std::optional<FailureDetector> detector_;
   std::optional<FailureRecord> record_;
+  DeadlockWatch deadlock_watch_;
   EndedRanks ended_;
   Nanos now_ = 0;
   Plan plan_;                       // scratch

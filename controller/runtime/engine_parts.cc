@@ -57,6 +57,7 @@ absl::Status MakeBus(const World& world, const Config& config, EngineParts* part
   options.bucket_bytes = config.fusion_threshold;
   options.stall_warn = Limit(config.stall_warn_s);
   options.stall_timeout = Limit(config.stall_timeout_s);
+  options.deadlock_timeout = Limit(config.deadlock_timeout_s);
   options.leaders = world.leaders;
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<HostLog> log, MakeLog(world, config, parts));
   const Neighbours* const neighbours = parts->neighbours.get();

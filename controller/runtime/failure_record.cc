@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/log.h"
+#include "core/trace/recorder.h"
+
 namespace rueda {
 namespace {
 
@@ -10,6 +13,13 @@ namespace {
 constexpr Nanos kPatience = 100 * kMillisecond;
 
 }  // namespace
+
+void FailureRecord::Log(const Failure& failure, int operations) {
+  const absl::StatusOr<std::string> dump = trace::DumpToFile();
+  RUEDA_LOG(Error) << failure.ToString() << " (" << operations
+                   << " operations in flight here failed"
+                   << (dump.ok() ? "; flight recorder: " : "") << (dump.ok() ? *dump : "") << ")";
+}
 
 void FailureRecord::Write(Failure failure) {
   failure.epoch = world_.epoch;

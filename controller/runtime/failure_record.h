@@ -32,6 +32,8 @@ class FailureRecord {
   // As it travels; nothing while it is being written. A writer that dies over that has a moment:
   // then the record says so.
   std::optional<std::string> Read(Nanos now);
+  // For people, with the flight recorder's file; how many operations in flight here failed with it.
+  static void Log(const Failure& failure, int operations);
 
  private:
   void SayWhatItWasDoing(Failure* failure) const;

@@ -156,6 +156,7 @@ absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on
   engine.submissions = submissions_.get();
   engine.completions = &completions_;
   engine.sleepers = &sleepers_;
+  engine.waiting_threads = &waiting_threads_;
   engine.timeline = &timeline_;
   const int local_ranks = engine.world.topology.local_size(args->rank);
   const Spin spin(config.wait, local_ranks);
@@ -266,6 +267,7 @@ absl::StatusOr<DeviceClaim> Runtime::PrepareOnDevice(const DeviceExec& exec, Ope
 }
 
 absl::StatusOr<Handle> Runtime::Submit(const OperationArgs& args) {
+  waiting_threads_.Note();
   if (args.callback != nullptr && !args.callback_inline) {
     RUEDA_RETURN_IF_ERROR(completions_.Start());
   }

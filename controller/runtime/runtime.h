@@ -133,6 +133,7 @@ class Runtime {
   std::unique_ptr<Submissions> submissions_;
   Completions completions_;
   Sleepers sleepers_;
+  WaitingThreads waiting_threads_;
   std::unique_ptr<Engine> engine_;
   std::optional<Baton> baton_;
   bool shut_down_ = false;  // and its threads have ended

@@ -113,6 +113,15 @@ size_t MakeRoomForDescriptors(size_t count) {
   return (setrlimit(RLIMIT_NOFILE, &more) == 0 ? more : limit).rlim_cur;
 }
 
+bool IsTraced() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    int tracer;
+    if (word == "TracerPid:") return status >> tracer && tracer != 0;
+  }
+  return false;
+}
+
 int ParentOf(int pid) {
   const std::string stat = StatOf(pid);
   const std::vector<absl::string_view> fields = absl::StrSplit(stat, ' ');

@@ -22,6 +22,8 @@ UniqueFd OpenPidfd(int pid);
 // Whether a process has ended, with all its threads: it runs and writes nothing any more. Its
 // parent may not have reaped it yet. False where that can't be seen.
 bool HasEnded(int pid);
+// Whether a debugger, or strace, has hold of this process; false where that can't be seen.
+bool IsTraced();
 // Whose child it is; -1: there is none, or it can't be seen.
 int ParentOf(int pid);
 

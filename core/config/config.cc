@@ -103,6 +103,12 @@ const Knob kKnobs[] = {
     {"stall_timeout_s", &Config::stall_timeout_s, Use::kAgreed, 0, 1e9, "",
      "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
      "Age at which such an operation fails on every rank that submitted it. 0: never."},
+    {"deadlock_timeout_s", &Config::deadlock_timeout_s, Use::kAgreed, 0, 1e9, "", "",
+     "How long all ranks wait for operations that can't complete, as each waits for another, until "
+     "these fail on every rank that submitted them. Nothing may be submitted, end, or call back "
+     "meanwhile, on any rank; time in which a rank is stopped or traced does not count. Three "
+     "times "
+     "as long where threads that submit and do not wait may come back. 0: never."},
     {"heartbeat_limit_s", &Config::heartbeat_limit_s, Use::kAgreed, 0.1, 1e6, "0", "",
      "A rank is lost when it has been stopped by a signal for that long, or when its host has been "
      "silent (to anybody who reduces with it) for that long and one heartbeat more: an eighth of "

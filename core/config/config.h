@@ -30,6 +30,7 @@ struct Config {
   double start_timeout_s = 60;
   double stall_warn_s = 10;
   double stall_timeout_s = 0;
+  double deadlock_timeout_s = 600;
   double heartbeat_limit_s = 4;
   double gloo_timeout_s = 60;
   double nccl_timeout_s = 60;

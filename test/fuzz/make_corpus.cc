@@ -154,6 +154,13 @@ void WriteEvents() {
   Write("e_overflow", Packed(Whole(Spec(OpKind::kAllgather, "g"), int64_t{1} << 58)));
   Write("e_no_dims", Packed({Announces(0, Spec(OpKind::kAllgather, "g"))}));
 
+  events = {Announces(0, Spec(OpKind::kAllreduce, "w"))};
+  for (const Blocked::Level level :
+       {Blocked::kForMoments, Blocked::kForTheLimit, Blocked::kStill}) {
+    for (Rank rank = 0; rank < kFuzzWorld; ++rank) events.push_back({rank, Blocked{level, 1}});
+  }
+  Write("e_deadlock", Packed(events));
+
   // More names than ids.
   events.clear();
   for (int i = 0; i < 10; ++i) Append(Whole(Spec(OpKind::kBarrier, std::to_string(i))), &events);
@@ -230,7 +237,8 @@ Plan EveryItem() {
           SetRemoved{2, 0},
           Reject{w, 3, {0, 1}, absl::InvalidArgumentError("no")},
           Joined{kPairSet, 3, 0},
-          Left{2}};
+          Left{2},
+          StillBlocked{1}};
 }
 
 void WritePlans() {
@@ -283,6 +291,7 @@ void WriteLogs() {
   append({0, Waited{kFirstId, 0}}, &first);
   append({0, Done{0, 1}}, &first);
   append({0, Expire{kFirstId, 0}}, &first);
+  append({0, Blocked{Blocked::kStill, 1}}, &first);
   append({1, Leave{}}, &second);
   Write("l_events", std::string(announced.content()));
 

@@ -120,8 +120,9 @@ class TimeIsUpError(RuedaError, TimeoutError):
 
 
 class StalledError(RuedaError):
-    """Some ranks did not submit an operation within ``RUEDA_STALL_TIMEOUT_S``: it has ended with
-    this error on the ranks that did, and names the others. The job goes on."""
+    """Some ranks did not submit an operation within ``RUEDA_STALL_TIMEOUT_S``, or all ranks waited
+    for each other for ``RUEDA_DEADLOCK_TIMEOUT_S``: it has ended with this error on the ranks that
+    did, and names the others. The job goes on."""
 
 
 class UnsupportedError(RuedaError, NotImplementedError):

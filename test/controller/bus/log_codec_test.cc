@@ -97,6 +97,9 @@ TEST_F(LogCodec, TheOtherEvents) {
   const ControlEvent expire = Passed({9, Expire{13, 8}});
   EXPECT_EQ(std::get<Expire>(expire.what).id, 13u);
   EXPECT_EQ(std::get<Expire>(expire.what).sequence, 8);
+  const ControlEvent blocked = Passed({9, Blocked{Blocked::kStill, 65'535}});
+  EXPECT_EQ(std::get<Blocked>(blocked.what).level, Blocked::kStill);
+  EXPECT_EQ(std::get<Blocked>(blocked.what).question, 65'535);
   Passed({9, Leave{}});
 }
 
@@ -127,7 +130,7 @@ TEST_F(LogCodec, WhatDoesNotFitNowIsToBeTriedAgain) {
 TEST_F(LogCodec, RefusesWordsThatMakeNoSense) {
   const auto decoded = [](LogEntry entry) { return DecodeLogEvent(entry, kRanks).status(); };
   LogEntry entry;
-  for (const int kind : {0, 7, 8, 15}) {
+  for (const int kind : {0, 7, 9, 15}) {
     entry.word.kind = static_cast<uint8_t>(kind);
     EXPECT_TRUE(absl::IsInvalidArgument(decoded(entry))) << kind;
   }

@@ -18,7 +18,7 @@ bool Take(Step step, Membership* membership) {
     case Step::kLeave:
       return membership->Leave();
     case Step::kBeginFarewell:
-      return membership->BeginFarewell(100, 20);
+      return membership->BeginFarewell(100);
     case Step::kFail:
       return membership->Fail();
     case Step::kEnd:
@@ -31,7 +31,7 @@ std::unique_ptr<Membership> At(State state) {
   auto membership = std::make_unique<Membership>();
   const bool farewell = state == State::kFarewell || state == State::kOver;
   if (state == State::kLeaving || farewell) membership->Leave();
-  if (farewell) membership->BeginFarewell(100, 20);
+  if (farewell) membership->BeginFarewell(100);
   if (state == State::kFailing || state == State::kFailed) membership->Fail();
   if (state == State::kOver || state == State::kFailed) membership->End();
   EXPECT_EQ(membership->state(), state);
@@ -89,7 +89,7 @@ TEST(Membership, GoesOnUntilItIsOverOrFails) {
 
 TEST(Membership, AFarewellHasATimeOfItsOwn) {
   EXPECT_EQ(At(State::kLeaving)->farewell_until(), kForever);
-  EXPECT_EQ(At(State::kFarewell)->farewell_until(), 120);
+  EXPECT_EQ(At(State::kFarewell)->farewell_until(), 100 + Membership::kFarewellPatience);
   for (const Step end : {Step::kEnd, Step::kFail}) {
     const std::unique_ptr<Membership> membership = At(State::kFarewell);
     ASSERT_TRUE(Take(end, membership.get()));

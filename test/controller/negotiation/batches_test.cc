@@ -267,18 +267,5 @@ TEST(Stalls, ExpireFailsThoseWhoSubmitted) {
   EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("missing: rank 1"));
 }
 
-TEST(Stalls, DeadlockOfAllRanksIsReportedSoon) {
-  Job job(2);
-  job.Announce(0, Named("a"), /*waited=*/true);
-  job.Announce(1, Named("b"), /*waited=*/true);
-  std::vector<std::string> reports;
-  std::vector<Expire> expired;
-  job.coordinator(0).Look(kSecond, &reports, &expired);
-  ASSERT_EQ(reports.size(), 1u);
-  EXPECT_THAT(reports[0], HasSubstr("every rank waits"));
-  EXPECT_THAT(reports[0], HasSubstr("allreduce 'a'"));
-  EXPECT_THAT(reports[0], HasSubstr("allreduce 'b'"));
-}
-
 }  // namespace
 }  // namespace rueda::testing

@@ -188,11 +188,15 @@ TEST(Codec, OtherEventsComeThrough) {
   const ControlEvent expire = Passed(ControlEvent{3, Expire{13, 7}});
   EXPECT_EQ(std::get<Expire>(expire.what).id, 13u);
   EXPECT_EQ(std::get<Expire>(expire.what).sequence, 7);
+  const ControlEvent blocked = Passed(ControlEvent{4, Blocked{Blocked::kStill, 65'535}});
+  EXPECT_EQ(std::get<Blocked>(blocked.what).level, Blocked::kStill);
+  EXPECT_EQ(std::get<Blocked>(blocked.what).question, 65'535);
   Passed(ControlEvent{kRanksMax - 1, Leave{}});
 }
 
 TEST(Codec, PlanItemsComeThrough) {
   EXPECT_EQ(std::get<Forget>(Passed(PlanItem(Forget{5}))).id, 5u);
+  EXPECT_EQ(std::get<StillBlocked>(Passed(PlanItem(StillBlocked{65'535}))).question, 65'535);
   EXPECT_EQ(std::get<Left>(Passed(PlanItem(Left{0}))).rank, 0);
 
   Order order;
@@ -487,6 +491,7 @@ std::vector<ControlEvent> ManyEvents() {
   events.push_back({3, Done{0, 9}});
   events.push_back({4, Expire{5, 6}});
   events.push_back({5, Leave{}});
+  events.push_back({6, Blocked{Blocked::kForTheLimit}});
   return events;
 }
 
@@ -501,6 +506,7 @@ Plan ManyItems() {
   plan.push_back(Reject{Group(), 0, {0, 1, 2}, absl::InvalidArgumentError("because")});
   plan.push_back(SetAdded{1, {0, 1}, 0});
   plan.push_back(Left{2});
+  plan.push_back(StillBlocked{3});
   return plan;
 }
 

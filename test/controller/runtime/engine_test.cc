@@ -42,6 +42,7 @@ class EngineTest : public ::testing::Test {
     args.submissions = &submissions_;
     args.completions = &completions_;
     args.sleepers = &sleepers_;
+    args.waiting_threads = &waiting_threads_;
     args.timeline = &timeline_;
     absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(std::move(args));
     EXPECT_TRUE(engine.ok()) << engine.status();
@@ -67,6 +68,7 @@ class EngineTest : public ::testing::Test {
   Submissions submissions_;
   Completions completions_;
   Sleepers sleepers_;
+  WaitingThreads waiting_threads_;
   std::unique_ptr<Engine> engine_;
 };
 

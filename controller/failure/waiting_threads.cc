@@ -1,0 +1,89 @@
+#include "controller/failure/waiting_threads.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+
+namespace rueda {
+namespace {
+
+std::atomic<uint64_t> latest_number{0};
+
+// Dead threads are forgotten when more than so many are known.
+constexpr size_t kThreadsKept = 64;
+
+bool Lives(pid_t thread) {
+  return tgkill(getpid(), thread, 0) == 0 || errno != ESRCH;
+}
+
+}  // namespace
+
+thread_local uint64_t WaitingThreads::noted = 0;
+
+WaitingThreads::WaitingThreads() : number_(++latest_number) {}
+
+void WaitingThreads::Add() {
+  MutexLock lock(mutex_);
+  if (Own() != nullptr) noted = number_;
+}
+
+WaitingThreads::Thread* WaitingThreads::Own() {
+  const pid_t self = gettid();
+  for (Thread& thread : threads_) {
+    if (thread.id == self) return &thread;
+  }
+  if (threads_.size() >= kThreadsKept) {
+    std::erase_if(threads_, [](const Thread& thread) { return !Lives(thread.id); });
+  }
+  try {
+    threads_.push_back({self});
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  return &threads_.back();
+}
+
+void WaitingThreads::Enter(Nanos until) {
+  const Nanos now = MonotonicNow();
+  MutexLock lock(mutex_);
+  Thread* const own = Own();
+  if (own == nullptr) return;
+  if (!own->waits || now - own->until > kBetweenSlices) own->since = now;
+  own->inside = own->waits = true;
+  own->until = until;
+  inside_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void WaitingThreads::Leave() {
+  const Nanos now = MonotonicNow();
+  MutexLock lock(mutex_);
+  Thread* const own = Own();
+  if (own == nullptr || !own->inside) return;
+  own->inside = false;
+  own->until = now;
+  inside_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+WaitingThreads::State WaitingThreads::Look(Nanos now) {
+  State state;
+  MutexLock lock(mutex_);
+  for (const Thread& thread : threads_) {
+    const Nanos out = thread.waits ? DeadlineAfter(thread.until, kBetweenSlices) : 0;
+    if (thread.inside || now < out) {
+      state.since = std::min(state.since, thread.since);
+      if (now < out) state.changes_at = std::min(state.changes_at, out);
+    } else if (!Lives(thread.id)) {
+      continue;
+    } else if (thread.waits) {
+      state.waiter_left = std::max(state.waiter_left.value_or(0), thread.until);
+    } else {
+      state.other_outside = true;
+    }
+  }
+  return state;
+}
+
+}  // namespace rueda

@@ -1,0 +1,138 @@
+#include "controller/failure/waiting_threads.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <future>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace rueda {
+namespace {
+
+// Does what it is told, one thing after another.
+class Worker {
+ public:
+  ~Worker() { End(); }
+  void Do(std::function<void()> what) {
+    std::promise<void> done;
+    {
+      MutexLock lock(mutex_);
+      next_ = [&] {
+        what();
+        done.set_value();
+      };
+      changed_.NotifyAll();
+    }
+    done.get_future().wait();
+  }
+  void End() {
+    if (!thread_.joinable()) return;
+    {
+      MutexLock lock(mutex_);
+      ends_ = true;
+      changed_.NotifyAll();
+    }
+    thread_.join();
+  }
+
+ private:
+  void Run() {
+    while (true) {
+      std::function<void()> what;
+      {
+        MutexLock lock(mutex_);
+        while (!ends_ && next_ == nullptr) changed_.Wait(mutex_);
+        if (ends_) return;
+        what = std::exchange(next_, nullptr);
+      }
+      what();
+    }
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::function<void()> next_;
+  bool ends_ = false;
+  std::thread thread_{[this] { Run(); }};
+};
+
+constexpr Nanos kLater = WaitingThreads::kBetweenSlices + kSecond;
+
+TEST(WaitingThreads, KnowsWhoIsInsideAndSinceWhen) {
+  WaitingThreads threads;
+  EXPECT_EQ(threads.Look(MonotonicNow()).since, kForever);
+  const Nanos before = MonotonicNow();
+  std::optional<WaitingThreads::Inside> inside;
+  inside.emplace(&threads, kForever);
+  EXPECT_EQ(threads.inside(), 1);
+  WaitingThreads::State state = threads.Look(MonotonicNow());
+  EXPECT_GE(state.since, before);
+  EXPECT_LE(state.since, MonotonicNow());
+  EXPECT_EQ(state.changes_at, kForever);
+  EXPECT_FALSE(state.waiter_left.has_value());
+  inside.reset();
+  EXPECT_EQ(threads.inside(), 0);
+  state = threads.Look(MonotonicNow() + kLater);
+  EXPECT_EQ(state.since, kForever);
+  EXPECT_TRUE(state.waiter_left.has_value());
+}
+
+// Python waits in slices, to hear signals in between.
+TEST(WaitingThreads, SlicesAreOneWait) {
+  WaitingThreads threads;
+  const Nanos before = MonotonicNow();
+  Nanos first = 0;
+  for (int slice = 0; slice < 3; ++slice) {
+    const Nanos until = MonotonicNow() + kMillisecond;
+    {
+      const WaitingThreads::Inside inside(&threads, until);
+      const WaitingThreads::State state = threads.Look(MonotonicNow());
+      if (slice == 0) first = state.since;
+      EXPECT_EQ(state.since, first);
+      EXPECT_EQ(state.changes_at, until + WaitingThreads::kBetweenSlices);
+    }
+    const Nanos left = MonotonicNow();
+    if (left - before > WaitingThreads::kBetweenSlices / 2) GTEST_SKIP() << "a busy machine";
+    EXPECT_EQ(threads.Look(left).since, first) << "between two slices";
+  }
+}
+
+TEST(WaitingThreads, AWaitOfNothingDoesNotCount) {
+  const WaitingThreads::Inside inside(nullptr, kForever);
+}
+
+TEST(WaitingThreads, ThreadsOutsideAreKnownAsLongAsTheyLive) {
+  WaitingThreads threads;
+  Worker submits, waits;
+  submits.Do([&] { threads.Note(); });
+  EXPECT_TRUE(threads.Look(MonotonicNow()).other_outside);
+  waits.Do([&] { const WaitingThreads::Inside inside(&threads, kForever); });
+  const Nanos later = MonotonicNow() + kLater;
+  EXPECT_TRUE(threads.Look(later).waiter_left.has_value());
+  submits.End();
+  EXPECT_FALSE(threads.Look(later).other_outside);
+  waits.End();
+  EXPECT_FALSE(threads.Look(later).waiter_left.has_value());
+}
+
+TEST(WaitingThreads, EachContextKnowsItsOwn) {
+  WaitingThreads one, other;
+  for (int turn = 0; turn < 2; ++turn) {
+    one.Note();
+    EXPECT_TRUE(one.Look(MonotonicNow()).other_outside);
+    EXPECT_EQ(other.Look(MonotonicNow()).other_outside, turn > 0);
+    other.Note();
+    EXPECT_TRUE(other.Look(MonotonicNow()).other_outside);
+  }
+}
+
+TEST(WaitingThreads, ManyThatCameAndWentAreForgotten) {
+  WaitingThreads threads;
+  for (int i = 0; i < 300; ++i) std::thread([&] { threads.Note(); }).join();
+  EXPECT_FALSE(threads.Look(MonotonicNow()).other_outside);
+}
+
+}  // namespace
+}  // namespace rueda
