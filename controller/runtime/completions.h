@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "controller/runtime/request.h"
+#include "controller/timeline/timeline.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
-#include "core/trace/timeline.h"
 
 namespace rueda {
 

@@ -10,8 +10,8 @@
 
 #include "controller/negotiation/tensor_table.h"
 #include "controller/runtime/lane.h"
+#include "controller/timeline/timeline.h"
 #include "core/base/hash_map.h"
-#include "core/trace/timeline.h"
 
 namespace rueda {
 

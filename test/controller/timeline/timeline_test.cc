@@ -1,6 +1,6 @@
 // Timelines in files: valid whenever they are stopped, as far as they got when the process was
 // killed, and honest about what they lost.
-#include "core/trace/timeline.h"
+#include "controller/timeline/timeline.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // PURE
-#include "core/trace/timeline_text.h"
+#include "controller/timeline/timeline_text.h"
 
 #include <algorithm>
 #include <charconv>

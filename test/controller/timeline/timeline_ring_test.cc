@@ -1,5 +1,5 @@
 // The timeline's ring: nothing is lost, doubled or torn, whoever pushes.
-#include "core/trace/timeline_ring.h"
+#include "controller/timeline/timeline_ring.h"
 
 #include <gtest/gtest.h>
 

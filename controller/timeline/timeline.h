@@ -12,12 +12,12 @@
 #include <string>
 #include <thread>
 
+#include "controller/timeline/timeline_ring.h"
+#include "controller/timeline/timeline_text.h"
 #include "core/base/clock.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
-#include "core/trace/timeline_ring.h"
-#include "core/trace/timeline_text.h"
 
 namespace rueda {
 

@@ -1,4 +1,4 @@
-#include "core/trace/timeline.h"
+#include "controller/timeline/timeline.h"
 
 #include <errno.h>
 #include <fcntl.h>

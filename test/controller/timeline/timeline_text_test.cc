@@ -1,5 +1,5 @@
 // Records as text: every event to the letter.
-#include "core/trace/timeline_text.h"
+#include "controller/timeline/timeline_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
