@@ -9,8 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "controller/rendezvous/detect/slurm_lists.h"
 #include "core/base/limits.h"
-#include "core/config/slurm_lists.h"
 
 namespace rueda {
 namespace {

@@ -23,7 +23,7 @@
 #include "controller/protocol/codec.h"
 #include "controller/protocol/frame.h"
 #include "controller/rendezvous/clocks.h"
-#include "controller/rendezvous/detect.h"
+#include "controller/rendezvous/detect/detect.h"
 #include "controller/rendezvous/meeting.h"
 #include "controller/runtime/store_relay.h"
 #include "core/base/check.h"

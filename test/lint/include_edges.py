@@ -7,8 +7,8 @@
   the C API nothing below it is included.
 * Edges: a file of core, ops, controller or bindings/c includes only what its target in the list
   files reaches through DEPS. The edges of the code and those of the build are the same.
-* Rooms of pure decisions (negotiation, membership, the pure part of the launcher) reach core and
-  one another only.
+* Rooms of pure decisions (negotiation, membership, SLURM's lists, the pure part of the launcher)
+  reach core and one another only.
 * A file that says PURE in its first comment, and its other half, include no header that stands for
   sockets, threads, clocks, files, chance or hash order.
 * The sections of rueda.hpp are included by it and by one another only.
@@ -34,7 +34,7 @@ SECTIONS = "rueda/cpp/"
 SECTIONS_HOME = "bindings/cpp/include/"
 # Plain C data: what a module and the library know of each other without linking.
 WALL_HEADERS = ["ops/backend/module_abi.h", "ops/nccl/cuda_abi.h"]
-PURE_TARGETS = ["rueda_negotiation", "rueda_membership", "rueda_launcher_pure"]
+PURE_TARGETS = ["rueda_negotiation", "rueda_membership", "rueda_slurm_lists", "rueda_launcher_pure"]
 TORCH_ALLOWED = ["bindings/torch/", "examples/compare/", "examples/mnist/", "examples/torch_loop/", "examples/trainer/",
                   "test/torch/",
                  "test/bench/torch/",

@@ -10,8 +10,8 @@ import rueda
 from rueda.distributed import _meeting
 from rueda.lightning._lightning import ClusterEnvironment
 
-# Launchers as controller/rendezvous/detect.cc knows them, in its order: a variable that says that
-# the others are this launcher's, and those of the number of ranks and of the rank.
+# Launchers as controller/rendezvous/detect/detect.cc knows them, in its order: a variable that says
+# that the others are this launcher's, and those of the number of ranks and of the rank.
 _LAUNCHERS = (
     ("torchrun", "TORCHELASTIC_RUN_ID", "WORLD_SIZE", "RANK"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),

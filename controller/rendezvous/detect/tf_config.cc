@@ -1,5 +1,5 @@
 // PURE
-#include "controller/rendezvous/tf_config.h"
+#include "controller/rendezvous/detect/tf_config.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,5 +1,5 @@
 // PURE
-#include "controller/rendezvous/detect.h"
+#include "controller/rendezvous/detect/detect.h"
 
 #include <optional>
 
@@ -9,9 +9,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "controller/protocol/authentication.h"
-#include "controller/rendezvous/tf_config.h"
+#include "controller/rendezvous/detect/slurm_lists.h"
+#include "controller/rendezvous/detect/tf_config.h"
 #include "core/base/limits.h"
-#include "core/config/slurm_lists.h"
 
 namespace rueda {
 namespace {

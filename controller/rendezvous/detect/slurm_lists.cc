@@ -1,5 +1,5 @@
 // PURE
-#include "core/config/slurm_lists.h"
+#include "controller/rendezvous/detect/slurm_lists.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "core/config/slurm_lists.h"
+#include "controller/rendezvous/detect/slurm_lists.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Where a process stands, from its settings and from what other launchers set.
-#include "controller/rendezvous/detect.h"
+#include "controller/rendezvous/detect/detect.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "controller/rendezvous/pmi.h"
+#include "controller/rendezvous/detect/pmi.h"
 
 #include <sys/socket.h>
 #include <sys/stat.h>
