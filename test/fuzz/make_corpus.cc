@@ -11,7 +11,7 @@
 
 #include "controller/bus/log_codec.h"
 #include "controller/failure/failure.h"
-#include "controller/launcher/agent_words.h"
+#include "controller/launcher/agent/agent_words.h"
 #include "controller/protocol/authentication.h"
 #include "controller/protocol/codec.h"
 #include "controller/protocol/frame.h"

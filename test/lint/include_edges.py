@@ -7,7 +7,7 @@
   the C API nothing below it is included.
 * Edges: a file of core, ops, controller or bindings/c includes only what its target in the list
   files reaches through DEPS. The edges of the code and those of the build are the same.
-* Rooms of pure decisions (negotiation, membership, SLURM's lists, the pure part of the launcher)
+* Rooms of pure decisions (negotiation, membership, SLURM's lists, the launcher's decisions)
   reach core and one another only.
 * A file that says PURE in its first comment, and its other half, include no header that stands for
   sockets, threads, clocks, files, chance or hash order.
@@ -34,7 +34,7 @@ SECTIONS = "rueda/cpp/"
 SECTIONS_HOME = "bindings/cpp/include/"
 # Plain C data: what a module and the library know of each other without linking.
 WALL_HEADERS = ["ops/backend/module_abi.h", "ops/nccl/cuda_abi.h"]
-PURE_TARGETS = ["rueda_negotiation", "rueda_membership", "rueda_slurm_lists", "rueda_launcher_pure"]
+PURE_TARGETS = ["rueda_negotiation", "rueda_membership", "rueda_slurm_lists", "rueda_launcher_decide"]
 TORCH_ALLOWED = ["bindings/torch/", "examples/compare/", "examples/mnist/", "examples/torch_loop/", "examples/trainer/",
                   "test/torch/",
                  "test/bench/torch/",

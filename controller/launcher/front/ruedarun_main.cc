@@ -1,0 +1,248 @@
+// ruedarun: starts a job. docs/launcher.md tells what it does.
+//
+// On this host alone two processes do it: this one (front.h) talks to the user; the one it forks
+// (host/spawner.h) owns the ranks. Either cleans up if the other dies. On several hosts each has
+// such a pair behind an agent (agent/agent.h), and this one talks to them all.
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "controller/launcher/agent/agent.h"
+#include "controller/launcher/decide/config_file.h"
+#include "controller/launcher/decide/options.h"
+#include "controller/launcher/decide/rank_plan.h"
+#include "controller/launcher/front/check_build.h"
+#include "controller/launcher/front/front.h"
+#include "controller/launcher/front/job_hosts.h"
+#include "controller/launcher/front/output.h"
+#include "controller/launcher/front/start_agents.h"
+#include "controller/launcher/host/inheritance.h"
+#include "controller/launcher/host/job.h"
+#include "controller/launcher/host/local_ranks.h"
+#include "controller/rendezvous/host_identity.h"
+#include "controller/rendezvous/secret.h"
+
+namespace rueda {
+namespace {
+
+int Fail(int exit_code, absl::string_view message) {
+  const std::string line = absl::StrCat("ruedarun: ", message, "\n");
+  fputs(line.c_str(), stderr);
+  return exit_code;
+}
+
+// Empty: it can't be found.
+std::string OwnPath() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
+
+absl::StatusOr<HostJob> MakeJob(const LaunchOptions& options) {
+  RUEDA_ASSIGN_OR_RETURN(const int port, FreePort());
+  RUEDA_ASSIGN_OR_RETURN(HostJob job, MakeHostJob(NewJobId(), NewSecret().bytes(), options.ranks));
+  job.facts.master_port = port;
+  return job;
+}
+
+absl::StatusOr<std::vector<RankStreams>> MakeStreams(const LaunchOptions& options, Output* output) {
+  RUEDA_ASSIGN_OR_RETURN(std::vector<RankStreams> streams, OpenInputs(options.ranks, STDIN_FILENO));
+  if (options.output_dir.empty()) {
+    RUEDA_RETURN_IF_ERROR(output->OpenPipes(options.prefix, &streams));
+  } else {
+    RUEDA_RETURN_IF_ERROR(OpenOutputFiles(options.output_dir, &streams));
+  }
+  return streams;
+}
+
+int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance inheritance) {
+  const JobHost here = {HostName(), true, {options.ranks, 0, options.ranks}};
+  absl::StatusOr<HostJob> job = MakeJob(options);
+  if (!job.ok()) return Fail(kCannotStart, job.status().message());
+  absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options, host, job->facts, here.share);
+  if (!plans.ok()) return Fail(kUsage, plans.status().message());
+  const absl::StatusOr<std::string> program =
+      FindProgram(options.command.front(), plans->front().environment);
+  if (!program.ok()) {
+    return Fail(absl::IsNotFound(program.status()) ? kNotFound : kNotExecutable,
+                program.status().message());
+  }
+  Output output(STDOUT_FILENO, STDERR_FILENO);
+  absl::StatusOr<std::vector<RankStreams>> streams = MakeStreams(options, &output);
+  if (!streams.ok()) return Fail(kCannotStart, streams.status().message());
+
+  SpawnRequest request = MakeRequest(options, job->facts, inheritance);
+  request.program = *program;
+  request.plans = *std::move(plans);
+  request.streams = *std::move(streams);
+  absl::StatusOr<std::unique_ptr<LocalRanks>> ranks =
+      LocalRanks::Start(std::move(request), [&] { output.ClosePipes(); });
+  if (!ranks.ok()) return Fail(kCannotStart, ranks.status().message());
+  // The supervisor and the ranks have these; here they would only keep pipes open.
+  streams->clear();
+  job->secret.reset();
+  job->board.reset();
+  if (options.verbose) {
+    output.Say(absl::StrCat("ruedarun: job ", job->facts.id, ": ", options.ranks, " ranks of ",
+                            *program, " on ", here.name, ", ", host.usable_cores,
+                            " usable cores\n"));
+  }
+  std::vector<FrontHost> hosts(1);
+  hosts[0] = {here, *std::move(ranks)};
+  return Front({*program, options.ranks, options.verbose, options.grace()}, std::move(hosts),
+               std::move(inheritance.signals), &output)
+      .Run();
+}
+
+// What is the same for the agents of all hosts.
+absl::StatusOr<launch::Order> MakeOrder(const LaunchOptions& options, const HostFacts& host) {
+  launch::Order order;
+  order.set_job_id(NewJobId());
+  order.set_secret(std::string(NewSecret().bytes()));
+  for (const std::string& word : options.command) order.add_command(word);
+  std::error_code error;
+  order.set_directory(std::filesystem::current_path(error).string());
+  if (error) return absl::FailedPreconditionError("the current directory can't be found");
+  const auto add = [](const Environment& environment, auto* variables) {
+    for (const auto& [name, value] : environment) {
+      launch::Variable* variable = variables->Add();
+      variable->set_name(name);
+      variable->set_value(value);
+    }
+  };
+  add(TravellingEnvironment(host.environment), order.mutable_environment());
+  RUEDA_ASSIGN_OR_RETURN(const Environment wanted, WantedVariables(options, host.environment));
+  add(wanted, order.mutable_wanted());
+  order.set_bind_to_core(options.bind == LaunchOptions::Bind::kCore);
+  order.set_grace_seconds(options.grace_seconds);
+  order.set_recorder_dir(options.output_dir);
+  return order;
+}
+
+// The settings that ruedarun itself goes by are the ranks'.
+absl::StatusOr<Config> OwnSettings(const LaunchOptions& options, const HostFacts& host) {
+  Environment environment;
+  for (const char* name : {"RUEDA_START_TIMEOUT_S", "RUEDA_NETWORK_INTERFACE"}) {
+    const auto inherited = host.environment.find(name);
+    if (inherited != host.environment.end()) environment.insert(*inherited);
+    const auto set = options.settings.find(name);
+    if (set != options.settings.end()) environment[name] = set->second;
+  }
+  Config config;
+  RUEDA_RETURN_IF_ERROR(ReadEnvironment(environment, &config));
+  return config;
+}
+
+Starter StarterOf(const LaunchOptions& options, Starter::Kind kind, const Config& config) {
+  Starter starter;
+  starter.kind = kind;
+  starter.shell = options.remote_shell;
+  starter.ssh_port = options.ssh_port;
+  starter.ssh_identity_file = options.ssh_identity_file;
+  starter.connect_seconds = static_cast<int>(config.start_timeout_s);
+  return starter;
+}
+
+absl::Status ExpectFeeds(const LaunchOptions& options, Output* output) {
+  if (options.output_dir.empty()) {
+    output->ExpectFeeds(options.prefix, options.ranks);
+    return absl::OkStatus();
+  }
+  std::vector<RankStreams> files(static_cast<size_t>(options.ranks));
+  RUEDA_RETURN_IF_ERROR(OpenOutputFiles(options.output_dir, &files));
+  output->ExpectFeeds(std::move(files));
+  return absl::OkStatus();
+}
+
+int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const JobHosts& where,
+                  Inheritance inheritance) {
+  const absl::StatusOr<launch::Order> order = MakeOrder(options, host);
+  if (!order.ok()) return Fail(kUsage, order.status().message());
+  const absl::StatusOr<Config> config = OwnSettings(options, host);
+  if (!config.ok()) return Fail(kUsage, config.status().message());
+  const std::string self = OwnPath();
+  if (self.empty()) return Fail(kCannotStart, "can't find the path of ruedarun (/proc/self/exe)");
+  Output output(STDOUT_FILENO, STDERR_FILENO);
+  if (const absl::Status status = ExpectFeeds(options, &output); !status.ok()) {
+    return Fail(kCannotStart, status.message());
+  }
+  StartedAgents agents =
+      StartAgents({where.hosts, StarterOf(options, where.starter, *config), self, *order,
+                   config->network_interface, config->start_timeout_s, inheritance.signals.get()},
+                  &output);
+  for (const std::string& failure : agents.failures) Fail(0, failure);
+  if (agents.exit_code != 0) return agents.exit_code;
+
+  std::vector<FrontHost> hosts;
+  for (size_t i = 0; i < where.hosts.size(); ++i) {
+    const JobHost& place = where.hosts[i];
+    hosts.push_back({place, std::move(agents.hosts[i])});
+    if (options.verbose) {
+      output.Say(absl::StrCat("ruedarun: host ", place.name, ": ", place.share.ranks,
+                              place.share.ranks == 1 ? " rank" : " ranks", " from ",
+                              place.share.first, " on\n"));
+    }
+  }
+  return Front({options.command.front(), options.ranks, options.verbose, options.grace()},
+               std::move(hosts), std::move(inheritance.signals), &output)
+      .Run();
+}
+
+absl::Status ApplyFile(const std::string& path, LaunchOptions* options) {
+  RUEDA_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+  const absl::StatusOr<std::vector<std::string>> words = ReadConfigFile(text);
+  absl::Status status = words.status();
+  if (status.ok()) status = ApplyOptions(*words, options);
+  return StatusAt(path, status);
+}
+
+// The command line goes before the file that it names.
+absl::StatusOr<LaunchOptions> ReadOptions(const std::vector<std::string>& arguments) {
+  absl::StatusOr<LaunchOptions> options = ParseOptions(arguments);
+  if (!options.ok() || options->config_file.empty()) return options;
+  LaunchOptions of_file;
+  RUEDA_RETURN_IF_ERROR(ApplyFile(options->config_file, &of_file));
+  return ParseOptions(arguments, std::move(of_file));
+}
+
+int Main(int argc, char** argv) {
+  OpenStandardFds();
+  absl::StatusOr<LaunchOptions> options =
+      ReadOptions(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
+  if (!options.ok()) {
+    return Fail(kUsage, absl::StrCat(options.status().message(), "\nTry ruedarun --help"));
+  }
+  if (options->agent) return RunAgent();
+  if (options->check_build) {
+    fputs(CheckBuildText(OwnPath()).c_str(), stdout);
+    return 0;
+  }
+  if (options->help || options->version) {
+    fputs((options->help ? HelpText() : VersionText()).c_str(), stdout);
+    return 0;
+  }
+  if (!options->output_dir.empty()) {
+    std::error_code error;  // a rank may change its directory
+    const std::filesystem::path path = std::filesystem::absolute(options->output_dir, error);
+    if (error) return Fail(kCannotStart, error.message());
+    options->output_dir = path.string();
+  }
+  // While signals still end this process: files and name servers may let it wait.
+  const HostFacts host = LookAtHost();
+  const absl::StatusOr<JobHosts> where = FindJobHosts(host.environment, &*options);
+  if (!where.ok()) return Fail(kUsage, where.status().message());
+  absl::StatusOr<Inheritance> inheritance = TakeOver();
+  if (!inheritance.ok()) return Fail(kCannotStart, inheritance.status().message());
+  if (!where->all_here()) return LaunchOnHosts(*options, host, *where, *std::move(inheritance));
+  return LaunchHere(*options, host, *std::move(inheritance));
+}
+
+}  // namespace
+}  // namespace rueda
+
+int main(int argc, char** argv) {
+  return rueda::Main(argc, argv);
+}

@@ -1,0 +1,209 @@
+#include "controller/launcher/front/start_agents.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "controller/launcher/decide/supervisor.h"
+#include "controller/launcher/host/inheritance.h"
+#include "controller/launcher/host/job.h"
+
+namespace rueda {
+namespace {
+
+// When one host has failed: how long the others have to say whether they do too.
+constexpr Nanos kOthersPatience = 2 * kSecond;
+// How long agents and remote shells may take to end once they are told to.
+constexpr Nanos kEndPatience = 2 * kSecond;
+
+class AgentsStart {
+ public:
+  AgentsStart(const AgentsRequest& request, Output* output)
+      : request_(request), output_(output), failed_(request.hosts.size(), false) {}
+  StartedAgents Run();
+
+ private:
+  using Ranks = std::unique_ptr<RemoteRanks>;
+
+  void StartShells();
+  // Waits for news until `deadline`.
+  void Turn(Nanos deadline);
+  void LookAt(size_t host);
+  void OnHello(size_t host);
+  void GiveOrder(size_t host);
+  void Fail(size_t host, const std::string& why, int exit_code = kCannotStart);
+  bool Ready(size_t host) const { return hosts_[host]->ready().has_value(); }
+  bool Settled() const;
+  void BlameTheSilent();
+  void BeginAll();
+  void EndAll();
+  void OnSignals();
+
+  const AgentsRequest& request_;
+  Output* const output_;
+  std::vector<Ranks> hosts_;
+  std::vector<bool> failed_;
+  std::set<size_t> ordered_;
+  std::map<std::string, size_t> machines_;  // by their identity
+  StartedAgents result_;
+  int signal_ = 0;
+};
+
+StartedAgents AgentsStart::Run() {
+  const Nanos deadline = DeadlineAfter(
+      MonotonicNow(), static_cast<Nanos>(request_.timeout_seconds * static_cast<double>(kSecond)));
+  StartShells();
+  std::optional<Nanos> others;
+  while (hosts_.size() == failed_.size() && !Settled() && signal_ == 0) {
+    const Nanos now = MonotonicNow();
+    if (!result_.failures.empty() && !others) others = DeadlineAfter(now, kOthersPatience);
+    if (now >= deadline) BlameTheSilent();
+    if (now >= std::min(deadline, others.value_or(kForever))) break;
+    Turn(std::min(deadline, others.value_or(kForever)));
+  }
+  if (signal_ != 0) result_.exit_code = 128 + signal_;
+  if (result_.exit_code == 0) {
+    BeginAll();
+    result_.hosts = std::move(hosts_);
+  } else {
+    EndAll();
+  }
+  return std::move(result_);
+}
+
+void AgentsStart::StartShells() {
+  for (size_t i = 0; i < request_.hosts.size(); ++i) {
+    const JobHost& host = request_.hosts[i];
+    // SLURM signals the steps of a job and not its script: here too the ranks have to be in one.
+    const bool directly = host.is_here && request_.starter.kind != Starter::Kind::kSrun;
+    std::vector<std::string> words =
+        directly ? std::vector<std::string>{request_.agent, "--agent"}
+                 : StarterWords(request_.starter, host.name, request_.agent);
+    absl::StatusOr<Ranks> ranks =
+        RemoteRanks::Start(host, std::move(words), request_.agent, output_);
+    if (!ranks.ok()) {
+      Fail(i, std::string(ranks.status().message()));
+      return;
+    }
+    hosts_.push_back(*std::move(ranks));
+  }
+}
+
+void AgentsStart::Turn(Nanos deadline) {
+  std::vector<pollfd> waits = {{request_.signal_fd, POLLIN, 0}};
+  for (const Ranks& host : hosts_) host->AddWaits(&waits);
+  if (poll(waits.data(), waits.size(), PollTimeoutMs(deadline - MonotonicNow())) < 0) return;
+  if (waits[0].revents != 0) OnSignals();
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    hosts_[i]->Advance(waits);
+    if (!failed_[i]) LookAt(i);
+  }
+}
+
+void AgentsStart::OnSignals() {
+  while (const int signal = NextSignal(request_.signal_fd)) {
+    if (EndsJob(signal)) signal_ = signal;
+  }
+}
+
+void AgentsStart::LookAt(size_t host) {
+  const RemoteRanks& ranks = *hosts_[host];
+  if (ranks.refusal().has_value()) {
+    Fail(host, ranks.refusal()->why(), ranks.refusal()->exit_code());
+  } else if (ranks.gone()) {
+    Fail(host, ranks.WhyGone());
+  } else if (ranks.hello().has_value() && ordered_.insert(host).second) {
+    OnHello(host);
+  }
+}
+
+void AgentsStart::OnHello(size_t host) {
+  const launch::Hello& hello = *hosts_[host]->hello();
+  if (hello.version() != VersionText()) {
+    Fail(host, absl::StrCat(request_.agent, " there is ", absl::StripSuffix(hello.version(), "\n"),
+                            ", and here ", absl::StripSuffix(VersionText(), "\n"),
+                            ": all hosts need the same"));
+    return;
+  }
+  const auto [other, fresh] = machines_.emplace(hello.host_id(), host);
+  if (!fresh) {
+    Fail(host, absl::StrCat("it is the same machine as ", request_.hosts[other->second].name,
+                            "; name it once, with all its slots"));
+    return;
+  }
+  GiveOrder(host);
+}
+
+void AgentsStart::GiveOrder(size_t host) {
+  launch::ToAgent message;
+  launch::Order& order = *message.mutable_order();
+  order = request_.order;
+  const HostShare& share = request_.hosts[host].share;
+  order.set_size(share.size);
+  order.set_first_rank(share.first);
+  order.set_ranks(share.ranks);
+  order.set_host(share.host);
+  order.set_hosts(share.hosts);
+  if (host == 0) {
+    order.set_network_interface(request_.network_interface);
+    order.set_other_host(request_.hosts.back().name);
+  }
+  hosts_[host]->Send(message);
+}
+
+void AgentsStart::Fail(size_t host, const std::string& why, int exit_code) {
+  failed_[host] = true;
+  result_.failures.push_back(absl::StrCat("host ", request_.hosts[host].name, ": ", why));
+  if (result_.exit_code == 0) result_.exit_code = exit_code == 0 ? kCannotStart : exit_code;
+}
+
+bool AgentsStart::Settled() const {
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    if (!failed_[i] && !Ready(i)) return false;
+  }
+  return true;
+}
+
+void AgentsStart::BlameTheSilent() {
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    if (failed_[i] || Ready(i)) continue;
+    const std::string last = hosts_[i]->LastNoise();
+    Fail(i, absl::StrCat("not ready after ", request_.timeout_seconds, " s (--start-timeout)",
+                         last.empty() ? "" : ": ", last));
+  }
+}
+
+void AgentsStart::BeginAll() {
+  launch::ToAgent message;
+  *message.mutable_start() = hosts_[0]->ready()->meeting();
+  for (const Ranks& host : hosts_) {
+    host->Send(message);
+    host->SetRunning();
+  }
+}
+
+// The agents have no ranks yet, and end when nobody speaks to them; a shell that does not is
+// killed.
+void AgentsStart::EndAll() {
+  for (const Ranks& host : hosts_) host->HangUp();
+  const Nanos deadline = MonotonicNow() + kEndPatience;
+  std::fill(failed_.begin(), failed_.end(), true);  // nothing they say now is news
+  const auto gone = [](const Ranks& host) { return host->gone(); };
+  while (!std::all_of(hosts_.begin(), hosts_.end(), gone) && MonotonicNow() < deadline) {
+    Turn(deadline);
+  }
+  hosts_.clear();
+}
+
+}  // namespace
+
+StartedAgents StartAgents(const AgentsRequest& request, Output* output) {
+  return AgentsStart(request, output).Run();
+}
+
+}  // namespace rueda

@@ -1,0 +1,453 @@
+#include "controller/launcher/host/spawner.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "controller/failure/verdict_board.h"
+#include "controller/launcher/decide/supervisor.h"
+#include "controller/launcher/host/children.h"
+#include "core/base/check.h"
+#include "core/base/process.h"
+
+namespace rueda {
+namespace {
+
+// What a child that could not become its program writes before it ends; fits a pipe whole.
+struct ExecFailure {
+  MessageKind kind;
+  Rank rank;
+  int error;
+};
+
+// waitid's answer in the form of waitpid's.
+int WaitStatusOf(const siginfo_t& info) {
+  if (info.si_code == CLD_EXITED) return W_EXITCODE(info.si_status & 0xFF, 0);
+  return W_EXITCODE(0, info.si_status) | (info.si_code == CLD_DUMPED ? WCOREFLAG : 0);
+}
+
+// "NAME=VALUE" strings and the array of pointers to them that exec wants.
+class EnvironmentBlock {
+ public:
+  explicit EnvironmentBlock(const Environment& environment) {
+    for (const auto& [name, value] : environment) {
+      entries_.push_back(absl::StrCat(name, "=", value));
+    }
+    for (std::string& entry : entries_) pointers_.push_back(entry.data());
+    pointers_.push_back(nullptr);
+  }
+  char** data() { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> entries_;
+  std::vector<char*> pointers_;
+};
+
+class Spawner {
+ public:
+  Spawner(SpawnRequest request, Channel channel);
+  absl::Status Start();
+  void Run();
+
+ private:
+  // What an epoll event belongs to: a rank's pidfd, by its number, or one of these.
+  enum Tag : uint64_t { kChannel = uint64_t{1} << 32, kChildren, kExecFailures };
+
+  struct RankProcess {
+    pid_t pid = 0;
+    UniqueFd pidfd;
+    bool ended = false;
+    int wait_status = 0;
+    bool collected = false;
+  };
+
+  Rank WorldRank(Rank rank) const { return request_.first + rank; }
+  absl::Status Watch(int fd, Tag tag);
+  void Turn();
+  void StartNext();
+  [[noreturn]] void BecomeRank(Rank rank, pid_t parent, char** environment);
+  void FailToBecomeRank(MessageKind kind, Rank rank, int error);
+  // Takes the wait status of a rank that has ended, and writes it where the other ranks look.
+  void RecordVerdict(Rank rank);
+  void ReportEnd(Rank rank);
+  void OnChannel();
+  void OnMessage(const Message& message);
+  void OnChildren();
+  void OnExecFailures();
+  void Step(Supervisor::Event event);
+  void Do(const Supervisor::Action& action);
+  void SignalRest(int signal);
+  // Collects the ranks, and answers the machine's question whether anything is left.
+  void Reap();
+  // Collects children that are no ranks and have ended. True when others are left.
+  bool CollectOrphans();
+  void AnswerReap();
+  bool IsRankGroup(pid_t group) const { return rank_of_.contains(group); }
+  bool IsUncollectedRank(pid_t child) const {
+    const auto rank = rank_of_.find(child);
+    return rank != rank_of_.end() && !ranks_[static_cast<size_t>(rank->second)].collected;
+  }
+  int TimeoutMs(bool busy) const;
+
+  SpawnRequest request_;
+  Channel channel_;
+  Supervisor machine_;
+  std::unique_ptr<VerdictBoard> board_;
+  UniqueFd epoll_;
+  UniqueFd child_signals_;
+  UniqueFd exec_failures_;
+  UniqueFd exec_failures_end_;  // the end that the children write to
+  std::vector<RankProcess> ranks_;
+  std::map<pid_t, Rank> rank_of_;
+  std::vector<char*> arguments_;
+  Rank next_ = 0;  // to start
+  bool launcher_gone_ = false;
+  Nanos now_ = 0;
+};
+
+Spawner::Spawner(SpawnRequest request, Channel channel)
+    : request_(std::move(request)),
+      channel_(std::move(channel)),
+      machine_({static_cast<int>(request_.plans.size()), request_.grace}),
+      ranks_(request_.plans.size()) {
+  for (std::string& argument : request_.arguments) arguments_.push_back(argument.data());
+  arguments_.push_back(nullptr);
+}
+
+absl::Status Spawner::Watch(int fd, Tag tag) {
+  epoll_event event = {EPOLLIN, {.u64 = tag}};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "watching a descriptor");
+}
+
+absl::Status Spawner::Start() {
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return ErrnoStatus(errno, "adopting orphans");
+  RUEDA_ASSIGN_OR_RETURN(board_, VerdictBoard::Open(request_.board_fd));
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  child_signals_.reset(signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!child_signals_.valid()) return ErrnoStatus(errno, "making a signalfd");
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0) return ErrnoStatus(errno, "making a pipe");
+  exec_failures_.reset(fds[0]);
+  exec_failures_end_.reset(fds[1]);
+  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_.valid()) return ErrnoStatus(errno, "making an epoll");
+  RUEDA_RETURN_IF_ERROR(Watch(channel_.fd(), kChannel));
+  RUEDA_RETURN_IF_ERROR(Watch(child_signals_.get(), kChildren));
+  return Watch(exec_failures_.get(), kExecFailures);
+}
+
+void Spawner::Run() {
+  while (!machine_.finished()) Turn();
+  channel_.Send({MessageKind::kFinished, -1, 0, machine_.exit_code()});
+  // Only a launcher that does not read can delay this, and it can't lose it.
+  while (!launcher_gone_ && channel_.wants_write()) {
+    epoll_event event = {EPOLLIN | EPOLLOUT, {.u64 = kChannel}};
+    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, channel_.fd(), &event);
+    epoll_wait(epoll_.get(), &event, 1, -1);
+    channel_.Flush();
+    OnChannel();
+  }
+}
+
+int Spawner::TimeoutMs(bool busy) const {
+  if (busy) return 0;
+  if (machine_.deadline() == kForever) return -1;
+  return PollTimeoutMs(machine_.deadline() - MonotonicNow());
+}
+
+void Spawner::Turn() {
+  const bool starting = machine_.may_start() && next_ < static_cast<Rank>(ranks_.size());
+  epoll_event events[64];
+  const int n = epoll_wait(epoll_.get(), events, 64, TimeoutMs(starting));
+  now_ = MonotonicNow();
+  // The kernel lists pidfds in the order in which their processes ended, so the first failure is
+  // the first. Verdicts go before everything else: the other ranks wait a moment for them.
+  std::vector<Rank> ended;
+  bool channel = false, children = false, exec_failures = false;
+  for (int i = 0; i < n; ++i) {
+    switch (events[i].data.u64) {
+      case kChannel:
+        channel = true;
+        break;
+      case kChildren:
+        children = true;
+        break;
+      case kExecFailures:
+        exec_failures = true;
+        break;
+      default:
+        ended.push_back(static_cast<Rank>(events[i].data.u64));
+        RecordVerdict(ended.back());
+    }
+  }
+  if (exec_failures || !ended.empty()) OnExecFailures();
+  for (const Rank rank : ended) {
+    if (!ranks_[static_cast<size_t>(rank)].ended) continue;
+    Step({Supervisor::EventKind::kRankEnded, rank, ranks_[static_cast<size_t>(rank)].wait_status});
+    ReportEnd(rank);
+  }
+  if (channel) OnChannel();
+  if (children) OnChildren();
+  if (now_ >= machine_.deadline()) Step({Supervisor::EventKind::kTimer});
+  if (machine_.may_start() && next_ < static_cast<Rank>(ranks_.size())) StartNext();
+  channel_.Flush();
+}
+
+void Spawner::StartNext() {
+  const Rank rank = next_++;
+  RankProcess& process = ranks_[static_cast<size_t>(rank)];
+  RankStreams& streams = request_.streams[static_cast<size_t>(rank)];
+  EnvironmentBlock environment(request_.plans[static_cast<size_t>(rank)].environment);
+  const pid_t self = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) BecomeRank(rank, self, environment.data());
+  UniqueFd pidfd = pid > 0 ? OpenPidfd(pid) : UniqueFd();
+  if (!pidfd.valid()) {
+    const int error = errno;
+    if (pid > 0) {  // can't be watched, so must not run
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+    channel_.Send({MessageKind::kStartFailed, WorldRank(rank), 0, error});
+    Step({Supervisor::EventKind::kStartFailed, rank, error});
+    return;
+  }
+  setpgid(pid, pid);  // the child does it too: whoever comes first
+  streams = RankStreams();
+  if (next_ == static_cast<Rank>(ranks_.size())) exec_failures_end_.reset();
+  process.pid = pid;
+  process.pidfd = std::move(pidfd);
+  rank_of_[pid] = rank;
+  channel_.Send({MessageKind::kRankStarted, WorldRank(rank), pid});
+  Step({Supervisor::EventKind::kRankStarted, rank});
+  epoll_event event = {EPOLLIN, {.u64 = static_cast<uint64_t>(rank)}};
+  RUEDA_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, process.pidfd.get(), &event) == 0)
+      << "can't watch rank " << rank << ": errno " << errno;
+}
+
+void Spawner::FailToBecomeRank(MessageKind kind, Rank rank, int error) {
+  const ExecFailure failure = {kind, WorldRank(rank), error};
+  [[maybe_unused]] const ssize_t n = write(exec_failures_end_.get(), &failure, sizeof failure);
+}
+
+// In the child. Everything that is not named here is closed by exec.
+void Spawner::BecomeRank(Rank rank, pid_t parent, char** environment) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(kNotExecutable);  // it died before the line above
+  const RankStreams& streams = request_.streams[static_cast<size_t>(rank)];
+  dup2(streams.in.get(), STDIN_FILENO);
+  dup2(streams.out.get(), STDOUT_FILENO);
+  dup2(streams.err.get(), STDERR_FILENO);
+  fcntl(request_.secret_fd, F_SETFD, 0);
+  fcntl(request_.board_fd, F_SETFD, 0);
+  if (WorldRank(rank) == 0 && request_.meeting_fd >= 0) fcntl(request_.meeting_fd, F_SETFD, 0);
+  setrlimit(RLIMIT_NOFILE, &request_.open_files);
+  if (const int core = request_.plans[static_cast<size_t>(rank)].core; core >= 0) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(core, &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0) {
+      FailToBecomeRank(MessageKind::kPinFailed, rank, errno);
+      _exit(kNotExecutable);
+    }
+  }
+  for (int number = 1; number < NSIG; ++number) {
+    if (number == SIGHUP && request_.ignores_hangup) continue;
+    signal(number, SIG_DFL);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  // Like execve, but a script without an interpreter line goes to /bin/sh.
+  execvpe(request_.program.c_str(), arguments_.data(), environment);
+  const int error = errno;
+  FailToBecomeRank(MessageKind::kExecFailed, rank, error);
+  _exit(error == ENOENT ? kNotFound : kNotExecutable);
+}
+
+void Spawner::RecordVerdict(Rank rank) {
+  RankProcess& process = ranks_[static_cast<size_t>(rank)];
+  siginfo_t info = {};
+  // Not collected before the job is over: as long as it is there, the number of its process group
+  // can't become another's.
+  const int result =
+      waitid(P_PIDFD, static_cast<id_t>(process.pidfd.get()), &info, WEXITED | WNOHANG | WNOWAIT);
+  if (result != 0 || info.si_pid == 0) return;
+  process.wait_status = WaitStatusOf(info);
+  board_->Write(WorldRank(rank), {process.pid, process.wait_status});
+  process.ended = true;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, process.pidfd.get(), nullptr);
+}
+
+void Spawner::ReportEnd(Rank rank) {
+  const RankProcess& process = ranks_[static_cast<size_t>(rank)];
+  const int32_t flags = (machine_.first_failure() == rank ? Message::kFirstFailure : 0) |
+                        (machine_.EndedByUs(rank) ? Message::kEndedByUs : 0);
+  channel_.Send({MessageKind::kRankEnded, WorldRank(rank), process.pid, process.wait_status, flags,
+                 board_->BlamedBy(WorldRank(rank))});
+}
+
+void Spawner::OnExecFailures() {
+  ExecFailure failure;
+  ssize_t n;
+  while ((n = read(exec_failures_.get(), &failure, sizeof failure)) ==
+         static_cast<ssize_t>(sizeof failure)) {
+    channel_.Send({failure.kind, failure.rank, 0, failure.error});
+  }
+  if (n == 0) {  // every rank has become its program
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, exec_failures_.get(), nullptr);
+  }
+}
+
+void Spawner::OnChannel() {
+  Message message;
+  for (;;) {
+    switch (channel_.Receive(&message)) {
+      case Channel::Got::kMessage:
+        OnMessage(message);
+        break;
+      case Channel::Got::kNothing:
+        return;
+      case Channel::Got::kClosed:
+        if (launcher_gone_) return;
+        launcher_gone_ = true;
+        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, channel_.fd(), nullptr);
+        Step({Supervisor::EventKind::kLauncherGone});
+        return;
+    }
+  }
+}
+
+void Spawner::OnMessage(const Message& message) {
+  if (message.kind == MessageKind::kAsk) {
+    channel_.Send({MessageKind::kHere});
+  } else if (message.kind == MessageKind::kSignal) {
+    Step({Supervisor::EventKind::kSignal, -1, message.value});
+  } else if (message.kind == MessageKind::kEndJob) {
+    Step({Supervisor::EventKind::kFailedElsewhere});
+  } else if (message.kind == MessageKind::kVerdict) {
+    board_->Blame(message.rank, message.blames);
+    board_->Write(message.rank, {message.pid, message.value});
+  }
+}
+
+void Spawner::OnChildren() {
+  signalfd_siginfo info;
+  while (read(child_signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+  }
+  if (machine_.sweeping()) {
+    AnswerReap();
+    return;
+  }
+  // Ranks stay uncollected; while none has ended, whoever has is an orphan.
+  siginfo_t child = {};
+  while (waitid(P_ALL, 0, &child, WEXITED | WNOHANG | WNOWAIT) == 0 && child.si_pid != 0) {
+    if (IsUncollectedRank(child.si_pid)) {
+      CollectOrphans();
+      return;
+    }
+    waitpid(child.si_pid, nullptr, WNOHANG);
+    child = {};
+  }
+}
+
+bool Spawner::CollectOrphans() {
+  bool left = false;
+  for (const pid_t child : ChildrenOfThis()) {
+    if (!IsUncollectedRank(child) && waitpid(child, nullptr, WNOHANG) == 0) left = true;
+  }
+  return left;
+}
+
+void Spawner::Reap() {
+  for (RankProcess& process : ranks_) {
+    if (process.ended && !process.collected) {
+      process.collected = waitpid(process.pid, nullptr, WNOHANG) == process.pid;
+    }
+  }
+  AnswerReap();
+}
+
+void Spawner::AnswerReap() {
+  // Mostly there is nothing, and nothing to look for.
+  const bool none = waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD;
+  if (none || !CollectOrphans()) {
+    Step({Supervisor::EventKind::kAlone});
+  } else {
+    Step({Supervisor::EventKind::kRestRemains});
+  }
+}
+
+void Spawner::Step(Supervisor::Event event) {
+  std::vector<Supervisor::Action> actions;
+  machine_.Step(event, now_, &actions);
+  for (const Supervisor::Action& action : actions) Do(action);
+}
+
+void Spawner::Do(const Supervisor::Action& action) {
+  switch (action.kind) {
+    case Supervisor::ActionKind::kSignalRanks:
+      for (const RankProcess& process : ranks_) {
+        if (process.pid > 0 && !process.ended) kill(process.pid, action.signal);
+      }
+      break;
+    case Supervisor::ActionKind::kSignalGroups:
+      for (const RankProcess& process : ranks_) {
+        if (process.pid > 0 && !process.collected) kill(-process.pid, action.signal);
+      }
+      break;
+    case Supervisor::ActionKind::kSignalRest:
+      SignalRest(action.signal);
+      break;
+    case Supervisor::ActionKind::kReap:
+      Reap();
+      break;
+    case Supervisor::ActionKind::kFinish:
+      break;  // Run sees it, after the ends that led to it are reported
+  }
+}
+
+void Spawner::SignalRest(int signal) {
+  std::vector<pid_t> rest = ChildrenOfThis();
+  std::erase_if(rest, [&](pid_t child) { return IsUncollectedRank(child); });
+  SignalChildren(rest, signal, [&](pid_t group) { return IsRankGroup(group); });
+}
+
+}  // namespace
+
+SpawnRequest MakeRequest(const LaunchOptions& options, const JobFacts& job,
+                         const Inheritance& inheritance) {
+  SpawnRequest request;
+  request.arguments = options.command;
+  request.secret_fd = job.secret_fd;
+  request.board_fd = job.agent_fd;
+  request.meeting_fd = job.meeting_fd;
+  request.grace = options.grace();
+  request.open_files = inheritance.open_files;
+  request.ignores_hangup = inheritance.ignores_hangup;
+  return request;
+}
+
+absl::Status Supervise(SpawnRequest request, Channel channel) {
+  Spawner spawner(std::move(request), std::move(channel));
+  RUEDA_RETURN_IF_ERROR(spawner.Start());
+  spawner.Run();
+  return absl::OkStatus();
+}
+
+}  // namespace rueda

@@ -1,0 +1,260 @@
+#include "controller/launcher/decide/options.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace rueda {
+namespace {
+
+using Words = std::vector<std::string>;
+
+LaunchOptions Parsed(const Words& arguments) {
+  absl::StatusOr<LaunchOptions> options = ParseOptions(arguments);
+  EXPECT_TRUE(options.ok()) << options.status().ToString();
+  return options.ok() ? *options : LaunchOptions();
+}
+
+TEST(Options, HaveDefaults) {
+  const LaunchOptions options = Parsed({"-np", "4", "prog"});
+  EXPECT_EQ(options.ranks, 4);
+  EXPECT_EQ(options.command, Words({"prog"}));
+  EXPECT_TRUE(options.exports.empty());
+  EXPECT_EQ(options.output_dir, "");
+  EXPECT_EQ(options.bind, LaunchOptions::Bind::kNone);
+  EXPECT_EQ(options.prefix, LaunchOptions::Prefix::kRank);
+  EXPECT_EQ(options.grace_seconds, 5);
+  EXPECT_FALSE(options.verbose);
+}
+
+TEST(Options, AreAllRead) {
+  const LaunchOptions options = Parsed({"-np",
+                                        "2",
+                                        "-x",
+                                        "A=1",
+                                        "-x",
+                                        "B",
+                                        "-x",
+                                        "C=",
+                                        "-x",
+                                        "D=x=y",
+                                        "--output-dir",
+                                        "out",
+                                        "--bind-to",
+                                        "core",
+                                        "--prefix",
+                                        "none",
+                                        "--grace-seconds",
+                                        "0.5",
+                                        "--verbose",
+                                        "prog"});
+  ASSERT_EQ(options.exports.size(), 4u);
+  EXPECT_EQ(options.exports[0].name, "A");
+  EXPECT_EQ(options.exports[0].value, "1");
+  EXPECT_EQ(options.exports[1].name, "B");
+  EXPECT_EQ(options.exports[1].value, std::nullopt);
+  EXPECT_EQ(options.exports[2].value, "");
+  EXPECT_EQ(options.exports[3].name, "D");
+  EXPECT_EQ(options.exports[3].value, "x=y");
+  EXPECT_EQ(options.output_dir, "out");
+  EXPECT_EQ(options.bind, LaunchOptions::Bind::kCore);
+  EXPECT_EQ(options.prefix, LaunchOptions::Prefix::kNone);
+  EXPECT_EQ(options.grace_seconds, 0.5);
+  EXPECT_TRUE(options.verbose);
+}
+
+TEST(Options, HaveSeveralSpellings) {
+  for (const Words& words :
+       {Words{"-np", "3", "p"}, Words{"--np", "3", "p"}, Words{"-n", "3", "p"},
+        Words{"--num-proc", "3", "p"}, Words{"--num-proc=3", "p"}, Words{"-np=3", "p"}}) {
+    EXPECT_EQ(Parsed(words).ranks, 3) << words[0];
+  }
+}
+
+TEST(Options, NameHostsMoreThanOnce) {
+  EXPECT_EQ(Parsed({"-np", "7", "-H", "a:4", "--hosts=b:2,a", "p"}).hosts,
+            (std::vector<HostSlots>{{"a", 5}, {"b", 2}}));
+}
+
+TEST(Options, NameHosts) {
+  EXPECT_EQ(Parsed({"-np", "6", "-H", "a:4,b:2", "p"}).hosts,
+            (std::vector<HostSlots>{{"a", 4}, {"b", 2}}));
+  EXPECT_EQ(Parsed({"-np", "6", "--hostfile", "f", "p"}).hostfile, "f");
+  EXPECT_TRUE(Parsed({"-np", "6", "p"}).hosts.empty());
+}
+
+TEST(Options, StandForSettings) {
+  const LaunchOptions options = Parsed({"-np",
+                                        "1",
+                                        "--start-timeout",
+                                        "5",
+                                        "--fusion-threshold-mb",
+                                        "0.5",
+                                        "--timeline-filename",
+                                        "t.json",
+                                        "--stall-check-warning-time-seconds=3",
+                                        "--stall-check-shutdown-time-seconds",
+                                        "30",
+                                        "--gloo-timeout-seconds",
+                                        "7",
+                                        "--network-interface",
+                                        "eth0",
+                                        "--log-level",
+                                        "TRACE",
+                                        "--allow-unauthenticated-data",
+                                        "--allow-unauthenticated",
+                                        "p"});
+  EXPECT_EQ(options.settings, (Environment{{"RUEDA_START_TIMEOUT_S", "5"},
+                                           {"RUEDA_FUSION_THRESHOLD", "524288"},
+                                           {"RUEDA_TIMELINE", "t.json"},
+                                           {"RUEDA_STALL_WARN_S", "3"},
+                                           {"RUEDA_STALL_TIMEOUT_S", "30"},
+                                           {"RUEDA_GLOO_TIMEOUT_S", "7"},
+                                           {"RUEDA_NETWORK_INTERFACE", "eth0"},
+                                           {"RUEDA_ALLOW_UNAUTHENTICATED", "1"},
+                                           {"RUEDA_ALLOW_UNAUTHENTICATED_DATA", "1"},
+                                           {"RUEDA_LOG_LEVEL", "debug"}}));
+}
+
+TEST(Options, OfTheProgramAreLeftAlone) {
+  EXPECT_EQ(Parsed({"-np", "2", "prog", "-np", "7", "--verbose", "--", "-x"}).command,
+            Words({"prog", "-np", "7", "--verbose", "--", "-x"}));
+  EXPECT_EQ(Parsed({"-np", "2", "--", "--prog", "--help"}).command, Words({"--prog", "--help"}));
+  EXPECT_EQ(Parsed({"-np", "2", "--", "prog", "--"}).command, Words({"prog", "--"}));
+  EXPECT_EQ(Parsed({"-np", "2", "-"}).command, Words({"-"}));
+  EXPECT_EQ(Parsed({"-np", "2", ""}).command, Words({""}));
+}
+
+TEST(Options, HelpAndVersionAskForNothingElse) {
+  for (const char* word : {"--help", "-help", "-h"}) EXPECT_TRUE(Parsed({word}).help) << word;
+  for (const char* word : {"--version", "-v"}) EXPECT_TRUE(Parsed({word}).version) << word;
+  EXPECT_FALSE(Parsed({"-np", "1", "prog", "--help"}).help);
+}
+
+TEST(Options, AreRefusedWithTheReason) {
+  const struct {
+    Words arguments;
+    std::string message;
+  } kCases[] = {
+      {{}, "which program? None is named after the options"},
+      {{"-np", "2"}, "which program? None is named after the options"},
+      {{"-np", "2", "--"}, "which program? None is named after the options"},
+      {{"-np"}, "option -np needs a number of ranks"},
+      {{"-np", "--verbose"}, "option -np needs a number of ranks"},
+      {{"-np", "0", "p"}, "option -np 0: expected a number of ranks from 1 to 65536"},
+      {{"-np", "65537", "p"}, "option -np 65537: expected a number of ranks from 1 to 65536"},
+      {{"-np", "-3", "p"}, "option -np -3: expected a number of ranks from 1 to 65536"},
+      {{"-np", "2x", "p"}, "option -np 2x: expected a number of ranks from 1 to 65536"},
+      {{"-np", "99999999999", "p"},
+       "option -np 99999999999: expected a number of ranks from 1 to 65536"},
+      {{"--num-proc=", "p"}, "option --num-proc : expected a number of ranks from 1 to 65536"},
+      {{"-np", "2", "-x", "=1", "p"}, "option -x =1: expected NAME or NAME=VALUE"},
+      {{"-np", "2", "--bind-to", "socket", "p"}, "option --bind-to socket: expected core or none"},
+      {{"-np", "2", "--prefix", "time", "p"}, "option --prefix time: expected rank or none"},
+      {{"-np", "2", "--grace-seconds", "-1", "p"},
+       "option --grace-seconds -1: expected a number of seconds from 0 to 86400"},
+      {{"-np", "2", "--grace-seconds", "inf", "p"},
+       "option --grace-seconds inf: expected a number of seconds from 0 to 86400"},
+      {{"-np", "2", "--grace-seconds", "nan", "p"},
+       "option --grace-seconds nan: expected a number of seconds from 0 to 86400"},
+      {{"-np", "2", "--output-dir=", "p"}, "option --output-dir : expected a directory"},
+      {{"-np", "2", "-p", "0", "p"}, "option -p 0: expected a port from 1 to 65535"},
+      {{"-np", "2", "--ssh-identity-file=", "p"}, "option --ssh-identity-file : expected a file"},
+      {{"-np", "2", "--remote-shell= ", "p"},
+       "option --remote-shell  : expected a command that takes a host and a command line"},
+      {{"--verbose=yes"}, "option --verbose takes no value, but was given 'yes'"},
+      {{"--nump-roc", "2"}, "unknown option --nump-roc; did you mean --num-proc?"},
+      {{"-npp", "2"}, "unknown option -npp; did you mean -np?"},
+      {{"--output-dri", "x"}, "unknown option --output-dri; did you mean --output-dir?"},
+      {{"--verbos"}, "unknown option --verbos; did you mean --verbose?"},
+      {{"--hostfil", "x"}, "unknown option --hostfil; did you mean --hostfile?"},
+      {{"--zzzzzzzz"}, "unknown option --zzzzzzzz"},
+      {{"--nproc", "2"}, "option --nproc: use -np instead"},
+      {{"--check-build", "extra"}, "--check-build stands alone, without extra"},
+      {{"-q"}, "unknown option -q"},
+      {{"-np", "2", "-H", "a:0", "p"},
+       "option -H: 'a:0': expected a number of slots from 1 to 1024"},
+      {{"-np", "2", "--hosts=-x", "p"},
+       "option --hosts: '-x': a host's name does not begin with '-'"},
+      {{"-np", "2", "-x", "A B=1", "p"}, "option -x A B=1: expected NAME or NAME=VALUE"},
+      {{"-np", "2", "-H", "a:2", "--hostfile", "f", "p"},
+       "-H and --hostfile: which of the two? Give one"},
+      {{"--hostfile=", "p"}, "option --hostfile : expected a file of hosts"},
+      {{"--start-timeout", "soon", "p"},
+       "option --start-timeout soon: expected a number from 0.01 to 1e+06"},
+      {{"--log-level", "loud", "p"},
+       "option --log-level loud: expected one of debug, info, warning, error, off"},
+      {{"--fusion-threshold-mb", "0", "p"},
+       "option --fusion-threshold-mb 0: expected a number of MiB above 0, up to 1e+06"},
+      {{"--fusion-threshold-mb", "nan", "p"},
+       "option --fusion-threshold-mb nan: expected a number of MiB above 0, up to 1e+06"},
+      {{"--min-np", "2"}, "option --min-np: not yet: elastic jobs do not exist"},
+      {{"--hierarchical-allreduce"},
+       "option --hierarchical-allreduce: ranks of several hosts do it that way by themselves"},
+      {{"--autotune"}, "option --autotune: not yet: there is no autotuner"},
+      {{"--output-filename", "x"}, "option --output-filename: use --output-dir instead"},
+  };
+  for (const auto& each : kCases) {
+    const absl::StatusOr<LaunchOptions> options = ParseOptions(each.arguments);
+    EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument) << each.message;
+    EXPECT_EQ(options.status().message(), each.message);
+  }
+}
+
+TEST(Options, OfTheCommandLineGoBeforeThoseOfAFile) {
+  LaunchOptions of_file;
+  ASSERT_TRUE(ApplyOptions(Words({"--np=4", "--output-dir=o", "-H=a:4", "--x=A"}), &of_file).ok());
+  absl::StatusOr<LaunchOptions> options =
+      ParseOptions(Words({"-np", "2", "-x", "B", "prog"}), of_file);
+  ASSERT_TRUE(options.ok()) << options.status().ToString();
+  EXPECT_EQ(options->ranks, 2);
+  EXPECT_EQ(options->output_dir, "o");
+  EXPECT_EQ(options->exports.size(), 2u);
+  EXPECT_EQ(options->hosts.size(), 1u);
+  options = ParseOptions(Words({"--hostfile", "f", "prog"}), of_file);
+  ASSERT_TRUE(options.ok()) << options.status().ToString();
+  EXPECT_EQ(options->hostfile, "f");
+  EXPECT_TRUE(options->hosts.empty());
+  EXPECT_FALSE(ApplyOptions(Words({"--no-such=1"}), &of_file).ok());
+}
+
+TEST(Options, AreAllInTheHelp) {
+  const std::string help = HelpText();
+  for (const char* option : {"-np",
+                             "-H",
+                             "--hostfile",
+                             "-x",
+                             "--output-dir",
+                             "--prefix",
+                             "--bind-to",
+                             "--grace-seconds",
+                             "--start-timeout",
+                             "--fusion-threshold-mb",
+                             "--timeline-filename",
+                             "--log-level",
+                             "--stall-check-warning-time-seconds",
+                             "--stall-check-shutdown-time-seconds",
+                             "--network-interface",
+                             "--gloo-timeout-seconds",
+                             "--ssh-port",
+                             "--ssh-identity-file",
+                             "--remote-shell",
+                             "--config-file",
+                             "--allow-unauthenticated-data",
+                             "--allow-unauthenticated ",
+                             "--check-build",
+                             "--verbose",
+                             "--help",
+                             "--version"}) {
+    EXPECT_NE(help.find(option), std::string::npos) << option;
+  }
+  size_t begin = 0;
+  for (size_t end; (end = help.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    EXPECT_LE(end - begin, 100u) << help.substr(begin, end - begin);
+  }
+  EXPECT_NE(VersionText().find("ruedarun "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace rueda
