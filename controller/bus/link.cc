@@ -11,8 +11,8 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "controller/failure/lost.h"
 #include "controller/protocol/codec.h"
+#include "controller/protocol/lost.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
 #include "core/base/random.h"

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 
 #include "absl/strings/str_cat.h"
-#include "controller/failure/lost.h"
+#include "controller/protocol/lost.h"
 #include "core/base/limits.h"
 #include "core/base/process.h"
 

@@ -18,6 +18,12 @@ struct RankPlace {
   int cross_size = 0;  // how many ranks have this local rank
 };
 
+// Which process a rank is, for people.
+struct RankInfo {
+  int pid = 0;
+  std::string host_name;
+};
+
 struct HostPlace {
   std::string id;
   std::vector<Rank> ranks;  // ascending; the first is the host's leader

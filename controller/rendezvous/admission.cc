@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/bus/socket.h"
-#include "controller/failure/lost.h"
 #include "controller/membership/rank_set.h"
+#include "controller/protocol/lost.h"
 #include "controller/rendezvous/turned_away.h"
 #include "core/base/log.h"
 #include "core/base/process.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/bus/link.h"
+#include "controller/bus/role_link.h"
 #include "controller/membership/leader_tree.h"
 #include "controller/membership/topology.h"
 #include "controller/rendezvous/clocks.h"
@@ -17,24 +17,6 @@
 #include "core/config/config.h"
 
 namespace rueda {
-
-// What a connection is for, as its owner sees it.
-enum class LinkRole {
-  kNeighbour,  // at a host's first rank: to another rank of the host
-  kLeader,     // to the host's first rank
-  kChild,      // at a leader: to one below it in the tree of leaders
-  kParent,     // at a leader: to the one above it
-};
-
-struct RoleLink {
-  LinkRole role;
-  std::unique_ptr<Link> link;
-};
-
-struct RankInfo {
-  int pid = 0;
-  std::string host_name;
-};
 
 struct World {
   Rank rank = 0;

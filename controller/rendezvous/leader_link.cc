@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/bus/socket.h"
-#include "controller/failure/lost.h"
+#include "controller/protocol/lost.h"
 
 namespace rueda {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "controller/bus/link.h"
-#include "controller/failure/lost.h"
 #include "controller/failure/verdict_board.h"
+#include "controller/protocol/lost.h"
 #include "controller/protocol/rueda.pb.h"
 #include "ops/backend/store.h"
 #include "ops/host/neighbours.h"
@@ -79,7 +79,8 @@ class Meeting {
 // Checks that the hellos of a job fit together: sizes, versions, ranks, agreed knobs.
 absl::Status CheckHellos(absl::Span<const wire::Hello> hellos);
 
-// What rank 0 answers: the roster of all. Or why there is none: see controller/failure/lost.h. PURE
+// What rank 0 answers: the roster of all. Or why there is none: see controller/protocol/lost.h.
+// PURE
 wire::Roster MakeRoster(absl::Span<const wire::Hello> hellos);
 // The hellos of `size` ranks, of which the roster was made; or its error.
 absl::StatusOr<std::vector<wire::Hello>> HellosOf(const wire::Roster& roster, int size);

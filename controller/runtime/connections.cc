@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "controller/failure/lost.h"
+#include "controller/protocol/lost.h"
 
 namespace rueda {
 

@@ -12,10 +12,10 @@
 
 #include "controller/bus/hosts_bus.h"
 #include "controller/failure/failure.h"
+#include "controller/failure/watch.h"
 #include "controller/rendezvous/bootstrap.h"
 #include "controller/runtime/store_relay.h"
 #include "controller/runtime/wait_point.h"
-#include "controller/runtime/watch.h"
 
 namespace rueda {
 

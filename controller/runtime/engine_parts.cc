@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/bus/log_bus.h"
-#include "controller/membership/liveness.h"
+#include "controller/failure/liveness.h"
 #include "ops/backends.h"
 
 namespace rueda {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "controller/failure/watch.h"
 #include "controller/negotiation/member.h"
 #include "controller/rendezvous/bootstrap.h"
 #include "controller/runtime/lane.h"
 #include "controller/runtime/tracks.h"
-#include "controller/runtime/watch.h"
 #include "core/config/config.h"
 #include "ops/backend/device.h"
 #include "ops/compression/state.h"

@@ -1,6 +1,6 @@
 // Who is let in at the start of a job, over real TCP on loopback, while strangers knock.
 #include "controller/rendezvous/admission.h"
-#include "controller/failure/lost.h"
+#include "controller/protocol/lost.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

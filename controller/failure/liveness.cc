@@ -1,5 +1,5 @@
 // PURE
-#include "controller/membership/liveness.h"
+#include "controller/failure/liveness.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "controller/runtime/watch.h"
+#include "controller/failure/watch.h"
 
 #include <algorithm>
 #include <utility>

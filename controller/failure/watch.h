@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "controller/bus/role_link.h"
+#include "controller/failure/liveness.h"
 #include "controller/failure/verdict_board.h"
-#include "controller/membership/liveness.h"
-#include "controller/rendezvous/bootstrap.h"
+#include "controller/membership/topology.h"
 #include "core/base/closed_in_child.h"
 #include "core/base/unique_fd.h"
 

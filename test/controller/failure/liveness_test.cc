@@ -1,4 +1,4 @@
-#include "controller/membership/liveness.h"
+#include "controller/failure/liveness.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Errors that name a rank, and their trip in a roster. Each test's own thread.
-#include "controller/failure/lost.h"
+#include "controller/protocol/lost.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "controller/failure/lost.h"
+#include "controller/protocol/lost.h"
 
 #include <string>
 #include <utility>
