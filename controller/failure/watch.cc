@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "controller/bus/socket.h"
 #include "core/base/process.h"
+#include "core/base/seconds.h"
 
 namespace rueda {
 namespace {
@@ -18,10 +18,6 @@ constexpr Nanos kTcpPatienceAlone = 10 * kSecond;
 
 bool IsRemote(LinkRole role) {
   return role == LinkRole::kChild || role == LinkRole::kParent;
-}
-
-std::string Seconds(Nanos time) {
-  return absl::StrFormat("%.1f s", static_cast<double>(time) / kSecond);
 }
 
 size_t CountRemotes(const std::vector<RoleLink>& links) {

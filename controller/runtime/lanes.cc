@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "controller/runtime/outputs.h"
 #include "core/base/log.h"
+#include "core/base/seconds.h"
 #include "core/trace/recorder.h"
 #include "ops/adasum/adasum_communicator.h"
 #include "ops/backend/selector.h"
@@ -244,10 +244,9 @@ std::optional<Watch::Lost> Lanes::SilentRank() const {
     const ProcessSet& set = *args_.member->process_sets().Find(lane->set());
     return Watch::Lost{
         set.ranks[static_cast<size_t>(silence->member)],
-        absl::StrFormat("silent for %.1f s: the network between its host and that of "
-                        "rank %d (%s) carries nothing any more",
-                        static_cast<double>(silence->time) / kSecond, world.rank,
-                        world.infos[world.rank].host_name)};
+        absl::StrCat("silent for ", Seconds(silence->time),
+                     ": the network between its host and that of rank ", world.rank, " (",
+                     world.infos[world.rank].host_name, ") carries nothing any more")};
   }
   return std::nullopt;
 }

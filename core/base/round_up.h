@@ -1,13 +1,15 @@
 // Sizes in whole units. PURE
 #pragma once
 
-#include <cstddef>
+#include <concepts>
+#include <type_traits>
 
 namespace rueda {
 
-// The least multiple of `unit` that is not below `bytes`.
-constexpr size_t RoundUp(size_t bytes, size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
+// The least multiple of `unit` that is not below `size`.
+template <std::integral T>
+constexpr T RoundUp(T size, std::type_identity_t<T> unit) {
+  return (size + unit - 1) / unit * unit;
 }
 
 }  // namespace rueda

@@ -25,9 +25,9 @@ namespace rueda::trace {
 namespace {
 
 constexpr const char* kNames[static_cast<int>(Event::kCount)] = {
-    "none",     "init",   "shutdown",     "submit",      "announce", "define",
-    "order",    "reject", "bucket_start", "bucket_done", "complete", "wait_begin",
-    "wait_end", "sleep",  "wake",         "fail"};
+    "none",       "init",     "shutdown",     "submit",      "define",
+    "order",      "reject",   "bucket_start", "bucket_done", "complete",
+    "wait_begin", "wait_end", "sleep",        "wake",        "fail"};
 
 // Relaxed atomics: a dump from another thread may catch an entry half written, and says so by its
 // time; it must not be undefined behaviour.

@@ -19,10 +19,9 @@ enum class Event : uint16_t {
   kInit,  // a: world size
   kShutdown,
   kSubmit,       // when it was submitted, on whatever thread; a: handle
-  kAnnounce,     // id; a: log position
   kDefine,       // id; a, b: the name's first 16 bytes
   kOrder,        // a: lane; b: number of tensors
-  kReject,       // id
+  kReject,       // a: handle
   kBucketStart,  // id: its first tensor; a: lane; b: bytes
   kBucketDone,   // id: its first tensor; a: lane; b: bytes
   kComplete,     // a: handle; b: status code
@@ -30,7 +29,7 @@ enum class Event : uint16_t {
   kWaitEnd,      // a: handle; b: status code
   kSleep,        // a: 1 background thread, 2 waiter
   kWake,
-  kFail,  // a: the lost rank; b: cause
+  kFail,  // a: the lost rank
   kCount,
 };
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/base/round_up.h"
 #include "ops/compression/codec.h"
 #include "ops/compression/power_sgd.h"
 #include "ops/compression/scatter_reduce.h"
@@ -120,7 +121,7 @@ void CompressedCommunicator::AddPart(size_t piece, int64_t begin, int64_t elemen
                                      int64_t* offset) {
   if (elements == 0) return;
   parts_.push_back({piece, begin, elements, nullptr});
-  *offset += (elements + kAlignment - 1) / kAlignment * kAlignment;
+  *offset += RoundUp(elements, kAlignment);
 }
 
 // Stripes of whole blocks, as equal as they come; of PowerSGD whole tensors.
@@ -157,7 +158,7 @@ absl::Status CompressedCommunicator::PlanParts() {
   for (Part& part : parts_) {
     part.values = in_place ? static_cast<float*>(collective_.pieces[part.piece].output)
                            : values_.data() + offset;
-    offset += (part.elements + kAlignment - 1) / kAlignment * kAlignment;
+    offset += RoundUp(part.elements, kAlignment);
   }
   return absl::OkStatus();
 }

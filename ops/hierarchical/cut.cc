@@ -59,7 +59,7 @@ Cut MakeCut(const CutLimits& limits, int64_t elements, size_t wire_bytes, size_t
   cut.direct = limits.hosts == 2 && wire_bytes == result_bytes;
   const auto overlap = static_cast<int64_t>(kOverlapBytes / wire_bytes);
   const auto line = static_cast<int64_t>(kLine / wire_bytes);
-  const int64_t wanted = (elements / kBlocksMin + line - 1) / line * line;
+  const int64_t wanted = RoundUp(elements / kBlocksMin, line);
   cut.block_elements = std::min(cut.block_elements, std::max(wanted, overlap));
   cut.blocks = (elements + cut.block_elements - 1) / cut.block_elements;
   return cut;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/round_up.h"
 
 namespace rueda {
 namespace {
@@ -39,7 +40,7 @@ absl::StatusOr<void*> Arena::Allocate(size_t bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("an arena has ", memory_->bytes(), " bytes; ", bytes, " were asked for"));
   }
-  const size_t size = std::max((bytes + kPage - 1) / kPage, size_t{1}) * kPage;
+  const size_t size = std::max(RoundUp(bytes, kPage), kPage);
   MutexLock lock(mutex_);
   for (auto it = free_.begin(); it != free_.end(); ++it) {  // first fit
     const auto [offset, room] = *it;
