@@ -99,36 +99,6 @@ absl::StatusOr<CheckedTensor> CheckTensor(const rueda_tensor& tensor) {
   return checked;
 }
 
-// What the caller gives and gets in each kind of operation.
-struct Memory {
-  bool input = true;
-  bool output = true;     // one may be given
-  bool in_place = false;  // without an output the input is it
-};
-
-Memory MemoryOf(const rueda_operation& operation, Rank self) {
-  const bool root = operation.root == self;
-  switch (operation.kind) {
-    case RUEDA_ALLREDUCE:
-    case RUEDA_BROADCAST:
-      return {true, true, true};
-    case RUEDA_REDUCE:
-      return {true, root, root};
-    case RUEDA_GATHER:
-      return {true, root, false};
-    case RUEDA_SCATTER:
-      return {root || operation.output == nullptr, true, false};
-    case RUEDA_SEND:
-      return {true, false, false};
-    case RUEDA_RECV:
-      return {false, true, false};
-    case RUEDA_BARRIER:
-      return {false, false, false};
-    default:
-      return {true, true, false};
-  }
-}
-
 // The shape that goes with the operation where only rows count: their number is not known.
 Shape WithoutRows(const Shape& shape) {
   std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
@@ -146,13 +116,13 @@ absl::Status CheckPlace(const Place& place, std::optional<Place>* all,
                                                  " are on one device"));
 }
 
-absl::Status CheckOutput(const rueda_operation& operation, const Memory& memory, PartArgs* part,
-                         std::optional<Place>* place) {
+absl::Status CheckOutput(const rueda_operation& operation, const KindTraits& kind, bool has_input,
+                         PartArgs* part, std::optional<Place>* place) {
   RUEDA_ASSIGN_OR_RETURN(CheckedTensor output, CheckTensor(*operation.output));
   RUEDA_RETURN_IF_ERROR(CheckPlace(output.place, place));
-  if (!memory.input) {  // nothing else tells what it is
+  if (!has_input) {  // nothing else tells what it is
     part->dtype = output.dtype;
-    part->shape = operation.kind == RUEDA_SCATTER ? WithoutRows(output.shape) : output.shape;
+    part->shape = kind.ragged ? WithoutRows(output.shape) : output.shape;
   }
   if (output.dtype != part->dtype) {
     return absl::InvalidArgumentError(
@@ -163,8 +133,7 @@ absl::Status CheckOutput(const rueda_operation& operation, const Memory& memory,
   }
   part->output = output.data;
   part->output_given = true;
-  if (operation.kind == RUEDA_RECV) return absl::OkStatus();
-  if (!memory.in_place) {
+  if (kind.reshapes) {
     part->output_shape = std::move(output.shape);
   } else if (output.shape != part->shape) {
     return absl::InvalidArgumentError(absl::StrCat("input has shape ", part->shape.ToString(),
@@ -173,26 +142,24 @@ absl::Status CheckOutput(const rueda_operation& operation, const Memory& memory,
   return absl::OkStatus();
 }
 
-absl::Status CheckPart(const rueda_operation& operation, Rank self, PartArgs* part,
-                       std::optional<Place>* place) {
-  const Memory memory = MemoryOf(operation, self);
-  if (memory.input) {
+absl::Status CheckPart(const rueda_operation& operation, const OperationTraits& traits, Rank self,
+                       PartArgs* part, std::optional<Place>* place) {
+  const KindTraits& kind = TraitsOf(traits.kind);
+  const bool gives = traits.Gives(self);
+  // Of a scatter what this rank does not give may tell what it gets.
+  const bool has_input = gives || (operation.kind == RUEDA_SCATTER && operation.output == nullptr);
+  if (has_input) {
     if (operation.input == nullptr) return absl::InvalidArgumentError("`input` is null");
     RUEDA_ASSIGN_OR_RETURN(CheckedTensor input, CheckTensor(*operation.input));
     RUEDA_RETURN_IF_ERROR(CheckPlace(input.place, place));
-    part->input = input.data;
+    part->input = gives ? input.data : nullptr;
     part->dtype = input.dtype;
-    part->shape = std::move(input.shape);
-    if (operation.kind == RUEDA_SCATTER && operation.root != self) {
-      part->input = nullptr;
-      part->shape = WithoutRows(part->shape);
-    }
+    part->shape = gives ? std::move(input.shape) : WithoutRows(input.shape);
   }
-  if (memory.output && operation.output != nullptr) {
-    return CheckOutput(operation, memory, part, place);
-  }
-  if (memory.in_place) part->output = const_cast<void*>(part->input);
-  if (operation.kind == RUEDA_RECV) return absl::InvalidArgumentError("`output` is null");
+  if (!traits.Gets(self)) return absl::OkStatus();
+  if (operation.output != nullptr) return CheckOutput(operation, kind, has_input, part, place);
+  if (!has_input) return absl::InvalidArgumentError("`output` is null");
+  if (!kind.reshapes) part->output = const_cast<void*>(part->input);  // in place
   return absl::OkStatus();
 }
 
@@ -219,77 +186,53 @@ int NumberOf(const E& enumerator) {
   return number;
 }
 
-bool Reduces(int kind) {
-  return kind == RUEDA_ALLREDUCE || kind == RUEDA_REDUCE || kind == RUEDA_REDUCESCATTER;
-}
-bool Rooted(int kind) {
-  return kind == RUEDA_BROADCAST || kind == RUEDA_REDUCE || kind == RUEDA_GATHER ||
-         kind == RUEDA_SCATTER || kind == RUEDA_SEND || kind == RUEDA_RECV;
-}
+// An enumerator of the C API and what it is here.
+template <typename Ours>
+struct Enumerator {
+  int number;
+  const char* name;
+  Ours ours;
+};
+constexpr Enumerator<OpKind> kTheirKinds[] = {
+    {RUEDA_ALLREDUCE, "RUEDA_ALLREDUCE", OpKind::kAllreduce},
+    {RUEDA_BROADCAST, "RUEDA_BROADCAST", OpKind::kBroadcast},
+    {RUEDA_ALLGATHER, "RUEDA_ALLGATHER", OpKind::kAllgather},
+    {RUEDA_BARRIER, "RUEDA_BARRIER", OpKind::kBarrier},
+    {RUEDA_ALLTOALL, "RUEDA_ALLTOALL", OpKind::kAlltoall},
+    {RUEDA_REDUCESCATTER, "RUEDA_REDUCESCATTER", OpKind::kReducescatter},
+    {RUEDA_REDUCE, "RUEDA_REDUCE", OpKind::kReduce},
+    {RUEDA_GATHER, "RUEDA_GATHER", OpKind::kGather},
+    {RUEDA_SCATTER, "RUEDA_SCATTER", OpKind::kScatter},
+    {RUEDA_SEND, "RUEDA_SEND", OpKind::kSendRecv},
+    {RUEDA_RECV, "RUEDA_RECV", OpKind::kSendRecv}};
+constexpr Enumerator<ReduceOp> kTheirReduceOps[] = {
+    {RUEDA_SUM, "RUEDA_SUM", ReduceOp::kSum},
+    {RUEDA_AVERAGE, "RUEDA_AVERAGE", ReduceOp::kAverage},
+    {RUEDA_MIN, "RUEDA_MIN", ReduceOp::kMin},
+    {RUEDA_MAX, "RUEDA_MAX", ReduceOp::kMax},
+    {RUEDA_PRODUCT, "RUEDA_PRODUCT", ReduceOp::kProduct},
+    {RUEDA_BAND, "RUEDA_BAND", ReduceOp::kBitAnd},
+    {RUEDA_BOR, "RUEDA_BOR", ReduceOp::kBitOr},
+    {RUEDA_BXOR, "RUEDA_BXOR", ReduceOp::kBitXor},
+    {RUEDA_ADASUM, "RUEDA_ADASUM", ReduceOp::kAdasum},
+    {RUEDA_AVERAGE_LIVE, "RUEDA_AVERAGE_LIVE", ReduceOp::kAverageLive}};
 
-// Nothing: this version does not know it.
-std::optional<OpKind> KindOf(int kind) {
-  switch (kind) {
-    case RUEDA_ALLREDUCE:
-      return OpKind::kAllreduce;
-    case RUEDA_BROADCAST:
-      return OpKind::kBroadcast;
-    case RUEDA_ALLGATHER:
-      return OpKind::kAllgather;
-    case RUEDA_BARRIER:
-      return OpKind::kBarrier;
-    case RUEDA_ALLTOALL:
-      return OpKind::kAlltoall;
-    case RUEDA_REDUCESCATTER:
-      return OpKind::kReducescatter;
-    case RUEDA_REDUCE:
-      return OpKind::kReduce;
-    case RUEDA_GATHER:
-      return OpKind::kGather;
-    case RUEDA_SCATTER:
-      return OpKind::kScatter;
-    case RUEDA_SEND:
-    case RUEDA_RECV:
-      return OpKind::kSendRecv;
-    default:
-      return std::nullopt;
+// An error: this version does not know it. `field` has it; `what` is for people.
+template <typename Ours, size_t kCount>
+absl::Status ReadEnumerator(absl::string_view field, int number, absl::string_view what,
+                            const Enumerator<Ours> (&table)[kCount], Ours* ours) {
+  for (const Enumerator<Ours>& row : table) {
+    if (row.number != number) continue;
+    *ours = row.ours;
+    return absl::OkStatus();
   }
-}
-constexpr char kKnownKinds[] =
-    "RUEDA_ALLREDUCE (0), RUEDA_BROADCAST (1), RUEDA_ALLGATHER (2), RUEDA_BARRIER (3), "
-    "RUEDA_ALLTOALL (4), RUEDA_REDUCESCATTER (5), RUEDA_REDUCE (6), RUEDA_GATHER (7), "
-    "RUEDA_SCATTER (8), RUEDA_SEND (9), RUEDA_RECV (10)";
-
-// Nothing: this version does not know it, or it is RUEDA_NO_REDUCE_OP.
-std::optional<ReduceOp> ReduceOpOf(int op) {
-  switch (op) {
-    case RUEDA_SUM:
-      return ReduceOp::kSum;
-    case RUEDA_AVERAGE:
-      return ReduceOp::kAverage;
-    case RUEDA_MIN:
-      return ReduceOp::kMin;
-    case RUEDA_MAX:
-      return ReduceOp::kMax;
-    case RUEDA_PRODUCT:
-      return ReduceOp::kProduct;
-    case RUEDA_BAND:
-      return ReduceOp::kBitAnd;
-    case RUEDA_BOR:
-      return ReduceOp::kBitOr;
-    case RUEDA_BXOR:
-      return ReduceOp::kBitXor;
-    case RUEDA_ADASUM:
-      return ReduceOp::kAdasum;
-    case RUEDA_AVERAGE_LIVE:
-      return ReduceOp::kAverageLive;
-    default:
-      return std::nullopt;
+  std::string known;
+  for (const Enumerator<Ours>& row : table) {
+    absl::StrAppend(&known, known.empty() ? "" : ", ", row.name, " (", row.number, ")");
   }
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " ", number, " is no ", what, "; known are ", known));
 }
-constexpr char kKnownReduceOps[] =
-    "RUEDA_SUM (0), RUEDA_AVERAGE (1), RUEDA_MIN (2), RUEDA_MAX (3), RUEDA_PRODUCT (4), "
-    "RUEDA_BAND (5), RUEDA_BOR (6), RUEDA_BXOR (7), RUEDA_ADASUM (8), RUEDA_AVERAGE_LIVE (9)";
 
 // Behind the tensors, whose place it must be. A barrier has none. `*exec_given` becomes this
 // version's.
@@ -311,25 +254,24 @@ absl::Status CheckExec(const rueda_exec** exec_given, rueda_exec* copy,
   return absl::OkStatus();
 }
 
-// Kind and reduce operation become ours.
-absl::Status CheckOne(const rueda_operation& operation, OperationArgs* args) {
+// The kind and what goes with it become ours.
+absl::Status CheckOne(const rueda_operation& operation, Rank self, OperationArgs* args) {
   const int kind = NumberOf(operation.kind);
-  if (const std::optional<OpKind> known = KindOf(kind)) {
-    args->kind = *known;
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("kind ", kind, " is no kind of operation; known are ", kKnownKinds));
-  }
-  if (Reduces(kind)) {
-    const int reduce_op = NumberOf(operation.reduce_op);
-    const std::optional<ReduceOp> known = ReduceOpOf(reduce_op);
-    if (!known.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "reduce_op ", reduce_op, " is no reduce operation; known are ", kKnownReduceOps));
-    }
-    args->reduce_op = *known;
+  RUEDA_RETURN_IF_ERROR(
+      ReadEnumerator("kind", kind, "kind of operation", kTheirKinds, &args->kind));
+  if (TraitsOf(args->kind).reduces) {
+    RUEDA_RETURN_IF_ERROR(ReadEnumerator("reduce_op", NumberOf(operation.reduce_op),
+                                         "reduce operation", kTheirReduceOps, &args->reduce_op));
+    args->scaling = {operation.prescale, operation.postscale};
   } else if (operation.prescale != 1 || operation.postscale != 1) {
     return absl::InvalidArgumentError("only reductions take scale factors; leave them at 1");
+  }
+  if (TraitsOf(args->kind).rooted) args->root = kind == RUEDA_SEND ? self : operation.root;
+  if (args->kind == OpKind::kSendRecv) {
+    args->peer = kind == RUEDA_SEND ? operation.root : self;
+    if (args->root == args->peer) {
+      return absl::InvalidArgumentError("a rank can't send to itself; copy instead");
+    }
   }
   if (kind == RUEDA_BARRIER && (operation.input != nullptr || operation.output != nullptr)) {
     return absl::InvalidArgumentError("a barrier takes no tensors");
@@ -390,14 +332,14 @@ bool Alike(const rueda_operation& a, const rueda_operation& b) {
          CompressorOf(a) == CompressorOf(b);
 }
 
-absl::Status CheckGroup(const rueda_operation& first, const rueda_operation& operation) {
+absl::Status CheckGroup(const rueda_operation& first, const rueda_operation& operation,
+                        OpKind kind) {
   if (!Alike(first, operation)) {
     return absl::InvalidArgumentError(
         "in a group kind, process set, reduce_op, root, scale factors, compressor, priority, "
         "allocator and flags must be equal, and all operations named or none");
   }
-  if (operation.kind != RUEDA_ALLREDUCE && operation.kind != RUEDA_ALLGATHER &&
-      operation.kind != RUEDA_REDUCESCATTER) {
+  if (!TraitsOf(kind).groups) {
     return absl::InvalidArgumentError("only allreduces, allgathers and reducescatters form groups");
   }
   return absl::OkStatus();
@@ -406,20 +348,7 @@ absl::Status CheckGroup(const rueda_operation& first, const rueda_operation& ope
 void FillArgs(const rueda_operation& first, Rank self, CheckedOperations* checked) {
   OperationArgs& args = checked->args;
   args.set = first.process_set;
-  if (Reduces(first.kind)) {
-    args.prescale = first.prescale;
-    args.postscale = first.postscale;
-  }
-  if (Rooted(first.kind)) args.root = first.root;
-  if (first.kind == RUEDA_SEND) {
-    args.root = self;
-    args.peer = first.root;
-  } else if (first.kind == RUEDA_RECV) {
-    args.peer = self;
-  }
-  if (first.kind == RUEDA_ALLTOALL || first.root == self) {
-    args.splits = absl::MakeConstSpan(first.splits, first.split_count);
-  }
+  if (args.Gives(self)) args.splits = absl::MakeConstSpan(first.splits, first.split_count);
   args.parts = checked->parts;
   args.names = checked->names;
   args.allocate = first.allocate;
@@ -482,15 +411,15 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
     const rueda_exec* exec = operation.exec;
     PartArgs part;
     absl::string_view name;
-    status = CheckOne(operation, &checked->args);
-    if (status.ok() && count > 1) status = CheckGroup(first, operation);
+    status = CheckOne(operation, self, &checked->args);
+    if (status.ok() && count > 1) status = CheckGroup(first, operation, checked->args.kind);
     if (status.ok() && i == 0) {
       const absl::StatusOr<Compression> compression = ParseCompression(CompressorOf(operation));
       status = compression.status();
       if (status.ok()) checked->args.compression = *compression;
     }
     std::optional<Place> own;
-    if (status.ok()) status = CheckPart(operation, self, &part, &own);
+    if (status.ok()) status = CheckPart(operation, checked->args, self, &part, &own);
     if (status.ok()) status = CheckExec(&exec, &exec_copies[copy], &own);
     if (i == 0) first_exec = exec;
     if (status.ok() && own.has_value()) status = CheckPlace(*own, &place, "a group");

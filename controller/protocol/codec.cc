@@ -41,15 +41,16 @@ void EncodeSpec(const TensorSpec& spec, wire::Spec* out) {
   out->set_set(spec.set);
   out->set_name(spec.name);
   wire::Signature* signature = out->mutable_signature();
-  signature->set_kind(static_cast<uint32_t>(spec.signature.kind));
-  signature->set_reduce_op(static_cast<uint32_t>(spec.signature.reduce_op));
-  signature->set_root(spec.signature.root);
-  signature->set_peer(spec.signature.peer);
-  signature->set_device(static_cast<uint32_t>(spec.signature.device));
-  signature->set_urgent(spec.signature.urgent);
-  signature->set_compressor(static_cast<uint32_t>(spec.signature.compression.compressor));
-  signature->set_compression_parameter(spec.signature.compression.parameter);
-  signature->set_compression_feedback(spec.signature.compression.feedback);
+  const auto& [kind, reduce_op, root, peer, device, urgent, compression] = spec.signature.traits();
+  signature->set_kind(static_cast<uint32_t>(kind));
+  signature->set_reduce_op(static_cast<uint32_t>(reduce_op));
+  signature->set_root(root);
+  signature->set_peer(peer);
+  signature->set_device(static_cast<uint32_t>(device));
+  signature->set_urgent(urgent);
+  signature->set_compressor(static_cast<uint32_t>(compression.compressor));
+  signature->set_compression_parameter(compression.parameter);
+  signature->set_compression_feedback(compression.feedback);
   for (const PartSignature& part : spec.signature.parts) {
     wire::Part* out_part = signature->add_parts();
     out_part->set_dtype(static_cast<uint32_t>(part.dtype));
@@ -67,13 +68,13 @@ absl::Status CheckSignature(const Signature& signature) {
   if ((signature.peer >= 0) != (signature.kind == OpKind::kSendRecv)) return Bad("receiver");
   if (signature.peer >= 0 && signature.peer == signature.root) return Bad("receiver");
   if (signature.ranks.empty() == traits.has_ranks) return Bad("list of ranks");
-  if (signature.device != DeviceType::kCpu && !traits.tensors &&
+  if (signature.device != DeviceType::kCpu && !traits.tensors() &&
       signature.kind != OpKind::kBarrier) {
     return Bad("device");
   }
   if (signature.urgent && signature.device == DeviceType::kCpu) return Bad("priority");
   const size_t parts = signature.parts.size();
-  if ((parts > 0) != traits.tensors) return Bad("number of tensors");
+  if ((parts > 0) != traits.tensors()) return Bad("number of tensors");
   if (parts > 1 && !traits.groups) return Bad("a group of this kind");
   if (signature.part_names.size() != (parts > 1 ? parts : 0)) return Bad("names of a group");
   int64_t bytes = 0;

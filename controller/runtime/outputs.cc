@@ -36,11 +36,6 @@ std::vector<int64_t> RowsOf(const Request& request, size_t part, absl::Span<cons
   }
 }
 
-bool HasOutputs(const Signature& signature, Rank self) {
-  if (signature.kind == OpKind::kGather) return signature.root == self;
-  return TraitsOf(signature.kind).ragged || signature.kind == OpKind::kReducescatter;
-}
-
 // The caller's memory for output `part`; null when there is none.
 void* Allocate(const Request& request, int32_t part, const Shape& shape) {
   const TurnScope scope;
@@ -97,7 +92,8 @@ absl::Status PrepareOutput(Request* request, size_t index, const Shape& shape, s
 
 absl::Status PrepareOutputs(Request* request, absl::Span<const int64_t> first_dims,
                             const ProcessSet& set, Rank self, const AllocateMemory& allocate) {
-  if (!HasOutputs(request->spec->signature, self)) return absl::OkStatus();
+  const Signature& signature = request->spec->signature;
+  if (!TraitsOf(signature.kind).reshapes || !signature.Gets(self)) return absl::OkStatus();
   const int own = set.IndexOf(self);
   absl::Status status;
   for (size_t i = 0; i < request->parts.size(); ++i) {
@@ -109,7 +105,7 @@ absl::Status PrepareOutputs(Request* request, absl::Span<const int64_t> first_di
     request->output_shapes.push_back(shape);
     request->outputs.emplace_back();
     size_t place_bytes = SIZE_MAX;
-    if (request->spec->signature.kind == OpKind::kAllgather) {
+    if (signature.kind == OpKind::kAllgather) {
       place_bytes =
           static_cast<size_t>(std::accumulate(rows.begin(), rows.begin() + own, int64_t{0}) *
                               shape.Row().elements()) *

@@ -252,8 +252,7 @@ absl::StatusOr<DeviceClaim> Runtime::PrepareOnDevice(const DeviceExec& exec, Ope
     if (part.shape.elements() > 0) {
       RUEDA_RETURN_IF_ERROR(claim.CheckPointer(part.input, part.dtype));
     }
-    const bool has_own_shape = TraitsOf(args->kind).ragged || args->kind == OpKind::kReducescatter;
-    const Shape& shape = has_own_shape ? part.output_shape : part.shape;
+    const Shape& shape = TraitsOf(args->kind).reshapes ? part.output_shape : part.shape;
     if (part.output != part.input && shape.elements() > 0) {
       RUEDA_RETURN_IF_ERROR(claim.CheckPointer(part.output, part.dtype));
     }

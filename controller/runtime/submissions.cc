@@ -1,7 +1,6 @@
 #include "controller/runtime/submissions.h"
 
 #include <algorithm>
-#include <cmath>
 #include <unordered_set>
 
 #include "absl/hash/hash.h"
@@ -44,23 +43,12 @@ size_t BytesOf(const Shape& shape, DType dtype) {
   return static_cast<size_t>(shape.elements()) * DTypeSize(dtype);
 }
 
-// Whether `rank` gives data, and whether it gets some of the same shape.
-bool Gives(const OperationArgs& args, Rank rank) {
-  if (args.kind == OpKind::kScatter || args.kind == OpKind::kSendRecv) return args.root == rank;
-  return TraitsOf(args.kind).tensors;
-}
-bool GetsTheSame(const OperationArgs& args, Rank rank) {
-  if (args.kind == OpKind::kReduce) return args.root == rank;
-  if (args.kind == OpKind::kSendRecv) return args.peer == rank;
-  return args.kind == OpKind::kAllreduce || args.kind == OpKind::kBroadcast;
-}
-
 absl::Status CheckMemory(const OperationArgs& args, size_t i, Rank rank) {
   const PartArgs& part = args.parts[i];
   const size_t bytes = BytesOf(part.shape, part.dtype);
-  const bool gives = Gives(args, rank) && bytes > 0;
+  const bool gives = args.Gives(rank) && bytes > 0;
   if (gives && part.input == nullptr) return Bad(args, i, "the input's data pointer is null");
-  if (GetsTheSame(args, rank)) {
+  if (args.Gets(rank) && !TraitsOf(args.kind).reshapes) {
     if (bytes > 0 && part.output == nullptr) {
       return Bad(args, i, "the output's data pointer is null");
     }
@@ -91,7 +79,7 @@ absl::Status CheckPart(const OperationArgs& args, size_t i, Rank rank) {
       !status.ok()) {
     return Bad(args, i, status.message());
   }
-  if ((traits.ragged || args.kind == OpKind::kReducescatter) && part.shape.rank() == 0) {
+  if (traits.reshapes && part.shape.rank() == 0) {
     return Bad(args, i, "a scalar has no first dimension to go by; give it one of 1");
   }
   return CheckMemory(args, i, rank);
@@ -125,10 +113,7 @@ absl::Status CheckSplits(const OperationArgs& args, int members) {
 
 // Without the parts' names.
 bool Alike(const OperationArgs& args, const Signature& signature) {
-  return signature.kind == args.kind && signature.reduce_op == args.reduce_op &&
-         signature.root == args.root && signature.peer == args.peer &&
-         signature.device == args.device && signature.urgent == args.urgent &&
-         signature.compression == args.compression &&
+  return signature.traits() == args.traits() &&
          std::equal(args.parts.begin(), args.parts.end(), signature.parts.begin(),
                     signature.parts.end(), [&](const PartArgs& part, const PartSignature& known) {
                       return part.dtype == known.dtype &&
@@ -151,13 +136,7 @@ bool IsOf(const OperationArgs& args, const Signature& signature) {
 
 Signature SignatureOf(const OperationArgs& args) {
   Signature signature;
-  signature.kind = args.kind;
-  signature.reduce_op = args.reduce_op;
-  signature.root = args.root;
-  signature.peer = args.peer;
-  signature.device = args.device;
-  signature.urgent = args.urgent;
-  signature.compression = args.compression;
+  signature.traits() = args.traits();
   for (const PartArgs& part : args.parts) {
     signature.parts.push_back(
         {part.dtype, TraitsOf(args.kind).ragged ? part.shape.Row() : part.shape});
@@ -282,8 +261,8 @@ absl::Status Submissions::Check(const OperationArgs& args) {
 
 CallExtras Submissions::ExtrasOf(const OperationArgs& args) const {
   CallExtras extras;
-  extras.prescale = args.prescale;
-  extras.postscale = args.postscale;
+  extras.prescale = args.scaling.prescale;
+  extras.postscale = args.scaling.postscale;
   if (args.kind == OpKind::kRemoveProcessSet) {
     extras.first_dims.push_back(states_[sets_.Find(args.ranks)->id].in_flight);
   } else if (!args.splits.empty()) {
@@ -299,12 +278,7 @@ Submissions::SetState& Submissions::Removed(absl::Span<const Rank> ranks) {
 }
 
 absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
-  if (!std::isfinite(args.prescale) || !std::isfinite(args.postscale)) {
-    return Bad(args, 0, "a scale factor is not finite");
-  }
-  if (args.kind == OpKind::kSendRecv && args.root == args.peer) {
-    return Bad(args, 0, "a rank can't send to itself; copy instead");
-  }
+  if (!args.scaling.finite()) return Bad(args, 0, "a scale factor is not finite");
   for (size_t i = 0; i < args.parts.size(); ++i) RUEDA_RETURN_IF_ERROR(CheckPart(args, i, rank_));
   if (args.parts.empty() && !args.compression.none()) {
     return Bad(args, 0,

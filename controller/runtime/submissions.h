@@ -23,19 +23,11 @@ struct SubmittedName {
 };
 
 // What a caller asks for.
-struct OperationArgs {
-  OpKind kind = OpKind::kBarrier;
+struct OperationArgs : OperationTraits {
   SetId set = kWorldSet;
-  ReduceOp reduce_op = ReduceOp::kNone;
-  Rank root = -1;  // send/recv: who sends
-  Rank peer = -1;  // send/recv: who receives
-  double prescale = 1;
-  double postscale = 1;
-  Compression compression;
-  DeviceType device = DeviceType::kCpu;  // where the parts are
+  Scaling scaling;
   int device_index = 0;
-  bool urgent = false;  // on a device
-  DeviceEvent ready;    // on a device: behind which the parts may be touched
+  DeviceEvent ready;  // on a device: behind which the parts may be touched
   absl::Span<const PartArgs> parts;
   absl::Span<const absl::string_view> names;  // one a part, or (barrier) one; empty: unnamed
   absl::Span<const int64_t> splits;  // alltoall, scatter's root: rows by member; empty: equal

@@ -5,7 +5,8 @@
 #include <string>
 
 #include "core/base/status.h"
-#include "core/tensor/signature.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/traits.h"
 
 namespace rueda {
 

@@ -237,7 +237,7 @@ void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
     kernels::FillNeutral(wire_, collective_.reduce_op, wire, end - begin);
     return;
   }
-  const kernels::Scaling before = {collective_.prescale, 1, 1};
+  const Scaling before = {collective_.prescale, 1, 1};
   for (int64_t at = begin; at < end; at += kBlockElements) {
     if (cancelled_.load(std::memory_order_relaxed)) return;
     const int64_t stop = std::min(at + kBlockElements, end);
@@ -268,7 +268,7 @@ void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
 void BlockingCommunicator::Drain(int64_t begin, int64_t end, char* wire) {
   const DType dtype = collective_.dtype;
   const size_t wire_bytes = DTypeSize(wire_);
-  const kernels::Scaling after = {1, collective_.postscale, collective_.divisor};
+  const Scaling after = {1, collective_.postscale, collective_.divisor};
   for (int64_t at = begin; at < end; at += kBlockElements) {
     if (cancelled_.load(std::memory_order_relaxed)) return;
     const int64_t stop = std::min(at + kBlockElements, end);
@@ -408,8 +408,7 @@ absl::Status BlockingCommunicator::ExchangeRound(size_t channel_bytes) {
 // Reduces what has come, and this member's own, in member order: as the shared-memory backend does.
 void BlockingCommunicator::ReduceRound(absl::Span<char* const> received, size_t bytes) {
   const size_t element_bytes = DTypeSize(collective_.dtype);
-  const kernels::Scaling scaling = {collective_.prescale, collective_.postscale,
-                                    collective_.divisor};
+  const Scaling scaling = {collective_.prescale, collective_.postscale, collective_.divisor};
   std::vector<const void*> sources(received.size());
   channels_.taken(0).Take(bytes, [&](char* to, size_t offset, size_t extent) {
     channels_.own().Take(extent, [&](const char* own, size_t at, size_t size) {

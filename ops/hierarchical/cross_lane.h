@@ -31,7 +31,7 @@ struct CrossOperation {
   DType wire = DType::kUInt8;
   DType result = DType::kUInt8;
   ReduceOp reduce_op = ReduceOp::kSum;
-  kernels::Scaling after;  // of the result
+  Scaling after;           // of the result
   std::vector<bool> live;  // by host: whether any member brings something
   uint32_t digest = 0;
 };

@@ -106,7 +106,7 @@ absl::StatusOr<bool> HierarchicalAllreduce::ReduceAndSend() {
 
 // Reduces what this host's members bring to a part, in rank order.
 void HierarchicalAllreduce::ReducePart(Range block, Range part, char* to) {
-  const kernels::Scaling before = {collective_.prescale, 1, 1};
+  const Scaling before = {collective_.prescale, 1, 1};
   sources_.clear();
   const size_t offset = static_cast<size_t>(part.begin - block.begin) * cut_.wire_bytes;
   for (int local = 0; local < ring_.size(); ++local) {

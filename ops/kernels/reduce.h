@@ -12,24 +12,10 @@
 
 #include "absl/types/span.h"
 #include "core/base/status.h"
-#include "core/tensor/signature.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/traits.h"
 
 namespace rueda::kernels {
-
-// What happens to each operand before and to the result after the reduction; a neutral step is
-// skipped. Floating types: prescale multiplies each operand, then divisor divides the result, then
-// postscale multiplies it, all in the type that is summed in (float64 for float64, else float32).
-// Complex types: the same for both parts, in the parts' type. Integers: the factors apply in
-// float64 and the product truncates towards zero, saturating at the type's range (0 if a factor is
-// not finite and the product is NaN); the divisor divides the sum, which may have wrapped around,
-// as integers do, towards zero. bool: no scaling, whatever stands here.
-struct Scaling {
-  double prescale = 1;
-  double postscale = 1;
-  int64_t divisor = 1;  // at least 1; average: the number of members
-
-  bool none() const { return prescale == 1 && postscale == 1 && divisor == 1; }
-};
 
 // Which (dtype, op) pairs are refused: INVALID_ARGUMENT with the reason. Averages of bool, min and
 // max of complex types, bitwise operations on anything but integers and bool, adasum of anything
@@ -37,6 +23,14 @@ struct Scaling {
 absl::Status CheckReducible(DType dtype, ReduceOp op);
 
 // destination[i] = finish(op over r, in order, of prescaled sources[r][i]), for i < count.
+//
+// A factor or divisor of 1 is skipped. Floating types: prescale multiplies each operand, then
+// divisor divides the result, then postscale multiplies it, all in the type that is summed in
+// (float64 for float64, else float32). Complex types: the same for both parts, in the parts' type.
+// Integers: the factors apply in float64 and the product truncates towards zero, saturating at the
+// type's range (0 if a factor is not finite and the product is NaN); the divisor divides the sum,
+// which may have wrapped around, as integers do, towards zero. bool: no scaling, whatever stands
+// there.
 //
 // kAverage and kAverageLive sum; the divisor is the caller's. Integers wrap around. bool: any
 // non-zero byte is true, sum, max and bor are `or`, product, min and band are `and`, results are 0

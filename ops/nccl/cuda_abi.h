@@ -61,7 +61,7 @@ typedef struct rueda_cuda_copy {
   int32_t dtype;
   int32_t reduce_op;
   double factor; /* 1, or of floating types: what each element is multiplied by, as
-                    kernels::Scaling::prescale says */
+                    Scaling::prescale says */
 } rueda_cuda_copy;
 
 /* destination[i] = the reduction over r, in order, of sources[r][i], to the bit what

@@ -20,7 +20,7 @@ class ShmAlgorithm {
   virtual PhaseTimes phase_times() const { return {}; }
 
  protected:
-  static kernels::Scaling ScalingOf(const Collective& collective) {
+  static Scaling ScalingOf(const Collective& collective) {
     return {collective.prescale, collective.postscale, collective.divisor};
   }
   ShmGroup* const group_;

@@ -40,7 +40,7 @@ Signature SignatureOf(OpKind kind, int parts = 1) {
   if (traits.rooted) signature.root = 1;
   if (kind == OpKind::kSendRecv) signature.peer = 3;
   if (traits.has_ranks) signature.ranks = {0, 2};
-  for (int i = 0; traits.tensors && i < parts; ++i) {
+  for (int i = 0; traits.tensors() && i < parts; ++i) {
     signature.parts.push_back({DType::kFloat32, {4}});
     if (parts > 1) signature.part_names.push_back(std::string(1, static_cast<char>('a' + i)));
   }

@@ -376,7 +376,7 @@ Task Simulation::MakeTask(int name, int set, OpKind kind, uint64_t seed) {
       participants = {signature.root, signature.peer};
     }
   }
-  const int parts = !traits.tensors ? 0 : traits.groups && shape() % 8 == 0 ? 3 : 1;
+  const int parts = !traits.tensors() ? 0 : traits.groups && shape() % 8 == 0 ? 3 : 1;
   for (int part = 0; part < parts; ++part) {
     signature.parts.push_back({shape() % 4 == 0 ? DType::kInt64 : DType::kFloat32,
                                Shape({static_cast<int64_t>(shape() % 3'000)})});

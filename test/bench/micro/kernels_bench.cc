@@ -23,7 +23,7 @@ class Reduction {
  private:
   const DType dtype_;
   const int64_t count_;
-  kernels::Scaling scaling_;
+  Scaling scaling_;
   std::vector<std::vector<uint8_t>> data_;
   std::vector<const void*> sources_;
   std::vector<uint8_t> result_;

@@ -87,7 +87,7 @@ SpecPtr OfKind(OpKind kind) {
   signature.kind = kind;
   if (TraitsOf(kind).reduces) signature.reduce_op = ReduceOp::kMin;
   if (TraitsOf(kind).rooted) signature.root = 4;
-  if (TraitsOf(kind).tensors) signature.parts.push_back({DType::kFloat64, {7}});
+  if (TraitsOf(kind).tensors()) signature.parts.push_back({DType::kFloat64, {7}});
   return MakeSpec(0, kind == OpKind::kJoin ? "" : "x", signature);
 }
 

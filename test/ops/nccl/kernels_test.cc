@@ -167,7 +167,7 @@ TEST(CudaCopy, MultipliesAsTheCpuDoes) {
     for (const double factor :
          {0.5, 1.0 / 3, -7.25, 1e-30, 1e30, 0.0, std::numeric_limits<double>::infinity(),
           std::numeric_limits<double>::quiet_NaN()}) {
-      kernels::Scaling scaling;
+      Scaling scaling;
       scaling.prescale = factor;
       for (const int64_t elements : {int64_t{1}, int64_t{13}, kTile / size + 5}) {
         for (size_t from_offset = 0; from_offset < 16; ++from_offset) {
@@ -200,7 +200,7 @@ TEST(CudaCopy, MultipliesAllNarrowNumbersAsTheCpuDoes) {
     for (int64_t i = 0; i < elements; ++i) std::memcpy(from.data() + i * size, &i, size);
     const void* const source = from.data();
     for (const double factor : {0.75, 1.5, 0.015625, 64.0, -1.0, 3e-5, 4e4}) {
-      kernels::Scaling scaling;
+      Scaling scaling;
       scaling.prescale = factor;
       std::vector<uint8_t> wanted(static_cast<size_t>(elements * size));
       kernels::Reduce(dtype, ReduceOp::kSum, {&source, 1}, wanted.data(), elements, scaling);
@@ -213,7 +213,7 @@ TEST(CudaCopy, MultipliesAllNarrowNumbersAsTheCpuDoes) {
 // ---- reductions ----
 
 rueda_cuda_reduce ReduceOf(DType dtype, ReduceOp op, const std::vector<const void*>& sources,
-                           void* destination, int64_t count, const kernels::Scaling& scaling) {
+                           void* destination, int64_t count, const Scaling& scaling) {
   rueda_cuda_reduce reduce = {};
   reduce.dtype = static_cast<int32_t>(dtype);
   reduce.reduce_op = static_cast<int32_t>(op);
@@ -228,7 +228,7 @@ rueda_cuda_reduce ReduceOf(DType dtype, ReduceOp op, const std::vector<const voi
 }
 
 std::string Describe(DType dtype, ReduceOp op, size_t sources, int64_t count,
-                     const kernels::Scaling& scaling) {
+                     const Scaling& scaling) {
   return std::string(ReduceOpName(op)) + " of " + std::to_string(sources) + " " +
          std::string(DTypeName(dtype)) + "[" + std::to_string(count) + "], " +
          std::to_string(scaling.prescale) + ", " + std::to_string(scaling.postscale) + ", " +
@@ -238,7 +238,7 @@ std::string Describe(DType dtype, ReduceOp op, size_t sources, int64_t count,
 // Sources and destination at these offsets; the destination is source `in_place` if that is one.
 void ExpectTheCpusReduction(DType dtype, ReduceOp op, int64_t count,
                             const std::vector<size_t>& offsets, size_t to_offset,
-                            const kernels::Scaling& scaling, std::mt19937* random,
+                            const Scaling& scaling, std::mt19937* random,
                             size_t in_place = SIZE_MAX) {
   const auto size = static_cast<int64_t>(DTypeSize(dtype));
   std::vector<Memory> memory;
@@ -261,8 +261,8 @@ void ExpectTheCpusReduction(DType dtype, ReduceOp op, int64_t count,
   ASSERT_EQ(separate.Content(), around) << Describe(dtype, op, offsets.size(), count, scaling);
 }
 
-std::vector<kernels::Scaling> Scalings(DType dtype, ReduceOp op) {
-  kernels::Scaling both, all, power, wild, nan;
+std::vector<Scaling> Scalings(DType dtype, ReduceOp op) {
+  Scaling both, all, power, wild, nan;
   both.prescale = 0.7;
   both.postscale = 1.3;
   all.prescale = -1.5;
@@ -285,7 +285,7 @@ TEST_P(CudaReduce, HasTheCpusBitsForEveryOperationAndScaling) {
   const auto dtype = static_cast<DType>(GetParam());
   std::mt19937 random(4);
   for (const ReduceOp op : OpsOf(dtype)) {
-    for (const kernels::Scaling& scaling : Scalings(dtype, op)) {
+    for (const Scaling& scaling : Scalings(dtype, op)) {
       for (size_t sources = 1; sources <= 5; ++sources) {
         for (const int64_t count : {int64_t{1}, int64_t{37}, int64_t{1000}}) {
           ExpectTheCpusReduction(dtype, op, count, std::vector<size_t>(sources, 0), 0, scaling,
@@ -324,7 +324,7 @@ TEST_P(CudaReduce, TheDestinationMayBeASource) {
   const auto dtype = static_cast<DType>(GetParam());
   const auto size = static_cast<int64_t>(DTypeSize(dtype));
   std::mt19937 random(6);
-  for (const kernels::Scaling& scaling : Scalings(dtype, ReduceOp::kSum)) {
+  for (const Scaling& scaling : Scalings(dtype, ReduceOp::kSum)) {
     for (const size_t offset : {size_t{0}, size_t{1}, size_t{8}}) {
       for (size_t place = 0; place < 3; ++place) {
         ExpectTheCpusReduction(dtype, ReduceOp::kSum, kTile / size + 9, {offset, offset, offset}, 0,

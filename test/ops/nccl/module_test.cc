@@ -203,7 +203,7 @@ TEST_F(OnADevice, ReductionsHaveTheCpusBits) {
         there.push_back(Upload(source));
       }
       std::vector<char> expected(bytes);
-      const kernels::Scaling scaling = {0.75, 1.5, IsAverage(op) ? 3 : 1};
+      const Scaling scaling = {0.75, 1.5, IsAverage(op) ? 3 : 1};
       kernels::Reduce(dtype, op, here, expected.data(), kElements, scaling);
       char* const to = Upload(std::vector<char>(bytes));
       const rueda_cuda_reduce reduce = {type,

@@ -86,7 +86,7 @@ void Compute(const std::vector<Operation*>& members) {
   std::vector<const void*> sources;
   for (Operation* const member : members) sources.push_back(member->in.data());
   std::vector<char> result(members[0]->in.size());
-  kernels::Scaling scaling;
+  Scaling scaling;
   scaling.prescale = what.factor;
   scaling.divisor = op == ReduceOp::kAverage ? size : 1;
   kernels::Reduce(dtype, op, sources, result.data(),

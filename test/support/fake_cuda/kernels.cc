@@ -91,7 +91,7 @@ void CopyOnHost(const rueda_cuda_copy& copy) {
       kernels::FillNeutral(dtype, static_cast<ReduceOp>(copy.reduce_op), segment.to,
                            segment.elements);
     } else {
-      kernels::Scaling scaling;
+      Scaling scaling;
       scaling.prescale = copy.factor;
       kernels::Reduce(dtype, ReduceOp::kSum, {&segment.from, 1}, segment.to, segment.elements,
                       scaling);
@@ -99,7 +99,7 @@ void CopyOnHost(const rueda_cuda_copy& copy) {
   }
 }
 void ReduceOnHost(const rueda_cuda_reduce& reduce) {
-  kernels::Scaling scaling;
+  Scaling scaling;
   scaling.prescale = reduce.prescale;
   scaling.postscale = reduce.postscale;
   scaling.divisor = reduce.divisor;
