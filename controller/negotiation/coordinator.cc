@@ -260,14 +260,8 @@ absl::StatusOr<TensorId> Coordinator::DefineSpec(const SpecPtr& spec, Plan* plan
   column.id = id;
   column.pending_slot = pending_.SlotFor(*spec);
   column.bytes = BytesOf(signature);
-  column.kin = {signature.kind,
-                signature.reduce_op,
-                signature.root,
-                signature.device,
-                signature.urgent,
-                signature.parts.empty() ? DType::kUInt8 : signature.parts[0].dtype,
-                1,
-                1};
+  column.kin = {signature.traits(),
+                signature.parts.empty() ? DType::kUInt8 : signature.parts[0].dtype};
   column.fusable = TraitsOf(signature.kind).fuses && !signature.is_group();
   column.newer = column.older = index;  // alone, until Touch links it
   plan->push_back(Define{id, spec});
@@ -495,29 +489,26 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
     RejectInstance(instance, std::move(status), plan);
     return;
   }
-  Kin kin = column.kin;
   std::vector<Rank> absent;
   for (int member = 0; lane.joined.count() > 0 && member < set.size(); ++member) {
     if (!instance->who.Contains(member)) absent.push_back(set.ranks[member]);
   }
+  Scaling scaling;
   if (!instance->extras.empty()) {
     int first = 0;
     while (!instance->who.Contains(first)) ++first;
-    kin.prescale = instance->extras[first].prescale;
-    kin.postscale = instance->extras[first].postscale;
+    scaling = instance->extras[first].scaling;
   }
-  if (!lane.open.batch.empty() && (kin != lane.kin || absent != lane.open.absent ||
-                                   column.bytes > options_.bucket_bytes - lane.bytes)) {
+  if (!lane.open.batch.empty() &&
+      (column.kin != lane.kin || scaling != lane.open.scaling || absent != lane.open.absent ||
+       column.bytes > options_.bucket_bytes - lane.bytes)) {
     Close(lane, plan);
   }
-  lane.kin = kin;
+  if (lane.open.batch.empty()) lane.kin = column.kin;
   lane.bytes += column.bytes;
   lane.open.lane = spec.set;
   lane.open.absent = std::move(absent);
-  if (!lane.open.absent.empty()) {
-    lane.open.prescale = kin.prescale;
-    lane.open.postscale = kin.postscale;
-  }
+  lane.open.scaling = scaling;
   if (signature.peer >= 0) {
     lane.open.from = signature.root;
     lane.open.to = signature.peer;
@@ -621,13 +612,8 @@ absl::Status Coordinator::Disagreement(const Instance& instance) const {
     if (!instance.extras.empty()) {
       const CallExtras& extras = instance.extras[member];
       if (first_extras == nullptr) first_extras = &extras;
-      if (extras.prescale != first_extras->prescale ||
-          extras.postscale != first_extras->postscale) {
-        difference = "scale factors";
-      }
-      if (extras.scaled()) {
-        absl::StrAppend(&sent, " prescale ", extras.prescale, " postscale ", extras.postscale);
-      }
+      if (extras.scaling != first_extras->scaling) difference = "scale factors";
+      if (!extras.scaling.none()) absl::StrAppend(&sent, " ", extras.scaling.ToString());
     }
     auto group = std::find_if(groups.begin(), groups.end(),
                               [&](const auto& entry) { return entry.first == sent; });

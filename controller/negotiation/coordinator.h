@@ -68,16 +68,10 @@ class Coordinator {
   int pending() const { return pending_.count(); }
 
  private:
-  // What tensors must have in common to share a bucket.
+  // What tensors must have in common to share a bucket, besides their scale factors.
   struct Kin {
-    OpKind kind = OpKind::kBarrier;
-    ReduceOp reduce_op = ReduceOp::kNone;
-    Rank root = -1;
-    DeviceType device = DeviceType::kCpu;
-    bool urgent = false;
+    OperationTraits traits;
     DType dtype = DType::kUInt8;
-    double prescale = 1;
-    double postscale = 1;
     friend bool operator==(const Kin&, const Kin&) = default;
   };
   // What belongs to one process set.

@@ -281,7 +281,7 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
     return absl::OkStatus();
   }
   const bool absent = std::binary_search(order.absent.begin(), order.absent.end(), rank_);
-  Launch launch = {order.lane, number, order.absent, order.prescale, order.postscale, {}};
+  Launch launch = {order.lane, number, order.absent, order.scaling, {}};
   launch.items.reserve(order.batch.size());
   for (const Ordered& ordered : order.batch) {
     const SpecPtr* spec = table_.Get(ordered.id);

@@ -27,8 +27,7 @@ struct Launch {  // one batch on one lane
   SetId lane;
   uint64_t number;           // of the batch on its lane, from 0; the same on all ranks of the set
   std::vector<Rank> absent;  // see Order
-  double prescale = 1;
-  double postscale = 1;
+  Scaling scaling;
   absl::InlinedVector<LaunchItem, 2> items;
 };
 struct Rejected {

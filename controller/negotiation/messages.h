@@ -56,15 +56,13 @@ std::string SpecLabel(const TensorSpec& spec, std::optional<uint32_t> sequence =
 
 // What may differ from call to call, and the first dimensions also from rank to rank.
 struct CallExtras {
-  double prescale = 1;
-  double postscale = 1;
+  Scaling scaling;
   // Allgather, gather: the first dimension of each part. Alltoall, and scatter at its root: how
   // many rows go to each member, or one number, which goes to all in equal parts. Removal of a
   // process set: how many operations this rank has in flight there.
   std::vector<int64_t> first_dims;
 
-  bool scaled() const { return prescale != 1 || postscale != 1; }
-  bool empty() const { return !scaled() && first_dims.empty(); }
+  bool empty() const { return scaling.none() && first_dims.empty(); }
 };
 
 // INVALID_ARGUMENT when the extras of `rank` don't go with the operation of a set of `members`: a
@@ -155,8 +153,7 @@ struct Order {
   // Ranks that have joined: they submitted nothing, and do their part of the work all the same. The
   // scale factors are for them.
   std::vector<Rank> absent;
-  double prescale = 1;
-  double postscale = 1;
+  Scaling scaling;
 };
 // Of a join: those whom it concerns count their unnamed operations of the set on from the last of
 // each kind that has ended. They have missed those before.

@@ -3,8 +3,6 @@
 
 #include <google/protobuf/arena.h>
 
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/lengths.h"
 #include "core/base/limits.h"
@@ -131,9 +129,17 @@ absl::Status CheckDims(const google::protobuf::RepeatedField<int64_t>& dims) {
   return absl::OkStatus();
 }
 
-absl::Status CheckScales(double prescale, double postscale) {
-  return std::isfinite(prescale) && std::isfinite(postscale) ? absl::OkStatus()
-                                                             : Bad("scale factor");
+// Announcements and orders have the same fields for it.
+template <typename Message>
+void EncodeScaling(const Scaling& scaling, Message* out) {
+  out->set_prescale(scaling.prescale);
+  out->set_postscale(scaling.postscale);
+}
+
+template <typename Message>
+absl::Status DecodeScaling(const Message& in, Scaling* scaling) {
+  *scaling = {in.prescale(), in.postscale()};
+  return scaling->finite() ? absl::OkStatus() : Bad("scale factor");
 }
 
 absl::Status DecodeWhoTakesPart(const wire::Order& in, Order* order) {
@@ -145,10 +151,7 @@ absl::Status DecodeWhoTakesPart(const wire::Order& in, Order* order) {
   }
   if (!in.has_absent()) return absl::OkStatus();
   RUEDA_RETURN_IF_ERROR(DecodeRanks(in.absent().ranks(), &order->absent));
-  RUEDA_RETURN_IF_ERROR(CheckScales(in.absent().prescale(), in.absent().postscale()));
-  order->prescale = in.absent().prescale();
-  order->postscale = in.absent().postscale();
-  return absl::OkStatus();
+  return DecodeScaling(in.absent(), &order->scaling);
 }
 
 absl::Status DecodeMark(const wire::Mark& in, TensorId* id, uint16_t* sequence) {
@@ -207,10 +210,9 @@ void EncodeAnnouncement(const Announcement& announcement, wire::Announcement* ou
   out->set_waited(announcement.waited);
   out->set_partly(announcement.partly);
   out->set_done(announcement.done);
-  if (announcement.extras.scaled()) {
+  if (!announcement.extras.scaling.none()) {
     out->set_scaled(true);
-    out->set_prescale(announcement.extras.prescale);
-    out->set_postscale(announcement.extras.postscale);
+    EncodeScaling(announcement.extras.scaling, out);
   }
   for (const int64_t dim : announcement.extras.first_dims) out->add_first_dims(dim);
 }
@@ -225,11 +227,7 @@ absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
   announcement.waited = in.waited();
   announcement.partly = in.partly();
   announcement.done = static_cast<uint16_t>(in.done());
-  if (in.scaled()) {
-    RUEDA_RETURN_IF_ERROR(CheckScales(in.prescale(), in.postscale()));
-    announcement.extras.prescale = in.prescale();
-    announcement.extras.postscale = in.postscale();
-  }
+  if (in.scaled()) RUEDA_RETURN_IF_ERROR(DecodeScaling(in, &announcement.extras.scaling));
   if (in.first_dims_size() > kGroupTensorsMax) return Bad("too many first dimensions");
   RUEDA_RETURN_IF_ERROR(CheckDims(in.first_dims()));
   announcement.extras.first_dims.assign(in.first_dims().begin(), in.first_dims().end());
@@ -335,8 +333,7 @@ void EncodePlanItem(const PlanItem& item, wire::PlanItem* out) {
     if (!order->absent.empty()) {
       wire::Absent* absent = out_order->mutable_absent();
       for (const Rank rank : order->absent) absent->add_ranks(rank);
-      absent->set_prescale(order->prescale);
-      absent->set_postscale(order->postscale);
+      EncodeScaling(order->scaling, absent);
     }
   } else if (const auto* reject = std::get_if<Reject>(&item)) {
     wire::Reject* out_reject = out->mutable_reject();

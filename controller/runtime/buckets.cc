@@ -60,9 +60,7 @@ struct Source {
 bool SameKin(const Source& one, const Source& other) {
   const Signature& a = one.operation->spec->signature;
   const Signature& b = other.operation->spec->signature;
-  return a.kind == b.kind && a.reduce_op == b.reduce_op && a.root == b.root &&
-         a.device == b.device && a.urgent == b.urgent && a.compression == b.compression &&
-         one.compression.compression == other.compression.compression &&
+  return a.traits() == b.traits() && one.compression.compression == other.compression.compression &&
          one.compression.agrees == other.compression.agrees &&
          (one.compression.state == nullptr) == (other.compression.state == nullptr);
 }
@@ -126,17 +124,16 @@ uint32_t DigestWith(uint32_t planned, const PartCompression& how) {
 LaneBucket BucketLike(const Source& first, const LaneBatch& batch, const ProcessSet& set) {
   const Signature& signature = first.operation->spec->signature;
   LaneBucket bucket;
-  bucket.kind = signature.kind;
-  bucket.reduce_op = signature.reduce_op;
-  bucket.root = signature.root < 0 ? -1 : set.IndexOf(signature.root);
-  bucket.peer = signature.peer < 0 ? -1 : set.IndexOf(signature.peer);
-  bucket.prescale = batch.prescale;
-  bucket.postscale = batch.postscale;
-  bucket.divisor = DivisorOf(signature.reduce_op, set, batch.absent.size());
-  bucket.compression = first.compression.compression;
-  bucket.automatic = first.compression.automatic;
+  Collective& collective = bucket.collective;
+  collective.traits() = signature.traits();
+  if (signature.root >= 0) collective.root = set.IndexOf(signature.root);
+  if (signature.peer >= 0) collective.peer = set.IndexOf(signature.peer);
+  collective.compression = first.compression.compression;
+  collective.automatic = first.compression.automatic;
+  collective.scaling = batch.scaling;
+  collective.scaling.divisor = DivisorOf(signature.reduce_op, set, batch.absent.size());
+  collective.sequence = batch.sequence;
   bucket.first_id = first.operation->id;
-  bucket.sequence = batch.sequence;
   bucket.absent = batch.absent;
   return bucket;
 }
@@ -151,7 +148,7 @@ void AddPart(const Source& source, const ProcessSet& set, LaneBucket* bucket) {
   if (source.part < 0) return;
   const PartArgs& part = operation.parts[static_cast<size_t>(source.part)];
   // Nothing of it, and it must not keep the rest from being reduced where it lies.
-  if (bucket->kind == OpKind::kAllreduce && part.shape.elements() == 0) return;
+  if (bucket->collective.kind == OpKind::kAllreduce && part.shape.elements() == 0) return;
   bucket->pieces.push_back({part.input, part.output, part.shape.elements(),
                             part.shape.rank() > 0 ? part.shape.dim(0) : 1, TensorIdentity(source),
                             source.compression.state});
@@ -179,9 +176,9 @@ std::vector<LaneBucket> MakeBuckets(const LaneBatch& batch, const ProcessSet& se
   for (const Bucket& planned : plan) {
     const Source& first = sources[static_cast<size_t>(planned.placements.front().input)];
     LaneBucket bucket = BucketLike(first, batch, set);
-    bucket.dtype = planned.dtype;
-    bucket.elements = planned.elements;
-    bucket.digest = DigestWith(planned.digest, first.compression);
+    bucket.collective.dtype = planned.dtype;
+    bucket.collective.elements = planned.elements;
+    bucket.collective.digest = DigestWith(planned.digest, first.compression);
     for (const Placement& placement : planned.placements) {
       AddPart(sources[static_cast<size_t>(placement.input)], set, &bucket);
     }

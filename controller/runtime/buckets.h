@@ -23,8 +23,7 @@ struct LaneOperation {
 
 struct LaneBatch {
   std::vector<LaneOperation> operations;  // in plan order; at least one
-  double prescale = 1;
-  double postscale = 1;
+  Scaling scaling;
   std::vector<int> absent;  // member indices
   uint64_t sequence = 0;    // of the batch on its lane
 };
@@ -39,23 +38,10 @@ struct PartCompression {
 
 // A bucket on its way through a lane.
 struct LaneBucket {
-  OpKind kind = OpKind::kBarrier;
-  ReduceOp reduce_op = ReduceOp::kNone;
-  DType dtype = DType::kUInt8;
-  int root = -1;  // member index
-  int peer = -1;  // member index
-  double prescale = 1;
-  double postscale = 1;
-  int64_t divisor = 1;
-  Compression compression;  // as chosen, if it is automatic
-  bool automatic = false;
-  int64_t elements = 0;
-  uint32_t digest = 0;
+  Collective collective;          // but for its lists, until it is started
   TensorId first_id = kNoTensor;  // for people: what the bucket begins with
   uint64_t batch = 0;             // which of the lane's it belongs to
-  uint64_t sequence = 0;
-  bool timed = false;    // whether somebody will ask for phase_times
-  Nanos started_at = 0;  // 0: not yet
+  Nanos started_at = 0;           // 0: not yet
   Nanos done_at = 0;
   std::vector<Piece> pieces;
   std::vector<Request*> requests;  // by piece; a barrier's has no piece. Null: others' alone
@@ -63,7 +49,17 @@ struct LaneBucket {
   std::vector<int> absent;         // see Collective
   std::vector<DeviceEvent> ready;  // see Collective
 
-  bool compressed() const { return automatic || !compression.none(); }
+  // The lists lie here.
+  const Collective& Complete() {
+    collective.pieces = pieces;
+    collective.counts = counts;
+    collective.absent = absent;
+    collective.ready = ready;
+    return collective;
+  }
+  uint64_t bytes() const {
+    return static_cast<uint64_t>(collective.elements) * DTypeSize(collective.dtype);
+  }
 };
 
 // One part of an operation for the planner; -1: an operation without parts (a barrier).

@@ -58,10 +58,8 @@ void Lane::Prepare(const Request& request) {
     collective.pieces = {&piece, 1};
   }
   const FusionInput input = InputOf(spec, part, 0, piece.elements);
-  collective.kind = signature.kind;
+  collective.traits() = signature.traits();
   collective.dtype = input.dtype;
-  collective.reduce_op = signature.reduce_op;
-  collective.root = signature.root;
   collective.elements = piece.elements;
   collective.digest = DigestOf(input);
   if (early->Prepare(collective)) prepared_ = &request;
@@ -89,7 +87,7 @@ std::vector<LaneBucket> Lane::Plan(const LaneBatch& batch, const ProcessSet& set
   }
   std::vector<LaneBucket> buckets = MakeBuckets(batch, set, bucket_bytes, parts);
   for (const LaneBucket& bucket : buckets) {
-    if (bucket.compressed()) compression_.Began(set_);
+    if (bucket.collective.compressed()) compression_.Began(set_);
   }
   compression_.Ended(set_);
   return buckets;
@@ -99,7 +97,7 @@ void Lane::Add(Way way, std::vector<LaneBucket> buckets) {
   WayState& state = Of(way);
   batches_.push_back(static_cast<int>(buckets.size()));
   for (LaneBucket& bucket : buckets) {
-    const bool by_all = bucket.peer < 0;
+    const bool by_all = bucket.collective.peer < 0;
     crosses_ |= by_all && state.backend->connects();
     bucket.batch = batch_ + batches_.size() - 1;
     for (Request* request : bucket.requests) {
@@ -144,29 +142,9 @@ bool Lane::AdvanceFarewell() {
 
 void Lane::Start(WayState& way) {
   LaneBucket& bucket = way.queue[way.started++];
-  Collective collective;
-  collective.kind = bucket.kind;
-  collective.dtype = bucket.dtype;
-  collective.reduce_op = bucket.reduce_op;
-  collective.root = bucket.root;
-  collective.peer = bucket.peer;
-  collective.prescale = bucket.prescale;
-  collective.postscale = bucket.postscale;
-  collective.divisor = bucket.divisor;
-  collective.compression = bucket.compression;
-  collective.automatic = bucket.automatic;
-  collective.absent = bucket.absent;
-  collective.sequence = bucket.sequence;
-  collective.pieces = bucket.pieces;
-  collective.elements = bucket.elements;
-  collective.counts = bucket.counts;
-  collective.digest = bucket.digest;
-  collective.timed = bucket.timed;
-  collective.ready = bucket.ready;
-  bucket.started_at =
-      trace::Record(trace::Event::kBucketStart, bucket.first_id, static_cast<uint64_t>(set_),
-                    static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
-  way.communicator->Start(collective);
+  bucket.started_at = trace::Record(trace::Event::kBucketStart, bucket.first_id,
+                                    static_cast<uint64_t>(set_), bucket.bytes());
+  way.communicator->Start(bucket.Complete());
 }
 
 absl::StatusOr<Progress> Lane::Advance(Way way) {
@@ -202,7 +180,7 @@ void Lane::Abort() {
   if (std::exchange(aborted_, true)) return;
   for (const WayState& way : ways_) {
     for (const LaneBucket& bucket : way.queue) {
-      if (bucket.compressed()) compression_.Ended(set_);
+      if (bucket.collective.compressed()) compression_.Ended(set_);
     }
   }
 }
@@ -220,10 +198,9 @@ LaneBucket Lane::Pop(Way way) {
     }
   }
   --batches_[bucket.batch - batch_];
-  if (!aborted_ && bucket.compressed()) compression_.Ended(set_);
-  bucket.done_at =
-      trace::Record(trace::Event::kBucketDone, bucket.first_id, static_cast<uint64_t>(set_),
-                    static_cast<uint64_t>(bucket.elements) * DTypeSize(bucket.dtype));
+  if (!aborted_ && bucket.collective.compressed()) compression_.Ended(set_);
+  bucket.done_at = trace::Record(trace::Event::kBucketDone, bucket.first_id,
+                                 static_cast<uint64_t>(set_), bucket.bytes());
   // One that was enqueued behind another did not begin before that one's end.
   bucket.started_at = std::max(bucket.started_at, state.done_at);
   state.done_at = bucket.done_at;

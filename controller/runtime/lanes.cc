@@ -98,8 +98,7 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
   const Nanos now = trace::Record(trace::Event::kOrder, 0, static_cast<uint64_t>(launch.lane),
                                   launch.items.size());
   LaneBatch batch;
-  batch.prescale = launch.prescale;
-  batch.postscale = launch.postscale;
+  batch.scaling = launch.scaling;
   batch.sequence = static_cast<uint64_t>(set.generation) << 32 | (launch.number & UINT32_MAX);
   for (const Rank rank : launch.absent) batch.absent.push_back(set.IndexOf(rank));
   const LaunchItem& first = launch.items.front();
@@ -136,8 +135,7 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
     request->buckets_to_enqueue = 0;
     request->ordered_at = now;
     args_.tracks->Ordered(request, item.id);
-    batch.prescale = request->extras.prescale;
-    batch.postscale = request->extras.postscale;
+    batch.scaling = request->extras.scaling;
     batch.operations.push_back(
         {request, item.id, request->spec.get(), request->parts, item.first_dims, request->ready});
   }
@@ -146,7 +144,7 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
     ++busy_;
     args_.activity->store(buckets.front().first_id, std::memory_order_relaxed);
   }
-  for (LaneBucket& bucket : buckets) bucket.timed = args_.timeline->on();
+  for (LaneBucket& bucket : buckets) bucket.collective.timed = args_.timeline->on();
   lane.Add(way, std::move(buckets));
   CountBatches(lane);
   return absl::OkStatus();

@@ -261,8 +261,7 @@ absl::Status Submissions::Check(const OperationArgs& args) {
 
 CallExtras Submissions::ExtrasOf(const OperationArgs& args) const {
   CallExtras extras;
-  extras.prescale = args.scaling.prescale;
-  extras.postscale = args.scaling.postscale;
+  extras.scaling = args.scaling;
   if (args.kind == OpKind::kRemoveProcessSet) {
     extras.first_dims.push_back(states_[sets_.Find(args.ranks)->id].in_flight);
   } else if (!args.splits.empty()) {

@@ -129,9 +129,9 @@ void Tracks::TellBucket(const Lane& lane, Way way, const LaneBucket& bucket) {
         timeline_->Name(What::kLane, track, std::string(lane.backend(way).name()), file_);
   }
   const PhaseTimes times = lane.phase_times(way);
-  const char* const word = WordOf(bucket.kind);
+  const char* const word = WordOf(bucket.collective.kind);
   const uint32_t number = ++buckets_;
-  const auto element_bytes = static_cast<int64_t>(DTypeSize(bucket.dtype));
+  const auto element_bytes = static_cast<int64_t>(DTypeSize(bucket.collective.dtype));
   const auto tensors = static_cast<uint32_t>(bucket.requests.size());
   int64_t bytes = 0;  // that this rank gives
   for (const Piece& piece : bucket.pieces) bytes += piece.elements * element_bytes;

@@ -143,7 +143,7 @@ void AdasumCommunicator::SetFactors() {
          AdasumFactors(absl::MakeConstSpan(products_).subspan(piece * triangle, triangle),
                        static_cast<int>(live_.size()))) {
       // It is linear in a factor of all its inputs.
-      factors_.push_back(factor * collective_.prescale * collective_.postscale);
+      factors_.push_back(factor * collective_.scaling.prescale * collective_.scaling.postscale);
     }
   }
 }

@@ -39,18 +39,12 @@ struct Piece {
 
 // One collective operation on one bucket. Everything that pieces and lists point to stays valid
 // until the operation is done; nothing else need.
-struct Collective {
-  OpKind kind = OpKind::kBarrier;
+//
+// Root and peer are member indices; the compression is one that ops/compression has a way for.
+struct Collective : OperationTraits {
   DType dtype = DType::kUInt8;
-  ReduceOp reduce_op = ReduceOp::kNone;
-  int root = -1;  // member index: broadcast, reduce, gather, scatter; send/recv: who sends
-  int peer = -1;  // send/recv: who receives
-  // Reductions; equal on all members. The divisor is an average's.
-  double prescale = 1;
-  double postscale = 1;
-  int64_t divisor = 1;
-  Compression compression;  // of those for which ops/compression has a way
-  bool automatic = false;   // it was chosen, and how long it takes is to be measured
+  Scaling scaling;         // of reductions
+  bool automatic = false;  // the compression was chosen, and how long it takes is to be measured
   // Allreduce: member indices, ascending, of those that give nothing. The result is that of the
   // others; they do their part of the work, and get nothing.
   absl::Span<const int> absent;
@@ -65,9 +59,11 @@ struct Collective {
   // On a device: the tensors may be touched behind these.
   absl::Span<const DeviceEvent> ready;
 
+  bool compressed() const { return automatic || !compression.none(); }
   bool IsAbsent(int member) const {
     return !absent.empty() && std::binary_search(absent.begin(), absent.end(), member);
   }
+  bool WantsResult(int member) const { return Gets(member) && !IsAbsent(member); }
 };
 
 enum class Progress {
@@ -101,8 +97,8 @@ class EarlyStart {
  public:
   // The one before is done, and nobody has begun this one, as this rank has told nobody of it. Then
   // the next Start is of this operation, unless TakeBack comes first. False: nothing was done, and
-  // Start does it all. Of `collective` only kind, dtype, reduce_op, root, pieces, elements and
-  // digest are known.
+  // Start does it all. Of `collective` only the traits without root and peer, dtype, pieces,
+  // elements and digest are known.
   virtual bool Prepare(const Collective& collective) = 0;
   // Cancels Prepare. `never`: the operation was dropped. Else it may still come, and others may
   // have begun with it already.

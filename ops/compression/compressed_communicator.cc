@@ -51,8 +51,7 @@ void CompressedCommunicator::Start(const Collective& collective) {
   collective_ = collective;
   started_at_ = 0;
   status_ = absl::OkStatus();
-  const bool here = collective.automatic || !collective.compression.none();
-  if (!here || members_ == 1 || collective.elements == 0) return StartInner();
+  if (!collective.compressed() || members_ == 1 || collective.elements == 0) return StartInner();
   if (collective.automatic) {
     started_at_ = MonotonicNow();
     if (collective.pieces[0].state->automatic.agrees()) return StartAgreement();
@@ -178,8 +177,8 @@ void CompressedCommunicator::Load(const Part& part, int64_t begin, int64_t count
   } else if (from != reinterpret_cast<const char*>(to)) {
     kernels::Copy(to, from, static_cast<size_t>(count) * bytes);
   }
-  if (collective_.prescale == 1) return;
-  const auto factor = static_cast<float>(collective_.prescale);
+  if (collective_.scaling.prescale == 1) return;
+  const auto factor = static_cast<float>(collective_.scaling.prescale);
   for (int64_t i = 0; i < count; ++i) to[i] *= factor;
 }
 
@@ -276,8 +275,7 @@ absl::Status CompressedCommunicator::StartReduction() {
   args.operands = operands_;
   args.absent = two_levels() ? absl::MakeConstSpan(absent_hosts_) : collective_.absent;
   args.shares = shares_;
-  args.divisor = static_cast<double>(collective_.divisor);
-  args.postscale = collective_.postscale;
+  args.after = collective_.scaling.after();
   args.digest = collective_.digest;
   args.sequence = collective_.sequence;
   std::unique_ptr<Reduction>& reduction = reductions_[PlaceOf(args.compression.compressor)];

@@ -26,8 +26,7 @@ struct ReductionArgs {
   // In elements, by operand, then by member, if each gets its part of the result alone; else empty.
   absl::Span<const int64_t> shares;
   absl::Span<const int> absent;  // as Collective has it; their values are 0
-  double divisor = 1;            // of the sum
-  double postscale = 1;
+  Scaling after;                 // of the sum
   uint32_t digest = 0;
   uint64_t sequence = 0;
 
@@ -39,7 +38,7 @@ struct ReductionArgs {
     return compression.feedback && operand.state != nullptr;
   }
   float Scaled(float sum) const {
-    return sum / static_cast<float>(divisor) * static_cast<float>(postscale);
+    return sum / static_cast<float>(after.divisor) * static_cast<float>(after.postscale);
   }
 };
 

@@ -237,7 +237,7 @@ void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
     kernels::FillNeutral(wire_, collective_.reduce_op, wire, end - begin);
     return;
   }
-  const Scaling before = {collective_.prescale, 1, 1};
+  const Scaling before = collective_.scaling.before();
   for (int64_t at = begin; at < end; at += kBlockElements) {
     if (cancelled_.load(std::memory_order_relaxed)) return;
     const int64_t stop = std::min(at + kBlockElements, end);
@@ -268,7 +268,7 @@ void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
 void BlockingCommunicator::Drain(int64_t begin, int64_t end, char* wire) {
   const DType dtype = collective_.dtype;
   const size_t wire_bytes = DTypeSize(wire_);
-  const Scaling after = {1, collective_.postscale, collective_.divisor};
+  const Scaling after = collective_.scaling.after();
   for (int64_t at = begin; at < end; at += kBlockElements) {
     if (cancelled_.load(std::memory_order_relaxed)) return;
     const int64_t stop = std::min(at + kBlockElements, end);
@@ -371,9 +371,7 @@ absl::Status BlockingCommunicator::ExchangeRound(size_t channel_bytes) {
   std::vector<char*> received(members, nullptr);
   for (int peer = 0; peer < members_; ++peer) {
     if (peer == self_) continue;
-    if (collective_.kind != OpKind::kGather || peer == collective_.root) {
-      Collect(peer, channel_bytes, &sends, &scratch);
-    }
+    if (collective_.Gets(peer)) Collect(peer, channel_bytes, &sends, &scratch);
     const Stream& taken = reduces ? channels_.own() : channels_.taken(peer);
     const size_t bytes = std::min(channel_bytes, taken.left());
     if (bytes == 0) continue;
@@ -408,7 +406,6 @@ absl::Status BlockingCommunicator::ExchangeRound(size_t channel_bytes) {
 // Reduces what has come, and this member's own, in member order: as the shared-memory backend does.
 void BlockingCommunicator::ReduceRound(absl::Span<char* const> received, size_t bytes) {
   const size_t element_bytes = DTypeSize(collective_.dtype);
-  const Scaling scaling = {collective_.prescale, collective_.postscale, collective_.divisor};
   std::vector<const void*> sources(received.size());
   channels_.taken(0).Take(bytes, [&](char* to, size_t offset, size_t extent) {
     channels_.own().Take(extent, [&](const char* own, size_t at, size_t size) {
@@ -417,7 +414,7 @@ void BlockingCommunicator::ReduceRound(absl::Span<char* const> received, size_t 
         sources[i] = static_cast<int>(i) == self_ ? own : received[i] + offset + at;
       }
       kernels::Reduce(collective_.dtype, collective_.reduce_op, sources, to + at,
-                      static_cast<int64_t>(size / element_bytes), scaling);
+                      static_cast<int64_t>(size / element_bytes), collective_.scaling);
     });
   });
 }

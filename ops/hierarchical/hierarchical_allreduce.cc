@@ -34,7 +34,7 @@ CrossOperation HierarchicalAllreduce::OperationOf() const {
   operation.wire = wire_;
   operation.result = collective_.dtype;
   operation.reduce_op = collective_.reduce_op;
-  operation.after = {1, collective_.postscale, collective_.divisor};
+  operation.after = collective_.scaling.after();
   operation.digest = collective_.digest;
   for (const std::vector<int>& members : split_.members) {
     operation.live.push_back(!std::all_of(
@@ -106,7 +106,7 @@ absl::StatusOr<bool> HierarchicalAllreduce::ReduceAndSend() {
 
 // Reduces what this host's members bring to a part, in rank order.
 void HierarchicalAllreduce::ReducePart(Range block, Range part, char* to) {
-  const Scaling before = {collective_.prescale, 1, 1};
+  const Scaling before = collective_.scaling.before();
   sources_.clear();
   const size_t offset = static_cast<size_t>(part.begin - block.begin) * cut_.wire_bytes;
   for (int local = 0; local < ring_.size(); ++local) {

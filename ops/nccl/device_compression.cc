@@ -139,7 +139,7 @@ absl::Status DeviceCompression::Encode(char* coded) {
     coded += CodedBytes(collective_.compression.compressor, range.elements);
   }
   rueda_cuda_codec codec = {};
-  codec.prescale = collective_.prescale;
+  codec.prescale = collective_.scaling.prescale;
   return Run(cuda_.encode, codec);
 }
 
@@ -203,8 +203,8 @@ absl::Status DeviceCompression::Combine(const char* received, char* sums) {
   rueda_cuda_codec codec = {};
   codec.sources = static_cast<size_t>(live_);
   codec.stride = static_cast<size_t>(BytesOf(self_));
-  codec.divisor = static_cast<double>(collective_.divisor);
-  codec.postscale = collective_.postscale;
+  codec.divisor = static_cast<double>(collective_.scaling.divisor);
+  codec.postscale = collective_.scaling.postscale;
   codec.decoded = scatters_ ? 1 : 0;
   return Run(cuda_.combine, codec);
 }

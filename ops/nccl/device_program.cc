@@ -270,16 +270,13 @@ absl::Status DeviceProgram::ExchangeShares(char* input, char* received) {
 // And the sums go to whoever wants them.
 absl::Status DeviceProgram::GatherShares(char* result) {
   const auto self = static_cast<size_t>(args_.self);
-  const auto gets = [&](int member) {
-    return collective_.kind == OpKind::kReduce ? collective_.root == member : Gives(member);
-  };
   for (int peer = 0; peer < args_.members; ++peer) {
     if (peer == args_.self) continue;
     const auto at = static_cast<size_t>(peer);
-    if (gets(peer)) {
+    if (collective_.WantsResult(peer)) {
       RUEDA_RETURN_IF_ERROR(Send(result + BytesOf(begins_[self]), shares_[self], peer));
     }
-    if (gets(args_.self)) {
+    if (collective_.WantsResult(args_.self)) {
       RUEDA_RETURN_IF_ERROR(Receive(result + BytesOf(begins_[at]), shares_[at], peer));
     }
   }
@@ -347,17 +344,15 @@ absl::Status DeviceProgram::ReduceInRankOrder() {
     reduce.source_count = sources.size();
     reduce.destination = sums;
     reduce.count = own;
-    reduce.prescale = collective_.prescale;
-    reduce.postscale = collective_.postscale;
-    reduce.divisor = collective_.divisor;
+    reduce.prescale = collective_.scaling.prescale;
+    reduce.postscale = collective_.scaling.postscale;
+    reduce.divisor = collective_.scaling.divisor;
     RUEDA_RETURN_IF_ERROR(CallCuda(cuda_.reduce, args_.device, stream_,
                                    static_cast<const rueda_cuda_reduce*>(&reduce)));
   }
   if (!scatters) {
     RUEDA_RETURN_IF_ERROR(GatherShares(result));
-    const bool wanted =
-        collective_.kind == OpKind::kReduce ? collective_.root == args_.self : Gives(args_.self);
-    return wanted ? Unpack(result) : absl::OkStatus();
+    return collective_.WantsResult(args_.self) ? Unpack(result) : absl::OkStatus();
   }
   const char* from = sums;
   for (size_t i = 0; i < pieces_.size(); ++i) {
@@ -373,7 +368,7 @@ absl::Status DeviceProgram::ReduceInRankOrder() {
 // Memory for what this member does not want, but must let through. Before a group begins, as NCCL
 // may take part in it.
 absl::StatusOr<char*> DeviceProgram::Unwanted() {
-  if (collective_.kind == OpKind::kGather && collective_.root != args_.self) return nullptr;
+  if (!collective_.Gets(args_.self)) return nullptr;
   int64_t most = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     if (pieces_[i].output != nullptr) continue;

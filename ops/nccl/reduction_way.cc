@@ -31,7 +31,8 @@ ReductionWay WayOf(const Collective& collective, int members, bool in_rank_order
   const DType dtype = collective.dtype;
   const ReduceOp op = collective.reduce_op;
   const bool sums = op == ReduceOp::kSum || IsAverage(op);
-  const bool scaled = collective.prescale != 1 || collective.postscale != 1;
+  const auto& [prescale, postscale, divisor] = collective.scaling;
+  const bool scaled = prescale != 1 || postscale != 1;
   ReductionWay way;
   way.native = true;
   if (!sums) {
@@ -39,16 +40,15 @@ ReductionWay WayOf(const Collective& collective, int members, bool in_rank_order
     way.reduce_op = op;
     return way;
   }
-  if (IsAverage(op) && !scaled && collective.divisor == members &&
-      reduces(dtype, ReduceOp::kAverage)) {
+  if (IsAverage(op) && !scaled && divisor == members && reduces(dtype, ReduceOp::kAverage)) {
     way.reduce_op = ReduceOp::kAverage;
     return way;
   }
   if (!reduces(dtype, ReduceOp::kSum)) return by_kernels;
   way.reduce_op = ReduceOp::kSum;
-  if (!scaled && collective.divisor == 1) return way;
+  if (!scaled && divisor == 1) return way;
   if (!IsFloating(dtype)) return by_kernels;  // a copy scales nothing else
-  way.factor = collective.prescale * collective.postscale / static_cast<double>(collective.divisor);
+  way.factor = prescale * postscale / static_cast<double>(divisor);
   // A bucket of several tensors is packed anyway. A reducescatter is not.
   way.factor_by_nccl = NcclHasFactors(dtype) && (scatters || collective.pieces.size() == 1);
   if (scatters && !way.factor_by_nccl) return by_kernels;

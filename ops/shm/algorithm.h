@@ -5,7 +5,6 @@
 #include "ops/backend/communicator.h"
 #include "ops/backend/pieces.h"
 #include "ops/backend/range.h"
-#include "ops/kernels/reduce.h"
 #include "ops/shm/shm_group.h"
 
 namespace rueda {
@@ -20,9 +19,6 @@ class ShmAlgorithm {
   virtual PhaseTimes phase_times() const { return {}; }
 
  protected:
-  static Scaling ScalingOf(const Collective& collective) {
-    return {collective.prescale, collective.postscale, collective.divisor};
-  }
   ShmGroup* const group_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/kernels/copy.h"
+#include "ops/kernels/reduce.h"
 
 namespace rueda {
 namespace {
@@ -51,11 +52,6 @@ void DirectAlgorithm::Start(const Collective& collective) {
   phase_ = Phase::kWaitForDescriptors;
 }
 
-bool DirectAlgorithm::WantsResult(int member) const {
-  return collective_.kind == OpKind::kReduce ? member == collective_.root
-                                             : !collective_.IsAbsent(member);
-}
-
 absl::Status DirectAlgorithm::ReadDescriptors() {
   const size_t bytes = static_cast<size_t>(collective_.elements) * DTypeSize(collective_.dtype);
   inputs_.assign(group_->size(), nullptr);
@@ -76,7 +72,7 @@ absl::Status DirectAlgorithm::ReadDescriptors() {
     };
     RUEDA_ASSIGN_OR_RETURN(inputs_[i], place(descriptor.input_region, descriptor.input_offset));
     all_resident_ = all_resident_ && inputs_[i] != nullptr;
-    if (!WantsResult(i)) continue;
+    if (!collective_.WantsResult(i)) continue;
     RUEDA_ASSIGN_OR_RETURN(char* const output,
                            place(descriptor.output_region, descriptor.output_offset));
     all_resident_ = all_resident_ && output != nullptr;
@@ -101,7 +97,7 @@ void DirectAlgorithm::ReduceChunk() {
     // Only this rank reads or writes this slice, whoever's tensor it is in.
     char* const first = outputs_[0] + offset;
     kernels::Reduce(collective_.dtype, collective_.reduce_op, sources_, first, count,
-                    ScalingOf(collective_));
+                    collective_.scaling);
     for (size_t i = 1; i < outputs_.size(); ++i) {
       kernels::Copy(outputs_[i] + offset, first, static_cast<size_t>(count) * element_bytes);
     }

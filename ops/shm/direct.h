@@ -34,7 +34,6 @@ class DirectAlgorithm : public ShmAlgorithm {
   enum class Phase { kWaitForDescriptors, kReduce, kWaitForResults, kStaged };
 
   void Stage(const Collective& collective);
-  bool WantsResult(int member) const;
   absl::Status ReadDescriptors();
   void ReduceChunk();
 

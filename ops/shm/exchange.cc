@@ -1,8 +1,10 @@
 #include "ops/shm/exchange.h"
-#include "ops/kernels/copy.h"
 
 #include <algorithm>
 #include <cstring>
+
+#include "ops/kernels/copy.h"
+#include "ops/kernels/reduce.h"
 
 namespace rueda {
 
@@ -57,7 +59,7 @@ void ExchangeAlgorithm::Reduce() {
       for (int i = 0; i < group_->size(); ++i) sources_[i] = ChannelOf(i) + offset + at;
       sources_[group_->self()] = own;
       kernels::Reduce(collective_.dtype, collective_.reduce_op, sources_, to + at,
-                      static_cast<int64_t>(size / element_bytes), ScalingOf(collective_));
+                      static_cast<int64_t>(size / element_bytes), collective_.scaling);
     });
   });
 }

@@ -1,5 +1,7 @@
 #include "ops/shm/small.h"
 
+#include "ops/kernels/reduce.h"
+
 namespace rueda {
 namespace {
 
@@ -48,7 +50,7 @@ void SmallAlgorithm::Combine() {
         sources_.push_back(group_->member(i).area->slot[slot_] + offset);
       }
       kernels::Reduce(collective_.dtype, collective_.reduce_op, sources_, piece.output,
-                      piece.elements, ScalingOf(collective_));
+                      piece.elements, collective_.scaling);
     }
     offset += static_cast<size_t>(piece.elements) * DTypeSize(collective_.dtype);
   }

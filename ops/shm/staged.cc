@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ops/backend/timed.h"
+#include "ops/kernels/reduce.h"
 
 namespace rueda {
 namespace {
@@ -104,7 +105,7 @@ void StagedAlgorithm::ReducePart(Range range, Range slice, int parity) {
   }
   char* output = group_->own().output[parity] + in_block;
   kernels::Reduce(collective_.dtype, collective_.reduce_op, sources_, output, slice.size(),
-                  ScalingOf(collective_));
+                  collective_.scaling);
   pieces_.Unpack(slice.begin, slice.end, output);
 }
 

@@ -17,8 +17,7 @@ class SoloCommunicator : public Communicator {
       if (piece.output == nullptr || piece.elements == 0) continue;
       if (TraitsOf(collective.kind).reduces) {
         kernels::Reduce(collective.dtype, collective.reduce_op, {&piece.input, 1}, piece.output,
-                        piece.elements,
-                        {collective.prescale, collective.postscale, collective.divisor});
+                        piece.elements, collective.scaling);
       } else if (piece.output != piece.input) {
         kernels::Copy(piece.output, piece.input,
                       static_cast<size_t>(piece.elements) * DTypeSize(collective.dtype));

@@ -63,8 +63,8 @@ ControlEvent AnnouncesScaled(Rank rank, TensorId id, double prescale) {
   Announcement announcement;
   announcement.id = id;
   announcement.done = 1;
-  announcement.extras.prescale = prescale;
-  announcement.extras.postscale = 0.5;
+  announcement.extras.scaling.prescale = prescale;
+  announcement.extras.scaling.postscale = 0.5;
   return {rank, Announced{std::move(announcement)}};
 }
 
@@ -217,8 +217,8 @@ Plan EveryItem() {
   Order with_absent;
   with_absent.batch.push_back({kFirstId, 7, {}});
   with_absent.absent = {1, 2};
-  with_absent.prescale = 2;
-  with_absent.postscale = 0.5;
+  with_absent.scaling.prescale = 2;
+  with_absent.scaling.postscale = 0.5;
   Order of_pair;
   of_pair.batch.push_back({kFirstId + 1, 0, {}});
   of_pair.from = 3;

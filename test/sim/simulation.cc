@@ -428,7 +428,7 @@ CallExtras Simulation::ExtrasOf(const Task& task, Rank rank) const {
       dims.push_back(rank == options_.ranks / 2 ? static_cast<int64_t>(task.dims_seed) : 0);
       break;
     case OpKind::kAllreduce:
-      if (task.dims_seed % 5 == 0) extras.prescale = 0.5;
+      if (task.dims_seed % 5 == 0) extras.scaling.prescale = 0.5;
       break;
     default:
       break;
@@ -680,7 +680,7 @@ void Simulation::Execute(RankState& state, const Launch& launch) {
     return is_new;
   };
   std::string all = absl::StrCat("without ", absl::StrJoin(launch.absent, ","), " by ",
-                                 launch.absent.empty() ? 1 : launch.prescale, ": ");
+                                 launch.absent.empty() ? 1 : launch.scaling.prescale, ": ");
   for (const LaunchItem& item : launch.items) {
     absl::StrAppend(&all, SpecLabel(*item.spec), "[", absl::StrJoin(item.first_dims, ","), "];");
     if (item.token == kNoToken) continue;

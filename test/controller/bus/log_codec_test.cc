@@ -72,12 +72,12 @@ TEST_F(LogCodec, AnAnnouncementByIdWithExtras) {
   Announcement announcement;
   announcement.id = 7;
   announcement.extras.first_dims = {3, 4};
-  announcement.extras.prescale = 2;
+  announcement.extras.scaling.prescale = 2;
   const ControlEvent event = Passed({9, Announced{announcement}});
   const Announcement& got = std::get<Announced>(event.what).announcement;
   EXPECT_EQ(got.id, 7u);
   EXPECT_THAT(got.extras.first_dims, ElementsAre(3, 4));
-  EXPECT_EQ(got.extras.prescale, 2);
+  EXPECT_EQ(got.extras.scaling.prescale, 2);
 }
 
 TEST_F(LogCodec, AnAnnouncementBySpec) {

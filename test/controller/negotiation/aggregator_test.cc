@@ -92,13 +92,13 @@ TEST_F(AnAggregator, SpeaksForNobodyWhoseWordsDiffer) {
   out_.clear();
   Announcement scaled;
   scaled.spec = Named("b");
-  scaled.extras.prescale = 0.5;
+  scaled.extras.scaling.prescale = 0.5;
   Step({2, Announced{scaled}});
-  scaled.extras.prescale = 0.25;
+  scaled.extras.scaling.prescale = 0.25;
   Step({3, Announced{scaled}});
   ASSERT_EQ(out_.size(), 2u);
-  EXPECT_EQ(std::get<Announced>(out_[0].what).announcement.extras.prescale, 0.5);
-  EXPECT_EQ(std::get<Announced>(out_[1].what).announcement.extras.prescale, 0.25);
+  EXPECT_EQ(std::get<Announced>(out_[0].what).announcement.extras.scaling.prescale, 0.5);
+  EXPECT_EQ(std::get<Announced>(out_[1].what).announcement.extras.scaling.prescale, 0.25);
 }
 
 // The first wait closes a batch. That all wait is said once; that some do, when nothing moves.

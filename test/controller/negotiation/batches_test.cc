@@ -101,6 +101,13 @@ TEST(Batches, CloseBeforeAnythingIncompatible) {
   both(Named("c"));
   both(MakeSpec(kWorldSet, "d", Float32({4}, ReduceOp::kMax)));
   EXPECT_THAT(job.Batches(), ElementsAre(ElementsAre(0), ElementsAre(1, 2)));
+  Signature compressed = Float32({4}, ReduceOp::kMax);
+  compressed.compression.compressor = Compressor::kInt8;
+  both(MakeSpec(kWorldSet, "e", compressed));
+  EXPECT_THAT(job.Batches(), ElementsAre(ElementsAre(3)));
+  compressed.device = DeviceType::kCuda;
+  both(MakeSpec(kWorldSet, "f", compressed));
+  EXPECT_THAT(job.Batches(), ElementsAre(ElementsAre(4)));
 }
 
 TEST(Batches, WholeGroupLeavesAtOnce) {

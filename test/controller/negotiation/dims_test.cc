@@ -24,7 +24,7 @@ SpecPtr Rows(OpKind kind, Rank root = -1) {
 Dims Planned(const SpecPtr& spec, const std::vector<Dims>& dims) {
   Job job(static_cast<int>(dims.size()));
   for (size_t rank = 0; rank < dims.size(); ++rank) {
-    job.Announce(static_cast<Rank>(rank), spec, true, {1, 1, dims[rank]});
+    job.Announce(static_cast<Rank>(rank), spec, true, {.first_dims = dims[rank]});
   }
   const std::vector<Launch> launches = job.Launches(0);
   EXPECT_EQ(launches.size(), 1u);
@@ -111,7 +111,7 @@ TEST(PlannedDims, WhoseSumCannotBeCountedAreRefused) {
   Dims splits(32, 0);
   splits[0] = int64_t{1} << 56;
   for (Rank rank = 0; rank < 32; ++rank) {
-    job.Announce(rank, Rows(OpKind::kAlltoall), false, {1, 1, splits});
+    job.Announce(rank, Rows(OpKind::kAlltoall), false, {.first_dims = splits});
   }
   EXPECT_THAT(std::string(job.Failures(31).at(0).status.message()),
               HasSubstr("too large to be counted"));
@@ -119,7 +119,7 @@ TEST(PlannedDims, WhoseSumCannotBeCountedAreRefused) {
 
 absl::Status Ordering(const SpecPtr& spec, Dims own, Dims planned) {
   Member member(0, 3);
-  member.Submit(0, spec, {1, 1, std::move(own)}, false);
+  member.Submit(0, spec, {.first_dims = std::move(own)}, false);
   std::vector<Action> actions;
   EXPECT_TRUE(member.Apply(Define{1 << 16, spec}, &actions).ok());
   Order order;

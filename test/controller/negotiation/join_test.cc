@@ -51,14 +51,14 @@ TEST(Join, WhoHasJoinedLaunchesTheOthersBatchesWithTheirScaleFactors) {
   Job job(2);
   job.Announce(1, JoinSpec());
   CallExtras extras;
-  extras.prescale = 0.5;
-  extras.postscale = 3;
+  extras.scaling.prescale = 0.5;
+  extras.scaling.postscale = 3;
   job.Announce(0, Named("w"), true, extras);
   const std::vector<Launch> launches = job.Launches(1);
   ASSERT_EQ(launches.size(), 1u);
   EXPECT_THAT(launches[0].absent, ElementsAre(1));
-  EXPECT_EQ(launches[0].prescale, 0.5);
-  EXPECT_EQ(launches[0].postscale, 3);
+  EXPECT_EQ(launches[0].scaling.prescale, 0.5);
+  EXPECT_EQ(launches[0].scaling.postscale, 3);
   ASSERT_EQ(launches[0].items.size(), 1u);
   EXPECT_EQ(launches[0].items[0].token, kNoToken);
   EXPECT_EQ(launches[0].items[0].spec->name, "w");

@@ -63,7 +63,7 @@ TEST(Mismatch, EachPropertyIsNamed) {
 TEST(Mismatch, ScaleFactorsAreCompared) {
   Job job(2);
   CallExtras half;
-  half.prescale = 0.5;
+  half.scaling.prescale = 0.5;
   job.Announce(0, Named("t"), false, half);
   job.Announce(1, Named("t"));
   const std::vector<Rejected> failures = job.Failures(1);
@@ -85,14 +85,15 @@ TEST(Mismatch, NameIsUsableAgainAtOnce) {
 TEST(Mismatch, WhatIsTooLargeToBeGatheredIsRejectedEverywhere) {
   Job job(32);
   for (Rank rank = 0; rank < 32; ++rank) {
-    job.Announce(rank, Gathered(), false, {1, 1, {int64_t{1} << 56}});
+    job.Announce(rank, Gathered(), false, {.first_dims = {int64_t{1} << 56}});
   }
   for (const Rank rank : {0, 31}) {
     const std::vector<Rejected> failures = job.Failures(rank);
     ASSERT_EQ(failures.size(), 1u);
     EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("too large to be counted"));
   }
-  for (Rank rank = 0; rank < 32; ++rank) job.Announce(rank, Gathered(), true, {1, 1, {rank}});
+  for (Rank rank = 0; rank < 32; ++rank)
+    job.Announce(rank, Gathered(), true, {.first_dims = {rank}});
   EXPECT_EQ(job.Batches(0).size(), 1u) << "the name is usable again";
 }
 
@@ -117,7 +118,7 @@ TEST(Nonsense, FirstDimensionsMustGoWithTheTensors) {
 TEST(Nonsense, OrdersWithOtherFirstDimensionsAreRefused) {
   const auto apply = [](std::vector<int64_t> first_dims) {
     Member member(0, 2);
-    member.Submit(0, Gathered(), {1, 1, {3}}, false);
+    member.Submit(0, Gathered(), {.first_dims = {3}}, false);
     std::vector<Action> actions;
     EXPECT_TRUE(member.Apply(Define{1 << 16, Gathered()}, &actions).ok());
     Order order;

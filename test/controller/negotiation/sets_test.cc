@@ -24,7 +24,8 @@ SpecPtr RemovalOf(std::vector<Rank> ranks) {
 // `in_flight`: how many operations each rank has in flight there.
 void RemoveByAll(Job* job, const std::vector<Rank>& ranks, const std::vector<int64_t>& in_flight) {
   for (size_t rank = 0; rank < in_flight.size(); ++rank) {
-    job->Announce(static_cast<Rank>(rank), RemovalOf(ranks), false, {1, 1, {in_flight[rank]}});
+    job->Announce(static_cast<Rank>(rank), RemovalOf(ranks), false,
+                  {.first_dims = {in_flight[rank]}});
   }
 }
 
@@ -144,9 +145,9 @@ TEST(ProcessSets, RemovalIsRefusedWhereARankHasMiscountedWhatItHasInFlight) {
 TEST(ProcessSets, AreClosingOnRanksThatHaveNothingInFlightThere) {
   Job job(2);
   AddByAll(&job, 2, {0});
-  job.Submit(0, RemovalOf({0}), false, {1, 1, {3}});
+  job.Submit(0, RemovalOf({0}), false, {.first_dims = {3}});
   EXPECT_FALSE(job.member(0).closing(1));
-  job.Submit(1, RemovalOf({0}), false, {1, 1, {0}});
+  job.Submit(1, RemovalOf({0}), false, {.first_dims = {0}});
   EXPECT_TRUE(job.member(1).closing(1));
 }
 

@@ -154,8 +154,8 @@ TEST(Codec, AnnouncementsComeThrough) {
   announcement.id = 0x3FFF'FFFF;
   announcement.waited = true;
   announcement.done = 65'535;
-  announcement.extras.prescale = 0.5;
-  announcement.extras.postscale = -3;
+  announcement.extras.scaling.prescale = 0.5;
+  announcement.extras.scaling.postscale = -3;
   announcement.extras.first_dims = {0, 5, INT64_MAX};
   const ControlEvent event = Passed(ControlEvent{9, Announced{announcement}});
   const Announcement& got = std::get<Announced>(event.what).announcement;
@@ -163,8 +163,8 @@ TEST(Codec, AnnouncementsComeThrough) {
   EXPECT_EQ(got.spec, nullptr);
   EXPECT_TRUE(got.waited);
   EXPECT_EQ(got.done, 65'535);
-  EXPECT_EQ(got.extras.prescale, 0.5);
-  EXPECT_EQ(got.extras.postscale, -3);
+  EXPECT_EQ(got.extras.scaling.prescale, 0.5);
+  EXPECT_EQ(got.extras.scaling.postscale, -3);
   EXPECT_THAT(got.extras.first_dims, ElementsAre(0, 5, INT64_MAX));
 }
 
@@ -174,7 +174,7 @@ TEST(Codec, AnAnnouncementWithoutAnIdCarriesItsSpec) {
   EXPECT_EQ(got.id, kNoTensor);
   EXPECT_EQ(*got.spec, *Group());
   EXPECT_FALSE(got.waited);
-  EXPECT_FALSE(got.extras.scaled());
+  EXPECT_TRUE(got.extras.scaling.none());
   EXPECT_THAT(got.extras.first_dims, IsEmpty());
 }
 
@@ -252,12 +252,12 @@ TEST(Codec, WhoIsInAPairAndWhoIsAbsentComeThrough) {
 
   order.from = order.to = -1;
   order.absent = {0, 4};
-  order.prescale = 0.5;
-  order.postscale = -3;
+  order.scaling.prescale = 0.5;
+  order.scaling.postscale = -3;
   const PlanItem joined = Passed(PlanItem(order));
   EXPECT_THAT(std::get<Order>(joined).absent, ElementsAre(0, 4));
-  EXPECT_EQ(std::get<Order>(joined).prescale, 0.5);
-  EXPECT_EQ(std::get<Order>(joined).postscale, -3);
+  EXPECT_EQ(std::get<Order>(joined).scaling.prescale, 0.5);
+  EXPECT_EQ(std::get<Order>(joined).scaling.postscale, -3);
 }
 
 // Bad content ------------------------------------------------------------------------------------

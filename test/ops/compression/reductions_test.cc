@@ -36,7 +36,7 @@ struct Tensor {
 template <typename R>
 int64_t Reduce(const Compression& compression, const std::vector<Tensor>& shapes,
                std::vector<std::vector<Vector>>* tensors, std::vector<CompressionState>* states,
-               double divisor = 1) {
+               int64_t divisor = 1) {
   const int members = static_cast<int>(tensors->size());
   Network network(members);
   std::vector<std::vector<Operand>> operands(tensors->size());
@@ -54,7 +54,7 @@ int64_t Reduce(const Compression& compression, const std::vector<Tensor>& shapes
     ReductionArgs args;
     args.compression = compression;
     args.operands = operands[member];
-    args.divisor = divisor;
+    args.after.divisor = divisor;
     EXPECT_TRUE(reductions.back()->Start(args).ok());
   }
   std::vector<bool> done(tensors->size());

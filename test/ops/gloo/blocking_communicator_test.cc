@@ -287,9 +287,9 @@ TEST_F(BlockingCommunicatorTest, ALoneTensorIsReducedWhereItIs) {
   std::vector<float> output(3);
   const Piece piece = {input.data(), output.data(), 3};
   Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kAverage);
-  collective.prescale = 2;
-  collective.postscale = 5;
-  collective.divisor = 2;
+  collective.scaling.prescale = 2;
+  collective.scaling.postscale = 5;
+  collective.scaling.divisor = 2;
   ASSERT_TRUE(Execute(collective).ok());
   EXPECT_EQ(output, (std::vector<float>{10, 20, 30}));
   EXPECT_EQ(input, (std::vector<float>{1, 2, 3}));
@@ -322,7 +322,7 @@ TEST_F(BlockingCommunicatorTest, HalfTypesTravelAsFloat32AndAreRoundedOnce) {
   kernels::FromFloat32(DType::kBFloat16, wide.data(), narrow.data(), 2);
   const Piece piece = {narrow.data(), narrow.data(), 2};
   Collective collective = AllreduceOf({&piece, 1}, DType::kBFloat16);
-  collective.prescale = 0.75;
+  collective.scaling.prescale = 0.75;
   ASSERT_TRUE(Execute(collective).ok());
   EXPECT_EQ(library_.calls()[1].element_bytes, 4u);
   std::vector<float> exact = {1.0078125f * 0.75f * 2, -4.5f};

@@ -232,8 +232,8 @@ TEST_P(Sizes, FactorsApplyWhereTheKernelsSay) {
                         {0.75, 3, op == ReduceOp::kAverage ? size : 1});
         const Piece piece = {mine.data(), mine.data(), count};
         Collective collective = AllreduceOf({&piece, 1}, dtype, op);
-        collective.prescale = 0.75;
-        collective.postscale = 3;
+        collective.scaling.prescale = 0.75;
+        collective.scaling.postscale = 3;
         ASSERT_TRUE(member.Execute(collective).ok());
         EXPECT_TRUE(mine == expected) << Describe(dtype, op, size, count);
       }

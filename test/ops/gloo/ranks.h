@@ -69,7 +69,7 @@ class Member {
   }
   // An average divides by the number of members.
   absl::Status Execute(Collective collective) {
-    if (IsAverage(collective.reduce_op)) collective.divisor = members_;
+    if (IsAverage(collective.reduce_op)) collective.scaling.divisor = members_;
     communicator_->Start(collective);
     return Finish();
   }

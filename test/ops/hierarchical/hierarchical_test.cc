@@ -299,15 +299,15 @@ TEST(Hierarchical, EveryTypeAndReductionIsScaledAsElsewhere) {
             std::string output(bytes, 1);
             const Piece piece = {inputs[static_cast<size_t>(self)].data(), output.data(), elements};
             Collective collective = AllreduceOf({&piece, 1}, dtype, op);
-            collective.prescale = prescale;
-            collective.postscale = 3;
-            collective.divisor = op == ReduceOp::kAverage ? hosts.size() : 1;
+            collective.scaling.prescale = prescale;
+            collective.scaling.postscale = 3;
+            collective.scaling.divisor = op == ReduceOp::kAverage ? hosts.size() : 1;
             ASSERT_EQ(member.Execute(collective), absl::OkStatus());
             std::vector<const void*> sources;
             for (const std::string& input : inputs) sources.push_back(input.data());
             std::string expected(bytes, 0);
             kernels::Reduce(dtype, op, sources, expected.data(), elements,
-                            {prescale, 3, collective.divisor});
+                            {prescale, 3, collective.scaling.divisor});
             ASSERT_TRUE(output == expected)
                 << "dtype " << static_cast<int>(dtype) << ", op " << static_cast<int>(op);
           }
@@ -326,7 +326,7 @@ TEST(Hierarchical, NarrowTypesAreRoundedOnce) {
       std::vector<_Float16> data(static_cast<size_t>(elements), static_cast<_Float16>(60'000));
       const Piece piece = {data.data(), data.data(), elements};
       Collective collective = AllreduceOf({&piece, 1}, DType::kFloat16, ReduceOp::kAverage);
-      collective.divisor = 4;
+      collective.scaling.divisor = 4;
       ASSERT_EQ(member.Execute(collective), absl::OkStatus());
       for (const _Float16 value : data) ASSERT_EQ(value, static_cast<_Float16>(60'000));
     }

@@ -44,9 +44,9 @@ ReductionWay Of(const Case& of, int members = 4, bool in_rank_order = false) {
   collective.kind = of.kind;
   collective.dtype = of.dtype;
   collective.reduce_op = of.op;
-  collective.prescale = of.prescale;
-  collective.postscale = of.postscale;
-  collective.divisor = of.divisor;
+  collective.scaling.prescale = of.prescale;
+  collective.scaling.postscale = of.postscale;
+  collective.scaling.divisor = of.divisor;
   collective.pieces = pieces;
   collective.counts = of.counts;
   return WayOf(collective, members, in_rank_order, &Reduces);

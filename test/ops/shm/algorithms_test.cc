@@ -381,9 +381,9 @@ TEST(Shm, OperationAndScalingReachEveryAlgorithm) {
           std::fill(input, input + elements, static_cast<float>(local + 1));  // 1, 2, 3
           const Piece piece = {input, output, elements};
           Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, op);
-          collective.prescale = 2;
-          collective.postscale = op == ReduceOp::kProduct ? 8 : 2;
-          collective.divisor = op == ReduceOp::kAverage ? 3 : 1;
+          collective.scaling.prescale = 2;
+          collective.scaling.postscale = op == ReduceOp::kProduct ? 8 : 2;
+          collective.scaling.divisor = op == ReduceOp::kAverage ? 3 : 1;
           ASSERT_EQ(rank.Execute(collective), absl::OkStatus());
           for (int64_t k = 0; k < elements; ++k) ASSERT_EQ(output[k], expected) << k;
         }
