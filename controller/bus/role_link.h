@@ -18,6 +18,7 @@ enum class LinkRole {
 struct RoleLink {
   LinkRole role;
   std::unique_ptr<Link> link;
+  int pid = 0;  // of the process at the other end; 0: not of this host, or it can't be seen
 };
 
 }  // namespace rueda

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/eventfd.h>
 
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/lost.h"
@@ -13,21 +14,36 @@ namespace {
 
 // A verdict: 0 while the rank runs, else a mark, its pid and its wait status (16 bits).
 constexpr uint64_t kMark = uint64_t{1} << 63;
+
+// Programs that this process starts don't get either.
+absl::StatusOr<UniqueFd> Inherit(int fd, const char* what) {
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy.valid()) return ErrnoStatus(errno, what);
+  return copy;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Create(int size) {
   RUEDA_ASSIGN_OR_RETURN(
       std::shared_ptr<SharedMemory> memory,
       SharedMemory::Create("rueda-verdicts", static_cast<size_t>(size) * sizeof(Entry)));
-  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory)));
+  UniqueFd bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!bell.valid()) return ErrnoStatus(errno, "creating an eventfd");
+  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory), std::move(bell)));
 }
 
-absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Open(int fd) {
-  fcntl(fd, F_SETFD, FD_CLOEXEC);
-  UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy.valid()) return ErrnoStatus(errno, "opening the launcher's verdict board");
+absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Open(int fd, int bell_fd) {
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd copy, Inherit(fd, "opening the launcher's verdict board"));
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory, SharedMemory::Map(std::move(copy)));
-  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory)));
+  UniqueFd bell;
+  if (bell_fd >= 0) {
+    RUEDA_ASSIGN_OR_RETURN(bell, Inherit(bell_fd, "opening the bell of the launcher's board"));
+  }
+  std::unique_ptr<VerdictBoard> board(new VerdictBoard(std::move(memory), std::move(bell)));
+  board->closed_in_child_ = ClosedInChild(board->bell_fd());
+  return board;
 }
 
 VerdictBoard::Entry* VerdictBoard::entry(Rank rank) const {
@@ -75,6 +91,7 @@ void VerdictBoard::Write(Rank rank, const Verdict& verdict) {
                            static_cast<uint16_t>(verdict.wait_status),
                        std::memory_order_release);
   }
+  eventfd_write(bell_.get(), 1);  // a counter that is full rings already
 }
 
 std::optional<VerdictBoard::Verdict> VerdictBoard::Read(Rank rank) const {

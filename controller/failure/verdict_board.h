@@ -1,7 +1,8 @@
 // Where the launcher writes how the ranks of the job ended, so that a rank that notices another's
 // end can name the cause: a hang-up tells that a process is gone, its exit status tells why. And
 // where a rank whose epoch has failed writes whose fault that was, so that the launcher can tell
-// causes from consequences. Shared memory, inherited by all ranks of the host (RUEDA_AGENT_FD).
+// causes from consequences. Shared memory, inherited by all ranks of the host (RUEDA_AGENT_FD), and
+// a bell (RUEDA_AGENT_BELL_FD), which the launcher rings once it has written.
 #pragma once
 
 #include <atomic>
@@ -10,9 +11,11 @@
 
 #include "controller/failure/failure_detector.h"
 #include "core/base/clock.h"
+#include "core/base/closed_in_child.h"
 #include "core/base/ids.h"
 #include "core/base/shared_memory.h"
 #include "core/base/status.h"
+#include "core/base/unique_fd.h"
 
 namespace rueda {
 
@@ -25,10 +28,13 @@ class VerdictBoard : public Verdicts {
 
   // For the launcher. `size`: the number of ranks in the job.
   static absl::StatusOr<std::unique_ptr<VerdictBoard>> Create(int size);
-  // For a rank. `fd` stays open.
-  static absl::StatusOr<std::unique_ptr<VerdictBoard>> Open(int fd);
+  // For whoever inherited them: both stay open. `bell_fd` -1: without a bell.
+  static absl::StatusOr<std::unique_ptr<VerdictBoard>> Open(int fd, int bell_fd = -1);
 
   int fd() const { return memory_->fd(); }
+  // An eventfd. Nobody forgets the rings: all ranks of the host watch it, for edges.
+  int bell_fd() const { return bell_.get(); }
+  // Writes, and rings.
   void Write(Rank rank, const Verdict& verdict);
   std::optional<Verdict> Read(Rank rank) const;
   // How often to look while somebody is waited for.
@@ -37,7 +43,8 @@ class VerdictBoard : public Verdicts {
   // it blames for that.
   absl::Status CheckThere(Rank rank) const;
 
-  // `culprit` -1: nobody's, or nothing has failed.
+  // Whose fault it is that `rank` takes part no more: another's, or its own, also where it has left
+  // in peace. -1: it takes part.
   void Blame(Rank rank, Rank culprit);
 
   // Verdicts. Any thread.
@@ -45,7 +52,8 @@ class VerdictBoard : public Verdicts {
   Rank BlamedBy(Rank rank) const override;
 
  private:
-  explicit VerdictBoard(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
+  VerdictBoard(std::shared_ptr<SharedMemory> memory, UniqueFd bell)
+      : memory_(std::move(memory)), bell_(std::move(bell)) {}
   struct Entry {
     std::atomic<uint64_t> verdict;
     std::atomic<uint64_t> blamed;  // the culprit + 1; 0: none
@@ -53,6 +61,8 @@ class VerdictBoard : public Verdicts {
   Entry* entry(Rank rank) const;
 
   const std::shared_ptr<SharedMemory> memory_;
+  const UniqueFd bell_;
+  ClosedInChild closed_in_child_;
 };
 
 }  // namespace rueda

@@ -34,13 +34,13 @@ Watch::Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now)
       liveness_(limit, CountRemotes(*links), links->size() - CountRemotes(*links), now) {
   for (RoleLink& each : *links) {
     UniqueFd end;
+    if (each.pid > 0) end = OpenPidfd(each.pid);
     if (IsRemote(each.role)) {
       SetTcpPatience(each.link->fd(), limit > 0 ? limit + kTcpPatienceBeyond : kTcpPatienceAlone);
       remotes_.push_back(each.link.get());
     } else {
-      const int pid = PeerPid(each.link->fd());
-      if (pid > 0) end = OpenPidfd(pid);
-      neighbours_.push_back({each.link->peer(), pid, each.role == LinkRole::kLeader, end.valid()});
+      neighbours_.push_back(
+          {each.link->peer(), each.pid, each.role == LinkRole::kLeader, end.valid()});
     }
     ClosedInChild closed_in_child(end.get());
     ends_.push_back({std::move(end), std::move(closed_in_child)});
@@ -79,16 +79,18 @@ std::optional<Watch::Lost> Watch::Look(bool waiting, Nanos now) {
 
 std::optional<Watch::Lost> EndedRanks::Look(const VerdictBoard* board,
                                             absl::Span<const RankInfo> infos,
-                                            absl::FunctionRef<bool(Rank)> has_left) {
+                                            absl::FunctionRef<bool(Rank)> has_left, Nanos now) {
+  if (board == nullptr) return std::nullopt;
   Rank ended = -1;
-  for (Rank rank = 0; board != nullptr && ended < 0 && rank < static_cast<Rank>(infos.size());
-       ++rank) {
+  for (size_t i = 0; i < infos.size(); ++i) {
+    const Rank rank = static_cast<Rank>(i);
     const std::optional<VerdictBoard::Verdict> verdict = board->Read(rank);
-    const bool has_ended =
-        verdict.has_value() && verdict->pid == infos[static_cast<size_t>(rank)].pid;
-    if (has_ended && !has_left(rank)) ended = rank;
+    if (!verdict.has_value() || verdict->pid != infos[i].pid || has_left(rank)) continue;
+    if (board->BlamedBy(rank) < 0) return Watch::Lost{rank, "its process has ended"};
+    if (ended < 0) ended = rank;
   }
-  if (ended < 0 || std::exchange(before_, ended) != ended) return std::nullopt;
+  if (std::exchange(found_, ended) != ended) found_at_ = now;
+  if (ended < 0 || now - found_at_ < kPatience) return std::nullopt;
   return Watch::Lost{ended, "its process has ended"};
 }
 

@@ -23,8 +23,8 @@ class Watch {
   // `links` outlive this.
   Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now);
 
-  // A descriptor that can be read once the neighbour's process has ended, though others have its
-  // end of the connection too: its children. -1: there is none.
+  // A descriptor that can be read once the process at the other end has ended, though others have
+  // its end of the connection too: its children. -1: there is none.
   int EndOf(const RoleLink& of) const {
     return ends_[static_cast<size_t>(&of - links_.data())].fd.get();
   }
@@ -65,13 +65,17 @@ class Watch {
 // Whom the launcher knows to have ended, where no connection tells, as children keep them open.
 class EndedRanks {
  public:
-  // `board` may be null. `infos`: by rank. Names a rank that two looks in a row found ended: the
-  // word that it has left may be slower than the launcher's.
+  // How long what a rank said of its end itself may be slower than the launcher's word.
+  static constexpr Nanos kPatience = 500 * kMillisecond;
+
+  // `board` may be null. `infos`: by rank. Names a rank that has ended, and has not left: at once
+  // if it ended in the middle of its work, or else once a look of so long ago found it ended.
   std::optional<Watch::Lost> Look(const VerdictBoard* board, absl::Span<const RankInfo> infos,
-                                  absl::FunctionRef<bool(Rank)> has_left);
+                                  absl::FunctionRef<bool(Rank)> has_left, Nanos now);
 
  private:
-  Rank before_ = -1;
+  Rank found_ = -1;
+  Nanos found_at_ = 0;
 };
 
 }  // namespace rueda

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "core/base/seconds.h"
 
 namespace rueda {
 namespace {
@@ -57,10 +57,6 @@ std::vector<int64_t> PlannedDims(const Instance& instance, int members) {
     }
   }
   return dims;
-}
-
-std::string Seconds(Nanos duration) {
-  return absl::StrFormat("%.1f s", static_cast<double>(duration) / kSecond);
 }
 
 }  // namespace

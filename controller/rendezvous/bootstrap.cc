@@ -119,6 +119,15 @@ absl::Status AlignClocks(absl::Span<const wire::Hello> hellos, Nanos deadline, W
   return absl::OkStatus();
 }
 
+// The process at the other end of a connection, where it has a number for this one. Of one by TCP
+// the kernel does not tell: then what the ranks said of themselves counts.
+int VisiblePid(const Link& link, const wire::Hello& own, const wire::Hello& peer) {
+  if (const int pid = PeerPid(link.fd()); pid > 0) return pid;
+  const bool same_numbers = own.host_id() == peer.host_id() && own.pid_namespace() != 0 &&
+                            own.pid_namespace() == peer.pid_namespace();
+  return same_numbers ? peer.pid() : 0;
+}
+
 // The ranks of each log.
 std::vector<std::vector<Rank>> Logs(const Topology& topology, const Config& config) {
   std::vector<std::vector<Rank>> logs;
@@ -308,6 +317,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   }
   mine.set_host_name(HostName());
   mine.set_pid(getpid());
+  mine.set_pid_namespace(PidNamespace());
   mine.set_version(kVersion);
   if (args.room != kNoLimit) mine.set_room(args.room);
   for (const auto& [name, value] : AgreedKnobs(config)) {
@@ -386,6 +396,9 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
     const std::string& host = hellos[args.rank].data_address();
     RUEDA_RETURN_IF_ERROR(
         TakePlace(host.empty() ? kLoopback : host, scope, deadline, meeting->board(), &world));
+  }
+  for (RoleLink& each : world.links) {
+    each.pid = VisiblePid(*each.link, hellos[args.rank], hellos[each.link->peer()]);
   }
   return absl::OkStatus();
 }

@@ -27,6 +27,11 @@ absl::StatusOr<std::string> HostIdentity() {
   return absl::StrCat(boot_id, "/", network.st_ino, "/", geteuid());
 }
 
+uint64_t PidNamespace() {
+  struct stat pids = {};
+  return stat("/proc/self/ns/pid", &pids) == 0 ? pids.st_ino : 0;
+}
+
 std::string HostName() {
   char name[256] = "unknown";
   gethostname(name, sizeof name - 1);

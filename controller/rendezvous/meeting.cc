@@ -59,16 +59,17 @@ absl::Status CheckHellos(absl::Span<const wire::Hello> hellos) {
 wire::Roster MakeRoster(absl::Span<const wire::Hello> hellos) {
   wire::Roster roster;
   roster.set_bus_address(hellos[0].bus_address());
-  std::map<std::tuple<std::string, std::string, std::string>, uint32_t> known;
+  std::map<std::tuple<std::string, std::string, std::string, uint64_t>, uint32_t> known;
   for (const wire::Hello& hello : hellos) {
-    const auto [it, is_new] =
-        known.try_emplace({hello.host_id(), hello.host_name(), hello.data_address()},
-                          static_cast<uint32_t>(known.size()));
+    const auto [it, is_new] = known.try_emplace(
+        {hello.host_id(), hello.host_name(), hello.data_address(), hello.pid_namespace()},
+        static_cast<uint32_t>(known.size()));
     if (is_new) {
       wire::Place* place = roster.add_places();
       place->set_host_id(hello.host_id());
       place->set_host_name(hello.host_name());
       place->set_data_address(hello.data_address());
+      place->set_pid_namespace(hello.pid_namespace());
     }
     if (hello.has_room()) {
       wire::Place& place = *roster.mutable_places(static_cast<int>(it->second));
@@ -100,6 +101,7 @@ absl::StatusOr<std::vector<wire::Hello>> HellosOf(const wire::Roster& roster, in
     hello.set_host_id(place.host_id());
     hello.set_host_name(place.host_name());
     hello.set_data_address(place.data_address());
+    hello.set_pid_namespace(place.pid_namespace());
     hello.set_pid(roster.pid(rank));
     if (place.has_room()) hello.set_room(place.room());
   }

@@ -16,7 +16,11 @@ Connections::Connections(std::vector<RoleLink>* links, WaitPoint* wait_point, Na
       turns_between_looks_(turns_between_looks),
       watch_(links, watch_limit, MonotonicNow()) {}
 
-absl::Status Connections::Open() {
+absl::Status Connections::Open(int launchers_bell) {
+  if (launchers_bell >= 0 && !links_.empty()) {
+    launchers_bell_ = launchers_bell;
+    RUEDA_RETURN_IF_ERROR(wait_point_.AddBell(launchers_bell));
+  }
   for (const RoleLink& each : links_) {
     RUEDA_RETURN_IF_ERROR(wait_point_.AddSocket(each.link->fd()));
     const int end = watch_.EndOf(each);
@@ -71,6 +75,8 @@ bool Connections::Turn(Nanos now) {
   const bool waiting = listener_.waiting();
   if (looked_at >= watch_.next(waiting)) {
     listener_.OnWatched(watch_.Look(waiting, looked_at));
+  } else if (is_ready(launchers_bell_)) {
+    listener_.OnWatched(std::nullopt);
   }
   // What was queued meanwhile leaves now, or when the socket can take it.
   for (RoleLink& role_link : links_) {
@@ -134,6 +140,7 @@ bool Connections::flushed() const {
 }
 
 void Connections::EndWith(const std::string& failure_record) {
+  wait_point_.RemoveSocket(launchers_bell_);
   for (RoleLink& role_link : links_) {
     if (role_link.role == LinkRole::kChild || role_link.role == LinkRole::kParent) {
       role_link.link->Send(FrameType::kFailure, failure_record);

@@ -32,7 +32,7 @@ class Connections : public Courier {
     // The peer sent what makes no sense.
     virtual void OnNonsense(Rank peer, const absl::Status& what) = 0;
     // The watch has looked: whom it takes for lost, if anybody. A rank that is silent or stopped
-    // closes nothing.
+    // closes nothing. Also when the launcher has rung: it knows of a rank that has ended.
     virtual void OnWatched(std::optional<Watch::Lost> lost) = 0;
 
    protected:
@@ -45,8 +45,8 @@ class Connections : public Courier {
   Connections(std::vector<RoleLink>* links, WaitPoint* wait_point, Nanos watch_limit,
               int turns_between_looks, Listener* listener);
 
-  // Makes the wait point wake for all of them.
-  absl::Status Open();
+  // Makes the wait point wake for all of them, and for the launcher's bell, if there is one.
+  absl::Status Open(int launchers_bell);
   // Whose messages are carried from now on: each may be null.
   void CarryFor(HostsBus* bus, StoreRelay* relay) {
     bus_ = bus;
@@ -82,6 +82,7 @@ class Connections : public Courier {
   WaitPoint& wait_point_;
   Listener& listener_;
   const int turns_between_looks_;
+  int launchers_bell_ = -1;
   Watch watch_;
   HostsBus* bus_ = nullptr;
   StoreRelay* relay_ = nullptr;

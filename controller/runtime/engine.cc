@@ -313,7 +313,9 @@ void Engine::OnNonsense(Rank peer, const absl::Status& what) {
 void Engine::OnWatched(std::optional<Watch::Lost> lost) {
   if (!lost.has_value()) lost = lanes_->SilentRank();
   const auto has_left = [this](Rank rank) { return left_.Contains(rank); };
-  if (!lost.has_value()) lost = ended_.Look(parts_.verdicts.get(), world_.infos, has_left);
+  if (!lost.has_value()) {
+    lost = ended_.Look(parts_.verdicts.get(), world_.infos, has_left, MonotonicNow());
+  }
   if (!lost.has_value()) return;
   FollowPlan();  // it may have left, and ended since
   if (!goes_on() || left_.Contains(lost->rank)) return;
@@ -370,7 +372,7 @@ bool Engine::LookForFailure() {
   if (!membership_.Fail()) return true;
   detector_->Clear();
   trace::Record(trace::Event::kFail, 0, static_cast<uint64_t>(shared->rank));
-  if (parts_.verdicts != nullptr) parts_.verdicts->Blame(world_.rank, culprit);
+  Blame(culprit >= 0 ? culprit : world_.rank);
   {
     MutexLock lock(failure_mutex_);
     failure_ = std::move(shared);
@@ -439,6 +441,7 @@ bool Engine::SayFarewell() {
 void Engine::UpdateFinished() {
   if (!goes_on() || left_.count() < world_.size() || submissions_->in_flight() > 0) return;
   if (!SayFarewell() || !parts_.connections->flushed()) return;
+  Blame(world_.rank);
   own_page().left.store(1, std::memory_order_release);
   membership_.End();
 }

@@ -97,9 +97,7 @@ class Engine final : private Lanes::Listener,
   void RequestAbort(std::string reason) { end_requests_.Abort(std::move(reason)); }
 
   // Before the rank goes on in another epoch.
-  void ForgetBlame() {
-    if (parts_.verdicts != nullptr) parts_.verdicts->Blame(world_.rank, -1);
-  }
+  void ForgetBlame() { Blame(-1); }
 
   // What compression remembers.
   CompressionStates& compression() { return lanes_->compression(); }
@@ -173,6 +171,10 @@ class Engine final : private Lanes::Listener,
   bool LookForFailure();
   void FinishEpoch();
   void DrainAtEnd();
+  // Says on the launcher's board whose doing it is that this rank takes part no more.
+  void Blame(Rank culprit) {
+    if (parts_.verdicts != nullptr) parts_.verdicts->Blame(world_.rank, culprit);
+  }
 
   // Leaving.
   bool SayFarewell();

@@ -106,13 +106,16 @@ absl::Status MakeParts(const EnginePartsArgs& args, EngineParts* parts) {
   RUEDA_ASSIGN_OR_RETURN(WaitPoint point, WaitPoint::Create(&bells.background, &bells.waiter));
   parts->wait_point = std::make_unique<WaitPoint>(std::move(point));
   if (config.agent_fd >= 0) {
-    RUEDA_ASSIGN_OR_RETURN(parts->verdicts, VerdictBoard::Open(static_cast<int>(config.agent_fd)));
+    RUEDA_ASSIGN_OR_RETURN(parts->verdicts,
+                           VerdictBoard::Open(static_cast<int>(config.agent_fd),
+                                              static_cast<int>(config.agent_bell_fd)));
     parts->verdicts->Blame(world.rank, -1);
   }
   parts->connections = std::make_unique<Connections>(&world.links, parts->wait_point.get(),
                                                      Limit(config.heartbeat_limit_s),
                                                      args.turns_without_sockets, args.listener);
-  RUEDA_RETURN_IF_ERROR(parts->connections->Open());
+  RUEDA_RETURN_IF_ERROR(
+      parts->connections->Open(parts->verdicts == nullptr ? -1 : parts->verdicts->bell_fd()));
   MakeStore(world, parts);
   RUEDA_RETURN_IF_ERROR(MakeBus(world, config, parts));
   parts->backends = MakeBackends(ArgsOfBackends(world, config, args.arena, *parts));

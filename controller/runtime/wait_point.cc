@@ -42,6 +42,10 @@ absl::Status WaitPoint::AddSocket(int fd) {
   return Watch(sockets_, fd, EPOLLIN);
 }
 
+absl::Status WaitPoint::AddBell(int fd) {
+  return Watch(sockets_, fd, EPOLLIN | EPOLLET);
+}
+
 void WaitPoint::WantWrite(int fd, bool want) {
   epoll_event event = {};
   event.events = EPOLLIN | (want ? EPOLLOUT : 0u);

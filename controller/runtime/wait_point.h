@@ -22,6 +22,8 @@ class WaitPoint {
 
   // Sockets to wake for when they can be read (or written, if asked).
   absl::Status AddSocket(int fd);
+  // An eventfd whose every ring is to be heard once, though nobody forgets the rings.
+  absl::Status AddBell(int fd);
   void WantWrite(int fd, bool want);
   void RemoveSocket(int fd);
   // The sockets that are ready now; does not block.

@@ -164,7 +164,9 @@ const Knob kKnobs[] = {
      "network interface "
      "itself. All need one secret (`RUEDA_SECRET_FILE`)."},
     {"agent_fd", &Config::agent_fd, Use::kSetUp, 3, 1 << 30, "", "",
-     "Inherited memfd in which the launcher writes how ranks of this host ended."},
+     "Inherited memfd in which the launcher writes how ranks ended."},
+    {"agent_bell_fd", &Config::agent_bell_fd, Use::kSetUp, 3, 1 << 30, "", "",
+     "Inherited eventfd that the launcher rings when it has written there."},
     {"hosts_fake", &Config::hosts_fake, Use::kSetUp, 0, kRanksMax, "", "",
      "For tests: treats this host's ranks as that many hosts, in blocks of equal size."},
 };

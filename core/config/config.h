@@ -53,6 +53,7 @@ struct Config {
   int64_t meeting_fd = -1;
   std::string meeting_address;
   int64_t agent_fd = -1;
+  int64_t agent_bell_fd = -1;
   int64_t hosts_fake = 0;
 };
 

@@ -60,6 +60,7 @@ TEST(Environment, OfEachRankIsExactlyThis) {
         {"RUEDA_JOB_ID", found["RUEDA_JOB_ID"]},
         {"RUEDA_SECRET_FD", found["RUEDA_SECRET_FD"]},
         {"RUEDA_AGENT_FD", found["RUEDA_AGENT_FD"]},
+        {"RUEDA_AGENT_BELL_FD", found["RUEDA_AGENT_BELL_FD"]},
         {"RANK", number},
         {"WORLD_SIZE", "3"},
         {"LOCAL_RANK", number},
@@ -98,10 +99,10 @@ TEST(Environment, HasThePathThatTheProgramIsLookedForIn) {
   EXPECT_EQ(job.Wait(), 127);
 }
 
-TEST(Descriptors, AreTheStandardOnesAndTheJobsTwo) {
-  Job job(
-      {"-np", "2", "sh", "-c",
-       "echo expected 0 1 2 $RUEDA_SECRET_FD $RUEDA_AGENT_FD; exec " + kHelper + " descriptors"});
+TEST(Descriptors, AreTheStandardOnesAndTheJobsThree) {
+  Job job({"-np", "2", "sh", "-c",
+           "echo expected 0 1 2 $RUEDA_SECRET_FD $RUEDA_AGENT_FD $RUEDA_AGENT_BELL_FD; exec " +
+               kHelper + " descriptors"});
   EXPECT_EQ(job.Wait(), 0);
   for (int rank = 0; rank < 2; ++rank) {
     std::istringstream lines(LinesOf(rank, job.out()));

@@ -136,11 +136,9 @@ TEST_P(Kill, EveryOtherRankIsToldWithinASecond) {
     auto* board = static_cast<Board*>(
         mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     ASSERT_NE(board, MAP_FAILED);
-    Child child = trial % 2 == 0 ? Child::kNone : trial % 4 == 1 ? Child::kForked : Child::kCloned;
-    // To those who are connected by TCP alone only the launcher can tell, or silence.
-    const bool by_tcp =
-        GetParam().name == "processes_chain" || GetParam().name == "processes_two_hosts";
-    if (child == Child::kCloned && by_tcp) child = Child::kForked;
+    const Child child = trial % 2 == 0   ? Child::kNone
+                        : trial % 4 == 1 ? Child::kForked
+                                         : Child::kCloned;
     int lifeline[2];
     ASSERT_EQ(pipe(lifeline), 0);
     const RunOptions options{

@@ -213,6 +213,36 @@ TEST(LaunchedKill, OfARankIsToldToAllOthersAndNamedByRuedarun) {
               static_cast<double>(took.back()) / 1e6, took.size());
 }
 
+// Between hosts nothing tells of a killed rank whose child keeps its connections open, but the
+// launcher; these do not even watch for silence.
+TEST(LaunchedKill, OfARankWhoseChildLivesOnIsToldToOtherHosts) {
+  constexpr int kVictim = 1;
+  for (int trial = 0; trial < kEndTrials && !HasFailure(); ++trial) {
+    SCOPED_TRACE(absl::StrCat("trial ", trial));
+    char folder[] = "/tmp/rueda-launched-kill-XXXXXX";
+    ASSERT_NE(mkdtemp(folder), nullptr);
+    Job::Setup setup;
+    setup.environment = {{"RUEDA_LOG_LEVEL", "error"},
+                         {"RUEDA_SHARED_DIR", folder},
+                         {"RUEDA_NETWORK_INTERFACE", "lo"},
+                         {"RUEDA_HEARTBEAT_LIMIT_S", "0"},
+                         {"TMPDIR", folder}};
+    Job job({"-np", "3", "sh", "-c",
+             absl::StrCat("export RUEDA_HOST_ID=$RANK RUEDA_LOCAL_RANK=0 RUEDA_LOCAL_SIZE=1; exec ",
+                          LAUNCHED_KILL_HELPER, " 1000 ", kVictim, " 0 -1")},
+            setup);
+    const pid_t victim = job.AwaitPid(absl::StrCat("[", kVictim, "] running "));
+    EXPECT_EQ(job.Wait(), 128 + SIGKILL) << job.err();
+    for (const int rank : {0, 2}) {
+      SCOPED_TRACE(absl::StrCat("rank ", rank));
+      const Nanos noticed = ExpectToldOfLoss(LinesOf(rank, job.out()), kVictim, victim);
+      EXPECT_LE(noticed - NumberAfter(job.out(), "killed="), Bound(kSecond));
+    }
+    EXPECT_TRUE(job.Processes().empty());
+    std::filesystem::remove_all(folder);
+  }
+}
+
 // Who aborted an epoch that all have left behind has no part in the end of a later one.
 TEST(LaunchedKill, AfterAbortsAndResetsNamesTheKilledRank) {
   std::mt19937 random(20'240'611);

@@ -25,6 +25,7 @@ Environment PlaceVariables(int local_rank, const HostShare& share, const JobFact
       {"RUEDA_JOB_ID", job.id},
       {"RUEDA_SECRET_FD", absl::StrCat(job.secret_fd)},
       {"RUEDA_AGENT_FD", absl::StrCat(job.agent_fd)},
+      {"RUEDA_AGENT_BELL_FD", absl::StrCat(job.agent_bell_fd)},
       {"RANK", rank},
       {"WORLD_SIZE", size},
       {"LOCAL_RANK", local},
@@ -72,9 +73,9 @@ constexpr absl::string_view kTravellingPrefixes[] = {"RUEDA_", "HOROVOD_",  "OMP
                                                      "MKL_",   "OPENBLAS_", "CUDA_",    "NCCL_",
                                                      "GLOO_",  "TORCH_",    "PYTORCH_", "LC_"};
 // True of one host only, or of one process.
-constexpr absl::string_view kStaying[] = {"CUDA_VISIBLE_DEVICES", "RUEDA_SECRET_FD",
-                                          "RUEDA_AGENT_FD",       "RUEDA_SECRET_FILE",
-                                          "RUEDA_MEETING_FD",     "RUEDA_HOST_ID"};
+constexpr absl::string_view kStaying[] = {
+    "CUDA_VISIBLE_DEVICES", "RUEDA_SECRET_FD",  "RUEDA_AGENT_FD", "RUEDA_AGENT_BELL_FD",
+    "RUEDA_SECRET_FILE",    "RUEDA_MEETING_FD", "RUEDA_HOST_ID"};
 
 bool Travels(absl::string_view name) {
   const auto is = [&](absl::string_view each) { return each == name; };

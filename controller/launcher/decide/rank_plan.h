@@ -23,6 +23,7 @@ struct JobFacts {
   std::string id;
   int secret_fd = -1;
   int agent_fd = -1;
+  int agent_bell_fd = -1;
   int master_port = 0;
   std::string master_address = "127.0.0.1";
   // Where rank 0 waits for the ranks of other hosts, and with what; empty: there are none.

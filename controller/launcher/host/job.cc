@@ -117,6 +117,7 @@ absl::StatusOr<HostJob> MakeHostJob(const std::string& id, absl::string_view sec
   job.facts.id = id;
   job.facts.secret_fd = job.secret.get();
   job.facts.agent_fd = job.board->fd();
+  job.facts.agent_bell_fd = job.board->bell_fd();
   return job;
 }
 

@@ -40,7 +40,7 @@ struct HostJob {
   UniqueFd secret;  // a memfd that nobody can change; close-on-exec, and above 2
   std::unique_ptr<VerdictBoard> board;
 };
-// `size`: of the job. The facts hold its id and both descriptors.
+// `size`: of the job. The facts hold its id and the three descriptors.
 absl::StatusOr<HostJob> MakeHostJob(const std::string& id, absl::string_view secret, int size);
 
 // A TCP port of 127.0.0.1 that nobody listens on now.

@@ -133,7 +133,7 @@ absl::Status Spawner::Watch(int fd, Tag tag) {
 
 absl::Status Spawner::Start() {
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return ErrnoStatus(errno, "adopting orphans");
-  RUEDA_ASSIGN_OR_RETURN(board_, VerdictBoard::Open(request_.board_fd));
+  RUEDA_ASSIGN_OR_RETURN(board_, VerdictBoard::Open(request_.board_fd, request_.bell_fd));
   sigset_t child;
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
@@ -255,6 +255,7 @@ void Spawner::BecomeRank(Rank rank, pid_t parent, char** environment) {
   dup2(streams.err.get(), STDERR_FILENO);
   fcntl(request_.secret_fd, F_SETFD, 0);
   fcntl(request_.board_fd, F_SETFD, 0);
+  fcntl(request_.bell_fd, F_SETFD, 0);
   if (WorldRank(rank) == 0 && request_.meeting_fd >= 0) fcntl(request_.meeting_fd, F_SETFD, 0);
   setrlimit(RLIMIT_NOFILE, &request_.open_files);
   if (const int core = request_.plans[static_cast<size_t>(rank)].core; core >= 0) {
@@ -436,6 +437,7 @@ SpawnRequest MakeRequest(const LaunchOptions& options, const JobFacts& job,
   request.arguments = options.command;
   request.secret_fd = job.secret_fd;
   request.board_fd = job.agent_fd;
+  request.bell_fd = job.agent_bell_fd;
   request.meeting_fd = job.meeting_fd;
   request.grace = options.grace();
   request.open_files = inheritance.open_files;

@@ -24,6 +24,7 @@ struct SpawnRequest {
   Rank first = 0;  // of these ranks in the job
   int secret_fd = -1;
   int board_fd = -1;    // of the verdict board; also the ranks' RUEDA_AGENT_FD
+  int bell_fd = -1;     // the board's; also the ranks' RUEDA_AGENT_BELL_FD
   int meeting_fd = -1;  // rank 0's RUEDA_MEETING_FD
   Nanos grace = 5 * kSecond;
   rlimit open_files = {};       // as ruedarun found it

@@ -14,24 +14,31 @@ TEST(Watch, ARankHasEndedWhenTheLauncherSaysSoOfItsProcess) {
   const RankInfo infos[] = {{10, "here"}, {11, "here"}};
   std::set<Rank> left;
   EndedRanks ended;
+  Nanos now = 1;
   const auto look = [&](const VerdictBoard* board) {
-    return ended.Look(board, infos, [&](Rank rank) { return left.contains(rank); });
+    const std::optional<Watch::Lost> lost = ended.Look(
+        board, infos, [&](Rank rank) { return left.contains(rank); }, now);
+    return lost.has_value() ? lost->rank : -1;
   };
-  EXPECT_FALSE(look(nullptr).has_value());
+  EXPECT_EQ(look(nullptr), -1);
   const std::unique_ptr<VerdictBoard> board = *VerdictBoard::Create(2);
-  for (int i = 0; i < 2; ++i) EXPECT_FALSE(look(board.get()).has_value());
+  EXPECT_EQ(look(board.get()), -1);
   board->Write(1, {99, 0});  // of a process that was rank 1 before
-  for (int i = 0; i < 2; ++i) EXPECT_FALSE(look(board.get()).has_value());
-  board->Write(1, {11, 0});
-  EXPECT_FALSE(look(board.get()).has_value()) << "it may have left";
-  const std::optional<Watch::Lost> lost = look(board.get());
-  ASSERT_TRUE(lost.has_value());
-  EXPECT_EQ(lost->rank, 1);
-  // One that has left does not hide one that was lost.
-  left = {1};
+  EXPECT_EQ(look(board.get()), -1);
+  board->Write(1, {11, 9});
+  EXPECT_EQ(look(board.get()), 1);
+  // One that ended its part itself, in peace or because of another, may have said so.
+  board->Blame(1, 1);
+  EXPECT_EQ(look(board.get()), -1);
+  now += EndedRanks::kPatience - 1;
+  EXPECT_EQ(look(board.get()), -1);
+  ++now;
+  EXPECT_EQ(look(board.get()), 1);
+  // It does not hide one that was lost; nor does one that has left.
   board->Write(0, {10, 9});
-  EXPECT_FALSE(look(board.get()).has_value());
-  EXPECT_EQ(look(board.get())->rank, 0);
+  EXPECT_EQ(look(board.get()), 0);
+  left = {1};
+  EXPECT_EQ(look(board.get()), 0);
 }
 
 }  // namespace

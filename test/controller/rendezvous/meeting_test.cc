@@ -35,7 +35,8 @@ absl::StatusCode CodeOf(const wire::Roster& roster) {
 }
 
 TEST(Roster, SaysWhereEverybodyIs) {
-  const std::vector<wire::Hello> given = Hellos(5, 2);
+  std::vector<wire::Hello> given = Hellos(5, 2);
+  given[1].set_pid_namespace(4'026'532'000);  // in a container of its own
   const auto hellos = HellosOf(MakeRoster(given), 5);
   ASSERT_TRUE(hellos.ok()) << hellos.status();
   ASSERT_EQ(hellos->size(), 5u);
@@ -46,6 +47,7 @@ TEST(Roster, SaysWhereEverybodyIs) {
     EXPECT_EQ(hello.host_name(), given[rank].host_name());
     EXPECT_EQ(hello.data_address(), given[rank].data_address());
     EXPECT_EQ(hello.pid(), given[rank].pid());
+    EXPECT_EQ(hello.pid_namespace(), given[rank].pid_namespace());
     EXPECT_EQ(hello.bus_address(), given[rank].bus_address());
   }
 }

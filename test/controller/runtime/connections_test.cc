@@ -34,7 +34,7 @@ class ConnectionsTest : public ::testing::Test, public Connections::Listener {
     EXPECT_TRUE(point.ok()) << point.status();
     wait_point_.emplace(*std::move(point));
     connections_.emplace(&links_, &*wait_point_, Nanos{0}, 1, this);
-    EXPECT_TRUE(connections_->Open().ok());
+    EXPECT_TRUE(connections_->Open(board_->bell_fd()).ok());
   }
 
   bool goes_on() const override { return goes_on_; }
@@ -48,7 +48,7 @@ class ConnectionsTest : public ::testing::Test, public Connections::Listener {
   void OnNonsense(Rank, const absl::Status& what) override {
     nonsense_.push_back(std::string(what.message()));
   }
-  void OnWatched(std::optional<Watch::Lost>) override {}
+  void OnWatched(std::optional<Watch::Lost>) override { ++watched_; }
 
   // The peer's words, and a turn.
   void Hear(FrameType type, absl::string_view payload) {
@@ -68,6 +68,7 @@ class ConnectionsTest : public ::testing::Test, public Connections::Listener {
   }
 
   bool goes_on_ = true;
+  const std::unique_ptr<VerdictBoard> board_ = *VerdictBoard::Create(2);
   std::unique_ptr<Link> peer_;
   std::vector<RoleLink> links_;
   Doorbell bell_;
@@ -76,6 +77,7 @@ class ConnectionsTest : public ::testing::Test, public Connections::Listener {
   std::vector<Failure> told_;
   std::vector<Rank> lost_;
   std::vector<std::string> nonsense_;
+  int watched_ = 0;
 };
 
 TEST_F(ConnectionsTest, CarryEventsUpToTheParentAlone) {
@@ -129,6 +131,20 @@ TEST_F(ConnectionsTest, EndWithTheRecordOfTheFailure) {
   const Frame frame = Received();
   EXPECT_EQ(frame.type, FrameType::kFailure);
   EXPECT_EQ(frame.payload, "record");
+}
+
+// Nobody forgets the launcher's rings; each is heard all the same, and none twice.
+TEST_F(ConnectionsTest, AVerdictEndsTheSleepAndIsLookedAtOnce) {
+  for (int verdicts = 1; verdicts <= 2; ++verdicts) {
+    board_->Write(1, {11, 9});
+    wait_point_->Sleep(WaitPoint::Sleeper::kWaiter, kForever);
+    for (int i = 0; i < 2; ++i) Turn();
+    EXPECT_EQ(watched_, verdicts);
+    EXPECT_TRUE(wait_point_->ReadySockets().empty());
+  }
+  connections_->EndWith("record");
+  board_->Write(1, {11, 9});
+  EXPECT_TRUE(wait_point_->ReadySockets().empty()) << "its threads would never sleep again";
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ using ::testing::HasSubstr;
 class EngineTest : public ::testing::Test {
  protected:
   EngineTest() : submissions_(0, 1) {
+    config_.agent_fd = board_->fd();
     EngineArgs args;
     World& world = args.world;
     world.job = "engine_test";
@@ -63,6 +64,7 @@ class EngineTest : public ::testing::Test {
     EXPECT_TRUE(engine_->Finished());
   }
 
+  const std::unique_ptr<VerdictBoard> board_ = *VerdictBoard::Create(1);
   Config config_;
   Timeline timeline_;
   Submissions submissions_;
@@ -94,6 +96,7 @@ TEST_F(EngineTest, LeavesInPeace) {
   EXPECT_FALSE(engine_->Finished());
   TurnUntilFinished();
   EXPECT_EQ(engine_->failure(), nullptr);
+  EXPECT_EQ(board_->BlamedBy(0), 0) << "the end of its process would be taken for a loss";
   EXPECT_FALSE(engine_->Turn()) << "there is nothing to do after the end";
 }
 
@@ -101,10 +104,12 @@ TEST_F(EngineTest, AnAbortEndsWhatIsUnderWayAndEverythingLater) {
   Request* const request = Submit();
   engine_->RequestAbort("enough");
   engine_->RequestAbort("more than enough");
+  EXPECT_EQ(board_->BlamedBy(0), -1);
   EXPECT_TRUE(engine_->Turn());
   EXPECT_TRUE(engine_->Finished());
   ASSERT_NE(engine_->failure(), nullptr);
   EXPECT_EQ(engine_->failure()->cause, "rank 0 aborted the job: enough");
+  EXPECT_EQ(board_->BlamedBy(0), 0);
   EXPECT_TRUE(request->is_done());
   EXPECT_TRUE(absl::IsAborted(request->status)) << request->status;
   submissions_.table().Unreference(request);

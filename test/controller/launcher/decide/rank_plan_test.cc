@@ -20,7 +20,7 @@ HostFacts Host(Environment environment, std::vector<int> cores = {0, 1, 2, 3}) {
   return host;
 }
 
-const JobFacts kJob = {"0123abcd", 5, 6, 40'001};
+const JobFacts kJob = {"0123abcd", 5, 6, 7, 40'001};
 
 std::vector<RankPlan> Placed(const LaunchOptions& options, const HostFacts& host) {
   absl::StatusOr<std::vector<RankPlan>> plans =
@@ -49,6 +49,7 @@ TEST(Placement, GivesEachRankItsWholeEnvironment) {
       {"RUEDA_JOB_ID", "0123abcd"},
       {"RUEDA_SECRET_FD", "5"},
       {"RUEDA_AGENT_FD", "6"},
+      {"RUEDA_AGENT_BELL_FD", "7"},
       {"RANK", "1"},
       {"WORLD_SIZE", "2"},
       {"LOCAL_RANK", "1"},
