@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <utility>
 
 namespace rueda {
 namespace {
@@ -21,13 +22,20 @@ bool Lives(pid_t thread) {
 
 }  // namespace
 
-thread_local uint64_t WaitingThreads::noted = 0;
+thread_local uint64_t WaitingThreads::submits_in = 0;
+thread_local uint64_t WaitingThreads::waits_in = 0;
 
 WaitingThreads::WaitingThreads() : number_(++latest_number) {}
 
-void WaitingThreads::Add() {
+void WaitingThreads::Add(bool waits) {
+  const Nanos now = MonotonicNow();
   MutexLock lock(mutex_);
-  if (Own() != nullptr) noted = number_;
+  Thread* const own = Own();
+  if (own == nullptr) return;
+  submits_in = number_;
+  if (!waits) return;
+  waits_in = number_;
+  if (!std::exchange(own->waits, true)) own->until = own->since = now;
 }
 
 WaitingThreads::Thread* WaitingThreads::Own() {

@@ -28,12 +28,16 @@ class WaitingThreads {
 
   WaitingThreads();
 
-  // The calling thread submits or waits.
-  void Note() {
-    if (__builtin_expect(noted != number_, 0)) Add();
+  // The calling thread submits. It costs a comparison, but the first time.
+  void NoteSubmission() {
+    if (__builtin_expect(submits_in != number_, 0)) Add(/*waits=*/false);
+  }
+  // The calling thread waits, though perhaps without sleep.
+  void NoteWait() {
+    if (__builtin_expect(waits_in != number_, 0)) Add(/*waits=*/true);
   }
 
-  // The calling thread is inside a wait, as long as this lives; `until`: its time limit.
+  // The calling thread sleeps inside a wait, as long as this lives; `until`: its time limit.
   class Inside {
    public:
     // Null: it waits for no operation, and does not count.
@@ -63,13 +67,15 @@ class WaitingThreads {
     Nanos until = 0;     // of its latest wait: when it ends at the latest, or has ended
   };
 
-  void Add() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Add(bool waits) ABSL_LOCKS_EXCLUDED(mutex_);
   void Enter(Nanos until) ABSL_LOCKS_EXCLUDED(mutex_);
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
   // Null: there is no memory to note it.
   Thread* Own() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  static thread_local uint64_t noted;  // in which of these the thread was noted last
+  // In which of these the thread was noted last.
+  static thread_local uint64_t submits_in;
+  static thread_local uint64_t waits_in;
 
   const uint64_t number_;
   std::atomic<int> inside_{0};

@@ -313,9 +313,7 @@ void Engine::OnNonsense(Rank peer, const absl::Status& what) {
 void Engine::OnWatched(std::optional<Watch::Lost> lost) {
   if (!lost.has_value()) lost = lanes_->SilentRank();
   const auto has_left = [this](Rank rank) { return left_.Contains(rank); };
-  if (!lost.has_value()) {
-    lost = ended_.Look(parts_.verdicts.get(), world_.infos, has_left, MonotonicNow());
-  }
+  if (!lost.has_value()) lost = ended_.Look(parts_.verdicts.get(), world_.infos, has_left, now_);
   if (!lost.has_value()) return;
   FollowPlan();  // it may have left, and ended since
   if (!goes_on() || left_.Contains(lost->rank)) return;

@@ -266,7 +266,7 @@ absl::StatusOr<DeviceClaim> Runtime::PrepareOnDevice(const DeviceExec& exec, Ope
 }
 
 absl::StatusOr<Handle> Runtime::Submit(const OperationArgs& args) {
-  waiting_threads_.Note();
+  waiting_threads_.NoteSubmission();
   if (args.callback != nullptr && !args.callback_inline) {
     RUEDA_RETURN_IF_ERROR(completions_.Start());
   }
@@ -352,6 +352,7 @@ absl::Status Runtime::WaitFor(Request* request, Nanos timeout, bool enqueued) {
   const bool waits = !over();
   if (waits) {
     RUEDA_RETURN_IF_ERROR(CheckMayWait("a wait"));
+    waiting_threads_.NoteWait();
     if (timeout > 0 && !request->waited && !request->wait_marked.exchange(true)) {
       submissions_->MarkWaited(request);
     }

@@ -106,7 +106,7 @@ TEST(WaitingThreads, AWaitOfNothingDoesNotCount) {
 TEST(WaitingThreads, ThreadsOutsideAreKnownAsLongAsTheyLive) {
   WaitingThreads threads;
   Worker submits, waits;
-  submits.Do([&] { threads.Note(); });
+  submits.Do([&] { threads.NoteSubmission(); });
   EXPECT_TRUE(threads.Look(MonotonicNow()).other_outside);
   waits.Do([&] { const WaitingThreads::Inside inside(&threads, kForever); });
   const Nanos later = MonotonicNow() + kLater;
@@ -117,20 +117,33 @@ TEST(WaitingThreads, ThreadsOutsideAreKnownAsLongAsTheyLive) {
   EXPECT_FALSE(threads.Look(later).waiter_left.has_value());
 }
 
+TEST(WaitingThreads, AWaitThatNeverSleptIsOneToo) {
+  WaitingThreads threads;
+  Worker waits;
+  waits.Do([&] {
+    threads.NoteSubmission();
+    threads.NoteWait();
+  });
+  const WaitingThreads::State state = threads.Look(MonotonicNow() + kLater);
+  EXPECT_TRUE(state.waiter_left.has_value());
+  EXPECT_FALSE(state.other_outside);
+  EXPECT_EQ(state.since, kForever);
+}
+
 TEST(WaitingThreads, EachContextKnowsItsOwn) {
   WaitingThreads one, other;
   for (int turn = 0; turn < 2; ++turn) {
-    one.Note();
+    one.NoteSubmission();
     EXPECT_TRUE(one.Look(MonotonicNow()).other_outside);
     EXPECT_EQ(other.Look(MonotonicNow()).other_outside, turn > 0);
-    other.Note();
+    other.NoteSubmission();
     EXPECT_TRUE(other.Look(MonotonicNow()).other_outside);
   }
 }
 
 TEST(WaitingThreads, ManyThatCameAndWentAreForgotten) {
   WaitingThreads threads;
-  for (int i = 0; i < 300; ++i) std::thread([&] { threads.Note(); }).join();
+  for (int i = 0; i < 300; ++i) std::thread([&] { threads.NoteSubmission(); }).join();
   EXPECT_FALSE(threads.Look(MonotonicNow()).other_outside);
 }
 
