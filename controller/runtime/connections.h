@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "controller/bus/hosts_bus.h"
+#include "controller/bus/store_relay.h"
 #include "controller/failure/failure.h"
 #include "controller/failure/watch.h"
 #include "controller/rendezvous/bootstrap.h"
-#include "controller/runtime/store_relay.h"
 #include "controller/runtime/wait_point.h"
 
 namespace rueda {

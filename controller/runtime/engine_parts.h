@@ -8,10 +8,10 @@
 
 #include "controller/bus/bus.h"
 #include "controller/bus/hosts_bus.h"
+#include "controller/bus/store_relay.h"
 #include "controller/failure/verdict_board.h"
 #include "controller/rendezvous/bootstrap.h"
 #include "controller/runtime/connections.h"
-#include "controller/runtime/store_relay.h"
 #include "controller/runtime/wait_point.h"
 #include "core/config/config.h"
 #include "ops/backend/backend.h"

@@ -1,5 +1,5 @@
-// The engine's part of the store: rank 0 keeps it, leaders pass requests up and answers down, and
-// this rank's own lane threads reach it through LinkStore.
+// The store over links: rank 0 keeps it, leaders pass requests up and answers down, and each rank's
+// own lane threads reach it through LinkStore.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // The store over real links: rank 0 keeps it, rank 1 reaches it directly, rank 2 through rank 1.
-#include "controller/runtime/store_relay.h"
+#include "controller/bus/store_relay.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

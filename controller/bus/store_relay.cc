@@ -1,4 +1,4 @@
-#include "controller/runtime/store_relay.h"
+#include "controller/bus/store_relay.h"
 
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/codec.h"
