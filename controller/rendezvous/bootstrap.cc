@@ -327,10 +327,13 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   }
   const absl::StatusOr<std::vector<wire::Hello>> gathered = meeting->Gather(mine, deadline);
   if (absl::IsDeadlineExceeded(gathered.status())) {
-    return absl::DeadlineExceededError(
-        absl::StrCat(gathered.status().message(), ": ", config.start_timeout_s,
-                     " s (RUEDA_START_TIMEOUT_S), in the job '", args.scope.job, "'",
-                     meeting->waited_at().empty() ? "" : ", which met at ", meeting->waited_at()));
+    return absl::DeadlineExceededError(absl::StrCat(
+        gathered.status().message(), ": ", config.start_timeout_s,
+        " s (RUEDA_START_TIMEOUT_S), in the job '", args.scope.job, "'",
+        meeting->waited_at().empty() ? "" : ", which met at ", meeting->waited_at(),
+        args.may_be_on_several ? ". If some ranks are on other hosts, set RUEDA_SHARED_DIR or "
+                                 "RUEDA_MEETING_ADDRESS (docs/launcher.md)"
+                               : ""));
   }
   RUEDA_RETURN_IF_ERROR(gathered.status());
   if (args.met != nullptr) *args.met = true;

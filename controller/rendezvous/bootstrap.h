@@ -47,6 +47,7 @@ struct BootstrapArgs {
   Rank rank = 0;
   int size = 1;
   SessionScope scope;
+  bool may_be_on_several = false;  // hosts, and nobody has said whether, nor how to meet then
   const Config* config = nullptr;
   // Bytes of address space that this rank may map for itself and its neighbours; kNoLimit.
   size_t room = kNoLimit;

@@ -6,11 +6,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "controller/rendezvous/detect/detect.h"
-#include "controller/rendezvous/detect/pmi.h"
-#include "controller/rendezvous/hosts_meeting.h"
-#include "controller/rendezvous/secret.h"
-#include "controller/rendezvous/unix_meeting.h"
+#include "controller/rendezvous/meeting_of.h"
 #include "controller/runtime/callbacks.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
@@ -29,35 +25,6 @@ LogLevel LevelOf(absl::string_view word) {
   if (word == "error") return LogLevel::kError;
   if (word == "off") return LogLevel::kOff;
   return LogLevel::kWarning;
-}
-
-absl::StatusOr<std::unique_ptr<Meeting>> PlainMeetingAt(const Place& place, const Config& config,
-                                                        const SessionScope& scope) {
-  const bool on_one_host = place.local_size == place.size;
-  const bool on_several = place.local_size > 0 && !on_one_host;
-  const bool has_way = !config.meeting_address.empty() || !config.shared_dir.empty();
-  if (place.size > 1 && !on_one_host && has_way) {
-    return HostsMeeting::Create(scope, place.rank, place.size, config);
-  }
-  if (on_several) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "of ", place.size, " ranks ", place.local_size, place.local_size == 1 ? " is" : " are",
-        " on this host; to meet the others set RUEDA_SHARED_DIR, for all ranks, to a directory "
-        "that all hosts see, such as one in your home directory, or RUEDA_MEETING_ADDRESS to a "
-        "host and a port of rank 0's and RUEDA_SECRET_FILE to a secret of theirs"));
-  }
-  return std::make_unique<UnixMeeting>(scope, place.rank, place.size);
-}
-
-absl::StatusOr<std::unique_ptr<Meeting>> MeetingAt(const Place& place, const Config& config,
-                                                   const SessionScope& scope) {
-  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Meeting> meeting, PlainMeetingAt(place, config, scope));
-  if (config.agent_fd >= 0) {
-    RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<VerdictBoard> board,
-                           VerdictBoard::Open(static_cast<int>(config.agent_fd)));
-    meeting->Consult(std::move(board));
-  }
-  return meeting;
 }
 
 }  // namespace
@@ -84,7 +51,6 @@ absl::Status Runtime::Init(bool* met) {
   args.met = met;
   args.scope.epoch = options_.epoch;
   std::unique_ptr<Meeting> meeting;
-  bool may_be_on_several = false;  // and nobody has said whether
   if (options_.group != nullptr) {
     args.rank = options_.group_rank;
     args.size = options_.group->size();
@@ -93,21 +59,10 @@ absl::Status Runtime::Init(bool* met) {
     args.scope.job = absl::StrCat("threads/", options_.context);
     meeting = options_.group->Join(options_.group, args.rank, options_.context);
   } else {
-    RUEDA_ASSIGN_OR_RETURN(Place place, DetectPlace(config, options_.environment));
-    args.rank = place.rank;
-    args.size = place.size;
-    if (place.pmi_fd >= 0) {
-      RUEDA_ASSIGN_OR_RETURN(place.job, JobOfProcessManager(place.pmi_fd));
-    }
-    args.scope.job = absl::StrCat(place.job, "/", options_.context);
-    RUEDA_ASSIGN_OR_RETURN(args.scope.secret, ReadSecret(config));
-    RUEDA_ASSIGN_OR_RETURN(meeting, MeetingAt(place, config, args.scope));
-    may_be_on_several =
-        place.local_size < 0 && config.shared_dir.empty() && config.meeting_address.empty();
+    RUEDA_ASSIGN_OR_RETURN(meeting, MeetingOf(options_.environment, options_.context, &args));
   }
   SetLogRank(args.rank);
-  const absl::Status status =
-      WithoutExceptions([&] { return Join(&args, meeting.get(), may_be_on_several); });
+  const absl::Status status = WithoutExceptions([&] { return Join(&args, meeting.get()); });
   if (!status.ok()) meeting->GiveUp(args.rank, status);
   RUEDA_RETURN_IF_ERROR(status);
   const absl::Status begun = WithoutExceptions([this] {
@@ -130,7 +85,7 @@ absl::StatusOr<NeighbourOffer> Runtime::Offer(size_t arena_bytes_max) {
   return NeighbourOffer{arena_->memory(), std::make_shared<const Bells>(std::move(bells))};
 }
 
-absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several) {
+absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting) {
   const Config& config = options_.config;
   args->offer = [this](size_t arena_bytes_max) { return Offer(arena_bytes_max); };
   args->room = AddressSpaceLeft();
@@ -139,15 +94,7 @@ absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on
     args->room += options_.arena->memory()->bytes();
   }
   EngineArgs engine;
-  absl::StatusOr<World> world = Bootstrap(*args, meeting);
-  if (absl::IsDeadlineExceeded(world.status()) && may_be_on_several) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        world.status().message(),
-        ". If some ranks are on other hosts, set RUEDA_SHARED_DIR or RUEDA_MEETING_ADDRESS "
-        "(docs/launcher.md)"));
-  }
-  RUEDA_RETURN_IF_ERROR(world.status());
-  engine.world = *std::move(world);
+  RUEDA_ASSIGN_OR_RETURN(engine.world, Bootstrap(*args, meeting));
   trace::Record(trace::Event::kInit, 0, static_cast<uint64_t>(args->size));
   submissions_ = std::make_unique<Submissions>(args->rank, args->size, engine.world.process_sets,
                                                args->scope.epoch);

@@ -117,7 +117,7 @@ class Runtime {
   explicit Runtime(RuntimeOptions options);
   absl::Status Init(bool* met);
   // Meets the others and makes the engine.
-  absl::Status Join(BootstrapArgs* args, Meeting* meeting, bool may_be_on_several);
+  absl::Status Join(BootstrapArgs* args, Meeting* meeting);
   absl::StatusOr<NeighbourOffer> Offer(size_t arena_bytes_max);
   void StopThreads();
   void GuardArena();
