@@ -319,7 +319,7 @@ const std::vector<at::Tensor>& Operation::Wait() {
         stream_.has_value() ? CurrentStream(stream_->device()) : std::nullopt;
     std::exception_ptr error;
     try {
-      WaitFor(stream);
+      Await(stream);
     } catch (const Error&) {
       int32_t done = 0;
       if (rueda_poll(flight.context, flight.handle, &done) == RUEDA_OK && done == 0) throw;
@@ -347,7 +347,30 @@ const std::vector<at::Tensor>& Operation::Wait() {
   return results_;
 }
 
-void Operation::WaitFor(const std::optional<c10::Stream>& stream) {
+bool Operation::WaitFor(int64_t timeout_ns) {
+  std::shared_ptr<const rueda::detail::Claim> claim;  // while somebody else may let go of it
+  {
+    const std::lock_guard<std::mutex> lock(flight_mutex_);
+    if (flight.handle == 0) return true;
+    claim = rueda::detail::Share(&flight);
+  }
+  return rueda::detail::WaitFor(claim->context, claim->handle, timeout_ns);
+}
+
+void Operation::Then(std::function<void(const Error*)> callback) {
+  {
+    const std::lock_guard<std::mutex> lock(flight_mutex_);
+    if (flight.handle != 0) return rueda::detail::CallAtEnd(&flight, std::move(callback));
+  }
+  try {
+    Wait();
+  } catch (const Error& error) {
+    return callback(&error);
+  }
+  callback(nullptr);
+}
+
+void Operation::Await(const std::optional<c10::Stream>& stream) {
   if (!stream.has_value()) return flight.Wait();
   const rueda_status status =
       rueda_wait_on_stream(flight.context, flight.handle, HandleOf(*stream));
@@ -372,9 +395,9 @@ void Operation::KeepTensorsFor(const c10::Stream& stream) {
 }
 
 void Operation::Release() {
+  const std::lock_guard<std::mutex> lock(flight_mutex_);
   if (!stream_.has_value()) return flight.End();
-  // End() would wait for the device.
-  (void)rueda_release(flight.context, std::exchange(flight.handle, 0));
+  flight.Release();  // End() would wait for the device
 }
 
 const std::vector<std::vector<int64_t>>& Operation::WaitForSplits() {

@@ -5,7 +5,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -58,6 +60,10 @@ class Operation final : private rueda::detail::Cargo {
   static std::shared_ptr<Operation> Execute(rueda_context* context, const Request& request);
 
   bool Poll();
+  // Whether it ends in time; however, and whoever else waits for it. Not what Wait() does then.
+  bool WaitFor(int64_t timeout_ns);
+  // See rueda.hpp, Handle::then.
+  void Then(std::function<void(const Error*)> callback);
   // Waits for the end; throws how it failed. The results are then there, by part: on CUDA, for the
   // stream that is current in the first call.
   const std::vector<at::Tensor>& Wait();
@@ -72,7 +78,7 @@ class Operation final : private rueda::detail::Cargo {
   void Start(const Request& request, bool wait);
   void Prepare(const Request& request);
   void PreparePart(const Request& request, size_t index);
-  void WaitFor(const std::optional<c10::Stream>& stream);
+  void Await(const std::optional<c10::Stream>& stream);
   void TakeResults();
   void KeepTensorsFor(const c10::Stream& stream);
   void Release();
@@ -97,7 +103,9 @@ class Operation final : private rueda::detail::Cargo {
   std::vector<at::Tensor> results_;  // what the caller gets
   std::vector<std::vector<int64_t>> splits_;
   std::exception_ptr error_;  // how it failed
-  // So is Cargo's flight.
+
+  // Cargo's flight changes under both, and does not once it has ended.
+  std::mutex flight_mutex_;
 };
 
 }  // namespace rueda::libtorch

@@ -129,6 +129,14 @@ Operation& GroupHandle::operation() const {
   return Get(operation_);
 }
 
+bool internal::WaitFor(Operation& operation, int64_t timeout_ns) {
+  return operation.WaitFor(timeout_ns);
+}
+
+void internal::Then(Operation& operation, std::function<void(const Error*)> callback) {
+  operation.Then(std::move(callback));
+}
+
 bool poll(const Handle& handle) {
   return handle.operation().Poll();
 }

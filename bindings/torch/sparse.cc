@@ -109,6 +109,14 @@ SparseOperation& SparseHandle::operation() const {
   return *operation_;
 }
 
+bool internal::WaitFor(SparseOperation& operation, int64_t timeout_ns) {
+  return operation.WaitFor(timeout_ns);
+}
+
+void internal::Then(SparseOperation& operation, std::function<void(const Error*)> callback) {
+  operation.Then(std::move(callback));
+}
+
 bool poll(const SparseHandle& handle) {
   return handle.operation().Poll();
 }

@@ -17,6 +17,9 @@ class SparseOperation {
   static std::shared_ptr<SparseOperation> Submit(rueda_context* context, const Request& request);
 
   bool Poll() { return parts_->Poll(); }
+  // Of what the ranks exchange.
+  bool WaitFor(int64_t timeout_ns) { return parts_->WaitFor(timeout_ns); }
+  void Then(std::function<void(const Error*)> callback) { parts_->Then(std::move(callback)); }
   // A coalesced tensor, the same bits on all ranks. RUEDA_INVALID_ARGUMENT, on all of them: their
   // tensors differ in shape.
   at::Tensor Wait();

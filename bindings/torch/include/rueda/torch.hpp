@@ -55,8 +55,14 @@
 #include <ATen/core/Tensor.h>
 #include <torch/ordered_dict.h>
 
+#include <chrono>
+#include <concepts>
+#include <exception>
+#include <functional>
 #include <initializer_list>
 #include <memory>
+#include <ranges>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -131,6 +137,41 @@ RUEDA_TORCH_API at::Device local_device(at::DeviceType type);
 class RUEDA_TORCH_LOCAL Operation;
 class RUEDA_TORCH_LOCAL SparseOperation;
 
+namespace internal {
+
+RUEDA_TORCH_API bool WaitFor(Operation& operation, int64_t timeout_ns);
+RUEDA_TORCH_API bool WaitFor(SparseOperation& operation, int64_t timeout_ns);
+RUEDA_TORCH_API void Then(Operation& operation, std::function<void(const Error*)> callback);
+RUEDA_TORCH_API void Then(SparseOperation& operation, std::function<void(const Error*)> callback);
+
+// What all handles can.
+template <typename Derived>
+class Waits {
+ public:
+  // Waits for the operation for at most that long. Whether it has ended, well or not: synchronize
+  // tells. If not, it goes on. On CUDA this waits for the device, as nothing else here does.
+  template <typename Rep, typename Period>
+  bool wait_for(std::chrono::duration<Rep, Period> timeout) const {
+    return WaitFor(self().operation(), rueda::detail::Nanoseconds(timeout));
+  }
+
+  // Calls `callback` once, when the operation has ended (on CUDA: on the device), on the context's
+  // callback thread: with null when it went well, else with the rueda::Error that says how it
+  // failed. When it has been synchronized already that is at once, on this thread. The rest is as
+  // for rueda::Handle: it must not throw, and may start operations and wait for them. Copy the
+  // handle into it to synchronize there.
+  template <std::invocable<const Error*> F>
+  void then(F callback) const {
+    Then(self().operation(), [shared = std::make_shared<F>(std::move(callback))](
+                                 const Error* error) { (*shared)(error); });
+  }
+
+ private:
+  const Derived& self() const { return static_cast<const Derived&>(*this); }
+};
+
+}  // namespace internal
+
 // An operation under way, with a tensor as its result. Copies refer to the same operation. The
 // destructor of the last one waits for the operation's end, without a limit. One that was not
 // synchronized before shutdown gives RUEDA_FAILED_PRECONDITION afterwards.
@@ -141,7 +182,7 @@ class RUEDA_TORCH_LOCAL SparseOperation;
 // ranks, and the error names the operation. Another one goes on by itself, and keeps its tensors
 // until it has ended: it still reads its inputs. The same holds for all that has handles of its
 // own, such as a DistributedOptimizer with gradients on their way.
-class RUEDA_TORCH_API Handle {
+class RUEDA_TORCH_API Handle : public internal::Waits<Handle> {
  public:
   Handle() = default;
   explicit Handle(std::shared_ptr<Operation> operation) : operation_(std::move(operation)) {}
@@ -153,7 +194,7 @@ class RUEDA_TORCH_API Handle {
 };
 
 // A group under way: one operation with several tensors as its result.
-class RUEDA_TORCH_API GroupHandle {
+class RUEDA_TORCH_API GroupHandle : public internal::Waits<GroupHandle> {
  public:
   GroupHandle() = default;
   explicit GroupHandle(std::shared_ptr<Operation> operation) : operation_(std::move(operation)) {}
@@ -164,7 +205,7 @@ class RUEDA_TORCH_API GroupHandle {
 };
 
 // A sparse_allreduce under way.
-class RUEDA_TORCH_API SparseHandle {
+class RUEDA_TORCH_API SparseHandle : public internal::Waits<SparseHandle> {
  public:
   SparseHandle() = default;
   explicit SparseHandle(std::shared_ptr<SparseOperation> operation)
@@ -186,6 +227,29 @@ RUEDA_TORCH_API bool poll(const SparseHandle& handle);
 RUEDA_TORCH_API at::Tensor synchronize(const Handle& handle);
 RUEDA_TORCH_API std::vector<at::Tensor> synchronize(const GroupHandle& handle);
 RUEDA_TORCH_API at::Tensor synchronize(const SparseHandle& handle);
+
+// Waits until all of the operations have ended, then returns their results in that order. If some
+// failed, throws how the first of them did. `handles`: a range of them.
+template <std::ranges::forward_range Handles>
+auto wait_all(const Handles& handles) {
+  using Result = decltype(synchronize(*std::ranges::begin(handles)));
+  std::vector<Result> results;
+  std::exception_ptr failure;
+  for (const auto& handle : handles) {
+    try {
+      results.push_back(synchronize(handle));
+    } catch (const Error&) {
+      if (failure == nullptr) failure = std::current_exception();
+    }
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+  return results;
+}
+// The same of `wait_all({first, second})`.
+template <typename H>
+auto wait_all(std::initializer_list<H> handles) {
+  return wait_all(std::span(handles.begin(), handles.size()));
+}
 
 // How many rows of the result came from each rank of the process set: an int64 vector. Waits for
 // the operation: an allgather, an alltoall, or a gather on its root; else RUEDA_INVALID_ARGUMENT.

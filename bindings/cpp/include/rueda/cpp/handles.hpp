@@ -40,6 +40,17 @@ struct Claim {
   ~Claim() { (void)rueda_release(context, handle); }
 };
 
+// Whether the operation ended in time, however.
+inline bool WaitFor(rueda_context* context, rueda_handle handle, int64_t timeout_ns) {
+  const rueda_status status = rueda_wait(context, handle, timeout_ns);
+  if (status == RUEDA_OK) return true;
+  if (status == RUEDA_DEADLINE_EXCEEDED) return false;
+  const std::string message = rueda_last_error();
+  rueda_error details = RUEDA_ERROR_INIT;
+  if (rueda_handle_error(context, handle, &details) == RUEDA_OK) return true;
+  Throw(status, message, details, /*ended=*/false);  // it can't be waited for
+}
+
 // An operation in flight. Its end is waited for before its memory goes.
 struct Flight {
   rueda_context* context = nullptr;
@@ -53,6 +64,10 @@ struct Flight {
   void End() {
     if (handle == 0) return;
     (void)rueda_wait(context, handle, RUEDA_FOREVER);
+    Release();
+  }
+  // Callbacks may still need it.
+  void Release() {
     if (claim == nullptr) (void)rueda_release(context, handle);
     claim.reset();
     handle = 0;
@@ -61,16 +76,6 @@ struct Flight {
   void Wait() const {
     const rueda_status status = rueda_wait(context, handle, RUEDA_FOREVER);
     if (status != RUEDA_OK) ThrowEnd(status, context, handle);
-  }
-  // Whether it ended in time, however.
-  bool WaitFor(int64_t timeout_ns) const {
-    const rueda_status status = rueda_wait(context, handle, timeout_ns);
-    if (status == RUEDA_OK) return true;
-    if (status == RUEDA_DEADLINE_EXCEEDED) return false;
-    const std::string message = rueda_last_error();
-    rueda_error details = RUEDA_ERROR_INIT;
-    if (rueda_handle_error(context, handle, &details) == RUEDA_OK) return true;
-    Throw(status, message, details, /*ended=*/false);  // it can't be waited for
   }
   // Throws when nothing was submitted or what was waited for failed.
   void Start(std::span<const rueda_operation> operations, When when) {
@@ -266,7 +271,8 @@ class [[nodiscard]] Handle {
   /// tells. If not, it goes on.
   template <typename Rep, typename Period>
   bool wait_for(std::chrono::duration<Rep, Period> timeout) const {
-    return state().flight.WaitFor(detail::Nanoseconds(timeout));
+    const detail::Flight& flight = state().flight;
+    return detail::WaitFor(flight.context, flight.handle, detail::Nanoseconds(timeout));
   }
 
   /// Calls `callback` once, when the operation has ended (soon, if it has), on the context's
@@ -338,7 +344,7 @@ R synchronize(const Handle<R>& handle) {
 /// then. `handles`: a range of them.
 template <std::ranges::forward_range Handles>
 auto wait_all(const Handles& handles) {
-  for (const auto& handle : handles) handle.state().flight.WaitFor(RUEDA_FOREVER);
+  for (const auto& handle : handles) handle.wait_for(std::chrono::nanoseconds::max());
   for (const auto& handle : handles) handle.state().flight.Wait();
   using R = decltype(synchronize(*std::ranges::begin(handles)));
   if constexpr (!std::is_void_v<R>) {
