@@ -18,24 +18,24 @@ std::atomic<rueda_context*> default_context{nullptr};
 thread_local rueda_context* thread_context = nullptr;
 
 // How often a context of each name was initialised in this process.
-Mutex epochs_mutex;
-std::map<std::string, uint64_t>& Epochs() {
-  static auto* epochs = new std::map<std::string, uint64_t>();  // outlives every other object
-  return *epochs;
+Mutex memberships_mutex;
+std::map<std::string, uint64_t>& Memberships() {
+  static auto* memberships = new std::map<std::string, uint64_t>();  // outlives every other object
+  return *memberships;
 }
 
 // The number of an init of a name, used up once the ranks have met: those that a start has missed
 // come to the same number when they try again.
-class EpochOf {
+class MembershipOf {
  public:
-  explicit EpochOf(std::string name) : name_(std::move(name)) {
-    MutexLock lock(epochs_mutex);
-    number_ = ++Epochs()[name_];
+  explicit MembershipOf(std::string name) : name_(std::move(name)) {
+    MutexLock lock(memberships_mutex);
+    number_ = ++Memberships()[name_];
   }
   uint64_t number() const { return number_; }
   void GiveBack() {
-    MutexLock lock(epochs_mutex);
-    uint64_t& last = Epochs()[name_];
+    MutexLock lock(memberships_mutex);
+    uint64_t& last = Memberships()[name_];
     if (last == number_) --last;
   }
 
@@ -128,8 +128,9 @@ absl::Status Start(rueda_context* context) {
   }
   // Jobs that a program makes in the course of time, as torch.distributed does, have numbers of
   // their own: their ranks need not have been together before.
-  EpochOf job(absl::StrCat(options.config.job_id, "/", options.context)), name(options.context);
-  options.epoch = job.number();
+  MembershipOf job(absl::StrCat(options.config.job_id, "/", options.context)),
+      name(options.context);
+  options.membership = job.number();
   options.number = name.number();
   bool met = false;
   const absl::Cleanup give_back = [&] {
@@ -195,7 +196,7 @@ absl::Status Shutdown(rueda_context* context) {
 absl::Status Reset(rueda_context* context) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   if (runtime->failure() == nullptr || context->shut_down.load(std::memory_order_relaxed)) {
-    return absl::FailedPreconditionError("rueda_context_reset: the epoch has not failed");
+    return absl::FailedPreconditionError("rueda_context_reset: the membership has not failed");
   }
   RUEDA_RETURN_IF_ERROR(runtime->CheckMayEnd("rueda_context_reset"));
   if (!Close(context)) return Closing();
@@ -204,7 +205,7 @@ absl::Status Reset(rueda_context* context) {
     context->calls.notify_all();
   };
   runtime->ForgetBlame();
-  (void)runtime->Shutdown();  // of a failed epoch: returns its failure
+  (void)runtime->Shutdown();  // of a failed membership: returns its failure
   AwaitCalls(context, 1);
   {
     MutexLock lock(context->errors_mutex);
@@ -355,13 +356,19 @@ int32_t rueda_is_homogeneous(const rueda_context* context) {
   return Ask(context, [](const World& world) { return world.topology.homogeneous() ? 1 : 0; });
 }
 
-rueda_status rueda_context_epoch(const rueda_context* context, uint64_t* epoch) {
+rueda_status rueda_context_membership(const rueda_context* context, uint64_t* membership) {
   return Guard([&]() -> absl::Status {
     RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
-    if (epoch == nullptr) return absl::InvalidArgumentError("rueda_context_epoch: `epoch` is null");
-    *epoch = runtime->world().epoch;
+    if (membership == nullptr) {
+      return absl::InvalidArgumentError("rueda_context_membership: `membership` is null");
+    }
+    *membership = runtime->world().membership;
     return absl::OkStatus();
   });
+}
+
+rueda_status rueda_context_epoch(const rueda_context* context, uint64_t* membership) {
+  return rueda_context_membership(context, membership);
 }
 
 rueda_status rueda_context_reset(rueda_context* context) {

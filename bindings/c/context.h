@@ -63,8 +63,8 @@ class Call {
 // thread resets or destroys it.
 absl::StatusOr<Call> RuntimeOf(const rueda_context* context);
 
-// The arena of a context's earlier epoch, if something in it is still allocated; else null. Thread
-// ranks (group_rank >= 0) have one each.
+// The arena of a context's earlier membership, if something in it is still allocated; else null.
+// Thread ranks (group_rank >= 0) have one each.
 std::shared_ptr<Arena> ArenaFor(const std::string& context_name, Rank group_rank);
 
 }  // namespace rueda::capi

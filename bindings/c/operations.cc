@@ -101,11 +101,11 @@ absl::Status OnCompletion(rueda_context* context, rueda_handle handle,
 }
 
 // How something ended. `strings` keeps the words.
-rueda_error ErrorOf(const absl::Status& status, const Failure* failure, uint64_t epoch,
+rueda_error ErrorOf(const absl::Status& status, const Failure* failure, uint64_t membership,
                     rueda_context::ErrorStrings* strings) {
   rueda_error error = RUEDA_ERROR_INIT;
   error.code = static_cast<rueda_status>(status.code());
-  error.epoch = epoch;
+  error.membership = membership;
   if (status.ok()) return error;
   if (strings->message.empty()) {
     strings->message = std::string(status.message());
@@ -150,7 +150,7 @@ absl::Status HandleError(rueda_context* context, rueda_handle handle, rueda_erro
       strings->tensor = spec->name;
     }
   }
-  WriteStruct(ErrorOf(status, failure.get(), runtime->world().epoch, strings.get()), error);
+  WriteStruct(ErrorOf(status, failure.get(), runtime->world().membership, strings.get()), error);
   return absl::OkStatus();
 }
 
@@ -160,7 +160,7 @@ absl::Status ContextError(rueda_context* context, rueda_error* error) {
   const FailurePtr failure = runtime->failure();
   MutexLock lock(context->errors_mutex);
   WriteStruct(ErrorOf(failure == nullptr ? absl::OkStatus() : failure->ToStatus(), failure.get(),
-                      runtime->world().epoch, &context->own_error),
+                      runtime->world().membership, &context->own_error),
               error);
   return absl::OkStatus();
 }

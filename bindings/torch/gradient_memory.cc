@@ -15,8 +15,9 @@
 namespace rueda::libtorch {
 namespace {
 
-// Whether others may still be writing to what was being reduced: the epoch has failed, and a rank
-// that has not noticed goes on for a while. After the context's end rueda_mem_free waits for that.
+// Whether others may still be writing to what was being reduced: the membership has failed, and a
+// rank that has not noticed goes on for a while. After the context's end rueda_mem_free waits for
+// that.
 bool MayBeWritten(rueda_context* context) {
   rueda_error error = RUEDA_ERROR_INIT;
   return rueda_context_error(context, &error) == RUEDA_OK && error.code != RUEDA_OK;
@@ -124,8 +125,8 @@ class ArenaAllocator : public c10::Allocator {
     default_copy_data(to, from, bytes);
   }
 
-  // The context is in use, so whatever was in doubt after an earlier epoch's failure is safe now: a
-  // new epoch waits for that.
+  // The context is in use, so whatever was in doubt after an earlier membership's failure is safe
+  // now: a new membership waits for that.
   void Add(std::shared_ptr<Pool> pool, size_t least) {
     std::vector<void*> doubtful;
     {
@@ -201,7 +202,7 @@ class ArenaAllocator : public c10::Allocator {
     return true;
   }
 
-  // Without the mutex. What others may be writing to is kept until a next epoch has begun.
+  // Without the mutex. What others may be writing to is kept until a next membership has begun.
   void Free(const std::vector<void*>& blocks, rueda_context* context) {
     if (blocks.empty()) return;
     size_t freed = 0;

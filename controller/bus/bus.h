@@ -26,7 +26,7 @@ class Bus {
   virtual absl::StatusOr<bool> Send(const ControlEvent& event) = 0;
 
   // Appends what the plan stream says next to `plan`. Returns whether anything was read, the plan's
-  // items or not. An error ends the epoch.
+  // items or not. An error ends the membership.
   virtual absl::StatusOr<bool> Poll(Nanos now, Plan* plan) = 0;
 
   // Whether Poll would find something: the last look before sleeping, once the others know how to
@@ -43,7 +43,7 @@ class Bus {
   virtual bool MustAnnounceDone(SetId lane, uint64_t completed) = 0;
 
   // Looks after what is due by the clock: stalls. Reports for people are appended to `reports`, on
-  // one rank of the job. Returns when to call again. An error ends the epoch.
+  // one rank of the job. Returns when to call again. An error ends the membership.
   virtual absl::StatusOr<Nanos> Look(Nanos now, std::vector<std::string>* reports) = 0;
 };
 

@@ -117,7 +117,7 @@ absl::Status Link::Shake() {
   }
   if (!handshake_.done() || established()) return absl::OkStatus();
   const SessionKeys keys = handshake_.keys();
-  const FrameScope scope = {scope_.epoch, self_, handshake_.peer()};
+  const FrameScope scope = {scope_.membership, self_, handshake_.peer()};
   auto writer = std::make_unique<FrameWriter>(scope, keys.send);
   reader_ = std::make_unique<FrameReader>(scope, keys.receive);
   writer_ = std::move(writer);  // established

@@ -19,7 +19,7 @@ std::string Failure::ToString() const {
         awaiter < 0 ? "during " : absl::StrCat("while rank ", awaiter, " awaited it in "),
         operation, tensor.empty() ? "" : absl::StrCat(" '", tensor, "'"));
   }
-  absl::StrAppend(&text, "; epoch ", epoch);
+  absl::StrAppend(&text, "; membership ", membership);
   return text;
 }
 
@@ -44,7 +44,7 @@ std::string EncodeFailure(const Failure& failure) {
   message.set_cause(failure.cause);
   message.set_operation(failure.operation);
   message.set_tensor(failure.tensor);
-  message.set_epoch(failure.epoch);
+  message.set_membership(failure.membership);
   message.set_recoverable(failure.recoverable);
   if (failure.accuser >= 0) message.set_accuser(failure.accuser);
   if (failure.awaiter >= 0) message.set_awaiter(failure.awaiter);
@@ -70,7 +70,7 @@ Failure DecodeFailure(absl::string_view record) {
   failure.cause = message.cause();
   failure.operation = message.operation();
   failure.tensor = message.tensor();
-  failure.epoch = message.epoch();
+  failure.membership = message.membership();
   failure.recoverable = message.recoverable();
   if (message.has_accuser()) failure.accuser = message.accuser();
   if (message.has_awaiter()) failure.awaiter = message.awaiter();

@@ -1,5 +1,5 @@
-// The first cause of an epoch's end: who was lost, how, and what it was doing. One record, carried
-// by every error that follows from it.
+// The first cause of a membership's end: who was lost, how, and what it was doing. One record,
+// carried by every error that follows from it.
 #pragma once
 
 #include <memory>
@@ -20,11 +20,11 @@ struct Failure {
   std::string operation;  // what the rank was doing: "allreduce"; empty when unknown
   Rank awaiter = -1;      // or what this one was doing, which waited for it; -1: the rank itself
   std::string tensor;
-  uint64_t epoch = 0;
-  bool recoverable = false;  // a new epoch without the lost rank could go on
+  uint64_t membership = 0;
+  bool recoverable = false;  // a new membership without the lost rank could go on
 
-  // "rank 2 (host vm, pid 4711) was lost: killed by signal 9 (SIGKILL), during allreduce 'g'; epoch
-  // 1"; ", while rank 0 awaited it in allreduce 'g'".
+  // "rank 2 (host vm, pid 4711) was lost: killed by signal 9 (SIGKILL), during allreduce 'g';
+  // membership 1"; ", while rank 0 awaited it in allreduce 'g'".
   std::string ToString() const;
   // Always ABORTED: whoever waited may reset, whatever the cause.
   absl::Status ToStatus() const { return absl::AbortedError(ToString()); }
@@ -32,7 +32,7 @@ struct Failure {
 using FailurePtr = std::shared_ptr<const Failure>;
 
 std::string EncodeFailure(const Failure& failure);
-// A record that can't be read still ends the epoch: then the cause says so.
+// A record that can't be read still ends the membership: then the cause says so.
 Failure DecodeFailure(absl::string_view record);
 
 }  // namespace rueda

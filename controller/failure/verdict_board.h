@@ -1,8 +1,8 @@
 // Where the launcher writes how the ranks of the job ended, so that a rank that notices another's
 // end can name the cause: a hang-up tells that a process is gone, its exit status tells why. And
-// where a rank whose epoch has failed writes whose fault that was, so that the launcher can tell
-// causes from consequences. Shared memory, inherited by all ranks of the host (RUEDA_AGENT_FD), and
-// a bell (RUEDA_AGENT_BELL_FD), which the launcher rings once it has written.
+// where a rank whose membership has failed writes whose fault that was, so that the launcher can
+// tell causes from consequences. Shared memory, inherited by all ranks of the host
+// (RUEDA_AGENT_FD), and a bell (RUEDA_AGENT_BELL_FD), which the launcher rings once it has written.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// The process sets of one epoch: set 0 is the world; others are given at the start, or added and
-// removed in plan order, so that all ranks give them the same ids. PURE
+// The process sets of one membership: set 0 is the world; others are given at the start, or added
+// and removed in plan order, so that all ranks give them the same ids. PURE
 #pragma once
 
 #include <memory>

@@ -43,7 +43,7 @@ class Coordinator {
   explicit Coordinator(const CoordinatorOptions& options);
 
   // Takes one event and appends what follows from it to `plan`. An error means that a peer broke
-  // the protocol; the epoch can't go on.
+  // the protocol; the membership can't go on.
   absl::Status Step(const ControlEvent& event, Nanos now, Plan* plan);
 
   // Whether the lane's open batch holds something, and how many batches were ordered on the lane. A

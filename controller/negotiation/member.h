@@ -76,7 +76,7 @@ class Member {
   Token next_token() const { return outgoing_.front().token; }
 
   // Takes the plan stream, item by item, and appends what follows for this rank. An error means
-  // that the stream contradicts what this rank knows; the epoch can't go on.
+  // that the stream contradicts what this rank knows; the membership can't go on.
   absl::Status Apply(const PlanItem& item, std::vector<Action>* actions);
 
   const ProcessSetTable& process_sets() const { return sets_; }

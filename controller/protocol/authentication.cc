@@ -138,7 +138,7 @@ std::string Handshake::Transcript() const {
   std::string text;
   Put(&text, static_cast<uint32_t>(scope_.job.size()));
   text += scope_.job;
-  Put(&text, scope_.epoch);
+  Put(&text, scope_.membership);
   Put(&text, client_ ? self_ : peer_);
   Put(&text, client_ ? peer_ : self_);
   absl::StrAppend(&text, View(client_nonce_), View(server_nonce_));
@@ -148,7 +148,7 @@ std::string Handshake::Transcript() const {
 std::string Handshake::Begin() {
   if (!client_) return "";
   std::string hello(kMagic, kMagicBytes);
-  Put(&hello, scope_.epoch);
+  Put(&hello, scope_.membership);
   Put(&hello, self_);
   Put(&hello, peer_);
   absl::StrAppend(&hello, View(client_nonce_));
@@ -177,13 +177,13 @@ absl::StatusOr<std::string> Handshake::Receive(absl::string_view bytes) {
     expected_ = 0;
     return std::string(View(ComputeMac(scope_.secret.bytes(), absl::StrCat("C", Transcript()))));
   }
-  const uint64_t epoch = Take<uint64_t>(rest);
+  const uint64_t membership = Take<uint64_t>(rest);
   peer_ = Take<Rank>(rest + 8);
   const Rank meant = Take<Rank>(rest + 12);
   memcpy(client_nonce_.data(), rest + 16, kNonceBytes);
-  if (epoch != scope_.epoch) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("a client is in epoch ", epoch, ", this is epoch ", scope_.epoch));
+  if (membership != scope_.membership) {
+    return absl::FailedPreconditionError(absl::StrCat("a client is in membership ", membership,
+                                                      ", this is membership ", scope_.membership));
   }
   if (meant != self_ || peer_ < 0 || peer_ >= kRanksMax) {
     return absl::FailedPreconditionError(

@@ -1,13 +1,13 @@
 // Proof that a peer belongs to the job, in both directions, before one byte of it is parsed.
 //
-//   client -> server   hello:  magic, epoch, client rank, server rank, client nonce   (56 bytes)
-//   server -> client   reply:  magic, server nonce, HMAC(K, "S" | transcript)         (72 bytes)
-//   client -> server   finish: HMAC(K, "C" | transcript)                              (32 bytes)
+//   client -> server   hello:  magic, membership, client rank, server rank, client nonce (56 bytes)
+//   server -> client   reply:  magic, server nonce, HMAC(K, "S" | transcript)            (72 bytes)
+//   client -> server   finish: HMAC(K, "C" | transcript)                                 (32 bytes)
 //
-// HMAC is HMAC-SHA256 (RFC 2104); the transcript is the job's and context's name, the epoch, both
-// ranks and both nonces. The keys of the session, one per direction, come from K by HKDF-SHA256
-// (RFC 5869) over the same transcript, so that nothing can be replayed, reflected or moved to
-// another job. PURE: nonces are passed in.
+// HMAC is HMAC-SHA256 (RFC 2104); the transcript is the job's and context's name, the membership,
+// both ranks and both nonces. The keys of the session, one per direction, come from K by
+// HKDF-SHA256 (RFC 5869) over the same transcript, so that nothing can be replayed, reflected or
+// moved to another job. PURE: nonces are passed in.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ bool EqualMacs(const Mac& a, absl::string_view b);
 struct SessionScope {
   Secret secret;    // of the job; empty when the kernel vouches for the peer (SO_PEERCRED)
   std::string job;  // job id and context name
-  uint64_t epoch = 0;
+  uint64_t membership = 0;
 };
 
 struct SessionKeys {
@@ -66,8 +66,8 @@ class Handshake {
   size_t expected_bytes() const { return expected_; }
   // Takes exactly expected_bytes() and returns what to answer (may be empty). Errors end the
   // connection; the texts are for a log. UNAUTHENTICATED: a peer that speaks this protocol does not
-  // know the secret of this job. FAILED_PRECONDITION: it is in another epoch, or looks for another
-  // rank. DATA_LOSS: it speaks something else.
+  // know the secret of this job. FAILED_PRECONDITION: it is in another membership, or looks for
+  // another rank. DATA_LOSS: it speaks something else.
   absl::StatusOr<std::string> Receive(absl::string_view bytes);
 
   bool done() const { return expected_ == 0; }

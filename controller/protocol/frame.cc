@@ -18,7 +18,7 @@ struct [[gnu::packed]] Header {
   uint8_t version;
   uint8_t type;
   uint16_t descriptors;
-  uint64_t epoch;
+  uint64_t membership;
   int32_t source;
   int32_t destination;
   uint64_t sequence;
@@ -40,7 +40,7 @@ std::string FrameWriter::Write(FrameType type, absl::string_view payload, uint16
                          kFrameVersion,
                          static_cast<uint8_t>(type),
                          descriptors,
-                         scope_.epoch,
+                         scope_.membership,
                          scope_.self,
                          scope_.peer,
                          sequence_,
@@ -74,11 +74,11 @@ absl::StatusOr<bool> FrameReader::Read(std::string* buffer, Frame* frame) {
     return absl::UnauthenticatedError("a frame with a wrong MAC");
   }
   // Only a peer that knows the key gets here.
-  if (header.epoch != scope_.epoch || header.source != scope_.peer ||
+  if (header.membership != scope_.membership || header.source != scope_.peer ||
       header.destination != scope_.self || header.sequence != sequence_ || header.type == 0 ||
       header.type > kFrameTypeMax || header.reserved != 0) {
     return absl::DataLossError(absl::StrCat(
-        "a frame out of place: epoch ", header.epoch, ", from ", header.source, " to ",
+        "a frame out of place: membership ", header.membership, ", from ", header.source, " to ",
         header.destination, ", sequence number ", header.sequence, ", type ", header.type));
   }
   ++sequence_;

@@ -1,11 +1,11 @@
 // Frames: what an authenticated connection carries.
 //
-//   magic 4 | version 1 | type 1 | descriptors 2 | epoch 8 | source 4 | destination 4 | sequence 8
-//   | length 4 | payload | HMAC-SHA256 over all of it 32                          (little-endian)
+//   magic 4 | version 1 | type 1 | descriptors 2 | membership 8 | source 4 | destination 4
+//   | sequence 8 | length 4 | payload | HMAC-SHA256 over all of it 32            (little-endian)
 //
-// A reader refuses a wrong magic, version, type, epoch, address, sequence number, length or MAC;
-// each means that the connection is broken or attacked, and it is closed. The length is checked
-// before memory is taken for it. PURE
+// A reader refuses a wrong magic, version, type, membership, address, sequence number, length or
+// MAC; each means that the connection is broken or attacked, and it is closed. The length is
+// checked before memory is taken for it. PURE
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ enum class FrameType : uint8_t {
 inline constexpr int kFrameTypeMax = 15;
 
 struct FrameScope {
-  uint64_t epoch = 0;
+  uint64_t membership = 0;
   Rank self = -1;
   Rank peer = -1;
 };

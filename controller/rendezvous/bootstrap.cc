@@ -253,7 +253,7 @@ Failure FailureOf(Rank rank, absl::string_view cause, const World& world) {
   failure.rank = rank;
   failure.accuser = world.rank;
   failure.cause = std::string(cause);
-  failure.epoch = world.epoch;
+  failure.membership = world.membership;
   if (rank < world.size()) {
     failure.pid = world.infos[rank].pid;
     failure.host = world.infos[rank].host_name;
@@ -298,7 +298,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
       DeadlineAfter(MonotonicNow(), static_cast<Nanos>(config.start_timeout_s * kSecond));
   World& world = *met;
   world.rank = args.rank;
-  world.epoch = args.scope.epoch;
+  world.membership = args.scope.membership;
   world.job = args.scope.job;
 
   UniqueFd listener;

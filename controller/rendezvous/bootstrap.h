@@ -1,4 +1,4 @@
-// From "I am rank r of n" to everything an epoch needs: who is where, shared memory with the
+// From "I am rank r of n" to everything a membership needs: who is where, shared memory with the
 // neighbours, connections between leaders.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace rueda {
 
 struct World {
   Rank rank = 0;
-  uint64_t epoch = 1;
+  uint64_t membership = 1;
   std::string job;    // job id and context name: what keys of the store begin with
   Topology topology;  // hosts: ranks that share memory
   std::vector<RankInfo> infos;
@@ -54,8 +54,8 @@ struct BootstrapArgs {
   // Makes what the rank brings to its neighbours, an arena of at most so many bytes; called when
   // the ranks have met, who are told if it fails.
   std::function<absl::StatusOr<NeighbourOffer>(size_t arena_bytes_max)> offer;
-  // Set when the ranks have met: from then on no other start can have this epoch's number. May be
-  // null.
+  // Set when the ranks have met: from then on no other start can have this membership's number. May
+  // be null.
   bool* met = nullptr;
 };
 

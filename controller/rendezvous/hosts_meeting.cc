@@ -41,8 +41,9 @@ absl::StatusOr<UniqueFd> InheritSocket(absl::string_view variable, int fd) {
 HostsMeeting::HostsMeeting(SessionScope scope, Rank rank, int size, const Config& config, int port)
     : UnixMeeting(std::move(scope), rank, size),
       given_address_(config.meeting_address),
-      path_(given_address_.empty() ? RendezvousPath(config.shared_dir, scope_.job, scope_.epoch)
-                                   : ""),
+      path_(given_address_.empty()
+                ? RendezvousPath(config.shared_dir, scope_.job, scope_.membership)
+                : ""),
       port_(port),
       own_secret_(!scope_.secret.empty()) {}
 

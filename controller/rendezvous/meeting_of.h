@@ -9,8 +9,8 @@
 namespace rueda {
 
 // Sets the rank, the size, the job and its secret in `args`, which has the configuration and the
-// epoch already. `context`: by whose name contexts of one job are told apart. FAILED_PRECONDITION:
-// the ranks are on several hosts, and there is no way to meet.
+// membership already. `context`: by whose name contexts of one job are told apart.
+// FAILED_PRECONDITION: the ranks are on several hosts, and there is no way to meet.
 absl::StatusOr<std::unique_ptr<Meeting>> MeetingOf(const Environment& environment,
                                                    const std::string& context, BootstrapArgs* args);
 

@@ -53,9 +53,11 @@ absl::Status WriteAll(int fd, absl::string_view text, const std::string& where) 
 
 }  // namespace
 
-std::string RendezvousPath(const std::string& directory, absl::string_view job, uint64_t epoch) {
-  return absl::StrCat(directory, "/rueda-",
-                      NameFor("rueda rendezvous", absl::StrCat(geteuid(), "/", job, "/", epoch)));
+std::string RendezvousPath(const std::string& directory, absl::string_view job,
+                           uint64_t membership) {
+  return absl::StrCat(
+      directory, "/rueda-",
+      NameFor("rueda rendezvous", absl::StrCat(geteuid(), "/", job, "/", membership)));
 }
 
 absl::StatusOr<RendezvousFile> RendezvousFile::Publish(const std::string& path,

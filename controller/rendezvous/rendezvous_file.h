@@ -16,8 +16,9 @@ struct RendezvousPoint {
   Secret secret;        // empty: the ranks have it by another way
 };
 
-// Its name is worked out from the job and the epoch, and no secret.
-std::string RendezvousPath(const std::string& directory, absl::string_view job, uint64_t epoch);
+// Its name is worked out from the job and the membership, and no secret.
+std::string RendezvousPath(const std::string& directory, absl::string_view job,
+                           uint64_t membership);
 
 // Rank 0's; gone when this is. It appears whole, and in the place of one that an earlier job of the
 // same name left. PERMISSION_DENIED, NOT_FOUND and so on name the path.

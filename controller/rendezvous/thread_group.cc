@@ -26,7 +26,7 @@ struct ThreadTable {
   absl::Status failure ABSL_GUARDED_BY(mutex);  // of a rank's start
 };
 
-// The store of a thread group's epoch.
+// The store of a thread group's membership.
 class ThreadStore : public Store {
  public:
   explicit ThreadStore(std::shared_ptr<ThreadTable> table) : table_(std::move(table)) {}
@@ -80,32 +80,33 @@ class ThreadMeeting : public Meeting {
 
 ThreadGroup::ThreadGroup(int size) : size_(size), secret_(NewSecret()) {}
 
-uint64_t ThreadGroup::NextEpoch(Rank rank, const std::string& context) {
+uint64_t ThreadGroup::NextMembership(Rank rank, const std::string& context) {
   MutexLock lock(mutex_);
-  return epochs_[{context, rank}] + 1;
+  return memberships_[{context, rank}] + 1;
 }
 
-std::shared_ptr<ThreadTable> ThreadGroup::TableFor(const std::string& context, uint64_t epoch) {
+std::shared_ptr<ThreadTable> ThreadGroup::TableFor(const std::string& context,
+                                                   uint64_t membership) {
   MutexLock lock(mutex_);
-  std::weak_ptr<ThreadTable>& slot = tables_[{context, epoch}];
+  std::weak_ptr<ThreadTable>& slot = tables_[{context, membership}];
   std::shared_ptr<ThreadTable> table = slot.lock();
   if (table == nullptr) {
     table = std::make_shared<ThreadTable>(size_);
     slot = table;
-    // Tables of epochs that are over have no owner any more.
+    // Tables of memberships that are over have no owner any more.
     std::erase_if(tables_, [](const auto& entry) { return entry.second.expired(); });
   }
   return table;
 }
 
-// A rank has joined when nothing can fail any more: else it comes to the same epoch again.
+// A rank has joined when nothing can fail any more: else it comes to the same membership again.
 std::unique_ptr<Meeting> ThreadGroup::Join(const std::shared_ptr<ThreadGroup>& self, Rank rank,
                                            const std::string& context) {
   const std::pair<std::string, Rank> who(context, rank);
-  const uint64_t epoch = NextEpoch(rank, context);
-  auto meeting = std::make_unique<ThreadMeeting>(self, who, TableFor(context, epoch));
+  const uint64_t membership = NextMembership(rank, context);
+  auto meeting = std::make_unique<ThreadMeeting>(self, who, TableFor(context, membership));
   MutexLock lock(mutex_);
-  epochs_[who] = epoch;
+  memberships_[who] = membership;
   return meeting;
 }
 
@@ -123,7 +124,7 @@ void ThreadGroup::GiveUp(std::list<std::shared_ptr<ThreadTable>> table, const ab
 
 void ThreadGroup::TakeBack(const std::pair<std::string, Rank>& who) {
   MutexLock lock(mutex_);
-  --epochs_[who];
+  --memberships_[who];
 }
 
 void ThreadMeeting::GiveUp(Rank self, const absl::Status& why) {

@@ -64,7 +64,7 @@ UnixMeeting::UnixMeeting(SessionScope scope, Rank rank, int size)
 std::string MeetingSocketName(const SessionScope& scope, absl::string_view whom) {
   return absl::StrCat(
       "rueda-", NameFor("rueda meeting",
-                        absl::StrCat(geteuid(), "/", scope.job, "/", scope.epoch, "/", whom)));
+                        absl::StrCat(geteuid(), "/", scope.job, "/", scope.membership, "/", whom)));
 }
 
 absl::StatusOr<UniqueFd> UnixMeeting::Listen(Rank leader) const {

@@ -65,12 +65,12 @@ Result Engine::Guarded(Fn fn, Result otherwise) {
   return otherwise;
 }
 
-// There may be no memory: if the epoch can't be ended, this process ends, and the others are told
-// by that.
+// There may be no memory: if the membership can't be ended, this process ends, and the others are
+// told by that.
 void Engine::OnException(const absl::Status& thrown) {
   try {
     if (membership_.has_failed()) {
-      FinishEpoch();  // the exception came in the middle of that
+      FinishMembership();  // the exception came in the middle of that
     } else {
       Fail(absl::StrCat(" can't go on: ", thrown.message()));
     }
@@ -187,8 +187,8 @@ void Engine::Do(const Action& action) {
   if (const auto* launch = std::get_if<Launch>(&action)) {
     const absl::Status status = lanes_->Launch(*launch, live_);
     if (!status.ok()) {
-      FailEpoch({.culprit = world_.rank,
-                 .cause = absl::StrCat("rank ", world_.rank, " ", status.message())});
+      FailMembership({.culprit = world_.rank,
+                      .cause = absl::StrCat("rank ", world_.rank, " ", status.message())});
     }
   } else if (const auto* rejected = std::get_if<Rejected>(&action)) {
     Request* const request = live_[rejected->token];
@@ -240,7 +240,7 @@ bool Engine::AdvanceLanes() {
   if (absl::IsUnavailable(moved.status())) {
     detector_->OnConnectionLost(std::move(cause), MonotonicNow());
   } else {
-    FailEpoch({.cause = std::move(cause)});
+    FailMembership({.cause = std::move(cause)});
   }
   return true;
 }
@@ -303,7 +303,7 @@ void Engine::OnLinkLost(Rank peer, const absl::Status& why) {
 }
 
 void Engine::OnNonsense(Rank peer, const absl::Status& what) {
-  FailEpoch(
+  FailMembership(
       {.cause = absl::StrCat("rank ", peer, " sent rank ", world_.rank, " ", what.message())});
 }
 
@@ -324,7 +324,7 @@ void Engine::OnWatched(std::optional<Watch::Lost> lost) {
 void Engine::OnFailureTold(Rank from, Failure failure) {
   if (failure.accuser < 0 || failure.accuser >= world_.size()) failure.accuser = from;
   TurnAroundIfItIsUs(&failure);
-  FailEpoch(std::move(failure));
+  FailMembership(std::move(failure));
 }
 
 void Engine::TurnAroundIfItIsUs(Failure* failure) const {
@@ -337,12 +337,12 @@ void Engine::TurnAroundIfItIsUs(Failure* failure) const {
 void Engine::AccuseIfDecided() {
   std::optional<Failure> failure =
       detector_->Decide([this](Rank rank) { return left_.Contains(rank); }, MonotonicNow());
-  if (failure.has_value()) FailEpoch(*std::move(failure));
+  if (failure.has_value()) FailMembership(*std::move(failure));
 }
 
 void Engine::FulfilRequests() {
   if (end_requests_.abort()) {
-    FailEpoch(
+    FailMembership(
         {.culprit = world_.rank,
          .cause = absl::StrCat("rank ", world_.rank, " aborted the job: ", end_requests_.reason()),
          .recoverable = true});
@@ -352,13 +352,13 @@ void Engine::FulfilRequests() {
 }
 
 // Writes it down for all ranks of this host, and ends this rank's part.
-void Engine::FailEpoch(Failure failure) {
+void Engine::FailMembership(Failure failure) {
   if (!goes_on()) return;
   record_->Write(std::move(failure));
   LookForFailure();
 }
 
-// Another's failure, or ours once it is written. Returns whether the epoch has ended.
+// Another's failure, or ours once it is written. Returns whether the membership has ended.
 bool Engine::LookForFailure() {
   const std::optional<std::string> record = record_->Read(MonotonicNow());
   if (!record.has_value()) return false;
@@ -375,12 +375,12 @@ bool Engine::LookForFailure() {
     MutexLock lock(failure_mutex_);
     failure_ = std::move(shared);
   }
-  FinishEpoch();
+  FinishMembership();
   return true;
 }
 
 // What follows from failure_. If an exception comes out of it, it is called again and goes on.
-void Engine::FinishEpoch() {
+void Engine::FinishMembership() {
   const FailurePtr failed = failure();
   const absl::Status status = failed->ToStatus();
   parts_.store->Abort();

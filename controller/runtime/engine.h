@@ -51,7 +51,7 @@ class Engine final : private Lanes::Listener,
   // The holder of the baton ------------------------------------------------------------------
 
   // One turn. Returns whether anything moved; if not, there is nothing to do until this rank is
-  // rung. An exception in it ends the epoch on all ranks; nothing is thrown, here and in what
+  // rung. An exception in it ends the membership on all ranks; nothing is thrown, here and in what
   // follows.
   bool Turn();
   // The same, for the last turn before sleeping: after SetSleep and a fence.
@@ -87,22 +87,23 @@ class Engine final : private Lanes::Listener,
   // Whether the job is over for this rank: all have left and nothing is in flight, or it has
   // failed.
   bool Finished() const { return membership_.has_ended(); }
-  // The failure that ended the epoch; null while it goes on.
+  // The failure that ended the membership; null while it goes on.
   FailurePtr failure() const ABSL_LOCKS_EXCLUDED(failure_mutex_);
   // Once after a failure, when everybody who waited has been told: logs it and writes the flight
   // recorder and the timeline down. Takes its time: the background thread's, or that of whoever
   // ends the context.
   void ReportFailure();
-  // The next turn, of whichever thread, ends the epoch on all ranks, for a reason of the caller's.
+  // The next turn, of whichever thread, ends the membership on all ranks, for a reason of the
+  // caller's.
   void RequestAbort(std::string reason) { end_requests_.Abort(std::move(reason)); }
 
-  // Before the rank goes on in another epoch.
+  // Before the rank goes on in another membership.
   void ForgetBlame() { Blame(-1); }
 
   // What compression remembers.
   CompressionStates& compression() { return lanes_->compression(); }
-  // When the epoch has failed and nobody turns this any more: whether its device has let go of all
-  // that this and the requests own; waits for a moment.
+  // When the membership has failed and nobody turns this any more: whether its device has let go of
+  // all that this and the requests own; waits for a moment.
   bool LeftDevice() { return on_device().Left(); }
   // The backend of tensors on a device.
   DeviceBackend& on_device() const { return lanes_->on_device(); }
@@ -114,7 +115,7 @@ class Engine final : private Lanes::Listener,
   explicit Engine(EngineArgs args);
   absl::Status Init(EnginePartsArgs args);
 
-  // What `fn` returns, or `otherwise` after an exception, which ends the epoch.
+  // What `fn` returns, or `otherwise` after an exception, which ends the membership.
   template <typename Fn, typename Result>
   Result Guarded(Fn fn, Result otherwise);
   void OnException(const absl::Status& thrown);
@@ -163,13 +164,13 @@ class Engine final : private Lanes::Listener,
   // Failing.
   void TurnAroundIfItIsUs(Failure* failure) const;
   void AccuseIfDecided();
-  void FailEpoch(Failure failure);
+  void FailMembership(Failure failure);
   // For a cause that begins with this rank: "rank 2 can't go on: ...".
   void Fail(absl::string_view what) {
-    FailEpoch({.cause = absl::StrCat("rank ", world_.rank, what)});
+    FailMembership({.cause = absl::StrCat("rank ", world_.rank, what)});
   }
   bool LookForFailure();
-  void FinishEpoch();
+  void FinishMembership();
   void DrainAtEnd();
   // Says on the launcher's board whose doing it is that this rank takes part no more.
   void Blame(Rank culprit) {
@@ -188,7 +189,7 @@ class Engine final : private Lanes::Listener,
   Timeline* const timeline_;
 
   // Touched by the holder of the baton only. First what those below it use.
-  // Results that a device may still write to, in an epoch that failed.
+  // Results that a device may still write to, in a membership that failed.
   std::vector<std::shared_ptr<void>> abandoned_;
   Tracks tracks_;
   Member member_;

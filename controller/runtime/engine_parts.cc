@@ -81,7 +81,7 @@ BackendArgs ArgsOfBackends(const World& world, const Config& config, std::shared
   BackendArgs args;
   args.config = &config;
   args.job = world.job;
-  args.epoch = world.epoch;
+  args.membership = world.membership;
   args.store = parts.store;
   args.wake = WakeSelf(parts);
   args.silence_limit = Liveness::SilenceMax(Limit(config.heartbeat_limit_s));
@@ -130,7 +130,7 @@ void TellFailedStart(World* world, const absl::Status& why) {
                     .pid = self.pid,
                     .host = self.host_name,
                     .cause = absl::StrCat("it failed to start: ", why.message()),
-                    .epoch = world->epoch});
+                    .membership = world->membership});
   const std::string record = world->neighbourhood.segment->failure();
   for (RoleLink& each : world->links) {
     each.link->Send(FrameType::kFailure, record);

@@ -22,7 +22,7 @@ void FailureRecord::Log(const Failure& failure, int operations) {
 }
 
 void FailureRecord::Write(Failure failure) {
-  failure.epoch = world_.epoch;
+  failure.membership = world_.membership;
   if (failure.accuser < 0) failure.accuser = world_.rank;
   if (failure.rank >= 0 && failure.rank < world_.size()) {
     failure.pid = world_.infos[failure.rank].pid;
@@ -39,7 +39,7 @@ std::optional<std::string> FailureRecord::Read(Nanos now) {
   due_ = std::min(due_, now + kPatience);
   if (now < due_) return std::nullopt;
   Failure failure;
-  failure.epoch = world_.epoch;
+  failure.membership = world_.membership;
   failure.cause = "a rank died while it reported a failure";
   return EncodeFailure(failure);
 }

@@ -107,7 +107,7 @@ struct Request {
   std::atomic<uint32_t> done{0};
   std::atomic<uint32_t> enqueued{0};  // on a device: all its work is
   absl::Status status;
-  FailurePtr failure;  // when the epoch failed
+  FailurePtr failure;  // when the membership failed
   // By part, where the output's shape is not the input's.
   std::vector<Shape> output_shapes;
   std::vector<OutputMemory> outputs;
@@ -124,10 +124,10 @@ struct Request {
 // Thread-safe.
 class RequestTable {
  public:
-  // A handle of an earlier epoch of the same context is none of a later one's: their generations
-  // begin far apart.
-  explicit RequestTable(uint64_t epoch)
-      : first_generation_(static_cast<uint32_t>(epoch) * 0x9E3779B9u) {}
+  // A handle of an earlier membership of the same context is none of a later one's: their
+  // generations begin far apart.
+  explicit RequestTable(uint64_t membership)
+      : first_generation_(static_cast<uint32_t>(membership) * 0x9E3779B9u) {}
 
   // A fresh request, with one reference for the user's handle and one for the engine.
   // RESOURCE_EXHAUSTED when there are kHandlesMax.

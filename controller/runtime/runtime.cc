@@ -16,7 +16,7 @@
 namespace rueda {
 namespace {
 
-// How long ranks of a failed epoch may take to leave it.
+// How long ranks of a failed membership may take to leave it.
 constexpr Nanos kArenaPatience = 10 * kSecond;
 
 LogLevel LevelOf(absl::string_view word) {
@@ -49,12 +49,12 @@ absl::Status Runtime::Init(bool* met) {
   BootstrapArgs args;
   args.config = &config;
   args.met = met;
-  args.scope.epoch = options_.epoch;
+  args.scope.membership = options_.membership;
   std::unique_ptr<Meeting> meeting;
   if (options_.group != nullptr) {
     args.rank = options_.group_rank;
     args.size = options_.group->size();
-    args.scope.epoch = options_.group->NextEpoch(args.rank, options_.context);
+    args.scope.membership = options_.group->NextMembership(args.rank, options_.context);
     args.scope.secret = options_.group->secret();
     args.scope.job = absl::StrCat("threads/", options_.context);
     meeting = options_.group->Join(options_.group, args.rank, options_.context);
@@ -89,7 +89,7 @@ absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting) {
   const Config& config = options_.config;
   args->offer = [this](size_t arena_bytes_max) { return Offer(arena_bytes_max); };
   args->room = AddressSpaceLeft();
-  // An arena of an earlier epoch is mapped already.
+  // An arena of an earlier membership is mapped already.
   if (options_.arena != nullptr && args->room != kNoLimit) {
     args->room += options_.arena->memory()->bytes();
   }
@@ -97,7 +97,7 @@ absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting) {
   RUEDA_ASSIGN_OR_RETURN(engine.world, Bootstrap(*args, meeting));
   trace::Record(trace::Event::kInit, 0, static_cast<uint64_t>(args->size));
   submissions_ = std::make_unique<Submissions>(args->rank, args->size, engine.world.process_sets,
-                                               args->scope.epoch);
+                                               args->scope.membership);
   engine.config = &options_.config;
   engine.arena = arena_;
   engine.submissions = submissions_.get();
@@ -113,7 +113,8 @@ absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting) {
   return absl::OkStatus();
 }
 
-// The one that the knob asks for. A context's name and its later epochs have files of their own.
+// The one that the knob asks for. A context's name and its later memberships have files of their
+// own.
 absl::Status Runtime::StartOwnTimeline() {
   const World& ours = engine_->world();
   TimelineOwner owner;
@@ -121,7 +122,7 @@ absl::Status Runtime::StartOwnTimeline() {
   owner.size = ours.size();
   owner.host = ours.infos[ours.rank].host_name;
   owner.pid = ours.infos[ours.rank].pid;
-  owner.epoch = ours.epoch;
+  owner.membership = ours.membership;
   owner.clock_offset = ours.to_rank_0.offset;
   owner.clock_uncertainty = ours.to_rank_0.uncertainty;
   timeline_.SetOwner(std::move(owner));
@@ -133,15 +134,15 @@ absl::Status Runtime::StartOwnTimeline() {
   for (char& c : word) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-') c = '_';
   }
-  const uint64_t number = std::max(ours.epoch, options_.number);
-  if (number > 1) absl::StrAppend(&word, word.empty() ? "" : ".", "epoch", number);
+  const uint64_t number = std::max(ours.membership, options_.number);
+  if (number > 1) absl::StrAppend(&word, word.empty() ? "" : ".", "membership", number);
   return timeline_.Start(TimelinePath(options_.config.timeline, word, ours.rank));
 }
 
 absl::Status Runtime::StartTimeline(const std::string& path) {
   if (path.empty()) return absl::InvalidArgumentError("a timeline without a path");
   if (engine_->failure() != nullptr) {
-    return absl::FailedPreconditionError("the epoch has failed; its timeline has ended");
+    return absl::FailedPreconditionError("the membership has failed; its timeline has ended");
   }
   if (engine_->Finished()) return absl::FailedPreconditionError("this rank has left the job");
   return timeline_.Start(TimelinePath(path, "", rank()));
@@ -171,8 +172,8 @@ void Runtime::StopThreads() {
   if (engine_->failure() != nullptr) GuardArena();
 }
 
-// The neighbours may not have noticed the failure yet, or be stopped: until each has left the epoch
-// or is dead, it may write to tensors in our arena.
+// The neighbours may not have noticed the failure yet, or be stopped: until each has left the
+// membership or is dead, it may write to tensors in our arena.
 void Runtime::GuardArena() {
   const World& ours = engine_->world();
   const std::vector<Rank>& ranks = ours.topology.host_of(ours.rank).ranks;

@@ -27,7 +27,7 @@ struct RuntimeOptions {
   Config config;
   Environment environment;  // for the detection of other launchers; may be empty
   std::string context;      // contexts of one name meet
-  uint64_t epoch = 1;       // processes: the how-manieth init of this name in this job it is
+  uint64_t membership = 1;  // processes: the how-manieth init of this name in this job it is
   uint64_t number = 1;      // the same in this process
   std::shared_ptr<ThreadGroup> group;  // null: ranks are processes
   Rank group_rank = -1;
@@ -43,8 +43,9 @@ class Runtime {
   ~Runtime();
 
   // Shuts down if Shutdown was not called, without waiting for anybody: ends the job for the
-  // others. False: in an epoch that failed the device still uses what this owns, as a stream of the
-  // caller's has not come to where operations wait for it. Then it is kept, and asked again later.
+  // others. False: in a membership that failed the device still uses what this owns, as a stream of
+  // the caller's has not come to where operations wait for it. Then it is kept, and asked again
+  // later.
   bool Leave();
 
   Rank rank() const { return engine_->world().rank; }
@@ -78,8 +79,9 @@ class Runtime {
   // Orders a stream of the operation's device behind it, and blocks at most until it is enqueued
   // there; returns how it ended, if it has. On the CPU `stream` is null, and it is Wait.
   absl::Status WaitOnStream(Handle handle, void* stream);
-  // As Wait, for at most the knob unwind_timeout_s; then it aborts the epoch, for the reason that
-  // the operation was left by `why`, and waits on. On a device it waits until the work is enqueued.
+  // As Wait, for at most the knob unwind_timeout_s; then it aborts the membership, for the reason
+  // that the operation was left by `why`, and waits on. On a device it waits until the work is
+  // enqueued.
   absl::Status WaitOrAbort(Handle handle, const std::string& why);
   // Calls `function` on the completion thread, once, when the operation has ended.
   absl::Status CallAtEnd(Handle handle, CallbackFn function, void* user);
@@ -88,18 +90,20 @@ class Runtime {
   absl::StatusOr<Request*> Find(Handle handle) { return submissions_->table().Find(handle); }
   void Unreference(Request* request) { submissions_->table().Unreference(request); }
 
-  // Leaves the job: waits until all ranks have, or the epoch fails (then ABORTED). No other call
-  // may be under way or follow. FAILED_PRECONDITION from a callback.
+  // Leaves the job: waits until all ranks have, or the membership fails (then ABORTED). No other
+  // call may be under way or follow. FAILED_PRECONDITION from a callback.
   absl::Status Shutdown();
-  // Ends the epoch on all ranks: when it returns, or soon after if it is called from a callback.
+  // Ends the membership on all ranks: when it returns, or soon after if it is called from a
+  // callback.
   void Abort(const std::string& reason);
-  // Ends what threads wait for in it, unless it has been left: aborts the epoch.
+  // Ends what threads wait for in it, unless it has been left: aborts the membership.
   void EndWaits();
   // Whose thread calls this context's callbacks.
   const Completions* completions() const { return &completions_; }
   // FAILED_PRECONDITION where the calling thread may not end this context: `what` names the call.
   absl::Status CheckMayEnd(absl::string_view what) const;
-  // Of a failed epoch, before the next one begins: this rank's end is not another's doing any more.
+  // Of a failed membership, before the next one begins: this rank's end is not another's doing any
+  // more.
   void ForgetBlame() { engine_->ForgetBlame(); }
   FailurePtr failure() const { return engine_->failure(); }
 

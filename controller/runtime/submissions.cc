@@ -153,8 +153,8 @@ Signature SignatureOf(const OperationArgs& args) {
 }  // namespace
 
 Submissions::Submissions(Rank rank, int world_size,
-                         absl::Span<const std::vector<Rank>> process_sets, uint64_t epoch)
-    : rank_(rank), table_(epoch), sets_(world_size, process_sets), states_(sets_.end()) {}
+                         absl::Span<const std::vector<Rank>> process_sets, uint64_t membership)
+    : rank_(rank), table_(membership), sets_(world_size, process_sets), states_(sets_.end()) {}
 
 size_t Submissions::NameHash::operator()(const std::pair<Scope, absl::string_view>& key) const {
   return absl::HashOf(key);

@@ -52,9 +52,9 @@ struct Submitted {
 
 class Submissions {
  public:
-  // `process_sets`: sets 1, 2, ... that exist from the start. `epoch`: see RequestTable.
+  // `process_sets`: sets 1, 2, ... that exist from the start. `membership`: see RequestTable.
   Submissions(Rank rank, int world_size, absl::Span<const std::vector<Rank>> process_sets = {},
-              uint64_t epoch = 0);
+              uint64_t membership = 0);
 
   // Checks the operation and queues it. INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or what Close was
   // given.

@@ -46,8 +46,9 @@ TimelineText::TimelineText(const TimelineOwner& owner, Nanos began, Nanos unix_t
   NameTrack(kEventsTrack, "events", 0);
   Instant("TIMELINE_BEGIN", kEventsTrack, began);
   Put(absl::StrCat(",\"args\":{\"rank\":", owner.rank, ",\"size\":", owner.size, ",\"host\":", host,
-                   ",\"pid\":", owner.pid, ",\"epoch\":", owner.epoch, ",\"unix_time_us\":",
-                   unix_time / kMicrosecond, ",\"clock_offset_ns\":", owner.clock_offset,
+                   ",\"pid\":", owner.pid, ",\"membership\":", owner.membership,
+                   ",\"unix_time_us\":", unix_time / kMicrosecond,
+                   ",\"clock_offset_ns\":", owner.clock_offset,
                    ",\"clock_uncertainty_ns\":", owner.clock_uncertainty, "}}"));
 }
 

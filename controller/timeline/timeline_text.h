@@ -79,7 +79,7 @@ struct TimelineOwner {
   int size = 1;
   std::string host;
   int pid = 0;
-  uint64_t epoch = 1;
+  uint64_t membership = 1;
   // What to add to this host's clock to get rank 0's, and by how much that may be wrong.
   Nanos clock_offset = 0;
   Nanos clock_uncertainty = 0;

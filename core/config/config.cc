@@ -120,7 +120,7 @@ const Knob kKnobs[] = {
      "How long the ranks may take to make an NCCL communicator, once an operation needs it."},
     {"unwind_timeout_s", &Config::unwind_timeout_s, Use::kKnob, 0, 1e6, "", "",
      "How long a C++ handle of an operation in place waits for its end when an exception unwinds "
-     "past it. After that the handle ends the epoch on all ranks, and the error names the "
+     "past it. After that the handle ends the membership on all ranks, and the error names the "
      "operation. Handles of other operations don't wait then."},
     {"deterministic", &Config::deterministic, Use::kAgreed, 0, 1, "", "",
      "1: reductions of CUDA tensors add up in rank order and give the CPU's bits, at some cost; "

@@ -155,7 +155,7 @@ static void submit(rueda_context* context) {
   if (rueda_wait(context, handle, RUEDA_FOREVER) != RUEDA_OK) {
     rueda_error error = RUEDA_ERROR_INIT;
     CHECK(rueda_handle_error(context, handle, &error) == RUEDA_OK);
-    fprintf(stderr, "%s%s\n", error.message, error.recoverable ? "; try a new epoch" : "");
+    fprintf(stderr, "%s%s\n", error.message, error.recoverable ? "; try a new membership" : "");
   }
   CHECK(rueda_wait_on_stream(context, handle, NULL) == RUEDA_OK);  // the CPU has no streams
   // Where this rank can't wait without a limit for the others; here the operation has ended.
@@ -331,8 +331,8 @@ static void timeline(rueda_context* context) {
   //! [timeline]
 }
 
-static void epochs(rueda_context* context) {
-  //! [epochs]
+static void memberships(rueda_context* context) {
+  //! [memberships]
   rueda_operation barrier = RUEDA_OPERATION_INIT;
   rueda_status first = rueda_execute(context, &barrier, 1, RUEDA_FOREVER, NULL);
   CHECK(first == RUEDA_OK || first == RUEDA_ABORTED);  // it may see the failure already
@@ -344,10 +344,10 @@ static void epochs(rueda_context* context) {
   fprintf(stderr, "%s\n", error.message);
   rueda_dump_state(2);  // what the threads did last; from a signal handler too
   CHECK(rueda_context_reset(context) == RUEDA_OK);  // meets the same ranks again
-  uint64_t epoch = 0;
-  CHECK(rueda_context_epoch(context, &epoch) == RUEDA_OK);
-  //! [epochs]
-  CHECK(epoch == 2);
+  uint64_t membership = 0;
+  CHECK(rueda_context_membership(context, &membership) == RUEDA_OK);
+  //! [memberships]
+  CHECK(membership == 2);
 }
 
 int main(void) {
@@ -367,7 +367,7 @@ int main(void) {
   memory(context);
   compression(context);
   timeline(context);
-  epochs(context);
+  memberships(context);
   stop(context);
   return 0;
 }

@@ -58,8 +58,8 @@ void Timeline() {
   //! [timeline]
 }
 
-void Epochs() {
-  //! [epochs]
+void Memberships() {
+  //! [memberships]
   try {
     rueda::barrier();  // may see the failure already
     if (rueda::rank() == 0) rueda::abort("rank 0 has had enough");
@@ -69,9 +69,9 @@ void Epochs() {
     std::fprintf(stderr, "%s\n", error.what());
     rueda::reset();  // meets the same ranks again
   }
-  std::printf("epoch %d\n", static_cast<int>(rueda::epoch()));
-  //! [epochs]
-  CHECK(rueda::epoch() == 2);
+  std::printf("membership %d\n", static_cast<int>(rueda::membership()));
+  //! [memberships]
+  CHECK(rueda::membership() == 2);
 }
 
 void ProcessSets() {
@@ -344,7 +344,7 @@ int main() {
   Objects();
   Meeting();
   Timeline();
-  Epochs();
+  Memberships();
   Stop();
   return 0;
 }

@@ -140,8 +140,8 @@ class Communicator {
   // Begins an operation. The one before is done, unless this is Enqueuing.
   virtual void Start(const Collective& collective) = 0;
 
-  // Goes on with it for at most about 100 us. An error ends the epoch: UNAVAILABLE (a peer or the
-  // network is gone), RESOURCE_EXHAUSTED, INTERNAL (the members' layouts differ).
+  // Goes on with it for at most about 100 us. An error ends the membership: UNAVAILABLE (a peer or
+  // the network is gone), RESOURCE_EXHAUSTED, INTERNAL (the members' layouts differ).
   virtual absl::StatusOr<Progress> Advance() = 0;
 
   // Of the operation that has just ended.

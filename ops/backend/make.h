@@ -24,7 +24,7 @@ class SharedMemory;
 struct BackendArgs {
   const Config* config = nullptr;
   std::string job;  // keys in the store begin with these two
-  uint64_t epoch = 1;
+  uint64_t membership = 1;
   std::shared_ptr<Store> store;
   Nanos silence_limit = 0;        // of a member on another host; 0: none
   std::function<void()> wake;     // rings the engine; any thread

@@ -13,10 +13,10 @@
 
 namespace rueda {
 
-// What the keys of one epoch of a job have in common: of the job's name the beginning, as keys have
-// a limited length, and the store is this job's own.
-inline std::string JobKey(absl::string_view job, uint64_t epoch) {
-  return absl::StrCat(job.substr(0, 128), "/", epoch);
+// What the keys of one membership of a job have in common: of the job's name the beginning, as keys
+// have a limited length, and the store is this job's own.
+inline std::string JobKey(absl::string_view job, uint64_t membership) {
+  return absl::StrCat(job.substr(0, 128), "/", membership);
 }
 
 class Store {

@@ -35,8 +35,8 @@ absl::StatusOr<ModuleArgs> GlooBackend::ArgsFor(const Group& group, absl::string
   RUEDA_ASSIGN_OR_RETURN(const Interface interface, FindInterface(options_.network_interface));
   args.members = static_cast<int>(group.ranks.size());
   args.self = group.self;
-  args.prefix = absl::StrCat(word, "/", JobKey(options_.job, options_.epoch), "/", group.set, ".",
-                             group.generation);
+  args.prefix = absl::StrCat(word, "/", JobKey(options_.job, options_.membership), "/", group.set,
+                             ".", group.generation);
   args.network_interface = interface.name;
   args.timeout = options_.timeout;
   args.silence_limit = options_.silence_limit;
@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> GlooBackend::Connect(const Group& 
 std::unique_ptr<Backend> MakeGloo(const BackendArgs& args) {
   GlooOptions options;
   options.job = args.job;
-  options.epoch = args.epoch;
+  options.membership = args.membership;
   options.network_interface = args.network_interface;
   options.timeout = static_cast<Nanos>(args.config->gloo_timeout_s * kSecond);
   options.silence_limit = args.silence_limit;

@@ -15,7 +15,7 @@ namespace rueda {
 
 struct GlooOptions {
   std::string job;  // the store's keys begin with these two
-  uint64_t epoch = 1;
+  uint64_t membership = 1;
   std::string network_interface = "lo";
   // Of connecting, and of each wait for a peer once an operation was begun. A peer that begins late
   // uses it up, too: it must be longer than a rank may be late.

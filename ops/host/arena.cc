@@ -100,7 +100,7 @@ absl::Status Arena::WaitUntilSafe(Nanos deadline) {
     if (who.empty()) return absl::OkStatus();
     if (MonotonicNow() >= deadline) {
       return absl::FailedPreconditionError(
-          absl::StrCat("memory of a failed epoch may still be written to: ", who));
+          absl::StrCat("memory of a failed membership may still be written to: ", who));
     }
     nanosleep(&kPause, nullptr);
   }

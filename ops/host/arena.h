@@ -1,7 +1,7 @@
 // An arena: memory of one rank that its neighbours can read and write, so that tensors in it are
 // reduced where they lie. Sparse and of fixed size; pages exist while they are allocated. It
-// outlives epochs: the process hands it to each epoch's neighbours again as long as something in it
-// is in use.
+// outlives memberships: the process hands it to each membership's neighbours again as long as
+// something in it is in use.
 #pragma once
 
 #include <functional>
@@ -43,8 +43,8 @@ class Arena {
   }
   bool InUse() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // After a failed epoch its ranks may still be writing here. A guard says who, for people; "" once
-  // nobody can be.
+  // After a failed membership its ranks may still be writing here. A guard says who, for people; ""
+  // once nobody can be.
   using Guard = std::function<std::string()>;
   void AddGuard(Guard guard) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until all guards are content. FAILED_PRECONDITION at `deadline`, naming who is in the

@@ -1,7 +1,7 @@
-// The control segment: what the ranks of one host share in one epoch besides their arenas. Made by
-// the host's leader, new in every epoch, mapped by all.
+// The control segment: what the ranks of one host share in one membership besides their arenas.
+// Made by the host's leader, new in every membership, mapped by all.
 //
-//   failure    the epoch's first failure, if any: written once, read by everybody
+//   failure    the membership's first failure, if any: written once, read by everybody
 //   pages      one a rank: whether it sleeps, what it is doing, whether it has left
 //   log        the announcement log (controller/bus/host_log.h lays it out)
 //   areas      one a rank and process set: arrivals, descriptors, slots, blocks of the algorithms
@@ -92,7 +92,7 @@ class Segment {
   }
   int ranks() const { return ranks_; }
 
-  // Whether the epoch has failed. One load; called in every wait.
+  // Whether the membership has failed. One load; called in every wait.
   bool failed() const { return failure_->state.load(std::memory_order_acquire) != 0; }
   // Records the failure unless there is one already; the first wins. `record` is a serialised
   // wire::Failure of at most kFailureBytesMax bytes.

@@ -374,7 +374,8 @@ void DeviceCommunicator::End() {
   {
     MutexLock lock(mutex_);
     if (ended_) return;
-    // In an epoch that goes on everything is done; else NCCL's kernels must be told to stop first.
+    // In a membership that goes on everything is done; else NCCL's kernels must be told to stop
+    // first.
     libraries.swap(libraries_);
   }
   if (program_ != nullptr && !context_->cancelled()) program_->ReleaseBuffers();

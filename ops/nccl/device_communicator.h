@@ -46,10 +46,10 @@ class DeviceContext {
   LaneStore& store() { return store_; }
   void Add(DeviceCommunicator* communicator) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(DeviceCommunicator* communicator) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The epoch is over: whatever any of them waits for ends. Any thread.
+  // The membership is over: whatever any of them waits for ends. Any thread.
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
-  // Of an epoch that is over: until when what is on the device is waited for.
+  // Of a membership that is over: until when what is on the device is waited for.
   Nanos patient_until() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Says, the first time, that something stays on the device.
   void WarnOfRest();
@@ -104,7 +104,7 @@ class DeviceCommunicator : public Communicator, public Enqueuing {
   void Start(const Collective& collective) override ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceEvent NextEnqueued() override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Progress> Advance() override ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends all of the rank's device communicators: the epoch is over.
+  // Ends all of the rank's device communicators: the membership is over.
   void Abort() override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

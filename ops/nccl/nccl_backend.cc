@@ -16,7 +16,7 @@ constexpr Nanos kGrace = 100 * kMillisecond;
 
 NcclBackend::NcclBackend(NcclOptions options)
     : job_(std::move(options.job)),
-      epoch_(options.epoch),
+      membership_(options.membership),
       context_(std::make_shared<DeviceContext>(std::move(options.context))) {}
 
 absl::Status NcclBackend::Viable([[maybe_unused]] const Group& group) const {
@@ -42,8 +42,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclBackend::ConnectOn(const Group
                                                                      Communicator* parent) {
   RUEDA_RETURN_IF_ERROR(device().Check());
   DeviceCommunicator::Args args;
-  args.prefix = absl::StrCat("nccl/", JobKey(job_, epoch_), "/", group.set, ".", group.generation,
-                             urgent ? "/urgent" : "");
+  args.prefix = absl::StrCat("nccl/", JobKey(job_, membership_), "/", group.set, ".",
+                             group.generation, urgent ? "/urgent" : "");
   args.members = static_cast<int>(group.ranks.size());
   args.self = group.self;
   args.urgent = urgent;
@@ -79,7 +79,7 @@ void NcclBackend::LeaveOut(Communicator* parent) {
 std::unique_ptr<Backend> MakeNccl(const BackendArgs& args) {
   NcclOptions options;
   options.job = args.job;
-  options.epoch = args.epoch;
+  options.membership = args.membership;
   options.context.device = std::make_shared<CudaDevice>(args.local_rank);
   options.context.store = args.store;
   options.context.timeout = static_cast<Nanos>(args.config->nccl_timeout_s * kSecond);

@@ -15,7 +15,7 @@ namespace rueda {
 
 struct NcclOptions {
   std::string job;  // the store's keys begin with these two
-  uint64_t epoch = 1;
+  uint64_t membership = 1;
   DeviceContext::Args context;
 };
 
@@ -40,7 +40,7 @@ class NcclBackend : public DeviceBackend {
 
  private:
   const std::string job_;
-  const uint64_t epoch_;
+  const uint64_t membership_;
   const std::shared_ptr<DeviceContext> context_;
   bool asked_ = false;  // Left, before
   std::vector<std::unique_ptr<DeviceCommunicator>> retired_;

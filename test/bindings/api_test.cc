@@ -365,7 +365,7 @@ TEST_F(Api, SplitsGoWithTwoKindsAlone) {
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "splits is null");
 }
 
-TEST_F(Api, TheContextTellsHowItsEpochFailed) {
+TEST_F(Api, TheContextTellsHowItsMembershipFailed) {
   rueda_error error = RUEDA_ERROR_INIT;
   ASSERT_EQ(rueda_context_error(context_, &error), RUEDA_OK);
   EXPECT_EQ(error.code, RUEDA_OK);
@@ -381,6 +381,15 @@ TEST_F(Api, TheContextTellsHowItsEpochFailed) {
   EXPECT_THAT(error.message, HasSubstr("enough"));
   EXPECT_EQ(rueda_shutdown(other), RUEDA_ABORTED);
   rueda_context_destroy(other);
+}
+
+TEST_F(Api, AMembershipWasAnEpoch) {
+  uint64_t membership = 0, epoch = 0;
+  ASSERT_EQ(rueda_context_membership(context_, &membership), RUEDA_OK);
+  EXPECT_GT(membership, 0u);
+  ASSERT_EQ(rueda_context_epoch(context_, &epoch), RUEDA_OK);
+  EXPECT_EQ(epoch, membership);
+  EXPECT_EQ(rueda_context_epoch(context_, nullptr), RUEDA_INVALID_ARGUMENT);
 }
 
 TEST_F(Api, EveryDtypeComesBackAsItWent) {
@@ -688,17 +697,17 @@ TEST(Timeline, OfEachContextHasItsName) {
   rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
   options.knobs = knobs;
   options.knob_count = 1;
-  options.name = "timeline/a b";  // no other test's, so that it is in its first epoch
+  options.name = "timeline/a b";  // no other test's, so that it is in its first membership
   ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &first), RUEDA_OK) << rueda_last_error();
   EXPECT_EQ(access((stem + ".timeline_a_b.json").c_str(), R_OK), 0);
   ASSERT_EQ(rueda_init(RUEDA_VERSION, &options, &second), RUEDA_OK) << rueda_last_error();
-  EXPECT_EQ(access((stem + ".timeline_a_b.epoch2.json").c_str(), R_OK), 0);
+  EXPECT_EQ(access((stem + ".timeline_a_b.membership2.json").c_str(), R_OK), 0);
   for (rueda_context* context : {first, second}) {
     EXPECT_EQ(rueda_shutdown(context), RUEDA_OK);
     rueda_context_destroy(context);
   }
   EXPECT_EQ(unlink((stem + ".timeline_a_b.json").c_str()), 0);
-  EXPECT_EQ(unlink((stem + ".timeline_a_b.epoch2.json").c_str()), 0);
+  EXPECT_EQ(unlink((stem + ".timeline_a_b.membership2.json").c_str()), 0);
 }
 
 TEST_F(Api, CurrentContextIsTheThreadsElseTheDefault) {

@@ -640,7 +640,7 @@ TEST_P(Ranks, DisagreementIsNotRecoverable) {
       EXPECT_EQ(error.operation(), "allreduce");
       EXPECT_EQ(error.tensor(), "shape");
       EXPECT_EQ(error.host() + error.cause(), "");
-      EXPECT_EQ(error.epoch(), rueda::epoch());
+      EXPECT_EQ(error.membership(), rueda::membership());
     };
     try {
       rueda::allreduce(mine, {.name = "shape"});
@@ -878,7 +878,7 @@ TEST(CppLoss, ErrorsTellWhoWasLost) {
             EXPECT_THAT(error.what(), HasSubstr("host " + error.host() + ",")) << error.host();
             EXPECT_THAT(error.what(), HasSubstr(": " + error.cause())) << error.cause();
             EXPECT_NE(error.cause(), "");
-            EXPECT_EQ(error.epoch(), 1u);
+            EXPECT_EQ(error.membership(), 1u);
             EXPECT_TRUE(error.recoverable()) << error.what();
           }
         };
@@ -896,9 +896,9 @@ TEST(CppLoss, ErrorsTellWhoWasLost) {
   }
 }
 
-TEST_P(Ranks, AnAbortEndsTheEpochAndAResetBeginsTheNext) {
+TEST_P(Ranks, AnAbortEndsTheMembershipAndAResetBeginsTheNext) {
   Run([](int rank, int size) {
-    const uint64_t before = rueda::epoch();
+    const uint64_t before = rueda::membership();
     if (rank == 0) rueda::abort("enough");
     try {
       while (true) rueda::barrier();
@@ -909,7 +909,7 @@ TEST_P(Ranks, AnAbortEndsTheEpochAndAResetBeginsTheNext) {
       EXPECT_THAT(error.what(), HasSubstr("enough"));
     }
     rueda::reset();
-    EXPECT_EQ(rueda::epoch(), before + 1);
+    EXPECT_EQ(rueda::membership(), before + 1);
     EXPECT_EQ(rueda::allreduce(Ints{1}, {.name = "again", .op = rueda::Sum}), Ints{size});
   });
 }

@@ -1023,7 +1023,7 @@ TEST_P(Cuda, WhatCompressionRemembersIsSavedAndLoaded) {
   });
 }
 
-// Whatever the device refuses ends the epoch with its words on all ranks.
+// Whatever the device refuses ends the membership with its words on all ranks.
 TEST_P(Cuda, AFailureOfTheDeviceReachesAllRanks) {
   Run(
       2,
@@ -1059,7 +1059,7 @@ TEST_P(Cuda, AFailureToMakeACommunicatorReachesAllRanks) {
   }
 }
 
-// A member that does not come in time is as much as one that can't be reached: the epoch ends.
+// A member that does not come in time is as much as one that can't be reached: the membership ends.
 TEST_P(Cuda, MembersWaitForEachOtherForSoLongAndNoLonger) {
   RunOptions options;
   options.size = 3;
@@ -1093,12 +1093,13 @@ TEST_P(Cuda, MembersWaitForEachOtherForSoLongAndNoLonger) {
 TEST_P(Cuda, AnAbortEndsWhatIsUnderWayOnTheDevice) {
   if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "what they tell each other is one process's";
   constexpr size_t kElements = 1'000'000;  // it takes the fake a while to spoil them
-  std::atomic<int> held{0}, over{0};  // epochs: in which rank 1 holds it; which are over for rank 0
+  // Memberships: in which rank 1 holds it; which are over for rank 0.
+  std::atomic<int> held{0}, over{0};
   Run(
       2,
       [&](rueda_context* context, int rank, int device) {
         const OnDevice<float> small(device, {1.0f});
-        for (int epoch = 0; epoch < 3; ++epoch) {
+        for (int membership = 0; membership < 3; ++membership) {
           CallersStream stream(device);
           const OnDevice<float> tensor(device, std::vector<float>(kElements, 1.0f), stream.get());
           const auto last = [&] {
@@ -1109,18 +1110,18 @@ TEST_P(Cuda, AnAbortEndsWhatIsUnderWayOnTheDevice) {
           const rueda_handle handle = Submitted(context, tensor.Sum("t"));
           ASSERT_EQ(rueda_wait_on_stream(context, handle, stream.get()), RUEDA_OK);
           if (rank == 0) {
-            held.wait(epoch);
+            held.wait(membership);
             ASSERT_EQ(rueda_abort(context, "enough"), RUEDA_OK);
           } else {
-            held = epoch + 1;
+            held = membership + 1;
             held.notify_all();
-            over.wait(epoch);
+            over.wait(membership);
             stream.Release();
           }
           EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_ABORTED);
           const float left = last();
           if (rank == 0) {
-            over = epoch + 1;
+            over = membership + 1;
             over.notify_all();
           }
           ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
@@ -1181,7 +1182,7 @@ TEST(CudaKill, TheOthersAreToldWhoDiedAlsoWhileTheirDeviceWaits) {
 }
 
 // A stream that does not get to where operations wait for it holds up nobody who leaves a failed
-// epoch. What the device still uses is freed when it gets there.
+// membership. What the device still uses is freed when it gets there.
 TEST_P(Cuda, AContextIsDestroyedThoughAStreamIsStuck) {
   std::unique_ptr<CallersStream> streams[2];
   const std::vector<float> ones(1000, 1.0f);
@@ -1218,7 +1219,7 @@ TEST_P(Cuda, AContextIsDestroyedThoughAStreamIsStuck) {
           ASSERT_EQ(rueda_abort(context, "enough"), RUEDA_OK);
         }
         while (Execute(context, Barrier("the end")) != RUEDA_ABORTED) continue;
-        // A new epoch begins all the same.
+        // A new membership begins all the same.
         ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
         const OnDevice<float> other(device, {1.0f});
         ASSERT_EQ(Execute(context, other.Sum("t")), RUEDA_OK) << rueda_last_error();
@@ -1244,8 +1245,8 @@ TEST_P(Cuda, AContextIsDestroyedThoughAStreamIsStuck) {
   for (const auto& tensor : tensors) (void)tensor->Values();
 }
 
-// What NCCL's own threads notice ends the epoch, though every process is well.
-TEST_P(Cuda, AConnectionThatNcclHasLostEndsTheEpoch) {
+// What NCCL's own threads notice ends the membership, though every process is well.
+TEST_P(Cuda, AConnectionThatNcclHasLostEndsTheMembership) {
   if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "the fake's members are one process's";
   Run(
       2,
@@ -1261,7 +1262,7 @@ TEST_P(Cuda, AConnectionThatNcclHasLostEndsTheEpoch) {
 }
 
 // Each of a process set's communicators is looked at, not only the first that it has made.
-TEST_P(Cuda, AConnectionThatALaterCommunicatorHasLostEndsTheEpochToo) {
+TEST_P(Cuda, AConnectionThatALaterCommunicatorHasLostEndsTheMembershipToo) {
   if (GetParam() == Ranks::kProcesses) GTEST_SKIP() << "the fake's members are one process's";
   Run(
       2,
@@ -1289,7 +1290,7 @@ TEST_P(Cuda, AConnectionThatALaterCommunicatorHasLostEndsTheEpochToo) {
 }
 
 // What fails on the device behind the calls: of a lone member no communicator tells.
-TEST_P(Cuda, AFailureBehindTheCallsEndsTheEpoch) {
+TEST_P(Cuda, AFailureBehindTheCallsEndsTheMembership) {
   Run(
       1,
       [](rueda_context* context, int, int device) {
@@ -1360,13 +1361,13 @@ TEST(CudaLess, ARankWithoutADeviceSaysSo) {
   });
 }
 
-// A new epoch after a failed one has devices as the first one had.
+// A new membership after a failed one has devices as the first one had.
 TEST_P(Cuda, AfterAResetItGoesOn) {
   Run(
       2,
       [](rueda_context* context, int rank, int device) {
         const OnDevice<float> tensor(device, {1.0f});
-        for (int epoch = 0; epoch < 3; ++epoch) {
+        for (int membership = 0; membership < 3; ++membership) {
           const OnDevice<float> fresh(device, {1.0f});
           const rueda_status status = Execute(context, fresh.Sum("t"));
           if (rank == 0) {  // the other may be told of the end before it hears of its sum

@@ -1,5 +1,5 @@
-// The C++ API's old form, arguments by position: deprecated, and goes with version 0.3. Until then
-// it does what the new one does.
+// The C++ API's old form, arguments by position, and old names: deprecated, and go with version
+// 0.3. Until then they do what the new ones do.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -115,6 +115,13 @@ TEST(Positional, MovesTakeTheirArgumentsByPosition) {
     EXPECT_EQ(broadcast_object(std::to_string(rank), 1, "q", world), "1");
     EXPECT_THAT(allgather_object(std::to_string(rank), "r", world), ElementsAre("0", "1"));
   });
+}
+
+TEST(OldNames, AMembershipWasAnEpoch) {
+  OnTwoRanks([](int) { EXPECT_EQ(epoch(), membership()); });
+  rueda_error details = RUEDA_ERROR_INIT;
+  details.membership = 7;
+  EXPECT_EQ(Error(RUEDA_ABORTED, "enough", details).epoch(), 7u);
 }
 
 // What the new form refuses.

@@ -76,7 +76,7 @@ void Failures() {
         rueda::allreduce_(values, {.name = "x"});
       },
       2);
-  // The others learn of the end of the epoch first, and fail first.
+  // The others learn of the end of the membership first, and fail first.
   Failing(
       [] {
         if (rueda::rank() > 0) rueda::barrier();

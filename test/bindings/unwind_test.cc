@@ -74,7 +74,7 @@ void AwaitWhatWasLeftBehind() {
   }
 }
 
-TEST_P(Unwind, PastAnOperationInPlaceThatNobodyJoinsTheEpochEnds) {
+TEST_P(Unwind, PastAnOperationInPlaceThatNobodyJoinsTheMembershipEnds) {
   struct Case {
     const char* label;
     std::function<rueda::Handle<>(Floats& data)> start;
@@ -113,7 +113,7 @@ TEST_P(Unwind, PastAnOperationInPlaceThatNobodyJoinsTheEpochEnds) {
 }
 
 // One of them, and not each, takes the limit.
-TEST_P(Unwind, PastManyOperationsInPlaceTheEpochEndsOnce) {
+TEST_P(Unwind, PastManyOperationsInPlaceTheMembershipEndsOnce) {
   Run(
       "0.1",
       [](int rank) {
@@ -160,7 +160,7 @@ TEST_P(Unwind, PastAnOperationWithItsOwnMemoryNobodyWaits) {
         Throw();
       });
       EXPECT_NE(rueda::detail::left_behind.load(), nullptr);
-      rueda::barrier();  // nothing has ended the epoch
+      rueda::barrier();  // nothing has ended the membership
       rueda::barrier();
       AwaitWhatWasLeftBehind();
     } else {
@@ -220,7 +220,7 @@ TEST_P(Unwind, AHandleThatIsMadeMeanwhileWaits) {
 }
 
 // Else a late handle would wait for, and release, what is another's.
-TEST_P(Unwind, AHandleOfAnEarlierEpochIsNoneOfTheNext) {
+TEST_P(Unwind, AHandleOfAnEarlierMembershipIsNoneOfTheNext) {
   Run("0", [](int rank) {
     const Floats data(1000, 1);
     std::optional<rueda::Handle<Floats>> old = rueda::allreduce_async(data, {.name = "old"});

@@ -13,16 +13,16 @@ LIMIT = 30  # seconds
 
 
 class Scope:
-    def __init__(self, secret, job, epoch=1):
-        self.secret, self.job, self.epoch = secret, job.encode(), epoch
+    def __init__(self, secret, job, membership=1):
+        self.secret, self.job, self.membership = secret, job.encode(), membership
 
 
 def hello(scope, client, server, nonce):
-    return MAGIC + struct.pack("<Qii", scope.epoch, client, server) + nonce
+    return MAGIC + struct.pack("<Qii", scope.membership, client, server) + nonce
 
 
 def transcript(scope, client, server, client_nonce, server_nonce):
-    return (struct.pack("<I", len(scope.job)) + scope.job + struct.pack("<Qii", scope.epoch, client, server) +
+    return (struct.pack("<I", len(scope.job)) + scope.job + struct.pack("<Qii", scope.membership, client, server) +
             client_nonce + server_nonce)
 
 
@@ -89,8 +89,8 @@ class Client:
         header = receive(self.socket, HEADER)
         if len(header) < HEADER:
             return None
-        magic, _, kind, _, epoch, source, destination, sequence, length, _ = struct.unpack("<4sBBHQiiQII", header)
-        assert (magic, epoch, source, destination, sequence) == (b"RUED", self.scope.epoch, self.server, self.rank, 0)
+        magic, _, kind, _, membership, source, destination, sequence, length, _ = struct.unpack("<4sBBHQiiQII", header)
+        assert (magic, membership, source, destination, sequence) == (b"RUED", self.scope.membership, self.server, self.rank, 0)
         payload, mac = receive(self.socket, length), receive(self.socket, MAC)
         key = session_key(self.scope, b"rueda server to client", *self.of())
         assert hmac.compare_digest(hmac.new(key, header + payload, hashlib.sha256).digest(), mac)

@@ -290,7 +290,7 @@ class TheDoor(SecurityTest):
             client.close()
         # To these it does not even answer.
         old, new = peer.Scope(scope.secret, scope.job.decode(), 0), peer.Scope(scope.secret, scope.job.decode(), 2)
-        for what, who in {"an old epoch": (old, 2, 0), "a later epoch": (new, 2, 0), "looks for rank 1": (scope, 2, 1),
+        for what, who in {"an old membership": (old, 2, 0), "a later membership": (new, 2, 0), "looks for rank 1": (scope, 2, 1),
                           "rank -1": (scope, -1, 0), "rank 65536": (scope, 65536, 0)}.items():
             client = peer.Client(address, *who)
             self.assertEqual(client.reply, b"", what)

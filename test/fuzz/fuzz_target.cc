@@ -55,7 +55,7 @@ void ShakeKnowingly(absl::string_view input) {
   Nonce nonce = {};
   std::string bytes(input.substr(0, 16 + nonce.size()));
   bytes.resize(16 + nonce.size());
-  memcpy(&scope.epoch, &bytes[0], 8);
+  memcpy(&scope.membership, &bytes[0], 8);
   memcpy(&rank, &bytes[8], 4);
   memcpy(&meant, &bytes[12], 4);
   memcpy(nonce.data(), &bytes[16], nonce.size());
@@ -63,7 +63,7 @@ void ShakeKnowingly(absl::string_view input) {
   Handshake server = Handshake::Server(kScope, 0, kNonce);
   const auto reply = server.Receive(client.Begin());
   if (!reply.ok()) return;
-  RUEDA_CHECK(scope.epoch == kScope.epoch && meant == 0 && rank >= 0 && rank < kRanksMax);
+  RUEDA_CHECK(scope.membership == kScope.membership && meant == 0 && rank >= 0 && rank < kRanksMax);
   const auto finish = client.Receive(*reply);
   RUEDA_CHECK(finish.ok() && server.Receive(*finish).ok() && server.peer() == rank);
 }
@@ -149,7 +149,7 @@ void TakeEvents(absl::string_view input) {
   if (!UnpackEvents(input, &events).ok()) return;
   Job job;
   for (const ControlEvent& event : events) {
-    if (!job.Step(event)) return;  // the epoch ends
+    if (!job.Step(event)) return;  // the membership ends
   }
   job.Look(FuzzJob().stall_warn);
   job.Look(FuzzJob().stall_timeout);
@@ -265,7 +265,7 @@ void TakeLink(const std::function<std::string(const SessionKeys&)>& bytes, size_
 void TakeSigned(absl::string_view input) {
   if (input.empty()) return;
   const auto sign = [&](const SessionKeys& keys) {
-    FrameWriter writer({kScope.epoch, 1, 0}, keys.send);
+    FrameWriter writer({kScope.membership, 1, 0}, keys.send);
     std::string frames;
     absl::string_view rest = input.substr(1);
     while (rest.size() >= 3) {

@@ -334,7 +334,7 @@ std::string FailureText() {
   failure.cause = "killed";
   failure.operation = "allreduce";
   failure.tensor = "w";
-  failure.epoch = 3;
+  failure.membership = 3;
   failure.recoverable = true;
   return EncodeFailure(failure);
 }
@@ -412,7 +412,7 @@ void WriteHandshakes() {
   const std::string reply = *server.Receive(hello);
   Write("s_handshake", hello + *client.Receive(reply));
   Write("c_handshake", reply);
-  const std::string said = hello.substr(hello.size() - 48);  // epoch, ranks, nonce
+  const std::string said = hello.substr(hello.size() - 48);  // membership, ranks, nonce
   Write("u_rank_1", said);
   Write("u_rank_too_high", std::string(said).replace(10, 1, 1, 1));
 }

@@ -21,7 +21,9 @@ CPP_HEADERS = ROOT / "bindings/cpp/include/rueda/cpp"  # the sections of rueda.h
 
 
 def c_functions():
-    return set(re.findall(r"^RUEDA_API [^;(]*?(\w+)\(", C_HEADER.read_text(), re.M))
+    """Those that are not deprecated."""
+    text = re.sub(r"^/\*\* Deprecated:[^/]*\*/\n[^;]*;", "", C_HEADER.read_text(), flags=re.M)
+    return set(re.findall(r"^RUEDA_API [^;(]*?(\w+)\(", text, re.M))
 
 
 def cpp_functions():

@@ -86,7 +86,7 @@ TEST_P(Ending, ByAnAbortInACallback) {
       ASSERT_EQ(rueda_context_error(context, &error), RUEDA_OK);
       EXPECT_EQ(error.code, RUEDA_ABORTED);
       EXPECT_EQ(error.recoverable, 1);
-      // It goes on in another epoch.
+      // It goes on in another membership.
       ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
       EXPECT_EQ(Execute(context, Barrier("together")), RUEDA_OK) << rueda_last_error();
     });
@@ -106,7 +106,7 @@ TEST_P(Ending, InACallbackIsRefused) {
       const rueda_status there = Execute(context, Barrier("all are there"));
       // Rank 0 goes on, and may have aborted before this one knows.
       EXPECT_TRUE(there == RUEDA_OK || (rank != 0 && there == RUEDA_ABORTED)) << rueda_last_error();
-      // When the epoch has failed, as users would.
+      // When the membership has failed, as users would.
       if (rank == 0) {
         EXPECT_EQ(CallFrom(context, flags, rueda_context_reset, "of rank 0",
                            [&] { EXPECT_EQ(rueda_abort(context, "the test"), RUEDA_OK); }),
@@ -157,7 +157,7 @@ void Work(rueda_context* context, int thread, const std::atomic<bool>& stop) {
       (void)rueda_release(context, handle);
     }
     const bool expected = status == RUEDA_OK || status == RUEDA_ABORTED ||
-                          status == RUEDA_NOT_FOUND ||  // a handle of the epoch before
+                          status == RUEDA_NOT_FOUND ||  // a handle of the membership before
                           status == RUEDA_FAILED_PRECONDITION;
     EXPECT_TRUE(expected) << rueda_status_name(status) << ": " << rueda_last_error();
     (void)rueda_rank(context);
@@ -176,7 +176,7 @@ TEST_P(Ending, ByResetsUnderTheCallsOfOtherThreads) {
     for (; resets < Resets(); ++resets) {
       if (rank == 0) (void)rueda_abort(context, "the test");
       rueda_status status;
-      do {  // not before the epoch has failed here, too
+      do {  // not before the membership has failed here, too
         status = rueda_context_reset(context);
       } while (status == RUEDA_FAILED_PRECONDITION);
       if (status != RUEDA_OK) {

@@ -243,7 +243,7 @@ TEST(LaunchedKill, OfARankWhoseChildLivesOnIsToldToOtherHosts) {
   }
 }
 
-// Who aborted an epoch that all have left behind has no part in the end of a later one.
+// Who aborted a membership that all have left behind has no part in the end of a later one.
 TEST(LaunchedKill, AfterAbortsAndResetsNamesTheKilledRank) {
   std::mt19937 random(20'240'611);
   for (int trial = 0; trial < 4 && !HasFailure(); ++trial) {

@@ -66,9 +66,9 @@ TEST_P(Lifecycle, ManyInitsAndShutdownsLeaveNothingBehind) {
       for (int cycle = 0; cycle < kCycles; ++cycle) {
         rueda_context* context = nullptr;
         ASSERT_EQ(join(&context), RUEDA_OK) << "cycle " << cycle << ": " << rueda_last_error();
-        uint64_t epoch = 0;
-        ASSERT_EQ(rueda_context_epoch(context, &epoch), RUEDA_OK);
-        EXPECT_EQ(epoch, static_cast<uint64_t>(cycle + 1));
+        uint64_t membership = 0;
+        ASSERT_EQ(rueda_context_membership(context, &membership), RUEDA_OK);
+        EXPECT_EQ(membership, static_cast<uint64_t>(cycle + 1));
         std::vector<float> values(100, static_cast<float>(rank));
         const TensorOf tensor(values);
         ASSERT_EQ(Execute(context, Allreduce("t", tensor.get())), RUEDA_OK) << rueda_last_error();
@@ -306,9 +306,9 @@ TEST_P(StartAgain, MeetsThoseWhoComeLate) {
       ASSERT_EQ(read(first_has_failed[0], bytes, 1), 1);
     }
     ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
-    uint64_t epoch = 0;
-    EXPECT_EQ(rueda_context_epoch(context, &epoch), RUEDA_OK);
-    EXPECT_EQ(epoch, 1u);
+    uint64_t membership = 0;
+    EXPECT_EQ(rueda_context_membership(context, &membership), RUEDA_OK);
+    EXPECT_EQ(membership, 1u);
     EXPECT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
     EXPECT_EQ(rueda_shutdown(context), RUEDA_OK) << rueda_last_error();
     rueda_context_destroy(context);

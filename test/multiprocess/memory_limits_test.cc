@@ -72,7 +72,7 @@ class MemoryLimits : public ::testing::Test {
 TEST_F(MemoryLimits, ArenasFitTheAddressSpaceThatIsLeft) {
   RunJoiners({3, Processes(), {}}, [](int, const Join& join) {
     LeaveAddressSpace(2 * kGiB);
-    for (int epoch = 0; epoch < 2; ++epoch) {
+    for (int membership = 0; membership < 2; ++membership) {
       rueda_context* context = nullptr;
       ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
       SumInArena(context, 4 * kMiB);
@@ -93,7 +93,7 @@ TEST_F(MemoryLimits, TheTightestLimitHoldsForAllArenas) {
   });
 }
 
-TEST_F(MemoryLimits, MemoryThatOutlivesAnEpochStaysWithinThem) {
+TEST_F(MemoryLimits, MemoryThatOutlivesAMembershipStaysWithinThem) {
   RunJoiners({3, Processes(), {}}, [](int rank, const Join& join) {
     LeaveAddressSpace(2 * kGiB);
     rueda_context* context = nullptr;
@@ -114,7 +114,7 @@ TEST_F(MemoryLimits, MemoryThatOutlivesAnEpochStaysWithinThem) {
   });
 }
 
-TEST_F(MemoryLimits, MemoryThatOutlivesAnEpochIsNotCountedTwice) {
+TEST_F(MemoryLimits, MemoryThatOutlivesAMembershipIsNotCountedTwice) {
   RunJoiners({1, Processes(), {}}, [](int, const Join& join) {
     mallopt(M_ARENA_MAX, 1);  // else a thread's may have taken 64 MiB by the second start, or not
     LeaveAddressSpace(455 * kMiB);  // for the control segment, and one arena of some 75 MiB

@@ -1,5 +1,5 @@
 // What the system refuses while a job runs: memory, threads, system calls. Either nothing comes of
-// it, or the epoch ends with an error that says so, on all ranks. Nothing hangs.
+// it, or the membership ends with an error that says so, on all ranks. Nothing hangs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -122,7 +122,7 @@ void Gathers(rueda_context* context, std::string* first) {
 }
 
 // The n-th allocation of rank 0 is refused, n = 0, 1, ... until none is. Who fails at the call
-// itself has ended its own part; the others hear it from the epoch's end.
+// itself has ended its own part; the others hear it from the membership's end.
 void RefuseEach(const Setup& setup, int size, void (*work)(rueda_context*, std::string*)) {
   constexpr int kAllocationsMax = 400;
   bool was_refused = true;
@@ -136,7 +136,7 @@ void RefuseEach(const Setup& setup, int size, void (*work)(rueda_context*, std::
       SetExempt(true);
       std::string first;
       const rueda_status begun = Execute(context, Barrier());
-      // Rank 0 goes on, and may have ended the epoch before this one knows.
+      // Rank 0 goes on, and may have ended the membership before this one knows.
       ASSERT_TRUE(begun == RUEDA_OK || (rank != 0 && begun == RUEDA_ABORTED)) << rueda_last_error();
       if (rank == 0) {
         RefuseNth(Refusable::kNew, n);
@@ -219,9 +219,9 @@ TEST(AtTheStart, AThreadThatIsRefusedIsNamedOnAllRanks) {
   });
 }
 
-// A large sum of ranks 0 and 1 is under way when the epoch ends for another reason, in the middle
-// of rank 0's turn: nobody touches the tensor any more when its callback has come, which comes
-// once.
+// A large sum of ranks 0 and 1 is under way when the membership ends for another reason, in the
+// middle of rank 0's turn: nobody touches the tensor any more when its callback has come, which
+// comes once.
 TEST(AfterTheEnd, NoTensorIsTouched) {
   if (!CanRefuse()) GTEST_SKIP() << kCannotRefuse;
   const testing::Setup setup = {"two hosts", Ranks::kProcesses, {{"hosts_fake", "2"}}, 2};

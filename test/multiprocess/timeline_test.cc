@@ -237,7 +237,7 @@ TEST_P(Timelines, TellWhatWasRejectedAndWhy) {
             "");
 }
 
-TEST_P(Timelines, EndWithTheEpochThatFailsAndTheNextHasItsOwn) {
+TEST_P(Timelines, EndWithTheMembershipThatFailsAndTheNextHasItsOwn) {
   const int size = SizeFor(2);
   RunJoiners(Options(2), [&](int rank, const Join& join) {
     rueda_context* context = nullptr;
@@ -254,7 +254,7 @@ TEST_P(Timelines, EndWithTheEpochThatFailsAndTheNextHasItsOwn) {
     // It ends by itself, if we don't come first.
     EXPECT_THAT(rueda_timeline_stop(context), AnyOf(RUEDA_OK, RUEDA_FAILED_PRECONDITION));
     EXPECT_EQ(rueda_timeline_start(context, path_.c_str()), RUEDA_FAILED_PRECONDITION);
-    EXPECT_THAT(rueda_last_error(), HasSubstr("the epoch has failed"));
+    EXPECT_THAT(rueda_last_error(), HasSubstr("the membership has failed"));
     ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
     RunStep(context, rank);
     EXPECT_EQ(rueda_shutdown(context), RUEDA_OK) << rueda_last_error();
@@ -264,7 +264,7 @@ TEST_P(Timelines, EndWithTheEpochThatFailsAndTheNextHasItsOwn) {
                 {"--instant=FAILURE=rank 1 aborted the job: loss is NaN", "--tensor=b=ALLREDUCE:1"},
                 Files(size)),
             "");
-  EXPECT_EQ(TimelineComplaint({"--tensor=b=ALLREDUCE:1"}, Files(size, ".epoch2")), "");
+  EXPECT_EQ(TimelineComplaint({"--tensor=b=ALLREDUCE:1"}, Files(size, ".membership2")), "");
 }
 
 TEST_P(Timelines, EndWithAContextThatIsDestroyed) {

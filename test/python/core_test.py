@@ -734,11 +734,21 @@ def test_before_init():
     rueda.shutdown()
 
 
+def test_epoch_is_the_old_name_of_membership():
+    rueda.init()
+    with pytest.warns(DeprecationWarning):
+        assert rueda.epoch() == rueda.membership() > 0
+    rueda.shutdown()
+    error = rueda.AbortedError("enough", membership=7)
+    with pytest.warns(DeprecationWarning):
+        assert error.epoch == 7
+
+
 def test_init_and_shutdown_a_hundred_times():
     for i in range(100):
         rueda.init()
         rueda.init()
-        assert (rueda.rank(), rueda.size(), rueda.epoch() > 0) == (0, 1, True)
+        assert (rueda.rank(), rueda.size(), rueda.membership() > 0) == (0, 1, True)
         assert rueda.allreduce(np.full(3, i), op=rueda.Sum).tolist() == [i] * 3
         rueda.shutdown()
         assert not rueda.is_initialized()

@@ -33,7 +33,7 @@ for kind in KINDS:
     # The tensor of an operation that failed under way has no bucket.
     SPANS[kind] = ({"bytes": INT}, dict(MOVED, memcpy_in_ns=INT, memcpy_out_ns=INT))
 SAYS = {"text": TEXT}
-INSTANTS = {"TIMELINE_BEGIN": {"rank": INT, "size": INT, "host": TEXT, "pid": INT, "epoch": INT,
+INSTANTS = {"TIMELINE_BEGIN": {"rank": INT, "size": INT, "host": TEXT, "pid": INT, "membership": INT,
                                "unix_time_us": INT, "clock_offset_ns": INT,
                                "clock_uncertainty_ns": INT},
             "TIMELINE_END": {"events": INT, "dropped_records": INT}, "DROPPED": {"records": INT},

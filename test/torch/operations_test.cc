@@ -379,7 +379,7 @@ struct AtExit {
 };
 
 // Rank 0 starts something, and nobody joins it.
-void ExpectEndOfEpoch(const std::string& label, const std::function<void()>& throws) {
+void ExpectEndOfMembership(const std::string& label, const std::function<void()>& throws) {
   const auto body = [&] {
     if (hvd::rank() == 0) Catch(throws);
     std::string message;
@@ -391,16 +391,16 @@ void ExpectEndOfEpoch(const std::string& label, const std::function<void()>& thr
   rueda::test::RunRanks(2, body, {{"RUEDA_UNWIND_TIMEOUT_S", "0.1"}});
 }
 
-TEST(OperationsUnwound, InPlaceThatNobodyJoinsTheEpochEnds) {
-  ExpectEndOfEpoch("allreduce 'g'", [] {
+TEST(OperationsUnwound, InPlaceThatNobodyJoinsTheMembershipEnds) {
+  ExpectEndOfMembership("allreduce 'g'", [] {
     const torch::Tensor x = Six(1);
     const hvd::Handle handle = hvd::allreduce_async_(x, {.name = "g"});
     Throw();
   });
 }
 
-TEST(OperationsUnwound, OnMemoryOfTheCallersThatNobodyJoinsTheEpochEnds) {
-  ExpectEndOfEpoch("allreduce 'g'", [] {
+TEST(OperationsUnwound, OnMemoryOfTheCallersThatNobodyJoinsTheMembershipEnds) {
+  ExpectEndOfMembership("allreduce 'g'", [] {
     std::vector<float> memory(6);
     const torch::Tensor x = torch::from_blob(memory.data(), {6});
     const hvd::Handle handle = hvd::allreduce_async(x, {.name = "g"});
@@ -408,8 +408,8 @@ TEST(OperationsUnwound, OnMemoryOfTheCallersThatNobodyJoinsTheEpochEnds) {
   });
 }
 
-TEST(OperationsUnwound, AnOptimizersThatNobodyJoinsTheEpochEnds) {
-  ExpectEndOfEpoch("allreduce 'notes of optimizer'", [] {
+TEST(OperationsUnwound, AnOptimizersThatNobodyJoinsTheMembershipEnds) {
+  ExpectEndOfMembership("allreduce 'notes of optimizer'", [] {
     const torch::Tensor w = torch::zeros({3}).requires_grad_();
     torch::optim::SGD sgd({w}, 1.0);
     const std::vector<std::pair<std::string, torch::Tensor>> named = {{"w", w}};
@@ -458,7 +458,7 @@ TEST(OperationsUnwound, OnMemoryOfTheirOwnAreNotWaitedFor) {
         Throw();
       });
       EXPECT_FALSE(weak.expired());
-      hvd::barrier();  // nothing has ended the epoch
+      hvd::barrier();  // nothing has ended the membership
       hvd::barrier();
       while (!weak.expired()) hvd::allreduce(torch::ones(1), {.op = hvd::Sum, .process_set = {1}});
     } else {

@@ -8,6 +8,7 @@ what may go better another time from what won't.
 from __future__ import annotations
 
 import enum
+import warnings
 
 
 class Status(enum.IntEnum):
@@ -40,12 +41,13 @@ class RuedaError(RuntimeError):
         #: Which kind of error.
         self.status = status
 
-    #: Whether a new epoch without the lost rank could go on. If not, trying again changes nothing.
+    #: Whether a new membership without the lost rank could go on. If not, trying again changes
+    #: nothing.
     recoverable: bool = False
 
 
 class AbortedError(RuedaError):
-    """The epoch has ended: a rank or the network was lost, or a rank called abort().
+    """The membership has ended: a rank or the network was lost, or a rank called abort().
 
     Every operation in flight and every later one has the same first cause.
     """
@@ -61,7 +63,7 @@ class AbortedError(RuedaError):
         cause: str = "",
         operation: str = "",
         tensor: str = "",
-        epoch: int = 0,
+        membership: int = 0,
     ) -> None:
         super().__init__(message, Status.ABORTED)
         self.recoverable = recoverable
@@ -77,8 +79,14 @@ class AbortedError(RuedaError):
         self.operation = operation
         #: With which tensor.
         self.tensor = tensor
-        #: The epoch that ended.
-        self.epoch = epoch
+        #: The membership that ended.
+        self.membership = membership
+
+    @property
+    def epoch(self) -> int:
+        """Deprecated: the old name of membership. It goes with 0.3."""
+        warnings.warn("epoch is deprecated: use membership", DeprecationWarning, stacklevel=2)
+        return self.membership
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = {k: v for k, v in vars(self).items() if k != "status"}
@@ -90,7 +98,10 @@ def _aborted(kind: type[AbortedError], message: str, fields: dict[str, object]) 
 
 
 class LostRankError(AbortedError):
-    """A rank was lost, and the epoch ended with it. `rank`, `host`, `pid` and `cause` say how."""
+    """A rank was lost, and the membership ended with it.
+
+    `rank`, `host`, `pid` and `cause` say how.
+    """
 
 
 class MismatchError(RuedaError):

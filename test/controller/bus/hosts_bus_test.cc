@@ -1,4 +1,4 @@
-// The bus of a job on several hosts, at the root: what its peers get wrong ends the epoch.
+// The bus of a job on several hosts, at the root: what its peers get wrong ends the membership.
 #include "controller/bus/hosts_bus.h"
 
 #include <gmock/gmock.h>

@@ -20,7 +20,7 @@ Failure Lost() {
   failure.cause = "killed by signal 9 (SIGKILL)";
   failure.operation = "allreduce";
   failure.tensor = "g";
-  failure.epoch = 1;
+  failure.membership = 1;
   failure.recoverable = true;
   return failure;
 }
@@ -28,20 +28,20 @@ Failure Lost() {
 TEST(Failure, SaysWhoWasLostHowAndOverWhat) {
   EXPECT_EQ(Lost().ToString(),
             "rank 2 (host vm, pid 4711) was lost: killed by signal 9 (SIGKILL), during allreduce "
-            "'g'; epoch 1");
+            "'g'; membership 1");
   Failure unnamed = Lost();
   unnamed.tensor.clear();
-  EXPECT_THAT(unnamed.ToString(), HasSubstr(", during allreduce; epoch 1"));
+  EXPECT_THAT(unnamed.ToString(), HasSubstr(", during allreduce; membership 1"));
   Failure idle = Lost();
   idle.operation.clear();
-  EXPECT_THAT(idle.ToString(), HasSubstr("(SIGKILL); epoch 1"));
+  EXPECT_THAT(idle.ToString(), HasSubstr("(SIGKILL); membership 1"));
   Failure awaited = Lost();
   awaited.awaiter = 1;
   EXPECT_THAT(awaited.ToString(),
               HasSubstr("(SIGKILL), while rank 1 awaited it in allreduce 'g'; "));
   Failure nobody;
   nobody.cause = "out of memory";
-  EXPECT_EQ(nobody.ToString(), "out of memory; epoch 0");
+  EXPECT_EQ(nobody.ToString(), "out of memory; membership 0");
 }
 
 TEST(Failure, IsAnAbortWhateverItsCause) {
@@ -68,7 +68,7 @@ TEST(Failure, SurvivesTheTrip) {
   EXPECT_EQ(got.cause, failure.cause);
   EXPECT_EQ(got.operation, "allreduce");
   EXPECT_EQ(got.tensor, "g");
-  EXPECT_EQ(got.epoch, 1u);
+  EXPECT_EQ(got.membership, 1u);
   EXPECT_TRUE(got.recoverable);
   EXPECT_EQ(DecodeFailure(EncodeFailure(Failure())).rank, -1);
 }

@@ -71,7 +71,7 @@ absl::Status Announce(const SpecPtr& spec, Rank rank, Dims dims) {
   return coordinator.Step({rank, announced}, 0, &plan);
 }
 
-TEST(PlannedDims, ThatDoNotGoWithTheKindEndTheEpoch) {
+TEST(PlannedDims, ThatDoNotGoWithTheKindEndTheMembership) {
   const SpecPtr alltoall = Rows(OpKind::kAlltoall), scatter = Rows(OpKind::kScatter, 1);
   EXPECT_TRUE(Announce(alltoall, 0, {1}).ok());
   EXPECT_TRUE(Announce(alltoall, 0, {1, 2, 3}).ok());

@@ -93,7 +93,7 @@ TEST(Pairs, ThatDisagreeAreToldWhoSentWhatAndNobodyElseIs) {
   EXPECT_THAT(job.Failures(1), IsEmpty());
 }
 
-TEST(Pairs, AnnouncedByAThirdRankEndTheEpoch) {
+TEST(Pairs, AnnouncedByAThirdRankEndTheMembership) {
   Coordinator coordinator(Job::Options(3));
   Plan plan;
   const absl::Status status = coordinator.Step(Announces(2, Pair("p", 0, 1)), 0, &plan);
@@ -101,7 +101,7 @@ TEST(Pairs, AnnouncedByAThirdRankEndTheEpoch) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("in which it has no part"));
 }
 
-TEST(Pairs, AnnouncedFromOutsideTheSetEndTheEpoch) {
+TEST(Pairs, AnnouncedFromOutsideTheSetEndTheMembership) {
   CoordinatorOptions options = Job::Options(3);
   options.process_sets.push_back({0, 1});
   Coordinator coordinator(options);

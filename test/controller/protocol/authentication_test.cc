@@ -126,15 +126,15 @@ TEST(Handshake, KeysBelongToOneSession) {
     EXPECT_TRUE(Meet(&client, &server).done);
     return std::vector<SessionKey>{client.keys().send, client.keys().receive};
   };
-  SessionScope secret = Scope(), job = Scope(), epoch = Scope();
+  SessionScope secret = Scope(), job = Scope(), membership = Scope();
   secret.secret = "another one";
   job.job += "!";
-  epoch.epoch += 1;
+  membership.membership += 1;
   std::vector<SessionKey> all;
   for (const auto& keys : {keys_of(Scope(), 3, 1, 10, 20), keys_of(Scope(), 3, 1, 11, 20),
                            keys_of(Scope(), 3, 1, 10, 21), keys_of(Scope(), 1, 3, 10, 20),
                            keys_of(Scope(), 2, 1, 10, 20), keys_of(secret, 3, 1, 10, 20),
-                           keys_of(job, 3, 1, 10, 20), keys_of(epoch, 3, 1, 10, 20)}) {
+                           keys_of(job, 3, 1, 10, 20), keys_of(membership, 3, 1, 10, 20)}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
   for (size_t i = 0; i < all.size(); ++i) {
@@ -168,14 +168,14 @@ TEST(Handshake, RefusesAClientThatOnlyPretends) {
   EXPECT_FALSE(server.done());
 }
 
-TEST(Handshake, RefusesAnotherEpochByItsNumber) {
+TEST(Handshake, RefusesAnotherMembershipByItsNumber) {
   SessionScope older = Scope();
-  older.epoch = 6;
+  older.membership = 6;
   Handshake client = Client(older);
   Handshake server = Server();
   const Meeting meeting = Meet(&client, &server);
   EXPECT_TRUE(absl::IsFailedPrecondition(meeting.at_server)) << meeting.at_server;
-  EXPECT_NE(std::string(meeting.at_server.message()).find("in epoch 6, this is epoch 7"),
+  EXPECT_NE(std::string(meeting.at_server.message()).find("in membership 6, this is membership 7"),
             std::string::npos);
 }
 

@@ -148,7 +148,7 @@ TEST(Frame, FromElsewhereIsRefused) {
   const std::string good = Writer().Write(FrameType::kEvents, "x");
   ASSERT_EQ(ReadOnce(good), 1);
   EXPECT_EQ(ReadOnce(good, FrameReader(kReceiver, KeyOf(2))), -1) << "another session";
-  EXPECT_EQ(ReadOnce(good, FrameReader({8, 5, 2}, KeyOf(1))), -1) << "another epoch";
+  EXPECT_EQ(ReadOnce(good, FrameReader({8, 5, 2}, KeyOf(1))), -1) << "another membership";
   EXPECT_EQ(ReadOnce(good, FrameReader({7, 5, 3}, KeyOf(1))), -1) << "another sender";
   EXPECT_EQ(ReadOnce(good, FrameReader({7, 4, 2}, KeyOf(1))), -1) << "another receiver";
   EXPECT_EQ(ReadOnce(good, FrameReader(kSender, KeyOf(1))), -1) << "its own";

@@ -110,7 +110,7 @@ TEST_F(AdmissionTest, LetsEveryExpectedRankIn) {
   for (const auto& [rank, link] : admitted_) EXPECT_EQ(link->peer(), rank);
 }
 
-TEST_F(AdmissionTest, TurnsAwayWhoKnowsNotTheSecretTheJobTheEpochOrTheServer) {
+TEST_F(AdmissionTest, TurnsAwayWhoKnowsNotTheSecretTheJobTheMembershipOrTheServer) {
   std::thread clients([this] {
     EXPECT_FALSE(Join(1, {std::string(32, 'x'), "job", 7}));
     EXPECT_FALSE(Join(1, {kScope.secret, "another", 7}));

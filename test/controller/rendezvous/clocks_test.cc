@@ -53,7 +53,7 @@ class Links : public ::testing::Test {
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
     SessionScope scope;
     scope.job = "clocks";
-    scope.epoch = 1;
+    scope.membership = 1;
     asking_ = Link::Client(UniqueFd(fds[0]), scope, 1, 0);
     answering_ = Link::Server(UniqueFd(fds[1]), scope, 0);
   }

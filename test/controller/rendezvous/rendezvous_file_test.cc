@@ -75,7 +75,7 @@ TEST_F(RendezvousFileTest, OfAnotherRankZeroIsNotRemoved) {
   EXPECT_EQ(ReadRendezvous(path_)->address, "10.0.0.2:2");
 }
 
-TEST_F(RendezvousFileTest, BelongsToAJobAndAnEpoch) {
+TEST_F(RendezvousFileTest, BelongsToAJobAndAMembership) {
   EXPECT_EQ(path_, RendezvousPath(folder_, "job", 1));
   EXPECT_NE(path_, RendezvousPath(folder_, "job", 2));
   EXPECT_NE(path_, RendezvousPath(folder_, "bob", 1));

@@ -18,7 +18,7 @@ class FailureRecordTest : public ::testing::Test {
   FailureRecordTest() : member_(0, 3) {
     world_.topology = MakeTopology({"here", "here", "there"});
     world_.infos = {{10, "here"}, {11, "here"}, {12, "there"}};
-    world_.epoch = 4;
+    world_.membership = 4;
     absl::StatusOr<std::unique_ptr<Segment>> segment = Segment::Create(2, 0);
     EXPECT_TRUE(segment.ok()) << segment.status();
     world_.neighbourhood.segment = *std::move(segment);
@@ -61,7 +61,7 @@ TEST_F(FailureRecordTest, SaysWhoAndWhere) {
   EXPECT_EQ(failure.pid, 11);
   EXPECT_EQ(failure.host, "here");
   EXPECT_EQ(failure.cause, "killed");
-  EXPECT_EQ(failure.epoch, 4u);
+  EXPECT_EQ(failure.membership, 4u);
 }
 
 TEST_F(FailureRecordTest, TheFirstStays) {

@@ -26,7 +26,7 @@ TEST(RequestTable, AHandleIsValidUntilItIsReleased) {
   table.Unreference(*request);  // the engine's
 }
 
-TEST(RequestTable, AHandleOfAnEarlierRequestOrEpochIsNoneOfALaterOne) {
+TEST(RequestTable, AHandleOfAnEarlierRequestOrMembershipIsNoneOfALaterOne) {
   RequestTable table(1);
   Request* const first = *table.Acquire();
   const Handle handle = first->handle();

@@ -261,8 +261,8 @@ TEST(TimelinePath, HasTheRankBeforeTheEnding) {
   EXPECT_EQ(TimelinePath("/a/t.json", "", 3), "/a/t.3.json");
   EXPECT_EQ(TimelinePath("t", "", 0), "t");
   EXPECT_EQ(TimelinePath("/a.json/t", "", 12), "/a.json/t.12");
-  EXPECT_EQ(TimelinePath("t.json", "epoch2", 0), "t.epoch2.json");
-  EXPECT_EQ(TimelinePath("t.json", "epoch2", 1), "t.epoch2.1.json");
+  EXPECT_EQ(TimelinePath("t.json", "membership2", 0), "t.membership2.json");
+  EXPECT_EQ(TimelinePath("t.json", "membership2", 1), "t.membership2.1.json");
 }
 
 }  // namespace

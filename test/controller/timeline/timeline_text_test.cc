@@ -99,7 +99,7 @@ TEST(TimelineText, BeginsWithWhoseItIs) {
           R"({"ph":"M","pid":3,"tid":0,"name":"thread_name","args":{"name":"events"}},)",
           R"({"ph":"M","pid":3,"tid":0,"name":"thread_sort_index","args":{"sort_index":0}},)",
           R"({"ph":"i","pid":3,"tid":0,"name":"TIMELINE_BEGIN","ts":1500.000,"s":"p","args":)"
-          R"({"rank":3,"size":4,"host":"a \"host\"","pid":123,"epoch":2,"unix_time_us":0,)"
+          R"({"rank":3,"size":4,"host":"a \"host\"","pid":123,"membership":2,"unix_time_us":0,)"
           R"("clock_offset_ns":500000,"clock_uncertainty_ns":1234}})"));
 }
 

@@ -505,11 +505,11 @@ TEST(Gloo, AnInterfaceThatDoesNotExistIsRefusedWithThoseThatDo) {
   EXPECT_TRUE(absl::StrContains(status.message(), "lo")) << status;
 }
 
-TEST(Gloo, KeysOfTheStoreNameJobEpochAndProcessSetAndFit) {
+TEST(Gloo, KeysOfTheStoreNameJobMembershipAndProcessSetAndFit) {
   const auto store = std::make_shared<MemoryStore>();
   GlooOptions options = OptionsFor(store);
   options.job = std::string(1'000, 'j');
-  options.epoch = 12;
+  options.membership = 12;
   RunThreads(2, [&](int rank) {
     Member member(options, 34, {5, 9}, rank == 0 ? 5 : 9);
     EXPECT_TRUE(member.Execute(BarrierOf()).ok());

@@ -1,4 +1,4 @@
-// The control segment: its layout, and the epoch's one failure.
+// The control segment: its layout, and the membership's one failure.
 #include "ops/host/segment.h"
 
 #include <gtest/gtest.h>

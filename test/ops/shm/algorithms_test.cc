@@ -630,7 +630,7 @@ TEST(Shm, OtherLayoutsAreAnErrorOnEveryMember) {
   }
 }
 
-// Two wait in an operation in which the third takes no part; it fails the epoch. Nobody stays.
+// Two wait in an operation in which the third takes no part; it fails the membership. Nobody stays.
 TEST(Shm, AFailureLeavesNobodyWaiting) {
   for (const int64_t elements : {int64_t{8}, int64_t{3'000'000}}) {
     for (const Place place : {Place::kHeap, Place::kArena}) {

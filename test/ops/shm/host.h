@@ -54,7 +54,7 @@ class Host {
   }
 
   // Goes on with what was started until it is done, sleeping as the engine does. ABORTED when the
-  // epoch fails. A rank that nobody wakes is a failure of the test.
+  // membership fails. A rank that nobody wakes is a failure of the test.
   absl::Status Finish(int local, Communicator* communicator) {
     constexpr int kPatienceMs = 60'000;
     RankPage& page = segment_->page(local);

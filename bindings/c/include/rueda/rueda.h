@@ -87,7 +87,7 @@ typedef enum rueda_status {
   RUEDA_PERMISSION_DENIED = 7,
   RUEDA_RESOURCE_EXHAUSTED = 8,  /**< queue full, out of memory */
   RUEDA_FAILED_PRECONDITION = 9, /**< not initialised, shut down, forked, ... */
-  RUEDA_ABORTED = 10,            /**< the epoch has ended: a rank or the network was lost */
+  RUEDA_ABORTED = 10,            /**< the membership has ended: a rank or the network was lost */
   RUEDA_OUT_OF_RANGE = 11,
   RUEDA_UNIMPLEMENTED = 12,
   RUEDA_INTERNAL = 13, /**< a bug in Rueda, or an exception out of a library */
@@ -215,17 +215,17 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_init(uint32_t header_version,
 /** Leaves the job. Collective: waits until all ranks have called it. Operations in flight end
  * first; one that needs a rank which has left without submitting it fails. No other call with this
  * context may be under way; afterwards only results, errors and rueda_context_destroy. ABORTED when
- * the epoch failed. Not from a callback. */
+ * the membership failed. Not from a callback. */
 RUEDA_API rueda_status rueda_shutdown(rueda_context* context);
 
 /** Frees what the context has. If it was not shut down, the job ends for the other ranks (ABORTED).
  * Later calls with it are RUEDA_FAILED_PRECONDITION. Null is fine. Calls of other threads that are
  * under way return ABORTED, and have left before anything is freed. From a callback or an allocator
- * of this context it does nothing but log an error. Where an operation of a failed epoch is still
- * on a CUDA device, as a stream of the caller's has not come to where it waits for it, what the
- * device uses is kept, with one warning, and freed by a later rueda_init, rueda_context_reset or
- * rueda_context_destroy: this waits for that stream 0.8 s at most, and the operation's tensors are
- * in use until it goes on. */
+ * of this context it does nothing but log an error. Where an operation of a failed membership is
+ * still on a CUDA device, as a stream of the caller's has not come to where it waits for it, what
+ * the device uses is kept, with one warning, and freed by a later rueda_init, rueda_context_reset
+ * or rueda_context_destroy: this waits for that stream 0.8 s at most, and the operation's tensors
+ * are in use until it goes on. */
 RUEDA_API void rueda_context_destroy(rueda_context* context);
 
 /** The context that the hvd-style functions use: the calling thread's own if it set one, else the
@@ -255,18 +255,22 @@ RUEDA_API int32_t rueda_cross_size(const rueda_context* context);
 /** 1 when all hosts have the same number of ranks. */
 RUEDA_API int32_t rueda_is_homogeneous(const rueda_context* context);
 
-/** The number of the epoch. A job begins in epoch 1 of its context's name; each init and reset
- * begins the next. */
+/** The number of the context's membership: 1 for the first of its name in a job; each init and
+ * reset begins the next. */
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_membership(const rueda_context* context,
+                                                                uint64_t* membership);
+/** Deprecated: the old name of rueda_context_membership. It goes with 0.3. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_epoch(const rueda_context* context,
-                                                           uint64_t* epoch);
-/** After ABORTED: meets the same ranks again in a new epoch. Collective over all of them; process
- * sets other than the world are gone. FAILED_PRECONDITION while the epoch has not failed, and from
- * a callback or an allocator. Calls of other threads that are under way return ABORTED first; those
- * that begin meanwhile do, too.
- * DEADLINE_EXCEEDED when a rank does not come (a lost process does not come back by itself). */
+                                                           uint64_t* membership);
+/** After ABORTED: meets the same ranks again in a new membership. Collective over all of them;
+ * process sets other than the world are gone. FAILED_PRECONDITION while the membership has not
+ * failed, and from a callback or an allocator. Calls of other threads that are under way return
+ * ABORTED first; those that begin meanwhile do, too. DEADLINE_EXCEEDED when a rank does not come (a
+ * lost process does not come back by itself). */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_reset(rueda_context* context);
-/** Ends the epoch on all ranks: everything in flight fails with ABORTED and this reason. May be
- * called from a callback or an allocator; from an inline one the epoch ends when that has returned.
+/** Ends the membership on all ranks: everything in flight fails with ABORTED and this reason. May
+ * be called from a callback or an allocator; from an inline one the membership ends when that has
+ * returned.
  */
 RUEDA_API rueda_status rueda_abort(rueda_context* context, const char* reason);
 
@@ -531,9 +535,9 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_wait(rueda_context* context, rueda_
 
 /** For a caller that must get its memory back, and can't wait without a limit: a destructor, say,
  * while an exception unwinds. As rueda_wait; but when RUEDA_UNWIND_TIMEOUT_S (5 s) are over and the
- * operation has not ended, it ends the epoch on all ranks, as rueda_abort does, and waits for the
- * operation's end, which then comes. The error names the operation and says `why` (null is fine):
- * "an exception unwound past its handle". On CUDA it waits until the work is enqueued: let
+ * operation has not ended, it ends the membership on all ranks, as rueda_abort does, and waits for
+ * the operation's end, which then comes. The error names the operation and says `why` (null is
+ * fine): "an exception unwound past its handle". On CUDA it waits until the work is enqueued: let
  * rueda_wait follow if the memory is to be freed. Not from an inline callback. */
 RUEDA_API rueda_status rueda_wait_or_abort(rueda_context* context, rueda_handle handle,
                                            const char* why);
@@ -562,14 +566,14 @@ RUEDA_API rueda_status rueda_release(rueda_context* context, rueda_handle handle
 typedef struct rueda_error {
   size_t size;
   rueda_status code;
-  int32_t recoverable; /**< 1: a new epoch without the lost rank could go on; 0: don't retry */
-  uint64_t epoch;
-  int32_t rank; /**< the rank that was lost; -1: nobody in particular */
+  int32_t recoverable; /**< 1: a new membership without the lost rank could go on; 0: don't retry */
+  uint64_t membership; /**< the one that ended, or that the operation was in */
+  int32_t rank;        /**< the rank that was lost; -1: nobody in particular */
   int32_t pid;
   const char* host;
   const char* cause;     /**< "killed by signal 9 (SIGKILL)" */
-  const char* operation; /**< what that rank was doing; where no rank was lost and the epoch goes
-                            on, what failed: "allreduce" */
+  const char* operation; /**< what that rank was doing; where no rank was lost and the membership
+                            goes on, what failed: "allreduce" */
   const char* tensor;    /**< with which tensor; likewise */
   const char* message;   /**< all of it, for people */
 } rueda_error;
@@ -582,9 +586,9 @@ typedef struct rueda_error {
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_handle_error(rueda_context* context,
                                                           rueda_handle handle, rueda_error* error);
 
-/** How the epoch failed: the same first cause that every operation carries, also for calls that
- * were refused because of it. RUEDA_OK with code RUEDA_OK while it goes on. The strings are valid
- * until the context is destroyed or reset. */
+/** How the membership failed: the same first cause that every operation carries, also for calls
+ * that were refused because of it. RUEDA_OK with code RUEDA_OK while it goes on. The strings are
+ * valid until the context is destroyed or reset. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_error(rueda_context* context,
                                                            rueda_error* error);
 
@@ -667,14 +671,14 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_join(rueda_context* context, int32_
  * @{ */
 
 /** Memory that the other ranks of this host can read and write, page-aligned and zeroed: allreduces
- * of tensors that lie in it on every rank touch each byte once. It outlives shutdown and epochs
- * until it is freed. RESOURCE_EXHAUSTED. */
+ * of tensors that lie in it on every rank touch each byte once. It outlives shutdown and
+ * memberships until it is freed. RESOURCE_EXHAUSTED. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_alloc(rueda_context* context, size_t bytes,
                                                        void** pointer);
-/** Frees it. No operation may be using it. After an ABORTED epoch it waits at most 10 s until the
- * neighbours of that epoch have left it or have ended, reaped or not. FAILED_PRECONDITION names who
- * has not; the memory stays allocated, and may be freed later. NOT_FOUND: not from rueda_mem_alloc.
- * Null is fine. */
+/** Frees it. No operation may be using it. After an ABORTED membership it waits at most 10 s until
+ * the neighbours of that membership have left it or have ended, reaped or not. FAILED_PRECONDITION
+ * names who has not; the memory stays allocated, and may be freed later. NOT_FOUND: not from
+ * rueda_mem_alloc. Null is fine. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_free(void* pointer);
 
 /** @} */
@@ -685,8 +689,8 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_free(void* pointer);
 
 /** What compression remembers of the process set's tensors on this rank (what they lost, PowerSGD's
  * factors), by name, as bytes for rueda_compression_load; free the result with rueda_result_free.
- * For checkpoints, and to take what is remembered from a failed epoch to the next. It is kept, up
- * to twice a tensor's size in float32, until the process set is removed or something else is
+ * For checkpoints, and to take what is remembered from a failed membership to the next. It is kept,
+ * up to twice a tensor's size in float32, until the process set is removed or something else is
  * loaded. FAILED_PRECONDITION: a compressed operation of the process set is under way. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_compression_save(rueda_context* context,
                                                               int32_t process_set,
@@ -719,7 +723,7 @@ RUEDA_API void rueda_dump_state(int fd);
  * on already, or another timeline is being written to that file; else what the system says, with
  * the path. The knob `timeline` starts it in rueda_init. */
 RUEDA_API rueda_status rueda_timeline_start(rueda_context* context, const char* path);
-/** Ends the file. Shutdown, a failed epoch and rueda_context_destroy do so too.
+/** Ends the file. Shutdown, a failed membership and rueda_context_destroy do so too.
  * FAILED_PRECONDITION: it is off. Another status: writing went wrong, and the file ends early. */
 RUEDA_API rueda_status rueda_timeline_stop(rueda_context* context);
 

@@ -283,7 +283,7 @@ class RunProcesses {
       }
       cause = static_cast<size_t>(lost);
     }
-    // And so may those whose epoch a rank has ended, before that rank says why.
+    // And so may those whose membership a rank has ended, before that rank says why.
     for (size_t i = 0; failures_[cause].status == RUEDA_ABORTED && i < failures_.size(); ++i) {
       const rueda_status status = failures_[i].status;
       if (status != RUEDA_OK && status != RUEDA_ABORTED) cause = i;

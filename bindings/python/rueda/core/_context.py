@@ -8,6 +8,7 @@ import inspect
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
@@ -56,12 +57,12 @@ def aborted(error: c.Error, message: str) -> errors.AbortedError:
         cause=errors.text(error.cause),
         operation=errors.text(error.operation),
         tensor=errors.text(error.tensor),
-        epoch=error.epoch,
+        membership=error.membership,
     )
 
 
 def first_cause(context: int | None) -> c.Error:
-    """How the epoch has failed."""
+    """How the membership has failed."""
     error = c.Error(size=ctypes.sizeof(c.Error))
     if context is not None:
         lib.rueda_context_error(context, ctypes.byref(error))
@@ -318,22 +319,28 @@ def is_homogeneous() -> bool:
     return _number(lib.rueda_is_homogeneous(current())) == 1
 
 
-def epoch() -> int:
-    """The number of the epoch: each init and each reset begins the next."""
+def membership() -> int:
+    """The number of this rank's membership in the job: each init and reset begins the next."""
     context = current()
     number = ctypes.c_uint64()
-    check(lib.rueda_context_epoch(context, ctypes.byref(number)), context)
+    check(lib.rueda_context_membership(context, ctypes.byref(number)), context)
     return number.value
 
 
+def epoch() -> int:
+    """Deprecated: the old name of membership(). It goes with 0.3."""
+    warnings.warn("epoch() is deprecated: use membership()", DeprecationWarning, stacklevel=2)
+    return membership()
+
+
 def reset() -> None:
-    """After an AbortedError: meets the same ranks again, in a new epoch. Collective."""
+    """After an AbortedError: meets the same ranks again, in a new membership. Collective."""
     context = current()
     check(lib.rueda_context_reset(context), context)
 
 
 def abort(reason: str) -> None:
-    """Ends the epoch on all ranks: everything in flight fails with an AbortedError and this
+    """Ends the membership on all ranks: everything in flight fails with an AbortedError and this
     reason."""
     context = current()
     check(lib.rueda_abort(context, encoded(reason, "reason")), context)

@@ -118,7 +118,7 @@ class Error(ctypes.Structure):
         ("size", c_size_t),
         ("code", c_int),
         ("recoverable", c_int32),
-        ("epoch", c_uint64),
+        ("membership", c_uint64),
         ("rank", c_int32),
         ("pid", c_int32),
         ("host", c_char_p),
@@ -201,7 +201,8 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "rueda_cross_rank": (c_int32, [_context]),
     "rueda_cross_size": (c_int32, [_context]),
     "rueda_is_homogeneous": (c_int32, [_context]),
-    "rueda_context_epoch": (c_int, [_context, POINTER(c_uint64)]),
+    "rueda_context_membership": (c_int, [_context, POINTER(c_uint64)]),
+    "rueda_context_epoch": (c_int, [_context, POINTER(c_uint64)]),  # deprecated
     "rueda_context_reset": (c_int, [_context]),
     "rueda_context_error": (c_int, [_context, POINTER(Error)]),
     "rueda_abort": (c_int, [_context, c_char_p]),

@@ -179,8 +179,9 @@ def _check_passes(passes: int) -> None:
 def prefix_of(what: str) -> str:
     """Of names, for the next thing of this kind: the same on all ranks, and not that of one which
     is left from before another init()."""
-    epoch = _context.epoch()
-    return f"{what} {_context.number(what)}{f' of epoch {epoch}' if epoch > 1 else ''}: "
+    membership = _context.membership()
+    later = f" of membership {membership}" if membership > 1 else ""
+    return f"{what} {_context.number(what)}{later}: "
 
 
 def names_of(

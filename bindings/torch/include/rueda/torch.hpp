@@ -178,7 +178,7 @@ class Waits {
 //
 // An exception that unwinds past the last handle is not held up (rueda::Handle says when that is).
 // An operation in place, or one on memory that no tensor owns (at::from_blob without a deleter), is
-// waited for, for at most RUEDA_UNWIND_TIMEOUT_S (5 s); then the handle ends the epoch on all
+// waited for, for at most RUEDA_UNWIND_TIMEOUT_S (5 s); then the handle ends the membership on all
 // ranks, and the error names the operation. Another one goes on by itself, and keeps its tensors
 // until it has ended: it still reads its inputs. The same holds for all that has handles of its
 // own, such as a DistributedOptimizer with gradients on their way.

@@ -1,5 +1,6 @@
-// Rueda's C++ API as it was before options: a name, and what else there was, by position. All of
-// this goes with version 0.3. Included by rueda/rueda.hpp, which says how to use the API.
+// Rueda's C++ API as it was before options: a name, and what else there was, by position. And
+// functions by their old names. All of this goes with version 0.3. Included by rueda/rueda.hpp,
+// which says how to use the API.
 //
 // What the new form refuses (a temporary that an operation would outlive), the old one does, too.
 #ifndef RUEDA_CPP_DEPRECATED_HPP_
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "rueda/cpp/job.hpp"
 #include "rueda/cpp/movement.hpp"
 #include "rueda/cpp/objects.hpp"
 #include "rueda/cpp/options.hpp"
@@ -148,6 +150,10 @@ RUEDA_OLD_SCATTER(scatter_async)
 RUEDA_OLD_ALLTOALL(alltoall)
 RUEDA_OLD_ALLTOALL(alltoall_async)
 #undef RUEDA_OLD_ALLTOALL
+
+[[deprecated("write membership()")]] inline uint64_t epoch() {
+  return membership();
+}
 
 }  // namespace rueda
 

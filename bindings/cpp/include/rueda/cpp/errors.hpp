@@ -28,13 +28,13 @@ class Error : public std::runtime_error {
         recoverable_(details.recoverable != 0),
         rank_(details.rank),
         pid_(details.pid),
-        epoch_(details.epoch),
+        membership_(details.membership),
         words_(std::make_shared<const Words>(
             Words{details.host, details.cause, details.operation, details.tensor})) {}
 
   /// Which kind of error.
   rueda_status status() const { return status_; }
-  /// A rank or the network was lost, and a new epoch without it could go on. A mismatch, or a
+  /// A rank or the network was lost, and a new membership without it could go on. A mismatch, or a
   /// mistake of the caller's, is not recoverable: trying again changes nothing.
   bool recoverable() const { return recoverable_; }
   /// The rank that was lost; -1 when none was.
@@ -49,8 +49,10 @@ class Error : public std::runtime_error {
   const std::string& operation() const { return words_->operation; }
   /// With which tensor; likewise.
   const std::string& tensor() const { return words_->tensor; }
-  /// The epoch of the operation, or the one that ended; 0 where nothing is known.
-  uint64_t epoch() const { return epoch_; }
+  /// The membership of the operation, or the one that ended; 0 where nothing is known.
+  uint64_t membership() const { return membership_; }
+  /// Deprecated: its old name. It goes with 0.3.
+  [[deprecated("write membership()")]] uint64_t epoch() const { return membership_; }
 
  private:
   struct Words {
@@ -65,7 +67,7 @@ class Error : public std::runtime_error {
   bool recoverable_;
   int rank_;
   int pid_ = 0;
-  uint64_t epoch_ = 0;
+  uint64_t membership_ = 0;
   std::shared_ptr<const Words> words_ = NoWords();  // shared: exceptions are copied without a throw
 };
 
@@ -77,8 +79,9 @@ class MismatchError : public Error {
   using Error::Error;
 };
 
-/// A rank was lost, and the epoch has ended with it: rank(), host(), pid() and cause() say how. An
-/// epoch that ends otherwise, such as by abort, is an Error with the status RUEDA_ABORTED.
+/// A rank was lost, and the membership has ended with it: rank(), host(), pid() and cause() say
+/// how. A membership that ends otherwise, such as by abort, is an Error with the status
+/// RUEDA_ABORTED.
 class LostRankError : public Error {
  public:
   using Error::Error;

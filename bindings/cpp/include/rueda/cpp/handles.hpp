@@ -246,9 +246,9 @@ struct State<void> : Cargo {
 /// An exception that unwinds past the last handle is not held up: this rank may be about to leave,
 /// and the others may never submit the operation.
 ///  - An operation in place has the caller's memory. The handle waits for its end, for at most
-///    RUEDA_UNWIND_TIMEOUT_S (5 s). After that it ends the epoch on all ranks (rueda_abort), and
-///    the error names the operation: "allreduce 'g': an exception unwound past its handle, ...".
-///    C++ does not tell a destructor which exception that is, so the text of it is not there.
+///    RUEDA_UNWIND_TIMEOUT_S (5 s). After that it ends the membership on all ranks (rueda_abort),
+///    and the error names the operation: "allreduce 'g': an exception unwound past its handle,
+///    ...". C++ does not tell a destructor which exception that is, so the text of it is not there.
 ///  - An operation that owns its memory is left to itself, and goes on. The memory is freed when it
 ///    has ended: at the next operation, or by shutdown.
 ///

@@ -126,17 +126,17 @@ inline void stop_timeline() {
   detail::Check(rueda_timeline_stop(detail::Current()));
 }
 
-/// The number of the epoch: each init and each reset begins the next.
-inline uint64_t epoch() {
+/// The number of this rank's membership in the job: each init and each reset begins the next.
+inline uint64_t membership() {
   uint64_t number = 0;
-  detail::Check(rueda_context_epoch(detail::Current(), &number));
+  detail::Check(rueda_context_membership(detail::Current(), &number));
   return number;
 }
-/// Ends the epoch on all ranks: everything in flight fails with ABORTED and this reason.
+/// Ends the membership on all ranks: everything in flight fails with ABORTED and this reason.
 inline void abort(const std::string& reason) {
   detail::Check(rueda_abort(detail::Current(), reason.c_str()));
 }
-/// After ABORTED: meets the same ranks again in a new epoch; see rueda_context_reset.
+/// After ABORTED: meets the same ranks again in a new membership; see rueda_context_reset.
 inline void reset() {
   detail::Check(rueda_context_reset(detail::Current()));
 }

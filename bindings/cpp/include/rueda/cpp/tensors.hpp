@@ -295,8 +295,8 @@ struct Received {
 
 namespace detail {
 
-// Frees what rueda_mem_alloc gave. A rank of a failed epoch that is stopped may still write to it:
-// then it is kept, with a warning the first time, and freed with what is freed later.
+// Frees what rueda_mem_alloc gave. A rank of a failed membership that is stopped may still write to
+// it: then it is kept, with a warning the first time, and freed with what is freed later.
 inline void FreeShared(void* memory) noexcept {
   static std::mutex mutex;
   static auto* const kept = new std::vector<void*>();  // outlives every other object
@@ -339,8 +339,8 @@ struct SharedAllocator {
     detail::Check(rueda_mem_alloc(detail::Current(), count * sizeof(T), &memory));
     return static_cast<T*>(memory);
   }
-  /// Frees it; no operation may be using it. After a failed epoch a stopped rank may keep it from
-  /// being freed (see rueda_mem_free): then a later deallocation frees it.
+  /// Frees it; no operation may be using it. After a failed membership a stopped rank may keep it
+  /// from being freed (see rueda_mem_free): then a later deallocation frees it.
   void deallocate(T* memory, size_t) noexcept { detail::FreeShared(memory); }
   bool operator==(const SharedAllocator&) const { return true; }
 };
