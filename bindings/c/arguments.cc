@@ -46,32 +46,32 @@ absl::StatusOr<DType> DTypeOf(rueda_dtype dtype) {
                                                supported));
 }
 
-// Where something is.
-struct Place {
+// What something is on.
+struct DeviceId {
   DeviceType type = DeviceType::kCpu;
   int index = 0;
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const DeviceId&, const DeviceId&) = default;
 };
 
-std::string PlaceName(const Place& place) {
-  return place.type == DeviceType::kCpu ? "the CPU" : absl::StrCat("CUDA device ", place.index);
+std::string DeviceName(const DeviceId& device) {
+  return device.type == DeviceType::kCpu ? "the CPU" : absl::StrCat("CUDA device ", device.index);
 }
 
-absl::StatusOr<Place> PlaceOf(const rueda_device& device) {
+absl::StatusOr<DeviceId> DeviceIdOf(const rueda_device& device) {
   RUEDA_ASSIGN_OR_RETURN(const DeviceType type, DeviceTypeOf(device.type));
-  return Place{type, type == DeviceType::kCpu ? 0 : device.id};
+  return DeviceId{type, type == DeviceType::kCpu ? 0 : device.id};
 }
 
 struct CheckedTensor {
   void* data;
-  Place place;
+  DeviceId device;
   DType dtype;
   Shape shape;
 };
 
 absl::StatusOr<CheckedTensor> CheckTensor(const rueda_tensor& tensor) {
   CheckedTensor checked;
-  RUEDA_ASSIGN_OR_RETURN(checked.place, PlaceOf(tensor.device));
+  RUEDA_ASSIGN_OR_RETURN(checked.device, DeviceIdOf(tensor.device));
   RUEDA_ASSIGN_OR_RETURN(checked.dtype, DTypeOf(tensor.dtype));
   if (tensor.ndim < 0 || tensor.ndim > kDimsMax) {
     return absl::InvalidArgumentError(
@@ -106,20 +106,20 @@ Shape WithoutRows(const Shape& shape) {
   return Shape(dims);
 }
 
-// All tensors of an operation are in one place, and so are those of a group.
-absl::Status CheckPlace(const Place& place, std::optional<Place>* all,
-                        absl::string_view whose = "an operation") {
-  if (!all->has_value()) *all = place;
-  if (**all == place) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("tensors on ", PlaceName(**all), " and on ",
-                                                 PlaceName(place), "; all of ", whose,
+// All tensors of an operation are on one device, and so are those of a group.
+absl::Status CheckDevice(const DeviceId& device, std::optional<DeviceId>* all,
+                         absl::string_view whose = "an operation") {
+  if (!all->has_value()) *all = device;
+  if (**all == device) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("tensors on ", DeviceName(**all), " and on ",
+                                                 DeviceName(device), "; all of ", whose,
                                                  " are on one device"));
 }
 
 absl::Status CheckOutput(const rueda_operation& operation, const KindTraits& kind, bool has_input,
-                         PartArgs* part, std::optional<Place>* place) {
+                         PartArgs* part, std::optional<DeviceId>* device) {
   RUEDA_ASSIGN_OR_RETURN(CheckedTensor output, CheckTensor(*operation.output));
-  RUEDA_RETURN_IF_ERROR(CheckPlace(output.place, place));
+  RUEDA_RETURN_IF_ERROR(CheckDevice(output.device, device));
   if (!has_input) {  // nothing else tells what it is
     part->dtype = output.dtype;
     part->shape = kind.ragged ? WithoutRows(output.shape) : output.shape;
@@ -143,7 +143,7 @@ absl::Status CheckOutput(const rueda_operation& operation, const KindTraits& kin
 }
 
 absl::Status CheckPart(const rueda_operation& operation, const OperationTraits& traits, Rank self,
-                       PartArgs* part, std::optional<Place>* place) {
+                       PartArgs* part, std::optional<DeviceId>* device) {
   const KindTraits& kind = TraitsOf(traits.kind);
   const bool gives = traits.Gives(self);
   // Of a scatter what this rank does not give may tell what it gets.
@@ -151,13 +151,13 @@ absl::Status CheckPart(const rueda_operation& operation, const OperationTraits& 
   if (has_input) {
     if (operation.input == nullptr) return absl::InvalidArgumentError("`input` is null");
     RUEDA_ASSIGN_OR_RETURN(CheckedTensor input, CheckTensor(*operation.input));
-    RUEDA_RETURN_IF_ERROR(CheckPlace(input.place, place));
+    RUEDA_RETURN_IF_ERROR(CheckDevice(input.device, device));
     part->input = gives ? input.data : nullptr;
     part->dtype = input.dtype;
     part->shape = gives ? std::move(input.shape) : WithoutRows(input.shape);
   }
   if (!traits.Gets(self)) return absl::OkStatus();
-  if (operation.output != nullptr) return CheckOutput(operation, kind, has_input, part, place);
+  if (operation.output != nullptr) return CheckOutput(operation, kind, has_input, part, device);
   if (!has_input) return absl::InvalidArgumentError("`output` is null");
   if (!kind.reshapes) part->output = const_cast<void*>(part->input);  // in place
   return absl::OkStatus();
@@ -234,19 +234,19 @@ absl::Status ReadEnumerator(absl::string_view field, int number, absl::string_vi
       absl::StrCat(field, " ", number, " is no ", what, "; known are ", known));
 }
 
-// Behind the tensors, whose place it must be. A barrier has none. `*exec_given` becomes this
+// Behind the tensors, whose device it must name. A barrier has none. `*exec_given` becomes this
 // version's.
 absl::Status CheckExec(const rueda_exec** exec_given, rueda_exec* copy,
-                       std::optional<Place>* place) {
+                       std::optional<DeviceId>* device) {
   if (*exec_given == nullptr) return absl::OkStatus();
   RUEDA_RETURN_IF_ERROR(ReadStruct(*exec_given, copy, exec_given));
   const rueda_exec* const exec = *exec_given;
-  RUEDA_ASSIGN_OR_RETURN(const Place given, PlaceOf(exec->device));
-  if (place->has_value() && **place != given) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("exec says ", PlaceName(given), ", the tensors are on ", PlaceName(**place)));
+  RUEDA_ASSIGN_OR_RETURN(const DeviceId given, DeviceIdOf(exec->device));
+  if (device->has_value() && **device != given) {
+    return absl::InvalidArgumentError(absl::StrCat("exec says ", DeviceName(given),
+                                                   ", the tensors are on ", DeviceName(**device)));
   }
-  *place = given;
+  *device = given;
   if (given.type == DeviceType::kCpu && (exec->stream != nullptr || exec->ready_event != nullptr)) {
     return absl::InvalidArgumentError(
         "an operation on the CPU has no stream and no event: leave them null");
@@ -294,7 +294,7 @@ absl::Status CheckOne(const rueda_operation& operation, Rank self, OperationArgs
   return absl::OkStatus();
 }
 
-// A group is ordered behind one place of one stream: its exec is its first operation's.
+// A group is ordered behind one point of one stream: its exec is its first operation's.
 absl::Status CheckAlikeExec(const rueda_exec* a, const rueda_exec* b) {
   const bool alike = a == nullptr || b == nullptr
                          ? a == b
@@ -399,7 +399,7 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
   rueda_exec exec_copies[2];
   const rueda_operation* read_first = nullptr;
   const rueda_exec* first_exec = nullptr;
-  std::optional<Place> place;
+  std::optional<DeviceId> device;
   for (size_t i = 0; i < count; ++i) {
     const size_t copy = i == 0 ? 0 : 1;
     const rueda_operation* read = nullptr;
@@ -418,11 +418,11 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
       status = compression.status();
       if (status.ok()) checked->args.compression = *compression;
     }
-    std::optional<Place> own;
+    std::optional<DeviceId> own;
     if (status.ok()) status = CheckPart(operation, checked->args, self, &part, &own);
     if (status.ok()) status = CheckExec(&exec, &exec_copies[copy], &own);
     if (i == 0) first_exec = exec;
-    if (status.ok() && own.has_value()) status = CheckPlace(*own, &place, "a group");
+    if (status.ok() && own.has_value()) status = CheckDevice(*own, &device, "a group");
     if (status.ok() && i > 0) status = CheckAlikeExec(first_exec, exec);
     if (status.ok() && operation.name != nullptr) status = CheckName(operation.name, &name);
     if (!status.ok()) return At(i, operation.name, status);
@@ -430,9 +430,9 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
     if (operation.name != nullptr) checked->names.push_back(name);
   }
   FillArgs(*read_first, self, checked);
-  if (!place.has_value() || place->type == DeviceType::kCpu) return absl::OkStatus();
-  checked->args.device = place->type;
-  checked->args.device_index = place->index;
+  if (!device.has_value() || device->type == DeviceType::kCpu) return absl::OkStatus();
+  checked->args.device = device->type;
+  checked->args.device_index = device->index;
   checked->args.urgent = read_first->priority > 0;
   if (first_exec != nullptr) checked->exec = {first_exec->stream, first_exec->ready_event};
   return absl::OkStatus();

@@ -391,7 +391,7 @@ rueda_status rueda_group_create(int32_t size, rueda_group** group) {
       return absl::InvalidArgumentError(
           absl::StrCat("a group of ", size, " ranks; expected 1 to ", kLocalRanksMax));
     }
-    *group = new rueda_group{std::make_shared<ThreadGroup>(size)};
+    *group = new rueda_group{std::make_shared<ThreadRanks>(size)};
     return absl::OkStatus();
   });
 }

@@ -13,7 +13,7 @@
 #include "rueda/rueda.h"
 
 struct rueda_group {
-  std::shared_ptr<rueda::ThreadGroup> threads;
+  std::shared_ptr<rueda::ThreadRanks> threads;
 };
 
 // Outlives its destruction as an empty shell, so that a late call with it, such as that of a handle

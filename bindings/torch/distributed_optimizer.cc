@@ -113,7 +113,7 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   void AllocateMemory();
   void MakeGradient(Slot& slot) const;
   void Gather(Slot& slot);
-  Request RequestFor(c10::ArrayRef<at::Tensor> gradients, const std::string& name) const;
+  Call CallFor(c10::ArrayRef<at::Tensor> gradients, const std::string& name) const;
   void Submit(Slot& slot);
   void Submit(Bucket& bucket);
   std::shared_ptr<Operation> SubmitTogether(Bucket& bucket);
@@ -333,8 +333,8 @@ void DistributedOptimizer::Impl::MakeGradient(Slot& slot) const {
 }
 
 // Holds mutex_. When nearly all gradients are there, the backward pass ends and the wait begins.
-Request DistributedOptimizer::Impl::RequestFor(c10::ArrayRef<at::Tensor> gradients,
-                                               const std::string& name) const {
+Call DistributedOptimizer::Impl::CallFor(c10::ArrayRef<at::Tensor> gradients,
+                                         const std::string& name) const {
   return {.kind = RUEDA_ALLREDUCE,
           .tensors = gradients,
           .in_place = true,
@@ -352,11 +352,11 @@ Request DistributedOptimizer::Impl::RequestFor(c10::ArrayRef<at::Tensor> gradien
 void DistributedOptimizer::Impl::Submit(Slot& slot) {
   try {
     MakeGradient(slot);
-    const Request request = RequestFor(slot.parameter.mutable_grad(), slot.name);
+    const Call call = CallFor(slot.parameter.mutable_grad(), slot.name);
     if (slot.sparse_dim > 0) {
-      slot.sparse = SparseOperation::Submit(context_, request);
+      slot.sparse = SparseOperation::Submit(context_, call);
     } else {
-      slot.dense = Operation::Submit(context_, request);
+      slot.dense = Operation::Submit(context_, call);
     }
   } catch (...) {
     Keep(std::current_exception());
@@ -401,10 +401,10 @@ std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitTogether(Bucket& bu
   const at::Tensor tensors[] = {memory, at::empty({0}, memory.options())};
   const char* suffixes[] = {bucket.name.c_str(), bucket.gradients.layout().c_str()};
   const std::string name = options_.name + ".";
-  Request request = RequestFor(tensors, name);
-  request.grouped = true;
-  request.suffixes = suffixes;
-  return Operation::Submit(context_, request);
+  Call call = CallFor(tensors, name);
+  call.grouped = true;
+  call.suffixes = suffixes;
+  return Operation::Submit(context_, call);
 }
 
 // By their names, behind a tensor without a meaning, by which ranks that differ in which are sparse
@@ -422,10 +422,10 @@ std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitOneByOne(const Buck
     tensors.push_back(gradient);
     suffixes.push_back(slots_[i].name.c_str() + name.size());
   }
-  Request request = RequestFor(tensors, name);
-  request.grouped = true;
-  request.suffixes = suffixes;
-  return Operation::Submit(context_, request);
+  Call call = CallFor(tensors, name);
+  call.grouped = true;
+  call.suffixes = suffixes;
+  return Operation::Submit(context_, call);
 }
 
 // Holds mutex_. The name of what is being reduced; null: nothing.

@@ -22,7 +22,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// What of a request, and of how it went, its backward pass needs.
+// What of a call, and of how it went, its backward pass needs.
 struct Forward {
   rueda_context* context;
   rueda_kind kind;
@@ -38,8 +38,8 @@ struct Forward {
 };
 
 // With a gradient of its own, for second derivatives.
-Tensors Execute(const Forward& forward, const Request& request) {
-  return ExecuteWithGradient(forward.context, request).results;
+Tensors Execute(const Forward& forward, const Call& call) {
+  return ExecuteWithGradient(forward.context, call).results;
 }
 
 Tensors Reduced(const Forward& forward, const Tensors& gradients) {
@@ -137,43 +137,43 @@ class History : public torch::autograd::Function<History> {
   }
 };
 
-bool WantsGradient(const Request& request) {
+bool WantsGradient(const Call& call) {
   return at::GradMode::is_enabled() &&
-         std::any_of(request.tensors.begin(), request.tensors.end(), [](const at::Tensor& tensor) {
+         std::any_of(call.tensors.begin(), call.tensors.end(), [](const at::Tensor& tensor) {
            return tensor.defined() && tensor.requires_grad();
          });
 }
 
-void CheckHasGradient(const Request& request) {
-  const bool reduces = request.kind == RUEDA_ALLREDUCE || request.kind == RUEDA_REDUCESCATTER;
-  if (!reduces || request.op == Sum || request.op == Average) return;
+void CheckHasGradient(const Call& call) {
+  const bool reduces = call.kind == RUEDA_ALLREDUCE || call.kind == RUEDA_REDUCESCATTER;
+  if (!reduces || call.op == Sum || call.op == Average) return;
   throw Error(RUEDA_INVALID_ARGUMENT,
-              (request.name.empty() ? "a tensor" : "'" + request.name + "'") +
+              (call.name.empty() ? "a tensor" : "'" + call.name + "'") +
                   " requires a gradient, and only the reduce operations Sum and Average have one: "
                   "detach() it, or call this under torch::NoGradGuard");
 }
 
 }  // namespace
 
-Executed ExecuteWithGradient(rueda_context* context, const Request& request) {
-  const bool wants_gradient = WantsGradient(request);
-  if (wants_gradient) CheckHasGradient(request);
+Executed ExecuteWithGradient(rueda_context* context, const Call& call) {
+  const bool wants_gradient = WantsGradient(call);
+  if (wants_gradient) CheckHasGradient(call);
   Executed executed;
-  executed.operation = Operation::Execute(context, request);
+  executed.operation = Operation::Execute(context, call);
   executed.results = executed.operation->Wait();
   if (!wants_gradient) return executed;
   Forward forward = {.context = context,
-                     .kind = request.kind,
-                     .grouped = request.grouped,
-                     .name = request.name.empty() ? "" : request.name + ".gradient",
-                     .process_set = request.process_set,
-                     .op = request.op,
-                     .prescale = request.prescale,
-                     .postscale = request.postscale,
-                     .root = request.root,
+                     .kind = call.kind,
+                     .grouped = call.grouped,
+                     .name = call.name.empty() ? "" : call.name + ".gradient",
+                     .process_set = call.process_set,
+                     .op = call.op,
+                     .prescale = call.prescale,
+                     .postscale = call.postscale,
+                     .root = call.root,
                      .splits = executed.operation->WaitForSplits(),
-                     .size = rueda_process_set_size(context, request.process_set.id)};
-  executed.results = History::apply(at::TensorList(request.tensors), &executed.results,
+                     .size = rueda_process_set_size(context, call.process_set.id)};
+  executed.results = History::apply(at::TensorList(call.tensors), &executed.results,
                                     c10::make_intrusive<Holder>(std::move(forward)));
   return executed;
 }

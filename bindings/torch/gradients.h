@@ -17,6 +17,6 @@ struct Executed {
 // a gradient is wanted, the results have a history: their backward pass is an operation of the same
 // ranks, called "<name>.gradient", in the same context. Throws, before anything is submitted, when
 // there is no gradient.
-Executed ExecuteWithGradient(rueda_context* context, const Request& request);
+Executed ExecuteWithGradient(rueda_context* context, const Call& call);
 
 }  // namespace rueda::libtorch

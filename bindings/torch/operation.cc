@@ -12,17 +12,17 @@
 namespace rueda::libtorch {
 namespace {
 
-// Names a tensor of a request, for errors.
+// Names a tensor of a call, for errors.
 struct Label {
-  const Request& request;
+  const Call& call;
   size_t index;
 
   std::string text() const {
-    if (!request.grouped) {
-      return request.name.empty() ? "the tensor" : "tensor '" + request.name + "'";
+    if (!call.grouped) {
+      return call.name.empty() ? "the tensor" : "tensor '" + call.name + "'";
     }
     return "tensor " + std::to_string(index) + " of the group" +
-           (request.name.empty() ? "" : " '" + request.name + "'");
+           (call.name.empty() ? "" : " '" + call.name + "'");
   }
 };
 
@@ -127,13 +127,13 @@ enum class Output {
   kNone,
 };
 
-Output OutputOf(const Request& request, rueda_context* context) {
-  if (!request.outputs.empty()) return Output::kGiven;
-  switch (request.kind) {
+Output OutputOf(const Call& call, rueda_context* context) {
+  if (!call.outputs.empty()) return Output::kGiven;
+  switch (call.kind) {
     case RUEDA_REDUCE:
-      return request.root == rueda_rank(context) ? Output::kGiven : Output::kNone;
+      return call.root == rueda_rank(context) ? Output::kGiven : Output::kNone;
     case RUEDA_GATHER:
-      return request.root == rueda_rank(context) ? Output::kAllocated : Output::kNone;
+      return call.root == rueda_rank(context) ? Output::kAllocated : Output::kNone;
     case RUEDA_ALLGATHER:
     case RUEDA_ALLTOALL:
     case RUEDA_REDUCESCATTER:
@@ -147,12 +147,12 @@ Output OutputOf(const Request& request, rueda_context* context) {
 }
 
 // The names of a group's parts; nothing for an unnamed one.
-std::vector<std::string> PartNames(const Request& request) {
+std::vector<std::string> PartNames(const Call& call) {
   std::vector<std::string> names;
-  if (request.name.empty()) return names;
-  for (size_t i = 0; i < request.tensors.size(); ++i) {
-    names.push_back(request.name + (request.suffixes.empty() ? "." + std::to_string(i)
-                                                             : std::string(request.suffixes[i])));
+  if (call.name.empty()) return names;
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    names.push_back(call.name + (call.suffixes.empty() ? "." + std::to_string(i)
+                                                       : std::string(call.suffixes[i])));
   }
   return names;
 }
@@ -164,26 +164,26 @@ std::shared_ptr<Operation> Operation::Make(rueda_context* context) {
                                     [](Operation* operation) { rueda::detail::LetGo(operation); });
 }
 
-std::shared_ptr<Operation> Operation::Submit(rueda_context* context, const Request& request) {
+std::shared_ptr<Operation> Operation::Submit(rueda_context* context, const Call& call) {
   const std::shared_ptr<Operation> operation = Make(context);
-  operation->Start(request, /*wait=*/false);
+  operation->Start(call, /*wait=*/false);
   return operation;
 }
 
-std::shared_ptr<Operation> Operation::Execute(rueda_context* context, const Request& request) {
+std::shared_ptr<Operation> Operation::Execute(rueda_context* context, const Call& call) {
   const std::shared_ptr<Operation> operation = Make(context);
-  operation->Start(request, /*wait=*/true);
+  operation->Start(call, /*wait=*/true);
   operation->Wait();
   return operation;
 }
 
-void Operation::PreparePart(const Request& request, size_t index) {
-  const at::Tensor& tensor = request.tensors[index];
-  const Label label{request, index};
+void Operation::PreparePart(const Call& call, size_t index) {
+  const at::Tensor& tensor = call.tensors[index];
+  const Label label{call, index};
   CheckTensor(tensor, label);
   DTypeOf(tensor, label);
-  const Output kind = OutputOf(request, flight.context);
-  const bool changes = request.in_place && kind == Output::kGiven;
+  const Output kind = OutputOf(call, flight.context);
+  const bool changes = call.in_place && kind == Output::kGiven;
   if (changes && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     throw Error(RUEDA_INVALID_ARGUMENT,
                 label.text() +
@@ -195,44 +195,44 @@ void Operation::PreparePart(const Request& request, size_t index) {
   if (changes) {
     output = input;
     copies_back_ |= !input.is_same(tensor);
-  } else if (!request.outputs.empty()) {
-    output = request.outputs[index];
+  } else if (!call.outputs.empty()) {
+    output = call.outputs[index];
   } else if (kind == Output::kGiven) {
     output = EmptyLike(tensor);
   }
-  borrows |= request.in_place || IsBorrowed(input) || IsBorrowed(output);
-  results_.push_back(request.in_place ? tensor : output);
+  borrows |= call.in_place || IsBorrowed(input) || IsBorrowed(output);
+  results_.push_back(call.in_place ? tensor : output);
   inputs_.push_back(std::move(input));
   outputs_.push_back(std::move(output));
 }
 
 // Everything is checked, and memory is there, before anything is submitted.
-void Operation::Prepare(const Request& request) {
-  for (size_t i = 0; i < request.tensors.size(); ++i) {
-    PreparePart(request, i);
+void Operation::Prepare(const Call& call) {
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    PreparePart(call, i);
     const at::Device first = inputs_.front().device(), own = inputs_.back().device();
     if (own == first) continue;
-    throw Error(RUEDA_INVALID_ARGUMENT, Label{request, i}.text() + " is on " + DeviceName(own) +
+    throw Error(RUEDA_INVALID_ARGUMENT, Label{call, i}.text() + " is on " + DeviceName(own) +
                                             ", and the first one on " + DeviceName(first) +
                                             "; all tensors of an operation are on one device");
   }
   if (!inputs_.empty()) stream_ = CurrentStream(inputs_.front().device());
-  allocates_ = OutputOf(request, flight.context) == Output::kAllocated;
-  process_set_ = request.process_set.id;
+  allocates_ = OutputOf(call, flight.context) == Output::kAllocated;
+  process_set_ = call.process_set.id;
   // Who gives the memory knows who fills it.
   joins_rows_ =
-      request.outputs.empty() &&
-      (request.kind == RUEDA_ALLGATHER || request.kind == RUEDA_ALLTOALL ||
-       (request.kind == RUEDA_GATHER && OutputOf(request, flight.context) == Output::kAllocated));
+      call.outputs.empty() &&
+      (call.kind == RUEDA_ALLGATHER || call.kind == RUEDA_ALLTOALL ||
+       (call.kind == RUEDA_GATHER && OutputOf(call, flight.context) == Output::kAllocated));
 }
 
-void Operation::Start(const Request& request, bool wait) {
+void Operation::Start(const Call& call, bool wait) {
   rueda::detail::Sweep();
-  Prepare(request);
+  Prepare(call);
   const size_t count = inputs_.size();
-  const Output output = OutputOf(request, flight.context);
+  const Output output = OutputOf(call, flight.context);
   const std::vector<std::string> names =
-      request.grouped ? PartNames(request) : std::vector<std::string>();
+      call.grouped ? PartNames(call) : std::vector<std::string>();
   rueda_exec exec = RUEDA_EXEC_INIT;
   if (stream_.has_value()) {
     exec.device = DeviceOf(inputs_.front());
@@ -241,21 +241,21 @@ void Operation::Start(const Request& request, bool wait) {
   std::vector<rueda_tensor> views(2 * count);
   std::vector<rueda_operation> operations(count);
   for (size_t i = 0; i < count; ++i) {
-    const rueda_dtype dtype = DTypeOf(inputs_[i], {request, i});
+    const rueda_dtype dtype = DTypeOf(inputs_[i], {call, i});
     rueda_operation& operation = operations[i];
-    operation = detail::COperation({.kind = request.kind,
-                                    .name = names.empty() ? request.name : names[i],
-                                    .process_set = request.process_set,
-                                    .op = request.op,
-                                    .prescale = request.prescale,
-                                    .postscale = request.postscale,
-                                    .root = request.root,
-                                    .splits = {request.splits.data(), request.splits.size()},
-                                    .compressor = request.compressor,
-                                    .priority = request.priority});
-    if (request.wait_soon || (wait && stream_)) operation.flags = RUEDA_OPERATION_WAIT_SOON;
+    operation = detail::COperation({.kind = call.kind,
+                                    .name = names.empty() ? call.name : names[i],
+                                    .process_set = call.process_set,
+                                    .op = call.op,
+                                    .prescale = call.prescale,
+                                    .postscale = call.postscale,
+                                    .root = call.root,
+                                    .splits = {call.splits.data(), call.splits.size()},
+                                    .compressor = call.compressor,
+                                    .priority = call.priority});
+    if (call.wait_soon || (wait && stream_)) operation.flags = RUEDA_OPERATION_WAIT_SOON;
     if (stream_.has_value()) operation.exec = &exec;
-    if (request.kind != RUEDA_RECV) operation.input = &views[2 * i];
+    if (call.kind != RUEDA_RECV) operation.input = &views[2 * i];
     const bool in_place = outputs_[i].is_same(inputs_[i]);
     views[2 * i] = View(
         in_place ? inputs_[i].mutable_data_ptr() : const_cast<void*>(inputs_[i].const_data_ptr()),
@@ -263,7 +263,7 @@ void Operation::Start(const Request& request, bool wait) {
     if (output == Output::kAllocated) {
       operation.allocate = &Operation::Allocate;
       operation.allocate_user = this;
-    } else if (output == Output::kGiven && (!in_place || request.kind == RUEDA_RECV)) {
+    } else if (output == Output::kGiven && (!in_place || call.kind == RUEDA_RECV)) {
       views[2 * i + 1] = View(outputs_[i].mutable_data_ptr(), outputs_[i], dtype);
       operation.output = &views[2 * i + 1];
     }
@@ -276,7 +276,7 @@ void Operation::Start(const Request& request, bool wait) {
     detail::Check(rueda_submit(flight.context, operations.data(), count, nullptr, &flight.handle),
                   flight.context);
   }
-  if (!request.in_place || output != Output::kGiven) return;
+  if (!call.in_place || output != Output::kGiven) return;
   for (const at::Tensor& changed : outputs_) {
     if (!changed.is_inference()) changed.unsafeGetTensorImpl()->bump_version();
   }

@@ -24,7 +24,7 @@ inline rueda_context* CurrentContext() {
 }
 
 // What to do. Borrowed for the call. All tensors are on one device, the CPU or one of CUDA.
-struct Request {
+struct Call {
   rueda_kind kind = RUEDA_ALLREDUCE;
   c10::ArrayRef<at::Tensor> tensors;
   bool in_place = false;
@@ -55,9 +55,9 @@ struct Request {
 class Operation final : private rueda::detail::Cargo {
  public:
   // In the background. Throws what is wrong with the call; then nothing was submitted.
-  static std::shared_ptr<Operation> Submit(rueda_context* context, const Request& request);
+  static std::shared_ptr<Operation> Submit(rueda_context* context, const Call& call);
   // Submits and waits, the fast way. Throws how it failed.
-  static std::shared_ptr<Operation> Execute(rueda_context* context, const Request& request);
+  static std::shared_ptr<Operation> Execute(rueda_context* context, const Call& call);
 
   bool Poll();
   // Whether it ends in time; however, and whoever else waits for it. Not what Wait() does then.
@@ -75,9 +75,9 @@ class Operation final : private rueda::detail::Cargo {
   explicit Operation(rueda_context* context) { flight.context = context; }
   static std::shared_ptr<Operation> Make(rueda_context* context);
   void End() noexcept override;
-  void Start(const Request& request, bool wait);
-  void Prepare(const Request& request);
-  void PreparePart(const Request& request, size_t index);
+  void Start(const Call& call, bool wait);
+  void Prepare(const Call& call);
+  void PreparePart(const Call& call, size_t index);
   void Await(const std::optional<c10::Stream>& stream);
   void TakeResults();
   void KeepTensorsFor(const c10::Stream& stream);

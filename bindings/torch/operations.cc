@@ -1,4 +1,4 @@
-// The public functions on tensors and handles: each is one request to Operation.
+// The public functions on tensors and handles: each is one call of Operation.
 #include <ATen/ops/tensor.h>
 
 #include <utility>
@@ -18,7 +18,7 @@ Operation& Get(const std::shared_ptr<Operation>& operation) {
 
 using Tensors = c10::ArrayRef<at::Tensor>;
 
-Request RequestOf(rueda_kind kind, Tensors tensors, const AllreduceOptions& options) {
+Call CallOf(rueda_kind kind, Tensors tensors, const AllreduceOptions& options) {
   return {.kind = kind,
           .tensors = tensors,
           .name = options.name,
@@ -30,7 +30,7 @@ Request RequestOf(rueda_kind kind, Tensors tensors, const AllreduceOptions& opti
           .priority = options.priority};
 }
 
-Request RequestOf(rueda_kind kind, Tensors tensors, const ReduceOptions& options, int root) {
+Call CallOf(rueda_kind kind, Tensors tensors, const ReduceOptions& options, int root) {
   return {.kind = kind,
           .tensors = tensors,
           .name = options.name,
@@ -41,7 +41,7 @@ Request RequestOf(rueda_kind kind, Tensors tensors, const ReduceOptions& options
           .root = root};
 }
 
-Request RequestOf(rueda_kind kind, Tensors tensors, const Options& options, int root = -1) {
+Call CallOf(rueda_kind kind, Tensors tensors, const Options& options, int root = -1) {
   return {.kind = kind,
           .tensors = tensors,
           .name = options.name,
@@ -49,7 +49,7 @@ Request RequestOf(rueda_kind kind, Tensors tensors, const Options& options, int 
           .root = root};
 }
 
-Request RequestOf(rueda_kind kind, Tensors tensors, const SplitOptions& options, int root = -1) {
+Call CallOf(rueda_kind kind, Tensors tensors, const SplitOptions& options, int root = -1) {
   return {.kind = kind,
           .tensors = tensors,
           .name = options.name,
@@ -58,38 +58,38 @@ Request RequestOf(rueda_kind kind, Tensors tensors, const SplitOptions& options,
           .splits = options.splits.rows()};
 }
 
-Request InPlace(Request request) {
-  request.in_place = true;
-  return request;
+Call InPlace(Call call) {
+  call.in_place = true;
+  return call;
 }
 
-Request Grouped(Request request) {
-  request.grouped = true;
-  return request;
+Call Grouped(Call call) {
+  call.grouped = true;
+  return call;
 }
 
-Handle Submit(const Request& request) {
-  return Handle(Operation::Submit(CurrentContext(), request));
+Handle Submit(const Call& call) {
+  return Handle(Operation::Submit(CurrentContext(), call));
 }
 
-GroupHandle SubmitGroup(const Request& request) {
-  return GroupHandle(Operation::Submit(CurrentContext(), request));
+GroupHandle SubmitGroup(const Call& call) {
+  return GroupHandle(Operation::Submit(CurrentContext(), call));
 }
 
-std::vector<at::Tensor> ExecuteGroup(const Request& request) {
-  return Operation::Execute(CurrentContext(), request)->Wait();
+std::vector<at::Tensor> ExecuteGroup(const Call& call) {
+  return Operation::Execute(CurrentContext(), call)->Wait();
 }
 
-at::Tensor Execute(const Request& request) {
-  return ExecuteGroup(request).front();
+at::Tensor Execute(const Call& call) {
+  return ExecuteGroup(call).front();
 }
 
-std::vector<at::Tensor> DifferentiateGroup(const Request& request) {
-  return ExecuteWithGradient(CurrentContext(), request).results;
+std::vector<at::Tensor> DifferentiateGroup(const Call& call) {
+  return ExecuteWithGradient(CurrentContext(), call).results;
 }
 
-at::Tensor Differentiate(const Request& request) {
-  return DifferentiateGroup(request).front();
+at::Tensor Differentiate(const Call& call) {
+  return DifferentiateGroup(call).front();
 }
 
 at::Tensor SplitsOf(Operation& operation) {
@@ -160,154 +160,154 @@ at::Tensor received_splits(const Handle& handle) {
 }
 
 at::Tensor allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
-  return Differentiate(RequestOf(RUEDA_ALLREDUCE, tensor, options));
+  return Differentiate(CallOf(RUEDA_ALLREDUCE, tensor, options));
 }
 
 at::Tensor allreduce_(const at::Tensor& tensor, const AllreduceOptions& options) {
-  return Execute(InPlace(RequestOf(RUEDA_ALLREDUCE, tensor, options)));
+  return Execute(InPlace(CallOf(RUEDA_ALLREDUCE, tensor, options)));
 }
 
 Handle allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options) {
-  return Submit(RequestOf(RUEDA_ALLREDUCE, tensor, options));
+  return Submit(CallOf(RUEDA_ALLREDUCE, tensor, options));
 }
 
 Handle allreduce_async_(const at::Tensor& tensor, const AllreduceOptions& options) {
-  return Submit(InPlace(RequestOf(RUEDA_ALLREDUCE, tensor, options)));
+  return Submit(InPlace(CallOf(RUEDA_ALLREDUCE, tensor, options)));
 }
 
 std::vector<at::Tensor> grouped_allreduce(const std::vector<at::Tensor>& tensors,
                                           const AllreduceOptions& options) {
-  return DifferentiateGroup(Grouped(RequestOf(RUEDA_ALLREDUCE, tensors, options)));
+  return DifferentiateGroup(Grouped(CallOf(RUEDA_ALLREDUCE, tensors, options)));
 }
 
 std::vector<at::Tensor> grouped_allreduce_(const std::vector<at::Tensor>& tensors,
                                            const AllreduceOptions& options) {
-  return ExecuteGroup(InPlace(Grouped(RequestOf(RUEDA_ALLREDUCE, tensors, options))));
+  return ExecuteGroup(InPlace(Grouped(CallOf(RUEDA_ALLREDUCE, tensors, options))));
 }
 
 GroupHandle grouped_allreduce_async(const std::vector<at::Tensor>& tensors,
                                     const AllreduceOptions& options) {
-  return SubmitGroup(Grouped(RequestOf(RUEDA_ALLREDUCE, tensors, options)));
+  return SubmitGroup(Grouped(CallOf(RUEDA_ALLREDUCE, tensors, options)));
 }
 
 GroupHandle grouped_allreduce_async_(const std::vector<at::Tensor>& tensors,
                                      const AllreduceOptions& options) {
-  return SubmitGroup(InPlace(Grouped(RequestOf(RUEDA_ALLREDUCE, tensors, options))));
+  return SubmitGroup(InPlace(Grouped(CallOf(RUEDA_ALLREDUCE, tensors, options))));
 }
 
 at::Tensor broadcast(const at::Tensor& tensor, int root_rank, const Options& options) {
-  return Differentiate(RequestOf(RUEDA_BROADCAST, tensor, options, root_rank));
+  return Differentiate(CallOf(RUEDA_BROADCAST, tensor, options, root_rank));
 }
 
 at::Tensor broadcast_(const at::Tensor& tensor, int root_rank, const Options& options) {
-  return Execute(InPlace(RequestOf(RUEDA_BROADCAST, tensor, options, root_rank)));
+  return Execute(InPlace(CallOf(RUEDA_BROADCAST, tensor, options, root_rank)));
 }
 
 Handle broadcast_async(const at::Tensor& tensor, int root_rank, const Options& options) {
-  return Submit(RequestOf(RUEDA_BROADCAST, tensor, options, root_rank));
+  return Submit(CallOf(RUEDA_BROADCAST, tensor, options, root_rank));
 }
 
 Handle broadcast_async_(const at::Tensor& tensor, int root_rank, const Options& options) {
-  return Submit(InPlace(RequestOf(RUEDA_BROADCAST, tensor, options, root_rank)));
+  return Submit(InPlace(CallOf(RUEDA_BROADCAST, tensor, options, root_rank)));
 }
 
 at::Tensor allgather(const at::Tensor& tensor, const Options& options) {
-  return Differentiate(RequestOf(RUEDA_ALLGATHER, tensor, options));
+  return Differentiate(CallOf(RUEDA_ALLGATHER, tensor, options));
 }
 
 Handle allgather_async(const at::Tensor& tensor, const Options& options) {
-  return Submit(RequestOf(RUEDA_ALLGATHER, tensor, options));
+  return Submit(CallOf(RUEDA_ALLGATHER, tensor, options));
 }
 
 std::vector<at::Tensor> grouped_allgather(const std::vector<at::Tensor>& tensors,
                                           const Options& options) {
-  return DifferentiateGroup(Grouped(RequestOf(RUEDA_ALLGATHER, tensors, options)));
+  return DifferentiateGroup(Grouped(CallOf(RUEDA_ALLGATHER, tensors, options)));
 }
 
 GroupHandle grouped_allgather_async(const std::vector<at::Tensor>& tensors,
                                     const Options& options) {
-  return SubmitGroup(Grouped(RequestOf(RUEDA_ALLGATHER, tensors, options)));
+  return SubmitGroup(Grouped(CallOf(RUEDA_ALLGATHER, tensors, options)));
 }
 
 at::Tensor alltoall(const at::Tensor& tensor, const SplitOptions& options) {
-  return Differentiate(RequestOf(RUEDA_ALLTOALL, tensor, options));
+  return Differentiate(CallOf(RUEDA_ALLTOALL, tensor, options));
 }
 
 std::pair<at::Tensor, at::Tensor> alltoall_with_splits(const at::Tensor& tensor,
                                                        const SplitOptions& options) {
   const Executed executed =
-      ExecuteWithGradient(CurrentContext(), RequestOf(RUEDA_ALLTOALL, tensor, options));
+      ExecuteWithGradient(CurrentContext(), CallOf(RUEDA_ALLTOALL, tensor, options));
   return {executed.results.front(), SplitsOf(*executed.operation)};
 }
 
 Handle alltoall_async(const at::Tensor& tensor, const SplitOptions& options) {
-  return Submit(RequestOf(RUEDA_ALLTOALL, tensor, options));
+  return Submit(CallOf(RUEDA_ALLTOALL, tensor, options));
 }
 
 at::Tensor reducescatter(const at::Tensor& tensor, const ReducescatterOptions& options) {
-  return Differentiate(RequestOf(RUEDA_REDUCESCATTER, tensor, options));
+  return Differentiate(CallOf(RUEDA_REDUCESCATTER, tensor, options));
 }
 
 Handle reducescatter_async(const at::Tensor& tensor, const ReducescatterOptions& options) {
-  return Submit(RequestOf(RUEDA_REDUCESCATTER, tensor, options));
+  return Submit(CallOf(RUEDA_REDUCESCATTER, tensor, options));
 }
 
 std::vector<at::Tensor> grouped_reducescatter(const std::vector<at::Tensor>& tensors,
                                               const ReducescatterOptions& options) {
-  return DifferentiateGroup(Grouped(RequestOf(RUEDA_REDUCESCATTER, tensors, options)));
+  return DifferentiateGroup(Grouped(CallOf(RUEDA_REDUCESCATTER, tensors, options)));
 }
 
 GroupHandle grouped_reducescatter_async(const std::vector<at::Tensor>& tensors,
                                         const ReducescatterOptions& options) {
-  return SubmitGroup(Grouped(RequestOf(RUEDA_REDUCESCATTER, tensors, options)));
+  return SubmitGroup(Grouped(CallOf(RUEDA_REDUCESCATTER, tensors, options)));
 }
 
 at::Tensor reduce(const at::Tensor& tensor, int root_rank, const ReduceOptions& options) {
-  return Execute(RequestOf(RUEDA_REDUCE, tensor, options, root_rank));
+  return Execute(CallOf(RUEDA_REDUCE, tensor, options, root_rank));
 }
 
 at::Tensor reduce_(const at::Tensor& tensor, int root_rank, const ReduceOptions& options) {
-  return Execute(InPlace(RequestOf(RUEDA_REDUCE, tensor, options, root_rank)));
+  return Execute(InPlace(CallOf(RUEDA_REDUCE, tensor, options, root_rank)));
 }
 
 Handle reduce_async(const at::Tensor& tensor, int root_rank, const ReduceOptions& options) {
-  return Submit(RequestOf(RUEDA_REDUCE, tensor, options, root_rank));
+  return Submit(CallOf(RUEDA_REDUCE, tensor, options, root_rank));
 }
 
 Handle reduce_async_(const at::Tensor& tensor, int root_rank, const ReduceOptions& options) {
-  return Submit(InPlace(RequestOf(RUEDA_REDUCE, tensor, options, root_rank)));
+  return Submit(InPlace(CallOf(RUEDA_REDUCE, tensor, options, root_rank)));
 }
 
 at::Tensor gather(const at::Tensor& tensor, int root_rank, const Options& options) {
-  return Execute(RequestOf(RUEDA_GATHER, tensor, options, root_rank));
+  return Execute(CallOf(RUEDA_GATHER, tensor, options, root_rank));
 }
 
 Handle gather_async(const at::Tensor& tensor, int root_rank, const Options& options) {
-  return Submit(RequestOf(RUEDA_GATHER, tensor, options, root_rank));
+  return Submit(CallOf(RUEDA_GATHER, tensor, options, root_rank));
 }
 
 at::Tensor scatter(const at::Tensor& tensor, int root_rank, const SplitOptions& options) {
-  return Execute(RequestOf(RUEDA_SCATTER, tensor, options, root_rank));
+  return Execute(CallOf(RUEDA_SCATTER, tensor, options, root_rank));
 }
 
 Handle scatter_async(const at::Tensor& tensor, int root_rank, const SplitOptions& options) {
-  return Submit(RequestOf(RUEDA_SCATTER, tensor, options, root_rank));
+  return Submit(CallOf(RUEDA_SCATTER, tensor, options, root_rank));
 }
 
 void send(const at::Tensor& tensor, int rank, const Options& options) {
-  Execute(InPlace(RequestOf(RUEDA_SEND, tensor, options, rank)));
+  Execute(InPlace(CallOf(RUEDA_SEND, tensor, options, rank)));
 }
 
 Handle send_async(const at::Tensor& tensor, int rank, const Options& options) {
-  return Submit(InPlace(RequestOf(RUEDA_SEND, tensor, options, rank)));
+  return Submit(InPlace(CallOf(RUEDA_SEND, tensor, options, rank)));
 }
 
 at::Tensor recv_(const at::Tensor& tensor, int rank, const Options& options) {
-  return Execute(InPlace(RequestOf(RUEDA_RECV, tensor, options, rank)));
+  return Execute(InPlace(CallOf(RUEDA_RECV, tensor, options, rank)));
 }
 
 Handle recv_async_(const at::Tensor& tensor, int rank, const Options& options) {
-  return Submit(InPlace(RequestOf(RUEDA_RECV, tensor, options, rank)));
+  return Submit(InPlace(CallOf(RUEDA_RECV, tensor, options, rank)));
 }
 
 }  // namespace rueda::libtorch

@@ -10,24 +10,24 @@
 namespace rueda::libtorch {
 namespace {
 
-std::string Label(const Request& request) {
-  return request.name.empty() ? "the sparse tensor" : "tensor '" + request.name + "'";
+std::string Label(const Call& call) {
+  return call.name.empty() ? "the sparse tensor" : "tensor '" + call.name + "'";
 }
 
-at::Tensor Checked(const Request& request) {
-  const at::Tensor& tensor = request.tensors.front();
-  if (!tensor.defined()) throw Error(RUEDA_INVALID_ARGUMENT, Label(request) + " is undefined");
+at::Tensor Checked(const Call& call) {
+  const at::Tensor& tensor = call.tensors.front();
+  if (!tensor.defined()) throw Error(RUEDA_INVALID_ARGUMENT, Label(call) + " is undefined");
   if (tensor.layout() != at::kSparse) {
-    throw Error(RUEDA_INVALID_ARGUMENT, Label(request) + " is not a sparse COO tensor");
+    throw Error(RUEDA_INVALID_ARGUMENT, Label(call) + " is not a sparse COO tensor");
   }
-  if (request.op != Sum && request.op != Average) {
+  if (call.op != Sum && call.op != Average) {
     throw Error(RUEDA_INVALID_ARGUMENT,
-                Label(request) +
+                Label(call) +
                     " is sparse, and what is not there counts as 0: only Sum and "
                     "Average make sense of that");
   }
-  if (request.op == Average && !tensor.is_floating_point() && !tensor.is_complex()) {
-    throw Error(RUEDA_INVALID_ARGUMENT, Label(request) + " is sparse and of type " +
+  if (call.op == Average && !tensor.is_floating_point() && !tensor.is_complex()) {
+    throw Error(RUEDA_INVALID_ARGUMENT, Label(call) + " is sparse and of type " +
                                             at::toString(tensor.scalar_type()) +
                                             ", which has no average: use Sum");
   }
@@ -37,32 +37,30 @@ at::Tensor Checked(const Request& request) {
 
 }  // namespace
 
-SparseOperation::SparseOperation(rueda_context* context, const Request& request,
-                                 const at::Tensor& tensor)
-    : shape_(tensor.sizes().vec()), label_(Label(request)) {
+SparseOperation::SparseOperation(rueda_context* context, const Call& call, const at::Tensor& tensor)
+    : shape_(tensor.sizes().vec()), label_(Label(call)) {
   // The first part has the tensor's own name, so that a dense tensor elsewhere does not fit.
   static constexpr std::array<const char*, 3> kSuffixes = {"", ".values", ".shape"};
   const at::NoGradGuard no_grad;
   at::Tensor values = tensor._values();
-  if (request.prescale != 1) values = values.mul(request.prescale);
+  if (call.prescale != 1) values = values.mul(call.prescale);
   const std::array<at::Tensor, 3> parts = {
       tensor._indices().t(), values,
       at::tensor(shape_, at::kLong).unsqueeze(0).to(tensor.device())};
-  factor_ = request.postscale;
-  if (request.op == Average) {
-    factor_ /= rueda_process_set_size(context, request.process_set.id);
+  factor_ = call.postscale;
+  if (call.op == Average) {
+    factor_ /= rueda_process_set_size(context, call.process_set.id);
   }
   parts_ = Operation::Submit(context, {.kind = RUEDA_ALLGATHER,
                                        .tensors = parts,
                                        .grouped = true,
-                                       .name = request.name,
-                                       .process_set = request.process_set,
+                                       .name = call.name,
+                                       .process_set = call.process_set,
                                        .suffixes = kSuffixes});
 }
 
-std::shared_ptr<SparseOperation> SparseOperation::Submit(rueda_context* context,
-                                                         const Request& request) {
-  return std::shared_ptr<SparseOperation>(new SparseOperation(context, request, Checked(request)));
+std::shared_ptr<SparseOperation> SparseOperation::Submit(rueda_context* context, const Call& call) {
+  return std::shared_ptr<SparseOperation>(new SparseOperation(context, call, Checked(call)));
 }
 
 // Every rank has all of them, and says the same.

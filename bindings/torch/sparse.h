@@ -12,9 +12,9 @@ namespace rueda::libtorch {
 // Thread-safe, as Operation is.
 class SparseOperation {
  public:
-  // Of a request for an allreduce of one sparse COO tensor, by Sum or Average. What does not fit
+  // Of a call for an allreduce of one sparse COO tensor, by Sum or Average. What does not fit
   // an allreduce of a dense tensor under the same name is an error on all ranks.
-  static std::shared_ptr<SparseOperation> Submit(rueda_context* context, const Request& request);
+  static std::shared_ptr<SparseOperation> Submit(rueda_context* context, const Call& call);
 
   bool Poll() { return parts_->Poll(); }
   // Of what the ranks exchange.
@@ -25,7 +25,7 @@ class SparseOperation {
   at::Tensor Wait();
 
  private:
-  SparseOperation(rueda_context* context, const Request& request, const at::Tensor& tensor);
+  SparseOperation(rueda_context* context, const Call& call, const at::Tensor& tensor);
   void CheckShapes(const at::Tensor& shapes) const;
 
   const std::vector<int64_t> shape_;

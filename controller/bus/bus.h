@@ -44,7 +44,7 @@ class Bus {
 
   // Looks after what is due by the clock: stalls. Reports for people are appended to `reports`, on
   // one rank of the job. Returns when to call again. An error ends the membership.
-  virtual absl::StatusOr<Nanos> Look(Nanos now, std::vector<std::string>* reports) = 0;
+  virtual absl::StatusOr<Nanos> CheckDeadlines(Nanos now, std::vector<std::string>* reports) = 0;
 };
 
 // How the bus wakes a rank that sleeps: by world rank, a neighbour on this host. Called after what

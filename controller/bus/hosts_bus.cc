@@ -42,15 +42,15 @@ HostsBus::HostsBus(std::unique_ptr<HostLog> log, std::vector<Rank> local_ranks, 
     tally_ = std::make_unique<HostTally>(ranks_, &sets_);
     return;
   }
-  const auto speaker = [&](Voice voice) {
-    return std::make_unique<Aggregator>(*leaders_, self_, voice, Patience(options),
+  const auto speaker = [&](SpeaksFor speaks_for) {
+    return std::make_unique<Aggregator>(*leaders_, self_, speaks_for, Patience(options),
                                         options.process_sets);
   };
-  aggregator_ = speaker(Voice::kHost);
+  aggregator_ = speaker(SpeaksFor::kHost);
   if (self_ == 0) {
     coordinator_ = std::make_unique<Coordinator>(options);
   } else if (!leaders_->ChildrenOf(self_).empty()) {
-    subtree_ = speaker(Voice::kSubtree);
+    subtree_ = speaker(SpeaksFor::kSubtree);
   }
 }
 
@@ -224,19 +224,19 @@ bool HostsBus::MustAnnounceDone(SetId lane, uint64_t completed) {
   return true;
 }
 
-absl::StatusOr<Nanos> HostsBus::Look(Nanos now, std::vector<std::string>* reports) {
+absl::StatusOr<Nanos> HostsBus::CheckDeadlines(Nanos now, std::vector<std::string>* reports) {
   if (!leader()) return kForever;
   std::vector<ControlEvent> overdue;
-  Nanos next = aggregator_->Look(now, &overdue);
+  Nanos next = aggregator_->CheckDeadlines(now, &overdue);
   RUEDA_RETURN_IF_ERROR(Tell(overdue, now));
   if (subtree_ != nullptr) {
     std::vector<ControlEvent> overdue_below;
-    next = std::min(next, subtree_->Look(now, &overdue_below));
+    next = std::min(next, subtree_->CheckDeadlines(now, &overdue_below));
     SendUp(overdue_below);
   }
   if (coordinator_ != nullptr) {
     std::vector<Expire> expired;
-    next = std::min(next, coordinator_->Look(now, reports, &expired));
+    next = std::min(next, coordinator_->CheckDeadlines(now, reports, &expired));
     for (const Expire& expire : expired) {
       RUEDA_RETURN_IF_ERROR(coordinator_->Step({self_, expire}, now, &plan_));
     }

@@ -65,8 +65,8 @@ bool LogBus::MustAnnounceDone(SetId lane, uint64_t completed) {
          coordinator_.DoneOn(lane) < completed;
 }
 
-absl::StatusOr<Nanos> LogBus::Look(Nanos now, std::vector<std::string>* reports) {
-  const Nanos next = coordinator_.Look(now, reports, &expired_, self_);
+absl::StatusOr<Nanos> LogBus::CheckDeadlines(Nanos now, std::vector<std::string>* reports) {
+  const Nanos next = coordinator_.CheckDeadlines(now, reports, &expired_, self_);
   return expired_.empty() ? next : now;
 }
 

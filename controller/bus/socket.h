@@ -56,7 +56,7 @@ void SetTcpPatience(int fd, Nanos patience);
 absl::Status AwaitConnected(const UniqueFd& socket, const std::string& address, Nanos deadline);
 
 // The next connection of a listening socket; invalid when there is none. A unix peer of another
-// user (but root) is turned away: PERMISSION_DENIED. RESOURCE_EXHAUSTED: it waits for a descriptor
+// user (but root) is refused: PERMISSION_DENIED. RESOURCE_EXHAUSTED: it waits for a descriptor
 // to become free.
 absl::StatusOr<UniqueFd> Accept(const UniqueFd& listener);
 // The numeric address of the other end of a TCP connection; empty for a unix socket.

@@ -15,8 +15,8 @@ absl::Status LinkStore::Set(absl::string_view key, absl::string_view value) {
   {
     MutexLock lock(mutex_);
     if (aborted_) return absl::AbortedError("the job has failed");
-    requests_.push_back({true, 0, std::string(key), std::string(value)});
-    has_requests_.store(true, std::memory_order_release);
+    calls_.push_back({true, 0, std::string(key), std::string(value)});
+    has_calls_.store(true, std::memory_order_release);
   }
   wake_();
   return absl::OkStatus();
@@ -35,8 +35,8 @@ absl::StatusOr<std::string> LinkStore::Get(absl::string_view key, Nanos timeout,
     if (aborted_) return absl::AbortedError("the job has failed");
     id = next_id_++;
     answers_[id];
-    requests_.push_back({false, id, std::string(key), ""});
-    has_requests_.store(true, std::memory_order_release);
+    calls_.push_back({false, id, std::string(key), ""});
+    has_calls_.store(true, std::memory_order_release);
   }
   wake_();
   MutexLock lock(mutex_);
@@ -69,10 +69,10 @@ void LinkStore::Abort() {
   changed_.NotifyAll();
 }
 
-std::vector<LinkStore::Request> LinkStore::Take() {
+std::vector<LinkStore::StoreCall> LinkStore::Take() {
   MutexLock lock(mutex_);
-  has_requests_.store(false, std::memory_order_relaxed);
-  return std::move(requests_);
+  has_calls_.store(false, std::memory_order_relaxed);
+  return std::move(calls_);
 }
 
 void LinkStore::Answer(uint64_t id, std::string value) {
@@ -84,13 +84,13 @@ void LinkStore::Answer(uint64_t id, std::string value) {
 }
 
 bool StoreRelay::Pump() {
-  if (!local_->HasRequests()) return false;
-  for (LinkStore::Request& request : local_->Take()) {
-    if (request.set) {
+  if (!local_->HasCalls()) return false;
+  for (LinkStore::StoreCall& call : local_->Take()) {
+    if (call.set) {
       // Its size was checked when it was asked for.
-      Set(std::move(request.key), std::move(request.value)).IgnoreError();
+      Set(std::move(call.key), std::move(call.value)).IgnoreError();
     } else {
-      Get({nullptr, request.id}, request.key);
+      Get({nullptr, call.id}, call.key);
     }
   }
   return true;

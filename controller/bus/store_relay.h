@@ -1,4 +1,4 @@
-// The store over links: rank 0 keeps it, leaders pass requests up and answers down, and each rank's
+// The store over links: rank 0 keeps it, leaders pass calls up and answers down, and each rank's
 // own lane threads reach it through LinkStore.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace rueda {
 
-// A Store whose requests the engine carries. Thread-safe.
+// A Store whose calls the engine carries. Thread-safe.
 class LinkStore : public Store {
  public:
   // `wake` makes the engine look at Take().
@@ -32,24 +32,24 @@ class LinkStore : public Store {
   void Abort() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The engine's side.
-  struct Request {
+  struct StoreCall {
     bool set = false;
     uint64_t id = 0;  // of a get
     std::string key;
     std::string value;
   };
-  bool HasRequests() const { return has_requests_.load(std::memory_order_acquire); }
-  std::vector<Request> Take() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasCalls() const { return has_calls_.load(std::memory_order_acquire); }
+  std::vector<StoreCall> Take() ABSL_LOCKS_EXCLUDED(mutex_);
   void Answer(uint64_t id, std::string value) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   const std::function<void()> wake_;
-  std::atomic<bool> has_requests_{false};
+  std::atomic<bool> has_calls_{false};
   Mutex mutex_;
   CondVar changed_;
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::vector<Request> requests_ ABSL_GUARDED_BY(mutex_);
+  std::vector<StoreCall> calls_ ABSL_GUARDED_BY(mutex_);
   // By number of a get that waits; empty until it is answered.
   std::map<uint64_t, std::optional<std::string>> answers_ ABSL_GUARDED_BY(mutex_);
 };

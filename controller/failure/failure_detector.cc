@@ -60,7 +60,7 @@ std::optional<Failure> FailureDetector::Decide(absl::FunctionRef<bool(Rank)> has
   return failure;
 }
 
-bool TurnAround(Rank self, int world_size, bool was_away, Failure* failure) {
+bool SwapAccuserAndAccused(Rank self, int world_size, bool was_away, Failure* failure) {
   if (failure->rank != self || failure->accuser == self || was_away) return false;
   if (failure->accuser < 0 || failure->accuser >= world_size) return false;
   failure->cause = absl::StrCat("it took rank ", self, " for lost: ", failure->cause);

@@ -76,8 +76,8 @@ class FailureDetector {
 };
 
 // What another says of `self`. One that took this rank for lost, which was there all the time, is
-// itself out of reach: the network may carry words in one direction only. Returns whether it was
-// turned around. `was_away`: this rank did not run for a while, and others may have missed it.
-bool TurnAround(Rank self, int world_size, bool was_away, Failure* failure);
+// itself out of reach: the network may carry words in one direction only. Returns whether the two
+// were swapped. `was_away`: this rank did not run for a while, and others may have missed it.
+bool SwapAccuserAndAccused(Rank self, int world_size, bool was_away, Failure* failure);
 
 }  // namespace rueda

@@ -52,7 +52,7 @@ void Watch::OnHeard(const Link* link, Nanos now) {
   if (it != remotes_.end()) liveness_.OnHeard(static_cast<size_t>(it - remotes_.begin()), now);
 }
 
-std::optional<Watch::Lost> Watch::Look(bool waiting, Nanos now) {
+std::optional<Watch::Lost> Watch::SendHeartbeatsAndCheck(bool waiting, Nanos now) {
   liveness_.BeginLook(now);
   for (Link* link : remotes_) link->Send(FrameType::kHeartbeat, "");
   for (size_t i = 0; i < remotes_.size(); ++i) {

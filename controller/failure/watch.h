@@ -40,7 +40,7 @@ class Watch {
     std::string how;
   };
   // Sends heartbeats, and says whom it takes for lost.
-  std::optional<Lost> Look(bool waiting, Nanos now);
+  std::optional<Lost> SendHeartbeatsAndCheck(bool waiting, Nanos now);
 
  private:
   struct Neighbour {

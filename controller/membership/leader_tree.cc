@@ -46,15 +46,15 @@ std::vector<Rank> LeaderTree::ChildrenOf(Rank leader) const {
   return children;
 }
 
-absl::Span<const Rank> LeaderTree::RanksOf(Rank rank, Voice voice) const {
+absl::Span<const Rank> LeaderTree::RanksOf(Rank rank, SpeaksFor speaks_for) const {
   const int host = host_of_[rank];
   const Node& node = nodes_[host];
-  if (voice == Voice::kRank) {
+  if (speaks_for == SpeaksFor::kRank) {
     const Rank* const own =
         std::lower_bound(&ranks_[node.begin], ranks_.data() + nodes_[host + 1].begin, rank);
     return absl::MakeConstSpan(own, 1);
   }
-  const int end = voice == Voice::kHost ? host + 1 : node.end;
+  const int end = speaks_for == SpeaksFor::kHost ? host + 1 : node.end;
   return absl::MakeConstSpan(ranks_).subspan(node.begin, nodes_[end].begin - node.begin);
 }
 

@@ -13,7 +13,7 @@
 namespace rueda {
 
 // For whom a rank speaks.
-enum class Voice : uint8_t {
+enum class SpeaksFor : uint8_t {
   kRank = 0,     // for itself
   kHost = 1,     // a leader: for all ranks of its host that have a part in it
   kSubtree = 2,  // a leader: for those, and for those of all hosts below it
@@ -32,7 +32,7 @@ class LeaderTree {
   std::vector<Rank> ChildrenOf(Rank leader) const;
   // Those for whom the rank speaks, which is a leader unless it speaks for itself. By host, each
   // host's ascending.
-  absl::Span<const Rank> RanksOf(Rank rank, Voice voice) const;
+  absl::Span<const Rank> RanksOf(Rank rank, SpeaksFor speaks_for) const;
   bool Covers(Rank leader, Rank rank) const;
   // How many leaders there are between the farthest one and the root, itself included. 0: one host.
   int depth() const { return depth_; }

@@ -17,17 +17,17 @@ uint16_t LaterDone(uint16_t a, uint16_t b) {
 
 }  // namespace
 
-Aggregator::Aggregator(const LeaderTree& leaders, Rank leader, Voice voice, Nanos patience,
+Aggregator::Aggregator(const LeaderTree& leaders, Rank leader, SpeaksFor speaks_for, Nanos patience,
                        absl::Span<const std::vector<Rank>> process_sets)
     : leaders_(leaders),
       leader_(leader),
-      voice_(voice),
+      speaks_for_(speaks_for),
       patience_(patience),
       sets_(leaders.world_size(), process_sets),
       participants_(sets_.end(), -1),
       joined_(sets_.end(), false),
       left_from_(sets_.end(), false) {
-  const absl::Span<const Rank> below = leaders.RanksOf(leader, voice);
+  const absl::Span<const Rank> below = leaders.RanksOf(leader, speaks_for);
   ranks_.assign(below.begin(), below.end());
   std::sort(ranks_.begin(), ranks_.end());
 }
@@ -42,9 +42,9 @@ int Aggregator::Index(Rank rank) const {
 
 bool Aggregator::IsBelow(const ControlEvent& event) const {
   if (Index(event.rank) < 0) return false;
-  return event.voice == Voice::kRank ||
-         (voice_ == Voice::kSubtree && leaders_.IsLeader(event.rank) &&
-          (event.voice == Voice::kHost || event.rank != leader_));
+  return event.speaks_for == SpeaksFor::kRank ||
+         (speaks_for_ == SpeaksFor::kSubtree && leaders_.IsLeader(event.rank) &&
+          (event.speaks_for == SpeaksFor::kHost || event.rank != leader_));
 }
 
 int Aggregator::CountParticipants(const TensorSpec& spec) {
@@ -85,7 +85,9 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
         absl::StrCat("rank ", event.rank, " announced what it can't: ",
                      spec == nullptr ? absl::StrCat("id ", announcement.id) : SpecLabel(*spec)));
   };
-  if (set == nullptr || (event.voice == Voice::kRank && !set->Contains(event.rank))) return bad();
+  if (set == nullptr || (event.speaks_for == SpeaksFor::kRank && !set->Contains(event.rank))) {
+    return bad();
+  }
   if (spec->signature.kind == OpKind::kJoin) OnJoin(spec->set, out);
   if (!HoldsBack(spec->set)) {
     out->push_back(event);
@@ -124,7 +126,7 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
   instance->waited |= announcement.waited;
   Column& column = ColumnOf(*instance);
   if (column.state == State::kHeld) {
-    column.held.push_back({arrivals_++, event.rank, event.voice, announcement.waited,
+    column.held.push_back({arrivals_++, event.rank, event.speaks_for, announcement.waited,
                            announcement.partly, announcement.done, announcement.id,
                            announcement.spec});
   } else {
@@ -171,7 +173,7 @@ void Aggregator::Speak(Instance* instance, std::vector<ControlEvent>* out) {
   column.held.clear();
   column.state = State::kSpoken;
   column.waits_kept = together.partly;
-  out->push_back({leader_, Announced{std::move(together)}, voice_});
+  out->push_back({leader_, Announced{std::move(together)}, speaks_for_});
 }
 
 void Aggregator::TakeHeld(const Instance& instance, HeldEvents* events) {
@@ -182,11 +184,11 @@ void Aggregator::TakeHeld(const Instance& instance, HeldEvents* events) {
     announcement.waited = held.waited;
     announcement.partly = held.partly;
     announcement.done = held.done;
-    if (!instance.extras.empty() && held.voice == Voice::kRank) {
+    if (!instance.extras.empty() && held.speaks_for == SpeaksFor::kRank) {
       announcement.extras = instance.extras[Index(held.rank)];
     }
     events->emplace(held.arrival,
-                    ControlEvent{held.rank, Announced{std::move(announcement)}, held.voice});
+                    ControlEvent{held.rank, Announced{std::move(announcement)}, held.speaks_for});
   }
   ColumnOf(instance).held.clear();
 }
@@ -244,14 +246,14 @@ absl::Status Aggregator::OnWaited(const ControlEvent& event, std::vector<Control
   }
   if (column.state == State::kHeld) {
     const auto own = std::find_if(column.held.begin(), column.held.end(), [&](const Held& held) {
-      const absl::Span<const Rank> ranks = leaders_.RanksOf(held.rank, held.voice);
+      const absl::Span<const Rank> ranks = leaders_.RanksOf(held.rank, held.speaks_for);
       return std::find(ranks.begin(), ranks.end(), event.rank) != ranks.end();
     });
     if (own == column.held.end()) {
       out->push_back(event);
       return absl::OkStatus();
     }
-    const bool all = own->rank == event.rank && own->voice == event.voice;
+    const bool all = own->rank == event.rank && own->speaks_for == event.speaks_for;
     own->partly = !all && (own->partly || !own->waited);
     own->waited = true;
     instance->waited = true;
@@ -262,7 +264,7 @@ absl::Status Aggregator::OnWaited(const ControlEvent& event, std::vector<Control
   instance->waited = true;
   if (instance->waiters.count() == instance->who.count()) {
     column.waits_kept = false;
-    out->push_back({leader_, waited, voice_});
+    out->push_back({leader_, waited, speaks_for_});
   } else if (is_first) {
     out->push_back(event);
   } else {
@@ -349,7 +351,7 @@ void Aggregator::OnReject(const Reject& reject) {
       }
     }
     std::erase_if(ColumnOf(*instance).held, [&](const Held& held) {
-      const absl::Span<const Rank> ranks = leaders_.RanksOf(held.rank, held.voice);
+      const absl::Span<const Rank> ranks = leaders_.RanksOf(held.rank, held.speaks_for);
       return std::none_of(ranks.begin(), ranks.end(),
                           [&](Rank rank) { return instance->who.Contains(Index(rank)); });
     });
@@ -358,7 +360,7 @@ void Aggregator::OnReject(const Reject& reject) {
   pending_.Release(slot);
 }
 
-Nanos Aggregator::Look(Nanos now, std::vector<ControlEvent>* out) {
+Nanos Aggregator::CheckDeadlines(Nanos now, std::vector<ControlEvent>* out) {
   if (now >= next_look_) next_look_ = PassOnDue(now, out);
   return next_look_;
 }

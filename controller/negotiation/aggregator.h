@@ -1,4 +1,4 @@
-// The aggregator: the voice of a host, or of the hosts below a leader. Holds each operation back
+// The aggregator speaks for a host, or for the hosts below a leader. Holds each operation back
 // until all members below have announced it (or some have and the others let them wait for long).
 // Then it passes one announcement on for all of them, if nothing differs from rank to rank, else
 // what each has said. A host's runs over the host's log, a replica on every rank; the leader's
@@ -19,10 +19,10 @@ namespace rueda {
 
 class Aggregator {
  public:
-  // Speaks as `leader` with `voice`, for those that the tree says, of whom it hears. What is
+  // Speaks as `leader` with `speaks_for`, for those that the tree says, of whom it hears. What is
   // incomplete for `patience` is passed on as it is, so that the root can name who is missing.
   // `leaders` outlives this. `process_sets`: sets 1, 2, ... that exist from the start.
-  Aggregator(const LeaderTree& leaders, Rank leader, Voice voice, Nanos patience,
+  Aggregator(const LeaderTree& leaders, Rank leader, SpeaksFor speaks_for, Nanos patience,
              absl::Span<const std::vector<Rank>> process_sets = {});
 
   // Takes one event from below and appends what the root must hear. INVALID_ARGUMENT: it is of
@@ -31,14 +31,14 @@ class Aggregator {
   // Takes the plan stream, of a host as it appears in the host's log.
   absl::Status Apply(const PlanItem& item);
   // Passes on what has waited for too long. Returns when to call again.
-  Nanos Look(Nanos now, std::vector<ControlEvent>* out);
+  Nanos CheckDeadlines(Nanos now, std::vector<ControlEvent>* out);
 
  private:
   // An announcement that waits for others. Its extras are in the instance.
   struct Held {
     uint64_t arrival;  // by how many came before
     Rank rank;
-    Voice voice;
+    SpeaksFor speaks_for;
     bool waited;
     bool partly;
     uint16_t done;
@@ -83,7 +83,7 @@ class Aggregator {
 
   const LeaderTree& leaders_;
   const Rank leader_;
-  const Voice voice_;
+  const SpeaksFor speaks_for_;
   const Nanos patience_;
   std::vector<Rank> ranks_;     // below, ascending
   Nanos next_look_ = kForever;  // nothing can be overdue before this time

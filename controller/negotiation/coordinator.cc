@@ -65,11 +65,13 @@ Coordinator::Coordinator(const CoordinatorOptions& options)
     : options_(options),
       sets_(options.world_size, options.process_sets),
       columns_(1),
-      lanes_(sets_.end()),
+      set_states_(sets_.end()),
       ranks_(options.world_size),
       left_(options.world_size),
       blocked_(options.world_size) {
-  for (SetId id = 0; id < sets_.end(); ++id) lanes_[id].joined = RankSet(sets_.Find(id)->size());
+  for (SetId id = 0; id < sets_.end(); ++id) {
+    set_states_[id].joined = RankSet(sets_.Find(id)->size());
+  }
 }
 
 Participants Coordinator::ParticipantsOf(const Instance& instance) const {
@@ -189,7 +191,7 @@ absl::Status Coordinator::OnAnnounced(absl::Span<const Rank> ranks,
 bool Coordinator::Covered(const Instance& instance) const {
   const Participants participants = ParticipantsOf(instance);
   if (instance.complete(participants.size())) return true;
-  const RankSet& joined = lanes_[instance.spec->set].joined;
+  const RankSet& joined = set_states_[instance.spec->set].joined;
   if (joined.count() == 0) return false;
   const ProcessSet& set = *sets_.Find(instance.spec->set);
   for (int member = 0; member < participants.size(); ++member) {
@@ -204,7 +206,7 @@ bool Coordinator::Covered(const Instance& instance) const {
 // Names who left first, so that all who submit it hear the same: those who were told may leave too
 // before the last one comes.
 void Coordinator::RejectIfSomebodyLeft(Instance* instance, Plan* plan) {
-  if (lanes_[instance->spec->set].left == 0) return;
+  if (set_states_[instance->spec->set].left == 0) return;
   const Participants participants = ParticipantsOf(*instance);
   for (const Rank rank : left_in_order_) {
     const int member = participants.IndexOf(rank);
@@ -221,10 +223,10 @@ void Coordinator::RejectIfSomebodyLeft(Instance* instance, Plan* plan) {
 // From now on the rank is not waited for.
 void Coordinator::OnJoin(Rank rank, Instance* join, Plan* plan) {
   const SetId set = join->spec->set;
-  Lane& lane = lanes_[set];
-  lane.joined.Insert(sets_.Find(set)->IndexOf(rank));
+  SetState& state = set_states_[set];
+  state.joined.Insert(sets_.Find(set)->IndexOf(rank));
   // Who takes part is the same for all of a batch.
-  if (!lane.open.batch.empty()) Close(lane, plan);
+  if (!state.open.batch.empty()) Close(state, plan);
   pending_.ForEach([&](Instance& instance) {
     const bool waits = instance.spec->set == set && &instance != join;
     if (waits && Covered(instance)) Complete(&instance, plan);
@@ -235,10 +237,10 @@ void Coordinator::OnJoin(Rank rank, Instance* join, Plan* plan) {
   }
   // Everything that was pending has been completed by this join, or rejected. It is of the time
   // before the join's end.
-  if (!lane.open.batch.empty()) Close(lane, plan);
+  if (!state.open.batch.empty()) Close(state, plan);
   plan->push_back(Joined{set, rank, join->sequence});
   pending_.Remove(join);
-  lane.joined = RankSet(sets_.Find(set)->size());
+  state.joined = RankSet(sets_.Find(set)->size());
   pending_.ResetUnnamed(set);
 }
 
@@ -256,8 +258,8 @@ absl::StatusOr<TensorId> Coordinator::DefineSpec(const SpecPtr& spec, Plan* plan
   column.id = id;
   column.pending_slot = pending_.SlotFor(*spec);
   column.bytes = BytesOf(signature);
-  column.kin = {signature.traits(),
-                signature.parts.empty() ? DType::kUInt8 : signature.parts[0].dtype};
+  column.fusion_key = {signature.traits(),
+                       signature.parts.empty() ? DType::kUInt8 : signature.parts[0].dtype};
   column.fusable = TraitsOf(signature.kind).fuses && !signature.is_group();
   column.newer = column.older = index;  // alone, until Touch links it
   plan->push_back(Define{id, spec});
@@ -269,10 +271,11 @@ bool Coordinator::MakeRoom(Plan* plan) {
   for (uint32_t index = columns_[0].newer; index != 0; index = columns_[index].newer) {
     Column& column = columns_[index];
     if (pending_.HasPending(column.pending_slot)) continue;
-    const bool open = std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
-      return std::any_of(lane.open.batch.begin(), lane.open.batch.end(),
-                         [&](const Ordered& ordered) { return ordered.id == column.id; });
-    });
+    const bool open =
+        std::any_of(set_states_.begin(), set_states_.end(), [&](const SetState& state) {
+          return std::any_of(state.open.batch.begin(), state.open.batch.end(),
+                             [&](const Ordered& ordered) { return ordered.id == column.id; });
+        });
     if (open) continue;
     ForgetColumn(column, plan);
     return true;
@@ -330,10 +333,10 @@ absl::Status Coordinator::OnWaited(absl::Span<const Rank> ranks, const Waited& w
   }
   if (!any) return absl::InvalidArgumentError("a wait from outside the process set");
   if (is_pending) return absl::OkStatus();
-  Lane& lane = lanes_[spec.set];
-  for (const Ordered& ordered : lane.open.batch) {
+  SetState& state = set_states_[spec.set];
+  for (const Ordered& ordered : state.open.batch) {
     if (ordered.id == id && static_cast<uint16_t>(ordered.sequence) == waited.sequence) {
-      Close(lane, plan);
+      Close(state, plan);
       break;
     }
   }
@@ -350,13 +353,13 @@ absl::Status Coordinator::OnDone(Rank rank, const Done& event, Plan* plan) {
 }
 
 void Coordinator::NoteDone(SetId lane_id, uint16_t low_bits, Plan* plan) {
-  Lane& lane = lanes_[lane_id];
+  SetState& state = set_states_[lane_id];
   // A member is fewer than 2^15 batches behind the order, since it has fewer operations in flight.
   static_assert(kSubmissionsMax <= (1 << 15));
   const uint64_t done =
-      lane.ordered - static_cast<uint16_t>(static_cast<uint16_t>(lane.ordered) - low_bits);
-  lane.done = std::max(lane.done, done);
-  if (lane.done == lane.ordered && !lane.open.batch.empty()) Close(lane, plan);
+      state.ordered - static_cast<uint16_t>(static_cast<uint16_t>(state.ordered) - low_bits);
+  state.done = std::max(state.done, done);
+  if (state.done == state.ordered && !state.open.batch.empty()) Close(state, plan);
 }
 
 void Coordinator::OnLeave(Rank rank, Plan* plan) {
@@ -364,7 +367,7 @@ void Coordinator::OnLeave(Rank rank, Plan* plan) {
   left_in_order_.push_back(rank);
   blocked_.Left(rank);
   for (SetId id = 0; id < sets_.end(); ++id) {
-    if (sets_.Find(id) != nullptr && sets_.Find(id)->Contains(rank)) ++lanes_[id].left;
+    if (sets_.Find(id) != nullptr && sets_.Find(id)->Contains(rank)) ++set_states_[id].left;
   }
   pending_.ForEach([&](Instance& instance) { RejectIfSomebodyLeft(&instance, plan); });
   plan->push_back(Left{rank});
@@ -407,11 +410,11 @@ void Coordinator::AddSet(Instance* instance, Plan* plan) {
     RejectInstance(instance, id.status(), plan);
     return;
   }
-  if (static_cast<size_t>(*id) == lanes_.size()) lanes_.emplace_back();
-  Lane& lane = lanes_[*id];
-  lane = Lane();
-  lane.joined = RankSet(static_cast<int>(ranks.size()));
-  lane.left = static_cast<int>(
+  if (static_cast<size_t>(*id) == set_states_.size()) set_states_.emplace_back();
+  SetState& state = set_states_[*id];
+  state = SetState();
+  state.joined = RankSet(static_cast<int>(ranks.size()));
+  state.left = static_cast<int>(
       std::count_if(ranks.begin(), ranks.end(), [&](Rank r) { return left_.Contains(r); }));
   plan->push_back(SetAdded{*id, ranks, instance->sequence});
   pending_.Remove(instance);
@@ -448,7 +451,7 @@ void Coordinator::RemoveSet(Instance* instance, Plan* plan) {
   ForgetTensorsOf(id, plan);
   pending_.ResetUnnamed(id);
   sets_.Remove(id).IgnoreError();
-  lanes_[id] = Lane();
+  set_states_[id] = SetState();
   plan->push_back(SetRemoved{id, instance->sequence});
   pending_.Remove(instance);
 }
@@ -472,7 +475,7 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
   const ProcessSet& set = *sets_.Find(spec.set);
   const TensorId id = instance->id;
   const Column& column = columns_[TensorTable::SlotOf(id) + 1];
-  Lane& lane = lanes_[spec.set];
+  SetState& state = set_states_[spec.set];
   Ordered ordered;
   ordered.id = id;
   ordered.sequence = instance->sequence;
@@ -486,7 +489,7 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
     return;
   }
   std::vector<Rank> absent;
-  for (int member = 0; lane.joined.count() > 0 && member < set.size(); ++member) {
+  for (int member = 0; state.joined.count() > 0 && member < set.size(); ++member) {
     if (!instance->who.Contains(member)) absent.push_back(set.ranks[member]);
   }
   Scaling scaling;
@@ -495,34 +498,34 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
     while (!instance->who.Contains(first)) ++first;
     scaling = instance->extras[first].scaling;
   }
-  if (!lane.open.batch.empty() &&
-      (column.kin != lane.kin || scaling != lane.open.scaling || absent != lane.open.absent ||
-       column.bytes > options_.bucket_bytes - lane.bytes)) {
-    Close(lane, plan);
+  if (!state.open.batch.empty() &&
+      (column.fusion_key != state.fusion_key || scaling != state.open.scaling ||
+       absent != state.open.absent || column.bytes > options_.bucket_bytes - state.bytes)) {
+    Close(state, plan);
   }
-  if (lane.open.batch.empty()) lane.kin = column.kin;
-  lane.bytes += column.bytes;
-  lane.open.lane = spec.set;
-  lane.open.absent = std::move(absent);
-  lane.open.scaling = scaling;
+  if (state.open.batch.empty()) state.fusion_key = column.fusion_key;
+  state.bytes += column.bytes;
+  state.open.lane = spec.set;
+  state.open.absent = std::move(absent);
+  state.open.scaling = scaling;
   if (signature.peer >= 0) {
-    lane.open.from = signature.root;
-    lane.open.to = signature.peer;
+    state.open.from = signature.root;
+    state.open.to = signature.peer;
   }
-  lane.open.batch.push_back(std::move(ordered));
+  state.open.batch.push_back(std::move(ordered));
   const bool waited = instance->waited;
   pending_.Remove(instance);
-  if (waited || !column.fusable || lane.bytes >= options_.bucket_bytes ||
-      lane.done == lane.ordered) {
-    Close(lane, plan);
+  if (waited || !column.fusable || state.bytes >= options_.bucket_bytes ||
+      state.done == state.ordered) {
+    Close(state, plan);
   }
 }
 
-void Coordinator::Close(Lane& lane, Plan* plan) {
-  plan->push_back(std::move(lane.open));
-  lane.open = Order();
-  lane.bytes = 0;
-  ++lane.ordered;
+void Coordinator::Close(SetState& state, Plan* plan) {
+  plan->push_back(std::move(state.open));
+  state.open = Order();
+  state.bytes = 0;
+  ++state.ordered;
 }
 
 void Coordinator::RejectInstance(Instance* instance, absl::Status status, Plan* plan) {
@@ -537,7 +540,7 @@ void Coordinator::RejectInstance(Instance* instance, absl::Status status, Plan* 
 // Nobody has joined any more. What goes by number could meet only what those who had joined submit
 // next, which is something else.
 void Coordinator::OnJoinFailed(const ProcessSet& set, Plan* plan) {
-  RankSet joined = std::exchange(lanes_[set.id].joined, RankSet(set.size()));
+  RankSet joined = std::exchange(set_states_[set.id].joined, RankSet(set.size()));
   pending_.ForEach([&](Instance& instance) {
     if (instance.spec->set != set.id || !instance.spec->unnamed()) return;
     const Participants participants = ParticipantsOf(instance);
@@ -559,8 +562,8 @@ void Coordinator::RejectOn(std::vector<Rank> ranks, const SpecPtr& spec, uint32_
                            absl::Status status, Plan* plan) {
   if (spec->signature.kind == OpKind::kJoin) {
     // What has ended is in the plan before the join's end, so that members count alike.
-    Lane& lane = lanes_[spec->set];
-    if (!lane.open.batch.empty()) Close(lane, plan);
+    SetState& state = set_states_[spec->set];
+    if (!state.open.batch.empty()) Close(state, plan);
     for (const Rank rank : ranks) pending_.CatchUp(*sets_.Find(spec->set), rank);
   }
   plan->push_back(Reject{spec, sequence, std::move(ranks), std::move(status)});
@@ -568,7 +571,7 @@ void Coordinator::RejectOn(std::vector<Rank> ranks, const SpecPtr& spec, uint32_
 
 // Without those who have joined nothing but an allreduce can be right.
 absl::Status Coordinator::CheckJoined(const Instance& instance) const {
-  const RankSet& joined = lanes_[instance.spec->set].joined;
+  const RankSet& joined = set_states_[instance.spec->set].joined;
   if (joined.count() == 0 || instance.spec->signature.kind == OpKind::kAllreduce) {
     return absl::OkStatus();
   }
@@ -678,13 +681,13 @@ absl::Status Coordinator::CheckGathered(const Instance& instance, const Ordered&
 // Lanes, as their ranks see them --------------------------------------------------------------
 
 bool Coordinator::HasOpenBatch(SetId lane) const {
-  return !lanes_[lane].open.batch.empty();
+  return !set_states_[lane].open.batch.empty();
 }
 uint64_t Coordinator::OrderedOn(SetId lane) const {
-  return lanes_[lane].ordered;
+  return set_states_[lane].ordered;
 }
 uint64_t Coordinator::DoneOn(SetId lane) const {
-  return lanes_[lane].done;
+  return set_states_[lane].done;
 }
 
 // Stalls --------------------------------------------------------------------------------------
@@ -692,7 +695,7 @@ uint64_t Coordinator::DoneOn(SetId lane) const {
 std::vector<Rank> Coordinator::RanksOf(const Instance& instance, bool present) const {
   const Participants participants = ParticipantsOf(instance);
   const ProcessSet& set = *sets_.Find(instance.spec->set);
-  const RankSet& joined = lanes_[set.id].joined;
+  const RankSet& joined = set_states_[set.id].joined;
   std::vector<Rank> ranks;
   for (int member = 0; member < participants.size(); ++member) {
     if (instance.who.Contains(member) != present) continue;
@@ -727,12 +730,12 @@ std::string Coordinator::StallText(const Instance& instance, Nanos now) const {
   return text;
 }
 
-Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports, std::vector<Expire>* expired,
-                        Rank voice) {
+Nanos Coordinator::CheckDeadlines(Nanos now, std::vector<std::string>* reports,
+                                  std::vector<Expire>* expired, Rank speaker) {
   if (now < next_look_) return next_look_;
   Nanos next = kForever;
   pending_.ForEach([&](Instance& instance) {
-    if (voice != kEverybody && instance.first != voice) return;
+    if (speaker != kEverybody && instance.first != speaker) return;
     const Nanos age = now - instance.since;
     const TensorId id = instance.id;
     if (options_.stall_timeout > 0) {
@@ -756,7 +759,7 @@ Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports, std::vecto
     }
     next = std::min(next, DeadlineAfter(instance.since, due()));
   });
-  if (stuck_since_ != kForever && (voice == kEverybody || voice == stuck_by_)) {
+  if (stuck_since_ != kForever && (speaker == kEverybody || speaker == stuck_by_)) {
     if (now < stuck_since_ + kStuckAfter) {
       next = std::min(next, stuck_since_ + kStuckAfter);
     } else if (std::string what = WhoWaitsForWhat(); what != stuck_reported_) {
@@ -778,8 +781,9 @@ Nanos Coordinator::Look(Nanos now, std::vector<std::string>* reports, std::vecto
 // Deadlocks -----------------------------------------------------------------------------------
 
 void Coordinator::JudgeBlocked(Rank cause, Nanos now, Plan* plan) {
-  const bool can_complete = std::any_of(lanes_.begin(), lanes_.end(),
-                                        [](const Lane& lane) { return !lane.open.batch.empty(); });
+  const bool can_complete =
+      std::any_of(set_states_.begin(), set_states_.end(),
+                  [](const SetState& state) { return !state.open.batch.empty(); });
   if (!blocked_.all(Blocked::kForMoments) || can_complete || pending_.count() == 0) {
     stuck_since_ = kForever;
     return;

@@ -56,11 +56,11 @@ class Coordinator {
   // Stalls, judged by the caller's clock. Reports for people are appended to `reports`; operations
   // that must fail now to `expired`, for the caller to put into the log. Returns when to call
   // again; it costs nothing before that time, so it may be called at any time.
-  // `voice`: only what that rank should speak of: where each rank has a replica, and may sleep
+  // `speaker`: only what that rank should speak of: where each rank has a replica, and may sleep
   // while others' operations stall, the rank that was the first to submit one does. kEverybody: all
   // there is.
-  Nanos Look(Nanos now, std::vector<std::string>* reports, std::vector<Expire>* expired,
-             Rank voice = kEverybody);
+  Nanos CheckDeadlines(Nanos now, std::vector<std::string>* reports, std::vector<Expire>* expired,
+                       Rank speaker = kEverybody);
   static constexpr Rank kEverybody = -1;
 
   const ProcessSetTable& process_sets() const { return sets_; }
@@ -69,16 +69,16 @@ class Coordinator {
 
  private:
   // What tensors must have in common to share a bucket, besides their scale factors.
-  struct Kin {
+  struct FusionKey {
     OperationTraits traits;
     DType dtype = DType::kUInt8;
-    friend bool operator==(const Kin&, const Kin&) = default;
+    friend bool operator==(const FusionKey&, const FusionKey&) = default;
   };
   // What belongs to one process set.
-  struct Lane {
+  struct SetState {
     Order open;
-    Kin kin;            // of what is open
-    int64_t bytes = 0;  // of what is open
+    FusionKey fusion_key;  // of what is open
+    int64_t bytes = 0;     // of what is open
     uint64_t ordered = 0;
     uint64_t done = 0;
     RankSet joined;  // by member index: those who have joined, while the others have not
@@ -89,7 +89,7 @@ class Coordinator {
     TensorId id = kNoTensor;
     int pending_slot = -1;
     int64_t bytes = 0;
-    Kin kin;
+    FusionKey fusion_key;
     bool fusable = false;
     uint32_t newer = 0, older = 0;  // the list by last use; 0 is its head
   };
@@ -134,7 +134,7 @@ class Coordinator {
   void RejectIfSomebodyLeft(Instance* instance, Plan* plan);
   void Enqueue(Instance* instance, Plan* plan);
   void NoteDone(SetId lane, uint16_t low_bits, Plan* plan);
-  void Close(Lane& lane, Plan* plan);
+  void Close(SetState& state, Plan* plan);
   void RejectInstance(Instance* instance, absl::Status status, Plan* plan);
   void RejectOn(std::vector<Rank> ranks, const SpecPtr& spec, uint32_t sequence,
                 absl::Status status, Plan* plan);
@@ -151,8 +151,8 @@ class Coordinator {
   ProcessSetTable sets_;
   TensorTable table_;
   PendingTable pending_;
-  std::vector<Column> columns_;  // by id slot + 1; [0] is the head of the list by last use
-  std::vector<Lane> lanes_;      // by set
+  std::vector<Column> columns_;       // by id slot + 1; [0] is the head of the list by last use
+  std::vector<SetState> set_states_;  // by set
   std::vector<RankState> ranks_;
   RankSet left_;
   std::vector<Rank> left_in_order_;  // the same

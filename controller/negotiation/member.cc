@@ -9,7 +9,7 @@
 namespace rueda {
 
 Member::Member(Rank rank, int world_size, absl::Span<const std::vector<Rank>> process_sets)
-    : rank_(rank), sets_(world_size, process_sets), lanes_(sets_.end()) {}
+    : rank_(rank), sets_(world_size, process_sets), set_states_(sets_.end()) {}
 
 void Member::Submit(Token token, SpecPtr spec, CallExtras extras, bool waited) {
   if (token >= outstanding_.size()) outstanding_.resize(token + 1);
@@ -38,7 +38,7 @@ void Member::Submit(Token token, SpecPtr spec, CallExtras extras, bool waited) {
 
 void Member::SetClosing(const Signature& removal, bool closing) {
   if (removal.kind != OpKind::kRemoveProcessSet) return;
-  if (const ProcessSet* set = sets_.Find(removal.ranks)) lanes_[set->id].closing = closing;
+  if (const ProcessSet* set = sets_.Find(removal.ranks)) set_states_[set->id].closing = closing;
 }
 
 void Member::MarkWaited(Token token) {
@@ -60,12 +60,12 @@ void Member::TellWait(Token token) {
 }
 
 void Member::CompletedBatch(SetId lane) {
-  ++lanes_[lane].completed;
+  ++set_states_[lane].completed;
 }
 
 void Member::AnnounceDone(SetId lane) {
-  if (lanes_[lane].done_queued) return;
-  lanes_[lane].done_queued = true;
+  if (set_states_[lane].done_queued) return;
+  set_states_[lane].done_queued = true;
   outgoing_.push_back({What::kDone, 0, lane});
 }
 
@@ -84,7 +84,7 @@ const ControlEvent* Member::Next() {
         announced.announcement.id = IdOf(entry);
         if (announced.announcement.id == kNoTensor) announced.announcement.spec = entry.spec;
         announced.announcement.waited = entry.waited;
-        announced.announcement.done = static_cast<uint16_t>(lanes_[entry.spec->set].completed);
+        announced.announcement.done = static_cast<uint16_t>(set_states_[entry.spec->set].completed);
         announced.announcement.extras = entry.extras;
         next_.what = std::move(announced);
         return &next_;
@@ -100,7 +100,7 @@ const ControlEvent* Member::Next() {
         return &next_;
       }
       case What::kDone:
-        next_.what = Done{out.lane, static_cast<uint16_t>(lanes_[out.lane].completed)};
+        next_.what = Done{out.lane, static_cast<uint16_t>(set_states_[out.lane].completed)};
         return &next_;
       case What::kLeave:
         next_.what = Leave{};
@@ -120,7 +120,7 @@ void Member::Pop() {
     outstanding_[out.token].announced = true;
     outstanding_[out.token].wait_told = outstanding_[out.token].waited;
   } else if (out.what == What::kDone) {
-    lanes_[out.lane].done_queued = false;
+    set_states_[out.lane].done_queued = false;
   }
 }
 
@@ -189,8 +189,8 @@ absl::Status Member::ApplySetAdded(const SetAdded& added, std::vector<Action>* a
     return absl::InvalidArgumentError(
         absl::StrCat("the plan adds process set ", added.set, " where ", id, " is next"));
   }
-  if (static_cast<size_t>(id) == lanes_.size()) lanes_.emplace_back();
-  lanes_[id] = Lane();
+  if (static_cast<size_t>(id) == set_states_.size()) set_states_.emplace_back();
+  set_states_[id] = SetState();
   const Token token = EndUnnamed(kWorldSet, OpKind::kAddProcessSet, added.sequence);
   actions->push_back(NewSet{id, token != kNoToken, token});
   return absl::OkStatus();
@@ -274,10 +274,10 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
         absl::StrCat("the plan orders something on process set ", order.lane));
   }
   if (!set->Contains(rank_)) return absl::OkStatus();
-  Lane& lane = lanes_[order.lane];
-  const uint64_t number = lane.ordered++;
+  SetState& state = set_states_[order.lane];
+  const uint64_t number = state.ordered++;
   if (order.to >= 0 && order.from != rank_ && order.to != rank_) {
-    ++lane.completed;  // nothing to do here
+    ++state.completed;  // nothing to do here
     return absl::OkStatus();
   }
   const bool absent = std::binary_search(order.absent.begin(), order.absent.end(), rank_);

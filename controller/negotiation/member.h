@@ -64,7 +64,7 @@ class Member {
   // Announces the above alone. At most one such event is queued per lane. Not while the lane is
   // closing: then nobody may need it any more, or know the lane.
   void AnnounceDone(SetId lane);
-  bool closing(SetId lane) const { return lanes_[lane].closing; }
+  bool closing(SetId lane) const { return set_states_[lane].closing; }
   void AnnounceLeave();
   void Announce(const Blocked& blocked) { outgoing_.push_back({What::kBlocked, 0, 0, blocked}); }
 
@@ -81,7 +81,7 @@ class Member {
 
   const ProcessSetTable& process_sets() const { return sets_; }
   const TensorTable& tensors() const { return table_; }
-  uint64_t completed_on(SetId lane) const { return lanes_[lane].completed; }
+  uint64_t completed_on(SetId lane) const { return set_states_[lane].completed; }
 
  private:
   struct Outstanding {
@@ -105,7 +105,7 @@ class Member {
 
     Submitted* Find(uint32_t sequence);
   };
-  struct Lane {
+  struct SetState {
     uint64_t ordered = 0;
     uint64_t completed = 0;
     bool done_queued = false;
@@ -153,8 +153,8 @@ class Member {
   std::vector<int64_t> token_by_id_;      // named, by slot of the id; -1: none
   HashMap<const TensorSpec*, Token, SpecHash, SpecEqual> undefined_;  // named, no id yet
   HashMap<TensorSpec::UnnamedKey, Unnamed> unnamed_;
-  std::vector<Token> waits_owed_;  // announced, waited, but no id yet
-  std::vector<Lane> lanes_;        // by set
+  std::vector<Token> waits_owed_;     // announced, waited, but no id yet
+  std::vector<SetState> set_states_;  // by set
   std::deque<Outgoing> outgoing_;
   ControlEvent next_;
 };

@@ -118,14 +118,14 @@ struct ControlEvent {
   // Those whose word it is: `rank` itself, or ranks that `leaders` (null: there are none) has.
   // None: the rank may not speak for others.
   absl::Span<const Rank> SpokenFor(const LeaderTree* leaders) const {
-    if (voice == Voice::kRank) return absl::MakeConstSpan(&rank, 1);
+    if (speaks_for == SpeaksFor::kRank) return absl::MakeConstSpan(&rank, 1);
     if (leaders == nullptr || !leaders->IsLeader(rank)) return {};
-    return leaders->RanksOf(rank, voice);
+    return leaders->RanksOf(rank, speaks_for);
   }
 
   Rank rank = 0;
   std::variant<Announced, Waited, Done, Leave, Expire, Blocked> what;
-  Voice voice = Voice::kRank;
+  SpeaksFor speaks_for = SpeaksFor::kRank;
 };
 
 // The plan stream. ---------------------------------------------------------------------------

@@ -236,7 +236,7 @@ absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
 
 void EncodeEvent(const ControlEvent& event, wire::Event* out) {
   out->set_rank(event.rank);
-  out->set_voice(static_cast<uint32_t>(event.voice));
+  out->set_speaks_for(static_cast<uint32_t>(event.speaks_for));
   if (const auto* announced = std::get_if<Announced>(&event.what)) {
     EncodeAnnouncement(announced->announcement, out->mutable_announced());
   } else if (const auto* waited = std::get_if<Waited>(&event.what)) {
@@ -258,15 +258,15 @@ void EncodeEvent(const ControlEvent& event, wire::Event* out) {
 
 absl::StatusOr<ControlEvent> DecodeEvent(const wire::Event& in) {
   if (in.rank() < 0 || in.rank() >= kRanksMax) return Bad("rank");
-  if (in.voice() > static_cast<uint32_t>(Voice::kSubtree)) return Bad("voice");
-  const bool for_others = in.voice() != static_cast<uint32_t>(Voice::kRank);
+  if (in.speaks_for() > static_cast<uint32_t>(SpeaksFor::kSubtree)) return Bad("speaks_for");
+  const bool for_others = in.speaks_for() != static_cast<uint32_t>(SpeaksFor::kRank);
   if (for_others && in.what_case() != wire::Event::kAnnounced &&
       in.what_case() != wire::Event::kWaited) {
     return Bad("something said for others that each says for itself");
   }
   ControlEvent event;
   event.rank = in.rank();
-  event.voice = static_cast<Voice>(in.voice());
+  event.speaks_for = static_cast<SpeaksFor>(in.speaks_for());
   switch (in.what_case()) {
     case wire::Event::kAnnounced: {
       Announced announced;

@@ -10,14 +10,14 @@
 #include "controller/bus/socket.h"
 #include "controller/membership/rank_set.h"
 #include "controller/protocol/lost.h"
-#include "controller/rendezvous/turned_away.h"
+#include "controller/rendezvous/refused_peers.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
 
 namespace rueda {
 namespace {
 
-// A peer that does not prove who it is within this time, or is one too many, is turned away.
+// A peer that does not prove who it is within this time, or is one too many, is refused.
 constexpr Nanos kHandshakeLimit = 2 * kSecond;
 // Real ranks may come all at once; more than them and so many others is an attack.
 constexpr size_t kStrangersMax = 64;
@@ -42,7 +42,7 @@ absl::Status Lost(Rank rank) {
                                       "or given up"));
 }
 
-// Why one that has proved nothing is turned away.
+// Why one that has proved nothing is refused.
 std::string Reason(const Link& link, const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return std::string(status.message());
   if (link.peer() < 0) return "it went without a word";
@@ -69,13 +69,13 @@ Admission::Admission(absl::Span<const Rank> expected, const SessionScope& scope,
 }
 
 Admission::~Admission() {
-  Log(turned_away_.Rest());
+  Log(refused_peers_.Rest());
   CloseGently(std::move(leaving_), MonotonicNow() + kFarewell);
 }
 
 absl::Status Admission::DidNotCome(absl::Span<const Rank> ranks) const {
   return absl::DeadlineExceededError(absl::StrCat(
-      RanksText(ranks), " did not come to the start of the job in time", turned_away_.Summary()));
+      RanksText(ranks), " did not come to the start of the job in time", refused_peers_.Summary()));
 }
 
 absl::Status Admission::Step(const UniqueFd& listener, Nanos deadline) {
@@ -156,8 +156,8 @@ bool Admission::IsExpected(Rank rank) const {
   return std::binary_search(expected_.begin(), expected_.end(), rank);
 }
 
-void Admission::TurnAway(absl::string_view from, absl::string_view why) {
-  Log(turned_away_.Add(from, why, MonotonicNow()));
+void Admission::NoteRefused(absl::string_view from, absl::string_view why) {
+  Log(refused_peers_.Add(from, why, MonotonicNow()));
 }
 
 void Admission::Remove(size_t i) {
@@ -169,7 +169,7 @@ void Admission::Remove(size_t i) {
 void Admission::DropLate(Nanos now) {
   for (size_t i = pending_.size(); i-- > 0;) {
     if (pending_[i].since + kHandshakeLimit > now) continue;
-    TurnAway(pending_[i].from, "it did not prove who it is in time");
+    NoteRefused(pending_[i].from, "it did not prove who it is in time");
     Remove(i);
   }
 }
@@ -191,7 +191,7 @@ absl::Status Admission::HearStranger(size_t i) {
   if (taken->established()) return Take(std::move(taken), from, status);
   // Of this user, by a unix socket: somebody only looked whether the name is taken.
   if (from.empty() && taken->peer() < 0 && absl::IsUnavailable(status)) return absl::OkStatus();
-  TurnAway(from, Reason(*taken, status));
+  NoteRefused(from, Reason(*taken, status));
   return absl::OkStatus();
 }
 
@@ -202,7 +202,7 @@ absl::Status Admission::Take(std::unique_ptr<Link> link, const std::string& from
   const bool is_new = IsExpected(rank) && links_.count(rank) == 0;
   if (is_new && absl::IsUnavailable(status)) return Lost(rank);
   if (!status.ok()) {
-    TurnAway(from, status.message());
+    NoteRefused(from, status.message());
   } else if (is_new) {
     links_.emplace(rank, std::move(link));
     if (hear_) return PassOn(rank);
@@ -219,7 +219,7 @@ absl::Status Admission::Take(std::unique_ptr<Link> link, const std::string& from
 // Who is told, and so is the log.
 void Admission::Refuse(std::unique_ptr<Link> link, const std::string& from,
                        const std::string& why) {
-  TurnAway(from, why);
+  NoteRefused(from, why);
   link->Send(FrameType::kRefused, why);
   if (!link->OnWritable().ok()) return;
   if (leaving_.size() >= kLeavingMax) leaving_.erase(leaving_.begin());
@@ -230,7 +230,7 @@ absl::Status Admission::AcceptSome(const UniqueFd& listener) {
   for (int i = 0; i < kAcceptsAtATime && RoomFrom() <= MonotonicNow(); ++i) {
     absl::StatusOr<UniqueFd> fd = Accept(listener);
     if (absl::IsPermissionDenied(fd.status())) {
-      TurnAway("", fd.status().message());
+      NoteRefused("", fd.status().message());
       continue;
     }
     if (absl::IsResourceExhausted(fd.status()) && HasTooFewDescriptors()) {
@@ -286,7 +286,7 @@ Nanos Admission::RoomFrom() const {
 
 void Admission::MakeRoom(absl::string_view why) {
   const size_t first = First();
-  TurnAway(pending_[first].from, why);
+  NoteRefused(pending_[first].from, why);
   Remove(first);
 }
 

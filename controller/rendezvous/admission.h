@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "controller/bus/link.h"
 #include "controller/failure/verdict_board.h"
-#include "controller/rendezvous/turned_away.h"
+#include "controller/rendezvous/refused_peers.h"
 #include "core/base/clock.h"
 #include "core/base/unique_fd.h"
 
@@ -23,7 +23,7 @@ std::string TwoAre(Rank rank);
 using LinksByRank = std::map<Rank, std::unique_ptr<Link>>;
 
 // Lets in those of `expected`, ascending, who connect and prove that they are that rank of the job.
-// Others are turned away: those that prove nothing within two seconds, that fail to, or that are
+// Others are refused: those that prove nothing within two seconds, that fail to, or that are
 // too many at once; the log has at most a line a second of them. Of two processes of the job that
 // say that they are the same rank the first stays; the other, and one that is none of `expected`,
 // is told so (kRefused).
@@ -46,7 +46,7 @@ class Admission {
   // Tells one that was let in why it can't stay.
   void Dismiss(Rank rank, const std::string& why);
 
-  // DEADLINE_EXCEEDED: names the ranks, and how many others were turned away.
+  // DEADLINE_EXCEEDED: names the ranks, and how many others were refused.
   absl::Status DidNotCome(absl::Span<const Rank> ranks) const;
 
  private:
@@ -58,7 +58,7 @@ class Admission {
   };
 
   bool IsExpected(Rank rank) const;
-  void TurnAway(absl::string_view from, absl::string_view why);
+  void NoteRefused(absl::string_view from, absl::string_view why);
   void Remove(size_t i);
   void DropLate(Nanos now);
   absl::Status LookAtBoard() const;
@@ -84,7 +84,7 @@ class Admission {
   std::vector<Pending> pending_;                // the oldest first
   std::map<std::string, size_t> pending_from_;  // how many, by address
   std::vector<std::unique_ptr<Link>> leaving_;  // refused, and told so
-  TurnedAway turned_away_;
+  RefusedPeers refused_peers_;
 };
 
 // Waits until all of `expected` have been let in; `admitted` then has those that came, also when

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/codec.h"
-#include "controller/rendezvous/hello_desk.h"
+#include "controller/rendezvous/hello_server.h"
 #include "controller/rendezvous/meeting.h"
 #include "core/base/status.h"
 

@@ -150,8 +150,13 @@ absl::StatusOr<UniqueFd> HostsMeeting::ReachVoice(const std::string& name, Uniqu
 
 absl::StatusOr<wire::Roster> HostsMeeting::SpeakForHost(const UniqueFd& door,
                                                         const wire::Hello& mine, Nanos deadline) {
-  const Way way = {0, "rank 0", [this] { return ReachDoor(); }, false, own_secret_, kProofPatience};
-  absl::StatusOr<std::unique_ptr<Link>> up = Connect(way, deadline);
+  const Route route = {.peer = 0,
+                       .who = "rank 0",
+                       .reach = [this] { return ReachDoor(); },
+                       .certain = false,
+                       .own_secret = own_secret_,
+                       .patience = kProofPatience};
+  absl::StatusOr<std::unique_ptr<Link>> up = Connect(route, deadline);
   HostVoice voice(scope_, rank_, size_, board_.get(),
                   [this](wire::Hello* hello) { return Complete(hello); });
   if (!up.ok()) {
@@ -167,12 +172,12 @@ absl::StatusOr<wire::Roster> HostsMeeting::Report(const wire::Hello& mine, Nanos
   const std::string voice = "the rank that speaks for this host";
   const std::string name = MeetingSocketName(scope_, HostVoice::NameOf(mine.host_id()));
   UniqueFd own_door;
-  Way way = {HostVoice::PeerNumber(size_), voice, [&] { return ReachVoice(name, &own_door); }};
-  way.certain = false;
-  way.own_secret = own_secret_;
-  way.grace = 2 * kVerdictPatience;
-  way.first = "rank 0";
-  absl::StatusOr<std::unique_ptr<Link>> link = Connect(way, deadline);
+  Route route = {HostVoice::PeerNumber(size_), voice, [&] { return ReachVoice(name, &own_door); }};
+  route.certain = false;
+  route.own_secret = own_secret_;
+  route.grace = 2 * kVerdictPatience;
+  route.first = "rank 0";
+  absl::StatusOr<std::unique_ptr<Link>> link = Connect(route, deadline);
   if (own_door.valid()) return SpeakForHost(own_door, mine, deadline);
   RUEDA_RETURN_IF_ERROR(link.status());
   wire::Hello hello = mine;

@@ -1,5 +1,5 @@
 // How the ranks of a job find each other when a membership begins. Three kinds: processes of one
-// host meet over unix sockets, those of several over TCP, threads of one process in a ThreadGroup.
+// host meet over unix sockets, those of several over TCP, threads of one process by ThreadRanks.
 #pragma once
 
 #include <memory>

@@ -9,7 +9,7 @@
 #include "controller/bus/socket.h"
 #include "controller/protocol/codec.h"
 #include "controller/rendezvous/admission.h"
-#include "controller/rendezvous/hello_desk.h"
+#include "controller/rendezvous/hello_server.h"
 #include "core/base/closed_in_child.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
@@ -89,58 +89,58 @@ absl::StatusOr<UniqueFd> UnixMeeting::OpenDoor() {
   return Listen(0);
 }
 
-UnixMeeting::Way UnixMeeting::NeighbourlyWay(Rank leader) const {
+UnixMeeting::Route UnixMeeting::NeighbourlyRoute(Rank leader) const {
   return {leader, absl::StrCat("rank ", leader),
           [this, leader] { return ConnectUnix(MeetingSocketName(scope_, absl::StrCat(leader))); }};
 }
 
-absl::Status UnixMeeting::CheckThere(const Way& way) const {
+absl::Status UnixMeeting::CheckThere(const Route& route) const {
   if (board_ == nullptr) return absl::OkStatus();
-  return board_->CheckThere(way.certain ? way.peer : 0);
+  return board_->CheckThere(route.certain ? route.peer : 0);
 }
 
 // A socket may outlive the rank that listened there, in whoever has inherited it.
-absl::Status UnixMeeting::AwaitProof(Link* link, const Way& way, Nanos deadline) const {
+absl::Status UnixMeeting::AwaitProof(Link* link, const Route& route, Nanos deadline) const {
   while (true) {
     const Nanos now = MonotonicNow();
     const Nanos next =
         board_ == nullptr ? deadline : std::min(deadline, now + VerdictBoard::kLookAgain);
     const absl::Status status = WaitEstablished(link, next);
     if (!absl::IsDeadlineExceeded(status) || next == deadline) return status;
-    RUEDA_RETURN_IF_ERROR(CheckThere(way));
+    RUEDA_RETURN_IF_ERROR(CheckThere(route));
   }
 }
 
-absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(const Way& way, Nanos deadline) {
-  const Nanos pause_max = way.certain ? kRetryMax : kRetryMaxUncertain;
+absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(const Route& route, Nanos deadline) {
+  const Nanos pause_max = route.certain ? kRetryMax : kRetryMaxUncertain;
   Nanos pause = kRetryMin;
   int other_secrets = 0;
   while (true) {
-    RUEDA_RETURN_IF_ERROR(CheckThere(way));
-    absl::StatusOr<UniqueFd> fd = way.reach();
+    RUEDA_RETURN_IF_ERROR(CheckThere(route));
+    absl::StatusOr<UniqueFd> fd = route.reach();
     absl::Status status = fd.status();
-    std::string who = fd.ok() || way.first.empty() ? way.who : way.first;
+    std::string who = fd.ok() || route.first.empty() ? route.who : route.first;
     if (fd.ok()) {
-      auto link = Link::Client(*std::move(fd), scope_, rank_, way.peer);
-      status = AwaitProof(link.get(), way,
-                          std::min(DeadlineAfter(deadline, way.grace),
-                                   DeadlineAfter(MonotonicNow(), way.patience)));
+      auto link = Link::Client(*std::move(fd), scope_, rank_, route.peer);
+      status = AwaitProof(link.get(), route,
+                          std::min(DeadlineAfter(deadline, route.grace),
+                                   DeadlineAfter(MonotonicNow(), route.patience)));
       if (status.ok()) return link;
-      RUEDA_RETURN_IF_ERROR(CheckThere(way));
-      who = Described(way.who, *link, status);
+      RUEDA_RETURN_IF_ERROR(CheckThere(route));
+      who = Described(route.who, *link, status);
       const bool other_secret = absl::IsUnauthenticated(status);
       if (other_secret) pause = kRetryMaxUncertain;
-      if (way.own_secret && other_secret && ++other_secrets == kOtherSecretsMax) {
+      if (route.own_secret && other_secret && ++other_secrets == kOtherSecretsMax) {
         return absl::UnauthenticatedError(absl::StrCat(
-            way.who, " and rank ", rank_, " have different secrets, or names of the job: all ",
+            route.who, " and rank ", rank_, " have different secrets, or names of the job: all ",
             "ranks need the same secret (RUEDA_SECRET_FILE, RUEDA_SECRET_FD) and the "
             "same name, which is '",
             scope_.job, "' here (RUEDA_JOB_ID)"));
       }
       // One that closes its door has failed, or begins anew: a launcher knows.
       const bool may_learn_more = board_ != nullptr && absl::IsUnavailable(status);
-      if (way.certain && !may_learn_more) {
-        return StatusAt(absl::StrCat("meeting ", way.who), status);
+      if (route.certain && !may_learn_more) {
+        return StatusAt(absl::StrCat("meeting ", route.who), status);
       }
     } else if (!absl::IsUnavailable(status)) {
       return status;
@@ -159,12 +159,12 @@ absl::StatusOr<std::unique_ptr<Link>> UnixMeeting::Connect(const Way& way, Nanos
 absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::CollectHellos(const wire::Hello& mine,
                                                                     Nanos deadline) {
   RUEDA_ASSIGN_OR_RETURN(const UniqueFd door, OpenDoor());
-  HelloDesk desk(mine, size_);
-  const absl::Status came = desk.Collect(door, scope_, board_.get(), deadline);
+  HelloServer server(mine, size_);
+  const absl::Status came = server.Collect(door, scope_, board_.get(), deadline);
   CloseDoor();
-  links_ = desk.TakeLinks();
+  links_ = server.TakeLinks();
   RUEDA_RETURN_IF_ERROR(came);
-  std::vector<wire::Hello> hellos = desk.TakeHellos();
+  std::vector<wire::Hello> hellos = server.TakeHellos();
   RUEDA_RETURN_IF_ERROR(Complete(&hellos[0]));
   RUEDA_RETURN_IF_ERROR(CheckHellos(hellos));
   return hellos;
@@ -197,7 +197,7 @@ absl::StatusOr<wire::Roster> UnixMeeting::AwaitRoster(Link* link, const std::str
 
 absl::StatusOr<wire::Roster> UnixMeeting::Report(const wire::Hello& mine, Nanos deadline) {
   while (true) {
-    RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(NeighbourlyWay(0), deadline));
+    RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(NeighbourlyRoute(0), deadline));
     link->Send(FrameType::kHello, mine.SerializeAsString());
     // Rank 0 knows who is missing: it has the first word when time is up.
     absl::StatusOr<wire::Roster> roster =
@@ -259,7 +259,8 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Introduce(absl::Span<const Rank> rank
       const ClosedInChild closed_in_child(listener.get());
       RUEDA_RETURN_IF_ERROR(CollectLinks(listener, others, leader, deadline));
     } else {
-      RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Connect(NeighbourlyWay(leader), deadline));
+      RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
+                             Connect(NeighbourlyRoute(leader), deadline));
       links_.push_back(std::move(link));
     }
   }

@@ -37,7 +37,7 @@ class UnixMeeting : public Meeting {
   static constexpr Nanos kVerdictPatience = 2 * kSecond;
 
   // How a rank comes to another one.
-  struct Way {
+  struct Route {
     Rank peer;
     std::string who;                                  // for people
     std::function<absl::StatusOr<UniqueFd>()> reach;  // UNAVAILABLE: it may work the next time
@@ -47,10 +47,10 @@ class UnixMeeting : public Meeting {
     Nanos grace = 0;            // how long after the deadline that may still come
     std::string first = "";     // who has to come before anybody can be reached; empty: `who`
   };
-  // Tries again until the way leads there. `deadline` is for trying.
-  absl::StatusOr<std::unique_ptr<Link>> Connect(const Way& way, Nanos deadline);
-  absl::Status CheckThere(const Way& way) const;
-  absl::Status AwaitProof(Link* link, const Way& way, Nanos deadline) const;
+  // Tries again until the route leads there. `deadline` is for trying.
+  absl::StatusOr<std::unique_ptr<Link>> Connect(const Route& route, Nanos deadline);
+  absl::Status CheckThere(const Route& route) const;
+  absl::Status AwaitProof(Link* link, const Route& route, Nanos deadline) const;
   static absl::StatusOr<wire::Roster> AwaitRoster(Link* link, const std::string& who,
                                                   Nanos deadline);
 
@@ -71,7 +71,7 @@ class UnixMeeting : public Meeting {
  private:
   // FAILED_PRECONDITION, PERMISSION_DENIED: somebody else has the name.
   absl::StatusOr<UniqueFd> Listen(Rank leader) const;
-  Way NeighbourlyWay(Rank leader) const;
+  Route NeighbourlyRoute(Rank leader) const;
   // At a leader: waits until all of `expected` are connected and authenticated; links_ then has
   // them.
   absl::Status CollectLinks(const UniqueFd& listener, absl::Span<const Rank> expected, Rank leader,

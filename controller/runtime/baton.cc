@@ -47,11 +47,11 @@ bool Baton::TryTake() {
 }
 
 // From now on it is the background thread that neighbours ring; it is parked, or about to be.
-void Baton::Leave() noexcept {
+void Baton::GiveBack() noexcept {
   engine_.SetSleep(Sleep::kBackground);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const Nanos deadline = engine_.NextDeadline();
-  const bool work = engine_.LeavesWork();
+  const bool work = engine_.HasUnfinishedWork();
   state_.store(kFree, std::memory_order_seq_cst);
   if (sleepers_.any() && sleepers_.WakeOne()) return;
   // The background thread may sleep past what has become due since.
@@ -156,7 +156,7 @@ void Baton::Background() {
       // A waiter would rather turn the engine itself than be woken when its operation is done.
       to_a_waiter = sleepers_.any();
       if (to_a_waiter) break;
-      if (engine_.LeavesWork() && background_spin_.Again()) continue;
+      if (engine_.HasUnfinishedWork() && background_spin_.Again()) continue;
       engine_.BeforeSleep();
       deadline = engine_.NextDeadline();
       engine_.SetSleep(Sleep::kBackground);

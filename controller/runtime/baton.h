@@ -44,7 +44,7 @@ class Baton {
    public:
     explicit Hold(Baton* baton) : baton_(baton), held_(baton->TryTake()) {}
     ~Hold() {
-      if (held_) baton_->Leave();
+      if (held_) baton_->GiveBack();
     }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
@@ -56,7 +56,7 @@ class Baton {
   };
 
   bool TryTake();
-  void Leave() noexcept;
+  void GiveBack() noexcept;
   // `threads`: where a sleep counts as a wait; null: nowhere.
   void TurnUntil(absl::FunctionRef<bool()> over, Nanos deadline, WaitingThreads* threads);
   void Background();

@@ -6,7 +6,7 @@
 namespace rueda {
 namespace {
 
-// What the ranks give or get of one part, in elements: see Collective::counts.
+// What the ranks give or get of one part, in elements: see BucketOperation::counts.
 void AppendCounts(const LaneOperation& operation, size_t part, const ProcessSet& set,
                   std::vector<int64_t>* counts) {
   const Signature& signature = operation.spec->signature;
@@ -57,7 +57,7 @@ struct Source {
 };
 
 // Whether two parts of a batch may share a bucket.
-bool SameKin(const Source& one, const Source& other) {
+bool SameFusionKey(const Source& one, const Source& other) {
   const Signature& a = one.operation->spec->signature;
   const Signature& b = other.operation->spec->signature;
   return a.traits() == b.traits() && one.compression.compression == other.compression.compression &&
@@ -96,13 +96,13 @@ void PlanInputs(const LaneBatch& batch, absl::Span<const PartCompression> compre
     }
   }
   if (!compression.empty()) SortAutomatic(sources);
-  uint64_t kin = 0;
+  uint64_t fusion_key = 0;
   for (size_t i = 0; i < sources->size(); ++i) {
     const Source& source = (*sources)[i];
-    if (i > 0 && !SameKin((*sources)[i - 1], source)) ++kin;
+    if (i > 0 && !SameFusionKey((*sources)[i - 1], source)) ++fusion_key;
     const int64_t elements =
         source.part < 0 ? 0 : PlannedElements(*source.operation, static_cast<size_t>(source.part));
-    inputs->push_back(InputOf(*source.operation->spec, source.part, kin, elements));
+    inputs->push_back(InputOf(*source.operation->spec, source.part, fusion_key, elements));
   }
 }
 
@@ -124,15 +124,15 @@ uint32_t DigestWith(uint32_t planned, const PartCompression& how) {
 LaneBucket BucketLike(const Source& first, const LaneBatch& batch, const ProcessSet& set) {
   const Signature& signature = first.operation->spec->signature;
   LaneBucket bucket;
-  Collective& collective = bucket.collective;
-  collective.traits() = signature.traits();
-  if (signature.root >= 0) collective.root = set.IndexOf(signature.root);
-  if (signature.peer >= 0) collective.peer = set.IndexOf(signature.peer);
-  collective.compression = first.compression.compression;
-  collective.automatic = first.compression.automatic;
-  collective.scaling = batch.scaling;
-  collective.scaling.divisor = DivisorOf(signature.reduce_op, set, batch.absent.size());
-  collective.sequence = batch.sequence;
+  BucketOperation& operation = bucket.operation;
+  operation.traits() = signature.traits();
+  if (signature.root >= 0) operation.root = set.IndexOf(signature.root);
+  if (signature.peer >= 0) operation.peer = set.IndexOf(signature.peer);
+  operation.compression = first.compression.compression;
+  operation.automatic = first.compression.automatic;
+  operation.scaling = batch.scaling;
+  operation.scaling.divisor = DivisorOf(signature.reduce_op, set, batch.absent.size());
+  operation.sequence = batch.sequence;
   bucket.first_id = first.operation->id;
   bucket.absent = batch.absent;
   return bucket;
@@ -148,7 +148,7 @@ void AddPart(const Source& source, const ProcessSet& set, LaneBucket* bucket) {
   if (source.part < 0) return;
   const PartArgs& part = operation.parts[static_cast<size_t>(source.part)];
   // Nothing of it, and it must not keep the rest from being reduced where it lies.
-  if (bucket->collective.kind == OpKind::kAllreduce && part.shape.elements() == 0) return;
+  if (bucket->operation.kind == OpKind::kAllreduce && part.shape.elements() == 0) return;
   bucket->pieces.push_back({part.input, part.output, part.shape.elements(),
                             part.shape.rank() > 0 ? part.shape.dim(0) : 1, TensorIdentity(source),
                             source.compression.state});
@@ -157,11 +157,12 @@ void AddPart(const Source& source, const ProcessSet& set, LaneBucket* bucket) {
 
 }  // namespace
 
-FusionInput InputOf(const TensorSpec& spec, int part, uint64_t kin, int64_t elements) {
+FusionInput InputOf(const TensorSpec& spec, int part, uint64_t fusion_key, int64_t elements) {
   const bool fuses = TraitsOf(spec.signature.kind).fuses && part >= 0;
   const DType dtype =
       part < 0 ? DType::kUInt8 : spec.signature.parts[static_cast<size_t>(part)].dtype;
-  return {spec.identity + static_cast<uint64_t>(std::max(part, 0)), kin, fuses, dtype, elements};
+  return {spec.identity + static_cast<uint64_t>(std::max(part, 0)), fusion_key, fuses, dtype,
+          elements};
 }
 
 std::vector<LaneBucket> MakeBuckets(const LaneBatch& batch, const ProcessSet& set,
@@ -174,13 +175,13 @@ std::vector<LaneBucket> MakeBuckets(const LaneBatch& batch, const ProcessSet& se
   PlanFusion(inputs, bucket_bytes, &plan);
   std::vector<LaneBucket> buckets;
   for (const Bucket& planned : plan) {
-    const Source& first = sources[static_cast<size_t>(planned.placements.front().input)];
+    const Source& first = sources[static_cast<size_t>(planned.slices.front().input)];
     LaneBucket bucket = BucketLike(first, batch, set);
-    bucket.collective.dtype = planned.dtype;
-    bucket.collective.elements = planned.elements;
-    bucket.collective.digest = DigestWith(planned.digest, first.compression);
-    for (const Placement& placement : planned.placements) {
-      AddPart(sources[static_cast<size_t>(placement.input)], set, &bucket);
+    bucket.operation.dtype = planned.dtype;
+    bucket.operation.elements = planned.elements;
+    bucket.operation.digest = DigestWith(planned.digest, first.compression);
+    for (const BucketSlice& slice : planned.slices) {
+      AddPart(sources[static_cast<size_t>(slice.input)], set, &bucket);
     }
     buckets.push_back(std::move(bucket));
   }

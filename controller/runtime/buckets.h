@@ -38,32 +38,32 @@ struct PartCompression {
 
 // A bucket on its way through a lane.
 struct LaneBucket {
-  Collective collective;          // but for its lists, until it is started
+  BucketOperation operation;      // but for its lists, until it is started
   TensorId first_id = kNoTensor;  // for people: what the bucket begins with
   uint64_t batch = 0;             // which of the lane's it belongs to
   Nanos started_at = 0;           // 0: not yet
   Nanos done_at = 0;
   std::vector<Piece> pieces;
   std::vector<Request*> requests;  // by piece; a barrier's has no piece. Null: others' alone
-  std::vector<int64_t> counts;     // see Collective
-  std::vector<int> absent;         // see Collective
-  std::vector<DeviceEvent> ready;  // see Collective
+  std::vector<int64_t> counts;     // see BucketOperation
+  std::vector<int> absent;         // see BucketOperation
+  std::vector<DeviceEvent> ready;  // see BucketOperation
 
   // The lists lie here.
-  const Collective& Complete() {
-    collective.pieces = pieces;
-    collective.counts = counts;
-    collective.absent = absent;
-    collective.ready = ready;
-    return collective;
+  const BucketOperation& Complete() {
+    operation.pieces = pieces;
+    operation.counts = counts;
+    operation.absent = absent;
+    operation.ready = ready;
+    return operation;
   }
   uint64_t bytes() const {
-    return static_cast<uint64_t>(collective.elements) * DTypeSize(collective.dtype);
+    return static_cast<uint64_t>(operation.elements) * DTypeSize(operation.dtype);
   }
 };
 
 // One part of an operation for the planner; -1: an operation without parts (a barrier).
-FusionInput InputOf(const TensorSpec& spec, int part, uint64_t kin, int64_t elements);
+FusionInput InputOf(const TensorSpec& spec, int part, uint64_t fusion_key, int64_t elements);
 
 // The buckets of one batch. Outputs that this rank wants have their memory already. `compression`:
 // by part, through the whole batch; empty: nothing is compressed. Requests are not looked into.

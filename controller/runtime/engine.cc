@@ -38,7 +38,7 @@ absl::Status Engine::Init(EnginePartsArgs args) {
   args.world = &world_;
   args.listener = this;
   RUEDA_RETURN_IF_ERROR(MakeParts(args, &parts_));
-  record_.emplace(&world_, parts_.neighbours.get(), &member_, &live_);
+  record_.emplace(&world_, parts_.neighbours.get(), &member_, &in_flight_);
   detector_.emplace(world_.rank, world_.size(), parts_.verdicts.get());
   lanes_.emplace(Lanes::Args{&world_, args.config, &member_, &tracks_, timeline_,
                              &own_page().activity, &parts_.backends, this});
@@ -85,9 +85,9 @@ bool Engine::Turn() {
 
 bool Engine::TurnOnce() {
   if (!goes_on()) return false;
-  if (__builtin_expect(record_->exists(), 0)) return LookForFailure();
+  if (__builtin_expect(record_->exists(), 0)) return EndIfFailed();
   bool moved = DrainSubmissions();
-  if (__builtin_expect(end_requests_.any(), 0)) FulfilRequests();
+  if (__builtin_expect(wishes_.any(), 0)) FulfilWishes();
   if (goes_on()) moved |= Announce();
   if (goes_on()) moved |= FollowPlan();
   if (goes_on() && lanes_->busy() && !detector_->suspects()) moved |= AdvanceLanes();
@@ -113,7 +113,7 @@ bool Engine::DrainSubmissions() {
   taken_.clear();
   for (; !marked_.empty(); marked_.pop_back()) {
     Request* const request = marked_.back();
-    if (request->token < live_.size() && live_[request->token] == request) {
+    if (request->token < in_flight_.size() && in_flight_[request->token] == request) {
       member_.MarkWaited(request->token);
     }
     submissions_->table().Unreference(request);
@@ -122,8 +122,8 @@ bool Engine::DrainSubmissions() {
 }
 
 void Engine::Begin(Request* request) {
-  if (request->token >= live_.size()) live_.resize(request->token + 1);
-  live_[request->token] = request;
+  if (request->token >= in_flight_.size()) in_flight_.resize(request->token + 1);
+  in_flight_[request->token] = request;
   deadlock_watch_.OnEvent(now_);
   if (Lane* lane = lanes_->Find(request->spec->set)) lane->Began();
 }
@@ -143,7 +143,7 @@ bool Engine::Announce() {
   bool moved = false;
   while (const ControlEvent* event = member_.Next()) {
     if (std::holds_alternative<Announced>(event->what)) {
-      const Request& request = *live_[member_.next_token()];
+      const Request& request = *in_flight_[member_.next_token()];
       if (Lane* lane = lanes_->Find(request.spec->set)) lane->Prepare(request);
     }
     const absl::StatusOr<bool> sent = parts_.bus->Send(*event);
@@ -177,21 +177,21 @@ absl::StatusOr<bool> Engine::ReadPlan() {
     RUEDA_RETURN_IF_ERROR(member_.Apply(item, &actions_));
   }
   for (const Action& action : actions_) {
-    Do(action);
+    Execute(action);
     if (!goes_on()) break;
   }
   return true;
 }
 
-void Engine::Do(const Action& action) {
+void Engine::Execute(const Action& action) {
   if (const auto* launch = std::get_if<Launch>(&action)) {
-    const absl::Status status = lanes_->Launch(*launch, live_);
+    const absl::Status status = lanes_->Launch(*launch, in_flight_);
     if (!status.ok()) {
       FailMembership({.culprit = world_.rank,
                       .cause = absl::StrCat("rank ", world_.rank, " ", status.message())});
     }
   } else if (const auto* rejected = std::get_if<Rejected>(&action)) {
-    Request* const request = live_[rejected->token];
+    Request* const request = in_flight_[rejected->token];
     trace::Record(trace::Event::kReject, 0, request->handle());
     if (request->spec->signature.kind == OpKind::kJoin) {
       ending_joins_.push_back({rejected->token, rejected->status});
@@ -228,8 +228,8 @@ void Engine::Do(const Action& action) {
 }
 
 void Engine::CompleteWith(Token token, int64_t value) {
-  live_[token]->value = value;
-  Complete(live_[token], absl::OkStatus());
+  in_flight_[token]->value = value;
+  Complete(in_flight_[token], absl::OkStatus());
 }
 
 bool Engine::AdvanceLanes() {
@@ -254,11 +254,11 @@ void Engine::OnEnqueued(Request* request) {
 // A join ends for this rank when it has done its part of what was ordered before.
 bool Engine::EndJoins() {
   return std::erase_if(ending_joins_, [&](const EndingJoin& join) {
-           if (lanes_->Find(live_[join.token]->spec->set)->busy()) return false;
+           if (lanes_->Find(in_flight_[join.token]->spec->set)->busy()) return false;
            if (join.last.ok()) {
              CompleteWith(join.token, *join.last);
            } else {
-             Complete(live_[join.token], join.last.status());
+             Complete(in_flight_[join.token], join.last.status());
            }
            return true;
          }) > 0;
@@ -272,7 +272,7 @@ void Engine::Complete(Request* request, absl::Status status, FailurePtr failure)
   if (!status.ok()) request->status = DeepCopy(status);
   tracks_.Ended(request);
   deadlock_watch_.OnEvent(now_);
-  live_[request->token] = nullptr;
+  in_flight_[request->token] = nullptr;
   if (Lane* lane = lanes_->Find(request->spec->set)) lane->Ended(*request);
   request->failure = std::move(failure);
   trace::Record(trace::Event::kComplete, 0, request->handle(),
@@ -323,13 +323,13 @@ void Engine::OnWatched(std::optional<Watch::Lost> lost) {
 // What another host says.
 void Engine::OnFailureTold(Rank from, Failure failure) {
   if (failure.accuser < 0 || failure.accuser >= world_.size()) failure.accuser = from;
-  TurnAroundIfItIsUs(&failure);
+  SwapAccuserIfItIsUs(&failure);
   FailMembership(std::move(failure));
 }
 
-void Engine::TurnAroundIfItIsUs(Failure* failure) const {
+void Engine::SwapAccuserIfItIsUs(Failure* failure) const {
   const bool was_away = parts_.connections->was_away();
-  if (!TurnAround(world_.rank, world_.size(), was_away, failure)) return;
+  if (!SwapAccuserAndAccused(world_.rank, world_.size(), was_away, failure)) return;
   failure->pid = world_.infos[failure->rank].pid;
   failure->host = world_.infos[failure->rank].host_name;
 }
@@ -340,11 +340,11 @@ void Engine::AccuseIfDecided() {
   if (failure.has_value()) FailMembership(*std::move(failure));
 }
 
-void Engine::FulfilRequests() {
-  if (end_requests_.abort()) {
+void Engine::FulfilWishes() {
+  if (wishes_.abort()) {
     FailMembership(
         {.culprit = world_.rank,
-         .cause = absl::StrCat("rank ", world_.rank, " aborted the job: ", end_requests_.reason()),
+         .cause = absl::StrCat("rank ", world_.rank, " aborted the job: ", wishes_.reason()),
          .recoverable = true});
   } else if (membership_.Leave()) {
     member_.AnnounceLeave();
@@ -355,16 +355,16 @@ void Engine::FulfilRequests() {
 void Engine::FailMembership(Failure failure) {
   if (!goes_on()) return;
   record_->Write(std::move(failure));
-  LookForFailure();
+  EndIfFailed();
 }
 
 // Another's failure, or ours once it is written. Returns whether the membership has ended.
-bool Engine::LookForFailure() {
+bool Engine::EndIfFailed() {
   const std::optional<std::string> record = record_->Read(MonotonicNow());
   if (!record.has_value()) return false;
   parts_.connections->EndWith(*record);
   Failure failure = DecodeFailure(*record);
-  TurnAroundIfItIsUs(&failure);
+  SwapAccuserIfItIsUs(&failure);
   const Rank culprit = failure.rank >= 0 ? failure.rank : failure.culprit;
   auto shared = std::make_shared<const Failure>(std::move(failure));
   if (!membership_.Fail()) return true;
@@ -389,13 +389,15 @@ void Engine::FinishMembership() {
   submissions_->Close(status);
   DrainAtEnd();
   tracks_.Note("FAILURE", std::string(status.message()));
-  for (size_t token = 0; token < live_.size(); ++token) {
-    if (live_[token] == nullptr) continue;
-    if (live_[token]->spec->signature.device != DeviceType::kCpu) {
-      for (const OutputMemory& output : live_[token]->outputs) abandoned_.push_back(output.data);
+  for (size_t token = 0; token < in_flight_.size(); ++token) {
+    if (in_flight_[token] == nullptr) continue;
+    if (in_flight_[token]->spec->signature.device != DeviceType::kCpu) {
+      for (const OutputMemory& output : in_flight_[token]->outputs) {
+        abandoned_.push_back(output.data);
+      }
     }
     ++failed_operations_;
-    Complete(live_[token], status, failed);
+    Complete(in_flight_[token], status, failed);
   }
   membership_.End();
   report_due_.store(true, std::memory_order_release);
@@ -446,7 +448,7 @@ void Engine::UpdateFinished() {
 
 // Sleeping ------------------------------------------------------------------------------------
 
-bool Engine::LeavesWork() {
+bool Engine::HasUnfinishedWork() {
   return Guarded([this] { return HasWork(); }, true);
 }
 
@@ -459,9 +461,8 @@ bool Engine::HasWork() {
     if (member_.Next() != nullptr) return true;
   }
   return lanes_->busy() || submissions_->HasWork() || (!idle() && parts_.bus->LastLook()) ||
-         parts_.bus->OwesOthers() || end_requests_.any() ||
-         (parts_.link_store != nullptr && parts_.link_store->HasRequests()) ||
-         detector_->suspects();
+         parts_.bus->OwesOthers() || wishes_.any() ||
+         (parts_.link_store != nullptr && parts_.link_store->HasCalls()) || detector_->suspects();
 }
 
 Nanos Engine::NextDeadline() {
@@ -471,7 +472,7 @@ Nanos Engine::NextDeadline() {
 Nanos Engine::CheckDeadlines() {
   if (!goes_on()) return kForever;
   std::vector<std::string> stalls;
-  const absl::StatusOr<Nanos> look = idle() ? kForever : parts_.bus->Look(now_, &stalls);
+  const absl::StatusOr<Nanos> look = idle() ? kForever : parts_.bus->CheckDeadlines(now_, &stalls);
   for (std::string& stall : stalls) {
     RUEDA_LOG(Warning) << "stall: " << stall;
     tracks_.Note("STALL", std::move(stall));

@@ -17,13 +17,13 @@
 #include "controller/rendezvous/bootstrap.h"
 #include "controller/runtime/completions.h"
 #include "controller/runtime/connections.h"
-#include "controller/runtime/end_requests.h"
 #include "controller/runtime/engine_parts.h"
 #include "controller/runtime/failure_record.h"
 #include "controller/runtime/lanes.h"
 #include "controller/runtime/sleepers.h"
 #include "controller/runtime/submissions.h"
 #include "controller/runtime/tracks.h"
+#include "controller/runtime/wishes_to_end.h"
 #include "core/base/process.h"
 
 namespace rueda {
@@ -57,7 +57,7 @@ class Engine final : private Lanes::Listener,
   // The same, for the last turn before sleeping: after SetSleep and a fence.
   bool LastTurn();
   // Whether a leaving holder must hand over to another thread of this rank.
-  bool LeavesWork();
+  bool HasUnfinishedWork();
   // When the engine must be turned though nothing rings.
   Nanos NextDeadline();
   // Tells neighbours how to wake this rank from now on. kBackground is kIdle where that is enough.
@@ -83,7 +83,7 @@ class Engine final : private Lanes::Listener,
   const WaitPoint& wait_point() const { return *parts_.wait_point; }
 
   // Begins to leave the job: this rank submits no more.
-  void RequestLeave() { end_requests_.Leave(); }
+  void RequestLeave() { wishes_.Leave(); }
   // Whether the job is over for this rank: all have left and nothing is in flight, or it has
   // failed.
   bool Finished() const { return membership_.has_ended(); }
@@ -95,7 +95,7 @@ class Engine final : private Lanes::Listener,
   void ReportFailure();
   // The next turn, of whichever thread, ends the membership on all ranks, for a reason of the
   // caller's.
-  void RequestAbort(std::string reason) { end_requests_.Abort(std::move(reason)); }
+  void RequestAbort(std::string reason) { wishes_.Abort(std::move(reason)); }
 
   // Before the rank goes on in another membership.
   void ForgetBlame() { Blame(-1); }
@@ -134,10 +134,10 @@ class Engine final : private Lanes::Listener,
   void Begin(Request* request);
   void AnnounceDone();
   absl::StatusOr<bool> ReadPlan();
-  void Do(const Action& action);
+  void Execute(const Action& action);
   void Complete(Request* request, absl::Status status, FailurePtr failure = nullptr);
   void CompleteWith(Token token, int64_t value);
-  void FulfilRequests();
+  void FulfilWishes();
 
   // Lanes::Listener.
   void OnEnqueued(Request* request) override;
@@ -145,7 +145,7 @@ class Engine final : private Lanes::Listener,
 
   // Connections::Listener.
   bool goes_on() const override { return membership_.goes_on(); }
-  bool waiting() const override { return submissions_->in_flight() > 0 || end_requests_.leave(); }
+  bool waiting() const override { return submissions_->in_flight() > 0 || wishes_.leave(); }
   void OnFailureTold(Rank from, Failure failure) override;
   void OnLinkLost(Rank peer, const absl::Status& why) override;
   void OnNonsense(Rank peer, const absl::Status& what) override;
@@ -162,14 +162,14 @@ class Engine final : private Lanes::Listener,
   RankPage& own_page() const { return parts_.neighbours->own_page(); }
 
   // Failing.
-  void TurnAroundIfItIsUs(Failure* failure) const;
+  void SwapAccuserIfItIsUs(Failure* failure) const;
   void AccuseIfDecided();
   void FailMembership(Failure failure);
   // For a cause that begins with this rank: "rank 2 can't go on: ...".
   void Fail(absl::string_view what) {
     FailMembership({.cause = absl::StrCat("rank ", world_.rank, what)});
   }
-  bool LookForFailure();
+  bool EndIfFailed();
   void FinishMembership();
   void DrainAtEnd();
   // Says on the launcher's board whose doing it is that this rank takes part no more.
@@ -201,7 +201,7 @@ class Engine final : private Lanes::Listener,
     absl::StatusOr<Rank> last;  // who joined last
   };
   std::vector<EndingJoin> ending_joins_;
-  std::vector<Request*> live_;  // by token: what the engine has; null else
+  std::vector<Request*> in_flight_;  // by token: what the engine has; null else
   RankSet left_;
   Membership membership_;
   int failed_operations_ = 0;  // once it has failed
@@ -217,7 +217,7 @@ class Engine final : private Lanes::Listener,
   std::vector<Request*> enqueued_;  // scratch
 
   // Any thread.
-  EndRequests end_requests_;
+  WishesToEnd wishes_;
   std::atomic<bool> report_due_{false};
   mutable Mutex failure_mutex_;
   FailurePtr failure_ ABSL_GUARDED_BY(failure_mutex_);

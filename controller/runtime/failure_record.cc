@@ -54,7 +54,7 @@ void FailureRecord::SayWhatItWasDoing(Failure* failure) const {
   }
   if (spec == nullptr && failure->rank != world_.rank) {
     const Request* oldest = nullptr;
-    for (const Request* request : live_) {
+    for (const Request* request : in_flight_) {
       if (request == nullptr || request->spec == nullptr) continue;
       const ProcessSet* const set = member_.process_sets().Find(request->spec->set);
       if (set == nullptr || !set->Contains(failure->rank)) continue;

@@ -19,10 +19,10 @@ namespace rueda {
 
 class FailureRecord {
  public:
-  // All outlive this. `live`: this rank's operations, by token; null: none.
+  // All outlive this. `in_flight`: this rank's operations, by token; null: none.
   FailureRecord(const World* world, const Neighbours* neighbours, const Member* member,
-                const std::vector<Request*>* live)
-      : world_(*world), neighbours_(*neighbours), member_(*member), live_(*live) {}
+                const std::vector<Request*>* in_flight)
+      : world_(*world), neighbours_(*neighbours), member_(*member), in_flight_(*in_flight) {}
 
   // Whether somebody of this host writes it, or has written it.
   bool exists() const { return world_.neighbourhood.segment->failed(); }
@@ -41,7 +41,7 @@ class FailureRecord {
   const World& world_;
   const Neighbours& neighbours_;
   const Member& member_;
-  const std::vector<Request*>& live_;
+  const std::vector<Request*>& in_flight_;
   Nanos due_ = kForever;  // somebody began to write it, and has until then
 };
 

@@ -31,44 +31,44 @@ PartCompression HowToCompress(const TensorSpec& spec, size_t part, bool measures
 
 }  // namespace
 
-Way WayOf(const Signature& signature) {
-  if (signature.device == DeviceType::kCpu) return Way::kCpu;
-  return signature.urgent ? Way::kUrgent : Way::kDevice;
+Queue QueueOf(const Signature& signature) {
+  if (signature.device == DeviceType::kCpu) return Queue::kCpu;
+  return signature.urgent ? Queue::kUrgent : Queue::kDevice;
 }
 
 void Lane::Prepare(const Request& request) {
-  EarlyStart* const early = Of(Way::kCpu).early;
+  EarlyStart* const early = Of(Queue::kCpu).early;
   if (early == nullptr || prepared_ == &request) return;  // announcing it was tried before
   const TensorSpec& spec = *request.spec;
   const Signature& signature = spec.signature;
-  if (prepared_ != nullptr) early->TakeBack(/*never=*/false);
-  if (live_ != 1 || busy() || signature.device != DeviceType::kCpu || signature.parts.size() > 1 ||
-      request.extras.first_dims.size() > 0 || !signature.compression.none() ||
-      signature.reduce_op == ReduceOp::kAdasum ||
+  if (prepared_ != nullptr) early->TakeBack();
+  if (in_flight_ != 1 || busy() || signature.device != DeviceType::kCpu ||
+      signature.parts.size() > 1 || request.extras.first_dims.size() > 0 ||
+      !signature.compression.none() || signature.reduce_op == ReduceOp::kAdasum ||
       !(TraitsOf(signature.kind).reduces || signature.kind == OpKind::kBarrier)) {
     return;
   }
-  Collective collective;
+  BucketOperation operation;
   Piece piece;
   const int part = signature.parts.empty() ? -1 : 0;
   if (part == 0) {
     piece.input = request.parts[0].input;
     piece.output = request.parts[0].output;
     piece.elements = request.parts[0].shape.elements();
-    collective.pieces = {&piece, 1};
+    operation.pieces = {&piece, 1};
   }
   const FusionInput input = InputOf(spec, part, 0, piece.elements);
-  collective.traits() = signature.traits();
-  collective.dtype = input.dtype;
-  collective.elements = piece.elements;
-  collective.digest = DigestOf(input);
-  if (early->Prepare(collective)) prepared_ = &request;
+  operation.traits() = signature.traits();
+  operation.dtype = input.dtype;
+  operation.elements = piece.elements;
+  operation.digest = DigestOf(input);
+  if (early->Prepare(operation)) prepared_ = &request;
 }
 
 void Lane::Ended(const Request& request) {
-  --live_;
+  --in_flight_;
   if (prepared_ != &request) return;
-  Of(Way::kCpu).early->TakeBack(/*never=*/true);
+  Of(Queue::kCpu).early->Drop();
   prepared_ = nullptr;
 }
 
@@ -87,17 +87,17 @@ std::vector<LaneBucket> Lane::Plan(const LaneBatch& batch, const ProcessSet& set
   }
   std::vector<LaneBucket> buckets = MakeBuckets(batch, set, bucket_bytes, parts);
   for (const LaneBucket& bucket : buckets) {
-    if (bucket.collective.compressed()) compression_.Began(set_);
+    if (bucket.operation.compressed()) compression_.Began(set_);
   }
   compression_.Ended(set_);
   return buckets;
 }
 
-void Lane::Add(Way way, std::vector<LaneBucket> buckets) {
-  WayState& state = Of(way);
+void Lane::Add(Queue queue, std::vector<LaneBucket> buckets) {
+  QueueState& state = Of(queue);
   batches_.push_back(static_cast<int>(buckets.size()));
   for (LaneBucket& bucket : buckets) {
-    const bool by_all = bucket.collective.peer < 0;
+    const bool by_all = bucket.operation.peer < 0;
     crosses_ |= by_all && state.backend->connects();
     bucket.batch = batch_ + batches_.size() - 1;
     for (Request* request : bucket.requests) {
@@ -105,7 +105,7 @@ void Lane::Add(Way way, std::vector<LaneBucket> buckets) {
       ++request->buckets_left;
       ++request->buckets_to_enqueue;
     }
-    state.queue.push_back(std::move(bucket));
+    state.buckets.push_back(std::move(bucket));
     // In plan order, also of different process sets, on all ranks: what communicators of a device
     // have to be used in.
     if (state.enqueuing != nullptr) Start(state);
@@ -124,7 +124,7 @@ int Lane::TakeFinishedBatches() {
 bool Lane::BeginFarewell() {
   farewell_ = crosses_ ? Farewell::kUnderWay : Farewell::kOver;
   if (!crosses_) return true;
-  Collective barrier;
+  BucketOperation barrier;
   barrier.kind = OpKind::kBarrier;
   barrier.sequence = UINT64_MAX;  // behind all others
   cpu().Start(barrier);
@@ -140,19 +140,19 @@ bool Lane::AdvanceFarewell() {
   return farewell_ == Farewell::kOver;
 }
 
-void Lane::Start(WayState& way) {
-  LaneBucket& bucket = way.queue[way.started++];
+void Lane::Start(QueueState& queue) {
+  LaneBucket& bucket = queue.buckets[queue.started++];
   bucket.started_at = trace::Record(trace::Event::kBucketStart, bucket.first_id,
                                     static_cast<uint64_t>(set_), bucket.bytes());
-  way.communicator->Start(bucket.Complete());
+  queue.communicator->Start(bucket.Complete());
 }
 
-absl::StatusOr<Progress> Lane::Advance(Way way) {
-  WayState& state = Of(way);
+absl::StatusOr<Progress> Lane::Advance(Queue queue) {
+  QueueState& state = Of(queue);
   if (state.started == 0) {
-    const LaneBucket& bucket = state.queue.front();
+    const LaneBucket& bucket = state.buckets.front();
     if (prepared_ != nullptr && (bucket.requests.size() != 1 || bucket.requests[0] != prepared_)) {
-      Of(Way::kCpu).early->TakeBack(/*never=*/true);  // what others began was not that
+      Of(Queue::kCpu).early->Drop();  // what others began was not that
     }
     prepared_ = nullptr;
     Start(state);
@@ -160,12 +160,12 @@ absl::StatusOr<Progress> Lane::Advance(Way way) {
   return state.communicator->Advance();
 }
 
-void Lane::TakeEnqueued(Way way, std::vector<Request*>* enqueued) {
-  WayState& state = Of(way);
+void Lane::TakeEnqueued(Queue queue, std::vector<Request*>* enqueued) {
+  QueueState& state = Of(queue);
   while (state.enqueuing != nullptr && state.enqueued < state.started) {
     const DeviceEvent event = state.enqueuing->NextEnqueued();
     if (event == nullptr) return;
-    for (Request* request : state.queue[state.enqueued++].requests) {
+    for (Request* request : state.buckets[state.enqueued++].requests) {
       if (request == nullptr) continue;
       request->event = event;
       if (--request->buckets_to_enqueue == 0) enqueued->push_back(request);
@@ -174,21 +174,21 @@ void Lane::TakeEnqueued(Way way, std::vector<Request*>* enqueued) {
 }
 
 void Lane::Abort() {
-  for (WayState& way : ways_) {
-    if (way.communicator != nullptr) way.communicator->Abort();
+  for (QueueState& queue : queues_) {
+    if (queue.communicator != nullptr) queue.communicator->Abort();
   }
   if (std::exchange(aborted_, true)) return;
-  for (const WayState& way : ways_) {
-    for (const LaneBucket& bucket : way.queue) {
-      if (bucket.collective.compressed()) compression_.Ended(set_);
+  for (const QueueState& queue : queues_) {
+    for (const LaneBucket& bucket : queue.buckets) {
+      if (bucket.operation.compressed()) compression_.Ended(set_);
     }
   }
 }
 
-LaneBucket Lane::Pop(Way way) {
-  WayState& state = Of(way);
-  LaneBucket bucket = std::move(state.queue.front());
-  state.queue.pop_front();
+LaneBucket Lane::Pop(Queue queue) {
+  QueueState& state = Of(queue);
+  LaneBucket bucket = std::move(state.buckets.front());
+  state.buckets.pop_front();
   --state.started;
   if (state.enqueued > 0) {
     --state.enqueued;
@@ -198,7 +198,7 @@ LaneBucket Lane::Pop(Way way) {
     }
   }
   --batches_[bucket.batch - batch_];
-  if (!aborted_ && bucket.collective.compressed()) compression_.Ended(set_);
+  if (!aborted_ && bucket.operation.compressed()) compression_.Ended(set_);
   bucket.done_at = trace::Record(trace::Event::kBucketDone, bucket.first_id,
                                  static_cast<uint64_t>(set_), bucket.bytes());
   // One that was enqueued behind another did not begin before that one's end.

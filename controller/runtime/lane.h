@@ -1,9 +1,9 @@
 // A lane: executes the buckets of one process set, in plan order, on the communicators of that set.
 // Owned and called by the engine.
 //
-// A lane has up to three ways, each with a communicator: for tensors on the CPU, on a device, and
-// for urgent ones on a device. A way's buckets are done in plan order; two ways don't wait for each
-// other.
+// A lane has up to three queues, each with a communicator: for tensors on the CPU, on a device, and
+// for urgent ones on a device. A queue's buckets are done in plan order; two queues don't wait for
+// each other.
 #pragma once
 
 #include <array>
@@ -18,38 +18,38 @@
 
 namespace rueda {
 
-enum class Way { kCpu = 0, kDevice = 1, kUrgent = 2 };
-inline constexpr Way kWays[] = {Way::kCpu, Way::kDevice, Way::kUrgent};
-Way WayOf(const Signature& signature);
+enum class Queue { kCpu = 0, kDevice = 1, kUrgent = 2 };
+inline constexpr Queue kQueues[] = {Queue::kCpu, Queue::kDevice, Queue::kUrgent};
+Queue QueueOf(const Signature& signature);
 
 class Lane {
  public:
-  // With the way of tensors on the CPU. `compression` outlives this.
+  // With the queue of tensors on the CPU. `compression` outlives this.
   Lane(SetId set, const Backend* backend, std::unique_ptr<Communicator> communicator,
        CompressionStates* compression)
       : set_(set), compression_(*compression) {
-    Open(Way::kCpu, backend, std::move(communicator));
+    Open(Queue::kCpu, backend, std::move(communicator));
   }
 
   SetId set() const { return set_; }
-  bool has(Way way) const { return Of(way).communicator != nullptr; }
-  // Another way, which it has not.
-  void Open(Way way, const Backend* backend, std::unique_ptr<Communicator> communicator) {
-    WayState& state = Of(way);
+  bool has(Queue queue) const { return Of(queue).communicator != nullptr; }
+  // Another queue, which it has not.
+  void Open(Queue queue, const Backend* backend, std::unique_ptr<Communicator> communicator) {
+    QueueState& state = Of(queue);
     state.backend = backend;
     state.communicator = std::move(communicator);
     state.early = state.communicator->early_start();
     state.enqueuing = state.communicator->enqueuing();
     state.probe = state.communicator->silence_probe();
   }
-  const Backend& backend(Way way) const { return *Of(way).backend; }
-  // Null: it has not that way.
-  Communicator* communicator(Way way) const { return Of(way).communicator.get(); }
+  const Backend& backend(Queue queue) const { return *Of(queue).backend; }
+  // Null: it has not that queue.
+  Communicator* communicator(Queue queue) const { return Of(queue).communicator.get(); }
   // The lane is not used again.
-  std::unique_ptr<Communicator> Take(Way way) { return std::move(Of(way).communicator); }
+  std::unique_ptr<Communicator> Take(Queue queue) { return std::move(Of(queue).communicator); }
 
   // The engine has one more operation of the set.
-  void Began() { ++live_; }
+  void Began() { ++in_flight_; }
   // Before each is announced. Does what can be done early of one that is this rank's only operation
   // of the set: it is the next bucket then, as nothing is ordered that this rank has not announced.
   // Takes that back when another comes, which may be ordered first.
@@ -60,25 +60,25 @@ class Lane {
   // The buckets of the next batch. `auto` chooses here, and what is compressed is under way from
   // now on: they are all added.
   std::vector<LaneBucket> Plan(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes);
-  // All buckets of the next batch, of one way, which it has.
-  void Add(Way way, std::vector<LaneBucket> buckets);
+  // All buckets of the next batch, of one queue, which it has.
+  void Add(Queue queue, std::vector<LaneBucket> buckets);
   // Never again after Abort: nothing advances then.
   bool busy() const {
-    return !aborted_ && std::any_of(ways_.begin(), ways_.end(),
-                                    [](const WayState& way) { return !way.queue.empty(); });
+    return !aborted_ && std::any_of(queues_.begin(), queues_.end(),
+                                    [](const QueueState& queue) { return !queue.buckets.empty(); });
   }
-  bool busy(Way way) const { return !aborted_ && !Of(way).queue.empty(); }
-  // What the way works on, or will next; it is busy.
-  const LaneBucket& front(Way way) const { return Of(way).queue.front(); }
+  bool busy(Queue queue) const { return !aborted_ && !Of(queue).buckets.empty(); }
+  // What the queue works on, or will next; it is busy.
+  const LaneBucket& front(Queue queue) const { return Of(queue).buckets.front(); }
 
-  // Goes on with the bucket at hand of a busy way. kDone: the front bucket is finished; the caller
-  // looks at it and then calls Pop.
-  absl::StatusOr<Progress> Advance(Way way);
+  // Goes on with the bucket at hand of a busy queue. kDone: the front bucket is finished; the
+  // caller looks at it and then calls Pop.
+  absl::StatusOr<Progress> Advance(Queue queue);
   // The requests whose last bucket has been enqueued on its device since; their events are set.
-  void TakeEnqueued(Way way, std::vector<Request*>* enqueued);
+  void TakeEnqueued(Queue queue, std::vector<Request*>* enqueued);
   // How the communicator spent the time of the bucket that is finished.
-  PhaseTimes phase_times(Way way) const { return Of(way).communicator->phase_times(); }
-  LaneBucket Pop(Way way);
+  PhaseTimes phase_times(Queue queue) const { return Of(queue).communicator->phase_times(); }
+  LaneBucket Pop(Queue queue);
   // How many more of the lane's batches, from the first on without a gap, are done.
   int TakeFinishedBatches();
   // A barrier of all members, after everything else: then nobody is still reading what this rank
@@ -88,34 +88,34 @@ class Lane {
   bool AdvanceFarewell();
   // A member that the network does not reach any more, while something is under way.
   std::optional<Silence> SilentMember() {
-    SilenceProbe* const probe = Of(Way::kCpu).probe;
-    return probe != nullptr && busy(Way::kCpu) ? probe->SilentMember() : std::nullopt;
+    SilenceProbe* const probe = Of(Queue::kCpu).probe;
+    return probe != nullptr && busy(Queue::kCpu) ? probe->SilentMember() : std::nullopt;
   }
   // Gives up on everything; the lane is not used again, but what is queued can be looked at.
   void Abort();
 
  private:
-  struct WayState {
+  struct QueueState {
     const Backend* backend = nullptr;
-    std::deque<LaneBucket> queue;
-    std::unique_ptr<Communicator> communicator;  // goes first: it may still look at the queue's
+    std::deque<LaneBucket> buckets;
+    std::unique_ptr<Communicator> communicator;  // goes first: it may still look at these
     // What it can do besides; null: it can't.
     EarlyStart* early = nullptr;
     Enqueuing* enqueuing = nullptr;
     SilenceProbe* probe = nullptr;
-    size_t started = 0;   // of the queue
+    size_t started = 0;   // of the buckets
     size_t enqueued = 0;  // of those
     Nanos done_at = 0;    // of the latest bucket
   };
-  WayState& Of(Way way) { return ways_[static_cast<size_t>(way)]; }
-  const WayState& Of(Way way) const { return ways_[static_cast<size_t>(way)]; }
-  Communicator& cpu() { return *Of(Way::kCpu).communicator; }
+  QueueState& Of(Queue queue) { return queues_[static_cast<size_t>(queue)]; }
+  const QueueState& Of(Queue queue) const { return queues_[static_cast<size_t>(queue)]; }
+  Communicator& cpu() { return *Of(Queue::kCpu).communicator; }
   // Whether `auto` measures: over shared memory compression never pays.
-  bool measures() const { return backend(Way::kCpu).connects(); }
-  void Start(WayState& way);
+  bool measures() const { return backend(Queue::kCpu).connects(); }
+  void Start(QueueState& queue);
 
   const SetId set_;
-  std::array<WayState, std::size(kWays)> ways_;
+  std::array<QueueState, std::size(kQueues)> queues_;
   CompressionStates& compression_;
   std::deque<int> batches_;  // buckets left, by batch; the first has number `batch_`
   uint64_t batch_ = 0;
@@ -123,7 +123,7 @@ class Lane {
   bool crosses_ = false;  // all members have done something over connections between them
   enum class Farewell { kNone, kUnderWay, kOver };
   Farewell farewell_ = Farewell::kNone;
-  int live_ = 0;                       // those that have begun and not ended
+  int in_flight_ = 0;                  // those that have begun and not ended
   const Request* prepared_ = nullptr;  // may have been taken back
 };
 

@@ -24,68 +24,69 @@ Lanes::Lanes(Args args) : args_(std::move(args)) {
 Lanes::~Lanes() = default;
 
 // A process set's ranks as seen from this one; `self` < 0: it is no member.
-Group Lanes::GroupOf(SetId set_id) const {
+Members Lanes::MembersOf(SetId set_id) const {
   const World& world = *args_.world;
   const ProcessSet& set = *args_.member->process_sets().Find(set_id);
-  Group group;
-  group.set = set_id;
-  group.generation = set.generation;
-  group.ranks = set.ranks;
-  group.self = set.IndexOf(world.rank);
+  Members members;
+  members.set = set_id;
+  members.generation = set.generation;
+  members.ranks = set.ranks;
+  members.self = set.IndexOf(world.rank);
   for (const Rank rank : set.ranks) {
-    group.one_host &= world.LocalIndex(rank) >= 0;
-    group.hosts.push_back(world.topology.ranks[rank].host);
+    members.one_host &= world.LocalIndex(rank) >= 0;
+    members.hosts.push_back(world.topology.ranks[rank].host);
   }
-  return group;
+  return members;
 }
 
 absl::Status Lanes::Open(SetId set) {
   if (static_cast<size_t>(set) >= lanes_.size()) lanes_.resize(static_cast<size_t>(set) + 1);
-  const Group group = GroupOf(set);
-  if (group.self < 0) return absl::OkStatus();
+  const Members members = MembersOf(set);
+  if (members.self < 0) return absl::OkStatus();
   RUEDA_ASSIGN_OR_RETURN(const Selection selection,
-                         SelectBackend(args_.config->backend, group, *args_.backends));
+                         SelectBackend(args_.config->backend, members, *args_.backends));
   RUEDA_LOG(Info) << "process set " << set << " is served by " << selection.backend->name() << ":\n"
                   << selection.Table();
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
-                         selection.backend->Connect(group));
-  const int members = static_cast<int>(group.ranks.size());
-  communicator = std::make_unique<AdasumCommunicator>(std::move(communicator), members, group.self);
+                         selection.backend->Connect(members));
+  const int count = static_cast<int>(members.ranks.size());
+  communicator = std::make_unique<AdasumCommunicator>(std::move(communicator), count, members.self);
   std::function<absl::StatusOr<Levels>()> levels;
-  if (!group.one_host) {
-    levels = [backend = selection.backend, group]() -> absl::StatusOr<Levels> {
-      absl::StatusOr<Levels> found = backend->ConnectLevels(group);
+  if (!members.one_host) {
+    levels = [backend = selection.backend, members]() -> absl::StatusOr<Levels> {
+      absl::StatusOr<Levels> found = backend->ConnectLevels(members);
       // Gloo alone has none.
       return absl::IsFailedPrecondition(found.status()) ? Levels() : std::move(found);
     };
   }
-  communicator = std::make_unique<CompressedCommunicator>(std::move(communicator), members,
-                                                          group.self, std::move(levels));
+  communicator = std::make_unique<CompressedCommunicator>(std::move(communicator), count,
+                                                          members.self, std::move(levels));
   lanes_[set] =
       std::make_unique<Lane>(set, selection.backend, std::move(communicator), &compression_);
   return absl::OkStatus();
 }
 
-absl::Status Lanes::OpenWay(Lane& lane, Way way, Communicator* parent) {
-  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
-                         on_device_->ConnectOn(GroupOf(lane.set()), way == Way::kUrgent, parent));
-  lane.Open(way, on_device_, std::move(communicator));
+absl::Status Lanes::OpenQueue(Lane& lane, Queue queue, Communicator* parent) {
+  RUEDA_ASSIGN_OR_RETURN(
+      std::unique_ptr<Communicator> communicator,
+      on_device_->ConnectOn(MembersOf(lane.set()), queue == Queue::kUrgent, parent));
+  lane.Open(queue, on_device_, std::move(communicator));
   return absl::OkStatus();
 }
 
 absl::Status Lanes::OpenOnDevice(SetId set) {
-  Communicator* const world = lanes_[kWorldSet]->communicator(Way::kDevice);
-  if (world == nullptr || GroupOf(set).ranks.size() < 2) return absl::OkStatus();
-  if (lanes_[set] != nullptr) return OpenWay(*lanes_[set], Way::kDevice, world);
-  on_device_->LeaveOut(world);
+  Communicator* const world = lanes_[kWorldSet]->communicator(Queue::kDevice);
+  if (world == nullptr || MembersOf(set).ranks.size() < 2) return absl::OkStatus();
+  if (lanes_[set] != nullptr) return OpenQueue(*lanes_[set], Queue::kDevice, world);
+  on_device_->SkipSplit(world);
   return absl::OkStatus();
 }
 
 void Lanes::Close(SetId set) {
   Lane* const lane = Find(set);
   if (lane == nullptr) return;
-  for (const Way way : {Way::kDevice, Way::kUrgent}) {
-    if (lane->has(way)) on_device_->Retire(lane->Take(way));
+  for (const Queue queue : {Queue::kDevice, Queue::kUrgent}) {
+    if (lane->has(queue)) on_device_->Retire(lane->Take(queue));
   }
   lanes_[set].reset();
   compression_.Forget(set);
@@ -104,11 +105,11 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
   const LaunchItem& first = launch.items.front();
   const TensorSpec& first_spec =
       first.token == kNoToken ? *first.spec : *requests[first.token]->spec;
-  const Way way = WayOf(first_spec.signature);  // of all of the batch
+  const Queue queue = QueueOf(first_spec.signature);  // of all of the batch
   // Tensors on a device have a communicator when the first of them comes: the same operation on all
   // members.
-  if (!lane.has(way)) {
-    if (const absl::Status status = OpenWay(lane, way, nullptr); !status.ok()) {
+  if (!lane.has(queue)) {
+    if (const absl::Status status = OpenQueue(lane, queue, nullptr); !status.ok()) {
       return StatusAt(absl::StrCat("can't take part in ", SpecLabel(first_spec), " on CUDA"),
                       status);
     }
@@ -128,7 +129,7 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
       continue;
     }
     Request* const request = requests[item.token];
-    const auto allocate = [&](size_t bytes) { return Allocate(way, bytes); };
+    const auto allocate = [&](size_t bytes) { return Allocate(queue, bytes); };
     request->local_error =
         PrepareOutputs(request, item.first_dims, set, args_.world->rank, allocate);
     request->buckets_left = 0;
@@ -144,15 +145,15 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
     ++busy_;
     args_.activity->store(buckets.front().first_id, std::memory_order_relaxed);
   }
-  for (LaneBucket& bucket : buckets) bucket.collective.timed = args_.timeline->on();
-  lane.Add(way, std::move(buckets));
+  for (LaneBucket& bucket : buckets) bucket.operation.timed = args_.timeline->on();
+  lane.Add(queue, std::move(buckets));
   CountBatches(lane);
   return absl::OkStatus();
 }
 
 // Memory for a result of unknown size.
-absl::StatusOr<std::shared_ptr<void>> Lanes::Allocate(Way way, size_t bytes) const {
-  if (way != Way::kCpu) return on_device_->device().Allocate(std::max<size_t>(bytes, 1));
+absl::StatusOr<std::shared_ptr<void>> Lanes::Allocate(Queue queue, size_t bytes) const {
+  if (queue != Queue::kCpu) return on_device_->device().Allocate(std::max<size_t>(bytes, 1));
   std::shared_ptr<void> memory(malloc(std::max<size_t>(bytes, 1)), &free);
   if (memory != nullptr) return memory;
   return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes"));
@@ -167,10 +168,10 @@ void Lanes::CountBatches(Lane& lane) {
 absl::StatusOr<bool> Lanes::Advance(absl::FunctionRef<bool()> goes_on) {
   bool moved = false;
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    for (const Way way : kWays) {
+    for (const Queue queue : kQueues) {
       if (aborted_) return moved;
-      if (lanes_[i] == nullptr || !lanes_[i]->busy(way)) continue;
-      RUEDA_ASSIGN_OR_RETURN(const bool one_moved, AdvanceWay(*lanes_[i], way));
+      if (lanes_[i] == nullptr || !lanes_[i]->busy(queue)) continue;
+      RUEDA_ASSIGN_OR_RETURN(const bool one_moved, AdvanceQueue(*lanes_[i], queue));
       moved |= one_moved;
       if (!goes_on()) return true;
     }
@@ -178,31 +179,31 @@ absl::StatusOr<bool> Lanes::Advance(absl::FunctionRef<bool()> goes_on) {
   return moved;
 }
 
-absl::StatusOr<bool> Lanes::AdvanceWay(Lane& lane, Way way) {
+absl::StatusOr<bool> Lanes::AdvanceQueue(Lane& lane, Queue queue) {
   bool moved = false;
-  if (way != Way::kCpu) {
+  if (queue != Queue::kCpu) {
     enqueued_.clear();
-    lane.TakeEnqueued(way, &enqueued_);
+    lane.TakeEnqueued(queue, &enqueued_);
     for (Request* request : enqueued_) args_.listener->OnEnqueued(request);
     moved = !enqueued_.empty();
   }
-  RUEDA_ASSIGN_OR_RETURN(const Progress progress, lane.Advance(way));
-  if (progress == Progress::kDone) OnBucketDone(lane, way);
+  RUEDA_ASSIGN_OR_RETURN(const Progress progress, lane.Advance(queue));
+  if (progress == Progress::kDone) OnBucketDone(lane, queue);
   return moved || progress != Progress::kBlocked;
 }
 
-void Lanes::OnBucketDone(Lane& lane, Way way) {
-  const LaneBucket bucket = lane.Pop(way);
+void Lanes::OnBucketDone(Lane& lane, Queue queue) {
+  const LaneBucket bucket = lane.Pop(queue);
   if (lane.busy()) {
-    const Way other = *std::find_if(std::begin(kWays), std::end(kWays),
-                                    [&](Way candidate) { return lane.busy(candidate); });
-    args_.activity->store(lane.front(lane.busy(way) ? way : other).first_id,
+    const Queue other = *std::find_if(std::begin(kQueues), std::end(kQueues),
+                                      [&](Queue candidate) { return lane.busy(candidate); });
+    args_.activity->store(lane.front(lane.busy(queue) ? queue : other).first_id,
                           std::memory_order_relaxed);
   } else {
     --busy_;
     args_.activity->store(kNoTensor, std::memory_order_relaxed);
   }
-  args_.tracks->BucketDone(lane, way, bucket);
+  args_.tracks->BucketDone(lane, queue, bucket);
   CountBatches(lane);
   for (Request* request : bucket.requests) {
     if (request != nullptr && --request->buckets_left == 0) {
@@ -252,10 +253,10 @@ std::optional<Watch::Lost> Lanes::SilentRank() const {
 void Lanes::Abort() {
   aborted_ = true;
   ForEach([](Lane& lane) {
-    for (const Way way : kWays) {
-      if (!lane.busy(way)) continue;
-      for (Request* request : lane.front(way).requests) {
-        if (request != nullptr) request->started_at = lane.front(way).started_at;
+    for (const Queue queue : kQueues) {
+      if (!lane.busy(queue)) continue;
+      for (Request* request : lane.front(queue).requests) {
+        if (request != nullptr) request->started_at = lane.front(queue).started_at;
       }
     }
     lane.Abort();

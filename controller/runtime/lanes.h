@@ -96,12 +96,12 @@ class Lanes {
   DeviceBackend& on_device() const { return *on_device_; }
 
  private:
-  Group GroupOf(SetId set) const;
+  Members MembersOf(SetId set) const;
   bool NeighbourIsThrough(SetId set) const;
-  absl::Status OpenWay(Lane& lane, Way way, Communicator* parent);
-  absl::StatusOr<std::shared_ptr<void>> Allocate(Way way, size_t bytes) const;
-  absl::StatusOr<bool> AdvanceWay(Lane& lane, Way way);
-  void OnBucketDone(Lane& lane, Way way);
+  absl::Status OpenQueue(Lane& lane, Queue queue, Communicator* parent);
+  absl::StatusOr<std::shared_ptr<void>> Allocate(Queue queue, size_t bytes) const;
+  absl::StatusOr<bool> AdvanceQueue(Lane& lane, Queue queue);
+  void OnBucketDone(Lane& lane, Queue queue);
   void CountBatches(Lane& lane);
 
   const Args args_;

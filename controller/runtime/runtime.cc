@@ -219,7 +219,7 @@ absl::StatusOr<Handle> Runtime::Submit(const OperationArgs& args) {
     RUEDA_RETURN_IF_ERROR(completions_.Start());
   }
   RUEDA_ASSIGN_OR_RETURN(const Submitted submitted, submissions_->Submit(args));
-  if (submitted.is_first) baton_->OnQueued(args.wait_soon);
+  if (submitted.must_wake_engine) baton_->OnQueued(args.wait_soon);
   return submitted.handle;
 }
 

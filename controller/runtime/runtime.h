@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "controller/rendezvous/thread_group.h"
+#include "controller/rendezvous/thread_ranks.h"
 #include "controller/runtime/baton.h"
 #include "controller/runtime/engine.h"
 #include "core/config/config.h"
@@ -29,7 +29,7 @@ struct RuntimeOptions {
   std::string context;      // contexts of one name meet
   uint64_t membership = 1;  // processes: the how-manieth init of this name in this job it is
   uint64_t number = 1;      // the same in this process
-  std::shared_ptr<ThreadGroup> group;  // null: ranks are processes
+  std::shared_ptr<ThreadRanks> group;  // null: ranks are processes
   Rank group_rank = -1;
   std::shared_ptr<Arena> arena;  // null: a new one
 };

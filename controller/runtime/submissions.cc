@@ -317,7 +317,7 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   Submitted submitted;
   submitted.handle = request->handle();
   const bool was_empty = submitted_.empty();
-  submitted.is_first = was_empty || (all_wait_soon_ && !args.wait_soon);
+  submitted.must_wake_engine = was_empty || (all_wait_soon_ && !args.wait_soon);
   all_wait_soon_ = args.wait_soon && (was_empty || all_wait_soon_);
   if (args.waited) {
     request->wait_marked.store(true, std::memory_order_relaxed);

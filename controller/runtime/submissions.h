@@ -47,7 +47,7 @@ struct Submitted {
   // been released and be another's by now.
   Request* request = nullptr;
   // Nothing was queued, or nothing that the engine may have been woken for: it may have to be now.
-  bool is_first = false;
+  bool must_wake_engine = false;
 };
 
 class Submissions {

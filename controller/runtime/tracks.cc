@@ -58,7 +58,7 @@ void Tracks::Forget() {
   named_.clear();
   unnamed_.clear();
   by_name_.clear();
-  ways_named_.clear();
+  queues_named_.clear();
 }
 
 // A track of 0 is one whose name found no room in the ring: what would be drawn on it is not, and
@@ -118,20 +118,20 @@ uint32_t Tracks::NewTrack(std::string name) {
   return next_track_++;
 }
 
-void Tracks::TellBucket(const Lane& lane, Way way, const LaneBucket& bucket) {
+void Tracks::TellBucket(const Lane& lane, Queue queue, const LaneBucket& bucket) {
   BeginFile();
-  const auto number_of_way =
-      static_cast<size_t>(way) * kProcessSetsMax + static_cast<size_t>(lane.set());
-  const uint32_t track = kFirstLaneTrack + static_cast<uint32_t>(number_of_way);
-  if (number_of_way >= ways_named_.size()) ways_named_.resize(number_of_way + 1);
-  if (!ways_named_[number_of_way]) {
-    ways_named_[number_of_way] =
-        timeline_->Name(What::kLane, track, std::string(lane.backend(way).name()), file_);
+  const auto number_of_queue =
+      static_cast<size_t>(queue) * kProcessSetsMax + static_cast<size_t>(lane.set());
+  const uint32_t track = kFirstLaneTrack + static_cast<uint32_t>(number_of_queue);
+  if (number_of_queue >= queues_named_.size()) queues_named_.resize(number_of_queue + 1);
+  if (!queues_named_[number_of_queue]) {
+    queues_named_[number_of_queue] =
+        timeline_->Name(What::kLane, track, std::string(lane.backend(queue).name()), file_);
   }
-  const PhaseTimes times = lane.phase_times(way);
-  const char* const word = WordOf(bucket.collective.kind);
+  const PhaseTimes times = lane.phase_times(queue);
+  const char* const word = WordOf(bucket.operation.kind);
   const uint32_t number = ++buckets_;
-  const auto element_bytes = static_cast<int64_t>(DTypeSize(bucket.collective.dtype));
+  const auto element_bytes = static_cast<int64_t>(DTypeSize(bucket.operation.dtype));
   const auto tensors = static_cast<uint32_t>(bucket.requests.size());
   int64_t bytes = 0;  // that this rank gives
   for (const Piece& piece : bucket.pieces) bytes += piece.elements * element_bytes;

@@ -32,8 +32,8 @@ class Tracks {
     }
   }
   // The lane has done with a bucket; none of its requests has ended by it yet.
-  void BucketDone(const Lane& lane, Way way, const LaneBucket& bucket) {
-    if (timeline_->on()) TellBucket(lane, way, bucket);
+  void BucketDone(const Lane& lane, Queue queue, const LaneBucket& bucket) {
+    if (timeline_->on()) TellBucket(lane, queue, bucket);
   }
   // The request ends, with what its status says.
   void Ended(Request* request) {
@@ -61,7 +61,7 @@ class Tracks {
   void FindTracksOfUnnamed(Request* request);
   void FindTracksByName(Request* request);
   uint32_t NewTrack(std::string name);
-  void TellBucket(const Lane& lane, Way way, const LaneBucket& bucket);
+  void TellBucket(const Lane& lane, Queue queue, const LaneBucket& bucket);
   void TellEnd(Request* request);
 
   Timeline* const timeline_;
@@ -72,7 +72,7 @@ class Tracks {
   std::vector<Named> named_;                    // by slot of the id
   std::vector<std::vector<uint32_t>> unnamed_;  // by token, of which no two are in flight, and part
   HashMap<std::pair<SetId, std::string>, uint32_t> by_name_;
-  std::vector<bool> ways_named_;  // of lanes: by way, then set
+  std::vector<bool> queues_named_;  // of lanes: by queue, then set
 };
 
 }  // namespace rueda

@@ -35,7 +35,7 @@ void PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max,
     const FusionInput& input = batch[i];
     const int64_t bytes = input.elements * static_cast<int64_t>(DTypeSize(input.dtype));
     const bool joins = open != nullptr && open->fusable && input.fusable &&
-                       open->kin == input.kin && open->dtype == input.dtype &&
+                       open->fusion_key == input.fusion_key && open->dtype == input.dtype &&
                        bytes <= bucket_bytes_max - buckets->back().bytes();
     if (!joins) {
       buckets->emplace_back();
@@ -43,7 +43,7 @@ void PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max,
       hash = kEmptyBucket;
     }
     Bucket& bucket = buckets->back();
-    bucket.placements.push_back({static_cast<int32_t>(i), bucket.elements});
+    bucket.slices.push_back({static_cast<int32_t>(i), bucket.elements});
     bucket.elements += input.elements;
     hash = With(hash, input);
     bucket.digest = Digest(hash);

@@ -13,14 +13,14 @@ namespace rueda {
 
 // One tensor of a batch, in plan order.
 struct FusionInput {
-  uint64_t identity;  // equal on all ranks: goes into the digest only
-  uint64_t kin;       // tensors of unequal kin never share a bucket
-  bool fusable;       // false: a bucket of its own
+  uint64_t identity;    // equal on all ranks: goes into the digest only
+  uint64_t fusion_key;  // tensors of unequal keys never share a bucket
+  bool fusable;         // false: a bucket of its own
   DType dtype;
   int64_t elements;
 };
 
-struct Placement {
+struct BucketSlice {
   int32_t input;            // index into the batch
   int64_t offset_elements;  // in the bucket, densely packed
 };
@@ -29,13 +29,14 @@ struct Bucket {
   DType dtype = DType::kUInt8;
   int64_t elements = 0;
   uint32_t digest = 0;
-  std::vector<Placement> placements;
+  std::vector<BucketSlice> slices;
 
   int64_t bytes() const { return elements * static_cast<int64_t>(DTypeSize(dtype)); }
 };
 
-// Appends the buckets of `batch` to `buckets`. A bucket holds neighbours of equal kin and dtype and
-// at most `bucket_bytes_max` bytes, except that a tensor larger than that has a bucket of its own.
+// Appends the buckets of `batch` to `buckets`. A bucket holds neighbours of equal fusion key and
+// dtype and at most `bucket_bytes_max` bytes, except that a tensor larger than that has a bucket of
+// its own.
 void PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max,
                 std::vector<Bucket>* buckets);
 

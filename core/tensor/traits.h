@@ -131,7 +131,7 @@ bool IsAverage(ReduceOp op);
 struct OperationTraits {
   OpKind kind = OpKind::kBarrier;
   ReduceOp reduce_op = ReduceOp::kNone;
-  // World ranks; of a Collective member indices. -1: none.
+  // World ranks; of a BucketOperation member indices. -1: none.
   Rank root = -1;  // send/recv: who sends
   Rank peer = -1;  // send/recv: who receives
   DeviceType device = DeviceType::kCpu;

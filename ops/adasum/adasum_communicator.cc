@@ -18,43 +18,43 @@ size_t Triangle(size_t members) {
 
 }  // namespace
 
-void AdasumCommunicator::Start(const Collective& collective) {
+void AdasumCommunicator::Start(const BucketOperation& operation) {
   step_ = Step::kNone;
-  collective_.reduce_op = collective.reduce_op;
-  if (collective.reduce_op != ReduceOp::kAdasum) {
-    inner().Start(collective);
+  operation_.reduce_op = operation.reduce_op;
+  if (operation.reduce_op != ReduceOp::kAdasum) {
+    inner().Start(operation);
     return;
   }
-  collective_ = collective;
-  if (members_ == 1 || collective.elements == 0) {  // of one vector, the vector itself
-    collective_.reduce_op = ReduceOp::kSum;
-    inner().Start(collective_);
+  operation_ = operation;
+  if (members_ == 1 || operation.elements == 0) {  // of one vector, the vector itself
+    operation_.reduce_op = ReduceOp::kSum;
+    inner().Start(operation_);
     return;
   }
-  element_bytes_ = DTypeSize(collective.dtype);
-  pieces_.Reset(collective.pieces, element_bytes_);
+  element_bytes_ = DTypeSize(operation.dtype);
+  pieces_.Reset(operation.pieces, element_bytes_);
   live_.clear();
   for (int member = 0; member < members_; ++member) {
-    if (!collective.IsAbsent(member)) live_.push_back(member);
+    if (!operation.IsAbsent(member)) live_.push_back(member);
   }
   out_of_memory_ = !Allocate();
   if (out_of_memory_) return;
   int64_t begin = 0;
   parts_.clear();
-  for (size_t i = 0; i < collective.pieces.size(); ++i) {
-    const int64_t end = begin + collective.pieces[i].elements;
+  for (size_t i = 0; i < operation.pieces.size(); ++i) {
+    const int64_t end = begin + operation.pieces[i].elements;
     const Part part = {i, std::max(begin, SliceBegin(self_)), std::min(end, SliceBegin(self_ + 1))};
     if (part.begin < part.end) parts_.push_back(part);
     begin = end;
   }
-  products_.assign(collective.pieces.size() * Triangle(live_.size()), 0);
+  products_.assign(operation.pieces.size() * Triangle(live_.size()), 0);
   StartSlices();
 }
 
 // Where a member's slice begins: equal parts, the lowest members one element more.
 int64_t AdasumCommunicator::SliceBegin(int member) const {
-  return collective_.elements / members_ * member +
-         std::min<int64_t>(member, collective_.elements % members_);
+  return operation_.elements / members_ * member +
+         std::min<int64_t>(member, operation_.elements % members_);
 }
 
 bool AdasumCommunicator::Allocate() {
@@ -62,7 +62,7 @@ bool AdasumCommunicator::Allocate() {
   received_.reset(new (std::nothrow) char[std::max<size_t>(slice * live_.size(), 1)]);
   packed_.reset();
   if (!pieces_.single()) {
-    const size_t bytes = static_cast<size_t>(collective_.elements) * element_bytes_;
+    const size_t bytes = static_cast<size_t>(operation_.elements) * element_bytes_;
     packed_.reset(new (std::nothrow) char[bytes]);
     if (packed_ == nullptr) return false;
   }
@@ -71,25 +71,25 @@ bool AdasumCommunicator::Allocate() {
 
 // Each member's slice of everybody's bucket goes to it.
 void AdasumCommunicator::StartSlices() {
-  const bool absent = collective_.IsAbsent(self_);
-  if (packed_ != nullptr && !absent) pieces_.Pack(0, collective_.elements, packed_.get());
+  const bool absent = operation_.IsAbsent(self_);
+  if (packed_ != nullptr && !absent) pieces_.Pack(0, operation_.elements, packed_.get());
   counts_.clear();
   for (int giver = 0; giver < members_; ++giver) {
     for (int taker = 0; taker < members_; ++taker) {
-      counts_.push_back(collective_.IsAbsent(giver) ? 0 : SliceElements(taker));
+      counts_.push_back(operation_.IsAbsent(giver) ? 0 : SliceElements(taker));
     }
   }
-  piece_.input = packed_ != nullptr ? packed_.get() : collective_.pieces[0].input;
+  piece_.input = packed_ != nullptr ? packed_.get() : operation_.pieces[0].input;
   piece_.output = received_.get();
-  piece_.elements = absent ? 0 : collective_.elements;
-  part_ = Collective();
+  piece_.elements = absent ? 0 : operation_.elements;
+  part_ = BucketOperation();
   part_.kind = OpKind::kAlltoall;
-  part_.dtype = collective_.dtype;
+  part_.dtype = operation_.dtype;
   part_.pieces = {&piece_, 1};
   part_.counts = counts_;
-  part_.elements = collective_.elements;
-  part_.digest = collective_.digest;
-  part_.sequence = collective_.sequence;
+  part_.elements = operation_.elements;
+  part_.digest = operation_.digest;
+  part_.sequence = operation_.sequence;
   inner().Start(part_);
   step_ = Step::kSlices;
 }
@@ -107,12 +107,12 @@ bool AdasumCommunicator::WorkOn(bool multiply) {
   std::vector<const void*> sources;
   for (size_t i = 0; i < live_.size(); ++i) sources.push_back(at + i * slice_bytes);
   if (multiply) {
-    kernels::AddProducts(collective_.dtype, sources, count,
+    kernels::AddProducts(operation_.dtype, sources, count,
                          products_.data() + part.piece * Triangle(live_.size()));
   } else {
     const absl::Span<const double> factors =
         absl::MakeConstSpan(factors_).subspan(part.piece * live_.size(), live_.size());
-    kernels::Combine(collective_.dtype, sources, factors, at, count);
+    kernels::Combine(operation_.dtype, sources, factors, at, count);
   }
   done_ += count;
   if (begin + count == part.end) {
@@ -138,29 +138,29 @@ void AdasumCommunicator::StartProducts() {
 void AdasumCommunicator::SetFactors() {
   const size_t triangle = Triangle(live_.size());
   factors_.clear();
-  for (size_t piece = 0; piece < collective_.pieces.size(); ++piece) {
+  for (size_t piece = 0; piece < operation_.pieces.size(); ++piece) {
     for (const double factor :
          AdasumFactors(absl::MakeConstSpan(products_).subspan(piece * triangle, triangle),
                        static_cast<int>(live_.size()))) {
       // It is linear in a factor of all its inputs.
-      factors_.push_back(factor * collective_.scaling.prescale * collective_.scaling.postscale);
+      factors_.push_back(factor * operation_.scaling.prescale * operation_.scaling.postscale);
     }
   }
 }
 
 void AdasumCommunicator::StartGather() {
-  const bool absent = collective_.IsAbsent(self_);
+  const bool absent = operation_.IsAbsent(self_);
   counts_.clear();
   for (int member = 0; member < members_; ++member) counts_.push_back(SliceElements(member));
   piece_.input = received_.get();
   piece_.elements = SliceElements(self_);
-  piece_.output = packed_ != nullptr ? packed_.get() : collective_.pieces[0].output;
+  piece_.output = packed_ != nullptr ? packed_.get() : operation_.pieces[0].output;
   if (absent) piece_.output = nullptr;
   part_.kind = OpKind::kAllgather;
-  part_.dtype = collective_.dtype;
+  part_.dtype = operation_.dtype;
   part_.reduce_op = ReduceOp::kNone;
   part_.counts = counts_;
-  part_.elements = collective_.elements;
+  part_.elements = operation_.elements;
   inner().Start(part_);
   step_ = Step::kGather;
 }
@@ -194,8 +194,8 @@ absl::StatusOr<Progress> AdasumCommunicator::Advance() {
       step_ = Step::kCombine;
       return Progress::kMoved;
     default:  // gathered
-      if (packed_ != nullptr && !collective_.IsAbsent(self_)) {
-        pieces_.Unpack(0, collective_.elements, packed_.get());
+      if (packed_ != nullptr && !operation_.IsAbsent(self_)) {
+        pieces_.Unpack(0, operation_.elements, packed_.get());
       }
       packed_.reset();
       received_.reset();

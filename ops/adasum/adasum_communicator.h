@@ -20,10 +20,10 @@ class AdasumCommunicator : public Decorator {
   AdasumCommunicator(std::unique_ptr<Communicator> inner, int members, int self)
       : Decorator(std::move(inner)), members_(members), self_(self) {}
 
-  void Start(const Collective& collective) override;
+  void Start(const BucketOperation& operation) override;
   absl::StatusOr<Progress> Advance() override;
   PhaseTimes phase_times() const override {
-    return collective_.reduce_op == ReduceOp::kAdasum ? PhaseTimes() : inner().phase_times();
+    return operation_.reduce_op == ReduceOp::kAdasum ? PhaseTimes() : inner().phase_times();
   }
 
  private:
@@ -48,8 +48,8 @@ class AdasumCommunicator : public Decorator {
   const int self_;
 
   Step step_ = Step::kNone;
-  Collective collective_;  // the caller's
-  Collective part_;        // the inner one's
+  BucketOperation operation_;  // the caller's
+  BucketOperation part_;       // the inner one's
   Pieces pieces_;
   size_t element_bytes_ = 1;
   std::vector<int> live_;  // members that take part

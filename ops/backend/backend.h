@@ -15,7 +15,7 @@ namespace rueda {
 class DeviceBackend;  // ops/backend/device.h
 
 // The ranks that a communicator is made for.
-struct Group {
+struct Members {
   SetId set = kWorldSet;
   uint32_t generation = 0;  // how many process sets had this id before
   std::vector<Rank> ranks;  // world ranks, ascending
@@ -30,7 +30,7 @@ inline uint64_t FirstCount(uint32_t generation) {
   return static_cast<uint64_t>(generation) << 40;
 }
 
-// The communicators that a group on several hosts is made of.
+// The communicators of members on several hosts.
 struct Levels {
   // By host, in the order of the hosts' first members: its members' indices, ascending.
   std::vector<std::vector<int>> hosts;
@@ -49,17 +49,17 @@ class Backend {
   // Whether its members are connected: what one has sent can be lost to the others when it closes.
   virtual bool connects() const = 0;
 
-  // OK when this backend can serve the group, else the reason why not, for people. The same answer
-  // on every rank of the group.
-  virtual absl::Status Viable(const Group& group) const = 0;
+  // OK when this backend can serve them, else the reason why not, for people. The same answer
+  // on every one of them.
+  virtual absl::Status Viable(const Members& members) const = 0;
 
   // Does not block: what takes long (connections) happens behind the communicator's first
   // operation.
-  virtual absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Members& members) = 0;
 
-  // Beside the whole group's communicator, what does its operations in two levels;
+  // Beside the communicator of all, what does its operations in two levels;
   // FAILED_PRECONDITION where there are none. Does not block either.
-  virtual absl::StatusOr<Levels> ConnectLevels([[maybe_unused]] const Group& group) {
+  virtual absl::StatusOr<Levels> ConnectLevels([[maybe_unused]] const Members& members) {
     return absl::FailedPreconditionError("there are no levels");
   }
 

@@ -61,22 +61,22 @@ bool Channels::Carry(OpKind kind) {
   }
 }
 
-void Channels::Reset(const Collective& collective, int self, int members) {
-  collective_ = collective;
-  element_bytes_ = DTypeSize(collective.dtype);
+void Channels::Reset(const BucketOperation& operation, int self, int members) {
+  operation_ = operation;
+  element_bytes_ = DTypeSize(operation.dtype);
   self_ = self;
   members_ = members;
-  by_taker_ = collective.kind == OpKind::kScatter || collective.kind == OpKind::kAlltoall ||
-              collective.kind == OpKind::kReducescatter;
+  by_taker_ = operation.kind == OpKind::kScatter || operation.kind == OpKind::kAlltoall ||
+              operation.kind == OpKind::kReducescatter;
   given_.resize(by_taker_ ? members : 1);
   taken_.resize(members);
   for (Stream& stream : given_) stream.Clear();
   for (Stream& stream : taken_) stream.Clear();
-  const size_t pieces = collective.pieces.size();
-  const size_t columns = collective.counts.size() / pieces;
+  const size_t pieces = operation.pieces.size();
+  const size_t columns = operation.counts.size() / pieces;
   for (size_t p = 0; p < pieces; ++p) {
-    AddGiven(collective.pieces[p], collective.counts.subspan(p * columns, columns));
-    AddTaken(collective.pieces[p], collective.counts.subspan(p * columns, columns));
+    AddGiven(operation.pieces[p], operation.counts.subspan(p * columns, columns));
+    AddTaken(operation.pieces[p], operation.counts.subspan(p * columns, columns));
   }
   own_ = given_[by_taker_ ? self : 0];
   longest_ = LongestChannel();
@@ -85,14 +85,14 @@ void Channels::Reset(const Collective& collective, int self, int members) {
 // What this member gives of the piece.
 void Channels::AddGiven(const Piece& piece, absl::Span<const int64_t> counts) {
   const bool from_root =
-      collective_.kind == OpKind::kBroadcast || collective_.kind == OpKind::kScatter;
-  if (from_root && collective_.root != self_) return;
+      operation_.kind == OpKind::kBroadcast || operation_.kind == OpKind::kScatter;
+  if (from_root && operation_.root != self_) return;
   const char* input = static_cast<const char*>(piece.input);
   if (!by_taker_) {
     given_[0].Add(input, static_cast<size_t>(piece.elements) * element_bytes_);
     return;
   }
-  if (collective_.kind == OpKind::kAlltoall) {
+  if (operation_.kind == OpKind::kAlltoall) {
     const size_t members = static_cast<size_t>(members_);
     counts = counts.subspan(static_cast<size_t>(self_) * members, members);
   }
@@ -111,18 +111,18 @@ void Channels::AddTaken(const Piece& piece, absl::Span<const int64_t> counts) {
     taken_[giver].Add(output, bytes);
     if (output != nullptr) output += bytes;
   };
-  switch (collective_.kind) {
+  switch (operation_.kind) {
     case OpKind::kBroadcast:
-      add(collective_.root, piece.elements);
+      add(operation_.root, piece.elements);
       return;
     case OpKind::kGather:
-      if (collective_.root != self_) return;
+      if (operation_.root != self_) return;
       [[fallthrough]];
     case OpKind::kAllgather:
       for (int giver = 0; giver < members_; ++giver) add(giver, counts[giver]);
       return;
     case OpKind::kScatter:
-      add(collective_.root, counts[self_]);
+      add(operation_.root, counts[self_]);
       return;
     case OpKind::kReducescatter:
       add(0, counts[self_]);
@@ -136,16 +136,16 @@ void Channels::AddTaken(const Piece& piece, absl::Span<const int64_t> counts) {
 }
 
 size_t Channels::LongestChannel() const {
-  if (collective_.kind == OpKind::kBroadcast) {
-    return static_cast<size_t>(collective_.elements) * element_bytes_;
+  if (operation_.kind == OpKind::kBroadcast) {
+    return static_cast<size_t>(operation_.elements) * element_bytes_;
   }
   // Each column of the counts is a channel of some giver's.
-  const size_t pieces = collective_.pieces.size();
-  const size_t columns = collective_.counts.size() / pieces;
+  const size_t pieces = operation_.pieces.size();
+  const size_t columns = operation_.counts.size() / pieces;
   int64_t longest = 0;
   for (size_t column = 0; column < columns; ++column) {
     int64_t elements = 0;
-    for (size_t p = 0; p < pieces; ++p) elements += collective_.counts[p * columns + column];
+    for (size_t p = 0; p < pieces; ++p) elements += operation_.counts[p * columns + column];
     longest = std::max(longest, elements);
   }
   return static_cast<size_t>(longest) * element_bytes_;

@@ -57,8 +57,8 @@ class Channels {
   // Whether the kind is one of those above.
   static bool Carry(OpKind kind);
 
-  // `collective` as of member `self` of `members`; what it points to outlives the use.
-  void Reset(const Collective& collective, int self, int members);
+  // `operation` as of member `self` of `members`; what it points to outlives the use.
+  void Reset(const BucketOperation& operation, int self, int members);
 
   // Whether each taker has a channel of its own, by its index; else there is one, channel 0.
   bool by_taker() const { return by_taker_; }
@@ -77,7 +77,7 @@ class Channels {
   void AddTaken(const Piece& piece, absl::Span<const int64_t> counts);
   size_t LongestChannel() const;
 
-  Collective collective_;
+  BucketOperation operation_;
   size_t element_bytes_ = 1;
   int self_ = 0;
   int members_ = 1;

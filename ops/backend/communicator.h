@@ -41,7 +41,7 @@ struct Piece {
 // until the operation is done; nothing else need.
 //
 // Root and peer are member indices; the compression is one that ops/compression has a way for.
-struct Collective : OperationTraits {
+struct BucketOperation : OperationTraits {
   DType dtype = DType::kUInt8;
   Scaling scaling;         // of reductions
   bool automatic = false;  // the compression was chosen, and how long it takes is to be measured
@@ -96,13 +96,14 @@ struct Silence {
 class EarlyStart {
  public:
   // The one before is done, and nobody has begun this one, as this rank has told nobody of it. Then
-  // the next Start is of this operation, unless TakeBack comes first. False: nothing was done, and
-  // Start does it all. Of `collective` only the traits without root and peer, dtype, pieces,
-  // elements and digest are known.
-  virtual bool Prepare(const Collective& collective) = 0;
-  // Cancels Prepare. `never`: the operation was dropped. Else it may still come, and others may
-  // have begun with it already.
-  virtual void TakeBack(bool never) = 0;
+  // the next Start is of this operation, unless TakeBack or Drop comes first. False: nothing was
+  // done, and Start does it all. Of `operation` only the traits without root and peer, dtype,
+  // pieces, elements and digest are known.
+  virtual bool Prepare(const BucketOperation& operation) = 0;
+  // Cancels Prepare. The operation may still come, and others may have begun with it already.
+  virtual void TakeBack() = 0;
+  // Cancels Prepare. The operation was dropped, and never comes.
+  virtual void Drop() = 0;
 
  protected:
   ~EarlyStart() = default;
@@ -138,7 +139,7 @@ class Communicator {
   virtual ~Communicator() = default;
 
   // Begins an operation. The one before is done, unless this is Enqueuing.
-  virtual void Start(const Collective& collective) = 0;
+  virtual void Start(const BucketOperation& operation) = 0;
 
   // Goes on with it for at most about 100 us. An error ends the membership: UNAVAILABLE (a peer or
   // the network is gone), RESOURCE_EXHAUSTED, INTERNAL (the members' layouts differ).

@@ -13,7 +13,7 @@ class Decorator : public Communicator {
  public:
   explicit Decorator(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
 
-  void Start(const Collective& collective) override { inner_->Start(collective); }
+  void Start(const BucketOperation& operation) override { inner_->Start(operation); }
   absl::StatusOr<Progress> Advance() override { return inner_->Advance(); }
   PhaseTimes phase_times() const override { return inner_->phase_times(); }
   void Abort() override { inner_->Abort(); }

@@ -83,8 +83,8 @@ class DeviceBackend : public Backend {
  public:
   DeviceBackend* on_device() final { return this; }
   // Of the ordinary operations.
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) final {
-    return ConnectOn(group, /*urgent=*/false, nullptr);
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Members& members) final {
+    return ConnectOn(members, /*urgent=*/false, nullptr);
   }
 
   // Any thread.
@@ -94,13 +94,14 @@ class DeviceBackend : public Backend {
   virtual absl::Status CheckOperation(OpKind kind, ReduceOp op,
                                       const Compression& compression) const = 0;
 
-  // As Backend::Connect, or a group's second communicator, for urgent operations, which go before
-  // others' work on the device. `parent`: one of this backend's, of all these ranks, if any, out of
-  // which this one may be made; those of its ranks that are not of the group call LeaveOut at the
+  // As Backend::Connect, or the members' second communicator, for urgent operations, which go
+  // before others' work on the device. `parent`: one of this backend's, of all these ranks, if any,
+  // out of which this one may be made; those of its ranks that are no members call SkipSplit at the
   // same place of the plan.
-  virtual absl::StatusOr<std::unique_ptr<Communicator>> ConnectOn(const Group& group, bool urgent,
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> ConnectOn(const Members& members,
+                                                                  bool urgent,
                                                                   Communicator* parent) = 0;
-  virtual void LeaveOut(Communicator* parent) = 0;
+  virtual void SkipSplit(Communicator* parent) = 0;
   // Ends a communicator that has nothing under way, without waiting for that.
   virtual void Retire(std::unique_ptr<Communicator> communicator) = 0;
   // When all of its communicators were aborted: whether nothing of them is left on the device and

@@ -15,7 +15,7 @@ std::string Selection::Table() const {
   return table;
 }
 
-absl::StatusOr<Selection> SelectBackend(absl::string_view requested, const Group& group,
+absl::StatusOr<Selection> SelectBackend(absl::string_view requested, const Members& members,
                                         absl::Span<const std::unique_ptr<Backend>> backends) {
   Selection selection;
   for (const std::unique_ptr<Backend>& backend : backends) {
@@ -28,14 +28,14 @@ absl::StatusOr<Selection> SelectBackend(absl::string_view requested, const Group
       verdict =
           absl::FailedPreconditionError(absl::StrCat("backend=", requested, " was asked for"));
     } else {
-      verdict = backend->Viable(group);
+      verdict = backend->Viable(members);
     }
     if (verdict.ok()) selection.backend = backend.get();
     selection.candidates.push_back({std::string(backend->name()), std::move(verdict)});
   }
   if (selection.backend == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("no backend can serve process set ",
-                                                      group.set, " of ", group.ranks.size(),
+                                                      members.set, " of ", members.ranks.size(),
                                                       " ranks:\n", selection.Table()));
   }
   return selection;

@@ -12,7 +12,7 @@ namespace rueda {
 
 struct Candidate {
   std::string backend;
-  absl::Status verdict;  // OK, or why it can't serve the group
+  absl::Status verdict;  // OK, or why it can't serve the members
 };
 
 struct Selection {
@@ -23,10 +23,10 @@ struct Selection {
 };
 
 // `backends` in order of preference; those behind the first that can are not asked. `requested` is
-// the knob `backend`: "auto", or the only name that may be chosen (a group of one rank is always
+// the knob `backend`: "auto", or the only name that may be chosen (one member alone is always
 // served by "solo"). Those for tensors on a device are left out.
 // FAILED_PRECONDITION with the table when nothing is viable.
-absl::StatusOr<Selection> SelectBackend(absl::string_view requested, const Group& group,
+absl::StatusOr<Selection> SelectBackend(absl::string_view requested, const Members& members,
                                         absl::Span<const std::unique_ptr<Backend>> backends);
 
 }  // namespace rueda

@@ -47,57 +47,57 @@ size_t PlaceOf(Compressor compressor) {
 
 }  // namespace
 
-void CompressedCommunicator::Start(const Collective& collective) {
-  collective_ = collective;
+void CompressedCommunicator::Start(const BucketOperation& operation) {
+  operation_ = operation;
   started_at_ = 0;
   status_ = absl::OkStatus();
-  if (!collective.compressed() || members_ == 1 || collective.elements == 0) return StartInner();
-  if (collective.automatic) {
+  if (!operation.compressed() || members_ == 1 || operation.elements == 0) return StartInner();
+  if (operation.automatic) {
     started_at_ = MonotonicNow();
-    if (collective.pieces[0].state->automatic.agrees()) return StartAgreement();
+    if (operation.pieces[0].state->automatic.agrees()) return StartAgreement();
   }
   status_ = WithMemory([this] { return Begin(); });
 }
 
 void CompressedCommunicator::StartInner() {
-  collective_.compression = Compression();
+  operation_.compression = Compression();
   step_ = Step::kInner;
-  inner().Start(collective_);
+  inner().Start(operation_);
 }
 
 // What the ranks have measured of each piece: the planner lets those agree together that are as
 // far.
 void CompressedCommunicator::StartAgreement() {
   times_.clear();
-  for (const Piece& piece : collective_.pieces) {
+  for (const Piece& piece : operation_.pieces) {
     const auto times = piece.state->automatic.times();
     times_.insert(times_.end(), times.begin(), times.end());
   }
   piece_.input = piece_.output = times_.data();
   piece_.elements = static_cast<int64_t>(times_.size());
-  Collective sum;
+  BucketOperation sum;
   sum.kind = OpKind::kAllreduce;
   sum.dtype = DType::kFloat64;
   sum.reduce_op = ReduceOp::kSum;
   sum.pieces = {&piece_, 1};
   sum.elements = piece_.elements;
-  sum.digest = collective_.digest;
-  sum.sequence = collective_.sequence;
+  sum.digest = operation_.digest;
+  sum.sequence = operation_.sequence;
   step_ = Step::kAgree;
   inner().Start(sum);
 }
 
 void CompressedCommunicator::Agree() {
   constexpr size_t kEach = AutomaticChoice::kCandidates;
-  for (size_t i = 0; i < collective_.pieces.size(); ++i) {
-    CompressionState& state = *collective_.pieces[i].state;
+  for (size_t i = 0; i < operation_.pieces.size(); ++i) {
+    CompressionState& state = *operation_.pieces[i].state;
     state.automatic.Decide(absl::MakeConstSpan(times_).subspan(i * kEach, kEach));
     if (state.automatic.choice() == Compressor::kNone) state.sent = state.sums = {};
   }
 }
 
 absl::Status CompressedCommunicator::Begin() {
-  if (collective_.compression.none()) {
+  if (operation_.compression.none()) {
     StartInner();
     return absl::OkStatus();
   }
@@ -133,11 +133,11 @@ absl::Status CompressedCommunicator::PlanParts() {
   for (int64_t stripe = 0; stripe < count; ++stripe) {
     first_part_.push_back(parts_.size());
     stripe_begin_.push_back(offset);
-    for (size_t i = 0; i < collective_.pieces.size(); ++i) {
-      const Piece& piece = collective_.pieces[i];
+    for (size_t i = 0; i < operation_.pieces.size(); ++i) {
+      const Piece& piece = operation_.pieces[i];
       const int64_t turn = static_cast<int64_t>((piece.identity + static_cast<uint64_t>(stripe)) %
                                                 static_cast<uint64_t>(count));
-      if (collective_.compression.compressor == Compressor::kPowerSgd) {
+      if (operation_.compression.compressor == Compressor::kPowerSgd) {
         AddPart(i, 0, turn == 0 ? piece.elements : 0, &offset);
         continue;
       }
@@ -150,12 +150,12 @@ absl::Status CompressedCommunicator::PlanParts() {
   first_part_.push_back(parts_.size());
   stripe_begin_.push_back(offset);
   // On one host float32 is reduced where the result goes.
-  const bool in_place = !two_levels() && collective_.kind == OpKind::kAllreduce &&
-                        collective_.dtype == DType::kFloat32 && !collective_.IsAbsent(self_);
+  const bool in_place = !two_levels() && operation_.kind == OpKind::kAllreduce &&
+                        operation_.dtype == DType::kFloat32 && !operation_.IsAbsent(self_);
   if (!in_place) RUEDA_RETURN_IF_ERROR(values_.Reserve(offset));
   offset = 0;
   for (Part& part : parts_) {
-    part.values = in_place ? static_cast<float*>(collective_.pieces[part.piece].output)
+    part.values = in_place ? static_cast<float*>(operation_.pieces[part.piece].output)
                            : values_.data() + offset;
     offset += RoundUp(part.elements, kAlignment);
   }
@@ -164,33 +164,33 @@ absl::Status CompressedCommunicator::PlanParts() {
 
 void CompressedCommunicator::Load(const Part& part, int64_t begin, int64_t count) {
   float* const to = part.values + begin;
-  const void* const input = collective_.pieces[part.piece].input;
-  if (input == nullptr || collective_.IsAbsent(self_)) {
+  const void* const input = operation_.pieces[part.piece].input;
+  if (input == nullptr || operation_.IsAbsent(self_)) {
     std::fill_n(to, count, 0.0f);
     return;
   }
-  const size_t bytes = DTypeSize(collective_.dtype);
+  const size_t bytes = DTypeSize(operation_.dtype);
   const char* const from =
       static_cast<const char*>(input) + static_cast<size_t>(part.begin + begin) * bytes;
-  if (collective_.dtype != DType::kFloat32) {
-    kernels::ToFloat32(collective_.dtype, from, to, count);
+  if (operation_.dtype != DType::kFloat32) {
+    kernels::ToFloat32(operation_.dtype, from, to, count);
   } else if (from != reinterpret_cast<const char*>(to)) {
     kernels::Copy(to, from, static_cast<size_t>(count) * bytes);
   }
-  if (collective_.scaling.prescale == 1) return;
-  const auto factor = static_cast<float>(collective_.scaling.prescale);
+  if (operation_.scaling.prescale == 1) return;
+  const auto factor = static_cast<float>(operation_.scaling.prescale);
   for (int64_t i = 0; i < count; ++i) to[i] *= factor;
 }
 
 // A reducescatter's output has this member's share alone.
 void CompressedCommunicator::Store(const Part& part, int64_t begin, int64_t count) {
-  const Piece& piece = collective_.pieces[part.piece];
-  if (piece.output == nullptr || collective_.IsAbsent(self_)) return;
+  const Piece& piece = operation_.pieces[part.piece];
+  if (piece.output == nullptr || operation_.IsAbsent(self_)) return;
   int64_t share_begin = 0;
   int64_t share_end = piece.elements;
-  if (collective_.kind == OpKind::kReducescatter) {
+  if (operation_.kind == OpKind::kReducescatter) {
     const auto members = static_cast<size_t>(members_);
-    const int64_t* const counts = &collective_.counts[part.piece * members];
+    const int64_t* const counts = &operation_.counts[part.piece * members];
     share_begin = std::accumulate(counts, counts + self_, int64_t{0});
     share_end = share_begin + counts[self_];
   }
@@ -198,11 +198,11 @@ void CompressedCommunicator::Store(const Part& part, int64_t begin, int64_t coun
   const int64_t to = std::min(part.begin + begin + count, share_end);
   if (from >= to) return;
   const float* const values = part.values + (from - part.begin);
-  const size_t bytes = DTypeSize(collective_.dtype);
+  const size_t bytes = DTypeSize(operation_.dtype);
   char* const output =
       static_cast<char*>(piece.output) + static_cast<size_t>(from - share_begin) * bytes;
-  if (collective_.dtype != DType::kFloat32) {
-    kernels::FromFloat32(collective_.dtype, values, output, to - from);
+  if (operation_.dtype != DType::kFloat32) {
+    kernels::FromFloat32(operation_.dtype, values, output, to - from);
   } else if (output != reinterpret_cast<const char*>(values)) {
     kernels::Copy(output, values, static_cast<size_t>(to - from) * bytes);
   }
@@ -235,17 +235,17 @@ void CompressedCommunicator::StartInside(OpKind kind) {
   piece_.input = reduces ? values_.data() : stripe_.data();
   piece_.output = reduces ? stripe_.data() : values_.data();
   piece_.elements = reduces ? stripe_begin_.back() : counts_[static_cast<size_t>(levels_.local)];
-  Collective collective;
-  collective.kind = kind;
-  collective.dtype = DType::kFloat32;
-  collective.reduce_op = reduces ? ReduceOp::kSum : ReduceOp::kNone;
-  collective.pieces = {&piece_, 1};
-  collective.elements = stripe_begin_.back();
-  collective.counts = counts_;
-  collective.digest = collective_.digest;
-  collective.sequence = collective_.sequence;
+  BucketOperation operation;
+  operation.kind = kind;
+  operation.dtype = DType::kFloat32;
+  operation.reduce_op = reduces ? ReduceOp::kSum : ReduceOp::kNone;
+  operation.pieces = {&piece_, 1};
+  operation.elements = stripe_begin_.back();
+  operation.counts = counts_;
+  operation.digest = operation_.digest;
+  operation.sequence = operation_.sequence;
   step_ = reduces ? Step::kReduceInside : Step::kGatherInside;
-  levels_.inside->Start(collective);
+  levels_.inside->Start(operation);
 }
 
 // Of this rank's stripe, between the hosts; or of everything, between all members.
@@ -254,30 +254,30 @@ absl::Status CompressedCommunicator::StartReduction() {
   operands_.clear();
   shares_.clear();
   // Top-k and PowerSGD give every member all of it.
-  const bool shares = collective_.kind == OpKind::kReducescatter && !two_levels() &&
-                      HasCodec(collective_.compression.compressor);
+  const bool shares = operation_.kind == OpKind::kReducescatter && !two_levels() &&
+                      HasCodec(operation_.compression.compressor);
   const auto members = static_cast<size_t>(members_);
   const auto stripe = static_cast<size_t>(two_levels() ? levels_.local : 0);
   for (size_t i = first_part_[stripe]; i < first_part_[stripe + 1]; ++i) {
     const Part& part = parts_[i];
-    const Piece& piece = collective_.pieces[part.piece];
+    const Piece& piece = operation_.pieces[part.piece];
     float* values = part.values;
     if (two_levels())
       values = stripe_.data() + (part.values - values_.data()) - stripe_begin_[stripe];
     operands_.push_back(
         {values, part.begin, part.elements, piece.rows, piece.identity, piece.state});
     if (!shares) continue;
-    const auto counts = collective_.counts.subspan(part.piece * members, members);
+    const auto counts = operation_.counts.subspan(part.piece * members, members);
     shares_.insert(shares_.end(), counts.begin(), counts.end());
   }
   ReductionArgs args;
-  args.compression = collective_.compression;
+  args.compression = operation_.compression;
   args.operands = operands_;
-  args.absent = two_levels() ? absl::MakeConstSpan(absent_hosts_) : collective_.absent;
+  args.absent = two_levels() ? absl::MakeConstSpan(absent_hosts_) : operation_.absent;
   args.shares = shares_;
-  args.after = collective_.scaling.after();
-  args.digest = collective_.digest;
-  args.sequence = collective_.sequence;
+  args.after = operation_.scaling.after();
+  args.digest = operation_.digest;
+  args.sequence = operation_.sequence;
   std::unique_ptr<Reduction>& reduction = reductions_[PlaceOf(args.compression.compressor)];
   if (reduction == nullptr) {
     reduction = two_levels()
@@ -300,7 +300,7 @@ absl::Status CompressedCommunicator::AfterStep() {
       for (size_t host = 0; host < levels_.hosts.size(); ++host) {
         const std::vector<int>& members = levels_.hosts[host];
         if (std::all_of(members.begin(), members.end(),
-                        [&](int member) { return collective_.IsAbsent(member); })) {
+                        [&](int member) { return operation_.IsAbsent(member); })) {
           absent_hosts_.push_back(static_cast<int>(host));
         }
       }
@@ -332,8 +332,8 @@ absl::Status CompressedCommunicator::AfterStep() {
 Progress CompressedCommunicator::Done() {
   if (started_at_ != 0) {
     const auto each = static_cast<double>(MonotonicNow() - started_at_) /
-                      static_cast<double>(collective_.elements);
-    for (const Piece& piece : collective_.pieces) {
+                      static_cast<double>(operation_.elements);
+    for (const Piece& piece : operation_.pieces) {
       piece.state->automatic.Measured(
           static_cast<Nanos>(each * static_cast<double>(piece.elements)));
     }

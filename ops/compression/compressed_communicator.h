@@ -27,7 +27,7 @@ class CompressedCommunicator : public Decorator, public SilenceProbe {
                          std::function<absl::StatusOr<Levels>()> connect)
       : Decorator(std::move(inner)), members_(members), self_(self), connect_(std::move(connect)) {}
 
-  void Start(const Collective& collective) override;
+  void Start(const BucketOperation& operation) override;
   absl::StatusOr<Progress> Advance() override;
   SilenceProbe* silence_probe() override { return this; }
   std::optional<Silence> SilentMember() override;
@@ -74,7 +74,7 @@ class CompressedCommunicator : public Decorator, public SilenceProbe {
 
   Step step_ = Step::kInner;
   absl::Status status_;  // of the start
-  Collective collective_;
+  BucketOperation operation_;
   Nanos started_at_ = 0;
   std::vector<Part> parts_;            // by stripe
   std::vector<size_t> first_part_;     // by stripe; and how many there are

@@ -25,7 +25,7 @@ struct ReductionArgs {
   absl::Span<const Operand> operands;
   // In elements, by operand, then by member, if each gets its part of the result alone; else empty.
   absl::Span<const int64_t> shares;
-  absl::Span<const int> absent;  // as Collective has it; their values are 0
+  absl::Span<const int> absent;  // as BucketOperation has it; their values are 0
   Scaling after;                 // of the sum
   uint32_t digest = 0;
   uint64_t sequence = 0;
@@ -61,16 +61,16 @@ class Reduction {
   // An operation of the communicator on one piece.
   void StartExchange(OpKind kind, DType dtype, Piece piece, absl::Span<const int64_t> counts) {
     piece_ = piece;
-    Collective collective;
-    collective.kind = kind;
-    collective.dtype = dtype;
-    collective.reduce_op = TraitsOf(kind).reduces ? ReduceOp::kSum : ReduceOp::kNone;
-    collective.pieces = {&piece_, 1};
-    collective.elements = piece.elements;
-    collective.counts = counts;
-    collective.digest = args_.digest;
-    collective.sequence = args_.sequence;
-    communicator_.Start(collective);
+    BucketOperation operation;
+    operation.kind = kind;
+    operation.dtype = dtype;
+    operation.reduce_op = TraitsOf(kind).reduces ? ReduceOp::kSum : ReduceOp::kNone;
+    operation.pieces = {&piece_, 1};
+    operation.elements = piece.elements;
+    operation.counts = counts;
+    operation.digest = args_.digest;
+    operation.sequence = args_.sequence;
+    communicator_.Start(operation);
   }
 
   Communicator& communicator_;

@@ -69,10 +69,10 @@ BlockingCommunicator::~BlockingCommunicator() {
 
 // The engine's side ---------------------------------------------------------------------------
 
-void BlockingCommunicator::Start(const Collective& collective) {
+void BlockingCommunicator::Start(const BucketOperation& operation) {
   MutexLock lock(mutex_);
   RUEDA_CHECK(state_ == State::kIdle) << "an operation was started before the last one's end";
-  collective_ = collective;
+  operation_ = operation;
   state_ = State::kQueued;
   thread_.Add([this] { Work(); });
 }
@@ -154,8 +154,8 @@ absl::Status BlockingCommunicator::RunOperation() {
 absl::Status BlockingCommunicator::Connect() {
   if (connected_) return absl::OkStatus();
   // A send/recv concerns nobody but the other one.
-  const bool pair = collective_.kind == OpKind::kSendRecv;
-  const int peer = !pair ? -1 : collective_.root == self_ ? collective_.peer : collective_.root;
+  const bool pair = operation_.kind == OpKind::kSendRecv;
+  const int peer = !pair ? -1 : operation_.root == self_ ? operation_.peer : operation_.root;
   char message[RUEDA_MODULE_MESSAGE_BYTES] = "";
   RUEDA_RETURN_IF_ERROR(StatusOf(module_->connect(library_, peer, message), message));
   connected_ = !pair;
@@ -164,10 +164,10 @@ absl::Status BlockingCommunicator::Connect() {
 
 absl::Status BlockingCommunicator::Move() {
   times_ = {};
-  const bool in_float32 = TraitsOf(collective_.kind).reduces && SumsInFloat32(collective_.dtype);
-  wire_ = in_float32 ? DType::kFloat32 : collective_.dtype;
-  pieces_.Reset(collective_.pieces, DTypeSize(collective_.dtype));
-  switch (collective_.kind) {
+  const bool in_float32 = TraitsOf(operation_.kind).reduces && SumsInFloat32(operation_.dtype);
+  wire_ = in_float32 ? DType::kFloat32 : operation_.dtype;
+  pieces_.Reset(operation_.pieces, DTypeSize(operation_.dtype));
+  switch (operation_.kind) {
     case OpKind::kAllreduce:
     case OpKind::kReduce:
       return Allreduce();
@@ -192,20 +192,20 @@ absl::Status BlockingCommunicator::Move() {
 absl::Status BlockingCommunicator::Allreduce() {
   const size_t wire_bytes = DTypeSize(wire_);
   const int64_t chunk = kChunkBytes / static_cast<int64_t>(wire_bytes);
-  in_place_ = pieces_.single() && wire_ == collective_.dtype &&
-              collective_.pieces[0].output != nullptr && collective_.pieces[0].input != nullptr;
+  in_place_ = pieces_.single() && wire_ == operation_.dtype &&
+              operation_.pieces[0].output != nullptr && operation_.pieces[0].input != nullptr;
   char* wire = nullptr;
-  if (!in_place_ && collective_.elements > 0) {
-    wire = Scratch(static_cast<size_t>(std::min(chunk, collective_.elements)) * wire_bytes);
+  if (!in_place_ && operation_.elements > 0) {
+    wire = Scratch(static_cast<size_t>(std::min(chunk, operation_.elements)) * wire_bytes);
     if (wire == nullptr) return absl::ResourceExhaustedError("no memory for a fusion buffer");
   }
-  Reduction how = {wire_, collective_.reduce_op};
+  Reduction how = {wire_, operation_.reduce_op};
   const rueda_module_reduction reduction = {&how, &ReduceTwo, wire_bytes};
-  for (int64_t begin = 0; begin < collective_.elements; begin += chunk) {
-    const int64_t end = std::min(begin + chunk, collective_.elements);
+  for (int64_t begin = 0; begin < operation_.elements; begin += chunk) {
+    const int64_t end = std::min(begin + chunk, operation_.elements);
     if (in_place_) {
-      wire = static_cast<char*>(collective_.pieces[0].output) +
-             static_cast<size_t>(begin) * wire_bytes;
+      wire =
+          static_cast<char*>(operation_.pieces[0].output) + static_cast<size_t>(begin) * wire_bytes;
     }
     const Nanos fill_at = MonotonicNow();
     Fill(begin, end, wire);
@@ -220,7 +220,7 @@ absl::Status BlockingCommunicator::Allreduce() {
     Drain(begin, end, wire);
     times_.pack += filled_at - fill_at;
     times_.unpack += MonotonicNow() - drain_at;
-    if (!in_place_ && collective_.elements <= chunk) {
+    if (!in_place_ && operation_.elements <= chunk) {
       times_.packed_at = filled_at;
       times_.unpacking_at = drain_at;
     }
@@ -230,21 +230,21 @@ absl::Status BlockingCommunicator::Allreduce() {
 
 // Packs, converts and prescales elements [begin, end) into `wire`.
 void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
-  const DType dtype = collective_.dtype;
+  const DType dtype = operation_.dtype;
   const size_t element_bytes = DTypeSize(dtype);
   const size_t wire_bytes = DTypeSize(wire_);
-  if (collective_.IsAbsent(self_)) {
-    kernels::FillNeutral(wire_, collective_.reduce_op, wire, end - begin);
+  if (operation_.IsAbsent(self_)) {
+    kernels::FillNeutral(wire_, operation_.reduce_op, wire, end - begin);
     return;
   }
-  const Scaling before = collective_.scaling.before();
+  const Scaling before = operation_.scaling.before();
   for (int64_t at = begin; at < end; at += kBlockElements) {
     if (cancelled_.load(std::memory_order_relaxed)) return;
     const int64_t stop = std::min(at + kBlockElements, end);
     char* const to = wire + static_cast<size_t>(at - begin) * wire_bytes;
     const void* from;
     if (pieces_.single()) {
-      from = static_cast<const char*>(collective_.pieces[0].input) +
+      from = static_cast<const char*>(operation_.pieces[0].input) +
              static_cast<size_t>(at) * element_bytes;
     } else if (SumsInFloat32(dtype)) {
       if (narrow_ == nullptr) narrow_.reset(new char[kBlockElements * kernels::kNarrowBytesMax]);
@@ -259,22 +259,22 @@ void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
       from = to;
     }
     if (from != to || !before.none()) {
-      kernels::Reduce(wire_, collective_.reduce_op, {&from, 1}, to, stop - at, before);
+      kernels::Reduce(wire_, operation_.reduce_op, {&from, 1}, to, stop - at, before);
     }
   }
 }
 
 // Averages, postscales, converts and unpacks elements [begin, end) from `wire`.
 void BlockingCommunicator::Drain(int64_t begin, int64_t end, char* wire) {
-  const DType dtype = collective_.dtype;
+  const DType dtype = operation_.dtype;
   const size_t wire_bytes = DTypeSize(wire_);
-  const Scaling after = collective_.scaling.after();
+  const Scaling after = operation_.scaling.after();
   for (int64_t at = begin; at < end; at += kBlockElements) {
     if (cancelled_.load(std::memory_order_relaxed)) return;
     const int64_t stop = std::min(at + kBlockElements, end);
     const void* from = wire + static_cast<size_t>(at - begin) * wire_bytes;
     if (!after.none()) {
-      kernels::Reduce(wire_, collective_.reduce_op, {&from, 1}, const_cast<void*>(from), stop - at,
+      kernels::Reduce(wire_, operation_.reduce_op, {&from, 1}, const_cast<void*>(from), stop - at,
                       after);
     }
     if (SumsInFloat32(dtype)) {
@@ -287,7 +287,7 @@ void BlockingCommunicator::Drain(int64_t begin, int64_t end, char* wire) {
 }
 
 absl::Status BlockingCommunicator::Allgather() {
-  channels_.Reset(collective_, self_, members_);
+  channels_.Reset(operation_, self_, members_);
   std::vector<int64_t> bytes(static_cast<size_t>(members_));
   for (int member = 0; member < members_; ++member) {
     bytes[member] = static_cast<int64_t>(channels_.taken(member).left());
@@ -295,12 +295,12 @@ absl::Status BlockingCommunicator::Allgather() {
   const size_t total = static_cast<size_t>(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
   if (total == 0) return absl::OkStatus();
   // The parts are passed on from member to member: even one that does not want them needs them.
-  char* data = pieces_.single() ? static_cast<char*>(collective_.pieces[0].output) : nullptr;
+  char* data = pieces_.single() ? static_cast<char*>(operation_.pieces[0].output) : nullptr;
   const bool unpack = data == nullptr;
   if (unpack) data = Scratch(total);
   if (data == nullptr) return absl::ResourceExhaustedError("no memory for a gathered tensor");
   char* const own = data + std::accumulate(bytes.begin(), bytes.begin() + self_, int64_t{0});
-  if (own != collective_.pieces[0].input) channels_.own().CopyTo(own, total);
+  if (own != operation_.pieces[0].input) channels_.own().CopyTo(own, total);
   char message[RUEDA_MODULE_MESSAGE_BYTES] = "";
   RUEDA_RETURN_IF_ERROR(
       StatusOf(module_->allgatherv(library_, data, bytes.data(), NextTag(), message), message));
@@ -311,29 +311,29 @@ absl::Status BlockingCommunicator::Allgather() {
 }
 
 absl::Status BlockingCommunicator::Broadcast() {
-  const size_t element_bytes = DTypeSize(collective_.dtype);
-  const bool root = collective_.root == self_;
+  const size_t element_bytes = DTypeSize(operation_.dtype);
+  const bool root = operation_.root == self_;
   const int64_t chunk = kChunkBytes / static_cast<int64_t>(element_bytes);
-  const Piece& first = collective_.pieces[0];
+  const Piece& first = operation_.pieces[0];
   char* const whole = static_cast<char*>(root ? const_cast<void*>(first.input) : first.output);
   const bool direct = pieces_.single() && whole != nullptr;
-  for (int64_t begin = 0; begin < collective_.elements; begin += chunk) {
+  for (int64_t begin = 0; begin < operation_.elements; begin += chunk) {
     RUEDA_RETURN_IF_ERROR(Cancelled());
-    const int64_t end = std::min(begin + chunk, collective_.elements);
+    const int64_t end = std::min(begin + chunk, operation_.elements);
     const size_t size = static_cast<size_t>(end - begin) * element_bytes;
     char* const data = direct ? whole + static_cast<size_t>(begin) * element_bytes : Scratch(size);
     if (data == nullptr) return absl::ResourceExhaustedError("no memory for a broadcast");
     if (root && !direct) pieces_.Pack(begin, end, data);
     char message[RUEDA_MODULE_MESSAGE_BYTES] = "";
     RUEDA_RETURN_IF_ERROR(StatusOf(
-        module_->broadcast(library_, data, size, collective_.root, NextTag(), message), message));
+        module_->broadcast(library_, data, size, operation_.root, NextTag(), message), message));
     if (!direct || (root && first.output != first.input)) pieces_.Unpack(begin, end, data);
   }
   return absl::OkStatus();
 }
 
 absl::Status BlockingCommunicator::Exchange() {
-  channels_.Reset(collective_, self_, members_);
+  channels_.Reset(operation_, self_, members_);
   // Whole elements of any dtype; the same on all members.
   const size_t channel_bytes = std::max<size_t>(
       static_cast<size_t>(kChunkBytes) / static_cast<size_t>(members_) / 64 * 64, 4 << 10);
@@ -363,7 +363,7 @@ size_t BlockingCommunicator::Collect(int taker, size_t channel_bytes,
 }
 
 absl::Status BlockingCommunicator::ExchangeRound(size_t channel_bytes) {
-  const bool reduces = collective_.kind == OpKind::kReducescatter;
+  const bool reduces = operation_.kind == OpKind::kReducescatter;
   const size_t members = static_cast<size_t>(members_);
   char* scratch = Scratch(2 * members * channel_bytes);
   if (scratch == nullptr) return absl::ResourceExhaustedError("no memory for an exchange");
@@ -371,7 +371,7 @@ absl::Status BlockingCommunicator::ExchangeRound(size_t channel_bytes) {
   std::vector<char*> received(members, nullptr);
   for (int peer = 0; peer < members_; ++peer) {
     if (peer == self_) continue;
-    if (collective_.Gets(peer)) Collect(peer, channel_bytes, &sends, &scratch);
+    if (operation_.Gets(peer)) Collect(peer, channel_bytes, &sends, &scratch);
     const Stream& taken = reduces ? channels_.own() : channels_.taken(peer);
     const size_t bytes = std::min(channel_bytes, taken.left());
     if (bytes == 0) continue;
@@ -405,7 +405,7 @@ absl::Status BlockingCommunicator::ExchangeRound(size_t channel_bytes) {
 
 // Reduces what has come, and this member's own, in member order: as the shared-memory backend does.
 void BlockingCommunicator::ReduceRound(absl::Span<char* const> received, size_t bytes) {
-  const size_t element_bytes = DTypeSize(collective_.dtype);
+  const size_t element_bytes = DTypeSize(operation_.dtype);
   std::vector<const void*> sources(received.size());
   channels_.taken(0).Take(bytes, [&](char* to, size_t offset, size_t extent) {
     channels_.own().Take(extent, [&](const char* own, size_t at, size_t size) {
@@ -413,21 +413,21 @@ void BlockingCommunicator::ReduceRound(absl::Span<char* const> received, size_t 
       for (size_t i = 0; i < received.size(); ++i) {
         sources[i] = static_cast<int>(i) == self_ ? own : received[i] + offset + at;
       }
-      kernels::Reduce(collective_.dtype, collective_.reduce_op, sources, to + at,
-                      static_cast<int64_t>(size / element_bytes), collective_.scaling);
+      kernels::Reduce(operation_.dtype, operation_.reduce_op, sources, to + at,
+                      static_cast<int64_t>(size / element_bytes), operation_.scaling);
     });
   });
 }
 
 absl::Status BlockingCommunicator::SendOrReceive() {
-  const Piece& piece = collective_.pieces[0];
-  const bool sends = collective_.root == self_;
-  const int peer = sends ? collective_.peer : collective_.root;
+  const Piece& piece = operation_.pieces[0];
+  const bool sends = operation_.root == self_;
+  const int peer = sends ? operation_.peer : operation_.root;
   const auto bytes =
-      static_cast<int64_t>(static_cast<size_t>(piece.elements) * DTypeSize(collective_.dtype));
+      static_cast<int64_t>(static_cast<size_t>(piece.elements) * DTypeSize(operation_.dtype));
   char* const data = static_cast<char*>(sends ? const_cast<void*>(piece.input) : piece.output);
   // The others don't count this operation.
-  const auto tag = static_cast<uint32_t>(collective_.sequence * 0x9e3779b1u) ^ collective_.digest;
+  const auto tag = static_cast<uint32_t>(operation_.sequence * 0x9e3779b1u) ^ operation_.digest;
   for (int64_t begin = 0; begin < bytes; begin += kChunkBytes) {
     RUEDA_RETURN_IF_ERROR(Cancelled());
     const rueda_module_transfer transfer = {
@@ -457,7 +457,7 @@ char* BlockingCommunicator::Scratch(size_t bytes) {
 // Differs from call to call, and from member to member if their buckets differ: those then don't
 // meet and time out, rather than add up what does not belong together.
 uint32_t BlockingCommunicator::NextTag() {
-  return (++operations_ * 0x9e3779b1u) ^ collective_.digest;
+  return (++operations_ * 0x9e3779b1u) ^ operation_.digest;
 }
 
 absl::Status BlockingCommunicator::Cancelled() const {

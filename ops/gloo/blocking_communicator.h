@@ -32,7 +32,7 @@ class BlockingCommunicator : public Communicator, public SilenceProbe {
   // is aborted or the time-out passes.
   ~BlockingCommunicator() override;
 
-  void Start(const Collective& collective) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Start(const BucketOperation& operation) override ABSL_LOCKS_EXCLUDED(mutex_);
   // The library's error, in its words. What only time told (nobody came, nothing moved) is
   // UNAVAILABLE like a lost connection.
   absl::StatusOr<Progress> Advance() override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -95,7 +95,7 @@ class BlockingCommunicator : public Communicator, public SilenceProbe {
 
   // Handed over with the state: the engine's before kQueued and from kDone on, the lane thread's
   // between.
-  Collective collective_;
+  BucketOperation operation_;
   PhaseTimes times_;
 
   // The lane thread's.

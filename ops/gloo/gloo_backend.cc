@@ -23,20 +23,21 @@ absl::StatusOr<const rueda_module*> GlooBackend::Module() const {
   return module_;
 }
 
-absl::Status GlooBackend::Viable(const Group& group) const {
-  if (group.ranks.size() < 2) return absl::FailedPreconditionError("there is one rank");
+absl::Status GlooBackend::Viable(const Members& members) const {
+  if (members.ranks.size() < 2) return absl::FailedPreconditionError("there is one rank");
   return Module().status();
 }
 
-absl::StatusOr<ModuleArgs> GlooBackend::ArgsFor(const Group& group, absl::string_view word) const {
+absl::StatusOr<ModuleArgs> GlooBackend::ArgsFor(const Members& members,
+                                                absl::string_view word) const {
   ModuleArgs args;
   RUEDA_ASSIGN_OR_RETURN(args.module, Module());
   // Gloo's own words for a missing interface come late and name no other.
   RUEDA_ASSIGN_OR_RETURN(const Interface interface, FindInterface(options_.network_interface));
-  args.members = static_cast<int>(group.ranks.size());
-  args.self = group.self;
-  args.prefix = absl::StrCat(word, "/", JobKey(options_.job, options_.membership), "/", group.set,
-                             ".", group.generation);
+  args.members = static_cast<int>(members.ranks.size());
+  args.self = members.self;
+  args.prefix = absl::StrCat(word, "/", JobKey(options_.job, options_.membership), "/", members.set,
+                             ".", members.generation);
   args.network_interface = interface.name;
   args.timeout = options_.timeout;
   args.silence_limit = options_.silence_limit;
@@ -45,8 +46,8 @@ absl::StatusOr<ModuleArgs> GlooBackend::ArgsFor(const Group& group, absl::string
   return args;
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> GlooBackend::Connect(const Group& group) {
-  RUEDA_ASSIGN_OR_RETURN(ModuleArgs args, ArgsFor(group, "gloo"));
+absl::StatusOr<std::unique_ptr<Communicator>> GlooBackend::Connect(const Members& members) {
+  RUEDA_ASSIGN_OR_RETURN(ModuleArgs args, ArgsFor(members, "gloo"));
   return BlockingCommunicator::Create(std::move(args));
 }
 

@@ -34,13 +34,13 @@ class GlooBackend : public Backend {
   absl::string_view name() const override { return "gloo"; }
   bool connects() const override { return true; }
   // Loads the module the first time.
-  absl::Status Viable(const Group& group) const override;
+  absl::Status Viable(const Members& members) const override;
   // INVALID_ARGUMENT: this host has no such network interface.
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Members& members) override;
 
-  // For who goes between hosts in some other way: what another communicator of the group is made
-  // of. `word` tells it from the group's others.
-  absl::StatusOr<ModuleArgs> ArgsFor(const Group& group, absl::string_view word) const;
+  // For who goes between hosts in some other way: what another communicator of these members is
+  // made of. `word` tells it from their others.
+  absl::StatusOr<ModuleArgs> ArgsFor(const Members& members, absl::string_view word) const;
 
  private:
   absl::StatusOr<const rueda_module*> Module() const;

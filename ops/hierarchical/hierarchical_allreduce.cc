@@ -13,39 +13,39 @@ constexpr int64_t kHotElements = 4 << 10;
 
 }  // namespace
 
-void HierarchicalAllreduce::Start(const Collective& collective) {
-  collective_ = collective;
-  if (collective.kind == OpKind::kBarrier) collective_.reduce_op = ReduceOp::kSum;
-  wire_ = SumsInFloat32(collective.dtype) ? DType::kFloat32 : collective.dtype;
-  pieces_.Reset(collective.pieces, DTypeSize(collective.dtype));
-  cut_ = MakeCut(limits_, collective.elements, DTypeSize(wire_), DTypeSize(collective.dtype));
+void HierarchicalAllreduce::Start(const BucketOperation& operation) {
+  operation_ = operation;
+  if (operation.kind == OpKind::kBarrier) operation_.reduce_op = ReduceOp::kSum;
+  wire_ = SumsInFloat32(operation.dtype) ? DType::kFloat32 : operation.dtype;
+  pieces_.Reset(operation.pieces, DTypeSize(operation.dtype));
+  cut_ = MakeCut(limits_, operation.elements, DTypeSize(wire_), DTypeSize(operation.dtype));
   first_ = next_;
   next_ += static_cast<uint64_t>(cut_.blocks);
   filled_ = sent_ = taken_ = 0;
   times_ = {};
   status_ = ring_.Open();
-  if (status_.ok() && HasStripe()) lane_->Start(OperationOf());
+  if (status_.ok() && HasStripe()) exchange_->Start(OperationOf());
 }
 
 CrossOperation HierarchicalAllreduce::OperationOf() const {
-  CrossOperation operation;
-  operation.cut = cut_;
-  operation.first = first_;
-  operation.wire = wire_;
-  operation.result = collective_.dtype;
-  operation.reduce_op = collective_.reduce_op;
-  operation.after = collective_.scaling.after();
-  operation.digest = collective_.digest;
+  CrossOperation cross;
+  cross.cut = cut_;
+  cross.first = first_;
+  cross.wire = wire_;
+  cross.result = operation_.dtype;
+  cross.reduce_op = operation_.reduce_op;
+  cross.after = operation_.scaling.after();
+  cross.digest = operation_.digest;
   for (const std::vector<int>& members : split_.members) {
-    operation.live.push_back(!std::all_of(
-        members.begin(), members.end(), [&](int member) { return collective_.IsAbsent(member); }));
+    cross.contributing.push_back(!std::all_of(
+        members.begin(), members.end(), [&](int member) { return operation_.IsAbsent(member); }));
   }
-  return operation;
+  return cross;
 }
 
 absl::StatusOr<Progress> HierarchicalAllreduce::Advance() {
   RUEDA_RETURN_IF_ERROR(status_);
-  if (lane_ != nullptr) RUEDA_RETURN_IF_ERROR(lane_->failure());
+  if (exchange_ != nullptr) RUEDA_RETURN_IF_ERROR(exchange_->failure());
   RUEDA_ASSIGN_OR_RETURN(const bool moved, Step());
   if (taken_ == cut_.blocks) return Progress::kDone;
   return moved ? Progress::kMoved : Progress::kBlocked;
@@ -67,16 +67,16 @@ absl::StatusOr<bool> HierarchicalAllreduce::Step() {
 // Puts what this rank brings to the next block where the others find it.
 void HierarchicalAllreduce::Fill() {
   if (Shares() && !IsAbsent(split_.local)) {
-    Timed(collective_.timed, &times_.pack,
+    Timed(operation_.timed, &times_.pack,
           [&] { Bring(cut_.Block(filled_), ring_.own_input(Number(filled_))); });
   }
-  ring_.Fill(Number(filled_), collective_.digest);
+  ring_.Fill(Number(filled_), operation_.digest);
   ++filled_;
 }
 
 // Packs elements as they travel.
 void HierarchicalAllreduce::Bring(Range range, char* to) {
-  if (wire_ == collective_.dtype) {
+  if (wire_ == operation_.dtype) {
     pieces_.Pack(range.begin, range.end, to);
     return;
   }
@@ -84,29 +84,29 @@ void HierarchicalAllreduce::Bring(Range range, char* to) {
   for (int64_t begin = range.begin; begin < range.end; begin += kHotElements) {
     const int64_t end = std::min(begin + kHotElements, range.end);
     pieces_.Pack(begin, end, narrow_.get());
-    kernels::ToFloat32(collective_.dtype, narrow_.get(),
+    kernels::ToFloat32(operation_.dtype, narrow_.get(),
                        reinterpret_cast<float*>(to) + (begin - range.begin), end - begin);
   }
 }
 
 absl::StatusOr<bool> HierarchicalAllreduce::ReduceAndSend() {
-  if (!lane_->connected() || !ring_.AllFilled(Number(sent_))) return false;
-  RUEDA_RETURN_IF_ERROR(ring_.CheckFilled(Number(sent_), collective_.digest));
+  if (!exchange_->connected() || !ring_.AllFilled(Number(sent_))) return false;
+  RUEDA_RETURN_IF_ERROR(ring_.CheckFilled(Number(sent_), operation_.digest));
   RUEDA_RETURN_IF_ERROR(ring_.Locate());
   const Range block = cut_.Block(sent_);
   const Range stripe = cut_.Stripe(sent_, split_.local);
   const int parts = cut_.direct ? 1 : cut_.hosts;
   for (int host = 0; host < parts; ++host) {
-    ReducePart(block, cut_.Part(stripe, host), lane_->PartAt(sent_, host));
+    ReducePart(block, cut_.Part(stripe, host), exchange_->PartAt(sent_, host));
   }
-  RUEDA_RETURN_IF_ERROR(lane_->Send(sent_));
+  RUEDA_RETURN_IF_ERROR(exchange_->Send(sent_));
   ++sent_;
   return true;
 }
 
 // Reduces what this host's members bring to a part, in rank order.
 void HierarchicalAllreduce::ReducePart(Range block, Range part, char* to) {
-  const Scaling before = collective_.scaling.before();
+  const Scaling before = operation_.scaling.before();
   sources_.clear();
   const size_t offset = static_cast<size_t>(part.begin - block.begin) * cut_.wire_bytes;
   for (int local = 0; local < ring_.size(); ++local) {
@@ -115,7 +115,7 @@ void HierarchicalAllreduce::ReducePart(Range block, Range part, char* to) {
     sources_.push_back(Shares() ? ring_.input(local, Number(sent_)) + offset : to);
   }
   if (sources_.empty() || (!Shares() && before.none())) return;
-  kernels::Reduce(wire_, collective_.reduce_op, sources_, to, part.size(), before);
+  kernels::Reduce(wire_, operation_.reduce_op, sources_, to, part.size(), before);
 }
 
 absl::StatusOr<bool> HierarchicalAllreduce::Take() {
@@ -123,7 +123,7 @@ absl::StatusOr<bool> HierarchicalAllreduce::Take() {
   if (taken_ == filled_ || !ring_.AllFinished(number, cut_.stripes)) return false;
   RUEDA_RETURN_IF_ERROR(ring_.Locate());
   if (!IsAbsent(split_.local)) {
-    Timed(collective_.timed, &times_.unpack, [&] {
+    Timed(operation_.timed, &times_.unpack, [&] {
       for (int i = 0; i < cut_.stripes; ++i) {
         const Range stripe = cut_.Stripe(taken_, i);
         pieces_.Unpack(stripe.begin, stripe.end, ring_.output(i, number));

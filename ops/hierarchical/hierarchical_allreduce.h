@@ -13,35 +13,36 @@
 
 #include "ops/backend/communicator.h"
 #include "ops/backend/pieces.h"
-#include "ops/hierarchical/cross_lane.h"
 #include "ops/hierarchical/cut.h"
 #include "ops/hierarchical/host_split.h"
 #include "ops/hierarchical/local_ring.h"
+#include "ops/hierarchical/stripe_exchange.h"
 
 namespace rueda {
 
 class HierarchicalAllreduce {
  public:
-  // `first`: the number of the first block. `lane` null: this rank has no stripe. All outlive this.
+  // `first`: the number of the first block. `exchange` null: this rank has no stripe. All outlive
+  // this.
   HierarchicalAllreduce(const HostSplit* split, const CutLimits& limits, uint64_t first,
-                        LocalRing* ring, CrossLane* lane)
-      : split_(*split), limits_(limits), next_(first), ring_(*ring), lane_(lane) {}
+                        LocalRing* ring, StripeExchange* exchange)
+      : split_(*split), limits_(limits), next_(first), ring_(*ring), exchange_(exchange) {}
 
   static bool Does(OpKind kind) {
     return kind == OpKind::kAllreduce || kind == OpKind::kReduce || kind == OpKind::kBarrier;
   }
 
   // See Communicator.
-  void Start(const Collective& collective);
+  void Start(const BucketOperation& operation);
   absl::StatusOr<Progress> Advance();
   PhaseTimes phase_times() const { return times_; }
 
  private:
   CrossOperation OperationOf() const;
   bool IsAbsent(int local) const {
-    return collective_.IsAbsent(split_.own()[static_cast<size_t>(local)]);
+    return operation_.IsAbsent(split_.own()[static_cast<size_t>(local)]);
   }
-  bool HasStripe() const { return lane_ != nullptr && split_.local < cut_.stripes; }
+  bool HasStripe() const { return exchange_ != nullptr && split_.local < cut_.stripes; }
   bool Shares() const { return ring_.size() > 1; }
   uint64_t Number(int64_t block) const { return first_ + static_cast<uint64_t>(block); }
   absl::StatusOr<bool> Step();
@@ -55,9 +56,9 @@ class HierarchicalAllreduce {
   const CutLimits limits_;
   uint64_t next_;  // the number of the next operation's first block
   LocalRing& ring_;
-  CrossLane* const lane_;
+  StripeExchange* const exchange_;
 
-  Collective collective_;
+  BucketOperation operation_;
   DType wire_ = DType::kUInt8;
   Pieces pieces_;
   Cut cut_;

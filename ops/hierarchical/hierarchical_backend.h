@@ -19,9 +19,9 @@ class HierarchicalBackend : public Backend {
 
   absl::string_view name() const override { return "hierarchical"; }
   bool connects() const override { return true; }
-  absl::Status Viable(const Group& group) const override;
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
-  absl::StatusOr<Levels> ConnectLevels(const Group& group) override;
+  absl::Status Viable(const Members& members) const override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Members& members) override;
+  absl::StatusOr<Levels> ConnectLevels(const Members& members) override;
 
  private:
   ShmBackend* const local_;

@@ -20,6 +20,6 @@ struct HostSplit {
   const std::vector<int>& own() const { return members[static_cast<size_t>(host)]; }
 };
 
-HostSplit SplitByHost(const Group& group);
+HostSplit SplitByHost(const Members& members);
 
 }  // namespace rueda

@@ -142,10 +142,10 @@ void DeviceCommunicator::Post(void (DeviceCommunicator::*function)()) {
   });
 }
 
-void DeviceCommunicator::Start(const Collective& collective) {
+void DeviceCommunicator::Start(const BucketOperation& operation) {
   {
     MutexLock lock(mutex_);
-    operations_.push_back({collective});
+    operations_.push_back({operation});
   }
   Post(&DeviceCommunicator::Enqueue);
 }
@@ -212,13 +212,13 @@ void DeviceCommunicator::Fail(absl::Status status) {
 }
 
 void DeviceCommunicator::Enqueue() {
-  const Collective* collective;
+  const BucketOperation* operation;
   {
     MutexLock lock(mutex_);
     if (ended_ || !status_.ok() || context_->cancelled()) return;
-    collective = &operations_[enqueued_].collective;
+    operation = &operations_[enqueued_].operation;
   }
-  absl::StatusOr<DeviceEvent> event = EnqueueOne(*collective);
+  absl::StatusOr<DeviceEvent> event = EnqueueOne(*operation);
   if (!event.ok()) return Fail(event.status());
   {
     MutexLock lock(mutex_);
@@ -230,22 +230,22 @@ void DeviceCommunicator::Enqueue() {
   context_->args().wake();
 }
 
-absl::StatusOr<DeviceEvent> DeviceCommunicator::EnqueueOne(const Collective& collective) {
+absl::StatusOr<DeviceEvent> DeviceCommunicator::EnqueueOne(const BucketOperation& operation) {
   RUEDA_RETURN_IF_ERROR(Open());
   std::optional<Pair> pair;
-  if (collective.kind == OpKind::kSendRecv) {
-    const int other = collective.root == args_.self ? collective.peer : collective.root;
+  if (operation.kind == OpKind::kSendRecv) {
+    const int other = operation.root == args_.self ? operation.peer : operation.root;
     RUEDA_ASSIGN_OR_RETURN(pair, PairWith(other));
   } else {
     RUEDA_RETURN_IF_ERROR(Connect());
   }
-  for (const DeviceEvent& ready : collective.ready) {
+  for (const DeviceEvent& ready : operation.ready) {
     RUEDA_RETURN_IF_ERROR(CallCuda(device_.cuda().wait, index_, stream_, ready.get()));
   }
   if (pair.has_value()) {
-    RUEDA_RETURN_IF_ERROR(program_->EnqueuePair(collective, pair->communicator, pair->other));
+    RUEDA_RETURN_IF_ERROR(program_->EnqueuePair(operation, pair->communicator, pair->other));
   } else {
-    RUEDA_RETURN_IF_ERROR(program_->Enqueue(collective));
+    RUEDA_RETURN_IF_ERROR(program_->Enqueue(operation));
   }
   return device_.RecordOwn(stream_);
 }

@@ -94,14 +94,14 @@ class DeviceCommunicator : public Communicator, public Enqueuing {
 
   // Makes NCCL's communicator out of `parent`'s, when that one has done what it was given (NCCL
   // asks for that), instead of meeting anew. All members of the parent do so at the same place of
-  // the plan: those of this group with its color, the others by LeaveOut. Where NCCL can't, they
-  // meet when the first operation comes. The parent outlives this.
+  // the plan: the members of this one with its color, the others by SkipSplit. Where NCCL can't,
+  // they meet when the first operation comes. The parent outlives this.
   void SplitFrom(DeviceCommunicator* parent, int color) ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes part in what others make out of this one.
-  void LeaveOut() { Post(&DeviceCommunicator::SplitOff); }
+  void SkipSplit() { Post(&DeviceCommunicator::SplitOff); }
 
   Enqueuing* enqueuing() override { return this; }
-  void Start(const Collective& collective) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Start(const BucketOperation& operation) override ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceEvent NextEnqueued() override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Progress> Advance() override ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends all of the rank's device communicators: the membership is over.
@@ -111,7 +111,7 @@ class DeviceCommunicator : public Communicator, public Enqueuing {
   friend class DeviceContext;
   enum class State { kStarted, kEnqueued, kDone };
   struct Operation {
-    Collective collective;
+    BucketOperation operation;
     State state = State::kStarted;
     bool told = false;  // that it is enqueued
     DeviceEvent event;  // behind its last work on the stream
@@ -129,7 +129,7 @@ class DeviceCommunicator : public Communicator, public Enqueuing {
 
   // On that thread.
   void Enqueue();
-  absl::StatusOr<DeviceEvent> EnqueueOne(const Collective& collective);
+  absl::StatusOr<DeviceEvent> EnqueueOne(const BucketOperation& operation);
   absl::Status Open();
   absl::Status Connect();
   absl::StatusOr<Pair> PairWith(int other);

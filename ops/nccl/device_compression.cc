@@ -64,14 +64,14 @@ void DeviceCompression::ReleaseBuffers() {
   for (DeviceBuffer* buffer : {&coded_, &received_, &sums_}) buffer->Release();
 }
 
-absl::Status DeviceCompression::Enqueue(const Collective& collective, void* stream) {
-  collective_ = collective;
+absl::Status DeviceCompression::Enqueue(const BucketOperation& operation, void* stream) {
+  operation_ = operation;
   stream_ = stream;
   Plan();
   RUEDA_ASSIGN_OR_RETURN(char* const coded, coded_.Reserve(ranges_.bytes_of_all()));
   RUEDA_ASSIGN_OR_RETURN(char* const received, received_.Reserve(BytesOf(self_) * live_));
   RUEDA_ASSIGN_OR_RETURN(char* const sums, sums_.Reserve(BytesOf(self_)));
-  if (!collective_.IsAbsent(self_)) RUEDA_RETURN_IF_ERROR(Encode(coded));
+  if (!operation_.IsAbsent(self_)) RUEDA_RETURN_IF_ERROR(Encode(coded));
   RUEDA_RETURN_IF_ERROR(Exchange(coded, received));
   RUEDA_RETURN_IF_ERROR(Combine(received, sums));
   if (scatters_) return absl::OkStatus();
@@ -80,14 +80,14 @@ absl::Status DeviceCompression::Enqueue(const Collective& collective, void* stre
 }
 
 void DeviceCompression::Plan() {
-  live_ = members_ - static_cast<int>(collective_.absent.size());
-  scatters_ = collective_.kind == OpKind::kReducescatter;
+  live_ = members_ - static_cast<int>(operation_.absent.size());
+  scatters_ = operation_.kind == OpKind::kReducescatter;
   sizes_.clear();
-  for (const Piece& piece : collective_.pieces) {
+  for (const Piece& piece : operation_.pieces) {
     sizes_.push_back({piece.elements, piece.identity});
   }
-  ranges_.Cut(collective_.compression.compressor, sizes_,
-              scatters_ ? collective_.counts : absl::Span<const int64_t>(), members_);
+  ranges_.Cut(operation_.compression.compressor, sizes_,
+              scatters_ ? operation_.counts : absl::Span<const int64_t>(), members_);
   begins_.assign(1, 0);
   for (const int64_t bytes : ranges_.bytes()) begins_.push_back(begins_.back() + bytes);
 }
@@ -96,8 +96,8 @@ absl::Status DeviceCompression::Run(decltype(rueda_cuda::encode) kernel, rueda_c
   if (work_.empty()) return absl::OkStatus();
   codec.ranges = work_.data();
   codec.count = work_.size();
-  codec.compressor = static_cast<int32_t>(collective_.compression.compressor);
-  codec.dtype = static_cast<int32_t>(collective_.dtype);
+  codec.compressor = static_cast<int32_t>(operation_.compression.compressor);
+  codec.dtype = static_cast<int32_t>(operation_.dtype);
   return CallCuda(kernel, device_, stream_, static_cast<const rueda_cuda_codec*>(&codec));
 }
 
@@ -127,19 +127,19 @@ absl::StatusOr<float*> DeviceCompression::ValuesOf(Residual* residual, int64_t b
 absl::Status DeviceCompression::Encode(char* coded) {
   work_.clear();
   for (const CodedRange& range : ranges_.all()) {
-    const Piece& piece = collective_.pieces[range.operand];
+    const Piece& piece = operation_.pieces[range.operand];
     float* residual = nullptr;
     if (Remembers(piece)) {
       RUEDA_ASSIGN_OR_RETURN(residual, ValuesOf(&piece.state->sent, 0, piece.elements));
       residual += range.begin;
     }
     const char* const from = static_cast<const char*>(piece.input) +
-                             static_cast<size_t>(range.begin) * DTypeSize(collective_.dtype);
+                             static_cast<size_t>(range.begin) * DTypeSize(operation_.dtype);
     work_.push_back({from, coded, residual, range.elements});
-    coded += CodedBytes(collective_.compression.compressor, range.elements);
+    coded += CodedBytes(operation_.compression.compressor, range.elements);
   }
   rueda_cuda_codec codec = {};
-  codec.prescale = collective_.scaling.prescale;
+  codec.prescale = operation_.scaling.prescale;
   return Run(cuda_.encode, codec);
 }
 
@@ -154,7 +154,7 @@ absl::Status DeviceCompression::CopyBytes(const char* from, char* to, int64_t by
 // Everybody's range of what this member adds up, in the order of members.
 absl::Status DeviceCompression::Exchange(const char* coded, char* received) {
   const int64_t own = BytesOf(self_);
-  const bool gives = !collective_.IsAbsent(self_);
+  const bool gives = !operation_.IsAbsent(self_);
   bool grouped = false;
   const auto begin = [&]() -> absl::Status {
     if (std::exchange(grouped, true)) return absl::OkStatus();
@@ -168,7 +168,7 @@ absl::Status DeviceCompression::Exchange(const char* coded, char* received) {
                    static_cast<const void*>(coded + begins_[static_cast<size_t>(peer)]),
                    static_cast<size_t>(BytesOf(peer)), peer));
     }
-    if (collective_.IsAbsent(peer) || own == 0) continue;
+    if (operation_.IsAbsent(peer) || own == 0) continue;
     if (peer != self_) {
       RUEDA_RETURN_IF_ERROR(begin());
       RUEDA_RETURN_IF_ERROR(CallCuda(cuda_.receive, communicator_, stream_,
@@ -179,7 +179,7 @@ absl::Status DeviceCompression::Exchange(const char* coded, char* received) {
   if (grouped) RUEDA_RETURN_IF_ERROR(CallCuda(cuda_.end, communicator_));
   if (!gives || own == 0) return absl::OkStatus();
   int before = 0;
-  for (int peer = 0; peer < self_; ++peer) before += !collective_.IsAbsent(peer);
+  for (int peer = 0; peer < self_; ++peer) before += !operation_.IsAbsent(peer);
   return CopyBytes(coded + begins_[static_cast<size_t>(self_)], received - own * (live_ - before),
                    own);
 }
@@ -187,8 +187,8 @@ absl::Status DeviceCompression::Exchange(const char* coded, char* received) {
 absl::Status DeviceCompression::Combine(const char* received, char* sums) {
   work_.clear();
   for (const CodedRange& range : ranges_.of(self_)) {
-    const Piece& piece = collective_.pieces[range.operand];
-    const int64_t bytes = CodedBytes(collective_.compression.compressor, range.elements);
+    const Piece& piece = operation_.pieces[range.operand];
+    const int64_t bytes = CodedBytes(operation_.compression.compressor, range.elements);
     float* residual = nullptr;
     void* to = sums;
     if (scatters_) {
@@ -203,15 +203,15 @@ absl::Status DeviceCompression::Combine(const char* received, char* sums) {
   rueda_cuda_codec codec = {};
   codec.sources = static_cast<size_t>(live_);
   codec.stride = static_cast<size_t>(BytesOf(self_));
-  codec.divisor = static_cast<double>(collective_.scaling.divisor);
-  codec.postscale = collective_.scaling.postscale;
+  codec.divisor = static_cast<double>(operation_.scaling.divisor);
+  codec.postscale = operation_.scaling.postscale;
   codec.decoded = scatters_ ? 1 : 0;
   return Run(cuda_.combine, codec);
 }
 
 absl::Status DeviceCompression::Gather(const char* sums, char* coded) {
   const int64_t own = BytesOf(self_);
-  const bool gets = !collective_.IsAbsent(self_);
+  const bool gets = !operation_.IsAbsent(self_);
   bool grouped = false;
   const auto begin = [&]() -> absl::Status {
     if (std::exchange(grouped, true)) return absl::OkStatus();
@@ -219,7 +219,7 @@ absl::Status DeviceCompression::Gather(const char* sums, char* coded) {
   };
   for (int peer = 0; peer < members_; ++peer) {
     if (peer == self_) continue;
-    if (!collective_.IsAbsent(peer) && own > 0) {
+    if (!operation_.IsAbsent(peer) && own > 0) {
       RUEDA_RETURN_IF_ERROR(begin());
       RUEDA_RETURN_IF_ERROR(CallCuda(cuda_.send, communicator_, stream_,
                                      static_cast<const void*>(sums), static_cast<size_t>(own),
@@ -240,13 +240,13 @@ absl::Status DeviceCompression::Gather(const char* sums, char* coded) {
 absl::Status DeviceCompression::Decode(const char* coded) {
   work_.clear();
   for (const CodedRange& range : ranges_.all()) {
-    const Piece& piece = collective_.pieces[range.operand];
+    const Piece& piece = operation_.pieces[range.operand];
     if (piece.output != nullptr) {
       char* const to = static_cast<char*>(piece.output) +
-                       static_cast<size_t>(range.begin) * DTypeSize(collective_.dtype);
+                       static_cast<size_t>(range.begin) * DTypeSize(operation_.dtype);
       work_.push_back({coded, to, nullptr, range.elements});
     }
-    coded += CodedBytes(collective_.compression.compressor, range.elements);
+    coded += CodedBytes(operation_.compression.compressor, range.elements);
   }
   return Run(cuda_.decode, {});
 }

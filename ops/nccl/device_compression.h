@@ -32,7 +32,7 @@ class DeviceCompression {
   void ReleaseBuffers();
 
   // An allreduce or reducescatter, whose compressor has a codec here.
-  absl::Status Enqueue(const Collective& collective, void* stream);
+  absl::Status Enqueue(const BucketOperation& operation, void* stream);
 
  private:
   using Ranges = absl::Span<const CodedRange>;
@@ -47,7 +47,7 @@ class DeviceCompression {
   absl::Status CopyBytes(const char* from, char* to, int64_t bytes);
   absl::StatusOr<float*> ValuesOf(Residual* residual, int64_t begin, int64_t elements);
   bool Remembers(const Piece& piece) const {
-    return collective_.compression.feedback && piece.state != nullptr;
+    return operation_.compression.feedback && piece.state != nullptr;
   }
   int64_t BytesOf(int owner) const { return ranges_.bytes()[static_cast<size_t>(owner)]; }
 
@@ -61,7 +61,7 @@ class DeviceCompression {
   DeviceBuffer sums_;      // its sums, encoded
 
   // Of the operation at hand.
-  Collective collective_;
+  BucketOperation operation_;
   void* stream_ = nullptr;
   int live_ = 0;
   bool scatters_ = false;

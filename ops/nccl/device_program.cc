@@ -40,11 +40,11 @@ void DeviceProgram::ReleaseBuffers() {
   compression_.ReleaseBuffers();
 }
 
-absl::Status DeviceProgram::Enqueue(const Collective& collective) {
-  collective_ = collective;
-  element_bytes_ = DTypeSize(collective.dtype);
+absl::Status DeviceProgram::Enqueue(const BucketOperation& operation) {
+  operation_ = operation;
+  element_bytes_ = DTypeSize(operation.dtype);
   Merge();
-  switch (collective.kind) {
+  switch (operation.kind) {
     case OpKind::kAllreduce:
     case OpKind::kReduce:
     case OpKind::kReducescatter:
@@ -64,12 +64,12 @@ absl::Status DeviceProgram::Enqueue(const Collective& collective) {
   }
 }
 
-absl::Status DeviceProgram::EnqueuePair(const Collective& collective, rueda_cuda_communicator* pair,
-                                        int other) {
-  const Piece& piece = collective.pieces[0];
-  const size_t bytes = static_cast<size_t>(collective.elements) * DTypeSize(collective.dtype);
+absl::Status DeviceProgram::EnqueuePair(const BucketOperation& operation,
+                                        rueda_cuda_communicator* pair, int other) {
+  const Piece& piece = operation.pieces[0];
+  const size_t bytes = static_cast<size_t>(operation.elements) * DTypeSize(operation.dtype);
   if (bytes == 0) return absl::OkStatus();
-  if (collective.root == args_.self) {
+  if (operation.root == args_.self) {
     return CallCuda(cuda_.send, pair, stream_, piece.input, bytes, other);
   }
   return CallCuda(cuda_.receive, pair, stream_, piece.output, bytes, other);
@@ -80,10 +80,9 @@ absl::Status DeviceProgram::EnqueuePair(const Collective& collective, rueda_cuda
 // Tensors that lie one behind the other, as gradients in one buffer do, need no packing. Only where
 // nothing else is by piece.
 void DeviceProgram::Merge() {
-  pieces_.assign(collective_.pieces.begin(), collective_.pieces.end());
-  const bool by_piece = collective_.kind != OpKind::kAllreduce &&
-                        collective_.kind != OpKind::kReduce &&
-                        collective_.kind != OpKind::kBroadcast;
+  pieces_.assign(operation_.pieces.begin(), operation_.pieces.end());
+  const bool by_piece = operation_.kind != OpKind::kAllreduce &&
+                        operation_.kind != OpKind::kReduce && operation_.kind != OpKind::kBroadcast;
   if (by_piece || pieces_.size() < 2) return;
   Piece merged = pieces_[0];
   for (size_t i = 1; i < pieces_.size(); ++i) {
@@ -108,8 +107,8 @@ absl::Status DeviceProgram::Copy(double factor) {
   rueda_cuda_copy copy = {};
   copy.segments = segments_.data();
   copy.count = segments_.size();
-  copy.dtype = static_cast<int32_t>(collective_.dtype);
-  copy.reduce_op = static_cast<int32_t>(collective_.reduce_op);
+  copy.dtype = static_cast<int32_t>(operation_.dtype);
+  copy.reduce_op = static_cast<int32_t>(operation_.reduce_op);
   copy.factor = factor;
   const absl::Status status =
       CallCuda(cuda_.copy, args_.device, stream_, static_cast<const rueda_cuda_copy*>(&copy));
@@ -123,7 +122,7 @@ absl::StatusOr<char*> DeviceProgram::Input(double factor, DeviceBuffer* buffer) 
     return static_cast<char*>(const_cast<void*>(pieces_[0].input));
   }
   RUEDA_ASSIGN_OR_RETURN(char* const memory,
-                         buffer->Reserve(static_cast<int64_t>(BytesOf(collective_.elements))));
+                         buffer->Reserve(static_cast<int64_t>(BytesOf(operation_.elements))));
   char* to = memory;
   for (const Piece& piece : pieces_) {
     AddCopy(gives ? piece.input : nullptr, to, piece.elements);
@@ -176,56 +175,56 @@ absl::Status DeviceProgram::Receive(void* data, int64_t elements, int peer) {
 // ---- reductions ----
 
 absl::Status DeviceProgram::Reduce() {
-  if (collective_.elements == 0) return absl::OkStatus();
-  if (!collective_.compression.none()) return compression_.Enqueue(collective_, stream_);
-  const ReductionWay way =
-      WayOf(collective_, args_.members, args_.in_rank_order, [this](DType dtype, ReduceOp op) {
+  if (operation_.elements == 0) return absl::OkStatus();
+  if (!operation_.compression.none()) return compression_.Enqueue(operation_, stream_);
+  const ReductionAlgorithm algorithm =
+      AlgorithmOf(operation_, args_.members, args_.in_rank_order, [this](DType dtype, ReduceOp op) {
         return cuda_.supports(communicator_, static_cast<int32_t>(dtype),
                               static_cast<int32_t>(op)) != 0;
       });
-  if (!way.native) return ReduceInRankOrder();
-  if (collective_.kind == OpKind::kReducescatter) return ReducescatterByNccl(way);
-  return ReduceByNccl(way);
+  if (!algorithm.native) return ReduceInRankOrder();
+  if (operation_.kind == OpKind::kReducescatter) return ReducescatterByNccl(algorithm);
+  return ReduceByNccl(algorithm);
 }
 
-absl::Status DeviceProgram::ReduceByNccl(const ReductionWay& way) {
-  const bool allreduce = collective_.kind == OpKind::kAllreduce;
-  const double packing_factor = way.factor_by_nccl ? 1 : way.factor;
-  const double nccl_factor = way.factor_by_nccl ? way.factor : 1;
+absl::Status DeviceProgram::ReduceByNccl(const ReductionAlgorithm& algorithm) {
+  const bool allreduce = operation_.kind == OpKind::kAllreduce;
+  const double packing_factor = algorithm.factor_by_nccl ? 1 : algorithm.factor;
+  const double nccl_factor = algorithm.factor_by_nccl ? algorithm.factor : 1;
   RUEDA_ASSIGN_OR_RETURN(char* const input, Input(packing_factor, &packed_));
-  const bool wanted = allreduce || collective_.root == args_.self;
+  const bool wanted = allreduce || operation_.root == args_.self;
   char* output = input;
   if (pieces_.size() == 1 && pieces_[0].output != nullptr) {
     output = static_cast<char*>(pieces_[0].output);
   } else if (pieces_.size() == 1 && wanted) {  // others' results go through this member
     RUEDA_ASSIGN_OR_RETURN(output,
-                           packed_.Reserve(static_cast<int64_t>(BytesOf(collective_.elements))));
+                           packed_.Reserve(static_cast<int64_t>(BytesOf(operation_.elements))));
   }
-  const auto dtype = static_cast<int32_t>(collective_.dtype);
-  const auto op = static_cast<int32_t>(way.reduce_op);
+  const auto dtype = static_cast<int32_t>(operation_.dtype);
+  const auto op = static_cast<int32_t>(algorithm.reduce_op);
   const auto* const from = static_cast<const void*>(input);
   if (allreduce) {
     RUEDA_RETURN_IF_ERROR(Nccl(cuda_.allreduce, from, static_cast<void*>(output),
-                               collective_.elements, dtype, op, nccl_factor));
+                               operation_.elements, dtype, op, nccl_factor));
   } else {
     RUEDA_RETURN_IF_ERROR(Nccl(cuda_.reduce_to, from, static_cast<void*>(output),
-                               collective_.elements, dtype, op, nccl_factor, collective_.root));
+                               operation_.elements, dtype, op, nccl_factor, operation_.root));
   }
   return wanted ? Unpack(output) : absl::OkStatus();
 }
 
-absl::Status DeviceProgram::ReducescatterByNccl(const ReductionWay& way) {
+absl::Status DeviceProgram::ReducescatterByNccl(const ReductionAlgorithm& algorithm) {
   const auto members = static_cast<size_t>(args_.members);
   RUEDA_ASSIGN_OR_RETURN(char* const unwanted, Unwanted());
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    const int64_t count = collective_.counts[i * members];
+    const int64_t count = operation_.counts[i * members];
     if (count == 0) continue;
     void* output = pieces_[i].output;
     if (output == nullptr) output = unwanted;
     RUEDA_RETURN_IF_ERROR(BeginGroup());
     RUEDA_RETURN_IF_ERROR(Nccl(cuda_.reducescatter, pieces_[i].input, output, count,
-                               static_cast<int32_t>(collective_.dtype),
-                               static_cast<int32_t>(way.reduce_op), way.factor));
+                               static_cast<int32_t>(operation_.dtype),
+                               static_cast<int32_t>(algorithm.reduce_op), algorithm.factor));
   }
   return EndGroup();
 }
@@ -235,13 +234,13 @@ void DeviceProgram::PlanShares() {
   const auto members = static_cast<size_t>(args_.members);
   shares_.assign(members, 0);
   begins_.assign(1, 0);
-  int64_t left = collective_.elements;
+  int64_t left = operation_.elements;
   const int64_t blocks = (left + kShareElements - 1) / kShareElements;
   const int64_t equal = (blocks + args_.members - 1) / args_.members * kShareElements;
   for (size_t member = 0; member < members; ++member) {
-    if (collective_.kind == OpKind::kReducescatter) {
+    if (operation_.kind == OpKind::kReducescatter) {
       for (size_t i = 0; i < pieces_.size(); ++i) {
-        shares_[member] += collective_.counts[i * members + member];
+        shares_[member] += operation_.counts[i * members + member];
       }
     } else {
       shares_[member] = std::min(equal, left);
@@ -273,10 +272,10 @@ absl::Status DeviceProgram::GatherShares(char* result) {
   for (int peer = 0; peer < args_.members; ++peer) {
     if (peer == args_.self) continue;
     const auto at = static_cast<size_t>(peer);
-    if (collective_.WantsResult(peer)) {
+    if (operation_.WantsResult(peer)) {
       RUEDA_RETURN_IF_ERROR(Send(result + BytesOf(begins_[self]), shares_[self], peer));
     }
-    if (collective_.WantsResult(args_.self)) {
+    if (operation_.WantsResult(args_.self)) {
       RUEDA_RETURN_IF_ERROR(Receive(result + BytesOf(begins_[at]), shares_[at], peer));
     }
   }
@@ -285,20 +284,20 @@ absl::Status DeviceProgram::GatherShares(char* result) {
 
 absl::Status DeviceProgram::ReduceInRankOrder() {
   const auto self = static_cast<size_t>(args_.self);
-  const bool scatters = collective_.kind == OpKind::kReducescatter;
+  const bool scatters = operation_.kind == OpKind::kReducescatter;
   const bool whole = pieces_.size() == 1;
   PlanShares();
   // What each member gets of every piece, one after the other; of one piece it lies so already.
   char* input = nullptr;
   if (scatters && !whole) {
     RUEDA_ASSIGN_OR_RETURN(input,
-                           packed_.Reserve(static_cast<int64_t>(BytesOf(collective_.elements))));
+                           packed_.Reserve(static_cast<int64_t>(BytesOf(operation_.elements))));
     std::vector<const char*> at;
     for (const Piece& piece : pieces_) at.push_back(static_cast<const char*>(piece.input));
     char* to = input;
     for (size_t member = 0; member < shares_.size(); ++member) {
       for (size_t i = 0; i < pieces_.size(); ++i) {
-        const int64_t count = collective_.counts[i * shares_.size() + member];
+        const int64_t count = operation_.counts[i * shares_.size() + member];
         AddCopy(at[i], to, count);
         at[i] += BytesOf(count);
         to += BytesOf(count);
@@ -321,7 +320,7 @@ absl::Status DeviceProgram::ReduceInRankOrder() {
   if (whole && pieces_[0].output != nullptr) {
     result = static_cast<char*>(pieces_[0].output);
   } else {
-    const int64_t elements = scatters ? own : collective_.elements;
+    const int64_t elements = scatters ? own : operation_.elements;
     RUEDA_ASSIGN_OR_RETURN(result, scratch_.Reserve(static_cast<int64_t>(BytesOf(elements))));
   }
   char* const sums = scatters ? result : result + BytesOf(begins_[self]);
@@ -338,25 +337,25 @@ absl::Status DeviceProgram::ReduceInRankOrder() {
       next += BytesOf(own);
     }
     rueda_cuda_reduce reduce = {};
-    reduce.dtype = static_cast<int32_t>(collective_.dtype);
-    reduce.reduce_op = static_cast<int32_t>(collective_.reduce_op);
+    reduce.dtype = static_cast<int32_t>(operation_.dtype);
+    reduce.reduce_op = static_cast<int32_t>(operation_.reduce_op);
     reduce.sources = sources.data();
     reduce.source_count = sources.size();
     reduce.destination = sums;
     reduce.count = own;
-    reduce.prescale = collective_.scaling.prescale;
-    reduce.postscale = collective_.scaling.postscale;
-    reduce.divisor = collective_.scaling.divisor;
+    reduce.prescale = operation_.scaling.prescale;
+    reduce.postscale = operation_.scaling.postscale;
+    reduce.divisor = operation_.scaling.divisor;
     RUEDA_RETURN_IF_ERROR(CallCuda(cuda_.reduce, args_.device, stream_,
                                    static_cast<const rueda_cuda_reduce*>(&reduce)));
   }
   if (!scatters) {
     RUEDA_RETURN_IF_ERROR(GatherShares(result));
-    return collective_.WantsResult(args_.self) ? Unpack(result) : absl::OkStatus();
+    return operation_.WantsResult(args_.self) ? Unpack(result) : absl::OkStatus();
   }
   const char* from = sums;
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    const int64_t count = collective_.counts[i * shares_.size() + self];
+    const int64_t count = operation_.counts[i * shares_.size() + self];
     if (pieces_[i].output != nullptr) AddCopy(from, pieces_[i].output, count);
     from += BytesOf(count);
   }
@@ -368,14 +367,14 @@ absl::Status DeviceProgram::ReduceInRankOrder() {
 // Memory for what this member does not want, but must let through. Before a group begins, as NCCL
 // may take part in it.
 absl::StatusOr<char*> DeviceProgram::Unwanted() {
-  if (!collective_.Gets(args_.self)) return nullptr;
+  if (!operation_.Gets(args_.self)) return nullptr;
   int64_t most = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     if (pieces_[i].output != nullptr) continue;
     int64_t elements = pieces_[i].elements;
-    if (!collective_.counts.empty()) {
-      const size_t each = collective_.counts.size() / pieces_.size();
-      const absl::Span<const int64_t> counts = collective_.counts.subspan(i * each, each);
+    if (!operation_.counts.empty()) {
+      const size_t each = operation_.counts.size() / pieces_.size();
+      const absl::Span<const int64_t> counts = operation_.counts.subspan(i * each, each);
       elements = std::accumulate(counts.begin(), counts.end(), int64_t{0});
     }
     most = std::max(most, elements);
@@ -388,7 +387,7 @@ absl::Status DeviceProgram::Allgather() {
   const auto members = static_cast<size_t>(args_.members);
   RUEDA_ASSIGN_OR_RETURN(char* const unwanted, Unwanted());
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    const absl::Span<const int64_t> counts = collective_.counts.subspan(i * members, members);
+    const absl::Span<const int64_t> counts = operation_.counts.subspan(i * members, members);
     const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
     if (total == 0) continue;
     char* output = static_cast<char*>(pieces_[i].output);
@@ -423,7 +422,7 @@ absl::Status DeviceProgram::Broadcast() {
   RUEDA_ASSIGN_OR_RETURN(char* const unwanted, Unwanted());
   for (const Piece& piece : pieces_) {
     if (piece.elements == 0) continue;
-    const bool root = collective_.root == args_.self;
+    const bool root = operation_.root == args_.self;
     void* output = piece.output;
     if (output == nullptr && root) output = const_cast<void*>(piece.input);
     if (communicator_ == nullptr) {
@@ -434,7 +433,7 @@ absl::Status DeviceProgram::Broadcast() {
     const void* const from = root ? piece.input : output;
     RUEDA_RETURN_IF_ERROR(BeginGroup());
     RUEDA_RETURN_IF_ERROR(
-        Nccl(cuda_.broadcast, from, output, BytesOf(piece.elements), collective_.root));
+        Nccl(cuda_.broadcast, from, output, BytesOf(piece.elements), operation_.root));
   }
   RUEDA_RETURN_IF_ERROR(EndGroup());
   return Copy();
@@ -451,13 +450,13 @@ absl::Status DeviceProgram::Barrier() {
 int64_t DeviceProgram::ShareOf(size_t piece, int giver, int taker) const {
   const auto members = static_cast<size_t>(args_.members);
   const auto from = static_cast<size_t>(giver), to = static_cast<size_t>(taker);
-  switch (collective_.kind) {
+  switch (operation_.kind) {
     case OpKind::kGather:
-      return taker == collective_.root ? collective_.counts[piece * members + from] : 0;
+      return taker == operation_.root ? operation_.counts[piece * members + from] : 0;
     case OpKind::kScatter:
-      return giver == collective_.root ? collective_.counts[piece * members + to] : 0;
+      return giver == operation_.root ? operation_.counts[piece * members + to] : 0;
     default:
-      return collective_.counts[(piece * members + from) * members + to];
+      return operation_.counts[(piece * members + from) * members + to];
   }
 }
 

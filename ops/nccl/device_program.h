@@ -9,7 +9,7 @@
 #include "ops/nccl/cuda_abi.h"
 #include "ops/nccl/device_buffer.h"
 #include "ops/nccl/device_compression.h"
-#include "ops/nccl/reduction_way.h"
+#include "ops/nccl/reduction_algorithm.h"
 
 namespace rueda {
 
@@ -30,17 +30,18 @@ class DeviceProgram {
   // It was destroyed; nothing more is enqueued.
   void ForgetCommunicator();
   // Of all but send and recv.
-  absl::Status Enqueue(const Collective& collective);
+  absl::Status Enqueue(const BucketOperation& operation);
   // Over a communicator of the two: which of its members the other one is.
-  absl::Status EnqueuePair(const Collective& collective, rueda_cuda_communicator* pair, int other);
+  absl::Status EnqueuePair(const BucketOperation& operation, rueda_cuda_communicator* pair,
+                           int other);
   // After everything on the stream; while the communicator is there, or when it is forgotten.
   void ReleaseBuffers();
 
  private:
   absl::Status Reduce();
-  absl::Status ReduceByNccl(const ReductionWay& way);
+  absl::Status ReduceByNccl(const ReductionAlgorithm& algorithm);
   absl::Status ReduceInRankOrder();
-  absl::Status ReducescatterByNccl(const ReductionWay& way);
+  absl::Status ReducescatterByNccl(const ReductionAlgorithm& algorithm);
   absl::Status Allgather();
   absl::Status Broadcast();
   absl::Status Barrier();
@@ -67,7 +68,7 @@ class DeviceProgram {
   absl::Status Receive(void* data, int64_t elements, int peer);
   int64_t ShareOf(size_t piece, int giver, int taker) const;
   size_t BytesOf(int64_t elements) const { return static_cast<size_t>(elements) * element_bytes_; }
-  bool Gives(int member) const { return !collective_.IsAbsent(member); }
+  bool Gives(int member) const { return !operation_.IsAbsent(member); }
 
   const Args args_;
   const rueda_cuda& cuda_;
@@ -79,7 +80,7 @@ class DeviceProgram {
   DeviceCompression compression_;
 
   // Of the operation at hand.
-  Collective collective_;
+  BucketOperation operation_;
   size_t element_bytes_ = 1;
   std::vector<Piece> pieces_;
   std::vector<int64_t> shares_;  // in elements, by member: what it adds up

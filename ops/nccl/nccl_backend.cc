@@ -19,7 +19,7 @@ NcclBackend::NcclBackend(NcclOptions options)
       membership_(options.membership),
       context_(std::make_shared<DeviceContext>(std::move(options.context))) {}
 
-absl::Status NcclBackend::Viable([[maybe_unused]] const Group& group) const {
+absl::Status NcclBackend::Viable([[maybe_unused]] const Members& members) const {
   return context_->args().device->Check();
 }
 
@@ -37,20 +37,20 @@ absl::Status NcclBackend::CheckOperation(OpKind kind, ReduceOp op,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> NcclBackend::ConnectOn(const Group& group,
+absl::StatusOr<std::unique_ptr<Communicator>> NcclBackend::ConnectOn(const Members& members,
                                                                      bool urgent,
                                                                      Communicator* parent) {
   RUEDA_RETURN_IF_ERROR(device().Check());
   DeviceCommunicator::Args args;
-  args.prefix = absl::StrCat("nccl/", JobKey(job_, membership_), "/", group.set, ".",
-                             group.generation, urgent ? "/urgent" : "");
-  args.members = static_cast<int>(group.ranks.size());
-  args.self = group.self;
+  args.prefix = absl::StrCat("nccl/", JobKey(job_, membership_), "/", members.set, ".",
+                             members.generation, urgent ? "/urgent" : "");
+  args.members = static_cast<int>(members.ranks.size());
+  args.self = members.self;
   args.urgent = urgent;
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<DeviceCommunicator> communicator,
                          DeviceCommunicator::Create(context_, std::move(args)));
-  if (parent != nullptr && group.ranks.size() > 1) {
-    communicator->SplitFrom(static_cast<DeviceCommunicator*>(parent), group.set);
+  if (parent != nullptr && members.ranks.size() > 1) {
+    communicator->SplitFrom(static_cast<DeviceCommunicator*>(parent), members.set);
   }
   return communicator;
 }
@@ -72,8 +72,8 @@ bool NcclBackend::Left() {
   return false;
 }
 
-void NcclBackend::LeaveOut(Communicator* parent) {
-  static_cast<DeviceCommunicator*>(parent)->LeaveOut();
+void NcclBackend::SkipSplit(Communicator* parent) {
+  static_cast<DeviceCommunicator*>(parent)->SkipSplit();
 }
 
 std::unique_ptr<Backend> MakeNccl(const BackendArgs& args) {

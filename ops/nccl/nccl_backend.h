@@ -26,14 +26,14 @@ class NcclBackend : public DeviceBackend {
   absl::string_view name() const override { return "nccl"; }
   bool connects() const override { return true; }
   // Whether this rank has a device.
-  absl::Status Viable(const Group& group) const override;
+  absl::Status Viable(const Members& members) const override;
   CudaDevice& device() override { return *context_->args().device; }
   absl::Status CheckOperation(OpKind kind, ReduceOp op,
                               const Compression& compression) const override;
   // Urgent operations have a stream of the highest priority.
-  absl::StatusOr<std::unique_ptr<Communicator>> ConnectOn(const Group& group, bool urgent,
+  absl::StatusOr<std::unique_ptr<Communicator>> ConnectOn(const Members& members, bool urgent,
                                                           Communicator* parent) override;
-  void LeaveOut(Communicator* parent) override;
+  void SkipSplit(Communicator* parent) override;
   void Retire(std::unique_ptr<Communicator> communicator) override;
   // Waits within the limit of an abort and a moment.
   bool Left() override;

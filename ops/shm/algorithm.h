@@ -14,7 +14,7 @@ class ShmAlgorithm {
  public:
   explicit ShmAlgorithm(ShmGroup* group) : group_(group) {}
   virtual ~ShmAlgorithm() = default;
-  virtual void Start(const Collective& collective) = 0;
+  virtual void Start(const BucketOperation& operation) = 0;
   virtual absl::StatusOr<Progress> Advance() = 0;
   virtual PhaseTimes phase_times() const { return {}; }
 

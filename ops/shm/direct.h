@@ -22,9 +22,9 @@ class DirectAlgorithm : public ShmAlgorithm {
       : ShmAlgorithm(group), arena_(arena), staged_(staged) {}
 
   // See Communicator.
-  void Prepare(const Collective& collective);
+  void Prepare(const BucketOperation& operation);
 
-  void Start(const Collective& collective) override;
+  void Start(const BucketOperation& operation) override;
   absl::StatusOr<Progress> Advance() override;
   PhaseTimes phase_times() const override {
     return phase_ == Phase::kStaged ? staged_->phase_times() : PhaseTimes();
@@ -33,13 +33,13 @@ class DirectAlgorithm : public ShmAlgorithm {
  private:
   enum class Phase { kWaitForDescriptors, kReduce, kWaitForResults, kStaged };
 
-  void Stage(const Collective& collective);
+  void Stage(const BucketOperation& operation);
   absl::Status ReadDescriptors();
   void ReduceChunk();
 
   const Arena* const arena_;
   StagedAlgorithm* const staged_;
-  Collective collective_;
+  BucketOperation operation_;
   Phase phase_ = Phase::kStaged;
   int parity_ = 0;
   bool all_resident_ = false;

@@ -8,9 +8,9 @@
 
 namespace rueda {
 
-void ExchangeAlgorithm::Start(const Collective& collective) {
-  collective_ = collective;
-  channels_.Reset(collective, group_->self(), group_->size());
+void ExchangeAlgorithm::Start(const BucketOperation& operation) {
+  operation_ = operation;
+  channels_.Reset(operation, group_->self(), group_->size());
   channel_bytes_ = kBlockBytes / static_cast<size_t>(channels_.count()) / 64 * 64;
   // Without any data the members meet all the same.
   steps_ = std::max<int64_t>(
@@ -27,7 +27,7 @@ void ExchangeAlgorithm::FillAndArrive() {
     channels_.given(channel).CopyTo(block + static_cast<size_t>(channel) * channel_bytes_,
                                     channel_bytes_);
   }
-  group_->Arrive(collective_.digest);
+  group_->Arrive(operation_.digest);
 }
 
 const char* ExchangeAlgorithm::ChannelOf(int giver) const {
@@ -51,23 +51,23 @@ void ExchangeAlgorithm::Copy() {
 
 // Reduces this member's channel over all members' blocks, in their order.
 void ExchangeAlgorithm::Reduce() {
-  const size_t element_bytes = DTypeSize(collective_.dtype);
+  const size_t element_bytes = DTypeSize(operation_.dtype);
   channels_.taken(0).Take(channel_bytes_, [&](char* to, size_t offset, size_t bytes) {
     channels_.own().Take(bytes, [&](const char* own, size_t at, size_t size) {
       if (to == nullptr) return;
       sources_.resize(group_->size());
       for (int i = 0; i < group_->size(); ++i) sources_[i] = ChannelOf(i) + offset + at;
       sources_[group_->self()] = own;
-      kernels::Reduce(collective_.dtype, collective_.reduce_op, sources_, to + at,
-                      static_cast<int64_t>(size / element_bytes), collective_.scaling);
+      kernels::Reduce(operation_.dtype, operation_.reduce_op, sources_, to + at,
+                      static_cast<int64_t>(size / element_bytes), operation_.scaling);
     });
   });
 }
 
 absl::StatusOr<Progress> ExchangeAlgorithm::Advance() {
   if (!group_->AllArrived()) return Progress::kBlocked;
-  if (step_ == 0) RUEDA_RETURN_IF_ERROR(group_->CheckDigests(collective_.digest));
-  if (collective_.kind == OpKind::kReducescatter) {
+  if (step_ == 0) RUEDA_RETURN_IF_ERROR(group_->CheckDigests(operation_.digest));
+  if (operation_.kind == OpKind::kReducescatter) {
     Reduce();
   } else {
     Copy();

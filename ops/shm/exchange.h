@@ -15,7 +15,7 @@ namespace rueda {
 class ExchangeAlgorithm : public ShmAlgorithm {
  public:
   using ShmAlgorithm::ShmAlgorithm;
-  void Start(const Collective& collective) override;
+  void Start(const BucketOperation& operation) override;
   absl::StatusOr<Progress> Advance() override;
 
  private:
@@ -24,7 +24,7 @@ class ExchangeAlgorithm : public ShmAlgorithm {
   void Reduce();
   const char* ChannelOf(int giver) const;
 
-  Collective collective_;
+  BucketOperation operation_;
   Channels channels_;
   size_t channel_bytes_ = 0;  // of one channel in a block
   int64_t steps_ = 0;

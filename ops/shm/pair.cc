@@ -18,7 +18,7 @@ constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
 }  // namespace
 
 uint64_t PairAlgorithm::Word(uint64_t blocks) const {
-  return (collective_.sequence << kCountBits) | (blocks & kCountMask);
+  return (operation_.sequence << kCountBits) | (blocks & kCountMask);
 }
 
 // Whether the other's word says that it is done with that many blocks of this operation. It may be
@@ -29,16 +29,16 @@ bool PairAlgorithm::HasReached(uint64_t word, uint64_t blocks) const {
   return ((word - blocks) & kCountMask) <= kCountMask / 2;
 }
 
-void PairAlgorithm::Start(const Collective& collective) {
-  collective_ = collective;
-  bytes_ = static_cast<size_t>(collective.elements) * DTypeSize(collective.dtype);
+void PairAlgorithm::Start(const BucketOperation& operation) {
+  operation_ = operation;
+  bytes_ = static_cast<size_t>(operation.elements) * DTypeSize(operation.dtype);
   blocks_ =
       std::max<uint64_t>(1, (bytes_ + kHalfBytes - 1) / kHalfBytes);  // without data they meet
   block_ = 0;
   Area& own = group_->own();
   if (sends()) {
     own.pair_parity = static_cast<uint32_t>(group_->parity());
-    own.pair_digest = collective.digest;
+    own.pair_digest = operation.digest;
     own.offered.store(Word(0), std::memory_order_relaxed);
   } else {
     own.accepted.store(Word(0), std::memory_order_relaxed);
@@ -46,7 +46,7 @@ void PairAlgorithm::Start(const Collective& collective) {
 }
 
 char* PairAlgorithm::HalfOf(uint64_t block) const {
-  Area& area = *group_->member(collective_.root).area;
+  Area& area = *group_->member(operation_.root).area;
   return area.input[area.pair_parity & 1] + (block & 1) * kHalfBytes;
 }
 
@@ -60,36 +60,36 @@ absl::StatusOr<Progress> PairAlgorithm::Advance() {
 
 absl::StatusOr<Progress> PairAlgorithm::Send() {
   const uint64_t accepted =
-      group_->member(collective_.peer).area->accepted.load(std::memory_order_acquire);
+      group_->member(operation_.peer).area->accepted.load(std::memory_order_acquire);
   if (block_ == blocks_) {
     return HasReached(accepted, blocks_) ? Progress::kDone : Progress::kBlocked;
   }
   if (block_ >= 2 && !HasReached(accepted, block_ - 1)) return Progress::kBlocked;
-  const char* const input = static_cast<const char*>(collective_.pieces[0].input);
+  const char* const input = static_cast<const char*>(operation_.pieces[0].input);
   const size_t bytes = BytesOf(block_);
   if (bytes > 0) kernels::Copy(HalfOf(block_), input + block_ * kHalfBytes, bytes);
   group_->own().offered.store(Word(++block_), std::memory_order_release);
-  group_->Wake(collective_.peer);
+  group_->Wake(operation_.peer);
   return Progress::kMoved;
 }
 
 absl::StatusOr<Progress> PairAlgorithm::Receive() {
-  const Area& sender = *group_->member(collective_.root).area;
+  const Area& sender = *group_->member(operation_.root).area;
   if (!HasReached(sender.offered.load(std::memory_order_acquire), block_ + 1)) {
     return Progress::kBlocked;
   }
-  if (sender.pair_digest != collective_.digest) {
-    return absl::InternalError(absl::StrCat("member ", collective_.root,
+  if (sender.pair_digest != operation_.digest) {
+    return absl::InternalError(absl::StrCat("member ", operation_.root,
                                             " sends another layout than member ", group_->self(),
                                             " expects"));
   }
-  char* const output = static_cast<char*>(collective_.pieces[0].output);
+  char* const output = static_cast<char*>(operation_.pieces[0].output);
   const size_t bytes = BytesOf(block_);
   if (bytes > 0 && output != nullptr) {
     kernels::Copy(output + block_ * kHalfBytes, HalfOf(block_), bytes);
   }
   group_->own().accepted.store(Word(++block_), std::memory_order_release);
-  group_->Wake(collective_.root);
+  group_->Wake(operation_.root);
   return block_ == blocks_ ? Progress::kDone : Progress::kMoved;
 }
 

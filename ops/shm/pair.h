@@ -10,11 +10,11 @@ namespace rueda {
 class PairAlgorithm : public ShmAlgorithm {
  public:
   using ShmAlgorithm::ShmAlgorithm;
-  void Start(const Collective& collective) override;
+  void Start(const BucketOperation& operation) override;
   absl::StatusOr<Progress> Advance() override;
 
  private:
-  bool sends() const { return collective_.root == group_->self(); }
+  bool sends() const { return operation_.root == group_->self(); }
   uint64_t Word(uint64_t blocks) const;
   bool HasReached(uint64_t word, uint64_t blocks) const;
   char* HalfOf(uint64_t block) const;
@@ -22,7 +22,7 @@ class PairAlgorithm : public ShmAlgorithm {
   absl::StatusOr<Progress> Send();
   absl::StatusOr<Progress> Receive();
 
-  Collective collective_;
+  BucketOperation operation_;
   size_t bytes_ = 0;
   uint64_t blocks_ = 0;
   uint64_t block_ = 0;  // the next one to send or to receive

@@ -15,9 +15,9 @@ namespace {
 // Chooses the algorithm for each operation. What it goes by is the same on all members.
 class ShmCommunicator : public Communicator, public EarlyStart {
  public:
-  ShmCommunicator(std::vector<ShmMember> members, const Group& group, const Neighbours* neighbours,
-                  std::shared_ptr<Arena> arena)
-      : group_(std::move(members), group.self, neighbours, group.generation),
+  ShmCommunicator(std::vector<ShmMember> shm_members, const Members& members,
+                  const Neighbours* neighbours, std::shared_ptr<Arena> arena)
+      : group_(std::move(shm_members), members.self, neighbours, members.generation),
         arena_(std::move(arena)),
         small_(&group_),
         staged_(&group_),
@@ -26,17 +26,18 @@ class ShmCommunicator : public Communicator, public EarlyStart {
         pair_(&group_) {}
 
   EarlyStart* early_start() override { return this; }
-  bool Prepare(const Collective& collective) override {
-    const ShmAlgorithm* const algorithm = AlgorithmFor(collective);
-    if (algorithm == &small_) small_.Prepare(collective);
-    if (algorithm == &direct_) direct_.Prepare(collective);
+  bool Prepare(const BucketOperation& operation) override {
+    const ShmAlgorithm* const algorithm = AlgorithmFor(operation);
+    if (algorithm == &small_) small_.Prepare(operation);
+    if (algorithm == &direct_) direct_.Prepare(operation);
     return algorithm == &small_ || algorithm == &direct_;
   }
-  void TakeBack(bool never) override { group_.TakeBackArrival(never); }
+  void TakeBack() override { group_.TakeBackArrival(/*never=*/false); }
+  void Drop() override { group_.TakeBackArrival(/*never=*/true); }
 
-  void Start(const Collective& collective) override {
-    algorithm_ = AlgorithmFor(collective);
-    algorithm_->Start(collective);
+  void Start(const BucketOperation& operation) override {
+    algorithm_ = AlgorithmFor(operation);
+    algorithm_->Start(operation);
   }
   absl::StatusOr<Progress> Advance() override { return algorithm_->Advance(); }
   PhaseTimes phase_times() const override { return algorithm_->phase_times(); }
@@ -44,10 +45,10 @@ class ShmCommunicator : public Communicator, public EarlyStart {
   void Abort() override {}
 
  private:
-  ShmAlgorithm* AlgorithmFor(const Collective& collective) {
-    if (collective.kind == OpKind::kSendRecv) return &pair_;
-    if (Channels::Carry(collective.kind)) return &exchange_;
-    if (SmallAlgorithm::Fits(collective, group_.size())) return &small_;
+  ShmAlgorithm* AlgorithmFor(const BucketOperation& operation) {
+    if (operation.kind == OpKind::kSendRecv) return &pair_;
+    if (Channels::Carry(operation.kind)) return &exchange_;
+    if (SmallAlgorithm::Fits(operation, group_.size())) return &small_;
     return &direct_;
   }
 
@@ -72,28 +73,29 @@ ShmBackend::ShmBackend(const Segment* segment, const Neighbours* neighbours,
       arenas_(std::move(arenas)),
       own_arena_(std::move(own_arena)) {}
 
-absl::Status ShmBackend::Viable(const Group& group) const {
-  if (group.one_host) return absl::OkStatus();
+absl::Status ShmBackend::Viable(const Members& members) const {
+  if (members.one_host) return absl::OkStatus();
   return absl::FailedPreconditionError("the ranks are on several hosts");
 }
 
 absl::StatusOr<std::vector<ShmMember>> ShmBackend::MembersOf(SetId set,
                                                              absl::Span<const Rank> ranks) const {
-  std::vector<ShmMember> members;
+  std::vector<ShmMember> shm_members;
   for (const Rank rank : ranks) {
     const auto it = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
     if (it == ranks_.end() || *it != rank) {
       return absl::InternalError("a process set on one host has a rank of another");
     }
     const int local = static_cast<int>(it - ranks_.begin());
-    members.push_back({&segment_->area(set, local), local, arenas_[local]});
+    shm_members.push_back({&segment_->area(set, local), local, arenas_[local]});
   }
-  return members;
+  return shm_members;
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> ShmBackend::Connect(const Group& group) {
-  RUEDA_ASSIGN_OR_RETURN(std::vector<ShmMember> members, MembersOf(group.set, group.ranks));
-  return std::make_unique<ShmCommunicator>(std::move(members), group, neighbours_, own_arena_);
+absl::StatusOr<std::unique_ptr<Communicator>> ShmBackend::Connect(const Members& members) {
+  RUEDA_ASSIGN_OR_RETURN(std::vector<ShmMember> shm_members, MembersOf(members.set, members.ranks));
+  return std::make_unique<ShmCommunicator>(std::move(shm_members), members, neighbours_,
+                                           own_arena_);
 }
 
 std::unique_ptr<Backend> MakeShm(const BackendArgs& args) {

@@ -22,8 +22,8 @@ class ShmBackend : public Backend {
 
   absl::string_view name() const override { return "shm"; }
   bool connects() const override { return false; }
-  absl::Status Viable(const Group& group) const override;
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
+  absl::Status Viable(const Members& members) const override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Members& members) override;
 
   // For who shares memory in some other way: what `ranks`, all of this host, have for a process
   // set.

@@ -16,20 +16,20 @@ class SmallAlgorithm : public ShmAlgorithm {
 
   // Whether what is reduced fits a slot, and is so small that one synchronisation is worth more
   // than each member's reducing all of it. The same answer on all members.
-  static bool Fits(const Collective& collective, int members);
+  static bool Fits(const BucketOperation& operation, int members);
 
   // See Communicator; what fits a slot only.
-  void Prepare(const Collective& collective);
+  void Prepare(const BucketOperation& operation);
 
-  void Start(const Collective& collective) override;
+  void Start(const BucketOperation& operation) override;
   absl::StatusOr<Progress> Advance() override;
 
  private:
   void Combine();
 
-  void Fill(const Collective& collective);
+  void Fill(const BucketOperation& operation);
 
-  Collective collective_;
+  BucketOperation operation_;
   Pieces pieces_;
   int slot_ = 0;
   std::vector<const void*> sources_;

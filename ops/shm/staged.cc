@@ -14,12 +14,12 @@ constexpr size_t kHotBytes = 8 << 10;
 
 }  // namespace
 
-void StagedAlgorithm::Reset(const Collective& collective) {
-  collective_ = collective;
-  element_bytes_ = DTypeSize(collective.dtype);
-  pieces_.Reset(collective.pieces, element_bytes_);
+void StagedAlgorithm::Reset(const BucketOperation& operation) {
+  operation_ = operation;
+  element_bytes_ = DTypeSize(operation.dtype);
+  pieces_.Reset(operation.pieces, element_bytes_);
   block_elements_ = static_cast<int64_t>(kBlockBytes / element_bytes_);
-  blocks_ = (collective.elements + block_elements_ - 1) / block_elements_;
+  blocks_ = (operation.elements + block_elements_ - 1) / block_elements_;
   step_ = 0;
   times_ = {};
   first_parity_ = group_->parity();
@@ -27,26 +27,27 @@ void StagedAlgorithm::Reset(const Collective& collective) {
   resident_.assign(group_->size(), nullptr);
 }
 
-void StagedAlgorithm::Start(const Collective& collective) {
-  Reset(collective);
+void StagedAlgorithm::Start(const BucketOperation& operation) {
+  Reset(operation);
 }
 
-void StagedAlgorithm::StageFirst(const Collective& collective, bool resident) {
-  Reset(collective);
+void StagedAlgorithm::StageFirst(const BucketOperation& operation, bool resident) {
+  Reset(operation);
   static const char kSomewhere = 0;
   if (resident) resident_[group_->self()] = &kSomewhere;  // TakeOver says where
-  if (!group_->prepared()) Timed(collective_.timed, &times_.pack, [&] { Fill(0); });
+  if (!group_->prepared()) Timed(operation_.timed, &times_.pack, [&] { Fill(0); });
 }
 
-void StagedAlgorithm::TakeOver(const Collective& collective, std::vector<const char*> resident) {
-  collective_ = collective;
+void StagedAlgorithm::TakeOver(const BucketOperation& operation,
+                               std::vector<const char*> resident) {
+  operation_ = operation;
   resident_ = std::move(resident);
   phase_ = Phase::kWait;
 }
 
 Range StagedAlgorithm::BlockOf(int64_t block) const {
   const int64_t begin = block * block_elements_;
-  return {begin, std::min(begin + block_elements_, collective_.elements)};
+  return {begin, std::min(begin + block_elements_, operation_.elements)};
 }
 
 Range StagedAlgorithm::OwnSlice(Range block) const {
@@ -56,7 +57,7 @@ Range StagedAlgorithm::OwnSlice(Range block) const {
 // Copies this rank's contribution to the block into its shared block.
 void StagedAlgorithm::Fill(int64_t block) {
   const int self = group_->self();
-  if (resident_[self] != nullptr || collective_.IsAbsent(self)) return;
+  if (resident_[self] != nullptr || operation_.IsAbsent(self)) return;
   char* input = group_->own().input[(first_parity_ + block) & 1];
   const Range range = BlockOf(block);
   // A lone tensor's own slice is read where it is.
@@ -94,9 +95,9 @@ void StagedAlgorithm::ReducePart(Range range, Range slice, int parity) {
   const size_t in_tensor = static_cast<size_t>(slice.begin) * element_bytes_;
   sources_.clear();
   for (int i = 0; i < group_->size(); ++i) {
-    if (collective_.IsAbsent(i)) continue;
+    if (operation_.IsAbsent(i)) continue;
     if (i == group_->self() && pieces_.single()) {
-      sources_.push_back(static_cast<const char*>(collective_.pieces[0].input) + in_tensor);
+      sources_.push_back(static_cast<const char*>(operation_.pieces[0].input) + in_tensor);
     } else if (resident_[i] != nullptr) {
       sources_.push_back(resident_[i] + in_tensor);
     } else {
@@ -104,29 +105,29 @@ void StagedAlgorithm::ReducePart(Range range, Range slice, int parity) {
     }
   }
   char* output = group_->own().output[parity] + in_block;
-  kernels::Reduce(collective_.dtype, collective_.reduce_op, sources_, output, slice.size(),
-                  collective_.scaling);
+  kernels::Reduce(operation_.dtype, operation_.reduce_op, sources_, output, slice.size(),
+                  operation_.scaling);
   pieces_.Unpack(slice.begin, slice.end, output);
 }
 
 void StagedAlgorithm::Arrive() {
-  group_->Arrive(collective_.digest);
+  group_->Arrive(operation_.digest);
   phase_ = Phase::kWait;
 }
 
 absl::StatusOr<Progress> StagedAlgorithm::Advance() {
   switch (phase_) {
     case Phase::kFill:
-      if (step_ < blocks_) Timed(collective_.timed, &times_.pack, [&] { Fill(step_); });
+      if (step_ < blocks_) Timed(operation_.timed, &times_.pack, [&] { Fill(step_); });
       Arrive();
       return Progress::kMoved;
     case Phase::kWait:
       if (!group_->AllArrived()) return Progress::kBlocked;
-      if (step_ == 0) RUEDA_RETURN_IF_ERROR(group_->CheckDigests(collective_.digest));
+      if (step_ == 0) RUEDA_RETURN_IF_ERROR(group_->CheckDigests(operation_.digest));
       phase_ = Phase::kCollect;
       [[fallthrough]];
     case Phase::kCollect:
-      if (step_ > 0) Timed(collective_.timed, &times_.unpack, [&] { Collect(step_ - 1); });
+      if (step_ > 0) Timed(operation_.timed, &times_.unpack, [&] { Collect(step_ - 1); });
       if (step_ == blocks_) return Progress::kDone;
       phase_ = Phase::kReduce;
       return Progress::kMoved;

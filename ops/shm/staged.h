@@ -16,23 +16,23 @@ namespace rueda {
 class StagedAlgorithm : public ShmAlgorithm {
  public:
   using ShmAlgorithm::ShmAlgorithm;
-  void Start(const Collective& collective) override;
+  void Start(const BucketOperation& operation) override;
   absl::StatusOr<Progress> Advance() override;
   PhaseTimes phase_times() const override { return times_; }
 
   // Goes on with a reduction whose first arrival was made by somebody else (DirectAlgorithm, which
   // found that not all members' tensors lie in arenas). `resident`: by member, its tensor in its
   // arena, or null.
-  void TakeOver(const Collective& collective, std::vector<const char*> resident);
+  void TakeOver(const BucketOperation& operation, std::vector<const char*> resident);
   // What has to be done before a reduction's first arrival, but for what was prepared.
-  void StageFirst(const Collective& collective, bool resident);
+  void StageFirst(const BucketOperation& operation, bool resident);
   // What StageFirst was given goes away; what it has staged stays.
   void Forget() { Reset({}); }
 
  private:
   enum class Phase { kFill, kWait, kCollect, kReduce };
 
-  void Reset(const Collective& collective);
+  void Reset(const BucketOperation& operation);
   Range BlockOf(int64_t block) const;
   Range OwnSlice(Range block) const;
   void Fill(int64_t block);
@@ -41,7 +41,7 @@ class StagedAlgorithm : public ShmAlgorithm {
   void ReducePart(Range range, Range slice, int parity);
   void Arrive();
 
-  Collective collective_;
+  BucketOperation operation_;
   Pieces pieces_;
   size_t element_bytes_ = 1;
   int64_t block_elements_ = 0;

@@ -12,15 +12,15 @@ namespace {
 
 class SoloCommunicator : public Communicator {
  public:
-  void Start(const Collective& collective) override {
-    for (const Piece& piece : collective.pieces) {
+  void Start(const BucketOperation& operation) override {
+    for (const Piece& piece : operation.pieces) {
       if (piece.output == nullptr || piece.elements == 0) continue;
-      if (TraitsOf(collective.kind).reduces) {
-        kernels::Reduce(collective.dtype, collective.reduce_op, {&piece.input, 1}, piece.output,
-                        piece.elements, collective.scaling);
+      if (TraitsOf(operation.kind).reduces) {
+        kernels::Reduce(operation.dtype, operation.reduce_op, {&piece.input, 1}, piece.output,
+                        piece.elements, operation.scaling);
       } else if (piece.output != piece.input) {
         kernels::Copy(piece.output, piece.input,
-                      static_cast<size_t>(piece.elements) * DTypeSize(collective.dtype));
+                      static_cast<size_t>(piece.elements) * DTypeSize(operation.dtype));
       }
     }
   }
@@ -30,12 +30,12 @@ class SoloCommunicator : public Communicator {
 
 }  // namespace
 
-absl::Status SoloBackend::Viable(const Group& group) const {
-  if (group.ranks.size() == 1) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("there are ", group.ranks.size(), " ranks"));
+absl::Status SoloBackend::Viable(const Members& members) const {
+  if (members.ranks.size() == 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("there are ", members.ranks.size(), " ranks"));
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> SoloBackend::Connect(const Group&) {
+absl::StatusOr<std::unique_ptr<Communicator>> SoloBackend::Connect(const Members&) {
   return std::make_unique<SoloCommunicator>();
 }
 

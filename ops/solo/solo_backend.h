@@ -9,8 +9,8 @@ class SoloBackend : public Backend {
  public:
   absl::string_view name() const override { return "solo"; }
   bool connects() const override { return false; }
-  absl::Status Viable(const Group& group) const override;
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group& group) override;
+  absl::Status Viable(const Members& members) const override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Members& members) override;
 };
 
 }  // namespace rueda

@@ -217,8 +217,7 @@ TEST_F(Cpp, EveryOptionReachesTheOperation) {
   EXPECT_EQ(rueda::allreduce(std::vector<float>{1}, {.prescale_factor = 2, .postscale_factor = 3}),
             std::vector<float>{6});
   const rueda::AllreduceOptions urgent = {.priority = 4};
-  EXPECT_EQ(rueda::detail::COperation(rueda::detail::RequestOf(RUEDA_ALLREDUCE, urgent)).priority,
-            4);
+  EXPECT_EQ(rueda::detail::COperation(rueda::detail::CallOf(RUEDA_ALLREDUCE, urgent)).priority, 4);
 }
 
 TEST_F(Cpp, WhatIsNotInPlaceNeedsItsInputDuringTheCallOnly) {

@@ -73,8 +73,8 @@ class Job {
  public:
   Job()
       : coordinator_(FuzzJob()),
-        leader_(*FuzzJob().leaders, 0, Voice::kHost, kSecond, FuzzJob().process_sets),
-        subtree_(*FuzzJob().leaders, 2, Voice::kSubtree, kSecond, FuzzJob().process_sets),
+        leader_(*FuzzJob().leaders, 0, SpeaksFor::kHost, kSecond, FuzzJob().process_sets),
+        subtree_(*FuzzJob().leaders, 2, SpeaksFor::kSubtree, kSecond, FuzzJob().process_sets),
         member_(1, kFuzzWorld, FuzzJob().process_sets) {
     Signature signature;
     signature.kind = OpKind::kAllreduce;
@@ -119,14 +119,14 @@ class Job {
   }
 
   // So much later.
-  void Look(Nanos later) {
+  void CheckDeadlines(Nanos later) {
     now_ += later;
     std::vector<ControlEvent> passed_on;
-    leader_.Look(now_, &passed_on);
-    subtree_.Look(now_, &passed_on);
+    leader_.CheckDeadlines(now_, &passed_on);
+    subtree_.CheckDeadlines(now_, &passed_on);
     std::vector<std::string> reports;
     std::vector<Expire> expired;
-    coordinator_.Look(now_, &reports, &expired);
+    coordinator_.CheckDeadlines(now_, &reports, &expired);
     for (const Expire& expire : expired) Step({0, expire});
   }
 
@@ -151,8 +151,8 @@ void TakeEvents(absl::string_view input) {
   for (const ControlEvent& event : events) {
     if (!job.Step(event)) return;  // the membership ends
   }
-  job.Look(FuzzJob().stall_warn);
-  job.Look(FuzzJob().stall_timeout);
+  job.CheckDeadlines(FuzzJob().stall_warn);
+  job.CheckDeadlines(FuzzJob().stall_timeout);
 }
 
 // An authenticated root that speaks nonsense to everybody.
@@ -334,7 +334,7 @@ void ReadSettings(absl::string_view input) {
   (void)ParseProcessSets(config.process_sets, kRanksMax);
   Config from_environment;
   if (ReadEnvironment(environment, &from_environment).ok()) {
-    (void)DetectPlace(from_environment, environment);
+    (void)DetectLaunch(from_environment, environment);
   }
 }
 

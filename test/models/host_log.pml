@@ -12,7 +12,7 @@
  *
  * Names: host_log.{h,cc} of controller/bus has HaveRoom, Retire, Publish, LookForOvertaken, LastLook, Read,
  * PublishCursor, OwesRoom, TakeStarving and SlowestReader; log_bus.cc has Send, Poll and BeforeSleep; bus.cc has
- * WakeBehindGap; in controller/runtime, baton.cc has TurnUntil, Leave and Background, engine.cc has
+ * WakeBehindGap; in controller/runtime, baton.cc has TurnUntil, GiveBack and Background, engine.cc has
  * TurnOnce and HasWork. One thread turns each rank's engine here, for whoever would: baton.pml is about several.
  *
  * A ring that comes late, and would cause a turn too many, is dropped. What others see no difference in is one
@@ -28,7 +28,7 @@
  *   BREAK_NO_CURSOR_FENCE         2 end state    no fence in PublishCursor
  *   BREAK_STARVING_NOT_RUNG       2 end state    who takes a starving writer's mark does not ring it
  *   BREAK_IDLE_NOT_RUNG           2 end state    a writer without credit does not ring one that is idle
- *   BREAK_LEAVES_OWING            2 end state    Leave does not ask OwesRoom
+ *   BREAK_LEAVES_OWING            2 end state    GiveBack does not ask OwesRoom
  *   BREAK_NO_LAST_LOOK            2 end state    no LastTurn behind the flag
  *   BREAK_NO_SLEEP_FENCE          2 end state    no fence between the flag and LastTurn
  *   BREAK_NO_GAP_MARK             2 end state    LastLook does not say that its rank sleeps behind a gap
@@ -461,7 +461,7 @@ proctype Rank(byte me) {
         t = 0;
         last = 1
 #endif
-     :: !last && !background && !WAITS -> /* Leave */
+     :: !last && !background && !WAITS -> /* GiveBack */
         TOGETHER {
         if
         :: submitted == MINE -> over++

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 TEST(DescriptorLimits, ALowSoftLimitIsRaised) {
   Job job({"-np", "8", "sh", "-c", std::string("ulimit -Sn 12; exec ") + HELLO});
   EXPECT_EQ(job.Wait(), 0) << job.err();
-  EXPECT_EQ(job.err(), "") << "nobody is turned away";
+  EXPECT_EQ(job.err(), "") << "nobody is refused";
 }
 
 // Rank 0 alone: the others come to it first.
@@ -24,7 +24,7 @@ TEST(DescriptorLimits, AHardLimitThatRanksCanNotComeUnderIsNamed) {
   EXPECT_EQ(job.Wait(), 134);
   EXPECT_THAT(job.err(), HasSubstr("[0]   what():  rank 0 has no file descriptor left"));
   EXPECT_THAT(job.err(), HasSubstr("raise the hard limit (ulimit -Hn)"));
-  EXPECT_THAT(job.err(), ::testing::Not(HasSubstr("turned a connection away")));
+  EXPECT_THAT(job.err(), ::testing::Not(HasSubstr("refused a connection")));
 }
 
 }  // namespace

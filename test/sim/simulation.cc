@@ -500,7 +500,7 @@ void Simulation::Turn(Rank rank) {
   }
   state.bus->BeforeSleep();
   std::vector<std::string> reports;
-  const absl::StatusOr<Nanos> look = state.bus->Look(now_, &reports);
+  const absl::StatusOr<Nanos> look = state.bus->CheckDeadlines(now_, &reports);
   if (!look.ok()) {
     Error(absl::StrCat("rank ", rank, ": ", look.status().message()));
     return;

@@ -301,7 +301,7 @@ void Training::Turn(Rank rank) {
   }
   state.bus->BeforeSleep();
   std::vector<std::string> reports;
-  const absl::Status look = state.bus->Look(now_, &reports).status();
+  const absl::Status look = state.bus->CheckDeadlines(now_, &reports).status();
   if (!look.ok()) Error(absl::StrCat("rank ", rank, ": ", look.message()));
   for (std::string& report : reports) Error(std::move(report));
   if (state.next_burst > now_) ScheduleTurn(rank, state.next_burst);

@@ -59,7 +59,7 @@ Error* MakeError(const Api* api, const Failure& failure) {
 // ---- Attributes ----
 
 // Of one call: what tracing has put down.
-struct Request {
+struct Call {
   int64_t kind = -1;
   int64_t op = RUEDA_NO_REDUCE_OP;
   int64_t root = -1;
@@ -75,25 +75,25 @@ struct Request {
 struct Field {
   std::string_view name;
   DataType type;  // kToken: a string
-  void* (*place)(Request*);
+  void* (*place)(Call*);
 };
 
 constexpr Field kFields[] = {
-    {"compressor", kToken, [](Request* r) -> void* { return &r->compressor; }},
-    {"group", kInt64, [](Request* r) -> void* { return &r->group; }},
-    {"kind", kInt64, [](Request* r) -> void* { return &r->kind; }},
-    {"name", kToken, [](Request* r) -> void* { return &r->name; }},
-    {"op", kInt64, [](Request* r) -> void* { return &r->op; }},
-    {"postscale", kFloat64, [](Request* r) -> void* { return &r->postscale; }},
-    {"prescale", kFloat64, [](Request* r) -> void* { return &r->prescale; }},
-    {"process_set", kInt64, [](Request* r) -> void* { return &r->process_set; }},
-    {"ranks", kInt64, [](Request* r) -> void* { return &r->ranks; }},
-    {"root", kInt64, [](Request* r) -> void* { return &r->root; }},
+    {"compressor", kToken, [](Call* r) -> void* { return &r->compressor; }},
+    {"group", kInt64, [](Call* r) -> void* { return &r->group; }},
+    {"kind", kInt64, [](Call* r) -> void* { return &r->kind; }},
+    {"name", kToken, [](Call* r) -> void* { return &r->name; }},
+    {"op", kInt64, [](Call* r) -> void* { return &r->op; }},
+    {"postscale", kFloat64, [](Call* r) -> void* { return &r->postscale; }},
+    {"prescale", kFloat64, [](Call* r) -> void* { return &r->prescale; }},
+    {"process_set", kInt64, [](Call* r) -> void* { return &r->process_set; }},
+    {"ranks", kInt64, [](Call* r) -> void* { return &r->ranks; }},
+    {"root", kInt64, [](Call* r) -> void* { return &r->root; }},
 };
 constexpr int64_t kFieldCount = sizeof(kFields) / sizeof(kFields[0]);
 
-bool ReadAttribute(const Field& field, AttributeType type, const void* value, Request* request) {
-  void* place = field.place(request);
+bool ReadAttribute(const Field& field, AttributeType type, const void* value, Call* call) {
+  void* place = field.place(call);
   if (type == kStringAttribute && field.type == kToken) {
     const auto* text = static_cast<const ByteSpan*>(value);
     static_cast<std::string*>(place)->assign(text->data, text->size);
@@ -107,12 +107,12 @@ bool ReadAttribute(const Field& field, AttributeType type, const void* value, Re
 }
 
 // XLA gives them sorted by name, as kFields are.
-bool ReadAttributes(const Attributes& given, Request* request) {
+bool ReadAttributes(const Attributes& given, Call* call) {
   if (given.count != kFieldCount) return false;
   for (int64_t i = 0; i < kFieldCount; ++i) {
     const ByteSpan& name = *given.names[i];
     if (std::string_view(name.data, name.size) != kFields[i].name) return false;
-    if (!ReadAttribute(kFields[i], given.types[i], given.values[i], request)) return false;
+    if (!ReadAttribute(kFields[i], given.types[i], given.values[i], call)) return false;
   }
   return true;
 }
@@ -231,59 +231,57 @@ struct Operations {
   std::vector<rueda_operation> all;
 };
 
-void Fill(const Request& request, Operations* operations) {
+void Fill(const Call& call, Operations* operations) {
   const size_t count = std::max<size_t>({operations->inputs.size(), operations->outputs.size(), 1});
   operations->names.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    operations->names.push_back(request.group != 0 ? request.name + "." + std::to_string(i)
-                                                   : request.name);
+    operations->names.push_back(call.group != 0 ? call.name + "." + std::to_string(i) : call.name);
     rueda_operation& operation = operations->all.emplace_back(rueda_operation RUEDA_OPERATION_INIT);
-    operation.kind = static_cast<rueda_kind>(request.kind);
-    operation.process_set = static_cast<int32_t>(request.process_set);
-    operation.name = request.kind == RUEDA_BARRIER ? nullptr : operations->names.back().c_str();
+    operation.kind = static_cast<rueda_kind>(call.kind);
+    operation.process_set = static_cast<int32_t>(call.process_set);
+    operation.name = call.kind == RUEDA_BARRIER ? nullptr : operations->names.back().c_str();
     if (i < operations->inputs.size()) operation.input = &operations->inputs[i];
     if (i < operations->outputs.size()) operation.output = &operations->outputs[i];
-    operation.reduce_op = static_cast<rueda_reduce_op>(request.op);
-    operation.root = static_cast<int32_t>(request.root);
-    operation.prescale = request.prescale;
-    operation.postscale = request.postscale;
-    if (!request.compressor.empty()) operation.compressor = request.compressor.c_str();
+    operation.reduce_op = static_cast<rueda_reduce_op>(call.op);
+    operation.root = static_cast<int32_t>(call.root);
+    operation.prescale = call.prescale;
+    operation.postscale = call.postscale;
+    if (!call.compressor.empty()) operation.compressor = call.compressor.c_str();
   }
 }
 
-Failure CheckContext(rueda_context* context, const Request& request) {
+Failure CheckContext(rueda_context* context, const Call& call) {
   if (context == nullptr) {
     return {RUEDA_FAILED_PRECONDITION, "this is not initialised: call init() first"};
   }
-  const int32_t ranks =
-      library.process_set_size(context, static_cast<int32_t>(request.process_set));
-  if (ranks == request.ranks) return {RUEDA_OK, ""};
+  const int32_t ranks = library.process_set_size(context, static_cast<int32_t>(call.process_set));
+  if (ranks == call.ranks) return {RUEDA_OK, ""};
   if (ranks < 0) {
-    return {RUEDA_FAILED_PRECONDITION, "'" + request.name + "': there is no process set " +
-                                           std::to_string(request.process_set) + " any more"};
+    return {RUEDA_FAILED_PRECONDITION, "'" + call.name + "': there is no process set " +
+                                           std::to_string(call.process_set) + " any more"};
   }
   return {RUEDA_FAILED_PRECONDITION,
-          "'" + request.name + "' was traced for " + std::to_string(request.ranks) +
+          "'" + call.name + "' was traced for " + std::to_string(call.ranks) +
               " ranks, and now there are " + std::to_string(ranks) +
               ": call jax.clear_caches() after an init() that changes that"};
 }
 
 Error* Execute(CallFrame* frame) {
   const Api* api = frame->api;
-  Request request;
+  Call call;
   Operations operations;
-  if (!ReadAttributes(frame->attributes, &request)) {
+  if (!ReadAttributes(frame->attributes, &call)) {
     return MakeError(api, {RUEDA_INTERNAL, "librueda_xla.so and rueda.jax are not of one version"});
   }
   if (!Borrow(frame->arguments, &operations.inputs) ||
       !Borrow(frame->results, &operations.outputs)) {
-    return MakeError(api, {RUEDA_UNIMPLEMENTED, "'" + request.name + "': no tensor of this type"});
+    return MakeError(api, {RUEDA_UNIMPLEMENTED, "'" + call.name + "': no tensor of this type"});
   }
   rueda_context* context = library.current_context();
-  if (Failure failure = CheckContext(context, request); failure.status != RUEDA_OK) {
+  if (Failure failure = CheckContext(context, call); failure.status != RUEDA_OK) {
     return MakeError(api, failure);
   }
-  Fill(request, &operations);
+  Fill(call, &operations);
   CreateFutureArgs future = {sizeof(CreateFutureArgs), nullptr, nullptr};
   if (Error* error = api->create_future(&future); error != nullptr) return error;
   auto flight = std::make_unique<Flight>(Flight{api, future.future, context});

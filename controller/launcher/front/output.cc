@@ -29,15 +29,15 @@ bool Writable(int fd) {
 
 }  // namespace
 
-Sink::Sink(int fd) : fd_(fd), is_terminal_(isatty(fd) == 1), way_(Way::kBlocking) {
+Sink::Sink(int fd) : fd_(fd), is_terminal_(isatty(fd) == 1), write_mode_(WriteMode::kBlocking) {
   struct stat info;
   if (fstat(fd, &info) != 0) return;
-  if (S_ISSOCK(info.st_mode)) way_ = Way::kSocket;
+  if (S_ISSOCK(info.st_mode)) write_mode_ = WriteMode::kSocket;
   if (!S_ISFIFO(info.st_mode) && !is_terminal_) return;
   // O_NONBLOCK belongs to the open file, which the shell and others share; hence one of our own.
   own_fd_.reset(open(absl::StrCat("/proc/self/fd/", fd).c_str(),
                      O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-  way_ = own_fd_.valid() ? Way::kOwnFd : Way::kCareful;
+  write_mode_ = own_fd_.valid() ? WriteMode::kOwnFd : WriteMode::kCareful;
 }
 
 void Sink::Append(int source, absl::string_view text) {
@@ -49,14 +49,14 @@ void Sink::Append(int source, absl::string_view text) {
 }
 
 ssize_t Sink::WriteSome(absl::string_view text) {
-  switch (way_) {
-    case Way::kOwnFd:
+  switch (write_mode_) {
+    case WriteMode::kOwnFd:
       return write(own_fd_.get(), text.data(), text.size());
-    case Way::kSocket:
+    case WriteMode::kSocket:
       return send(fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    case Way::kBlocking:
+    case WriteMode::kBlocking:
       return write(fd_, text.data(), text.size());
-    case Way::kCareful:
+    case WriteMode::kCareful:
       if (!Writable(fd_)) {
         errno = EAGAIN;
         return -1;

@@ -48,7 +48,7 @@ class Sink {
   bool reader_gone() const { return broken_ && error_.ok(); }
 
  private:
-  enum class Way {
+  enum class WriteMode {
     kOwnFd,     // pipes and terminals, opened anew: a non-blocking description of our own
     kSocket,    // sockets say per call whether they may block
     kBlocking,  // files: they don't wait for anybody
@@ -62,7 +62,7 @@ class Sink {
   const int fd_;
   const bool is_terminal_;
   UniqueFd own_fd_;
-  Way way_;
+  WriteMode write_mode_;
   std::string waiting_;
   size_t written_ = 0;  // of `waiting_`
   int last_source_ = kOwnMessages;

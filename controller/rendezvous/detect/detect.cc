@@ -168,8 +168,9 @@ constexpr char kNoJob[] =
     "them that no other job has";
 
 // Nothing: this launcher did not start the process, or not more than it alone.
-absl::StatusOr<std::optional<Place>> ReadLauncher(const Launcher& launcher, const Config& config,
-                                                  const Environment& environment) {
+absl::StatusOr<std::optional<LaunchInfo>> ReadLauncher(const Launcher& launcher,
+                                                       const Config& config,
+                                                       const Environment& environment) {
   const Reader reader(launcher, environment);
   if (launcher.mark != nullptr && reader.Text(launcher.mark).empty()) return std::nullopt;
   RUEDA_ASSIGN_OR_RETURN(const int size, reader.Number(launcher.size));
@@ -200,30 +201,30 @@ absl::StatusOr<std::optional<Place>> ReadLauncher(const Launcher& launcher, cons
         launcher.local_size, "=", reader.Text(launcher.local_size), " does not fit to ",
         launcher.size, "=", size, ", both set by ", launcher.name));
   }
-  Place place{static_cast<Rank>(rank), size, config.job_id, -1, local_size};
-  if (place.job.empty()) place.job = reader.Job(local_size == size);
-  if (place.job.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(place.pmi_fd, reader.Number(launcher.pmi_fd));
+  LaunchInfo launch{static_cast<Rank>(rank), size, config.job_id, -1, local_size};
+  if (launch.job.empty()) launch.job = reader.Job(local_size == size);
+  if (launch.job.empty()) {
+    RUEDA_ASSIGN_OR_RETURN(launch.pmi_fd, reader.Number(launcher.pmi_fd));
     // The process manager of each host is another.
-    if (place.pmi_fd < 0 || local_size < size) return Refuse(claim, kNoJob);
+    if (launch.pmi_fd < 0 || local_size < size) return Refuse(claim, kNoJob);
   }
-  return place;
+  return launch;
 }
 
-absl::StatusOr<std::optional<Place>> ReadTfConfig(const Config& config,
-                                                  const Environment& environment) {
+absl::StatusOr<std::optional<LaunchInfo>> ReadTfConfig(const Config& config,
+                                                       const Environment& environment) {
   const auto it = environment.find("TF_CONFIG");
   if (it == environment.end()) return std::nullopt;
   RUEDA_ASSIGN_OR_RETURN(const std::optional<TfTask> task, ParseTfConfig(it->second));
   if (!task.has_value()) return std::nullopt;
-  Place place{static_cast<Rank>(task->rank), task->size, config.job_id, -1, task->local_size};
-  if (place.job.empty()) {
-    place.job = absl::StrCat("TF_CONFIG/", NameFor("rueda cluster", task->cluster));
+  LaunchInfo launch{static_cast<Rank>(task->rank), task->size, config.job_id, -1, task->local_size};
+  if (launch.job.empty()) {
+    launch.job = absl::StrCat("TF_CONFIG/", NameFor("rueda cluster", task->cluster));
   }
-  return place;
+  return launch;
 }
 
-absl::StatusOr<Place> FromSettings(const Config& config) {
+absl::StatusOr<LaunchInfo> FromSettings(const Config& config) {
   if (config.rank < 0 || config.size < 0) {
     return absl::InvalidArgumentError(absl::StrCat("RUEDA_", config.rank < 0 ? "SIZE" : "RANK",
                                                    " is set but RUEDA_",
@@ -241,8 +242,8 @@ absl::StatusOr<Place> FromSettings(const Config& config) {
     return absl::InvalidArgumentError(
         "RUEDA_SIZE is above 1 but RUEDA_JOB_ID, by which the ranks meet, is not set");
   }
-  return Place{static_cast<Rank>(config.rank), static_cast<int>(config.size), config.job_id, -1,
-               static_cast<int>(config.local_size)};
+  return LaunchInfo{static_cast<Rank>(config.rank), static_cast<int>(config.size), config.job_id,
+                    -1, static_cast<int>(config.local_size)};
 }
 
 // RANK and WORLD_SIZE are anybody's names: they are a launcher's if one of them is a number that
@@ -257,24 +258,24 @@ bool IsPlainLauncher(const Environment& environment) {
 
 }  // namespace
 
-absl::StatusOr<Place> DetectPlace(const Config& config, const Environment& environment) {
+absl::StatusOr<LaunchInfo> DetectLaunch(const Config& config, const Environment& environment) {
   if (config.rank >= 0 || config.size >= 0) return FromSettings(config);
   for (const Launcher& launcher : kLaunchers) {
-    RUEDA_ASSIGN_OR_RETURN(const std::optional<Place> place,
+    RUEDA_ASSIGN_OR_RETURN(const std::optional<LaunchInfo> launch,
                            ReadLauncher(launcher, config, environment));
-    if (place.has_value()) return *place;
+    if (launch.has_value()) return *launch;
   }
-  RUEDA_ASSIGN_OR_RETURN(std::optional<Place> place, ReadTfConfig(config, environment));
-  if (place.has_value()) return *place;
+  RUEDA_ASSIGN_OR_RETURN(std::optional<LaunchInfo> launch, ReadTfConfig(config, environment));
+  if (launch.has_value()) return *launch;
   if (IsPlainLauncher(environment)) {
-    RUEDA_ASSIGN_OR_RETURN(place, ReadLauncher(kPlain, config, environment));
-    if (place.has_value()) return *place;
+    RUEDA_ASSIGN_OR_RETURN(launch, ReadLauncher(kPlain, config, environment));
+    if (launch.has_value()) return *launch;
   }
   for (const Launcher& launcher : kUnusable) {
-    RUEDA_ASSIGN_OR_RETURN(place, ReadLauncher(launcher, config, environment));
-    if (place.has_value()) return *place;
+    RUEDA_ASSIGN_OR_RETURN(launch, ReadLauncher(launcher, config, environment));
+    if (launch.has_value()) return *launch;
   }
-  Place alone;
+  LaunchInfo alone;
   alone.job = config.job_id;
   return alone;
 }

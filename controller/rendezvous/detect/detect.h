@@ -9,7 +9,7 @@
 
 namespace rueda {
 
-struct Place {
+struct LaunchInfo {
   Rank rank = 0;
   int size = 1;
   // A name for the job that the launcher gives to all of its ranks, and to no other job of this
@@ -28,6 +28,6 @@ struct Place {
 // INVALID_ARGUMENT, naming variables: they are no numbers, or contradict each other.
 // FAILED_PRECONDITION, naming the variable: they say that there are more ranks, but not all that is
 // needed to meet them (training alone would be a silent mistake).
-absl::StatusOr<Place> DetectPlace(const Config& config, const Environment& environment);
+absl::StatusOr<LaunchInfo> DetectLaunch(const Config& config, const Environment& environment);
 
 }  // namespace rueda

@@ -134,17 +134,17 @@ RUEDA_HOST_DEVICE inline void FillTile(const Table& table, const CopyTile& tile,
 
 // The kernel that moves bytes.
 template <class Table>
-RUEDA_HOST_DEVICE inline void CopyBody(const Table& table, Place place) {
-  const CopyTile tile = TileOf(table, place.block);
-  if (tile.from == nullptr) return FillTile(table, tile, place.thread);
+RUEDA_HOST_DEVICE inline void CopyBody(const Table& table, ThreadIndex index) {
+  const CopyTile tile = TileOf(table, index.block);
+  if (tile.from == nullptr) return FillTile(table, tile, index.thread);
   // The widest words which both sides are aligned to at the same places.
   const uintptr_t apart =
       reinterpret_cast<uintptr_t>(tile.from) ^ reinterpret_cast<uintptr_t>(tile.to);
-  if (apart % 16 == 0) return CopyWords<Vector>(tile, place.thread);
-  if (apart % 8 == 0) return CopyWords<uint64_t>(tile, place.thread);
-  if (apart % 4 == 0) return CopyWords<uint32_t>(tile, place.thread);
-  if (apart % 2 == 0) return CopyWords<uint16_t>(tile, place.thread);
-  CopyWords<uint8_t>(tile, place.thread);
+  if (apart % 16 == 0) return CopyWords<Vector>(tile, index.thread);
+  if (apart % 8 == 0) return CopyWords<uint64_t>(tile, index.thread);
+  if (apart % 4 == 0) return CopyWords<uint32_t>(tile, index.thread);
+  if (apart % 2 == 0) return CopyWords<uint16_t>(tile, index.thread);
+  CopyWords<uint8_t>(tile, index.thread);
 }
 
 // ---- multiplied ----
@@ -205,24 +205,24 @@ RUEDA_HOST_DEVICE inline void ScaleTile(const CopyTile& tile, uint32_t thread, d
 
 // The kernel that multiplies.
 template <class Table>
-RUEDA_HOST_DEVICE inline void ScaleBody(const Table& table, Place place) {
-  const CopyTile tile = TileOf(table, place.block);
-  if (tile.from == nullptr) return FillTile(table, tile, place.thread);
+RUEDA_HOST_DEVICE inline void ScaleBody(const Table& table, ThreadIndex index) {
+  const CopyTile tile = TileOf(table, index.block);
+  if (tile.from == nullptr) return FillTile(table, tile, index.thread);
   const double factor = table.factor;
   switch (table.type) {
     case kFloat16:
-      return ScaleTile<Float16Lane>(tile, place.thread, factor);
+      return ScaleTile<Float16Lane>(tile, index.thread, factor);
     case kBFloat16:
-      return ScaleTile<BFloat16Lane>(tile, place.thread, factor);
+      return ScaleTile<BFloat16Lane>(tile, index.thread, factor);
     case kFloat8E4M3FN:
-      return ScaleTile<Float8E4M3FNLane>(tile, place.thread, factor);
+      return ScaleTile<Float8E4M3FNLane>(tile, index.thread, factor);
     case kFloat8E5M2:
-      return ScaleTile<Float8E5M2Lane>(tile, place.thread, factor);
+      return ScaleTile<Float8E5M2Lane>(tile, index.thread, factor);
     case kFloat32:
     case kComplex64:
-      return ScaleTile<Real<float>>(tile, place.thread, factor);
+      return ScaleTile<Real<float>>(tile, index.thread, factor);
     default:
-      return ScaleTile<Real<double>>(tile, place.thread, factor);
+      return ScaleTile<Real<double>>(tile, index.thread, factor);
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "ops/nccl/kernels/place.h"
+#include "ops/nccl/kernels/thread_index.h"
 
 namespace rueda::cuda {
 

@@ -11,7 +11,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "ops/nccl/kernels/place.h"
+#include "ops/nccl/kernels/thread_index.h"
 
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>

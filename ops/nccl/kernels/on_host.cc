@@ -46,9 +46,9 @@ RUEDA_SAME(kCodecInt8, Compressor::kInt8);
 #undef RUEDA_SAME
 
 template <class Fn>
-void ForPlaces(uint32_t blocks, const Fn& fn) {
+void ForThreads(uint32_t blocks, const Fn& fn) {
   for (uint32_t block = 0; block < blocks; ++block) {
-    for (uint32_t thread = 0; thread < kThreads; ++thread) fn(Place{block, thread});
+    for (uint32_t thread = 0; thread < kThreads; ++thread) fn(ThreadIndex{block, thread});
   }
 }
 
@@ -67,8 +67,8 @@ void ForWarps(const Table& table, const Fn& fn) {
 
 void CopyOnHost(const rueda_cuda_copy& copy) {
   LaunchCopy(copy, [&](const auto& table) {
-    ForPlaces(table.blocks(), [&](Place place) {
-      Multiplies(copy) ? ScaleBody(table, place) : CopyBody(table, place);
+    ForThreads(table.blocks(), [&](ThreadIndex index) {
+      Multiplies(copy) ? ScaleBody(table, index) : CopyBody(table, index);
     });
   });
 }
@@ -78,7 +78,8 @@ void ReduceOnHost(const rueda_cuda_reduce& reduce) {
   RUEDA_CHECK(reduce.source_count <= ManySources::kSources) << reduce.source_count;
   LaunchReduction(reduce, CopyOnHost, [&](const auto& table) {
     WithLane(reduce.dtype, reduce.reduce_op, [&](auto lane) {
-      ForPlaces(table.blocks(), [&](Place place) { ReduceBody<decltype(lane)>(table, place); });
+      ForThreads(table.blocks(),
+                 [&](ThreadIndex index) { ReduceBody<decltype(lane)>(table, index); });
     });
   });
 }

@@ -136,47 +136,47 @@ RUEDA_HOST_DEVICE inline void ReduceVectors(const Table& table, int64_t head, in
 }
 
 template <class Lane, class Op, class Table>
-RUEDA_HOST_DEVICE inline void ReduceTile(const Table& table, Place place, Op op) {
+RUEDA_HOST_DEVICE inline void ReduceTile(const Table& table, ThreadIndex index, Op op) {
   constexpr int64_t kSize = sizeof(typename Lane::Element);
-  Singles singles(Span(place.block, table.bytes / kSize, kSize));
+  Singles singles(Span(index.block, table.bytes / kSize, kSize));
   if constexpr (Table::kVectors) {
     if (table.vectors) {
       const Middle middle(table.destination, table.bytes, kVectorBytes);
-      const Span span(place.block, middle.items, kVectorBytes);
+      const Span span(index.block, middle.items, kVectorBytes);
       constexpr int64_t kStep = kVectorsAtOnce<typename Lane::Element> * kThreads;
-      for (int64_t i = span.begin + place.thread; i < span.end; i += kStep) {
+      for (int64_t i = span.begin + index.thread; i < span.end; i += kStep) {
         ReduceVectors<Lane>(table, middle.head, i, span.end, op);
       }
-      const bool last = (place.block + int64_t{1}) * kTileBytes >= table.bytes;
-      singles = Singles(middle, place.block == 0, last, table.bytes, kSize);
+      const bool last = (index.block + int64_t{1}) * kTileBytes >= table.bytes;
+      singles = Singles(middle, index.block == 0, last, table.bytes, kSize);
     }
   }
-  for (int64_t j = place.thread; j < singles.count; j += kThreads) {
+  for (int64_t j = index.thread; j < singles.count; j += kThreads) {
     ReduceElement<Lane>(table, singles.At(j) * kSize, op);
   }
 }
 
 // The kernel of a lane type.
 template <class Lane, class Table>
-RUEDA_HOST_DEVICE inline void ReduceBody(const Table& table, Place place) {
+RUEDA_HOST_DEVICE inline void ReduceBody(const Table& table, ThreadIndex index) {
   const int32_t operation = table.operation;
   if constexpr (std::is_same_v<Lane, Bool>) {
     if (operation == kProduct || operation == kMin || operation == kBitAnd) {
-      return ReduceTile<Lane>(table, place, Bitwise(kBitAnd));
+      return ReduceTile<Lane>(table, index, Bitwise(kBitAnd));
     }
-    return ReduceTile<Lane>(table, place, Bitwise(operation == kBitXor ? kBitXor : kBitOr));
+    return ReduceTile<Lane>(table, index, Bitwise(operation == kBitXor ? kBitXor : kBitOr));
   } else {
-    if (operation == kProduct) return ReduceTile<Lane>(table, place, Product());
+    if (operation == kProduct) return ReduceTile<Lane>(table, index, Product());
     // Of complex numbers that is all: their sums are those of their parts.
     if constexpr (std::is_arithmetic_v<typename Lane::Wide>) {
-      if (operation == kMin) return ReduceTile<Lane>(table, place, Minimum());
-      if (operation == kMax) return ReduceTile<Lane>(table, place, Maximum());
+      if (operation == kMin) return ReduceTile<Lane>(table, index, Minimum());
+      if (operation == kMax) return ReduceTile<Lane>(table, index, Maximum());
       if constexpr (!Lane::kIsNumber) {
         if (operation >= kBitAnd && operation <= kBitXor) {
-          return ReduceTile<Lane>(table, place, Bitwise(operation));
+          return ReduceTile<Lane>(table, index, Bitwise(operation));
         }
       }
-      ReduceTile<Lane>(table, place, Sum());
+      ReduceTile<Lane>(table, index, Sum());
     }
   }
 }

@@ -1,4 +1,4 @@
-// The fusion planner, over tensors of one kin that fit one bucket.
+// The fusion planner, over tensors of one fusion key that fit one bucket.
 #include "core/fusion/planner.h"
 
 #include "test/bench/micro/micro.h"

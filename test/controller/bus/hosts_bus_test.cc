@@ -33,7 +33,7 @@ class Root : public ::testing::Test, public Courier {
   absl::Status LookOn() {
     std::vector<std::string> reports;
     for (Nanos now = 0; now != kForever;) {
-      const absl::StatusOr<Nanos> next = bus_->Look(now, &reports);
+      const absl::StatusOr<Nanos> next = bus_->CheckDeadlines(now, &reports);
       RUEDA_RETURN_IF_ERROR(next.status());
       now = *next;
     }
@@ -65,9 +65,9 @@ TEST_F(Root, GoesOnWhereNothingIsWrong) {
   Plan plan;
   ASSERT_TRUE(bus_->Poll(0, &plan).ok());
   std::vector<std::string> reports;
-  const absl::StatusOr<Nanos> next = bus_->Look(0, &reports);
+  const absl::StatusOr<Nanos> next = bus_->CheckDeadlines(0, &reports);
   ASSERT_TRUE(next.ok());
-  EXPECT_TRUE(bus_->Look(*next, &reports).ok());
+  EXPECT_TRUE(bus_->CheckDeadlines(*next, &reports).ok());
 }
 
 }  // namespace

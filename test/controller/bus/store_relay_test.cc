@@ -80,8 +80,8 @@ class Relays : public ::testing::Test {
     const absl::StatusOr<std::string> value = future.get();
     return value.ok() ? *value : value.status().ToString();
   }
-  // Until the engine has been told of that many requests, and has seen to them.
-  void AwaitRequests(int count) {
+  // Until the engine has been told of that many calls, and has seen to them.
+  void AwaitCalls(int count) {
     while (wakes_ < count) std::this_thread::yield();
     for (int i = 0; i < 4 * kRanks; ++i) Turn();
   }
@@ -109,7 +109,7 @@ TEST_F(Relays, AGetWaitsForItsSet) {
     gets.push_back(Get(rank, "late"));
     gets.push_back(Get(rank, "late"));
   }
-  AwaitRequests(6);
+  AwaitCalls(6);
   ASSERT_TRUE(store(2)->Set("other", "x").ok());
   ASSERT_TRUE(store(2)->Set("late", "").ok());
   for (auto& get : gets) EXPECT_EQ(Await(std::move(get)), "");
@@ -135,7 +135,7 @@ TEST_F(Relays, LargerEntriesAreRefusedWhereTheyAreMade) {
   EXPECT_TRUE(
       absl::IsInvalidArgument(store(2)->Set("k", std::string(kStoreValueBytesMax + 1, 'v'))));
   EXPECT_TRUE(absl::IsInvalidArgument(store(2)->Get(key, 0, never_).status()));
-  EXPECT_FALSE(store(2)->HasRequests());
+  EXPECT_FALSE(store(2)->HasCalls());
 }
 
 TEST_F(Relays, AGetGivesUpInTimeAndItsAnswerHarmsNobody) {
@@ -150,7 +150,7 @@ TEST_F(Relays, AGetGivesUpInTimeAndItsAnswerHarmsNobody) {
 TEST_F(Relays, AnAbortEndsEveryGetNowAndLater) {
   auto first = Get(2, "a");
   auto second = Get(2, "b", 3'600 * kSecond);
-  AwaitRequests(2);
+  AwaitCalls(2);
   store(2)->Abort();
   EXPECT_TRUE(absl::IsAborted(first.get().status()));
   EXPECT_TRUE(absl::IsAborted(second.get().status()));
@@ -162,7 +162,7 @@ TEST_F(Relays, ALaneThatEndsLeavesTheOthersTheirGets) {
   LaneStore ending(std::shared_ptr<Store>(std::shared_ptr<Store>(), store(2)));
   auto ended = std::async(std::launch::async, [&] { return ending.Get("k", kForever); });
   auto other = Get(2, "k");
-  AwaitRequests(2);
+  AwaitCalls(2);
   ending.Abort();
   EXPECT_TRUE(absl::IsAborted(ended.get().status()));
   EXPECT_TRUE(absl::IsAborted(ending.Get("k", kForever).status()));
@@ -170,13 +170,13 @@ TEST_F(Relays, ALaneThatEndsLeavesTheOthersTheirGets) {
   EXPECT_EQ(Await(std::move(other)), "v");
 }
 
-TEST_F(Relays, TheEngineIsWokenForEveryRequest) {
-  EXPECT_FALSE(store(1)->HasRequests());
+TEST_F(Relays, TheEngineIsWokenForEveryCall) {
+  EXPECT_FALSE(store(1)->HasCalls());
   ASSERT_TRUE(store(1)->Set("k", "v").ok());
   EXPECT_EQ(wakes_, 1);
-  EXPECT_TRUE(store(1)->HasRequests());
+  EXPECT_TRUE(store(1)->HasCalls());
   EXPECT_EQ(store(1)->Take().size(), 1u);
-  EXPECT_FALSE(store(1)->HasRequests());
+  EXPECT_FALSE(store(1)->HasCalls());
 }
 
 // A peer that speaks nonsense -------------------------------------------------------------------
@@ -214,7 +214,7 @@ TEST_F(Nonsense, AnswersThatNobodyAskedForAreRefused) {
 // Only the rank above may answer; one below could guess the number.
 TEST_F(Nonsense, AnswersFromBelowAreRefused) {
   auto get = Get(1, "k");
-  AwaitRequests(1);
+  AwaitCalls(1);
   wire::StoreValue value;
   value.set_request(1);
   value.set_value("forged");

@@ -157,7 +157,7 @@ TEST(FailureDetector, WhoTookThisRankForLostIsNamedWithThat) {
 
 TEST(FailureDetector, AnAccusationOfThisRankFallsBackOnTheAccuser) {
   Failure failure = {.rank = kSelf, .accuser = 3, .cause = "silent for 4.0 s"};
-  EXPECT_TRUE(TurnAround(kSelf, kSize, false, &failure));
+  EXPECT_TRUE(SwapAccuserAndAccused(kSelf, kSize, false, &failure));
   EXPECT_EQ(failure.rank, 3);
   EXPECT_EQ(failure.accuser, kSelf);
   EXPECT_EQ(failure.cause, "it took rank 0 for lost: silent for 4.0 s");
@@ -170,11 +170,11 @@ TEST(FailureDetector, AnAccusationStandsWhereItMayBeRight) {
   const Failure by_no_rank = {.rank = kSelf, .accuser = kSize};
   for (Failure failure : {of_another, by_itself, by_nobody, by_no_rank}) {
     const Rank accused = failure.rank;
-    EXPECT_FALSE(TurnAround(kSelf, kSize, false, &failure));
+    EXPECT_FALSE(SwapAccuserAndAccused(kSelf, kSize, false, &failure));
     EXPECT_EQ(failure.rank, accused);
   }
   Failure while_away = {.rank = kSelf, .accuser = 3};
-  EXPECT_FALSE(TurnAround(kSelf, kSize, true, &while_away));
+  EXPECT_FALSE(SwapAccuserAndAccused(kSelf, kSize, true, &while_away));
 }
 
 }  // namespace

@@ -25,14 +25,14 @@ TEST(LeaderTree, OfFewHostsIsAStar) {
   EXPECT_THAT(tree.ChildrenOf(6), IsEmpty());
   EXPECT_TRUE(tree.IsLeader(4));
   EXPECT_FALSE(tree.IsLeader(5));
-  EXPECT_THAT(tree.RanksOf(4, Voice::kSubtree), ElementsAre(4, 5));
+  EXPECT_THAT(tree.RanksOf(4, SpeaksFor::kSubtree), ElementsAre(4, 5));
 }
 
 TEST(LeaderTree, OfOneHostHasNobodyElse) {
   const LeaderTree tree(HostsOf(1, 3), 3);
   EXPECT_EQ(tree.depth(), 0);
   EXPECT_THAT(tree.ChildrenOf(0), IsEmpty());
-  EXPECT_THAT(tree.RanksOf(0, Voice::kSubtree), ElementsAre(0, 1, 2));
+  EXPECT_THAT(tree.RanksOf(0, SpeaksFor::kSubtree), ElementsAre(0, 1, 2));
 }
 
 TEST(LeaderTree, SpeaksForBlocksOfNeighbours) {
@@ -42,8 +42,8 @@ TEST(LeaderTree, SpeaksForBlocksOfNeighbours) {
   EXPECT_THAT(tree.ChildrenOf(1), ElementsAre(2, 4));
   EXPECT_THAT(tree.ChildrenOf(2), ElementsAre(3));
   EXPECT_EQ(tree.depth(), 3);
-  EXPECT_THAT(tree.RanksOf(1, Voice::kSubtree), ElementsAre(1, 2, 3, 4));
-  EXPECT_THAT(tree.RanksOf(1, Voice::kHost), ElementsAre(1));
+  EXPECT_THAT(tree.RanksOf(1, SpeaksFor::kSubtree), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(tree.RanksOf(1, SpeaksFor::kHost), ElementsAre(1));
   EXPECT_TRUE(tree.Covers(1, 4));
   EXPECT_FALSE(tree.Covers(1, 5));
 }
@@ -51,8 +51,8 @@ TEST(LeaderTree, SpeaksForBlocksOfNeighbours) {
 // Ranks dealt out in turn: a host's are no neighbours.
 TEST(LeaderTree, RanksOfAHostMayLieApart) {
   const LeaderTree tree(std::vector<std::vector<Rank>>{{0, 3}, {1, 4}, {2, 5}}, 1);
-  EXPECT_THAT(tree.RanksOf(1, Voice::kSubtree), ElementsAre(1, 4, 2, 5));
-  EXPECT_THAT(tree.RanksOf(4, Voice::kRank), ElementsAre(4));
+  EXPECT_THAT(tree.RanksOf(1, SpeaksFor::kSubtree), ElementsAre(1, 4, 2, 5));
+  EXPECT_THAT(tree.RanksOf(4, SpeaksFor::kRank), ElementsAre(4));
   EXPECT_TRUE(tree.Covers(2, 5));
   EXPECT_FALSE(tree.Covers(2, 4));
   EXPECT_FALSE(tree.IsLeader(3));
@@ -69,7 +69,7 @@ TEST(LeaderTree, IsATree) {
         ASSERT_LT(parent, leader);
         ASSERT_TRUE(tree.Covers(parent, leader));
         ASSERT_LE(tree.ChildrenOf(leader).size(), static_cast<size_t>(fan_out));
-        ASSERT_EQ(tree.RanksOf(leader, Voice::kSubtree).size(), 2u * below[leader]);
+        ASSERT_EQ(tree.RanksOf(leader, SpeaksFor::kSubtree).size(), 2u * below[leader]);
         below[parent] += below[leader];
       }
       EXPECT_EQ(below[0], hosts);

@@ -1,4 +1,4 @@
-// A host's voice: what it holds back and what it passes on.
+// Who speaks for a host: what it holds back and what it passes on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,9 +23,9 @@ TEST_F(AnAggregator, PassesOnWhatIsCompleteOnItsHost) {
 
 TEST_F(AnAggregator, PassesOnWhatIsIncompleteForLong) {
   Step(2, Named("a"));
-  EXPECT_EQ(aggregator_.Look(0, &out_), kSecond);
+  EXPECT_EQ(aggregator_.CheckDeadlines(0, &out_), kSecond);
   EXPECT_THAT(PassedOn(), IsEmpty());
-  aggregator_.Look(kSecond, &out_);
+  aggregator_.CheckDeadlines(kSecond, &out_);
   EXPECT_THAT(PassedOn(), ElementsAre(2));
   // The other one then goes straight through, and the name starts afresh.
   Step(3, Named("a"), 2 * kSecond);
@@ -36,7 +36,7 @@ TEST_F(AnAggregator, PassesOnWhatIsIncompleteForLong) {
 
 TEST_F(AnAggregator, NameIsUsableAgainAfterTheRootRejectedAPart) {
   Step(2, Named("a"));
-  aggregator_.Look(kSecond, &out_);
+  aggregator_.CheckDeadlines(kSecond, &out_);
   EXPECT_THAT(PassedOn(), ElementsAre(2));
   ASSERT_TRUE(aggregator_.Apply(Reject{Named("a"), 0, {2}, absl::CancelledError("x")}).ok());
   Step(2, Named("a"), 2 * kSecond);
@@ -76,7 +76,7 @@ TEST_F(AnAggregator, SpeaksForAllOnceAllHaveAnnounced) {
   Step({2, Announced{announcement}});
   ASSERT_EQ(out_.size(), 1u);
   EXPECT_EQ(out_[0].rank, 2);
-  EXPECT_EQ(out_[0].voice, Voice::kHost);
+  EXPECT_EQ(out_[0].speaks_for, SpeaksFor::kHost);
   const Announcement& together = std::get<Announced>(out_[0].what).announcement;
   EXPECT_EQ(together.id, kId);
   EXPECT_EQ(together.done, 1);
@@ -88,7 +88,7 @@ TEST_F(AnAggregator, SpeaksForNobodyWhoseWordsDiffer) {
   Step(2, Named("a", {1}));
   Step(3, Named("a", {2}));
   ASSERT_EQ(out_.size(), 2u);
-  EXPECT_EQ(out_[0].voice, Voice::kRank);
+  EXPECT_EQ(out_[0].speaks_for, SpeaksFor::kRank);
   out_.clear();
   Announcement scaled;
   scaled.spec = Named("b");
@@ -116,9 +116,9 @@ TEST_F(AnAggregator, PassesOnWaitsOnceAndForAll) {
   Step({2, Waited{kId, 0}});
   ASSERT_EQ(out_.size(), 2u);
   EXPECT_EQ(out_[1].rank, 2);
-  EXPECT_EQ(out_[1].voice, Voice::kHost);
+  EXPECT_EQ(out_[1].speaks_for, SpeaksFor::kHost);
   out_.clear();
-  EXPECT_EQ(aggregator_.Look(10 * kSecond, &out_), kForever);
+  EXPECT_EQ(aggregator_.CheckDeadlines(10 * kSecond, &out_), kForever);
   EXPECT_THAT(out_, IsEmpty());
   // Once it is ordered, a wait that was under way concerns the batch alone.
   Order order;
@@ -138,53 +138,53 @@ TEST_F(AnAggregator, SaysWhoWaitsWhenNothingMoves) {
   Step({3, Announced{announcement}});
   EXPECT_TRUE(std::get<Announced>(out_.at(0).what).announcement.partly);
   out_.clear();
-  aggregator_.Look(kSecond, &out_);
+  aggregator_.CheckDeadlines(kSecond, &out_);
   EXPECT_THAT(PassedOn(), ElementsAre(2));
-  aggregator_.Look(2 * kSecond, &out_);
+  aggregator_.CheckDeadlines(2 * kSecond, &out_);
   EXPECT_THAT(PassedOn(), IsEmpty()) << "said already";
 }
 
 // Hosts {0, 1}, {2, 3} and {4, 5}, each below the one before.
 class ASubtree : public ::testing::Test {
  protected:
-  ControlEvent Says(Rank rank, Voice voice, bool waited = false) {
+  ControlEvent Says(Rank rank, SpeaksFor speaks_for, bool waited = false) {
     Announcement announcement;
     announcement.spec = Named("a");
     announcement.waited = waited;
-    return {rank, Announced{announcement}, voice};
+    return {rank, Announced{announcement}, speaks_for};
   }
   LeaderTree leaders_{std::vector<std::vector<Rank>>{{0, 1}, {2, 3}, {4, 5}}, 1};
-  Aggregator aggregator_{leaders_, 2, Voice::kSubtree, kSecond};
+  Aggregator aggregator_{leaders_, 2, SpeaksFor::kSubtree, kSecond};
   std::vector<ControlEvent> out_;
 };
 
 TEST_F(ASubtree, HasOneVoice) {
-  ASSERT_TRUE(aggregator_.Step(Says(2, Voice::kHost), 0, &out_).ok());
+  ASSERT_TRUE(aggregator_.Step(Says(2, SpeaksFor::kHost), 0, &out_).ok());
   EXPECT_THAT(out_, IsEmpty());
-  ASSERT_TRUE(aggregator_.Step(Says(4, Voice::kHost, true), 0, &out_).ok());
+  ASSERT_TRUE(aggregator_.Step(Says(4, SpeaksFor::kHost, true), 0, &out_).ok());
   ASSERT_EQ(out_.size(), 1u);
   EXPECT_EQ(out_[0].rank, 2);
-  EXPECT_EQ(out_[0].voice, Voice::kSubtree);
+  EXPECT_EQ(out_[0].speaks_for, SpeaksFor::kSubtree);
   EXPECT_TRUE(std::get<Announced>(out_[0].what).announcement.partly) << "ranks 2 and 3 do not wait";
 }
 
 TEST_F(ASubtree, PassesOnWhatItHasWhenOthersAreLate) {
-  ASSERT_TRUE(aggregator_.Step(Says(4, Voice::kHost), 0, &out_).ok());
-  ASSERT_TRUE(aggregator_.Step(Says(3, Voice::kRank), 0, &out_).ok());
-  aggregator_.Look(kSecond, &out_);
+  ASSERT_TRUE(aggregator_.Step(Says(4, SpeaksFor::kHost), 0, &out_).ok());
+  ASSERT_TRUE(aggregator_.Step(Says(3, SpeaksFor::kRank), 0, &out_).ok());
+  aggregator_.CheckDeadlines(kSecond, &out_);
   ASSERT_EQ(out_.size(), 2u);
-  EXPECT_EQ(out_[0].voice, Voice::kHost);
+  EXPECT_EQ(out_[0].speaks_for, SpeaksFor::kHost);
   EXPECT_EQ(out_[1].rank, 3);
-  ASSERT_TRUE(aggregator_.Step(Says(2, Voice::kRank), 2 * kSecond, &out_).ok());
+  ASSERT_TRUE(aggregator_.Step(Says(2, SpeaksFor::kRank), 2 * kSecond, &out_).ok());
   EXPECT_EQ(out_.size(), 3u);
 }
 
 TEST_F(ASubtree, HearsOnlyThoseBelow) {
-  EXPECT_FALSE(aggregator_.Step(Says(0, Voice::kHost), 0, &out_).ok());
-  EXPECT_FALSE(aggregator_.Step(Says(5, Voice::kHost), 0, &out_).ok()) << "no leader";
-  EXPECT_FALSE(aggregator_.Step(Says(2, Voice::kSubtree), 0, &out_).ok()) << "that is its own";
-  Aggregator host(leaders_, 4, Voice::kHost, kSecond);
-  EXPECT_FALSE(host.Step(Says(4, Voice::kHost), 0, &out_).ok()) << "in a log each says his own";
+  EXPECT_FALSE(aggregator_.Step(Says(0, SpeaksFor::kHost), 0, &out_).ok());
+  EXPECT_FALSE(aggregator_.Step(Says(5, SpeaksFor::kHost), 0, &out_).ok()) << "no leader";
+  EXPECT_FALSE(aggregator_.Step(Says(2, SpeaksFor::kSubtree), 0, &out_).ok()) << "that is its own";
+  Aggregator host(leaders_, 4, SpeaksFor::kHost, kSecond);
+  EXPECT_FALSE(host.Step(Says(4, SpeaksFor::kHost), 0, &out_).ok()) << "in a log each says his own";
 }
 
 TEST_F(AnAggregator, WaitRidesInTheHeldAnnouncement) {
@@ -202,7 +202,7 @@ TEST_F(AnAggregator, WaitRidesInTheHeldAnnouncement) {
 // The records of operations under way are used again, in another order.
 TEST(Aggregator, KeepsTheOrderOfARanksUnnamedOperations) {
   for (const bool by_join : {false, true}) {
-    Aggregator aggregator(TwoHosts(), 2, Voice::kHost, kSecond);
+    Aggregator aggregator(TwoHosts(), 2, SpeaksFor::kHost, kSecond);
     std::vector<ControlEvent> out;
     const auto step = [&](Rank rank, const SpecPtr& spec) {
       Announcement announcement;
@@ -223,7 +223,7 @@ TEST(Aggregator, KeepsTheOrderOfARanksUnnamedOperations) {
     if (by_join) {
       step(3, MakeSpec(kWorldSet, "", OfKind(OpKind::kJoin)));
     } else {
-      aggregator.Look(kSecond, &out);
+      aggregator.CheckDeadlines(kSecond, &out);
     }
     ASSERT_GE(out.size(), 3u);
     for (int64_t i = 0; i < 3; ++i) {

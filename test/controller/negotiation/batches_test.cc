@@ -242,15 +242,15 @@ TEST(Stalls, AreReportedAtTheWarningAgeWithNames) {
   job.Announce(1, Named("w"));
   std::vector<std::string> reports;
   std::vector<Expire> expired;
-  EXPECT_EQ(job.coordinator(0).Look(9 * kSecond, &reports, &expired), 10 * kSecond);
+  EXPECT_EQ(job.coordinator(0).CheckDeadlines(9 * kSecond, &reports, &expired), 10 * kSecond);
   EXPECT_TRUE(reports.empty());
-  job.coordinator(0).Look(15 * kSecond, &reports, &expired);
+  job.coordinator(0).CheckDeadlines(15 * kSecond, &reports, &expired);
   ASSERT_EQ(reports.size(), 2u);
   EXPECT_EQ(reports[1],
             "allreduce 'w' has waited for 10.0 s: submitted by ranks 0, 1; missing: rank 2 (last "
             "submitted allreduce 'early' 15.0 s ago)");
   reports.clear();
-  job.coordinator(0).Look(16 * kSecond, &reports, &expired);
+  job.coordinator(0).CheckDeadlines(16 * kSecond, &reports, &expired);
   EXPECT_TRUE(reports.empty()) << "not again before six times the age";
   EXPECT_TRUE(expired.empty());
 }
@@ -262,7 +262,7 @@ TEST(Stalls, ExpireFailsThoseWhoSubmitted) {
   job.Announce(0, Named("w"));
   std::vector<std::string> reports;
   std::vector<Expire> expired;
-  job.coordinator(0).Look(kSecond, &reports, &expired);
+  job.coordinator(0).CheckDeadlines(kSecond, &reports, &expired);
   ASSERT_EQ(expired.size(), 1u);
   Plan plan;
   ASSERT_TRUE(job.coordinator(0).Step({0, expired[0]}, kSecond, &plan).ok());

@@ -39,7 +39,7 @@ class Deadlock : public ::testing::Test {
   std::vector<std::string> Reports(Rank rank, Nanos now) {
     std::vector<std::string> reports;
     std::vector<Expire> expired;
-    job_.coordinator(rank).Look(now, &reports, &expired, rank);
+    job_.coordinator(rank).CheckDeadlines(now, &reports, &expired, rank);
     return reports;
   }
 

@@ -64,14 +64,14 @@ class OnAHost : public ::testing::Test {
   std::vector<Rank> PassedOn() {
     std::vector<Rank> ranks;
     for (const ControlEvent& event : out_) {
-      const absl::Span<const Rank> all = TwoHosts().RanksOf(event.rank, event.voice);
+      const absl::Span<const Rank> all = TwoHosts().RanksOf(event.rank, event.speaks_for);
       ranks.insert(ranks.end(), all.begin(), all.end());
     }
     out_.clear();
     return ranks;
   }
 
-  Aggregator aggregator_{TwoHosts(), 2, Voice::kHost, kSecond,
+  Aggregator aggregator_{TwoHosts(), 2, SpeaksFor::kHost, kSecond,
                          std::vector<std::vector<Rank>>{{2, 3}}};
   std::vector<ControlEvent> out_;
 };

@@ -200,7 +200,7 @@ TEST(Join, StallsDoNotBlameWhoHasJoined) {
   job.Announce(0, Named("w"));
   std::vector<std::string> reports;
   std::vector<Expire> expired;
-  job.coordinator(0).Look(10 * kSecond, &reports, &expired);
+  job.coordinator(0).CheckDeadlines(10 * kSecond, &reports, &expired);
   ASSERT_EQ(reports.size(), 2u);
   EXPECT_THAT(reports[0], HasSubstr("unnamed join #0 has waited"));
   EXPECT_THAT(reports[1], HasSubstr("by rank 0; missing: rank 1 (has submitted nothing)"));
@@ -240,7 +240,7 @@ class JoinThatFails : public ::testing::Test {
     job_.now += 60 * kSecond;
     std::vector<std::string> reports;
     std::vector<rueda::Expire> expired;
-    job_.coordinator(0).Look(job_.now, &reports, &expired);
+    job_.coordinator(0).CheckDeadlines(job_.now, &reports, &expired);
     ASSERT_FALSE(expired.empty());
     for (const rueda::Expire& expire : expired) job_.Step({0, expire});
   }

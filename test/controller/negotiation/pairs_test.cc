@@ -126,14 +126,14 @@ TEST(Pairs, ThatStallMissThePeerAlone) {
   job.Announce(2, Pair("p", 1, 2));
   std::vector<std::string> reports;
   std::vector<Expire> expired;
-  job.coordinator(0).Look(10 * kSecond, &reports, &expired);
+  job.coordinator(0).CheckDeadlines(10 * kSecond, &reports, &expired);
   ASSERT_EQ(reports.size(), 1u);
   EXPECT_THAT(reports[0], HasSubstr("by rank 2; missing: rank 1 (has submitted nothing)"));
 }
 
 // A host holds a pair back only for those of its ranks that are in it.
 TEST(Pairs, AcrossHostsAreNotHeldBack) {
-  Aggregator aggregator(TwoHosts(), 2, Voice::kHost, kSecond);
+  Aggregator aggregator(TwoHosts(), 2, SpeaksFor::kHost, kSecond);
   std::vector<ControlEvent> out;
   ASSERT_TRUE(aggregator.Step(Announces(2, Pair("p", 2, 1)), 0, &out).ok());
   EXPECT_EQ(out.size(), 1u);
@@ -141,7 +141,7 @@ TEST(Pairs, AcrossHostsAreNotHeldBack) {
   EXPECT_EQ(out.size(), 1u);
   ASSERT_TRUE(aggregator.Step(Announces(2, Pair("p", 2, 3)), 0, &out).ok());
   ASSERT_EQ(out.size(), 2u);
-  EXPECT_EQ(out[1].voice, Voice::kHost) << "both at once";
+  EXPECT_EQ(out[1].speaks_for, SpeaksFor::kHost) << "both at once";
   EXPECT_FALSE(aggregator.Step(Announces(3, Pair("q", 0, 1)), 0, &out).ok());
 }
 

@@ -21,7 +21,7 @@
 
 #include "controller/bus/socket.h"
 #include "controller/rendezvous/leader_link.h"
-#include "controller/rendezvous/turned_away.h"
+#include "controller/rendezvous/refused_peers.h"
 
 namespace rueda {
 namespace {
@@ -110,7 +110,7 @@ TEST_F(AdmissionTest, LetsEveryExpectedRankIn) {
   for (const auto& [rank, link] : admitted_) EXPECT_EQ(link->peer(), rank);
 }
 
-TEST_F(AdmissionTest, TurnsAwayWhoKnowsNotTheSecretTheJobTheMembershipOrTheServer) {
+TEST_F(AdmissionTest, RefusesWhoKnowsNotTheSecretTheJobTheMembershipOrTheServer) {
   std::thread clients([this] {
     EXPECT_FALSE(Join(1, {std::string(32, 'x'), "job", 7}));
     EXPECT_FALSE(Join(1, {kScope.secret, "another", 7}));
@@ -341,7 +341,7 @@ TEST_F(AdmissionTest, HasALineASecondForThoseWhomItTurnsAway) {
   clients.join();
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_LE(std::count(log.begin(), log.end(), '\n'), seconds + 2) << log;
-  EXPECT_THAT(log, HasSubstr("turned a connection away, from 127.0.0.1: "));
+  EXPECT_THAT(log, HasSubstr("refused a connection, from 127.0.0.1: "));
 }
 
 TEST_F(AdmissionTest, SaysThatAnotherSecretMayBeTheReasonWhyARankIsMissing) {
@@ -353,25 +353,24 @@ TEST_F(AdmissionTest, SaysThatAnotherSecretMayBeTheReasonWhyARankIsMissing) {
   rank.join();
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 did not come"));
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("1 connection was turned away, the last from 127.0.0.1: it said that it is "
+              HasSubstr("1 connection was refused, the last from 127.0.0.1: it said that it is "
                         "rank 1, and went before it had proved it"));
 }
 
-TEST(TurnedAway, HasALineASecond) {
-  TurnedAway turned_away;
-  EXPECT_EQ(turned_away.Summary(), "");
-  EXPECT_EQ(turned_away.Rest(), "");
-  EXPECT_EQ(turned_away.Add("a", "one", 5 * kSecond),
-            "start: turned a connection away, from a: one");
-  EXPECT_EQ(turned_away.Add("b", "two", 5 * kSecond), "");
-  EXPECT_EQ(turned_away.Add("", "three", 6 * kSecond - 1), "");
-  EXPECT_EQ(turned_away.Add("", "four", 6 * kSecond),
-            "start: turned a connection away, four (and 2 others before it)");
-  EXPECT_EQ(turned_away.Rest(), "");
-  EXPECT_EQ(turned_away.Add("c", "five", 6 * kSecond), "");
-  EXPECT_EQ(turned_away.Rest(), "start: turned 1 more connections away, the last from c: five");
-  EXPECT_EQ(turned_away.Rest(), "");
-  EXPECT_EQ(turned_away.Summary(), "; 5 connections were turned away, the last from c: five");
+TEST(RefusedPeers, HasALineASecond) {
+  RefusedPeers refused_peers;
+  EXPECT_EQ(refused_peers.Summary(), "");
+  EXPECT_EQ(refused_peers.Rest(), "");
+  EXPECT_EQ(refused_peers.Add("a", "one", 5 * kSecond), "start: refused a connection, from a: one");
+  EXPECT_EQ(refused_peers.Add("b", "two", 5 * kSecond), "");
+  EXPECT_EQ(refused_peers.Add("", "three", 6 * kSecond - 1), "");
+  EXPECT_EQ(refused_peers.Add("", "four", 6 * kSecond),
+            "start: refused a connection, four (and 2 others before it)");
+  EXPECT_EQ(refused_peers.Rest(), "");
+  EXPECT_EQ(refused_peers.Add("c", "five", 6 * kSecond), "");
+  EXPECT_EQ(refused_peers.Rest(), "start: refused 1 more connections, the last from c: five");
+  EXPECT_EQ(refused_peers.Rest(), "");
+  EXPECT_EQ(refused_peers.Summary(), "; 5 connections were refused, the last from c: five");
 }
 
 }  // namespace

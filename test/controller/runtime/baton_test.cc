@@ -20,7 +20,7 @@ constexpr int kRanks = 2;
 
 // A job of two ranks; body(runtime, rank) on a thread each. Every rank shuts down.
 void RunJob(const std::function<void(Runtime&, Rank)>& body) {
-  auto group = std::make_shared<ThreadGroup>(kRanks);
+  auto group = std::make_shared<ThreadRanks>(kRanks);
   std::vector<std::thread> threads;
   for (Rank rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {

@@ -98,7 +98,7 @@ TEST(Buckets, AlikeNeighboursMeetInPlanOrderUpToTheLimit) {
   const std::vector<LaneBucket> buckets = batch.Buckets();
   ASSERT_THAT(buckets, SizeIs(2));
   EXPECT_THAT(buckets[0].requests, ElementsAre(a, b));
-  EXPECT_EQ(buckets[0].collective.elements, 200);
+  EXPECT_EQ(buckets[0].operation.elements, 200);
   EXPECT_THAT(buckets[0].pieces, SizeIs(2));
   EXPECT_THAT(buckets[1].requests, ElementsAre(c));
 }
@@ -134,8 +134,8 @@ TEST(Buckets, RanksBecomeMemberIndices) {
   batch.Add("a", send);
   const std::vector<LaneBucket> buckets = batch.Buckets();
   ASSERT_THAT(buckets, SizeIs(1));
-  EXPECT_EQ(buckets[0].collective.root, 2);
-  EXPECT_EQ(buckets[0].collective.peer, 1);
+  EXPECT_EQ(buckets[0].operation.root, 2);
+  EXPECT_EQ(buckets[0].operation.peer, 1);
 }
 
 TEST(Buckets, AnAverageIsDividedByAllAndAnAverageOfTheLiveByThose) {
@@ -146,7 +146,7 @@ TEST(Buckets, AnAverageIsDividedByAllAndAnAverageOfTheLiveByThose) {
     batch.Add("a", Of(OpKind::kAllreduce, {{5}}, op));
     const std::vector<LaneBucket> buckets = batch.Buckets();
     ASSERT_THAT(buckets, SizeIs(1));
-    EXPECT_EQ(buckets[0].collective.scaling.divisor, divisor);
+    EXPECT_EQ(buckets[0].operation.scaling.divisor, divisor);
     EXPECT_THAT(buckets[0].absent, ElementsAre(2));
   }
 }
@@ -158,7 +158,7 @@ TEST(Buckets, AnAllgatherCountsWhatEachMemberGives) {
   int64_t elements = 0;
   std::vector<int64_t> counts;
   for (const LaneBucket& bucket : batch.Buckets()) {
-    elements += bucket.collective.elements;
+    elements += bucket.operation.elements;
     counts.insert(counts.end(), bucket.counts.begin(), bucket.counts.end());
   }
   EXPECT_THAT(counts, ElementsAre(2, 0, 6, 8, 50, 60, 70, 80));
@@ -203,8 +203,8 @@ TEST(Buckets, ALoneOperationHasTheDigestThatIsForeseen) {
     EXPECT_THAT(buckets[0].requests, ElementsAre(request));
     const bool barrier = signature.parts.empty();
     EXPECT_THAT(buckets[0].pieces, SizeIs(barrier ? 0 : 1));
-    EXPECT_EQ(buckets[0].collective.digest,
-              DigestOf(InputOf(spec, barrier ? -1 : 0, 0, buckets[0].collective.elements)));
+    EXPECT_EQ(buckets[0].operation.digest,
+              DigestOf(InputOf(spec, barrier ? -1 : 0, 0, buckets[0].operation.elements)));
   }
 }
 
@@ -217,8 +217,8 @@ TEST(Buckets, WhoHasJoinedMakesTheSameBucketsWithoutRequests) {
   const std::vector<LaneBucket> with = member.Buckets(), without = joined.Buckets();
   ASSERT_EQ(with.size(), without.size());
   for (size_t i = 0; i < with.size(); ++i) {
-    EXPECT_EQ(with[i].collective.digest, without[i].collective.digest);
-    EXPECT_EQ(with[i].collective.elements, without[i].collective.elements);
+    EXPECT_EQ(with[i].operation.digest, without[i].operation.digest);
+    EXPECT_EQ(with[i].operation.elements, without[i].operation.elements);
     ASSERT_EQ(with[i].pieces.size(), without[i].pieces.size());
     for (const Piece& piece : without[i].pieces) EXPECT_EQ(piece.input, nullptr);
     for (const Request* request : without[i].requests) EXPECT_EQ(request, nullptr);
@@ -265,11 +265,11 @@ TEST_F(AutomaticBuckets, TensorsOfOneChoiceComeTogether) {
   const std::vector<LaneBucket> buckets = batch_.Buckets({int8, none, int8, none});
   ASSERT_THAT(buckets, SizeIs(2));
   EXPECT_THAT(buckets[0].requests, ElementsAre(requests_[1], requests_[3]));
-  EXPECT_EQ(buckets[0].collective.compression.compressor, Compressor::kNone);
+  EXPECT_EQ(buckets[0].operation.compression.compressor, Compressor::kNone);
   EXPECT_THAT(buckets[1].requests, ElementsAre(requests_[0], requests_[2]));
-  EXPECT_EQ(buckets[1].collective.compression.compressor, Compressor::kInt8);
+  EXPECT_EQ(buckets[1].operation.compression.compressor, Compressor::kInt8);
   for (const LaneBucket& bucket : buckets) {
-    EXPECT_TRUE(bucket.collective.automatic && bucket.collective.compressed());
+    EXPECT_TRUE(bucket.operation.automatic && bucket.operation.compressed());
     for (const Piece& piece : bucket.pieces) EXPECT_EQ(piece.state, int8.state);
   }
 }
@@ -277,7 +277,7 @@ TEST_F(AutomaticBuckets, TensorsOfOneChoiceComeTogether) {
 TEST_F(AutomaticBuckets, WhatNobodyMeasuresIsNotCompressed) {
   const std::vector<LaneBucket> buckets = batch_.Buckets(std::vector<PartCompression>(4));
   ASSERT_THAT(buckets, SizeIs(1));
-  EXPECT_FALSE(buckets[0].collective.compressed());
+  EXPECT_FALSE(buckets[0].operation.compressed());
 }
 
 // A rank that chose otherwise waits for other bytes: the digests tell, before any are taken.
@@ -288,9 +288,9 @@ TEST_F(AutomaticBuckets, EveryChoiceHasItsOwnDigest) {
         Chosen(Compressor::kNone, true)}) {
     const std::vector<LaneBucket> buckets = batch_.Buckets(std::vector<PartCompression>(4, how));
     ASSERT_THAT(buckets, SizeIs(1));
-    EXPECT_THAT(digests, Not(Contains(buckets[0].collective.digest)));
-    EXPECT_EQ(buckets[0].collective.digest & 1, 1u) << "0 is a digest that nobody has written yet";
-    digests.push_back(buckets[0].collective.digest);
+    EXPECT_THAT(digests, Not(Contains(buckets[0].operation.digest)));
+    EXPECT_EQ(buckets[0].operation.digest & 1, 1u) << "0 is a digest that nobody has written yet";
+    digests.push_back(buckets[0].operation.digest);
   }
 }
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "controller/runtime/end_requests.h"
+#include "controller/runtime/wishes_to_end.h"
 #include "ops/host/segment.h"
 
 namespace rueda {
@@ -28,7 +28,7 @@ class FailureRecordTest : public ::testing::Test {
       each.waiter = *Doorbell::Create();
     }
     neighbours_.emplace(world_.neighbourhood.segment.get(), 0, std::move(bells));
-    record_.emplace(&world_, &*neighbours_, &member_, &live_);
+    record_.emplace(&world_, &*neighbours_, &member_, &in_flight_);
   }
   // This rank has an operation of the world under way.
   void Begin(Request* request, const char* name, Nanos submitted_at) {
@@ -36,7 +36,7 @@ class FailureRecordTest : public ::testing::Test {
     signature.kind = OpKind::kAllreduce;
     request->spec = MakeSpec(kWorldSet, name, signature);
     request->submitted_at = submitted_at;
-    live_.push_back(request);
+    in_flight_.push_back(request);
   }
   Failure Read() {
     const std::optional<std::string> record = record_->Read(0);
@@ -46,7 +46,7 @@ class FailureRecordTest : public ::testing::Test {
 
   World world_;
   Member member_;
-  std::vector<Request*> live_;
+  std::vector<Request*> in_flight_;
   std::optional<Neighbours> neighbours_;
   std::optional<FailureRecord> record_;
 };
@@ -74,7 +74,7 @@ TEST_F(FailureRecordTest, NamesTheOldestOperationThatAwaitsTheLostRank) {
   Request younger, older;
   Begin(&younger, "younger", 20);
   Begin(&older, "older", 10);
-  live_.push_back(nullptr);
+  in_flight_.push_back(nullptr);
   record_->Write({.rank = 2, .cause = "silent"});
   const Failure failure = Read();
   EXPECT_EQ(failure.awaiter, 0);
@@ -97,17 +97,17 @@ TEST_F(FailureRecordTest, ARankThatIsNoneIsNotLookedUp) {
   EXPECT_EQ(Read().host, "");
 }
 
-TEST(EndRequests, TheFirstReasonStays) {
-  EndRequests requests;
-  EXPECT_FALSE(requests.any());
-  requests.Leave();
-  EXPECT_TRUE(requests.any());
-  EXPECT_TRUE(requests.leave());
-  EXPECT_FALSE(requests.abort());
-  requests.Abort("first");
-  requests.Abort("second");
-  EXPECT_TRUE(requests.abort());
-  EXPECT_EQ(requests.reason(), "first");
+TEST(WishesToEnd, TheFirstReasonStays) {
+  WishesToEnd wishes;
+  EXPECT_FALSE(wishes.any());
+  wishes.Leave();
+  EXPECT_TRUE(wishes.any());
+  EXPECT_TRUE(wishes.leave());
+  EXPECT_FALSE(wishes.abort());
+  wishes.Abort("first");
+  wishes.Abort("second");
+  EXPECT_TRUE(wishes.abort());
+  EXPECT_EQ(wishes.reason(), "first");
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ class NoBackend : public Backend {
  public:
   absl::string_view name() const override { return "none"; }
   bool connects() const override { return false; }
-  absl::Status Viable(const Group&) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group&) override { return nullptr; }
+  absl::Status Viable(const Members&) const override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Members&) override { return nullptr; }
 };
 
 using Calls = std::vector<std::string>;
@@ -28,7 +28,7 @@ using Calls = std::vector<std::string>;
 class Plain : public Communicator {
  public:
   explicit Plain(Calls* calls) : calls_(*calls) {}
-  void Start(const Collective&) override { calls_.push_back("start"); }
+  void Start(const BucketOperation&) override { calls_.push_back("start"); }
   absl::StatusOr<Progress> Advance() override { return Progress::kDone; }
   void Abort() override {}
 
@@ -40,14 +40,15 @@ class Early : public Plain, public EarlyStart {
  public:
   using Plain::Plain;
   EarlyStart* early_start() override { return this; }
-  bool Prepare(const Collective&) override {
+  bool Prepare(const BucketOperation&) override {
     calls_.push_back("prepare");
     return true;
   }
-  void TakeBack(bool never) override { calls_.push_back(never ? "drop" : "take back"); }
+  void TakeBack() override { calls_.push_back("take back"); }
+  void Drop() override { calls_.push_back("drop"); }
 };
 
-class Queue : public Plain, public Enqueuing {
+class EnqueuingFake : public Plain, public Enqueuing {
  public:
   using Plain::Plain;
   Enqueuing* enqueuing() override { return this; }
@@ -80,7 +81,7 @@ class LaneTest : public ::testing::Test {
   void Add(Request* request) {
     LaneBatch batch;
     batch.operations.push_back({request, TensorId{0}, request->spec.get(), request->parts, {}, {}});
-    lane_->Add(Way::kCpu, lane_->Plan(batch, set_, 1'024));
+    lane_->Add(Queue::kCpu, lane_->Plan(batch, set_, 1'024));
   }
 
   Calls calls_;
@@ -98,7 +99,7 @@ TEST_F(LaneTest, ALoneOperationBeginsEarlyWhereThatIsPossible) {
   EXPECT_THAT(calls_, ElementsAre("prepare"));
   lane_->Prepare(*request);
   Add(request);
-  EXPECT_EQ(*lane_->Advance(Way::kCpu), Progress::kDone);
+  EXPECT_EQ(*lane_->Advance(Queue::kCpu), Progress::kDone);
   EXPECT_THAT(calls_, ElementsAre("prepare", "start"));
 }
 
@@ -137,21 +138,21 @@ TEST_F(LaneTest, OperationsStartOneAfterTheOtherUnlessTheyAreEnqueued) {
   Open<Plain>();
   for (int i = 0; i < 2; ++i) Add(Begin());
   EXPECT_THAT(calls_, IsEmpty());
-  EXPECT_EQ(*lane_->Advance(Way::kCpu), Progress::kDone);
+  EXPECT_EQ(*lane_->Advance(Queue::kCpu), Progress::kDone);
   EXPECT_THAT(calls_, ElementsAre("start"));
-  lane_->Pop(Way::kCpu);
+  lane_->Pop(Queue::kCpu);
   std::vector<Request*> enqueued;
-  lane_->TakeEnqueued(Way::kCpu, &enqueued);
+  lane_->TakeEnqueued(Queue::kCpu, &enqueued);
   EXPECT_THAT(enqueued, IsEmpty());
 
   calls_.clear();
-  Queue* const queue = Open<Queue>();
+  EnqueuingFake* const queue = Open<EnqueuingFake>();
   Request* const first = Begin();
   Add(first);
   Add(Begin());
   EXPECT_THAT(calls_, ElementsAre("start", "start"));
   queue->next = std::make_shared<int>();
-  lane_->TakeEnqueued(Way::kCpu, &enqueued);
+  lane_->TakeEnqueued(Queue::kCpu, &enqueued);
   EXPECT_THAT(enqueued, ElementsAre(first));
 }
 
@@ -161,8 +162,8 @@ TEST_F(LaneTest, CountsABucketOfARequestUntilItIsDone) {
   Add(request);
   EXPECT_EQ(request->buckets_left, 1);
   EXPECT_EQ(request->buckets_to_enqueue, 1);
-  EXPECT_EQ(*lane_->Advance(Way::kCpu), Progress::kDone);
-  lane_->Pop(Way::kCpu);
+  EXPECT_EQ(*lane_->Advance(Queue::kCpu), Progress::kDone);
+  lane_->Pop(Queue::kCpu);
   EXPECT_EQ(request->buckets_to_enqueue, 0);
   EXPECT_EQ(lane_->TakeFinishedBatches(), 1);
 }

@@ -55,13 +55,13 @@ class LanesTest : public ::testing::Test, public Lanes::Listener {
     request.parts[0].output = output_;
     request.parts[0].dtype = DType::kFloat32;
     request.parts[0].shape = {2};
-    live_[token] = &request;
+    in_flight_[token] = &request;
     lanes_->Find(kWorldSet)->Began();
     rueda::Launch launch;
     launch.lane = kWorldSet;
     launch.number = token;
     launch.items.push_back({token, TensorId{7}, request.spec, {}});
-    EXPECT_TRUE(lanes_->Launch(launch, live_).ok());
+    EXPECT_TRUE(lanes_->Launch(launch, in_flight_).ok());
   }
   bool Advance(bool goes_on = true) {
     const absl::StatusOr<bool> moved = lanes_->Advance([goes_on] { return goes_on; });
@@ -80,7 +80,7 @@ class LanesTest : public ::testing::Test, public Lanes::Listener {
   std::vector<std::unique_ptr<Backend>> backends_;
   std::optional<Lanes> lanes_;
   Request requests_[2];
-  std::vector<Request*> live_ = {nullptr, nullptr};
+  std::vector<Request*> in_flight_ = {nullptr, nullptr};
   std::vector<Request*> ended_;
 };
 

@@ -48,8 +48,8 @@ TEST_F(SubmissionsTest, WhatIsQueuedIsTakenOnce) {
   const absl::StatusOr<Submitted> first = submissions_.Submit(Sum(a));
   const absl::StatusOr<Submitted> second = submissions_.Submit(Sum(b));
   ASSERT_TRUE(first.ok() && second.ok());
-  EXPECT_TRUE(first->is_first);
-  EXPECT_FALSE(second->is_first) << "the engine knows already";
+  EXPECT_TRUE(first->must_wake_engine);
+  EXPECT_FALSE(second->must_wake_engine) << "the engine knows already";
   EXPECT_TRUE(submissions_.HasWork());
   EXPECT_EQ(submissions_.in_flight(), 2);
   EXPECT_EQ(Take().size(), 2u);

@@ -42,13 +42,13 @@ TEST(Fusion, PlacesEveryTensorOnceInOrderAndDensely) {
     const std::vector<FusionInput> batch = RandomBatch(&random);
     int32_t next = 0;
     for (const Bucket& bucket : Planned(batch)) {
-      ASSERT_FALSE(bucket.placements.empty()) << "seed " << seed;
+      ASSERT_FALSE(bucket.slices.empty()) << "seed " << seed;
       int64_t end = 0;
-      for (const Placement& placement : bucket.placements) {
-        ASSERT_EQ(placement.input, next++) << "seed " << seed;
-        ASSERT_EQ(placement.offset_elements, end) << "seed " << seed;
-        ASSERT_EQ(batch[placement.input].dtype, bucket.dtype) << "seed " << seed;
-        end += batch[placement.input].elements;
+      for (const BucketSlice& slice : bucket.slices) {
+        ASSERT_EQ(slice.input, next++) << "seed " << seed;
+        ASSERT_EQ(slice.offset_elements, end) << "seed " << seed;
+        ASSERT_EQ(batch[slice.input].dtype, bucket.dtype) << "seed " << seed;
+        end += batch[slice.input].elements;
       }
       ASSERT_EQ(bucket.elements, end) << "seed " << seed;
     }
@@ -61,11 +61,11 @@ TEST(Fusion, KeepsWhatMustNotMeetApart) {
     std::mt19937 random(seed);
     const std::vector<FusionInput> batch = RandomBatch(&random);
     for (const Bucket& bucket : Planned(batch)) {
-      if (bucket.placements.size() == 1) continue;
+      if (bucket.slices.size() == 1) continue;
       ASSERT_LE(bucket.bytes(), kLimit) << "seed " << seed;
-      for (const Placement& placement : bucket.placements) {
-        ASSERT_TRUE(batch[placement.input].fusable) << "seed " << seed;
-        ASSERT_EQ(batch[placement.input].kin, batch[bucket.placements[0].input].kin);
+      for (const BucketSlice& slice : bucket.slices) {
+        ASSERT_TRUE(batch[slice.input].fusable) << "seed " << seed;
+        ASSERT_EQ(batch[slice.input].fusion_key, batch[bucket.slices[0].input].fusion_key);
       }
     }
   }
@@ -78,9 +78,9 @@ TEST(Fusion, EndsABucketOnlyWhereItMust) {
     const std::vector<FusionInput> batch = RandomBatch(&random);
     const std::vector<Bucket> buckets = Planned(batch);
     for (size_t i = 0; i + 1 < buckets.size(); ++i) {
-      const FusionInput& last = batch[buckets[i].placements.back().input];
-      const FusionInput& next = batch[buckets[i + 1].placements.front().input];
-      ASSERT_TRUE(!last.fusable || !next.fusable || last.kin != next.kin ||
+      const FusionInput& last = batch[buckets[i].slices.back().input];
+      const FusionInput& next = batch[buckets[i + 1].slices.front().input];
+      ASSERT_TRUE(!last.fusable || !next.fusable || last.fusion_key != next.fusion_key ||
                   last.dtype != next.dtype || buckets[i].bytes() + BytesOf(next) > kLimit)
           << "seed " << seed << ", bucket " << i;
     }
@@ -115,8 +115,8 @@ TEST(Fusion, AddsToWhatIsThereAndFusesNothingIntoIt) {
 // What ranks compare instead of their layouts: who, how much, of which dtype, in which order.
 std::string LayoutOf(const Bucket& bucket, absl::Span<const FusionInput> batch) {
   std::string layout;
-  for (const Placement& placement : bucket.placements) {
-    const FusionInput& input = batch[placement.input];
+  for (const BucketSlice& slice : bucket.slices) {
+    const FusionInput& input = batch[slice.input];
     absl::StrAppend(&layout, input.identity, ":", static_cast<int>(input.dtype), ":",
                     input.elements, ",");
   }

@@ -12,7 +12,7 @@ namespace {
 class Bare : public Communicator {
  public:
   explicit Bare(std::string* calls) : calls_(*calls) {}
-  void Start(const Collective&) override { calls_ += "start "; }
+  void Start(const BucketOperation&) override { calls_ += "start "; }
   absl::StatusOr<Progress> Advance() override {
     calls_ += "advance ";
     return Progress::kMoved;
@@ -30,8 +30,9 @@ class Versatile : public Bare, public EarlyStart, public Enqueuing, public Silen
   EarlyStart* early_start() override { return this; }
   Enqueuing* enqueuing() override { return this; }
   SilenceProbe* silence_probe() override { return this; }
-  bool Prepare(const Collective&) override { return true; }
-  void TakeBack(bool) override {}
+  bool Prepare(const BucketOperation&) override { return true; }
+  void TakeBack() override {}
+  void Drop() override {}
   DeviceEvent NextEnqueued() override { return nullptr; }
   std::optional<Silence> SilentMember() override { return std::nullopt; }
 };

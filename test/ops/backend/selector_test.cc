@@ -17,8 +17,8 @@ class Pretended : public Backend {
       : name_(std::move(name)), verdict_(std::move(verdict)) {}
   absl::string_view name() const override { return name_; }
   bool connects() const override { return true; }
-  absl::Status Viable(const Group&) const override { return verdict_; }
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Group&) override { return nullptr; }
+  absl::Status Viable(const Members&) const override { return verdict_; }
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Members&) override { return nullptr; }
 
  private:
   const std::string name_;
@@ -28,7 +28,7 @@ class Pretended : public Backend {
 const absl::Status kYes;
 const absl::Status kNo = absl::FailedPreconditionError("too far away");
 
-// solo, shm and gloo, of which some can serve the group.
+// solo, shm and gloo, of which some can serve the members.
 std::vector<std::unique_ptr<Backend>> Backends(absl::Status solo, absl::Status shm,
                                                absl::Status gloo) {
   std::vector<std::unique_ptr<Backend>> backends;
@@ -40,7 +40,7 @@ std::vector<std::unique_ptr<Backend>> Backends(absl::Status solo, absl::Status s
 
 std::string Selected(absl::string_view requested,
                      const std::vector<std::unique_ptr<Backend>>& backends) {
-  const absl::StatusOr<Selection> selection = SelectBackend(requested, Group(), backends);
+  const absl::StatusOr<Selection> selection = SelectBackend(requested, Members(), backends);
   if (!selection.ok()) return std::string(selection.status().message());
   EXPECT_EQ(selection->candidates.size(), backends.size());
   return std::string(selection->backend->name());
@@ -63,21 +63,21 @@ TEST(Selector, OneRankIsServedBySoloWhateverWasAskedFor) {
 }
 
 TEST(Selector, WhenNobodyCanTheTableSaysWhy) {
-  Group group;
-  group.set = 4;
-  group.ranks = {1, 2};
+  Members members;
+  members.set = 4;
+  members.ranks = {1, 2};
   const auto backends = Backends(kNo, kNo, kNo);
-  const absl::Status status = SelectBackend("auto", group, backends).status();
+  const absl::Status status = SelectBackend("auto", members, backends).status();
   EXPECT_EQ(status, absl::FailedPreconditionError("no backend can serve process set 4 of 2 ranks:\n"
                                                   "  solo         no: too far away\n"
                                                   "  shm          no: too far away\n"
                                                   "  gloo         no: too far away"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(SelectBackend("auto", group, {}).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(SelectBackend("auto", members, {}).status()));
 }
 
 TEST(Selector, TheTableListsAllInOrderOfPreference) {
   const auto backends = Backends(kNo, kYes, kYes);
-  EXPECT_EQ(SelectBackend("auto", Group(), backends)->Table(),
+  EXPECT_EQ(SelectBackend("auto", Members(), backends)->Table(),
             "  solo         no: too far away\n"
             "  shm          yes\n"
             "  gloo         no: not needed");
@@ -87,7 +87,7 @@ TEST(Selector, AsksNobodyWhoIsNotNeeded) {
   class Untouchable : public Pretended {
    public:
     Untouchable() : Pretended("gloo", kYes) {}
-    absl::Status Viable(const Group&) const override {
+    absl::Status Viable(const Members&) const override {
       ADD_FAILURE() << "asked";
       return kYes;
     }
@@ -103,7 +103,7 @@ TEST(Selector, LeavesOutWhatServesDevices) {
    public:
     absl::string_view name() const override { return "device"; }
     bool connects() const override { return true; }
-    absl::Status Viable(const Group&) const override {
+    absl::Status Viable(const Members&) const override {
       ADD_FAILURE() << "asked";
       return kYes;
     }
@@ -111,17 +111,17 @@ TEST(Selector, LeavesOutWhatServesDevices) {
     absl::Status CheckOperation(OpKind, ReduceOp, const Compression&) const override {
       return kYes;
     }
-    absl::StatusOr<std::unique_ptr<Communicator>> ConnectOn(const Group&, bool,
+    absl::StatusOr<std::unique_ptr<Communicator>> ConnectOn(const Members&, bool,
                                                             Communicator*) override {
       return nullptr;
     }
-    void LeaveOut(Communicator*) override {}
+    void SkipSplit(Communicator*) override {}
     void Retire(std::unique_ptr<Communicator>) override {}
     bool Left() override { return true; }
   };
   auto backends = Backends(kNo, kNo, kYes);
   backends.insert(backends.begin(), std::make_unique<OnDevice>());
-  EXPECT_EQ(SelectBackend("auto", Group(), backends)->Table(),
+  EXPECT_EQ(SelectBackend("auto", Members(), backends)->Table(),
             "  solo         no: too far away\n"
             "  shm          no: too far away\n"
             "  gloo         yes");

@@ -22,15 +22,15 @@ class Network {
 
  private:
   struct Member {
-    Collective collective;
+    BucketOperation operation;
     bool waits = false;
   };
 
   class End : public Communicator {
    public:
     End(Network* network, int self) : network_(*network), self_(static_cast<size_t>(self)) {}
-    void Start(const Collective& collective) override {
-      network_.members_[self_] = {collective, true};
+    void Start(const BucketOperation& operation) override {
+      network_.members_[self_] = {operation, true};
     }
     absl::StatusOr<Progress> Advance() override {
       network_.Run();
@@ -44,14 +44,14 @@ class Network {
   };
 
   size_t size() const { return members_.size(); }
-  const Piece& PieceOf(size_t member) const { return members_[member].collective.pieces[0]; }
+  const Piece& PieceOf(size_t member) const { return members_[member].operation.pieces[0]; }
 
   // When all have come.
   void Run() {
     for (const Member& member : members_) {
       if (!member.waits) return;
     }
-    const Collective& one = members_[0].collective;
+    const BucketOperation& one = members_[0].operation;
     const size_t bytes = DTypeSize(one.dtype);
     switch (one.kind) {
       case OpKind::kAlltoall:

@@ -19,7 +19,7 @@
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "ops/kernels/reduce.h"
-#include "test/ops/backend/collectives.h"
+#include "test/ops/backend/bucket_operations.h"
 #include "test/ops/backend/memory_store.h"
 
 namespace rueda {
@@ -218,8 +218,8 @@ class BlockingCommunicatorTest : public testing::Test {
       rings_seen_ = rings_;
     }
   }
-  absl::Status Execute(const Collective& collective) {
-    communicator_->Start(collective);
+  absl::Status Execute(const BucketOperation& operation) {
+    communicator_->Start(operation);
     return Finish();
   }
   int rings() {
@@ -286,11 +286,11 @@ TEST_F(BlockingCommunicatorTest, ALoneTensorIsReducedWhereItIs) {
   const std::vector<float> input = {1, 2, 3};
   std::vector<float> output(3);
   const Piece piece = {input.data(), output.data(), 3};
-  Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kAverage);
-  collective.scaling.prescale = 2;
-  collective.scaling.postscale = 5;
-  collective.scaling.divisor = 2;
-  ASSERT_TRUE(Execute(collective).ok());
+  BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kAverage);
+  operation.scaling.prescale = 2;
+  operation.scaling.postscale = 5;
+  operation.scaling.divisor = 2;
+  ASSERT_TRUE(Execute(operation).ok());
   EXPECT_EQ(output, (std::vector<float>{10, 20, 30}));
   EXPECT_EQ(input, (std::vector<float>{1, 2, 3}));
 }
@@ -321,9 +321,9 @@ TEST_F(BlockingCommunicatorTest, HalfTypesTravelAsFloat32AndAreRoundedOnce) {
   std::vector<uint16_t> narrow(2);
   kernels::FromFloat32(DType::kBFloat16, wide.data(), narrow.data(), 2);
   const Piece piece = {narrow.data(), narrow.data(), 2};
-  Collective collective = AllreduceOf({&piece, 1}, DType::kBFloat16);
-  collective.scaling.prescale = 0.75;
-  ASSERT_TRUE(Execute(collective).ok());
+  BucketOperation operation = AllreduceOf({&piece, 1}, DType::kBFloat16);
+  operation.scaling.prescale = 0.75;
+  ASSERT_TRUE(Execute(operation).ok());
   EXPECT_EQ(library_.calls()[1].element_bytes, 4u);
   std::vector<float> exact = {1.0078125f * 0.75f * 2, -4.5f};
   std::vector<uint16_t> expected(2);
@@ -363,13 +363,13 @@ TEST_F(BlockingCommunicatorTest, BucketsThatDifferHaveOtherTags) {
 TEST_F(BlockingCommunicatorTest, OperationsWithoutElementsStayHere) {
   const Piece piece;
   EXPECT_TRUE(Execute(AllreduceOf({&piece, 1}, DType::kFloat32)).ok());
-  Collective broadcast;
+  BucketOperation broadcast;
   broadcast.kind = OpKind::kBroadcast;
   broadcast.root = 1;
   broadcast.pieces = {&piece, 1};
   EXPECT_TRUE(Execute(broadcast).ok());
   const int64_t counts[] = {0, 0};
-  Collective allgather;
+  BucketOperation allgather;
   allgather.kind = OpKind::kAllgather;
   allgather.pieces = {&piece, 1};
   allgather.counts = counts;
@@ -381,12 +381,12 @@ TEST_F(BlockingCommunicatorTest, ResultsThatNobodyWantsHereAreMovedAllTheSame) {
   const std::vector<uint8_t> input = {1, 2, 3};
   const Piece piece = {input.data(), nullptr, 3};
   const int64_t counts[] = {3, 5};
-  Collective allgather;
+  BucketOperation allgather;
   allgather.kind = OpKind::kAllgather;
   allgather.pieces = {&piece, 1};
   allgather.counts = counts;
   EXPECT_TRUE(Execute(allgather).ok());
-  Collective broadcast;
+  BucketOperation broadcast;
   broadcast.kind = OpKind::kBroadcast;
   broadcast.root = 1;
   broadcast.pieces = {&piece, 1};

@@ -231,10 +231,10 @@ TEST_P(Sizes, FactorsApplyWhereTheKernelsSay) {
         kernels::Reduce(dtype, op, sources, expected.data(), count,
                         {0.75, 3, op == ReduceOp::kAverage ? size : 1});
         const Piece piece = {mine.data(), mine.data(), count};
-        Collective collective = AllreduceOf({&piece, 1}, dtype, op);
-        collective.scaling.prescale = 0.75;
-        collective.scaling.postscale = 3;
-        ASSERT_TRUE(member.Execute(collective).ok());
+        BucketOperation operation = AllreduceOf({&piece, 1}, dtype, op);
+        operation.scaling.prescale = 0.75;
+        operation.scaling.postscale = 3;
+        ASSERT_TRUE(member.Execute(operation).ok());
         EXPECT_TRUE(mine == expected) << Describe(dtype, op, size, count);
       }
     }
@@ -475,31 +475,31 @@ TEST(Gloo, AMissingModuleIsAReasonInTheTable) {
   GlooOptions options = OptionsFor(nullptr);
   options.module_directory = "/nowhere";
   const GlooBackend backend(std::move(options));
-  Group group;
-  group.ranks = {0, 1};
-  const absl::Status status = backend.Viable(group);
+  Members members;
+  members.ranks = {0, 1};
+  const absl::Status status = backend.Viable(members);
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "/nowhere/librueda_gloo.so")) << status;
 }
 
 TEST(Gloo, AnyGroupOfTwoRanksOrMoreIsViable) {
   const GlooBackend backend(OptionsFor(nullptr));
-  Group group;
-  group.ranks = {0};
-  EXPECT_FALSE(backend.Viable(group).ok());
-  group.ranks = {0, 1};
-  EXPECT_TRUE(backend.Viable(group).ok()) << backend.Viable(group);
-  group.one_host = false;
-  EXPECT_TRUE(backend.Viable(group).ok());
+  Members members;
+  members.ranks = {0};
+  EXPECT_FALSE(backend.Viable(members).ok());
+  members.ranks = {0, 1};
+  EXPECT_TRUE(backend.Viable(members).ok()) << backend.Viable(members);
+  members.one_host = false;
+  EXPECT_TRUE(backend.Viable(members).ok());
 }
 
 TEST(Gloo, AnInterfaceThatDoesNotExistIsRefusedWithThoseThatDo) {
   GlooOptions options = OptionsFor(std::make_shared<MemoryStore>());
   options.network_interface = "tin0";
   GlooBackend backend(std::move(options));
-  Group group;
-  group.ranks = {0, 1};
-  const absl::Status status = backend.Connect(group).status();
+  Members members;
+  members.ranks = {0, 1};
+  const absl::Status status = backend.Connect(members).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "tin0")) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "lo")) << status;
@@ -577,9 +577,9 @@ TEST(Gloo, BucketsThatDifferTimeOutRatherThanAddUp) {
     ASSERT_TRUE(member.Execute(BarrierOf()).ok());
     std::vector<float> data(10, 1);
     const Piece piece = {data.data(), data.data(), 10};
-    Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
-    collective.digest = 77 + static_cast<uint32_t>(rank);
-    EXPECT_TRUE(absl::IsUnavailable(member.Execute(collective)));
+    BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+    operation.digest = 77 + static_cast<uint32_t>(rank);
+    EXPECT_TRUE(absl::IsUnavailable(member.Execute(operation)));
     EXPECT_EQ(data, std::vector<float>(10, 1));
   });
 }
@@ -593,8 +593,8 @@ TEST(Gloo, AnAbortIsQuickWhenAPeerNeverStartsAndTellsTheOthers) {
     }
     std::vector<float> data(100, 1);
     const Piece piece = {data.data(), data.data(), 100};
-    const Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
-    member.communicator()->Start(collective);
+    const BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+    member.communicator()->Start(operation);
     if (rank == 0) {
       const Nanos start = MonotonicNow();
       member.communicator()->Abort();

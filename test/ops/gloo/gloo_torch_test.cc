@@ -69,9 +69,9 @@ TEST_F(GlooBesideTorch, AllreducesAreRight) {
 
 TEST_F(GlooBesideTorch, IsRefusedWhenMallocIsReplacedToo) {
   if (!MallocIsReplaced()) GTEST_SKIP() << "LD_PRELOAD is not set; ctest has a run with it";
-  Group group;
-  group.ranks = {0, 1};
-  const absl::Status status = GlooBackend(OptionsFor(nullptr)).Viable(group);
+  Members members;
+  members.ranks = {0, 1};
+  const absl::Status status = GlooBackend(OptionsFor(nullptr)).Viable(members);
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "malloc")) << status;
 }

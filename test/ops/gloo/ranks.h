@@ -11,7 +11,7 @@
 #include "core/base/mutex.h"
 #include "gtest/gtest.h"
 #include "ops/gloo/gloo_backend.h"
-#include "test/ops/backend/collectives.h"
+#include "test/ops/backend/bucket_operations.h"
 #include "test/ops/backend/memory_store.h"
 
 namespace rueda {
@@ -37,12 +37,12 @@ class Member {
       changed_.NotifyAll();
     };
     backend_ = std::make_unique<GlooBackend>(std::move(options));
-    Group group;
-    group.set = set;
-    group.self = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    Members members;
+    members.set = set;
+    members.self = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
     members_ = static_cast<int64_t>(ranks.size());
-    group.ranks = std::move(ranks);
-    absl::StatusOr<std::unique_ptr<Communicator>> made = backend_->Connect(group);
+    members.ranks = std::move(ranks);
+    absl::StatusOr<std::unique_ptr<Communicator>> made = backend_->Connect(members);
     EXPECT_TRUE(made.ok()) << made.status();
     if (made.ok()) communicator_ = *std::move(made);
   }
@@ -68,9 +68,9 @@ class Member {
     }
   }
   // An average divides by the number of members.
-  absl::Status Execute(Collective collective) {
-    if (IsAverage(collective.reduce_op)) collective.scaling.divisor = members_;
-    communicator_->Start(collective);
+  absl::Status Execute(BucketOperation operation) {
+    if (IsAverage(operation.reduce_op)) operation.scaling.divisor = members_;
+    communicator_->Start(operation);
     return Finish();
   }
 
@@ -105,24 +105,25 @@ inline void RunMembers(int size, const std::function<void(Member&, int)>& body) 
   });
 }
 
-inline Collective BroadcastOf(const Piece& piece, DType dtype, int root) {
-  Collective collective;
-  collective.kind = OpKind::kBroadcast;
-  collective.dtype = dtype;
-  collective.root = root;
-  collective.pieces = {&piece, 1};
-  collective.elements = piece.elements;
-  return collective;
+inline BucketOperation BroadcastOf(const Piece& piece, DType dtype, int root) {
+  BucketOperation operation;
+  operation.kind = OpKind::kBroadcast;
+  operation.dtype = dtype;
+  operation.root = root;
+  operation.pieces = {&piece, 1};
+  operation.elements = piece.elements;
+  return operation;
 }
 
-inline Collective AllgatherOf(const Piece& piece, DType dtype, absl::Span<const int64_t> counts) {
-  Collective collective;
-  collective.kind = OpKind::kAllgather;
-  collective.dtype = dtype;
-  collective.pieces = {&piece, 1};
-  collective.counts = counts;
-  for (const int64_t count : counts) collective.elements += count;
-  return collective;
+inline BucketOperation AllgatherOf(const Piece& piece, DType dtype,
+                                   absl::Span<const int64_t> counts) {
+  BucketOperation operation;
+  operation.kind = OpKind::kAllgather;
+  operation.dtype = dtype;
+  operation.pieces = {&piece, 1};
+  operation.counts = counts;
+  for (const int64_t count : counts) operation.elements += count;
+  return operation;
 }
 
 }  // namespace rueda

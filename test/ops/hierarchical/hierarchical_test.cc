@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "ops/kernels/reduce.h"
-#include "test/ops/backend/collectives.h"
+#include "test/ops/backend/bucket_operations.h"
 #include "test/ops/backend/memory_store.h"
 #include "test/ops/shm/host.h"
 
@@ -104,22 +104,22 @@ class Member {
     };
     across_ = std::make_unique<GlooBackend>(std::move(options));
     backend_ = std::make_unique<HierarchicalBackend>(&inside_, across_.get(), setting.block_bytes);
-    Group group;
-    group.set = setting.set;
-    group.generation = setting.generation;
-    group.ranks = ranks;
-    group.self = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-    group.one_host = false;
-    for (const Rank each : ranks) group.hosts.push_back(hosts.host_of(each));
-    EXPECT_TRUE(backend_->Viable(group).ok()) << backend_->Viable(group);
-    absl::StatusOr<std::unique_ptr<Communicator>> made = backend_->Connect(group);
+    Members members;
+    members.set = setting.set;
+    members.generation = setting.generation;
+    members.ranks = ranks;
+    members.self = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    members.one_host = false;
+    for (const Rank each : ranks) members.hosts.push_back(hosts.host_of(each));
+    EXPECT_TRUE(backend_->Viable(members).ok()) << backend_->Viable(members);
+    absl::StatusOr<std::unique_ptr<Communicator>> made = backend_->Connect(members);
     EXPECT_TRUE(made.ok()) << made.status();
     if (made.ok()) communicator_ = *std::move(made);
   }
   Communicator* communicator() { return communicator_.get(); }
 
-  absl::Status Execute(const Collective& collective) {
-    communicator_->Start(collective);
+  absl::Status Execute(const BucketOperation& operation) {
+    communicator_->Start(operation);
     return host_.Finish(local_, communicator_.get());
   }
   // Closes its connections.
@@ -189,9 +189,9 @@ void CheckSums(Hosts& hosts, const std::vector<Rank>& ranks, const std::vector<i
       std::vector<float> data(static_cast<size_t>(elements));
       for (int64_t i = 0; i < elements; ++i) data[static_cast<size_t>(i)] = Number(self, i);
       const Piece piece = {gives ? data.data() : nullptr, gives ? data.data() : nullptr, elements};
-      Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
-      collective.absent = absent;
-      ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+      BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+      operation.absent = absent;
+      ASSERT_EQ(member.Execute(operation), absl::OkStatus());
       if (!gives) continue;
       for (int64_t i = 0; i < elements; ++i) {
         ASSERT_EQ(data[static_cast<size_t>(i)], HostsSum(hosts, ranks, absent, i))
@@ -298,16 +298,16 @@ TEST(Hierarchical, EveryTypeAndReductionIsScaledAsElsewhere) {
             }
             std::string output(bytes, 1);
             const Piece piece = {inputs[static_cast<size_t>(self)].data(), output.data(), elements};
-            Collective collective = AllreduceOf({&piece, 1}, dtype, op);
-            collective.scaling.prescale = prescale;
-            collective.scaling.postscale = 3;
-            collective.scaling.divisor = op == ReduceOp::kAverage ? hosts.size() : 1;
-            ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+            BucketOperation operation = AllreduceOf({&piece, 1}, dtype, op);
+            operation.scaling.prescale = prescale;
+            operation.scaling.postscale = 3;
+            operation.scaling.divisor = op == ReduceOp::kAverage ? hosts.size() : 1;
+            ASSERT_EQ(member.Execute(operation), absl::OkStatus());
             std::vector<const void*> sources;
             for (const std::string& input : inputs) sources.push_back(input.data());
             std::string expected(bytes, 0);
             kernels::Reduce(dtype, op, sources, expected.data(), elements,
-                            {prescale, 3, collective.scaling.divisor});
+                            {prescale, 3, operation.scaling.divisor});
             ASSERT_TRUE(output == expected)
                 << "dtype " << static_cast<int>(dtype) << ", op " << static_cast<int>(op);
           }
@@ -325,9 +325,9 @@ TEST(Hierarchical, NarrowTypesAreRoundedOnce) {
     for (const int64_t elements : {100, 100'000}) {
       std::vector<_Float16> data(static_cast<size_t>(elements), static_cast<_Float16>(60'000));
       const Piece piece = {data.data(), data.data(), elements};
-      Collective collective = AllreduceOf({&piece, 1}, DType::kFloat16, ReduceOp::kAverage);
-      collective.scaling.divisor = 4;
-      ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+      BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat16, ReduceOp::kAverage);
+      operation.scaling.divisor = 4;
+      ASSERT_EQ(member.Execute(operation), absl::OkStatus());
       for (const _Float16 value : data) ASSERT_EQ(value, static_cast<_Float16>(60'000));
     }
   });
@@ -347,10 +347,10 @@ TEST(Hierarchical, BucketsOfManyPiecesAndReductionsToOne) {
       pieces.push_back({inputs[i].data(), root ? outputs[i].data() : nullptr,
                         static_cast<int64_t>(inputs[i].size())});
     }
-    Collective collective = AllreduceOf(pieces, DType::kInt32, ReduceOp::kSum);
-    collective.kind = OpKind::kReduce;
-    collective.root = 2;
-    ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+    BucketOperation operation = AllreduceOf(pieces, DType::kInt32, ReduceOp::kSum);
+    operation.kind = OpKind::kReduce;
+    operation.root = 2;
+    ASSERT_EQ(member.Execute(operation), absl::OkStatus());
     for (const std::vector<int32_t>& output : outputs) {
       for (const int32_t value : output) ASSERT_EQ(value, root ? 10 : -1);
     }
@@ -380,13 +380,13 @@ TEST(Hierarchical, OtherOperationsGoBetweenReductions) {
                 absl::OkStatus());
       ASSERT_EQ(sum[9], 6);
       const Piece broadcast = {self == 3 ? given.data() : nullptr, given.data(), 10};
-      Collective collective;
-      collective.kind = OpKind::kBroadcast;
-      collective.dtype = DType::kInt64;
-      collective.root = 3;
-      collective.pieces = {&broadcast, 1};
-      collective.elements = 10;
-      ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+      BucketOperation operation;
+      operation.kind = OpKind::kBroadcast;
+      operation.dtype = DType::kInt64;
+      operation.root = 3;
+      operation.pieces = {&broadcast, 1};
+      operation.elements = 10;
+      ASSERT_EQ(member.Execute(operation), absl::OkStatus());
       ASSERT_EQ(given[0], 3);
     }
   });
@@ -397,9 +397,9 @@ TEST(Hierarchical, HostsWithOtherLayoutsAreToldApart) {
   RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int self) {
     std::vector<float> data(100);
     const Piece piece = {data.data(), data.data(), 100};
-    Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
-    collective.digest += static_cast<uint32_t>(self);
-    const absl::Status status = member.Execute(collective);
+    BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+    operation.digest += static_cast<uint32_t>(self);
+    const absl::Status status = member.Execute(operation);
     EXPECT_TRUE(absl::IsInternal(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("another layout"));
   });
@@ -413,11 +413,11 @@ TEST(Hierarchical, ALostHostIsAnError) {
     RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int self) {
       std::vector<float> data(static_cast<size_t>(elements));
       const Piece piece = {data.data(), data.data(), elements};
-      const Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
-      EXPECT_EQ(member.Execute(collective), absl::OkStatus());
+      const BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+      EXPECT_EQ(member.Execute(operation), absl::OkStatus());
       first.arrive_and_wait();
       if (self == 1) return member.Leave();
-      const absl::Status status = member.Execute(collective);
+      const absl::Status status = member.Execute(operation);
       EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     });
   }
@@ -430,13 +430,13 @@ TEST(Hierarchical, WhoDoesNotComeIsWaitedForNoLongerThanTheTimeOut) {
   RunMembers(hosts, hosts.Everybody(), setting, [&](Member& member, int self) {
     float one = 1;
     const Piece piece = {&one, &one, 1};
-    const Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
-    ASSERT_EQ(member.Execute(collective), absl::OkStatus());
+    const BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+    ASSERT_EQ(member.Execute(operation), absl::OkStatus());
     if (self == 1) {
       std::this_thread::sleep_for(std::chrono::seconds(3));
       return;
     }
-    EXPECT_TRUE(absl::IsUnavailable(member.Execute(collective)));
+    EXPECT_TRUE(absl::IsUnavailable(member.Execute(operation)));
   });
 }
 
@@ -450,16 +450,16 @@ TEST(Hierarchical, AnAbortEndsSoon) {
       RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int self) {
         std::vector<float> data(static_cast<size_t>(elements));
         const Piece piece = {data.data(), data.data(), elements};
-        const Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+        const BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
         if (connected) {
-          EXPECT_EQ(member.Execute(collective), absl::OkStatus());
+          EXPECT_EQ(member.Execute(operation), absl::OkStatus());
         }
         first.arrive_and_wait();
         if (self == 3) {
           hosts.store()->Abort();
           return;
         }
-        member.communicator()->Start(collective);
+        member.communicator()->Start(operation);
         for (int i = 0; i < 50 * self; ++i) (void)member.communicator()->Advance();
         member.communicator()->Abort();
         memset(data.data(), 0, data.size() * sizeof(float));  // it is the caller's again
@@ -478,13 +478,13 @@ TEST(Hierarchical, AnAbortNeedsNobodyElse) {
     RunMembers(hosts, hosts.Everybody(), setting, [&](Member& member, int self) {
       std::vector<float> data(1'000'000);
       const Piece piece = {data.data(), data.data(), 1'000'000};
-      const Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+      const BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
       if (connected) {
-        EXPECT_EQ(member.Execute(collective), absl::OkStatus());
+        EXPECT_EQ(member.Execute(operation), absl::OkStatus());
       }
       together.arrive_and_wait();
       if (self == 0) {
-        member.communicator()->Start(collective);
+        member.communicator()->Start(operation);
         for (int i = 0; i < 1'000; ++i) (void)member.communicator()->Advance();
         std::this_thread::sleep_for(std::chrono::milliseconds(30));  // the lane thread waits by now
         if (!connected) hosts.store()->Abort();                      // as the engine does
@@ -503,11 +503,11 @@ TEST(Hierarchical, ServesWhatIsOnSeveralHostsOnly) {
   GlooBackend across(std::move(options));
   ShmBackend inside = hosts.BackendOf(0);
   const HierarchicalBackend backend(&inside, &across);
-  Group group;
-  group.ranks = {0, 1};
-  EXPECT_TRUE(absl::IsFailedPrecondition(backend.Viable(group)));
-  group.one_host = false;
-  EXPECT_EQ(backend.Viable(group), absl::OkStatus());
+  Members members;
+  members.ranks = {0, 1};
+  EXPECT_TRUE(absl::IsFailedPrecondition(backend.Viable(members)));
+  members.one_host = false;
+  EXPECT_EQ(backend.Viable(members), absl::OkStatus());
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/kernels/reduce.h"
 #include "ops/shm/algorithm.h"
-#include "test/ops/backend/collectives.h"
+#include "test/ops/backend/bucket_operations.h"
 #include "test/ops/shm/host.h"
 
 namespace rueda {
@@ -143,13 +143,13 @@ class Worker {
     random_ = random;
     met_ = met;
   }
-  absl::Status Execute(const Collective& collective) {
+  absl::Status Execute(const BucketOperation& operation) {
     const uint32_t how = random_ == nullptr ? 0 : (*random_)() % 4;
-    const bool prepared = how > 0 && communicator_->early_start()->Prepare(collective);
-    if (prepared && how == 1) communicator_->early_start()->TakeBack(/*never=*/true);
+    const bool prepared = how > 0 && communicator_->early_start()->Prepare(operation);
+    if (prepared && how == 1) communicator_->early_start()->Drop();
     if (met_ != nullptr) met_->arrive_and_wait();
-    if (prepared && how == 2) communicator_->early_start()->TakeBack(/*never=*/false);
-    communicator_->Start(collective);
+    if (prepared && how == 2) communicator_->early_start()->TakeBack();
+    communicator_->Start(operation);
     return host_->Finish(local_, communicator_.get());
   }
 
@@ -178,13 +178,13 @@ class Worker {
     Tensor tensor(nullptr, in_place ? Place::kInPlace : Place::kHeap, DType::kInt32, elements);
     Fill(DType::kInt32, tensor.input(), elements, self_ + 1);
     const Piece piece = {tensor.input(), tensor.output(), elements};
-    Collective collective;
-    collective.kind = OpKind::kBroadcast;
-    collective.dtype = DType::kInt32;
-    collective.root = root;
-    collective.pieces = {&piece, 1};
-    collective.elements = elements;
-    ASSERT_EQ(Execute(collective), absl::OkStatus());
+    BucketOperation operation;
+    operation.kind = OpKind::kBroadcast;
+    operation.dtype = DType::kInt32;
+    operation.root = root;
+    operation.pieces = {&piece, 1};
+    operation.elements = elements;
+    ASSERT_EQ(Execute(operation), absl::OkStatus());
     std::vector<char> expected(tensor.bytes() + 1);  // never null
     Fill(DType::kInt32, expected.data(), elements, root + 1);
     ASSERT_EQ(memcmp(tensor.output(), expected.data(), tensor.bytes()), 0)
@@ -200,13 +200,13 @@ class Worker {
     Fill(DType::kFloat16, input.data(), mine, self_ + 1);
     const Piece piece = {mine == 0 ? nullptr : input.data(), wanted ? output.data() : nullptr,
                          mine};
-    Collective collective;
-    collective.kind = OpKind::kAllgather;
-    collective.dtype = DType::kFloat16;
-    collective.pieces = {&piece, 1};
-    collective.elements = mine;
-    collective.counts = counts;
-    ASSERT_EQ(Execute(collective), absl::OkStatus());
+    BucketOperation operation;
+    operation.kind = OpKind::kAllgather;
+    operation.dtype = DType::kFloat16;
+    operation.pieces = {&piece, 1};
+    operation.elements = mine;
+    operation.counts = counts;
+    ASSERT_EQ(Execute(operation), absl::OkStatus());
     std::vector<char> expected(output.size(), kGuard);
     char* at = expected.data();
     for (int rank = 0; wanted && rank < members_; ++rank) {
@@ -238,10 +238,10 @@ std::vector<int64_t> SizesAround(size_t size) {
   return {0, 1, 2, 17, slot - 1, slot, slot + 1, block - 1, block, block + 1, many};
 }
 
-class Members : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(, Members, ::testing::Range(1, 6));
+class MemberCounts : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(, MemberCounts, ::testing::Range(1, 6));
 
-TEST_P(Members, SumTensorsOfEverySizeWhereverTheyLie) {
+TEST_P(MemberCounts, SumTensorsOfEverySizeWhereverTheyLie) {
   Host host(GetParam());
   host.Run([&](int local) {
     Worker rank(&host, local);
@@ -255,7 +255,7 @@ TEST_P(Members, SumTensorsOfEverySizeWhereverTheyLie) {
 }
 
 // What is not in an arena on every rank is staged, and read in place where it is in one.
-TEST_P(Members, SumTensorsOfWhichSomeLieInArenas) {
+TEST_P(MemberCounts, SumTensorsOfWhichSomeLieInArenas) {
   Host host(GetParam());
   host.Run([&](int local) {
     Worker rank(&host, local);
@@ -266,7 +266,7 @@ TEST_P(Members, SumTensorsOfWhichSomeLieInArenas) {
   });
 }
 
-TEST_P(Members, SumBucketsOfManyPieces) {
+TEST_P(MemberCounts, SumBucketsOfManyPieces) {
   Host host(GetParam());
   host.Run([&](int local) {
     Worker rank(&host, local);
@@ -279,7 +279,7 @@ TEST_P(Members, SumBucketsOfManyPieces) {
   });
 }
 
-TEST_P(Members, BroadcastFromEveryRoot) {
+TEST_P(MemberCounts, BroadcastFromEveryRoot) {
   Host host(GetParam());
   host.Run([&](int local) {
     Worker rank(&host, local);
@@ -289,7 +289,7 @@ TEST_P(Members, BroadcastFromEveryRoot) {
   });
 }
 
-TEST_P(Members, GatherPartsOfUnequalSize) {
+TEST_P(MemberCounts, GatherPartsOfUnequalSize) {
   Host host(GetParam());
   host.Run([&](int local) {
     Worker rank(&host, local);
@@ -305,7 +305,7 @@ TEST_P(Members, GatherPartsOfUnequalSize) {
   });
 }
 
-TEST_P(Members, NobodyPassesABarrierBeforeAllHaveCome) {
+TEST_P(MemberCounts, NobodyPassesABarrierBeforeAllHaveCome) {
   Host host(GetParam());
   std::atomic<int> come{0};
   host.Run([&](int local) {
@@ -320,7 +320,7 @@ TEST_P(Members, NobodyPassesABarrierBeforeAllHaveCome) {
 }
 
 // One operation behind the other, of any kind: slots, blocks and descriptors alternate for all.
-TEST_P(Members, RandomSequencesComeOutRight) {
+TEST_P(MemberCounts, RandomSequencesComeOutRight) {
   Host host(GetParam());
   std::barrier met(host.size());
   host.Run([&](int local) {
@@ -380,11 +380,11 @@ TEST(Shm, OperationAndScalingReachEveryAlgorithm) {
           auto* output = reinterpret_cast<float*>(tensor.output());
           std::fill(input, input + elements, static_cast<float>(local + 1));  // 1, 2, 3
           const Piece piece = {input, output, elements};
-          Collective collective = AllreduceOf({&piece, 1}, DType::kFloat32, op);
-          collective.scaling.prescale = 2;
-          collective.scaling.postscale = op == ReduceOp::kProduct ? 8 : 2;
-          collective.scaling.divisor = op == ReduceOp::kAverage ? 3 : 1;
-          ASSERT_EQ(rank.Execute(collective), absl::OkStatus());
+          BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, op);
+          operation.scaling.prescale = 2;
+          operation.scaling.postscale = op == ReduceOp::kProduct ? 8 : 2;
+          operation.scaling.divisor = op == ReduceOp::kAverage ? 3 : 1;
+          ASSERT_EQ(rank.Execute(operation), absl::OkStatus());
           for (int64_t k = 0; k < elements; ++k) ASSERT_EQ(output[k], expected) << k;
         }
       }
@@ -422,28 +422,28 @@ TEST(Shm, MembersNeedNotBeAllNorNeighbours) {
 
 TEST(Shm, ARankOfAnotherHostIsRefused) {
   Host host({2, 5});
-  Group group;
-  group.ranks = {2, 3};
+  Members members;
+  members.ranks = {2, 3};
   const ShmBackend backend(&host.segment(), &host.neighbours(0), {2, 5}, {nullptr, nullptr},
                            nullptr);
-  EXPECT_TRUE(backend.Viable(group).ok());
-  group.one_host = false;
-  EXPECT_TRUE(absl::IsFailedPrecondition(backend.Viable(group)));
-  EXPECT_TRUE(absl::IsInternal(const_cast<ShmBackend&>(backend).Connect(group).status()));
+  EXPECT_TRUE(backend.Viable(members).ok());
+  members.one_host = false;
+  EXPECT_TRUE(absl::IsFailedPrecondition(backend.Viable(members)));
+  EXPECT_TRUE(absl::IsInternal(const_cast<ShmBackend&>(backend).Connect(members).status()));
 }
 
 // Early -----------------------------------------------------------------------------------------
 
-Collective SumOf(const Piece* piece, uint32_t digest) {
-  Collective collective = AllreduceOf({piece, 1}, DType::kUInt8);
-  collective.digest = digest;
-  return collective;
+BucketOperation SumOf(const Piece* piece, uint32_t digest) {
+  BucketOperation operation = AllreduceOf({piece, 1}, DType::kUInt8);
+  operation.digest = digest;
+  return operation;
 }
 
 // Two ranks on one thread, each with one number.
 class Early : public ::testing::Test {
  protected:
-  Collective Operation(int rank, uint32_t digest = 8) {
+  BucketOperation Operation(int rank, uint32_t digest = 8) {
     pieces_[rank] = {&inputs_[rank], &outputs_[rank], 1};
     return SumOf(&pieces_[rank], digest);
   }
@@ -477,7 +477,7 @@ TEST_F(Early, WhatIsTakenBackMayHaveBegunElsewhere) {
   ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
   At(1).Start(Operation(1));
   EXPECT_EQ(Advance(1), Progress::kDone);
-  EarlyAt(0).TakeBack(/*never=*/false);
+  EarlyAt(0).TakeBack();
   inputs_[0] = 100;  // the slot is not written again: rank 1 might be reading it
   At(0).Start(Operation(0));
   EXPECT_EQ(Advance(0), Progress::kDone);
@@ -487,7 +487,7 @@ TEST_F(Early, WhatIsTakenBackMayHaveBegunElsewhere) {
 
 TEST_F(Early, WhatIsTakenBackIsWaitedForAgain) {
   ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
-  EarlyAt(0).TakeBack(/*never=*/false);
+  EarlyAt(0).TakeBack();
   At(1).Start(Operation(1));
   EXPECT_EQ(Advance(1), Progress::kBlocked);
   At(0).Start(Operation(0));
@@ -497,7 +497,7 @@ TEST_F(Early, WhatIsTakenBackIsWaitedForAgain) {
 
 TEST_F(Early, WhatNeverComesLeavesNothingBehind) {
   ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
-  EarlyAt(0).TakeBack(/*never=*/true);
+  EarlyAt(0).Drop();
   inputs_[0] = 100;
   for (int rank : {1, 0}) At(rank).Start(Operation(rank));
   for (int rank : {0, 1}) {
@@ -506,7 +506,7 @@ TEST_F(Early, WhatNeverComesLeavesNothingBehind) {
   }
   // Another operation in its place, and then another.
   ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
-  EarlyAt(0).TakeBack(/*never=*/true);
+  EarlyAt(0).Drop();
   for (const uint32_t digest : {9u, 8u}) {
     for (int rank : {1, 0}) At(rank).Start(Operation(rank, digest));
     for (int rank : {0, 1}) EXPECT_EQ(Advance(rank), Progress::kDone);
@@ -514,7 +514,7 @@ TEST_F(Early, WhatNeverComesLeavesNothingBehind) {
 }
 
 TEST_F(Early, OnlyWhatIsReducedIsPrepared) {
-  Collective broadcast = Operation(0);
+  BucketOperation broadcast = Operation(0);
   broadcast.kind = OpKind::kBroadcast;
   EXPECT_FALSE(EarlyAt(0).Prepare(broadcast));
   broadcast.kind = OpKind::kSendRecv;
@@ -530,7 +530,7 @@ class EarlyLarge : public ::testing::TestWithParam<std::tuple<Place, int64_t>> {
     }
   }
   bool resident() const { return std::get<0>(GetParam()) == Place::kArenaInPlace; }
-  Collective Operation(int rank, uint32_t digest = 8) {
+  BucketOperation Operation(int rank, uint32_t digest = 8) {
     Tensor& tensor = *tensors_[rank];
     pieces_[rank] = {tensor.input(), tensor.output(), static_cast<int64_t>(tensor.bytes())};
     return SumOf(&pieces_[rank], digest);
@@ -585,7 +585,7 @@ TEST_P(EarlyLarge, WhatIsTakenBackMayHaveBegunElsewhere) {
   At(1).Start(Operation(1));
   while (Advance(1) == Progress::kMoved) {
   }
-  EarlyAt(0).TakeBack(/*never=*/false);
+  EarlyAt(0).TakeBack();
   At(0).Start(Operation(0));
   FinishBoth();
   ExpectAll(3);
@@ -598,7 +598,7 @@ TEST_P(EarlyLarge, WhatIsStagedIsNotStagedTwice) {
   Area& area = host_.segment().area(kWorldSet, 0);
   const std::string staged(area.input[0], kBlockBytes);
   memset(tensors_[0]->input(), 100, tensors_[0]->bytes());
-  EarlyAt(0).TakeBack(/*never=*/false);
+  EarlyAt(0).TakeBack();
   At(0).Start(Operation(0));
   EXPECT_EQ(std::string(area.input[0], kBlockBytes), staged);
   At(1).Start(Operation(1));
@@ -607,7 +607,7 @@ TEST_P(EarlyLarge, WhatIsStagedIsNotStagedTwice) {
 
 TEST_P(EarlyLarge, WhatNeverComesLeavesNothingBehind) {
   ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
-  EarlyAt(0).TakeBack(/*never=*/true);
+  EarlyAt(0).Drop();
   memset(tensors_[0]->input(), 100, tensors_[0]->bytes());
   for (int rank : {1, 0}) At(rank).Start(Operation(rank, 9));
   FinishBoth();

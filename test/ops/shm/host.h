@@ -39,16 +39,15 @@ class Host {
   Arena& arena(int local) { return *arenas_[static_cast<size_t>(local)]; }
   const Neighbours& neighbours(int local) { return *neighbours_[static_cast<size_t>(local)]; }
 
-  // The communicator of `members` (world ranks) as host rank `local` has it.
-  std::unique_ptr<Communicator> Connect(int local, SetId set, const std::vector<Rank>& members) {
-    Group group;
-    group.set = set;
-    group.ranks = members;
-    group.self = static_cast<int>(
-        std::find(members.begin(), members.end(), ranks_[static_cast<size_t>(local)]) -
-        members.begin());
+  // The communicator of `ranks` (world ranks) as host rank `local` has it.
+  std::unique_ptr<Communicator> Connect(int local, SetId set, const std::vector<Rank>& ranks) {
+    Members members;
+    members.set = set;
+    members.ranks = ranks;
+    members.self = static_cast<int>(
+        std::find(ranks.begin(), ranks.end(), ranks_[static_cast<size_t>(local)]) - ranks.begin());
     absl::StatusOr<std::unique_ptr<Communicator>> made =
-        backends_[static_cast<size_t>(local)]->Connect(group);
+        backends_[static_cast<size_t>(local)]->Connect(members);
     EXPECT_TRUE(made.ok()) << made.status();
     return made.ok() ? *std::move(made) : nullptr;
   }

@@ -39,6 +39,7 @@
 #ifndef RUEDA_RUEDA_HPP_
 #define RUEDA_RUEDA_HPP_
 
+#include "rueda/cpp/calls.hpp"
 #include "rueda/cpp/deprecated.hpp"
 #include "rueda/cpp/errors.hpp"
 #include "rueda/cpp/handles.hpp"
@@ -50,7 +51,6 @@
 #include "rueda/cpp/process_sets.hpp"
 #include "rueda/cpp/reduce_ops.hpp"
 #include "rueda/cpp/reductions.hpp"
-#include "rueda/cpp/requests.hpp"
 #include "rueda/cpp/tensors.hpp"
 #include "rueda/rueda.h"
 

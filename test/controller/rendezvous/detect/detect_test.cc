@@ -6,25 +6,25 @@
 namespace rueda {
 namespace {
 
-absl::StatusOr<Place> Detect(const Environment& environment) {
+absl::StatusOr<LaunchInfo> Detect(const Environment& environment) {
   Config config;
   EXPECT_TRUE(ReadEnvironment(environment, &config).ok());
-  return DetectPlace(config, environment);
+  return DetectLaunch(config, environment);
 }
 
 void ExpectAlone(const Environment& environment) {
-  const absl::StatusOr<Place> place = Detect(environment);
-  ASSERT_TRUE(place.ok()) << place.status();
-  EXPECT_EQ(place->rank, 0);
-  EXPECT_EQ(place->size, 1);
+  const absl::StatusOr<LaunchInfo> launch = Detect(environment);
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->rank, 0);
+  EXPECT_EQ(launch->size, 1);
 }
 
 void ExpectRefused(const Environment& environment, absl::StatusCode code,
                    const std::string& beginning) {
-  const absl::StatusOr<Place> place = Detect(environment);
-  ASSERT_FALSE(place.ok()) << beginning;
-  EXPECT_EQ(place.status().code(), code) << place.status();
-  EXPECT_EQ(place.status().message().substr(0, beginning.size()), beginning);
+  const absl::StatusOr<LaunchInfo> launch = Detect(environment);
+  ASSERT_FALSE(launch.ok()) << beginning;
+  EXPECT_EQ(launch.status().code(), code) << launch.status();
+  EXPECT_EQ(launch.status().message().substr(0, beginning.size()), beginning);
 }
 
 TEST(Detect, NothingIsAWorldOfOne) {
@@ -35,25 +35,25 @@ TEST(Detect, NothingIsAWorldOfOne) {
 TEST(Detect, TakesRuedarunsVariables) {
   const Environment environment = {
       {"RUEDA_RANK", "2"}, {"RUEDA_SIZE", "4"}, {"RUEDA_JOB_ID", "job"}};
-  const absl::StatusOr<Place> place = Detect(environment);
-  ASSERT_TRUE(place.ok()) << place.status();
-  EXPECT_EQ(place->rank, 2);
-  EXPECT_EQ(place->size, 4);
+  const absl::StatusOr<LaunchInfo> launch = Detect(environment);
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->rank, 2);
+  EXPECT_EQ(launch->size, 4);
 }
 
 TEST(Detect, TakesRuedarunsVariablesInsideAnotherLauncher) {
-  const absl::StatusOr<Place> place = Detect({{"RUEDA_RANK", "1"},
-                                              {"RUEDA_SIZE", "2"},
-                                              {"RUEDA_JOB_ID", "job"},
-                                              {"OMPI_COMM_WORLD_SIZE", "8"},
-                                              {"PMI_SIZE", "8"},
-                                              {"WORLD_SIZE", "2"},
-                                              {"HOROVOD_SIZE", "2"},
-                                              {"SLURM_STEP_ID", "0"},
-                                              {"SLURM_STEP_NUM_TASKS", "8"}});
-  ASSERT_TRUE(place.ok()) << place.status();
-  EXPECT_EQ(place->rank, 1);
-  EXPECT_EQ(place->size, 2);
+  const absl::StatusOr<LaunchInfo> launch = Detect({{"RUEDA_RANK", "1"},
+                                                    {"RUEDA_SIZE", "2"},
+                                                    {"RUEDA_JOB_ID", "job"},
+                                                    {"OMPI_COMM_WORLD_SIZE", "8"},
+                                                    {"PMI_SIZE", "8"},
+                                                    {"WORLD_SIZE", "2"},
+                                                    {"HOROVOD_SIZE", "2"},
+                                                    {"SLURM_STEP_ID", "0"},
+                                                    {"SLURM_STEP_NUM_TASKS", "8"}});
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->rank, 1);
+  EXPECT_EQ(launch->size, 2);
 }
 
 TEST(Detect, RefusesRuedarunsVariablesThatAreIncompleteOrContradictEachOther) {
@@ -114,23 +114,23 @@ const struct {
 
 TEST(Detect, TakesWhatAnotherLauncherSays) {
   for (const auto& each : kLaunchers) {
-    const absl::StatusOr<Place> place = Detect(each.environment);
-    ASSERT_TRUE(place.ok()) << place.status();
-    EXPECT_EQ(place->rank, 1) << each.job;
-    EXPECT_EQ(place->size, 2) << each.job;
-    EXPECT_EQ(place->job, each.job);
-    EXPECT_EQ(place->pmi_fd, -1);
+    const absl::StatusOr<LaunchInfo> launch = Detect(each.environment);
+    ASSERT_TRUE(launch.ok()) << launch.status();
+    EXPECT_EQ(launch->rank, 1) << each.job;
+    EXPECT_EQ(launch->size, 2) << each.job;
+    EXPECT_EQ(launch->job, each.job);
+    EXPECT_EQ(launch->pmi_fd, -1);
   }
 }
 
 TEST(Detect, HydrasJobIsNamedAfterTheProcessBehindItsSocket) {
-  const absl::StatusOr<Place> place =
+  const absl::StatusOr<LaunchInfo> launch =
       Detect({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "8"}});
-  ASSERT_TRUE(place.ok()) << place.status();
-  EXPECT_EQ(place->rank, 1);
-  EXPECT_EQ(place->size, 2);
-  EXPECT_EQ(place->job, "");
-  EXPECT_EQ(place->pmi_fd, 8);
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->rank, 1);
+  EXPECT_EQ(launch->size, 2);
+  EXPECT_EQ(launch->job, "");
+  EXPECT_EQ(launch->pmi_fd, 8);
 }
 
 TEST(Detect, TheSettingNamesTheJobOfAnyLauncher) {
@@ -139,12 +139,12 @@ TEST(Detect, TheSettingNamesTheJobOfAnyLauncher) {
         Environment{{"MV2_COMM_WORLD_RANK", "1"}, {"MV2_COMM_WORLD_SIZE", "2"}},
         Environment{{"RANK", "1"}, {"WORLD_SIZE", "2"}}, kLaunchers[0].environment}) {
     environment["RUEDA_JOB_ID"] = "mine";
-    const absl::StatusOr<Place> place = Detect(environment);
-    ASSERT_TRUE(place.ok()) << place.status();
-    EXPECT_EQ(place->rank, 1);
-    EXPECT_EQ(place->size, 2);
-    EXPECT_EQ(place->job, "mine");
-    EXPECT_EQ(place->pmi_fd, -1);
+    const absl::StatusOr<LaunchInfo> launch = Detect(environment);
+    ASSERT_TRUE(launch.ok()) << launch.status();
+    EXPECT_EQ(launch->rank, 1);
+    EXPECT_EQ(launch->size, 2);
+    EXPECT_EQ(launch->job, "mine");
+    EXPECT_EQ(launch->pmi_fd, -1);
   }
 }
 
@@ -195,9 +195,9 @@ TEST(Detect, SlurmsListTellsHowManyTasksAreOnThisNode) {
   for (const auto& each : kCases) {
     environment["SLURM_STEP_TASKS_PER_NODE"] = each.list;
     environment["SLURM_NODEID"] = each.node;
-    const absl::StatusOr<Place> place = Detect(environment);
-    ASSERT_TRUE(place.ok()) << place.status();
-    EXPECT_EQ(place->local_size, each.tasks) << each.list << " " << each.node;
+    const absl::StatusOr<LaunchInfo> launch = Detect(environment);
+    ASSERT_TRUE(launch.ok()) << launch.status();
+    EXPECT_EQ(launch->local_size, each.tasks) << each.list << " " << each.node;
   }
 }
 
@@ -292,15 +292,15 @@ TEST(Detect, TakesTensorFlowsClusterAndTask) {
                 {R"({"index": 1, "type": "worker", "more": null})", 2}};
   std::string job;
   for (const auto& each : kTasks) {
-    const absl::StatusOr<Place> place = Detect(TfConfig(each.task));
-    ASSERT_TRUE(place.ok()) << place.status();
-    EXPECT_EQ(place->rank, each.rank);
-    EXPECT_EQ(place->size, 3);
-    EXPECT_EQ(place->job.substr(0, 10), "TF_CONFIG/");
-    EXPECT_EQ(place->job, job.empty() ? place->job : job);
-    job = place->job;
+    const absl::StatusOr<LaunchInfo> launch = Detect(TfConfig(each.task));
+    ASSERT_TRUE(launch.ok()) << launch.status();
+    EXPECT_EQ(launch->rank, each.rank);
+    EXPECT_EQ(launch->size, 3);
+    EXPECT_EQ(launch->job.substr(0, 10), "TF_CONFIG/");
+    EXPECT_EQ(launch->job, job.empty() ? launch->job : job);
+    job = launch->job;
   }
-  const absl::StatusOr<Place> other = Detect(
+  const absl::StatusOr<LaunchInfo> other = Detect(
       {{"TF_CONFIG",
         R"({"cluster": {"worker": ["h:1", "h:2"]}, "task": {"type": "worker", "index": 0}})"}});
   ASSERT_TRUE(other.ok()) << other.status();

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <utility>
 
+#include "rueda/cpp/calls.hpp"
 #include "rueda/cpp/errors.hpp"
 #include "rueda/cpp/handles.hpp"
 #include "rueda/cpp/options.hpp"
 #include "rueda/cpp/process_sets.hpp"
-#include "rueda/cpp/requests.hpp"
 #include "rueda/rueda.h"
 
 namespace rueda {
@@ -19,14 +19,14 @@ namespace rueda {
 
 /// Waits until all ranks of the process set are here.
 inline void barrier(ProcessSet process_set = global_process_set) {
-  detail::Execute(detail::RequestOf(RUEDA_BARRIER, Options{.process_set = process_set}), nullptr);
+  detail::Execute(detail::CallOf(RUEDA_BARRIER, Options{.process_set = process_set}), nullptr);
 }
 
 /// The same, in the background: the operation ends when all ranks are there.
 [[nodiscard]] inline Handle<> barrier_async(ProcessSet process_set = global_process_set) {
   auto state = detail::MakeCargo<detail::State<void>>();
   const rueda_operation operation =
-      detail::COperation(detail::RequestOf(RUEDA_BARRIER, Options{.process_set = process_set}));
+      detail::COperation(detail::CallOf(RUEDA_BARRIER, Options{.process_set = process_set}));
   state->flight.Start({&operation, 1}, detail::When::kInBackground);
   return Handle<>(std::move(state));
 }

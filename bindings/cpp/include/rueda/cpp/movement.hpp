@@ -7,9 +7,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "rueda/cpp/calls.hpp"
 #include "rueda/cpp/handles.hpp"
 #include "rueda/cpp/options.hpp"
-#include "rueda/cpp/requests.hpp"
 #include "rueda/cpp/tensors.hpp"
 
 namespace rueda {
@@ -19,14 +19,14 @@ namespace rueda {
 
 /// Gives every rank of the process set the `tensor` of `root_rank`.
 inline void broadcast_(const TensorView& tensor, int root_rank, const Options& options = {}) {
-  detail::Execute(detail::RequestOf(RUEDA_BROADCAST, options, root_rank), &tensor);
+  detail::Execute(detail::CallOf(RUEDA_BROADCAST, options, root_rank), &tensor);
 }
 
 /// The same, in the background: `tensor` is borrowed until the operation has ended, and the caller
 /// keeps it alive until then.
 [[nodiscard]] inline Handle<> broadcast_async_(const TensorView& tensor, int root_rank,
                                                const Options& options = {}) {
-  return detail::Start<void>(detail::RequestOf(RUEDA_BROADCAST, options, root_rank), {&tensor, 1},
+  return detail::Start<void>(detail::CallOf(RUEDA_BROADCAST, options, root_rank), {&tensor, 1},
                              detail::Memory::kInPlace, detail::When::kInBackground);
 }
 /// The same for memory of its own: the handle must not outlive it.
@@ -46,7 +46,7 @@ requires(!std::is_lvalue_reference_v<R>) detail::KeepTheTensorUntilTheOperationH
 template <Input I>
 Result<I> broadcast(const I& tensor, int root_rank, const Options& options = {}) {
   return synchronize(
-      detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_BROADCAST, options, root_rank), tensor,
+      detail::StartOne<Result<I>>(detail::CallOf(RUEDA_BROADCAST, options, root_rank), tensor,
                                   detail::Memory::kCopied, detail::When::kNow));
 }
 
@@ -54,7 +54,7 @@ Result<I> broadcast(const I& tensor, int root_rank, const Options& options = {})
 template <Input I>
 [[nodiscard]] Handle<Result<I>> broadcast_async(const I& tensor, int root_rank,
                                                 const Options& options = {}) {
-  return detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_BROADCAST, options, root_rank), tensor,
+  return detail::StartOne<Result<I>>(detail::CallOf(RUEDA_BROADCAST, options, root_rank), tensor,
                                      detail::Memory::kCopied, detail::When::kInBackground);
 }
 
@@ -62,7 +62,7 @@ template <Input I>
 /// number is one row: the result has one for each rank.
 template <Input I>
 Joined<I> allgather(const I& tensor, const Options& options = {}) {
-  return synchronize(detail::StartOne<Joined<I>>(detail::RequestOf(RUEDA_ALLGATHER, options),
+  return synchronize(detail::StartOne<Joined<I>>(detail::CallOf(RUEDA_ALLGATHER, options),
                                                  detail::RowsOf(tensor), detail::Memory::kAllocated,
                                                  detail::When::kNow));
 }
@@ -70,7 +70,7 @@ Joined<I> allgather(const I& tensor, const Options& options = {}) {
 /// The same, in the background.
 template <Input I>
 [[nodiscard]] Handle<Joined<I>> allgather_async(const I& tensor, const Options& options = {}) {
-  return detail::StartOne<Joined<I>>(detail::RequestOf(RUEDA_ALLGATHER, options),
+  return detail::StartOne<Joined<I>>(detail::CallOf(RUEDA_ALLGATHER, options),
                                      detail::RowsOf(tensor), detail::Memory::kAllocated,
                                      detail::When::kInBackground);
 }
@@ -79,7 +79,7 @@ template <Input I>
 template <RowInput I>
 std::vector<Result<I>> grouped_allgather(const std::vector<I>& tensors,
                                          const Options& options = {}) {
-  return synchronize(detail::StartGroup(detail::RequestOf(RUEDA_ALLGATHER, options), tensors,
+  return synchronize(detail::StartGroup(detail::CallOf(RUEDA_ALLGATHER, options), tensors,
                                         detail::Memory::kAllocated, detail::When::kNow));
 }
 
@@ -87,23 +87,23 @@ std::vector<Result<I>> grouped_allgather(const std::vector<I>& tensors,
 template <RowInput I>
 [[nodiscard]] Handle<std::vector<Result<I>>> grouped_allgather_async(const std::vector<I>& tensors,
                                                                      const Options& options = {}) {
-  return detail::StartGroup(detail::RequestOf(RUEDA_ALLGATHER, options), tensors,
+  return detail::StartGroup(detail::CallOf(RUEDA_ALLGATHER, options), tensors,
                             detail::Memory::kAllocated, detail::When::kInBackground);
 }
 
 /// As allgather, but only `root_rank` has a result; elsewhere it is empty.
 template <Input I>
 Joined<I> gather(const I& tensor, int root_rank, const Options& options = {}) {
-  return synchronize(detail::StartOne<Joined<I>>(
-      detail::RequestOf(RUEDA_GATHER, options, root_rank), detail::RowsOf(tensor),
-      detail::Memory::kAllocated, detail::When::kNow));
+  return synchronize(detail::StartOne<Joined<I>>(detail::CallOf(RUEDA_GATHER, options, root_rank),
+                                                 detail::RowsOf(tensor), detail::Memory::kAllocated,
+                                                 detail::When::kNow));
 }
 
 /// The same, in the background.
 template <Input I>
 [[nodiscard]] Handle<Joined<I>> gather_async(const I& tensor, int root_rank,
                                              const Options& options = {}) {
-  return detail::StartOne<Joined<I>>(detail::RequestOf(RUEDA_GATHER, options, root_rank),
+  return detail::StartOne<Joined<I>>(detail::CallOf(RUEDA_GATHER, options, root_rank),
                                      detail::RowsOf(tensor), detail::Memory::kAllocated,
                                      detail::When::kInBackground);
 }
@@ -112,16 +112,16 @@ template <Input I>
 /// splits equal parts. Elsewhere `tensor` only tells dtype and shape of a row, and may have none.
 template <RowInput I>
 Result<I> scatter(const I& tensor, int root_rank, const SplitOptions& options = {}) {
-  return synchronize(
-      detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_SCATTER, options, root_rank), tensor,
-                                  detail::Memory::kAllocated, detail::When::kNow));
+  return synchronize(detail::StartOne<Result<I>>(detail::CallOf(RUEDA_SCATTER, options, root_rank),
+                                                 tensor, detail::Memory::kAllocated,
+                                                 detail::When::kNow));
 }
 
 /// The same, in the background.
 template <RowInput I>
 [[nodiscard]] Handle<Result<I>> scatter_async(const I& tensor, int root_rank,
                                               const SplitOptions& options = {}) {
-  return detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_SCATTER, options, root_rank), tensor,
+  return detail::StartOne<Result<I>>(detail::CallOf(RUEDA_SCATTER, options, root_rank), tensor,
                                      detail::Memory::kAllocated, detail::When::kInBackground);
 }
 
@@ -129,16 +129,16 @@ template <RowInput I>
 /// parts. Returns what all ranks gave this one.
 template <RowInput I>
 Received<Result<I>> alltoall(const I& tensor, const SplitOptions& options = {}) {
-  return synchronize(
-      detail::StartOne<Received<Result<I>>>(detail::RequestOf(RUEDA_ALLTOALL, options), tensor,
-                                            detail::Memory::kAllocated, detail::When::kNow));
+  return synchronize(detail::StartOne<Received<Result<I>>>(detail::CallOf(RUEDA_ALLTOALL, options),
+                                                           tensor, detail::Memory::kAllocated,
+                                                           detail::When::kNow));
 }
 
 /// The same, in the background.
 template <RowInput I>
 [[nodiscard]] Handle<Received<Result<I>>> alltoall_async(const I& tensor,
                                                          const SplitOptions& options = {}) {
-  return detail::StartOne<Received<Result<I>>>(detail::RequestOf(RUEDA_ALLTOALL, options), tensor,
+  return detail::StartOne<Received<Result<I>>>(detail::CallOf(RUEDA_ALLTOALL, options), tensor,
                                                detail::Memory::kAllocated,
                                                detail::When::kInBackground);
 }
@@ -148,26 +148,26 @@ template <RowInput I>
 template <Input I>
 void send(const I& tensor, int rank, const Options& options = {}) {
   const TensorView view = detail::ViewOf(tensor);
-  detail::Execute(detail::RequestOf(RUEDA_SEND, options, rank), &view);
+  detail::Execute(detail::CallOf(RUEDA_SEND, options, rank), &view);
 }
 
 /// The same, in the background.
 template <Input I>
 [[nodiscard]] Handle<> send_async(const I& tensor, int rank, const Options& options = {}) {
-  return detail::StartOne<void>(detail::RequestOf(RUEDA_SEND, options, rank), tensor,
+  return detail::StartOne<void>(detail::CallOf(RUEDA_SEND, options, rank), tensor,
                                 detail::Memory::kReadOnly, detail::When::kInBackground);
 }
 
 /// Fills `tensor` with what `rank` sends.
 inline void recv(const TensorView& tensor, int rank, const Options& options = {}) {
-  detail::Execute(detail::RequestOf(RUEDA_RECV, options, rank), &tensor);
+  detail::Execute(detail::CallOf(RUEDA_RECV, options, rank), &tensor);
 }
 
 /// The same, in the background: `tensor` is borrowed until the operation has ended, and the caller
 /// keeps it alive until then.
 [[nodiscard]] inline Handle<> recv_async(const TensorView& tensor, int rank,
                                          const Options& options = {}) {
-  return detail::Start<void>(detail::RequestOf(RUEDA_RECV, options, rank), {&tensor, 1},
+  return detail::Start<void>(detail::CallOf(RUEDA_RECV, options, rank), {&tensor, 1},
                              detail::Memory::kInPlace, detail::When::kInBackground);
 }
 /// The same for memory of its own: the handle must not outlive it.

@@ -7,9 +7,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "rueda/cpp/calls.hpp"
 #include "rueda/cpp/handles.hpp"
 #include "rueda/cpp/options.hpp"
-#include "rueda/cpp/requests.hpp"
 #include "rueda/cpp/tensors.hpp"
 
 namespace rueda {
@@ -19,14 +19,14 @@ namespace rueda {
 
 /// Combines `tensor` over the ranks of the process set, in place.
 inline void allreduce_(const TensorView& tensor, const AllreduceOptions& options = {}) {
-  detail::Execute(detail::RequestOf(RUEDA_ALLREDUCE, options), &tensor);
+  detail::Execute(detail::CallOf(RUEDA_ALLREDUCE, options), &tensor);
 }
 
 /// The same, in the background: `tensor` is borrowed until the operation has ended, and the caller
 /// keeps it alive until then.
 [[nodiscard]] inline Handle<> allreduce_async_(const TensorView& tensor,
                                                const AllreduceOptions& options = {}) {
-  return detail::Start<void>(detail::RequestOf(RUEDA_ALLREDUCE, options), {&tensor, 1},
+  return detail::Start<void>(detail::CallOf(RUEDA_ALLREDUCE, options), {&tensor, 1},
                              detail::Memory::kInPlace, detail::When::kInBackground);
 }
 /// The same for memory of its own: the handle must not outlive it.
@@ -45,16 +45,15 @@ requires(!std::is_lvalue_reference_v<R>) detail::KeepTheTensorUntilTheOperationH
 /// The same, out of place.
 template <Input I>
 Result<I> allreduce(const I& tensor, const AllreduceOptions& options = {}) {
-  return synchronize(detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_ALLREDUCE, options),
-                                                 tensor, detail::Memory::kCopied,
-                                                 detail::When::kNow));
+  return synchronize(detail::StartOne<Result<I>>(detail::CallOf(RUEDA_ALLREDUCE, options), tensor,
+                                                 detail::Memory::kCopied, detail::When::kNow));
 }
 
 /// The same, in the background.
 template <Input I>
 [[nodiscard]] Handle<Result<I>> allreduce_async(const I& tensor,
                                                 const AllreduceOptions& options = {}) {
-  return detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_ALLREDUCE, options), tensor,
+  return detail::StartOne<Result<I>>(detail::CallOf(RUEDA_ALLREDUCE, options), tensor,
                                      detail::Memory::kCopied, detail::When::kInBackground);
 }
 
@@ -62,7 +61,7 @@ template <Input I>
 /// names are `options.name` with ".0", ".1", ... behind it.
 inline void grouped_allreduce_(const std::vector<TensorView>& tensors,
                                const AllreduceOptions& options = {}) {
-  synchronize(detail::Start<void>(detail::RequestOf(RUEDA_ALLREDUCE, options), tensors,
+  synchronize(detail::Start<void>(detail::CallOf(RUEDA_ALLREDUCE, options), tensors,
                                   detail::Memory::kInPlace, detail::When::kNow, /*grouped=*/true));
 }
 
@@ -70,7 +69,7 @@ inline void grouped_allreduce_(const std::vector<TensorView>& tensors,
 /// caller keeps it alive until then.
 [[nodiscard]] inline Handle<> grouped_allreduce_async_(const std::vector<TensorView>& tensors,
                                                        const AllreduceOptions& options = {}) {
-  return detail::Start<void>(detail::RequestOf(RUEDA_ALLREDUCE, options), tensors,
+  return detail::Start<void>(detail::CallOf(RUEDA_ALLREDUCE, options), tensors,
                              detail::Memory::kInPlace, detail::When::kInBackground,
                              /*grouped=*/true);
 }
@@ -79,7 +78,7 @@ inline void grouped_allreduce_(const std::vector<TensorView>& tensors,
 template <RowInput I>
 std::vector<Result<I>> grouped_allreduce(const std::vector<I>& tensors,
                                          const AllreduceOptions& options = {}) {
-  return synchronize(detail::StartGroup(detail::RequestOf(RUEDA_ALLREDUCE, options), tensors,
+  return synchronize(detail::StartGroup(detail::CallOf(RUEDA_ALLREDUCE, options), tensors,
                                         detail::Memory::kCopied, detail::When::kNow));
 }
 
@@ -87,20 +86,20 @@ std::vector<Result<I>> grouped_allreduce(const std::vector<I>& tensors,
 template <RowInput I>
 [[nodiscard]] Handle<std::vector<Result<I>>> grouped_allreduce_async(
     const std::vector<I>& tensors, const AllreduceOptions& options = {}) {
-  return detail::StartGroup(detail::RequestOf(RUEDA_ALLREDUCE, options), tensors,
+  return detail::StartGroup(detail::CallOf(RUEDA_ALLREDUCE, options), tensors,
                             detail::Memory::kCopied, detail::When::kInBackground);
 }
 
 /// As allreduce_, but only the tensor of `root_rank` changes.
 inline void reduce_(const TensorView& tensor, int root_rank, const ReduceOptions& options = {}) {
-  detail::Execute(detail::RequestOf(RUEDA_REDUCE, options, root_rank), &tensor);
+  detail::Execute(detail::CallOf(RUEDA_REDUCE, options, root_rank), &tensor);
 }
 
 /// The same, in the background: `tensor` is borrowed until the operation has ended, and the caller
 /// keeps it alive until then.
 [[nodiscard]] inline Handle<> reduce_async_(const TensorView& tensor, int root_rank,
                                             const ReduceOptions& options = {}) {
-  return detail::Start<void>(detail::RequestOf(RUEDA_REDUCE, options, root_rank), {&tensor, 1},
+  return detail::Start<void>(detail::CallOf(RUEDA_REDUCE, options, root_rank), {&tensor, 1},
                              detail::Memory::kInPlace, detail::When::kInBackground);
 }
 /// The same for memory of its own: the handle must not outlive it.
@@ -119,16 +118,16 @@ requires(!std::is_lvalue_reference_v<R>) detail::KeepTheTensorUntilTheOperationH
 /// As allreduce, but only `root_rank` has a result; elsewhere it is empty, or the number 0.
 template <Input I>
 Result<I> reduce(const I& tensor, int root_rank, const ReduceOptions& options = {}) {
-  return synchronize(
-      detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_REDUCE, options, root_rank), tensor,
-                                  detail::ReduceMemory(root_rank), detail::When::kNow));
+  return synchronize(detail::StartOne<Result<I>>(detail::CallOf(RUEDA_REDUCE, options, root_rank),
+                                                 tensor, detail::ReduceMemory(root_rank),
+                                                 detail::When::kNow));
 }
 
 /// The same, in the background.
 template <Input I>
 [[nodiscard]] Handle<Result<I>> reduce_async(const I& tensor, int root_rank,
                                              const ReduceOptions& options = {}) {
-  return detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_REDUCE, options, root_rank), tensor,
+  return detail::StartOne<Result<I>>(detail::CallOf(RUEDA_REDUCE, options, root_rank), tensor,
                                      detail::ReduceMemory(root_rank), detail::When::kInBackground);
 }
 
@@ -136,7 +135,7 @@ template <Input I>
 /// parts, the lowest ranks one row more.
 template <RowInput I>
 Result<I> reducescatter(const I& tensor, const ReducescatterOptions& options = {}) {
-  return synchronize(detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_REDUCESCATTER, options),
+  return synchronize(detail::StartOne<Result<I>>(detail::CallOf(RUEDA_REDUCESCATTER, options),
                                                  tensor, detail::Memory::kAllocated,
                                                  detail::When::kNow));
 }
@@ -145,7 +144,7 @@ Result<I> reducescatter(const I& tensor, const ReducescatterOptions& options = {
 template <RowInput I>
 [[nodiscard]] Handle<Result<I>> reducescatter_async(const I& tensor,
                                                     const ReducescatterOptions& options = {}) {
-  return detail::StartOne<Result<I>>(detail::RequestOf(RUEDA_REDUCESCATTER, options), tensor,
+  return detail::StartOne<Result<I>>(detail::CallOf(RUEDA_REDUCESCATTER, options), tensor,
                                      detail::Memory::kAllocated, detail::When::kInBackground);
 }
 
@@ -153,7 +152,7 @@ template <RowInput I>
 template <RowInput I>
 std::vector<Result<I>> grouped_reducescatter(const std::vector<I>& tensors,
                                              const ReducescatterOptions& options = {}) {
-  return synchronize(detail::StartGroup(detail::RequestOf(RUEDA_REDUCESCATTER, options), tensors,
+  return synchronize(detail::StartGroup(detail::CallOf(RUEDA_REDUCESCATTER, options), tensors,
                                         detail::Memory::kAllocated, detail::When::kNow));
 }
 
@@ -161,7 +160,7 @@ std::vector<Result<I>> grouped_reducescatter(const std::vector<I>& tensors,
 template <RowInput I>
 [[nodiscard]] Handle<std::vector<Result<I>>> grouped_reducescatter_async(
     const std::vector<I>& tensors, const ReducescatterOptions& options = {}) {
-  return detail::StartGroup(detail::RequestOf(RUEDA_REDUCESCATTER, options), tensors,
+  return detail::StartGroup(detail::CallOf(RUEDA_REDUCESCATTER, options), tensors,
                             detail::Memory::kAllocated, detail::When::kInBackground);
 }
 

@@ -1,5 +1,5 @@
 // PURE
-#include "controller/rendezvous/turned_away.h"
+#include "controller/rendezvous/refused_peers.h"
 
 #include <utility>
 
@@ -7,27 +7,26 @@
 
 namespace rueda {
 
-std::string TurnedAway::Add(absl::string_view from, absl::string_view why, Nanos now) {
+std::string RefusedPeers::Add(absl::string_view from, absl::string_view why, Nanos now) {
   ++count_;
   last_ = absl::StrCat(from.empty() ? "" : absl::StrCat("from ", from, ": "), why);
   if (now < next_line_) return "";
   next_line_ = DeadlineAfter(now, kSecond);
   const int64_t others = count_ - 1 - std::exchange(logged_, count_);
-  return absl::StrCat("start: turned a connection away, ", last_,
+  return absl::StrCat("start: refused a connection, ", last_,
                       others > 0 ? absl::StrCat(" (and ", others, " others before it)") : "");
 }
 
-std::string TurnedAway::Rest() {
+std::string RefusedPeers::Rest() {
   const int64_t others = count_ - std::exchange(logged_, count_);
-  return others > 0
-             ? absl::StrCat("start: turned ", others, " more connections away, the last ", last_)
-             : "";
+  return others > 0 ? absl::StrCat("start: refused ", others, " more connections, the last ", last_)
+                    : "";
 }
 
-std::string TurnedAway::Summary() const {
+std::string RefusedPeers::Summary() const {
   if (count_ == 0) return "";
   return absl::StrCat("; ", count_, count_ == 1 ? " connection was" : " connections were",
-                      " turned away, the last ", last_);
+                      " refused, the last ", last_);
 }
 
 }  // namespace rueda

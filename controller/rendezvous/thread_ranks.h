@@ -19,13 +19,13 @@ struct ThreadTable;
 
 // Shared by the n threads; outlives none of them (each holds a shared_ptr). All methods are
 // thread-safe.
-class ThreadGroup {
+class ThreadRanks {
  public:
-  explicit ThreadGroup(int size);
+  explicit ThreadRanks(int size);
 
   int size() const { return size_; }
   // The meeting of rank `rank`'s next membership of a context; the k-th of each rank meet.
-  std::unique_ptr<Meeting> Join(const std::shared_ptr<ThreadGroup>& self, Rank rank,
+  std::unique_ptr<Meeting> Join(const std::shared_ptr<ThreadRanks>& self, Rank rank,
                                 const std::string& context);
   // The start of the membership whose table this is, the list's only one, has failed: so do the
   // others', at once or when they come. Takes no memory.

@@ -10,7 +10,7 @@
 
 namespace rueda {
 
-class EndRequests {
+class WishesToEnd {
  public:
   // This rank submits no more.
   void Leave() { asked_.fetch_or(kLeave, std::memory_order_release); }

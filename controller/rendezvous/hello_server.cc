@@ -1,4 +1,4 @@
-#include "controller/rendezvous/hello_desk.h"
+#include "controller/rendezvous/hello_server.h"
 
 #include <algorithm>
 
@@ -16,13 +16,13 @@ absl::StatusOr<wire::Hello> HelloIn(const Frame& frame) {
   return hello;
 }
 
-HelloDesk::HelloDesk(const wire::Hello& mine, int size) : hellos_(static_cast<size_t>(size)) {
+HelloServer::HelloServer(const wire::Hello& mine, int size) : hellos_(static_cast<size_t>(size)) {
   hellos_[0] = mine;
   for (Rank rank = 1; rank < size; ++rank) missing_.push_back(rank);
 }
 
-absl::Status HelloDesk::Collect(const UniqueFd& door, const SessionScope& scope,
-                                const VerdictBoard* board, Nanos deadline) {
+absl::Status HelloServer::Collect(const UniqueFd& door, const SessionScope& scope,
+                                  const VerdictBoard* board, Nanos deadline) {
   const std::vector<Rank> others = missing_;
   Admission admission(others, scope, 0, &links_, board, [&](Link* from, const Frame& frame) {
     return Hear(&admission, from, frame);
@@ -34,14 +34,14 @@ absl::Status HelloDesk::Collect(const UniqueFd& door, const SessionScope& scope,
   return absl::OkStatus();
 }
 
-std::vector<std::unique_ptr<Link>> HelloDesk::TakeLinks() {
+std::vector<std::unique_ptr<Link>> HelloServer::TakeLinks() {
   std::vector<std::unique_ptr<Link>> links;
   for (auto& [rank, link] : links_) links.push_back(std::move(link));
   links_.clear();
   return links;
 }
 
-absl::Status HelloDesk::Hear(Admission* admission, Link* from, const Frame& frame) {
+absl::Status HelloServer::Hear(Admission* admission, Link* from, const Frame& frame) {
   if (frame.type == FrameType::kRoster) {  // why its host can't start
     wire::Roster roster;
     RUEDA_RETURN_IF_ERROR(ParseMessage(frame.payload, &roster));
@@ -55,7 +55,7 @@ absl::Status HelloDesk::Hear(Admission* admission, Link* from, const Frame& fram
 }
 
 // Of two the first stays.
-absl::Status HelloDesk::Take(Admission* admission, Link* from, wire::Hello hello) {
+absl::Status HelloServer::Take(Admission* admission, Link* from, wire::Hello hello) {
   const Rank rank = hello.rank();
   if (rank < 1 || rank >= static_cast<Rank>(hellos_.size())) {
     return absl::FailedPreconditionError(absl::StrCat("it says that it is rank ", rank));
@@ -74,7 +74,7 @@ absl::Status HelloDesk::Take(Admission* admission, Link* from, wire::Hello hello
   return absl::OkStatus();
 }
 
-absl::Status HelloDesk::TimeIsUp(const Admission& admission) const {
+absl::Status HelloServer::TimeIsUp(const Admission& admission) const {
   std::vector<Rank> away;
   std::copy_if(missing_.begin(), missing_.end(), std::back_inserter(away),
                [this](Rank rank) { return links_.count(rank) == 0; });

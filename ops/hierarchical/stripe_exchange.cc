@@ -1,4 +1,4 @@
-#include "ops/hierarchical/cross_lane.h"
+#include "ops/hierarchical/stripe_exchange.h"
 
 #include <algorithm>
 #include <utility>
@@ -21,24 +21,25 @@ constexpr int64_t kHotElements = 2 << 10;
 
 }  // namespace
 
-CrossLane::CrossLane(CrossLaneArgs args, std::unique_ptr<LaneStore> store,
-                     rueda_module_communicator* library)
+StripeExchange::StripeExchange(StripeExchangeArgs args, std::unique_ptr<LaneStore> store,
+                               rueda_module_communicator* library)
     : args_(std::move(args)),
       store_(std::move(store)),
       buffers_(args_.module.module, library, args_.limits, args_.module.self, args_.ring),
       library_(library),
       thread_({.at_end = [this] { CloseLibrary(); }}) {}
 
-absl::StatusOr<std::unique_ptr<CrossLane>> CrossLane::Create(CrossLaneArgs args) {
+absl::StatusOr<std::unique_ptr<StripeExchange>> StripeExchange::Create(StripeExchangeArgs args) {
   auto store = std::make_unique<LaneStore>(args.module.store);
   RUEDA_ASSIGN_OR_RETURN(rueda_module_communicator * library,
                          CreateInModule(args.module, store.get()));
-  std::unique_ptr<CrossLane> lane(new CrossLane(std::move(args), std::move(store), library));
-  RUEDA_RETURN_IF_ERROR(lane->thread_.Start());
-  return lane;
+  std::unique_ptr<StripeExchange> exchange(
+      new StripeExchange(std::move(args), std::move(store), library));
+  RUEDA_RETURN_IF_ERROR(exchange->thread_.Start());
+  return exchange;
 }
 
-CrossLane::~CrossLane() {
+StripeExchange::~StripeExchange() {
   Abort();
   thread_.End();
   CloseLibrary();  // unless the thread has
@@ -46,7 +47,7 @@ CrossLane::~CrossLane() {
 
 // The engine's side ---------------------------------------------------------------------------
 
-void CrossLane::Start(const CrossOperation& operation) {
+void StripeExchange::Start(const CrossOperation& operation) {
   MutexLock lock(mutex_);
   RUEDA_CHECK(!queued_) << "an operation was started before the last one's end";
   now_ = operation;
@@ -55,7 +56,7 @@ void CrossLane::Start(const CrossOperation& operation) {
   thread_.Add([this] { Work(); });
 }
 
-char* CrossLane::PartAt(int64_t block, int host) const {
+char* StripeExchange::PartAt(int64_t block, int host) const {
   const Range stripe = Stripe(block);
   return buffers_.Outgoing(Number(block), PartIndex(host),
                            Before(stripe, now_.cut.Part(stripe, host)));
@@ -63,13 +64,15 @@ char* CrossLane::PartAt(int64_t block, int host) const {
 
 // What goes first from one host to another: nothing from one that brings nothing; of two hosts,
 // nothing directly to one that wants nothing.
-size_t CrossLane::SentBytes(int64_t block, int from, int to) const {
-  if (!now_.live[static_cast<size_t>(from)]) return 0;
-  if (now_.cut.direct && now_.cut.hosts == 2 && !now_.live[static_cast<size_t>(to)]) return 0;
+size_t StripeExchange::SentBytes(int64_t block, int from, int to) const {
+  if (!now_.contributing[static_cast<size_t>(from)]) return 0;
+  if (now_.cut.direct && now_.cut.hosts == 2 && !now_.contributing[static_cast<size_t>(to)]) {
+    return 0;
+  }
   return static_cast<size_t>(now_.cut.Part(Stripe(block), to).size()) * now_.cut.wire_bytes;
 }
 
-absl::Status CrossLane::Send(int64_t block) {
+absl::Status StripeExchange::Send(int64_t block) {
   const NoWriteSignals held;  // this may be any thread of the program's
   const uint64_t number = Number(block);
   const Range stripe = Stripe(block);
@@ -95,13 +98,13 @@ absl::Status CrossLane::Send(int64_t block) {
   return absl::OkStatus();
 }
 
-absl::Status CrossLane::failure() {
+absl::Status StripeExchange::failure() {
   if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
   MutexLock lock(mutex_);
   return DeepCopy(failure_);
 }
 
-void CrossLane::Abort() {
+void StripeExchange::Abort() {
   MutexLock lock(mutex_);
   cancelled_.store(true, std::memory_order_relaxed);
   store_->Abort();
@@ -112,7 +115,7 @@ void CrossLane::Abort() {
 
 // The lane thread -----------------------------------------------------------------------------
 
-void CrossLane::Work() {
+void StripeExchange::Work() {
   {
     MutexLock lock(mutex_);
     queued_ = false;
@@ -122,13 +125,13 @@ void CrossLane::Work() {
   if (!status.ok()) Fail(std::move(status));
 }
 
-std::optional<Silence> CrossLane::SilentHost() {
+std::optional<Silence> StripeExchange::SilentHost() {
   MutexLock lock(mutex_);
   return SilentMember(*args_.module.module, library_);
 }
 
 // Tells the engine, which may be sending.
-void CrossLane::Fail(absl::Status status) {
+void StripeExchange::Fail(absl::Status status) {
   // What only time told (nobody came, nothing moved) is like a lost connection.
   if (absl::IsDeadlineExceeded(status)) status = absl::UnavailableError(status.message());
   {
@@ -139,8 +142,8 @@ void CrossLane::Fail(absl::Status status) {
   args_.module.wake();
 }
 
-// Closes the connections, which tells the other hosts. The lane has been aborted.
-void CrossLane::CloseLibrary() {
+// Closes the connections, which tells the other hosts. The exchange has been aborted.
+void StripeExchange::CloseLibrary() {
   buffers_.Close();
   rueda_module_communicator* library;
   {
@@ -150,7 +153,7 @@ void CrossLane::CloseLibrary() {
   if (library != nullptr) args_.module.module->destroy(library);
 }
 
-absl::Status CrossLane::RunOperation() {
+absl::Status StripeExchange::RunOperation() {
   RUEDA_RETURN_IF_ERROR(Connect());
   // Whoever reads what `now_` is after the last block is finished may read the next operation.
   const int64_t blocks = now_.cut.blocks;
@@ -162,7 +165,7 @@ absl::Status CrossLane::RunOperation() {
   return absl::OkStatus();
 }
 
-absl::Status CrossLane::Connect() {
+absl::Status StripeExchange::Connect() {
   if (connected()) return absl::OkStatus();
   RUEDA_RETURN_IF_ERROR(buffers_.Open());
   connected_.store(true, std::memory_order_release);
@@ -170,7 +173,7 @@ absl::Status CrossLane::Connect() {
   return absl::OkStatus();
 }
 
-absl::Status CrossLane::ReducePart(int64_t block) {
+absl::Status StripeExchange::ReducePart(int64_t block) {
   const uint64_t number = Number(block);
   RUEDA_RETURN_IF_ERROR(buffers_.AwaitParts(number));
   RUEDA_RETURN_IF_ERROR(AwaitOwn(block));
@@ -180,7 +183,7 @@ absl::Status CrossLane::ReducePart(int64_t block) {
   return now_.cut.direct ? absl::OkStatus() : SendResults(block);
 }
 
-absl::Status CrossLane::CheckParts(int64_t block) const {
+absl::Status StripeExchange::CheckParts(int64_t block) const {
   const int self = args_.module.self;
   for (int host = 0; host < now_.cut.hosts; ++host) {
     if (host == self) continue;
@@ -197,19 +200,19 @@ absl::Status CrossLane::CheckParts(int64_t block) const {
 }
 
 // Waits until the engine has sent the block: then what this host brings is there.
-absl::Status CrossLane::AwaitOwn(int64_t block) {
+absl::Status StripeExchange::AwaitOwn(int64_t block) {
   MutexLock lock(mutex_);
   while (sent_ <= block && Cancelled().ok()) changed_.Wait(mutex_);
   return Cancelled();
 }
 
 // Reduces this host's part over all hosts, in their order, into the finished slice.
-void CrossLane::Reduce(int64_t block) {
+void StripeExchange::Reduce(int64_t block) {
   const int self = args_.module.self;
   const Cut& cut = now_.cut;
   const Range stripe = Stripe(block);
   const Range part = cut.Part(stripe, self);
-  if (cut.direct && !now_.live[static_cast<size_t>(self)]) return;  // nobody here wants it
+  if (cut.direct && !now_.contributing[static_cast<size_t>(self)]) return;  // nobody here wants it
   char* const to = args_.ring->own_output(Number(block)) +
                    static_cast<size_t>(part.begin - stripe.begin) * cut.result_bytes;
   const bool rounds = now_.wire != now_.result;
@@ -219,7 +222,7 @@ void CrossLane::Reduce(int64_t block) {
     const int64_t count = std::min(step, part.size() - begin);
     sources_.clear();
     for (int host = 0; host < cut.hosts; ++host) {
-      if (!now_.live[static_cast<size_t>(host)]) continue;
+      if (!now_.contributing[static_cast<size_t>(host)]) continue;
       const char* const from =
           host == self ? PartAt(block, self)
                        : reinterpret_cast<const char*>(buffers_.Incoming(Number(block), host) + 1);
@@ -232,7 +235,7 @@ void CrossLane::Reduce(int64_t block) {
   }
 }
 
-absl::Status CrossLane::SendResults(int64_t block) {
+absl::Status StripeExchange::SendResults(int64_t block) {
   const int self = args_.module.self;
   const Range stripe = Stripe(block);
   const Range part = now_.cut.Part(stripe, self);
@@ -247,7 +250,7 @@ absl::Status CrossLane::SendResults(int64_t block) {
 }
 
 // Awaits what is still under way of the block, and publishes the finished slice.
-absl::Status CrossLane::Finish(int64_t block) {
+absl::Status StripeExchange::Finish(int64_t block) {
   const uint64_t number = Number(block);
   const int self = args_.module.self;
   RUEDA_RETURN_IF_ERROR(buffers_.AwaitPartsSent(number));
@@ -266,7 +269,7 @@ absl::Status CrossLane::Finish(int64_t block) {
   return absl::OkStatus();
 }
 
-absl::Status CrossLane::Cancelled() const {
+absl::Status StripeExchange::Cancelled() const {
   return cancelled_.load(std::memory_order_relaxed)
              ? absl::AbortedError("the operation was aborted")
              : absl::OkStatus();

@@ -1,5 +1,5 @@
 // Ranks that are threads of one process, and one of them that can't start.
-#include "controller/rendezvous/thread_group.h"
+#include "controller/rendezvous/thread_ranks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 constexpr size_t kLogBytes = 1 << 16;
 constexpr Nanos kPatience = 60 * kSecond;
 
-class ThreadGroupTest : public ::testing::Test {
+class ThreadRanksTest : public ::testing::Test {
  protected:
   static wire::Hello HelloOf(Rank rank) {
     wire::Hello hello;
@@ -33,11 +33,11 @@ class ThreadGroupTest : public ::testing::Test {
     EXPECT_THAT(status.message(), HasSubstr("rank 1 failed to start: no descriptors"));
   }
 
-  const std::shared_ptr<ThreadGroup> group_ = std::make_shared<ThreadGroup>(2);
+  const std::shared_ptr<ThreadRanks> group_ = std::make_shared<ThreadRanks>(2);
   const absl::Status why_ = absl::ResourceExhaustedError("no descriptors");
 };
 
-TEST_F(ThreadGroupTest, OneThatWaitsIsToldThatAnotherCannotStart) {
+TEST_F(ThreadRanksTest, OneThatWaitsIsToldThatAnotherCannotStart) {
   auto waits = std::async(std::launch::async, [&] {
     return Join(0)->Gather(HelloOf(0), MonotonicNow() + kPatience).status();
   });
@@ -45,7 +45,7 @@ TEST_F(ThreadGroupTest, OneThatWaitsIsToldThatAnotherCannotStart) {
   ExpectCause(waits.get());
 }
 
-TEST_F(ThreadGroupTest, OneThatComesLaterIsTold) {
+TEST_F(ThreadRanksTest, OneThatComesLaterIsTold) {
   Join(1)->GiveUp(1, why_);
   ExpectCause(Join(0)->Gather(HelloOf(0), MonotonicNow() + kPatience).status());
   // And the next time they meet.
@@ -56,7 +56,7 @@ TEST_F(ThreadGroupTest, OneThatComesLaterIsTold) {
   EXPECT_EQ(second.get(), absl::OkStatus());
 }
 
-TEST_F(ThreadGroupTest, NobodyIsIntroducedToOneThatCannotStart) {
+TEST_F(ThreadRanksTest, NobodyIsIntroducedToOneThatCannotStart) {
   auto first = std::async(std::launch::async, [&]() -> absl::Status {
     const std::unique_ptr<Meeting> meeting = Join(0);
     // It may be told here already.

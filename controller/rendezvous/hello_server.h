@@ -13,10 +13,10 @@ namespace rueda {
 // The hello that a frame is. DATA_LOSS: it is something else.
 absl::StatusOr<wire::Hello> HelloIn(const Frame& frame);
 
-class HelloDesk {
+class HelloServer {
  public:
   // `mine`: rank 0's.
-  HelloDesk(const wire::Hello& mine, int size);
+  HelloServer(const wire::Hello& mine, int size);
 
   // Waits until there is one of each rank. Then links() are those by which they came, also when not
   // all did. DEADLINE_EXCEEDED names the ranks of whom there is none; UNAVAILABLE one that was lost

@@ -1,7 +1,7 @@
 // Rueda's C++ API, inside: from what is asked for to an operation of the C API. Included by
 // rueda/rueda.hpp, which says how to use it.
-#ifndef RUEDA_CPP_REQUESTS_HPP_
-#define RUEDA_CPP_REQUESTS_HPP_
+#ifndef RUEDA_CPP_CALLS_HPP_
+#define RUEDA_CPP_CALLS_HPP_
 
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,7 @@ inline const std::string& NoCompressor() {
 }
 
 // What to do with one tensor or a group. Borrowed for the call.
-struct Request {
+struct Call {
   rueda_kind kind;
   const std::string& name;
   ProcessSet process_set;
@@ -44,17 +44,17 @@ struct Request {
   int priority = 0;
 };
 
-inline Request RequestOf(rueda_kind kind, const Options& options, int root = -1) {
+inline Call CallOf(rueda_kind kind, const Options& options, int root = -1) {
   return {.kind = kind, .name = options.name, .process_set = options.process_set, .root = root};
 }
-inline Request RequestOf(rueda_kind kind, const SplitOptions& options, int root = -1) {
+inline Call CallOf(rueda_kind kind, const SplitOptions& options, int root = -1) {
   return {.kind = kind,
           .name = options.name,
           .process_set = options.process_set,
           .root = root,
           .splits = options.splits};
 }
-inline Request RequestOf(rueda_kind kind, const ReduceOptions& options, int root) {
+inline Call CallOf(rueda_kind kind, const ReduceOptions& options, int root) {
   return {.kind = kind,
           .name = options.name,
           .process_set = options.process_set,
@@ -63,7 +63,7 @@ inline Request RequestOf(rueda_kind kind, const ReduceOptions& options, int root
           .postscale = options.postscale_factor,
           .root = root};
 }
-inline Request RequestOf(rueda_kind kind, const AllreduceOptions& options) {
+inline Call CallOf(rueda_kind kind, const AllreduceOptions& options) {
   return {.kind = kind,
           .name = options.name,
           .process_set = options.process_set,
@@ -86,19 +86,19 @@ inline rueda_tensor CTensor(const TensorView& view, void* data) {
 }
 
 // Everything but the tensors.
-inline rueda_operation COperation(const Request& request) {
+inline rueda_operation COperation(const Call& call) {
   rueda_operation operation = RUEDA_OPERATION_INIT;
-  operation.kind = request.kind;
-  operation.name = NameOf(request.name);
-  operation.process_set = request.process_set.id;
-  operation.root = request.root;
-  operation.reduce_op = request.op;
-  operation.prescale = request.prescale;
-  operation.postscale = request.postscale;
-  operation.compressor = NameOf(request.compressor);
-  operation.priority = request.priority;
-  operation.splits = request.splits.empty() ? nullptr : request.splits.data();
-  operation.split_count = request.splits.size();
+  operation.kind = call.kind;
+  operation.name = NameOf(call.name);
+  operation.process_set = call.process_set.id;
+  operation.root = call.root;
+  operation.reduce_op = call.op;
+  operation.prescale = call.prescale;
+  operation.postscale = call.postscale;
+  operation.compressor = NameOf(call.compressor);
+  operation.priority = call.priority;
+  operation.splits = call.splits.empty() ? nullptr : call.splits.data();
+  operation.split_count = call.splits.size();
   return operation;
 }
 
@@ -118,8 +118,8 @@ inline void SetExec(rueda_operation* operation, const TensorView& view, rueda_ex
 }
 
 // Does it now, in the memory of the tensor, if there is one.
-inline void Execute(const Request& request, const TensorView* tensor) {
-  rueda_operation operation = COperation(request);
+inline void Execute(const Call& call, const TensorView* tensor) {
+  rueda_operation operation = COperation(call);
   rueda_tensor in_c = {};
   rueda_exec exec = RUEDA_EXEC_INIT;
   if (tensor != nullptr) {
@@ -232,10 +232,10 @@ void* Place(State<R>* state, const TensorView& tensor, size_t index, Memory memo
 
 // Starts an operation on each tensor, together. The names in a group have numbers.
 template <typename R>
-Handle<R> Start(const Request& request, std::span<const TensorView> tensors, Memory memory,
-                When when, bool grouped = false) {
+Handle<R> Start(const Call& call, std::span<const TensorView> tensors, Memory memory, When when,
+                bool grouped = false) {
   auto state = MakeCargo<State<R>>();
-  std::vector<rueda_operation> operations(tensors.size(), COperation(request));
+  std::vector<rueda_operation> operations(tensors.size(), COperation(call));
   std::vector<rueda_tensor> in_c(tensors.size());
   std::vector<rueda_exec> execs(tensors.size());
   std::vector<std::string> names(tensors.size());
@@ -244,8 +244,8 @@ Handle<R> Start(const Request& request, std::span<const TensorView> tensors, Mem
     in_c[i] = CTensor(tensors[i], Place(state.get(), tensors[i], i, memory, when));
     SetTensor(&operations[i], &in_c[i]);
     SetExec(&operations[i], tensors[i], &execs[i]);
-    if (grouped && !request.name.empty()) {
-      names[i] = request.name + "." + std::to_string(i);
+    if (grouped && !call.name.empty()) {
+      names[i] = call.name + "." + std::to_string(i);
       operations[i].name = names[i].c_str();
     }
     if constexpr (!std::is_void_v<R>) {
@@ -260,17 +260,17 @@ Handle<R> Start(const Request& request, std::span<const TensorView> tensors, Mem
 }
 
 template <typename R>
-Handle<R> StartOne(const Request& request, const TensorView& view, Memory memory, When when) {
-  return Start<R>(request, {&view, 1}, memory, when);
+Handle<R> StartOne(const Call& call, const TensorView& view, Memory memory, When when) {
+  return Start<R>(call, {&view, 1}, memory, when);
 }
 template <typename R, Input I>
-Handle<R> StartOne(const Request& request, const I& input, Memory memory, When when) {
-  return StartOne<R>(request, ViewOf(input), memory, when);
+Handle<R> StartOne(const Call& call, const I& input, Memory memory, When when) {
+  return StartOne<R>(call, ViewOf(input), memory, when);
 }
 
 template <RowInput I>
-auto StartGroup(const Request& request, const std::vector<I>& inputs, Memory memory, When when) {
-  return Start<std::vector<Result<I>>>(request, ViewsOf(inputs), memory, when, /*grouped=*/true);
+auto StartGroup(const Call& call, const std::vector<I>& inputs, Memory memory, When when) {
+  return Start<std::vector<Result<I>>>(call, ViewsOf(inputs), memory, when, /*grouped=*/true);
 }
 
 // Only the root has a result of a reduce.
@@ -282,4 +282,4 @@ inline Memory ReduceMemory(int root) {
 
 }  // namespace rueda
 
-#endif  // RUEDA_CPP_REQUESTS_HPP_
+#endif  // RUEDA_CPP_CALLS_HPP_

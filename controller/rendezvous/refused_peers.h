@@ -1,4 +1,4 @@
-// Connections that were turned away, for the log and for the error that a start may end with: they
+// Connections that were refused, for the log and for the error that a start may end with: they
 // may be thousands a second, so the log has at most a line a second. PURE: what it says is logged
 // by its owner.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace rueda {
 
-class TurnedAway {
+class RefusedPeers {
  public:
   // `from`: an address, or empty. Returns a line for the log, or nothing when there was one within
   // the last second.

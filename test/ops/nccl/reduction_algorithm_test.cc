@@ -1,6 +1,6 @@
 // Which reductions NCCL does, and which are done in rank order by kernels: that it depends on
 // nothing that differs between members is checked by its arguments; here, that it is the right one.
-#include "ops/nccl/reduction_way.h"
+#include "ops/nccl/reduction_algorithm.h"
 
 #include <gtest/gtest.h>
 
@@ -38,31 +38,31 @@ struct Case {
   std::vector<int64_t> counts = {};
 };
 
-ReductionWay Of(const Case& of, int members = 4, bool in_rank_order = false) {
+ReductionAlgorithm Of(const Case& of, int members = 4, bool in_rank_order = false) {
   const std::vector<Piece> pieces(of.pieces);
-  Collective collective;
-  collective.kind = of.kind;
-  collective.dtype = of.dtype;
-  collective.reduce_op = of.op;
-  collective.scaling.prescale = of.prescale;
-  collective.scaling.postscale = of.postscale;
-  collective.scaling.divisor = of.divisor;
-  collective.pieces = pieces;
-  collective.counts = of.counts;
-  return WayOf(collective, members, in_rank_order, &Reduces);
+  BucketOperation operation;
+  operation.kind = of.kind;
+  operation.dtype = of.dtype;
+  operation.reduce_op = of.op;
+  operation.scaling.prescale = of.prescale;
+  operation.scaling.postscale = of.postscale;
+  operation.scaling.divisor = of.divisor;
+  operation.pieces = pieces;
+  operation.counts = of.counts;
+  return AlgorithmOf(operation, members, in_rank_order, &Reduces);
 }
 
-TEST(ReductionWay, WhatNcclHasIsNccls) {
+TEST(ReductionAlgorithm, WhatNcclHasIsNccls) {
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
-    const ReductionWay way = Of({.op = op});
-    EXPECT_TRUE(way.native);
-    EXPECT_EQ(way.reduce_op, op);
-    EXPECT_EQ(way.factor, 1);
+    const ReductionAlgorithm algorithm = Of({.op = op});
+    EXPECT_TRUE(algorithm.native);
+    EXPECT_EQ(algorithm.reduce_op, op);
+    EXPECT_EQ(algorithm.factor, 1);
   }
   EXPECT_TRUE(Of({.dtype = DType::kComplex64}).native);
 }
 
-TEST(ReductionWay, WhatItHasNotIsAddedUpByKernels) {
+TEST(ReductionAlgorithm, WhatItHasNotIsAddedUpByKernels) {
   EXPECT_FALSE(Of({.dtype = DType::kBool, .op = ReduceOp::kMax}).native);
   EXPECT_FALSE(Of({.dtype = DType::kInt16}).native);
   EXPECT_FALSE(Of({.dtype = DType::kInt32, .op = ReduceOp::kBitXor}).native);
@@ -73,34 +73,34 @@ TEST(ReductionWay, WhatItHasNotIsAddedUpByKernels) {
   EXPECT_FALSE(Of({.op = ReduceOp::kMin, .prescale = 2}).native);
 }
 
-TEST(ReductionWay, AnAverageOverAllIsNcclsOwn) {
-  const ReductionWay way = Of({.op = ReduceOp::kAverage, .divisor = 4, .pieces = 3});
-  EXPECT_TRUE(way.native);
-  EXPECT_EQ(way.reduce_op, ReduceOp::kAverage);
-  EXPECT_EQ(way.factor, 1);
+TEST(ReductionAlgorithm, AnAverageOverAllIsNcclsOwn) {
+  const ReductionAlgorithm algorithm = Of({.op = ReduceOp::kAverage, .divisor = 4, .pieces = 3});
+  EXPECT_TRUE(algorithm.native);
+  EXPECT_EQ(algorithm.reduce_op, ReduceOp::kAverage);
+  EXPECT_EQ(algorithm.factor, 1);
 }
 
 // Over those who have not joined, or with factors, it is a sum of multiplied numbers.
-TEST(ReductionWay, OtherAveragesArePremultipliedSums) {
-  const ReductionWay live = Of({.op = ReduceOp::kAverageLive, .divisor = 3});
+TEST(ReductionAlgorithm, OtherAveragesArePremultipliedSums) {
+  const ReductionAlgorithm live = Of({.op = ReduceOp::kAverageLive, .divisor = 3});
   EXPECT_TRUE(live.native);
   EXPECT_EQ(live.reduce_op, ReduceOp::kSum);
   EXPECT_DOUBLE_EQ(live.factor, 1.0 / 3);
   EXPECT_TRUE(live.factor_by_nccl);
-  const ReductionWay scaled =
+  const ReductionAlgorithm scaled =
       Of({.op = ReduceOp::kAverage, .prescale = 3, .postscale = 0.5, .divisor = 4});
   EXPECT_EQ(scaled.reduce_op, ReduceOp::kSum);
   EXPECT_DOUBLE_EQ(scaled.factor, 3 * 0.5 / 4);
 }
 
-TEST(ReductionWay, FactorsOfNarrowTypesAndBucketsAreAppliedWhilePacking) {
+TEST(ReductionAlgorithm, FactorsOfNarrowTypesAndBucketsAreAppliedWhilePacking) {
   EXPECT_FALSE(Of({.dtype = DType::kFloat16, .prescale = 0.1}).factor_by_nccl);
   EXPECT_TRUE(Of({.dtype = DType::kFloat16, .prescale = 0.1}).native);
   EXPECT_FALSE(Of({.prescale = 0.1, .pieces = 2}).factor_by_nccl);
   EXPECT_TRUE(Of({.prescale = 0.1, .pieces = 2}).native);
 }
 
-TEST(ReductionWay, AReducescatterIsNcclsWhereAllPartsAreEqual) {
+TEST(ReductionAlgorithm, AReducescatterIsNcclsWhereAllPartsAreEqual) {
   Case of = {.pieces = 2, .kind = OpKind::kReducescatter, .counts = {5, 5, 5, 5, 2, 2, 2, 2}};
   EXPECT_TRUE(Of(of).native);
   of.prescale = 0.5;
@@ -111,7 +111,7 @@ TEST(ReductionWay, AReducescatterIsNcclsWhereAllPartsAreEqual) {
   EXPECT_FALSE(Of(of).native);
 }
 
-TEST(ReductionWay, ALoneMemberAndRankOrderNeedNoNccl) {
+TEST(ReductionAlgorithm, ALoneMemberAndRankOrderNeedNoNccl) {
   EXPECT_FALSE(Of({}, 1).native);
   EXPECT_FALSE(Of({}, 4, /*in_rank_order=*/true).native);
 }

@@ -17,11 +17,11 @@
 
 namespace rueda {
 
-struct CrossLaneArgs {
+struct StripeExchangeArgs {
   ModuleArgs module;  // members: the hosts
   CutLimits limits;
   int stripe = 0;
-  LocalRing* ring = nullptr;  // outlives the lane
+  LocalRing* ring = nullptr;  // outlives the exchange
 };
 
 // One operation, as all who have the stripe know it.
@@ -31,17 +31,17 @@ struct CrossOperation {
   DType wire = DType::kUInt8;
   DType result = DType::kUInt8;
   ReduceOp reduce_op = ReduceOp::kSum;
-  Scaling after;           // of the result
-  std::vector<bool> live;  // by host: whether any member brings something
+  Scaling after;                   // of the result
+  std::vector<bool> contributing;  // by host: whether any member brings something
   uint32_t digest = 0;
 };
 
-class CrossLane {
+class StripeExchange {
  public:
   // Starts the thread; connects nothing yet.
-  static absl::StatusOr<std::unique_ptr<CrossLane>> Create(CrossLaneArgs args);
+  static absl::StatusOr<std::unique_ptr<StripeExchange>> Create(StripeExchangeArgs args);
   // Aborts and joins the thread: see BlockingCommunicator.
-  ~CrossLane();
+  ~StripeExchange();
 
   // The engine's side: none of it blocks.
 
@@ -61,8 +61,8 @@ class CrossLane {
   void Abort() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  CrossLane(CrossLaneArgs args, std::unique_ptr<LaneStore> store,
-            rueda_module_communicator* library);
+  StripeExchange(StripeExchangeArgs args, std::unique_ptr<LaneStore> store,
+                 rueda_module_communicator* library);
   uint64_t Number(int64_t block) const { return now_.first + static_cast<uint64_t>(block); }
   Range Stripe(int64_t block) const { return now_.cut.Stripe(block, args_.stripe); }
   int PartIndex(int host) const { return now_.cut.direct ? 0 : host; }
@@ -85,7 +85,7 @@ class CrossLane {
   absl::Status Finish(int64_t block);
   absl::Status Cancelled() const;
 
-  const CrossLaneArgs args_;
+  const StripeExchangeArgs args_;
   const std::unique_ptr<LaneStore> store_;
   CrossBuffers buffers_;
 

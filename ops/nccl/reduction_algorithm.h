@@ -9,7 +9,7 @@
 
 namespace rueda {
 
-struct ReductionWay {
+struct ReductionAlgorithm {
   // NCCL has it; else parts are exchanged, and added up with all factors by kernels.
   bool native = false;
   ReduceOp reduce_op = ReduceOp::kNone;  // NCCL's: kSum, kAverage, kMin, kMax, kProduct
@@ -24,7 +24,7 @@ using NcclReduces = std::function<bool(DType dtype, ReduceOp op)>;
 
 // Of an allreduce, reduce or reducescatter of `members`. `in_rank_order`: results are to have the
 // CPU's bits.
-ReductionWay WayOf(const Collective& collective, int members, bool in_rank_order,
-                   const NcclReduces& reduces);
+ReductionAlgorithm AlgorithmOf(const BucketOperation& operation, int members, bool in_rank_order,
+                               const NcclReduces& reduces);
 
 }  // namespace rueda

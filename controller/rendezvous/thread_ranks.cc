@@ -1,4 +1,4 @@
-#include "controller/rendezvous/thread_group.h"
+#include "controller/rendezvous/thread_ranks.h"
 
 #include <new>
 #include <optional>
@@ -26,7 +26,7 @@ struct ThreadTable {
   absl::Status failure ABSL_GUARDED_BY(mutex);  // of a rank's start
 };
 
-// The store of a thread group's membership.
+// The store of the thread ranks' membership.
 class ThreadStore : public Store {
  public:
   explicit ThreadStore(std::shared_ptr<ThreadTable> table) : table_(std::move(table)) {}
@@ -47,7 +47,7 @@ absl::Status FailedToStart(Rank rank, const absl::Status& why) {
 
 class ThreadMeeting : public Meeting {
  public:
-  ThreadMeeting(std::shared_ptr<ThreadGroup> group, std::pair<std::string, Rank> who,
+  ThreadMeeting(std::shared_ptr<ThreadRanks> group, std::pair<std::string, Rank> who,
                 std::shared_ptr<ThreadTable> table)
       : group_(std::move(group)),
         who_(std::move(who)),
@@ -69,7 +69,7 @@ class ThreadMeeting : public Meeting {
   Secret secret() const override { return group_->secret(); }
 
  private:
-  const std::shared_ptr<ThreadGroup> group_;
+  const std::shared_ptr<ThreadRanks> group_;
   const std::pair<std::string, Rank> who_;  // by context and rank
   const std::shared_ptr<ThreadTable> table_;
   bool taken_back_ = false;  // this rank's coming
@@ -78,14 +78,14 @@ class ThreadMeeting : public Meeting {
   const absl::Status out_of_memory_;
 };
 
-ThreadGroup::ThreadGroup(int size) : size_(size), secret_(NewSecret()) {}
+ThreadRanks::ThreadRanks(int size) : size_(size), secret_(NewSecret()) {}
 
-uint64_t ThreadGroup::NextMembership(Rank rank, const std::string& context) {
+uint64_t ThreadRanks::NextMembership(Rank rank, const std::string& context) {
   MutexLock lock(mutex_);
   return memberships_[{context, rank}] + 1;
 }
 
-std::shared_ptr<ThreadTable> ThreadGroup::TableFor(const std::string& context,
+std::shared_ptr<ThreadTable> ThreadRanks::TableFor(const std::string& context,
                                                    uint64_t membership) {
   MutexLock lock(mutex_);
   std::weak_ptr<ThreadTable>& slot = tables_[{context, membership}];
@@ -100,7 +100,7 @@ std::shared_ptr<ThreadTable> ThreadGroup::TableFor(const std::string& context,
 }
 
 // A rank has joined when nothing can fail any more: else it comes to the same membership again.
-std::unique_ptr<Meeting> ThreadGroup::Join(const std::shared_ptr<ThreadGroup>& self, Rank rank,
+std::unique_ptr<Meeting> ThreadRanks::Join(const std::shared_ptr<ThreadRanks>& self, Rank rank,
                                            const std::string& context) {
   const std::pair<std::string, Rank> who(context, rank);
   const uint64_t membership = NextMembership(rank, context);
@@ -110,7 +110,7 @@ std::unique_ptr<Meeting> ThreadGroup::Join(const std::shared_ptr<ThreadGroup>& s
   return meeting;
 }
 
-void ThreadGroup::GiveUp(std::list<std::shared_ptr<ThreadTable>> table, const absl::Status& why) {
+void ThreadRanks::GiveUp(std::list<std::shared_ptr<ThreadTable>> table, const absl::Status& why) {
   {
     ThreadTable& failed = *table.front();
     MutexLock lock(failed.mutex);
@@ -122,7 +122,7 @@ void ThreadGroup::GiveUp(std::list<std::shared_ptr<ThreadTable>> table, const ab
   given_up_.splice(given_up_.end(), table);
 }
 
-void ThreadGroup::TakeBack(const std::pair<std::string, Rank>& who) {
+void ThreadRanks::TakeBack(const std::pair<std::string, Rank>& who) {
   MutexLock lock(mutex_);
   --memberships_[who];
 }

@@ -1,8 +1,8 @@
 // Where the kernels' headers are compiled: by nvcc for the device and the host, and by any C++
 // compiler for the host alone, where tests run them block by block and thread by thread.
 //
-// A kernel's body takes its table of arguments and its place in the launch. `block`s cut the work
-// into tiles, one each.
+// A kernel's body takes its table of arguments and its thread's index in the launch. `block`s cut
+// the work into tiles, one each.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ inline constexpr int64_t kBlocksMax = int64_t{1} << 30;
 // Of a kernel's arguments: from compute capability 7.0 and CUDA 12.1 on.
 inline constexpr size_t kTableBytesMax = 32764;
 
-struct Place {
+struct ThreadIndex {
   uint32_t block;
   uint32_t thread;  // below kThreads
 };
