@@ -14,11 +14,12 @@ DeadlockWatch::DeadlockWatch(Nanos limit)
     : limit_(limit), tick_(std::clamp(limit / kTicks, 10 * kMillisecond, 5 * kSecond)) {}
 
 std::optional<Blocked> DeadlockWatch::Check(Nanos now, bool waits, Facts& facts) {
-  next_ = kForever;
   if (told_ == Blocked::kNot) {
+    next_ = waits ? DeadlineAfter(since_, kMoments) : kForever;
     if (!waits) return std::nullopt;
-    next_ = DeadlineAfter(since_, kMoments);
-    if (now < next_) return std::nullopt;
+  }
+  if (now < next_ && !(told_ == Blocked::kForTheLimit && question_.has_value())) {
+    return std::nullopt;
   }
   const Blocked::Level level = Judge(now, facts);
   if (level == Blocked::kForTheLimit && question_.has_value()) {

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "controller/failure/waiting_threads.h"
@@ -39,8 +40,12 @@ class DeadlockWatch {
   // `limit`: 0: never.
   explicit DeadlockWatch(Nanos limit);
 
-  // An operation began or ended.
-  void OnEvent(Nanos now) { since_ = now; }
+  // An operation begins or ends, or is executed. Whether it was told that this rank is blocked:
+  // then that must be taken back, before anything else is said.
+  [[nodiscard]] bool Move(Nanos now) {
+    since_ = now;
+    return std::exchange(told_, Blocked::kNot) != Blocked::kNot;
+  }
   void OnQuestion(const StillBlocked& asked) { question_ = asked.question; }
 
   // What this rank must tell, if that has changed. `waits`: whether any thread may be inside a

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/lost.h"
@@ -14,6 +15,12 @@ namespace {
 
 // A verdict: 0 while the rank runs, else a mark, its pid and its wait status (16 bits).
 constexpr uint64_t kMark = uint64_t{1} << 63;
+
+bool IsEventfd(int fd) {
+  char target[32] = {};
+  (void)!readlink(absl::StrCat("/proc/self/fd/", fd).c_str(), target, sizeof target - 1);
+  return absl::string_view(target) == "anon_inode:[eventfd]";
+}
 
 // Programs that this process starts don't get either.
 absl::StatusOr<UniqueFd> Inherit(int fd, const char* what) {
@@ -38,7 +45,8 @@ absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Open(int fd, int bel
   RUEDA_ASSIGN_OR_RETURN(UniqueFd copy, Inherit(fd, "opening the launcher's verdict board"));
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory, SharedMemory::Map(std::move(copy)));
   UniqueFd bell;
-  if (bell_fd >= 0) {
+  // Whoever starts the program may pass on some descriptors and not this one: heartbeats look, too.
+  if (bell_fd >= 0 && IsEventfd(bell_fd)) {
     RUEDA_ASSIGN_OR_RETURN(bell, Inherit(bell_fd, "opening the bell of the launcher's board"));
   }
   std::unique_ptr<VerdictBoard> board(new VerdictBoard(std::move(memory), std::move(bell)));

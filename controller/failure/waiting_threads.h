@@ -28,7 +28,11 @@ class WaitingThreads {
 
   WaitingThreads();
 
-  // The calling thread submits. It costs a comparison, but the first time.
+  // The calling thread is one of the library's, which submits and waits for others: it is known
+  // otherwise whether it is at work. Only its waits count, while they last.
+  static void ExemptThisThread() { exempt = true; }
+
+  // The calling thread submits. Costs a comparison, unless it was in another context before.
   void NoteSubmission() {
     if (__builtin_expect(submits_in != number_, 0)) Add(/*waits=*/false);
   }
@@ -76,6 +80,7 @@ class WaitingThreads {
   // In which of these the thread was noted last.
   static thread_local uint64_t submits_in;
   static thread_local uint64_t waits_in;
+  static thread_local bool exempt;
 
   const uint64_t number_;
   std::atomic<int> inside_{0};

@@ -91,6 +91,7 @@ std::optional<Watch::Lost> EndedRanks::Look(const VerdictBoard* board,
   }
   if (std::exchange(found_, ended) != ended) found_at_ = now;
   if (ended < 0 || now - found_at_ < kPatience) return std::nullopt;
+  found_ = -1;
   return Watch::Lost{ended, "its process has ended"};
 }
 

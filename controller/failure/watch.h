@@ -72,6 +72,8 @@ class EndedRanks {
   // if it ended in the middle of its work, or else once a look of so long ago found it ended.
   std::optional<Watch::Lost> Look(const VerdictBoard* board, absl::Span<const RankInfo> infos,
                                   absl::FunctionRef<bool(Rank)> has_left, Nanos now);
+  // When to look again, whatever else there is to do.
+  Nanos next() const { return found_ < 0 ? kForever : found_at_ + kPatience; }
 
  private:
   Rank found_ = -1;

@@ -47,7 +47,8 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetingOf(const Environment& environmen
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Meeting> meeting, MeetingAt(launch, config, args->scope));
   if (config.agent_fd >= 0) {
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<VerdictBoard> board,
-                           VerdictBoard::Open(static_cast<int>(config.agent_fd)));
+                           VerdictBoard::Open(static_cast<int>(config.agent_fd),
+                                              static_cast<int>(config.agent_bell_fd)));
     meeting->Consult(std::move(board));
   }
   return meeting;

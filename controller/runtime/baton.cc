@@ -137,6 +137,7 @@ void Baton::WaitForBaton(Nanos* patience) {
 }
 
 void Baton::Background() {
+  WaitingThreads::ExemptThisThread();
   Nanos patience = kPatience;
   while (!stopping_.load(std::memory_order_acquire)) {
     engine_.ReportFailure();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "controller/failure/waiting_threads.h"
 #include "controller/runtime/callbacks.h"
 #include "core/base/log.h"
 #include "core/base/threads.h"
@@ -75,6 +76,7 @@ bool Completions::Add(std::function<void()> callback) {
 
 void Completions::Run() {
   current = this;
+  WaitingThreads::ExemptThisThread();
   while (true) {
     std::function<void()> callback;
     {

@@ -44,8 +44,28 @@ class Completions {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // After Start. False: the thread has been stopped, and nothing will run it.
   bool Add(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether a callback was added that has not returned.
-  bool busy() const { return to_return_.load(std::memory_order_relaxed) > 0; }
+  // Whether a callback was added that has not returned, and its thread is at work: not in a wait.
+  bool busy() const {
+    return to_return_.load(std::memory_order_relaxed) > 0 &&
+           !waits_.load(std::memory_order_relaxed);
+  }
+  // Its thread is in a wait, as long as this lives. On other threads it does nothing.
+  class Waits {
+   public:
+    explicit Waits(Completions* completions)
+        : completions_(Current() == completions ? completions : nullptr) {
+      Set(true);
+    }
+    ~Waits() { Set(false); }
+    Waits(const Waits&) = delete;
+    Waits& operator=(const Waits&) = delete;
+
+   private:
+    void Set(bool waits) {
+      if (completions_ != nullptr) completions_->waits_.store(waits, std::memory_order_relaxed);
+    }
+    Completions* const completions_;
+  };
   // Runs what has been added, then ends the thread. Not called from a callback.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
   // The one whose thread the calling thread is; null: none.
@@ -55,6 +75,7 @@ class Completions {
   void Run();
 
   std::atomic<bool> started_{false};
+  std::atomic<bool> waits_{false};
   std::atomic<int> to_return_{0};  // how many were added and have not returned
   mutable Mutex mutex_;
   CondVar changed_;

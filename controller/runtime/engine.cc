@@ -88,6 +88,7 @@ bool Engine::TurnOnce() {
   if (__builtin_expect(record_->exists(), 0)) return EndIfFailed();
   bool moved = DrainSubmissions();
   if (__builtin_expect(wishes_.any(), 0)) FulfilWishes();
+  if (goes_on() && now_ >= ended_.next()) OnWatched(std::nullopt);
   if (goes_on()) moved |= Announce();
   if (goes_on()) moved |= FollowPlan();
   if (goes_on() && lanes_->busy() && !detector_->suspects()) moved |= AdvanceLanes();
@@ -124,7 +125,7 @@ bool Engine::DrainSubmissions() {
 void Engine::Begin(Request* request) {
   if (request->token >= in_flight_.size()) in_flight_.resize(request->token + 1);
   in_flight_[request->token] = request;
-  deadlock_watch_.OnEvent(now_);
+  Moved();
   if (Lane* lane = lanes_->Find(request->spec->set)) lane->Began();
 }
 
@@ -185,6 +186,7 @@ absl::StatusOr<bool> Engine::ReadPlan() {
 
 void Engine::Execute(const Action& action) {
   if (const auto* launch = std::get_if<Launch>(&action)) {
+    Moved();
     const absl::Status status = lanes_->Launch(*launch, in_flight_);
     if (!status.ok()) {
       FailMembership({.culprit = world_.rank,
@@ -271,7 +273,7 @@ void Engine::Complete(Request* request, absl::Status status, FailurePtr failure)
   }
   if (!status.ok()) request->status = DeepCopy(status);
   tracks_.Ended(request);
-  deadlock_watch_.OnEvent(now_);
+  Moved();
   in_flight_[request->token] = nullptr;
   if (Lane* lane = lanes_->Find(request->spec->set)) lane->Ended(*request);
   request->failure = std::move(failure);
@@ -313,7 +315,8 @@ void Engine::OnNonsense(Rank peer, const absl::Status& what) {
 void Engine::OnWatched(std::optional<Watch::Lost> lost) {
   if (!lost.has_value()) lost = lanes_->SilentRank();
   const auto has_left = [this](Rank rank) { return left_.Contains(rank); };
-  if (!lost.has_value()) lost = ended_.Look(parts_.verdicts.get(), world_.infos, has_left, now_);
+  const Nanos now = MonotonicNow();
+  if (!lost.has_value()) lost = ended_.Look(parts_.verdicts.get(), world_.infos, has_left, now);
   if (!lost.has_value()) return;
   FollowPlan();  // it may have left, and ended since
   if (!goes_on() || left_.Contains(lost->rank)) return;
@@ -423,11 +426,6 @@ void Engine::DrainAtEnd() {
   }
 }
 
-FailurePtr Engine::failure() const {
-  MutexLock lock(failure_mutex_);
-  return failure_;
-}
-
 // Nobody closes before all are done. True when that is so, or was waited for long enough.
 bool Engine::SayFarewell() {
   const Nanos now = MonotonicNow();
@@ -481,8 +479,8 @@ Nanos Engine::CheckDeadlines() {
     Fail(absl::StrCat(" can't go on: ", look.status().message()));
     return 0;
   }
-  Nanos next =
-      std::min({*look, parts_.connections->deadline(), membership_.farewell_until(), CheckWaits()});
+  Nanos next = std::min({*look, parts_.connections->deadline(), membership_.farewell_until(),
+                         CheckWaits(), ended_.next()});
   if (detector_->suspects()) next = std::min(next, now_ + kMillisecond);
   // Somebody is writing a failure down; it takes a moment, unless it died meanwhile.
   if (record_->exists()) next = std::min(next, now_ + kMillisecond);

@@ -88,7 +88,10 @@ class Engine final : private Lanes::Listener,
   // failed.
   bool Finished() const { return membership_.has_ended(); }
   // The failure that ended the membership; null while it goes on.
-  FailurePtr failure() const ABSL_LOCKS_EXCLUDED(failure_mutex_);
+  FailurePtr failure() const ABSL_LOCKS_EXCLUDED(failure_mutex_) {
+    MutexLock lock(failure_mutex_);
+    return failure_;
+  }
   // Once after a failure, when everybody who waited has been told: logs it and writes the flight
   // recorder and the timeline down. Takes its time: the background thread's, or that of whoever
   // ends the context.
@@ -123,6 +126,10 @@ class Engine final : private Lanes::Listener,
   bool HasWork();
   Nanos CheckDeadlines();
   Nanos CheckWaits();
+  // An operation begins, ends or is executed.
+  void Moved() {
+    if (deadlock_watch_.Move(now_)) member_.Announce(Blocked{Blocked::kNot});
+  }
 
   // The parts of a turn. Each returns whether anything moved.
   bool DrainSubmissions();

@@ -307,6 +307,7 @@ absl::Status Runtime::WaitFor(Request* request, Nanos timeout, bool enqueued) {
   }
   const Nanos began = trace::Record(trace::Event::kWaitBegin, 0, request->handle());
   if (waits) {
+    const Completions::Waits in_callback(&completions_);
     baton_->Await(request, timeout == kForever ? kForever : DeadlineAfter(MonotonicNow(), timeout),
                   over);
   }

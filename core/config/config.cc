@@ -107,8 +107,8 @@ const Knob kKnobs[] = {
      "How long all ranks wait for operations that can't complete, as each waits for another, until "
      "these fail on every rank that submitted them. Nothing may be submitted, end, or call back "
      "meanwhile, on any rank; time in which a rank is stopped or traced does not count. Three "
-     "times "
-     "as long where threads that submit and do not wait may come back. 0: never."},
+     "times as long where threads that submit and do not wait may come back. Each context looks at "
+     "its own operations. 0: never, as for a program whose ranks all wait for work on purpose."},
     {"heartbeat_limit_s", &Config::heartbeat_limit_s, Use::kAgreed, 0.1, 1e6, "0", "",
      "A rank is lost when it has been stopped by a signal for that long, or when its host has been "
      "silent (to anybody who reduces with it) for that long and one heartbeat more: an eighth of "

@@ -214,6 +214,29 @@ TEST_P(NoDeadlock, IsWhileACallbackRuns) {
   });
 }
 
+// A callback that waits is as good as a thread that does.
+TEST_P(NoDeadlock, NeedsCallbacksThatDoNotWait) {
+  RunRanks(Options(), [&](rueda_context* context, int rank) {
+    struct Waiter {
+      rueda_context* context;
+      int rank;
+      std::promise<rueda_status> status;
+    } mine = {context, rank, {}};
+    rueda_completion completion = RUEDA_COMPLETION_INIT;
+    completion.callback = [](void* user, rueda_handle, rueda_status) {
+      Waiter& waiter = *static_cast<Waiter*>(user);
+      waiter.status.set_value(Execute(waiter.context, Barrier(waiter.rank == 0 ? "c" : "d")));
+    };
+    completion.user = &mine;
+    const rueda_operation first = Barrier("first");
+    rueda_handle handle = 0;
+    ASSERT_EQ(rueda_submit(context, &first, 1, &completion, &handle), RUEDA_OK);
+    EXPECT_EQ(Execute(context, Barrier(rank == 0 ? "a" : "b")), RUEDA_CANCELLED);
+    EXPECT_EQ(mine.status.get_future().get(), RUEDA_CANCELLED);
+    EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+  });
+}
+
 class HeldRank : public ::testing::TestWithParam<Setup> {
  protected:
   // Rank 1 is held by `hold` half a limit after the deadlock began, for two limits, and let go.

@@ -11,7 +11,10 @@ constexpr Nanos kTick = kSecond / 2;
 
 class DeadlockWatchTest : public ::testing::Test, public DeadlockWatch::Facts {
  protected:
-  WaitingThreads::State Threads(Nanos) override { return threads_; }
+  WaitingThreads::State Threads(Nanos) override {
+    ++looks_;
+    return threads_;
+  }
   bool Moves() override { return moves_; }
   bool IsTraced() override { return traced_; }
 
@@ -35,6 +38,7 @@ class DeadlockWatchTest : public ::testing::Test, public DeadlockWatch::Facts {
   using Said = std::vector<Blocked::Level>;
   DeadlockWatch watch_{kLimit};
   WaitingThreads::State threads_;
+  int looks_ = 0;
   bool moves_ = false;
   bool traced_ = false;
   Nanos now_ = 0;
@@ -62,8 +66,25 @@ TEST_F(DeadlockWatchTest, EachEventBeginsAnew) {
   WaitSince(0);
   for (Nanos at = 0; at < 3 * kLimit; at += kLimit - kSecond) {
     for (const Blocked::Level level : Levels(Until(at))) EXPECT_LT(level, Blocked::kForTheLimit);
-    watch_.OnEvent(at);
+    EXPECT_EQ(watch_.Move(at), at >= DeadlockWatch::kMoments);
   }
+}
+
+TEST_F(DeadlockWatchTest, WhatWasToldIsTakenBackOnceWhenSomethingMoves) {
+  WaitSince(0);
+  EXPECT_FALSE(watch_.Move(0));
+  EXPECT_EQ(Levels(Until(kSecond)), Said{Blocked::kForMoments});
+  EXPECT_TRUE(watch_.Move(now_));
+  EXPECT_FALSE(watch_.Move(now_));
+  EXPECT_EQ(Levels(Until(now_ + kSecond)), Said{Blocked::kForMoments}) << "and said anew";
+}
+
+TEST_F(DeadlockWatchTest, LooksNoOftenerThanItMust) {
+  WaitSince(0);
+  EXPECT_EQ(Levels(Until(kSecond)), Said{Blocked::kForMoments});
+  looks_ = 0;
+  for (int i = 0; i < 100; ++i) (void)watch_.Check(now_ + i, true, *this);
+  EXPECT_LE(looks_, 1);
 }
 
 TEST_F(DeadlockWatchTest, WhatIsUnderWayMoves) {

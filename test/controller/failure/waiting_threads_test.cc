@@ -130,6 +130,22 @@ TEST(WaitingThreads, AWaitThatNeverSleptIsOneToo) {
   EXPECT_EQ(state.since, kForever);
 }
 
+TEST(WaitingThreads, OfTheLibrarysOwnThreadsOnlyWaitsCount) {
+  WaitingThreads threads;
+  Worker callbacks;
+  callbacks.Do([&] {
+    WaitingThreads::ExemptThisThread();
+    threads.NoteSubmission();
+    threads.NoteWait();
+    const WaitingThreads::Inside inside(&threads, kForever);
+    EXPECT_NE(threads.Look(MonotonicNow()).since, kForever);
+  });
+  const WaitingThreads::State state = threads.Look(MonotonicNow() + kLater);
+  EXPECT_EQ(state.since, kForever);
+  EXPECT_FALSE(state.waiter_left.has_value());
+  EXPECT_FALSE(state.other_outside);
+}
+
 TEST(WaitingThreads, EachContextKnowsItsOwn) {
   WaitingThreads one, other;
   for (int turn = 0; turn < 2; ++turn) {
