@@ -63,6 +63,9 @@ TEST_F(Deadlock, IsReportedOnceByTheRankThatMadeItOne) {
                                           "did not submit"),
                                 HasSubstr("ended after 600.0 s")));
   EXPECT_THAT(Reports(1, 5 * kSecond), IsEmpty());
+  Say(1, Blocked::kNot);
+  Say(1, Blocked::kForMoments);
+  EXPECT_THAT(Reports(1, 6 * kSecond), IsEmpty()) << "the same ranks wait for the same";
 }
 
 TEST_F(Deadlock, IsNoneAnyMoreWhenARankTakesItsWordBack) {
