@@ -240,7 +240,7 @@ class TheDoor(SecurityTest):
         grown, seconds = sockets.rss_kib(pid) - rss, time.monotonic() - begin
         joined = self.finish(job)
         crowd.leave()
-        lines = job.out(0).count("turned ")
+        lines = job.out(0).count("start: refused ")
         print(f"{STRANGERS} strangers in {seconds:.1f} s: memory grew by {grown} KiB, at most {max(fds)} descriptors, "
               f"{lines} lines in the log; then the last rank joined and all was done in {joined:.2f} s")
         if not SANITIZED:
