@@ -28,7 +28,6 @@ void BlockedRanks::Set(Rank rank, const Blocked& said) {
 void BlockedRanks::Left(Rank rank) {
   Move(rank, Blocked::kNot);
   --at_least_[Blocked::kNot];
-  --live_;
 }
 
 bool BlockedRanks::MustAsk() {

@@ -12,7 +12,7 @@ namespace rueda {
 
 class BlockedRanks {
  public:
-  explicit BlockedRanks(int world_size) : levels_(world_size), live_(world_size) {
+  explicit BlockedRanks(int world_size) : levels_(world_size) {
     at_least_[Blocked::kNot] = world_size;
   }
 
@@ -20,7 +20,7 @@ class BlockedRanks {
   // It is not asked any more.
   void Left(Rank rank);
   // Whether the job has ranks, and all are.
-  bool all(Blocked::Level level) const { return live_ > 0 && at_least_[level] == live_; }
+  bool all(Blocked::Level level) const { return live() > 0 && at_least_[level] == live(); }
   bool is_blocked(Rank rank) const { return levels_[rank] >= Blocked::kForMoments; }
   // Whether to ask now; once for each time that all have come to kForTheLimit.
   bool MustAsk();
@@ -30,10 +30,10 @@ class BlockedRanks {
 
  private:
   void Move(Rank rank, Blocked::Level level);
+  int live() const { return at_least_[Blocked::kNot]; }
 
   std::vector<Blocked::Level> levels_;               // of those who have left: kNot
   std::array<int, Blocked::kStill + 1> at_least_{};  // by level: how many of those who live
-  int live_;
   uint16_t question_ = 0;
   bool asked_ = false;
 };
