@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "absl/container/inlined_vector.h"
+
 namespace rueda {
 namespace {
 
@@ -56,6 +58,9 @@ struct Source {
   PartCompression compression = {};
 };
 
+using Sources = absl::InlinedVector<Source, 1>;
+using Inputs = absl::InlinedVector<FusionInput, 1>;
+
 // Whether two parts of a batch may share a bucket.
 bool SameFusionKey(const Source& one, const Source& other) {
   const Signature& a = one.operation->spec->signature;
@@ -67,7 +72,7 @@ bool SameFusionKey(const Source& one, const Source& other) {
 
 // What `auto` takes for each part alone would cut a batch into buckets of one or two: those of one
 // kind come together.
-void SortAutomatic(std::vector<Source>* sources) {
+void SortAutomatic(Sources* sources) {
   const auto is_auto = [](const Source& source) {
     return source.operation->spec->signature.compression.compressor == Compressor::kAuto;
   };
@@ -85,7 +90,7 @@ void SortAutomatic(std::vector<Source>* sources) {
 }
 
 void PlanInputs(const LaneBatch& batch, absl::Span<const PartCompression> compression,
-                std::vector<FusionInput>* inputs, std::vector<Source>* sources) {
+                Inputs* inputs, Sources* sources) {
   size_t next = 0;
   for (const LaneOperation& operation : batch.operations) {
     const int parts = static_cast<int>(operation.parts.size());
@@ -165,25 +170,19 @@ FusionInput InputOf(const TensorSpec& spec, int part, uint64_t fusion_key, int64
           elements};
 }
 
-std::vector<LaneBucket> MakeBuckets(const LaneBatch& batch, const ProcessSet& set,
-                                    int64_t bucket_bytes,
-                                    absl::Span<const PartCompression> compression) {
-  std::vector<FusionInput> inputs;
-  std::vector<Source> sources;
+LaneBuckets MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes,
+                        absl::Span<const PartCompression> compression) {
+  Inputs inputs;
+  Sources sources;
   PlanInputs(batch, compression, &inputs, &sources);
-  std::vector<Bucket> plan;
-  PlanFusion(inputs, bucket_bytes, &plan);
-  std::vector<LaneBucket> buckets;
-  for (const Bucket& planned : plan) {
-    const Source& first = sources[static_cast<size_t>(planned.slices.front().input)];
-    LaneBucket bucket = BucketLike(first, batch, set);
+  LaneBuckets buckets;
+  for (const Bucket& planned : PlanFusion(inputs, bucket_bytes)) {
+    const Source& first = sources[planned.begin];
+    LaneBucket& bucket = buckets.emplace_back(BucketLike(first, batch, set));
     bucket.operation.dtype = planned.dtype;
     bucket.operation.elements = planned.elements;
     bucket.operation.digest = DigestWith(planned.digest, first.compression);
-    for (const BucketSlice& slice : planned.slices) {
-      AddPart(sources[static_cast<size_t>(slice.input)], set, &bucket);
-    }
-    buckets.push_back(std::move(bucket));
+    for (size_t i = planned.begin; i < planned.end; ++i) AddPart(sources[i], set, &bucket);
   }
   return buckets;
 }

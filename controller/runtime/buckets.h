@@ -2,6 +2,7 @@
 // do with each bucket. All ranks come to the same from the same plan. Values. PURE
 #pragma once
 
+#include <list>
 #include <vector>
 
 #include "controller/membership/process_sets.h"
@@ -62,13 +63,16 @@ struct LaneBucket {
   }
 };
 
+// They stay where they are, from when they are made until they are done: communicators look at
+// them.
+using LaneBuckets = std::list<LaneBucket>;
+
 // One part of an operation for the planner; -1: an operation without parts (a barrier).
 FusionInput InputOf(const TensorSpec& spec, int part, uint64_t fusion_key, int64_t elements);
 
 // The buckets of one batch. Outputs that this rank wants have their memory already. `compression`:
 // by part, through the whole batch; empty: nothing is compressed. Requests are not looked into.
-std::vector<LaneBucket> MakeBuckets(const LaneBatch& batch, const ProcessSet& set,
-                                    int64_t bucket_bytes,
-                                    absl::Span<const PartCompression> compression);
+LaneBuckets MakeBuckets(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes,
+                        absl::Span<const PartCompression> compression);
 
 }  // namespace rueda

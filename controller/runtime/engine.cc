@@ -198,7 +198,7 @@ void Engine::Execute(const Action& action) {
     if (request->spec->signature.kind == OpKind::kJoin) {
       ending_joins_.push_back({rejected->token, rejected->status});
     } else {
-      Complete(request, rejected->status);
+      Complete(request, rejected->status, MonotonicNow());
     }
   } else if (const auto* added = std::get_if<NewSet>(&action)) {
     const ProcessSet& set = *member_.process_sets().Find(added->set);
@@ -231,7 +231,7 @@ void Engine::Execute(const Action& action) {
 
 void Engine::CompleteWith(Token token, int64_t value) {
   in_flight_[token]->value = value;
-  Complete(in_flight_[token], absl::OkStatus());
+  Complete(in_flight_[token], absl::OkStatus(), MonotonicNow());
 }
 
 bool Engine::AdvanceLanes() {
@@ -260,13 +260,13 @@ bool Engine::EndJoins() {
            if (join.last.ok()) {
              CompleteWith(join.token, *join.last);
            } else {
-             Complete(in_flight_[join.token], join.last.status());
+             Complete(in_flight_[join.token], join.last.status(), MonotonicNow());
            }
            return true;
          }) > 0;
 }
 
-void Engine::Complete(Request* request, absl::Status status, FailurePtr failure) {
+void Engine::Complete(Request* request, absl::Status status, Nanos at, FailurePtr failure) {
   // What may throw comes first: then nothing has happened.
   if (absl::IsDeadlineExceeded(status)) {  // that is how a call ends whose operation goes on
     status = absl::CancelledError(status.message());
@@ -277,8 +277,8 @@ void Engine::Complete(Request* request, absl::Status status, FailurePtr failure)
   in_flight_[request->token] = nullptr;
   if (Lane* lane = lanes_->Find(request->spec->set)) lane->Ended(*request);
   request->failure = std::move(failure);
-  trace::Record(trace::Event::kComplete, 0, request->handle(),
-                static_cast<uint64_t>(request->status.code()));
+  trace::RecordAt(at, trace::Event::kComplete, 0, request->handle(),
+                  static_cast<uint64_t>(request->status.code()));
   submissions_->Ended(*request);
   // Kept here, as whoever sees `done` may release the request.
   const Callback callback = {request->callback, request->callback_user,
@@ -400,7 +400,7 @@ void Engine::FinishMembership() {
       }
     }
     ++failed_operations_;
-    Complete(in_flight_[token], status, failed);
+    Complete(in_flight_[token], status, MonotonicNow(), failed);
   }
   membership_.End();
   report_due_.store(true, std::memory_order_release);

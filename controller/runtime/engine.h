@@ -142,13 +142,15 @@ class Engine final : private Lanes::Listener,
   void AnnounceDone();
   absl::StatusOr<bool> ReadPlan();
   void Execute(const Action& action);
-  void Complete(Request* request, absl::Status status, FailurePtr failure = nullptr);
+  void Complete(Request* request, absl::Status status, Nanos at, FailurePtr failure = nullptr);
   void CompleteWith(Token token, int64_t value);
   void FulfilWishes();
 
   // Lanes::Listener.
   void OnEnqueued(Request* request) override;
-  void OnLastBucketDone(Request* request) override { Complete(request, request->local_error); }
+  void OnLastBucketDone(Request* request, Nanos at) override {
+    Complete(request, request->local_error, at);
+  }
 
   // Connections::Listener.
   bool goes_on() const override { return membership_.goes_on(); }

@@ -72,8 +72,7 @@ void Lane::Ended(const Request& request) {
   prepared_ = nullptr;
 }
 
-std::vector<LaneBucket> Lane::Plan(const LaneBatch& batch, const ProcessSet& set,
-                                   int64_t bucket_bytes) {
+LaneBuckets Lane::Plan(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes) {
   const bool compressed = std::any_of(
       batch.operations.begin(), batch.operations.end(),
       [](const LaneOperation& operation) { return !operation.spec->signature.compression.none(); });
@@ -85,7 +84,7 @@ std::vector<LaneBucket> Lane::Plan(const LaneBatch& batch, const ProcessSet& set
       parts.push_back(HowToCompress(*operation.spec, part, measures(), &compression_));
     }
   }
-  std::vector<LaneBucket> buckets = MakeBuckets(batch, set, bucket_bytes, parts);
+  LaneBuckets buckets = MakeBuckets(batch, set, bucket_bytes, parts);
   for (const LaneBucket& bucket : buckets) {
     if (bucket.operation.compressed()) compression_.Began(set_);
   }
@@ -93,22 +92,23 @@ std::vector<LaneBucket> Lane::Plan(const LaneBatch& batch, const ProcessSet& set
   return buckets;
 }
 
-void Lane::Add(Queue queue, std::vector<LaneBucket> buckets) {
+void Lane::Add(Queue queue, LaneBuckets buckets) {
   QueueState& state = Of(queue);
   batches_.push_back(static_cast<int>(buckets.size()));
-  for (LaneBucket& bucket : buckets) {
+  while (!buckets.empty()) {
+    LaneBucket& bucket = buckets.front();
+    state.buckets.splice(state.buckets.end(), buckets, buckets.begin());
     const bool by_all = bucket.operation.peer < 0;
     crosses_ |= by_all && state.backend->connects();
     bucket.batch = batch_ + batches_.size() - 1;
     for (Request* request : bucket.requests) {
       if (request == nullptr) continue;
       ++request->buckets_left;
-      ++request->buckets_to_enqueue;
+      if (state.enqueuing != nullptr) ++request->buckets_to_enqueue;
     }
-    state.buckets.push_back(std::move(bucket));
     // In plan order, also of different process sets, on all ranks: what communicators of a device
     // have to be used in.
-    if (state.enqueuing != nullptr) Start(state);
+    if (state.enqueuing != nullptr) Start(state, &bucket);
   }
 }
 
@@ -140,32 +140,32 @@ bool Lane::AdvanceFarewell() {
   return farewell_ == Farewell::kOver;
 }
 
-void Lane::Start(QueueState& queue) {
-  LaneBucket& bucket = queue.buckets[queue.started++];
-  bucket.started_at = trace::Record(trace::Event::kBucketStart, bucket.first_id,
-                                    static_cast<uint64_t>(set_), bucket.bytes());
-  queue.communicator->Start(bucket.Complete());
+void Lane::Start(QueueState& queue, LaneBucket* bucket) {
+  if (queue.enqueuing != nullptr) queue.to_enqueue.push_back(bucket);
+  bucket->started_at = trace::Record(trace::Event::kBucketStart, bucket->first_id,
+                                     static_cast<uint64_t>(set_), bucket->bytes());
+  queue.communicator->Start(bucket->Complete());
 }
 
 absl::StatusOr<Progress> Lane::Advance(Queue queue) {
   QueueState& state = Of(queue);
-  if (state.started == 0) {
-    const LaneBucket& bucket = state.buckets.front();
+  LaneBucket& bucket = state.buckets.front();
+  if (bucket.started_at == 0) {
     if (prepared_ != nullptr && (bucket.requests.size() != 1 || bucket.requests[0] != prepared_)) {
       Of(Queue::kCpu).early->Drop();  // what others began was not that
     }
     prepared_ = nullptr;
-    Start(state);
+    Start(state, &bucket);
   }
   return state.communicator->Advance();
 }
 
 void Lane::TakeEnqueued(Queue queue, std::vector<Request*>* enqueued) {
   QueueState& state = Of(queue);
-  while (state.enqueuing != nullptr && state.enqueued < state.started) {
+  for (; !state.to_enqueue.empty(); state.to_enqueue.pop_front()) {
     const DeviceEvent event = state.enqueuing->NextEnqueued();
     if (event == nullptr) return;
-    for (Request* request : state.buckets[state.enqueued++].requests) {
+    for (Request* request : state.to_enqueue.front()->requests) {
       if (request == nullptr) continue;
       request->event = event;
       if (--request->buckets_to_enqueue == 0) enqueued->push_back(request);
@@ -185,14 +185,13 @@ void Lane::Abort() {
   }
 }
 
-LaneBucket Lane::Pop(Queue queue) {
+LaneBuckets Lane::Pop(Queue queue) {
   QueueState& state = Of(queue);
-  LaneBucket bucket = std::move(state.buckets.front());
-  state.buckets.pop_front();
-  --state.started;
-  if (state.enqueued > 0) {
-    --state.enqueued;
-  } else {  // it ended before it was asked for
+  LaneBuckets popped;
+  popped.splice(popped.end(), state.buckets, state.buckets.begin());
+  LaneBucket& bucket = popped.front();
+  if (!state.to_enqueue.empty() && state.to_enqueue.front() == &bucket) {
+    state.to_enqueue.pop_front();  // it ended before it was asked for
     for (Request* request : bucket.requests) {
       if (request != nullptr) --request->buckets_to_enqueue;
     }
@@ -204,7 +203,7 @@ LaneBucket Lane::Pop(Queue queue) {
   // One that was enqueued behind another did not begin before that one's end.
   bucket.started_at = std::max(bucket.started_at, state.done_at);
   state.done_at = bucket.done_at;
-  return bucket;
+  return popped;
 }
 
 }  // namespace rueda

@@ -59,9 +59,9 @@ class Lane {
 
   // The buckets of the next batch. `auto` chooses here, and what is compressed is under way from
   // now on: they are all added.
-  std::vector<LaneBucket> Plan(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes);
+  LaneBuckets Plan(const LaneBatch& batch, const ProcessSet& set, int64_t bucket_bytes);
   // All buckets of the next batch, of one queue, which it has.
-  void Add(Queue queue, std::vector<LaneBucket> buckets);
+  void Add(Queue queue, LaneBuckets buckets);
   // Never again after Abort: nothing advances then.
   bool busy() const {
     return !aborted_ && std::any_of(queues_.begin(), queues_.end(),
@@ -78,7 +78,8 @@ class Lane {
   void TakeEnqueued(Queue queue, std::vector<Request*>* enqueued);
   // How the communicator spent the time of the bucket that is finished.
   PhaseTimes phase_times(Queue queue) const { return Of(queue).communicator->phase_times(); }
-  LaneBucket Pop(Queue queue);
+  // That bucket, alone.
+  LaneBuckets Pop(Queue queue);
   // How many more of the lane's batches, from the first on without a gap, are done.
   int TakeFinishedBatches();
   // A barrier of all members, after everything else: then nobody is still reading what this rank
@@ -97,22 +98,21 @@ class Lane {
  private:
   struct QueueState {
     const Backend* backend = nullptr;
-    std::deque<LaneBucket> buckets;
+    LaneBuckets buckets;
     std::unique_ptr<Communicator> communicator;  // goes first: it may still look at these
     // What it can do besides; null: it can't.
     EarlyStart* early = nullptr;
     Enqueuing* enqueuing = nullptr;
     SilenceProbe* probe = nullptr;
-    size_t started = 0;   // of the buckets
-    size_t enqueued = 0;  // of those
-    Nanos done_at = 0;    // of the latest bucket
+    std::deque<LaneBucket*> to_enqueue;  // those that have been started and are not enqueued
+    Nanos done_at = 0;                   // of the latest bucket
   };
   QueueState& Of(Queue queue) { return queues_[static_cast<size_t>(queue)]; }
   const QueueState& Of(Queue queue) const { return queues_[static_cast<size_t>(queue)]; }
   Communicator& cpu() { return *Of(Queue::kCpu).communicator; }
   // Whether `auto` measures: over shared memory compression never pays.
   bool measures() const { return backend(Queue::kCpu).connects(); }
-  void Start(QueueState& queue);
+  void Start(QueueState& queue, LaneBucket* bucket);
 
   const SetId set_;
   std::array<QueueState, std::size(kQueues)> queues_;

@@ -140,7 +140,7 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
     batch.operations.push_back(
         {request, item.id, request->spec.get(), request->parts, item.first_dims, request->ready});
   }
-  std::vector<LaneBucket> buckets = lane.Plan(batch, set, args_.config->fusion_threshold);
+  LaneBuckets buckets = lane.Plan(batch, set, args_.config->fusion_threshold);
   if (!lane.busy() && !buckets.empty()) {
     ++busy_;
     args_.activity->store(buckets.front().first_id, std::memory_order_relaxed);
@@ -193,7 +193,8 @@ absl::StatusOr<bool> Lanes::AdvanceQueue(Lane& lane, Queue queue) {
 }
 
 void Lanes::OnBucketDone(Lane& lane, Queue queue) {
-  const LaneBucket bucket = lane.Pop(queue);
+  const LaneBuckets popped = lane.Pop(queue);
+  const LaneBucket& bucket = popped.front();
   if (lane.busy()) {
     const Queue other = *std::find_if(std::begin(kQueues), std::end(kQueues),
                                       [&](Queue candidate) { return lane.busy(candidate); });
@@ -207,7 +208,7 @@ void Lanes::OnBucketDone(Lane& lane, Queue queue) {
   CountBatches(lane);
   for (Request* request : bucket.requests) {
     if (request != nullptr && --request->buckets_left == 0) {
-      args_.listener->OnLastBucketDone(request);
+      args_.listener->OnLastBucketDone(request, bucket.done_at);
     }
   }
 }

@@ -29,8 +29,8 @@ class Lanes {
    public:
     // All its work is on its device's stream.
     virtual void OnEnqueued(Request* request) = 0;
-    // Its last bucket is done; `local_error` is set.
-    virtual void OnLastBucketDone(Request* request) = 0;
+    // Its last bucket is done, since `at`; `local_error` is set.
+    virtual void OnLastBucketDone(Request* request, Nanos at) = 0;
 
    protected:
     ~Listener() = default;

@@ -98,7 +98,7 @@ struct Request {
   uint32_t track = 0;                 // in the timeline, of the first part; 0: none
   std::vector<uint32_t> more_tracks;  // of the other parts
   int buckets_left = 0;               // one a part, from the order on
-  int buckets_to_enqueue = 0;         // the same
+  int buckets_to_enqueue = 0;         // of those, on a device
   DeviceEvent event;                  // behind it the results are there, once `enqueued`
   bool names_freed = false;           // others may be using them
   absl::Status local_error;  // went wrong here only; the operation goes on for the others' sake

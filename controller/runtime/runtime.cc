@@ -228,7 +228,8 @@ absl::Status Runtime::Execute(OperationArgs args, Nanos timeout, Handle* handle)
   args.waited = true;
   RUEDA_ASSIGN_OR_RETURN(const Submitted submitted, submissions_->Submit(args));
   *handle = submitted.handle;
-  const absl::Status status = WaitFor(submitted.request, timeout);
+  const Nanos began = submitted.request->submitted_at;
+  const absl::Status status = WaitFor(submitted.request, timeout, /*enqueued=*/false, began);
   Unreference(submitted.request);
   return status;
 }
@@ -295,7 +296,7 @@ absl::Status Runtime::CallAtEnd(Handle handle, CallbackFn function, void* user) 
   return absl::FailedPreconditionError("this context has shut down");
 }
 
-absl::Status Runtime::WaitFor(Request* request, Nanos timeout, bool enqueued) {
+absl::Status Runtime::WaitFor(Request* request, Nanos timeout, bool enqueued, Nanos began) {
   const auto over = [&] { return enqueued ? request->is_enqueued() : request->is_done(); };
   const bool waits = !over();
   if (waits) {
@@ -305,11 +306,11 @@ absl::Status Runtime::WaitFor(Request* request, Nanos timeout, bool enqueued) {
       submissions_->MarkWaited(request);
     }
   }
-  const Nanos began = trace::Record(trace::Event::kWaitBegin, 0, request->handle());
+  if (began == 0) began = MonotonicNow();
+  trace::RecordAt(began, trace::Event::kWaitBegin, 0, request->handle());
   if (waits) {
     const Completions::Waits in_callback(&completions_);
-    baton_->Await(request, timeout == kForever ? kForever : DeadlineAfter(MonotonicNow(), timeout),
-                  over);
+    baton_->Await(request, DeadlineAfter(began, timeout), over);
   }
   absl::Status status;
   if (!over()) {

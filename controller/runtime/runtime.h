@@ -127,8 +127,8 @@ class Runtime {
   void GuardArena();
   absl::Status StartOwnTimeline();
 
-  // Until it is done; or `enqueued`, if that is enough.
-  absl::Status WaitFor(Request* request, Nanos timeout, bool enqueued = false);
+  // Until it is done; or `enqueued`, if that is enough. `began`: when the wait did; 0: now.
+  absl::Status WaitFor(Request* request, Nanos timeout, bool enqueued = false, Nanos began = 0);
   absl::Status OrderStreamBehind(Request* request, void* stream);
 
   RuntimeOptions options_;

@@ -27,8 +27,8 @@ uint32_t DigestOf(const FusionInput& input) {
   return Digest(With(kEmptyBucket, input));
 }
 
-void PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max,
-                std::vector<Bucket>* buckets) {
+Buckets PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max) {
+  Buckets buckets;
   uint64_t hash = 0;
   const FusionInput* open = nullptr;  // the open bucket's last tensor; none open when null
   for (size_t i = 0; i < batch.size(); ++i) {
@@ -36,19 +36,19 @@ void PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max,
     const int64_t bytes = input.elements * static_cast<int64_t>(DTypeSize(input.dtype));
     const bool joins = open != nullptr && open->fusable && input.fusable &&
                        open->fusion_key == input.fusion_key && open->dtype == input.dtype &&
-                       bytes <= bucket_bytes_max - buckets->back().bytes();
+                       bytes <= bucket_bytes_max - buckets.back().bytes();
     if (!joins) {
-      buckets->emplace_back();
-      buckets->back().dtype = input.dtype;
+      buckets.push_back({.begin = i, .dtype = input.dtype});
       hash = kEmptyBucket;
     }
-    Bucket& bucket = buckets->back();
-    bucket.slices.push_back({static_cast<int32_t>(i), bucket.elements});
+    Bucket& bucket = buckets.back();
+    bucket.end = i + 1;
     bucket.elements += input.elements;
     hash = With(hash, input);
     bucket.digest = Digest(hash);
     open = &input;
   }
+  return buckets;
 }
 
 }  // namespace rueda

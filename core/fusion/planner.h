@@ -3,9 +3,10 @@
 // they agree. PURE
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "core/tensor/dtype.h"
 
@@ -20,25 +21,22 @@ struct FusionInput {
   int64_t elements;
 };
 
-struct BucketSlice {
-  int32_t input;            // index into the batch
-  int64_t offset_elements;  // in the bucket, densely packed
-};
-
+// Of these of the batch, in this order, densely packed.
 struct Bucket {
+  size_t begin = 0;
+  size_t end = 0;
   DType dtype = DType::kUInt8;
   int64_t elements = 0;
   uint32_t digest = 0;
-  std::vector<BucketSlice> slices;
 
   int64_t bytes() const { return elements * static_cast<int64_t>(DTypeSize(dtype)); }
 };
 
-// Appends the buckets of `batch` to `buckets`. A bucket holds neighbours of equal fusion key and
-// dtype and at most `bucket_bytes_max` bytes, except that a tensor larger than that has a bucket of
-// its own.
-void PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max,
-                std::vector<Bucket>* buckets);
+using Buckets = absl::InlinedVector<Bucket, 1>;
+
+// The buckets of `batch`. A bucket holds neighbours of equal fusion key and dtype and at most
+// `bucket_bytes_max` bytes, except that a tensor larger than that has a bucket of its own.
+Buckets PlanFusion(absl::Span<const FusionInput> batch, int64_t bucket_bytes_max);
 
 // The digest of a bucket that has this tensor alone.
 uint32_t DigestOf(const FusionInput& input);

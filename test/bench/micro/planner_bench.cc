@@ -21,9 +21,8 @@ void AddPlanner() {
     Add(
         absl::StrCat("planner/", tensors),
         [=] {
-          return [batch = Batch(tensors), buckets = std::vector<Bucket>()]() mutable {
-            buckets.clear();
-            PlanFusion(batch, 64 << 20, &buckets);
+          return [batch = Batch(tensors)] {
+            Buckets buckets = PlanFusion(batch, 64 << 20);
             benchmark::DoNotOptimize(buckets.data());
           };
         },

@@ -38,7 +38,8 @@ class Batch {
   void SetReady(size_t i, DeviceEvent ready) { batch.operations[i].ready = std::move(ready); }
 
   std::vector<LaneBucket> Buckets(absl::Span<const PartCompression> compression = {}) const {
-    return MakeBuckets(batch, set_, kBucketBytes, compression);
+    LaneBuckets buckets = MakeBuckets(batch, set_, kBucketBytes, compression);
+    return {std::make_move_iterator(buckets.begin()), std::make_move_iterator(buckets.end())};
   }
 
   LaneBatch batch;

@@ -157,15 +157,18 @@ TEST_F(LaneTest, OperationsStartOneAfterTheOtherUnlessTheyAreEnqueued) {
 }
 
 TEST_F(LaneTest, CountsABucketOfARequestUntilItIsDone) {
-  Open<Plain>();
+  Open<EnqueuingFake>();
   Request* const request = Begin();
   Add(request);
   EXPECT_EQ(request->buckets_left, 1);
   EXPECT_EQ(request->buckets_to_enqueue, 1);
   EXPECT_EQ(*lane_->Advance(Queue::kCpu), Progress::kDone);
-  lane_->Pop(Queue::kCpu);
-  EXPECT_EQ(request->buckets_to_enqueue, 0);
+  EXPECT_EQ(lane_->Pop(Queue::kCpu).front().requests[0], request);
+  EXPECT_EQ(request->buckets_to_enqueue, 0) << "it ended before it was asked for";
   EXPECT_EQ(lane_->TakeFinishedBatches(), 1);
+  std::vector<Request*> enqueued;
+  lane_->TakeEnqueued(Queue::kCpu, &enqueued);
+  EXPECT_THAT(enqueued, IsEmpty());
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ class LanesTest : public ::testing::Test, public Lanes::Listener {
   }
 
   void OnEnqueued(Request*) override { ADD_FAILURE() << "no device"; }
-  void OnLastBucketDone(Request* request) override { ended_.push_back(request); }
+  void OnLastBucketDone(Request* request, Nanos /*at*/) override { ended_.push_back(request); }
 
   // A sum of one rank, which is its input.
   void LaunchSum(Token token) {

@@ -26,10 +26,8 @@ std::vector<FusionInput> RandomBatch(std::mt19937* random) {
   return batch;
 }
 
-std::vector<Bucket> Planned(absl::Span<const FusionInput> batch, int64_t limit = kLimit) {
-  std::vector<Bucket> buckets;
-  PlanFusion(batch, limit, &buckets);
-  return buckets;
+Buckets Planned(absl::Span<const FusionInput> batch) {
+  return PlanFusion(batch, kLimit);
 }
 
 int64_t BytesOf(const FusionInput& input) {
@@ -40,19 +38,18 @@ TEST(Fusion, PlacesEveryTensorOnceInOrderAndDensely) {
   for (uint32_t seed = 0; seed < 2'000; ++seed) {
     std::mt19937 random(seed);
     const std::vector<FusionInput> batch = RandomBatch(&random);
-    int32_t next = 0;
+    size_t next = 0;
     for (const Bucket& bucket : Planned(batch)) {
-      ASSERT_FALSE(bucket.slices.empty()) << "seed " << seed;
-      int64_t end = 0;
-      for (const BucketSlice& slice : bucket.slices) {
-        ASSERT_EQ(slice.input, next++) << "seed " << seed;
-        ASSERT_EQ(slice.offset_elements, end) << "seed " << seed;
-        ASSERT_EQ(batch[slice.input].dtype, bucket.dtype) << "seed " << seed;
-        end += batch[slice.input].elements;
+      ASSERT_EQ(bucket.begin, next) << "seed " << seed;
+      ASSERT_LT(bucket.begin, bucket.end) << "seed " << seed;
+      int64_t elements = 0;
+      for (; next < bucket.end; ++next) {
+        ASSERT_EQ(batch[next].dtype, bucket.dtype) << "seed " << seed;
+        elements += batch[next].elements;
       }
-      ASSERT_EQ(bucket.elements, end) << "seed " << seed;
+      ASSERT_EQ(bucket.elements, elements) << "seed " << seed;
     }
-    ASSERT_EQ(next, static_cast<int32_t>(batch.size())) << "seed " << seed;
+    ASSERT_EQ(next, batch.size()) << "seed " << seed;
   }
 }
 
@@ -61,11 +58,11 @@ TEST(Fusion, KeepsWhatMustNotMeetApart) {
     std::mt19937 random(seed);
     const std::vector<FusionInput> batch = RandomBatch(&random);
     for (const Bucket& bucket : Planned(batch)) {
-      if (bucket.slices.size() == 1) continue;
+      if (bucket.end - bucket.begin == 1) continue;
       ASSERT_LE(bucket.bytes(), kLimit) << "seed " << seed;
-      for (const BucketSlice& slice : bucket.slices) {
-        ASSERT_TRUE(batch[slice.input].fusable) << "seed " << seed;
-        ASSERT_EQ(batch[slice.input].fusion_key, batch[bucket.slices[0].input].fusion_key);
+      for (size_t i = bucket.begin; i < bucket.end; ++i) {
+        ASSERT_TRUE(batch[i].fusable) << "seed " << seed;
+        ASSERT_EQ(batch[i].fusion_key, batch[bucket.begin].fusion_key) << "seed " << seed;
       }
     }
   }
@@ -76,10 +73,10 @@ TEST(Fusion, EndsABucketOnlyWhereItMust) {
   for (uint32_t seed = 0; seed < 2'000; ++seed) {
     std::mt19937 random(seed);
     const std::vector<FusionInput> batch = RandomBatch(&random);
-    const std::vector<Bucket> buckets = Planned(batch);
+    const Buckets buckets = Planned(batch);
     for (size_t i = 0; i + 1 < buckets.size(); ++i) {
-      const FusionInput& last = batch[buckets[i].slices.back().input];
-      const FusionInput& next = batch[buckets[i + 1].slices.front().input];
+      const FusionInput& last = batch[buckets[i].end - 1];
+      const FusionInput& next = batch[buckets[i + 1].begin];
       ASSERT_TRUE(!last.fusable || !next.fusable || last.fusion_key != next.fusion_key ||
                   last.dtype != next.dtype || buckets[i].bytes() + BytesOf(next) > kLimit)
           << "seed " << seed << ", bucket " << i;
@@ -103,20 +100,10 @@ TEST(Fusion, NothingComesOfAnEmptyBatch) {
   EXPECT_TRUE(Planned({}).empty());
 }
 
-TEST(Fusion, AddsToWhatIsThereAndFusesNothingIntoIt) {
-  const FusionInput input = {1, 0, true, DType::kFloat32, 4};
-  std::vector<Bucket> buckets;
-  PlanFusion({input}, kLimit, &buckets);
-  PlanFusion({input}, kLimit, &buckets);
-  ASSERT_EQ(buckets.size(), 2u);
-  EXPECT_EQ(buckets[0].digest, buckets[1].digest);
-}
-
 // What ranks compare instead of their layouts: who, how much, of which dtype, in which order.
 std::string LayoutOf(const Bucket& bucket, absl::Span<const FusionInput> batch) {
   std::string layout;
-  for (const BucketSlice& slice : bucket.slices) {
-    const FusionInput& input = batch[slice.input];
+  for (const FusionInput& input : batch.subspan(bucket.begin, bucket.end - bucket.begin)) {
     absl::StrAppend(&layout, input.identity, ":", static_cast<int>(input.dtype), ":",
                     input.elements, ",");
   }
@@ -141,9 +128,9 @@ TEST(Fusion, DigestsAreEqualExactlyWhenLayoutsAre) {
 
 // Ranks on other machines, with other builds, must come to the same number.
 TEST(Fusion, TheDigestIsTheSameEverywhere) {
-  const std::vector<Bucket> buckets = Planned({{1, 0, true, DType::kFloat32, 4},
-                                               {2, 0, true, DType::kFloat32, 8},
-                                               {3, 1, true, DType::kInt8, 1}});
+  const Buckets buckets = Planned({{1, 0, true, DType::kFloat32, 4},
+                                   {2, 0, true, DType::kFloat32, 8},
+                                   {3, 1, true, DType::kInt8, 1}});
   ASSERT_EQ(buckets.size(), 2u);
   EXPECT_EQ(buckets[0].digest, 1753417u);
   EXPECT_EQ(buckets[1].digest, 3812342223u);
