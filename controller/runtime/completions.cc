@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/failure/waiting_threads.h"
-#include "controller/runtime/callbacks.h"
+#include "controller/lanes/callbacks.h"
 #include "core/base/log.h"
 #include "core/base/threads.h"
 

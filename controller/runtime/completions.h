@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "controller/runtime/request.h"
+#include "controller/lanes/request.h"
 #include "controller/timeline/timeline.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"

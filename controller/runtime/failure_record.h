@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "controller/failure/failure.h"
+#include "controller/lanes/request.h"
 #include "controller/negotiation/member.h"
 #include "controller/rendezvous/bootstrap.h"
-#include "controller/runtime/request.h"
 #include "core/base/clock.h"
 #include "ops/host/neighbours.h"
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <vector>
 
-#include "controller/runtime/request.h"
+#include "controller/lanes/request.h"
 #include "core/base/clock.h"
 #include "core/base/futex.h"
 #include "core/base/mutex.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "controller/lanes/request.h"
 #include "controller/membership/process_sets.h"
-#include "controller/runtime/request.h"
 #include "core/base/hash_map.h"
 #include "core/base/mutex.h"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that each part of the engine has a test of its own: a file of test/controller/runtime
-includes its header.
+"""Checks that each part of the engine has a test of its own: a file of test/controller/lanes
+or test/controller/runtime includes its header.
 
     test/lint/runtime_tests.py [ROOT]
 """
@@ -10,22 +10,22 @@ import re
 
 import tree
 
-PARTS = "controller/runtime"
-TESTS = "test/controller/runtime"
-INCLUDE = re.compile(r'^#include "(controller/runtime/[\w.-]+)"', re.M)
+ROOMS = ("controller/lanes", "controller/runtime")
+INCLUDE = re.compile(r'^#include "((?:%s)/[\w.-]+)"' % "|".join(ROOMS), re.M)
 
 
 def check(root):
     errors = []
     included = set()
-    for path in (root / TESTS).glob("*.cc"):
-        included |= set(INCLUDE.findall(path.read_text()))
-    headers = {path.name for path in (root / PARTS).glob("*.h")}
+    headers = set()
+    for room in ROOMS:
+        for path in (root / "test" / room).glob("*.cc"):
+            included |= set(INCLUDE.findall(path.read_text()))
+        headers |= {f"{room}/{path.name}" for path in (root / room).glob("*.h")}
     if not headers or not included:
         errors.append("nothing was checked")
-    for name in sorted(headers):
-        if f"{PARTS}/{name}" not in included:
-            errors.append(f"{PARTS}/{name} is included by no file of {TESTS}: write a test of it")
+    for header in sorted(headers - included):
+        errors.append(f"{header} is included by no file of test/{{{','.join(ROOMS)}}}: write a test of it")
     return errors
 
 

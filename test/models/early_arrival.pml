@@ -14,7 +14,7 @@
  *                        state for spin.
  *
  * Names: ops/shm/shm_group.h has ArriveEarly, TakeBackArrival, Arrive, AllArrived and CheckDigests; small.cc has
- * Prepare, Fill, Start and Combine; lane.cc of controller/runtime has Prepare, Ended and Advance; engine.cc has
+ * Prepare, Fill, Start and Combine; lane.cc of controller/lanes has Prepare, Ended and Advance; engine.cc has
  * DrainSubmissions, Begin, Announce, ReadPlan and AdvanceLanes. The coordinator is every rank's: all read one log
  * (host_log.pml) and work out the same plan. With three ranks the parts of a turn are a little coarser.
  *

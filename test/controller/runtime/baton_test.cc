@@ -8,7 +8,7 @@
 #include <future>
 #include <thread>
 
-#include "controller/runtime/callbacks.h"
+#include "controller/lanes/callbacks.h"
 #include "controller/runtime/runtime.h"
 
 namespace rueda {

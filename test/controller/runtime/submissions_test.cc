@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "controller/runtime/outputs.h"
+#include "controller/lanes/outputs.h"
 
 namespace rueda {
 namespace {

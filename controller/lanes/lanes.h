@@ -12,10 +12,10 @@
 
 #include "absl/functional/function_ref.h"
 #include "controller/failure/watch.h"
+#include "controller/lanes/lane.h"
+#include "controller/lanes/tracks.h"
 #include "controller/negotiation/member.h"
 #include "controller/rendezvous/bootstrap.h"
-#include "controller/runtime/lane.h"
-#include "controller/runtime/tracks.h"
 #include "core/config/config.h"
 #include "ops/backend/device.h"
 #include "ops/compression/state.h"

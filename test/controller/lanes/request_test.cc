@@ -1,5 +1,5 @@
 // Requests, their handles, and what else is called at their end.
-#include "controller/runtime/request.h"
+#include "controller/lanes/request.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The lanes of a rank that is alone, over the real backend for that. Each test's own thread.
-#include "controller/runtime/lanes.h"
+#include "controller/lanes/lanes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

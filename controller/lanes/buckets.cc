@@ -1,4 +1,4 @@
-#include "controller/runtime/buckets.h"
+#include "controller/lanes/buckets.h"
 
 #include <algorithm>
 #include <tuple>

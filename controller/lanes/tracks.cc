@@ -1,4 +1,4 @@
-#include "controller/runtime/tracks.h"
+#include "controller/lanes/tracks.h"
 
 #include <algorithm>
 #include <array>

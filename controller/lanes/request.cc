@@ -1,4 +1,4 @@
-#include "controller/runtime/request.h"
+#include "controller/lanes/request.h"
 
 #include "absl/strings/str_cat.h"
 

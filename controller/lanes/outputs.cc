@@ -1,10 +1,10 @@
-#include "controller/runtime/outputs.h"
+#include "controller/lanes/outputs.h"
 
 #include <exception>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "controller/runtime/callbacks.h"
+#include "controller/lanes/callbacks.h"
 #include "core/base/log.h"
 #include "core/base/threads.h"
 

@@ -1,11 +1,11 @@
-#include "controller/runtime/lanes.h"
+#include "controller/lanes/lanes.h"
 
 #include <stdlib.h>
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "controller/runtime/outputs.h"
+#include "controller/lanes/outputs.h"
 #include "core/base/log.h"
 #include "core/base/seconds.h"
 #include "core/trace/recorder.h"

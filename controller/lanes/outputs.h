@@ -5,8 +5,8 @@
 #include <functional>
 #include <memory>
 
+#include "controller/lanes/request.h"
 #include "controller/membership/process_sets.h"
-#include "controller/runtime/request.h"
 
 namespace rueda {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "controller/lanes/lane.h"
 #include "controller/negotiation/tensor_table.h"
-#include "controller/runtime/lane.h"
 #include "controller/timeline/timeline.h"
 #include "core/base/hash_map.h"
 

@@ -1,4 +1,4 @@
-#include "controller/runtime/lane.h"
+#include "controller/lanes/lane.h"
 
 #include <algorithm>
 #include <utility>

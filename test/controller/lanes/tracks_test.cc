@@ -1,5 +1,5 @@
 // Which track of the timeline each tensor is on.
-#include "controller/runtime/tracks.h"
+#include "controller/lanes/tracks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

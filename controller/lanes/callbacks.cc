@@ -1,4 +1,4 @@
-#include "controller/runtime/callbacks.h"
+#include "controller/lanes/callbacks.h"
 
 #include <utility>
 

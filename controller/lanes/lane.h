@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "controller/runtime/buckets.h"
+#include "controller/lanes/buckets.h"
 #include "ops/backend/backend.h"
 #include "ops/compression/state.h"
 

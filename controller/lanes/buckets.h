@@ -5,8 +5,8 @@
 #include <list>
 #include <vector>
 
+#include "controller/lanes/request.h"
 #include "controller/membership/process_sets.h"
-#include "controller/runtime/request.h"
 #include "core/fusion/planner.h"
 #include "ops/backend/communicator.h"
 

@@ -1,5 +1,5 @@
 // Buckets out of batches: values in, values out. Each test's own thread.
-#include "controller/runtime/buckets.h"
+#include "controller/lanes/buckets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // A lane over communicators that can do more or less. Each test's own thread.
-#include "controller/runtime/lane.h"
+#include "controller/lanes/lane.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
