@@ -39,8 +39,8 @@ class Bus {
   virtual void BeforeSleep() = 0;
 
   // Whether this rank, having completed `completed` batches of the lane, must say so now (in an
-  // event of its own: Member::AnnounceDone).
-  virtual bool MustAnnounceDone(SetId lane, uint64_t completed) = 0;
+  // event of its own: Member::AnnounceDone). Once: it counts as said.
+  virtual bool TakeDone(SetId lane, uint64_t completed) = 0;
 
   // Looks after what is due by the clock: stalls. Reports for people are appended to `reports`, on
   // one rank of the job. Returns when to call again. An error ends the membership.

@@ -150,8 +150,8 @@ void HostLog::Publish(LogWord word, bool has_payload) {
   owned_.push_back({position, side_end_});
 }
 
-// Once this writer has read on behind its word, as a fence right behind the store would wait for a
-// line that others read. Whoever filled the last gap before a word does read on as far as to it.
+// Put off until this writer has read past its own word: a fence right after the store would stall
+// on a cache line that others read. Whoever fills the last gap before a word reads past that word.
 void HostLog::LookForOvertaken() {
   const uint64_t first = std::exchange(unlooked_, kNone);
   // Either the owner of a word behind ours has seen ours before it slept, or we see its mark.

@@ -215,7 +215,7 @@ void HostsBus::BeforeSleep() {
 }
 
 // The root can't see who has completed what; the first rank of each set tells it.
-bool HostsBus::MustAnnounceDone(SetId lane, uint64_t completed) {
+bool HostsBus::TakeDone(SetId lane, uint64_t completed) {
   if (sets_.Find(lane)->ranks.front() != self_ || completed != ordered_[lane] ||
       completed == told_done_[lane]) {
     return false;

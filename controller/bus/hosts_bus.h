@@ -38,7 +38,7 @@ class HostsBus : public Bus {
   bool LastLook() override { return log_->LastLook(); }
   bool OwesOthers() const override { return log_->OwesRoom() || news_; }
   void BeforeSleep() override;
-  bool MustAnnounceDone(SetId lane, uint64_t completed) override;
+  bool TakeDone(SetId lane, uint64_t completed) override;
   absl::StatusOr<Nanos> CheckDeadlines(Nanos now, std::vector<std::string>* reports) override;
 
   // What the courier brought: events of `child`'s subtree, or the root's plan from the parent.

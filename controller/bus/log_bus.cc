@@ -60,7 +60,7 @@ void LogBus::BeforeSleep() {
   WakeStarving();
 }
 
-bool LogBus::MustAnnounceDone(SetId lane, uint64_t completed) {
+bool LogBus::TakeDone(SetId lane, uint64_t completed) {
   return coordinator_.HasOpenBatch(lane) && coordinator_.OrderedOn(lane) == completed &&
          coordinator_.DoneOn(lane) < completed;
 }

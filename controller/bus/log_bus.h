@@ -23,7 +23,7 @@ class LogBus : public Bus {
   bool LastLook() override { return log_->LastLook(); }
   bool OwesOthers() const override { return log_->OwesRoom(); }
   void BeforeSleep() override;
-  bool MustAnnounceDone(SetId lane, uint64_t completed) override;
+  bool TakeDone(SetId lane, uint64_t completed) override;
   absl::StatusOr<Nanos> CheckDeadlines(Nanos now, std::vector<std::string>* reports) override;
 
   const Coordinator& coordinator() const { return coordinator_; }

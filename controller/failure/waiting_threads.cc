@@ -78,7 +78,7 @@ void WaitingThreads::Leave() {
   if (exempt) threads_.erase(threads_.begin() + (own - threads_.data()));
 }
 
-WaitingThreads::State WaitingThreads::Look(Nanos now) {
+WaitingThreads::State WaitingThreads::StateAt(Nanos now) {
   State state;
   MutexLock lock(mutex_);
   for (const Thread& thread : threads_) {

@@ -60,7 +60,7 @@ class WaitingThreads {
 
   // How many are inside.
   int inside() const { return inside_.load(std::memory_order_relaxed); }
-  State Look(Nanos now) ABSL_LOCKS_EXCLUDED(mutex_);
+  State StateAt(Nanos now) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Thread {

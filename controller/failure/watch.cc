@@ -77,9 +77,9 @@ std::optional<Watch::Lost> Watch::SendHeartbeatsAndCheck(bool waiting, Nanos now
   return std::nullopt;
 }
 
-std::optional<Watch::Lost> EndedRanks::Look(const VerdictBoard* board,
-                                            absl::Span<const RankInfo> infos,
-                                            absl::FunctionRef<bool(Rank)> has_left, Nanos now) {
+std::optional<Watch::Lost> EndedRanks::Check(const VerdictBoard* board,
+                                             absl::Span<const RankInfo> infos,
+                                             absl::FunctionRef<bool(Rank)> has_left, Nanos now) {
   if (board == nullptr) return std::nullopt;
   Rank ended = -1;
   for (size_t i = 0; i < infos.size(); ++i) {

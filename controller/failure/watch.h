@@ -70,8 +70,8 @@ class EndedRanks {
 
   // `board` may be null. `infos`: by rank. Names a rank that has ended, and has not left: at once
   // if it ended in the middle of its work, or else once a look of so long ago found it ended.
-  std::optional<Watch::Lost> Look(const VerdictBoard* board, absl::Span<const RankInfo> infos,
-                                  absl::FunctionRef<bool(Rank)> has_left, Nanos now);
+  std::optional<Watch::Lost> Check(const VerdictBoard* board, absl::Span<const RankInfo> infos,
+                                   absl::FunctionRef<bool(Rank)> has_left, Nanos now);
   // When to look again, whatever else there is to do.
   Nanos next() const { return found_ < 0 ? kForever : found_at_ + kPatience; }
 

@@ -99,7 +99,7 @@ void Lane::Add(Queue queue, LaneBuckets buckets) {
     LaneBucket& bucket = buckets.front();
     state.buckets.splice(state.buckets.end(), buckets, buckets.begin());
     const bool by_all = bucket.operation.peer < 0;
-    crosses_ |= by_all && state.backend->connects();
+    used_connections_ |= by_all && state.backend->connects();
     bucket.batch = batch_ + batches_.size() - 1;
     for (Request* request : bucket.requests) {
       if (request == nullptr) continue;
@@ -122,8 +122,8 @@ int Lane::TakeFinishedBatches() {
 }
 
 bool Lane::BeginFarewell() {
-  farewell_ = crosses_ ? Farewell::kUnderWay : Farewell::kOver;
-  if (!crosses_) return true;
+  farewell_ = used_connections_ ? Farewell::kUnderWay : Farewell::kOver;
+  if (!used_connections_) return true;
   BucketOperation barrier;
   barrier.kind = OpKind::kBarrier;
   barrier.sequence = UINT64_MAX;  // behind all others

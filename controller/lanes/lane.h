@@ -120,7 +120,7 @@ class Lane {
   std::deque<int> batches_;  // buckets left, by batch; the first has number `batch_`
   uint64_t batch_ = 0;
   bool aborted_ = false;
-  bool crosses_ = false;  // all members have done something over connections between them
+  bool used_connections_ = false;  // all members have done something over connections between them
   enum class Farewell { kNone, kUnderWay, kOver };
   Farewell farewell_ = Farewell::kNone;
   int in_flight_ = 0;                  // those that have begun and not ended

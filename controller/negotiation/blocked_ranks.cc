@@ -25,7 +25,7 @@ void BlockedRanks::Set(Rank rank, const Blocked& said) {
   }
 }
 
-void BlockedRanks::Left(Rank rank) {
+void BlockedRanks::Remove(Rank rank) {
   Move(rank, Blocked::kNot);
   --at_least_[Blocked::kNot];
 }

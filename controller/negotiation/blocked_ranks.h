@@ -18,9 +18,11 @@ class BlockedRanks {
 
   void Set(Rank rank, const Blocked& said);
   // It is not asked any more.
-  void Left(Rank rank);
+  void Remove(Rank rank);
   // Whether the job has ranks, and all are.
-  bool all(Blocked::Level level) const { return live() > 0 && at_least_[level] == live(); }
+  bool all(Blocked::Level level) const {
+    return remaining() > 0 && at_least_[level] == remaining();
+  }
   bool is_blocked(Rank rank) const { return levels_[rank] >= Blocked::kForMoments; }
   // Whether to ask now; once for each time that all have come to kForTheLimit.
   bool MustAsk();
@@ -30,10 +32,10 @@ class BlockedRanks {
 
  private:
   void Move(Rank rank, Blocked::Level level);
-  int live() const { return at_least_[Blocked::kNot]; }
+  int remaining() const { return at_least_[Blocked::kNot]; }
 
   std::vector<Blocked::Level> levels_;               // of those who have left: kNot
-  std::array<int, Blocked::kStill + 1> at_least_{};  // by level: how many of those who live
+  std::array<int, Blocked::kStill + 1> at_least_{};  // by level: how many of those that remain
   uint16_t question_ = 0;
   bool asked_ = false;
 };

@@ -365,7 +365,7 @@ void Coordinator::NoteDone(SetId lane_id, uint16_t low_bits, Plan* plan) {
 void Coordinator::OnLeave(Rank rank, Plan* plan) {
   if (!left_.Insert(rank)) return;
   left_in_order_.push_back(rank);
-  blocked_.Left(rank);
+  blocked_.Remove(rank);
   for (SetId id = 0; id < sets_.end(); ++id) {
     if (sets_.Find(id) != nullptr && sets_.Find(id)->Contains(rank)) ++set_states_[id].left;
   }

@@ -50,8 +50,8 @@ bool Baton::TryTake() {
 void Baton::GiveBack() noexcept {
   engine_.SetSleep(Sleep::kBackground);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const Nanos deadline = engine_.NextDeadline();
-  const bool work = engine_.HasUnfinishedWork();
+  const Nanos deadline = engine_.CheckDeadlines();
+  const bool work = engine_.CollectWork();
   state_.store(kFree, std::memory_order_seq_cst);
   if (sleepers_.any() && sleepers_.WakeOne()) return;
   // The background thread may sleep past what has become due since.
@@ -96,7 +96,7 @@ void Baton::TurnUntil(absl::FunctionRef<bool()> over, Nanos deadline, WaitingThr
     engine_.Refresh();
     engine_.BeforeSleep();
     if (!inside.has_value()) inside.emplace(threads, deadline);
-    const Nanos until = std::min(deadline, engine_.NextDeadline());
+    const Nanos until = std::min(deadline, engine_.CheckDeadlines());
     if (MonotonicNow() >= deadline) return;
     engine_.SetSleep(Sleep::kWaiter);
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -157,9 +157,9 @@ void Baton::Background() {
       // A waiter would rather turn the engine itself than be woken when its operation is done.
       to_a_waiter = sleepers_.any();
       if (to_a_waiter) break;
-      if (engine_.HasUnfinishedWork() && background_spin_.Again()) continue;
+      if (engine_.CollectWork() && background_spin_.Again()) continue;
       engine_.BeforeSleep();
-      deadline = engine_.NextDeadline();
+      deadline = engine_.CheckDeadlines();
       engine_.SetSleep(Sleep::kBackground);
       std::atomic_thread_fence(std::memory_order_seq_cst);
       if (!engine_.LastTurn()) break;

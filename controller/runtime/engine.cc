@@ -133,7 +133,7 @@ void Engine::Begin(Request* request) {
 void Engine::AnnounceDone() {
   lanes_->ForEach([this](const Lane& lane) {
     if (!member_.closing(lane.set()) &&
-        parts_.bus->MustAnnounceDone(lane.set(), member_.completed_on(lane.set()))) {
+        parts_.bus->TakeDone(lane.set(), member_.completed_on(lane.set()))) {
       member_.AnnounceDone(lane.set());
     }
   });
@@ -316,7 +316,7 @@ void Engine::OnWatched(std::optional<Watch::Lost> lost) {
   if (!lost.has_value()) lost = lanes_->SilentRank();
   const auto has_left = [this](Rank rank) { return left_.Contains(rank); };
   const Nanos now = MonotonicNow();
-  if (!lost.has_value()) lost = ended_.Look(parts_.verdicts.get(), world_.infos, has_left, now);
+  if (!lost.has_value()) lost = ended_.Check(parts_.verdicts.get(), world_.infos, has_left, now);
   if (!lost.has_value()) return;
   FollowPlan();  // it may have left, and ended since
   if (!goes_on() || left_.Contains(lost->rank)) return;
@@ -446,11 +446,11 @@ void Engine::UpdateFinished() {
 
 // Sleeping ------------------------------------------------------------------------------------
 
-bool Engine::HasUnfinishedWork() {
-  return Guarded([this] { return HasWork(); }, true);
+bool Engine::CollectWork() {
+  return Guarded([this] { return CollectWorkOnce(); }, true);
 }
 
-bool Engine::HasWork() {
+bool Engine::CollectWorkOnce() {
   if (!goes_on()) return false;
   // A waiter leaves as soon as its own operation has ended: what was held back behind that, on any
   // rank, waits for somebody to say so.
@@ -463,11 +463,11 @@ bool Engine::HasWork() {
          (parts_.link_store != nullptr && parts_.link_store->HasCalls()) || detector_->suspects();
 }
 
-Nanos Engine::NextDeadline() {
-  return Guarded([this] { return CheckDeadlines(); }, Nanos{0});
+Nanos Engine::CheckDeadlines() {
+  return Guarded([this] { return CheckDeadlinesOnce(); }, Nanos{0});
 }
 
-Nanos Engine::CheckDeadlines() {
+Nanos Engine::CheckDeadlinesOnce() {
   if (!goes_on()) return kForever;
   std::vector<std::string> stalls;
   const absl::StatusOr<Nanos> look = idle() ? kForever : parts_.bus->CheckDeadlines(now_, &stalls);

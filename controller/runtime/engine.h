@@ -56,10 +56,11 @@ class Engine final : private Lanes::Listener,
   bool Turn();
   // The same, for the last turn before sleeping: after SetSleep and a fence.
   bool LastTurn();
-  // Whether a leaving holder must hand over to another thread of this rank.
-  bool HasUnfinishedWork();
-  // When the engine must be turned though nothing rings.
-  Nanos NextDeadline();
+  // Queues what must be said of completed batches. Whether a leaving holder must hand over to
+  // another thread of this rank.
+  bool CollectWork();
+  // Reports and ends what is overdue. When the engine must be turned though nothing rings.
+  Nanos CheckDeadlines();
   // Tells neighbours how to wake this rank from now on. kBackground is kIdle where that is enough.
   void SetSleep(Sleep sleep) {
     if (sleep == Sleep::kBackground && idle()) sleep = Sleep::kIdle;
@@ -107,7 +108,7 @@ class Engine final : private Lanes::Listener,
   CompressionStates& compression() { return lanes_->compression(); }
   // When the membership has failed and nobody turns this any more: whether its device has let go of
   // all that this and the requests own; waits for a moment.
-  bool LeftDevice() { return on_device().Left(); }
+  bool WaitUntilDeviceLeft() { return on_device().WaitUntilLeft(); }
   // The backend of tensors on a device.
   DeviceBackend& on_device() const { return lanes_->on_device(); }
 
@@ -123,8 +124,8 @@ class Engine final : private Lanes::Listener,
   Result Guarded(Fn fn, Result otherwise);
   void OnException(const absl::Status& thrown);
   bool TurnOnce();
-  bool HasWork();
-  Nanos CheckDeadlines();
+  bool CollectWorkOnce();
+  Nanos CheckDeadlinesOnce();
   Nanos CheckWaits();
   // An operation begins, ends or is executed.
   void Moved() {
@@ -161,7 +162,7 @@ class Engine final : private Lanes::Listener,
   void OnWatched(std::optional<Watch::Lost> lost) override;
 
   // DeadlockWatch::Facts.
-  WaitingThreads::State Threads(Nanos now) override { return waiting_threads_->Look(now); }
+  WaitingThreads::State Threads(Nanos now) override { return waiting_threads_->StateAt(now); }
   bool Moves() override { return lanes_->busy() || completions_->busy(); }
   bool IsTraced() override { return rueda::IsTraced(); }
 

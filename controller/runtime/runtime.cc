@@ -160,7 +160,7 @@ bool Runtime::Leave() {
   if (engine_ == nullptr) return true;
   EndWaits();
   StopThreads();
-  return engine_->failure() == nullptr || engine_->LeftDevice();
+  return engine_->failure() == nullptr || engine_->WaitUntilDeviceLeft();
 }
 
 void Runtime::StopThreads() {

@@ -46,7 +46,7 @@ struct Submitted {
   // With `args.waited`: the request, with a reference for the caller. Else null: it may have ended,
   // been released and be another's by now.
   Request* request = nullptr;
-  // Nothing was queued, or nothing that the engine may have been woken for: it may have to be now.
+  // The caller wakes the engine: the queue was empty, or held only what was left to a later wait.
   bool must_wake_engine = false;
 };
 

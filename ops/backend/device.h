@@ -106,7 +106,7 @@ class DeviceBackend : public Backend {
   virtual void Retire(std::unique_ptr<Communicator> communicator) = 0;
   // When all of its communicators were aborted: whether nothing of them is left on the device and
   // their destructors return at once. Waits for that the first time, for a moment.
-  virtual bool Left() = 0;
+  virtual bool WaitUntilLeft() = 0;
 };
 
 }  // namespace rueda

@@ -46,7 +46,7 @@ void LaneThread::Run() {
   std::function<void()> task;
   while (NextTask(&task)) {
     if (task != nullptr) task();
-    if (args_.look != nullptr) Look(task != nullptr, &looked);
+    if (args_.look != nullptr) LookIfDue(task != nullptr, &looked);
   }
   if (args_.at_end != nullptr) args_.at_end();
 }
@@ -69,7 +69,7 @@ bool LaneThread::NextTask(std::function<void()>* task) {
 }
 
 // Tasks that keep coming don't put it off.
-void LaneThread::Look(bool worked, Nanos* looked) {
+void LaneThread::LookIfDue(bool worked, Nanos* looked) {
   const Nanos now = MonotonicNow();
   if (worked && now - *looked < args_.interval) return;
   *looked = now;

@@ -43,7 +43,7 @@ class LaneThread {
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   // False: there will be none. A null task: it is time to look.
   bool NextTask(std::function<void()>* task) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Look(bool worked, Nanos* looked);
+  void LookIfDue(bool worked, Nanos* looked);
 
   const Args args_;
   Mutex mutex_;

@@ -50,8 +50,9 @@ struct Descriptor {
 
 // One rank's part of the algorithms' memory for one process set.
 struct alignas(4096) Area {
-  // How often this rank has arrived. Goes up by one each time, for ever; a rank arrives at k + 1
-  // only after its last read of what belongs to k, so memory alternates by the count's lowest bit.
+  // How often this rank has arrived. Grows by one an operation; an early arrival may be taken back
+  // once (adr/0018). A rank arrives at k + 1 only after its last read of what belongs to k, so
+  // memory alternates by the count's lowest bit.
   alignas(64) std::atomic<uint64_t> arrivals;
   uint32_t digest[2];  // of the bucket's layout, by arrival parity
   alignas(64) Descriptor descriptor[2];

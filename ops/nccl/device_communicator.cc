@@ -40,7 +40,7 @@ DeviceContext::DeviceContext(Args args) : args_(std::move(args)), store_(args_.s
       all = communicators_;
     }
     // They are removed by tasks of this very thread.
-    for (DeviceCommunicator* communicator : all) communicator->Look();
+    for (DeviceCommunicator* communicator : all) communicator->CheckLibraries();
   };
   thread_ = std::make_unique<LaneThread>(std::move(thread));
 }
@@ -356,7 +356,7 @@ void DeviceCommunicator::SplitOff() {
 }
 
 // What NCCL's own threads have noticed.
-void DeviceCommunicator::Look() {
+void DeviceCommunicator::CheckLibraries() {
   std::vector<rueda_cuda_communicator*> libraries;
   {
     MutexLock lock(mutex_);

@@ -138,7 +138,7 @@ class DeviceCommunicator : public Communicator, public Enqueuing {
   absl::Status Await(rueda_cuda_communicator* library);
   bool WaitUntilIdle() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<rueda_cuda_communicator*> Meet(const std::string& key, int members, int self);
-  void Look();
+  void CheckLibraries();
   void End();
   void Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -61,7 +61,7 @@ void NcclBackend::Retire(std::unique_ptr<Communicator> communicator) {
   retired_.back()->BeginEnd();
 }
 
-bool NcclBackend::Left() {
+bool NcclBackend::WaitUntilLeft() {
   context_->Cancel();  // if nothing that an abort reaches was left
   Nanos deadline = 0;
   if (!std::exchange(asked_, true)) {

@@ -36,13 +36,13 @@ class NcclBackend : public DeviceBackend {
   void SkipSplit(Communicator* parent) override;
   void Retire(std::unique_ptr<Communicator> communicator) override;
   // Waits within the limit of an abort and a moment.
-  bool Left() override;
+  bool WaitUntilLeft() override;
 
  private:
   const std::string job_;
   const uint64_t membership_;
   const std::shared_ptr<DeviceContext> context_;
-  bool asked_ = false;  // Left, before
+  bool asked_ = false;  // WaitUntilLeft was, before
   std::vector<std::unique_ptr<DeviceCommunicator>> retired_;
 };
 

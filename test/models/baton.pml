@@ -11,7 +11,7 @@
  *                  on is an invalid end state for spin, unless everything has ended.
  *
  * Names: baton.cc of controller/runtime has OnQueued, BackgroundLooksSoon, Await, TurnUntil, TryTake,
- * GiveBack, Background and WaitForBaton; engine.cc has TurnOnce, LastTurn, Complete, HasUnfinishedWork and
+ * GiveBack, Background and WaitForBaton; engine.cc has TurnOnce, LastTurn, Complete, CollectWork and
  * SetSleep; sleepers.{h,cc} has Sleep, WakeFor and WakeOne; submissions.cc has Submit, MarkWaited and Take;
  * ops/host/neighbours.h has Wake, WakeIdle and WakeSelf.
  *
@@ -30,9 +30,9 @@
  *   BREAK_NO_WAKE_FENCE           2 end state    none between what a neighbour publishes and its look
  *   BREAK_NO_WAKE_SELF_FENCE      2 end state    none in WakeSelf
  *   BREAK_NO_DONE_FENCE           3 end state    none in WakeFor                            -DLAST_KIND=0
- *   BREAK_LEAVES_WITHOUT_LOOKING  2 end state    GiveBack does not ask HasUnfinishedWork
- *   BREAK_LEAVES_DONE_UNSAID      2 end state    HasUnfinishedWork forgets what must be said of completed batches
- *   BREAK_LEAVES_LANE_BUSY        2 end state    HasUnfinishedWork forgets a busy lane
+ *   BREAK_LEAVES_WITHOUT_LOOKING  2 end state    GiveBack does not ask CollectWork
+ *   BREAK_LEAVES_DONE_UNSAID      2 end state    CollectWork forgets what must be said of completed batches
+ *   BREAK_LEAVES_LANE_BUSY        2 end state    CollectWork forgets a busy lane
  *   BREAK_NO_SECOND_TRY           2 end state    WaitForBaton has no patience: it sleeps until it is rung
  *   BREAK_HOLDER_NOT_WOKEN        2 end state    Await does not wake the holder
  *   BREAK_HOLDER_SLEEPS_ON        3 end state    nor does WaitForBaton                      -DLAST_KIND=3
@@ -303,7 +303,7 @@ inline LastTurn(moved, i, t) {
   Turn(moved, i, t)
 }
 
-/* HasUnfinishedWork: HasWork. */
+/* CollectWork. */
 #ifdef BREAK_LEAVES_DONE_UNSAID
 #define OWES_DONE false
 #else

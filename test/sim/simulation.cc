@@ -472,7 +472,7 @@ void Simulation::Turn(Rank rank) {
     SubmitNext(state);
     for (SetId lane = 0; lane < static_cast<SetId>(state.lanes.size()); ++lane) {
       if (state.lanes[lane].set >= 0 && !state.member.closing(lane) &&
-          state.bus->MustAnnounceDone(lane, state.member.completed_on(lane))) {
+          state.bus->TakeDone(lane, state.member.completed_on(lane))) {
         state.member.AnnounceDone(lane);
       }
     }

@@ -270,7 +270,7 @@ void Training::Turn(Rank rank) {
   for (bool moved = true; moved;) {
     moved = false;
     Work(rank, state);
-    if (state.bus->MustAnnounceDone(kWorldSet, state.member.completed_on(kWorldSet))) {
+    if (state.bus->TakeDone(kWorldSet, state.member.completed_on(kWorldSet))) {
       state.member.AnnounceDone(kWorldSet);
     }
     while (const ControlEvent* event = state.member.Next()) {

@@ -62,19 +62,19 @@ constexpr Nanos kLater = WaitingThreads::kBetweenSlices + kSecond;
 
 TEST(WaitingThreads, KnowsWhoIsInsideAndSinceWhen) {
   WaitingThreads threads;
-  EXPECT_EQ(threads.Look(MonotonicNow()).since, kForever);
+  EXPECT_EQ(threads.StateAt(MonotonicNow()).since, kForever);
   const Nanos before = MonotonicNow();
   std::optional<WaitingThreads::Inside> inside;
   inside.emplace(&threads, kForever);
   EXPECT_EQ(threads.inside(), 1);
-  WaitingThreads::State state = threads.Look(MonotonicNow());
+  WaitingThreads::State state = threads.StateAt(MonotonicNow());
   EXPECT_GE(state.since, before);
   EXPECT_LE(state.since, MonotonicNow());
   EXPECT_EQ(state.changes_at, kForever);
   EXPECT_FALSE(state.waiter_left.has_value());
   inside.reset();
   EXPECT_EQ(threads.inside(), 0);
-  state = threads.Look(MonotonicNow() + kLater);
+  state = threads.StateAt(MonotonicNow() + kLater);
   EXPECT_EQ(state.since, kForever);
   EXPECT_TRUE(state.waiter_left.has_value());
 }
@@ -88,14 +88,14 @@ TEST(WaitingThreads, SlicesAreOneWait) {
     const Nanos until = MonotonicNow() + kMillisecond;
     {
       const WaitingThreads::Inside inside(&threads, until);
-      const WaitingThreads::State state = threads.Look(MonotonicNow());
+      const WaitingThreads::State state = threads.StateAt(MonotonicNow());
       if (slice == 0) first = state.since;
       EXPECT_EQ(state.since, first);
       EXPECT_EQ(state.changes_at, until + WaitingThreads::kBetweenSlices);
     }
     const Nanos left = MonotonicNow();
     if (left - before > WaitingThreads::kBetweenSlices / 2) GTEST_SKIP() << "a busy machine";
-    EXPECT_EQ(threads.Look(left).since, first) << "between two slices";
+    EXPECT_EQ(threads.StateAt(left).since, first) << "between two slices";
   }
 }
 
@@ -107,14 +107,14 @@ TEST(WaitingThreads, ThreadsOutsideAreKnownAsLongAsTheyLive) {
   WaitingThreads threads;
   Worker submits, waits;
   submits.Do([&] { threads.NoteSubmission(); });
-  EXPECT_TRUE(threads.Look(MonotonicNow()).other_outside);
+  EXPECT_TRUE(threads.StateAt(MonotonicNow()).other_outside);
   waits.Do([&] { const WaitingThreads::Inside inside(&threads, kForever); });
   const Nanos later = MonotonicNow() + kLater;
-  EXPECT_TRUE(threads.Look(later).waiter_left.has_value());
+  EXPECT_TRUE(threads.StateAt(later).waiter_left.has_value());
   submits.End();
-  EXPECT_FALSE(threads.Look(later).other_outside);
+  EXPECT_FALSE(threads.StateAt(later).other_outside);
   waits.End();
-  EXPECT_FALSE(threads.Look(later).waiter_left.has_value());
+  EXPECT_FALSE(threads.StateAt(later).waiter_left.has_value());
 }
 
 TEST(WaitingThreads, AWaitThatNeverSleptIsOneToo) {
@@ -124,7 +124,7 @@ TEST(WaitingThreads, AWaitThatNeverSleptIsOneToo) {
     threads.NoteSubmission();
     threads.NoteWait();
   });
-  const WaitingThreads::State state = threads.Look(MonotonicNow() + kLater);
+  const WaitingThreads::State state = threads.StateAt(MonotonicNow() + kLater);
   EXPECT_TRUE(state.waiter_left.has_value());
   EXPECT_FALSE(state.other_outside);
   EXPECT_EQ(state.since, kForever);
@@ -138,9 +138,9 @@ TEST(WaitingThreads, OfTheLibrarysOwnThreadsOnlyWaitsCount) {
     threads.NoteSubmission();
     threads.NoteWait();
     const WaitingThreads::Inside inside(&threads, kForever);
-    EXPECT_NE(threads.Look(MonotonicNow()).since, kForever);
+    EXPECT_NE(threads.StateAt(MonotonicNow()).since, kForever);
   });
-  const WaitingThreads::State state = threads.Look(MonotonicNow() + kLater);
+  const WaitingThreads::State state = threads.StateAt(MonotonicNow() + kLater);
   EXPECT_EQ(state.since, kForever);
   EXPECT_FALSE(state.waiter_left.has_value());
   EXPECT_FALSE(state.other_outside);
@@ -150,17 +150,17 @@ TEST(WaitingThreads, EachContextKnowsItsOwn) {
   WaitingThreads one, other;
   for (int turn = 0; turn < 2; ++turn) {
     one.NoteSubmission();
-    EXPECT_TRUE(one.Look(MonotonicNow()).other_outside);
-    EXPECT_EQ(other.Look(MonotonicNow()).other_outside, turn > 0);
+    EXPECT_TRUE(one.StateAt(MonotonicNow()).other_outside);
+    EXPECT_EQ(other.StateAt(MonotonicNow()).other_outside, turn > 0);
     other.NoteSubmission();
-    EXPECT_TRUE(other.Look(MonotonicNow()).other_outside);
+    EXPECT_TRUE(other.StateAt(MonotonicNow()).other_outside);
   }
 }
 
 TEST(WaitingThreads, ManyThatCameAndWentAreForgotten) {
   WaitingThreads threads;
   for (int i = 0; i < 300; ++i) std::thread([&] { threads.NoteSubmission(); }).join();
-  EXPECT_FALSE(threads.Look(MonotonicNow()).other_outside);
+  EXPECT_FALSE(threads.StateAt(MonotonicNow()).other_outside);
 }
 
 }  // namespace

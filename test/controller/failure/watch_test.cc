@@ -16,7 +16,7 @@ TEST(Watch, ARankHasEndedWhenTheLauncherSaysSoOfItsProcess) {
   EndedRanks ended;
   Nanos now = 1;
   const auto look = [&](const VerdictBoard* board) {
-    const std::optional<Watch::Lost> lost = ended.Look(
+    const std::optional<Watch::Lost> lost = ended.Check(
         board, infos, [&](Rank rank) { return left.contains(rank); }, now);
     return lost.has_value() ? lost->rank : -1;
   };

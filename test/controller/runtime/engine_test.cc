@@ -77,13 +77,13 @@ class EngineTest : public ::testing::Test {
 TEST_F(EngineTest, ATurnWithoutWorkMovesNothing) {
   while (engine_->Turn()) {
   }
-  EXPECT_FALSE(engine_->HasUnfinishedWork());
+  EXPECT_FALSE(engine_->CollectWork());
   EXPECT_FALSE(engine_->LastTurn());
 }
 
 TEST_F(EngineTest, TurnsCompleteWhatWasSubmitted) {
   Request* const request = Submit();
-  EXPECT_TRUE(engine_->HasUnfinishedWork());
+  EXPECT_TRUE(engine_->CollectWork());
   for (int turns = 0; !request->is_done() && turns < 1'000; ++turns) engine_->Turn();
   EXPECT_TRUE(request->is_done());
   EXPECT_TRUE(request->status.ok()) << request->status;
@@ -116,8 +116,8 @@ TEST_F(EngineTest, AnAbortEndsWhatIsUnderWayAndEverythingLater) {
   // And nothing moves any more.
   EXPECT_FALSE(engine_->Turn());
   EXPECT_FALSE(engine_->LastTurn());
-  EXPECT_FALSE(engine_->HasUnfinishedWork());
-  EXPECT_EQ(engine_->NextDeadline(), kForever);
+  EXPECT_FALSE(engine_->CollectWork());
+  EXPECT_EQ(engine_->CheckDeadlines(), kForever);
   EXPECT_TRUE(absl::IsAborted(submissions_.Submit(OperationArgs()).status()));
 }
 

@@ -117,7 +117,7 @@ TEST(Selector, LeavesOutWhatServesDevices) {
     }
     void SkipSplit(Communicator*) override {}
     void Retire(std::unique_ptr<Communicator>) override {}
-    bool Left() override { return true; }
+    bool WaitUntilLeft() override { return true; }
   };
   auto backends = Backends(kNo, kNo, kYes);
   backends.insert(backends.begin(), std::make_unique<OnDevice>());
