@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <string>
@@ -130,6 +131,96 @@ TEST_P(Ending, ATimeLimitHoldsWhileDataMoves) {
     ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
     EXPECT_EQ(rueda_wait(context, handle, 1'000), RUEDA_DEADLINE_EXCEEDED);  // it takes ms
     EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+  });
+}
+
+// Operations of a rank alone, each submitted by the end of the one before: the engine always moves.
+class Flood {
+ public:
+  Flood(rueda_context* context, int32_t set) : context_(context), set_(set) { Next(); }
+  ~Flood() {
+    left_ = 0;
+    while (!over_) std::this_thread::yield();
+  }
+
+  bool goes_on() const { return left_ > 0; }
+
+ private:
+  void Next() {
+    if (left_.fetch_sub(1) <= 0) {
+      over_ = true;
+      return;
+    }
+    rueda_completion completion = RUEDA_COMPLETION_INIT;
+    completion.user = this;
+    completion.flags = RUEDA_COMPLETION_INLINE;
+    completion.callback = [](void* user, rueda_handle handle, rueda_status status) {
+      Flood& flood = *static_cast<Flood*>(user);
+      EXPECT_EQ(status, RUEDA_OK);
+      EXPECT_EQ(rueda_release(flood.context_, handle), RUEDA_OK);
+      flood.Next();
+    };
+    rueda_operation operation = Allreduce(nullptr, tensor_.get());
+    operation.process_set = set_;
+    rueda_handle handle = 0;
+    ASSERT_EQ(rueda_submit(context_, &operation, 1, &completion, &handle), RUEDA_OK)
+        << rueda_last_error();
+  }
+
+  rueda_context* const context_;
+  const int32_t set_;
+  std::vector<float> values_ = std::vector<float>(16, 1);
+  const TensorOf tensor_{values_};
+  std::atomic<int> left_{500'000};  // a second, or over TCP some more
+  std::atomic<bool> over_{false};
+};
+
+TEST_P(Ending, ATimeLimitHoldsInAFloodOfOtherOperations) {
+  // Whoever waits moves the engine, or another thread does.
+  for (const bool alone : {true, false}) {
+    RunRanks({size(), GetParam(), {{"process_sets", "0"}}}, [&](rueda_context* context, int rank) {
+      const rueda_operation later = Barrier("later");
+      rueda_handle handle = 0;
+      std::thread other;
+      if (rank == 0) {
+        ASSERT_EQ(rueda_submit(context, &later, 1, nullptr, &handle), RUEDA_OK);
+        const Flood flood(context, 1);
+        if (!alone) {
+          other =
+              std::thread([&] { EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK); });
+        }
+        for (int i = 0; i < 5; ++i) {
+          EXPECT_EQ(rueda_wait(context, handle, 1'000'000), RUEDA_DEADLINE_EXCEEDED);
+        }
+        EXPECT_TRUE(flood.goes_on());
+      }
+      ASSERT_EQ(Execute(context, Barrier("the wait was in vain")), RUEDA_OK) << rueda_last_error();
+      if (rank == 0) {
+        EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+        if (!alone) other.join();
+        EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+      } else {
+        EXPECT_EQ(Execute(context, later), RUEDA_OK) << rueda_last_error();
+      }
+    });
+  }
+}
+
+// A rank alone has nobody to wait for, and would do it all at once.
+TEST(OneRank, ATimeLimitHoldsWhileItWorks) {
+  RunRanks({1, ShmSetups().front()}, [](rueda_context* context, int) {
+    std::vector<int8_t> values(64 << 20, 64);
+    const TensorOf tensor(values);
+    rueda_operation operation = Allreduce("large", tensor.get());
+    operation.prescale = 0.5;  // of integers: slow
+    rueda_handle handle = 0;
+    EXPECT_EQ(rueda_execute(context, &operation, 1, 1'000'000, &handle), RUEDA_DEADLINE_EXCEEDED);
+    int32_t done = 1;
+    EXPECT_EQ(rueda_poll(context, handle, &done), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(done, 0);
+    EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(std::count(values.begin(), values.end(), 32), 64 << 20);
     EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
   });
 }
