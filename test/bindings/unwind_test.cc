@@ -33,7 +33,7 @@ class Unwind : public ::testing::TestWithParam<rueda::testing::Setup> {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, Unwind, ::testing::ValuesIn(rueda::testing::ShmSetups()),
+INSTANTIATE_TEST_SUITE_P(All, Unwind, ::testing::ValuesIn(rueda::testing::FewSetups()),
                          [](const auto& setup) { return setup.param.name; });
 
 // Calls `body`, which ends in an exception of its own; that one must arrive.

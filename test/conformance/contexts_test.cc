@@ -22,10 +22,7 @@ namespace {
 
 class Contexts : public JobTest {
  protected:
-  int SizeFor(int size) const {
-    const int unit = GetParam().multiple_of;
-    return (size + unit - 1) / unit * unit;
-  }
+  int SizeFor(int size) const { return GetParam().AtLeast(size); }
 };
 INSTANTIATE_TEST_SUITE_P(All, Contexts, ::testing::ValuesIn(AllSetups()),
                          [](const auto& setup) { return setup.param.name; });

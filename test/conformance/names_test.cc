@@ -95,8 +95,7 @@ TEST_P(Names, AThousandInAnyOrderAndAgainAndAgain) {
   for (const int ranks : {2, 3, 4, 8}) {
     const int few = ranks == 8 ? 40 : 200;
     const int iterations = std::max(asked, !full ? 5 : asked > 0 ? 200 : few);
-    const int size =
-        (ranks + GetParam().multiple_of - 1) / GetParam().multiple_of * GetParam().multiple_of;
+    const int size = GetParam().AtLeast(ranks);
     const std::string sets = SetOf(RanksFrom(0, 2, size)) + ";" + SetOf(RanksFrom(1, 1, size));
     RunOn(ranks,
           [&](rueda_context* context, int rank, int) {

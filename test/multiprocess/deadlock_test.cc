@@ -56,8 +56,7 @@ rueda_operation Message(rueda_kind kind, int peer, const rueda_tensor* tensor) {
 class Deadlock : public ::testing::TestWithParam<Setup> {
  protected:
   RunOptions Options(int size = 2) const {
-    const int unit = GetParam().multiple_of;
-    return {(size + unit - 1) / unit * unit, GetParam(), {{"deadlock_timeout_s", "1"}}};
+    return {GetParam().AtLeast(size), GetParam(), {{"deadlock_timeout_s", "1"}}};
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, Deadlock, ::testing::ValuesIn(AllSetups()),
@@ -65,17 +64,7 @@ INSTANTIATE_TEST_SUITE_P(All, Deadlock, ::testing::ValuesIn(AllSetups()),
 
 // What takes seconds: what differs is how ranks hear of each other.
 class NoDeadlock : public Deadlock {};
-std::vector<Setup> SomeSetups() {
-  std::vector<Setup> setups;
-  for (const Setup& setup : AllSetups()) {
-    if (setup.name == "threads" || setup.name == "processes" ||
-        setup.name == "processes_two_hosts") {
-      setups.push_back(setup);
-    }
-  }
-  return setups;
-}
-INSTANTIATE_TEST_SUITE_P(All, NoDeadlock, ::testing::ValuesIn(SomeSetups()),
+INSTANTIATE_TEST_SUITE_P(All, NoDeadlock, ::testing::ValuesIn(FewSetups()),
                          [](const auto& setup) { return setup.param.name; });
 
 TEST_P(Deadlock, EndsWithTheSameWordsOnAllRanksAndTheJobGoesOn) {
@@ -247,8 +236,7 @@ class HeldRank : public ::testing::TestWithParam<Setup> {
     };
     auto* const shared = new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
                                    MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared{};
-    const int unit = GetParam().multiple_of;
-    const int size = (2 + unit - 1) / unit * unit;
+    const int size = GetParam().AtLeast(2);
     RunOptions options = {size, GetParam(), {{"deadlock_timeout_s", "1"}}};
     const std::vector<int> pids = StartProcesses(options, [&](int rank, const Join& join) {
       rueda_context* context = nullptr;
@@ -272,7 +260,7 @@ class HeldRank : public ::testing::TestWithParam<Setup> {
 };
 std::vector<Setup> OfProcesses() {
   std::vector<Setup> setups;
-  for (const Setup& setup : SomeSetups()) {
+  for (const Setup& setup : FewSetups()) {
     if (setup.ranks == Ranks::kProcesses) setups.push_back(setup);
   }
   return setups;

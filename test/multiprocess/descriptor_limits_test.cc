@@ -11,16 +11,29 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(DescriptorLimits, ALowSoftLimitIsRaised) {
-  Job job({"-np", "8", "sh", "-c", std::string("ulimit -Sn 12; exec ") + HELLO});
+// On how many hosts the ranks pretend to be. Of ranks that are threads the limit is their
+// process's.
+class DescriptorLimits : public ::testing::TestWithParam<const char*> {
+ protected:
+  Job::Setup Hosts() const {
+    Job::Setup setup;
+    setup.environment = {{"RUEDA_HOSTS_FAKE", GetParam()}};
+    return setup;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Hosts, DescriptorLimits, ::testing::Values("0", "2"));
+
+TEST_P(DescriptorLimits, ALowSoftLimitIsRaised) {
+  Job job({"-np", "8", "sh", "-c", std::string("ulimit -Sn 12; exec ") + HELLO}, Hosts());
   EXPECT_EQ(job.Wait(), 0) << job.err();
   EXPECT_EQ(job.err(), "") << "nobody is refused";
 }
 
 // Rank 0 alone: the others come to it first.
-TEST(DescriptorLimits, AHardLimitThatRanksCanNotComeUnderIsNamed) {
-  Job job({"-np", "8", "sh", "-c",
-           std::string("test $RUEDA_RANK != 0 || ulimit -n 12; exec ") + HELLO});
+TEST_P(DescriptorLimits, AHardLimitThatRanksCanNotComeUnderIsNamed) {
+  Job job(
+      {"-np", "8", "sh", "-c", std::string("test $RUEDA_RANK != 0 || ulimit -n 12; exec ") + HELLO},
+      Hosts());
   EXPECT_EQ(job.Wait(), 134);
   EXPECT_THAT(job.err(), HasSubstr("[0]   what():  rank 0 has no file descriptor left"));
   EXPECT_THAT(job.err(), HasSubstr("raise the hard limit (ulimit -Hn)"));

@@ -27,7 +27,7 @@ int Resets() {
 
 class Ending : public ::testing::TestWithParam<Setup> {
  protected:
-  int size() const { return std::max(2, GetParam().multiple_of); }
+  int size() const { return GetParam().AtLeast(2); }
   RunOptions MayFail() const {
     RunOptions options = {size(), GetParam(), {{"log_level", "off"}}};
     options.may_fail = true;

@@ -47,25 +47,26 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST_P(ForbiddenCalls, AreDoneWithoutOrNamedByRanks) {
-  RunJoiners({2, {"processes", Ranks::kProcesses, {}}, {{"log_level", "off"}}},
-             [&](int, const Join& join) {
-               ASSERT_TRUE(Forbid(call().call, error()));
-               rueda_context* context = nullptr;
-               const rueda_status status = join(&context);
-               if (call().needed_by_ranks) {
-                 EXPECT_NE(status, RUEDA_OK);
-                 EXPECT_THAT(rueda_last_error(), HasSubstr(call().name));
-                 return;
-               }
-               ASSERT_EQ(status, RUEDA_OK) << rueda_last_error();
-               std::vector<float> values(100'000, 1);
-               const TensorOf tensor(values);
-               ASSERT_EQ(Execute(context, Allreduce("sum", tensor.get())), RUEDA_OK)
-                   << rueda_last_error();
-               EXPECT_EQ(values[0], 2);
-               EXPECT_EQ(rueda_shutdown(context), RUEDA_OK) << rueda_last_error();
-               rueda_context_destroy(context);
-             });
+  for (const auto& setup : FewSetups()) {
+    SCOPED_TRACE(setup.name);
+    RunJoiners({2, setup, {{"log_level", "off"}}}, [&](int, const Join& join) {
+      ASSERT_TRUE(Forbid(call().call, error()));  // of a thread: for it and those it starts
+      rueda_context* context = nullptr;
+      const rueda_status status = join(&context);
+      if (call().needed_by_ranks) {
+        EXPECT_NE(status, RUEDA_OK);
+        EXPECT_THAT(rueda_last_error(), HasSubstr(call().name));
+        return;
+      }
+      ASSERT_EQ(status, RUEDA_OK) << rueda_last_error();
+      std::vector<float> values(100'000, 1);
+      const TensorOf tensor(values);
+      ASSERT_EQ(Execute(context, Allreduce("sum", tensor.get())), RUEDA_OK) << rueda_last_error();
+      EXPECT_EQ(values[0], 2);
+      EXPECT_EQ(rueda_shutdown(context), RUEDA_OK) << rueda_last_error();
+      rueda_context_destroy(context);
+    });
+  }
 }
 
 TEST_P(ForbiddenCalls, AreDoneWithoutOrNamedByRuedarun) {

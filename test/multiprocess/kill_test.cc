@@ -128,8 +128,7 @@ TEST_P(Kill, EveryOtherRankIsToldWithinASecond) {
   std::mt19937 random(12345 + ::testing::UnitTest::GetInstance()->random_seed());
   int64_t slowest = 0;
   for (int trial = 0; trial < kTrials && !HasFailure(); ++trial) {
-    int size = 2 + static_cast<int>(random() % 3);
-    while (size % GetParam().multiple_of != 0) ++size;
+    const int size = GetParam().AtLeast(2 + static_cast<int>(random() % 3));
     const int victim = static_cast<int>(random() % size);
     const int64_t elements = std::vector<int64_t>{1, 1'000, 250'000, 4'000'000}[random() % 4];
     const int64_t rounds = 1 + static_cast<int64_t>(random() % 20);
@@ -183,7 +182,7 @@ TEST_P(Kill, EveryOtherRankIsToldWithinASecond) {
 
 // A parent may not look after its children for long: what has ended writes to nobody's memory.
 TEST_P(Kill, ARankThatNobodyHasReapedIsGone) {
-  const int size = std::max(2, GetParam().multiple_of);
+  const int size = GetParam().AtLeast(2);
   const int victim = size - 1;
   const RunOptions options{
       size, GetParam(), {{"log_level", "off"}, {"recorder_dir", ::testing::TempDir()}}};

@@ -38,10 +38,7 @@ class Timelines : public ::testing::TestWithParam<Setup> {
   void SetUp() override { std::filesystem::create_directory(directory_); }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  int SizeFor(int size) const {
-    const int unit = GetParam().multiple_of;
-    return (size + unit - 1) / unit * unit;
-  }
+  int SizeFor(int size) const { return GetParam().AtLeast(size); }
   RunOptions Options(int size) const {
     return {SizeFor(size),
             GetParam(),

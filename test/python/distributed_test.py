@@ -23,6 +23,9 @@ CASES = str(HERE / "distributed_cases.py")
 sys.path.insert(0, str(HERE))
 import distributed_cases as cases  # noqa: E402
 
+# On how many hosts the ranks pretend to be.
+on_hosts = pytest.mark.parametrize("hosts", ["0", "2"])
+
 
 def test_collectives_are_those_of_gloo():
     rueda.run(cases.against_gloo, np=3)
@@ -72,7 +75,7 @@ def test_distributed_data_parallel():
     rueda.run(cases.distributed_data_parallel, np=2)
 
 
-@pytest.mark.parametrize("hosts", ["0", "2"])
+@on_hosts
 @pytest.mark.parametrize("kind", ["ddp", "hook", "fsdp"])
 def test_survivors_of_a_lost_rank_raise(kind, hosts, tmp_path):
     """Torch's C++ waits for the futures of works, and has no use for exceptions of Python's."""
@@ -87,13 +90,15 @@ def test_survivors_of_a_lost_rank_raise(kind, hosts, tmp_path):
         assert f"rank {size - 1} (" in told and "SIGKILL" in told, told
 
 
-def test_futures_of_what_failed():
-    rueda.run(cases.futures_of_what_failed, np=2)
+@on_hosts
+def test_futures_of_what_failed(hosts):
+    rueda.run(cases.futures_of_what_failed, np=2, env={"RUEDA_HOSTS_FAKE": hosts})
 
 
-def test_what_stalls_ends():
+@on_hosts
+def test_what_stalls_ends(hosts):
     knobs = {"stall_timeout_s": 0.3, "stall_warn_s": 0.2, "log_level": "error"}
-    rueda.run(cases.stalls, np=2, knobs=knobs)
+    rueda.run(cases.stalls, np=2, knobs={**knobs, "hosts_fake": hosts})
 
 
 def test_zero_redundancy_optimizer():

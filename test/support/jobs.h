@@ -28,8 +28,7 @@ class JobTest : public ::testing::TestWithParam<Setup> {
   // Runs body(context, rank, ranks) on `size` ranks, or the next number that the setup can do.
   void RunOn(int size, const std::function<void(rueda_context*, int, int)>& body,
              std::vector<std::pair<std::string, std::string>> knobs = {}) {
-    const int unit = GetParam().multiple_of;
-    const int ranks = (size + unit - 1) / unit * unit;
+    const int ranks = GetParam().AtLeast(size);
     RunRanks({ranks, GetParam(), std::move(knobs)},
              [&](rueda_context* context, int rank) { body(context, rank, ranks); });
   }

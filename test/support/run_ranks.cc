@@ -123,6 +123,15 @@ std::vector<Setup> AllSetups() {
   return setups;
 }
 
+std::vector<Setup> FewSetups() {
+  std::vector<Setup> setups = AllSetups();
+  std::erase_if(setups, [](const Setup& setup) {
+    return setup.name != "threads" && setup.name != "processes" &&
+           setup.name != "processes_two_hosts";
+  });
+  return setups;
+}
+
 std::vector<Setup> HostsSetups() {
   if (!HaveGloo()) return {};
   return {{"processes_three_hosts", Ranks::kProcesses, {{"hosts_fake", "3"}}, 3},

@@ -20,6 +20,9 @@ struct Setup {
   Ranks ranks = Ranks::kThreads;
   std::vector<std::pair<std::string, std::string>> knobs;
   int multiple_of = 1;  // of which the number of ranks must be a multiple
+
+  // `size` ranks, or the next number that this can do.
+  int AtLeast(int size) const { return (size + multiple_of - 1) / multiple_of * multiple_of; }
 };
 void PrintTo(const Setup& setup, std::ostream* out);
 
@@ -29,6 +32,8 @@ std::vector<Setup> AllSetups();
 // More ways to be on several hosts, for tests to which it matters what moves the bytes there;
 // worlds of six ranks are among them.
 std::vector<Setup> HostsSetups();
+// One of each kind, for tests that take seconds: threads, processes, processes on two hosts.
+std::vector<Setup> FewSetups();
 // Shared memory and the shared log only: threads and processes.
 std::vector<Setup> ShmSetups();
 

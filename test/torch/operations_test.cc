@@ -378,8 +378,22 @@ struct AtExit {
   ~AtExit() { fn(); }
 };
 
+// On how many hosts the ranks pretend to be.
+class OperationsUnwound : public testing::TestWithParam<const char*> {
+ protected:
+  static void Run(const std::function<void()>& body, const char* limit_s) {
+    rueda::test::RunRanks(2, body,
+                          {{"RUEDA_UNWIND_TIMEOUT_S", limit_s},
+                           {"RUEDA_HOSTS_FAKE", GetParam()},
+                           {"RUEDA_PROCESS_SETS", "0"}});
+  }
+  static void ExpectEndOfMembership(const std::string& label, const std::function<void()>& throws);
+};
+INSTANTIATE_TEST_SUITE_P(Hosts, OperationsUnwound, testing::Values("0", "2"));
+
 // Rank 0 starts something, and nobody joins it.
-void ExpectEndOfMembership(const std::string& label, const std::function<void()>& throws) {
+void OperationsUnwound::ExpectEndOfMembership(const std::string& label,
+                                              const std::function<void()>& throws) {
   const auto body = [&] {
     if (hvd::rank() == 0) Catch(throws);
     std::string message;
@@ -388,10 +402,10 @@ void ExpectEndOfMembership(const std::string& label, const std::function<void()>
     EXPECT_NE(message.find("an exception unwound past its handle"), std::string::npos) << message;
     rueda::test::LeaveWithoutShutdown();
   };
-  rueda::test::RunRanks(2, body, {{"RUEDA_UNWIND_TIMEOUT_S", "0.1"}});
+  Run(body, "0.1");
 }
 
-TEST(OperationsUnwound, InPlaceThatNobodyJoinsTheMembershipEnds) {
+TEST_P(OperationsUnwound, InPlaceThatNobodyJoinsTheMembershipEnds) {
   ExpectEndOfMembership("allreduce 'g'", [] {
     const torch::Tensor x = Six(1);
     const hvd::Handle handle = hvd::allreduce_async_(x, {.name = "g"});
@@ -399,7 +413,7 @@ TEST(OperationsUnwound, InPlaceThatNobodyJoinsTheMembershipEnds) {
   });
 }
 
-TEST(OperationsUnwound, OnMemoryOfTheCallersThatNobodyJoinsTheMembershipEnds) {
+TEST_P(OperationsUnwound, OnMemoryOfTheCallersThatNobodyJoinsTheMembershipEnds) {
   ExpectEndOfMembership("allreduce 'g'", [] {
     std::vector<float> memory(6);
     const torch::Tensor x = torch::from_blob(memory.data(), {6});
@@ -408,7 +422,7 @@ TEST(OperationsUnwound, OnMemoryOfTheCallersThatNobodyJoinsTheMembershipEnds) {
   });
 }
 
-TEST(OperationsUnwound, AnOptimizersThatNobodyJoinsTheMembershipEnds) {
+TEST_P(OperationsUnwound, AnOptimizersThatNobodyJoinsTheMembershipEnds) {
   ExpectEndOfMembership("allreduce 'notes of optimizer'", [] {
     const torch::Tensor w = torch::zeros({3}).requires_grad_();
     torch::optim::SGD sgd({w}, 1.0);
@@ -419,7 +433,7 @@ TEST(OperationsUnwound, AnOptimizersThatNobodyJoinsTheMembershipEnds) {
   });
 }
 
-TEST(OperationsUnwound, InPlaceThatTheOthersJoinAreWaitedFor) {
+TEST_P(OperationsUnwound, InPlaceThatTheOthersJoinAreWaitedFor) {
   const auto body = [] {
     const torch::Tensor x = Six(hvd::rank()), columns = Six(hvd::rank()).reshape({2, 3}).t();
     if (hvd::rank() == 0) {
@@ -439,11 +453,11 @@ TEST(OperationsUnwound, InPlaceThatTheOthersJoinAreWaitedFor) {
     EXPECT_TRUE(torch::equal(x, sum)) << x;
     EXPECT_TRUE(torch::equal(columns, sum.reshape({2, 3}).t())) << columns;
   };
-  rueda::test::RunRanks(2, body, {{"RUEDA_UNWIND_TIMEOUT_S", "50"}});
+  Run(body, "50");
 }
 
 // They keep their tensors until they end.
-TEST(OperationsUnwound, OnMemoryOfTheirOwnAreNotWaitedFor) {
+TEST_P(OperationsUnwound, OnMemoryOfTheirOwnAreNotWaitedFor) {
   const auto body = [] {
     const torch::Tensor x = torch::full({1000, 2}, hvd::rank() + 1.f);
     torch::Tensor input = torch::full({1000, 2}, hvd::rank() + 1.f);
@@ -470,7 +484,7 @@ TEST(OperationsUnwound, OnMemoryOfTheirOwnAreNotWaitedFor) {
       hvd::barrier();
     }
   };
-  rueda::test::RunRanks(2, body, {{"RUEDA_UNWIND_TIMEOUT_S", "0"}, {"RUEDA_PROCESS_SETS", "0"}});
+  Run(body, "0");
 }
 
 // Gradients ------------------------------------------------------------------------------------
