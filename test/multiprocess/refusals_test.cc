@@ -34,7 +34,7 @@ class Refusals : public ::testing::TestWithParam<Setup> {
   void SetUp() override {
     if (!CanRefuse()) GTEST_SKIP() << kCannotRefuse;
     std::set_terminate([] {  // for the log
-      PrintRefused();
+      PrintRefused(STDERR_FILENO);
       std::abort();
     });
   }

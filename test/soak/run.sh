@@ -2,11 +2,13 @@
 # Repeats the tests over real processes and the simulator, each round with another seed and order,
 # until time is up. Stops at the first failure and says how to repeat it.
 #
-#     test/soak/run.sh [MINUTES] [--preset PRESET] [--seed SEED]
+#     test/soak/run.sh [MINUTES] [--preset PRESET] [--seed SEED] [--failures]
 #
-#   MINUTES   30 by default; the round that is under way is finished
-#   --preset  which build: release by default
-#   --seed    the first round's, 1 to 99999; else by chance
+#   MINUTES     30 by default; the round that is under way is finished
+#   --failures  first refuses each call that a start, some operations and an end make, once, in all
+#               setups of every_failure_test: eight processes at once, each with a limit of 4 hours
+#   --preset    which build: release by default
+#   --seed      the first round's, 1 to 99999; else by chance
 #
 # All tests with ctest's labels multiprocess, fault and slow take part. Prints a line a round, and
 # at the end how many rounds of each passed. Exit status: 0 when nothing failed.
@@ -22,6 +24,7 @@ fail() {
 minutes=30
 preset=release
 seed=$((RANDOM * 3 + 1))
+failures=0
 while [[ $# -gt 0 ]]; do
   case "$1" in
     -h | --help)
@@ -31,6 +34,10 @@ while [[ $# -gt 0 ]]; do
     --preset)
       preset=${2:?--preset takes a name}
       shift 2
+      ;;
+    --failures)
+      failures=1
+      shift
       ;;
     --seed)
       seed=${2:?--seed takes a number}
@@ -59,7 +66,7 @@ trap 'rm -f "$log"' EXIT
 report() {
   local name
   printf '\n%-28s rounds passed\n' ""
-  for name in simulator "${tests[@]}"; do
+  for name in every_failure simulator "${tests[@]}"; do
     printf '%-28s %6d\n' "$name" "${passed[$name]:-0}"
   done
   printf '%d seconds\n' "$SECONDS"
@@ -90,6 +97,24 @@ simulate() {
   done
   "$build/bin/rueda_sim" --ranks 400 --ranks-per-host 8 --steps 2 --seed "${seed}000"
 }
+
+# Eight at once, as most of a trial may be a wait for the time-out of a start.
+every_failure() {
+  local test=$build/test/every_failure_test search searches=()
+  for search in {1..8}; do
+    SOAK_FAILURES=$search/8 timeout 4h "$test" &
+    searches+=($!)
+  done
+  local status=0
+  for search in "${searches[@]}"; do wait "$search" || status=1; done
+  return "$status"
+}
+
+times=""
+if ((failures)); then
+  try every_failure every_failure
+  printf 'every failure:%s\n' "$times"
+fi
 
 end=$((SECONDS + 60 * minutes))
 while :; do

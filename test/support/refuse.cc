@@ -97,8 +97,8 @@ bool WasRefused() {
   return refused;
 }
 
-void PrintRefused() {
-  backtrace_symbols_fd(frames, frame_count, STDERR_FILENO);
+void PrintRefused(int fd) {
+  backtrace_symbols_fd(frames, frame_count, fd);
 }
 
 bool SetExempt(bool now) {

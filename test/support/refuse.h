@@ -23,8 +23,8 @@ void StopRefusing();
 int CountedOf(Refusable what);
 // Whether one was refused since.
 bool WasRefused();
-// Prints where the last one was, for the log of a program that ends of it. Async-signal-safe.
-void PrintRefused();
+// Writes where the last one was, for the log of a program that ends of it. Async-signal-safe.
+void PrintRefused(int fd);
 
 // Of the calling thread; the default is no.
 bool SetExempt(bool exempt);
