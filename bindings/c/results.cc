@@ -162,10 +162,13 @@ rueda_status rueda_result_take(rueda_context* context, rueda_handle handle, size
 }
 
 void rueda_result_free(rueda_result* result) {
-  // Nothing was put into one that is too short.
-  if (result == nullptr || result->size < kVersions<rueda_result>.bytes_min) return;
-  delete static_cast<ResultOwner*>(result->owner);
-  WriteStruct(kVersions<rueda_result>.defaults, result);
+  (void)Guard([&]() -> absl::Status {
+    if (result == nullptr) return absl::OkStatus();
+    RUEDA_RETURN_IF_ERROR(CheckStruct(result));
+    delete static_cast<ResultOwner*>(result->owner);
+    WriteStruct(kVersions<rueda_result>.defaults, result);
+    return absl::OkStatus();
+  });
 }
 
 rueda_status rueda_result_splits(rueda_context* context, rueda_handle handle, size_t index,

@@ -177,6 +177,21 @@ rueda_status SubmitWithCompletion(World* world, size_t size, unsigned char tail)
   return status;
 }
 
+rueda_status AddCompletion(World* world, size_t size, unsigned char tail) {
+  std::atomic<int> ended{0};
+  rueda_completion completion = RUEDA_COMPLETION_INIT;
+  completion.callback = Count;
+  completion.user = &ended;
+  const Foreign<rueda_completion> foreign(completion, size, tail);
+  const rueda_operation operation = Allreduce("a", world->tensor.get());
+  rueda_handle handle = 0;
+  EXPECT_EQ(rueda_submit(world->context, &operation, 1, nullptr, &handle), RUEDA_OK);
+  const rueda_status status = rueda_on_completion(world->context, handle, foreign.get());
+  EXPECT_EQ(Finish(world, RUEDA_OK, handle), RUEDA_OK);
+  while (status == RUEDA_OK && ended == 0) usleep(100);
+  return status;
+}
+
 // An error of `rank` -1 and with a message beyond the caller's struct.
 rueda_status HandleErrorInto(World* world, size_t size, unsigned char tail) {
   const rueda_operation operation = Allreduce("a", world->tensor.get());
@@ -264,6 +279,22 @@ rueda_status SaveInto(World* world, rueda_result* result) {
   return rueda_compression_save(world->context, RUEDA_WORLD, result);
 }
 
+// It returns no status: it has freed the result, or not.
+rueda_status Free(World* world, size_t size, unsigned char tail) {
+  rueda_result result = RUEDA_RESULT_INIT;
+  EXPECT_EQ(BroadcastInto(world, &result), RUEDA_OK) << rueda_last_error();
+  const Foreign<rueda_result> foreign(result, size, tail);
+  rueda_result_free(foreign.get());
+  if (size >= sizeof result && foreign.get()->owner == nullptr) {
+    EXPECT_EQ(foreign.get()->tensor.data, nullptr);
+    return RUEDA_OK;
+  }
+  const std::string words = rueda_last_error();
+  rueda_result_free(&result);
+  EXPECT_EQ(words, rueda_last_error());
+  return RUEDA_INVALID_ARGUMENT;
+}
+
 std::vector<Case> Cases() {
   std::vector<Case> all;
   const auto add = [&](const char* of, size_t size_min, size_t size_now,
@@ -285,12 +316,13 @@ std::vector<Case> Cases() {
        {"execute", ExecBy(ExecuteAll, 1)},
        {"execute_of_a_group", ExecBy(ExecuteAll, 2)}});
   add("rueda_completion", offsetof(rueda_completion, flags), sizeof(rueda_completion),
-      {{"submit", SubmitWithCompletion}});
+      {{"submit", SubmitWithCompletion}, {"on_completion", AddCompletion}});
   add("rueda_error", offsetof(rueda_error, message), sizeof(rueda_error),
       {{"handle_error", HandleErrorInto}, {"context_error", ContextErrorInto}});
   // Whoever can't hold `owner` could free nothing.
   add("rueda_result", sizeof(rueda_result), sizeof(rueda_result),
       {{"result_take", ResultOf(Take)},
+       {"result_free", Free},
        {"broadcast_bytes", ResultOf(BroadcastInto)},
        {"allgather_bytes", ResultOf(AllgatherInto)},
        {"compression_save", ResultOf(SaveInto)}});

@@ -615,7 +615,9 @@ typedef struct rueda_result {
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_result_take(rueda_context* context,
                                                          rueda_handle handle, size_t index,
                                                          rueda_result* result);
-/** Frees what rueda_result_take gave; an empty result and null are fine. */
+/** Frees what rueda_result_take gave; an empty result and null are fine. It can't return a status:
+ * where `result` is a struct of no version's, or sets fields that the library does not know, it
+ * frees nothing, and rueda_last_error() says why. */
 RUEDA_API void rueda_result_free(rueda_result* result);
 
 /** How many rows of that result came from each rank of the process set, whoever gave the memory:
