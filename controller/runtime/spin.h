@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "core/base/clock.h"
+#include "core/base/pause.h"
 
 namespace rueda {
 
@@ -37,7 +38,7 @@ class Spin {
         sleeps_ = kSleepsAfterLongYield;
       }
     } else {
-      __builtin_ia32_pause();
+      Pause();
     }
     return true;
   }

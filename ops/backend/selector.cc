@@ -24,7 +24,7 @@ absl::StatusOr<Selection> SelectBackend(absl::string_view requested, const Membe
     absl::Status verdict;
     if (selection.backend != nullptr) {
       verdict = absl::FailedPreconditionError("not needed");
-    } else if (requested != "auto" && requested != backend->name() && backend->name() != "solo") {
+    } else if (members.ranks.size() > 1 && requested != "auto" && requested != backend->name()) {
       verdict =
           absl::FailedPreconditionError(absl::StrCat("backend=", requested, " was asked for"));
     } else {

@@ -23,8 +23,8 @@ struct Selection {
 };
 
 // `backends` in order of preference; those behind the first that can are not asked. `requested` is
-// the knob `backend`: "auto", or the only name that may be chosen (one member alone is always
-// served by "solo"). Those for tensors on a device are left out.
+// the knob `backend`: "auto", or the only name that may be chosen. One member alone is served by
+// the first that can, whatever was asked for. Those for tensors on a device are left out.
 // FAILED_PRECONDITION with the table when nothing is viable.
 absl::StatusOr<Selection> SelectBackend(absl::string_view requested, const Members& members,
                                         absl::Span<const std::unique_ptr<Backend>> backends);

@@ -39,8 +39,11 @@ std::vector<std::unique_ptr<Backend>> Backends(absl::Status solo, absl::Status s
 }
 
 std::string Selected(absl::string_view requested,
-                     const std::vector<std::unique_ptr<Backend>>& backends) {
-  const absl::StatusOr<Selection> selection = SelectBackend(requested, Members(), backends);
+                     const std::vector<std::unique_ptr<Backend>>& backends,
+                     std::vector<Rank> ranks = {0, 1}) {
+  Members members;
+  members.ranks = std::move(ranks);
+  const absl::StatusOr<Selection> selection = SelectBackend(requested, members, backends);
   if (!selection.ok()) return std::string(selection.status().message());
   EXPECT_EQ(selection->candidates.size(), backends.size());
   return std::string(selection->backend->name());
@@ -58,8 +61,10 @@ TEST(Selector, TakesOnlyWhatWasAskedFor) {
               HasSubstr("gloo         no: backend=shm was asked for"));
 }
 
-TEST(Selector, OneRankIsServedBySoloWhateverWasAskedFor) {
-  EXPECT_EQ(Selected("gloo", Backends(kYes, kYes, kYes)), "solo");
+TEST(Selector, OneRankIsServedByTheFirstThatCanWhateverWasAskedFor) {
+  EXPECT_EQ(Selected("gloo", Backends(kYes, kYes, kYes), {3}), "solo");
+  EXPECT_EQ(Selected("gloo", Backends(kNo, kYes, kYes), {3}), "shm");
+  EXPECT_EQ(Selected("gloo", Backends(kYes, kYes, kYes), {3, 4}), "gloo");
 }
 
 TEST(Selector, WhenNobodyCanTheTableSaysWhy) {
