@@ -4,10 +4,12 @@
 // and exits with status 3. Rank VICTIM kills itself DELAY_US after its first round; -1: nobody
 // does. Before that each rank in turn aborts the job, RESETS times in all, and all begin anew.
 // RESETS -1: instead each rank has a child that keeps open what it has.
+// RESETS -2: instead the ranks' children have a job of their own, and all of them end.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -90,11 +92,35 @@ void LeaveAChild() {
   while (true) pause();
 }
 
-int Main(long elements, int victim, int delay_us, int resets) {
+rueda_context* Begin() {
   rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
   options.flags = RUEDA_INIT_READ_ENVIRONMENT;
   rueda_context* context = nullptr;
   if (rueda_init(RUEDA_VERSION, &options, &context) != RUEDA_OK) Die("rueda_init");
+  return context;
+}
+
+int End(rueda_context* context) {
+  if (Execute(context, Barrier()) != RUEDA_OK) Die("a barrier");
+  if (rueda_shutdown(context) != RUEDA_OK) Die("rueda_shutdown");
+  rueda_context_destroy(context);
+  return 0;
+}
+
+// As a data loader's worker that has a job with the others' workers.
+void HaveAChildBegin() {
+  const pid_t child = fork();
+  if (child == 0) _exit(End(Begin()));
+  int status = -1;
+  if (waitpid(child, &status, 0) != child || status != 0) Die("the child");
+}
+
+int Main(long elements, int victim, int delay_us, int resets) {
+  rueda_context* const context = Begin();
+  if (resets == -2) {
+    HaveAChildBegin();
+    return End(context);
+  }
   for (int i = 0; i < resets; ++i) {
     if (i % rueda_size(context) == rueda_rank(context)) (void)rueda_abort(context, "on purpose");
     const rueda_operation barrier = Barrier();

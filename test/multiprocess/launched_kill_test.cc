@@ -243,6 +243,20 @@ TEST(LaunchedKill, OfARankWhoseChildLivesOnIsToldToOtherHosts) {
   }
 }
 
+// What a start under ruedarun needs (the secret, the board and its bell) is there after a fork too.
+TEST(LaunchedStart, AForkedChildHasAJobOfItsOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer knows no threads in a child of a process that has some";
+#endif
+  for (const char* hosts : {"0", "2"}) {
+    Job::Setup setup;
+    setup.environment = {{"RUEDA_HOSTS_FAKE", hosts}};
+    Job job({"-np", "2", LAUNCHED_KILL_HELPER, "1", "-1", "0", "-2"}, setup);
+    EXPECT_EQ(job.Wait(), 0) << job.out() << job.err();
+    EXPECT_EQ(job.err(), "");
+  }
+}
+
 // Who aborted a membership that all have left behind has no part in the end of a later one.
 TEST(LaunchedKill, AfterAbortsAndResetsNamesTheKilledRank) {
   std::mt19937 random(20'240'611);
