@@ -567,6 +567,22 @@ def test_an_operation_that_stalls_ends_for_every_way_to_wait(on_threads, hosts):
     assert on_threads(2, body, hosts_fake=hosts, **knobs) == [[2.0] * 3] * 2
 
 
+@pytest.mark.parametrize("hosts", ["0", "2"])
+def test_a_deadlock_ends_on_all_ranks_with_who_waits_for_what(on_threads, hosts):
+    """Waits are cut into slices of 0.2 s, and are one wait all the same."""
+
+    def body():
+        rank = rueda.rank()
+        with pytest.raises(rueda.StalledError, match="RUEDA_DEADLOCK_TIMEOUT_S") as caught:
+            rueda.allreduce(np.ones(3), name="ab"[rank])
+        assert re.search("rank 0 waits for allreduce 'a', which rank 1 did not", str(caught.value))
+        assert re.search("rank 1 waits for allreduce 'b', which rank 0 did not", str(caught.value))
+        return rueda.allreduce(np.ones(2), "both", rueda.Sum).tolist()
+
+    knobs = {"deadlock_timeout_s": 1, "log_level": "error", "hosts_fake": hosts}
+    assert on_threads(2, body, **knobs) == [[2.0] * 2] * 2
+
+
 def test_what_goes_wrong_with_a_result_is_told_as_often_as_it_is_asked(on_threads):
     def body():
         handle = rueda.allreduce_async(np.ones(2), "x")
