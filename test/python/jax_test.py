@@ -484,6 +484,33 @@ def test_a_mismatch_has_the_same_text_on_all_ranks_and_the_job_goes_on():
     assert first == second
 
 
+def test_what_stalls_ends_at_once_and_compiled():
+    def fn():
+        import jax
+        import jax.numpy as jnp
+
+        import rueda.jax as rx
+
+        rx.init()
+        compiled = jax.jit(lambda x: rx.allreduce(x, "compiled"))
+        for rows in (2, 1 << 15) if rx.rank() == 0 else ():  # XLA does small ones at once
+            x = jnp.ones(rows)
+            with pytest.raises(rueda.StalledError, match="missing: rank 1"):
+                rx.allreduce(x, "at once")
+            with pytest.raises(rueda.StalledError, match="missing: rank 1"), rx.synchronized():
+                compiled(x)
+            with pytest.raises(jax.errors.JaxRuntimeError, match="Rueda: .*missing: rank 1"):
+                jax.block_until_ready(compiled(x))
+        while True:  # the job goes on, however late one of them is
+            try:
+                return float(rx.allreduce(jnp.ones(1), "both", rx.Sum)[0])
+            except rueda.StalledError:
+                continue
+
+    stalls = {"RUEDA_STALL_TIMEOUT_S": "0.3", "RUEDA_STALL_WARN_S": "0.2"}
+    assert run(fn, RUEDA_LOG_LEVEL="error", **stalls) == [2.0] * 2
+
+
 def test_mistakes_are_told_where_a_function_is_traced():
     def fn():
         import jax

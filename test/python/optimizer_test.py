@@ -876,6 +876,32 @@ def test_an_error_of_one_rank_reaches_the_step_of_the_others(on_threads):
     on_threads(2, body)
 
 
+def test_a_step_that_stalls_ends(on_threads):
+    gone = threading.Event()
+
+    def body():
+        model = net(0, 5)
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+
+        def step():
+            optimizer.zero_grad()
+            loss_of(model, 0, 0).backward()
+            optimizer.step()
+
+        if hvd.rank() == 0:
+            with pytest.raises(rueda.StalledError, match="missing: rank 1"):
+                step()
+            gone.set()
+        gone.wait()
+        while True:  # the job goes on, however late one of them is
+            try:
+                return step()
+            except rueda.StalledError:
+                continue
+
+    on_threads(2, body, stall_timeout_s=0.3, stall_warn_s=0.2, log_level="error")
+
+
 def test_what_is_unfrozen_later_is_combined_from_zero_grad_on(on_threads):
     def body():
         rank = hvd.rank()

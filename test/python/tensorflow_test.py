@@ -671,6 +671,32 @@ def test_errors_name_what_is_wrong_on_every_rank():
     assert run(fn) == ["AbortedError"] * 2
 
 
+def test_what_stalls_ends_at_once_and_in_a_graph():
+    def fn():
+        import tensorflow as tf
+
+        import rueda
+        import rueda.tensorflow as hvd
+
+        hvd.init()
+        if hvd.rank() == 0:
+            with pytest.raises(rueda.StalledError, match="missing: rank 1"):
+                hvd.allreduce(tf.ones(3), name="at once")
+            graph = tf.function(lambda x: hvd.allreduce(x, name="in_graph"))
+            with pytest.raises(tf.errors.OpError, match="missing: rank 1"):
+                graph(tf.ones(3))
+            with pytest.raises(rueda.StalledError), hvd.rueda_errors():
+                graph(tf.ones(3))
+        while True:  # the job goes on, however late one of them is
+            try:
+                return float(hvd.allreduce(tf.constant(1.0), name="both", op=hvd.Sum))
+            except rueda.StalledError:
+                continue
+
+    stalls = {"RUEDA_STALL_TIMEOUT_S": "0.3", "RUEDA_STALL_WARN_S": "0.2"}
+    assert run(fn, RUEDA_LOG_LEVEL="error", **stalls) == [2.0] * 2
+
+
 # ---- the surface ----
 
 _DEVICES = ["device_dense", "device_sparse"]
