@@ -98,15 +98,22 @@ simulate() {
   "$build/bin/rueda_sim" --ranks 400 --ranks-per-host 8 --steps 2 --seed "${seed}000"
 }
 
-# Eight at once, as most of a trial may be a wait for the time-out of a start.
+# Eight at once, as most of a trial may be a wait for the time-out of a start. Each that fails says
+# its last failures.
 every_failure() {
-  local test=$build/test/every_failure_test search searches=()
-  for search in {1..8}; do
-    SOAK_FAILURES=$search/8 timeout 4h "$test" &
+  local i status=0 searches=() said
+  said=$(mktemp -d)
+  for i in {1..8}; do
+    SOAK_FAILURES=$i/8 timeout 4h "$build/test/every_failure_test" >"$said/$i" 2>&1 &
     searches+=($!)
   done
-  local status=0
-  for search in "${searches[@]}"; do wait "$search" || status=1; done
+  for i in {1..8}; do
+    wait "${searches[i - 1]}" && continue
+    status=1
+    grep -A 12 -e ': Failure$' "$said/$i" | tail -n 20
+    tail -n 1 "$said/$i"
+  done
+  rm -r "$said"
   return "$status"
 }
 
