@@ -3,11 +3,13 @@
 #include "bindings/c/context.h"
 
 #include <algorithm>
+#include <list>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "bindings/c/guard.h"
 #include "bindings/c/structs.h"
+#include "controller/lanes/callbacks.h"
 #include "core/base/log.h"
 #include "core/trace/recorder.h"
 
@@ -50,26 +52,23 @@ struct Rest {
   std::unique_ptr<Runtime> runtime;
 };
 Mutex rests_mutex;
-std::vector<Rest>& Rests() {
-  static auto* rests = new std::vector<Rest>();
+std::list<Rest>& Rests() {
+  static auto* rests = new std::list<Rest>();
   return *rests;
 }
 
 // Frees a runtime, or keeps it where its device still uses it; and what was kept so earlier.
 void Free(std::unique_ptr<Runtime> runtime) {
-  std::vector<Rest> all;
+  std::list<Rest> rests;
+  if (runtime != nullptr) rests.push_back({ForkGeneration(), std::move(runtime)});
   {
     MutexLock lock(rests_mutex);
-    all.swap(Rests());
+    rests.splice(rests.end(), Rests());
   }
-  if (runtime != nullptr) all.push_back({ForkGeneration(), std::move(runtime)});
-  std::vector<Rest> kept;
-  for (Rest& rest : all) {
-    if (rest.fork_generation == ForkGeneration() && rest.runtime->Leave()) continue;
-    kept.push_back(std::move(rest));
-  }
+  rests.remove_if(
+      [](Rest& rest) { return rest.fork_generation == ForkGeneration() && rest.runtime->Leave(); });
   MutexLock lock(rests_mutex);
-  for (Rest& rest : kept) Rests().push_back(std::move(rest));
+  Rests().splice(Rests().end(), rests);
 }
 
 absl::Status Closing() {
@@ -147,6 +146,7 @@ absl::Status Init(uint32_t header_version, const rueda_init_options* options,
                   rueda_context** context) {
   if (context == nullptr) return absl::InvalidArgumentError("rueda_init: `context` is null");
   *context = nullptr;
+  RUEDA_RETURN_IF_ERROR(CheckMayWait("rueda_init"));
   if (header_version >> 16 != RUEDA_VERSION_MAJOR ||
       ((header_version >> 8) & 0xFF) > RUEDA_VERSION_MINOR) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -165,9 +165,10 @@ absl::Status Init(uint32_t header_version, const rueda_init_options* options,
   return absl::OkStatus();
 }
 
-// Lets no call in any more. False: another thread has said so already.
-bool Close(rueda_context* context) {
-  return (context->calls.fetch_or(rueda_context::kClosing) & rueda_context::kClosing) == 0;
+// Lets no call in any more, and returns what `calls` was: kClosing is in it where another thread
+// has said so already.
+uint32_t Close(rueda_context* context) {
+  return context->calls.fetch_or(rueda_context::kClosing);
 }
 
 // Waits until the calls that are inside have left, but for `own` of them. What they wait for has
@@ -182,31 +183,33 @@ void AwaitCalls(const rueda_context* context, uint32_t own) {
 
 absl::Status Shutdown(rueda_context* context) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
-  if (context->shut_down.load(std::memory_order_relaxed)) {
+  RUEDA_RETURN_IF_ERROR(runtime->CheckMayEnd("shutdown"));
+  if (context->shut_down.exchange(true)) {
     return absl::FailedPreconditionError("this context has shut down already");
   }
-  RUEDA_RETURN_IF_ERROR(runtime->CheckMayEnd("shutdown"));
-  const absl::Status status = runtime->Shutdown();
-  if (!absl::IsFailedPrecondition(status)) {
-    context->shut_down.store(true, std::memory_order_relaxed);
-  }
+  absl::Cleanup not_yet = [context] { context->shut_down = false; };  // after an exception
+  absl::Status status = runtime->Shutdown();
+  std::move(not_yet).Cancel();
   return status;
 }
 
 absl::Status Reset(rueda_context* context) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
-  if (runtime->failure() == nullptr || context->shut_down.load(std::memory_order_relaxed)) {
+  if (runtime->failure() == nullptr) {
     return absl::FailedPreconditionError("rueda_context_reset: the membership has not failed");
   }
   RUEDA_RETURN_IF_ERROR(runtime->CheckMayEnd("rueda_context_reset"));
-  if (!Close(context)) return Closing();
+  if ((Close(context) & rueda_context::kClosing) != 0) return Closing();
   const absl::Cleanup open = [context] {
     context->calls.fetch_and(~rueda_context::kClosing);
     context->calls.notify_all();
   };
-  runtime->ForgetBlame();
   (void)runtime->Shutdown();  // of a failed membership: returns its failure
   AwaitCalls(context, 1);
+  if (context->shut_down) {  // perhaps by a call that was inside
+    return absl::FailedPreconditionError("rueda_context_reset: this context has shut down");
+  }
+  runtime->ForgetBlame();
   {
     MutexLock lock(context->errors_mutex);
     context->own_error = {};
@@ -215,15 +218,54 @@ absl::Status Reset(rueda_context* context) {
   return Start(context);
 }
 
+absl::Status Destroy(rueda_context* context) {
+  if (context == nullptr) return absl::OkStatus();
+  if (const absl::StatusOr<Call> call = RuntimeOf(context); call.ok()) {
+    const absl::Status may = (*call)->CheckMayEnd("rueda_context_destroy");
+    if (!may.ok()) RUEDA_LOG(Error) << may.message() << ": the context stays";
+    RUEDA_RETURN_IF_ERROR(may);
+  }
+  rueda_context* expected = context;
+  default_context.compare_exchange_strong(expected, nullptr);
+  if (thread_context == context) thread_context = nullptr;
+  // A forked child has none of the threads that the destructor would wait for.
+  if (context->fork_generation != ForkGeneration() || context->destroyed.exchange(true)) {
+    return absl::OkStatus();
+  }
+  // A reset, which other threads may be in, ends first.
+  for (uint32_t calls; ((calls = Close(context)) & rueda_context::kClosing) != 0;) {
+    context->calls.wait(calls);
+  }
+  if (context->runtime != nullptr) {
+    context->runtime->EndWaits();
+    AwaitCalls(context, 0);
+    // The last callbacks come. What there is no memory for is tried again, below.
+    (void)GuardOr(false, [context] { return context->runtime->Leave(); });
+  }
+  Free(std::move(context->runtime));
+  {
+    MutexLock lock(context->errors_mutex);
+    context->errors.clear();
+  }
+  static Mutex mutex;
+  static rueda_context* shells = nullptr;
+  {
+    MutexLock lock(mutex);
+    context->earlier_shell = std::exchange(shells, context);
+  }
+  context->options = RuntimeOptions();
+  return absl::OkStatus();
+}
+
 // Fn: const World& -> int32_t. -1 and a last error for a null context.
 template <typename Fn>
-int32_t Ask(const rueda_context* context, Fn fn) {
-  const absl::StatusOr<Call> runtime = RuntimeOf(context);
-  if (!runtime.ok()) {
+int32_t Ask(const rueda_context* context, Fn fn) noexcept {
+  return GuardOr(-1, [&]() -> int32_t {
+    const absl::StatusOr<Call> runtime = RuntimeOf(context);
+    if (runtime.ok()) return fn((*runtime)->world());
     Report(runtime.status());
     return -1;
-  }
-  return fn((*runtime)->world());
+  });
 }
 
 }  // namespace
@@ -275,36 +317,7 @@ rueda_status rueda_shutdown(rueda_context* context) {
 }
 
 void rueda_context_destroy(rueda_context* context) {
-  if (context == nullptr) return;
-  if (const absl::StatusOr<Call> call = RuntimeOf(context); call.ok()) {
-    const absl::Status may = (*call)->CheckMayEnd("rueda_context_destroy");
-    if (!may.ok()) RUEDA_LOG(Error) << may.message() << ": the context stays";
-    if (!may.ok()) return;
-  }
-  rueda_context* expected = context;
-  default_context.compare_exchange_strong(expected, nullptr);
-  if (thread_context == context) thread_context = nullptr;
-  // A forked child has none of the threads that the destructor would wait for.
-  if (context->fork_generation != ForkGeneration() || context->destroyed) return;
-  // A reset, which other threads may be in, ends first.
-  while (!Close(context)) {
-    if (context->destroyed) return;
-    context->calls.wait(context->calls.load());
-  }
-  context->destroyed = true;
-  if (context->runtime != nullptr) {
-    context->runtime->EndWaits();
-    AwaitCalls(context, 0);
-    (void)context->runtime->Leave();  // the last callbacks come
-  }
-  Free(std::move(context->runtime));
-  context->options = RuntimeOptions();
-  MutexLock lock(context->errors_mutex);
-  context->errors.clear();
-  static Mutex mutex;
-  static auto* const shells = new std::vector<rueda_context*>();
-  MutexLock shells_lock(mutex);
-  shells->push_back(context);
+  (void)Guard([&] { return Destroy(context); });
 }
 
 rueda_context* rueda_current_context(void) {
@@ -321,9 +334,10 @@ void rueda_set_thread_context(rueda_context* context) {
 }
 
 int32_t rueda_is_initialized(const rueda_context* context) {
-  const absl::StatusOr<Call> runtime = RuntimeOf(context);
-  return runtime.ok() && !context->shut_down.load(std::memory_order_relaxed) &&
-         (*runtime)->failure() == nullptr;
+  return GuardOr(0, [&]() -> int32_t {
+    const absl::StatusOr<Call> runtime = RuntimeOf(context);
+    return runtime.ok() && !context->shut_down && (*runtime)->failure() == nullptr;
+  });
 }
 
 int32_t rueda_rank(const rueda_context* context) {
@@ -397,7 +411,10 @@ rueda_status rueda_group_create(int32_t size, rueda_group** group) {
 }
 
 void rueda_group_destroy(rueda_group* group) {
-  delete group;
+  (void)Guard([&] {
+    delete group;
+    return absl::OkStatus();
+  });
 }
 
 rueda_status rueda_timeline_start(rueda_context* context, const char* path) {

@@ -32,9 +32,10 @@ struct rueda_context {
   // The runtime's. Its thread's calls are let in to the last: it ends before the runtime goes.
   std::atomic<const rueda::Completions*> completions{nullptr};
   static constexpr uint32_t kClosing = uint32_t{1} << 31;
-  int fork_generation = 0;  // of the process that made it
-  std::atomic<bool> shut_down{false};
-  std::atomic<bool> destroyed{false};
+  int fork_generation = 0;                 // of the process that made it
+  std::atomic<bool> shut_down{false};      // or about to be
+  std::atomic<bool> destroyed{false};      // likewise
+  rueda_context* earlier_shell = nullptr;  // once it is destroyed: the one before
   rueda::Mutex errors_mutex;
   std::map<rueda_handle, std::unique_ptr<ErrorStrings>> errors ABSL_GUARDED_BY(errors_mutex);
   ErrorStrings own_error ABSL_GUARDED_BY(errors_mutex);  // of rueda_context_error

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <new>
 #include <string>
 
 namespace rueda::capi {
@@ -18,9 +19,13 @@ std::atomic<int> fork_generation{0};
 
 }  // namespace
 
-rueda_status Report(const absl::Status& status) {
+rueda_status Report(const absl::Status& status) noexcept {
   if (__builtin_expect(status.ok(), 1)) return RUEDA_OK;
-  last_error.assign(status.message().data(), status.message().size());
+  try {
+    last_error.assign(status.message().data(), status.message().size());
+  } catch (const std::bad_alloc&) {
+    last_error = "out of memory";  // there is room for this in any string
+  }
   return static_cast<rueda_status>(status.code());
 }
 

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "bindings/c/context.h"
 #include "bindings/c/guard.h"
+#include "controller/lanes/callbacks.h"
 
 namespace rueda::capi {
 namespace {
@@ -43,7 +44,8 @@ absl::Status Free(void* pointer) {
     }
     arena = it->second;
   }
-  RUEDA_RETURN_IF_ERROR(arena->WaitUntilSafe(MonotonicNow() + kFreePatience));
+  const Nanos patience = InTurn() ? 0 : kFreePatience;
+  RUEDA_RETURN_IF_ERROR(arena->WaitUntilSafe(MonotonicNow() + patience));
   {
     MutexLock lock(mutex);
     if (Known().blocks.erase(pointer) == 0) {

@@ -65,6 +65,27 @@ absl::Status Join(rueda_context* context, int32_t process_set, int64_t timeout_n
   return absl::OkStatus();
 }
 
+int32_t Size(const rueda_context* context, int32_t id) {
+  const absl::StatusOr<Call> runtime = RuntimeOf(context);
+  const std::vector<Rank> ranks = runtime.ok() ? (*runtime)->RanksOf(id) : std::vector<Rank>();
+  if (!ranks.empty()) return static_cast<int32_t>(ranks.size());
+  Report(runtime.ok() ? absl::NotFoundError(absl::StrCat("there is no process set ", id))
+                      : runtime.status());
+  return -1;
+}
+
+int32_t RankIn(const rueda_context* context, int32_t id) {
+  const absl::StatusOr<Call> runtime = RuntimeOf(context);
+  if (!runtime.ok()) {
+    Report(runtime.status());
+    return -1;
+  }
+  const std::vector<Rank> ranks = (*runtime)->RanksOf(id);
+  const auto it = std::lower_bound(ranks.begin(), ranks.end(), (*runtime)->rank());
+  return it != ranks.end() && *it == (*runtime)->rank() ? static_cast<int32_t>(it - ranks.begin())
+                                                        : -1;
+}
+
 }  // namespace
 }  // namespace rueda::capi
 
@@ -88,24 +109,11 @@ rueda_status rueda_join(rueda_context* context, int32_t process_set, int64_t tim
 }
 
 int32_t rueda_process_set_size(const rueda_context* context, int32_t id) {
-  const absl::StatusOr<Call> runtime = RuntimeOf(context);
-  const std::vector<Rank> ranks = runtime.ok() ? (*runtime)->RanksOf(id) : std::vector<Rank>();
-  if (!ranks.empty()) return static_cast<int32_t>(ranks.size());
-  Report(runtime.ok() ? absl::NotFoundError(absl::StrCat("there is no process set ", id))
-                      : runtime.status());
-  return -1;
+  return GuardOr(-1, [&] { return capi::Size(context, id); });
 }
 
 int32_t rueda_process_set_rank(const rueda_context* context, int32_t id) {
-  const absl::StatusOr<Call> runtime = RuntimeOf(context);
-  if (!runtime.ok()) {
-    Report(runtime.status());
-    return -1;
-  }
-  const std::vector<Rank> ranks = (*runtime)->RanksOf(id);
-  const auto it = std::lower_bound(ranks.begin(), ranks.end(), (*runtime)->rank());
-  return it != ranks.end() && *it == (*runtime)->rank() ? static_cast<int32_t>(it - ranks.begin())
-                                                        : -1;
+  return GuardOr(-1, [&] { return capi::RankIn(context, id); });
 }
 
 rueda_status rueda_process_set_ranks(const rueda_context* context, int32_t id, int32_t* ranks,

@@ -2,14 +2,14 @@
 // that the C API exports:
 //
 //   in a turn of the engine (an inline callback, an allocator)
-//     what waits (execute, wait, wait_on_stream, wait_or_abort of an operation that has not ended)
-//     is refused: the thread would wait for itself. What ends a context (shutdown, reset, destroy)
-//     is refused: it would free what the thread is inside of. An abort is noted, and done in the
-//     next turn.
+//     what waits (init; execute, wait, wait_on_stream, wait_or_abort of an operation that has not
+//     ended) is refused: the thread would wait for itself. So is mem_free where it would wait for a
+//     neighbour. What ends a context (shutdown, reset, destroy) is refused: it would free what the
+//     thread is inside of. An abort is noted, and done in the next turn.
 //   in another callback (the completion thread's)
 //     what ends its context is refused.
 //
-// Everything else may be called.
+// Everything else may be called. In a turn the engine stands while it lasts.
 #pragma once
 
 #include "core/base/status.h"

@@ -99,7 +99,7 @@ class Engine final : private Lanes::Listener,
   void ReportFailure();
   // The next turn, of whichever thread, ends the membership on all ranks, for a reason of the
   // caller's.
-  void RequestAbort(std::string reason) { wishes_.Abort(std::move(reason)); }
+  void RequestAbort(absl::string_view reason) { wishes_.Abort(reason); }
 
   // Before the rank goes on in another membership.
   void ForgetBlame() { Blame(-1); }

@@ -69,7 +69,7 @@ absl::Status Runtime::Init(bool* met) {
     absl::Status started = baton_->StartBackground(rank());
     return started.ok() ? StartOwnTimeline() : started;
   });
-  if (!begun.ok()) Abort(std::string(begun.message()));  // the others must not wait for this rank
+  if (!begun.ok()) Abort(begun.message());  // the others must not wait for this rank
   return begun;
 }
 
@@ -153,7 +153,7 @@ Runtime::~Runtime() {
 }
 
 void Runtime::EndWaits() {
-  if (engine_ != nullptr && !shut_down_) Abort("it was destroyed without shutting down");
+  if (engine_ != nullptr) Abort("it was destroyed without shutting down");
 }
 
 bool Runtime::Leave() {
@@ -164,12 +164,13 @@ bool Runtime::Leave() {
 }
 
 void Runtime::StopThreads() {
-  if (std::exchange(shut_down_, true)) return;
-  baton_->StopBackground();
-  engine_->ReportFailure();
-  completions_.Stop();
-  (void)timeline_.Stop();
-  if (engine_->failure() != nullptr) GuardArena();
+  std::call_once(threads_stopped_, [this] {
+    baton_->StopBackground();
+    engine_->ReportFailure();
+    completions_.Stop();
+    (void)timeline_.Stop();
+    if (engine_->failure() != nullptr) GuardArena();
+  });
 }
 
 // The neighbours may not have noticed the failure yet, or be stopped: until each has left the
@@ -344,7 +345,7 @@ absl::Status Runtime::Shutdown() {
   return failed == nullptr ? absl::OkStatus() : failed->ToStatus();
 }
 
-void Runtime::Abort(const std::string& reason) {
+void Runtime::Abort(absl::string_view reason) {
   engine_->RequestAbort(reason);
   if (InTurn()) {  // this context's, and the thread goes on with it; or another's
     engine_->WakeSelf();

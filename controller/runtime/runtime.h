@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -90,13 +91,13 @@ class Runtime {
   absl::StatusOr<Request*> Find(Handle handle) { return submissions_->table().Find(handle); }
   void Unreference(Request* request) { submissions_->table().Unreference(request); }
 
-  // Leaves the job: waits until all ranks have, or the membership fails (then ABORTED). No other
-  // call may be under way or follow. FAILED_PRECONDITION from a callback.
+  // Leaves the job: waits until all ranks have, or the membership fails (then ABORTED). What calls
+  // of other threads wait for ends, and Submit is refused from now on. Several may call it.
   absl::Status Shutdown();
   // Ends the membership on all ranks: when it returns, or soon after if it is called from a
   // callback.
-  void Abort(const std::string& reason);
-  // Ends what threads wait for in it, unless it has been left: aborts the membership.
+  void Abort(absl::string_view reason);
+  // Ends what threads wait for in it: aborts the membership, unless that has ended.
   void EndWaits();
   // Whose thread calls this context's callbacks.
   const Completions* completions() const { return &completions_; }
@@ -140,7 +141,7 @@ class Runtime {
   WaitingThreads waiting_threads_;
   std::unique_ptr<Engine> engine_;
   std::optional<Baton> baton_;
-  bool shut_down_ = false;  // and its threads have ended
+  std::once_flag threads_stopped_;  // whoever comes second waits for the first
 };
 
 }  // namespace rueda

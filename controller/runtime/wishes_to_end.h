@@ -3,9 +3,10 @@
 #pragma once
 
 #include <atomic>
+#include <new>
 #include <string>
-#include <utility>
 
+#include "absl/strings/string_view.h"
 #include "core/base/mutex.h"
 
 namespace rueda {
@@ -14,11 +15,12 @@ class WishesToEnd {
  public:
   // This rank submits no more.
   void Leave() { asked_.fetch_or(kLeave, std::memory_order_release); }
-  // The membership ends on all ranks. The first reason stays.
-  void Abort(std::string reason) ABSL_LOCKS_EXCLUDED(mutex_) {
-    {
+  // The membership ends on all ranks. The first reason stays. Needs no memory but for the reason.
+  void Abort(absl::string_view reason) noexcept ABSL_LOCKS_EXCLUDED(mutex_) {
+    try {
       MutexLock lock(mutex_);
-      if (reason_.empty()) reason_ = std::move(reason);
+      if (reason_.empty()) reason_ = std::string(reason);
+    } catch (const std::bad_alloc&) {  // then there is none
     }
     asked_.fetch_or(kAbort, std::memory_order_release);
   }

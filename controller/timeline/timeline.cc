@@ -86,7 +86,7 @@ std::string TimelinePath(absl::string_view path, absl::string_view word, int ran
 }
 
 Timeline::~Timeline() {
-  (void)Stop();  // what went wrong has been logged
+  if (on()) (void)Stop();  // what went wrong has been logged
   if (ring_ == nullptr) return;
   ring_->Pop(kRecordsMax, [](const TimelineRecord& late) {
     if (late.has_text()) delete late.text;

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <string>
 #include <thread>
@@ -37,49 +39,77 @@ class Ending : public ::testing::TestWithParam<Setup> {
 INSTANTIATE_TEST_SUITE_P(All, Ending, ::testing::ValuesIn(AllSetups()),
                          [](const auto& setup) { return setup.param.name; });
 
-// What is called in a completion, of either kind.
-struct InCallback {
-  rueda_context* context;
-  rueda_status (*call)(rueda_context*);
+// Where a program's own code is called: both kinds of completions, and an allgather's allocator.
+enum class Place { kCompletion, kInline, kAllocator };
+constexpr Place kPlaces[] = {Place::kCompletion, Place::kInline, Place::kAllocator};
+
+struct Called {
+  std::function<rueda_status()> call;
+  std::vector<float> memory;
   std::atomic<int> status{-1};
+
+  static void OnCompletion(void* user, rueda_handle, rueda_status) {
+    Called& mine = *static_cast<Called*>(user);
+    mine.status = mine.call();
+  }
+  static void* Allocate(void* user, int32_t, const int64_t* shape, int32_t) {
+    Called& mine = *static_cast<Called*>(user);
+    mine.memory.resize(static_cast<size_t>(shape[0]));
+    mine.status = mine.call();
+    return mine.memory.data();
+  }
 };
 
-// What `call` returns from the callback of an operation of that name; `then` comes between its
-// submission and the wait for it.
-rueda_status CallFrom(
-    rueda_context* context, uint32_t flags, rueda_status (*call)(rueda_context*),
-    const char* name = "t", const std::function<void()>& then = [] {}) {
+// What `call` returns in such a place, of an operation of that name; -1: an allocator that was not
+// needed, as the membership ended first. `then` comes between the operation's submission and the
+// wait for it.
+int CallFrom(
+    rueda_context* context, Place place, std::function<rueda_status()> call, const char* name = "t",
+    const std::function<void()>& then = [] {}) {
   std::vector<float> values(10, 1);
   const TensorOf tensor(values);
-  InCallback in = {context, call};
+  Called called = {std::move(call), {}};
+  const bool allocates = place == Place::kAllocator;
+  rueda_operation operation =
+      allocates ? Allgather(name, tensor.get()) : Allreduce(name, tensor.get());
+  operation.allocate = Called::Allocate;
+  operation.allocate_user = &called;
   rueda_completion completion = RUEDA_COMPLETION_INIT;
-  completion.user = &in;
-  completion.flags = flags;
-  completion.callback = [](void* user, rueda_handle, rueda_status) {
-    InCallback& mine = *static_cast<InCallback*>(user);
-    mine.status = mine.call(mine.context);
-  };
-  const rueda_operation operation = Allreduce(name, tensor.get());
+  completion.user = &called;
+  completion.flags = place == Place::kInline ? uint32_t{RUEDA_COMPLETION_INLINE} : 0;
+  completion.callback = Called::OnCompletion;
   rueda_handle handle = 0;
-  const rueda_status submitted = rueda_submit(context, &operation, 1, &completion, &handle);
+  const rueda_status submitted =
+      rueda_submit(context, &operation, 1, allocates ? nullptr : &completion, &handle);
   EXPECT_EQ(submitted, RUEDA_OK) << rueda_last_error();
   if (submitted != RUEDA_OK) return submitted;
   then();
   (void)rueda_wait(context, handle, RUEDA_FOREVER);
-  while (in.status < 0) std::this_thread::yield();
+  while (!allocates && called.status < 0) std::this_thread::yield();
   (void)rueda_release(context, handle);
-  return static_cast<rueda_status>(in.status.load());
+  return called.status;
+}
+
+// A world of one rank, without the test's knobs.
+rueda_context* Alone() {
+  rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+  const char* knobs[] = {"log_level", "off", "recorder_dir", ""};
+  options.knobs = knobs;
+  options.knob_count = 2;
+  options.name = "alone";
+  rueda_context* context = nullptr;
+  EXPECT_EQ(rueda_init(RUEDA_VERSION, &options, &context), RUEDA_OK) << rueda_last_error();
+  return context;
 }
 
 TEST_P(Ending, ByAnAbortInACallback) {
-  for (const uint32_t flags : {0u, uint32_t{RUEDA_COMPLETION_INLINE}}) {
+  for (const Place place : kPlaces) {
     RunRanks(MayFail(), [&](rueda_context* context, int rank) {
-      const auto abort = [](rueda_context* mine) { return rueda_abort(mine, "from a callback"); };
-      const auto nothing = [](rueda_context*) { return RUEDA_OK; };
       if (rank == 0) {
-        EXPECT_EQ(CallFrom(context, flags, abort), RUEDA_OK);
+        EXPECT_EQ(CallFrom(context, place, [&] { return rueda_abort(context, "from a callback"); }),
+                  RUEDA_OK);
       } else {
-        (void)CallFrom(context, flags, nothing);
+        (void)CallFrom(context, place, [] { return RUEDA_OK; });
       }
       EXPECT_EQ(Execute(context, Barrier("after it")), RUEDA_ABORTED);
       EXPECT_THAT(rueda_last_error(), HasSubstr("rank 0 aborted the job: from a callback"));
@@ -95,30 +125,111 @@ TEST_P(Ending, ByAnAbortInACallback) {
 }
 
 TEST_P(Ending, InACallbackIsRefused) {
-  for (const uint32_t flags : {0u, uint32_t{RUEDA_COMPLETION_INLINE}}) {
+  for (const Place place : kPlaces) {
     RunRanks(MayFail(), [&](rueda_context* context, int rank) {
-      EXPECT_EQ(CallFrom(context, flags, rueda_shutdown), RUEDA_FAILED_PRECONDITION);
-      const auto destroy = [](rueda_context* mine) {
-        rueda_context_destroy(mine);
+      const auto reset = [&] { return rueda_context_reset(context); };
+      const auto destroy = [&] {
+        rueda_context_destroy(context);
+        EXPECT_THAT(rueda_last_error(), HasSubstr("rueda_context_destroy from a callback"));
         return RUEDA_OK;
       };
-      EXPECT_EQ(CallFrom(context, flags, destroy), RUEDA_OK);
+      EXPECT_EQ(CallFrom(context, place, [&] { return rueda_shutdown(context); }),
+                RUEDA_FAILED_PRECONDITION);
+      EXPECT_EQ(CallFrom(context, place, destroy), RUEDA_OK);
+      EXPECT_EQ(CallFrom(context, place, reset), RUEDA_FAILED_PRECONDITION);
       // It is there still.
       const rueda_status there = Execute(context, Barrier("all are there"));
       // Rank 0 goes on, and may have aborted before this one knows.
       EXPECT_TRUE(there == RUEDA_OK || (rank != 0 && there == RUEDA_ABORTED)) << rueda_last_error();
-      // When the membership has failed, as users would.
-      if (rank == 0) {
-        EXPECT_EQ(CallFrom(context, flags, rueda_context_reset, "of rank 0",
+      // When the membership has failed, as users would. Then nothing is allocated in it any more,
+      // but in another context.
+      if (rank != 0) {
+        EXPECT_EQ(Execute(context, Barrier("of the others")), RUEDA_ABORTED);
+      } else if (place == Place::kAllocator) {
+        EXPECT_EQ(rueda_abort(context, "the test"), RUEDA_OK);
+        rueda_context* const alone = Alone();
+        EXPECT_EQ(CallFrom(alone, place, reset), RUEDA_FAILED_PRECONDITION);
+        EXPECT_EQ(rueda_shutdown(alone), RUEDA_OK) << rueda_last_error();
+        rueda_context_destroy(alone);
+      } else {
+        EXPECT_EQ(CallFrom(context, place, reset, "of rank 0",
                            [&] { EXPECT_EQ(rueda_abort(context, "the test"), RUEDA_OK); }),
                   RUEDA_FAILED_PRECONDITION);
-      } else {
-        EXPECT_EQ(Execute(context, Barrier("of the others")), RUEDA_ABORTED);
       }
       ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
       EXPECT_EQ(Execute(context, Barrier("together")), RUEDA_OK) << rueda_last_error();
     });
   }
+}
+
+// The thread of a turn can't do what it would wait for; the callback thread may wait.
+TEST_P(Ending, OfAWaitInACallback) {
+  for (const Place place : kPlaces) {
+    RunRanks({size(), GetParam()}, [&](rueda_context* context, int) {
+      const int expected = place == Place::kCompletion ? RUEDA_OK : RUEDA_FAILED_PRECONDITION;
+      const rueda_operation operation = Barrier("awaited in it");
+      rueda_handle handle = 0;
+      const auto wait = [&] {
+        EXPECT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+        return rueda_wait(context, handle, RUEDA_FOREVER);
+      };
+      EXPECT_EQ(CallFrom(context, place, wait), expected);
+      EXPECT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+      EXPECT_EQ(rueda_release(context, handle), RUEDA_OK);
+      const auto execute = [&] { return Execute(context, operation); };
+      EXPECT_EQ(CallFrom(context, place, execute), expected);
+      const auto init = [&] {
+        rueda_init_options options = RUEDA_INIT_OPTIONS_INIT;
+        options.name = "alone";
+        rueda_context* alone = nullptr;
+        const rueda_status status = rueda_init(RUEDA_VERSION, &options, &alone);
+        if (status == RUEDA_OK) {
+          EXPECT_EQ(rueda_shutdown(alone), RUEDA_OK) << rueda_last_error();
+        }
+        rueda_context_destroy(alone);
+        return status;
+      };
+      EXPECT_EQ(CallFrom(context, place, init), expected);
+    });
+  }
+}
+
+// The neighbour can't leave the failed membership, as its callback has not returned.
+TEST(EndingInATurn, MemoryOfAFailedMembershipIsNotAwaited) {
+  int begun[2], over[2];
+  ASSERT_EQ(pipe(begun) + pipe(over), 0);
+  RunOptions options = {2, {"processes", Ranks::kProcesses, {}}, {{"log_level", "off"}}};
+  options.may_fail = true;
+  RunRanks(options, [&](rueda_context* context, int rank) {
+    char byte = 0;
+    if (rank == 1) {
+      const auto stay = [&] {
+        EXPECT_EQ(write(begun[1], &byte, 1), 1);
+        EXPECT_EQ(read(over[0], &byte, 1), 1);
+        return RUEDA_OK;
+      };
+      EXPECT_EQ(CallFrom(context, Place::kInline, stay), RUEDA_OK);
+      return;
+    }
+    void* memory = nullptr;
+    ASSERT_EQ(rueda_mem_alloc(context, 100, &memory), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(CallFrom(context, Place::kInline, [] { return RUEDA_OK; }), RUEDA_OK);
+    EXPECT_EQ(read(begun[0], &byte, 1), 1);
+    EXPECT_EQ(rueda_abort(context, "the test"), RUEDA_OK);
+    EXPECT_EQ(rueda_shutdown(context), RUEDA_ABORTED);
+    rueda_context* const alone = Alone();
+    for (const Place place : {Place::kInline, Place::kAllocator}) {
+      const auto before = std::chrono::steady_clock::now();
+      EXPECT_EQ(CallFrom(alone, place, [&] { return rueda_mem_free(memory); }),
+                RUEDA_FAILED_PRECONDITION);
+      EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5));
+    }
+    EXPECT_EQ(rueda_shutdown(alone), RUEDA_OK) << rueda_last_error();
+    rueda_context_destroy(alone);
+    EXPECT_EQ(write(over[1], &byte, 1), 1);
+    EXPECT_EQ(rueda_mem_free(memory), RUEDA_OK) << rueda_last_error();
+  });
+  for (const int fd : {begun[0], begun[1], over[0], over[1]}) close(fd);
 }
 
 TEST_P(Ending, ATimeLimitHoldsWhileDataMoves) {
@@ -298,6 +409,98 @@ TEST_P(Ending, ByADestructionUnderTheCallsOfOtherThreads) {
     stop = true;
     for (std::thread& thread : threads) thread.join();
   });
+}
+
+// Of two threads that shut down one does, and what the others wait for ends.
+TEST_P(Ending, ByAShutdownUnderTheCallsOfOtherThreads) {
+  RunJoiners({size(), GetParam()}, [](int, const Join& join) {
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 8; ++thread) {
+      threads.emplace_back([&, thread] { Work(context, thread, stop); });
+    }
+    std::vector<float> values(100);
+    const TensorOf tensor(values);
+    (void)Execute(context, Allreduce("of the main thread", tensor.get()));
+    rueda_status other = RUEDA_UNKNOWN;
+    std::thread second([&] { other = rueda_shutdown(context); });
+    const rueda_status own = rueda_shutdown(context);
+    second.join();
+    EXPECT_TRUE((own == RUEDA_OK && other == RUEDA_FAILED_PRECONDITION) ||
+                (other == RUEDA_OK && own == RUEDA_FAILED_PRECONDITION))
+        << rueda_status_name(own) << ", " << rueda_status_name(other);
+    EXPECT_EQ(Execute(context, Barrier()), RUEDA_FAILED_PRECONDITION);
+    stop = true;
+    for (std::thread& thread : threads) thread.join();
+    rueda_context_destroy(context);
+  });
+}
+
+// The one in shutdown waits for the others, who do not come before they are told.
+TEST_P(Ending, ByADestructionUnderAShutdown) {
+  RunJoiners(MayFail(), [](int rank, const Join& join) {
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    if (rank != 0) {
+      rueda_status status = RUEDA_OK;
+      while (status != RUEDA_ABORTED) status = Execute(context, Barrier());
+      EXPECT_EQ(rueda_shutdown(context), RUEDA_ABORTED);
+      rueda_context_destroy(context);
+      return;
+    }
+    rueda_status status = RUEDA_UNKNOWN;
+    std::thread leaving([&] { status = rueda_shutdown(context); });
+    while (rueda_is_initialized(context) == 1) std::this_thread::yield();
+    rueda_context_destroy(context);
+    leaving.join();
+    EXPECT_EQ(status, RUEDA_ABORTED);
+    EXPECT_EQ(rueda_shutdown(context), RUEDA_FAILED_PRECONDITION);
+  });
+}
+
+// Whoever comes first: the context has been reset, and goes on, or it has shut down. In a world of
+// one rank a reset waits for nobody.
+TEST(EndingAlone, ByAShutdownBesideAReset) {
+  for (int i = 0; i < 5 * Resets(); ++i) {
+    rueda_context* const context = Alone();
+    std::atomic<bool> stop{false};
+    std::thread worker([&] { Work(context, 1, stop); });
+    EXPECT_EQ(rueda_abort(context, "the test"), RUEDA_OK);
+    rueda_status left = RUEDA_UNKNOWN;
+    std::thread leaving([&] { left = rueda_shutdown(context); });
+    const rueda_status reset = rueda_context_reset(context);
+    leaving.join();
+    if (left == RUEDA_ABORTED && reset == RUEDA_OK) {
+      EXPECT_EQ(rueda_is_initialized(context), 1);
+      EXPECT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+      EXPECT_EQ(rueda_shutdown(context), RUEDA_OK) << rueda_last_error();
+    } else {
+      EXPECT_TRUE((left == RUEDA_ABORTED && reset == RUEDA_FAILED_PRECONDITION) ||
+                  (left == RUEDA_OK && reset == RUEDA_OK))
+          << rueda_status_name(left) << ", " << rueda_status_name(reset);
+      EXPECT_EQ(rueda_is_initialized(context), 0);
+      EXPECT_EQ(rueda_shutdown(context), RUEDA_FAILED_PRECONDITION);
+    }
+    stop = true;
+    worker.join();
+    rueda_context_destroy(context);
+  }
+}
+
+TEST(EndingAlone, ByTwoDestructionsBesideAReset) {
+  for (int i = 0; i < 5 * Resets(); ++i) {
+    rueda_context* const context = Alone();
+    EXPECT_EQ(rueda_abort(context, "the test"), RUEDA_OK);
+    std::vector<std::thread> threads;
+    threads.emplace_back([&] { (void)rueda_context_reset(context); });
+    for (int thread = 0; thread < 2; ++thread) {
+      threads.emplace_back([&] { rueda_context_destroy(context); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(Execute(context, Barrier()), RUEDA_FAILED_PRECONDITION);
+  }
 }
 
 }  // namespace

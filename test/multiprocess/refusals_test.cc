@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -122,6 +123,35 @@ void Gathers(rueda_context* context, std::string* first) {
   rueda_result_free(&result);
 }
 
+// What tells a number and no status: the number, or -1 (0) and why.
+void Questions(rueda_context* context, std::string* first) {
+  rueda_group* group = nullptr;
+  const int rank = rueda_rank(context);
+  const int size = rueda_size(context);
+  const auto ask = [&](int32_t expected, int32_t otherwise, std::function<int32_t()> question) {
+    const int32_t answer = Call(question);
+    if (answer == expected) return;
+    EXPECT_EQ(answer, otherwise);
+    Note(RUEDA_RESOURCE_EXHAUSTED, first);
+  };
+  ask(rank, -1, [&] { return rueda_process_set_rank(context, RUEDA_WORLD); });
+  ask(size, -1, [&] { return rueda_process_set_size(context, RUEDA_WORLD); });
+  ask(-1, -1, [&] { return rueda_process_set_size(context, 77); });
+  ask(-1, -1, [&] { return rueda_process_set_rank(nullptr, RUEDA_WORLD); });
+  ask(-1, -1, [&] { return rueda_rank(nullptr); });
+  ask(0, 0, [&] { return rueda_is_initialized(nullptr); });
+  const rueda_status made = Call([&] { return rueda_group_create(2, &group); });
+  if (made != RUEDA_OK) Note(made, first);
+  (void)Call([&] {
+    rueda_group_destroy(group);
+    rueda_result_free(nullptr);
+    rueda_result short_one = RUEDA_RESULT_INIT;
+    short_one.size = sizeof(size_t);
+    rueda_result_free(&short_one);
+    return 0;
+  });
+}
+
 // The n-th allocation of rank 0 is refused, n = 0, 1, ... until none is. Who fails at the call
 // itself has ended its own part; the others hear it from the membership's end.
 void RefuseEach(const Setup& setup, int size, void (*work)(rueda_context*, std::string*)) {
@@ -174,6 +204,47 @@ TEST_P(Refusals, OfMemoryForAProcessSet) {
 }
 TEST_P(Refusals, OfMemoryForAResult) {
   RefuseEach(GetParam(), size(), Gathers);
+}
+
+TEST_P(Refusals, OfMemoryForAnAnswer) {
+  RefuseEach(GetParam(), size(), Questions);
+}
+
+// The others, who wait, are told whatever is refused; and nothing is thrown.
+TEST_P(Refusals, OfMemoryForADestruction) {
+  bool was_refused = true;
+  for (int n = 0; was_refused; ++n) {
+    SCOPED_TRACE("allocation " + std::to_string(n));
+    int told[2];
+    ASSERT_EQ(pipe(told), 0);
+    const RunOptions options = {
+        size(), GetParam(), {{"log_level", "off"}, {"recorder_dir", "/nowhere"}}};
+    RunJoiners(options, [&](int rank, const Join& join) {
+      SetExempt(true);
+      rueda_context* context = nullptr;
+      ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+      if (rank != 0) {
+        EXPECT_EQ(Execute(context, Barrier()), RUEDA_ABORTED);
+        rueda_context_destroy(context);
+        return;
+      }
+      RefuseNth(Refusable::kNew, n);
+      (void)Call([&] {
+        rueda_context_destroy(context);
+        return 0;
+      });
+      StopRefusing();
+      const char was = WasRefused() ? 1 : 0;
+      EXPECT_EQ(write(told[1], &was, 1), 1);
+      EXPECT_EQ(rueda_rank(context), -1);
+    });
+    char was = 0;
+    ASSERT_EQ(read(told[0], &was, 1), 1);
+    was_refused = was != 0;
+    close(told[0]);
+    close(told[1]);
+    if (::testing::Test::HasFailure()) return;
+  }
 }
 
 TEST_P(Refusals, OfAThreadForCallbacksIsTheCallers) {

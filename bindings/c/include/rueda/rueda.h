@@ -207,15 +207,17 @@ typedef struct rueda_init_options {
  * `header_version`: RUEDA_VERSION. With neither a group nor a launcher it is a world of one rank.
  * INVALID_ARGUMENT: a bad or unknown knob, by name. FAILED_PRECONDITION: the ranks' settings or
  * versions differ, or a launcher's variables say that there are more ranks, but not how to meet
- * them (docs/launcher.md). DEADLINE_EXCEEDED names the ranks that did not come. */
+ * them (docs/launcher.md), or it was called from an inline callback or an allocator.
+ * DEADLINE_EXCEEDED names the ranks that did not come. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_init(uint32_t header_version,
                                                   const rueda_init_options* options,
                                                   rueda_context** context);
 
 /** Leaves the job. Collective: waits until all ranks have called it. Operations in flight end
- * first; one that needs a rank which has left without submitting it fails. No other call with this
- * context may be under way; afterwards only results, errors and rueda_context_destroy. ABORTED when
- * the membership failed. Not from a callback. */
+ * first; one that needs a rank which has left without submitting it fails. Calls of other threads may
+ * be under way: what they wait for ends, and what they submit from now on is FAILED_PRECONDITION,
+ * as is a second shutdown. Afterwards only results, errors and rueda_context_destroy. ABORTED when
+ * the membership failed, or another thread resets or destroys the context. Not from a callback. */
 RUEDA_API rueda_status rueda_shutdown(rueda_context* context);
 
 /** Frees what the context has. If it was not shut down, the job ends for the other ranks (ABORTED).
@@ -264,8 +266,9 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_epoch(const rueda_context* 
                                                            uint64_t* membership);
 /** After ABORTED: meets the same ranks again in a new membership. Collective over all of them;
  * process sets other than the world are gone. FAILED_PRECONDITION while the membership has not
- * failed, and from a callback or an allocator. Calls of other threads that are under way return
- * ABORTED first; those that begin meanwhile do, too. DEADLINE_EXCEEDED when a rank does not come (a
+ * failed, after rueda_shutdown (also of another thread meanwhile), and from a callback or an
+ * allocator. Calls of other threads that are under way return ABORTED first; those that begin
+ * meanwhile do, too. DEADLINE_EXCEEDED when a rank does not come (a
  * lost process does not come back by itself). */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_reset(rueda_context* context);
 /** Ends the membership on all ranks: everything in flight fails with ABORTED and this reason. May
@@ -679,7 +682,8 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_alloc(rueda_context* context, s
                                                        void** pointer);
 /** Frees it. No operation may be using it. After an ABORTED membership it waits at most 10 s until
  * the neighbours of that membership have left it or have ended, reaped or not. FAILED_PRECONDITION
- * names who has not; the memory stays allocated, and may be freed later. NOT_FOUND: not from
+ * names who has not; the memory stays allocated, and may be freed later. An inline callback and an
+ * allocator do not wait: there it is FAILED_PRECONDITION at once. NOT_FOUND: not from
  * rueda_mem_alloc. Null is fine. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_free(void* pointer);
 
