@@ -118,7 +118,7 @@ rueda_error ErrorOf(const absl::Status& status, const Failure* failure, uint64_t
   }
   if (failure != nullptr) {
     error.recoverable = failure->recoverable;
-    error.rank = failure->rank;
+    error.rank = failure->whose();
     error.pid = failure->pid;
   }
   error.host = strings->host.c_str();

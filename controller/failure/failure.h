@@ -13,7 +13,7 @@ namespace rueda {
 struct Failure {
   Rank rank = -1;     // -1: nobody in particular
   Rank accuser = -1;  // the one that took it for lost; -1: unknown
-  Rank culprit = -1;  // whose doing it is, where nobody was lost: it aborted the job
+  Rank culprit = -1;  // whose doing it is, where nobody was lost: it aborted the job, say
   int pid = 0;
   std::string host;
   std::string cause;      // "killed by signal 9 (SIGKILL)"
@@ -23,6 +23,8 @@ struct Failure {
   uint64_t membership = 0;
   bool recoverable = false;  // a new membership without the lost rank could go on
 
+  // Who was lost, or whose doing it is; -1: nobody in particular.
+  Rank whose() const { return rank >= 0 ? rank : culprit; }
   // "rank 2 (host vm, pid 4711) was lost: killed by signal 9 (SIGKILL), during allreduce 'g';
   // membership 1"; ", while rank 0 awaited it in allreduce 'g'".
   std::string ToString() const;

@@ -368,7 +368,7 @@ bool Engine::EndIfFailed() {
   parts_.connections->EndWith(*record);
   Failure failure = DecodeFailure(*record);
   SwapAccuserIfItIsUs(&failure);
-  const Rank culprit = failure.rank >= 0 ? failure.rank : failure.culprit;
+  const Rank culprit = failure.whose();
   auto shared = std::make_shared<const Failure>(std::move(failure));
   if (!membership_.Fail()) return true;
   detector_->Clear();

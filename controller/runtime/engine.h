@@ -177,7 +177,7 @@ class Engine final : private Lanes::Listener,
   void FailMembership(Failure failure);
   // For a cause that begins with this rank: "rank 2 can't go on: ...".
   void Fail(absl::string_view what) {
-    FailMembership({.cause = absl::StrCat("rank ", world_.rank, what)});
+    FailMembership({.culprit = world_.rank, .cause = absl::StrCat("rank ", world_.rank, what)});
   }
   bool EndIfFailed();
   void FinishMembership();

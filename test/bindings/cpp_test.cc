@@ -906,6 +906,8 @@ TEST_P(Ranks, AnAbortEndsTheMembershipAndAResetBeginsTheNext) {
     } catch (const rueda::Error& error) {
       EXPECT_EQ(error.status(), RUEDA_ABORTED);
       EXPECT_THAT(error.what(), HasSubstr("enough"));
+      EXPECT_EQ(error.rank(), 0) << "who called abort";
+      EXPECT_EQ(error.pid(), 0) << "nobody was lost";
     }
     rueda::reset();
     EXPECT_EQ(rueda::membership(), before + 1);

@@ -117,6 +117,8 @@ TEST_P(Ending, ByAnAbortInACallback) {
       ASSERT_EQ(rueda_context_error(context, &error), RUEDA_OK);
       EXPECT_EQ(error.code, RUEDA_ABORTED);
       EXPECT_EQ(error.recoverable, 1);
+      EXPECT_EQ(error.rank, 0) << "whose doing it is";
+      EXPECT_EQ(error.pid, 0) << "nobody was lost";
       // It goes on in another membership.
       ASSERT_EQ(rueda_context_reset(context), RUEDA_OK) << rueda_last_error();
       EXPECT_EQ(Execute(context, Barrier("together")), RUEDA_OK) << rueda_last_error();

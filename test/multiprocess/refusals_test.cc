@@ -345,6 +345,10 @@ TEST_P(AfterTheEnd, NoTensorIsTouched) {
       EXPECT_EQ(status, RUEDA_ABORTED);
       EXPECT_THAT(rueda_last_error(), HasSubstr("starting a lane thread"));
       StopRefusing();
+      rueda_error error = RUEDA_ERROR_INIT;
+      EXPECT_EQ(rueda_context_error(context, &error), RUEDA_OK);
+      EXPECT_TRUE(error.rank == 0 || error.rank == 2) << "whose doing it is: " << error.rank;
+      EXPECT_EQ(error.pid, 0) << "nobody was lost";
     }
     if (rank < 2) {
       (void)rueda_wait(context, handle, RUEDA_FOREVER);

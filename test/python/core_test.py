@@ -279,6 +279,7 @@ try:
     rueda.allreduce(np.ones(4), "waits")
 except rueda.AbortedError as error:
     assert not isinstance(error, rueda.LostRankError)  # it says itself why it goes
+    assert (error.rank, error.pid) == (1, 0), vars(error)
     print(error, file=sys.stderr, flush=True)
     os._exit(3)  # sooner than the one that failed
 """,

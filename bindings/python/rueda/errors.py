@@ -67,13 +67,15 @@ class AbortedError(RuedaError):
     ) -> None:
         super().__init__(message, Status.ABORTED)
         self.recoverable = recoverable
-        #: The rank that was lost; None: nobody in particular.
+        #: The rank that was lost (a LostRankError), or else the one that ended the membership: it
+        #: called abort(), or could not go on. None: nobody in particular.
         self.rank = rank
-        #: Where it ran.
+        #: Where the lost rank ran.
         self.host = host
-        #: Its process.
+        #: Its process; 0: no rank was lost.
         self.pid = pid
-        #: How it was lost: "killed by signal 9 (SIGKILL)".
+        #: How it was lost: "killed by signal 9 (SIGKILL)". How the membership ended otherwise:
+        #: "rank 1 aborted the job: ...".
         self.cause = cause
         #: What it was doing.
         self.operation = operation

@@ -81,7 +81,9 @@ typedef enum rueda_status {
   RUEDA_UNKNOWN = 2,
   RUEDA_INVALID_ARGUMENT = 3,  /**< your mistake, or the ranks disagree: retrying does not help */
   RUEDA_DEADLINE_EXCEEDED = 4, /**< the call's time is up; the operation goes on. Never how an
-                                    operation ends */
+                                    operation ends. From rueda_init and rueda_context_reset: ranks
+                                    did not come in time. No operation goes on then, and the start
+                                    may be tried again */
   RUEDA_NOT_FOUND = 5,         /**< a handle that was never given out, or was released */
   RUEDA_ALREADY_EXISTS = 6,
   RUEDA_PERMISSION_DENIED = 7,
@@ -214,10 +216,11 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_init(uint32_t header_version,
                                                   rueda_context** context);
 
 /** Leaves the job. Collective: waits until all ranks have called it. Operations in flight end
- * first; one that needs a rank which has left without submitting it fails. Calls of other threads may
- * be under way: what they wait for ends, and what they submit from now on is FAILED_PRECONDITION,
- * as is a second shutdown. Afterwards only results, errors and rueda_context_destroy. ABORTED when
- * the membership failed, or another thread resets or destroys the context. Not from a callback. */
+ * first; one that needs a rank which has left without submitting it fails. Calls of other threads
+ * may be under way: what they wait for ends, and what they submit from now on is
+ * FAILED_PRECONDITION, as is a second shutdown. Afterwards only results, errors and
+ * rueda_context_destroy. ABORTED when the membership failed, or another thread resets or destroys
+ * the context. Not from a callback. */
 RUEDA_API rueda_status rueda_shutdown(rueda_context* context);
 
 /** Frees what the context has. If it was not shut down, the job ends for the other ranks (ABORTED).
@@ -571,8 +574,9 @@ typedef struct rueda_error {
   rueda_status code;
   int32_t recoverable; /**< 1: a new membership without the lost rank could go on; 0: don't retry */
   uint64_t membership; /**< the one that ended, or that the operation was in */
-  int32_t rank;        /**< the rank that was lost; -1: nobody in particular */
-  int32_t pid;
+  int32_t rank;        /**< the rank that was lost; where `pid` is 0, the rank that ended the
+                            membership: it called rueda_abort, or could not go on; -1: none */
+  int32_t pid;         /**< of the lost rank; 0: no rank was lost */
   const char* host;
   const char* cause;     /**< "killed by signal 9 (SIGKILL)" */
   const char* operation; /**< what that rank was doing; where no rank was lost and the membership

@@ -47,7 +47,7 @@ def current() -> int:
 
 def aborted(error: c.Error, message: str) -> errors.AbortedError:
     """From what the C API knows about it."""
-    kind = errors.LostRankError if error.rank >= 0 else errors.AbortedError
+    kind = errors.LostRankError if error.pid != 0 else errors.AbortedError
     return kind(
         message,
         recoverable=bool(error.recoverable),

@@ -37,11 +37,12 @@ class Error : public std::runtime_error {
   /// A rank or the network was lost, and a new membership without it could go on. A mismatch, or a
   /// mistake of the caller's, is not recoverable: trying again changes nothing.
   bool recoverable() const { return recoverable_; }
-  /// The rank that was lost; -1 when none was.
+  /// The rank that was lost (a LostRankError), or else the one that ended the membership: it called
+  /// abort(), or could not go on. -1: none.
   int rank() const { return rank_; }
-  /// Its host; "" where nothing is known, as with the words below.
+  /// The lost rank's host; "" where nothing is known, as with the words below.
   const std::string& host() const { return words_->host; }
-  /// Its process on that host; 0 where nothing is known.
+  /// Its process on that host; 0 where no rank was lost.
   int pid() const { return pid_; }
   /// How it was lost: "killed by signal 9 (SIGKILL)".
   const std::string& cause() const { return words_->cause; }
@@ -81,7 +82,7 @@ class MismatchError : public Error {
 
 /// A rank was lost, and the membership has ended with it: rank(), host(), pid() and cause() say
 /// how. A membership that ends otherwise, such as by abort, is an Error with the status
-/// RUEDA_ABORTED.
+/// RUEDA_ABORTED, whose rank() says who ended it.
 class LostRankError : public Error {
  public:
   using Error::Error;
@@ -94,7 +95,7 @@ namespace detail {
 // `ended`: of an operation that ended so. A mistake may then be the other ranks'.
 [[noreturn]] inline void Throw(rueda_status status, const std::string& message,
                                const rueda_error& details, bool ended) {
-  if (status == RUEDA_ABORTED && details.rank >= 0) throw LostRankError(status, message, details);
+  if (status == RUEDA_ABORTED && details.pid != 0) throw LostRankError(status, message, details);
   if (status == RUEDA_INVALID_ARGUMENT && ended) throw MismatchError(status, message, details);
   throw Error(status, message, details);
 }
