@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing as mp
+import os
+import re
+import signal
 import threading
 
 import pytest
@@ -900,6 +904,40 @@ def test_a_step_that_stalls_ends(on_threads):
                 continue
 
     on_threads(2, body, stall_timeout_s=0.3, stall_warn_s=0.2, log_level="error")
+
+
+@pytest.mark.parametrize("hosts", ["0", "2"])
+def test_a_rank_is_lost_whose_data_loader_has_workers(hosts, tmp_path):
+    """They are forked, so that what they hold open tells nobody of the loss, and live on: from the
+    second batch on they wait for what does not come."""
+
+    class Data(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield torch.ones(6)
+            signal.pause()
+
+    def work():
+        hvd.init()
+        model = net(0, 5)
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+        batches = iter(torch.utils.data.DataLoader(Data(), num_workers=2, batch_size=1))
+        x = next(batches)
+        try:
+            for step in range(1_000_000):
+                optimizer.zero_grad()
+                model(x).sum().backward()
+                optimizer.step()
+                if step == 5 and hvd.rank() == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        except rueda.LostRankError as error:
+            (tmp_path / "told").write_text(f"{len(mp.active_children())} workers; {error}")
+        os._exit(1)  # without a wait for the workers
+
+    with pytest.raises(rueda.RemoteError) as raised:
+        rueda.run(work, np=2, env={"RUEDA_HOSTS_FAKE": hosts})
+    assert raised.value.rank == 1
+    told = (tmp_path / "told").read_text()
+    assert re.match(r"2 workers; rank 1 \(.*SIGKILL", told), told
 
 
 def test_what_is_unfrozen_later_is_combined_from_zero_grad_on(on_threads):
