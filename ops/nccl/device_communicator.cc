@@ -219,14 +219,19 @@ void DeviceCommunicator::Enqueue() {
     operation = &operations_[enqueued_].operation;
   }
   absl::StatusOr<DeviceEvent> event = EnqueueOne(*operation);
-  if (!event.ok()) return Fail(event.status());
-  {
+  const absl::Status status = event.status();
+  // What of it is on the stream uses its tensors all the same, and is waited for.
+  if (!status.ok() && stream_ != nullptr) event = device_.RecordOwn(stream_);
+  if (event.ok()) {
     MutexLock lock(mutex_);
-    operations_[enqueued_].event = *std::move(event);
-    operations_[enqueued_].state = State::kEnqueued;
+    Operation& enqueued = operations_[enqueued_];
+    enqueued.event = *std::move(event);
+    enqueued.state = State::kEnqueued;
+    enqueued.failed = enqueued.told = !status.ok();
     ++enqueued_;
     changed_.NotifyAll();
   }
+  if (!status.ok()) return Fail(status);
   context_->args().wake();
 }
 
@@ -402,7 +407,7 @@ void DeviceCommunicator::Watch() {
     {
       MutexLock lock(mutex_);
       if (status.ok()) {
-        operations_[done_].state = State::kDone;
+        if (!operations_[done_].failed) operations_[done_].state = State::kDone;
       } else if (status_.ok()) {
         status_ = std::move(status);
       }

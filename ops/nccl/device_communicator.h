@@ -113,8 +113,9 @@ class DeviceCommunicator : public Communicator, public Enqueuing {
   struct Operation {
     BucketOperation operation;
     State state = State::kStarted;
-    bool told = false;  // that it is enqueued
-    DeviceEvent event;  // behind its last work on the stream
+    bool told = false;    // that it is enqueued
+    bool failed = false;  // when a part of it was on the stream
+    DeviceEvent event;    // behind its last work on the stream
   };
   // Of two members, for what only these take part in.
   struct Pair {

@@ -1038,6 +1038,30 @@ TEST_P(Cuda, AFailureOfTheDeviceReachesAllRanks) {
       /*may_fail=*/true);
 }
 
+// It uses the tensors.
+TEST_P(Cuda, WhatARefusedBucketHasOnTheStreamIsWaitedFor) {
+  ::testing::internal::CaptureStderr();
+  Run(
+      2,
+      [](rueda_context* context, int rank, int device) {
+        CallersStream stream(device);
+        const OnDevice<float> a(device, {1, 2}, stream.get()), gap(device, {9, 9}, stream.get()),
+            b(device, {3}, stream.get());
+        rueda_operation operations[] = {a.Sum("a"), b.Sum("b")};
+        operations[1].exec = operations[0].exec;
+        ASSERT_EQ(rueda_execute(context, operations, 2, RUEDA_FOREVER, nullptr), RUEDA_OK)
+            << rueda_last_error();
+        if (rank == 1) Fake().fail_next("allreduce", device, 0, RUEDA_INTERNAL, "no more");
+        stream.Hold();  // and so the copy that packs them
+        EXPECT_EQ(rueda_execute(context, operations, 2, RUEDA_FOREVER, nullptr), RUEDA_ABORTED);
+        stream.Release();
+        stream.Drain();
+      },
+      /*may_fail=*/true);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("[rueda 1] W an aborted operation is still on the device"));
+}
+
 // Also while the members of a communicator wait for each other to make it, long before that would
 // be given up.
 TEST_P(Cuda, AFailureToMakeACommunicatorReachesAllRanks) {
