@@ -543,8 +543,12 @@ void Mirrored::Finish(rueda_status status) {
     device_->Later([device = device_.get(), uploaded = std::exchange(uploaded_, nullptr), status,
                     regions = std::exchange(regions_, {}), words = Words()] {
       device->Synchronize(uploaded);
-      // After an abort outputs hold anything.
-      if (status == RUEDA_ABORTED) return;
+      // After an abort outputs hold anything; also when the context was reset or destroyed before
+      // this could ask how the operation had ended.
+      if (status == RUEDA_ABORTED || status == RUEDA_NOT_FOUND ||
+          status == RUEDA_FAILED_PRECONDITION) {
+        return;
+      }
       for (const Region& region : regions) {
         std::vector<char> now(region.room());
         device->Transfer(now.data(), region.block.get(), now.size());
@@ -631,14 +635,17 @@ class Contexts {
     return found == it->second.operations.end() ? nullptr : found->second;
   }
   std::shared_ptr<Mirrored> Extract(rueda_context* context, rueda_handle handle) {
-    std::shared_ptr<Mirrored> operation = Find(context, handle);
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (operation != nullptr) contexts_[context].operations.erase(handle);
-    return operation;
+    const auto it = contexts_.find(context);
+    if (it == contexts_.end()) return nullptr;
+    auto extracted = it->second.operations.extract(handle);
+    return extracted.empty() ? nullptr : std::move(extracted.mapped());
   }
   void PutBack(rueda_handle handle, const std::shared_ptr<Mirrored>& operation) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    contexts_[operation->context].operations[handle] = operation;
+    if (const auto it = contexts_.find(operation->context); it != contexts_.end()) {
+      it->second.operations[handle] = operation;
+    }
   }
   // Its handles are no more, its device stays.
   void Forget(rueda_context* context) {
