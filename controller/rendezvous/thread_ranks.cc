@@ -1,7 +1,10 @@
 #include "controller/rendezvous/thread_ranks.h"
 
+#include <algorithm>
+#include <iterator>
 #include <new>
 #include <optional>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "controller/membership/rank_set.h"
@@ -18,8 +21,8 @@ struct ThreadTable {
   struct Host {
     std::shared_ptr<SharedMemory> segment;
     std::map<Rank, NeighbourOffer> offers;
-    size_t introduced = 0;  // who have taken all offers
-    bool broken = false;    // one of them has left: nobody goes on
+    std::set<Rank> introduced;  // who have taken all offers
+    bool broken = false;        // one of them has left: nobody goes on
   };
   std::map<Rank, Host> hosts ABSL_GUARDED_BY(mutex);  // by leader
   std::map<std::string, std::string> store ABSL_GUARDED_BY(mutex);
@@ -185,19 +188,26 @@ absl::StatusOr<Neighbourhood> ThreadMeeting::Introduce(absl::Span<const Rank> ra
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Segment> segment, Segment::Create(count, log_bytes));
     host.segment = segment->memory();
   }
-  const auto await = [&](const auto& all_have) -> absl::Status {
+  // Until each rank is in `come`.
+  const auto await = [&](const auto& come) -> absl::Status {
     table.changed.NotifyAll();
-    while (host.broken || !all_have()) {
+    while (host.broken || come.size() < ranks.size()) {
       const Nanos left = deadline - MonotonicNow();
       host.broken = host.broken || !table.failure.ok() || left <= 0;
       RUEDA_RETURN_IF_ERROR(table.failure);
-      if (left <= 0) return absl::DeadlineExceededError("a thread left the start of the job");
+      if (left <= 0) {
+        std::vector<Rank> gone;
+        std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(gone),
+                     [&](Rank rank) { return come.count(rank) == 0; });
+        return absl::DeadlineExceededError(absl::StrCat(
+            gone.empty() ? "another rank" : RanksText(gone), " left the start of the job"));
+      }
       table.changed.WaitFor(table.mutex, std::chrono::nanoseconds(left));
     }
     return absl::OkStatus();
   };
   host.offers[self] = mine;
-  RUEDA_RETURN_IF_ERROR(await([&] { return host.offers.size() == ranks.size(); }));
+  RUEDA_RETURN_IF_ERROR(await(host.offers));
   RUEDA_ASSIGN_OR_RETURN(neighbourhood.segment, Segment::Map(host.segment, count, log_bytes));
   for (const Rank rank : ranks) {
     const NeighbourOffer& offer = host.offers[rank];
@@ -205,8 +215,8 @@ absl::StatusOr<Neighbourhood> ThreadMeeting::Introduce(absl::Span<const Rank> ra
     neighbourhood.bells.push_back(*offer.bells);
   }
   // Another may not have got the segment.
-  ++host.introduced;
-  RUEDA_RETURN_IF_ERROR(await([&] { return host.introduced == ranks.size(); }));
+  host.introduced.insert(self);
+  RUEDA_RETURN_IF_ERROR(await(host.introduced));
   return neighbourhood;
 }
 

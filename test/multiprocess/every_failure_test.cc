@@ -244,7 +244,7 @@ auto NamesTheCause() {
                HasSubstr("Memory allocation failure"), HasSubstr("can't load a module"),
                HasSubstr("libcrypto can't"),
                // It could not even meet the others; a launcher would tell them.
-               HasSubstr("did not come to the start"));
+               HasSubstr("did not come to the start"), HasSubstr("left the start"));
 }
 
 // With SOAK_FAILURES=FROM/STEP every STEP-th call is tried, from the FROM-th on: 1/1 tries them

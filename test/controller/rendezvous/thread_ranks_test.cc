@@ -25,8 +25,9 @@ class ThreadRanksTest : public ::testing::Test {
     return hello;
   }
   std::unique_ptr<Meeting> Join(Rank rank) { return group_->Join(group_, rank, "context"); }
-  static absl::StatusOr<Neighbourhood> Introduce(Meeting* meeting, Rank rank) {
-    return meeting->Introduce({0, 1}, rank, MakeOffer(), kLogBytes, MonotonicNow() + kPatience);
+  static absl::StatusOr<Neighbourhood> Introduce(Meeting* meeting, Rank rank,
+                                                 Nanos patience = kPatience) {
+    return meeting->Introduce({0, 1}, rank, MakeOffer(), kLogBytes, MonotonicNow() + patience);
   }
   static void ExpectCause(const absl::Status& status) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
@@ -67,6 +68,13 @@ TEST_F(ThreadRanksTest, NobodyIsIntroducedToOneThatCannotStart) {
   EXPECT_TRUE(meeting->Gather(HelloOf(1), MonotonicNow() + kPatience).ok());
   meeting->GiveUp(1, why_);
   ExpectCause(first.get());
+}
+
+TEST_F(ThreadRanksTest, OneThatIsNotIntroducedInTimeIsNamed) {
+  const std::unique_ptr<Meeting> meeting = Join(0);
+  const absl::Status status = Introduce(meeting.get(), 0, kMillisecond).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(status.message(), HasSubstr("rank 1 left the start of the job"));
 }
 
 }  // namespace
