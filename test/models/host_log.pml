@@ -7,6 +7,8 @@
  * Properties:
  *   order          every reader finds the word of each position, once and in order: an assertion in Read.
  *   no overrun     no word is overwritten before all readers have passed it: an assertion in Publish.
+ *   all counted    there are never more marks of starving writers than their count says: an assertion in
+ *                  WakeStarving.
  *   no lost wake   a writer without credit gets some again, and who waits for an operation learns of its end: a
  *                  state in which nobody can go on is an invalid end state for spin, unless all is done.
  *
@@ -25,6 +27,7 @@
  * Breaks, with the number of ranks and what spin must report:
  *   BREAK_NO_CREDIT               2 assertion    a writer appends as it likes
  *   BREAK_NO_STARVING_FENCE       2 end state    no fence between HaveRoom's mark and its second look
+ *   BREAK_MARKED_BEFORE_COUNTED   2 assertion    HaveRoom raises the count of the starving behind the mark
  *   BREAK_NO_CURSOR_FENCE         2 end state    no fence in PublishCursor
  *   BREAK_STARVING_NOT_RUNG       2 end state    who takes a starving writer's mark does not ring it
  *   BREAK_IDLE_NOT_RUNG           2 end state    a writer without credit does not ring one that is idle
@@ -169,6 +172,24 @@ inline Retire(i, slowest) {
 #else
 #define FITS (owned < CREDIT)
 #endif
+/* HaveRoom marks its writer as starving. */
+#ifdef BREAK_NO_STARVING_FENCE
+#define MARK late[me] = L_MARK
+#else
+#define MARK starving[me] = 1
+#endif
+#ifdef BREAK_MARKED_BEFORE_COUNTED
+#define MARK_FIRST MARK
+#define MARK_THEN starving_count++
+#else
+#define MARK_FIRST starving_count++
+#define MARK_THEN MARK
+#endif
+#if N == 2
+#define MARKS (starving[0] + starving[1])
+#else
+#define MARKS (starving[0] + starving[1] + starving[2])
+#endif
 inline HaveRoom(room, i, slowest) {
   d_step {
     room = FITS;
@@ -182,17 +203,19 @@ inline HaveRoom(room, i, slowest) {
   :: else ->
      d_step {
        Fence(me);
+       i = (marked && starving[me] -> 0 : 1);
+       marked = 1;
        if
-       :: !marked || !starving[me] ->
-          marked = 1;
-          starving_count++;
-#ifdef BREAK_NO_STARVING_FENCE
-          late[me] = L_MARK
-#else
-          starving[me] = 1
-#endif
+       :: i == 1 -> MARK_FIRST
        :: else
        fi
+     };
+     d_step {
+       if
+       :: i == 1 -> MARK_THEN
+       :: else
+       fi;
+       i = 0
      };
      d_step { Retire(i, slowest); room = FITS }
   fi;
@@ -270,6 +293,7 @@ inline WakeStarving(i) {
   :: news ->
      d_step {
        news = 0;
+       assert(starving_count >= MARKS); /* who finds none counted looks at no mark */
        for (i : 0 .. N - 1) {
          if
          :: i != me && starving_count > 0 && starving[i] ->
