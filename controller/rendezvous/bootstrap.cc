@@ -72,11 +72,13 @@ absl::Status CheckTcp(const World& world, absl::Span<const wire::Hello> hellos,
 constexpr size_t kProgramBytesMin = 64u << 20;
 
 // How large arenas may be that each of these ranks can map all of, under the limits on their
-// address spaces. RESOURCE_EXHAUSTED: this rank's is too small for the least that they need.
+// address spaces, with the areas of `sets` process sets; more than that take of what is the
+// program's. RESOURCE_EXHAUSTED: this rank's is too small for the least that they need.
 absl::StatusOr<size_t> ArenaBytesFor(absl::Span<const Rank> ranks, size_t own_room,
-                                     absl::Span<const wire::Hello> hellos, size_t log_bytes) {
+                                     absl::Span<const wire::Hello> hellos, size_t log_bytes,
+                                     int sets) {
   const int count = static_cast<int>(ranks.size());
-  const size_t segment_bytes = Segment::BytesFor(count, log_bytes);
+  const size_t segment_bytes = Segment::MappedBytesFor(count, log_bytes, sets);
   const size_t needed = segment_bytes + kProgramBytesMin + ranks.size() * kArenaBytesMin;
   if (own_room < needed) {
     return absl::ResourceExhaustedError(
@@ -372,8 +374,9 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
                            neighbours.size());
   absl::StatusOr<Neighbourhood> around = WithoutExceptions([&]() -> absl::StatusOr<Neighbourhood> {
     const size_t log_bytes = SharesLog(config) ? layout.bytes() : 0;
+    const int sets = 1 + static_cast<int>(world.process_sets.size());
     RUEDA_ASSIGN_OR_RETURN(const size_t arena_bytes_max,
-                           ArenaBytesFor(neighbours, args.room, hellos, log_bytes));
+                           ArenaBytesFor(neighbours, args.room, hellos, log_bytes, sets));
     RUEDA_ASSIGN_OR_RETURN(const NeighbourOffer offer, args.offer(arena_bytes_max));
     return meeting->Introduce(neighbours, args.rank, offer, log_bytes, deadline);
   });

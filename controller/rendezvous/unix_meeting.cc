@@ -334,11 +334,11 @@ absl::StatusOr<Neighbourhood> UnixMeeting::Follow(absl::Span<const Rank> ranks, 
   link->Send(FrameType::kReady, "");  // the next one's turn
   RUEDA_RETURN_IF_ERROR(WaitFlushed(link, deadline));
   Neighbourhood neighbourhood;
-  RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
-                         SharedMemory::Map(std::move(descriptors[0])));
+  const int count = static_cast<int>(ranks.size());
   RUEDA_ASSIGN_OR_RETURN(
-      neighbourhood.segment,
-      Segment::Map(std::move(memory), static_cast<int>(ranks.size()), log_bytes));
+      std::shared_ptr<SharedMemory> memory,
+      SharedMemory::Map(std::move(descriptors[0]), Segment::MappedBytesFor(count, log_bytes, 0)));
+  RUEDA_ASSIGN_OR_RETURN(neighbourhood.segment, Segment::Map(std::move(memory), count, log_bytes));
   for (size_t i = 0; i < ranks.size(); ++i) {
     UniqueFd* offer = &descriptors[1 + i * kOfferDescriptors];
     std::shared_ptr<SharedMemory> arena = mine.arena;  // our own is mapped already

@@ -5,7 +5,10 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "core/base/check.h"
 #include "core/base/memory_limits.h"
 #include "core/base/no_write_signals.h"
 
@@ -24,32 +27,9 @@ absl::Status Resize(const UniqueFd& fd, size_t bytes) {
                    ", which holds for shared memory too: raise it (ulimit -f unlimited)"));
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(const char* label,
-                                                                   size_t bytes) {
-  UniqueFd fd(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return ErrnoStatus(errno, "creating shared memory (memfd_create)");
-  RUEDA_RETURN_IF_ERROR(Resize(fd, bytes));
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return ErrnoStatus(errno, "sealing shared memory");
-  }
-  return MapSealed(std::move(fd), bytes);
-}
-
-absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Map(UniqueFd fd) {
-  struct stat info;
-  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, "looking at a neighbour's memory");
-  const int seals = fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || info.st_size <= 0) {
-    return absl::InvalidArgumentError("a neighbour sent a descriptor that is not sealed memory");
-  }
-  return MapSealed(std::move(fd), static_cast<size_t>(info.st_size));
-}
-
-absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::MapSealed(UniqueFd fd, size_t bytes) {
-  void* data =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+absl::StatusOr<char*> MapBytes(const UniqueFd& fd, size_t offset, size_t bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(),
+                    static_cast<off_t>(offset));
   if (data == MAP_FAILED && errno == ENOMEM && AddressSpaceLeft() < bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the ranks need ", bytes, " bytes more of shared memory, and ",
@@ -60,12 +40,55 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::MapSealed(UniqueFd f
   }
   madvise(data, bytes, MADV_DONTFORK);
   madvise(data, bytes, MADV_DONTDUMP);
-  return std::shared_ptr<SharedMemory>(
-      new SharedMemory(std::move(fd), static_cast<char*>(data), bytes));
+  return static_cast<char*>(data);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(const char* label, size_t bytes,
+                                                                   size_t mapped) {
+  UniqueFd fd(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return ErrnoStatus(errno, "creating shared memory (memfd_create)");
+  RUEDA_RETURN_IF_ERROR(Resize(fd, bytes));
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return ErrnoStatus(errno, "sealing shared memory");
+  }
+  return MapSealed(std::move(fd), bytes, mapped);
+}
+
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Map(UniqueFd fd, size_t mapped) {
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, "looking at a neighbour's memory");
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || info.st_size <= 0) {
+    return absl::InvalidArgumentError("a neighbour sent a descriptor that is not sealed memory");
+  }
+  return MapSealed(std::move(fd), static_cast<size_t>(info.st_size), mapped);
+}
+
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::MapSealed(UniqueFd fd, size_t bytes,
+                                                                      size_t mapped) {
+  mapped = std::min(mapped, bytes);
+  RUEDA_ASSIGN_OR_RETURN(char* const data, MapBytes(fd, 0, mapped));
+  return std::shared_ptr<SharedMemory>(new SharedMemory(std::move(fd), data, bytes, mapped));
+}
+
+absl::StatusOr<char*> SharedMemory::MapPart(size_t offset, size_t bytes) {
+  RUEDA_CHECK(offset >= mapped_ && offset <= bytes_ && bytes <= bytes_ - offset);
+  MutexLock lock(mutex_);
+  const auto it = parts_.find(offset);
+  if (it != parts_.end()) {
+    RUEDA_CHECK(it->second.bytes == bytes);
+    return it->second.data;
+  }
+  RUEDA_ASSIGN_OR_RETURN(char* const data, MapBytes(fd_, offset, bytes));
+  parts_[offset] = {data, bytes};
+  return data;
 }
 
 SharedMemory::~SharedMemory() {
-  munmap(data_, bytes_);
+  munmap(data_, mapped_);
+  for (const auto& [offset, part] : parts_) munmap(part.data, part.bytes);
 }
 
 absl::Status SharedMemory::Reserve(size_t offset, size_t bytes) const {

@@ -4,8 +4,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
 
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
@@ -14,17 +17,22 @@ namespace rueda {
 class SharedMemory {
  public:
   // New memory of zeros. The size is sealed: nobody can shrink it under another's feet. The mapping
-  // is not inherited by forked children and not written to core files.
-  static absl::StatusOr<std::shared_ptr<SharedMemory>> Create(const char* label, size_t bytes);
-  // Maps all of what a neighbour created. INVALID_ARGUMENT when the descriptor is not memory whose
-  // size is sealed.
-  static absl::StatusOr<std::shared_ptr<SharedMemory>> Map(UniqueFd fd);
+  // is not inherited by forked children and not written to core files. Only the first `mapped`
+  // bytes take address space, until MapPart.
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> Create(const char* label, size_t bytes,
+                                                              size_t mapped = SIZE_MAX);
+  // Maps what a neighbour created. INVALID_ARGUMENT when the descriptor is not memory whose size is
+  // sealed.
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> Map(UniqueFd fd, size_t mapped = SIZE_MAX);
 
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  char* data() const { return data_; }
+  char* data() const { return data_; }  // of what is mapped from the start
+  // Some whole pages behind that; in the same place each time. Any thread. RESOURCE_EXHAUSTED: the
+  // limit on the address space leaves no room for them.
+  absl::StatusOr<char*> MapPart(size_t offset, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   size_t bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
 
@@ -34,13 +42,22 @@ class SharedMemory {
   void Release(size_t offset, size_t bytes) const;
 
  private:
-  SharedMemory(UniqueFd fd, char* data, size_t bytes)
-      : fd_(std::move(fd)), data_(data), bytes_(bytes) {}
-  static absl::StatusOr<std::shared_ptr<SharedMemory>> MapSealed(UniqueFd fd, size_t bytes);
+  SharedMemory(UniqueFd fd, char* data, size_t bytes, size_t mapped)
+      : fd_(std::move(fd)), data_(data), bytes_(bytes), mapped_(mapped) {}
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> MapSealed(UniqueFd fd, size_t bytes,
+                                                                 size_t mapped);
 
   const UniqueFd fd_;
   char* const data_;
   const size_t bytes_;
+  const size_t mapped_;
+
+  struct Part {
+    char* data;
+    size_t bytes;
+  };
+  Mutex mutex_;
+  std::map<size_t, Part> parts_ ABSL_GUARDED_BY(mutex_);  // by offset
 };
 
 }  // namespace rueda

@@ -13,10 +13,14 @@ constexpr size_t kPage = 4'096;
 
 }  // namespace
 
-size_t Segment::BytesFor(int ranks, size_t log_bytes) {
+size_t Segment::MappedBytesFor(int ranks, size_t log_bytes, int sets) {
   const size_t n = static_cast<size_t>(ranks);
   return RoundUp(sizeof(Failure), kPage) + RoundUp(n * sizeof(RankPage), kPage) +
-         RoundUp(log_bytes, kPage) + n * kProcessSetsMax * sizeof(Area);
+         RoundUp(log_bytes, kPage) + n * static_cast<size_t>(sets) * sizeof(Area);
+}
+
+size_t Segment::BytesFor(int ranks, size_t log_bytes) {
+  return MappedBytesFor(ranks, log_bytes, kProcessSetsMax);
 }
 
 Segment::Segment(std::shared_ptr<SharedMemory> memory, int ranks, size_t log_bytes)
@@ -27,13 +31,20 @@ Segment::Segment(std::shared_ptr<SharedMemory> memory, int ranks, size_t log_byt
   pages_ = reinterpret_cast<RankPage*>(at);
   at += RoundUp(static_cast<size_t>(ranks) * sizeof(RankPage), kPage);
   log_ = at;
-  at += RoundUp(log_bytes, kPage);
-  areas_ = reinterpret_cast<Area*>(at);
+  head_bytes_ = MappedBytesFor(ranks, log_bytes, 0);
+}
+
+absl::StatusOr<Area*> Segment::Areas(SetId set) const {
+  const size_t bytes = static_cast<size_t>(ranks_) * sizeof(Area);
+  RUEDA_ASSIGN_OR_RETURN(char* const areas,
+                         memory_->MapPart(head_bytes_ + static_cast<size_t>(set) * bytes, bytes));
+  return reinterpret_cast<Area*>(areas);
 }
 
 absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(int ranks, size_t log_bytes) {
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
-                         SharedMemory::Create("rueda-control", BytesFor(ranks, log_bytes)));
+                         SharedMemory::Create("rueda-control", BytesFor(ranks, log_bytes),
+                                              MappedBytesFor(ranks, log_bytes, 0)));
   return std::unique_ptr<Segment>(new Segment(std::move(memory), ranks, log_bytes));
 }
 

@@ -6,7 +6,8 @@
 //   log        the announcement log (controller/bus/host_log.h lays it out)
 //   areas      one a rank and process set: arrivals, descriptors, slots, blocks of the algorithms
 //
-// Sparse: what nobody touches takes no memory.
+// Sparse: what nobody touches takes no memory. The areas of a process set take address space once
+// the set is used.
 #pragma once
 
 #include <atomic>
@@ -83,14 +84,14 @@ class Segment {
                                                       int ranks, size_t log_bytes);
 
   static size_t BytesFor(int ranks, size_t log_bytes);
+  // What is mapped with the areas of `sets` process sets. What Map is given has those of none.
+  static size_t MappedBytesFor(int ranks, size_t log_bytes, int sets);
 
   const std::shared_ptr<SharedMemory>& memory() const { return memory_; }
   RankPage& page(int local) const { return pages_[local]; }
   char* log() const { return log_; }
-  Area& area(SetId set, int local) const {
-    return areas_[static_cast<size_t>(set) * static_cast<size_t>(ranks_) +
-                  static_cast<size_t>(local)];
-  }
+  // Of a process set, by local index. RESOURCE_EXHAUSTED: there is no address space left for them.
+  absl::StatusOr<Area*> Areas(SetId set) const;
   int ranks() const { return ranks_; }
 
   // Whether the membership has failed. One load; called in every wait.
@@ -115,7 +116,7 @@ class Segment {
   Failure* failure_;
   RankPage* pages_;
   char* log_;
-  Area* areas_;
+  size_t head_bytes_;  // before the areas
 };
 
 }  // namespace rueda

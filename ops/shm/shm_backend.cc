@@ -80,6 +80,7 @@ absl::Status ShmBackend::Viable(const Members& members) const {
 
 absl::StatusOr<std::vector<ShmMember>> ShmBackend::MembersOf(SetId set,
                                                              absl::Span<const Rank> ranks) const {
+  RUEDA_ASSIGN_OR_RETURN(Area* const areas, segment_->Areas(set));
   std::vector<ShmMember> shm_members;
   for (const Rank rank : ranks) {
     const auto it = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
@@ -87,7 +88,7 @@ absl::StatusOr<std::vector<ShmMember>> ShmBackend::MembersOf(SetId set,
       return absl::InternalError("a process set on one host has a rank of another");
     }
     const int local = static_cast<int>(it - ranks_.begin());
-    shm_members.push_back({&segment_->area(set, local), local, arenas_[local]});
+    shm_members.push_back({&areas[local], local, arenas_[local]});
   }
   return shm_members;
 }

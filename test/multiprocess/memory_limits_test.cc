@@ -150,7 +150,7 @@ TEST_P(ProcessesUnderLimits, MemoryThatOutlivesAMembershipStaysWithinThem) {
 TEST_F(MemoryLimits, MemoryThatOutlivesAMembershipIsNotCountedTwice) {
   RunJoiners({1, Processes(), {}}, [](int, const Join& join) {
     mallopt(M_ARENA_MAX, 1);  // else a thread's may have taken 64 MiB by the second start, or not
-    LeaveAddressSpace(455 * kMiB);  // for the control segment, and one arena of some 75 MiB
+    LeaveAddressSpace(185 * kMiB);  // for the control segment, and one arena of some 75 MiB
     rueda_context* context = nullptr;
     ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
     void* kept = nullptr;
@@ -164,8 +164,42 @@ TEST_F(MemoryLimits, MemoryThatOutlivesAMembershipIsNotCountedTwice) {
 
 TEST_P(ProcessesUnderLimits, TooLittleAddressSpaceIsNamedOnAllRanks) {
   RunJoiners(AtLeast(2), [&](int rank, const Join& join) {
-    if (rank == 1) LeaveAddressSpace(200 * kMiB);
+    if (rank == 1) LeaveAddressSpace(100 * kMiB);
     ExpectNamedAtTheStart(rank, 1, "(RLIMIT_AS, ulimit -v) is ", join);
+  });
+}
+
+// What a process set needs is mapped when there is one.
+TEST_F(MemoryLimits, ARankNeedsSome50MiB) {
+  RunJoiners({4, Processes(), {}}, [](int, const Join& join) {
+    mallopt(M_ARENA_MAX, 1);
+    LeaveAddressSpace(280 * kMiB);
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    SumInArena(context, kMiB);
+    int32_t set = 0;
+    const int32_t ranks[] = {0, 1, 2, 3};
+    for (int i = 1; i <= 3; ++i) {
+      ASSERT_EQ(rueda_process_set_add(context, ranks, i, RUEDA_FOREVER, &set), RUEDA_OK)
+          << rueda_last_error();
+    }
+    End(context);
+  });
+}
+
+TEST_F(MemoryLimits, ProcessSetsThatFindNoRoomEndTheJobByName) {
+  RunJoiners({3, Processes(), {{"log_level", "off"}}}, [](int rank, const Join& join) {
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    if (rank == 1) LeaveAddressSpace(kMiB);
+    int32_t set = 0;
+    const int32_t ranks[] = {0, 1};
+    const rueda_status added = rueda_process_set_add(context, ranks, 2, RUEDA_FOREVER, &set);
+    EXPECT_TRUE(added == RUEDA_ABORTED || (rank != 1 && added == RUEDA_OK));  // not told yet
+    EXPECT_EQ(Execute(context, Barrier()), RUEDA_ABORTED);
+    EXPECT_THAT(rueda_last_error(), HasSubstr("(RLIMIT_AS, ulimit -v) is "));
+    EXPECT_THAT(rueda_last_error(), HasSubstr("rank 1"));
+    rueda_context_destroy(context);
   });
 }
 

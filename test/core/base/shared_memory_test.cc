@@ -36,6 +36,20 @@ TEST(SharedMemory, BeginsAsZerosAndIsSharedByWhoeverMapsIt) {
   EXPECT_EQ(ours->data()[kBytes - 1], 'x');
 }
 
+TEST(SharedMemory, PartsAreMappedWhenTheyAreAskedFor) {
+  constexpr size_t kPage = 4'096;
+  const std::shared_ptr<SharedMemory> ours = *SharedMemory::Create("test", kBytes, kPage);
+  EXPECT_EQ(ours->bytes(), kBytes);
+  char* const part = *ours->MapPart(kBytes - kPage, kPage);
+  part[kPage - 1] = 'x';
+  EXPECT_EQ(*ours->MapPart(kBytes - kPage, kPage), part);
+  EXPECT_NE(*ours->MapPart(kPage, 2 * kPage), part);
+  const std::shared_ptr<SharedMemory> theirs = *SharedMemory::Map(Copy(ours->fd()));
+  EXPECT_EQ(theirs->data()[kBytes - 1], 'x');
+  const std::shared_ptr<SharedMemory> part_of_theirs = *SharedMemory::Map(Copy(ours->fd()), kPage);
+  EXPECT_EQ((*part_of_theirs->MapPart(kBytes - kPage, kPage))[kPage - 1], 'x');
+}
+
 TEST(SharedMemory, NobodyCanChangeItsSize) {
   const std::shared_ptr<SharedMemory> memory = New();
   EXPECT_NE(ftruncate(memory->fd(), 0), 0);

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/limits.h"
@@ -12,41 +15,60 @@
 namespace rueda {
 namespace {
 
+// Every part's first and last bytes hold what was written there, whatever was written elsewhere.
 TEST(Segment, PartsDoNotOverlap) {
   constexpr int kRanks = 5;
   constexpr size_t kLogBytes = 10'000;
   const std::unique_ptr<Segment> segment = *Segment::Create(kRanks, kLogBytes);
-  struct Part {
-    const char* begin;
-    size_t bytes;
-  };
-  std::vector<Part> parts = {{segment->log(), kLogBytes}};
+  segment->Fail(std::string(Segment::kFailureBytesMax, 'x'));
+  std::vector<std::pair<char*, size_t>> parts = {{segment->log(), kLogBytes}};
   for (int i = 0; i < kRanks; ++i) {
-    parts.push_back({reinterpret_cast<const char*>(&segment->page(i)), sizeof(RankPage)});
-    for (SetId set = 0; set < kProcessSetsMax; ++set) {
-      const Area& area = segment->area(set, i);
-      EXPECT_EQ(reinterpret_cast<uintptr_t>(&area) % alignof(Area), 0u);
-      parts.push_back({reinterpret_cast<const char*>(&area), sizeof(Area)});
+    parts.push_back({reinterpret_cast<char*>(&segment->page(i)), sizeof(RankPage)});
+  }
+  for (SetId set = 0; set < kProcessSetsMax; ++set) {
+    Area* const areas = *segment->Areas(set);
+    for (int i = 0; i < kRanks; ++i) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(&areas[i]) % alignof(Area), 0u);
+      parts.push_back({reinterpret_cast<char*>(&areas[i]), sizeof(Area)});
     }
   }
-  std::sort(parts.begin(), parts.end(),
-            [](const Part& a, const Part& b) { return a.begin < b.begin; });
-  EXPECT_GE(parts.front().begin, segment->memory()->data() + Segment::kFailureBytesMax);
-  for (size_t i = 1; i < parts.size(); ++i) {
-    ASSERT_LE(parts[i - 1].begin + parts[i - 1].bytes, parts[i].begin) << i;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto [at, bytes] = parts[i];
+    memcpy(at, &i, sizeof i);
+    memcpy(at + bytes - sizeof i, &i, sizeof i);
   }
-  EXPECT_LE(parts.back().begin + parts.back().bytes,
-            segment->memory()->data() + Segment::BytesFor(kRanks, kLogBytes));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto [at, bytes] = parts[i];
+    ASSERT_EQ(memcmp(at, &i, sizeof i), 0) << i;
+    ASSERT_EQ(memcmp(at + bytes - sizeof i, &i, sizeof i), 0) << i;
+  }
+  EXPECT_EQ(segment->failure(), std::string(Segment::kFailureBytesMax, 'x'));
   EXPECT_EQ(segment->memory()->bytes(), Segment::BytesFor(kRanks, kLogBytes));
+}
+
+// As of a job's process sets only some are used, and address space may be limited.
+TEST(Segment, MapsAreasOfTheSetsThatAreUsed) {
+  const auto mapped = [] {
+    size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    return pages * 4'096;
+  };
+  const size_t before = mapped();
+  const std::unique_ptr<Segment> segment = *Segment::Create(64, 64);
+  EXPECT_LT(mapped() - before, 32 * sizeof(Area));
+  Area* const areas = *segment->Areas(200);
+  EXPECT_LT(mapped() - before, 100 * sizeof(Area));
+  EXPECT_EQ(*segment->Areas(200), areas);
+  EXPECT_EQ(*(*Segment::Map(segment->memory(), 64, 64))->Areas(200), areas) << "one process";
 }
 
 TEST(Segment, ANeighbourSeesTheSame) {
   const std::unique_ptr<Segment> ours = *Segment::Create(2, 64);
   const std::unique_ptr<Segment> theirs = *Segment::Map(ours->memory(), 2, 64);
-  theirs->area(3, 1).slot[1][5] = 'x';
+  (*theirs->Areas(3))[1].slot[1][5] = 'x';
   theirs->page(1).left.store(1);
   theirs->log()[7] = 'y';
-  EXPECT_EQ(ours->area(3, 1).slot[1][5], 'x');
+  EXPECT_EQ((*ours->Areas(3))[1].slot[1][5], 'x');
   EXPECT_EQ(ours->page(1).left.load(), 1u);
   EXPECT_EQ(ours->log()[7], 'y');
   EXPECT_EQ(ours->page(0).left.load(), 0u);

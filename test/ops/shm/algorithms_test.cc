@@ -595,7 +595,7 @@ TEST_P(EarlyLarge, WhatIsTakenBackMayHaveBegunElsewhere) {
 TEST_P(EarlyLarge, WhatIsStagedIsNotStagedTwice) {
   if (resident()) return;  // nothing is
   ASSERT_TRUE(EarlyAt(0).Prepare(Operation(0)));
-  Area& area = host_.segment().area(kWorldSet, 0);
+  Area& area = (*host_.segment().Areas(kWorldSet))[0];
   const std::string staged(area.input[0], kBlockBytes);
   memset(tensors_[0]->input(), 100, tensors_[0]->bytes());
   EarlyAt(0).TakeBack();
@@ -666,7 +666,7 @@ TEST(Shm, MemoryOutsideAnArenaIsRefused) {
     Tensor tensor(&host.arena(0), Place::kArenaInPlace, DType::kUInt8, 100'000);
     const Piece piece = {tensor.input(), tensor.output(), 100'000};
     rank.communicator()->Start(SumOf(&piece, 1));
-    Area& area = host.segment().area(kWorldSet, 1);
+    Area& area = (*host.segment().Areas(kWorldSet))[1];
     area.digest[0] = 1;
     area.descriptor[0] = descriptor;
     area.arrivals.store(1);
