@@ -115,6 +115,22 @@ absl::Status Admission::Step(const UniqueFd& listener, Nanos deadline) {
   return waits[0].revents != 0 ? AcceptSome(listener) : absl::OkStatus();
 }
 
+void Admission::HearOut() {
+  while (!pending_.empty()) {
+    std::vector<pollfd> waits;
+    for (const Pending& p : pending_) {
+      const int events = POLLIN | (p.link->wants_write() ? POLLOUT : 0);
+      waits.push_back({p.link->fd(), static_cast<short>(events), 0});
+    }
+    const Nanos left = pending_.front().since + kHandshakeLimit - MonotonicNow();
+    if (poll(waits.data(), waits.size(), PollTimeoutMs(left)) < 0 && errno != EINTR) return;
+    for (size_t i = waits.size(); i > 0; --i) {
+      if (waits[i - 1].revents != 0) (void)HearStranger(i - 1);
+    }
+    DropLate(MonotonicNow());
+  }
+}
+
 absl::Status Admission::LookAtBoard() const {
   if (board_ == nullptr) return absl::OkStatus();
   for (const Rank rank : expected_) RUEDA_RETURN_IF_ERROR(board_->CheckThere(rank));
@@ -294,17 +310,20 @@ absl::Status AdmitRanks(const UniqueFd& listener, absl::Span<const Rank> expecte
                         const SessionScope& scope, Rank self, Nanos deadline, LinksByRank* admitted,
                         const VerdictBoard* board) {
   Admission admission(expected, scope, self, admitted, board);
-  while (admitted->size() < expected.size()) {
-    if (MonotonicNow() >= deadline) {
-      std::vector<Rank> missing;
-      for (const Rank rank : expected) {
-        if (admitted->count(rank) == 0) missing.push_back(rank);
-      }
-      return admission.DidNotCome(missing);
+  absl::Status status;
+  while (status.ok() && admitted->size() < expected.size()) {
+    if (MonotonicNow() < deadline) {
+      status = admission.Step(listener, deadline);
+      continue;
     }
-    RUEDA_RETURN_IF_ERROR(admission.Step(listener, deadline));
+    std::vector<Rank> missing;
+    for (const Rank rank : expected) {
+      if (admitted->count(rank) == 0) missing.push_back(rank);
+    }
+    status = admission.DidNotCome(missing);
   }
-  return absl::OkStatus();
+  if (!status.ok()) admission.HearOut();
+  return status;
 }
 
 }  // namespace rueda

@@ -27,11 +27,12 @@ absl::Status HelloServer::Collect(const UniqueFd& door, const SessionScope& scop
   Admission admission(others, scope, 0, &links_, board, [&](Link* from, const Frame& frame) {
     return Hear(&admission, from, frame);
   });
-  while (!missing_.empty()) {
-    if (MonotonicNow() >= deadline) return TimeIsUp(admission);
-    RUEDA_RETURN_IF_ERROR(admission.Step(door, deadline));
+  absl::Status status;
+  while (status.ok() && !missing_.empty()) {
+    status = MonotonicNow() < deadline ? admission.Step(door, deadline) : TimeIsUp(admission);
   }
-  return absl::OkStatus();
+  if (!status.ok()) admission.HearOut();
+  return status;
 }
 
 std::vector<std::unique_ptr<Link>> HelloServer::TakeLinks() {

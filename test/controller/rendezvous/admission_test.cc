@@ -133,6 +133,20 @@ TEST_F(AdmissionTest, NoticesThatARankIsLostWhileItWaitsForAnother) {
   rank.join();
 }
 
+// It is told why the job does not start.
+TEST_F(AdmissionTest, LetsInWhoIsProvingItselfWhenAnotherIsLost) {
+  std::thread ranks([this] {
+    UniqueFd comes = Knock();
+    EXPECT_TRUE(Join(1));
+    joined_.clear();
+    joined_.push_back(Link::Client(std::move(comes), kScope, 2, 0));
+    EXPECT_TRUE(WaitEstablished(joined_.back().get(), MonotonicNow() + kPatience).ok());
+  });
+  EXPECT_THAT(Admit({1, 2, 3}).message(), HasSubstr("rank 1 was lost while the job started"));
+  ranks.join();
+  EXPECT_EQ(admitted_.count(2), 1u);
+}
+
 TEST_F(AdmissionTest, IsNotDisturbedByNoise) {
   std::atomic<bool> over{false};
   std::thread strangers([&] {
