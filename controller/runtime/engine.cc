@@ -17,6 +17,7 @@ Engine::Engine(EngineArgs args)
       sleepers_(args.sleepers),
       waiting_threads_(args.waiting_threads),
       timeline_(args.timeline),
+      on_failure_(std::move(args.on_failure)),
       tracks_(args.timeline, world_.rank),
       member_(world_.rank, world_.size(), world_.process_sets),
       left_(world_.size()),
@@ -386,6 +387,7 @@ bool Engine::EndIfFailed() {
 void Engine::FinishMembership() {
   const FailurePtr failed = failure();
   const absl::Status status = failed->ToStatus();
+  on_failure_();
   parts_.store->Abort();
   lanes_->Abort();
   own_page().left.store(1, std::memory_order_release);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,8 @@ struct EngineArgs {
   WaitingThreads* waiting_threads = nullptr;
   Timeline* timeline = nullptr;
   int turns_without_sockets = 1;  // Spin::turns_without_sockets
+  // Called in a turn when the membership fails, before anybody is told. Perhaps again.
+  std::function<void()> on_failure = [] {};
 };
 
 class Engine final : private Lanes::Listener,
@@ -197,6 +200,7 @@ class Engine final : private Lanes::Listener,
   Sleepers* const sleepers_;
   WaitingThreads* const waiting_threads_;
   Timeline* const timeline_;
+  const std::function<void()> on_failure_;
 
   // Touched by the holder of the baton only. First what those below it use.
   // Results that a device may still write to, in a membership that failed.

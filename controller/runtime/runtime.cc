@@ -105,6 +105,7 @@ absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting) {
   engine.sleepers = &sleepers_;
   engine.waiting_threads = &waiting_threads_;
   engine.timeline = &timeline_;
+  engine.on_failure = [this] { GuardArena(); };
   const int local_ranks = engine.world.topology.local_size(args->rank);
   const Spin spin(config.wait, local_ranks);
   engine.turns_without_sockets = spin.turns_without_sockets();
@@ -153,7 +154,7 @@ Runtime::~Runtime() {
 }
 
 void Runtime::EndWaits() {
-  if (engine_ != nullptr) Abort("it was destroyed without shutting down");
+  if (engine_ != nullptr) Abort("its context was destroyed without shutting down");
 }
 
 bool Runtime::Leave() {
@@ -169,7 +170,6 @@ void Runtime::StopThreads() {
     engine_->ReportFailure();
     completions_.Stop();
     (void)timeline_.Stop();
-    if (engine_->failure() != nullptr) GuardArena();
   });
 }
 

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -364,6 +366,7 @@ void Work(rueda_context* context, int thread, const std::atomic<bool>& stop) {
                           status == RUEDA_NOT_FOUND ||  // a handle of the membership before
                           status == RUEDA_FAILED_PRECONDITION;
     EXPECT_TRUE(expected) << rueda_status_name(status) << ": " << rueda_last_error();
+    if (status != RUEDA_OK) std::this_thread::yield();  // to whoever resets
     (void)rueda_rank(context);
     (void)rueda_is_initialized(context);
   }
@@ -382,6 +385,7 @@ TEST_P(Ending, ByResetsUnderTheCallsOfOtherThreads) {
       if (rank == 0) (void)rueda_abort(context, "the test");
       rueda_status status;
       do {  // not before the membership has failed here, too
+        std::this_thread::yield();
         status = rueda_context_reset(context);
       } while (status == RUEDA_FAILED_PRECONDITION);
       if (status != RUEDA_OK) {
@@ -393,6 +397,46 @@ TEST_P(Ending, ByResetsUnderTheCallsOfOtherThreads) {
     (void)rueda_abort(context, "the end");
     for (std::thread& thread : threads) thread.join();
   });
+}
+
+// From the moment on in which it has failed, and not only once the context has ended.
+TEST(EndingOfProcesses, KeepsTheMemoryThatAStoppedRankMayWriteTo) {
+  int ready[2], stopped[2];
+  ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(pipe(stopped), 0);
+  int pid_of_1 = 0;
+  const std::vector<int> pids = StartProcesses({2}, [&](int rank, const Join& join) {
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    void* memory = nullptr;
+    ASSERT_EQ(rueda_mem_alloc(context, 1, &memory), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+    if (rank == 1) {
+      EXPECT_EQ(write(ready[1], "", 1), 1);
+      while (true) pause();
+    }
+    EXPECT_EQ(read(stopped[0], &pid_of_1, sizeof pid_of_1), sizeof pid_of_1);
+    EXPECT_EQ(CallFrom(
+                  context, Place::kInline,
+                  [&] {
+                    const rueda_status status = rueda_mem_free(memory);
+                    EXPECT_THAT(rueda_last_error(), HasSubstr("rank 1"));
+                    return status;
+                  },
+                  "t", [&] { (void)rueda_abort(context, "as this test does"); }),
+              RUEDA_FAILED_PRECONDITION);
+    kill(pid_of_1, SIGKILL);
+    EXPECT_EQ(rueda_mem_free(memory), RUEDA_OK) << rueda_last_error();
+    rueda_context_destroy(context);
+  });
+  char byte = 0;
+  EXPECT_EQ(read(ready[0], &byte, 1), 1);
+  kill(pids[1], SIGSTOP);
+  EXPECT_EQ(waitpid(pids[1], nullptr, WUNTRACED), pids[1]);
+  EXPECT_EQ(write(stopped[1], &pids[1], sizeof pids[1]), sizeof pids[1]);
+  EXPECT_EQ(AwaitProcess(pids[0]), 0);
+  EXPECT_EQ(AwaitProcess(pids[1]), SIGKILL);
+  for (const int end : {ready[0], ready[1], stopped[0], stopped[1]}) close(end);
 }
 
 TEST_P(Ending, ByADestructionUnderTheCallsOfOtherThreads) {
