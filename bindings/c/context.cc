@@ -195,10 +195,10 @@ absl::Status Shutdown(rueda_context* context) {
 
 absl::Status Reset(rueda_context* context) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+  RUEDA_RETURN_IF_ERROR(runtime->CheckMayEnd("rueda_context_reset"));
   if (runtime->failure() == nullptr) {
     return absl::FailedPreconditionError("rueda_context_reset: the membership has not failed");
   }
-  RUEDA_RETURN_IF_ERROR(runtime->CheckMayEnd("rueda_context_reset"));
   if ((Close(context) & rueda_context::kClosing) != 0) return Closing();
   const absl::Cleanup open = [context] {
     context->calls.fetch_and(~rueda_context::kClosing);

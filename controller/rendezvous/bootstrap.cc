@@ -82,8 +82,8 @@ absl::StatusOr<size_t> ArenaBytesFor(absl::Span<const Rank> ranks, size_t own_ro
   const size_t needed = segment_bytes + kProgramBytesMin + ranks.size() * kArenaBytesMin;
   if (own_room < needed) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(count, " ranks on a host need ", needed,
-                     " bytes more of address space each for the memory that they share, and ",
+        absl::StrCat("a start with ", count, count == 1 ? " rank" : " ranks", " on the host needs ",
+                     needed, " bytes more of address space for the memory that they share, and ",
                      AddressSpaceLimitText(),
                      ": raise it (ulimit -v unlimited), or start fewer ranks per host"));
   }

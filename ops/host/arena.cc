@@ -51,7 +51,10 @@ absl::StatusOr<void*> Arena::Allocate(size_t bytes) {
     used_[offset] = size;
     return memory_->data() + offset;
   }
-  return absl::ResourceExhaustedError(absl::StrCat("no room for ", bytes, " bytes in the arena"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no room for ", bytes, " bytes among the ", memory_->bytes(),
+                   " of this rank's shared memory, which a limit on address space (ulimit -v) or "
+                   "files (ulimit -f) may have made small"));
 }
 
 absl::Status Arena::Free(void* pointer) {

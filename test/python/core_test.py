@@ -578,6 +578,7 @@ def test_a_deadlock_ends_on_all_ranks_with_who_waits_for_what(on_threads, hosts)
             rueda.allreduce(np.ones(3), name="ab"[rank])
         assert re.search("rank 0 waits for allreduce 'a', which rank 1 did not", str(caught.value))
         assert re.search("rank 1 waits for allreduce 'b', which rank 0 did not", str(caught.value))
+        assert (caught.value.operation, caught.value.tensor) == ("allreduce", "ab"[rank])
         return rueda.allreduce(np.ones(2), "both", rueda.Sum).tolist()
 
     knobs = {"deadlock_timeout_s": 1, "log_level": "error", "hosts_fake": hosts}

@@ -41,8 +41,8 @@ class RuedaError(RuntimeError):
         #: Which kind of error.
         self.status = status
 
-    #: Whether a new membership without the lost rank could go on. If not, trying again changes
-    #: nothing.
+    #: Whether the same ranks could go on in a new membership, all of them or, where one was lost,
+    #: those that live. If not, trying again changes nothing.
     recoverable: bool = False
 
 
@@ -77,7 +77,7 @@ class AbortedError(RuedaError):
         #: How it was lost: "killed by signal 9 (SIGKILL)". How the membership ended otherwise:
         #: "rank 1 aborted the job: ...".
         self.cause = cause
-        #: What it was doing.
+        #: What it was doing, or what was awaited of it: the text says which.
         self.operation = operation
         #: With which tensor.
         self.tensor = tensor
@@ -106,8 +106,8 @@ class LostRankError(AbortedError):
     """
 
 
-class MismatchError(RuedaError):
-    """The ranks disagree about an operation: all of them have this error, and the job goes on."""
+class _OperationError(RuedaError):
+    """An operation has failed, and the job goes on."""
 
     def __init__(
         self,
@@ -124,6 +124,10 @@ class MismatchError(RuedaError):
         self.tensor = tensor
 
 
+class MismatchError(_OperationError):
+    """The ranks disagree about an operation: all of them have this error, and the job goes on."""
+
+
 class NotInitializedError(RuedaError, ValueError):
     """There is no job: call init() first. (A ValueError, as Horovod's is.)"""
 
@@ -132,7 +136,7 @@ class TimeIsUpError(RuedaError, TimeoutError):
     """The time that the call was given is over. An operation goes on all the same."""
 
 
-class StalledError(RuedaError):
+class StalledError(_OperationError):
     """Some ranks did not submit an operation within ``RUEDA_STALL_TIMEOUT_S``, or all ranks waited
     for each other for ``RUEDA_DEADLOCK_TIMEOUT_S``: it has ended with this error on the ranks that
     did, and names the others. The job goes on."""
@@ -155,13 +159,14 @@ class RemoteError(RuedaError):
 
 _CLASSES: dict[int, type[RuedaError]] = {
     Status.CANCELLED: StalledError,
+    Status.INVALID_ARGUMENT: MismatchError,
     Status.DEADLINE_EXCEEDED: TimeIsUpError,
     Status.UNIMPLEMENTED: UnsupportedError,
 }
 
 
 def from_status(status: int, message: str) -> RuedaError:
-    """The exception for a status other than OK, ABORTED and INVALID_ARGUMENT."""
+    """The exception for how an operation ended: a status other than OK and ABORTED."""
     kind = Status(status) if status in Status._value2member_map_ else Status.UNKNOWN
     return _CLASSES.get(status, RuedaError)(message, kind)
 

@@ -82,8 +82,8 @@ typedef enum rueda_status {
   RUEDA_INVALID_ARGUMENT = 3,  /**< your mistake, or the ranks disagree: retrying does not help */
   RUEDA_DEADLINE_EXCEEDED = 4, /**< the call's time is up; the operation goes on. Never how an
                                     operation ends. From rueda_init and rueda_context_reset: ranks
-                                    did not come in time. No operation goes on then, and the start
-                                    may be tried again */
+                                    did not come in time. No operation goes on then, and
+                                    rueda_init may be tried again */
   RUEDA_NOT_FOUND = 5,         /**< a handle that was never given out, or was released */
   RUEDA_ALREADY_EXISTS = 6,
   RUEDA_PERMISSION_DENIED = 7,
@@ -271,8 +271,9 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_epoch(const rueda_context* 
  * process sets other than the world are gone. FAILED_PRECONDITION while the membership has not
  * failed, after rueda_shutdown (also of another thread meanwhile), and from a callback or an
  * allocator. Calls of other threads that are under way return ABORTED first; those that begin
- * meanwhile do, too. DEADLINE_EXCEEDED when a rank does not come (a
- * lost process does not come back by itself). */
+ * meanwhile do, too. DEADLINE_EXCEEDED when a rank does not come (a lost process does not come back
+ * by itself), UNAVAILABLE when one has ended. After that the context is of no use: destroy it; the
+ * ranks may meet again by rueda_init, also those whose reset waits. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_reset(rueda_context* context);
 /** Ends the membership on all ranks: everything in flight fails with ABORTED and this reason. May
  * be called from a callback or an allocator; from an inline one the membership ends when that has
@@ -299,7 +300,7 @@ enum { RUEDA_WORLD = 0 }; /**< the process set of all ranks */
 /** Makes a process set of `count` ranks, ascending. Collective over the world: all ranks call it
  * with the same list, whether they are in it or not. Every rank gets the same id. ALREADY_EXISTS:
  * there is such a set, and `id` is its. Blocks; DEADLINE_EXCEEDED after `timeout_ns`, and then the
- * set may still come to be. */
+ * set may still come to be. ABORTED, and the membership has ended: a rank had no room for it. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_process_set_add(rueda_context* context,
                                                              const int32_t* ranks, size_t count,
                                                              int64_t timeout_ns, int32_t* id);
@@ -572,15 +573,17 @@ RUEDA_API rueda_status rueda_release(rueda_context* context, rueda_handle handle
 typedef struct rueda_error {
   size_t size;
   rueda_status code;
-  int32_t recoverable; /**< 1: a new membership without the lost rank could go on; 0: don't retry */
+  int32_t recoverable; /**< 1: the same ranks could go on in a new membership, all of them or,
+                            where one was lost, those that live; 0: don't retry */
   uint64_t membership; /**< the one that ended, or that the operation was in */
   int32_t rank;        /**< the rank that was lost; where `pid` is 0, the rank that ended the
                             membership: it called rueda_abort, or could not go on; -1: none */
   int32_t pid;         /**< of the lost rank; 0: no rank was lost */
   const char* host;
   const char* cause;     /**< "killed by signal 9 (SIGKILL)" */
-  const char* operation; /**< what that rank was doing; where no rank was lost and the membership
-                            goes on, what failed: "allreduce" */
+  const char* operation; /**< what that rank was doing, or, where that is not known, what was
+                            awaited of it (`message` says which); where no rank was lost and the
+                            membership goes on, what failed: "allreduce" */
   const char* tensor;    /**< with which tensor; likewise */
   const char* message;   /**< all of it, for people */
 } rueda_error;

@@ -88,13 +88,13 @@ def check(status: int, context: int | None = None) -> None:
 
 def failure(status: int, message: str, details: c.Error) -> errors.RuedaError:
     """How an operation ended; a mistake may be the other ranks'. `details`: of its end."""
-    if status == errors.Status.INVALID_ARGUMENT:
-        return errors.MismatchError(
-            message, operation=errors.text(details.operation), tensor=errors.text(details.tensor)
-        )
     if status == errors.Status.ABORTED:
         return aborted(details, message)
-    return errors.from_status(status, message)
+    error = errors.from_status(status, message)
+    if isinstance(error, (errors.MismatchError, errors.StalledError)):
+        error.operation = errors.text(details.operation)
+        error.tensor = errors.text(details.tensor)
+    return error
 
 
 def check_operation(ended: tuple[int, str], context: int) -> None:

@@ -34,8 +34,9 @@ class Error : public std::runtime_error {
 
   /// Which kind of error.
   rueda_status status() const { return status_; }
-  /// A rank or the network was lost, and a new membership without it could go on. A mismatch, or a
-  /// mistake of the caller's, is not recoverable: trying again changes nothing.
+  /// The same ranks could go on in a new membership, all of them or, where one was lost, those that
+  /// live. A mismatch, or a mistake of the caller's, is not recoverable: trying again changes
+  /// nothing.
   bool recoverable() const { return recoverable_; }
   /// The rank that was lost (a LostRankError), or else the one that ended the membership: it called
   /// abort(), or could not go on. -1: none.
@@ -46,7 +47,8 @@ class Error : public std::runtime_error {
   int pid() const { return pid_; }
   /// How it was lost: "killed by signal 9 (SIGKILL)".
   const std::string& cause() const { return words_->cause; }
-  /// What it was doing; where the operation failed and the job goes on, which: "allreduce".
+  /// What it was doing, or what was awaited of it (what() says which); where the operation failed
+  /// and the job goes on, which: "allreduce".
   const std::string& operation() const { return words_->operation; }
   /// With which tensor; likewise.
   const std::string& tensor() const { return words_->tensor; }

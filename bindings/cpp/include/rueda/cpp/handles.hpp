@@ -278,9 +278,10 @@ class [[nodiscard]] Handle {
   /// Calls `callback` once, when the operation has ended (soon, if it has), on the context's
   /// callback thread: with null when it went well, else with the rueda::Error that says how it
   /// failed. The current context is then the operation's. The callback may start operations and
-  /// wait for them, but must not throw: the program would end. It comes even if all handles have
-  /// gone, and before shutdown returns; what it captures must live until then, for a wait for the
-  /// operation may return before it has been called. To use the result in it, copy (don't move) the
+  /// wait for them, but must not throw: the program would end. (What it starts once shutdown has
+  /// begun is refused by an exception.) It comes even if all handles have gone, and before shutdown
+  /// returns; what it captures must live until then, for a wait for the operation may return before
+  /// it has been called. To use the result in it, copy (don't move) the
   /// handle into it and synchronize; of an operation in place, the memory must then live as long.
   template <std::invocable<const Error*> F>
   void then(F callback) const {
