@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,12 +21,6 @@ namespace rueda::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-// More in test/soak/run.sh.
-int Resets() {
-  const char* const asked = getenv("SOAK_RESETS");
-  return asked == nullptr ? 20 : atoi(asked);
-}
 
 class Ending : public ::testing::TestWithParam<Setup> {
  protected:
@@ -381,7 +374,7 @@ TEST_P(Ending, ByResetsUnderTheCallsOfOtherThreads) {
       threads.emplace_back([&, thread] { Work(context, thread, stop); });
     }
     int resets = 0;
-    for (; resets < Resets(); ++resets) {
+    for (; resets < 200; ++resets) {
       if (rank == 0) (void)rueda_abort(context, "the test");
       rueda_status status;
       do {  // not before the membership has failed here, too
@@ -511,7 +504,7 @@ TEST_P(Ending, ByADestructionUnderAShutdown) {
 // Whoever comes first: the context has been reset, and goes on, or it has shut down. In a world of
 // one rank a reset waits for nobody.
 TEST(EndingAlone, ByAShutdownBesideAReset) {
-  for (int i = 0; i < 5 * Resets(); ++i) {
+  for (int i = 0; i < 100; ++i) {
     rueda_context* const context = Alone();
     std::atomic<bool> stop{false};
     std::thread worker([&] { Work(context, 1, stop); });
@@ -538,7 +531,7 @@ TEST(EndingAlone, ByAShutdownBesideAReset) {
 }
 
 TEST(EndingAlone, ByTwoDestructionsBesideAReset) {
-  for (int i = 0; i < 5 * Resets(); ++i) {
+  for (int i = 0; i < 100; ++i) {
     rueda_context* const context = Alone();
     EXPECT_EQ(rueda_abort(context, "the test"), RUEDA_OK);
     std::vector<std::thread> threads;

@@ -130,7 +130,7 @@ while :; do
   for name in "${tests[@]}"; do
     # GoogleTest takes the order of its cases from the seed, and some tests their choices.
     try "$name" env GTEST_SHUFFLE=1 GTEST_RANDOM_SEED="$seed" SOAK_PROPERTY_ROUNDS=10 \
-      SOAK_NAMES_ITERATIONS=5 SOAK_STRANGERS=200000 SOAK_RESETS=200 SOAK_RESET_KILLS=100 \
+      SOAK_NAMES_ITERATIONS=5 SOAK_STRANGERS=200000 SOAK_RESET_KILLS=100 \
       SOAK_NETWORK_OPERATIONS=2000 NETWORK_SEED="$seed" \
       ctest --test-dir "$build" -R "^$name\$" --timeout 900 --no-tests=error --output-on-failure
   done
