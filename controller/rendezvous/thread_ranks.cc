@@ -118,7 +118,7 @@ void ThreadRanks::GiveUp(std::list<std::shared_ptr<ThreadTable>> table, const ab
     ThreadTable& failed = *table.front();
     MutexLock lock(failed.mutex);
     if (!failed.failure.ok()) return;  // it gives up because of that
-    failed.failure = why;
+    failed.failure = DeepCopy(why);
     failed.changed.NotifyAll();
   }
   MutexLock lock(mutex_);
@@ -153,7 +153,7 @@ absl::StatusOr<std::vector<wire::Hello>> ThreadMeeting::Gather(const wire::Hello
     table.hellos[mine.rank()] = mine;
     table.changed.NotifyAll();
     while (true) {
-      RUEDA_RETURN_IF_ERROR(table.failure);
+      if (!table.failure.ok()) return DeepCopy(table.failure);
       std::vector<Rank> missing;
       for (size_t rank = 0; rank < table.hellos.size(); ++rank) {
         if (!table.hellos[rank].has_value()) missing.push_back(static_cast<Rank>(rank));
@@ -194,7 +194,7 @@ absl::StatusOr<Neighbourhood> ThreadMeeting::Introduce(absl::Span<const Rank> ra
     while (host.broken || come.size() < ranks.size()) {
       const Nanos left = deadline - MonotonicNow();
       host.broken = host.broken || !table.failure.ok() || left <= 0;
-      RUEDA_RETURN_IF_ERROR(table.failure);
+      if (!table.failure.ok()) return DeepCopy(table.failure);
       if (left <= 0) {
         std::vector<Rank> gone;
         std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(gone),

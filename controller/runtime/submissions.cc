@@ -241,7 +241,7 @@ absl::Status Submissions::CheckDistinct(const OperationArgs& args) {
 }
 
 absl::Status Submissions::Check(const OperationArgs& args) {
-  RUEDA_RETURN_IF_ERROR(closed_);
+  if (!closed_.ok()) return DeepCopy(closed_);
   RUEDA_RETURN_IF_ERROR(CheckSet(args));
   if (args.kind == OpKind::kAddProcessSet) {
     RUEDA_RETURN_IF_ERROR(sets_.Check(args.ranks));
@@ -404,9 +404,9 @@ void Submissions::RemoveSet(SetId set) {
   states_[set] = SetState();
 }
 
-void Submissions::Close(absl::Status status) {
+void Submissions::Close(const absl::Status& status) {
   MutexLock lock(mutex_);
-  if (closed_.ok()) closed_ = std::move(status);
+  if (closed_.ok()) closed_ = DeepCopy(status);
 }
 
 std::vector<Rank> Submissions::RanksOf(SetId set) const {

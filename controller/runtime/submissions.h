@@ -75,7 +75,7 @@ class Submissions {
   void RemoveSet(SetId set) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // From now on Submit returns `status`. The first reason stays.
-  void Close(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Close(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A copy of a process set's ranks; empty when there is no such set.
   std::vector<Rank> RanksOf(SetId set) const ABSL_LOCKS_EXCLUDED(mutex_);
