@@ -10,7 +10,7 @@
 #   --no-torch   do without torch: it isn't installed, and what needs it is not run
 #
 # The quick checks come first: when they fail the rest is not begun. Later parts go on after a
-# failure. Of the cases over real processes each sanitizer runs an eighth, another one with every commit;
+# failure. Of the cases over real processes each sanitizer runs a twelfth, another one with every commit;
 # test/soak/run.sh runs all of them. RUEDA_VENV and RUEDA_PIP_ARGS: see third_party/setup.sh.
 set -uo pipefail
 
@@ -98,14 +98,14 @@ if has_tests release 'fault|fuzz'; then
   part "faults and fuzz" run_tests release 'fault|fuzz'
 fi
 if [[ $quick == 0 ]]; then
-  shard=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 8))
+  shard=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 12))
   for sanitizer in asan tsan; do
     part "$sanitizer: build" build "$sanitizer" || continue
     part "$sanitizer: unit" run_tests "$sanitizer" unit
-    export GTEST_TOTAL_SHARDS=8 GTEST_SHARD_INDEX=$shard
-    part "$sanitizer: multiprocess, cases $((shard + 1)) of every 8" run_tests "$sanitizer" multiprocess
+    export GTEST_TOTAL_SHARDS=12 GTEST_SHARD_INDEX=$shard
+    part "$sanitizer: multiprocess, cases $((shard + 1)) of every 12" run_tests "$sanitizer" multiprocess
     unset GTEST_TOTAL_SHARDS GTEST_SHARD_INDEX
-    shard=$(((shard + 1) % 8))
+    shard=$(((shard + 1) % 12))
   done
 fi
 finish
