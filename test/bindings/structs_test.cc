@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -90,7 +89,9 @@ void PrintTo(const Case& one, std::ostream* out) {
 }
 
 void Count(void* user, rueda_handle, rueda_status status) {
-  if (status == RUEDA_OK) ++*static_cast<std::atomic<int>*>(user);
+  std::atomic<int>& ended = *static_cast<std::atomic<int>*>(user);
+  if (status == RUEDA_OK) ++ended;
+  ended.notify_one();
 }
 
 rueda_status Finish(World* world, rueda_status status, rueda_handle handle) {
@@ -161,7 +162,8 @@ rueda_status InitWith(World*, size_t size, unsigned char tail) {
   return status;
 }
 
-rueda_status SubmitWithCompletion(World* world, size_t size, unsigned char tail) {
+// One that is given with the operation, or afterwards.
+rueda_status Complete(World* world, size_t size, unsigned char tail, bool afterwards) {
   std::atomic<int> ended{0};
   rueda_completion completion = RUEDA_COMPLETION_INIT;
   completion.callback = Count;
@@ -169,27 +171,22 @@ rueda_status SubmitWithCompletion(World* world, size_t size, unsigned char tail)
   const Foreign<rueda_completion> foreign(completion, size, tail);
   const rueda_operation operation = Allreduce("a", world->tensor.get());
   rueda_handle handle = 0;
-  rueda_status status = rueda_submit(world->context, &operation, 1, foreign.get(), &handle);
-  if (status != RUEDA_OK) return status;
-  status = Finish(world, status, handle);
-  while (ended == 0) usleep(100);
-  EXPECT_EQ(ended, 1);
-  return status;
-}
-
-rueda_status AddCompletion(World* world, size_t size, unsigned char tail) {
-  std::atomic<int> ended{0};
-  rueda_completion completion = RUEDA_COMPLETION_INIT;
-  completion.callback = Count;
-  completion.user = &ended;
-  const Foreign<rueda_completion> foreign(completion, size, tail);
-  const rueda_operation operation = Allreduce("a", world->tensor.get());
-  rueda_handle handle = 0;
-  EXPECT_EQ(rueda_submit(world->context, &operation, 1, nullptr, &handle), RUEDA_OK);
-  const rueda_status status = rueda_on_completion(world->context, handle, foreign.get());
+  const rueda_status submitted =
+      rueda_submit(world->context, &operation, 1, afterwards ? nullptr : foreign.get(), &handle);
+  if (submitted != RUEDA_OK) return submitted;
+  const rueda_status added =
+      afterwards ? rueda_on_completion(world->context, handle, foreign.get()) : RUEDA_OK;
   EXPECT_EQ(Finish(world, RUEDA_OK, handle), RUEDA_OK);
-  while (status == RUEDA_OK && ended == 0) usleep(100);
-  return status;
+  if (added != RUEDA_OK) return added;
+  ended.wait(0);
+  EXPECT_EQ(ended, 1);
+  return RUEDA_OK;
+}
+rueda_status SubmitWithCompletion(World* world, size_t size, unsigned char tail) {
+  return Complete(world, size, tail, /*afterwards=*/false);
+}
+rueda_status AddCompletion(World* world, size_t size, unsigned char tail) {
+  return Complete(world, size, tail, /*afterwards=*/true);
 }
 
 // An error of `rank` -1 and with a message beyond the caller's struct.

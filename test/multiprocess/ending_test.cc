@@ -365,14 +365,28 @@ void Work(rueda_context* context, int thread, const std::atomic<bool>& stop) {
   }
 }
 
+// Eight of them.
+class Workers {
+ public:
+  explicit Workers(rueda_context* context) {
+    for (int thread = 0; thread < 8; ++thread) {
+      threads_.emplace_back([this, context, thread] { Work(context, thread, stop_); });
+    }
+  }
+  void Join() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> threads_;
+};
+
 TEST_P(Ending, ByResetsUnderTheCallsOfOtherThreads) {
   RunRanks(MayFail(), [](rueda_context* context, int rank) {
     (void)Execute(context, Barrier());  // rank 0 may have aborted already
-    std::atomic<bool> stop{false};
-    std::vector<std::thread> threads;
-    for (int thread = 0; thread < 8; ++thread) {
-      threads.emplace_back([&, thread] { Work(context, thread, stop); });
-    }
+    Workers workers(context);
     int resets = 0;
     for (; resets < 200; ++resets) {
       if (rank == 0) (void)rueda_abort(context, "the test");
@@ -386,9 +400,8 @@ TEST_P(Ending, ByResetsUnderTheCallsOfOtherThreads) {
         break;
       }
     }
-    stop = true;
     (void)rueda_abort(context, "the end");
-    for (std::thread& thread : threads) thread.join();
+    workers.Join();
   });
 }
 
@@ -437,18 +450,13 @@ TEST_P(Ending, ByADestructionUnderTheCallsOfOtherThreads) {
     rueda_context* context = nullptr;
     ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
     (void)Execute(context, Barrier());  // another rank may be gone already
-    std::atomic<bool> stop{false};
-    std::vector<std::thread> threads;
-    for (int thread = 0; thread < 8; ++thread) {
-      threads.emplace_back([&, thread] { Work(context, thread, stop); });
-    }
+    Workers workers(context);
     std::vector<float> values(100);
     const TensorOf tensor(values);
     (void)Execute(context, Allreduce("of the main thread", tensor.get()));
     rueda_context_destroy(context);
     EXPECT_EQ(Execute(context, Barrier()), RUEDA_FAILED_PRECONDITION);
-    stop = true;
-    for (std::thread& thread : threads) thread.join();
+    workers.Join();
   });
 }
 
@@ -457,11 +465,7 @@ TEST_P(Ending, ByAShutdownUnderTheCallsOfOtherThreads) {
   RunJoiners({size(), GetParam()}, [](int, const Join& join) {
     rueda_context* context = nullptr;
     ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
-    std::atomic<bool> stop{false};
-    std::vector<std::thread> threads;
-    for (int thread = 0; thread < 8; ++thread) {
-      threads.emplace_back([&, thread] { Work(context, thread, stop); });
-    }
+    Workers workers(context);
     std::vector<float> values(100);
     const TensorOf tensor(values);
     (void)Execute(context, Allreduce("of the main thread", tensor.get()));
@@ -473,8 +477,7 @@ TEST_P(Ending, ByAShutdownUnderTheCallsOfOtherThreads) {
                 (other == RUEDA_OK && own == RUEDA_FAILED_PRECONDITION))
         << rueda_status_name(own) << ", " << rueda_status_name(other);
     EXPECT_EQ(Execute(context, Barrier()), RUEDA_FAILED_PRECONDITION);
-    stop = true;
-    for (std::thread& thread : threads) thread.join();
+    workers.Join();
     rueda_context_destroy(context);
   });
 }
