@@ -152,6 +152,30 @@ void Questions(rueda_context* context, std::string* first) {
   });
 }
 
+// Whether rank 0 was refused anything, which may be a process of its own.
+class Refusal {
+ public:
+  Refusal() { EXPECT_EQ(pipe(ends_), 0); }
+  ~Refusal() {
+    close(ends_[0]);
+    close(ends_[1]);
+  }
+  // At rank 0: nothing is refused any more.
+  void Tell() {
+    StopRefusing();
+    const char was = WasRefused() ? 1 : 0;
+    EXPECT_EQ(write(ends_[1], &was, 1), 1);
+  }
+  bool Ask() {
+    char was = 0;
+    EXPECT_EQ(read(ends_[0], &was, 1), 1);
+    return was != 0;
+  }
+
+ private:
+  int ends_[2];
+};
+
 // The n-th allocation of rank 0 is refused, n = 0, 1, ... until none is. Who fails at the call
 // itself has ended its own part; the others hear it from the membership's end.
 void RefuseEach(const Setup& setup, int size, void (*work)(rueda_context*, std::string*)) {
@@ -159,8 +183,7 @@ void RefuseEach(const Setup& setup, int size, void (*work)(rueda_context*, std::
   bool was_refused = true;
   for (int n = 0; was_refused && n < kAllocationsMax; n += n < 40 ? 1 : 7) {
     SCOPED_TRACE("allocation " + std::to_string(n));
-    int told[2];
-    ASSERT_EQ(pipe(told), 0);
+    Refusal refusal;
     RunOptions options = {size, setup, {{"log_level", "off"}, {"recorder_dir", "/nowhere"}}};
     options.may_fail = true;
     RunRanks(options, [&](rueda_context* context, int rank) {
@@ -173,21 +196,13 @@ void RefuseEach(const Setup& setup, int size, void (*work)(rueda_context*, std::
         RefuseNth(Refusable::kNew, n);
       }
       work(context, &first);
-      if (rank == 0) {
-        StopRefusing();
-        const char was = WasRefused() ? 1 : 0;
-        EXPECT_EQ(write(told[1], &was, 1), 1);
-      }
+      if (rank == 0) refusal.Tell();
       if (first.empty()) return;
       EXPECT_THAT(
           first, AnyOf(HasSubstr("bad_alloc"), HasSubstr("out of memory"), HasSubstr("no memory")));
       (void)rueda_abort(context, first.c_str());  // the others must not wait for what it left out
     });
-    char was = 0;
-    ASSERT_EQ(read(told[0], &was, 1), 1);
-    was_refused = was != 0;
-    close(told[0]);
-    close(told[1]);
+    was_refused = refusal.Ask();
     if (::testing::Test::HasFailure()) return;
   }
   EXPECT_FALSE(was_refused) << "there are more allocations than were tried";
@@ -215,8 +230,7 @@ TEST_P(Refusals, OfMemoryForADestruction) {
   bool was_refused = true;
   for (int n = 0; was_refused; ++n) {
     SCOPED_TRACE("allocation " + std::to_string(n));
-    int told[2];
-    ASSERT_EQ(pipe(told), 0);
+    Refusal refusal;
     const RunOptions options = {
         size(), GetParam(), {{"log_level", "off"}, {"recorder_dir", "/nowhere"}}};
     RunJoiners(options, [&](int rank, const Join& join) {
@@ -233,16 +247,10 @@ TEST_P(Refusals, OfMemoryForADestruction) {
         rueda_context_destroy(context);
         return 0;
       });
-      StopRefusing();
-      const char was = WasRefused() ? 1 : 0;
-      EXPECT_EQ(write(told[1], &was, 1), 1);
+      refusal.Tell();
       EXPECT_EQ(rueda_rank(context), -1);
     });
-    char was = 0;
-    ASSERT_EQ(read(told[0], &was, 1), 1);
-    was_refused = was != 0;
-    close(told[0]);
-    close(told[1]);
+    was_refused = refusal.Ask();
     if (::testing::Test::HasFailure()) return;
   }
 }
