@@ -10,8 +10,8 @@
 #   --no-torch   do without torch: it isn't installed, and what needs it is not run
 #
 # The quick checks come first: when they fail the rest is not begun. Later parts go on after a
-# failure. Of the cases over real processes each sanitizer runs a twelfth, another one with every commit;
-# test/soak/run.sh runs all of them. RUEDA_VENV and RUEDA_PIP_ARGS: see third_party/setup.sh.
+# failure. Of the cases over real processes, and of long unit tests, each sanitizer runs a twelfth, another
+# one with every commit; test/soak/run.sh runs all of them. RUEDA_VENV and RUEDA_PIP_ARGS: see third_party/setup.sh.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -103,7 +103,7 @@ if [[ $quick == 0 ]]; then
     part "$sanitizer: build" build "$sanitizer" || continue
     part "$sanitizer: unit" run_tests "$sanitizer" unit
     export GTEST_TOTAL_SHARDS=12 GTEST_SHARD_INDEX=$shard
-    part "$sanitizer: multiprocess, cases $((shard + 1)) of every 12" run_tests "$sanitizer" multiprocess
+    part "$sanitizer: long and multiprocess, cases $((shard + 1)) of every 12" run_tests "$sanitizer" 'long|multiprocess'
     unset GTEST_TOTAL_SHARDS GTEST_SHARD_INDEX
     shard=$(((shard + 1) % 12))
   done

@@ -21,6 +21,7 @@ import unittest
 
 import hosts
 import relay
+import support
 
 HELPER = sys.argv.pop(1)
 SEED = int(os.environ.get("NETWORK_SEED") or random.randrange(1, 100_000))
@@ -360,4 +361,4 @@ class TheRelay(Network):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    support.main()

@@ -382,4 +382,4 @@ class Launchers(OnHosts):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    support.main()

@@ -166,4 +166,4 @@ class Slurm(Launcher):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    support.main()

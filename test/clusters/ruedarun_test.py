@@ -554,4 +554,4 @@ class Allocations(OnHosts):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    support.main()

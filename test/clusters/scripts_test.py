@@ -27,6 +27,7 @@ REPOSITORY, PROGRAMS = os.path.realpath(sys.argv.pop(1)), os.path.realpath(sys.a
 SCRIPTS = os.path.join(REPOSITORY, "examples", "clusters")
 HANG = 60  # seconds
 LONG = 300  # for eight ranks that import Lightning
+ALL = os.environ.get("SOAK_SCRIPTS") == "1"  # test/soak/run.sh; else one of those with Lightning
 
 
 def setUpModule():
@@ -220,6 +221,7 @@ class Slurm(OnHosts):
         self.await_end(job, out, LONG)
         self.expect_printed(script, of_example(read(out)))
 
+    @unittest.skipUnless(ALL, "test/soak/run.sh has it")
     def test_lightning_started_by_srun(self):
         """Lightning's own environment for SLURM, in which devices and nodes are to be named."""
         script, out = os.path.join(self.folder, "srun.sh"), os.path.join(self.folder, "srun.out")
@@ -267,6 +269,7 @@ class Pbs(OnHosts):
         script = os.path.join(SCRIPTS, "pbs", "gadi.pbs")
         self.expect_printed(script, self.run_as_job(script))
 
+    @unittest.skipUnless(ALL, "test/soak/run.sh has it")
     def test_lightning(self):
         script = os.path.join(SCRIPTS, "pbs", "lightning.pbs")
         self.expect_printed(script, of_example(self.run_as_job(script, limit=LONG, RUEDA_VENV=python())))
@@ -451,4 +454,4 @@ class Scripts(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    support.main()

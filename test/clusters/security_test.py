@@ -813,4 +813,4 @@ class Capture:
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2, warnings="ignore")  # of sockets that end with their test
+    support.main(warnings="ignore")  # of sockets that end with their test

@@ -134,4 +134,4 @@ class Hosts(Silence):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    support.main()

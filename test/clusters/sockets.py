@@ -26,7 +26,8 @@ def _address(text):
 
 
 def _tcp(pid):
-    """(state, address, port) of each of its TCP sockets, at its own end."""
+    """(state, address, port) of each of its TCP sockets, at its own end. The kernel gives the table in parts, and
+    what is opened and closed in between may shift a row from one into the next: it counts once."""
     inodes = _inodes(pid)
     for family in ("tcp", "tcp6"):
         try:
@@ -37,6 +38,7 @@ def _tcp(pid):
             for line in table.readlines()[1:]:
                 words = line.split()
                 if words[9] in inodes:
+                    inodes.remove(words[9])
                     address, port = words[1].split(":")
                     yield words[3], _address(address), int(port, 16)
 

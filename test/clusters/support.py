@@ -6,6 +6,27 @@ import tempfile
 import unittest
 
 
+class _Loader(unittest.TestLoader):
+    """Of the cases those that are chosen as GoogleTest chooses: test/run.sh --help says when."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.shards = 0, int(os.environ.get("GTEST_TOTAL_SHARDS", "1"))
+        self.shard = int(os.environ.get("GTEST_SHARD_INDEX", "0"))
+
+    def getTestCaseNames(self, testCaseClass):
+        chosen = []
+        for name in super().getTestCaseNames(testCaseClass):
+            if self.seen % self.shards == self.shard:
+                chosen.append(name)
+            self.seen += 1
+        return chosen
+
+
+def main(**options):
+    unittest.main(verbosity=2, testLoader=_Loader(), **options)
+
+
 def skip_all(reason):
     """Leaves the whole file's tests out if there is a reason to."""
     if reason:

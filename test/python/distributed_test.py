@@ -27,16 +27,41 @@ import distributed_cases as cases  # noqa: E402
 on_hosts = pytest.mark.parametrize("hosts", ["0", "2"])
 
 
+# On the same two ranks: torch takes seconds to import.
+ON_TWO = [
+    "what_gloo_has_not",
+    "completed_with_outputs",
+    "distributed_data_parallel",
+    "zero_redundancy_optimizer",
+    "fully_sharded",
+    "outputs_of_other_sizes",
+    "inputs_in_outputs",
+    "refused_letters",
+    "many_from_any_source",
+    "left_alone",
+    "mismatch",
+    "a_limit_of_time",
+]
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory):
+    """What each case of ON_TWO returned, by rank."""
+    folder = tmp_path_factory.mktemp("meetings")
+    results = rueda.run(cases.one_after_another, (ON_TWO, folder), np=2)
+    return {name: [result[name] for result in results] for name in ON_TWO}
+
+
 def test_collectives_are_those_of_gloo():
     rueda.run(cases.against_gloo, np=3)
 
 
-def test_what_gloo_has_not():
-    rueda.run(cases.what_gloo_has_not, np=2)
+def test_what_gloo_has_not(of_two):
+    assert of_two["what_gloo_has_not"] == [None] * 2
 
 
-def test_completed_means_that_the_outputs_are_there():
-    rueda.run(cases.completed_with_outputs, np=2)
+def test_completed_means_that_the_outputs_are_there(of_two):
+    assert of_two["completed_with_outputs"] == [None] * 2
 
 
 @pytest.mark.parametrize("backend", ["rueda", "gloo"])
@@ -44,16 +69,16 @@ def test_messages_come_from_any_source(backend):
     assert rueda.run(cases.from_any_source, (backend,), np=3) == [True] * 3
 
 
-def test_many_messages_come_from_any_source():
-    assert rueda.run(cases.many_from_any_source, np=2) == [True] * 2
+def test_many_messages_come_from_any_source(of_two):
+    assert of_two["many_from_any_source"] == [True] * 2
 
 
 def test_groups_that_were_destroyed_are_forgotten():
     assert rueda.run(cases.forgotten, np=2) == [True] * 2
 
 
-def test_all_other_ranks_may_have_left():
-    assert rueda.run(cases.left_alone, np=2) == [True] * 2
+def test_all_other_ranks_may_have_left(of_two):
+    assert of_two["left_alone"] == [True] * 2
 
 
 def test_nobody_may_send_a_message():
@@ -71,12 +96,13 @@ def test_groups_and_meshes():
     rueda.run(cases.groups, np=4)
 
 
-def test_distributed_data_parallel():
-    rueda.run(cases.distributed_data_parallel, np=2)
+def test_distributed_data_parallel(of_two):
+    assert of_two["distributed_data_parallel"] == [None] * 2
 
 
-@on_hosts
-@pytest.mark.parametrize("kind", ["ddp", "hook", "fsdp"])
+@pytest.mark.parametrize(
+    ("kind", "hosts"), [("ddp", "0"), ("ddp", "2"), ("hook", "2"), ("fsdp", "2")]
+)
 def test_survivors_of_a_lost_rank_raise(kind, hosts, tmp_path):
     """Torch's C++ waits for the futures of works, and has no use for exceptions of Python's."""
     size = 4 if hosts == "2" else 2
@@ -101,12 +127,12 @@ def test_what_stalls_ends(hosts):
     rueda.run(cases.stalls, np=2, knobs={**knobs, "hosts_fake": hosts})
 
 
-def test_zero_redundancy_optimizer():
-    rueda.run(cases.zero_redundancy_optimizer, np=2)
+def test_zero_redundancy_optimizer(of_two):
+    assert of_two["zero_redundancy_optimizer"] == [None] * 2
 
 
-def test_fully_sharded():
-    rueda.run(cases.fully_sharded, np=2)
+def test_fully_sharded(of_two):
+    assert of_two["fully_sharded"] == [None] * 2
 
 
 def test_torchmetrics_and_samplers():
@@ -119,17 +145,17 @@ def test_accelerate():
     rueda.run(cases.accelerate, np=2)
 
 
-def test_a_mismatch_is_everybodys():
-    first, second = rueda.run(cases.mismatch, np=2)
+def test_a_mismatch_is_everybodys(of_two):
+    first, second = of_two["mismatch"]
     assert first == second and "rank 0 sent" in first and "rank 1 sent" in first
 
 
-def test_outputs_of_other_sizes_are_refused():
-    rueda.run(cases.outputs_of_other_sizes, np=2)
+def test_outputs_of_other_sizes_are_refused(of_two):
+    assert of_two["outputs_of_other_sizes"] == [None] * 2
 
 
-def test_an_input_may_lie_in_the_output():
-    rueda.run(cases.inputs_in_outputs, np=2)
+def test_an_input_may_lie_in_the_output(of_two):
+    assert of_two["inputs_in_outputs"] == [None] * 2
 
 
 def test_after_an_abort_everything_fails_with_it():
@@ -138,8 +164,8 @@ def test_after_an_abort_everything_fails_with_it():
     assert all("rank 0 aborted its process group" in text for _, text in told)
 
 
-def test_a_refused_message_takes_no_number():
-    rueda.run(cases.refused_letters, np=2)
+def test_a_refused_message_takes_no_number(of_two):
+    assert of_two["refused_letters"] == [None] * 2
 
 
 def test_who_is_missing_at_a_monitored_barrier():
@@ -154,8 +180,8 @@ def test_a_monitored_barrier_works_again_after_one_that_failed():
     assert all("rank 0 names them" in text for texts in others for text in texts)
 
 
-def test_a_limit_of_time_leaves_the_operation():
-    assert rueda.run(cases.a_limit_of_time, np=2) == [2.0, 2.0]
+def test_a_limit_of_time_leaves_the_operation(of_two):
+    assert of_two["a_limit_of_time"] == [2.0, 2.0]
 
 
 def started(command, timeout=200, **environment):

@@ -10,7 +10,7 @@
 #   --preset    which build: release by default
 #   --seed      the first round's, 1 to 99999; else by chance
 #
-# All tests with ctest's labels multiprocess, fault and slow take part. Prints a line a round, and
+# All tests with ctest's labels long, multiprocess, fault and slow take part. Prints a line a round, and
 # at the end how many rounds of each passed. Exit status: 0 when nothing failed.
 set -euo pipefail
 
@@ -54,7 +54,7 @@ done
 build=build/$preset
 [[ -x $build/bin/rueda_sim ]] || fail "there is no build in $build: cmake --workflow --preset $preset"
 
-mapfile -t tests < <(ctest --test-dir "$build" -N -L '^(multiprocess|fault|slow)$' |
+mapfile -t tests < <(ctest --test-dir "$build" -N -L '^(long|multiprocess|fault|slow)$' |
   sed -n 's/^ *Test *#[0-9]*: //p')
 [[ ${#tests[@]} -gt 0 ]] || fail "$build has no such test"
 
@@ -130,7 +130,7 @@ while :; do
   for name in "${tests[@]}"; do
     # GoogleTest takes the order of its cases from the seed, and some tests their choices.
     try "$name" env GTEST_SHUFFLE=1 GTEST_RANDOM_SEED="$seed" SOAK_PROPERTY_ROUNDS=10 \
-      SOAK_NAMES_ITERATIONS=5 SOAK_STRANGERS=200000 SOAK_RESET_KILLS=100 \
+      SOAK_NAMES_ITERATIONS=5 SOAK_STRANGERS=200000 SOAK_SCRIPTS=1 SOAK_RESET_KILLS=100 \
       SOAK_NETWORK_OPERATIONS=2000 NETWORK_SEED="$seed" \
       ctest --test-dir "$build" -R "^$name\$" --timeout 900 --no-tests=error --output-on-failure
   done
