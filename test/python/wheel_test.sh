@@ -18,7 +18,8 @@ mkdir -p "$build"
 cd "$build"
 
 PATH="$(dirname "$python"):$PATH"
-"$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+# The compilers' names that CMake finds by itself, so that ccache knows the files of that build; else they are Python's.
+CC=cc CXX=c++ "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
   --wheel-dir built "$root/bindings/python"
 "$python" -m auditwheel repair --wheel-dir repaired built/rueda-*.whl
 wheel=$(ls repaired/rueda-*.whl)
