@@ -7,7 +7,7 @@
 #
 #   --no-torch       the system's packages only: no torch, no digits
 #   --tests          also what only tests need: the launchers of Open MPI, MPICH and SLURM, ip, ssh, shellcheck, spin,
-#                    clang-format, TensorBoard, matplotlib, and what the Python package is tested with
+#                    Clang and clang-format, TensorBoard, matplotlib, and what the Python package is tested with
 #   --cuda           also what the CUDA module is built with: NVIDIA's compiler, unless there is one of CUDA 12.1 or
 #                    later, and NCCL, in the virtual environment. No GPU and no driver are needed
 #
@@ -44,7 +44,7 @@ for option in "$@"; do
     --tests)
       with_tests=1
       packages+=(
-        clang-format-14 iproute2 mpich openmpi-bin openssh-client openssh-server python3-yaml shellcheck slurm-client
+        clang-14 clang-format-14 iproute2 mpich openmpi-bin openssh-client openssh-server python3-yaml shellcheck slurm-client
         slurmctld slurmd spin
       )
       ;;

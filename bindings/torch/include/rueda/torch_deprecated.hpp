@@ -9,7 +9,7 @@ namespace rueda::libtorch {
 
 // `T_` is what braces are taken for where the tensor stands.
 #define RUEDA_OLD_REDUCTION(function, T_)                                                 \
-  template <typename T = const T_&, rueda::detail::Name N>                                \
+  template <typename T = const T_&, typename N, rueda::detail::IfName<N> = 0>             \
   [[deprecated("write " #function "(tensor, {.name = \"name\", .op = rueda::Sum}): each " \
                "argument behind the tensor is a field of rueda::AllreduceOptions")]] auto \
   function(T&& tensor, const N& name, reduce_op op = Average, double prescale_factor = 1, \
@@ -34,7 +34,7 @@ RUEDA_OLD_REDUCTION(grouped_allreduce_async_, std::vector<at::Tensor>)
 #undef RUEDA_OLD_REDUCTION
 
 #define RUEDA_OLD_REDUCESCATTER(function, T_)                                                 \
-  template <typename T = const T_&, rueda::detail::Name N>                                    \
+  template <typename T = const T_&, typename N, rueda::detail::IfName<N> = 0>                 \
   [[deprecated("write " #function "(tensor, {.name = \"name\", .op = rueda::Sum}): each "     \
                "argument behind the tensor is a field of rueda::ReducescatterOptions")]] auto \
   function(T&& tensor, const N& name, reduce_op op = Average,                                 \
@@ -56,7 +56,7 @@ RUEDA_OLD_REDUCESCATTER(grouped_reducescatter_async, std::vector<at::Tensor>)
 #undef RUEDA_OLD_REDUCESCATTER
 
 #define RUEDA_OLD_SPARSE(function)                                                              \
-  template <rueda::detail::Name N>                                                              \
+  template <typename N, rueda::detail::IfName<N> = 0>                                           \
   [[deprecated("write " #function "(tensor, {.name = \"name\", .op = rueda::Sum}): each "       \
                "argument behind the tensor is a field of SparseOptions")]] auto                 \
   function(const at::Tensor& tensor, const N& name, reduce_op op = Average,                     \
@@ -69,7 +69,7 @@ RUEDA_OLD_SPARSE(sparse_allreduce_async)
 #undef RUEDA_OLD_SPARSE
 
 #define RUEDA_OLD_REDUCE(function)                                                              \
-  template <rueda::detail::Name N>                                                              \
+  template <typename N, rueda::detail::IfName<N> = 0>                                           \
   [[deprecated("write " #function "(tensor, root_rank, {.name = \"name\", .op = rueda::Sum}): " \
                "each argument behind the root is a field of rueda::ReduceOptions")]] auto       \
   function(const at::Tensor& tensor, int root_rank, const N& name, reduce_op op = Average,      \
@@ -90,7 +90,7 @@ RUEDA_OLD_REDUCE(reduce_async_)
 #undef RUEDA_OLD_REDUCE
 
 #define RUEDA_OLD_MOVE(function)                                                              \
-  template <rueda::detail::Name N>                                                            \
+  template <typename N, rueda::detail::IfName<N> = 0>                                         \
   [[deprecated("write " #function "(tensor, rank, {.name = \"name\"}): each argument behind " \
                "the rank is a field of rueda::Options")]] auto                                \
   function(const at::Tensor& tensor, int rank, const N& name,                                 \
@@ -111,7 +111,7 @@ RUEDA_OLD_MOVE(recv_async_)
 #undef RUEDA_OLD_MOVE
 
 #define RUEDA_OLD_GATHER(function, T_)                                                      \
-  template <rueda::detail::Name N>                                                          \
+  template <typename N, rueda::detail::IfName<N> = 0>                                       \
   [[deprecated("write " #function "(tensor, {.name = \"name\"}): each argument behind the " \
                "tensor is a field of rueda::Options")]] auto                                \
   function(const T_& tensor, const N& name, ProcessSet process_set = global_process_set) {  \
@@ -125,7 +125,7 @@ RUEDA_OLD_GATHER(grouped_allgather_async, std::vector<at::Tensor>)
 #undef RUEDA_OLD_GATHER
 
 #define RUEDA_OLD_SCATTER(function)                                                             \
-  template <typename S = Splits, rueda::detail::Name N = std::string>                           \
+  template <typename S = Splits, typename N = std::string, rueda::detail::IfName<N> = 0>        \
   requires std::convertible_to<const S&, Splits>                                                \
   [[deprecated("write " #function "(tensor, root_rank, {.splits = {1, 2}, .name = \"name\"}): " \
                "each argument behind the root is a field of SplitOptions")]] auto               \
@@ -140,7 +140,7 @@ RUEDA_OLD_SCATTER(scatter_async)
 #undef RUEDA_OLD_SCATTER
 
 #define RUEDA_OLD_ALLTOALL(function)                                                           \
-  template <typename S = Splits, rueda::detail::Name N = std::string>                          \
+  template <typename S = Splits, typename N = std::string, rueda::detail::IfName<N> = 0>       \
   requires std::convertible_to<const S&, Splits>                                               \
   [[deprecated("write " #function "(tensor, {.splits = {1, 2}, .name = \"name\"}): each "      \
                "argument behind the tensor is a field of SplitOptions")]] auto                 \

@@ -6,9 +6,9 @@
 #ifndef RUEDA_CPP_DEPRECATED_HPP_
 #define RUEDA_CPP_DEPRECATED_HPP_
 
-#include <concepts>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "rueda/cpp/job.hpp"
@@ -23,16 +23,17 @@
 namespace rueda {
 
 namespace detail {
-// A name by position. Braces are none: they are options.
+// A name by position. Braces are none: they are options. No concepts: compilers (Clang) that look
+// at a function's result before they look at those would ask for it without end.
 template <typename N>
-concept Name = std::convertible_to<const N&, std::string>;
+using IfName = std::enable_if_t<std::is_convertible_v<const N&, std::string>, int>;
 template <typename S>
-concept Splits = std::convertible_to<const S&, std::vector<int64_t>>;
+using IfSplits = std::enable_if_t<std::is_convertible_v<const S&, std::vector<int64_t>>, int>;
 }  // namespace detail
 
 // `T` is what braces are taken for where the tensor stands.
 #define RUEDA_OLD_REDUCTION(function, T_)                                                 \
-  template <typename T = const T_&, detail::Name N>                                       \
+  template <typename T = const T_&, typename N, detail::IfName<N> = 0>                    \
   [[deprecated("write " #function "(tensor, {.name = \"name\", .op = rueda::Sum}): each " \
                "argument behind the tensor is a field of rueda::AllreduceOptions")]] auto \
   function(T&& tensor, const N& name, reduce_op op = Average, double prescale_factor = 1, \
@@ -63,7 +64,7 @@ RUEDA_OLD_REDUCTION(grouped_reducescatter_async, std::vector<TensorView>)
 #undef RUEDA_OLD_REDUCTION
 
 #define RUEDA_OLD_REDUCE(function)                                                              \
-  template <typename T = const TensorView&, detail::Name N>                                     \
+  template <typename T = const TensorView&, typename N, detail::IfName<N> = 0>                  \
   [[deprecated("write " #function "(tensor, root_rank, {.name = \"name\", .op = rueda::Sum}): " \
                "each argument behind the root is a field of rueda::ReduceOptions")]] auto       \
   function(T&& tensor, int root_rank, const N& name, reduce_op op = Average,                    \
@@ -85,7 +86,7 @@ RUEDA_OLD_REDUCE(reduce_async_)
 #undef RUEDA_OLD_REDUCE
 
 #define RUEDA_OLD_MOVE(function, T_)                                                          \
-  template <typename T = const T_&, detail::Name N>                                           \
+  template <typename T = const T_&, typename N, detail::IfName<N> = 0>                        \
   [[deprecated("write " #function "(tensor, rank, {.name = \"name\"}): each argument behind " \
                "the rank is a field of rueda::Options")]] auto                                \
   function(T&& tensor, int rank, const N& name, ProcessSet process_set = global_process_set)  \
@@ -108,7 +109,7 @@ RUEDA_OLD_MOVE(broadcast_object, std::string)
 #undef RUEDA_OLD_MOVE
 
 #define RUEDA_OLD_GATHER(function, T_)                                                            \
-  template <typename T = const T_&, detail::Name N>                                               \
+  template <typename T = const T_&, typename N, detail::IfName<N> = 0>                            \
   [[deprecated("write " #function "(tensor, {.name = \"name\"}): each argument behind the "       \
                "tensor is a field of rueda::Options")]] auto                                      \
   function(T&& tensor, const N& name, ProcessSet process_set = global_process_set)                \
@@ -124,7 +125,8 @@ RUEDA_OLD_GATHER(allgather_object, std::string)
 #undef RUEDA_OLD_GATHER
 
 #define RUEDA_OLD_SCATTER(function)                                                             \
-  template <RowInput I, detail::Splits S = std::vector<int64_t>, detail::Name N = std::string>  \
+  template <RowInput I, typename S = std::vector<int64_t>, detail::IfSplits<S> = 0,             \
+            typename N = std::string, detail::IfName<N> = 0>                                    \
   [[deprecated("write " #function "(tensor, root_rank, {.splits = {1, 2}, .name = \"name\"}): " \
                "each argument behind the root is a field of rueda::SplitOptions")]] auto        \
   function(const I& tensor, int root_rank, const S& splits, const N& name = "",                 \
@@ -138,7 +140,8 @@ RUEDA_OLD_SCATTER(scatter_async)
 #undef RUEDA_OLD_SCATTER
 
 #define RUEDA_OLD_ALLTOALL(function)                                                           \
-  template <RowInput I, detail::Splits S = std::vector<int64_t>, detail::Name N = std::string> \
+  template <RowInput I, typename S = std::vector<int64_t>, detail::IfSplits<S> = 0,            \
+            typename N = std::string, detail::IfName<N> = 0>                                   \
   [[deprecated("write " #function "(tensor, {.splits = {1, 2}, .name = \"name\"}): each "      \
                "argument behind the tensor is a field of rueda::SplitOptions")]] auto          \
   function(const I& tensor, const S& splits, const N& name = "",                               \

@@ -119,7 +119,7 @@ concept Owner = Number<R> || std::same_as<std::remove_cvref_t<R>, Tensor> ||
      !std::ranges::enable_borrowed_range<std::remove_cvref_t<R>>);
 
 // What the compiler says of a temporary one that an operation would outlive.
-struct KeepTheTensorUntilTheOperationHasEnded;
+struct KeepTheTensorUntilTheOperationHasEnded {};
 
 // One that can be changed.
 template <typename R>
