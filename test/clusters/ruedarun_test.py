@@ -324,7 +324,7 @@ class Ends(OnHosts):
             self.assertRegex(err, rf"ruedarun: rank {victim} on host {host} \(pid {pids[victim]}\) killed by signal 9 "
                                   r"\(SIGKILL\); ending the others")
             complaints = re.findall(r"\[(\d)\] rueda_bench: rank (\d) \(host \S+ pid \d+\) was lost: ([^,;]*), "
-                                    r"(?:during|while rank \d awaited it in) allreduce", err)
+                                    r"(?:during|while rank \d awaited it in) (?:allreduce|barrier)", err)
             self.assertEqual(sorted(rank for rank, _, _ in complaints), [str(r) for r in range(4) if r != victim], err)
             for _, culprit, cause in complaints:
                 self.assertEqual((culprit, cause), (str(victim), "killed by signal 9 (SIGKILL)"), err)
