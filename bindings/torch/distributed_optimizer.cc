@@ -56,6 +56,13 @@ NamedTensors PlaceNames(const torch::optim::Optimizer& optimizer) {
   return named;
 }
 
+// Another tensor, which counts its own writes.
+at::Tensor SameMemory(const at::Tensor& tensor) {
+  at::Tensor same = at::empty({0}, tensor.options());
+  same.set_(tensor);
+  return same;
+}
+
 NamedTensors List(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
   NamedTensors list;
   Append(tensors, &list);
@@ -86,10 +93,14 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
     int bucket = kNone;                          // kNone: it goes alone
     size_t place = 0;                            // in the bucket
     int passes = 0;                              // since the last synchronize
-    bool made = false;                           // of zeros, as there was none
+    bool none = false;                           // of this rank's, in this step
     bool unused = false;                         // no rank had one in the last synchronize
     size_t arrival = 0;                          // in the first step: how many came before
     int64_t sparse_dim = 0;                      // of the last gradient; 0: it was dense
+    at::Tensor taken = {};                       // the parameter's gradient that is being reduced
+    uint32_t version = 0;                        // of that
+    at::Tensor copy = {};                        // of that, if it goes alone: this is reduced
+    at::Tensor memory = {};                      // of copies, on the CPU
     std::shared_ptr<Operation> dense = nullptr;  // in flight, or ended and not yet looked at;
     std::shared_ptr<SparseOperation> sparse = nullptr;  // one of them, or neither
   };
@@ -111,7 +122,8 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   void AddHooks();
   void CheckForNewParameters();
   void AllocateMemory();
-  void MakeGradient(Slot& slot) const;
+  at::Tensor Own(Slot& slot) const;
+  at::Tensor Copy(Slot& slot) const;
   void Gather(Slot& slot);
   Call CallFor(c10::ArrayRef<at::Tensor> gradients, const std::string& name) const;
   void Submit(Slot& slot);
@@ -119,6 +131,7 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   std::shared_ptr<Operation> SubmitTogether(Bucket& bucket);
   std::shared_ptr<Operation> SubmitOneByOne(const Bucket& bucket);
   void Wait(Bucket& bucket, Operation& operation);
+  void WarnOfLostWrites();
   const std::string* InFlight() const;
   void EndStep();
   void SubmitNotes();
@@ -146,6 +159,7 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   size_t arrivals_ = 0;        // gradients, in the first step
   std::shared_ptr<Operation> notes_;
   bool order_learned_ = false;  // by buckets_
+  bool warned_ = false;         // of lost writes
   std::exception_ptr first_error_;
   std::unique_ptr<ParameterHooks> hooks_;  // last: goes first
 };
@@ -315,21 +329,41 @@ void DistributedOptimizer::Impl::OnGradient(size_t index) {
                 "in all passes but the last")));
 }
 
-// Holds mutex_. What is not there counts as zeros.
-void DistributedOptimizer::Impl::MakeGradient(Slot& slot) const {
+// Holds mutex_. What this rank has: zeros if there is nothing. The user's own, maybe, so that it is
+// to be copied.
+at::Tensor DistributedOptimizer::Impl::Own(Slot& slot) const {
   const at::NoGradGuard no_grad;
-  at::Tensor& gradient = slot.parameter.mutable_grad();
-  slot.made = !gradient.defined();
-  if (slot.made && slot.sparse_dim > 0) {
-    gradient = at::_sparse_coo_tensor_with_dims(
-        slot.sparse_dim, slot.parameter.dim() - slot.sparse_dim, slot.parameter.sizes(),
-        slot.parameter.options().layout(at::kSparse));
-  } else if (slot.made) {
-    gradient = at::zeros_like(slot.parameter);
-  } else if (gradient.is_sparse() && options_.sparse_as_dense) {
-    gradient = gradient.to_dense();
+  at::Tensor own = slot.parameter.grad();
+  slot.taken = own;
+  slot.none = !own.defined();
+  if (slot.none && slot.sparse_dim > 0) {
+    own = at::_sparse_coo_tensor_with_dims(slot.sparse_dim, slot.parameter.dim() - slot.sparse_dim,
+                                           slot.parameter.sizes(),
+                                           slot.parameter.options().layout(at::kSparse));
+  } else if (slot.none) {
+    own = at::zeros_like(slot.parameter);
+  } else {
+    slot.version = slot.taken.is_inference() ? 0 : slot.taken._version();
+    if (own.is_sparse() && options_.sparse_as_dense) own = own.to_dense();
   }
-  slot.sparse_dim = gradient.is_sparse() ? gradient.sparse_dim() : 0;
+  slot.sparse_dim = own.is_sparse() ? own.sparse_dim() : 0;
+  return own;
+}
+
+// Holds mutex_. In the last step's memory, unless somebody still uses it.
+at::Tensor DistributedOptimizer::Impl::Copy(Slot& slot) const {
+  const c10::InferenceMode no_inference(false);
+  const at::NoGradGuard no_grad;
+  const at::Tensor own = Own(slot);
+  if (slot.sparse_dim > 0 || !own.is_cpu()) return own.clone();
+  at::Tensor& memory = slot.memory;
+  if (!memory.defined() || memory.storage().use_count() > 1 ||
+      memory.scalar_type() != own.scalar_type() || memory.sizes() != own.sizes() ||
+      memory.strides() != own.strides()) {
+    memory = at::empty_like(own);
+  }
+  memory.copy_(own);
+  return SameMemory(memory);
 }
 
 // Holds mutex_. When nearly all gradients are there, the backward pass ends and the wait begins.
@@ -351,8 +385,9 @@ Call DistributedOptimizer::Impl::CallFor(c10::ArrayRef<at::Tensor> gradients,
 // Holds mutex_. An error is kept.
 void DistributedOptimizer::Impl::Submit(Slot& slot) {
   try {
-    MakeGradient(slot);
-    const Call call = CallFor(slot.parameter.mutable_grad(), slot.name);
+    const at::NoGradGuard no_grad;
+    if (!slot.copy.defined()) slot.copy = Copy(slot);
+    const Call call = CallFor(slot.copy, slot.name);
     if (slot.sparse_dim > 0) {
       slot.sparse = SparseOperation::Submit(context_, call);
     } else {
@@ -363,14 +398,16 @@ void DistributedOptimizer::Impl::Submit(Slot& slot) {
   }
 }
 
-// Holds mutex_. Brings the gradient to where it is reduced with others, unless it is there.
+// Holds mutex_. Copies the gradient to where it is reduced with others, unless it is there.
 void DistributedOptimizer::Impl::Gather(Slot& slot) {
-  MakeGradient(slot);
   GradientBucket& gradients = buckets_[slot.bucket].gradients;
+  if (gradients.Has(slot.place)) return;
+  const at::Tensor own = Own(slot);
   if (slot.sparse_dim > 0) {
     gradients.LeaveOut(slot.place);
+    slot.copy = own.clone();
   } else {
-    gradients.Take(slot.place);
+    gradients.Take(slot.place, own);
   }
 }
 
@@ -414,12 +451,8 @@ std::shared_ptr<Operation> DistributedOptimizer::Impl::SubmitOneByOne(const Buck
   std::vector<at::Tensor> tensors = {at::zeros({1}, bucket.gradients.memory().options())};
   std::vector<const char*> suffixes = {bucket.name.c_str()};
   for (const size_t i : bucket.slots) {
-    const at::Tensor& gradient = slots_[i].parameter.grad();
-    if (!gradient.defined() || gradient.device() != bucket.gradients.device() ||
-        gradient.layout() != at::kStrided) {
-      continue;
-    }
-    tensors.push_back(gradient);
+    if (bucket.gradients.IsLeftOut(slots_[i].place)) continue;
+    tensors.push_back(bucket.gradients.View(slots_[i].place));
     suffixes.push_back(slots_[i].name.c_str() + name.size());
   }
   Call call = CallFor(tensors, name);
@@ -476,6 +509,11 @@ void DistributedOptimizer::Impl::Wait(Bucket& bucket, Operation& operation) {
     operation.Wait();
     const std::lock_guard<std::mutex> lock(mutex_);
     bucket.gradients.OrderHere();
+    for (const size_t i : bucket.slots) {
+      Slot& slot = slots_[i];
+      if (bucket.gradients.IsLeftOut(slot.place)) continue;
+      slot.parameter.mutable_grad() = bucket.gradients.View(slot.place);
+    }
   } catch (const Error& error) {
     if (error.status() != RUEDA_INVALID_ARGUMENT) throw;
     std::shared_ptr<Operation> named;
@@ -491,11 +529,33 @@ void DistributedOptimizer::Impl::Wait(Bucket& bucket, Operation& operation) {
   }
 }
 
+// Holds mutex_. Once, if it is certain that a gradient has been changed which was on its way.
+void DistributedOptimizer::Impl::WarnOfLostWrites() {
+  if (warned_) return;
+  for (const Slot& slot : slots_) {
+    if (!slot.taken.defined()) continue;
+    const at::Tensor& now = slot.parameter.grad();
+    // Tensors beside it may count with it: those that a backward pass has cut out of a larger one.
+    const bool counts =
+        !slot.taken.is_inference() && slot.taken.unsafeGetTensorImpl()->version_counter().unique();
+    if (now.is_same(slot.taken) && !(counts && now._version() != slot.version)) continue;
+    warned_ = true;
+    TORCH_WARN("DistributedOptimizer: the gradient of '", slot.name,
+               "' was changed between backward() and step(), and this change is lost: gradients ",
+               "are on their way to the other ranks by then. To clip or change them, call "
+               "synchronize() first, on all ranks");
+    return;
+  }
+}
+
 // Holds mutex_.
 void DistributedOptimizer::Impl::EndStep() {
   ready_ = 0;
   arrivals_ = 0;
-  for (Slot& slot : slots_) slot.passes = 0;
+  for (Slot& slot : slots_) {
+    slot.passes = 0;
+    slot.taken.reset();
+  }
   for (Bucket& bucket : buckets_) {
     bucket.ready = 0;
     bucket.gradients.EndStep();
@@ -520,6 +580,7 @@ void DistributedOptimizer::Impl::Synchronize() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (synchronized_) return;
     CheckForNewParameters();
+    WarnOfLostWrites();
     for (Slot& slot : slots_) {
       if (!slot.parameter.requires_grad() && !slot.parameter.grad().defined()) {
         frozen.push_back(slot.parameter);
@@ -553,12 +614,18 @@ void DistributedOptimizer::Impl::Synchronize() {
     Submit(slot);
   }
   for (Slot& slot : slots_) {
-    if (slot.dense != nullptr) attempt([&] { slot.dense->Wait(); });
+    if (slot.dense != nullptr) {
+      attempt([&] {
+        slot.dense->Wait();
+        slot.parameter.mutable_grad() = slot.copy;
+      });
+    }
     if (slot.sparse != nullptr) {
       attempt([&] { slot.parameter.mutable_grad() = slot.sparse->Wait(); });
     }
     slot.dense = nullptr;
     slot.sparse = nullptr;
+    slot.copy.reset();
   }
   if (notes != nullptr) attempt([&] { TakeNotes(notes->Wait().front()); });
   // Else a weight decay or a momentum would move what was frozen.
@@ -577,6 +644,11 @@ void DistributedOptimizer::Impl::Synchronize() {
         bucket.gradients.Move();
       }
     }
+    for (Slot& slot : slots_) {
+      if (slot.memory.defined() && !GradientMemory::Serves(slot.memory.const_data_ptr())) {
+        slot.memory.reset();
+      }
+    }
     return;
   }
   rueda_error failure = RUEDA_ERROR_INIT;
@@ -585,6 +657,7 @@ void DistributedOptimizer::Impl::Synchronize() {
     memory_ = nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
     for (Bucket& bucket : buckets_) bucket.gradients.Allocate();
+    for (Slot& slot : slots_) slot.memory.reset();
   }
   std::rethrow_exception(error);
 }
@@ -601,7 +674,7 @@ void DistributedOptimizer::Impl::SubmitNotes() {
         at::zeros({static_cast<int64_t>((order_learned_ ? 2 : 3) * count + 1)}, at::kInt);
     int32_t* const values = notes.mutable_data_ptr<int32_t>();
     for (size_t i = 0; i < count; ++i) {
-      values[i] = slots_[i].made ? 0 : 1;
+      values[i] = slots_[i].none ? 0 : 1;
       values[count + i] = slots_[i].parameter.requires_grad() ? 0 : 1;
       if (!order_learned_) values[2 * count + 1 + i] = static_cast<int32_t>(slots_[i].arrival);
     }

@@ -1,7 +1,8 @@
-// Small gradients that are reduced together. They lie one behind another in one tensor's memory, as
-// views of it (what DistributedDataParallel calls gradient_as_bucket_view), so that a step needs
-// one operation for all of them, and no copies but the one from where autograd has put them, while
-// they are in the cache.
+// Small gradients that are reduced together. They are copied one behind another into one tensor's
+// memory, while they are in the cache, so that a step needs one operation for all of them; when
+// they have been reduced, parameters' gradients are views of it (what DistributedDataParallel calls
+// gradient_as_bucket_view). Until then whoever writes to a gradient does not write to what is
+// reduced.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,16 +25,20 @@ class GradientBucket {
   void Add(const at::Tensor& parameter, const std::string& name);
   // How much memory that takes.
   size_t bytes() const { return static_cast<size_t>(elements_) * at::elementSize(type_); }
-  // Gets memory for all gradients, of zeros, and moves there what this step has taken. What was
-  // there before lives as long as tensors use it.
+  // Gets memory for all gradients, of zeros. What was there before lives as long as tensors use it.
   void Allocate();
 
-  // Makes parameter i's gradient, which is defined, a view of the memory. If somebody still uses
-  // one of an earlier step, all of them get other memory. Throws when it isn't what it was when the
-  // parameter was added; then it has to be left out.
-  void Take(size_t i);
-  // Parameter i's gradient stays where it is, zeros take its place: for sparse ones.
+  // Copies parameter i's gradient. Between steps: if somebody still uses one of an earlier step,
+  // all of them get other memory. Throws when it isn't what the parameter was when it was added;
+  // then it has to be left out.
+  void Take(size_t i, const at::Tensor& gradient);
+  // Zeros take its place: for sparse ones.
   void LeaveOut(size_t i);
+  // Whether this step has done one or the other.
+  bool Has(size_t i) const { return entries_[i].has; }
+  bool IsLeftOut(size_t i) const { return entries_[i].left_out; }
+  // What has become of parameter i's gradient, where it lies: a tensor with no history.
+  at::Tensor View(size_t i) const { return ViewOf(memory_, entries_[i]); }
   // From now on gradients are those of the next step, and who holds this one's keeps them.
   void EndStep();
   // There may be better memory: the next step looks.
@@ -51,21 +56,17 @@ class GradientBucket {
 
  private:
   struct Entry {
-    at::Tensor parameter;
     std::string name;
     c10::SmallVector<int64_t, 4> sizes;
     c10::SmallVector<int64_t, 4> strides;
     int64_t begin;  // element of the memory
     size_t bytes;
-    at::Tensor view = {};
-    char* data = nullptr;  // the view's, on the CPU; in reach without a look at it
-    bool taken = false;    // in this step
+    char* data = nullptr;  // on the CPU: where it begins
+    bool has = false;      // in this step
     bool left_out = false;
   };
   void BeginStep();
-  bool IsInPlace(const Entry& entry) const;
   at::Tensor ViewOf(const at::Tensor& memory, const Entry& entry) const;
-  at::Tensor Behind(const at::Tensor& memory, const Entry& entry) const;
   void SetLeftOut(Entry* entry, bool left_out);
 
   const at::ScalarType type_;

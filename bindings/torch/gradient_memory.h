@@ -1,7 +1,7 @@
-// Lets large gradients be born where neighbours can read and write them (rueda_mem_alloc), so that
-// they are reduced where they lie: nothing is copied, and no other memory is needed. Autograd
-// allocates a gradient like any other tensor; so this serves torch's CPU allocations of exactly the
-// gradients' sizes, and leaves all others to the allocator that was there before.
+// Lets large gradients, and the copies of them that are reduced, lie where neighbours can read and
+// write them (rueda_mem_alloc). Autograd allocates a gradient like any other tensor; so this serves
+// torch's CPU allocations of exactly the gradients' sizes, and leaves all others to the allocator
+// that was there before.
 //
 // What is freed is kept for the next gradient of its size. Fresh memory costs a page fault every
 // 4 KiB, which takes longer than the reduction.

@@ -1,5 +1,5 @@
-// Where DistributedOptimizer keeps gradients: large ones where autograd has put them, small ones
-// together.
+// Where DistributedOptimizer keeps gradients: large ones in shared memory, small ones together. And
+// that a program which writes to them too early does not write to what is under way.
 #include <torch/torch.h>
 
 #include <cstdint>
@@ -19,7 +19,6 @@ using rueda::test::First;
 using rueda::test::StatusOf;
 using rueda::test::Weights;
 
-// Large gradients are reduced where autograd has put them.
 RANKS_TEST(DistributedOptimizer, KeepsTheMemoryOfLargeGradients, 1, 2) {
   constexpr int64_t kLarge = 100'000;
   Weights w{kLarge, 2 * kLarge, kLarge, 10};
@@ -139,8 +138,8 @@ RANKS_TEST(SmallGradients, ThatSomebodyHoldsAreNotOverwritten, 1, 2) {
   }
 }
 
-// Before the bucket was complete, as one of its parameters was not used.
-RANKS_TEST(SmallGradients, ThatTheProgramReplacesCountAsItLeftThem, 1, 2) {
+// Even before the bucket was complete, as one of its parameters was not used.
+RANKS_TEST(SmallGradients, ThatTheProgramReplacesCountAsTheyWere, 1, 2) {
   Weights w{5, 7};
   torch::optim::SGD sgd(w.all(), 1.0);
   hvd::DistributedOptimizer optimizer(sgd, w.named);
@@ -149,7 +148,7 @@ RANKS_TEST(SmallGradients, ThatTheProgramReplacesCountAsItLeftThem, 1, 2) {
     w[0].sum().backward();
     w[0].mutable_grad() = torch::full({5}, 10 * Mine());
     optimizer.step();
-    EXPECT_TRUE(AllAre(w[0].grad(), 10 * Mean()));
+    EXPECT_TRUE(AllAre(w[0].grad(), 1));
     EXPECT_FALSE(w[1].grad().defined()) << "nobody has computed it";
   }
 }
@@ -171,21 +170,136 @@ RANKS_TEST(SmallGradients, MayBeGivenOtherMemoryByTheProgram, 1, 2) {
   EXPECT_TRUE(AllAre(w[0].detach(), -400));
 }
 
-// Whoever has got hold of one between backward() and step() sees the result, as if it were alone.
-RANKS_TEST(SmallGradients, AreReducedInPlace, 1, 2) {
-  Weights w{5, 7};
+// Writes between backward() and step() --------------------------------------------------------
+
+// Counts the warnings of lost writes while it lives.
+class LostWrites : public c10::WarningHandler {
+ public:
+  LostWrites() : before_(c10::WarningUtils::get_warning_handler()) {
+    c10::WarningUtils::set_warning_handler(this);
+  }
+  ~LostWrites() override { c10::WarningUtils::set_warning_handler(before_); }
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().find("synchronize() first") != std::string::npos) ++count_;
+  }
+  int count() const { return count_; }
+
+ private:
+  c10::WarningHandler* const before_;
+  int count_ = 0;
+};
+
+struct Write {
+  const char* name;
+  void (*function)(torch::Tensor& gradient);
+  bool shows;  // that it was there is certain
+};
+const Write kWrites[] = {
+    {"in place", [](torch::Tensor& g) { g.mul_(Mine() * 100); }, true},
+    {"a part", [](torch::Tensor& g) { g.narrow(0, 1, 2).fill_(Mine() * 100); }, true},
+    {"another tensor", [](torch::Tensor& g) { g = torch::full_like(g, Mine() * 100); }, true},
+    {"none", [](torch::Tensor& g) { g.reset(); }, true},
+    {"its data", [](torch::Tensor& g) { g.data().mul_(Mine() * 100); }, false},
+    {"bytes", [](torch::Tensor& g) { g.data_ptr<float>()[0] = Mine() * 100; }, false},
+};
+
+// Small ones, and one that goes alone.
+RANKS_TEST(Gradients, ThatAreWrittenToBeforeSynchronizeCountAsTheyWere, 1, 2, 3) {
+  for (const Write& write : kWrites) {
+    for (const bool set_to_none : {true, false}) {
+      Weights w{5, 7, 100'000};
+      torch::optim::SGD sgd(w.all(), 1.0);
+      hvd::DistributedOptimizer optimizer(sgd, w.named);
+      const LostWrites lost;
+      for (int step = 0; step < 4; ++step) {
+        optimizer.zero_grad(set_to_none);
+        (w[0].sum() + (w[1] * 2).sum() + (w[2] * 3).sum()).mul(Mine()).backward();
+        for (torch::Tensor& parameter : w.all()) write.function(parameter.mutable_grad());
+        optimizer.step();
+        for (size_t i = 0; i < 3; ++i) {
+          EXPECT_TRUE(AllAre(w[i].grad(), Mean() * static_cast<float>(i + 1))) << write.name;
+        }
+      }
+      EXPECT_EQ(lost.count(), write.shows ? 1 : 0) << write.name;
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_TRUE(AllAre(w[i].detach(), -4 * Mean() * static_cast<float>(i + 1))) << write.name;
+      }
+    }
+  }
+}
+
+RANKS_TEST(Gradients, ThatAreWrittenToAfterSynchronizeCount, 1, 2) {
+  Weights w{5, 7, 100'000};
   torch::optim::SGD sgd(w.all(), 1.0);
   hvd::DistributedOptimizer optimizer(sgd, w.named);
-  for (const bool all : {true, false}) {
-    optimizer.zero_grad();
-    (all ? w[0].sum() + w[1].sum() : w[0].sum()).mul(Mine()).backward();
-    const torch::Tensor gradient = w[0].grad();
-    const auto version = gradient._version();
+  const LostWrites lost;
+  for (int step = 0; step < 4; ++step) {
+    optimizer.zero_grad(/*set_to_none=*/step % 2 == 0);
+    (w[0].sum() + w[1].sum() + w[2].sum()).mul(Mine()).backward();
+    optimizer.synchronize();
+    for (const torch::Tensor& parameter : w.all()) parameter.grad().mul_(2);
     optimizer.step();
-    EXPECT_TRUE(gradient.is_same(w[0].grad()));
-    EXPECT_TRUE(AllAre(gradient, Mean()));
-    EXPECT_GT(gradient._version(), all ? version - 1 : version);
   }
+  EXPECT_EQ(lost.count(), 0);
+  for (const torch::Tensor& parameter : w.all()) {
+    EXPECT_TRUE(AllAre(parameter.detach(), -8 * Mean()));
+  }
+}
+
+// Whoever has got hold of one of an earlier step may write to it at any time.
+RANKS_TEST(Gradients, OfEarlierStepsAreNotWhatIsUnderWay, 1, 2) {
+  Weights w{5, 7, 100'000};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  std::vector<torch::Tensor> held;
+  for (int step = 0; step < 4; ++step) {
+    optimizer.zero_grad(/*set_to_none=*/step % 2 == 0);
+    (w[0].sum() + w[1].sum() + w[2].sum()).mul(Mine()).backward();
+    for (const torch::Tensor& tensor : held) tensor.fill_(100 * Mine());
+    optimizer.step();
+    for (const torch::Tensor& parameter : w.all()) held.push_back(parameter.grad().detach());
+  }
+  for (const torch::Tensor& parameter : w.all()) {
+    EXPECT_TRUE(AllAre(parameter.detach(), -4 * Mean()));
+  }
+}
+
+// Between passes they are the program's. And those that autograd cuts from one tensor count
+// their writes together.
+RANKS_TEST(Gradients, ThatAreNotTakenYetMayBeWrittenTo, 1, 2) {
+  Weights w{5, 7, 100'000};
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named, {.backward_passes_per_step = 2});
+  const LostWrites lost;
+  for (int step = 0; step < 4; ++step) {
+    optimizer.zero_grad(/*set_to_none=*/step % 2 == 0);
+    for (int pass = 0; pass < 2; ++pass) {
+      torch::cat({w[0], w[1], w[2]}).mul(Mine()).sum().backward();
+      if (pass > 0) continue;
+      for (const torch::Tensor& parameter : w.all()) parameter.grad().mul_(3);
+    }
+    optimizer.step();
+  }
+  EXPECT_EQ(lost.count(), 0);
+  for (const torch::Tensor& parameter : w.all()) {
+    EXPECT_TRUE(AllAre(parameter.detach(), -16 * Mean()));
+  }
+}
+
+RANKS_TEST(Gradients, ThatAreSparseCountAsTheyWere, 2) {
+  Weights w{};
+  w.named.emplace_back("table", torch::zeros({4, 2}, torch::requires_grad()));
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    const torch::Tensor rows = torch::tensor({hvd::rank(), 3});
+    torch::embedding(w[0], rows, -1, false, /*sparse=*/true).sum().backward();
+    w[0].grad()._values().fill_(100 * Mine());
+    optimizer.step();
+  }
+  const torch::Tensor expected = -3 * torch::tensor({0.5f, 0.5f, 0.f, 1.f});
+  EXPECT_TRUE(torch::equal(w[0].detach().select(1, 0), expected)) << w[0];
 }
 
 RANKS_TEST(SmallGradients, LieAsTheirParametersDo, 1, 2) {

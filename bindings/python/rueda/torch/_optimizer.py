@@ -13,7 +13,7 @@ import torch
 from rueda.core import _compression, _context
 from rueda.core._operations import ReduceOp, check_op
 from rueda.core._process_sets import ProcessSet, global_process_set
-from rueda.torch import _operations
+from rueda.torch import _grad_scaler, _operations
 from rueda.torch._compression import Compression
 from rueda.torch._reducer import Reducer
 
@@ -28,8 +28,9 @@ class _Distributed:
     # ---- in the manner of Horovod ----
 
     def synchronize(self) -> None:
-        """Waits until all gradients have been combined. step() does so by itself; call this to look
-        at gradients or to clip them, and then step() within `skip_synchronize()`."""
+        """Waits until all gradients have been combined; from then on they are in `p.grad`. step()
+        does so by itself. Call this, on all ranks, before you clip gradients or look at them: until
+        then `p.grad` is this rank's own, and what is written to it is lost."""
         if self._reducer is not None:
             self._reducer.synchronize()
         self._synchronized = True
@@ -55,7 +56,7 @@ class _Distributed:
         step = cast(Any, super()).step
         if closure is not None:
             return step(self._synchronizing(closure))
-        self._catch_up()
+        self._before_step()
         return step()
 
     def _catch_up(self) -> None:
@@ -64,12 +65,15 @@ class _Distributed:
             self._synchronized and (self._reducer is None or not self._reducer.fresh)
         ):
             self.synchronize()
+
+    def _before_step(self) -> None:
+        self._catch_up()
         self._synchronized = False
 
     def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def synchronized() -> Any:
             loss = closure()
-            self._catch_up()
+            self._before_step()
             # What decides how an optimizer goes on has to be the same on all ranks.
             if self._reducer is not None and isinstance(self, torch.optim.LBFGS):
                 loss = _operations.allreduce(
@@ -86,6 +90,7 @@ class _Distributed:
         if self._reducer is not None:
             self._reducer.remove_hooks()
         self._reducer = None
+        _grad_scaler.leave(self)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's. Between the first backward() of a step and step() or synchronize() gradients
@@ -97,6 +102,7 @@ class _Distributed:
                 "for the next of backward_passes_per_step"
             )
         cast(Any, super()).zero_grad(set_to_none=set_to_none)
+        self._synchronized = False
         if self._reducer is not None:
             self._reducer.thaw()
 
@@ -167,6 +173,10 @@ class _DistributedDeltas(_Distributed):
             for (p, start), handle in zip(before.items(), handles, strict=True):
                 p.copy_(start + handle.wait())
         return loss
+
+    def _agree(self, found: _grad_scaler.Found) -> None:
+        """What a GradScaler has found in this rank's gradients counts on all ranks."""
+        _grad_scaler.agree(found, f"{self._prefix}found inf", self._process_set)
 
     _is_shared: bool
 
@@ -323,6 +333,8 @@ def DistributedOptimizer(
     if op == ReduceOp.ADASUM:
         wrapped._is_shared = is_shared
         wrapped._names = {p: name for name, p in named}
+        if is_shared:
+            _grad_scaler.follow(wrapped, wrapped.synchronize, wrapped._agree)
     elif is_shared:
         factor = gradient_predivide_factor if op == ReduceOp.AVERAGE else 1.0
         wrapped._reducer = Reducer(
@@ -338,4 +350,6 @@ def DistributedOptimizer(
             in_arena=gradients_in_arena,
             process_set=process_set,
         )
+        # Combined gradients are the same on all ranks, and so is what is found in them.
+        _grad_scaler.follow(wrapped, wrapped._catch_up)
     return wrapped

@@ -1,17 +1,24 @@
 """The reduction of gradients while the backward pass goes on.
 
-Every parameter has a *slot*. Small gradients share a *bucket*: one tensor of up to 4 MiB of which
-they are views, and which is reduced as one operation when the last of them is there. Larger ones
+Every parameter has a *slot*. Small gradients share a *bucket*: one tensor of up to 4 MiB, of which
+each has a part, and which is reduced as one operation when the last of them is there. Larger ones
 have a bucket of their own. On the CPU buckets lie in memory that the ranks of the host share, so
 that each byte is read and written once.
+
+What a backward pass has left in `p.grad` is copied into the bucket, and stays the user's until
+`synchronize`, which lets `p.grad` be the bucket's part. So nobody can write to what is under way,
+whose result would then differ by rank. A bucket that the user still has tensors of is not written
+to either: it gets other memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -47,12 +54,43 @@ class _Slot:
         self.name = name
         self.parameter = parameter
         self.bucket: _Bucket = None  # type: ignore[assignment]
-        self.view: torch.Tensor = None  # type: ignore[assignment]
+        self.view: torch.Tensor = None  # type: ignore[assignment]  # of the bucket's memory
         self.passes = 0  # since the last synchronize
         self.taken = False  # into the bucket
         self.kind = _NONE
+        self.gradient: torch.Tensor | None = None  # that was taken
+        self.version: int | None = None  # of that; None: it says nothing
         self.sparse_dim = 1  # of a sparse gradient: rows
         self.sparse: SparseHandle | None = None
+
+
+class _Memory:
+    """Where the gradients of a bucket are reduced."""
+
+    def __init__(self) -> None:
+        self.flats: list[torch.Tensor] = []  # one a device and type
+        self.views: dict[_Slot, torch.Tensor] = {}  # parts of them
+        self._storages: list[torch.UntypedStorage] = []
+
+    def add(self, flat: torch.Tensor, slots: Sequence[_Slot]) -> None:
+        """`flat` is for the gradients of these."""
+        begin = 0
+        for slot in slots:
+            p = slot.parameter
+            part = flat[begin : begin + p.numel()]
+            is_dense = _is_dense(p)
+            self.views[slot] = (
+                part.as_strided(p.shape, p.stride()) if is_dense else part.view(p.shape)
+            )
+            begin += p.numel()
+        self.flats.append(flat)
+        self._storages.append(flat.untyped_storage())
+
+    def is_free(self) -> bool:
+        """Whether nobody else has a tensor in it, be it a `p.grad` or a view of one."""
+        count = torch._C._storage_Use_Count
+        used = sum(count(storage._cdata) for storage in self._storages)
+        return used == len(self.views) + 2 * len(self.flats)
 
 
 class _Bucket:
@@ -61,7 +99,7 @@ class _Bucket:
     def __init__(self, name: str, slots: list[_Slot]) -> None:
         self.name = name
         self.slots = slots
-        self.flats: list[torch.Tensor] = []  # one a device and type
+        self.memories: list[_Memory] = []  # the last one is in use
         self.ready = 0
         self.handles: list[Handle[Any]] = []
         self.sent: list[tuple[torch.Tensor, Any]] = []  # what the user's own compression has made
@@ -90,6 +128,23 @@ def _is_dense(tensor: torch.Tensor) -> bool:
             return False
         expected *= n
     return True
+
+
+def _version(gradient: torch.Tensor, slot: _Slot) -> int | None:
+    """How often it was written to. None if tensors beside it may count with it, as those do that
+    a backward pass has cut out of a larger one."""
+    ours = (memory.views[slot].data_ptr() for memory in slot.bucket.memories)
+    if gradient.untyped_storage().nbytes() == gradient.nbytes or gradient.data_ptr() in ours:
+        return gradient._version
+    return None
+
+
+def _stack_level() -> int:
+    """For a warning by the caller: of the program's own code."""
+    level, frame = 1, inspect.currentframe().f_back  # type: ignore[union-attr]
+    while frame is not None and frame.f_globals["__name__"].split(".")[0] in ("rueda", "torch"):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class Reducer:
@@ -129,6 +184,7 @@ class Reducer:
         self._noted: Handle[torch.Tensor] | None = None
         self._ready = 0  # gradients, since the last synchronize
         self._fresh = False  # something came since then
+        self._warned = False
         self._frozen: list[tuple[str, torch.nn.Parameter]] = []
         self.add(parameters, groups)
 
@@ -182,8 +238,7 @@ class Reducer:
         for number, plan in enumerate([*plans, *filter(None, grouped)], first):
             name = f"gradient {plan[0].name}" if len(plan) == 1 else f"gradients {number}"
             self._buckets.append(_Bucket(f"{self._prefix}{name}", plan))
-        with torch.no_grad():
-            self._allocate(self._buckets[first:])
+        self._allocate(self._buckets[first:])
         self._slots += slots
         for slot in slots:
             parameter: Any = slot.parameter
@@ -198,9 +253,12 @@ class Reducer:
         name = getattr(self._compression, "compressor", self._compression)
         return isinstance(name, str) and re.split("[:,]", name)[0] in _BY_SHAPE
 
+    @torch.no_grad()
     def _allocate(self, buckets: Sequence[_Bucket]) -> None:
+        """Gives them other memory. What they had before last is given up."""
         plans: list[tuple[_Bucket, list[_Slot], int]] = []
         for bucket in buckets:
+            bucket.memories = [*bucket.memories[-1:], _Memory()]
             kinds: dict[tuple[torch.device, torch.dtype], list[_Slot]] = {}
             for slot in bucket.slots:
                 kinds.setdefault((slot.parameter.device, slot.parameter.dtype), []).append(slot)
@@ -221,16 +279,24 @@ class Reducer:
             else:
                 count = size // like.element_size()
                 flat = torch.zeros(count, dtype=like.dtype, device=like.device)
-            bucket.flats.append(flat)
-            begin = 0
-            for slot in slots:
-                p = slot.parameter
-                part = flat[begin : begin + p.numel()]
-                slot.view = (
-                    part.as_strided(p.shape, p.stride()) if _is_dense(p) else part.view(p.shape)
-                )
-                slot.bucket = bucket
-                begin += p.numel()
+            bucket.memories[-1].add(flat, slots)
+        for bucket in buckets:
+            self._use_last(bucket)
+
+    def _begin(self, bucket: _Bucket) -> None:
+        """A step's first gradient comes: the user may still have the last one's."""
+        if bucket.memories[-1].is_free():
+            return
+        bucket.memories.reverse()
+        if bucket.memories[-1].is_free():
+            self._use_last(bucket)
+        else:
+            bucket.memories.reverse()
+            self._allocate([bucket])
+
+    def _use_last(self, bucket: _Bucket) -> None:
+        for slot, view in bucket.memories[-1].views.items():
+            slot.bucket, slot.view = bucket, view
 
     # ---- as gradients come ----
 
@@ -257,26 +323,28 @@ class Reducer:
         """Its gradient goes into the bucket, which goes on its way when it is complete."""
         slot.taken = True
         bucket = slot.bucket
+        if bucket.ready == 0:
+            self._begin(bucket)
         bucket.ready += 1
         self._ready += 1
+        gradient = slot.gradient = slot.parameter.grad
         with torch.no_grad():
-            gradient = slot.parameter.grad
             if gradient is None:
                 slot.kind = _NONE
                 slot.view.zero_()
             elif not gradient.is_sparse:
                 slot.kind = _DENSE
-                if gradient.data_ptr() != slot.view.data_ptr():
-                    slot.view.copy_(gradient)
-                    slot.parameter.grad = slot.view
+                slot.version = _version(gradient, slot)
+                slot.view.copy_(gradient)
             else:
                 slot.kind = _SPARSE
+                slot.version = gradient._version
                 slot.sparse_dim = gradient.sparse_dim()
                 if self._sparse_as_dense:
                     slot.view.copy_(gradient.to_dense())
                 else:
                     slot.view.zero_()
-                    self._submit_sparse(slot, gradient)
+                    self._submit_sparse(slot, gradient.clone())
         if bucket.ready == len(bucket.slots):
             self._submit(bucket)
         if self._ready == len(self._slots):  # now, so that ranks may step in whatever order
@@ -305,7 +373,7 @@ class Reducer:
             bucket.sent = [self._compression.compress(slot.view) for slot in bucket.slots]
             self._send(bucket, bucket.name, [sent for sent, _ in bucket.sent], None)
             return
-        flats = bucket.flats
+        flats = bucket.memories[-1].flats
         if len(bucket.slots) == 1:  # with its shape, which errors name and PowerSGD needs
             flats = [flats[0].view(bucket.slots[0].parameter.shape)]
         kinds: dict[str | None, list[torch.Tensor]] = {}  # not every compressor takes every type
@@ -354,6 +422,7 @@ class Reducer:
         attempt(self._check_frozen)
         try:
             with self._lock:
+                self._warn_of_lost_writes()
                 for slot in self._slots:
                     # What has come, but in fewer passes than expected, counts as it is.
                     if not slot.taken:
@@ -380,8 +449,7 @@ class Reducer:
                 attempt(self._wait_bucket, bucket)
             if is_known:
                 for slot, is_dense, is_sparse in zip(self._slots, dense, sparse, strict=True):
-                    if is_sparse or slot.kind != _DENSE:
-                        attempt(self._settle, slot, is_dense, is_sparse)
+                    attempt(self._settle, slot, is_dense, is_sparse)
         finally:
             self._forget()
         if failed:
@@ -398,7 +466,7 @@ class Reducer:
         for bucket in self._buckets:
             bucket.ready, bucket.handles, bucket.sent = 0, [], []
         for slot in self._slots:
-            slot.passes, slot.taken, slot.sparse = 0, False, None
+            slot.passes, slot.taken, slot.sparse, slot.gradient = 0, False, None, None
         self._noted = None
         self._ready = 0
         self._fresh = False
@@ -470,13 +538,38 @@ class Reducer:
         """The gradient is what all ranks have together: the sum if some have sparse ones, and
         others dense ones."""
         p = slot.parameter
-        if not is_sparse:
-            p.grad = slot.view if is_dense else None
-        elif self._sparse_as_dense:
-            p.grad = slot.view if is_dense else slot.view.to_sparse(slot.sparse_dim)
-        elif slot.sparse is not None:
+        if is_sparse and not self._sparse_as_dense:
+            if slot.sparse is None:
+                return
             total = slot.sparse.wait()
-            p.grad = slot.view.add_(total) if is_dense else total
+            if is_dense:
+                slot.view.add_(total)
+            else:
+                p.grad = total
+                return
+        if is_dense:
+            p.grad = slot.view.data  # with a version count of its own
+        else:
+            p.grad = slot.view.to_sparse(slot.sparse_dim) if is_sparse else None
+
+    def _warn_of_lost_writes(self) -> None:
+        """Once, if it is certain that a gradient has been changed which was on its way already."""
+        if self._warned:
+            return
+        for slot in self._slots:
+            if not slot.taken or slot.gradient is None:
+                continue
+            now = slot.parameter.grad
+            if now is slot.gradient and slot.version in (None, now._version):
+                continue
+            self._warned = True
+            warnings.warn(
+                f"the gradient of {slot.name!r} was changed between backward() and step(), and "
+                "this change is lost: gradients are on their way to the other ranks by then. To "
+                "clip or change them, call optimizer.synchronize() first, on all ranks",
+                stacklevel=_stack_level(),
+            )
+            return
 
     def remove_hooks(self) -> None:
         """Gradients are left alone from now on."""

@@ -457,10 +457,10 @@ struct DistributedOptimizerOptions {
   // and Sum, and when a rank may not compute one in the first step.
   bool sparse_as_dense = false;
   // Lets gradients of over 128 KiB, and the tensors of 32 KiB to 4 MiB in which smaller ones lie
-  // together, be allocated as rueda_mem_alloc does, where they are reduced without being copied,
-  // and keeps that memory from step to step. It takes the place of torch's CPU allocator for
-  // tensors that have exactly such a size, gradients or not. A forked child that writes to one of
-  // them writes to its parent's.
+  // together, be allocated as rueda_mem_alloc does, where the ranks of a host reduce them with no
+  // other memory between, and keeps that memory from step to step. It takes the place of torch's
+  // CPU allocator for tensors that have exactly such a size, gradients or not. A forked child that
+  // writes to one of them writes to its parent's.
   bool gradients_in_arena = true;
   // What makes gradients of float32, float16 and bfloat16 smaller on their way: "" (nothing),
   // "fp16", "int8", "topk:0.01", "powersgd:4", "auto" and the others of rueda_operation. What a
@@ -472,13 +472,18 @@ struct DistributedOptimizerOptions {
   std::string name = "gradient";
 };
 
-// Makes an optimizer data-parallel: reduces each gradient over the ranks, in place, as soon as a
-// backward pass has computed it, and steps when all have arrived. Only parameters that require a
-// gradient when it is made take part.
+// Makes an optimizer data-parallel: reduces each gradient over the ranks, as soon as a backward
+// pass has computed it, and steps when all have arrived. Only parameters that require a gradient
+// when it is made take part.
 //
-// Gradients of up to 128 KiB become views of shared tensors (of up to 4 MiB and 256 gradients, by
-// type, in the order in which the first step's backward passes computed them on average), which are
-// reduced when a backward pass has computed all of them, or with synchronize.
+// What is reduced is a copy, which synchronize and step make the parameter's gradient. Until then
+// the gradient is this rank's own, and what is written to it is lost; if torch has counted a write
+// there, one warning (c10::WarningUtils) says so. A gradient that the program keeps is not written
+// to by later steps. Gradients take their size twice from the backward pass until then.
+//
+// Gradients of up to 128 KiB are reduced as parts of shared tensors (of up to 4 MiB and 256
+// gradients, by type, in the order in which the first step's backward passes computed them on
+// average) when a backward pass has computed all of them, or with synchronize.
 //
 // Every rank reduces every gradient in every step: one that no backward pass has computed since
 // zero_grad() counts as zeros on this rank, so that ranks may differ in which parts of the model

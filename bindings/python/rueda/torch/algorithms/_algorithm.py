@@ -9,6 +9,7 @@ import torch
 
 from rueda import core
 from rueda.core._process_sets import ProcessSet, global_process_set
+from rueda.torch import _grad_scaler
 from rueda.torch._functions import broadcast_parameters
 from rueda.torch._operations import Average, grouped_allreduce, grouped_allreduce_async_
 from rueda.torch._optimizer import names_of, prefix_of
@@ -83,11 +84,14 @@ class SteppingAlgorithm(Algorithm):
             optimizer.register_step_pre_hook(self._on_step),
             optimizer.register_step_post_hook(self._on_end_of_step),
         ]
+        if self._ranks > 1:
+            _grad_scaler.follow(optimizer, self._before_unscale, self._after_unscale)
 
     def close(self) -> None:
         """The optimizer is a plain one again."""
         for hook in self._hooks:
             hook.remove()
+        _grad_scaler.leave(self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """How many steps there were."""
@@ -128,6 +132,20 @@ class SteppingAlgorithm(Algorithm):
         if not self._synchronized:
             self.synchronize()
         self._before()
+
+    def _steps_together(self) -> bool:
+        """Whether all ranks make their next step at once."""
+        return True
+
+    def _before_unscale(self) -> None:
+        if not self._synchronized:
+            self.synchronize()
+
+    def _after_unscale(self, found: _grad_scaler.Found) -> None:
+        if not self._steps_together():
+            return
+        if _grad_scaler.agree(found, f"{self._prefix}found inf", self.process_set):
+            self._synchronized = False  # there will be no step
 
     def _on_end_of_step(self, *_: Any) -> None:
         self._synchronized = False

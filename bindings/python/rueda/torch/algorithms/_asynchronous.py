@@ -63,7 +63,7 @@ class Async(SteppingAlgorithm):
 
     def synchronize(self) -> None:
         """In the warm-up, averages gradients; afterwards they are this rank's own."""
-        if self.steps < self._warmup:
+        if self._steps_together():
             self._average_gradients(self._parameters)
         self._synchronized = True
 
@@ -81,9 +81,12 @@ class Async(SteppingAlgorithm):
             if self._finishing.item() >= 1:
                 return
 
+    def _steps_together(self) -> bool:
+        return self.steps < self._warmup
+
     def _after(self) -> None:
         """Towards the average of all, if one is there or due."""
-        if self._ranks == 1 or self.steps < self._warmup:
+        if self._ranks == 1 or self._steps_together():
             return
         if not self._flights:
             if time.monotonic() >= self._next:
