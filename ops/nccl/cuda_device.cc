@@ -23,6 +23,8 @@ class CudaDevice::Events {
       if (!events->free_.empty()) {
         event = events->free_.back();
         events->free_.pop_back();
+      } else {
+        events->free_.reserve(++events->opened_);  // its way back must not throw
       }
     }
     if (event == nullptr) {
@@ -41,6 +43,7 @@ class CudaDevice::Events {
   const int device_;
   Mutex mutex_;
   std::vector<void*> free_ ABSL_GUARDED_BY(mutex_);
+  size_t opened_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 CudaDevice::CudaDevice(int local_rank, std::string module_directory)

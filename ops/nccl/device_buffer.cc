@@ -17,6 +17,7 @@ absl::StatusOr<char*> DeviceBuffer::Reserve(int64_t bytes) {
   if (bytes > bytes_) {
     const auto room = static_cast<int64_t>(
         std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kBufferBytesMin))));
+    memory_.reserve(memory_.size() + 1);  // which may throw
     void* memory = nullptr;
     if (registers_) {
       RUEDA_RETURN_IF_ERROR(

@@ -33,15 +33,7 @@ DeviceContext::DeviceContext(Args args) : args_(std::move(args)), store_(args_.s
         communicators_.begin(), communicators_.end(),
         [](const DeviceCommunicator* communicator) { return communicator->InFlight(); });
   };
-  thread.look = [this] {
-    std::vector<DeviceCommunicator*> all;
-    {
-      MutexLock lock(mutex_);
-      all = communicators_;
-    }
-    // They are removed by tasks of this very thread.
-    for (DeviceCommunicator* communicator : all) communicator->CheckLibraries();
-  };
+  thread.look = [this] { CheckLibraries(); };
   thread_ = std::make_unique<LaneThread>(std::move(thread));
 }
 
@@ -57,6 +49,20 @@ void DeviceContext::Add(DeviceCommunicator* communicator) {
 void DeviceContext::Remove(DeviceCommunicator* communicator) {
   MutexLock lock(mutex_);
   std::erase(communicators_, communicator);
+}
+
+void DeviceContext::CheckLibraries() {
+  // Without memory for it, the next time will do.
+  (void)WithoutExceptions([this] {
+    std::vector<DeviceCommunicator*> all;
+    {
+      MutexLock lock(mutex_);
+      all = communicators_;
+    }
+    // They are removed by tasks of this very thread.
+    for (DeviceCommunicator* communicator : all) communicator->CheckLibraries();
+    return absl::OkStatus();
+  });
 }
 
 void DeviceContext::Cancel() {
@@ -130,16 +136,19 @@ DeviceCommunicator::~DeviceCommunicator() {
 }
 
 void DeviceCommunicator::Post(void (DeviceCommunicator::*function)()) {
-  {
-    MutexLock lock(mutex_);
-    ++posted_;
-  }
   context_->thread().Add([this, function] {
-    (this->*function)();
+    absl::Status status = WithoutExceptions([this, function] {
+      (this->*function)();
+      return absl::OkStatus();
+    });
+    if (!status.ok()) Fail(std::move(status));
     MutexLock lock(mutex_);
     --posted_;
     changed_.NotifyAll();
   });
+  // Behind what may throw: it is below zero for a moment where the task was faster.
+  MutexLock lock(mutex_);
+  ++posted_;
 }
 
 void DeviceCommunicator::Start(const BucketOperation& operation) {
@@ -218,10 +227,12 @@ void DeviceCommunicator::Enqueue() {
     if (ended_ || !status_.ok() || context_->cancelled()) return;
     operation = &operations_[enqueued_].operation;
   }
-  absl::StatusOr<DeviceEvent> event = EnqueueOne(*operation);
+  absl::StatusOr<DeviceEvent> event = WithoutExceptions([&] { return EnqueueOne(*operation); });
   const absl::Status status = event.status();
   // What of it is on the stream uses its tensors all the same, and is waited for.
-  if (!status.ok() && stream_ != nullptr) event = device_.RecordOwn(stream_);
+  if (!status.ok() && stream_ != nullptr) {
+    event = WithoutExceptions([this] { return device_.RecordOwn(stream_); });
+  }
   if (event.ok()) {
     MutexLock lock(mutex_);
     Operation& enqueued = operations_[enqueued_];
@@ -258,8 +269,6 @@ absl::StatusOr<DeviceEvent> DeviceCommunicator::EnqueueOne(const BucketOperation
 absl::Status DeviceCommunicator::Open() {
   if (stream_ != nullptr) return absl::OkStatus();
   RUEDA_ASSIGN_OR_RETURN(index_, device_.Index());
-  RUEDA_RETURN_IF_ERROR(
-      CallCuda(device_.cuda().open_stream, index_, args_.urgent ? 1 : 0, &stream_));
   DeviceProgram::Args args;
   args.cuda = &device_.cuda();
   args.device = index_;
@@ -267,6 +276,8 @@ absl::Status DeviceCommunicator::Open() {
   args.self = args_.self;
   args.in_rank_order = context_->args().in_rank_order;
   program_ = std::make_unique<DeviceProgram>(args);
+  RUEDA_RETURN_IF_ERROR(
+      CallCuda(device_.cuda().open_stream, index_, args_.urgent ? 1 : 0, &stream_));
   program_->SetStream(stream_);
   return absl::OkStatus();
 }
@@ -307,11 +318,18 @@ absl::StatusOr<rueda_cuda_communicator*> DeviceCommunicator::Meet(const std::str
     }
     memcpy(id.bytes, found.data(), sizeof id.bytes);
   }
+  ReserveLibrary();
   rueda_cuda_communicator* library = nullptr;
   RUEDA_RETURN_IF_ERROR(CallCuda(cuda.connect, static_cast<const rueda_cuda_id*>(&id), members,
                                  self, index_, &library));
   RUEDA_RETURN_IF_ERROR(Await(library));
   return library;
+}
+
+// What may throw comes before there is one that nobody else would end.
+void DeviceCommunicator::ReserveLibrary() {
+  MutexLock lock(mutex_);
+  libraries_.reserve(libraries_.size() + 1);
 }
 
 absl::Status DeviceCommunicator::Await(rueda_cuda_communicator* library) {
@@ -340,6 +358,7 @@ void DeviceCommunicator::Split() {
   if (parent_->library_ == nullptr || !parent_->WaitUntilIdle()) return;
   const auto split = [&]() -> absl::Status {
     RUEDA_RETURN_IF_ERROR(Open());
+    ReserveLibrary();
     rueda_cuda_communicator* library = nullptr;
     const absl::Status status =
         CallCuda(device_.cuda().split, parent_->library_, color_, args_.self, &library);

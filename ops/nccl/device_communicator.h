@@ -61,6 +61,9 @@ class DeviceContext {
   bool AwaitWatchers(Nanos deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // What NCCL's own threads have noticed. The device's thread.
+  void CheckLibraries() ABSL_LOCKS_EXCLUDED(mutex_);
+
   const Args args_;
   LaneStore store_;
   std::atomic<bool> cancelled_{false};
@@ -136,6 +139,7 @@ class DeviceCommunicator : public Communicator, public Enqueuing {
   absl::StatusOr<Pair> PairWith(int other);
   void Split();
   void SplitOff();
+  void ReserveLibrary() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Await(rueda_cuda_communicator* library);
   bool WaitUntilIdle() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<rueda_cuda_communicator*> Meet(const std::string& key, int members, int self);

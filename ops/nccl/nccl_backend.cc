@@ -57,7 +57,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclBackend::ConnectOn(const Membe
 
 void NcclBackend::Retire(std::unique_ptr<Communicator> communicator) {
   std::erase_if(retired_, [](const auto& retired) { return retired->ended(); });
-  retired_.emplace_back(static_cast<DeviceCommunicator*>(communicator.release()));
+  retired_.emplace_back();  // which may throw
+  retired_.back().reset(static_cast<DeviceCommunicator*>(communicator.release()));
   retired_.back()->BeginEnd();
 }
 

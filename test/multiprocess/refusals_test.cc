@@ -18,6 +18,7 @@
 
 #include "test/support/forbid.h"
 #include "test/support/refuse.h"
+#include "test/support/refuse_each.h"
 #include "test/support/run_ranks.h"
 #include "test/support/tensors.h"
 
@@ -43,12 +44,6 @@ class Refusals : public ::testing::TestWithParam<Setup> {
 };
 INSTANTIATE_TEST_SUITE_P(All, Refusals, ::testing::ValuesIn(AllSetups()),
                          [](const auto& setup) { return setup.param.name; });
-
-// The result of an operation, or of the whole job.
-void Note(rueda_status status, std::string* first) {
-  StopRefusing();
-  if (status != RUEDA_OK && first->empty()) *first = rueda_last_error();
-}
 
 void Sums(rueda_context* context, std::string* first) {
   std::vector<float> values(1'000, 1);
@@ -152,60 +147,8 @@ void Questions(rueda_context* context, std::string* first) {
   });
 }
 
-// Whether rank 0 was refused anything, which may be a process of its own.
-class Refusal {
- public:
-  Refusal() { EXPECT_EQ(pipe(ends_), 0); }
-  ~Refusal() {
-    close(ends_[0]);
-    close(ends_[1]);
-  }
-  // At rank 0: nothing is refused any more.
-  void Tell() {
-    StopRefusing();
-    const char was = WasRefused() ? 1 : 0;
-    EXPECT_EQ(write(ends_[1], &was, 1), 1);
-  }
-  bool Ask() {
-    char was = 0;
-    EXPECT_EQ(read(ends_[0], &was, 1), 1);
-    return was != 0;
-  }
-
- private:
-  int ends_[2];
-};
-
-// The n-th allocation of rank 0 is refused, n = 0, 1, ... until none is. Who fails at the call
-// itself has ended its own part; the others hear it from the membership's end.
 void RefuseEach(const Setup& setup, int size, void (*work)(rueda_context*, std::string*)) {
-  constexpr int kAllocationsMax = 400;
-  bool was_refused = true;
-  for (int n = 0; was_refused && n < kAllocationsMax; n += n < 40 ? 1 : 7) {
-    SCOPED_TRACE("allocation " + std::to_string(n));
-    Refusal refusal;
-    RunOptions options = {size, setup, {{"log_level", "off"}, {"recorder_dir", "/nowhere"}}};
-    options.may_fail = true;
-    RunRanks(options, [&](rueda_context* context, int rank) {
-      SetExempt(true);
-      std::string first;
-      const rueda_status begun = Execute(context, Barrier());
-      // Rank 0 goes on, and may have ended the membership before this one knows.
-      ASSERT_TRUE(begun == RUEDA_OK || (rank != 0 && begun == RUEDA_ABORTED)) << rueda_last_error();
-      if (rank == 0) {
-        RefuseNth(Refusable::kNew, n);
-      }
-      work(context, &first);
-      if (rank == 0) refusal.Tell();
-      if (first.empty()) return;
-      EXPECT_THAT(
-          first, AnyOf(HasSubstr("bad_alloc"), HasSubstr("out of memory"), HasSubstr("no memory")));
-      (void)rueda_abort(context, first.c_str());  // the others must not wait for what it left out
-    });
-    was_refused = refusal.Ask();
-    if (::testing::Test::HasFailure()) return;
-  }
-  EXPECT_FALSE(was_refused) << "there are more allocations than were tried";
+  RefuseEach(Refusable::kNew, {size, setup}, NamesMissingMemory(), work);
 }
 
 TEST_P(Refusals, OfMemoryInASum) {

@@ -41,17 +41,27 @@ thread_local bool exempt = false;
   return true;
 }
 
-// Whether Gloo's own code asks: its thread can't be told that there is no memory.
-[[maybe_unused]] bool IsGloos() {
-  if (exempt || left[static_cast<int>(Refusable::kNew)] < 0) return false;  // nothing counts
+// Whether the code of a library asks, at any depth, while such calls are counted.
+[[maybe_unused]] bool IsFrom(const char* library, Refusable what) {
+  if (exempt || left[static_cast<int>(what)] < 0) return false;
   void* callers[40];
   exempt = true;
   const int count = backtrace(callers, static_cast<int>(std::size(callers)));
   exempt = false;
-  return std::any_of(callers, callers + count, [](void* caller) {
+  return std::any_of(callers, callers + count, [library](void* caller) {
     Dl_info info;
-    return dladdr(caller, &info) != 0 && strstr(info.dli_fname, "libgloo.so") != nullptr;
+    return dladdr(caller, &info) != 0 && strstr(info.dli_fname, library) != nullptr;
   });
+}
+
+// Gloo's thread can't be told that there is no memory.
+[[maybe_unused]] bool IsGloos() {
+  return IsFrom("libgloo.so", Refusable::kNew);
+}
+
+// What the fake CUDA device does stands for a driver and a device: it is refused nothing.
+[[maybe_unused]] bool IsTheFakeDevices(Refusable what) {
+  return IsFrom("/fake_cuda/librueda_nccl.so", what);
 }
 
 template <typename Fn>
@@ -112,6 +122,7 @@ bool SetExempt(bool now) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 using rueda::testing::IsGloos;
+using rueda::testing::IsTheFakeDevices;
 using rueda::testing::Next;
 using rueda::testing::Refusable;
 using rueda::testing::Refused;
@@ -119,7 +130,7 @@ using rueda::testing::Refused;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // of one another where they are inlined
 void* operator new(size_t bytes) {
-  if (IsGloos() || !Refused(Refusable::kNew)) {
+  if (IsGloos() || IsTheFakeDevices(Refusable::kNew) || !Refused(Refusable::kNew)) {
     if (void* memory = malloc(bytes == 0 ? 1 : bytes)) return memory;
   }
   throw std::bad_alloc();
@@ -174,7 +185,7 @@ void* mmap(void* at, size_t bytes, int protection, int flags, int fd, off_t offs
 
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
                    void* argument) {
-  if (Refused(Refusable::kThread)) return EAGAIN;
+  if (!IsTheFakeDevices(Refusable::kThread) && Refused(Refusable::kThread)) return EAGAIN;
   static const auto real =
       Next<int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>("pthread_create");
   return real(thread, attributes, body, argument);
