@@ -45,6 +45,7 @@ absl::Status Runtime::Init(bool* met) {
     trace::SetDirectory(config.recorder_dir);
   }
   trace::InstallSignalHandler();
+  MakeRoomForDescriptors(0);  // for this rank's own, before it knows how many ranks there are
 
   BootstrapArgs args;
   args.config = &config;
