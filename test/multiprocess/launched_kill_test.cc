@@ -87,7 +87,8 @@ class RunningJob {
     int victim = kNobody;  // kills itself, so long after all are running
     int delay_us = -1;
     bool terminal = false;
-    int resets = 0;  // so often a rank aborts the job, before it runs on
+    int resets = 0;          // so often a rank aborts the job, before it runs on
+    bool two_hosts = false;  // pretended ones
   };
 
   explicit RunningJob(const Options& options)
@@ -96,7 +97,9 @@ class RunningJob {
     std::filesystem::remove_all(directory_);
     std::filesystem::create_directory(directory_);
     Job::Setup setup;
-    setup.environment = {{"TMPDIR", directory_}, {"RUEDA_LOG_LEVEL", "error"}};
+    setup.environment = {{"TMPDIR", directory_},
+                         {"RUEDA_LOG_LEVEL", "error"},
+                         {"RUEDA_HOSTS_FAKE", options.two_hosts ? "2" : "0"}};
     setup.terminal = options.terminal;
     job_ = std::make_unique<Job>(
         std::vector<std::string>{"-np", std::to_string(options.ranks), LAUNCHED_KILL_HELPER,
@@ -269,16 +272,17 @@ TEST(LaunchedStart, AForkedChildHasAJobOfItsOwn) {
 TEST(LaunchedKill, AfterAbortsAndResetsNamesTheKilledRank) {
   std::mt19937 random(20'240'611);
   for (int trial = 0; trial < ResetTrials() && !HasFailure(); ++trial) {
-    const int victim = static_cast<int>(random() % 3);
-    SCOPED_TRACE(absl::StrCat("trial ", trial, ", victim ", victim));
     RunningJob::Options options;
-    options.ranks = 3;
+    options.two_hosts = trial % 2 == 1;
+    options.ranks = options.two_hosts ? 4 : 3;
+    const int victim = static_cast<int>(random() % static_cast<unsigned>(options.ranks));
+    SCOPED_TRACE(absl::StrCat("trial ", trial, ", victim ", victim));
     options.resets = 100 + trial % 3;  // another was the last to abort
     RunningJob running(options);
     kill(running.pid(victim), SIGKILL);
     Job& job = running.job();
     EXPECT_EQ(job.Wait(), 128 + SIGKILL);
-    for (int rank = 0; rank < 3; ++rank) {
+    for (int rank = 0; rank < options.ranks; ++rank) {
       if (rank == victim) continue;
       SCOPED_TRACE(absl::StrCat("rank ", rank));
       (void)ExpectToldOfLoss(LinesOf(rank, job.out()), victim, running.pid(victim));
