@@ -24,6 +24,12 @@ int64_t BytesOf(const Signature& signature) {
   return bytes;
 }
 
+absl::Status LeftInstead(const TensorSpec& spec, uint32_t sequence, Rank rank) {
+  return absl::FailedPreconditionError(absl::StrCat(SpecLabel(spec, sequence),
+                                                    " can't complete: rank ", rank,
+                                                    " has shut down without submitting it"));
+}
+
 // Whether the plan says for each pair of members how many rows of an alltoall go from one to the
 // other: one of them gives unequal parts.
 bool SaysEachPair(const Instance& instance, int members) {
@@ -122,11 +128,7 @@ absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan)
   state.last_at = now;
   if (instance == nullptr) {
     const uint32_t sequence = pending_.LastSequence(slot, member);
-    RejectOn(
-        {rank}, spec, sequence,
-        absl::FailedPreconditionError(absl::StrCat(
-            SpecLabel(*spec, sequence), " came too late: it failed on the other ranks before")),
-        plan);
+    RejectOn({rank}, spec, sequence, WhyTooLate(*spec, slot, sequence), plan);
     return absl::OkStatus();
   }
   state.last_sequence = instance->sequence;
@@ -203,6 +205,20 @@ bool Coordinator::Covered(const Instance& instance) const {
   return true;
 }
 
+// Of an unnamed operation that the others have given up. Where that was because a rank had left,
+// the last to submit it hear the same as the first.
+absl::Status Coordinator::WhyTooLate(const TensorSpec& spec, int slot, uint32_t sequence) const {
+  const Participants participants(spec, *sets_.Find(spec.set));
+  for (const Rank rank : left_in_order_) {
+    const int member = participants.IndexOf(rank);
+    if (member >= 0 && !pending_.HasAnnounced(slot, member, sequence)) {
+      return LeftInstead(spec, sequence, rank);
+    }
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      SpecLabel(spec, sequence), " came too late: it failed on the other ranks before"));
+}
+
 // Names who left first, so that all who submit it hear the same: those who were told may leave too
 // before the last one comes.
 void Coordinator::RejectIfSomebodyLeft(Instance* instance, Plan* plan) {
@@ -211,11 +227,7 @@ void Coordinator::RejectIfSomebodyLeft(Instance* instance, Plan* plan) {
   for (const Rank rank : left_in_order_) {
     const int member = participants.IndexOf(rank);
     if (member < 0 || instance->who.Contains(member)) continue;
-    RejectInstance(instance,
-                   absl::FailedPreconditionError(absl::StrCat(
-                       SpecLabel(*instance->spec, instance->sequence), " can't complete: rank ",
-                       rank, " has shut down without submitting it")),
-                   plan);
+    RejectInstance(instance, LeftInstead(*instance->spec, instance->sequence, rank), plan);
     return;
   }
 }

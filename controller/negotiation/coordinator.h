@@ -131,6 +131,7 @@ class Coordinator {
   void ForgetTensorsOf(SetId set, Plan* plan);
   void OnJoin(Rank rank, Instance* join, Plan* plan);
   void OnJoinFailed(const ProcessSet& set, Plan* plan);
+  absl::Status WhyTooLate(const TensorSpec& spec, int slot, uint32_t sequence) const;
   void RejectIfSomebodyLeft(Instance* instance, Plan* plan);
   void Enqueue(Instance* instance, Plan* plan);
   void NoteDone(SetId lane, uint16_t low_bits, Plan* plan);

@@ -52,6 +52,10 @@ class PendingTable {
 
   // The sequence number of the member's latest announcement to an unnamed slot.
   uint32_t LastSequence(int slot, int member) const { return slots_[slot].next[member] - 1; }
+  // Of an unnamed slot.
+  bool HasAnnounced(int slot, int member, uint32_t sequence) const {
+    return slots_[slot].next[member] > sequence;
+  }
 
   // The pending instance of the slot; for an unnamed slot the one whose sequence number ends in
   // `sequence`. Null when there is none.

@@ -221,17 +221,40 @@ TEST(Leaving, FailsWhatNeedsTheRankAndNothingElse) {
 
 // Who is told first may leave too before the last one comes.
 TEST(Leaving, IsTheFaultOfWhoeverLeftFirst) {
-  Job job(4);
-  job.member(2).AnnounceLeave();
-  job.Flush(2);
-  for (const Rank rank : {1, 0, 3}) {
-    job.Announce(rank, Named("a"));
-    const std::vector<Rejected> failures = job.Failures(rank);
-    ASSERT_EQ(failures.size(), 1u);
-    EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("rank 2 has shut down"));
-    job.member(rank).AnnounceLeave();
-    job.Flush(rank);
+  for (const char* name : {"a", ""}) {
+    SCOPED_TRACE(name);
+    Job job(4);
+    job.member(2).AnnounceLeave();
+    job.Flush(2);
+    for (const Rank rank : {1, 0, 3}) {
+      job.Announce(rank, Named(name));
+      const std::vector<Rejected> failures = job.Failures(rank);
+      ASSERT_EQ(failures.size(), 1u);
+      EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("rank 2 has shut down"));
+      job.member(rank).AnnounceLeave();
+      job.Flush(rank);
+    }
   }
+}
+
+// What has failed for another reason is not their fault.
+TEST(Leaving, IsNotBlamedForWhatTheRankHadSubmitted) {
+  CoordinatorOptions options = Job::Options(3);
+  options.stall_timeout = kSecond;
+  Job job(options);
+  job.Announce(0, Named(""));
+  job.Announce(1, Named(""));
+  std::vector<std::string> reports;
+  std::vector<Expire> expired;
+  job.coordinator(0).CheckDeadlines(kSecond, &reports, &expired);
+  ASSERT_EQ(expired.size(), 1u);
+  job.Step({0, expired[0]});
+  job.member(1).AnnounceLeave();
+  job.Flush(1);
+  job.Announce(2, Named(""));
+  const std::vector<Rejected> failures = job.Failures(2);
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("came too late"));
 }
 
 TEST(Stalls, AreReportedAtTheWarningAgeWithNames) {
