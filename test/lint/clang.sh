@@ -41,4 +41,8 @@ allreduce_async_(local)
 reduce_async_(local, 0)
 broadcast_async_(local, 0)
 recv_async(local, 0)
+allreduce_async_(local, "by position")
+reduce_async_(local, 0, "by position")
+broadcast_async_(local, 0, "by position")
+recv_async(local, 0, "by position")
 END

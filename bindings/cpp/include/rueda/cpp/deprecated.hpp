@@ -49,6 +49,23 @@ using IfSplits = std::enable_if_t<std::is_convertible_v<const S&, std::vector<in
                                      .compression = compressor});                         \
   }
 
+// Of memory of its own: the handle must not outlive it.
+template <detail::Owner R, typename N, detail::IfName<N> = 0>
+requires std::convertible_to<R&, TensorView>
+[[deprecated(
+    "write allreduce_async_(tensor, {.name = \"name\", .op = rueda::Sum}): each argument "
+    "behind the tensor is a field of rueda::AllreduceOptions")]] Handle<>
+allreduce_async_(R& tensor RUEDA_LIFETIMEBOUND, const N& name, reduce_op op = Average,
+                 double prescale_factor = 1, double postscale_factor = 1,
+                 ProcessSet process_set = global_process_set, const std::string& compressor = "") {
+  return allreduce_async_(TensorView(tensor), AllreduceOptions{.name = name,
+                                                               .op = op,
+                                                               .prescale_factor = prescale_factor,
+                                                               .postscale_factor = postscale_factor,
+                                                               .process_set = process_set,
+                                                               .compression = compressor});
+}
+
 RUEDA_OLD_REDUCTION(allreduce, TensorView)
 RUEDA_OLD_REDUCTION(allreduce_, TensorView)
 RUEDA_OLD_REDUCTION(allreduce_async, TensorView)
@@ -79,6 +96,22 @@ RUEDA_OLD_REDUCTION(grouped_reducescatter_async, std::vector<TensorView>)
                                   .process_set = process_set});                                 \
   }
 
+template <detail::Owner R, typename N, detail::IfName<N> = 0>
+requires std::convertible_to<R&, TensorView>
+[[deprecated(
+    "write reduce_async_(tensor, root_rank, {.name = \"name\", .op = rueda::Sum}): each "
+    "argument behind the root is a field of rueda::ReduceOptions")]] Handle<>
+reduce_async_(R& tensor RUEDA_LIFETIMEBOUND, int root_rank, const N& name, reduce_op op = Average,
+              double prescale_factor = 1, double postscale_factor = 1,
+              ProcessSet process_set = global_process_set) {
+  return reduce_async_(TensorView(tensor), root_rank,
+                       ReduceOptions{.name = name,
+                                     .op = op,
+                                     .prescale_factor = prescale_factor,
+                                     .postscale_factor = postscale_factor,
+                                     .process_set = process_set});
+}
+
 RUEDA_OLD_REDUCE(reduce)
 RUEDA_OLD_REDUCE(reduce_)
 RUEDA_OLD_REDUCE(reduce_async)
@@ -94,6 +127,20 @@ RUEDA_OLD_REDUCE(reduce_async_)
     return function(static_cast<T&&>(tensor), rank,                                           \
                     Options{.name = name, .process_set = process_set});                       \
   }
+
+#define RUEDA_OLD_MOVE_OF(function)                                                               \
+  template <detail::Owner R, typename N, detail::IfName<N> = 0>                                   \
+  requires std::convertible_to<R&, TensorView>                                                    \
+  [[deprecated("write " #function "(tensor, rank, {.name = \"name\"}): each argument behind "     \
+               "the rank is a field of rueda::Options")]] Handle<>                                \
+  function(R& tensor RUEDA_LIFETIMEBOUND, int rank, const N& name,                                \
+           ProcessSet process_set = global_process_set) {                                         \
+    return function(TensorView(tensor), rank, Options{.name = name, .process_set = process_set}); \
+  }
+
+RUEDA_OLD_MOVE_OF(broadcast_async_)
+RUEDA_OLD_MOVE_OF(recv_async)
+#undef RUEDA_OLD_MOVE_OF
 
 RUEDA_OLD_MOVE(broadcast, TensorView)
 RUEDA_OLD_MOVE(broadcast_, TensorView)
