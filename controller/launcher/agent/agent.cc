@@ -247,12 +247,12 @@ Refused Agent::Start(const launch::Meeting& meeting) {
   inheritance_ = *std::move(inheritance);
   if (absl::Status status = OpenPipes(); !status.ok()) return {status};
 
-  SpawnRequest request = MakeRequest(options_, job_.facts, inheritance_);
-  request.program = program_;
-  request.plans = *std::move(plans);
-  request.streams = std::move(streams_);
-  request.first = share_.first;
-  absl::StatusOr<std::unique_ptr<LocalRanks>> ranks = LocalRanks::Start(std::move(request), [&] {
+  SpawnArgs args = MakeSpawnArgs(options_, job_.facts, inheritance_);
+  args.program = program_;
+  args.plans = *std::move(plans);
+  args.streams = std::move(streams_);
+  args.first = share_.first;
+  absl::StatusOr<std::unique_ptr<LocalRanks>> ranks = LocalRanks::Start(std::move(args), [&] {
     pipes_.clear();
     stream_.CloseBoth();
   });

@@ -74,12 +74,12 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
   absl::StatusOr<std::vector<RankStreams>> streams = MakeStreams(options, &output);
   if (!streams.ok()) return Fail(kCannotStart, streams.status().message());
 
-  SpawnRequest request = MakeRequest(options, job->facts, inheritance);
-  request.program = *program;
-  request.plans = *std::move(plans);
-  request.streams = *std::move(streams);
+  SpawnArgs args = MakeSpawnArgs(options, job->facts, inheritance);
+  args.program = *program;
+  args.plans = *std::move(plans);
+  args.streams = *std::move(streams);
   absl::StatusOr<std::unique_ptr<LocalRanks>> ranks =
-      LocalRanks::Start(std::move(request), [&] { output.ClosePipes(); });
+      LocalRanks::Start(std::move(args), [&] { output.ClosePipes(); });
   if (!ranks.ok()) return Fail(kCannotStart, ranks.status().message());
   // The supervisor and the ranks have these; here they would only keep pipes open.
   streams->clear();

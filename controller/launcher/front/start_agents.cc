@@ -23,8 +23,8 @@ constexpr Nanos kEndPatience = 2 * kSecond;
 
 class AgentsStart {
  public:
-  AgentsStart(const AgentsRequest& request, Output* output)
-      : request_(request), output_(output), failed_(request.hosts.size(), false) {}
+  AgentsStart(const AgentsArgs& args, Output* output)
+      : args_(args), output_(output), failed_(args.hosts.size(), false) {}
   StartedAgents Run();
 
  private:
@@ -32,8 +32,8 @@ class AgentsStart {
 
   void StartShells();
   // Waits for news until `deadline`.
-  void Turn(Nanos deadline);
-  void LookAt(size_t host);
+  void PollOnce(Nanos deadline);
+  void OnNews(size_t host);
   void OnHello(size_t host);
   void GiveOrder(size_t host);
   void Fail(size_t host, const std::string& why, int exit_code = kCannotStart);
@@ -44,7 +44,7 @@ class AgentsStart {
   void EndAll();
   void OnSignals();
 
-  const AgentsRequest& request_;
+  const AgentsArgs& args_;
   Output* const output_;
   std::vector<Ranks> hosts_;
   std::vector<bool> failed_;
@@ -56,7 +56,7 @@ class AgentsStart {
 
 StartedAgents AgentsStart::Run() {
   const Nanos deadline = DeadlineAfter(
-      MonotonicNow(), static_cast<Nanos>(request_.timeout_seconds * static_cast<double>(kSecond)));
+      MonotonicNow(), static_cast<Nanos>(args_.timeout_seconds * static_cast<double>(kSecond)));
   StartShells();
   std::optional<Nanos> others;
   while (hosts_.size() == failed_.size() && !Settled() && signal_ == 0) {
@@ -64,7 +64,7 @@ StartedAgents AgentsStart::Run() {
     if (!result_.failures.empty() && !others) others = DeadlineAfter(now, kOthersPatience);
     if (now >= deadline) BlameTheSilent();
     if (now >= std::min(deadline, others.value_or(kForever))) break;
-    Turn(std::min(deadline, others.value_or(kForever)));
+    PollOnce(std::min(deadline, others.value_or(kForever)));
   }
   if (signal_ != 0) result_.exit_code = 128 + signal_;
   if (result_.exit_code == 0) {
@@ -77,15 +77,13 @@ StartedAgents AgentsStart::Run() {
 }
 
 void AgentsStart::StartShells() {
-  for (size_t i = 0; i < request_.hosts.size(); ++i) {
-    const JobHost& host = request_.hosts[i];
+  for (size_t i = 0; i < args_.hosts.size(); ++i) {
+    const JobHost& host = args_.hosts[i];
     // SLURM signals the steps of a job and not its script: here too the ranks have to be in one.
-    const bool directly = host.is_here && request_.starter.kind != Starter::Kind::kSrun;
-    std::vector<std::string> words =
-        directly ? std::vector<std::string>{request_.agent, "--agent"}
-                 : StarterWords(request_.starter, host.name, request_.agent);
-    absl::StatusOr<Ranks> ranks =
-        RemoteRanks::Start(host, std::move(words), request_.agent, output_);
+    const bool directly = host.is_here && args_.starter.kind != Starter::Kind::kSrun;
+    std::vector<std::string> words = directly ? std::vector<std::string>{args_.agent, "--agent"}
+                                              : StarterWords(args_.starter, host.name, args_.agent);
+    absl::StatusOr<Ranks> ranks = RemoteRanks::Start(host, std::move(words), args_.agent, output_);
     if (!ranks.ok()) {
       Fail(i, std::string(ranks.status().message()));
       return;
@@ -94,24 +92,24 @@ void AgentsStart::StartShells() {
   }
 }
 
-void AgentsStart::Turn(Nanos deadline) {
-  std::vector<pollfd> waits = {{request_.signal_fd, POLLIN, 0}};
+void AgentsStart::PollOnce(Nanos deadline) {
+  std::vector<pollfd> waits = {{args_.signal_fd, POLLIN, 0}};
   for (const Ranks& host : hosts_) host->AddWaits(&waits);
   if (poll(waits.data(), waits.size(), PollTimeoutMs(deadline - MonotonicNow())) < 0) return;
   if (waits[0].revents != 0) OnSignals();
   for (size_t i = 0; i < hosts_.size(); ++i) {
     hosts_[i]->Advance(waits);
-    if (!failed_[i]) LookAt(i);
+    if (!failed_[i]) OnNews(i);
   }
 }
 
 void AgentsStart::OnSignals() {
-  while (const int signal = NextSignal(request_.signal_fd)) {
+  while (const int signal = NextSignal(args_.signal_fd)) {
     if (EndsJob(signal)) signal_ = signal;
   }
 }
 
-void AgentsStart::LookAt(size_t host) {
+void AgentsStart::OnNews(size_t host) {
   const RemoteRanks& ranks = *hosts_[host];
   if (ranks.refusal().has_value()) {
     Fail(host, ranks.refusal()->why(), ranks.refusal()->exit_code());
@@ -125,14 +123,14 @@ void AgentsStart::LookAt(size_t host) {
 void AgentsStart::OnHello(size_t host) {
   const launch::Hello& hello = *hosts_[host]->hello();
   if (hello.version() != VersionText()) {
-    Fail(host, absl::StrCat(request_.agent, " there is ", absl::StripSuffix(hello.version(), "\n"),
+    Fail(host, absl::StrCat(args_.agent, " there is ", absl::StripSuffix(hello.version(), "\n"),
                             ", and here ", absl::StripSuffix(VersionText(), "\n"),
                             ": all hosts need the same"));
     return;
   }
   const auto [other, fresh] = machines_.emplace(hello.host_id(), host);
   if (!fresh) {
-    Fail(host, absl::StrCat("it is the same machine as ", request_.hosts[other->second].name,
+    Fail(host, absl::StrCat("it is the same machine as ", args_.hosts[other->second].name,
                             "; name it once, with all its slots"));
     return;
   }
@@ -142,23 +140,23 @@ void AgentsStart::OnHello(size_t host) {
 void AgentsStart::GiveOrder(size_t host) {
   launch::ToAgent message;
   launch::Order& order = *message.mutable_order();
-  order = request_.order;
-  const HostShare& share = request_.hosts[host].share;
+  order = args_.order;
+  const HostShare& share = args_.hosts[host].share;
   order.set_size(share.size);
   order.set_first_rank(share.first);
   order.set_ranks(share.ranks);
   order.set_host(share.host);
   order.set_hosts(share.hosts);
   if (host == 0) {
-    order.set_network_interface(request_.network_interface);
-    order.set_other_host(request_.hosts.back().name);
+    order.set_network_interface(args_.network_interface);
+    order.set_other_host(args_.hosts.back().name);
   }
   hosts_[host]->Send(message);
 }
 
 void AgentsStart::Fail(size_t host, const std::string& why, int exit_code) {
   failed_[host] = true;
-  result_.failures.push_back(absl::StrCat("host ", request_.hosts[host].name, ": ", why));
+  result_.failures.push_back(absl::StrCat("host ", args_.hosts[host].name, ": ", why));
   if (result_.exit_code == 0) result_.exit_code = exit_code == 0 ? kCannotStart : exit_code;
 }
 
@@ -173,7 +171,7 @@ void AgentsStart::BlameTheSilent() {
   for (size_t i = 0; i < hosts_.size(); ++i) {
     if (failed_[i] || Ready(i)) continue;
     const std::string last = hosts_[i]->LastNoise();
-    Fail(i, absl::StrCat("not ready after ", request_.timeout_seconds, " s (--start-timeout)",
+    Fail(i, absl::StrCat("not ready after ", args_.timeout_seconds, " s (--start-timeout)",
                          last.empty() ? "" : ": ", last));
   }
 }
@@ -195,15 +193,15 @@ void AgentsStart::EndAll() {
   std::fill(failed_.begin(), failed_.end(), true);  // nothing they say now is news
   const auto gone = [](const Ranks& host) { return host->gone(); };
   while (!std::all_of(hosts_.begin(), hosts_.end(), gone) && MonotonicNow() < deadline) {
-    Turn(deadline);
+    PollOnce(deadline);
   }
   hosts_.clear();
 }
 
 }  // namespace
 
-StartedAgents StartAgents(const AgentsRequest& request, Output* output) {
-  return AgentsStart(request, output).Run();
+StartedAgents StartAgents(const AgentsArgs& args, Output* output) {
+  return AgentsStart(args, output).Run();
 }
 
 }  // namespace rueda

@@ -14,7 +14,7 @@
 
 namespace rueda {
 
-struct AgentsRequest {
+struct AgentsArgs {
   std::vector<JobHost> hosts;  // that of rank 0 first
   Starter starter;
   std::string agent;    // the path of ruedarun, the same on all hosts
@@ -31,6 +31,6 @@ struct StartedAgents {
   int exit_code = 0;
 };
 
-StartedAgents StartAgents(const AgentsRequest& request, Output* output);
+StartedAgents StartAgents(const AgentsArgs& args, Output* output);
 
 }  // namespace rueda

@@ -17,13 +17,13 @@ namespace {
 constexpr Nanos kSweepLimit = 2 * kSecond;
 
 // The child's side of the fork.
-[[noreturn]] void BeSupervisor(SpawnRequest request, Channel channel) {
+[[noreturn]] void BeSupervisor(SpawnArgs args, Channel channel) {
   setpgid(0, 0);  // the terminal's signals are for the launcher
   prctl(PR_SET_NAME, "ruedarun-agent");
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
-  const absl::Status status = Supervise(std::move(request), std::move(channel));
+  const absl::Status status = Supervise(std::move(args), std::move(channel));
   if (!status.ok()) {
     const std::string line = absl::StrCat("ruedarun: ", status.message(), "\n");
     fputs(line.c_str(), stderr);
@@ -42,7 +42,7 @@ LocalRanks::LocalRanks(Channel channel, pid_t supervisor, UniqueFd pidfd,
       other_children_(std::move(other_children)) {}
 
 absl::StatusOr<std::unique_ptr<LocalRanks>> LocalRanks::Start(
-    SpawnRequest request, const std::function<void()>& in_supervisor) {
+    SpawnArgs args, const std::function<void()>& in_supervisor) {
   RUEDA_ASSIGN_OR_RETURN(auto channels, Channel::CreatePair());
   std::vector<pid_t> other_children = ChildrenOfThis();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<LocalRanks>> LocalRanks::Start(
   if (pid == 0) {
     in_supervisor();
     channels.first.Close();
-    BeSupervisor(std::move(request), std::move(channels.second));
+    BeSupervisor(std::move(args), std::move(channels.second));
   }
   UniqueFd pidfd = OpenPidfd(pid);
   if (!pidfd.valid()) {

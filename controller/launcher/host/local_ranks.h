@@ -20,7 +20,7 @@ class LocalRanks : public HostRanks {
   // is ignored, and the calling thread is the only one. `in_supervisor` runs in the new process: it
   // closes what that must not hold.
   static absl::StatusOr<std::unique_ptr<LocalRanks>> Start(
-      SpawnRequest request, const std::function<void()>& in_supervisor);
+      SpawnArgs args, const std::function<void()>& in_supervisor);
 
   void AddWaits(std::vector<pollfd>* waits) override;
   void Advance(absl::Span<const pollfd> waits) override;

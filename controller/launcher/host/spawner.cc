@@ -56,7 +56,7 @@ class EnvironmentBlock {
 
 class Spawner {
  public:
-  Spawner(SpawnRequest request, Channel channel);
+  Spawner(SpawnArgs args, Channel channel);
   absl::Status Start();
   void Run();
 
@@ -72,9 +72,9 @@ class Spawner {
     bool collected = false;
   };
 
-  Rank WorldRank(Rank rank) const { return request_.first + rank; }
+  Rank WorldRank(Rank rank) const { return args_.first + rank; }
   absl::Status Watch(int fd, Tag tag);
-  void Turn();
+  void PollOnce();
   void StartNext();
   [[noreturn]] void BecomeRank(Rank rank, pid_t parent, char** environment);
   void FailToBecomeRank(MessageKind kind, Rank rank, int error);
@@ -100,7 +100,7 @@ class Spawner {
   }
   int TimeoutMs(bool busy) const;
 
-  SpawnRequest request_;
+  SpawnArgs args_;
   Channel channel_;
   Supervisor machine_;
   std::unique_ptr<VerdictBoard> board_;
@@ -116,12 +116,12 @@ class Spawner {
   Nanos now_ = 0;
 };
 
-Spawner::Spawner(SpawnRequest request, Channel channel)
-    : request_(std::move(request)),
+Spawner::Spawner(SpawnArgs args, Channel channel)
+    : args_(std::move(args)),
       channel_(std::move(channel)),
-      machine_({static_cast<int>(request_.plans.size()), request_.grace}),
-      ranks_(request_.plans.size()) {
-  for (std::string& argument : request_.arguments) arguments_.push_back(argument.data());
+      machine_({static_cast<int>(args_.plans.size()), args_.grace}),
+      ranks_(args_.plans.size()) {
+  for (std::string& argument : args_.arguments) arguments_.push_back(argument.data());
   arguments_.push_back(nullptr);
 }
 
@@ -133,7 +133,7 @@ absl::Status Spawner::Watch(int fd, Tag tag) {
 
 absl::Status Spawner::Start() {
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return ErrnoStatus(errno, "adopting orphans");
-  RUEDA_ASSIGN_OR_RETURN(board_, VerdictBoard::Open(request_.board_fd, request_.bell_fd));
+  RUEDA_ASSIGN_OR_RETURN(board_, VerdictBoard::Open(args_.board_fd, args_.bell_fd));
   sigset_t child;
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
@@ -151,7 +151,7 @@ absl::Status Spawner::Start() {
 }
 
 void Spawner::Run() {
-  while (!machine_.finished()) Turn();
+  while (!machine_.finished()) PollOnce();
   channel_.Send({MessageKind::kFinished, -1, 0, machine_.exit_code()});
   // Only a launcher that does not read can delay this, and it can't lose it.
   while (!launcher_gone_ && channel_.wants_write()) {
@@ -169,7 +169,7 @@ int Spawner::TimeoutMs(bool busy) const {
   return PollTimeoutMs(machine_.deadline() - MonotonicNow());
 }
 
-void Spawner::Turn() {
+void Spawner::PollOnce() {
   const bool starting = machine_.may_start() && next_ < static_cast<Rank>(ranks_.size());
   epoll_event events[64];
   const int n = epoll_wait(epoll_.get(), events, 64, TimeoutMs(starting));
@@ -210,8 +210,8 @@ void Spawner::Turn() {
 void Spawner::StartNext() {
   const Rank rank = next_++;
   RankProcess& process = ranks_[static_cast<size_t>(rank)];
-  RankStreams& streams = request_.streams[static_cast<size_t>(rank)];
-  EnvironmentBlock environment(request_.plans[static_cast<size_t>(rank)].environment);
+  RankStreams& streams = args_.streams[static_cast<size_t>(rank)];
+  EnvironmentBlock environment(args_.plans[static_cast<size_t>(rank)].environment);
   const pid_t self = getpid();
   const pid_t pid = fork();
   if (pid == 0) BecomeRank(rank, self, environment.data());
@@ -249,16 +249,16 @@ void Spawner::BecomeRank(Rank rank, pid_t parent, char** environment) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kNotExecutable);  // it died before the line above
-  const RankStreams& streams = request_.streams[static_cast<size_t>(rank)];
+  const RankStreams& streams = args_.streams[static_cast<size_t>(rank)];
   dup2(streams.in.get(), STDIN_FILENO);
   dup2(streams.out.get(), STDOUT_FILENO);
   dup2(streams.err.get(), STDERR_FILENO);
-  fcntl(request_.secret_fd, F_SETFD, 0);
-  fcntl(request_.board_fd, F_SETFD, 0);
-  fcntl(request_.bell_fd, F_SETFD, 0);
-  if (WorldRank(rank) == 0 && request_.meeting_fd >= 0) fcntl(request_.meeting_fd, F_SETFD, 0);
-  setrlimit(RLIMIT_NOFILE, &request_.open_files);
-  if (const int core = request_.plans[static_cast<size_t>(rank)].core; core >= 0) {
+  fcntl(args_.secret_fd, F_SETFD, 0);
+  fcntl(args_.board_fd, F_SETFD, 0);
+  fcntl(args_.bell_fd, F_SETFD, 0);
+  if (WorldRank(rank) == 0 && args_.meeting_fd >= 0) fcntl(args_.meeting_fd, F_SETFD, 0);
+  setrlimit(RLIMIT_NOFILE, &args_.open_files);
+  if (const int core = args_.plans[static_cast<size_t>(rank)].core; core >= 0) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(core, &set);
@@ -268,14 +268,14 @@ void Spawner::BecomeRank(Rank rank, pid_t parent, char** environment) {
     }
   }
   for (int number = 1; number < NSIG; ++number) {
-    if (number == SIGHUP && request_.ignores_hangup) continue;
+    if (number == SIGHUP && args_.ignores_hangup) continue;
     signal(number, SIG_DFL);
   }
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   // Like execve, but a script without an interpreter line goes to /bin/sh.
-  execvpe(request_.program.c_str(), arguments_.data(), environment);
+  execvpe(args_.program.c_str(), arguments_.data(), environment);
   const int error = errno;
   FailToBecomeRank(MessageKind::kExecFailed, rank, error);
   _exit(error == ENOENT ? kNotFound : kNotExecutable);
@@ -431,22 +431,22 @@ void Spawner::SignalRest(int signal) {
 
 }  // namespace
 
-SpawnRequest MakeRequest(const LaunchOptions& options, const JobFacts& job,
-                         const Inheritance& inheritance) {
-  SpawnRequest request;
-  request.arguments = options.command;
-  request.secret_fd = job.secret_fd;
-  request.board_fd = job.agent_fd;
-  request.bell_fd = job.agent_bell_fd;
-  request.meeting_fd = job.meeting_fd;
-  request.grace = options.grace();
-  request.open_files = inheritance.open_files;
-  request.ignores_hangup = inheritance.ignores_hangup;
-  return request;
+SpawnArgs MakeSpawnArgs(const LaunchOptions& options, const JobFacts& job,
+                        const Inheritance& inheritance) {
+  SpawnArgs args;
+  args.arguments = options.command;
+  args.secret_fd = job.secret_fd;
+  args.board_fd = job.agent_fd;
+  args.bell_fd = job.agent_bell_fd;
+  args.meeting_fd = job.meeting_fd;
+  args.grace = options.grace();
+  args.open_files = inheritance.open_files;
+  args.ignores_hangup = inheritance.ignores_hangup;
+  return args;
 }
 
-absl::Status Supervise(SpawnRequest request, Channel channel) {
-  Spawner spawner(std::move(request), std::move(channel));
+absl::Status Supervise(SpawnArgs args, Channel channel) {
+  Spawner spawner(std::move(args), std::move(channel));
   RUEDA_RETURN_IF_ERROR(spawner.Start());
   spawner.Run();
   return absl::OkStatus();

@@ -16,7 +16,7 @@
 
 namespace rueda {
 
-struct SpawnRequest {
+struct SpawnArgs {
   std::string program;  // a path
   std::vector<std::string> arguments;
   std::vector<RankPlan> plans;
@@ -32,13 +32,13 @@ struct SpawnRequest {
 };
 
 // All of it but the program, the plans, the streams and the first rank.
-SpawnRequest MakeRequest(const LaunchOptions& options, const JobFacts& job,
-                         const Inheritance& inheritance);
+SpawnArgs MakeSpawnArgs(const LaunchOptions& options, const JobFacts& job,
+                        const Inheritance& inheritance);
 
 // Runs the job and reports over `channel`; its other end's closing means that ruedarun is gone.
 // Returns when no process of the job is left (or can't be killed). The calling thread must be the
 // process's main and only one: the ranks die with the thread that forked them. All signals are
 // blocked and SIGPIPE is ignored.
-absl::Status Supervise(SpawnRequest request, Channel channel);
+absl::Status Supervise(SpawnArgs args, Channel channel);
 
 }  // namespace rueda
