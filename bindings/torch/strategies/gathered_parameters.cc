@@ -13,8 +13,8 @@
 namespace rueda::libtorch {
 namespace {
 
-// Turns' names come again after so many, for loops that never meet: the library remembers each.
-constexpr int kTurnNames = 1024;
+// Rounds' names come again after so many, for loops that never meet: the library remembers each.
+constexpr int kRoundNames = 1024;
 
 // Passes use units in orders of their own.
 int KindOfPass() {
@@ -132,7 +132,7 @@ void GatheredParameters::OnOperator(c10::ArrayRef<const c10::StorageImpl*> stora
 void GatheredParameters::Use(const std::vector<int>& units) {
   const int next = Predict(units.front());
   const at::NoGradGuard no_grad;
-  if (turn_.has_value()) EndTurn();  // wanted or not: the others may
+  if (round_.has_value()) EndRound();  // wanted or not: the others may
   const auto is_current = [&](int unit) {
     return std::binary_search(units.begin(), units.end(), unit);
   };
@@ -141,11 +141,11 @@ void GatheredParameters::Use(const std::vector<int>& units) {
   }
   for (const int unit : units) {
     if (states_[static_cast<size_t>(unit)].memory.defined()) continue;
-    BeginTurn(unit, /*wait_soon=*/true);
-    EndTurn();
+    BeginRound(unit, /*wait_soon=*/true);
+    EndRound();
   }
   current_ = units;
-  if (next != kNone && !is_current(next)) BeginTurn(next, /*wait_soon=*/false);
+  if (next != kNone && !is_current(next)) BeginRound(next, /*wait_soon=*/false);
 }
 
 // Holds mutex_. Learns that `unit` is used now, and says what was used next the last time.
@@ -156,10 +156,10 @@ int GatheredParameters::Predict(int unit) {
   return it == next_.end() ? kNone : it->second;
 }
 
-// Holds mutex_. There is no other turn.
-void GatheredParameters::BeginTurn(int unit, bool wait_soon) {
-  const std::string name = args_.name + ".gather " + std::to_string(turns_++ % kTurnNames);
-  Turn turn{.unit = unit, .memory = {}, .operation = nullptr};
+// Holds mutex_. There is no other round.
+void GatheredParameters::BeginRound(int unit, bool wait_soon) {
+  const std::string name = args_.name + ".gather " + std::to_string(rounds_++ % kRoundNames);
+  Round round{.unit = unit, .memory = {}, .operation = nullptr};
   at::Tensor input, output;
   if (unit < 0) {  // no unit's shape: a share is a cache line at least
     const int64_t columns = -unit;
@@ -169,35 +169,35 @@ void GatheredParameters::BeginTurn(int unit, bool wait_soon) {
   } else {
     const at::Tensor& shard = states_[static_cast<size_t>(unit)].unit.shard;
     const int64_t share = shard.numel();
-    turn.memory = args_.memory->Get(ranks_ * share, shard.scalar_type(), shard.device());
+    round.memory = args_.memory->Get(ranks_ * share, shard.scalar_type(), shard.device());
     input = shard.view({1, share});
-    output = turn.memory.narrow(0, 0, ranks_ * share).view({ranks_, share});
+    output = round.memory.narrow(0, 0, ranks_ * share).view({ranks_, share});
   }
-  turn.operation = Operation::Submit(args_.context, {.kind = RUEDA_ALLGATHER,
-                                                     .tensors = input,
-                                                     .name = name,
-                                                     .process_set = args_.process_set,
-                                                     .wait_soon = wait_soon,
-                                                     .outputs = output});
-  turn_ = std::move(turn);
+  round.operation = Operation::Submit(args_.context, {.kind = RUEDA_ALLGATHER,
+                                                      .tensors = input,
+                                                      .name = name,
+                                                      .process_set = args_.process_set,
+                                                      .wait_soon = wait_soon,
+                                                      .outputs = output});
+  round_ = std::move(round);
 }
 
 // Holds mutex_. Returns whether all ranks wanted the same.
-bool GatheredParameters::EndTurn() {
-  Turn turn = *std::exchange(turn_, std::nullopt);
+bool GatheredParameters::EndRound() {
+  Round round = *std::exchange(round_, std::nullopt);
   try {
-    turn.operation->Wait();
+    round.operation->Wait();
   } catch (const Error& error) {
-    if (turn.memory.defined()) args_.memory->Put(std::move(turn.memory));
+    if (round.memory.defined()) args_.memory->Put(std::move(round.memory));
     if (error.status() != RUEDA_INVALID_ARGUMENT) throw;
-    Disagree(turn.unit, error);
+    Disagree(round.unit, error);
     return false;
   }
-  if (turn.unit >= 0) Install(turn.unit, std::move(turn.memory));
+  if (round.unit >= 0) Install(round.unit, std::move(round.memory));
   return true;
 }
 
-// Holds mutex_. All ranks are in the same turn with different units: gathers all of them.
+// Holds mutex_. All ranks are in the same round with different units: gathers all of them.
 void GatheredParameters::Disagree(int wanted, const Error& error) {
   at::Tensor all = at::empty({ranks_}, at::kInt);
   const std::string name = args_.name + ".wanted";
@@ -239,16 +239,16 @@ void GatheredParameters::Meet() {
   const at::NoGradGuard no_grad;
   ThrowError();
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (turn_.has_value()) EndTurn();
+  if (round_.has_value()) EndRound();
   for (bool met = false; !met;) {
     for (int unit = 0; unit < static_cast<int>(states_.size()); ++unit) Evict(unit);
     whole_ = false;
-    BeginTurn(kNone, /*wait_soon=*/true);
-    met = EndTurn();
+    BeginRound(kNone, /*wait_soon=*/true);
+    met = EndRound();
   }
   current_.clear();
   place_ = {kNone, kNone, kNone};
-  turns_ = 0;
+  rounds_ = 0;
 }
 
 // Collective. A rank that has given its own back, in a forward pass with gradients, say, needs the
@@ -258,9 +258,9 @@ bool GatheredParameters::AllHaveAll() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!whole_) return false;
   for (State& state : states_) KeepShare(state);
-  BeginTurn(kAll, /*wait_soon=*/true);
-  const bool all = EndTurn();
-  if (all) turns_ = 0;
+  BeginRound(kAll, /*wait_soon=*/true);
+  const bool all = EndRound();
+  if (all) rounds_ = 0;
   return all;
 }
 

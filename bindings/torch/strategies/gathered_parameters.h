@@ -6,10 +6,10 @@
 // next the last time is on its way meanwhile. What autograd has saved of a parameter shares its
 // memory, and is there again when the parameter is.
 //
-// Ranks may use units in another order, or not the same ones. They gather in turns: the k-th gather
-// of each is one operation, in which each unit has a shape of its own. Where ranks want different
-// units, it fails on all of them; they tell each other what they want, and gather all of that. A
-// rank that has reached the end of a pass takes part until all have: Meet().
+// Ranks may use units in another order, or not the same ones. They gather in rounds: the k-th
+// gather of each is one operation, in which each unit has a shape of its own. Where ranks want
+// different units, it fails on all of them; they tell each other what they want, and gather all of
+// that. A rank that has reached the end of a pass takes part until all have: Meet().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -76,8 +76,8 @@ class GatheredParameters {
     uint32_t versions = 0;  // of the parameters when it was
     bool written = false;   // to the memory, in whatever tensor's name
   };
-  // A turn: all ranks have it, not all with the same unit.
-  struct Turn {
+  // A round: all ranks have it, not all with the same unit.
+  struct Round {
     int unit;  // kNone: this rank wants none; kAll: it has all
     at::Tensor memory;
     std::shared_ptr<Operation> operation;
@@ -85,8 +85,8 @@ class GatheredParameters {
 
   void OnOperator(c10::ArrayRef<const c10::StorageImpl*> storages, bool writes);
   void Use(const std::vector<int>& units);
-  void BeginTurn(int unit, bool wait_soon);
-  bool EndTurn();
+  void BeginRound(int unit, bool wait_soon);
+  bool EndRound();
   void Disagree(int wanted, const Error& error);
   at::Tensor GatherNow(int unit);
   bool AllHaveAll();
@@ -109,8 +109,8 @@ class GatheredParameters {
   // Guarded by mutex_.
   bool whole_ = false;
   std::vector<int> current_;  // the units of the operator that last needed others than those before
-  std::optional<Turn> turn_;  // that has begun
-  int turns_ = 0;             // since all have met
+  std::optional<Round> round_;  // that has begun
+  int rounds_ = 0;              // since all have met
   // By kind of pass, the unit before, the unit: which was used next.
   std::map<std::array<int, 3>, int> next_;
   std::array<int, 3> place_ = {kNone, kNone, kNone};
