@@ -22,7 +22,7 @@ from rueda.core._collectives import Average
 from rueda.core._operations import ReduceOp
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.jax import _effects
-from rueda.jax._primitive import KINDS, UNNAMED, Request, collective, execute
+from rueda.jax._primitive import KINDS, UNNAMED, Spec, collective, execute
 
 T = TypeVar("T")
 _World = ProcessSet | int
@@ -34,75 +34,75 @@ _LINEAR = (*_SUMS, ReduceOp.AVERAGE_LIVE, ReduceOp.ADASUM)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _apply(request: Request, *operands: Any) -> tuple[Any, ...]:
-    return tuple(collective.bind(*operands, request=request))
+def _apply(spec: Spec, *operands: Any) -> tuple[Any, ...]:
+    return tuple(collective.bind(*operands, spec=spec))
 
 
-def _forward(request: Request, *operands: Any) -> tuple[tuple[Any, ...], None]:
-    have = {c.ALLREDUCE: _LINEAR, c.REDUCESCATTER: _SUMS}.get(request.kind)
-    if have is not None and request.op not in have:
+def _forward(spec: Spec, *operands: Any) -> tuple[tuple[Any, ...], None]:
+    have = {c.ALLREDUCE: _LINEAR, c.REDUCESCATTER: _SUMS}.get(spec.kind)
+    if have is not None and spec.op not in have:
         raise NotImplementedError(
-            f"the gradient of {KINDS[request.kind]} with {ReduceOp(request.op).name}: only "
+            f"the gradient of {KINDS[spec.kind]} with {ReduceOp(spec.op).name}: only "
             f"{', '.join(op.name for op in have)} have one"
         )
-    return _apply(request, *operands), None
+    return _apply(spec, *operands), None
 
 
-def _backward(request: Request, _: None, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+def _backward(spec: Spec, _: None, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
     """None for a tensor of integers, which has no gradient."""
     has = [gradient.dtype != jax.dtypes.float0 for gradient in gradients]
-    results = iter(_combine(request, [g for g, yes in zip(gradients, has, strict=True) if yes]))
+    results = iter(_combine(spec, [g for g, yes in zip(gradients, has, strict=True) if yes]))
     return tuple(next(results) if yes else None for yes in has)
 
 
-def _combine(request: Request, gradients: list[Any]) -> Sequence[Any]:
+def _combine(spec: Spec, gradients: list[Any]) -> Sequence[Any]:
     if not gradients:
         return ()
-    if request.kind == c.ALLREDUCE:
-        return _apply(request.gradient(), *gradients)
-    if request.kind == c.BROADCAST:
-        sums = _apply(request.gradient(kind=c.ALLREDUCE, op=int(ReduceOp.SUM), root=-1), *gradients)
-        return sums if _context.rank() == request.root else [jnp.zeros_like(g) for g in sums]
-    if request.kind == c.ALLGATHER:
-        return _apply(request.gradient(kind=c.REDUCESCATTER, op=int(ReduceOp.SUM)), *gradients)
-    if request.kind == c.REDUCESCATTER:
-        factor = request.prescale * request.postscale
-        if request.op == ReduceOp.AVERAGE:
-            factor /= request.ranks
-        plain = request.gradient(
+    if spec.kind == c.ALLREDUCE:
+        return _apply(spec.gradient(), *gradients)
+    if spec.kind == c.BROADCAST:
+        sums = _apply(spec.gradient(kind=c.ALLREDUCE, op=int(ReduceOp.SUM), root=-1), *gradients)
+        return sums if _context.rank() == spec.root else [jnp.zeros_like(g) for g in sums]
+    if spec.kind == c.ALLGATHER:
+        return _apply(spec.gradient(kind=c.REDUCESCATTER, op=int(ReduceOp.SUM)), *gradients)
+    if spec.kind == c.REDUCESCATTER:
+        factor = spec.prescale * spec.postscale
+        if spec.op == ReduceOp.AVERAGE:
+            factor /= spec.ranks
+        plain = spec.gradient(
             kind=c.ALLGATHER, op=c.NO_REDUCE_OP, prescale=1.0, postscale=1.0, compressor=""
         )
         return [whole * factor for whole in _apply(plain, *gradients)]
-    return _apply(request.gradient(), *gradients)  # an alltoall's
+    return _apply(spec.gradient(), *gradients)  # an alltoall's
 
 
 _apply.defvjp(_forward, _backward)
 
 
-def _perform(request: Request, *operands: Any) -> Sequence[Any]:
+def _perform(spec: Spec, *operands: Any) -> Sequence[Any]:
     """As _apply, which is slow where there is nothing to be differentiated."""
     if _effects.is_eager():
-        return execute(*operands, request=request)
-    return _apply(request, *operands)
+        return execute(*operands, spec=spec)
+    return _apply(spec, *operands)
 
 
 def _array(value: Any) -> Any:
     return value if isinstance(value, jax.Array) else jnp.asarray(value)
 
 
-# ---- requests ----
+# ---- specs ----
 
 _COMPRESSED = ("float32", "float16", "bfloat16")
 
 
-def _request(kind: int, name: str | None, process_set: _World, **fields: Any) -> Request:
+def _spec(kind: int, name: str | None, process_set: _World, **fields: Any) -> Spec:
     number = operations.set_id(process_set)
     ranks = c.lib.rueda_process_set_size(_context.current(), number)
     if ranks < 0:
         raise ValueError(f"{KINDS[kind]}: there is no process set {number}")
     if name is not None:
         _context.encoded(name, "name")
-    return Request(kind, UNNAMED if name is None else name, number, ranks, **fields)
+    return Spec(kind, UNNAMED if name is None else name, number, ranks, **fields)
 
 
 def _reduction(
@@ -129,7 +129,7 @@ def _reduction(
                 )
         if name is None and "no_feedback" not in compressor:
             compressor += ",no_feedback"  # what is lost is remembered by name
-    request = _request(
+    spec = _spec(
         kind,
         name,
         process_set,
@@ -139,7 +139,7 @@ def _reduction(
         postscale=float(postscale_factor),
         compressor=compressor,
     )
-    return _perform(request, *tensors)
+    return _perform(spec, *tensors)
 
 
 # ---- reductions ----
@@ -229,8 +229,8 @@ def broadcast(
 ) -> jax.Array:
     """The tensor of the root, a world rank; all ranks' are of its shape and dtype. Differentiable:
     the root gets the sum of the gradients, the others zeros."""
-    request = _request(c.BROADCAST, name, process_set, root=int(root_rank))
-    return _perform(request, _array(tensor))[0]  # type: ignore[no-any-return]
+    spec = _spec(c.BROADCAST, name, process_set, root=int(root_rank))
+    return _perform(spec, _array(tensor))[0]  # type: ignore[no-any-return]
 
 
 def allgather(
@@ -239,7 +239,7 @@ def allgather(
     """All ranks' tensors, joined along the first dimension in rank order. In compiled functions and
     for gradients they are of one shape; else the first dimension may differ by rank.
     Differentiable: the gradients that all ranks have for this rank's rows are added up."""
-    return _perform(_request(c.ALLGATHER, name, process_set), _array(tensor))[0]  # type: ignore[no-any-return]
+    return _perform(_spec(c.ALLGATHER, name, process_set), _array(tensor))[0]  # type: ignore[no-any-return]
 
 
 def alltoall(
@@ -247,7 +247,7 @@ def alltoall(
 ) -> jax.Array:
     """Sends equal parts of the tensor's rows to each rank, and returns what all sent to this one,
     in rank order. Differentiable."""
-    return _perform(_request(c.ALLTOALL, name, process_set), _array(tensor))[0]  # type: ignore[no-any-return]
+    return _perform(_spec(c.ALLTOALL, name, process_set), _array(tensor))[0]  # type: ignore[no-any-return]
 
 
 def send(
@@ -259,8 +259,8 @@ def send(
 ) -> None:
     """Sends the tensor to a rank, which must receive it by the same name; two that send to each
     other need one to receive first."""
-    request = _request(c.SEND, name, process_set, root=int(rank))
-    collective.bind(_array(tensor), request=request)
+    spec = _spec(c.SEND, name, process_set, root=int(rank))
+    collective.bind(_array(tensor), spec=spec)
 
 
 def recv(
@@ -276,12 +276,12 @@ def recv(
         like: has its shape and dtype: an array or a jax.ShapeDtypeStruct.
     """
     shape = tuple(int(dim) for dim in like.shape)
-    request = _request(
+    spec = _spec(
         c.RECV, name, process_set, root=int(rank), shape=shape, dtype=jnp.dtype(like.dtype).name
     )
-    return collective.bind(request=request)[0]  # type: ignore[no-any-return]
+    return collective.bind(spec=spec)[0]  # type: ignore[no-any-return]
 
 
 def barrier(*, process_set: _World = global_process_set) -> None:
     """Waits until all ranks are here; in a compiled function what comes after it does."""
-    collective.bind(request=_request(c.BARRIER, None, process_set))
+    collective.bind(spec=_spec(c.BARRIER, None, process_set))

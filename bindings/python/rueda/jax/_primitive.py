@@ -31,7 +31,7 @@ KINDS = {
 UNNAMED = "rueda.jax"
 
 
-class Request(NamedTuple):
+class Spec(NamedTuple):
     """What is asked for; known when a function is traced."""
 
     kind: int
@@ -49,39 +49,39 @@ class Request(NamedTuple):
     shape: tuple[int, ...] = ()
     dtype: str = ""
 
-    def gradient(self, **changes: Any) -> Request:
+    def gradient(self, **changes: Any) -> Spec:
         """Of this operation's gradient."""
         name = self.name if self.name == UNNAMED else self.name + ".gradient"
         return self._replace(name=name, **changes)
 
 
-def _result_shape(request: Request, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _result_shape(spec: Spec, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Raises ValueError for what has no equal parts."""
-    if request.kind in (c.ALLREDUCE, c.BROADCAST):
+    if spec.kind in (c.ALLREDUCE, c.BROADCAST):
         return shape
-    kind = KINDS[request.kind]
+    kind = KINDS[spec.kind]
     if not shape:
         raise ValueError(f"{kind}: a scalar has no first dimension")
     rows, rest = shape[0], shape[1:]
-    if request.kind == c.ALLGATHER:
-        return (rows * request.ranks, *rest)
-    if rows % request.ranks != 0:
-        raise ValueError(f"{kind}: {rows} rows have no equal parts for {request.ranks} ranks")
-    return shape if request.kind == c.ALLTOALL else (rows // request.ranks, *rest)
+    if spec.kind == c.ALLGATHER:
+        return (rows * spec.ranks, *rest)
+    if rows % spec.ranks != 0:
+        raise ValueError(f"{kind}: {rows} rows have no equal parts for {spec.ranks} ranks")
+    return shape if spec.kind == c.ALLTOALL else (rows // spec.ranks, *rest)
 
 
 # ---- tracing ----
 
 
-def _abstract(*operands: Any, request: Request) -> tuple[list[Any], set[Any]]:
+def _abstract(*operands: Any, spec: Spec) -> tuple[list[Any], set[Any]]:
     results: list[Any]
-    if request.kind == c.RECV:
-        results = [jax.core.ShapedArray(request.shape, np.dtype(request.dtype))]
-    elif request.kind in (c.BARRIER, c.SEND):
+    if spec.kind == c.RECV:
+        results = [jax.core.ShapedArray(spec.shape, np.dtype(spec.dtype))]
+    elif spec.kind in (c.BARRIER, c.SEND):
         results = []
     else:
         results = [
-            jax.core.ShapedArray(_result_shape(request, operand.shape), operand.dtype)
+            jax.core.ShapedArray(_result_shape(spec, operand.shape), operand.dtype)
             for operand in operands
         ]
     return results, {_effects.order}
@@ -98,31 +98,31 @@ _OUTPUTS = {
 }
 
 
-def execute(*operands: Any, request: Request) -> Sequence[Any]:
+def execute(*operands: Any, spec: Spec) -> Sequence[Any]:
     """By the library's own way, with its own exceptions."""
     _errors.forget()  # what compiled functions have begun comes first
     operation = Operation(
-        request.kind,
-        _OUTPUTS.get(request.kind, Output.TAKEN),
-        None if request.kind == c.BARRIER else request.name,
-        request.process_set,
-        request.op,
-        request.root,
-        request.prescale,
-        request.postscale,
-        request.compressor.encode() or None,
+        spec.kind,
+        _OUTPUTS.get(spec.kind, Output.TAKEN),
+        None if spec.kind == c.BARRIER else spec.name,
+        spec.process_set,
+        spec.op,
+        spec.root,
+        spec.prescale,
+        spec.postscale,
+        spec.compressor.encode() or None,
     )
-    if request.kind == c.BARRIER:
+    if spec.kind == c.BARRIER:
         operation.execute(None)
         return []
-    if request.kind == c.SEND:
+    if spec.kind == c.SEND:
         operation.execute(operands[0])
         return []
-    if request.kind == c.RECV:
-        return [jnp.asarray(operation.execute(np.empty(request.shape, request.dtype)))]
+    if spec.kind == c.RECV:
+        return [jnp.asarray(operation.execute(np.empty(spec.shape, spec.dtype)))]
     for operand in operands:
-        _result_shape(request, operand.shape)
-    if request.group:
+        _result_shape(spec, operand.shape)
+    if spec.group:
         return operation.execute_group(operands)
     return [operation.execute(operands[0])]
 
@@ -130,26 +130,26 @@ def execute(*operands: Any, request: Request) -> Sequence[Any]:
 # ---- compiled ----
 
 
-def _lower(ctx: Any, *operands: Any, request: Request) -> Any:
+def _lower(ctx: Any, *operands: Any, spec: Spec) -> Any:
     _native.register()
     attributes = {
-        "kind": np.int64(request.kind),
-        "name": request.name,
-        "process_set": np.int64(request.process_set),
-        "ranks": np.int64(request.ranks),
-        "group": np.int64(request.group),
-        "op": np.int64(request.op),
-        "root": np.int64(request.root),
-        "prescale": np.float64(request.prescale),
-        "postscale": np.float64(request.postscale),
-        "compressor": request.compressor,
+        "kind": np.int64(spec.kind),
+        "name": spec.name,
+        "process_set": np.int64(spec.process_set),
+        "ranks": np.int64(spec.ranks),
+        "group": np.int64(spec.group),
+        "op": np.int64(spec.op),
+        "root": np.int64(spec.root),
+        "prescale": np.float64(spec.prescale),
+        "postscale": np.float64(spec.postscale),
+        "compressor": spec.compressor,
     }
     return _effects.lower(ctx, _native.TARGET, operands, attributes)
 
 
-def _refuse(ctx: Any, *_: Any, request: Request) -> Any:
+def _refuse(ctx: Any, *_: Any, spec: Spec) -> Any:
     raise NotImplementedError(
-        f"{KINDS[request.kind]}: compiled for {', '.join(ctx.module_context.platforms)}, and "
+        f"{KINDS[spec.kind]}: compiled for {', '.join(ctx.module_context.platforms)}, and "
         "rueda.jax has compiled collectives on the CPU only; call it outside of jit"
     )
 
@@ -158,17 +158,17 @@ def _refuse(ctx: Any, *_: Any, request: Request) -> Any:
 
 
 def _batch(
-    operands: Sequence[Any], dims: Sequence[int | None], *, request: Request
+    operands: Sequence[Any], dims: Sequence[int | None], *, spec: Spec
 ) -> tuple[Sequence[Any], Sequence[int | None]]:
     """One operation for the whole batch, which lies behind the rows."""
-    kind = KINDS[request.kind]
-    if request.kind == c.SEND:
+    kind = KINDS[spec.kind]
+    if spec.kind == c.SEND:
         raise NotImplementedError("vmap of send: a receiver does not know of the batch")
-    if request.compressor.startswith(("powersgd", "auto")) or request.op == ReduceOp.ADASUM:
+    if spec.compressor.startswith(("powersgd", "auto")) or spec.op == ReduceOp.ADASUM:
         raise NotImplementedError(
-            f"vmap of {kind} with Adasum or {request.compressor!r}: it is not by element"
+            f"vmap of {kind} with Adasum or {spec.compressor!r}: it is not by element"
         )
-    by_rows = request.kind in (c.ALLGATHER, c.ALLTOALL, c.REDUCESCATTER)
+    by_rows = spec.kind in (c.ALLGATHER, c.ALLTOALL, c.REDUCESCATTER)
     moved: list[Any] = []
     to: list[int | None] = []
     for operand, dim in zip(operands, dims, strict=True):
@@ -180,7 +180,7 @@ def _batch(
             raise ValueError(f"{kind}: a scalar has no first dimension")
         to.append(1 if by_rows else 0)
         moved.append(jnp.moveaxis(operand, dim, int(by_rows)))
-    return collective.bind(*moved, request=request), to
+    return collective.bind(*moved, spec=spec), to
 
 
 #: Takes one tensor, or a group; returns a list.
