@@ -66,7 +66,7 @@ void Free(std::unique_ptr<Runtime> runtime) {
     rests.splice(rests.end(), Rests());
   }
   rests.remove_if(
-      [](Rest& rest) { return rest.fork_generation == ForkGeneration() && rest.runtime->Leave(); });
+      [](Rest& rest) { return rest.fork_generation == ForkGeneration() && rest.runtime->Close(); });
   MutexLock lock(rests_mutex);
   Rests().splice(Rests().end(), rests);
 }
@@ -240,7 +240,7 @@ absl::Status Destroy(rueda_context* context) {
     context->runtime->EndWaits();
     AwaitCalls(context, 0);
     // The last callbacks come. What there is no memory for is tried again, below.
-    (void)GuardOr(false, [context] { return context->runtime->Leave(); });
+    (void)GuardOr(false, [context] { return context->runtime->Close(); });
   }
   Free(std::move(context->runtime));
   {

@@ -152,7 +152,7 @@ void HostLog::Publish(LogWord word, bool has_payload) {
 
 // Put off until this writer has read past its own word: a fence right after the store would stall
 // on a cache line that others read. Whoever fills the last gap before a word reads past that word.
-void HostLog::LookForOvertaken() {
+void HostLog::NoteFilledGap() {
   const uint64_t first = std::exchange(unlooked_, kNone);
   // Either the owner of a word behind ours has seen ours before it slept, or we see its mark.
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -233,7 +233,7 @@ absl::StatusOr<bool> HostLog::Read(LogEntry* entry) {
     }
     entry->payload.assign(side_of(entry->writer) + at + sizeof length, length);
   }
-  if (next_ > unlooked_) LookForOvertaken();
+  if (next_ > unlooked_) NoteFilledGap();
   ++next_;
   if (next_ - published_ >= static_cast<uint64_t>(layout_.words) / 4) PublishCursor();
   return true;

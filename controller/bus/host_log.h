@@ -106,7 +106,7 @@ class HostLog {
   void Retire();
   uint64_t SlowestCursor() const;
   void Publish(LogWord word, bool has_payload);
-  void LookForOvertaken();
+  void NoteFilledGap();
   uint64_t Encode(const LogWord& word, bool has_payload, uint64_t position) const;
   // Whether a raw word is the one of `position`, not the one of the lap before.
   bool IsOf(uint64_t raw, uint64_t position) const;

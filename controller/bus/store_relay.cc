@@ -120,7 +120,7 @@ void StoreRelay::Get(const Asker& asker, const std::string& key) {
     const uint64_t id = next_id_++;
     passed_up_[id] = asker;
     wire::StoreGet message;
-    message.set_request(id);
+    message.set_call(id);
     message.set_key(key);
     up_->Send(FrameType::kStoreGet, message.SerializeAsString());
     return;
@@ -138,7 +138,7 @@ void StoreRelay::Answer(const Asker& asker, const std::string& value) {
     return;
   }
   wire::StoreValue message;
-  message.set_request(asker.id);
+  message.set_call(asker.id);
   message.set_value(value);
   asker.link->Send(FrameType::kStoreValue, message.SerializeAsString());
 }
@@ -155,12 +155,12 @@ absl::Status StoreRelay::OnFrame(Link* from, const Frame& frame) {
     if (message.key().size() > kStoreKeyBytesMax) {
       return absl::InvalidArgumentError("a store key is too long");
     }
-    Get({from, message.request()}, message.key());
+    Get({from, message.call()}, message.key());
     return absl::OkStatus();
   }
   wire::StoreValue message;
   RUEDA_RETURN_IF_ERROR(ParseMessage(frame.payload, &message));
-  const auto it = passed_up_.find(message.request());
+  const auto it = passed_up_.find(message.call());
   if (from != up_ || it == passed_up_.end())
     return absl::InvalidArgumentError("an answer that nobody asked for");
   Answer(it->second, message.value());

@@ -67,7 +67,7 @@ void WaitingThreads::Enter(Nanos until) {
   inside_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void WaitingThreads::Leave() {
+void WaitingThreads::Exit() {
   const Nanos now = MonotonicNow();
   MutexLock lock(mutex_);
   Thread* const own = Own();

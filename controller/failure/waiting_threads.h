@@ -49,7 +49,7 @@ class WaitingThreads {
       if (threads_ != nullptr) threads_->Enter(until);
     }
     ~Inside() {
-      if (threads_ != nullptr) threads_->Leave();
+      if (threads_ != nullptr) threads_->Exit();
     }
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;
@@ -73,7 +73,7 @@ class WaitingThreads {
 
   void Add(bool waits) ABSL_LOCKS_EXCLUDED(mutex_);
   void Enter(Nanos until) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Exit() ABSL_LOCKS_EXCLUDED(mutex_);
   // Null: there is no memory to note it.
   Thread* Own() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

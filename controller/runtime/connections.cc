@@ -34,7 +34,7 @@ void Connections::Close(const RoleLink& role_link) {
   wait_point_.RemoveSocket(watch_.EndOf(role_link));
 }
 
-bool Connections::Turn(Nanos now) {
+bool Connections::Pump(Nanos now) {
   const bool relayed = relay_ != nullptr && relay_->Pump();
   if (!look_ && !relayed && bus_ == nullptr && ++turns_ < turns_between_looks_) return false;
   look_ = false;

@@ -55,9 +55,9 @@ class Connections : public Courier {
 
   // Sockets may be ready: the next turn looks.
   void MayBeReady() { look_ = true; }
-  // One turn: looks at the sockets if it is time to. `now`: the turn's. Returns whether anything
-  // moved.
-  bool Turn(Nanos now);
+  // In each turn: looks at the sockets if it is time to. `now`: the turn's. Returns whether
+  // anything moved.
+  bool Pump(Nanos now);
   // When to take a turn though nothing rings.
   Nanos deadline() const { return watch_.next(listener_.waiting()); }
   // Whether others may have missed this process, as it did not run.

@@ -94,7 +94,7 @@ bool Engine::TurnOnce() {
   if (goes_on()) moved |= FollowPlan();
   if (goes_on() && lanes_->busy() && !detector_->suspects()) moved |= AdvanceLanes();
   if (goes_on() && !ending_joins_.empty()) moved |= EndJoins();
-  if (goes_on()) moved |= parts_.connections->Turn(now_);
+  if (goes_on()) moved |= parts_.connections->Pump(now_);
   if (goes_on() && detector_->suspects()) AccuseIfDecided();
   if (membership_.state() > Membership::State::kRunning) UpdateFinished();
   return moved || !goes_on();

@@ -151,14 +151,14 @@ absl::Status Runtime::StartTimeline(const std::string& path) {
 }
 
 Runtime::~Runtime() {
-  (void)Leave();
+  (void)Close();
 }
 
 void Runtime::EndWaits() {
   if (engine_ != nullptr) Abort("its context was destroyed without shutting down");
 }
 
-bool Runtime::Leave() {
+bool Runtime::Close() {
   if (engine_ == nullptr) return true;
   EndWaits();
   StopThreads();

@@ -40,14 +40,14 @@ class Runtime {
   // Meets the other ranks; blocks until they come or the start time-out passes.
   static absl::StatusOr<std::unique_ptr<Runtime>> Create(RuntimeOptions options,
                                                          bool* met = nullptr);
-  // As Leave, and waits for the device.
+  // As Close, and waits for the device.
   ~Runtime();
 
   // Shuts down if Shutdown was not called, without waiting for anybody: ends the job for the
   // others. False: in a membership that failed the device still uses what this owns, as a stream of
   // the caller's has not come to where operations wait for it. Then it is kept, and asked again
   // later.
-  bool Leave();
+  bool Close();
 
   Rank rank() const { return engine_->world().rank; }
   const World& world() const { return engine_->world(); }

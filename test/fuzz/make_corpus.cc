@@ -356,7 +356,7 @@ std::string OffsetText() {
 template <typename Message>
 std::string StoreText(bool with_value) {
   Message message;
-  if constexpr (!std::is_same_v<Message, wire::StoreSet>) message.set_request(7);
+  if constexpr (!std::is_same_v<Message, wire::StoreSet>) message.set_call(7);
   if constexpr (!std::is_same_v<Message, wire::StoreValue>) message.set_key("key");
   if constexpr (!std::is_same_v<Message, wire::StoreGet>) {
     if (with_value) message.set_value("value");

@@ -12,10 +12,10 @@
  *   no lost wake   a writer without credit gets some again, and who waits for an operation learns of its end: a
  *                  state in which nobody can go on is an invalid end state for spin, unless all is done.
  *
- * Names: host_log.{h,cc} of controller/bus has HaveRoom, Retire, Publish, LookForOvertaken, LastLook, Read,
+ * Names: host_log.{h,cc} of controller/bus has HaveRoom, Retire, Publish, NoteFilledGap, LastLook, Read,
  * PublishCursor, OwesRoom, TakeStarving and SlowestReader; log_bus.cc has Send, Poll and BeforeSleep; bus.cc has
  * WakeBehindGap; in controller/runtime, baton.cc has TurnUntil, GiveBack and Background, engine.cc has
- * TurnOnce and HasWork. One thread turns each rank's engine here, for whoever would: baton.pml is about several.
+ * TurnOnce and CollectWork. One thread turns each rank's engine here, for whoever would: baton.pml is about several.
  *
  * A ring that comes late, and would cause a turn too many, is dropped. What others see no difference in is one
  * step: what a rank reads is its own business until it publishes its cursor or rings somebody.
@@ -31,12 +31,12 @@
  *   BREAK_NO_CURSOR_FENCE         2 end state    no fence in PublishCursor
  *   BREAK_STARVING_NOT_RUNG       2 end state    who takes a starving writer's mark does not ring it
  *   BREAK_IDLE_NOT_RUNG           2 end state    a writer without credit does not ring one that is idle
- *   BREAK_LEAVES_OWING            2 end state    GiveBack does not ask OwesRoom
+ *   BREAK_LEAVES_OWING            2 end state    CollectWork does not ask OwesRoom
  *   BREAK_NO_LAST_LOOK            2 end state    no LastTurn behind the flag
  *   BREAK_NO_SLEEP_FENCE          2 end state    no fence between the flag and LastTurn
  *   BREAK_NO_GAP_MARK             2 end state    LastLook does not say that its rank sleeps behind a gap
  *   BREAK_GAP_NOT_TOLD            2 end state    who has filled a gap rings nobody
- *   BREAK_NO_GAP_FENCE            2 end state    no fence in LookForOvertaken
+ *   BREAK_NO_GAP_FENCE            2 end state    no fence in NoteFilledGap
  */
 #ifndef N
 #define N 2
@@ -321,7 +321,7 @@ inline CountDone(i, result) {
   i = 0
 }
 
-/* HostLog::Read of a word that is there, with LookForOvertaken. What it does is seen by others only where it
+/* HostLog::Read of a word that is there, with NoteFilledGap. What it does is seen by others only where it
  * publishes the cursor, so it is one step. */
 inline Read(i, before) {
   d_step {

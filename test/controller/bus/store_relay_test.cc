@@ -206,7 +206,7 @@ TEST_F(Nonsense, IsRefused) {
 
 TEST_F(Nonsense, AnswersThatNobodyAskedForAreRefused) {
   wire::StoreValue value;
-  value.set_request(1);
+  value.set_call(1);
   EXPECT_TRUE(
       absl::IsInvalidArgument(Deliver(FrameType::kStoreValue, value.SerializeAsString(), up(0))));
 }
@@ -216,7 +216,7 @@ TEST_F(Nonsense, AnswersFromBelowAreRefused) {
   auto get = Get(1, "k");
   AwaitCalls(1);
   wire::StoreValue value;
-  value.set_request(1);
+  value.set_call(1);
   value.set_value("forged");
   EXPECT_TRUE(
       absl::IsInvalidArgument(Deliver(FrameType::kStoreValue, value.SerializeAsString(), down(1))));

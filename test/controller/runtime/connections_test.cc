@@ -54,11 +54,11 @@ class ConnectionsTest : public ::testing::Test, public Connections::Listener {
   void Hear(FrameType type, absl::string_view payload) {
     peer_->Send(type, payload);
     EXPECT_TRUE(peer_->OnWritable().ok());
-    Turn();
+    Pump();
   }
-  void Turn() {
+  void Pump() {
     connections_->MayBeReady();
-    connections_->Turn(MonotonicNow());
+    connections_->Pump(MonotonicNow());
   }
   Frame Received() {
     Link::Received received;
@@ -112,8 +112,8 @@ TEST_F(ConnectionsTest, AHeartbeatIsNothingToTell) {
 
 TEST_F(ConnectionsTest, AConnectionIsLostOnce) {
   peer_.reset();
-  Turn();
-  Turn();
+  Pump();
+  Pump();
   EXPECT_THAT(lost_, ::testing::ElementsAre(kPeer));
 }
 
@@ -121,7 +121,7 @@ TEST_F(ConnectionsTest, TheLastWordsOfAPeerComeBeforeItsEnd) {
   peer_->Send(FrameType::kFailure, EncodeFailure({.rank = 2, .cause = "killed"}));
   EXPECT_TRUE(peer_->OnWritable().ok());
   peer_.reset();
-  Turn();
+  Pump();
   EXPECT_EQ(told_.size(), 1u);
   EXPECT_TRUE(lost_.empty());
 }
@@ -138,7 +138,7 @@ TEST_F(ConnectionsTest, AVerdictEndsTheSleepAndIsLookedAtOnce) {
   for (int verdicts = 1; verdicts <= 2; ++verdicts) {
     board_->Write(1, {11, 9});
     wait_point_->Sleep(WaitPoint::Sleeper::kWaiter, kForever);
-    for (int i = 0; i < 2; ++i) Turn();
+    for (int i = 0; i < 2; ++i) Pump();
     EXPECT_EQ(watched_, verdicts);
     EXPECT_TRUE(wait_point_->ReadySockets().empty());
   }
