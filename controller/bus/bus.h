@@ -1,6 +1,6 @@
 // What carries this rank's announcements out and the plan stream in. Two kinds: LogBus, when all
 // ranks share one host's log and each works out the plans for itself; HostsBus, when hosts (or
-// ranks that share no log) report to a root over connections.
+// ranks that share no log) report to rank 0 over connections.
 //
 // Owned and called by the engine; nothing here blocks.
 #pragma once

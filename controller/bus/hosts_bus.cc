@@ -12,7 +12,7 @@
 namespace rueda {
 namespace {
 
-// An operation that is incomplete everywhere is known to the root at this part of the age at which
+// An operation that is incomplete everywhere is known to rank 0 at this part of the age at which
 // it says or does something about it, so that it can name who is missing.
 constexpr int kPatienceShare = 2;
 
@@ -162,7 +162,7 @@ void HostsBus::SendUp(absl::Span<const ControlEvent> events) {
   }
 }
 
-// At the root: what was decided since the last time.
+// At rank 0: what was decided since the last time.
 void HostsBus::Publish() {
   for (std::string& packed : PackPlan(plan_, kPackBytes)) {
     courier_->SendPlanDown(packed);
@@ -214,7 +214,7 @@ void HostsBus::BeforeSleep() {
   for (const int writer : log_->TakeStarving()) Wake(ranks_[writer]);
 }
 
-// The root can't see who has completed what; the first rank of each set tells it.
+// Rank 0 can't see who has completed what; the first rank of each set tells it.
 bool HostsBus::TakeDone(SetId lane, uint64_t completed) {
   if (sets_.Find(lane)->ranks.front() != self_ || completed != ordered_[lane] ||
       completed == told_done_[lane]) {

@@ -1,4 +1,4 @@
-// A rank's watch over those that it is connected to: leaders and the root tell each other that they
+// A rank's watch over those that it is connected to: leaders and rank 0 tell each other that they
 // are there, and each host's first rank looks whether its neighbours are stopped, they whether it
 // is. Owner: the engine; the thread that holds the baton.
 #pragma once

@@ -1,6 +1,6 @@
-// The tree of leaders, along which what concerns the whole job goes up to the root and comes down
+// The tree of leaders, along which what concerns the whole job goes up to rank 0 and comes down
 // from it: each leader talks to its parent and its children only, so that nobody has more than
-// `fan_out` + 1 connections and the root hears `fan_out` voices however many hosts there are. A
+// `fan_out` + 1 connections and rank 0 hears `fan_out` voices however many hosts there are. A
 // subtree is a block of neighbouring hosts. A value that all ranks compute alike. PURE
 #pragma once
 
@@ -27,14 +27,14 @@ class LeaderTree {
 
   int world_size() const { return static_cast<int>(host_of_.size()); }
   bool IsLeader(Rank rank) const { return ranks_[nodes_[host_of_[rank]].begin] == rank; }
-  // Of leaders. The root has no parent: -1.
+  // Of leaders. Rank 0 has no parent: -1.
   Rank ParentOf(Rank leader) const;
   std::vector<Rank> ChildrenOf(Rank leader) const;
   // Those for whom the rank speaks, which is a leader unless it speaks for itself. By host, each
   // host's ascending.
   absl::Span<const Rank> RanksOf(Rank rank, SpeaksFor speaks_for) const;
   bool Covers(Rank leader, Rank rank) const;
-  // How many leaders there are between the farthest one and the root, itself included. 0: one host.
+  // How many leaders there are between the farthest one and rank 0, itself included. 0: one host.
   int depth() const { return depth_; }
 
  private:

@@ -68,7 +68,7 @@ absl::Status Aggregator::Step(const ControlEvent& event, Nanos now,
   if (std::holds_alternative<Announced>(event.what)) return OnAnnounced(event, now, out);
   if (std::holds_alternative<Waited>(event.what)) return OnWaited(event, out);
   if (std::holds_alternative<Leave>(event.what)) OnLeave(event.rank, out);
-  // The root judges, so it must know all.
+  // Rank 0 judges, so it must know all.
   if (std::holds_alternative<Blocked>(event.what)) next_look_ = PassOnDue(kForever, out);
   out->push_back(event);
   return absl::OkStatus();
@@ -109,7 +109,7 @@ absl::Status Aggregator::OnAnnounced(const ControlEvent& event, Nanos now,
         Instance * found,
         pending_.Announce(slot, Index(rank), static_cast<int>(ranks_.size()), spec,
                           announcement.extras, announcement.waited && !announcement.partly, now));
-    if (found == nullptr) {  // the others gave up on it; the root says so
+    if (found == nullptr) {  // the others gave up on it; rank 0 says so
       out->push_back({rank, event.what});
       continue;
     }
@@ -193,7 +193,7 @@ void Aggregator::TakeHeld(const Instance& instance, HeldEvents* events) {
   ColumnOf(instance).held.clear();
 }
 
-// In the order of arrival: the root counts a rank's unnamed operations.
+// In the order of arrival: rank 0 counts a rank's unnamed operations.
 void Aggregator::PassOn(HeldEvents* events, std::vector<ControlEvent>* out) {
   for (auto& [arrival, event] : *events) out->push_back(std::move(event));
 }
@@ -213,7 +213,7 @@ void Aggregator::OnLeave(Rank rank, std::vector<ControlEvent>* out) {
   }
 }
 
-// What is held of the set can't become complete here any more: the root decides.
+// What is held of the set can't become complete here any more: rank 0 decides.
 void Aggregator::PassOnAllOf(SetId set, std::vector<ControlEvent>* out) {
   HeldEvents events;
   pending_.ForEach([&](Instance& instance) {

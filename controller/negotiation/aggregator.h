@@ -20,12 +20,12 @@ namespace rueda {
 class Aggregator {
  public:
   // Speaks as `leader` with `speaks_for`, for those that the tree says, of whom it hears. What is
-  // incomplete for `patience` is passed on as it is, so that the root can name who is missing.
+  // incomplete for `patience` is passed on as it is, so that rank 0 can name who is missing.
   // `leaders` outlives this. `process_sets`: sets 1, 2, ... that exist from the start.
   Aggregator(const LeaderTree& leaders, Rank leader, SpeaksFor speaks_for, Nanos patience,
              absl::Span<const std::vector<Rank>> process_sets = {});
 
-  // Takes one event from below and appends what the root must hear. INVALID_ARGUMENT: it is of
+  // Takes one event from below and appends what rank 0 must hear. INVALID_ARGUMENT: it is of
   // ranks that are not below, or that may not say it.
   absl::Status Step(const ControlEvent& event, Nanos now, std::vector<ControlEvent>* out);
   // Takes the plan stream, of a host as it appears in the host's log.

@@ -1,6 +1,6 @@
 // The coordinator: turns what the ranks announce into one totally ordered plan stream. Inside a
 // host every rank runs a replica over the shared log and all compute the same plans; between hosts
-// the root alone runs it. Nothing it decides depends on a clock: `now` is for reports.
+// rank 0 alone runs it. Nothing it decides depends on a clock: `now` is for reports.
 //
 // When a batch closes (design decision, docs/protocol.md): at the bucket size; when a group is
 // whole; when its lane is free; when a rank waits for something in it; before anything

@@ -154,7 +154,7 @@ absl::Status AdmitChildren(const UniqueFd& listener, absl::Span<const Rank> chil
   return absl::OkStatus();
 }
 
-// All leaders come to the root, which alone is known to everybody. The links stay for those who are
+// All leaders come to rank 0, which alone is known to everybody. The links stay for those who are
 // next to it in the tree.
 absl::Status MeetRoot(const UniqueFd& listener, const std::string& address,
                       const SessionScope& scope, Nanos deadline, const VerdictBoard* board,
@@ -172,7 +172,7 @@ absl::Status MeetRoot(const UniqueFd& listener, const std::string& address,
   return AdmitChildren(listener, leaders, scope, deadline, board, world);
 }
 
-// The root: hears where those listen who will have others below them, and sends everybody to his
+// Rank 0: hears where those listen who will have others below them, and sends everybody to his
 // place.
 absl::Status SendToPlaces(Nanos deadline, World* world) {
   const LeaderTree& tree = *world->leaders;
@@ -198,7 +198,7 @@ absl::Status SendToPlaces(Nanos deadline, World* world) {
   return absl::OkStatus();
 }
 
-// After all have met the root: each leader connects to the one above it in the tree. Before it
+// After all have met rank 0: each leader connects to the one above it in the tree. Before it
 // does, it listens for those below it, at `host`.
 absl::Status TakePlace(const std::string& host, const SessionScope& scope, Nanos deadline,
                        const VerdictBoard* board, World* world) {
@@ -381,7 +381,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
     return meeting->Introduce(neighbours, args.rank, offer, log_bytes, deadline);
   });
   if (!around.ok()) {
-    // The root waits for this host: it is to be told too.
+    // Rank 0 waits for this host: it is to be told too.
     if (has_others && args.rank != 0) (void)meet_root(MonotonicNow() + kFarewell);
     return around.status();
   }

@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(EachDefect, BrokenSimulation,
                                          std::pair(Defect::kReorderPlan, "agreement"),
                                          std::pair(Defect::kChangeRejection, "uniformity")));
 
-// What comes to the root of a training job grows with the tree, not with the ranks.
+// What comes to rank 0 of a training job grows with the tree, not with the ranks.
 TEST(Training, AgreesAndKeepsTheRootSmall) {
   TrainingOptions options;
   options.ranks = 512;

@@ -52,7 +52,7 @@ struct Report {
   uint64_t turns = 0;
   uint64_t messages = 0;  // between hosts
   uint64_t message_bytes = 0;
-  uint64_t root_messages = 0;  // of those, the root's: to it and from it
+  uint64_t root_messages = 0;  // of those, rank 0's: to it and from it
   uint64_t root_message_bytes = 0;
   double virtual_seconds = 0;
   bool defect_done = false;  // the defect that was asked for has happened

@@ -173,7 +173,7 @@ Training::Training(const TrainingOptions& options) : options_(options), random_(
   for (Rank rank = 0; rank < options.ranks; ++rank) ScheduleTurn(rank, Delay(kMillisecond));
 }
 
-// Who is where, who reports to whom; every leader proves itself to the root and then to the one
+// Who is where, who reports to whom; every leader proves itself to rank 0 and then to the one
 // above it, and both to it.
 void Training::Boot() {
   std::vector<std::string> host_ids;

@@ -20,7 +20,7 @@ struct TrainingOptions {
   int tensors = 160;
 };
 
-// Messages of the root, to it and from it, with their frames.
+// Messages of rank 0, to it and from it, with their frames.
 struct Traffic {
   uint64_t messages = 0;
   uint64_t bytes = 0;
@@ -32,7 +32,7 @@ struct TrainingReport {
   uint64_t operations = 0;          // ended, over all ranks
   uint64_t batches = 0;
   uint64_t turns = 0;
-  int connections = 0;  // of the root, once all have taken their places
+  int connections = 0;  // of rank 0, once all have taken their places
   int depth = 0;        // of the tree
   Traffic boot;         // of the handshakes
   Traffic first_step;   // in which names travel

@@ -1,4 +1,4 @@
-// The bus of a job on several hosts, at the root: what its peers get wrong ends the membership.
+// The bus of a job on several hosts, at rank 0: what its peers get wrong ends the membership.
 #include "controller/bus/hosts_bus.h"
 
 #include <gmock/gmock.h>

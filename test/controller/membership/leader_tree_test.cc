@@ -58,7 +58,7 @@ TEST(LeaderTree, RanksOfAHostMayLieApart) {
   EXPECT_FALSE(tree.IsLeader(3));
 }
 
-// However many there are: one parent, no more children than allowed, and all below the root.
+// However many there are: one parent, no more children than allowed, and all below rank 0.
 TEST(LeaderTree, IsATree) {
   for (const int hosts : {2, 33, 34, 1'000, 1'280}) {
     for (const int fan_out : {1, 2, 32}) {

@@ -156,7 +156,7 @@ TEST_F(Deadlock, AJoinThatIsPartOfItEndsToo) {
   EXPECT_EQ(job.coordinator(0).pending(), 0);
 }
 
-// What a host holds back, the root must know to judge.
+// What a host holds back, rank 0 must know to judge.
 TEST_F(OnAHost, ABlockedRankMakesItPassOnWhatItHolds) {
   Step(2, Named("w"), /*now=*/0);
   EXPECT_THAT(PassedOn(), IsEmpty());

@@ -39,7 +39,7 @@ TEST_F(ATally, FirstUseCountsTogetherWithTheId) {
   EXPECT_TRUE(tally_.Announces(1, kId, false));
 }
 
-// Of one name two signatures: the root has to hear of it.
+// Of one name two signatures: rank 0 has to hear of it.
 TEST_F(ATally, MismatchCountsAsOne) {
   tally_.Apply(Define{kId, Named("a", {1})});
   EXPECT_FALSE(tally_.Announces(0, kId, false));
