@@ -44,7 +44,7 @@ constexpr size_t kSharedNameBytes = 1'000;  // longer names, near what a name ma
   throw Error(RUEDA_INVALID_ARGUMENT, "DistributedOptimizer: " + message);
 }
 
-NamedTensors PlaceNames(const torch::optim::Optimizer& optimizer) {
+NamedTensors NamesByPosition(const torch::optim::Optimizer& optimizer) {
   NamedTensors named;
   const auto& groups = optimizer.param_groups();
   for (size_t group = 0; group < groups.size(); ++group) {
@@ -780,7 +780,7 @@ DistributedOptimizer::DistributedOptimizer(
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            DistributedOptimizerOptions options)
-    : DistributedOptimizer(optimizer, PlaceNames(optimizer), std::move(options)) {}
+    : DistributedOptimizer(optimizer, NamesByPosition(optimizer), std::move(options)) {}
 
 DistributedOptimizer::~DistributedOptimizer() = default;
 

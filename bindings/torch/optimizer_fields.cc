@@ -113,11 +113,11 @@ constexpr std::array<OptimizerKind, kOptimizerKindCount> kKinds = {
 
 }  // namespace
 
-const OptimizerKind& OptimizerKindAt(int place) {
-  return kKinds.at(static_cast<size_t>(place));
+const OptimizerKind& OptimizerKindAt(int index) {
+  return kKinds.at(static_cast<size_t>(index));
 }
 
-int PlaceOfOptimizer(const optim::Optimizer& optimizer) {
+int OptimizerKindIndex(const optim::Optimizer& optimizer) {
   const auto it = std::find_if(kKinds.begin(), kKinds.end(),
                                [&](const OptimizerKind& kind) { return kind.is(optimizer); });
   return it == kKinds.end() ? -1 : static_cast<int>(it - kKinds.begin());

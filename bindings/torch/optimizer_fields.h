@@ -53,9 +53,9 @@ struct OptimizerKind {
 inline constexpr const char* kOptimizerKinds = "SGD, Adam, AdamW, RMSprop and Adagrad";
 inline constexpr int kOptimizerKindCount = 5;
 
-// By place, which is the same on all ranks.
-const OptimizerKind& OptimizerKindAt(int place);
-// The place of its type; -1: it is of another.
-int PlaceOfOptimizer(const torch::optim::Optimizer& optimizer);
+// By index, which is the same on all ranks.
+const OptimizerKind& OptimizerKindAt(int index);
+// The index of its type; -1: it is of another.
+int OptimizerKindIndex(const torch::optim::Optimizer& optimizer);
 
 }  // namespace rueda::libtorch

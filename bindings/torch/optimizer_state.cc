@@ -111,7 +111,7 @@ void Commit(Received received, const OptimizerKind& kind, optim::Optimizer* opti
 // What must be the same on all ranks: its own length, the type (-1: not known), and how
 // many parameters each group has.
 std::vector<int64_t> FormOf(const optim::Optimizer& optimizer) {
-  std::vector<int64_t> form = {0, PlaceOfOptimizer(optimizer)};
+  std::vector<int64_t> form = {0, OptimizerKindIndex(optimizer)};
   for (const auto& group : optimizer.param_groups()) {
     form.push_back(static_cast<int64_t>(group.params().size()));
   }

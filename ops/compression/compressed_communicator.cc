@@ -41,7 +41,7 @@ auto WithMemory(Fn fn) -> decltype(fn()) {
   }
 }
 
-size_t PlaceOf(Compressor compressor) {
+size_t IndexOf(Compressor compressor) {
   return compressor == Compressor::kTopK ? 1 : compressor == Compressor::kPowerSgd ? 2 : 0;
 }
 
@@ -278,7 +278,7 @@ absl::Status CompressedCommunicator::StartReduction() {
   args.after = operation_.scaling.after();
   args.digest = operation_.digest;
   args.sequence = operation_.sequence;
-  std::unique_ptr<Reduction>& reduction = reductions_[PlaceOf(args.compression.compressor)];
+  std::unique_ptr<Reduction>& reduction = reductions_[IndexOf(args.compression.compressor)];
   if (reduction == nullptr) {
     reduction = two_levels()
                     ? MakeReduction(args.compression.compressor, levels_.across.get(),

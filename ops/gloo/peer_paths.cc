@@ -27,7 +27,7 @@ constexpr int kAskSecondsMax = 30;
 constexpr int kAskedInVainMax = 127;
 
 // Address and port, of either family.
-bool SamePlace(const sockaddr_storage& a, const sockaddr_storage& b) {
+bool SameAddress(const sockaddr_storage& a, const sockaddr_storage& b) {
   if (a.ss_family != b.ss_family) return false;
   if (a.ss_family == AF_INET) {
     const auto& four_a = reinterpret_cast<const sockaddr_in&>(a);
@@ -83,7 +83,7 @@ void PeerPaths::FindSockets() {
     if (entry->d_name[0] == '.' || !NamesOf(fd, &local, &remote)) continue;
     for (Path& path : paths_) {
       if (path.socket != kNotLookedFor) continue;
-      if (!SamePlace(local, path.here) && !SamePlace(remote, path.there)) continue;
+      if (!SameAddress(local, path.here) && !SameAddress(remote, path.there)) continue;
       path.socket = fd;
       path.local = local;
       path.remote = remote;
@@ -103,7 +103,7 @@ void PeerPaths::FindSockets() {
 bool PeerPaths::IsStill(const Path& path) {
   sockaddr_storage local, remote;
   return path.socket >= 0 && NamesOf(path.socket, &local, &remote) &&
-         SamePlace(local, path.local) && SamePlace(remote, path.remote);
+         SameAddress(local, path.local) && SameAddress(remote, path.remote);
 }
 
 void PeerPaths::EndTrials(Path* path) {

@@ -35,7 +35,7 @@ size_t CrossBuffers::OutgoingBytes() const {
 }
 
 // Where in a slot what comes from a host goes.
-size_t CrossBuffers::PlaceOf(int host) const {
+size_t CrossBuffers::OffsetOf(int host) const {
   return static_cast<size_t>(host < host_ ? host : host - 1) * IncomingBytes();
 }
 
@@ -88,7 +88,7 @@ absl::Status CrossBuffers::SendPart(uint64_t block, int to, int i, size_t before
 const CrossHeader* CrossBuffers::Incoming(uint64_t block, int from) const {
   const size_t slot_bytes = static_cast<size_t>(others()) * IncomingBytes();
   return reinterpret_cast<const CrossHeader*>(incoming_.get() + block % kRingBlocks * slot_bytes +
-                                              PlaceOf(from));
+                                              OffsetOf(from));
 }
 
 absl::Status CrossBuffers::AwaitParts(uint64_t block) {
@@ -99,7 +99,7 @@ absl::Status CrossBuffers::PostParts(uint64_t block) {
   for (int from = 0; from < limits_.hosts; ++from) {
     if (from == host_) continue;
     RUEDA_RETURN_IF_ERROR(Post(SlotOf(block).incoming, /*sends=*/false, from, PartTag(block),
-                               PlaceOf(from), IncomingBytes()));
+                               OffsetOf(from), IncomingBytes()));
   }
   return absl::OkStatus();
 }

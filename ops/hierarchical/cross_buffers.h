@@ -64,7 +64,7 @@ class CrossBuffers {
   Slot& SlotOf(uint64_t block) { return slots_[block % kRingBlocks]; }
   size_t OutgoingBytes() const;
   size_t IncomingBytes() const { return sizeof(CrossHeader) + limits_.part_bytes; }
-  size_t PlaceOf(int host) const;
+  size_t OffsetOf(int host) const;
   int others() const { return limits_.hosts - 1; }
   absl::Status OpenSlot(uint64_t block);
   absl::Status Post(rueda_module_buffer* buffer, bool sends, int host, uint32_t tag, size_t offset,

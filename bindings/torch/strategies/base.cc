@@ -145,7 +145,7 @@ BaseStrategy::BaseStrategy(std::string name, const Model& model, torch::optim::O
   CheckCompression();
   if (!options_.broadcast) return;
   broadcast_parameters(model_.module(), first_rank_, options_.process_set);
-  if (PlaceOfOptimizer(optimizer) >= 0) {
+  if (OptimizerKindIndex(optimizer) >= 0) {
     broadcast_optimizer_state(optimizer, first_rank_, options_.process_set);
   }
 }
@@ -305,7 +305,7 @@ at::Device BaseStrategy::OnlyDevice() const {
 
 // `mistake`: why this rank can't go on. "": it can.
 void BaseStrategy::CheckThatRanksAgree(const std::string& mistake) {
-  const int kind = PlaceOfOptimizer(optimizer_);
+  const int kind = OptimizerKindIndex(optimizer_);
   std::string mine = name_ + " with " + (kind < 0 ? "an optimizer" : OptimizerKindAt(kind).name) +
                      Describe(options_);
   for (const Parameter& parameter : parameters_) mine += Describe(parameter);

@@ -311,7 +311,7 @@ void SetParameterState(torch::optim::Optimizer& optimizer, const at::Tensor& par
     optimizer.state().erase(parameter.unsafeGetTensorImpl());
     return;
   }
-  const OptimizerKind& kind = OptimizerKindAt(PlaceOfOptimizer(optimizer));
+  const OptimizerKind& kind = OptimizerKindAt(OptimizerKindIndex(optimizer));
   std::unique_ptr<torch::optim::OptimizerParamState> made = kind.new_state();
   FromState from(state);
   kind.show_state(*made, from);
@@ -322,7 +322,7 @@ ParameterState GetParameterState(torch::optim::Optimizer& optimizer, const at::T
   const auto it = optimizer.state().find(parameter.unsafeGetTensorImpl());
   if (it == optimizer.state().end()) return {};
   ToState to;
-  OptimizerKindAt(PlaceOfOptimizer(optimizer)).show_state(*it->second, to);
+  OptimizerKindAt(OptimizerKindIndex(optimizer)).show_state(*it->second, to);
   return to.state;
 }
 
@@ -341,9 +341,9 @@ void BaseStrategy::SetState(const std::vector<ParameterState>& states) {
 }
 
 const OptimizerKind& BaseStrategy::KindForFiles() const {
-  const int place = PlaceOfOptimizer(optimizer_);
-  if (place < 0) Refuse(std::string("save and load know ") + kOptimizerKinds + " only");
-  return OptimizerKindAt(place);
+  const int index = OptimizerKindIndex(optimizer_);
+  if (index < 0) Refuse(std::string("save and load know ") + kOptimizerKinds + " only");
+  return OptimizerKindAt(index);
 }
 
 // What compression has lost, by rank; nothing without one.

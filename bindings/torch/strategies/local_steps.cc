@@ -27,11 +27,11 @@ class LocalSteps : public BaseStrategy {
     }
     const at::NoGradGuard no_grad;
     for (const Parameter& parameter : parameters()) {
-      Place place;
-      place.start = parameter.tensor.detach().clone();
-      place.moves = parameter.tensor.requires_grad();
-      if (has_outer_) place.momentum = at::zeros_like(place.start);
-      places_.push_back(std::move(place));
+      Origin origin;
+      origin.start = parameter.tensor.detach().clone();
+      origin.moves = parameter.tensor.requires_grad();
+      if (has_outer_) origin.momentum = at::zeros_like(origin.start);
+      origins_.push_back(std::move(origin));
     }
   }
 
@@ -55,20 +55,20 @@ class LocalSteps : public BaseStrategy {
  protected:
   void OnLoaded() override {
     const at::NoGradGuard no_grad;
-    for (size_t i = 0; i < places_.size(); ++i) places_[i].start.copy_(parameters()[i].tensor);
+    for (size_t i = 0; i < origins_.size(); ++i) origins_[i].start.copy_(parameters()[i].tensor);
     steps_ = 0;
   }
   NamedTensors Extras() override {
     NamedTensors extras;
-    for (size_t i = 0; has_outer_ && i < places_.size(); ++i) {
-      extras.emplace_back("outer_momentum." + parameters()[i].name, places_[i].momentum);
+    for (size_t i = 0; has_outer_ && i < origins_.size(); ++i) {
+      extras.emplace_back("outer_momentum." + parameters()[i].name, origins_[i].momentum);
     }
     return extras;
   }
 
  private:
   // Where a parameter was when all ranks had the same.
-  struct Place {
+  struct Origin {
     at::Tensor start;
     at::Tensor momentum;  // diloco
     bool moves = false;   // it was not frozen then
@@ -84,18 +84,18 @@ class LocalSteps : public BaseStrategy {
     std::vector<at::Tensor> moved;
     std::vector<const char*> suffixes;
     std::vector<size_t> indices;
-    for (size_t i = 0; i < places_.size(); ++i) {
+    for (size_t i = 0; i < origins_.size(); ++i) {
       const at::Tensor& parameter = parameters()[i].tensor;
       const bool moves = parameter.requires_grad();
-      if (moves || places_[i].moves) {
+      if (moves || origins_[i].moves) {
         indices.push_back(i);
         suffixes.push_back(parameters()[i].suffix.c_str());
         moved.push_back(parameter.detach());
       }
-      places_[i].moves = moves;
+      origins_[i].moves = moves;
     }
     // In the parameters' own memory: no other is needed.
-    for (size_t k = 0; k < moved.size(); ++k) moved[k].sub_(places_[indices[k]].start);
+    for (size_t k = 0; k < moved.size(); ++k) moved[k].sub_(origins_[indices[k]].start);
     // The library has Adasum on the CPU alone.
     std::vector<at::Tensor> sent;
     for (const at::Tensor& change : moved) sent.push_back(op_ == Adasum ? change.cpu() : change);
@@ -105,26 +105,26 @@ class LocalSteps : public BaseStrategy {
         if (!sent[k].is_same(moved[k])) moved[k].copy_(sent[k]);
       }
     } catch (...) {
-      for (size_t k = 0; k < moved.size(); ++k) moved[k].copy_(places_[indices[k]].start);
+      for (size_t k = 0; k < moved.size(); ++k) moved[k].copy_(origins_[indices[k]].start);
       throw;
     }
     for (size_t k = 0; k < moved.size(); ++k) {
-      Place& place = places_[indices[k]];
+      Origin& origin = origins_[indices[k]];
       if (has_outer_) {
         // The gradient is the change's opposite.
-        place.momentum.mul_(options().outer_momentum).sub_(moved[k]);
-        moved[k].sub_(place.momentum, options().outer_momentum).mul_(options().outer_lr);
+        origin.momentum.mul_(options().outer_momentum).sub_(moved[k]);
+        moved[k].sub_(origin.momentum, options().outer_momentum).mul_(options().outer_lr);
       }
-      place.start.add_(moved[k]);
-      moved[k].copy_(place.start);
+      origin.start.add_(moved[k]);
+      moved[k].copy_(origin.start);
     }
   }
 
   const reduce_op op_;
   const int period_;
   const bool has_outer_;
-  std::vector<Place> places_;  // by parameter
-  int steps_ = 0;              // since the ranks were equal
+  std::vector<Origin> origins_;  // by parameter
+  int steps_ = 0;                // since the ranks were equal
 };
 
 }  // namespace

@@ -114,7 +114,7 @@ Sharded::Sharded(std::string name, const Model& model, torch::optim::Optimizer& 
   }
   if (options.bucket_bytes < 1) Refuse("bucket_bytes must be at least 1");
   const bool has_state = !optimizer.state().empty();
-  if (has_state && PlaceOfOptimizer(optimizer) < 0) {
+  if (has_state && OptimizerKindIndex(optimizer) < 0) {
     Refuse(std::string("it can share out what ") + kOptimizerKinds +
            " remember; another optimizer must not have stepped yet");
   }

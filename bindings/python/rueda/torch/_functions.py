@@ -72,8 +72,8 @@ def _named(number: int, item: Any) -> tuple[str, Any]:
     )
 
 
-class _Place(NamedTuple):
-    """A tensor's place in what is pickled; the tensor itself goes by itself."""
+class _TensorForm(NamedTuple):
+    """Stands for a tensor in what is pickled; the tensor itself goes by itself."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -84,7 +84,7 @@ def _taken_out(value: Any, tensors: list[torch.Tensor]) -> Any:
     """A copy with places for tensors, which are appended in their order."""
     if torch.is_tensor(value):
         tensors.append(value)
-        return _Place(value.dtype, tuple(value.shape), value.is_cuda)
+        return _TensorForm(value.dtype, tuple(value.shape), value.is_cuda)
     if isinstance(value, dict):
         return {key: _taken_out(item, tensors) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -94,7 +94,7 @@ def _taken_out(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 def _put_in(value: Any, tensors: list[torch.Tensor], device: torch.device) -> Any:
     """The opposite, with new tensors."""
-    if isinstance(value, _Place):
+    if isinstance(value, _TensorForm):
         on = device if value.on_cuda else torch.device("cpu")
         tensors.append(torch.empty(value.shape, dtype=value.dtype, device=on))
         return tensors[-1]
