@@ -63,6 +63,11 @@ class _Slot:
         self.sparse_dim = 1  # of a sparse gradient: rows
         self.sparse: SparseHandle | None = None
 
+    def fits(self) -> bool:
+        """Whether the parameter is still of the type and shape, and where, its view is made for."""
+        p, view = self.parameter, self.view
+        return p.dtype is view.dtype and p.shape == view.shape and p.device == view.device
+
 
 class _Memory:
     """Where the gradients of a bucket are reduced."""
@@ -244,6 +249,9 @@ class Reducer:
             parameter: Any = slot.parameter
             hook = parameter.register_post_accumulate_grad_hook(self._hook_of(slot))
             self._hooks.append(hook)
+        self._describe()
+
+    def _describe(self) -> None:
         digest = hashlib.sha256(repr(self._description()).encode()).digest()
         self._digest = digest + bytes(255 - byte for byte in digest)
 
@@ -294,6 +302,16 @@ class Reducer:
             bucket.memories.reverse()
             self._allocate([bucket])
 
+    @torch.no_grad()
+    def _convert(self, bucket: _Bucket) -> None:
+        """The program has converted the model since: on all ranks, which the digest will tell."""
+        taken = [(slot, slot.view) for slot in bucket.slots if slot.taken and slot.fits()]
+        bucket.memories.clear()
+        self._allocate([bucket])
+        for slot, view in taken:
+            slot.view.copy_(view)
+        self._describe()
+
     def _use_last(self, bucket: _Bucket) -> None:
         for slot, view in bucket.memories[-1].views.items():
             slot.bucket, slot.view = bucket, view
@@ -325,6 +343,8 @@ class Reducer:
         bucket = slot.bucket
         if bucket.ready == 0:
             self._begin(bucket)
+        if not slot.fits():
+            self._convert(bucket)
         bucket.ready += 1
         self._ready += 1
         gradient = slot.gradient = slot.parameter.grad
