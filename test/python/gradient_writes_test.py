@@ -3,6 +3,7 @@ by that of all ranks' backward passes, or by what was written after synchronize(
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
 import pytest
@@ -135,17 +136,20 @@ def test_what_is_written_before_synchronize_is_lost(on_threads, write, set_to_no
         assert "'0.weight'" in warned[0] and "optimizer.synchronize() first" in warned[0]
 
 
-@pytest.mark.parametrize("write", [clip, data, numpy])
-def test_what_is_written_after_synchronize_counts(on_threads, write):
-    """Without skip_synchronize(), too."""
+def halve_data(model):
+    for p in model.parameters():
+        p.grad.data.mul_(0.5)
 
-    def change(model):
-        if write is clip:
-            clip(model)
-        else:
-            for p in model.parameters():
-                p.grad.data.mul_(0.5)
 
+def halve_numpy(model):
+    for p in model.parameters():
+        values = p.grad.numpy()
+        values *= 0.5
+
+
+@pytest.mark.parametrize("skip", [False, True], ids=["step", "skip_synchronize"])
+@pytest.mark.parametrize("change", [clip, halve_data, halve_numpy])
+def test_what_is_written_after_synchronize_counts(on_threads, change, skip):
     def body():
         model = net()
         optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
@@ -154,7 +158,8 @@ def test_what_is_written_after_synchronize_counts(on_threads, write):
             loss_of(model, step, hvd.rank()).backward()
             optimizer.synchronize()
             change(model)
-            optimizer.step()
+            with optimizer.skip_synchronize() if skip else contextlib.nullcontext():
+                optimizer.step()
         return weights(model)
 
     results, warned = recorded(on_threads, 2, body)

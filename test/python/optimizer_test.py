@@ -302,33 +302,6 @@ def test_after_an_error_in_a_compression_training_goes_on(on_threads, at):
     same_everywhere(on_threads(2, body), expected)
 
 
-def test_clipping_between_synchronize_and_step(on_threads):
-    def reference():
-        model = net()
-        optimizer = sgd(model.parameters())
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            for rank in range(2):
-                (loss_of(model, step, rank) / 2).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-            optimizer.step()
-        return weights(model)
-
-    def body():
-        model = net()
-        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            loss_of(model, step, hvd.rank()).backward()
-            optimizer.synchronize()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-            with optimizer.skip_synchronize():
-                optimizer.step()
-        return weights(model)
-
-    same_everywhere(on_threads(2, body), reference())
-
-
 def test_closures(on_threads):
     def body():
         model = net()

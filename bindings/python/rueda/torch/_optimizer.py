@@ -333,8 +333,6 @@ def DistributedOptimizer(
     if op == ReduceOp.ADASUM:
         wrapped._is_shared = is_shared
         wrapped._names = {p: name for name, p in named}
-        if is_shared:
-            _grad_scaler.follow(wrapped, wrapped.synchronize, wrapped._agree)
     elif is_shared:
         factor = gradient_predivide_factor if op == ReduceOp.AVERAGE else 1.0
         wrapped._reducer = Reducer(
@@ -350,6 +348,8 @@ def DistributedOptimizer(
             in_arena=gradients_in_arena,
             process_set=process_set,
         )
+    if is_shared:
         # Combined gradients are the same on all ranks, and so is what is found in them.
-        _grad_scaler.follow(wrapped, wrapped._catch_up)
+        agree = wrapped._agree if op == ReduceOp.ADASUM else None
+        _grad_scaler.follow(wrapped, wrapped._catch_up, agree)
     return wrapped
