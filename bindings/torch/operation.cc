@@ -166,14 +166,21 @@ std::shared_ptr<Operation> Operation::Make(rueda_context* context) {
 
 std::shared_ptr<Operation> Operation::Submit(rueda_context* context, const Call& call) {
   const std::shared_ptr<Operation> operation = Make(context);
-  operation->Start(call, /*wait=*/false);
+  operation->Start(call, 0);
   return operation;
 }
 
 std::shared_ptr<Operation> Operation::Execute(rueda_context* context, const Call& call) {
   const std::shared_ptr<Operation> operation = Make(context);
-  operation->Start(call, /*wait=*/true);
+  operation->Start(call, RUEDA_FOREVER);
   operation->Wait();
+  return operation;
+}
+
+std::shared_ptr<Operation> Operation::Begin(rueda_context* context, const Call& call,
+                                            std::chrono::nanoseconds time) {
+  const std::shared_ptr<Operation> operation = Make(context);
+  operation->Start(call, time.count());
   return operation;
 }
 
@@ -226,7 +233,7 @@ void Operation::Prepare(const Call& call) {
        (call.kind == RUEDA_GATHER && OutputOf(call, flight.context) == Output::kAllocated));
 }
 
-void Operation::Start(const Call& call, bool wait) {
+void Operation::Start(const Call& call, int64_t time) {
   rueda::detail::Sweep();
   Prepare(call);
   const size_t count = inputs_.size();
@@ -239,21 +246,25 @@ void Operation::Start(const Call& call, bool wait) {
     exec.stream = HandleOf(*stream_);
   }
   std::vector<rueda_tensor> views(2 * count);
+  const auto plain = [&call](const std::string& name) {
+    return detail::COperation({.kind = call.kind,
+                               .name = name,
+                               .process_set = call.process_set,
+                               .op = call.op,
+                               .prescale = call.prescale,
+                               .postscale = call.postscale,
+                               .root = call.root,
+                               .splits = {call.splits.data(), call.splits.size()},
+                               .compressor = call.compressor,
+                               .priority = call.priority});
+  };
   std::vector<rueda_operation> operations(count);
+  if (count == 0) operations.push_back(plain(call.name));  // a barrier
   for (size_t i = 0; i < count; ++i) {
     const rueda_dtype dtype = DTypeOf(inputs_[i], {call, i});
     rueda_operation& operation = operations[i];
-    operation = detail::COperation({.kind = call.kind,
-                                    .name = names.empty() ? call.name : names[i],
-                                    .process_set = call.process_set,
-                                    .op = call.op,
-                                    .prescale = call.prescale,
-                                    .postscale = call.postscale,
-                                    .root = call.root,
-                                    .splits = {call.splits.data(), call.splits.size()},
-                                    .compressor = call.compressor,
-                                    .priority = call.priority});
-    if (call.wait_soon || (wait && stream_)) operation.flags = RUEDA_OPERATION_WAIT_SOON;
+    operation = plain(names.empty() ? call.name : names[i]);
+    if (call.wait_soon || (time != 0 && stream_)) operation.flags = RUEDA_OPERATION_WAIT_SOON;
     if (stream_.has_value()) operation.exec = &exec;
     if (call.kind != RUEDA_RECV) operation.input = &views[2 * i];
     const bool in_place = outputs_[i].is_same(inputs_[i]);
@@ -268,13 +279,14 @@ void Operation::Start(const Call& call, bool wait) {
       operation.output = &views[2 * i + 1];
     }
   }
-  if (wait && !stream_.has_value()) {
+  if (time != 0 && !stream_.has_value()) {
     const rueda_status status =
-        rueda_execute(flight.context, operations.data(), count, RUEDA_FOREVER, &flight.handle);
+        rueda_execute(flight.context, operations.data(), operations.size(), time, &flight.handle);
     if (flight.handle == 0) detail::Check(status, flight.context);
   } else {
-    detail::Check(rueda_submit(flight.context, operations.data(), count, nullptr, &flight.handle),
-                  flight.context);
+    detail::Check(
+        rueda_submit(flight.context, operations.data(), operations.size(), nullptr, &flight.handle),
+        flight.context);
   }
   if (!call.in_place || output != Output::kGiven) return;
   for (const at::Tensor& changed : outputs_) {
@@ -421,6 +433,7 @@ void Operation::TakeResults() {
   for (size_t i = 0; i < results_.size(); ++i) {
     if (!results_[i].defined()) results_[i] = outputs_[i];
     if (!copies_back_ || results_[i].is_same(outputs_[i])) continue;
+    const c10::InferenceMode mode(results_[i].is_inference());
     const at::NoGradGuard no_grad;
     results_[i].copy_(outputs_[i]);
   }

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -26,11 +27,11 @@ inline rueda_context* CurrentContext() {
 // What to do. Borrowed for the call. All tensors are on one device, the CPU or one of CUDA.
 struct Call {
   rueda_kind kind = RUEDA_ALLREDUCE;
-  c10::ArrayRef<at::Tensor> tensors;
+  c10::ArrayRef<at::Tensor> tensors = {};
   bool in_place = false;
   bool grouped = false;     // one name for several tensors: each adds its suffix, else a number
   const std::string& name;  // "": unnamed
-  ProcessSet process_set;
+  ProcessSet process_set = {};
   reduce_op op = RUEDA_NO_REDUCE_OP;
   double prescale = 1;
   double postscale = 1;
@@ -56,9 +57,17 @@ class Operation final : private rueda::detail::Cargo {
  public:
   // In the background. Throws what is wrong with the call; then nothing was submitted.
   static std::shared_ptr<Operation> Submit(rueda_context* context, const Call& call);
+  // The same, and this thread does the work if it can, for `time` at most; whether it has ended
+  // says Poll().
+  static std::shared_ptr<Operation> Begin(rueda_context* context, const Call& call,
+                                          std::chrono::nanoseconds time);
   // Submits and waits, the fast way. Throws how it failed.
   static std::shared_ptr<Operation> Execute(rueda_context* context, const Call& call);
 
+  // Whether Wait() has more to do than to wait: results are copied to where the caller wants them.
+  bool CopiesBack() const { return copies_back_; }
+  // Whether Wait() is for a stream. Then WaitFor() waits for more: the device.
+  bool IsOnDevice() const { return stream_.has_value(); }
   bool Poll();
   // Whether it ends in time; however, and whoever else waits for it. Not what Wait() does then.
   bool WaitFor(int64_t timeout_ns);
@@ -75,7 +84,8 @@ class Operation final : private rueda::detail::Cargo {
   explicit Operation(rueda_context* context) { flight.context = context; }
   static std::shared_ptr<Operation> Make(rueda_context* context);
   void End() noexcept override;
-  void Start(const Call& call, bool wait);
+  // `time`: how long to wait, in nanoseconds.
+  void Start(const Call& call, int64_t time);
   void Prepare(const Call& call);
   void PreparePart(const Call& call, size_t index);
   void Await(const std::optional<c10::Stream>& stream);

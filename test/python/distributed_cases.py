@@ -372,7 +372,7 @@ def many_from_any_source():
 
         def send(begin):
             for i in range(begin, count, 2):
-                works.append(group.send([torch.full((1,), float(i))], 0))
+                works.append(group.send([torch.full((1,), float(i))], 0, 0))
 
         threads = [threading.Thread(target=send, args=(begin,)) for begin in range(2)]
         for thread in threads:
@@ -910,21 +910,14 @@ def refused_letters():
         try:
             refused(unknown, other)
             raise AssertionError("there is no such type")
-        except (ValueError, TypeError):
-            pass
+        except rueda.UnsupportedError as error:
+            assert "Float8_e8m0fnu" in str(error), error
     got = torch.zeros(3)
     works = [dist.isend(torch.full((3,), float(rank)), other), dist.irecv(got, other)]
     for work in works:
         work.wait(datetime.timedelta(seconds=10))
     assert got.tolist() == [other] * 3
 
-    class Slow(dict):
-        def get(self, key, default):
-            value = super().get(key, default)
-            time.sleep(0.001)
-            return value
-
-    dist.distributed_c10d._get_default_group()._letters = Slow()
     count = 50
     if rank == 0:
 

@@ -241,21 +241,27 @@ _combined = [0]
 
 
 def count_combined():
-    """Counts what DistributedOptimizers submit, and DDP's own calls."""
-    from rueda.distributed import RuedaProcessGroup
+    """Counts what DistributedOptimizers submit, and DDP's buckets."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.nn.parallel import DistributedDataParallel
+
     from rueda.torch._reducer import Reducer
 
-    submit, allreduce = Reducer._submit, RuedaProcessGroup.allreduce
+    submit, init = Reducer._submit, DistributedDataParallel.__init__
 
     def counted_submit(self, bucket):
         _combined[0] += 1
         submit(self, bucket)
 
-    def counted_allreduce(self, tensors, opts=None):
-        _combined[0] += sum(t.numel() == NUMBERS for t in tensors)
-        return allreduce(self, tensors, opts)
+    def counted_hook(group, bucket):
+        _combined[0] += bucket.buffer().numel() == NUMBERS
+        return default_hooks.allreduce_hook(group, bucket)
 
-    Reducer._submit, RuedaProcessGroup.allreduce = counted_submit, counted_allreduce
+    def counted_init(self, *arguments, **options):
+        init(self, *arguments, **options)
+        self.register_comm_hook(self.process_group, counted_hook)
+
+    Reducer._submit, DistributedDataParallel.__init__ = counted_submit, counted_init
 
 
 NUMBERS = 6 * 32 + 32 + 32 * 3 + 3  # of the model's parameters

@@ -61,5 +61,7 @@ if "$python" -c 'import torch' 2>/dev/null; then
     [[ -e $site/$(basename "$package") || $(basename "$package") == rueda* ]] || ln -s "$package" "$site/"
   done
   in_new python "$root/test/python/main.py" "$root"/test/python/torch_test.py
+  in_new python -m rueda.build
+  in_new python "$root/test/python/main.py" "$root"/test/python/process_group_test.py -k "overloads or without"
   in_new python "$root/test/python/main.py" "$root"/test/python/jax_test.py -k "results or order"
 fi

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import rueda
-from rueda import launcher
+from rueda import build, launcher
 from rueda.core import _library
 
 _TRIAL_S = 60.0
@@ -167,9 +167,12 @@ def _framework(framework: _Framework) -> _Finding:
     if not version:
         return _Finding(False, f"{framework.name}: pip install {framework.distributions[0]}", [])
     text = f"{framework.name} {version}"
+    details = []
     if framework.name == "torch":
         text += f", {_device_of_torch()}"
-    return _Finding(True, f"{text}: import {framework.module if has_module else 'rueda'}", [])
+        backend = "built" if build.find(version) else f"{sys.executable} -m rueda.build"
+        details = [f"torch.distributed's backend 'rueda': {backend}"]
+    return _Finding(True, f"{text}: import {framework.module if has_module else 'rueda'}", details)
 
 
 def _device_of_torch() -> str:

@@ -1,6 +1,6 @@
 """What the ranks of a process group agree on through torch's store before they meet.
 
-    rank R    by each rank but 0: what it knows of itself
+    rank R    by each rank but 0: what it knows of itself, or why it can't take part
     place R   by rank 0, when it has read all of these: where rank R stands in the group
     answer R  by rank R: what it has read there, word for word
     job       by rank 0, when it has read all answers: go, and where the ranks of several hosts meet
@@ -20,7 +20,7 @@ import secrets
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch.distributed as dist
 
@@ -88,6 +88,18 @@ def agree(
     if rank == 0:
         return _Root(store, size, limit).agree(own, open_door)
     return _agree_with_root(store, rank, size, own, limit)
+
+
+def decline(
+    store: Any, rank: int, size: int, error: errors.RuedaError, limit: timedelta
+) -> NoReturn:
+    """Instead of `agree`: tells the others that this rank can't take part, and raises why."""
+    if rank == 0:
+        _Root(store, size, limit).refuse(error)
+    else:
+        _store.forget(store, f"place {rank}")
+        store.set(f"rank {rank}", _refusal(rank, error))
+    raise error
 
 
 def _endpoint(value: Any) -> str:
@@ -170,7 +182,7 @@ class _Root:
             places = _places([own, *map(self._read_own, self._others)])
         except Exception as error:
             with contextlib.suppress(dist.DistError):  # the store is gone too
-                self._refuse(error)
+                self.refuse(error)
             raise
         # All have come to this group: nobody reads what was left of an earlier one.
         for key in ("job", *(f"answer {rank}" for rank in self._others)):
@@ -202,9 +214,9 @@ class _Root:
         key = f"rank {rank}"
         word = _store.take(self._store, key)
         self._come.add(rank)
-        return Own(**_store.fields(key, word, _OWN))
+        return Own(**_store.fields(key, word, _OWN, may_refuse=True))
 
-    def _refuse(self, error: Exception) -> None:
+    def refuse(self, error: Exception) -> None:
         """Tells the others. A rank that has not come yet would delete what it was told, as if an
         earlier group had left it: it is waited for, if the store's time is not over already."""
         word = _refusal(0, error)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from rueda.distributed._process_group import RuedaProcessGroup
+from rueda.core import _context
+from rueda.distributed import _meeting, _native
 
 NAME = "rueda"
 
@@ -18,20 +21,38 @@ def register() -> None:
     """Once."""
     if hasattr(dist.Backend, NAME.upper()):
         return
-    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices)
     _let_monitored_barrier_through()
     _let_bf16_hooks_through()
+    _let_sequence_numbers_through()
+    _let_timeouts_through()
+    _context.at_exit.append(_leave)
 
 
-def _create(options: Any, _: Any) -> RuedaProcessGroup:
-    return RuedaProcessGroup(
-        options.store,
-        options.group_rank,
-        options.group_size,
-        options.timeout,
-        str(options.group_id),
-        list(options.global_ranks_in_group),
+def _create(options: Any, _: Any) -> Any:
+    """torch's Backend of a group. Collective over its ranks."""
+    rank, size, name = options.group_rank, options.group_size, str(options.group_id)
+    met = _meeting.meet(options.store, rank, size, name, prepare=_native.module)
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    return _native.module().GroupBackend(
+        met.context, met.store, rank, size, options.timeout, name, ranks
     )
+
+
+def _is_ours(group: Any) -> bool:
+    return NAME in str(dist.get_backend(group))
+
+
+def _leave(error: BaseException | None) -> Callable[[], None]:
+    """A program that does not destroy its process groups leaves them; one that ends for an
+    exception ends them for the others, too."""
+    if _native.module.cache_info().currsize == 0:
+        return lambda: None
+    end: Callable[[], None] = _native.module().begin_to_leave(
+        None if error is None else _context.reason_of(error)
+    )
+    return end
 
 
 def _let_monitored_barrier_through() -> None:
@@ -42,11 +63,13 @@ def _let_monitored_barrier_through() -> None:
     def monitored_barrier(
         group: Any = None, timeout: Any = None, wait_all_ranks: bool = False
     ) -> None:
-        own = dist.distributed_c10d._get_default_group() if group is None else group
-        if not isinstance(own, RuedaProcessGroup):
+        if not _is_ours(group):
             original(group, timeout, wait_all_ranks)
             return
-        if isinstance(timeout, (int, float)):
+        own: Any = dist.distributed_c10d._get_default_group() if group is None else group
+        if timeout is None:
+            timeout = timedelta(milliseconds=-1)  # the group's
+        elif isinstance(timeout, (int, float)):
             timeout = timedelta(seconds=timeout)
         own.monitored_barrier(timeout, wait_all_ranks)
 
@@ -61,7 +84,7 @@ def _let_bf16_hooks_through() -> None:
     original = ddp._check_comm_hook
 
     def check_comm_hook(self: Any, hook: Any) -> None:
-        is_ours = isinstance(self.process_group, RuedaProcessGroup)
+        is_ours = _is_ours(self.process_group)
         if is_ours and getattr(hook, "__name__", "").startswith("bf16_compress"):
             by_another_name = functools.wraps(hook)(functools.partial(hook))
             by_another_name.__name__ = "hook"
@@ -69,3 +92,31 @@ def _let_bf16_hooks_through() -> None:
         original(self, hook)
 
     ddp._check_comm_hook = check_comm_hook
+
+
+def _let_sequence_numbers_through() -> None:
+    """ProcessGroup asks only the backends that it knows for them."""
+    group_type: Any = dist.ProcessGroup
+    original = group_type._get_sequence_number_for_group
+
+    def get_sequence_number(self: Any) -> int:
+        backend: Any = self._get_backend(self._device_types[0]) if _is_ours(self) else None
+        return int(original(self) if backend is None else backend.sequence_number())
+
+    group_type._get_sequence_number_for_group = get_sequence_number
+
+
+def _let_timeouts_through() -> None:
+    """torch knows only its own backends as such whose limit of time can be set."""
+    c10d: Any = dist.distributed_c10d
+    original = c10d._set_pg_timeout
+
+    @functools.wraps(original)
+    def set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
+        own = c10d._get_default_group() if group is None else group
+        if _is_ours(own):
+            own.set_timeout(timeout)
+        else:
+            original(timeout, group)
+
+    c10d._set_pg_timeout = set_pg_timeout

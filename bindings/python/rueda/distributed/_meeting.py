@@ -9,11 +9,13 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from rueda import errors
 from rueda.core import _context
-from rueda.distributed._agreement import Own, agree
+from rueda.distributed._agreement import Own, agree, decline
 
 # What says where a process stands in the launcher's job. A group's ranks are others.
 _PLACE = {
@@ -82,8 +84,15 @@ class Met(NamedTuple):
     store: Any
 
 
-def meet(store: Any, rank: int, size: int, group_name: str) -> Met:
-    """A context for the group. Collective over its ranks.
+def meet(
+    store: Any,
+    rank: int,
+    size: int,
+    group_name: str,
+    prepare: Callable[[], object] = lambda: None,
+) -> Met:
+    """A context for the group. Collective over its ranks. `prepare` raises a RuedaError if this one
+    can't take part: then all ranks have it.
 
     Raises:
         RuedaError: the ranks did not meet; or the store held what none of them had written there,
@@ -97,6 +106,10 @@ def meet(store: Any, rank: int, size: int, group_name: str) -> Met:
             address, port = holder.getsockname()[:2]
             return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
+        try:
+            prepare()
+        except errors.RuedaError as error:
+            decline(store, rank, size, error, _start_limit())
         own = _own(rank, size)
         place, meeting_address, group_store = agree(
             store, rank, size, own, _start_limit(), open_door

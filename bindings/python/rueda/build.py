@@ -1,0 +1,149 @@
+"""Builds the backend of torch.distributed for the torch and the Python that run this:
+``python -m rueda.build``. Needs a C++20 compiler (``$CXX``, or c++) and Python's headers
+(python3-dev); takes about a minute. Once for each version of either."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+
+from rueda.core import _library
+
+_SOURCES = "bindings/torch"
+_FLAGS = "-std=c++20 -O2 -fPIC -fvisibility=hidden -DNDEBUG -DTORCH_EXTENSION_NAME=rueda_c10d"
+
+
+def file_name(torch_version: str) -> str:
+    """Of the module for a torch and this Python."""
+    minor = ".".join(torch_version.split(".")[:2])
+    return f"rueda_c10d-torch{minor}-{sys.implementation.cache_tag}.so"
+
+
+def folders() -> list[pathlib.Path]:
+    """Where modules may be: the package's own, and the one for users who can't write there."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    number = _library.lib.rueda_version()
+    version = f"{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"
+    return [_library.folder() / "lib", cache / "rueda" / version]
+
+
+def find(torch_version: str) -> pathlib.Path | None:
+    """The module for a torch and this Python, if there is one."""
+    paths = [folder / file_name(torch_version) for folder in folders()]
+    return next((path for path in paths if path.exists()), None)
+
+
+class BuildError(Exception):
+    """Why it can't be built."""
+
+
+def _root() -> pathlib.Path:
+    """Of the sources: the package has them, or it is part of them."""
+    own = _library.folder() / "native"
+    root = own if own.exists() else pathlib.Path(__file__).resolve().parents[3]
+    if not (root / _SOURCES / "c10d").exists():
+        raise BuildError(f"the sources are not in {root}: install the wheel again")
+    return root
+
+
+def _compiler() -> list[str]:
+    command = shlex.split(os.environ.get("CXX", "c++"))
+    if not command or shutil.which(command[0]) is None:
+        raise BuildError(
+            f"there is no C++ compiler {' '.join(command)!r}: install g++ (Debian: apt-get install "
+            "g++), or name one in CXX"
+        )
+    return command
+
+
+def _includes(root: pathlib.Path) -> list[str]:
+    from torch.utils import cpp_extension
+
+    python = sysconfig.get_paths()["include"]
+    if not os.path.exists(os.path.join(python, "Python.h")):
+        raise BuildError(
+            f"Python's headers are not in {python}: install them (Debian: apt-get install "
+            "python3-dev)"
+        )
+    own = [root, *(root / "bindings" / part / "include" for part in ("c", "cpp", "torch"))]
+    return [f"-I{path}" for path in own] + [
+        f"-isystem{path}" for path in (*cpp_extension.include_paths(), python)
+    ]
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise BuildError(f"this failed: {shlex.join(command)}\n{done.stderr}")
+
+
+def build() -> pathlib.Path:
+    """Builds it, and returns where it is.
+
+    Raises:
+        BuildError: what is missing, or what the compiler says.
+    """
+    try:
+        import torch
+        from torch.utils import cpp_extension
+    except ImportError as error:
+        raise BuildError(f"torch can't be imported: {error}") from error
+    root, compiler = _root(), _compiler()
+    here = root / _SOURCES
+    sources = [here / "operation.cc", here / "device.cc", *sorted((here / "c10d").glob("*.cc"))]
+    flags = [
+        *shlex.split(_FLAGS),
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        *_includes(root),
+    ]
+    target = _target(torch.__version__)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="rueda-build-") as scratch:
+        objects = [os.path.join(scratch, f"{source.stem}.o") for source in sources]
+
+        def compile_(pair: tuple[pathlib.Path, str]) -> None:
+            _run([*compiler, *flags, "-c", str(pair[0]), "-o", pair[1]])
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(compile_, zip(sources, objects, strict=True)))
+        made = os.path.join(scratch, target.name)
+        libraries = [f"-L{path}" for path in cpp_extension.library_paths()]
+        libraries += ["-ltorch_python", "-ltorch_cpu", "-lc10"]
+        rueda = str(_library.folder() / "lib" / "librueda.so")
+        _run([*compiler, "-shared", "-o", made, *objects, *libraries, rueda])
+        os.replace(made, target)
+    return target
+
+
+def _target(torch_version: str) -> pathlib.Path:
+    """In the first folder that can be written."""
+    for folder in folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder / file_name(torch_version)
+        except OSError:
+            continue
+    raise BuildError(f"none of {', '.join(map(str, folders()))} can be written")
+
+
+def main() -> int:
+    """The command."""
+    begin = time.monotonic()
+    try:
+        print(f"{build()} ({time.monotonic() - begin:.0f} s)")
+    except BuildError as error:
+        print(f"rueda.build: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

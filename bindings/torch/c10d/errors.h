@@ -1,0 +1,25 @@
+// From the library's errors to Python's.
+#pragma once
+
+#include <exception>
+
+namespace rueda::libtorch {
+
+// `error`, or if it is a rueda::Error, the exception of rueda.errors that tells as much. Takes the
+// interpreter's lock.
+std::exception_ptr PythonsOf(const std::exception_ptr& error);
+
+// Calls `f`; the library's errors become Python's.
+template <typename F>
+auto WithPythonsErrors(F f) -> decltype(f()) {
+  try {
+    return f();
+  } catch (...) {
+    std::rethrow_exception(PythonsOf(std::current_exception()));
+  }
+}
+
+// Throws what a handler of a signal that has come raises, on the main thread of Python.
+void CheckSignals();
+
+}  // namespace rueda::libtorch

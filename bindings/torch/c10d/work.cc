@@ -1,0 +1,248 @@
+#include "bindings/torch/c10d/work.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/jit_type.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "bindings/torch/c10d/errors.h"
+#include "bindings/torch/c10d/threads.h"
+#include "bindings/torch/device.h"
+#include "rueda/rueda.hpp"
+
+namespace rueda::libtorch {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::steady_clock;
+using Future = c10::ivalue::Future;
+
+constexpr milliseconds kSlice{200};
+constexpr std::chrono::hours kLongest{24 * 365 * 100};
+
+// The device that is no CPU, if there is one.
+std::optional<at::Device> DeviceOf(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && !tensor.is_cpu()) return tensor.device();
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<Future> FutureOf(const std::vector<at::Tensor>& outputs) {
+  std::vector<at::Device> devices;
+  if (const std::optional<at::Device> device = DeviceOf(outputs)) devices.push_back(*device);
+  return c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()), devices);
+}
+
+std::string InSeconds(milliseconds time) {
+  char text[32];
+  (void)std::snprintf(text, sizeof text, "%g s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+bool WaitInSlices(milliseconds limit, const std::function<bool(nanoseconds)>& look) {
+  const auto end = steady_clock::now() + std::min<nanoseconds>(limit, kLongest);
+  for (nanoseconds left = limit < kSlice ? limit : kSlice;;) {
+    if (look(left)) return true;
+    CheckSignals();
+    left = std::min<nanoseconds>(kSlice, end - steady_clock::now());
+    if (left.count() <= 0) return false;
+  }
+}
+
+void Put(const at::Tensor& output, const at::Tensor& values) {
+  const c10::InferenceMode mode(output.is_inference());
+  const at::NoGradGuard no_grad;
+  output.copy_(values.view(output.sizes()));
+}
+
+c10::intrusive_ptr<GroupWork> GroupWork::Begin(const std::shared_ptr<Session>& session,
+                                               const Call& call, WorkPlan plan, bool soon) {
+  rueda_context* const context = session->context();
+  const auto work = c10::make_intrusive<GroupWork>(session, std::move(plan));
+  const std::shared_ptr<Operation> operation =
+      soon ? Operation::Begin(context, call, nanoseconds(std::min(kSlice, work->plan_.limit)))
+           : Operation::Submit(context, call);
+  work->operation_ = operation;
+  for (const at::Tensor& output : work->plan_.outputs) {
+    if (!output.is_inference()) output.unsafeGetTensorImpl()->bump_version();
+  }
+  if (soon && operation->Poll()) {
+    work->Complete();
+    return work;
+  }
+  session->Keep(work);
+  if (!soon && (work->plan_.finish != nullptr || operation->CopiesBack())) {
+    operation->Then([work](const rueda::Error*) { work->Complete(); });
+  }
+  return work;
+}
+
+GroupWork::GroupWork(std::shared_ptr<Session> session, WorkPlan plan)
+    : c10d::Work(-1, plan.type, plan.title, plan.inputs),
+      session_(std::move(session)),
+      plan_(std::move(plan)) {
+  plan_.inputs.clear();  // the operation has what it needs
+}
+
+std::shared_ptr<Operation> GroupWork::Running() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return operation_;
+}
+
+void GroupWork::Complete() noexcept {
+  const std::lock_guard<std::mutex> ending(ending_);
+  const std::shared_ptr<Operation> operation = Running();
+  if (operation == nullptr) return;
+  std::exception_ptr error;
+  std::optional<c10::Event> there;
+  try {
+    operation->Wait();
+    if (plan_.finish != nullptr) plan_.finish(*operation);
+    if (const std::optional<at::Device> device = DeviceOf(plan_.outputs)) {
+      there.emplace(device->type());
+      there->record(*CurrentStream(*device));
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  plan_.finish = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    operation_.reset();
+    there_ = std::move(there);
+  }
+  finish(error);
+  session_->LetGoOf(this);
+}
+
+bool GroupWork::isCompleted() {
+  const std::shared_ptr<Operation> operation = Running();
+  if (operation == nullptr) return true;
+  if (!WithPythonsErrors([&] { return operation->Poll(); })) return false;
+  Complete();
+  return true;
+}
+
+bool GroupWork::isSuccess() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return completed_ && exception_ == nullptr;
+}
+
+std::exception_ptr GroupWork::exception() const {
+  std::exception_ptr error;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    error = exception_;
+  }
+  return error == nullptr ? nullptr : PythonsOf(error);
+}
+
+std::vector<at::Tensor> GroupWork::result() {
+  (void)wait();
+  return plan_.outputs;
+}
+
+bool GroupWork::wait(milliseconds timeout) {
+  if (const std::shared_ptr<Operation> operation = Running()) {
+    const milliseconds limit = timeout.count() > 0 ? timeout : plan_.limit;
+    WithPythonsErrors([&] {
+      if (operation->IsOnDevice() || WaitInSlices(limit, [&](nanoseconds slice) {
+            return operation->WaitFor(slice.count());
+          })) {
+        return Complete();
+      }
+      const std::string why = rueda_last_error();
+      throw Error(RUEDA_DEADLINE_EXCEEDED, "process group " + session_->group() + ": " + why +
+                                               " (the limit is " + InSeconds(limit) + ")");
+    });
+  }
+  if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (there_.has_value()) there_->block(*CurrentStream(*DeviceOf(plan_.outputs)));
+  return true;
+}
+
+c10::intrusive_ptr<Future> GroupWork::getFuture() {
+  std::shared_ptr<Operation> operation;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (future_ != nullptr) return future_;
+    future_ = FutureOf(plan_.outputs);
+    operation = operation_;
+  }
+  if (operation == nullptr) {
+    Tell();
+  } else {
+    // Callbacks of the future may wait for other operations.
+    const auto self = c10::intrusive_ptr<GroupWork>::unsafe_reclaim_from_nonowning(this);
+    operation->Then([self](const rueda::Error*) { RunSoon([self] { self->Tell(); }); });
+  }
+  return future_;
+}
+
+void GroupWork::Tell() {
+  const std::optional<at::Device> device = DeviceOf(plan_.outputs);
+  c10::OptionalStreamGuard guard;
+  if (device.has_value()) {
+    const c10::impl::VirtualGuardImpl impl(device->type());
+    guard.reset_stream(impl.getStreamFromGlobalPool(*device));
+  }
+  try {
+    (void)wait();
+    future_->markCompleted(c10::IValue(plan_.outputs));
+  } catch (...) {
+    future_->setErrorIfNeeded(std::current_exception());
+  }
+}
+
+bool GroupWorks::isCompleted() {
+  return std::all_of(works_.begin(), works_.end(), [](auto& work) { return work->isCompleted(); });
+}
+
+bool GroupWorks::isSuccess() const {
+  return std::all_of(works_.begin(), works_.end(), [](auto& work) { return work->isSuccess(); });
+}
+
+std::exception_ptr GroupWorks::exception() const {
+  for (const auto& work : works_) {
+    if (const std::exception_ptr error = work->exception()) return error;
+  }
+  return nullptr;
+}
+
+std::vector<at::Tensor> GroupWorks::result() {
+  std::vector<at::Tensor> all;
+  for (const auto& work : works_) {
+    const std::vector<at::Tensor> some = work->result();
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+bool GroupWorks::wait(milliseconds timeout) {
+  for (const auto& work : works_) (void)work->wait(timeout);
+  return true;
+}
+
+c10::intrusive_ptr<Future> GroupWorks::getFuture() {
+  c10::List<c10::intrusive_ptr<Future>> futures(
+      c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
+  for (const auto& work : works_) futures.push_back(work->getFuture());
+  return c10::collectAll(futures)->then(
+      [outputs = result()](Future& ended) {
+        if (ended.hasError()) std::rethrow_exception(ended.exception_ptr());
+        return c10::IValue(outputs);
+      },
+      c10::ListType::create(c10::TensorType::get()));
+}
+
+}  // namespace rueda::libtorch

@@ -1,0 +1,114 @@
+// torch.distributed's Work: an operation of a process group under way.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Event.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "bindings/torch/c10d/session.h"
+#include "bindings/torch/operation.h"
+
+namespace rueda::libtorch {
+
+// What a work is, but for the operation.
+struct WorkPlan {
+  c10d::OpType type = c10d::OpType::UNKNOWN;
+  const char* title = nullptr;  // for profilers
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> outputs;     // the result, which the caller has given
+  std::chrono::milliseconds limit{0};  // of a wait that has none of its own
+  uint64_t number = 0;                 // of the group's operations
+  // Once the operation has ended well, whoever waits or if nobody does: what is left to be done
+  // until the outputs are there. May throw.
+  std::function<void(Operation&)> finish;
+};
+
+// Waits of works look for Ctrl-C every so often, and once their time is over throw an Error with
+// RUEDA_DEADLINE_EXCEEDED.
+//
+// Results on CUDA are there for the stream that is current in wait(), and for a future's callbacks.
+class GroupWork final : public c10d::Work {
+ public:
+  // Begins. `soon`: the caller is about to wait, and this thread does the work if it can. Throws an
+  // Error, or what is wrong with the call; then nothing has begun.
+  static c10::intrusive_ptr<GroupWork> Begin(const std::shared_ptr<Session>& session,
+                                             const Call& call, WorkPlan plan, bool soon);
+
+  GroupWork(std::shared_ptr<Session> session, WorkPlan plan);
+  // Null: it has ended.
+  std::shared_ptr<Operation> Running() const;
+  // Waits without a limit, until the outputs are there or an error is.
+  void Complete() noexcept;
+
+  // ---- torch.distributed's; errors are Python's (errors.h) ----
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override { (void)wait(); }
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return plan_.number; }
+
+ private:
+  friend class Session;
+
+  // The future of how it ended.
+  void Tell();
+
+  const std::shared_ptr<Session> session_;
+  WorkPlan plan_;
+  std::mutex ending_;  // held until the outputs are there
+
+  // Guarded by the base class's mutex_, which guards completed_ and exception_, too.
+  std::shared_ptr<Operation> operation_;  // until it has ended
+  std::optional<c10::Event> there_;       // on CUDA: the outputs are
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+
+  std::optional<Session::Works::iterator> kept_at_;  // the session's
+};
+
+// Several works as one.
+class GroupWorks final : public c10d::Work {
+ public:
+  explicit GroupWorks(std::vector<c10::intrusive_ptr<c10d::Work>> works)
+      : c10d::Work(-1, c10d::OpType::COALESCED), works_(std::move(works)) {}
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override { (void)wait(); }
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  const std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+};
+
+// Writes `values` to `output`, which has as many elements and may be of any shape and mode.
+void Put(const at::Tensor& output, const at::Tensor& values);
+
+// Of a work with these outputs.
+c10::intrusive_ptr<c10::ivalue::Future> FutureOf(const std::vector<at::Tensor>& outputs);
+
+// "1.5 s"
+std::string InSeconds(std::chrono::milliseconds time);
+
+// Calls `look(slice)` until it is true, or for `limit`: whether it was. Python's signals are looked
+// for between two calls, on its main thread; what a handler raises is thrown.
+bool WaitInSlices(std::chrono::milliseconds limit,
+                  const std::function<bool(std::chrono::nanoseconds)>& look);
+
+}  // namespace rueda::libtorch

@@ -1,0 +1,318 @@
+"""What torch knows of a process group: its methods, works and futures that C++ waits for, who sees
+a collective, and what happens where the backend is not built."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+import torch.nn as nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+import rueda  # noqa: E402
+import rueda.distributed  # noqa: E402
+
+
+def start(**options):
+    dist.init_process_group("rueda", **options)
+    return dist.group.WORLD, dist.get_rank(), dist.get_world_size()
+
+
+# ---- the methods of ProcessGroup, in all forms that torch has ----
+
+
+def overloads():
+    pg, rank, size = start()
+    op = dist.ReduceOp.MAX
+    highest, total = [float(size)] * 3, [size * (size + 1) / 2.0] * 3
+    second = timedelta(seconds=60)
+
+    def own():
+        return torch.full((3,), rank + 1.0)
+
+    def each():
+        return [torch.zeros(3) for _ in range(size)]
+
+    for begin, expected in (
+        (lambda x: pg.allreduce([x], op), highest),
+        (lambda x: pg.allreduce([x], op=op), highest),
+        (lambda x: pg.allreduce([x], op, second), highest),
+        (lambda x: pg.allreduce([x]), total),
+        (lambda x: pg.allreduce(x), total),
+        (lambda x: pg.allreduce(x, op), highest),
+        (lambda x: pg.allreduce(x, op, timeout=second), highest),
+        (lambda x: pg.allreduce_coalesced([x]), total),
+        (lambda x: pg.broadcast(x, root=1), [2.0] * 3),
+        (lambda x: pg.broadcast(x, 1, second), [2.0] * 3),
+    ):
+        x = own()
+        begin(x).wait()
+        assert x.tolist() == expected, expected
+    for begin in (
+        lambda x: pg.reduce(x, 0, op),
+        lambda x: pg.reduce(x, root=0, op=op),
+        lambda x: pg.reduce(x, 0, op, second),
+    ):
+        x = own()
+        begin(x).wait()
+        assert x.tolist() == (highest if rank == 0 else [rank + 1.0] * 3)
+    outputs = each()
+    pg.allgather(outputs, own()).wait()
+    assert [x[0].item() for x in outputs] == [k + 1.0 for k in range(size)]
+    outputs = each() if rank == 1 else []
+    pg.gather(outputs, own(), 1).wait()
+    assert [x[0].item() for x in outputs] == [k + 1.0 for k in range(size if rank == 1 else 0)]
+    x = torch.zeros(3)
+    pg.scatter(x, [own() * (k + 1) for k in range(size)] if rank == 1 else [], 1).wait()
+    assert x.tolist() == [2.0 * (rank + 1)] * 3
+    x = torch.zeros(3)
+    pg.reduce_scatter(x, [own() * (k + 1) for k in range(size)], op).wait()
+    assert x.tolist() == [float(size * (rank + 1))] * 3
+    pg.barrier().wait()
+    pg.barrier(timeout=second).wait()
+    work = dist.all_reduce(x := own(), async_op=True)
+    assert work.wait(second) and x.tolist() == total
+    future = pg.allreduce(own()).get_future()
+    future.wait()
+    assert future.value()[0].tolist() == total
+    dist.destroy_process_group()
+
+
+def test_methods_have_torchs_overloads():
+    rueda.run(overloads, np=3)
+
+
+def facts():
+    pg, _, _ = start(timeout=timedelta(seconds=300))
+    before = pg._get_sequence_number_for_group()
+    dist.all_reduce(torch.ones(1))
+    backend = pg._get_backend(torch.device("cpu"))
+    found = {
+        "operations": pg._get_sequence_number_for_group() - before,
+        "devices": [device.type for device in pg._device_types],
+        "name": backend.name(),
+        "options": backend.options._timeout.total_seconds(),
+    }
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), pg)
+    begin = time.monotonic()
+    try:
+        dist.recv(torch.zeros(1), 1 - dist.get_rank())
+        raise AssertionError("nobody has sent anything")
+    except rueda.TimeIsUpError as error:
+        found["limit"] = str(error)
+    assert time.monotonic() - begin < 60
+    return found
+
+
+def test_torch_is_told_what_the_group_is():
+    for found in rueda.run(facts, np=2):
+        assert found["operations"] == 1
+        assert found["devices"] == ["cpu"] + ["cuda"] * torch.cuda.is_available()
+        assert found["name"] == "rueda"
+        assert found["options"] == 300
+        assert "process group 0: " in found["limit"] and "the limit is 1 s" in found["limit"]
+
+
+def premultiplied():
+    _, rank, size = start()
+    x = torch.full((3,), rank + 1.0)
+    dist.all_reduce(x, op=dist._make_nccl_premul_sum(0.5))
+    assert x.tolist() == [0.5 * size * (size + 1) / 2] * 3
+    y = torch.zeros(1)
+    given = torch.full((size,), rank + 1.0)
+    dist.reduce_scatter_tensor(y, given, op=dist._make_nccl_premul_sum(2.0))
+    assert y.item() == size * (size + 1)
+    dist.destroy_process_group()
+
+
+def test_sums_are_premultiplied():
+    rueda.run(premultiplied, np=2)
+
+
+# ---- what C++ waits for ----
+
+
+def uneven_inputs():
+    _, rank, _ = start()
+    net = DistributedDataParallel(nn.Linear(5, 5, bias=False))
+    with net.join(divide_by_initial_world_size=False):
+        for _ in range(3 + 2 * rank):
+            net(torch.ones(1, 5)).sum().backward()
+            assert net.module.weight.grad[0, 0] == 1
+            net.zero_grad()
+    dist.destroy_process_group()
+
+
+def test_ddp_joins_by_those_that_are_left():
+    rueda.run(uneven_inputs, np=2)
+
+
+def builtin_hooks():
+    _, rank, size = start()
+    for hook in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
+        net = DistributedDataParallel(nn.Linear(4, 4, bias=False))
+        net._register_builtin_comm_hook(hook)
+        (net(torch.full((1, 4), float(rank))).sum()).backward()
+        assert torch.equal(net.module.weight.grad, torch.full((4, 4), (size - 1) / 2))
+    dist.destroy_process_group()
+
+
+def test_ddps_own_hooks_run():
+    rueda.run(builtin_hooks, np=2)
+
+
+def inference():
+    _, rank, size = start()
+    with torch.inference_mode():
+        for wait in (lambda work: work.wait(), lambda work: work.get_future().wait()):
+            outputs = [torch.zeros(2) for _ in range(size)]
+            wait(dist.all_gather(outputs, torch.full((2,), float(rank)), async_op=True))
+            assert [x[0].item() for x in outputs] == list(range(size))
+            x = torch.ones(4, 4)[:, ::2]
+            wait(dist.all_reduce(x, async_op=True))
+            assert x.sum() == 8 * size
+    dist.destroy_process_group()
+
+
+def test_tensors_of_inference_mode_are_written():
+    rueda.run(inference, np=2)
+
+
+def dropped():
+    """Nobody waits for these works, and all is done when a later operation is."""
+    _, rank, size = start()
+    outputs = [torch.zeros(1000) for _ in range(size)]
+    part = torch.ones(8, 8)[:, ::2]
+    for _ in range(3):
+        dist.all_gather(outputs, torch.full((1000,), float(rank)), async_op=True)
+        dist.all_reduce(torch.ones(1000), async_op=True)
+    dist.all_reduce(part, async_op=True)
+    message = torch.zeros(3)
+    dist.isend(torch.full((3,), float(rank)), 1 - rank)
+    dist.irecv(message, 1 - rank).wait()
+    assert message.tolist() == [1.0 - rank] * 3
+    dist.destroy_process_group()
+    assert [x[0].item() for x in outputs] == list(range(size))
+    assert part.sum() == 32 * size
+
+
+def test_works_that_are_dropped_go_on():
+    rueda.run(dropped, np=2)
+
+
+# ---- who sees a collective ----
+
+
+def seen():
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    start()
+    with CommDebugMode() as mode:
+        dist.all_reduce(torch.ones(3))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.broadcast(torch.ones(3), 0)
+    dist.destroy_process_group()
+    return mode.get_total_counts(), {event.name for event in profile.events()}
+
+
+def test_modes_and_profilers_see_it():
+    for count, names in rueda.run(seen, np=2):
+        assert count == 1
+        assert {"c10d::broadcast_", "rueda:broadcast"} <= names
+
+
+def versions():
+    """Whatever is written counts as written, also a leaf that requires a gradient."""
+    _, rank, size = start()
+    other = 1 - rank
+    writers = [
+        lambda x: dist.all_reduce(x),
+        lambda x: dist.all_reduce(x, async_op=True).wait(),
+        lambda x: dist.broadcast(x, 0),
+        lambda x: dist.all_gather([x, torch.zeros(4)], torch.ones(4)),
+        lambda x: dist.all_gather_into_tensor(x, torch.ones(4 // size)),
+        lambda x: dist.reduce_scatter_tensor(x, torch.ones(4 * size)),
+        lambda x: dist.all_to_all_single(x, torch.ones(4)),
+        lambda x: dist.scatter(x, [torch.ones(4)] * size if rank == 0 else None, 0),
+        lambda x: [w.wait() for w in (dist.isend(torch.ones(4), other), dist.irecv(x, other))],
+    ]
+    for write in writers:
+        a = torch.arange(4.0, requires_grad=True)
+        b = a * 2
+        c = b * b
+        write(b)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            c.sum().backward()
+        write(nn.Parameter(torch.ones(4)))
+    dist.destroy_process_group()
+
+
+def test_autograd_sees_what_is_written():
+    rueda.run(versions, np=2)
+
+
+# ---- errors ----
+
+
+def interrupted():
+    _, rank, _ = start()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            dist.recv(torch.zeros(1), 1)
+            raise AssertionError("nobody has sent anything")
+        except KeyboardInterrupt:
+            store.set("interrupted", "")
+    store.get("interrupted")
+    dist.destroy_process_group()
+    return True
+
+
+def test_ctrl_c_ends_a_wait():
+    assert rueda.run(interrupted, np=2) == [True, True]
+
+
+def in_a_future():
+    _, rank, _ = start()
+    work = dist.all_reduce(torch.ones(2 + rank), async_op=True)
+    with pytest.raises(rueda.MismatchError) as told:
+        work.get_future().wait()
+    with pytest.raises(rueda.MismatchError):
+        work.wait()
+    assert isinstance(work.exception(), rueda.MismatchError) and not work.is_success()
+    dist.destroy_process_group()
+    return told.value.operation
+
+
+def test_futures_have_the_librarys_errors():
+    assert rueda.run(in_a_future, np=2) == ["allreduce"] * 2
+
+
+def not_built():
+    from rueda import build
+
+    if os.environ["RANK"] == "1":
+        build.file_name = lambda _: "of_another_torch.so"
+    begin = time.monotonic()
+    try:
+        start()
+    except rueda.RuedaError as error:
+        assert time.monotonic() - begin < 30
+        return str(error)
+    raise AssertionError("rank 1 has no module")
+
+
+def test_a_rank_without_the_backend_is_told_of():
+    first, second = rueda.run(not_built, np=2)
+    assert first.startswith("rank 1: torch.distributed's backend 'rueda' is not built for torch ")
+    assert f"{sys.executable} -m rueda.build" in first and second in first
