@@ -126,6 +126,11 @@ const Knob kKnobs[] = {
      "1: reductions of CUDA tensors add up in rank order and give the CPU's bits, at some cost; "
      "else "
      "NCCL adds up as it likes, though all ranks get the same."},
+    {"gradients", &Config::gradients, Use::kAgreed, 0, 0, "horovod|sum", "",
+     "How `rueda.torch` and `rueda.tensorflow` scale the gradients of allgather, broadcast and "
+     "reducescatter. `horovod`: as Horovod does. `sum`: as the derivative of the sum of all ranks' "
+     "losses. `hvd.gradients()` overrides it. See "
+     "[python.md](python.md#gradients-of-operations)."},
     {"log_level", &Config::log_level, Use::kKnob, 0, 0, "debug|info|warning|error|off",
      "HOROVOD_LOG_LEVEL", "The least severe messages printed to stderr."},
     {"recorder_dir", &Config::recorder_dir, Use::kKnob, 0, 0, "", "",

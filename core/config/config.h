@@ -36,6 +36,7 @@ struct Config {
   double nccl_timeout_s = 60;
   double unwind_timeout_s = 5;
   int64_t deterministic = 0;
+  std::string gradients = "horovod";  // Python reads it; here it is compared
   // What people see.
   std::string log_level = "warning";
   std::string recorder_dir;

@@ -155,7 +155,7 @@ def test_results_are_the_same_at_once_and_in_a_graph():
     run(fn, np=3)
 
 
-def test_gradients_are_those_of_the_sum_of_all_ranks_losses():
+def test_gradients_are_the_derivative_times_horovods_factor():
     def fn():
         import tensorflow as tf
 
@@ -163,11 +163,10 @@ def test_gradients_are_those_of_the_sum_of_all_ranks_losses():
 
         hvd.init()
         rank, size = hvd.rank(), hvd.size()
+        x = tf.constant(np.arange(6.0).reshape(6, 1) + rank)
+        weights = tf.constant(np.arange(1.0, 200.0).reshape(-1, 1) * (rank + 1))
 
         def local_gradients(form):
-            x = tf.constant(np.arange(6.0).reshape(2 * 3, 1) + rank)
-            weights = tf.constant(np.arange(1.0, 200.0).reshape(-1, 1) * (rank + 1))
-
             def gradient(x):
                 with tf.GradientTape() as tape:
                     tape.watch(x)
@@ -177,37 +176,71 @@ def test_gradients_are_those_of_the_sum_of_all_ranks_losses():
 
             return gradient(x), tf.function(gradient)(x)
 
-        def numbers(r, count):
-            return np.arange(1.0, count + 1) * (r + 1)
+        def numbers(begin, count, r):
+            return np.arange(1.0 + begin, 1 + begin + count) * (r + 1)
 
         total = sum(r + 1 for r in range(size))
-        rows = 6 // size if 6 % size == 0 else None
+        rows = 6 // size
+        scattered = np.concatenate([numbers(0, rows, r) for r in range(size)])
+        there = np.concatenate([numbers(rows * rank, rows, r) for r in range(size)])
+        gathered = total * numbers(6 * rank, 6, 0)
+        both = total * (numbers(6 * rank, 6, 0) + 3 * numbers(6 * size + 6 * rank, 6, 0))
+        cast = (rank == 1) * total * numbers(0, 6, 0)
+        # What is called, the derivative of the sum of all ranks' losses, and by what Horovod's
+        # gradient differs from it.
         cases = [
-            (lambda x: hvd.allreduce(x, op=hvd.Sum), numbers(0, 6) * total),
-            (hvd.allreduce, numbers(0, 6) * total / size),
+            (lambda x: hvd.allreduce(x, op=hvd.Sum), numbers(0, 6, 0) * total, 1),
+            (hvd.allreduce, numbers(0, 6, 0) * total / size, 1),
             (
                 lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=2, postscale_factor=3),
-                6 * numbers(0, 6) * total,
+                6 * numbers(0, 6, 0) * total,
+                1,
             ),
-            (hvd.allgather, total * np.arange(1.0 + 6 * rank, 7 + 6 * rank)),
-            (lambda x: hvd.broadcast(x, 1), (rank == 1) * numbers(0, 6) * total),
+            (hvd.allgather, gathered, 1 / size),
+            (lambda x: tf.concat(hvd.grouped_allgather([x, 3 * x]), 0), both, 1 / size),
+            (lambda x: hvd.broadcast(x, 1), cast, 1 / size),
+            (lambda x: hvd.reducescatter(x, op=hvd.Sum), scattered, size),
+            (lambda x: hvd.reducescatter(x, prescale_factor=3), 3 * scattered / size, size),
+            (lambda x: hvd.grouped_reducescatter([x])[0], scattered / size, size),
+            (hvd.alltoall, there, 1),
+            (lambda x: hvd.alltoall(x, [rows] * size)[0], there, 1),
         ]
-        if rows:
-            mine = np.concatenate([numbers(r, rows) for r in range(size)])
-            cases.append((lambda x: hvd.reducescatter(x, op=hvd.Sum), mine))
-            there = np.concatenate(
-                [np.arange(1.0 + rows * rank, 1 + rows * (rank + 1)) * (r + 1) for r in range(size)]
-            )
-            cases.append((hvd.alltoall, there))
-            cases.append((lambda x: hvd.alltoall(x, [rows] * size)[0], there))
-        for number, (form, expected) in enumerate(cases):
-            for result in local_gradients(form):
-                np.testing.assert_allclose(
-                    result.numpy().ravel(), expected, rtol=1e-6, err_msg=str(number)
-                )
-        hvd.shutdown()
+        for convention in ("horovod", "sum"):
+            assert hvd.gradients(convention) == convention
+            for number, (form, derivative, factor) in enumerate(cases):
+                scale = 1 if convention == "sum" else factor
+                for result in local_gradients(form):
+                    np.testing.assert_allclose(
+                        result.numpy().ravel(),
+                        scale * derivative,
+                        rtol=1e-6,
+                        err_msg=f"{convention} {number}",
+                    )
 
-    run(fn, np=2)
+        # Ranks whose conventions differ.
+        hvd.gradients("sum" if rank == 1 else "horovod")
+        texts = []
+        for number in (3, 4, 5, 6, 8):
+            for compiled in (False, True):
+
+                def gradient(x, form=cases[number][0]):
+                    with tf.GradientTape() as tape:
+                        tape.watch(x)
+                        loss = tf.reduce_sum(form(x))
+                    return tape.gradient(loss, x)
+
+                try:
+                    with hvd.rueda_errors():
+                        (tf.function(gradient) if compiled else gradient)(x)
+                except rueda.MismatchError as error:
+                    texts.append(str(error))
+        hvd.shutdown()
+        return texts
+
+    first, second = run(fn, np=2)
+    assert first == second and len(first) == 10
+    for text in first:
+        assert "disagree" in text and "hvd.gradients() must be the same" in text
 
 
 # ---- training ----

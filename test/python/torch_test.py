@@ -1,4 +1,4 @@
-"""rueda.torch: Horovod's surface, operations, gradients of operations, state."""
+"""rueda.torch: Horovod's surface, operations, state."""
 
 from __future__ import annotations
 
@@ -230,72 +230,7 @@ def test_tensors_that_are_none_of_ours(on_threads):
     on_threads(1, body)
 
 
-# ---- gradients: those of the sum over ranks of each rank's loss ----
-
-
-def _numeric(function, inputs, weights):
-    """The gradient of sum over ranks of <weights[r], function(inputs)[r]> for all ranks' inputs."""
-    variables = [x.clone().double().requires_grad_() for x in inputs]
-    outputs = function(variables)
-    sum((w.double() * y).sum() for w, y in zip(weights, outputs, strict=True)).backward()
-    return [(v * 0 if v.grad is None else v.grad).float() for v in variables]
-
-
-CASES = {
-    "average": (lambda x: hvd.allreduce(x, name="a"), lambda xs: [sum(xs) / len(xs)] * len(xs)),
-    "sum": (
-        lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=2.0, postscale_factor=3.0),
-        lambda xs: [6 * sum(xs)] * len(xs),
-    ),
-    "group": (
-        lambda x: sum(hvd.grouped_allreduce([x, 2 * x], name="g", op=hvd.Sum)),
-        lambda xs: [3 * sum(xs)] * len(xs),
-    ),
-    "allgather": (lambda x: hvd.allgather(x, name="c"), lambda xs: [torch.cat(xs)] * len(xs)),
-    "allgather group": (
-        lambda x: torch.cat(hvd.grouped_allgather([x, 3 * x])),
-        lambda xs: [torch.cat(xs + [3 * x for x in xs])] * len(xs),
-    ),
-    "broadcast": (lambda x: hvd.broadcast(x, 1), lambda xs: [xs[1]] * len(xs)),
-    "alltoall": (
-        lambda x: hvd.alltoall(x, name="t"),
-        lambda xs: [torch.cat([x[2 * r : 2 * r + 2] for x in xs]) for r in range(len(xs))],
-    ),
-    "alltoall with splits": (
-        lambda x: hvd.alltoall(x, [1, 3])[0],
-        lambda xs: [torch.cat([x[:1] for x in xs]), torch.cat([x[1:] for x in xs])],
-    ),
-    "reducescatter": (
-        lambda x: hvd.reducescatter(x, op=hvd.Sum, prescale_factor=2.0),
-        lambda xs: [2 * sum(xs)[:2], 2 * sum(xs)[2:]],
-    ),
-    "reducescatter average": (
-        lambda x: hvd.reducescatter(x, name="r"),
-        lambda xs: [sum(xs)[:2] / 2, sum(xs)[2:] / 2],
-    ),
-    "twice": (
-        lambda x: hvd.allreduce(hvd.allgather(x), op=hvd.Sum),
-        lambda xs: [2 * torch.cat(xs)] * len(xs),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_gradients(on_threads, case):
-    ours, model = CASES[case]
-    generator = torch.Generator().manual_seed(1)
-    inputs = [torch.randn(4, 3, generator=generator) for _ in range(2)]
-    weights = [torch.randn(y.shape, generator=generator) for y in model(inputs)]
-
-    def body():
-        x = inputs[hvd.rank()].clone().requires_grad_()
-        y = ours(x)
-        torch.testing.assert_close(y.detach(), model(inputs)[hvd.rank()])
-        (weights[hvd.rank()] * y).sum().backward()
-        return x.grad
-
-    for got, expected in zip(on_threads(2, body), _numeric(model, inputs, weights), strict=True):
-        torch.testing.assert_close(got, expected)
+# ---- differentiable operations: their numbers are in gradients_test.py ----
 
 
 def test_what_has_no_gradient_says_so(on_threads):

@@ -129,6 +129,16 @@ def _knob_value(value: object) -> str:
     return ("1" if value else "0") if isinstance(value, bool) else str(value)
 
 
+_given: dict[str, object] = {}  # knobs, to the latest init
+
+
+def knob(name: str) -> str | None:
+    """A setting that this package reads itself, if init or the environment has it."""
+    if name in _given:
+        return _knob_value(_given[name])
+    return os.environ.get(f"RUEDA_{name.upper()}")
+
+
 def start(
     knobs: Mapping[str, object],
     *,
@@ -195,6 +205,8 @@ def init(
             return
         destroy(context)
         lib.rueda_set_default_context(start(settings))
+        _given.clear()
+        _given.update(settings)
 
 
 def adopt(context: int) -> None:

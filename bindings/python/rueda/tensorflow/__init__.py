@@ -35,6 +35,7 @@ from rueda.core import (
     size,
     stop_timeline,
 )
+from rueda.core._gradients import gradients
 from rueda.core._horovod import (
     HorovodInternalError,
     ccl_built,
@@ -126,6 +127,7 @@ __all__ = [
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "gradients",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",

@@ -16,6 +16,7 @@ import numpy
 import tensorflow as tf
 
 from rueda import core
+from rueda.core import _gradients
 from rueda.core import _library as c
 from rueda.core import _operations as operations
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, reduction
@@ -153,7 +154,14 @@ class Reduction:
 _LINEAR = (Average, Sum, ReduceOp.AVERAGE_LIVE, Adasum)
 
 
-def _dense(tensors: Sequence[Any], group: bool, name: str | None, how: Reduction) -> list[Any]:
+def _dense(
+    tensors: Sequence[Any],
+    group: bool,
+    name: str | None,
+    how: Reduction,
+    of_gradients: bool = False,
+) -> list[Any]:
+    """`of_gradients`: whose convention a mismatch may be about."""
     sent, contexts = zip(*(how.compress(tensor) for tensor in tensors), strict=True)
 
     def forward(*inputs: Any) -> tuple[list[Any], None]:
@@ -161,7 +169,8 @@ def _dense(tensors: Sequence[Any], group: bool, name: str | None, how: Reduction
 
         def body(*arrays: Any) -> list[Any]:
             request = how.request(name, dtypes)
-            return request.execute_group(arrays) if group else [request.execute(arrays[0])]
+            with _gradients.explained(of_gradients):
+                return request.execute_group(arrays) if group else [request.execute(arrays[0])]
 
         return call(body, inputs, [spec_of(tensor) for tensor in inputs]), None
 
@@ -263,6 +272,7 @@ def grouped_allreduce(
 
 
 def _scattered(tensors: Sequence[Any], group: bool, name: str | None, how: Reduction) -> list[Any]:
+    convention = _gradients.gradients()
     sent, contexts = zip(*(how.compress(tensor) for tensor in tensors), strict=True)
 
     def forward(*inputs: Any) -> tuple[list[Any], None]:
@@ -280,11 +290,15 @@ def _scattered(tensors: Sequence[Any], group: bool, name: str | None, how: Reduc
                 f"the gradient of a reducescatter with {ReduceOp(how.op).name}: only Average and "
                 "Sum have one"
             )
-        factor = how.scale[0] * how.scale[1]
-        if how.op == Average:
-            factor /= how.process_set.size()
-        wholes = _gathered(gradients, group, _suffixed(name), how.process_set)
-        return [whole * tf.cast(factor, whole.dtype) for whole in wholes]
+        ranks = how.process_set.size()
+        factor = _gradients.scattered_factor(convention, how.op, how.scale, ranks)
+        marks = convention == _gradients.HOROVOD
+        sent = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+        if marks:
+            sent = [tf.expand_dims(gradient, -1) for gradient in sent]
+        _gradients.tell("reducescatter", convention, how.process_set)
+        wholes = _gathered(sent, group, _suffixed(name), how.process_set, convention, True)
+        return [tf.squeeze(whole, -1) if marks else whole for whole in wholes]
 
     results = _differentiable(forward, backward, sent)
     return [how.decompress(*pair) for pair in zip(results, contexts, strict=True)]
@@ -302,7 +316,9 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Any:
     """Combines all ranks' tensors and returns this rank's rows of the result: equal parts, the
-    lowest ranks one row more. Differentiable, for averages and sums."""
+    lowest ranks one row more. Differentiable, for averages and sums: gradients are joined as by
+    `allgather`. Those of sums are multiplied with the number of ranks, as Horovod's are; by
+    `gradients("sum")` those of averages are divided by it instead."""
     how = Reduction(op, (prescale_factor, postscale_factor), process_set, compression)
     return _scattered([tf.convert_to_tensor(tensor)], False, name, how)[0]
 
@@ -327,8 +343,15 @@ def grouped_reducescatter(
 
 
 def _gathered(
-    tensors: Sequence[Any], group: bool, name: str | None, process_set: ProcessSet
+    tensors: Sequence[Any],
+    group: bool,
+    name: str | None,
+    process_set: ProcessSet,
+    convention: str,
+    of_gradients: bool = False,
 ) -> list[Any]:
+    """`convention`: of its gradient. `of_gradients`: whose convention a mismatch may be about."""
+
     def forward(*inputs: Any) -> tuple[list[Any], tuple[Any, list[Any]]]:
         def body(*arrays: Any) -> list[Any]:
             request = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
@@ -341,7 +364,8 @@ def _gathered(
                     begins[i] = sum(operations.received_splits(ended, i)[:rank])
 
             handle.before(look)
-            results = handle.wait()
+            with _gradients.explained(of_gradients):
+                results = handle.wait()
             return [*(results if group else [results]), begins]
 
         specs = [*map(_rows_spec, inputs), tf.TensorSpec([len(inputs)], tf.int64)]
@@ -350,10 +374,12 @@ def _gathered(
 
     def backward(gradients: Sequence[Any], saved: tuple[Any, list[Any]]) -> Sequence[Any]:
         begins, rows = saved
-        sums = _dense(gradients, group, _suffixed(name), Reduction(Sum, process_set=process_set))
+        how = Reduction(_gradients.total_op(convention), process_set=process_set)
+        _gradients.tell("allgather", convention, process_set)
+        totals = _dense(gradients, group, _suffixed(name), how, True)
         return [
             whole[begins[i] : begins[i] + count]
-            for i, (whole, count) in enumerate(zip(sums, rows, strict=True))
+            for i, (whole, count) in enumerate(zip(totals, rows, strict=True))
         ]
 
     for tensor in tensors:
@@ -369,8 +395,10 @@ def allgather(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """All ranks' tensors, joined along the first dimension in rank order; that may differ by rank.
-    Differentiable: the gradients that all ranks have for this rank's rows are added up."""
-    return _gathered([tf.convert_to_tensor(tensor)], False, name, process_set)[0]
+    Differentiable: the gradients that all ranks have for this rank's rows are averaged, or summed
+    up by `gradients("sum")`."""
+    converted = [tf.convert_to_tensor(tensor)]
+    return _gathered(converted, False, name, process_set, _gradients.gradients())[0]
 
 
 def grouped_allgather(
@@ -381,7 +409,9 @@ def grouped_allgather(
 ) -> list[Any]:
     """As `allgather` of each, all together or not at all."""
     converted = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    return _gathered(converted, True, name, process_set) if converted else []
+    if not converted:
+        return []
+    return _gathered(converted, True, name, process_set, _gradients.gradients())
 
 
 def broadcast(
@@ -391,8 +421,9 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The tensor of the root, a world rank. Differentiable: the root gets the sum of the gradients,
-    the others zeros."""
+    """The tensor of the root, a world rank. Differentiable: the root gets the average of the
+    gradients, or by `gradients("sum")` their sum; the others get zeros."""
+    convention = _gradients.gradients()
 
     def forward(given: Any) -> tuple[list[Any], None]:
         def body(array: Any) -> list[Any]:
@@ -402,8 +433,9 @@ def broadcast(
         return call(body, [given], [spec_of(given)]), None
 
     def backward(gradients: Sequence[Any], _: None) -> Sequence[Any]:
-        how = Reduction(Sum, process_set=process_set)
-        [total] = _dense(gradients, False, _suffixed(name), how)
+        how = Reduction(_gradients.total_op(convention), process_set=process_set)
+        _gradients.tell("broadcast", convention, process_set)
+        [total] = _dense(gradients, False, _suffixed(name), how, True)
         return [total if core.rank() == root_rank else tf.zeros_like(total)]
 
     return _differentiable(forward, backward, [tf.convert_to_tensor(tensor)])[0]

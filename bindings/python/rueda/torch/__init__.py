@@ -25,6 +25,7 @@ from rueda.core import (
     size,
     stop_timeline,
 )
+from rueda.core._gradients import gradients
 from rueda.core._horovod import (
     HorovodInternalError,
     ccl_built,
@@ -130,6 +131,7 @@ __all__ = [
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "gradients",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from rueda import core
+from rueda.core import _gradients
 from rueda.core import _library as c
 from rueda.core import _operations as operations
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, operation, reduction
@@ -429,9 +430,15 @@ def grouped_allgather_async(
 class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, group: bool, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
+        ctx: Any,
+        group: bool,
+        name: str | None,
+        process_set: ProcessSet,
+        convention: str,
+        *tensors: torch.Tensor,
     ) -> Any:
-        ctx.arguments = (group, name, process_set, [len(t) if t.dim() else 1 for t in tensors])
+        rows = [len(t) if t.dim() else 1 for t in tensors]
+        ctx.arguments = (group, name, process_set, convention, rows)
         request = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
         handle: Handle[Any] = request.submit_group(tensors) if group else request.submit(tensors[0])
         splits: list[list[int]] = []
@@ -447,15 +454,17 @@ class _Allgather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        group, name, process_set, rows = ctx.arguments
-        scale = (1.0, 1.0)
+        group, name, process_set, convention, rows = ctx.arguments
+        op, scale = _gradients.total_op(convention), (1.0, 1.0)
         name = _suffixed(name, ".gradient")
-        sums = _reduced(gradients, group, Sum, name, Compression.none, scale, process_set)
+        _gradients.tell("allgather", convention, process_set)
+        with _gradients.explained():
+            totals = _reduced(gradients, group, op, name, Compression.none, scale, process_set)
         parts = (
             whole.narrow(0, begin, count)
-            for whole, begin, count in zip(sums, ctx.begins, rows, strict=True)
+            for whole, begin, count in zip(totals, ctx.begins, rows, strict=True)
         )
-        return (None, None, None, *parts)
+        return (None, None, None, None, *parts)
 
 
 def _differentiates(*tensors: torch.Tensor) -> bool:
@@ -464,14 +473,26 @@ def _differentiates(*tensors: torch.Tensor) -> bool:
     )
 
 
+def gathered(
+    tensors: Sequence[torch.Tensor],
+    group: bool,
+    name: str | None,
+    process_set: ProcessSet,
+    convention: str,
+) -> list[torch.Tensor]:
+    """An allgather whose gradient follows this convention."""
+    if _differentiates(*tensors):
+        return list(_apply(_Allgather, group, name, process_set, convention, *tensors))
+    return _run(Operation(c.ALLGATHER, Output.TAKEN, name, process_set), tensors, group)
+
+
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """All ranks' tensors, joined along the first dimension in rank order; that may differ by rank.
-    Differentiable: the gradients that all ranks have for this rank's rows are added up."""
-    if _differentiates(tensor):
-        return _apply(_Allgather, False, name, process_set, tensor)[0]  # type: ignore[no-any-return]
-    return Operation(c.ALLGATHER, Output.TAKEN, name, process_set).execute(tensor)  # type: ignore[no-any-return]
+    Differentiable: the gradients that all ranks have for this rank's rows are averaged, or summed
+    up by `gradients("sum")`."""
+    return gathered([tensor], False, name, process_set, _gradients.gradients())[0]
 
 
 def grouped_allgather(
@@ -480,9 +501,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """As `allgather` of each, all together or not at all; differentiable."""
-    if _differentiates(*tensors):
-        return list(_apply(_Allgather, True, name, process_set, *tensors))
-    return Operation(c.ALLGATHER, Output.TAKEN, name, process_set).execute_group(tensors)
+    return gathered(tensors, True, name, process_set, _gradients.gradients())
 
 
 def broadcast_async(
@@ -520,18 +539,25 @@ def broadcast_(
 class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+        ctx: Any,
+        tensor: torch.Tensor,
+        root_rank: int,
+        name: str | None,
+        process_set: ProcessSet,
+        convention: str,
     ) -> Any:
-        ctx.arguments = (root_rank, name, process_set)
+        ctx.arguments = (root_rank, name, process_set, convention)
         return broadcast_async(tensor, root_rank, name, process_set).wait()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        root_rank, name, process_set = ctx.arguments
-        name = _suffixed(name, ".gradient")
-        total = allreduce(gradients[0], name=name, op=Sum, process_set=process_set)
+        root_rank, name, process_set, convention = ctx.arguments
+        op, name = _gradients.total_op(convention), _suffixed(name, ".gradient")
+        _gradients.tell("broadcast", convention, process_set)
+        with _gradients.explained():
+            total = allreduce(gradients[0], name=name, op=op, process_set=process_set)
         is_root = core.rank() == root_rank
-        return (total if is_root else torch.zeros_like(total)), None, None, None
+        return (total if is_root else torch.zeros_like(total)), None, None, None, None
 
 
 def broadcast(
@@ -540,10 +566,11 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """The tensor of the root, a world rank. Differentiable: the root gets the sum of the
-    gradients, the others zeros."""
+    """The tensor of the root, a world rank. Differentiable: the root gets the average of the
+    gradients, or by `gradients("sum")` their sum; the others get zeros."""
     if _differentiates(tensor):
-        return _apply(_Broadcast, tensor, root_rank, name, process_set)  # type: ignore[no-any-return]
+        convention = _gradients.gradients()
+        return _apply(_Broadcast, tensor, root_rank, name, process_set, convention)  # type: ignore[no-any-return]
     return broadcast_async(tensor, root_rank, name, process_set).wait()
 
 
@@ -656,25 +683,31 @@ class _Reducescatter(torch.autograd.Function):
         process_set: ProcessSet,
         scale: tuple[float, float],
         compressor: str | None,
+        convention: str,
         *tensors: torch.Tensor,
     ) -> Any:
-        ctx.arguments = (group, op, name, process_set, scale)
+        ctx.arguments = (group, op, name, process_set, scale, convention)
         request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set, compressor)
         return tuple(_run(request, tensors, group))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        group, op, name, process_set, (prescale, postscale) = ctx.arguments
+        group, op, name, process_set, scale, convention = ctx.arguments
         if op not in (Average, Sum):
             raise NotImplementedError(
                 f"the gradient of a reducescatter with {ReduceOp(op).name}: only Average and Sum "
                 "have one"
             )
-        factor = prescale * postscale / (process_set.size() if op == Average else 1)
+        factor = _gradients.scattered_factor(convention, op, scale, process_set.size())
         name = _suffixed(name, ".gradient")
-        gather = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
-        wholes = _run(gather, gradients, group)
-        return (None,) * 6 + tuple(whole * factor for whole in wholes)
+        marks = convention == _gradients.HOROVOD
+        sent = [g * factor for g in gradients]
+        if marks:
+            sent = [g.unsqueeze(-1) for g in sent]
+        _gradients.tell("reducescatter", convention, process_set)
+        with _gradients.explained():
+            wholes = gathered(sent, group, name, process_set, convention)
+        return (None,) * 7 + tuple(g.squeeze(-1) if marks else g for g in wholes)
 
 
 def reducescatter(
@@ -687,7 +720,9 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Combines all ranks' tensors and returns this rank's rows of the result: equal parts, the
-    lowest ranks one row more. Differentiable, for averages and sums."""
+    lowest ranks one row more. Differentiable, for averages and sums: gradients are joined as by
+    `allgather`. Those of sums are multiplied with the number of ranks, as Horovod's are; by
+    `gradients("sum")` those of averages are divided by it instead."""
     scale = (prescale_factor, postscale_factor)
     return _scattered([tensor], name, compression, op, process_set, scale, group=False)[0]
 
@@ -722,8 +757,8 @@ def _scattered(
     if not own and op in (Average, Sum) and len({t.dtype for t in sent}) == 1:
         compressor = _compression.library_compressor(compression, sent[0].dtype)
     if _differentiates(*sent):
-        made = _apply(_Reducescatter, group, op, name, process_set, scale, compressor, *sent)
-        results = list(made)
+        arguments = (group, op, name, process_set, scale, compressor, _gradients.gradients())
+        results = list(_apply(_Reducescatter, *arguments, *sent))
     else:
         request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set, compressor)
         results = _run(request, sent, group)
