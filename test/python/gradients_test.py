@@ -1,5 +1,5 @@
-"""Gradients of rueda.torch's operations: Horovod's, or the derivative of the sum of all ranks'
-losses."""
+"""Gradients of rueda.torch's operations and of their gradients: Horovod's, or the derivative of the
+sum of all ranks' losses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def _exchanged(xs):
 
 
 # Operations on 2 ranks: what they do, the same in one process that has all inputs, and by what
-# Horovod's gradient differs from the derivative.
+# Horovod's gradient differs from the derivative. The backward pass of a reducescatter is an
+# allgather, the others' are allreduces and alltoalls, which have no factor.
 CASES = {
     "average": (lambda x: hvd.allreduce(x, name="a"), lambda xs: [sum(xs) / 2] * 2, 1),
     "sum": (
@@ -254,3 +255,90 @@ def test_ranks_whose_knobs_differ_do_not_start():
 
     for text in rueda.run(fn, np=2):
         assert text == "RUEDA_GRADIENTS differs between the ranks: horovod on rank 0; sum on rank 1"
+
+
+class _Scaled(torch.autograd.Function):
+    """In one process: its input, with its gradient times `factor`, and that one's times `again`."""
+
+    @staticmethod
+    def forward(ctx, x, factor, again):
+        ctx.factors = factor, again
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        factor, again = ctx.factors
+        return factor * _Scaled.apply(gradient, again, 1), None, None
+
+
+def _penalty(loss, inputs):
+    """The sum of the squares of the loss's gradient, which a second backward pass can follow."""
+    gradients = torch.autograd.grad(
+        loss, inputs, create_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return sum(g.square().sum() for g in gradients)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_second_derivatives(on_threads, convention, case):
+    ours, model, factor = CASES[case]
+    again = 1 / 2 if "reducescatter" in case else 1
+    if convention == "sum":
+        factor = again = 1
+    inputs = _numbers(3)
+    xs = [x.clone().requires_grad_() for x in inputs]
+    outputs = model([_Scaled.apply(x.sin(), factor, again) for x in xs])
+    total = sum(_loss(y, rank) for rank, y in enumerate(outputs))
+    _penalty(total, xs).backward()
+
+    def body():
+        x = inputs[hvd.rank()].clone().requires_grad_()
+        _penalty(_loss(ours(x.sin()), hvd.rank()), [x]).backward()
+        return x.grad
+
+    # A rank that waits alone for the others is told within a second.
+    for got, x in zip(on_threads(2, body, deadlock_timeout_s=1), xs, strict=True):
+        torch.testing.assert_close(got, torch.zeros_like(x) if x.grad is None else x.grad)
+
+
+def test_what_is_not_finite_on_a_root_stays_there(on_threads, convention):
+    def body():
+        x = torch.ones(2, requires_grad=True)
+        (hvd.broadcast(x, 1) * torch.tensor([torch.nan, torch.inf])).sum().backward()
+        return x.grad.tolist()
+
+    zeros, [first, second] = on_threads(2, body)
+    assert zeros == [0, 0] and first != first and second == float("inf")
+
+
+@pytest.mark.parametrize("parts", [[3, 4], [7, 0], [0, 7]])
+@pytest.mark.parametrize("shape", [(3,), (3, 2, 2)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_sync_batch_norm_twice(on_threads, convention, parts, shape, affine):
+    generator = torch.Generator().manual_seed(4)
+    whole = torch.randn(7, *shape, generator=generator, dtype=torch.float64)
+    weight = 1 + torch.randn(3, generator=generator, dtype=torch.float64)
+
+    def train(layer, x, rows):
+        if affine:
+            with torch.no_grad():
+                layer.weight.copy_(weight)
+        x = x.clone().requires_grad_()
+        scale = torch.arange(1.0, whole.numel() + 1).view_as(whole)[rows]
+        loss = (layer(x.sin()).pow(3) * scale).sum()
+        _penalty(loss, [x]).backward()
+        return [x.grad, *(p.grad for p in layer.parameters())]
+
+    kind = torch.nn.BatchNorm1d if len(shape) == 1 else torch.nn.BatchNorm2d
+    alone = train(kind(3, affine=affine).double(), whole, slice(0, 7))
+    slices = [slice(0, parts[0]), slice(parts[0], 7)]
+
+    def body():
+        rows = slices[hvd.rank()]
+        return train(hvd.SyncBatchNorm(3, affine=affine).double(), whole[rows], rows)
+
+    results = on_threads(2, body, deadlock_timeout_s=1)
+    joined = torch.cat([own[0] for own in results])
+    sums = [sum(own) for own in zip(*(own[1:] for own in results), strict=True)]
+    for got, expected in zip([joined, *sums], alone, strict=True):
+        torch.testing.assert_close(got, expected)

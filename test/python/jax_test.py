@@ -173,6 +173,59 @@ def test_gradients():
     run(fn, np=3)
 
 
+def test_second_derivatives():
+    def fn():
+        import jax
+        import jax.numpy as jnp
+
+        import rueda.jax as rx
+
+        jax.config.update("jax_enable_x64", True)
+        rx.init()
+        rank, size = rx.rank(), rx.size()
+        generator = np.random.default_rng(7)
+        inputs = [jnp.array(generator.standard_normal((4, 3))) for _ in range(size)]
+        # What is called, and the same in one process.
+        cases = [
+            (rx.allreduce, lambda xs: [sum(xs) / size] * size),
+            (
+                lambda x: rx.grouped_allreduce([x, 2 * x], op=rx.Sum)[1],
+                lambda xs: [2 * sum(xs)] * size,
+            ),
+            (rx.allgather, lambda xs: [jnp.concatenate(xs)] * size),
+            (lambda x: rx.broadcast(x, 1), lambda xs: [xs[1]] * size),
+            (
+                rx.alltoall,
+                lambda xs: [jnp.concatenate([x[2 * r : 2 * r + 2] for x in xs]) for r in (0, 1)],
+            ),
+            (rx.reducescatter, lambda xs: jnp.split(sum(xs) / size, size)),
+            (lambda x: rx.reducescatter(x, "r", rx.Sum), lambda xs: jnp.split(sum(xs), size)),
+        ]
+
+        def loss_of(y, rank):
+            return (y**3 * jnp.arange(1.0, y.size + 1).reshape(y.shape) * (rank + 1)).sum()
+
+        def gradient_of_penalty(loss):
+            """Of the sum of the squares of the loss's gradient."""
+            return jax.grad(lambda xs: sum((g**2).sum() for g in jax.grad(loss)(xs)))
+
+        for number, (ours, model) in enumerate(cases):
+
+            def in_one_process(xs, model=model):
+                return sum(loss_of(y, r) for r, y in enumerate(model([jnp.sin(x) for x in xs])))
+
+            def here(xs, ours=ours):
+                return loss_of(ours(jnp.sin(xs[0])), rank)
+
+            expected = gradient_of_penalty(in_one_process)(inputs)[rank]
+            for form in (lambda f: f, jax.jit):
+                [got] = form(gradient_of_penalty(here))([inputs[rank]])
+                tolerance = 1e-9 * abs(expected).max()
+                np.testing.assert_allclose(got, expected, 0, tolerance, err_msg=str(number))
+
+    run(fn, np=2)
+
+
 def test_loops_branches_and_rematerialisation():
     def fn():
         import jax

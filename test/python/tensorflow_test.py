@@ -243,6 +243,155 @@ def test_gradients_are_the_derivative_times_horovods_factor():
         assert "disagree" in text and "hvd.gradients() must be the same" in text
 
 
+def test_second_derivatives():
+    def fn():
+        import tensorflow as tf
+
+        import rueda.tensorflow as hvd
+
+        hvd.init()
+        rank, size = hvd.rank(), hvd.size()
+        generator = np.random.default_rng(7)
+        inputs = [tf.constant(generator.standard_normal((4, 3))) for _ in range(size)]
+        splits = [[1, 3], [2, 2]]
+
+        def exchanged(xs):
+            parts = [tf.split(x, splits[r]) for r, x in enumerate(xs)]
+            return [tf.concat([part[r] for part in parts], 0) for r in range(size)]
+
+        def joined(xs):
+            return [tf.concat(xs, 0)] * size
+
+        # What is called, the same in one process, by what Horovod's gradient differs from the
+        # derivative, and by what that of the backward pass does.
+        cases = [
+            (hvd.allreduce, lambda xs: [sum(xs) / size] * size, 1, 1),
+            (
+                lambda x: hvd.grouped_allreduce([x, 2 * x], op=hvd.Sum)[1],
+                lambda xs: [2 * sum(xs)] * size,
+                1,
+                1,
+            ),
+            (hvd.allgather, joined, 1 / size, 1),
+            (lambda x: hvd.grouped_allgather([x, x])[0], joined, 1 / size, 1),
+            (lambda x: hvd.broadcast(x, 1), lambda xs: [xs[1]] * size, 1 / size, 1),
+            (lambda x: hvd.alltoall(x, splits[rank])[0], exchanged, 1, 1),
+            (hvd.reducescatter, lambda xs: tf.split(sum(xs) / size, size), size, 1 / size),
+            (
+                lambda x: hvd.grouped_reducescatter([x, 3 * x], op=hvd.Sum)[1],
+                lambda xs: tf.split(3 * sum(xs), size),
+                size,
+                1 / size,
+            ),
+        ]
+
+        def scaled(x, factor, again):
+            """Its input, with its gradient times `factor`, and that one's times `again`."""
+
+            @tf.custom_gradient
+            def function(x):
+                def backward(gradient):
+                    return gradient if factor == 1 else factor * scaled(gradient, again, 1)
+
+                return tf.identity(x), backward
+
+            return function(x)
+
+        def loss_of(y, rank):
+            weights = tf.range(1, tf.cast(tf.size(y), y.dtype) + 1, dtype=y.dtype)
+            return tf.reduce_sum(y**3 * tf.reshape(weights, tf.shape(y)) * (rank + 1))
+
+        def gradient_of_penalty(loss, variables, wanted):
+            """Of the sum of the squares of the loss's gradient."""
+            with tf.GradientTape() as outer:
+                outer.watch(variables)
+                with tf.GradientTape() as inner:
+                    inner.watch(variables)
+                    total = loss(variables)
+                gradients = inner.gradient(total, variables, unconnected_gradients="zero")
+                penalty = sum(tf.reduce_sum(g**2) for g in gradients)
+            return outer.gradient(penalty, wanted, unconnected_gradients="zero")
+
+        def check(got, expected, tolerance, text):
+            largest = np.abs(expected).max()
+            np.testing.assert_allclose(got, expected, 0, tolerance * largest, err_msg=text)
+
+        for convention in ("horovod", "sum"):
+            hvd.gradients(convention)
+            for number, (ours, model, *factors) in enumerate(cases):
+                factor, again = (1, 1) if convention == "sum" else factors
+
+                def in_one_process(xs, model=model, factor=factor, again=again):
+                    ys = model([scaled(tf.sin(x), factor, again) for x in xs])
+                    return sum(loss_of(y, r) for r, y in enumerate(ys))
+
+                def here(xs, ours=ours):
+                    return loss_of(ours(tf.sin(xs[0])), rank)
+
+                def second(x, here=here):
+                    return gradient_of_penalty(here, [x], x)
+
+                expected = gradient_of_penalty(in_one_process, inputs, inputs[rank])
+                for form in (second, tf.function(second)):
+                    check(form(inputs[rank]), expected, 1e-9, f"{convention} {number}")
+
+        # Keras' own batch normalization has wrong second derivatives: it stops the mean's gradient.
+        whole = tf.constant(generator.standard_normal((7, 3)), tf.float32)
+        weights = tf.constant(generator.standard_normal((7, 3)), tf.float32)
+        part = slice(0, 3) if rank == 0 else slice(3, 7)
+        gamma = tf.constant([1.0, 2.0, 3.0])
+        layer = hvd.SyncBatchNormalization(epsilon=1e-3)
+        layer.build((None, 3))
+        layer.gamma.assign(gamma)
+
+        def plain(variables):
+            x, gamma = tf.sin(variables[0]), variables[1]
+            mean = tf.reduce_mean(x, 0)
+            variance = tf.reduce_mean((x - mean) ** 2, 0)
+            y = (x - mean) * tf.math.rsqrt(variance + 1e-3) * gamma
+            return tf.reduce_sum(y**3 * weights)
+
+        def synchronized(variables):
+            y = layer(tf.sin(variables[0]), training=True)
+            return tf.reduce_sum(y**3 * weights[part])
+
+        with tf.GradientTape() as outer:
+            outer.watch([whole, gamma])
+            with tf.GradientTape() as inner:
+                inner.watch(whole)
+                total = plain([whole, gamma])
+            penalty = tf.reduce_sum(inner.gradient(total, whole) ** 2)
+        of_inputs, of_gamma = outer.gradient(penalty, [whole, gamma])
+
+        def twice(x):
+            return gradient_of_penalty(synchronized, [x], [x, layer.gamma])
+
+        for form in (twice, tf.function(twice)):
+            got_inputs, got_gamma = form(whole[part])
+            check(got_inputs, of_inputs[part], 1e-4, "inputs")
+            check(hvd.allreduce(got_gamma, op=hvd.Sum), of_gamma, 1e-4, "gamma")
+
+        # The averaged gradient g of x**3: each rank's part of it is 6 x / size.
+        x = tf.Variable([1.0 + rank, 2.0])
+        y = tf.Variable([1.0])
+        averages = sum(3 * np.array([1.0 + r, 2.0]) ** 2 for r in range(size)) / size
+        for options in ({}, {"groups": 1}, {"compression": hvd.Compression.fp16}):
+
+            def through_the_tape(options=options):
+                with tf.GradientTape() as outer:
+                    with tf.GradientTape() as tape:
+                        loss = tf.reduce_sum(x**3) + tf.reduce_sum(y)
+                    tape = hvd.DistributedGradientTape(tape, **options)
+                    penalty = tf.reduce_sum(tape.gradient(loss, [x, y])[0] ** 2)
+                return outer.gradient(penalty, x)
+
+            for form in (through_the_tape, tf.function(through_the_tape)):
+                check(form(), 2 * averages * 6 * x.numpy(), 1e-3, str(options))
+        hvd.shutdown()
+
+    run(fn, np=2)
+
+
 # ---- training ----
 
 

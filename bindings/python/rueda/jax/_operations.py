@@ -62,7 +62,8 @@ def _combine(spec: Spec, gradients: list[Any]) -> Sequence[Any]:
         return _apply(spec.gradient(), *gradients)
     if spec.kind == c.BROADCAST:
         sums = _apply(spec.gradient(kind=c.ALLREDUCE, op=int(ReduceOp.SUM), root=-1), *gradients)
-        return sums if _context.rank() == spec.root else [jnp.zeros_like(g) for g in sums]
+        # Elsewhere zeros that depend on the sums: in a second backward pass all ranks take part.
+        return [jnp.where(_context.rank() == spec.root, g, jnp.zeros_like(g)) for g in sums]
     if spec.kind == c.ALLGATHER:
         return _apply(spec.gradient(kind=c.REDUCESCATTER, op=int(ReduceOp.SUM)), *gradients)
     if spec.kind == c.REDUCESCATTER:

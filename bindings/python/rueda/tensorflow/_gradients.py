@@ -13,7 +13,14 @@ from rueda.core._operations import Handle
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.tensorflow._compression import Compression
 from rueda.tensorflow._graph import call
-from rueda.tensorflow._operations import Average, Reduction, allreduce, spec_of, wait_for
+from rueda.tensorflow._operations import (
+    Average,
+    Reduction,
+    allreduce,
+    differentiable,
+    spec_of,
+    wait_for,
+)
 
 #: Numbers of variables that belong together: how many groups, or lists of variables.
 Groups = int | Sequence[Sequence[Any]] | None
@@ -136,7 +143,22 @@ class GradientReducer:
 
     def _dense(self, gradients: Sequence[Any], units: list[tuple[str, list[int]]]) -> list[Any]:
         pairs = [self._how.compress(gradient) for gradient in gradients]
-        sent = [pair[0] for pair in pairs]
+
+        def forward(*sent: Any) -> tuple[list[Any], None]:
+            return self._reduced(sent, units), None
+
+        def backward(again: Sequence[Any], _: None) -> Sequence[Any]:
+            how = Reduction(self._how.op, self._how.scale, self._how.process_set)
+            names = [(f"{name}.gradient", members) for name, members in units]
+            return GradientReducer(self._name, how)._dense(again, names)
+
+        results = differentiable(forward, backward, [pair[0] for pair in pairs])
+        return [
+            self._how.decompress(result, pair[1])
+            for result, pair in zip(results, pairs, strict=True)
+        ]
+
+    def _reduced(self, sent: Sequence[Any], units: list[tuple[str, list[int]]]) -> list[Any]:
         # The last layer's come first.
         backwards = units[::-1]
         submits = [
@@ -150,9 +172,9 @@ class GradientReducer:
             for submit, (_, members) in zip(submits, backwards, strict=True)
         ]
         specs = [spec_of(sent[i]) for i in order]
-        results: list[Any] = [None] * len(gradients)
+        results: list[Any] = [None] * len(sent)
         for i, result in zip(order, call(wait, tokens, specs), strict=True):
-            results[i] = self._how.decompress(result, pairs[i][1])
+            results[i] = result
         return results
 
     def _submit_of(self, name: str, dtypes: list[Any]) -> Callable[..., list[Any]]:

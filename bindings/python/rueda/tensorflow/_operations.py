@@ -59,7 +59,7 @@ def _rows_spec(tensor: Any) -> tf.TensorSpec:
     return tf.TensorSpec([None, *shape[1:]], tensor.dtype)
 
 
-def _differentiable(
+def differentiable(
     forward: Callable[..., tuple[list[Any], Any]],
     backward: Callable[[Sequence[Any], Any], Sequence[Any]],
     tensors: Sequence[Any],
@@ -183,7 +183,7 @@ def _dense(
         same = Reduction(how.op, how.scale, how.process_set)
         return _dense(gradients, group, _suffixed(name), same)
 
-    results = _differentiable(forward, backward, sent)
+    results = differentiable(forward, backward, sent)
     return [how.decompress(*pair) for pair in zip(results, contexts, strict=True)]
 
 
@@ -300,7 +300,7 @@ def _scattered(tensors: Sequence[Any], group: bool, name: str | None, how: Reduc
         wholes = _gathered(sent, group, _suffixed(name), how.process_set, convention, True)
         return [tf.squeeze(whole, -1) if marks else whole for whole in wholes]
 
-    results = _differentiable(forward, backward, sent)
+    results = differentiable(forward, backward, sent)
     return [how.decompress(*pair) for pair in zip(results, contexts, strict=True)]
 
 
@@ -385,7 +385,7 @@ def _gathered(
     for tensor in tensors:
         if tensor.shape.rank == 0:
             raise ValueError("allgather: a scalar has no rows to be joined")
-    return _differentiable(forward, backward, tensors)
+    return differentiable(forward, backward, tensors)
 
 
 def allgather(
@@ -436,9 +436,10 @@ def broadcast(
         how = Reduction(_gradients.total_op(convention), process_set=process_set)
         _gradients.tell("broadcast", convention, process_set)
         [total] = _dense(gradients, False, _suffixed(name), how, True)
-        return [total if core.rank() == root_rank else tf.zeros_like(total)]
+        # Elsewhere zeros that depend on the total: in a second backward pass all ranks take part.
+        return [tf.where(core.rank() == root_rank, total, tf.zeros_like(total))]
 
-    return _differentiable(forward, backward, [tf.convert_to_tensor(tensor)])[0]
+    return differentiable(forward, backward, [tf.convert_to_tensor(tensor)])[0]
 
 
 def broadcast_(
@@ -513,7 +514,7 @@ def alltoall(
     inputs = [tf.convert_to_tensor(tensor)]
     if splits is not None:
         inputs.append(tf.cast(tf.convert_to_tensor(splits), tf.int64))
-    result, received = _differentiable(forward, backward, inputs)
+    result, received = differentiable(forward, backward, inputs)
     return result if splits is None else (result, received)
 
 

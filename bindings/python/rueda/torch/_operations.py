@@ -556,8 +556,10 @@ class _Broadcast(torch.autograd.Function):
         _gradients.tell("broadcast", convention, process_set)
         with _gradients.explained():
             total = allreduce(gradients[0], name=name, op=op, process_set=process_set)
-        is_root = core.rank() == root_rank
-        return (total if is_root else torch.zeros_like(total)), None, None, None, None
+        if core.rank() != root_rank:
+            # Zeros that depend on the total: in a second backward pass all ranks take part.
+            total = total.masked_fill(total.new_ones((), dtype=torch.bool), 0)
+        return total, None, None, None, None
 
 
 def broadcast(

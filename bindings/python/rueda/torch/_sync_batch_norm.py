@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from rueda.core import _context
+from rueda.core import _context, _gradients
 from rueda.core._process_sets import ProcessSet, global_process_set
-from rueda.torch._operations import Sum, allgather, allreduce_
+from rueda.torch._operations import Sum, allreduce, gathered
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -125,6 +125,36 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
+def _axes(x: torch.Tensor) -> list[int]:
+    """All but the channels'."""
+    return [axis for axis in range(x.dim()) if axis != 1]
+
+
+def _statistics(
+    x: torch.Tensor, name: str, process_set: ProcessSet
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mean, variance and count of all ranks' samples, by channel. Differentiable."""
+    own_count = x.numel() // x.shape[1]
+    # Without samples these are zeros that depend on x: all ranks take part in gradients.
+    own_mean = x.sum(_axes(x)) / max(own_count, 1)
+    deviations = (x - _per_channel(own_mean, x)).square().sum(_axes(x))
+    # Each rank's mean, sum of squared deviations and count; then all of them by the formula of
+    # Chan, Golub and LeVeque (1979), which does not cancel as sums of squares do.
+    own = torch.stack([own_mean, deviations, torch.full_like(own_mean, own_count)])
+    [rows] = gathered([own[None]], False, name, process_set, _gradients.SUM)
+    means, squares, counts = rows.double().unbind(1)
+    count = counts.sum(0)
+    if float(count[0].detach()) == 0:
+        raise ValueError("SyncBatchNorm: no rank has a sample")
+    mean = (means * counts).sum(0) / count
+    variance = (squares + counts * (means - mean).square()).sum(0) / count
+    return mean.to(x.dtype), variance.to(x.dtype), count.to(x.dtype)
+
+
+def _normal(x: torch.Tensor, mean: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    return (x - _per_channel(mean, x)) * _per_channel(inverse, x)
+
+
 class _Normalize(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -137,57 +167,44 @@ class _Normalize(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> Any:
         x = _wide(input)
-        axes = [axis for axis in range(x.dim()) if axis != 1]
-        local_count = x.numel() // x.shape[1]
-        if local_count > 0:
-            local_mean = x.mean(axes)
-            deviations = (x - _per_channel(local_mean, x)).square().sum(axes)
-        else:
-            local_mean, deviations = x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1])
-        # Each rank's mean, sum of squared deviations and count; then all of them by the formula of
-        # Chan, Golub and LeVeque (1979), which does not cancel as sums of squares do.
-        own = torch.stack([local_mean, deviations, torch.full_like(local_mean, local_count)])
-        with torch.no_grad():
-            means, squares, counts = allgather(own[None], name, process_set).double().unbind(1)
-        count = counts.sum(0)
-        if float(count[0]) == 0:
-            raise ValueError("SyncBatchNorm: no rank has a sample")
-        mean = (means * counts).sum(0) / count
-        variance = (squares + counts * (means - mean).square()).sum(0) / count
-        mean, variance, count = mean.to(x.dtype), variance.to(x.dtype), count.to(x.dtype)
+        mean, variance, count = _statistics(x, name, process_set)
         inverse = torch.rsqrt(variance + eps)
-        normal = (x - _per_channel(mean, x)) * _per_channel(inverse, x)
-        output = normal
+        output = _normal(x, mean, inverse)
         if weight is not None:
             output = output * _per_channel(weight.to(x.dtype), x)
         if bias is not None:
             output = output + _per_channel(bias.to(x.dtype), x)
-        ctx.save_for_backward(normal, weight, inverse, count)
-        ctx.arguments = (name, process_set, axes, bias is not None)
+        ctx.save_for_backward(input, weight, mean, inverse, count)
+        ctx.arguments = (eps, name, process_set, bias is not None)
         ctx.mark_non_differentiable(mean, variance, count)
         return output.to(input.dtype), mean, variance, count
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        normal, weight, inverse, count = ctx.saved_tensors
-        name, process_set, axes, has_bias = ctx.arguments
-        gradient = gradients[0].to(normal.dtype)
+        input, weight, mean, inverse, count = ctx.saved_tensors
+        eps, name, process_set, has_bias = ctx.arguments
+        x = _wide(input)
+        if torch.is_grad_enabled():  # for second derivatives they need a history
+            mean, variance, count = _statistics(x, name + ".again", process_set)
+            inverse = torch.rsqrt(variance + eps)
+        normal = _normal(x, mean, inverse)
+        gradient = gradients[0].to(x.dtype)
         # Local sums: the optimizer adds up the ranks' parameter gradients.
-        sum_gradient = gradient.sum(axes)
-        sum_product = (gradient * normal).sum(axes)
+        sum_gradient = gradient.sum(_axes(x))
+        sum_product = (gradient * normal).sum(_axes(x))
         of_weight = sum_product.to(weight.dtype) if weight is not None else None
-        of_bias = sum_gradient.to(weight.dtype if weight is not None else normal.dtype)
-        both = allreduce_(
+        of_bias = sum_gradient.to(weight.dtype if weight is not None else x.dtype)
+        both = allreduce(
             torch.stack([sum_gradient, sum_product]),
             name=name + ".gradient",
             op=Sum,
             process_set=process_set,
         )
         mean_gradient, mean_product = both[0] / count, both[1] / count
-        of_input = gradient - _per_channel(mean_gradient, gradient)
-        of_input = of_input - normal * _per_channel(mean_product, gradient)
+        of_input = gradient - _per_channel(mean_gradient, x)
+        of_input = of_input - normal * _per_channel(mean_product, x)
         scale = inverse if weight is None else inverse * weight.to(inverse.dtype)
-        of_input = of_input * _per_channel(scale, gradient)
+        of_input = of_input * _per_channel(scale, x)
         return (
             of_input.to(gradients[0].dtype),
             of_weight,
