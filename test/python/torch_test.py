@@ -319,55 +319,6 @@ def test_broadcast_parameters_without_names(on_threads, kind):
     assert on_threads(2, body) == [[p.tolist() for p in _net(1).parameters()]] * 2
 
 
-OPTIMIZERS = {
-    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
-    "Adam": lambda p: torch.optim.Adam(p, lr=0.1, amsgrad=True),
-    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1),
-    "NAdam": lambda p: torch.optim.NAdam(p, lr=0.1),
-    "RAdam": lambda p: torch.optim.RAdam(p, lr=0.1),
-    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
-    "Adadelta": lambda p: torch.optim.Adadelta(p, lr=0.1),
-    "Adamax": lambda p: torch.optim.Adamax(p, lr=0.1),
-    "ASGD": lambda p: torch.optim.ASGD(p, lr=0.1),
-    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.1, momentum=0.5, centered=True),
-    "Rprop": lambda p: torch.optim.Rprop(p, lr=0.1),
-    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1),
-}
-
-
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_broadcast_optimizer_state(on_threads, kind):
-    def body():
-        net = _net(0)
-        optimizer = OPTIMIZERS[kind](net.parameters())
-        generator = torch.Generator().manual_seed(5)
-        if hvd.rank() == 0:  # the others have none yet
-            for _ in range(3):
-                net(torch.randn(8, 3)).sum().backward()
-                optimizer.step()
-            optimizer.param_groups[0]["lr"] = 0.5
-        hvd.broadcast_parameters(net.state_dict(), 0)
-        hvd.broadcast_optimizer_state(optimizer, 0)
-        assert optimizer.param_groups[0]["lr"] == 0.5
-        for _ in range(2):
-            optimizer.zero_grad()
-            net(torch.randn(8, 3, generator=generator)).square().sum().backward()
-            optimizer.step()
-        return [p.tolist() for p in net.parameters()]
-
-    first, second = on_threads(2, body)
-    assert first == second
-
-
-def test_lbfgs_has_no_state_to_broadcast(on_threads):
-    def body():
-        optimizer = torch.optim.LBFGS(_net(0).parameters())
-        with pytest.raises(ValueError, match="LBFGS"):
-            hvd.broadcast_optimizer_state(optimizer, 0)
-
-    on_threads(1, body)
-
-
 def test_objects(on_threads):
     def body():
         assert hvd.broadcast_object_fn(1)(hvd.rank()) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -78,13 +79,15 @@ class _TensorForm(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     on_cuda: bool
+    requires_grad: bool
 
 
 def _taken_out(value: Any, tensors: list[torch.Tensor]) -> Any:
     """A copy with places for tensors, which are appended in their order."""
     if torch.is_tensor(value):
-        tensors.append(value)
-        return _TensorForm(value.dtype, tuple(value.shape), value.is_cuda)
+        tensors.append(value.detach())
+        requires_grad = value.requires_grad and value.is_leaf
+        return _TensorForm(value.dtype, tuple(value.shape), value.is_cuda, requires_grad)
     if isinstance(value, dict):
         return {key: _taken_out(item, tensors) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -96,13 +99,44 @@ def _put_in(value: Any, tensors: list[torch.Tensor], device: torch.device) -> An
     """The opposite, with new tensors."""
     if isinstance(value, _TensorForm):
         on = device if value.on_cuda else torch.device("cpu")
-        tensors.append(torch.empty(value.shape, dtype=value.dtype, device=on))
-        return tensors[-1]
+        tensor = torch.empty(value.shape, dtype=value.dtype, device=on)
+        tensors.append(tensor)
+        return tensor.detach().requires_grad_(value.requires_grad)
     if isinstance(value, dict):
         return {key: _put_in(item, tensors, device) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_put_in(item, tensors, device) for item in value)
     return value
+
+
+@torch.no_grad()
+def _alike(current: Any, wanted: Any) -> Any:
+    """What is wanted, in the memory of current tensors that have its type and shape."""
+    if torch.is_tensor(wanted) and torch.is_tensor(current):
+        if (current.dtype, current.shape) == (wanted.dtype, wanted.shape):
+            return current.copy_(wanted)
+        return wanted.to(current.device)
+    if isinstance(wanted, dict) and isinstance(current, dict):
+        return {key: _alike(current.get(key), item) for key, item in wanted.items()}
+    if type(wanted) in (list, tuple) and type(current) is type(wanted):
+        pairs = itertools.zip_longest(current[: len(wanted)], wanted)
+        return type(wanted)(itertools.starmap(_alike, pairs))
+    return wanted
+
+
+def _check_groups(
+    optimizer: torch.optim.Optimizer, root_rank: int, process_set: ProcessSet
+) -> None:
+    """ValueError on all ranks, unless all have as many parameters in as many groups."""
+    own = core.rank(), [len(group["params"]) for group in optimizer.param_groups]
+    sizes = dict(allgather_object(own, "broadcast_optimizer_state.groups", process_set))
+    for rank, groups in sizes.items():
+        if groups != sizes.get(root_rank, groups):
+            raise ValueError(
+                f"broadcast_optimizer_state: the optimizer of rank {root_rank} has groups of "
+                f"{sizes[root_rank]} parameters, that of rank {rank} of {groups}; make it over the "
+                "same parameters on all ranks"
+            )
 
 
 def broadcast_optimizer_state(
@@ -112,10 +146,12 @@ def broadcast_optimizer_state(
     process_set: ProcessSet = global_process_set,
 ) -> None:
     """Gives all ranks the root's optimizer state: moments, step counts, learning rates and other
-    settings, also where the others have none yet.
+    settings, also where the others have none yet. The state's tensors have the root's bits and
+    types: a float32 moment of a bfloat16 parameter stays float32.
 
     Args:
-        optimizer: of any kind but LBFGS, over the same parameters on all ranks.
+        optimizer: of any kind but LBFGS, over the same parameters on all ranks: else ValueError on
+            all of them.
         model: not needed, and not looked at.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -126,15 +162,26 @@ def broadcast_optimizer_state(
         raise ValueError(
             "broadcast_optimizer_state: the state of an LBFGS is that of its own line search"
         )
+    _check_groups(optimizer, root_rank, process_set)
     is_root = core.rank() == root_rank
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     tensors: list[torch.Tensor] = []
-    state = _taken_out(optimizer.state_dict(), tensors) if is_root else None
-    state = broadcast_object(state, root_rank, "broadcast_optimizer_state", process_set)
+    sent = None
+    if is_root:
+        state = optimizer.state_dict()
+        states = state.get("state", {})
+        # The parameters whose state no hook and no subclass has changed for the state_dict.
+        plain = [
+            i
+            for i, p in enumerate(parameters)
+            if i in states and states[i] is optimizer.state.get(p)
+        ]
+        sent = _taken_out(state, tensors), plain
+    sent = broadcast_object(sent, root_rank, "broadcast_optimizer_state", process_set)
     if not is_root:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         device = parameters[0].device if parameters else torch.device("cpu")
         tensors = []
-        state = _put_in(state, tensors, device)
+        state, plain = _put_in(sent, tensors, device)
     handles = [
         _operations.broadcast_async_(
             tensor, root_rank, f"broadcast_optimizer_state.{i}", process_set
@@ -145,3 +192,6 @@ def broadcast_optimizer_state(
         handle.wait()
     if not is_root:
         optimizer.load_state_dict(state)
+        for i in plain:  # as load_state_dict casts a parameter's state to the parameter's type
+            p = parameters[i]
+            optimizer.state[p] = _alike(optimizer.state.get(p), state["state"][i])
