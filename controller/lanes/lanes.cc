@@ -12,6 +12,7 @@
 #include "ops/adasum/adasum_communicator.h"
 #include "ops/backend/selector.h"
 #include "ops/compression/compressed_communicator.h"
+#include "ops/kernels/reduce.h"
 
 namespace rueda {
 
@@ -141,6 +142,7 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
         {request, item.id, request->spec.get(), request->parts, item.first_dims, request->ready});
   }
   LaneBuckets buckets = lane.Plan(batch, set, args_.config->fusion_threshold);
+  TellOfExactAverages(buckets);
   if (!lane.busy() && !buckets.empty()) {
     ++busy_;
     args_.activity->store(buckets.front().first_id, std::memory_order_relaxed);
@@ -149,6 +151,24 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
   lane.Add(queue, std::move(buckets));
   CountBatches(lane);
   return absl::OkStatus();
+}
+
+// Once, on rank 0: the numbers are others than before 0.1. To be removed with 0.3.
+void Lanes::TellOfExactAverages(const LaneBuckets& buckets) {
+  if (args_.world->rank != 0 || told_of_exact_averages_) return;
+  for (const LaneBucket& bucket : buckets) {
+    const BucketOperation& operation = bucket.operation;
+    if (operation.scaling.divisor == 1 ||
+        !kernels::IsExactAverage(operation.dtype, operation.reduce_op)) {
+      continue;
+    }
+    told_of_exact_averages_ = true;
+    const Request* const request = bucket.requests.front();  // null: this rank has joined
+    RUEDA_LOG(Warning) << (request == nullptr ? "allreduce" : SpecLabel(*request->spec))
+                       << ": the average of " << DTypeName(operation.dtype)
+                       << " is exact now. Its sum used to wrap around before it was divided.";
+    return;
+  }
 }
 
 // Memory for a result of unknown size.

@@ -101,6 +101,7 @@ class Lanes {
   absl::Status OpenQueue(Lane& lane, Queue queue, Communicator* parent);
   absl::StatusOr<std::shared_ptr<void>> Allocate(Queue queue, size_t bytes) const;
   absl::StatusOr<bool> AdvanceQueue(Lane& lane, Queue queue);
+  void TellOfExactAverages(const LaneBuckets& buckets);
   void OnBucketDone(Lane& lane, Queue queue);
   void CountBatches(Lane& lane);
 
@@ -110,6 +111,7 @@ class Lanes {
   std::vector<std::unique_ptr<Lane>> lanes_;  // by set; null where this rank is no member
   int busy_ = 0;
   bool aborted_ = false;
+  bool told_of_exact_averages_ = false;
   std::vector<Request*> enqueued_;  // scratch
 };
 

@@ -164,8 +164,6 @@ absl::Status BlockingCommunicator::Connect() {
 
 absl::Status BlockingCommunicator::Move() {
   times_ = {};
-  const bool in_float32 = TraitsOf(operation_.kind).reduces && SumsInFloat32(operation_.dtype);
-  wire_ = in_float32 ? DType::kFloat32 : operation_.dtype;
   pieces_.Reset(operation_.pieces, DTypeSize(operation_.dtype));
   switch (operation_.kind) {
     case OpKind::kAllreduce:
@@ -190,16 +188,17 @@ absl::Status BlockingCommunicator::Move() {
 }
 
 absl::Status BlockingCommunicator::Allreduce() {
-  const size_t wire_bytes = DTypeSize(wire_);
+  wire_ = kernels::WireOf(operation_.dtype, operation_.reduce_op, operation_.scaling, members_);
+  const size_t wire_bytes = DTypeSize(wire_.type);
   const int64_t chunk = kChunkBytes / static_cast<int64_t>(wire_bytes);
-  in_place_ = pieces_.single() && wire_ == operation_.dtype &&
-              operation_.pieces[0].output != nullptr && operation_.pieces[0].input != nullptr;
+  in_place_ = pieces_.single() && !wire_.widens() && operation_.pieces[0].output != nullptr &&
+              operation_.pieces[0].input != nullptr;
   char* wire = nullptr;
   if (!in_place_ && operation_.elements > 0) {
     wire = Scratch(static_cast<size_t>(std::min(chunk, operation_.elements)) * wire_bytes);
     if (wire == nullptr) return absl::ResourceExhaustedError("no memory for a fusion buffer");
   }
-  Reduction how = {wire_, operation_.reduce_op};
+  Reduction how = {wire_.type, operation_.reduce_op};
   const rueda_module_reduction reduction = {&how, &ReduceTwo, wire_bytes};
   for (int64_t begin = 0; begin < operation_.elements; begin += chunk) {
     const int64_t end = std::min(begin + chunk, operation_.elements);
@@ -230,14 +229,12 @@ absl::Status BlockingCommunicator::Allreduce() {
 
 // Packs, converts and prescales elements [begin, end) into `wire`.
 void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
-  const DType dtype = operation_.dtype;
-  const size_t element_bytes = DTypeSize(dtype);
-  const size_t wire_bytes = DTypeSize(wire_);
+  const size_t element_bytes = DTypeSize(operation_.dtype);
+  const size_t wire_bytes = DTypeSize(wire_.type);
   if (operation_.IsAbsent(self_)) {
-    kernels::FillNeutral(wire_, operation_.reduce_op, wire, end - begin);
+    kernels::FillNeutral(wire_.type, operation_.reduce_op, wire, end - begin);
     return;
   }
-  const Scaling before = operation_.scaling.before();
   for (int64_t at = begin; at < end; at += kBlockElements) {
     if (cancelled_.load(std::memory_order_relaxed)) return;
     const int64_t stop = std::min(at + kBlockElements, end);
@@ -246,7 +243,7 @@ void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
     if (pieces_.single()) {
       from = static_cast<const char*>(operation_.pieces[0].input) +
              static_cast<size_t>(at) * element_bytes;
-    } else if (SumsInFloat32(dtype)) {
+    } else if (wire_.widens()) {
       if (narrow_ == nullptr) narrow_.reset(new char[kBlockElements * kernels::kNarrowBytesMax]);
       pieces_.Pack(at, stop, narrow_.get());
       from = narrow_.get();
@@ -254,32 +251,30 @@ void BlockingCommunicator::Fill(int64_t begin, int64_t end, char* wire) {
       pieces_.Pack(at, stop, to);
       from = to;
     }
-    if (SumsInFloat32(dtype)) {
-      kernels::ToFloat32(dtype, from, reinterpret_cast<float*>(to), stop - at);
+    if (wire_.widens()) {
+      kernels::Widen(wire_, from, to, stop - at);
       from = to;
     }
-    if (from != to || !before.none()) {
-      kernels::Reduce(wire_, operation_.reduce_op, {&from, 1}, to, stop - at, before);
+    if (from != to || !wire_.before.none()) {
+      kernels::Reduce(wire_.type, operation_.reduce_op, {&from, 1}, to, stop - at, wire_.before);
     }
   }
 }
 
 // Averages, postscales, converts and unpacks elements [begin, end) from `wire`.
 void BlockingCommunicator::Drain(int64_t begin, int64_t end, char* wire) {
-  const DType dtype = operation_.dtype;
-  const size_t wire_bytes = DTypeSize(wire_);
-  const Scaling after = operation_.scaling.after();
+  const size_t wire_bytes = DTypeSize(wire_.type);
   for (int64_t at = begin; at < end; at += kBlockElements) {
     if (cancelled_.load(std::memory_order_relaxed)) return;
     const int64_t stop = std::min(at + kBlockElements, end);
     const void* from = wire + static_cast<size_t>(at - begin) * wire_bytes;
-    if (!after.none()) {
-      kernels::Reduce(wire_, operation_.reduce_op, {&from, 1}, const_cast<void*>(from), stop - at,
-                      after);
+    if (!wire_.after.none()) {
+      kernels::Reduce(wire_.type, operation_.reduce_op, {&from, 1}, const_cast<void*>(from),
+                      stop - at, wire_.after);
     }
-    if (SumsInFloat32(dtype)) {
+    if (wire_.widens()) {
       if (narrow_ == nullptr) narrow_.reset(new char[kBlockElements * kernels::kNarrowBytesMax]);
-      kernels::FromFloat32(dtype, static_cast<const float*>(from), narrow_.get(), stop - at);
+      kernels::Narrow(wire_, from, narrow_.get(), stop - at);
       from = narrow_.get();
     }
     if (!in_place_) pieces_.Unpack(at, stop, from);

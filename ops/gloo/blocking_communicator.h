@@ -21,6 +21,7 @@
 #include "ops/backend/module_library.h"
 #include "ops/backend/pieces.h"
 #include "ops/backend/store.h"
+#include "ops/kernels/reduce.h"
 
 namespace rueda {
 
@@ -103,8 +104,8 @@ class BlockingCommunicator : public Communicator, public SilenceProbe {
   uint32_t operations_ = 0;
   Pieces pieces_;
   Channels channels_;
-  DType wire_ = DType::kUInt8;  // what travels: float32 for the half types
-  bool in_place_ = false;       // a lone tensor that is reduced where it is
+  kernels::Wire wire_;     // of an allreduce or reduce
+  bool in_place_ = false;  // a lone tensor that is reduced where it is
   std::unique_ptr<char[]> scratch_;
   size_t scratch_bytes_ = 0;
   std::unique_ptr<char[]> narrow_;  // a block of a bucket of narrow floats, packed

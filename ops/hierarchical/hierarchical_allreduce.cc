@@ -8,7 +8,7 @@
 namespace rueda {
 namespace {
 
-// What is converted at a time, of at most two bytes each.
+// What is converted at a time.
 constexpr int64_t kHotElements = 4 << 10;
 
 }  // namespace
@@ -16,9 +16,9 @@ constexpr int64_t kHotElements = 4 << 10;
 void HierarchicalAllreduce::Start(const BucketOperation& operation) {
   operation_ = operation;
   if (operation.kind == OpKind::kBarrier) operation_.reduce_op = ReduceOp::kSum;
-  wire_ = SumsInFloat32(operation.dtype) ? DType::kFloat32 : operation.dtype;
+  wire_ = kernels::WireOf(operation.dtype, operation.reduce_op, operation.scaling, split_.ranks());
   pieces_.Reset(operation.pieces, DTypeSize(operation.dtype));
-  cut_ = MakeCut(limits_, operation.elements, DTypeSize(wire_), DTypeSize(operation.dtype));
+  cut_ = MakeCut(limits_, operation.elements, DTypeSize(wire_.type), DTypeSize(operation.dtype));
   first_ = next_;
   next_ += static_cast<uint64_t>(cut_.blocks);
   filled_ = sent_ = taken_ = 0;
@@ -32,9 +32,7 @@ CrossOperation HierarchicalAllreduce::OperationOf() const {
   cross.cut = cut_;
   cross.first = first_;
   cross.wire = wire_;
-  cross.result = operation_.dtype;
   cross.reduce_op = operation_.reduce_op;
-  cross.after = operation_.scaling.after();
   cross.digest = operation_.digest;
   for (const std::vector<int>& members : split_.members) {
     cross.contributing.push_back(!std::all_of(
@@ -76,7 +74,7 @@ void HierarchicalAllreduce::Fill() {
 
 // Packs elements as they travel.
 void HierarchicalAllreduce::Bring(Range range, char* to) {
-  if (wire_ == operation_.dtype) {
+  if (!wire_.widens()) {
     pieces_.Pack(range.begin, range.end, to);
     return;
   }
@@ -84,8 +82,8 @@ void HierarchicalAllreduce::Bring(Range range, char* to) {
   for (int64_t begin = range.begin; begin < range.end; begin += kHotElements) {
     const int64_t end = std::min(begin + kHotElements, range.end);
     pieces_.Pack(begin, end, narrow_.get());
-    kernels::ToFloat32(operation_.dtype, narrow_.get(),
-                       reinterpret_cast<float*>(to) + (begin - range.begin), end - begin);
+    kernels::Widen(wire_, narrow_.get(),
+                   to + static_cast<size_t>(begin - range.begin) * cut_.wire_bytes, end - begin);
   }
 }
 
@@ -106,7 +104,6 @@ absl::StatusOr<bool> HierarchicalAllreduce::ReduceAndSend() {
 
 // Reduces what this host's members bring to a part, in rank order.
 void HierarchicalAllreduce::ReducePart(Range block, Range part, char* to) {
-  const Scaling before = operation_.scaling.before();
   sources_.clear();
   const size_t offset = static_cast<size_t>(part.begin - block.begin) * cut_.wire_bytes;
   for (int local = 0; local < ring_.size(); ++local) {
@@ -114,8 +111,8 @@ void HierarchicalAllreduce::ReducePart(Range block, Range part, char* to) {
     if (!Shares()) Bring(part, to);
     sources_.push_back(Shares() ? ring_.input(local, Number(sent_)) + offset : to);
   }
-  if (sources_.empty() || (!Shares() && before.none())) return;
-  kernels::Reduce(wire_, operation_.reduce_op, sources_, to, part.size(), before);
+  if (sources_.empty() || (!Shares() && wire_.before.none())) return;
+  kernels::Reduce(wire_.type, operation_.reduce_op, sources_, to, part.size(), wire_.before);
 }
 
 absl::StatusOr<bool> HierarchicalAllreduce::Take() {

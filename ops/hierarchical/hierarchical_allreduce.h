@@ -5,7 +5,8 @@
 //
 // A result is a sum of hosts' sums: over a host's members in rank order, then over the hosts in the
 // order of their first ranks. It depends on the inputs and on who is on which host, and on nothing
-// else. What is narrower than float32 travels in float32 and is rounded once.
+// else. What is narrower than float32 travels in float32 and is rounded once; sums of integers that
+// are to be averaged travel in a type that holds them (kernels::Wire).
 #pragma once
 
 #include <memory>
@@ -59,7 +60,7 @@ class HierarchicalAllreduce {
   StripeExchange* const exchange_;
 
   BucketOperation operation_;
-  DType wire_ = DType::kUInt8;
+  kernels::Wire wire_;
   Pieces pieces_;
   Cut cut_;
   uint64_t first_ = 0;
@@ -70,7 +71,7 @@ class HierarchicalAllreduce {
   int64_t taken_ = 0;
   PhaseTimes times_;
   std::vector<const void*> sources_;
-  std::unique_ptr<char[]> narrow_;  // of a bucket of narrow floats, packed
+  std::unique_ptr<char[]> narrow_;  // packed elements that are to be widened
 };
 
 }  // namespace rueda

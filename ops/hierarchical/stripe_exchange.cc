@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kResultsUnderWay = kRingBlocks / 2;
 static_assert(kResultsUnderWay < static_cast<int64_t>(kRingBlocks),
               "the results of a block are awaited before its place is taken again");
-// Of sums that are rounded to narrower results at a time.
+// Of sums that become narrower results at a time.
 constexpr int64_t kHotElements = 2 << 10;
 
 }  // namespace
@@ -215,9 +215,9 @@ void StripeExchange::Reduce(int64_t block) {
   if (cut.direct && !now_.contributing[static_cast<size_t>(self)]) return;  // nobody here wants it
   char* const to = args_.ring->own_output(Number(block)) +
                    static_cast<size_t>(part.begin - stripe.begin) * cut.result_bytes;
-  const bool rounds = now_.wire != now_.result;
-  const int64_t step = rounds ? kHotElements : std::max<int64_t>(part.size(), 1);
-  if (rounds) sums_.resize(kHotElements);
+  const bool narrows = now_.wire.widens();
+  const int64_t step = narrows ? kHotElements : std::max<int64_t>(part.size(), 1);
+  if (narrows && sums_ == nullptr) sums_.reset(new char[kHotElements * kernels::kWireBytesMax]);
   for (int64_t begin = 0; begin < part.size(); begin += step) {
     const int64_t count = std::min(step, part.size() - begin);
     sources_.clear();
@@ -229,9 +229,9 @@ void StripeExchange::Reduce(int64_t block) {
       sources_.push_back(from + static_cast<size_t>(begin) * cut.wire_bytes);
     }
     char* const place = to + static_cast<size_t>(begin) * cut.result_bytes;
-    kernels::Reduce(now_.wire, now_.reduce_op, sources_,
-                    rounds ? sums_.data() : static_cast<void*>(place), count, now_.after);
-    if (rounds) kernels::FromFloat32(now_.result, sums_.data(), place, count);
+    kernels::Reduce(now_.wire.type, now_.reduce_op, sources_, narrows ? sums_.get() : place, count,
+                    now_.wire.after);
+    if (narrows) kernels::Narrow(now_.wire, sums_.get(), place, count);
   }
 }
 

@@ -28,10 +28,8 @@ struct StripeExchangeArgs {
 struct CrossOperation {
   Cut cut;
   uint64_t first = 0;  // the number of its first block
-  DType wire = DType::kUInt8;
-  DType result = DType::kUInt8;
+  kernels::Wire wire;
   ReduceOp reduce_op = ReduceOp::kSum;
-  Scaling after;                   // of the result
   std::vector<bool> contributing;  // by host: whether any member brings something
   uint32_t digest = 0;
 };
@@ -104,7 +102,7 @@ class StripeExchange {
 
   // The lane thread's.
   std::vector<const void*> sources_;
-  std::vector<float> sums_;  // of results that are narrower
+  std::unique_ptr<char[]> sums_;  // of results that are narrower
 
   LaneThread thread_;
 };

@@ -100,6 +100,78 @@ void ReduceScaled(DType dtype, ReduceOp op, const ReduceArgs& args) {
   }
 }
 
+// The sum is exact: there are less than 2^31 operands of at most 32 bits.
+template <class T>
+void ReduceExactAverage(const ReduceArgs& args) {
+  constexpr size_t kBlock = kBlockBytes / sizeof(int64_t);
+  int64_t sum[kBlock];
+  T block[kBlock];
+  for (size_t at = 0; at < args.count; at += kBlock) {
+    const size_t count = std::min(kBlock, args.count - at);
+    std::fill_n(sum, count, 0);
+    for (size_t k = 0; k < args.source_count; ++k) {
+      const char* const source = static_cast<const char*>(args.sources[k]) + at * sizeof(T);
+      std::memcpy(block, source, count * sizeof(T));
+      ScaleBlock(block, count, args.scaling.prescale);
+      for (size_t i = 0; i < count; ++i) sum[i] += block[i];
+    }
+    DivideBlock(sum, count, args.scaling.divisor);
+    for (size_t i = 0; i < count; ++i) block[i] = static_cast<T>(sum[i]);
+    ScaleBlock(block, count, args.scaling.postscale);
+    std::memcpy(static_cast<char*>(args.destination) + at * sizeof(T), block, count * sizeof(T));
+  }
+}
+
+// ---- what travels ----
+
+DType ExactSumType(DType dtype, int64_t operands) {
+  switch (dtype) {
+    case DType::kInt8:
+      return operands <= 1 << 8 ? DType::kInt16 : DType::kInt32;
+    case DType::kUInt8:
+      return operands <= (1 << 8) + 1 ? DType::kUInt16 : DType::kUInt32;
+    case DType::kInt16:
+      return operands <= 1 << 16 ? DType::kInt32 : DType::kInt64;
+    case DType::kUInt16:
+      return operands <= (1 << 16) + 1 ? DType::kUInt32 : DType::kUInt64;
+    case DType::kInt32:
+      return DType::kInt64;
+    case DType::kUInt32:
+      return DType::kUInt64;
+    default:
+      RUEDA_CHECK(false) << DTypeName(dtype);
+      return dtype;
+  }
+}
+
+template <class From, class To>
+void ConvertBlocks(const void* source, void* destination, size_t count, double first, double last) {
+  constexpr size_t kBlock = kBlockBytes / sizeof(int64_t);
+  From from[kBlock];
+  To to[kBlock];
+  for (size_t at = 0; at < count; at += kBlock) {
+    const size_t size = std::min(kBlock, count - at);
+    std::memcpy(from, static_cast<const char*>(source) + at * sizeof(From), size * sizeof(From));
+    ScaleBlock(from, size, first);
+    for (size_t i = 0; i < size; ++i) to[i] = static_cast<To>(from[i]);
+    ScaleBlock(to, size, last);
+    std::memcpy(static_cast<char*>(destination) + at * sizeof(To), to, size * sizeof(To));
+  }
+}
+
+// Calls `f` with zeros of the C++ types of an integer and of the wider one that it travels as.
+template <class F>
+void WithTypes(const Wire& wire, F f) {
+  WithType(wire.dtype, [&]<typename T>(T narrow) {
+    WithType(wire.type, [&]<typename W>(W wide) {
+      if constexpr (std::is_integral_v<T> && std::is_integral_v<W> && sizeof(T) < sizeof(W) &&
+                    std::is_signed_v<T> == std::is_signed_v<W>) {
+        f(narrow, wide);
+      }
+    });
+  });
+}
+
 // ---- what changes nothing ----
 
 template <class T>
@@ -173,6 +245,11 @@ absl::Status CheckReducible(DType dtype, ReduceOp op) {
       "or average_live");
 }
 
+bool IsExactAverage(DType dtype, ReduceOp op) {
+  return IsAverage(op) && dtype != DType::kBool && !IsFloating(dtype) && !IsComplex(dtype) &&
+         DTypeSize(dtype) < sizeof(int64_t);
+}
+
 void Reduce(DType dtype, ReduceOp op, absl::Span<const void* const> sources, void* destination,
             int64_t count, const Scaling& scaling) {
   RUEDA_CHECK(op != ReduceOp::kAdasum && CheckReducible(dtype, op).ok())
@@ -193,7 +270,11 @@ void Reduce(DType dtype, ReduceOp op, absl::Span<const void* const> sources, voi
   if (scaling.none() || IsFloating(dtype) || IsComplex(dtype)) {
     return ReduceVectors(dtype, op, args);
   }
+  const bool exact = scaling.divisor != 1 && IsExactAverage(dtype, op);
   WithType(dtype, [&]<typename T>(T) {
+    if constexpr (std::is_integral_v<T> && sizeof(T) < sizeof(int64_t)) {
+      if (exact) return ReduceExactAverage<T>(args);
+    }
     if constexpr (std::is_integral_v<T>) ReduceScaled<T>(dtype, op, args);
   });
 }
@@ -221,6 +302,40 @@ void FromFloat32(DType to, const float* source, void* destination, int64_t count
   RUEDA_CHECK(SumsInFloat32(to)) << DTypeName(to);
   RUEDA_CHECK(count >= 0) << count;
   NarrowVectors(to, source, destination, static_cast<size_t>(count));
+}
+
+Wire WireOf(DType dtype, ReduceOp op, const Scaling& scaling, int64_t operands) {
+  if (IsExactAverage(dtype, op)) {
+    const Scaling divided = {1, 1, scaling.divisor};
+    return {dtype,
+            ExactSumType(dtype, operands),
+            Scaling(),
+            divided,
+            scaling.prescale,
+            scaling.postscale};
+  }
+  const DType type = SumsInFloat32(dtype) ? DType::kFloat32 : dtype;
+  return {dtype, type, scaling.before(), scaling.after()};
+}
+
+void Widen(const Wire& wire, const void* source, void* destination, int64_t count) {
+  RUEDA_CHECK(wire.widens()) << DTypeName(wire.dtype);
+  if (SumsInFloat32(wire.dtype)) {
+    return ToFloat32(wire.dtype, source, static_cast<float*>(destination), count);
+  }
+  WithTypes(wire, [&]<typename T, typename W>(T, W) {
+    ConvertBlocks<T, W>(source, destination, static_cast<size_t>(count), wire.first, 1);
+  });
+}
+
+void Narrow(const Wire& wire, const void* source, void* destination, int64_t count) {
+  RUEDA_CHECK(wire.widens()) << DTypeName(wire.dtype);
+  if (SumsInFloat32(wire.dtype)) {
+    return FromFloat32(wire.dtype, static_cast<const float*>(source), destination, count);
+  }
+  WithTypes(wire, [&]<typename T, typename W>(T, W) {
+    ConvertBlocks<W, T>(source, destination, static_cast<size_t>(count), 1, wire.last);
+  });
 }
 
 }  // namespace rueda::kernels

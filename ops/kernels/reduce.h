@@ -22,22 +22,25 @@ namespace rueda::kernels {
 // but float16, bfloat16, float32 and float64, and kNone.
 absl::Status CheckReducible(DType dtype, ReduceOp op);
 
+// An average of integers of 8 to 32 bits: its sum must not wrap around before it is divided.
+bool IsExactAverage(DType dtype, ReduceOp op);
+
 // destination[i] = finish(op over r, in order, of prescaled sources[r][i]), for i < count.
 //
 // A factor or divisor of 1 is skipped. Floating types: prescale multiplies each operand, then
 // divisor divides the result, then postscale multiplies it, all in the type that is summed in
 // (float64 for float64, else float32). Complex types: the same for both parts, in the parts' type.
 // Integers: the factors apply in float64 and the product truncates towards zero, saturating at the
-// type's range (0 if a factor is not finite and the product is NaN); the divisor divides the sum,
-// which may have wrapped around, as integers do, towards zero. bool: no scaling, whatever stands
-// there.
+// type's range (0 if a factor is not finite and the product is NaN); the divisor divides the sum
+// towards zero. bool: no scaling, whatever stands there.
 //
-// kAverage and kAverageLive sum; the divisor is the caller's. Integers wrap around. bool: any
-// non-zero byte is true, sum, max and bor are `or`, product, min and band are `and`, results are 0
-// or 1. min and max: NaN if any operand is NaN; of equal operands the earlier one, so that of -0
-// and +0 the one that comes first in `sources` is the result. A product of complex numbers is (ac -
-// bd) + (ad + bc)i, each step rounded. What is too large for float8_e4m3fn, which has no infinity,
-// becomes its NaN and keeps its sign.
+// kAverage and kAverageLive sum; the divisor is the caller's. Integers wrap around, but for exact
+// averages: the divisor divides their exact sum. bool: any non-zero byte is true, sum, max and bor
+// are `or`, product, min and band are `and`, results are 0 or 1. min and max: NaN if any operand is
+// NaN; of equal operands the earlier one, so that of -0 and +0 the one that comes first in
+// `sources` is the result. A product of complex numbers is (ac - bd) + (ad + bc)i, each step
+// rounded. What is too large for float8_e4m3fn, which has no infinity, becomes its NaN and keeps
+// its sign.
 //
 // `sources` holds at least one pointer; one alone without scaling is copied bit by bit (bool is
 // normalised still). `destination` may equal any of them, also several, but not overlap otherwise.
@@ -57,7 +60,30 @@ void ToFloat32(DType from, const void* source, float* destination, int64_t count
 // large becomes infinity; of float8_e4m3fn (from 464 on, excluding that) NaN with the value's sign.
 // The buffers don't overlap.
 void FromFloat32(DType to, const float* source, void* destination, int64_t count);
-// Of an element of such a type.
-inline constexpr size_t kNarrowBytesMax = sizeof(uint16_t);
+
+// How elements travel in a reduction that combines some operands here and others there: in a type
+// that holds what is between. float32 for floating types that are narrower; for exact averages the
+// narrowest integer that holds as many operands of any value; else the tensors' own.
+struct Wire {
+  DType dtype = DType::kUInt8;  // the tensors'
+  DType type = DType::kUInt8;
+  // The operation's factors: those of the calls of Reduce that combine the operands and make the
+  // result. Integers have theirs in the tensors' type: Widen multiplies by the first, Narrow by the
+  // last.
+  Scaling before, after;
+  double first = 1, last = 1;
+
+  bool widens() const { return type != dtype; }
+};
+// `operands`: at most so many.
+Wire WireOf(DType dtype, ReduceOp op, const Scaling& scaling, int64_t operands);
+
+// To the type that travels, and back, of a wire that widens. What is narrowed is a result; behind
+// its divisor an average's always fits. The buffers don't overlap.
+void Widen(const Wire& wire, const void* source, void* destination, int64_t count);
+void Narrow(const Wire& wire, const void* source, void* destination, int64_t count);
+// Of an element of a type that is widened, and of one that travels.
+inline constexpr size_t kNarrowBytesMax = sizeof(uint32_t);
+inline constexpr size_t kWireBytesMax = sizeof(uint64_t);
 
 }  // namespace rueda::kernels

@@ -36,13 +36,17 @@ TEST_P(Join, UnevenInputsGoOnWithoutThoseWhoHaveJoined) {
           std::vector<float> sum(elements, static_cast<float>(rank + 1)), average = sum, mean = sum;
           std::vector<int32_t> low(elements, rank - 7), high(elements, rank - 7);
           std::vector<int64_t> product(elements, rank + 2);
+          std::vector<int8_t> large(elements, 120), large_mean = large;
           std::vector<uint8_t> all(elements, static_cast<uint8_t>(0xF0 | rank));
-          const TensorOf s(sum), a(average), m(mean), l(low), h(high), p(product), b(all);
+          const TensorOf s(sum), a(average), m(mean), l(low), h(high), p(product), b(all), g(large),
+              h8(large_mean);
           rueda_operation operation = Allreduce("sum", s.get());
           operation.prescale = 2;
           ASSERT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
           ASSERT_EQ(Execute(context, Allreduce("average", a.get(), RUEDA_AVERAGE)), RUEDA_OK);
           ASSERT_EQ(Execute(context, Allreduce(nullptr, m.get(), RUEDA_AVERAGE_LIVE)), RUEDA_OK);
+          ASSERT_EQ(Execute(context, Allreduce("large", g.get(), RUEDA_AVERAGE)), RUEDA_OK);
+          ASSERT_EQ(Execute(context, Allreduce("live", h8.get(), RUEDA_AVERAGE_LIVE)), RUEDA_OK);
           ASSERT_EQ(Execute(context, Allreduce("low", l.get(), RUEDA_MIN)), RUEDA_OK);
           ASSERT_EQ(Execute(context, Allreduce("high", h.get(), RUEDA_MAX)), RUEDA_OK);
           ASSERT_EQ(Execute(context, Allreduce("product", p.get(), RUEDA_PRODUCT)), RUEDA_OK);
@@ -58,6 +62,8 @@ TEST_P(Join, UnevenInputsGoOnWithoutThoseWhoHaveJoined) {
             ASSERT_EQ(sum[i], static_cast<float>(2 * total));
             ASSERT_FLOAT_EQ(average[i], static_cast<float>(total) / static_cast<float>(size));
             ASSERT_FLOAT_EQ(mean[i], static_cast<float>(total) / static_cast<float>(live));
+            ASSERT_EQ(large[i], 120 * live / size);
+            ASSERT_EQ(large_mean[i], 120);
             ASSERT_EQ(low[i], first - 7);
             ASSERT_EQ(high[i], size - 1 - 7);
             ASSERT_EQ(product[i], times);

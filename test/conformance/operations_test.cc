@@ -8,6 +8,7 @@
 #include <complex>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -158,6 +159,70 @@ TEST_P(Operations, AllreduceOfEveryDtypeWithEveryReduceOperation) {
     CheckAllreduces<BFloat16>(context, rank, size);
     CheckAllreduces<Bool>(context, rank, size);
   });
+}
+
+// Integers whose sums leave their type.
+template <typename T>
+T Extreme(int rank, int64_t i) {
+  constexpr T kMax = std::numeric_limits<T>::max(), kMin = std::numeric_limits<T>::min();
+  const T values[] = {kMax, kMin, T(kMax - rank), T(kMin + rank), T(kMax / 2 + 9), T(100 + rank)};
+  return rank == 1 && i % 7 == 6 ? kMin : values[i % 7 % 6];
+}
+
+// Of at most 32 bits the exact sum is divided, of 64 bits the one that has wrapped around.
+template <typename T>
+T AverageOfExtremes(int size, int64_t i) {
+  __int128 sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += Extreme<T>(rank, i);
+  if (sizeof(T) == sizeof(int64_t)) sum = static_cast<T>(sum);
+  return static_cast<T>(sum / size);
+}
+
+template <typename T>
+void CheckAveragesOfExtremes(rueda_context* context, int rank, int size) {
+  for (const int64_t rows : {1, 1'000, 40'001}) {
+    std::vector<T> input(rows);
+    for (int64_t i = 0; i < rows; ++i) input[i] = Extreme<T>(rank, i);
+    const TensorOf in(input.data(), {rows}, DTypeOf<T>());
+    const auto check = [&](rueda_operation operation, int64_t begin, int64_t count) {
+      std::vector<T> output(count);
+      const TensorOf out(output.data(), {count}, DTypeOf<T>());
+      operation.input = in.get();
+      operation.output = count > 0 || operation.kind != RUEDA_REDUCE ? out.get() : nullptr;
+      ASSERT_EQ(Execute(context, operation), RUEDA_OK) << rueda_last_error();
+      for (int64_t i = 0; i < count; ++i) {
+        ASSERT_EQ(output[i], AverageOfExtremes<T>(size, begin + i))
+            << "element " << begin + i << " of " << rows << ", kind " << operation.kind;
+      }
+    };
+    rueda_operation operation = Allreduce("t", in.get(), RUEDA_AVERAGE);
+    check(operation, 0, rows);
+    operation.reduce_op = RUEDA_AVERAGE_LIVE;
+    check(operation, 0, rows);
+    operation.reduce_op = RUEDA_AVERAGE;
+    operation.kind = RUEDA_REDUCE;
+    operation.root = 1;
+    check(operation, 0, rank == 1 ? rows : 0);
+    operation.kind = RUEDA_REDUCESCATTER;
+    operation.root = 0;
+    const int64_t share = rows / size, more = rows % size;
+    check(operation, share * rank + std::min<int64_t>(rank, more), share + (rank < more ? 1 : 0));
+  }
+}
+
+TEST_P(Operations, AveragesOfIntegersAreExactUpTo32Bits) {
+  for (const int ranks : {2, 3}) {
+    RunOn(ranks, [](rueda_context* context, int rank, int size) {
+      CheckAveragesOfExtremes<int8_t>(context, rank, size);
+      CheckAveragesOfExtremes<uint8_t>(context, rank, size);
+      CheckAveragesOfExtremes<int16_t>(context, rank, size);
+      CheckAveragesOfExtremes<uint16_t>(context, rank, size);
+      CheckAveragesOfExtremes<int32_t>(context, rank, size);
+      CheckAveragesOfExtremes<uint32_t>(context, rank, size);
+      CheckAveragesOfExtremes<int64_t>(context, rank, size);
+      CheckAveragesOfExtremes<uint64_t>(context, rank, size);
+    });
+  }
 }
 
 std::vector<float> RandomFloats(int seed, int64_t elements) {

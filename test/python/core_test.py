@@ -71,6 +71,33 @@ def test_sums_of_every_dtype(on_threads, make, back, dtype):
         assert np.array_equal(result, expected)
 
 
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+@pytest.mark.parametrize("sign", ["", "u"])
+def test_averages_of_integers_are_exact_up_to_32_bits(on_threads, capfd, sign, bits):
+    info = np.iinfo(f"{sign}int{bits}")
+
+    def body():
+        x = np.array([info.max, info.min, info.max - 1, 7], info.dtype)
+        results = [
+            rueda.allreduce(x),
+            rueda.grouped_allreduce([x, x])[1],
+            rueda.reduce(x, 0),
+            rueda.allgather(rueda.reducescatter(x)),
+        ]
+        assert (results[2] is None) == (rueda.rank() != 0)
+        results = [result for result in results if result is not None]
+        assert all(result.dtype == x.dtype for result in results)
+        return [result.tolist() for result in results]
+
+    exact = [int(info.max), int(info.min), int(info.max) - 1, 7]
+    if bits == 64:  # two's complement
+        wrapped = (np.array(exact, object) * 3 - int(info.min)) % 2**64 + int(info.min)
+        exact = [abs(total) // 3 * (1 if total > 0 else -1) for total in wrapped]
+    for results in on_threads(3, body):
+        assert results == [exact] * len(results)
+    assert capfd.readouterr().err.count(" is exact now.") == (bits < 64)
+
+
 @each_framework
 def test_every_operation(on_threads, make, back):
     def body():

@@ -201,6 +201,21 @@ struct Integer {
   RUEDA_HOST_DEVICE static Element Narrow(Wide wide) { return wide; }
 };
 
+// For averages of at most 32 bits: their sums don't wrap around before they are divided.
+template <class T>
+struct ExactAverage {
+  using Element = T;
+  using Wide = int64_t;
+  static constexpr bool kHasFactors = true;
+  static constexpr bool kIsNumber = false;
+  RUEDA_HOST_DEVICE static Wide Widen(Element element) { return element; }
+  RUEDA_HOST_DEVICE static Element Narrow(Wide wide) { return static_cast<Element>(wide); }
+};
+template <class Lane>
+inline constexpr bool kIsExactAverage = false;
+template <class T>
+inline constexpr bool kIsExactAverage<ExactAverage<T>> = true;
+
 // Bytes that become 0 or 1.
 struct Bool {
   using Element = uint8_t;

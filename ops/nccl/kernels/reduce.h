@@ -59,15 +59,14 @@ RUEDA_HOST_DEVICE inline typename Lane::Element FinishNumber(const Table& table,
   return Lane::Narrow(wide);
 }
 
-// The same, to integers too.
+// The same, to integers too: theirs apply to the elements' type.
 template <class Lane, class Table>
 RUEDA_HOST_DEVICE inline typename Lane::Wide Begin(const Table& table,
                                                    typename Lane::Element element) {
-  const auto wide = BeginNumber<Lane>(table, element);
   if constexpr (Lane::kHasFactors && !Lane::kIsNumber) {
-    if (table.scale_first) return ScaleInteger(wide, table.prescale);
+    if (table.scale_first) element = ScaleInteger(element, table.prescale);
   }
-  return wide;
+  return BeginNumber<Lane>(table, element);
 }
 
 template <class Lane, class Table>
@@ -75,7 +74,7 @@ RUEDA_HOST_DEVICE inline typename Lane::Element Finish(const Table& table,
                                                        typename Lane::Wide wide) {
   if constexpr (Lane::kHasFactors && !Lane::kIsNumber) {
     if (table.divide) wide = static_cast<typename Lane::Wide>(wide / table.divisor);
-    if (table.scale_last) wide = ScaleInteger(wide, table.postscale);
+    if (table.scale_last) return ScaleInteger(Lane::Narrow(wide), table.postscale);
   }
   return FinishNumber<Lane>(table, wide);
 }
@@ -139,7 +138,7 @@ template <class Lane, class Op, class Table>
 RUEDA_HOST_DEVICE inline void ReduceTile(const Table& table, ThreadIndex index, Op op) {
   constexpr int64_t kSize = sizeof(typename Lane::Element);
   Singles singles(Span(index.block, table.bytes / kSize, kSize));
-  if constexpr (Table::kVectors) {
+  if constexpr (Table::kVectors && !kIsExactAverage<Lane>) {  // which is divided: never plain
     if (table.vectors) {
       const Middle middle(table.destination, table.bytes, kVectorBytes);
       const Span span(index.block, middle.items, kVectorBytes);
@@ -160,7 +159,9 @@ RUEDA_HOST_DEVICE inline void ReduceTile(const Table& table, ThreadIndex index, 
 template <class Lane, class Table>
 RUEDA_HOST_DEVICE inline void ReduceBody(const Table& table, ThreadIndex index) {
   const int32_t operation = table.operation;
-  if constexpr (std::is_same_v<Lane, Bool>) {
+  if constexpr (kIsExactAverage<Lane>) {
+    ReduceTile<Lane>(table, index, Sum());
+  } else if constexpr (std::is_same_v<Lane, Bool>) {
     if (operation == kProduct || operation == kMin || operation == kBitAnd) {
       return ReduceTile<Lane>(table, index, Bitwise(kBitAnd));
     }
@@ -186,6 +187,24 @@ RUEDA_HOST_DEVICE inline void ReduceBody(const Table& table, ThreadIndex index) 
 // Calls fn(Lane()) for what a reduction of this type and operation is done in.
 template <class Fn>
 auto WithLane(int32_t type, int32_t operation, const Fn& fn) {
+  if (operation == kAverage || operation == kAverageLive) {
+    switch (type) {
+      case kUInt8:
+        return fn(ExactAverage<uint8_t>());
+      case kInt8:
+        return fn(ExactAverage<int8_t>());
+      case kUInt16:
+        return fn(ExactAverage<uint16_t>());
+      case kInt16:
+        return fn(ExactAverage<int16_t>());
+      case kUInt32:
+        return fn(ExactAverage<uint32_t>());
+      case kInt32:
+        return fn(ExactAverage<int32_t>());
+      default:
+        break;  // of 64 bits as sums, and of floating types
+    }
+  }
   switch (type) {
     case kUInt8:
       return fn(Integer<uint8_t>());

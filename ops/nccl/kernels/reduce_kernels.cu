@@ -29,7 +29,7 @@ cudaError_t Reduce(const rueda_cuda_reduce& reduce, cudaStream_t stream) {
 cudaError_t LoadReductions() {
   cudaError_t error = cudaSuccess;
   for (int32_t type = kUInt8; type <= kFloat8E5M2; ++type) {
-    for (const int32_t operation : {kSum, kProduct}) {
+    for (const int32_t operation : {kSum, kAverage, kProduct}) {
       WithLane(type, operation, [&](auto lane) {
         LoadKernel(&ReduceKernel<decltype(lane), FewSources>, &error);
         LoadKernel(&ReduceKernel<decltype(lane), ManySources>, &error);

@@ -241,6 +241,36 @@ TEST_P(Sizes, FactorsApplyWhereTheKernelsSay) {
   });
 }
 
+// Sums leave the type on their way between the ranks.
+TEST_P(Sizes, AveragesOfIntegersAreThoseOfTheKernels) {
+  const int size = GetParam();
+  RunMembers(size, [&](Member& member, int rank) {
+    for (const DType dtype : AllDTypes()) {
+      if (IsFloating(dtype) || IsComplex(dtype) || dtype == DType::kBool) continue;
+      for (const Scaling& scaling : {Scaling{1, 1, size}, {0.75, 3, size}, {3, 0.5, size}}) {
+        for (const int64_t count : {5, 70'000}) {
+          std::vector<Bytes> all;
+          std::vector<const void*> sources;
+          for (int i = 0; i < size; ++i) {
+            std::mt19937 random(static_cast<uint32_t>(i));
+            all.emplace_back(static_cast<size_t>(count) * DTypeSize(dtype));
+            for (char& byte : all.back()) byte = static_cast<char>(random());
+          }
+          for (const Bytes& one : all) sources.push_back(one.data());
+          Bytes expected(all[0].size());
+          kernels::Reduce(dtype, ReduceOp::kAverage, sources, expected.data(), count, scaling);
+          Bytes& mine = all[static_cast<size_t>(rank)];
+          const Piece piece = {mine.data(), mine.data(), count};
+          BucketOperation operation = AllreduceOf({&piece, 1}, dtype, ReduceOp::kAverage);
+          operation.scaling = scaling;
+          ASSERT_TRUE(member.Execute(operation).ok());
+          EXPECT_TRUE(mine == expected) << Describe(dtype, ReduceOp::kAverage, size, count);
+        }
+      }
+    }
+  });
+}
+
 // Random bits of every kind, not-a-numbers and infinities among them.
 Bytes RandomBits(DType dtype, uint64_t seed, int64_t count) {
   std::mt19937_64 random(seed);

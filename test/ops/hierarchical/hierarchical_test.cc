@@ -318,6 +318,38 @@ TEST(Hierarchical, EveryTypeAndReductionIsScaledAsElsewhere) {
   }
 }
 
+// Their partial sums are beyond the type, their average is not.
+TEST(Hierarchical, AveragesOfIntegersAreThoseOfTheKernels) {
+  for (const std::vector<int>& sizes : {std::vector<int>{2, 1}, {1, 1, 2}, {1, 1}}) {
+    Hosts hosts(sizes);
+    RunMembers(hosts, hosts.Everybody(), {4'096}, [&](Member& member, int self) {
+      for (const DType dtype : {DType::kInt8, DType::kUInt8, DType::kInt16, DType::kUInt16,
+                                DType::kInt32, DType::kUInt32, DType::kInt64, DType::kUInt64}) {
+        for (const Scaling& scaling : {Scaling{1, 1, hosts.size()}, {3, 0.5, hosts.size()}}) {
+          for (const int64_t elements : {7, 9'000}) {
+            std::vector<std::string> inputs;
+            std::vector<const void*> sources;
+            for (int each = 0; each < hosts.size(); ++each) {
+              std::mt19937 random(static_cast<uint32_t>(each));
+              inputs.emplace_back(static_cast<size_t>(elements) * DTypeSize(dtype), 0);
+              for (char& byte : inputs.back()) byte = static_cast<char>(random());
+            }
+            for (const std::string& input : inputs) sources.push_back(input.data());
+            std::string expected(inputs[0].size(), 0), output = expected;
+            kernels::Reduce(dtype, ReduceOp::kAverage, sources, expected.data(), elements, scaling);
+            const Piece piece = {sources[static_cast<size_t>(self)], output.data(), elements};
+            BucketOperation operation = AllreduceOf({&piece, 1}, dtype, ReduceOp::kAverage);
+            operation.scaling = scaling;
+            ASSERT_EQ(member.Execute(operation), absl::OkStatus());
+            ASSERT_TRUE(output == expected) << DTypeName(dtype) << " of " << elements;
+          }
+        }
+      }
+    });
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
 // Their partial sums are beyond a float16, their average is not.
 TEST(Hierarchical, NarrowTypesAreRoundedOnce) {
   Hosts hosts({2, 2});

@@ -100,6 +100,11 @@ T ScaleInteger(T value, double factor) {
 
 template <class T>
 T IntegerElement(ReduceOp op, const std::vector<T>& operands, const Scaling& scaling) {
+  if (IsAverage(op) && sizeof(T) < sizeof(int64_t) && scaling.divisor != 1) {
+    __int128 sum = 0;
+    for (const T operand : operands) sum += ScaleInteger(operand, scaling.prescale);
+    return ScaleInteger(static_cast<T>(sum / scaling.divisor), scaling.postscale);
+  }
   T result = ScaleInteger(operands[0], scaling.prescale);
   for (size_t k = 1; k < operands.size(); ++k) {
     const T operand = ScaleInteger(operands[k], scaling.prescale);
@@ -588,6 +593,85 @@ TEST_P(KernelsTest, LargeUnsignedNumbersAreScaledAndDividedAsSuch) {
   EXPECT_EQ(out, kHalf);
   Reduce(DType::kUInt64, ReduceOp::kAverage, {sources, 2}, &out, 1, {.divisor = 2});
   EXPECT_EQ(out, 2u) << "of a sum that has wrapped around";
+}
+
+TEST_P(KernelsTest, AveragesOfIntegersDivideTheExactSum) {
+  const auto average = []<class T>(DType dtype, const std::vector<T>& values) {
+    std::vector<const void*> sources;
+    for (const T& value : values) sources.push_back(&value);
+    T out = 0;
+    Reduce(dtype, ReduceOp::kAverage, sources, &out, 1,
+           {.divisor = static_cast<int64_t>(values.size())});
+    return out;
+  };
+  EXPECT_EQ(average(DType::kInt8, std::vector<int8_t>{100, 100}), 100);
+  EXPECT_EQ(average(DType::kInt8, std::vector<int8_t>(300, -128)), -128);
+  EXPECT_EQ(average(DType::kInt8, std::vector<int8_t>{-128, -128, 127}), -43);
+  EXPECT_EQ(average(DType::kUInt8, std::vector<uint8_t>(300, 255)), 255);
+  EXPECT_EQ(average(DType::kInt16, std::vector<int16_t>{-32768, -32767}), -32767);
+  EXPECT_EQ(average(DType::kUInt16, std::vector<uint16_t>{65535, 65534}), 65534);
+  EXPECT_EQ(average(DType::kInt32, std::vector<int32_t>{INT32_MIN, INT32_MIN}), INT32_MIN);
+  EXPECT_EQ(average(DType::kUInt32, std::vector<uint32_t>{UINT32_MAX, UINT32_MAX}), UINT32_MAX);
+  EXPECT_EQ(average(DType::kInt64, std::vector<int64_t>{INT64_MAX, INT64_MAX}), -1) << "it wraps";
+}
+
+TEST(Wires, AreAsNarrowAsTheSumOfAllOperandsAllows) {
+  struct Row {
+    DType dtype;
+    int64_t operands;
+    DType type;
+  };
+  const Row rows[] = {
+      {DType::kInt8, 256, DType::kInt16},      {DType::kInt8, 257, DType::kInt32},
+      {DType::kUInt8, 257, DType::kUInt16},    {DType::kUInt8, 258, DType::kUInt32},
+      {DType::kInt16, 65536, DType::kInt32},   {DType::kInt16, 65537, DType::kInt64},
+      {DType::kUInt16, 65537, DType::kUInt32}, {DType::kUInt16, 65538, DType::kUInt64},
+      {DType::kInt32, 2, DType::kInt64},       {DType::kUInt32, 2, DType::kUInt64},
+      {DType::kInt64, 2, DType::kInt64},       {DType::kUInt64, 2, DType::kUInt64},
+      {DType::kFloat16, 2, DType::kFloat32},   {DType::kFloat32, 2, DType::kFloat32}};
+  for (const Row& row : rows) {
+    for (const ReduceOp op : {ReduceOp::kAverage, ReduceOp::kAverageLive}) {
+      EXPECT_EQ(WireOf(row.dtype, op, {}, row.operands).type, row.type) << DTypeName(row.dtype);
+    }
+    const DType plain = SumsInFloat32(row.dtype) ? DType::kFloat32 : row.dtype;
+    EXPECT_EQ(WireOf(row.dtype, ReduceOp::kSum, {}, row.operands).type, plain);
+  }
+}
+
+// Two halves of the operands, each combined by itself, give what all give at once.
+TEST_P(KernelsTest, WhatTravelsInPartsIsCombinedLikeTheWhole) {
+  constexpr int64_t kCount = 1'234;
+  constexpr size_t kOperands = 256;  // as many as int16 holds of int8
+  for (const DType dtype : {DType::kInt8, DType::kUInt8, DType::kInt16, DType::kUInt16,
+                            DType::kInt32, DType::kUInt32}) {
+    for (const Scaling& scaling : {Scaling{1, 1, kOperands}, {1.5, 3, kOperands}, {-1, 1, 1000}}) {
+      const Wire wire = WireOf(dtype, ReduceOp::kAverage, scaling, kOperands);
+      ASSERT_TRUE(wire.widens());
+      std::mt19937 random(1);
+      std::vector<Bytes> operands(kOperands), widened(kOperands);
+      std::vector<const void*> all, halves[2];
+      for (size_t k = 0; k < kOperands; ++k) {
+        operands[k].resize(kCount * DTypeSize(dtype) + 1);
+        for (auto& byte : operands[k]) byte = static_cast<Bytes::value_type>(random());
+        // The extremes, too, and nothing is aligned.
+        std::fill_n(operands[k].begin() + 1, 8, static_cast<Bytes::value_type>(0xFF));
+        widened[k].resize(kCount * DTypeSize(wire.type) + 1);
+        all.push_back(operands[k].data() + 1);
+        Widen(wire, all.back(), widened[k].data() + 1, kCount);
+        halves[k % 2].push_back(widened[k].data() + 1);
+      }
+      Bytes sums[2] = {Bytes(kCount * DTypeSize(wire.type)), Bytes(kCount * DTypeSize(wire.type))};
+      for (int half : {0, 1}) {
+        Reduce(wire.type, ReduceOp::kAverage, halves[half], sums[half].data(), kCount, wire.before);
+      }
+      const void* const both[] = {sums[0].data(), sums[1].data()};
+      Reduce(wire.type, ReduceOp::kAverage, both, sums[0].data(), kCount, wire.after);
+      Bytes result(kCount * DTypeSize(dtype)), expected = result;
+      Narrow(wire, sums[0].data(), result.data(), kCount);
+      Reduce(dtype, ReduceOp::kAverage, all, expected.data(), kCount, scaling);
+      EXPECT_TRUE(result == expected) << DTypeName(dtype);
+    }
+  }
 }
 
 TEST_P(KernelsTest, BitwiseOperationsOfBoolAreOfTruths) {
