@@ -155,6 +155,34 @@ def test_results_are_the_same_at_once_and_in_a_graph():
     run(fn, np=3)
 
 
+def test_sparse_averages_of_integers_are_those_of_dense_tensors():
+    def fn():
+        import tensorflow as tf
+
+        import rueda.tensorflow as hvd
+
+        hvd.init()
+
+        def mean(values, indices):
+            result = hvd.allreduce(tf.IndexedSlices(values, indices, tf.constant([4, 2])))
+            return result.values, result.indices
+
+        for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
+            most = min(int(np.iinfo(name).max), 2**61)  # a sum of 64 bits may wrap around
+            rows = [[most, 1], [most - 1, 1], [2 + hvd.rank(), 1]]
+            for form in (mean, tf.function(mean)):
+                # Rank 0 has an index twice.
+                values, indices = form(
+                    tf.constant(np.array(rows, name)), tf.constant([3, 0, hvd.rank()])
+                )
+                assert values.dtype.name == name
+                found = dict(zip(indices.numpy().tolist(), values.numpy().tolist(), strict=True))
+                assert found == {0: [most, 1], 1: [1, 0], 3: [most, 1]}, name
+        return True
+
+    assert run(fn) == [True] * 2
+
+
 def test_gradients_are_the_derivative_times_horovods_factor():
     def fn():
         import tensorflow as tf

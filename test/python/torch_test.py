@@ -283,6 +283,31 @@ def test_sparse_tensors(on_threads):
     assert on_threads(2, body) == [([1, 1, 6, 0], [0.5, 0.5, 3, 0])] * 2
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
+def test_sparse_averages_of_integers_are_those_of_dense_tensors(on_threads, dtype):
+    dtype = getattr(torch, dtype)
+    most = min(torch.iinfo(dtype).max, 2**61)  # a sum of 64 bits may wrap around
+
+    def body():
+        values = torch.tensor([most, most - 1, 2 + hvd.rank()], dtype=dtype)
+        x = torch.sparse_coo_tensor([[3, 0, hvd.rank()]], values, (4,))  # of rank 0 one twice
+        mean = hvd.sparse_allreduce_async(x)()
+        assert mean.dtype == dtype and mean.is_coalesced()
+        return mean.to_dense().tolist()
+
+    assert on_threads(3, body) == [[most - 1, 1, 1, most]] * 3
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint64"])
+def test_sparse_averages_that_do_not_exist_are_refused(on_threads, dtype):
+    def body():
+        x = torch.sparse_coo_tensor([[1]], torch.ones(1, dtype=getattr(torch, dtype)), (4,))
+        with pytest.raises(TypeError, match=f"average of torch.{dtype}"):
+            hvd.sparse_allreduce_async(x)
+
+    on_threads(1, body)
+
+
 # ---- state ----
 
 

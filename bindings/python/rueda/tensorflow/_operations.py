@@ -187,6 +187,17 @@ def _dense(
     return [how.decompress(*pair) for pair in zip(results, contexts, strict=True)]
 
 
+def _mean(values: Any, indices: Any, ranks: int) -> tuple[Any, Any]:
+    """Values and indices of an average. Of integers those of one index are added up first, in 64
+    bits, so that the sum is divided and truncated as that of dense tensors."""
+    if not values.dtype.is_integer:
+        return values / tf.cast(ranks, values.dtype), indices
+    wide = values.dtype if values.dtype.size == 8 else tf.int64
+    rows, row_of = tf.unique(indices)
+    total = tf.math.unsorted_segment_sum(tf.cast(values, wide), row_of, tf.size(rows))
+    return tf.cast(tf.truncatediv(total, tf.cast(ranks, wide)), values.dtype), rows
+
+
 def _sparse(slices: Sequence[Any], group: bool, name: str | None, how: Reduction) -> list[Any]:
     how.check_sparse()
     ranks = how.process_set.size() if how.op == Average else 1
@@ -194,13 +205,12 @@ def _sparse(slices: Sequence[Any], group: bool, name: str | None, how: Reduction
     for each in slices:
         parts += [each.values, each.indices]
     gathered = grouped_allgather(parts, name, process_set=how.process_set)
+    pairs = list(zip(gathered[::2], gathered[1::2], strict=True))
+    if ranks > 1:
+        pairs = [_mean(values, indices, ranks) for values, indices in pairs]
     return [
-        tf.IndexedSlices(
-            values if ranks == 1 else values / tf.cast(ranks, values.dtype),
-            indices,
-            dense_shape=each.dense_shape,
-        )
-        for each, values, indices in zip(slices, gathered[::2], gathered[1::2], strict=True)
+        tf.IndexedSlices(values, indices, dense_shape=each.dense_shape)
+        for each, (values, indices) in zip(slices, pairs, strict=True)
     ]
 
 
@@ -221,7 +231,7 @@ def allreduce(
 
     Args:
         tensor: of tf.IndexedSlices, which sums and averages can be of, values and indices of all
-            ranks are put together.
+            ranks are put together; an average of integers has each index once.
         average: deprecated; use `op`.
         compression: a member of `Compression`, the name of a compressor (see `rueda.allreduce`), or
             a `Compressor` of one's own.

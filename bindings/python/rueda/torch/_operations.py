@@ -380,6 +380,15 @@ class SparseHandle:
     __call__ = wait
 
 
+def _exact_average(
+    indices: torch.Tensor, values: torch.Tensor, shape: torch.Size, ranks: int
+) -> torch.Tensor:
+    """Of integers: what has the same indices is added up in int64, divided and truncated."""
+    total = torch.sparse_coo_tensor(indices, values.long(), shape).coalesce()
+    mean = total.values().div(ranks, rounding_mode="trunc").to(values.dtype)
+    return torch.sparse_coo_tensor(total.indices(), mean, shape, is_coalesced=True)
+
+
 def sparse_allreduce_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -387,20 +396,32 @@ def sparse_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> SparseHandle:
     """Adds up all ranks' sparse COO tensors of one shape, or averages them, in the background.
-    Elements with the same indices are kept apart: ``coalesce()`` adds them up."""
+    Elements with the same indices are kept apart: ``coalesce()`` adds them up. An average of
+    integers is coalesced, as `allreduce` would give it: the sum is divided and truncated.
+
+    Raises:
+        TypeError: the layout is another one, or it is an average of bool or uint64.
+        ValueError: another operation.
+    """
     if tensor.layout is not torch.sparse_coo:
         raise TypeError(f"sparse_allreduce_async: a tensor with the layout {tensor.layout}")
     if op not in (Average, Sum):
         raise ValueError("sparse_allreduce_async: there are op=Average and op=Sum")
-    coalesced = tensor if tensor.is_coalesced() else tensor.coalesce()
-    rows = coalesced.indices().t().contiguous()
+    exact = op == Average and not tensor.is_floating_point() and not tensor.is_complex()
+    if exact and tensor.dtype in (torch.bool, torch.uint64):
+        raise TypeError(f"sparse_allreduce_async: there is no average of {tensor.dtype}")
+    # Integers are added up at the end alone, where they don't wrap around.
+    parts = tensor if exact or tensor.is_coalesced() else tensor.coalesce()
+    rows = parts._indices().t().contiguous()
     # Two names, as the two are of different types: an allgather of each, done together.
     request = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
-    handle: Handle[list[torch.Tensor]] = request.submit_group([rows, coalesced.values()])
+    handle: Handle[list[torch.Tensor]] = request.submit_group([rows, parts._values()])
     ranks = process_set.size()
 
     def finish(parts: list[torch.Tensor]) -> torch.Tensor:
         indices, values = parts
+        if exact:
+            return _exact_average(indices.t(), values, tensor.shape, ranks)
         if op == Average:
             values = values / ranks
         return torch.sparse_coo_tensor(indices.t(), values, tensor.shape)
