@@ -15,13 +15,14 @@ namespace {
 namespace optim = torch::optim;
 
 constexpr const char* kName = "broadcast_optimizer_state";
+constexpr double kUndefined = -1;  // in place of a tensor's type
 
 // Writes the fields down.
 class Writer : public FieldVisitor {
  public:
   void Number(const char*, double& number) override { numbers.push_back(number); }
   void Tensor(const char* field, at::Tensor& tensor) override {
-    numbers.push_back(tensor.defined() ? 1 : 0);
+    numbers.push_back(tensor.defined() ? static_cast<double>(tensor.scalar_type()) : kUndefined);
     if (tensor.defined()) tensors.emplace_back(prefix + field, tensor);
   }
 
@@ -37,8 +38,10 @@ class Reader : public FieldVisitor {
   void Number(const char*, double& number) override { number = *next_++; }
   void Tensor(const char* field, at::Tensor& tensor) override {
     tensor = at::Tensor();
-    if (*next_++ == 0) return;
-    tensor = at::empty_like(parameter.detach());
+    const double type = *next_++;
+    if (type == kUndefined) return;
+    // Not the parameter's: a model may have been converted since the first step.
+    tensor = at::empty_like(parameter.detach(), static_cast<at::ScalarType>(type));
     tensors.emplace_back(prefix + field, tensor);
   }
 

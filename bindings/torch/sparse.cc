@@ -14,6 +14,12 @@ std::string Label(const Call& call) {
   return call.name.empty() ? "the sparse tensor" : "tensor '" + call.name + "'";
 }
 
+// An average whose sum is to be exact, as that of a dense tensor is.
+bool IsOfIntegers(const Call& call) {
+  const at::Tensor& tensor = call.tensors.front();
+  return call.op == Average && !tensor.is_floating_point() && !tensor.is_complex();
+}
+
 at::Tensor Checked(const Call& call) {
   const at::Tensor& tensor = call.tensors.front();
   if (!tensor.defined()) throw Error(RUEDA_INVALID_ARGUMENT, Label(call) + " is undefined");
@@ -26,11 +32,13 @@ at::Tensor Checked(const Call& call) {
                     " is sparse, and what is not there counts as 0: only Sum and "
                     "Average make sense of that");
   }
-  if (call.op == Average && !tensor.is_floating_point() && !tensor.is_complex()) {
+  const at::ScalarType type = tensor.scalar_type();
+  if (call.op == Average && (type == at::kBool || type == at::kUInt64)) {
     throw Error(RUEDA_INVALID_ARGUMENT, Label(call) + " is sparse and of type " +
-                                            at::toString(tensor.scalar_type()) +
-                                            ", which has no average: use Sum");
+                                            at::toString(type) + ", which has no average: use Sum");
   }
+  // Integers are added up at the end alone, where they don't wrap around.
+  if (IsOfIntegers(call)) return tensor;
   const at::NoGradGuard no_grad;
   return tensor.coalesce();
 }
@@ -48,8 +56,11 @@ SparseOperation::SparseOperation(rueda_context* context, const Call& call, const
       tensor._indices().t(), values,
       at::tensor(shape_, at::kLong).unsqueeze(0).to(tensor.device())};
   factor_ = call.postscale;
-  if (call.op == Average) {
-    factor_ /= rueda_process_set_size(context, call.process_set.id);
+  const int ranks = rueda_process_set_size(context, call.process_set.id);
+  if (IsOfIntegers(call)) {
+    divisor_ = ranks;
+  } else if (call.op == Average) {
+    factor_ /= ranks;
   }
   parts_ = Operation::Submit(context, {.kind = RUEDA_ALLGATHER,
                                        .tensors = parts,
@@ -84,6 +95,12 @@ at::Tensor SparseOperation::Wait() {
   if (result_.defined()) return result_;
   CheckShapes(parts[2].cpu());
   const at::NoGradGuard no_grad;
+  if (divisor_ > 0) {
+    const at::Tensor sum =
+        at::_sparse_coo_tensor_unsafe(parts[0].t(), parts[1].to(at::kLong), shape_).coalesce();
+    const at::Tensor mean = sum._values().div(divisor_, "trunc").to(parts[1].scalar_type());
+    return result_ = at::_sparse_coo_tensor_unsafe(sum._indices(), mean, shape_)._coalesced_(true);
+  }
   at::Tensor sum = at::_sparse_coo_tensor_unsafe(parts[0].t(), parts[1], shape_).coalesce();
   if (factor_ != 1) sum._values().mul_(factor_);
   return result_ = sum;

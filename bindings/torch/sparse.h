@@ -30,7 +30,8 @@ class SparseOperation {
 
   const std::vector<int64_t> shape_;
   const std::string label_;
-  double factor_ = 1;  // on the sum
+  double factor_ = 1;    // on the sum
+  int64_t divisor_ = 0;  // of an average of integers; 0: of something else
   std::shared_ptr<Operation> parts_;
 
   std::mutex mutex_;

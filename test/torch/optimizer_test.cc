@@ -286,6 +286,32 @@ RANKS_TEST(SparseAllreduce, IsTheAllreduceOfTheDenseTensors, 1, 2, 3) {
                       hvd::allreduce(x.to_dense(), {.name = "dense", .op = hvd::Sum})));
 }
 
+RANKS_TEST(SparseAllreduce, AveragesIntegersAsThoseOfDenseTensors, 1, 2, 3) {
+  const std::pair<torch::ScalarType, int64_t> kMost[] = {{torch::kChar, INT8_MAX},
+                                                         {torch::kByte, UINT8_MAX},
+                                                         {torch::kShort, INT16_MAX},
+                                                         {torch::kInt, INT32_MAX},
+                                                         {torch::kLong, INT64_MAX / 3}};
+  for (const auto& [type, most] : kMost) {
+    // Sums that leave the type, and one that is truncated.
+    const torch::Tensor rows = torch::tensor({4, 0, hvd::rank() > 0 ? 1 : 2}, torch::kLong);
+    const torch::Tensor values = torch::tensor({most, most, int64_t{5}}, torch::kLong).to(type);
+    const torch::Tensor x = torch::sparse_coo_tensor(rows.unsqueeze(0), values, {5});
+    const torch::Tensor expected = hvd::allreduce(x.to_dense(), {.name = "dense"});
+    const torch::Tensor got = hvd::sparse_allreduce(x, {.name = "sparse"});
+    EXPECT_EQ(got.scalar_type(), type);
+    EXPECT_TRUE(got.is_coalesced());
+    EXPECT_TRUE(torch::equal(got.to_dense(), expected)) << got << expected;
+    EXPECT_EQ(got.to_dense()[4].item<int64_t>(), most);
+  }
+  // Elements with the same indices are divided and truncated together.
+  const torch::Tensor twice =
+      torch::sparse_coo_tensor(torch::tensor({1, 1}, torch::kLong).unsqueeze(0),
+                               torch::full({2}, hvd::rank() == 0 ? 60 : 61, torch::kChar), {3});
+  const int sum = 122 * hvd::size() - 2;
+  EXPECT_EQ(hvd::sparse_allreduce(twice).to_dense()[1].item<int>(), sum / hvd::size());
+}
+
 RANKS_TEST(SparseAllreduce, WhatDoesNotFitIsAnErrorOnAllRanks, 2, 3) {
   const torch::Tensor x = SparseRows({1}, 1);
   std::string message;
@@ -307,7 +333,7 @@ RANKS_TEST(SparseAllreduce, WhatDoesNotFitIsAnErrorOnAllRanks, 2, 3) {
             RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(x.to_dense(), {.name = "x"}); }),
             RUEDA_INVALID_ARGUMENT);
-  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(x.to(torch::kLong), {.name = "x"}); }),
+  EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(x.to(torch::kBool), {.name = "x"}); }),
             RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(StatusOf([&] { hvd::sparse_allreduce(torch::Tensor(), {.name = "x"}); }),
             RUEDA_INVALID_ARGUMENT);
@@ -715,6 +741,27 @@ RANKS_TEST(BroadcastOptimizerState, GivesEveryOption, 2) {
   BroadcastsOptions<Adagrad>(
       AdagradOptions(0.3).lr_decay(0.4).weight_decay(0.5).initial_accumulator_value(0.6).eps(0.7),
       AdagradOptions());
+}
+
+// The state of a model that was converted after its first steps keeps the type it had.
+RANKS_TEST(BroadcastOptimizerState, KeepsTheTypeOfTheRootsState, 2) {
+  torch::manual_seed(7);
+  Net net;
+  torch::optim::Adam adam(net->parameters());
+  const bool root = hvd::rank() == 1;
+  if (root) {
+    Loss(net, Batch(0, 1)).backward();
+    adam.step();
+  }
+  net->to(torch::kBFloat16);
+  hvd::broadcast_optimizer_state(adam, 1);
+  for (const torch::Tensor& parameter : net->parameters()) {
+    ASSERT_EQ(parameter.scalar_type(), torch::kBFloat16);
+    auto& state = static_cast<torch::optim::AdamParamState&>(
+        *adam.state().at(parameter.unsafeGetTensorImpl()));
+    ASSERT_EQ(state.exp_avg_sq().scalar_type(), torch::kFloat);
+    EXPECT_TRUE(ReplicasEqual(state.exp_avg_sq().flatten()));
+  }
 }
 
 RANKS_TEST(BroadcastOptimizerState, TakesAwayWhatTheRootDoesNotHave, 2) {

@@ -352,9 +352,8 @@ typedef enum rueda_kind {
 
 typedef enum rueda_reduce_op {
   RUEDA_SUM = 0,
-  RUEDA_AVERAGE = 1, /**< of integers: the sum, divided at the end and truncated towards zero. Of 8
-                        to 32 bits the sum is exact; of 64 bits it wraps around (two's complement).
-                        Of bool: refused */
+  RUEDA_AVERAGE = 1, /**< of integers: the sum, exact up to 32 bits and wrapping around in 64 bits,
+                        divided and truncated towards zero; of bool: refused */
   RUEDA_MIN = 2,
   RUEDA_MAX = 3,
   RUEDA_PRODUCT = 4,

@@ -293,9 +293,9 @@ struct SparseOptions {
 
 // Combines `tensor`, of one shape and type on all ranks, over the process set. Inputs are
 // multiplied by `prescale_factor` before and the result by `postscale_factor` after the reduction.
-// The average of integers is truncated towards zero; bool has no average. `name` matches the
-// operation with the other ranks', in any order of submission; without one, order matches it. The
-// gradient of a compressed allreduce is not compressed.
+// Averages of integers are those of RUEDA_AVERAGE: exact up to 32 bits, and truncated towards zero;
+// bool has none. `name` matches the operation with the other ranks', in any order of submission;
+// without one, order matches it. The gradient of a compressed allreduce is not compressed.
 RUEDA_TORCH_API at::Tensor allreduce(const at::Tensor& tensor,
                                      const AllreduceOptions& options = {});
 // In place. Returns `tensor`. Its elements must not share memory (as an expanded tensor's do).
@@ -320,7 +320,7 @@ RUEDA_TORCH_API std::vector<at::Tensor> grouped_allreduce_(const std::vector<at:
 
 // The Sum or Average of sparse COO tensors of one shape and type, of any number of elements on each
 // rank: the indices and values of all are gathered. The result is coalesced, the same bits on all
-// ranks. Ranks whose tensors differ in shape all get RUEDA_INVALID_ARGUMENT.
+// ranks. RUEDA_INVALID_ARGUMENT, on all: shapes differ, or it is an average of bool or uint64.
 RUEDA_TORCH_API at::Tensor sparse_allreduce(const at::Tensor& tensor,
                                             const SparseOptions& options = {});
 [[nodiscard]] RUEDA_TORCH_API SparseHandle
