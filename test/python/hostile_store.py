@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import rueda.distributed  # noqa: F401
 from rueda import errors
-from rueda.core import _context
+from rueda.core import _context, _library
 from rueda.distributed import _agreement, _meeting
 
 START_S = 20
@@ -363,7 +363,7 @@ def any_source(rank, size, port):
 
 
 def _end(context):
-    _context.begin_shutdown(context)()
+    _library.lib.rueda_shutdown(context)
     _context.destroy(context)
 
 

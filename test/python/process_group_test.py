@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -316,3 +317,50 @@ def test_a_rank_without_the_backend_is_told_of():
     first, second = rueda.run(not_built, np=2)
     assert first.startswith("rank 1: torch.distributed's backend 'rueda' is not built for torch ")
     assert f"{sys.executable} -m rueda.build" in first and second in first
+
+
+# ---- again, in one process and in another ----
+
+
+def again():
+    for _ in range(5):
+        _, rank, size = start(timeout=timedelta(seconds=60))
+        for group in (None, dist.new_group()):
+            x = torch.full((3,), float(rank))
+            dist.all_reduce(x, group=group)
+            assert x.tolist() == [size * (size - 1) / 2] * 3
+        dist.destroy_process_group()
+
+
+def test_groups_are_made_again_in_one_store():
+    rueda.run(again, np=3)
+
+
+RESTARTED = """
+import os, signal, torch, torch.distributed as dist, rueda.distributed
+dist.init_process_group("rueda")
+rank, life = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+for step in range(20):
+    x = torch.ones(1000)
+    dist.all_reduce(x)
+    assert x[0] == dist.get_world_size()
+    if life == 0 and rank == 1 and step == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(torch.ones(1), group=dist.new_group())
+print("life", life, "is well", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_torchrun_restarts_ranks(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(RESTARTED)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*launcher, "--nproc-per-node", "2", "--max-restarts", "1", str(program)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("life 1 is well") == 2, done.stdout + done.stderr

@@ -93,12 +93,6 @@ void Expect(const char* what, const std::vector<int64_t>& expected,
                     "] were expected");
 }
 
-// Those of integers are truncated towards zero.
-Tensor QuotientsOf(const Tensor& sums, int size) {
-  if (!at::isIntegralType(sums.scalar_type(), /*includeBool=*/false)) return sums.div(size);
-  return sums.div(size, "trunc");
-}
-
 }  // namespace
 
 GroupBackend::GroupBackend(rueda_context* context, const c10::intrusive_ptr<c10d::Store>& store,
@@ -255,27 +249,33 @@ GroupBackend::WorkPtr GroupBackend::allreduce_sparse(Tensors& tensors,
     if (averages || opts.reduceOp.op_ == ReduceOp::SUM) return;
     throw Error(RUEDA_UNIMPLEMENTED, "sparse tensors are added up or averaged");
   });
+  const auto type = tensor.scalar_type();
+  const bool is_exact = averages && at::isIntegralType(type, /*includeBool=*/true);
+  WithPythonsErrors([&] {
+    if (is_exact && (type == at::kBool || type == at::kUInt64)) {
+      throw Error(RUEDA_UNIMPLEMENTED, "sparse tensors of bool and uint64 can't be averaged");
+    }
+  });
   const at::NoGradGuard no_grad;
-  const Tensor whole = tensor.detach().coalesce();
-  const Tensors parts = {whole.indices().t().contiguous(), whole.values().contiguous()};
-  return Run(
-      {OpType::_ALLREDUCE_SPARSE, "rueda:all_reduce_sparse"},
-      {.kind = RUEDA_ALLGATHER, .tensors = parts, .grouped = true, .name = NoName()}, {tensor},
-      TermsOf(opts), [tensor, averages, size = size_](Operation& operation) {
-        const c10::InferenceMode mode(tensor.is_inference());
-        const at::NoGradGuard no_grad_there;
-        const Tensors& gathered = operation.Wait();
-        const auto type = gathered[1].scalar_type();
-        // A sum of integers that is to be divided must not wrap around before.
-        const bool widens = averages && at::isIntegralType(type, /*includeBool=*/false);
-        const Tensor values = widens ? gathered[1].to(at::kLong) : gathered[1];
-        Tensor total = at::sparse_coo_tensor(gathered[0].t(), values, tensor.sizes()).coalesce();
-        if (averages) {
-          total = at::sparse_coo_tensor(total.indices(), QuotientsOf(total.values(), size).to(type),
-                                        tensor.sizes(), total.options().dtype(type), true);
-        }
-        tensor.copy_(total);
-      });
+  // A sum of integers that is to be divided must not wrap around before.
+  const Tensor whole = is_exact ? tensor.detach() : tensor.detach().coalesce();
+  const Tensors parts = {whole._indices().t().contiguous(), whole._values().contiguous()};
+  return Run({OpType::_ALLREDUCE_SPARSE, "rueda:all_reduce_sparse"},
+             {.kind = RUEDA_ALLGATHER, .tensors = parts, .grouped = true, .name = NoName()},
+             {tensor}, TermsOf(opts),
+             [tensor, averages, is_exact, type, size = size_](Operation& operation) {
+               const c10::InferenceMode mode(tensor.is_inference());
+               const at::NoGradGuard no_grad_there;
+               const Tensors& gathered = operation.Wait();
+               const Tensor values = is_exact ? gathered[1].to(at::kLong) : gathered[1];
+               const Tensor sums =
+                   at::sparse_coo_tensor(gathered[0].t(), values, tensor.sizes()).coalesce();
+               if (!averages) return void(tensor.copy_(sums));
+               const Tensor quotients =
+                   is_exact ? sums.values().div(size, "trunc").to(type) : sums.values().div(size);
+               tensor.copy_(at::sparse_coo_tensor(sums.indices(), quotients, tensor.sizes(),
+                                                  sums.options().dtype(type), true));
+             });
 }
 
 GroupBackend::WorkPtr GroupBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {

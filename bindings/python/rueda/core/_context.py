@@ -428,21 +428,6 @@ def reason_of(error: BaseException) -> str:
     return text.encode(errors="replace").decode()  # surrogates can't be sent
 
 
-_libc = ctypes.CDLL(None)
-_libc.pthread_create.argtypes = [ctypes.c_void_p] * 4
-_libc.pthread_join.argtypes = [ctypes.c_ulong, ctypes.c_void_p]
-
-
-def begin_shutdown(context: int) -> Callable[[], None]:
-    """Shuts it down on a thread of its own; what is returned waits for the end. At exit Python
-    starts no threads (since 3.12), hence one of C's."""
-    thread = ctypes.c_ulong()
-    function = ctypes.cast(lib.rueda_shutdown, ctypes.c_void_p)
-    if _libc.pthread_create(ctypes.byref(thread), None, function, context) != 0:
-        return lambda: lib.rueda_shutdown(context)
-    return lambda: _libc.pthread_join(thread, None)
-
-
 #: Of contexts beside the current one. Called at exit with the exception that nobody caught: they
 #: begin to leave, and return what waits for the end of that.
 at_exit: list[Callable[[BaseException | None], Callable[[], None]]] = []
