@@ -116,6 +116,7 @@ GroupBackend::GroupBackend(rueda_context* context, const c10::intrusive_ptr<c10d
 }
 
 GroupBackend::~GroupBackend() {
+  const WithoutPython no_python;
   wanted_->Close();
 }
 

@@ -51,6 +51,13 @@ std::exception_ptr PythonsOf(const std::exception_ptr& error) {
   }
 }
 
+WithoutPython::WithoutPython()
+    : state_(Py_IsInitialized() != 0 && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr) {}
+
+WithoutPython::~WithoutPython() {
+  if (state_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
+}
+
 void CheckSignals() {
   if (PyGILState_GetThisThreadState() == nullptr) return;  // a thread of torch's own
   const py::gil_scoped_acquire gil;

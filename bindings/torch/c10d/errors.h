@@ -1,4 +1,4 @@
-// From the library's errors to Python's.
+// From the library's errors to Python's, and what else C++ has to do with the interpreter.
 #pragma once
 
 #include <exception>
@@ -18,6 +18,19 @@ auto WithPythonsErrors(F f) -> decltype(f()) {
     std::rethrow_exception(PythonsOf(std::current_exception()));
   }
 }
+
+// While there is one, this thread does not hold the interpreter's lock. Whoever waits for another
+// thread needs one: that thread may be about to let go of a tensor that Python knows.
+class WithoutPython {
+ public:
+  WithoutPython();
+  WithoutPython(const WithoutPython&) = delete;
+  WithoutPython& operator=(const WithoutPython&) = delete;
+  ~WithoutPython();
+
+ private:
+  void* const state_;  // null: it did not hold it
+};
 
 // Throws what a handler of a signal that has come raises, on the main thread of Python.
 void CheckSignals();

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "bindings/torch/c10d/errors.h"
 #include "bindings/torch/c10d/work.h"
 
 namespace rueda::libtorch {
@@ -64,7 +65,12 @@ void Session::Keep(const c10::intrusive_ptr<GroupWork>& work) {
     kept_.push_back(work);
     work->kept_at_ = std::prev(kept_.end());
   }
-  for (const auto& each : oldest) (void)each->isCompleted();
+  for (const auto& each : oldest) {
+    try {
+      (void)each->isCompleted();
+    } catch (const std::exception&) {  // that is for those who wait for it
+    }
+  }
 }
 
 void Session::LetGoOf(GroupWork* work) {
@@ -98,6 +104,7 @@ void Session::Destroy(rueda_context* context) {
 }
 
 void Session::Shutdown() {
+  const WithoutPython no_python;
   rueda_context* const context = Take();
   if (context == nullptr) return;
   try {
@@ -109,6 +116,7 @@ void Session::Shutdown() {
 }
 
 void Session::Abort(const std::string& reason) {
+  const WithoutPython no_python;
   rueda_context* const context = Take();
   if (context == nullptr) return;
   (void)rueda_abort(context, reason.c_str());

@@ -99,8 +99,11 @@ std::shared_ptr<Operation> GroupWork::Running() const {
 }
 
 void GroupWork::Complete() noexcept {
+  // Both may hold tensors that Python knows: they go without the lock.
+  std::shared_ptr<Operation> operation;
+  std::function<void(Operation&)> rest;
   const std::lock_guard<std::mutex> ending(ending_);
-  const std::shared_ptr<Operation> operation = Running();
+  operation = Running();
   if (operation == nullptr) return;
   std::exception_ptr error;
   std::optional<c10::Event> there;
@@ -114,7 +117,7 @@ void GroupWork::Complete() noexcept {
   } catch (...) {
     error = std::current_exception();
   }
-  plan_.finish = nullptr;
+  rest.swap(plan_.finish);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     operation_.reset();
@@ -125,6 +128,7 @@ void GroupWork::Complete() noexcept {
 }
 
 bool GroupWork::isCompleted() {
+  const WithoutPython no_python;
   const std::shared_ptr<Operation> operation = Running();
   if (operation == nullptr) return true;
   if (!WithPythonsErrors([&] { return operation->Poll(); })) return false;
@@ -152,6 +156,7 @@ std::vector<at::Tensor> GroupWork::result() {
 }
 
 bool GroupWork::wait(milliseconds timeout) {
+  const WithoutPython no_python;
   if (const std::shared_ptr<Operation> operation = Running()) {
     const milliseconds limit = timeout.count() > 0 ? timeout : plan_.limit;
     WithPythonsErrors([&] {
