@@ -46,7 +46,6 @@ class Output(enum.IntEnum):
     TAKEN = 2  # memory of the library's, as the size is not known
     NONE = 3
     GIVEN = 4  # there is no input, but an output
-    INTO = 5  # tensors are pairs of an input and an output
 
 
 class Handle(Generic[T]):
@@ -521,13 +520,6 @@ class _Flight:
                 self._add(request._output, operation, tensors[i])
 
     def _add(self, output: Output, operation: c.Operation, tensor: Any) -> None:
-        result = tensor
-        if output is Output.INTO:
-            tensor, target = tensor
-            result = target
-            written = _tensors.kind_of(target).borrow(target, True)
-            self._keep.append(written)
-            operation.output = written[0]
         kind = _tensors.kind_of(tensor)
         if operation.kind in _JOIN_ROWS:
             borrowed = kind.borrow_rows(tensor)
@@ -550,7 +542,7 @@ class _Flight:
         elif output is Output.TAKEN:
             self._takes.append((kind, tensor))
         elif output is not Output.NONE:
-            self._makes.append(lambda: result)
+            self._makes.append(lambda: tensor)
 
     def submit(
         self, results: Callable[[list[Any]], T], completion: c.Completion | None = None
