@@ -327,17 +327,19 @@ class Operation:
         fields = _copy(self._c)
         fields.flags = c.RELEASE
         borrowed = self._borrow(tensor, fields)
-        _kind, keep, exec_, result = borrowed
+        kind, keep, exec_, result = borrowed
         if exec_ is not None:
             return self._send(tensor, fields, borrowed, None).wait()
         context = self._context or lib.rueda_current_context() or _context.current()
         handle = ctypes.c_uint64()
+        refused = False
         try:
             status = lib.rueda_execute(
                 context, ctypes.addressof(fields), 1, _SLICE_NS, ctypes.byref(handle)
             )
             if status != 0:
                 if handle.value == 0:
+                    refused = True
                     _context.fail(status, context)
                 flight: Handle[None] = Handle(context, handle.value, keep, _nothing, None)
                 handle.value = 0
@@ -347,6 +349,9 @@ class Operation:
         except BaseException:
             _leave(context, handle, keep)
             raise
+        finally:
+            if output is _SAME and not refused:  # after Ctrl-C, too
+                kind.count_write(tensor)
         return tensor if output is _SAME else result()
 
     def submit(self, tensor: Any, completion: c.Completion | None = None) -> Handle[Any]:
@@ -376,6 +381,9 @@ class Operation:
         except BaseException:
             _leave(context, handle, keep)
             raise
+        finally:
+            if self._output is _SAME and handle.value != 0:  # 0: refused
+                kind.count_write(tensor)
 
     def _borrow(self, tensor: Any, fields: c.Operation) -> _Parts:
         """Fills in what a tensor in place, or with a new one for the result, has of its own."""
@@ -497,7 +505,16 @@ def _nothing(_: object = None) -> None:
 class _Flight:
     """From the request to the handle, and what is needed until its end."""
 
-    __slots__ = ("_context", "_count", "_keep", "_makes", "_on_cuda", "_operations", "_takes")
+    __slots__ = (
+        "_context",
+        "_count",
+        "_keep",
+        "_makes",
+        "_on_cuda",
+        "_operations",
+        "_takes",
+        "_writes",
+    )
 
     def __init__(
         self, request: Operation, tensors: Sequence[Any], names: Sequence[str | None]
@@ -510,6 +527,7 @@ class _Flight:
         self._keep: list[object] = [request]
         self._makes: list[Callable[[], Any]] = []  # the results
         self._takes: list[tuple[_tensors.Kind, Any]] = []  # those of unknown size: like what
+        self._writes: list[tuple[_tensors.Kind, Any]] = []  # the program's own tensors
         self._on_cuda: tuple[_tensors.Kind, Any] | None = None
         for i, operation in enumerate(self._operations):
             ctypes.pointer(operation)[0] = request._c
@@ -521,10 +539,11 @@ class _Flight:
 
     def _add(self, output: Output, operation: c.Operation, tensor: Any) -> None:
         kind = _tensors.kind_of(tensor)
+        writes = output is Output.SAME or output is Output.GIVEN
         if operation.kind in _JOIN_ROWS:
             borrowed = kind.borrow_rows(tensor)
         else:
-            borrowed = kind.borrow(tensor, output is Output.SAME or output is Output.GIVEN)
+            borrowed = kind.borrow(tensor, writes)
         address, _, exec_ = borrowed
         self._keep.append(borrowed)
         if output is Output.GIVEN:
@@ -541,7 +560,8 @@ class _Flight:
             self._makes.append(get)
         elif output is Output.TAKEN:
             self._takes.append((kind, tensor))
-        elif output is not Output.NONE:
+        elif writes:
+            self._writes.append((kind, tensor))
             self._makes.append(lambda: tensor)
 
     def submit(
@@ -554,6 +574,8 @@ class _Flight:
         except BaseException:
             _leave(self._context, handle, self)
             raise
+        finally:
+            self._count_writes(handle)
 
     def execute(self, results: Callable[[list[Any]], T]) -> T:
         if self._on_cuda is not None:
@@ -570,13 +592,19 @@ class _Flight:
             if status != 0 and handle.value == 0:
                 _context.fail(status, self._context)
             flight = self._handle(handle.value, results)
-            handle.value = 0
-            if status != errors.Status.DEADLINE_EXCEEDED:
-                flight._end(status)
-            return flight.wait()
         except BaseException:
             _leave(self._context, handle, self)
             raise
+        finally:
+            self._count_writes(handle)
+        if status != errors.Status.DEADLINE_EXCEEDED:
+            flight._end(status)
+        return flight.wait()
+
+    def _count_writes(self, handle: ctypes.c_uint64) -> None:
+        if handle.value != 0:  # 0: refused
+            for kind, tensor in self._writes:
+                kind.count_write(tensor)
 
     def _handle(self, handle: int, results: Callable[[list[Any]], T]) -> Handle[T]:
         def finish(ended: Handle[T]) -> T:

@@ -74,6 +74,9 @@ class Kind:
         """What the library made, without a copy, as `like`'s framework has it."""
         raise NotImplementedError
 
+    def count_write(self, tensor: Any) -> None:
+        """Tells the framework that an operation has begun to write to a tensor of the program's."""
+
     def stream(self, tensor: Any) -> int | None:
         """Of a tensor on CUDA: the stream that shall come behind its operation. None: the legacy
         default stream."""
@@ -575,6 +578,7 @@ class _TorchKind(Kind):
         self._torch = torch
         self._strided = torch.strided
         self._empty_like = torch.empty_like
+        self._increment_version = torch.autograd.graph.increment_version
         types = {getattr(torch, name, None): value for name, value in DTYPES.items()}
         self._forms = Forms(types.get)
 
@@ -617,6 +621,11 @@ class _TorchKind(Kind):
         described = _copy(keep[0])
         described.data = made.data_ptr()
         return (ctypes.addressof(described), (described, keep, made), exec_), lambda: made
+
+    def count_write(self, tensor: Any) -> None:
+        """So that autograd finds what it has saved overwritten. Leaves that require gradients are
+        written to as under `no_grad`; inference tensors have no version."""
+        self._increment_version(tensor)
 
     def stream(self, tensor: Any) -> int | None:
         return self._torch.cuda.current_stream(tensor.device.index).cuda_stream or None
