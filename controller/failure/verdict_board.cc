@@ -81,15 +81,24 @@ std::optional<std::string> VerdictBoard::HowItEnded(Rank rank) const {
                       verdict->wait_status == 0 ? " without shutting down" : "");
 }
 
+void VerdictBoard::TakePart(Rank rank) {
+  if (Entry* own = entry(rank)) own->program.store(getpid(), std::memory_order_release);
+}
+
+int VerdictBoard::ProgramOf(Rank rank) const {
+  const Entry* own = entry(rank);
+  return own == nullptr ? 0 : own->program.load(std::memory_order_acquire);
+}
+
 void VerdictBoard::Blame(Rank rank, Rank culprit) {
   if (Entry* own = entry(rank)) {
-    own->blamed.store(static_cast<uint64_t>(culprit + 1), std::memory_order_release);
+    own->blamed.store(static_cast<uint32_t>(culprit + 1), std::memory_order_release);
   }
 }
 
 Rank VerdictBoard::BlamedBy(Rank rank) const {
   const Entry* own = entry(rank);
-  const uint64_t value = own == nullptr ? 0 : own->blamed.load(std::memory_order_acquire);
+  const uint32_t value = own == nullptr ? 0 : own->blamed.load(std::memory_order_acquire);
   return value > kRanksMax ? -1 : static_cast<Rank>(value) - 1;
 }
 

@@ -1,8 +1,9 @@
 // Where the launcher writes how the ranks of the job ended, so that a rank that notices another's
 // end can name the cause: a hang-up tells that a process is gone, its exit status tells why. And
 // where a rank whose membership has failed writes whose fault that was, so that the launcher can
-// tell causes from consequences. Shared memory, inherited by all ranks of the host
-// (RUEDA_AGENT_FD), and a bell (RUEDA_AGENT_BELL_FD), which the launcher rings once it has written.
+// tell causes from consequences; and its pid, which signals are for. Shared memory, inherited by
+// all ranks of the host (RUEDA_AGENT_FD), and a bell (RUEDA_AGENT_BELL_FD), which the launcher
+// rings once it has written.
 #pragma once
 
 #include <atomic>
@@ -43,6 +44,12 @@ class VerdictBoard : public Verdicts {
   // it blames for that.
   absl::Status CheckThere(Rank rank) const;
 
+  // Says that this process is the one of `rank`'s that takes part in the job: its signals are for
+  // it. It may be a child of the one that was started, a script.
+  void TakePart(Rank rank);
+  // Its pid, in its own namespace; 0: nobody has said so. It may have ended since.
+  int ProgramOf(Rank rank) const;
+
   // Whose fault it is that `rank` takes part no more: another's, or its own, also where it has left
   // in peace. -1: it takes part.
   void Blame(Rank rank, Rank culprit);
@@ -56,7 +63,8 @@ class VerdictBoard : public Verdicts {
       : memory_(std::move(memory)), bell_(std::move(bell)) {}
   struct Entry {
     std::atomic<uint64_t> verdict;
-    std::atomic<uint64_t> blamed;  // the culprit + 1; 0: none
+    std::atomic<uint32_t> blamed;  // the culprit + 1; 0: none
+    std::atomic<int32_t> program;  // its pid; 0: none yet
   };
   Entry* entry(Rank rank) const;
 

@@ -49,6 +49,7 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetingOf(const Environment& environmen
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<VerdictBoard> board,
                            VerdictBoard::Open(static_cast<int>(config.agent_fd),
                                               static_cast<int>(config.agent_bell_fd)));
+    board->TakePart(launch.rank);
     meeting->Consult(std::move(board));
   }
   return meeting;

@@ -120,6 +120,17 @@ TEST(Endings, ComeSoonAfterTheGraceForAStoppedRankThatIgnoresSigterm) {
   EXPECT_TRUE(job.Processes().empty());
 }
 
+// A rank that computes and does not learn of the failure: SIGTERM is its chance to save.
+TEST(Endings, AfterAFailureSpareTheWorkersOfTheOthers) {
+  Job job({"-np", "2", "--grace-seconds", "1000", "sh", "-c",
+           "[ $RANK = 0 ] && exec " + kHelper + " save; " + kStay});
+  job.Await("ready ");
+  kill(job.AwaitPid("pid1 "), SIGKILL);
+  EXPECT_EQ(job.Wait(Bound(kSoonAfterAFailure)), 137);
+  EXPECT_TRUE(Contains(job.out(), "[0] SIGTERM: saved\n")) << job.out() << job.err();
+  EXPECT_TRUE(job.Processes().empty());
+}
+
 // The other ranks learn of a failure from their own operations. SIGTERM must not be quicker than
 // they are: what they have to say is what the user wants to read.
 TEST(Endings, LetTheOtherRanksSayWhatTheyLost) {

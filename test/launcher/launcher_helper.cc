@@ -13,6 +13,10 @@
 //   launcher_helper blame         rank 0 blames rank 1 and ends with status 3; then rank 1 ends
 //   with
 //                                 status 7
+//   launcher_helper save          has a worker, says "ready", and at SIGINT or SIGTERM which it was
+//   and
+//                                 whether the worker still answers; then ends, not the worker
+//   launcher_helper take-part     the same, in the name of its rank
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -234,6 +238,40 @@ int BlamePeer() {
   return 7;
 }
 
+// The worker has the default handlers, as a data loader's has.
+int SaveWithWorker() {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) return 1;
+  char byte = 'x';
+  if (fork() == 0) {
+    close(pair[0]);
+    while (read(pair[1], &byte, 1) == 1 && write(pair[1], &byte, 1) == 1) {
+    }
+    for (;;) pause();
+  }
+  close(pair[1]);
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t end;
+  sigemptyset(&end);
+  sigaddset(&end, SIGINT);
+  sigaddset(&end, SIGTERM);
+  sigprocmask(SIG_BLOCK, &end, nullptr);
+  dprintf(STDOUT_FILENO, "ready %d\n", getpid());
+  int number = 0;
+  sigwait(&end, &number);
+  const bool answers = write(pair[0], &byte, 1) == 1 && read(pair[0], &byte, 1) == 1;
+  dprintf(STDOUT_FILENO, "%s: %s\n", number == SIGINT ? "SIGINT" : "SIGTERM",
+          answers ? "saved" : "the worker is gone");
+  return answers ? 0 : 1;
+}
+
+int TakePart() {
+  auto board = VerdictBoard::Open(atoi(getenv("RUEDA_AGENT_FD")));
+  if (!board.ok()) return 1;
+  (*board)->TakePart(atoi(getenv("RUEDA_RANK")));
+  return SaveWithWorker();
+}
+
 int Main(const std::vector<std::string>& words) {
   const std::string& what = words.at(1);
   if (what == "daemon") return Daemon(words.at(2));
@@ -250,6 +288,8 @@ int Main(const std::vector<std::string>& words) {
   if (what == "verdict") return AwaitVerdict();
   if (what == "lose") return SayWhatWasLost();
   if (what == "blame") return BlamePeer();
+  if (what == "save") return SaveWithWorker();
+  if (what == "take-part") return TakePart();
   return 2;
 }
 

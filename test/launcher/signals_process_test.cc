@@ -99,6 +99,63 @@ TEST(Signals, ThatARankHandlesArePassedOn) {
   EXPECT_EQ(job.Wait(), 143);
 }
 
+// Each rank saves with the help of its worker, which it then leaves behind.
+void ExpectSaved(Job* job, const std::string& signal, int exit_code) {
+  EXPECT_EQ(job->Wait(Bound(2 * kSecond)), exit_code) << job->err();
+  for (const int rank : {0, 1}) {
+    EXPECT_TRUE(Contains(LinesOf(rank, job->out()), signal + ": saved\n"))
+        << job->out() << job->err();
+  }
+  EXPECT_EQ(job->err(), "") << "the ranks ended well";
+  EXPECT_TRUE(job->Processes().empty());
+}
+
+TEST(Signals, AreForTheRankAndNotForItsWorkers) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    Job job({"-np", "2", kHelper, "save"});
+    AwaitReady(&job, 2);
+    job.Signal(signal);
+    ExpectSaved(&job, signal == SIGINT ? "SIGINT" : "SIGTERM", 128 + signal);
+  }
+}
+
+TEST(Signals, AreForTheProgramThatAScriptStarted) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Job job(Shell(2, kHelper + " take-part; exit $?"));
+    AwaitReady(&job, 2);
+    job.Signal(signal);
+    ExpectSaved(&job, signal == SIGINT ? "SIGINT" : "SIGTERM", 128 + signal);
+  }
+}
+
+TEST(Signals, AreForAScriptWhoseProgramHasEnded) {
+  Job job(Shell(2, "trap 'exit 0' TERM; " + kHelper + " take-part; echo alone; " + kLoop));
+  for (int i = 0; i < 2; ++i) kill(job.AwaitPid("ready "), SIGTERM);
+  for (int i = 0; i < 2; ++i) job.Await("alone");
+  job.Signal(SIGTERM);
+  EXPECT_EQ(job.Wait(Bound(2 * kSecond)), 143);
+  EXPECT_TRUE(job.Processes().empty());
+}
+
+TEST(Signals, ThatEndAStoppedJobLetItsWorkersGoOn) {
+  Job job({"-np", "2", kHelper, "save"});
+  const pid_t ranks[] = {job.AwaitPid("ready "), job.AwaitPid("ready ")};
+  job.Signal(SIGTSTP);
+  job.AwaitStop();
+  for (const pid_t rank : ranks) EXPECT_TRUE(AwaitState(rank, 'T'));
+  job.Signal(SIGTERM);
+  job.Signal(SIGCONT);
+  ExpectSaved(&job, "SIGTERM", 143);
+}
+
+TEST(Signals, LeaveTheWorkersOfARankThatDoesNotSaveToTheSweep) {
+  Job job(Shell(2, kHelper + " daemon stubborn; (trap '' TERM; exec sleep 1000) & " + kStay, "5"));
+  for (int i = 0; i < 2; ++i) job.AwaitPid("pid ");
+  job.Signal(SIGTERM);
+  EXPECT_EQ(job.Wait(Bound(3 * kSecond)), 143) << "they had a second";
+  EXPECT_TRUE(job.Processes().empty());
+}
+
 TEST(Signals, CtrlZStopsEverythingAndContinuesIt) {
   Job job(Shell(2, kStay));
   const pid_t ranks[] = {job.AwaitPid("pid "), job.AwaitPid("pid ")};
@@ -187,6 +244,19 @@ TEST(Terminal, CtrlCIsTheRanksToo) {
   job.AwaitPid("pid ");
   job.Type("\x03");
   EXPECT_EQ(job.Wait(Bound(2 * kSecond)), 130);
+  EXPECT_TRUE(job.Processes().empty());
+}
+
+TEST(Terminal, CtrlCIsNotForTheWorkers) {
+  Job job({"-np", "2", kHelper, "save"}, Terminal());
+  AwaitReady(&job, 2);
+  job.Type("\x03");
+  EXPECT_EQ(job.Wait(Bound(2 * kSecond)), 130);
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(LinesOf(rank, job.out()).find("the worker is gone"), std::string::npos) << job.out();
+  }
+  EXPECT_TRUE(Contains(job.out(), "[0] SIGINT: saved")) << job.out();
+  EXPECT_TRUE(Contains(job.out(), "[1] SIGINT: saved")) << job.out();
   EXPECT_TRUE(job.Processes().empty());
 }
 

@@ -103,7 +103,6 @@ void Supervisor::OnSignal(int signal, Nanos now, Actions* out) {
     } else if (signal == SIGTSTP || signal == SIGCONT) {
       out->push_back({ActionKind::kSignalGroups, signal});
     } else {
-      // Not to the groups: helpers of a rank seldom expect these, and would die.
       out->push_back({ActionKind::kSignalRanks, signal});
     }
   } else if (ends && now - ending_since_ >= kSameSignal) {
@@ -161,7 +160,9 @@ void Supervisor::EndAfterFailure(Nanos now, Actions* out) {
 
 void Supervisor::SendEnding(int signal, Actions* out) {
   signals_sent_ |= uint64_t{1} << signal;
-  out->push_back({ActionKind::kSignalGroups, signal});
+  // Not to the groups: what a rank started, such as a data loader's workers, would die of it, and
+  // the rank, which may still need that for its last checkpoint, would fail.
+  out->push_back({ActionKind::kSignalRanks, signal});
   out->push_back({ActionKind::kSignalGroups, SIGCONT});  // one that is stopped would not notice
 }
 

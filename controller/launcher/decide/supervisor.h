@@ -1,7 +1,7 @@
 // What to do about the processes of a job: a state machine of the supervisor process. PURE
 //
-// The first failure or the first ending signal ends the job: every rank's process group is told so
-// (SIGTERM; SIGINT first when the user pressed Ctrl-C), is killed after the grace, and is given up
+// The first failure or the first ending signal ends the job: every rank is told so (SIGTERM; SIGINT
+// first when the user pressed Ctrl-C). After the grace its process group is killed, and given up
 // 1.5 s later. After a failure SIGTERM waits two seconds: the other ranks learn of it by
 // themselves, from their own operations, and get to say so. When all ranks have ended, processes
 // that outlived them (the rest) are ended too.
@@ -41,7 +41,7 @@ class Supervisor {
   };
 
   enum class ActionKind {
-    kSignalRanks,   // to the process of each rank
+    kSignalRanks,   // to each rank, and nothing that it started
     kSignalGroups,  // to the process group of each rank
     kSignalRest,    // to every descendant that is no rank, and its process group
     kReap,          // all ranks have ended: collect them, and answer whether anything is left

@@ -87,6 +87,7 @@ class Spawner {
   void OnExecFailures();
   void Step(Supervisor::Event event);
   void Do(const Supervisor::Action& action);
+  pid_t ProgramOf(Rank rank) const;
   void SignalRest(int signal);
   // Collects the ranks, and answers the machine's question whether anything is left.
   void Reap();
@@ -403,8 +404,9 @@ void Spawner::Step(Supervisor::Event event) {
 void Spawner::Do(const Supervisor::Action& action) {
   switch (action.kind) {
     case Supervisor::ActionKind::kSignalRanks:
-      for (const RankProcess& process : ranks_) {
-        if (process.pid > 0 && !process.ended) kill(process.pid, action.signal);
+      for (Rank rank = 0; rank < next_; ++rank) {
+        const RankProcess& process = ranks_[static_cast<size_t>(rank)];
+        if (process.pid > 0 && !process.ended) kill(ProgramOf(rank), action.signal);
       }
       break;
     case Supervisor::ActionKind::kSignalGroups:
@@ -421,6 +423,19 @@ void Spawner::Do(const Supervisor::Action& action) {
     case Supervisor::ActionKind::kFinish:
       break;  // Run sees it, after the ends that led to it are reported
   }
+}
+
+// The process that takes part in the job. Mostly that is the rank's own; or it has been started by
+// that one, a script say, which would pass no signal on and die of it before its program is done.
+pid_t Spawner::ProgramOf(Rank rank) const {
+  const pid_t own = ranks_[static_cast<size_t>(rank)].pid;
+  const pid_t program = board_->ProgramOf(WorldRank(rank));
+  if (HasEnded(program)) return own;
+  const pid_t self = getpid();
+  for (pid_t above = program; above > 1 && above != self; above = ParentOf(above)) {
+    if (above == own) return program;
+  }
+  return own;
 }
 
 void Spawner::SignalRest(int signal) {

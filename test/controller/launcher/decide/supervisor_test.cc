@@ -17,8 +17,8 @@ using Actions = std::vector<Action>;
 constexpr Nanos kGrace = 5 * kSecond;
 
 const Actions kNone = {};
-const Actions kTerm = {{Do::kSignalGroups, SIGTERM}, {Do::kSignalGroups, SIGCONT}};
-const Actions kInt = {{Do::kSignalGroups, SIGINT}, {Do::kSignalGroups, SIGCONT}};
+const Actions kTerm = {{Do::kSignalRanks, SIGTERM}, {Do::kSignalGroups, SIGCONT}};
+const Actions kInt = {{Do::kSignalRanks, SIGINT}, {Do::kSignalGroups, SIGCONT}};
 const Actions kKill = {{Do::kSignalGroups, SIGKILL}, {Do::kSignalRest, SIGKILL}};
 const Actions kReap = {{Do::kReap}};
 const Actions kFinish = {{Do::kFinish}};
