@@ -364,3 +364,21 @@ def test_torchrun_restarts_ranks(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("life 1 is well") == 2, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "compiler, told",
+    [
+        ("no-such-c++", "there is no C++ compiler 'no-such-c++': install g++"),
+        ("false", "this failed: "),
+    ],
+)
+def test_what_a_build_lacks_is_said(tmp_path, compiler, told):
+    done = subprocess.run(
+        [sys.executable, "-m", "rueda.build"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CXX": compiler, "XDG_CACHE_HOME": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"rueda.build: {told}"), done.stderr

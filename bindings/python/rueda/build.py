@@ -1,10 +1,9 @@
 """Builds the backend of torch.distributed for the torch and the Python that run this:
 ``python -m rueda.build``. Needs a C++20 compiler (``$CXX``, or c++) and Python's headers
-(python3-dev); takes about a minute. Once for each version of either."""
+(python3-dev); takes a minute. Once for each version of either."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import pathlib
 import shlex
@@ -106,18 +105,15 @@ def build() -> pathlib.Path:
     ]
     target = _target(torch.__version__)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="rueda-build-") as scratch:
-        objects = [os.path.join(scratch, f"{source.stem}.o") for source in sources]
-
-        def compile_(pair: tuple[pathlib.Path, str]) -> None:
-            _run([*compiler, *flags, "-c", str(pair[0]), "-o", pair[1]])
-
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(compile_, zip(sources, objects, strict=True)))
+        # As one file: torch's headers are most of the work.
+        whole = os.path.join(scratch, "rueda_c10d.cc")
+        with open(whole, "w", encoding="utf-8") as file:
+            file.writelines(f'#include "{source}"\n' for source in sources)
         made = os.path.join(scratch, target.name)
         libraries = [f"-L{path}" for path in cpp_extension.library_paths()]
         libraries += ["-ltorch_python", "-ltorch_cpu", "-lc10"]
         rueda = str(_library.folder() / "lib" / "librueda.so")
-        _run([*compiler, "-shared", "-o", made, *objects, *libraries, rueda])
+        _run([*compiler, *flags, "-shared", whole, "-o", made, *libraries, rueda])
         os.replace(made, target)
     return target
 

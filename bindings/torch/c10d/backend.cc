@@ -177,7 +177,7 @@ GroupBackend::WorkPtr GroupBackend::Into(const Kind& kind, Call call, const Tens
   Tensors flat, written, targets;
   std::vector<std::pair<Tensor, Tensor>> copies;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const Tensor target = IsPlain(outputs[i]) ? outputs[i].detach() : EmptyLike(outputs[i]);
+    const Tensor target = IsPlain(outputs[i]) ? outputs[i].detach() : ContiguousLike(outputs[i]);
     if (!IsPlain(outputs[i])) copies.emplace_back(outputs[i], target);
     targets.push_back(target.view(-1));
     flat.push_back(Apart(Flat(inputs[i]).contiguous(), targets.back(), own_part));

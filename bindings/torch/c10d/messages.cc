@@ -51,7 +51,7 @@ c10::intrusive_ptr<GroupWork> GroupBackend::Receive(const Tensors& tensors, int 
   const at::NoGradGuard no_grad;
   const at::Tensor tensor = OnlyOne(tensors, "recv");
   const bool is_plain = IsPlain(tensor);
-  const at::Tensor flat = (is_plain ? tensor.detach() : EmptyLike(tensor)).view(-1);
+  const at::Tensor flat = (is_plain ? tensor.detach() : ContiguousLike(tensor)).view(-1);
   Finish finish;
   if (!is_plain) finish = [tensor, flat](Operation&) { Put(tensor, flat); };
   return Begin({OpType::RECV, "rueda:recv"},

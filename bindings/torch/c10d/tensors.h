@@ -21,7 +21,7 @@ inline bool IsPlain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj();
 }
 
-inline at::Tensor EmptyLike(const at::Tensor& tensor) {
+inline at::Tensor ContiguousLike(const at::Tensor& tensor) {
   return at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
 }
 
