@@ -204,6 +204,10 @@ void Operation::PreparePart(const Call& call, size_t index) {
     copies_back_ |= !input.is_same(tensor);
   } else if (!call.outputs.empty()) {
     output = call.outputs[index];
+    if (output.scalar_type() != input.scalar_type() || output.device() != input.device()) {
+      throw Error(RUEDA_INVALID_ARGUMENT,
+                  label.text() + " and its output differ in type or device");
+    }
   } else if (kind == Output::kGiven) {
     output = EmptyLike(tensor);
   }

@@ -254,6 +254,12 @@ def versions():
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             c.sum().backward()
         write(nn.Parameter(torch.ones(4)))
+    a = torch.arange(4.0, requires_grad=True)
+    b = a.exp()
+    works = [dist.isend(b, other), dist.irecv(torch.zeros(4), other)]
+    for work in works:
+        work.wait()
+    b.sum().backward()  # what is sent is not written
     dist.destroy_process_group()
 
 
@@ -262,6 +268,79 @@ def test_autograd_sees_what_is_written():
 
 
 # ---- errors ----
+
+
+def types_that_differ():
+    _, _, size = start()
+    whole = torch.zeros(2 * size + 4)
+    for call in (dist.all_gather_into_tensor, dist.reduce_scatter_tensor):
+        first, second = whole[:2], torch.ones(2 * size, dtype=torch.float64)
+        if call is dist.all_gather_into_tensor:
+            first, second = whole[: 2 * size], torch.ones(2, dtype=torch.float64)
+        with pytest.raises(ValueError, match="the input is Double on cpu, and the output Float"):
+            call(first, second)
+    assert whole.tolist() == [0] * (2 * size + 4)
+    dist.destroy_process_group()
+
+
+def test_an_output_of_another_type_is_refused():
+    rueda.run(types_that_differ, np=2)
+
+
+def together():
+    from torch.distributed.distributed_c10d import _coalescing_manager
+
+    group, rank, size = start()
+    cpu, other = torch.device("cpu"), 1 - rank
+    group._start_coalescing(cpu)  # and an exception comes
+    dist.all_reduce(torch.ones(1))
+    group._start_coalescing(cpu)
+    message = torch.zeros(2)
+    dist.isend(torch.full((2,), float(rank)), other)
+    dist.irecv(message, other)
+    work = group._end_coalescing(cpu)
+    work.get_future().wait()
+    work.wait()
+    assert message.tolist() == [float(other)] * 2
+    with _coalescing_manager(group, cpu, async_ops=True) as manager:
+        outputs = [torch.zeros(2 * size), torch.zeros(3 * size)]
+        for count, output in zip((2, 3), outputs, strict=True):
+            dist.all_gather_into_tensor(output, torch.full((count,), float(rank)))
+    manager.wait()
+    assert outputs[1].tolist() == [0.0] * 3 + [1.0] * 3
+    dist.destroy_process_group()
+
+
+def test_works_are_waited_for_together():
+    rueda.run(together, np=2)
+
+
+def several_wait():
+    """For one message that is refused, while Python asks how it is."""
+    _, rank, _ = start(timeout=timedelta(seconds=60))
+    if rank == 0:
+        work = dist.irecv(torch.zeros(2))
+
+        def wait():
+            with pytest.raises(rueda.MismatchError):
+                for _ in range(300):
+                    work.wait()
+
+        threads = [threading.Thread(target=wait) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            work.is_completed()
+            work.is_success()
+    else:
+        with pytest.raises(rueda.MismatchError):
+            dist.send(torch.zeros(3), 0)
+    dist.destroy_process_group()
+    return True
+
+
+def test_threads_ask_one_work():
+    assert rueda.run(several_wait, np=2) == [True, True]
 
 
 def interrupted():

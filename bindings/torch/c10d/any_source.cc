@@ -320,18 +320,22 @@ void AnySourceWork::Found(c10::intrusive_ptr<GroupWork> work, int source) {
   }
   finish();
   const auto self = c10::intrusive_ptr<AnySourceWork>::unsafe_reclaim_from_nonowning(this);
-  work->getFuture()->addCallback([self](c10::ivalue::Future& ended) {
-    if (ended.hasError()) {
-      self->future_->setError(ended.exception_ptr());
-    } else {
-      self->future_->markCompleted(ended.value());
-    }
+  // Callbacks of the future may wait for other messages.
+  RunSoon([self, work] {
+    work->getFuture()->addCallback([self](c10::ivalue::Future& ended) {
+      if (ended.hasError()) {
+        self->future_->setError(ended.exception_ptr());
+      } else {
+        self->future_->markCompleted(ended.value());
+      }
+    });
   });
 }
 
 void AnySourceWork::Failed(std::exception_ptr error) {
   finish(error);
-  future_->setError(PythonsOf(error));
+  const auto self = c10::intrusive_ptr<AnySourceWork>::unsafe_reclaim_from_nonowning(this);
+  RunSoon([self, error] { self->future_->setErrorIfNeeded(PythonsOf(error)); });
 }
 
 c10::intrusive_ptr<GroupWork> AnySourceWork::Message() const {
@@ -355,8 +359,12 @@ bool AnySourceWork::isSuccess() const {
 
 std::exception_ptr AnySourceWork::exception() const {
   if (const c10::intrusive_ptr<GroupWork> message = Message()) return message->exception();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return exception_ == nullptr ? nullptr : PythonsOf(exception_);
+  std::exception_ptr error;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    error = exception_;
+  }
+  return error == nullptr ? nullptr : PythonsOf(error);
 }
 
 int AnySourceWork::sourceRank() const {
@@ -370,6 +378,7 @@ std::vector<at::Tensor> AnySourceWork::result() {
 }
 
 bool AnySourceWork::wait(milliseconds timeout) {
+  const WithoutPython no_python;
   const milliseconds limit = timeout.count() > 0 ? timeout : limit_;
   const auto end = steady_clock::now() + limit;
   const bool found = WaitInSlices(limit, [this](std::chrono::nanoseconds slice) {

@@ -153,6 +153,8 @@ c10::intrusive_ptr<GroupWork> GroupBackend::Begin(const Kind& kind, const Call& 
   plan.outputs = std::move(outputs);
   plan.limit = terms.timeout.count() > 0 ? std::min(terms.timeout, groups) : groups;
   plan.finish = std::move(finish);
+  // On all ranks alike, also where a root's numbers stay: else one raises, and the others wait.
+  plan.writes = call.kind != RUEDA_SEND;
   plan.number = ++begun_;
   return WithPythonsErrors(
       [&] { return GroupWork::Begin(session_, call, std::move(plan), !terms.is_async); });
@@ -160,13 +162,13 @@ c10::intrusive_ptr<GroupWork> GroupBackend::Begin(const Kind& kind, const Call& 
 
 GroupBackend::WorkPtr GroupBackend::Run(const Kind& kind, const Call& call, Tensors outputs,
                                         const Terms& terms, Finish finish) {
-  const bool together = IsCoalescing();
-  WorkPtr work = Begin(kind, call, std::move(outputs), {terms.timeout, terms.is_async || together},
-                       std::move(finish));
-  if (together) {
-    const std::lock_guard<std::mutex> lock(coalescing_mutex_);
-    coalesced_.push_back(work);
-  }
+  return Together(Begin(kind, call, std::move(outputs),
+                        {terms.timeout, terms.is_async || IsCoalescing()}, std::move(finish)));
+}
+
+GroupBackend::WorkPtr GroupBackend::Together(WorkPtr work) {
+  const std::lock_guard<std::mutex> lock(coalescing_mutex_);
+  if (coalescing_on_ == std::this_thread::get_id()) coalesced_.push_back(work);
   return work;
 }
 
@@ -177,6 +179,11 @@ GroupBackend::WorkPtr GroupBackend::Into(const Kind& kind, Call call, const Tens
   Tensors flat, written, targets;
   std::vector<std::pair<Tensor, Tensor>> copies;
   for (size_t i = 0; i < outputs.size(); ++i) {
+    TORCH_CHECK_VALUE(inputs[i].scalar_type() == outputs[i].scalar_type() &&
+                          inputs[i].device() == outputs[i].device(),
+                      kind.title, ": the input is ", inputs[i].scalar_type(), " on ",
+                      inputs[i].device(), ", and the output ", outputs[i].scalar_type(), " on ",
+                      outputs[i].device());
     const Tensor target = IsPlain(outputs[i]) ? outputs[i].detach() : ContiguousLike(outputs[i]);
     if (!IsPlain(outputs[i])) copies.emplace_back(outputs[i], target);
     targets.push_back(target.view(-1));
@@ -497,7 +504,9 @@ bool GroupBackend::IsCoalescing() {
 }
 
 void GroupBackend::startCoalescing() {
+  std::vector<WorkPtr> left;  // by an exception; they go without the lock
   const std::lock_guard<std::mutex> lock(coalescing_mutex_);
+  left.swap(coalesced_);
   coalescing_on_ = std::this_thread::get_id();
 }
 

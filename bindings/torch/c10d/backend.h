@@ -148,6 +148,8 @@ class GroupBackend final : public c10d::Backend {
   enum class Way { kTo, kFrom };
   c10::intrusive_ptr<GroupWork> Message(const Tensors& tensors, int peer, int tag, Way way);
   bool IsCoalescing();
+  // Part of what this thread does together, if it does.
+  WorkPtr Together(WorkPtr work);
   void AwaitAll(Milliseconds limit, int64_t number);
   void AwaitVerdict(Milliseconds limit, int64_t number);
 

@@ -60,11 +60,11 @@ c10::intrusive_ptr<GroupWork> GroupBackend::Receive(const Tensors& tensors, int 
 }
 
 GroupBackend::WorkPtr GroupBackend::send(Tensors& tensors, int peer, int tag) {
-  return Message(tensors, peer, tag, Way::kTo);
+  return Together(Message(tensors, peer, tag, Way::kTo));
 }
 
 GroupBackend::WorkPtr GroupBackend::recv(Tensors& tensors, int peer, int tag) {
-  return Message(tensors, peer, tag, Way::kFrom);
+  return Together(Message(tensors, peer, tag, Way::kFrom));
 }
 
 GroupBackend::WorkPtr GroupBackend::recvAnysource(Tensors& tensors, int tag) {

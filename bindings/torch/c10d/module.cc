@@ -15,23 +15,33 @@ namespace {
 
 namespace py = pybind11;
 
+// Ctrl-C may end the wait for them.
+struct Leaving {
+  std::vector<std::thread> threads;
+  ~Leaving() {
+    for (std::thread& thread : threads) {
+      if (thread.joinable()) thread.detach();
+    }
+  }
+};
+
 // Leaves all groups that are open, or ends them for `reason`; what is returned waits for the
 // others.
 py::cpp_function BeginToLeave(const std::optional<std::string>& reason) {
-  auto threads = std::make_shared<std::vector<std::thread>>();
+  const auto leaving = std::make_shared<Leaving>();
   const py::gil_scoped_release no_gil;
   for (const std::shared_ptr<Session>& session : Session::AllOpen()) {
     if (reason.has_value()) {
       session->Abort(*reason);
     } else {
-      threads->emplace_back([session] { session->Shutdown(); });
+      leaving->threads.emplace_back([session] { session->Shutdown(); });
     }
   }
   const py::gil_scoped_acquire gil;
-  return py::cpp_function([threads] {
+  return py::cpp_function([leaving] {
     const py::gil_scoped_release no_gil_either;
-    for (std::thread& thread : *threads) thread.join();
-    threads->clear();
+    for (std::thread& thread : leaving->threads) thread.join();
+    leaving->threads.clear();
   });
 }
 

@@ -34,6 +34,15 @@ std::optional<at::Device> DeviceOf(const std::vector<at::Tensor>& tensors) {
   return std::nullopt;
 }
 
+std::vector<at::Tensor> ResultsOf(const std::vector<c10::intrusive_ptr<c10d::Work>>& works) {
+  std::vector<at::Tensor> all;
+  for (const auto& work : works) {
+    const std::vector<at::Tensor> some = work->result();
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
 }  // namespace
 
 c10::intrusive_ptr<Future> FutureOf(const std::vector<at::Tensor>& outputs) {
@@ -73,7 +82,7 @@ c10::intrusive_ptr<GroupWork> GroupWork::Begin(const std::shared_ptr<Session>& s
            : Operation::Submit(context, call);
   work->operation_ = operation;
   for (const at::Tensor& output : work->plan_.outputs) {
-    if (!output.is_inference()) output.unsafeGetTensorImpl()->bump_version();
+    if (work->plan_.writes && !output.is_inference()) output.unsafeGetTensorImpl()->bump_version();
   }
   if (soon && operation->Poll()) {
     work->Complete();
@@ -81,7 +90,10 @@ c10::intrusive_ptr<GroupWork> GroupWork::Begin(const std::shared_ptr<Session>& s
   }
   session->Keep(work);
   if (!soon && (work->plan_.finish != nullptr || operation->CopiesBack())) {
-    operation->Then([work](const rueda::Error*) { work->Complete(); });
+    try {
+      operation->Then([work](const rueda::Error*) { work->Complete(); });
+    } catch (const rueda::Error&) {  // the group is about to end, which completes it
+    }
   }
   return work;
 }
@@ -120,10 +132,13 @@ void GroupWork::Complete() noexcept {
   rest.swap(plan_.finish);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    operation_.reset();
     there_ = std::move(there);
   }
   finish(error);
+  {  // who finds none finds the error
+    const std::lock_guard<std::mutex> lock(mutex_);
+    operation_.reset();
+  }
   session_->LetGoOf(this);
 }
 
@@ -177,6 +192,7 @@ bool GroupWork::wait(milliseconds timeout) {
 }
 
 c10::intrusive_ptr<Future> GroupWork::getFuture() {
+  const WithoutPython no_python;
   std::shared_ptr<Operation> operation;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -189,7 +205,12 @@ c10::intrusive_ptr<Future> GroupWork::getFuture() {
   } else {
     // Callbacks of the future may wait for other operations.
     const auto self = c10::intrusive_ptr<GroupWork>::unsafe_reclaim_from_nonowning(this);
-    operation->Then([self](const rueda::Error*) { RunSoon([self] { self->Tell(); }); });
+    const auto tell = [self] { self->Tell(); };
+    try {
+      operation->Then([tell](const rueda::Error*) { RunSoon(tell); });
+    } catch (const rueda::Error&) {  // the group is about to end
+      RunSoon(tell);
+    }
   }
   return future_;
 }
@@ -225,15 +246,11 @@ std::exception_ptr GroupWorks::exception() const {
 }
 
 std::vector<at::Tensor> GroupWorks::result() {
-  std::vector<at::Tensor> all;
-  for (const auto& work : works_) {
-    const std::vector<at::Tensor> some = work->result();
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  return all;
+  return ResultsOf(works_);
 }
 
 bool GroupWorks::wait(milliseconds timeout) {
+  const WithoutPython no_python;
   for (const auto& work : works_) (void)work->wait(timeout);
   return true;
 }
@@ -243,9 +260,9 @@ c10::intrusive_ptr<Future> GroupWorks::getFuture() {
       c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
   for (const auto& work : works_) futures.push_back(work->getFuture());
   return c10::collectAll(futures)->then(
-      [outputs = result()](Future& ended) {
+      [works = works_](Future& ended) {
         if (ended.hasError()) std::rethrow_exception(ended.exception_ptr());
-        return c10::IValue(outputs);
+        return c10::IValue(ResultsOf(works));
       },
       c10::ListType::create(c10::TensorType::get()));
 }

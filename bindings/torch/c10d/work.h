@@ -27,6 +27,7 @@ struct WorkPlan {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> outputs;     // the result, which the caller has given
   std::chrono::milliseconds limit{0};  // of a wait that has none of its own
+  bool writes = true;                  // to the outputs
   uint64_t number = 0;                 // of the group's operations
   // Once the operation has ended well, whoever waits or if nobody does: what is left to be done
   // until the outputs are there. May throw.

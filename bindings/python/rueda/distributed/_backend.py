@@ -101,6 +101,7 @@ def _let_sequence_numbers_through() -> None:
 
     def get_sequence_number(self: Any) -> int:
         backend: Any = self._get_backend(self._device_types[0]) if _is_ours(self) else None
+        backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
         return int(original(self) if backend is None else backend.sequence_number())
 
     group_type._get_sequence_number_for_group = get_sequence_number
