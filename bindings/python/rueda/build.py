@@ -29,9 +29,7 @@ def file_name(torch_version: str) -> str:
 def folders() -> list[pathlib.Path]:
     """Where modules may be: the package's own, and the one for users who can't write there."""
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    number = _library.lib.rueda_version()
-    version = f"{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"
-    return [_library.folder() / "lib", cache / "rueda" / version]
+    return [_library.folder() / "lib", cache / "rueda" / _library.version()]
 
 
 def find(torch_version: str) -> pathlib.Path | None:

@@ -100,8 +100,7 @@ def _report(findings: _Findings) -> str:
 
 
 def _library_found() -> _Finding:
-    number = _library.lib.rueda_version()
-    version = f"{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"
+    version = _library.version()
     if version == rueda.__version__:
         return _Finding(True, f"librueda {version}", [], is_core=True)
     text = f"librueda {version}, which is not the package's version: install the wheel again"

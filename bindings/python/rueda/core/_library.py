@@ -263,3 +263,9 @@ for _name, (_result, _arguments) in _FUNCTIONS.items():
     _function = getattr(lib, _name)
     _function.restype = _result
     _function.argtypes = _arguments
+
+
+def version() -> str:
+    """The library's, such as "0.1.0"."""
+    number = lib.rueda_version()
+    return f"{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+
 from rueda import errors
+from rueda.core import _context
+from rueda.core import _library as c
 
 
 def exception(
@@ -20,24 +24,10 @@ def exception(
 ) -> Exception:
     """What is raised for an error of the C++ API: `kind`, a class of rueda.errors; "": by its
     status, where what is wrong with a call is a ValueError."""
-    if status == errors.Status.ABORTED:
-        lost = errors.LostRankError if pid != 0 else errors.AbortedError
-        return lost(
-            message,
-            recoverable=recoverable,
-            rank=rank if rank >= 0 else None,
-            host=host,
-            pid=pid,
-            cause=cause,
-            operation=operation,
-            tensor=tensor,
-            membership=membership,
-        )
     if kind == "NotInitializedError":
         return errors.NotInitializedError(message, errors.Status.FAILED_PRECONDITION)
     if status == errors.Status.INVALID_ARGUMENT and kind == "":
         return ValueError(message)
-    error = errors.from_status(status, message)
-    if isinstance(error, (errors.MismatchError, errors.StalledError)):
-        error.operation, error.tensor = operation, tensor
-    return error
+    words = [word.encode() for word in (host, cause, operation, tensor)]
+    details = c.Error(ctypes.sizeof(c.Error), status, recoverable, membership, rank, pid, *words)
+    return _context.failure(status, message, details)
