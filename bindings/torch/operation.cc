@@ -164,23 +164,16 @@ std::shared_ptr<Operation> Operation::Make(rueda_context* context) {
                                     [](Operation* operation) { rueda::detail::LetGo(operation); });
 }
 
-std::shared_ptr<Operation> Operation::Submit(rueda_context* context, const Call& call) {
+std::shared_ptr<Operation> Operation::Submit(rueda_context* context, const Call& call,
+                                             int64_t time_ns) {
   const std::shared_ptr<Operation> operation = Make(context);
-  operation->Start(call, 0);
+  operation->Start(call, time_ns);
   return operation;
 }
 
 std::shared_ptr<Operation> Operation::Execute(rueda_context* context, const Call& call) {
-  const std::shared_ptr<Operation> operation = Make(context);
-  operation->Start(call, RUEDA_FOREVER);
+  const std::shared_ptr<Operation> operation = Submit(context, call, RUEDA_FOREVER);
   operation->Wait();
-  return operation;
-}
-
-std::shared_ptr<Operation> Operation::Begin(rueda_context* context, const Call& call,
-                                            std::chrono::nanoseconds time) {
-  const std::shared_ptr<Operation> operation = Make(context);
-  operation->Start(call, time.count());
   return operation;
 }
 
@@ -206,7 +199,9 @@ void Operation::PreparePart(const Call& call, size_t index) {
     output = call.outputs[index];
     if (output.scalar_type() != input.scalar_type() || output.device() != input.device()) {
       throw Error(RUEDA_INVALID_ARGUMENT,
-                  label.text() + " and its output differ in type or device");
+                  label.text() + ": the input is " + at::toString(input.scalar_type()) + " on " +
+                      input.device().str() + ", and the output " +
+                      at::toString(output.scalar_type()) + " on " + output.device().str());
     }
   } else if (kind == Output::kGiven) {
     output = EmptyLike(tensor);
@@ -237,7 +232,7 @@ void Operation::Prepare(const Call& call) {
        (call.kind == RUEDA_GATHER && OutputOf(call, flight.context) == Output::kAllocated));
 }
 
-void Operation::Start(const Call& call, int64_t time) {
+void Operation::Start(const Call& call, int64_t time_ns) {
   rueda::detail::Sweep();
   Prepare(call);
   const size_t count = inputs_.size();
@@ -268,7 +263,7 @@ void Operation::Start(const Call& call, int64_t time) {
     const rueda_dtype dtype = DTypeOf(inputs_[i], {call, i});
     rueda_operation& operation = operations[i];
     operation = plain(names.empty() ? call.name : names[i]);
-    if (call.wait_soon || (time != 0 && stream_)) operation.flags = RUEDA_OPERATION_WAIT_SOON;
+    if (call.wait_soon || (time_ns != 0 && stream_)) operation.flags = RUEDA_OPERATION_WAIT_SOON;
     if (stream_.has_value()) operation.exec = &exec;
     if (call.kind != RUEDA_RECV) operation.input = &views[2 * i];
     const bool in_place = outputs_[i].is_same(inputs_[i]);
@@ -283,9 +278,9 @@ void Operation::Start(const Call& call, int64_t time) {
       operation.output = &views[2 * i + 1];
     }
   }
-  if (time != 0 && !stream_.has_value()) {
-    const rueda_status status =
-        rueda_execute(flight.context, operations.data(), operations.size(), time, &flight.handle);
+  if (time_ns != 0 && !stream_.has_value()) {
+    const rueda_status status = rueda_execute(flight.context, operations.data(), operations.size(),
+                                              time_ns, &flight.handle);
     if (flight.handle == 0) detail::Check(status, flight.context);
   } else {
     detail::Check(

@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -55,12 +54,10 @@ struct Call {
 // ranks; nobody waits for a device.
 class Operation final : private rueda::detail::Cargo {
  public:
-  // In the background. Throws what is wrong with the call; then nothing was submitted.
-  static std::shared_ptr<Operation> Submit(rueda_context* context, const Call& call);
-  // The same, and this thread does the work if it can, for `time` at most; whether it has ended
-  // says Poll().
-  static std::shared_ptr<Operation> Begin(rueda_context* context, const Call& call,
-                                          std::chrono::nanoseconds time);
+  // In the background, or on this thread as far as it gets in that time. Throws what is wrong with
+  // the call; then nothing was submitted.
+  static std::shared_ptr<Operation> Submit(rueda_context* context, const Call& call,
+                                           int64_t time_ns = 0);
   // Submits and waits, the fast way. Throws how it failed.
   static std::shared_ptr<Operation> Execute(rueda_context* context, const Call& call);
 
@@ -84,8 +81,7 @@ class Operation final : private rueda::detail::Cargo {
   explicit Operation(rueda_context* context) { flight.context = context; }
   static std::shared_ptr<Operation> Make(rueda_context* context);
   void End() noexcept override;
-  // `time`: how long to wait, in nanoseconds.
-  void Start(const Call& call, int64_t time);
+  void Start(const Call& call, int64_t time_ns);
   void Prepare(const Call& call);
   void PreparePart(const Call& call, size_t index);
   void Await(const std::optional<c10::Stream>& stream);

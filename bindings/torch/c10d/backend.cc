@@ -1,7 +1,6 @@
 #include "bindings/torch/c10d/backend.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_coalesced.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/sparse_coo_tensor.h>
@@ -54,9 +53,11 @@ Reduction ReductionOf(const ReduceOp& op) {
     default:
       break;
   }
-  throw Error(RUEDA_UNIMPLEMENTED,
-              "there is no such reduce operation: sums, averages, products, minima, maxima, "
-              "bitwise operations and premultiplied sums are");
+  return WithPythonsErrors([]() -> Reduction {
+    throw Error(RUEDA_UNIMPLEMENTED,
+                "there is no such reduce operation: sums, averages, products, minima, maxima, "
+                "bitwise operations and premultiplied sums are");
+  });
 }
 
 Tensor Joined(const Tensors& tensors) {
@@ -176,14 +177,9 @@ GroupBackend::WorkPtr GroupBackend::Into(const Kind& kind, Call call, const Tens
                                          const Tensors& outputs, const Terms& terms,
                                          bool own_part) {
   const at::NoGradGuard no_grad;
-  Tensors flat, written, targets;
+  Tensors flat, targets;
   std::vector<std::pair<Tensor, Tensor>> copies;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    TORCH_CHECK_VALUE(inputs[i].scalar_type() == outputs[i].scalar_type() &&
-                          inputs[i].device() == outputs[i].device(),
-                      kind.title, ": the input is ", inputs[i].scalar_type(), " on ",
-                      inputs[i].device(), ", and the output ", outputs[i].scalar_type(), " on ",
-                      outputs[i].device());
     const Tensor target = IsPlain(outputs[i]) ? outputs[i].detach() : ContiguousLike(outputs[i]);
     if (!IsPlain(outputs[i])) copies.emplace_back(outputs[i], target);
     targets.push_back(target.view(-1));
@@ -223,7 +219,7 @@ GroupBackend::WorkPtr GroupBackend::allreduce(Tensors& tensors,
                                               const c10d::AllreduceOptions& opts) {
   TORCH_CHECK_VALUE(!tensors.empty(), "all_reduce: there is no tensor");
   if (tensors.front().is_sparse()) return allreduce_sparse(tensors, opts);
-  const Reduction reduction = WithPythonsErrors([&] { return ReductionOf(opts.reduceOp); });
+  const Reduction reduction = ReductionOf(opts.reduceOp);
   return Run({OpType::ALLREDUCE, "rueda:all_reduce"},
              {.kind = RUEDA_ALLREDUCE,
               .tensors = tensors,
@@ -237,7 +233,7 @@ GroupBackend::WorkPtr GroupBackend::allreduce(Tensors& tensors,
 
 GroupBackend::WorkPtr GroupBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
-  const Reduction reduction = WithPythonsErrors([&] { return ReductionOf(opts.reduceOp); });
+  const Reduction reduction = ReductionOf(opts.reduceOp);
   return Run({OpType::ALLREDUCE_COALESCED, "rueda:all_reduce_coalesced"},
              {.kind = RUEDA_ALLREDUCE,
               .tensors = tensors,
@@ -288,7 +284,7 @@ GroupBackend::WorkPtr GroupBackend::allreduce_sparse(Tensors& tensors,
 
 GroupBackend::WorkPtr GroupBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const Tensor tensor = OnlyOne(tensors, "reduce");
-  const Reduction reduction = WithPythonsErrors([&] { return ReductionOf(opts.reduceOp); });
+  const Reduction reduction = ReductionOf(opts.reduceOp);
   return Run({OpType::REDUCE, "rueda:reduce"},
              {.kind = RUEDA_REDUCE,
               .tensors = tensor,
@@ -310,7 +306,7 @@ GroupBackend::WorkPtr GroupBackend::reduce_scatter(Tensors& outputs, std::vector
   const int64_t own = sizes[static_cast<size_t>(rank_)];
   TORCH_CHECK_VALUE(own == output.numel(), "reduce_scatter: the output has ", output.numel(),
                     " elements, and this rank's share ", own);
-  const Reduction reduction = WithPythonsErrors([&] { return ReductionOf(opts.reduceOp); });
+  const Reduction reduction = ReductionOf(opts.reduceOp);
   const at::NoGradGuard no_grad;
   const Kind kind = {OpType::REDUCE_SCATTER, "rueda:reduce_scatter"};
   const Tensor joined = Joined(list);
@@ -334,7 +330,7 @@ GroupBackend::WorkPtr GroupBackend::_reduce_scatter_base(Tensor& output, Tensor&
                                                          const c10d::ReduceScatterOptions& opts) {
   TORCH_CHECK_VALUE(input.numel() == output.numel() * size_, "reduce_scatter: an input of ",
                     input.numel(), " elements for ", size_, " outputs of ", output.numel());
-  const Reduction reduction = WithPythonsErrors([&] { return ReductionOf(opts.reduceOp); });
+  const Reduction reduction = ReductionOf(opts.reduceOp);
   return Into({OpType::_REDUCE_SCATTER_BASE, "rueda:reduce_scatter_tensor"},
               {.kind = RUEDA_REDUCESCATTER,
                .name = NoName(),
@@ -347,7 +343,7 @@ GroupBackend::WorkPtr GroupBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
   TORCH_CHECK_VALUE(inputs.size() == outputs.size(), "reduce_scatter: ", inputs.size(),
                     " inputs for ", outputs.size(), " outputs");
-  const Reduction reduction = WithPythonsErrors([&] { return ReductionOf(opts.reduceOp); });
+  const Reduction reduction = ReductionOf(opts.reduceOp);
   return Into({OpType::REDUCE_SCATTER_TENSOR_COALESCED, "rueda:reduce_scatter_tensor_coalesced"},
               {.kind = RUEDA_REDUCESCATTER,
                .grouped = true,

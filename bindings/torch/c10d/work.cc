@@ -77,9 +77,8 @@ c10::intrusive_ptr<GroupWork> GroupWork::Begin(const std::shared_ptr<Session>& s
                                                const Call& call, WorkPlan plan, bool soon) {
   rueda_context* const context = session->context();
   const auto work = c10::make_intrusive<GroupWork>(session, std::move(plan));
-  const std::shared_ptr<Operation> operation =
-      soon ? Operation::Begin(context, call, nanoseconds(std::min(kSlice, work->plan_.limit)))
-           : Operation::Submit(context, call);
+  const nanoseconds time = soon ? std::min(kSlice, work->plan_.limit) : milliseconds(0);
+  const std::shared_ptr<Operation> operation = Operation::Submit(context, call, time.count());
   work->operation_ = operation;
   for (const at::Tensor& output : work->plan_.outputs) {
     if (work->plan_.writes && !output.is_inference()) output.unsafeGetTensorImpl()->bump_version();
