@@ -10,8 +10,9 @@
 #   --no-torch   do without torch: it isn't installed, and what needs it is not run
 #
 # The quick checks come first: when they fail the rest is not begun. Later parts go on after a
-# failure. Of the cases over real processes, and of long unit tests, each sanitizer runs a twelfth, another
-# one with every commit; test/soak/run.sh runs all of them. RUEDA_VENV and RUEDA_PIP_ARGS: see third_party/setup.sh.
+# failure. The address and the thread sanitizer take turns, commit by commit. Of the cases over real
+# processes, and of long unit tests, they run a twelfth, another one each time; test/soak/run.sh runs
+# all of them. RUEDA_VENV and RUEDA_PIP_ARGS: see third_party/setup.sh.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -98,14 +99,14 @@ if has_tests release 'fault|fuzz'; then
   part "faults and fuzz" run_tests release 'fault|fuzz'
 fi
 if [[ $quick == 0 ]]; then
-  shard=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 12))
-  for sanitizer in asan tsan; do
-    part "$sanitizer: build" build "$sanitizer" || continue
+  commits=$(git rev-list --count HEAD 2>/dev/null || echo 0)
+  sanitizers=(asan tsan)
+  sanitizer=${sanitizers[$((commits % 2))]}
+  shard=$((commits / 2 % 12))
+  if part "$sanitizer: build" build "$sanitizer"; then
     part "$sanitizer: unit" run_tests "$sanitizer" unit
     export GTEST_TOTAL_SHARDS=12 GTEST_SHARD_INDEX=$shard
     part "$sanitizer: long and multiprocess, cases $((shard + 1)) of every 12" run_tests "$sanitizer" 'long|multiprocess'
-    unset GTEST_TOTAL_SHARDS GTEST_SHARD_INDEX
-    shard=$(((shard + 1) % 12))
-  done
+  fi
 fi
 finish

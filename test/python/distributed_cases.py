@@ -1012,6 +1012,16 @@ def lost_rank():
         print(f"survivor: {time.monotonic() - began < 5} {error}", flush=True)
 
 
+def lost_before_a_monitored_barrier():
+    rank, _ = start()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        dist.monitored_barrier()
+    except RuntimeError as error:
+        print(f"survivor: {error}", flush=True)
+
+
 def one_leaves(where, status):
     """Rank 1 exits with a status while rank 0 waits for it in one of three contexts."""
     rank, _ = start()

@@ -196,6 +196,12 @@ def test_a_lost_rank_is_named():
     assert re.search(r"survivor: True .*rank 1 .*SIGKILL", done.stdout), done.stdout + done.stderr
 
 
+def test_a_monitored_barrier_says_who_is_lost():
+    case = "lost_before_a_monitored_barrier"
+    done = started([launcher.program(), "-np", "2", sys.executable, CASES, case])
+    assert re.search(r"survivor: .*rank 1 .*SIGKILL", done.stdout), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     "where, status, told",
     [

@@ -86,7 +86,7 @@ class FakeTensor:
 
     def __init__(self, device, shape, dtype):
         self.device = types.SimpleNamespace(index=device)
-        self.shape, self.dtype = torch.Size(shape), dtype
+        self.shape, self.dtype, self._version = torch.Size(shape), dtype, 0
         self.memory = Memory(device, int(np.prod(shape)) * dtype.itemsize)
 
     def data_ptr(self):
@@ -99,6 +99,9 @@ class FakeTensor:
         return False
 
     is_conj = is_neg
+
+    def increment_version(self):
+        self._version += 1
 
     def host(self):
         """Its elements, where they lie."""
@@ -126,6 +129,9 @@ fake_torch = types.SimpleNamespace(
     empty=lambda shape, dtype, device: FakeTensor(device.index, shape, dtype),
     empty_like=lambda like: FakeTensor(like.device.index, like.shape, like.dtype),
     from_dlpack=Taken,
+    autograd=types.SimpleNamespace(
+        graph=types.SimpleNamespace(increment_version=FakeTensor.increment_version)
+    ),
     cuda=types.SimpleNamespace(current_stream=lambda index: current.stream),
 )
 
@@ -191,6 +197,7 @@ def test_operations_come_behind_the_current_stream(on_devices):
         work = rueda.allreduce_async_(tensor, "in place", rueda.Sum)
         result = work.wait()  # enqueued, on all ranks
         assert result is tensor and tensor.host()[0, 0] == rank + 1
+        assert tensor._version == 1
         stream.release()
         stream.drain()  # what comes behind it finds the result
         assert (tensor.host() == 21).all()

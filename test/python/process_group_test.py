@@ -17,10 +17,14 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 import torch.nn as nn  # noqa: E402
+from shared_job import SharedJob  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import rueda  # noqa: E402
 import rueda.distributed  # noqa: E402
+from rueda import launcher  # noqa: E402
+
+on_two, on_three = SharedJob(2), SharedJob(3)
 
 
 def start(**options):
@@ -28,9 +32,16 @@ def start(**options):
     return dist.group.WORLD, dist.get_rank(), dist.get_world_size()
 
 
+def meet_in_the_store(place):
+    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    store.set(f"{place} {rank}", "")
+    store.wait([f"{place} {other}" for other in range(dist.get_world_size())])
+
+
 # ---- the methods of ProcessGroup, in all forms that torch has ----
 
 
+@on_three.add
 def overloads():
     pg, rank, size = start()
     op = dist.ReduceOp.MAX
@@ -89,9 +100,10 @@ def overloads():
 
 
 def test_methods_have_torchs_overloads():
-    rueda.run(overloads, np=3)
+    on_three.results(overloads)
 
 
+@on_two.add
 def facts():
     pg, _, _ = start(timeout=timedelta(seconds=300))
     before = pg._get_sequence_number_for_group()
@@ -111,11 +123,12 @@ def facts():
     except rueda.TimeIsUpError as error:
         found["limit"] = str(error)
     assert time.monotonic() - begin < 60
+    meet_in_the_store("facts")
     return found
 
 
 def test_torch_is_told_what_the_group_is():
-    for found in rueda.run(facts, np=2):
+    for found in on_two.results(facts):
         assert found["operations"] == 1
         assert found["devices"] == ["cpu"] + ["cuda"] * torch.cuda.is_available()
         assert found["name"] == "rueda"
@@ -123,6 +136,7 @@ def test_torch_is_told_what_the_group_is():
         assert "process group 0: " in found["limit"] and "the limit is 1 s" in found["limit"]
 
 
+@on_two.add
 def premultiplied():
     _, rank, size = start()
     x = torch.full((3,), rank + 1.0)
@@ -136,12 +150,13 @@ def premultiplied():
 
 
 def test_sums_are_premultiplied():
-    rueda.run(premultiplied, np=2)
+    on_two.results(premultiplied)
 
 
 # ---- what C++ waits for ----
 
 
+@on_two.add
 def uneven_inputs():
     _, rank, _ = start()
     net = DistributedDataParallel(nn.Linear(5, 5, bias=False))
@@ -154,9 +169,10 @@ def uneven_inputs():
 
 
 def test_ddp_joins_by_those_that_are_left():
-    rueda.run(uneven_inputs, np=2)
+    on_two.results(uneven_inputs)
 
 
+@on_two.add
 def builtin_hooks():
     _, rank, size = start()
     for hook in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
@@ -168,9 +184,50 @@ def builtin_hooks():
 
 
 def test_ddps_own_hooks_run():
-    rueda.run(builtin_hooks, np=2)
+    on_two.results(builtin_hooks)
 
 
+@on_two.add
+def late():
+    """Rank 1 does not come to a backward pass within the group's limit."""
+    _, rank, _ = start()
+    net = DistributedDataParallel(nn.Linear(3, 3))
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
+    if rank == 0:
+        with pytest.raises(rueda.TimeIsUpError, match="process group 0: .*the limit is 1 s"):
+            net(torch.ones(1, 3)).sum().backward()
+    meet_in_the_store("late")
+    dist.destroy_process_group()
+
+
+def test_futures_have_the_groups_limit():
+    on_two.results(late)
+
+
+AT_THE_END = """
+import torch, torch.distributed as dist, rueda.distributed
+dist.init_process_group("rueda")
+def count(future):
+    total = 0
+    while total < 10**7:
+        total += 1
+    print("counted", total, flush=True)
+dist.all_reduce(torch.ones(1), async_op=True).get_future().then(count)
+"""
+
+
+def test_callbacks_of_futures_end_before_python_does():
+    done = subprocess.run(
+        [launcher.program(), "-np", "2", sys.executable, "-c", AT_THE_END],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("counted 10000000") == 2
+
+
+@on_two.add
 def inference():
     _, rank, size = start()
     with torch.inference_mode():
@@ -185,9 +242,10 @@ def inference():
 
 
 def test_tensors_of_inference_mode_are_written():
-    rueda.run(inference, np=2)
+    on_two.results(inference)
 
 
+@on_two.add
 def dropped():
     """Nobody waits for these works, and all is done when a later operation is."""
     _, rank, size = start()
@@ -207,12 +265,13 @@ def dropped():
 
 
 def test_works_that_are_dropped_go_on():
-    rueda.run(dropped, np=2)
+    on_two.results(dropped)
 
 
 # ---- who sees a collective ----
 
 
+@on_two.add
 def seen():
     from torch.distributed.tensor.debug import CommDebugMode
 
@@ -226,11 +285,12 @@ def seen():
 
 
 def test_modes_and_profilers_see_it():
-    for count, names in rueda.run(seen, np=2):
+    for count, names in on_two.results(seen):
         assert count == 1
         assert {"c10d::broadcast_", "rueda:broadcast"} <= names
 
 
+@on_two.add
 def versions():
     """Whatever is written counts as written, also a leaf that requires a gradient."""
     _, rank, size = start()
@@ -264,12 +324,13 @@ def versions():
 
 
 def test_autograd_sees_what_is_written():
-    rueda.run(versions, np=2)
+    on_two.results(versions)
 
 
 # ---- errors ----
 
 
+@on_two.add
 def types_that_differ():
     _, _, size = start()
     whole = torch.zeros(2 * size + 4)
@@ -284,9 +345,10 @@ def types_that_differ():
 
 
 def test_an_output_of_another_type_is_refused():
-    rueda.run(types_that_differ, np=2)
+    on_two.results(types_that_differ)
 
 
+@on_two.add
 def together():
     from torch.distributed.distributed_c10d import _coalescing_manager
 
@@ -312,9 +374,10 @@ def together():
 
 
 def test_works_are_waited_for_together():
-    rueda.run(together, np=2)
+    on_two.results(together)
 
 
+@on_two.add
 def several_wait():
     """For one message that is refused, while Python asks how it is."""
     _, rank, _ = start(timeout=timedelta(seconds=60))
@@ -340,28 +403,29 @@ def several_wait():
 
 
 def test_threads_ask_one_work():
-    assert rueda.run(several_wait, np=2) == [True, True]
+    assert on_two.results(several_wait) == [True, True]
 
 
+@on_two.add
 def interrupted():
     _, rank, _ = start()
-    store = dist.distributed_c10d._get_default_store()
     if rank == 0:
         threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         try:
             dist.recv(torch.zeros(1), 1)
             raise AssertionError("nobody has sent anything")
         except KeyboardInterrupt:
-            store.set("interrupted", "")
-    store.get("interrupted")
+            pass
+    meet_in_the_store("interrupted")
     dist.destroy_process_group()
     return True
 
 
 def test_ctrl_c_ends_a_wait():
-    assert rueda.run(interrupted, np=2) == [True, True]
+    assert on_two.results(interrupted) == [True, True]
 
 
+@on_two.add
 def in_a_future():
     _, rank, _ = start()
     work = dist.all_reduce(torch.ones(2 + rank), async_op=True)
@@ -375,7 +439,7 @@ def in_a_future():
 
 
 def test_futures_have_the_librarys_errors():
-    assert rueda.run(in_a_future, np=2) == ["allreduce"] * 2
+    assert on_two.results(in_a_future) == ["allreduce"] * 2
 
 
 def not_built():
@@ -401,6 +465,7 @@ def test_a_rank_without_the_backend_is_told_of():
 # ---- again, in one process and in another ----
 
 
+@on_three.add
 def again():
     for _ in range(5):
         _, rank, size = start(timeout=timedelta(seconds=60))
@@ -412,7 +477,7 @@ def again():
 
 
 def test_groups_are_made_again_in_one_store():
-    rueda.run(again, np=3)
+    on_three.results(again)
 
 
 RESTARTED = """

@@ -178,8 +178,8 @@ void WantedMessages::Add(c10::intrusive_ptr<AnySourceWork> work, int tag) {
 }
 
 void WantedMessages::Close() {
-  const std::lock_guard<std::mutex> lock(calls_mutex_);
-  calls_ = {};
+  const std::lock_guard<std::mutex> lock(receive_mutex_);
+  receive_ = nullptr;
 }
 
 void WantedMessages::Look() {
@@ -259,19 +259,32 @@ bool WantedMessages::Take(int tag) {
       if (works_[tag].empty()) return taken;
       work = works_[tag].front();
     }
-    const std::lock_guard<std::mutex> lock(calls_mutex_);
-    if (calls_.receive == nullptr) throw GroupEndedError(session_->group());
-    const int source = SourceOf(tag);
-    if (source < 0) return taken;
+    if (!TakeFor(work.get(), tag)) return taken;
     taken = true;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    works_[tag].pop_front();
+  }
+}
+
+// A message that nobody has taken, of each source in turn. Whether there was one, or can't be.
+bool WantedMessages::TakeFor(AnySourceWork* work, int tag) {
+  const std::lock_guard<std::mutex> lock(receive_mutex_);
+  if (receive_ == nullptr) throw GroupEndedError(session_->group());
+  for (int step = 1; step <= size_; ++step) {
+    const int source = (last_ + step) % size_;
+    const auto told = told_.find({source, tag});
+    if (told == told_.end()) continue;
     try {
-      work->Found(calls_.receive(work->outputs(), source, tag), source);
+      const auto message = receive_(work->outputs(), source, tag, told->second);
+      if (message == nullptr) continue;
+      work->Found(message, source);
     } catch (...) {  // what is wrong with its tensor, or the job's end
       work->Failed(std::current_exception());
     }
-    const std::lock_guard<std::mutex> works_lock(mutex_);
-    works_[tag].pop_front();
+    last_ = source;
+    return true;
   }
+  return false;
 }
 
 std::string WantedMessages::Get(const std::string& key) {
@@ -298,16 +311,6 @@ void WantedMessages::Hear(int tag) {
     if (source != rank_ && store.check({key})) told_[{source, tag}] = NumberIn(key, Get(key));
   }
   it->second = news;
-}
-
-// Whose message has not been taken, if anybody's (else -1); each in turn.
-int WantedMessages::SourceOf(int tag) {
-  for (int step = 1; step <= size_; ++step) {
-    const int source = (last_ + step) % size_;
-    const auto it = told_.find({source, tag});
-    if (it != told_.end() && it->second >= calls_.next_number(source, tag)) return last_ = source;
-  }
-  return -1;
 }
 
 // ---- a work ----

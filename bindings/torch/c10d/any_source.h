@@ -112,22 +112,20 @@ class AnySourceWork final : public c10d::Work {
 // One thread looks for all. Thread-safe.
 class WantedMessages : public std::enable_shared_from_this<WantedMessages> {
  public:
-  // `receive`: begins to receive a message. `next_number`: of what is received next, by source and
-  // tag.
-  struct Calls {
-    std::function<c10::intrusive_ptr<GroupWork>(const std::vector<at::Tensor>&, int, int)> receive;
-    std::function<int64_t(int, int)> next_number;
-  };
+  // Begins to receive the next message from a source with a tag, unless its number is higher than
+  // the last that has been sent: then null.
+  using Receive = std::function<c10::intrusive_ptr<GroupWork>(const std::vector<at::Tensor>&,
+                                                              int source, int tag, int64_t last)>;
   WantedMessages(std::shared_ptr<OwnStore> store, std::shared_ptr<Session> session, int rank,
-                 int size, Calls calls)
+                 int size, Receive receive)
       : store_(std::move(store)),
         session_(std::move(session)),
         rank_(rank),
         size_(size),
-        calls_(std::move(calls)),
+        receive_(std::move(receive)),
         last_(rank) {}
   void Add(c10::intrusive_ptr<AnySourceWork> work, int tag);
-  // The group is about to end, and with it what `Calls` work with.
+  // The group is about to end, and with it what `Receive` works with.
   void Close();
 
  private:
@@ -137,7 +135,7 @@ class WantedMessages : public std::enable_shared_from_this<WantedMessages> {
   bool TakeAll();
   bool Take(int tag);
   void Hear(int tag);
-  int SourceOf(int tag);
+  bool TakeFor(AnySourceWork* work, int tag);
   void CheckOthers();
   void Fail(const std::exception_ptr& error);
   std::string Get(const std::string& key);
@@ -154,8 +152,8 @@ class WantedMessages : public std::enable_shared_from_this<WantedMessages> {
   std::map<int, std::deque<c10::intrusive_ptr<AnySourceWork>>> works_;  // by tag
   bool is_looking_ = false;
 
-  std::mutex calls_mutex_;
-  Calls calls_;  // guarded by calls_mutex_; empty once it is closed
+  std::mutex receive_mutex_;
+  Receive receive_;  // guarded by receive_mutex_; null once it is closed
 
   // Of the thread that looks: the highest numbers that it was told of, by source and tag; the
   // latest news when it looked for a tag; whom it took from last.

@@ -106,14 +106,9 @@ GroupBackend::GroupBackend(rueda_context* context, const c10::intrusive_ptr<c10d
   const auto own = std::make_shared<OwnStore>(store);
   sent_ = std::make_shared<SentMessages>(own, rank);
   wanted_ = std::make_shared<WantedMessages>(
-      own, session_, rank, size,
-      WantedMessages::Calls{[this](const Tensors& tensors, int source, int tag) {
-                              return Message(tensors, source, tag, Way::kFrom);
-                            },
-                            [this](int source, int tag) {
-                              const std::lock_guard<std::mutex> lock(messages_mutex_);
-                              return messages_[{source, tag, Way::kFrom}];
-                            }});
+      own, session_, rank, size, [this](const Tensors& tensors, int source, int tag, int64_t last) {
+        return Message(tensors, source, tag, Way::kFrom, last);
+      });
 }
 
 GroupBackend::~GroupBackend() {
@@ -129,12 +124,12 @@ c10::intrusive_ptr<c10d::Backend::Options> GroupBackend::getBackendOptions() {
 }
 
 c10d::ErrorType GroupBackend::getError() {
-  if (session_->has_ended()) return c10d::ErrorType::SUCCESS;
   rueda_error cause = RUEDA_ERROR_INIT;
-  if (rueda_context_error(session_->context(), &cause) != RUEDA_OK || cause.code == RUEDA_OK) {
-    return c10d::ErrorType::SUCCESS;
+  try {
+    (void)rueda_context_error(session_->context(), &cause);
+  } catch (const GroupEndedError&) {  // that is none
   }
-  return c10d::ErrorType::COMM_ERROR;
+  return cause.code == RUEDA_OK ? c10d::ErrorType::SUCCESS : c10d::ErrorType::COMM_ERROR;
 }
 
 void GroupBackend::abort() {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -144,9 +145,10 @@ class GroupBackend final : public c10d::Backend {
   c10::intrusive_ptr<GroupWork> Send(const Tensors& tensors, int peer, const std::string& name);
   c10::intrusive_ptr<GroupWork> Receive(const Tensors& tensors, int peer, const std::string& name);
   // The next of the messages with a tag to a peer, or from it. One that is refused takes no place
-  // in the order.
+  // in the order. Null: its number would be higher than `last`.
   enum class Way { kTo, kFrom };
-  c10::intrusive_ptr<GroupWork> Message(const Tensors& tensors, int peer, int tag, Way way);
+  c10::intrusive_ptr<GroupWork> Message(const Tensors& tensors, int peer, int tag, Way way,
+                                        int64_t last = std::numeric_limits<int64_t>::max());
   bool IsCoalescing();
   // Part of what this thread does together, if it does.
   WorkPtr Together(WorkPtr work);

@@ -25,15 +25,21 @@ void CheckTag(int tag) {
 // Those with tag 0 have no names: the library has an order for these, which is quicker than names
 // that come once.
 c10::intrusive_ptr<GroupWork> GroupBackend::Message(const Tensors& tensors, int peer, int tag,
-                                                    Way way) {
+                                                    Way way, int64_t last) {
   CheckTag(tag);
-  const std::lock_guard<std::mutex> lock(messages_mutex_);
-  int64_t& number = messages_[{peer, tag, way}];
-  const std::string name =
-      tag == 0 ? "" : "tag " + std::to_string(tag) + " message " + std::to_string(number);
-  const auto work = way == Way::kTo ? Send(tensors, peer, name) : Receive(tensors, peer, name);
+  c10::intrusive_ptr<GroupWork> work;
+  int64_t number = 0;
+  {
+    const std::lock_guard<std::mutex> lock(messages_mutex_);
+    int64_t& next = messages_[{peer, tag, way}];
+    if (next > last) return nullptr;
+    number = next;
+    const std::string name =
+        tag == 0 ? "" : "tag " + std::to_string(tag) + " message " + std::to_string(number);
+    work = way == Way::kTo ? Send(tensors, peer, name) : Receive(tensors, peer, name);
+    ++next;
+  }
   if (way == Way::kTo) sent_->Add(work->Running(), peer, tag, number);
-  ++number;
   return work;
 }
 
@@ -87,11 +93,7 @@ void GroupBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wai
     const std::lock_guard<std::mutex> lock(messages_mutex_);
     number = monitored_barriers_++;
   }
-  if (rank_ == 0) {
-    AwaitAll(limit, number);
-  } else {
-    AwaitVerdict(limit, number);
-  }
+  WithPythonsErrors([&] { rank_ == 0 ? AwaitAll(limit, number) : AwaitVerdict(limit, number); });
 }
 
 namespace {
@@ -100,7 +102,7 @@ std::string BarrierMessage(int64_t number, const char* what) {
   return "monitored barrier " + std::to_string(number) + " " + what;
 }
 
-// Whether it came in time.
+// Whether it came in time. Throws why it never can.
 bool Came(GroupWork& work, std::chrono::milliseconds limit) {
   const std::shared_ptr<Operation> operation = work.Running();
   if (operation != nullptr && !WaitInSlices(limit, [&](std::chrono::nanoseconds slice) {
@@ -109,7 +111,13 @@ bool Came(GroupWork& work, std::chrono::milliseconds limit) {
     return false;
   }
   work.Complete();
-  return work.isSuccess();
+  try {
+    work.Check();
+  } catch (const Error& error) {
+    if (error.status() == RUEDA_CANCELLED) return false;  // its rank waits for something else
+    throw;
+  }
+  return true;
 }
 
 }  // namespace

@@ -3,12 +3,14 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <thread>
 
 #include "bindings/torch/c10d/backend.h"
 #include "bindings/torch/c10d/session.h"
+#include "bindings/torch/c10d/threads.h"
 
 namespace rueda::libtorch {
 namespace {
@@ -24,6 +26,10 @@ struct Leaving {
     }
   }
 };
+
+// How long what callbacks of futures do may go on when the program ends. They are Python's, which
+// must not end meanwhile.
+constexpr std::chrono::seconds kLastTasks{10};
 
 // Leaves all groups that are open, or ends them for `reason`; what is returned waits for the
 // others.
@@ -42,6 +48,7 @@ py::cpp_function BeginToLeave(const std::optional<std::string>& reason) {
     const py::gil_scoped_release no_gil_either;
     for (std::thread& thread : leaving->threads) thread.join();
     leaving->threads.clear();
+    (void)AwaitTasks(kLastTasks);
   });
 }
 

@@ -169,6 +169,22 @@ std::vector<at::Tensor> GroupWork::result() {
   return plan_.outputs;
 }
 
+void GroupWork::Check() const {
+  std::exception_ptr error;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    error = exception_;
+  }
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+// On the thread that has waited for it in vain.
+Error GroupWork::TimedOut(milliseconds limit) const {
+  return Error(RUEDA_DEADLINE_EXCEEDED, "process group " + session_->group() + ": " +
+                                            rueda_last_error() + " (the limit is " +
+                                            InSeconds(limit) + ")");
+}
+
 bool GroupWork::wait(milliseconds timeout) {
   const WithoutPython no_python;
   if (const std::shared_ptr<Operation> operation = Running()) {
@@ -179,9 +195,7 @@ bool GroupWork::wait(milliseconds timeout) {
           })) {
         return Complete();
       }
-      const std::string why = rueda_last_error();
-      throw Error(RUEDA_DEADLINE_EXCEEDED, "process group " + session_->group() + ": " + why +
-                                               " (the limit is " + InSeconds(limit) + ")");
+      throw TimedOut(limit);
     });
   }
   if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
@@ -205,6 +219,8 @@ c10::intrusive_ptr<Future> GroupWork::getFuture() {
     // Callbacks of the future may wait for other operations.
     const auto self = c10::intrusive_ptr<GroupWork>::unsafe_reclaim_from_nonowning(this);
     const auto tell = [self] { self->Tell(); };
+    giving_up_ = RunAt(steady_clock::now() + std::min<nanoseconds>(plan_.limit, kLongest),
+                       [self] { self->GiveUp(); });
     try {
       operation->Then([tell](const rueda::Error*) { RunSoon(tell); });
     } catch (const rueda::Error&) {  // the group is about to end
@@ -221,12 +237,26 @@ void GroupWork::Tell() {
     const c10::impl::VirtualGuardImpl impl(device->type());
     guard.reset_stream(impl.getStreamFromGlobalPool(*device));
   }
+  std::exception_ptr error;
   try {
     (void)wait();
-    future_->markCompleted(c10::IValue(plan_.outputs));
   } catch (...) {
-    future_->setErrorIfNeeded(std::current_exception());
+    error = std::current_exception();
   }
+  Cancel(giving_up_);
+  if (told_.exchange(true)) return;
+  if (error == nullptr) {
+    future_->markCompleted(c10::IValue(plan_.outputs));
+  } else {
+    future_->setError(error);
+  }
+}
+
+void GroupWork::GiveUp() {
+  const std::shared_ptr<Operation> operation = Running();
+  if (operation == nullptr || operation->WaitFor(0)) return;  // it is being told
+  if (told_.exchange(true)) return;
+  future_->setError(PythonsOf(std::make_exception_ptr(TimedOut(plan_.limit))));
 }
 
 bool GroupWorks::isCompleted() {

@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/Event.h>
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -35,7 +36,7 @@ struct WorkPlan {
 };
 
 // Waits of works look for Ctrl-C every so often, and once their time is over throw an Error with
-// RUEDA_DEADLINE_EXCEEDED.
+// RUEDA_DEADLINE_EXCEEDED. Futures then have the same error; who waits for one hears no Ctrl-C.
 //
 // Results on CUDA are there for the stream that is current in wait(), and for a future's callbacks.
 class GroupWork final : public c10d::Work {
@@ -50,6 +51,8 @@ class GroupWork final : public c10d::Work {
   std::shared_ptr<Operation> Running() const;
   // Waits without a limit, until the outputs are there or an error is.
   void Complete() noexcept;
+  // Throws the error with which it has ended, the library's own.
+  void Check() const;
 
   // ---- torch.distributed's; errors are Python's (errors.h) ----
 
@@ -65,8 +68,10 @@ class GroupWork final : public c10d::Work {
  private:
   friend class Session;
 
-  // The future of how it ended.
+  // The future: of how it ended; that it did not end in time. The first one counts.
   void Tell();
+  void GiveUp();
+  Error TimedOut(std::chrono::milliseconds limit) const;
 
   const std::shared_ptr<Session> session_;
   WorkPlan plan_;
@@ -76,6 +81,9 @@ class GroupWork final : public c10d::Work {
   std::shared_ptr<Operation> operation_;  // until it has ended
   std::optional<c10::Event> there_;       // on CUDA: the outputs are
   c10::intrusive_ptr<c10::ivalue::Future> future_;
+
+  uint64_t giving_up_ = 0;  // constant once an operation's future is there
+  std::atomic<bool> told_ = false;
 
   std::optional<Session::Works::iterator> kept_at_;  // the session's
 };
