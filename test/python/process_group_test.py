@@ -137,6 +137,47 @@ def test_torch_is_told_what_the_group_is():
 
 
 @on_two.add
+def hooks():
+    pg, _, size = start()
+    pg._set_sequence_number_for_group()
+    pg._enable_collectives_timing()
+    told = []
+    pg._register_on_completion_hook(told.append)
+    assert pg._has_hooks()
+    outputs = [torch.zeros(3) for _ in range(size)]
+    dist.all_gather(outputs, torch.ones(3), async_op=True)
+    dist.barrier()
+    pg._wait_for_pending_works()
+    assert all(x.tolist() == [1.0] * 3 for x in outputs)
+    assert all(info.time_started <= info.time_finished for info in told)
+    return sorted((info.seq, str(info.op_type)) for info in told)
+
+
+def test_hooks_are_told_of_works_that_end():
+    for told in on_two.results(hooks):
+        assert told == [(1, "OpType.ALLGATHER"), (2, "OpType.BARRIER")]
+
+
+@on_three.add
+def splits():
+    _, rank, _ = start()
+    x = torch.ones(2)
+    part = dist.split_group(split_ranks=[[2, 0]], timeout=timedelta(seconds=60))
+    assert (part is None) == (rank == 1)
+    if part is not None:
+        assert dist.get_process_group_ranks(part) == [0, 2]
+        dist.all_reduce(x, group=part)
+    for wrong in ([[0, 1], [1, 2]], [[0, 3]], [[]], None):
+        with pytest.raises(ValueError, match="split_ranks"):
+            dist.split_group(split_ranks=wrong)
+    return x[0].item()
+
+
+def test_groups_are_split():
+    assert on_three.results(splits) == [2.0, 1.0, 2.0]
+
+
+@on_two.add
 def premultiplied():
     _, rank, size = start()
     x = torch.full((3,), rank + 1.0)

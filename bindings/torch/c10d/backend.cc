@@ -123,6 +123,26 @@ c10::intrusive_ptr<c10d::Backend::Options> GroupBackend::getBackendOptions() {
   return options;
 }
 
+void GroupBackend::registerOnCompletionHook(CompletionHook::Hook&& hook) {
+  TORCH_CHECK(hook_ == nullptr, "the process group has a completion hook already");
+  hook_ = std::make_shared<CompletionHook>(std::move(hook));
+  onCompletionHook_ = [](const auto&) {};  // hasHooks() looks whether there is one
+}
+
+void GroupBackend::waitForPendingWorks() {
+  const WithoutPython no_python;
+  for (const auto& work : session_->Pending()) (void)work->wait();
+  const Milliseconds limit = timeout_;
+  if (hook_ == nullptr || WaitInSlices(limit, [&](auto slice) { return hook_->Await(slice); })) {
+    return;
+  }
+  WithPythonsErrors([&] {
+    throw Error(RUEDA_DEADLINE_EXCEEDED, "process group " + session_->group() +
+                                             ": the completion hook has not ended within " +
+                                             InSeconds(limit));
+  });
+}
+
 c10d::ErrorType GroupBackend::getError() {
   rueda_error cause = RUEDA_ERROR_INIT;
   try {
@@ -152,8 +172,10 @@ c10::intrusive_ptr<GroupWork> GroupBackend::Begin(const Kind& kind, const Call& 
   // On all ranks alike, also where a root's numbers stay: else one raises, and the others wait.
   plan.writes = call.kind != RUEDA_SEND;
   plan.number = ++begun_;
-  return WithPythonsErrors(
+  const auto work = WithPythonsErrors(
       [&] { return GroupWork::Begin(session_, call, std::move(plan), !terms.is_async); });
+  if (hook_ != nullptr) hook_->Follow(work);
+  return work;
 }
 
 GroupBackend::WorkPtr GroupBackend::Run(const Kind& kind, const Call& call, Tensors outputs,

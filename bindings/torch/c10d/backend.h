@@ -48,6 +48,14 @@ class GroupBackend final : public c10d::Backend {
   void setTimeout(Milliseconds timeout) override { timeout_ = timeout; }
   // How many operations this rank has begun.
   void setSequenceNumberForGroup() override {}
+  // Works always know when they began and ended.
+  void enableCollectivesTiming() override {}
+  // Called with each work that ends from now on, one after another, on a thread of the backend's.
+  // Once, before there are threads that call operations.
+  void registerOnCompletionHook(CompletionHook::Hook&& hook) override;
+  // Waits until all works that were begun have ended, and the hook was called for them; for the
+  // group's limit.
+  void waitForPendingWorks() override;
   uint64_t getSequenceNumberForGroup() override { return begun_; }
   c10d::ErrorType getError() override;
   void shutdown() override { session_->Shutdown(); }
@@ -157,6 +165,7 @@ class GroupBackend final : public c10d::Backend {
 
   const std::vector<int64_t> global_ranks_;
   const std::shared_ptr<Session> session_;
+  std::shared_ptr<CompletionHook> hook_;
   std::atomic<Milliseconds> timeout_;
   std::atomic<uint64_t> begun_ = 0;
 

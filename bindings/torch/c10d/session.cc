@@ -82,6 +82,11 @@ void Session::LetGoOf(GroupWork* work) {
   work->kept_at_.reset();
 }
 
+Session::Works Session::Pending() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return kept_;
+}
+
 rueda_context* Session::Take() {
   {
     const std::lock_guard<std::mutex> lock(OpenMutex());
@@ -94,12 +99,7 @@ rueda_context* Session::Take() {
 }
 
 void Session::Destroy(rueda_context* context) {
-  Works works;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    works = kept_;
-  }
-  for (const auto& work : works) work->Complete();
+  for (const auto& work : Pending()) work->Complete();
   rueda_context_destroy(context);
 }
 

@@ -48,6 +48,8 @@ class Session {
   void Keep(const c10::intrusive_ptr<GroupWork>& work);
   // Of a work that has ended.
   void LetGoOf(GroupWork* work);
+  // Those that are kept.
+  Works Pending() const;
 
   // Leaves, and waits for the others. Nothing the second time, nor after Abort.
   void Shutdown();

@@ -259,6 +259,36 @@ void GroupWork::GiveUp() {
   future_->setError(PythonsOf(std::make_exception_ptr(TimedOut(plan_.limit))));
 }
 
+void CompletionHook::Follow(const c10::intrusive_ptr<GroupWork>& work) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++followed_;
+  }
+  const auto call = [self = shared_from_this(), work, began = steady_clock::now()] {
+    work->Complete();
+    const auto ended = steady_clock::now();
+    {
+      const std::lock_guard<std::mutex> lock(self->calling_);
+      self->hook_(std::make_shared<c10d::WorkInfo>(
+          work->retrieveOpType(), work->getSequencenumber(), began, ended, ended - began));
+    }
+    const std::lock_guard<std::mutex> lock(self->mutex_);
+    if (--self->followed_ == 0) self->all_called_.notify_all();
+  };
+  const std::shared_ptr<Operation> operation = work->Running();
+  if (operation == nullptr) return RunSoon(call);
+  try {
+    operation->Then([call](const rueda::Error*) { RunSoon(call); });
+  } catch (const rueda::Error&) {  // the group is about to end
+    RunSoon(call);
+  }
+}
+
+bool CompletionHook::Await(nanoseconds time) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return all_called_.wait_for(lock, time, [this] { return followed_ == 0; });
+}
+
 bool GroupWorks::isCompleted() {
   return std::all_of(works_.begin(), works_.end(), [](auto& work) { return work->isCompleted(); });
 }

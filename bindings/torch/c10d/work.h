@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -86,6 +87,25 @@ class GroupWork final : public c10d::Work {
   std::atomic<bool> told_ = false;
 
   std::optional<Session::Works::iterator> kept_at_;  // the session's
+};
+
+// What is called with each work that has ended, one after another. Thread-safe.
+class CompletionHook : public std::enable_shared_from_this<CompletionHook> {
+ public:
+  using Hook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
+
+  explicit CompletionHook(Hook hook) : hook_(std::move(hook)) {}
+  // Has begun.
+  void Follow(const c10::intrusive_ptr<GroupWork>& work);
+  // Whether it has been called for all in that time.
+  bool Await(std::chrono::nanoseconds time);
+
+ private:
+  const Hook hook_;
+  std::mutex calling_;
+  std::mutex mutex_;
+  std::condition_variable all_called_;
+  int64_t followed_ = 0;  // guarded by mutex_: works for which it has not been called
 };
 
 // Several works as one.

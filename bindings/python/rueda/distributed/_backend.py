@@ -27,6 +27,7 @@ def register() -> None:
     _let_bf16_hooks_through()
     _let_sequence_numbers_through()
     _let_timeouts_through()
+    _let_splits_through()
     _context.at_exit.append(_leave)
 
 
@@ -98,13 +99,19 @@ def _let_sequence_numbers_through() -> None:
     """ProcessGroup asks only the backends that it knows for them."""
     group_type: Any = dist.ProcessGroup
     original = group_type._get_sequence_number_for_group
+    setter = group_type._set_sequence_number_for_group
 
     def get_sequence_number(self: Any) -> int:
         backend: Any = self._get_backend(self._device_types[0]) if _is_ours(self) else None
         backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
         return int(original(self) if backend is None else backend.sequence_number())
 
+    def set_sequence_number(self: Any) -> None:
+        if not _is_ours(self):
+            setter(self)
+
     group_type._get_sequence_number_for_group = get_sequence_number
+    group_type._set_sequence_number_for_group = set_sequence_number
 
 
 def _let_timeouts_through() -> None:
@@ -121,3 +128,54 @@ def _let_timeouts_through() -> None:
             original(timeout, group)
 
     c10d._set_pg_timeout = set_pg_timeout
+
+
+def _let_splits_through() -> None:
+    """torch splits groups of accelerators only; without one, the parts are new groups whose ranks
+    meet by themselves."""
+    original = dist.split_group
+
+    @functools.wraps(original)
+    def split_group(
+        parent_pg: Any = None,
+        split_ranks: Any = None,
+        timeout: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        parent: Any = dist.distributed_c10d._get_default_group() if parent_pg is None else parent_pg
+        if not _is_ours(parent) or torch.accelerator.is_available():
+            return original(parent_pg, split_ranks, timeout, *args, **kwargs)
+        return _split(parent, split_ranks, timeout, *args, **kwargs)
+
+    dist.split_group = split_group
+    dist.distributed_c10d.split_group = split_group
+
+
+def _split(
+    parent: Any,
+    split_ranks: list[list[int]] | None,
+    timeout: timedelta | None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+    backend: str | None = None,
+) -> Any:
+    if not split_ranks or not all(split_ranks):
+        raise ValueError("split_ranks must not be empty, nor hold an empty list")
+    every = [rank for ranks in split_ranks for rank in ranks]
+    if len(set(every)) < len(every) or not set(every) <= set(range(parent.size())):
+        raise ValueError(
+            f"split_ranks is {split_ranks}: it must name ranks of the parent group, which has "
+            f"{parent.size()}, each once"
+        )
+    own = next((sorted(ranks) for ranks in split_ranks if parent.rank() in ranks), None)
+    if own is None:
+        return None
+    return dist.new_group(
+        [dist.get_global_rank(parent, rank) for rank in own],
+        timeout=timeout,
+        backend=backend or NAME,
+        pg_options=pg_options,
+        use_local_synchronization=True,
+        group_desc=group_desc,
+    )
