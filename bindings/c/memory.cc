@@ -1,4 +1,6 @@
 // rueda_mem_alloc: memory in arenas, which outlive contexts.
+#include <pthread.h>
+
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -14,13 +16,29 @@ constexpr Nanos kFreePatience = 10 * kSecond;
 Mutex mutex;
 struct Memory {
   std::map<std::pair<std::string, Rank>, std::weak_ptr<Arena>>
-      arenas;                                      // the latest of each context
-  std::map<void*, std::shared_ptr<Arena>> blocks;  // keep their arenas alive
+      arenas;                                         // the latest of each context
+  std::map<void*, std::shared_ptr<Arena>> blocks;     // keep their arenas alive
+  std::map<void*, std::shared_ptr<Arena>> inherited;  // the blocks of a forked child's parent
 };
 Memory& Known() {
   static auto* memory = new Memory();  // outlives every other object
   return *memory;
 }
+
+// Registered when the library is loaded. A child can't reach the blocks, and to free one would zero
+// its parent's.
+void LockMutex() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  mutex.Lock();
+}
+void UnlockMutex() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  mutex.Unlock();
+}
+void LeaveToParent() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Known().inherited.merge(Known().blocks);
+  Known().arenas.clear();
+  mutex.Unlock();
+}
+[[maybe_unused]] const int registered = pthread_atfork(&LockMutex, &UnlockMutex, &LeaveToParent);
 
 absl::Status Allocate(rueda_context* context, size_t bytes, void** pointer) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
@@ -38,6 +56,7 @@ absl::Status Free(void* pointer) {
   std::shared_ptr<Arena> arena;
   {
     MutexLock lock(mutex);
+    if (Known().inherited.contains(pointer)) return absl::OkStatus();
     const auto it = Known().blocks.find(pointer);
     if (it == Known().blocks.end()) {
       return absl::NotFoundError("rueda_mem_free: this pointer is not from rueda_mem_alloc");

@@ -2,10 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
@@ -14,6 +16,48 @@
 
 namespace rueda {
 namespace {
+
+// Where memory is mapped. A forked child keeps these places empty: a pointer that it has inherited
+// faults there, and never reads what something else has mapped in the meantime. With more than some
+// thousands of mappings further ones are left out.
+struct Place {
+  std::atomic<void*> data;  // null: free
+  std::atomic<size_t> bytes;
+};
+constexpr int kPlaces = 8'192;
+Place places[kPlaces];
+
+void AddPlace(void* data, size_t bytes) {
+  for (Place& place : places) {
+    void* free = nullptr;
+    if (place.data.load(std::memory_order_relaxed) == nullptr &&
+        place.data.compare_exchange_strong(free, data, std::memory_order_relaxed)) {
+      place.bytes.store(bytes, std::memory_order_relaxed);
+      return;
+    }
+  }
+}
+
+void Unmap(void* data, size_t bytes) {
+  for (Place& place : places) {
+    if (place.data.load(std::memory_order_relaxed) != data) continue;
+    place.bytes.store(0, std::memory_order_relaxed);
+    place.data.store(nullptr, std::memory_order_relaxed);
+    break;
+  }
+  munmap(data, bytes);
+}
+
+// Registered when the library is loaded. A grandchild inherits what its parent has put there.
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] {
+  for (const Place& place : places) {
+    void* const data = place.data.load(std::memory_order_relaxed);
+    const size_t bytes = place.bytes.load(std::memory_order_relaxed);
+    if (data == nullptr || bytes == 0) continue;
+    mmap(data, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE,
+         -1, 0);
+  }
+});
 
 absl::Status Resize(const UniqueFd& fd, size_t bytes) {
   const NoWriteSignals held;
@@ -40,6 +84,7 @@ absl::StatusOr<char*> MapBytes(const UniqueFd& fd, size_t offset, size_t bytes) 
   }
   madvise(data, bytes, MADV_DONTFORK);
   madvise(data, bytes, MADV_DONTDUMP);
+  AddPlace(data, bytes);
   return static_cast<char*>(data);
 }
 
@@ -87,8 +132,8 @@ absl::StatusOr<char*> SharedMemory::MapPart(size_t offset, size_t bytes) {
 }
 
 SharedMemory::~SharedMemory() {
-  munmap(data_, mapped_);
-  for (const auto& [offset, part] : parts_) munmap(part.data, part.bytes);
+  Unmap(data_, mapped_);
+  for (const auto& [offset, part] : parts_) Unmap(part.data, part.bytes);
 }
 
 absl::Status SharedMemory::Reserve(size_t offset, size_t bytes) const {

@@ -17,8 +17,9 @@ namespace rueda {
 class SharedMemory {
  public:
   // New memory of zeros. The size is sealed: nobody can shrink it under another's feet. The mapping
-  // is not inherited by forked children and not written to core files. Only the first `mapped`
-  // bytes take address space, until MapPart.
+  // is not inherited by forked children, which fault where it was (the system call `clone` itself
+  // leaves a hole there), and not written to core files. Only the first `mapped` bytes take address
+  // space, until MapPart.
   static absl::StatusOr<std::shared_ptr<SharedMemory>> Create(const char* label, size_t bytes,
                                                               size_t mapped = SIZE_MAX);
   // Maps what a neighbour created. INVALID_ARGUMENT when the descriptor is not memory whose size is

@@ -9,7 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -444,6 +446,42 @@ TEST(Lifecycle, AForkedChildHasNothingOfItsParentsAndMayBeginAnew) {
     }
     EXPECT_EQ(AwaitProcess(child), 0);
     EXPECT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(rueda_shutdown(context), RUEDA_OK) << rueda_last_error();
+    rueda_context_destroy(context);
+  });
+}
+
+TEST(Lifecycle, MemoryOfAParentStaysAsItIsWhateverItsChildDoes) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "sanitizers do not know a child of a process that has threads";
+#endif
+  RunJoiners({2, Processes()}, [](int, const Join& join) {
+    constexpr size_t kBytes = 1 << 20;
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    void* memory = nullptr;
+    ASSERT_EQ(rueda_mem_alloc(context, kBytes, &memory), RUEDA_OK) << rueda_last_error();
+    std::memset(memory, 1, kBytes);
+    const pid_t child = fork();
+    if (child == 0) {
+      EXPECT_EQ(rueda_mem_free(memory), RUEDA_OK) << rueda_last_error();
+      rueda_context* own = nullptr;
+      EXPECT_EQ(join(&own), RUEDA_OK) << rueda_last_error();
+      void* more = nullptr;  // of an arena of its own
+      EXPECT_EQ(rueda_mem_alloc(own, kBytes, &more), RUEDA_OK) << rueda_last_error();
+      EXPECT_NE(more, memory);
+      std::memset(more, 2, kBytes);
+      EXPECT_EQ(rueda_mem_free(memory), RUEDA_OK) << rueda_last_error();
+      EXPECT_EQ(static_cast<char*>(more)[kBytes - 1], 2);
+      EXPECT_EQ(rueda_mem_free(more), RUEDA_OK) << rueda_last_error();
+      EXPECT_EQ(rueda_shutdown(own), RUEDA_OK) << rueda_last_error();
+      std::fflush(nullptr);
+      _exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    EXPECT_EQ(AwaitProcess(child), 0);
+    const char* const bytes = static_cast<char*>(memory);
+    EXPECT_EQ(std::count(bytes, bytes + kBytes, 1), static_cast<ptrdiff_t>(kBytes));
+    EXPECT_EQ(rueda_mem_free(memory), RUEDA_OK) << rueda_last_error();
     EXPECT_EQ(rueda_shutdown(context), RUEDA_OK) << rueda_last_error();
     rueda_context_destroy(context);
   });

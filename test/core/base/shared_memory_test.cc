@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -23,6 +24,22 @@ std::shared_ptr<SharedMemory> New(size_t bytes = kBytes) {
 
 UniqueFd Copy(int fd) {
   return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
+
+bool IsReadable(const char* data) {
+  int pipe_fds[2];
+  if (pipe2(pipe_fds, O_CLOEXEC) != 0) return false;
+  const UniqueFd reader(pipe_fds[0]), writer(pipe_fds[1]);
+  return write(writer.get(), data, 1) == 1;
+}
+
+// What `fn` returns in a forked child.
+template <typename Fn>
+bool InChild(Fn fn) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(fn() ? 0 : 1);
+  int status = -1;
+  return waitpid(pid, &status, 0) == pid && status == 0;
 }
 
 TEST(SharedMemory, BeginsAsZerosAndIsSharedByWhoeverMapsIt) {
@@ -61,13 +78,26 @@ TEST(SharedMemory, IsNotInherited) {
   const std::shared_ptr<SharedMemory> memory = New();
   EXPECT_NE(fcntl(memory->fd(), F_GETFD) & FD_CLOEXEC, 0);
   memory->data()[0] = 'x';
-  const int pid = fork();
-  if (pid == 0) {  // msync says whether anything is mapped there
-    _exit(msync(memory->data(), 4'096, MS_ASYNC) != 0 && errno == ENOMEM ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(pid, &status, 0), pid);
-  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(InChild([&] { return !IsReadable(memory->data()); }));
+}
+
+TEST(SharedMemory, NothingElseComesToItsPlaceInAChild) {
+  const auto is_taken = [](char* data) {
+    return mmap(data, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1,
+                0) == MAP_FAILED &&
+           errno == EEXIST && !IsReadable(data);
+  };
+  std::shared_ptr<SharedMemory> memory = *SharedMemory::Create("test", 2 * kBytes, kBytes);
+  char* const data = memory->data();
+  char* const part = *memory->MapPart(kBytes, kBytes);
+  EXPECT_TRUE(InChild([&] { return is_taken(data) && is_taken(part); }));
+  EXPECT_TRUE(InChild([&] {  // until it goes
+    memory.reset();
+    return !is_taken(data) && !is_taken(part);
+  }));
+  EXPECT_TRUE(InChild([&] { return InChild([&] { return is_taken(data) && is_taken(part); }); }));
+  memory.reset();
+  EXPECT_TRUE(InChild([&] { return !is_taken(data); })) << "it is gone here, too";
 }
 
 TEST(SharedMemory, RefusesDescriptorsThatCouldShrink) {

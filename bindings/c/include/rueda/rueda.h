@@ -32,7 +32,7 @@
  *  8. If a rank is lost, every operation in flight and every later one fails with RUEDA_ABORTED and
  *     the same first cause. What outputs (and inputs used in place) hold then is undefined.
  *  9. A child process forked after rueda_init can't use the context: calls return
- *     RUEDA_FAILED_PRECONDITION.
+ *     RUEDA_FAILED_PRECONDITION. It doesn't inherit memory of rueda_mem_alloc: SIGSEGV there.
  *  10. Functions and fields are only added, at the end, within one major version (before 1.0:
  *     within one minor version).
  *  11. The compiler warns where the status of a RUEDA_NODISCARD function is ignored.
@@ -691,7 +691,7 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_alloc(rueda_context* context, s
  * the neighbours of that membership have left it or have ended, reaped or not. FAILED_PRECONDITION
  * names who has not; the memory stays allocated, and may be freed later. An inline callback and an
  * allocator do not wait: there it is FAILED_PRECONDITION at once. NOT_FOUND: not from
- * rueda_mem_alloc. Null is fine. */
+ * rueda_mem_alloc. Null is fine. In a forked child it does nothing with its parent's. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_free(void* pointer);
 
 /** @} */
