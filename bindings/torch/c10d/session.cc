@@ -43,14 +43,20 @@ std::vector<std::shared_ptr<Session>> Session::AllOpen() {
 }
 
 rueda_context* Session::context() const {
+  if (pid_ != getpid()) {  // the mutex, too, in whatever state
+    throw Error(RUEDA_FAILED_PRECONDITION,
+                "this process was forked after the process group " + group_ +
+                    " was made, and can't use it; make one in the child, or start it with exec");
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (context_ != nullptr && pid_ == getpid()) return context_;
+  if (context_ != nullptr) return context_;
   throw GroupEndedError(group_);
 }
 
 bool Session::has_ended() const {
+  if (pid_ != getpid()) return true;
   const std::lock_guard<std::mutex> lock(mutex_);
-  return context_ == nullptr || pid_ != getpid();
+  return context_ == nullptr;
 }
 
 void Session::Keep(const c10::intrusive_ptr<GroupWork>& work) {
@@ -88,6 +94,7 @@ Session::Works Session::Pending() const {
 }
 
 rueda_context* Session::Take() {
+  if (pid_ != getpid()) return nullptr;
   {
     const std::lock_guard<std::mutex> lock(OpenMutex());
     auto& sessions = OpenSessions();
@@ -95,7 +102,7 @@ rueda_context* Session::Take() {
     sessions.erase(std::remove_if(sessions.begin(), sessions.end(), is_this), sessions.end());
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  return pid_ == getpid() ? std::exchange(context_, nullptr) : nullptr;
+  return std::exchange(context_, nullptr);
 }
 
 void Session::Destroy(rueda_context* context) {

@@ -39,7 +39,7 @@ class Session {
   // Those that are open.
   static std::vector<std::shared_ptr<Session>> AllOpen();
 
-  // Throws a GroupEndedError when it has ended.
+  // Throws a GroupEndedError when it has ended; another Error in a forked child.
   rueda_context* context() const;
   bool has_ended() const;
   const std::string& group() const { return group_; }

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from rueda import errors
 from rueda.core import _context
 from rueda.core import _library as c
 from rueda.core import _operations as operations
@@ -100,7 +101,10 @@ def _spec(kind: int, name: str | None, process_set: _World, **fields: Any) -> Sp
     number = operations.set_id(process_set)
     ranks = c.lib.rueda_process_set_size(_context.current(), number)
     if ranks < 0:
-        raise ValueError(f"{KINDS[kind]}: there is no process set {number}")
+        text = f"{KINDS[kind]}: {_context.last_error()}"
+        if _context.is_initialized():
+            raise ValueError(text)
+        raise errors.NotInitializedError(text, errors.Status.FAILED_PRECONDITION)
     if name is not None:
         _context.encoded(name, "name")
     return Spec(kind, UNNAMED if name is None else name, number, ranks, **fields)
