@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -116,6 +117,8 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   };
   static constexpr int kNone = -1;
 
+  // In a forked child: the gradients' memory is not there, and mutex_ is in whatever state.
+  bool IsInherited() const { return getpid() != pid_; }
   void CheckOptions() const;
   void AddSlots(const NamedTensors& named_parameters);
   void AddBuckets(const std::vector<size_t>& order);
@@ -144,6 +147,7 @@ class RUEDA_TORCH_LOCAL DistributedOptimizer::Impl {
   torch::optim::Optimizer& optimizer_;
   const DistributedOptimizerOptions options_;
   rueda_context* const context_;
+  const pid_t pid_ = getpid();
   double prescale_ = 1;
   double postscale_ = 1;
 
@@ -298,6 +302,7 @@ void DistributedOptimizer::Impl::AllocateMemory() {
 }
 
 void DistributedOptimizer::Impl::OnGradient(size_t index) {
+  if (IsInherited()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   Slot& slot = slots_[index];
   synchronized_ = false;
@@ -473,6 +478,7 @@ const std::string* DistributedOptimizer::Impl::InFlight() const {
 }
 
 void DistributedOptimizer::Impl::ZeroGrad(bool set_to_none) {
+  if (IsInherited()) return optimizer_.zero_grad(set_to_none);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (const std::string* name = InFlight()) {
     throw Error(RUEDA_FAILED_PRECONDITION, "zero_grad() while '" + *name +
@@ -563,6 +569,12 @@ void DistributedOptimizer::Impl::EndStep() {
 }
 
 void DistributedOptimizer::Impl::Synchronize() {
+  if (IsInherited()) {
+    throw Error(RUEDA_FAILED_PRECONDITION,
+                "DistributedOptimizer: this process was forked from a rank, and its gradients are "
+                "not combined with the other ranks'. Step in the parent, or use an optimizer of "
+                "torch::optim here");
+  }
   std::vector<std::shared_ptr<Operation>> shared;  // by bucket; null: nothing was submitted
   std::shared_ptr<Operation> notes;
   std::vector<at::Tensor> frozen;
@@ -745,6 +757,7 @@ void DistributedOptimizer::Impl::LearnOrder(const int32_t* arrivals) {
 }
 
 void DistributedOptimizer::Impl::Hold(int change) {
+  if (IsInherited()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   holds_ += change;
 }

@@ -49,7 +49,7 @@ class GradientMemory::Pool {
   }
   // Gives what has to be freed: the block, once the pool has retired.
   std::vector<void*> GiveBack(void* block, size_t bytes) {
-    if (getpid() != pid_) return {};  // a forked child shares the memory with its parent
+    if (getpid() != pid_) return {};  // the parent's: a forked child has no such memory
     if (retired_) return {block};
     classes_.at(bytes).idle.push_back(block);
     return {};

@@ -1,5 +1,7 @@
 // DistributedOptimizer and broadcast_optimizer_state.
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -89,6 +91,39 @@ RANKS_TEST(DistributedOptimizer, GradientsThatARankDidNotComputeCountAsZeros, 2,
   if (hvd::rank() == 1) (w[0].sum() * hvd::size()).backward();
   optimizer.step();
   EXPECT_FLOAT_EQ(First(w[0].detach()), -4);
+}
+
+RANKS_TEST(DistributedOptimizer, AForkedChildComputesGradientsOfItsOwn, 2) {
+  torch::set_num_threads(1);
+  Weights w{40'000, 10'000};  // by itself, and in a bucket
+  torch::optim::SGD sgd(w.all(), 1.0);
+  hvd::DistributedOptimizer optimizer(sgd, w.named);
+  const auto backward = [&] { (w[0].sum() + w[1].sum()).backward(); };
+  backward();
+  optimizer.step();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    std::string message;
+    EXPECT_EQ(StatusOf([&] { optimizer.step(); }, &message), RUEDA_FAILED_PRECONDITION);
+    EXPECT_NE(message.find("forked"), std::string::npos) << message;
+    optimizer.zero_grad();
+    for (int pass = 0; pass < 2; ++pass) backward();  // more often than the parent's takes
+    EXPECT_FLOAT_EQ(First(w[0].grad()), 2);
+    EXPECT_FLOAT_EQ(First(w[1].grad()), 2);
+    sgd.step();
+    EXPECT_FLOAT_EQ(First(w[0].detach()), -3);
+    std::fflush(nullptr);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  optimizer.zero_grad();
+  backward();
+  optimizer.step();
+  EXPECT_FLOAT_EQ(First(w[0].detach()), -2);
+  EXPECT_FLOAT_EQ(First(w[1].detach()), -2);
 }
 
 RANKS_TEST(DistributedOptimizer, SeveralBackwardPassesAreAddedUp, 1, 2) {

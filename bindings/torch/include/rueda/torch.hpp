@@ -460,7 +460,7 @@ struct DistributedOptimizerOptions {
   // together, be allocated as rueda_mem_alloc does, where the ranks of a host reduce them with no
   // other memory between, and keeps that memory from step to step. It takes the place of torch's
   // CPU allocator for tensors that have exactly such a size, gradients or not. A forked child that
-  // writes to one of them writes to its parent's.
+  // touches one of them gets SIGSEGV.
   bool gradients_in_arena = true;
   // What makes gradients of float32, float16 and bfloat16 smaller on their way: "" (nothing),
   // "fp16", "int8", "topk:0.01", "powersgd:4", "auto" and the others of rueda_operation. What a
