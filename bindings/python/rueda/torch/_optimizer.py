@@ -61,6 +61,8 @@ class _Distributed:
 
     def _catch_up(self) -> None:
         """Waits for what came since synchronize() was called."""
+        if self._reducer is not None:
+            self._reducer.check_process()
         if self._should_synchronize and not (
             self._synchronized and (self._reducer is None or not self._reducer.fresh)
         ):

@@ -9,6 +9,10 @@ What a backward pass has left in `p.grad` is copied into the bucket, and stays t
 `synchronize`, which lets `p.grad` be the bucket's part. So nobody can write to what is under way,
 whose result would then differ by rank. A bucket that the user still has tensors of is not written
 to either: it gets other memory.
+
+A forked child, such as a data loader's worker, inherits neither the buckets' memory nor a part in
+the reduction. Its backward passes leave gradients alone, and what it finds in `p.grad` says why it
+can't be used.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import os
 import re
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -26,7 +32,7 @@ import torch
 
 from rueda import core, errors
 from rueda.core import _library as c
-from rueda.core._memory import Arena
+from rueda.core._memory import Arena, is_inherited
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, reduction
 from rueda.core._process_sets import ProcessSet
 from rueda.torch import _compression
@@ -45,6 +51,47 @@ _BY_SHAPE = ("powersgd", "topk", "1bit", "auto")
 
 # What a rank has of a gradient.
 _NONE, _DENSE, _SPARSE = range(3)
+
+
+class _InheritedGradient(torch.Tensor):
+    """A gradient of the process that this one was forked from. It has no memory here: every use of
+    it raises a RuntimeError."""
+
+    @classmethod
+    def __torch_function__(cls, *_: Any) -> Any:
+        """Raises."""
+        raise RuntimeError(
+            "this gradient lies in memory that ranks share, which a forked process does not "
+            "inherit: clone it before the fork, or use it in the parent. After p.grad = None this "
+            "process can compute its own"
+        )
+
+    __torch_dispatch__ = __torch_function__  # type: ignore[assignment]  # for C++, too
+
+
+# Hooks keep them, as long as their parameters live. (Parameters that have weak references can't be
+# swapped, as torch does when it converts some models.)
+_reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child. Copies nothing."""
+    for p in [slot.parameter for reducer in _reducers for slot in reducer._slots]:
+        grad = p.grad
+        if type(grad) is not torch.Tensor or grad.layout is not torch.strided:
+            continue
+        if is_inherited(grad.data_ptr()):
+            p.grad = torch.Tensor._make_wrapper_subclass(
+                _InheritedGradient,
+                grad.shape,
+                strides=grad.stride(),
+                dtype=grad.dtype,
+                device=grad.device,
+            )
+            grad.__class__ = _InheritedGradient  # for whoever holds it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Slot:
@@ -138,10 +185,15 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 def _version(gradient: torch.Tensor, slot: _Slot) -> int | None:
     """How often it was written to. None if tensors beside it may count with it, as those do that
     a backward pass has cut out of a larger one."""
-    ours = (memory.views[slot].data_ptr() for memory in slot.bucket.memories)
-    if gradient.untyped_storage().nbytes() == gradient.nbytes or gradient.data_ptr() in ours:
+    if gradient.untyped_storage().nbytes() == gradient.nbytes or _is_in_bucket(gradient, slot):
         return gradient._version
     return None
+
+
+def _is_in_bucket(gradient: torch.Tensor, slot: _Slot) -> bool:
+    """Of a dense one: whether its memory is the bucket's."""
+    ours = (memory.views[slot].data_ptr() for memory in slot.bucket.memories)
+    return gradient.data_ptr() in ours
 
 
 def _stack_level() -> int:
@@ -180,8 +232,10 @@ class Reducer:
         self._in_arena = in_arena
         self._process_set = process_set
         self.passes = passes
-        self._lock = threading.RLock()
+        self._pid = os.getpid()
         self._slots: list[_Slot] = []
+        _reducers.add(self)
+        self._lock = threading.RLock()
         self._buckets: list[_Bucket] = []
         self._hooks: list[Any] = []
         self._digest = b""  # of the parameters, and its complement
@@ -193,8 +247,25 @@ class Reducer:
         self._frozen: list[tuple[str, torch.nn.Parameter]] = []
         self.add(parameters, groups)
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it is the reducer of the process that this one was forked from."""
+        return self._pid != os.getpid()
+
+    def check_process(self) -> None:
+        """Raises in a forked child."""
+        if self.is_inherited:
+            raise errors.RuedaError(
+                "DistributedOptimizer: this process was forked from a rank, and its gradients are "
+                "not combined with the other ranks'. Step in the parent, or use an optimizer of "
+                "torch.optim here",
+                errors.Status.FAILED_PRECONDITION,
+            )
+
     def thaw(self) -> None:
         """Adds what has been unfrozen since. Between two steps, on all ranks."""
+        if self.is_inherited:
+            return
         thawed = [(name, p) for name, p in self._frozen if p.requires_grad]
         if thawed:
             self._frozen = [(name, p) for name, p in self._frozen if not p.requires_grad]
@@ -320,6 +391,8 @@ class Reducer:
 
     def _hook_of(self, slot: _Slot) -> Any:
         def hook(_: torch.Tensor) -> None:
+            if self.is_inherited:  # the lock, too, in whatever state
+                return
             with self._lock:
                 self._arrive(slot)
 
@@ -425,12 +498,13 @@ class Reducer:
     @property
     def fresh(self) -> bool:
         """Whether gradients came since the last synchronize."""
-        return self._fresh
+        return self._fresh and not self.is_inherited
 
     def synchronize(self) -> None:
         """Submits what has not come by itself (what is not there counts as zeros), and waits for
         everything. A gradient that no rank has is None again. Raises the first error when all has
         ended."""
+        self.check_process()
         failed: list[Exception] = []
 
         def attempt(function: Callable[..., object], *arguments: Any) -> None:
@@ -477,6 +551,8 @@ class Reducer:
 
     def discard(self) -> None:
         """As if no gradients had come since the last synchronize; what is under way ends first."""
+        if self.is_inherited:
+            return
         if any(bucket.handles for bucket in self._buckets) or any(s.sparse for s in self._slots):
             with contextlib.suppress(Exception):  # which is nothing to those who begin anew
                 self.synchronize()
@@ -592,10 +668,18 @@ class Reducer:
             return
 
     def remove_hooks(self) -> None:
-        """Gradients are left alone from now on."""
+        """Gradients are left alone from now on, and get memory of their own."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        if self.is_inherited:
+            return
+        for slot in self._slots:
+            grad = slot.parameter.grad
+            if grad is None or grad.layout is not torch.strided:
+                continue
+            if _is_in_bucket(grad, slot):
+                slot.parameter.grad = grad.clone()
 
 
 def _difference(rank: int, ours: list[Any], other_rank: int, others: list[Any]) -> str:
