@@ -35,6 +35,7 @@ struct Forward {
   int root;
   std::vector<std::vector<int64_t>> splits;
   int32_t size;
+  std::vector<c10::SymInt> rows;  // of the inputs, if it was traced
 };
 
 // With a gradient of its own, for second derivatives.
@@ -94,11 +95,12 @@ Tensors Gathered(const Forward& forward, const Tensors& gradients) {
   if (factor != 1) {
     for (at::Tensor& gradient : scaled) gradient = gradient.mul(factor);
   }
-  return Execute(forward, {.kind = RUEDA_ALLGATHER,
-                           .tensors = scaled,
-                           .grouped = forward.grouped,
-                           .name = forward.name,
-                           .process_set = forward.process_set});
+  const Call call = {.kind = RUEDA_ALLGATHER,
+                     .tensors = scaled,
+                     .grouped = forward.grouped,
+                     .name = forward.name,
+                     .process_set = forward.process_set};
+  return forward.rows.empty() ? Execute(forward, call) : CallOperator(call, forward.rows);
 }
 
 Tensors Backward(const Forward& forward, const Tensors& gradients) {
@@ -159,8 +161,20 @@ Executed ExecuteWithGradient(rueda_context* context, const Call& call) {
   const bool wants_gradient = WantsGradient(call);
   if (wants_gradient) CheckHasGradient(call);
   Executed executed;
-  executed.operation = Operation::Execute(context, call);
-  executed.results = executed.operation->Wait();
+  std::vector<c10::SymInt> rows;
+  if (IsTraced(call)) {
+    executed.results = CallOperator(call);
+    if (wants_gradient && (call.kind == RUEDA_ALLGATHER || call.kind == RUEDA_ALLTOALL)) {
+      throw Error(RUEDA_UNIMPLEMENTED,
+                  "the gradient of an allgather or alltoall of a subclass of torch.Tensor");
+    }
+    for (const at::Tensor& tensor : call.tensors) {
+      rows.push_back(tensor.dim() == 0 ? 1 : tensor.sym_size(0));
+    }
+  } else {
+    executed.operation = Operation::Execute(context, call);
+    executed.results = executed.operation->Wait();
+  }
   if (!wants_gradient) return executed;
   Forward forward = {.context = context,
                      .kind = call.kind,
@@ -171,8 +185,10 @@ Executed ExecuteWithGradient(rueda_context* context, const Call& call) {
                      .prescale = call.prescale,
                      .postscale = call.postscale,
                      .root = call.root,
-                     .splits = executed.operation->WaitForSplits(),
-                     .size = rueda_process_set_size(context, call.process_set.id)};
+                     .splits = {},
+                     .size = rueda_process_set_size(context, call.process_set.id),
+                     .rows = std::move(rows)};
+  if (executed.operation != nullptr) forward.splits = executed.operation->WaitForSplits();
   executed.results = History::apply(at::TensorList(call.tensors), &executed.results,
                                     c10::make_intrusive<Holder>(std::move(forward)));
   return executed;

@@ -237,6 +237,7 @@ std::pair<at::Tensor, at::Tensor> alltoall_with_splits(const at::Tensor& tensor,
                                                        const SplitOptions& options) {
   const Executed executed =
       ExecuteWithGradient(CurrentContext(), CallOf(RUEDA_ALLTOALL, tensor, options));
+  if (executed.operation == nullptr) return {executed.results[0], executed.results[1]};
   return {executed.results.front(), SplitsOf(*executed.operation)};
 }
 
