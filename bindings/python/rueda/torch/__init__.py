@@ -42,6 +42,7 @@ from rueda.core._horovod import (
     rocm_built,
     start_timeline,
 )
+from rueda.torch import _operators as _operators
 from rueda.torch import elastic
 from rueda.torch._compression import Compression, Compressor
 from rueda.torch._functions import (

@@ -155,6 +155,10 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Combines all ranks' tensors in place; not differentiable."""
+    if torch.compiler.is_compiling():
+        scale = (prescale_factor, postscale_factor)
+        fixed = (False, reduce_op(op, average), name, scale, process_set, None)
+        return _write("allreduce", fixed, [tensor])[0]
     request = reduction(
         c.ALLREDUCE,
         Output.SAME,
@@ -168,8 +172,31 @@ def allreduce_(
     return in_place(request, [tensor], False).wait()  # type: ignore[no-any-return]
 
 
-def _apply(function: Any, *arguments: Any) -> Any:
-    return function.apply(*arguments)
+def _apply(kind: str, fixed: Sequence[Any], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """As one of NODES, or as an operator (_operators.py) of what is being compiled. `fixed`: what
+    has no gradient."""
+    if not torch.compiler.is_compiling():
+        return NODES[kind].apply(*fixed, *tensors)  # type: ignore[no-any-return]
+    plain = [argument.id if isinstance(argument, ProcessSet) else argument for argument in fixed]
+    return tuple(getattr(torch.ops.rueda_python, kind)(*plain, list(tensors)))
+
+
+def _write(kind: str, fixed: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """An operation in place in what is being compiled."""
+    with torch.no_grad():
+        results = _apply(kind, fixed, tensors)
+        for tensor, result in zip(tensors, results, strict=True):
+            tensor.copy_(result)
+    return list(tensors)
+
+
+def _is_recorded(*tensors: torch.Tensor) -> bool:
+    """Whether autograd or a compiler has to know of an operation on them."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.is_grad_enabled() and any(
+        getattr(tensor, "requires_grad", False) for tensor in tensors
+    )
 
 
 def _suffixed(name: str | None, suffix: str) -> str | None:
@@ -209,7 +236,8 @@ class _Allreduce(torch.autograd.Function):
                 "Adasum have one"
             )
         name = _suffixed(name, ".gradient")
-        results = _apply(_Allreduce, group, op, name, scale, process_set, compressor, *gradients)
+        fixed = (group, op, name, scale, process_set, compressor)
+        results = _apply("allreduce", fixed, gradients)
         return (None,) * 6 + results
 
 
@@ -233,11 +261,12 @@ def _reduced(
     if not own and op in (Average, Sum):
         names = {_compression.library_compressor(compression, t.dtype) for t in sent}
         compressor = names.pop() if len(names) == 1 else None
-    if not torch.is_grad_enabled() or not any(t.requires_grad for t in sent):
+    if not _is_recorded(*sent):
         request = reduction(c.ALLREDUCE, Output.NEW, name, op, scale, process_set, compressor)
         results = _run(request, sent, group)
     else:
-        results = list(_apply(_Allreduce, group, op, name, scale, process_set, compressor, *sent))
+        fixed = (group, op, name, scale, process_set, compressor)
+        results = list(_apply("allreduce", fixed, sent))
     if not own:
         return results
     return [
@@ -257,9 +286,7 @@ def allreduce(
 ) -> torch.Tensor:
     """Combines all ranks' tensors, and returns the result. Differentiable, for averages and sums:
     the gradient is combined likewise. Arguments as in `allreduce_async`."""
-    if compression is Compression.none and not (
-        getattr(tensor, "requires_grad", False) and torch.is_grad_enabled()
-    ):
+    if compression is Compression.none and not _is_recorded(tensor):
         request = reduction(
             c.ALLREDUCE,
             Output.NEW,
@@ -332,6 +359,10 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """As `allreduce_` of each, all together or not at all."""
+    if torch.compiler.is_compiling():
+        scale = (prescale_factor, postscale_factor)
+        fixed = (True, reduce_op(op, average), name, scale, process_set, None)
+        return _write("allreduce", fixed, tensors)
     return grouped_allreduce_async_(
         tensors, None, name, reduce_op(op, average), prescale_factor, postscale_factor, process_set
     ).wait()
@@ -458,8 +489,8 @@ class _Allgather(torch.autograd.Function):
         convention: str,
         *tensors: torch.Tensor,
     ) -> Any:
-        rows = [len(t) if t.dim() else 1 for t in tensors]
-        ctx.arguments = (group, name, process_set, convention, rows)
+        ctx.arguments = (group, name, process_set, convention)
+        ctx.rows = rows_of(tensors)
         request = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
         handle: Handle[Any] = request.submit_group(tensors) if group else request.submit(tensors[0])
         splits: list[list[int]] = []
@@ -475,23 +506,29 @@ class _Allgather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        group, name, process_set, convention, rows = ctx.arguments
+        group, name, process_set, convention = ctx.arguments
         op, scale = _gradients.total_op(convention), (1.0, 1.0)
         name = _suffixed(name, ".gradient")
         _gradients.tell("allgather", convention, process_set)
         with _gradients.explained():
             totals = _reduced(gradients, group, op, name, Compression.none, scale, process_set)
         parts = (
-            whole.narrow(0, begin, count)
-            for whole, begin, count in zip(totals, ctx.begins, rows, strict=True)
+            _part(whole, begin, count)
+            for whole, begin, count in zip(totals, ctx.begins, ctx.rows, strict=True)
         )
         return (None, None, None, None, *parts)
 
 
-def _differentiates(*tensors: torch.Tensor) -> bool:
-    return torch.is_grad_enabled() and any(
-        getattr(tensor, "requires_grad", False) for tensor in tensors
-    )
+def rows_of(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """A number counts as a row."""
+    return [t.shape[0] if t.dim() else 1 for t in tensors]
+
+
+def _part(whole: torch.Tensor, begin: int | torch.Tensor, count: int) -> torch.Tensor:
+    """So many rows. Where it begins is a tensor when it is not known yet."""
+    if isinstance(begin, int):
+        return whole.narrow(0, begin, count)
+    return whole.index_select(0, (begin + torch.arange(count)).to(whole.device))
 
 
 def gathered(
@@ -502,8 +539,10 @@ def gathered(
     convention: str,
 ) -> list[torch.Tensor]:
     """An allgather whose gradient follows this convention."""
-    if _differentiates(*tensors):
-        return list(_apply(_Allgather, group, name, process_set, convention, *tensors))
+    if _is_recorded(*tensors):
+        return list(_apply("allgather", (group, name, process_set, convention), tensors))[
+            : len(tensors)
+        ]
     return _run(Operation(c.ALLGATHER, Output.TAKEN, name, process_set), tensors, group)
 
 
@@ -554,6 +593,8 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Overwrites the tensor with the root's, a world rank; not differentiable."""
+    if torch.compiler.is_compiling():
+        return _write("broadcast", (root_rank, name, process_set, ""), [tensor])[0]
     return broadcast_async_(tensor, root_rank, name, process_set).wait()
 
 
@@ -561,14 +602,14 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        tensor: torch.Tensor,
         root_rank: int,
         name: str | None,
         process_set: ProcessSet,
         convention: str,
+        tensor: torch.Tensor,
     ) -> Any:
         ctx.arguments = (root_rank, name, process_set, convention)
-        return broadcast_async(tensor, root_rank, name, process_set).wait()
+        return (broadcast_async(tensor, root_rank, name, process_set).wait(),)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -580,7 +621,7 @@ class _Broadcast(torch.autograd.Function):
         if core.rank() != root_rank:
             # Zeros that depend on the total: in a second backward pass all ranks take part.
             total = total.masked_fill(total.new_ones((), dtype=torch.bool), 0)
-        return total, None, None, None, None
+        return None, None, None, None, total
 
 
 def broadcast(
@@ -591,9 +632,9 @@ def broadcast(
 ) -> torch.Tensor:
     """The tensor of the root, a world rank. Differentiable: the root gets the average of the
     gradients, or by `gradients("sum")` their sum; the others get zeros."""
-    if _differentiates(tensor):
-        convention = _gradients.gradients()
-        return _apply(_Broadcast, tensor, root_rank, name, process_set, convention)  # type: ignore[no-any-return]
+    if _is_recorded(tensor):
+        fixed = (root_rank, name, process_set, _gradients.gradients())
+        return _apply("broadcast", fixed, [tensor])[0]  # type: ignore[no-any-return]
     return broadcast_async(tensor, root_rank, name, process_set).wait()
 
 
@@ -617,19 +658,34 @@ def alltoall_async(
 class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, splits: list[int], name: str | None, process_set: ProcessSet
+        ctx: Any,
+        splits: Any,
+        rows: int | None,
+        name: str | None,
+        process_set: ProcessSet,
+        tensor: torch.Tensor,
     ) -> Any:
-        result, received = alltoall_async(tensor, splits, name, process_set).wait()
-        ctx.arguments = (received, name, process_set)
+        """`rows`: of the result, if it is known."""
+        numbers = operations.numbers(splits)
+        if numbers is None:
+            ranks = process_set.size()
+            if tensor.dim() == 0 or tensor.shape[0] % ranks != 0:
+                raise ValueError(
+                    f"alltoall: a tensor of shape {tuple(tensor.shape)} has no equal parts for "
+                    f"{ranks} ranks"
+                )
+            numbers = [tensor.shape[0] // ranks] * ranks
+        result, received = alltoall_async(tensor, numbers, name, process_set).wait()
+        ctx.arguments = (received, rows_of([tensor])[0], name, process_set)
         ctx.mark_non_differentiable(received)
         return result, received
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        received, name, process_set = ctx.arguments
+        received, rows, name, process_set = ctx.arguments
         name = _suffixed(name, ".gradient")
-        back, _ = alltoall(gradients[0], received, name, process_set)
-        return back, None, None, None
+        back, _ = _apply("alltoall", (received, rows, name, process_set), gradients[:1])
+        return None, None, None, None, back
 
 
 def alltoall(
@@ -648,19 +704,13 @@ def alltoall(
     Returns:
         The tensor; if splits were given (tensor, how many of its rows came from each rank).
     """
-    if not _differentiates(tensor):
+    if not _is_recorded(tensor):
         return alltoall_async(tensor, splits, name, process_set).wait()
-    if splits is not None:
-        numbers = operations.numbers(splits) or []
-        return tuple(_apply(_Alltoall, tensor, numbers, name, process_set))
-    ranks = process_set.size()
-    if tensor.dim() == 0 or tensor.shape[0] % ranks != 0:
-        raise ValueError(
-            f"alltoall: a tensor of shape {tuple(tensor.shape)} has no equal parts for {ranks} "
-            "ranks"
-        )
-    numbers = [tensor.shape[0] // ranks] * ranks
-    return _apply(_Alltoall, tensor, numbers, name, process_set)[0]
+    sent = splits
+    if torch.compiler.is_compiling() and splits is not None:
+        sent = torch.as_tensor(splits)
+    result = _apply("alltoall", (sent, None, name, process_set), [tensor])
+    return result[0] if splits is None else result
 
 
 # ---- reducescatter ----
@@ -703,19 +753,19 @@ class _Reducescatter(torch.autograd.Function):
         group: bool,
         op: int,
         name: str | None,
-        process_set: ProcessSet,
         scale: tuple[float, float],
+        process_set: ProcessSet,
         compressor: str | None,
         convention: str,
         *tensors: torch.Tensor,
     ) -> Any:
-        ctx.arguments = (group, op, name, process_set, scale, convention)
+        ctx.arguments = (group, op, name, scale, process_set, compressor, convention)
         request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set, compressor)
         return tuple(_run(request, tensors, group))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        group, op, name, process_set, scale, convention = ctx.arguments
+        group, op, name, scale, process_set, _, convention = ctx.arguments
         if op not in (Average, Sum):
             raise NotImplementedError(
                 f"the gradient of a reducescatter with {ReduceOp(op).name}: only Average and Sum "
@@ -779,9 +829,9 @@ def _scattered(
     compressor = None
     if not own and op in (Average, Sum) and len({t.dtype for t in sent}) == 1:
         compressor = _compression.library_compressor(compression, sent[0].dtype)
-    if _differentiates(*sent):
-        arguments = (group, op, name, process_set, scale, compressor, _gradients.gradients())
-        results = list(_apply(_Reducescatter, *arguments, *sent))
+    if _is_recorded(*sent):
+        fixed = (group, op, name, scale, process_set, compressor, _gradients.gradients())
+        results = list(_apply("reducescatter", fixed, sent))
     else:
         request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set, compressor)
         results = _run(request, sent, group)
@@ -791,6 +841,16 @@ def _scattered(
             for result, pair in zip(results, pairs, strict=True)
         ]
     return results
+
+
+# What autograd knows of.
+NODES: dict[str, Any] = {
+    "allreduce": _Allreduce,
+    "allgather": _Allgather,
+    "broadcast": _Broadcast,
+    "alltoall": _Alltoall,
+    "reducescatter": _Reducescatter,
+}
 
 
 # ---- without tensors ----

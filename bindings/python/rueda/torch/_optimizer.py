@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
+from torch._compile import _disable_dynamo
 
 from rueda.core import _compression, _context
 from rueda.core._operations import ReduceOp, check_op
@@ -50,6 +51,7 @@ class _Distributed:
         if self._reducer is not None:
             self._reducer.passes = passes
 
+    @_disable_dynamo
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Waits for the gradients and lets the optimizer step. With a closure, gradients are waited
         for whenever it has been called."""
@@ -94,6 +96,7 @@ class _Distributed:
         self._reducer = None
         _grad_scaler.leave(self)
 
+    @_disable_dynamo
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's. Between the first backward() of a step and step() or synchronize() gradients
         are on their way, or wait for those of the next pass: AssertionError."""
@@ -154,6 +157,7 @@ class _DistributedDeltas(_Distributed):
         for i, p in enumerate(groups[-1]["params"]):
             self._names[p] = f"group{len(groups) - 1}.{i}"
 
+    @_disable_dynamo
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps, and combines what all ranks have changed."""
         with torch.no_grad():

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 
 from rueda import core, errors
 from rueda.core import _library as c
@@ -390,6 +391,7 @@ class Reducer:
     # ---- as gradients come ----
 
     def _hook_of(self, slot: _Slot) -> Any:
+        @_disable_dynamo
         def hook(_: torch.Tensor) -> None:
             if self.is_inherited:  # the lock, too, in whatever state
                 return
@@ -500,6 +502,7 @@ class Reducer:
         """Whether gradients came since the last synchronize."""
         return self._fresh and not self.is_inherited
 
+    @_disable_dynamo
     def synchronize(self) -> None:
         """Submits what has not come by itself (what is not there counts as zeros), and waits for
         everything. A gradient that no rank has is None again. Raises the first error when all has

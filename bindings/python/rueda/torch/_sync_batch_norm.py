@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._compile import _disable_dynamo
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rueda.core import _context, _gradients
@@ -39,6 +40,7 @@ class SyncBatchNorm(_BatchNorm):
         if input.dim() < 2:
             raise ValueError(f"expected at least 2 dimensions, got {input.dim()}")
 
+    @_disable_dynamo  # whether there are samples is for all ranks to say
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Shape (N, C, ...) to the same shape; N may be 0 on some ranks."""
         self._check_input_dim(input)
