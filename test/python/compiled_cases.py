@@ -118,6 +118,12 @@ def an_allgather_ends_the_graph():
     assert_same(UNKNOWN["allgather"], fullgraph=False)
 
 
+def a_handle_ends_the_graph():
+    assert_same(
+        in_place(lambda x: hvd.allreduce_async_(x, op=hvd.Sum, name="h").wait()), fullgraph=False
+    )
+
+
 def inductor():
     assert_same(KNOWN["allreduce"], backend="inductor")
 
@@ -202,6 +208,7 @@ def a_compiled_step():
 
 ALONE = [
     an_allgather_ends_the_graph,
+    a_handle_ends_the_graph,
     inductor,
     conventions,
     order,

@@ -231,10 +231,11 @@ def numbers(splits: Sequence[int] | None) -> list[int] | None:
     return made
 
 
-def _whole(value: object, what: str) -> int:
+def _whole(value: Any, what: str) -> int:
     """Raises TypeError and ValueError for what is no int32."""
     try:
-        number = operator.index(value)  # type: ignore[arg-type]
+        # torch.compile knows int() of an enumerator, and not operator.index().
+        number = int(value) if isinstance(value, int) else operator.index(value)
     except TypeError:
         raise TypeError(f"{what} is {value!r}: a whole number is wanted") from None
     if not -(2**31) <= number < 2**31:
