@@ -170,6 +170,25 @@ install_test_packages() {
     fail "pip can't install them; see above. RUEDA_PIP_ARGS is passed on to pip"
 }
 
+# The package needs no torch. Other versions of Python than torch's are tried where they are found.
+install_other_pythons() {
+  local version python place
+  for version in 3.10 3.11 3.12 3.13; do
+    place="$cache/pythons/$version"
+    [[ -z $(compgen -G "$venv/lib/python$version") ]] || continue
+    ! "$place/bin/python3" -c 'import cloudpickle, numpy' 2>/dev/null || continue
+    for python in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python3; do
+      "$python" -c '' 2>/dev/null || continue
+      say "making the virtual environment $place"
+      if "$python" -m venv "$place" &&
+        "$place/bin/python3" -m pip install --quiet --disable-pip-version-check --only-binary :all: cloudpickle numpy; then
+        break
+      fi
+      say "that failed, so tests skip Python $version"
+    done
+  done
+}
+
 # Why a compiler of CUDA's will not do; nothing when it will.
 why_not_nvcc() {
   local text major minor
@@ -254,7 +273,10 @@ install_packages
 if [[ $with_torch == 1 ]]; then
   make_venv
   install_torch
-  [[ $with_tests == 0 ]] || install_test_packages
+  if [[ $with_tests == 1 ]]; then
+    install_test_packages
+    install_other_pythons
+  fi
   fetch_digits
 fi
 if [[ $with_cuda == 1 ]]; then

@@ -1,9 +1,14 @@
 #include "controller/failure/watch.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "controller/bus/socket.h"
+#include "core/base/mutex.h"
 #include "core/base/process.h"
 #include "core/base/seconds.h"
 
@@ -33,18 +38,36 @@ Watch::Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now)
                               [](const RoleLink& each) { return each.role != LinkRole::kLeader; })),
       liveness_(limit, CountRemotes(*links), links->size() - CountRemotes(*links), now) {
   for (RoleLink& each : *links) {
-    UniqueFd end;
-    if (each.pid > 0) end = OpenPidfd(each.pid);
+    std::shared_ptr<const End> end = EndOfProcess(each.pid);
     if (IsRemote(each.role)) {
       SetTcpPatience(each.link->fd(), limit > 0 ? limit + kTcpPatienceBeyond : kTcpPatienceAlone);
       remotes_.push_back(each.link.get());
     } else {
       neighbours_.push_back(
-          {each.link->peer(), each.pid, each.role == LinkRole::kLeader, end.valid()});
+          {each.link->peer(), each.pid, each.role == LinkRole::kLeader, end != nullptr});
     }
-    ClosedInChild closed_in_child(end.get());
-    ends_.push_back({std::move(end), std::move(closed_in_child)});
+    ends_.push_back(std::move(end));
   }
+}
+
+std::shared_ptr<const Watch::End> Watch::EndOfProcess(int pid) {
+  if (pid <= 0) return nullptr;
+  static Mutex mutex;
+  // By watcher, as a forked child has its own, and process. Another may have got its number since.
+  static auto& all = *new std::map<std::pair<int, int>, std::weak_ptr<const End>>;
+  MutexLock lock(mutex);
+  std::erase_if(all, [](const auto& each) { return each.second.expired(); });
+  std::weak_ptr<const End>& known = all[{getpid(), pid}];
+  if (std::shared_ptr<const End> end = known.lock()) {
+    pollfd ended = {end->fd.get(), POLLIN, 0};
+    if (poll(&ended, 1, 0) == 0) return end;
+  }
+  UniqueFd fd = OpenPidfd(pid);
+  if (!fd.valid()) return nullptr;
+  ClosedInChild closed_in_child(fd.get());
+  auto end = std::make_shared<const End>(End{std::move(fd), std::move(closed_in_child)});
+  known = end;
+  return end;
 }
 
 void Watch::OnHeard(const Link* link, Nanos now) {

@@ -3,6 +3,7 @@
 // is. Owner: the engine; the thread that holds the baton.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,7 +27,8 @@ class Watch {
   // A descriptor that can be read once the process at the other end has ended, though others have
   // its end of the connection too: its children. -1: there is none.
   int EndOf(const RoleLink& of) const {
-    return ends_[static_cast<size_t>(&of - links_.data())].fd.get();
+    const std::shared_ptr<const End>& end = ends_[static_cast<size_t>(&of - links_.data())];
+    return end == nullptr ? -1 : end->fd.get();
   }
   void OnHeard(const Link* link, Nanos now);
   // Whether others may have missed this process, as it did not run.
@@ -50,12 +52,14 @@ class Watch {
     bool has_end;
   };
   struct End {
-    UniqueFd fd;  // invalid: there is none
+    UniqueFd fd;
     ClosedInChild closed_in_child;
   };
+  static std::shared_ptr<const End> EndOfProcess(int pid);
 
   const std::vector<RoleLink>& links_;
-  std::vector<End> ends_;  // by link
+  // By link; null: there is none. What watches one process in other contexts shares its descriptor.
+  std::vector<std::shared_ptr<const End>> ends_;
   std::vector<Link*> remotes_;
   std::vector<Neighbour> neighbours_;
   bool has_others_;  // than its own leader

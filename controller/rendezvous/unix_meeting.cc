@@ -36,8 +36,8 @@ std::string Described(const std::string& who, const Link& link, const absl::Stat
                       ProcessState(pid) == kStoppedBySignal ? ", stopped by a signal)" : ")");
 }
 
-// Of each neighbour a rank has an arena and two bells, a leader a connection and a pidfd too; and
-// some of its own.
+// Of each neighbour a rank has two bells, and while they meet an arena; a leader a connection and a
+// pidfd too; and some of its own.
 constexpr size_t kDescriptorsPerRank = 5;
 constexpr size_t kOwnDescriptors = 64;
 

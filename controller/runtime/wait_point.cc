@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <atomic>
 
 namespace rueda {
 namespace {
@@ -21,20 +20,22 @@ absl::Status Watch(const UniqueFd& epoll, int fd, uint32_t events) {
   return absl::OkStatus();
 }
 
+// Until the bell rings, or `other` (-1: nothing) is ready.
+void Await(const Doorbell& bell, int other, Nanos deadline) {
+  pollfd waits[2] = {{bell.fd(), POLLIN, 0}, {other, POLLIN, 0}};
+  const Nanos left = std::max<Nanos>(0, deadline - MonotonicNow());
+  const timespec timeout = {left / kSecond, left % kSecond};
+  ppoll(waits, 2, deadline == kForever ? nullptr : &timeout, nullptr);
+  bell.Clear();
+}
+
 }  // namespace
 
 absl::StatusOr<WaitPoint> WaitPoint::Create(const Doorbell* background, const Doorbell* waiter) {
   WaitPoint point(background, waiter);
-  int count = 0;
-  for (UniqueFd* epoll : {&point.sockets_, &point.sleeps_[0], &point.sleeps_[1]}) {
-    epoll->reset(epoll_create1(EPOLL_CLOEXEC));
-    if (!epoll->valid()) return ErrnoStatus(errno, "creating an epoll instance");
-    point.closed_in_child_[count++] = ClosedInChild(epoll->get());
-  }
-  for (int i = 0; i < 2; ++i) {
-    RUEDA_RETURN_IF_ERROR(Watch(point.sleeps_[i], point.bells_[i]->fd(), EPOLLIN));
-    RUEDA_RETURN_IF_ERROR(Watch(point.sleeps_[i], point.sockets_.get(), EPOLLIN));
-  }
+  point.sockets_.reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!point.sockets_.valid()) return ErrnoStatus(errno, "creating an epoll instance");
+  point.closed_in_child_ = ClosedInChild(point.sockets_.get());
   return point;
 }
 
@@ -65,43 +66,12 @@ std::vector<int> WaitPoint::ReadySockets() const {
   return ready;
 }
 
-namespace {
-
-timespec LeftUntil(Nanos deadline) {
-  const Nanos left = std::max<Nanos>(0, deadline - MonotonicNow());
-  return {left / kSecond, left % kSecond};
-}
-
-// Until something is ready.
-void WaitUntil(const UniqueFd& epoll, Nanos deadline) {
-  // Not before Linux 5.11, nor behind a filter of system calls that knows only older ones.
-  static std::atomic<bool> has_pwait2{true};
-  epoll_event events[2];
-  if (has_pwait2.load(std::memory_order_relaxed)) {
-    const timespec timeout = LeftUntil(deadline);
-    const int ready =
-        epoll_pwait2(epoll.get(), events, 2, deadline == kForever ? nullptr : &timeout, nullptr);
-    if (ready >= 0 || (errno != ENOSYS && errno != EPERM)) return;
-    has_pwait2.store(false, std::memory_order_relaxed);
-  }
-  epoll_wait(epoll.get(), events, 2,
-             deadline == kForever ? -1 : PollTimeoutMs(deadline - MonotonicNow()));
-}
-
-}  // namespace
-
 void WaitPoint::SleepOnBell(Sleeper sleeper, Nanos deadline) const {
-  const Doorbell& bell = *bells_[sleeper == Sleeper::kBackground ? 0 : 1];
-  pollfd wait = {bell.fd(), POLLIN, 0};
-  const timespec timeout = LeftUntil(deadline);
-  ppoll(&wait, 1, deadline == kForever ? nullptr : &timeout, nullptr);
-  bell.Clear();
+  Await(bell(sleeper), -1, deadline);
 }
 
 void WaitPoint::Sleep(Sleeper sleeper, Nanos deadline) const {
-  const int i = sleeper == Sleeper::kBackground ? 0 : 1;
-  WaitUntil(sleeps_[i], deadline);
-  bells_[i]->Clear();
+  Await(bell(sleeper), sockets_.get(), deadline);
 }
 
 }  // namespace rueda

@@ -36,12 +36,15 @@ class WaitPoint {
   void SleepOnBell(Sleeper sleeper, Nanos deadline) const;
 
  private:
+  const Doorbell& bell(Sleeper sleeper) const {
+    return *bells_[sleeper == Sleeper::kBackground ? 0 : 1];
+  }
+
   WaitPoint(const Doorbell* background, const Doorbell* waiter) : bells_{background, waiter} {}
 
   const Doorbell* bells_[2];
-  UniqueFd sockets_;    // an epoll instance of all sockets
-  UniqueFd sleeps_[2];  // by sleeper: its bell and `sockets_`
-  ClosedInChild closed_in_child_[3];
+  UniqueFd sockets_;  // an epoll instance of all sockets
+  ClosedInChild closed_in_child_;
 };
 
 }  // namespace rueda

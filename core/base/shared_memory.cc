@@ -108,7 +108,10 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Map(UniqueFd fd, siz
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || info.st_size <= 0) {
     return absl::InvalidArgumentError("a neighbour sent a descriptor that is not sealed memory");
   }
-  return MapSealed(std::move(fd), static_cast<size_t>(info.st_size), mapped);
+  RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
+                         MapSealed(std::move(fd), static_cast<size_t>(info.st_size), mapped));
+  if (memory->mapped_ == memory->bytes_) memory->fd_.reset();
+  return memory;
 }
 
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::MapSealed(UniqueFd fd, size_t bytes,

@@ -22,8 +22,8 @@ class SharedMemory {
   // space, until MapPart.
   static absl::StatusOr<std::shared_ptr<SharedMemory>> Create(const char* label, size_t bytes,
                                                               size_t mapped = SIZE_MAX);
-  // Maps what a neighbour created. INVALID_ARGUMENT when the descriptor is not memory whose size is
-  // sealed.
+  // Maps what a neighbour created; of memory that is mapped whole the descriptor is then closed.
+  // INVALID_ARGUMENT when the descriptor is not memory whose size is sealed.
   static absl::StatusOr<std::shared_ptr<SharedMemory>> Map(UniqueFd fd, size_t mapped = SIZE_MAX);
 
   ~SharedMemory();
@@ -35,9 +35,10 @@ class SharedMemory {
   // limit on the address space leaves no room for them.
   absl::StatusOr<char*> MapPart(size_t offset, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   size_t bytes() const { return bytes_; }
-  int fd() const { return fd_.get(); }
+  int fd() const { return fd_.get(); }  // -1: it is closed
 
-  // Makes pages exist now, so that a lack of memory is an error here and not a SIGBUS later.
+  // For whoever created it. Makes pages exist now, so that a lack of memory is an error here and
+  // not a SIGBUS later.
   absl::Status Reserve(size_t offset, size_t bytes) const;
   // Gives pages back to the system; they read as zeros afterwards.
   void Release(size_t offset, size_t bytes) const;
@@ -48,7 +49,7 @@ class SharedMemory {
   static absl::StatusOr<std::shared_ptr<SharedMemory>> MapSealed(UniqueFd fd, size_t bytes,
                                                                  size_t mapped);
 
-  const UniqueFd fd_;
+  UniqueFd fd_;
   char* const data_;
   const size_t bytes_;
   const size_t mapped_;

@@ -4,6 +4,7 @@ a collective, and what happens where the backend is not built."""
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -515,6 +516,21 @@ def again():
             dist.all_reduce(x, group=group)
             assert x.tolist() == [size * (size - 1) / 2] * 3
         dist.destroy_process_group()
+
+
+@on_two.add
+def many_groups():
+    """Under the limit that most systems have. Lowered for all cases that follow."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+    _, rank, size = start(timeout=timedelta(seconds=60))
+    for group in [dist.new_group() for _ in range(100)]:
+        x = torch.full((3,), float(rank))
+        dist.all_reduce(x, group=group)
+        assert x.tolist() == [size * (size - 1) / 2] * 3
+
+
+def test_a_hundred_groups_need_few_descriptors():
+    on_two.results(many_groups)
 
 
 def test_groups_are_made_again_in_one_store():

@@ -1,9 +1,12 @@
 #include "controller/failure/watch.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "controller/failure/verdict_board.h"
 
@@ -39,6 +42,31 @@ TEST(Watch, ARankHasEndedWhenTheLauncherSaysSoOfItsProcess) {
   EXPECT_EQ(look(board.get()), 0);
   left = {1};
   EXPECT_EQ(look(board.get()), 0);
+}
+
+// A process has many contexts, and few descriptors.
+TEST(Watch, ContextsShareTheDescriptorOfAProcess) {
+  int gone[2];
+  ASSERT_EQ(pipe(gone), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char word;
+    close(gone[1]);
+    (void)!read(gone[0], &word, 1);
+    _exit(0);
+  }
+  std::vector<RoleLink> links(1);
+  links[0].role = LinkRole::kNeighbour;
+  links[0].pid = child;
+  links[0].link = Link::Client(UniqueFd(dup(gone[0])), SessionScope(), 0, 1);
+  const Watch one(&links, 0, 0), other(&links, 0, 0);
+  EXPECT_GE(one.EndOf(links[0]), 0);
+  EXPECT_EQ(one.EndOf(links[0]), other.EndOf(links[0]));
+  close(gone[0]);
+  close(gone[1]);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  const Watch late(&links, 0, 0);
+  EXPECT_EQ(late.EndOf(links[0]), -1) << "another process may have its number";
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ TEST(SharedMemory, PartsAreMappedWhenTheyAreAskedFor) {
   EXPECT_NE(*ours->MapPart(kPage, 2 * kPage), part);
   const std::shared_ptr<SharedMemory> theirs = *SharedMemory::Map(Copy(ours->fd()));
   EXPECT_EQ(theirs->data()[kBytes - 1], 'x');
+  EXPECT_EQ(theirs->fd(), -1) << "all is mapped, and descriptors are few";
   const std::shared_ptr<SharedMemory> part_of_theirs = *SharedMemory::Map(Copy(ours->fd()), kPage);
   EXPECT_EQ((*part_of_theirs->MapPart(kBytes - kPage, kPage))[kPage - 1], 'x');
 }

@@ -226,7 +226,8 @@ _PATIENCE_S = 10.0
 
 def interruptible(call: Callable[[], int]) -> tuple[int, str]:
     """What a call to C that may wait for other ranks returns, and its error's text. Python hears
-    Ctrl-C between calls only: on the main thread it is made on another one, which goes on."""
+    Ctrl-C between calls only: on the main thread it is made on another one, which goes on; where
+    none can be started, Ctrl-C waits for the call's end."""
     if threading.current_thread() is not threading.main_thread():
         status = call()
         return status, last_error() if status != 0 else ""
@@ -237,7 +238,11 @@ def interruptible(call: Callable[[], int]) -> tuple[int, str]:
         results.append((status, last_error() if status != 0 else ""))
 
     thread = threading.Thread(target=body, daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # none can be started: since Python 3.12 so it is in exit handlers
+        body()
+        return results[0]
     try:
         thread.join()
     except BaseException:
