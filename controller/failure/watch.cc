@@ -38,7 +38,9 @@ Watch::Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now)
                               [](const RoleLink& each) { return each.role != LinkRole::kLeader; })),
       liveness_(limit, CountRemotes(*links), links->size() - CountRemotes(*links), now) {
   for (RoleLink& each : *links) {
-    std::shared_ptr<const End> end = EndOfProcess(each.pid);
+    std::shared_ptr<const End> end = ShareEnd(each.pid);
+    // Of two ranks in one process.
+    if (std::find(ends_.begin(), ends_.end(), end) != ends_.end()) end = OpenEnd(each.pid);
     if (IsRemote(each.role)) {
       SetTcpPatience(each.link->fd(), limit > 0 ? limit + kTcpPatienceBeyond : kTcpPatienceAlone);
       remotes_.push_back(each.link.get());
@@ -50,8 +52,14 @@ Watch::Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now)
   }
 }
 
-std::shared_ptr<const Watch::End> Watch::EndOfProcess(int pid) {
-  if (pid <= 0) return nullptr;
+std::shared_ptr<const Watch::End> Watch::OpenEnd(int pid) {
+  UniqueFd fd = pid > 0 ? OpenPidfd(pid) : UniqueFd();
+  if (!fd.valid()) return nullptr;
+  ClosedInChild closed_in_child(fd.get());
+  return std::make_shared<const End>(End{std::move(fd), std::move(closed_in_child)});
+}
+
+std::shared_ptr<const Watch::End> Watch::ShareEnd(int pid) {
   static Mutex mutex;
   // By watcher, as a forked child has its own, and process. Another may have got its number since.
   static auto& all = *new std::map<std::pair<int, int>, std::weak_ptr<const End>>;
@@ -62,10 +70,7 @@ std::shared_ptr<const Watch::End> Watch::EndOfProcess(int pid) {
     pollfd ended = {end->fd.get(), POLLIN, 0};
     if (poll(&ended, 1, 0) == 0) return end;
   }
-  UniqueFd fd = OpenPidfd(pid);
-  if (!fd.valid()) return nullptr;
-  ClosedInChild closed_in_child(fd.get());
-  auto end = std::make_shared<const End>(End{std::move(fd), std::move(closed_in_child)});
+  std::shared_ptr<const End> end = OpenEnd(pid);
   known = end;
   return end;
 }

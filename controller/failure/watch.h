@@ -55,10 +55,11 @@ class Watch {
     UniqueFd fd;
     ClosedInChild closed_in_child;
   };
-  static std::shared_ptr<const End> EndOfProcess(int pid);
+  static std::shared_ptr<const End> OpenEnd(int pid);
+  static std::shared_ptr<const End> ShareEnd(int pid);
 
   const std::vector<RoleLink>& links_;
-  // By link; null: there is none. What watches one process in other contexts shares its descriptor.
+  // By link, each another; null: there is none. Contexts that watch one process share descriptors.
   std::vector<std::shared_ptr<const End>> ends_;
   std::vector<Link*> remotes_;
   std::vector<Neighbour> neighbours_;

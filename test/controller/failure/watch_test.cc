@@ -55,13 +55,16 @@ TEST(Watch, ContextsShareTheDescriptorOfAProcess) {
     (void)!read(gone[0], &word, 1);
     _exit(0);
   }
-  std::vector<RoleLink> links(1);
-  links[0].role = LinkRole::kNeighbour;
-  links[0].pid = child;
-  links[0].link = Link::Client(UniqueFd(dup(gone[0])), SessionScope(), 0, 1);
+  std::vector<RoleLink> links(2);
+  for (RoleLink& each : links) {
+    each.role = LinkRole::kNeighbour;
+    each.pid = child;
+    each.link = Link::Client(UniqueFd(dup(gone[0])), SessionScope(), 0, 1);
+  }
   const Watch one(&links, 0, 0), other(&links, 0, 0);
   EXPECT_GE(one.EndOf(links[0]), 0);
   EXPECT_EQ(one.EndOf(links[0]), other.EndOf(links[0]));
+  EXPECT_NE(one.EndOf(links[0]), one.EndOf(links[1])) << "a context watches each on its own";
   close(gone[0]);
   close(gone[1]);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
