@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 #include <limits>
 #include <variant>
 
@@ -181,24 +182,26 @@ constexpr char kPrefix[] = "RUEDA_";
 // RUEDA_ variables that the scripts read and the library does not.
 const char* const kScriptVariables[] = {"VENV", "PIP_ARGS", "PREFIX"};
 
-// HOROVOD_ settings of features that do not exist here. Anything else that begins with HOROVOD_
-// (ranks set by launchers, Horovod's build options) is not ours to judge.
-struct Refused {
+// HOROVOD_ settings of features that do not exist here, which a job does without: they only tune,
+// or switch off what others need not fear. Anything else that begins with HOROVOD_ (ranks set by
+// launchers, Horovod's build options) is not ours to judge.
+struct Ignored {
   const char* name;
   const char* why;
 };
-const Refused kRefused[] = {
+const Ignored kIgnored[] = {
     {"HOROVOD_AUTOTUNE", "there is no autotuner yet"},
     {"HOROVOD_AUTOTUNE_LOG", "there is no autotuner yet"},
     {"HOROVOD_CACHE_CAPACITY", "every operation is cached; there is no cache to size"},
     {"HOROVOD_CYCLE_TIME", "there is no cycle; an operation leaves when it is ready"},
-    {"HOROVOD_ELASTIC", "elastic jobs do not exist yet"},
     {"HOROVOD_HIERARCHICAL_ALLGATHER", "only reductions are hierarchical"},
     {"HOROVOD_HIERARCHICAL_ALLREDUCE",
      "between hosts it is so by itself, unless RUEDA_BACKEND says otherwise"},
-    {"HOROVOD_STALL_CHECK_DISABLE", "stalls are always reported; set RUEDA_STALL_WARN_S instead"},
+    {"HOROVOD_STALL_CHECK_DISABLE", "stalls are always reported; RUEDA_STALL_WARN_S says when"},
     {"HOROVOD_TIMELINE_MARK_CYCLES", "there are no cycles to mark"},
 };
+// The one that a program counts on.
+constexpr char kElastic[] = "HOROVOD_ELASTIC";
 
 const Knob* Find(absl::string_view name) {
   for (const Knob& knob : kKnobs) {
@@ -273,13 +276,35 @@ absl::Status Set(const Knob& knob, absl::string_view shown_name, absl::string_vi
   return absl::OkStatus();
 }
 
-// Horovod's words for log levels, in ours.
+// Horovod's words for log levels, in ours; and 0 for a bucket that holds no second tensor.
 std::string FromHorovod(const Knob& knob, const std::string& value) {
-  if (absl::string_view(knob.name) != "log_level") return value;
+  const absl::string_view name = knob.name;
+  if (name == "fusion_threshold" && value == "0") return "1";
+  if (name != "log_level") return value;
   const std::string word = absl::AsciiStrToLower(value);
   if (word == "trace") return "debug";
+  if (word == "warn") return "warning";
   if (word == "fatal") return "error";
   return word;
+}
+
+bool EndsWithOne(absl::string_view text, std::initializer_list<absl::string_view> ends) {
+  return std::any_of(ends.begin(), ends.end(),
+                     [&](absl::string_view end) { return absl::EndsWith(text, end); });
+}
+
+// Whether it is one of the variables that Kubernetes puts into every container of a namespace in
+// which a service's name begins with "rueda". `rest`: without the prefix.
+// https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
+bool IsOfAService(absl::string_view rest, absl::string_view value) {
+  const std::string name = absl::StrCat("_", rest);
+  if (EndsWithOne(name, {"_SERVICE_HOST", "_SERVICE_PORT"})) return true;
+  if (absl::StrContains(name, "_SERVICE_PORT_")) return true;
+  if (absl::EndsWith(name, "_PORT") && absl::StrContains(value, "://")) return true;
+  return absl::StrContains(name, "_PORT_") &&
+         EndsWithOne(
+             name, {"_TCP", "_UDP", "_SCTP", "_TCP_PROTO", "_UDP_PROTO", "_SCTP_PROTO", "_TCP_PORT",
+                    "_UDP_PORT", "_SCTP_PORT", "_TCP_ADDR", "_UDP_ADDR", "_SCTP_ADDR"});
 }
 
 int EditDistance(absl::string_view a, absl::string_view b) {
@@ -339,25 +364,27 @@ absl::Status ReadEnvironment(const Environment& environment, Config* config) {
   std::vector<std::string> known(std::begin(kScriptVariables), std::end(kScriptVariables));
   for (const Knob& knob : kKnobs) known.push_back(absl::AsciiStrToUpper(knob.name));
   for (const auto& [name, value] : environment) {
+    if (value.empty()) continue;
     absl::string_view rest = name;
     if (absl::ConsumePrefix(&rest, kPrefix) &&
-        std::find(known.begin(), known.end(), rest) == known.end()) {
+        std::find(known.begin(), known.end(), rest) == known.end() && !IsOfAService(rest, value)) {
       return Unknown("environment variable", kPrefix, rest, known);
     }
-    for (const Refused& refused : kRefused) {
-      if (name == refused.name) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("environment variable ", name, ": ", refused.why, "; unset it"));
-      }
+    if (name == kElastic && value != "0") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("environment variable ", name, ": elastic jobs do not exist yet; unset it"));
     }
   }
+  const auto find = [&](const std::string& name) {  // "" is as if it were not set
+    const auto it = environment.find(name);
+    return it == environment.end() || it->second.empty() ? nullptr : &it->second;
+  };
   for (const Knob& knob : kKnobs) {
     const std::string variable = VariableName(knob);
-    if (const auto own = environment.find(variable); own != environment.end()) {
-      RUEDA_RETURN_IF_ERROR(Set(knob, variable, own->second, config));
-    } else if (const auto alias = environment.find(knob.alias);
-               *knob.alias != 0 && alias != environment.end()) {
-      RUEDA_RETURN_IF_ERROR(Set(knob, knob.alias, FromHorovod(knob, alias->second), config));
+    if (const std::string* own = find(variable)) {
+      RUEDA_RETURN_IF_ERROR(Set(knob, variable, *own, config));
+    } else if (const std::string* alias = find(knob.alias)) {
+      RUEDA_RETURN_IF_ERROR(Set(knob, knob.alias, FromHorovod(knob, *alias), config));
     }
   }
   return absl::OkStatus();
@@ -423,7 +450,7 @@ in the list that `rueda_init` and `rueda::init` take. `rueda::init` reads the en
 `rueda_init` does when it is given `RUEDA_INIT_READ_ENVIRONMENT`. The program's own list wins over
 the environment, and a `RUEDA_` variable over Horovod's name for the same setting.
 
-All are read once, by init. A value that is out of range or not among the words listed, and a name
+All are read once, by init. An empty variable is as if it were not set. A value that is out of range or not among the words listed, and a name
 that does not exist, make init fail with `RUEDA_INVALID_ARGUMENT`; the message names the setting,
 what was given, what is allowed, and for an unknown name the nearest known one.
 
@@ -443,20 +470,21 @@ Who this process is. `ruedarun` sets these; set them yourself only to start rank
 )");
   AppendKnobs(Use::kSetUp, defaults, &text);
   absl::StrAppend(&text, R"(
-## Refused
+## Ignored and refused
 
-Settings of Horovod's whose feature does not exist here make init fail, rather than be ignored.
+Settings of Horovod's that tune a feature which does not exist here change nothing:
 
 | variable | why |
 |---|---|
 )");
-  for (const Refused& refused : kRefused) {
-    absl::StrAppend(&text, "| `", refused.name, "` | ", refused.why, " |\n");
+  for (const Ignored& ignored : kIgnored) {
+    absl::StrAppend(&text, "| `", ignored.name, "` | ", ignored.why, " |\n");
   }
-  absl::StrAppend(&text, R"(
-Other `HOROVOD_` variables (ranks that a launcher sets, build options) are left alone. Any other
-`RUEDA_` variable is refused as a slip of the pen, but for those that the scripts read and the
-library does not: )");
+  absl::StrAppend(&text, "\n`", kElastic, R"(`, unless it is 0, makes init fail: elastic jobs do not
+exist yet. Other `HOROVOD_` variables (ranks that a launcher sets, build options) are left alone, as
+are those that Kubernetes sets for a service whose name begins with `rueda`. Any other `RUEDA_`
+variable is refused as a slip of the pen, but for those that the scripts read and the library does
+not: )");
   std::vector<std::string> scripts;
   for (const char* name : kScriptVariables)
     scripts.push_back(absl::StrCat("`", kPrefix, name, "`"));

@@ -445,7 +445,7 @@ void WriteSettings() {
   Write("k_horovod",
         "HOROVOD_FUSION_THRESHOLD=1\nHOROVOD_TIMELINE=t\nHOROVOD_LOG_LEVEL=TRACE\n"
         "HOROVOD_STALL_CHECK_TIME_SECONDS=3\nHOROVOD_RANK=0");
-  Write("k_refused", "HOROVOD_AUTOTUNE=1");
+  Write("k_refused", "HOROVOD_ELASTIC=1");
   Write("k_unknown", "RUEDA_TIMELIME=t");
   Write("k_torchrun", "WORLD_SIZE=2\nRANK=1\nTORCHELASTIC_RUN_ID=x\nLOCAL_WORLD_SIZE=2");
   Write("k_open_mpi",

@@ -160,6 +160,8 @@ TEST(Config, HorovodsNamesAreRead) {
   EXPECT_EQ(config.log_level, "error");
   EXPECT_EQ(Read({{"HOROVOD_LOG_LEVEL", "trace"}}).log_level, "debug");
   EXPECT_EQ(Read({{"HOROVOD_LOG_LEVEL", "Info"}}).log_level, "info");
+  EXPECT_EQ(Read({{"HOROVOD_LOG_LEVEL", "WARN"}}).log_level, "warning");
+  EXPECT_EQ(Read({{"HOROVOD_FUSION_THRESHOLD", "0"}}).fusion_threshold, 1) << "no fusion";
 }
 
 TEST(Config, OurNameWinsOverHorovods) {
@@ -169,13 +171,42 @@ TEST(Config, OurNameWinsOverHorovods) {
   EXPECT_EQ(Refusal({{"HOROVOD_FUSION_THRESHOLD", "junk"}, {"RUEDA_FUSION_THRESHOLD", "2"}}), "");
 }
 
-TEST(Config, SettingsOfMissingFeaturesAreRefusedByName) {
-  EXPECT_EQ(Refusal({{"HOROVOD_CYCLE_TIME", "1"}}),
-            "environment variable HOROVOD_CYCLE_TIME: there is no cycle; an operation leaves when "
-            "it is ready; unset it");
-  EXPECT_THAT(Refusal({{"HOROVOD_TIMELINE_MARK_CYCLES", "1"}}), HasSubstr("no cycles to mark"));
+TEST(Config, SettingsThatAJobDoesWithoutAreIgnored) {
+  EXPECT_EQ(Refusal({{"HOROVOD_CYCLE_TIME", "1"},
+                     {"HOROVOD_CACHE_CAPACITY", "0"},
+                     {"HOROVOD_TIMELINE_MARK_CYCLES", "1"},
+                     {"HOROVOD_ELASTIC", "0"}}),
+            "");
   EXPECT_EQ(Refusal({{"HOROVOD_RANK", "1"}, {"HOROVOD_WITH_PYTORCH", "1"}}), "")
       << "what launchers and builds set is not ours to judge";
+  EXPECT_EQ(Refusal({{"HOROVOD_ELASTIC", "1"}}),
+            "environment variable HOROVOD_ELASTIC: elastic jobs do not exist yet; unset it");
+}
+
+TEST(Config, AnEmptyVariableIsAsIfItWereNotSet) {
+  EXPECT_EQ(Refusal({{"RUEDA_NO_KNOB", ""}, {"HOROVOD_ELASTIC", ""}}), "");
+  EXPECT_EQ(Read({{"RUEDA_BACKEND", ""}, {"RUEDA_STALL_WARN_S", ""}}).backend, Config().backend);
+  EXPECT_EQ(
+      Read({{"RUEDA_FUSION_THRESHOLD", ""}, {"HOROVOD_FUSION_THRESHOLD", "7"}}).fusion_threshold,
+      7);
+}
+
+// https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
+TEST(Config, VariablesOfAServiceOfKubernetesAreLetThrough) {
+  EXPECT_EQ(Refusal({{"RUEDA_PORT", "tcp://10.0.0.1:80"},
+                     {"RUEDA_SERVICE_HOST", "10.0.0.1"},
+                     {"RUEDA_SERVICE_PORT", "80"},
+                     {"RUEDA_PORT_80_TCP", "tcp://10.0.0.1:80"},
+                     {"RUEDA_PORT_80_TCP_PROTO", "tcp"},
+                     {"RUEDA_PORT_80_TCP_PORT", "80"},
+                     {"RUEDA_PORT_80_TCP_ADDR", "10.0.0.1"},
+                     {"RUEDA_TRAIN_PORT", "udp://10.0.0.1:53"},
+                     {"RUEDA_TRAIN_SERVICE_PORT_HTTP", "80"},
+                     {"RUEDA_RANK_SERVICE_HOST", "fd00::1"}}),
+            "");
+  EXPECT_THAT(Refusal({{"RUEDA_PORT", "80"}}),
+              HasSubstr("unknown environment variable RUEDA_PORT"));
+  EXPECT_THAT(Refusal({{"RUEDA_SERVICE", "x"}}), HasSubstr("unknown environment variable"));
 }
 
 TEST(Config, VariablesOfScriptsAreLetThrough) {
