@@ -198,12 +198,14 @@ class Refusals(OnHosts):
                                "need the same$", words=["--remote-shell", other, "-H", self.b, "true"])
 
     def test_a_host_that_does_not_answer(self):
-        self.expect_refused(1, "host 10.77.0.99: .*(No route to host|timed out)",
-                            words=["--start-timeout", "5", "-H", f"{self.a},10.77.0.99", "true"])
+        done = self.run_job("--start-timeout", "5", "-H", f"{self.a},10.77.0.99", "true")
+        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+        self.assertRegex(done.stderr.splitlines()[-1], "^ruedarun: host 10.77.0.99: .*(No route to host|timed out)")
 
     def test_a_name_that_nobody_knows(self):
-        self.expect_refused(1, "host no-such-host.invalid: ssh: Could not resolve hostname",
-                            words=["-H", f"{self.a},no-such-host.invalid", "true"])
+        self.expect_refused(1, r"host no-such-host.invalid: not ready after 3 s \(--start-timeout\): ssh: Could not "
+                            "resolve hostname", "host no-such-host.invalid: ssh: .*; trying again",
+                            words=["--start-timeout", "3", "-H", f"{self.a},no-such-host.invalid", "true"])
 
     def test_a_key_that_is_not_the_hosts(self):
         with open(self.sshd.known_hosts, encoding="ascii") as file:
@@ -231,8 +233,20 @@ class Refusals(OnHosts):
             self.assertRegex(done.stderr, f"^ruedarun: host {self.b}: .*Permission denied" if status else "^$")
 
     def test_a_port_where_nobody_listens(self):
-        self.expect_refused(1, f"host {self.b}: ssh: connect to host .* port 2222: Connection refused$",
-                            words=["-p", "2222", "-H", self.b, "true"])
+        self.expect_refused(1, f"host {self.b}: not ready after 3 s .*: ssh: connect to host .* port 2222: Connection "
+                            "refused$", f"host {self.b}: ssh: .*; trying again",
+                            words=["--start-timeout", "3", "-p", "2222", "-H", self.b, "true"])
+
+    def test_a_host_that_comes_up_later(self):
+        """FAKE: a shell that fails as ssh does as long as a host's name is not known."""
+        tries = os.path.join(self.folder, "tries")
+        late = self.script(f'echo >> {tries}; test $(wc -l < {tries}) -gt 2 || {{ echo "ssh: Could not resolve hostname '
+                           f'$1: Name or service not known" >&2; exit 255; }}; exec {self.sshd.bin}/ssh "$@"')
+        done = subprocess.run(self.sshd.command(0, RUEDARUN, "--remote-shell", late, "-H", self.b, "echo", "here"),
+                              capture_output=True, text=True, timeout=HANG)
+        self.assertEqual((done.returncode, done.stdout), (0, "[0] here\n"), done.stderr)
+        self.assertRegex(done.stderr, f"^ruedarun: host {self.b}: ssh: Could not resolve hostname .*; trying again for "
+                                      r"60 s \(--start-timeout\)$")
 
     def test_a_directory_that_is_not_there(self):
         gone = os.path.join(self.folder, "gone")

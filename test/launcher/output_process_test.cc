@@ -53,6 +53,28 @@ TEST(Output, IsMarkedWithTheRankAndKeepsItsStream) {
   }
 }
 
+TEST(Output, IsShownBeforeItsLineEnds) {
+  for (const char* prefix : {"rank", "none"}) {
+    Job job({"--prefix", prefix, "-np", "2", "sh", "-c",
+             "test $RANK = 1 || printf 'Continue? '; exec sleep 1000"});
+    job.AwaitText(std::string(prefix) == "rank" ? "[0] Continue? " : "Continue? ");
+    job.Signal(SIGTERM);
+    EXPECT_EQ(job.Wait(), 143);
+  }
+}
+
+TEST(Output, OfTwoThatAreInTheMidstOfALineIsTornByTheLine) {
+  Job job({"-np", "2", "sh", "-c",
+           "printf 'a%s' $RANK; test $RANK = 1 || exec sleep 1000; printf b; exec sleep 1000"});
+  job.AwaitText("a0");
+  job.AwaitText("a1b");
+  job.Signal(SIGTERM);
+  EXPECT_EQ(job.Wait(), 143);
+  EXPECT_THAT(job.out(), HasSubstr("[0] a0"));
+  EXPECT_THAT(job.out(), HasSubstr("[1] a1b"));
+  EXPECT_THAT(job.out(), HasSubstr("\n["));
+}
+
 TEST(Output, ComesWhenTheLineIsThere) {
   Job job({"-np", "1", "sh", "-c", "echo now; exec sleep 1000"});
   job.Await("[0] now");

@@ -34,6 +34,7 @@ enum class Id {
   kPrefix,
   kGrace,
   kSetting,
+  kIgnored,
   kVerbose,
   kHelp,
   kVersion
@@ -67,6 +68,7 @@ constexpr Option kOptions[] = {
     {"config-file", Id::kConfigFile, "a file of options"},
     {"x", Id::kExport, "NAME or NAME=VALUE"},
     {"output-dir", Id::kOutputDir, "a directory"},
+    {"output-filename", Id::kOutputDir, "a directory"},
     {"bind-to", Id::kBind, "core or none"},
     {"prefix", Id::kPrefix, "rank or none"},
     {"grace-seconds", Id::kGrace, "a number of seconds"},
@@ -82,6 +84,26 @@ constexpr Option kOptions[] = {
     {"log-level", Id::kSetting, "a level", kLogLevel},
     {"allow-unauthenticated", Id::kAllow, nullptr, "RUEDA_ALLOW_UNAUTHENTICATED"},
     {"allow-unauthenticated-data", Id::kAllow, nullptr, "RUEDA_ALLOW_UNAUTHENTICATED_DATA"},
+    // horovodrun's that only tune, or allow what is allowed, or name what is so as it is.
+    {"disable-cache", Id::kIgnored, nullptr},
+    {"gloo", Id::kIgnored, nullptr},
+    {"stall-check", Id::kIgnored, nullptr},
+    {"no-stall-check", Id::kIgnored, nullptr},
+    {"no-autotune", Id::kIgnored, nullptr},
+    {"cycle-time-ms", Id::kIgnored, "a number of milliseconds"},
+    {"cache-capacity", Id::kIgnored, "a number"},
+    {"timeline-mark-cycles", Id::kIgnored, nullptr},
+    {"no-timeline-mark-cycles", Id::kIgnored, nullptr},
+    {"hierarchical-allreduce", Id::kIgnored, nullptr},
+    {"no-hierarchical-allreduce", Id::kIgnored, nullptr},
+    {"no-hierarchical-allgather", Id::kIgnored, nullptr},
+    {"mpi-threads-disable", Id::kIgnored, nullptr},
+    {"no-mpi-threads-disable", Id::kIgnored, nullptr},
+    {"num-nccl-streams", Id::kIgnored, "a number"},
+    {"log-without-timestamp", Id::kIgnored, nullptr},
+    {"log-hide-timestamp", Id::kIgnored, nullptr},
+    {"oversubscribe", Id::kIgnored, nullptr},
+    {"allow-run-as-root", Id::kIgnored, nullptr},
     {"verbose", Id::kVerbose, nullptr},
     {"help", Id::kHelp, nullptr},
     {"h", Id::kHelp, nullptr},
@@ -98,16 +120,12 @@ constexpr char kElastic[] = "not yet: elastic jobs do not exist";
 constexpr char kNoMpi[] = "ruedarun starts the ranks itself; there is no other launcher to choose";
 constexpr char kNoTuner[] = "not yet: there is no autotuner";
 constexpr Refused kRefused[] = {
-    {"output-filename", "use --output-dir instead"},
     {"nproc", "use -np instead"},
     {"ntasks", "use -np instead"},
     {"nproc-per-node", "use -np, or -H HOST:RANKS, instead"},
     {"nproc_per_node", "use -np, or -H HOST:RANKS, instead"},
     {"prefix-output-with-timestamp", "not yet: lines are marked with their rank only"},
     {"machinefile", "use --hostfile instead"},
-    {"oversubscribe", "there is nothing to allow: more ranks than cores are fine"},
-    {"allow-run-as-root", "there is nothing to allow: root may"},
-    {"disable-cache", "nothing about the hosts is cached"},
     {"host-discovery-script", kElastic},
     {"min-np", kElastic},
     {"min-num-proc", kElastic},
@@ -118,32 +136,16 @@ constexpr Refused kRefused[] = {
     {"elastic-timeout", kElastic},
     {"reset-limit", kElastic},
     {"blacklist-cooldown-range", kElastic},
-    {"gloo", "set RUEDA_BACKEND=gloo instead"},
     {"mpi", kNoMpi},
     {"mpi-args", kNoMpi},
     {"jsrun", kNoMpi},
     {"tcp", "set RUEDA_BUS=tcp instead"},
     {"binding-args", "use --bind-to instead"},
-    {"cycle-time-ms", "there is no cycle; an operation leaves when it is ready"},
-    {"cache-capacity", "every operation is cached; there is no cache to size"},
-    {"hierarchical-allreduce", "ranks of several hosts do it that way by themselves"},
     {"hierarchical-allgather", "not yet: between hosts allgather goes over Gloo, rank to rank"},
     {"autotune", kNoTuner},
     {"autotune-log-file", kNoTuner},
-    {"timeline-mark-cycles", "there are no cycles to mark"},
-    {"no-timeline-mark-cycles", "there are no cycles to mark"},
-    {"no-hierarchical-allreduce", "set RUEDA_BACKEND=gloo to go between hosts rank to rank"},
-    {"no-hierarchical-allgather", "between hosts allgather goes over Gloo, rank to rank, as it is"},
-    {"no-autotune", "there is no autotuner to turn off"},
-    {"mpi-threads-disable", kNoMpi},
-    {"no-mpi-threads-disable", kNoMpi},
-    {"num-nccl-streams", "there is one for each process set, and one more for what is urgent"},
     {"log-with-timestamp", "not yet: the log has no times"},
-    {"log-without-timestamp", "the log has no times as it is"},
-    {"log-hide-timestamp", "the log has no times as it is"},
     {"no-log-hide-timestamp", "not yet: the log has no times"},
-    {"stall-check", "stalls are always reported; see --stall-check-warning-time-seconds"},
-    {"no-stall-check", "stalls are always reported; see --stall-check-warning-time-seconds"},
     {"thread-affinity", "use --bind-to instead"},
 };
 
@@ -294,6 +296,8 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
                            absl::StrCat("a number of seconds from 0 to ", kGraceSecondsMax));
       }
       break;
+    case Id::kIgnored:
+      break;
     case Id::kVerbose:
       options->verbose = true;
       break;
@@ -403,7 +407,8 @@ Options (one dash or two; "--" ends them, else the first word that is no option 
                        the whole environment, those on others PATH, LD_LIBRARY_PATH, PYTHONPATH,
                        RUEDA_*, OMP_*, NCCL_*, CUDA_* and the like
   --output-dir DIR     write each rank's output to DIR/rank.R.out and DIR/rank.R.err, unmarked,
-                       and nothing of it to the terminal; dumps of the flight recorder go there too
+                       and nothing of it to the terminal; dumps of the flight recorder go there
+                       too. Also --output-filename
   --prefix rank|none   mark every line with its rank, "[3] text" (default), or leave lines alone
   --bind-to core|none  pin rank R to the R-th usable core, or let the system place it (default)
   --grace-seconds S    time until SIGKILL once the job is to end; default 5
@@ -414,6 +419,8 @@ Options (one dash or two; "--" ends them, else the first word that is no option 
                        files. Those of the command line go before them
   --check-build        say what was built, and what there is to reach other hosts with
   --help, --version
+Options of horovodrun that only tune what does not exist here, such as --disable-cache,
+--cycle-time-ms and --no-stall-check, change nothing.
 
 Settings of the runtime, for all ranks (docs/knobs.md has all; -x RUEDA_NAME=VALUE sets any):
   --fusion-threshold-mb MIB             bytes of a fusion bucket; default 64 MiB

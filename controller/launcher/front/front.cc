@@ -69,7 +69,8 @@ void Front::WatchJob() {
     waits = {{signal_fd_.get(), POLLIN, 0}};
     for (const FrontHost& host : hosts_) host.ranks->AddWaits(&waits);
     output_->AddWaits(&waits);
-    const Nanos deadline = std::min({patience_, first_failure_.deadline(), ask_at_});
+    const Nanos deadline =
+        std::min({patience_, first_failure_.deadline(), ask_at_, output_->deadline()});
     if (poll(waits.data(), waits.size(), TimeoutMs(deadline)) < 0) continue;
     if (waits[0].revents != 0) OnSignals();
     for (size_t host = 0; host < hosts_.size(); ++host) {

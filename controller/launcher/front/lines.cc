@@ -19,8 +19,9 @@ size_t LineJoiner::LineLength(absl::string_view bytes) const {
 }
 
 void LineJoiner::Emit(absl::string_view end, std::string* out) {
-  absl::StrAppend(out, style_.prefix, partial_, end);
+  absl::StrAppend(out, shown_ ? "" : style_.prefix, partial_, end);
   partial_.clear();
+  shown_ = false;
 }
 
 void LineJoiner::Keep(absl::string_view bytes, std::string* out) {
@@ -52,10 +53,20 @@ void LineJoiner::Feed(absl::string_view bytes, std::string* out) {
   }
 }
 
+void LineJoiner::Show(std::string* out) {
+  // Of a carriage return at the end nobody knows yet whether it ends a line.
+  const bool waits = style_.carriage_returns && keeps_some() && partial_.back() == '\r';
+  if (waits) partial_.pop_back();
+  if (keeps_some()) {
+    Emit("", out);
+    shown_ = true;
+  }
+  if (waits) partial_.push_back('\r');
+}
+
 void LineJoiner::Finish(std::string* out) {
-  if (partial_.empty()) return;
-  const bool ended = style_.prefix.empty() || partial_.back() == '\n';
-  Emit(ended ? "" : "\n", out);
+  if (partial_.empty() && !shown_) return;
+  Emit(style_.prefix.empty() ? "" : "\n", out);
 }
 
 }  // namespace rueda

@@ -21,6 +21,11 @@ class LineJoiner {
 
   // Appends the lines that `bytes` complete to `out`, and keeps what begins another.
   void Feed(absl::string_view bytes, std::string* out);
+  // Appends what is kept of a line, which may go on: a prompt, a progress bar.
+  void Show(std::string* out);
+  bool keeps_some() const { return !partial_.empty(); }
+  // Another's line has come between: what goes on is marked like a line.
+  void Interrupt() { shown_ = false; }
   // Nothing more will come: appends what is left, ended like a line.
   void Finish(std::string* out);
 
@@ -34,6 +39,7 @@ class LineJoiner {
 
   Style style_;
   std::string partial_;
+  bool shown_ = false;  // the beginning of the line that `partial_` is part of
 };
 
 }  // namespace rueda

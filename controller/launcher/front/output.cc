@@ -15,6 +15,8 @@ namespace rueda {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
+// How long something waits for the rest of its line. Whole lines come at once.
+constexpr Nanos kShowAfter = kSecond / 2;
 
 bool SameFile(int a, int b) {
   struct stat first, second;
@@ -146,21 +148,54 @@ void Output::ExpectFeeds(std::vector<RankStreams> files) {
 }
 
 void Output::Feed(Rank rank, bool is_error, absl::string_view bytes) {
-  Source& source = feeds_[static_cast<size_t>(rank) * 2 + (is_error ? 1 : 0)];
+  if (!bytes.empty()) Take(feeds_[static_cast<size_t>(rank) * 2 + (is_error ? 1 : 0)], bytes);
+}
+
+void Output::Take(Source& source, absl::string_view bytes) {
+  if (source.sink->last_source() != source.number) source.lines.Interrupt();
   lines_.clear();
-  source.lines.Feed(bytes, &lines_);
+  if (bytes.empty()) {
+    source.lines.Finish(&lines_);
+  } else {
+    source.lines.Feed(bytes, &lines_);
+  }
+  if (!source.lines.keeps_some()) {
+    source.kept_since = kForever;
+  } else if (source.kept_since == kForever || !lines_.empty()) {
+    source.kept_since = MonotonicNow();
+  }
   source.sink->Append(source.number, lines_);
   if (!file_sinks_.empty()) source.sink->Write();  // a file does not let wait
 }
 
+void Output::ShowKept() {
+  const Nanos now = MonotonicNow();
+  for (std::vector<Source>* sources : {&sources_, &feeds_}) {
+    for (Source& source : *sources) {
+      if (now < DeadlineAfter(source.kept_since, kShowAfter)) continue;
+      source.kept_since = kForever;
+      if (source.sink->last_source() != source.number) source.lines.Interrupt();
+      lines_.clear();
+      source.lines.Show(&lines_);
+      source.sink->Append(source.number, lines_);
+      if (!file_sinks_.empty()) source.sink->Write();
+    }
+  }
+}
+
+Nanos Output::deadline() const {
+  Nanos first = kForever;
+  for (const std::vector<Source>* sources : {&sources_, &feeds_}) {
+    for (const Source& source : *sources) {
+      first = std::min(first, DeadlineAfter(source.kept_since, kShowAfter));
+    }
+  }
+  return first;
+}
+
 // What is left of lines.
 void Output::FinishFeeds() {
-  for (Source& source : feeds_) {
-    lines_.clear();
-    source.lines.Finish(&lines_);
-    source.sink->Append(source.number, lines_);
-    if (!file_sinks_.empty()) source.sink->Write();
-  }
+  for (Source& source : feeds_) Take(source, "");
   feeds_.clear();
 }
 
@@ -170,13 +205,7 @@ Output::Got Output::Read(Source& source) {
     n = read(source.fd.get(), buffer_.data(), buffer_.size());
   } while (n < 0 && errno == EINTR);
   if (n < 0 && errno == EAGAIN) return Got::kNothing;
-  lines_.clear();
-  if (n > 0) {
-    source.lines.Feed(absl::string_view(buffer_.data(), static_cast<size_t>(n)), &lines_);
-  } else {
-    source.lines.Finish(&lines_);
-  }
-  source.sink->Append(source.number, lines_);
+  Take(source, absl::string_view(buffer_.data(), n > 0 ? static_cast<size_t>(n) : 0));
   return n > 0 ? Got::kSome : Got::kEnd;
 }
 
@@ -215,6 +244,7 @@ void Output::Advance(absl::Span<const pollfd> waits) {
   for (auto it = ended.rbegin(); it != ended.rend(); ++it) {
     sources_.erase(sources_.begin() + static_cast<ptrdiff_t>(*it));
   }
+  ShowKept();
   WriteAll();
 }
 
@@ -231,9 +261,7 @@ bool Output::TakeLast() {
       continue;
     }
     if (got == Got::kNothing) {  // somebody still holds the pipe, but nobody who could write
-      lines_.clear();
-      source->lines.Finish(&lines_);
-      source->sink->Append(source->number, lines_);
+      Take(*source, "");
     }
     source = sources_.erase(source);
   }

@@ -1,4 +1,5 @@
-// What the ranks print, on its way to ruedarun's own outputs: whole lines, each with its rank.
+// What the ranks print, on its way to ruedarun's own outputs: whole lines, each with its rank. What
+// is no whole line after a moment is shown all the same: progress bars, dots, prompts.
 //
 // Nothing is lost and nothing blocks: when an output does not take more, the ranks' pipes are left
 // alone until it does, and the ranks wait. An output whose reader has gone away swallows the
@@ -17,6 +18,7 @@
 #include "controller/launcher/decide/options.h"
 #include "controller/launcher/front/lines.h"
 #include "controller/launcher/host/job.h"
+#include "core/base/clock.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
@@ -37,6 +39,8 @@ class Sink {
   // Writes what goes without blocking.
   void Write();
 
+  // Whose text was the last.
+  int last_source() const { return last_source_; }
   bool full() const { return waiting_bytes() >= kFullBytes; }
   bool empty() const { return waiting_bytes() == 0; }
   bool is_terminal() const { return is_terminal_; }
@@ -95,6 +99,8 @@ class Output {
   // Adds what to wait for to what others do; after poll all of it goes to Advance.
   void AddWaits(std::vector<pollfd>* waits);
   void Advance(absl::Span<const pollfd> waits);
+  // When to call Advance if nothing is ready before.
+  Nanos deadline() const;
 
   // All ranks are gone: takes what they left in the pipes, as much as the outputs take now. True
   // when nothing is left to read; then nothing will come any more.
@@ -110,11 +116,15 @@ class Output {
     UniqueFd fd;
     LineJoiner lines;
     Sink* sink;
+    Nanos kept_since = kForever;  // when something of a line came that is not shown yet
   };
   enum class Got { kSome, kNothing, kEnd };
 
   Source MakeSource(Rank rank, LaunchOptions::Prefix prefix, Sink* sink);
   Got Read(Source& source);
+  // What comes from a rank; "": nothing any more.
+  void Take(Source& source, absl::string_view bytes);
+  void ShowKept();
   void FinishFeeds();
   void WriteAll();
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "controller/launcher/decide/supervisor.h"
@@ -20,17 +21,40 @@ namespace {
 constexpr Nanos kOthersPatience = 2 * kSecond;
 // How long agents and remote shells may take to end once they are told to.
 constexpr Nanos kEndPatience = 2 * kSecond;
+// How long after a host could not be reached it is tried again.
+constexpr Nanos kAgainAfter = kSecond;
+// What ssh, and shells like it, say of hosts that may come up yet: pods whose names or servers are
+// late. What the user has to mend is not among it.
+constexpr absl::string_view kMayComeUp[] = {
+    "Could not resolve hostname",
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "Connection refused",
+    "Connection closed by",
+    "Connection reset by",
+    "No route to host",
+    "Network is unreachable",
+    "timed out",
+};
 
 class AgentsStart {
  public:
   AgentsStart(const AgentsArgs& args, Output* output)
-      : args_(args), output_(output), failed_(args.hosts.size(), false) {}
+      : args_(args),
+        output_(output),
+        failed_(args.hosts.size(), false),
+        again_at_(args.hosts.size(), kForever),
+        last_words_(args.hosts.size()) {}
   StartedAgents Run();
 
  private:
   using Ranks = std::unique_ptr<RemoteRanks>;
 
   void StartShells();
+  absl::StatusOr<Ranks> StartShell(size_t host);
+  // Of a host whose shell has ended before its agent spoke: whether it will be tried again.
+  bool MayComeUp(size_t host);
+  void TryAgain(Nanos now);
   // Waits for news until `deadline`.
   void PollOnce(Nanos deadline);
   void OnNews(size_t host);
@@ -48,6 +72,8 @@ class AgentsStart {
   Output* const output_;
   std::vector<Ranks> hosts_;
   std::vector<bool> failed_;
+  std::vector<Nanos> again_at_;
+  std::vector<std::string> last_words_;  // of shells that ended before
   std::set<size_t> ordered_;
   std::map<std::string, size_t> machines_;  // by their identity
   StartedAgents result_;
@@ -64,7 +90,9 @@ StartedAgents AgentsStart::Run() {
     if (!result_.failures.empty() && !others) others = DeadlineAfter(now, kOthersPatience);
     if (now >= deadline) BlameTheSilent();
     if (now >= std::min(deadline, others.value_or(kForever))) break;
-    PollOnce(std::min(deadline, others.value_or(kForever)));
+    PollOnce(std::min({deadline, others.value_or(kForever),
+                       *std::min_element(again_at_.begin(), again_at_.end())}));
+    TryAgain(MonotonicNow());
   }
   if (signal_ != 0) result_.exit_code = 128 + signal_;
   if (result_.exit_code == 0) {
@@ -78,17 +106,53 @@ StartedAgents AgentsStart::Run() {
 
 void AgentsStart::StartShells() {
   for (size_t i = 0; i < args_.hosts.size(); ++i) {
-    const JobHost& host = args_.hosts[i];
-    // SLURM signals the steps of a job and not its script: here too the ranks have to be in one.
-    const bool directly = host.is_here && args_.starter.kind != Starter::Kind::kSrun;
-    std::vector<std::string> words = directly ? std::vector<std::string>{args_.agent, "--agent"}
-                                              : StarterWords(args_.starter, host.name, args_.agent);
-    absl::StatusOr<Ranks> ranks = RemoteRanks::Start(host, std::move(words), args_.agent, output_);
+    absl::StatusOr<Ranks> ranks = StartShell(i);
     if (!ranks.ok()) {
       Fail(i, std::string(ranks.status().message()));
       return;
     }
     hosts_.push_back(*std::move(ranks));
+  }
+}
+
+absl::StatusOr<AgentsStart::Ranks> AgentsStart::StartShell(size_t i) {
+  const JobHost& host = args_.hosts[i];
+  // SLURM signals the steps of a job and not its script: here too the ranks have to be in one.
+  const bool directly = host.is_here && args_.starter.kind != Starter::Kind::kSrun;
+  std::vector<std::string> words = directly ? std::vector<std::string>{args_.agent, "--agent"}
+                                            : StarterWords(args_.starter, host.name, args_.agent);
+  return RemoteRanks::Start(host, std::move(words), args_.agent, output_);
+}
+
+bool AgentsStart::MayComeUp(size_t host) {
+  using Kind = Starter::Kind;
+  const bool by_shell = args_.starter.kind == Kind::kSsh || args_.starter.kind == Kind::kShell;
+  if (!by_shell || args_.hosts[host].is_here || hosts_[host]->hello().has_value()) return false;
+  const std::string why = hosts_[host]->WhyGone();
+  if (std::none_of(std::begin(kMayComeUp), std::end(kMayComeUp),
+                   [&](absl::string_view text) { return absl::StrContains(why, text); })) {
+    return false;
+  }
+  if (last_words_[host].empty()) {
+    output_->Say(absl::StrCat("ruedarun: host ", args_.hosts[host].name, ": ", why,
+                              "; trying again for ", args_.timeout_seconds,
+                              " s (--start-timeout)\n"));
+  }
+  last_words_[host] = why;
+  again_at_[host] = MonotonicNow() + kAgainAfter;
+  return true;
+}
+
+void AgentsStart::TryAgain(Nanos now) {
+  for (size_t i = 0; i < again_at_.size(); ++i) {
+    if (now < again_at_[i]) continue;
+    again_at_[i] = kForever;
+    absl::StatusOr<Ranks> ranks = StartShell(i);
+    if (ranks.ok()) {
+      hosts_[i] = *std::move(ranks);
+    } else {
+      Fail(i, std::string(ranks.status().message()));
+    }
   }
 }
 
@@ -114,7 +178,7 @@ void AgentsStart::OnNews(size_t host) {
   if (ranks.refusal().has_value()) {
     Fail(host, ranks.refusal()->why(), ranks.refusal()->exit_code());
   } else if (ranks.gone()) {
-    Fail(host, ranks.WhyGone());
+    if (again_at_[host] == kForever && !MayComeUp(host)) Fail(host, ranks.WhyGone());
   } else if (ranks.hello().has_value() && ordered_.insert(host).second) {
     OnHello(host);
   }
@@ -170,7 +234,8 @@ bool AgentsStart::Settled() const {
 void AgentsStart::BlameTheSilent() {
   for (size_t i = 0; i < hosts_.size(); ++i) {
     if (failed_[i] || Ready(i)) continue;
-    const std::string last = hosts_[i]->LastNoise();
+    std::string last = hosts_[i]->LastNoise();
+    if (last.empty()) last = last_words_[i];
     Fail(i, absl::StrCat("not ready after ", args_.timeout_seconds, " s (--start-timeout)",
                          last.empty() ? "" : ": ", last));
   }

@@ -190,16 +190,29 @@ TEST(Options, AreRefusedWithTheReason) {
       {{"--fusion-threshold-mb", "nan", "p"},
        "option --fusion-threshold-mb nan: expected a number of MiB above 0, up to 1e+06"},
       {{"--min-np", "2"}, "option --min-np: not yet: elastic jobs do not exist"},
-      {{"--hierarchical-allreduce"},
-       "option --hierarchical-allreduce: ranks of several hosts do it that way by themselves"},
+      {{"--hierarchical-allgather"},
+       "option --hierarchical-allgather: not yet: between hosts allgather goes over Gloo, rank to "
+       "rank"},
       {{"--autotune"}, "option --autotune: not yet: there is no autotuner"},
-      {{"--output-filename", "x"}, "option --output-filename: use --output-dir instead"},
+      {{"--cycle-time-ms"}, "option --cycle-time-ms needs a number of milliseconds"},
   };
   for (const auto& each : kCases) {
     const absl::StatusOr<LaunchOptions> options = ParseOptions(each.arguments);
     EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument) << each.message;
     EXPECT_EQ(options.status().message(), each.message);
   }
+}
+
+TEST(Options, OfHorovodrunThatOnlyTuneChangeNothing) {
+  const absl::StatusOr<LaunchOptions> options = ParseOptions(
+      Words({"--num-proc", "2", "--gloo", "--disable-cache", "--no-stall-check", "--cycle-time-ms",
+             "3.5", "--cache-capacity=0", "--no-hierarchical-allreduce", "--output-filename", "o",
+             "--network-interfaces", "eth0,lo", "prog"}));
+  ASSERT_TRUE(options.ok()) << options.status().ToString();
+  EXPECT_EQ(options->ranks, 2);
+  EXPECT_EQ(options->output_dir, "o");
+  EXPECT_EQ(options->settings, (Environment{{"RUEDA_NETWORK_INTERFACE", "eth0,lo"}}));
+  EXPECT_EQ(options->command, Words({"prog"}));
 }
 
 TEST(Options, OfTheCommandLineGoBeforeThoseOfAFile) {

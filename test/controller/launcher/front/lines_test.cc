@@ -46,6 +46,56 @@ TEST(Lines, ComeOutAsSoonAsTheyEnd) {
   EXPECT_EQ(out, "[0] a\n[0] b\n");
 }
 
+TEST(Lines, AreShownInPieces) {
+  const struct {
+    LineJoiner::Style style;
+    std::string expected;
+  } kCases[] = {
+      {{"[0] "}, "[0] a.b\n[0] c\n"},
+      {{"[0] ", true}, "[0] a.b\n[0] c\n"},
+      {{""}, "a.b\nc"},
+  };
+  for (const auto& each : kCases) {
+    LineJoiner joiner(each.style);
+    std::string out;
+    joiner.Show(&out);
+    EXPECT_EQ(out, "");
+    joiner.Feed("a", &out);
+    EXPECT_EQ(out, "");
+    joiner.Show(&out);
+    EXPECT_EQ(out, each.style.prefix + "a");
+    joiner.Feed(".", &out);
+    joiner.Show(&out);
+    joiner.Feed("b\nc", &out);
+    joiner.Show(&out);
+    joiner.Finish(&out);
+    EXPECT_EQ(out, each.expected);
+  }
+}
+
+TEST(Lines, AreMarkedAgainWhenAnotherCameBetween) {
+  LineJoiner joiner({"[0] "});
+  std::string out;
+  joiner.Feed("a", &out);
+  joiner.Show(&out);
+  joiner.Interrupt();
+  joiner.Feed("b\n", &out);
+  EXPECT_EQ(out, "[0] a[0] b\n") << "the other's output has ended the first";
+}
+
+TEST(Lines, OfProgressBarsAreShownToTheirEndOnATerminal) {
+  LineJoiner joiner({"[0] ", true});
+  std::string out;
+  joiner.Feed("1%\r", &out);
+  joiner.Show(&out);
+  EXPECT_EQ(out, "[0] 1%");
+  joiner.Feed("2%\r", &out);
+  joiner.Show(&out);
+  EXPECT_EQ(out, "[0] 1%\r[0] 2%");
+  joiner.Feed("\n", &out);
+  EXPECT_EQ(out, "[0] 1%\r[0] 2%\r\n");
+}
+
 TEST(Lines, EndWithACarriageReturnOnATerminal) {
   const LineJoiner::Style style = {"[1] ", true};
   EXPECT_EQ(Joined(style, {"\r 1%\r 2%\n"}), "[1] \r[1]  1%\r[1]  2%\n");
