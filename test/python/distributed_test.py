@@ -22,63 +22,66 @@ CASES = str(HERE / "distributed_cases.py")
 
 sys.path.insert(0, str(HERE))
 import distributed_cases as cases  # noqa: E402
+from shared_job import SharedJob  # noqa: E402
 
 # On how many hosts the ranks pretend to be.
 on_hosts = pytest.mark.parametrize("hosts", ["0", "2"])
 
 
-# On the same two ranks: torch takes seconds to import.
-ON_TWO = [
-    "what_gloo_has_not",
-    "completed_with_outputs",
-    "distributed_data_parallel",
-    "zero_redundancy_optimizer",
-    "fully_sharded",
-    "outputs_of_other_sizes",
-    "inputs_in_outputs",
-    "refused_letters",
-    "many_from_any_source",
-    "left_alone",
-    "mismatch",
-    "a_limit_of_time",
-]
-
-
-@pytest.fixture(scope="module")
-def of_two(tmp_path_factory):
-    """What each case of ON_TWO returned, by rank."""
-    folder = tmp_path_factory.mktemp("meetings")
-    results = rueda.run(cases.one_after_another, (ON_TWO, folder), np=2)
-    return {name: [result[name] for result in results] for name in ON_TWO}
+on_two = SharedJob(2)
+for case in (
+    cases.what_gloo_has_not,
+    cases.completed_with_outputs,
+    cases.distributed_data_parallel,
+    cases.zero_redundancy_optimizer,
+    cases.fully_sharded,
+    cases.outputs_of_other_sizes,
+    cases.inputs_in_outputs,
+    cases.refused_letters,
+    cases.many_from_any_source,
+    cases.left_alone,
+    cases.mismatch,
+    cases.a_limit_of_time,
+    cases.aborted,
+):
+    on_two.add(case)
+on_three = SharedJob(3)
+for case in (
+    cases.against_gloo,
+    cases.from_any_source,
+    cases.missing_at_a_monitored_barrier,
+    cases.late_at_a_monitored_barrier,
+):
+    on_three.add(case)
 
 
 def test_collectives_are_those_of_gloo():
-    rueda.run(cases.against_gloo, np=3)
+    on_three.results(cases.against_gloo)
 
 
-def test_what_gloo_has_not(of_two):
-    assert of_two["what_gloo_has_not"] == [None] * 2
+def test_what_gloo_has_not():
+    assert on_two.results(cases.what_gloo_has_not) == [None] * 2
 
 
-def test_completed_means_that_the_outputs_are_there(of_two):
-    assert of_two["completed_with_outputs"] == [None] * 2
+def test_completed_means_that_the_outputs_are_there():
+    assert on_two.results(cases.completed_with_outputs) == [None] * 2
 
 
-@pytest.mark.parametrize("backend", ["rueda", "gloo"])
-def test_messages_come_from_any_source(backend):
-    assert rueda.run(cases.from_any_source, (backend,), np=3) == [True] * 3
+def test_messages_come_from_any_source():
+    assert on_three.results(cases.from_any_source) == [True] * 3
+    assert rueda.run(cases.from_any_source, ("gloo",), np=3) == [True] * 3  # as it does
 
 
-def test_many_messages_come_from_any_source(of_two):
-    assert of_two["many_from_any_source"] == [True] * 2
+def test_many_messages_come_from_any_source():
+    assert on_two.results(cases.many_from_any_source) == [True] * 2
 
 
 def test_groups_that_were_destroyed_are_forgotten():
     assert rueda.run(cases.forgotten, np=2) == [True] * 2
 
 
-def test_all_other_ranks_may_have_left(of_two):
-    assert of_two["left_alone"] == [True] * 2
+def test_all_other_ranks_may_have_left():
+    assert on_two.results(cases.left_alone) == [True] * 2
 
 
 def test_nobody_may_send_a_message():
@@ -96,8 +99,8 @@ def test_groups_and_meshes():
     rueda.run(cases.groups, np=4)
 
 
-def test_distributed_data_parallel(of_two):
-    assert of_two["distributed_data_parallel"] == [None] * 2
+def test_distributed_data_parallel():
+    assert on_two.results(cases.distributed_data_parallel) == [None] * 2
 
 
 @pytest.mark.parametrize(
@@ -127,12 +130,12 @@ def test_what_stalls_ends(hosts):
     rueda.run(cases.stalls, np=2, knobs={**knobs, "hosts_fake": hosts})
 
 
-def test_zero_redundancy_optimizer(of_two):
-    assert of_two["zero_redundancy_optimizer"] == [None] * 2
+def test_zero_redundancy_optimizer():
+    assert on_two.results(cases.zero_redundancy_optimizer) == [None] * 2
 
 
-def test_fully_sharded(of_two):
-    assert of_two["fully_sharded"] == [None] * 2
+def test_fully_sharded():
+    assert on_two.results(cases.fully_sharded) == [None] * 2
 
 
 def test_torchmetrics_and_samplers():
@@ -145,43 +148,43 @@ def test_accelerate():
     rueda.run(cases.accelerate, np=2)
 
 
-def test_a_mismatch_is_everybodys(of_two):
-    first, second = of_two["mismatch"]
+def test_a_mismatch_is_everybodys():
+    first, second = on_two.results(cases.mismatch)
     assert first == second and "rank 0 sent" in first and "rank 1 sent" in first
 
 
-def test_outputs_of_other_sizes_are_refused(of_two):
-    assert of_two["outputs_of_other_sizes"] == [None] * 2
+def test_outputs_of_other_sizes_are_refused():
+    assert on_two.results(cases.outputs_of_other_sizes) == [None] * 2
 
 
-def test_an_input_may_lie_in_the_output(of_two):
-    assert of_two["inputs_in_outputs"] == [None] * 2
+def test_an_input_may_lie_in_the_output():
+    assert on_two.results(cases.inputs_in_outputs) == [None] * 2
 
 
 def test_after_an_abort_everything_fails_with_it():
-    told, _ = rueda.run(cases.aborted, np=2)
+    told, _ = on_two.results(cases.aborted)
     assert {kind for kind, _ in told} == {"AbortedError"}
     assert all("rank 0 aborted its process group" in text for _, text in told)
 
 
-def test_a_refused_message_takes_no_number(of_two):
-    assert of_two["refused_letters"] == [None] * 2
+def test_a_refused_message_takes_no_number():
+    assert on_two.results(cases.refused_letters) == [None] * 2
 
 
 def test_who_is_missing_at_a_monitored_barrier():
-    first, second, _ = rueda.run(cases.missing_at_a_monitored_barrier, np=3)
+    first, second, _ = on_three.results(cases.missing_at_a_monitored_barrier)
     assert "ranks 2 did not come" in first
     assert "rank 0 names them" in second
 
 
 def test_a_monitored_barrier_works_again_after_one_that_failed():
-    first, *others = rueda.run(cases.late_at_a_monitored_barrier, np=3)
+    first, *others = on_three.results(cases.late_at_a_monitored_barrier)
     assert all("ranks 2 did not come" in text for text in first)
     assert all("rank 0 names them" in text for texts in others for text in texts)
 
 
-def test_a_limit_of_time_leaves_the_operation(of_two):
-    assert of_two["a_limit_of_time"] == [2.0, 2.0]
+def test_a_limit_of_time_leaves_the_operation():
+    assert on_two.results(cases.a_limit_of_time) == [2.0, 2.0]
 
 
 def started(command, timeout=200, **environment):

@@ -151,7 +151,7 @@ def hooks():
     pg._wait_for_pending_works()
     assert all(x.tolist() == [1.0] * 3 for x in outputs)
     assert all(info.time_started <= info.time_finished for info in told)
-    return sorted((info.seq, str(info.op_type)) for info in told)
+    return [(info.seq, str(info.op_type)) for info in told]
 
 
 def test_hooks_are_told_of_works_that_end():
@@ -161,21 +161,56 @@ def test_hooks_are_told_of_works_that_end():
 
 @on_three.add
 def splits():
+    """The default group, unevenly and then whole; and a part of it."""
     _, rank, _ = start()
-    x = torch.ones(2)
-    part = dist.split_group(split_ranks=[[2, 0]], timeout=timedelta(seconds=60))
-    assert (part is None) == (rank == 1)
-    if part is not None:
-        assert dist.get_process_group_ranks(part) == [0, 2]
-        dist.all_reduce(x, group=part)
+    sums = []
+    limit = timedelta(seconds=60)
+    for ranks in ([[2, 0]], [[0, 1, 2]], [[0], [1, 2]]):
+        part = dist.split_group(split_ranks=ranks, timeout=limit)
+        own = next((sorted(each) for each in ranks if rank in each), None)
+        assert (part is None) == (own is None)
+        if part is not None:
+            assert dist.get_process_group_ranks(part) == own
+            dist.all_reduce(x := torch.ones(2), group=part)
+            sums.append(x[0].item())
+    same = dist.new_group([1, 2])
+    if rank > 0:
+        with pytest.raises(rueda.RuedaError, match="are in [0-9] to [0-9] groups"):
+            dist.split_group(same, [[0, 1]]) if rank == 1 else dist.split_group(same, [[1, 0]])
     for wrong in ([[0, 1], [1, 2]], [[0, 3]], [[]], None):
         with pytest.raises(ValueError, match="split_ranks"):
             dist.split_group(split_ranks=wrong)
-    return x[0].item()
+    return sums
 
 
 def test_groups_are_split():
-    assert on_three.results(splits) == [2.0, 1.0, 2.0]
+    assert on_three.results(splits) == [[2.0, 3.0, 1.0], [3.0, 2.0], [2.0, 3.0, 2.0]]
+
+
+@on_two.add
+def raising_hook():
+    pg, _, _ = start()
+    pg._register_on_completion_hook(lambda info: 1 / 0)
+    for _ in range(3):
+        dist.all_reduce(torch.ones(3))
+    with pytest.raises(RuntimeError, match="division by zero"):
+        pg._wait_for_pending_works()
+
+
+def test_hooks_may_raise():
+    on_two.results(raising_hook)
+
+
+@on_two.add
+def nobody_sends():
+    _, _, _ = start(timeout=timedelta(seconds=1))
+    with pytest.raises(rueda.TimeIsUpError, match="no rank has sent a message within 1 s"):
+        dist.irecv(torch.zeros(1)).get_future().wait()
+    meet_in_the_store("nobody_sends")
+
+
+def test_futures_of_messages_from_any_source_have_a_limit():
+    on_two.results(nobody_sends)
 
 
 @on_two.add

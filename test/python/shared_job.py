@@ -19,6 +19,7 @@ class SharedJob:
         self._size = size
         self._cases: list[Case] = []
         self._ended: list[dict[str, tuple[Any, str]]] = []
+        self._failure: BaseException | None = None  # the job's
 
     def add(self, case: Case) -> Case:
         """A decorator."""
@@ -27,8 +28,14 @@ class SharedJob:
 
     def results(self, case: Case) -> list[Any]:
         """What it has returned, by rank; fails if it has raised anything."""
+        if self._failure is not None:
+            raise self._failure
         if not self._ended:
-            self._ended = rueda.run(_run, (self._cases,), np=self._size)
+            try:
+                self._ended = rueda.run(_run, (self._cases,), np=self._size)
+            except BaseException as failure:
+                self._failure = failure
+                raise
         ended = [of_rank[case.__name__] for of_rank in self._ended]
         told = [f"rank {rank}:\n{error}" for rank, (_, error) in enumerate(ended) if error]
         assert not told, "\n".join(told)

@@ -322,28 +322,49 @@ void AnySourceWork::Found(c10::intrusive_ptr<GroupWork> work, int source) {
     source_ = source;
   }
   finish();
-  const auto self = c10::intrusive_ptr<AnySourceWork>::unsafe_reclaim_from_nonowning(this);
-  // Callbacks of the future may wait for other messages.
-  RunSoon([self, work] {
-    work->getFuture()->addCallback([self](c10::ivalue::Future& ended) {
-      if (ended.hasError()) {
-        self->future_->setError(ended.exception_ptr());
-      } else {
-        self->future_->markCompleted(ended.value());
-      }
-    });
-  });
+  TellSoon();
 }
 
 void AnySourceWork::Failed(std::exception_ptr error) {
   finish(error);
+  TellSoon();
+}
+
+void AnySourceWork::TellSoon() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (future_ == nullptr) return;
+  }
   const auto self = c10::intrusive_ptr<AnySourceWork>::unsafe_reclaim_from_nonowning(this);
-  RunSoon([self, error] { self->future_->setErrorIfNeeded(PythonsOf(error)); });
+  // Callbacks of the future may wait for other messages.
+  RunSoon([self] { self->Tell(); });
+}
+
+void AnySourceWork::Tell() {
+  Cancel(giving_up_);
+  const c10::intrusive_ptr<GroupWork> message = Message();
+  if (message == nullptr) {
+    if (!told_.exchange(true)) future_->setError(exception());
+    return;
+  }
+  const auto self = c10::intrusive_ptr<AnySourceWork>::unsafe_reclaim_from_nonowning(this);
+  message->getFuture()->addCallback([self](c10::ivalue::Future& ended) {
+    if (self->told_.exchange(true)) return;
+    if (ended.hasError()) {
+      self->future_->setError(ended.exception_ptr());
+    } else {
+      self->future_->markCompleted(ended.value());
+    }
+  });
 }
 
 c10::intrusive_ptr<GroupWork> AnySourceWork::Message() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return work_;
+}
+
+Error AnySourceWork::NobodySent(milliseconds limit) const {
+  return Error(RUEDA_DEADLINE_EXCEEDED, "no rank has sent a message within " + InSeconds(limit));
 }
 
 bool AnySourceWork::isCompleted() {
@@ -388,11 +409,7 @@ bool AnySourceWork::wait(milliseconds timeout) {
     std::unique_lock<std::mutex> lock(mutex_);
     return cv_.wait_for(lock, slice, [this] { return completed_; });
   });
-  if (!found) {
-    WithPythonsErrors([&] {
-      throw Error(RUEDA_DEADLINE_EXCEEDED, "no rank has sent a message within " + InSeconds(limit));
-    });
-  }
+  if (!found) WithPythonsErrors([&] { throw NobodySent(limit); });
   const c10::intrusive_ptr<GroupWork> message = Message();
   if (message == nullptr) std::rethrow_exception(exception());
   const auto left = std::chrono::duration_cast<milliseconds>(end - steady_clock::now());
@@ -400,6 +417,23 @@ bool AnySourceWork::wait(milliseconds timeout) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> AnySourceWork::getFuture() {
+  bool is_over = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (future_ != nullptr) return future_;
+    future_ = FutureOf(outputs_);
+    is_over = completed_;
+    const auto self = c10::intrusive_ptr<AnySourceWork>::unsafe_reclaim_from_nonowning(this);
+    giving_up_ = RunAt(EndOf(limit_), [self] {
+      {
+        const std::lock_guard<std::mutex> late(self->mutex_);
+        if (self->completed_) return;  // a message that was found has a limit of its own
+      }
+      if (self->told_.exchange(true)) return;
+      self->future_->setError(PythonsOf(std::make_exception_ptr(self->NobodySent(self->limit_))));
+    });
+  }
+  if (is_over) TellSoon();
   return future_;
 }
 

@@ -7,6 +7,7 @@
 // there.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -76,10 +77,7 @@ class SentMessages : public std::enable_shared_from_this<SentMessages> {
 class AnySourceWork final : public c10d::Work {
  public:
   AnySourceWork(std::vector<at::Tensor> outputs, std::chrono::milliseconds limit)
-      : c10d::Work(-1, c10d::OpType::RECVANYSOURCE),
-        outputs_(std::move(outputs)),
-        limit_(limit),
-        future_(FutureOf(outputs_)) {}
+      : c10d::Work(-1, c10d::OpType::RECVANYSOURCE), outputs_(std::move(outputs)), limit_(limit) {}
 
   const std::vector<at::Tensor>& outputs() const { return outputs_; }
   // Once: the message is received from `source`, or can't be.
@@ -99,13 +97,19 @@ class AnySourceWork final : public c10d::Work {
 
  private:
   c10::intrusive_ptr<GroupWork> Message() const;
+  Error NobodySent(std::chrono::milliseconds limit) const;
+  // Once there is a message or an error, if somebody has asked for the future.
+  void TellSoon();
+  void Tell();
 
   const std::vector<at::Tensor> outputs_;
   const std::chrono::milliseconds limit_;
-  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::atomic<bool> told_ = false;
   // Guarded by the base class's mutex_.
   c10::intrusive_ptr<GroupWork> work_;
   int source_ = -1;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  uint64_t giving_up_ = 0;
 };
 
 // Messages that this rank wants from whoever sends them: with one tag, in the order of the calls.

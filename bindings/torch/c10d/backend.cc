@@ -131,23 +131,30 @@ void GroupBackend::registerOnCompletionHook(CompletionHook::Hook&& hook) {
 
 void GroupBackend::waitForPendingWorks() {
   const WithoutPython no_python;
-  for (const auto& work : session_->Pending()) (void)work->wait();
-  const Milliseconds limit = timeout_;
-  if (hook_ == nullptr || WaitInSlices(limit, [&](auto slice) { return hook_->Await(slice); })) {
-    return;
+  std::exception_ptr error;
+  for (const auto& work : session_->Pending()) {
+    try {
+      (void)work->wait();
+    } catch (...) {
+      if (error == nullptr) error = std::current_exception();
+    }
   }
-  WithPythonsErrors([&] {
-    throw Error(RUEDA_DEADLINE_EXCEEDED, "process group " + session_->group() +
-                                             ": the completion hook has not ended within " +
-                                             InSeconds(limit));
-  });
+  const Milliseconds limit = timeout_;
+  if (hook_ != nullptr && !WaitInSlices(limit, [&](auto slice) { return hook_->Await(slice); })) {
+    WithPythonsErrors([&] {
+      throw Error(RUEDA_DEADLINE_EXCEEDED, "process group " + session_->group() +
+                                               ": the completion hook has not ended within " +
+                                               InSeconds(limit));
+    });
+  }
+  if (error != nullptr) std::rethrow_exception(error);
 }
 
 c10d::ErrorType GroupBackend::getError() {
   rueda_error cause = RUEDA_ERROR_INIT;
   try {
     (void)rueda_context_error(session_->context(), &cause);
-  } catch (const GroupEndedError&) {  // that is none
+  } catch (const Error&) {  // the group has ended, or is a parent's: that is none
   }
   return cause.code == RUEDA_OK ? c10d::ErrorType::SUCCESS : c10d::ErrorType::COMM_ERROR;
 }

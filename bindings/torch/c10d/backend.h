@@ -54,7 +54,7 @@ class GroupBackend final : public c10d::Backend {
   // Once, before there are threads that call operations.
   void registerOnCompletionHook(CompletionHook::Hook&& hook) override;
   // Waits until all works that were begun have ended, and the hook was called for them; for the
-  // group's limit.
+  // group's limit. Throws the first error of a work or of the hook.
   void waitForPendingWorks() override;
   uint64_t getSequenceNumberForGroup() override { return begun_; }
   c10d::ErrorType getError() override;

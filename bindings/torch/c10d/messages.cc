@@ -27,6 +27,7 @@ void CheckTag(int tag) {
 c10::intrusive_ptr<GroupWork> GroupBackend::Message(const Tensors& tensors, int peer, int tag,
                                                     Way way, int64_t last) {
   CheckTag(tag);
+  (void)WithPythonsErrors([&] { return session_->context(); });  // ahead of locks: a forked child's
   c10::intrusive_ptr<GroupWork> work;
   int64_t number = 0;
   {
@@ -88,6 +89,7 @@ GroupBackend::WorkPtr GroupBackend::recvAnysource(Tensors& tensors, int tag) {
 // one that has failed the next is as good as any.
 void GroupBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
   const Milliseconds limit = opts.timeout.count() >= 0 ? opts.timeout : timeout_.load();
+  (void)WithPythonsErrors([&] { return session_->context(); });
   int64_t number = 0;
   {
     const std::lock_guard<std::mutex> lock(messages_mutex_);

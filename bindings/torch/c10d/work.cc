@@ -57,8 +57,12 @@ std::string InSeconds(milliseconds time) {
   return text;
 }
 
+steady_clock::time_point EndOf(milliseconds limit) {
+  return steady_clock::now() + std::min<nanoseconds>(limit, kLongest);
+}
+
 bool WaitInSlices(milliseconds limit, const std::function<bool(nanoseconds)>& look) {
-  const auto end = steady_clock::now() + std::min<nanoseconds>(limit, kLongest);
+  const auto end = EndOf(limit);
   for (nanoseconds left = limit < kSlice ? limit : kSlice;;) {
     if (look(left)) return true;
     CheckSignals();
@@ -219,8 +223,7 @@ c10::intrusive_ptr<Future> GroupWork::getFuture() {
     // Callbacks of the future may wait for other operations.
     const auto self = c10::intrusive_ptr<GroupWork>::unsafe_reclaim_from_nonowning(this);
     const auto tell = [self] { self->Tell(); };
-    giving_up_ = RunAt(steady_clock::now() + std::min<nanoseconds>(plan_.limit, kLongest),
-                       [self] { self->GiveUp(); });
+    giving_up_ = RunAt(EndOf(plan_.limit), [self] { self->GiveUp(); });
     try {
       operation->Then([tell](const rueda::Error*) { RunSoon(tell); });
     } catch (const rueda::Error&) {  // the group is about to end
@@ -254,7 +257,11 @@ void GroupWork::Tell() {
 
 void GroupWork::GiveUp() {
   const std::shared_ptr<Operation> operation = Running();
-  if (operation == nullptr || operation->WaitFor(0)) return;  // it is being told
+  try {
+    if (operation == nullptr || operation->WaitFor(0)) return;  // it is being told
+  } catch (const rueda::Error&) {  // the group is about to end, which tells it
+    return;
+  }
   if (told_.exchange(true)) return;
   future_->setError(PythonsOf(std::make_exception_ptr(TimedOut(plan_.limit))));
 }
@@ -264,29 +271,51 @@ void CompletionHook::Follow(const c10::intrusive_ptr<GroupWork>& work) {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++followed_;
   }
-  const auto call = [self = shared_from_this(), work, began = steady_clock::now()] {
-    work->Complete();
+  const auto end = [self = shared_from_this(), work, began = steady_clock::now()] {
     const auto ended = steady_clock::now();
-    {
-      const std::lock_guard<std::mutex> lock(self->calling_);
-      self->hook_(std::make_shared<c10d::WorkInfo>(
-          work->retrieveOpType(), work->getSequencenumber(), began, ended, ended - began));
-    }
-    const std::lock_guard<std::mutex> lock(self->mutex_);
-    if (--self->followed_ == 0) self->all_called_.notify_all();
+    self->Add(std::make_shared<c10d::WorkInfo>(work->retrieveOpType(), work->getSequencenumber(),
+                                               began, ended, ended - began));
   };
   const std::shared_ptr<Operation> operation = work->Running();
-  if (operation == nullptr) return RunSoon(call);
+  if (operation == nullptr) return end();
   try {
-    operation->Then([call](const rueda::Error*) { RunSoon(call); });
+    operation->Then([end](const rueda::Error*) { end(); });
   } catch (const rueda::Error&) {  // the group is about to end
-    RunSoon(call);
+    end();
   }
+}
+
+void CompletionHook::Add(Info info) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ended_.push_back(std::move(info));
+  if (std::exchange(is_calling_, true)) return;
+  RunSoon([self = shared_from_this()] { self->CallAll(); });
+}
+
+void CompletionHook::CallAll() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!ended_.empty()) {
+    const Info info = std::move(ended_.front());
+    ended_.pop_front();
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      hook_(info);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    if (error_ == nullptr) error_ = error;
+    if (--followed_ == 0) all_called_.notify_all();
+  }
+  is_calling_ = false;
 }
 
 bool CompletionHook::Await(nanoseconds time) {
   std::unique_lock<std::mutex> lock(mutex_);
-  return all_called_.wait_for(lock, time, [this] { return followed_ == 0; });
+  if (!all_called_.wait_for(lock, time, [this] { return followed_ == 0; })) return false;
+  if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
+  return true;
 }
 
 bool GroupWorks::isCompleted() {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -89,7 +90,8 @@ class GroupWork final : public c10d::Work {
   std::optional<Session::Works::iterator> kept_at_;  // the session's
 };
 
-// What is called with each work that has ended, one after another. Thread-safe.
+// What is called with each work that has ended, one after another in the order in which they ended.
+// Thread-safe.
 class CompletionHook : public std::enable_shared_from_this<CompletionHook> {
  public:
   using Hook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
@@ -97,15 +99,22 @@ class CompletionHook : public std::enable_shared_from_this<CompletionHook> {
   explicit CompletionHook(Hook hook) : hook_(std::move(hook)) {}
   // Has begun.
   void Follow(const c10::intrusive_ptr<GroupWork>& work);
-  // Whether it has been called for all in that time.
+  // Whether it has been called for all in that time. Throws the first error that it has raised.
   bool Await(std::chrono::nanoseconds time);
 
  private:
+  using Info = std::shared_ptr<c10d::WorkInfo>;
+  void Add(Info info);
+  void CallAll();
+
   const Hook hook_;
-  std::mutex calling_;
   std::mutex mutex_;
   std::condition_variable all_called_;
-  int64_t followed_ = 0;  // guarded by mutex_: works for which it has not been called
+  // Guarded by mutex_.
+  int64_t followed_ = 0;  // works for which it has not been called
+  std::deque<Info> ended_;
+  bool is_calling_ = false;
+  std::exception_ptr error_;
 };
 
 // Several works as one.
@@ -134,6 +143,9 @@ c10::intrusive_ptr<c10::ivalue::Future> FutureOf(const std::vector<at::Tensor>& 
 
 // "1.5 s"
 std::string InSeconds(std::chrono::milliseconds time);
+
+// When a wait that begins now has to end.
+std::chrono::steady_clock::time_point EndOf(std::chrono::milliseconds limit);
 
 // Calls `look(slice)` until it is true, or for `limit`: whether it was. Python's signals are looked
 // for between two calls, on its main thread; what a handler raises is thrown.

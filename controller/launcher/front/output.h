@@ -95,6 +95,11 @@ class Output {
 
   // One of ruedarun's own lines, with its newline.
   void Say(absl::string_view text) { err_->Append(Sink::kOwnMessages, text); }
+  // The same, at once as far as it goes: nobody calls Advance yet.
+  void SayNow(absl::string_view text) {
+    Say(text);
+    WriteAll();
+  }
 
   // Adds what to wait for to what others do; after poll all of it goes to Advance.
   void AddWaits(std::vector<pollfd>* waits);

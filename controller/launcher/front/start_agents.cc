@@ -134,9 +134,9 @@ bool AgentsStart::MayComeUp(size_t host) {
     return false;
   }
   if (last_words_[host].empty()) {
-    output_->Say(absl::StrCat("ruedarun: host ", args_.hosts[host].name, ": ", why,
-                              "; trying again for ", args_.timeout_seconds,
-                              " s (--start-timeout)\n"));
+    output_->SayNow(absl::StrCat("ruedarun: host ", args_.hosts[host].name, ": ", why,
+                                 "; trying again for ", args_.timeout_seconds,
+                                 " s (--start-timeout)\n"));
   }
   last_words_[host] = why;
   again_at_[host] = MonotonicNow() + kAgainAfter;

@@ -240,14 +240,13 @@ def interruptible(call: Callable[[], int]) -> tuple[int, str]:
     thread = threading.Thread(target=body, daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # none can be started: since Python 3.12 so it is in exit handlers
-        body()
-        return results[0]
-    try:
         thread.join()
-    except BaseException:
-        _left_alone.append(thread)
-        raise
+    except BaseException as error:
+        if isinstance(error, RuntimeError) and "new thread" in str(error):
+            body()  # none can be started: since Python 3.12 so it is in exit handlers
+        else:  # a signal's handler has raised it
+            _left_alone.append(thread)
+            raise
     return results[0]
 
 

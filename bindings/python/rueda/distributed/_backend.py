@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from rueda import errors
 from rueda.core import _context
 from rueda.distributed import _meeting, _native
 
@@ -131,8 +132,7 @@ def _let_timeouts_through() -> None:
 
 
 def _let_splits_through() -> None:
-    """torch splits groups of accelerators only; without one, the parts are new groups whose ranks
-    meet by themselves."""
+    """torch splits groups of accelerators only; without one, the parts are new groups."""
     original = dist.split_group
 
     @functools.wraps(original)
@@ -168,14 +168,37 @@ def _split(
             f"split_ranks is {split_ranks}: it must name ranks of the parent group, which has "
             f"{parent.size()}, each once"
         )
-    own = next((sorted(ranks) for ranks in split_ranks if parent.rank() in ranks), None)
-    if own is None:
-        return None
-    return dist.new_group(
-        [dist.get_global_rank(parent, rank) for rank in own],
-        timeout=timeout,
-        backend=backend or NAME,
-        pg_options=pg_options,
-        use_local_synchronization=True,
-        group_desc=group_desc,
-    )
+    splits = [[dist.get_global_rank(parent, rank) for rank in ranks] for ranks in split_ranks]
+    # Of the whole world a new group is all ranks' call; of a part it is its members', who then need
+    # to have been in equally many groups, by which torch names it.
+    by_members = parent is not dist.distributed_c10d._get_default_group()
+    if by_members:
+        _check_group_counts(parent)
+    own = None
+    for ranks in splits:
+        if by_members and dist.get_rank() not in ranks:
+            continue
+        group = dist.new_group(
+            sorted(ranks),
+            timeout=timeout,
+            backend=backend or NAME,
+            pg_options=pg_options,
+            use_local_synchronization=by_members,
+            group_desc=group_desc,
+        )
+        if dist.get_rank() in ranks:
+            own = group
+    return own
+
+
+def _check_group_counts(parent: Any) -> None:
+    count = len(dist.distributed_c10d._world.pg_names)
+    highest = torch.tensor([count, -count])
+    dist.all_reduce(highest, dist.ReduceOp.MAX, group=parent)
+    if highest.sum() != 0:
+        raise errors.RuedaError(
+            f"split_group: the ranks of {parent.group_name} are in {-highest[1]} to {highest[0]} "
+            "groups, and torch can't name a part of them. Split the default group instead, or make "
+            "groups on all ranks with new_group",
+            errors.Status.FAILED_PRECONDITION,
+        )

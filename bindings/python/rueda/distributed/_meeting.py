@@ -7,6 +7,7 @@ import hashlib
 import ipaddress
 import logging
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -33,6 +34,8 @@ _PLACE = {
 }
 # No knobs: of scripts that install and build (core/config/config.cc).
 _OF_SCRIPTS = {"RUEDA_VENV", "RUEDA_PIP_ARGS", "RUEDA_PREFIX"}
+# Nor is what Kubernetes sets for a service, which core/config/config.cc knows too.
+_OF_SERVICE = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT(_\d+_(TCP|UDP|SCTP)|$)")
 
 _log = logging.getLogger("rueda")
 
@@ -121,7 +124,8 @@ def meet(
         knobs: dict[str, object] = {
             key.removeprefix("RUEDA_").lower(): value
             for key, value in os.environ.items()
-            if key.startswith("RUEDA_") and key not in _PLACE | _OF_SCRIPTS
+            if value and key.startswith("RUEDA_") and key not in _PLACE | _OF_SCRIPTS
+            if not _OF_SERVICE.search(key)
         }
         knobs["job_id"] = f"c10d-{place.nonce}"
         knobs["rank"], knobs["size"] = rank, size
@@ -154,7 +158,7 @@ def _own(rank: int, size: int) -> Own:
         attempt=secrets.token_hex(16),
         host=_digest(host_id()),
         launched_as=_digest(environment.get("RUEDA_JOB_ID", "")) if is_launched else "",
-        has_shared_dir="RUEDA_SHARED_DIR" in environment,
+        has_shared_dir=bool(environment.get("RUEDA_SHARED_DIR")),
     )
 
 

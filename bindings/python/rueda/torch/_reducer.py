@@ -18,6 +18,7 @@ can't be used.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import os
@@ -319,7 +320,9 @@ class Reducer:
         self._slots += slots
         for slot in slots:
             parameter: Any = slot.parameter
-            hook = parameter.register_post_accumulate_grad_hook(self._hook_of(slot))
+            hook = parameter.register_post_accumulate_grad_hook(
+                functools.partial(self._on_gradient, slot)
+            )
             self._hooks.append(hook)
         self._describe()
 
@@ -390,15 +393,12 @@ class Reducer:
 
     # ---- as gradients come ----
 
-    def _hook_of(self, slot: _Slot) -> Any:
-        @_disable_dynamo
-        def hook(_: torch.Tensor) -> None:
-            if self.is_inherited:  # the lock, too, in whatever state
-                return
-            with self._lock:
-                self._arrive(slot)
-
-        return hook
+    @_disable_dynamo
+    def _on_gradient(self, slot: _Slot, _: torch.Tensor) -> None:
+        if self.is_inherited:  # the lock, too, in whatever state
+            return
+        with self._lock:
+            self._arrive(slot)
 
     def _arrive(self, slot: _Slot) -> None:
         self._fresh = True
