@@ -103,6 +103,13 @@ absl::Status BroadcastBytes(rueda_context* context, int32_t process_set, const c
   const size_t given = runtime->rank() == root ? bytes : 0;
   return GatherBytes(runtime.get(), process_set, name, data, given, [&](Request* request) {
     for (size_t i = 0; i < ranks.size(); ++i) {
+      const bool joined =
+          std::binary_search(request->absent.begin(), request->absent.end(), static_cast<int>(i));
+      if (ranks[i] == root && joined) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("broadcast of bytes: rank ", root,
+                         " has joined and can't be the root until all ranks have joined"));
+      }
       if (ranks[i] == root || request->output_splits[0][i] == 0) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("broadcast of bytes: the ranks disagree on the root: rank ", runtime->rank(),

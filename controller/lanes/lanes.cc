@@ -15,6 +15,15 @@
 #include "ops/kernels/reduce.h"
 
 namespace rueda {
+namespace {
+
+Shape NoRows(const Shape& row) {
+  std::vector<int64_t> dims = {0};
+  dims.insert(dims.end(), row.dims().begin(), row.dims().end());
+  return Shape(dims);
+}
+
+}  // namespace
 
 Lanes::Lanes(Args args) : args_(std::move(args)) {
   for (const std::unique_ptr<Backend>& backend : *args_.backends) {
@@ -115,7 +124,7 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
                       status);
     }
   }
-  // What takes part in others' operations: nothing of ours.
+  // What takes part in others' operations: nothing of ours, and no rows.
   std::vector<std::vector<PartArgs>> absent_parts;
   for (const LaunchItem& item : launch.items) {
     if (item.token == kNoToken) {
@@ -123,10 +132,11 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
       for (const PartSignature& part : item.spec->signature.parts) {
         absent_parts.back().emplace_back();
         absent_parts.back().back().dtype = part.dtype;
-        absent_parts.back().back().shape = part.shape;
+        absent_parts.back().back().shape =
+            TraitsOf(item.spec->signature.kind).ragged ? NoRows(part.shape) : part.shape;
       }
       batch.operations.push_back(
-          {nullptr, item.id, item.spec.get(), absent_parts.back(), {}, nullptr});
+          {nullptr, item.id, item.spec.get(), absent_parts.back(), item.first_dims, nullptr});
       continue;
     }
     Request* const request = requests[item.token];
@@ -136,6 +146,7 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
     request->buckets_left = 0;
     request->buckets_to_enqueue = 0;
     request->ordered_at = now;
+    request->absent = batch.absent;
     args_.tracks->Ordered(request, item.id);
     batch.scaling = request->extras.scaling;
     batch.operations.push_back(

@@ -95,6 +95,7 @@ void RequestTable::Unreference(Request* request) {
   request->output_shapes.clear();
   request->outputs.clear();
   request->output_splits.clear();
+  request->absent.clear();
   request->value = -1;
   MutexLock lock(mutex_);
   free_.push_back(request->token);

@@ -112,7 +112,8 @@ struct Request {
   std::vector<Shape> output_shapes;
   std::vector<OutputMemory> outputs;
   std::vector<std::vector<int64_t>> output_splits;  // rows by member that they came from
-  int64_t value = -1;  // add_process_set: the id; join: the rank that joined last
+  std::vector<int> absent;  // member indices of those who had joined and gave nothing
+  int64_t value = -1;       // add_process_set: the id; join: the rank that joined last
 
   Handle handle() const { return (static_cast<Handle>(generation) << 32) | (token + 1); }
   bool on_device() const { return spec->signature.device != DeviceType::kCpu; }

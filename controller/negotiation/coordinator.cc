@@ -38,6 +38,16 @@ bool SaysEachPair(const Instance& instance, int members) {
                      [](const CallExtras& extras) { return extras.first_dims.size() > 1; });
 }
 
+// Those who have joined and did not announce it bring no rows.
+void BringNoRows(Instance* instance, int members) {
+  const Signature& signature = instance->spec->signature;
+  if (TraitsOf(signature.kind).gives != Who::kAll || instance->complete(members)) return;
+  const size_t dims = signature.kind == OpKind::kAlltoall ? 1 : signature.parts.size();
+  for (int member = 0; TraitsOf(signature.kind).ragged && member < members; ++member) {
+    if (!instance->who.Contains(member)) instance->extras[member].first_dims.assign(dims, 0);
+  }
+}
+
 // The rows along the first dimension that every participant brings or gets, as the plan has them:
 // see Ordered.
 std::vector<int64_t> PlannedDims(const Instance& instance, int members) {
@@ -491,6 +501,7 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
   Ordered ordered;
   ordered.id = id;
   ordered.sequence = instance->sequence;
+  BringNoRows(instance, set.size());
   absl::Status status = CheckPlannedDims(*instance, set.size());
   if (status.ok()) {
     ordered.first_dims = PlannedDims(*instance, set.size());
@@ -501,7 +512,8 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
     return;
   }
   std::vector<Rank> absent;
-  for (int member = 0; state.joined.count() > 0 && member < set.size(); ++member) {
+  const bool may_miss = state.joined.count() > 0 && signature.peer < 0;
+  for (int member = 0; may_miss && member < set.size(); ++member) {
     if (!instance->who.Contains(member)) absent.push_back(set.ranks[member]);
   }
   Scaling scaling;
@@ -581,21 +593,25 @@ void Coordinator::RejectOn(std::vector<Rank> ranks, const SpecPtr& spec, uint32_
   plan->push_back(Reject{spec, sequence, std::move(ranks), std::move(status)});
 }
 
-// Without those who have joined nothing but an allreduce can be right.
+// Whether it can go on without those who have joined and did not announce it before.
 absl::Status Coordinator::CheckJoined(const Instance& instance) const {
-  const RankSet& joined = set_states_[instance.spec->set].joined;
-  if (joined.count() == 0 || instance.spec->signature.kind == OpKind::kAllreduce) {
-    return absl::OkStatus();
+  if (set_states_[instance.spec->set].joined.count() == 0) return absl::OkStatus();
+  const Signature& signature = instance.spec->signature;
+  const Participants participants = ParticipantsOf(instance);
+  std::vector<Rank> missed;
+  for (int member = 0; member < participants.size(); ++member) {
+    const Rank rank = participants.rank(member);
+    if (!instance.who.Contains(member) && !CanMiss(signature, rank)) missed.push_back(rank);
   }
-  const ProcessSet& set = *sets_.Find(instance.spec->set);
-  std::vector<Rank> ranks;
-  for (int member = 0; member < set.size(); ++member) {
-    if (joined.Contains(member)) ranks.push_back(set.ranks[member]);
-  }
+  if (missed.empty()) return absl::OkStatus();
+  const char* const why = TraitsOf(signature.kind).has_ranks
+                              ? "; process sets can be changed when all ranks have joined"
+                          : signature.peer >= 0
+                              ? "; it sends and receives nothing until all ranks have joined"
+                              : " and can't be the root until all ranks have joined";
   return absl::FailedPreconditionError(
-      absl::StrCat(SpecLabel(*instance.spec, instance.sequence), ": ", RanksText(ranks),
-                   ranks.size() == 1 ? " has" : " have",
-                   " joined; until all have, only allreduces are possible"));
+      absl::StrCat(SpecLabel(*instance.spec, instance.sequence), ": ", RanksText(missed),
+                   missed.size() == 1 ? " has joined" : " have joined", why));
 }
 
 absl::Status Coordinator::Disagreement(const Instance& instance) const {

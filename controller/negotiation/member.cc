@@ -295,7 +295,7 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
     }
     const Signature& signature = (*spec)->signature;
     if (!DimsFit(signature, static_cast<size_t>(set->size()), ordered.first_dims.size()) ||
-        (absent && signature.kind != OpKind::kAllreduce)) {
+        (absent && !CanMiss(signature, rank_))) {
       return absl::InvalidArgumentError(
           absl::StrCat("the plan orders ", SpecLabel(**spec, ordered.sequence), " with ",
                        ordered.first_dims.size(), " first dimensions"));

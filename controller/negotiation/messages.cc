@@ -39,6 +39,10 @@ std::string SpecLabel(const TensorSpec& spec, std::optional<uint32_t> sequence) 
   return label;
 }
 
+bool CanMiss(const Signature& signature, Rank rank) {
+  return !TraitsOf(signature.kind).has_ranks && rank != signature.root && rank != signature.peer;
+}
+
 absl::Status CheckExtras(const TensorSpec& spec, const CallExtras& extras, int members, Rank rank) {
   const Signature& signature = spec.signature;
   const size_t count = extras.first_dims.size();

@@ -54,6 +54,10 @@ inline uint32_t LaterSequence(uint32_t a, uint32_t b) {
 // "allreduce 'w'", "unnamed barrier #4" (where the number is known): for people.
 std::string SpecLabel(const TensorSpec& spec, std::optional<uint32_t> sequence = std::nullopt);
 
+// Whether the operation can complete without the rank, which has joined: it is not the one that
+// sends or receives, and the operation does not change process sets.
+bool CanMiss(const Signature& signature, Rank rank);
+
 // What may differ from call to call, and the first dimensions also from rank to rank.
 struct CallExtras {
   Scaling scaling;
@@ -150,8 +154,8 @@ struct Order {
   absl::InlinedVector<Ordered, 2> batch;
   Rank from = -1;  // of a send/recv: nobody else has anything to do
   Rank to = -1;
-  // Ranks that have joined: they submitted nothing, and do their part of the work all the same. The
-  // scale factors are for them.
+  // Ranks that have joined: they submitted nothing, bring no rows, and do their part of the work
+  // all the same. The scale factors are for them. Of a send/recv: none.
   std::vector<Rank> absent;
   Scaling scaling;
 };

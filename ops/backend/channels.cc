@@ -99,7 +99,7 @@ void Channels::AddGiven(const Piece& piece, absl::Span<const int64_t> counts) {
   for (int taker = 0; taker < members_; ++taker) {
     const size_t bytes = static_cast<size_t>(counts[taker]) * element_bytes_;
     given_[taker].Add(input, bytes);
-    input += bytes;
+    if (input != nullptr) input += bytes;
   }
 }
 

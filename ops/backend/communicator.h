@@ -29,7 +29,8 @@ struct Piece {
   const void* input = nullptr;
   // May equal `input` where both have one shape; null: no result is wanted here.
   void* output = nullptr;
-  int64_t elements = 0;  // of `input`; where it is null, as many as others have (reductions) or 0
+  int64_t elements =
+      0;  // of `input`; where it is null, as many as others have (reductions, broadcast) or 0
   // Of compressed reductions: the first dimension, a number that tells the tensor from others,
   // alike on all members, and what is remembered of it (null: nothing).
   int64_t rows = 1;
@@ -45,7 +46,7 @@ struct BucketOperation : OperationTraits {
   DType dtype = DType::kUInt8;
   Scaling scaling;         // of reductions
   bool automatic = false;  // the compression was chosen, and how long it takes is to be measured
-  // Allreduce: member indices, ascending, of those that give nothing. The result is that of the
+  // Reductions: member indices, ascending, of those that give nothing. The result is that of the
   // others; they do their part of the work, and get nothing.
   absl::Span<const int> absent;
   absl::Span<const Piece> pieces;  // none for a barrier, one for send/recv, else any number

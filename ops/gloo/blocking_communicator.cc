@@ -398,15 +398,18 @@ absl::Status BlockingCommunicator::ExchangeRound(size_t channel_bytes) {
   return absl::OkStatus();
 }
 
-// Reduces what has come, and this member's own, in member order: as the shared-memory backend does.
+// Reduces what those who give have sent, and this member's own, in member order: as the
+// shared-memory backend does.
 void BlockingCommunicator::ReduceRound(absl::Span<char* const> received, size_t bytes) {
   const size_t element_bytes = DTypeSize(operation_.dtype);
-  std::vector<const void*> sources(received.size());
+  std::vector<const void*> sources;
   channels_.taken(0).Take(bytes, [&](char* to, size_t offset, size_t extent) {
     channels_.own().Take(extent, [&](const char* own, size_t at, size_t size) {
       if (to == nullptr) return;
-      for (size_t i = 0; i < received.size(); ++i) {
-        sources[i] = static_cast<int>(i) == self_ ? own : received[i] + offset + at;
+      sources.clear();
+      for (int i = 0; i < members_; ++i) {
+        if (operation_.IsAbsent(i)) continue;
+        sources.push_back(i == self_ ? own : received[static_cast<size_t>(i)] + offset + at);
       }
       kernels::Reduce(operation_.dtype, operation_.reduce_op, sources, to + at,
                       static_cast<int64_t>(size / element_bytes), operation_.scaling);

@@ -216,13 +216,18 @@ absl::Status DeviceProgram::ReduceByNccl(const ReductionAlgorithm& algorithm) {
 absl::Status DeviceProgram::ReducescatterByNccl(const ReductionAlgorithm& algorithm) {
   const auto members = static_cast<size_t>(args_.members);
   RUEDA_ASSIGN_OR_RETURN(char* const unwanted, Unwanted());
+  char* zeros = nullptr;  // who gives nothing gives these
+  if (!Gives(args_.self)) {
+    RUEDA_ASSIGN_OR_RETURN(zeros, Input(1, &packed_));
+  }
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const int64_t count = operation_.counts[i * members];
     if (count == 0) continue;
     void* output = pieces_[i].output;
     if (output == nullptr) output = unwanted;
+    const void* const from = zeros != nullptr ? zeros : pieces_[i].input;
     RUEDA_RETURN_IF_ERROR(BeginGroup());
-    RUEDA_RETURN_IF_ERROR(Nccl(cuda_.reducescatter, pieces_[i].input, output, count,
+    RUEDA_RETURN_IF_ERROR(Nccl(cuda_.reducescatter, from, output, count,
                                static_cast<int32_t>(operation_.dtype),
                                static_cast<int32_t>(algorithm.reduce_op), algorithm.factor));
   }
@@ -289,7 +294,7 @@ absl::Status DeviceProgram::ReduceInRankOrder() {
   PlanShares();
   // What each member gets of every piece, one after the other; of one piece it lies so already.
   char* input = nullptr;
-  if (scatters && !whole) {
+  if (scatters && !whole && Gives(args_.self)) {
     RUEDA_ASSIGN_OR_RETURN(input,
                            packed_.Reserve(static_cast<int64_t>(BytesOf(operation_.elements))));
     std::vector<const char*> at;

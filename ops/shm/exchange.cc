@@ -49,15 +49,17 @@ void ExchangeAlgorithm::Copy() {
   }
 }
 
-// Reduces this member's channel over all members' blocks, in their order.
+// Reduces this member's channel over the blocks of those who give, in their order.
 void ExchangeAlgorithm::Reduce() {
   const size_t element_bytes = DTypeSize(operation_.dtype);
   channels_.taken(0).Take(channel_bytes_, [&](char* to, size_t offset, size_t bytes) {
     channels_.own().Take(bytes, [&](const char* own, size_t at, size_t size) {
       if (to == nullptr) return;
-      sources_.resize(group_->size());
-      for (int i = 0; i < group_->size(); ++i) sources_[i] = ChannelOf(i) + offset + at;
-      sources_[group_->self()] = own;
+      sources_.clear();
+      for (int i = 0; i < group_->size(); ++i) {
+        if (operation_.IsAbsent(i)) continue;
+        sources_.push_back(i == group_->self() ? own : ChannelOf(i) + offset + at);
+      }
       kernels::Reduce(operation_.dtype, operation_.reduce_op, sources_, to + at,
                       static_cast<int64_t>(size / element_bytes), operation_.scaling);
     });

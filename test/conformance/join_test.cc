@@ -114,26 +114,231 @@ TEST_P(Join, GroupsAndBurstsGoOnToo) {
   });
 }
 
-// Without the joined rank nothing but an allreduce can be right.
-TEST_P(Join, OtherKindsFailOnEveryRankWhileSomebodyHasJoined) {
+// What a batch does that some ranks have joined before: ranks `first` to `size` - 1 take part.
+struct Batch {
+  rueda_context* context;
+  int rank, size, first;
+  int64_t row;  // elements
+
+  int live() const { return size - first; }
+  int last() const { return size - 1; }
+  int rows_of(int r) const { return r % 2 == 0 ? r + 2 : 1; }
+};
+
+std::vector<float> Take(const Batch& batch, const rueda_operation& operation) {
+  rueda_result result = ExecuteAndTake(batch.context, operation);
+  const auto* const data = static_cast<const float*>(result.tensor.data);
+  const int64_t rows = result.tensor.ndim == 0 ? 0 : result.tensor.shape[0];
+  std::vector<float> taken(data, data + rows * batch.row);
+  rueda_result_free(&result);
+  return taken;
+}
+
+// Value r + 1 in each row that rank r brings.
+std::vector<float> Gathered(const Batch& batch) {
+  std::vector<float> all;
+  for (int r = batch.first; r < batch.size; ++r) {
+    all.insert(all.end(), batch.rows_of(r) * batch.row, static_cast<float>(r + 1));
+  }
+  return all;
+}
+
+void GatherAndBroadcast(const Batch& batch) {
+  std::vector<float> own(batch.rows_of(batch.rank) * batch.row, static_cast<float>(batch.rank + 1));
+  const TensorOf rows(own.data(), {batch.rows_of(batch.rank), batch.row}, RUEDA_FLOAT32);
+  for (const char* name : {"all", static_cast<const char*>(nullptr)}) {
+    EXPECT_EQ(Take(batch, Allgather(name, rows.get())), Gathered(batch));
+  }
+  rueda_operation gather = OfKind(RUEDA_GATHER, "gather", rows.get());
+  gather.root = batch.last();
+  if (batch.rank == batch.last()) {
+    EXPECT_EQ(Take(batch, gather), Gathered(batch));
+  } else {
+    EXPECT_EQ(Execute(batch.context, gather), RUEDA_OK) << rueda_last_error();
+  }
+  std::vector<float> cast(3 * batch.row, static_cast<float>(batch.rank)), wanted = cast;
+  std::fill(wanted.begin(), wanted.end(), static_cast<float>(batch.last()));
+  const TensorOf tensor(cast);
+  EXPECT_EQ(Execute(batch.context, Broadcast("cast", tensor.get(), batch.last())), RUEDA_OK)
+      << rueda_last_error();
+  EXPECT_EQ(cast, wanted);
+}
+
+// In equal parts, and rank r gives `to` r % 2 + to rows.
+void Exchange(const Batch& batch) {
+  for (const bool equal : {true, false}) {
+    const auto rows = [&](int from, int to) { return equal ? 2 : from % 2 + to; };
+    std::vector<int64_t> splits;
+    std::vector<float> input, expected;
+    for (int to = 0; to < batch.size; ++to) {
+      splits.push_back(rows(batch.rank, to));
+      input.insert(input.end(), splits.back() * batch.row,
+                   static_cast<float>(10 * batch.rank + to));
+    }
+    for (int from = batch.first; from < batch.size; ++from) {
+      expected.insert(expected.end(), rows(from, batch.rank) * batch.row,
+                      static_cast<float>(10 * from + batch.rank));
+    }
+    const int64_t all = std::accumulate(splits.begin(), splits.end(), int64_t{0});
+    const TensorOf tensor(input.data(), {all, batch.row}, RUEDA_FLOAT32);
+    rueda_operation operation = OfKind(RUEDA_ALLTOALL, equal ? "equal" : "uneven", tensor.get());
+    if (!equal) {
+      operation.splits = splits.data();
+      operation.split_count = splits.size();
+    }
+    EXPECT_EQ(Take(batch, operation), expected);
+    // The same rows, of the last rank.
+    rueda_operation scatter = OfKind(RUEDA_SCATTER, equal ? "scatter" : "parts", tensor.get());
+    scatter.root = batch.last();
+    if (!equal && batch.rank == batch.last()) {
+      scatter.splits = splits.data();
+      scatter.split_count = splits.size();
+    }
+    EXPECT_EQ(Take(batch, scatter),
+              std::vector<float>(rows(batch.last(), batch.rank) * batch.row,
+                                 static_cast<float>(10 * batch.last() + batch.rank)));
+  }
+}
+
+// Rank r brings r + 1 everywhere. Factors, and what 0 would change, too.
+void ReduceAndScatter(const Batch& batch) {
+  float sum = 0, product = 1, low = 1e9;
+  for (int r = batch.first; r < batch.size; ++r) {
+    sum += static_cast<float>(r + 1);
+    product *= static_cast<float>(r + 1);
+    low = std::min(low, static_cast<float>(r + 1));
+  }
+  struct Case {
+    rueda_reduce_op op;
+    double prescale;
+    float expected;
+    const char* compressor = nullptr;
+  };
+  const Case kCases[] = {
+      {RUEDA_SUM, 2, 2 * sum},
+      {RUEDA_AVERAGE, 1, sum / static_cast<float>(batch.size)},
+      {RUEDA_AVERAGE_LIVE, 1, sum / static_cast<float>(batch.live())},
+      {RUEDA_PRODUCT, 1, product},
+      {RUEDA_PRODUCT, 2, product * std::exp2(static_cast<float>(batch.live()))},
+      {RUEDA_MIN, 1, low},
+      {RUEDA_SUM, 1, sum, "fp16"},
+      {RUEDA_SUM, 1, sum, "int8"},
+  };
+  const int64_t rows = 2 * batch.size + 1;  // rank 0 gets 3
+  for (const Case& each : kCases) {
+    for (const bool scatters : {true, false}) {
+      if (!scatters && each.compressor != nullptr) continue;
+      std::vector<float> input(rows * batch.row, static_cast<float>(batch.rank + 1));
+      const TensorOf tensor(input.data(), {rows, batch.row}, RUEDA_FLOAT32);
+      const std::string name = "op " + std::to_string(each.op) + "*" +
+                               std::to_string(each.prescale) +
+                               (each.compressor == nullptr ? "" : each.compressor);
+      rueda_operation operation =
+          OfKind(scatters ? RUEDA_REDUCESCATTER : RUEDA_REDUCE, name.c_str(), tensor.get());
+      operation.reduce_op = each.op;
+      operation.prescale = each.prescale;
+      operation.compressor = each.compressor;
+      operation.root = scatters ? 0 : batch.last();
+      std::vector<float> result = input;
+      if (scatters) {
+        result = Take(batch, operation);
+        ASSERT_EQ(result.size(), (batch.rank == 0 ? 3u : 2u) * static_cast<size_t>(batch.row));
+      } else {
+        ASSERT_EQ(Execute(batch.context, operation), RUEDA_OK) << rueda_last_error();
+        if (batch.rank == batch.last()) result = input;
+        if (batch.rank != batch.last()) continue;
+      }
+      const float slack = each.compressor == nullptr ? 1e-6f : 1e-2f;
+      for (const float value : result) {
+        ASSERT_NEAR(value, each.expected, slack * each.expected) << name << " " << scatters;
+      }
+    }
+  }
+}
+
+// Rank r has r + 1 batches: a rank that has joined brings no rows, and nothing to reductions.
+TEST_P(Join, EveryKindGoesOnWithoutThoseWhoHaveJoined) {
+  RunOn(3, [](rueda_context* context, int rank, int size) {
+    for (int first = 0; first <= rank; ++first) {
+      for (const int64_t row : {1, 50'000}) {
+        const Batch batch = {context, rank, size, first, row};
+        GatherAndBroadcast(batch);
+        Exchange(batch);
+        ReduceAndScatter(batch);
+        ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+        ASSERT_EQ(Execute(context, Barrier("b")), RUEDA_OK) << rueda_last_error();
+      }
+    }
+    ASSERT_EQ(JoinAndTellTheLast(context), size - 1);
+    GatherAndBroadcast({context, rank, size, 0, 3});
+    ASSERT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+  });
+}
+
+// Rank 0 has joined by the time that the first allreduce is over: it submits nothing else.
+TEST_P(Join, WhatNeedsTheRankThatHasJoinedFailsOnTheOthers) {
   RunOn(3, [](rueda_context* context, int rank, int size) {
     if (rank != 0) {
       std::vector<float> values(2 * size, 1);
       const TensorOf tensor(values);
-      // Rank 0 has joined by the time that this is over: it submits nothing else.
       ASSERT_EQ(Execute(context, Allreduce("a", tensor.get())), RUEDA_OK) << rueda_last_error();
-      rueda_operation scatter = OfKind(RUEDA_REDUCESCATTER, "r", tensor.get());
-      scatter.reduce_op = RUEDA_SUM;
-      for (const rueda_operation& operation :
-           {Barrier(), Barrier("b"), Broadcast("c", tensor.get(), 1), Allgather("g", tensor.get()),
-            OfKind(RUEDA_ALLTOALL, "t", tensor.get()), scatter}) {
+      rueda_operation reduce = OfKind(RUEDA_REDUCE, "r", tensor.get());
+      reduce.reduce_op = RUEDA_SUM;
+      for (rueda_operation operation :
+           {Broadcast("c", tensor.get(), 0), Broadcast(nullptr, tensor.get(), 0), reduce,
+            OfKind(RUEDA_SCATTER, "s", tensor.get()), OfKind(RUEDA_GATHER, "g", tensor.get())}) {
+        operation.root = 0;
         EXPECT_EQ(Execute(context, operation), RUEDA_FAILED_PRECONDITION) << operation.kind;
-        EXPECT_THAT(rueda_last_error(), HasSubstr("joined"));
+        EXPECT_THAT(rueda_last_error(), HasSubstr("rank 0 has joined and can't be the root"));
       }
+      rueda_result result = RUEDA_RESULT_INIT;
+      EXPECT_EQ(rueda_broadcast_bytes(context, RUEDA_WORLD, "bytes", 0, nullptr, 0, &result),
+                RUEDA_FAILED_PRECONDITION);
+      EXPECT_THAT(rueda_last_error(), HasSubstr("rank 0 has joined and can't be the root"));
+      rueda_operation send = OfKind(RUEDA_SEND, "p", tensor.get());
+      send.root = 0;
+      if (rank == 1) {
+        EXPECT_EQ(Execute(context, send), RUEDA_FAILED_PRECONDITION);
+        EXPECT_THAT(rueda_last_error(), HasSubstr("rank 0 has joined; it sends and receives"));
+      }
+      const int32_t ranks[] = {1, 2};
+      int32_t set = -1;
+      EXPECT_EQ(rueda_process_set_add(context, ranks, 2, RUEDA_FOREVER, &set),
+                RUEDA_FAILED_PRECONDITION);
+      EXPECT_THAT(rueda_last_error(), HasSubstr("process sets can be changed when all"));
       ASSERT_EQ(Execute(context, Allreduce("a", tensor.get())), RUEDA_OK) << rueda_last_error();
     }
     JoinAndTellTheLast(context);
     EXPECT_EQ(Execute(context, Barrier()), RUEDA_OK) << rueda_last_error();
+  });
+}
+
+TEST_P(Join, StringsOfBytesAreThoseOfTheOthers) {
+  RunOn(3, [](rueda_context* context, int rank, int size) {
+    if (rank != 1) {
+      std::vector<int64_t> sizes(size), expected;
+      std::string all;
+      for (int r = 0; r < size; ++r) {
+        expected.push_back(r == 1 ? 0 : r + 1);
+        all.append(static_cast<size_t>(expected.back()), static_cast<char>('a' + r));
+      }
+      const std::string own(static_cast<size_t>(rank + 1), static_cast<char>('a' + rank));
+      rueda_result result = RUEDA_RESULT_INIT;
+      ASSERT_EQ(rueda_allgather_bytes(context, RUEDA_WORLD, "o", own.data(), own.size(), &result,
+                                      sizes.data()),
+                RUEDA_OK)
+          << rueda_last_error();
+      EXPECT_EQ(sizes, expected);
+      EXPECT_EQ(std::string(static_cast<const char*>(result.tensor.data), all.size()), all);
+      rueda_result_free(&result);
+      ASSERT_EQ(rueda_broadcast_bytes(context, RUEDA_WORLD, "b", 2, rank == 2 ? "word" : nullptr,
+                                      rank == 2 ? 4 : 0, &result),
+                RUEDA_OK)
+          << rueda_last_error();
+      EXPECT_EQ(std::string(static_cast<const char*>(result.tensor.data), 4), "word");
+      rueda_result_free(&result);
+    }
+    JoinAndTellTheLast(context);
   });
 }
 

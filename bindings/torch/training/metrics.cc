@@ -84,12 +84,16 @@ void Check(const std::vector<RankMetrics>& all, const std::vector<int>& ranks,
 Metrics average_metrics(const Metrics& metrics, double count, const std::string& name,
                         ProcessSet process_set) {
   // As bytes rather than in a tensor: so one operation compares the keys, too.
+  const std::vector<std::string> texts =
+      allgather_object(Serialized(metrics, count), {.name = name, .process_set = process_set});
   std::vector<RankMetrics> all;
-  for (const std::string& text :
-       allgather_object(Serialized(metrics, count), {.name = name, .process_set = process_set})) {
-    all.push_back(Parsed(text));
+  std::vector<int> ranks;  // those who have not joined
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i].empty()) continue;
+    all.push_back(Parsed(texts[i]));
+    ranks.push_back(process_set.ranks()[i]);
   }
-  Check(all, process_set.ranks(), name);
+  Check(all, ranks, name);
   double total = 0;
   for (const RankMetrics& one : all) total += one.count;
   Metrics average;

@@ -97,13 +97,82 @@ TEST(Join, BatchesHaveOneListOfAbsentRanks) {
   EXPECT_THAT(job.Batches(), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));
 }
 
-TEST(Join, OtherKindsFailOnAllWhoAnnouncedOnceAllOthersHave) {
-  Signature cast = OfKind(OpKind::kBroadcast);
-  cast.root = 0;
-  cast.parts.push_back({DType::kFloat32, {4}});
+Signature WithTensor(OpKind kind, Rank root = -1) {
+  Signature signature = OfKind(kind);
+  signature.root = root;
+  if (TraitsOf(kind).reduces) signature.reduce_op = ReduceOp::kSum;
+  if (TraitsOf(kind).tensors()) signature.parts.push_back({DType::kFloat32, {4}});
+  return signature;
+}
+
+TEST(Join, OtherKindsGoOnWithoutThoseWhoHaveJoined) {
+  for (const Signature& signature :
+       {OfKind(OpKind::kBarrier), WithTensor(OpKind::kBroadcast, 0),
+        WithTensor(OpKind::kReducescatter), WithTensor(OpKind::kReduce, 2)}) {
+    for (const char* name : {"x", ""}) {
+      Job job(4);
+      const SpecPtr spec = MakeSpec(kWorldSet, name, signature);
+      job.Announce(0, spec);
+      job.Announce(3, JoinSpec());
+      job.Announce(1, JoinSpec());
+      EXPECT_THAT(job.Launches(0), IsEmpty()) << "rank 2 is waited for";
+      job.Announce(2, spec);
+      for (const Rank rank : {0, 1, 2, 3}) {
+        const std::vector<Launch> launches = job.Launches(rank);
+        ASSERT_EQ(launches.size(), 1u) << OpKindName(signature.kind);
+        EXPECT_THAT(launches[0].absent, ElementsAre(1, 3));
+        EXPECT_EQ(launches[0].items[0].token == kNoToken, rank % 2 == 1);
+      }
+    }
+  }
+}
+
+CallExtras Rows(std::vector<int64_t> dims) {
+  CallExtras extras;
+  extras.first_dims = std::move(dims);
+  return extras;
+}
+
+TEST(Join, WhoHasJoinedBringsNoRows) {
+  struct Case {
+    Signature signature;
+    std::vector<int64_t> of_rank_0, of_rank_2, planned;
+  };
+  Signature two_parts = WithTensor(OpKind::kAllgather);
+  two_parts.parts.push_back({DType::kInt64, {1}});
+  two_parts.part_names = {"a", "b"};
+  const Case kCases[] = {
+      {WithTensor(OpKind::kAllgather), {5}, {7}, {5, 0, 7}},
+      {two_parts, {5, 1}, {7, 2}, {5, 1, 0, 0, 7, 2}},
+      {WithTensor(OpKind::kGather, 2), {5}, {7}, {5, 0, 7}},
+      {WithTensor(OpKind::kAlltoall), {6}, {9}, {6, 0, 9}},
+      {WithTensor(OpKind::kAlltoall), {6}, {1, 2, 3}, {2, 2, 2, 0, 0, 0, 1, 2, 3}},
+      {WithTensor(OpKind::kScatter, 0), {6}, {}, {2, 2, 2}},
+  };
+  for (const Case& each : kCases) {
+    Job job(3);
+    const SpecPtr spec = MakeSpec(kWorldSet, "x", each.signature);
+    job.Announce(1, JoinSpec());
+    job.Announce(0, spec, true, Rows(each.of_rank_0));
+    job.Announce(2, spec, true, Rows(each.of_rank_2));
+    for (const Rank rank : {0, 1, 2}) {
+      const std::vector<Launch> launches = job.Launches(rank);
+      ASSERT_EQ(launches.size(), 1u) << OpKindName(each.signature.kind);
+      EXPECT_EQ(launches[0].items[0].first_dims, each.planned);
+      EXPECT_THAT(launches[0].absent, ElementsAre(1));
+    }
+  }
+}
+
+// Each says which rank is missed, on all who announced it.
+TEST(Join, WhatNeedsARankThatHasJoinedFailsOnTheOthers) {
   Signature add = OfKind(OpKind::kAddProcessSet);
   add.ranks = {0};
-  for (const Signature& signature : {cast, OfKind(OpKind::kBarrier), add}) {
+  const std::pair<Signature, const char*> kCases[] = {
+      {WithTensor(OpKind::kBroadcast, 1), "rank 1 has joined and can't be the root until all"},
+      {WithTensor(OpKind::kReduce, 3), "rank 3 has joined and can't be the root until all"},
+      {add, "ranks 1, 3 have joined; process sets can be changed when all"}};
+  for (const auto& [signature, text] : kCases) {
     for (const char* name : {"x", ""}) {
       Job job(4);
       const SpecPtr spec = MakeSpec(kWorldSet, name, signature);
@@ -116,8 +185,7 @@ TEST(Join, OtherKindsFailOnAllWhoAnnouncedOnceAllOthersHave) {
         const std::vector<Rejected> failures = job.Failures(rank);
         ASSERT_EQ(failures.size(), 1u) << OpKindName(signature.kind);
         EXPECT_TRUE(absl::IsFailedPrecondition(failures[0].status));
-        EXPECT_THAT(std::string(failures[0].status.message()),
-                    HasSubstr("ranks 1, 3 have joined; until all have, only allreduces"));
+        EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr(text));
       }
       EXPECT_THAT(job.Failures(1), IsEmpty());
       EXPECT_THAT(job.Failures(3), IsEmpty());
@@ -125,13 +193,31 @@ TEST(Join, OtherKindsFailOnAllWhoAnnouncedOnceAllOthersHave) {
   }
 }
 
-TEST(Join, OtherKindsThatWaitFailWhenTheMissingRankJoins) {
-  Job job(2);
-  job.Announce(0, MakeSpec(kWorldSet, "b", OfKind(OpKind::kBarrier)));
-  job.Announce(1, JoinSpec());
+TEST(Join, PairsOfOthersGoOnAndThoseWithARankThatHasJoinedFail) {
+  Job job(3);
+  job.Announce(2, JoinSpec());
+  job.Announce(0, Pair("p", 0, 1), true);
+  job.Announce(1, Pair("p", 0, 1), true);
+  EXPECT_EQ(job.Launches(0).size(), 1u);
+  EXPECT_THAT(job.Launches(1).at(0).absent, IsEmpty());
+  EXPECT_THAT(job.Launches(2), IsEmpty());
+  job.Announce(0, Pair("q", 0, 2), true);
   const std::vector<Rejected> failures = job.Failures(0);
   ASSERT_EQ(failures.size(), 1u);
-  EXPECT_THAT(std::string(failures[0].status.message()), HasSubstr("rank 1 has joined"));
+  EXPECT_THAT(std::string(failures[0].status.message()),
+              HasSubstr("rank 2 has joined; it sends and receives nothing"));
+}
+
+TEST(Join, DecidesAboutWhatOnlyWaitedForTheRankThatJoins) {
+  Job job(2);
+  job.Announce(0, MakeSpec(kWorldSet, "b", OfKind(OpKind::kBarrier)));
+  job.Announce(0, MakeSpec(kWorldSet, "c", WithTensor(OpKind::kBroadcast, 1)));
+  job.Announce(1, JoinSpec());
+  const std::vector<Action> actions = job.actions(0);
+  ASSERT_EQ(actions.size(), 2u);
+  EXPECT_TRUE(std::holds_alternative<Launch>(actions[0]));
+  EXPECT_THAT(std::string(std::get<Rejected>(actions[1]).status.message()),
+              HasSubstr("rank 1 has joined"));
 }
 
 TEST(Join, EndsForAllWhenTheLastRankComesAndNamesIt) {
@@ -482,15 +568,17 @@ TEST(JoinNonsense, WhatHasNoNameAndThisRankDidNotSubmitIsNotTakenForAnother) {
   EXPECT_TRUE(member.Apply(order, &actions).ok());
 }
 
-TEST(JoinNonsense, OnlyAllreducesAreOrderedWithoutSomebody) {
-  Member member(0, 2);
-  std::vector<Action> actions;
-  const SpecPtr barrier = MakeSpec(kWorldSet, "b", OfKind(OpKind::kBarrier));
-  ASSERT_TRUE(member.Apply(Define{1 << 16, barrier}, &actions).ok());
-  Order order;
-  order.batch.push_back({1 << 16, 0, {}});
-  order.absent = {0};
-  EXPECT_TRUE(absl::IsInvalidArgument(member.Apply(order, &actions)));
+TEST(JoinNonsense, NothingIsOrderedWithoutItsRoot) {
+  for (const Rank root : {0, 1}) {
+    Member member(0, 2);
+    std::vector<Action> actions;
+    const SpecPtr cast = MakeSpec(kWorldSet, "c", WithTensor(OpKind::kBroadcast, root));
+    ASSERT_TRUE(member.Apply(Define{1 << 16, cast}, &actions).ok());
+    Order order;
+    order.batch.push_back({1 << 16, 0, {}});
+    order.absent = {0};
+    EXPECT_EQ(absl::IsInvalidArgument(member.Apply(order, &actions)), root == 0);
+  }
 }
 
 }  // namespace

@@ -653,7 +653,7 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_broadcast_bytes(rueda_context* cont
                                                              int32_t root, const void* data,
                                                              size_t bytes, rueda_result* result);
 /** All ranks' bytes, one after another in rank order; `sizes` has room for one number a rank of the
- * process set. */
+ * process set, 0 for those who have joined. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_allgather_bytes(rueda_context* context,
                                                              int32_t process_set, const char* name,
                                                              const void* data, size_t bytes,
@@ -665,12 +665,12 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_allgather_bytes(rueda_context* cont
 /** \addtogroup c_joining
  * @{ */
 
-/** Says that this rank has no more data: the others' allreduces in the process set go on without
- * it. It contributes what changes nothing (0; the type's largest or smallest value; 1; all ones; to
- * Adasum nothing), and does its part of the work. RUEDA_AVERAGE divides by the size of the set all
- * the same, RUEDA_AVERAGE_LIVE by the number of those who have not joined. Other kinds fail on
- * every rank (FAILED_PRECONDITION) while somebody has joined. Blocks until all ranks of the set
- * have; then `*last_rank` (may be null) is the one that joined last, the same everywhere. Meanwhile
+/** Says that this rank has no more data: the others' operations in the process set go on without
+ * it, and it does its part of the work. Reductions leave it out. RUEDA_AVERAGE divides by the size
+ * of the set all the same, RUEDA_AVERAGE_LIVE by the number of those who have not joined. To
+ * allgather, gather and alltoall it brings no rows; rows that are sent to it are lost. An operation
+ * with such a rank as root, sender or receiver, and a change of process sets by the world, fail on
+ * the others (FAILED_PRECONDITION). Blocks until all ranks of the set have joined; then `*last_rank` (may be null) is the one that joined last, the same everywhere. Meanwhile
  * this rank can submit nothing else in the set. DEADLINE_EXCEEDED: it goes on until all have, and
  * nobody is told who was last. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_join(rueda_context* context, int32_t process_set,

@@ -594,8 +594,14 @@ def barrier(*, process_set: _World = global_process_set) -> None:
 
 
 def join(*, process_set: _World = global_process_set) -> int:
-    """Says that this rank has no more data: the others' allreduces go on without it. Waits until
-    all ranks have joined, and returns the one that joined last."""
+    """Says that this rank has no more data: the others' operations go on without it. It brings no
+    rows, and nothing to reductions; averages divide by the number of all ranks. Waits until all
+    ranks have joined, and returns the one that joined last.
+
+    Raises:
+        RuedaError: a rank left without joining. On the others, while a rank has joined: an
+            operation has it as its root, sends to it or receives from it, or changes process sets.
+    """
     context = _context.current()
     last = ctypes.c_int32()
     number = set_id(process_set)

@@ -44,7 +44,7 @@ def broadcast_bytes(
 def allgather_bytes(
     data: bytes, name: str | None, process_set: ProcessSet | int
 ) -> list[memoryview]:
-    """All ranks' bytes, by rank."""
+    """All ranks' bytes, by rank: none of a rank that has joined."""
     context = _context.current()
     number = set_id(process_set)
     count = max(lib.rueda_process_set_size(context, number), 1)
@@ -128,7 +128,7 @@ def broadcast_object(
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet | int = global_process_set
 ) -> list[Any]:
-    """All ranks' objects, in rank order.
+    """All ranks' objects, in rank order, without those of ranks that have joined.
 
     Raises:
         ValueError: another rank's object can't be pickled. That rank raises what pickling it did.
@@ -139,5 +139,7 @@ def allgather_object(
     if error is not None:
         raise error
     return [
-        _unpickled(part, "allgather_object", rank) for rank, part in zip(ranks, parts, strict=True)
+        _unpickled(part, "allgather_object", rank)
+        for rank, part in zip(ranks, parts, strict=True)
+        if part  # a pickled object has bytes
     ]

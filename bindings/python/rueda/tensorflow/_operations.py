@@ -532,8 +532,14 @@ def alltoall(
 
 
 def join() -> int:
-    """Says that this rank has no more data: the others' allreduces go on without it. Waits until
-    all ranks have joined, and returns the one that joined last."""
+    """Says that this rank has no more data: the others' operations go on without it. It brings no
+    rows, and nothing to reductions; averages divide by the number of all ranks. Waits until all
+    ranks have joined, and returns the one that joined last.
+
+    Raises:
+        RuedaError: a rank left without joining. On the others, while a rank has joined: an
+            operation has it as its root, sends to it or receives from it, or changes process sets.
+    """
     return core.join()
 
 

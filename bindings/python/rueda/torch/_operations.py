@@ -857,11 +857,16 @@ NODES: dict[str, Any] = {
 
 
 def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
-    """Says that this rank has no more data: the others' allreduces go on without it. Waits until
-    all ranks have joined, and returns the one that joined last.
+    """Says that this rank has no more data: the others' operations go on without it. It brings no
+    rows, and nothing to reductions; averages divide by the number of all ranks. Waits until all
+    ranks have joined, and returns the one that joined last.
 
     Args:
         device: not needed, and not looked at.
+
+    Raises:
+        RuedaError: a rank left without joining. On the others, while a rank has joined: an
+            operation has it as its root, sends to it or receives from it, or changes process sets.
     """
     return core.join(process_set=process_set)
 

@@ -601,13 +601,10 @@ class Reducer:
 
     def _different(self) -> Exception:
         name = f"{self._prefix}parameters by name"
-        ranks = self._process_set.ranks
-        try:
-            lists = core.allgather_object(self._description(), name, self._process_set)
-            other = next(i for i, own in enumerate(lists) if own != lists[0])
-            text = _difference(ranks[0], lists[0], ranks[other], lists[other])
-        except errors.RuedaError as error:  # a rank has joined: only allreduces are possible
-            text = f"which ones can't be told ({error})"
+        own = core.rank(), self._description()
+        first, *others = core.allgather_object(own, name, self._process_set)
+        other = next(each for each in others if each[1] != first[1])
+        text = _difference(*first, *other)
         return errors.MismatchError(
             f"DistributedOptimizer: the ranks have different parameters: {text}",
             errors.Status.INVALID_ARGUMENT,

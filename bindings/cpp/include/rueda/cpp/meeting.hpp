@@ -31,7 +31,7 @@ inline void barrier(ProcessSet process_set = global_process_set) {
   return Handle<>(std::move(state));
 }
 
-/// Says that this rank has no more data: the others' allreduces in the process set go on without it
+/// Says that this rank has no more data: the others' operations in the process set go on without it
 /// (rueda_join). Waits until all ranks have joined; returns the one that joined last.
 inline int join(ProcessSet process_set = global_process_set) {
   int32_t last_rank = -1;

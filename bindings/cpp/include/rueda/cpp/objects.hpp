@@ -40,7 +40,7 @@ inline std::string broadcast_object(const std::string& object, int root_rank,
   return std::string(bytes.data(), static_cast<size_t>(bytes.result.tensor.shape[0]));
 }
 
-/// All ranks' objects, in rank order.
+/// All ranks' objects, in rank order; an empty string of a rank that has joined.
 inline std::vector<std::string> allgather_object(const std::string& object,
                                                  const Options& options = {}) {
   detail::Bytes bytes;
