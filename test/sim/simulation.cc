@@ -274,6 +274,20 @@ Simulation::Simulation(const Options& options) : options_(options), random_(opti
   for (Rank rank = 0; rank < options.ranks; ++rank) ScheduleTurn(rank, Delay(kMillisecond));
 }
 
+namespace {
+
+// Half are allreduces.
+template <typename Random>
+OpKind SomeKind(Random& random, size_t members) {
+  constexpr OpKind kKinds[] = {OpKind::kBroadcast,     OpKind::kAllgather, OpKind::kBarrier,
+                               OpKind::kAlltoall,      OpKind::kReduce,    OpKind::kGather,
+                               OpKind::kReducescatter, OpKind::kScatter,   OpKind::kSendRecv};
+  const OpKind kind = random() % 2 == 0 ? OpKind::kAllreduce : kKinds[random() % std::size(kKinds)];
+  return kind == OpKind::kSendRecv && members < 2 ? OpKind::kBarrier : kind;
+}
+
+}  // namespace
+
 void Simulation::MakeSchedule() {
   sets_.emplace_back();
   for (Rank rank = 0; rank < options_.ranks; ++rank) sets_[0].push_back(rank);
@@ -287,11 +301,7 @@ void Simulation::MakeSchedule() {
       if (random_() % 4 == 0) std::advance(set, random_() % planned_.size());
       // What a name means does not change from step to step, but for one in ten.
       std::mt19937_64 shape(random_() % 10 == 0 ? random_() : static_cast<uint64_t>(t));
-      const OpKind kKinds[] = {OpKind::kBroadcast,     OpKind::kAllgather, OpKind::kBarrier,
-                               OpKind::kAlltoall,      OpKind::kReduce,    OpKind::kGather,
-                               OpKind::kReducescatter, OpKind::kScatter,   OpKind::kSendRecv};
-      OpKind kind = shape() % 2 == 0 ? OpKind::kAllreduce : kKinds[shape() % std::size(kKinds)];
-      if (kind == OpKind::kSendRecv && sets_[set->second].size() < 2) kind = OpKind::kBarrier;
+      const OpKind kind = SomeKind(shape, sets_[set->second].size());
       step.tasks.push_back(MakeTask(t, set->first, kind, shape()));
     }
     PlanJoin(index, &step);
@@ -343,7 +353,7 @@ void Simulation::PlanJoin(int index, Step* step) {
   auto set = planned_.begin();
   std::advance(set, random_() % planned_.size());
   for (int t = 0; t < 8; ++t) {
-    const OpKind kind = random_() % 6 == 0 ? OpKind::kBarrier : OpKind::kAllreduce;
+    const OpKind kind = SomeKind(random_, sets_[set->second].size());
     step->uneven.push_back(MakeTask(1'000'000 + 100 * index + t, set->first, kind, random_()));
     // Whether ranks have joined before they could announce it.
     step->uneven.back().may_fail = true;
@@ -697,7 +707,10 @@ void Simulation::Execute(RankState& state, const Launch& launch) {
         batch.participants <= kRanksInDetail) {
       std::vector<int64_t> expected;
       for (const Rank rank : sets_[lane.set]) {
-        const std::vector<int64_t> dims = ExtrasOf(*flight.task, rank).first_dims;
+        std::vector<int64_t> dims = ExtrasOf(*flight.task, rank).first_dims;
+        // Who has joined brings none.
+        if (std::binary_search(launch.absent.begin(), launch.absent.end(), rank))
+          dims.assign(dims.size(), 0);
         expected.insert(expected.end(), dims.begin(), dims.end());
       }
       if (item.first_dims != expected) {
