@@ -670,9 +670,10 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_allgather_bytes(rueda_context* cont
  * of the set all the same, RUEDA_AVERAGE_LIVE by the number of those who have not joined. To
  * allgather, gather and alltoall it brings no rows; rows that are sent to it are lost. An operation
  * with such a rank as root, sender or receiver, and a change of process sets by the world, fail on
- * the others (FAILED_PRECONDITION). Blocks until all ranks of the set have joined; then `*last_rank` (may be null) is the one that joined last, the same everywhere. Meanwhile
- * this rank can submit nothing else in the set. DEADLINE_EXCEEDED: it goes on until all have, and
- * nobody is told who was last. */
+ * the others (FAILED_PRECONDITION). Blocks until all ranks of the set have joined; then
+ * `*last_rank` (may be null) is the one that joined last, the same everywhere. Meanwhile this rank
+ * can submit nothing else in the set. DEADLINE_EXCEEDED: it goes on until all have, and nobody is
+ * told who was last. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_join(rueda_context* context, int32_t process_set,
                                                   int64_t timeout_ns, int32_t* last_rank);
 
