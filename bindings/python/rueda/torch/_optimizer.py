@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,9 +23,73 @@ from rueda.torch._reducer import Reducer
 class _Distributed:
     """What is added to the optimizer's own class."""
 
-    _reducer: Reducer | None  # None: of one rank, or this rank is not in the process set
-    _prefix: str
+    _parameter_names: dict[torch.nn.Parameter, str]
+    _process_set: ProcessSet
+    _is_shared: bool  # by several ranks, of which this is one
+    _options: dict[str, Any]  # of the reducer
+    _what: str  # its copies are, for prefix_of
+    _prefix: str | None  # None: of a copy that has not been used yet
+    _reducer: Reducer | None  # None, too, if it is not shared
     _should_synchronize: bool
+    _synchronized: bool
+
+    def _start(self) -> None:
+        """Takes part in combining gradients from now on. Copies do so when they are first used, as
+        all ranks use one, while any rank may make one."""
+        if self._prefix is not None:
+            return
+        self._prefix = prefix_of(self._what)
+        if self._is_shared:
+            self._reduce(self._prefix)
+
+    def _reduce(self, prefix: str) -> None:
+        named = [(name, p) for p, name in self._parameter_names.items()]
+        self._reducer = Reducer(
+            named, prefix=prefix, process_set=self._process_set, **self._options
+        )
+
+    # What a GradScaler finds in combined gradients is the same on all ranks.
+    _agree: Callable[[_grad_scaler.Found], None] | None = None
+
+    def _follow_scaler(self) -> None:
+        if self._is_shared:
+            _grad_scaler.follow(self, self._catch_up, self._agree)
+
+    # ---- copies ----
+
+    def _plain(self) -> torch.optim.Optimizer:
+        """One of the wrapped class, with the same state and parameter groups."""
+        wrapped = type(self).__bases__[1]
+        plain: torch.optim.Optimizer = object.__new__(wrapped)
+        plain.__dict__.update({k: v for k, v in vars(self).items() if k not in _OWN})
+        return plain
+
+    def __copy__(self) -> Any:
+        """Not here, as two optimizers would combine the gradients of the same parameters:
+        TypeError."""
+        raise TypeError(
+            "copy.copy(optimizer): the copy of a DistributedOptimizer would have the same "
+            "parameters, and only one can combine their gradients. Use copy.deepcopy, together "
+            "with the model: copy.deepcopy((model, optimizer))"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A DistributedOptimizer of copied parameters. To step with it, all ranks make one."""
+        copied = copy.deepcopy(self._plain(), memo)
+        copy_of = dict(zip(_parameters(self), _parameters(copied), strict=True))
+        groups = [[copy_of[p] for p in group] for group in self._options["groups"]]
+        other: Any = _wrapped(copied, type(self))
+        other._parameter_names = {copy_of[p]: name for p, name in self._parameter_names.items()}
+        other._process_set = self._process_set
+        other._is_shared = self._is_shared
+        other._options = self._options | {"groups": groups}
+        other._what = self._what
+        other._follow_scaler()
+        return other
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickled, it is an optimizer of the wrapped class, which any process can load."""
+        return self._plain().__reduce_ex__(0)  # from 2 on it has to be of its own class
 
     # ---- in the manner of Horovod ----
 
@@ -32,6 +97,7 @@ class _Distributed:
         """Waits until all gradients have been combined; from then on they are in `p.grad`. step()
         does so by itself. Call this, on all ranks, before you clip gradients or look at them: until
         then `p.grad` is this rank's own, and what is written to it is lost."""
+        self._start()
         if self._reducer is not None:
             self._reducer.synchronize()
         self._synchronized = True
@@ -48,6 +114,7 @@ class _Distributed:
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes add their gradients up before they are combined."""
         _check_passes(passes)
+        self._options["passes"] = passes
         if self._reducer is not None:
             self._reducer.passes = passes
 
@@ -63,6 +130,7 @@ class _Distributed:
 
     def _catch_up(self) -> None:
         """Waits for what came since synchronize() was called."""
+        self._start()
         if self._reducer is not None:
             self._reducer.check_process()
         if self._should_synchronize and not (
@@ -94,12 +162,14 @@ class _Distributed:
         if self._reducer is not None:
             self._reducer.remove_hooks()
         self._reducer = None
+        self._is_shared = False
         _grad_scaler.leave(self)
 
     @_disable_dynamo
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's. Between the first backward() of a step and step() or synchronize() gradients
         are on their way, or wait for those of the next pass: AssertionError."""
+        self._start()
         if self._reducer is not None and self._reducer.fresh:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
@@ -121,19 +191,18 @@ class _Distributed:
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's: all ranks add the same one. Its gradients are combined, too."""
         cast(Any, super()).add_param_group(param_group)
+        groups: list[dict[str, Any]] = self.param_groups  # type: ignore[attr-defined]
+        added = {p: f"group{len(groups) - 1}.{i}" for i, p in enumerate(groups[-1]["params"])}
+        self._parameter_names.update(added)
         if self._reducer is not None:
-            groups: list[dict[str, Any]] = self.param_groups  # type: ignore[attr-defined]
-            number = len(groups) - 1
-            self._reducer.add((f"group{number}.{i}", p) for i, p in enumerate(groups[-1]["params"]))
-
-    _process_set: ProcessSet
-    _synchronized: bool
+            self._reducer.add((name, p) for p, name in added.items())
 
 
 class _DistributedDeltas(_Distributed):
     """With op=Adasum: every rank steps by its own gradients, and the steps are combined."""
 
-    _names: dict[torch.Tensor, str]
+    def _reduce(self, prefix: str) -> None:
+        """There is no reducer: step() combines."""
 
     def synchronize(self) -> None:
         """Does nothing: what is combined is there after step() only."""
@@ -150,18 +219,13 @@ class _DistributedDeltas(_Distributed):
         """Gradients add up until step(), in as many passes as there are."""
         _check_passes(passes)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's: all ranks add the same one."""
-        super(_Distributed, self).add_param_group(param_group)  # type: ignore[misc]
-        groups: list[dict[str, Any]] = self.param_groups  # type: ignore[attr-defined]
-        for i, p in enumerate(groups[-1]["params"]):
-            self._names[p] = f"group{len(groups) - 1}.{i}"
-
     @_disable_dynamo
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps, and combines what all ranks have changed."""
+        self._start()
+        names = self._parameter_names
         with torch.no_grad():
-            before = {p: p.detach().clone() for p in self._names if p.requires_grad}
+            before = {p: p.detach().clone() for p in names if p.requires_grad}
         loss = super(_Distributed, self).step(closure)  # type: ignore[misc]
         if not self._is_shared:
             return loss
@@ -171,7 +235,7 @@ class _DistributedDeltas(_Distributed):
                 handles.append(
                     _operations.allreduce_async_(
                         p.detach() - start,
-                        name=f"{self._prefix}step {self._names[p]}",
+                        name=f"{self._prefix}step {names[p]}",
                         op=ReduceOp.ADASUM,
                         process_set=self._process_set,
                     )
@@ -184,7 +248,25 @@ class _DistributedDeltas(_Distributed):
         """What a GradScaler has found in this rank's gradients counts on all ranks."""
         _grad_scaler.agree(found, f"{self._prefix}found inf", self._process_set)
 
-    _is_shared: bool
+
+# What an optimizer of the wrapped class does not have: ours, and the step that a scheduler has put
+# in place of the class's.
+_OWN = frozenset(_Distributed.__annotations__) | {"_rueda_unscale", "step"}
+
+
+def _wrapped(optimizer: torch.optim.Optimizer, cls: type) -> Any:
+    """One of `cls` with the same state and parameter groups, which schedulers may have, too."""
+    wrapped: Any = object.__new__(cls)
+    wrapped.__dict__.update({k: v for k, v in vars(optimizer).items() if k not in _OWN})
+    wrapped._prefix = None
+    wrapped._reducer = None
+    wrapped._should_synchronize = True
+    wrapped._synchronized = False
+    return wrapped
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _check_passes(passes: int) -> None:
@@ -285,6 +367,9 @@ def DistributedOptimizer(
     rank did not use counts as zeros there; one that no rank used has no gradient, as in one
     process.
 
+    A deep copy, of the model too, is a DistributedOptimizer as well; what is pickled is an
+    optimizer of the wrapped class. copy.copy raises a TypeError.
+
     Args:
         optimizer: any of torch's, or of a class derived from it. It is not to be used any more.
         named_parameters: `model.named_parameters()`. Names match gradients across the ranks, and
@@ -324,38 +409,27 @@ def DistributedOptimizer(
     named = names_of(optimizer, named_parameters)
     together = _groups_of(groups, num_groups, named)
     is_shared = process_set.included() and process_set.size() > 1
-    prefix = prefix_of("optimizer")
     base = _DistributedDeltas if op == ReduceOp.ADASUM else _Distributed
     own = type(optimizer)
-    wrapped: Any = object.__new__(type(own.__name__, (base, own), {"__module__": own.__module__}))
-    # The same state and parameter groups, which schedulers may have too, but not the step that such
-    # a scheduler has put in place of the class's.
-    wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
-    wrapped._reducer = None
-    wrapped._prefix = prefix
+    cls = type(own.__name__, (base, own), {"__module__": own.__module__})
+    wrapped: Any = _wrapped(optimizer, cls)
+    factor = gradient_predivide_factor if op == ReduceOp.AVERAGE else 1.0
+    wrapped._parameter_names = {p: name for name, p in named}
     wrapped._process_set = process_set
-    wrapped._should_synchronize = True
-    wrapped._synchronized = False
-    if op == ReduceOp.ADASUM:
-        wrapped._is_shared = is_shared
-        wrapped._names = {p: name for name, p in named}
-    elif is_shared:
-        factor = gradient_predivide_factor if op == ReduceOp.AVERAGE else 1.0
-        wrapped._reducer = Reducer(
-            named,
-            prefix=prefix,
-            op=op,
-            prescale=1.0 / factor,
-            postscale=factor,
-            compression=None if compression is Compression.none else compression,
-            passes=backward_passes_per_step,
-            groups=together,
-            sparse_as_dense=sparse_as_dense,
-            in_arena=gradients_in_arena,
-            process_set=process_set,
-        )
-    if is_shared:
-        # Combined gradients are the same on all ranks, and so is what is found in them.
-        agree = wrapped._agree if op == ReduceOp.ADASUM else None
-        _grad_scaler.follow(wrapped, wrapped._catch_up, agree)
+    wrapped._is_shared = is_shared
+    wrapped._options = {
+        "op": op,
+        "prescale": 1.0 / factor,
+        "postscale": factor,
+        "compression": None if compression is Compression.none else compression,
+        "passes": backward_passes_per_step,
+        "groups": together,
+        "sparse_as_dense": sparse_as_dense,
+        "in_arena": gradients_in_arena,
+    }
+    wrapped._what = "optimizer"
+    wrapped._start()
+    wrapped._what = f"{wrapped._prefix.rstrip(': ')} copy"
+    wrapped._follow_scaler()
+    optimizer._opt_called = True  # type: ignore[attr-defined]  # or a scheduler of it warns
     return wrapped

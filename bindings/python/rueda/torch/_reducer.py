@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 from torch._compile import _disable_dynamo
+from torch.utils.checkpoint import CheckpointFunction
 
 from rueda import core, errors
 from rueda.core import _library as c
@@ -204,6 +205,14 @@ def _stack_level() -> int:
     while frame is not None and frame.f_globals["__name__"].split(".")[0] in ("rueda", "torch"):
         level, frame = level + 1, frame.f_back
     return level
+
+
+def _in_checkpoint() -> bool:
+    """Whether this thread computes gradients of a reentrant checkpoint's segment."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not CheckpointFunction.backward.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class Reducer:
@@ -404,13 +413,23 @@ class Reducer:
         self._fresh = True
         slot.passes += 1
         if slot.taken:
-            raise AssertionError(
-                f"the gradient of {slot.name} was computed more than backward_passes_per_step "
-                f"({self.passes}) times before step() or synchronize(). To add gradients up over "
-                "several passes increase backward_passes_per_step."
-            )
+            raise self._too_often(slot)
         if slot.passes >= self.passes:
             self._take(slot)
+
+    def _too_often(self, slot: _Slot) -> AssertionError:
+        text = (
+            f"DistributedOptimizer: the gradient of {slot.name!r} was computed more than "
+            f"backward_passes_per_step ({self.passes}) times before step() or synchronize(). To "
+            "add gradients up over several passes increase backward_passes_per_step."
+        )
+        if _in_checkpoint():
+            text += (
+                " A weight that several reentrant checkpoints use has a gradient from each of "
+                "them: use checkpoint(..., use_reentrant=False), or multiply "
+                "backward_passes_per_step by the number of checkpoints that use it."
+            )
+        return AssertionError(text)
 
     def _take(self, slot: _Slot) -> None:
         """Its gradient goes into the bucket, which goes on its way when it is complete."""
