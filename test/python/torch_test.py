@@ -271,6 +271,85 @@ def test_alltoall_with_a_tensor_of_splits(on_threads):
     assert on_threads(2, body) == [([0, 1, 10, 11], [2, 2]), ([2, 12], [1, 1])]
 
 
+BAD_SPLITS = {
+    "negative": ([-1, 5], "splits has -1"),
+    "float": ([1.5, 2.5], "splits has 1.5"),
+    "tensor of floats": (torch.tensor([0.5, 3.5]), "splits has 0.5"),
+    "not a number": ([float("nan"), 4], "splits has nan"),
+    "infinite": ([float("inf"), 4], "splits has inf"),
+    "too large": ([2**64 + 4, 0], "splits has 18446744073709551620"),
+    "text": (["2", "2"], "splits has 2"),
+    "of two dimensions": ([[2, 2], [2, 2]], "splits has .2, 2."),
+    "sum": ([3, 2], "add up to 5 rows, the first dimension is 4"),
+    "count": ([4], "1 splits for the 2 ranks"),
+}
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("kind", list(BAD_SPLITS))
+def test_bad_splits_are_an_error_and_the_job_goes_on(on_threads, kind, gradient):
+    splits, text = BAD_SPLITS[kind]
+
+    def body():
+        x = torch.ones(4, requires_grad=gradient)
+        for name in (None, "x"):
+            with pytest.raises(ValueError, match=text):
+                hvd.alltoall(x, splits, name)
+        with pytest.raises(ValueError, match=text):
+            hvd.alltoall_async(x.detach(), splits)
+        return hvd.alltoall(x + hvd.rank(), [1, 3])[0].tolist()
+
+    assert on_threads(2, body) == [[1, 2], [1] * 3 + [2] * 3]
+
+
+def _alltoall_with_a_mistake():
+    hvd.init()
+    hvd.alltoall(torch.ones(4), [-1, 5] if hvd.rank() == 0 else [2, 2])
+
+
+def test_bad_splits_on_one_rank_end_the_job():
+    with pytest.raises(rueda.RemoteError, match="rank 0.*splits has -1"):
+        rueda.run(_alltoall_with_a_mistake, np=2)
+
+
+def test_reducescatter_has_no_adasum_and_refuses_a_name_in_flight(on_threads):
+    def body():
+        for dtype in (torch.int32, torch.int64, torch.float32):
+            x = torch.ones(4, dtype=dtype)
+            with pytest.raises(ValueError, match=r"reducescatter 'a': adasum"):
+                hvd.reducescatter(x, name="a", op=hvd.Adasum)
+        first = None
+        if hvd.rank() == 0:  # while it waits for rank 1
+            first = hvd.reducescatter_async(torch.ones(4), name="b", op=hvd.Sum)
+            with pytest.raises(ValueError, match=r"'b'.*in flight.*another name"):
+                hvd.reducescatter_async(torch.ones(4), name="b", op=hvd.Sum)
+        hvd.barrier(process_set=rueda.global_process_set)
+        first = first or hvd.reducescatter_async(torch.ones(4), name="b", op=hvd.Sum)
+        return first.wait().tolist()
+
+    assert on_threads(2, body) == [[2, 2]] * 2
+
+
+def test_barriers_of_process_sets_beside_each_other(on_threads):
+    """Those of one set wait neither for another set's nor for what is under way in the world."""
+
+    def body():
+        sets = [hvd.add_process_set([0, 1]), hvd.add_process_set([2, 3])]
+        mine = sets[hvd.rank() // 2]
+        early = hvd.allreduce_async(torch.ones(1), op=hvd.Sum) if hvd.rank() == 0 else None
+        for _ in range(1 + 3 * (hvd.rank() // 2)):  # one pair has more than the other
+            hvd.barrier(process_set=mine)
+        if early is not None:
+            assert not early.poll()
+        hvd.barrier()
+        other = sets[1 - hvd.rank() // 2]
+        with pytest.raises(ValueError, match="not in"):
+            hvd.barrier(process_set=other)
+        return (early or hvd.allreduce_async(torch.ones(1), op=hvd.Sum)).wait().item()
+
+    assert on_threads(4, body) == [4] * 4
+
+
 def test_sparse_tensors(on_threads):
     def body():
         r = hvd.rank()
@@ -342,6 +421,19 @@ def test_broadcast_parameters_without_names(on_threads, kind):
         return [p.tolist() for p in net.parameters()]
 
     assert on_threads(2, body) == [[p.tolist() for p in _net(1).parameters()]] * 2
+
+
+def test_broadcast_parameters_skips_what_is_none(on_threads):
+    def body():
+        r = float(hvd.rank())
+        kept = [torch.full((2,), r), None, torch.full((3,), r)]
+        named = [("a", torch.full((1,), r)), None, ("b", None)]
+        state = {"c": None, "d": torch.full((2,), r)}
+        for params in (kept, named, state):
+            hvd.broadcast_parameters(params, root_rank=1)
+        return [kept[0].tolist(), kept[2].tolist(), named[0][1].tolist(), state["d"].tolist()]
+
+    assert on_threads(2, body) == [[[1, 1], [1, 1, 1], [1], [1, 1]]] * 2
 
 
 def test_objects(on_threads):

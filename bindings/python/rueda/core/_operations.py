@@ -221,14 +221,21 @@ def set_id(process_set: ProcessSet | int) -> int:
 
 
 def numbers(splits: Sequence[int] | None) -> list[int] | None:
-    """Of a list, an array or a tensor. Raises ValueError for what is no whole number."""
-    if splits is None:
-        return None
-    made = [int(split) for split in splits]
-    for number, split in zip(made, splits, strict=True):
-        if number != split:
-            raise ValueError(f"splits has {split}: whole numbers are wanted")
-    return made
+    """Of a list, an array or a tensor. Raises ValueError for what is no number of rows."""
+    return None if splits is None else [_rows(split) for split in splits]
+
+
+def _rows(split: Any) -> int:
+    try:
+        number = int(split)
+        is_whole = bool(number == split)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        is_whole = False
+    if not is_whole or not 0 <= number < 2**63:
+        raise ValueError(
+            f"splits has {split}: numbers of rows are wanted, one for each rank of the process set"
+        )
+    return number
 
 
 def _whole(value: Any, what: str) -> int:

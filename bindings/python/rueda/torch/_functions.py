@@ -42,13 +42,14 @@ def broadcast_parameters(
     Args:
         params: `model.state_dict()`, `model.named_parameters()`, or pairs of names and tensors, the
             same names and shapes on all ranks, or `model.parameters()`, or tensors in the same
-            order on all ranks. What is no tensor in a state_dict or a pair is left alone.
+            order on all ranks. None, and what is no tensor in a state_dict or a pair, is left
+            alone.
         root_rank: the world rank that has them right.
     """
     if isinstance(params, Mapping):
         pairs = sorted(params.items())
     else:
-        pairs = [_named(number, item) for number, item in enumerate(params)]
+        pairs = [_named(i, item) for i, item in enumerate(params) if item is not None]
     handles = []
     with torch.no_grad():
         for name, tensor in pairs:
