@@ -801,6 +801,51 @@ def test_keras_callbacks_and_batch_normalization():
     run(fn)
 
 
+def test_layers_that_remain_a_ranks_own():
+    def fn():
+        import keras
+        import tensorflow as tf
+
+        import rueda.tensorflow.keras as hvd
+
+        hvd.init()
+        rank, size = hvd.rank(), hvd.size()
+
+        def trained(shared, local, scaled, passes):
+            """The changes of both layers' weights by a step of SGD with the rate 1."""
+            model = keras.Sequential([shared, local])
+            model.build((None, 2))
+            optimizer = hvd.PartialDistributedOptimizer(
+                keras.optimizers.SGD(1.0),
+                local_layers=local,
+                scale_local_gradients=scaled,
+                backward_passes_per_step=passes,
+            )
+            before = [weight.numpy() for weight in model.trainable_weights]
+            for _ in range(passes):
+                gradients = [tf.fill(w.shape, rank + 1.0) for w in model.trainable_weights]
+                optimizer.apply(gradients, model.trainable_weights)
+            after = [weight.numpy() for weight in model.trainable_weights]
+            return [float((b - a).mean()) for b, a in zip(before, after, strict=True)]
+
+        def layer():
+            return keras.layers.Dense(2, use_bias=False)
+
+        for scaled in (True, False):
+            for passes in (1, 2):
+                of_shared, of_local = trained(layer(), layer(), scaled, passes)
+                mean = sum(r + 1 for r in range(size)) / size
+                np.testing.assert_allclose(of_shared, passes * mean, rtol=1e-5)
+                own = passes * (rank + 1) / (size if scaled else 1)
+                np.testing.assert_allclose(of_local, own, rtol=1e-5)
+        for wrong, text in ((layer(), "no weights yet"), ("dense", "no layer")):
+            with pytest.raises(ValueError, match=text):
+                hvd.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=[wrong])
+        hvd.shutdown()
+
+    run(fn)
+
+
 # ---- errors ----
 
 
@@ -1007,6 +1052,20 @@ KERAS = {
         "backward_passes_per_step",
         "average_aggregated_gradients",
         *_GROUPS,
+    ],
+    "PartialDistributedOptimizer": [
+        "optimizer",
+        "name",
+        *_DEVICES,
+        "compression",
+        "sparse_as_dense",
+        "gradient_predivide_factor",
+        "op",
+        "backward_passes_per_step",
+        "average_aggregated_gradients",
+        *_GROUPS[:-1],
+        "local_layers",
+        _GROUPS[-1],
     ],
     "allreduce": ["value", "name", "average", *_SCALES, "op", "compression"],
     "allgather": ["value", "name"],

@@ -53,7 +53,7 @@ from rueda.core._horovod import (
     start_timeline,
 )
 from rueda.keras import callbacks, elastic
-from rueda.keras._optimizer import DistributedOptimizer
+from rueda.keras._optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from rueda.tensorflow import _operations
 from rueda.tensorflow._compression import Compression
 from rueda.tensorflow._functions import broadcast_global_variables
@@ -129,6 +129,7 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedOptimizer",
+    "PartialDistributedOptimizer",
     "ProcessSet",
     "Sum",
     "add_process_set",

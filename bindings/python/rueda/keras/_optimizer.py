@@ -16,6 +16,7 @@ from rueda.tensorflow._gradients import (
     GradientReducer,
     Groups,
     check_groups,
+    layers_of,
     predivided,
 )
 from rueda.tensorflow._operations import Average, Reduction, Sum
@@ -186,4 +187,49 @@ def DistributedOptimizer(
         distributed.build(optimizer._trainable_variables)
         for new, old in zip(distributed.variables, optimizer.variables, strict=True):
             new.assign(old)
+    return distributed
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """As `DistributedOptimizer`, but the gradients of some layers remain this rank's own.
+
+    Args:
+        local_layers: a Keras layer, or several, whose weights exist already; else ValueError.
+    """
+    layers = layers_of(local_layers)
+    distributed = DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for layer in layers:
+        for variable in layer.trainable_weights:
+            distributed.register_local_var(variable)
     return distributed

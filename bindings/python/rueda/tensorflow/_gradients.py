@@ -301,7 +301,7 @@ def PartialDistributedGradientTape(
     """As `DistributedGradientTape`, but the gradients of some layers remain this rank's own.
 
     Args:
-        local_layers: a Keras layer, or several.
+        local_layers: a Keras layer, or several, whose weights exist already; else ValueError.
     """
     tape = DistributedGradientTape(
         gradtape,
@@ -328,4 +328,9 @@ def layers_of(given: Any) -> list[Any]:
     for layer in layers:
         if not hasattr(layer, "trainable_weights"):
             raise ValueError(f"local_layers: a {type(layer).__name__} is no layer of Keras'")
+        if not getattr(layer, "built", True):
+            raise ValueError(
+                f"local_layers: the layer {layer.name!r} has no weights yet: call or build the "
+                "model first"
+            )
     return list(layers)
