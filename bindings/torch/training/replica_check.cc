@@ -141,8 +141,8 @@ void check_replicas(const NamedTensors& tensors, const std::string& name, Proces
   const std::vector<Print> prints = FingerprintsOf(tensors);
   if (AllEqual(Whole(prints), name, process_set)) return;
   // Rare: so only now by tensor.
-  const std::vector<std::string> texts = allgather_object(
-      Serialized(prints), {.name = name + ".tensors", .process_set = process_set});
+  const std::vector<std::string> texts =
+      allgather_object(Serialized(prints), {.name = name + ".tensors", .process_set = process_set});
   std::vector<std::string> objects;
   std::vector<int> ranks;  // those who have not joined
   for (size_t i = 0; i < texts.size(); ++i) {
