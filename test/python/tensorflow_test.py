@@ -872,7 +872,7 @@ def test_errors_name_what_is_wrong_on_every_rank():
         raised(rueda.MismatchError, lambda: hvd.allreduce(bad, name="bad"), "bad", "rank")
         graph = tf.function(lambda x: hvd.allreduce(x, name="in_graph"))
         raised(
-            tf.errors.UnknownError,
+            tf.errors.InvalidArgumentError,
             lambda: graph(bad),
             "MismatchError",
             "in_graph",
@@ -903,7 +903,7 @@ def test_errors_name_what_is_wrong_on_every_rank():
 
         for _ in range(3):
             raised(
-                tf.errors.UnknownError,
+                tf.errors.InvalidArgumentError,
                 step,
                 "MismatchError",
                 "DistributedGradientTape.1",

@@ -14,7 +14,9 @@ import tensorflow as tf
 
 from rueda import errors
 
-# What the last collective in a graph failed with. TensorFlow keeps its text alone.
+# What the last collective in a graph failed with. TensorFlow keeps its text alone, and makes an
+# InvalidArgumentError of a ValueError, an UnimplementedError of a NotImplementedError, and an
+# UnknownError of all else that could be meant.
 _failure: errors.RuedaError | None = None
 
 
@@ -25,6 +27,8 @@ def _remembering(body: Callable[..., Any]) -> Callable[..., Any]:
             return body(*arrays)
         except errors.RuedaError as error:
             _failure = error
+            if isinstance(error, errors.MismatchError):
+                raise ValueError(f"{type(error).__name__}: {error}") from error
             raise
 
     return called
@@ -50,9 +54,10 @@ def call(
 
 @contextlib.contextmanager
 def rueda_errors() -> Iterator[None]:
-    """A collective in a graph that fails is an error of TensorFlow's (tf.errors.UnknownError, with
-    Rueda's text in it); out of this block the library's own comes: AbortedError, MismatchError or
-    another RuedaError. Also a decorator.
+    """A collective in a graph that fails is an error of TensorFlow's with Rueda's text in it
+    (tf.errors.InvalidArgumentError if the ranks disagree, else mostly tf.errors.UnknownError); out
+    of this block the library's own comes: AbortedError, MismatchError or another RuedaError. Also
+    a decorator.
 
         with hvd.rueda_errors():
             model.fit(dataset)
