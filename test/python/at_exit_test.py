@@ -1,5 +1,5 @@
-"""Operations in a program's exit handlers, with each Python that is found: since 3.12 no thread can be
-started there."""
+"""Operations in a program's exit handlers, with each Python that is found: since 3.12 no thread can
+be started there."""
 
 from __future__ import annotations
 
