@@ -151,7 +151,7 @@ def hooks():
     pg._wait_for_pending_works()
     assert all(x.tolist() == [1.0] * 3 for x in outputs)
     assert all(info.time_started <= info.time_finished for info in told)
-    return [(info.seq, str(info.op_type)) for info in told]
+    return sorted((info.seq, str(info.op_type)) for info in told)
 
 
 def test_hooks_are_told_of_works_that_end():

@@ -90,8 +90,7 @@ class GroupWork final : public c10d::Work {
   std::optional<Session::Works::iterator> kept_at_;  // the session's
 };
 
-// What is called with each work that has ended, one after another in the order in which they ended.
-// Thread-safe.
+// What is called with each work that has ended, one after another. Thread-safe.
 class CompletionHook : public std::enable_shared_from_this<CompletionHook> {
  public:
   using Hook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
