@@ -542,7 +542,6 @@ def test_a_rank_without_the_backend_is_told_of():
 # ---- again, in one process and in another ----
 
 
-@on_three.add
 def again():
     for _ in range(5):
         _, rank, size = start(timeout=timedelta(seconds=60))
@@ -569,7 +568,7 @@ def test_a_hundred_groups_need_few_descriptors():
 
 
 def test_groups_are_made_again_in_one_store():
-    on_three.results(again)
+    rueda.run(again, np=3)
 
 
 RESTARTED = """

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import tempfile
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +16,8 @@ Case = Callable[[], Any]
 
 class SharedJob:
     """One job for cases that leave nothing behind but process groups of torch, which are destroyed.
-    It runs once the first of them is asked for: all, in the order in which they were added."""
+    It runs once the first of them is asked for: all, in the order in which they were added. Groups
+    meet in files: a TCPStore at one port may still be the last case's."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -32,7 +36,8 @@ class SharedJob:
             raise self._failure
         if not self._ended:
             try:
-                self._ended = rueda.run(_run, (self._cases,), np=self._size)
+                with tempfile.TemporaryDirectory() as folder:
+                    self._ended = rueda.run(_run, (self._cases, folder), np=self._size)
             except BaseException as failure:
                 self._failure = failure
                 raise
@@ -42,19 +47,29 @@ class SharedJob:
         return [result for result, _ in ended]
 
 
-def _run(cases: list[Case]) -> dict[str, tuple[Any, str]]:
+def _run(cases: list[Case], folder: str) -> dict[str, tuple[Any, str]]:
+    import torch.distributed as dist
+
+    original = dist.init_process_group
     ended: dict[str, tuple[Any, str]] = {}
     for case in cases:
+        dist.init_process_group = _meeting_at(f"{folder}/{case.__name__}", original)
         try:
             ended[case.__name__] = case(), ""
         except Exception:
             ended[case.__name__] = None, traceback.format_exc()
-        _destroy_groups()
+        if dist.is_initialized():
+            dist.destroy_process_group()
     return ended
 
 
-def _destroy_groups() -> None:
-    import torch.distributed as dist
+def _meeting_at(place: str, original: Any) -> Any:
+    """torch's init_process_group, with a file for each call."""
+    count = itertools.count()
 
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    def init_process_group(backend: str, **options: Any) -> None:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        file = f"file://{place}-{next(count)}"
+        original(backend, init_method=file, rank=rank, world_size=size, **options)
+
+    return init_process_group
