@@ -450,9 +450,10 @@ in the list that `rueda_init` and `rueda::init` take. `rueda::init` reads the en
 `rueda_init` does when it is given `RUEDA_INIT_READ_ENVIRONMENT`. The program's own list wins over
 the environment, and a `RUEDA_` variable over Horovod's name for the same setting.
 
-All are read once, by init. An empty variable is as if it were not set. A value that is out of range or not among the words listed, and a name
-that does not exist, make init fail with `RUEDA_INVALID_ARGUMENT`; the message names the setting,
-what was given, what is allowed, and for an unknown name the nearest known one.
+All are read once, by init. An empty variable is as if it were not set. A value that is out of range
+or not among the words listed, and a name that does not exist, make init fail with
+`RUEDA_INVALID_ARGUMENT`; the message names the setting, what was given, what is allowed, and for an
+unknown name the nearest known one.
 
 ## Settings
 

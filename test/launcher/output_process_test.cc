@@ -64,8 +64,7 @@ TEST(Output, IsShownBeforeItsLineEnds) {
 }
 
 TEST(Output, OfTwoThatAreInTheMidstOfALineIsTornByTheLine) {
-  Job job({"-np", "2", "sh", "-c",
-           "printf 'a%s' $RANK; exec sleep 1000"});
+  Job job({"-np", "2", "sh", "-c", "printf 'a%s' $RANK; exec sleep 1000"});
   job.AwaitText("a0");
   job.AwaitText("a1");
   job.Signal(SIGTERM);
