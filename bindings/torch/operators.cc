@@ -409,24 +409,24 @@ std::vector<at::Tensor> CallOperator(const Call& call, c10::SymIntArrayRef rows)
   const at::Tensor& first = call.tensors.front();
   const std::string_view op = NameOf(call.op);
   const int64_t set = call.process_set.id;
+  const auto reduce = [&](const auto& one, const auto& group) -> std::vector<at::Tensor> {
+    if (call.grouped) {
+      return group.call(call.tensors, call.name, op, call.prescale, call.postscale, set);
+    }
+    return {one.call(first, call.name, op, call.prescale, call.postscale, set)};
+  };
   switch (call.kind) {
     case RUEDA_ALLREDUCE: {
       static const auto one = Find<decltype(AllreduceOperator)>("rueda::allreduce");
       static const auto group =
           Find<decltype(GroupedAllreduceOperator)>("rueda::grouped_allreduce");
-      if (call.grouped) {
-        return group.call(call.tensors, call.name, op, call.prescale, call.postscale, set);
-      }
-      return {one.call(first, call.name, op, call.prescale, call.postscale, set)};
+      return reduce(one, group);
     }
     case RUEDA_REDUCESCATTER: {
       static const auto one = Find<decltype(ReducescatterOperator)>("rueda::reducescatter");
       static const auto group =
           Find<decltype(GroupedReducescatterOperator)>("rueda::grouped_reducescatter");
-      if (call.grouped) {
-        return group.call(call.tensors, call.name, op, call.prescale, call.postscale, set);
-      }
-      return {one.call(first, call.name, op, call.prescale, call.postscale, set)};
+      return reduce(one, group);
     }
     case RUEDA_BROADCAST: {
       static const auto one = Find<decltype(BroadcastOperator)>("rueda::broadcast");

@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <initializer_list>
 #include <limits>
 #include <variant>
 
@@ -288,23 +287,15 @@ std::string FromHorovod(const Knob& knob, const std::string& value) {
   return word;
 }
 
-bool EndsWithOne(absl::string_view text, std::initializer_list<absl::string_view> ends) {
-  return std::any_of(ends.begin(), ends.end(),
-                     [&](absl::string_view end) { return absl::EndsWith(text, end); });
-}
-
 // Whether it is one of the variables that Kubernetes puts into every container of a namespace in
 // which a service's name begins with "rueda". `rest`: without the prefix.
 // https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
 bool IsOfAService(absl::string_view rest, absl::string_view value) {
-  const std::string name = absl::StrCat("_", rest);
-  if (EndsWithOne(name, {"_SERVICE_HOST", "_SERVICE_PORT"})) return true;
-  if (absl::StrContains(name, "_SERVICE_PORT_")) return true;
-  if (absl::EndsWith(name, "_PORT") && absl::StrContains(value, "://")) return true;
-  return absl::StrContains(name, "_PORT_") &&
-         EndsWithOne(
-             name, {"_TCP", "_UDP", "_SCTP", "_TCP_PROTO", "_UDP_PROTO", "_SCTP_PROTO", "_TCP_PORT",
-                    "_UDP_PORT", "_SCTP_PORT", "_TCP_ADDR", "_UDP_ADDR", "_SCTP_ADDR"});
+  const std::string name = absl::StrCat("_", rest, "_");
+  const auto has = [&](absl::string_view words) { return absl::StrContains(name, words); };
+  if (has("_SERVICE_HOST_") || has("_SERVICE_PORT_")) return true;
+  if (absl::EndsWith(name, "_PORT_") && absl::StrContains(value, "://")) return true;
+  return has("_PORT_") && (has("_TCP_") || has("_UDP_") || has("_SCTP_"));
 }
 
 int EditDistance(absl::string_view a, absl::string_view b) {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "bindings/torch/operation.h"
+#include "bindings/torch/training/present_ranks.h"
 #include "rueda/training.hpp"
 
 namespace rueda::libtorch {
@@ -84,16 +85,11 @@ void Check(const std::vector<RankMetrics>& all, const std::vector<int>& ranks,
 Metrics average_metrics(const Metrics& metrics, double count, const std::string& name,
                         ProcessSet process_set) {
   // As bytes rather than in a tensor: so one operation compares the keys, too.
-  const std::vector<std::string> texts =
-      allgather_object(Serialized(metrics, count), {.name = name, .process_set = process_set});
+  const libtorch::PresentRanks present =
+      libtorch::AllgatherPresent(Serialized(metrics, count), name, process_set);
   std::vector<RankMetrics> all;
-  std::vector<int> ranks;  // those who have not joined
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (texts[i].empty()) continue;
-    all.push_back(Parsed(texts[i]));
-    ranks.push_back(process_set.ranks()[i]);
-  }
-  Check(all, ranks, name);
+  for (const std::string& text : present.texts) all.push_back(Parsed(text));
+  Check(all, present.ranks, name);
   double total = 0;
   for (const RankMetrics& one : all) total += one.count;
   Metrics average;

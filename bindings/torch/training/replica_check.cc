@@ -6,6 +6,7 @@
 #include "bindings/torch/all_equal.h"
 #include "bindings/torch/fingerprint.h"
 #include "bindings/torch/named_tensors.h"
+#include "bindings/torch/training/present_ranks.h"
 #include "rueda/training.hpp"
 
 namespace rueda::libtorch {
@@ -141,16 +142,9 @@ void check_replicas(const NamedTensors& tensors, const std::string& name, Proces
   const std::vector<Print> prints = FingerprintsOf(tensors);
   if (AllEqual(Whole(prints), name, process_set)) return;
   // Rare: so only now by tensor.
-  const std::vector<std::string> texts =
-      allgather_object(Serialized(prints), {.name = name + ".tensors", .process_set = process_set});
-  std::vector<std::string> objects;
-  std::vector<int> ranks;  // those who have not joined
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (texts[i].empty()) continue;
-    objects.push_back(texts[i]);
-    ranks.push_back(process_set.ranks()[i]);
-  }
-  ThrowDifference(RowsOf(objects), ranks);
+  const libtorch::PresentRanks present =
+      libtorch::AllgatherPresent(Serialized(prints), name + ".tensors", process_set);
+  ThrowDifference(RowsOf(present.texts), present.ranks);
 }
 
 void check_replicas(const torch::nn::Module& module, const std::string& name,
