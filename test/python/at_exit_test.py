@@ -69,15 +69,45 @@ def end_two_ranks(python: str, *how: str) -> None:
     assert done.stdout.count("done") == 2
 
 
-@pytest.mark.parametrize("hook", ["atexit", "finalize"])
-@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
-def test_operations_in_exit_handlers(version, hook):
-    python = PYTHONS / version / "bin" / "python3"
+@pytest.fixture(params=["3.10", "3.11", "3.12", "3.13"])
+def python(request) -> str:
+    version = request.param
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
-        python = sys.executable
-    elif not python.exists():
+        return sys.executable
+    found = PYTHONS / version / "bin" / "python3"
+    if not found.exists():
         pytest.skip(f"third_party/setup.sh --tests has found no Python {version}")
-    end_two_ranks(str(python), hook)
+    return str(found)
+
+
+@pytest.mark.parametrize("hook", ["atexit", "finalize"])
+def test_operations_in_exit_handlers(python, hook):
+    end_two_ranks(python, hook)
+
+
+EXITS = """
+import sys
+import rueda
+
+rueda.init()
+try:
+    if rueda.rank() == 1:
+        sys.exit(7)
+    rueda.barrier()
+except rueda.AbortedError as error:
+    sys.exit(f"told: {error}")
+"""
+
+
+def test_the_others_are_told_of_sys_exit(python):
+    done = subprocess.run(
+        [launcher.program(), "-np", "2", python, "-c", EXITS],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 7
+    assert "told: " in done.stderr and "rank 1 aborted the job: SystemExit: 7" in done.stderr
 
 
 @pytest.mark.parametrize("hook", ["atexit", "finalize"])

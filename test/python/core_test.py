@@ -294,6 +294,15 @@ builtins.kept.append(builtins.kept)
         ("raise ValueError('of rank 1')", 1, "ValueError: of rank 1"),
         ("sys.exit(7)", 7, "SystemExit: 7"),
         ("sys.exit('of rank 1')", 1, "SystemExit: of rank 1"),
+        ("try: sys.exit(7)\n    except ValueError: pass", 7, "SystemExit: 7"),
+        ("with open(os.devnull): sys.exit(7)", 7, "SystemExit: 7"),
+        (
+            "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+            "    try: os.kill(os.getpid(), signal.SIGTERM); signal.pause()\n"
+            "    except KeyError: pass",
+            7,
+            "SystemExit: 7",
+        ),
     ],
 )
 def test_the_others_and_ruedarun_are_told_who_has_failed(end, status, told, tmp_path):

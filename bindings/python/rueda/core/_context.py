@@ -414,7 +414,10 @@ def _exit(status: object = None, /) -> NoReturn:
     error = SystemExit(*status) if isinstance(status, tuple) else SystemExit(status)
     if threading.current_thread() is threading.main_thread():
         error._rueda = _OfExit(error.code)  # type: ignore[attr-defined]
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # its traceback has this frame: it would live as long as itself
 
 
 def uncaught() -> BaseException | None:
