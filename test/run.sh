@@ -4,31 +4,35 @@
 # and runs all parts below; a second run is quick (ccache). The last lines are a table of the parts
 # and the counts. Exit status: 0 when nothing failed.
 #
-#     test/run.sh [--quick] [--no-torch]
+#     test/run.sh [--quick] [--all] [--no-torch]
 #
 #   --quick      the release build's tests only, without the sanitizers'
+#   --all        every case of the C++ tests over real processes, instead of every third
 #   --no-torch   do without torch: it isn't installed, and what needs it is not run
 #
 # The quick checks come first: when they fail the rest is not begun. Later parts go on after a
-# failure. The address and the thread sanitizer take turns, commit by commit. Of the cases over real
-# processes, and of long unit tests, they run a twelfth, another one each time; test/soak/run.sh runs
-# all of them. RUEDA_VENV and RUEDA_PIP_ARGS: see third_party/setup.sh.
+# failure. What would take over an hour takes turns, commit by commit: of the C++ tests' cases over
+# real processes the release build runs a third, and either the address or the thread sanitizer a
+# twelfth of them and of long unit tests. test/soak/run.sh runs all of them. RUEDA_VENV and
+# RUEDA_PIP_ARGS: see third_party/setup.sh.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 quick=0
+all=0
 torch=1
 for option in "$@"; do
   case "$option" in
     --quick) quick=1 ;;
+    --all) all=1 ;;
     --no-torch) torch=0 ;;
     -h | --help)
       sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
       exit 0
       ;;
     *)
-      echo "run.sh: unknown option $option; there are --quick and --no-torch" >&2
+      echo "run.sh: unknown option $option; there are --quick, --all and --no-torch" >&2
       exit 2
       ;;
   esac
@@ -65,6 +69,11 @@ run_tests() {  # PRESET LABELS
     --test-output-size-failed 1048576
 }
 
+# run_share PRESET LABELS COUNT TURN: of the GoogleTest cases one of every COUNT.
+run_share() {
+  GTEST_TOTAL_SHARDS=$3 GTEST_SHARD_INDEX=$(($4 % $3)) run_tests "$1" "$2"
+}
+
 has_tests() {  # PRESET LABELS
   ! ctest --test-dir "build/$1" -N -L "^($2)\$" | grep -q '^Total Tests: 0$'
 }
@@ -80,6 +89,10 @@ check_labels() {
   return 1
 }
 
+commits=$(git rev-list --count HEAD 2>/dev/null || echo 0)
+share=3
+[[ $all == 1 ]] && share=1
+
 setup_options=(--tests --cuda)
 [[ $torch == 1 ]] || setup_options+=(--no-torch)
 part "set-up" third_party/setup.sh "${setup_options[@]}" || finish
@@ -89,9 +102,9 @@ part "lint" run_tests release lint || finish
 part "unit" run_tests release unit
 part "package" run_tests release package
 part "instructions" run_tests release instructions
-part "multiprocess" run_tests release multiprocess
+part "multiprocess, 1 of $share cases" run_share release multiprocess "$share" "$commits"
 if [[ $torch == 1 ]]; then
-  part "torch" run_tests release torch
+  part "torch, 1 of $share cases" run_share release torch "$share" "$commits"
 fi
 part "python" run_tests release python
 part "gpu: skipped where there is none" run_tests release gpu
@@ -99,14 +112,12 @@ if has_tests release 'fault|fuzz'; then
   part "faults and fuzz" run_tests release 'fault|fuzz'
 fi
 if [[ $quick == 0 ]]; then
-  commits=$(git rev-list --count HEAD 2>/dev/null || echo 0)
   sanitizers=(asan tsan)
   sanitizer=${sanitizers[$((commits % 2))]}
-  shard=$((commits / 2 % 12))
   if part "$sanitizer: build" build "$sanitizer"; then
     part "$sanitizer: unit" run_tests "$sanitizer" unit
-    export GTEST_TOTAL_SHARDS=12 GTEST_SHARD_INDEX=$shard
-    part "$sanitizer: long and multiprocess, cases $((shard + 1)) of every 12" run_tests "$sanitizer" 'long|multiprocess'
+    part "$sanitizer: long and multiprocess, 1 of 12 cases" \
+      run_share "$sanitizer" 'long|multiprocess' 12 $((commits / 2))
   fi
 fi
 finish

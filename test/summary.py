@@ -14,6 +14,16 @@ import xml.etree.ElementTree
 # How a test says that it left something out: whole (exit status 77), a part, or a GoogleTest case.
 SAID = re.compile(r"^SKIPPED(?: in part)?: (.*)$", re.M)
 CASE = re.compile(r"^(?:\S+:\d+: Skipped\n((?:.*\n)*?)\n*)?\[  SKIPPED \] ([^\s,]+)(?:,.*)? \(\d+ ms\)$", re.M)
+# What a GoogleTest case that failed has printed: from its first failure to its end.
+FAILURE = re.compile(r"^(\S+:\d+: Failure\n(?:(?!\[ RUN).*\n)*?\[  FAILED  \] \S+.*)$", re.M)
+SHOWN = 40  # lines of a test that failed
+
+
+def why(output):
+    """The lines that tell most of a failure: those of the cases, or else the last ones."""
+    cases = FAILURE.findall(output)
+    lines = "\n".join(cases).splitlines()[:SHOWN] if cases else output.rstrip().splitlines()[-SHOWN:]
+    return "\n".join("    " + line for line in lines)
 
 
 class Part:
@@ -21,7 +31,7 @@ class Part:
         name, seconds, status = path.read_text().rstrip("\n").split("\t")
         self.name, self.seconds, self.failed_itself = name, int(seconds), status != "0"
         self.passed = 0
-        self.failed, self.skipped = [], []
+        self.failed, self.reasons, self.skipped = [], [], []
         report = path.with_suffix(".xml")
         self.has_tests = report.exists()
         if self.has_tests:
@@ -43,6 +53,7 @@ class Part:
             self.passed += 1
         else:
             self.failed.append(name)
+            self.reasons.append(f"{name}:\n{why(output)}")
         self.skipped += reasons
 
     def row(self):
@@ -57,6 +68,7 @@ def main():
     print()
     for title, lines in (
             ("Skipped", [f"{p.name}: {line}" for p in parts for line in p.skipped]),
+            ("Why", [f"{p.name}: {text}" for p in parts for text in p.reasons]),
             ("Failed", [f"{p.name}: {line}" for p in parts for line in p.failed])):
         if lines:
             print(f"{title}:\n  " + "\n  ".join(lines) + "\n")

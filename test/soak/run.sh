@@ -10,7 +10,7 @@
 #   --preset    which build: release by default
 #   --seed      the first round's, 1 to 99999; else by chance
 #
-# All tests with ctest's labels long, multiprocess, fault and slow take part. Prints a line a round, and
+# All tests with ctest's labels long, multiprocess, torch, fault and slow take part. Prints a line a round, and
 # at the end how many rounds of each passed. Exit status: 0 when nothing failed.
 set -euo pipefail
 
@@ -54,7 +54,7 @@ done
 build=build/$preset
 [[ -x $build/bin/rueda_sim ]] || fail "there is no build in $build: cmake --workflow --preset $preset"
 
-mapfile -t tests < <(ctest --test-dir "$build" -N -L '^(long|multiprocess|fault|slow)$' |
+mapfile -t tests < <(ctest --test-dir "$build" -N -L '^(long|multiprocess|torch|fault|slow)$' |
   sed -n 's/^ *Test *#[0-9]*: //p')
 [[ ${#tests[@]} -gt 0 ]] || fail "$build has no such test"
 
