@@ -512,6 +512,11 @@ class Allocations(OnHosts):
                           SLURM_CONF=cluster.conf)
         self.expect_ranks(3, cluster.command("salloc", "-Q", "-N", "2", "--ntasks-per-node", "2", RUEDARUN, "-np", "3",
                                              HELLO), SLURM_CONF=cluster.conf)
+        file = os.path.join(self.folder, "slurm-hosts")
+        with open(file, "w", encoding="ascii") as out:
+            out.write("node2\nnode1\nnode2\n")
+        self.expect_ranks(3, cluster.command("salloc", "-Q", "-N", "2", "--ntasks-per-node", "2", "env",
+                                             f"SLURM_HOSTFILE={file}", RUEDARUN, HELLO), SLURM_CONF=cluster.conf)
 
     def test_a_batch_script_is_warned(self):
         """SLURM's signal to the job's steps reaches the ranks, whoever started them."""

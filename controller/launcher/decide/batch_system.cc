@@ -90,9 +90,17 @@ absl::StatusOr<Hosts> Merge(const Hosts& listed, const std::function<std::string
   return hosts;
 }
 
-// A host a line, as often as it has slots.
+// A line of a file of hosts: appends what it names, a slot each time.
+using HostsLine = std::function<absl::Status(absl::string_view line, Hosts* hosts)>;
+
+absl::Status OneHost(absl::string_view line, Hosts* hosts) {
+  hosts->push_back({std::string(line), 1});
+  return absl::OkStatus();
+}
+
+// A host as often as it has slots.
 absl::StatusOr<Hosts> ReadHostsFile(const Environment& environment, const char* variable,
-                                    const FileReader& read_file) {
+                                    const FileReader& read_file, const HostsLine& read = OneHost) {
   const std::string path = Text(environment, variable);
   const std::string where = Named(variable, path);
   const absl::StatusOr<std::string> text = read_file(path);
@@ -106,14 +114,16 @@ absl::StatusOr<Hosts> ReadHostsFile(const Environment& environment, const char* 
   size_t number = 0;
   for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
     ++number;
-    const absl::string_view name = absl::StripAsciiWhitespace(line);
-    if (name.empty()) continue;
-    if (listed.size() == kRanksMax) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, ", line ", number, ": more than ", kRanksMax, " slots"));
+    const absl::string_view stripped = absl::StripAsciiWhitespace(line);
+    if (stripped.empty()) continue;
+    const auto place = [&] { return absl::StrCat(where, ", line ", number); };
+    if (const absl::Status status = read(stripped, &listed); !status.ok()) {
+      return StatusAt(place(), status);
     }
-    listed.push_back({std::string(name), 1});
-    numbers.push_back(number);
+    if (listed.size() > kRanksMax) {
+      return absl::InvalidArgumentError(absl::StrCat(place(), ": more than ", kRanksMax, " slots"));
+    }
+    numbers.resize(listed.size(), number);
   }
   if (listed.empty()) return absl::InvalidArgumentError(where + ": the file names no host");
   return Merge(listed, [&](size_t i) { return absl::StrCat(where, ", line ", numbers[i]); });
@@ -149,6 +159,32 @@ absl::StatusOr<std::vector<int>> SlurmSlots(const Environment& environment, size
   return std::vector<int>(nodes, tasks);
 }
 
+// A line of SLURM_HOSTFILE: a list of nodes, "*3" behind it where three tasks go to each, and '#'
+// before what nobody reads. One of `nodes` each.
+absl::Status ReadSlurmHosts(const std::vector<std::string>& nodes, absl::string_view line,
+                            Hosts* hosts) {
+  line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
+  if (line.empty()) return absl::OkStatus();
+  int slots = 1;
+  if (const size_t star = line.rfind('*'); star != absl::string_view::npos) {
+    const absl::string_view count = line.substr(star + 1);
+    if (!absl::SimpleAtoi(count, &slots) || slots < 1 || slots > kLocalRanksMax) {
+      return absl::InvalidArgumentError(absl::StrCat("'", line, "': expected a number from 1 to ",
+                                                     kLocalRanksMax, " behind the '*'"));
+    }
+    line = line.substr(0, star);
+  }
+  RUEDA_ASSIGN_OR_RETURN(const std::vector<std::string> named, ExpandSlurmNodes(line));
+  for (const std::string& name : named) {
+    if (std::find(nodes.begin(), nodes.end(), name) == nodes.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " is no node of this job; SLURM_JOB_NODELIST tells those"));
+    }
+    hosts->push_back({name, slots});
+  }
+  return absl::OkStatus();
+}
+
 // `srun ruedarun` starts it as often as the step has tasks. A shell that srun or salloc opened is a
 // step of one.
 absl::Status CheckAlone(const Environment& environment) {
@@ -163,7 +199,7 @@ absl::Status CheckAlone(const Environment& environment) {
 }
 
 absl::StatusOr<std::optional<Allocation>> FromSlurm(const Environment& environment,
-                                                    const FileReader& /*read_file*/) {
+                                                    const FileReader& read_file) {
   const std::string job = Text(environment, "SLURM_JOB_ID");
   if (job.empty()) return std::nullopt;
   Allocation allocation{absl::StrCat("SLURM job ", job), {}, Starter::Kind::kSrun};
@@ -173,6 +209,14 @@ absl::StatusOr<std::optional<Allocation>> FromSlurm(const Environment& environme
   const std::string where = Named("SLURM_JOB_NODELIST", list);
   const absl::StatusOr<std::vector<std::string>> nodes = ExpandSlurmNodes(list);
   if (!nodes.ok()) return StatusAt(where, nodes.status());
+  if (IsSet(environment, "SLURM_HOSTFILE")) {
+    RUEDA_ASSIGN_OR_RETURN(allocation.hosts,
+                           ReadHostsFile(environment, "SLURM_HOSTFILE", read_file,
+                                         [&](absl::string_view line, Hosts* hosts) {
+                                           return ReadSlurmHosts(*nodes, line, hosts);
+                                         }));
+    return allocation;
+  }
   RUEDA_ASSIGN_OR_RETURN(const std::vector<int> slots, SlurmSlots(environment, nodes->size()));
   Hosts listed;
   for (size_t i = 0; i < slots.size(); ++i) listed.push_back({(*nodes)[i], slots[i]});

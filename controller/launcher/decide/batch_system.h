@@ -30,7 +30,7 @@ using FileReader = std::function<absl::StatusOr<std::string>(const std::string& 
 // * SLURM: as many as tasks (SLURM_TASKS_PER_NODE, or SLURM_NTASKS_PER_NODE) if tasks were asked
 //   for, which SLURM_NTASKS or SLURM_NTASKS_PER_NODE tells. One if only nodes were:
 //   SLURM_TASKS_PER_NODE then counts processors. Of a job of several components (het jobs): the
-//   first.
+//   first. With SLURM_HOSTFILE: the file's hosts, as often as it names them.
 // * LSF: as many as slots, by LSB_DJOB_RANKFILE, LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS or LSB_HOSTS,
 //   the first that is set. Where jsrun starts processes (CSM_ALLOCATION_ID is set) the first host
 //   is the launch node, which has one slot and takes no ranks: it is left out.

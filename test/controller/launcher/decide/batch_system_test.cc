@@ -137,6 +137,31 @@ TEST(Allocation, OfSlurmIsRefusedWithThePlace) {
       "SLURM_JOB_NODELIST=n[1-100], node 66: more than 1024 slots of one host, or 65536 of all");
 }
 
+// As srun reads it for tasks in arbitrary places.
+TEST(Allocation, OfSlurmFollowsItsHostFile) {
+  const Environment environment =
+      Slurm({{"SLURM_JOB_NODELIST", "n[1-3]"}, {"SLURM_HOSTFILE", "/f"}, {"SLURM_NTASKS", "9"}});
+  const struct {
+    std::string file;
+    Hosts hosts;
+  } kCases[] = {{"n2\nn1\nn2\n", {{"n2", 2}, {"n1", 1}}},
+                {"n3,n1", {{"n3", 1}, {"n1", 1}}},
+                {"# mine\nn[1-2]*3  # two\n\n n3\n", {{"n1", 3}, {"n2", 3}, {"n3", 1}}}};
+  for (const auto& each : kCases) {
+    EXPECT_EQ(HostsOf(environment, {{"/f", each.file}}), each.hosts) << each.file;
+  }
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  ExpectRefused(environment, {}, absl::StatusCode::kNotFound,
+                "SLURM_HOSTFILE=/f: No such file or directory");
+  ExpectRefused(environment, {{"/f", "#\n"}}, invalid, "SLURM_HOSTFILE=/f: the file names no host");
+  ExpectRefused(environment, {{"/f", "n1\nn4\n"}}, invalid,
+                "SLURM_HOSTFILE=/f, line 2: n4 is no node of this job; SLURM_JOB_NODELIST tells "
+                "those");
+  ExpectRefused(environment, {{"/f", "n1*0"}}, invalid,
+                "SLURM_HOSTFILE=/f, line 1: 'n1*0': expected a number from 1 to 1024 behind the "
+                "'*'");
+}
+
 TEST(Allocation, OfPbsHasASlotForEachLine) {
   const Environment environment = {{"PBS_JOBID", "9"}, {"PBS_NODEFILE", "/f"}};
   const struct {
