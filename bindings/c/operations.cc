@@ -209,6 +209,13 @@ rueda_status rueda_wait(rueda_context* context, rueda_handle handle, int64_t tim
   });
 }
 
+rueda_status rueda_explain(rueda_context* context, rueda_handle handle) {
+  return Guard([&]() -> absl::Status {
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+    return runtime->Explain(handle);
+  });
+}
+
 rueda_status rueda_wait_or_abort(rueda_context* context, rueda_handle handle, const char* why) {
   return Guard([&]() -> absl::Status {
     RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));

@@ -358,14 +358,20 @@ const std::vector<at::Tensor>& Operation::Wait() {
   return results_;
 }
 
+// Others may let go of it meanwhile. Null: they have.
+std::shared_ptr<const rueda::detail::Claim> Operation::Claim() {
+  const std::lock_guard<std::mutex> lock(flight_mutex_);
+  return flight.handle == 0 ? nullptr : rueda::detail::Share(&flight);
+}
+
 bool Operation::WaitFor(int64_t timeout_ns) {
-  std::shared_ptr<const rueda::detail::Claim> claim;  // while somebody else may let go of it
-  {
-    const std::lock_guard<std::mutex> lock(flight_mutex_);
-    if (flight.handle == 0) return true;
-    claim = rueda::detail::Share(&flight);
-  }
-  return rueda::detail::WaitFor(claim->context, claim->handle, timeout_ns);
+  const auto claim = Claim();
+  return claim == nullptr || rueda::detail::WaitFor(claim->context, claim->handle, timeout_ns);
+}
+
+std::string Operation::Explain() {
+  const auto claim = Claim();
+  return claim == nullptr ? "" : rueda::detail::Explain(claim->context, claim->handle);
 }
 
 void Operation::Then(std::function<void(const Error*)> callback) {

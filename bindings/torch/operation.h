@@ -68,6 +68,8 @@ class Operation final : private rueda::detail::Cargo {
   bool Poll();
   // Whether it ends in time; however, and whoever else waits for it. Not what Wait() does then.
   bool WaitFor(int64_t timeout_ns);
+  // Why it has not ended, in words. May take a second.
+  std::string Explain();
   // See rueda.hpp, Handle::then.
   void Then(std::function<void(const Error*)> callback);
   // Waits for the end; throws how it failed. The results are then there, by part: on CUDA, for the
@@ -81,6 +83,7 @@ class Operation final : private rueda::detail::Cargo {
   explicit Operation(rueda_context* context) { flight.context = context; }
   static std::shared_ptr<Operation> Make(rueda_context* context);
   void End() noexcept override;
+  std::shared_ptr<const rueda::detail::Claim> Claim();
   void Start(const Call& call, int64_t time_ns);
   void Prepare(const Call& call);
   void PreparePart(const Call& call, size_t index);

@@ -24,6 +24,8 @@ void RanksConcerned(const PlanItem* begin, const PlanItem* end, const ProcessSet
       mark([&](Rank rank) {
         return std::binary_search(reject->ranks.begin(), reject->ranks.end(), rank);
       });
+    } else if (const auto* told = std::get_if<Told>(item)) {
+      mark([&](Rank rank) { return rank == told->rank; });
     } else if (!std::holds_alternative<Define>(*item) && !std::holds_alternative<Forget>(*item)) {
       concerned->assign(ranks.size(), true);
       return;

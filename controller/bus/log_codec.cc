@@ -15,6 +15,7 @@ enum Kind : uint8_t {
   kExpire = 6,   // field: id; low: sequence
   kPlan = 7,     // payload: wire::Plan
   kBlocked = 8,  // field: level; low: question
+  kAsked = 9,
 };
 
 }  // namespace
@@ -46,7 +47,7 @@ absl::StatusOr<bool> AppendEvent(const ControlEvent& event, HostLog* log) {
   if (const auto* blocked = std::get_if<Blocked>(&event.what)) {
     return log->Append({kBlocked, false, blocked->level, blocked->question});
   }
-  return log->Append({kLeave});
+  return log->Append({std::holds_alternative<Asked>(event.what) ? kAsked : kLeave});
 }
 
 bool AppendPlan(absl::string_view packed, HostLog* log) {
@@ -100,6 +101,9 @@ absl::StatusOr<ControlEvent> DecodeLogEvent(const LogEntry& entry, absl::Span<co
         return absl::InvalidArgumentError(absl::StrCat("log word: blocked at level ", word.field));
       }
       event.what = Blocked{static_cast<Blocked::Level>(word.field), word.low};
+      return event;
+    case kAsked:
+      event.what = Asked{};
       return event;
     default:
       return absl::InvalidArgumentError(

@@ -2,9 +2,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/codec.h"
+#include "core/base/process.h"
 #include "ops/host/segment.h"
 
 namespace rueda {
+
+std::string EndText(int wait_status) {
+  return absl::StrCat(WaitStatusText(wait_status),
+                      wait_status == 0 ? " without shutting down" : "");
+}
 
 std::string Failure::ToString() const {
   std::string text;

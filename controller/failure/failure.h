@@ -10,6 +10,9 @@
 
 namespace rueda {
 
+// How a rank's process ended that had not left, from waitpid's status.
+std::string EndText(int wait_status);
+
 struct Failure {
   Rank rank = -1;     // -1: nobody in particular
   Rank accuser = -1;  // the one that took it for lost; -1: unknown

@@ -3,8 +3,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/process.h"
 
 namespace rueda {
+
+std::optional<std::string> ProcessVerdicts::HowItEnded(Rank rank) const {
+  const int pid = pids_[rank];
+  const std::optional<int> status = pid > 0 ? WaitStatusUntilReaped(pid) : std::nullopt;
+  return status.has_value() ? std::optional(EndText(*status)) : std::nullopt;
+}
+
+bool ProcessVerdicts::MayCome(Rank rank) const {
+  return pids_[rank] > 0 && ProcessState(pids_[rank]) != '\0';
+}
 
 void FailureDetector::OnLinkLost(Rank rank, std::string how, bool same_host, Nanos now) {
   if (suspects_a_rank()) return;
@@ -35,16 +46,15 @@ Rank FailureDetector::CulpritBehind(Rank rank) const {
 std::optional<Failure> FailureDetector::Decide(absl::FunctionRef<bool(Rank)> has_left, Nanos now) {
   if (!suspects()) return std::nullopt;
   std::optional<std::string> verdict;
-  if (verdicts_ != nullptr) {
-    for (Rank rank = 0; rank < world_size_ && !suspects_a_rank(); ++rank) {
-      if (!has_left(rank) && verdicts_->HowItEnded(rank).has_value()) suspect_->rank = rank;
-    }
-    if (suspects_a_rank()) {
-      suspect_->rank = CulpritBehind(suspect_->rank);
-      verdict = verdicts_->HowItEnded(suspect_->rank);
-    }
+  const bool knows_all = verdicts_->KnowsAll();
+  for (Rank rank = 0; knows_all && rank < world_size_ && !suspects_a_rank(); ++rank) {
+    if (!has_left(rank) && verdicts_->HowItEnded(rank).has_value()) suspect_->rank = rank;
   }
-  const bool may_learn_more = verdicts_ != nullptr || !suspects_a_rank();
+  if (suspects_a_rank()) {
+    if (knows_all) suspect_->rank = CulpritBehind(suspect_->rank);
+    verdict = verdicts_->HowItEnded(suspect_->rank);
+  }
+  const bool may_learn_more = !suspects_a_rank() || verdicts_->MayCome(suspect_->rank);
   if (!verdict.has_value() && may_learn_more && now < suspect_->give_up) return std::nullopt;
   Failure failure;
   failure.rank = suspect_->rank;

@@ -11,6 +11,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "controller/failure/failure.h"
@@ -26,6 +28,27 @@ class Verdicts {
   virtual std::optional<std::string> HowItEnded(Rank rank) const = 0;
   // Whose doing the end of `rank` was, as it said itself; -1: nobody's.
   virtual Rank BlamedBy(Rank rank) const = 0;
+  // Whether it knows of all ranks, and whom they blame. Else it tells how a rank that is lost has
+  // ended, not who was lost first.
+  virtual bool KnowsAll() const { return true; }
+  // Whether a verdict on `rank`, of which there is none yet, may come.
+  virtual bool MayCome(Rank /*rank*/) const { return true; }
+};
+
+// Of the processes of this host, where nobody watches them: as the kernel has it until their
+// parents ask. Any thread.
+class ProcessVerdicts : public Verdicts {
+ public:
+  // By rank; 0: one of another host, or this process's own.
+  explicit ProcessVerdicts(std::vector<int> pids) : pids_(std::move(pids)) {}
+
+  std::optional<std::string> HowItEnded(Rank rank) const override;
+  Rank BlamedBy(Rank /*rank*/) const override { return -1; }
+  bool KnowsAll() const override { return false; }
+  bool MayCome(Rank rank) const override;
+
+ private:
+  const std::vector<int> pids_;
 };
 
 class FailureDetector {
@@ -40,7 +63,7 @@ class FailureDetector {
   // a crowded machine hundreds of milliseconds may lie between two of them.
   static constexpr Nanos kCulpritPatience = 2 * kSecond;
 
-  // `verdicts` may be null: nobody watches the processes. It outlives this.
+  // `verdicts` outlives this.
   FailureDetector(Rank self, int world_size, const Verdicts* verdicts)
       : self_(self), world_size_(world_size), verdicts_(verdicts) {}
 

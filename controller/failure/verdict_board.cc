@@ -77,8 +77,7 @@ absl::Status VerdictBoard::CheckThere(Rank rank) const {
 std::optional<std::string> VerdictBoard::HowItEnded(Rank rank) const {
   const std::optional<Verdict> verdict = Read(rank);
   if (!verdict.has_value()) return std::nullopt;
-  return absl::StrCat(WaitStatusText(verdict->wait_status),
-                      verdict->wait_status == 0 ? " without shutting down" : "");
+  return EndText(verdict->wait_status);
 }
 
 void VerdictBoard::TakePart(Rank rank) {

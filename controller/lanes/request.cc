@@ -84,6 +84,7 @@ void RequestTable::Unreference(Request* request) {
   request->names_freed = false;
   request->callback = nullptr;
   request->late_callbacks.Reopen();
+  request->missing.Reset();
   request->allocate = nullptr;
   request->ordered_at = 0;
   request->started_at = 0;

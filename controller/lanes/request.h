@@ -9,6 +9,8 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "controller/failure/failure.h"
@@ -68,6 +70,36 @@ class LateCallbacks {
   std::atomic<Late*> latest_{nullptr};  // owned, the latest first; or &closed_
 };
 
+// Who is missing where a thread waits: the thread asks, the engine answers. Thread-safe.
+class WhoIsMissing {
+ public:
+  // How many answers there have been; another one tells that its text has come.
+  uint32_t answers() const { return answers_.load(std::memory_order_acquire); }
+  void Ask() { asked_.store(true, std::memory_order_release); }
+  bool TakeQuestion() { return asked_.exchange(false, std::memory_order_acq_rel); }
+  void Answer(std::string text) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    text_ = std::move(text);
+    answers_.fetch_add(1, std::memory_order_release);
+  }
+  std::string text() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return text_;
+  }
+  // For the next request.
+  void Reset() ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (!asked_.exchange(false, std::memory_order_relaxed) && answers() == 0) return;
+    MutexLock lock(mutex_);
+    text_.clear();
+  }
+
+ private:
+  std::atomic<bool> asked_{false};
+  std::atomic<uint32_t> answers_{0};
+  mutable Mutex mutex_;
+  std::string text_ ABSL_GUARDED_BY(mutex_);
+};
+
 struct SubmittedName;  // of Submissions
 
 struct Request {
@@ -91,6 +123,7 @@ struct Request {
   LateCallbacks late_callbacks;
   bool waited = false;                   // by a blocking call, from the start
   std::atomic<bool> wait_marked{false};  // the engine has been told that somebody waits
+  WhoIsMissing missing;
 
   // The engine's.
   Nanos ordered_at = 0;               // 0: not yet

@@ -68,8 +68,10 @@ absl::Status Aggregator::Step(const ControlEvent& event, Nanos now,
   if (std::holds_alternative<Announced>(event.what)) return OnAnnounced(event, now, out);
   if (std::holds_alternative<Waited>(event.what)) return OnWaited(event, out);
   if (std::holds_alternative<Leave>(event.what)) OnLeave(event.rank, out);
-  // Rank 0 judges, so it must know all.
-  if (std::holds_alternative<Blocked>(event.what)) next_look_ = PassOnDue(kForever, out);
+  // Rank 0 judges, or is asked, so it must know all.
+  if (std::holds_alternative<Blocked>(event.what) || std::holds_alternative<Asked>(event.what)) {
+    next_look_ = PassOnDue(kForever, out);
+  }
   out->push_back(event);
   return absl::OkStatus();
 }

@@ -116,6 +116,8 @@ absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan)
   } else if (const auto* blocked = std::get_if<Blocked>(&event.what)) {
     if (!left_.Contains(rank)) blocked_.Set(rank, *blocked);
     JudgeBlocked(rank, now, plan);
+  } else if (std::holds_alternative<Asked>(event.what)) {
+    OnAsked(rank, now, plan);
   } else {
     OnExpire(std::get<Expire>(event.what), plan);
   }
@@ -736,10 +738,9 @@ std::vector<Rank> Coordinator::RanksOf(const Instance& instance, bool present) c
   return ranks;
 }
 
-std::string Coordinator::StallText(const Instance& instance, Nanos now) const {
-  std::string text = absl::StrCat(SpecLabel(*instance.spec, instance.sequence), " has waited for ",
-                                  Seconds(now - instance.since), ": submitted by ",
-                                  RanksText(RanksOf(instance, true)), "; missing: ");
+std::string Coordinator::WhoText(const Instance& instance, Nanos now) const {
+  std::string text =
+      absl::StrCat("submitted by ", RanksText(RanksOf(instance, true)), "; missing: ");
   const std::vector<Rank> missing = RanksOf(instance, false);
   constexpr size_t kShown = 8;
   for (size_t i = 0; i < missing.size() && i < kShown; ++i) {
@@ -756,6 +757,16 @@ std::string Coordinator::StallText(const Instance& instance, Nanos now) const {
   }
   if (missing.size() > kShown) absl::StrAppend(&text, " and ", missing.size() - kShown, " more");
   return text;
+}
+
+void Coordinator::OnAsked(Rank rank, Nanos now, Plan* plan) {
+  constexpr int kTold = 256;
+  int count = 0;
+  pending_.ForEach([&](Instance& instance) {
+    const int member = ParticipantsOf(instance).IndexOf(rank);
+    if (member < 0 || !instance.who.Contains(member) || ++count > kTold) return;
+    plan->push_back(Told{rank, instance.spec, instance.sequence, WhoText(instance, now)});
+  });
 }
 
 Nanos Coordinator::CheckDeadlines(Nanos now, std::vector<std::string>* reports,
@@ -782,7 +793,9 @@ Nanos Coordinator::CheckDeadlines(Nanos now, std::vector<std::string>* reports,
       return factor * options_.stall_warn;
     };
     if (age >= due()) {
-      reports->push_back(StallText(instance, now));
+      reports->push_back(absl::StrCat(SpecLabel(*instance.spec, instance.sequence),
+                                      " has waited for ", Seconds(now - instance.since), ": ",
+                                      WhoText(instance, now)));
       while (age >= due()) ++instance.reports;
     }
     next = std::min(next, DeadlineAfter(instance.since, due()));

@@ -114,6 +114,7 @@ class Coordinator {
   absl::Status OnDone(Rank rank, const Done& event, Plan* plan);
   void OnLeave(Rank rank, Plan* plan);
   void OnExpire(const Expire& event, Plan* plan);
+  void OnAsked(Rank rank, Nanos now, Plan* plan);
   void JudgeBlocked(Rank cause, Nanos now, Plan* plan);
   void EndDeadlock(Plan* plan);
   std::string WhoWaitsForWhat();
@@ -145,7 +146,7 @@ class Coordinator {
   absl::Status CheckPlannedDims(const Instance& instance, int members) const;
   absl::Status CheckGathered(const Instance& instance, const Ordered& ordered) const;
   Participants ParticipantsOf(const Instance& instance) const;
-  std::string StallText(const Instance& instance, Nanos now) const;
+  std::string WhoText(const Instance& instance, Nanos now) const;
   std::vector<Rank> RanksOf(const Instance& instance, bool present) const;
 
   const CoordinatorOptions options_;

@@ -2,6 +2,7 @@
 #include "controller/negotiation/member.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "controller/negotiation/participants.h"
@@ -69,6 +70,11 @@ void Member::AnnounceDone(SetId lane) {
   outgoing_.push_back({What::kDone, 0, lane});
 }
 
+void Member::Ask() {
+  if (std::exchange(ask_queued_, true)) return;
+  outgoing_.push_back({What::kAsk});
+}
+
 void Member::AnnounceLeave() {
   outgoing_.push_back({What::kLeave});
 }
@@ -108,6 +114,9 @@ const ControlEvent* Member::Next() {
       case What::kBlocked:
         next_.what = out.blocked;
         return &next_;
+      case What::kAsk:
+        next_.what = Asked{};
+        return &next_;
     }
   }
   return nullptr;
@@ -121,6 +130,8 @@ void Member::Pop() {
     outstanding_[out.token].wait_told = outstanding_[out.token].waited;
   } else if (out.what == What::kDone) {
     set_states_[out.lane].done_queued = false;
+  } else if (out.what == What::kAsk) {
+    ask_queued_ = false;
   }
 }
 
@@ -144,6 +155,10 @@ absl::Status Member::Apply(const PlanItem& item, std::vector<Action>* actions) {
     return ApplyJoined(*joined, actions);
   } else if (const auto* question = std::get_if<StillBlocked>(&item)) {
     actions->push_back(*question);
+  } else if (const auto* told = std::get_if<Told>(&item)) {
+    if (told->rank != rank_) return absl::OkStatus();
+    const int64_t token = AnnouncedAs(*told->spec, told->sequence);
+    if (token >= 0) actions->push_back(Missing{static_cast<Token>(token), told->text});
   } else {
     const Left& left = std::get<Left>(item);
     if (left.rank < 0 || left.rank >= sets_.world_size()) {
@@ -316,25 +331,24 @@ void Member::ApplyReject(const Reject& reject, std::vector<Action>* actions) {
   const TensorSpec& spec = *reject.spec;
   NoteEnded(spec, reject.sequence);
   if (!std::binary_search(reject.ranks.begin(), reject.ranks.end(), rank_)) return;
-  int64_t token = -1;
-  if (spec.unnamed()) {
-    token = TokenOf(spec, kNoTensor, reject.sequence);
-  } else {
-    // Ours may have been announced with another signature: match by set, pair and name.
-    for (size_t i = 0; i < outstanding_.size(); ++i) {
-      const Outstanding& entry = outstanding_[i];
-      if (entry.live && entry.announced && entry.spec->set == spec.set &&
-          entry.spec->pair() == spec.pair() && entry.spec->name == spec.name) {
-        token = static_cast<int64_t>(i);
-        break;
-      }
-    }
-  }
+  const int64_t token = AnnouncedAs(spec, reject.sequence);
   if (token < 0) return;
   SetClosing(spec.signature, false);
   End(static_cast<Token>(token));
   if (spec.signature.kind == OpKind::kJoin) CatchUp(spec.set);
   actions->push_back(Rejected{static_cast<Token>(token), reject.status});
+}
+
+int64_t Member::AnnouncedAs(const TensorSpec& spec, uint32_t sequence) {
+  if (spec.unnamed()) return TokenOf(spec, kNoTensor, sequence);
+  for (size_t i = 0; i < outstanding_.size(); ++i) {
+    const Outstanding& entry = outstanding_[i];
+    if (entry.live && entry.announced && entry.spec->set == spec.set &&
+        entry.spec->pair() == spec.pair() && entry.spec->name == spec.name) {
+      return static_cast<int64_t>(i);
+    }
+  }
+  return -1;
 }
 
 int64_t Member::TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence) {

@@ -48,7 +48,12 @@ struct JoinDone {
   Token token;
   Rank last;  // the rank that joined last
 };
-using Action = std::variant<Launch, Rejected, NewSet, RemovedSet, JoinDone, Left, StillBlocked>;
+struct Missing {  // the answer to Ask, of one operation
+  Token token;
+  std::string who;
+};
+using Action =
+    std::variant<Launch, Rejected, NewSet, RemovedSet, JoinDone, Left, StillBlocked, Missing>;
 
 class Member {
  public:
@@ -66,6 +71,8 @@ class Member {
   void AnnounceDone(SetId lane);
   bool closing(SetId lane) const { return set_states_[lane].closing; }
   void AnnounceLeave();
+  // Asks who is missing where this rank waits; one such event at most is queued.
+  void Ask();
   void Announce(const Blocked& blocked) { outgoing_.push_back({What::kBlocked, 0, 0, blocked}); }
 
   // The next event for the log; null when there is none. Made from what is known at this moment, so
@@ -111,7 +118,7 @@ class Member {
     bool done_queued = false;
     bool closing = false;  // this rank has asked for the set's removal; nothing of it is in flight
   };
-  enum class What : uint8_t { kAnnounce, kWaited, kDone, kLeave, kBlocked };
+  enum class What : uint8_t { kAnnounce, kWaited, kDone, kLeave, kBlocked, kAsk };
   struct Outgoing {
     What what;
     Token token = 0;
@@ -139,6 +146,9 @@ class Member {
   Token EndUnnamed(SetId set, OpKind kind, uint32_t sequence);
   // The token of this rank's submission; -1 when there is none.
   int64_t TokenOf(const TensorSpec& spec, TensorId id, uint32_t sequence);
+  // This rank's announced operation of the same set, pair and name, whatever its signature; or, if
+  // it is unnamed, of that number. -1 when there is none.
+  int64_t AnnouncedAs(const TensorSpec& spec, uint32_t sequence);
   void End(Token token);
   void TellWait(Token token);
   // Of a live one; kNoTensor while it has none.
@@ -156,6 +166,7 @@ class Member {
   std::vector<Token> waits_owed_;     // announced, waited, but no id yet
   std::vector<SetState> set_states_;  // by set
   std::deque<Outgoing> outgoing_;
+  bool ask_queued_ = false;
   ControlEvent next_;
 };
 

@@ -116,6 +116,9 @@ struct Blocked {
   uint16_t question = 0;  // kStill: which it answers
 };
 
+struct Asked {  // a rank wants to know who is missing where it waits: Told
+};
+
 // The coordinator's input: what one rank put into the log, or what a leader says for others, which
 // is an announcement or a wait.
 struct ControlEvent {
@@ -128,7 +131,7 @@ struct ControlEvent {
   }
 
   Rank rank = 0;
-  std::variant<Announced, Waited, Done, Leave, Expire, Blocked> what;
+  std::variant<Announced, Waited, Done, Leave, Expire, Blocked, Asked> what;
   SpeaksFor speaks_for = SpeaksFor::kRank;
 };
 
@@ -189,8 +192,17 @@ struct StillBlocked {
   uint16_t question;
 };
 
-using PlanItem =
-    std::variant<Define, Forget, Order, Reject, SetAdded, SetRemoved, Joined, Left, StillBlocked>;
+// To a rank that has asked: of one operation that it has submitted, who has too and who has not.
+// For people; times are of the clock where it was written.
+struct Told {
+  Rank rank;
+  SpecPtr spec;
+  uint32_t sequence;
+  std::string text;
+};
+
+using PlanItem = std::variant<Define, Forget, Order, Reject, SetAdded, SetRemoved, Joined, Left,
+                              StillBlocked, Told>;
 using Plan = std::vector<PlanItem>;
 
 }  // namespace rueda

@@ -251,6 +251,8 @@ void EncodeEvent(const ControlEvent& event, wire::Event* out) {
   } else if (const auto* blocked = std::get_if<Blocked>(&event.what)) {
     out->mutable_blocked()->set_level(blocked->level);
     out->mutable_blocked()->set_question(blocked->question);
+  } else if (std::holds_alternative<Asked>(event.what)) {
+    out->mutable_asked();
   } else {
     out->mutable_leave();
   }
@@ -305,6 +307,9 @@ absl::StatusOr<ControlEvent> DecodeEvent(const wire::Event& in) {
                            static_cast<uint16_t>(in.blocked().question())};
       return event;
     }
+    case wire::Event::kAsked:
+      event.what = Asked{};
+      return event;
     case wire::Event::WHAT_NOT_SET:
       break;
   }
@@ -356,6 +361,12 @@ void EncodePlanItem(const PlanItem& item, wire::PlanItem* out) {
     out->mutable_joined()->set_sequence(joined->sequence);
   } else if (const auto* question = std::get_if<StillBlocked>(&item)) {
     out->set_still_blocked(question->question);
+  } else if (const auto* told = std::get_if<Told>(&item)) {
+    wire::Told* out_told = out->mutable_told();
+    out_told->set_rank(told->rank);
+    EncodeSpec(*told->spec, out_told->mutable_spec());
+    out_told->set_sequence(told->sequence);
+    out_told->set_text(told->text);
   } else {
     out->set_left(std::get<Left>(item).rank);
   }
@@ -415,6 +426,15 @@ absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
     case wire::PlanItem::kStillBlocked:
       if (in.still_blocked() > UINT16_MAX) return Bad("question");
       return StillBlocked{static_cast<uint16_t>(in.still_blocked())};
+    case wire::PlanItem::kTold: {
+      Told told;
+      RUEDA_RETURN_IF_ERROR(CheckRank(in.told().rank()));
+      told.rank = in.told().rank();
+      RUEDA_ASSIGN_OR_RETURN(told.spec, DecodeSpec(in.told().spec()));
+      told.sequence = in.told().sequence();
+      told.text = in.told().text();
+      return told;
+    }
     case wire::PlanItem::WHAT_NOT_SET:
       break;
   }

@@ -23,7 +23,8 @@ constexpr MessageField kEvent[] = {{wire::Event::kAnnouncedFieldNumber, kAnnounc
                                    {wire::Event::kDoneFieldNumber, {}},
                                    {wire::Event::kLeaveFieldNumber, {}},
                                    {wire::Event::kExpireFieldNumber, {}},
-                                   {wire::Event::kBlockedFieldNumber, {}}};
+                                   {wire::Event::kBlockedFieldNumber, {}},
+                                   {wire::Event::kAskedFieldNumber, {}}};
 constexpr MessageField kEvents[] = {{wire::Events::kEventsFieldNumber, kEvent}};
 
 constexpr MessageField kDefine[] = {{wire::Define::kSpecFieldNumber, kSpec}};
@@ -31,10 +32,12 @@ constexpr MessageField kOrder[] = {{wire::Order::kBatchFieldNumber, {}},
                                    {wire::Order::kPairFieldNumber, {}},
                                    {wire::Order::kAbsentFieldNumber, {}}};
 constexpr MessageField kReject[] = {{wire::Reject::kSpecFieldNumber, kSpec}};
+constexpr MessageField kTold[] = {{wire::Told::kSpecFieldNumber, kSpec}};
 constexpr MessageField kPlanItem[] = {
     {wire::PlanItem::kDefineFieldNumber, kDefine}, {wire::PlanItem::kOrderFieldNumber, kOrder},
     {wire::PlanItem::kRejectFieldNumber, kReject}, {wire::PlanItem::kSetAddedFieldNumber, {}},
-    {wire::PlanItem::kSetRemovedFieldNumber, {}},  {wire::PlanItem::kJoinedFieldNumber, {}}};
+    {wire::PlanItem::kSetRemovedFieldNumber, {}},  {wire::PlanItem::kJoinedFieldNumber, {}},
+    {wire::PlanItem::kToldFieldNumber, kTold}};
 constexpr MessageField kPlan[] = {{wire::Plan::kItemsFieldNumber, kPlanItem}};
 
 constexpr MessageField kHello[] = {{wire::Hello::kAgreedFieldNumber, {}}};

@@ -1,5 +1,7 @@
 #include "controller/runtime/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "core/base/log.h"
@@ -40,7 +42,15 @@ absl::Status Engine::Init(EnginePartsArgs args) {
   args.listener = this;
   RUEDA_RETURN_IF_ERROR(MakeParts(args, &parts_));
   record_.emplace(&world_, parts_.neighbours.get(), &member_, &in_flight_);
-  detector_.emplace(world_.rank, world_.size(), parts_.verdicts.get());
+  std::vector<int> pids(world_.infos.size());
+  for (size_t i = 0; i < pids.size(); ++i) {
+    const bool is_other = world_.infos[i].pid != getpid();
+    if (is_other && world_.LocalIndex(static_cast<Rank>(i)) >= 0) pids[i] = world_.infos[i].pid;
+  }
+  process_verdicts_.emplace(std::move(pids));
+  const Verdicts* verdicts = parts_.verdicts.get();
+  detector_.emplace(world_.rank, world_.size(),
+                    verdicts == nullptr ? &*process_verdicts_ : verdicts);
   lanes_.emplace(Lanes::Args{&world_, args.config, &member_, &tracks_, timeline_,
                              &own_page().activity, &parts_.backends, this});
   for (SetId set = 0; set < member_.process_sets().end(); ++set) {
@@ -117,10 +127,20 @@ bool Engine::DrainSubmissions() {
     Request* const request = marked_.back();
     if (request->token < in_flight_.size() && in_flight_[request->token] == request) {
       member_.MarkWaited(request->token);
+      if (request->missing.TakeQuestion()) AskWhoIsMissing(request);
     }
     submissions_->table().Unreference(request);
   }
   return true;
+}
+
+void Engine::AskWhoIsMissing(Request* request) {
+  if (request->ordered_at == 0) {
+    member_.Ask();
+  } else {
+    request->missing.Answer("all ranks have submitted it, and it is under way");
+    sleepers_->WakeFor(request);
+  }
 }
 
 void Engine::Begin(Request* request) {
@@ -223,6 +243,9 @@ void Engine::Execute(const Action& action) {
     ending_joins_.push_back({joined->token, joined->last});
   } else if (const auto* question = std::get_if<StillBlocked>(&action)) {
     deadlock_watch_.OnQuestion(*question);
+  } else if (const auto* missing = std::get_if<Missing>(&action)) {
+    in_flight_[missing->token]->missing.Answer(missing->who);
+    sleepers_->WakeFor(in_flight_[missing->token]);
   } else {
     const Rank rank = std::get<Left>(action).rank;
     left_.Insert(rank);

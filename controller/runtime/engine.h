@@ -142,6 +142,7 @@ class Engine final : private Lanes::Listener,
   bool AdvanceLanes();
   bool EndJoins();
 
+  void AskWhoIsMissing(Request* request);
   void Begin(Request* request);
   void AnnounceDone();
   absl::StatusOr<bool> ReadPlan();
@@ -218,7 +219,8 @@ class Engine final : private Lanes::Listener,
   std::vector<Request*> in_flight_;  // by token: what the engine has; null else
   RankSet left_;
   Membership membership_;
-  int failed_operations_ = 0;  // once it has failed
+  int failed_operations_ = 0;                        // once it has failed
+  std::optional<ProcessVerdicts> process_verdicts_;  // where no launcher has any
   std::optional<FailureDetector> detector_;
   std::optional<FailureRecord> record_;
   DeadlockWatch deadlock_watch_;

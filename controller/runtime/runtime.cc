@@ -250,6 +250,25 @@ absl::Status Runtime::Wait(Handle handle, Nanos timeout) {
   return status;
 }
 
+absl::Status Runtime::Explain(Handle handle) {
+  constexpr Nanos kPatience = kSecond;
+  RUEDA_ASSIGN_OR_RETURN(Request * request, Find(handle));
+  const absl::Cleanup unreference = [&] { Unreference(request); };
+  const uint32_t known = request->missing.answers();
+  const auto answered = [&] { return request->missing.answers() != known; };
+  if (!request->is_done()) {
+    RUEDA_RETURN_IF_ERROR(CheckMayWait("the question who is missing"));
+    request->missing.Ask();
+    submissions_->MarkWaited(request);
+    baton_->Await(request, DeadlineAfter(MonotonicNow(), kPatience),
+                  [&] { return request->is_done() || answered(); });
+  }
+  const absl::Status status = WaitFor(request, 0);
+  if (!absl::IsDeadlineExceeded(status) || !answered()) return status;
+  return absl::DeadlineExceededError(absl::StrCat(
+      SpecLabel(*request->spec), " has not ended; it goes on: ", request->missing.text()));
+}
+
 absl::Status Runtime::WaitOnStream(Handle handle, void* stream) {
   RUEDA_ASSIGN_OR_RETURN(Request * request, Find(handle));
   const absl::Status status = OrderStreamBehind(request, stream);

@@ -77,6 +77,9 @@ class Runtime {
   // Waits for its end and returns how it ended. DEADLINE_EXCEEDED: not yet; it goes on. NOT_FOUND:
   // a stale handle. FAILED_PRECONDITION: CheckMayWait.
   absl::Status Wait(Handle handle, Nanos timeout);
+  // As Wait with a time-out of 0, but DEADLINE_EXCEEDED says who is missing, if the coordinator
+  // does within a second.
+  absl::Status Explain(Handle handle);
   // Orders a stream of the operation's device behind it, and blocks at most until it is enqueued
   // there; returns how it ended, if it has. On the CPU `stream` is null, and it is Wait.
   absl::Status WaitOnStream(Handle handle, void* stream);

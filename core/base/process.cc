@@ -85,6 +85,18 @@ UniqueFd OpenPidfd(int pid) {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
+std::optional<int> WaitStatusUntilReaped(int pid) {
+  if (ProcessState(pid) != 'Z' || !HasEnded(pid)) return std::nullopt;
+  const std::string stat = StatOf(pid);
+  const std::vector<absl::string_view> fields = absl::StrSplit(stat, ' ');
+  constexpr size_t kExitCode = 49;  // proc(5): the 52nd, of which the state is the third
+  int status;
+  if (fields.size() <= kExitCode || !absl::SimpleAtoi(fields[kExitCode], &status)) {
+    return std::nullopt;
+  }
+  return status;
+}
+
 bool HasEnded(int pid) {
   const UniqueFd pidfd = OpenPidfd(pid);
   if (pidfd.valid()) {

@@ -1,6 +1,7 @@
 // Facts about processes: how one ended, whose child it is, how many cores this one may use.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ UniqueFd OpenPidfd(int pid);
 // Whether a process has ended, with all its threads: it runs and writes nothing any more. Its
 // parent may not have reaped it yet. False where that can't be seen.
 bool HasEnded(int pid);
+// How a process has ended, as waitpid tells its parent, which has not asked yet; nothing once it
+// has, while the process runs, or where that can't be seen.
+std::optional<int> WaitStatusUntilReaped(int pid);
 // Whether a debugger, or strace, has hold of this process; false where that can't be seen.
 bool IsTraced();
 // Whose child it is; -1: there is none, or it can't be seen.

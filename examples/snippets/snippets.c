@@ -152,6 +152,11 @@ static void submit(rueda_context* context) {
   CHECK(rueda_on_completion(context, handle, &completion) == RUEDA_OK);  // another one, later
   int32_t done = 0;
   CHECK(rueda_poll(context, handle, &done) == RUEDA_OK);  // never blocks
+  const int64_t minute_ns = INT64_C(60000000000);
+  if (rueda_wait(context, handle, minute_ns) == RUEDA_DEADLINE_EXCEEDED &&
+      rueda_explain(context, handle) == RUEDA_DEADLINE_EXCEEDED) {
+    fprintf(stderr, "%s\n", rueda_last_error());  // it goes on; which ranks are missing
+  }
   if (rueda_wait(context, handle, RUEDA_FOREVER) != RUEDA_OK) {
     rueda_error error = RUEDA_ERROR_INIT;
     CHECK(rueda_handle_error(context, handle, &error) == RUEDA_OK);

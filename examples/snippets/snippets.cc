@@ -162,7 +162,7 @@ void Handles() {
   const auto failed = std::make_shared<std::atomic<bool>>(false);  // the callback may come later
   layers[0].then([failed](const rueda::Error* error) { *failed = error != nullptr; });
   while (!layers[1].wait_for(std::chrono::milliseconds(100))) {
-    std::printf("still waiting\n");
+    std::printf("still waiting: %s\n", layers[1].explain().c_str());  // who is missing
   }
   const std::vector<Floats> sums = rueda::wait_all(layers);
   //! [handles]

@@ -67,6 +67,38 @@ TEST_P(Semantics, ARankThatSleepsIsNamedByWhomItStalls) {
         {{"stall_warn_s", "0.5"}, {"stall_timeout_s", "1"}});
 }
 
+// Who asks in vain for the end of an operation learns who is missing, wherever the coordinator is.
+TEST_P(Semantics, WhoIsMissingIsToldToARankThatAsks) {
+  RunOn(3, [](rueda_context* context, int rank, int size) {
+    std::vector<float> values(3, 1);
+    const TensorOf tensor(values);
+    std::string who = "submitted by ranks 0";
+    for (int other = 2; other < size; ++other) who += ", " + std::to_string(other);
+    who += "; missing: rank 1 (";
+    for (const char* const name : {"named", static_cast<const char*>(nullptr)}) {
+      const rueda_operation operation = Allreduce(name, tensor.get());
+      rueda_handle handle = 0;
+      if (rank != 1) {
+        ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+        // The others' may have reached the coordinator already, or not yet.
+        std::string text;
+        do {
+          ASSERT_EQ(rueda_explain(context, handle), RUEDA_DEADLINE_EXCEEDED);
+          text = rueda_last_error();
+        } while (text.find(who) == std::string::npos);
+        EXPECT_THAT(text, HasSubstr("allreduce"));
+        EXPECT_THAT(text, HasSubstr("has not ended; it goes on: "));
+      }
+      ASSERT_EQ(Execute(context, Barrier("both know")), RUEDA_OK) << rueda_last_error();
+      if (rank == 1) ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+      ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
+      EXPECT_EQ(rueda_explain(context, handle), RUEDA_OK);
+      ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+      EXPECT_EQ(rueda_explain(context, handle), RUEDA_NOT_FOUND);
+    }
+  });
+}
+
 // Threads -------------------------------------------------------------------------------------
 
 // About a nanosecond a turn, in which no other thread is let run.

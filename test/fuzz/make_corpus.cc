@@ -238,7 +238,8 @@ Plan EveryItem() {
           Reject{w, 3, {0, 1}, absl::InvalidArgumentError("no")},
           Joined{kPairSet, 3, 0},
           Left{2},
-          StillBlocked{1}};
+          StillBlocked{1},
+          Told{1, w, 2, "missing: rank 0"}};
 }
 
 void WritePlans() {

@@ -389,7 +389,7 @@ def nothing_from_any_source(loss=None):
             work.wait(datetime.timedelta(seconds=0.2))
             raise AssertionError("nobody has sent anything")
         except rueda.TimeIsUpError as error:
-            assert "no rank has sent a message within 0.2 s" in str(error)
+            assert "after a timeout of 0.2 s, no rank has sent a message" in str(error)
         assert 0.2 <= time.monotonic() - begin < 10 and not work.is_completed()
         dist.barrier()
         if loss is not None:

@@ -173,13 +173,13 @@ def test_a_refused_message_takes_no_number():
 
 def test_who_is_missing_at_a_monitored_barrier():
     first, second, _ = on_three.results(cases.missing_at_a_monitored_barrier)
-    assert "ranks 2 did not come" in first
+    assert "rank 2 did not come" in first
     assert "rank 0 names them" in second
 
 
 def test_a_monitored_barrier_works_again_after_one_that_failed():
     first, *others = on_three.results(cases.late_at_a_monitored_barrier)
-    assert all("ranks 2 did not come" in text for text in first)
+    assert all("rank 2 did not come" in text for text in first)
     assert all("rank 0 names them" in text for texts in others for text in texts)
 
 

@@ -364,7 +364,8 @@ c10::intrusive_ptr<GroupWork> AnySourceWork::Message() const {
 }
 
 Error AnySourceWork::NobodySent(milliseconds limit) const {
-  return Error(RUEDA_DEADLINE_EXCEEDED, "no rank has sent a message within " + InSeconds(limit));
+  return Error(RUEDA_DEADLINE_EXCEEDED,
+               "after a timeout of " + InSeconds(limit) + ", no rank has sent a message");
 }
 
 bool AnySourceWork::isCompleted() {

@@ -45,7 +45,7 @@ Reduction ReductionOf(const ReduceOp& op) {
     case ReduceOp::BXOR:
       return {RUEDA_BXOR};
     case ReduceOp::PREMUL_SUM: {
-      const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+      const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
       if (factor == nullptr) break;
       const bool is_tensor = factor->tensor_factor.defined();
       return {RUEDA_SUM, is_tensor ? factor->tensor_factor.item<double>() : factor->double_factor};
@@ -94,6 +94,31 @@ void Expect(const char* what, const std::vector<int64_t>& expected,
                     "] were expected");
 }
 
+// torch 2.11 has no word for it.
+template <typename T>
+constexpr T ReduceScattersOf() {
+  if constexpr (requires { T::REDUCE_SCATTER_TENSOR_COALESCED; }) {
+    return T::REDUCE_SCATTER_TENSOR_COALESCED;
+  } else {
+    return T::COALESCED;
+  }
+}
+
+// The library numbers the ranks of each group from 0; who reads of a rank must know of which.
+std::string TitleOf(const std::string& group, const std::vector<int64_t>& global_ranks) {
+  constexpr size_t kShown = 16;
+  std::string title = "process group " + group;
+  bool renumbers = false;
+  for (size_t rank = 0; rank < global_ranks.size(); ++rank) {
+    renumbers |= global_ranks[rank] != static_cast<int64_t>(rank);
+  }
+  if (!renumbers) return title;
+  const c10::ArrayRef<int64_t> all(global_ranks);
+  title += " (its ranks, from 0, are the job's " +
+           c10::Join(", ", all.slice(0, std::min(all.size(), kShown)));
+  return title + (all.size() > kShown ? ", ...)" : ")");
+}
+
 }  // namespace
 
 GroupBackend::GroupBackend(rueda_context* context, const c10::intrusive_ptr<c10d::Store>& store,
@@ -101,7 +126,7 @@ GroupBackend::GroupBackend(rueda_context* context, const c10::intrusive_ptr<c10d
                            std::vector<int64_t> global_ranks)
     : c10d::Backend(rank, size),
       global_ranks_(std::move(global_ranks)),
-      session_(Session::Open(context, name, rank, store)),
+      session_(Session::Open(context, name, TitleOf(name, global_ranks_), rank, store)),
       timeout_(timeout) {
   const auto own = std::make_shared<OwnStore>(store);
   sent_ = std::make_shared<SentMessages>(own, rank);
@@ -142,9 +167,9 @@ void GroupBackend::waitForPendingWorks() {
   const Milliseconds limit = timeout_;
   if (hook_ != nullptr && !WaitInSlices(limit, [&](auto slice) { return hook_->Await(slice); })) {
     WithPythonsErrors([&] {
-      throw Error(RUEDA_DEADLINE_EXCEEDED, "process group " + session_->group() +
-                                               ": the completion hook has not ended within " +
-                                               InSeconds(limit));
+      throw Error(
+          RUEDA_DEADLINE_EXCEEDED,
+          session_->title() + ": the completion hook has not ended within " + InSeconds(limit));
     });
   }
   if (error != nullptr) std::rethrow_exception(error);
@@ -368,7 +393,7 @@ GroupBackend::WorkPtr GroupBackend::reduce_scatter_tensor_coalesced(
   TORCH_CHECK_VALUE(inputs.size() == outputs.size(), "reduce_scatter: ", inputs.size(),
                     " inputs for ", outputs.size(), " outputs");
   const Reduction reduction = ReductionOf(opts.reduceOp);
-  return Into({OpType::REDUCE_SCATTER_TENSOR_COALESCED, "rueda:reduce_scatter_tensor_coalesced"},
+  return Into({ReduceScattersOf<OpType>(), "rueda:reduce_scatter_tensor_coalesced"},
               {.kind = RUEDA_REDUCESCATTER,
                .grouped = true,
                .name = NoName(),

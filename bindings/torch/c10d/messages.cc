@@ -141,8 +141,8 @@ void GroupBackend::AwaitAll(Milliseconds limit, int64_t number) {
   for (int peer = 1; peer < size_; ++peer) {
     (void)Send({word}, peer, BarrierMessage(number, "verdict"));
   }
-  TORCH_CHECK(missing.empty(), "monitored_barrier: ranks ", c10::Join(", ", missing),
-              " did not come within ", InSeconds(limit));
+  TORCH_CHECK(missing.empty(), "monitored_barrier: ", missing.size() == 1 ? "rank " : "ranks ",
+              c10::Join(", ", missing), " did not come within ", InSeconds(limit));
 }
 
 void GroupBackend::AwaitVerdict(Milliseconds limit, int64_t number) {

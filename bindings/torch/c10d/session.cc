@@ -25,13 +25,18 @@ std::string LeftKey(int rank) {
   return "left " + std::to_string(rank);
 }
 
-Session::Session(rueda_context* context, std::string group, int rank,
+Session::Session(rueda_context* context, std::string group, std::string title, int rank,
                  c10::intrusive_ptr<c10d::Store> store)
-    : group_(std::move(group)), rank_(rank), store_(std::move(store)), context_(context) {}
+    : group_(std::move(group)),
+      title_(std::move(title)),
+      rank_(rank),
+      store_(std::move(store)),
+      context_(context) {}
 
-std::shared_ptr<Session> Session::Open(rueda_context* context, std::string group, int rank,
-                                       c10::intrusive_ptr<c10d::Store> store) {
-  std::shared_ptr<Session> session(new Session(context, std::move(group), rank, std::move(store)));
+std::shared_ptr<Session> Session::Open(rueda_context* context, std::string group, std::string title,
+                                       int rank, c10::intrusive_ptr<c10d::Store> store) {
+  std::shared_ptr<Session> session(
+      new Session(context, std::move(group), std::move(title), rank, std::move(store)));
   const std::lock_guard<std::mutex> lock(OpenMutex());
   OpenSessions().push_back(session);
   return session;

@@ -34,8 +34,9 @@ class Session {
 
   // Of the ranks of `group`, which have met. The context is the session's. It stays open until it
   // is shut down or aborted, whoever lets go of it.
-  static std::shared_ptr<Session> Open(rueda_context* context, std::string group, int rank,
-                                       c10::intrusive_ptr<c10d::Store> store);
+  // `title`: how errors call it.
+  static std::shared_ptr<Session> Open(rueda_context* context, std::string group, std::string title,
+                                       int rank, c10::intrusive_ptr<c10d::Store> store);
   // Those that are open.
   static std::vector<std::shared_ptr<Session>> AllOpen();
 
@@ -43,6 +44,7 @@ class Session {
   rueda_context* context() const;
   bool has_ended() const;
   const std::string& group() const { return group_; }
+  const std::string& title() const { return title_; }
 
   // Keeps a work and what it holds until it has ended, and lets go of earlier ones that have.
   void Keep(const c10::intrusive_ptr<GroupWork>& work);
@@ -57,7 +59,7 @@ class Session {
   void Abort(const std::string& reason);
 
  private:
-  Session(rueda_context* context, std::string group, int rank,
+  Session(rueda_context* context, std::string group, std::string title, int rank,
           c10::intrusive_ptr<c10d::Store> store);
   // The context; null: it has been taken, or this is a forked child.
   rueda_context* Take();
@@ -65,6 +67,7 @@ class Session {
   void Destroy(rueda_context* context);
 
   const std::string group_;
+  const std::string title_;
   const int rank_;
   const c10::intrusive_ptr<c10d::Store> store_;
   const pid_t pid_ = getpid();

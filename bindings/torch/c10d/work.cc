@@ -182,11 +182,9 @@ void GroupWork::Check() const {
   if (error != nullptr) std::rethrow_exception(error);
 }
 
-// On the thread that has waited for it in vain.
-Error GroupWork::TimedOut(milliseconds limit) const {
-  return Error(RUEDA_DEADLINE_EXCEEDED, "process group " + session_->group() + ": " +
-                                            rueda_last_error() + " (the limit is " +
-                                            InSeconds(limit) + ")");
+Error GroupWork::TimedOut(Operation& operation, milliseconds limit) const {
+  return Error(RUEDA_DEADLINE_EXCEEDED, session_->title() + ": after a timeout of " +
+                                            InSeconds(limit) + ", " + operation.Explain());
 }
 
 bool GroupWork::wait(milliseconds timeout) {
@@ -199,7 +197,7 @@ bool GroupWork::wait(milliseconds timeout) {
           })) {
         return Complete();
       }
-      throw TimedOut(limit);
+      throw TimedOut(*operation, limit);
     });
   }
   if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
@@ -263,7 +261,7 @@ void GroupWork::GiveUp() {
     return;
   }
   if (told_.exchange(true)) return;
-  future_->setError(PythonsOf(std::make_exception_ptr(TimedOut(plan_.limit))));
+  future_->setError(PythonsOf(std::make_exception_ptr(TimedOut(*operation, plan_.limit))));
 }
 
 void CompletionHook::Follow(const c10::intrusive_ptr<GroupWork>& work) {

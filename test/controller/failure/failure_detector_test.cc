@@ -2,7 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <functional>
 #include <map>
 #include <set>
 
@@ -74,8 +78,48 @@ TEST(FailureDetector, WithoutAVerdictItSaysWhatItSaw) {
   }
 }
 
-TEST(FailureDetector, WhereNobodyWatchesThereIsNothingToWaitFor) {
-  FailureDetector detector(kSelf, kSize, nullptr);
+// Where the launcher is another's, the kernel knows, until the process's parent has asked.
+TEST(FailureDetector, WhereNobodyWatchesTheKernelTellsHowAProcessOfThisHostEnded) {
+  const struct {
+    std::function<void()> end;
+    const char* cause;
+  } kCases[] = {{[] { raise(SIGTERM); }, "killed by signal 15 (SIGTERM)"},
+                {[] { _exit(3); }, "exited with status 3"},
+                {[] { _exit(0); }, "exited with status 0 without shutting down"}};
+  for (const auto& each : kCases) {
+    int go[2];
+    ASSERT_EQ(pipe(go), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      char byte;
+      (void)!read(go[0], &byte, 1);
+      each.end();
+      _exit(9);
+    }
+    std::vector<int> pids(kSize);
+    pids[2] = pid;
+    const ProcessVerdicts processes(pids);
+    FailureDetector detector(kSelf, kSize, &processes);
+    const auto nobody_left = [](Rank) { return false; };
+    detector.OnLinkLost(2, "hung up", true, kStart);
+    EXPECT_FALSE(detector.Decide(nobody_left, kStart).has_value()) << "it may be about to end";
+    ASSERT_EQ(write(go[1], "g", 1), 1);
+    std::optional<Failure> failure;
+    while (!failure.has_value()) failure = detector.Decide(nobody_left, kStart);
+    EXPECT_EQ(failure->rank, 2);
+    EXPECT_EQ(failure->cause, each.cause);
+    // Once it is reaped nobody knows, and there is nothing to wait for.
+    ASSERT_EQ(waitpid(pid, nullptr, 0), pid);
+    detector.OnLinkLost(2, "hung up", true, kStart);
+    EXPECT_EQ(detector.Decide(nobody_left, kStart)->cause, "hung up");
+    close(go[0]);
+    close(go[1]);
+  }
+}
+
+TEST(FailureDetector, WhereNobodyWatchesThereIsNothingToWaitForFromOtherHosts) {
+  const ProcessVerdicts processes(std::vector<int>(kSize, 0));
+  FailureDetector detector(kSelf, kSize, &processes);
   const auto nobody_left = [](Rank) { return false; };
   detector.OnLinkLost(2, "hung up", true, kStart);
   const std::optional<Failure> failure = detector.Decide(nobody_left, kStart);

@@ -200,6 +200,16 @@ TEST_F(AnAggregator, WaitRidesInTheHeldAnnouncement) {
 }
 
 // The records of operations under way are used again, in another order.
+// What is asked of rank 0 comes behind what it must know to answer.
+TEST_F(OnAHost, PassesOnWhatItHoldsWithAQuestion) {
+  Step(3, Named("w"));
+  EXPECT_TRUE(PassedOn().empty());
+  Step({3, Asked{}});
+  ASSERT_EQ(out_.size(), 2u);
+  EXPECT_TRUE(std::holds_alternative<Announced>(out_[0].what));
+  EXPECT_TRUE(std::holds_alternative<Asked>(out_[1].what));
+}
+
 TEST(Aggregator, KeepsTheOrderOfARanksUnnamedOperations) {
   for (const bool by_join : {false, true}) {
     Aggregator aggregator(TwoHosts(), 2, SpeaksFor::kHost, kSecond);

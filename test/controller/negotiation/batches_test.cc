@@ -278,6 +278,34 @@ TEST(Stalls, AreReportedAtTheWarningAgeWithNames) {
   EXPECT_TRUE(expired.empty());
 }
 
+// Of its own operations, named and unnamed, and nobody else's.
+TEST(Stalls, AreExplainedToARankThatAsks) {
+  Job job(3);
+  job.Announce(2, Named("early"));
+  const Token unnamed = job.Submit(0, Named(""));
+  job.now = 5 * kSecond;
+  const Token named = job.Submit(0, Named("w"));
+  job.member(0).Ask();
+  job.member(0).Ask();
+  job.Flush(0);
+  std::vector<std::string> told;
+  for (const Action& action : job.actions(0)) {
+    if (const auto* missing = std::get_if<Missing>(&action)) {
+      EXPECT_TRUE(missing->token == unnamed || missing->token == named);
+      told.push_back(missing->who);
+    }
+  }
+  const std::string who =
+      "submitted by rank 0; missing: rank 1 (has submitted nothing), rank 2 (last submitted "
+      "allreduce 'early' 5.0 s ago)";
+  EXPECT_THAT(told, ::testing::ElementsAre(who, who));
+  for (const Rank rank : {1, 2}) {
+    for (const Action& action : job.actions(rank)) {
+      EXPECT_FALSE(std::holds_alternative<Missing>(action));
+    }
+  }
+}
+
 TEST(Stalls, ExpireFailsThoseWhoSubmitted) {
   CoordinatorOptions options = Job::Options(2);
   options.stall_timeout = kSecond;

@@ -192,12 +192,18 @@ TEST(Codec, OtherEventsComeThrough) {
   EXPECT_EQ(std::get<Blocked>(blocked.what).level, Blocked::kStill);
   EXPECT_EQ(std::get<Blocked>(blocked.what).question, 65'535);
   Passed(ControlEvent{kRanksMax - 1, Leave{}});
+  EXPECT_TRUE(std::holds_alternative<Asked>(Passed(ControlEvent{3, Asked{}}).what));
 }
 
 TEST(Codec, PlanItemsComeThrough) {
   EXPECT_EQ(std::get<Forget>(Passed(PlanItem(Forget{5}))).id, 5u);
   EXPECT_EQ(std::get<StillBlocked>(Passed(PlanItem(StillBlocked{65'535}))).question, 65'535);
   EXPECT_EQ(std::get<Left>(Passed(PlanItem(Left{0}))).rank, 0);
+  const Told told = std::get<Told>(Passed(PlanItem(Told{7, Group(), 65'536, "missing: \xff"})));
+  EXPECT_EQ(told.rank, 7);
+  EXPECT_EQ(*told.spec, *Group());
+  EXPECT_EQ(told.sequence, 65'536u);
+  EXPECT_EQ(told.text, "missing: \xff");
 
   Order order;
   order.lane = 3;
@@ -507,6 +513,7 @@ Plan ManyItems() {
   plan.push_back(SetAdded{1, {0, 1}, 0});
   plan.push_back(Left{2});
   plan.push_back(StillBlocked{3});
+  plan.push_back(Told{1, Group(), 4, "missing: rank 0"});
   return plan;
 }
 

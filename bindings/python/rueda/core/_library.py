@@ -229,6 +229,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "rueda_poll": (c_int, [_context, _handle, POINTER(c_int32)]),
     "rueda_wait": (c_int, [_context, _handle, c_int64]),
     "rueda_on_completion": (c_int, [_context, _handle, POINTER(Completion)]),
+    "rueda_explain": (c_int, [_context, _handle]),
     "rueda_wait_or_abort": (c_int, [_context, _handle, c_char_p]),
     "rueda_wait_on_stream": (c_int, [_context, _handle, c_void_p]),
     "rueda_release": (c_int, [_context, _handle]),

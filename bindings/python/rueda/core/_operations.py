@@ -127,7 +127,11 @@ class Handle(Generic[T]):
                 slice_ns = min(timeout_ns, _SLICE_NS)
                 status = lib.rueda_wait(self._context, self._id, slice_ns)
                 timeout_ns -= slice_ns
-                if status != errors.Status.DEADLINE_EXCEEDED or timeout_ns <= 0:
+                if status != errors.Status.DEADLINE_EXCEEDED:
+                    break
+                if timeout_ns <= 0:
+                    if slice_ns > 0:  # no mere look whether it has ended
+                        status = lib.rueda_explain(self._context, self._id)
                     break
         self._end(status)
 

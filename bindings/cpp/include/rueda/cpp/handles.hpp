@@ -51,6 +51,11 @@ inline bool WaitFor(rueda_context* context, rueda_handle handle, int64_t timeout
   Throw(status, message, details, /*ended=*/false);  // it can't be waited for
 }
 
+// Why it has not ended; empty when it has.
+inline std::string Explain(rueda_context* context, rueda_handle handle) {
+  return rueda_explain(context, handle) == RUEDA_OK ? "" : rueda_last_error();
+}
+
 // An operation in flight. Its end is waited for before its memory goes.
 struct Flight {
   rueda_context* context = nullptr;
@@ -273,6 +278,13 @@ class [[nodiscard]] Handle {
   bool wait_for(std::chrono::duration<Rep, Period> timeout) const {
     const detail::Flight& flight = state().flight;
     return detail::WaitFor(flight.context, flight.handle, detail::Nanoseconds(timeout));
+  }
+
+  /// Why the operation has not ended, after wait_for() in vain: which ranks have submitted it and
+  /// which have not. Empty once it has ended well. May take a second: rueda_explain.
+  std::string explain() const {
+    const detail::Flight& flight = state().flight;
+    return detail::Explain(flight.context, flight.handle);
   }
 
   /// Calls `callback` once, when the operation has ended (soon, if it has), on the context's
