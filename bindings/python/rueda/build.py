@@ -16,6 +16,7 @@ import time
 
 from rueda.core import _library
 
+_OLDEST = (2, 11)
 _SOURCES = "bindings/torch"
 _FLAGS = "-std=c++20 -O2 -fPIC -fvisibility=hidden -DNDEBUG -DTORCH_EXTENSION_NAME=rueda_c10d"
 
@@ -61,9 +62,7 @@ def _compiler() -> list[str]:
     return command
 
 
-def _includes(root: pathlib.Path) -> list[str]:
-    from torch.utils import cpp_extension
-
+def _includes(root: pathlib.Path, torch: pathlib.Path) -> list[str]:
     python = sysconfig.get_paths()["include"]
     if not os.path.exists(os.path.join(python, "Python.h")):
         raise BuildError(
@@ -71,9 +70,8 @@ def _includes(root: pathlib.Path) -> list[str]:
             "python3-dev)"
         )
     own = [root, *(root / "bindings" / part / "include" for part in ("c", "cpp", "torch"))]
-    return [f"-I{path}" for path in own] + [
-        f"-isystem{path}" for path in (*cpp_extension.include_paths(), python)
-    ]
+    others = [torch / "include", torch / "include/torch/csrc/api/include", python]
+    return [f"-I{path}" for path in own] + [f"-isystem{path}" for path in others]
 
 
 def _run(command: list[str]) -> None:
@@ -90,16 +88,21 @@ def build() -> pathlib.Path:
     """
     try:
         import torch
-        from torch.utils import cpp_extension
     except ImportError as error:
         raise BuildError(f"torch can't be imported: {error}") from error
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:
+        raise BuildError(
+            f"torch {torch.__version__} is too old: the backend of torch.distributed needs "
+            f"{_OLDEST[0]}.{_OLDEST[1]} or later"
+        )
     root, compiler = _root(), _compiler()
+    package = pathlib.Path(torch.__file__).parent
     here = root / _SOURCES
     sources = [here / "operation.cc", here / "device.cc", *sorted((here / "c10d").glob("*.cc"))]
     flags = [
         *shlex.split(_FLAGS),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-        *_includes(root),
+        *_includes(root, package),
     ]
     target = _target(torch.__version__)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="rueda-build-") as scratch:
@@ -108,8 +111,7 @@ def build() -> pathlib.Path:
         with open(whole, "w", encoding="utf-8") as file:
             file.writelines(f'#include "{source}"\n' for source in sources)
         made = os.path.join(scratch, target.name)
-        libraries = [f"-L{path}" for path in cpp_extension.library_paths()]
-        libraries += ["-ltorch_python", "-ltorch_cpu", "-lc10"]
+        libraries = [f"-L{package / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
         rueda = str(_library.folder() / "lib" / "librueda.so")
         _run([*compiler, *flags, "-shared", whole, "-o", made, *libraries, rueda])
         os.replace(made, target)

@@ -42,6 +42,13 @@ def _create(options: Any, _: Any) -> Any:
     )
 
 
+def _replace(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+    """Puts what `make` makes of torch's own function in its place. Not every torch has each."""
+    original = getattr(owner, name, None)
+    if original is not None:
+        setattr(owner, name, functools.wraps(original)(make(original)))
+
+
 def _is_ours(group: Any) -> bool:
     return NAME in str(dist.get_backend(group))
 
@@ -82,53 +89,58 @@ def _let_monitored_barrier_through() -> None:
 def _let_bf16_hooks_through() -> None:
     """DistributedDataParallel knows torch's hooks for bfloat16 by their names, and asks for CUDA
     and NCCL; here they work on the CPU, too."""
-    ddp: Any = DistributedDataParallel
-    original = ddp._check_comm_hook
 
-    def check_comm_hook(self: Any, hook: Any) -> None:
-        is_ours = _is_ours(self.process_group)
-        if is_ours and getattr(hook, "__name__", "").startswith("bf16_compress"):
-            by_another_name = functools.wraps(hook)(functools.partial(hook))
-            by_another_name.__name__ = "hook"
-            hook = by_another_name
-        original(self, hook)
+    def make(original: Any) -> Callable[..., None]:
+        def check_comm_hook(self: Any, hook: Any) -> None:
+            is_ours = _is_ours(self.process_group)
+            if is_ours and getattr(hook, "__name__", "").startswith("bf16_compress"):
+                by_another_name = functools.wraps(hook)(functools.partial(hook))
+                by_another_name.__name__ = "hook"
+                hook = by_another_name
+            original(self, hook)
 
-    ddp._check_comm_hook = check_comm_hook
+        return check_comm_hook
+
+    _replace(DistributedDataParallel, "_check_comm_hook", make)
 
 
 def _let_sequence_numbers_through() -> None:
     """ProcessGroup asks only the backends that it knows for them."""
-    group_type: Any = dist.ProcessGroup
-    original = group_type._get_sequence_number_for_group
-    setter = group_type._set_sequence_number_for_group
 
-    def get_sequence_number(self: Any) -> int:
-        backend: Any = self._get_backend(self._device_types[0]) if _is_ours(self) else None
-        backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
-        return int(original(self) if backend is None else backend.sequence_number())
+    def make_getter(original: Any) -> Callable[..., int]:
+        def get_sequence_number(self: Any) -> int:
+            backend: Any = self._get_backend(self._device_types[0]) if _is_ours(self) else None
+            backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
+            return int(original(self) if backend is None else backend.sequence_number())
 
-    def set_sequence_number(self: Any) -> None:
-        if not _is_ours(self):
-            setter(self)
+        return get_sequence_number
 
-    group_type._get_sequence_number_for_group = get_sequence_number
-    group_type._set_sequence_number_for_group = set_sequence_number
+    def make_setter(original: Any) -> Callable[..., None]:
+        def set_sequence_number(self: Any) -> None:
+            if not _is_ours(self):
+                original(self)
+
+        return set_sequence_number
+
+    _replace(dist.ProcessGroup, "_get_sequence_number_for_group", make_getter)
+    _replace(dist.ProcessGroup, "_set_sequence_number_for_group", make_setter)
 
 
 def _let_timeouts_through() -> None:
     """torch knows only its own backends as such whose limit of time can be set."""
     c10d: Any = dist.distributed_c10d
-    original = c10d._set_pg_timeout
 
-    @functools.wraps(original)
-    def set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
-        own = c10d._get_default_group() if group is None else group
-        if _is_ours(own):
-            own.set_timeout(timeout)
-        else:
-            original(timeout, group)
+    def make(original: Any) -> Callable[..., None]:
+        def set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
+            own = c10d._get_default_group() if group is None else group
+            if _is_ours(own):
+                own.set_timeout(timeout)
+            else:
+                original(timeout, group)
 
-    c10d._set_pg_timeout = set_pg_timeout
+        return set_pg_timeout
+
+    _replace(c10d, "_set_pg_timeout", make)
 
 
 def _let_splits_through() -> None:
