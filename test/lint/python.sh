@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the Python package's types (mypy) and, with its tests, style and layout (ruff).
+# Checks the Python package's types, and those that callers get (mypy), and, with its tests, style and layout (ruff).
 #     python.sh PYTHON        Exit status 77: skipped.
 set -euo pipefail
 
@@ -20,4 +20,4 @@ export RUFF_NO_CACHE=true
   exit 1
 }
 cd bindings/python
-"$python" -m mypy --config-file pyproject.toml --cache-dir /dev/null
+"$python" -m mypy --config-file pyproject.toml --cache-dir /dev/null rueda ../../test/python/typed_calls.py
