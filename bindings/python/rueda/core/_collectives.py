@@ -89,7 +89,7 @@ def allreduce(
     request = reduction(
         c.ALLREDUCE, Output.NEW, name, op, scale, process_set, compression, priority
     )
-    return request.execute(tensor)  # type: ignore[no-any-return]
+    return request.execute(tensor)
 
 
 def allreduce_(
@@ -108,7 +108,7 @@ def allreduce_(
     request = reduction(
         c.ALLREDUCE, Output.SAME, name, op, scale, process_set, compression, priority
     )
-    return request.execute(tensor)  # type: ignore[no-any-return]
+    return request.execute(tensor)
 
 
 def allreduce_async(
@@ -224,15 +224,10 @@ def reduce(
     process_set: _World = global_process_set,
 ) -> T | None:
     """As `allreduce`, but only the root, a world rank, has a result; the others get None."""
-    return reduce_async(
-        tensor,
-        root_rank,
-        name,
-        op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
-    ).wait()
+    scale = (prescale_factor, postscale_factor)
+    output = Output.NEW if _context.rank() == root_rank else Output.NONE
+    request = reduction(c.REDUCE, output, name, op, scale, process_set, root=root_rank)
+    return request.execute(tensor)
 
 
 def reduce_async(
@@ -246,17 +241,9 @@ def reduce_async(
     process_set: _World = global_process_set,
 ) -> Handle[T | None]:
     """As `reduce`, in the background."""
-    is_root = _context.rank() == root_rank
     scale = (prescale_factor, postscale_factor)
-    request = reduction(
-        c.REDUCE,
-        Output.NEW if is_root else Output.NONE,
-        name,
-        op,
-        scale,
-        process_set,
-        root=root_rank,
-    )
+    output = Output.NEW if _context.rank() == root_rank else Output.NONE
+    request = reduction(c.REDUCE, output, name, op, scale, process_set, root=root_rank)
     return request.submit(tensor)
 
 
@@ -273,7 +260,7 @@ def reduce_(
     """As `reduce`, in the root's memory; the others' tensors stay as they are."""
     scale = (prescale_factor, postscale_factor)
     request = reduction(c.REDUCE, Output.SAME, name, op, scale, process_set, root=root_rank)
-    return request.execute(tensor)  # type: ignore[no-any-return]
+    return request.execute(tensor)
 
 
 def reduce_async_(
@@ -292,18 +279,6 @@ def reduce_async_(
     return request.submit(tensor)
 
 
-def _reducescatter(
-    name: str | None,
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: _World,
-    compression: Any,
-) -> Operation:
-    scale = (prescale_factor, postscale_factor)
-    return reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set, compression)
-
-
 def reducescatter(
     tensor: T,
     name: str | None = None,
@@ -316,8 +291,9 @@ def reducescatter(
 ) -> T:
     """Combines all ranks' tensors and gives each rank some rows of the result: equal parts, the
     lowest ranks one row more."""
-    request = _reducescatter(name, op, prescale_factor, postscale_factor, process_set, compression)
-    return request.execute(tensor)  # type: ignore[no-any-return]
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set, compression)
+    return request.execute(tensor)
 
 
 def reducescatter_async(
@@ -331,7 +307,8 @@ def reducescatter_async(
     compression: Any = None,
 ) -> Handle[T]:
     """As `reducescatter`, in the background."""
-    request = _reducescatter(name, op, prescale_factor, postscale_factor, process_set, compression)
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set, compression)
     return request.submit(tensor)
 
 
@@ -345,7 +322,8 @@ def grouped_reducescatter(
     process_set: _World = global_process_set,
 ) -> list[T]:
     """As `reducescatter` of each, all together or not at all."""
-    request = _reducescatter(name, op, prescale_factor, postscale_factor, process_set, None)
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set)
     return request.execute_group(tensors)
 
 
@@ -359,7 +337,8 @@ def grouped_reducescatter_async(
     process_set: _World = global_process_set,
 ) -> Handle[list[T]]:
     """The same in the background."""
-    request = _reducescatter(name, op, prescale_factor, postscale_factor, process_set, None)
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set)
     return request.submit_group(tensors)
 
 
@@ -374,8 +353,7 @@ def broadcast(
     process_set: _World = global_process_set,
 ) -> T:
     """The tensor of the root, a world rank; all ranks' are of its shape and dtype."""
-    request = operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank)
-    return request.execute(tensor)  # type: ignore[no-any-return]
+    return operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank).execute(tensor)
 
 
 def broadcast_(
@@ -386,8 +364,7 @@ def broadcast_(
     process_set: _World = global_process_set,
 ) -> T:
     """The same in place."""
-    request = operation(c.BROADCAST, Output.SAME, name, process_set, root=root_rank)
-    return request.execute(tensor)  # type: ignore[no-any-return]
+    return operation(c.BROADCAST, Output.SAME, name, process_set, root=root_rank).execute(tensor)
 
 
 def broadcast_async(
@@ -415,8 +392,7 @@ def broadcast_async_(
 def allgather(tensor: T, name: str | None = None, *, process_set: _World = global_process_set) -> T:
     """All ranks' tensors, joined along the first dimension in rank order; that may differ by rank,
     the others are the same."""
-    request = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
-    return request.execute(tensor)  # type: ignore[no-any-return]
+    return Operation(c.ALLGATHER, Output.TAKEN, name, process_set).execute(tensor)
 
 
 def allgather_async(
@@ -448,7 +424,8 @@ def gather(
     process_set: _World = global_process_set,
 ) -> T | None:
     """As `allgather`, but only the root, a world rank, has a result; the others get None."""
-    return gather_async(tensor, root_rank, name, process_set=process_set).wait()
+    output = Output.TAKEN if _context.rank() == root_rank else Output.NONE
+    return Operation(c.GATHER, output, name, process_set, root=root_rank).execute(tensor)
 
 
 def gather_async(
@@ -478,7 +455,9 @@ def scatter(
             else is looked at.
         splits: the root's: rows for each rank of the process set; None: equal parts.
     """
-    return scatter_async(tensor, root_rank, splits, name, process_set=process_set).wait()
+    rows = numbers(splits)
+    request = Operation(c.SCATTER, Output.TAKEN, name, process_set, root=root_rank, splits=rows)
+    return request.execute(tensor)
 
 
 def scatter_async(
@@ -490,9 +469,8 @@ def scatter_async(
     process_set: _World = global_process_set,
 ) -> Handle[T]:
     """The same in the background."""
-    request = Operation(
-        c.SCATTER, Output.TAKEN, name, process_set, root=root_rank, splits=numbers(splits)
-    )
+    rows = numbers(splits)
+    request = Operation(c.SCATTER, Output.TAKEN, name, process_set, root=root_rank, splits=rows)
     return request.submit(tensor)
 
 
@@ -549,7 +527,7 @@ def send(
 ) -> None:
     """Sends the tensor to a rank, which must receive it by the same name, or both unnamed and in
     one order."""
-    send_async(tensor, rank, name, process_set=process_set).wait()
+    Operation(c.SEND, Output.NONE, name, process_set, root=rank).execute(tensor)
 
 
 def send_async(
@@ -571,7 +549,7 @@ def recv_(
     process_set: _World = global_process_set,
 ) -> T:
     """Receives what a rank sends into `tensor`, of the same dtype and shape."""
-    return recv_async_(tensor, rank, name, process_set=process_set).wait()
+    return Operation(c.RECV, Output.GIVEN, name, process_set, root=rank).execute(tensor)
 
 
 def recv_async_(

@@ -329,11 +329,13 @@ class Operation:
         if priority != 0:
             fields.priority = _whole(priority, "priority")
 
-    def execute(self, tensor: Any) -> Any:
-        """One tensor (None: of a barrier), and waits; the quickest way."""
+    def execute(self, tensor: T) -> T:
+        """One tensor (None: of a barrier), and waits; the quickest way. The result, if there is
+        one, is a tensor of the same framework."""
         output = self._output
         if output is not _SAME and output is not _NEW:
-            return self._one(tensor).execute(_only)
+            only: T = self._one(tensor).execute(_only)
+            return only
         if _left_behind:
             _sweep()
         fields = _copy(self._c)
@@ -364,7 +366,8 @@ class Operation:
         finally:
             if output is _SAME and not refused:  # after Ctrl-C, too
                 kind.count_write(tensor)
-        return tensor if output is _SAME else result()
+        made: T = tensor if output is _SAME else result()
+        return made
 
     def submit(self, tensor: Any, completion: c.Completion | None = None) -> Handle[Any]:
         """One tensor, in the background. `completion`: what is called at its end."""
@@ -377,8 +380,8 @@ class Operation:
         return self._send(tensor, fields, self._borrow(tensor, fields), completion)
 
     def _send(
-        self, tensor: Any, fields: c.Operation, borrowed: _Parts, completion: c.Completion | None
-    ) -> Handle[Any]:
+        self, tensor: T, fields: c.Operation, borrowed: _Parts, completion: c.Completion | None
+    ) -> Handle[T]:
         kind, keep, exec_, result = borrowed
         context = self._context or lib.rueda_current_context() or _context.current()
         stream = None
@@ -408,13 +411,13 @@ class Operation:
         (fields.output, keep_output, _), result = kind.make_like(tensor, borrowed)
         return kind, (tensor, keep, keep_output), exec_, result
 
-    def execute_group(self, tensors: Sequence[Any]) -> list[Any]:
+    def execute_group(self, tensors: Sequence[T]) -> list[T]:
         """Tensors that are done together or not at all: "name.0", "name.1", ..."""
         return self._group(tensors).execute(_all)
 
     def submit_group(
-        self, tensors: Sequence[Any], completion: c.Completion | None = None
-    ) -> Handle[list[Any]]:
+        self, tensors: Sequence[T], completion: c.Completion | None = None
+    ) -> Handle[list[T]]:
         """The same in the background."""
         return self._group(tensors).submit(_all, completion)
 

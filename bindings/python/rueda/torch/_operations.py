@@ -168,7 +168,7 @@ def allreduce_(
         process_set,
     )
     if _is_plain(tensor):
-        return request.execute(tensor)  # type: ignore[no-any-return]
+        return request.execute(tensor)
     return in_place(request, [tensor], False).wait()  # type: ignore[no-any-return]
 
 
@@ -295,7 +295,7 @@ def allreduce(
             (prescale_factor, postscale_factor),
             process_set,
         )
-        return request.execute(tensor)  # type: ignore[no-any-return]
+        return request.execute(tensor)
     return _reduced(
         [tensor],
         False,
