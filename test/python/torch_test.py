@@ -102,6 +102,8 @@ def test_what_is_no_tensor_and_no_handle_is_a_type_error(on_threads):
             lambda: hvd.allreduce([1.0, 2.0]),
             lambda: hvd.allreduce("abc"),
             lambda: hvd.grouped_allreduce([x, None]),
+            lambda: hvd.reducescatter("abc"),
+            lambda: hvd.grouped_reducescatter([x, None]),
             lambda: hvd.allgather(None),
             lambda: hvd.broadcast(None, 0),
             lambda: hvd.alltoall(None),
@@ -238,6 +240,8 @@ def test_what_has_no_gradient_says_so(on_threads):
         x = torch.ones(2, requires_grad=True)
         with pytest.raises(NotImplementedError, match="MAX"):
             hvd.allreduce(x, op=hvd.Max).sum().backward()
+        with pytest.raises(NotImplementedError, match="reducescatter with op=MIN"):
+            hvd.reducescatter(x, op=hvd.Min).sum().backward()
 
     on_threads(1, body)
 
@@ -310,6 +314,23 @@ def _alltoall_with_a_mistake():
 def test_bad_splits_on_one_rank_end_the_job():
     with pytest.raises(rueda.RemoteError, match="rank 0.*splits has -1"):
         rueda.run(_alltoall_with_a_mistake, np=2)
+
+
+def test_a_group_of_mixed_types_is_compressed_if_all_of_them_can_be(on_threads):
+    def body():
+        x = torch.linspace(0, 1, 4096)
+        rows = slice(hvd.rank() * 2048, (hvd.rank() + 1) * 2048)
+        for combine, part in (
+            (hvd.grouped_allreduce, slice(None)),
+            (hvd.grouped_reducescatter, rows),
+        ):
+            for other, exact in ((x.bfloat16(), False), (x.double(), True)):
+                name = f"{combine.__name__}.{other.dtype}"
+                [result, _] = combine([x, other], name=name, compression="int8", op=hvd.Sum)
+                assert torch.equal(result, 2 * x[part]) == exact
+                torch.testing.assert_close(result, 2 * x[part], rtol=0, atol=0.05)
+
+    on_threads(2, body)
 
 
 def test_reducescatter_has_no_adasum_and_refuses_a_name_in_flight(on_threads):

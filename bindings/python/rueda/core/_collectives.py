@@ -512,9 +512,8 @@ def alltoall_async(
     request = Operation(c.ALLTOALL, Output.TAKEN, name, process_set, splits=numbers(splits))
     handle: Handle[Any] = request.submit(tensor)
     if splits is not None:
-        received: list[int] = []
-        handle.before(lambda ended: received.extend(received_splits(ended)))
-        handle.then(lambda result: Received(result, received))
+        received = received_splits(handle)
+        handle.then(lambda result: Received(result, received[0]))
     return handle
 
 

@@ -55,6 +55,26 @@ def gradients(convention: str | None = None) -> str:
     return _given() or HOROVOD
 
 
+def name_of(name: str | None) -> str | None:
+    """Of the gradient of an operation with this name."""
+    return None if name is None else name + ".gradient"
+
+
+_LINEAR = {
+    "allreduce": (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.AVERAGE_LIVE, ReduceOp.ADASUM),
+    "reducescatter": (ReduceOp.AVERAGE, ReduceOp.SUM),
+}
+
+
+def check_exists(operation: str, op: int) -> None:
+    """Raises NotImplementedError for a reduction that has no gradient."""
+    if op not in _LINEAR[operation]:
+        have = ", ".join(linear.name for linear in _LINEAR[operation])
+        raise NotImplementedError(
+            f"the gradient of {operation} with op={ReduceOp(op).name}: only {have} have one"
+        )
+
+
 def total_op(convention: str) -> ReduceOp:
     """How the backward passes of allgather and broadcast combine the ranks' gradients."""
     return ReduceOp.SUM if convention == SUM else ReduceOp.AVERAGE

@@ -4,11 +4,13 @@ tensors."""
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from rueda import core
 from rueda.core import _context, _library
+from rueda.core._operations import ReduceOp
 from rueda.core._process_sets import ProcessSet
 from rueda.errors import RuedaError
 
@@ -54,6 +56,23 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         mark_cycles: not looked at, as there are no cycles.
     """
     core.start_timeline(file_path)
+
+
+def reduce_op(op: int | None, average: bool | None) -> int:
+    """What `op` and the deprecated `average` say together."""
+    if average is None:
+        return ReduceOp.AVERAGE if op is None else op
+    if not isinstance(average, bool):
+        raise TypeError(
+            f"average is {average!r}, and should be True, False or None: a name is given as "
+            "name=..."
+        )
+    if op is not None:
+        raise ValueError("op supersedes average: give only one of them")
+    warnings.warn(
+        "average is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=3
+    )
+    return ReduceOp.AVERAGE if average else ReduceOp.SUM
 
 
 # ---- what there is ----

@@ -641,8 +641,15 @@ def _take(context: int, handle: int, index: int) -> _tensors.Owned:
     return _tensors.Owned(result)
 
 
-def received_splits(handle: Handle[Any], index: int = 0) -> list[int]:
-    """How many rows of the result came from each rank of the process set."""
+def received_splits(handle: Handle[Any], tensors: int = 1) -> list[list[int]]:
+    """How many rows of the result came from each rank of the process set, for each of the tensors.
+    Filled in when the operation has ended well."""
+    received: list[list[int]] = []
+    handle.before(lambda ended: received.extend(_splits(ended, i) for i in range(tensors)))
+    return received
+
+
+def _splits(handle: Handle[Any], index: int) -> list[int]:
     count = ctypes.c_size_t()
     context, number = handle._context, handle._id
     _context.check(

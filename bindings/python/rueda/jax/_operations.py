@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from rueda import errors
-from rueda.core import _context
+from rueda.core import _context, _gradients
 from rueda.core import _library as c
 from rueda.core import _operations as operations
 from rueda.core._collectives import Average
@@ -30,9 +30,6 @@ _World = ProcessSet | int
 
 # ---- gradients ----
 
-_SUMS = (ReduceOp.SUM, ReduceOp.AVERAGE)
-_LINEAR = (*_SUMS, ReduceOp.AVERAGE_LIVE, ReduceOp.ADASUM)
-
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _apply(spec: Spec, *operands: Any) -> tuple[Any, ...]:
@@ -40,12 +37,8 @@ def _apply(spec: Spec, *operands: Any) -> tuple[Any, ...]:
 
 
 def _forward(spec: Spec, *operands: Any) -> tuple[tuple[Any, ...], None]:
-    have = {c.ALLREDUCE: _LINEAR, c.REDUCESCATTER: _SUMS}.get(spec.kind)
-    if have is not None and spec.op not in have:
-        raise NotImplementedError(
-            f"the gradient of {KINDS[spec.kind]} with {ReduceOp(spec.op).name}: only "
-            f"{', '.join(op.name for op in have)} have one"
-        )
+    if spec.kind in (c.ALLREDUCE, c.REDUCESCATTER):
+        _gradients.check_exists(KINDS[spec.kind], spec.op)
     return _apply(spec, *operands), None
 
 

@@ -8,7 +8,6 @@ where they are) and ignore_name_scope (names are what is given).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from rueda import core
 from rueda.core import _gradients
 from rueda.core import _library as c
 from rueda.core import _operations as operations
+from rueda.core._horovod import reduce_op
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, reduction
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.tensorflow import _compression
@@ -27,24 +27,6 @@ from rueda.tensorflow._graph import call
 
 Average, Sum, Adasum = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM
 Min, Max, Product = ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT
-
-
-def reduce_op(op: int | None, average: bool | None) -> int:
-    """What `op` and the deprecated `average` say together."""
-    if average is None:
-        return Average if op is None else op
-    if not isinstance(average, bool):
-        raise TypeError(f"average is {average!r}, and should be True, False or None")
-    if op is not None:
-        raise ValueError("op supersedes average: give only one of them")
-    warnings.warn(
-        "average is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=3
-    )
-    return Average if average else Sum
-
-
-def _suffixed(name: str | None) -> str | None:
-    return None if name is None else name + ".gradient"
 
 
 def spec_of(tensor: Any) -> tf.TensorSpec:
@@ -151,9 +133,6 @@ class Reduction:
             )
 
 
-_LINEAR = (Average, Sum, ReduceOp.AVERAGE_LIVE, Adasum)
-
-
 def _dense(
     tensors: Sequence[Any],
     group: bool,
@@ -175,13 +154,9 @@ def _dense(
         return call(body, inputs, [spec_of(tensor) for tensor in inputs]), None
 
     def backward(gradients: Sequence[Any], _: None) -> Sequence[Any]:
-        if how.op not in _LINEAR:
-            raise NotImplementedError(
-                f"the gradient of an allreduce with {ReduceOp(how.op).name}: only Average, Sum and "
-                "Adasum have one"
-            )
+        _gradients.check_exists("allreduce", how.op)
         same = Reduction(how.op, how.scale, how.process_set)
-        return _dense(gradients, group, _suffixed(name), same)
+        return _dense(gradients, group, _gradients.name_of(name), same)
 
     results = differentiable(forward, backward, sent)
     return [how.decompress(*pair) for pair in zip(results, contexts, strict=True)]
@@ -295,11 +270,7 @@ def _scattered(tensors: Sequence[Any], group: bool, name: str | None, how: Reduc
         return call(body, inputs, [_rows_spec(tensor) for tensor in inputs]), None
 
     def backward(gradients: Sequence[Any], _: None) -> Sequence[Any]:
-        if how.op not in (Average, Sum):
-            raise NotImplementedError(
-                f"the gradient of a reducescatter with {ReduceOp(how.op).name}: only Average and "
-                "Sum have one"
-            )
+        _gradients.check_exists("reducescatter", how.op)
         ranks = how.process_set.size()
         factor = _gradients.scattered_factor(convention, how.op, how.scale, ranks)
         marks = convention == _gradients.HOROVOD
@@ -307,7 +278,7 @@ def _scattered(tensors: Sequence[Any], group: bool, name: str | None, how: Reduc
         if marks:
             sent = [tf.expand_dims(gradient, -1) for gradient in sent]
         _gradients.tell("reducescatter", convention, how.process_set)
-        wholes = _gathered(sent, group, _suffixed(name), how.process_set, convention, True)
+        wholes = _gathered(sent, group, _gradients.name_of(name), how.process_set, convention, True)
         return [tf.squeeze(whole, -1) if marks else whole for whole in wholes]
 
     results = differentiable(forward, backward, sent)
@@ -366,16 +337,11 @@ def _gathered(
         def body(*arrays: Any) -> list[Any]:
             request = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
             handle: Any = request.submit_group(arrays) if group else request.submit(arrays[0])
-            begins = numpy.zeros(len(arrays), numpy.int64)
-            rank = process_set.rank()
-
-            def look(ended: Any) -> None:
-                for i in range(len(arrays)):
-                    begins[i] = sum(operations.received_splits(ended, i)[:rank])
-
-            handle.before(look)
+            splits = operations.received_splits(handle, len(arrays))
             with _gradients.explained(of_gradients):
                 results = handle.wait()
+            rank = process_set.rank()
+            begins = numpy.array([sum(split[:rank]) for split in splits], numpy.int64)
             return [*(results if group else [results]), begins]
 
         specs = [*map(_rows_spec, inputs), tf.TensorSpec([len(inputs)], tf.int64)]
@@ -386,7 +352,7 @@ def _gathered(
         begins, rows = saved
         how = Reduction(_gradients.total_op(convention), process_set=process_set)
         _gradients.tell("allgather", convention, process_set)
-        totals = _dense(gradients, group, _suffixed(name), how, True)
+        totals = _dense(gradients, group, _gradients.name_of(name), how, True)
         return [
             whole[begins[i] : begins[i] + count]
             for i, (whole, count) in enumerate(zip(totals, rows, strict=True))
@@ -445,7 +411,7 @@ def broadcast(
     def backward(gradients: Sequence[Any], _: None) -> Sequence[Any]:
         how = Reduction(_gradients.total_op(convention), process_set=process_set)
         _gradients.tell("broadcast", convention, process_set)
-        [total] = _dense(gradients, False, _suffixed(name), how, True)
+        [total] = _dense(gradients, False, _gradients.name_of(name), how, True)
         # Elsewhere zeros that depend on the total: in a second backward pass all ranks take part.
         return [tf.where(core.rank() == root_rank, total, tf.zeros_like(total))]
 
@@ -508,17 +474,18 @@ def alltoall(
             wanted = [int(part) for part in parts[0]] if parts else None
             request = Operation(c.ALLTOALL, Output.TAKEN, name, process_set, splits=wanted)
             handle = request.submit(array)
-            received: list[int] = []
-            handle.before(lambda ended: received.extend(operations.received_splits(ended)))
+            received = operations.received_splits(handle)
             result = handle.wait()
-            return [result, numpy.array(received, numpy.int32)]
+            return [result, numpy.array(received[0], numpy.int32)]
 
         specs = [_rows_spec(given), tf.TensorSpec([process_set.size()], tf.int32)]
         result, received = call(body, [given, *numbers], specs)
         return [result, received], received
 
     def backward(gradients: Sequence[Any], received: Any) -> Sequence[Any]:
-        back, _ = alltoall(gradients[0], received, _suffixed(name), process_set=process_set)
+        back, _ = alltoall(
+            gradients[0], received, _gradients.name_of(name), process_set=process_set
+        )
         return [back] if splits is None else [back, None]
 
     inputs = [tf.convert_to_tensor(tensor)]

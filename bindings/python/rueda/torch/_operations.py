@@ -3,7 +3,6 @@ has a meaning."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from rueda import core
 from rueda.core import _gradients
 from rueda.core import _library as c
 from rueda.core import _operations as operations
+from rueda.core._horovod import reduce_op
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, operation, reduction
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.torch import _compression
@@ -40,23 +40,6 @@ def synchronize(handle: Handle[T]) -> T:
     return _handle(handle).wait()  # type: ignore[no-any-return]
 
 
-def reduce_op(op: int | None, average: bool | None) -> int:
-    """What `op` and the deprecated `average` say together."""
-    if average is None:
-        return Average if op is None else op
-    if not isinstance(average, bool):
-        raise TypeError(
-            f"average is {average!r}, and should be True, False or None: a name is given as "
-            "name=..."
-        )
-    if op is not None:
-        raise ValueError("op supersedes average: give only one of them")
-    warnings.warn(
-        "average is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=3
-    )
-    return Average if average else Sum
-
-
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether it can be written in place."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
@@ -69,8 +52,14 @@ def _written(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def one_in_place(request: Operation, tensor: torch.Tensor) -> Handle[Any]:
+def execute_in_place(request: Operation, tensor: torch.Tensor) -> torch.Tensor:
     """In the tensor's memory, whatever its strides."""
+    plain = _is_plain(tensor)
+    return request.execute(tensor) if plain else in_place(request, [tensor], False).wait()
+
+
+def submit_in_place(request: Operation, tensor: torch.Tensor) -> Handle[torch.Tensor]:
+    """The same in the background."""
     return request.submit(tensor) if _is_plain(tensor) else in_place(request, [tensor], False)
 
 
@@ -113,14 +102,8 @@ def allreduce_async(
         postscale_factor: and the result.
         process_set: the ranks that take part.
     """
-    request = reduction(
-        c.ALLREDUCE,
-        Output.NEW,
-        name,
-        reduce_op(op, average),
-        (prescale_factor, postscale_factor),
-        process_set,
-    )
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.ALLREDUCE, Output.NEW, name, reduce_op(op, average), scale, process_set)
     return request.submit(tensor)
 
 
@@ -134,15 +117,9 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor]:
     """The same in place: don't look at `tensor` before it has ended."""
-    request = reduction(
-        c.ALLREDUCE,
-        Output.SAME,
-        name,
-        reduce_op(op, average),
-        (prescale_factor, postscale_factor),
-        process_set,
-    )
-    return one_in_place(request, tensor)
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.ALLREDUCE, Output.SAME, name, reduce_op(op, average), scale, process_set)
+    return submit_in_place(request, tensor)
 
 
 def allreduce_(
@@ -155,21 +132,11 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Combines all ranks' tensors in place; not differentiable."""
+    op, scale = reduce_op(op, average), (prescale_factor, postscale_factor)
     if torch.compiler.is_compiling():
-        scale = (prescale_factor, postscale_factor)
-        fixed = (False, reduce_op(op, average), name, scale, process_set, None)
-        return _write("allreduce", fixed, [tensor])[0]
-    request = reduction(
-        c.ALLREDUCE,
-        Output.SAME,
-        name,
-        reduce_op(op, average),
-        (prescale_factor, postscale_factor),
-        process_set,
-    )
-    if _is_plain(tensor):
-        return request.execute(tensor)
-    return in_place(request, [tensor], False).wait()  # type: ignore[no-any-return]
+        return _write("allreduce", (False, op, name, scale, process_set, None), [tensor])[0]
+    request = reduction(c.ALLREDUCE, Output.SAME, name, op, scale, process_set)
+    return execute_in_place(request, tensor)
 
 
 def _apply(kind: str, fixed: Sequence[Any], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
@@ -199,16 +166,9 @@ def _is_recorded(*tensors: torch.Tensor) -> bool:
     )
 
 
-def _suffixed(name: str | None, suffix: str) -> str | None:
-    return None if name is None else name + suffix
-
-
 def _run(request: Operation, tensors: Sequence[torch.Tensor], group: bool) -> list[torch.Tensor]:
     """A group is one also if it has one tensor: the ranks have to agree about that."""
     return request.execute_group(tensors) if group else [request.execute(tensors[0])]
-
-
-_LINEAR = (Average, Sum, ReduceOp.AVERAGE_LIVE, Adasum)
 
 
 class _Allreduce(torch.autograd.Function):
@@ -230,18 +190,20 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         group, op, name, scale, process_set, compressor = ctx.arguments
-        if op not in _LINEAR:
-            raise NotImplementedError(
-                f"the gradient of an allreduce with {ReduceOp(op).name}: only Average, Sum and "
-                "Adasum have one"
-            )
-        name = _suffixed(name, ".gradient")
-        fixed = (group, op, name, scale, process_set, compressor)
+        _gradients.check_exists("allreduce", op)
+        fixed = (group, op, _gradients.name_of(name), scale, process_set, compressor)
         results = _apply("allreduce", fixed, gradients)
         return (None,) * 6 + results
 
 
+_REQUESTS = {
+    "allreduce": (c.ALLREDUCE, Output.NEW),
+    "reducescatter": (c.REDUCESCATTER, Output.TAKEN),
+}
+
+
 def _reduced(
+    kind: str,
     tensors: Sequence[torch.Tensor],
     group: bool,
     op: int,
@@ -250,23 +212,23 @@ def _reduced(
     scale: tuple[float, float],
     process_set: ProcessSet,
 ) -> list[torch.Tensor]:
-    """Differentiable. With a compression of the user's own around it."""
-    for tensor in tensors:
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"a {type(tensor).__name__} is no tensor of torch's")
+    """Differentiable. With a compression of the user's own around it. A mixture of types is
+    compressed by the library only if all of them are."""
     own = _compression.is_own(compression)
     pairs = [compression.compress(t) if own else (t, None) for t in tensors]
     sent = [pair[0] for pair in pairs]
     compressor = None
     if not own and op in (Average, Sum):
-        names = {_compression.library_compressor(compression, t.dtype) for t in sent}
+        types: set[Any] = {getattr(t, "dtype", None) for t in sent}
+        names = {_compression.library_compressor(compression, dtype) for dtype in types}
         compressor = names.pop() if len(names) == 1 else None
     if not _is_recorded(*sent):
-        request = reduction(c.ALLREDUCE, Output.NEW, name, op, scale, process_set, compressor)
+        request = reduction(*_REQUESTS[kind], name, op, scale, process_set, compressor)
         results = _run(request, sent, group)
     else:
         fixed = (group, op, name, scale, process_set, compressor)
-        results = list(_apply("allreduce", fixed, sent))
+        convention = (_gradients.gradients(),) if kind == "reducescatter" else ()
+        results = list(_apply(kind, fixed + convention, sent))
     if not own:
         return results
     return [
@@ -286,25 +248,11 @@ def allreduce(
 ) -> torch.Tensor:
     """Combines all ranks' tensors, and returns the result. Differentiable, for averages and sums:
     the gradient is combined likewise. Arguments as in `allreduce_async`."""
+    op, scale = reduce_op(op, average), (prescale_factor, postscale_factor)
     if compression is Compression.none and not _is_recorded(tensor):
-        request = reduction(
-            c.ALLREDUCE,
-            Output.NEW,
-            name,
-            reduce_op(op, average),
-            (prescale_factor, postscale_factor),
-            process_set,
-        )
+        request = reduction(c.ALLREDUCE, Output.NEW, name, op, scale, process_set)
         return request.execute(tensor)
-    return _reduced(
-        [tensor],
-        False,
-        reduce_op(op, average),
-        name,
-        compression,
-        (prescale_factor, postscale_factor),
-        process_set,
-    )[0]
+    return _reduced("allreduce", [tensor], False, op, name, compression, scale, process_set)[0]
 
 
 def grouped_allreduce_async(
@@ -317,14 +265,8 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[torch.Tensor]]:
     """As `allreduce_async` of each, all together or not at all."""
-    request = reduction(
-        c.ALLREDUCE,
-        Output.NEW,
-        name,
-        reduce_op(op, average),
-        (prescale_factor, postscale_factor),
-        process_set,
-    )
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.ALLREDUCE, Output.NEW, name, reduce_op(op, average), scale, process_set)
     return request.submit_group(tensors)
 
 
@@ -338,14 +280,8 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[torch.Tensor]]:
     """As `allreduce_async_` of each, all together or not at all."""
-    request = reduction(
-        c.ALLREDUCE,
-        Output.SAME,
-        name,
-        reduce_op(op, average),
-        (prescale_factor, postscale_factor),
-        process_set,
-    )
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.ALLREDUCE, Output.SAME, name, reduce_op(op, average), scale, process_set)
     return in_place(request, tensors, True)
 
 
@@ -359,13 +295,11 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """As `allreduce_` of each, all together or not at all."""
+    op, scale = reduce_op(op, average), (prescale_factor, postscale_factor)
     if torch.compiler.is_compiling():
-        scale = (prescale_factor, postscale_factor)
-        fixed = (True, reduce_op(op, average), name, scale, process_set, None)
-        return _write("allreduce", fixed, tensors)
-    return grouped_allreduce_async_(
-        tensors, None, name, reduce_op(op, average), prescale_factor, postscale_factor, process_set
-    ).wait()
+        return _write("allreduce", (True, op, name, scale, process_set, None), tensors)
+    request = reduction(c.ALLREDUCE, Output.SAME, name, op, scale, process_set)
+    return in_place(request, tensors, True).wait()  # type: ignore[no-any-return]
 
 
 def grouped_allreduce(
@@ -379,15 +313,8 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """As `allreduce` of each, all together or not at all; differentiable."""
-    return _reduced(
-        tensors,
-        True,
-        reduce_op(op, average),
-        name,
-        compression,
-        (prescale_factor, postscale_factor),
-        process_set,
-    )
+    op, scale = reduce_op(op, average), (prescale_factor, postscale_factor)
+    return _reduced("allreduce", tensors, True, op, name, compression, scale, process_set)
 
 
 # ---- sparse ----
@@ -493,12 +420,7 @@ class _Allgather(torch.autograd.Function):
         ctx.rows = rows_of(tensors)
         request = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
         handle: Handle[Any] = request.submit_group(tensors) if group else request.submit(tensors[0])
-        splits: list[list[int]] = []
-        handle.before(
-            lambda ended: splits.extend(
-                operations.received_splits(ended, i) for i in range(len(tensors))
-            )
-        )
+        splits = operations.received_splits(handle, len(tensors))
         results = handle.wait()
         rank = process_set.rank()
         ctx.begins = [sum(split[:rank]) for split in splits]
@@ -508,10 +430,12 @@ class _Allgather(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         group, name, process_set, convention = ctx.arguments
         op, scale = _gradients.total_op(convention), (1.0, 1.0)
-        name = _suffixed(name, ".gradient")
+        name = _gradients.name_of(name)
         _gradients.tell("allgather", convention, process_set)
         with _gradients.explained():
-            totals = _reduced(gradients, group, op, name, Compression.none, scale, process_set)
+            totals = _reduced(
+                "allreduce", gradients, group, op, name, Compression.none, scale, process_set
+            )
         parts = (
             _part(whole, begin, count)
             for whole, begin, count in zip(totals, ctx.begins, ctx.rows, strict=True)
@@ -583,7 +507,7 @@ def broadcast_async_(
 ) -> Handle[torch.Tensor]:
     """As `broadcast_`, in the background."""
     request = operation(c.BROADCAST, Output.SAME, name, process_set, root=root_rank)
-    return one_in_place(request, tensor)
+    return submit_in_place(request, tensor)
 
 
 def broadcast_(
@@ -595,7 +519,8 @@ def broadcast_(
     """Overwrites the tensor with the root's, a world rank; not differentiable."""
     if torch.compiler.is_compiling():
         return _write("broadcast", (root_rank, name, process_set, ""), [tensor])[0]
-    return broadcast_async_(tensor, root_rank, name, process_set).wait()
+    request = operation(c.BROADCAST, Output.SAME, name, process_set, root=root_rank)
+    return execute_in_place(request, tensor)
 
 
 class _Broadcast(torch.autograd.Function):
@@ -609,12 +534,13 @@ class _Broadcast(torch.autograd.Function):
         tensor: torch.Tensor,
     ) -> Any:
         ctx.arguments = (root_rank, name, process_set, convention)
-        return (broadcast_async(tensor, root_rank, name, process_set).wait(),)
+        request = operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank)
+        return (request.execute(tensor),)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         root_rank, name, process_set, convention = ctx.arguments
-        op, name = _gradients.total_op(convention), _suffixed(name, ".gradient")
+        op, name = _gradients.total_op(convention), _gradients.name_of(name)
         _gradients.tell("broadcast", convention, process_set)
         with _gradients.explained():
             total = allreduce(gradients[0], name=name, op=op, process_set=process_set)
@@ -635,7 +561,7 @@ def broadcast(
     if _is_recorded(tensor):
         fixed = (root_rank, name, process_set, _gradients.gradients())
         return _apply("broadcast", fixed, [tensor])[0]  # type: ignore[no-any-return]
-    return broadcast_async(tensor, root_rank, name, process_set).wait()
+    return operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank).execute(tensor)
 
 
 def alltoall_async(
@@ -649,9 +575,8 @@ def alltoall_async(
     request = Operation(c.ALLTOALL, Output.TAKEN, name, process_set, splits=numbers)
     handle: Handle[Any] = request.submit(tensor)
     if splits is not None:
-        received: list[int] = []
-        handle.before(lambda ended: received.extend(operations.received_splits(ended)))
-        handle.then(lambda result: (result, torch.tensor(received, dtype=torch.int32)))
+        received = operations.received_splits(handle)
+        handle.then(lambda result: (result, torch.tensor(received[0], dtype=torch.int32)))
     return handle
 
 
@@ -683,7 +608,7 @@ class _Alltoall(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         received, rows, name, process_set = ctx.arguments
-        name = _suffixed(name, ".gradient")
+        name = _gradients.name_of(name)
         back, _ = _apply("alltoall", (received, rows, name, process_set), gradients[:1])
         return None, None, None, None, back
 
@@ -725,9 +650,8 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle[torch.Tensor]:
     """As `reducescatter`, in the background."""
-    request = reduction(
-        c.REDUCESCATTER, Output.TAKEN, name, op, (prescale_factor, postscale_factor), process_set
-    )
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set)
     return request.submit(tensor)
 
 
@@ -740,9 +664,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle[list[torch.Tensor]]:
     """As `grouped_reducescatter`, in the background."""
-    request = reduction(
-        c.REDUCESCATTER, Output.TAKEN, name, op, (prescale_factor, postscale_factor), process_set
-    )
+    scale = (prescale_factor, postscale_factor)
+    request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set)
     return request.submit_group(tensors)
 
 
@@ -766,13 +689,9 @@ class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         group, op, name, scale, process_set, _, convention = ctx.arguments
-        if op not in (Average, Sum):
-            raise NotImplementedError(
-                f"the gradient of a reducescatter with {ReduceOp(op).name}: only Average and Sum "
-                "have one"
-            )
+        _gradients.check_exists("reducescatter", op)
         factor = _gradients.scattered_factor(convention, op, scale, process_set.size())
-        name = _suffixed(name, ".gradient")
+        name = _gradients.name_of(name)
         marks = convention == _gradients.HOROVOD
         sent = [g * factor for g in gradients]
         if marks:
@@ -797,7 +716,7 @@ def reducescatter(
     `allgather`. Those of sums are multiplied with the number of ranks, as Horovod's are; by
     `gradients("sum")` those of averages are divided by it instead."""
     scale = (prescale_factor, postscale_factor)
-    return _scattered([tensor], name, compression, op, process_set, scale, group=False)[0]
+    return _reduced("reducescatter", [tensor], False, op, name, compression, scale, process_set)[0]
 
 
 def grouped_reducescatter(
@@ -811,36 +730,7 @@ def grouped_reducescatter(
 ) -> list[torch.Tensor]:
     """As `reducescatter` of each, all together or not at all; differentiable."""
     scale = (prescale_factor, postscale_factor)
-    return _scattered(tensors, name, compression, op, process_set, scale, group=True)
-
-
-def _scattered(
-    tensors: Sequence[torch.Tensor],
-    name: str | None,
-    compression: Any,
-    op: int,
-    process_set: ProcessSet,
-    scale: tuple[float, float],
-    group: bool,
-) -> list[torch.Tensor]:
-    own = _compression.is_own(compression)
-    pairs = [compression.compress(t) if own else (t, None) for t in tensors]
-    sent = [pair[0] for pair in pairs]
-    compressor = None
-    if not own and op in (Average, Sum) and len({t.dtype for t in sent}) == 1:
-        compressor = _compression.library_compressor(compression, sent[0].dtype)
-    if _is_recorded(*sent):
-        fixed = (group, op, name, scale, process_set, compressor, _gradients.gradients())
-        results = list(_apply("reducescatter", fixed, sent))
-    else:
-        request = reduction(c.REDUCESCATTER, Output.TAKEN, name, op, scale, process_set, compressor)
-        results = _run(request, sent, group)
-    if own:
-        results = [
-            compression.decompress(result, pair[1])
-            for result, pair in zip(results, pairs, strict=True)
-        ]
-    return results
+    return _reduced("reducescatter", tensors, True, op, name, compression, scale, process_set)
 
 
 # What autograd knows of.

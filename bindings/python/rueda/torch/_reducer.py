@@ -39,7 +39,7 @@ from rueda.core._memory import Arena, is_inherited
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, reduction
 from rueda.core._process_sets import ProcessSet
 from rueda.torch import _compression
-from rueda.torch._operations import SparseHandle, in_place, one_in_place, sparse_allreduce_async
+from rueda.torch._operations import SparseHandle, in_place, sparse_allreduce_async, submit_in_place
 
 # As the C++ adapter has them (bindings/torch/distributed_optimizer.cc).
 _SHARED_BYTES = 128 << 10  # gradients up to so many share a bucket
@@ -509,7 +509,7 @@ class Reducer:
             c.ALLREDUCE, Output.SAME, name, self._op, self._scale, self._process_set, compressor
         )
         bucket.handles.append(
-            one_in_place(operation, tensors[0])
+            submit_in_place(operation, tensors[0])
             if len(tensors) == 1
             else in_place(operation, tensors, True)
         )
