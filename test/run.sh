@@ -7,14 +7,14 @@
 #     test/run.sh [--quick] [--all] [--no-torch]
 #
 #   --quick      the release build's tests only, without the sanitizers'
-#   --all        every case of the C++ tests over real processes, instead of every third
+#   --all        every case over real processes, instead of every third
 #   --no-torch   do without torch: it isn't installed, and what needs it is not run
 #
 # The quick checks come first: when they fail the rest is not begun. Later parts go on after a
-# failure. What would take over an hour takes turns, commit by commit: of the C++ tests' cases over
-# real processes the release build runs a third, and either the address or the thread sanitizer a
-# twelfth of them and of long unit tests. test/soak/run.sh runs all of them. RUEDA_VENV and
-# RUEDA_PIP_ARGS: see third_party/setup.sh.
+# failure. What would take over an hour takes turns, commit by commit: of the cases over real
+# processes (labels multiprocess and torch) the release build runs a third, and either the address
+# or the thread sanitizer a twelfth of them and of long unit tests. test/soak/run.sh runs all of
+# them. RUEDA_VENV and RUEDA_PIP_ARGS: see third_party/setup.sh.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -89,7 +89,8 @@ check_labels() {
   return 1
 }
 
-commits=$(git rev-list --count HEAD 2>/dev/null || echo 0)
+# Whose turn it is: another commit, another share, in a shallow clone too.
+turn=$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0)))
 share=3
 [[ $all == 1 ]] && share=1
 
@@ -102,9 +103,9 @@ part "lint" run_tests release lint || finish
 part "unit" run_tests release unit
 part "package" run_tests release package
 part "instructions" run_tests release instructions
-part "multiprocess, 1 of $share cases" run_share release multiprocess "$share" "$commits"
+part "multiprocess, 1 of $share cases" run_share release multiprocess "$share" $((turn / 24))
 if [[ $torch == 1 ]]; then
-  part "torch, 1 of $share cases" run_share release torch "$share" "$commits"
+  part "torch, 1 of $share cases" run_share release torch "$share" $((turn / 24))
 fi
 part "python" run_tests release python
 part "gpu: skipped where there is none" run_tests release gpu
@@ -113,11 +114,11 @@ if has_tests release 'fault|fuzz'; then
 fi
 if [[ $quick == 0 ]]; then
   sanitizers=(asan tsan)
-  sanitizer=${sanitizers[$((commits % 2))]}
+  sanitizer=${sanitizers[$((turn % 2))]}
   if part "$sanitizer: build" build "$sanitizer"; then
     part "$sanitizer: unit" run_tests "$sanitizer" unit
     part "$sanitizer: long and multiprocess, 1 of 12 cases" \
-      run_share "$sanitizer" 'long|multiprocess' 12 $((commits / 2))
+      run_share "$sanitizer" 'long|multiprocess' 12 $((turn / 2))
   fi
 fi
 finish

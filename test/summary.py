@@ -14,16 +14,20 @@ import xml.etree.ElementTree
 # How a test says that it left something out: whole (exit status 77), a part, or a GoogleTest case.
 SAID = re.compile(r"^SKIPPED(?: in part)?: (.*)$", re.M)
 CASE = re.compile(r"^(?:\S+:\d+: Skipped\n((?:.*\n)*?)\n*)?\[  SKIPPED \] ([^\s,]+)(?:,.*)? \(\d+ ms\)$", re.M)
-# What a GoogleTest case that failed has printed: from its first failure to its end.
-FAILURE = re.compile(r"^(\S+:\d+: Failure\n(?:(?!\[ RUN).*\n)*?\[  FAILED  \] \S+.*)$", re.M)
+# What a GoogleTest case that failed has printed begins so, and ends with [  FAILED  ].
+BEGINS = re.compile(r"^\S+:\d+: Failure$")
 SHOWN = 40  # lines of a test that failed
 
 
 def why(output):
     """The lines that tell most of a failure: those of the cases, or else the last ones."""
-    cases = FAILURE.findall(output)
-    lines = "\n".join(cases).splitlines()[:SHOWN] if cases else output.rstrip().splitlines()[-SHOWN:]
-    return "\n".join("    " + line for line in lines)
+    lines, told, inside = output.rstrip().splitlines(), [], False
+    for line in lines:
+        inside = (inside or BEGINS.match(line) is not None) and not line.startswith("[ RUN ")
+        if inside:
+            told.append(line)
+            inside = not line.startswith("[  FAILED  ]")
+    return "\n".join("    " + line for line in (told[:SHOWN] or lines[-SHOWN:]))
 
 
 class Part:

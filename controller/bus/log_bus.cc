@@ -29,6 +29,8 @@ absl::StatusOr<bool> LogBus::Poll(Nanos now, Plan* plan) {
     if (!read) break;
     moved = true;
     RUEDA_ASSIGN_OR_RETURN(const ControlEvent event, DecodeLogEvent(entry_, ranks_));
+    // Whoever asks finds the answer in its own replica.
+    if (entry_.writer != self_ && std::holds_alternative<Asked>(event.what)) continue;
     const size_t before = plan->size();
     RUEDA_RETURN_IF_ERROR(coordinator_.Step(event, now, plan));
     // Whoever's entry completes something wakes those whom it concerns; nobody else does.

@@ -3,19 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/process.h"
 
 namespace rueda {
-
-std::optional<std::string> ProcessVerdicts::HowItEnded(Rank rank) const {
-  const int pid = pids_[rank];
-  const std::optional<int> status = pid > 0 ? WaitStatusUntilReaped(pid) : std::nullopt;
-  return status.has_value() ? std::optional(EndText(*status)) : std::nullopt;
-}
-
-bool ProcessVerdicts::MayCome(Rank rank) const {
-  return pids_[rank] > 0 && ProcessState(pids_[rank]) != '\0';
-}
 
 void FailureDetector::OnLinkLost(Rank rank, std::string how, bool same_host, Nanos now) {
   if (suspects_a_rank()) return;

@@ -11,8 +11,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "controller/failure/failure.h"
@@ -33,22 +31,6 @@ class Verdicts {
   virtual bool KnowsAll() const { return true; }
   // Whether a verdict on `rank`, of which there is none yet, may come.
   virtual bool MayCome(Rank /*rank*/) const { return true; }
-};
-
-// Of the processes of this host, where nobody watches them: as the kernel has it until their
-// parents ask. Any thread.
-class ProcessVerdicts : public Verdicts {
- public:
-  // By rank; 0: one of another host, or this process's own.
-  explicit ProcessVerdicts(std::vector<int> pids) : pids_(std::move(pids)) {}
-
-  std::optional<std::string> HowItEnded(Rank rank) const override;
-  Rank BlamedBy(Rank /*rank*/) const override { return -1; }
-  bool KnowsAll() const override { return false; }
-  bool MayCome(Rank rank) const override;
-
- private:
-  const std::vector<int> pids_;
 };
 
 class FailureDetector {

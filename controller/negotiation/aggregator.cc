@@ -2,6 +2,7 @@
 #include "controller/negotiation/aggregator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -321,6 +322,8 @@ absl::Status Aggregator::Apply(const PlanItem& item) {
     pending_.ResetUnnamed(joined->set);
   } else if (const auto* reject = std::get_if<Reject>(&item)) {
     OnReject(*reject);
+  } else if (std::holds_alternative<Told>(item)) {
+    tells_all_ = true;
   }
   return absl::OkStatus();
 }
@@ -363,7 +366,11 @@ void Aggregator::OnReject(const Reject& reject) {
 }
 
 Nanos Aggregator::CheckDeadlines(Nanos now, std::vector<ControlEvent>* out) {
-  if (now >= next_look_) next_look_ = PassOnDue(now, out);
+  if (std::exchange(tells_all_, false)) {
+    next_look_ = PassOnDue(kForever, out);
+  } else if (now >= next_look_) {
+    next_look_ = PassOnDue(now, out);
+  }
   return next_look_;
 }
 

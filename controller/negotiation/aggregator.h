@@ -30,7 +30,8 @@ class Aggregator {
   absl::Status Step(const ControlEvent& event, Nanos now, std::vector<ControlEvent>* out);
   // Takes the plan stream, of a host as it appears in the host's log.
   absl::Status Apply(const PlanItem& item);
-  // Passes on what has waited for too long. Returns when to call again.
+  // Passes on what has waited for too long; all, once somebody has been told who is missing, as
+  // they may ask again. Returns when to call again.
   Nanos CheckDeadlines(Nanos now, std::vector<ControlEvent>* out);
 
  private:
@@ -87,6 +88,7 @@ class Aggregator {
   const Nanos patience_;
   std::vector<Rank> ranks_;     // below, ascending
   Nanos next_look_ = kForever;  // nothing can be overdue before this time
+  bool tells_all_ = false;      // at the next look
   ProcessSetTable sets_;
   TensorTable table_;
   PendingTable pending_;

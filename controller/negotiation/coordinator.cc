@@ -765,7 +765,12 @@ void Coordinator::OnAsked(Rank rank, Nanos now, Plan* plan) {
   pending_.ForEach([&](Instance& instance) {
     const int member = ParticipantsOf(instance).IndexOf(rank);
     if (member < 0 || !instance.who.Contains(member) || ++count > kTold) return;
-    plan->push_back(Told{rank, instance.spec, instance.sequence, WhoText(instance, now)});
+    // The tensors of a group may take megabytes, and one tells as much.
+    Signature signature = instance.spec->signature;
+    signature.part_names.clear();
+    if (signature.parts.size() > 1) signature.parts.resize(1);
+    plan->push_back(Told{rank, MakeSpec(instance.spec->set, instance.spec->name, signature),
+                         instance.sequence, WhoText(instance, now)});
   });
 }
 

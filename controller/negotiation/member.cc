@@ -13,6 +13,7 @@ Member::Member(Rank rank, int world_size, absl::Span<const std::vector<Rank>> pr
     : rank_(rank), sets_(world_size, process_sets), set_states_(sets_.end()) {}
 
 void Member::Submit(Token token, SpecPtr spec, CallExtras extras, bool waited) {
+  ask_queued_ = false;  // a question that is queued comes before it
   if (token >= outstanding_.size()) outstanding_.resize(token + 1);
   Outstanding& entry = outstanding_[token];
   entry.live = true;

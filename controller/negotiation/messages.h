@@ -193,7 +193,7 @@ struct StillBlocked {
 };
 
 // To a rank that has asked: of one operation that it has submitted, who has too and who has not.
-// For people; times are of the clock where it was written.
+// For people; times are of the clock where it was written. `spec` has at most one tensor.
 struct Told {
   Rank rank;
   SpecPtr spec;

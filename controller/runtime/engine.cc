@@ -43,9 +43,8 @@ absl::Status Engine::Init(EnginePartsArgs args) {
   RUEDA_RETURN_IF_ERROR(MakeParts(args, &parts_));
   record_.emplace(&world_, parts_.neighbours.get(), &member_, &in_flight_);
   std::vector<int> pids(world_.infos.size());
-  for (size_t i = 0; i < pids.size(); ++i) {
-    const bool is_other = world_.infos[i].pid != getpid();
-    if (is_other && world_.LocalIndex(static_cast<Rank>(i)) >= 0) pids[i] = world_.infos[i].pid;
+  for (const RoleLink& each : world_.links) {
+    if (each.pid != getpid()) pids[each.link->peer()] = each.pid;
   }
   process_verdicts_.emplace(std::move(pids));
   const Verdicts* verdicts = parts_.verdicts.get();

@@ -13,6 +13,7 @@
 #include "controller/failure/deadlock_watch.h"
 #include "controller/failure/failure.h"
 #include "controller/failure/failure_detector.h"
+#include "controller/failure/process_verdicts.h"
 #include "controller/lanes/lanes.h"
 #include "controller/lanes/tracks.h"
 #include "controller/membership/membership.h"

@@ -99,6 +99,32 @@ TEST_P(Semantics, WhoIsMissingIsToldToARankThatAsks) {
   });
 }
 
+// What a rank of another host has submitted, whose leader holds it back for the others there.
+TEST(AskedFromAnotherHost, WhoHasSubmittedIsNotMissing) {
+  RunRanks({.size = 4, .knobs = {{"hosts_fake", "2"}, {"stall_warn_s", "60"}}},
+           [](rueda_context* context, int rank) {
+             std::vector<float> values(3, 1);
+             const TensorOf tensor(values);
+             const rueda_operation operation = Allreduce("a", tensor.get());
+             rueda_handle handle = 0;
+             if (rank != 3) {
+               ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+             }
+             ASSERT_EQ(Execute(context, Barrier("submitted")), RUEDA_OK);
+             if (rank == 0) {
+               ASSERT_EQ(rueda_explain(context, handle), RUEDA_DEADLINE_EXCEEDED);
+               EXPECT_THAT(rueda_last_error(),
+                           HasSubstr("submitted by ranks 0-2; missing: rank 3 ("));
+             }
+             ASSERT_EQ(Execute(context, Barrier("asked")), RUEDA_OK);
+             if (rank == 3) {
+               ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+             }
+             ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK);
+             ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);
+           });
+}
+
 // Threads -------------------------------------------------------------------------------------
 
 // About a nanosecond a turn, in which no other thread is let run.

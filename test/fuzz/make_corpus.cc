@@ -159,6 +159,7 @@ void WriteEvents() {
        {Blocked::kForMoments, Blocked::kForTheLimit, Blocked::kStill}) {
     for (Rank rank = 0; rank < kFuzzWorld; ++rank) events.push_back({rank, Blocked{level, 1}});
   }
+  for (Rank rank = 0; rank < kFuzzWorld; ++rank) events.push_back({rank, Asked{}});
   Write("e_deadlock", Packed(events));
 
   // More names than ids.

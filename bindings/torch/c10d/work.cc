@@ -182,9 +182,9 @@ void GroupWork::Check() const {
   if (error != nullptr) std::rethrow_exception(error);
 }
 
-Error GroupWork::TimedOut(Operation& operation, milliseconds limit) const {
-  return Error(RUEDA_DEADLINE_EXCEEDED, session_->title() + ": after a timeout of " +
-                                            InSeconds(limit) + ", " + operation.Explain());
+Error GroupWork::TimedOut(const std::string& why, milliseconds limit) const {
+  return Error(RUEDA_DEADLINE_EXCEEDED,
+               session_->title() + ": after a timeout of " + InSeconds(limit) + ", " + why);
 }
 
 bool GroupWork::wait(milliseconds timeout) {
@@ -197,7 +197,9 @@ bool GroupWork::wait(milliseconds timeout) {
           })) {
         return Complete();
       }
-      throw TimedOut(*operation, limit);
+      const std::string why = operation->Explain();
+      if (!operation->WaitFor(0)) throw TimedOut(why, limit);
+      Complete();  // it has ended meanwhile
     });
   }
   if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
@@ -255,13 +257,16 @@ void GroupWork::Tell() {
 
 void GroupWork::GiveUp() {
   const std::shared_ptr<Operation> operation = Running();
+  std::string why;
   try {
-    if (operation == nullptr || operation->WaitFor(0)) return;  // it is being told
+    if (operation == nullptr) return;  // it is being told
+    why = operation->Explain();
+    if (operation->WaitFor(0)) return;
   } catch (const rueda::Error&) {  // the group is about to end, which tells it
     return;
   }
   if (told_.exchange(true)) return;
-  future_->setError(PythonsOf(std::make_exception_ptr(TimedOut(*operation, plan_.limit))));
+  future_->setError(PythonsOf(std::make_exception_ptr(TimedOut(why, plan_.limit))));
 }
 
 void CompletionHook::Follow(const c10::intrusive_ptr<GroupWork>& work) {

@@ -73,7 +73,7 @@ class GroupWork final : public c10d::Work {
   // The future: of how it ended; that it did not end in time. The first one counts.
   void Tell();
   void GiveUp();
-  Error TimedOut(Operation& operation, std::chrono::milliseconds limit) const;
+  Error TimedOut(const std::string& why, std::chrono::milliseconds limit) const;
 
   const std::shared_ptr<Session> session_;
   WorkPlan plan_;

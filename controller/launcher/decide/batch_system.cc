@@ -159,28 +159,46 @@ absl::StatusOr<std::vector<int>> SlurmSlots(const Environment& environment, size
   return std::vector<int>(nodes, tasks);
 }
 
-// A line of SLURM_HOSTFILE: a list of nodes, "*3" behind it where three tasks go to each, and '#'
-// before what nobody reads. One of `nodes` each.
+// The pieces of a list that lie between its commas; those in brackets are a piece's own.
+std::vector<absl::string_view> SplitOutsideBrackets(absl::string_view list) {
+  std::vector<absl::string_view> pieces;
+  int depth = 0;
+  size_t begin = 0;
+  for (size_t i = 0; i <= list.size(); ++i) {
+    if (i == list.size() || (list[i] == ',' && depth == 0)) {
+      pieces.push_back(absl::StripAsciiWhitespace(list.substr(begin, i - begin)));
+      begin = i + 1;
+    } else {
+      depth += list[i] == '[' ? 1 : list[i] == ']' ? -1 : 0;
+    }
+  }
+  return pieces;
+}
+
+// A line of SLURM_HOSTFILE: a list of nodes, some with "*3" behind them where three tasks go to
+// each, and '#' before what nobody reads. One of `nodes` each.
 absl::Status ReadSlurmHosts(const std::vector<std::string>& nodes, absl::string_view line,
                             Hosts* hosts) {
   line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
   if (line.empty()) return absl::OkStatus();
-  int slots = 1;
-  if (const size_t star = line.rfind('*'); star != absl::string_view::npos) {
-    const absl::string_view count = line.substr(star + 1);
-    if (!absl::SimpleAtoi(count, &slots) || slots < 1 || slots > kLocalRanksMax) {
-      return absl::InvalidArgumentError(absl::StrCat("'", line, "': expected a number from 1 to ",
-                                                     kLocalRanksMax, " behind the '*'"));
+  for (absl::string_view piece : SplitOutsideBrackets(line)) {
+    int slots = 1;
+    if (const size_t star = piece.rfind('*'); star != absl::string_view::npos) {
+      const absl::string_view count = piece.substr(star + 1);
+      if (!absl::SimpleAtoi(count, &slots) || slots < 1 || slots > kLocalRanksMax) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "'", piece, "': expected a number from 1 to ", kLocalRanksMax, " behind the '*'"));
+      }
+      piece = piece.substr(0, star);
     }
-    line = line.substr(0, star);
-  }
-  RUEDA_ASSIGN_OR_RETURN(const std::vector<std::string> named, ExpandSlurmNodes(line));
-  for (const std::string& name : named) {
-    if (std::find(nodes.begin(), nodes.end(), name) == nodes.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, " is no node of this job; SLURM_JOB_NODELIST tells those"));
+    RUEDA_ASSIGN_OR_RETURN(const std::vector<std::string> named, ExpandSlurmNodes(piece));
+    for (const std::string& name : named) {
+      if (std::find(nodes.begin(), nodes.end(), name) == nodes.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(name, " is no node of this job; SLURM_JOB_NODELIST tells those"));
+      }
+      hosts->push_back({name, slots});
     }
-    hosts->push_back({name, slots});
   }
   return absl::OkStatus();
 }

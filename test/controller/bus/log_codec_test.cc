@@ -100,6 +100,7 @@ TEST_F(LogCodec, TheOtherEvents) {
   const ControlEvent blocked = Passed({9, Blocked{Blocked::kStill, 65'535}});
   EXPECT_EQ(std::get<Blocked>(blocked.what).level, Blocked::kStill);
   EXPECT_EQ(std::get<Blocked>(blocked.what).question, 65'535);
+  EXPECT_TRUE(std::holds_alternative<Asked>(Passed({9, Asked{}}).what));
   Passed({9, Leave{}});
 }
 
@@ -130,7 +131,7 @@ TEST_F(LogCodec, WhatDoesNotFitNowIsToBeTriedAgain) {
 TEST_F(LogCodec, RefusesWordsThatMakeNoSense) {
   const auto decoded = [](LogEntry entry) { return DecodeLogEvent(entry, kRanks).status(); };
   LogEntry entry;
-  for (const int kind : {0, 7, 9, 15}) {
+  for (const int kind : {0, 7, 10, 15}) {
     entry.word.kind = static_cast<uint8_t>(kind);
     EXPECT_TRUE(absl::IsInvalidArgument(decoded(entry))) << kind;
   }
@@ -145,7 +146,7 @@ TEST_F(LogCodec, RefusesWordsThatMakeNoSense) {
   EXPECT_TRUE(absl::IsInvalidArgument(decoded(entry)));
   entry.payload.clear();
   EXPECT_TRUE(absl::IsInvalidArgument(decoded(entry))) << "no id and no spec";
-  for (const int kind : {1, 3, 4, 5, 6}) {
+  for (const int kind : {1, 3, 4, 5, 6, 8, 9}) {
     entry.word.kind = static_cast<uint8_t>(kind);
     EXPECT_TRUE(absl::IsInvalidArgument(decoded(entry))) << kind << " with a payload";
   }

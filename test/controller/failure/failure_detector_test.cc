@@ -10,6 +10,8 @@
 #include <map>
 #include <set>
 
+#include "controller/failure/process_verdicts.h"
+
 namespace rueda {
 namespace {
 

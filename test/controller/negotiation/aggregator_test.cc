@@ -199,7 +199,6 @@ TEST_F(AnAggregator, WaitRidesInTheHeldAnnouncement) {
   EXPECT_TRUE(std::get<Announced>(out_[0].what).announcement.partly);
 }
 
-// The records of operations under way are used again, in another order.
 // What is asked of rank 0 comes behind what it must know to answer.
 TEST_F(OnAHost, PassesOnWhatItHoldsWithAQuestion) {
   Step(3, Named("w"));
@@ -210,6 +209,18 @@ TEST_F(OnAHost, PassesOnWhatItHoldsWithAQuestion) {
   EXPECT_TRUE(std::holds_alternative<Asked>(out_[1].what));
 }
 
+// And on another host, which has not been asked, when somebody has been told.
+TEST_F(OnAHost, PassesOnWhatItHoldsOnceSomebodyWasToldWhoIsMissing) {
+  Step(3, Named("w"));
+  EXPECT_TRUE(PassedOn().empty());
+  aggregator_.CheckDeadlines(0, &out_);
+  EXPECT_TRUE(PassedOn().empty());
+  ASSERT_TRUE(aggregator_.Apply(Told{0, Named("w"), 0, "missing: rank 3"}).ok());
+  aggregator_.CheckDeadlines(0, &out_);
+  EXPECT_EQ(PassedOn(), std::vector<Rank>{3});
+}
+
+// The records of operations under way are used again, in another order.
 TEST(Aggregator, KeepsTheOrderOfARanksUnnamedOperations) {
   for (const bool by_join : {false, true}) {
     Aggregator aggregator(TwoHosts(), 2, SpeaksFor::kHost, kSecond);

@@ -540,10 +540,10 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_poll(rueda_context* context, rueda_
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_wait(rueda_context* context, rueda_handle handle,
                                                   int64_t timeout_ns);
 
-/** Why an operation has not ended. As rueda_wait with a time-out of 0; but RUEDA_DEADLINE_EXCEEDED's
- * text names the ranks that have submitted the operation and those that have not, with what each of
- * them submitted last. It asks the coordinator, and waits for its answer for at most a second;
- * without one the text names nobody. Not from an inline callback. */
+/** Why an operation has not ended. As rueda_wait with a time-out of 0, but the text of
+ * RUEDA_DEADLINE_EXCEEDED names the ranks that have submitted the operation and those that have
+ * not, with what each of them submitted last. It asks the coordinator, and waits for at most a
+ * second; without an answer it names nobody. Not from an inline callback. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_explain(rueda_context* context, rueda_handle handle);
 
 /** For a caller that must get its memory back, and can't wait without a limit: a destructor, say,

@@ -108,7 +108,8 @@ class Handle(Generic[T]):
             timeout: in seconds; None: no limit.
 
         Raises:
-            TimeIsUpError: the time is over; the operation goes on.
+            TimeIsUpError: the time is over; the operation goes on. Names the ranks that have not
+                submitted it, for which it asks for up to a second more.
             StalledError: some ranks did not submit it in time; it has ended.
             MismatchError: the ranks disagree about it.
             AbortedError: a rank was lost.

@@ -137,7 +137,7 @@ TEST(Allocation, OfSlurmIsRefusedWithThePlace) {
       "SLURM_JOB_NODELIST=n[1-100], node 66: more than 1024 slots of one host, or 65536 of all");
 }
 
-// As srun reads it for tasks in arbitrary places.
+// Which srun reads for tasks in arbitrary places.
 TEST(Allocation, OfSlurmFollowsItsHostFile) {
   const Environment environment =
       Slurm({{"SLURM_JOB_NODELIST", "n[1-3]"}, {"SLURM_HOSTFILE", "/f"}, {"SLURM_NTASKS", "9"}});
@@ -146,6 +146,8 @@ TEST(Allocation, OfSlurmFollowsItsHostFile) {
     Hosts hosts;
   } kCases[] = {{"n2\nn1\nn2\n", {{"n2", 2}, {"n1", 1}}},
                 {"n3,n1", {{"n3", 1}, {"n1", 1}}},
+                {"n1*2, n2*3,n3", {{"n1", 2}, {"n2", 3}, {"n3", 1}}},
+                {"n1,n[2,3]*2", {{"n1", 1}, {"n2", 2}, {"n3", 2}}},
                 {"# mine\nn[1-2]*3  # two\n\n n3\n", {{"n1", 3}, {"n2", 3}, {"n3", 1}}}};
   for (const auto& each : kCases) {
     EXPECT_EQ(HostsOf(environment, {{"/f", each.file}}), each.hosts) << each.file;
