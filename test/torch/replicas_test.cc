@@ -429,7 +429,7 @@ RANKS_TEST(DataParallel, TooManyReplicasEndWithTheCause, 1) {
   const auto make = [&] { (void)hvd::make_strategy("dp", net, sgd, {.replicas = 16}); };
   int failures = 0;
   // Wherever in their start they run out of descriptors, as long as they do.
-  for (rlim_t more = 1;; more += 16) {
+  for (rlim_t more = 1;; more += 8) {
     rlimit few = before;
     few.rlim_cur = static_cast<rlim_t>(first_free) + more;
     ASSERT_LT(few.rlim_cur, before.rlim_cur);
