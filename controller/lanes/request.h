@@ -88,7 +88,8 @@ class WhoIsMissing {
   }
   // For the next request.
   void Reset() ABSL_LOCKS_EXCLUDED(mutex_) {
-    if (!asked_.exchange(false, std::memory_order_relaxed) && answers() == 0) return;
+    if (!asked_.load(std::memory_order_relaxed) && answers() == 0) return;
+    asked_.store(false, std::memory_order_relaxed);
     MutexLock lock(mutex_);
     text_.clear();
   }

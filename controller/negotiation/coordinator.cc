@@ -766,9 +766,11 @@ void Coordinator::OnAsked(Rank rank, Nanos now, Plan* plan) {
     const int member = ParticipantsOf(instance).IndexOf(rank);
     if (member < 0 || !instance.who.Contains(member) || ++count > kTold) return;
     // The tensors of a group may take megabytes, and one tells as much.
-    Signature signature = instance.spec->signature;
-    signature.part_names.clear();
-    if (signature.parts.size() > 1) signature.parts.resize(1);
+    const Signature& whole = instance.spec->signature;
+    Signature signature;
+    static_cast<OperationTraits&>(signature) = whole;
+    if (!whole.parts.empty()) signature.parts.push_back(whole.parts.front());
+    signature.ranks = whole.ranks;
     plan->push_back(Told{rank, MakeSpec(instance.spec->set, instance.spec->name, signature),
                          instance.sequence, WhoText(instance, now)});
   });

@@ -42,14 +42,15 @@ absl::Status Engine::Init(EnginePartsArgs args) {
   args.listener = this;
   RUEDA_RETURN_IF_ERROR(MakeParts(args, &parts_));
   record_.emplace(&world_, parts_.neighbours.get(), &member_, &in_flight_);
-  std::vector<int> pids(world_.infos.size());
-  for (const RoleLink& each : world_.links) {
-    if (each.pid != getpid()) pids[each.link->peer()] = each.pid;
-  }
-  process_verdicts_.emplace(std::move(pids));
   const Verdicts* verdicts = parts_.verdicts.get();
-  detector_.emplace(world_.rank, world_.size(),
-                    verdicts == nullptr ? &*process_verdicts_ : verdicts);
+  if (verdicts == nullptr) {
+    std::vector<int> pids(world_.infos.size());
+    for (const RoleLink& each : world_.links) {
+      if (each.pid != getpid()) pids[each.link->peer()] = each.pid;
+    }
+    verdicts = &process_verdicts_.emplace(std::move(pids));
+  }
+  detector_.emplace(world_.rank, world_.size(), verdicts);
   lanes_.emplace(Lanes::Args{&world_, args.config, &member_, &tracks_, timeline_,
                              &own_page().activity, &parts_.backends, this});
   for (SetId set = 0; set < member_.process_sets().end(); ++set) {
