@@ -36,12 +36,15 @@ std::string Slurp(int fd) {
   return text;
 }
 
-// This process's environment with `changes`, as posix_spawn takes it.
+// This process's environment with `changes`, as posix_spawn takes it. Without RUEDA_'s variables,
+// and without GoogleTest's: a program that runs as a rank has one case to run, whichever share of
+// the cases its parent has.
 std::vector<std::string> Environment(const Variables& changes) {
   std::vector<std::string> words;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string word = *entry;
     bool replaced = word.starts_with("RUEDA_") && !word.starts_with("RUEDA_VENV");
+    replaced |= word.starts_with("GTEST_");
     for (const auto& [name, value] : changes) replaced |= word.starts_with(name + "=");
     if (!replaced) words.push_back(word);
   }
