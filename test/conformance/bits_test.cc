@@ -252,7 +252,8 @@ class Program {
   const int rank_;
   const int size_;
   const int hosts_;
-  const int offsets_ = hosts_ == 1 ? kOffsets : 8;  // Gloo takes its time
+  // Gloo takes its time.
+  const int offsets_ = hosts_ != 1 ? 8 : takes_long ? 16 : kOffsets;
   std::mt19937 own_{static_cast<uint32_t>(rank_)};
   rueda_dtype dtype_ = RUEDA_FLOAT32;
   int64_t elements_ = 0;

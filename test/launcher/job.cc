@@ -21,15 +21,10 @@
 #include <memory>
 
 #include "test/support/forbid.h"
+#include "test/support/sanitized.h"
 
 namespace rueda {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -51,7 +46,7 @@ void LookAgainSoon() {
 Nanos Bound(Nanos promised) {
   double load = 0;
   getloadavg(&load, 1);
-  return promised * (kSanitized ? 3 : 1) * (load > 4 ? 3 : 1);
+  return promised * (testing::kSanitized ? 3 : 1) * (load > 4 ? 3 : 1);
 }
 
 UniqueFd Pidfd(pid_t pid) {

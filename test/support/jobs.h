@@ -9,15 +9,9 @@
 #include <vector>
 
 #include "test/support/run_ranks.h"
+#include "test/support/sanitized.h"
 
 namespace rueda::testing {
-
-// Whether this is a sanitizer's build, which takes its time.
-#if defined(RUEDA_SANITIZED)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
 
 // Whether operations take long here, so that there should be fewer: beside those, CUDA tensors by
 // way of device_mirror, whose main function says so.

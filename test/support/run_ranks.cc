@@ -17,10 +17,12 @@
 #include <fstream>
 #include <thread>
 
+#include "test/support/sanitized.h"
+
 namespace rueda::testing {
 namespace {
 
-constexpr int kPatienceMs = 60'000;
+constexpr int kPatienceMs = kSanitized ? 180'000 : 60'000;
 
 // A job id that no other test has, and a secret that the ranks inherit.
 struct Job {

@@ -37,7 +37,7 @@ std::vector<Setup> FewSetups();
 // Shared memory and the shared log only: threads and processes.
 std::vector<Setup> ShmSetups();
 
-// Returns when every other thread of this process sleeps, or after a minute.
+// Returns when every other thread of this process sleeps, or after one to three minutes.
 void AwaitSleepOfOthers();
 
 // Initialises a context on each of `size` ranks, calls body(context, rank) and shuts down, which
