@@ -163,6 +163,13 @@ absl::Status CheckPart(const rueda_operation& operation, const OperationTraits& 
   return absl::OkStatus();
 }
 
+absl::Status CheckFault(const char* fault, absl::string_view* out) {
+  *out = absl::string_view(fault, strnlen(fault, kNameBytesMax + 1));
+  if (!out->empty() && out->size() <= kNameBytesMax && IsUtf8(*out)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the fault is not UTF-8 of 1 to ", kNameBytesMax, " bytes"));
+}
+
 absl::Status CheckName(const char* name, absl::string_view* out) {
   const size_t length = strnlen(name, kNameBytesMax + 1);
   if (length == 0) {
@@ -425,6 +432,9 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
     if (status.ok() && own.has_value()) status = CheckDevice(*own, &device, "a group");
     if (status.ok() && i > 0) status = CheckAlikeExec(first_exec, exec);
     if (status.ok() && operation.name != nullptr) status = CheckName(operation.name, &name);
+    if (status.ok() && operation.fault != nullptr) {
+      status = CheckFault(operation.fault, &checked->args.fault);
+    }
     if (!status.ok()) return At(i, operation.name, status);
     if (operation.kind != RUEDA_BARRIER) checked->parts.push_back(std::move(part));
     if (operation.name != nullptr) checked->names.push_back(name);

@@ -415,6 +415,7 @@ void Coordinator::OnExpire(const Expire& event, Plan* plan) {
 
 void Coordinator::Complete(Instance* instance, Plan* plan) {
   absl::Status status = CheckJoined(*instance);
+  if (status.ok()) status = Fault(*instance);
   if (status.ok()) status = Disagreement(*instance);
   if (!status.ok()) {
     RejectInstance(instance, std::move(status), plan);
@@ -614,6 +615,22 @@ absl::Status Coordinator::CheckJoined(const Instance& instance) const {
   return absl::FailedPreconditionError(
       absl::StrCat(SpecLabel(*instance.spec, instance.sequence), ": ", RanksText(missed),
                    missed.size() == 1 ? " has joined" : " have joined", why));
+}
+
+// What ranks have said is wrong with what they give; ranks that say the same, together.
+absl::Status Coordinator::Fault(const Instance& instance) const {
+  if (instance.extras.empty()) return absl::OkStatus();
+  const Participants participants = ParticipantsOf(instance);
+  const std::string* fault = nullptr;
+  std::vector<Rank> ranks;
+  for (int member = 0; member < participants.size(); ++member) {
+    const std::string& text = instance.extras[member].fault;
+    if (text.empty() || (fault != nullptr && text != *fault)) continue;
+    fault = &text;
+    ranks.push_back(participants.rank(member));
+  }
+  if (fault == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(RanksText(ranks), ": ", *fault));
 }
 
 absl::Status Coordinator::Disagreement(const Instance& instance) const {

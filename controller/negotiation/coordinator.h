@@ -142,6 +142,7 @@ class Coordinator {
                 absl::Status status, Plan* plan);
 
   absl::Status CheckJoined(const Instance& instance) const;
+  absl::Status Fault(const Instance& instance) const;
   absl::Status Disagreement(const Instance& instance) const;
   absl::Status CheckPlannedDims(const Instance& instance, int members) const;
   absl::Status CheckGathered(const Instance& instance, const Ordered& ordered) const;

@@ -215,6 +215,7 @@ void EncodeAnnouncement(const Announcement& announcement, wire::Announcement* ou
     EncodeScaling(announcement.extras.scaling, out);
   }
   for (const int64_t dim : announcement.extras.first_dims) out->add_first_dims(dim);
+  if (!announcement.extras.fault.empty()) out->set_fault(announcement.extras.fault);
 }
 
 absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
@@ -231,6 +232,8 @@ absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
   if (in.first_dims_size() > kGroupTensorsMax) return Bad("too many first dimensions");
   RUEDA_RETURN_IF_ERROR(CheckDims(in.first_dims()));
   announcement.extras.first_dims.assign(in.first_dims().begin(), in.first_dims().end());
+  if (in.fault().size() > kFaultBytesMax) return Bad("fault");
+  announcement.extras.fault = in.fault();
   return announcement;
 }
 

@@ -111,6 +111,14 @@ absl::Status CheckSplits(const OperationArgs& args, int members) {
                           " rows, the first dimension is ", rows));
 }
 
+// What may differ from rank to rank is no error of this rank alone: the others would wait.
+std::string FaultOf(const OperationArgs& args, int members, Rank rank) {
+  if (!args.fault.empty()) return absl::StrCat(Label(args, 0), ": ", args.fault);
+  const bool splits =
+      args.kind == OpKind::kAlltoall || (args.kind == OpKind::kScatter && args.root == rank);
+  return splits ? std::string(CheckSplits(args, members).message()) : "";
+}
+
 // Without the parts' names.
 bool Alike(const OperationArgs& args, const Signature& signature) {
   return signature.traits() == args.traits() &&
@@ -194,9 +202,6 @@ absl::Status Submissions::CheckSet(const OperationArgs& args) const {
     if (!(rank == args.root ? TraitsOf(args.kind).rooted : pair) || set->Contains(rank)) continue;
     return Bad(args, 0, absl::StrCat(pair ? "peer " : "root ", rank, " is not a rank of ", text()));
   }
-  if (args.kind == OpKind::kAlltoall || (args.kind == OpKind::kScatter && args.root == rank_)) {
-    return CheckSplits(args, set->size());
-  }
   if (args.kind != OpKind::kReducescatter) return absl::OkStatus();
   for (size_t i = 0; i < args.parts.size(); ++i) {
     const PartArgs& part = args.parts[i];
@@ -262,6 +267,8 @@ absl::Status Submissions::Check(const OperationArgs& args) {
 CallExtras Submissions::ExtrasOf(const OperationArgs& args) const {
   CallExtras extras;
   extras.scaling = args.scaling;
+  extras.fault = FaultOf(args, sets_.Find(args.set)->size(), rank_);
+  if (!extras.fault.empty()) return extras;
   if (args.kind == OpKind::kRemoveProcessSet) {
     extras.first_dims.push_back(states_[sets_.Find(args.ranks)->id].in_flight);
   } else if (!args.splits.empty()) {

@@ -31,6 +31,7 @@ struct OperationArgs : OperationTraits {
   absl::Span<const PartArgs> parts;
   absl::Span<const absl::string_view> names;  // one a part, or (barrier) one; empty: unnamed
   absl::Span<const int64_t> splits;  // alltoall, scatter's root: rows by member; empty: equal
+  absl::string_view fault;           // CallExtras::fault, or empty
   std::vector<Rank> ranks;           // of the process set that is added or removed
   AllocateFn allocate = nullptr;
   void* allocate_user = nullptr;

@@ -13,6 +13,8 @@ inline constexpr size_t kHostNameBytesMax = 255;         // RFC 1035
 inline constexpr size_t kHostsFileBytesMax = 20u << 20;  // of a batch system's list of hosts
 inline constexpr int kDimsMax = 32;
 inline constexpr size_t kNameBytesMax = 1'024;
+// Of what is wrong with an operation, with the operation's name: a name, and as much again.
+inline constexpr size_t kFaultBytesMax = 4 * kNameBytesMax;
 inline constexpr int kGroupTensorsMax = 65'536;
 inline constexpr int kTensorIdsMax =
     1 << 16;  // live entries of the tensor table; then the oldest goes

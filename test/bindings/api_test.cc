@@ -365,6 +365,24 @@ TEST_F(Api, SplitsGoWithTwoKindsAlone) {
   ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "splits is null");
 }
 
+TEST_F(Api, AFaultIsAnErrorOfTheOperation) {
+  rueda_operation operation = Allreduce("t", tensor_.get());
+  const std::string longest(1'024, 'x');
+  for (const char* fault : {"the tensor is a cat", longest.c_str()}) {
+    operation.fault = fault;
+    rueda_handle handle = 0;
+    ASSERT_EQ(rueda_submit(context_, &operation, 1, nullptr, &handle), RUEDA_OK);
+    EXPECT_EQ(rueda_wait(context_, handle, RUEDA_FOREVER), RUEDA_INVALID_ARGUMENT);
+    EXPECT_EQ(rueda_last_error(), std::string("rank 0: allreduce 't': ") + fault);
+    EXPECT_EQ(rueda_release(context_, handle), RUEDA_OK);
+  }
+  const std::string too_long(1'025, 'x');
+  for (const char* fault : {"", "\xFF", too_long.c_str()}) {
+    operation.fault = fault;
+    ExpectRefused(operation, RUEDA_INVALID_ARGUMENT, "the fault is not UTF-8");
+  }
+}
+
 TEST_F(Api, TheContextTellsHowItsMembershipFailed) {
   rueda_error error = RUEDA_ERROR_INIT;
   ASSERT_EQ(rueda_context_error(context_, &error), RUEDA_OK);

@@ -98,7 +98,7 @@ TEST_P(Kinds, AlltoallGivesEachRankWhatIsForIt) {
   });
 }
 
-TEST_P(Kinds, BadSplitsAreRefusedAtOnce) {
+TEST_P(Kinds, BadSplitsAreAnError) {
   RunOn(2, [](rueda_context* context, int, int size) {
     std::vector<int32_t> data(2 * size + 1);
     const TensorOf in(data);
@@ -124,6 +124,43 @@ TEST_P(Kinds, BadSplitsAreRefusedAtOnce) {
     EXPECT_EQ(Execute(context, operation), RUEDA_INVALID_ARGUMENT);
     EXPECT_THAT(rueda_last_error(), HasSubstr("scalar"));
     EXPECT_EQ(Execute(context, Barrier()), RUEDA_OK);
+  });
+}
+
+// An operation that is wrong on rank 0 alone.
+void ExpectToldToAll(rueda_context* context, const rueda_operation& operation, const char* text) {
+  EXPECT_EQ(Execute(context, operation), RUEDA_INVALID_ARGUMENT);
+  EXPECT_THAT(rueda_last_error(), AllOf(HasSubstr("rank 0: "), HasSubstr(text)));
+}
+
+TEST_P(Kinds, WhatOneRankAloneGotWrongIsToldToAll) {
+  RunOn(2, [](rueda_context* context, int rank, int size) {
+    std::vector<int32_t> data(2 * size);
+    const TensorOf in(data);
+    for (const char* name : {"a", static_cast<const char*>(nullptr)}) {
+      std::vector<int64_t> splits(size, rank == 0 ? 3 : 2);
+      rueda_operation alltoall = OfKind(RUEDA_ALLTOALL, name, in.get());
+      alltoall.splits = splits.data();
+      alltoall.split_count = splits.size();
+      rueda_operation scatter = OfKind(RUEDA_SCATTER, name, in.get());
+      scatter.root = 0;
+      scatter.splits = splits.data();
+      scatter.split_count = splits.size();
+      rueda_operation reduce = OfKind(RUEDA_ALLREDUCE, name, in.get());
+      reduce.reduce_op = RUEDA_SUM;
+      reduce.fault = rank == 0 ? "no tensor of mine" : nullptr;
+      for (int again = 0; again < 2; ++again) {
+        ExpectToldToAll(context, alltoall, "the splits add up to");
+        ExpectToldToAll(context, scatter, "the splits add up to");
+        ExpectToldToAll(context, reduce, "no tensor of mine");
+      }
+      // The job goes on, and what is unnamed is counted alike.
+      splits.assign(size, 2);
+      reduce.fault = nullptr;
+      for (const rueda_operation& right : {alltoall, scatter, reduce}) {
+        EXPECT_EQ(Execute(context, right), RUEDA_OK) << rueda_last_error();
+      }
+    }
   });
 }
 

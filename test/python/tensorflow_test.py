@@ -846,7 +846,89 @@ def test_layers_that_remain_a_ranks_own():
     run(fn)
 
 
+# ---- a session's graph, which runs in any order ----
+
+
+def test_what_is_unnamed_in_a_sessions_graph_goes_by_its_node():
+    def fn():
+        import threading
+
+        import tensorflow as tf
+
+        import rueda.tensorflow as hvd
+        from rueda.core._operations import Operation
+
+        hvd.init()
+        rank, size = hvd.rank(), hvd.size()
+        submits, begun = Operation.execute, threading.Event()
+
+        def execute(self, tensor):
+            begun.set()
+            return submits(self, tensor)
+
+        def after_the_first(x):
+            assert begun.wait(60)
+            return x
+
+        combines = {
+            "allreduce": lambda x: hvd.allreduce(x, op=hvd.Sum),
+            "broadcast": lambda x: hvd.broadcast(x, size - 1) + tf.reduce_sum(x) * 0,
+            "reducescatter": lambda x: hvd.reducescatter(x, op=hvd.Sum),
+        }
+        Operation.execute = execute
+        for kind, combine in combines.items():
+            begun.clear()
+            with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+                given = [tf.fill([size], value + rank) for value in (1.0, 10.0)]
+                # Ranks 0 and 1 begin with different ones.
+                late = 1 - rank % 2
+                given[late] = tf.numpy_function(after_the_first, [given[late]], tf.float32)
+                given[late].set_shape([size])
+                got = session.run([tf.reduce_max(combine(x)) for x in given])
+            total = sum(range(size))
+            want = [1 + size - 1, 10 + size - 1]
+            if kind != "broadcast":
+                want = [size + total, 10 * size + total]
+            assert got == want, (kind, got, want)
+        Operation.execute = submits
+
+        # Two gradients of one operation have names of their own.
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.fill([2], 1.0 + rank)
+            y = hvd.allreduce(x, op=hvd.Sum)
+            twice = [tf.gradients(y, x)[0], tf.gradients(3 * y, x)[0]]
+            got = session.run(twice)
+            assert [one.tolist() for one in got] == [[size] * 2, [3 * size] * 2], got
+        hvd.shutdown()
+
+    run(fn)
+
+
 # ---- errors ----
+
+
+def test_bad_splits_of_one_rank_are_told_to_all():
+    def fn():
+        import tensorflow as tf
+
+        import rueda.tensorflow as hvd
+
+        hvd.init()
+        x = tf.ones([4])
+        for splits, text in (
+            ([-1, 5], "splits has -1"),
+            ([1.5, 2.5], "splits has 1.5"),
+            ([3, 2], "add up to 5 rows"),
+        ):
+            given = tf.constant(splits if hvd.rank() == 0 else [2, 2])
+            for call in (hvd.alltoall, tf.function(hvd.alltoall)):
+                with pytest.raises((ValueError, tf.errors.InvalidArgumentError)) as caught:
+                    call(x, given)
+                assert "rank 0: " in str(caught.value) and text in str(caught.value)
+        assert hvd.alltoall(x, [1, 3])[1].numpy().tolist() == [[1, 1], [3, 3]][hvd.rank()]
+        hvd.shutdown()
+
+    run(fn)
 
 
 def test_errors_name_what_is_wrong_on_every_rank():

@@ -300,7 +300,21 @@ def test_bad_splits_are_an_error_and_the_job_goes_on(on_threads, kind, gradient)
             with pytest.raises(ValueError, match=text):
                 hvd.alltoall(x, splits, name)
         with pytest.raises(ValueError, match=text):
-            hvd.alltoall_async(x.detach(), splits)
+            hvd.alltoall_async(x.detach(), splits).wait()
+        return hvd.alltoall(x + hvd.rank(), [1, 3])[0].tolist()
+
+    assert on_threads(2, body) == [[1, 2], [1] * 3 + [2] * 3]
+
+
+@pytest.mark.parametrize("kind", list(BAD_SPLITS))
+def test_bad_splits_of_one_rank_are_told_to_all(on_threads, kind):
+    splits, text = BAD_SPLITS[kind]
+
+    def body():
+        for gradient in (False, True):
+            x = torch.ones(4, requires_grad=gradient)
+            with pytest.raises(ValueError, match=f"rank 0: .*{text}"):
+                hvd.alltoall(x, splits if hvd.rank() == 0 else [1, 3])
         return hvd.alltoall(x + hvd.rank(), [1, 3])[0].tolist()
 
     assert on_threads(2, body) == [[1, 2], [1] * 3 + [2] * 3]

@@ -124,8 +124,9 @@ class _OperationError(RuedaError):
         self.tensor = tensor
 
 
-class MismatchError(_OperationError):
-    """The ranks disagree about an operation: all of them have this error, and the job goes on."""
+class MismatchError(_OperationError, ValueError):
+    """The ranks disagree about an operation, or one of them gave it wrong splits: all of them have
+    this error, and the job goes on."""
 
 
 class NotInitializedError(RuedaError, ValueError):

@@ -157,6 +157,9 @@ TEST(Codec, AnnouncementsComeThrough) {
   announcement.extras.scaling.prescale = 0.5;
   announcement.extras.scaling.postscale = -3;
   announcement.extras.first_dims = {0, 5, INT64_MAX};
+  announcement.extras.fault =
+      "b\xC3\xA4"
+      "d";
   const ControlEvent event = Passed(ControlEvent{9, Announced{announcement}});
   const Announcement& got = std::get<Announced>(event.what).announcement;
   EXPECT_EQ(got.id, announcement.id);
@@ -166,6 +169,9 @@ TEST(Codec, AnnouncementsComeThrough) {
   EXPECT_EQ(got.extras.scaling.prescale, 0.5);
   EXPECT_EQ(got.extras.scaling.postscale, -3);
   EXPECT_THAT(got.extras.first_dims, ElementsAre(0, 5, INT64_MAX));
+  EXPECT_EQ(got.extras.fault,
+            "b\xC3\xA4"
+            "d");
 }
 
 TEST(Codec, AnAnnouncementWithoutAnIdCarriesItsSpec) {
@@ -380,6 +386,10 @@ TEST(Codec, RefusesEventsThatMakeNoSense) {
          e->mutable_announced()->set_postscale(HUGE_VAL);
        }},
       {"dimension", [](wire::Event* e) { e->mutable_announced()->add_first_dims(-1); }},
+      {"fault",
+       [](wire::Event* e) {
+         e->mutable_announced()->set_fault(std::string(kFaultBytesMax + 1, 'x'));
+       }},
       {"dimensions",
        [](wire::Event* e) {
          for (int i = 0; i <= kGroupTensorsMax; ++i) e->mutable_announced()->add_first_dims(1);

@@ -402,7 +402,7 @@ enum {
 };
 
 /** What to do, with which tensors. The fields that each kind uses, besides `name`, `process_set`,
- * `exec`, `priority` and `flags`, which are for all:
+ * `exec`, `priority`, `flags` and `fault`, which are for all:
  *
  * | kind          | input   | output      | reduction | compressor | root | splits | allocate |
  * |---------------|---------|-------------|-----------|------------|------|--------|----------|
@@ -423,7 +423,9 @@ enum {
  *
  * What contradicts the kind is RUEDA_INVALID_ARGUMENT: a barrier with tensors, scale factors other
  * than 1, a compressor or splits for a kind that has none. Any other field that the kind does not
- * use is ignored, whatever its value. */
+ * use is ignored, whatever its value. Splits, which may differ by rank, are wrong for all ranks:
+ * the operation fails, with RUEDA_INVALID_ARGUMENT and a text that names the rank, once all have
+ * submitted it. */
 typedef struct rueda_operation {
   size_t size;
   rueda_kind kind;
@@ -452,12 +454,15 @@ typedef struct rueda_operation {
   const int64_t* splits;  /**< alltoall, scatter's root: rows for each rank of the process set; they
                              add up to the first dimension. Null: equal parts */
   size_t split_count;     /**< the size of the process set, or 0 */
+  const char* fault;      /**< null, or why this rank can't take part, in UTF-8, up to 1,024 bytes:
+                             the operation fails with RUEDA_INVALID_ARGUMENT and this text on all
+                             ranks, once all have submitted it */
 } rueda_operation;
 
 #define RUEDA_OPERATION_INIT                                                                       \
   {                                                                                                \
     sizeof(rueda_operation), RUEDA_BARRIER, RUEDA_WORLD, NULL, NULL, NULL, RUEDA_NO_REDUCE_OP, -1, \
-        1, 1, NULL, NULL, NULL, 0, 0, NULL, NULL, 0                                                \
+        1, 1, NULL, NULL, NULL, 0, 0, NULL, NULL, 0, NULL                                          \
   }
 
 /** \page compressors Compressors

@@ -23,7 +23,6 @@ from rueda.core._operations import (
     Operation,
     Output,
     ReduceOp,
-    numbers,
     operation,
     received_splits,
     reduction,
@@ -455,8 +454,7 @@ def scatter(
             else is looked at.
         splits: the root's: rows for each rank of the process set; None: equal parts.
     """
-    rows = numbers(splits)
-    request = Operation(c.SCATTER, Output.TAKEN, name, process_set, root=root_rank, splits=rows)
+    request = Operation(c.SCATTER, Output.TAKEN, name, process_set, root=root_rank, splits=splits)
     return request.execute(tensor)
 
 
@@ -469,8 +467,7 @@ def scatter_async(
     process_set: _World = global_process_set,
 ) -> Handle[T]:
     """The same in the background."""
-    rows = numbers(splits)
-    request = Operation(c.SCATTER, Output.TAKEN, name, process_set, root=root_rank, splits=rows)
+    request = Operation(c.SCATTER, Output.TAKEN, name, process_set, root=root_rank, splits=splits)
     return request.submit(tensor)
 
 
@@ -509,7 +506,7 @@ def alltoall_async(
     process_set: _World = global_process_set,
 ) -> Handle[T | Received]:
     """The same in the background."""
-    request = Operation(c.ALLTOALL, Output.TAKEN, name, process_set, splits=numbers(splits))
+    request = Operation(c.ALLTOALL, Output.TAKEN, name, process_set, splits=splits)
     handle: Handle[Any] = request.submit(tensor)
     if splits is not None:
         received = received_splits(handle)

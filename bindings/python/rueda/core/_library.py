@@ -101,6 +101,7 @@ class Operation(ctypes.Structure):
         ("compressor", c_char_p),
         ("splits", c_void_p),
         ("split_count", c_size_t),
+        ("fault", c_char_p),
     ]
 
 

@@ -225,12 +225,8 @@ def set_id(process_set: ProcessSet | int) -> int:
     return process_set.id
 
 
-def numbers(splits: Sequence[int] | None) -> list[int] | None:
-    """Of a list, an array or a tensor. Raises ValueError for what is no number of rows."""
-    return None if splits is None else [_rows(split) for split in splits]
-
-
 def _rows(split: Any) -> int:
+    """Raises ValueError for what is no number of rows."""
     try:
         number = int(split)
         is_whole = bool(number == split)
@@ -299,7 +295,7 @@ class Operation:
         prescale: float = 1.0,
         postscale: float = 1.0,
         compressor: bytes | None = None,
-        splits: Sequence[int] | None = None,
+        splits: Sequence[Any] | None = None,
         priority: int = 0,
         context: int | None = None,
     ) -> None:
@@ -324,11 +320,20 @@ class Operation:
         if compressor is not None:
             fields.compressor = compressor
         if splits is not None:
-            self._keep = numbers = (ctypes.c_int64 * max(len(splits), 1))(*splits)
-            fields.splits = ctypes.addressof(numbers)
-            fields.split_count = len(splits)
+            self._set_splits(splits)
         if priority != 0:
             fields.priority = _whole(priority, "priority")
+
+    def _set_splits(self, splits: Sequence[Any]) -> None:
+        """Of a list, an array or a tensor. As they may differ by rank, a mistake is told to all."""
+        try:
+            rows = [_rows(split) for split in splits]
+        except ValueError as error:
+            self._c.fault = str(error)[:200].encode(errors="replace")
+            return
+        self._keep = numbers = (ctypes.c_int64 * max(len(rows), 1))(*rows)
+        self._c.splits = ctypes.addressof(numbers)
+        self._c.split_count = len(rows)
 
     def execute(self, tensor: T) -> T:
         """One tensor (None: of a barrier), and waits; the quickest way. The result, if there is

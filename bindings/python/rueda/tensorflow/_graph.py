@@ -1,7 +1,8 @@
 """Collectives as parts of graphs: Python that TensorFlow calls when it is there.
 
 In a function that tf.function makes a graph of, collectives run in the order in which the function
-has them, as all that has an effect: the same one on all ranks.
+has them, as all that has an effect: the same one on all ranks. In a tf.Graph that a session runs
+they run in any order, so those that the program does not name are named after their node.
 """
 
 from __future__ import annotations
@@ -50,6 +51,17 @@ def call(
     for tensor, spec in zip(made, results, strict=True):
         tensor.set_shape(spec.shape)
     return made
+
+
+def node_name(kind: str, name: str | None) -> str | None:
+    """The name of an operation that the program called `name`; None: it goes by its order."""
+    if name is not None or tf.executing_eagerly():
+        return name
+    with tf.init_scope():  # out of functions
+        if tf.executing_eagerly():
+            return None
+        made: str = tf.compat.v1.get_default_graph().unique_name(f"rueda/{kind}")
+        return made
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from rueda.core._operations import Handle, Operation, Output, ReduceOp, reductio
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.tensorflow import _compression
 from rueda.tensorflow._compression import Compression
-from rueda.tensorflow._graph import call
+from rueda.tensorflow._graph import call, node_name
 
 Average, Sum, Adasum = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM
 Min, Max, Product = ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT
@@ -145,9 +145,10 @@ def _dense(
 
     def forward(*inputs: Any) -> tuple[list[Any], None]:
         dtypes = [tensor.dtype for tensor in inputs]
+        node = node_name("allreduce", name)
 
         def body(*arrays: Any) -> list[Any]:
-            request = how.request(name, dtypes)
+            request = how.request(node, dtypes)
             with _gradients.explained(of_gradients):
                 return request.execute_group(arrays) if group else [request.execute(arrays[0])]
 
@@ -262,9 +263,10 @@ def _scattered(tensors: Sequence[Any], group: bool, name: str | None, how: Reduc
 
     def forward(*inputs: Any) -> tuple[list[Any], None]:
         dtypes = [tensor.dtype for tensor in inputs]
+        node = node_name("reducescatter", name)
 
         def body(*arrays: Any) -> list[Any]:
-            request = how.request(name, dtypes, c.REDUCESCATTER, Output.TAKEN)
+            request = how.request(node, dtypes, c.REDUCESCATTER, Output.TAKEN)
             return request.execute_group(arrays) if group else [request.execute(arrays[0])]
 
         return call(body, inputs, [_rows_spec(tensor) for tensor in inputs]), None
@@ -334,8 +336,10 @@ def _gathered(
     """`convention`: of its gradient. `of_gradients`: whose convention a mismatch may be about."""
 
     def forward(*inputs: Any) -> tuple[list[Any], tuple[Any, list[Any]]]:
+        node = node_name("allgather", name)
+
         def body(*arrays: Any) -> list[Any]:
-            request = Operation(c.ALLGATHER, Output.TAKEN, name, process_set)
+            request = Operation(c.ALLGATHER, Output.TAKEN, node, process_set)
             handle: Any = request.submit_group(arrays) if group else request.submit(arrays[0])
             splits = operations.received_splits(handle, len(arrays))
             with _gradients.explained(of_gradients):
@@ -402,8 +406,10 @@ def broadcast(
     convention = _gradients.gradients()
 
     def forward(given: Any) -> tuple[list[Any], None]:
+        node = node_name("broadcast", name)
+
         def body(array: Any) -> list[Any]:
-            request = Operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank)
+            request = Operation(c.BROADCAST, Output.NEW, node, process_set, root=root_rank)
             return [request.execute(array)]
 
         return call(body, [given], [spec_of(given)]), None
@@ -429,13 +435,14 @@ def broadcast_(
     variables = list(variables)
     if not variables:
         return variables
+    node = node_name("broadcast_", name)
 
     def body(*arrays: Any) -> list[Any]:
         handles = [
             Operation(
                 c.BROADCAST,
                 Output.NEW,
-                None if name is None else f"{name}.{i}",
+                None if node is None else f"{node}.{i}",
                 process_set,
                 root=root_rank,
             ).submit(array)
@@ -470,9 +477,11 @@ def alltoall(
     """
 
     def forward(given: Any, *numbers: Any) -> tuple[list[Any], Any]:
+        node = node_name("alltoall", name)
+
         def body(array: Any, *parts: Any) -> list[Any]:
-            wanted = [int(part) for part in parts[0]] if parts else None
-            request = Operation(c.ALLTOALL, Output.TAKEN, name, process_set, splits=wanted)
+            wanted = parts[0] if parts else None
+            request = Operation(c.ALLTOALL, Output.TAKEN, node, process_set, splits=wanted)
             handle = request.submit(array)
             received = operations.received_splits(handle)
             result = handle.wait()
@@ -490,7 +499,7 @@ def alltoall(
 
     inputs = [tf.convert_to_tensor(tensor)]
     if splits is not None:
-        inputs.append(tf.cast(tf.convert_to_tensor(splits), tf.int64))
+        inputs.append(tf.convert_to_tensor(splits))
     result, received = differentiable(forward, backward, inputs)
     return result if splits is None else (result, received)
 

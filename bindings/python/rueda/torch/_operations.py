@@ -564,6 +564,18 @@ def broadcast(
     return operation(c.BROADCAST, Output.NEW, name, process_set, root=root_rank).execute(tensor)
 
 
+def _exchange_async(
+    tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet, tells_rows: bool
+) -> Handle[Any]:
+    """The tensor; if `tells_rows`, also how many of its rows came from each rank."""
+    request = Operation(c.ALLTOALL, Output.TAKEN, name, process_set, splits=splits)
+    handle: Handle[Any] = request.submit(tensor)
+    if tells_rows:
+        received = operations.received_splits(handle)
+        handle.then(lambda result: (result, torch.tensor(received[0], dtype=torch.int32)))
+    return handle
+
+
 def alltoall_async(
     tensor: torch.Tensor,
     splits: Any = None,
@@ -571,13 +583,7 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Any]:
     """As `alltoall`, in the background."""
-    numbers = operations.numbers(splits)
-    request = Operation(c.ALLTOALL, Output.TAKEN, name, process_set, splits=numbers)
-    handle: Handle[Any] = request.submit(tensor)
-    if splits is not None:
-        received = operations.received_splits(handle)
-        handle.then(lambda result: (result, torch.tensor(received[0], dtype=torch.int32)))
-    return handle
+    return _exchange_async(tensor, splits, name, process_set, splits is not None)
 
 
 class _Alltoall(torch.autograd.Function):
@@ -591,16 +597,7 @@ class _Alltoall(torch.autograd.Function):
         tensor: torch.Tensor,
     ) -> Any:
         """`rows`: of the result, if it is known."""
-        numbers = operations.numbers(splits)
-        if numbers is None:
-            ranks = process_set.size()
-            if tensor.dim() == 0 or tensor.shape[0] % ranks != 0:
-                raise ValueError(
-                    f"alltoall: a tensor of shape {tuple(tensor.shape)} has no equal parts for "
-                    f"{ranks} ranks"
-                )
-            numbers = [tensor.shape[0] // ranks] * ranks
-        result, received = alltoall_async(tensor, numbers, name, process_set).wait()
+        result, received = _exchange_async(tensor, splits, name, process_set, True).wait()
         ctx.arguments = (received, rows_of([tensor])[0], name, process_set)
         ctx.mark_non_differentiable(received)
         return result, received
