@@ -10,18 +10,23 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_C_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
-set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
-set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/static)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${rueda_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${rueda_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${rueda_BINARY_DIR}/lib/static)
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 
-if(NOT CMAKE_BUILD_TYPE)
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1")
-set(CMAKE_C_FLAGS_RELEASE "-O3 -g1")
-set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")  # of the sanitizers: -g takes half as long again
-set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g1")
+# Instead of CMake's own flags; those that somebody has chosen, a distribution say, hold.
+foreach(language C CXX)
+  if("${CMAKE_${language}_FLAGS_RELEASE}" STREQUAL "-O3 -DNDEBUG")
+    set(CMAKE_${language}_FLAGS_RELEASE "-O3 -g1")
+  endif()
+  if(RUEDA_SANITIZER)  # -g takes half as long again
+    set(CMAKE_${language}_FLAGS_RELWITHDEBINFO "-O1 -g1")
+  endif()
+endforeach()
 
 # A fused multiply-add would make a result depend on how a loop was vectorised.
 # -Wrestrict: GCC 12 sees overlaps in std::string that are none (its bug 105651).
@@ -30,7 +35,7 @@ set(rueda_warnings -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread>)
 set(rueda_is_cuda $<COMPILE_LANGUAGE:CUDA>)  # nvcc hands on what stands behind -Xcompiler=
 add_compile_options($<IF:${rueda_is_cuda},-Xcompiler=,>-ffp-contract=off)
-add_compile_options($<IF:${rueda_is_cuda},-Xcompiler=,>-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
+add_compile_options($<IF:${rueda_is_cuda},-Xcompiler=,>-ffile-prefix-map=${rueda_SOURCE_DIR}=.)
 
 if(RUEDA_SANITIZER STREQUAL "address")
   # GCC then sees uninitialised values in the standard library that are none.
@@ -54,8 +59,8 @@ endif()
 # A fresh clone shares the cache with an old one only if paths are taken relative to the source: on
 # the command line, and in what -g writes.
 find_program(RUEDA_CCACHE ccache)
-if(RUEDA_CCACHE)
-  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+if(RUEDA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${rueda_SOURCE_DIR} CCACHE_NOHASHDIR=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       ${RUEDA_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
@@ -74,7 +79,7 @@ set(rueda_common_headers <algorithm> <atomic> <cstring> <functional> <map> <memo
 function(rueda_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
-  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_include_directories(${name} PUBLIC ${rueda_SOURCE_DIR})
   target_compile_options(${name} PRIVATE ${rueda_warnings})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
   if(name STREQUAL rueda_base)
@@ -86,14 +91,14 @@ endfunction()
 
 # rueda_proto(NAME FILE): the messages of FILE, in the folder that calls it.
 function(rueda_proto name file)
-  file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  file(RELATIVE_PATH path ${rueda_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   string(REGEX REPLACE "[.]proto$" ".pb" stem ${path})
   set(generated ${CMAKE_CURRENT_BINARY_DIR}/generated)
   add_custom_command(
     OUTPUT ${generated}/${stem}.cc ${generated}/${stem}.h
     COMMAND ${CMAKE_COMMAND} -E make_directory ${generated}
-    COMMAND protobuf::protoc --proto_path=${CMAKE_SOURCE_DIR} --cpp_out=${generated} ${path}
-    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+    COMMAND protobuf::protoc --proto_path=${rueda_SOURCE_DIR} --cpp_out=${generated} ${path}
+    WORKING_DIRECTORY ${rueda_SOURCE_DIR}
     DEPENDS ${file}
     VERBATIM)
   # Generated code is compiled apart: it is not held to our warnings.
@@ -106,7 +111,7 @@ endfunction()
 function(rueda_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_include_directories(${name} PRIVATE ${rueda_SOURCE_DIR})
   target_compile_options(${name} PRIVATE ${rueda_warnings})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
 endfunction()

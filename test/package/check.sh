@@ -7,6 +7,8 @@
 #                ranks with the installed ruedarun, over shared memory and over Gloo
 #                files: what is in the package, and what the libraries need
 #                refusals: what the package must refuse, and in which words
+#                subdirectory: builds the tree inside of the program's project, by add_subdirectory;
+#                minutes
 #   TORCH_ROOT   the torch that the adapter was built with
 #
 # CC and CXX name the compilers. Exit status: 0, 1, or 77 when skipped; then it says why.
@@ -136,9 +138,24 @@ check_files() {
   for file in bin/ruedarun bin/rueda_bench include/rueda/rueda.h include/rueda/rueda.hpp \
     include/rueda/cpp/errors.hpp \
     lib/librueda.so lib/pkgconfig/rueda.pc lib/cmake/rueda/ruedaConfig.cmake \
-    lib/cmake/rueda/ruedaConfigVersion.cmake lib/cmake/rueda/ruedaTargets.cmake; do
+    lib/cmake/rueda/ruedaConfigVersion.cmake lib/cmake/rueda/ruedaTargets.cmake \
+    share/doc/rueda/LICENSE; do
     [[ -e $package/$file ]] || fail "the package has no $file"
   done
+  # Each file is of one component, and each component has what its name says.
+  local component files
+  for component in runtime tools dev; do
+    cmake --install "$build" --prefix "$scratch/$component" --component "$component" >/dev/null
+    files=$(cd "$scratch/$component" && find . ! -type d | sort)
+    case $component in
+      runtime) ! grep -vE '^\./(lib/librueda[a-z_]*\.so(\.[0-9.]+)?|share/doc/rueda/LICENSE)$' <<<"$files" ;;
+      tools) ! grep -v '^\./bin/' <<<"$files" ;;
+      dev) ! grep -vE '^\./(include|lib/(cmake|pkgconfig))/|^\./lib/librueda[a-z_]*\.so$' <<<"$files" ;;
+    esac || fail "the component $component has the files above"
+  done
+  files=$(for component in runtime tools dev; do (cd "$scratch/$component" && find . ! -type d); done)
+  [[ $(sort <<<"$files") == "$(cd "$package" && find . ! -type d | sort)" ]] ||
+    fail "these are in no component, or in two: $(diff <(sort <<<"$files") <(cd "$package" && find . ! -type d | sort))"
   for file in lib/librueda_gloo.so lib/librueda_torch.so; do
     [[ ! -e $build/$file || -e $package/$file ]] || fail "$file was built, but is not installed"
   done
@@ -173,7 +190,17 @@ check_files() {
   done < <(find "$package/bin" "$package/lib" -type f \( -name '*.so*' -o -perm -u+x \))
 }
 
+check_subdirectory() {
+  build_project cpp "-DRUEDA_SOURCE=$source_root" -DCMAKE_CXX_FLAGS_RELEASE=-O1
+  local stray
+  stray=$(cd "$scratch/cpp" && find . -name '*_test' -o -name hello) && [[ -z $stray ]] ||
+    fail "tests or examples were built: $stray"
+  ! grep -q -- '-O3' "$scratch/cpp/compile_commands.json" || fail "-O1 was asked for, not -O3"
+  package=$scratch/cpp/rueda
+  run_on_two_ranks "$scratch/cpp/average"
+}
+
 case "$what" in
-  c | cpp | torch | refusals | files) "check_$what" ;;
+  c | cpp | torch | refusals | files | subdirectory) "check_$what" ;;
   *) fail "unknown: $what" ;;
 esac
