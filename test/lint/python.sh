@@ -5,7 +5,7 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 python=$1
-config=bindings/python/pyproject.toml
+config=pyproject.toml
 for tool in mypy ruff; do
   if ! "$python" -m "$tool" --version >/dev/null 2>&1; then
     echo "SKIPPED: $tool is not installed (third_party/setup.sh --tests)"
@@ -20,4 +20,4 @@ export RUFF_NO_CACHE=true
   exit 1
 }
 cd bindings/python
-"$python" -m mypy --config-file pyproject.toml --cache-dir /dev/null rueda ../../test/python/typed_calls.py
+"$python" -m mypy --config-file ../../pyproject.toml --cache-dir /dev/null rueda ../../test/python/typed_calls.py

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The wheel: built, made independent of the system's libraries by auditwheel, and used in virtual environments
-# that have only what it asks for and NumPy, then torch and JAX too.
+# The wheel: built from an sdist by bindings/python/wheel.sh, and used in virtual environments that have only what it
+# asks for and NumPy, then torch and JAX too, and beside another project's package of the same name.
 #     wheel_test.sh PYTHON BUILD_FOLDER      Exit status 77: skipped.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 python=$1
 build=$2/wheel_test
-for module in scikit_build_core auditwheel pytest cloudpickle; do
+for module in scikit_build_core auditwheel wheel pytest cloudpickle; do
   if ! "$python" -c "import $module" 2>/dev/null; then
     echo "SKIPPED: $module is not installed (third_party/setup.sh --tests)"
     exit 77
@@ -17,17 +17,35 @@ rm -rf "$build"
 mkdir -p "$build"
 cd "$build"
 
-PATH="$(dirname "$python"):$PATH"
-# The compilers' names that CMake finds by itself, so that ccache knows the files of that build; else they are Python's.
-CC=cc CXX=c++ "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-  --wheel-dir built "$root/bindings/python"
-"$python" -m auditwheel repair --wheel-dir repaired built/rueda-*.whl
-wheel=$(ls repaired/rueda-*.whl)
+(cd "$root" && "$python" -c '
+import sys, scikit_build_core.build
+scikit_build_core.build.build_sdist(sys.argv[1])' "$build")
+# In a place of its own, so that ccache knows the files the next time.
+mkdir source
+tar -xzf rueda_collectives-*.tar.gz -C source --strip-components=1
+wheel=$(bash source/bindings/python/wheel.sh made "$python" source)
 echo "$(basename "$wheel"): $(stat -c %s "$wheel") bytes"
 case "$wheel" in
   *-py3-none-manylinux_*) ;;
   *) echo "the tag is not that of any Python on some Linux" && exit 1 ;;
 esac
+
+# Everything in it has its license.
+"$python" - "$wheel" <<'END'
+import re
+import sys
+import zipfile
+
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    names = wheel.namelist()
+    licenses = {name.split("/")[-1]: name for name in names if ".dist-info/licenses/" in name}
+    assert "LICENSE" in licenses, names
+    notices = wheel.read(licenses["THIRD_PARTY_NOTICES.txt"]).decode()
+inside = [re.match(r"lib([a-z]+)", name.split("/")[-1])[1] for name in names if ".libs/lib" in name]
+assert inside
+for library in {"crypto": "ssl", "nl": "nl-"}.get(name, name) for name in inside:
+    assert f"\nlib{library}" in notices, library
+END
 
 # A new environment, with what this one has of others' packages but not this package's folders.
 "$python" -m venv new
@@ -55,6 +73,43 @@ fi
 export HEADER_OF_RUEDA=$root/bindings/c/include/rueda/rueda.h
 tests=("$root"/test/python/{core,layout}_test.py)
 in_new python "$root/test/python/main.py" "${tests[@]}"
+
+# Another project's package of the import name, as the index has one: this one is a fake. Whichever came first, and
+# whatever its removal takes away, the doctor says what to do, and it helps.
+other=$build/rueda-0.0.1-py3-none-any.whl
+"$python" - "$other" <<'END'
+import sys
+import zipfile
+
+with zipfile.ZipFile(sys.argv[1], "w") as wheel:
+    files = {
+        "rueda/__init__.py": "def main(): pass\n",
+        "rueda/robots.py": "",
+        "rueda-0.0.1.dist-info/METADATA": "Metadata-Version: 2.1\nName: rueda\nVersion: 0.0.1\n",
+        "rueda-0.0.1.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files["rueda-0.0.1.dist-info/RECORD"] = "".join(f"{name},,\n" for name in files)
+    for name, text in files.items():
+        wheel.writestr(name, text)
+END
+pip_() { in_new python -m pip --quiet --disable-pip-version-check "$@"; }
+install() { pip_ install --no-deps --no-index --force-reinstall "$1"; }
+doctor_says() {
+  local said
+  said=$(in_new python -m rueda.doctor) && echo "the doctor found nothing wrong, $1" && exit 1
+  grep -qF "$2" <<<"$said" || { echo "the doctor does not say '$2', $1: $said" && exit 1; }
+}
+install "$other"
+doctor_says "theirs behind ours" "another project, rueda 0.0.1, has files in"
+pip_ uninstall --yes rueda
+doctor_says "theirs gone again" "files of rueda-collectives are missing, rueda/__init__.py for one"
+pip_ uninstall --yes rueda-collectives
+install "$other"
+install "$wheel"
+doctor_says "ours behind theirs" "another project, rueda 0.0.1, has files in"
+pip_ uninstall --yes rueda
+install "$wheel"
+in_new python -m rueda.doctor >/dev/null || { echo "the doctor's advice does not help" && exit 1; }
 
 if "$python" -c 'import torch' 2>/dev/null; then
   for package in "$own"/*; do

@@ -18,6 +18,8 @@ import rueda
 from rueda import build, launcher
 from rueda.core import _library
 
+#: What pip calls the package; `rueda` on the Python Package Index is another project.
+_DISTRIBUTION = "rueda-collectives"
 _TRIAL_S = 60.0
 _LINES_MAX = 20  # of what a failed trial has printed
 
@@ -70,6 +72,8 @@ _Findings = dict[str, list[_Finding]]
 
 
 def _findings() -> _Findings:
+    if mixed := _mixed():
+        return {"The package": [mixed]}
     return {
         "The package": [_library_found(), _cloudpickle()],
         **_build(),
@@ -86,7 +90,7 @@ def _all(findings: _Findings) -> Iterator[_Finding]:
 def _report(findings: _Findings) -> str:
     version = sys.version.split()[0]
     lines = [
-        f"Rueda {rueda.__version__}, in {_library.folder()}",
+        f"Rueda {_library.version()}, in {_library.folder()}",
         f"Python {version}, {sys.executable}",
     ]
     for title, section in findings.items():
@@ -97,6 +101,31 @@ def _report(findings: _Findings) -> str:
 
 
 # ---- the package ----
+
+
+def _mixed() -> _Finding | None:
+    """Whether the package's folder is not as its wheel made it: nothing else can be trusted then.
+    Uses nothing of the package."""
+    folder = pathlib.Path(__file__).parent
+    again = "pip install --force-reinstall --no-deps WHEEL"
+    for name in importlib.metadata.packages_distributions().get("rueda", []):
+        each = importlib.metadata.distribution(name)
+        if name == _DISTRIBUTION or pathlib.Path(str(each.locate_file("rueda"))) != folder:
+            continue
+        text = f"another project, {name} {each.version}, has files in {folder} too"
+        details = [f"pip uninstall {name}", f"then install Rueda's wheel again: {again}"]
+        return _Finding(False, text, details, is_core=True)
+    try:
+        own = importlib.metadata.distribution(_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return None  # in a build folder
+    if pathlib.Path(str(own.locate_file("rueda"))) != folder:
+        return None
+    gone = [str(file) for file in own.files or [] if not pathlib.Path(str(file.locate())).exists()]
+    if not gone:
+        return None
+    text = f"{len(gone)} files of {_DISTRIBUTION} are missing, {gone[0]} for one"
+    return _Finding(False, text, [f"install Rueda's wheel again: {again}"], is_core=True)
 
 
 def _library_found() -> _Finding:
