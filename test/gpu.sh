@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What needs a CUDA device, from a fresh clone on a machine that has one: builds, runs the tests with the
 # label gpu (some of them again under compute-sanitizer, where that is installed), then the benchmarks.
-# Exit status: 0 when all of it ran and nothing failed. Write what ran, and on which device, into docs/gpu.md.
+# Exit status: 0 when all of it ran and nothing failed. Write what ran, and on which device, into docs/guides/gpu.md.
 #
 #     test/gpu.sh [--build] [--tests] [--sanitizer] [--bench]      all of them, if none is named
 #

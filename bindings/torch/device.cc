@@ -115,7 +115,7 @@ at::Device local_device(at::DeviceType type) {
     throw Error(
         RUEDA_FAILED_PRECONDITION,
         "this program's torch has no CUDA: it is a build for the CPU, or the program is not "
-        "linked with libtorch_cuda; docs/torch.md says how to get one that has");
+        "linked with libtorch_cuda; docs/guides/libtorch.md says how to get one that has");
   }
   return {at::kCUDA, static_cast<c10::DeviceIndex>(device.id)};
 }

@@ -2,8 +2,8 @@
 // host every rank runs a replica over the shared log and all compute the same plans; between hosts
 // rank 0 alone runs it. Nothing it decides depends on a clock: `now` is for reports.
 //
-// When a batch closes (design decision, docs/protocol.md): at the bucket size; when a group is
-// whole; when its lane is free; when a rank waits for something in it; before anything
+// When a batch closes (design decision, docs/internals/protocol.md): at the bucket size; when a
+// group is whole; when its lane is free; when a rank waits for something in it; before anything
 // incompatible. PURE
 #pragma once
 

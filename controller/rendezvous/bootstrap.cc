@@ -334,7 +334,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
         " s (RUEDA_START_TIMEOUT_S), in the job '", args.scope.job, "'",
         meeting->waited_at().empty() ? "" : ", which met at ", meeting->waited_at(),
         args.may_be_on_several ? ". If some ranks are on other hosts, set RUEDA_SHARED_DIR or "
-                                 "RUEDA_MEETING_ADDRESS (docs/launcher.md)"
+                                 "RUEDA_MEETING_ADDRESS (docs/guides/launcher.md)"
                                : ""));
   }
   RUEDA_RETURN_IF_ERROR(gathered.status());

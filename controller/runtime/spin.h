@@ -1,5 +1,6 @@
 // What a thread does between finding nothing to do and going to sleep: a bounded wait whose kind
-// depends on whether every rank of the host has a core of its own. Measured; docs/performance.md.
+// depends on whether every rank of the host has a core of its own. Measured;
+// docs/internals/performance.md.
 //
 // A yield gives the core to whoever else wants it: best to a rank, which soon yields in turn. One
 // that is gone for long went to somebody who computes, and the next would too, each time for a

@@ -1,5 +1,5 @@
 // The timeline of one rank: what each tensor went through and when, in a file that chrome://tracing
-// and Perfetto open. On when somebody asks; docs/timeline.md says what is in the file.
+// and Perfetto open. On when somebody asks; docs/guides/timeline.md says what is in the file.
 //
 // Owned by the runtime. Whoever has something to tell appends a record to a bounded ring; a thread
 // of the timeline's own, of the lowest priority, formats and writes them. Nobody who appends ever

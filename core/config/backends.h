@@ -1,5 +1,6 @@
 // The list of backends: one entry each, in order of preference. The knob `backend` takes its
-// choices from here, and ops/backends.cc makes the backends. docs/new-backend.md adds one. PURE
+// choices from here, and ops/backends.cc makes the backends. docs/internals/new-backend.md adds
+// one. PURE
 //
 //     ENTRY(name, make, choice)
 //

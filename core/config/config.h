@@ -78,7 +78,7 @@ std::vector<std::pair<std::string, std::string>> AgreedKnobs(const Config& confi
 // The value of a knob as text; the knob exists.
 std::string KnobText(absl::string_view name, const Config& config);
 
-// docs/knobs.md.
+// docs/reference/knobs.md.
 std::string KnobsMarkdown();
 
 // The candidate with the smallest edit distance to `word`, or "" when none is near: at most a third

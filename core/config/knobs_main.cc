@@ -1,4 +1,4 @@
-// Prints docs/knobs.md.
+// Prints docs/reference/knobs.md.
 #include <cstdio>
 
 #include "core/config/config.h"

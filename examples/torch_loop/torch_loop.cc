@@ -1,5 +1,5 @@
-// An ordinary LibTorch training loop, and what becomes of it with Rueda. docs/torch.md and
-// docs/strategies.md quote it.
+// An ordinary LibTorch training loop, and what becomes of it with Rueda. docs/guides/libtorch.md
+// and docs/guides/strategies.md quote it.
 //
 //     ruedarun -np 2 torch_loop
 //

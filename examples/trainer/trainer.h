@@ -15,7 +15,7 @@
 //       });
 //     }
 //
-// docs/trainer.md says more.
+// docs/guides/trainer.md says more.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -42,7 +42,7 @@ struct TrainerOptions {
   int devices = 0;
   // Where each rank trains: "cpu"; "cuda", the device that is the rank's (hvd::local_device).
   std::string device = "cpu";
-  // docs/strategies.md has them, and the options.
+  // docs/guides/strategies.md has them, and the options.
   std::string strategy = "ddp";
   rueda::libtorch::StrategyOptions strategy_options = {};
   // "32"; "bf16", "16": the forward pass in bfloat16, in float16 with scaled losses.

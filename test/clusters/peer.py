@@ -1,4 +1,4 @@
-"""Rueda's control protocol, as docs/protocol.md tells it and written from that alone: an honest peer, and what others
+"""Rueda's control protocol, as docs/internals/protocol.md tells it and written from that alone: an honest peer, and what others
 may send in its place."""
 import hashlib
 import hmac

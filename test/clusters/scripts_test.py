@@ -4,7 +4,7 @@ Kubernetes, which set what those set. Hosts are namespaces (hosts.py), reached b
 
 scripts_test.py REPOSITORY DIRECTORY_OF_PROGRAMS [--write]
 
-What each script prints is beside it, SCRIPT.out, and in docs/clusters; --write writes the former anew.
+What each script prints is beside it, SCRIPT.out, and in docs/guides/clusters; --write writes the former anew.
 """
 import os
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that docs/extending.md tells the truth: each of its sections names exactly the files of
+"""Checks that docs/internals/extending.md tells the truth: each of its sections names exactly the files of
 the library that name its sample. Tests and pages that it names must name the sample, too.
 
     test/lint/extending_doc.py [ROOT]
@@ -10,7 +10,7 @@ import re
 
 import tree
 
-PAGE = "docs/extending.md"
+PAGE = "docs/internals/extending.md"
 LIBRARY = ("core", "ops", "controller", "bindings")
 FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+)`")
 ROW = re.compile(r"^\| `.*$", re.M)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that docs/knobs.md is what rueda_knobs prints.
+# Checks that docs/reference/knobs.md is what rueda_knobs prints.
 #
 #     test/lint/knobs_doc.sh RUEDA_KNOBS
 set -euo pipefail
@@ -14,7 +14,7 @@ grep -q RUEDA_ "$printed" || {
   echo "$program prints no knob" >&2
   exit 1
 }
-diff -u docs/knobs.md "$printed" || {
-  echo "docs/knobs.md is out of date; to write it anew: $program >docs/knobs.md" >&2
+diff -u docs/reference/knobs.md "$printed" || {
+  echo "docs/reference/knobs.md is out of date; to write it anew: $program >docs/reference/knobs.md" >&2
   exit 1
 }

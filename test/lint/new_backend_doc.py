@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that docs/new-backend.md tells the truth: the files that it names exist, those of its
+"""Checks that docs/internals/new-backend.md tells the truth: the files that it names exist, those of its
 sample are all named, and each listing stands in the file from which it says it is.
 
     test/lint/new_backend_doc.py [ROOT]
@@ -9,7 +9,7 @@ import re
 
 import tree
 
-PAGE = "docs/new-backend.md"
+PAGE = "docs/internals/new-backend.md"
 SAMPLE = "ops/solo"
 FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+)`")
 LISTING = re.compile(r"^```\w+\n(.*?)^```$", re.M | re.S)

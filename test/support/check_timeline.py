@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks timelines: that they are what the Trace Event Format allows and docs/timeline.md promises.
+"""Checks timelines: that they are what the Trace Event Format allows and docs/guides/timeline.md promises.
 
     test/support/check_timeline.py [--cut] [--tensor NAME=KIND:COUNT]... [--instant NAME=TEXT]...
                                    [--span NAME]... [--dropped] [--middle] FILE...

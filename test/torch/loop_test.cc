@@ -1,4 +1,5 @@
-// examples/torch_loop runs, and docs/torch.md and docs/strategies.md quote it word for word.
+// examples/torch_loop runs, and docs/guides/libtorch.md and docs/guides/strategies.md quote it word
+// for word.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,9 +50,9 @@ TEST(TorchLoop, ComesToTheWeightsOfOneProcess) {
 TEST(TorchLoop, IsWhatItsPagesQuote) {
   const fs::path root = RUEDA_SOURCE_DIR;
   const std::vector<std::string> code = Lines(root / "examples/torch_loop/torch_loop.cc");
-  auto blocks = Quotes(root / "docs/torch.md");
+  auto blocks = Quotes(root / "docs/guides/libtorch.md");
   EXPECT_GE(blocks.size(), 4u);
-  const auto more = Quotes(root / "docs/strategies.md");
+  const auto more = Quotes(root / "docs/guides/strategies.md");
   EXPECT_GE(more.size(), 1u);
   blocks.insert(blocks.end(), more.begin(), more.end());
   for (const auto& block : blocks) {

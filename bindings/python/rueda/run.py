@@ -93,9 +93,9 @@ def run(
             this job, have slots.
         num_proc: the same, as Horovod calls it.
         hosts: where: ``"a:4,b:4"``. None: on this host, or where the batch system says.
-        hostfile: the same in a file. All of these are ruedarun's options (docs/launcher.md).
+        hostfile: the same in a file. All of these are ruedarun's options (docs/guides/launcher.md).
         env: variables for the ranks, beside those of this process; ruedarun gets them too.
-        knobs: settings by their names in docs/knobs.md; they win over the environment.
+        knobs: settings by their names in docs/reference/knobs.md; they win over the environment.
         start_timeout: how many seconds hosts, and then init, may take; default 60.
         ssh_port: for ssh; else your own configuration counts, here and in the next one.
         ssh_identity_file: the key to log in with.

@@ -34,7 +34,7 @@ std::string KeyOf(const char* what, Parts... numbers) {
   throw Error(RUEDA_DATA_LOSS,
               "torch's store: key '" + key + "' " + why +
                   ". No rank wrote that for this group. Can a stranger reach the store, or does "
-                  "another job use it? See docs/security.md");
+                  "another job use it? See docs/guides/security.md");
 }
 
 void Set(c10d::Store& store, const std::string& key, const std::string& value) {

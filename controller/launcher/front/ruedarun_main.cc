@@ -1,4 +1,4 @@
-// ruedarun: starts a job. docs/launcher.md tells what it does.
+// ruedarun: starts a job. docs/guides/launcher.md tells what it does.
 //
 // On this host alone two processes do it: this one (front.h) talks to the user; the one it forks
 // (host/spawner.h) owns the ranks. Either cleans up if the other dies. On several hosts each has

@@ -186,8 +186,8 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_group_create(int32_t size, rueda_gr
 RUEDA_API void rueda_group_destroy(rueda_group* group);
 
 enum {
-  /** Take settings from the environment: RUEDA_..., HOROVOD_... (docs/knobs.md). Without this flag
-   * the environment is not read at all. */
+  /** Take settings from the environment: RUEDA_..., HOROVOD_... (docs/reference/knobs.md). Without
+   * this flag the environment is not read at all. */
   RUEDA_INIT_READ_ENVIRONMENT = 1
 };
 
@@ -209,7 +209,7 @@ typedef struct rueda_init_options {
  * `header_version`: RUEDA_VERSION. With neither a group nor a launcher it is a world of one rank.
  * INVALID_ARGUMENT: a bad or unknown knob, by name. FAILED_PRECONDITION: the ranks' settings or
  * versions differ, or a launcher's variables say that there are more ranks, but not how to meet
- * them (docs/launcher.md), or it was called from an inline callback or an allocator.
+ * them (docs/guides/launcher.md), or it was called from an inline callback or an allocator.
  * DEADLINE_EXCEEDED names the ranks that did not come. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_init(uint32_t header_version,
                                                   const rueda_init_options* options,
@@ -743,10 +743,10 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_compression_load(rueda_context* con
 RUEDA_API void rueda_dump_state(int fd);
 
 /** Records what this rank's operations go through, from now on, in a file for chrome://tracing and
- * Perfetto (docs/timeline.md). Rank 0 writes `path` itself, rank 3 "t.3.json" for "t.json". Local:
- * ranks start and stop when they like. A file of that name is replaced. FAILED_PRECONDITION: it is
- * on already, or another timeline is being written to that file; else what the system says, with
- * the path. The knob `timeline` starts it in rueda_init. */
+ * Perfetto (docs/guides/timeline.md). Rank 0 writes `path` itself, rank 3 "t.3.json" for "t.json".
+ * Local: ranks start and stop when they like. A file of that name is replaced. FAILED_PRECONDITION:
+ * it is on already, or another timeline is being written to that file; else what the system says,
+ * with the path. The knob `timeline` starts it in rueda_init. */
 RUEDA_API rueda_status rueda_timeline_start(rueda_context* context, const char* path);
 /** Ends the file. Shutdown, a failed membership and rueda_context_destroy do so too.
  * FAILED_PRECONDITION: it is off. Another status: writing went wrong, and the file ends early. */

@@ -181,7 +181,8 @@ def init(
     then.
 
     Args:
-        knobs: settings by their names in docs/knobs.md, such as ``{"fusion_threshold": 1 << 20}``;
+        knobs: settings by their names in docs/reference/knobs.md, such as
+            ``{"fusion_threshold": 1 << 20}``;
             they win over the environment.
         process_sets: lists of ranks, ascending, the same on all ranks; the first one gets the
             number 1.

@@ -38,7 +38,7 @@ def wrong(key: str, why: str) -> errors.RuedaError:
     """What a reader raises when a key holds something that no rank has written there."""
     return errors.RuedaError(
         f"torch's store: key '{key}' {why}. No rank wrote that for this group. Can a stranger "
-        "reach the store, or does another job use it? See docs/security.md",
+        "reach the store, or does another job use it? See docs/guides/security.md",
         errors.Status.DATA_LOSS,
     )
 

@@ -31,7 +31,7 @@
 //   async           steps by itself, and is pulled to the average as it comes; nobody waits
 //   pipeline        each rank has a part of a torch::nn::Sequential's layers
 //
-// docs/strategies.md says when to take which.
+// docs/guides/strategies.md says when to take which.
 #ifndef RUEDA_STRATEGY_HPP_
 #define RUEDA_STRATEGY_HPP_
 

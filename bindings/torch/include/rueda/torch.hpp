@@ -576,7 +576,8 @@ class RUEDA_TORCH_API DistributedOptimizer {
 // "product", "band", "bor", "bxor", "adasum" or "average_live", `process_set` a process set's id.
 // They work on the calling thread's current context, block, and raise RuntimeError. Gradients flow
 // through those that they flow through in C++. Under torch.compile import rueda.torch too (see
-// docs/torch.md): those whose results have rows of other ranks, or no tensors, end a graph.
+// docs/guides/libtorch.md): those whose results have rows of other ranks, or no tensors, end a
+// graph.
 //
 //     rueda::init() -> ()        rueda::rank() -> int    rueda::local_rank() -> int
 //     rueda::shutdown() -> ()    rueda::size() -> int    rueda::local_size() -> int

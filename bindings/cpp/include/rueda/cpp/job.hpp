@@ -17,7 +17,7 @@ namespace rueda {
 /// \addtogroup cpp_job
 /// @{
 
-/// A knob and its value, as in docs/knobs.md: {"fusion_threshold", "1048576"}.
+/// A knob and its value, as in docs/reference/knobs.md: {"fusion_threshold", "1048576"}.
 using Knobs = std::vector<std::pair<std::string, std::string>>;
 
 /// Joins the job that the environment describes (ruedarun sets it; without a launcher: a world of

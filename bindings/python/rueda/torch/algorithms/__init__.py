@@ -13,7 +13,7 @@
         optimizer.step()
     algorithm.finish()  # before the model is evaluated or saved
 
-They mean what the strategies of the same names do (docs/strategies.md).
+They mean what the strategies of the same names do (docs/guides/strategies.md).
 """
 
 from __future__ import annotations
