@@ -122,7 +122,8 @@ class OnHosts(unittest.TestCase):
                 file.write(in_order(text))
             return
         self.assertEqual(comparable(text), comparable(read(path)), text)
-        page = read(os.path.join(REPOSITORY, "docs", "clusters", os.path.basename(os.path.dirname(script)) + ".md"))
+        pages = os.path.join(REPOSITORY, "docs", "guides", "clusters")
+        page = read(os.path.join(pages, os.path.basename(os.path.dirname(script)) + ".md"))
         self.assertTrue(f"```text\n{read(path)}```\n" in page, f"{path} is not in the documentation as it is")
 
     def tool(self, name, text):
