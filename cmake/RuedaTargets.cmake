@@ -38,7 +38,7 @@ add_compile_options($<IF:${rueda_is_cuda},-Xcompiler=,>-ffp-contract=off)
 add_compile_options($<IF:${rueda_is_cuda},-Xcompiler=,>-ffile-prefix-map=${rueda_SOURCE_DIR}=.)
 
 if(RUEDA_SANITIZER STREQUAL "address")
-  # GCC then sees uninitialised values in the standard library that are none.
+  # GCC then sees uninitialized values in the standard library that are none.
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all
                       -fno-omit-frame-pointer -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=address,undefined)

@@ -19,7 +19,7 @@ namespace {
 std::atomic<rueda_context*> default_context{nullptr};
 thread_local rueda_context* thread_context = nullptr;
 
-// How often a context of each name was initialised in this process.
+// How often a context of each name was initialized in this process.
 Mutex memberships_mutex;
 std::map<std::string, uint64_t>& Memberships() {
   static auto* memberships = new std::map<std::string, uint64_t>();  // outlives every other object
@@ -279,11 +279,11 @@ Call::~Call() {
 absl::StatusOr<Call> RuntimeOf(const rueda_context* context) {
   if (__builtin_expect(context == nullptr, 0)) {
     return absl::FailedPreconditionError(
-        "Rueda is not initialised: the context is null. Call init first");
+        "Rueda is not initialized: the context is null. Call init first");
   }
   if (__builtin_expect(context->fork_generation != ForkGeneration(), 0)) {
     return absl::FailedPreconditionError(
-        "this process was forked after the context was initialised, and can't use it; initialise "
+        "this process was forked after the context was initialized, and can't use it; initialize "
         "one "
         "in the child, or start it with exec");
   }

@@ -13,7 +13,7 @@ namespace rueda {
 
 // False: no room in the log.
 absl::StatusOr<bool> AppendEvent(const ControlEvent& event, HostLog* log);
-// `packed`: a serialised wire::Plan.
+// `packed`: a serialized wire::Plan.
 bool AppendPlan(absl::string_view packed, HostLog* log);
 
 // Whether the entry is a plan (its payload a wire::Plan) rather than an event.

@@ -161,7 +161,7 @@ absl::Status DecodeMark(const wire::Mark& in, TensorId* id, uint16_t* sequence) 
   return absl::OkStatus();
 }
 
-// Serialises `values` as repeated fields of one or more messages of at most `bytes_max` bytes,
+// Serializes `values` as repeated fields of one or more messages of at most `bytes_max` bytes,
 // except that a single value may be larger.
 template <typename Message, typename Value, typename Encode, typename Field>
 std::vector<std::string> Pack(absl::Span<const Value> values, Encode encode, Field field,

@@ -25,7 +25,7 @@ absl::StatusOr<ControlEvent> DecodeEvent(const wire::Event& in);
 void EncodePlanItem(const PlanItem& item, wire::PlanItem* out);
 absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in);
 
-// Serialised Events and Plans, split where one would exceed `bytes_max`.
+// Serialized Events and Plans, split where one would exceed `bytes_max`.
 std::vector<std::string> PackEvents(absl::Span<const ControlEvent> events, size_t bytes_max);
 absl::Status UnpackEvents(absl::string_view bytes, std::vector<ControlEvent>* events);
 std::vector<std::string> PackPlan(const Plan& plan, size_t bytes_max);

@@ -1,4 +1,4 @@
-// Whether the lengths inside a serialised message are true. PURE
+// Whether the lengths inside a serialized message are true. PURE
 #pragma once
 
 #include "absl/strings/string_view.h"

@@ -1,5 +1,5 @@
 // Lets the ranks of a job in, and nobody else, while anybody may knock. Used by the thread that
-// initialises.
+// initializes.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // At rank 0 while a job starts: takes the hellos of all ranks, which each says for itself on one
 // host, and one of a host for its neighbours on several (host_voice.h). Used by the thread that
-// initialises.
+// initializes.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
 // While a job on several hosts starts, the rank of a host that comes first speaks for all of them:
 // it alone connects to rank 0, passes the others' hellos on, and the answer back. Used by the
-// thread that initialises.
+// thread that initializes.
 #pragma once
 
 #include <functional>

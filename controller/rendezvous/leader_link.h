@@ -1,4 +1,4 @@
-// A leader's way to another one. Used by the thread that initialises.
+// A leader's way to another one. Used by the thread that initializes.
 #pragma once
 
 #include <memory>

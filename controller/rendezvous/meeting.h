@@ -28,7 +28,7 @@ struct Neighbourhood {
   std::vector<Bells> bells;                           // by local index
 };
 
-// Used once, by the thread that initialises; every call blocks until the other ranks make it too,
+// Used once, by the thread that initializes; every call blocks until the other ranks make it too,
 // or until `deadline`.
 class Meeting {
  public:

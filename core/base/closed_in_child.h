@@ -1,6 +1,6 @@
 // Descriptors that a forked child must not keep: a rank is known to be gone when its sockets are
 // closed, and a child that lives on, such as a data loader's worker, would keep them open. What a
-// child needs to initialise a context of its own is not among them.
+// child needs to initialize a context of its own is not among them.
 #pragma once
 
 #include <utility>

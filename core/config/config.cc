@@ -75,9 +75,8 @@ const Knob kKnobs[] = {
      "a core "
      "of its own, else it yields."},
     {"network_interface", &Config::network_interface, Use::kKnob, 0, 0, "", "HOROVOD_GLOO_IFACE",
-     "The network interface for everything that goes over TCP, or several, such as `ib0,eth0`, of "
-     "which "
-     "each host uses the first that it has. Empty: on one host `lo`; else at "
+     "The network interface for everything that goes over TCP, or a list such as `ib0,eth0`: each "
+     "host uses the first one that it has. Empty: on one host `lo`; else at "
      "rank 0 that "
      "of the default route, and at the others that of the route to rank 0."},
     {"allow_unauthenticated", &Config::allow_unauthenticated, Use::kKnob, 0, 1, "", "",
@@ -130,14 +129,15 @@ const Knob kKnobs[] = {
      "How `rueda.torch` and `rueda.tensorflow` scale the gradients of allgather, broadcast and "
      "reducescatter. `horovod`: as Horovod does. `sum`: as the derivative of the sum of all ranks' "
      "losses. `hvd.gradients()` overrides it. See "
-     "[python.md](python.md#gradients-of-operations)."},
+     "[python.md](../guides/python.md#gradients-of-operations)."},
     {"log_level", &Config::log_level, Use::kKnob, 0, 0, "debug|info|warning|error|off",
      "HOROVOD_LOG_LEVEL", "The least severe messages printed to stderr."},
     {"recorder_dir", &Config::recorder_dir, Use::kKnob, 0, 0, "", "",
      "Directory for the flight recorder's dumps. Empty: the temporary directory."},
     {"timeline", &Config::timeline, Use::kKnob, 0, 0, "", "HOROVOD_TIMELINE",
      "File in which rank 0 writes its timeline from the start on, such as `t.json`; rank 3's is "
-     "`t.3.json`. `DYNAMIC`: none until the program starts one. See [timeline.md](timeline.md)."},
+     "`t.3.json`. `DYNAMIC`: none until the program starts one. See "
+     "[timeline.md](../guides/timeline.md)."},
     {"rank", &Config::rank, Use::kSetUp, 0, kRanksMax - 1, "", "", "This process's world rank."},
     {"size", &Config::size, Use::kSetUp, 1, kRanksMax, "", "", "Number of ranks in the job."},
     {"local_rank", &Config::local_rank, Use::kSetUp, 0, kLocalRanksMax - 1, "", "",
@@ -149,7 +149,7 @@ const Knob kKnobs[] = {
      "it; it "
      "is no secret."},
     {"host_id", &Config::host_id, Use::kSetUp, 0, 0, "", "",
-     "Overrides what makes ranks neighbours on one host (boot id, network namespace and user)."},
+     "Overrides what makes ranks neighbors on one host (boot id, network namespace and user)."},
     {"secret_fd", &Config::secret_fd, Use::kSetUp, 3, 1 << 30, "", "",
      "Inherited descriptor of a sealed memfd that holds the job's secret."},
     {"secret_file", &Config::secret_file, Use::kSetUp, 0, 0, "", "",
@@ -475,8 +475,7 @@ Settings of Horovod's that tune a feature which does not exist here change nothi
   absl::StrAppend(&text, "\n`", kElastic, R"(`, unless it is 0, makes init fail: elastic jobs do not
 exist yet. Other `HOROVOD_` variables (ranks that a launcher sets, build options) are left alone, as
 are those that Kubernetes sets for a service whose name begins with `rueda`. Any other `RUEDA_`
-variable is refused as a slip of the pen, but for those that the scripts read and the library does
-not: )");
+variable is rejected as a typo, except those that only the scripts read: )");
   std::vector<std::string> scripts;
   for (const char* name : kScriptVariables)
     scripts.push_back(absl::StrCat("`", kPrefix, name, "`"));

@@ -92,14 +92,14 @@ class Trainer {
   // RUEDA_INVALID_ARGUMENT: an option is out of range.
   explicit Trainer(TrainerOptions options);
 
-  // Calls `fn` on each rank, with Rueda initialised and torch seeded, and returns the largest of
+  // Calls `fn` on each rank, with Rueda initialized and torch seeded, and returns the largest of
   // what it returns: in this process, if a launcher has started it or there is one rank only; else
   // in new ones, as rueda::run (run.hpp) does it, where each comes through main() to this call.
   // RUEDA_FAILED_PRECONDITION: a launcher has started another number of ranks than `devices`, or
   // there is no CUDA device.
   int Run(const std::function<int()>& fn) const;
 
-  // Trains. Collective, with Rueda initialised: in Run(), or after init(). Puts the model on the
+  // Trains. Collective, with Rueda initialized: in Run(), or after init(). Puts the model on the
   // device, if it is not there, and batches; the optimizer has its parameters, and has not stepped
   // yet. The model is afterwards what the training has made of it, on all ranks. It trains in the
   // modes that its modules are in: those in eval() stay so. Callbacks remember: another Fit takes

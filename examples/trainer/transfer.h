@@ -10,7 +10,7 @@ namespace trainer {
 
 // For transfer learning: takes from a file that a strategy's save has written all parameters and
 // buffers that `module` has too, of the same name, shape and type, and returns their names. Rueda
-// need not be initialised. Throws std::runtime_error: the file can't be read, or has none of them.
+// need not be initialized. Throws std::runtime_error: the file can't be read, or has none of them.
 std::vector<std::string> LoadParameters(torch::nn::Module& module, const std::string& path);
 
 // Freezes the module's parameters: they are never sent, but when a strategy is made, and stay as

@@ -96,7 +96,7 @@ class Segment {
 
   // Whether the membership has failed. One load; called in every wait.
   bool failed() const { return failure_->state.load(std::memory_order_acquire) != 0; }
-  // Records the failure unless there is one already; the first wins. `record` is a serialised
+  // Records the failure unless there is one already; the first wins. `record` is a serialized
   // wire::Failure of at most kFailureBytesMax bytes.
   void Fail(absl::string_view record);
   // The record, once it is written; empty while its writer is still at it.

@@ -71,7 +71,7 @@ TEST(Run, ThrowsWhatTheFirstRankThatFailedHasThrown) {
                           "INVALID_ARGUMENT of rank -1: run: 1025 ranks; from 1 to 1024"));
 }
 
-TEST(Run, InAProgramThatHasInitialisedRanksAreRanksOfTheCall) {
+TEST(Run, InAProgramThatHasInitializedRanksAreRanksOfTheCall) {
   EXPECT_THAT(Helper("initialized").Lines(), ElementsAre("6", "6", "6", "0 of 1"));
 }
 

@@ -12,7 +12,7 @@ import rueda  # noqa: E402
 
 GRADIENT = ("RuntimeError", "clone it before the fork")
 STEP = ("RuedaError", "DistributedOptimizer: this process was forked")
-FORKED = ("RuedaError", "this process was forked after the context was initialised")
+FORKED = ("RuedaError", "this process was forked after the context was initialized")
 
 # What each action of `inherited` does in a child.
 ENDS = {

@@ -71,7 +71,7 @@ def test_results_come_by_rank():
     assert rueda.run(fn, (5,), {"offset": 100}, np=3) == [(r, 3, 115) for r in range(3)]
 
 
-def test_a_rank_is_not_initialised_for_the_function():
+def test_a_rank_is_not_initialized_for_the_function():
     assert rueda.run(rueda.is_initialized, np=2) == [False, False]
 
 

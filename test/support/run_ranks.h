@@ -40,7 +40,7 @@ std::vector<Setup> ShmSetups();
 // Returns when every other thread of this process sleeps, or after one to three minutes.
 void AwaitSleepOfOthers();
 
-// Initialises a context on each of `size` ranks, calls body(context, rank) and shuts down, which
+// Initializes a context on each of `size` ranks, calls body(context, rank) and shuts down, which
 // must succeed unless `may_fail`. Knobs given here win over the setup's. Takes at most a minute.
 struct RunOptions {
   int size = 2;
@@ -51,7 +51,7 @@ struct RunOptions {
 void RunRanks(const RunOptions& options, const std::function<void(rueda_context*, int)>& body);
 
 // Lower level, for tests about beginnings and ends: calls body(rank, join) where join(...)
-// initialises a context of this job as often as it is called.
+// initializes a context of this job as often as it is called.
 using Join = std::function<rueda_status(rueda_context**)>;
 void RunJoiners(const RunOptions& options, const std::function<void(int, const Join&)>& body);
 

@@ -404,7 +404,7 @@ RANKS_TEST(Adapter, ParametersThatDifferInShapeFailAloneOnAllRanks, 2) {
   EXPECT_TRUE(Same(tensors[3].second, Six(0)));
 }
 
-TEST(AdapterAlone, FunctionsSayThatRuedaIsNotInitialised) {
+TEST(AdapterAlone, FunctionsSayThatRuedaIsNotInitialized) {
   std::string message;
   EXPECT_EQ(StatusOf([] { hvd::allreduce(Six(0)); }, &message), RUEDA_FAILED_PRECONDITION);
   EXPECT_NE(message.find("init"), std::string::npos) << message;

@@ -298,7 +298,7 @@ RANKS_TEST(Mistakes, AParameterMayBeCalledNotes, 2) {
   EXPECT_TRUE(ReplicasEqual(Flat(*net)));
 }
 
-// Initialising once more, by tensors that autograd knows nothing of.
+// Initializing once more, by tensors that autograd knows nothing of.
 RANKS_TEST(Fsdp, WhatIsWrittenThroughDataCounts, 2, 3) {
   for (const std::string name : {"ddp", "sharded", "fsdp"}) {
     Net net;

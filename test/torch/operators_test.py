@@ -1,6 +1,6 @@
 """The operators of torch.ops.rueda, and that librueda_torch.so loads into a process that has torch.
 
-    python3 operators_test.py LIBRARY      a world of one rank, then two ranks that are threads
+python3 operators_test.py LIBRARY      a world of one rank, then two ranks that are threads
 """
 
 import ctypes
@@ -23,8 +23,8 @@ def error_of(function, *args, **kwargs):
 
 
 x = torch.arange(6.0).reshape(2, 3)
-assert "not initialised" in error_of(rueda.allreduce, x)
-assert "not initialised" in error_of(rueda.rank)
+assert "not initialized" in error_of(rueda.allreduce, x)
+assert "not initialized" in error_of(rueda.rank)
 
 rueda.init()
 assert (rueda.rank(), rueda.size(), rueda.local_rank(), rueda.local_size()) == (0, 1, 0, 1)
@@ -111,7 +111,7 @@ for _ in range(3):  # the later ones are optimised
     assert "process set" in error_of(unused, x)
 
 rueda.shutdown()
-assert "not initialised" in error_of(rueda.rank)
+assert "not initialized" in error_of(rueda.rank)
 
 
 # Ranks that are threads: one that waits must not keep the other from running Python.

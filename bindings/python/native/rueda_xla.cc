@@ -252,7 +252,7 @@ void Fill(const Call& call, Operations* operations) {
 
 Failure CheckContext(rueda_context* context, const Call& call) {
   if (context == nullptr) {
-    return {RUEDA_FAILED_PRECONDITION, "this is not initialised: call init() first"};
+    return {RUEDA_FAILED_PRECONDITION, "this is not initialized: call init() first"};
   }
   const int32_t ranks = library.process_set_size(context, static_cast<int32_t>(call.process_set));
   if (ranks == call.ranks) return {RUEDA_OK, ""};

@@ -63,7 +63,7 @@ class _Rank:
         path, is_same_python = pickle.loads(self._channel.receive())
         if is_same_python:
             sys.path[:] = path
-        else:  # one that has a library of its own, which must go before the other's
+        else:  # one that has a library of its own, which must precede the other's
             sys.path += [folder for folder in path if folder not in sys.path]
         self._call = self._channel.receive()
         threading.Thread(target=self._listen, daemon=True).start()

@@ -79,7 +79,7 @@ def run(
         losses = rueda.run(train, args=(0.1,), np=4)
 
     The function and its arguments are pickled by cloudpickle, so it may be of a notebook, a lambda
-    or a closure; what it refers to is copied. In a rank Rueda is not initialised before the
+    or a closure; what it refers to is copied. In a rank Rueda is not initialized before the
     function does it, and left when the process ends. What ranks print comes out of this process.
 
     When a rank raises or is lost, all are ended, after 10 s at the latest. No process is left when

@@ -353,7 +353,7 @@ bool MayBeRepeated(absl::string_view name) {
 
 absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> arguments,
                                            LaunchOptions options) {
-  // -H goes before a file's hostfile, and the other way round.
+  // -H overrides a file's hostfile, and the other way round.
   const std::vector<HostSlots> hosts = std::exchange(options.hosts, {});
   const std::string hostfile = std::exchange(options.hostfile, "");
   size_t at = 0;
@@ -392,12 +392,12 @@ std::string HelpText() {
   ruedarun -np 2 -x RUEDA_LOG_LEVEL=info ./train
   ruedarun -H a:4,b:4 ./train
 
-Options (one dash or two; "--" ends them, else the first word that is no option does):
+Options (one dash or two; "--" ends them, or the first word that is not an option):
   -np N                start N ranks; also -n N, --num-proc N. Default: as many as there are slots
   -H HOST:SLOTS,...    where, such as a:4,b:4; also --hosts. Hosts are filled in this order; one
                        without slots takes one rank. Default: those that SLURM, PBS or LSF have
                        given to this job, or else this host
-  --hostfile FILE      the same, a line a host: "HOST slots=SLOTS"; '#' begins a comment
+  --hostfile FILE      the same, one line per host: "HOST slots=SLOTS"; '#' begins a comment
   --ssh-port PORT, -p  the port of the other hosts' ssh; default: as ~/.ssh/config has it
   --ssh-identity-file FILE, -i   the key to log in with; default: likewise
   --remote-shell WORDS what starts a command on another host, instead of ssh: these words, then the
@@ -415,8 +415,8 @@ Options (one dash or two; "--" ends them, else the first word that is no option 
   --start-timeout S    how long hosts may take to be ready, and then init waits for the other ranks;
                        default 60
   --verbose            say what is started, and how each rank ended
-  --config-file FILE   options in YAML, a line each: "output-dir: DIR", "np: 4"; also horovodrun's
-                       files. Those of the command line go before them
+  --config-file FILE   options in YAML, one per line: "output-dir: DIR", "np: 4"; also horovodrun's
+                       files. The command line overrides them
   --check-build        say what was built, and what there is to reach other hosts with
   --help, --version
 Options of horovodrun that only tune what does not exist here, such as --disable-cache,

@@ -527,7 +527,7 @@ Plan ManyItems() {
   return plan;
 }
 
-// The serialised form tells everything, and is compared whole.
+// The serialized form tells everything, and is compared whole.
 std::string Wire(const std::vector<ControlEvent>& events) {
   const std::vector<std::string> packed = PackEvents(events, SIZE_MAX / 2);
   return packed.empty() ? "" : packed[0];

@@ -88,7 +88,7 @@ typedef enum rueda_status {
   RUEDA_ALREADY_EXISTS = 6,
   RUEDA_PERMISSION_DENIED = 7,
   RUEDA_RESOURCE_EXHAUSTED = 8,  /**< queue full, out of memory */
-  RUEDA_FAILED_PRECONDITION = 9, /**< not initialised, shut down, forked, ... */
+  RUEDA_FAILED_PRECONDITION = 9, /**< not initialized, shut down, forked, ... */
   RUEDA_ABORTED = 10,            /**< the membership has ended: a rank or the network was lost */
   RUEDA_OUT_OF_RANGE = 11,
   RUEDA_UNIMPLEMENTED = 12,
@@ -98,7 +98,7 @@ typedef enum rueda_status {
   RUEDA_UNAUTHENTICATED = 16
 } rueda_status;
 
-/** The name of a status, such as "INVALID_ARGUMENT"; for ever. */
+/** The name of a status, such as "INVALID_ARGUMENT"; never freed. */
 RUEDA_API const char* rueda_status_name(rueda_status status);
 
 /** What was wrong with the latest call on this thread that did not return RUEDA_OK. Never null;
@@ -193,8 +193,8 @@ enum {
 
 typedef struct rueda_init_options {
   size_t size;
-  const char*
-      name; /**< contexts of one name meet, the k-th init of a name on each rank; null: "" */
+  const char* name; /**< ranks join the context with the same name; the k-th rueda_init of that name
+                       on one rank pairs with the k-th on the others; null: "" */
   uint32_t flags;
   int32_t group_rank;       /**< with a group: this thread's rank in it */
   rueda_group* group;       /**< null: ranks are processes */
@@ -208,15 +208,15 @@ typedef struct rueda_init_options {
 /** Joins the job and waits for the other ranks, at most for the knob start_timeout_s.
  * `header_version`: RUEDA_VERSION. With neither a group nor a launcher it is a world of one rank.
  * INVALID_ARGUMENT: a bad or unknown knob, by name. FAILED_PRECONDITION: the ranks' settings or
- * versions differ, or a launcher's variables say that there are more ranks, but not how to meet
+ * versions differ, or a launcher's variables say that there are more ranks, but not how to reach
  * them (docs/guides/launcher.md), or it was called from an inline callback or an allocator.
  * DEADLINE_EXCEEDED names the ranks that did not come. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_init(uint32_t header_version,
                                                   const rueda_init_options* options,
                                                   rueda_context** context);
 
-/** Leaves the job. Collective: waits until all ranks have called it. Operations in flight end
- * first; one that needs a rank which has left without submitting it fails. Calls of other threads
+/** Leaves the job. Collective: waits until all ranks have called it. Pending operations are
+ * completed first. Operations that need a rank that already left fail. Calls of other threads
  * may be under way: what they wait for ends, and what they submit from now on is
  * FAILED_PRECONDITION, as is a second shutdown. Afterwards only results, errors and
  * rueda_context_destroy. ABORTED when the membership failed, or another thread resets or destroys
@@ -484,9 +484,9 @@ typedef struct rueda_operation {
  * What a named tensor loses is remembered and added the next time (error feedback), unless
  * ",no_feedback" follows. The result has the same bits on all ranks, whatever the tensor shares a
  * bucket with. A number that is NaN or infinite reaches all ranks: by itself with "fp16", "bf16"
- * and "topk", as a block of NaN (512 numbers, of "powersgd" the tensor) with the others. What
- * "fp16" has no number for becomes infinite, and a block of "int8" whose span float32 has no number
- * for NaN. On several hosts what is compressed is the sum of each host's ranks.
+ * and "topk", as a block of NaN (512 numbers, of "powersgd" the tensor) with the others. A
+ * number outside the range of "fp16" becomes infinite, and a block of "int8" whose span is outside
+ * that of float32 becomes NaN. On several hosts the sum of each host's ranks is compressed.
  * RUEDA_INVALID_ARGUMENT: unknown, or for other operations and types. */
 
 /** An accepted operation (or group). Never 0. */
@@ -548,7 +548,7 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_wait(rueda_context* context, rueda_
 /** Why an operation has not ended. As rueda_wait with a time-out of 0, but the text of
  * RUEDA_DEADLINE_EXCEEDED names the ranks that have submitted the operation and those that have
  * not, with what each of them submitted last. It asks the coordinator, and waits for at most a
- * second; without an answer it names nobody. Not from an inline callback. */
+ * second; without an answer it names no rank. Not from an inline callback. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_explain(rueda_context* context, rueda_handle handle);
 
 /** For a caller that must get its memory back, and can't wait without a limit: a destructor, say,
@@ -560,11 +560,11 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_explain(rueda_context* context, rue
 RUEDA_API rueda_status rueda_wait_or_abort(rueda_context* context, rueda_handle handle,
                                            const char* why);
 
-/** Orders `stream` behind the operation and blocks at most until its work is enqueued: what the
- * stream is given from then on finds the result, and may change the inputs. An error that comes
- * later stays with the handle and the context. `stream` is one of the operation's device (null: the
- * legacy default stream), and not capturing. Operations on the CPU have no stream: `stream` must be
- * null, and it is rueda_wait without a limit. */
+/** Orders `stream` behind the operation and blocks at most until its work is enqueued. Work
+ * that is enqueued on `stream` after this call sees the result and may overwrite the inputs. An
+ * error that comes later stays with the handle and the context. `stream` is one of the operation's
+ * device (null: the legacy default stream), and not capturing. Operations on the CPU have no
+ * stream: `stream` must be null, and it is rueda_wait without a limit. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_wait_on_stream(rueda_context* context,
                                                             rueda_handle handle, void* stream);
 
@@ -592,10 +592,10 @@ typedef struct rueda_error {
   int32_t pid;         /**< of the lost rank; 0: no rank was lost */
   const char* host;
   const char* cause;     /**< "killed by signal 9 (SIGKILL)" */
-  const char* operation; /**< what that rank was doing, or, where that is not known, what was
-                            awaited of it (`message` says which); where no rank was lost and the
-                            membership goes on, what failed: "allreduce" */
-  const char* tensor;    /**< with which tensor; likewise */
+  const char* operation; /**< what that rank was doing, or, where that is not known, what the
+                            others expected from it (`message` says which); where no rank was lost
+                            and the membership goes on, what failed: "allreduce" */
+  const char* tensor;    /**< its tensor */
   const char* message;   /**< all of it, for people */
 } rueda_error;
 
@@ -657,7 +657,7 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_result_splits(rueda_context* contex
 
 /** Gives every rank of the process set the root's `bytes` bytes; elsewhere `data` and `bytes` are
  * not looked at. `name` as in rueda_operation. The result is a uint8 vector; free it with
- * rueda_result_free. Blocks. For serialised objects: what the bytes mean is the caller's business.
+ * rueda_result_free. Blocks. For serialized objects: what the bytes mean is the caller's business.
  */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_broadcast_bytes(rueda_context* context,
                                                              int32_t process_set, const char* name,
@@ -683,7 +683,7 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_allgather_bytes(rueda_context* cont
  * with such a rank as root, sender or receiver, and a change of process sets by the world, fail on
  * the others (FAILED_PRECONDITION). Blocks until all ranks of the set have joined; then
  * `*last_rank` (may be null) is the one that joined last, the same everywhere. Meanwhile this rank
- * can submit nothing else in the set. DEADLINE_EXCEEDED: it goes on until all have, and nobody is
+ * can submit nothing else in the set. DEADLINE_EXCEEDED: the join continues, and nobody is
  * told who was last. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_join(rueda_context* context, int32_t process_set,
                                                   int64_t timeout_ns, int32_t* last_rank);
@@ -700,7 +700,7 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_join(rueda_context* context, int32_
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_alloc(rueda_context* context, size_t bytes,
                                                        void** pointer);
 /** Frees it. No operation may be using it. After an ABORTED membership it waits at most 10 s until
- * the neighbours of that membership have left it or have ended, reaped or not. FAILED_PRECONDITION
+ * the neighbors of that membership have left it or have ended, reaped or not. FAILED_PRECONDITION
  * names who has not; the memory stays allocated, and may be freed later. An inline callback and an
  * allocator do not wait: there it is FAILED_PRECONDITION at once. NOT_FOUND: not from
  * rueda_mem_alloc. Null is fine. In a forked child it does nothing with its parent's. */

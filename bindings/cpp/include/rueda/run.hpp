@@ -189,7 +189,7 @@ struct RunState {
   } catch (...) {
     PutNumber(RUEDA_INTERNAL, &message);
     PutNumber(-1, &message);
-    PutBytes("an exception that is no std::exception", &message);
+    PutBytes("an exception not derived from std::exception", &message);
   }
   std::fflush(nullptr);
   WriteAll(state.result, message);
@@ -421,7 +421,7 @@ inline std::vector<std::string> RunBytes(const std::function<std::string()>& fn,
 }  // namespace detail
 
 /// Calls `fn` on `ranks` ranks and returns what it returned on each, by rank: a std::string, a
-/// trivially copyable type, or nothing (then this returns nothing). In it Rueda is initialised.
+/// trivially copyable type, or nothing (then this returns nothing). In it Rueda is initialized.
 /// For one thread at a time; not in a rank of a job.
 ///
 /// If ranks fail, the others are ended after 10 s at the latest, and an Error says how the first

@@ -6,7 +6,7 @@ return a `Handle` at once. A result is of the framework of its input (of a buffe
 memory of its own. All may be called from any thread.
 
 All raise ValueError or TypeError at once for what is wrong on this rank alone (a name in flight, a
-root outside the process set, what is no tensor), MismatchError when the ranks disagree (all of them
+root outside the process set, not a tensor), MismatchError when the ranks disagree (all of them
 have it, and the job goes on), and AbortedError when a rank was lost.
 """
 

@@ -80,7 +80,7 @@ def library_compressor(compression: Any, dtype: Any, floats: Mapping[str, Any]) 
 
 
 def check(compression: Any) -> None:
-    """Raises ValueError or TypeError for what is no compression, before it is needed."""
+    """Raises ValueError or TypeError for an unknown compression, before it is needed."""
     name = name_of(compression)
     if isinstance(name, str) and name.partition(",")[0].partition(":")[0] not in ("", *_NAMES):
         raise ValueError(f"compression is {compression!r}: there are {', '.join(_NAMES)}")

@@ -40,7 +40,7 @@ def current() -> int:
     context = lib.rueda_current_context()
     if context is None:
         raise errors.NotInitializedError(
-            "Rueda is not initialised: call init() first", errors.Status.FAILED_PRECONDITION
+            "Rueda is not initialized: call init() first", errors.Status.FAILED_PRECONDITION
         )
     return context  # type: ignore[no-any-return]
 
@@ -200,7 +200,7 @@ def init(
         if context is not None and lib.rueda_is_initialized(context):
             if settings:
                 raise errors.RuedaError(
-                    f"init: {next(iter(settings))} comes too late, this is initialised",
+                    f"init: {next(iter(settings))} comes too late, this is initialized",
                     errors.Status.FAILED_PRECONDITION,
                 )
             return
@@ -423,7 +423,7 @@ def _exit(status: object = None, /) -> NoReturn:
 
 def uncaught() -> BaseException | None:
     """At exit: the exception that nobody caught, for which the process ends; also that of sys.exit,
-    of a status that is no success."""
+    with a status other than 0."""
     if hasattr(sys, "ps1"):
         return None
     error = getattr(sys, "last_value", None)

@@ -217,7 +217,7 @@ _SAME, _NEW = Output.SAME, Output.NEW  # attributes of an enum take their time
 
 
 def set_id(process_set: ProcessSet | int) -> int:
-    """Raises TypeError for what is no process set."""
+    """Raises TypeError if it is not a process set."""
     if isinstance(process_set, int):
         return process_set
     if not isinstance(process_set, ProcessSet):
@@ -226,7 +226,7 @@ def set_id(process_set: ProcessSet | int) -> int:
 
 
 def _rows(split: Any) -> int:
-    """Raises ValueError for what is no number of rows."""
+    """Raises ValueError if it is not a number of rows."""
     try:
         number = int(split)
         is_whole = bool(number == split)
@@ -240,7 +240,7 @@ def _rows(split: Any) -> int:
 
 
 def _whole(value: Any, what: str) -> int:
-    """Raises TypeError and ValueError for what is no int32."""
+    """Raises TypeError or ValueError if it is not an int32."""
     try:
         # torch.compile knows int() of an enumerator, and not operator.index().
         number = int(value) if isinstance(value, int) else operator.index(value)
@@ -252,7 +252,7 @@ def _whole(value: Any, what: str) -> int:
 
 
 def _factor(value: Any, what: str) -> float:
-    """Raises TypeError and ValueError for what is no number."""
+    """Raises TypeError or ValueError if it is not a number."""
     try:
         return ctypes.c_double(value).value
     except OverflowError:
@@ -262,7 +262,7 @@ def _factor(value: Any, what: str) -> float:
 
 
 def check_op(op: object) -> None:
-    """Raises TypeError for what is no ReduceOp, such as a name."""
+    """Raises TypeError if it is not a ReduceOp (a name is not)."""
     if not isinstance(op, int):
         raise TypeError(f"op is {op!r}: a ReduceOp is wanted, such as rueda.Sum or hvd.Average")
 
@@ -429,7 +429,7 @@ class Operation:
 
     def _one(self, tensor: Any) -> _Flight:
         if tensor is None and self._output is not Output.NONE:
-            raise TypeError("None is no tensor")
+            raise TypeError("expected a tensor, got None")
         return _Flight(self, () if tensor is None else (tensor,), (None,))
 
     def _group(self, tensors: Sequence[Any]) -> _Flight:

@@ -58,8 +58,8 @@ class Kind:
     """A framework's tensors."""
 
     def borrow(self, tensor: Any, write: bool) -> Borrowed:
-        """Raises TypeError for what is no dense tensor of a type that Rueda has, and ValueError for
-        what can't be written in place."""
+        """Raises TypeError if it is not a dense tensor of a supported dtype, and ValueError if it
+        can't be written in place."""
         raise NotImplementedError
 
     def borrow_rows(self, tensor: Any) -> Borrowed:
@@ -700,7 +700,7 @@ _kinds: dict[type, Kind] = {}
 
 
 def kind_of(tensor: object) -> Kind:
-    """Raises TypeError for what is no tensor."""
+    """Raises TypeError if it is not a tensor."""
     kind = _kinds.get(type(tensor))
     if kind is None:
         kind = _kinds[type(tensor)] = _find_kind(tensor)
@@ -735,11 +735,11 @@ def _find_kind(tensor: object) -> Kind:
     except TypeError:
         if "PRNGKey" in type(tensor).__name__:
             raise TypeError(
-                f"a {type(tensor).__name__} is no tensor: jax.random.key_data and wrap_key_data "
-                "make one of it, and back"
+                f"expected a tensor, got a {type(tensor).__name__}: jax.random.key_data and "
+                "wrap_key_data make one of it, and back"
             ) from None
         raise TypeError(
-            f"a {type(tensor).__name__} is no tensor: numbers, NumPy's arrays, torch's tensors, "
-            "and what has DLPack or the buffer protocol are"
+            f"expected a tensor, got a {type(tensor).__name__}: tensors are numbers, NumPy arrays, "
+            "torch tensors, and objects with DLPack or the buffer protocol"
         ) from None
     return _BUFFER

@@ -1,4 +1,4 @@
-"""A backend for torch.distributed: everything that stands on it runs over Rueda, unmodified.
+"""A backend for torch.distributed: code that uses it runs over Rueda unchanged.
 
     import rueda.distributed                       # makes the backend known
     torch.distributed.init_process_group("rueda")

@@ -39,7 +39,7 @@ def _like(mapping: Any, items: dict[Any, Any]) -> Any:
 
 
 def _taken(batch: Any, rows: slice) -> Any:
-    """These rows of all its tensors. What is no tensor stays as it is, as with DataParallel."""
+    """These rows of all its tensors. Other values stay unchanged, as with DataParallel."""
     if torch.is_tensor(batch):
         return batch[rows] if batch.dim() > 0 else batch
     if isinstance(batch, Mapping):

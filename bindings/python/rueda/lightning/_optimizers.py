@@ -251,7 +251,7 @@ class BaguaStrategy(_OptimizerStrategy):
         unknown = sorted(set(kwargs) - set(known))
         if unknown:
             raise TypeError(
-                f"{unknown[0]!r} is no option of the algorithm {algorithm!r}; there are "
+                f"the algorithm {algorithm!r} has no option {unknown[0]!r}; its options are "
                 f"{', '.join(known)}"
             )
         super().__init__(algorithm, kwargs, **own)

@@ -42,8 +42,8 @@ def broadcast_parameters(
     Args:
         params: `model.state_dict()`, `model.named_parameters()`, or pairs of names and tensors, the
             same names and shapes on all ranks, or `model.parameters()`, or tensors in the same
-            order on all ranks. None, and what is no tensor in a state_dict or a pair, is left
-            alone.
+            order on all ranks. None, and values of a state_dict or pair that are not tensors, are
+            skipped.
         root_rank: the world rank that has them right.
     """
     if isinstance(params, Mapping):

@@ -339,7 +339,7 @@ def _groups_of(groups: Any, num_groups: int, named: Sequence[tuple[str, Any]]) -
     for group in groups:
         for p in group:
             if not isinstance(p, torch.Tensor) or p not in known:
-                raise ValueError("groups has something that is no parameter of the optimizer")
+                raise ValueError("groups has a tensor that is not a parameter of the optimizer")
             if p in seen:
                 raise ValueError("groups has a parameter twice")
             seen.add(p)

@@ -523,7 +523,7 @@ class Reducer:
 
     @_disable_dynamo
     def synchronize(self) -> None:
-        """Submits what has not come by itself (what is not there counts as zeros), and waits for
+        """Submits what has not come by itself (missing gradients count as zeros), and waits for
         everything. A gradient that no rank has is None again. Raises the first error when all has
         ended."""
         self.check_process()

@@ -117,7 +117,7 @@ using rueda::ReducescatterOptions;
 using rueda::remove_process_set;
 using rueda::Sum;
 
-// Strings of bytes: what they mean is the caller's business, a serialised object, say.
+// Strings of bytes: what they mean is the caller's business, a serialized object, say.
 using rueda::allgather_object;
 using rueda::broadcast_object;
 

@@ -132,7 +132,7 @@ inline int CheckNumber(int32_t number) {
 inline rueda_context* Current() {
   rueda_context* context = rueda_current_context();
   if (context == nullptr) {
-    throw Error(RUEDA_FAILED_PRECONDITION, "Rueda is not initialised: call rueda::init() first");
+    throw Error(RUEDA_FAILED_PRECONDITION, "Rueda is not initialized: call rueda::init() first");
   }
   return context;
 }

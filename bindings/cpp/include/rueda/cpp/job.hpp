@@ -21,14 +21,14 @@ namespace rueda {
 using Knobs = std::vector<std::pair<std::string, std::string>>;
 
 /// Joins the job that the environment describes (ruedarun sets it; without a launcher: a world of
-/// one), and makes it the process's current context. Does nothing when that is initialised already,
+/// one), and makes it the process's current context. Does nothing when that is initialized already,
 /// but for knobs, which come too late then: FAILED_PRECONDITION.
 inline void init(const Knobs& knobs = {}) {
   rueda_context* context = rueda_current_context();
   if (rueda_is_initialized(context)) {
     if (knobs.empty()) return;
     throw Error(RUEDA_FAILED_PRECONDITION,
-                "init: knobs such as " + knobs[0].first + " come too late, this is initialised");
+                "init: knobs such as " + knobs[0].first + " come too late, this is initialized");
   }
   rueda_context_destroy(context);
   std::vector<const char*> words;

@@ -30,7 +30,7 @@ struct Bytes {
 }  // namespace detail
 
 /// Returns the `object` of `root_rank` on every rank: any string of bytes, such as something
-/// serialised. Elsewhere it is not looked at.
+/// serialized. Elsewhere it is not looked at.
 inline std::string broadcast_object(const std::string& object, int root_rank,
                                     const Options& options = {}) {
   detail::Bytes bytes;

@@ -161,7 +161,7 @@ class SteppingAlgorithm(Algorithm):
         packed.copy_out()
 
     def _average_gradients(self, parameters: Sequence[Any]) -> None:
-        """Of all ranks, in place. What is not there counts as zeros."""
+        """Of all ranks, in place. Missing gradients count as zeros."""
         if self._ranks == 1:
             return
         for p in parameters:
