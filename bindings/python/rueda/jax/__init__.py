@@ -1,14 +1,14 @@
 """Rueda for JAX: collectives in functions that jax.jit compiles for the CPU, and outside of them.
 
-import rueda.jax as rx
+    import rueda.jax as rx
 
-rx.init()
-params = rx.broadcast_parameters(params)
+    rx.init()
+    params = rx.broadcast_parameters(params)
 
-@jax.jit
-def step(params, batch):
-    loss, gradients = rx.value_and_grad(loss_of)(params, batch)
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), rx.allreduce(loss)
+    @jax.jit
+    def step(params, batch):
+        loss, gradients = rx.value_and_grad(loss_of)(params, batch)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), rx.allreduce(loss)
 
 Ranks are processes with one CPU device each.
 """

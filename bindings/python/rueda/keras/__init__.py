@@ -1,17 +1,17 @@
 """Rueda for Keras 3 on TensorFlow, in the manner of Horovod: change one import.
 
-import rueda.keras as hvd
+    import rueda.keras as hvd
 
-hvd.init()
-model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size())), loss)
-model.fit(
-    dataset.shard(hvd.size(), hvd.rank()),
-    callbacks=[
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-    ],
-    verbose=hvd.rank() == 0,
-)
+    hvd.init()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size())), loss)
+    model.fit(
+        dataset.shard(hvd.size(), hvd.rank()),
+        callbacks=[
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd.callbacks.MetricAverageCallback(),
+        ],
+        verbose=hvd.rank() == 0,
+    )
 
 It is rueda.tensorflow.keras, too.
 """

@@ -129,7 +129,8 @@ def DistributedOptimizer(
     Args:
         optimizer: of Keras 3, on the backend TensorFlow.
         name: of the operations; None: "Distributed" and the class's name.
-        device_dense, device_sparse: not looked at: tensors are reduced where they are.
+        device_dense: ignored; tensors are reduced where they are.
+        device_sparse: ignored, as `device_dense` is.
         compression: a member of `Compression`, the name of a compressor, or one's own.
         sparse_as_dense: makes dense tensors of tf.IndexedSlices, whose values and indices are
             gathered otherwise.

@@ -1,20 +1,20 @@
 """Rueda for TensorFlow 2, in the manner of Horovod: change one import.
 
-import rueda.tensorflow as hvd
+    import rueda.tensorflow as hvd
 
-hvd.init()
+    hvd.init()
 
-@tf.function
-def step(x, y, first):
-    with tf.GradientTape() as tape:
-        loss = loss_of(y, model(x, training=True))
-    tape = hvd.DistributedGradientTape(tape)
-    gradients = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-    if first:
-        hvd.broadcast_variables(model.weights, root_rank=0)
-        hvd.broadcast_variables(optimizer.variables, root_rank=0)
-    return loss
+    @tf.function
+    def step(x, y, first):
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        if first:
+            hvd.broadcast_variables(model.weights, root_rank=0)
+            hvd.broadcast_variables(optimizer.variables, root_rank=0)
+        return loss
 
 For Keras there is rueda.tensorflow.keras.
 """

@@ -1,12 +1,14 @@
 """Rueda for torch, in the manner of Horovod: change one import.
 
-import rueda.torch as hvd
+    import rueda.torch as hvd
 
-hvd.init()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.init()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+Then train as before, on two ranks: ``ruedarun -np 2 python train.py``.
 """
 
 from rueda.core import (
