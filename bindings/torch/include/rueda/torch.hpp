@@ -1,54 +1,63 @@
-// Rueda for LibTorch, in the manner of Horovod's torch API: tensors, parameters, optimizers.
-//
-//     #include <rueda/torch.hpp>
-//     #include <torch/torch.h>
-//     namespace hvd = rueda::libtorch;
-//
-//     hvd::init();
-//     Net model;
-//     torch::optim::SGD sgd(model->parameters(), 0.01 * hvd::size());
-//     hvd::broadcast_parameters(*model, 0);
-//     hvd::broadcast_optimizer_state(sgd, 0);
-//     hvd::DistributedOptimizer optimizer(sgd, model->named_parameters());
-//     for (...) {
-//       optimizer.zero_grad();
-//       loss(...).backward();    // every gradient is on its way as soon as it is there
-//       optimizer.step();        // waits for the averages, then steps
-//     }
-//     hvd::shutdown();
-//
-// Tensors (at::Tensor, which is torch::Tensor) are strided (but for sparse_allreduce) and on the
-// CPU or on CUDA, all of an operation in one place. They are of the types bool, uint8 to uint64,
-// int8 to int64, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64 and
-// complex128, of any number of dimensions up to 32. Contiguous ones go in and come out by pointer;
-// others are copied, on the way in, and for functions that work in place (their names end in `_`)
-// on the way out too. Where rows are split or joined a tensor needs a first dimension: a scalar is
-// refused, tensor.reshape({1}) is not.
-//
-// On CUDA an operation is in the order of streams: behind what the current stream had been given
-// when it was called, and before what the stream that is current in synchronize() is given
-// afterwards. "Waits" then means: until all ranks have called. Nothing waits for the device.
-//
-// Ownership: an operation keeps its tensors alive until it has ended. (Memory that at::from_blob
-// was given without a deleter is no tensor's: keep it until then.) Until then don't read its
-// outputs and don't change its inputs. Functions in place bump their tensor's version, so that
-// autograd notices a change under its feet.
-//
-// Gradients flow through allreduce, broadcast, allgather, alltoall, reducescatter and the groups of
-// them, when their input requires one: for the sum of all ranks' losses. The backward pass is an
-// operation too, called "<name>.gradient": so all ranks must use what they got in their loss, or
-// none, and names keep the ranks together where order does not. A reduce operation other than Sum
-// and Average has no gradient: RUEDA_INVALID_ARGUMENT when the input requires one. Everything else
-// (with async, in place, reduce, gather, scatter, send, recv) gives results without a history.
-//
-// Threads: everything may be called from any thread, and works on that thread's current context
-// (rueda.h, rueda_current_context). A DistributedOptimizer keeps the context it was made with.
-//
-// Errors are exceptions of type rueda::Error. RUEDA_INVALID_ARGUMENT: your mistake, or the ranks
-// disagree (then every rank of the process set gets it, and the job goes on).
-// RUEDA_UNIMPLEMENTED: a tensor of a type, layout or device that this version doesn't move.
-// RUEDA_ABORTED: a rank was lost, rank(); recoverable() says whether the others could go on.
-// RUEDA_FAILED_PRECONDITION: before init or after shutdown. rueda.h has the rest.
+/// \file
+/// Rueda for LibTorch, with the names of Horovod's torch API: tensors, parameters, optimizers.
+///
+///     #include <rueda/torch.hpp>
+///     #include <torch/torch.h>
+///     namespace hvd = rueda::libtorch;
+///
+///     hvd::init();
+///     Net model;
+///     torch::optim::SGD sgd(model->parameters(), 0.01 * hvd::size());
+///     hvd::broadcast_parameters(*model, 0);
+///     hvd::broadcast_optimizer_state(sgd, 0);
+///     hvd::DistributedOptimizer optimizer(sgd, model->named_parameters());
+///     for (...) {
+///       optimizer.zero_grad();
+///       loss(...).backward();    // each gradient is sent as soon as it is computed
+///       optimizer.step();        // waits for the averages, then steps
+///     }
+///     hvd::shutdown();
+///
+/// **Tensors** (at::Tensor, which is torch::Tensor) are strided, except in sparse_allreduce. All
+/// tensors of an operation are on one device, the CPU or CUDA. Types: bool, uint8 to uint64, int8
+/// to int64, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64 and
+/// complex128. A tensor has at most 32 dimensions. Contiguous tensors are passed by pointer. Others
+/// are copied on the way in, and functions that work in place (their names end in `_`) copy them on
+/// the way out too. Operations that split or join rows need a first dimension: they reject a
+/// scalar, and accept tensor.reshape({1}).
+///
+/// **CUDA**: an operation follows the order of streams. It starts after the work that the current
+/// stream had when you called it. Work that you give to the current stream after synchronize()
+/// starts after the operation. "Waits" then means: until all ranks have called. Nothing waits for
+/// the device.
+///
+/// **Ownership**: an operation keeps its tensors alive until it ends. Until then don't read its
+/// outputs and don't change its inputs. Memory that you gave to at::from_blob without a deleter
+/// belongs to no tensor: keep it alive yourself. Functions in place increase their tensor's
+/// version, so autograd notices the change.
+///
+/// **Gradients** flow through allreduce, broadcast, allgather, alltoall, reducescatter and the
+/// groups of them, when their input requires a gradient. They are those of the sum of all ranks'
+/// losses. The backward pass is an operation too, named "<name>.gradient". So either all ranks use
+/// the result in their loss, or none does. Give operations names where the order of backward passes
+/// may differ between ranks. Reduce operations other than Sum and Average have no gradient:
+/// RUEDA_INVALID_ARGUMENT when the input requires one. All other functions (async, in place,
+/// reduce, gather, scatter, send, recv) return results without a history.
+///
+/// **Threads**: any thread may call everything. A call works on the calling thread's current
+/// context (rueda_current_context). A DistributedOptimizer keeps the context that was current when
+/// it was made.
+///
+/// **Errors** are exceptions of type rueda::Error:
+///
+/// * RUEDA_INVALID_ARGUMENT: a mistake on this rank, or the ranks disagree. In the second case
+///   every rank of the process set gets the error, and the job goes on.
+/// * RUEDA_UNIMPLEMENTED: this version does not move tensors of this type, layout or device.
+/// * RUEDA_ABORTED: a rank was lost. rank() says which, and recoverable() whether the others could
+///   go on.
+/// * RUEDA_FAILED_PRECONDITION: the call came before init or after shutdown.
+///
+/// rueda.h describes the others.
 #ifndef RUEDA_TORCH_HPP_
 #define RUEDA_TORCH_HPP_
 
@@ -117,7 +126,7 @@ using rueda::ReducescatterOptions;
 using rueda::remove_process_set;
 using rueda::Sum;
 
-// Strings of bytes: what they mean is the caller's business, a serialized object, say.
+/// Strings of bytes. The caller decides what they mean: a serialized object, for example.
 using rueda::allgather_object;
 using rueda::broadcast_object;
 
@@ -126,40 +135,51 @@ using rueda::Knobs;
 using rueda::LostRankError;
 using rueda::MismatchError;
 
-// The device of this type that this rank is to use, and whose tensors its operations take:
-// at::kCUDA gives the one that rueda_local_device (rueda.h) tells, by the local rank. Tensors and
-// modules are put there by the caller. RUEDA_FAILED_PRECONDITION, in one line: why there is none,
-// or that this torch has no CUDA.
+/// \addtogroup lt_job
+/// @{
+
+/// The device of type `type` that this rank uses. at::kCUDA gives the device that
+/// rueda_local_device (rueda.h) chooses by the local rank; operations take tensors on that device.
+/// The caller moves tensors and modules there. RUEDA_FAILED_PRECONDITION: this rank has no such
+/// device, or this torch has no CUDA; the message says why.
 RUEDA_TORCH_API at::Device local_device(at::DeviceType type);
 
+/// @}
+
 // Handles --------------------------------------------------------------------------------------
+/// \addtogroup lt_handles
+/// @{
 
 class RUEDA_TORCH_LOCAL Operation;
 class RUEDA_TORCH_LOCAL SparseOperation;
 
 namespace internal {
 
+/// \cond
 RUEDA_TORCH_API bool WaitFor(Operation& operation, int64_t timeout_ns);
 RUEDA_TORCH_API bool WaitFor(SparseOperation& operation, int64_t timeout_ns);
 RUEDA_TORCH_API void Then(Operation& operation, std::function<void(const Error*)> callback);
 RUEDA_TORCH_API void Then(SparseOperation& operation, std::function<void(const Error*)> callback);
 
-// What all handles can.
+/// \endcond
+
+/// The functions that all handles have.
 template <typename Derived>
 class Waits {
  public:
-  // Waits for the operation for at most that long. Whether it has ended, well or not: synchronize
-  // tells. If not, it goes on. On CUDA this waits for the device, as nothing else here does.
+  /// Waits for at most `timeout`. Returns whether the operation has ended, with or without success;
+  /// synchronize tells which. If it has not ended, it goes on. On CUDA, this function waits for the
+  /// device; nothing else here does.
   template <typename Rep, typename Period>
   bool wait_for(std::chrono::duration<Rep, Period> timeout) const {
     return WaitFor(self().operation(), rueda::detail::Nanoseconds(timeout));
   }
 
-  // Calls `callback` once, when the operation has ended (on CUDA: on the device), on the context's
-  // callback thread: with null when it went well, else with the rueda::Error that says how it
-  // failed. When it has been synchronized already that is at once, on this thread. The rest is as
-  // for rueda::Handle: it must not throw, and may start operations and wait for them. Copy the
-  // handle into it to synchronize there.
+  /// Calls `callback` once, when the operation has ended (on CUDA: on the device). The argument is
+  /// null after success, else the rueda::Error. The callback runs on the context's callback thread,
+  /// or at once on this thread if the operation was synchronized already. As for rueda::Handle, it
+  /// must not throw, and may start operations and wait for them. To synchronize in the callback,
+  /// copy the handle into it.
   template <std::invocable<const Error*> F>
   void then(F callback) const {
     Then(self().operation(), [shared = std::make_shared<F>(std::move(callback))](
@@ -172,64 +192,78 @@ class Waits {
 
 }  // namespace internal
 
-// An operation under way, with a tensor as its result. Copies refer to the same operation. The
-// destructor of the last one waits for the operation's end, without a limit. One that was not
-// synchronized before shutdown gives RUEDA_FAILED_PRECONDITION afterwards.
-//
-// An exception that unwinds past the last handle is not held up (rueda::Handle says when that is).
-// An operation in place, or one on memory that no tensor owns (at::from_blob without a deleter), is
-// waited for, for at most RUEDA_UNWIND_TIMEOUT_S (5 s); then the handle ends the membership on all
-// ranks, and the error names the operation. Another one goes on by itself, and keeps its tensors
-// until it has ended: it still reads its inputs. The same holds for all that has handles of its
-// own, such as a DistributedOptimizer with gradients on their way.
+/// An operation in flight whose result is one tensor. Copies refer to the same operation. The
+/// destructor of the last copy waits until the operation ends, without a limit. If you call
+/// synchronize only after shutdown, it throws RUEDA_FAILED_PRECONDITION.
+///
+/// An exception that unwinds past the last handle does not wait without a limit (rueda::Handle says
+/// when this applies):
+///
+/// * An operation in place, or on memory that no tensor owns (at::from_blob without a deleter): the
+///   destructor waits for at most RUEDA_UNWIND_TIMEOUT_S (5 s). Then it ends the membership on all
+///   ranks, and the error names the operation.
+/// * Any other operation goes on alone, and keeps its tensors until it has ended, because it still
+///   reads its inputs.
+///
+/// The same holds for objects that own handles, such as a DistributedOptimizer whose gradients are
+/// in flight.
 class RUEDA_TORCH_API Handle : public internal::Waits<Handle> {
  public:
   Handle() = default;
+  /// The functions of this header make handles; programs don't.
   explicit Handle(std::shared_ptr<Operation> operation) : operation_(std::move(operation)) {}
-  // Throws for an empty handle.
+  /// The operation. Throws if the handle is empty.
   Operation& operation() const;
 
  private:
   std::shared_ptr<Operation> operation_;
 };
 
-// A group under way: one operation with several tensors as its result.
+/// A group in flight: one operation whose result is several tensors.
 class RUEDA_TORCH_API GroupHandle : public internal::Waits<GroupHandle> {
  public:
   GroupHandle() = default;
+  /// The functions of this header make handles; programs don't.
   explicit GroupHandle(std::shared_ptr<Operation> operation) : operation_(std::move(operation)) {}
+  /// The operation. Throws if the handle is empty.
   Operation& operation() const;
 
  private:
   std::shared_ptr<Operation> operation_;
 };
 
-// A sparse_allreduce under way.
+/// A sparse_allreduce in flight.
 class RUEDA_TORCH_API SparseHandle : public internal::Waits<SparseHandle> {
  public:
   SparseHandle() = default;
+  /// The functions of this header make handles; programs don't.
   explicit SparseHandle(std::shared_ptr<SparseOperation> operation)
       : operation_(std::move(operation)) {}
+  /// The operation. Throws if the handle is empty.
   SparseOperation& operation() const;
 
  private:
   std::shared_ptr<SparseOperation> operation_;
 };
 
-// Whether the operation has ended. May be false right after it was submitted, and while another
-// thread synchronizes.
+/// Whether the operation has ended. Returns false at times although it has: right after it was
+/// submitted, and while another thread synchronizes.
 RUEDA_TORCH_API bool poll(const Handle& handle);
+/// The same for a group.
 RUEDA_TORCH_API bool poll(const GroupHandle& handle);
+/// The same for a sparse_allreduce.
 RUEDA_TORCH_API bool poll(const SparseHandle& handle);
 
-// Waits for the operation and returns its result: for functions in place the tensor that they were
-// given. Throws how the operation failed. Again, when called again.
+/// Waits for the operation and returns its result. A function in place returns the tensor that it
+/// was given. Throws the error if the operation failed, on every call.
 RUEDA_TORCH_API at::Tensor synchronize(const Handle& handle);
+/// The same for a group.
 RUEDA_TORCH_API std::vector<at::Tensor> synchronize(const GroupHandle& handle);
+/// The same for a sparse_allreduce.
 RUEDA_TORCH_API at::Tensor synchronize(const SparseHandle& handle);
 
-// Waits until all of the operations have ended, then returns their results in that order. If some
-// failed, throws how the first of them did. `handles`: a range of them.
+/// Waits until all operations have ended, then returns their results in the order of `handles`,
+/// which is any range. If some failed, throws the error of the first of these.
 template <std::ranges::forward_range Handles>
 auto wait_all(const Handles& handles) {
   using Result = decltype(synchronize(*std::ranges::begin(handles)));
@@ -245,137 +279,177 @@ auto wait_all(const Handles& handles) {
   if (failure != nullptr) std::rethrow_exception(failure);
   return results;
 }
-// The same of `wait_all({first, second})`.
+/// Also takes a list: `wait_all({first, second})`.
 template <typename H>
 auto wait_all(std::initializer_list<H> handles) {
   return wait_all(std::span(handles.begin(), handles.size()));
 }
 
-// How many rows of the result came from each rank of the process set: an int64 vector. Waits for
-// the operation: an allgather, an alltoall, or a gather on its root; else RUEDA_INVALID_ARGUMENT.
+/// How many rows of the result came from each rank of the process set: an int64 vector. Waits for
+/// the operation. Works for an allgather, an alltoall, and a gather on its root; others throw
+/// RUEDA_INVALID_ARGUMENT.
 RUEDA_TORCH_API at::Tensor received_splits(const Handle& handle);
+
+/// @}
 
 // Options --------------------------------------------------------------------------------------
 //
 // Those of rueda.hpp, and two of torch's own: allreduce(tensor, {.name = "loss", .op = hvd::Sum}).
+/// \addtogroup lt_options
+/// @{
 
-// How many rows go to each rank of the process set, in rank order; they add up to the tensor's
-// first dimension. Empty: equal parts.
+/// How many rows go to each rank of the process set, in rank order. The numbers add up to the
+/// tensor's first dimension. Empty: equal parts.
 class RUEDA_TORCH_API Splits {
  public:
   Splits() = default;
-  Splits(std::initializer_list<int64_t> rows) : rows_(rows) {}   // NOLINT: implicit
+  /// From a list: `{2, 1}`.
+  Splits(std::initializer_list<int64_t> rows) : rows_(rows) {}  // NOLINT: implicit
+  /// From a vector.
   Splits(std::vector<int64_t> rows) : rows_(std::move(rows)) {}  // NOLINT
-  Splits(c10::IntArrayRef rows) : rows_(rows.vec()) {}           // NOLINT
-  // A vector of integers on the CPU; RUEDA_INVALID_ARGUMENT says what it is instead.
+  /// From torch's view of a list.
+  Splits(c10::IntArrayRef rows) : rows_(rows.vec()) {}  // NOLINT
+  /// From a vector of integers on the CPU. RUEDA_INVALID_ARGUMENT: `rows` is something else; the
+  /// message says what.
   Splits(const at::Tensor& rows);  // NOLINT
+  /// The numbers of rows.
   const std::vector<int64_t>& rows() const { return rows_; }
 
  private:
   std::vector<int64_t> rows_;
 };
 
-// Of alltoall and scatter.
+/// Options of alltoall and scatter.
 struct SplitOptions {
   Splits splits = {};
   std::string name = {};
   ProcessSet process_set = global_process_set;
 };
 
-// Of sparse_allreduce.
+/// Options of sparse_allreduce.
 struct SparseOptions {
   std::string name = {};
   reduce_op op = Average;
   ProcessSet process_set = global_process_set;
 };
 
-// allreduce ------------------------------------------------------------------------------------
+/// @}
 
-// Combines `tensor`, of one shape and type on all ranks, over the process set. Inputs are
-// multiplied by `prescale_factor` before and the result by `postscale_factor` after the reduction.
-// Averages of integers are those of RUEDA_AVERAGE: exact up to 32 bits, and truncated towards zero;
-// bool has none. `name` matches the operation with the other ranks', in any order of submission;
-// without one, order matches it. The gradient of a compressed allreduce is not compressed.
+// allreduce ------------------------------------------------------------------------------------
+/// \addtogroup lt_reductions
+/// @{
+
+/// Combines `tensor` over the ranks of the process set. Shape and type are the same on all ranks.
+/// Inputs are multiplied by `prescale_factor` before the reduction, and the result by
+/// `postscale_factor` after it. `name` matches the operation with those of the other ranks,
+/// whatever the order of submission; operations without a name are matched by order.
+///
+/// Averages of integers follow RUEDA_AVERAGE: exact up to 32 bits, and truncated towards zero. bool
+/// has no average. The gradient of a compressed allreduce is not compressed.
 RUEDA_TORCH_API at::Tensor allreduce(const at::Tensor& tensor,
                                      const AllreduceOptions& options = {});
-// In place. Returns `tensor`. Its elements must not share memory (as an expanded tensor's do).
+/// In place. Returns `tensor`. Its elements must not share memory, as those of an expanded tensor
+/// do.
 RUEDA_TORCH_API at::Tensor allreduce_(const at::Tensor& tensor,
                                       const AllreduceOptions& options = {});
-// In the background.
+/// In the background.
 [[nodiscard]] RUEDA_TORCH_API Handle allreduce_async(const at::Tensor& tensor,
                                                      const AllreduceOptions& options = {});
+/// In place, in the background.
 [[nodiscard]] RUEDA_TORCH_API Handle allreduce_async_(const at::Tensor& tensor,
                                                       const AllreduceOptions& options = {});
 
-// Several tensors (at least one) that are reduced together or not at all. With a name they are
-// called "<name>.0", "<name>.1", ...
+/// Reduces several tensors (at least one) as one operation: all of them or none. With a name, the
+/// tensors are called "<name>.0", "<name>.1", ...
 RUEDA_TORCH_API std::vector<at::Tensor> grouped_allreduce(const std::vector<at::Tensor>& tensors,
                                                           const AllreduceOptions& options = {});
+/// In place.
 RUEDA_TORCH_API std::vector<at::Tensor> grouped_allreduce_(const std::vector<at::Tensor>& tensors,
                                                            const AllreduceOptions& options = {});
+/// In the background.
 [[nodiscard]] RUEDA_TORCH_API GroupHandle grouped_allreduce_async(
     const std::vector<at::Tensor>& tensors, const AllreduceOptions& options = {});
+/// In place, in the background.
 [[nodiscard]] RUEDA_TORCH_API GroupHandle grouped_allreduce_async_(
     const std::vector<at::Tensor>& tensors, const AllreduceOptions& options = {});
 
-// The Sum or Average of sparse COO tensors of one shape and type, of any number of elements on each
-// rank: the indices and values of all are gathered. The result is coalesced, the same bits on all
-// ranks. RUEDA_INVALID_ARGUMENT, on all: shapes differ, or it is an average of bool or uint64.
+/// The Sum or Average of sparse COO tensors. Shape and type are the same on all ranks; each rank
+/// may have any number of elements. The indices and values of all ranks are gathered. The result is
+/// coalesced and has the same bits on all ranks. RUEDA_INVALID_ARGUMENT on all ranks: the shapes
+/// differ, or it is an average of bool or uint64.
 RUEDA_TORCH_API at::Tensor sparse_allreduce(const at::Tensor& tensor,
                                             const SparseOptions& options = {});
+/// In the background.
 [[nodiscard]] RUEDA_TORCH_API SparseHandle
 sparse_allreduce_async(const at::Tensor& tensor, const SparseOptions& options = {});
 
-// broadcast ------------------------------------------------------------------------------------
+/// @}
 
-// Gives every rank of the process set the `tensor` of `root_rank`, a world rank in the set. Shape
-// and type are the same on all ranks.
+// broadcast ------------------------------------------------------------------------------------
+/// \addtogroup lt_movement
+/// @{
+
+/// Gives every rank of the process set the `tensor` of `root_rank`, a world rank in the set. Shape
+/// and type are the same on all ranks.
 RUEDA_TORCH_API at::Tensor broadcast(const at::Tensor& tensor, int root_rank,
                                      const Options& options = {});
+/// In place. Returns `tensor`.
 RUEDA_TORCH_API at::Tensor broadcast_(const at::Tensor& tensor, int root_rank,
                                       const Options& options = {});
+/// In the background.
 [[nodiscard]] RUEDA_TORCH_API Handle broadcast_async(const at::Tensor& tensor, int root_rank,
                                                      const Options& options = {});
+/// In place, in the background.
 [[nodiscard]] RUEDA_TORCH_API Handle broadcast_async_(const at::Tensor& tensor, int root_rank,
                                                       const Options& options = {});
 
 // allgather ------------------------------------------------------------------------------------
 
-// All ranks' tensors, joined along the first dimension in rank order. The first dimension may
-// differ by rank and may be 0; the others may not. A scalar has no first dimension:
-// tensor.reshape({1}).
+/// Joins all ranks' tensors along the first dimension, in rank order. The first dimension may
+/// differ between ranks and may be 0; the others are the same. A scalar has no first dimension: use
+/// tensor.reshape({1}).
 RUEDA_TORCH_API at::Tensor allgather(const at::Tensor& tensor, const Options& options = {});
+/// In the background. received_splits gives the number of rows from each rank.
 [[nodiscard]] RUEDA_TORCH_API Handle allgather_async(const at::Tensor& tensor,
                                                      const Options& options = {});
 
-// Several tensors that are gathered together or not at all.
+/// Gathers several tensors as one operation: all of them or none.
 RUEDA_TORCH_API std::vector<at::Tensor> grouped_allgather(const std::vector<at::Tensor>& tensors,
                                                           const Options& options = {});
+/// In the background.
 [[nodiscard]] RUEDA_TORCH_API GroupHandle
 grouped_allgather_async(const std::vector<at::Tensor>& tensors, const Options& options = {});
 
 // alltoall -------------------------------------------------------------------------------------
 
-// Gives each rank of the process set its rows of `tensor`. The result is what all ranks gave to
-// this one, in rank order. All dimensions but the first are the same on all ranks.
+/// Sends each rank of the process set its rows of `tensor`. The result is what all ranks sent to
+/// this one, in rank order. All dimensions but the first are the same on all ranks.
 RUEDA_TORCH_API at::Tensor alltoall(const at::Tensor& tensor, const SplitOptions& options = {});
-// And how many rows came from each rank: an int64 vector.
+/// Also returns how many rows came from each rank: an int64 vector.
 RUEDA_TORCH_API std::pair<at::Tensor, at::Tensor> alltoall_with_splits(
     const at::Tensor& tensor, const SplitOptions& options = {});
-// In the background; see received_splits.
+/// In the background. received_splits gives the number of rows from each rank.
 [[nodiscard]] RUEDA_TORCH_API Handle alltoall_async(const at::Tensor& tensor,
                                                     const SplitOptions& options = {});
 
-// reducescatter --------------------------------------------------------------------------------
+/// @}
 
-// Combines `tensor`, of one shape and type on all ranks, and gives each rank its rows of the
-// result: equal parts in rank order, the lowest ranks one row more. Factors as in allreduce.
+// reducescatter --------------------------------------------------------------------------------
+/// \addtogroup lt_reductions
+/// @{
+
+/// Combines `tensor` over the ranks, and gives each rank its rows of the result: equal parts in
+/// rank order, where the lowest ranks get one row more. Shape and type are the same on all ranks.
+/// Factors work as in allreduce.
 RUEDA_TORCH_API at::Tensor reducescatter(const at::Tensor& tensor,
                                          const ReducescatterOptions& options = {});
+/// In the background.
 [[nodiscard]] RUEDA_TORCH_API Handle reducescatter_async(const at::Tensor& tensor,
                                                          const ReducescatterOptions& options = {});
+/// Several tensors as one operation: all of them or none.
 RUEDA_TORCH_API std::vector<at::Tensor> grouped_reducescatter(
     const std::vector<at::Tensor>& tensors, const ReducescatterOptions& options = {});
+/// In the background.
 [[nodiscard]] RUEDA_TORCH_API GroupHandle grouped_reducescatter_async(
     const std::vector<at::Tensor>& tensors, const ReducescatterOptions& options = {});
 
@@ -383,172 +457,199 @@ RUEDA_TORCH_API std::vector<at::Tensor> grouped_reducescatter(
 //
 // Ranks are world ranks, in process sets too.
 
-// As allreduce, but `root_rank` alone gets the result: elsewhere it is an undefined tensor, and in
-// place `tensor` as it was.
+/// Like allreduce, but only `root_rank` gets the result. Other ranks get an undefined tensor.
 RUEDA_TORCH_API at::Tensor reduce(const at::Tensor& tensor, int root_rank,
                                   const ReduceOptions& options = {});
+/// In place. Returns `tensor`, which stays as it was on ranks other than `root_rank`.
 RUEDA_TORCH_API at::Tensor reduce_(const at::Tensor& tensor, int root_rank,
                                    const ReduceOptions& options = {});
+/// In the background.
 [[nodiscard]] RUEDA_TORCH_API Handle reduce_async(const at::Tensor& tensor, int root_rank,
                                                   const ReduceOptions& options = {});
+/// In place, in the background.
 [[nodiscard]] RUEDA_TORCH_API Handle reduce_async_(const at::Tensor& tensor, int root_rank,
                                                    const ReduceOptions& options = {});
 
-// As allgather, but `root_rank` alone gets the result: elsewhere it is an undefined tensor.
+/// @}
+/// \addtogroup lt_movement
+/// @{
+
+/// Like allgather, but only `root_rank` gets the result. Other ranks get an undefined tensor.
 RUEDA_TORCH_API at::Tensor gather(const at::Tensor& tensor, int root_rank,
                                   const Options& options = {});
+/// In the background. On the root, received_splits gives the number of rows from each rank.
 [[nodiscard]] RUEDA_TORCH_API Handle gather_async(const at::Tensor& tensor, int root_rank,
                                                   const Options& options = {});
 
-// Gives each rank its rows of the `tensor` of `root_rank`, split as the root says. Elsewhere
-// `tensor` says what a row is, by type and shape, and its own rows are not looked at:
-// torch::empty({0, 3}).
+/// Gives each rank its rows of the `tensor` of `root_rank`, which chooses the splits. On other
+/// ranks, `tensor` only gives the type and the shape of a row, and its own rows are ignored:
+/// torch::empty({0, 3}) will do.
 RUEDA_TORCH_API at::Tensor scatter(const at::Tensor& tensor, int root_rank,
                                    const SplitOptions& options = {});
+/// In the background.
 [[nodiscard]] RUEDA_TORCH_API Handle scatter_async(const at::Tensor& tensor, int root_rank,
                                                    const SplitOptions& options = {});
 
-// `tensor` goes to `rank`, which must receive it into a tensor of the same type and shape, under
-// the same name, or both without one and in one order. A send may wait for its recv. The async
-// ones' result is `tensor`.
+/// Sends `tensor` to `rank`. That rank must receive it into a tensor of the same type and shape,
+/// under the same name; without names, sends and receives match by order. A send may wait for its
+/// recv. The result of the async functions is `tensor`.
 RUEDA_TORCH_API void send(const at::Tensor& tensor, int rank, const Options& options = {});
+/// In the background.
 [[nodiscard]] RUEDA_TORCH_API Handle send_async(const at::Tensor& tensor, int rank,
                                                 const Options& options = {});
+/// Receives into `tensor` what `rank` sends, and returns `tensor`.
 RUEDA_TORCH_API at::Tensor recv_(const at::Tensor& tensor, int rank, const Options& options = {});
+/// In the background.
 [[nodiscard]] RUEDA_TORCH_API Handle recv_async_(const at::Tensor& tensor, int rank,
                                                  const Options& options = {});
 
+/// @}
+
 // Models and optimizers ------------------------------------------------------------------------
+/// \addtogroup lt_optimizers
+/// @{
+
+/// Tensors with their names.
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Gives all ranks the tensors of `root_rank`, in place; they have the same names, shapes and types
-// on all ranks, in any order. Blocks. Undefined tensors are passed over. When some fail, the rest
-// arrive all the same, and the first error is thrown.
+/// Overwrites all ranks' tensors with those of `root_rank`. Names, shapes and types are the same on
+/// all ranks; the order may differ. Blocks. Skips undefined tensors. If some tensors fail, the
+/// others still arrive, and the first error is thrown.
 RUEDA_TORCH_API void broadcast_parameters(const NamedTensors& tensors, int root_rank,
                                           ProcessSet process_set = global_process_set);
-// For model->named_parameters() and model->named_buffers().
+/// For model->named_parameters() and model->named_buffers().
 RUEDA_TORCH_API void broadcast_parameters(
     const torch::OrderedDict<std::string, at::Tensor>& tensors, int root_rank,
     ProcessSet process_set = global_process_set);
-// All parameters and buffers of a module.
+/// All parameters and buffers of a module.
 RUEDA_TORCH_API void broadcast_parameters(const torch::nn::Module& module, int root_rank,
                                           ProcessSet process_set = global_process_set);
 
-// Gives all ranks the state of the optimizer of `root_rank`: its options, learning rate included,
-// and what it remembers of each parameter, step counters included. For torch's SGD, Adam, AdamW,
-// RMSprop and Adagrad. A rank without state gets one, and one with more than the root loses it.
-// Blocks. RUEDA_INVALID_ARGUMENT, on all ranks and with nothing changed: the optimizers are not of
-// one type with the same parameters in the same groups and order, or of another type.
+/// Gives all ranks the state of the optimizer of `root_rank`: its options with the learning rate,
+/// and what it stores for each parameter, step counters included. Works for torch's SGD, Adam,
+/// AdamW, RMSprop and Adagrad. A rank without state gets it; a rank with more state than the root
+/// loses the rest. Blocks.
+///
+/// RUEDA_INVALID_ARGUMENT on all ranks, with nothing changed: the optimizers differ in their type,
+/// or in their parameters, groups or order; or the type is another one.
 RUEDA_TORCH_API void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root_rank,
                                                ProcessSet process_set = global_process_set);
 
+/// Options of a DistributedOptimizer.
 struct DistributedOptimizerOptions {
   reduce_op op = Average;
   ProcessSet process_set = global_process_set;
-  // How many gradients of each parameter are added up before they are reduced. They are added, not
-  // averaged, over the passes.
+  /// How many gradients of each parameter are added up before they are reduced. They are summed
+  /// over the passes, not averaged.
   int backward_passes_per_step = 1;
-  // Average only: gradients are divided by this before they are added up, and by the rest of the
-  // size afterwards; against overflow in small types.
+  /// For Average only, against overflow in small types: gradients are divided by this factor before
+  /// they are added up over the ranks, and by the rest of the size afterwards.
   double gradient_predivide_factor = 1;
-  // Makes sparse gradients dense before they are reduced. For those that have many elements on all
-  // ranks together, for optimizers that don't take sparse ones, for operations other than Average
-  // and Sum, and when a rank may not compute one in the first step.
+  /// Makes sparse gradients dense before they are reduced. Use it when all ranks together have many
+  /// elements, when the optimizer takes no sparse gradients, for operations other than Average and
+  /// Sum, and when a rank may not compute a sparse gradient in the first step.
   bool sparse_as_dense = false;
-  // Lets gradients of over 128 KiB, and the tensors of 32 KiB to 4 MiB in which smaller ones lie
-  // together, be allocated as rueda_mem_alloc does, where the ranks of a host reduce them with no
-  // other memory between, and keeps that memory from step to step. It takes the place of torch's
-  // CPU allocator for tensors that have exactly such a size, gradients or not. A forked child that
-  // touches one of them gets SIGSEGV.
+  /// Allocates gradients like rueda_mem_alloc, so that the ranks of a host reduce them without
+  /// another copy. This applies to gradients over 128 KiB, and to the tensors of 32 KiB to 4 MiB in
+  /// which smaller ones lie together. The memory is kept from step to step. The allocator replaces
+  /// torch's CPU allocator for every tensor of exactly such a size, gradient or not. A forked child
+  /// that touches such a tensor gets SIGSEGV.
   bool gradients_in_arena = true;
-  // What makes gradients of float32, float16 and bfloat16 smaller on their way: "" (nothing),
-  // "fp16", "int8", "topk:0.01", "powersgd:4", "auto" and the others of rueda_operation. What a
-  // gradient loses is remembered by its name, and added in the next step. For Average and Sum;
-  // sparse gradients and other types go as they are.
+  /// Compresses gradients of float32, float16 and bfloat16 on their way: "" (no compression),
+  /// "fp16", "int8", "topk:0.01", "powersgd:4", "auto" and the others of rueda_operation. What a
+  /// gradient loses is stored under its name and added in the next step. For Average and Sum.
+  /// Sparse gradients and other types are not compressed.
   std::string compression;
-  // Begins the names of the operations: "<name>.<parameter>". Optimizers whose gradients are in
-  // flight at the same time need different ones if their parameters share names.
+  /// The first part of the operations' names: "<name>.<parameter>". Optimizers whose gradients are
+  /// in flight at the same time need different names if their parameters share names.
   std::string name = "gradient";
 };
 
-// Makes an optimizer data-parallel: reduces each gradient over the ranks, as soon as a backward
-// pass has computed it, and steps when all have arrived. Only parameters that require a gradient
-// when it is made take part.
-//
-// What is reduced is a copy, which synchronize and step make the parameter's gradient. Until then
-// the gradient is this rank's own, and what is written to it is lost; if torch has counted a write
-// there, one warning (c10::WarningUtils) says so. A gradient that the program keeps is not written
-// to by later steps. Gradients take their size twice from the backward pass until then.
-//
-// Gradients of up to 128 KiB are reduced as parts of shared tensors (of up to 4 MiB and 256
-// gradients, by type, in the order in which the first step's backward passes computed them on
-// average) when a backward pass has computed all of them, or with synchronize.
-//
-// Every rank reduces every gradient in every step: one that no backward pass has computed since
-// zero_grad() counts as zeros on this rank, so that ranks may differ in which parts of the model
-// they used. What no rank has used has no gradient after the step, as in one process.
-//
-// Sparse gradients (of an embedding with sparse(true)) are reduced as in sparse_allreduce, and
-// replaced by the result. A rank takes a gradient that it has not computed for a sparse one when
-// its last one was: so each rank must compute one in the first step, or all get
-// RUEDA_INVALID_ARGUMENT.
-//
-// The optimizer is borrowed, must outlive this object, and goes on to be used for what is not
-// here (learning rates, schedulers, saving). Parameters may be frozen later, and then stay as they
-// are; after adding or unfreezing some, make a new object. Optimizers that need a closure (LBFGS)
-// are refused.
-//
-// Threads: backward may run on any thread, in any context; the operations go to the context that
-// was current when this object was made. Everything else, destruction included, is for one thread
-// at a time, and not while a backward pass runs.
-//
-// Errors: nothing is thrown into a backward pass. What goes wrong there is kept and thrown by
-// the next synchronize or step, when all other gradients have arrived; then the gradients are
-// worthless, the parameters are untouched, and the next backward pass starts afresh.
+/// Makes an optimizer data-parallel. It reduces each gradient over the ranks as soon as a backward
+/// pass has computed it, and steps when all have arrived. It takes the parameters that require a
+/// gradient when it is made.
+///
+/// **What is reduced** is a copy. synchronize and step make the result the parameter's gradient.
+/// Until then the gradient is this rank's own, and what you write to it is lost; if torch has
+/// counted a write, one warning (c10::WarningUtils) says so. A gradient tensor that the program
+/// keeps is not changed by later steps. From the backward pass until then, gradients take their
+/// size twice.
+///
+/// **Small gradients**, up to 128 KiB, are reduced as parts of shared tensors of up to 4 MiB and
+/// 256 gradients. Each shared tensor has one type. The order is the one in which the first step's
+/// backward passes computed the gradients, on average. A shared tensor is reduced when a backward
+/// pass has computed all of its gradients, or by synchronize.
+///
+/// **Unused parameters**: every rank reduces every gradient in every step. A gradient that no
+/// backward pass has computed since zero_grad() counts as zeros on this rank. So ranks may use
+/// different parts of the model. A parameter that no rank used has no gradient after the step, as
+/// in one process.
+///
+/// **Sparse gradients** (of an embedding with sparse(true)) are reduced as in sparse_allreduce and
+/// replaced by the result. If a rank has not computed a gradient, it takes it for sparse when its
+/// last one was. So each rank must compute one in the first step, or all get
+/// RUEDA_INVALID_ARGUMENT.
+///
+/// **The optimizer** is borrowed and must outlive this object. Use it directly for everything else:
+/// learning rates, schedulers, saving. You may freeze parameters later; they then keep their
+/// values. After adding or unfreezing parameters, make a new object. Optimizers that need a closure
+/// (LBFGS) are rejected.
+///
+/// **Threads**: backward may run on any thread, in any context. The operations go to the context
+/// that was current when this object was made. Everything else, destruction included, is for one
+/// thread at a time, and not during a backward pass.
+///
+/// **Errors** are never thrown into a backward pass. The next synchronize or step throws them, when
+/// all other gradients have arrived. Then the gradients are worthless, the parameters are
+/// unchanged, and the next backward pass starts afresh.
 class RUEDA_TORCH_API DistributedOptimizer {
  public:
-  // `named_parameters` gives each parameter of the optimizer its name, the same on all ranks;
-  // there may be more than the optimizer has. RUEDA_INVALID_ARGUMENT: a parameter without a name,
-  // a name that two have, options out of range, a parameter that another one has hooked.
+  /// `named_parameters` gives each parameter of the optimizer its name, the same on all ranks. It
+  /// may contain more parameters than the optimizer has. RUEDA_INVALID_ARGUMENT: a parameter has no
+  /// name, two have the same name, an option is out of range, or another object has hooked a
+  /// parameter.
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedTensors& named_parameters,
                        DistributedOptimizerOptions options = {});
+  /// The same, for model->named_parameters().
   DistributedOptimizer(torch::optim::Optimizer& optimizer,
                        const torch::OrderedDict<std::string, at::Tensor>& named_parameters,
                        DistributedOptimizerOptions options = {});
-  // Names the parameters by their place in the optimizer.
+  /// Names the parameters by their position in the optimizer.
   explicit DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                 DistributedOptimizerOptions options = {});
-  // Removes its hooks, and waits for what is in flight.
+  /// Removes the hooks, and waits for the gradients in flight.
   ~DistributedOptimizer();
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
-  // Does what synchronize does, and lets the optimizer step.
+  /// Synchronizes, then steps the optimizer.
   void step();
 
-  // Waits until all gradients are reduced, unless that was done since the last backward pass,
-  // zero_grad or step. For what comes between: clipping, looking.
+  /// Waits until all gradients are reduced. Does nothing if that was done since the last backward
+  /// pass, zero_grad or step. Call it before you clip or read gradients.
   void synchronize();
 
-  // Also forgets the passes that were added up so far. RUEDA_FAILED_PRECONDITION: while gradients
-  // are in flight; to drop them, synchronize first.
+  /// Clears the gradients, and forgets the passes that were added up so far.
+  /// RUEDA_FAILED_PRECONDITION: gradients are in flight; to drop them, synchronize first.
   void zero_grad(bool set_to_none = true);
 
-  // While it lives, backward passes only add to this rank's gradients. The first pass without it
-  // reduces the sum of all; so hold it in all passes of a step but the last:
-  //
-  //     for (const Batch& batch : micro_batches) {
-  //       std::optional<hvd::DistributedOptimizer::NoSync> hold;
-  //       if (&batch != &micro_batches.back()) hold.emplace(optimizer);
-  //       loss(batch).backward();
-  //     }
-  //     optimizer.step();
-  //
-  // What it added and no later pass computes is reduced by step.
+  /// While it lives, backward passes only add to this rank's gradients. The first pass without it
+  /// reduces the sum of all. So keep it alive in all passes of a step but the last:
+  ///
+  ///     for (const Batch& batch : micro_batches) {
+  ///       std::optional<hvd::DistributedOptimizer::NoSync> hold;
+  ///       if (&batch != &micro_batches.back()) hold.emplace(optimizer);
+  ///       loss(batch).backward();
+  ///     }
+  ///     optimizer.step();
+  ///
+  /// step also reduces gradients that it added to and that no later pass computes.
   class RUEDA_TORCH_API NoSync {
    public:
+    /// Holds back the reduction of `optimizer`'s gradients.
     explicit NoSync(DistributedOptimizer& optimizer);
+    /// The next backward pass reduces the gradients.
     ~NoSync();
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
@@ -556,12 +657,14 @@ class RUEDA_TORCH_API DistributedOptimizer {
    private:
     DistributedOptimizer& optimizer_;
   };
+  /// The same as NoSync(*this).
   [[nodiscard]] NoSync no_sync();
 
-  // The names of those parameters that no rank had a gradient for in the last synchronize or step.
-  // They have none after it either, so that neither weight decay nor momentum moves them.
+  /// The names of the parameters for which no rank had a gradient in the last synchronize or step.
+  /// They have none afterwards either, so weight decay and momentum do not change them.
   std::vector<std::string> unused_parameters() const;
 
+  /// The optimizer that this object was given.
   torch::optim::Optimizer& optimizer() const;
 
  private:
@@ -569,42 +672,50 @@ class RUEDA_TORCH_API DistributedOptimizer {
   std::unique_ptr<Impl> impl_;
 };
 
+/// @}
+
 // Operators ------------------------------------------------------------------------------------
-//
-// Loading the library registers these for TorchScript and Python (torch.ops.load_library,
-// torch.ops.rueda), with kernels for CPU and CUDA tensors. `op` is "average", "sum", "min", "max",
-// "product", "band", "bor", "bxor", "adasum" or "average_live", `process_set` a process set's id.
-// They work on the calling thread's current context, block, and raise RuntimeError. Gradients flow
-// through those that they flow through in C++. Under torch.compile import rueda.torch too (see
-// docs/guides/libtorch.md): those whose results have rows of other ranks, or no tensors, end a
-// graph.
-//
-//     rueda::init() -> ()        rueda::rank() -> int    rueda::local_rank() -> int
-//     rueda::shutdown() -> ()    rueda::size() -> int    rueda::local_size() -> int
-//     rueda::barrier(int process_set=0) -> ()            rueda::join(int process_set=0) -> int
-//     rueda::allreduce(Tensor tensor, str name="", str op="average", float prescale_factor=1.0,
-//                      float postscale_factor=1.0, int process_set=0) -> Tensor
-//     rueda::allreduce_(Tensor(a!) tensor, <the same>) -> Tensor(a!)
-//     rueda::grouped_allreduce(Tensor[] tensors, <the same>) -> Tensor[]
-//     rueda::broadcast(Tensor tensor, int root_rank, str name="", int process_set=0) -> Tensor
-//     rueda::broadcast_(Tensor(a!) tensor, int root_rank, str name="", int process_set=0)
-//                      -> Tensor(a!)
-//     rueda::allgather(Tensor tensor, str name="", int process_set=0) -> Tensor
-//     rueda::grouped_allgather(Tensor[] tensors, str name="", int process_set=0) -> Tensor[]
-//     rueda::alltoall(Tensor tensor, int[] splits=[], str name="", int process_set=0)
-//                      -> (Tensor, Tensor), the second as in alltoall_with_splits
-//     rueda::reducescatter(Tensor tensor, str name="", str op="average", *,
-//                      float prescale_factor=1.0, float postscale_factor=1.0, int process_set=0)
-//                      -> Tensor
-//     rueda::grouped_reducescatter(Tensor[] tensors, <the same>) -> Tensor[]
-//     rueda::reduce(Tensor tensor, int root_rank, str name="", str op="average",
-//                      float prescale_factor=1.0, float postscale_factor=1.0, int process_set=0)
-//                      -> Tensor?, None but on the root
-//     rueda::gather(Tensor tensor, int root_rank, str name="", int process_set=0) -> Tensor?
-//     rueda::scatter(Tensor tensor, int root_rank, int[] splits=[], str name="",
-//                      int process_set=0) -> Tensor
-//     rueda::send(Tensor tensor, int rank, str name="", int process_set=0) -> ()
-//     rueda::recv_(Tensor(a!) tensor, int rank, str name="", int process_set=0) -> Tensor(a!)
+
+/// \addtogroup lt_operators
+///
+/// Loading the library registers these operators for TorchScript and Python
+/// (torch.ops.load_library, torch.ops.rueda), with kernels for CPU and CUDA tensors.
+///
+/// * `op` is "average", "sum", "min", "max", "product", "band", "bor", "bxor", "adasum" or
+///   "average_live".
+/// * `process_set` is a process set's id.
+///
+/// Operators work on the calling thread's current context, block, and raise RuntimeError. Gradients
+/// flow through the same operations as in C++. Under torch.compile, import rueda.torch too
+/// (docs/guides/libtorch.md). Operators whose results have rows of other ranks, or no tensors, end
+/// a graph.
+///
+///     rueda::init() -> ()        rueda::rank() -> int    rueda::local_rank() -> int
+///     rueda::shutdown() -> ()    rueda::size() -> int    rueda::local_size() -> int
+///     rueda::barrier(int process_set=0) -> ()            rueda::join(int process_set=0) -> int
+///     rueda::allreduce(Tensor tensor, str name="", str op="average", float prescale_factor=1.0,
+///                      float postscale_factor=1.0, int process_set=0) -> Tensor
+///     rueda::allreduce_(Tensor(a!) tensor, <the same>) -> Tensor(a!)
+///     rueda::grouped_allreduce(Tensor[] tensors, <the same>) -> Tensor[]
+///     rueda::broadcast(Tensor tensor, int root_rank, str name="", int process_set=0) -> Tensor
+///     rueda::broadcast_(Tensor(a!) tensor, int root_rank, str name="", int process_set=0)
+///                      -> Tensor(a!)
+///     rueda::allgather(Tensor tensor, str name="", int process_set=0) -> Tensor
+///     rueda::grouped_allgather(Tensor[] tensors, str name="", int process_set=0) -> Tensor[]
+///     rueda::alltoall(Tensor tensor, int[] splits=[], str name="", int process_set=0)
+///                      -> (Tensor, Tensor), the second as in alltoall_with_splits
+///     rueda::reducescatter(Tensor tensor, str name="", str op="average", *,
+///                      float prescale_factor=1.0, float postscale_factor=1.0, int process_set=0)
+///                      -> Tensor
+///     rueda::grouped_reducescatter(Tensor[] tensors, <the same>) -> Tensor[]
+///     rueda::reduce(Tensor tensor, int root_rank, str name="", str op="average",
+///                      float prescale_factor=1.0, float postscale_factor=1.0, int process_set=0)
+///                      -> Tensor?, None but on the root
+///     rueda::gather(Tensor tensor, int root_rank, str name="", int process_set=0) -> Tensor?
+///     rueda::scatter(Tensor tensor, int root_rank, int[] splits=[], str name="",
+///                      int process_set=0) -> Tensor
+///     rueda::send(Tensor tensor, int rank, str name="", int process_set=0) -> ()
+///     rueda::recv_(Tensor(a!) tensor, int rank, str name="", int process_set=0) -> Tensor(a!)
 
 }  // namespace rueda::libtorch
 
