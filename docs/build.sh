@@ -52,7 +52,10 @@ cd "$root"
 RUEDA_VERSION=$(sed -n 's/^project(rueda VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 [[ -n $RUEDA_VERSION ]] || fail 1 "CMakeLists.txt does not say which version this is"
 export RUEDA_VERSION RUEDA_DOXYGEN=$scratch
-doxygen docs/api/Doxyfile || fail 1 "doxygen failed; see above"
+if ! doxygen docs/api/Doxyfile 2>"$scratch/log" || [[ -s $scratch/log ]]; then
+  cat "$scratch/log" >&2
+  fail 1 "doxygen failed; see above"
+fi
 
 export RUEDA_DOXYGEN_HTML=$scratch/html PYTHONDONTWRITEBYTECODE=1
 export NO_MKDOCS_2_WARNING=1  # an advertisement of the theme's
