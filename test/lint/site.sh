@@ -1,9 +1,16 @@
 #!/usr/bin/env bash
 # Checks that the documentation site builds without a warning, that every page is in its navigation,
-# and that no page asks another host for a font, a style or a script. Exit status 77: skipped.
+# that the index of decisions is complete, and that no page asks another host for a font, a style or
+# a script. Exit status 77: skipped.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+for record in docs/adr/0*.md; do
+  grep -qF "(${record##*/})" docs/adr/README.md || {
+    echo "docs/adr/README.md does not list ${record##*/}" >&2
+    exit 1
+  }
+done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 status=0
