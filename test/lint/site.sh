@@ -27,7 +27,8 @@ pages=$(find "$scratch/site" -name '*.html' | wc -l)
   echo "only $pages pages" >&2
   exit 1
 }
-! grep -rnoE '<(script|link|img|iframe)[^>]* (src|href)="?(https?:)?//[^ >]*' "$scratch/site" --include='*.html' || {
+elsewhere='<(script|link|img|iframe)[^>]* (src|href)="?(https?:)?//[^ >]*'
+! grep -rnoE "$elsewhere" "$scratch/site" --include='*.html' || {
   echo "these ask another host; the site must work without a network" >&2
   exit 1
 }
