@@ -45,10 +45,6 @@ def bar(x, y, width, kind):
     return f'<rect x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="{BAR}" class="{kind}"/>'
 
 
-def is_ours(name):
-    return "rueda" in name.lower()
-
-
 def panel(numbers, model, top):
     """One model: a row for each way to train it, the longest as wide as there is room."""
     alone = numbers["alone"][model]
@@ -59,11 +55,13 @@ def panel(numbers, model, top):
         y = top + TITLE + row * ROW
         step, added = way["step"][model], way["added"][model]
         left = MARGIN + NAMES
+        kind = "ours" if "rueda" in way["name"].lower() else "peer"
+        label = f"{step:g} {numbers['unit']} (+{added:g})"
         parts += [
             text(MARGIN, y + 13, way["name"]),
             bar(left, y, alone * scale, "alone"),
-            bar(left + alone * scale, y, (step - alone) * scale, "ours" if is_ours(way["name"]) else "peer"),
-            text(round(left + step * scale + 8, 1), y + 13, f"{step:g} {numbers['unit']} (+{added:g})"),
+            bar(left + alone * scale, y, (step - alone) * scale, kind),
+            text(round(left + step * scale + 8, 1), y + 13, label),
         ]
     return parts
 
