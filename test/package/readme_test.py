@@ -20,6 +20,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,7 @@ LONG = [
 LONG_WORDS = ["python -m rueda.build"]  # between the lines: the modules need only exist
 LISTINGS = ("python", "cpp", "cmake")
 PAGES = ("README.md", "SECURITY.md", "RELEASING.md")
-SECONDS = 200
+SECONDS = 240  # for one block; a compiler takes ten for torch, on an idle machine
 
 
 class Failure(Exception):
@@ -187,12 +188,20 @@ class Reader:
         environment["HOME"] = str(self.home)
         lines = [f"cd {shlex.quote(str(self.clone))}", *self.settings,
                  f"cd {shlex.quote(str(folder))}", *commands]
-        done = subprocess.run(["bash", "-euc", "\n".join(lines)], env=environment, text=True,
-                              capture_output=True, timeout=SECONDS, check=False)
-        if done.returncode != 0:
-            raise Failure("README.md: exit status {}: {}\n{}{}".format(
-                done.returncode, "; ".join(commands), done.stdout, done.stderr))
-        return done.stdout
+        what = "; ".join(commands)
+        with subprocess.Popen(["bash", "-euc", "\n".join(lines)], env=environment, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, start_new_session=True) as shell:
+            try:
+                out, errors = shell.communicate(timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(shell.pid, signal.SIGKILL)  # with all that it has started
+                out, errors = shell.communicate()
+                raise Failure(f"README.md: {what}: not done after {SECONDS} s\n{out}{errors}"
+                              ) from None
+        if shell.returncode != 0:
+            raise Failure(f"README.md: {what}: exit status {shell.returncode}\n{out}{errors}")
+        return out
 
     def set_up(self, commands):
         """What README has one do in the clone."""
