@@ -36,6 +36,7 @@ SECTIONS_HOME = "bindings/cpp/include/"
 WALL_HEADERS = ["ops/backend/module_abi.h", "ops/nccl/cuda_abi.h"]
 PURE_TARGETS = ["rueda_negotiation", "rueda_membership", "rueda_slurm_lists", "rueda_launcher_decide"]
 TORCH_ALLOWED = ["bindings/torch/", "examples/compare/", "examples/mnist/", "examples/torch_loop/", "examples/trainer/",
+                  "examples/tutorials/",
                   "test/torch/",
                  "test/bench/torch/",
                  "test/package/torch/", "test/ops/gloo/gloo_torch_test.cc"]
