@@ -1,13 +1,19 @@
-"""A mistake: the net is wider on rank 1 than on rank 0. Both get the same error.
+"""A mistake: rank 1 brings one number more than rank 0. Both get the same error, and go on.
 
 ruedarun -np 2 python wrong_shape.py
 """
 
-import torch.nn as nn
+import torch
 
+import rueda
 import rueda.torch as hvd
 
 hvd.init()
-width = 32 + hvd.rank()
-model = nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, 2))
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+gradient = torch.ones(3 + hvd.rank())
+try:
+    hvd.allreduce(gradient, name="gradient")
+except rueda.MismatchError as error:
+    print(error, flush=True)
+mean = hvd.allreduce(gradient[:3], name="gradient")
+print(f"rank {hvd.rank()} goes on: {mean.tolist()}")
+hvd.shutdown()
