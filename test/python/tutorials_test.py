@@ -102,6 +102,12 @@ def masked(line: str) -> tuple[str, list[tuple[str, float]]]:
     line = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "vm", line)
     line = re.sub(r"\(SIGKILL\), .*; membership", "(SIGKILL), #; membership", line)
     line = re.sub(r"\bpid \d+", "pid #", line)
+    # A rank that has an error and takes long to end is ended.
+    line = re.sub(
+        r"(exited with status 1|ended by ruedarun \(SIGTERM\) after rank \d+ failed)$",
+        "ended",
+        line,
+    )
     line = re.sub(r"^(\*?) +(\d+|rank) +(\d+|pid) +", r"\1 \2 # ", line)  # of ruedarun's table
     line = re.sub(r" +", " ", line)
     numbers: list[tuple[str, float]] = []
