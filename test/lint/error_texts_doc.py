@@ -4,9 +4,10 @@
     test/lint/error_texts_doc.py [ROOT]
 
 A page quotes them in blocks that begin with ```text, one text per paragraph, wrapped as it likes.
-Angle brackets enclose what varies, such as <rank 2>. The fixed parts between them must stand in
-string literals. Neighboring literals count as one: the formatter splits long ones, and StrCat and
-f-strings join several.
+Angle brackets enclose what varies, such as <rank 2>. Each fixed part between them must be a piece
+of a string literal, or several such pieces that the program joins, each whole except for the first
+one's beginning and the last one's end. Neighboring literals count as one: the formatter splits long
+ones.
 """
 
 import ast
@@ -21,6 +22,8 @@ BLOCK = re.compile(r"^```text\n(.*?)^```$", re.M | re.S)
 VARIES = re.compile(r"<[^<>]*>")
 # A quote says something only if it has a fixed part as long as this.
 DISTINCTIVE = 12
+# Shorter pieces, unless they are punctuation, would join to anything.
+PIECE = 4
 # The parts of C++ that matter here. Comments come first, so that no quote in them counts.
 CPP = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(?P<mark>\w*)\((?P<raw>.*?)\)(?P=mark)"|"(?P<text>(?:[^"\\\n]|\\.)*)"'
@@ -67,6 +70,32 @@ def in_python(source):
     return GAP.join(parts)
 
 
+class Literals:
+    """What the sources' string literals hold."""
+
+    def __init__(self, text):
+        self._whole = {run for run in words(text).split(GAP) if run}
+        self._text = GAP + GAP.join(sorted(self._whole)) + GAP
+
+    def have(self, part):
+        if part in self._text:
+            return True
+        ends = range(1, len(part))
+        reached = {k for k in ends if _is_piece(part[:k]) and part[:k] + GAP in self._text}
+        for k in ends:  # from where pieces end to where the next ones do
+            if k in reached:
+                reached |= {
+                    end
+                    for end in range(k + 1, len(part))
+                    if part[k:end] in self._whole and _is_piece(part[k:end])
+                }
+        return any(_is_piece(part[k:]) and GAP + part[k:] in self._text for k in reached)
+
+
+def _is_piece(text):
+    return len(text) >= PIECE or not re.search(r"\w", text)
+
+
 def literals(root):
     found = []
     for folder in LIBRARY:
@@ -75,7 +104,7 @@ def literals(root):
                 found.append(in_cpp(path.read_text()))
             elif path.suffix == ".py":
                 found.append(in_python(path.read_text()))
-    return words(GAP.join(found))
+    return Literals(GAP.join(found))
 
 
 def quotes(page):
@@ -101,7 +130,7 @@ def check(root):
             errors += [
                 f"{name}:{line}: no string literal has: {part.strip()}"
                 for part in fixed
-                if part not in known
+                if not known.have(part)
             ]
         if count < at_least:
             errors.append(f"{name}: {count} texts found; at least {at_least} were expected")
