@@ -43,8 +43,9 @@ with zipfile.ZipFile(sys.argv[1]) as wheel:
     notices = wheel.read(licenses["THIRD_PARTY_NOTICES.txt"]).decode()
 inside = [re.match(r"lib([a-z]+)", name.split("/")[-1])[1] for name in names if ".libs/lib" in name]
 assert inside
-for library in {"crypto": "ssl", "nl": "nl-"}.get(name, name) for name in inside:
-    assert f"\nlib{library}" in notices, library
+packages = {"crypto": "ssl", "nl": "nl-"}
+for library in inside:
+    assert f"\nlib{packages.get(library, library)}" in notices, library
 END
 
 # A new environment, with what this one has of others' packages but not this package's folders.
