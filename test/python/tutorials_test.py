@@ -160,6 +160,7 @@ class Shell:
             **os.environ,
             "PATH": f"{tools}:{os.environ['PATH']}",
             "HOME": str(scratch),
+            "OMP_NUM_THREADS": "1",
             "TMPDIR": str(scratch),
             "TUTORIAL_DIR": str(scratch / f"tutorial-{os.getpid()}"),
         }
