@@ -51,6 +51,15 @@ def test_what_is_not_installed_is_said_with_how_to_get_it():
         assert line in lines, done.stdout
 
 
+@pytest.mark.parametrize("module", ["rueda.build", "rueda.doctor"])
+def test_a_command_without_options_has_help_and_refuses_the_rest(module):
+    for option, status, text in (("--help", 0, f"usage: python -m {module}"), ("now", 2, "now")):
+        done = subprocess.run(
+            [sys.executable, "-m", module, option], capture_output=True, text=True, timeout=HANG
+        )
+        assert done.returncode == status and text in done.stdout + done.stderr
+
+
 def test_a_job_that_fails_is_said_with_what_it_printed():
     pytest.importorskip("cloudpickle")
     done = run_doctor(RUEDA_STALL_WARN_S="soon")

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import pathlib
 import shlex
@@ -132,6 +133,7 @@ def _target(torch_version: str) -> pathlib.Path:
 
 def main() -> int:
     """The command."""
+    argparse.ArgumentParser(prog="python -m rueda.build", description=__doc__).parse_args()
     begin = time.monotonic()
     try:
         print(f"{build()} ({time.monotonic() - begin:.0f} s)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.metadata
 import importlib.util
@@ -62,6 +63,7 @@ def report() -> str:
 
 def main() -> None:
     """Prints the report. The exit status is 0 if what everything else needs works, else 1."""
+    argparse.ArgumentParser(prog="python -m rueda.doctor", description=__doc__).parse_args()
     findings = _findings()
     print(_report(findings))
     sys.exit(0 if all(each.is_well for each in _all(findings) if each.is_core) else 1)
