@@ -7,13 +7,13 @@
 #     test/run.sh [--quick] [--all] [--no-torch]
 #
 #   --quick      the release build's tests only, without the sanitizers'
-#   --all        every case over real processes, instead of every third
+#   --all        every case over real processes, instead of every fourth
 #   --no-torch   do without torch: it isn't installed, and what needs it is not run
 #
 # The quick checks come first: when they fail the rest is not begun. Later parts go on after a
 # failure. What would take over an hour takes turns, commit by commit: of the cases over real
-# processes (labels multiprocess and torch) the release build runs a third, and either the address
-# or the thread sanitizer a twelfth of them and of long unit tests. test/soak/run.sh runs all of
+# processes (labels multiprocess and torch) the release build runs a quarter, and either the address
+# or the thread sanitizer a sixteenth of them and of long unit tests. test/soak/run.sh runs all of
 # them. RUEDA_VENV and RUEDA_PIP_ARGS: see third_party/setup.sh.
 set -uo pipefail
 
@@ -91,7 +91,7 @@ check_labels() {
 
 # Whose turn it is: another commit, another share, in a shallow clone too.
 turn=$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0)))
-share=3
+share=4
 [[ $all == 1 ]] && share=1
 
 setup_options=(--tests --cuda)
@@ -103,9 +103,9 @@ part "lint" run_tests release lint || finish
 part "unit" run_tests release unit
 part "package" run_tests release package
 part "instructions" run_tests release instructions
-part "multiprocess, 1 of $share cases" run_share release multiprocess "$share" $((turn / 24))
+part "multiprocess, 1 of $share cases" run_share release multiprocess "$share" $((turn / 32))
 if [[ $torch == 1 ]]; then
-  part "torch, 1 of $share cases" run_share release torch "$share" $((turn / 24))
+  part "torch, 1 of $share cases" run_share release torch "$share" $((turn / 32))
 fi
 part "python" run_tests release python
 part "gpu: skipped where there is none" run_tests release gpu
@@ -117,8 +117,8 @@ if [[ $quick == 0 ]]; then
   sanitizer=${sanitizers[$((turn % 2))]}
   if part "$sanitizer: build" build "$sanitizer"; then
     part "$sanitizer: unit" run_tests "$sanitizer" unit
-    part "$sanitizer: long and multiprocess, 1 of 12 cases" \
-      run_share "$sanitizer" 'long|multiprocess' 12 $((turn / 2))
+    part "$sanitizer: long and multiprocess, 1 of 16 cases" \
+      run_share "$sanitizer" 'long|multiprocess' 16 $((turn / 2))
   fi
 fi
 finish
