@@ -221,7 +221,8 @@ def missing(text, build):
     """Why a listing can't be used here; nothing when it can."""
     if "torch" not in text:
         return ""
-    if importlib.util.find_spec("torch") is None:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:  # the folder `torch` beside this file is no package
         return "this Python has no torch"
     if "rueda.torch" not in text and not (build / "lib" / "librueda_torch.so").exists():
         return "the LibTorch adapter was not built"
@@ -292,7 +293,7 @@ def main():
             for command in words:
                 reader.run([command], reader.own)
                 print(f"README.md: {command}: done")
-            print(f"{done} listings did what README.md says")
+            print(f"listings that did what README.md says: {done}")
     except Failure as failure:
         print(f"FAILED: {failure}", file=sys.stderr)
         return 1
