@@ -63,10 +63,13 @@ if [[ $serve == 1 ]]; then
   "$python" -m mkdocs serve --config-file mkdocs.yml
 else
   # Not --quiet: with that MkDocs does not count its warnings.
-  if ! "$python" -m mkdocs build --strict --config-file mkdocs.yml --site-dir "$site" \
+  if ! "$python" -m mkdocs build --strict --config-file mkdocs.yml --site-dir "$scratch/site" \
     >"$scratch/log" 2>&1; then
     grep -v '^INFO' "$scratch/log" >&2 || true
     fail 1 "mkdocs failed; see above"
   fi
+  rm -rf "$site"
+  mkdir -p "$(dirname "$site")"
+  mv "$scratch/site" "$site"
   printf '%s\n' "$site/index.html"
 fi

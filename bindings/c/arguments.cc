@@ -432,8 +432,9 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
     if (status.ok() && own.has_value()) status = CheckDevice(*own, &device, "a group");
     if (status.ok() && i > 0) status = CheckAlikeExec(first_exec, exec);
     if (status.ok() && operation.name != nullptr) status = CheckName(operation.name, &name);
-    if (status.ok() && operation.fault != nullptr) {
+    if (status.ok() && operation.fault != nullptr && checked->args.fault.empty()) {
       status = CheckFault(operation.fault, &checked->args.fault);
+      checked->args.fault_part = i;
     }
     if (!status.ok()) return At(i, operation.name, status);
     if (operation.kind != RUEDA_BARRIER) checked->parts.push_back(std::move(part));

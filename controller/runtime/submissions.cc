@@ -113,7 +113,7 @@ absl::Status CheckSplits(const OperationArgs& args, int members) {
 
 // What may differ from rank to rank is no error of this rank alone: the others would wait.
 std::string FaultOf(const OperationArgs& args, int members, Rank rank) {
-  if (!args.fault.empty()) return absl::StrCat(Label(args, 0), ": ", args.fault);
+  if (!args.fault.empty()) return absl::StrCat(Label(args, args.fault_part), ": ", args.fault);
   const bool splits =
       args.kind == OpKind::kAlltoall || (args.kind == OpKind::kScatter && args.root == rank);
   return splits ? std::string(CheckSplits(args, members).message()) : "";

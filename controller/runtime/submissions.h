@@ -32,6 +32,7 @@ struct OperationArgs : OperationTraits {
   absl::Span<const absl::string_view> names;  // one a part, or (barrier) one; empty: unnamed
   absl::Span<const int64_t> splits;  // alltoall, scatter's root: rows by member; empty: equal
   absl::string_view fault;           // CallExtras::fault, or empty
+  size_t fault_part = 0;             // whose it is
   std::vector<Rank> ranks;           // of the process set that is added or removed
   AllocateFn allocate = nullptr;
   void* allocate_user = nullptr;

@@ -376,6 +376,15 @@ TEST_F(Api, AFaultIsAnErrorOfTheOperation) {
     EXPECT_EQ(rueda_last_error(), std::string("rank 0: allreduce 't': ") + fault);
     EXPECT_EQ(rueda_release(context_, handle), RUEDA_OK);
   }
+  operation.fault = nullptr;
+  rueda_operation group[] = {operation, operation};
+  group[1].name = "u";
+  group[1].fault = "a dog";
+  rueda_handle handle = 0;
+  ASSERT_EQ(rueda_submit(context_, group, 2, nullptr, &handle), RUEDA_OK);
+  EXPECT_EQ(rueda_wait(context_, handle, RUEDA_FOREVER), RUEDA_INVALID_ARGUMENT);
+  EXPECT_EQ(rueda_last_error(), std::string("rank 0: allreduce 'u': a dog"));
+  EXPECT_EQ(rueda_release(context_, handle), RUEDA_OK);
   const std::string too_long(1'025, 'x');
   for (const char* fault : {"", "\xFF", too_long.c_str()}) {
     operation.fault = fault;

@@ -127,28 +127,29 @@ TEST_P(Kinds, BadSplitsAreAnError) {
   });
 }
 
-// An operation that is wrong on rank 0 alone.
+// An operation that is wrong on the last of four ranks alone.
 void ExpectToldToAll(rueda_context* context, const rueda_operation& operation, const char* text) {
   EXPECT_EQ(Execute(context, operation), RUEDA_INVALID_ARGUMENT);
-  EXPECT_THAT(rueda_last_error(), AllOf(HasSubstr("rank 0: "), HasSubstr(text)));
+  EXPECT_THAT(rueda_last_error(), AllOf(HasSubstr("rank 3: "), HasSubstr(text)));
 }
 
 TEST_P(Kinds, WhatOneRankAloneGotWrongIsToldToAll) {
-  RunOn(2, [](rueda_context* context, int rank, int size) {
+  RunOn(4, [](rueda_context* context, int rank, int size) {
+    const bool wrong = rank == size - 1;  // on two hosts not a leader
     std::vector<int32_t> data(2 * size);
     const TensorOf in(data);
     for (const char* name : {"a", static_cast<const char*>(nullptr)}) {
-      std::vector<int64_t> splits(size, rank == 0 ? 3 : 2);
+      std::vector<int64_t> splits(size, wrong ? 3 : 2);
       rueda_operation alltoall = OfKind(RUEDA_ALLTOALL, name, in.get());
       alltoall.splits = splits.data();
       alltoall.split_count = splits.size();
       rueda_operation scatter = OfKind(RUEDA_SCATTER, name, in.get());
-      scatter.root = 0;
+      scatter.root = size - 1;
       scatter.splits = splits.data();
       scatter.split_count = splits.size();
       rueda_operation reduce = OfKind(RUEDA_ALLREDUCE, name, in.get());
       reduce.reduce_op = RUEDA_SUM;
-      reduce.fault = rank == 0 ? "no tensor of mine" : nullptr;
+      reduce.fault = wrong ? "no tensor of mine" : nullptr;
       for (int again = 0; again < 2; ++again) {
         ExpectToldToAll(context, alltoall, "the splits add up to");
         ExpectToldToAll(context, scatter, "the splits add up to");

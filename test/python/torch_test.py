@@ -286,6 +286,8 @@ BAD_SPLITS = {
     "of two dimensions": ([[2, 2], [2, 2]], "splits has .2, 2."),
     "sum": ([3, 2], "add up to 5 rows, the first dimension is 4"),
     "count": ([4], "1 splits for the 2 ranks"),
+    "none": ([], "splits is empty"),
+    "one number": (4, "not iterable"),
 }
 
 

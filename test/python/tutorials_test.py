@@ -284,6 +284,11 @@ def why_no_namespaces(shell: Shell) -> str:
             return f"{program} is not installed (third_party/setup.sh --tests)"
     if not os.path.exists("/usr/sbin/sshd"):
         return "sshd is not installed (third_party/setup.sh --tests)"
+    name = f"rueda-try-{os.getpid()}"
+    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    if tried.returncode != 0:
+        return f"ip netns add: {tried.stderr.strip()}"
+    subprocess.run(["ip", "netns", "delete", name], check=True)
     return "" if (shell.folder / "namespaces.sh").exists() else "there is no namespaces.sh"
 
 

@@ -105,14 +105,18 @@ def _report(findings: _Findings) -> str:
 # ---- the package ----
 
 
+def _folder_of(distribution: importlib.metadata.Distribution) -> pathlib.Path:
+    return pathlib.Path(str(distribution.locate_file("rueda"))).resolve()
+
+
 def _mixed() -> _Finding | None:
     """Whether the package's folder is not as its wheel made it: nothing else can be trusted then.
     Uses nothing of the package."""
-    folder = pathlib.Path(__file__).parent
+    folder = pathlib.Path(__file__).parent.resolve()
     again = "pip install --force-reinstall --no-deps WHEEL"
     for name in importlib.metadata.packages_distributions().get("rueda", []):
         each = importlib.metadata.distribution(name)
-        if name == _DISTRIBUTION or pathlib.Path(str(each.locate_file("rueda"))) != folder:
+        if name == _DISTRIBUTION or _folder_of(each) != folder:
             continue
         text = f"another project, {name} {each.version}, has files in {folder} too"
         details = [f"pip uninstall {name}", f"then install Rueda's wheel again: {again}"]
@@ -121,9 +125,14 @@ def _mixed() -> _Finding | None:
         own = importlib.metadata.distribution(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return None  # in a build folder
-    if pathlib.Path(str(own.locate_file("rueda"))) != folder:
+    if _folder_of(own) != folder:
         return None
-    gone = [str(file) for file in own.files or [] if not pathlib.Path(str(file.locate())).exists()]
+    gone = [
+        str(file)
+        for file in own.files or []
+        if file.parts[0] == "rueda" and file.suffix != ".pyc"
+        if not pathlib.Path(str(file.locate())).exists()
+    ]
     if not gone:
         return None
     text = f"{len(gone)} files of {_DISTRIBUTION} are missing, {gone[0]} for one"

@@ -26,7 +26,7 @@
  *     shape (allgather, gather, scatter, alltoall: but for the first dimension), root, scale
  *     factors, grouping. If they don't, the operation fails with RUEDA_INVALID_ARGUMENT on every
  *     rank, with the same message, and nothing else is disturbed. Ranks may submit in any order.
- *     What is wrong by itself (a root outside the set, splits that don't add up) is refused at
+ *     What is wrong by itself (a root outside the set, a null pointer; not splits) is refused at
  *     once, where it is submitted; the other ranks wait for it, and stall reports name who is
  *     missing. An unnamed operation that was refused is none: it takes no place in the order.
  *  8. If a rank is lost, every operation in flight and every later one fails with RUEDA_ABORTED and

@@ -328,10 +328,12 @@ class Operation:
         """Of a list, an array or a tensor. As they may differ by rank, a mistake is told to all."""
         try:
             rows = [_rows(split) for split in splits]
-        except ValueError as error:
+            if not rows:
+                raise ValueError("splits is empty: None means equal parts")
+        except (TypeError, ValueError) as error:
             self._c.fault = str(error)[:200].encode(errors="replace")
             return
-        self._keep = numbers = (ctypes.c_int64 * max(len(rows), 1))(*rows)
+        self._keep = numbers = (ctypes.c_int64 * len(rows))(*rows)
         self._c.splits = ctypes.addressof(numbers)
         self._c.split_count = len(rows)
 
