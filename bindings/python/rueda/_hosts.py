@@ -42,8 +42,8 @@ def own_address(others: Iterable[str], interfaces: str) -> str:
     Args:
         others: their names; the route to the first one that is known counts, else the default
             route, else the only interface that is not loopback.
-        interfaces: "eth0" or "ib0,eth0", of which the first one that exists overrides the above; "":
-            none in particular.
+        interfaces: "eth0" or "ib0,eth0": the first one that exists overrides the above. "": none in
+            particular.
 
     Raises:
         ValueError: no such interface, or no such route.
