@@ -422,7 +422,7 @@ Options (one dash or two; "--" ends them, or the first word that is not an optio
 Options of horovodrun that only tune what does not exist here, such as --disable-cache,
 --cycle-time-ms and --no-stall-check, change nothing.
 
-Settings of the runtime, for all ranks (docs/reference/knobs.md has all; -x RUEDA_NAME=VALUE sets any):
+Settings of the runtime, for all ranks (-x RUEDA_NAME=VALUE sets any other knob):
   --fusion-threshold-mb MIB             bytes of a fusion bucket; default 64 MiB
   --timeline-filename FILE              write a timeline
   --log-level LEVEL                     debug, info, warning, error or off
