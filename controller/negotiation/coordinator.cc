@@ -624,9 +624,9 @@ absl::Status Coordinator::Fault(const Instance& instance) const {
   const std::string* fault = nullptr;
   std::vector<Rank> ranks;
   for (int member = 0; member < participants.size(); ++member) {
-    const std::string& text = instance.extras[member].fault;
-    if (text.empty() || (fault != nullptr && text != *fault)) continue;
-    fault = &text;
+    const std::string* text = instance.extras[member].fault.get();
+    if (text == nullptr || (fault != nullptr && *text != *fault)) continue;
+    fault = text;
     ranks.push_back(participants.rank(member));
   }
   if (fault == nullptr) return absl::OkStatus();

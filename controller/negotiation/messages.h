@@ -65,11 +65,11 @@ struct CallExtras {
   // many rows go to each member, or one number, which goes to all in equal parts. Removal of a
   // process set: how many operations this rank has in flight there.
   std::vector<int64_t> first_dims;
-  // Not empty: why this rank can't take part, in at most kFaultBytesMax. It brings no dimensions,
+  // Not null: why this rank can't take part, in at most kFaultBytesMax. It brings no dimensions,
   // and the operation fails on all ranks.
-  std::string fault;
+  std::shared_ptr<const std::string> fault;
 
-  bool empty() const { return scaling.none() && first_dims.empty() && fault.empty(); }
+  bool empty() const { return scaling.none() && first_dims.empty() && fault == nullptr; }
 };
 
 // INVALID_ARGUMENT when the extras of `rank` don't go with the operation of a set of `members`: a

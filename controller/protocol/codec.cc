@@ -215,7 +215,7 @@ void EncodeAnnouncement(const Announcement& announcement, wire::Announcement* ou
     EncodeScaling(announcement.extras.scaling, out);
   }
   for (const int64_t dim : announcement.extras.first_dims) out->add_first_dims(dim);
-  if (!announcement.extras.fault.empty()) out->set_fault(announcement.extras.fault);
+  if (announcement.extras.fault != nullptr) out->set_fault(*announcement.extras.fault);
 }
 
 absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
@@ -233,7 +233,9 @@ absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
   RUEDA_RETURN_IF_ERROR(CheckDims(in.first_dims()));
   announcement.extras.first_dims.assign(in.first_dims().begin(), in.first_dims().end());
   if (in.fault().size() > kFaultBytesMax) return Bad("fault");
-  announcement.extras.fault = in.fault();
+  if (!in.fault().empty()) {
+    announcement.extras.fault = std::make_shared<const std::string>(in.fault());
+  }
   return announcement;
 }
 

@@ -267,8 +267,10 @@ absl::Status Submissions::Check(const OperationArgs& args) {
 CallExtras Submissions::ExtrasOf(const OperationArgs& args) const {
   CallExtras extras;
   extras.scaling = args.scaling;
-  extras.fault = FaultOf(args, sets_.Find(args.set)->size(), rank_);
-  if (!extras.fault.empty()) return extras;
+  if (std::string fault = FaultOf(args, sets_.Find(args.set)->size(), rank_); !fault.empty()) {
+    extras.fault = std::make_shared<const std::string>(std::move(fault));
+    return extras;
+  }
   if (args.kind == OpKind::kRemoveProcessSet) {
     extras.first_dims.push_back(states_[sets_.Find(args.ranks)->id].in_flight);
   } else if (!args.splits.empty()) {

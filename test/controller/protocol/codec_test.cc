@@ -157,9 +157,9 @@ TEST(Codec, AnnouncementsComeThrough) {
   announcement.extras.scaling.prescale = 0.5;
   announcement.extras.scaling.postscale = -3;
   announcement.extras.first_dims = {0, 5, INT64_MAX};
-  announcement.extras.fault =
+  announcement.extras.fault = std::make_shared<std::string>(
       "b\xC3\xA4"
-      "d";
+      "d");
   const ControlEvent event = Passed(ControlEvent{9, Announced{announcement}});
   const Announcement& got = std::get<Announced>(event.what).announcement;
   EXPECT_EQ(got.id, announcement.id);
@@ -169,7 +169,8 @@ TEST(Codec, AnnouncementsComeThrough) {
   EXPECT_EQ(got.extras.scaling.prescale, 0.5);
   EXPECT_EQ(got.extras.scaling.postscale, -3);
   EXPECT_THAT(got.extras.first_dims, ElementsAre(0, 5, INT64_MAX));
-  EXPECT_EQ(got.extras.fault,
+  ASSERT_NE(got.extras.fault, nullptr);
+  EXPECT_EQ(*got.extras.fault,
             "b\xC3\xA4"
             "d");
 }
