@@ -813,7 +813,7 @@ def test_bad_arguments(on_threads):
             (dict(gradient_predivide_factor=2.0, op=hvd.Sum), "Average"),
             (dict(op=hvd.Max, compression=hvd.Compression.fp16), "compression"),
             (dict(groups=-1), "groups"),
-            (dict(groups=[[torch.ones(1)]]), "no parameter"),
+            (dict(groups=[[torch.ones(1)]]), "not a parameter"),
             (dict(groups=[[names[0][1], names[0][1]]]), "twice"),
             (dict(groups="all"), "groups"),
             (dict(op=99), "op 99"),
