@@ -112,11 +112,12 @@ absl::Status CheckSplits(const OperationArgs& args, int members) {
 }
 
 // What may differ from rank to rank is no error of this rank alone: the others would wait.
-std::string FaultOf(const OperationArgs& args, int members, Rank rank) {
+std::string FaultOf(const OperationArgs& args, const ProcessSetTable& sets, Rank rank) {
   if (!args.fault.empty()) return absl::StrCat(Label(args, args.fault_part), ": ", args.fault);
-  const bool splits =
-      args.kind == OpKind::kAlltoall || (args.kind == OpKind::kScatter && args.root == rank);
-  return splits ? std::string(CheckSplits(args, members).message()) : "";
+  if (args.kind != OpKind::kAlltoall && (args.kind != OpKind::kScatter || args.root != rank)) {
+    return "";
+  }
+  return std::string(CheckSplits(args, sets.Find(args.set)->size()).message());
 }
 
 // Without the parts' names.
@@ -267,7 +268,7 @@ absl::Status Submissions::Check(const OperationArgs& args) {
 CallExtras Submissions::ExtrasOf(const OperationArgs& args) const {
   CallExtras extras;
   extras.scaling = args.scaling;
-  if (std::string fault = FaultOf(args, sets_.Find(args.set)->size(), rank_); !fault.empty()) {
+  if (std::string fault = FaultOf(args, sets_, rank_); !fault.empty()) {
     extras.fault = std::make_shared<const std::string>(std::move(fault));
     return extras;
   }

@@ -24,6 +24,9 @@ import pytest
 
 from rueda import launcher
 
+sys.path.append(str(pathlib.Path(__file__).parent.parent / "clusters"))
+import sshd  # noqa: E402
+
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "tutorials"
 PROGRAMS = ROOT / "examples" / "tutorials"
@@ -279,25 +282,9 @@ def test_cpp(tmp_path):
     assert run == 4
 
 
-def why_no_namespaces(shell: Shell) -> str:
-    if os.geteuid() != 0:
-        return "namespaces need root"
-    for program in ("ip", "ssh", "ssh-keygen", "unshare"):
-        if shutil.which(program) is None:
-            return f"{program} is not installed (third_party/setup.sh --tests)"
-    if not os.path.exists("/usr/sbin/sshd"):
-        return "sshd is not installed (third_party/setup.sh --tests)"
-    name = f"rueda-try-{os.getpid()}"
-    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-    if tried.returncode != 0:
-        return f"ip netns add: {tried.stderr.strip()}"
-    subprocess.run(["ip", "netns", "delete", name], check=True)
-    return "" if (shell.folder / "namespaces.sh").exists() else "there is no namespaces.sh"
-
-
 def test_two_hosts(tmp_path):
     shell = Shell("two_hosts", tmp_path)
-    why_not = why_no_namespaces(shell)
+    why_not = sshd.why_not()
     run = 0
     try:
         for command, shown in commands("two-hosts.md"):
