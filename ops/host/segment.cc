@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/limits.h"
+#include "core/base/memory_limits.h"
 #include "core/base/round_up.h"
 
 namespace rueda {
@@ -36,21 +38,29 @@ Segment::Segment(std::shared_ptr<SharedMemory> memory, int ranks, size_t log_byt
 
 absl::StatusOr<Area*> Segment::Areas(SetId set) const {
   const size_t bytes = static_cast<size_t>(ranks_) * sizeof(Area);
-  RUEDA_ASSIGN_OR_RETURN(char* const areas,
-                         memory_->MapPart(head_bytes_ + static_cast<size_t>(set) * bytes, bytes));
+  const size_t offset = head_bytes_ + static_cast<size_t>(set) * bytes;
+  if (offset + bytes > memory_->bytes()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the shared memory of this host has room for ", (memory_->bytes() - head_bytes_) / bytes,
+        " process sets, as the limit on the size of a file (RLIMIT_FSIZE, ulimit -f) was small "
+        "where it was made: raise it (ulimit -f unlimited)"));
+  }
+  RUEDA_ASSIGN_OR_RETURN(char* const areas, memory_->MapPart(offset, bytes));
   return reinterpret_cast<Area*>(areas);
 }
 
 absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(int ranks, size_t log_bytes) {
+  const size_t bytes =
+      std::clamp(FileBytesMax(), MappedBytesFor(ranks, log_bytes, 1), BytesFor(ranks, log_bytes));
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
-                         SharedMemory::Create("rueda-control", BytesFor(ranks, log_bytes),
+                         SharedMemory::Create("rueda-control", bytes / kPage * kPage,
                                               MappedBytesFor(ranks, log_bytes, 0)));
   return std::unique_ptr<Segment>(new Segment(std::move(memory), ranks, log_bytes));
 }
 
 absl::StatusOr<std::unique_ptr<Segment>> Segment::Map(std::shared_ptr<SharedMemory> memory,
                                                       int ranks, size_t log_bytes) {
-  if (memory->bytes() < BytesFor(ranks, log_bytes)) {
+  if (memory->bytes() < MappedBytesFor(ranks, log_bytes, 1)) {
     return absl::InvalidArgumentError("the leader's control segment is too small");
   }
   return std::unique_ptr<Segment>(new Segment(std::move(memory), ranks, log_bytes));

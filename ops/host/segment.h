@@ -77,7 +77,8 @@ class Segment {
  public:
   static constexpr size_t kFailureBytesMax = 4'000;
 
-  // Creates the segment for `ranks` neighbours with `log_bytes` for the log.
+  // Creates the segment for `ranks` neighbours with `log_bytes` for the log. Under a limit on the
+  // size of files it has areas for fewer process sets.
   static absl::StatusOr<std::unique_ptr<Segment>> Create(int ranks, size_t log_bytes);
   // The neighbour's view of the same segment.
   static absl::StatusOr<std::unique_ptr<Segment>> Map(std::shared_ptr<SharedMemory> memory,
@@ -90,7 +91,8 @@ class Segment {
   const std::shared_ptr<SharedMemory>& memory() const { return memory_; }
   RankPage& page(int local) const { return pages_[local]; }
   char* log() const { return log_; }
-  // Of a process set, by local index. RESOURCE_EXHAUSTED: there is no address space left for them.
+  // Of a process set, by local index. RESOURCE_EXHAUSTED: a limit on address space or files
+  // leaves no room for them.
   absl::StatusOr<Area*> Areas(SetId set) const;
   int ranks() const { return ranks_; }
 

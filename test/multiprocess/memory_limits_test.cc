@@ -227,6 +227,17 @@ TEST_P(ProcessesUnderLimits, ArenasFitTheLimitOnFiles) {
   });
 }
 
+// What the ranks of a host share has areas of fewer process sets then.
+TEST_P(ProcessesUnderLimits, ALimitOnFilesOfAFewHundredMegabytesIsEnough) {
+  RunJoiners(AtLeast(2), [&](int, const Join& join) {
+    Limit(RLIMIT_FSIZE, 192 * kMiB);
+    rueda_context* context = nullptr;
+    ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
+    SumInArena(context, kMiB);
+    End(context);
+  });
+}
+
 TEST_P(ProcessesUnderLimits, ALimitOnFilesThatIsTooSmallIsNamedOnAllRanks) {
   RunJoiners(AtLeast(2), [&](int rank, const Join& join) {
     if (rank == 0) Limit(RLIMIT_FSIZE, kMiB);

@@ -1,7 +1,9 @@
 // The control segment: its layout, and the membership's one failure.
 #include "ops/host/segment.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstring>
 #include <fstream>
@@ -76,8 +78,26 @@ TEST(Segment, ANeighbourSeesTheSame) {
 
 TEST(Segment, OneThatIsTooSmallIsRefused) {
   const std::unique_ptr<Segment> segment = *Segment::Create(2, 64);
-  EXPECT_TRUE(absl::IsInvalidArgument(Segment::Map(segment->memory(), 3, 64).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(Segment::Map(segment->memory(), 2, 1 << 20).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Segment::Map(segment->memory(), 5'000, 64).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Segment::Map(segment->memory(), 2, 1 << 30).status()));
+}
+
+TEST(Segment, HasFewerProcessSetsUnderALimitOnFiles) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = Segment::MappedBytesFor(2, 64, 3) + 100;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::StatusOr<std::unique_ptr<Segment>> ours = Segment::Create(2, 64);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_TRUE(ours.ok()) << ours.status();
+  const std::unique_ptr<Segment> theirs = *Segment::Map((*ours)->memory(), 2, 64);
+  for (const Segment* segment : {ours->get(), theirs.get()}) {
+    EXPECT_TRUE(segment->Areas(2).ok());
+    const absl::Status status = segment->Areas(3).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(status.message(), ::testing::HasSubstr("room for 3 process sets"));
+  }
 }
 
 TEST(Segment, TheFirstFailureStays) {
