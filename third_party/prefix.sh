@@ -16,7 +16,7 @@ set -euo pipefail
 
 packages=(
   libabsl-dev libabsl20220623 libgmock-dev libgtest-dev libhwy-dev libhwy1 libprotobuf-dev
-  libprotobuf-lite32 libprotobuf32 libprotoc32 libssl-dev libssl3 libyaml-cpp-dev libyaml-cpp0.7
+  libprotobuf-lite32 libprotobuf32 libprotoc32 libsodium-dev libsodium23 libyaml-cpp-dev libyaml-cpp0.7
   nlohmann-json3-dev protobuf-compiler
 )
 

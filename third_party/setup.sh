@@ -23,7 +23,7 @@ cuda_version=13.0
 nccl_version=2.32.3
 packages=(
   build-essential ccache cmake doxygen libabsl-dev libbenchmark-dev libgloo-dev libgmock-dev
-  libgtest-dev libhwy-dev libprotobuf-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config
+  libgtest-dev libhwy-dev libprotobuf-dev libsodium-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config
   protobuf-compiler python3-dev python3-venv valgrind
 )
 cache="${XDG_CACHE_HOME:-${HOME:?is not set}/.cache}/rueda"

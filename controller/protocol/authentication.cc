@@ -1,18 +1,9 @@
 // PURE
 #include "controller/protocol/authentication.h"
 
-#include <openssl/core_names.h>
-#include <openssl/crypto.h>
-#include <openssl/err.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <openssl/kdf.h>
-#include <openssl/params.h>
+#include <sodium.h>
 
 #include <cstring>
-#include <memory>
-#include <new>
-#include <stdexcept>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -22,7 +13,7 @@
 namespace rueda {
 namespace {
 
-constexpr char kMagic[] = "RUEDA\0\0\1";  // the last byte is the version of the handshake
+constexpr char kMagic[] = "RUEDA\0\0\2";  // the last byte is the version of the handshake
 constexpr size_t kMagicBytes = 8;
 
 static_assert(Handshake::kHelloBytes == kMagicBytes + 8 + 4 + 4 + kNonceBytes);
@@ -50,60 +41,27 @@ absl::string_view View(const std::array<uint8_t, 32>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// libcrypto is refused memory, or has been when it set itself up; or its configuration leaves out
-// what is asked for.
-[[noreturn]] void ThrowCryptoError(const char* what) {
-  const unsigned long error = ERR_peek_last_error();
-  if (error == 0 || ERR_GET_REASON(error) == ERR_R_MALLOC_FAILURE) throw std::bad_alloc();
-  const char* reason = ERR_reason_error_string(error);
-  throw std::runtime_error(
-      absl::StrCat("libcrypto can't ", what, reason == nullptr ? "" : ": ", reason));
-}
-
-struct CryptoFree {
-  void operator()(EVP_KDF* kdf) const { EVP_KDF_free(kdf); }
-  void operator()(EVP_KDF_CTX* context) const { EVP_KDF_CTX_free(context); }
-};
-
-// HKDF-SHA256, extract and expand.
-SessionKey DeriveKey(absl::string_view secret, absl::string_view salt, absl::string_view label) {
-  static constexpr char kWhat[] = "derive a connection's keys";
-  const std::unique_ptr<EVP_KDF, CryptoFree> kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr));
-  if (kdf == nullptr) ThrowCryptoError(kWhat);
-  const std::unique_ptr<EVP_KDF_CTX, CryptoFree> context(EVP_KDF_CTX_new(kdf.get()));
-  if (context == nullptr) ThrowCryptoError(kWhat);
-  char digest[] = "SHA256";
-  // An empty secret means that the kernel vouches for the peer; HKDF wants a key of some length.
-  static constexpr char kNoSecret[] = "none";
-  const absl::string_view key = secret.empty() ? absl::string_view(kNoSecret) : secret;
-  OSSL_PARAM params[] = {
-      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0),
-      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, const_cast<char*>(key.data()),
-                                        key.size()),
-      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, const_cast<char*>(salt.data()),
-                                        salt.size()),
-      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, const_cast<char*>(label.data()),
-                                        label.size()),
-      OSSL_PARAM_construct_end(),
-  };
-  SessionKey derived;
-  if (EVP_KDF_derive(context.get(), derived.data(), derived.size(), params) != 1) {
-    ThrowCryptoError(kWhat);
-  }
-  return derived;
+// One key a direction: the MAC of the transcript behind a label, which no proof begins with.
+SessionKey DeriveKey(absl::string_view secret, absl::string_view label,
+                     absl::string_view transcript) {
+  return ComputeMac(secret, absl::StrCat(label, transcript));
 }
 
 }  // namespace
 
 Mac ComputeMac(absl::string_view key, absl::string_view message) {
+  static const bool initialized = sodium_init() >= 0;  // chooses the code for this CPU
+  RUEDA_CHECK(initialized);
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(key.data());
+  std::array<uint8_t, crypto_generichash_KEYBYTES_MAX> hashed;
+  const bool is_long = key.size() > hashed.size();
+  if (is_long) {  // as HMAC does
+    crypto_generichash(hashed.data(), hashed.size(), bytes, key.size(), nullptr, 0);
+  }
   Mac mac;
-  unsigned int size = 0;
-  static const uint8_t kNoKey[1] = {0};
-  const void* key_data = key.empty() ? kNoKey : static_cast<const void*>(key.data());
-  const uint8_t* ok =
-      HMAC(EVP_sha256(), key_data, static_cast<int>(key.size()),
-           reinterpret_cast<const uint8_t*>(message.data()), message.size(), mac.data(), &size);
-  if (ok == nullptr || size != mac.size()) ThrowCryptoError("compute an HMAC");
+  crypto_generichash(mac.data(), mac.size(), reinterpret_cast<const uint8_t*>(message.data()),
+                     message.size(), is_long ? hashed.data() : bytes,
+                     is_long ? hashed.size() : key.size());
   return mac;
 }
 
@@ -114,7 +72,7 @@ std::string NameFor(absl::string_view purpose, absl::string_view text) {
 }
 
 bool EqualMacs(const Mac& a, absl::string_view b) {
-  return b.size() == a.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+  return b.size() == a.size() && sodium_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 Handshake::Handshake(SessionScope scope, Rank self, Rank peer, const Nonce& nonce, bool client)
@@ -199,9 +157,9 @@ absl::StatusOr<std::string> Handshake::Receive(absl::string_view bytes) {
 SessionKeys Handshake::keys() const {
   const std::string transcript = Transcript();
   const SessionKey to_server =
-      DeriveKey(scope_.secret.bytes(), transcript, "rueda client to server");
+      DeriveKey(scope_.secret.bytes(), "rueda client to server", transcript);
   const SessionKey to_client =
-      DeriveKey(scope_.secret.bytes(), transcript, "rueda server to client");
+      DeriveKey(scope_.secret.bytes(), "rueda server to client", transcript);
   return client_ ? SessionKeys{to_server, to_client} : SessionKeys{to_client, to_server};
 }
 

@@ -1,13 +1,13 @@
 // Proof that a peer belongs to the job, in both directions, before one byte of it is parsed.
 //
 //   client -> server   hello:  magic, membership, client rank, server rank, client nonce (56 bytes)
-//   server -> client   reply:  magic, server nonce, HMAC(K, "S" | transcript)            (72 bytes)
-//   client -> server   finish: HMAC(K, "C" | transcript)                                 (32 bytes)
+//   server -> client   reply:  magic, server nonce, MAC(K, "S" | transcript)             (72 bytes)
+//   client -> server   finish: MAC(K, "C" | transcript)                                  (32 bytes)
 //
-// HMAC is HMAC-SHA256 (RFC 2104); the transcript is the job's and context's name, the membership,
-// both ranks and both nonces. The keys of the session, one per direction, come from K by
-// HKDF-SHA256 (RFC 5869) over the same transcript, so that nothing can be replayed, reflected or
-// moved to another job. PURE: nonces are passed in.
+// MAC is keyed BLAKE2b of 32 bytes (RFC 7693); the transcript is the job's and context's name, the
+// membership, both ranks and both nonces. The keys of the session, one per direction, are MACs of
+// the same transcript behind a label, so that nothing can be replayed, reflected or moved to
+// another job. PURE: nonces are passed in.
 #pragma once
 
 #include <array>
@@ -27,10 +27,7 @@ using Nonce = std::array<uint8_t, kNonceBytes>;
 using Mac = std::array<uint8_t, kMacBytes>;
 using SessionKey = std::array<uint8_t, 32>;
 
-// libcrypto does what follows. Where it can't, it throws std::bad_alloc or std::runtime_error, as
-// memory that is refused does everywhere.
-
-// HMAC-SHA256.
+// Keyed BLAKE2b (RFC 7693). Of a key of more than 64 bytes, which it does not take, by the hash.
 Mac ComputeMac(absl::string_view key, absl::string_view message);
 // A name of 32 characters for what `text` says, another for each purpose.
 std::string NameFor(absl::string_view purpose, absl::string_view text);

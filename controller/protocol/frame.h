@@ -1,7 +1,7 @@
 // Frames: what an authenticated connection carries.
 //
 //   magic 4 | version 1 | type 1 | descriptors 2 | membership 8 | source 4 | destination 4
-//   | sequence 8 | length 4 | payload | HMAC-SHA256 over all of it 32            (little-endian)
+//   | sequence 8 | length 4 | payload | MAC over all of it 32                    (little-endian)
 //
 // A reader refuses a wrong magic, version, type, membership, address, sequence number, length or
 // MAC; each means that the connection is broken or attacked, and it is closed. The length is

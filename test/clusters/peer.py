@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 
-MAGIC = b"RUEDA\0\0\1"
+MAGIC = b"RUEDA\0\0\2"
 HELLO, REPLY, FINISH, HEADER, MAC = 56, 72, 32, 40, 32
 KIND_REFUSED = 14
 LIMIT = 30  # seconds
@@ -26,14 +26,18 @@ def transcript(scope, client, server, client_nonce, server_nonce):
             client_nonce + server_nonce)
 
 
+def mac_of(key, message):
+    """Keyed BLAKE2b (RFC 7693) of 32 bytes."""
+    key = hashlib.blake2b(key).digest() if len(key) > 64 else key
+    return hashlib.blake2b(message, key=key, digest_size=MAC).digest()
+
+
 def proof(scope, who, *of):
-    return hmac.new(scope.secret, who + transcript(scope, *of), hashlib.sha256).digest()
+    return mac_of(scope.secret, who + transcript(scope, *of))
 
 
 def session_key(scope, label, *of):
-    """HKDF-SHA256 (RFC 5869): 32 bytes, one block."""
-    extracted = hmac.new(transcript(scope, *of), scope.secret, hashlib.sha256).digest()
-    return hmac.new(extracted, label + b"\1", hashlib.sha256).digest()
+    return mac_of(scope.secret, label + transcript(scope, *of))
 
 
 def connect(address, source=None, timeout=LIMIT):
@@ -93,7 +97,7 @@ class Client:
         assert (magic, membership, source, destination, sequence) == (b"RUED", self.scope.membership, self.server, self.rank, 0)
         payload, mac = receive(self.socket, length), receive(self.socket, MAC)
         key = session_key(self.scope, b"rueda server to client", *self.of())
-        assert hmac.compare_digest(hmac.new(key, header + payload, hashlib.sha256).digest(), mac)
+        assert hmac.compare_digest(mac_of(key, header + payload), mac)
         return kind, payload
 
     def close(self):

@@ -7,8 +7,6 @@ security_test.py HELLO RUEDA_BENCH RUEDARUN
 SOAK_STRANGERS: how many come; more in test/soak/run.sh.
 """
 import base64
-import hashlib
-import hmac
 import os
 import random
 import re
@@ -606,8 +604,7 @@ class AnotherUser(SecurityTest):
     """Takes the name by which the ranks of a host would meet."""
 
     def squat(self, job, listens):
-        name = "rueda-" + hmac.new(b"rueda meeting", f"{os.geteuid()}/{job.name}//1/0".encode(),
-                                   hashlib.sha256).hexdigest()[:32]
+        name = "rueda-" + peer.mac_of(b"rueda meeting", f"{os.geteuid()}/{job.name}//1/0".encode()).hex()[:32]
         there, tell = os.pipe()
         squatter = os.fork()
         if squatter == 0:

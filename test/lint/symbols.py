@@ -21,7 +21,7 @@ GOLDEN = ["librueda", "librueda_gloo", "librueda_xla"]
 MODULES = re.compile(r"\b(gloo|c10|at|torch|caffe2)::|^(nccl|uv_|cuda)")
 LIBRARIES = re.compile(r"\b(absl|google::protobuf|hwy)::")
 NEEDED = {
-    "librueda": r"libprotobuf-lite|libcrypto|libabsl_\w+|libhwy",
+    "librueda": r"libprotobuf-lite|libsodium|libabsl_\w+|libhwy",
     "librueda_gloo": r"libgloo",
     "librueda_xla": r"",
     "librueda_torch": r"librueda|libtorch_cpu|libc10",
