@@ -6,19 +6,20 @@
 #   CMAKE_CUDA_ARCHITECTURES   for which GPUs; default: A100, H100, B100 and what comes after
 set(rueda_has_cuda OFF)
 
-# Folders which a Python environment has beside its own: torch's, RUEDA_VENV, third_party/setup.sh's.
+# Folders which a Python environment has beside its own: torch's, RUEDA_VENV, third_party/setup.sh's
+# if that was asked for, the active one.
 function(rueda_find_nvidia_wheels result)
-  set(cache "$ENV{XDG_CACHE_HOME}")
-  if(cache STREQUAL "")
-    set(cache "$ENV{HOME}/.cache")
-  endif()
   set(places "")
   if(rueda_has_torch)
     list(APPEND places ${rueda_torch_root}/../nvidia)
   endif()
-  file(GLOB wheels LIST_DIRECTORIES true "$ENV{RUEDA_VENV}/lib/python3*/site-packages/nvidia"
-       "${cache}/rueda/venv/lib/python3*/site-packages/nvidia")
-  set(${result} ${places} ${wheels} PARENT_SCOPE)
+  foreach(environment "$ENV{RUEDA_VENV}" "${rueda_setup_venv}" "$ENV{VIRTUAL_ENV}")
+    if(NOT environment STREQUAL "")
+      file(GLOB wheels LIST_DIRECTORIES true "${environment}/lib/python3*/site-packages/nvidia")
+      list(APPEND places ${wheels})
+    endif()
+  endforeach()
+  set(${result} ${places} PARENT_SCOPE)
 endfunction()
 
 include(RuedaFindNvcc)

@@ -5,8 +5,8 @@
 # is) it demands an installed CUDA toolkit, which the adapter has no use for, and it sets variables
 # and makes targets that others' names collide with. What we need of it is three lines below.
 
-# Looked for, in this order: Torch_DIR, the virtual environment RUEDA_VENV, CMAKE_PREFIX_PATH, the
-# virtual environment of third_party/setup.sh.
+# rueda_find_torch(RESULT [ENVIRONMENT]): looked for, in this order: Torch_DIR, the virtual
+# environment RUEDA_VENV, CMAKE_PREFIX_PATH, the virtual environment ENVIRONMENT, the active one.
 function(rueda_find_torch result)
   set(venv_suffix lib/python3*/site-packages/torch/share/cmake/Torch)
   set(first ${Torch_DIR} $ENV{Torch_DIR})
@@ -21,16 +21,14 @@ function(rueda_find_torch result)
   endif()
   find_path(rueda_torch_package TorchConfig.cmake NO_CACHE PATH_SUFFIXES Torch share/cmake/Torch
             NO_CMAKE_SYSTEM_PATH NO_SYSTEM_ENVIRONMENT_PATH)
-  set(cache "$ENV{XDG_CACHE_HOME}")
-  if(cache STREQUAL "")
-    set(cache "$ENV{HOME}/.cache")
-  endif()
-  if(NOT rueda_torch_package AND "$ENV{RUEDA_VENV}" STREQUAL "")
-    file(GLOB in_venv LIST_DIRECTORIES true "${cache}/rueda/venv/${venv_suffix}")
-    if(in_venv)
-      find_path(rueda_torch_package TorchConfig.cmake NO_CACHE NO_DEFAULT_PATH PATHS ${in_venv})
+  foreach(environment IN LISTS ARGN ITEMS "$ENV{VIRTUAL_ENV}")
+    if(NOT rueda_torch_package AND NOT environment STREQUAL "" AND "$ENV{RUEDA_VENV}" STREQUAL "")
+      file(GLOB in_venv LIST_DIRECTORIES true "${environment}/${venv_suffix}")
+      if(in_venv)
+        find_path(rueda_torch_package TorchConfig.cmake NO_CACHE NO_DEFAULT_PATH PATHS ${in_venv})
+      endif()
     endif()
-  endif()
+  endforeach()
   if(rueda_torch_package)
     get_filename_component(root ${rueda_torch_package}/../../.. ABSOLUTE)
     set(${result} ${root} PARENT_SCOPE)

@@ -21,11 +21,11 @@ if(TARGET rueda_bench)
   install(TARGETS rueda_bench RUNTIME COMPONENT tools)
 endif()
 
-# librueda.so looks for its modules beside itself and nowhere else.
+# librueda.so looks for its modules in the folder `rueda` beside itself and nowhere else.
 foreach(module rueda_gloo_module rueda_nccl_module)
   if(TARGET ${module})
     set_target_properties(${module} PROPERTIES INSTALL_RPATH "")
-    install(TARGETS ${module} DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
+    install(TARGETS ${module} DESTINATION ${CMAKE_INSTALL_LIBDIR}/rueda COMPONENT runtime)
   endif()
 endforeach()
 

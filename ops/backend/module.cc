@@ -68,15 +68,15 @@ absl::Status Check(const ModuleHeader* module, const ModuleName& wanted, size_t 
 
 }  // namespace
 
-absl::StatusOr<std::string> OwnDirectory() {
+absl::StatusOr<std::string> ModuleDirectory() {
   Dl_info info;
   char path[PATH_MAX];
-  if (dladdr(reinterpret_cast<const void*>(&OwnDirectory), &info) == 0 ||
+  if (dladdr(reinterpret_cast<const void*>(&ModuleDirectory), &info) == 0 ||
       info.dli_fname == nullptr || realpath(info.dli_fname, path) == nullptr) {
     return absl::NotFoundError("the file that librueda was loaded from can't be found");
   }
   const std::string file(path);
-  return file.substr(0, file.rfind('/'));
+  return absl::StrCat(file.substr(0, file.rfind('/')), "/rueda");
 }
 
 absl::StatusOr<const ModuleHeader*> LoadModuleTable(const ModuleName& wanted,

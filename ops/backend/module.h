@@ -17,9 +17,9 @@
 
 namespace rueda {
 
-// The directory of the file that holds this code: librueda.so, or a program that links it
-// statically.
-absl::StatusOr<std::string> OwnDirectory();
+// Where modules lie: in the folder `rueda` beside the file that holds this code, librueda.so or a
+// program that links it statically.
+absl::StatusOr<std::string> ModuleDirectory();
 
 struct ModuleName {
   const char* name;  // "gloo": librueda_gloo.so

@@ -17,7 +17,7 @@ constexpr ModuleName kModule = {"gloo", "_ZN4gloo7ContextC2Eiii"};
 absl::StatusOr<const rueda_module*> GlooBackend::Module() const {
   if (absl::IsUnknown(module_.status())) {
     absl::StatusOr<std::string> directory = options_.module_directory;
-    if (options_.module_directory.empty()) directory = OwnDirectory();
+    if (options_.module_directory.empty()) directory = ModuleDirectory();
     module_ = directory.ok() ? LoadModule(kModule, *directory) : directory.status();
   }
   return module_;

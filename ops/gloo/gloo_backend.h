@@ -24,7 +24,7 @@ struct GlooOptions {
   std::shared_ptr<Store> store;
   // Rings the engine. Any thread; outlives the communicators.
   std::function<void()> wake;
-  std::string module_directory;  // empty: where librueda.so is
+  std::string module_directory;  // empty: ModuleDirectory()
 };
 
 class GlooBackend : public Backend {

@@ -17,8 +17,8 @@ namespace rueda {
 
 class CudaDevice : public Device {
  public:
-  // `local_rank`: the rank's among those of its host. `module_directory`: empty: where librueda.so
-  // is.
+  // `local_rank`: the rank's among those of its host. `module_directory`: empty:
+  // ModuleDirectory().
   explicit CudaDevice(int local_rank, std::string module_directory = "");
 
   // OK when operations on CUDA tensors are possible in this process, else FAILED_PRECONDITION with

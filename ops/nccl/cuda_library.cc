@@ -21,7 +21,7 @@ bool BuiltWithCuda() {
 
 absl::StatusOr<const rueda_cuda*> LoadCuda(const std::string& directory) {
   absl::StatusOr<std::string> where = directory;
-  if (directory.empty()) where = OwnDirectory();
+  if (directory.empty()) where = ModuleDirectory();
   RUEDA_RETURN_IF_ERROR(where.status());
   absl::StatusOr<const rueda_cuda*> cuda = LoadModuleAs<rueda_cuda>(kModule, *where);
   if (!absl::IsNotFound(cuda.status())) return cuda;

@@ -32,7 +32,7 @@ Device::Device(rueda_context* context) {
   rueda_device device = {};
   Check(rueda_local_device(context, RUEDA_CUDA, &device));
   index_ = device.id;
-  const absl::StatusOr<const rueda_cuda*> cuda = LoadCuda(LibraryFolder());
+  const absl::StatusOr<const rueda_cuda*> cuda = LoadCuda(LibraryFolder() + "/rueda");
   CheckCuda(cuda.status());
   cuda_ = *cuda;
   rueda_cuda_device description = {};

@@ -3,7 +3,7 @@
 
     test/lint/symbols.py [--update] LIB_DIR
 
-LIB_DIR holds librueda.so and, where they were built, librueda_gloo.so, librueda_xla.so and
+LIB_DIR holds librueda.so and, where they were built, rueda/librueda_gloo.so, librueda_xla.so and
 librueda_torch.so. The dynamic symbols of the first three must be those of NAME.symbols beside this file; a
 C++ adapter may export its own namespace, and what C++ makes every library export of others' inline
 code. --update writes the lists anew; look at the difference before it is committed: what was
@@ -109,7 +109,7 @@ def main(arguments):
     lib_dir = pathlib.Path(places[0])
     errors = []
     for name in ["librueda", "librueda_gloo", "librueda_xla", "librueda_torch"]:
-        library = lib_dir / f"{name}.so"
+        library = lib_dir / ("rueda" if name == "librueda_gloo" else "") / f"{name}.so"
         if not library.exists():
             if name == "librueda":
                 sys.exit(f"there is no {library}")

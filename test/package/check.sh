@@ -43,14 +43,13 @@ package=$scratch/moved
 mv "$scratch/first" "$package"
 
 # Nothing but the package says where things are.
-unset RUEDA_VENV RUEDA_PREFIX Torch_DIR CMAKE_PREFIX_PATH LD_LIBRARY_PATH PKG_CONFIG_PATH
+unset RUEDA_VENV VIRTUAL_ENV RUEDA_PREFIX Torch_DIR CMAKE_PREFIX_PATH LD_LIBRARY_PATH PKG_CONFIG_PATH
 
 # configure FOLDER OPTION...: the log goes to $scratch/configure.log.
 configure() {
   local folder=$1
   shift
-  # The virtual environment of third_party/setup.sh would be found by itself.
-  XDG_CACHE_HOME=$scratch/no-cache cmake -G Ninja -S "$here/$folder" -B "$scratch/$folder" \
+  cmake -G Ninja -S "$here/$folder" -B "$scratch/$folder" \
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" "$@" \
     >"$scratch/configure.log" 2>&1
 }
@@ -61,11 +60,11 @@ build_project() {
     fail "building $1: $(cat "$scratch/build.log")"
 }
 
-# The program must find all it needs by itself, and the module beside the moved library.
+# The program must find all it needs by itself, and the module of the moved library.
 run_on_two_ranks() {
   local backend output
   local backends=(shm)
-  if [[ -e $build/lib/librueda_gloo.so ]]; then
+  if [[ -e $build/lib/rueda/librueda_gloo.so ]]; then
     backends+=(gloo)
   else
     printf 'SKIPPED in part: the Gloo module was not built\n'
@@ -148,7 +147,7 @@ check_files() {
     cmake --install "$build" --prefix "$scratch/$component" --component "$component" >/dev/null
     files=$(cd "$scratch/$component" && find . ! -type d | sort)
     case $component in
-      runtime) ! grep -vE '^\./(lib/librueda[a-z_]*\.so(\.[0-9.]+)?|share/doc/rueda/LICENSE)$' <<<"$files" ;;
+      runtime) ! grep -vE '^\./(lib/(rueda/)?librueda[a-z_]*\.so(\.[0-9.]+)?|share/doc/rueda/LICENSE)$' <<<"$files" ;;
       tools) ! grep -v '^\./bin/' <<<"$files" ;;
       dev) ! grep -vE '^\./(include|lib/(cmake|pkgconfig))/|^\./lib/librueda[a-z_]*\.so$' <<<"$files" ;;
     esac || fail "the component $component has the files above"
@@ -156,7 +155,7 @@ check_files() {
   files=$(for component in runtime tools dev; do (cd "$scratch/$component" && find . ! -type d); done)
   [[ $(sort <<<"$files") == "$(cd "$package" && find . ! -type d | sort)" ]] ||
     fail "these are in no component, or in two: $(diff <(sort <<<"$files") <(cd "$package" && find . ! -type d | sort))"
-  for file in lib/librueda_gloo.so lib/librueda_torch.so; do
+  for file in lib/rueda/librueda_gloo.so lib/librueda_torch.so; do
     [[ ! -e $build/$file || -e $package/$file ]] || fail "$file was built, but is not installed"
   done
   # Programs ask for the library of a version whose ABI is theirs: in 0.x that of one minor version.

@@ -23,7 +23,7 @@ from rueda.core import _operations, _tensors
 torch = pytest.importorskip("torch")
 
 SOURCE = pathlib.Path(os.environ.get("SOURCE_OF_RUEDA", pathlib.Path(__file__).parents[2]))
-MODULE = pathlib.Path(rueda.core._library.folder(), "lib", "librueda_nccl.so")
+MODULE = pathlib.Path(rueda.core._library.folder(), "lib", "rueda", "librueda_nccl.so")
 
 if not MODULE.exists() or not hasattr(ctypes.CDLL(str(MODULE)), "fake_cuda_controls"):
     pytest.skip("the library has no fake device beside it", allow_module_level=True)

@@ -67,7 +67,7 @@ void Count(OnCpu reason) {
 
 // The device ----------------------------------------------------------------------------------
 
-// The module that the library uses: beside librueda.so, or beside a program that holds it.
+// The module that the library uses: of librueda.so, or of a program that holds it.
 const rueda_cuda* LoadTable() {
   std::string directory;
   Dl_info info;
@@ -75,7 +75,7 @@ const rueda_cuda* LoadTable() {
   const void* const shared = dlsym(RTLD_DEFAULT, "rueda_version");
   if (shared != nullptr && dladdr(shared, &info) != 0 && realpath(info.dli_fname, file)) {
     directory = file;
-    directory.resize(directory.rfind('/'));
+    directory.replace(directory.rfind('/'), std::string::npos, "/rueda");
   }
   const absl::StatusOr<const rueda_cuda*> table = LoadCuda(directory);
   return table.ok() ? *table : nullptr;

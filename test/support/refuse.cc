@@ -61,7 +61,7 @@ thread_local bool exempt = false;
 
 // What the fake CUDA device does stands for a driver and a device: it is refused nothing.
 [[maybe_unused]] bool IsTheFakeDevices(Refusable what) {
-  return IsFrom("/fake_cuda/librueda_nccl.so", what);
+  return IsFrom("/fake_cuda/rueda/librueda_nccl.so", what);
 }
 
 template <typename Fn>

@@ -71,15 +71,15 @@ std::string CheckBuildText(const std::string& program) {
     std::error_code error;
     return std::filesystem::exists(folder / name, error);
   };
-  const bool has_nccl = has("librueda_nccl.so");
+  const bool has_nccl = has("rueda/librueda_nccl.so");
   return absl::StrCat(VersionText(), "\nFor programs in (libraries in ", folder.string(), "):\n",
                       Line(has("librueda.so"), "C and C++: librueda.so"),
                       Line(has("librueda_torch.so"), "LibTorch: librueda_torch.so"),
                       "\nTensors move by:\n",
                       Line(has("librueda.so"), "shared memory, inside a host"),
-                      Line(has("librueda_gloo.so"), "Gloo, between hosts: librueda_gloo.so"),
+                      Line(has("rueda/librueda_gloo.so"), "Gloo, between hosts: librueda_gloo.so"),
                       Line(has_nccl, "NCCL, between GPUs: librueda_nccl.so"),
-                      has_nccl || BuiltWithCuda() ? DevicesText(folder.string()) : "",
+                      has_nccl || BuiltWithCuda() ? DevicesText(folder / "rueda") : "",
                       "\nOther hosts are reached by:\n", Line(IsInPath("ssh"), "ssh"),
                       Line(IsInPath("srun"), "srun, in a job of SLURM"),
                       Line(IsInPath("blaunch"), "blaunch, in a job of LSF"));

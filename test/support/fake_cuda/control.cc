@@ -19,7 +19,7 @@ void* Find(const char* symbol) {
   RUEDA_CHECK(dladdr(reinterpret_cast<const void*>(&Cuda), &info) != 0);
   RUEDA_CHECK(realpath(info.dli_fname, file) != nullptr) << info.dli_fname;
   std::string path(file);
-  path = path.substr(0, path.rfind('/')) + "/librueda_nccl.so";
+  path = path.substr(0, path.rfind('/')) + "/rueda/librueda_nccl.so";
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   RUEDA_CHECK(library != nullptr) << dlerror();
   void* const entry = dlsym(library, symbol);
