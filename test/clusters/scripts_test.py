@@ -356,8 +356,13 @@ class Kubernetes(OnHosts):
             self.skipTest("python3-yaml is not installed")
         # The image.
         self.image = os.path.join(self.folder, "opt")
-        os.mkdir(self.image)
-        os.symlink(PROGRAMS, os.path.join(self.image, "bin"))
+        programs = os.path.join(self.image, "bin")
+        os.makedirs(programs)
+        os.symlink(os.path.join(PROGRAMS, "ruedarun"), os.path.join(programs, "ruedarun"))
+        package = os.path.join(os.path.dirname(PROGRAMS), "python")
+        with open(os.path.join(programs, "python"), "w", encoding="utf-8") as file:
+            file.write(f"#!/bin/sh\nPYTHONPATH={package} exec {python()}/bin/python \"$@\"\n")
+        os.chmod(file.name, 0o755)
         os.symlink(os.path.join(REPOSITORY, "examples"), os.path.join(self.image, "examples"))
 
     def inside(self, word):
