@@ -90,7 +90,9 @@ is_complete || install
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export PYTHONPATH=$build/python OMP_NUM_THREADS=1
-export HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0 RAY_TMPDIR=$scratch
+# No network; and Ray is not to end workers because other programs use the memory.
+export HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0 RAY_memory_monitor_refresh_ms=0
+export RAY_TMPDIR=$scratch
 
 # run EXAMPLE BACKEND: adds its step time to $scratch/times.
 run() {
@@ -98,7 +100,7 @@ run() {
   command=("$python" "$program" "$2")
   [[ $1 == ray ]] ||
     command=("$python" -m torch.distributed.run --standalone --nproc-per-node 2 "$program" "$2")
-  if ! timeout --kill-after 10 "$limit_s" "${command[@]}" >"$scratch/log" 2>&1 ||
+  if ! timeout --foreground --kill-after 30 "$limit_s" "${command[@]}" >"$scratch/log" 2>&1 ||
     ! result=$(grep "^backend=$2 .* replicas_equal=true" "$scratch/log"); then
     tail -n 100 "$scratch/log"
     printf 'FAILED: %s. Again: PYTHONPATH=%s %s\n' "$program $2" "$PYTHONPATH" "${command[*]}"

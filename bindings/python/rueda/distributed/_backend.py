@@ -19,7 +19,10 @@ NAME = "rueda"
 
 
 def register() -> None:
-    """Once."""
+    """Makes the backend known. The import of rueda.distributed has done so; more calls do nothing.
+
+    It has a public name for programs that must name a function, such as a setup hook of Ray's.
+    """
     if hasattr(dist.Backend, NAME.upper()):
         return
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
