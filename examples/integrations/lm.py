@@ -62,7 +62,7 @@ def check(
     """Describes the run in one line. Collective over the ranks.
 
     Raises:
-        SystemExit: the default process group has another backend or one rank only, the replicas
+        RuntimeError: the default process group has another backend or one rank only, the replicas
             differ, or the loss did not fall.
     """
     size = dist.get_world_size()
@@ -70,13 +70,13 @@ def check(
     replicas = [torch.empty_like(weights) for _ in range(size)]
     dist.all_gather(replicas, weights)
     if dist.get_backend() != backend:
-        raise SystemExit(f"the backend is {dist.get_backend()}, not {backend}")
+        raise RuntimeError(f"the backend is {dist.get_backend()}, not {backend}")
     if size < 2:
-        raise SystemExit("there is one rank only: start two")
+        raise RuntimeError("there is one rank only: start two")
     if not all(torch.equal(replica, weights) for replica in replicas):
-        raise SystemExit("the replicas differ")
+        raise RuntimeError("the replicas differ")
     if not losses[-1] < losses[0]:
-        raise SystemExit(f"the loss did not fall: {losses[0]:.3f} to {losses[-1]:.3f}")
+        raise RuntimeError(f"the loss did not fall: {losses[0]:.3f} to {losses[-1]:.3f}")
     step_ms = 1000 * statistics.median(steps[3:])  # the first ones warm up
     return (
         f"backend={backend} ranks={size} parameters={len(weights)} "

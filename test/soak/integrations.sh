@@ -61,14 +61,13 @@ version=$("$base/bin/python3" -c 'import sys; print("%d.%d" % sys.version_info[:
 venv=$cache/integrations/$version
 python=$venv/bin/python3
 
-# Whether it has all packages at these versions, and they can be imported.
+# Whether it has all packages at these versions. pip installs what they need before them.
 is_complete() {
   "$python" - "${packages[@]}" 2>/dev/null <<'PYTHON'
 import importlib.metadata, sys
 for package in sys.argv[1:]:
     name, _, version = package.partition("==")
     assert importlib.metadata.version(name.partition("[")[0]) == version
-import accelerate, ray.train.torch, transformers
 PYTHON
 }
 
@@ -82,7 +81,6 @@ install() {
   # shellcheck disable=SC2086  # several arguments
   "$python" -m pip install --quiet --disable-pip-version-check ${RUEDA_PIP_ARGS:-} \
     "${packages[@]}" || fail "pip can't install them. RUEDA_PIP_ARGS is passed on to pip"
-  is_complete || fail "can't import accelerate, transformers or ray.train.torch in $venv"
 }
 
 is_complete || install
