@@ -21,7 +21,7 @@ size_t MappedBytes() {
   std::ifstream file("/proc/self/statm");
   size_t pages = 0;
   file >> pages;
-  return file ? pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)) : 0;
+  return file ? pages * PageBytes() : 0;
 }
 
 }  // namespace
@@ -35,6 +35,11 @@ size_t AddressSpaceLeft() {
 
 size_t FileBytesMax() {
   return SoftLimit(RLIMIT_FSIZE);
+}
+
+size_t PageBytes() {
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
 }
 
 std::string AddressSpaceLimitText() {

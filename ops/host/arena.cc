@@ -11,7 +11,8 @@
 namespace rueda {
 namespace {
 
-constexpr size_t kPage = 4'096;
+// Of a machine that does not say how much it has.
+constexpr size_t kMemoryBytesMin = 256u << 20;
 
 }  // namespace
 
@@ -26,10 +27,10 @@ Arena::Arena(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) 
 }
 
 absl::StatusOr<std::shared_ptr<Arena>> Arena::Create(size_t bytes_max) {
-  const size_t memory =
-      static_cast<size_t>(std::max<long>(sysconf(_SC_PHYS_PAGES), 1 << 16)) * kPage;
+  const auto pages = static_cast<size_t>(std::max<long>(sysconf(_SC_PHYS_PAGES), 0));
+  const size_t memory = std::max(pages * PageBytes(), kMemoryBytesMin);
   const size_t limit = std::max(std::min(bytes_max, FileBytesMax()), kArenaBytesMin);
-  const size_t bytes = std::min(memory, limit) / kPage * kPage;
+  const size_t bytes = std::min(memory, limit) / PageBytes() * PageBytes();
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> shared,
                          SharedMemory::Create("rueda-arena", bytes));
   return std::shared_ptr<Arena>(new Arena(std::move(shared)));
@@ -40,7 +41,7 @@ absl::StatusOr<void*> Arena::Allocate(size_t bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("an arena has ", memory_->bytes(), " bytes; ", bytes, " were asked for"));
   }
-  const size_t size = std::max(RoundUp(bytes, kPage), kPage);
+  const size_t size = std::max(RoundUp(bytes, PageBytes()), PageBytes());
   MutexLock lock(mutex_);
   for (auto it = free_.begin(); it != free_.end(); ++it) {  // first fit
     const auto [offset, room] = *it;

@@ -11,14 +11,17 @@
 namespace rueda {
 namespace {
 
-constexpr size_t kPage = 4'096;
+// Of one process set's areas, which are mapped by themselves, so they begin at a page.
+size_t AreasBytes(int ranks) {
+  return RoundUp(static_cast<size_t>(ranks) * sizeof(Area), kPageBytesMax);
+}
 
 }  // namespace
 
 size_t Segment::MappedBytesFor(int ranks, size_t log_bytes, int sets) {
   const size_t n = static_cast<size_t>(ranks);
-  return RoundUp(sizeof(Failure), kPage) + RoundUp(n * sizeof(RankPage), kPage) +
-         RoundUp(log_bytes, kPage) + n * static_cast<size_t>(sets) * sizeof(Area);
+  return RoundUp(sizeof(Failure), kPageBytesMax) + RoundUp(n * sizeof(RankPage), kPageBytesMax) +
+         RoundUp(log_bytes, kPageBytesMax) + static_cast<size_t>(sets) * AreasBytes(ranks);
 }
 
 size_t Segment::BytesFor(int ranks, size_t log_bytes) {
@@ -29,15 +32,15 @@ Segment::Segment(std::shared_ptr<SharedMemory> memory, int ranks, size_t log_byt
     : memory_(std::move(memory)), ranks_(ranks) {
   char* at = memory_->data();
   failure_ = reinterpret_cast<Failure*>(at);
-  at += RoundUp(sizeof(Failure), kPage);
+  at += RoundUp(sizeof(Failure), kPageBytesMax);
   pages_ = reinterpret_cast<RankPage*>(at);
-  at += RoundUp(static_cast<size_t>(ranks) * sizeof(RankPage), kPage);
+  at += RoundUp(static_cast<size_t>(ranks) * sizeof(RankPage), kPageBytesMax);
   log_ = at;
   head_bytes_ = MappedBytesFor(ranks, log_bytes, 0);
 }
 
 absl::StatusOr<Area*> Segment::Areas(SetId set) const {
-  const size_t bytes = static_cast<size_t>(ranks_) * sizeof(Area);
+  const size_t bytes = AreasBytes(ranks_);
   const size_t offset = head_bytes_ + static_cast<size_t>(set) * bytes;
   if (offset + bytes > memory_->bytes()) {
     return absl::ResourceExhaustedError(absl::StrCat(

@@ -85,7 +85,8 @@ class Segment {
                                                       int ranks, size_t log_bytes);
 
   static size_t BytesFor(int ranks, size_t log_bytes);
-  // What is mapped with the areas of `sets` process sets. What Map is given has those of none.
+  // What is mapped with the areas of `sets` process sets: whole pages of any kernel. What Map is
+  // given has those of none.
   static size_t MappedBytesFor(int ranks, size_t log_bytes, int sets);
 
   const std::shared_ptr<SharedMemory>& memory() const { return memory_; }

@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/base/memory_limits.h"
+
 namespace rueda {
 namespace {
 
-constexpr size_t kBytes = 64 << 10;
+constexpr size_t kBytes = 1 << 20;  // pages of any kernel
 
 std::shared_ptr<SharedMemory> New(size_t bytes = kBytes) {
   absl::StatusOr<std::shared_ptr<SharedMemory>> memory = SharedMemory::Create("test", bytes);
@@ -54,7 +56,7 @@ TEST(SharedMemory, BeginsAsZerosAndIsSharedByWhoeverMapsIt) {
 }
 
 TEST(SharedMemory, PartsAreMappedWhenTheyAreAskedFor) {
-  constexpr size_t kPage = 4'096;
+  const size_t kPage = PageBytes();
   const std::shared_ptr<SharedMemory> ours = *SharedMemory::Create("test", kBytes, kPage);
   EXPECT_EQ(ours->bytes(), kBytes);
   char* const part = *ours->MapPart(kBytes - kPage, kPage);

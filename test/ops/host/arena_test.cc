@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr size_t kPage = 4'096;
+const size_t kPage = PageBytes();
 
 class ArenaTest : public ::testing::Test {
  protected:

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/limits.h"
+#include "core/base/memory_limits.h"
 
 namespace rueda {
 namespace {
@@ -53,7 +54,7 @@ TEST(Segment, MapsAreasOfTheSetsThatAreUsed) {
   const auto mapped = [] {
     size_t pages = 0;
     std::ifstream("/proc/self/statm") >> pages;
-    return pages * 4'096;
+    return pages * PageBytes();
   };
   const size_t before = mapped();
   const std::unique_ptr<Segment> segment = *Segment::Create(64, 64);
@@ -62,6 +63,18 @@ TEST(Segment, MapsAreasOfTheSetsThatAreUsed) {
   EXPECT_LT(mapped() - before, 100 * sizeof(Area));
   EXPECT_EQ(*segment->Areas(200), areas);
   EXPECT_EQ(*(*Segment::Map(segment->memory(), 64, 64))->Areas(200), areas) << "one process";
+}
+
+// A part is mapped by itself, at a multiple of the kernel's page, which may be 64 KiB on arm64.
+TEST(Segment, AreasOfASetAreWholePagesOfAnyKernel) {
+  for (const int ranks : {1, 2, 3, 7, 64}) {
+    for (const size_t log_bytes : {64, 10'000}) {
+      for (int sets = 0; sets < 5; ++sets) {
+        EXPECT_EQ(Segment::MappedBytesFor(ranks, log_bytes, sets) % kPageBytesMax, 0u)
+            << ranks << " ranks, " << log_bytes << " bytes of log, " << sets << " sets";
+      }
+    }
+  }
 }
 
 TEST(Segment, ANeighbourSeesTheSame) {
