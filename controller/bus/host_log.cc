@@ -144,7 +144,9 @@ bool HostLog::HaveRoom(size_t side_bytes) {
 }
 
 void HostLog::Publish(LogWord word, bool has_payload) {
-  const uint64_t position = head_->value.fetch_add(1, std::memory_order_relaxed);
+  // All have read what was in this place, but perhaps another writer saw that. What it saw comes
+  // along the chain of these additions.
+  const uint64_t position = head_->value.fetch_add(1, std::memory_order_acq_rel);
   ring_[position & mask_].store(Encode(word, has_payload, position), std::memory_order_release);
   unlooked_ = std::min(unlooked_, position);
   owned_.push_back({position, side_end_});
@@ -259,7 +261,7 @@ std::vector<int> HostLog::TakeStarving() {
   if (starving_count_->value.load(std::memory_order_relaxed) == 0) return writers;
   for (int writer = 0; writer < layout_.writers; ++writer) {
     if (writer != self_ && starving_[writer].value.load(std::memory_order_relaxed) != 0 &&
-        starving_[writer].value.exchange(0, std::memory_order_relaxed) != 0) {
+        starving_[writer].value.exchange(0, std::memory_order_acquire) != 0) {  // it was counted
       starving_count_->value.fetch_sub(1, std::memory_order_relaxed);
       writers.push_back(writer);
     }

@@ -31,7 +31,8 @@ void AddPlace(void* data, size_t bytes) {
   for (Place& place : places) {
     void* free = nullptr;
     if (place.data.load(std::memory_order_relaxed) == nullptr &&
-        place.data.compare_exchange_strong(free, data, std::memory_order_relaxed)) {
+        place.data.compare_exchange_strong(free, data, std::memory_order_acquire,
+                                           std::memory_order_relaxed)) {
       place.bytes.store(bytes, std::memory_order_relaxed);
       return;
     }
@@ -42,7 +43,8 @@ void Unmap(void* data, size_t bytes) {
   for (Place& place : places) {
     if (place.data.load(std::memory_order_relaxed) != data) continue;
     place.bytes.store(0, std::memory_order_relaxed);
-    place.data.store(nullptr, std::memory_order_relaxed);
+    // Release: whoever takes the place next stores its size behind this 0.
+    place.data.store(nullptr, std::memory_order_release);
     break;
   }
   munmap(data, bytes);

@@ -35,13 +35,14 @@ void PairAlgorithm::Start(const BucketOperation& operation) {
   blocks_ =
       std::max<uint64_t>(1, (bytes_ + kHalfBytes - 1) / kHalfBytes);  // without data they meet
   block_ = 0;
+  // Release: the other may read this in place of the last block's word, and the half is free then.
   Area& own = group_->own();
   if (sends()) {
     own.pair_parity = static_cast<uint32_t>(group_->parity());
     own.pair_digest = operation.digest;
-    own.offered.store(Word(0), std::memory_order_relaxed);
+    own.offered.store(Word(0), std::memory_order_release);
   } else {
-    own.accepted.store(Word(0), std::memory_order_relaxed);
+    own.accepted.store(Word(0), std::memory_order_release);
   }
 }
 
