@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "test/support/bfloat16.h"
+#include "test/support/float16.h"
 #include "test/support/jobs.h"
 #include "test/support/tensors.h"
 
@@ -56,7 +57,7 @@ void StoreAs(float value, char* to) {
 }
 void Store(rueda_dtype dtype, float value, char* to) {
   if (dtype.bits == 32) return StoreAs<float>(value, to);
-  if (dtype.code == RUEDA_FLOAT16.code) return StoreAs<_Float16>(value, to);
+  if (dtype.code == RUEDA_FLOAT16.code) return StoreAs<Float16>(value, to);
   StoreAs<BFloat16>(value, to);
 }
 
@@ -68,7 +69,7 @@ float LoadAs(const char* from) {
 }
 float Load(rueda_dtype dtype, const char* from) {
   if (dtype.bits == 32) return LoadAs<float>(from);
-  if (dtype.code == RUEDA_FLOAT16.code) return LoadAs<_Float16>(from);
+  if (dtype.code == RUEDA_FLOAT16.code) return LoadAs<Float16>(from);
   return LoadAs<BFloat16>(from);
 }
 

@@ -14,6 +14,7 @@
 #include <random>
 
 #include "test/support/bfloat16.h"
+#include "test/support/float16.h"
 #include "test/support/jobs.h"
 #include "test/support/tensors.h"
 
@@ -74,7 +75,7 @@ struct Bool {
 template <typename T>
 rueda_dtype DTypeOf() {
   if constexpr (std::is_same_v<T, BFloat16>) return RUEDA_BFLOAT16;
-  if constexpr (std::is_same_v<T, _Float16>) return RUEDA_FLOAT16;
+  if constexpr (std::is_same_v<T, Float16>) return RUEDA_FLOAT16;
   if constexpr (std::is_same_v<T, Float8E4M3FN>) return RUEDA_FLOAT8_E4M3FN;
   if constexpr (std::is_same_v<T, Float8E5M2>) return RUEDA_FLOAT8_E5M2;
   if constexpr (std::is_same_v<T, Bool>) return RUEDA_BOOL;
@@ -155,7 +156,7 @@ TEST_P(Operations, AllreduceOfEveryDtypeWithEveryReduceOperation) {
     CheckAllreduces<Float8E5M2>(context, rank, size);
     CheckAllreduces<std::complex<float>>(context, rank, size);
     CheckAllreduces<std::complex<double>>(context, rank, size);
-    CheckAllreduces<_Float16>(context, rank, size);
+    CheckAllreduces<Float16>(context, rank, size);
     CheckAllreduces<BFloat16>(context, rank, size);
     CheckAllreduces<Bool>(context, rank, size);
   });

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "test/support/bfloat16.h"
+#include "test/support/float16.h"
 #include "test/support/tensors.h"
 
 namespace rueda::testing {
@@ -227,7 +228,7 @@ inline void Store(Type type, void* data, int64_t i, int64_t value) {
       static_cast<int64_t*>(data)[i] = value;
       break;
     case Type::kFloat16:
-      static_cast<_Float16*>(data)[i] = static_cast<_Float16>(value);
+      static_cast<Float16*>(data)[i] = static_cast<Float16>(value);
       break;
     case Type::kBFloat16:
       static_cast<BFloat16*>(data)[i] = BFloat16(static_cast<float>(value));
@@ -257,7 +258,7 @@ inline std::complex<double> Load(Type type, const void* data, int64_t i) {
     case Type::kInt64:
       return static_cast<double>(static_cast<const int64_t*>(data)[i]);
     case Type::kFloat16:
-      return static_cast<double>(static_cast<const _Float16*>(data)[i]);
+      return static_cast<double>(static_cast<const Float16*>(data)[i]);
     case Type::kBFloat16:
       return static_cast<float>(static_cast<const BFloat16*>(data)[i]);
     case Type::kFloat32:

@@ -1,4 +1,4 @@
-// A bfloat16, which the compiler does not have (its float16 is _Float16). PURE
+// A bfloat16, which the compiler does not have (its float16: float16.h). PURE
 #pragma once
 
 #include <bit>

@@ -20,6 +20,7 @@
 #include "test/ops/backend/bucket_operations.h"
 #include "test/ops/backend/memory_store.h"
 #include "test/ops/shm/host.h"
+#include "test/support/float16.h"
 
 namespace rueda {
 namespace {
@@ -355,12 +356,14 @@ TEST(Hierarchical, NarrowTypesAreRoundedOnce) {
   Hosts hosts({2, 2});
   RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int) {
     for (const int64_t elements : {100, 100'000}) {
-      std::vector<_Float16> data(static_cast<size_t>(elements), static_cast<_Float16>(60'000));
+      std::vector<testing::Float16> data(static_cast<size_t>(elements),
+                                         static_cast<testing::Float16>(60'000));
       const Piece piece = {data.data(), data.data(), elements};
       BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat16, ReduceOp::kAverage);
       operation.scaling.divisor = 4;
       ASSERT_EQ(member.Execute(operation), absl::OkStatus());
-      for (const _Float16 value : data) ASSERT_EQ(value, static_cast<_Float16>(60'000));
+      for (const testing::Float16 value : data)
+        ASSERT_EQ(value, static_cast<testing::Float16>(60'000));
     }
   });
 }
