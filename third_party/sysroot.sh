@@ -4,8 +4,8 @@
 #
 #     third_party/sysroot.sh FOLDER
 #
-# It runs on a Debian 12 machine, with that machine's sources of packages. What cross-compiles and runs
-# the result: apt-get install --no-install-recommends g++-aarch64-linux-gnu qemu-user
+# It runs on a Debian 12 machine, with its sources of packages. A compiler and an emulator:
+# apt-get install --no-install-recommends g++-aarch64-linux-gnu qemu-user. Then:
 #
 #     RUEDA_SYSROOT=FOLDER cmake --workflow --preset arm64
 #
@@ -14,8 +14,8 @@ set -euo pipefail
 
 # libssl-dev and libsodium-dev: which of them is needed depends on the release.
 packages=(
-  libabsl-dev libc6-dev libgloo-dev libgmock-dev libgtest-dev libhwy-dev libprotobuf-dev libsodium-dev
-  libssl-dev libstdc++-12-dev libyaml-cpp-dev nlohmann-json3-dev
+  libabsl-dev libc6-dev libgloo-dev libgmock-dev libgtest-dev libhwy-dev libprotobuf-dev
+  libsodium-dev libssl-dev libstdc++-12-dev libyaml-cpp-dev nlohmann-json3-dev
 )
 
 if [[ $# != 1 || $1 == -* ]]; then
@@ -36,7 +36,7 @@ fi
 mkdir -p "$1"
 sysroot=$(cd "$1" && pwd)
 
-# apt-get with folders of its own, and another architecture: it neither sees nor touches what is installed.
+# apt-get with folders and an architecture of its own: it does not see what is installed.
 work=$(mktemp -d)
 trap 'rm -r "$work"' EXIT
 mkdir -p "$work"/state/lists/partial "$work"/cache/archives/partial "$work/tree"

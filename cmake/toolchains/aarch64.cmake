@@ -17,7 +17,8 @@ if(NOT DEFINED CACHE{RUEDA_SYSROOT})
 endif()
 list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES RUEDA_SYSROOT)
 if(NOT IS_DIRECTORY "${RUEDA_SYSROOT}/usr/include")
-  message(FATAL_ERROR "RUEDA_SYSROOT=${RUEDA_SYSROOT}: there is no such sysroot (third_party/sysroot.sh makes one)")
+  message(FATAL_ERROR
+    "RUEDA_SYSROOT=${RUEDA_SYSROOT}: there is no such sysroot (third_party/sysroot.sh makes one)")
 endif()
 set(CMAKE_SYSROOT "${RUEDA_SYSROOT}")
 

@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(int ranks, size_t log_b
   const size_t bytes =
       std::clamp(FileBytesMax(), MappedBytesFor(ranks, log_bytes, 1), BytesFor(ranks, log_bytes));
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
-                         SharedMemory::Create("rueda-control", bytes / kPage * kPage,
+                         SharedMemory::Create("rueda-control", bytes / kPageBytesMax * kPageBytesMax,
                                               MappedBytesFor(ranks, log_bytes, 0)));
   return std::unique_ptr<Segment>(new Segment(std::move(memory), ranks, log_bytes));
 }
