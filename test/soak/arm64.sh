@@ -61,7 +61,7 @@ fi
 export QEMU_LD_PREFIX=$RUEDA_SYSROOT
 
 cmake --preset arm64 >/dev/null
-build=build/arm64
+build=$PWD/build/arm64
 mapfile -t tests < <(ctest --test-dir "$build" -N -L '^unit$' -E "^($no_programs)\$" |
   sed -n 's/^ *Test *#[0-9]*: //p')
 [[ ${#tests[@]} -gt 0 ]] || skip "$build has no tests"
@@ -79,11 +79,10 @@ say "built; $(qemu-aarch64 --version | head -n 1)"
 formats=/proc/sys/fs/binfmt_misc
 registered=""
 mounted=""
-log=""
-subreaper=""
+work=$(mktemp -d)
 # shellcheck disable=SC2317  # called by the trap
 cleanup() {
-  rm -f "$log" "$subreaper"
+  rm -r "$work"
   [[ -z $registered ]] || echo -1 >"$formats/rueda-arm64"
   [[ -z $mounted ]] || umount "$formats"
 }
@@ -121,7 +120,6 @@ for ((i = 0; i < ${#left_out[@]}; i += 2)); do
 done
 [[ -n $binfmt ]] || filter+=":*DeathTest.*"
 say "left out: ${no_programs//|/, }: they run no program of Rueda's"
-log=$(mktemp)
 failed=0
 
 GTEST_FILTER="-${filter#:}" ctest --test-dir "$build" -L '^unit$' -E "^($no_programs)\$" \
@@ -130,18 +128,18 @@ GTEST_FILTER="-${filter#:}" ctest --test-dir "$build" -L '^unit$' -E "^($no_prog
 try() {  # NAME COMMAND...
   local name=$1 start=$SECONDS
   shift
-  if "$@" >"$log" 2>&1; then
+  if (cd "$work" && "$@") >"$work/log" 2>&1; then
     say "passed: $name, $((SECONDS - start)) s"
   else
     say "FAILED: $name"
-    tail -n 60 "$log"
+    tail -n 60 "$work/log"
     failed=1
   fi
 }
 
 # qemu has no prctl(PR_SET_CHILD_SUBREAPER), by which ruedarun adopts what a rank leaves behind. It
 # is told that it has.
-subreaper=$(mktemp --suffix .so)
+subreaper=$work/subreaper.so
 aarch64-linux-gnu-gcc --sysroot="$RUEDA_SYSROOT" -shared -fPIC -x c -o "$subreaper" - <<'C'
 #include <stdarg.h>
 #include <stdlib.h>
@@ -164,7 +162,8 @@ for program in hello cpp_snippets; do
   try "$program, two ranks on one host" "${run[@]}" "$build/bin/$program"
   try "$program, two ranks on two hosts" env RUEDA_HOSTS_FAKE=2 "${run[@]}" "$build/bin/$program"
 done
-try operations_test qemu-aarch64 "$build/test/operations_test"
+try "operations_test, processes on one host and on two" qemu-aarch64 "$build/test/operations_test" \
+  --gtest_filter='*/processes:*/processes_two_hosts'
 # Larger programs crash in qemu then. Its /proc counts pages of 4 KiB still.
 pages=(qemu-aarch64 -p 65536)
 try "shared memory, pages of 64 KiB" "${pages[@]}" "$build/test/base_test" \
