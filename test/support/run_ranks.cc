@@ -22,7 +22,11 @@
 namespace rueda::testing {
 namespace {
 
+#ifdef RUEDA_TEST_EMULATED
+constexpr int kPatienceMs = 900'000;
+#else
 constexpr int kPatienceMs = kSanitized ? 180'000 : 60'000;
+#endif
 
 // A job id that no other test has, and a secret that the ranks inherit.
 struct Job {
