@@ -12,10 +12,9 @@
 # A second run replaces the folder.
 set -euo pipefail
 
-# libssl-dev and libsodium-dev: which of them is needed depends on the release.
 packages=(
   libabsl-dev libc6-dev libgloo-dev libgmock-dev libgtest-dev libhwy-dev libprotobuf-dev
-  libsodium-dev libssl-dev libstdc++-12-dev libyaml-cpp-dev nlohmann-json3-dev
+  libsodium-dev libstdc++-12-dev libyaml-cpp-dev nlohmann-json3-dev
 )
 
 if [[ $# != 1 || $1 == -* ]]; then
