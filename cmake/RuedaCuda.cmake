@@ -34,7 +34,7 @@ else()
     set(rueda_cuda_why "the driver and NCCL don't run under the ${RUEDA_SANITIZER} sanitizer")
     set(rueda_cuda_advice "the release preset has it")
   else()
-    set(rueda_cuda_advice "third_party/setup.sh --cuda installs what is missing")
+    set(rueda_cuda_advice "third_party/setup.sh --cuda installs what is missing, and RUEDA_SETUP_VENV=ON finds it")
     rueda_find_nvcc("${rueda_nvidia_wheels}" rueda_nvcc rueda_nvcc_version rueda_cuda_why)
     list(TRANSFORM rueda_nvidia_wheels APPEND /nccl/include OUTPUT_VARIABLE rueda_nccl_places)
     find_path(rueda_nccl_include nccl.h NO_CACHE NO_CMAKE_FIND_ROOT_PATH HINTS ${rueda_nccl_places}

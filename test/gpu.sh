@@ -101,7 +101,7 @@ run_tests() {
 }
 
 configure_and_build() {
-  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DRUEDA_CUDA=ON \
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DRUEDA_CUDA=ON -DRUEDA_SETUP_VENV=ON \
     "-DRUEDA_PREFIX=${RUEDA_PREFIX:-}" && cmake --build "$build"
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Unpacks Debian's source packages, with Debian's patches applied. Needs apt and patch, and no root.
+# Unpacks Debian's source packages, with Debian's patches applied. Needs apt, patch and python3,
+# and no root.
 #
 #     third_party/debian_source.sh RELEASE FOLDER PACKAGE...
 #
@@ -16,7 +17,7 @@ fail() {
   exit 1
 }
 command -v apt-cache >/dev/null || fail "this is no Debian: there is no apt-cache"
-command -v patch >/dev/null || fail "there is no patch"
+for tool in patch python3; do command -v "$tool" >/dev/null || fail "there is no $tool"; done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{sources,lists/partial,cache/archives/partial,download} "$2"
@@ -38,6 +39,8 @@ apt_ apt-get update -qq || fail "apt can't read the index of $mirror; see above"
 
 for package in "${@:3}"; do
   record=$(apt_ apt-cache showsrc --only-source "$package" | awk -v RS= 'NR == 1')
+  [[ -n $record ]] || fail "$1 has no source package $package"
+  [[ ! -e $2/$package ]] || fail "$2/$package is there already"
   directory=$(sed -n 's/^Directory: //p' <<<"$record")
   while read -r sum _ file; do
     python3 - "$mirror/$directory/$file" "$work/download/$file" "$sum" <<'PYTHON' || fail "can't fetch $file"

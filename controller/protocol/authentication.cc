@@ -41,7 +41,7 @@ absl::string_view View(const std::array<uint8_t, 32>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// One key a direction: the MAC of the transcript behind a label, which no proof begins with.
+// One key per direction: the MAC of the transcript behind a label, which no proof begins with.
 SessionKey DeriveKey(absl::string_view secret, absl::string_view label,
                      absl::string_view transcript) {
   return ComputeMac(secret, absl::StrCat(label, transcript));

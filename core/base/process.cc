@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -63,14 +65,32 @@ std::string StatOf(int pid) {
   return name_end == std::string::npos ? "" : text.substr(std::min(name_end + 2, text.size()));
 }
 
+// glibc has names of signals (sigabbrev_np) only since 2.32.
+constexpr std::pair<int, const char*> kSignals[] = {
+    {SIGHUP, "SIGHUP"},   {SIGINT, "SIGINT"},       {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},
+    {SIGTRAP, "SIGTRAP"}, {SIGABRT, "SIGABRT"},     {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
+    {SIGKILL, "SIGKILL"}, {SIGUSR1, "SIGUSR1"},     {SIGSEGV, "SIGSEGV"}, {SIGUSR2, "SIGUSR2"},
+    {SIGPIPE, "SIGPIPE"}, {SIGALRM, "SIGALRM"},     {SIGTERM, "SIGTERM"}, {SIGSTKFLT, "SIGSTKFLT"},
+    {SIGCHLD, "SIGCHLD"}, {SIGCONT, "SIGCONT"},     {SIGSTOP, "SIGSTOP"}, {SIGTSTP, "SIGTSTP"},
+    {SIGTTIN, "SIGTTIN"}, {SIGTTOU, "SIGTTOU"},     {SIGURG, "SIGURG"},   {SIGXCPU, "SIGXCPU"},
+    {SIGXFSZ, "SIGXFSZ"}, {SIGVTALRM, "SIGVTALRM"}, {SIGPROF, "SIGPROF"}, {SIGWINCH, "SIGWINCH"},
+    {SIGPOLL, "SIGPOLL"}, {SIGPWR, "SIGPWR"},       {SIGSYS, "SIGSYS"}};
+
+// Null: a real-time signal, or none.
+const char* NameOfSignal(int signal) {
+  const auto* const found = std::find_if(std::begin(kSignals), std::end(kSignals),
+                                         [&](const auto& named) { return named.first == signal; });
+  return found == std::end(kSignals) ? nullptr : found->second;
+}
+
 }  // namespace
 
 std::string WaitStatusText(int status) {
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
-    const char* name = sigabbrev_np(signal);
+    const char* name = NameOfSignal(signal);
     return absl::StrCat("killed by signal ", signal,
-                        name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
+                        name == nullptr ? "" : absl::StrCat(" (", name, ")"));
   }
   return absl::StrCat("exited with status ", WEXITSTATUS(status));
 }
@@ -146,8 +166,8 @@ int ParentOf(int pid) {
 }
 
 std::string SignalName(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
+  const char* name = NameOfSignal(signal);
+  return name == nullptr ? absl::StrCat("signal ", signal) : name;
 }
 
 std::vector<int> AllowedCores() {

@@ -1,5 +1,5 @@
-// Opens the modules: shared libraries beside librueda.so that hold what it must neither link nor
-// need in order to load.
+// Opens the modules: shared libraries in rueda/, beside librueda.so, that hold what it must neither
+// link nor need in order to load.
 //
 // Why: libtorch_cpu.so exports some 470 symbols of its own, younger Gloo. Whatever binds to gloo::
 // in a process with torch may get torch's, and crashes. RTLD_LOCAL keeps a module's symbols to

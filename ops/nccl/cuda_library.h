@@ -11,7 +11,7 @@ namespace rueda {
 // Whether the module was built beside this library.
 bool BuiltWithCuda();
 
-// The module's table, from `directory`, or where librueda.so is. FAILED_PRECONDITION, for people:
+// The module's table, from `directory`, or from ModuleDirectory(). FAILED_PRECONDITION, for people:
 // this library was built without it, or it is missing or can't be loaded. Any thread; not cheap.
 absl::StatusOr<const rueda_cuda*> LoadCuda(const std::string& directory = "");
 

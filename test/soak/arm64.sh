@@ -72,8 +72,6 @@ for name in "${tests[@]}"; do
 done
 cmake --build "$build" -j "$jobs" --target "${targets[@]}" >/dev/null ||
   { say "FAILED: the build; again: cmake --build $build"; exit 1; }
-sysroot=$RUEDA_SYSROOT
-unset RUEDA_SYSROOT  # ranks take it for a mistyped knob
 say "built; $(qemu-aarch64 --version | head -n 1)"
 
 # Programs that start programs -----------------------------------------------------------------
@@ -142,7 +140,7 @@ try() {  # NAME COMMAND...
 # qemu has no prctl(PR_SET_CHILD_SUBREAPER), by which ruedarun adopts what a rank leaves behind. It
 # is told that it has.
 subreaper=$work/subreaper.so
-aarch64-linux-gnu-gcc --sysroot="$sysroot" -shared -fPIC -x c -o "$subreaper" - <<'C'
+aarch64-linux-gnu-gcc --sysroot="$RUEDA_SYSROOT" -shared -fPIC -x c -o "$subreaper" - <<'C'
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/prctl.h>

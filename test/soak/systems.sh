@@ -10,7 +10,7 @@
 #              and run on two ranks
 #   wheel      bindings/python/wheel.sh from an sdist; the wheel's tests here, and in a Debian 11 root (glibc 2.31)
 #
-# All but clang need root, and debootstrap. Roots are kept in ${XDG_CACHE_HOME:-~/.cache}/rueda/roots. Prints a line a
+# All but clang need root, and debootstrap. Roots are kept in ${XDG_CACHE_HOME:-~/.cache}/rueda/roots. Prints a line per
 # run; exit status 1 when one failed. RUEDA_DEBIAN_MIRROR names another mirror than http://deb.debian.org/debian.
 set -euo pipefail
 
@@ -20,9 +20,10 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/rueda
 mirror=${RUEDA_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 jobs=$(nproc)
 work=$(mktemp -d)
+there=$work/root
 clean_up() {
-  ! mountpoint -q "$cache/roots/now" || umount -R "$cache/roots/now"
-  rm -rf "$work"
+  ! mountpoint -q "$there" || umount -R "$there" || true
+  rm -rf --one-file-system "$work"
 }
 trap clean_up EXIT
 fail() {
@@ -32,7 +33,6 @@ fail() {
 
 # new_root RELEASE [PACKAGE...]: an overlay over that release of Debian, empty but for the packages, as $there.
 # It has this tree's files as they were committed, in /rueda.
-there=$cache/roots/now
 new_root() {
   local base=$cache/roots/$1
   [[ $(id -u) == 0 ]] || fail "$1 needs root, for debootstrap and chroot"
@@ -132,11 +132,14 @@ if [[ ${1:-} == --one ]]; then  # the others would run under `if`, where bash pa
   "run_$2"
   exit
 fi
+case "${1:-}" in -h | --help) sed -n '3,/^set /{/^#/s/^# \{0,1\}//p}' "$0" && exit 0 ;; esac
 [[ $# -gt 0 && $1 != -* ]] || { sed -n '3,/^set /{/^#/s/^# \{0,1\}//p}' "$0" && exit 2; }
+for run in "$@"; do
+  [[ $(type -t "run_$run") == function ]] || fail "there is no run $run; --help lists them"
+done
 mkdir -p build
 failed=0
 for run in "$@"; do
-  [[ $(type -t "run_$run") == function ]] || fail "there is no run $run; --help lists them"
   start=$SECONDS
   if "$root/test/soak/systems.sh" --one "$run" >"build/soak-$run.log" 2>&1; then
     printf '%-10s passed, %d s\n' "$run" $((SECONDS - start))

@@ -135,6 +135,10 @@ TEST(Process, HasEndedIsSeenWithoutPidfdsToo) {
 
 TEST(Process, NamesSignals) {
   EXPECT_EQ(SignalName(SIGTERM), "SIGTERM");
+  for (int signal = 1; signal < NSIG; ++signal) {
+    const char* const name = sigabbrev_np(signal);
+    if (name != nullptr) EXPECT_EQ(SignalName(signal), std::string("SIG") + name);
+  }
   EXPECT_EQ(SignalName(64), "signal 64");
 }
 

@@ -33,7 +33,13 @@ _PLACE = {
     "RUEDA_TIMELINE",
 }
 # No knobs: of scripts that install and build (core/config/config.cc).
-_OF_SCRIPTS = {"RUEDA_VENV", "RUEDA_PIP_ARGS", "RUEDA_PREFIX", "RUEDA_SYSROOT"}
+_OF_SCRIPTS = {
+    "RUEDA_VENV",
+    "RUEDA_PIP_ARGS",
+    "RUEDA_PREFIX",
+    "RUEDA_SYSROOT",
+    "RUEDA_DEBIAN_MIRROR",
+}
 # Nor is what Kubernetes sets for a service, which core/config/config.cc knows too.
 _OF_SERVICE = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT(_\d+_(TCP|UDP|SCTP)|$)")
 
