@@ -179,8 +179,7 @@ const Knob kKnobs[] = {
 constexpr char kPrefix[] = "RUEDA_";
 
 // RUEDA_ variables that the scripts read and the library does not.
-const char* const kScriptVariables[] = {"VENV", "PIP_ARGS", "PREFIX", "SYSROOT",
-                                        "DEBIAN_MIRROR"};
+const char* const kScriptVariables[] = {"VENV", "PIP_ARGS", "PREFIX", "SYSROOT", "DEBIAN_MIRROR"};
 
 // HOROVOD_ settings of features that do not exist here, which a job does without: they only tune,
 // or switch off what others need not fear. Anything else that begins with HOROVOD_ (ranks set by

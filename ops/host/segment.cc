@@ -55,9 +55,10 @@ absl::StatusOr<Area*> Segment::Areas(SetId set) const {
 absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(int ranks, size_t log_bytes) {
   const size_t bytes =
       std::clamp(FileBytesMax(), MappedBytesFor(ranks, log_bytes, 1), BytesFor(ranks, log_bytes));
-  RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
-                         SharedMemory::Create("rueda-control", bytes / kPageBytesMax * kPageBytesMax,
-                                              MappedBytesFor(ranks, log_bytes, 0)));
+  RUEDA_ASSIGN_OR_RETURN(
+      std::shared_ptr<SharedMemory> memory,
+      SharedMemory::Create("rueda-control", bytes / kPageBytesMax * kPageBytesMax,
+                           MappedBytesFor(ranks, log_bytes, 0)));
   return std::unique_ptr<Segment>(new Segment(std::move(memory), ranks, log_bytes));
 }
 

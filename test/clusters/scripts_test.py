@@ -81,12 +81,12 @@ def of_example(text):
     return "".join(line + "\n" for line in text.splitlines() if re.match(ours, line))
 
 
-def python():
-    """That of third_party/setup.sh, with Lightning in it."""
+def python(package="lightning"):
+    """The virtual environment of third_party/setup.sh, with that package in it."""
     venv = os.environ.get("RUEDA_VENV", os.path.expanduser("~/.cache/rueda/venv"))
-    if subprocess.run([f"{venv}/bin/python", "-c", "import importlib.util as i; assert i.find_spec('lightning')"],
+    if subprocess.run([f"{venv}/bin/python", "-c", f"import importlib.util as i; assert i.find_spec('{package}')"],
                       check=False, capture_output=True).returncode != 0:
-        raise unittest.SkipTest("Lightning is not installed")
+        raise unittest.SkipTest(f"{package} is not installed")
     return venv
 
 
@@ -361,7 +361,7 @@ class Kubernetes(OnHosts):
         os.symlink(os.path.join(PROGRAMS, "ruedarun"), os.path.join(programs, "ruedarun"))
         package = os.path.join(os.path.dirname(PROGRAMS), "python")
         with open(os.path.join(programs, "python"), "w", encoding="utf-8") as file:
-            file.write(f"#!/bin/sh\nPYTHONPATH={package} exec {python()}/bin/python \"$@\"\n")
+            file.write(f"#!/bin/sh\nPYTHONPATH={package} exec {python('numpy')}/bin/python \"$@\"\n")
         os.chmod(file.name, 0o755)
         os.symlink(os.path.join(REPOSITORY, "examples"), os.path.join(self.image, "examples"))
 

@@ -110,9 +110,9 @@ run_wheel() {
   # Debian 11's own Python is 3.9, too old: its compiler makes this one's version.
   new_root bullseye gcc libc6-dev libffi-dev make zlib1g-dev
   third_party/debian_source.sh bookworm "$there" python3.11
-  inside sh -c "cd /python3.11 && ./configure --quiet && make -s -j$jobs && make -s altinstall"
+  inside sh -c "cd /python3.11 && ./configure --quiet --without-ensurepip && make -s -j$jobs && make -s altinstall"
   site=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
-  for package in numpy numpy.libs pytest _pytest py.py pluggy iniconfig packaging pygments cloudpickle; do
+  for package in pip numpy numpy.libs pytest _pytest py.py pluggy iniconfig packaging pygments cloudpickle; do
     cp -r "$site/$package" "$there/usr/local/lib/python3.11/site-packages/"
   done
   cp "$wheel" "$there/"

@@ -23,7 +23,7 @@ namespace rueda::testing {
 namespace {
 
 #ifdef RUEDA_TEST_EMULATED
-constexpr int kPatienceMs = 900'000;
+constexpr int kPatienceMs = 500'000;
 #else
 constexpr int kPatienceMs = kSanitized ? 180'000 : 60'000;
 #endif
