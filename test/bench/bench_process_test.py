@@ -70,7 +70,9 @@ class Bench(unittest.TestCase):
         """That it runs, on a fake device whose times mean nothing; and that nothing does without one."""
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(LIBRUEDA, pathlib.Path(folder, "librueda.so.0.1"))  # and not a link to it
-            shutil.copy(FAKE_CUDA, folder)
+            modules = pathlib.Path(folder, "rueda")
+            modules.mkdir()
+            shutil.copy(FAKE_CUDA, modules)
             here = dict(os.environ, LD_LIBRARY_PATH=folder)
             for words, rows in ((("--bytes", "4,4K"), 2), (("--many", "20x4K"), 1),
                                 (("--op", "allgather", "--bytes", "4K"), 1),

@@ -102,7 +102,7 @@ run_deb() {
 }
 
 run_wheel() {
-  local python=${RUEDA_VENV:-$cache/venv}/bin/python site wheel package
+  local python=${RUEDA_VENV:-$cache/venv}/bin/python site wheel package packages
   rm -rf build/dist
   "$python" -c 'import scikit_build_core.build as build; build.build_sdist("build/dist")'
   wheel=$(bindings/python/wheel.sh build/dist build/dist/*.tar.gz)
@@ -112,8 +112,10 @@ run_wheel() {
   third_party/debian_source.sh bookworm "$there" python3.11
   inside sh -c "cd /python3.11 && ./configure --quiet --without-ensurepip && make -s -j$jobs && make -s altinstall"
   site=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+  packages=$there$(inside python3.11 -c 'import site; print(site.getsitepackages()[0])')
+  mkdir -p "$packages"
   for package in pip numpy numpy.libs pytest _pytest py.py pluggy iniconfig packaging pygments cloudpickle; do
-    cp -r "$site/$package" "$there/usr/local/lib/python3.11/site-packages/"
+    cp -r "$site/$package" "$packages/"
   done
   cp "$wheel" "$there/"
   inside python3.11 -m pip install --quiet --no-deps --no-index "/$(basename "$wheel")"
