@@ -108,7 +108,7 @@ run_wheel() {
   wheel=$(bindings/python/wheel.sh build/dist build/dist/*.tar.gz)
   test/python/wheel_test.sh "$python" "$work" "$wheel"
   # Debian 11's own Python is 3.9, too old: its compiler makes this one's version.
-  new_root bullseye gcc libc6-dev libffi-dev make zlib1g-dev
+  new_root bullseye gcc libc6-dev libexpat1-dev libffi-dev make zlib1g-dev
   third_party/debian_source.sh bookworm "$there" python3.11
   inside sh -c "cd /python3.11 && ./configure --quiet --without-ensurepip && make -s -j$jobs && make -s altinstall"
   site=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
