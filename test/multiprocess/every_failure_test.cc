@@ -287,8 +287,7 @@ bool RunAndCheck(const Round& round) {
       EXPECT_TRUE((round.what == Refusable::kMalloc || in_gloo) &&
                   (rank == round.victim || round.setup.ranks == Ranks::kThreads))
           << "rank " << rank << " ended with wait status " << status;
-      EXPECT_THAT(outcome.last_words[rank],
-                  AnyOf(NamesTheCause(), HasSubstr("gloo::")))
+      EXPECT_THAT(outcome.last_words[rank], AnyOf(NamesTheCause(), HasSubstr("gloo::")))
           << "rank " << rank << " ended with wait status " << status;
       if (Soak()) std::printf("last words: %s\n", outcome.last_words[rank].c_str());
       continue;

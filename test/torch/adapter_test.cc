@@ -423,7 +423,8 @@ TEST(AdapterAlone, HandlesThatWereSynchronizedMayOutliveTheJob) {
 TEST(Gloo, WorksInAProgramThatLinksTorch) {
   Dl_info info;
   ASSERT_NE(dladdr(reinterpret_cast<void*>(&rueda_version), &info), 0);
-  const auto module = std::filesystem::path(info.dli_fname).parent_path() / "rueda/librueda_gloo.so";
+  const auto module =
+      std::filesystem::path(info.dli_fname).parent_path() / "rueda/librueda_gloo.so";
   if (!std::filesystem::exists(module)) GTEST_SKIP() << module << " was not built";
   const auto body = [] {
     for (int i = 0; i < 20; ++i) {
