@@ -32,10 +32,12 @@ else()
   elseif(RUEDA_TORCH STREQUAL "ON")
     message(FATAL_ERROR
       "RUEDA_TORCH=ON, but ${rueda_torch_why}. Run third_party/setup.sh and set "
-      "RUEDA_SETUP_VENV=ON, as the presets do, or name a place with torch: the environment variable RUEDA_VENV (a virtual environment), -DTorch_DIR=... or "
+      "RUEDA_SETUP_VENV=ON, as the presets do, or name a place with torch: the environment "
+      "variable RUEDA_VENV (a virtual environment), -DTorch_DIR=... or "
       "-DCMAKE_PREFIX_PATH=...")
   else()
     message(STATUS
-      "LibTorch adapter: left out, ${rueda_torch_why} (third_party/setup.sh installs torch, and RUEDA_SETUP_VENV=ON finds it)")
+      "LibTorch adapter: left out, ${rueda_torch_why} (third_party/setup.sh installs torch, and "
+      "RUEDA_SETUP_VENV=ON finds it)")
   endif()
 endif()

@@ -37,8 +37,17 @@ for tool in autoreconf cmake libtoolize make ninja protoc; do
 done
 mkdir -p "$1"
 prefix=$(cd "$1" && pwd)
-made_by=$(sha256sum "${BASH_SOURCE[0]}" | cut -d' ' -f1)
-[[ ! -e $prefix/built/all || $(cat "$prefix/built/all") != "$made_by" ]] || exit 0
+# What another version of this script has built is not used. A folder of somebody's own is left alone.
+marker=$prefix/.made-by-rueda-static
+made_by=$(sha256sum "${BASH_SOURCE[0]}")
+made_by=${made_by%% *}
+if [[ ! -e $marker && -n $(ls -A "$prefix") ]]; then
+  fail "$prefix is not empty, and was not made by this; name a new folder"
+elif [[ ! -e $marker || $(cat "$marker") != "$made_by" ]]; then
+  find "$prefix" -mindepth 1 -delete
+  echo "$made_by" >"$marker"
+fi
+[[ ! -e $prefix/built/all ]] || exit 0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -61,34 +70,32 @@ install_zig() {
   done
 }
 
-# with_cmake PACKAGE [ARGUMENT...]
-with_cmake() {
+# build PACKAGE WAY [ARGUMENT...]: unless it was. WAY is one of the two below.
+build() {
   [[ ! -e $prefix/built/$1 ]] || return 0
   say "$1"
-  local arguments=(
-    -DCMAKE_TOOLCHAIN_FILE="$prefix/toolchain.cmake" -DCMAKE_BUILD_TYPE=Release
-    -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_POSITION_INDEPENDENT_CODE=ON
-    -DCMAKE_CXX_STANDARD=20 -DBUILD_SHARED_LIBS=OFF -DBUILD_TESTING=OFF -DCMAKE_POLICY_VERSION_MINIMUM=3.5
-    "${@:2}"
-  )
-  if ! { cmake -G Ninja -S "$work/$1" -B "$work/$1-build" -Wno-dev "${arguments[@]}" &&
-    ninja -C "$work/$1-build" install; } >"$work/log" 2>&1; then
+  if ! "$2" "$1" "${@:3}" >"$work/log" 2>&1; then
     tail -n 50 "$work/log" >&2
     fail "$1 does not build; see above"
   fi
   touch "$prefix/built/$1"
 }
 
-build_libsodium() {
-  [[ ! -e $prefix/built/libsodium ]] || return 0
-  say libsodium
-  cd "$work/libsodium" &&
-    autoreconf --install >"$work/log" 2>&1 &&
-    ./configure --host="$architecture-linux-gnu" --prefix="$prefix" --disable-shared --with-pic --quiet \
-      CC="$prefix/bin/cc" AR="$prefix/bin/ar" RANLIB="$prefix/bin/ranlib" CFLAGS=-O3 >"$work/log" 2>&1 &&
-    make -s -j"$(nproc)" -C src install >"$work/log" 2>&1 &&
-    touch "$prefix/built/libsodium"
+with_cmake() {
+  cmake -G Ninja -S "$work/$1" -B "$work/$1-build" -Wno-dev \
+    -DCMAKE_TOOLCHAIN_FILE="$prefix/toolchain.cmake" -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
+    -DCMAKE_CXX_STANDARD=20 -DBUILD_SHARED_LIBS=OFF -DBUILD_TESTING=OFF -DCMAKE_POLICY_VERSION_MINIMUM=3.5 \
+    "${@:2}" &&
+    ninja -C "$work/$1-build" install
 }
+
+with_autotools() (
+  cd "$work/$1" && autoreconf --install &&
+    ./configure --host="$architecture-linux-gnu" --prefix="$prefix" --disable-shared --with-pic --quiet \
+      CC="$prefix/bin/cc" AR="$prefix/bin/ar" RANLIB="$prefix/bin/ranlib" CFLAGS=-O3 &&
+    make -s -j"$(nproc)" -C src install
+)
 
 install_zig
 cat >"$prefix/toolchain.cmake" <<END
@@ -107,21 +114,18 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 END
 "$here/debian_source.sh" trixie "$work" "${packages[@]}"
 for package in "${packages[@]}"; do cp "$work/$package/debian/copyright" "$prefix/licenses/$package"; done
-with_cmake abseil -DABSL_PROPAGATE_CXX_STD=ON
+build abseil with_cmake -DABSL_PROPAGATE_CXX_STD=ON
 # Debian's patch for architectures that need libatomic: zig's linker knows no such flags.
 sed -i -E 's/;?-Wl,--push-state,--as-needed;(-latomic|\\\$<LINK_ONLY:-latomic>);-Wl,--pop-state//g' \
   "$prefix/lib/cmake/absl/abslTargets.cmake"
 ! grep -q latomic "$prefix/lib/cmake/absl/abslTargets.cmake" || fail "Abseil's package asks for libatomic in another way"
-with_cmake protobuf -Dprotobuf_BUILD_TESTS=OFF -Dprotobuf_BUILD_PROTOC_BINARIES=OFF -Dprotobuf_WITH_ZLIB=OFF
-with_cmake yaml-cpp -DYAML_CPP_BUILD_TESTS=OFF -DYAML_CPP_BUILD_TOOLS=OFF
-with_cmake highway -DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF
-with_cmake nlohmann-json3 -DJSON_BuildTests=OFF
+build protobuf with_cmake -Dprotobuf_BUILD_TESTS=OFF -Dprotobuf_BUILD_PROTOC_BINARIES=OFF -Dprotobuf_WITH_ZLIB=OFF
+build yaml-cpp with_cmake -DYAML_CPP_BUILD_TESTS=OFF -DYAML_CPP_BUILD_TOOLS=OFF
+build highway with_cmake -DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF
+build nlohmann-json3 with_cmake -DJSON_BuildTests=OFF
 # ops/gloo/peer_name.cc stands in for this function, as it does before the shared library.
 sed -i 's/^Address Address::fromPeerName/__attribute__((weak)) &/' "$work/gloo/gloo/transport/tcp/address.cc"
 grep -q '^__attribute__((weak)) Address' "$work/gloo/gloo/transport/tcp/address.cc" || fail "Gloo has changed"
-with_cmake gloo -DUSE_LIBUV=OFF
-build_libsodium || {
-  tail -n 50 "$work/log" >&2
-  fail "libsodium does not build; see above"
-}
-echo "$made_by" >"$prefix/built/all"
+build gloo with_cmake -DUSE_LIBUV=OFF
+build libsodium with_autotools
+touch "$prefix/built/all"

@@ -50,8 +50,6 @@ SessionKey DeriveKey(absl::string_view secret, absl::string_view label,
 }  // namespace
 
 Mac ComputeMac(absl::string_view key, absl::string_view message) {
-  static const bool initialized = sodium_init() >= 0;  // chooses the code for this CPU
-  RUEDA_CHECK(initialized);
   const auto* const bytes = reinterpret_cast<const uint8_t*>(key.data());
   std::array<uint8_t, crypto_generichash_KEYBYTES_MAX> hashed;
   const bool is_long = key.size() > hashed.size();

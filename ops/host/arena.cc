@@ -11,7 +11,7 @@
 namespace rueda {
 namespace {
 
-// Of a machine that does not say how much it has.
+// Also of a machine that does not say how much it has.
 constexpr size_t kMemoryBytesMin = 256u << 20;
 
 }  // namespace
