@@ -89,9 +89,11 @@ if(rueda_has_cuda)
   find_library(rueda_cudart_static NAMES libcudart_static.a NO_CACHE NO_CMAKE_FIND_ROOT_PATH REQUIRED
                HINTS ${CMAKE_CUDA_HOST_IMPLICIT_LINK_DIRECTORIES} ${CMAKE_CUDA_COMPILER_LIBRARY_ROOT}/lib64
                      ${CMAKE_CUDA_COMPILER_TOOLKIT_ROOT}/lib64 ${rueda_nvcc_libraries})
-  # Beside the header, in a wheel as in a system.
-  find_library(rueda_nccl_library NAMES libnccl.so.2 nccl NO_CACHE NO_CMAKE_FIND_ROOT_PATH
+  # Beside the header, in a wheel as in a system. Empty where it is built for other machines.
+  find_library(RUEDA_NCCL_LIBRARY NAMES libnccl.so.2 nccl NO_CMAKE_FIND_ROOT_PATH
                HINTS ${rueda_nccl_include}/../lib)
+  mark_as_advanced(RUEDA_NCCL_LIBRARY)
+  set(rueda_nccl_library "${RUEDA_NCCL_LIBRARY}")
   if(NOT rueda_nccl_library)
     set(rueda_nccl_library "")
   endif()

@@ -49,7 +49,7 @@ places=("${RUEDA_VENV:-$cache/venv}")
 cuda_license=$(find -L "${places[@]}" \( -path '*/nvidia_cuda_runtime-*/licenses/License.txt' -o -name EULA.txt \) \
   -print -quit)
 if [[ $architecture == x86_64 && -n $cuda_license ]]; then
-  cuda=(RUEDA_CUDA=AUTO RUEDA_SETUP_VENV=ON "CMAKE_CUDA_HOST_COMPILER=$(command -v g++)")
+  cuda=(RUEDA_CUDA=AUTO RUEDA_SETUP_VENV=ON RUEDA_NCCL_LIBRARY= "CMAKE_CUDA_HOST_COMPILER=$(command -v g++)")
 else
   echo "wheel.sh: without the module for NCCL: that is x86_64's, and needs CUDA with its license" >&2
 fi

@@ -21,7 +21,6 @@
 namespace rueda {
 namespace {
 
-constexpr char kVersion[] = "0.1.0";
 constexpr char kLoopback[] = "127.0.0.1";
 // How long a launcher may take to write down how a rank has ended.
 constexpr Nanos kVerdictPatience = 500 * kMillisecond;
@@ -320,7 +319,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   mine.set_host_name(HostName());
   mine.set_pid(getpid());
   mine.set_pid_namespace(PidNamespace());
-  mine.set_version(kVersion);
+  mine.set_version(RUEDA_VERSION_TEXT);
   if (args.room != kNoLimit) mine.set_room(args.room);
   for (const auto& [name, value] : AgreedKnobs(config)) {
     wire::Knob* knob = mine.add_agreed();

@@ -153,8 +153,8 @@ struct OperationTraits {
   friend bool operator==(const OperationTraits&, const OperationTraits&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const OperationTraits& traits) {
-    const auto& [kind, reduce_op, root, peer, device, urgent, compression] = traits;
-    return H::combine(std::move(h), kind, reduce_op, root, peer, device, urgent, compression);
+    const auto& [k, op, r, p, d, u, c] = traits;  // all there are
+    return H::combine(std::move(h), k, op, r, p, d, u, c);
   }
 
  private:

@@ -39,8 +39,8 @@ absl::StatusOr<int> OpenFlags(const ModuleName& wanted) {
   if (wanted.symbol == nullptr || FindGlobally(wanted.symbol) == nullptr) return kFlags;
   return absl::FailedPreconditionError(absl::StrCat(
       "this program has another ", wanted.name,
-      " (libtorch's?) and another malloc than libc's (a preloaded one?): beside both at "
-      "once the module can't be loaded"));
+      " (libtorch's?) and another malloc than libc's: beside both the module can't be loaded; "
+      "start the program without the other malloc (LD_PRELOAD)"));
 }
 
 absl::Status Check(const ModuleHeader* module, const ModuleName& wanted, size_t bytes) {

@@ -20,7 +20,7 @@ size_t AreasBytes(int ranks) {
 
 size_t Segment::MappedBytesFor(int ranks, size_t log_bytes, int sets) {
   const size_t n = static_cast<size_t>(ranks);
-  return RoundUp(sizeof(Failure), kPageBytesMax) + RoundUp(n * sizeof(RankPage), kPageBytesMax) +
+  return RoundUp(sizeof(Head), kPageBytesMax) + RoundUp(n * sizeof(RankPage), kPageBytesMax) +
          RoundUp(log_bytes, kPageBytesMax) + static_cast<size_t>(sets) * AreasBytes(ranks);
 }
 
@@ -31,8 +31,8 @@ size_t Segment::BytesFor(int ranks, size_t log_bytes) {
 Segment::Segment(std::shared_ptr<SharedMemory> memory, int ranks, size_t log_bytes)
     : memory_(std::move(memory)), ranks_(ranks) {
   char* at = memory_->data();
-  failure_ = reinterpret_cast<Failure*>(at);
-  at += RoundUp(sizeof(Failure), kPageBytesMax);
+  failure_ = &head().failure;
+  at += RoundUp(sizeof(Head), kPageBytesMax);
   pages_ = reinterpret_cast<RankPage*>(at);
   at += RoundUp(static_cast<size_t>(ranks) * sizeof(RankPage), kPageBytesMax);
   log_ = at;
@@ -59,7 +59,10 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(int ranks, size_t log_b
       std::shared_ptr<SharedMemory> memory,
       SharedMemory::Create("rueda-control", bytes / kPageBytesMax * kPageBytesMax,
                            MappedBytesFor(ranks, log_bytes, 0)));
-  return std::unique_ptr<Segment>(new Segment(std::move(memory), ranks, log_bytes));
+  std::unique_ptr<Segment> segment(new Segment(std::move(memory), ranks, log_bytes));
+  segment->head().ranks = static_cast<uint64_t>(ranks);
+  segment->head().log_bytes = log_bytes;
+  return segment;
 }
 
 absl::StatusOr<std::unique_ptr<Segment>> Segment::Map(std::shared_ptr<SharedMemory> memory,
@@ -67,7 +70,14 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Map(std::shared_ptr<SharedMemo
   if (memory->bytes() < MappedBytesFor(ranks, log_bytes, 1)) {
     return absl::InvalidArgumentError("the leader's control segment is too small");
   }
-  return std::unique_ptr<Segment>(new Segment(std::move(memory), ranks, log_bytes));
+  std::unique_ptr<Segment> segment(new Segment(std::move(memory), ranks, log_bytes));
+  const Head& head = segment->head();
+  if (head.ranks != static_cast<uint64_t>(ranks) || head.log_bytes != log_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the leader's control segment is for ", head.ranks, " ranks and ", head.log_bytes,
+        " bytes of log, and this host has ", ranks, " and needs ", log_bytes));
+  }
+  return segment;
 }
 
 void Segment::Fail(absl::string_view record) {

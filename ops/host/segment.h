@@ -1,7 +1,7 @@
 // The control segment: what the ranks of one host share in one membership besides their arenas.
 // Made by the host's leader, new in every membership, mapped by all.
 //
-//   failure    the membership's first failure, if any: written once, read by everybody
+//   head       what it was made for; the membership's first failure, if any, which is written once
 //   pages      one a rank: whether it sleeps, what it is doing, whether it has left
 //   log        the announcement log (controller/bus/host_log.h lays it out)
 //   areas      one a rank and process set: arrivals, descriptors, slots, blocks of the algorithms
@@ -80,7 +80,7 @@ class Segment {
   // Creates the segment for `ranks` neighbours with `log_bytes` for the log. Under a limit on the
   // size of files it has areas for fewer process sets.
   static absl::StatusOr<std::unique_ptr<Segment>> Create(int ranks, size_t log_bytes);
-  // The neighbour's view of the same segment.
+  // The neighbour's view of the same segment. INVALID_ARGUMENT: it was made for others.
   static absl::StatusOr<std::unique_ptr<Segment>> Map(std::shared_ptr<SharedMemory> memory,
                                                       int ranks, size_t log_bytes);
 
@@ -111,8 +111,13 @@ class Segment {
     uint32_t bytes;
     char record[kFailureBytesMax];
   };
+  struct Head {
+    uint64_t ranks, log_bytes;  // what it was made for
+    Failure failure;
+  };
 
   Segment(std::shared_ptr<SharedMemory> memory, int ranks, size_t log_bytes);
+  Head& head() const { return *reinterpret_cast<Head*>(memory_->data()); }
 
   const std::shared_ptr<SharedMemory> memory_;
   const int ranks_;

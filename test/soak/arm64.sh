@@ -60,7 +60,7 @@ if [[ ! -d $RUEDA_SYSROOT/usr/include ]]; then
 fi
 export QEMU_LD_PREFIX=$RUEDA_SYSROOT
 
-cmake --preset arm64 >/dev/null
+cmake --preset arm64 "-DRUEDA_SYSROOT=$RUEDA_SYSROOT" >/dev/null
 build=$PWD/build/arm64
 mapfile -t tests < <(ctest --test-dir "$build" -N -L '^unit$' -E "^($no_programs)\$" |
   sed -n 's/^ *Test *#[0-9]*: //p')

@@ -95,6 +95,18 @@ TEST(Segment, OneThatIsTooSmallIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(Segment::Map(segment->memory(), 2, 1 << 30).status()));
 }
 
+TEST(Segment, OneForOtherRanksIsRefused) {
+  const std::unique_ptr<Segment> segment = *Segment::Create(3, 128);
+  const auto map = [&](int ranks, size_t log_bytes) {
+    return Segment::Map(segment->memory(), ranks, log_bytes).status();
+  };
+  EXPECT_TRUE(map(3, 128).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(map(2, 128)));
+  EXPECT_EQ(map(3, 64).message(),
+            "the leader's control segment is for 3 ranks and 128 bytes of log, and this host has 3 "
+            "and needs 64");
+}
+
 TEST(Segment, HasFewerProcessSetsUnderALimitOnFiles) {
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
