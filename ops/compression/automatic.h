@@ -14,7 +14,7 @@ namespace rueda {
 class AutomaticChoice {
  public:
   static constexpr int kCandidates = 3;  // none, bf16, int8
-  // Of each, by turns: what a network grants or denies in between concerns all. The first is not
+  // Of each, alternating: what a network grants or denies in between concerns all. The first is not
   // counted: memory is new then.
   static constexpr int kTrials = 6;
   static constexpr int64_t kBytesMin = 32 << 10;  // below it latency counts, not bandwidth

@@ -4,8 +4,8 @@
 
 namespace rueda::bench {
 
-// Becomes the program in test/bench/peers that measures what --vs or --scaling asks for: it starts
-// rueda_bench under ruedarun, and the peers, by turns.
+// Becomes the program in test/bench/peers that measures what --vs or --scaling asks for. It starts
+// rueda_bench under ruedarun and the peers, alternating.
 [[noreturn]] void HandOver(const Options& options);
 
 }  // namespace rueda::bench

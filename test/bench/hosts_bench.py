@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Allreduce between hosts over a slow link: Rueda's hierarchical data path, its flat one over Gloo, Gloo's own
-algorithms, and what the link can carry at most, by turns, in one run. Hosts are network namespaces of this
-machine (test/clusters/hosts.py); needs root.
+"""Compares allreduces between hosts over a slow link, interleaved in one run.
+
+It measures Rueda's hierarchical data path, its flat one over Gloo, Gloo's own algorithms, and the
+most that the link can carry. Hosts are network namespaces of this machine (test/clusters/hosts.py);
+needs root.
 
     test/bench/hosts_bench.py [--build DIR] [--hosts N] [--local N] [--rate 1gbit] [--bytes 4,64K,64M] [--rounds N]
 
     test/bench/hosts_bench.py --round-trip 50
 
-counts the round trips of small operations instead, on two hosts so many milliseconds from each other.
+counts the round trips of small operations instead, on two hosts with a round-trip time of that many
+milliseconds.
 
     test/bench/hosts_bench.py --compressor int8,auto --rate 100mbit --bytes 4M
 

@@ -32,12 +32,12 @@ constexpr char kUsage[] =
   --device cpu|cuda where the tensors are (default cpu). On cuda, --many orders a stream behind its
                     operations and waits for that alone: what a training does
   --iterations N    instead of a number that suits the size, and takes two seconds at most
-  --timeline FILE   each measurement in 20 rounds of N, with the timeline off and on by turns: what
-                    it costs
+  --timeline FILE   each measurement in 20 rounds of N, with the timeline off and on, alternating:
+                    what it costs
   --idle SECONDS    instead: after 10 s, keeps the job idle for so long and prints each rank's CPU
                     time and context switches
   --late SECONDS    instead: rank 0 comes so late to a barrier; prints what waiting costs the others
-  --json            one JSON line a measurement instead of a table
+  --json            one JSON line per measurement instead of a table
 
 Without ruedarun:
 

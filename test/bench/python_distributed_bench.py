@@ -2,7 +2,7 @@
 
     PYTHONPATH=build/release/python python3 test/bench/python_distributed_bench.py
 
-Medians of runs of 300 calls, the backends by turns; microseconds. A ping-pong is two messages.
+Medians of runs of 300 calls, the backends alternating; microseconds. A ping-pong is two messages.
 """
 
 from __future__ import annotations

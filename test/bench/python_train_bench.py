@@ -39,7 +39,7 @@ def make(name: str):
 
 
 def rank_main(way: str) -> None:
-    """On each rank: rank 0 prints a line of JSON."""
+    """On each rank: rank 0 prints one line of JSON."""
     import torch
     import torch.nn.functional as F
 

@@ -108,7 +108,7 @@ class Model {
   std::vector<rueda_handle> handles_;
 };
 
-// Microseconds a step, from when all ranks begin until the last has ended.
+// Microseconds per step, from when all ranks begin until the last has ended.
 double TimeSteps(Bench& bench, Model& model, int steps, bool communicates) {
   bench.Barrier();
   const double start = NowUs();

@@ -1,5 +1,5 @@
 // Gloo's allreduce of float32, in place, between processes over loopback TCP, as rueda_bench
-// measures its own: one JSON line a size and algorithm.
+// measures its own: one JSON line per size and algorithm.
 //
 //     gloo_bench [--on INTERFACE DIRECTORY FIRST COUNT] RANKS ALGORITHM BYTES...
 //

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Horovod's allreduce of float32, in place, as rueda_bench measures its own: one JSON line a size.
+"""Horovod's allreduce of float32, in place, as rueda_bench measures its own: one JSON line per size.
 
 horovodrun -np N horovod_bench.py ROW BYTES|COUNTxBYTES...
 """

@@ -225,7 +225,7 @@ class Floor {
     }
   }
 
-  // Two slots a rank by turns: who writes one again has met everybody since they have read it.
+  // Two alternating slots per rank: before a rank writes a slot again, all have read it and met.
   void Exchange() {
     parity_ = 1 - parity_;
     const size_t offset = parity_ * kExchangeElementsMax;

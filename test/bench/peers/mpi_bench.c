@@ -1,5 +1,5 @@
 /* MPI_Allreduce of float32 (sum, in place), or MPI_Iallreduce of a batch, as rueda_bench measures
- * its own: one JSON line a size.
+ * its own: one JSON line per size.
  *
  *     mpirun -np N mpi_bench ROW BYTES|COUNTxBYTES... */
 #include <mpi.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""torch.distributed.all_reduce over Gloo, as rueda_bench measures its own: one JSON line a size.
+"""torch.distributed.all_reduce over Gloo, as rueda_bench measures its own: one JSON line per size.
 
 torch_bench.py RANKS BYTES|COUNTxBYTES...
 """

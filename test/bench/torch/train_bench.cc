@@ -1,9 +1,9 @@
 // rueda_train_bench: what the exchange of gradients adds to a training step, with LibTorch. Run it
 // under ruedarun.
 //
-// Each model is trained in three ways, by turns in one process, so that all see the same machine:
-// without any communication; with a barrier behind each step, which is what waiting for each other
-// costs alone; with DistributedOptimizer. One computing thread a rank.
+// Each model is trained in three ways, which alternate in one process, so that all see the same
+// machine: without any communication; with a barrier after each step, which shows what waiting for
+// each other costs; with DistributedOptimizer. One computing thread per rank.
 #include <rueda/torch.hpp>
 
 #include <torch/torch.h>
@@ -28,11 +28,11 @@ constexpr char kUsage[] =
     "\n"
     "  --model NAME    cnn (22 thousand parameters), deep_mlp (202 tensors, most of 64 x 64) or\n"
     "                  mlp25m (24 million parameters); default: one after the other\n"
-    "  --rounds N      how often to go by turns (default 10)\n"
-    "  --steps N       in each turn, instead of a number that suits the model\n"
+    "  --rounds N      rounds of the three alternating ways (default 10)\n"
+    "  --steps N       of each way in a round, instead of a number that suits the model\n"
     "  --memory        instead: the memory of all ranks when the gradients are there, without\n"
     "                  communication, with it, and with it but gradients where torch puts them\n"
-    "  --json          one JSON line a measurement instead of a table\n";
+    "  --json          one JSON line per measurement instead of a table\n";
 
 using torch::nn::Sequential;
 
@@ -105,7 +105,7 @@ double Median(std::vector<double>* times) {
 struct Plan {
   const char* name;
   int64_t batch;
-  int steps;  // in a turn
+  int steps;  // of each way in a round
   int warmups;
 };
 
