@@ -105,10 +105,10 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(const char* l
 
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Map(UniqueFd fd, size_t mapped) {
   struct stat info;
-  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, "looking at a neighbour's memory");
+  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, "looking at a neighbor's memory");
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || info.st_size <= 0) {
-    return absl::InvalidArgumentError("a neighbour sent a descriptor that is not sealed memory");
+    return absl::InvalidArgumentError("a neighbor sent a descriptor that is not sealed memory");
   }
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
                          MapSealed(std::move(fd), static_cast<size_t>(info.st_size), mapped));

@@ -11,7 +11,7 @@ set -euo pipefail
 if [[ -n ${RUEDA_RANK:-} ]]; then
   rank=$RUEDA_RANK size=$RUEDA_SIZE local_rank=$RUEDA_LOCAL_RANK
 elif [[ -n ${TORCHELASTIC_RUN_ID:-} ]]; then
-  # shellcheck disable=SC2153 # not misspelt: torchrun's
+  # shellcheck disable=SC2153 # not misspelled: torchrun's
   rank=$RANK size=$WORLD_SIZE local_rank=$LOCAL_RANK
 elif [[ -n ${OMPI_COMM_WORLD_RANK:-} ]]; then
   rank=$OMPI_COMM_WORLD_RANK size=$OMPI_COMM_WORLD_SIZE local_rank=$OMPI_COMM_WORLD_LOCAL_RANK

@@ -171,7 +171,7 @@ torch::Tensor Loss(const torch::Tensor& output, const torch::Tensor& labels) {
   return torch::nll_loss(output, labels);
 }
 
-// The share of the images that are recognised.
+// The share of the images that are recognized.
 torch::Tensor Accuracy(const torch::Tensor& output, const torch::Tensor& labels) {
   return output.argmax(1).eq(labels).to(torch::kFloat).mean();
 }

@@ -1,4 +1,4 @@
-// A small convolutional net. Without batch normalisation and dropout: a rank's result then depends
+// A small convolutional net. Without batch normalization and dropout: a rank's result then depends
 // on its weights and its images alone.
 #pragma once
 

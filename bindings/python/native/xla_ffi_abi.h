@@ -1,4 +1,4 @@
-// The wall towards XLA: what its foreign function interface (FFI) looks like in memory, as far as a
+// The wall toward XLA: what its foreign function interface (FFI) looks like in memory, as far as a
 // handler on the CPU needs it. Declared here so that nothing of XLA or JAX is needed to build; no
 // other file knows the layout. PURE.
 //

@@ -353,7 +353,7 @@ typedef enum rueda_kind {
 typedef enum rueda_reduce_op {
   RUEDA_SUM = 0,
   RUEDA_AVERAGE = 1, /**< of integers: the sum, exact up to 32 bits and wrapping around in 64 bits,
-                        divided and truncated towards zero; of bool: refused */
+                        divided and truncated toward zero; of bool: refused */
   RUEDA_MIN = 2,
   RUEDA_MAX = 3,
   RUEDA_PRODUCT = 4,
@@ -441,7 +441,7 @@ typedef struct rueda_operation {
   rueda_reduce_op reduce_op; /**< allreduce, reduce, reducescatter */
   int32_t root;              /**< broadcast, reduce, gather, scatter; send, recv: the other rank */
   double prescale;           /**< reductions: factors on each input and on the result. Of integers:
-                                computed in float64, truncated towards zero, limited to the type */
+                                computed in float64, truncated toward zero, limited to the type */
   double postscale;
   rueda_allocate_fn allocate; /**< for a result of unknown size without `output` */
   void* allocate_user;

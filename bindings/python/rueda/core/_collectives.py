@@ -77,7 +77,7 @@ def allreduce(
         tensor: any shape; not changed.
         op: `Average`, `Sum`, `Min`, `Max`, `Product`, `Band`, `Bor`, `Bxor`, `Adasum` or
             `AverageLive`. An average of integers is the sum, divided and
-            truncated towards zero: exact up to 32 bits, while a sum of 64 bits wraps around.
+            truncated toward zero: exact up to 32 bits, while a sum of 64 bits wraps around.
         prescale_factor: each input is multiplied with it first.
         postscale_factor: and the result.
         compression: makes sums and averages of floats smaller on their way: "fp16", "bf16", "fp8",

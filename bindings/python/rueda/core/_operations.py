@@ -27,7 +27,7 @@ class ReduceOp(enum.IntEnum):
     """How elements are combined (rueda_reduce_op)."""
 
     SUM = 0
-    AVERAGE = 1  # of integers: the sum (exact up to 32 bits), divided and truncated towards zero
+    AVERAGE = 1  # of integers: the sum (exact up to 32 bits), divided and truncated toward zero
     MIN = 2
     MAX = 3
     PRODUCT = 4

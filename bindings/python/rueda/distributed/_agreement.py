@@ -41,7 +41,7 @@ class Own(NamedTuple):
 
     #: New each time that it tries.
     attempt: str
-    #: A digest of what makes processes neighbours.
+    #: A digest of what makes processes neighbors.
     host: str
     #: A digest of the name of ruedarun's job, if this is the same rank of that one; or "".
     launched_as: str

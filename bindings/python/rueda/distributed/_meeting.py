@@ -47,7 +47,7 @@ _log = logging.getLogger("rueda")
 
 
 def host_id() -> str:
-    """What makes processes neighbours, as the library sees it: they can share memory."""
+    """What makes processes neighbors, as the library sees it: they can share memory."""
     given = os.environ.get("RUEDA_HOST_ID")
     if given:
         return given

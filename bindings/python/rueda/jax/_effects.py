@@ -1,4 +1,4 @@
-"""The wall towards what JAX has not published: an effect whose operations keep their order.
+"""The wall toward what JAX has not published: an effect whose operations keep their order.
 
 JAX hands a token from each operation with the effect to the next one, in traced order, through
 loops, branches and nested functions, and from each compiled function to the next one that a thread
@@ -51,7 +51,7 @@ order: Any = _Order()
 
 
 def is_eager() -> bool:
-    """Whether nothing is being traced, differentiated or vectorised."""
+    """Whether nothing is being traced, differentiated or vectorized."""
     return bool(_is_top_level())
 
 

@@ -161,7 +161,7 @@ def allreduce(
         name: what errors, the timeline and compression call it; the same on all ranks.
         op: `Average`, `Sum`, `Min`, `Max`, `Product`, `Band`, `Bor`, `Bxor`, `Adasum` or
             `AverageLive`. An average of integers is the sum, divided and
-            truncated towards zero: exact up to 32 bits, while a sum of 64 bits wraps around.
+            truncated toward zero: exact up to 32 bits, while a sum of 64 bits wraps around.
         prescale_factor: each input is multiplied with it first.
         postscale_factor: and the result.
         process_set: the ranks that take part.

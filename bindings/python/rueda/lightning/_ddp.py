@@ -17,7 +17,7 @@ from rueda.torch._sync_batch_norm import replaced
 
 
 class RuedaSyncBatchNorm(_lightning.LayerSync):  # type: ignore[misc]
-    """What sync_batchnorm=True means here: batch normalisation over all ranks' batches, on the
+    """What sync_batchnorm=True means here: batch normalization over all ranks' batches, on the
     CPU, too."""
 
     def apply(self, model: torch.nn.Module) -> torch.nn.Module:

@@ -1,4 +1,4 @@
-"""Batch normalisation over the batches of all ranks (arXiv 1502.03167)."""
+"""Batch normalization over the batches of all ranks (arXiv 1502.03167)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class SyncBatchNorm(_BatchNorm):
     def convert_sync_batchnorm(
         cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set
     ) -> torch.nn.Module:
-        """A module with its batch normalisation layers replaced by these, with their weights and
+        """A module with its batch normalization layers replaced by these, with their weights and
         statistics."""
         return replaced(
             module,
@@ -103,7 +103,7 @@ def replaced(
     is_old: Callable[[torch.nn.Module], bool],
     make: Callable[..., _BatchNorm],
 ) -> torch.nn.Module:
-    """The module with the batch normalisation layers that `is_old` knows replaced by what `make`
+    """The module with the batch normalization layers that `is_old` knows replaced by what `make`
     makes of their settings, with their weights and statistics."""
     result = module
     if is_old(module):

@@ -344,7 +344,7 @@ struct SparseOptions {
 /// `postscale_factor` after it. `name` matches the operation with those of the other ranks,
 /// whatever the order of submission; operations without a name are matched by order.
 ///
-/// Averages of integers follow RUEDA_AVERAGE: exact up to 32 bits, and truncated towards zero. bool
+/// Averages of integers follow RUEDA_AVERAGE: exact up to 32 bits, and truncated toward zero. bool
 /// has no average. The gradient of a compressed allreduce is not compressed.
 RUEDA_TORCH_API at::Tensor allreduce(const at::Tensor& tensor,
                                      const AllreduceOptions& options = {});

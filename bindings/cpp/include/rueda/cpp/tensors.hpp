@@ -56,7 +56,7 @@ struct Float8E5M2 {
   bool operator==(const Float8E5M2&) const = default;
 };
 
-/// The dtype of an element type. Specialise it for types of your own, such as another library's
+/// The dtype of an element type. Specialize it for types of your own, such as another library's
 /// half, and ranges of them are tensors.
 template <typename T>
 inline constexpr rueda_dtype dtype_of = {0, 0, 0};

@@ -85,7 +85,7 @@ class Async(SteppingAlgorithm):
         return self.steps < self._warmup
 
     def _after(self) -> None:
-        """Towards the average of all, if one is there or due."""
+        """Toward the average of all, if one is there or due."""
         if self._ranks == 1 or self._steps_together():
             return
         if not self._flights:

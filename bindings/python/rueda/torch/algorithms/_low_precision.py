@@ -1,9 +1,9 @@
 """low_precision_decentralized: ranks in a ring step by their own gradients, and send both
-neighbours in 8 bits by how much they have moved (DCD-PSGD, arXiv 1803.06443; Bagua, arXiv
+neighbors in 8 bits by how much they have moved (DCD-PSGD, arXiv 1803.06443; Bagua, arXiv
 2107.01499).
 
-A rank knows what its neighbours know of it: of itself and of both, which all three change by the
-same decoded difference. So errors of the quantiser don't add up.
+A rank knows what its neighbors know of it: of itself and of both, which all three change by the
+same decoded difference. So errors of the quantizer don't add up.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class LowPrecisionDecentralized(SteppingAlgorithm):
         from_left = _empty(share.numel(), share.device)
         from_right = _empty(share.numel(), share.device)
         flights: list[Any] = []
-        # With two ranks both neighbours are one: what goes left has another name than what goes
+        # With two ranks both neighbors are one: what goes left has another name than what goes
         # right.
         for what in _Coded._fields:
             name, of_set = f"{self._prefix}{what}", {"process_set": self.process_set}
