@@ -1,21 +1,24 @@
-// Ranks from a function call, without a launcher: what others call spawn.
-//
-//     #include <rueda/run.hpp>
-//
-//     int main() {
-//       const std::vector<double> losses = rueda::run([] { return Train(); }, 4);
-//       ...
-//     }
-//
-// Each rank is a process of its own on this host: this program, started anew with its arguments.
-// It goes through main() up to the same call, in which it becomes a rank: init, the function,
-// shutdown; it ends there, and what comes behind the call is for the caller alone. So what comes
-// before it is done by every rank too: let it have no effects that may not happen twice, and let it
-// come to the same calls of run, in the same order. (An init() before is one of a world of one, in
-// ranks too; run ends it there.) Results of earlier calls are not computed again. (Ranks are not
-// forked: neither torch's threads nor Rueda's survive that.)
-//
-// A rank has /dev/null for standard input, and the caller's standard output and error.
+/// \file
+/// Ranks from a function call, without a launcher: what other libraries call spawn.
+///
+///     #include <rueda/run.hpp>
+///
+///     int main() {
+///       const std::vector<double> losses = rueda::run([] { return Train(); }, 4);
+///       ...
+///     }
+///
+/// Each rank is a process of its own on this host: this program, started anew with its arguments.
+/// The process goes through main() up to the same call. There it becomes a rank: it calls init, the
+/// function and shutdown, and ends. What follows the call is for the caller alone.
+///
+/// **What precedes the call runs in every rank too.** Let it have no effects that must not happen
+/// twice, and let it reach the same calls of run in the same order. An init() before the call makes
+/// a world of one, in ranks too; run ends it there. Results of earlier calls are not computed
+/// again.
+///
+/// Ranks are not forked, because neither torch's threads nor Rueda's survive a fork. A rank has
+/// /dev/null for standard input, and the caller's standard output and error.
 #ifndef RUEDA_RUN_HPP_
 #define RUEDA_RUN_HPP_
 
