@@ -79,12 +79,13 @@ absl::StatusOr<std::unique_ptr<Meeting>> HostsMeeting::Create(SessionScope scope
                            InheritSocket("RUEDA_MEETING_FD", static_cast<int>(config.meeting_fd)));
     RUEDA_ASSIGN_OR_RETURN(meeting->interface_, InterfaceOf(meeting->given_door_));
   } else if (rank == 0 || !config.network_interface.empty()) {
+    const bool is_asked_for = !config.network_interface.empty();
     absl::StatusOr<Interface> chosen = ChooseInterface(config.network_interface);
+    if (is_asked_for && !chosen.ok()) return chosen.status();
     if (given && rank == 0) {
       // That which the others will look for, unless another one is asked for.
       absl::StatusOr<Interface> own = OwnInterfaceOf(address.host);
-      if (own.ok() && chosen.ok() && own->name != chosen->name &&
-          !config.network_interface.empty()) {
+      if (own.ok() && is_asked_for && own->name != chosen->name) {
         return absl::InvalidArgumentError(
             absl::StrCat("RUEDA_MEETING_ADDRESS=", config.meeting_address, " is an address of ",
                          own->name, ", and RUEDA_NETWORK_INTERFACE=", config.network_interface,

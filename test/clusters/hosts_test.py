@@ -168,6 +168,9 @@ class Hosts(OnHosts):
                     RUEDA_MEETING_ADDRESS="10.77.0.1:29403")
         self.expect_refused(other, "RUEDA_MEETING_ADDRESS=10.77.0.1:29403 is an address of eth0, and "
                                    "RUEDA_NETWORK_INTERFACE=lo another interface: nobody would look for rank 0 there")
+        none = Job(self.cluster, 2, 1, (HELLO,), only=[0], RUEDA_SECRET_FILE=secret, RUEDA_NETWORK_INTERFACE="eth7",
+                   RUEDA_MEETING_ADDRESS="10.77.0.1:29403")
+        self.expect_refused(none, "network_interface=eth7: this host has no such interface with an address")
         taken = subprocess.Popen(self.cluster.command(0, sys.executable, "-c", TAKE), stdin=subprocess.PIPE,
                                  stdout=subprocess.PIPE, text=True)
         try:
