@@ -49,8 +49,9 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cd "$root"
 
-RUEDA_VERSION=$(sed -n 's/^project(rueda VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-[[ -n $RUEDA_VERSION ]] || fail 1 "CMakeLists.txt does not say which version this is"
+header=bindings/c/include/rueda/rueda.h
+RUEDA_VERSION=$(sed -n 's/^#define RUEDA_VERSION_[A-Z]* //p' "$header" | paste -sd .)
+[[ -n $RUEDA_VERSION ]] || fail 1 "$header does not say which version this is"
 export RUEDA_VERSION RUEDA_DOXYGEN=$scratch
 if ! doxygen docs/api/Doxyfile 2>"$scratch/log" || [[ -s $scratch/log ]]; then
   cat "$scratch/log" >&2
