@@ -389,6 +389,14 @@ rueda_status rueda_context_reset(rueda_context* context) {
   return Guard([&] { return Reset(context); });
 }
 
+rueda_status rueda_thread_waits(rueda_context* context, int32_t waits) {
+  return Guard([&]() -> absl::Status {
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+    runtime->waiting_threads().SetWaitsOutside(waits != 0);
+    return absl::OkStatus();
+  });
+}
+
 rueda_status rueda_abort(rueda_context* context, const char* reason) {
   return Guard([&]() -> absl::Status {
     RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));

@@ -57,6 +57,15 @@ WaitingThreads::Thread* WaitingThreads::Own() {
   return &threads_.back();
 }
 
+void WaitingThreads::SetWaitsOutside(bool waits) {
+  const Nanos now = MonotonicNow();
+  MutexLock lock(mutex_);
+  Thread* const own = Own();
+  if (own == nullptr) return;
+  own->waits_outside = waits;
+  own->since = own->until = now;  // it has not been at work until now
+}
+
 void WaitingThreads::Enter(Nanos until) {
   const Nanos now = MonotonicNow();
   MutexLock lock(mutex_);
@@ -83,6 +92,7 @@ WaitingThreads::State WaitingThreads::StateAt(Nanos now) {
   State state;
   MutexLock lock(mutex_);
   for (const Thread& thread : threads_) {
+    if (thread.waits_outside) continue;
     const Nanos out = thread.waits ? DeadlineAfter(thread.until, kBetweenSlices) : 0;
     if (thread.inside || now < out) {
       state.since = std::min(state.since, thread.since);

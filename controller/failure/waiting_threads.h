@@ -41,6 +41,10 @@ class WaitingThreads {
     if (__builtin_expect(waits_in != number_, 0)) Add(/*waits=*/true);
   }
 
+  // Whether the calling thread waits outside of the library, for threads that use the context: then
+  // it is none that may come back before them.
+  void SetWaitsOutside(bool waits) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // The calling thread sleeps inside a wait, as long as this lives; `until`: its time limit.
   class Inside {
    public:
@@ -67,8 +71,9 @@ class WaitingThreads {
     pid_t id;
     bool inside = false;
     bool waits = false;  // has done so
-    Nanos since = 0;     // of its latest wait
-    Nanos until = 0;     // of its latest wait: when it ends at the latest, or has ended
+    bool waits_outside = false;
+    Nanos since = 0;  // of its latest wait
+    Nanos until = 0;  // of its latest wait: when it ends at the latest, or has ended
   };
 
   void Add(bool waits) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -100,6 +100,7 @@ class Runtime {
   // Ends the membership on all ranks: when it returns, or soon after if it is called from a
   // callback.
   void Abort(absl::string_view reason);
+  WaitingThreads& waiting_threads() { return waiting_threads_; }
   // Ends what threads wait for in it: aborts the membership, unless that has ended.
   void EndWaits();
   // Whose thread calls this context's callbacks.

@@ -106,7 +106,8 @@ const Knob kKnobs[] = {
      "How long all ranks wait for operations that can't complete, as each waits for another, until "
      "these fail on every rank that submitted them. Nothing may be submitted, end, or call back "
      "meanwhile, on any rank; time in which a rank is stopped or traced does not count. Three "
-     "times as long where threads that submit and do not wait may come back. Each context looks at "
+     "times as long where a thread that submits and does not wait may come back, and six times "
+     "where a thread that has waited before is outside of the library. Each context looks at "
      "its own operations. 0: never, as for a program whose ranks all wait for work on purpose."},
     {"heartbeat_limit_s", &Config::heartbeat_limit_s, Use::kAgreed, 0.1, 1e6, "0", "",
      "A rank is lost when it has been stopped by a signal for that long, or when its host has been "

@@ -68,6 +68,10 @@ static void current(rueda_context* context) {
   if (rueda_is_initialized(rueda_current_context())) puts("ready");
   rueda_set_thread_context(NULL);
   //! [current]
+  //! [thread_waits]
+  CHECK(rueda_thread_waits(context, 1) == RUEDA_OK);  // ahead of a join of threads that use it
+  CHECK(rueda_thread_waits(context, 0) == RUEDA_OK);
+  //! [thread_waits]
   CHECK(rueda_current_context() == context);
 }
 

@@ -63,6 +63,31 @@ def test_ctrl_c_is_heard_while_another_rank_is_awaited(name, tmp_path):
     assert rueda.run(fn, np=2) == [True, True]
 
 
+@pytest.mark.parametrize("name", ["broadcast_object", "add_process_set"])
+def test_a_call_on_another_thread_is_no_thread_that_may_come_back(name):
+    """A deadlock ends after its limit, not after six, which is for a main thread at work."""
+
+    def fn():
+        import time
+
+        import numpy as np
+        import pytest
+
+        import rueda
+
+        rueda.init({"deadlock_timeout_s": 5})
+        rueda.allreduce(np.ones(1), "the main thread has waited")
+        began = time.monotonic()
+        with pytest.raises(rueda.RuedaError, match="RUEDA_DEADLOCK_TIMEOUT_S|aborted"):
+            if rueda.rank() == 0:
+                getattr(rueda, name)(*{"broadcast_object": (3, 0)}.get(name, ([0],)))
+            else:
+                rueda.allreduce(np.ones(1), "other")
+        return time.monotonic() - began
+
+    assert max(rueda.run(fn, np=2)) < 5 * 5
+
+
 def test_memory_of_an_interrupted_operation_is_kept_until_its_end():
     def fn():
         import gc

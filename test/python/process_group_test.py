@@ -623,4 +623,4 @@ def test_what_a_build_lacks_is_said(tmp_path, compiler, told):
         env={**os.environ, "CXX": compiler, "XDG_CACHE_HOME": str(tmp_path)},
     )
     assert done.returncode == 1
-    assert done.stderr.startswith(f"rueda.build: {told}"), done.stderr
+    assert f"rueda.build: {told}" in done.stderr

@@ -114,6 +114,7 @@ def build() -> pathlib.Path:
         made = os.path.join(scratch, target.name)
         libraries = [f"-L{package / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
         rueda = str(_library.folder() / "lib" / "librueda.so")
+        print("rueda.build: this takes a minute or more", file=sys.stderr, flush=True)
         _run([*compiler, *flags, "-shared", whole, "-o", made, *libraries, rueda])
         os.replace(made, target)
     return target

@@ -197,6 +197,19 @@ def _read_build(text: str) -> _Findings:
 # ---- frameworks ----
 
 
+def _wanted(distribution: str) -> str:
+    """As pip takes it, with the versions that this package names, if it does."""
+    try:
+        requirements = importlib.metadata.requires(_DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        requirements = []
+    for requirement in requirements:
+        wanted = requirement.partition(";")[0].strip()
+        if re.match(re.escape(distribution) + "[<>=!~]", wanted):
+            return f'"{wanted}"'
+    return distribution
+
+
 def _framework(framework: _Framework) -> _Finding:
     has_module = bool(framework.module) and importlib.util.find_spec(framework.module) is not None
     if not has_module and not framework.has_tensors:
@@ -204,7 +217,8 @@ def _framework(framework: _Framework) -> _Finding:
         return _Finding(False, text, [])
     version = _version(framework.distributions)
     if not version:
-        return _Finding(False, f"{framework.name}: pip install {framework.distributions[0]}", [])
+        text = f"{framework.name}: pip install {_wanted(framework.distributions[0])}"
+        return _Finding(False, text, [])
     text = f"{framework.name} {version}"
     details = []
     if framework.name == "torch":

@@ -127,6 +127,25 @@ TEST(WaitingThreads, ThreadsOutsideAreKnownAsLongAsTheyLive) {
   EXPECT_TRUE(Comes([&] { return !threads.StateAt(later).waiter_left.has_value(); }));
 }
 
+TEST(WaitingThreads, WhoWaitsForOthersIsNotOutside) {
+  WaitingThreads threads;
+  { const WaitingThreads::Inside inside(&threads, kForever); }
+  Worker other;
+  threads.SetWaitsOutside(true);
+  other.Do([&] {
+    const WaitingThreads::Inside inside(&threads, kForever);
+    const WaitingThreads::State state = threads.StateAt(MonotonicNow() + kLater);
+    EXPECT_NE(state.since, kForever);
+    EXPECT_FALSE(state.waiter_left.has_value());
+  });
+  other.End();
+  const Nanos back = MonotonicNow();
+  threads.SetWaitsOutside(false);
+  const WaitingThreads::State state = threads.StateAt(MonotonicNow() + kLater);
+  ASSERT_TRUE(state.waiter_left.has_value());
+  EXPECT_GE(*state.waiter_left, back) << "it has been waiting until now";
+}
+
 TEST(WaitingThreads, AWaitThatNeverSleptIsOneToo) {
   WaitingThreads threads;
   Worker waits;

@@ -260,6 +260,12 @@ RUEDA_API int32_t rueda_cross_size(const rueda_context* context);
 /** 1 when all hosts have the same number of ranks. */
 RUEDA_API int32_t rueda_is_homogeneous(const rueda_context* context);
 
+/** With `waits` 1: until it says 0 here, the calling thread waits outside of the library for
+ * threads that use the context, such as in a join. The detection of deadlocks (deadlock_timeout_s)
+ * then counts those alone. Else it would take the thread for one that may come back and submit what
+ * the other ranks wait for, and a deadlock would end after six times the limit. */
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_thread_waits(rueda_context* context, int32_t waits);
+
 /** The number of the context's membership: 1 for the first of its name in a job; each init and
  * reset begins the next. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_membership(const rueda_context* context,

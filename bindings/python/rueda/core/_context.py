@@ -239,7 +239,9 @@ def interruptible(call: Callable[[], int]) -> tuple[int, str]:
         results.append((status, last_error() if status != 0 else ""))
 
     thread = threading.Thread(target=body, daemon=True)
+    context = lib.rueda_current_context()
     try:
+        lib.rueda_thread_waits(context, 1)  # else this would seem to be at work
         thread.start()
         thread.join()
     except BaseException as error:
@@ -248,6 +250,8 @@ def interruptible(call: Callable[[], int]) -> tuple[int, str]:
         else:  # a signal's handler has raised it
             _left_alone.append(thread)
             raise
+    finally:
+        lib.rueda_thread_waits(context, 0)
     return results[0]
 
 

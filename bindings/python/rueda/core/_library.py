@@ -194,6 +194,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "rueda_current_context": (c_void_p, []),
     "rueda_set_default_context": (None, [_context]),
     "rueda_set_thread_context": (None, [_context]),
+    "rueda_thread_waits": (c_int, [_context, c_int32]),
     "rueda_is_initialized": (c_int32, [_context]),
     "rueda_rank": (c_int32, [_context]),
     "rueda_size": (c_int32, [_context]),
