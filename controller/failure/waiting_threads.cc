@@ -92,7 +92,7 @@ WaitingThreads::State WaitingThreads::StateAt(Nanos now) {
   State state;
   MutexLock lock(mutex_);
   for (const Thread& thread : threads_) {
-    if (thread.waits_outside) continue;
+    if (thread.waits_outside && !thread.inside) continue;
     const Nanos out = thread.waits ? DeadlineAfter(thread.until, kBetweenSlices) : 0;
     if (thread.inside || now < out) {
       state.since = std::min(state.since, thread.since);

@@ -139,6 +139,10 @@ TEST(WaitingThreads, WhoWaitsForOthersIsNotOutside) {
     EXPECT_FALSE(state.waiter_left.has_value());
   });
   other.End();
+  {
+    const WaitingThreads::Inside inside(&threads, kForever);
+    EXPECT_NE(threads.StateAt(MonotonicNow()).since, kForever) << "it waits itself, after all";
+  }
   const Nanos back = MonotonicNow();
   threads.SetWaitsOutside(false);
   const WaitingThreads::State state = threads.StateAt(MonotonicNow() + kLater);

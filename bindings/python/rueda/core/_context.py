@@ -248,7 +248,8 @@ def interruptible(call: Callable[[], int]) -> tuple[int, str]:
         if isinstance(error, RuntimeError) and "new thread" in str(error):
             body()  # none can be started: since Python 3.12 so it is in exit handlers
         else:  # a signal's handler has raised it
-            _left_alone.append(thread)
+            if thread.ident is not None:  # it has begun
+                _left_alone.append(thread)
             raise
     finally:
         lib.rueda_thread_waits(context, 0)
