@@ -16,32 +16,10 @@ namespace {
 // AddressSanitizer and ThreadSanitizer refuse RTLD_DEEPBIND, which would hide their own malloc.
 // Their builds have no torch in the process.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
+constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL;
 #else
-constexpr bool kSanitized = false;
+constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
 #endif
-
-// What a library that is opened with RTLD_LOCAL finds outside of itself: the program, its libraries
-// and what was opened with RTLD_GLOBAL.
-void* FindGlobally(const char* symbol) {
-  return dlsym(dlopen(nullptr, RTLD_LAZY), symbol);
-}
-
-bool MallocIsReplaced() {
-  void* const libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-  return libc == nullptr || dlsym(libc, "malloc") != FindGlobally("malloc");
-}
-
-absl::StatusOr<int> OpenFlags(const ModuleName& wanted) {
-  constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;
-  if (kSanitized) return kFlags;
-  if (!MallocIsReplaced()) return kFlags | RTLD_DEEPBIND;
-  if (wanted.symbol == nullptr || FindGlobally(wanted.symbol) == nullptr) return kFlags;
-  return absl::FailedPreconditionError(absl::StrCat(
-      "this program has another ", wanted.name,
-      " (libtorch's?) and another malloc than libc's: beside both the module can't be loaded; "
-      "start the program without the other malloc (LD_PRELOAD)"));
-}
 
 absl::Status Check(const ModuleHeader* module, const ModuleName& wanted, size_t bytes) {
   if (module == nullptr) return absl::FailedPreconditionError("it has no table of functions");
@@ -85,12 +63,11 @@ absl::StatusOr<const ModuleHeader*> LoadModuleTable(const ModuleName& wanted,
   if (access(path.c_str(), F_OK) != 0) {
     return absl::NotFoundError(absl::StrCat("there is no ", path));
   }
-  RUEDA_ASSIGN_OR_RETURN(const int flags, OpenFlags(wanted));
   // The loader's own lock orders what constructors write before what others read; this one says so
   // to the thread sanitizer, which does not look into the loader.
   static Mutex mutex;
   MutexLock lock(mutex);
-  void* const library = dlopen(path.c_str(), flags);
+  void* const library = dlopen(path.c_str(), kOpenFlags);
   if (library == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("can't load a module: ", dlerror()));
   }

@@ -3,11 +3,8 @@
 //
 // Why: libtorch_cpu.so exports some 470 symbols of its own, younger Gloo. Whatever binds to gloo::
 // in a process with torch may get torch's, and crashes. RTLD_LOCAL keeps a module's symbols to
-// itself; RTLD_DEEPBIND makes it look into its own libraries before the program's.
-//
-// Not with a replaced malloc (a preloaded jemalloc, say): a deeply bound library frees with libc's
-// what libc's strdup took from the program's, and dies. Then the module is opened without, unless
-// the program has a library of the same kind: that is refused.
+// itself; RTLD_DEEPBIND makes it look into its own libraries before the program's. For malloc it
+// has to look there all the same (program_malloc.cc).
 #pragma once
 
 #include <string>
@@ -23,9 +20,6 @@ absl::StatusOr<std::string> ModuleDirectory();
 
 struct ModuleName {
   const char* name;  // "gloo": librueda_gloo.so
-  // A symbol that any version of the library behind the wall has; null: other versions don't
-  // matter.
-  const char* symbol;
   uint32_t abi = RUEDA_MODULE_ABI;
 };
 
@@ -40,7 +34,7 @@ struct ModuleHeader {
 // It stays in the process for good; loading it again returns the same table. Any thread.
 //
 // NOT_FOUND: there is no such file. FAILED_PRECONDITION: it, or a library that it needs, can't be
-// loaded, or not in this program, or it is no module, another one, or of another version.
+// loaded, or it is no module, another one, or of another version.
 absl::StatusOr<const ModuleHeader*> LoadModuleTable(const ModuleName& wanted,
                                                     const std::string& directory, size_t bytes);
 

@@ -9,8 +9,7 @@
 namespace rueda {
 namespace {
 
-// Its symbol is a constructor of gloo::Context.
-constexpr ModuleName kModule = {"gloo", "_ZN4gloo7ContextC2Eiii"};
+constexpr ModuleName kModule = {"gloo"};
 
 }  // namespace
 

@@ -7,7 +7,7 @@ namespace rueda {
 namespace {
 
 // It links no NCCL, but opens the one that the process has.
-constexpr ModuleName kModule = {"nccl", nullptr, RUEDA_CUDA_ABI};
+constexpr ModuleName kModule = {"nccl", RUEDA_CUDA_ABI};
 
 }  // namespace
 

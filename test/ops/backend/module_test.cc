@@ -14,7 +14,7 @@ namespace rueda {
 namespace {
 
 ModuleName Named(const char* name) {
-  return {name, "nobody_has_this_symbol"};
+  return {name};
 }
 
 absl::Status Load(const std::string& name) {

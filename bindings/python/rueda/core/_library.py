@@ -139,37 +139,12 @@ def folder() -> pathlib.Path:
     return pathlib.Path(os.path.abspath(__file__)).parent.parent
 
 
-def _address(library: ctypes.CDLL, function: str) -> int | None:
-    try:
-        return ctypes.cast(library[function], c_void_p).value
-    except AttributeError:
-        return None
-
-
-# A function of Protobuf's, MessageLite::ParseFromArray.
-_PROTOBUF = "_ZN6google8protobuf11MessageLite14ParseFromArrayEPKvi"
-
-
-def _open_flags(library: pathlib.Path) -> int:
-    """TensorFlow shows all the process its Protobuf, which is not the one that librueda was built
-    with: librueda looks among its own libraries first. Not beside another malloc than libc's, as
-    memory of the one would be freed by the other (ops/backend/module.cc): then librueda has to
-    contain its Protobuf, as that of the wheel for other systems does."""
-    everybody, libc = ctypes.CDLL(None), ctypes.CDLL("libc.so.6")
-    if _address(everybody, "malloc") == _address(libc, "malloc"):
-        return os.RTLD_LOCAL | os.RTLD_DEEPBIND
-    if _address(everybody, _PROTOBUF) is not None and b"libprotobuf.so" in library.read_bytes():
-        raise ImportError(
-            "this process has another malloc than libc's (a preloaded one?), and a Protobuf of "
-            "TensorFlow's that would take the place of rueda's: import rueda before tensorflow"
-        )
-    return os.RTLD_LOCAL
-
-
 def _load() -> ctypes.CDLL:
-    path = folder() / "lib" / "librueda.so"
+    """Opens librueda.so, which looks among its own libraries before those of the process: there
+    TensorFlow shows everybody its Protobuf, which is not the one that librueda was built with."""
+    path = folder() / "lib" / "librueda_apart.so"
     try:
-        return ctypes.CDLL(str(path), mode=_open_flags(path))
+        return ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_DEEPBIND)
     except OSError as error:
         raise ImportError(
             f"rueda can't load its library: {error}; install the wheel again (in the source tree "
