@@ -239,6 +239,7 @@ void Operation::Start(const Call& call, int64_t time_ns) {
   const Output output = OutputOf(call, flight.context);
   const std::vector<std::string> names =
       call.grouped ? PartNames(call) : std::vector<std::string>();
+  const std::string fault(call.fault);
   rueda_exec exec = RUEDA_EXEC_INIT;
   if (stream_.has_value()) {
     exec.device = DeviceOf(inputs_.front());
@@ -263,6 +264,7 @@ void Operation::Start(const Call& call, int64_t time_ns) {
     const rueda_dtype dtype = DTypeOf(inputs_[i], {call, i});
     rueda_operation& operation = operations[i];
     operation = plain(names.empty() ? call.name : names[i]);
+    if (!fault.empty()) operation.fault = fault.c_str();
     if (call.wait_soon || (time_ns != 0 && stream_)) operation.flags = RUEDA_OPERATION_WAIT_SOON;
     if (stream_.has_value()) operation.exec = &exec;
     if (call.kind != RUEDA_RECV) operation.input = &views[2 * i];

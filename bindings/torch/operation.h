@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rueda/torch.hpp"
@@ -36,6 +37,7 @@ struct Call {
   double postscale = 1;
   int root = -1;
   c10::IntArrayRef splits = {};
+  std::string_view fault = {};  // why this rank can't take part, as rueda_operation has it, or ""
   c10::ArrayRef<const char*> suffixes = {};
   bool wait_soon = false;  // the caller is about to wait
   // Contiguous, of the right shapes and types: where the results of an allgather or reducescatter

@@ -55,7 +55,8 @@ Call CallOf(rueda_kind kind, Tensors tensors, const SplitOptions& options, int r
           .name = options.name,
           .process_set = options.process_set,
           .root = root,
-          .splits = options.splits.rows()};
+          .splits = options.splits.rows(),
+          .fault = options.splits.fault()};
 }
 
 Call InPlace(Call call) {
@@ -102,22 +103,18 @@ at::Tensor SplitsOf(Operation& operation) {
   return at::tensor(splits.front());
 }
 
-// A tensor of integers, of which type it may be.
-std::vector<int64_t> RowsOf(const at::Tensor& splits) {
-  if (!splits.defined()) throw Error(RUEDA_INVALID_ARGUMENT, "`splits` is undefined");
-  if (!at::isIntegralType(splits.scalar_type(), /*includeBool=*/false)) {
-    throw Error(RUEDA_INVALID_ARGUMENT, std::string("`splits` is of type ") +
-                                            at::toString(splits.scalar_type()) +
-                                            "; it must be a tensor of integers");
+// What is wrong with a tensor of rows, or "".
+std::string FaultOf(const at::Tensor& rows) {
+  if (!rows.defined()) return "`splits` is undefined";
+  if (!at::isIntegralType(rows.scalar_type(), /*includeBool=*/false)) {
+    return std::string("`splits` is of type ") + at::toString(rows.scalar_type()) +
+           "; it must be a tensor of integers";
   }
-  if (splits.dim() != 1 || !splits.device().is_cpu() || splits.layout() != at::kStrided) {
-    throw Error(RUEDA_INVALID_ARGUMENT, "`splits` has " + std::to_string(splits.dim()) +
-                                            " dimensions and is on " + splits.device().str() +
-                                            "; it must be a vector on the CPU");
+  if (rows.dim() != 1 || !rows.device().is_cpu() || rows.layout() != at::kStrided) {
+    return "`splits` has " + std::to_string(rows.dim()) + " dimensions and is on " +
+           rows.device().str() + "; it must be a vector on the CPU";
   }
-  const at::Tensor rows = splits.to(at::kLong).contiguous();
-  const auto* first = rows.const_data_ptr<int64_t>();
-  return {first, first + rows.numel()};
+  return rows.numel() == 0 ? "`splits` is a tensor without elements" : "";
 }
 
 }  // namespace
@@ -151,8 +148,11 @@ std::vector<at::Tensor> synchronize(const GroupHandle& handle) {
   return handle.operation().Wait();
 }
 
-Splits::Splits(const at::Tensor& rows) : rows_(RowsOf(rows)) {
-  if (rows_.empty()) throw Error(RUEDA_INVALID_ARGUMENT, "`splits` is a tensor without elements");
+Splits::Splits(const at::Tensor& rows) : fault_(FaultOf(rows)) {
+  if (!fault_.empty()) return;
+  const at::Tensor plain = rows.to(at::kLong).contiguous();
+  const auto* first = plain.const_data_ptr<int64_t>();
+  rows_.assign(first, first + plain.numel());
 }
 
 at::Tensor received_splits(const Handle& handle) {

@@ -826,6 +826,40 @@ def outputs_of_other_sizes():
     dist.destroy_process_group()
 
 
+def parts_of_one_rank_are_wrong():
+    """That rank gets a ValueError at once; the others don't wait for it."""
+    rank, size = start()
+    one = torch.ones(1)
+
+    def scatter(parts):
+        dist.scatter(torch.zeros(1), parts if rank == 0 else None, src=0)
+
+    calls = [
+        lambda bad: dist.all_to_all_single(
+            torch.zeros(size),
+            torch.ones(size),
+            None,
+            [size + 1] + [0] * (size - 1) if bad else None,
+        ),
+        lambda bad: dist.all_to_all_single(
+            torch.zeros(size), torch.ones(size), [1] * (size + 1) if bad else None
+        ),
+        lambda bad: dist.all_to_all([torch.zeros(1)] * size, [one] * (size + bad)),
+        lambda bad: dist.reduce_scatter(torch.zeros(1), [one] * (size + bad)),
+        lambda bad: scatter([one] * (size + bad)),
+    ]
+    told = []
+    for call in calls:
+        try:
+            call(rank == 0)
+            raise AssertionError("the parts of rank 0 are wrong")
+        except (ValueError, RuntimeError, TypeError) as error:
+            told.append(f"{type(error).__name__}: {error}".splitlines()[0])
+        call(False)
+    dist.destroy_process_group()
+    return told
+
+
 def inputs_in_outputs():
     """As Gloo takes them."""
     rank, size = start("gloo")

@@ -36,6 +36,7 @@ for case in (
     cases.zero_redundancy_optimizer,
     cases.fully_sharded,
     cases.outputs_of_other_sizes,
+    cases.parts_of_one_rank_are_wrong,
     cases.inputs_in_outputs,
     cases.refused_letters,
     cases.many_from_any_source,
@@ -155,6 +156,13 @@ def test_a_mismatch_is_everybodys():
 
 def test_outputs_of_other_sizes_are_refused():
     assert on_two.results(cases.outputs_of_other_sizes) == [None] * 2
+
+
+def test_all_hear_that_the_parts_of_one_rank_are_wrong():
+    first, second = on_two.results(cases.parts_of_one_rank_are_wrong)
+    assert len(first) == len(second) == 5
+    for own, other in zip(first, second, strict=True):
+        assert "rank 0: " in other, (own, other)
 
 
 def test_an_input_may_lie_in_the_output():

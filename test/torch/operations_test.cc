@@ -116,6 +116,9 @@ RANKS_TEST(Operations, SplitsMayBeATensorOfIntegers, 1, 2, 3) {
   EXPECT_EQ(refused(torch::ones({hvd::size()}, torch::kLong).to(torch::kMeta)),
             RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(refused(torch::Tensor()), RUEDA_INVALID_ARGUMENT);
+  const torch::Tensor splits = torch::tensor(MySplits(), torch::kLong);
+  EXPECT_EQ(refused(hvd::rank() == 0 ? splits.to(torch::kFloat) : splits), RUEDA_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("rank 0: "), std::string::npos) << message;
   EXPECT_EQ(refused(torch::full({hvd::size()}, 1'000)), RUEDA_INVALID_ARGUMENT);
   EXPECT_EQ(StatusOf([] {
               hvd::alltoall(Given(), {.splits = {1, 2, 3, 4, 5}});

@@ -216,6 +216,15 @@ GroupBackend::WorkPtr GroupBackend::Run(const Kind& kind, const Call& call, Tens
                         {terms.timeout, terms.is_async || IsCoalescing()}, std::move(finish)));
 }
 
+void GroupBackend::TellAll(const Kind& kind, Call call, const c10::Error& error) {
+  constexpr size_t kBytes = 1'000;
+  const std::string fault = std::string(error.what_without_backtrace()).substr(0, kBytes);
+  const Tensor nothing = at::empty({0});
+  call.tensors = nothing;
+  call.fault = fault;
+  (void)Begin(kind, call, {}, Terms(), nullptr);
+}
+
 GroupBackend::WorkPtr GroupBackend::Together(WorkPtr work) {
   const std::lock_guard<std::mutex> lock(coalescing_mutex_);
   if (coalescing_on_ == std::this_thread::get_id()) coalesced_.push_back(work);
@@ -350,19 +359,22 @@ GroupBackend::WorkPtr GroupBackend::reduce_scatter(Tensors& outputs, std::vector
   const Tensor output = OnlyOne(outputs, "reduce_scatter");
   const Tensors& list = OnlyOne(inputs, "reduce_scatter");
   const std::vector<int64_t> sizes = SizesOf(list);
-  TORCH_CHECK_VALUE(list.size() == static_cast<size_t>(size_), "reduce_scatter: ", list.size(),
-                    " tensors for ", size_, " ranks");
-  const int64_t own = sizes[static_cast<size_t>(rank_)];
-  TORCH_CHECK_VALUE(own == output.numel(), "reduce_scatter: the output has ", output.numel(),
-                    " elements, and this rank's share ", own);
   const Reduction reduction = ReductionOf(opts.reduceOp);
   const at::NoGradGuard no_grad;
   const Kind kind = {OpType::REDUCE_SCATTER, "rueda:reduce_scatter"};
-  const Tensor joined = Joined(list);
   Call call = {.kind = RUEDA_REDUCESCATTER,
                .name = NoName(),
                .op = reduction.op,
                .prescale = reduction.prescale};
+  const Tensor joined = OrTellAll(kind, call, [&] {
+    TORCH_CHECK_VALUE(list.size() == static_cast<size_t>(size_), "reduce_scatter: ", list.size(),
+                      " tensors for ", size_, " ranks");
+    const int64_t share = sizes[static_cast<size_t>(rank_)];
+    TORCH_CHECK_VALUE(share == output.numel(), "reduce_scatter: the output has ", output.numel(),
+                      " elements, and this rank's share ", share);
+    return Joined(list);
+  });
+  const int64_t own = output.numel();
   if (std::all_of(sizes.begin(), sizes.end(), [&](int64_t size) { return size == own; })) {
     return Into(kind, call, {joined}, {output}, TermsOf(opts));
   }
@@ -484,16 +496,16 @@ GroupBackend::WorkPtr GroupBackend::scatter(Tensors& outputs, std::vector<Tensor
                                             const c10d::ScatterOptions& opts) {
   const at::NoGradGuard no_grad;
   const Tensor output = OnlyOne(outputs, "scatter");
+  const Kind kind = {OpType::SCATTER, "rueda:scatter"};
   Call call = {.kind = RUEDA_SCATTER, .name = NoName(), .root = static_cast<int>(opts.rootRank)};
   Tensor input = output;  // elsewhere than at the root nobody looks at it
   std::vector<int64_t> splits;
   if (opts.rootRank == rank_) {
-    const Tensors& list = OnlyOne(inputs, "scatter");
-    input = Joined(list);
-    splits = SizesOf(list);
+    input = OrTellAll(kind, call, [&] { return Joined(OnlyOne(inputs, "scatter")); });
+    splits = SizesOf(inputs.front());
     call.splits = splits;
   }
-  return Into({OpType::SCATTER, "rueda:scatter"}, call, {input}, {output}, TermsOf(opts));
+  return Into(kind, call, {input}, {output}, TermsOf(opts));
 }
 
 GroupBackend::WorkPtr GroupBackend::alltoall_base(Tensor& output, Tensor& input,
@@ -501,10 +513,13 @@ GroupBackend::WorkPtr GroupBackend::alltoall_base(Tensor& output, Tensor& input,
                                                   std::vector<int64_t>& input_splits,
                                                   const c10d::AllToAllOptions& opts) {
   const at::NoGradGuard no_grad;
-  const std::vector<int64_t> splits = SplitsOf(input, input_splits);
-  return Exchange({OpType::ALLTOALL_BASE, "rueda:all_to_all"},
-                  {.kind = RUEDA_ALLTOALL, .name = NoName(), .splits = splits}, Flat(input),
-                  SplitsOf(output, output_splits), {output}, TermsOf(opts));
+  const Kind kind = {OpType::ALLTOALL_BASE, "rueda:all_to_all"};
+  Call call = {.kind = RUEDA_ALLTOALL, .name = NoName()};
+  const auto [sent, received] = OrTellAll(kind, call, [&] {
+    return std::pair(SplitsOf(input, input_splits), SplitsOf(output, output_splits));
+  });
+  call.splits = sent;
+  return Exchange(kind, call, Flat(input), received, {output}, TermsOf(opts));
 }
 
 // In elements.
@@ -527,13 +542,18 @@ std::vector<int64_t> GroupBackend::SplitsOf(const Tensor& tensor,
 GroupBackend::WorkPtr GroupBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                              const c10d::AllToAllOptions& opts) {
   const at::NoGradGuard no_grad;
+  const Kind kind = {OpType::ALLTOALL, "rueda:all_to_all"};
+  Call call = {.kind = RUEDA_ALLTOALL, .name = NoName()};
+  const Tensor joined = OrTellAll(kind, call, [&] {
+    TORCH_CHECK_VALUE(
+        inputs.size() == static_cast<size_t>(size_) && outputs.size() == inputs.size(),
+        "all_to_all: ", inputs.size(), " inputs and ", outputs.size(), " outputs for ", size_,
+        " ranks");
+    return Joined(inputs);
+  });
   const std::vector<int64_t> splits = SizesOf(inputs);
-  TORCH_CHECK_VALUE(inputs.size() == static_cast<size_t>(size_) && outputs.size() == inputs.size(),
-                    "all_to_all: ", inputs.size(), " inputs and ", outputs.size(), " outputs for ",
-                    size_, " ranks");
-  return Exchange({OpType::ALLTOALL, "rueda:all_to_all"},
-                  {.kind = RUEDA_ALLTOALL, .name = NoName(), .splits = splits}, Joined(inputs),
-                  SizesOf(outputs), outputs, TermsOf(opts));
+  call.splits = splits;
+  return Exchange(kind, call, joined, SizesOf(outputs), outputs, TermsOf(opts));
 }
 
 GroupBackend::WorkPtr GroupBackend::barrier(const c10d::BarrierOptions& opts) {

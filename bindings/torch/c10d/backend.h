@@ -147,6 +147,18 @@ class GroupBackend final : public c10d::Backend {
   // To outputs one after another, from each rank as many elements as `expected` says.
   WorkPtr Exchange(const Kind& kind, Call call, const Tensor& flat, std::vector<int64_t> expected,
                    const Tensors& outputs, const Terms& terms);
+  // What `prepare` returns: of arguments that may differ by rank. What it throws ends the operation
+  // for all ranks, which would wait for this one.
+  template <typename Prepare>
+  auto OrTellAll(const Kind& kind, const Call& call, Prepare prepare) -> decltype(prepare()) {
+    try {
+      return prepare();
+    } catch (const c10::Error& error) {
+      TellAll(kind, call, error);
+      throw;
+    }
+  }
+  void TellAll(const Kind& kind, Call call, const c10::Error& error);
   std::vector<int64_t> SplitsOf(const Tensor& tensor, const std::vector<int64_t>& rows) const;
   Tensor Apart(const Tensor& input, const Tensor& output, bool own_part) const;
 

@@ -309,14 +309,17 @@ class RUEDA_TORCH_API Splits {
   Splits(std::vector<int64_t> rows) : rows_(std::move(rows)) {}  // NOLINT
   /// From torch's view of a list.
   Splits(c10::IntArrayRef rows) : rows_(rows.vec()) {}  // NOLINT
-  /// From a vector of integers on the CPU. RUEDA_INVALID_ARGUMENT: `rows` is something else; the
-  /// message says what.
+  /// From a vector of integers on the CPU. If `rows` is something else, the operation that gets it
+  /// fails on all ranks.
   Splits(const at::Tensor& rows);  // NOLINT
   /// The numbers of rows.
   const std::vector<int64_t>& rows() const { return rows_; }
+  /// What is wrong with the tensor that was given, or "".
+  const std::string& fault() const { return fault_; }
 
  private:
   std::vector<int64_t> rows_;
+  std::string fault_;
 };
 
 /// Options of alltoall and scatter.
