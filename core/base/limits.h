@@ -30,8 +30,8 @@ inline constexpr size_t kErrorTextBytesMax = 4'096;
 
 inline constexpr int kLogWordsMin = 4'096;  // of the announcement log's ring
 inline constexpr int kLogWordsPerWriter = 64;
-inline constexpr size_t kSideRingBytes = 32u
-                                         << 20;  // for what does not fit a word; touched as used
+// Of each writer, for what does not fit a word; touched as used.
+inline constexpr size_t kSideRingBytes = 17u << 20;
 
 static_assert(kHandlesMax > kSubmissionsMax, "every accepted operation gets a handle");
 static_assert(kSideRingBytes > kControlFrameBytesMax + 64,

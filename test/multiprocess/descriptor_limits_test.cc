@@ -42,8 +42,8 @@ TEST_P(DescriptorLimits, AHardLimitThatRanksCanNotComeUnderIsNamed) {
   Job job(
       {"-np", "8", "sh", "-c", std::string("test $RUEDA_RANK != 0 || ulimit -n 12; exec ") + HELLO},
       Hosts());
-  EXPECT_EQ(job.Wait(), 134);
-  EXPECT_THAT(job.err(), HasSubstr("[0]   what():  rank 0 has no file descriptor left"));
+  EXPECT_EQ(job.Wait(), 1);
+  EXPECT_THAT(job.err(), HasSubstr("[0] hello: rank 0 has no file descriptor left"));
   EXPECT_THAT(job.err(), HasSubstr("raise the hard limit (ulimit -Hn)"));
   EXPECT_THAT(job.err(), ::testing::Not(HasSubstr("refused a connection")));
 }

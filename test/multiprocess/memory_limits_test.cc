@@ -150,7 +150,7 @@ TEST_P(ProcessesUnderLimits, MemoryThatOutlivesAMembershipStaysWithinThem) {
 TEST_F(MemoryLimits, MemoryThatOutlivesAMembershipIsNotCountedTwice) {
   RunJoiners({1, Processes(), {}}, [](int, const Join& join) {
     mallopt(M_ARENA_MAX, 1);  // else a thread's may have taken 64 MiB by the second start, or not
-    LeaveAddressSpace(185 * kMiB);  // for the control segment, and one arena of some 75 MiB
+    LeaveAddressSpace(170 * kMiB);  // for the control segment, and one arena of some 75 MiB
     rueda_context* context = nullptr;
     ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
     void* kept = nullptr;
@@ -164,16 +164,16 @@ TEST_F(MemoryLimits, MemoryThatOutlivesAMembershipIsNotCountedTwice) {
 
 TEST_P(ProcessesUnderLimits, TooLittleAddressSpaceIsNamedOnAllRanks) {
   RunJoiners(AtLeast(2), [&](int rank, const Join& join) {
-    if (rank == 1) LeaveAddressSpace(100 * kMiB);
+    if (rank == 1) LeaveAddressSpace(60 * kMiB);
     ExpectNamedAtTheStart(rank, 1, "(RLIMIT_AS, ulimit -v) is ", join);
   });
 }
 
 // What a process set needs is mapped when there is one.
-TEST_F(MemoryLimits, ARankNeedsSome50MiB) {
+TEST_F(MemoryLimits, ARankNeedsSome35MiB) {
   RunJoiners({4, Processes(), {}}, [](int, const Join& join) {
     mallopt(M_ARENA_MAX, 1);
-    LeaveAddressSpace(280 * kMiB);
+    LeaveAddressSpace(220 * kMiB);
     rueda_context* context = nullptr;
     ASSERT_EQ(join(&context), RUEDA_OK) << rueda_last_error();
     SumInArena(context, kMiB);

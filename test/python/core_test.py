@@ -241,6 +241,7 @@ def test_numbers_that_make_no_sense_are_refused():
         (lambda: rueda.broadcast(array, 2**32), ValueError, "the rank is 4294967296: .*so large"),
         (lambda: rueda.broadcast(array, "0"), TypeError, "the rank is '0': a whole number"),
         (lambda: rueda.allreduce(array, op=2**32), ValueError, "op is 4294967296"),
+        (lambda: rueda.allreduce(array, op=17), ValueError, "op is 17: a ReduceOp is wanted"),
         (lambda: rueda.allreduce(array, process_set=2**32), ValueError, "process_set is"),
         (lambda: rueda.allreduce(array, priority=2**40), ValueError, "priority is"),
         (
@@ -766,7 +767,7 @@ def test_bad_arguments(on_threads):
             (lambda: rueda.alltoall(x, [1]), "splits"),
             (lambda: rueda.allreduce(x, compression="zip"), "zip"),
             (lambda: rueda.allreduce(x, "a\0b"), "NUL"),
-            (lambda: rueda.allreduce(x, op=99), "reduce"),
+            (lambda: rueda.allreduce(x, op=99), "op is 99: a ReduceOp"),
             (lambda: rueda.grouped_allreduce([]), "group"),
             (lambda: rueda.allreduce(x, "n" * 2000), "name"),
         ]

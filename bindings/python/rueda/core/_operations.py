@@ -38,6 +38,9 @@ class ReduceOp(enum.IntEnum):
     AVERAGE_LIVE = 9  # the average over the ranks that have not joined
 
 
+_REDUCE_OPS = frozenset(ReduceOp)
+
+
 class Output(enum.IntEnum):
     """Where the result of an operation goes."""
 
@@ -262,9 +265,13 @@ def _factor(value: Any, what: str) -> float:
 
 
 def check_op(op: object) -> None:
-    """Raises TypeError if it is not a ReduceOp (a name is not)."""
+    """Raises TypeError if it is not a ReduceOp (a name is not), ValueError if it is the number of
+    none."""
+    wanted = f"op is {op!r}: a ReduceOp is wanted, such as rueda.Sum or hvd.Average"
     if not isinstance(op, int):
-        raise TypeError(f"op is {op!r}: a ReduceOp is wanted, such as rueda.Sum or hvd.Average")
+        raise TypeError(wanted)
+    if op not in _REDUCE_OPS:
+        raise ValueError(wanted)
 
 
 def compressor_of(compression: Any) -> bytes | None:

@@ -395,8 +395,6 @@ def DistributedOptimizer(
         raise ValueError("this is a DistributedOptimizer already")
     _check_passes(backward_passes_per_step)
     check_op(op)
-    if op not in ReduceOp._value2member_map_:
-        raise ValueError(f"there is no op {op}")
     if not isinstance(process_set, ProcessSet):
         raise TypeError(f"process_set is {process_set!r}: a ProcessSet is wanted")
     _compression.check(compression)
