@@ -50,6 +50,14 @@ class Bench(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertTrue(done.stdout.startswith("usage: "), done.stdout)
 
+    def test_every_operation_is_timed(self):
+        for operation in ("allreduce", "broadcast", "allgather", "alltoall", "reducescatter", "barrier"):
+            done = run(RUEDARUN, "-np", "3", "--prefix", "none", RUEDA_BENCH, "--op", operation, "--bytes", "4,4K",
+                       "--iterations", "3", "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.count(f'"op": "{operation}"'), 1 if operation == "barrier" else 2, done.stdout)
+        self.assertEqual(run(RUEDA_BENCH, "--op", "gossip").returncode, 2)
+
     def test_another_folder_of_the_peers(self):
         done = run(RUEDA_BENCH, "--vs", "mpich", "--peers-dir", "/nowhere")
         self.assertNotEqual(done.returncode, 0)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Compares allreduces between hosts over a slow link, interleaved in one run.
+"""Compares operations between hosts, interleaved in one run: Rueda's hierarchical data path, its flat
+one over Gloo, the peers that test/bench/peers/setup.sh has set up (gloo, torch, openmpi, mpich), and
+the least that a plain exchange over TCP takes (two hosts of one rank; allreduces).
 
-It measures Rueda's hierarchical data path, its flat one over Gloo, Gloo's own algorithms, and the
-most that the link can carry. Hosts are network namespaces of this machine (test/clusters/hosts.py);
-needs root.
+Hosts are network namespaces of this machine (test/clusters/hosts.py); needs root.
 
-    test/bench/hosts_bench.py [--build DIR] [--hosts N] [--local N] [--rate 1gbit] [--bytes 4,64K,64M] [--rounds N]
+    test/bench/hosts_bench.py [--build DIR] [--hosts N] [--local N] [--rate 1gbit|none] [--op allreduce,broadcast]
+                              [--dtype float32|bfloat16] [--bytes 4,64K,64M] [--rounds N] [--real-time]
 
     test/bench/hosts_bench.py --round-trip 50
 
@@ -16,8 +17,10 @@ milliseconds.
 
 measures allreduces with each compressor instead, against one without, on hosts and by shared memory on one host.
 
-Gloo's own are measured where test/bench/peers/setup.sh gloo has been run. Prints medians over rounds, in ms, and
-how many of an allreduce's bytes each host sent, as a multiple of its size.
+Prints medians over rounds of rank 0's medians, in ms; beside them, of large operations of Rueda's, how many of the
+tensor's bytes the host sent that sent most, as a multiple of its size. Open MPI and MPICH use TCP between hosts; MPICH
+only spins, and is left out where ranks share cores. --real-time: under chrt -r 1, where a woken thread gets its core
+at once.
 """
 import argparse
 import json
@@ -33,9 +36,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "clusters"), str(HERE / "peers")]
 import hosts  # noqa: E402
 import peers  # noqa: E402
+import runs  # noqa: E402
 import relay  # noqa: E402
 
 PATIENCE = 600  # seconds
+PORTS = 7800  # those of the peers that are told one begin here
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 RATES = {"mbit": 1e6, "gbit": 1e9}
 STREAM = """
@@ -107,10 +112,13 @@ class Bench:
             place.stdin.flush()
         return min(float(place.communicate()[0]) for place in places)
 
-    def rueda(self, size, operation="allreduce", **variables):
+    def place(self, host, *words):
+        return [*(runs.real_time() if self.args.real_time else []), *self.cluster.command(host, *words)]
+
+    def rueda(self, size, operation="allreduce", dtype="float32", **variables):
         """Rank 0's line of rueda_bench."""
-        lines = self.lines(size, ["--op", operation], **variables)
-        return lines and next(line for line in lines if line["op"] == operation)
+        lines = self.lines(size, ["--op", operation, *(["--dtype", dtype] if dtype != "float32" else [])], **variables)
+        return lines and next(line for line in lines if line["op"].startswith(operation))
 
     def lines(self, size, options, **variables):
         """All that rank 0 prints."""
@@ -121,19 +129,57 @@ class Bench:
                         for rank in range(self.size)]
         words = [self.args.build + "/bin/rueda_bench", "--json", *options, "--bytes", str(size), "--iterations",
                  self.iterations(size)]
-        outs = run_all([self.cluster.command(rank // self.args.local, *words) for rank in range(self.size)], environments)
+        outs = run_all([self.place(rank // self.args.local, *words) for rank in range(self.size)], environments)
         return outs and [json.loads(line) for line in outs[0].splitlines()]
 
     def gloo(self, size, algorithm):
         shared = tempfile.mkdtemp(dir=self.folder)
-        outs = run_all([self.cluster.command(host, str(peers.BIN / "gloo_bench"), "--on", "eth0", shared,
-                                             str(host * self.args.local), str(self.args.local), str(self.size), algorithm,
-                                             str(size)) for host in range(self.args.hosts)])
+        outs = run_all([self.place(host, str(peers.BIN / "gloo_bench"), "--on", "eth0", shared,
+                                   str(host * self.args.local), str(self.args.local), str(self.size), algorithm,
+                                   str(size)) for host in range(self.args.hosts)])
         return outs and json.loads(outs[0])
+
+    def torch(self, size, operation, dtype):
+        self.port += 1
+        outs = run_all([self.place(host, str(peers.PYTHON), str(HERE / "peers" / "torch_bench.py"), "--on", "eth0",
+                                   "10.77.0.1", str(PORTS + self.port), str(host * self.args.local), str(self.args.local),
+                                   "--op", operation, "--dtype", dtype, str(self.size), str(size))
+                        for host in range(self.args.hosts)], [peers.ONE_THREAD] * self.args.hosts)
+        return outs and json.loads(outs[0])
+
+    def wire(self, size, spins):
+        self.port += 1
+        outs = run_all([self.place(host, self.args.build + "/bin/wire_bench", str(host), "10.77.0.1",
+                                   str(PORTS + self.port), *(["--spin"] if spins else []), str(size)) for host in range(2)])
+        return outs and json.loads(outs[0])
+
+    def remote_shell(self):
+        """In the place of ssh: runs a command on the host that it is given, which has that name there: Open MPI's files
+        in shared memory are named after it."""
+        path = pathlib.Path(self.folder, "shell")
+        path.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1\nshift\n'
+                        'exec ip netns exec "$host" unshare --uts sh -c "hostname $host; $*"\n', encoding="ascii")
+        path.chmod(0o755)
+        return str(path)
+
+    def mpi(self, peer, size, operation, dtype):
+        places = ",".join(f"{name}:{self.args.local}" for name in self.cluster.names)
+        launcher, environment = {
+            "openmpi": (["mpirun.openmpi", "--mca", "plm_rsh_agent", self.remote_shell(), "--mca", "oob_tcp_if_include",
+                         "eth0", "--mca", "btl_tcp_if_include", "eth0", "--mca", "routed", "direct", "--mca", "pml", "ob1", "--mca", "btl",
+                         "tcp,self,vader", "--oversubscribe", "-H", places], peers.OPEN_MPI),
+            "mpich": (["mpirun.mpich", "-launcher", "ssh", "-launcher-exec", self.remote_shell(), "-iface", "eth0",
+                       "-hosts", places], {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "FI_PROVIDER": "tcp"}),
+        }[peer]
+        first = ["unshare", "--uts", "sh", "-c", f'hostname {self.cluster.names[0]}; exec "$@"', "sh"]
+        outs = run_all([self.place(0, *first, *launcher, "-np", str(self.size), str(peers.BIN / f"mpi_bench.{peer}"), peer, "--op",
+                                   operation, *(["--dtype", dtype] if dtype != "float32" else []), str(size))],
+                       [environment])
+        return outs and json.loads(next(line for line in outs[0].splitlines() if line.startswith("{")))
 
     @staticmethod
     def iterations(size):
-        return "100" if size <= 1 << 16 else "30" if size <= 1 << 20 else "5"
+        return "1000" if size <= 1 << 16 else "30" if size <= 1 << 20 else "5"
 
     def measure(self, row, size):
         """One figure, in microseconds, and how often the tensor crossed a host's link outwards, at most."""
@@ -146,19 +192,43 @@ class Bench:
         count = int(self.iterations(size))
         return line["p50_us"], sent / (size * (count + count // 10 + 2))
 
-    def rows(self):
-        rows = {"hierarchical": self.rueda, "flat": lambda size: self.rueda(size, RUEDA_BACKEND="gloo")}
-        if peers.is_set_up("gloo"):
-            for algorithm in ("new_ring", "bcube", "ring", "halving_doubling"):
+    def rows(self, operation):
+        """What is compared, by name: functions of the size."""
+        dtype = self.args.dtype
+        rows = {"hierarchical": lambda size: self.rueda(size, operation, dtype),
+                "flat": lambda size: self.rueda(size, operation, dtype, RUEDA_BACKEND="gloo")}
+        if peers.is_set_up("gloo") and dtype == "float32":
+            algorithms = ("new_ring", "bcube", "ring", "halving_doubling") if operation == "allreduce" else (operation,)
+            for algorithm in algorithms:
                 rows[f"Gloo {algorithm}"] = lambda size, name=algorithm: self.gloo(size, name)
+        if peers.is_set_up("torch"):
+            rows["torch"] = lambda size: self.torch(size, operation, dtype)
+        for peer in ("openmpi", "mpich"):
+            if peers.is_set_up(peer) and (peer != "mpich" or self.size <= runs.cores()):
+                rows[{"openmpi": "Open MPI", "mpich": "MPICH"}[peer]] = (
+                    lambda size, name=peer: self.mpi(name, size, operation, dtype))
+        if operation == "allreduce" and self.size == self.args.hosts == 2 and dtype == "float32":
+            rows["wire, blocking"] = lambda size: self.wire(size, False)
+            if runs.cores() >= 2:
+                rows["wire, spinning"] = lambda size: self.wire(size, True)
         return rows
 
-    def print_size(self, size):
-        ring = 2 * (self.args.hosts - 1) / self.args.hosts * size * 8 / bits_per_second(self.args.rate) * 1e3
-        print(f"\n{size} bytes; the link's limit for a ring of hosts: {ring:.3f} ms")
-        found = {name: [] for name in self.rows()}
+    def least_ms(self, operation, size):
+        """What the slowest host's link takes for what has to cross it; none without a limit or for barriers."""
+        if self.args.rate == "none" or operation == "barrier":
+            return None
+        others = (self.args.hosts - 1) / self.args.hosts
+        times = {"allreduce": 2 * others, "broadcast": 1, "allgather": self.args.local * (self.args.hosts - 1),
+                 "alltoall": self.args.local * others, "reducescatter": others}[operation]
+        return times * size * 8 / bits_per_second(self.args.rate) * 1e3
+
+    def print_size(self, operation, size):
+        rows = self.rows(operation)
+        least = self.least_ms(operation, size)
+        print(f"\n{operation} of {size} bytes of {self.args.dtype}" + (f"; the link's limit: {least:.3f} ms" if least else ""))
+        found = {name: [] for name in rows}
         for _ in range(self.args.rounds):
-            for name, row in self.rows().items():
+            for name, row in rows.items():
                 figure = self.measure(row, size)
                 if figure:
                     found[name].append(figure)
@@ -169,9 +239,10 @@ class Bench:
                 continue
             ms = statistics.median(us for us, _ in figures) / 1e3
             crossed = statistics.median(times for _, times in figures)
-            print(f"  {name:22s} {ms:10.3f} ms  {ring / ms * 100:5.1f} % of the limit  {ms / ours:5.2f} x"
-                  + (f"  sent {crossed:.3f} x its size" if not name.startswith("Gloo") and size >= 1 << 20 else ""), flush=True)
-
+            print(f"  {name:22s} {ms:10.3f} ms  {ms / ours:5.2f} x"
+                  + (f"  {least / ms * 100:5.1f} % of the limit" if least and size >= 1 << 20 else "")
+                  + (f"  sent {crossed:.3f} x its size" if name in ("hierarchical", "flat") and size >= 1 << 20 else ""),
+                  flush=True)
 
     def print_compressors(self, size):
         names = ["none", *(name for name in self.args.compressor.split(",") if name != "none")]
@@ -207,8 +278,11 @@ def main():
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--local", type=int, default=2)
     parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--op", default="allreduce", metavar="LIST")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--bytes", default="4,4K,64K,1M,64M")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--real-time", action="store_true")
     parser.add_argument("--compressor", metavar="LIST")
     parser.add_argument("--round-trip", type=float, metavar="MS")
     args = parser.parse_args()
@@ -225,11 +299,18 @@ def main():
             cluster.change(delay_ms=args.round_trip / 2)
             print(f"2 hosts x {args.local} ranks, {args.round_trip} ms from each other and back")
             return bench.print_trips()
-        cluster.limit(args.rate)
+        if args.rate == "none":
+            cluster.use_cubic()
+        else:
+            cluster.limit(args.rate)
         print(f"{args.hosts} hosts x {args.local} ranks, {args.rate}, {os.cpu_count()} cores, load "
               f"{os.getloadavg()[0]:.1f}; a stream each way at once: {bench.stream() * 8 / 1e6:.0f} Mbit/s")
         for word in args.bytes.split(","):
-            (bench.print_compressors if args.compressor else bench.print_size)(size_of(word))
+            if args.compressor:
+                bench.print_compressors(size_of(word))
+                continue
+            for operation in args.op.split(","):
+                bench.print_size(operation, size_of(word))
     finally:
         bench.close()
 

@@ -28,25 +28,28 @@ int IterationsFor(const Options& options, size_t bytes) {
 void BlockingOf(Bench& bench, size_t bytes, const std::string& dtype) {
   const Options& options = bench.options();
   rueda_context* const context = bench.context();
-  const std::unique_ptr<Tensor> buffer = bench.NewTensor(bytes, dtype);
+  const auto ranks = static_cast<size_t>(bench.size());
   rueda_operation operation = RUEDA_OPERATION_INIT;
+  operation.kind = static_cast<rueda_kind>(KindOf(options.op));
+  const bool shares = operation.kind == RUEDA_ALLTOALL || operation.kind == RUEDA_REDUCESCATTER;
+  // Whole shares of float32.
+  if (shares) bytes = (bytes + 4 * ranks - 1) / (4 * ranks) * 4 * ranks;
+  // Results that are not in place go to a buffer of ours.
+  size_t result = 0;
+  if (operation.kind == RUEDA_ALLGATHER) result = bytes * ranks;
+  if (operation.kind == RUEDA_ALLTOALL) result = bytes;
+  if (operation.kind == RUEDA_REDUCESCATTER) result = bytes / ranks;
+  const std::unique_ptr<Tensor> buffer = bench.NewTensor(bytes, dtype);
+  const std::unique_ptr<Tensor> output = bench.NewTensor(result);
   const std::string name = options.op + std::to_string(bytes);
   operation.name = name.c_str();
-  if (options.op == "allreduce") {
-    operation.kind = RUEDA_ALLREDUCE;
+  if (operation.kind == RUEDA_ALLREDUCE || operation.kind == RUEDA_REDUCESCATTER) {
     operation.reduce_op = RUEDA_SUM;
-  } else if (options.op == "broadcast") {
-    operation.kind = RUEDA_BROADCAST;
-    operation.root = 0;
-  } else if (options.op == "allgather") {
-    operation.kind = RUEDA_ALLGATHER;
   }
-  // An allgather's result goes to a buffer of ours.
-  const std::unique_ptr<Tensor> gathered =
-      bench.NewTensor(options.op == "allgather" ? bytes * bench.size() : 0);
+  if (operation.kind == RUEDA_BROADCAST) operation.root = 0;
   operation.exec = bench.exec();
-  if (options.op != "barrier") operation.input = buffer->tensor();
-  if (options.op == "allgather") operation.output = gathered->tensor();
+  if (operation.kind != RUEDA_BARRIER) operation.input = buffer->tensor();
+  if (result > 0) operation.output = output->tensor();
   if (options.op == "allreduce" && dtype == "float32") {
     const auto elements = static_cast<size_t>(buffer->elements());
     buffer->Fill(std::vector<float>(elements, 1.0f));

@@ -16,7 +16,8 @@ namespace {
 constexpr char kUsage[] =
     R"(usage: ruedarun -np N rueda_bench [options]
 
-  --op allreduce|broadcast|allgather|barrier   blocking operation to time (default allreduce)
+  --op OPERATION    blocking operation to time: allreduce (the default), broadcast, allgather,
+                    alltoall, reducescatter, barrier
   --bytes LIST      sizes, such as 4,4K,1M (default 4,256,4K,16K,64K,256K,1M,4M,16M,64M,256M);
                     on each rank
   --dtype LIST      such as float32,bfloat16 (default float32), or all: the sums of each; allreduce
@@ -125,6 +126,17 @@ std::vector<std::string> DTypeNames(const std::string& text) {
 }
 
 }  // namespace
+
+int KindOf(const std::string& operation) {
+  static const std::pair<const char*, rueda_kind> kKinds[] = {
+      {"allreduce", RUEDA_ALLREDUCE},         {"broadcast", RUEDA_BROADCAST},
+      {"allgather", RUEDA_ALLGATHER},         {"alltoall", RUEDA_ALLTOALL},
+      {"reducescatter", RUEDA_REDUCESCATTER}, {"barrier", RUEDA_BARRIER}};
+  for (const auto& [name, kind] : kKinds) {
+    if (operation == name) return kind;
+  }
+  return -1;
+}
 
 Options ParseOptions(int argc, char** argv) {
   Options options;
@@ -241,10 +253,7 @@ Options ParseOptions(int argc, char** argv) {
         "--device cuda goes neither with --vs nor with --scaling, which measure on the CPU; "
         "rueda_nccl_bench compares with NCCL");
   }
-  if (optind < argc || (options.op != "allreduce" && options.op != "broadcast" &&
-                        options.op != "allgather" && options.op != "barrier")) {
-    EndWithUsage();
-  }
+  if (optind < argc || KindOf(options.op) < 0) EndWithUsage();
   return options;
 }
 

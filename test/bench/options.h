@@ -42,6 +42,9 @@ struct Options {
   std::string peers_dir;
 };
 
+// Its rueda_kind; -1: none of those that are timed.
+int KindOf(const std::string& operation);
+
 // Ends the program when they make no sense.
 Options ParseOptions(int argc, char** argv);
 

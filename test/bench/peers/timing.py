@@ -36,8 +36,8 @@ def measure(action, size, mean, before=lambda: None):
     return run(iterations)
 
 
-def report(peer, ranks, count, size, times):
-    op = f"many_{count}x{size}" if count else "allreduce"
+def report(peer, ranks, count, size, times, operation="allreduce"):
+    op = f"many_{count}x{size}" if count else operation
     size *= count or 1
     p50 = times[len(times) // 2]
     print(json.dumps({"peer": peer, "op": op, "np": ranks, "bytes": size, "p50_us": round(p50, 2),
