@@ -9,13 +9,12 @@ namespace rueda {
 namespace {
 
 constexpr size_t kLine = 64;
-// A part of a block should have about this size; blocks must stay small enough for a core's cache.
-constexpr size_t kPartBytes = 32 << 10;
-constexpr size_t kBlockBytesMin = 512 << 10;
+// Each block takes some wake-ups on its way. On a fast network they cost as much as some 100 KiB,
+// and what overlaps within a smaller block does not pay for them.
 constexpr size_t kBlockBytesMax = 2 << 20;
-// In how many blocks an operation is cut if they are not larger than these: so many steps overlap.
-constexpr int64_t kBlocksMin = 8;
-constexpr size_t kOverlapBytes = 128 << 10;
+// An operation is cut in so many blocks, which overlap, unless they would be smaller than that.
+constexpr int64_t kBlocksMin = 4;
+constexpr size_t kOverlapBytes = 1 << 20;
 // What is so small that trips and wake-ups cost more than bytes.
 constexpr size_t kSmallBytes = 32 << 10;
 // Of what a member receives of a small operation.
@@ -27,11 +26,7 @@ CutLimits LimitsFor(int hosts, int stripes, size_t block_bytes) {
   CutLimits limits;
   limits.hosts = hosts;
   limits.stripes = stripes;
-  const size_t parts = static_cast<size_t>(hosts) * static_cast<size_t>(stripes);
-  limits.block_bytes =
-      RoundUp(block_bytes > 0 ? block_bytes
-                              : std::clamp(parts * kPartBytes, kBlockBytesMin, kBlockBytesMax),
-              kLine);
+  limits.block_bytes = RoundUp(block_bytes > 0 ? block_bytes : kBlockBytesMax, kLine);
   // Slices are equal but for a line.
   const auto slice = [](size_t bytes, int n) {
     return RoundUp(bytes / static_cast<size_t>(n), kLine) + kLine;

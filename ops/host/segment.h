@@ -24,7 +24,7 @@ namespace rueda {
 inline constexpr size_t kSlotBytes = 32u << 10;    // an operation up to this size is a small one
 inline constexpr size_t kBlockBytes = 256u << 10;  // of a staged operation: fits the caches
 
-inline constexpr size_t kRingBlocks = 8;  // of an operation over several hosts, in turn
+inline constexpr size_t kRingBlocks = 4;  // of an operation over several hosts, in turn
 
 // How a rank waits, as its neighbours need to know. Only the rank itself writes it.
 enum class Sleep : uint32_t {
