@@ -3,6 +3,7 @@
 #pragma once
 
 #include <list>
+#include <string>
 #include <vector>
 
 #include "controller/lanes/request.h"
@@ -18,8 +19,9 @@ struct LaneOperation {
   TensorId id;
   const TensorSpec* spec;
   absl::Span<const PartArgs> parts;
-  absl::Span<const int64_t> first_dims;  // as planned
-  DeviceEvent ready;                     // its tensors may be touched behind it; null on the CPU
+  absl::Span<const int64_t> first_dims;     // as planned
+  DeviceEvent ready;                        // its tensors may be touched behind it; null on the CPU
+  absl::Span<const std::string> data = {};  // see Ordered; then the batch is of this alone
 };
 
 struct LaneBatch {
@@ -49,6 +51,7 @@ struct LaneBucket {
   std::vector<int64_t> counts;     // see BucketOperation
   std::vector<int> absent;         // see BucketOperation
   std::vector<DeviceEvent> ready;  // see BucketOperation
+  std::vector<std::string> data;   // by member, what it brings: nothing is to be moved. Or empty
 
   // The lists lie here.
   const BucketOperation& Complete() {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/trace/recorder.h"
+#include "ops/hierarchical/inline_operation.h"
 
 namespace rueda {
 namespace {
@@ -99,7 +100,7 @@ void Lane::Add(Queue queue, LaneBuckets buckets) {
     LaneBucket& bucket = buckets.front();
     state.buckets.splice(state.buckets.end(), buckets, buckets.begin());
     const bool by_all = bucket.operation.peer < 0;
-    used_connections_ |= by_all && state.backend->connects();
+    used_connections_ |= by_all && bucket.data.empty() && state.backend->connects();
     bucket.batch = batch_ + batches_.size() - 1;
     for (Request* request : bucket.requests) {
       if (request == nullptr) continue;
@@ -140,10 +141,14 @@ bool Lane::AdvanceFarewell() {
   return farewell_ == Farewell::kOver;
 }
 
+Nanos Lane::RecordStart(const LaneBucket& bucket) const {
+  return trace::Record(trace::Event::kBucketStart, bucket.first_id, static_cast<uint64_t>(set_),
+                       bucket.bytes());
+}
+
 void Lane::Start(QueueState& queue, LaneBucket* bucket) {
   if (queue.enqueuing != nullptr) queue.to_enqueue.push_back(bucket);
-  bucket->started_at = trace::Record(trace::Event::kBucketStart, bucket->first_id,
-                                     static_cast<uint64_t>(set_), bucket->bytes());
+  bucket->started_at = RecordStart(*bucket);
   queue.communicator->Start(bucket->Complete());
 }
 
@@ -155,6 +160,11 @@ absl::StatusOr<Progress> Lane::Advance(Queue queue) {
       Of(Queue::kCpu).early->Drop();  // what others began was not that
     }
     prepared_ = nullptr;
+    if (!bucket.data.empty()) {
+      bucket.started_at = RecordStart(bucket);
+      RUEDA_RETURN_IF_ERROR(ExecuteInline(bucket.Complete(), split_.members, self_, bucket.data));
+      return Progress::kDone;
+    }
     Start(state, &bucket);
   }
   return state.communicator->Advance();

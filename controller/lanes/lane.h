@@ -15,6 +15,7 @@
 #include "controller/lanes/buckets.h"
 #include "ops/backend/backend.h"
 #include "ops/compression/state.h"
+#include "ops/hierarchical/host_split.h"
 
 namespace rueda {
 
@@ -24,14 +25,16 @@ Queue QueueOf(const Signature& signature);
 
 class Lane {
  public:
-  // With the queue of tensors on the CPU. `compression` outlives this.
-  Lane(SetId set, const Backend* backend, std::unique_ptr<Communicator> communicator,
-       CompressionStates* compression)
-      : set_(set), compression_(*compression) {
+  // With the queue of tensors on the CPU. `split`: where the members are. `compression` outlives
+  // this.
+  Lane(SetId set, HostSplit split, int self, const Backend* backend,
+       std::unique_ptr<Communicator> communicator, CompressionStates* compression)
+      : set_(set), split_(std::move(split)), self_(self), compression_(*compression) {
     Open(Queue::kCpu, backend, std::move(communicator));
   }
 
   SetId set() const { return set_; }
+  const HostSplit& split() const { return split_; }
   bool has(Queue queue) const { return Of(queue).communicator != nullptr; }
   // Another queue, which it has not.
   void Open(Queue queue, const Backend* backend, std::unique_ptr<Communicator> communicator) {
@@ -77,7 +80,9 @@ class Lane {
   // The requests whose last bucket has been enqueued on its device since; their events are set.
   void TakeEnqueued(Queue queue, std::vector<Request*>* enqueued);
   // How the communicator spent the time of the bucket that is finished.
-  PhaseTimes phase_times(Queue queue) const { return Of(queue).communicator->phase_times(); }
+  PhaseTimes phase_times(Queue queue, const LaneBucket& bucket) const {
+    return bucket.data.empty() ? Of(queue).communicator->phase_times() : PhaseTimes();
+  }
   // That bucket, alone.
   LaneBuckets Pop(Queue queue);
   // How many more of the lane's batches, from the first on without a gap, are done.
@@ -112,9 +117,12 @@ class Lane {
   Communicator& cpu() { return *Of(Queue::kCpu).communicator; }
   // Whether `auto` measures: over shared memory compression never pays.
   bool measures() const { return backend(Queue::kCpu).connects(); }
+  Nanos RecordStart(const LaneBucket& bucket) const;
   void Start(QueueState& queue, LaneBucket* bucket);
 
   const SetId set_;
+  const HostSplit split_;
+  const int self_;  // this rank's member index
   std::array<QueueState, std::size(kQueues)> queues_;
   CompressionStates& compression_;
   std::deque<int> batches_;  // buckets left, by batch; the first has number `batch_`

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/lanes/outputs.h"
+#include "core/base/limits.h"
 #include "core/base/log.h"
 #include "core/base/seconds.h"
 #include "core/trace/recorder.h"
@@ -71,8 +72,8 @@ absl::Status Lanes::Open(SetId set) {
   }
   communicator = std::make_unique<CompressedCommunicator>(std::move(communicator), count,
                                                           members.self, std::move(levels));
-  lanes_[set] =
-      std::make_unique<Lane>(set, selection.backend, std::move(communicator), &compression_);
+  lanes_[set] = std::make_unique<Lane>(set, SplitByHost(members), members.self, selection.backend,
+                                       std::move(communicator), &compression_);
   return absl::OkStatus();
 }
 
@@ -100,6 +101,24 @@ void Lanes::Close(SetId set) {
   }
   lanes_[set].reset();
   compression_.Forget(set);
+}
+
+// Of a blocking call, which would have nothing to do until the others' data has come another way.
+void Lanes::Bring(Request* request) const {
+  const Lane* const lane = Find(request->spec->set);
+  const Signature& signature = request->spec->signature;
+  if (!request->waited || lane == nullptr || lane->split().hosts() < 2 ||
+      args_.config->backend != "auto" || request->extras.fault != nullptr) {
+    return;
+  }
+  const int64_t bytes = BytesBrought(signature, request->extras.first_dims, args_.world->rank);
+  if (bytes < 0 || bytes > args_.config->inline_bytes ||
+      bytes * lane->split().ranks() > static_cast<int64_t>(kInlineBytesMax)) {
+    return;
+  }
+  request->extras.data = std::make_shared<const std::string>(
+      bytes == 0 ? "" : static_cast<const char*>(request->parts[0].input),
+      static_cast<size_t>(bytes));
 }
 
 absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* const> requests) {
@@ -135,8 +154,8 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
         absent_parts.back().back().shape =
             TraitsOf(item.spec->signature.kind).ragged ? NoRows(part.shape) : part.shape;
       }
-      batch.operations.push_back(
-          {nullptr, item.id, item.spec.get(), absent_parts.back(), item.first_dims, nullptr});
+      batch.operations.push_back({nullptr, item.id, item.spec.get(), absent_parts.back(),
+                                  item.first_dims, nullptr, item.data});
       continue;
     }
     Request* const request = requests[item.token];
@@ -149,8 +168,8 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
     request->absent = batch.absent;
     args_.tracks->Ordered(request, item.id);
     batch.scaling = request->extras.scaling;
-    batch.operations.push_back(
-        {request, item.id, request->spec.get(), request->parts, item.first_dims, request->ready});
+    batch.operations.push_back({request, item.id, request->spec.get(), request->parts,
+                                item.first_dims, request->ready, item.data});
   }
   LaneBuckets buckets = lane.Plan(batch, set, args_.config->fusion_threshold);
   TellOfExactAverages(buckets);

@@ -64,6 +64,9 @@ class Lanes {
     return static_cast<size_t>(set) < lanes_.size() ? lanes_[set].get() : nullptr;
   }
 
+  // Before it is announced: gives it the data that this rank brings, if that may go with the
+  // announcement.
+  void Bring(Request* request) const;
   // One batch; `requests`: by token. The error, for people, says what could not be done here: the
   // batch is not launched then, and the others' would wait for it.
   absl::Status Launch(const rueda::Launch& launch, absl::Span<Request* const> requests);

@@ -128,7 +128,7 @@ void Tracks::TellBucket(const Lane& lane, Queue queue, const LaneBucket& bucket)
     queues_named_[number_of_queue] =
         timeline_->Name(What::kLane, track, std::string(lane.backend(queue).name()), file_);
   }
-  const PhaseTimes times = lane.phase_times(queue);
+  const PhaseTimes times = lane.phase_times(queue, bucket);
   const char* const word = WordOf(bucket.operation.kind);
   const uint32_t number = ++buckets_;
   const auto element_bytes = static_cast<int64_t>(DTypeSize(bucket.operation.dtype));

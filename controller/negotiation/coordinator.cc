@@ -494,6 +494,20 @@ void Coordinator::ForgetTensorsOf(SetId set, Plan* plan) {
   }
 }
 
+// What all members bring, if they have said so and the plan has room for it.
+std::vector<std::string> Coordinator::TakeData(Instance* instance, int members) const {
+  size_t bytes = 0;
+  for (const CallExtras& extras : instance->extras) {
+    if (extras.data == nullptr) return {};
+    bytes += extras.data->size();
+  }
+  if (instance->extras.size() != static_cast<size_t>(members) || bytes > kInlineBytesMax) return {};
+  std::vector<std::string> data;
+  data.reserve(instance->extras.size());
+  for (const CallExtras& extras : instance->extras) data.push_back(*extras.data);
+  return data;
+}
+
 void Coordinator::Enqueue(Instance* instance, Plan* plan) {
   const TensorSpec& spec = *instance->spec;
   const Signature& signature = spec.signature;
@@ -514,6 +528,8 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
     RejectInstance(instance, std::move(status), plan);
     return;
   }
+  ordered.data = TakeData(instance, set.size());
+  const bool has_data = !ordered.data.empty();
   std::vector<Rank> absent;
   const bool may_miss = state.joined.count() > 0 && signature.peer < 0;
   for (int member = 0; may_miss && member < set.size(); ++member) {
@@ -526,7 +542,7 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
     scaling = instance->extras[first].scaling;
   }
   if (!state.open.batch.empty() &&
-      (column.fusion_key != state.fusion_key || scaling != state.open.scaling ||
+      (has_data || column.fusion_key != state.fusion_key || scaling != state.open.scaling ||
        absent != state.open.absent || column.bytes > options_.bucket_bytes - state.bytes)) {
     Close(state, plan);
   }
@@ -542,7 +558,7 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
   state.open.batch.push_back(std::move(ordered));
   const bool waited = instance->waited;
   pending_.Remove(instance);
-  if (waited || !column.fusable || state.bytes >= options_.bucket_bytes ||
+  if (has_data || waited || !column.fusable || state.bytes >= options_.bucket_bytes ||
       state.done == state.ordered) {
     Close(state, plan);
   }
@@ -633,9 +649,22 @@ absl::Status Coordinator::Fault(const Instance& instance) const {
   return absl::InvalidArgumentError(absl::StrCat(RanksText(ranks), ": ", *fault));
 }
 
+// Whether those who announced it gave the same factors.
+bool Coordinator::ScalesAlike(const Instance& instance) {
+  const Scaling* first = nullptr;
+  for (size_t member = 0; member < instance.extras.size(); ++member) {
+    if (!instance.who.Contains(static_cast<int>(member))) continue;
+    const Scaling& scaling = instance.extras[member].scaling;
+    if (first != nullptr && scaling != *first) return false;
+    first = &scaling;
+  }
+  return true;
+}
+
 absl::Status Coordinator::Disagreement(const Instance& instance) const {
   if (!instance.mixed && instance.extras.empty()) return absl::OkStatus();
   const Participants participants = ParticipantsOf(instance);
+  if (!instance.mixed && ScalesAlike(instance)) return absl::OkStatus();
   // What each member sent, as people read it; equal texts form a group, in order of lowest rank.
   std::vector<std::pair<std::string, std::vector<Rank>>> groups;
   absl::string_view difference;

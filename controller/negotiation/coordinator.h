@@ -134,6 +134,7 @@ class Coordinator {
   void OnJoinFailed(const ProcessSet& set, Plan* plan);
   absl::Status WhyTooLate(const TensorSpec& spec, int slot, uint32_t sequence) const;
   void RejectIfSomebodyLeft(Instance* instance, Plan* plan);
+  std::vector<std::string> TakeData(Instance* instance, int members) const;
   void Enqueue(Instance* instance, Plan* plan);
   void NoteDone(SetId lane, uint16_t low_bits, Plan* plan);
   void Close(SetState& state, Plan* plan);
@@ -143,6 +144,7 @@ class Coordinator {
 
   absl::Status CheckJoined(const Instance& instance) const;
   absl::Status Fault(const Instance& instance) const;
+  static bool ScalesAlike(const Instance& instance);
   absl::Status Disagreement(const Instance& instance) const;
   absl::Status CheckPlannedDims(const Instance& instance, int members) const;
   absl::Status CheckGathered(const Instance& instance, const Ordered& ordered) const;

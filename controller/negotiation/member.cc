@@ -316,8 +316,14 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
           absl::StrCat("the plan orders ", SpecLabel(**spec, ordered.sequence), " with ",
                        ordered.first_dims.size(), " first dimensions"));
     }
-    launch.items.push_back(
-        {absent ? kNoToken : static_cast<Token>(token), ordered.id, *spec, ordered.first_dims});
+    if (!ordered.data.empty() && (ordered.data.size() != static_cast<size_t>(set->size()) ||
+                                  order.batch.size() > 1 || !order.absent.empty())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the plan orders ", SpecLabel(**spec, ordered.sequence),
+                       " with the data of ", ordered.data.size(), " ranks"));
+    }
+    launch.items.push_back({absent ? kNoToken : static_cast<Token>(token), ordered.id, *spec,
+                            ordered.first_dims, ordered.data});
     if (absent) {
       NoteEnded(**spec, ordered.sequence);
     } else {

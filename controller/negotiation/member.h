@@ -22,6 +22,7 @@ struct LaunchItem {
   TensorId id;
   SpecPtr spec;
   std::vector<int64_t> first_dims;
+  std::vector<std::string> data;  // see Ordered
 };
 struct Launch {  // one batch on one lane
   SetId lane;

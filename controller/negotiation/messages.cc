@@ -3,6 +3,7 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/limits.h"
 
 namespace rueda {
 
@@ -43,9 +44,48 @@ bool CanMiss(const Signature& signature, Rank rank) {
   return !TraitsOf(signature.kind).has_ranks && rank != signature.root && rank != signature.peer;
 }
 
+int64_t BytesBrought(const Signature& signature, absl::Span<const int64_t> first_dims, Rank rank) {
+  if (signature.kind == OpKind::kBarrier) return signature.device == DeviceType::kCpu ? 0 : -1;
+  if (signature.device != DeviceType::kCpu || signature.parts.size() != 1 || signature.is_group() ||
+      !signature.compression.none() || signature.reduce_op == ReduceOp::kAdasum) {
+    return -1;
+  }
+  const PartSignature& part = signature.parts[0];
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(part.shape.elements(), static_cast<int64_t>(DTypeSize(part.dtype)),
+                             &bytes)) {
+    return -1;
+  }
+  int64_t rows = 0;
+  switch (signature.kind) {
+    case OpKind::kAllreduce:
+    case OpKind::kReduce:
+      return bytes;
+    case OpKind::kBroadcast:
+      return rank == signature.root ? bytes : 0;
+    case OpKind::kAllgather:
+    case OpKind::kGather:
+    case OpKind::kAlltoall:
+    case OpKind::kScatter:
+      for (const int64_t dim : first_dims) {
+        if (__builtin_add_overflow(rows, dim, &rows)) return -1;
+      }
+      return __builtin_mul_overflow(rows, bytes, &bytes) ? -1 : bytes;
+    default:
+      return -1;
+  }
+}
+
 absl::Status CheckExtras(const TensorSpec& spec, const CallExtras& extras, int members, Rank rank) {
   const Signature& signature = spec.signature;
   const size_t count = extras.first_dims.size();
+  if (extras.data != nullptr && (extras.data->size() > kInlineBytesMax ||
+                                 static_cast<int64_t>(extras.data->size()) !=
+                                     BytesBrought(signature, extras.first_dims, rank))) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, ": ", SpecLabel(spec),
+                                                   " came with ", extras.data->size(),
+                                                   " bytes of data"));
+  }
   if (extras.fault != nullptr && count == 0) return absl::OkStatus();
   bool fits = false;
   switch (signature.kind) {

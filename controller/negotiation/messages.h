@@ -68,9 +68,18 @@ struct CallExtras {
   // Not null: why this rank can't take part, in at most kFaultBytesMax. It brings no dimensions,
   // and the operation fails on all ranks.
   std::shared_ptr<const std::string> fault;
+  // Not null: what this rank brings, BytesBrought of them. Where all ranks say, the plan brings it
+  // to all, and nothing else has to be moved.
+  std::shared_ptr<const std::string> data;
 
-  bool empty() const { return scaling.none() && first_dims.empty() && fault == nullptr; }
+  bool empty() const {
+    return scaling.none() && first_dims.empty() && fault == nullptr && data == nullptr;
+  }
 };
+
+// The bytes that a rank brings to an operation whose data may be in the plan; -1: to another, or
+// too many to say. `first_dims`: the rank's.
+int64_t BytesBrought(const Signature& signature, absl::Span<const int64_t> first_dims, Rank rank);
 
 // INVALID_ARGUMENT when the extras of `rank` don't go with the operation of a set of `members`: a
 // peer that speaks nonsense.
@@ -153,6 +162,8 @@ struct Ordered {
   // Allgather, gather: by member, then by part. Scatter: the rows of each member. Alltoall: by
   // member what it brings, if all send equal parts; else the rows by sender, then by receiver.
   std::vector<int64_t> first_dims;
+  // By member, what it brings; in a batch of its own. Empty: the lane moves it.
+  std::vector<std::string> data;
 };
 // One closed batch: fusion never crosses its end.
 struct Order {

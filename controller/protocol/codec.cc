@@ -216,6 +216,10 @@ void EncodeAnnouncement(const Announcement& announcement, wire::Announcement* ou
   }
   for (const int64_t dim : announcement.extras.first_dims) out->add_first_dims(dim);
   if (announcement.extras.fault != nullptr) out->set_fault(*announcement.extras.fault);
+  if (announcement.extras.data != nullptr) {
+    out->set_brings(true);
+    out->set_data(*announcement.extras.data);
+  }
 }
 
 absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
@@ -236,6 +240,8 @@ absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
   if (!in.fault().empty()) {
     announcement.extras.fault = std::make_shared<const std::string>(in.fault());
   }
+  if (in.data().size() > (in.brings() ? kInlineBytesMax : 0)) return Bad("data");
+  if (in.brings()) announcement.extras.data = std::make_shared<const std::string>(in.data());
   return announcement;
 }
 
@@ -335,6 +341,7 @@ void EncodePlanItem(const PlanItem& item, wire::PlanItem* out) {
       out_ordered->set_id(ordered.id);
       out_ordered->set_sequence(ordered.sequence);
       for (const int64_t dim : ordered.first_dims) out_ordered->add_first_dims(dim);
+      for (const std::string& data : ordered.data) out_ordered->add_data(data);
     }
     if (order->to >= 0) {
       out_order->mutable_pair()->set_from(order->from);
@@ -394,8 +401,10 @@ absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
       order.batch.reserve(static_cast<size_t>(in.order().batch_size()));
       for (const wire::Ordered& from : in.order().batch()) {
         RUEDA_RETURN_IF_ERROR(CheckDims(from.first_dims()));
-        order.batch.push_back(
-            {from.id(), from.sequence(), {from.first_dims().begin(), from.first_dims().end()}});
+        order.batch.push_back({from.id(),
+                               from.sequence(),
+                               {from.first_dims().begin(), from.first_dims().end()},
+                               {from.data().begin(), from.data().end()}});
       }
       RUEDA_RETURN_IF_ERROR(DecodeWhoTakesPart(in.order(), &order));
       return order;

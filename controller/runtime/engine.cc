@@ -119,6 +119,7 @@ bool Engine::DrainSubmissions() {
   submissions_->Take(&taken_, &marked_);
   for (Request* request : taken_) {
     Begin(request);
+    lanes_->Bring(request);
     trace::RecordAt(request->submitted_at, trace::Event::kSubmit, 0, request->handle());
     member_.Submit(request->token, request->spec, request->extras, request->waited);
   }

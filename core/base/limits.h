@@ -22,8 +22,9 @@ inline constexpr int kSubmissionsMax = 1 << 15;  // operations in flight on one 
 inline constexpr int kHandlesMax = 1 << 17;  // operations in flight or finished and not released
 
 inline constexpr size_t kControlFrameBytesMax = 16u << 20;
-inline constexpr int kPlannedDimsMax = 1 << 20;    // first dimensions of one operation in the plan
-inline constexpr size_t kHandshakeBytesMax = 128;  // read from a peer before it is authenticated
+inline constexpr int kPlannedDimsMax = 1 << 20;  // first dimensions of one operation in the plan
+inline constexpr size_t kInlineBytesMax = 64u << 10;  // of one operation's data in the plan
+inline constexpr size_t kHandshakeBytesMax = 128;     // read from a peer before it is authenticated
 inline constexpr size_t kStoreValueBytesMax = 64u << 10;
 inline constexpr size_t kStoreKeyBytesMax = 256;
 inline constexpr size_t kErrorTextBytesMax = 4'096;

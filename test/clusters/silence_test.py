@@ -100,7 +100,7 @@ class Hosts(Silence):
             environment = {**self.environment, "RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
                            "MASTER_ADDR": "h1", "MASTER_PORT": "1", "RUEDA_SHARED_DIR": self.folder}
             ranks.append(subprocess.Popen(
-                self.cluster.command(rank // 2, BENCH, "--bytes", "4K", "--iterations", "1000000"), env=environment,
+                self.cluster.command(rank // 2, BENCH, "--bytes", "16K", "--iterations", "1000000"), env=environment,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
             self.addCleanup(ranks[-1].communicate)
             self.addCleanup(ranks[-1].kill)

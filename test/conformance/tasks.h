@@ -277,10 +277,16 @@ class Running {
       : context_(context), task_(task), rank_(rank) {}
 
   void Submit(const rueda_completion* completion = nullptr) {
-    std::vector<rueda_operation> operations;
-    for (int part = 0; part < task_.parts; ++part) operations.push_back(Part(part));
+    const std::vector<rueda_operation> operations = Parts();
     ASSERT_EQ(rueda_submit(context_, operations.data(), operations.size(), completion, &handle_),
               RUEDA_OK)
+        << Words() << rueda_last_error();
+  }
+  void Execute() {
+    const std::vector<rueda_operation> operations = Parts();
+    ASSERT_EQ(
+        rueda_execute(context_, operations.data(), operations.size(), RUEDA_FOREVER, &handle_),
+        RUEDA_OK)
         << Words() << rueda_last_error();
   }
   rueda_handle handle() const { return handle_; }
@@ -322,6 +328,11 @@ class Running {
     }
   }
 
+  std::vector<rueda_operation> Parts() {
+    std::vector<rueda_operation> operations;
+    for (int part = 0; part < task_.parts; ++part) operations.push_back(Part(part));
+    return operations;
+  }
   rueda_operation Part(int part) {
     rueda_operation operation = RUEDA_OPERATION_INIT;
     operation.kind = task_.kind == RUEDA_SEND && rank_ == task_.peer ? RUEDA_RECV : task_.kind;

@@ -25,6 +25,7 @@ namespace {
 
 constexpr Nanos kTimeLimit = 3'600 * kSecond;
 constexpr size_t kErrorsShown = 10;
+constexpr int64_t kDataBytesMax = 64;  // that a rank brings with an announcement
 constexpr int kRanksInDetail = 64;  // in larger jobs some things are left out: see where it is used
 
 uint64_t MixText(uint64_t hash, const std::string& text) {
@@ -443,6 +444,13 @@ CallExtras Simulation::ExtrasOf(const Task& task, Rank rank) const {
     default:
       break;
   }
+  // Some ranks say what they bring, or all do.
+  const int64_t bytes = BytesBrought(signature, dims, rank);
+  if (members <= kRanksInDetail && task.dims_seed % 3 != 0 && bytes >= 0 &&
+      bytes <= kDataBytesMax && (task.dims_seed % 7 != 0 || rank % 2 == 0)) {
+    extras.data = std::make_shared<const std::string>(static_cast<size_t>(bytes),
+                                                      static_cast<char>('a' + rank % 26));
+  }
   return extras;
 }
 
@@ -692,7 +700,8 @@ void Simulation::Execute(RankState& state, const Launch& launch) {
   std::string all = absl::StrCat("without ", absl::StrJoin(launch.absent, ","), " by ",
                                  launch.absent.empty() ? 1 : launch.scaling.prescale, ": ");
   for (const LaunchItem& item : launch.items) {
-    absl::StrAppend(&all, SpecLabel(*item.spec), "[", absl::StrJoin(item.first_dims, ","), "];");
+    absl::StrAppend(&all, SpecLabel(*item.spec), "[", absl::StrJoin(item.first_dims, ","), "];",
+                    absl::StrJoin(item.data, ","));
     if (item.token == kNoToken) continue;
     const Flight& flight = state.in_flight[item.token];
     if (flight.task == nullptr || !(*SpecOf(*flight.task, state.rank) == *item.spec)) {
@@ -702,6 +711,18 @@ void Simulation::Execute(RankState& state, const Launch& launch) {
     }
     agree(static_cast<int>(batch.tokens.size()), flight.label);
     batch.tokens.push_back(item.token);
+    if (batch.participants <= kRanksInDetail && !pair) {
+      std::vector<std::string> brought;
+      for (const Rank rank : sets_[lane.set]) {
+        const CallExtras extras = ExtrasOf(*flight.task, rank);
+        if (extras.data == nullptr || !launch.absent.empty()) break;
+        brought.push_back(*extras.data);
+      }
+      if (brought.size() < sets_[lane.set].size()) brought.clear();
+      if (item.data != brought) {
+        Error(absl::StrCat("validity: other data than was brought to ", flight.label));
+      }
+    }
     const OpKind kind = item.spec->signature.kind;
     if ((kind == OpKind::kAllgather || kind == OpKind::kGather) &&
         batch.participants <= kRanksInDetail) {

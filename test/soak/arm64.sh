@@ -160,7 +160,10 @@ C
 run=(qemu-aarch64 -E LD_PRELOAD="$subreaper" "$build/bin/ruedarun" -np 2 qemu-aarch64)
 for program in hello cpp_snippets; do
   try "$program, two ranks on one host" "${run[@]}" "$build/bin/$program"
-  try "$program, two ranks on two hosts" env RUEDA_HOSTS_FAKE=2 "${run[@]}" "$build/bin/$program"
+  for bytes in 4096 0; do  # by the plan, and by Gloo
+    try "$program, two ranks on two hosts, RUEDA_INLINE_BYTES=$bytes" \
+      env RUEDA_HOSTS_FAKE=2 RUEDA_INLINE_BYTES=$bytes "${run[@]}" "$build/bin/$program"
+  done
 done
 try "operations_test, processes on one host and on two" qemu-aarch64 "$build/test/operations_test" \
   --gtest_filter='*/processes:*/processes_two_hosts'

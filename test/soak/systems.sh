@@ -61,7 +61,7 @@ inside() { chroot "$there" env HOME=/root DEBIAN_FRONTEND=noninteractive LC_ALL=
 check() {
   "${@:2}" ctest --test-dir "$1" -L '^unit$' -j "$jobs" --output-on-failure
   "${@:2}" "$1/bin/ruedarun" -np 2 "$1/bin/hello"
-  "${@:2}" env RUEDA_HOSTS_FAKE=2 "$1/bin/ruedarun" -np 2 "$1/bin/hello"
+  "${@:2}" env RUEDA_HOSTS_FAKE=2 RUEDA_INLINE_BYTES=0 "$1/bin/ruedarun" -np 2 "$1/bin/hello"
 }
 
 run_clang() {

@@ -62,7 +62,8 @@ class LaneTest : public ::testing::Test {
   Made* Open() {
     auto communicator = std::make_unique<Made>(&calls_);
     Made* const raw = communicator.get();
-    lane_.emplace(kWorldSet, &backend_, std::move(communicator), &states_);
+    const HostSplit split = {.members = {{0}, {1}}};
+    lane_.emplace(kWorldSet, split, 0, &backend_, std::move(communicator), &states_);
     return raw;
   }
   // One operation that has begun.
@@ -78,9 +79,10 @@ class LaneTest : public ::testing::Test {
     lane_->Began();
     return &request;
   }
-  void Add(Request* request) {
+  void Add(Request* request, const std::vector<std::string>& data = {}) {
     LaneBatch batch;
-    batch.operations.push_back({request, TensorId{0}, request->spec.get(), request->parts, {}, {}});
+    batch.operations.push_back(
+        {request, TensorId{0}, request->spec.get(), request->parts, {}, {}, data});
     lane_->Add(Queue::kCpu, lane_->Plan(batch, set_, 1'024));
   }
 
@@ -101,6 +103,31 @@ TEST_F(LaneTest, ALoneOperationBeginsEarlyWhereThatIsPossible) {
   Add(request);
   EXPECT_EQ(*lane_->Advance(Queue::kCpu), Progress::kDone);
   EXPECT_THAT(calls_, ElementsAre("prepare", "start"));
+}
+
+TEST_F(LaneTest, WhatHasItsDataIsNotMoved) {
+  Open<Plain>();
+  Request* const before = Begin();
+  Request* const request = Begin();
+  float result = 0;
+  request->parts[0].output = &result;
+  Add(before);
+  const float values[] = {1, 2};
+  std::vector<std::string> data;
+  for (const float& value : values) {
+    data.emplace_back(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  Add(request, data);
+  EXPECT_EQ(*lane_->Advance(Queue::kCpu), Progress::kDone);
+  lane_->Pop(Queue::kCpu);
+  EXPECT_EQ(result, 0) << "it is behind the other";
+  EXPECT_EQ(*lane_->Advance(Queue::kCpu), Progress::kDone);
+  EXPECT_EQ(result, 3);
+  EXPECT_THAT(calls_, ElementsAre("start"));
+  lane_->Pop(Queue::kCpu);
+  data[1].pop_back();
+  Add(Begin(), data);
+  EXPECT_FALSE(lane_->Advance(Queue::kCpu).ok()) << "the plan is wrong";
 }
 
 TEST_F(LaneTest, WhatAnotherMayComeBeforeIsTakenBack) {

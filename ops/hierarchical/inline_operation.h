@@ -1,0 +1,21 @@
+// An operation whose data has come with the plan: every member has what all bring, and makes its
+// result by itself. Reductions have the bits of HierarchicalAllreduce's. PURE
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "core/base/status.h"
+#include "ops/backend/communicator.h"
+
+namespace rueda {
+
+// `hosts`: HostSplit::members. `brought`: by member. Of an allreduce, reduce, barrier, broadcast,
+// allgather, gather, scatter or alltoall of at most one piece, nobody absent. INTERNAL: the data is
+// not what the members bring to that.
+absl::Status ExecuteInline(const BucketOperation& operation,
+                           const std::vector<std::vector<int>>& hosts, int self,
+                           absl::Span<const std::string> brought);
+
+}  // namespace rueda
