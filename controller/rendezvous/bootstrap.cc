@@ -343,6 +343,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   std::vector<std::string> host_ids;
   for (const wire::Hello& hello : hellos) {
     host_ids.push_back(hello.host_id());
+    world.machine_ranks += MachineOf(hello.host_id()) == MachineOf(mine.host_id()) ? 1 : 0;
     world.infos.push_back({hello.pid(), hello.host_name()});
   }
   if (config.hosts_fake > 0) {

@@ -24,6 +24,7 @@ struct World {
   std::string job;    // job id and context name: what keys of the store begin with
   Topology topology;  // hosts: ranks that share memory
   std::vector<RankInfo> infos;
+  int machine_ranks = 0;        // of the machine that this rank's host is, or is a part of
   std::vector<Rank> log_ranks;  // the ranks that share this rank's announcement log, ascending
   bool one_log = true;          // whether those are all ranks
   std::shared_ptr<const LeaderTree> leaders;    // of the logs

@@ -27,6 +27,10 @@ absl::StatusOr<std::string> HostIdentity() {
   return absl::StrCat(boot_id, "/", network.st_ino, "/", geteuid());
 }
 
+std::string MachineOf(const std::string& host_identity) {
+  return host_identity.substr(0, host_identity.find('/'));
+}
+
 uint64_t PidNamespace() {
   struct stat pids = {};
   return stat("/proc/self/ns/pid", &pids) == 0 ? pids.st_ino : 0;

@@ -107,8 +107,8 @@ absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting) {
   engine.waiting_threads = &waiting_threads_;
   engine.timeline = &timeline_;
   engine.on_failure = [this] { GuardArena(); };
-  const int local_ranks = engine.world.topology.local_size(args->rank);
-  const Spin spin(config.wait, local_ranks);
+  const Spin spin(config.wait, SharesCores(engine.world.topology.local_size(args->rank),
+                                           engine.world.machine_ranks));
   engine.turns_without_sockets = spin.turns_without_sockets();
   RUEDA_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(engine)));
   baton_.emplace(engine_.get(), &sleepers_, spin);

@@ -1,5 +1,7 @@
 #include "controller/runtime/spin.h"
 
+#include <unistd.h>
+
 #include "core/base/process.h"
 
 namespace rueda {
@@ -11,11 +13,15 @@ constexpr int kPausesWhenAsked = 1 << 20;
 
 }  // namespace
 
-Spin::Spin(absl::string_view kind, int local_ranks, int (*yield)()) : yield_(yield) {
+bool SharesCores(int local_ranks, int machine_ranks) {
+  return UsableCores() < local_ranks || sysconf(_SC_NPROCESSORS_ONLN) < machine_ranks;
+}
+
+Spin::Spin(absl::string_view kind, bool shares_cores, int (*yield)()) : yield_(yield) {
   if (kind == "sleep") return;
   if (kind == "spin") {
     limit_ = kPausesWhenAsked;
-  } else if (kind == "yield" || UsableCores() < local_ranks) {
+  } else if (kind == "yield" || shares_cores) {
     yields_ = true;
     limit_ = kYields;
   } else {

@@ -1,5 +1,5 @@
 // What a thread does between finding nothing to do and going to sleep: a bounded wait whose kind
-// depends on whether every rank of the host has a core of its own. Measured;
+// depends on whether every rank of the machine has a core of its own. Measured;
 // docs/internals/performance.md.
 //
 // A yield gives the core to whoever else wants it: best to a rank, which soon yields in turn. One
@@ -15,11 +15,13 @@
 
 namespace rueda {
 
+// Whether ranks have to share cores: those of a host, or of a machine with several hosts on it.
+bool SharesCores(int local_ranks, int machine_ranks);
+
 class Spin {
  public:
-  // `kind`: the knob `wait`. `local_ranks`: how many ranks share the cores.
-  // `yield`: another sched_yield, for tests.
-  Spin(absl::string_view kind, int local_ranks, int (*yield)() = &sched_yield);
+  // `kind`: the knob `wait`. `yield`: another sched_yield, for tests.
+  Spin(absl::string_view kind, bool shares_cores, int (*yield)() = &sched_yield);
 
   void Reset() { done_ = 0; }
   // One more pause or yield; false when it is time to sleep.

@@ -76,9 +76,8 @@ const Knob kKnobs[] = {
      "With "
      "one host more than this, and fewer, all report to rank 0."},
     {"wait", &Config::wait, Use::kKnob, 0, 0, "auto|spin|yield|sleep", "",
-     "What a waiting thread does before it sleeps. `auto`: a few pauses when every local rank has "
-     "a core "
-     "of its own, else it yields."},
+     "What a waiting thread does before it sleeps. `auto`: a few pauses when every rank on the "
+     "machine has a core of its own, else it yields."},
     {"network_interface", &Config::network_interface, Use::kKnob, 0, 0, "", "HOROVOD_GLOO_IFACE",
      "The network interface for everything that goes over TCP, or a list such as `ib0,eth0`: each "
      "host uses the first one that it has. Empty: on one host `lo`; else at "

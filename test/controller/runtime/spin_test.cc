@@ -16,13 +16,13 @@ int Times(Spin spin) {
 }
 
 TEST(Spin, SleepMeansAtOnce) {
-  EXPECT_EQ(Times(Spin("sleep", 1)), 0);
-  EXPECT_EQ(Times(Spin("sleep", 1'000)), 0);
+  EXPECT_EQ(Times(Spin("sleep", false)), 0);
+  EXPECT_EQ(Times(Spin("sleep", true)), 0);
 }
 
 TEST(Spin, EveryKindComesToAnEnd) {
   for (const char* kind : {"auto", "spin", "yield"}) {
-    const int times = Times(Spin(kind, 1));
+    const int times = Times(Spin(kind, false));
     EXPECT_GT(times, 0) << kind;
     EXPECT_LT(times, kMany) << kind;
   }
@@ -32,17 +32,23 @@ TEST(Spin, AutoDependsOnWhetherEveryRankHasACore) {
   static int yields = 0;
   yields = 0;
   const auto count = [] { return ++yields; };
-  const int times = Times(Spin("auto", 1 << 20, count));
+  const int times = Times(Spin("auto", true, count));
   EXPECT_GT(times, 0);
   EXPECT_EQ(yields, times);
-  Times(Spin("auto", 1, count));
+  Times(Spin("auto", false, count));
   EXPECT_EQ(yields, times) << "it has a core";
-  EXPECT_LT(Times(Spin("auto", 1)), 4'000) << "somebody else may be on the machine";
+  EXPECT_LT(Times(Spin("auto", false)), 4'000) << "somebody else may be on the machine";
+}
+
+TEST(Spin, RanksOfOtherHostsOnTheMachineShareItsCoresToo) {
+  EXPECT_FALSE(SharesCores(1, 1));
+  EXPECT_TRUE(SharesCores(1 << 20, 1 << 20));
+  EXPECT_TRUE(SharesCores(1, 1 << 20));
 }
 
 TEST(Spin, AYieldThatTookATimeSliceIsTheLastForAWhile) {
   static useconds_t takes = 1'500;
-  Spin spin("yield", 1, [] { return usleep(takes); });
+  Spin spin("yield", false, [] { return usleep(takes); });
   EXPECT_TRUE(spin.Again());
   EXPECT_FALSE(spin.Again());
   spin.Reset();
@@ -55,12 +61,12 @@ TEST(Spin, AYieldThatTookATimeSliceIsTheLastForAWhile) {
 }
 
 TEST(Spin, AskedForItIsLongWhateverTheCores) {
-  EXPECT_EQ(Times(Spin("spin", 1)), Times(Spin("spin", 1 << 20)));
-  EXPECT_GT(Times(Spin("spin", 1)), 100 * Times(Spin("auto", 1)));
+  EXPECT_EQ(Times(Spin("spin", false)), Times(Spin("spin", true)));
+  EXPECT_GT(Times(Spin("spin", false)), 100 * Times(Spin("auto", false)));
 }
 
 TEST(Spin, ResetBeginsAgain) {
-  Spin spin("auto", 1);
+  Spin spin("auto", false);
   int first = 0;
   while (spin.Again()) ++first;
   EXPECT_FALSE(spin.Again());
