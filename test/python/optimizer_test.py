@@ -816,7 +816,7 @@ def test_bad_arguments(on_threads):
             (dict(groups=[[torch.ones(1)]]), "not a parameter"),
             (dict(groups=[[names[0][1], names[0][1]]]), "twice"),
             (dict(groups="all"), "groups"),
-            (dict(op=99), "op 99"),
+            (dict(op=99), "op is 99"),
             (dict(compression="nope"), "there are none, fp16"),
         ]
         for options, text in cases:
