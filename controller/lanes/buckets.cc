@@ -139,7 +139,7 @@ LaneBucket BucketLike(const Source& first, const LaneBatch& batch, const Process
   operation.scaling.divisor = DivisorOf(signature.reduce_op, set, batch.absent.size());
   operation.sequence = batch.sequence;
   bucket.first_id = first.operation->id;
-  bucket.data.assign(first.operation->data.begin(), first.operation->data.end());
+  bucket.data = batch.data;
   if (TraitsOf(signature.kind).reduces) bucket.absent = batch.absent;
   return bucket;
 }

@@ -19,9 +19,8 @@ struct LaneOperation {
   TensorId id;
   const TensorSpec* spec;
   absl::Span<const PartArgs> parts;
-  absl::Span<const int64_t> first_dims;     // as planned
-  DeviceEvent ready;                        // its tensors may be touched behind it; null on the CPU
-  absl::Span<const std::string> data = {};  // see Ordered; then the batch is of this alone
+  absl::Span<const int64_t> first_dims;  // as planned
+  DeviceEvent ready;                     // its tensors may be touched behind it; null on the CPU
 };
 
 struct LaneBatch {
@@ -29,6 +28,7 @@ struct LaneBatch {
   Scaling scaling;
   std::vector<int> absent;  // member indices
   uint64_t sequence = 0;    // of the batch on its lane
+  PlannedData data;         // see Order
 };
 
 // How one part is compressed: the same on all ranks, also on those that have joined.
@@ -51,7 +51,7 @@ struct LaneBucket {
   std::vector<int64_t> counts;     // see BucketOperation
   std::vector<int> absent;         // see BucketOperation
   std::vector<DeviceEvent> ready;  // see BucketOperation
-  std::vector<std::string> data;   // by member, what it brings: nothing is to be moved. Or empty
+  PlannedData data;                // not null: nothing is to be moved
 
   // The lists lie here.
   const BucketOperation& Complete() {

@@ -100,7 +100,7 @@ void Lane::Add(Queue queue, LaneBuckets buckets) {
     LaneBucket& bucket = buckets.front();
     state.buckets.splice(state.buckets.end(), buckets, buckets.begin());
     const bool by_all = bucket.operation.peer < 0;
-    used_connections_ |= by_all && bucket.data.empty() && state.backend->connects();
+    used_connections_ |= by_all && bucket.data == nullptr && state.backend->connects();
     bucket.batch = batch_ + batches_.size() - 1;
     for (Request* request : bucket.requests) {
       if (request == nullptr) continue;
@@ -160,9 +160,9 @@ absl::StatusOr<Progress> Lane::Advance(Queue queue) {
       Of(Queue::kCpu).early->Drop();  // what others began was not that
     }
     prepared_ = nullptr;
-    if (!bucket.data.empty()) {
+    if (bucket.data != nullptr) {
       bucket.started_at = RecordStart(bucket);
-      RUEDA_RETURN_IF_ERROR(ExecuteInline(bucket.Complete(), split_.members, self_, bucket.data));
+      RUEDA_RETURN_IF_ERROR(ExecuteInline(bucket.Complete(), split_.members, self_, *bucket.data));
       return Progress::kDone;
     }
     Start(state, &bucket);

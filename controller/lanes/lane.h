@@ -81,7 +81,7 @@ class Lane {
   void TakeEnqueued(Queue queue, std::vector<Request*>* enqueued);
   // How the communicator spent the time of the bucket that is finished.
   PhaseTimes phase_times(Queue queue, const LaneBucket& bucket) const {
-    return bucket.data.empty() ? Of(queue).communicator->phase_times() : PhaseTimes();
+    return bucket.data == nullptr ? Of(queue).communicator->phase_times() : PhaseTimes();
   }
   // That bucket, alone.
   LaneBuckets Pop(Queue queue);

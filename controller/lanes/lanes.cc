@@ -108,7 +108,7 @@ void Lanes::Bring(Request* request) const {
   const Lane* const lane = Find(request->spec->set);
   const Signature& signature = request->spec->signature;
   if (!request->waited || lane == nullptr || lane->split().hosts() < 2 ||
-      args_.config->backend != "auto" || request->extras.fault != nullptr) {
+      args_.config->backend != "auto" || request->extras.fault() != nullptr) {
     return;
   }
   const int64_t bytes = BytesBrought(signature, request->extras.first_dims, args_.world->rank);
@@ -116,9 +116,8 @@ void Lanes::Bring(Request* request) const {
       bytes * lane->split().ranks() > static_cast<int64_t>(kInlineBytesMax)) {
     return;
   }
-  request->extras.data = std::make_shared<const std::string>(
-      bytes == 0 ? "" : static_cast<const char*>(request->parts[0].input),
-      static_cast<size_t>(bytes));
+  const char* const input = bytes == 0 ? "" : static_cast<const char*>(request->parts[0].input);
+  request->extras.SayData(std::string(input, static_cast<size_t>(bytes)));
 }
 
 absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* const> requests) {
@@ -129,6 +128,7 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
                                   launch.items.size());
   LaneBatch batch;
   batch.scaling = launch.scaling;
+  batch.data = launch.data;
   batch.sequence = static_cast<uint64_t>(set.generation) << 32 | (launch.number & UINT32_MAX);
   for (const Rank rank : launch.absent) batch.absent.push_back(set.IndexOf(rank));
   const LaunchItem& first = launch.items.front();
@@ -154,8 +154,8 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
         absent_parts.back().back().shape =
             TraitsOf(item.spec->signature.kind).ragged ? NoRows(part.shape) : part.shape;
       }
-      batch.operations.push_back({nullptr, item.id, item.spec.get(), absent_parts.back(),
-                                  item.first_dims, nullptr, item.data});
+      batch.operations.push_back(
+          {nullptr, item.id, item.spec.get(), absent_parts.back(), item.first_dims, nullptr});
       continue;
     }
     Request* const request = requests[item.token];
@@ -168,8 +168,8 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
     request->absent = batch.absent;
     args_.tracks->Ordered(request, item.id);
     batch.scaling = request->extras.scaling;
-    batch.operations.push_back({request, item.id, request->spec.get(), request->parts,
-                                item.first_dims, request->ready, item.data});
+    batch.operations.push_back(
+        {request, item.id, request->spec.get(), request->parts, item.first_dims, request->ready});
   }
   LaneBuckets buckets = lane.Plan(batch, set, args_.config->fusion_threshold);
   TellOfExactAverages(buckets);

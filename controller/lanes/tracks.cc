@@ -152,6 +152,7 @@ void Tracks::TellBucket(const Lane& lane, Queue queue, const LaneBucket& bucket)
       if (!absent) next(0);
       record.what = What::kBucket;
       record.tensors = tensors;
+      record.in_plan = bucket.data != nullptr;
       record.track = track;
       record.row = absent ? 0 : TrackAt(*request, part);
       record.pack = times.pack;

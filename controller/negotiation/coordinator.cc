@@ -495,17 +495,19 @@ void Coordinator::ForgetTensorsOf(SetId set, Plan* plan) {
 }
 
 // What all members bring, if they have said so and the plan has room for it.
-std::vector<std::string> Coordinator::TakeData(Instance* instance, int members) const {
+PlannedData Coordinator::DataOf(const Instance& instance, int members) {
   size_t bytes = 0;
-  for (const CallExtras& extras : instance->extras) {
-    if (extras.data == nullptr) return {};
-    bytes += extras.data->size();
+  for (const CallExtras& extras : instance.extras) {
+    if (extras.data() == nullptr) return nullptr;
+    bytes += extras.data()->size();
   }
-  if (instance->extras.size() != static_cast<size_t>(members) || bytes > kInlineBytesMax) return {};
+  if (instance.extras.size() != static_cast<size_t>(members) || bytes > kInlineBytesMax) {
+    return nullptr;
+  }
   std::vector<std::string> data;
-  data.reserve(instance->extras.size());
-  for (const CallExtras& extras : instance->extras) data.push_back(*extras.data);
-  return data;
+  data.reserve(instance.extras.size());
+  for (const CallExtras& extras : instance.extras) data.push_back(*extras.data());
+  return std::make_shared<const std::vector<std::string>>(std::move(data));
 }
 
 void Coordinator::Enqueue(Instance* instance, Plan* plan) {
@@ -528,8 +530,8 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
     RejectInstance(instance, std::move(status), plan);
     return;
   }
-  ordered.data = TakeData(instance, set.size());
-  const bool has_data = !ordered.data.empty();
+  PlannedData data = DataOf(*instance, set.size());
+  const bool has_data = data != nullptr;
   std::vector<Rank> absent;
   const bool may_miss = state.joined.count() > 0 && signature.peer < 0;
   for (int member = 0; may_miss && member < set.size(); ++member) {
@@ -556,6 +558,7 @@ void Coordinator::Enqueue(Instance* instance, Plan* plan) {
     state.open.to = signature.peer;
   }
   state.open.batch.push_back(std::move(ordered));
+  state.open.data = std::move(data);
   const bool waited = instance->waited;
   pending_.Remove(instance);
   if (has_data || waited || !column.fusable || state.bytes >= options_.bucket_bytes ||
@@ -640,7 +643,7 @@ absl::Status Coordinator::Fault(const Instance& instance) const {
   const std::string* fault = nullptr;
   std::vector<Rank> ranks;
   for (int member = 0; member < participants.size(); ++member) {
-    const std::string* text = instance.extras[member].fault.get();
+    const std::string* text = instance.extras[member].fault();
     if (text == nullptr || (fault != nullptr && *text != *fault)) continue;
     fault = text;
     ranks.push_back(participants.rank(member));

@@ -134,7 +134,7 @@ class Coordinator {
   void OnJoinFailed(const ProcessSet& set, Plan* plan);
   absl::Status WhyTooLate(const TensorSpec& spec, int slot, uint32_t sequence) const;
   void RejectIfSomebodyLeft(Instance* instance, Plan* plan);
-  std::vector<std::string> TakeData(Instance* instance, int members) const;
+  static PlannedData DataOf(const Instance& instance, int members);
   void Enqueue(Instance* instance, Plan* plan);
   void NoteDone(SetId lane, uint16_t low_bits, Plan* plan);
   void Close(SetState& state, Plan* plan);

@@ -297,7 +297,13 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
     return absl::OkStatus();
   }
   const bool absent = std::binary_search(order.absent.begin(), order.absent.end(), rank_);
-  Launch launch = {order.lane, number, order.absent, order.scaling, {}};
+  if (order.data != nullptr && (order.data->size() != static_cast<size_t>(set->size()) ||
+                                order.batch.size() != 1 || !order.absent.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan orders ", order.batch.size(), " operations, without ",
+                     order.absent.size(), " ranks, with the data of ", order.data->size()));
+  }
+  Launch launch = {order.lane, number, order.absent, order.scaling, {}, order.data};
   launch.items.reserve(order.batch.size());
   for (const Ordered& ordered : order.batch) {
     const SpecPtr* spec = table_.Get(ordered.id);
@@ -316,14 +322,8 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
           absl::StrCat("the plan orders ", SpecLabel(**spec, ordered.sequence), " with ",
                        ordered.first_dims.size(), " first dimensions"));
     }
-    if (!ordered.data.empty() && (ordered.data.size() != static_cast<size_t>(set->size()) ||
-                                  order.batch.size() > 1 || !order.absent.empty())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the plan orders ", SpecLabel(**spec, ordered.sequence),
-                       " with the data of ", ordered.data.size(), " ranks"));
-    }
-    launch.items.push_back({absent ? kNoToken : static_cast<Token>(token), ordered.id, *spec,
-                            ordered.first_dims, ordered.data});
+    launch.items.push_back(
+        {absent ? kNoToken : static_cast<Token>(token), ordered.id, *spec, ordered.first_dims});
     if (absent) {
       NoteEnded(**spec, ordered.sequence);
     } else {

@@ -22,7 +22,6 @@ struct LaunchItem {
   TensorId id;
   SpecPtr spec;
   std::vector<int64_t> first_dims;
-  std::vector<std::string> data;  // see Ordered
 };
 struct Launch {  // one batch on one lane
   SetId lane;
@@ -30,6 +29,7 @@ struct Launch {  // one batch on one lane
   std::vector<Rank> absent;  // see Order
   Scaling scaling;
   absl::InlinedVector<LaunchItem, 2> items;
+  PlannedData data;  // see Order
 };
 struct Rejected {
   Token token;

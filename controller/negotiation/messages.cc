@@ -79,14 +79,14 @@ int64_t BytesBrought(const Signature& signature, absl::Span<const int64_t> first
 absl::Status CheckExtras(const TensorSpec& spec, const CallExtras& extras, int members, Rank rank) {
   const Signature& signature = spec.signature;
   const size_t count = extras.first_dims.size();
-  if (extras.data != nullptr && (extras.data->size() > kInlineBytesMax ||
-                                 static_cast<int64_t>(extras.data->size()) !=
-                                     BytesBrought(signature, extras.first_dims, rank))) {
+  const std::string* const data = extras.data();
+  if (data != nullptr &&
+      (data->size() > kInlineBytesMax ||
+       static_cast<int64_t>(data->size()) != BytesBrought(signature, extras.first_dims, rank))) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, ": ", SpecLabel(spec),
-                                                   " came with ", extras.data->size(),
-                                                   " bytes of data"));
+                                                   " came with ", data->size(), " bytes of data"));
   }
-  if (extras.fault != nullptr && count == 0) return absl::OkStatus();
+  if (extras.fault() != nullptr && count == 0) return absl::OkStatus();
   bool fits = false;
   switch (signature.kind) {
     case OpKind::kAllgather:

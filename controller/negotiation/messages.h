@@ -65,16 +65,25 @@ struct CallExtras {
   // many rows go to each member, or one number, which goes to all in equal parts. Removal of a
   // process set: how many operations this rank has in flight there.
   std::vector<int64_t> first_dims;
+  // Null, or one of the two below.
+  std::shared_ptr<const std::string> said;
+  bool is_fault = false;
+
   // Not null: why this rank can't take part, in at most kFaultBytesMax. It brings no dimensions,
   // and the operation fails on all ranks.
-  std::shared_ptr<const std::string> fault;
+  const std::string* fault() const { return is_fault ? said.get() : nullptr; }
   // Not null: what this rank brings, BytesBrought of them. Where all ranks say, the plan brings it
   // to all, and nothing else has to be moved.
-  std::shared_ptr<const std::string> data;
-
-  bool empty() const {
-    return scaling.none() && first_dims.empty() && fault == nullptr && data == nullptr;
+  const std::string* data() const { return is_fault ? nullptr : said.get(); }
+  void SayFault(std::string fault) {
+    said = std::make_shared<const std::string>(std::move(fault));
+    is_fault = true;
   }
+  void SayData(std::string data) {
+    said = std::make_shared<const std::string>(std::move(data));
+    is_fault = false;
+  }
+  bool empty() const { return scaling.none() && first_dims.empty() && said == nullptr; }
 };
 
 // The bytes that a rank brings to an operation whose data may be in the plan; -1: to another, or
@@ -162,9 +171,9 @@ struct Ordered {
   // Allgather, gather: by member, then by part. Scatter: the rows of each member. Alltoall: by
   // member what it brings, if all send equal parts; else the rows by sender, then by receiver.
   std::vector<int64_t> first_dims;
-  // By member, what it brings; in a batch of its own. Empty: the lane moves it.
-  std::vector<std::string> data;
 };
+// What all members bring to an operation, by member.
+using PlannedData = std::shared_ptr<const std::vector<std::string>>;
 // One closed batch: fusion never crosses its end.
 struct Order {
   SetId lane = kWorldSet;
@@ -175,6 +184,8 @@ struct Order {
   // all the same. The scale factors are for them. Of a send/recv: none.
   std::vector<Rank> absent;
   Scaling scaling;
+  // Of the one operation of the batch. Null: the lane moves it.
+  PlannedData data;
 };
 // Of a join: those whom it concerns count their unnamed operations of the set on from the last of
 // each kind that has ended. They have missed those before.

@@ -215,11 +215,8 @@ void EncodeAnnouncement(const Announcement& announcement, wire::Announcement* ou
     EncodeScaling(announcement.extras.scaling, out);
   }
   for (const int64_t dim : announcement.extras.first_dims) out->add_first_dims(dim);
-  if (announcement.extras.fault != nullptr) out->set_fault(*announcement.extras.fault);
-  if (announcement.extras.data != nullptr) {
-    out->set_brings(true);
-    out->set_data(*announcement.extras.data);
-  }
+  if (const std::string* const fault = announcement.extras.fault()) out->set_fault(*fault);
+  if (const std::string* const data = announcement.extras.data()) out->set_data(*data);
 }
 
 absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
@@ -237,11 +234,9 @@ absl::StatusOr<Announcement> DecodeAnnouncement(const wire::Announcement& in) {
   RUEDA_RETURN_IF_ERROR(CheckDims(in.first_dims()));
   announcement.extras.first_dims.assign(in.first_dims().begin(), in.first_dims().end());
   if (in.fault().size() > kFaultBytesMax) return Bad("fault");
-  if (!in.fault().empty()) {
-    announcement.extras.fault = std::make_shared<const std::string>(in.fault());
-  }
-  if (in.data().size() > (in.brings() ? kInlineBytesMax : 0)) return Bad("data");
-  if (in.brings()) announcement.extras.data = std::make_shared<const std::string>(in.data());
+  if (in.data().size() > kInlineBytesMax) return Bad("data");
+  if (in.has_fault()) announcement.extras.SayFault(in.fault());
+  if (in.has_data()) announcement.extras.SayData(in.data());
   return announcement;
 }
 
@@ -341,7 +336,9 @@ void EncodePlanItem(const PlanItem& item, wire::PlanItem* out) {
       out_ordered->set_id(ordered.id);
       out_ordered->set_sequence(ordered.sequence);
       for (const int64_t dim : ordered.first_dims) out_ordered->add_first_dims(dim);
-      for (const std::string& data : ordered.data) out_ordered->add_data(data);
+    }
+    if (order->data != nullptr) {
+      for (const std::string& data : *order->data) out_order->add_data(data);
     }
     if (order->to >= 0) {
       out_order->mutable_pair()->set_from(order->from);
@@ -401,10 +398,12 @@ absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
       order.batch.reserve(static_cast<size_t>(in.order().batch_size()));
       for (const wire::Ordered& from : in.order().batch()) {
         RUEDA_RETURN_IF_ERROR(CheckDims(from.first_dims()));
-        order.batch.push_back({from.id(),
-                               from.sequence(),
-                               {from.first_dims().begin(), from.first_dims().end()},
-                               {from.data().begin(), from.data().end()}});
+        order.batch.push_back(
+            {from.id(), from.sequence(), {from.first_dims().begin(), from.first_dims().end()}});
+      }
+      if (in.order().data_size() > 0) {
+        order.data = std::make_shared<const std::vector<std::string>>(in.order().data().begin(),
+                                                                      in.order().data().end());
       }
       RUEDA_RETURN_IF_ERROR(DecodeWhoTakesPart(in.order(), &order));
       return order;

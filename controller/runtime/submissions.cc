@@ -269,7 +269,7 @@ CallExtras Submissions::ExtrasOf(const OperationArgs& args) const {
   CallExtras extras;
   extras.scaling = args.scaling;
   if (std::string fault = FaultOf(args, sets_, rank_); !fault.empty()) {
-    extras.fault = std::make_shared<const std::string>(std::move(fault));
+    extras.SayFault(std::move(fault));
     return extras;
   }
   if (args.kind == OpKind::kRemoveProcessSet) {

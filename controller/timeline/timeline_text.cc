@@ -163,11 +163,13 @@ void TimelineText::Tensor(const TimelineRecord& record) {
 
 void TimelineText::Bucket(const TimelineRecord& record) {
   const uint32_t lane = record.track - kFirstLaneTrack;
+  const absl::string_view backend = record.in_plan            ? "\"plan\""
+                                    : lane < backends_.size() ? absl::string_view(backends_[lane])
+                                                              : "\"\"";
   bucket_ = record.bucket;
   bucket_args_ = absl::StrCat(
       ",\"bucket\":", record.bucket, ",\"tensors\":", static_cast<uint32_t>(record.tensors),
-      ",\"first\":", QuotedName(record.row),
-      ",\"backend\":", lane < backends_.size() ? backends_[lane] : "\"\"", "}}");
+      ",\"first\":", QuotedName(record.row), ",\"backend\":", backend, "}}");
   if (record.started < began_) return;
   Span("", record.name, record.track, record.started, record.done);
   Put(absl::StrCat(",\"args\":{\"bytes\":", record.bytes));

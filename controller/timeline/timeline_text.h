@@ -46,7 +46,8 @@ struct TimelineRecord {
   };
 
   What what : 8;
-  uint32_t tensors : 24;  // kBucket
+  uint32_t in_plan : 1;   // kBucket: its data came with the plan, and no backend moved it
+  uint32_t tensors : 23;  // kBucket
   uint32_t track;         // kTensor: 0 when its name was lost, and then it is left out
   uint32_t row;           // a tensor's track: kBucket: of its first one; 0: none
   uint32_t bucket;        // number; 0: none

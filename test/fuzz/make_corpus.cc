@@ -154,6 +154,16 @@ void WriteEvents() {
   Write("e_overflow", Packed(Whole(Spec(OpKind::kAllgather, "g"), int64_t{1} << 58)));
   Write("e_no_dims", Packed({Announces(0, Spec(OpKind::kAllgather, "g"))}));
 
+  events = Whole(Spec(OpKind::kAllreduce, "w"));
+  for (ControlEvent& event : events) {
+    std::get<Announced>(event.what).announcement.extras.SayData(std::string(16, 'x'));
+  }
+  Write("e_data", Packed(events));
+  std::get<Announced>(events[2].what).announcement.extras.SayData("of another size");
+  Write("e_data_of_another_size", Packed(events));
+  std::get<Announced>(events[2].what).announcement.extras.SayFault("no tensor");
+  Write("e_fault", Packed(events));
+
   events = {Announces(0, Spec(OpKind::kAllreduce, "w"))};
   for (const Blocked::Level level :
        {Blocked::kForMoments, Blocked::kForTheLimit, Blocked::kStill}) {
@@ -227,12 +237,16 @@ Plan EveryItem() {
   Order of_rows;
   of_rows.lane = kPairSet;
   of_rows.batch.push_back({kFirstId + 2, 0, {1, 2, 3, 4}});
+  Order with_data;
+  with_data.batch.push_back({kFirstId, 8, {}});
+  with_data.data = std::make_shared<const std::vector<std::string>>(kFuzzWorld, "sixteen bytes...");
   return {Define{kFirstId, w},
           Define{kFirstId + 1, MakeSpec(kWorldSet, "p", pair)},
           Define{kFirstId + 2, MakeSpec(kPairSet, "", SignatureOf(OpKind::kAlltoall))},
           with_absent,
           of_pair,
           of_rows,
+          with_data,
           Forget{kFirstId},
           SetAdded{2, {0, 1}, 0},
           SetRemoved{2, 0},
@@ -263,6 +277,11 @@ void WritePlans() {
   Write("p_left_nobody", Packed(Plan{Left{60'000}}));
   order.batch[0].first_dims = {1, 2, 3};
   Write("p_dims_of_allreduce", Packed(Plan{every[0], order}));
+  order.batch[0].first_dims.clear();
+  order.data = std::make_shared<const std::vector<std::string>>(kFuzzWorld, "sixteen bytes...");
+  Write("p_data", Packed(Plan{every[0], order}));
+  order.data = std::make_shared<const std::vector<std::string>>(2, "of two");
+  Write("p_data_of_some", Packed(Plan{every[0], order}));
 }
 
 // Texts that are long enough for corpus_main.cc to lie about.

@@ -448,8 +448,7 @@ CallExtras Simulation::ExtrasOf(const Task& task, Rank rank) const {
   const int64_t bytes = BytesBrought(signature, dims, rank);
   if (members <= kRanksInDetail && task.dims_seed % 3 != 0 && bytes >= 0 &&
       bytes <= kDataBytesMax && (task.dims_seed % 7 != 0 || rank % 2 == 0)) {
-    extras.data = std::make_shared<const std::string>(static_cast<size_t>(bytes),
-                                                      static_cast<char>('a' + rank % 26));
+    extras.SayData(std::string(static_cast<size_t>(bytes), static_cast<char>('a' + rank % 26)));
   }
   return extras;
 }
@@ -697,11 +696,13 @@ void Simulation::Execute(RankState& state, const Launch& launch) {
     }
     return is_new;
   };
+  const std::vector<std::string> data =
+      launch.data == nullptr ? std::vector<std::string>() : *launch.data;
   std::string all = absl::StrCat("without ", absl::StrJoin(launch.absent, ","), " by ",
-                                 launch.absent.empty() ? 1 : launch.scaling.prescale, ": ");
+                                 launch.absent.empty() ? 1 : launch.scaling.prescale, " with ",
+                                 absl::StrJoin(data, ","), ": ");
   for (const LaunchItem& item : launch.items) {
-    absl::StrAppend(&all, SpecLabel(*item.spec), "[", absl::StrJoin(item.first_dims, ","), "];",
-                    absl::StrJoin(item.data, ","));
+    absl::StrAppend(&all, SpecLabel(*item.spec), "[", absl::StrJoin(item.first_dims, ","), "];");
     if (item.token == kNoToken) continue;
     const Flight& flight = state.in_flight[item.token];
     if (flight.task == nullptr || !(*SpecOf(*flight.task, state.rank) == *item.spec)) {
@@ -715,11 +716,11 @@ void Simulation::Execute(RankState& state, const Launch& launch) {
       std::vector<std::string> brought;
       for (const Rank rank : sets_[lane.set]) {
         const CallExtras extras = ExtrasOf(*flight.task, rank);
-        if (extras.data == nullptr || !launch.absent.empty()) break;
-        brought.push_back(*extras.data);
+        if (extras.data() == nullptr || !launch.absent.empty()) break;
+        brought.push_back(*extras.data());
       }
       if (brought.size() < sets_[lane.set].size()) brought.clear();
-      if (item.data != brought) {
+      if (data != brought) {
         Error(absl::StrCat("validity: other data than was brought to ", flight.label));
       }
     }

@@ -229,7 +229,7 @@ def check_file(path, options):
 
 def may_be_early(args):
     """Whether a rank may have given its part before the operation began on it."""
-    return args["backend"] == "shm" and args["bytes"] <= 32 << 10
+    return args["backend"] == "plan" or args["backend"] == "shm" and args["bytes"] <= 32 << 10
 
 
 def check_together(files):

@@ -79,10 +79,10 @@ class LaneTest : public ::testing::Test {
     lane_->Began();
     return &request;
   }
-  void Add(Request* request, const std::vector<std::string>& data = {}) {
+  void Add(Request* request, PlannedData data = nullptr) {
     LaneBatch batch;
-    batch.operations.push_back(
-        {request, TensorId{0}, request->spec.get(), request->parts, {}, {}, data});
+    batch.operations.push_back({request, TensorId{0}, request->spec.get(), request->parts, {}, {}});
+    batch.data = std::move(data);
     lane_->Add(Queue::kCpu, lane_->Plan(batch, set_, 1'024));
   }
 
@@ -117,7 +117,7 @@ TEST_F(LaneTest, WhatHasItsDataIsNotMoved) {
   for (const float& value : values) {
     data.emplace_back(reinterpret_cast<const char*>(&value), sizeof value);
   }
-  Add(request, data);
+  Add(request, std::make_shared<std::vector<std::string>>(data));
   EXPECT_EQ(*lane_->Advance(Queue::kCpu), Progress::kDone);
   lane_->Pop(Queue::kCpu);
   EXPECT_EQ(result, 0) << "it is behind the other";
@@ -126,7 +126,7 @@ TEST_F(LaneTest, WhatHasItsDataIsNotMoved) {
   EXPECT_THAT(calls_, ElementsAre("start"));
   lane_->Pop(Queue::kCpu);
   data[1].pop_back();
-  Add(Begin(), data);
+  Add(Begin(), std::make_shared<std::vector<std::string>>(data));
   EXPECT_FALSE(lane_->Advance(Queue::kCpu).ok()) << "the plan is wrong";
 }
 

@@ -11,11 +11,11 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+using ::testing::Pointee;
 
 CallExtras Bringing(std::string data) {
   CallExtras extras;
-  extras.data = std::make_shared<const std::string>(std::move(data));
+  extras.SayData(std::move(data));
   return extras;
 }
 
@@ -35,7 +35,7 @@ TEST(PlannedData, IsThatOfAllRanksByMember) {
   for (const Rank rank : {0, 1}) {
     const std::vector<Launch> launches = job.Launches(rank);
     ASSERT_EQ(launches.size(), 1u);
-    EXPECT_THAT(launches[0].items[0].data, ElementsAre("two", "one"));
+    EXPECT_THAT(launches[0].data, Pointee(ElementsAre("two", "one")));
   }
 }
 
@@ -46,7 +46,7 @@ TEST(PlannedData, IsNoneWhereARankHasNotSaidWhatItBrings) {
   job.Announce(0, spec, false);
   const std::vector<Launch> launches = job.Launches(0);
   ASSERT_EQ(launches.size(), 1u);
-  EXPECT_THAT(launches[0].items[0].data, IsEmpty());
+  EXPECT_EQ(launches[0].data, nullptr);
 }
 
 TEST(PlannedData, IsNoneWhereThePlanHasNoRoom) {
@@ -58,7 +58,7 @@ TEST(PlannedData, IsNoneWhereThePlanHasNoRoom) {
   }
   const std::vector<Launch> launches = job.Launches(0);
   ASSERT_EQ(launches.size(), 1u);
-  EXPECT_THAT(launches[0].items[0].data, IsEmpty());
+  EXPECT_EQ(launches[0].data, nullptr);
 }
 
 // What a batch has in common would not hold for it.
@@ -73,7 +73,7 @@ TEST(PlannedData, IsInABatchOfItsOwn) {
   for (const Launch& launch : job.Launches(1)) {
     batches.emplace_back();
     for (const LaunchItem& item : launch.items) {
-      batches.back() += item.spec->name + (item.data.empty() ? " " : "! ");
+      batches.back() += item.spec->name + (launch.data == nullptr ? " " : "! ");
     }
   }
   EXPECT_THAT(batches, ElementsAre("first ", "before ", "with! ", "after "));

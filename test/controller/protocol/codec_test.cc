@@ -16,6 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pointee;
 
 SpecPtr Allreduce(const std::string& name) {
   Signature signature;
@@ -157,10 +158,9 @@ TEST(Codec, AnnouncementsComeThrough) {
   announcement.extras.scaling.prescale = 0.5;
   announcement.extras.scaling.postscale = -3;
   announcement.extras.first_dims = {0, 5, INT64_MAX};
-  announcement.extras.fault = std::make_shared<std::string>(
+  announcement.extras.SayFault(
       "b\xC3\xA4"
       "d");
-  announcement.extras.data = std::make_shared<std::string>("\xff\0", 2);
   const ControlEvent event = Passed(ControlEvent{9, Announced{announcement}});
   const Announcement& got = std::get<Announced>(event.what).announcement;
   EXPECT_EQ(got.id, announcement.id);
@@ -170,16 +170,24 @@ TEST(Codec, AnnouncementsComeThrough) {
   EXPECT_EQ(got.extras.scaling.prescale, 0.5);
   EXPECT_EQ(got.extras.scaling.postscale, -3);
   EXPECT_THAT(got.extras.first_dims, ElementsAre(0, 5, INT64_MAX));
-  ASSERT_NE(got.extras.fault, nullptr);
-  EXPECT_EQ(*got.extras.fault,
+  ASSERT_NE(got.extras.fault(), nullptr);
+  EXPECT_EQ(*got.extras.fault(),
             "b\xC3\xA4"
             "d");
-  ASSERT_NE(got.extras.data, nullptr);
-  EXPECT_EQ(*got.extras.data, std::string("\xff\0", 2));
-  announcement.extras.data = std::make_shared<std::string>();
-  const ControlEvent nothing = Passed(ControlEvent{9, Announced{announcement}});
-  EXPECT_NE(std::get<Announced>(nothing.what).announcement.extras.data, nullptr)
-      << "to bring nothing is not to say nothing";
+  EXPECT_EQ(got.extras.data(), nullptr);
+}
+
+TEST(Codec, AnAnnouncementsDataComesThrough) {
+  for (const std::string& data : {std::string("\xff\0", 2), std::string()}) {
+    Announcement announcement;
+    announcement.id = 5;
+    announcement.extras.SayData(data);
+    const ControlEvent event = Passed(ControlEvent{9, Announced{announcement}});
+    const Announcement& got = std::get<Announced>(event.what).announcement;
+    ASSERT_NE(got.extras.data(), nullptr) << "to bring nothing is not to say nothing";
+    EXPECT_EQ(*got.extras.data(), data);
+    EXPECT_EQ(got.extras.fault(), nullptr);
+  }
 }
 
 TEST(Codec, AnAnnouncementWithoutAnIdCarriesItsSpec) {
@@ -222,7 +230,9 @@ TEST(Codec, PlanItemsComeThrough) {
   Order order;
   order.lane = 3;
   order.batch.push_back({1, 0xFFFF'FFFF, {4, 0, 7}});
-  order.batch.push_back({2, 0, {}, {"", std::string("\0\xff", 2)}});
+  order.batch.push_back({2, 0, {}});
+  order.data = std::make_shared<std::vector<std::string>>(
+      std::vector<std::string>{"", std::string("\0\xff", 2)});
   const PlanItem ordered = Passed(PlanItem(order));
   const Order& got = std::get<Order>(ordered);
   EXPECT_EQ(got.lane, 3);
@@ -232,8 +242,7 @@ TEST(Codec, PlanItemsComeThrough) {
   EXPECT_THAT(got.batch[0].first_dims, ElementsAre(4, 0, 7));
   EXPECT_EQ(got.batch[1].id, 2u);
   EXPECT_THAT(got.batch[1].first_dims, IsEmpty());
-  EXPECT_THAT(got.batch[0].data, IsEmpty());
-  EXPECT_THAT(got.batch[1].data, ElementsAre("", std::string("\0\xff", 2)));
+  EXPECT_THAT(got.data, Pointee(ElementsAre("", std::string("\0\xff", 2))));
 
   const PlanItem rejected =
       Passed(PlanItem(Reject{Broadcast(), 8, {1, 4}, absl::DeadlineExceededError("why ä")}));
@@ -402,10 +411,8 @@ TEST(Codec, RefusesEventsThatMakeNoSense) {
        }},
       {"data",
        [](wire::Event* e) {
-         e->mutable_announced()->set_brings(true);
          e->mutable_announced()->set_data(std::string(kInlineBytesMax + 1, 'x'));
        }},
-      {"data", [](wire::Event* e) { e->mutable_announced()->set_data("x"); }},
       {"dimensions",
        [](wire::Event* e) {
          for (int i = 0; i <= kGroupTensorsMax; ++i) e->mutable_announced()->add_first_dims(1);

@@ -116,6 +116,14 @@ TEST(TimelineText, ATensorHasThreePhases) {
                 Span(7, "ALLREDUCE", "1000.300", "1.700", R"("bytes":4096,)" + where));
 }
 
+TEST(TimelineText, ABucketWhoseDataCameWithThePlanHasNoBackend) {
+  TimelineText text = Text();
+  text.Write(Named(What::kLane, kFirstLaneTrack + 2, "hierarchical"));
+  TimelineRecord bucket = Bucket(1'000'300, 1'002'000);
+  bucket.in_plan = 1;
+  EXPECT_THAT(Written(text, bucket), HasSubstr(R"("backend":"plan")"));
+}
+
 TEST(TimelineText, ATrackIsNamedAndItsPlaceGiven) {
   TimelineText text = Text();
   EXPECT_EQ(Written(text, Named(What::kName, 7, "w")),
