@@ -38,7 +38,8 @@ void LeaveToParent() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Known().arenas.clear();
   mutex.Unlock();
 }
-[[maybe_unused]] const int registered = pthread_atfork(&LockMutex, &UnlockMutex, &LeaveToParent);
+[[maybe_unused]] const int registered_lock =
+    pthread_atfork(&LockMutex, &UnlockMutex, &LeaveToParent);
 
 absl::Status Allocate(rueda_context* context, size_t bytes, void** pointer) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));

@@ -16,9 +16,7 @@ Operation& Get(const std::shared_ptr<Operation>& operation) {
   return *operation;
 }
 
-using Tensors = c10::ArrayRef<at::Tensor>;
-
-Call CallOf(rueda_kind kind, Tensors tensors, const AllreduceOptions& options) {
+Call CallOf(rueda_kind kind, at::TensorList tensors, const AllreduceOptions& options) {
   return {.kind = kind,
           .tensors = tensors,
           .name = options.name,
@@ -30,7 +28,7 @@ Call CallOf(rueda_kind kind, Tensors tensors, const AllreduceOptions& options) {
           .priority = options.priority};
 }
 
-Call CallOf(rueda_kind kind, Tensors tensors, const ReduceOptions& options, int root) {
+Call CallOf(rueda_kind kind, at::TensorList tensors, const ReduceOptions& options, int root) {
   return {.kind = kind,
           .tensors = tensors,
           .name = options.name,
@@ -41,7 +39,7 @@ Call CallOf(rueda_kind kind, Tensors tensors, const ReduceOptions& options, int 
           .root = root};
 }
 
-Call CallOf(rueda_kind kind, Tensors tensors, const Options& options, int root = -1) {
+Call CallOf(rueda_kind kind, at::TensorList tensors, const Options& options, int root = -1) {
   return {.kind = kind,
           .tensors = tensors,
           .name = options.name,
@@ -49,7 +47,7 @@ Call CallOf(rueda_kind kind, Tensors tensors, const Options& options, int root =
           .root = root};
 }
 
-Call CallOf(rueda_kind kind, Tensors tensors, const SplitOptions& options, int root = -1) {
+Call CallOf(rueda_kind kind, at::TensorList tensors, const SplitOptions& options, int root = -1) {
   return {.kind = kind,
           .tensors = tensors,
           .name = options.name,

@@ -107,5 +107,7 @@ absl::Status LastWords(Link* link, absl::Status otherwise);
 // unread resets the connection, and the peer may lose what is under way to it: so this waits until
 // the peers have closed, at most to `deadline`.
 void CloseGently(std::vector<std::unique_ptr<Link>> links, Nanos deadline);
+// How long peers may take to hear why a start has failed, or why they are refused, and to close.
+inline constexpr Nanos kFarewell = kSecond;
 
 }  // namespace rueda

@@ -36,11 +36,6 @@ T Take(const char* in) {
   return static_cast<T>(value);
 }
 
-// Of a nonce, a MAC or a key: all are 32 bytes.
-absl::string_view View(const std::array<uint8_t, 32>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // One key per direction: the MAC of the transcript behind a label, which no proof begins with.
 SessionKey DeriveKey(absl::string_view secret, absl::string_view label,
                      absl::string_view transcript) {

@@ -27,6 +27,10 @@ using Nonce = std::array<uint8_t, kNonceBytes>;
 using Mac = std::array<uint8_t, kMacBytes>;
 using SessionKey = std::array<uint8_t, 32>;
 
+inline absl::string_view View(const std::array<uint8_t, 32>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 // Keyed BLAKE2b (RFC 7693). Of a key of more than 64 bytes, which it does not take, by the hash.
 Mac ComputeMac(absl::string_view key, absl::string_view message);
 // A name of 32 characters for what `text` says, another for each purpose.

@@ -28,10 +28,6 @@ struct [[gnu::packed]] Header {
 static_assert(sizeof(Header) == FrameReader::kHeaderBytes);
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 
-absl::string_view View(const SessionKey& key) {
-  return {reinterpret_cast<const char*>(key.data()), key.size()};
-}
-
 }  // namespace
 
 std::string FrameWriter::Write(FrameType type, absl::string_view payload, uint16_t descriptors) {

@@ -28,8 +28,7 @@ constexpr size_t kStrangersMin = 8;
 constexpr Nanos kFairChance = 100 * kMillisecond;
 // Between two looks at those that are there already.
 constexpr int kAcceptsAtATime = 64;
-// How long one that is refused may take to hear why; and so many of them at once.
-constexpr Nanos kFarewell = kSecond;
+// So many that are refused may be hearing why at once.
 constexpr size_t kLeavingMax = 64;
 
 void Log(const std::string& line) {
@@ -115,18 +114,24 @@ absl::Status Admission::Step(const UniqueFd& listener, Nanos deadline) {
   return waits[0].revents != 0 ? AcceptSome(listener) : absl::OkStatus();
 }
 
-void Admission::HearOut() {
-  while (!pending_.empty()) {
-    std::vector<pollfd> waits;
+void Admission::HearOut(const UniqueFd& listener) {
+  const Nanos last_call = MonotonicNow() + kHandshakeLimit;
+  bool open = true;
+  while (true) {
+    const Nanos now = MonotonicNow();
+    open = open && now < last_call;
+    std::vector<pollfd> waits = {{open && RoomFrom() <= now ? listener.get() : -1, POLLIN, 0}};
     for (const Pending& p : pending_) {
       const int events = POLLIN | (p.link->wants_write() ? POLLOUT : 0);
       waits.push_back({p.link->fd(), static_cast<short>(events), 0});
     }
-    const Nanos left = pending_.front().since + kHandshakeLimit - MonotonicNow();
+    const Nanos left = pending_.empty() ? 0 : pending_.front().since + kHandshakeLimit - now;
     if (poll(waits.data(), waits.size(), PollTimeoutMs(left)) < 0 && errno != EINTR) return;
-    for (size_t i = waits.size(); i > 0; --i) {
-      if (waits[i - 1].revents != 0) (void)HearStranger(i - 1);
+    if (pending_.empty() && waits[0].revents == 0) return;
+    for (size_t i = waits.size(); i > 1; --i) {
+      if (waits[i - 1].revents != 0) (void)HearStranger(i - 2);
     }
+    if (waits[0].revents != 0) open = AcceptSome(listener).ok();
     DropLate(MonotonicNow());
   }
 }
@@ -322,7 +327,7 @@ absl::Status AdmitRanks(const UniqueFd& listener, absl::Span<const Rank> expecte
     }
     status = admission.DidNotCome(missing);
   }
-  if (!status.ok()) admission.HearOut();
+  if (!status.ok()) admission.HearOut(listener);
   return status;
 }
 

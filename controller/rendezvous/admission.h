@@ -43,9 +43,9 @@ class Admission {
   // had come was lost again, or one has ended.
   absl::Status Step(const UniqueFd& listener, Nanos deadline);
 
-  // After an error: lets in who is proving itself, so that it can be told, too. Takes as long as a
-  // handshake may.
-  void HearOut();
+  // After an error: lets in who is proving itself or has knocked, so that it can be told, too.
+  // Takes as long as a handshake may, at most twice.
+  void HearOut(const UniqueFd& listener);
 
   // Tells one that was let in why it can't stay.
   void Dismiss(Rank rank, const std::string& why);

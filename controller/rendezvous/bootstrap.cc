@@ -25,8 +25,6 @@ constexpr char kLoopback[] = "127.0.0.1";
 // How long a launcher may take to write down how a rank has ended.
 constexpr Nanos kVerdictPatience = 500 * kMillisecond;
 constexpr Nanos kVerdictLook = 5 * kMillisecond;
-// How long those that are told why a start has failed may take to close.
-constexpr Nanos kFarewell = kSecond;
 
 // Whether the ranks of a host share one log, or each has one to itself.
 bool SharesLog(const Config& config) {

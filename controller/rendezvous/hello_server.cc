@@ -31,7 +31,7 @@ absl::Status HelloServer::Collect(const UniqueFd& door, const SessionScope& scop
   while (status.ok() && !missing_.empty()) {
     status = MonotonicNow() < deadline ? admission.Step(door, deadline) : TimeIsUp(admission);
   }
-  if (!status.ok()) admission.HearOut();
+  if (!status.ok()) admission.HearOut(door);
   return status;
 }
 

@@ -14,9 +14,8 @@ namespace {
 // How long those that wait at the door may take to come in, when all that they will get is an
 // error: those that have come are there already.
 constexpr Nanos kLastCall = 200 * kMillisecond;
-// How long those of this host may take to hear the answer, and to close after an error.
+// How long those of this host may take to hear the answer.
 constexpr Nanos kPatience = 2 * kSecond;
-constexpr Nanos kFarewell = kSecond;
 
 }  // namespace
 

@@ -25,8 +25,6 @@ constexpr Nanos kRetryMaxUncertain = 250 * kMillisecond;
 // were started with different ones. The first times it may be another job, at an address that an
 // earlier one has left in the file.
 constexpr int kOtherSecretsMax = 8;
-// How long those that were told why a start has failed may take to close.
-constexpr Nanos kFarewell = kSecond;
 
 // "rank 0", of a neighbour that says nothing "rank 0 (pid 4711, stopped by a signal)".
 std::string Described(const std::string& who, const Link& link, const absl::Status& status) {

@@ -11,7 +11,7 @@ namespace rueda {
 namespace {
 
 // How long the background thread sleeps between two tries to take the baton: at first, and later.
-constexpr Nanos kPatience = kMillisecond;
+constexpr Nanos kPatienceAtFirst = kMillisecond;
 constexpr Nanos kPatienceMax = 16 * kMillisecond;
 // How long an operation whose caller is going to wait is left to the wait.
 constexpr Nanos kWaitSoon = 10 * kMillisecond;
@@ -138,7 +138,7 @@ void Baton::WaitForBaton(Nanos* patience) {
 
 void Baton::Background() {
   WaitingThreads::ExemptThisThread();
-  Nanos patience = kPatience;
+  Nanos patience = kPatienceAtFirst;
   while (!stopping_.load(std::memory_order_acquire)) {
     engine_.ReportFailure();
     if (!TryTake()) {
@@ -176,7 +176,7 @@ void Baton::Background() {
     const bool called = sleepers_.any() && sleepers_.WakeOne();
     if (stopping_.load(std::memory_order_acquire)) return;
     if (to_a_waiter && !called) continue;  // it has left; what came meanwhile rang nobody
-    patience = kPatience;
+    patience = kPatienceAtFirst;
     trace::Record(trace::Event::kSleep, 0, 1);
     engine_.wait_point().Sleep(WaitPoint::Sleeper::kBackground, deadline);
     background_deadline_.store(0, std::memory_order_release);

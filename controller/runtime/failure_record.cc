@@ -10,7 +10,7 @@ namespace rueda {
 namespace {
 
 // How long a failure may take to be written down.
-constexpr Nanos kPatience = 100 * kMillisecond;
+constexpr Nanos kRecordLimit = 100 * kMillisecond;
 
 }  // namespace
 
@@ -36,7 +36,7 @@ void FailureRecord::Write(Failure failure) {
 std::optional<std::string> FailureRecord::Read(Nanos now) {
   std::string record = world_.neighbourhood.segment->failure();
   if (!record.empty()) return record;
-  due_ = std::min(due_, now + kPatience);
+  due_ = std::min(due_, now + kRecordLimit);
   if (now < due_) return std::nullopt;
   Failure failure;
   failure.membership = world_.membership;

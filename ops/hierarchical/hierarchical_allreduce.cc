@@ -9,7 +9,7 @@ namespace rueda {
 namespace {
 
 // What is converted at a time.
-constexpr int64_t kHotElements = 4 << 10;
+constexpr int64_t kNarrowedAtATime = 4 << 10;
 
 }  // namespace
 
@@ -78,9 +78,9 @@ void HierarchicalAllreduce::Bring(Range range, char* to) {
     pieces_.Pack(range.begin, range.end, to);
     return;
   }
-  if (narrow_ == nullptr) narrow_.reset(new char[kHotElements * kernels::kNarrowBytesMax]);
-  for (int64_t begin = range.begin; begin < range.end; begin += kHotElements) {
-    const int64_t end = std::min(begin + kHotElements, range.end);
+  if (narrow_ == nullptr) narrow_.reset(new char[kNarrowedAtATime * kernels::kNarrowBytesMax]);
+  for (int64_t begin = range.begin; begin < range.end; begin += kNarrowedAtATime) {
+    const int64_t end = std::min(begin + kNarrowedAtATime, range.end);
     pieces_.Pack(begin, end, narrow_.get());
     kernels::Widen(wire_, narrow_.get(),
                    to + static_cast<size_t>(begin - range.begin) * cut_.wire_bytes, end - begin);

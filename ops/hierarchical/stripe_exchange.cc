@@ -17,7 +17,7 @@ constexpr int64_t kResultsUnderWay = kRingBlocks / 2;
 static_assert(kResultsUnderWay < static_cast<int64_t>(kRingBlocks),
               "the results of a block are awaited before its place is taken again");
 // Of sums that become narrower results at a time.
-constexpr int64_t kHotElements = 2 << 10;
+constexpr int64_t kSumsAtATime = 2 << 10;
 
 }  // namespace
 
@@ -216,8 +216,8 @@ void StripeExchange::Reduce(int64_t block) {
   char* const to = args_.ring->own_output(Number(block)) +
                    static_cast<size_t>(part.begin - stripe.begin) * cut.result_bytes;
   const bool narrows = now_.wire.widens();
-  const int64_t step = narrows ? kHotElements : std::max<int64_t>(part.size(), 1);
-  if (narrows && sums_ == nullptr) sums_.reset(new char[kHotElements * kernels::kWireBytesMax]);
+  const int64_t step = narrows ? kSumsAtATime : std::max<int64_t>(part.size(), 1);
+  if (narrows && sums_ == nullptr) sums_.reset(new char[kSumsAtATime * kernels::kWireBytesMax]);
   for (int64_t begin = 0; begin < part.size(); begin += step) {
     const int64_t count = std::min(step, part.size() - begin);
     sources_.clear();

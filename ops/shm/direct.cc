@@ -15,7 +15,7 @@ constexpr uint32_t kRegion = 1;  // an arena is one region
 // What one Advance reduces, over all members: about 100 us of work.
 constexpr size_t kChunkBytes = 1 << 20;
 // What is stored into the other tensors while it is hot in the first-level cache.
-constexpr size_t kHotBytes = 16 << 10;
+constexpr size_t kReducedAtATime = 16 << 10;
 
 }  // namespace
 
@@ -85,7 +85,7 @@ void DirectAlgorithm::ReduceChunk() {
   const size_t element_bytes = DTypeSize(operation_.dtype);
   const int64_t chunk =
       static_cast<int64_t>(kChunkBytes / element_bytes / static_cast<size_t>(group_->size()));
-  const int64_t hot = static_cast<int64_t>(kHotBytes / element_bytes);
+  const int64_t hot = static_cast<int64_t>(kReducedAtATime / element_bytes);
   const int64_t end = std::min(rest_.end, rest_.begin + std::max(chunk, hot));
   while (rest_.begin < end) {
     const int64_t count = std::min(hot, end - rest_.begin);

@@ -10,7 +10,7 @@ namespace rueda {
 namespace {
 
 // What is reduced and taken at a time.
-constexpr size_t kHotBytes = 8 << 10;
+constexpr size_t kStagedAtATime = 8 << 10;
 
 }  // namespace
 
@@ -84,7 +84,7 @@ void StagedAlgorithm::Reduce(int64_t block) {
   const Range range = BlockOf(block);
   const Range slice = OwnSlice(range);
   const int parity = static_cast<int>((first_parity_ + block) & 1);
-  const int64_t hot = static_cast<int64_t>(kHotBytes / element_bytes_);
+  const int64_t hot = static_cast<int64_t>(kStagedAtATime / element_bytes_);
   for (int64_t begin = slice.begin; begin < slice.end; begin += hot) {
     ReducePart(range, {begin, std::min(begin + hot, slice.end)}, parity);
   }

@@ -14,10 +14,6 @@ namespace {
 // Far below what helps: from the first scale on more than fifty steps in a row were skipped.
 constexpr double kLeastScale = 1e-12;
 
-[[noreturn]] void Refuse(const std::string& message) {
-  throw Error(RUEDA_INVALID_ARGUMENT, message);
-}
-
 std::string Written(double number) {
   char text[32];
   std::snprintf(text, sizeof text, "%g", number);
@@ -26,7 +22,8 @@ std::string Written(double number) {
 
 void CheckScale(double scale) {
   if (std::isfinite(scale) && scale > 0) return;
-  Refuse("LossScaler: the scale is " + Written(scale) + "; above 0 and finite");
+  throw Error(RUEDA_INVALID_ARGUMENT,
+              "LossScaler: the scale is " + Written(scale) + "; above 0 and finite");
 }
 
 }  // namespace
@@ -40,8 +37,8 @@ void Autocast::Set(at::DeviceType device, at::ScalarType type) {
 
 Autocast::Autocast(at::ScalarType type) {
   if (type != at::kBFloat16 && type != at::kHalf && type != at::kFloat) {
-    Refuse(std::string("Autocast: the type is ") + at::toString(type) +
-           "; there are BFloat16, Half, and Float for none");
+    throw Error(RUEDA_INVALID_ARGUMENT, std::string("Autocast: the type is ") + at::toString(type) +
+                                            "; there are BFloat16, Half, and Float for none");
   }
   Set(at::kCPU, type);
   // Each device's autocast looks at every operator.
@@ -60,12 +57,13 @@ Autocast::~Autocast() {
 LossScaler::LossScaler(LossScalerOptions options) : options_(options) {
   CheckScale(options.initial_scale);
   if (!(options.growth_factor >= 1 && std::isfinite(options.growth_factor))) {
-    Refuse("LossScaler: growth_factor must be at least 1");
+    throw Error(RUEDA_INVALID_ARGUMENT, "LossScaler: growth_factor must be at least 1");
   }
   if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) {
-    Refuse("LossScaler: backoff_factor must be between 0 and 1");
+    throw Error(RUEDA_INVALID_ARGUMENT, "LossScaler: backoff_factor must be between 0 and 1");
   }
-  if (options.growth_interval < 1) Refuse("LossScaler: growth_interval must be at least 1");
+  if (options.growth_interval < 1)
+    throw Error(RUEDA_INVALID_ARGUMENT, "LossScaler: growth_interval must be at least 1");
   state_.scale = options.initial_scale;
 }
 

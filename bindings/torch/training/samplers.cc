@@ -39,21 +39,19 @@ class Chance {
   std::mt19937_64 generator_;  // as the standard prescribes it, number by number
 };
 
-[[noreturn]] void Refuse(const std::string& message) {
-  throw Error(RUEDA_INVALID_ARGUMENT, message);
-}
-
 }  // namespace
 
 Part::Part(ProcessSet process_set) : rank_(process_set.rank()), ranks_(process_set.size()) {
   if (rank_ < 0) {
-    Refuse("sampler: this rank is not in process set " + std::to_string(process_set.id));
+    throw Error(RUEDA_INVALID_ARGUMENT,
+                "sampler: this rank is not in process set " + std::to_string(process_set.id));
   }
 }
 
 Part::Part(int rank, int ranks) : rank_(rank), ranks_(ranks) {
   if (rank < 0 || rank >= ranks) {
-    Refuse("sampler: there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+    throw Error(RUEDA_INVALID_ARGUMENT, "sampler: there is no rank " + std::to_string(rank) +
+                                            " of " + std::to_string(ranks));
   }
 }
 
@@ -73,10 +71,12 @@ class DistributedSampler::Impl {
         by_cost_(true),
         size_(costs_.size()) {
     for (const double cost : costs_) {
-      if (!std::isfinite(cost)) Refuse("LoadBalancingSampler: a cost is not finite");
+      if (!std::isfinite(cost))
+        throw Error(RUEDA_INVALID_ARGUMENT, "LoadBalancingSampler: a cost is not finite");
     }
     if (!std::isfinite(random_level) || random_level < 0) {
-      Refuse("LoadBalancingSampler: random_level is " + std::to_string(random_level));
+      throw Error(RUEDA_INVALID_ARGUMENT,
+                  "LoadBalancingSampler: random_level is " + std::to_string(random_level));
     }
     Begin(0);
   }
@@ -95,8 +95,9 @@ class DistributedSampler::Impl {
   void Reset(std::optional<size_t> new_size) {
     if (new_size.has_value()) {
       if (by_cost_ && *new_size != size_) {
-        Refuse("LoadBalancingSampler: reset to " + std::to_string(*new_size) + " samples, with " +
-               std::to_string(size_) + " costs");
+        throw Error(RUEDA_INVALID_ARGUMENT, "LoadBalancingSampler: reset to " +
+                                                std::to_string(*new_size) + " samples, with " +
+                                                std::to_string(size_) + " costs");
       }
       size_ = *new_size;
     } else if (loaded_ || place_ == 0) {
@@ -126,8 +127,8 @@ class DistributedSampler::Impl {
     archive.read("epoch", epoch);
     archive.read("place", place);
     if (identity.toStringRef() != Identity()) {
-      Refuse("sampler: it was saved as (" + identity.toStringRef() + "), and this is (" +
-             Identity() + ")");
+      throw Error(RUEDA_INVALID_ARGUMENT, "sampler: it was saved as (" + identity.toStringRef() +
+                                              "), and this is (" + Identity() + ")");
     }
     Begin(static_cast<size_t>(epoch.toInt()));
     place_ = std::min(static_cast<size_t>(place.toInt()), own_.size());

@@ -28,7 +28,7 @@ namespace {
 
 // While so much of the ranks' output waits for ruedarun, they wait too.
 constexpr size_t kOutputBytesMax = 1 << 20;
-constexpr size_t kReadBytes = 64 << 10;
+constexpr size_t kOutputBytes = 64 << 10;
 
 // Why the agent can't do what it was told to, and what to exit with.
 struct Refused {
@@ -339,7 +339,7 @@ void Agent::PassMessages() {
 }
 
 bool Agent::ReadPipe(size_t pipe) {
-  char buffer[kReadBytes];
+  char buffer[kOutputBytes];
   const ssize_t n = read(pipes_[pipe].fd.get(), buffer, sizeof buffer);
   if (n < 0) return errno == EAGAIN || errno == EINTR;
   if (n == 0) return false;

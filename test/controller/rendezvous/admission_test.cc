@@ -147,6 +147,16 @@ TEST_F(AdmissionTest, LetsInWhoIsProvingItselfWhenAnotherIsLost) {
   EXPECT_EQ(admitted_.count(2), 1u);
 }
 
+TEST_F(AdmissionTest, LetsInWhoHasKnockedWhenTheStartHasFailed) {
+  auto comes = Link::Client(Knock(), kScope, 2, 0);
+  std::thread rank(
+      [&] { EXPECT_TRUE(WaitEstablished(comes.get(), MonotonicNow() + kPatience).ok()); });
+  const std::vector<Rank> expected = {1, 2};
+  Admission(expected, kScope, 0, &admitted_, nullptr).HearOut(listener_);
+  rank.join();
+  EXPECT_EQ(admitted_.count(2), 1u);
+}
+
 TEST_F(AdmissionTest, IsNotDisturbedByNoise) {
   std::atomic<bool> over{false};
   std::thread strangers([&] {
