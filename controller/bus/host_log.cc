@@ -26,6 +26,8 @@ constexpr uint64_t kFieldMask = (uint64_t{1} << 30) - 1;
 // field.
 constexpr size_t kUnit = 64;
 static_assert(kSideRingBytes / kUnit <= kFieldMask);
+// What a side ring takes of memory as long as its readers keep up.
+constexpr size_t kWarmBytes = 256 << 10;
 
 constexpr size_t kLine = 64;
 
@@ -110,13 +112,22 @@ void HostLog::Retire() {
   if (owned_.empty()) side_begin_ = side_end_ = 0;  // low addresses are in memory already
 }
 
-// A payload lies in one piece: what is left at the ring's end may have to be skipped.
+// What is left at the ring's end is skipped where a payload, which lies in one piece, does not fit;
+// and behind the warm part, if much of it is free: all of the ring would come into memory by and
+// by.
+size_t HostLog::SkippedBefore(size_t side_bytes) const {
+  const size_t at = side_end_ % layout_.side_bytes;
+  const size_t rest = layout_.side_bytes - at;
+  if (side_bytes > rest) return rest;
+  const bool has_room = side_end_ - side_begin_ + rest + side_bytes <= layout_.side_bytes &&
+                        side_begin_ % layout_.side_bytes >= kWarmBytes / 2;
+  return at >= kWarmBytes && has_room ? rest : 0;
+}
+
 bool HostLog::Fits(size_t side_bytes) const {
   if (owned_.size() >= credit_) return false;
   if (side_bytes == 0) return true;
-  const size_t at = side_end_ % layout_.side_bytes;
-  const size_t skipped = at + side_bytes > layout_.side_bytes ? layout_.side_bytes - at : 0;
-  return side_end_ - side_begin_ + skipped + side_bytes <= layout_.side_bytes;
+  return side_end_ - side_begin_ + SkippedBefore(side_bytes) + side_bytes <= layout_.side_bytes;
 }
 
 bool HostLog::HaveRoom(size_t side_bytes) {
@@ -170,12 +181,10 @@ bool HostLog::Append(const LogWord& word) {
 bool HostLog::Append(LogWord word, absl::string_view payload) {
   RUEDA_CHECK(payload.size() <= payload_bytes_max()) << payload.size();
   const size_t need = RoundUp(sizeof(uint32_t) + payload.size(), kUnit);
+  if (side_end_ % layout_.side_bytes >= kWarmBytes) Retire();
   if (!HaveRoom(need)) return false;
-  size_t at = side_end_ % layout_.side_bytes;
-  if (at + need > layout_.side_bytes) {
-    side_end_ += layout_.side_bytes - at;
-    at = 0;
-  }
+  side_end_ += SkippedBefore(need);
+  const size_t at = side_end_ % layout_.side_bytes;
   char* side = side_of(self_) + at;
   const uint32_t length = static_cast<uint32_t>(payload.size());
   memcpy(side, &length, sizeof length);

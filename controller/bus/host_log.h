@@ -103,6 +103,7 @@ class HostLog {
   // marked as starving.
   bool HaveRoom(size_t side_bytes);
   bool Fits(size_t side_bytes) const;
+  size_t SkippedBefore(size_t side_bytes) const;
   void Retire();
   uint64_t SlowestCursor() const;
   void Publish(LogWord word, bool has_payload);

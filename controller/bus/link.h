@@ -108,6 +108,6 @@ absl::Status LastWords(Link* link, absl::Status otherwise);
 // the peers have closed, at most to `deadline`.
 void CloseGently(std::vector<std::unique_ptr<Link>> links, Nanos deadline);
 // How long peers may take to hear why a start has failed, or why they are refused, and to close.
-inline constexpr Nanos kFarewell = kSecond;
+inline constexpr Nanos kFarewellLimit = kSecond;
 
 }  // namespace rueda

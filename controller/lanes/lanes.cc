@@ -18,6 +18,9 @@
 namespace rueda {
 namespace {
 
+// Rank 0 hears each rank's data by itself, where the tree of leaders says the rest in one voice.
+constexpr int kInlineRanksMax = 256;
+
 Shape NoRows(const Shape& row) {
   std::vector<int64_t> dims = {0};
   dims.insert(dims.end(), row.dims().begin(), row.dims().end());
@@ -103,19 +106,33 @@ void Lanes::Close(SetId set) {
   compression_.Forget(set);
 }
 
+// Plans go to all hosts: each has somebody who waits for this one, so that they come no faster than
+// the slowest takes them.
+bool Lanes::PlanBrings(const Lane& lane) const {
+  const int hosts = lane.split().hosts();
+  return args_.config->backend == "auto" && hosts > 1 &&
+         hosts == static_cast<int>(args_.world->topology.hosts.size());
+}
+
 // Of a blocking call, which would have nothing to do until the others' data has come another way.
 void Lanes::Bring(Request* request) const {
   const Lane* const lane = Find(request->spec->set);
   const Signature& signature = request->spec->signature;
-  if (!request->waited || lane == nullptr || lane->split().hosts() < 2 ||
-      args_.config->backend != "auto" || request->extras.fault() != nullptr) {
+  const int64_t limit = args_.config->inline_bytes;
+  if (!request->waited || lane == nullptr || !PlanBrings(*lane) || limit == 0 ||
+      lane->split().ranks() > kInlineRanksMax || request->extras.fault() != nullptr) {
     return;
   }
-  const int64_t bytes = BytesBrought(signature, request->extras.first_dims, args_.world->rank);
-  if (bytes < 0 || bytes > args_.config->inline_bytes ||
-      bytes * lane->split().ranks() > static_cast<int64_t>(kInlineBytesMax)) {
+  const bool is_broadcast = signature.kind == OpKind::kBroadcast;
+  const Rank self = args_.world->rank;
+  // Who brings nothing to a broadcast says so only if the root may bring it.
+  const int64_t largest =
+      BytesBrought(signature, request->extras.first_dims, is_broadcast ? signature.root : self);
+  if (largest < 0 || largest > limit ||
+      largest * (is_broadcast ? 1 : lane->split().ranks()) > int64_t{kInlineBytesMax}) {
     return;
   }
+  const int64_t bytes = is_broadcast && self != signature.root ? 0 : largest;
   const char* const input = bytes == 0 ? "" : static_cast<const char*>(request->parts[0].input);
   request->extras.SayData(std::string(input, static_cast<size_t>(bytes)));
 }
@@ -128,7 +145,6 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
                                   launch.items.size());
   LaneBatch batch;
   batch.scaling = launch.scaling;
-  batch.data = launch.data;
   batch.sequence = static_cast<uint64_t>(set.generation) << 32 | (launch.number & UINT32_MAX);
   for (const Rank rank : launch.absent) batch.absent.push_back(set.IndexOf(rank));
   const LaunchItem& first = launch.items.front();
@@ -142,6 +158,11 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
       return StatusAt(absl::StrCat("can't take part in ", SpecLabel(first_spec), " on CUDA"),
                       status);
     }
+  }
+  batch.data = launch.data;
+  if (first_spec.signature.kind == OpKind::kBarrier && queue == Queue::kCpu && PlanBrings(lane)) {
+    // That it is ordered says that all have come.
+    batch.data = std::make_shared<const std::vector<std::string>>();
   }
   // What takes part in others' operations: nothing of ours, and no rows.
   std::vector<std::vector<PartArgs>> absent_parts;

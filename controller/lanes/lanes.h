@@ -101,6 +101,7 @@ class Lanes {
  private:
   Members MembersOf(SetId set) const;
   bool NeighbourIsThrough(SetId set) const;
+  bool PlanBrings(const Lane& lane) const;
   absl::Status OpenQueue(Lane& lane, Queue queue, Communicator* parent);
   absl::StatusOr<std::shared_ptr<void>> Allocate(Queue queue, size_t bytes) const;
   absl::StatusOr<bool> AdvanceQueue(Lane& lane, Queue queue);

@@ -322,6 +322,10 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
           absl::StrCat("the plan orders ", SpecLabel(**spec, ordered.sequence), " with ",
                        ordered.first_dims.size(), " first dimensions"));
     }
+    if (order.data != nullptr && BytesBrought(signature, {}, rank_) < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the plan has the data of ", SpecLabel(**spec, ordered.sequence), ", which needs none"));
+    }
     launch.items.push_back(
         {absent ? kNoToken : static_cast<Token>(token), ordered.id, *spec, ordered.first_dims});
     if (absent) {
@@ -380,6 +384,7 @@ void Member::End(Token token) {
     undefined_.erase(&spec);
   }
   entry.live = false;
+  entry.extras.said = nullptr;
   entry.spec.reset();
 }
 

@@ -45,7 +45,6 @@ bool CanMiss(const Signature& signature, Rank rank) {
 }
 
 int64_t BytesBrought(const Signature& signature, absl::Span<const int64_t> first_dims, Rank rank) {
-  if (signature.kind == OpKind::kBarrier) return signature.device == DeviceType::kCpu ? 0 : -1;
   if (signature.device != DeviceType::kCpu || signature.parts.size() != 1 || signature.is_group() ||
       !signature.compression.none() || signature.reduce_op == ReduceOp::kAdasum) {
     return -1;

@@ -26,6 +26,9 @@ constexpr size_t kStrangersMin = 8;
 // How long one may at least take for each of its two messages, however many wait behind it: a rank
 // needs no longer, even on a host that is busy with the crowd.
 constexpr Nanos kFairChance = 100 * kMillisecond;
+// After an error, how long all takes. It ends before the others give up waiting for why
+// (UnixMeeting::kVerdictPatience).
+constexpr Nanos kHearOutLimit = 1500 * kMillisecond;
 // Between two looks at those that are there already.
 constexpr int kAcceptsAtATime = 64;
 // So many that are refused may be hearing why at once.
@@ -69,7 +72,7 @@ Admission::Admission(absl::Span<const Rank> expected, const SessionScope& scope,
 
 Admission::~Admission() {
   Log(refused_peers_.Rest());
-  CloseGently(std::move(leaving_), MonotonicNow() + kFarewell);
+  CloseGently(std::move(leaving_), MonotonicNow() + kFarewellLimit);
 }
 
 absl::Status Admission::DidNotCome(absl::Span<const Rank> ranks) const {
@@ -115,18 +118,22 @@ absl::Status Admission::Step(const UniqueFd& listener, Nanos deadline) {
 }
 
 void Admission::HearOut(const UniqueFd& listener) {
-  const Nanos last_call = MonotonicNow() + kHandshakeLimit;
+  const Nanos last_call = MonotonicNow() + kLastCall;
+  const Nanos end = MonotonicNow() + kHearOutLimit;
   bool open = true;
   while (true) {
     const Nanos now = MonotonicNow();
+    if (now >= end) return;
     open = open && now < last_call;
-    std::vector<pollfd> waits = {{open && RoomFrom() <= now ? listener.get() : -1, POLLIN, 0}};
+    const Nanos room_from = RoomFrom();
+    std::vector<pollfd> waits = {{open && room_from <= now ? listener.get() : -1, POLLIN, 0}};
     for (const Pending& p : pending_) {
       const int events = POLLIN | (p.link->wants_write() ? POLLOUT : 0);
       waits.push_back({p.link->fd(), static_cast<short>(events), 0});
     }
-    const Nanos left = pending_.empty() ? 0 : pending_.front().since + kHandshakeLimit - now;
-    if (poll(waits.data(), waits.size(), PollTimeoutMs(left)) < 0 && errno != EINTR) return;
+    Nanos until = pending_.empty() ? now : std::min(pending_.front().since + kHandshakeLimit, end);
+    if (open && room_from > now) until = std::min(until, room_from);
+    if (poll(waits.data(), waits.size(), PollTimeoutMs(until - now)) < 0 && errno != EINTR) return;
     if (pending_.empty() && waits[0].revents == 0) return;
     for (size_t i = waits.size(); i > 1; --i) {
       if (waits[i - 1].revents != 0) (void)HearStranger(i - 2);

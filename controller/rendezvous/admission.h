@@ -20,6 +20,10 @@ namespace rueda {
 // "two processes say that they are rank 3 of this job"
 std::string TwoAre(Rank rank);
 
+// How long those that wait at the door may take to come in, when all that they will get is an
+// error: those that have come are there already.
+inline constexpr Nanos kLastCall = 200 * kMillisecond;
+
 using LinksByRank = std::map<Rank, std::unique_ptr<Link>>;
 
 // Lets in those of `expected`, ascending, who connect and prove that they are that rank of the job.
@@ -44,7 +48,7 @@ class Admission {
   absl::Status Step(const UniqueFd& listener, Nanos deadline);
 
   // After an error: lets in who is proving itself or has knocked, so that it can be told, too.
-  // Takes as long as a handshake may, at most twice.
+  // Takes at most 1.5 s.
   void HearOut(const UniqueFd& listener);
 
   // Tells one that was let in why it can't stay.

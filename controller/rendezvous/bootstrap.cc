@@ -265,7 +265,7 @@ void TellWhy(const absl::Status& why, std::vector<std::unique_ptr<Link>> links) 
   const std::string text = RosterOfError(why).SerializeAsString();
   std::erase_if(links, [](const auto& link) { return link == nullptr || !link->established(); });
   for (const auto& link : links) link->Send(FrameType::kRoster, text);
-  const Nanos deadline = MonotonicNow() + kFarewell;
+  const Nanos deadline = MonotonicNow() + kFarewellLimit;
   (void)WaitFlushed(links, deadline);
   CloseGently(std::move(links), deadline);
 }
@@ -380,7 +380,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   });
   if (!around.ok()) {
     // Rank 0 waits for this host: it is to be told too.
-    if (has_others && args.rank != 0) (void)meet_root(MonotonicNow() + kFarewell);
+    if (has_others && args.rank != 0) (void)meet_root(MonotonicNow() + kFarewellLimit);
     return around.status();
   }
   world.neighbourhood = *std::move(around);

@@ -11,9 +11,6 @@
 namespace rueda {
 namespace {
 
-// How long those that wait at the door may take to come in, when all that they will get is an
-// error: those that have come are there already.
-constexpr Nanos kLastCall = 200 * kMillisecond;
 // How long those of this host may take to hear the answer.
 constexpr Nanos kPatience = 2 * kSecond;
 
@@ -124,7 +121,7 @@ absl::Status HostVoice::Tell(const wire::Roster& roster, Nanos deadline) {
   }
   links_.clear();
   const absl::Status told = WaitFlushed(links, deadline);
-  CloseGently(std::move(links), MonotonicNow() + kFarewell);
+  CloseGently(std::move(links), MonotonicNow() + kFarewellLimit);
   return told;
 }
 

@@ -174,7 +174,7 @@ absl::Status UnixMeeting::TellAll(const absl::StatusOr<std::vector<wire::Hello>>
   const std::string answer =
       (hellos.ok() ? MakeRoster(*hellos) : RosterOfError(hellos.status())).SerializeAsString();
   for (const auto& link : links_) link->Send(FrameType::kRoster, answer);
-  return WaitFlushed(links_, DeadlineAfter(deadline, kVerdictPatience));
+  return WaitFlushed(links_, DeadlineAfter(std::max(deadline, MonotonicNow()), kVerdictPatience));
 }
 
 absl::StatusOr<wire::Roster> UnixMeeting::AwaitRoster(Link* link, const std::string& who,
@@ -217,7 +217,7 @@ absl::StatusOr<std::vector<wire::Hello>> UnixMeeting::Gather(const wire::Hello& 
   }
   absl::StatusOr<std::vector<wire::Hello>> hellos = CollectHellos(mine, deadline);
   const absl::Status told = TellAll(hellos, deadline);
-  if (!hellos.ok()) CloseGently(std::move(links_), MonotonicNow() + kFarewell);
+  if (!hellos.ok()) CloseGently(std::move(links_), MonotonicNow() + kFarewellLimit);
   if (hellos.ok() && !told.ok()) return told;
   return hellos;
 }

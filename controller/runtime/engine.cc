@@ -122,6 +122,7 @@ bool Engine::DrainSubmissions() {
     lanes_->Bring(request);
     trace::RecordAt(request->submitted_at, trace::Event::kSubmit, 0, request->handle());
     member_.Submit(request->token, request->spec, request->extras, request->waited);
+    request->extras.said = nullptr;  // the announcement has it
   }
   taken_.clear();
   for (; !marked_.empty(); marked_.pop_back()) {

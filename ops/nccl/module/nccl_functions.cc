@@ -9,7 +9,7 @@ constexpr char kName[] = "libnccl.so.2";
 constexpr char kPlace[] = RUEDA_NCCL_LIBRARY;  // where the build found it; may be empty
 constexpr int kOldest = NCCL_VERSION(2, 18, 1);
 
-std::string VersionText(int version) {
+std::string NcclVersionText(int version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
@@ -37,7 +37,7 @@ std::string PathOf(const void* function) {
   return info.dli_fname;
 }
 
-Nccl Open() {
+Nccl OpenNccl() {
   Nccl nccl;
   std::string why;
   void* const library = OpenLibrary(&why);
@@ -51,13 +51,14 @@ Nccl Open() {
     return nccl;
   }
   if (nccl.version < kOldest) {
-    nccl.missing = "NCCL " + VersionText(nccl.version) + " is too old, 2.18 or newer is needed (" +
+    nccl.missing = "NCCL " + NcclVersionText(nccl.version) +
+                   " is too old, 2.18 or newer is needed (" +
                    PathOf(reinterpret_cast<const void*>(nccl.GetVersion)) + ")";
     return nccl;
   }
-#define RUEDA_NCCL_FIND(name)                                                  \
-  if (!Find(library, "nccl" #name, &nccl.name)) {                              \
-    nccl.missing = "NCCL " + VersionText(nccl.version) + " has no nccl" #name; \
+#define RUEDA_NCCL_FIND(name)                                                      \
+  if (!Find(library, "nccl" #name, &nccl.name)) {                                  \
+    nccl.missing = "NCCL " + NcclVersionText(nccl.version) + " has no nccl" #name; \
   }
   RUEDA_NCCL_REQUIRED(RUEDA_NCCL_FIND)
 #undef RUEDA_NCCL_FIND
@@ -86,7 +87,7 @@ Answer AnswerOf(ncclResult_t result) {
 }  // namespace
 
 const Nccl& TheNccl() {
-  static const Nccl& nccl = *new Nccl(Open());
+  static const Nccl& nccl = *new Nccl(OpenNccl());
   return nccl;
 }
 

@@ -273,6 +273,24 @@ TEST(HostLog, TheSideRingIsNotOverwrittenBeforeAllHaveRead) {
   EXPECT_EQ(entry.payload, std::string(100, 'c'));
 }
 
+TEST(HostLog, TheSideRingStaysWarmWhileReadersKeepUp) {
+  constexpr size_t kSide = 1 << 20, kWarm = 256 << 10;
+  Logs logs(Small(2, 16, kSide));
+  const std::string payload(4'000, 'x');
+  LogEntry entry;
+  for (int i = 0; i < 1'000; ++i) {
+    ASSERT_TRUE(logs[0].Append({5}, payload));
+    for (const int reader : {0, 1}) {
+      if (reader == 1 && i == 0) continue;  // it is one behind: there is always an unread one
+      ASSERT_TRUE(*logs[reader].Read(&entry));
+      ASSERT_EQ(entry.payload, payload);
+      logs[reader].PublishCursor();
+    }
+  }
+  const std::string cold(logs.side(0) + kWarm + payload.size(), kSide - kWarm - payload.size());
+  EXPECT_EQ(cold.find_first_not_of('\0'), std::string::npos);
+}
+
 TEST(HostLogDeathTest, APayloadThatNeverFitsIsABrokenInvariant) {
   Logs logs(Small(1));
   const std::string payload(logs[0].payload_bytes_max() + 1, 'x');
