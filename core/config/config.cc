@@ -69,8 +69,9 @@ const Knob kKnobs[] = {
     {"inline_bytes", &Config::inline_bytes, Use::kKnob, 0, 1 << 16, "", "",
      "Between hosts: up to how many bytes of a rank travel with the announcement of a blocking "
      "call, "
-     "so that the plan brings the result back. 0: only barriers. All ranks' bytes of an operation "
-     "together are at most 64 KiB."},
+     "so that the plan brings the result back. 0: none. All ranks' bytes of an operation "
+     "together are at most 64 KiB, its process set has members on all hosts and at most 256 "
+     "ranks."},
     {"leader_fan_out", &Config::leader_fan_out, Use::kAgreed, 1, kRanksMax, "", "",
      "How many hosts report to one: the leaders of the hosts form a tree with rank 0 at its root. "
      "With "

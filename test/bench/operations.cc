@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "test/bench/modes.h"
+#include "test/bench/peers/timing.h"
 #include "test/bench/support.h"
 #include "test/bench/tensor.h"
 
@@ -17,12 +18,7 @@ constexpr int kAutoTrials = 19;  // after which `auto` has chosen (rueda.h)
 
 int IterationsFor(const Options& options, size_t bytes) {
   if (options.iterations > 0) return options.iterations;
-  return bytes <= 4 << 10    ? 20'000
-         : bytes <= 64 << 10 ? 2'000
-         : bytes <= 1 << 20  ? 200
-         : bytes <= 16 << 20 ? 30
-         : bytes <= 64 << 20 ? 8
-                             : 5;
+  return iterations_for(static_cast<long>(bytes));
 }
 
 void BlockingOf(Bench& bench, size_t bytes, const std::string& dtype) {

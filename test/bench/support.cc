@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "test/bench/peers/timing.h"
+
 namespace rueda::bench {
 
 namespace {
@@ -32,9 +34,7 @@ void Check(rueda_status status) {
 }
 
 double NowUs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+  return now_us();
 }
 
 void SleepSeconds(double seconds) {

@@ -21,7 +21,6 @@
 #include <gloo/transport/tcp/device.h>
 #include <stdlib.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,22 +30,9 @@
 #include <string>
 #include <vector>
 
+#include "timing.h"
+
 namespace {
-
-double NowUs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
-}
-
-int IterationsFor(long bytes) {
-  return bytes <= 4 << 10    ? 20'000
-         : bytes <= 64 << 10 ? 2'000
-         : bytes <= 1 << 20  ? 200
-         : bytes <= 16 << 20 ? 30
-         : bytes <= 64 << 20 ? 8
-                             : 5;
-}
 
 class NewAllreduce : public gloo::Algorithm {
  public:
@@ -166,9 +152,9 @@ void Run(int rank, int size, const std::string& network, const std::string& dire
     std::vector<double> times;
     for (int i = 0; i < iterations; ++i) {
       if (name == "broadcast") gloo::BarrierAllToOne(context).run();
-      const double start = NowUs();
+      const double start = now_us();
       algorithm->run();
-      times.push_back(NowUs() - start);
+      times.push_back(now_us() - start);
     }
     std::sort(times.begin(), times.end());
     return times;
@@ -177,7 +163,7 @@ void Run(int rank, int size, const std::string& network, const std::string& dire
   std::vector<float> first = {static_cast<float>(measure(5)[2])};
   NewAllreduce(context, first, gloo::AllreduceOptions::Algorithm::RING).run();
   const int second = static_cast<int>(1e6f * static_cast<float>(size) / first[0]);
-  const int iterations = std::max(5, std::min(IterationsFor(bytes), second));
+  const int iterations = std::max(5, std::min(iterations_for(bytes), second));
   measure(iterations / 10 + 1);
   const std::vector<double> times = measure(iterations);
   gloo::BarrierAllToOne(context).run();

@@ -12,7 +12,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +23,8 @@
 #include <string>
 #include <vector>
 
+#include "timing.h"
+
 namespace {
 
 constexpr size_t kHotElements = 4096;  // 16 KiB stay in the first-level cache
@@ -34,21 +35,6 @@ constexpr size_t kExchangeElementsMax = (64 << 10) / sizeof(float);
 [[noreturn]] void Die(const char* what) {
   std::fprintf(stderr, "limits_bench: %s\n", what);
   _exit(1);
-}
-
-double NowUs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
-}
-
-int IterationsFor(size_t bytes) {
-  return bytes <= 4 << 10    ? 20'000
-         : bytes <= 64 << 10 ? 2'000
-         : bytes <= 1 << 20  ? 200
-         : bytes <= 16 << 20 ? 30
-         : bytes <= 64 << 20 ? 8
-                             : 5;
 }
 
 // Leaves the other's cache line alone for a moment.
@@ -289,9 +275,9 @@ void Measure(const char* name, Team* team, const Batch& batch, Floor* floor,
     std::vector<double> times;
     for (int i = 0; i < iterations; ++i) {
       if (batch.tensors > 1) team->Meet();
-      const double start = NowUs();
+      const double start = now_us();
       (floor->*once)();
-      times.push_back(NowUs() - start);
+      times.push_back(now_us() - start);
     }
     return times;
   };
@@ -299,7 +285,7 @@ void Measure(const char* name, Team* team, const Batch& batch, Floor* floor,
   std::vector<double> times = run(5);
   std::sort(times.begin(), times.end());
   if (team->self() == 0) {
-    const int wanted = IterationsFor(batch.total() * sizeof(float));
+    const int wanted = iterations_for(static_cast<long>(batch.total() * sizeof(float)));
     const double a_second = 1e6 / (times[2] + 0.01);
     const int iterations = std::max(5, static_cast<int>(std::min<double>(wanted, a_second)));
     team->iterations() = iterations;

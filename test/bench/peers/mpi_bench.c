@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "timing.h"
+
 enum operation { ALLREDUCE, BROADCAST, ALLGATHER, ALLTOALL, REDUCESCATTER, BARRIER, OPERATIONS };
 static const char* const kNames[] = {"allreduce", "broadcast",     "allgather",
                                      "alltoall",  "reducescatter", "barrier"};
@@ -33,15 +35,6 @@ struct batch {
 static int compare(const void* a, const void* b) {
   const double x = *(const double*)a, y = *(const double*)b;
   return (x > y) - (x < y);
-}
-
-static int iterations_for(long bytes) {
-  return bytes <= 4 << 10    ? 20000
-         : bytes <= 64 << 10 ? 2000
-         : bytes <= 1 << 20  ? 200
-         : bytes <= 16 << 20 ? 30
-         : bytes <= 64 << 20 ? 8
-                             : 5;
 }
 
 static float to_float(unsigned short half) {

@@ -42,11 +42,11 @@ need() {
     apt-get install -y -qq --no-install-recommends "${missing[@]}"
 }
 
-# build PROGRAM SOURCE COMMAND...: when the program is missing or older than its source.
+# build PROGRAM SOURCE COMMAND...: when the program is missing or older than its source or timing.h.
 build() {
   local program="$bin/$1" source="$here/$2"
   shift 2
-  if [[ -x $program && $program -nt $source ]]; then return; fi
+  if [[ -x $program && $program -nt $source && $program -nt $here/timing.h ]]; then return; fi
   say "building $program"
   "$@" "$source" -o "$program.new"
   mv "$program.new" "$program"

@@ -11,7 +11,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "timing.h"
+
 namespace {
 
 constexpr size_t kPieceBytes = 256 << 10;  // stays in the cache between its coming and its adding
@@ -30,21 +31,6 @@ constexpr int kTrials = 200;               // to connect, 50 ms apart
 [[noreturn]] void Die(const char* what) {
   std::perror(what);
   std::exit(1);
-}
-
-double NowUs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
-}
-
-int IterationsFor(long bytes) {
-  return bytes <= 4 << 10    ? 20'000
-         : bytes <= 64 << 10 ? 2'000
-         : bytes <= 1 << 20  ? 200
-         : bytes <= 16 << 20 ? 30
-         : bytes <= 64 << 20 ? 8
-                             : 5;
 }
 
 int Connect(int rank, const char* address, int port) {
@@ -133,9 +119,9 @@ void Run(int fd, int rank, bool spins, long bytes) {
   const auto measure = [&](int iterations) {
     std::vector<double> times;
     for (int i = 0; i < iterations; ++i) {
-      const double start = NowUs();
+      const double start = now_us();
       exchange.Add(data);
-      times.push_back(NowUs() - start);
+      times.push_back(now_us() - start);
     }
     std::sort(times.begin(), times.end());
     return times;
@@ -144,7 +130,7 @@ void Run(int fd, int rank, bool spins, long bytes) {
   std::vector<float> first = {static_cast<float>(measure(5)[2])};
   Exchange(fd, spins, sizeof(float)).Add(first);
   const int iterations =
-      std::max(5, std::min(IterationsFor(bytes), static_cast<int>(2e6f / first[0])));
+      std::max(5, std::min(iterations_for(bytes), static_cast<int>(2e6f / first[0])));
   measure(iterations / 10 + 1);
   const std::vector<double> times = measure(iterations);
   if (rank != 0) return;
