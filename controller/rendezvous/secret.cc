@@ -20,6 +20,12 @@ absl::StatusOr<Secret> ReadAll(int fd, absl::string_view where) {
   char bytes[kSecretBytesMax + 1];
   const absl::Cleanup wipe = [&] { explicit_bzero(bytes, sizeof bytes); };
   const ssize_t n = pread(fd, bytes, sizeof bytes, 0);
+  if (n < 0 && errno == ESPIPE) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        where, ": that descriptor is not the job's secret. A child of a rank has got the rank's ",
+        "variables; in Python, keep what multiprocessing starts from calling init: put that under ",
+        "if __name__ == \"__main__\""));
+  }
   if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading the job's secret from ", where));
   if (n < static_cast<ssize_t>(kSecretBytesMin) || n > static_cast<ssize_t>(kSecretBytesMax)) {
     return absl::InvalidArgumentError(absl::StrCat("the job's secret in ", where, " has ", n,

@@ -18,7 +18,7 @@ import pytest
 
 import rueda
 from rueda import launcher
-from rueda.core import _operations
+from rueda.core import _horovod, _library, _operations
 
 DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
 DTYPES += ["complex64", "complex128"]
@@ -260,6 +260,12 @@ def test_numbers_that_make_no_sense_are_refused():
             call()
     assert rueda.allreduce(array, prescale_factor=np.float32(2))[0] == 2
     rueda.shutdown()
+
+
+@pytest.mark.parametrize("module", ["gloo", "nccl"])
+def test_what_is_built_is_what_is_there(module):
+    there = any((_library.folder() / "lib").resolve().rglob(f"librueda_{module}.so"))
+    assert bool(getattr(_horovod, f"{module}_built")()) == there
 
 
 def test_more_names_than_are_remembered():

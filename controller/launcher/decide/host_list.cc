@@ -140,7 +140,7 @@ absl::StatusOr<std::vector<HostSlots>> FillHosts(absl::Span<const HostSlots> hos
   if (slots < ranks) {
     return absl::InvalidArgumentError(
         absl::StrCat(ranks, " ranks, but the hosts have ", slots, slots == 1 ? " slot" : " slots",
-                     "; a host takes one rank unless it is written host:SLOTS"));
+                     "; write host:SLOTS for a host that takes more, or start fewer (-np)"));
   }
   return filled;
 }

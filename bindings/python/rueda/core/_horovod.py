@@ -79,7 +79,7 @@ def reduce_op(op: int | None, average: bool | None) -> int:
 
 
 def _has_module(name: str) -> bool:
-    return (_library.folder() / "lib" / f"librueda_{name}.so").exists()
+    return (_library.folder() / "lib" / "rueda" / f"librueda_{name}.so").exists()
 
 
 def mpi_enabled() -> bool:

@@ -147,8 +147,8 @@ def _load() -> ctypes.CDLL:
         return ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_DEEPBIND)
     except OSError as error:
         raise ImportError(
-            f"rueda can't load its library: {error}; install the wheel again (in the source tree "
-            "the package is build/release/python)"
+            f"rueda can't load its library: {error}; install the wheel again (in the source tree: "
+            "cmake --workflow --preset release builds all of build/release/python)"
         ) from error
 
 

@@ -98,8 +98,8 @@ TEST(Hosts, AreFilledInTurn) {
   EXPECT_EQ(*FillHosts(hosts, 4), (Hosts{{"a", 2}, {"b", 2}}));
   EXPECT_EQ(*FillHosts(hosts, 6), hosts);
   EXPECT_EQ(FillHosts(hosts, 7).status().message(),
-            "7 ranks, but the hosts have 6 slots; a host takes one rank unless it is written "
-            "host:SLOTS");
+            "7 ranks, but the hosts have 6 slots; write host:SLOTS for a host that takes more, or "
+            "start fewer (-np)");
   EXPECT_EQ(FillHosts({{{"a", 1}}}, 2).status().message().substr(0, 34),
             "2 ranks, but the hosts have 1 slot");
 }
