@@ -119,7 +119,7 @@ for ((round = 1; round <= rounds; ++round)); do
 done
 
 printf '\nMedian step times in ms on 2 ranks, %d cores, %d rounds; ratios are of pairs of runs\n' \
-  "$(nproc)" "$rounds"
+  "$(env -u OMP_NUM_THREADS nproc)" "$rounds"
 "$python" - "$scratch/times" <<'PYTHON'
 import statistics, sys
 times = {}
