@@ -26,7 +26,8 @@ constexpr uint64_t kFieldMask = (uint64_t{1} << 30) - 1;
 // field.
 constexpr size_t kUnit = 64;
 static_assert(kSideRingBytes / kUnit <= kFieldMask);
-// What a side ring takes of memory as long as its readers keep up.
+// Behind this a side ring begins again at its front, if its readers have said that they are past
+// it.
 constexpr size_t kWarmBytes = 256 << 10;
 
 constexpr size_t kLine = 64;

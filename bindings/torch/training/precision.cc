@@ -62,8 +62,9 @@ LossScaler::LossScaler(LossScalerOptions options) : options_(options) {
   if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) {
     throw Error(RUEDA_INVALID_ARGUMENT, "LossScaler: backoff_factor must be between 0 and 1");
   }
-  if (options.growth_interval < 1)
+  if (options.growth_interval < 1) {
     throw Error(RUEDA_INVALID_ARGUMENT, "LossScaler: growth_interval must be at least 1");
+  }
   state_.scale = options.initial_scale;
 }
 

@@ -71,8 +71,9 @@ class DistributedSampler::Impl {
         by_cost_(true),
         size_(costs_.size()) {
     for (const double cost : costs_) {
-      if (!std::isfinite(cost))
+      if (!std::isfinite(cost)) {
         throw Error(RUEDA_INVALID_ARGUMENT, "LoadBalancingSampler: a cost is not finite");
+      }
     }
     if (!std::isfinite(random_level) || random_level < 0) {
       throw Error(RUEDA_INVALID_ARGUMENT,
