@@ -41,8 +41,9 @@ Topology MakeTopology(absl::Span<const std::string> host_ids) {
 
 absl::StatusOr<std::vector<std::string>> FakeHostIds(int world_size, int hosts) {
   if (hosts < 1 || world_size % hosts != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "hosts_fake=", hosts, ": ", world_size, " ranks can't be split into so many equal blocks"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("RUEDA_HOSTS_FAKE=", hosts, ": ", world_size,
+                     " ranks can't be split into so many equal blocks"));
   }
   std::vector<std::string> ids;
   for (Rank rank = 0; rank < world_size; ++rank) {

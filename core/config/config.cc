@@ -62,10 +62,10 @@ const Knob kKnobs[] = {
     {"bus", &Config::bus, Use::kAgreed, 0, 0, "auto|log|tcp", "",
      "What carries the negotiation. `log`: a log in shared memory inside a host, TCP between hosts "
      "(what `auto` means). `tcp`: authenticated TCP between all ranks, on one host too."},
-    {"fusion_threshold", &Config::fusion_threshold, Use::kAgreed, 1, 1e12, "",
+    {"fusion_threshold", &Config::fusion_threshold, Use::kAgreed, 0, 1e12, "",
      "HOROVOD_FUSION_THRESHOLD",
      "Bytes of a fusion bucket: a batch closes when it holds this much. A larger tensor travels "
-     "alone."},
+     "alone. 0: each does."},
     {"inline_bytes", &Config::inline_bytes, Use::kKnob, 0, 1 << 16, "", "",
      "Between hosts: up to how many bytes of a rank travel with the announcement of a blocking "
      "call, "
@@ -281,11 +281,9 @@ absl::Status Set(const Knob& knob, absl::string_view shown_name, absl::string_vi
   return absl::OkStatus();
 }
 
-// Horovod's words for log levels, in ours; and 0 for a bucket that holds no second tensor.
+// Horovod's words for log levels, in ours.
 std::string FromHorovod(const Knob& knob, const std::string& value) {
-  const absl::string_view name = knob.name;
-  if (name == "fusion_threshold" && value == "0") return "1";
-  if (name != "log_level") return value;
+  if (absl::string_view(knob.name) != "log_level") return value;
   const std::string word = absl::AsciiStrToLower(value);
   if (word == "trace") return "debug";
   if (word == "warn") return "warning";

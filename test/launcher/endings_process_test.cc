@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "test/launcher/job.h"
@@ -257,10 +258,7 @@ class Scripts : public testing::Test {
   Scripts() : directory_(testing::TempDir() + "launcher-" + std::to_string(getpid())) {
     mkdir(directory_.c_str(), 0700);
   }
-  ~Scripts() override {
-    unlink(path().c_str());
-    rmdir(directory_.c_str());
-  }
+  ~Scripts() override { std::filesystem::remove_all(directory_); }
   std::string path() const { return directory_ + "/launcher-script"; }
   void Write(const std::string& text, mode_t mode) {
     std::ofstream(path()) << text;
@@ -303,6 +301,22 @@ TEST_F(Scripts, AreSuggestedWhenTheyAreInTheCurrentDirectory) {
   EXPECT_EQ(
       job.err(),
       "ruedarun: program 'launcher-script' not found in PATH; did you mean './launcher-script'?\n");
+}
+
+TEST_F(Scripts, OfPythonAreSuggestedWithTheirInterpreter) {
+  const std::string script = directory_ + "/train.py";
+  std::ofstream(script) << "pass\n";
+  Job::Setup setup;
+  setup.directory = directory_;
+  Job by_name({"-np", "1", "train.py"}, setup);
+  EXPECT_EQ(by_name.Wait(), 127);
+  EXPECT_EQ(by_name.err(),
+            "ruedarun: program 'train.py' not found in PATH; did you mean 'python train.py'?\n");
+  Job by_path({"-np", "1", "./train.py"}, setup);
+  EXPECT_EQ(by_path.Wait(), 126);
+  EXPECT_EQ(by_path.err(),
+            "ruedarun: can't execute './train.py': it is not marked as executable; "
+            "did you mean 'python ./train.py'?\n");
 }
 
 TEST(Endings, Are2ForAMistakeOnTheCommandLine) {

@@ -118,13 +118,15 @@ struct Refused {
 };
 constexpr char kElastic[] = "not yet: elastic jobs do not exist";
 constexpr char kNoMpi[] = "ruedarun starts the ranks itself; there is no other launcher to choose";
+constexpr char kNoTimes[] = "not yet: lines are marked with their rank only";
 constexpr char kNoTuner[] = "not yet: there is no autotuner";
 constexpr Refused kRefused[] = {
     {"nproc", "use -np instead"},
     {"ntasks", "use -np instead"},
     {"nproc-per-node", "use -np, or -H HOST:RANKS, instead"},
     {"nproc_per_node", "use -np, or -H HOST:RANKS, instead"},
-    {"prefix-output-with-timestamp", "not yet: lines are marked with their rank only"},
+    {"prefix-output-with-timestamp", kNoTimes},
+    {"prefix-timestamp", kNoTimes},
     {"machinefile", "use --hostfile instead"},
     {"host-discovery-script", kElastic},
     {"min-np", kElastic},
@@ -144,6 +146,10 @@ constexpr Refused kRefused[] = {
     {"hierarchical-allgather", "not yet: between hosts allgather goes over Gloo, rank to rank"},
     {"autotune", kNoTuner},
     {"autotune-log-file", kNoTuner},
+    {"autotune-warmup-samples", kNoTuner},
+    {"autotune-steps-per-sample", kNoTuner},
+    {"autotune-bayes-opt-max-samples", kNoTuner},
+    {"autotune-gaussian-process-noise", kNoTuner},
     {"log-with-timestamp", "not yet: the log has no times"},
     {"no-log-hide-timestamp", "not yet: the log has no times"},
     {"thread-affinity", "use --bind-to instead"},
@@ -192,12 +198,12 @@ absl::Status ApplySetting(const Option& option, absl::string_view value, LaunchO
   std::string text(value);
   if (option.variable == kFusionThreshold) {
     double megabytes = 0;
-    if (!absl::SimpleAtod(value, &megabytes) || !(megabytes > 0) ||
+    if (!absl::SimpleAtod(value, &megabytes) || !(megabytes >= 0) ||
         megabytes > kFusionMegabytesMax) {
       return RefuseValue(option, value,
-                         absl::StrCat("a number of MiB above 0, up to ", kFusionMegabytesMax));
+                         absl::StrCat("a number of MiB from 0 to ", kFusionMegabytesMax));
     }
-    text = absl::StrCat(std::max<int64_t>(1, std::llround(megabytes * 1024 * 1024)));
+    text = absl::StrCat(std::llround(megabytes * 1024 * 1024));
   }
   // Horovod's words for levels are known by its own variable.
   const bool is_level = option.variable == kLogLevel;

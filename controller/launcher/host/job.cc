@@ -155,17 +155,22 @@ absl::StatusOr<std::string> FindProgram(const std::string& program,
     // As a shell does: a directory in PATH that happens to have the name is no reason to stop.
     if (!S_ISDIR(info.st_mode) || is_path) refused = candidate;
   }
-  if (!refused.empty()) {
-    return absl::PermissionDeniedError(absl::StrCat("can't execute '", refused, "': ",
-                                                    std::filesystem::is_directory(refused)
-                                                        ? "it is a directory"
-                                                        : "it is not marked as executable"));
+  struct stat info;
+  const bool exists = !program.empty() && stat(program.c_str(), &info) == 0;
+  std::string hint;
+  if (exists && absl::EndsWith(program, ".py")) {
+    hint = absl::StrCat("; did you mean 'python ", program, "'?");
+  } else if (exists && !is_path) {
+    hint = absl::StrCat("; did you mean './", program, "'?");
   }
-  struct stat here;
-  const bool is_here = !is_path && !program.empty() && stat(program.c_str(), &here) == 0;
+  if (!refused.empty()) {
+    const bool is_directory = std::filesystem::is_directory(refused);
+    return absl::PermissionDeniedError(absl::StrCat(
+        "can't execute '", refused, "': ",
+        is_directory ? "it is a directory" : absl::StrCat("it is not marked as executable", hint)));
+  }
   return absl::NotFoundError(
-      absl::StrCat("program '", program, "' not found", is_path ? "" : " in PATH",
-                   is_here ? absl::StrCat("; did you mean './", program, "'?") : ""));
+      absl::StrCat("program '", program, "' not found", is_path ? "" : " in PATH", hint));
 }
 
 absl::StatusOr<std::vector<RankStreams>> OpenInputs(int ranks, int standard_input) {

@@ -76,7 +76,7 @@ TEST(Config, RefusesWhatIsNotAWholeNumberInRange) {
 
 TEST(Config, PrintsLargeLimitsInFull) {
   EXPECT_THAT(Refusal("secret_fd", "2"), HasSubstr("a whole number from 3 to 1073741824"));
-  EXPECT_THAT(Refusal("fusion_threshold", "0"), HasSubstr("from 1 to 1000000000000"));
+  EXPECT_THAT(Refusal("fusion_threshold", "-1"), HasSubstr("from 0 to 1000000000000"));
 }
 
 TEST(Config, RefusesWhatIsNotANumberInRange) {
@@ -161,7 +161,7 @@ TEST(Config, HorovodsNamesAreRead) {
   EXPECT_EQ(Read({{"HOROVOD_LOG_LEVEL", "trace"}}).log_level, "debug");
   EXPECT_EQ(Read({{"HOROVOD_LOG_LEVEL", "Info"}}).log_level, "info");
   EXPECT_EQ(Read({{"HOROVOD_LOG_LEVEL", "WARN"}}).log_level, "warning");
-  EXPECT_EQ(Read({{"HOROVOD_FUSION_THRESHOLD", "0"}}).fusion_threshold, 1) << "no fusion";
+  EXPECT_EQ(Read({{"HOROVOD_FUSION_THRESHOLD", "0"}}).fusion_threshold, 0) << "no fusion";
 }
 
 TEST(Config, OurNameWinsOverHorovods) {

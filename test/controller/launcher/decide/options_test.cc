@@ -185,10 +185,10 @@ TEST(Options, AreRefusedWithTheReason) {
        "option --start-timeout soon: expected a number from 0.01 to 1e+06"},
       {{"--log-level", "loud", "p"},
        "option --log-level loud: expected one of debug, info, warning, error, off"},
-      {{"--fusion-threshold-mb", "0", "p"},
-       "option --fusion-threshold-mb 0: expected a number of MiB above 0, up to 1e+06"},
+      {{"--fusion-threshold-mb", "-1", "p"},
+       "option --fusion-threshold-mb -1: expected a number of MiB from 0 to 1e+06"},
       {{"--fusion-threshold-mb", "nan", "p"},
-       "option --fusion-threshold-mb nan: expected a number of MiB above 0, up to 1e+06"},
+       "option --fusion-threshold-mb nan: expected a number of MiB from 0 to 1e+06"},
       {{"--min-np", "2"}, "option --min-np: not yet: elastic jobs do not exist"},
       {{"--hierarchical-allgather"},
        "option --hierarchical-allgather: not yet: between hosts allgather goes over Gloo, rank to "
