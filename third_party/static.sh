@@ -114,6 +114,9 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 END
 "$here/debian_source.sh" trixie "$work" "${packages[@]}"
 for package in "${packages[@]}"; do cp "$work/$package/debian/copyright" "$prefix/licenses/$package"; done
+# zig has clang's -march by the name -mcpu.
+sed -i 's/-march=armv8-a+crypto/-mcpu=generic+crypto/' "$work/abseil/absl/copts/GENERATED_AbseilCopts.cmake"
+grep -q mcpu=generic+crypto "$work/abseil/absl/copts/GENERATED_AbseilCopts.cmake" || fail "Abseil's flags for Arm have changed"
 build abseil with_cmake -DABSL_PROPAGATE_CXX_STD=ON
 # Debian's patch for architectures that need libatomic: zig's linker knows no such flags.
 sed -i -E 's/;?-Wl,--push-state,--as-needed;(-latomic|\\\$<LINK_ONLY:-latomic>);-Wl,--pop-state//g' \

@@ -162,7 +162,8 @@ absl::StatusOr<Progress> Lane::Advance(Queue queue) {
     prepared_ = nullptr;
     if (bucket.data != nullptr) {
       bucket.started_at = RecordStart(bucket);
-      RUEDA_RETURN_IF_ERROR(ExecuteInline(bucket.Complete(), split_.members, self_, *bucket.data));
+      RUEDA_RETURN_IF_ERROR(
+          ExecuteInline(bucket.Complete(), split_.members, self_, narrow_wire_, *bucket.data));
       return Progress::kDone;
     }
     Start(state, &bucket);

@@ -15,6 +15,7 @@
 #include "controller/lanes/buckets.h"
 #include "ops/backend/backend.h"
 #include "ops/compression/state.h"
+#include "ops/hierarchical/cross_wire.h"
 #include "ops/hierarchical/host_split.h"
 
 namespace rueda {
@@ -27,9 +28,13 @@ class Lane {
  public:
   // With the queue of tensors on the CPU. `split`: where the members are. `compression` outlives
   // this.
-  Lane(SetId set, HostSplit split, int self, const Backend* backend,
+  Lane(SetId set, HostSplit split, int self, const Config& config, const Backend* backend,
        std::unique_ptr<Communicator> communicator, CompressionStates* compression)
-      : set_(set), split_(std::move(split)), self_(self), compression_(*compression) {
+      : set_(set),
+        split_(std::move(split)),
+        self_(self),
+        narrow_wire_(TravelsNarrow(config)),
+        compression_(*compression) {
     Open(Queue::kCpu, backend, std::move(communicator));
   }
 
@@ -122,7 +127,8 @@ class Lane {
 
   const SetId set_;
   const HostSplit split_;
-  const int self_;  // this rank's member index
+  const int self_;          // this rank's member index
+  const bool narrow_wire_;  // see CrossWire
   std::array<QueueState, std::size(kQueues)> queues_;
   CompressionStates& compression_;
   std::deque<int> batches_;  // buckets left, by batch; the first has number `batch_`

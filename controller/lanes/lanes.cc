@@ -75,8 +75,8 @@ absl::Status Lanes::Open(SetId set) {
   }
   communicator = std::make_unique<CompressedCommunicator>(std::move(communicator), count,
                                                           members.self, std::move(levels));
-  lanes_[set] = std::make_unique<Lane>(set, SplitByHost(members), members.self, selection.backend,
-                                       std::move(communicator), &compression_);
+  lanes_[set] = std::make_unique<Lane>(set, SplitByHost(members), members.self, *args_.config,
+                                       selection.backend, std::move(communicator), &compression_);
   return absl::OkStatus();
 }
 

@@ -59,6 +59,7 @@ int64_t BytesBrought(const Signature& signature, absl::Span<const int64_t> first
   switch (signature.kind) {
     case OpKind::kAllreduce:
     case OpKind::kReduce:
+    case OpKind::kReducescatter:
       return bytes;
     case OpKind::kBroadcast:
       return rank == signature.root ? bytes : 0;

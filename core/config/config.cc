@@ -72,6 +72,12 @@ const Knob kKnobs[] = {
      "so that the plan brings the result back. 0: none. All ranks' bytes of an operation "
      "together are at most 64 KiB, its process set has members on all hosts and at most 256 "
      "ranks."},
+    {"wire_precision", &Config::wire_precision, Use::kAgreed, 0, 0, "tensor|float32", "",
+     "How float16, bfloat16 and float8 travel between hosts in an allreduce or reduce. `tensor`: "
+     "in "
+     "the tensor's type (float8 as bfloat16), so that each host's sum is rounded once more; with "
+     "one rank a host there is no sum to round. `float32`: twice the bytes, and only the result is "
+     "rounded."},
     {"leader_fan_out", &Config::leader_fan_out, Use::kAgreed, 1, kRanksMax, "", "",
      "How many hosts report to one: the leaders of the hosts form a tree with rank 0 at its root. "
      "With "
@@ -199,7 +205,8 @@ const Ignored kIgnored[] = {
     {"HOROVOD_AUTOTUNE_LOG", "there is no autotuner yet"},
     {"HOROVOD_CACHE_CAPACITY", "every operation is cached; there is no cache to size"},
     {"HOROVOD_CYCLE_TIME", "there is no cycle; an operation leaves when it is ready"},
-    {"HOROVOD_HIERARCHICAL_ALLGATHER", "only reductions are hierarchical"},
+    {"HOROVOD_HIERARCHICAL_ALLGATHER",
+     "between hosts it is so by itself, unless RUEDA_BACKEND says otherwise"},
     {"HOROVOD_HIERARCHICAL_ALLREDUCE",
      "between hosts it is so by itself, unless RUEDA_BACKEND says otherwise"},
     {"HOROVOD_STALL_CHECK_DISABLE", "stalls are always reported; RUEDA_STALL_WARN_S says when"},

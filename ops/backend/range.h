@@ -14,6 +14,12 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
+// What two have in common; empty: anywhere.
+inline Range Overlap(Range a, Range b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
 // Member i's slice of `range`: equal parts whose borders are multiples of a cache line.
 inline Range SliceOf(Range range, int i, int members, size_t element_bytes) {
   const int64_t line = static_cast<int64_t>(64 / element_bytes);

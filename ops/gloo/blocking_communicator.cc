@@ -268,14 +268,12 @@ void BlockingCommunicator::Drain(int64_t begin, int64_t end, char* wire) {
     if (cancelled_.load(std::memory_order_relaxed)) return;
     const int64_t stop = std::min(at + kBlockElements, end);
     const void* from = wire + static_cast<size_t>(at - begin) * wire_bytes;
-    if (!wire_.after.none()) {
-      kernels::Reduce(wire_.type, operation_.reduce_op, {&from, 1}, const_cast<void*>(from),
-                      stop - at, wire_.after);
-    }
     if (wire_.widens()) {
       if (narrow_ == nullptr) narrow_.reset(new char[kBlockElements * kernels::kNarrowBytesMax]);
-      kernels::Narrow(wire_, from, narrow_.get(), stop - at);
+      kernels::Combine(wire_, operation_.reduce_op, {&from, 1}, narrow_.get(), stop - at);
       from = narrow_.get();
+    } else if (!wire_.after.none()) {
+      kernels::Combine(wire_, operation_.reduce_op, {&from, 1}, const_cast<void*>(from), stop - at);
     }
     if (!in_place_) pieces_.Unpack(at, stop, from);
   }

@@ -27,6 +27,7 @@ CutLimits LimitsFor(int hosts, int stripes, size_t block_bytes) {
   limits.hosts = hosts;
   limits.stripes = stripes;
   limits.block_bytes = RoundUp(block_bytes > 0 ? block_bytes : kBlockBytesMax, kLine);
+  limits.block_bytes = std::max(limits.block_bytes, static_cast<size_t>(hosts) * kLine);
   // Slices are equal but for a line.
   const auto slice = [](size_t bytes, int n) {
     return RoundUp(bytes / static_cast<size_t>(n), kLine) + kLine;

@@ -5,7 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "ops/backend/make.h"
 #include "ops/gloo/blocking_communicator.h"
+#include "ops/hierarchical/block_pipeline.h"
+#include "ops/hierarchical/cross_wire.h"
 #include "ops/hierarchical/hierarchical_allreduce.h"
+#include "ops/hierarchical/hierarchical_exchange.h"
+#include "ops/hierarchical/hierarchical_reducescatter.h"
 #include "ops/hierarchical/stripe_exchange.h"
 
 namespace rueda {
@@ -14,27 +18,31 @@ namespace {
 class HierarchicalCommunicator : public Communicator, public SilenceProbe {
  public:
   // `exchange` null: this rank has no stripe. `flat`: of all members, for what is not done here.
-  HierarchicalCommunicator(HostSplit split, const CutLimits& limits, uint32_t generation,
-                           std::unique_ptr<LocalRing> ring,
+  HierarchicalCommunicator(HostSplit split, const CutLimits& limits, bool narrow,
+                           uint32_t generation, std::unique_ptr<LocalRing> ring,
                            std::unique_ptr<StripeExchange> exchange,
                            std::unique_ptr<Communicator> flat)
-      : split_(std::move(split)),
+      : ring_(std::move(ring)),
+        context_{std::move(split), limits, narrow, ring_.get()},
+        allreduce_(&context_),
+        exchange_operation_(&context_),
+        reducescatter_(&context_),
         flat_(std::move(flat)),
         flat_probe_(flat_->silence_probe()),
-        ring_(std::move(ring)),
         exchange_(std::move(exchange)),
-        allreduce_(&split_, limits, FirstCount(generation), ring_.get(), exchange_.get()) {}
+        pipeline_(&context_.split, FirstCount(generation), ring_.get(), exchange_.get()) {}
 
   void Start(const BucketOperation& operation) override {
-    here_ = HierarchicalAllreduce::Does(operation.kind);
-    if (here_) return allreduce_.Start(operation);
+    BlockOperation* const work = WorkFor(operation.kind);
+    here_ = work != nullptr;
+    if (here_) return pipeline_.Start(work, operation);
     flat_->Start(operation);
   }
   absl::StatusOr<Progress> Advance() override {
-    return here_ ? allreduce_.Advance() : flat_->Advance();
+    return here_ ? pipeline_.Advance() : flat_->Advance();
   }
   PhaseTimes phase_times() const override {
-    return here_ ? allreduce_.phase_times() : flat_->phase_times();
+    return here_ ? pipeline_.phase_times() : flat_->phase_times();
   }
   SilenceProbe* silence_probe() override { return this; }
   // Of another host the one who has this rank's stripe.
@@ -43,8 +51,9 @@ class HierarchicalCommunicator : public Communicator, public SilenceProbe {
     if (exchange_ == nullptr) return std::nullopt;
     std::optional<Silence> silence = exchange_->SilentHost();
     if (silence.has_value()) {
-      const auto& members = split_.members[static_cast<size_t>(silence->member)];
-      silence->member = members[static_cast<size_t>(split_.local)];
+      const HostSplit& split = context_.split;
+      const auto& members = split.members[static_cast<size_t>(silence->member)];
+      silence->member = members[static_cast<size_t>(split.local)];
     }
     return silence;
   }
@@ -54,12 +63,22 @@ class HierarchicalCommunicator : public Communicator, public SilenceProbe {
   }
 
  private:
-  const HostSplit split_;
-  const std::unique_ptr<Communicator> flat_;
-  SilenceProbe* const flat_probe_;  // Gloo has one
+  // Null: it goes flat.
+  BlockOperation* WorkFor(OpKind kind) {
+    if (HierarchicalAllreduce::Does(kind)) return &allreduce_;
+    if (HierarchicalExchange::Does(kind)) return &exchange_operation_;
+    return HierarchicalReducescatter::Does(kind) ? &reducescatter_ : nullptr;
+  }
+
   const std::unique_ptr<LocalRing> ring_;
-  const std::unique_ptr<StripeExchange> exchange_;
+  const BlockContext context_;
   HierarchicalAllreduce allreduce_;
+  HierarchicalExchange exchange_operation_;
+  HierarchicalReducescatter reducescatter_;
+  const std::unique_ptr<Communicator> flat_;
+  SilenceProbe* const flat_probe_;                  // Gloo has one
+  const std::unique_ptr<StripeExchange> exchange_;  // ends before what it works on
+  BlockPipeline pipeline_;
   bool here_ = true;
 };
 
@@ -72,7 +91,7 @@ absl::Status HierarchicalBackend::Viable(const Members& members) const {
 
 absl::StatusOr<std::unique_ptr<Communicator>> HierarchicalBackend::Connect(const Members& members) {
   HostSplit split = SplitByHost(members);
-  const CutLimits limits = LimitsFor(split.hosts(), split.stripes, block_bytes_);
+  const CutLimits limits = LimitsFor(split.hosts(), split.stripes, options_.block_bytes);
   std::vector<Rank> neighbours;
   for (const int member : split.own()) neighbours.push_back(members.ranks[member]);
   LocalRingArgs ring_args;
@@ -91,14 +110,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> HierarchicalBackend::Connect(const
     exchange_args.module.members = split.hosts();
     exchange_args.module.self = split.host;
     exchange_args.limits = limits;
-    exchange_args.stripe = split.local;
     exchange_args.ring = ring.get();
     RUEDA_ASSIGN_OR_RETURN(exchange, StripeExchange::Create(std::move(exchange_args)));
   }
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> flat, across_->Connect(members));
-  return std::make_unique<HierarchicalCommunicator>(std::move(split), limits, members.generation,
-                                                    std::move(ring), std::move(exchange),
-                                                    std::move(flat));
+  return std::make_unique<HierarchicalCommunicator>(std::move(split), limits, options_.narrow,
+                                                    members.generation, std::move(ring),
+                                                    std::move(exchange), std::move(flat));
 }
 
 absl::StatusOr<Levels> HierarchicalBackend::ConnectLevels(const Members& members) {
@@ -128,7 +146,8 @@ absl::StatusOr<Levels> HierarchicalBackend::ConnectLevels(const Members& members
 
 std::unique_ptr<Backend> MakeHierarchical(const BackendArgs& args) {
   return std::make_unique<HierarchicalBackend>(static_cast<ShmBackend*>(args.other("shm")),
-                                               static_cast<GlooBackend*>(args.other("gloo")));
+                                               static_cast<GlooBackend*>(args.other("gloo")),
+                                               HierarchicalOptions{TravelsNarrow(*args.config)});
 }
 
 }  // namespace rueda

@@ -1,6 +1,5 @@
-// The backend of process sets on several hosts: shared memory inside, Gloo across. Reductions and
-// barriers send each byte once to each other host, all ranks at once; other operations go over Gloo
-// alone.
+// The backend of process sets on several hosts: shared memory inside, Gloo across. Each byte goes
+// once to each other host that needs it, all ranks at once. Send and recv go over Gloo alone.
 #pragma once
 
 #include <memory>
@@ -11,11 +10,16 @@
 
 namespace rueda {
 
+struct HierarchicalOptions {
+  bool narrow = true;      // see CrossWire
+  size_t block_bytes = 0;  // for tests; 0: what suits the hosts
+};
+
 class HierarchicalBackend : public Backend {
  public:
-  // Both outlive this and its communicators. `block_bytes`: for tests; 0: what suits the hosts.
-  HierarchicalBackend(ShmBackend* local, GlooBackend* across, size_t block_bytes = 0)
-      : local_(local), across_(across), block_bytes_(block_bytes) {}
+  // Both outlive this and its communicators.
+  HierarchicalBackend(ShmBackend* local, GlooBackend* across, HierarchicalOptions options = {})
+      : local_(local), across_(across), options_(options) {}
 
   absl::string_view name() const override { return "hierarchical"; }
   bool connects() const override { return true; }
@@ -26,7 +30,7 @@ class HierarchicalBackend : public Backend {
  private:
   ShmBackend* const local_;
   GlooBackend* const across_;
-  const size_t block_bytes_;
+  const HierarchicalOptions options_;
 };
 
 }  // namespace rueda

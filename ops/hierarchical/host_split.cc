@@ -13,6 +13,15 @@ constexpr size_t kStripesMax = 16;
 
 }  // namespace
 
+int HostSplit::HostOf(int member) const {
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (std::binary_search(members[i].begin(), members[i].end(), member)) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
 HostSplit SplitByHost(const Members& members) {
   RUEDA_CHECK(members.hosts.size() == members.ranks.size())
       << "members whose hosts nobody has looked up";

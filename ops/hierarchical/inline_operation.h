@@ -1,5 +1,5 @@
 // An operation whose data has come with the plan: every member has what all bring, and makes its
-// result by itself. Reductions have the bits of HierarchicalAllreduce's. PURE
+// result by itself. Reductions add up as those do that go through blocks. PURE
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@
 
 namespace rueda {
 
-// `hosts`: HostSplit::members. `brought`: by member. Of an allreduce, reduce, barrier, broadcast,
-// allgather, gather, scatter or alltoall of at most one piece, nobody absent. INTERNAL: the data is
-// not what the members bring to that.
+// `hosts`: HostSplit::members. `narrow`: see CrossWire. `brought`: by member. Of any kind
+// but send/recv, of at most one piece, nobody absent. INTERNAL: the data is not what the members
+// bring to that.
 absl::Status ExecuteInline(const BucketOperation& operation,
-                           const std::vector<std::vector<int>>& hosts, int self,
+                           const std::vector<std::vector<int>>& hosts, int self, bool narrow,
                            absl::Span<const std::string> brought);
 
 }  // namespace rueda

@@ -16,8 +16,6 @@ namespace {
 constexpr int64_t kResultsUnderWay = kRingBlocks / 2;
 static_assert(kResultsUnderWay < static_cast<int64_t>(kRingBlocks),
               "the results of a block are awaited before its place is taken again");
-// Of sums that become narrower results at a time.
-constexpr int64_t kSumsAtATime = 2 << 10;
 
 }  // namespace
 
@@ -47,7 +45,7 @@ StripeExchange::~StripeExchange() {
 
 // The engine's side ---------------------------------------------------------------------------
 
-void StripeExchange::Start(const CrossOperation& operation) {
+void StripeExchange::Start(BlockOperation* operation) {
   MutexLock lock(mutex_);
   RUEDA_CHECK(!queued_) << "an operation was started before the last one's end";
   now_ = operation;
@@ -57,40 +55,26 @@ void StripeExchange::Start(const CrossOperation& operation) {
 }
 
 char* StripeExchange::PartAt(int64_t block, int host) const {
-  const Range stripe = Stripe(block);
-  return buffers_.Outgoing(Number(block), PartIndex(host),
-                           Before(stripe, now_.cut.Part(stripe, host)));
-}
-
-// What goes first from one host to another: nothing from one that brings nothing; of two hosts,
-// nothing directly to one that wants nothing.
-size_t StripeExchange::SentBytes(int64_t block, int from, int to) const {
-  if (!now_.contributing[static_cast<size_t>(from)]) return 0;
-  if (now_.cut.direct && now_.cut.hosts == 2 && !now_.contributing[static_cast<size_t>(to)]) {
-    return 0;
-  }
-  return static_cast<size_t>(now_.cut.Part(Stripe(block), to).size()) * now_.cut.wire_bytes;
+  const BlockOperation::Place place = now_->PlaceOf(block, host);
+  return buffers_.Outgoing(now_->Number(block), place.index, place.before);
 }
 
 absl::Status StripeExchange::Send(int64_t block) {
   const NoWriteSignals held;  // this may be any thread of the program's
-  const uint64_t number = Number(block);
-  const Range stripe = Stripe(block);
+  const uint64_t number = now_->Number(block);
   const int self = args_.module.self;
-  for (int host = 0; host < now_.cut.hosts; ++host) {
+  for (int host = 0; host < args_.limits.hosts; ++host) {
     if (host == self) continue;
-    const Range part = now_.cut.Part(stripe, host);
-    if (!now_.cut.direct && part.size() > 0) {
-      const size_t offset = static_cast<size_t>(part.begin - stripe.begin) * now_.cut.result_bytes;
-      const size_t bytes = static_cast<size_t>(part.size()) * now_.cut.result_bytes;
-      RUEDA_RETURN_IF_ERROR(buffers_.PostResult(number, host, offset, bytes));
+    const BlockOperation::Extent made = now_->MadeBy(block, host);
+    if (TakesMade(self) && made.bytes > 0) {
+      RUEDA_RETURN_IF_ERROR(buffers_.PostResult(number, host, made.offset, made.bytes));
     }
     CrossHeader header = {};
     header.block = number;
-    header.bytes = SentBytes(block, self, host);
-    header.digest = now_.digest;
-    RUEDA_RETURN_IF_ERROR(
-        buffers_.SendPart(number, host, PartIndex(host), Before(stripe, part), header));
+    header.bytes = now_->SentBytes(block, self, host);
+    header.digest = now_->operation().digest;
+    const BlockOperation::Place place = now_->PlaceOf(block, host);
+    RUEDA_RETURN_IF_ERROR(buffers_.SendPart(number, host, place.index, place.before, header));
   }
   MutexLock lock(mutex_);
   sent_ = block + 1;
@@ -156,10 +140,10 @@ void StripeExchange::CloseLibrary() {
 absl::Status StripeExchange::RunOperation() {
   RUEDA_RETURN_IF_ERROR(Connect());
   // Whoever reads what `now_` is after the last block is finished may read the next operation.
-  const int64_t blocks = now_.cut.blocks;
-  const int64_t lag = now_.cut.direct ? 0 : kResultsUnderWay;
-  for (int64_t block = 0; block < blocks + lag; ++block) {
-    if (block < blocks) RUEDA_RETURN_IF_ERROR(ReducePart(block));
+  const BlockLayout layout = now_->layout();
+  const int64_t lag = layout.two_trips ? kResultsUnderWay : 0;
+  for (int64_t block = 0; block < layout.blocks + lag; ++block) {
+    if (block < layout.blocks) RUEDA_RETURN_IF_ERROR(Make(block));
     if (block >= lag) RUEDA_RETURN_IF_ERROR(Finish(block - lag));
   }
   return absl::OkStatus();
@@ -173,23 +157,29 @@ absl::Status StripeExchange::Connect() {
   return absl::OkStatus();
 }
 
-absl::Status StripeExchange::ReducePart(int64_t block) {
-  const uint64_t number = Number(block);
+absl::Status StripeExchange::Make(int64_t block) {
+  const uint64_t number = now_->Number(block);
   RUEDA_RETURN_IF_ERROR(buffers_.AwaitParts(number));
   RUEDA_RETURN_IF_ERROR(AwaitOwn(block));
   RUEDA_RETURN_IF_ERROR(CheckParts(block));  // the others have this host's by now, and see the same
-  Reduce(block);
+  parts_.clear();
+  for (int host = 0; host < args_.limits.hosts; ++host) {
+    parts_.push_back(host == args_.module.self
+                         ? PartAt(block, host)
+                         : reinterpret_cast<const char*>(buffers_.Incoming(number, host) + 1));
+  }
+  now_->Finish(block, parts_, args_.ring->own_output(number));
   RUEDA_RETURN_IF_ERROR(buffers_.PostParts(number));
-  return now_.cut.direct ? absl::OkStatus() : SendResults(block);
+  return now_->layout().two_trips ? SendResults(block) : absl::OkStatus();
 }
 
 absl::Status StripeExchange::CheckParts(int64_t block) const {
   const int self = args_.module.self;
-  for (int host = 0; host < now_.cut.hosts; ++host) {
+  for (int host = 0; host < args_.limits.hosts; ++host) {
     if (host == self) continue;
-    const CrossHeader& header = *buffers_.Incoming(Number(block), host);
-    if (header.block != Number(block) || header.digest != now_.digest ||
-        header.bytes != SentBytes(block, host, self)) {
+    const CrossHeader& header = *buffers_.Incoming(now_->Number(block), host);
+    if (header.block != now_->Number(block) || header.digest != now_->operation().digest ||
+        header.bytes != now_->SentBytes(block, host, self)) {
       return absl::InternalError(absl::StrCat("host ", host,
                                               " of the process set works on a bucket with another "
                                               "layout than host ",
@@ -206,63 +196,29 @@ absl::Status StripeExchange::AwaitOwn(int64_t block) {
   return Cancelled();
 }
 
-// Reduces this host's part over all hosts, in their order, into the finished slice.
-void StripeExchange::Reduce(int64_t block) {
-  const int self = args_.module.self;
-  const Cut& cut = now_.cut;
-  const Range stripe = Stripe(block);
-  const Range part = cut.Part(stripe, self);
-  if (cut.direct && !now_.contributing[static_cast<size_t>(self)]) return;  // nobody here wants it
-  char* const to = args_.ring->own_output(Number(block)) +
-                   static_cast<size_t>(part.begin - stripe.begin) * cut.result_bytes;
-  const bool narrows = now_.wire.widens();
-  const int64_t step = narrows ? kSumsAtATime : std::max<int64_t>(part.size(), 1);
-  if (narrows && sums_ == nullptr) sums_.reset(new char[kSumsAtATime * kernels::kWireBytesMax]);
-  for (int64_t begin = 0; begin < part.size(); begin += step) {
-    const int64_t count = std::min(step, part.size() - begin);
-    sources_.clear();
-    for (int host = 0; host < cut.hosts; ++host) {
-      if (!now_.contributing[static_cast<size_t>(host)]) continue;
-      const char* const from =
-          host == self ? PartAt(block, self)
-                       : reinterpret_cast<const char*>(buffers_.Incoming(Number(block), host) + 1);
-      sources_.push_back(from + static_cast<size_t>(begin) * cut.wire_bytes);
-    }
-    char* const place = to + static_cast<size_t>(begin) * cut.result_bytes;
-    kernels::Reduce(now_.wire.type, now_.reduce_op, sources_, narrows ? sums_.get() : place, count,
-                    now_.wire.after);
-    if (narrows) kernels::Narrow(now_.wire, sums_.get(), place, count);
-  }
-}
-
 absl::Status StripeExchange::SendResults(int64_t block) {
   const int self = args_.module.self;
-  const Range stripe = Stripe(block);
-  const Range part = now_.cut.Part(stripe, self);
-  if (part.size() == 0) return absl::OkStatus();
-  for (int host = 0; host < now_.cut.hosts; ++host) {
-    if (host == self) continue;
-    RUEDA_RETURN_IF_ERROR(buffers_.SendResult(
-        Number(block), host, static_cast<size_t>(part.begin - stripe.begin) * now_.cut.result_bytes,
-        static_cast<size_t>(part.size()) * now_.cut.result_bytes));
+  const BlockOperation::Extent made = now_->MadeBy(block, self);
+  for (int host = 0; host < args_.limits.hosts; ++host) {
+    if (host == self || made.bytes == 0 || !TakesMade(host)) continue;
+    RUEDA_RETURN_IF_ERROR(buffers_.SendResult(now_->Number(block), host, made.offset, made.bytes));
   }
   return absl::OkStatus();
 }
 
 // Awaits what is still under way of the block, and publishes the finished slice.
 absl::Status StripeExchange::Finish(int64_t block) {
-  const uint64_t number = Number(block);
+  const uint64_t number = now_->Number(block);
   const int self = args_.module.self;
   RUEDA_RETURN_IF_ERROR(buffers_.AwaitPartsSent(number));
-  if (!now_.cut.direct) {
-    size_t receives = 0;
-    const Range stripe = Stripe(block);
-    for (int host = 0; host < now_.cut.hosts; ++host) {
-      if (host != self && now_.cut.Part(stripe, host).size() > 0) ++receives;
+  if (now_->layout().two_trips) {
+    size_t receives = 0, sends = 0;
+    for (int host = 0; host < args_.limits.hosts; ++host) {
+      if (host == self) continue;
+      if (TakesMade(self) && now_->MadeBy(block, host).bytes > 0) ++receives;
+      if (TakesMade(host) && now_->MadeBy(block, self).bytes > 0) ++sends;
     }
-    const bool sends = now_.cut.Part(stripe, self).size() > 0;
-    RUEDA_RETURN_IF_ERROR(buffers_.AwaitResults(
-        number, receives, sends ? static_cast<size_t>(now_.cut.hosts - 1) : 0));
+    RUEDA_RETURN_IF_ERROR(buffers_.AwaitResults(number, receives, sends));
   }
   args_.ring->Finish(number);
   args_.module.wake();

@@ -1,7 +1,6 @@
 // One stripe between hosts: a lane thread that connects to the members of the other hosts who have
-// the same stripe, awaits what they send, reduces it with what this host's members bring, in the
-// order of hosts, and publishes the finished slice to the host. The engine hands over operations,
-// and sends.
+// the same stripe, awaits their parts, has the operation make the finished stripe of them, and
+// publishes that to the host. The engine hands over operations, and sends.
 //
 // The thread touches no tensor, so an abort need not wait for it.
 #pragma once
@@ -12,26 +11,15 @@
 
 #include "core/base/mutex.h"
 #include "ops/backend/lane_thread.h"
+#include "ops/hierarchical/block_operation.h"
 #include "ops/hierarchical/cross_buffers.h"
-#include "ops/kernels/reduce.h"
 
 namespace rueda {
 
 struct StripeExchangeArgs {
   ModuleArgs module;  // members: the hosts
   CutLimits limits;
-  int stripe = 0;
   LocalRing* ring = nullptr;  // outlives the exchange
-};
-
-// One operation, as all who have the stripe know it.
-struct CrossOperation {
-  Cut cut;
-  uint64_t first = 0;  // the number of its first block
-  kernels::Wire wire;
-  ReduceOp reduce_op = ReduceOp::kSum;
-  std::vector<bool> contributing;  // by host: whether any member brings something
-  uint32_t digest = 0;
 };
 
 class StripeExchange {
@@ -43,12 +31,13 @@ class StripeExchange {
 
   // The engine's side: none of it blocks.
 
-  // Begins an operation whose cut has this stripe; the one before is finished. The ring is open.
-  void Start(const CrossOperation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Begins an operation that has this stripe, and outlives it; the one before is finished. The ring
+  // is open.
+  void Start(BlockOperation* operation) ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether blocks can be sent; rings the engine when that comes true.
   bool connected() const { return connected_.load(std::memory_order_acquire); }
-  // Where the part for a host belongs of what this host brings to the block; free when all of its
-  // members have filled the block.
+  // Where this host's part of the block for a host belongs; free when all of its members have
+  // filled the block.
   char* PartAt(int64_t block, int host) const;
   // Sends it.
   absl::Status Send(int64_t block) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -61,13 +50,10 @@ class StripeExchange {
  private:
   StripeExchange(StripeExchangeArgs args, std::unique_ptr<LaneStore> store,
                  rueda_module_communicator* library);
-  uint64_t Number(int64_t block) const { return now_.first + static_cast<uint64_t>(block); }
-  Range Stripe(int64_t block) const { return now_.cut.Stripe(block, args_.stripe); }
-  int PartIndex(int host) const { return now_.cut.direct ? 0 : host; }
-  size_t Before(Range stripe, Range part) const {
-    return static_cast<size_t>(part.begin - stripe.begin) * now_.cut.wire_bytes;
+  // Whether a host takes a second trip's results.
+  bool TakesMade(int host) const {
+    return now_->layout().two_trips && now_->TakesWhatOthersMake(host);
   }
-  size_t SentBytes(int64_t block, int from, int to) const;
 
   // On the lane thread.
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -75,10 +61,9 @@ class StripeExchange {
   void CloseLibrary() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status RunOperation();
   absl::Status Connect();
-  absl::Status ReducePart(int64_t block);
+  absl::Status Make(int64_t block);
   absl::Status CheckParts(int64_t block) const;
   absl::Status AwaitOwn(int64_t block) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Reduce(int64_t block);
   absl::Status SendResults(int64_t block);
   absl::Status Finish(int64_t block);
   absl::Status Cancelled() const;
@@ -98,11 +83,10 @@ class StripeExchange {
   rueda_module_communicator* library_ ABSL_GUARDED_BY(mutex_);  // null: closed
 
   // The operation: the engine writes it while the lane thread has none.
-  CrossOperation now_;
+  BlockOperation* now_ = nullptr;
 
   // The lane thread's.
-  std::vector<const void*> sources_;
-  std::unique_ptr<char[]> sums_;  // of results that are narrower
+  std::vector<const char*> parts_;
 
   LaneThread thread_;
 };

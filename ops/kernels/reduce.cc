@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/check.h"
@@ -172,6 +173,33 @@ void WithTypes(const Wire& wire, F f) {
   });
 }
 
+// What is converted, or combined and then converted, at a time.
+constexpr int64_t kCombinedAtATime = 2 << 10;
+
+// From one narrow floating type to another one that holds all its values.
+void ConvertFloats(const Wire& wire, const void* source, void* destination, int64_t count) {
+  float wide[kCombinedAtATime];
+  for (int64_t begin = 0; begin < count; begin += kCombinedAtATime) {
+    const int64_t size = std::min<int64_t>(kCombinedAtATime, count - begin);
+    ToFloat32(wire.dtype,
+              static_cast<const char*>(source) + static_cast<size_t>(begin) * DTypeSize(wire.dtype),
+              wide, size);
+    FromFloat32(wire.type, wide,
+                static_cast<char*>(destination) + static_cast<size_t>(begin) * DTypeSize(wire.type),
+                size);
+  }
+}
+
+// What Combine has summed, to the tensors' type. Behind its divisor an average always fits.
+void Narrow(const Wire& wire, const void* source, void* destination, int64_t count) {
+  if (SumsInFloat32(wire.dtype)) {
+    return FromFloat32(wire.dtype, static_cast<const float*>(source), destination, count);
+  }
+  WithTypes(wire, [&]<typename T, typename W>(T, W) {
+    ConvertBlocks<W, T>(source, destination, static_cast<size_t>(count), 1, wire.last);
+  });
+}
+
 // ---- what changes nothing ----
 
 template <class T>
@@ -318,24 +346,52 @@ Wire WireOf(DType dtype, ReduceOp op, const Scaling& scaling, int64_t operands) 
   return {dtype, type, scaling.before(), scaling.after()};
 }
 
+Wire NarrowWireOf(DType dtype, ReduceOp op, const Scaling& scaling, int64_t operands,
+                  int64_t together) {
+  if (!SumsInFloat32(dtype)) return WireOf(dtype, op, scaling, operands);
+  const DType type = DTypeSize(dtype) == 1 ? DType::kBFloat16 : dtype;
+  if (together == 1) return {dtype, type, Scaling(), scaling};
+  Wire wire = {dtype, type, scaling.before(), scaling.after()};
+  if (IsAverage(op)) {
+    wire.before.divisor = together;
+    wire.after.prescale = static_cast<double>(together);
+  }
+  return wire;
+}
+
 void Widen(const Wire& wire, const void* source, void* destination, int64_t count) {
   RUEDA_CHECK(wire.widens()) << DTypeName(wire.dtype);
-  if (SumsInFloat32(wire.dtype)) {
+  if (wire.type == DType::kFloat32) {
     return ToFloat32(wire.dtype, source, static_cast<float*>(destination), count);
   }
+  if (SumsInFloat32(wire.dtype)) return ConvertFloats(wire, source, destination, count);
   WithTypes(wire, [&]<typename T, typename W>(T, W) {
     ConvertBlocks<T, W>(source, destination, static_cast<size_t>(count), wire.first, 1);
   });
 }
 
-void Narrow(const Wire& wire, const void* source, void* destination, int64_t count) {
-  RUEDA_CHECK(wire.widens()) << DTypeName(wire.dtype);
-  if (SumsInFloat32(wire.dtype)) {
-    return FromFloat32(wire.dtype, static_cast<const float*>(source), destination, count);
+void Combine(const Wire& wire, ReduceOp op, absl::Span<const void* const> partials,
+             void* destination, int64_t count) {
+  if (!wire.widens()) return Reduce(wire.type, op, partials, destination, count, wire.after);
+  const bool in_float32 = SumsInFloat32(wire.type);
+  std::vector<float> widened(in_float32 ? partials.size() * kCombinedAtATime : 0);
+  std::vector<const void*> sources(partials.size());
+  alignas(kWireBytesMax) char results[kCombinedAtATime * kWireBytesMax];
+  for (int64_t begin = 0; begin < count; begin += kCombinedAtATime) {
+    const int64_t size = std::min<int64_t>(kCombinedAtATime, count - begin);
+    for (size_t i = 0; i < partials.size(); ++i) {
+      sources[i] =
+          static_cast<const char*>(partials[i]) + static_cast<size_t>(begin) * DTypeSize(wire.type);
+      if (!in_float32) continue;
+      float* const wide = widened.data() + i * kCombinedAtATime;
+      ToFloat32(wire.type, sources[i], wide, size);
+      sources[i] = wide;
+    }
+    Reduce(in_float32 ? DType::kFloat32 : wire.type, op, sources, results, size, wire.after);
+    Narrow(wire, results,
+           static_cast<char*>(destination) + static_cast<size_t>(begin) * DTypeSize(wire.dtype),
+           size);
   }
-  WithTypes(wire, [&]<typename T, typename W>(T, W) {
-    ConvertBlocks<W, T>(source, destination, static_cast<size_t>(count), 1, wire.last);
-  });
 }
 
 }  // namespace rueda::kernels

@@ -61,15 +61,15 @@ void ToFloat32(DType from, const void* source, float* destination, int64_t count
 // The buffers don't overlap.
 void FromFloat32(DType to, const float* source, void* destination, int64_t count);
 
-// How elements travel in a reduction that combines some operands here and others there: in a type
-// that holds what is between. float32 for floating types that are narrower; for exact averages the
-// narrowest integer that holds as many operands of any value; else the tensors' own.
+// How elements travel in a reduction that combines some operands here, which makes a partial, and
+// the partials of all places there: in a type that holds what is between. float32 for floating
+// types that are narrower; for exact averages the narrowest integer that holds as many operands of
+// any value; else the tensors' own.
 struct Wire {
   DType dtype = DType::kUInt8;  // the tensors'
   DType type = DType::kUInt8;
-  // The operation's factors: those of the calls of Reduce that combine the operands and make the
-  // result. Integers have theirs in the tensors' type: Widen multiplies by the first, Narrow by the
-  // last.
+  // The operation's factors: of the call of Reduce that makes a partial, and of Combine. Integers
+  // have theirs in the tensors' type: Widen multiplies by the first, Combine by the last.
   Scaling before, after;
   double first = 1, last = 1;
 
@@ -77,11 +77,19 @@ struct Wire {
 };
 // `operands`: at most so many.
 Wire WireOf(DType dtype, ReduceOp op, const Scaling& scaling, int64_t operands);
+// The same with half the bytes for narrow floating types, at the price of one more rounding, of the
+// partials: those of 16 bits travel as themselves, those of 8 as bfloat16. `together`: a partial
+// has at most so many operands. With one it is the operand itself, and nothing is rounded but the
+// result. An average's partial is divided by them, so that it fits where the operands do.
+Wire NarrowWireOf(DType dtype, ReduceOp op, const Scaling& scaling, int64_t operands,
+                  int64_t together);
 
-// To the type that travels, and back, of a wire that widens. What is narrowed is a result; behind
-// its divisor an average's always fits. The buffers don't overlap.
+// To the type that travels, of a wire that widens. The buffers don't overlap.
 void Widen(const Wire& wire, const void* source, void* destination, int64_t count);
-void Narrow(const Wire& wire, const void* source, void* destination, int64_t count);
+// The result of partials, which are as they travelled. `destination` may equal one of them where
+// the wire does not widen, and does not overlap them otherwise.
+void Combine(const Wire& wire, ReduceOp op, absl::Span<const void* const> partials,
+             void* destination, int64_t count);
 // Of an element of a type that is widened, and of one that travels.
 inline constexpr size_t kNarrowBytesMax = sizeof(uint32_t);
 inline constexpr size_t kWireBytesMax = sizeof(uint64_t);

@@ -63,7 +63,7 @@ class LaneTest : public ::testing::Test {
     auto communicator = std::make_unique<Made>(&calls_);
     Made* const raw = communicator.get();
     const HostSplit split = {.members = {{0}, {1}}};
-    lane_.emplace(kWorldSet, split, 0, &backend_, std::move(communicator), &states_);
+    lane_.emplace(kWorldSet, split, 0, Config(), &backend_, std::move(communicator), &states_);
     return raw;
   }
   // One operation that has begun.

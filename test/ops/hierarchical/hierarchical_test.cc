@@ -82,6 +82,7 @@ class Hosts {
 
 struct Setting {
   size_t block_bytes = 0;
+  bool narrow = true;
   Nanos timeout = 20 * kSecond;
   SetId set = kWorldSet;
   uint32_t generation = 0;
@@ -104,7 +105,8 @@ class Member {
       host_.neighbours(local_).WakeIdle(local_);
     };
     across_ = std::make_unique<GlooBackend>(std::move(options));
-    backend_ = std::make_unique<HierarchicalBackend>(&inside_, across_.get(), setting.block_bytes);
+    backend_ = std::make_unique<HierarchicalBackend>(
+        &inside_, across_.get(), HierarchicalOptions{setting.narrow, setting.block_bytes});
     Members members;
     members.set = setting.set;
     members.generation = setting.generation;
@@ -260,6 +262,152 @@ TEST(Hierarchical, TheAbsentGiveNothingAlsoWhereAWholeHostIs) {
   }
 }
 
+// What `giver` has for `taker` (allgather, gather, broadcast: for all, 0) of a piece.
+int16_t Element(int giver, int taker, size_t piece, int64_t i) {
+  return static_cast<int16_t>(giver * 7'919 + taker * 104'729 + static_cast<int>(piece) * 31 + i);
+}
+
+// An operation that hands data on, of pieces of uneven parts, as one member has it.
+class Handing {
+ public:
+  Handing(OpKind kind, int members, int root, int64_t most, uint32_t seed)
+      : kind_(kind), members_(members), root_(root) {
+    std::minstd_rand random(seed);
+    const size_t columns = kind == OpKind::kBroadcast  ? 1
+                           : kind == OpKind::kAlltoall ? static_cast<size_t>(members) * members
+                                                       : static_cast<size_t>(members);
+    for (size_t piece = 0; piece < kPieces; ++piece) {
+      for (size_t column = 0; column < columns; ++column) {
+        const bool none = random() % 4 == 0;
+        counts_.push_back(none ? 0 : static_cast<int64_t>(random() % static_cast<uint32_t>(most)));
+      }
+    }
+  }
+
+  void Check(Member& member, int self) {
+    std::vector<std::vector<int16_t>> inputs(kPieces), outputs(kPieces), expected(kPieces);
+    std::vector<Piece> pieces;
+    int64_t elements = 0;
+    const bool gives = self == root_ || (kind_ != OpKind::kBroadcast && kind_ != OpKind::kScatter);
+    const bool gets = self == root_ || kind_ != OpKind::kGather;
+    for (size_t piece = 0; piece < kPieces; ++piece) {
+      for (int taker = 0; taker < (ByTaker() ? members_ : 1); ++taker) {
+        if (gives) Append(self, taker, piece, &inputs[piece]);
+      }
+      for (int giver = 0; giver < members_; ++giver) {
+        if (!gets || (kind_ != OpKind::kAllgather && kind_ != OpKind::kGather &&
+                      kind_ != OpKind::kAlltoall && giver != root_)) {
+          continue;
+        }
+        Append(giver, ByTaker() ? self : 0, piece, &expected[piece]);
+      }
+      outputs[piece].resize(expected[piece].size(), -1);
+      const auto given = static_cast<int64_t>(inputs[piece].size());
+      pieces.push_back({given > 0 ? inputs[piece].data() : nullptr,
+                        outputs[piece].empty() ? nullptr : outputs[piece].data(),
+                        kind_ == OpKind::kBroadcast ? counts_[piece] : given});
+      elements += pieces.back().elements;
+    }
+    BucketOperation operation;
+    operation.kind = kind_;
+    operation.dtype = DType::kInt16;
+    operation.root = root_;
+    operation.pieces = pieces;
+    operation.digest = 5;
+    if (kind_ == OpKind::kBroadcast) {
+      operation.elements = elements;
+    } else {
+      operation.counts = counts_;
+    }
+    ASSERT_EQ(member.Execute(operation), absl::OkStatus());
+    ASSERT_EQ(outputs, expected) << "member " << self;
+  }
+
+ private:
+  static constexpr size_t kPieces = 2;
+  bool ByTaker() const { return kind_ == OpKind::kScatter || kind_ == OpKind::kAlltoall; }
+  int64_t Count(int giver, int taker, size_t piece) const {
+    const size_t columns = counts_.size() / kPieces;
+    const size_t column = kind_ == OpKind::kBroadcast ? 0
+                          : kind_ == OpKind::kScatter ? static_cast<size_t>(taker)
+                          : kind_ == OpKind::kAlltoall
+                              ? static_cast<size_t>(giver) * members_ + static_cast<size_t>(taker)
+                              : static_cast<size_t>(giver);
+    return counts_[piece * columns + column];
+  }
+  void Append(int giver, int taker, size_t piece, std::vector<int16_t>* to) const {
+    for (int64_t i = 0; i < Count(giver, taker, piece); ++i) {
+      to->push_back(Element(giver, taker, piece, i));
+    }
+  }
+
+  const OpKind kind_;
+  const int members_;
+  const int root_;
+  std::vector<int64_t> counts_;
+};
+
+TEST(Hierarchical, EverybodyGetsWhatIsForIt) {
+  for (const std::vector<int>& sizes : kClusters) {
+    for (const size_t block_bytes : {size_t{0}, size_t{4'096}}) {
+      Hosts hosts(sizes);
+      RunMembers(hosts, hosts.Everybody(), {block_bytes}, [&](Member& member, int self) {
+        uint32_t seed = 1;
+        for (const OpKind kind : {OpKind::kBroadcast, OpKind::kAllgather, OpKind::kGather,
+                                  OpKind::kScatter, OpKind::kAlltoall}) {
+          for (int root = 0; root < hosts.size(); ++root) {
+            for (const int64_t most : {1, 5, 700, 30'000}) {
+              Handing(kind, hosts.size(), root, most, ++seed).Check(member, self);
+              ASSERT_FALSE(::testing::Test::HasFatalFailure())
+                  << OpKindName(kind) << " at " << root << " of at most " << most;
+            }
+          }
+        }
+      });
+      ASSERT_FALSE(HasFailure()) << ::testing::PrintToString(sizes) << ", blocks of "
+                                 << block_bytes;
+    }
+  }
+}
+
+// Of every share the sum of the hosts' sums; those who are absent get nothing.
+TEST(Hierarchical, SharesOfSumsAreThoseOfTheHostsInOrder) {
+  for (const std::vector<int>& sizes : kClusters) {
+    for (const std::vector<int>& absent : {std::vector<int>{}, {1}, {0}}) {
+      Hosts hosts(sizes);
+      const std::vector<Rank> ranks = hosts.Everybody();
+      RunMembers(hosts, ranks, {4'096}, [&](Member& member, int self) {
+        const bool gives = std::find(absent.begin(), absent.end(), self) == absent.end();
+        for (const int64_t most : {1, 9, 20'000}) {
+          std::vector<int64_t> counts;
+          int64_t elements = 0, begin = 0;
+          for (int each = 0; each < hosts.size(); ++each) {
+            counts.push_back(std::max<int64_t>(0, most / (each % 3 + 1) - each % 2));
+            if (each == self) begin = elements;
+            elements += counts.back();
+          }
+          std::vector<float> data(static_cast<size_t>(elements));
+          std::vector<float> output(static_cast<size_t>(counts[static_cast<size_t>(self)]), -1);
+          for (int64_t i = 0; i < elements; ++i) data[static_cast<size_t>(i)] = Number(self, i);
+          const Piece piece = {gives ? data.data() : nullptr, gives ? output.data() : nullptr,
+                               elements};
+          BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+          operation.kind = OpKind::kReducescatter;
+          operation.counts = counts;
+          operation.absent = absent;
+          ASSERT_EQ(member.Execute(operation), absl::OkStatus());
+          for (size_t i = 0; i < output.size(); ++i) {
+            const float expected =
+                gives ? HostsSum(hosts, ranks, absent, begin + static_cast<int64_t>(i)) : -1;
+            ASSERT_EQ(output[i], expected) << i << " of " << output.size() << " at " << self;
+          }
+        }
+      });
+      ASSERT_FALSE(HasFailure()) << ::testing::PrintToString(sizes);
+    }
+  }
+}
+
 // What the same inputs give on one host, in exact numbers.
 TEST(Hierarchical, EveryTypeAndReductionIsScaledAsElsewhere) {
   const DType dtypes[] = {DType::kBool,        DType::kInt8,    DType::kUInt8,   DType::kInt16,
@@ -351,21 +499,113 @@ TEST(Hierarchical, AveragesOfIntegersAreThoseOfTheKernels) {
   }
 }
 
-// Their partial sums are beyond a float16, their average is not.
-TEST(Hierarchical, NarrowTypesAreRoundedOnce) {
-  Hosts hosts({2, 2});
-  RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int) {
-    for (const int64_t elements : {100, 100'000}) {
-      std::vector<testing::Float16> data(static_cast<size_t>(elements),
-                                         static_cast<testing::Float16>(60'000));
-      const Piece piece = {data.data(), data.data(), elements};
-      BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat16, ReduceOp::kAverage);
-      operation.scaling.divisor = 4;
-      ASSERT_EQ(member.Execute(operation), absl::OkStatus());
-      for (const testing::Float16 value : data)
-        ASSERT_EQ(value, static_cast<testing::Float16>(60'000));
+// Numbers of a narrow type, in whose sums each rounding shows.
+std::vector<float> NarrowNumbers(DType dtype, int member, int64_t elements) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < elements; ++i) values.push_back(Number(member, i));
+  std::string narrow(static_cast<size_t>(elements) * DTypeSize(dtype), 0);
+  kernels::FromFloat32(dtype, values.data(), narrow.data(), elements);
+  kernels::ToFloat32(dtype, narrow.data(), values.data(), elements);
+  return values;
+}
+
+float RoundedTo(DType dtype, float value) {
+  uint16_t narrow = 0;
+  kernels::FromFloat32(dtype, &value, &narrow, 1);
+  kernels::ToFloat32(dtype, &narrow, &value, 1);
+  return value;
+}
+
+// The sum of the hosts' sums in float32, each rounded to what travels; divided, of averages, by the
+// largest host's ranks before that.
+std::vector<float> HostsReduction(const Hosts& hosts, DType dtype, bool narrow, bool average,
+                                  int64_t elements) {
+  const DType wire = !narrow ? DType::kFloat32 : DTypeSize(dtype) == 1 ? DType::kBFloat16 : dtype;
+  std::vector<std::vector<float>> inputs;
+  std::vector<int> ranks_of(static_cast<size_t>(hosts.hosts()));
+  for (int rank = 0; rank < hosts.size(); ++rank) {
+    inputs.push_back(NarrowNumbers(dtype, rank, elements));
+    ++ranks_of[static_cast<size_t>(hosts.host_of(rank))];
+  }
+  const auto most = static_cast<float>(*std::max_element(ranks_of.begin(), ranks_of.end()));
+  const float before = average && narrow ? most : 1;
+  std::vector<float> results;
+  for (int64_t i = 0; i < elements; ++i) {
+    float total = 0;
+    for (int host = 0; host < hosts.hosts(); ++host) {
+      float sum = 0;
+      for (int rank = 0; rank < hosts.size(); ++rank) {
+        if (hosts.host_of(rank) == host)
+          sum += inputs[static_cast<size_t>(rank)][static_cast<size_t>(i)];
+      }
+      sum /= before;
+      if (wire != DType::kFloat32) sum = RoundedTo(wire, sum);
+      total += sum * before;
     }
-  });
+    if (average) total /= static_cast<float>(hosts.size());
+    results.push_back(RoundedTo(dtype, total));
+  }
+  return results;
+}
+
+TEST(Hierarchical, NarrowTypesAreRoundedWhereTheyTravelAndAtTheEnd) {
+  for (const std::vector<int>& sizes :
+       {std::vector<int>{1, 1}, {2, 2}, {1, 2}, {1, 1, 1}, {3, 1, 2}}) {
+    for (const bool narrow : {true, false}) {
+      Hosts hosts(sizes);
+      Setting setting = {4'096};
+      setting.narrow = narrow;
+      RunMembers(hosts, hosts.Everybody(), setting, [&](Member& member, int self) {
+        for (const DType dtype :
+             {DType::kFloat16, DType::kBFloat16, DType::kFloat8E5M2, DType::kFloat8E4M3FN}) {
+          for (const bool average : {false, true}) {
+            for (const int64_t elements : {100, 30'001}) {
+              const std::vector<float> given = NarrowNumbers(dtype, self, elements);
+              std::string data(static_cast<size_t>(elements) * DTypeSize(dtype), 0);
+              kernels::FromFloat32(dtype, given.data(), data.data(), elements);
+              const Piece piece = {data.data(), data.data(), elements};
+              BucketOperation operation =
+                  AllreduceOf({&piece, 1}, dtype, average ? ReduceOp::kAverage : ReduceOp::kSum);
+              if (average) operation.scaling.divisor = hosts.size();
+              ASSERT_EQ(member.Execute(operation), absl::OkStatus());
+              std::vector<float> sums(static_cast<size_t>(elements));
+              kernels::ToFloat32(dtype, data.data(), sums.data(), elements);
+              const std::vector<float> expected =
+                  HostsReduction(hosts, dtype, narrow, average, elements);
+              for (size_t i = 0; i < sums.size(); ++i) {
+                if (std::isnan(expected[i]) && std::isnan(sums[i])) continue;
+                ASSERT_EQ(sums[i], expected[i])
+                    << DTypeName(dtype) << (average ? " average" : " sum") << ", element " << i
+                    << " of " << elements << (narrow ? ", narrow" : "");
+              }
+            }
+          }
+        }
+      });
+      ASSERT_FALSE(HasFailure()) << ::testing::PrintToString(sizes);
+    }
+  }
+}
+
+// Their partial sums are beyond a float16, their average is not.
+TEST(Hierarchical, AveragesFitWhereTheirOperandsDo) {
+  for (const bool narrow : {true, false}) {
+    Hosts hosts({2, 2});
+    Setting setting;
+    setting.narrow = narrow;
+    RunMembers(hosts, hosts.Everybody(), setting, [&](Member& member, int) {
+      for (const int64_t elements : {100, 100'000}) {
+        std::vector<testing::Float16> data(static_cast<size_t>(elements),
+                                           static_cast<testing::Float16>(60'000));
+        const Piece piece = {data.data(), data.data(), elements};
+        BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat16, ReduceOp::kAverage);
+        operation.scaling.divisor = 4;
+        ASSERT_EQ(member.Execute(operation), absl::OkStatus());
+        for (const testing::Float16 value : data)
+          ASSERT_EQ(value, static_cast<testing::Float16>(60'000));
+      }
+    });
+  }
 }
 
 TEST(Hierarchical, BucketsOfManyPiecesAndReductionsToOne) {

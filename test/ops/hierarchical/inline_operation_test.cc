@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "test/support/float16.h"
+
 namespace rueda {
 namespace {
 
@@ -22,12 +24,12 @@ std::string Bytes(std::vector<T> values) {
 // What `self` gets of `elements`, where it gives `brought[self]`.
 template <typename T>
 std::vector<T> Result(BucketOperation operation, int self, const std::vector<std::string>& brought,
-                      size_t elements) {
+                      size_t elements, bool narrow = true) {
   std::vector<T> output(elements, T{7});
   const Piece piece = {brought[static_cast<size_t>(self)].data(), output.data(),
                        static_cast<int64_t>(elements)};
   operation.pieces = {&piece, 1};
-  EXPECT_TRUE(ExecuteInline(operation, kHosts, self, brought).ok());
+  EXPECT_TRUE(ExecuteInline(operation, kHosts, self, narrow, brought).ok());
   return output;
 }
 
@@ -56,6 +58,18 @@ TEST(Inline, SumsGoHostByHostAndAreRoundedOnce) {
   EXPECT_THAT(Result<float>(operation, 0, brought, 1), ElementsAre(7)) << "the root's alone";
 }
 
+// 2048 + 1 is half-way between two float16, and the even one is below.
+TEST(Inline, SumsOfAHostAreRoundedWhereElementsTravelInTheirType) {
+  BucketOperation operation = Of(OpKind::kAllreduce, DType::kFloat16, 1);
+  operation.reduce_op = ReduceOp::kSum;
+  const auto of = [](float value) {
+    return Bytes<testing::Float16>({static_cast<testing::Float16>(value)});
+  };
+  const std::vector<std::string> brought = {of(2048), of(1), of(1)};
+  EXPECT_EQ(static_cast<float>(Result<testing::Float16>(operation, 0, brought, 1)[0]), 2048);
+  EXPECT_EQ(static_cast<float>(Result<testing::Float16>(operation, 0, brought, 1, false)[0]), 2050);
+}
+
 TEST(Inline, AveragesOfIntegersAreExact) {
   BucketOperation operation = Of(OpKind::kAllreduce, DType::kInt8, 2);
   operation.reduce_op = ReduceOp::kAverage;
@@ -73,6 +87,26 @@ TEST(Inline, ScaleFactorsApplyBeforeAndAfter) {
   const std::vector<std::string> brought = {Bytes<float>({1}), Bytes<float>({2}),
                                             Bytes<float>({3})};
   EXPECT_THAT(Result<float>(operation, 2, brought, 1), ElementsAre(-10));
+}
+
+TEST(Inline, AReducescatterIsOnesShareOfTheSum) {
+  BucketOperation operation = Of(OpKind::kReducescatter, DType::kFloat16, 0);
+  operation.reduce_op = ReduceOp::kAverage;
+  operation.scaling.divisor = 3;
+  const std::vector<int64_t> counts = {2, 0, 1};
+  operation.counts = counts;
+  const auto of = [](float a, float b, float c) {
+    return Bytes<testing::Float16>({static_cast<testing::Float16>(a),
+                                    static_cast<testing::Float16>(b),
+                                    static_cast<testing::Float16>(c)});
+  };
+  const std::vector<std::string> brought = {of(1, 60'000, 3), of(2, 60'000, 3), of(3, 60'000, 6)};
+  for (const bool narrow : {true, false}) {
+    const auto first = Result<testing::Float16>(operation, 0, brought, 2, narrow);
+    EXPECT_EQ(static_cast<float>(first[0]), 2);
+    EXPECT_EQ(first[1], static_cast<testing::Float16>(60'000)) << "not infinite on its way";
+    EXPECT_EQ(static_cast<float>(Result<testing::Float16>(operation, 2, brought, 1, narrow)[0]), 4);
+  }
 }
 
 TEST(Inline, ABroadcastIsTheRoots) {
@@ -115,7 +149,7 @@ TEST(Inline, AnAlltoallIsEverybodysShare) {
 
 TEST(Inline, ABarrierNeedsNothing) {
   const std::vector<std::string> brought(3);
-  EXPECT_TRUE(ExecuteInline(Of(OpKind::kBarrier, DType::kUInt8, 0), kHosts, 0, brought).ok());
+  EXPECT_TRUE(ExecuteInline(Of(OpKind::kBarrier, DType::kUInt8, 0), kHosts, 0, true, brought).ok());
 }
 
 TEST(Inline, DataOfAnotherSizeIsRefused) {
@@ -123,11 +157,11 @@ TEST(Inline, DataOfAnotherSizeIsRefused) {
   operation.reduce_op = ReduceOp::kSum;
   const std::vector<std::string> brought = {std::string(4, '\0'), std::string(3, '\0'),
                                             std::string(4, '\0')};
-  const absl::Status status = ExecuteInline(operation, kHosts, 0, brought);
+  const absl::Status status = ExecuteInline(operation, kHosts, 0, true, brought);
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(status.message()), HasSubstr("3 bytes of member 1 where it brings 4"));
   operation = Of(OpKind::kAllgather, DType::kFloat32, 1);  // without counts
-  EXPECT_FALSE(ExecuteInline(operation, kHosts, 0, brought).ok());
+  EXPECT_FALSE(ExecuteInline(operation, kHosts, 0, true, brought).ok());
 }
 
 }  // namespace

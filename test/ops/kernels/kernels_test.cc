@@ -638,6 +638,37 @@ TEST(Wires, AreAsNarrowAsTheSumOfAllOperandsAllows) {
   }
 }
 
+TEST(Wires, OfNarrowFloatsMayHaveTheirType) {
+  for (const auto& [dtype, type] : {std::pair{DType::kFloat16, DType::kFloat16},
+                                    {DType::kBFloat16, DType::kBFloat16},
+                                    {DType::kFloat8E5M2, DType::kBFloat16},
+                                    {DType::kFloat8E4M3FN, DType::kBFloat16},
+                                    {DType::kFloat32, DType::kFloat32},
+                                    {DType::kInt32, DType::kInt32}}) {
+    EXPECT_EQ(NarrowWireOf(dtype, ReduceOp::kSum, {}, 8, 4).type, type) << DTypeName(dtype);
+  }
+  EXPECT_EQ(NarrowWireOf(DType::kInt8, ReduceOp::kAverage, {}, 8, 4).type, DType::kInt16);
+}
+
+// Every number of a type of 8 bits, which must not change on its way.
+TEST(Wires, TakeFloat8AsBFloat16ExactlyAndRoundItOnce) {
+  for (const DType dtype : {DType::kFloat8E5M2, DType::kFloat8E4M3FN}) {
+    constexpr int64_t kCount = 256;
+    std::vector<uint8_t> numbers, result(kCount), expected(kCount);
+    for (int i = 0; i < kCount; ++i) numbers.push_back(static_cast<uint8_t>(i));
+    for (const Scaling& scaling : {Scaling{}, Scaling{0.3, 1.7, 3}}) {
+      const Wire wire = NarrowWireOf(dtype, ReduceOp::kSum, scaling, 3, 1);
+      std::vector<uint16_t> wide(kCount);
+      Widen(wire, numbers.data(), wide.data(), kCount);
+      const void* const partials[] = {wide.data(), wide.data(), wide.data()};
+      const void* const operands[] = {numbers.data(), numbers.data(), numbers.data()};
+      Combine(wire, ReduceOp::kSum, partials, result.data(), kCount);
+      Reduce(dtype, ReduceOp::kSum, operands, expected.data(), kCount, scaling);
+      EXPECT_EQ(result, expected) << DTypeName(dtype);
+    }
+  }
+}
+
 // Two halves of the operands, each combined by itself, give what all give at once.
 TEST_P(KernelsTest, WhatTravelsInPartsIsCombinedLikeTheWhole) {
   constexpr int64_t kCount = 1'234;
@@ -665,9 +696,8 @@ TEST_P(KernelsTest, WhatTravelsInPartsIsCombinedLikeTheWhole) {
         Reduce(wire.type, ReduceOp::kAverage, halves[half], sums[half].data(), kCount, wire.before);
       }
       const void* const both[] = {sums[0].data(), sums[1].data()};
-      Reduce(wire.type, ReduceOp::kAverage, both, sums[0].data(), kCount, wire.after);
       Bytes result(kCount * DTypeSize(dtype)), expected = result;
-      Narrow(wire, sums[0].data(), result.data(), kCount);
+      Combine(wire, ReduceOp::kAverage, both, result.data(), kCount);
       Reduce(dtype, ReduceOp::kAverage, all, expected.data(), kCount, scaling);
       EXPECT_TRUE(result == expected) << DTypeName(dtype);
     }

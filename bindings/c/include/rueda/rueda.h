@@ -129,7 +129,14 @@ enum {
   RUEDA_CUDA_MANAGED = 13 /**< as the device's that the tensor names */
 };
 
-/** As DLPack's DLDataType. `lanes` is 1. */
+/**
+ * As DLPack's DLDataType. `lanes` is 1.
+ *
+ * Floating types of 16 and 8 bits are summed in float32, and the result is rounded, to nearest
+ * even. Between hosts an allreduce or reduce sends each host's sum in 16 bits, rounded, unless the
+ * host has one rank; of averages it sends the host's mean, which fits wherever the operands do.
+ * RUEDA_WIRE_PRECISION=float32 sends float32 instead.
+ */
 typedef struct rueda_dtype {
   uint8_t code;
   uint8_t bits;
@@ -140,8 +147,8 @@ static const rueda_dtype RUEDA_UINT8 = {1, 8, 1};
 static const rueda_dtype RUEDA_INT8 = {0, 8, 1};
 static const rueda_dtype RUEDA_INT32 = {0, 32, 1};
 static const rueda_dtype RUEDA_INT64 = {0, 64, 1};
-static const rueda_dtype RUEDA_FLOAT16 = {2, 16, 1};  /**< summed in float32, rounded once */
-static const rueda_dtype RUEDA_BFLOAT16 = {4, 16, 1}; /**< summed in float32, rounded once */
+static const rueda_dtype RUEDA_FLOAT16 = {2, 16, 1};
+static const rueda_dtype RUEDA_BFLOAT16 = {4, 16, 1};
 static const rueda_dtype RUEDA_FLOAT32 = {2, 32, 1};
 static const rueda_dtype RUEDA_FLOAT64 = {2, 64, 1};
 static const rueda_dtype RUEDA_BOOL = {6, 8, 1}; /**< sum, max: or; product, min: and */
@@ -151,7 +158,7 @@ static const rueda_dtype RUEDA_UINT32 = {1, 32, 1};
 static const rueda_dtype RUEDA_UINT64 = {1, 64, 1};
 static const rueda_dtype RUEDA_COMPLEX64 = {5, 64, 1};   /**< sum, average and product only */
 static const rueda_dtype RUEDA_COMPLEX128 = {5, 128, 1}; /**< sum, average and product only */
-/** Summed in float32, rounded once. e4m3fn has no infinity: too large is NaN. */
+/** As those of 16 bits. e4m3fn has no infinity: too large is NaN. */
 static const rueda_dtype RUEDA_FLOAT8_E4M3FN = {10, 8, 1};
 static const rueda_dtype RUEDA_FLOAT8_E5M2 = {12, 8, 1};
 

@@ -190,9 +190,6 @@ TEST(Options, AreRefusedWithTheReason) {
       {{"--fusion-threshold-mb", "nan", "p"},
        "option --fusion-threshold-mb nan: expected a number of MiB from 0 to 1e+06"},
       {{"--min-np", "2"}, "option --min-np: not yet: elastic jobs do not exist"},
-      {{"--hierarchical-allgather"},
-       "option --hierarchical-allgather: not yet: between hosts allgather goes over Gloo, rank to "
-       "rank"},
       {{"--autotune"}, "option --autotune: not yet: there is no autotuner"},
       {{"--cycle-time-ms"}, "option --cycle-time-ms needs a number of milliseconds"},
   };
@@ -206,8 +203,8 @@ TEST(Options, AreRefusedWithTheReason) {
 TEST(Options, OfHorovodrunThatOnlyTuneChangeNothing) {
   const absl::StatusOr<LaunchOptions> options = ParseOptions(
       Words({"--num-proc", "2", "--gloo", "--disable-cache", "--no-stall-check", "--cycle-time-ms",
-             "3.5", "--cache-capacity=0", "--no-hierarchical-allreduce", "--output-filename", "o",
-             "--network-interfaces", "eth0,lo", "prog"}));
+             "3.5", "--cache-capacity=0", "--no-hierarchical-allreduce", "--hierarchical-allgather",
+             "--output-filename", "o", "--network-interfaces", "eth0,lo", "prog"}));
   ASSERT_TRUE(options.ok()) << options.status().ToString();
   EXPECT_EQ(options->ranks, 2);
   EXPECT_EQ(options->output_dir, "o");

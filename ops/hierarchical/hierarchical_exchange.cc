@@ -1,0 +1,124 @@
+#include "ops/hierarchical/hierarchical_exchange.h"
+
+#include <algorithm>
+
+#include "ops/kernels/copy.h"
+
+namespace rueda {
+
+BlockLayout HierarchicalExchange::Layout() {
+  channels_.Reset(operation_, self(), split_.ranks());
+  segments_.Reset(operation_, split_, limits_, DTypeSize(operation_.dtype));
+  root_host_ = -1;
+  if (operation_.kind != OpKind::kBroadcast) return {segments_.blocks(), segments_.stripes()};
+  root_host_ = split_.HostOf(operation_.root);
+  return {segments_.blocks(), segments_.stripes(), split_.hosts() > 2 && !segments_.small()};
+}
+
+Range HierarchicalExchange::Relayed(int64_t block, int host) const {
+  if (host == root_host_) return {};
+  const Range stripe = segments_.Stripe(block, root_host_, split_.host, split_.local);
+  return SliceOf(stripe, host < root_host_ ? host : host - 1, split_.hosts() - 1,
+                 DTypeSize(operation_.dtype));
+}
+
+void HierarchicalExchange::Bring(int64_t block, char* to) {
+  Timed(operation_.timed, &times_.pack, [&] {
+    const int hosts = segments_.shared() ? 1 : split_.hosts();
+    for (int host = 0; host < hosts; ++host) {
+      const Range range = segments_.Block(block, split_.host, host);
+      Segments::ForEach(segments_.To(host), range, [&](const Segments::Span& span, Range part) {
+        if (span.giver != self() || KeptByItself(span)) return;
+        Given(span).CopyTo(to + SegmentAt(host) + Size(part.begin - range.begin),
+                           Size(part.size()));
+      });
+    }
+  });
+}
+
+void HierarchicalExchange::Collect(int64_t block, int host, char* to) {
+  if (!Shares() && host == split_.host && (relays() || !segments_.shared())) return;
+  const Range range = segments_.Block(block, split_.host, host);
+  Range stripe = segments_.Stripe(block, split_.host, host, split_.local);
+  if (relays() && host != split_.host) stripe = Relayed(block, host);
+  Segments::ForEach(segments_.To(host), stripe, [&](const Segments::Span& span, Range part) {
+    char* const at = to + Size(part.begin - stripe.begin);
+    if (KeptByItself(span)) return;
+    if (!Shares()) {
+      Given(span).CopyTo(at, Size(part.size()));
+      return;
+    }
+    const auto giver = std::lower_bound(split_.own().begin(), split_.own().end(), span.giver);
+    const auto local = static_cast<int>(giver - split_.own().begin());
+    kernels::Copy(at, Brought(local, block) + SegmentAt(host) + Size(part.begin - range.begin),
+                  Size(part.size()));
+  });
+}
+
+// The hosts to which a broadcast is relayed have their parts of the stripe one after another, and
+// behind them is the whole for the root's own host.
+BlockOperation::Place HierarchicalExchange::PlaceOf(int64_t block, int host) const {
+  if (relays()) {
+    if (split_.host != root_host_) return {0, 0};  // headers alone, and all the same
+    const Range stripe = segments_.Stripe(block, root_host_, root_host_, split_.local);
+    if (host == root_host_) return {split_.hosts() - 1, Size(stripe.size())};
+    return {host < root_host_ ? host : host - 1, Size(Relayed(block, host).begin - stripe.begin)};
+  }
+  if (segments_.shared()) return {0, 0};
+  return {host, static_cast<size_t>(host) * segments_.stripe_bytes()};
+}
+
+size_t HierarchicalExchange::SentBytes(int64_t block, int from, int to) const {
+  if (relays() && from != to) return from == root_host_ ? Size(Relayed(block, to).size()) : 0;
+  return Size(segments_.Stripe(block, from, to, split_.local).size());
+}
+
+BlockOperation::Extent HierarchicalExchange::MadeBy(int64_t block, int host) const {
+  if (!relays() || host == root_host_) return {};
+  const Range stripe = segments_.Stripe(block, root_host_, split_.host, split_.local);
+  const Range part = Relayed(block, host);
+  return {FinishedAt(root_host_) + Size(part.begin - stripe.begin), Size(part.size())};
+}
+
+void HierarchicalExchange::Finish(int64_t block, absl::Span<const char* const> parts,
+                                  char* finished) {
+  for (int host = 0; host < split_.hosts(); ++host) {
+    if (host == split_.host && !Shares()) continue;
+    const bool passes_on = relays() && host == root_host_ && host != split_.host;
+    const size_t at = passes_on ? MadeBy(block, split_.host).offset : FinishedAt(host);
+    kernels::Copy(finished + at, parts[static_cast<size_t>(host)],
+                  SentBytes(block, host, split_.host));
+  }
+}
+
+void HierarchicalExchange::Take(int64_t block) {
+  Timed(operation_.timed, &times_.unpack, [&] {
+    for (int host = 0; host < split_.hosts(); ++host) {
+      const Range range = segments_.Block(block, host, split_.host);
+      Segments::ForEach(segments_.From(host), range, [&](const Segments::Span& span, Range part) {
+        if (span.taker < 0 || span.taker == self()) TakeFrom(block, host, span, part);
+      });
+    }
+  });
+}
+
+void HierarchicalExchange::TakeFrom(int64_t block, int host, const Segments::Span& span,
+                                    Range part) {
+  Stream& taken = channels_.taken(span.giver);
+  if (span.giver == self()) {
+    taken.Take(Size(part.size()), [&](char* to, size_t, size_t bytes) {
+      channels_.own().Take(bytes, [&](const char* from, size_t at, size_t size) {
+        if (to != nullptr && to + at != from) kernels::Copy(to + at, from, size);
+      });
+    });
+    return;
+  }
+  for (int i = 0; i < segments_.stripes(); ++i) {
+    const Range stripe = segments_.Stripe(block, host, split_.host, i);
+    const Range overlap = Overlap(part, stripe);
+    taken.CopyFrom(Finished(i, block) + FinishedAt(host) + Size(overlap.begin - stripe.begin),
+                   Size(overlap.size()));
+  }
+}
+
+}  // namespace rueda
