@@ -394,18 +394,16 @@ class Ends(OnHosts):
             self.assertNotEqual(done.returncode, 0)
             self.assertRegex(done.stderr, rf"rank {victim} \(pid \d+\) exited with status 0 before the start of the job was over")
 
-    def start_sleepers(self):
-        job = self.start_job("-H", f"{self.a},{self.b}:2,{self.c}", "sh", "-c", "echo up; exec sleep 600")
+    def start_sleepers(self, *options):
+        job = self.start_job(*options, "-H", f"{self.a},{self.b}:2,{self.c}", "sh", "-c", "echo up; exec sleep 600")
         for _ in range(4):
             self.assertIn("up", job.stdout.readline())
         return job
 
     def between(self, host, name):
         """The agents ("ruedarun") on a host, or their supervisors ("ruedarun-agent")."""
-        inside = subprocess.run(["ip", "netns", "pids", self.cluster.names[host]], check=True, capture_output=True,
-                                text=True).stdout.split()
         found = []
-        for pid in inside:
+        for pid in self.inside(host):
             with open(f"/proc/{pid}/comm", encoding="utf-8") as comm:
                 if comm.read() == name + "\n" and "--agent" in self.words(pid):
                     found.append(int(pid))
@@ -430,10 +428,10 @@ class Ends(OnHosts):
             self.assertIn(f"the job ended after host {name} was lost; exit status 1", err)
 
     def test_one_that_does_not_answer_is_given_up(self):
-        jobs = [self.start_sleepers()]
+        jobs = [self.start_sleepers("--host-timeout", "6")]
         stopped = self.between(1, "ruedarun")
         firsts = self.between(1, "ruedarun-agent")
-        jobs.append(self.start_sleepers())
+        jobs.append(self.start_sleepers("--host-timeout", "6"))
         stopped += [pid for pid in self.between(1, "ruedarun-agent") if pid not in firsts]
         self.assertEqual(len(stopped), 2)
         for pid in stopped:
@@ -442,7 +440,7 @@ class Ends(OnHosts):
             for job in jobs:
                 _, err = job.communicate(timeout=HANG)
                 self.assertEqual(job.returncode, 1, err)
-                self.assertIn(f"ruedarun: host {self.b}: what looks after its ranks has not answered for 15 s", err)
+                self.assertIn(f"ruedarun: host {self.b}: what looks after its ranks has not answered for 5 s", err)
                 self.assertIn(f"the job ended after host {self.b} was lost", err)
         finally:
             for pid in stopped:
@@ -450,6 +448,51 @@ class Ends(OnHosts):
                     os.kill(pid, signal.SIGCONT)
                 except ProcessLookupError:
                     pass
+
+    def await_sleepers(self, host, limit):
+        """Until no rank is left on a host; how long that took."""
+        start = time.monotonic()
+        while any(self.sleeps(pid) for pid in self.inside(host)):
+            self.assertLess(time.monotonic() - start, limit)
+            time.sleep(0.02)
+        return time.monotonic() - start
+
+    def sleeps(self, pid):
+        try:
+            return self.words(pid)[0] == "sleep"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    def inside(self, host):
+        return subprocess.run(["ip", "netns", "pids", self.cluster.names[host]], check=True, capture_output=True,
+                              text=True).stdout.split()
+
+    def test_ranks_end_when_ruedaruns_host_is_cut_off(self):
+        job = self.start_job("--host-timeout", "4", "-H", f"{self.b}:2,{self.c}", "sh", "-c", "echo up; exec sleep 600")
+        for _ in range(3):
+            self.assertIn("up", job.stdout.readline())
+        self.cluster.cut(0)
+        try:
+            times = [self.await_sleepers(host, limit=HANG) for host in (1, 2)]
+            print(f"a silent ruedarun's host: ranks gone after {times[0]:.1f} s")
+            _, err = job.communicate(timeout=HANG)
+        finally:
+            self.cluster.join(0)
+        self.assertEqual(job.returncode, 1, err)
+        self.assertRegex(err, r"what looks after its ranks has not answered for \d s")
+
+    def test_a_ruedarun_that_is_stopped_disturbs_nobody(self):
+        job = self.start_job("--host-timeout", "2", "-H", f"{self.b}:2,{self.c}", "sh", "-c", "echo up; exec sleep 7")
+        for _ in range(3):
+            self.assertIn("up", job.stdout.readline())
+        stopped = [job.pid, *self.children(job.pid)]  # its ssh, too, as by Ctrl-Z in some shells
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(5)  # the ranks would be given up by now
+        for pid in reversed(stopped):
+            os.kill(pid, signal.SIGCONT)
+        _, err = job.communicate(timeout=HANG)
+        self.assertEqual((job.returncode, err), (0, ""))
 
     def test_nothing_is_left_when_ruedarun_is_killed(self):
         job = self.start_job("-H", f"{self.a},{self.b}:2", "sh", "-c", "echo up; sleep 60 & sleep 60")

@@ -91,7 +91,8 @@ std::string Input(rueda_dtype dtype, int rank, int size, int64_t elements) {
   return bytes;
 }
 
-// Summed in float32 in the order of `ranks`, host by host in equal blocks of them, rounded once.
+// Summed in float32 in the order of `ranks`, host by host in equal blocks of them, and rounded.
+// What travels between hosts is rounded, too.
 std::string SumOf(rueda_dtype dtype, const std::vector<int>& ranks, int hosts, int64_t elements) {
   const int size = static_cast<int>(ranks.size());
   const int local = size / hosts;
@@ -104,6 +105,10 @@ std::string SumOf(rueda_dtype dtype, const std::vector<int>& ranks, int hosts, i
     for (int first = 0; first < size; first += local) {
       float of_host = Load(dtype, &inputs[first][at]);
       for (int i = first + 1; i < first + local; ++i) of_host += Load(dtype, &inputs[i][at]);
+      if (hosts > 1) {
+        Store(dtype, of_host, &bytes[at]);
+        of_host = Load(dtype, &bytes[at]);
+      }
       sum = first == 0 ? of_host : sum + of_host;
     }
     Store(dtype, sum, &bytes[at]);

@@ -16,6 +16,7 @@
 #include "controller/bus/socket.h"
 #include "controller/launcher/agent/agent_stream.h"
 #include "controller/launcher/agent/agent_words.h"
+#include "controller/launcher/agent/lifeline.h"
 #include "controller/launcher/decide/supervisor.h"
 #include "controller/launcher/host/inheritance.h"
 #include "controller/launcher/host/job.h"
@@ -81,6 +82,7 @@ class Agent {
   void Relay();
   void Step(std::vector<pollfd>* waits);
   void OnStream();
+  void OnRuedarunGone();
   void OnSignals();
   void PassMessages();
   // False: nothing will come from it any more.
@@ -100,6 +102,8 @@ class Agent {
   HostJob job_;
   std::string program_;
   UniqueFd door_;
+  std::string lifeline_address_;
+  Lifeline lifeline_;
   std::vector<RankStreams> streams_;
   std::vector<Pipe> pipes_;
   Inheritance inheritance_;
@@ -175,6 +179,8 @@ Refused Agent::Prepare(const launch::Order& order) {
   options_.command.assign(order.command().begin(), order.command().end());
   options_.bind = order.bind_to_core() ? LaunchOptions::Bind::kCore : LaunchOptions::Bind::kNone;
   options_.grace_seconds = order.grace_seconds();
+  options_.host_timeout_seconds = order.host_timeout_seconds();
+  lifeline_address_ = order.lifeline();
   options_.output_dir = order.recorder_dir();
   options_.settings = ToEnvironment(order.wanted());
   host_ = LookAtHost();
@@ -254,10 +260,12 @@ Refused Agent::Start(const launch::Meeting& meeting) {
   args.first = share_.first;
   absl::StatusOr<std::unique_ptr<LocalRanks>> ranks = LocalRanks::Start(std::move(args), [&] {
     pipes_.clear();
+    lifeline_.Close();
     stream_.CloseBoth();
   });
   if (!ranks.ok()) return {ranks.status()};
   ranks_ = *std::move(ranks);
+  lifeline_.Open(lifeline_address_, options_.host_timeout());
   // The supervisor and the ranks have these.
   streams_.clear();
   job_.secret.reset();
@@ -278,7 +286,8 @@ void Agent::Step(std::vector<pollfd>* waits) {
   const bool may_read = stream_.waiting_bytes() < kOutputBytesMax;
   *waits = {{stream_.in(), POLLIN, 0},
             {stream_.waiting_bytes() > 0 ? stream_.out() : -1, POLLOUT, 0},
-            {inheritance_.signals.get(), POLLIN, 0}};
+            {inheritance_.signals.get(), POLLIN, 0},
+            {lifeline_.fd(), lifeline_.events(), 0}};
   ranks_->AddWaits(waits);
   const size_t first_pipe = waits->size();
   for (const Pipe& pipe : pipes_) waits->push_back({may_read ? pipe.fd.get() : -1, POLLIN, 0});
@@ -286,6 +295,7 @@ void Agent::Step(std::vector<pollfd>* waits) {
   stream_.Flush();
   if ((*waits)[0].revents != 0) OnStream();
   if ((*waits)[2].revents != 0) OnSignals();
+  if ((*waits)[3].revents != 0 && !lifeline_.Advance()) OnRuedarunGone();
   ranks_->Advance(*waits);
   PassMessages();
   for (size_t i = pipes_.size(); i-- > 0;) {
@@ -308,7 +318,11 @@ void Agent::OnStream() {
     }
     ranks_->Send(FromWire(message.event()));
   }
-  if (!gone) return;
+  if (gone) OnRuedarunGone();
+}
+
+void Agent::OnRuedarunGone() {
+  lifeline_.Close();
   stream_.CloseOut();
   ranks_->Abandon();
 }

@@ -131,7 +131,9 @@ absl::Status CheckOrder(const launch::Order& order) {
                     order.first_rank() <= order.size() - order.ranks() && order.hosts() >= 1 &&
                     order.hosts() <= kRanksMax && order.host() >= 0 &&
                     order.host() < order.hosts() && order.command_size() > 0 &&
-                    std::isfinite(order.grace_seconds()) && order.grace_seconds() >= 0;
+                    std::isfinite(order.grace_seconds()) && order.grace_seconds() >= 0 &&
+                    std::isfinite(order.host_timeout_seconds()) &&
+                    order.host_timeout_seconds() >= 0;
   return good ? absl::OkStatus() : Wrong("an order that can't be carried out");
 }
 

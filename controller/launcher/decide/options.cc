@@ -33,6 +33,7 @@ enum class Id {
   kBind,
   kPrefix,
   kGrace,
+  kHostTimeout,
   kSetting,
   kIgnored,
   kVerbose,
@@ -72,6 +73,7 @@ constexpr Option kOptions[] = {
     {"bind-to", Id::kBind, "core or none"},
     {"prefix", Id::kPrefix, "rank or none"},
     {"grace-seconds", Id::kGrace, "a number of seconds"},
+    {"host-timeout", Id::kHostTimeout, "a number of seconds"},
     {"start-timeout", Id::kSetting, "a number of seconds", "RUEDA_START_TIMEOUT_S"},
     {"network-interface", Id::kSetting, "interfaces", "RUEDA_NETWORK_INTERFACE"},
     {"network-interfaces", Id::kSetting, "interfaces", "RUEDA_NETWORK_INTERFACE"},
@@ -156,7 +158,8 @@ constexpr Refused kRefused[] = {
 };
 
 constexpr int kPortMax = 65'535;
-constexpr double kGraceSecondsMax = 86'400;
+constexpr double kSecondsMax = 86'400;
+constexpr double kHostTimeoutSecondsMin = 2;
 constexpr double kFusionMegabytesMax = 1'000'000;
 
 std::string Dashed(absl::string_view name) {
@@ -194,6 +197,16 @@ absl::Status RefuseValue(const Option& option, absl::string_view value,
 }
 
 // What the option says is what the variable would, and is wrong when that would be.
+absl::Status ApplySeconds(const Option& option, absl::string_view value, double min,
+                          double* seconds) {
+  if (!absl::SimpleAtod(value, seconds) || !std::isfinite(*seconds) || *seconds < min ||
+      *seconds > kSecondsMax) {
+    return RefuseValue(option, value,
+                       absl::StrCat("a number of seconds from ", min, " to ", kSecondsMax));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ApplySetting(const Option& option, absl::string_view value, LaunchOptions* options) {
   std::string text(value);
   if (option.variable == kFusionThreshold) {
@@ -295,13 +308,9 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
           value == "rank" ? LaunchOptions::Prefix::kRank : LaunchOptions::Prefix::kNone;
       break;
     case Id::kGrace:
-      if (!absl::SimpleAtod(value, &options->grace_seconds) ||
-          !std::isfinite(options->grace_seconds) || options->grace_seconds < 0 ||
-          options->grace_seconds > kGraceSecondsMax) {
-        return RefuseValue(option, value,
-                           absl::StrCat("a number of seconds from 0 to ", kGraceSecondsMax));
-      }
-      break;
+      return ApplySeconds(option, value, 0, &options->grace_seconds);
+    case Id::kHostTimeout:
+      return ApplySeconds(option, value, kHostTimeoutSecondsMin, &options->host_timeout_seconds);
     case Id::kIgnored:
       break;
     case Id::kVerbose:
@@ -418,6 +427,8 @@ Options (one dash or two; "--" ends them, or the first word that is not an optio
   --prefix rank|none   mark every line with its rank, "[3] text" (default), or leave lines alone
   --bind-to core|none  pin rank R to the R-th usable core, or let the system place it (default)
   --grace-seconds S    time until SIGKILL once the job is to end; default 5
+  --host-timeout S     how long ruedarun and another host may hear nothing of each other before the
+                       ranks there are given up, and end; default 30
   --start-timeout S    how long hosts may take to be ready, and then init waits for the other ranks;
                        default 60
   --verbose            say what is started, and how each rank ended

@@ -39,9 +39,11 @@ struct LaunchOptions {
   Prefix prefix = Prefix::kRank;
   bool verbose = false;
   double grace_seconds = 5;          // until SIGKILL, once the job is to end
+  double host_timeout_seconds = 30;  // ruedarun and another host may be silent to each other
   std::vector<std::string> command;  // the program and its arguments
 
   Nanos grace() const { return static_cast<Nanos>(grace_seconds * kSecond); }
+  Nanos host_timeout() const { return static_cast<Nanos>(host_timeout_seconds * kSecond); }
 };
 
 // Whether every one of the options of that name counts, not the last alone.

@@ -17,10 +17,9 @@ namespace {
 
 // The supervisor is done 1.5 s after the grace; one that isn't by then is stopped or stuck.
 constexpr Nanos kSupervisorSlack = 3 * kSecond;
-// How often those on the hosts are asked whether they are there, and how often in vain: 15 s. A
-// host that swaps may take its time; the ranks look after each other by themselves.
-constexpr Nanos kAskEvery = 3 * kSecond;
-constexpr int kUnansweredMax = 5;
+// How often within their time limit those on the hosts are asked whether they are there. A host
+// that swaps may take its time; the ranks look after each other by themselves.
+constexpr int kQuestions = 6;
 // A job that has just been started may wait for all of its ranks.
 constexpr Nanos kStartWatched = 60 * kSecond;
 constexpr size_t kHostsToldMax = 256;
@@ -82,7 +81,7 @@ void Front::WatchJob() {
     const Nanos now = MonotonicNow();
     if (now >= ask_at_) {
       AskHosts();
-      ask_at_ = now + kAskEvery;
+      ask_at_ = now + AskEvery();
     }
     first_failure_.OnTime(now);
     SayFirstFailure();
@@ -156,14 +155,18 @@ void Front::OnAgentSignal(size_t host, int signal) {
 
 // One question at a time counts: while this process was stopped, or its output was full, nobody
 // could answer.
+Nanos Front::AskEvery() const {
+  return options_.host_timeout / kQuestions;
+}
+
 void Front::AskHosts() {
   for (FrontHost& host : hosts_) {
     if (host.ranks->gone()) continue;
     if (output_->full()) host.unanswered = 0;
-    if (host.unanswered++ == kUnansweredMax) {
+    if (host.unanswered++ == kQuestions - 1) {
       Say(absl::StrCat(hosts_.size() > 1 ? absl::StrCat("host ", host.place.name, ": ") : "",
                        "what looks after its ranks has not answered for ",
-                       kUnansweredMax * kAskEvery / kSecond, " s (is it stopped?)"));
+                       (kQuestions - 1) * AskEvery() / kSecond, " s (is it stopped?)"));
       host.ranks->Kill();
     } else {
       host.ranks->Send({MessageKind::kAsk});

@@ -21,6 +21,7 @@ struct FrontOptions {
   int ranks = 1;
   bool verbose = false;
   Nanos grace = 5 * kSecond;
+  Nanos host_timeout = 30 * kSecond;  // of what looks after a host's ranks
 };
 
 struct FrontHost {
@@ -48,6 +49,7 @@ class Front {
   void OnAgentSignal(size_t host, int signal);
   // Whether those on the hosts are still there: asked now and then.
   void AskHosts();
+  Nanos AskEvery() const;
   void OnMessages(size_t host);
   void OnMessage(size_t host, const Message& message);
   bool MayBeAwaited(const RankEnding& rank) const;

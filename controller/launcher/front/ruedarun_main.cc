@@ -23,7 +23,9 @@
 #include "controller/launcher/host/inheritance.h"
 #include "controller/launcher/host/job.h"
 #include "controller/launcher/host/local_ranks.h"
+#include "controller/bus/socket.h"
 #include "controller/rendezvous/host_identity.h"
+#include "controller/rendezvous/network.h"
 #include "controller/rendezvous/secret.h"
 
 namespace rueda {
@@ -92,8 +94,8 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
   }
   std::vector<FrontHost> hosts(1);
   hosts[0] = {here, *std::move(ranks)};
-  return Front({*program, options.ranks, options.verbose, options.grace()}, std::move(hosts),
-               std::move(inheritance.signals), &output)
+  return Front({*program, options.ranks, options.verbose, options.grace(), options.host_timeout()},
+               std::move(hosts), std::move(inheritance.signals), &output)
       .Run();
 }
 
@@ -118,6 +120,7 @@ absl::StatusOr<launch::Order> MakeOrder(const LaunchOptions& options, const Host
   add(wanted, order.mutable_wanted());
   order.set_bind_to_core(options.bind == LaunchOptions::Bind::kCore);
   order.set_grace_seconds(options.grace_seconds);
+  order.set_host_timeout_seconds(options.host_timeout_seconds);
   order.set_recorder_dir(options.output_dir);
   return order;
 }
@@ -146,6 +149,19 @@ Starter StarterOf(const LaunchOptions& options, Starter::Kind kind, const Config
   return starter;
 }
 
+// Where agents on other hosts connect to, so that they notice when this one dies. Nobody accepts:
+// the kernel does all that it is for.
+absl::StatusOr<UniqueFd> ListenForLifelines(const Config& config, const JobHosts& where) {
+  absl::StatusOr<Interface> interface = absl::NotFoundError("no interface was asked for");
+  if (!config.network_interface.empty()) interface = ChooseInterface(config.network_interface);
+  for (const JobHost& host : where.hosts) {
+    if (!host.is_here && !interface.ok()) interface = InterfaceTowards(host.name);
+  }
+  if (!interface.ok()) interface = ChooseInterface("");
+  if (!interface.ok()) return interface.status();
+  return ListenTcp(interface->address);
+}
+
 absl::Status ExpectFeeds(const LaunchOptions& options, Output* output) {
   if (options.output_dir.empty()) {
     output->ExpectFeeds(options.prefix, options.ranks);
@@ -159,7 +175,7 @@ absl::Status ExpectFeeds(const LaunchOptions& options, Output* output) {
 
 int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const JobHosts& where,
                   Inheritance inheritance) {
-  const absl::StatusOr<launch::Order> order = MakeOrder(options, host);
+  absl::StatusOr<launch::Order> order = MakeOrder(options, host);
   if (!order.ok()) return Fail(kUsage, order.status().message());
   const absl::StatusOr<Config> config = OwnSettings(options, host);
   if (!config.ok()) return Fail(kUsage, config.status().message());
@@ -168,6 +184,15 @@ int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const Job
   Output output(STDOUT_FILENO, STDERR_FILENO);
   if (const absl::Status status = ExpectFeeds(options, &output); !status.ok()) {
     return Fail(kCannotStart, status.message());
+  }
+  const absl::StatusOr<UniqueFd> lifelines = ListenForLifelines(*config, where);
+  const absl::StatusOr<std::string> address =
+      lifelines.ok() ? TcpAddressOf(*lifelines) : lifelines.status();
+  if (address.ok()) {
+    order->set_lifeline(*address);
+  } else {
+    output.Say(absl::StrCat("ruedarun: ", address.status().message(),
+                            ": if this host dies without a word, ranks on others stay\n"));
   }
   StartedAgents agents =
       StartAgents({where.hosts, StarterOf(options, where.starter, *config), self, *order,
@@ -186,7 +211,8 @@ int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const Job
                               place.share.first, " on\n"));
     }
   }
-  return Front({options.command.front(), options.ranks, options.verbose, options.grace()},
+  return Front({options.command.front(), options.ranks, options.verbose, options.grace(),
+                options.host_timeout()},
                std::move(hosts), std::move(inheritance.signals), &output)
       .Run();
 }
