@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "controller/bus/socket.h"
 #include "controller/launcher/agent/agent.h"
 #include "controller/launcher/decide/config_file.h"
 #include "controller/launcher/decide/options.h"
@@ -23,7 +24,6 @@
 #include "controller/launcher/host/inheritance.h"
 #include "controller/launcher/host/job.h"
 #include "controller/launcher/host/local_ranks.h"
-#include "controller/bus/socket.h"
 #include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/network.h"
 #include "controller/rendezvous/secret.h"
