@@ -85,9 +85,20 @@ fi
 "$python" -m wheel pack --dest-dir "$work" "$work"/unpacked/* >&2
 
 # Nothing is put in here: it is checked that nothing has to be, and that the systems of the tag have
-# all that is needed.
-"$python" -m auditwheel repair --plat "manylinux_${glibc}_$architecture" --only-plat \
-  --wheel-dir "$work/done" "$work"/*.whl >&2
+# all that is needed. auditwheel takes this machine's tags alone; of another architecture it finds one
+# itself.
+tag=manylinux_${glibc}_$architecture
+plat=$tag
+[[ $architecture == "$(uname -m)" ]] || plat=auto
+"$python" -m auditwheel repair --plat "$plat" --only-plat --wheel-dir "$work/done" "$work"/*.whl >&2
+if [[ $plat == auto ]]; then
+  found=$(basename "$work"/done/*.whl)
+  [[ $found =~ -manylinux_2_([0-9]+)_$architecture.whl$ && ${BASH_REMATCH[1]} -le ${glibc#2_} ]] || {
+    echo "wheel.sh: $found needs more than $tag has" >&2
+    exit 1
+  }
+  "$python" -m wheel tags --remove --platform-tag "$tag" "$work/done/$found" >&2
+fi
 if "$python" -m zipfile -l "$work"/done/*.whl | grep -F .libs/; then
   echo "wheel.sh: these libraries are not linked statically" >&2
   exit 1

@@ -45,6 +45,14 @@ size_t Stream::CopyFrom(const char* from, size_t bytes) {
   });
 }
 
+void Stream::PassTo(Stream* to, size_t bytes) {
+  to->Take(bytes, [&](char* place, size_t, size_t part) {
+    Take(part, [&](const char* from, size_t at, size_t size) {
+      if (place != nullptr && place + at != from) kernels::Copy(place + at, from, size);
+    });
+  });
+}
+
 // Channels ------------------------------------------------------------------------------------
 
 bool Channels::Carry(OpKind kind) {

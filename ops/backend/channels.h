@@ -38,6 +38,8 @@ class Stream {
   // Copies the next `bytes` bytes, or what is left, to or from one place.
   size_t CopyTo(char* to, size_t bytes);
   size_t CopyFrom(const char* from, size_t bytes);
+  // Copies the next `bytes` bytes, or what is left of `to`, to there.
+  void PassTo(Stream* to, size_t bytes);
 
  private:
   struct Extent {

@@ -37,6 +37,15 @@ void Pieces::Pack(int64_t begin, int64_t end, void* to) const {
   });
 }
 
+char* Pieces::Output(int64_t begin, int64_t end) const {
+  char* output = nullptr;
+  ForEach(begin, end, [&](const Piece& piece, size_t in_piece, size_t, size_t bytes) {
+    const bool all = bytes == static_cast<size_t>(end - begin) * element_bytes_;
+    if (all && piece.output != nullptr) output = static_cast<char*>(piece.output) + in_piece;
+  });
+  return output;
+}
+
 void Pieces::Unpack(int64_t begin, int64_t end, const void* from) const {
   ForEach(begin, end, [&](const Piece& piece, size_t in_piece, size_t in_range, size_t bytes) {
     if (piece.output == nullptr) return;

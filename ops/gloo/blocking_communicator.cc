@@ -388,11 +388,7 @@ absl::Status BlockingCommunicator::ExchangeRound(size_t channel_bytes) {
   for (const rueda_module_transfer& receive : receives) {
     channels_.taken(receive.peer).CopyFrom(static_cast<const char*>(receive.data), receive.bytes);
   }
-  channels_.taken(self_).Take(channel_bytes, [&](char* to, size_t, size_t bytes) {
-    channels_.own().Take(bytes, [&](const char* from, size_t at, size_t size) {
-      if (to != nullptr && to + at != from) kernels::Copy(to + at, from, size);
-    });
-  });
+  channels_.own().PassTo(&channels_.taken(self_), channel_bytes);
   return absl::OkStatus();
 }
 

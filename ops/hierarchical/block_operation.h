@@ -30,6 +30,8 @@ struct BlockLayout {
   int64_t blocks = 1;  // at least one: without data the members meet all the same
   int stripes = 1;
   bool two_trips = false;
+  // Who is alone on its host makes its results where they belong, of the parts that have come.
+  bool taken_from_parts = false;
 };
 
 class BlockOperation {
@@ -50,6 +52,7 @@ class BlockOperation {
     first_ = first;
     times_ = {};
     layout_ = Layout();
+    layout_.taken_from_parts = !Shares() && !layout_.two_trips;
   }
   const BucketOperation& operation() const { return operation_; }
   PhaseTimes times() const { return times_; }
@@ -60,8 +63,10 @@ class BlockOperation {
   // Puts this host's part of this rank's stripe for a host, its own too, where PlaceOf says. All
   // members of this host have brought theirs. Of hosts that have one place: for the first.
   virtual void Collect(int64_t block, int host, char* to) = 0;
-  // Takes this rank's results; all stripes of the block are finished.
+  // Takes this rank's results. All stripes of the block are finished; or, of one that is taken from
+  // parts, `parts` has come, by host, and `scratch` has room for a finished stripe.
   virtual void Take(int64_t block) = 0;
+  virtual void TakeParts(int64_t block, absl::Span<const char* const> parts, char* scratch) = 0;
 
   // Of this rank's stripe, equal on all who have it. Any of the two threads.
 

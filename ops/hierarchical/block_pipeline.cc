@@ -62,8 +62,14 @@ absl::StatusOr<bool> BlockPipeline::Take() {
   if (taken_ == filled_ || !ring_.AllFinished(work_->Number(taken_), work_->layout().stripes)) {
     return false;
   }
-  RUEDA_RETURN_IF_ERROR(ring_.Locate());
-  work_->Take(taken_);
+  if (work_->layout().taken_from_parts) {
+    const uint64_t number = work_->Number(taken_);
+    work_->TakeParts(taken_, exchange_->Parts(taken_), ring_.own_output(number));
+    RUEDA_RETURN_IF_ERROR(exchange_->Release(taken_));
+  } else {
+    RUEDA_RETURN_IF_ERROR(ring_.Locate());
+    work_->Take(taken_);
+  }
   ++taken_;
   return true;
 }

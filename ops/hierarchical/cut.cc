@@ -32,7 +32,8 @@ CutLimits LimitsFor(int hosts, int stripes, size_t block_bytes) {
   const auto slice = [](size_t bytes, int n) {
     return RoundUp(bytes / static_cast<size_t>(n), kLine) + kLine;
   };
-  limits.stripe_bytes = slice(limits.block_bytes, stripes);
+  limits.stripe_bytes =
+      std::max(slice(limits.block_bytes, stripes), static_cast<size_t>(hosts) * kLine);
   limits.small_bytes = std::min(
       {kSmallBytes, limits.stripe_bytes, kSmallReceivedBytesMax / static_cast<size_t>(hosts - 1)});
   limits.part_bytes =

@@ -41,6 +41,16 @@ void HierarchicalAllreduce::Take(int64_t block) {
   });
 }
 
+void HierarchicalAllreduce::TakeParts(int64_t block, absl::Span<const char* const> parts,
+                                      char* scratch) {
+  if (IsAbsent(split_.local)) return;
+  const Range range = cut_.Block(block);
+  char* const output = pieces_.Output(range.begin, range.end);
+  sums_.Combine(parts, output == nullptr ? scratch : output, range.size());
+  if (output != nullptr) return;
+  Timed(operation_.timed, &times_.unpack, [&] { pieces_.Unpack(range.begin, range.end, scratch); });
+}
+
 BlockOperation::Place HierarchicalAllreduce::PlaceOf(int64_t block, int host) const {
   const Range stripe = Stripe(block);
   const Range part = cut_.Part(stripe, host);

@@ -26,6 +26,7 @@ class HierarchicalAllreduce : public BlockOperation {
   void Bring(int64_t block, char* to) override;
   void Collect(int64_t block, int host, char* to) override;
   void Take(int64_t block) override;
+  void TakeParts(int64_t block, absl::Span<const char* const> parts, char* scratch) override;
   Place PlaceOf(int64_t block, int host) const override;
   size_t SentBytes(int64_t block, int from, int to) const override;
   Extent MadeBy(int64_t block, int host) const override;

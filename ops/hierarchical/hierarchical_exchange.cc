@@ -92,33 +92,33 @@ void HierarchicalExchange::Finish(int64_t block, absl::Span<const char* const> p
 }
 
 void HierarchicalExchange::Take(int64_t block) {
+  TakeAll(block, [&](int host, int stripe) { return Finished(stripe, block) + FinishedAt(host); });
+}
+
+void HierarchicalExchange::TakeParts(int64_t block, absl::Span<const char* const> parts,
+                                     char* /*scratch*/) {
+  TakeAll(block, [&](int host, int) { return parts[static_cast<size_t>(host)]; });
+}
+
+template <typename Fn>
+void HierarchicalExchange::TakeAll(int64_t block, Fn at) {
+  const auto take = [&](int host, const Segments::Span& span, Range part) {
+    Stream& taken = channels_.taken(span.giver);
+    if (span.giver == self()) return channels_.own().PassTo(&taken, Size(part.size()));
+    for (int i = 0; i < segments_.stripes(); ++i) {
+      const Range stripe = segments_.Stripe(block, host, split_.host, i);
+      const Range overlap = Overlap(part, stripe);
+      taken.CopyFrom(at(host, i) + Size(overlap.begin - stripe.begin), Size(overlap.size()));
+    }
+  };
   Timed(operation_.timed, &times_.unpack, [&] {
     for (int host = 0; host < split_.hosts(); ++host) {
       const Range range = segments_.Block(block, host, split_.host);
       Segments::ForEach(segments_.From(host), range, [&](const Segments::Span& span, Range part) {
-        if (span.taker < 0 || span.taker == self()) TakeFrom(block, host, span, part);
+        if (span.taker < 0 || span.taker == self()) take(host, span, part);
       });
     }
   });
-}
-
-void HierarchicalExchange::TakeFrom(int64_t block, int host, const Segments::Span& span,
-                                    Range part) {
-  Stream& taken = channels_.taken(span.giver);
-  if (span.giver == self()) {
-    taken.Take(Size(part.size()), [&](char* to, size_t, size_t bytes) {
-      channels_.own().Take(bytes, [&](const char* from, size_t at, size_t size) {
-        if (to != nullptr && to + at != from) kernels::Copy(to + at, from, size);
-      });
-    });
-    return;
-  }
-  for (int i = 0; i < segments_.stripes(); ++i) {
-    const Range stripe = segments_.Stripe(block, host, split_.host, i);
-    const Range overlap = Overlap(part, stripe);
-    taken.CopyFrom(Finished(i, block) + FinishedAt(host) + Size(overlap.begin - stripe.begin),
-                   Size(overlap.size()));
-  }
 }
 
 }  // namespace rueda

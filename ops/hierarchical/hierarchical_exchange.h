@@ -18,6 +18,7 @@ class HierarchicalExchange : public BlockOperation {
   void Bring(int64_t block, char* to) override;
   void Collect(int64_t block, int host, char* to) override;
   void Take(int64_t block) override;
+  void TakeParts(int64_t block, absl::Span<const char* const> parts, char* scratch) override;
   Place PlaceOf(int64_t block, int host) const override;
   size_t SentBytes(int64_t block, int from, int to) const override;
   Extent MadeBy(int64_t block, int host) const override;
@@ -45,7 +46,9 @@ class HierarchicalExchange : public BlockOperation {
   }
   // Where what came from a host begins in a finished stripe.
   size_t FinishedAt(int host) const { return static_cast<size_t>(host) * segments_.stripe_bytes(); }
-  void TakeFrom(int64_t block, int host, const Segments::Span& span, Range part);
+  // `at(host, stripe)`: where a stripe is of what came from a host.
+  template <typename Fn>
+  void TakeAll(int64_t block, Fn at);
 
   Channels channels_;
   Segments segments_;

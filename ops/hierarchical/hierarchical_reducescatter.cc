@@ -59,6 +59,21 @@ void HierarchicalReducescatter::Finish(int64_t block, absl::Span<const char* con
                 segments_.Stripe(block, split_.host, split_.host, split_.local).size());
 }
 
+void HierarchicalReducescatter::TakeParts(int64_t block, absl::Span<const char* const> parts,
+                                          char* scratch) {
+  if (IsAbsent(split_.local)) return;
+  const int64_t count = segments_.Block(block, split_.host, split_.host).size();
+  const size_t bytes = static_cast<size_t>(count) * DTypeSize(operation_.dtype);
+  Stream& taken = channels_.taken(0);
+  char* const output = taken.Contiguous(bytes);
+  sums_.Combine(parts, output == nullptr ? scratch : output, count);
+  if (output != nullptr) {
+    taken.Take(bytes, [](char*, size_t, size_t) {});
+  } else {
+    Timed(operation_.timed, &times_.unpack, [&] { taken.CopyFrom(scratch, bytes); });
+  }
+}
+
 void HierarchicalReducescatter::Take(int64_t block) {
   if (IsAbsent(split_.local)) return;
   const int self = split_.own()[static_cast<size_t>(split_.local)];

@@ -120,7 +120,8 @@ void Segments::MakeBlocks(int64_t longest, const CutLimits& limits) {
   size_t block =
       std::max<size_t>(RoundUp(std::min<uint64_t>(bytes, limits.small_bytes), kLine), kLine);
   stripes_ = 1;
-  small_ = bytes <= limits.small_bytes && hosts * block <= limits.stripe_bytes;
+  small_ = bytes <= limits.small_bytes &&
+           hosts * block <= std::min(limits.stripe_bytes, limits.block_bytes);
   if (!small_) {
     const size_t room = limits.block_bytes / hosts;
     stripes_ = static_cast<int>(std::clamp<size_t>(room / kLine, 1, limits.stripes));

@@ -82,6 +82,22 @@ absl::Status StripeExchange::Send(int64_t block) {
   return absl::OkStatus();
 }
 
+absl::Span<const char* const> StripeExchange::Parts(int64_t block) {
+  parts_.clear();
+  for (int host = 0; host < args_.limits.hosts; ++host) {
+    parts_.push_back(
+        host == args_.module.self
+            ? PartAt(block, host)
+            : reinterpret_cast<const char*>(buffers_.Incoming(now_->Number(block), host) + 1));
+  }
+  return parts_;
+}
+
+absl::Status StripeExchange::Release(int64_t block) {
+  const NoWriteSignals held;
+  return buffers_.PostParts(now_->Number(block));
+}
+
 absl::Status StripeExchange::failure() {
   if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
   MutexLock lock(mutex_);
@@ -162,13 +178,8 @@ absl::Status StripeExchange::Make(int64_t block) {
   RUEDA_RETURN_IF_ERROR(buffers_.AwaitParts(number));
   RUEDA_RETURN_IF_ERROR(AwaitOwn(block));
   RUEDA_RETURN_IF_ERROR(CheckParts(block));  // the others have this host's by now, and see the same
-  parts_.clear();
-  for (int host = 0; host < args_.limits.hosts; ++host) {
-    parts_.push_back(host == args_.module.self
-                         ? PartAt(block, host)
-                         : reinterpret_cast<const char*>(buffers_.Incoming(number, host) + 1));
-  }
-  now_->Finish(block, parts_, args_.ring->own_output(number));
+  if (now_->layout().taken_from_parts) return absl::OkStatus();
+  now_->Finish(block, Parts(block), args_.ring->own_output(number));
   RUEDA_RETURN_IF_ERROR(buffers_.PostParts(number));
   return now_->layout().two_trips ? SendResults(block) : absl::OkStatus();
 }

@@ -41,6 +41,10 @@ class StripeExchange {
   char* PartAt(int64_t block, int host) const;
   // Sends it.
   absl::Status Send(int64_t block) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of an operation that is taken from parts: those of a finished block, by host; nobody needs them
+  // any more.
+  absl::Span<const char* const> Parts(int64_t block);
+  absl::Status Release(int64_t block);
   // Why it can't go on; rings the engine.
   absl::Status failure() ABSL_LOCKS_EXCLUDED(mutex_);
   // See Communicator; a host.
@@ -85,7 +89,8 @@ class StripeExchange {
   // The operation: the engine writes it while the lane thread has none.
   BlockOperation* now_ = nullptr;
 
-  // The lane thread's.
+  // Of who makes results: the engine, of an operation that is taken from parts, else the lane
+  // thread.
   std::vector<const char*> parts_;
 
   LaneThread thread_;

@@ -41,11 +41,7 @@ void ExchangeAlgorithm::Copy() {
       channels_.taken(giver).CopyFrom(ChannelOf(giver), channel_bytes_);
       continue;
     }
-    channels_.taken(giver).Take(channel_bytes_, [&](char* to, size_t, size_t bytes) {
-      channels_.own().Take(bytes, [&](const char* from, size_t at, size_t size) {
-        if (to != nullptr && to + at != from) kernels::Copy(to + at, from, size);
-      });
-    });
+    channels_.own().PassTo(&channels_.taken(giver), channel_bytes_);
   }
 }
 

@@ -64,35 +64,71 @@ TEST(Segments, HaveWhatOneHostsMembersHaveForAnothers) {
 }
 
 // All hosts cut alike, and what is cut fits the memory that CutLimits describe.
+void CheckFits(OpKind kind, int hosts, int local, size_t block_bytes, int64_t most, size_t bytes) {
+  HostSplit split;
+  std::vector<int64_t> counts;
+  for (int host = 0; host < hosts; ++host) {
+    split.members.emplace_back();
+    for (int i = 0; i < local; ++i) {
+      split.members.back().push_back(static_cast<int>(counts.size()));
+      counts.push_back(most / (host % 3 + 1) / (i + 1));
+    }
+  }
+  const CutLimits limits = LimitsFor(hosts, std::min(local, 16), block_bytes);
+  const Piece piece;
+  BucketOperation operation;
+  operation.kind = kind;
+  operation.root = 0;
+  operation.pieces = {&piece, 1};
+  operation.counts = counts;
+  operation.elements = most;
+  const auto n = static_cast<size_t>(hosts);
+  Segments first;
+  first.Reset(operation, split, limits, bytes);
+  for (split.host = 0; split.host < std::min(hosts, 3); ++split.host) {
+    Segments segments;
+    segments.Reset(operation, split, limits, bytes);
+    ASSERT_EQ(segments.blocks(), first.blocks());
+    ASSERT_EQ(segments.stripes(), first.stripes());
+    ASSERT_LE(segments.stripes(), limits.stripes);
+    ASSERT_LE(n * segments.block_bytes(), limits.block_bytes);
+    ASSERT_LE(n * segments.stripe_bytes(), limits.stripe_bytes);
+    ASSERT_LE(segments.stripe_bytes(), limits.part_bytes);
+    for (int host = 0; host < std::min(hosts, 3); ++host) {
+      int64_t sent = 0;
+      for (int64_t block = 0; block < segments.blocks(); ++block) {
+        const Range range = segments.Block(block, split.host, host);
+        ASSERT_EQ(range.begin, sent);
+        sent = range.end;
+        for (int i = 0; i < segments.stripes(); ++i) {
+          const Range stripe = segments.Stripe(block, split.host, host, i);
+          ASSERT_LE(static_cast<size_t>(stripe.size()) * bytes, segments.stripe_bytes());
+        }
+      }
+      const std::vector<Segments::Span>& spans = segments.To(host);
+      ASSERT_EQ(sent, spans.empty() ? 0 : spans.back().range.end);
+    }
+  }
+}
+
 TEST(Segments, AreCutIntoBlocksThatFit) {
-  for (const size_t block_bytes : {0, 4'096, 100'000}) {
-    const CutLimits limits = LimitsFor(3, 1, block_bytes);
-    for (const int64_t most : {0, 1, 16, 700, 30'000, 3'000'000}) {
-      const std::vector<int64_t> counts = {most, 1, 0, most / 2, most / 3};
-      for (const OpKind kind :
-           {OpKind::kAllgather, OpKind::kGather, OpKind::kScatter, OpKind::kReducescatter}) {
-        const Segments first = SegmentsOf(kind, counts, 0, block_bytes);
-        for (int self = 0; self < 3; ++self) {
-          const Segments segments = SegmentsOf(kind, counts, self, block_bytes);
-          ASSERT_EQ(segments.blocks(), first.blocks());
-          ASSERT_EQ(segments.stripes(), first.stripes());
-          ASSERT_LE(3 * segments.block_bytes(), limits.block_bytes);
-          ASSERT_LE(3 * segments.stripe_bytes(), limits.stripe_bytes);
-          ASSERT_LE(segments.stripe_bytes(), limits.part_bytes);
-          for (int host = 0; host < 3; ++host) {
-            int64_t sent = 0;
-            for (int64_t block = 0; block < segments.blocks(); ++block) {
-              const Range range = segments.Block(block, self, host);
-              ASSERT_EQ(range.begin, sent);
-              sent = range.end;
-            }
-            const std::vector<Segments::Span>& spans = segments.To(host);
-            ASSERT_EQ(sent, spans.empty() ? 0 : spans.back().range.end);
+  for (const OpKind kind : {OpKind::kBroadcast, OpKind::kAllgather, OpKind::kGather,
+                            OpKind::kScatter, OpKind::kReducescatter}) {
+    for (const auto& [hosts, local] :
+         {std::pair{2, 1}, {2, 16}, {3, 2}, {5, 3}, {7, 16}, {13, 2}, {17, 1}, {34, 2}}) {
+      for (const size_t block_bytes : {0, 4'096, 8'192, 100'000}) {
+        for (const int64_t most : {0, 1, 16, 315, 819, 2'730, 30'000}) {
+          for (const size_t bytes : {1, 4, 16}) {
+            CheckFits(kind, hosts, local, block_bytes, most, bytes);
+            ASSERT_FALSE(HasFatalFailure())
+                << OpKindName(kind) << " of " << most << " elements of " << bytes << " bytes, "
+                << hosts << " hosts of " << local << ", blocks of " << block_bytes;
           }
         }
       }
     }
   }
+  CheckFits(OpKind::kAllgather, 2'050, 16, 0, 3, 4);
 }
 
 }  // namespace
