@@ -313,11 +313,17 @@ std::optional<Watch::Lost> Lanes::SilentRank() const {
     const std::optional<Silence> silence = lane->SilentMember();
     if (!silence.has_value()) continue;
     const ProcessSet& set = *args_.member->process_sets().Find(lane->set());
+    const std::string between =
+        absl::StrCat("the network between its host and that of rank ", world.rank, " (",
+                     world.infos[world.rank].host_name, ")");
     return Watch::Lost{
         set.ranks[static_cast<size_t>(silence->member)],
-        absl::StrCat("silent for ", Seconds(silence->time),
-                     ": the network between its host and that of rank ", world.rank, " (",
-                     world.infos[world.rank].host_name, ") carries nothing any more")};
+        silence->is_of_large
+            ? absl::StrCat("large packets to it have been lost for ", Seconds(silence->time),
+                           ", and small ones are answered: ", between,
+                           " takes smaller packets than the network interfaces (their MTU)")
+            : absl::StrCat("silent for ", Seconds(silence->time), ": ", between,
+                           " carries nothing any more")};
   }
   return std::nullopt;
 }

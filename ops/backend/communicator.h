@@ -84,10 +84,11 @@ struct PhaseTimes {
   Nanos unpacking_at = 0;
 };
 
-// A member from whose host nothing comes, and for how long.
+// A member from whose host nothing comes, or to whose host nothing large goes, and for how long.
 struct Silence {
   int member;
   Nanos time;
+  bool is_of_large = false;
 };
 
 // What some communicators can do besides. Each is asked for once, when the communicator is made,

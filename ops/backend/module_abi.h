@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define RUEDA_MODULE_ABI 4u
+#define RUEDA_MODULE_ABI 5u
 #define RUEDA_MODULE_ENTRY "rueda_module_table"
 #define RUEDA_MODULE_MESSAGE_BYTES 512
 
@@ -116,9 +116,11 @@ typedef struct rueda_module {
   void (*close_buffer)(rueda_module_buffer* buffer);
 
   /* A member to whose host no connection works: nothing has come from there for `*silence`, longer
-   * than the limit, not even to a kernel's question. -1: there is none, or none is connected.
-   * Does not block; to be called several times within the limit. */
-  int32_t (*silent_peer)(rueda_module_communicator* communicator, int64_t* silence);
+   * than the limit, not even to a kernel's question. Or, where `*is_of_large`, what is sent there
+   * has not been acknowledged for so long, though smaller packets are answered. -1: there is none,
+   * or none is connected. Does not block; to be called several times within the limit. */
+  int32_t (*silent_peer)(rueda_module_communicator* communicator, int64_t* silence,
+                         int32_t* is_of_large);
 
   /* Makes the call under way return ABORTED soon, and any later one at once. A `get` of the store
    * ends when the store does. When the aborted call has returned, nothing touches its memory. */

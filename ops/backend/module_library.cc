@@ -59,9 +59,10 @@ std::optional<Silence> SilentMember(const rueda_module& module,
                                     rueda_module_communicator* library) {
   if (library == nullptr) return std::nullopt;
   int64_t time = 0;
-  const int32_t member = module.silent_peer(library, &time);
+  int32_t is_of_large = 0;
+  const int32_t member = module.silent_peer(library, &time, &is_of_large);
   if (member < 0) return std::nullopt;
-  return Silence{member, time};
+  return Silence{member, time, is_of_large != 0};
 }
 
 absl::Status ModuleStatus(const rueda_module& module, int32_t code, const char* message) {

@@ -216,7 +216,7 @@ struct rueda_module_communicator {
     return Connected()->createUnboundBuffer(data, bytes);
   }
   milliseconds timeout() const { return timeout_; }
-  int SilentPeer(int64_t* silence);
+  int SilentPeer(int64_t* silence, int32_t* is_of_large);
   void Abort();
   bool aborted() const;
 
@@ -374,11 +374,11 @@ void rueda_module_communicator::Abort() {
   if (connecting_to_ >= 0) transport_->getPair(connecting_to_)->close();
 }
 
-int rueda_module_communicator::SilentPeer(int64_t* silence) {
-  rueda_gloo::PeerPaths::Clock::duration time = {};
-  const int peer = paths_.Silent(&time);
-  *silence = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
-  return peer;
+int rueda_module_communicator::SilentPeer(int64_t* silence, int32_t* is_of_large) {
+  const rueda_gloo::PeerPaths::Silence found = paths_.Silent();
+  *silence = std::chrono::duration_cast<std::chrono::nanoseconds>(found.time).count();
+  *is_of_large = found.is_of_large ? 1 : 0;
+  return found.peer;
 }
 
 bool rueda_module_communicator::aborted() const {
@@ -620,10 +620,11 @@ void CloseBuffer(rueda_module_buffer* buffer) {
   Guarded(message, [&] { delete buffer; });
 }
 
-int32_t SilentPeer(rueda_module_communicator* communicator, int64_t* silence) {
+int32_t SilentPeer(rueda_module_communicator* communicator, int64_t* silence,
+                   int32_t* is_of_large) {
   char message[RUEDA_MODULE_MESSAGE_BYTES];
   int32_t peer = -1;
-  Guarded(message, [&] { peer = communicator->SilentPeer(silence); });
+  Guarded(message, [&] { peer = communicator->SilentPeer(silence, is_of_large); });
   return peer;
 }
 

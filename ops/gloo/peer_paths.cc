@@ -2,9 +2,10 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,8 @@ constexpr size_t kTrialsMax = 16;
 // takes the connection for lost: far beyond the limit, which is ours to watch.
 constexpr int kAskSecondsMax = 30;
 constexpr int kAskedInVainMax = 127;
+// How often something is sent again, at least, before that says anything.
+constexpr int kSentAgainMin = 3;
 
 // Address and port, of either family.
 bool SameAddress(const sockaddr_storage& a, const sockaddr_storage& b) {
@@ -158,7 +161,20 @@ void PeerPaths::Try(Path* path, Clock::time_point now) {
   }
 }
 
-int PeerPaths::Silent(Clock::duration* silence) {
+// For how long the same bytes have been sent again and again. A reader who is slow acknowledges
+// what it has no room for.
+PeerPaths::Clock::duration PeerPaths::StuckFor(Path* path, const tcp_info& info,
+                                               Clock::time_point now) {
+  int queued = 0;
+  const bool known = ioctl(path->socket, SIOCOUTQ, &queued) == 0;
+  const bool is_stuck = known && info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
+  if (!is_stuck || !path->is_stuck || queued != path->queued) path->stuck_since = now;
+  path->is_stuck = is_stuck;
+  path->queued = queued;
+  return info.tcpi_retransmits < kSentAgainMin ? Clock::duration() : now - path->stuck_since;
+}
+
+PeerPaths::Silence PeerPaths::Silent() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Clock::time_point now = Clock::now();
   for (Path& path : paths_) {
@@ -168,21 +184,20 @@ int PeerPaths::Silent(Clock::duration* silence) {
       EndTrials(&path);
       continue;
     }
+    const Clock::duration stuck = StuckFor(&path, info, now);
     const Clock::duration heard =
         std::min<Clock::duration>(milliseconds(info.tcpi_last_ack_recv), now - path.answered);
     if (heard <= limit_ / 2) {
       EndTrials(&path);
+      if (stuck > limit_) return {path.peer, stuck, /*is_of_large=*/true};
       continue;
     }
     Try(&path, now);
     const bool tried = path.tries && now - path.tried_since >=
                                          std::min<Clock::duration>(kTrialPatience, limit_ / 4);
-    if (heard > limit_ && tried) {
-      *silence = heard;
-      return path.peer;
-    }
+    if (heard > limit_ && tried) return {path.peer, heard, /*is_of_large=*/false};
   }
-  return -1;
+  return {};
 }
 
 }  // namespace rueda_gloo

@@ -7,9 +7,14 @@
 // is tried before anybody is called silent: an answer to that, be it a refusal, will do. Each look
 // tries another, whose first packet goes at once.
 //
+// A network may drop large packets alone, where the path takes smaller ones than the interface and
+// nobody says so. Then what is sent stays unacknowledged, however often the kernel sends it, and a
+// new connection is answered.
+//
 // No Gloo here, and nothing of ours: sockets. Any thread.
 #pragma once
 
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <chrono>
@@ -34,9 +39,14 @@ class PeerPaths {
   // Finds the connections that have come about since the last time.
   void FindSockets();
 
-  // A member that has been silent for longer than the limit; -1: there is none. `silence`: for how
-  // long. Does not block, and is to be called several times within the limit.
-  int Silent(Clock::duration* silence);
+  // A member that nothing has come from, or nothing large has gone to, for longer than the limit.
+  // Does not block, and is to be called several times within the limit.
+  struct Silence {
+    int peer = -1;  // -1: there is none
+    Clock::duration time = {};
+    bool is_of_large = false;  // small packets are answered
+  };
+  Silence Silent();
 
  private:
   static constexpr int kNotLookedFor = -1;
@@ -51,10 +61,14 @@ class PeerPaths {
     std::vector<int> trials;        // those that have not failed either
     Clock::time_point tried_since;  // the first of them
     Clock::time_point answered;     // by a new connection
+    int queued = 0;                 // bytes that are to go, or are not acknowledged, as last seen
+    Clock::time_point stuck_since;  // since when they have been sent again and again
+    bool is_stuck = false;
   };
 
   static bool IsStill(const Path& path);
   static bool IsAnswer(int error);
+  static Clock::duration StuckFor(Path* path, const tcp_info& info, Clock::time_point now);
   static void EndTrials(Path* path);
   static void Try(Path* path, Clock::time_point now);
 

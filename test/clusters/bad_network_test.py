@@ -268,6 +268,36 @@ class Cut(Network):
         self.expect_stale(job)
 
 
+class LargePackets(Network):
+    """Those of more than 1000 bytes are lost, of interfaces that take 1500: a path whose limit nobody tells."""
+
+    def test_the_pair_of_hosts_is_named(self):
+        large = ("--in-flight", 4, "--bytes-max", 100_000)
+        clusters = {way: self.cluster(3, delay_ms=2) for way in ("from the start", "one way", "both ways")}
+        jobs = {way: self.job(cluster, "--work", 100, *large, count=3) for way, cluster in clusters.items()
+                if way != "from the start"}
+        self.await_words("^at work", *jobs.values())
+        since = time.monotonic()
+        clusters["one way"].change(1, 2, longest=1000)
+        for source, destination in ((1, 2), (2, 1)):
+            for way in ("both ways", "from the start"):
+                clusters[way].change(source, destination, longest=1000)
+        jobs["from the start"] = self.job(clusters["from the start"], "--work", 100, *large, count=3)
+        self.await_words("^(there|failed)", jobs["from the start"])
+        started = time.monotonic()
+        for way, job in jobs.items():
+            self.await_words("^failed", job)
+            for said in job.found(r"^failed at ([\d.]+) rank (\d): rank \d \(host .* was lost: (it took rank \d for lost: )?"
+                                  r"large packets to it have been lost for [\d.]+ s, and small ones are answered: the network "
+                                  r"between its host and that of rank \d .* takes smaller packets"):
+                self.assertIsNotNone(said, job.everything())
+                self.assertIn(int(said[2]), (2, 3, 4, 5), job.everything())
+                after = float(said[1]) - (started if way == "from the start" else since)
+                self.assertLess(after, LIMIT + 4, job.everything())
+            print(f"{way}: the last one knows after {after:.2f} s, limit {LIMIT} s", flush=True)
+            self.expect_stale(job)
+
+
 class Weather(Network):
     def test_results_are_right_and_nobody_is_accused(self):
         words = ("--in-flight", 20, "--bytes-max", 20_000, "--seed", SEED)

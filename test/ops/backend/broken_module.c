@@ -84,8 +84,9 @@ static int32_t Await(rueda_module_buffer* buffer, size_t receives, size_t sends,
 static void CloseBuffer(rueda_module_buffer* buffer) {
   (void)buffer;
 }
-static int32_t SilentPeer(rueda_module_communicator* communicator, int64_t* silence) {
-  (void)communicator, (void)silence;
+static int32_t SilentPeer(rueda_module_communicator* communicator, int64_t* silence,
+                          int32_t* is_of_large) {
+  (void)communicator, (void)silence, (void)is_of_large;
   return -1;
 }
 static void Abort(rueda_module_communicator* communicator) {

@@ -172,7 +172,7 @@ const rueda_module Library::kModule = {
     nullptr,
     nullptr,
     nullptr,
-    [](rueda_module_communicator* communicator, int64_t* silence) -> int32_t {
+    [](rueda_module_communicator* communicator, int64_t* silence, int32_t*) -> int32_t {
       *silence = 7 * kSecond;
       return Of(communicator)->silent_.load();
     },

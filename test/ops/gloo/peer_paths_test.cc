@@ -52,8 +52,7 @@ TEST(PeerPaths, WatchesTheConnectionsThatItExpectsAndNoOther) {
   EXPECT_TRUE(IsAsked(pair.connecting));
   EXPECT_FALSE(IsAsked(bystander.accepted));
   EXPECT_FALSE(IsAsked(bystander.connecting));
-  PeerPaths::Clock::duration silence;
-  EXPECT_EQ(accepts.Silent(&silence), -1);
+  EXPECT_EQ(accepts.Silent().peer, -1);
 }
 
 TEST(PeerPaths, WithoutALimitLeavesThemAlone) {
@@ -62,8 +61,7 @@ TEST(PeerPaths, WithoutALimitLeavesThemAlone) {
   paths.Expect(1, NameOf(pair.here), NameOf(pair.there));
   paths.FindSockets();
   EXPECT_FALSE(IsAsked(pair.accepted));
-  PeerPaths::Clock::duration silence;
-  EXPECT_EQ(paths.Silent(&silence), -1);
+  EXPECT_EQ(paths.Silent().peer, -1);
 }
 
 // Gloo closes a socket whose peer is lost, and its number may be another's then.
@@ -74,8 +72,7 @@ TEST(PeerPaths, OneThatIsClosedIsNotSilent) {
   paths.FindSockets();
   ASSERT_EQ(dup2(other.accepted.get(), pair.accepted.get()), pair.accepted.get());
   usleep(20'000);  // it has been silent for longer than the limit, as the first would have been
-  PeerPaths::Clock::duration silence;
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(paths.Silent(&silence), -1);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(paths.Silent().peer, -1);
 }
 
 // Which has nothing to say, but whose kernel answers when a new connection is tried.
@@ -84,9 +81,8 @@ TEST(PeerPaths, OneThatAnswersIsNotSilent) {
   PeerPaths paths(std::chrono::milliseconds(20));
   paths.Expect(1, NameOf(pair.here), NameOf(pair.there));
   paths.FindSockets();
-  PeerPaths::Clock::duration silence;
   for (int i = 0; i < 40; ++i) {
-    EXPECT_EQ(paths.Silent(&silence), -1);
+    EXPECT_EQ(paths.Silent().peer, -1);
     usleep(5'000);
   }
 }
