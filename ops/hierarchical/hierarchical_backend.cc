@@ -15,6 +15,10 @@
 namespace rueda {
 namespace {
 
+// Of what is different for each member, how much a host may have for all that copies inside the
+// hosts cost less than the flat path's connections.
+constexpr size_t kOwnBytesMax = 4 << 20;
+
 class HierarchicalCommunicator : public Communicator, public SilenceProbe {
  public:
   // `exchange` null: this rank has no stripe. `flat`: of all members, for what is not done here.
@@ -33,7 +37,7 @@ class HierarchicalCommunicator : public Communicator, public SilenceProbe {
         pipeline_(&context_.split, FirstCount(generation), ring_.get(), exchange_.get()) {}
 
   void Start(const BucketOperation& operation) override {
-    BlockOperation* const work = WorkFor(operation.kind);
+    BlockOperation* const work = WorkFor(operation);
     here_ = work != nullptr;
     if (here_) return pipeline_.Start(work, operation);
     flat_->Start(operation);
@@ -63,11 +67,23 @@ class HierarchicalCommunicator : public Communicator, public SilenceProbe {
   }
 
  private:
-  // Null: it goes flat.
-  BlockOperation* WorkFor(OpKind kind) {
+  // Null: it goes flat. That sends as few bytes where every host has one member, unless they are
+  // passed on, or where each member gets bytes of its own; it sends from the tensors themselves,
+  // but over loopback inside the hosts. The bits are the same.
+  BlockOperation* WorkFor(const BucketOperation& operation) {
+    const OpKind kind = operation.kind;
     if (HierarchicalAllreduce::Does(kind)) return &allreduce_;
-    if (HierarchicalExchange::Does(kind)) return &exchange_operation_;
-    return HierarchicalReducescatter::Does(kind) ? &reducescatter_ : nullptr;
+    const HostSplit& split = context_.split;
+    const bool passes_on = kind == OpKind::kBroadcast && split.hosts() > 2;
+    if (split.ranks() == split.hosts() && !passes_on) return nullptr;
+    if (HierarchicalReducescatter::Does(kind)) return &reducescatter_;
+    if (!HierarchicalExchange::Does(kind)) return nullptr;
+    const bool are_own =
+        kind == OpKind::kAlltoall || kind == OpKind::kScatter || kind == OpKind::kGather;
+    int64_t elements = 0;
+    for (const int64_t count : operation.counts) elements += count;
+    const auto most = static_cast<int64_t>(kOwnBytesMax / DTypeSize(operation.dtype));
+    return are_own && elements / split.hosts() > most ? nullptr : &exchange_operation_;
   }
 
   const std::unique_ptr<LocalRing> ring_;

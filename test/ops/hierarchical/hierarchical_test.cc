@@ -370,6 +370,16 @@ TEST(Hierarchical, EverybodyGetsWhatIsForIt) {
   }
 }
 
+// Which goes flat.
+TEST(Hierarchical, MuchThatIsDifferentForEverybodyArrivesToo) {
+  Hosts hosts({2, 2});
+  RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int self) {
+    Handing(OpKind::kAlltoall, 4, 0, 2'000'000, 3).Check(member, self);
+    Handing(OpKind::kAlltoall, 4, 0, 20, 4).Check(member, self);
+    Handing(OpKind::kGather, 4, 3, 5'000'000, 5).Check(member, self);
+  });
+}
+
 // Of every share the sum of the hosts' sums; those who are absent get nothing.
 TEST(Hierarchical, SharesOfSumsAreThoseOfTheHostsInOrder) {
   for (const std::vector<int>& sizes : kClusters) {
