@@ -9,6 +9,9 @@
 namespace rueda {
 namespace {
 
+// How long after an operation what it has sent may be on its way.
+constexpr Nanos kSendsOnFor = 60 * kSecond;
+
 // How a part is compressed. `measures`: whether `auto` looks for something better than none.
 PartCompression HowToCompress(const TensorSpec& spec, size_t part, bool measures,
                               CompressionStates* states) {
@@ -169,6 +172,16 @@ absl::StatusOr<Progress> Lane::Advance(Queue queue) {
     Start(state, &bucket);
   }
   return state.communicator->Advance();
+}
+
+std::optional<Silence> Lane::SilentMember(Nanos now) {
+  const QueueState& cpu = Of(Queue::kCpu);
+  const bool is_busy = busy(Queue::kCpu);
+  const bool may_have_to_send = cpu.done_at > 0 && now - cpu.done_at < kSendsOnFor;
+  if (aborted_ || cpu.probe == nullptr || (!is_busy && !may_have_to_send)) return std::nullopt;
+  std::optional<Silence> silence = cpu.probe->SilentMember();
+  if (silence.has_value() && !is_busy && !silence->is_of_large) return std::nullopt;
+  return silence;
 }
 
 void Lane::TakeEnqueued(Queue queue, std::vector<Request*>* enqueued) {

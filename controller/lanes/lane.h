@@ -97,11 +97,9 @@ class Lane {
   // Both say whether it is over; that it fails is no matter, somebody was faster.
   bool BeginFarewell();
   bool AdvanceFarewell();
-  // A member that the network does not reach any more, while something is under way.
-  std::optional<Silence> SilentMember() {
-    SilenceProbe* const probe = Of(Queue::kCpu).probe;
-    return probe != nullptr && busy(Queue::kCpu) ? probe->SilentMember() : std::nullopt;
-  }
+  // A member that the network does not reach any more, while something is under way. And for a
+  // while afterwards one that large packets don't reach, as the kernel may still have some to send.
+  std::optional<Silence> SilentMember(Nanos now);
   // Gives up on everything; the lane is not used again, but what is queued can be looked at.
   void Abort();
 

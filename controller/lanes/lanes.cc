@@ -308,9 +308,10 @@ bool Lanes::NeighbourIsThrough(SetId set_id) const {
 
 std::optional<Watch::Lost> Lanes::SilentRank() const {
   const World& world = *args_.world;
+  const Nanos now = MonotonicNow();
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     if (lane == nullptr) continue;
-    const std::optional<Silence> silence = lane->SilentMember();
+    const std::optional<Silence> silence = lane->SilentMember(now);
     if (!silence.has_value()) continue;
     const ProcessSet& set = *args_.member->process_sets().Find(lane->set());
     const std::string between =

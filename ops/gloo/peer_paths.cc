@@ -26,8 +26,8 @@ constexpr size_t kTrialsMax = 16;
 // takes the connection for lost: far beyond the limit, which is ours to watch.
 constexpr int kAskSecondsMax = 30;
 constexpr int kAskedInVainMax = 127;
-// How often something is sent again, at least, before that says anything.
-constexpr int kSentAgainMin = 3;
+// How long an acknowledgment may take, beyond twice the round trip.
+constexpr milliseconds kAnswerPatience = milliseconds(100);
 
 // Address and port, of either family.
 bool SameAddress(const sockaddr_storage& a, const sockaddr_storage& b) {
@@ -161,17 +161,31 @@ void PeerPaths::Try(Path* path, Clock::time_point now) {
   }
 }
 
-// For how long the same bytes have been sent again and again. A reader who is slow acknowledges
-// what it has no room for.
+// For how long the same bytes have been sent again and again though something came meanwhile; since
+// when they have been sent in vain once more, or else a cut that is over would count, as the kernel
+// waits for ever longer. A reader who is slow acknowledges what it has no room for.
 PeerPaths::Clock::duration PeerPaths::StuckFor(Path* path, const tcp_info& info,
-                                               Clock::time_point now) {
+                                               Clock::duration heard, Clock::time_point now) {
   int queued = 0;
   const bool known = ioctl(path->socket, SIOCOUTQ, &queued) == 0;
-  const bool is_stuck = known && info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
-  if (!is_stuck || !path->is_stuck || queued != path->queued) path->stuck_since = now;
-  path->is_stuck = is_stuck;
+  const bool was_stuck = path->is_stuck && queued >= path->queued;
+  path->is_stuck = known && info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
   path->queued = queued;
-  return info.tcpi_retransmits < kSentAgainMin ? Clock::duration() : now - path->stuck_since;
+  if (!path->is_stuck) return {};
+  if (!was_stuck) {
+    path->stuck_since = now;
+    path->has_come = false;
+  }
+  if (!path->has_come) {
+    path->has_come = now - heard > path->stuck_since;
+    path->sent_again = info.tcpi_retransmits;
+    return {};
+  }
+  const Clock::duration answered_by =
+      2 * std::chrono::microseconds(info.tcpi_rtt) + kAnswerPatience;
+  const bool in_vain = info.tcpi_retransmits > path->sent_again &&
+                       milliseconds(info.tcpi_last_data_sent) > answered_by;
+  return in_vain ? now - path->stuck_since : Clock::duration();
 }
 
 PeerPaths::Silence PeerPaths::Silent() {
@@ -184,9 +198,9 @@ PeerPaths::Silence PeerPaths::Silent() {
       EndTrials(&path);
       continue;
     }
-    const Clock::duration stuck = StuckFor(&path, info, now);
     const Clock::duration heard =
         std::min<Clock::duration>(milliseconds(info.tcpi_last_ack_recv), now - path.answered);
+    const Clock::duration stuck = StuckFor(&path, info, heard, now);
     if (heard <= limit_ / 2) {
       EndTrials(&path);
       if (stuck > limit_) return {path.peer, stuck, /*is_of_large=*/true};

@@ -61,14 +61,19 @@ class PeerPaths {
     std::vector<int> trials;        // those that have not failed either
     Clock::time_point tried_since;  // the first of them
     Clock::time_point answered;     // by a new connection
-    int queued = 0;                 // bytes that are to go, or are not acknowledged, as last seen
-    Clock::time_point stuck_since;  // since when they have been sent again and again
+    // While the same bytes are sent again and again: how many are to go, or are not acknowledged;
+    // since when; whether something has come meanwhile, and how often they had been sent then.
     bool is_stuck = false;
+    int queued = 0;
+    Clock::time_point stuck_since;
+    bool has_come = false;
+    int sent_again = 0;
   };
 
   static bool IsStill(const Path& path);
   static bool IsAnswer(int error);
-  static Clock::duration StuckFor(Path* path, const tcp_info& info, Clock::time_point now);
+  static Clock::duration StuckFor(Path* path, const tcp_info& info, Clock::duration heard,
+                                  Clock::time_point now);
   static void EndTrials(Path* path);
   static void Try(Path* path, Clock::time_point now);
 

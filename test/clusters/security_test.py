@@ -753,7 +753,15 @@ class OnHosts(SecurityTest):
         wait_until(lambda: all(support.reduces(pid) for pid in ranks()), "the ranks to be at work")
         rank_0, door = next((pid, listens[0]) for pid in ranks() for listens in [sockets.listening(pid)] if listens)
         self.assertEqual(door[0], "10.77.0.1")
-        rss, fds = sockets.rss_kib(rank_0), sockets.count_fds(rank_0)
+        looks = [0]
+
+        def is_settled():
+            time.sleep(0.3)
+            looks.append(sockets.rss_kib(rank_0))
+            return looks[-1] - looks[-2] < 64
+
+        wait_until(is_settled, "its memory to have been used once")
+        rss, fds = looks[-1], sockets.count_fds(rank_0)
         subprocess.run(self.cluster.command(1, sys.executable, "-c", self.KNOCKS, door[0], str(door[1])), check=True,
                        stdout=subprocess.DEVNULL)
         if not SANITIZED:

@@ -48,6 +48,14 @@ class Early : public Plain, public EarlyStart {
   void Drop() override { calls_.push_back("drop"); }
 };
 
+class SilentFake : public Plain, public SilenceProbe {
+ public:
+  using Plain::Plain;
+  SilenceProbe* silence_probe() override { return this; }
+  std::optional<Silence> SilentMember() override { return silence; }
+  std::optional<Silence> silence;
+};
+
 class EnqueuingFake : public Plain, public Enqueuing {
  public:
   using Plain::Plain;
@@ -158,7 +166,22 @@ TEST_F(LaneTest, NothingBeginsEarlyWhereThatIsNotPossible) {
   lane_->Prepare(*request);
   lane_->Ended(*request);
   EXPECT_THAT(calls_, IsEmpty());
-  EXPECT_FALSE(lane_->SilentMember().has_value());
+  EXPECT_FALSE(lane_->SilentMember(MonotonicNow()).has_value());
+}
+
+// A send is over when the kernel has it.
+TEST_F(LaneTest, LargePacketsThatAreLostCountForAWhileAfterAnOperationToo) {
+  SilentFake* const probe = Open<SilentFake>();
+  probe->silence = Silence{1, kSecond, /*is_of_large=*/true};
+  EXPECT_FALSE(lane_->SilentMember(MonotonicNow()).has_value()) << "nothing was sent";
+  Add(Begin());
+  EXPECT_TRUE(lane_->SilentMember(MonotonicNow()).has_value());
+  EXPECT_EQ(*lane_->Advance(Queue::kCpu), Progress::kDone);
+  lane_->Pop(Queue::kCpu);
+  EXPECT_TRUE(lane_->SilentMember(MonotonicNow()).has_value());
+  EXPECT_FALSE(lane_->SilentMember(MonotonicNow() + 3'600 * kSecond).has_value());
+  probe->silence->is_of_large = false;
+  EXPECT_FALSE(lane_->SilentMember(MonotonicNow()).has_value()) << "nobody waits for it";
 }
 
 TEST_F(LaneTest, OperationsStartOneAfterTheOtherUnlessTheyAreEnqueued) {

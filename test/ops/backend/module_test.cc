@@ -69,7 +69,7 @@ TEST_P(Broken, IsRefusedWithTheReason) {
 INSTANTIATE_TEST_SUITE_P(
     Module, Broken,
     testing::Values(Case{"no_entry", "no module of Rueda's"}, Case{"no_table", "no table"},
-                    Case{"other_abi", "version 5 of the module interface, and this library 4"},
+                    Case{"other_abi", "version 6 of the module interface, and this library 5"},
                     Case{"short", "16 bytes"}, Case{"misnamed", "the module another"},
                     Case{"holes", "holes"}, Case{"undefined", "nobody_defines_this"},
                     Case{"lost_dependency", "librueda_test_lost.so"}),
