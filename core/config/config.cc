@@ -73,11 +73,11 @@ const Knob kKnobs[] = {
      "together are at most 64 KiB, its process set has members on all hosts and at most 256 "
      "ranks."},
     {"wire_precision", &Config::wire_precision, Use::kAgreed, 0, 0, "tensor|float32", "",
-     "How float16, bfloat16 and float8 travel between hosts in an allreduce or reduce. `tensor`: "
-     "in "
-     "the tensor's type (float8 as bfloat16), so that each host's sum is rounded once more; with "
-     "one rank a host there is no sum to round. `float32`: twice the bytes, and only the result is "
-     "rounded."},
+     "How float16, bfloat16 and float8 travel between hosts in a reduction. `tensor`: in the "
+     "tensor's "
+     "type (float8 as bfloat16), so that each host's sum is rounded once more; with one rank a "
+     "host "
+     "there is no sum to round. `float32`: twice the bytes, and only the result is rounded."},
     {"leader_fan_out", &Config::leader_fan_out, Use::kAgreed, 1, kRanksMax, "", "",
      "How many hosts report to one: the leaders of the hosts form a tree with rank 0 at its root. "
      "With "

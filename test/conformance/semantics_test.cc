@@ -111,7 +111,9 @@ TEST_P(Semantics, WhoIsMissingIsToldToARankThatAsks) {
         EXPECT_THAT(text, HasSubstr("has not ended; it goes on: "));
       }
       ASSERT_EQ(Execute(context, Barrier("both know")), RUEDA_OK) << rueda_last_error();
-      if (rank == 1) ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+      if (rank == 1) {
+        ASSERT_EQ(rueda_submit(context, &operation, 1, nullptr, &handle), RUEDA_OK);
+      }
       ASSERT_EQ(rueda_wait(context, handle, RUEDA_FOREVER), RUEDA_OK) << rueda_last_error();
       EXPECT_EQ(rueda_explain(context, handle), RUEDA_OK);
       ASSERT_EQ(rueda_release(context, handle), RUEDA_OK);

@@ -133,8 +133,8 @@ enum {
  * As DLPack's DLDataType. `lanes` is 1.
  *
  * Floating types of 16 and 8 bits are summed in float32, and the result is rounded, to nearest
- * even. Between hosts an allreduce or reduce sends each host's sum in 16 bits, rounded, unless the
- * host has one rank; of averages it sends the host's mean, which fits wherever the operands do.
+ * even. Between hosts a reduction sends each host's sum in 16 bits, rounded, unless the host has
+ * one rank; of averages it sends the host's mean, which fits wherever the operands do.
  * RUEDA_WIRE_PRECISION=float32 sends float32 instead.
  */
 typedef struct rueda_dtype {
