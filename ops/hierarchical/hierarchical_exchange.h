@@ -27,7 +27,7 @@ class HierarchicalExchange : public BlockOperation {
 
  private:
   BlockLayout Layout() override;
-  int self() const { return split_.own()[static_cast<size_t>(split_.local)]; }
+  int self() const { return split_.self(); }
   size_t Size(int64_t elements) const {
     return static_cast<size_t>(elements) * DTypeSize(operation_.dtype);
   }

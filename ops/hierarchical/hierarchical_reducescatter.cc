@@ -4,7 +4,7 @@ namespace rueda {
 
 BlockLayout HierarchicalReducescatter::Layout() {
   sums_.Reset(operation_, split_, narrow_);
-  channels_.Reset(operation_, split_.own()[static_cast<size_t>(split_.local)], split_.ranks());
+  channels_.Reset(operation_, split_.self(), split_.ranks());
   segments_.Reset(operation_, split_, limits_, sums_.wire_bytes());
   return {segments_.blocks(), segments_.stripes()};
 }
@@ -76,14 +76,13 @@ void HierarchicalReducescatter::TakeParts(int64_t block, absl::Span<const char* 
 
 void HierarchicalReducescatter::Take(int64_t block) {
   if (IsAbsent(split_.local)) return;
-  const int self = split_.own()[static_cast<size_t>(split_.local)];
   const size_t bytes = DTypeSize(operation_.dtype);
   Timed(operation_.timed, &times_.unpack, [&] {
     for (int i = 0; i < segments_.stripes(); ++i) {
       const Range stripe = segments_.Stripe(block, split_.host, split_.host, i);
       Segments::ForEach(
           segments_.To(split_.host), stripe, [&](const Segments::Span& span, Range part) {
-            if (span.taker != self) return;
+            if (span.taker != split_.self()) return;
             channels_.taken(0).CopyFrom(
                 Finished(i, block) + static_cast<size_t>(part.begin - stripe.begin) * bytes,
                 static_cast<size_t>(part.size()) * bytes);

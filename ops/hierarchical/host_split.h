@@ -18,6 +18,7 @@ struct HostSplit {
 
   int hosts() const { return static_cast<int>(members.size()); }
   const std::vector<int>& own() const { return members[static_cast<size_t>(host)]; }
+  int self() const { return own()[static_cast<size_t>(local)]; }
   int HostOf(int member) const;
   int ranks() const {  // of all hosts
     size_t count = 0;
