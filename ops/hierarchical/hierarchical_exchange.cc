@@ -7,7 +7,7 @@
 namespace rueda {
 
 BlockLayout HierarchicalExchange::Layout() {
-  channels_.Reset(operation_, self(), split_.ranks());
+  channels_.Reset(operation_, split_.self(), split_.ranks());
   segments_.Reset(operation_, split_, limits_, DTypeSize(operation_.dtype));
   root_host_ = -1;
   if (operation_.kind != OpKind::kBroadcast) return {segments_.blocks(), segments_.stripes()};
@@ -18,8 +18,7 @@ BlockLayout HierarchicalExchange::Layout() {
 Range HierarchicalExchange::Relayed(int64_t block, int host) const {
   if (host == root_host_) return {};
   const Range stripe = segments_.Stripe(block, root_host_, split_.host, split_.local);
-  return SliceOf(stripe, host < root_host_ ? host : host - 1, split_.hosts() - 1,
-                 DTypeSize(operation_.dtype));
+  return SliceOf(stripe, RelayOf(host), split_.hosts() - 1, DTypeSize(operation_.dtype));
 }
 
 void HierarchicalExchange::Bring(int64_t block, char* to) {
@@ -28,7 +27,7 @@ void HierarchicalExchange::Bring(int64_t block, char* to) {
     for (int host = 0; host < hosts; ++host) {
       const Range range = segments_.Block(block, split_.host, host);
       Segments::ForEach(segments_.To(host), range, [&](const Segments::Span& span, Range part) {
-        if (span.giver != self() || KeptByItself(span)) return;
+        if (span.giver != split_.self() || KeptByItself(span)) return;
         Given(span).CopyTo(to + SegmentAt(host) + Size(part.begin - range.begin),
                            Size(part.size()));
       });
@@ -62,7 +61,7 @@ BlockOperation::Place HierarchicalExchange::PlaceOf(int64_t block, int host) con
     if (split_.host != root_host_) return {0, 0};  // headers alone, and all the same
     const Range stripe = segments_.Stripe(block, root_host_, root_host_, split_.local);
     if (host == root_host_) return {split_.hosts() - 1, Size(stripe.size())};
-    return {host < root_host_ ? host : host - 1, Size(Relayed(block, host).begin - stripe.begin)};
+    return {RelayOf(host), Size(Relayed(block, host).begin - stripe.begin)};
   }
   if (segments_.shared()) return {0, 0};
   return {host, static_cast<size_t>(host) * segments_.stripe_bytes()};
@@ -104,7 +103,7 @@ template <typename Fn>
 void HierarchicalExchange::TakeAll(int64_t block, Fn at) {
   const auto take = [&](int host, const Segments::Span& span, Range part) {
     Stream& taken = channels_.taken(span.giver);
-    if (span.giver == self()) return channels_.own().PassTo(&taken, Size(part.size()));
+    if (span.giver == split_.self()) return channels_.own().PassTo(&taken, Size(part.size()));
     for (int i = 0; i < segments_.stripes(); ++i) {
       const Range stripe = segments_.Stripe(block, host, split_.host, i);
       const Range overlap = Overlap(part, stripe);
@@ -115,7 +114,7 @@ void HierarchicalExchange::TakeAll(int64_t block, Fn at) {
     for (int host = 0; host < split_.hosts(); ++host) {
       const Range range = segments_.Block(block, host, split_.host);
       Segments::ForEach(segments_.From(host), range, [&](const Segments::Span& span, Range part) {
-        if (span.taker < 0 || span.taker == self()) take(host, span, part);
+        if (span.taker < 0 || span.taker == split_.self()) take(host, span, part);
       });
     }
   });

@@ -27,7 +27,6 @@ class HierarchicalExchange : public BlockOperation {
 
  private:
   BlockLayout Layout() override;
-  int self() const { return split_.self(); }
   size_t Size(int64_t elements) const {
     return static_cast<size_t>(elements) * DTypeSize(operation_.dtype);
   }
@@ -38,6 +37,8 @@ class HierarchicalExchange : public BlockOperation {
   }
   // Whether hosts pass on what they get.
   bool relays() const { return layout().two_trips; }
+  // A host's number among those that are not the root's.
+  int RelayOf(int host) const { return host < root_host_ ? host : host - 1; }
   // What goes first from the root's host to another, of this rank's stripe.
   Range Relayed(int64_t block, int host) const;
   // Where a host's segment begins in what a member brings.

@@ -175,6 +175,7 @@ void WithTypes(const Wire& wire, F f) {
 
 // What is converted, or combined and then converted, at a time.
 constexpr int64_t kCombinedAtATime = 2 << 10;
+constexpr size_t kWireBytesMax = sizeof(uint64_t);  // of an element that travels
 
 // From one narrow floating type to another one that holds all its values.
 void ConvertFloats(const Wire& wire, const void* source, void* destination, int64_t count) {

@@ -90,8 +90,7 @@ void Widen(const Wire& wire, const void* source, void* destination, int64_t coun
 // the wire does not widen, and does not overlap them otherwise.
 void Combine(const Wire& wire, ReduceOp op, absl::Span<const void* const> partials,
              void* destination, int64_t count);
-// Of an element of a type that is widened, and of one that travels.
+// Of an element of a type that is widened.
 inline constexpr size_t kNarrowBytesMax = sizeof(uint32_t);
-inline constexpr size_t kWireBytesMax = sizeof(uint64_t);
 
 }  // namespace rueda::kernels

@@ -75,6 +75,14 @@ TEST_F(LifelineTest, OneThatCanNotBeMadeIsSaidAndNeverMissed) {
                 " (Connection refused): if its host dies without a word, this host's ranks stay\n");
 }
 
+TEST_F(LifelineTest, AnAddressThatIsNoneIsSaid) {
+  testing::internal::CaptureStderr();
+  line_.Open("nowhere", 2 * kSecond);
+  EXPECT_EQ(line_.fd(), -1);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("can't connect to ruedarun at nowhere"),
+            std::string::npos);
+}
+
 TEST_F(LifelineTest, IsNotMadeWithoutAnAddress) {
   line_.Open("", 2 * kSecond);
   EXPECT_EQ(line_.fd(), -1);

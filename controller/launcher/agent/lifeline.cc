@@ -28,12 +28,12 @@ int ErrorOf(int fd) {
 }
 
 // To the host's user: ruedarun passes on what an agent prints.
-void SayThereIsNone(const std::string& address, const char* why) {
+void SayThereIsNone(const std::string& address, const std::string& why) {
   fprintf(
       stderr,
       "can't connect to ruedarun at %s (%s): if its host dies without a word, this host's ranks "
       "stay\n",
-      address.c_str(), why);
+      address.c_str(), why.c_str());
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ void Lifeline::Open(const std::string& address, Nanos limit) {
 bool Lifeline::Connect() {
   is_connected_ = false;
   absl::StatusOr<UniqueFd> fd = ConnectTcp(address_);
-  if (!fd.ok()) return OnConnected(errno);
+  if (!fd.ok()) return OnFailure(std::string(fd.status().message()));
   fd_ = *std::move(fd);
   const auto seconds = static_cast<int>(std::max<Nanos>(limit_ / kQuestions / kSecond, 1));
   const int on = 1;
@@ -68,7 +68,9 @@ bool Lifeline::Advance() {
     int error = 0;
     socklen_t size = sizeof error;
     getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    return OnConnected(error);
+    is_connected_ = error == 0;
+    was_connected_ |= is_connected_;
+    return is_connected_ || OnFailure(strerror(error));
   }
   const int error = ErrorOf(fd_.get());
   if (error == EAGAIN || error == EINTR) return true;
@@ -76,15 +78,10 @@ bool Lifeline::Advance() {
   return error == ECONNRESET && Connect();
 }
 
-bool Lifeline::OnConnected(int error) {
-  is_connected_ = error == 0;
-  if (is_connected_) {
-    was_connected_ = true;
-    return true;
-  }
+bool Lifeline::OnFailure(const std::string& why) {
   fd_.reset();
   if (was_connected_) return false;
-  SayThereIsNone(address_, strerror(error));
+  SayThereIsNone(address_, why);
   return true;
 }
 

@@ -28,7 +28,7 @@ class Lifeline {
 
  private:
   bool Connect();
-  bool OnConnected(int error);
+  bool OnFailure(const std::string& why);
 
   std::string address_;
   Nanos limit_ = 0;
