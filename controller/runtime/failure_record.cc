@@ -17,7 +17,7 @@ constexpr Nanos kRecordLimit = 100 * kMillisecond;
 void FailureRecord::Log(const Failure& failure, int operations) {
   const absl::StatusOr<std::string> dump = trace::DumpToFile();
   RUEDA_LOG(Error) << failure.ToString() << " (" << operations
-                   << " operations in flight here failed"
+                   << (operations == 1 ? " operation" : " operations") << " in flight here failed"
                    << (dump.ok() ? "; flight recorder: " : "") << (dump.ok() ? *dump : "") << ")";
 }
 

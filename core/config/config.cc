@@ -87,9 +87,10 @@ const Knob kKnobs[] = {
      "machine has a core of its own, else it yields."},
     {"network_interface", &Config::network_interface, Use::kKnob, 0, 0, "", "HOROVOD_GLOO_IFACE",
      "The network interface for everything that goes over TCP, or a list such as `ib0,eth0`: each "
-     "host uses the first one that it has. Empty: on one host `lo`; else at "
-     "rank 0 that "
-     "of the default route, and at the others that of the route to rank 0."},
+     "host uses the first one that it has. Empty: on one host `lo`. On several hosts rank 0 takes "
+     "that of the route to the last host under `ruedarun`, and otherwise that of the default "
+     "route, or the only one that is not loopback. The other ranks take that of the route to rank "
+     "0."},
     {"allow_unauthenticated", &Config::allow_unauthenticated, Use::kKnob, 0, 1, "", "",
      "1: ranks that meet at `RUEDA_MEETING_ADDRESS` need no secret: whoever can reach that address "
      "can take "
@@ -484,9 +485,11 @@ Settings of Horovod's that tune a feature which does not exist here change nothi
     absl::StrAppend(&text, "| `", ignored.name, "` | ", ignored.why, " |\n");
   }
   absl::StrAppend(&text, "\n`", kElastic, R"(`, unless it is 0, makes init fail: elastic jobs do not
-exist yet. Other `HOROVOD_` variables (ranks that a launcher sets, build options) are left alone, as
-are those that Kubernetes sets for a service whose name begins with `rueda`. Any other `RUEDA_`
-variable is rejected as a typo, except those that only the scripts read: )");
+exist yet. By `HOROVOD_RANK`, `HOROVOD_SIZE`, `HOROVOD_LOCAL_SIZE`, `HOROVOD_GLOO_RENDEZVOUS_ADDR`
+and `HOROVOD_GLOO_RENDEZVOUS_PORT` a rank that `horovodrun` started finds its place. Other
+`HOROVOD_` variables, such as build options, are left alone, as are those that Kubernetes sets for a
+service whose name begins with `rueda`. Any other `RUEDA_` variable is rejected as a typo, except
+those that only the scripts read: )");
   std::vector<std::string> scripts;
   for (const char* name : kScriptVariables)
     scripts.push_back(absl::StrCat("`", kPrefix, name, "`"));

@@ -408,9 +408,10 @@ std::string HelpText() {
   ruedarun -H a:4,b:4 ./train
 
 Options (one dash or two; "--" ends them, or the first word that is not an option):
-  -np N                start N ranks; also -n N, --num-proc N. Default: as many as there are slots
-  -H HOST:SLOTS,...    where, such as a:4,b:4; also --hosts. Hosts are filled in this order; one
-                       without slots takes one rank. Default: those that SLURM, PBS or LSF have
+  -np N                start N ranks; also -n N, --num-proc N. Default, with -H, a host file or a
+                       batch job: as many as there are slots
+  -H HOST:SLOTS,...    where, such as a:4,b:4; also --hosts, --host. Hosts are filled in this order;
+                       one without slots takes one rank. Default: those that SLURM, PBS or LSF have
                        given to this job, or else this host
   --hostfile FILE      the same, one line per host: "HOST slots=SLOTS"; '#' begins a comment
   --ssh-port PORT, -p  the port of the other hosts' ssh; default: as ~/.ssh/config has it
@@ -434,8 +435,9 @@ Options (one dash or two; "--" ends them, or the first word that is not an optio
   --verbose            say what is started, and how each rank ended
   --config-file FILE   options in YAML, one per line: "output-dir: DIR", "np: 4"; also horovodrun's
                        files. The command line overrides them
-  --check-build        say what was built, and what there is to reach other hosts with
-  --help, --version
+  --check-build, -cb   say what was built, and what there is to reach other hosts with
+  --help, -h           print this text
+  --version, -v        print the version
 Options of horovodrun that only tune what does not exist here, such as --disable-cache,
 --cycle-time-ms and --no-stall-check, change nothing.
 
@@ -446,7 +448,7 @@ Settings of the runtime, for all ranks (-x RUEDA_NAME=VALUE sets any other knob)
   --stall-check-warning-time-seconds S  age at which a stalled operation is reported; default 10
   --stall-check-shutdown-time-seconds S age at which it fails; default 0: never
   --network-interface NAME,...          the interface for TCP, the first that a host has; default
-                                        lo, or by route
+                                        lo, or by route. Also --network-interfaces
   --allow-unauthenticated-data          tensors may cross a network that anybody can reach
   --allow-unauthenticated               programs that meet on their own need no secret; ruedarun's
                                         ranks have one
@@ -463,7 +465,8 @@ What happens:
   Ctrl-C, SIGTERM and SIGHUP end the job too, a second one at once. SIGUSR1 and SIGUSR2 are passed
   on to the ranks; Ctrl-Z stops them, fg and bg continue them.
   Nothing that a rank started outlives the job.
-  Rank 0 reads ruedarun's standard input, unless that is a terminal; the others read nothing.
+  Rank 0 reads ruedarun's standard input, unless that is a terminal or the job also runs on other
+  hosts; the others read nothing.
 
 Exit status:
   0        every rank exited with 0
@@ -471,7 +474,8 @@ Exit status:
   128 + s  ruedarun was ended by signal s
   127, 126 the program was not found, or can't be executed: then nothing was started
   2        a mistake on the command line
-  1        ruedarun could not start the job, or its supervisor process died
+  1        ruedarun could not start the job, or lost a host or a supervisor process before any rank
+           had failed
 )";
 }
 
