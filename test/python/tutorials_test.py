@@ -208,8 +208,8 @@ class Shell:
 
 
 def kill_rank_1(shell: Shell, command: str) -> str:
-    """Once it trains; what all print."""
-    process = shell.start(f"exec {command}")
+    """Once it trains; what all print. A pipe hides lines from people only."""
+    process = shell.start(f"exec {command.partition('|')[0]}")
     printed, pid = "", 0
     try:
         assert process.stdout is not None
