@@ -137,6 +137,7 @@ absl::Status Link::OnReadable() {
     if (!established()) {
       RUEDA_RETURN_IF_ERROR(Shake());
       if (!established()) continue;
+      if (!scope_.frames) break;
       more = end.ok();  // frames may lie behind the handshake
     }
     Received next;

@@ -47,6 +47,10 @@ class Link {
   absl::Status OnWritable();
   bool Next(Received* received);
 
+  // Of a link that no frames follow, once it is established and nothing is left to write: its
+  // connection, with which it is over.
+  UniqueFd TakeSocket() { return std::move(fd_); }
+
   // The last words are said: the peer sees the end behind them.
   void StopSending();
   // Throws away what is there; false when the peer has closed.

@@ -43,6 +43,8 @@ struct SessionScope {
   Secret secret;    // of the job; empty when the kernel vouches for the peer (SO_PEERCRED)
   std::string job;  // job id and context name
   uint64_t membership = 0;
+  // Whether frames follow; else nothing behind the handshake is read, and the socket is taken.
+  bool frames = true;
 };
 
 struct SessionKeys {

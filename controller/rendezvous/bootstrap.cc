@@ -362,7 +362,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   RUEDA_RETURN_IF_ERROR(CheckTcp(world, hellos, config, *meeting));
 
   SessionScope scope = args.scope;
-  scope.secret = meeting->secret();
+  scope.secret = world.secret = meeting->secret();
   const bool has_others = !world.one_log && world.log_leader();
   const auto meet_root = [&](Nanos until) {
     return MeetRoot(listener, hellos[0].bus_address(), scope, until, meeting->board(), &world);
@@ -396,10 +396,10 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
 
   if (has_others) RUEDA_RETURN_IF_ERROR(meet_root(deadline));
   RUEDA_RETURN_IF_ERROR(AlignClocks(hellos, deadline, &world));
+  const std::string& address = hellos[args.rank].data_address();
+  world.data_address = address.empty() ? kLoopback : address;
   if (has_others && world.leaders->depth() > 1) {
-    const std::string& host = hellos[args.rank].data_address();
-    RUEDA_RETURN_IF_ERROR(
-        TakePlace(host.empty() ? kLoopback : host, scope, deadline, meeting->board(), &world));
+    RUEDA_RETURN_IF_ERROR(TakePlace(world.data_address, scope, deadline, meeting->board(), &world));
   }
   for (RoleLink& each : world.links) {
     each.pid = VisiblePid(*each.link, hellos[args.rank], hellos[each.link->peer()]);

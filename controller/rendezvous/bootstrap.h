@@ -31,6 +31,8 @@ struct World {
   std::vector<std::vector<Rank>> process_sets;  // sets 1, 2, ... that exist from the start
   ClockOffset to_rank_0;                        // from this host's clock
   std::string network_interface;  // by which other hosts are reached; "lo" if none are
+  std::string data_address;       // numeric, of this rank for those on other hosts
+  Secret secret;                  // for connections between hosts; empty: there is none
 
   Neighbourhood neighbourhood;  // of topology.host_of(rank)
   std::vector<RoleLink> links;

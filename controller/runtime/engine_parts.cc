@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "controller/bus/log_bus.h"
 #include "controller/failure/liveness.h"
+#include "controller/rendezvous/lane_connector.h"
 #include "ops/backends.h"
 
 namespace rueda {
@@ -86,6 +87,8 @@ BackendArgs ArgsOfBackends(const World& world, const Config& config, std::shared
   args.wake = WakeSelf(parts);
   args.silence_limit = Liveness::SilenceMax(Limit(config.heartbeat_limit_s));
   args.network_interface = world.network_interface;
+  args.connector = parts.connector.get();
+  args.wait_set = parts.wait_point.get();
   args.host_ranks = world.topology.host_of(world.rank).ranks;
   args.local_rank = world.local_rank();
   args.segment = world.neighbourhood.segment.get();
@@ -118,6 +121,8 @@ absl::Status MakeParts(const EnginePartsArgs& args, EngineParts* parts) {
       parts->connections->Open(parts->verdicts == nullptr ? -1 : parts->verdicts->bell_fd()));
   MakeStore(world, parts);
   RUEDA_RETURN_IF_ERROR(MakeBus(world, config, parts));
+  parts->connector = std::make_unique<LaneConnector>(
+      SessionScope{world.secret, world.job, world.membership}, world.data_address);
   parts->backends = MakeBackends(ArgsOfBackends(world, config, args.arena, *parts));
   return absl::OkStatus();
 }

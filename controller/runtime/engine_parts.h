@@ -15,6 +15,7 @@
 #include "controller/runtime/wait_point.h"
 #include "core/config/config.h"
 #include "ops/backend/backend.h"
+#include "ops/backend/connector.h"
 #include "ops/host/arena.h"
 #include "ops/host/neighbours.h"
 
@@ -31,6 +32,7 @@ struct EngineParts {
   std::unique_ptr<void, decltype(&free)> own_log{nullptr, &free};  // the log's memory, if it is
                                                                    // this rank's alone
   std::unique_ptr<Bus> bus;
+  std::unique_ptr<Connector> connector;  // of lanes
   std::vector<std::unique_ptr<Backend>> backends;
 };
 

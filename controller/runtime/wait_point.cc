@@ -10,7 +10,7 @@
 namespace rueda {
 namespace {
 
-absl::Status Watch(const UniqueFd& epoll, int fd, uint32_t events) {
+absl::Status Add(const UniqueFd& epoll, int fd, uint32_t events) {
   epoll_event event = {};
   event.events = events;
   event.data.fd = fd;
@@ -40,11 +40,11 @@ absl::StatusOr<WaitPoint> WaitPoint::Create(const Doorbell* background, const Do
 }
 
 absl::Status WaitPoint::AddSocket(int fd) {
-  return Watch(sockets_, fd, EPOLLIN);
+  return Add(sockets_, fd, EPOLLIN);
 }
 
 absl::Status WaitPoint::AddBell(int fd) {
-  return Watch(sockets_, fd, EPOLLIN | EPOLLET);
+  return Add(sockets_, fd, EPOLLIN | EPOLLET);
 }
 
 void WaitPoint::WantWrite(int fd, bool want) {

@@ -10,10 +10,11 @@
 #include "core/base/doorbell.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
+#include "ops/backend/wait_set.h"
 
 namespace rueda {
 
-class WaitPoint {
+class WaitPoint final : public WaitSet {
  public:
   enum class Sleeper { kBackground, kWaiter };
 
@@ -26,6 +27,8 @@ class WaitPoint {
   absl::Status AddBell(int fd);
   void WantWrite(int fd, bool want);
   void RemoveSocket(int fd);
+  absl::Status Watch(int fd) override { return AddSocket(fd); }
+  void Unwatch(int fd) override { RemoveSocket(fd); }
   // The sockets that are ready now; does not block.
   std::vector<int> ReadySockets() const;
 

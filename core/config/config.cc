@@ -58,7 +58,8 @@ constexpr auto kBackendChoices = [] {
 const Knob kKnobs[] = {
     {"backend", &Config::backend, Use::kAgreed, 0, 0, kBackendChoices.data(), "",
      "What moves the bytes of CPU tensors. `auto`: shared memory where all ranks of a process set "
-     "are on one host, else both together: shared memory inside the hosts and Gloo between them."},
+     "are on one host, else both together: shared memory inside the hosts and `cross` between "
+     "them."},
     {"bus", &Config::bus, Use::kAgreed, 0, 0, "auto|log|tcp", "",
      "What carries the negotiation. `log`: a log in shared memory inside a host, TCP between hosts "
      "(what `auto` means). `tcp`: authenticated TCP between all ranks, on one host too."},
@@ -72,12 +73,16 @@ const Knob kKnobs[] = {
      "so that the plan brings the result back. 0: none. All ranks' bytes of an operation "
      "together are at most 64 KiB, its process set has members on all hosts and at most 256 "
      "ranks."},
+    {"cross", &Config::cross, Use::kAgreed, 0, 0, "auto|sockets|gloo", "",
+     "What moves the bytes of CPU tensors between hosts. `sockets`: TCP connections of Rueda's "
+     "own. "
+     "`gloo`: Gloo. `auto`: sockets. The results are the same, bit for bit. Send, recv, Adasum and "
+     "compressed reductions use Gloo in any case."},
     {"wire_precision", &Config::wire_precision, Use::kAgreed, 0, 0, "tensor|float32", "",
      "How float16, bfloat16 and float8 travel between hosts in a reduction. `tensor`: in the "
-     "tensor's "
-     "type (float8 as bfloat16), so that each host's sum is rounded once more; with one rank a "
-     "host "
-     "there is no sum to round. `float32`: twice the bytes, and only the result is rounded."},
+     "tensor's type (float8 as bfloat16), so that each host's sum is rounded once more; with one "
+     "rank per host there is no sum to round. `float32`: twice the bytes, and only the result is "
+     "rounded."},
     {"leader_fan_out", &Config::leader_fan_out, Use::kAgreed, 1, kRanksMax, "", "",
      "How many hosts report to one: the leaders of the hosts form a tree with rank 0 at its root. "
      "With "
@@ -127,7 +132,9 @@ const Knob kKnobs[] = {
      "it, at most a second. 0: never, as when a debugger is to hold ranks of several hosts."},
     {"gloo_timeout_s", &Config::gloo_timeout_s, Use::kKnob, 0.1, 1e6, "",
      "HOROVOD_GLOO_TIMEOUT_SECONDS",
-     "How long Gloo may take to connect, and to move one bucket once all ranks have started it."},
+     "How long ranks of several hosts, or Gloo, may take to connect, and one bucket to move once "
+     "all "
+     "ranks have started it."},
     {"nccl_timeout_s", &Config::nccl_timeout_s, Use::kKnob, 0.1, 1e6, "", "",
      "How long the ranks may take to make an NCCL communicator, once an operation needs it."},
     {"unwind_timeout_s", &Config::unwind_timeout_s, Use::kKnob, 0, 1e6, "", "",

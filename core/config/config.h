@@ -21,6 +21,7 @@ struct Config {
   std::string bus = "auto";
   int64_t fusion_threshold = 64 << 20;
   int64_t inline_bytes = 4'096;
+  std::string cross = "auto";
   std::string wire_precision = "tensor";
   int64_t leader_fan_out = 32;
   std::string wait = "auto";

@@ -25,6 +25,22 @@ char* Stream::Contiguous(size_t bytes) const {
   return extent.at != nullptr && bytes <= extent.bytes - offset_ ? extent.at + offset_ : nullptr;
 }
 
+char* Stream::At(size_t offset, size_t bytes) const {
+  for (const Extent& extent : extents_) {
+    if (offset < extent.bytes) {
+      return extent.at != nullptr && bytes <= extent.bytes - offset ? extent.at + offset : nullptr;
+    }
+    offset -= extent.bytes;
+  }
+  return nullptr;
+}
+
+char* Stream::TakeContiguous(size_t bytes) {
+  char* const at = Contiguous(bytes);
+  if (at != nullptr) Take(bytes, [](char*, size_t, size_t) {});
+  return at;
+}
+
 void Stream::Skip(size_t bytes) {
   left_ -= bytes;
   offset_ += bytes;

@@ -20,6 +20,10 @@ class Stream {
   // Where the next `bytes` bytes are, if they are all there one after another and wanted; else
   // null.
   char* Contiguous(size_t bytes) const;
+  // Where `bytes` bytes are from `offset` on, counted from the beginning; else null.
+  char* At(size_t offset, size_t bytes) const;
+  // As Contiguous, and goes past them, if they are.
+  char* TakeContiguous(size_t bytes);
   // Calls fn(at, offset in what is taken, bytes) for the extents of the next min(bytes, left())
   // bytes, and returns how many those were.
   template <typename Fn>

@@ -11,7 +11,9 @@
 #include "core/config/backends.h"
 #include "core/config/config.h"
 #include "ops/backend/backend.h"
+#include "ops/backend/connector.h"
 #include "ops/backend/store.h"
+#include "ops/backend/wait_set.h"
 
 namespace rueda {
 
@@ -29,6 +31,8 @@ struct BackendArgs {
   Nanos silence_limit = 0;        // of a member on another host; 0: none
   std::function<void()> wake;     // rings the engine; any thread
   std::string network_interface;  // the one to use
+  Connector* connector = nullptr;
+  WaitSet* wait_set = nullptr;
 
   // This rank's host: its ranks, ascending; this one's index among them; what they share; and, by
   // index, their arenas as mapped here. `own_arena`: this rank's allocator.

@@ -15,17 +15,21 @@
 
 namespace rueda {
 
-struct ModuleArgs {
-  const rueda_module* module = nullptr;
-  int members = 0;
-  int self = 0;
-  std::string prefix;  // of this communicator's keys in the store; equal on all members
-  std::string network_interface;
+// What a lane's communicator needs to meet the other members', and to be heard by the engine.
+struct LaneArgs {
+  std::string prefix;       // of this communicator's keys in the store; equal on all members
   Nanos timeout = 0;        // of connecting, and of each wait for a peer inside an operation
   Nanos silence_limit = 0;  // of a member; 0: none
   std::shared_ptr<Store> store;
   // Rings the engine after an operation's end was published. Any thread; outlives the communicator.
   std::function<void()> wake;
+};
+
+struct ModuleArgs : LaneArgs {
+  const rueda_module* module = nullptr;
+  int members = 0;
+  int self = 0;
+  std::string network_interface;
 };
 
 // The library's object, for the module's `destroy`. It uses `store`, the lane's view of args.store,

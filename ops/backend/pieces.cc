@@ -37,6 +37,15 @@ void Pieces::Pack(int64_t begin, int64_t end, void* to) const {
   });
 }
 
+const char* Pieces::Input(int64_t begin, int64_t end) const {
+  const char* input = nullptr;
+  ForEach(begin, end, [&](const Piece& piece, size_t in_piece, size_t, size_t bytes) {
+    const bool all = bytes == static_cast<size_t>(end - begin) * element_bytes_;
+    if (all) input = static_cast<const char*>(piece.input) + in_piece;
+  });
+  return input;
+}
+
 char* Pieces::Output(int64_t begin, int64_t end) const {
   char* output = nullptr;
   ForEach(begin, end, [&](const Piece& piece, size_t in_piece, size_t, size_t bytes) {

@@ -20,6 +20,8 @@ class Pieces {
 
   // Copies the inputs' elements [begin, end) to `to`.
   void Pack(int64_t begin, int64_t end, void* to) const;
+  // Where the inputs' elements [begin, end) are, if one piece has all of them; else null.
+  const char* Input(int64_t begin, int64_t end) const;
   // Where the outputs' elements [begin, end) are, if one piece has all of them; else null.
   char* Output(int64_t begin, int64_t end) const;
   // Copies elements from `from` to the outputs' [begin, end); pieces without an output are skipped.

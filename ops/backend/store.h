@@ -43,6 +43,7 @@ class LaneStore {
   absl::StatusOr<std::string> Get(absl::string_view key, Nanos timeout) {
     return job_->Get(key, timeout, aborted_);
   }
+  bool aborted() const { return aborted_.load(); }
   // Makes every Get of this lane, now and later, return ABORTED. Any thread.
   void Abort() {
     aborted_.store(true);

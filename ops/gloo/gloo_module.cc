@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "ops/backend/module_abi.h"
-#include "ops/gloo/peer_paths.h"
+#include "ops/paths/peer_paths.h"
 
 namespace {
 
@@ -246,7 +246,7 @@ struct rueda_module_communicator {
   const std::string interface_;
   const milliseconds timeout_;
   const rueda_module_store store_;
-  rueda_gloo::PeerPaths paths_;
+  rueda::PeerPaths paths_;
 
   // What Exchange received. Gloo's thread writes here: it has ended when this is freed.
   std::vector<char> received_;
@@ -375,7 +375,7 @@ void rueda_module_communicator::Abort() {
 }
 
 int rueda_module_communicator::SilentPeer(int64_t* silence, int32_t* is_of_large) {
-  const rueda_gloo::PeerPaths::Silence found = paths_.Silent();
+  const rueda::PeerPaths::Silence found = paths_.Silent();
   *silence = std::chrono::duration_cast<std::chrono::nanoseconds>(found.time).count();
   *is_of_large = found.is_of_large ? 1 : 0;
   return found.peer;

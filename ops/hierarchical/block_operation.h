@@ -60,9 +60,13 @@ class BlockOperation {
   virtual bool BringsNothing() const { return false; }
   // Puts it where the host's others find it; not called where there are none.
   virtual void Bring(int64_t block, char* to) = 0;
-  // Puts this host's part of this rank's stripe for a host, its own too, where PlaceOf says. All
-  // members of this host have brought theirs. Of hosts that have one place: for the first.
-  virtual void Collect(int64_t block, int host, char* to) = 0;
+  // Puts this host's part of this rank's stripe for a host, its own too, at `to`, and returns that.
+  // Or where it lies as it travels, if `may_stay`: until the block is finished. All members of this
+  // host have brought theirs. Of hosts that have one place: for the first.
+  virtual const char* Collect(int64_t block, int host, char* to, bool may_stay) = 0;
+  // Where what a host sends of a block belongs in the end, if nothing is to be done to it; null: it
+  // has to be looked at. This host has sent the block, whose finished stripe is at `finished`.
+  virtual char* Destination(int64_t /*block*/, int /*host*/, char* /*finished*/) { return nullptr; }
   // Takes this rank's results. All stripes of the block are finished; or, of one that is taken from
   // parts, `parts` has come, by host, and `scratch` has room for a finished stripe.
   virtual void Take(int64_t block) = 0;

@@ -13,8 +13,12 @@ void BlockPipeline::Start(BlockOperation* work, const BucketOperation& operation
 
 absl::StatusOr<Progress> BlockPipeline::Advance() {
   RUEDA_RETURN_IF_ERROR(status_);
-  if (exchange_ != nullptr) RUEDA_RETURN_IF_ERROR(exchange_->failure());
-  RUEDA_ASSIGN_OR_RETURN(const bool moved, Step());
+  bool moved = false;
+  if (HasStripe()) {
+    RUEDA_ASSIGN_OR_RETURN(moved, exchange_->Advance());
+  }
+  RUEDA_ASSIGN_OR_RETURN(const bool stepped, Step());
+  moved |= stepped;
   if (taken_ == work_->layout().blocks) return Progress::kDone;
   return moved ? Progress::kMoved : Progress::kBlocked;
 }
@@ -47,13 +51,16 @@ absl::StatusOr<bool> BlockPipeline::CollectAndSend() {
   RUEDA_RETURN_IF_ERROR(ring_.CheckFilled(number, work_->operation().digest));
   RUEDA_RETURN_IF_ERROR(ring_.Locate());
   int collected = -1;
+  parts_.resize(static_cast<size_t>(split_.hosts()));
   for (int host = 0; host < split_.hosts(); ++host) {
     const int place = work_->PlaceOf(sent_, host).index;
-    if (place == collected) continue;
-    work_->Collect(sent_, host, exchange_->PartAt(sent_, host));
+    const auto i = static_cast<size_t>(host);
+    parts_[i] = place == collected ? parts_[i - 1]
+                                   : work_->Collect(sent_, host, exchange_->PartAt(sent_, host),
+                                                    exchange_->sends_from_anywhere());
     collected = place;
   }
-  RUEDA_RETURN_IF_ERROR(exchange_->Send(sent_));
+  RUEDA_RETURN_IF_ERROR(exchange_->Send(sent_, parts_));
   ++sent_;
   return true;
 }

@@ -32,7 +32,8 @@ class BlockPipeline {
   StripeExchange* const exchange_;
 
   BlockOperation* work_ = nullptr;
-  absl::Status status_;  // of the start
+  absl::Status status_;             // of the start
+  std::vector<const char*> parts_;  // scratch
   // How many blocks have come so far.
   int64_t filled_ = 0;
   int64_t sent_ = 0;

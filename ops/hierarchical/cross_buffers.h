@@ -12,19 +12,10 @@
 
 #include "absl/types/span.h"
 #include "ops/backend/module_library.h"
-#include "ops/hierarchical/cut.h"
 #include "ops/hierarchical/local_ring.h"
+#include "ops/hierarchical/stripe_exchange.h"
 
 namespace rueda {
-
-// In front of what a host sends first of a block.
-struct CrossHeader {
-  uint64_t block;
-  uint64_t bytes;  // that follow
-  uint32_t digest;
-  uint32_t reserved[11];
-};
-static_assert(sizeof(CrossHeader) == 64, "what follows begins on a cache line");
 
 // One thread posts what goes out, another awaits what comes and posts the rest.
 class CrossBuffers {

@@ -9,12 +9,8 @@ namespace rueda {
 namespace {
 
 constexpr size_t kLine = 64;
-// Each block takes some wake-ups on its way. On a fast network they cost as much as some 100 KiB,
-// and what overlaps within a smaller block does not pay for them.
-constexpr size_t kBlockBytesMax = 2 << 20;
-// An operation is cut in so many blocks, which overlap, unless they would be smaller than that.
+// An operation is cut in so many blocks, unless they would be too small.
 constexpr int64_t kBlocksMin = 4;
-constexpr size_t kOverlapBytes = 1 << 20;
 // What is so small that trips and wake-ups cost more than bytes.
 constexpr size_t kSmallBytes = 32 << 10;
 // Of what a member receives of a small operation.
@@ -22,11 +18,13 @@ constexpr size_t kSmallReceivedBytesMax = 384 << 10;
 
 }  // namespace
 
-CutLimits LimitsFor(int hosts, int stripes, size_t block_bytes) {
+CutLimits LimitsFor(int hosts, int stripes, BlockSizes blocks) {
   CutLimits limits;
   limits.hosts = hosts;
   limits.stripes = stripes;
-  limits.block_bytes = RoundUp(block_bytes > 0 ? block_bytes : kBlockBytesMax, kLine);
+  limits.block_bytes = RoundUp(blocks.most, kLine);
+  limits.reduced_bytes = std::min(blocks.reduced, limits.block_bytes);
+  limits.least_bytes = blocks.least;
   limits.block_bytes = std::max(limits.block_bytes, static_cast<size_t>(hosts) * kLine);
   // Slices are equal but for a line.
   const auto slice = [](size_t bytes, int n) {
@@ -48,16 +46,16 @@ Cut MakeCut(const CutLimits& limits, int64_t elements, size_t wire_bytes, size_t
   cut.wire_bytes = wire_bytes;
   cut.result_bytes = result_bytes;
   cut.elements = elements;
-  cut.block_elements = static_cast<int64_t>(limits.block_bytes / wire_bytes);
+  cut.block_elements = static_cast<int64_t>(limits.reduced_bytes / wire_bytes);
   const auto small = static_cast<int64_t>(limits.small_bytes / wire_bytes);
   if (elements <= small) return cut;
   cut.stripes = limits.stripes;
   // Two hosts send as much either way, unless results are narrower.
   cut.direct = limits.hosts == 2 && wire_bytes == result_bytes;
-  const auto overlap = static_cast<int64_t>(kOverlapBytes / wire_bytes);
+  const auto least = static_cast<int64_t>(limits.least_bytes / wire_bytes);
   const auto line = static_cast<int64_t>(kLine / wire_bytes);
   const int64_t wanted = RoundUp(elements / kBlocksMin, line);
-  cut.block_elements = std::min(cut.block_elements, std::max(wanted, overlap));
+  cut.block_elements = std::min(cut.block_elements, std::max(wanted, least));
   cut.blocks = (elements + cut.block_elements - 1) / cut.block_elements;
   return cut;
 }

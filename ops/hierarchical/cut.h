@@ -16,18 +16,28 @@
 
 namespace rueda {
 
+// How large blocks are. Each one more costs a message, and over Gloo some wake-ups, which on a fast
+// network cost as much as some 100 KiB. Smaller ones stay in the cache on their way.
+struct BlockSizes {
+  size_t most;
+  size_t reduced;  // at most, of a reduction to all
+  size_t least;    // where that has several, which overlap
+};
+inline constexpr BlockSizes kBlocksOverGloo = {2 << 20, 2 << 20, 1 << 20};
+inline constexpr BlockSizes kBlocksOverSockets = {1 << 20, 512 << 10, 128 << 10};
+
 // What a communicator's memory is laid out by; equal on all members.
 struct CutLimits {
   int hosts = 2;
   int stripes = 1;
-  size_t block_bytes = 0;   // of a block, as it travels; a multiple of 64
-  size_t stripe_bytes = 0;  // of the largest stripe
-  size_t part_bytes = 0;    // of the largest part that comes from another host
-  size_t small_bytes = 0;   // up to which one member of each host takes all of it across, directly
+  size_t block_bytes = 0;                     // of a block, as it travels; a multiple of 64
+  size_t reduced_bytes = 0, least_bytes = 0;  // see BlockSizes
+  size_t stripe_bytes = 0;                    // of the largest stripe
+  size_t part_bytes = 0;                      // of the largest part that comes from another host
+  size_t small_bytes = 0;  // up to which one member of each host takes all of it across, directly
 };
 
-// `block_bytes` 0: one that suits them.
-CutLimits LimitsFor(int hosts, int stripes, size_t block_bytes = 0);
+CutLimits LimitsFor(int hosts, int stripes, BlockSizes blocks);
 
 struct Cut {
   int hosts = 2;

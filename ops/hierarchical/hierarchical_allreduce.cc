@@ -19,8 +19,12 @@ void HierarchicalAllreduce::Bring(int64_t block, char* to) {
   Timed(operation_.timed, &times_.pack, [&] { Pack(cut_.Block(block), to); });
 }
 
-void HierarchicalAllreduce::Collect(int64_t block, int host, char* to) {
+const char* HierarchicalAllreduce::Collect(int64_t block, int host, char* to, bool may_stay) {
   const Range part = cut_.Part(Stripe(block), host);
+  if (may_stay && !Shares() && !IsAbsent(split_.local) && sums_.TravelsAsItIs()) {
+    const char* const input = pieces_.Input(part.begin, part.end);
+    if (input != nullptr) return input;
+  }
   const size_t offset = static_cast<size_t>(part.begin - cut_.Block(block).begin) * cut_.wire_bytes;
   operands_.clear();
   for (int local = 0; local < locals(); ++local) {
@@ -29,6 +33,7 @@ void HierarchicalAllreduce::Collect(int64_t block, int host, char* to) {
     operands_.push_back(Shares() ? Brought(local, block) + offset : to);
   }
   sums_.Reduce(operands_, to, part.size());
+  return to;
 }
 
 void HierarchicalAllreduce::Take(int64_t block) {

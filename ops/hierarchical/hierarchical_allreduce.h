@@ -24,7 +24,7 @@ class HierarchicalAllreduce : public BlockOperation {
 
   bool BringsNothing() const override { return IsAbsent(split_.local); }
   void Bring(int64_t block, char* to) override;
-  void Collect(int64_t block, int host, char* to) override;
+  const char* Collect(int64_t block, int host, char* to, bool may_stay) override;
   void Take(int64_t block) override;
   void TakeParts(int64_t block, absl::Span<const char* const> parts, char* scratch) override;
   Place PlaceOf(int64_t block, int host) const override;

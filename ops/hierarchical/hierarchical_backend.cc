@@ -7,10 +7,11 @@
 #include "ops/gloo/blocking_communicator.h"
 #include "ops/hierarchical/block_pipeline.h"
 #include "ops/hierarchical/cross_wire.h"
+#include "ops/hierarchical/gloo_exchange.h"
 #include "ops/hierarchical/hierarchical_allreduce.h"
 #include "ops/hierarchical/hierarchical_exchange.h"
 #include "ops/hierarchical/hierarchical_reducescatter.h"
-#include "ops/hierarchical/stripe_exchange.h"
+#include "ops/hierarchical/socket_exchange.h"
 
 namespace rueda {
 namespace {
@@ -25,7 +26,7 @@ class HierarchicalCommunicator : public Communicator, public SilenceProbe {
   HierarchicalCommunicator(HostSplit split, const CutLimits& limits, bool narrow,
                            uint32_t generation, std::unique_ptr<LocalRing> ring,
                            std::unique_ptr<StripeExchange> exchange,
-                           std::unique_ptr<Communicator> flat)
+                           std::unique_ptr<Communicator> flat, bool over_sockets)
       : ring_(std::move(ring)),
         context_{std::move(split), limits, narrow, ring_.get()},
         allreduce_(&context_),
@@ -34,6 +35,7 @@ class HierarchicalCommunicator : public Communicator, public SilenceProbe {
         flat_(std::move(flat)),
         flat_probe_(flat_->silence_probe()),
         exchange_(std::move(exchange)),
+        over_sockets_(over_sockets),
         pipeline_(&context_.split, FirstCount(generation), ring_.get(), exchange_.get()) {}
 
   void Start(const BucketOperation& operation) override {
@@ -67,15 +69,15 @@ class HierarchicalCommunicator : public Communicator, public SilenceProbe {
   }
 
  private:
-  // Null: it goes flat. That sends as few bytes where every host has one member, unless they are
-  // passed on, or where each member gets bytes of its own; it sends from the tensors themselves,
-  // but over loopback inside the hosts. The bits are the same.
+  // Null: it goes flat. Of what goes over Gloo, that sends as few bytes where every host has one
+  // member, unless they are passed on, or where each member gets bytes of its own; it sends from
+  // the tensors themselves, but over loopback inside the hosts. The bits are the same.
   BlockOperation* WorkFor(const BucketOperation& operation) {
     const OpKind kind = operation.kind;
     if (HierarchicalAllreduce::Does(kind)) return &allreduce_;
     const HostSplit& split = context_.split;
     const bool passes_on = kind == OpKind::kBroadcast && split.hosts() > 2;
-    if (split.ranks() == split.hosts() && !passes_on) return nullptr;
+    if (!over_sockets_ && split.ranks() == split.hosts() && !passes_on) return nullptr;
     if (HierarchicalReducescatter::Does(kind)) return &reducescatter_;
     if (!HierarchicalExchange::Does(kind)) return nullptr;
     const bool are_own =
@@ -83,7 +85,8 @@ class HierarchicalCommunicator : public Communicator, public SilenceProbe {
     int64_t elements = 0;
     for (const int64_t count : operation.counts) elements += count;
     const auto most = static_cast<int64_t>(kOwnBytesMax / DTypeSize(operation.dtype));
-    return are_own && elements / split.hosts() > most ? nullptr : &exchange_operation_;
+    return !over_sockets_ && are_own && elements / split.hosts() > most ? nullptr
+                                                                        : &exchange_operation_;
   }
 
   const std::unique_ptr<LocalRing> ring_;
@@ -94,6 +97,7 @@ class HierarchicalCommunicator : public Communicator, public SilenceProbe {
   const std::unique_ptr<Communicator> flat_;
   SilenceProbe* const flat_probe_;                  // Gloo has one
   const std::unique_ptr<StripeExchange> exchange_;  // ends before what it works on
+  const bool over_sockets_;                         // what the exchanges are, on all members
   BlockPipeline pipeline_;
   bool here_ = true;
 };
@@ -107,7 +111,9 @@ absl::Status HierarchicalBackend::Viable(const Members& members) const {
 
 absl::StatusOr<std::unique_ptr<Communicator>> HierarchicalBackend::Connect(const Members& members) {
   HostSplit split = SplitByHost(members);
-  const CutLimits limits = LimitsFor(split.hosts(), split.stripes, options_.block_bytes);
+  BlockSizes blocks = options_.connector != nullptr ? kBlocksOverSockets : kBlocksOverGloo;
+  if (options_.block_bytes > 0) blocks.most = blocks.reduced = options_.block_bytes;
+  const CutLimits limits = LimitsFor(split.hosts(), split.stripes, blocks);
   std::vector<Rank> neighbours;
   for (const int member : split.own()) neighbours.push_back(members.ranks[member]);
   LocalRingArgs ring_args;
@@ -120,19 +126,36 @@ absl::StatusOr<std::unique_ptr<Communicator>> HierarchicalBackend::Connect(const
   auto ring = std::make_unique<LocalRing>(std::move(ring_args));
   std::unique_ptr<StripeExchange> exchange;
   if (split.local < split.stripes) {
-    StripeExchangeArgs exchange_args;
-    RUEDA_ASSIGN_OR_RETURN(exchange_args.module,
-                           across_->ArgsFor(members, absl::StrCat("stripe", split.local)));
-    exchange_args.module.members = split.hosts();
-    exchange_args.module.self = split.host;
-    exchange_args.limits = limits;
-    exchange_args.ring = ring.get();
-    RUEDA_ASSIGN_OR_RETURN(exchange, StripeExchange::Create(std::move(exchange_args)));
+    RUEDA_ASSIGN_OR_RETURN(exchange, Across(members, split, limits, ring.get()));
   }
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> flat, across_->Connect(members));
-  return std::make_unique<HierarchicalCommunicator>(std::move(split), limits, options_.narrow,
-                                                    members.generation, std::move(ring),
-                                                    std::move(exchange), std::move(flat));
+  return std::make_unique<HierarchicalCommunicator>(
+      std::move(split), limits, options_.narrow, members.generation, std::move(ring),
+      std::move(exchange), std::move(flat), options_.connector != nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<StripeExchange>> HierarchicalBackend::Across(const Members& members,
+                                                                            const HostSplit& split,
+                                                                            const CutLimits& limits,
+                                                                            LocalRing* ring) const {
+  RUEDA_ASSIGN_OR_RETURN(ModuleArgs lane,
+                         across_->ArgsFor(members, absl::StrCat("stripe", split.local)));
+  lane.members = split.hosts();
+  lane.self = split.host;
+  if (options_.connector == nullptr) return GlooExchange::Create({std::move(lane), limits, ring});
+  SocketExchangeArgs args;
+  args.lane = std::move(lane);
+  for (const std::vector<int>& host : split.members) {
+    args.ranks.push_back(
+        members.ranks[static_cast<size_t>(host[static_cast<size_t>(split.local)])]);
+  }
+  args.self = split.host;
+  args.connector = options_.connector;
+  args.wait_set = options_.wait_set;
+  args.limits = limits;
+  args.first = FirstCount(members.generation);
+  args.ring = ring;
+  return SocketExchange::Create(std::move(args));
 }
 
 absl::StatusOr<Levels> HierarchicalBackend::ConnectLevels(const Members& members) {
@@ -161,9 +184,15 @@ absl::StatusOr<Levels> HierarchicalBackend::ConnectLevels(const Members& members
 }
 
 std::unique_ptr<Backend> MakeHierarchical(const BackendArgs& args) {
+  HierarchicalOptions options;
+  options.narrow = TravelsNarrow(*args.config);
+  if (args.config->cross != "gloo") {
+    options.connector = args.connector;
+    options.wait_set = args.wait_set;
+  }
   return std::make_unique<HierarchicalBackend>(static_cast<ShmBackend*>(args.other("shm")),
                                                static_cast<GlooBackend*>(args.other("gloo")),
-                                               HierarchicalOptions{TravelsNarrow(*args.config)});
+                                               options);
 }
 
 }  // namespace rueda

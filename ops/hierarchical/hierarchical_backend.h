@@ -1,17 +1,23 @@
-// The backend of process sets on several hosts: shared memory inside, Gloo across. Each byte goes
-// once to each other host that needs it, all ranks at once. Send and recv go over Gloo alone.
+// The backend of process sets on several hosts: shared memory inside, connections across. Each byte
+// goes once to each other host that needs it, all ranks at once. Send and recv go over Gloo alone.
 #pragma once
 
 #include <memory>
 
 #include "ops/backend/backend.h"
+#include "ops/backend/connector.h"
+#include "ops/backend/wait_set.h"
 #include "ops/gloo/gloo_backend.h"
+#include "ops/hierarchical/stripe_exchange.h"
 #include "ops/shm/shm_backend.h"
 
 namespace rueda {
 
 struct HierarchicalOptions {
-  bool narrow = true;      // see CrossWire
+  bool narrow = true;  // see CrossWire
+  // Between hosts: over sockets of our own, made by the connector; null: over Gloo.
+  Connector* connector = nullptr;
+  WaitSet* wait_set = nullptr;
   size_t block_bytes = 0;  // for tests; 0: what suits the hosts
 };
 
@@ -28,6 +34,11 @@ class HierarchicalBackend : public Backend {
   absl::StatusOr<Levels> ConnectLevels(const Members& members) override;
 
  private:
+  absl::StatusOr<std::unique_ptr<StripeExchange>> Across(const Members& members,
+                                                         const HostSplit& split,
+                                                         const CutLimits& limits,
+                                                         LocalRing* ring) const;
+
   ShmBackend* const local_;
   GlooBackend* const across_;
   const HierarchicalOptions options_;

@@ -10,9 +10,25 @@ BlockLayout HierarchicalExchange::Layout() {
   channels_.Reset(operation_, split_.self(), split_.ranks());
   segments_.Reset(operation_, split_, limits_, DTypeSize(operation_.dtype));
   root_host_ = -1;
+  keeps_inputs_ = operation_.kind != OpKind::kAlltoall || !InputsMeetOutputs();
   if (operation_.kind != OpKind::kBroadcast) return {segments_.blocks(), segments_.stripes()};
   root_host_ = split_.HostOf(operation_.root);
   return {segments_.blocks(), segments_.stripes(), split_.hosts() > 2 && !segments_.small()};
+}
+
+// Of an alltoall: whether some piece's share memory.
+bool HierarchicalExchange::InputsMeetOutputs() const {
+  const auto members = static_cast<size_t>(split_.ranks());
+  const int64_t* counts = operation_.counts.data() + split_.self();  // for this rank, by giver
+  for (const Piece& piece : operation_.pieces) {
+    int64_t elements = 0;
+    for (size_t giver = 0; giver < members; ++giver) elements += counts[giver * members];
+    counts += members * members;
+    const auto input = reinterpret_cast<uintptr_t>(piece.input);
+    const auto output = reinterpret_cast<uintptr_t>(piece.output);
+    if (input < output + Size(elements) && output < input + Size(piece.elements)) return true;
+  }
+  return false;
 }
 
 Range HierarchicalExchange::Relayed(int64_t block, int host) const {
@@ -35,11 +51,23 @@ void HierarchicalExchange::Bring(int64_t block, char* to) {
   });
 }
 
-void HierarchicalExchange::Collect(int64_t block, int host, char* to) {
-  if (!Shares() && host == split_.host && (relays() || !segments_.shared())) return;
+const char* HierarchicalExchange::Collect(int64_t block, int host, char* to, bool may_stay) {
+  if (!Shares() && host == split_.host && (relays() || !segments_.shared())) return to;
   const Range range = segments_.Block(block, split_.host, host);
   Range stripe = segments_.Stripe(block, split_.host, host, split_.local);
   if (relays() && host != split_.host) stripe = Relayed(block, host);
+  const auto brought = [&](const Segments::Span& span, Range part) {
+    const auto giver = std::lower_bound(split_.own().begin(), split_.own().end(), span.giver);
+    return Brought(static_cast<int>(giver - split_.own().begin()), block) + SegmentAt(host) +
+           Size(part.begin - range.begin);
+  };
+  const Segments::Span* const whole =
+      may_stay ? Segments::Whole(segments_.To(host), stripe) : nullptr;
+  if (whole != nullptr && !KeptByItself(*whole)) {
+    const char* const at =
+        Shares() ? brought(*whole, stripe) : Given(*whole).TakeContiguous(Size(stripe.size()));
+    if (at != nullptr) return at;
+  }
   Segments::ForEach(segments_.To(host), stripe, [&](const Segments::Span& span, Range part) {
     char* const at = to + Size(part.begin - stripe.begin);
     if (KeptByItself(span)) return;
@@ -47,11 +75,9 @@ void HierarchicalExchange::Collect(int64_t block, int host, char* to) {
       Given(span).CopyTo(at, Size(part.size()));
       return;
     }
-    const auto giver = std::lower_bound(split_.own().begin(), split_.own().end(), span.giver);
-    const auto local = static_cast<int>(giver - split_.own().begin());
-    kernels::Copy(at, Brought(local, block) + SegmentAt(host) + Size(part.begin - range.begin),
-                  Size(part.size()));
+    kernels::Copy(at, brought(span, part), Size(part.size()));
   });
+  return to;
 }
 
 // The hosts to which a broadcast is relayed have their parts of the stripe one after another, and
@@ -83,11 +109,18 @@ void HierarchicalExchange::Finish(int64_t block, absl::Span<const char* const> p
                                   char* finished) {
   for (int host = 0; host < split_.hosts(); ++host) {
     if (host == split_.host && !Shares()) continue;
-    const bool passes_on = relays() && host == root_host_ && host != split_.host;
-    const size_t at = passes_on ? MadeBy(block, split_.host).offset : FinishedAt(host);
-    kernels::Copy(finished + at, parts[static_cast<size_t>(host)],
-                  SentBytes(block, host, split_.host));
+    char* const at = finished + FinishedFirst(block, host);
+    const char* const part = parts[static_cast<size_t>(host)];
+    if (part != at) kernels::Copy(at, part, SentBytes(block, host, split_.host));
   }
+}
+
+char* HierarchicalExchange::Destination(int64_t block, int host, char* finished) {
+  if (!layout().taken_from_parts) return finished + FinishedFirst(block, host);
+  const Range range = segments_.Block(block, host, split_.host);
+  const Segments::Span* const span = Segments::Whole(segments_.From(host), range);
+  if (span == nullptr || !keeps_inputs_) return nullptr;
+  return channels_.taken(span->giver).At(Size(range.begin - span->range.begin), Size(range.size()));
 }
 
 void HierarchicalExchange::Take(int64_t block) {
@@ -107,7 +140,13 @@ void HierarchicalExchange::TakeAll(int64_t block, Fn at) {
     for (int i = 0; i < segments_.stripes(); ++i) {
       const Range stripe = segments_.Stripe(block, host, split_.host, i);
       const Range overlap = Overlap(part, stripe);
-      taken.CopyFrom(at(host, i) + Size(overlap.begin - stripe.begin), Size(overlap.size()));
+      const char* const from = at(host, i) + Size(overlap.begin - stripe.begin);
+      const size_t bytes = Size(overlap.size());
+      if (taken.Contiguous(bytes) == from) {  // it is there
+        taken.TakeContiguous(bytes);
+      } else {
+        taken.CopyFrom(from, bytes);
+      }
     }
   };
   Timed(operation_.timed, &times_.unpack, [&] {

@@ -16,7 +16,8 @@ class HierarchicalExchange : public BlockOperation {
   static bool Does(OpKind kind) { return Channels::Carry(kind) && kind != OpKind::kReducescatter; }
 
   void Bring(int64_t block, char* to) override;
-  void Collect(int64_t block, int host, char* to) override;
+  const char* Collect(int64_t block, int host, char* to, bool may_stay) override;
+  char* Destination(int64_t block, int host, char* finished) override;
   void Take(int64_t block) override;
   void TakeParts(int64_t block, absl::Span<const char* const> parts, char* scratch) override;
   Place PlaceOf(int64_t block, int host) const override;
@@ -47,13 +48,20 @@ class HierarchicalExchange : public BlockOperation {
   }
   // Where what came from a host begins in a finished stripe.
   size_t FinishedAt(int host) const { return static_cast<size_t>(host) * segments_.stripe_bytes(); }
+  // Where in a finished stripe goes what a host sends first.
+  size_t FinishedFirst(int64_t block, int host) const {
+    const bool passes_on = relays() && host == root_host_ && host != split_.host;
+    return passes_on ? MadeBy(block, split_.host).offset : FinishedAt(host);
+  }
+  bool InputsMeetOutputs() const;
   // `at(host, stripe)`: where a stripe is of what came from a host.
   template <typename Fn>
   void TakeAll(int64_t block, Fn at);
 
   Channels channels_;
   Segments segments_;
-  int root_host_ = -1;  // of a broadcast
+  int root_host_ = -1;        // of a broadcast
+  bool keeps_inputs_ = true;  // what comes may go to the outputs while inputs are still sent
 };
 
 }  // namespace rueda

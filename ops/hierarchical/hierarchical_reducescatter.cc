@@ -29,8 +29,16 @@ void HierarchicalReducescatter::Bring(int64_t block, char* to) {
   });
 }
 
-void HierarchicalReducescatter::Collect(int64_t block, int host, char* to) {
+const char* HierarchicalReducescatter::Collect(int64_t block, int host, char* to, bool may_stay) {
   const Range stripe = segments_.Stripe(block, split_.host, host, split_.local);
+  if (may_stay && !Shares() && !IsAbsent(split_.local) && sums_.TravelsAsItIs()) {
+    const Segments::Span* const span = Segments::Whole(segments_.To(host), stripe);
+    const size_t bytes = static_cast<size_t>(stripe.size()) * sums_.wire_bytes();
+    if (span != nullptr) {
+      const char* const given = channels_.given(span->taker).TakeContiguous(bytes);
+      if (given != nullptr) return given;
+    }
+  }
   const int64_t before = stripe.begin - segments_.Block(block, split_.host, host).begin;
   const size_t offset = static_cast<size_t>(host) * segments_.block_bytes() +
                         static_cast<size_t>(before) * sums_.wire_bytes();
@@ -41,6 +49,7 @@ void HierarchicalReducescatter::Collect(int64_t block, int host, char* to) {
     operands_.push_back(Shares() ? Brought(local, block) + offset : to);
   }
   sums_.Reduce(operands_, to, stripe.size());
+  return to;
 }
 
 BlockOperation::Place HierarchicalReducescatter::PlaceOf(int64_t /*block*/, int host) const {
@@ -65,13 +74,10 @@ void HierarchicalReducescatter::TakeParts(int64_t block, absl::Span<const char* 
   const int64_t count = segments_.Block(block, split_.host, split_.host).size();
   const size_t bytes = static_cast<size_t>(count) * DTypeSize(operation_.dtype);
   Stream& taken = channels_.taken(0);
-  char* const output = taken.Contiguous(bytes);
+  char* const output = taken.TakeContiguous(bytes);
   sums_.Combine(parts, output == nullptr ? scratch : output, count);
-  if (output != nullptr) {
-    taken.Take(bytes, [](char*, size_t, size_t) {});
-  } else {
-    Timed(operation_.timed, &times_.unpack, [&] { taken.CopyFrom(scratch, bytes); });
-  }
+  if (output != nullptr) return;
+  Timed(operation_.timed, &times_.unpack, [&] { taken.CopyFrom(scratch, bytes); });
 }
 
 void HierarchicalReducescatter::Take(int64_t block) {

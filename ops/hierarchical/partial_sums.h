@@ -18,6 +18,8 @@ class PartialSums {
 
   // Of an element as it travels.
   size_t wire_bytes() const { return DTypeSize(wire_.type); }
+  // Whether an operand that is a host's only one travels as the tensor has it.
+  bool TravelsAsItIs() const { return !wire_.widens() && wire_.before.none(); }
   // Whether any member of a host brings something.
   bool Contributes(int host) const { return contributing_[static_cast<size_t>(host)]; }
 

@@ -53,6 +53,14 @@ class Segments {
       fn(*span, Overlap(span->range, range));
     }
   }
+  // The span that all of `range` is a part of; null: there is none, or nothing in it.
+  static const Span* Whole(const std::vector<Span>& spans, Range range) {
+    const Span* found = nullptr;
+    ForEach(spans, range, [&](const Span& span, Range part) {
+      if (part.size() == range.size()) found = &span;
+    });
+    return found;
+  }
   Range Stripe(int64_t block, int from, int to, int stripe) const {
     return SliceOf(Block(block, from, to), stripe, stripes_, element_bytes_);
   }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares operations between hosts, interleaved in one run: Rueda's hierarchical data path, its flat
-one over Gloo, the peers that test/bench/peers/setup.sh has set up (gloo, torch, openmpi, mpich), and
+"""Compares operations between hosts, interleaved in one run: Rueda's data path by blocks, over its own
+sockets and over Gloo, its flat one over Gloo, the peers that test/bench/peers/setup.sh has set up (gloo, torch, openmpi, mpich), and
 the least that a plain exchange over TCP takes (two hosts of one rank; allreduces).
 
 Hosts are network namespaces of this machine (test/clusters/hosts.py); needs root.
@@ -196,7 +196,8 @@ class Bench:
     def rows(self, operation):
         """What is compared, by name: functions of the size."""
         dtype = self.args.dtype
-        rows = {"hierarchical": lambda size: self.rueda(size, operation, dtype),
+        rows = {"Rueda": lambda size: self.rueda(size, operation, dtype),
+                "Rueda over Gloo": lambda size: self.rueda(size, operation, dtype, RUEDA_CROSS="gloo"),
                 "flat": lambda size: self.rueda(size, operation, dtype, RUEDA_BACKEND="gloo")}
         if peers.is_set_up("gloo") and dtype == "float32":
             algorithms = ("new_ring", "bcube", "ring", "halving_doubling") if operation == "allreduce" else (operation,)
@@ -233,7 +234,7 @@ class Bench:
                 figure = self.measure(row, operation, size)
                 if figure:
                     found[name].append(figure)
-        ours = statistics.median(us for us, _ in found["hierarchical"]) / 1e3
+        ours = statistics.median(us for us, _ in found["Rueda"]) / 1e3
         for name, figures in found.items():
             if not figures:
                 print(f"  {name:22s} failed")
@@ -242,7 +243,7 @@ class Bench:
             crossed = statistics.median(times for _, times in figures)
             print(f"  {name:22s} {ms:10.3f} ms  {ms / ours:5.2f} x"
                   + (f"  {least / ms * 100:5.1f} % of the limit" if least and size >= 1 << 20 else "")
-                  + (f"  sent {crossed:.3f} x its size" if name in ("hierarchical", "flat") and size >= 1 << 20 else ""),
+                  + (f"  sent {crossed:.3f} x its size" if name in ("Rueda", "Rueda over Gloo", "flat") and size >= 1 << 20 else ""),
                   flush=True)
 
     def print_compressors(self, size):
@@ -267,7 +268,7 @@ class Bench:
 
     def print_trips(self):
         for operation, size in (("allreduce", 4), ("allreduce", 16 << 10), ("barrier", 4)):
-            for name, variables in (("hierarchical", {}), ("flat", {"RUEDA_BACKEND": "gloo"})):
+            for name, variables in (("Rueda", {}), ("flat", {"RUEDA_BACKEND": "gloo"})):
                 ms = self.rueda(size, operation, **variables)["p50_us"] / 1e3
                 print(f"  {operation:10s} {size:6d} bytes  {name:13s} {ms:8.2f} ms  {ms / self.args.round_trip:5.2f} round trips",
                       flush=True)

@@ -125,8 +125,10 @@ std::vector<Setup> AllSetups() {
     setups.push_back({"processes_gloo", Ranks::kProcesses, {{"backend", "gloo"}}});
     setups.push_back({"processes_two_hosts", Ranks::kProcesses, {{"hosts_fake", "2"}}, 2});
     // Here small operations are moved as large ones are, and not by the plan.
-    setups.push_back(
-        {"threads_two_hosts", Ranks::kThreads, {{"hosts_fake", "2"}, {"inline_bytes", "0"}}, 2});
+    setups.push_back({"threads_two_hosts",
+                      Ranks::kThreads,
+                      {{"hosts_fake", "2"}, {"inline_bytes", "0"}, {"cross", "gloo"}},
+                      2});
   }
   return setups;
 }

@@ -36,8 +36,8 @@ void CheckWhole(const CutLimits& limits, int64_t elements, size_t wire_bytes, si
 TEST(Cut, IsAllOfTheOperationAndFitsTheMemory) {
   for (const int hosts : {2, 3, 5, 64}) {
     for (const int stripes : {1, 2, 3, 16}) {
-      for (const size_t block_bytes : {0, 4'096, 1'000'000}) {
-        const CutLimits limits = LimitsFor(hosts, stripes, block_bytes);
+      for (const size_t block_bytes : {2 << 20, 4'096, 1'000'000}) {
+        const CutLimits limits = LimitsFor(hosts, stripes, {block_bytes, block_bytes, 1 << 20});
         for (const int64_t elements :
              {0, 1, 2, 15, 16, 17, 300, 8'191, 8'192, 8'193, 40'000, 700'001}) {
           CheckWhole(limits, elements, 4, 4);
@@ -56,7 +56,7 @@ TEST(Cut, IsAllOfTheOperationAndFitsTheMemory) {
 TEST(Cut, MemoryDoesNotGrowWithHosts) {
   for (const int hosts : {2, 3, 10, 1'000}) {
     for (const int stripes : {1, 4, 16}) {
-      const CutLimits limits = LimitsFor(hosts, stripes);
+      const CutLimits limits = LimitsFor(hosts, stripes, kBlocksOverGloo);
       EXPECT_LE(limits.block_bytes, kRingLimit);
       EXPECT_LE(static_cast<size_t>(hosts - 1) * limits.part_bytes,
                 limits.stripe_bytes + static_cast<size_t>(hosts) * 128 + (384 << 10) +
@@ -68,7 +68,7 @@ TEST(Cut, MemoryDoesNotGrowWithHosts) {
 
 TEST(Cut, WhatIsSmallTakesOneTripOfOneMemberOfEachHost) {
   for (const int hosts : {2, 3, 8}) {
-    const Cut cut = MakeCut(LimitsFor(hosts, 4), 1'000, 4, 4);
+    const Cut cut = MakeCut(LimitsFor(hosts, 4, kBlocksOverGloo), 1'000, 4, 4);
     EXPECT_TRUE(cut.direct);
     EXPECT_EQ(cut.stripes, 1);
     EXPECT_EQ(cut.blocks, 1);
@@ -76,12 +76,12 @@ TEST(Cut, WhatIsSmallTakesOneTripOfOneMemberOfEachHost) {
 }
 
 TEST(Cut, WhatIsLargeIsSentOnceByAllMembersTogether) {
-  const Cut two = MakeCut(LimitsFor(2, 4), 10'000'000, 4, 4);
+  const Cut two = MakeCut(LimitsFor(2, 4, kBlocksOverGloo), 10'000'000, 4, 4);
   EXPECT_TRUE(two.direct);
   EXPECT_EQ(two.stripes, 4);
-  const Cut narrow = MakeCut(LimitsFor(2, 4), 10'000'000, 4, 2);
+  const Cut narrow = MakeCut(LimitsFor(2, 4, kBlocksOverGloo), 10'000'000, 4, 2);
   EXPECT_FALSE(narrow.direct) << "results are narrower than sums: they go reduced";
-  EXPECT_FALSE(MakeCut(LimitsFor(3, 4), 10'000'000, 4, 4).direct);
+  EXPECT_FALSE(MakeCut(LimitsFor(3, 4, kBlocksOverGloo), 10'000'000, 4, 4).direct);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 
 #include <algorithm>
 #include <barrier>
@@ -16,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "controller/rendezvous/lane_connector.h"
 #include "ops/kernels/reduce.h"
 #include "test/ops/backend/bucket_operations.h"
 #include "test/ops/backend/memory_store.h"
@@ -88,6 +90,30 @@ struct Setting {
   uint32_t generation = 0;
 };
 
+// Whether this run is over sockets of our own; else it is over Gloo.
+bool OverSockets() {
+  const char* const cross = getenv("TEST_CROSS");
+  return cross != nullptr && strcmp(cross, "sockets") == 0;
+}
+
+// What a member's communicator wants to be woken for.
+class Sockets final : public WaitSet {
+ public:
+  absl::Status Watch(int fd) override {
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    EXPECT_EQ(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event), 0);
+    return absl::OkStatus();
+  }
+  void Unwatch(int fd) override {
+    EXPECT_EQ(epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr), 0);
+  }
+  int fd() const { return epoll_.get(); }
+
+ private:
+  const UniqueFd epoll_{epoll_create1(EPOLL_CLOEXEC)};
+};
+
 // One rank's communicator.
 class Member {
  public:
@@ -105,8 +131,14 @@ class Member {
       host_.neighbours(local_).WakeIdle(local_);
     };
     across_ = std::make_unique<GlooBackend>(std::move(options));
-    backend_ = std::make_unique<HierarchicalBackend>(
-        &inside_, across_.get(), HierarchicalOptions{setting.narrow, setting.block_bytes});
+    HierarchicalOptions hierarchical;
+    hierarchical.narrow = setting.narrow;
+    hierarchical.block_bytes = setting.block_bytes;
+    if (OverSockets()) {
+      hierarchical.connector = &connector_;
+      hierarchical.wait_set = &sockets_;
+    }
+    backend_ = std::make_unique<HierarchicalBackend>(&inside_, across_.get(), hierarchical);
     Members members;
     members.set = setting.set;
     members.generation = setting.generation;
@@ -123,7 +155,7 @@ class Member {
 
   absl::Status Execute(const BucketOperation& operation) {
     communicator_->Start(operation);
-    return host_.Finish(local_, communicator_.get());
+    return host_.Finish(local_, communicator_.get(), sockets_.fd());
   }
   // Closes its connections.
   void Leave() { communicator_.reset(); }
@@ -132,6 +164,8 @@ class Member {
   Host& host_;
   const int local_;
   ShmBackend inside_;
+  Sockets sockets_;
+  LaneConnector connector_{SessionScope{"a secret of the test's", "test"}, "127.0.0.1"};
   std::unique_ptr<GlooBackend> across_;
   std::unique_ptr<HierarchicalBackend> backend_;
   std::unique_ptr<Communicator> communicator_;

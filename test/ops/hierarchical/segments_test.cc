@@ -22,7 +22,7 @@ Segments SegmentsOf(OpKind kind, const std::vector<int64_t>& counts, int self, s
   operation.counts = counts;
   operation.elements = kind == OpKind::kBroadcast ? 1'000'000 : 0;
   Segments segments;
-  segments.Reset(operation, split, LimitsFor(3, 1, block_bytes), 4);
+  segments.Reset(operation, split, LimitsFor(3, 1, {block_bytes, block_bytes, 1 << 20}), 4);
   return segments;
 }
 
@@ -74,7 +74,8 @@ void CheckFits(OpKind kind, int hosts, int local, size_t block_bytes, int64_t mo
       counts.push_back(most / (host % 3 + 1) / (i + 1));
     }
   }
-  const CutLimits limits = LimitsFor(hosts, std::min(local, 16), block_bytes);
+  const CutLimits limits =
+      LimitsFor(hosts, std::min(local, 16), {block_bytes, block_bytes, 1 << 20});
   const Piece piece;
   BucketOperation operation;
   operation.kind = kind;

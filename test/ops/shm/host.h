@@ -52,9 +52,10 @@ class Host {
     return made.ok() ? *std::move(made) : nullptr;
   }
 
-  // Goes on with what was started until it is done, sleeping as the engine does. ABORTED when the
-  // membership fails. A rank that nobody wakes is a failure of the test.
-  absl::Status Finish(int local, Communicator* communicator) {
+  // Goes on with what was started until it is done, sleeping as the engine does, also on `other`,
+  // if that is a descriptor. ABORTED when the membership fails. A rank that nobody wakes is a
+  // failure of the test.
+  absl::Status Finish(int local, Communicator* communicator, int other = -1) {
     constexpr int kPatienceMs = 60'000;
     RankPage& page = segment_->page(local);
     const Doorbell& bell = bells_[static_cast<size_t>(local)].waiter;
@@ -66,8 +67,8 @@ class Host {
         std::atomic_thread_fence(std::memory_order_seq_cst);
         RUEDA_ASSIGN_OR_RETURN(progress, communicator->Advance());
         if (progress == Progress::kBlocked && !segment_->failed()) {
-          pollfd wait = {bell.fd(), POLLIN, 0};
-          EXPECT_EQ(poll(&wait, 1, kPatienceMs), 1) << "rank " << local << " was not woken";
+          pollfd waits[] = {{bell.fd(), POLLIN, 0}, {other, POLLIN, 0}};
+          EXPECT_GE(poll(waits, 2, kPatienceMs), 1) << "rank " << local << " was not woken";
         }
         page.sleep.store(static_cast<uint32_t>(Sleep::kAwake), std::memory_order_relaxed);
         bell.Clear();

@@ -1,6 +1,6 @@
 // Which sockets are watched, over loopback, where everybody answers. That one who does not is
 // named: test/clusters/bad_network_test.py.
-#include "ops/gloo/peer_paths.h"
+#include "ops/paths/peer_paths.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -12,7 +12,6 @@
 namespace rueda {
 namespace {
 
-using rueda_gloo::PeerPaths;
 using std::chrono::seconds;
 
 sockaddr_storage NameOf(const UniqueFd& socket) {
@@ -53,6 +52,15 @@ TEST(PeerPaths, WatchesTheConnectionsThatItExpectsAndNoOther) {
   EXPECT_FALSE(IsAsked(bystander.accepted));
   EXPECT_FALSE(IsAsked(bystander.connecting));
   EXPECT_EQ(accepts.Silent().peer, -1);
+}
+
+TEST(PeerPaths, WatchesAConnectionThatIsGiven) {
+  Pair pair, bystander;
+  PeerPaths paths(kLimit);
+  paths.Watch(1, pair.accepted.get());
+  EXPECT_TRUE(IsAsked(pair.accepted));
+  EXPECT_FALSE(IsAsked(bystander.accepted));
+  EXPECT_EQ(paths.Silent().peer, -1);
 }
 
 TEST(PeerPaths, WithoutALimitLeavesThemAlone) {

@@ -1,4 +1,4 @@
-#include "ops/gloo/peer_paths.h"
+#include "ops/paths/peer_paths.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <cstring>
 #include <memory>
 
-namespace rueda_gloo {
+namespace rueda {
 namespace {
 
 using std::chrono::milliseconds;
@@ -74,12 +74,32 @@ void PeerPaths::Expect(int peer, const sockaddr_storage& here, const sockaddr_st
   paths_.push_back(path);
 }
 
+void PeerPaths::Watch(int peer, int fd) {
+  if (limit_ <= Clock::duration::zero()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Path path = {};
+  path.peer = peer;
+  if (!NamesOf(fd, &path.local, &path.remote)) return;
+  path.there = path.remote;
+  Found(&path, fd);
+  paths_.push_back(path);
+}
+
+// From now on it is asked after.
+void PeerPaths::Found(Path* path, int fd) const {
+  const int ask = std::clamp(
+      static_cast<int>(std::chrono::duration_cast<seconds>(limit_ / 4).count()), 1, kAskSecondsMax);
+  path->socket = fd;
+  Set(fd, IPPROTO_TCP, TCP_KEEPIDLE, ask);
+  Set(fd, IPPROTO_TCP, TCP_KEEPINTVL, ask);
+  Set(fd, IPPROTO_TCP, TCP_KEEPCNT, kAskedInVainMax);
+  Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
 void PeerPaths::FindSockets() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), &closedir);
   if (folder == nullptr) return;
-  const int ask = std::clamp(
-      static_cast<int>(std::chrono::duration_cast<seconds>(limit_ / 4).count()), 1, kAskSecondsMax);
   while (const dirent* entry = readdir(folder.get())) {
     const int fd = atoi(entry->d_name);
     sockaddr_storage local, remote;
@@ -87,13 +107,9 @@ void PeerPaths::FindSockets() {
     for (Path& path : paths_) {
       if (path.socket != kNotLookedFor) continue;
       if (!SameAddress(local, path.here) && !SameAddress(remote, path.there)) continue;
-      path.socket = fd;
       path.local = local;
       path.remote = remote;
-      Set(fd, IPPROTO_TCP, TCP_KEEPIDLE, ask);
-      Set(fd, IPPROTO_TCP, TCP_KEEPINTVL, ask);
-      Set(fd, IPPROTO_TCP, TCP_KEEPCNT, kAskedInVainMax);
-      Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+      Found(&path, fd);
       break;
     }
   }
@@ -214,4 +230,4 @@ PeerPaths::Silence PeerPaths::Silent() {
   return {};
 }
 
-}  // namespace rueda_gloo
+}  // namespace rueda

@@ -1,6 +1,6 @@
 // Whether the other members' hosts can still be reached, by what the kernel knows of the
 // connections to them. Gloo waits for a peer to the end of its time limit, whether the peer is late
-// or cut off.
+// or cut off, and so do connections of our own.
 //
 // A connection on which nothing has come for a while, not even an answer to the kernel's own
 // questions, may be waiting for the next of these, and ever longer between two. So a new connection
@@ -11,7 +11,7 @@
 // nobody says so. Then what is sent stays unacknowledged, however often the kernel sends it, and a
 // new connection is answered.
 //
-// No Gloo here, and nothing of ours: sockets. Any thread.
+// Gloo's module has this too, so there is nothing else of ours in it: sockets. Any thread.
 #pragma once
 
 #include <netinet/tcp.h>
@@ -21,7 +21,7 @@
 #include <mutex>
 #include <vector>
 
-namespace rueda_gloo {
+namespace rueda {
 
 class PeerPaths {
  public:
@@ -33,10 +33,12 @@ class PeerPaths {
   PeerPaths(const PeerPaths&) = delete;
   PeerPaths& operator=(const PeerPaths&) = delete;
 
-  // Where the two ends of the connection to `peer` wait or have waited for each other; one of them
-  // has.
+  // The connection to `peer`, an IP socket that stays open.
+  void Watch(int peer, int fd);
+  // Or where the two ends of the connection to `peer` wait or have waited for each other; one of
+  // them has.
   void Expect(int peer, const sockaddr_storage& here, const sockaddr_storage& there);
-  // Finds the connections that have come about since the last time.
+  // Finds those connections that have come about since the last time.
   void FindSockets();
 
   // A member that nothing has come from, or nothing large has gone to, for longer than the limit.
@@ -71,6 +73,7 @@ class PeerPaths {
   };
 
   static bool IsStill(const Path& path);
+  void Found(Path* path, int fd) const;
   static bool IsAnswer(int error);
   static Clock::duration StuckFor(Path* path, const tcp_info& info, Clock::duration heard,
                                   Clock::time_point now);
@@ -82,4 +85,4 @@ class PeerPaths {
   std::vector<Path> paths_;
 };
 
-}  // namespace rueda_gloo
+}  // namespace rueda

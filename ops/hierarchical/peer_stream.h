@@ -1,0 +1,78 @@
+// A connection to another host, for the messages of one stripe: each is a header, and what follows
+// it. What is sent is not copied, and what comes goes where it belongs at once.
+//
+// The engine's; nothing blocks.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+
+#include "core/base/closed_in_child.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+#include "ops/hierarchical/stripe_exchange.h"
+
+namespace rueda {
+
+class PeerStream {
+ public:
+  class User {
+   public:
+    // Where what follows the header goes; null: there is no room yet, ask again. An error: it makes
+    // no sense.
+    virtual absl::StatusOr<char*> PlaceFor(int peer, const CrossHeader& header) = 0;
+    // All of it has come; it has gone.
+    virtual void OnReceived(int peer, const CrossHeader& header) = 0;
+    virtual void OnSent(const CrossHeader& header) = 0;
+
+   protected:
+    ~User() = default;
+  };
+
+  // `fd`: connected, and does not block. `user` outlives this.
+  PeerStream(int peer, UniqueFd fd, User* user)
+      : peer_(peer), fd_(std::move(fd)), closed_in_child_(fd_.get()), user_(*user) {}
+
+  int peer() const { return peer_; }
+  int fd() const { return fd_.get(); }
+
+  // The socket may have become ready for it.
+  void MayRead() { may_read_ = true; }
+  void MayWrite() { may_write_ = true; }
+
+  // Queues a message; `data` has header.bytes bytes, and stays until the user is told.
+  void Send(const CrossHeader& header, const char* data) { out_.push_back({header, data, 0}); }
+
+  // Each sends or receives as much as there is, at most for about 100 us, and says whether that was
+  // anything. UNAVAILABLE: the connection is gone.
+  absl::StatusOr<bool> Write();
+  absl::StatusOr<bool> Read();
+
+ private:
+  struct Outgoing {
+    CrossHeader header;
+    const char* data;
+    size_t sent;  // of both
+  };
+
+  void Sent(size_t bytes);
+  absl::StatusOr<bool> FindPlace();
+  void Received(size_t bytes);
+
+  const int peer_;
+  const UniqueFd fd_;
+  const ClosedInChild closed_in_child_;
+  User& user_;
+  bool may_read_ = true;
+  bool may_write_ = true;
+  std::deque<Outgoing> out_;
+
+  // What comes: a header, of which so many bytes are there, and what follows, once it has a place.
+  CrossHeader header_ = {};
+  size_t header_bytes_ = 0;
+  char* at_ = nullptr;
+  size_t left_ = 0;
+  CrossHeader next_ = {};  // read behind it
+};
+
+}  // namespace rueda
