@@ -28,13 +28,11 @@ void AutomaticChoice::Measured(Nanos time) {
 }
 
 std::array<double, AutomaticChoice::kCandidates> AutomaticChoice::times() const {
-  std::array<double, kCandidates> medians;
+  std::array<double, kCandidates> slowest;
   for (int i = 0; i < kCandidates; ++i) {
-    std::array<double, kTrials - 1> times = times_[i];
-    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-    medians[i] = times[times.size() / 2];
+    slowest[i] = *std::max_element(times_[i].begin(), times_[i].end());
   }
-  return medians;
+  return slowest;
 }
 
 void AutomaticChoice::Decide(absl::Span<const double> times) {

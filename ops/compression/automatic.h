@@ -15,8 +15,9 @@ class AutomaticChoice {
  public:
   static constexpr int kCandidates = 3;  // none, bf16, int8
   // Of each, alternating: what a network grants or denies in between concerns all. The first is not
-  // counted: memory is new then.
-  static constexpr int kTrials = 6;
+  // counted: memory is new then. Of the others the slowest is: a link may let the first pass at
+  // once.
+  static constexpr int kTrials = 3;
   static constexpr int64_t kBytesMin = 32 << 10;  // below it latency counts, not bandwidth
 
   // What the next operation uses; counts it.
@@ -26,7 +27,7 @@ class AutomaticChoice {
 
   // How long the operation of the latest Next took.
   void Measured(Nanos time);
-  // Medians, by candidate, in ns.
+  // Of each candidate, in ns.
   std::array<double, kCandidates> times() const;
   // All ranks' times, added up: no compression unless another is clearly faster. For what follows.
   void Decide(absl::Span<const double> times);

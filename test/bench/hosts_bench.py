@@ -8,6 +8,12 @@ Hosts are network namespaces of this machine (test/clusters/hosts.py); needs roo
     test/bench/hosts_bench.py [--build DIR] [--hosts N] [--local N] [--rate 1gbit|none] [--op allreduce,broadcast]
                               [--dtype float32|bfloat16] [--bytes 4,64K,64M] [--rounds N] [--real-time]
 
+    test/bench/hosts_bench.py [--delay MS] [--loss PERCENT]
+    test/bench/hosts_bench.py [--mtu BYTES] [--ipv6]
+
+do the same over a network that takes longer or loses packets (test/clusters/relay.py: a process, slower than any link;
+--rate does not apply), with frames of another size (1500 otherwise), or without IPv4, which the peers need.
+
     test/bench/hosts_bench.py --round-trip 50
 
 counts the round trips of small operations instead, on two hosts with a round-trip time of that many
@@ -199,6 +205,8 @@ class Bench:
         rows = {"Rueda": lambda size: self.rueda(size, operation, dtype),
                 "Rueda over Gloo": lambda size: self.rueda(size, operation, dtype, RUEDA_CROSS="gloo"),
                 "flat": lambda size: self.rueda(size, operation, dtype, RUEDA_BACKEND="gloo")}
+        if self.args.ipv6:
+            return rows
         if peers.is_set_up("gloo") and dtype == "float32":
             algorithms = ("new_ring", "bcube", "ring", "halving_doubling") if operation == "allreduce" else (operation,)
             for algorithm in algorithms:
@@ -286,9 +294,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--real-time", action="store_true")
     parser.add_argument("--compressor", metavar="LIST")
+    parser.add_argument("--delay", type=float, metavar="MS")
+    parser.add_argument("--loss", type=float, metavar="PERCENT")
+    parser.add_argument("--mtu", type=int, metavar="BYTES")
+    parser.add_argument("--ipv6", action="store_true")
     parser.add_argument("--round-trip", type=float, metavar="MS")
     args = parser.parse_args()
-    kind = relay.Hosts if args.round_trip else hosts.Hosts
+    is_relayed = args.round_trip or args.delay or args.loss
+    kind = relay.Hosts if is_relayed else hosts.Hosts
     reason = hosts.why_not(kind)
     if reason:
         sys.exit(f"hosts_bench: {reason}")
@@ -301,12 +314,20 @@ def main():
             cluster.change(delay_ms=args.round_trip / 2)
             print(f"2 hosts x {args.local} ranks, {args.round_trip} ms from each other and back")
             return bench.print_trips()
-        if args.rate == "none":
+        if args.mtu:
+            cluster.set_mtu(args.mtu)
+        if is_relayed:
+            args.rate = "none"
+            cluster.change(delay_ms=args.delay or 0, loss=(args.loss or 0) / 100)
+        elif args.rate == "none":
             cluster.use_cubic()
         else:
             cluster.limit(args.rate)
         print(f"{args.hosts} hosts x {args.local} ranks, {args.rate}, {os.cpu_count()} cores, load "
               f"{os.getloadavg()[0]:.1f}; a stream each way at once: {bench.stream() * 8 / 1e6:.0f} Mbit/s")
+        if args.ipv6:
+            for host in range(args.hosts):
+                cluster.ip(host, "-4", "addr", "flush", "dev", "eth0")
         for word in args.bytes.split(","):
             if args.compressor:
                 bench.print_compressors(size_of(word))

@@ -90,6 +90,12 @@ class Hosts:
                                 "rate", rate, "burst", "1mb", "latency", "20ms"], check=True, capture_output=True)
         self.use_cubic()
 
+    def set_mtu(self, size):
+        for i in range(len(self.names)):
+            self.ip(i, "link", "set", "eth0", "mtu", str(size))
+            if hasattr(self, "switch"):
+                _ip("-n", self.switch, "link", "set", f"port{i + 1}", "mtu", str(size))
+
     def use_cubic(self):
         """The common congestion control, whichever this machine prefers."""
         for i in range(1, len(self.names) + 1):

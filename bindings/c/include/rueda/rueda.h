@@ -491,7 +491,7 @@ typedef struct rueda_operation {
  *  - "powersgd:4": of a matrix (first dimension by all others) two factors of rank 4 (arXiv
  *    1905.13727); of anything else, and where that is not less, all numbers
  *  - "auto": none, bf16 or int8, whichever was fastest when all were tried in the tensor's first
- *    19 operations; none for tensors below 32 KiB, and over shared memory
+ *    ten operations; none for tensors below 32 KiB, and over shared memory
  *  - "none"
  *
  * What a named tensor loses is remembered and added the next time (error feedback), unless
