@@ -84,7 +84,6 @@ absl::Status Admission::Step(const UniqueFd& listener, Nanos deadline) {
   const Nanos now = MonotonicNow();
   RUEDA_RETURN_IF_ERROR(LookAtBoard());
   if (board_ != nullptr) deadline = std::min(deadline, now + VerdictBoard::kLookAgain);
-  DropLate(now);
   // Those behind wait in the kernel until there is room.
   const Nanos room_from = RoomFrom();
   const bool has_room = room_from <= now;
@@ -114,6 +113,7 @@ absl::Status Admission::Step(const UniqueFd& listener, Nanos deadline) {
   for (size_t i = strangers; i > 0; --i) {
     if (waits[i].revents != 0) RUEDA_RETURN_IF_ERROR(HearStranger(i - 1));
   }
+  DropLate(MonotonicNow());  // who has said it meanwhile is in
   return waits[0].revents != 0 ? AcceptSome(listener) : absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <memory>
@@ -18,6 +19,8 @@ namespace {
 
 // Between two looks whether the lane has ended.
 constexpr Nanos kLookAgain = 50 * kMillisecond;
+// As long as any peer may be silent, and longer.
+constexpr Nanos kTcpPatience = 3'600 * kSecond;
 // Before a connection that was refused is tried again: its host may be busy with strangers.
 constexpr Nanos kKnockAgain = 20 * kMillisecond;
 
@@ -36,10 +39,9 @@ class Reaching {
     std::unique_ptr<Link> link;
     Nanos again_at = 0;  // without a link: when to try
     absl::Status why;    // the last try failed
+    bool is_let_in = false;
   };
-  static bool IsDone(const End& end) {
-    return end.link != nullptr && end.link->established() && !end.link->wants_write();
-  }
+  static absl::Status Hear(End* end, short revents);
   absl::Status TryAt(size_t member);
   absl::Status Step();
 
@@ -52,11 +54,17 @@ class Reaching {
 absl::Status Reaching::Run() {
   for (int member = 0; member < call_.self; ++member) {
     End end;
-    RUEDA_ASSIGN_OR_RETURN(end.address, call_.store->Get(absl::StrCat(call_.key, "/", member),
-                                                         deadline_ - MonotonicNow()));
+    absl::StatusOr<std::string> address =
+        call_.store->Get(absl::StrCat(call_.key, "/", member), deadline_ - MonotonicNow());
+    if (!address.ok()) {
+      return StatusAt(absl::StrCat("waiting for rank ", call_.ranks[static_cast<size_t>(member)]),
+                      address.status());
+    }
+    end.address = *std::move(address);
     ends_.push_back(std::move(end));
   }
-  while (!std::all_of(ends_.begin(), ends_.end(), &IsDone)) RUEDA_RETURN_IF_ERROR(Step());
+  const auto is_let_in = [](const End& end) { return end.is_let_in; };
+  while (!std::all_of(ends_.begin(), ends_.end(), is_let_in)) RUEDA_RETURN_IF_ERROR(Step());
   return absl::OkStatus();
 }
 
@@ -76,7 +84,7 @@ absl::Status Reaching::Step() {
   Nanos until = now + kLookAgain;
   for (size_t member = 0; member < ends_.size(); ++member) {
     End& end = ends_[member];
-    if (IsDone(end)) continue;
+    if (end.is_let_in) continue;
     if (now >= deadline_) {
       return absl::DeadlineExceededError(
           absl::StrCat("connecting to rank ", call_.ranks[member], " at ", end.address, ": ",
@@ -97,7 +105,7 @@ absl::Status Reaching::Step() {
   for (size_t i = 0; i < members.size(); ++i) {
     End& end = ends_[members[i]];
     if (waits[i].revents == 0) continue;
-    absl::Status status = OnReady(end.link.get(), waits[i].revents);
+    absl::Status status = Hear(&end, waits[i].revents);
     if (status.ok()) continue;
     if (!absl::IsUnavailable(status)) {
       return StatusAt(absl::StrCat("connecting to rank ", call_.ranks[members[i]]), status);
@@ -109,18 +117,45 @@ absl::Status Reaching::Step() {
   return absl::OkStatus();
 }
 
+// A member that has proved itself may be refused all the same, if that took it long: it knows that
+// it is let in by one byte. Not a byte behind that is read.
+absl::Status Reaching::Hear(End* end, short revents) {
+  Link& link = *end->link;
+  if (!link.established()) return OnReady(&link, revents);
+  if (link.wants_write()) return link.OnWritable();
+  char word;
+  const ssize_t n = recv(link.fd(), &word, 1, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return absl::OkStatus();
+  if (n <= 0) return absl::UnavailableError("it was not let in");
+  end->is_let_in = true;
+  return absl::OkStatus();
+}
+
+// Says so to those who have been let in since.
+void Welcome(const LinksByRank& admitted, std::vector<Rank>* welcomed) {
+  for (const auto& [rank, link] : admitted) {
+    if (std::find(welcomed->begin(), welcomed->end(), rank) != welcomed->end()) continue;
+    const char word = 1;
+    (void)send(link->fd(), &word, 1, MSG_NOSIGNAL | MSG_DONTWAIT);  // one who is gone is missed
+    welcomed->push_back(rank);
+  }
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<UniqueFd>> LaneConnector::Connect(const Call& call) {
+absl::StatusOr<std::vector<Connection>> LaneConnector::Connect(const Call& call) {
   const Nanos deadline = MonotonicNow() + call.timeout;
   SessionScope scope = scope_;
   absl::StrAppend(&scope.job, "/", call.key);
   scope.frames = false;
   const auto members = call.ranks.size();
   const auto self = static_cast<size_t>(call.self);
+  MakeRoomForDescriptors(members);
   UniqueFd listener;
+  ClosedInChild listener_in_child;
   if (self + 1 < members) {
     RUEDA_ASSIGN_OR_RETURN(listener, ListenTcp(address_));
+    listener_in_child = ClosedInChild(listener.get());
     RUEDA_ASSIGN_OR_RETURN(const std::string address, TcpAddressOf(listener));
     RUEDA_RETURN_IF_ERROR(call.store->Set(absl::StrCat(call.key, "/", call.self), address));
   }
@@ -131,7 +166,8 @@ absl::StatusOr<std::vector<UniqueFd>> LaneConnector::Connect(const Call& call) {
   std::sort(later.begin(), later.end());
   LinksByRank admitted;
   Admission admission(later, scope, call.ranks[self], &admitted, /*board=*/nullptr);
-  while (admitted.size() < later.size()) {
+  std::vector<Rank> welcomed;
+  while (welcomed.size() < later.size()) {
     const Nanos now = MonotonicNow();
     if (call.store->aborted()) return absl::AbortedError("the operation was aborted");
     if (now >= deadline) {
@@ -141,16 +177,18 @@ absl::StatusOr<std::vector<UniqueFd>> LaneConnector::Connect(const Call& call) {
                                                       call.timeout / kMillisecond, " ms"));
     }
     RUEDA_RETURN_IF_ERROR(admission.Step(listener, std::min(deadline, now + kLookAgain)));
+    Welcome(admitted, &welcomed);
   }
 
-  std::vector<UniqueFd> sockets(members);
+  std::vector<Connection> connections(members);
   for (size_t i = 0; i < members; ++i) {
     if (i == self) continue;
-    sockets[i] = i < self ? reaching.Take(i) : admitted.at(call.ranks[i])->TakeSocket();
+    connections[i] =
+        Connection(i < self ? reaching.Take(i) : admitted.at(call.ranks[i])->TakeSocket());
     // A peer that is stopped, or does not read, is not lost: others watch over that.
-    SetTcpPatience(sockets[i].get(), call.timeout);
+    SetTcpPatience(connections[i].fd.get(), kTcpPatience);
   }
-  return sockets;
+  return connections;
 }
 
 }  // namespace rueda

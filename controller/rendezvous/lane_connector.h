@@ -16,7 +16,7 @@ class LaneConnector : public Connector {
       : scope_(std::move(scope)), address_(std::move(address)) {}
 
   // Who comes later in the order connects to who comes before. Any number of threads at a time.
-  absl::StatusOr<std::vector<UniqueFd>> Connect(const Call& call) override;
+  absl::StatusOr<std::vector<Connection>> Connect(const Call& call) override;
 
  private:
   const SessionScope scope_;

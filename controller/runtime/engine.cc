@@ -508,6 +508,8 @@ Nanos Engine::CheckDeadlinesOnce() {
   }
   Nanos next = std::min({*look, parts_.connections->deadline(), membership_.farewell_until(),
                          CheckWaits(), ended_.next()});
+  // No lane moves then: none reads what would go on waking this.
+  parts_.wait_point->HeedWatched(!detector_->suspects());
   if (detector_->suspects()) next = std::min(next, now_ + kMillisecond);
   // Somebody is writing a failure down; it takes a moment, unless it died meanwhile.
   if (record_->exists()) next = std::min(next, now_ + kMillisecond);

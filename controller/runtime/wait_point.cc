@@ -58,6 +58,27 @@ void WaitPoint::RemoveSocket(int fd) {
   epoll_ctl(sockets_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
+absl::Status WaitPoint::Watch(int fd) {
+  watched_.push_back(fd);
+  return Add(sockets_, fd, heeds_watched_ ? EPOLLIN : 0);
+}
+
+void WaitPoint::Unwatch(int fd) {
+  RemoveSocket(fd);
+  std::erase(watched_, fd);
+}
+
+void WaitPoint::HeedWatched(bool heed) {
+  if (heed == heeds_watched_) return;
+  heeds_watched_ = heed;
+  for (const int fd : watched_) {
+    epoll_event event = {};
+    event.events = heed ? EPOLLIN : 0;
+    event.data.fd = fd;
+    epoll_ctl(sockets_.get(), EPOLL_CTL_MOD, fd, &event);
+  }
+}
+
 std::vector<int> WaitPoint::ReadySockets() const {
   epoll_event events[64];
   std::vector<int> ready;

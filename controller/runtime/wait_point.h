@@ -27,8 +27,10 @@ class WaitPoint final : public WaitSet {
   absl::Status AddBell(int fd);
   void WantWrite(int fd, bool want);
   void RemoveSocket(int fd);
-  absl::Status Watch(int fd) override { return AddSocket(fd); }
-  void Unwatch(int fd) override { RemoveSocket(fd); }
+  absl::Status Watch(int fd) override;
+  void Unwatch(int fd) override;
+  // Whether what is watched wakes; at first it does.
+  void HeedWatched(bool heed);
   // The sockets that are ready now; does not block.
   std::vector<int> ReadySockets() const;
 
@@ -47,6 +49,8 @@ class WaitPoint final : public WaitSet {
 
   const Doorbell* bells_[2];
   UniqueFd sockets_;  // an epoll instance of all sockets
+  std::vector<int> watched_;
+  bool heeds_watched_ = true;
   ClosedInChild closed_in_child_;
 };
 

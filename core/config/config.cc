@@ -76,7 +76,7 @@ const Knob kKnobs[] = {
     {"cross", &Config::cross, Use::kAgreed, 0, 0, "auto|sockets|gloo", "",
      "What moves the bytes of CPU tensors between hosts. `sockets`: TCP connections of Rueda's "
      "own. "
-     "`gloo`: Gloo. `auto`: sockets. The results are the same, bit for bit. Send, recv, Adasum and "
+     "`gloo`: Gloo. `auto`: sockets. The results are the same, bit for bit. Send, recv and "
      "compressed reductions use Gloo in any case."},
     {"wire_precision", &Config::wire_precision, Use::kAgreed, 0, 0, "tensor|float32", "",
      "How float16, bfloat16 and float8 travel between hosts in a reduction. `tensor`: in the "

@@ -3,16 +3,25 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "core/base/clock.h"
+#include "core/base/closed_in_child.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 #include "ops/backend/store.h"
 
 namespace rueda {
+
+struct Connection {
+  Connection() = default;
+  explicit Connection(UniqueFd socket) : fd(std::move(socket)), closed_in_child(fd.get()) {}
+  UniqueFd fd;
+  ClosedInChild closed_in_child;
+};
 
 class Connector {
  public:
@@ -25,10 +34,10 @@ class Connector {
     Nanos timeout = 0;
     LaneStore* store = nullptr;
   };
-  // Meets the other members, who do the same. By index: a TCP socket that is connected, and does
+  // Meets the other members, who do the same. By index: a TCP connection that does
   // not block; for this rank none. Blocks; on a lane's thread. DEADLINE_EXCEEDED names who did not
   // come; ABORTED soon after the store's view was aborted.
-  virtual absl::StatusOr<std::vector<UniqueFd>> Connect(const Call& call) = 0;
+  virtual absl::StatusOr<std::vector<Connection>> Connect(const Call& call) = 0;
 };
 
 }  // namespace rueda

@@ -10,25 +10,9 @@ BlockLayout HierarchicalExchange::Layout() {
   channels_.Reset(operation_, split_.self(), split_.ranks());
   segments_.Reset(operation_, split_, limits_, DTypeSize(operation_.dtype));
   root_host_ = -1;
-  keeps_inputs_ = operation_.kind != OpKind::kAlltoall || !InputsMeetOutputs();
   if (operation_.kind != OpKind::kBroadcast) return {segments_.blocks(), segments_.stripes()};
   root_host_ = split_.HostOf(operation_.root);
   return {segments_.blocks(), segments_.stripes(), split_.hosts() > 2 && !segments_.small()};
-}
-
-// Of an alltoall: whether some piece's share memory.
-bool HierarchicalExchange::InputsMeetOutputs() const {
-  const auto members = static_cast<size_t>(split_.ranks());
-  const int64_t* counts = operation_.counts.data() + split_.self();  // for this rank, by giver
-  for (const Piece& piece : operation_.pieces) {
-    int64_t elements = 0;
-    for (size_t giver = 0; giver < members; ++giver) elements += counts[giver * members];
-    counts += members * members;
-    const auto input = reinterpret_cast<uintptr_t>(piece.input);
-    const auto output = reinterpret_cast<uintptr_t>(piece.output);
-    if (input < output + Size(elements) && output < input + Size(piece.elements)) return true;
-  }
-  return false;
 }
 
 Range HierarchicalExchange::Relayed(int64_t block, int host) const {
@@ -115,11 +99,12 @@ void HierarchicalExchange::Finish(int64_t block, absl::Span<const char* const> p
   }
 }
 
+// No input lies where an output of another rank's data does: an alltoall is not done in place.
 char* HierarchicalExchange::Destination(int64_t block, int host, char* finished) {
   if (!layout().taken_from_parts) return finished + FinishedFirst(block, host);
   const Range range = segments_.Block(block, host, split_.host);
   const Segments::Span* const span = Segments::Whole(segments_.From(host), range);
-  if (span == nullptr || !keeps_inputs_) return nullptr;
+  if (span == nullptr) return nullptr;
   return channels_.taken(span->giver).At(Size(range.begin - span->range.begin), Size(range.size()));
 }
 

@@ -53,15 +53,13 @@ class HierarchicalExchange : public BlockOperation {
     const bool passes_on = relays() && host == root_host_ && host != split_.host;
     return passes_on ? MadeBy(block, split_.host).offset : FinishedAt(host);
   }
-  bool InputsMeetOutputs() const;
   // `at(host, stripe)`: where a stripe is of what came from a host.
   template <typename Fn>
   void TakeAll(int64_t block, Fn at);
 
   Channels channels_;
   Segments segments_;
-  int root_host_ = -1;        // of a broadcast
-  bool keeps_inputs_ = true;  // what comes may go to the outputs while inputs are still sent
+  int root_host_ = -1;  // of a broadcast
 };
 
 }  // namespace rueda

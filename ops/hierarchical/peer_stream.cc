@@ -44,7 +44,7 @@ absl::StatusOr<bool> PeerStream::Write() {
     msghdr message = {};
     message.msg_iov = parts;
     message.msg_iovlen = count;
-    const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN) return Lost(errno);
@@ -90,7 +90,7 @@ absl::StatusOr<bool> PeerStream::Read() {
       parts[count++] = {at_, std::min(left_, kBytesAtATime)};
       if (left_ <= kBytesAtATime) parts[count++] = {&next_, sizeof next_};
     }
-    const ssize_t n = readv(fd_.get(), parts, count);
+    const ssize_t n = readv(fd(), parts, count);
     if (n < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN) return Lost(errno);

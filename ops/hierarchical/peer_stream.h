@@ -7,9 +7,8 @@
 #include <cstddef>
 #include <deque>
 
-#include "core/base/closed_in_child.h"
 #include "core/base/status.h"
-#include "core/base/unique_fd.h"
+#include "ops/backend/connector.h"
 #include "ops/hierarchical/stripe_exchange.h"
 
 namespace rueda {
@@ -29,12 +28,12 @@ class PeerStream {
     ~User() = default;
   };
 
-  // `fd`: connected, and does not block. `user` outlives this.
-  PeerStream(int peer, UniqueFd fd, User* user)
-      : peer_(peer), fd_(std::move(fd)), closed_in_child_(fd_.get()), user_(*user) {}
+  // `user` outlives this.
+  PeerStream(int peer, Connection connection, User* user)
+      : peer_(peer), connection_(std::move(connection)), user_(*user) {}
 
   int peer() const { return peer_; }
-  int fd() const { return fd_.get(); }
+  int fd() const { return connection_.fd.get(); }
 
   // The socket may have become ready for it.
   void MayRead() { may_read_ = true; }
@@ -60,8 +59,7 @@ class PeerStream {
   void Received(size_t bytes);
 
   const int peer_;
-  const UniqueFd fd_;
-  const ClosedInChild closed_in_child_;
+  const Connection connection_;
   User& user_;
   bool may_read_ = true;
   bool may_write_ = true;

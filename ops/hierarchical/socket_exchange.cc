@@ -53,28 +53,28 @@ void SocketExchange::Start(BlockOperation* operation) {
 }
 
 void SocketExchange::Connect() {
-  absl::StatusOr<std::vector<UniqueFd>> sockets = std::vector<UniqueFd>();
+  absl::StatusOr<std::vector<Connection>> connections = std::vector<Connection>();
   const absl::Status thrown = WithoutExceptions([&] {
-    sockets = Meet();
+    connections = Meet();
     return absl::OkStatus();
   });
-  const bool met = thrown.ok() && sockets.ok();
+  const bool met = thrown.ok() && connections.ok();
   {
     MutexLock lock(mutex_);
     if (met) {
-      sockets_ = *std::move(sockets);
+      if (!store_.aborted()) connections_ = *std::move(connections);
     } else {
-      absl::Status why = thrown.ok() ? sockets.status() : thrown;
+      absl::Status why = thrown.ok() ? connections.status() : thrown;
       // What only time told is like a lost connection.
       if (absl::IsDeadlineExceeded(why)) why = absl::UnavailableError(why.message());
       failure_ = std::move(why);
     }
   }
-  (met ? connected_ : failed_).store(true, std::memory_order_release);
+  (met ? met_ : failed_).store(true, std::memory_order_release);
   args_.lane.wake();
 }
 
-absl::StatusOr<std::vector<UniqueFd>> SocketExchange::Meet() {
+absl::StatusOr<std::vector<Connection>> SocketExchange::Meet() {
   return args_.connector->Connect(
       {args_.lane.prefix, args_.ranks, args_.self, args_.lane.timeout, &store_});
 }
@@ -85,10 +85,10 @@ size_t SocketExchange::OutgoingBytes() const {
 
 // Takes over what the thread has connected.
 absl::Status SocketExchange::Open() {
-  std::vector<UniqueFd> sockets;
+  std::vector<Connection> connections;
   {
     MutexLock lock(mutex_);
-    sockets = std::move(sockets_);
+    connections = std::move(connections_);
   }
   outgoing_.reset(new (std::nothrow) char[kRingBlocks * OutgoingBytes()]);
   incoming_.reset(
@@ -105,14 +105,16 @@ absl::Status SocketExchange::Open() {
   RUEDA_RETURN_IF_ERROR(AddEvents(timer_.get(), args_.self));
   for (Slot& slot : slots_) slot.part_at.resize(static_cast<size_t>(hosts()));
   expected_.assign(static_cast<size_t>(hosts()), args_.first);
+  expected_results_ = expected_;
+  moved_at_ = 0;
   for (int host = 0; host < hosts(); ++host) {
     streams_.emplace_back();
     if (host == args_.self) continue;
-    UniqueFd& socket = sockets[static_cast<size_t>(host)];
-    RUEDA_RETURN_IF_ERROR(AddEvents(socket.get(), host));
-    paths_.Watch(host, socket.get());
+    Connection& connection = connections[static_cast<size_t>(host)];
+    RUEDA_RETURN_IF_ERROR(AddEvents(connection.fd.get(), host));
+    paths_.Watch(host, connection.fd.get());
     PeerStream::User* const user = this;
-    streams_.back() = std::make_unique<PeerStream>(host, std::move(socket), user);
+    streams_.back() = std::make_unique<PeerStream>(host, std::move(connection), user);
   }
   return absl::OkStatus();
 }
@@ -160,7 +162,7 @@ char* SocketExchange::Incoming(uint64_t number, int from) const {
 
 absl::StatusOr<char*> SocketExchange::PlaceFor(int peer, const CrossHeader& header) {
   if (header.is_result != 0) return PlaceForResult(peer, header);
-  if (header.block < expected_[static_cast<size_t>(peer)] ||
+  if (header.block < std::max(expected_[static_cast<size_t>(peer)], released_) ||
       header.bytes > args_.limits.part_bytes) {
     return absl::InternalError(absl::StrCat("host ", peer, " sent what nobody awaits"));
   }
@@ -186,11 +188,12 @@ char* SocketExchange::Destination(int peer, const CrossHeader& header) {
 absl::StatusOr<char*> SocketExchange::PlaceForResult(int peer, const CrossHeader& header) {
   const uint64_t first = now_->Number(finished_);
   const auto awaited = static_cast<uint64_t>(sent_ - finished_);
-  if (header.block - first < awaited && TakesMade(args_.self)) {
+  uint64_t& expected = expected_results_[static_cast<size_t>(peer)];
+  if (header.block - first < awaited && header.block >= expected && TakesMade(args_.self)) {
     const int64_t block = finished_ + static_cast<int64_t>(header.block - first);
     const BlockOperation::Extent made = now_->MadeBy(block, peer);
-    if (header.digest == now_->operation().digest && header.bytes == made.bytes &&
-        SlotOf(header.block).results < ResultsOf(block)) {
+    if (header.digest == now_->operation().digest && header.bytes == made.bytes && made.bytes > 0) {
+      expected = header.block + 1;
       return args_.ring->own_output(header.block) + made.offset;
     }
   }
@@ -230,12 +233,18 @@ absl::Status SocketExchange::Release(int64_t block) {
 // Moving on -----------------------------------------------------------------------------------
 
 absl::StatusOr<bool> SocketExchange::Advance() {
+  absl::StatusOr<bool> moved = Step();
+  if (!moved.ok()) Unwatch();  // nobody looks any more
+  return moved;
+}
+
+absl::StatusOr<bool> SocketExchange::Step() {
   if (failed_.load(std::memory_order_acquire)) {
     MutexLock lock(mutex_);
     return DeepCopy(failure_);
   }
-  if (!connected()) return false;
-  if (streams_.empty()) RUEDA_RETURN_IF_ERROR(Open());
+  if (!met_.load(std::memory_order_acquire)) return false;
+  if (!connected()) RUEDA_RETURN_IF_ERROR(Open());
   RUEDA_ASSIGN_OR_RETURN(bool moved, MoveStreams());
   RUEDA_ASSIGN_OR_RETURN(const bool made, MakeBlock());
   moved |= made;
@@ -382,7 +391,7 @@ void SocketExchange::Abort() {
   if (events_.valid()) Unwatch();
   streams_.clear();
   MutexLock lock(mutex_);
-  sockets_.clear();
+  connections_.clear();
 }
 
 }  // namespace rueda

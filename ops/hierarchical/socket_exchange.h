@@ -45,7 +45,7 @@ class SocketExchange : public StripeExchange, private PeerStream::User {
   ~SocketExchange() override;
 
   void Start(BlockOperation* operation) override ABSL_LOCKS_EXCLUDED(mutex_);
-  bool connected() const override { return connected_.load(std::memory_order_acquire); }
+  bool connected() const override { return !streams_.empty(); }
   char* PartAt(int64_t block, int host) const override;
   bool sends_from_anywhere() const override { return true; }
   absl::Status Send(int64_t block, absl::Span<const char* const> parts) override;
@@ -68,7 +68,7 @@ class SocketExchange : public StripeExchange, private PeerStream::User {
 
   // On the thread.
   void Connect() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<std::vector<UniqueFd>> Meet();
+  absl::StatusOr<std::vector<Connection>> Meet();
 
   // PeerStream::User.
   absl::StatusOr<char*> PlaceFor(int peer, const CrossHeader& header) override;
@@ -76,6 +76,7 @@ class SocketExchange : public StripeExchange, private PeerStream::User {
   void OnSent(const CrossHeader& header) override { --SlotOf(header.block).unsent; }
 
   absl::Status Open() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<bool> Step();
   absl::StatusOr<bool> MoveStreams();
   absl::StatusOr<bool> MakeBlock();
   absl::Status CheckParts(int64_t block) const;
@@ -110,10 +111,10 @@ class SocketExchange : public StripeExchange, private PeerStream::User {
 
   // Handed over by the thread.
   Mutex mutex_;
-  std::vector<UniqueFd> sockets_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Connection> connections_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> failed_{false};
-  std::atomic<bool> connected_{false};
+  std::atomic<bool> met_{false};
 
   // The engine's.
   bool connecting_ = false;
@@ -125,8 +126,9 @@ class SocketExchange : public StripeExchange, private PeerStream::User {
   bool watched_ = false;
   std::unique_ptr<char[]> outgoing_;
   std::unique_ptr<char[]> incoming_;
-  std::vector<uint64_t> expected_;  // by host: before that no block's part comes
-  uint64_t released_;               // before that one nobody needs parts any more
+  std::vector<uint64_t> expected_;          // by host: before that no block's part comes,
+  std::vector<uint64_t> expected_results_;  // nor result
+  uint64_t released_;                       // before that one nobody needs parts any more
   Slot slots_[kRingBlocks];
   Nanos moved_at_ = 0;     // 0: just now
   Nanos timed_until_ = 0;  // 0: the timer is not set

@@ -31,8 +31,8 @@ class LaneConnectorTest : public ::testing::Test {
     LaneConnector connector{kScope, "127.0.0.1"};
   };
 
-  absl::StatusOr<std::vector<UniqueFd>> Connect(Member& member, int self,
-                                                Nanos timeout = kPatience) {
+  absl::StatusOr<std::vector<Connection>> Connect(Member& member, int self,
+                                                  Nanos timeout = kPatience) {
     return member.connector.Connect({"lane", ranks_, self, timeout, &member.view});
   }
   // Runs body(member, index) on a thread for each index.
@@ -56,6 +56,28 @@ class LaneConnectorTest : public ::testing::Test {
     EXPECT_EQ(poll(&wait, 1, static_cast<int>(kPatience / kMillisecond)), 1);
   }
 
+  // Until one of them has closed.
+  static void Carry(const UniqueFd& client, const UniqueFd& server, bool holds_back) {
+    std::string held;
+    while (true) {
+      pollfd waits[] = {{client.get(), POLLIN, 0}, {server.get(), POLLIN, 0}};
+      ASSERT_GT(poll(waits, 2, static_cast<int>(kPatience / kMillisecond)), 0);
+      for (const int i : {0, 1}) {
+        if (waits[i].revents == 0) continue;
+        char bytes[256];
+        const ssize_t n = recv(waits[i].fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (n > 0 && i == 1 && holds_back) {
+          held.append(bytes, static_cast<size_t>(n));
+        } else if (n > 0) {
+          send(waits[1 - i].fd, bytes, static_cast<size_t>(n), MSG_NOSIGNAL);
+        } else if (n == 0 || errno != EAGAIN) {
+          if (i == 1) send(client.get(), held.data(), held.size(), MSG_NOSIGNAL);
+          return;
+        }
+      }
+    }
+  }
+
   const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
   std::vector<Rank> ranks_ = {3, 1, 8};
 };
@@ -67,12 +89,12 @@ TEST_F(LaneConnectorTest, EveryMemberHasAConnectionToEveryOther) {
     ranks_[0] = 100 + round;
     Run({0, 1, 2}, [&](Member& member, int self) {
       const std::string key = "lane" + std::to_string(round);
-      const absl::StatusOr<std::vector<UniqueFd>> sockets =
+      const absl::StatusOr<std::vector<Connection>> sockets =
           member.connector.Connect({key, ranks_, self, kPatience, &member.view});
       ASSERT_TRUE(sockets.ok()) << sockets.status();
       ASSERT_EQ(sockets->size(), 3u);
       for (int peer = 0; peer < 3; ++peer) {
-        const UniqueFd& socket = (*sockets)[static_cast<size_t>(peer)];
+        const UniqueFd& socket = (*sockets)[static_cast<size_t>(peer)].fd;
         EXPECT_EQ(socket.valid(), peer != self);
         const char word = static_cast<char>('a' + self);
         if (peer == self) continue;
@@ -80,7 +102,7 @@ TEST_F(LaneConnectorTest, EveryMemberHasAConnectionToEveryOther) {
       }
       for (int peer = 0; peer < 3; ++peer) {
         if (peer == self) continue;
-        const UniqueFd& socket = (*sockets)[static_cast<size_t>(peer)];
+        const UniqueFd& socket = (*sockets)[static_cast<size_t>(peer)].fd;
         AwaitReadable(socket);
         char words[2];
         ASSERT_EQ(recv(socket.get(), words, 2, MSG_DONTWAIT), 1);
@@ -93,7 +115,7 @@ TEST_F(LaneConnectorTest, EveryMemberHasAConnectionToEveryOther) {
 TEST_F(LaneConnectorTest, StrangersStayOutsideAndHoldUpNobody) {
   std::thread members([&] {
     Run({0, 2}, [&](Member& member, int self) {
-      const absl::StatusOr<std::vector<UniqueFd>> sockets = Connect(member, self);
+      const absl::StatusOr<std::vector<Connection>> sockets = Connect(member, self);
       EXPECT_TRUE(sockets.ok()) << sockets.status();
     });
   });
@@ -107,7 +129,7 @@ TEST_F(LaneConnectorTest, StrangersStayOutsideAndHoldUpNobody) {
     EXPECT_FALSE(WaitEstablished(link.get(), MonotonicNow() + kPatience).ok());
   }
   Run({1}, [&](Member& member, int self) {
-    const absl::StatusOr<std::vector<UniqueFd>> sockets = Connect(member, self);
+    const absl::StatusOr<std::vector<Connection>> sockets = Connect(member, self);
     EXPECT_TRUE(sockets.ok()) << sockets.status();
   });
   members.join();
@@ -123,6 +145,36 @@ TEST_F(LaneConnectorTest, WhoDoesNotComeIsNamed) {
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr(self == 0 ? "rank 1 was lost" : "rank 8 did not connect to rank 1"));
   });
+}
+
+// It has proved itself by then, and does not take itself for let in.
+TEST_F(LaneConnectorTest, WhoIsRefusedBecauseItWasStoppedTriesAgain) {
+  ranks_ = {3, 1};
+  std::thread server([&] {
+    Run({0}, [&](Member& member, int self) {
+      const absl::StatusOr<std::vector<Connection>> sockets = Connect(member, self);
+      EXPECT_TRUE(sockets.ok()) << sockets.status();
+    });
+  });
+  const std::string door = AddressOf(0);
+  const UniqueFd other_door = *ListenTcp("127.0.0.1");
+  ASSERT_EQ(store_->Set("lane/0", *TcpAddressOf(other_door)), absl::OkStatus());
+  std::thread client([&] {
+    Run({1}, [&](Member& member, int self) {
+      const absl::StatusOr<std::vector<Connection>> sockets = Connect(member, self);
+      EXPECT_TRUE(sockets.ok()) << sockets.status();
+    });
+  });
+  // Between the two, carries what they say to each other; of the first connection nothing that the
+  // server says, until it has closed that.
+  for (const bool holds_back : {true, false}) {
+    AwaitReadable(other_door);
+    const UniqueFd from = *Accept(other_door);
+    const UniqueFd to = *ConnectTcp(door);
+    Carry(from, to, holds_back);
+  }
+  client.join();
+  server.join();
 }
 
 // One knows where to go, and is not answered there.

@@ -157,6 +157,11 @@ class Member {
     communicator_->Start(operation);
     return host_.Finish(local_, communicator_.get(), sockets_.fd());
   }
+  // Whether something that it watches would wake the engine.
+  bool IsWoken() const {
+    pollfd wait = {sockets_.fd(), POLLIN, 0};
+    return poll(&wait, 1, 0) > 0;
+  }
   // Closes its connections.
   void Leave() { communicator_.reset(); }
 
@@ -811,6 +816,52 @@ TEST(Hierarchical, AnAbortNeedsNobodyElse) {
         member.Leave();
       }
       together.arrive_and_wait();
+    });
+  }
+}
+
+// The connections come about at any moment between two looks.
+TEST(Hierarchical, WhoNeverSleepsStartsAsTheOthersDo) {
+  Hosts hosts({1, 1});
+  for (uint32_t generation = 0; generation < 200; ++generation) {
+    Setting setting;
+    setting.set = 3;
+    setting.generation = generation;
+    RunMembers(hosts, hosts.Everybody(), setting, [&](Member& member, int self) {
+      std::vector<float> data(100, static_cast<float>(1 + self));
+      const Piece piece = {data.data(), data.data(), 100};
+      const BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+      member.communicator()->Start(operation);
+      absl::StatusOr<Progress> progress = Progress::kMoved;
+      while (progress.ok() && *progress != Progress::kDone) {
+        progress = member.communicator()->Advance();
+      }
+      ASSERT_TRUE(progress.ok()) << progress.status();
+      ASSERT_EQ(data[99], 3);
+    });
+  }
+}
+
+// Nobody looks at the connections any more.
+TEST(Hierarchical, NothingWakesBehindAnError) {
+  for (const int64_t elements : {int64_t{10}, int64_t{1'000'000}}) {
+    Hosts hosts({1, 1, 1});
+    std::barrier first(3), left(3);
+    RunMembers(hosts, hosts.Everybody(), {}, [&](Member& member, int self) {
+      std::vector<float> data(static_cast<size_t>(elements));
+      const Piece piece = {data.data(), data.data(), elements};
+      const BucketOperation operation = AllreduceOf({&piece, 1}, DType::kFloat32, ReduceOp::kSum);
+      EXPECT_EQ(member.Execute(operation), absl::OkStatus());
+      first.arrive_and_wait();
+      if (self == 1) {
+        member.Leave();
+        left.arrive_and_wait();
+        return;
+      }
+      const absl::Status status = member.Execute(operation);
+      EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+      left.arrive_and_wait();
+      EXPECT_FALSE(member.IsWoken()) << "member " << self << ", " << elements << " elements";
     });
   }
 }
