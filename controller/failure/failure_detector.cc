@@ -1,5 +1,6 @@
 #include "controller/failure/failure_detector.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,8 +9,8 @@ namespace rueda {
 
 void FailureDetector::OnLinkLost(Rank rank, std::string how, bool same_host, Nanos now) {
   if (suspects_a_rank()) return;
-  suspect_ =
-      Suspect{rank, std::move(how), now + (same_host ? kVerdictPatience : kRemoteVerdictPatience)};
+  suspect_ = Suspect{rank, std::move(how), now,
+                     now + (same_host ? kVerdictPatience : kRemoteVerdictPatience)};
 }
 
 void FailureDetector::OnSilence(Rank rank, std::string how, Nanos now) {
@@ -17,43 +18,66 @@ void FailureDetector::OnSilence(Rank rank, std::string how, Nanos now) {
 }
 
 void FailureDetector::OnConnectionLost(std::string how, Nanos now) {
-  if (!suspects()) suspect_ = Suspect{kNobody, std::move(how), now + kCulpritPatience};
+  if (!suspects()) suspect_ = Suspect{kNobody, std::move(how), now, now + kCulpritPatience};
 }
 
-// Whose end ended `rank`, as far as the verdicts tell: a rank that has failed because of another
-// says so. What it says itself may have been lost with its connection.
-Rank FailureDetector::CulpritBehind(Rank rank) const {
+Rank FailureDetector::FirstEnded(absl::FunctionRef<bool(Rank)> has_left) const {
+  for (Rank rank = 0; rank < world_size_; ++rank) {
+    if (!has_left(rank) && verdicts_->HowItEnded(rank).has_value()) return rank;
+  }
+  return kNobody;
+}
+
+// As far as the verdicts tell: a rank that has failed because of another says so. What it says
+// itself may have been lost with its connection.
+Rank FailureDetector::CulpritBehind(Rank rank, Rank* last_ended) const {
   for (int i = 0; i < world_size_; ++i) {
+    if (!verdicts_->HowItEnded(rank).has_value()) break;
+    *last_ended = rank;
     const Rank blamed = verdicts_->BlamedBy(rank);
     const bool is_another = blamed >= 0 && blamed < world_size_ && blamed != rank;
-    if (!is_another || blamed == self_ || !verdicts_->HowItEnded(rank).has_value()) break;
+    if (!is_another || blamed == self_) break;
     rank = blamed;
   }
   return rank;
 }
 
+bool FailureDetector::IsNeighbour(Rank rank) const {
+  return std::find(neighbours_.begin(), neighbours_.end(), rank) != neighbours_.end();
+}
+
 std::optional<Failure> FailureDetector::Decide(absl::FunctionRef<bool(Rank)> has_left, Nanos now) {
   if (!suspects()) return std::nullopt;
-  std::optional<std::string> verdict;
+  // What others have said is looked at anew each time: what this rank sees itself counts for more,
+  // and comes in by suspect_.
+  Rank culprit = suspect_->rank;
+  Rank last_ended = kNobody;
   const bool knows_all = verdicts_->KnowsAll();
-  for (Rank rank = 0; knows_all && rank < world_size_ && !suspects_a_rank(); ++rank) {
-    if (!has_left(rank) && verdicts_->HowItEnded(rank).has_value()) suspect_->rank = rank;
+  if (knows_all && culprit == kNobody) culprit = FirstEnded(has_left);
+  if (knows_all && culprit != kNobody) culprit = CulpritBehind(culprit, &last_ended);
+  std::optional<std::string> verdict;
+  if (culprit != kNobody) verdict = verdicts_->HowItEnded(culprit);
+  if (!verdict.has_value()) {
+    // One of this host that ended would have been heard of: it was taken for lost by the other side
+    // of a cut.
+    const bool ran = last_ended != kNobody && IsNeighbour(culprit);
+    const Nanos give_up = ran ? suspect_->since + kVerdictPatience : suspect_->give_up;
+    const bool may_learn_more = culprit == kNobody || verdicts_->MayCome(culprit);
+    if (may_learn_more && now < give_up) return std::nullopt;
   }
-  if (suspects_a_rank()) {
-    if (knows_all) suspect_->rank = CulpritBehind(suspect_->rank);
-    verdict = verdicts_->HowItEnded(suspect_->rank);
-  }
-  const bool may_learn_more = !suspects_a_rank() || verdicts_->MayCome(suspect_->rank);
-  if (!verdict.has_value() && may_learn_more && now < suspect_->give_up) return std::nullopt;
   Failure failure;
-  failure.rank = suspect_->rank;
+  failure.rank = culprit;
   failure.recoverable = true;
   failure.cause = suspect_->how;
   if (verdict.has_value()) {
     failure.cause = *std::move(verdict);
-    if (verdicts_->BlamedBy(suspect_->rank) == self_) {
+    if (verdicts_->BlamedBy(culprit) == self_) {
       absl::StrAppend(&failure.cause, ", having taken this rank for lost");
     }
+  } else if (last_ended != kNobody) {  // nobody knows what became of the one that it blames
+    failure.rank = last_ended;
+    failure.cause = absl::StrCat(*verdicts_->HowItEnded(last_ended), ", having taken rank ",
+                                 culprit, " for lost");
   }
   Clear();
   return failure;

@@ -11,6 +11,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "controller/failure/failure.h"
@@ -45,9 +47,12 @@ class FailureDetector {
   // a crowded machine hundreds of milliseconds may lie between two of them.
   static constexpr Nanos kCulpritPatience = 2 * kSecond;
 
-  // `verdicts` outlives this.
-  FailureDetector(Rank self, int world_size, const Verdicts* verdicts)
-      : self_(self), world_size_(world_size), verdicts_(verdicts) {}
+  // `neighbours`: the ranks of this host. `verdicts` outlives this.
+  FailureDetector(Rank self, int world_size, std::vector<Rank> neighbours, const Verdicts* verdicts)
+      : self_(self),
+        world_size_(world_size),
+        neighbours_(std::move(neighbours)),
+        verdicts_(verdicts) {}
 
   // The connection to `rank` broke.
   void OnLinkLost(Rank rank, std::string how, bool same_host, Nanos now);
@@ -58,7 +63,7 @@ class FailureDetector {
 
   // Whether somebody is suspected, and no accusation has been made yet.
   bool suspects() const { return suspect_.has_value(); }
-  // Whether a rank is: further news would not change whom.
+  // Whether a rank is, by what this one has seen itself: further news would not change whom.
   bool suspects_a_rank() const { return suspects() && suspect_->rank != kNobody; }
   // The accusation, once the verdict is there or was waited for long enough. `has_left`: of a rank,
   // whether it has shut down.
@@ -70,12 +75,18 @@ class FailureDetector {
   struct Suspect {
     Rank rank;  // kNobody: whoever the verdicts name
     std::string how;
+    Nanos since;
     Nanos give_up;
   };
-  Rank CulpritBehind(Rank rank) const;
+  // Whose end the verdicts tell of, for a suspect who is nobody in particular.
+  Rank FirstEnded(absl::FunctionRef<bool(Rank)> has_left) const;
+  // Whose end ended `rank`; `last_ended`: the last on the way there of whom there is a verdict.
+  Rank CulpritBehind(Rank rank, Rank* last_ended) const;
+  bool IsNeighbour(Rank rank) const;
 
   const Rank self_;
   const int world_size_;
+  const std::vector<Rank> neighbours_;
   const Verdicts* const verdicts_;
   std::optional<Suspect> suspect_;
 };

@@ -50,7 +50,8 @@ absl::Status Engine::Init(EnginePartsArgs args) {
     }
     verdicts = &process_verdicts_.emplace(std::move(pids));
   }
-  detector_.emplace(world_.rank, world_.size(), verdicts);
+  detector_.emplace(world_.rank, world_.size(), world_.topology.host_of(world_.rank).ranks,
+                    verdicts);
   lanes_.emplace(Lanes::Args{&world_, args.config, &member_, &tracks_, timeline_,
                              &own_page().activity, &parts_.backends, this});
   for (SetId set = 0; set < member_.process_sets().end(); ++set) {

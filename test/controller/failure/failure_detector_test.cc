@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kSize = 5;
 constexpr Rank kSelf = 0;
+constexpr Rank kNeighbour = 1;  // the others are on other hosts
 constexpr Nanos kStart = 1'000;
 constexpr Nanos kLate = kStart + 60 * kSecond;
 
@@ -36,7 +37,7 @@ class Board : public Verdicts {
 
 struct Fixture {
   Board board;
-  FailureDetector detector{kSelf, kSize, &board};
+  FailureDetector detector{kSelf, kSize, {kSelf, kNeighbour}, &board};
   std::set<Rank> left;
 
   std::optional<Failure> Decide(Nanos now) {
@@ -101,7 +102,7 @@ TEST(FailureDetector, WhereNobodyWatchesTheKernelTellsHowAProcessOfThisHostEnded
     std::vector<int> pids(kSize);
     pids[2] = pid;
     const ProcessVerdicts processes(pids);
-    FailureDetector detector(kSelf, kSize, &processes);
+    FailureDetector detector(kSelf, kSize, {kSelf, kNeighbour}, &processes);
     const auto nobody_left = [](Rank) { return false; };
     detector.OnLinkLost(2, "hung up", true, kStart);
     EXPECT_FALSE(detector.Decide(nobody_left, kStart).has_value()) << "it may be about to end";
@@ -121,7 +122,7 @@ TEST(FailureDetector, WhereNobodyWatchesTheKernelTellsHowAProcessOfThisHostEnded
 
 TEST(FailureDetector, WhereNobodyWatchesThereIsNothingToWaitForFromOtherHosts) {
   const ProcessVerdicts processes(std::vector<int>(kSize, 0));
-  FailureDetector detector(kSelf, kSize, &processes);
+  FailureDetector detector(kSelf, kSize, {kSelf, kNeighbour}, &processes);
   const auto nobody_left = [](Rank) { return false; };
   detector.OnLinkLost(2, "hung up", true, kStart);
   const std::optional<Failure> failure = detector.Decide(nobody_left, kStart);
@@ -199,6 +200,55 @@ TEST(FailureDetector, WhoTookThisRankForLostIsNamedWithThat) {
   ASSERT_TRUE(failure.has_value());
   EXPECT_EQ(failure->rank, 3);
   EXPECT_EQ(failure->cause, "exited with status 1, having taken this rank for lost");
+}
+
+// As where the network carries words in one direction only.
+TEST(FailureDetector, ANeighbourThatRunsIsNotLostThoughOthersTookItForLost) {
+  Fixture test;
+  test.board.ends = {{3, "exited with status 1"}};
+  test.board.blames = {{3, kNeighbour}};
+  test.detector.OnConnectionLost("reset by peer", kStart);
+  EXPECT_FALSE(test.Decide(kStart).has_value()) << "its verdict may be under way";
+  const std::optional<Failure> failure = test.Decide(kStart + FailureDetector::kVerdictPatience);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->rank, 3);
+  EXPECT_EQ(failure->cause, "exited with status 1, having taken rank 1 for lost");
+}
+
+TEST(FailureDetector, ANeighbourThatOthersMissedIsNamedIfItHasEnded) {
+  Fixture test;
+  test.board.ends = {{3, "exited with status 1"}};
+  test.board.blames = {{3, kNeighbour}};
+  test.detector.OnConnectionLost("reset by peer", kStart);
+  EXPECT_FALSE(test.Decide(kStart).has_value());
+  test.board.ends[kNeighbour] = "killed";
+  EXPECT_EQ(test.Decide(kStart + 1)->rank, kNeighbour);
+}
+
+TEST(FailureDetector, WithoutAVerdictOnWhomOthersBlameTheLastOfThemIsNamed) {
+  Fixture test;
+  test.board.ends = {{3, "exited with status 1"}};
+  test.board.blames = {{3, 2}};
+  test.detector.OnConnectionLost("reset by peer", kStart);
+  EXPECT_FALSE(test.Decide(kStart + FailureDetector::kCulpritPatience - 1).has_value());
+  const std::optional<Failure> failure = test.Decide(kStart + FailureDetector::kCulpritPatience);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->rank, 3);
+  EXPECT_EQ(failure->cause, "exited with status 1, having taken rank 2 for lost");
+}
+
+TEST(FailureDetector, ASilenceCountsForMoreThanWhomOthersBlame) {
+  Fixture test;
+  test.board.ends = {{3, "exited with status 1"}};
+  test.board.blames = {{3, 2}};
+  test.detector.OnConnectionLost("reset by peer", kStart);
+  EXPECT_FALSE(test.Decide(kStart).has_value());
+  EXPECT_FALSE(test.detector.suspects_a_rank()) << "it has seen none of them itself";
+  test.detector.OnSilence(2, "silent for 2.3 s", kStart);
+  const std::optional<Failure> failure = test.Decide(kStart + FailureDetector::kVerdictPatience);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->rank, 2);
+  EXPECT_EQ(failure->cause, "silent for 2.3 s");
 }
 
 TEST(FailureDetector, AnAccusationOfThisRankFallsBackOnTheAccuser) {
