@@ -204,6 +204,7 @@ absl::Status Link::OnWritable() {
       return absl::UnavailableError(absl::StrCat("connection lost: ", strerror(code)));
     }
     front.sent += static_cast<size_t>(n);
+    written_ += static_cast<uint64_t>(n);
     if (front.sent < front.bytes.size()) return absl::OkStatus();
     out_.pop_front();
   }

@@ -39,6 +39,8 @@ class Link {
   // queued for a peer that is gone.
   void Send(FrameType type, absl::string_view payload, const std::vector<int>& descriptors = {});
   bool wants_write() const { return !out_.empty(); }
+  // How many bytes of what was queued the socket has taken.
+  uint64_t written() const { return written_; }
 
   // Reads what is there; Next then has the whole frames. UNAVAILABLE: the peer closed, or the
   // connection is lost; other errors: the peer can't be trusted. Either way the link is dead, but
@@ -83,6 +85,7 @@ class Link {
   };
   std::vector<Early> early_;
   std::deque<Outgoing> out_;
+  uint64_t written_ = 0;
   bool unheard_ = false;  // the peer is gone
   std::string in_;
   std::deque<UniqueFd> in_descriptors_;

@@ -3,11 +3,13 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
+#include <linux/sockios.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stddef.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -206,6 +208,15 @@ absl::StatusOr<UniqueFd> ConnectTcpByName(const std::string& address) {
 void SetTcpPatience(int fd, Nanos patience) {
   const int ms = static_cast<int>(std::clamp<Nanos>(patience / kMillisecond, 1, INT_MAX));
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+}
+
+std::optional<size_t> UnacknowledgedBytes(int fd) {
+  int protocol = 0;
+  socklen_t size = sizeof protocol;
+  int bytes = 0;
+  if (getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) != 0) return std::nullopt;
+  if (protocol != IPPROTO_TCP || ioctl(fd, SIOCOUTQ, &bytes) != 0) return std::nullopt;
+  return static_cast<size_t>(bytes);
 }
 
 absl::Status AwaitConnected(const UniqueFd& socket, const std::string& address, Nanos deadline) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -50,6 +51,10 @@ absl::StatusOr<UniqueFd> ConnectTcpByName(const std::string& address);
 // How long nothing may come back before the kernel takes a TCP connection for lost; two seconds if
 // nothing is said. Nothing happens to other sockets.
 void SetTcpPatience(int fd, Nanos patience);
+
+// How many of the bytes that were written to a TCP connection the other end's kernel has not
+// acknowledged; nothing of other sockets.
+std::optional<size_t> UnacknowledgedBytes(int fd);
 
 // Blocks until a socket that has begun to connect to `address` is connected, at most to `deadline`:
 // DEADLINE_EXCEEDED then, or when the kernel has given up, else what is wrong.

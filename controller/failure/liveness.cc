@@ -27,6 +27,7 @@ Liveness::Liveness(Nanos limit, size_t remotes, size_t neighbours, Nanos now)
       returned_(now - limit),
       next_(limit > 0 && remotes + neighbours > 0 ? DeadlineAfter(now, interval_) : kForever),
       heard_(remotes, now),
+      reached_(remotes, now),
       stopped_since_(neighbours, kForever) {}
 
 bool Liveness::WasAway(Nanos now) const {
@@ -37,19 +38,22 @@ void Liveness::BeginLook(Nanos now) {
   if (now - looked_ > limit_ / 2) {  // what it did not see is nobody's fault
     returned_ = now;
     std::fill(heard_.begin(), heard_.end(), now);
+    std::fill(reached_.begin(), reached_.end(), now);
     std::fill(stopped_since_.begin(), stopped_since_.end(), kForever);
   }
   looked_ = now;
   if (next_ == kForever) return;
   next_ = DeadlineAfter(now, interval_);
   // Not later than when something may be said.
-  for (const Nanos heard : heard_) {
-    if (heard + silence_max_ > now) next_ = std::min(next_, heard + silence_max_);
+  for (const std::vector<Nanos>* sinces : {&heard_, &reached_}) {
+    for (const Nanos since : *sinces) {
+      if (since + silence_max_ > now) next_ = std::min(next_, since + silence_max_);
+    }
   }
 }
 
-std::optional<Nanos> Liveness::SilentFor(size_t remote, Nanos now) const {
-  const Nanos silence = now - heard_[remote];
+std::optional<Nanos> Liveness::OverLimit(Nanos since, Nanos now) const {
+  const Nanos silence = now - since;
   if (limit_ == 0 || silence < silence_max_) return std::nullopt;
   return silence;
 }

@@ -27,6 +27,8 @@ class Liveness {
   Nanos next() const { return next_; }
 
   void OnHeard(size_t remote, Nanos now) { heard_[remote] = now; }
+  // It has acknowledged something that this process said, or there is nothing that it has not.
+  void OnReached(size_t remote, Nanos now) { reached_[remote] = now; }
 
   // Whether this process was stopped, or starved, in the last while: others may have missed it.
   bool WasAway(Nanos now) const;
@@ -36,10 +38,19 @@ class Liveness {
   // For how long it has been silent, or stopped (`is_stopped`: as of now), if that is certainly
   // over the limit. A peer that was stopped for less is never accused: it was seen to run, or
   // heard, up to an interval before it was stopped.
-  std::optional<Nanos> SilentFor(size_t remote, Nanos now) const;
+  std::optional<Nanos> SilentFor(size_t remote, Nanos now) const {
+    return OverLimit(heard_[remote], now);
+  }
+  // The same for how long nothing has reached it, where the network carries words in one direction
+  // only: what it says still comes.
+  std::optional<Nanos> UnreachedFor(size_t remote, Nanos now) const {
+    return OverLimit(reached_[remote], now);
+  }
   std::optional<Nanos> StoppedFor(size_t neighbour, bool is_stopped, Nanos now);
 
  private:
+  std::optional<Nanos> OverLimit(Nanos since, Nanos now) const;
+
   const Nanos limit_;
   const Nanos interval_;
   const Nanos silence_max_;
@@ -47,6 +58,7 @@ class Liveness {
   Nanos returned_;  // when this process was away last, until then
   Nanos next_;
   std::vector<Nanos> heard_;          // by remote
+  std::vector<Nanos> reached_;        // by remote
   std::vector<Nanos> stopped_since_;  // by neighbour; kForever: it is not
 };
 

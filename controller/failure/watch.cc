@@ -43,7 +43,7 @@ Watch::Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now)
     if (std::find(ends_.begin(), ends_.end(), end) != ends_.end()) end = OpenEnd(each.pid);
     if (IsRemote(each.role)) {
       SetTcpPatience(each.link->fd(), limit > 0 ? limit + kTcpPatienceBeyond : kTcpPatienceAlone);
-      remotes_.push_back(each.link.get());
+      remotes_.push_back({each.link.get()});
     } else {
       neighbours_.push_back(
           {each.link->peer(), each.pid, each.role == LinkRole::kLeader, end != nullptr});
@@ -81,18 +81,39 @@ std::shared_ptr<const Watch::End> Watch::ShareEnd(int pid) {
 }
 
 void Watch::OnHeard(const Link* link, Nanos now) {
-  const auto it = std::find(remotes_.begin(), remotes_.end(), link);
+  const auto it = std::find_if(remotes_.begin(), remotes_.end(),
+                               [&](const Remote& each) { return each.link == link; });
   if (it != remotes_.end()) liveness_.OnHeard(static_cast<size_t>(it - remotes_.begin()), now);
+}
+
+// What it has acknowledged since the last look is at least the heartbeat of then, unless that is
+// still under way. The kernel there does it: a process that is late has been reached.
+void Watch::LookWhatReached(size_t remote, Nanos now) {
+  Remote& each = remotes_[remote];
+  const uint64_t left = UnacknowledgedBytes(each.link->fd()).value_or(0);
+  const uint64_t reached = each.link->written() - std::min(left, each.link->written());
+  if (left == 0 || reached > each.reached) liveness_.OnReached(remote, now);
+  each.reached = reached;
 }
 
 std::optional<Watch::Lost> Watch::SendHeartbeatsAndCheck(bool waiting, Nanos now) {
   liveness_.BeginLook(now);
-  for (Link* link : remotes_) link->Send(FrameType::kHeartbeat, "");
+  for (size_t i = 0; i < remotes_.size(); ++i) {
+    LookWhatReached(i, now);
+    remotes_[i].link->Send(FrameType::kHeartbeat, "");
+  }
   for (size_t i = 0; i < remotes_.size(); ++i) {
     if (const auto silence = liveness_.SilentFor(i, now)) {
-      return Lost{remotes_[i]->peer(),
+      return Lost{remotes_[i].link->peer(),
                   "silent for " + Seconds(*silence) +
                       ": the process is stopped, or its host is cut off from the network"};
+    }
+  }
+  for (size_t i = 0; i < remotes_.size(); ++i) {
+    if (const auto time = liveness_.UnreachedFor(i, now)) {
+      return Lost{remotes_[i].link->peer(),
+                  "nothing has reached it for " + Seconds(*time) +
+                      ", though it is heard: the network carries nothing to its host any more"};
     }
   }
   for (size_t i = 0; i < neighbours_.size(); ++i) {
@@ -118,8 +139,11 @@ std::optional<Watch::Lost> EndedRanks::Check(const VerdictBoard* board,
   for (size_t i = 0; i < infos.size(); ++i) {
     const Rank rank = static_cast<Rank>(i);
     const std::optional<VerdictBoard::Verdict> verdict = board->Read(rank);
-    if (!verdict.has_value() || verdict->pid != infos[i].pid || has_left(rank)) continue;
-    if (board->BlamedBy(rank) < 0) return Watch::Lost{rank, "its process has ended"};
+    if (!verdict.has_value() || has_left(rank)) continue;
+    const bool said_so = board->BlamedBy(rank) >= 0;
+    // Else it may be the end of a script that has started the rank.
+    if (!said_so && verdict->pid != infos[i].pid) continue;
+    if (!said_so) return Watch::Lost{rank, "its process has ended"};
     if (ended < 0) ended = rank;
   }
   if (std::exchange(found_, ended) != ended) found_at_ = now;

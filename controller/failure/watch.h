@@ -61,7 +61,12 @@ class Watch {
   const std::vector<RoleLink>& links_;
   // By link, each another; null: there is none. Contexts that watch one process share descriptors.
   std::vector<std::shared_ptr<const End>> ends_;
-  std::vector<Link*> remotes_;
+  struct Remote {
+    Link* link;
+    uint64_t reached = 0;  // bytes that it had acknowledged at the last look
+  };
+  void LookWhatReached(size_t remote, Nanos now);
+  std::vector<Remote> remotes_;
   std::vector<Neighbour> neighbours_;
   bool has_others_;  // than its own leader
   Liveness liveness_;

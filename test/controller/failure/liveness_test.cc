@@ -39,6 +39,28 @@ TEST(Liveness, AccusesWhoIsSilentForTheLimit) {
   EXPECT_GT(*liveness.SilentFor(0, now), kLimit);
 }
 
+TEST(Liveness, AccusesWhoHasNotBeenReachedForTheLimitThoughItIsHeard) {
+  Liveness liveness(kLimit, 1, 0, 0);
+  Nanos now = 0;
+  const auto unreached = [&](Nanos until) {
+    while (liveness.next() <= until) {
+      now = liveness.next();
+      liveness.BeginLook(now);
+      liveness.OnHeard(0, now);
+      if (liveness.UnreachedFor(0, now)) return true;
+    }
+    return false;
+  };
+  EXPECT_FALSE(unreached(3 * kSecond));
+  liveness.OnReached(0, now);
+  const Nanos reached = now;
+  EXPECT_FALSE(unreached(reached + kLimit + liveness.interval() - 1));
+  EXPECT_TRUE(unreached(reached + kLimit + liveness.interval()));
+  EXPECT_FALSE(liveness.SilentFor(0, now).has_value());
+  liveness.BeginLook(now += kLimit);  // it was away: nobody is to blame
+  EXPECT_FALSE(liveness.UnreachedFor(0, now).has_value());
+}
+
 TEST(Liveness, AccusesAtTheLimitWheneverItHeardLast) {
   for (const Nanos heard : {9'700 * kMillisecond, 9'900 * kMillisecond, 10 * kSecond}) {
     Liveness liveness(kLimit, 1, 0, 0);

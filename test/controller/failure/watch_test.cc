@@ -37,6 +37,12 @@ TEST(Watch, ARankHasEndedWhenTheLauncherSaysSoOfItsProcess) {
   EXPECT_EQ(look(board.get()), -1);
   ++now;
   EXPECT_EQ(look(board.get()), 1);
+  // A script started it, and ended after it.
+  board->Write(1, {99, 9});
+  EXPECT_EQ(look(board.get()), -1);
+  now += EndedRanks::kPatience;
+  EXPECT_EQ(look(board.get()), 1);
+  board->Write(1, {11, 9});
   // It does not hide one that was lost; nor does one that has left.
   board->Write(0, {10, 9});
   EXPECT_EQ(look(board.get()), 0);
