@@ -2,7 +2,7 @@
 """Jobs on several hosts whose network is bad (relay.py): cut in both directions or in one, for a while or for long, or
 with packets that are late, lost, doubled or overtaken. Needs root.
 
-bad_network_test.py BAD_NETWORK_HELPER
+bad_network_test.py BAD_NETWORK_HELPER RUEDARUN
 
 NETWORK_SEED: what the relay's choices follow from; one that the file says, to see what happened again.
 SOAK_NETWORK_OPERATIONS: how many each job does; more in test/soak/run.sh.
@@ -21,13 +21,15 @@ import unittest
 
 import hosts
 import relay
+import sshd
 import support
 
-HELPER = sys.argv.pop(1)
+HELPER, RUEDARUN = sys.argv.pop(1), sys.argv.pop(1)
 SEED = int(os.environ.get("NETWORK_SEED") or random.randrange(1, 100_000))
 OPERATIONS = int(os.environ.get("SOAK_NETWORK_OPERATIONS", "200"))
 HANG = 60 + OPERATIONS / 4  # seconds
 LIMIT = 2  # seconds, of silence
+LATE = 1  # seconds after it: when all know, if the machine does not do too much else
 DEFAULT_LIMIT = 4
 LOST = 3  # the helper's exit status
 NUMBERS = itertools.count(1)
@@ -139,7 +141,7 @@ class Network(unittest.TestCase):
         self.await_words("^failed", job)
         latest = 0
         for rank, said in enumerate(job.found(r"^failed at ([\d.]+) rank (-?\d+): rank (-?\d+) \(host .* was lost: "
-                                              r"(it took rank \d+ for lost: )?silent for")):
+                                              r"(it took rank \d+ for lost: )?(silent|nothing has reached it) for")):
             self.assertIsNotNone(said, job.everything())
             self.assertIn(int(said[2]), far(rank), job.everything())
             self.assertEqual(said[2], said[3], job.everything())
@@ -266,6 +268,94 @@ class Cut(Network):
         latest = self.expect_lost(job, since, lambda rank: (2, 3, 4, 5))
         print(f"a route gone on both sides: all know after {latest:.2f} s, limit {LIMIT} s", flush=True)
         self.expect_stale(job)
+
+
+class UnderRuedarun(Network):
+    """Which has a connection to each host, that may be cut too, and ends ranks two seconds after the first has failed:
+    whoever did not know by then would never."""
+
+    RANKS = 6
+    # Ranks 0 and 1 on the first of three hosts, which is ruedarun's, and so on; who can't be heard by whom.
+    CUTS = {"two others": ((1, 2), (2, 1)), "two others, one way": ((1, 2),),
+            "the root and another": ((0, 2), (2, 0)), "the root hears, and is not heard": ((0, 2),),
+            "the root does not hear": ((2, 0),), "a host that hears nobody": ((0, 2), (1, 2)),
+            "a host that nobody hears": ((2, 0), (2, 1)), "a host from all": ((0, 2), (1, 2), (2, 0), (2, 1))}
+
+    @classmethod
+    def setUpClass(cls):
+        support.skip(sshd.why_not())
+
+    def setUp(self):
+        super().setUp()
+        self.hosts = self.cluster(3, delay_ms=2)
+        self.sshd = sshd.Sshd(self.hosts, tempfile.mkdtemp(dir=self.folder))
+        self.addCleanup(self.sshd.stop)
+
+    def start(self, *words):
+        folder = tempfile.mkdtemp(dir=self.folder)
+        # Not as its ranks' output: that of a host which is cut off does not come.
+        script = f"exec {HELPER} {' '.join(map(str, words))} >{folder}/out.$RANK 2>&1"
+        with open(os.path.join(folder, "err"), "wb") as err:
+            job = subprocess.Popen(
+                self.sshd.command(0, RUEDARUN, "--host-timeout", "6",
+                                  "-H", ",".join(f"{name}:2" for name in self.hosts.names), "-x", f"RUEDA_HEARTBEAT_LIMIT_S={LIMIT}", "-x", f"RUEDA_RECORDER_DIR={folder}",
+                                  "sh", "-c", script), cwd=folder, stdin=subprocess.DEVNULL, stdout=err, stderr=err)
+        self.addCleanup(job.wait)
+        self.addCleanup(job.kill)
+        return job, folder
+
+    def said(self, folder, name):
+        try:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
+
+    def await_all(self, folder, pattern, seconds):
+        """What it finds in the words of each rank; of one that does not say it in time None."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = [re.search(pattern, self.said(folder, f"out.{rank}"), re.MULTILINE) for rank in range(self.RANKS)]
+            if all(found) or time.monotonic() > deadline:
+                return found
+            time.sleep(0.02)
+
+    def test_all_ranks_know_soon_after_the_limit(self):
+        for name, directions in self.CUTS.items():
+            with self.subTest(cut=name):
+                self.expect_told(name, directions, "--work", 100, "--in-flight", 4, "--bytes-max", 1_000_000)
+
+    def test_all_ranks_know_though_nothing_is_under_way(self):
+        for name in ("the root hears, and is not heard", "the root does not hear"):
+            with self.subTest(cut=name):
+                self.expect_told(name, self.CUTS[name], "--idle", 100)
+
+    def expect_told(self, name, directions, *words):
+        job, folder = self.start(*words)
+        def everything():
+            return "".join(self.said(folder, file) for file in ["err", *(f"out.{rank}" for rank in range(self.RANKS))])
+        ready = self.await_all(folder, "^there" if "--idle" in words else "^at work", HANG)
+        self.assertTrue(all(ready), everything())
+        since = time.monotonic()
+        for source, destination in directions:
+            self.hosts.change(source, destination, cut=True)
+        late = LATE if os.getloadavg()[0] < 4 else 3 * LATE
+        found = self.await_all(folder, r"^failed at ([\d.]+) rank (\d): rank \d \(host \S+ pid \d+\) was lost",
+                               5 * LIMIT)
+        job.wait(timeout=HANG)
+        over = time.monotonic() - since
+        for source, destination in directions:
+            self.hosts.change(source, destination, cut=False)
+        for rank, said in enumerate(found):
+            self.assertIsNotNone(said, f"rank {rank}: {everything()}")
+            self.assertNotEqual(int(said[2]), rank, everything())
+            # It is of a host at one end of the cut.
+            self.assertIn(int(said[2]) // 2, {host for pair in directions for host in pair}, everything())
+        latest = max(float(said[1]) for said in found) - since
+        print(f"{name}, {' '.join(map(str, words))}: all know after {latest:.2f} s, limit {LIMIT} s; over after {over:.1f} s",
+              flush=True)
+        self.assertLess(latest, LIMIT + late, everything())
+        self.assertNotEqual(job.returncode, 0, everything())
 
 
 class LargePackets(Network):
