@@ -60,7 +60,7 @@ void WaitPoint::RemoveSocket(int fd) {
 
 absl::Status WaitPoint::Watch(int fd) {
   watched_.push_back(fd);
-  return Add(sockets_, fd, heeds_watched_ ? EPOLLIN : 0);
+  return Add(sockets_, fd, heeds_watched_ ? uint32_t{EPOLLIN} : 0);
 }
 
 void WaitPoint::Unwatch(int fd) {
@@ -73,7 +73,7 @@ void WaitPoint::HeedWatched(bool heed) {
   heeds_watched_ = heed;
   for (const int fd : watched_) {
     epoll_event event = {};
-    event.events = heed ? EPOLLIN : 0;
+    event.events = heed ? uint32_t{EPOLLIN} : 0;
     event.data.fd = fd;
     epoll_ctl(sockets_.get(), EPOLL_CTL_MOD, fd, &event);
   }
