@@ -183,8 +183,9 @@ class Bench:
                        [environment])
         return outs and json.loads(next(line for line in outs[0].splitlines() if line.startswith("{")))
 
-    @staticmethod
-    def iterations(size):
+    def iterations(self, size):
+        if self.args.delay or self.args.loss:
+            return "50" if size <= 1 << 16 else "10"
         return "1000" if size <= 1 << 16 else "30" if size <= 1 << 20 else "5"
 
     def measure(self, row, operation, size):
