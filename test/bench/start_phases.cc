@@ -23,8 +23,8 @@ int main() try {
     rueda::allreduce(1.0, {.name = "one"});
     times[i] = Now();
   }
-  std::printf("times %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 "\n", times[0], times[1], times[2],
-              times[3]);
+  std::printf("times %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 "\n", times[0], times[1],
+              times[2], times[3]);
   std::fflush(stdout);
   rueda::shutdown();
   return 0;
