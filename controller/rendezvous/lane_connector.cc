@@ -13,6 +13,7 @@
 #include "controller/bus/socket.h"
 #include "controller/membership/rank_set.h"
 #include "controller/rendezvous/admission.h"
+#include "core/base/process.h"
 
 namespace rueda {
 namespace {
