@@ -20,6 +20,13 @@ absl::Status Add(const UniqueFd& epoll, int fd, uint32_t events) {
   return absl::OkStatus();
 }
 
+void Change(const UniqueFd& epoll, int fd, uint32_t events) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.fd = fd;
+  epoll_ctl(epoll.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
 // Until the bell rings, or `other` (-1: nothing) is ready.
 void Await(const Doorbell& bell, int other, Nanos deadline) {
   pollfd waits[2] = {{bell.fd(), POLLIN, 0}, {other, POLLIN, 0}};
@@ -48,10 +55,7 @@ absl::Status WaitPoint::AddBell(int fd) {
 }
 
 void WaitPoint::WantWrite(int fd, bool want) {
-  epoll_event event = {};
-  event.events = EPOLLIN | (want ? EPOLLOUT : 0u);
-  event.data.fd = fd;
-  epoll_ctl(sockets_.get(), EPOLL_CTL_MOD, fd, &event);
+  Change(sockets_, fd, EPOLLIN | (want ? EPOLLOUT : 0u));
 }
 
 void WaitPoint::RemoveSocket(int fd) {
@@ -71,12 +75,7 @@ void WaitPoint::Unwatch(int fd) {
 void WaitPoint::HeedWatched(bool heed) {
   if (heed == heeds_watched_) return;
   heeds_watched_ = heed;
-  for (const int fd : watched_) {
-    epoll_event event = {};
-    event.events = heed ? uint32_t{EPOLLIN} : 0;
-    event.data.fd = fd;
-    epoll_ctl(sockets_.get(), EPOLL_CTL_MOD, fd, &event);
-  }
+  for (const int fd : watched_) Change(sockets_, fd, heed ? uint32_t{EPOLLIN} : 0);
 }
 
 std::vector<int> WaitPoint::ReadySockets() const {

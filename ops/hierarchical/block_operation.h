@@ -90,6 +90,8 @@ class BlockOperation {
   };
   virtual Extent MadeBy(int64_t /*block*/, int /*host*/) const { return {}; }
   virtual bool TakesWhatOthersMake(int /*host*/) const { return true; }
+  // Whether a host takes a second trip's results.
+  bool TakesMade(int host) const { return layout_.two_trips && TakesWhatOthersMake(host); }
 
   // The lane thread's: makes what this host makes of the finished stripe. `parts`: by host, for
   // this one.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "core/base/check.h"
 #include "core/base/no_write_signals.h"
 #include "core/base/threads.h"
@@ -66,7 +65,7 @@ absl::Status GlooExchange::Send(int64_t block, absl::Span<const char* const> /*p
   for (int host = 0; host < args_.limits.hosts; ++host) {
     if (host == self) continue;
     const BlockOperation::Extent made = now_->MadeBy(block, host);
-    if (TakesMade(self) && made.bytes > 0) {
+    if (now_->TakesMade(self) && made.bytes > 0) {
       RUEDA_RETURN_IF_ERROR(buffers_.PostResult(number, host, made.offset, made.bytes));
     }
     CrossHeader header = {};
@@ -205,7 +204,7 @@ absl::Status GlooExchange::SendResults(int64_t block) {
   const int self = args_.module.self;
   const BlockOperation::Extent made = now_->MadeBy(block, self);
   for (int host = 0; host < args_.limits.hosts; ++host) {
-    if (host == self || made.bytes == 0 || !TakesMade(host)) continue;
+    if (host == self || made.bytes == 0 || !now_->TakesMade(host)) continue;
     RUEDA_RETURN_IF_ERROR(buffers_.SendResult(now_->Number(block), host, made.offset, made.bytes));
   }
   return absl::OkStatus();
@@ -220,8 +219,8 @@ absl::Status GlooExchange::Finish(int64_t block) {
     size_t receives = 0, sends = 0;
     for (int host = 0; host < args_.limits.hosts; ++host) {
       if (host == self) continue;
-      if (TakesMade(self) && now_->MadeBy(block, host).bytes > 0) ++receives;
-      if (TakesMade(host) && now_->MadeBy(block, self).bytes > 0) ++sends;
+      if (now_->TakesMade(self) && now_->MadeBy(block, host).bytes > 0) ++receives;
+      if (now_->TakesMade(host) && now_->MadeBy(block, self).bytes > 0) ++sends;
     }
     RUEDA_RETURN_IF_ERROR(buffers_.AwaitResults(number, receives, sends));
   }

@@ -44,10 +44,6 @@ class GlooExchange : public StripeExchange {
  private:
   GlooExchange(GlooExchangeArgs args, std::unique_ptr<LaneStore> store,
                rueda_module_communicator* library);
-  // Whether a host takes a second trip's results.
-  bool TakesMade(int host) const {
-    return now_->layout().two_trips && now_->TakesWhatOthersMake(host);
-  }
 
   // On the lane thread.
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -32,9 +32,6 @@ class PeerStream {
   PeerStream(int peer, Connection connection, User* user)
       : peer_(peer), connection_(std::move(connection)), user_(*user) {}
 
-  int peer() const { return peer_; }
-  int fd() const { return connection_.fd.get(); }
-
   // The socket may have become ready for it.
   void MayRead() { may_read_ = true; }
   void MayWrite() { may_write_ = true; }
@@ -54,6 +51,7 @@ class PeerStream {
     size_t sent;  // of both
   };
 
+  int fd() const { return connection_.fd.get(); }
   void Sent(size_t bytes);
   absl::StatusOr<bool> FindPlace();
   void Received(size_t bytes);

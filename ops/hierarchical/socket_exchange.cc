@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/check.h"
 #include "core/base/threads.h"
 
 namespace rueda {
@@ -55,7 +54,8 @@ void SocketExchange::Start(BlockOperation* operation) {
 void SocketExchange::Connect() {
   absl::StatusOr<std::vector<Connection>> connections = std::vector<Connection>();
   const absl::Status thrown = WithoutExceptions([&] {
-    connections = Meet();
+    connections = args_.connector->Connect(
+        {args_.lane.prefix, args_.ranks, args_.self, args_.lane.timeout, &store_});
     return absl::OkStatus();
   });
   const bool met = thrown.ok() && connections.ok();
@@ -72,11 +72,6 @@ void SocketExchange::Connect() {
   }
   (met ? met_ : failed_).store(true, std::memory_order_release);
   args_.lane.wake();
-}
-
-absl::StatusOr<std::vector<Connection>> SocketExchange::Meet() {
-  return args_.connector->Connect(
-      {args_.lane.prefix, args_.ranks, args_.self, args_.lane.timeout, &store_});
 }
 
 size_t SocketExchange::OutgoingBytes() const {
@@ -189,7 +184,7 @@ absl::StatusOr<char*> SocketExchange::PlaceForResult(int peer, const CrossHeader
   const uint64_t first = now_->Number(finished_);
   const auto awaited = static_cast<uint64_t>(sent_ - finished_);
   uint64_t& expected = expected_results_[static_cast<size_t>(peer)];
-  if (header.block - first < awaited && header.block >= expected && TakesMade(args_.self)) {
+  if (header.block - first < awaited && header.block >= expected && now_->TakesMade(args_.self)) {
     const int64_t block = finished_ + static_cast<int64_t>(header.block - first);
     const BlockOperation::Extent made = now_->MadeBy(block, peer);
     if (header.digest == now_->operation().digest && header.bytes == made.bytes && made.bytes > 0) {
@@ -212,7 +207,7 @@ void SocketExchange::OnReceived(int peer, const CrossHeader& header) {
 
 // How many the block has to get.
 int SocketExchange::ResultsOf(int64_t block) const {
-  if (!TakesMade(args_.self)) return 0;
+  if (!now_->TakesMade(args_.self)) return 0;
   int results = 0;
   for (int host = 0; host < hosts(); ++host) {
     if (host != args_.self && now_->MadeBy(block, host).bytes > 0) ++results;
@@ -285,7 +280,7 @@ bool SocketExchange::Look() {
   for (int i = 0; i < count; ++i) {
     const int host = static_cast<int>(events[i].data.u32);
     if (host == args_.self) {
-      timed_until_ = 0;
+      timer_is_set_ = false;
       continue;
     }
     PeerStream& stream = StreamOf(host);
@@ -315,7 +310,7 @@ absl::Status SocketExchange::CheckTime() {
   if (moved_at_ == 0) moved_at_ = now;
   const Nanos until = moved_at_ + args_.lane.timeout;
   if (now < until) {
-    if (timed_until_ == 0) SetTimer(until);  // one that is set fires too early, if at all
+    if (!timer_is_set_) SetTimer(until);  // one that is set fires too early, if at all
     return absl::OkStatus();
   }
   return absl::UnavailableError(absl::StrCat("nothing came from the other hosts for ",
@@ -326,7 +321,7 @@ void SocketExchange::SetTimer(Nanos until) {
   itimerspec when = {};
   when.it_value = {until / kSecond, until % kSecond};
   timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &when, nullptr);
-  timed_until_ = until;
+  timer_is_set_ = true;
 }
 
 absl::Status SocketExchange::CheckParts(int64_t block) const {
@@ -352,7 +347,7 @@ absl::StatusOr<bool> SocketExchange::MakeBlock() {
   RUEDA_RETURN_IF_ERROR(Release(block));
   const BlockOperation::Extent made = now_->MadeBy(block, args_.self);
   for (int host = 0; host < hosts(); ++host) {
-    if (host == args_.self || made.bytes == 0 || !TakesMade(host)) continue;
+    if (host == args_.self || made.bytes == 0 || !now_->TakesMade(host)) continue;
     CrossHeader header = {};
     header.block = number;
     header.bytes = made.bytes;

@@ -7,9 +7,7 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "core/base/closed_in_child.h"
@@ -68,7 +66,6 @@ class SocketExchange : public StripeExchange, private PeerStream::User {
 
   // On the thread.
   void Connect() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<std::vector<Connection>> Meet();
 
   // PeerStream::User.
   absl::StatusOr<char*> PlaceFor(int peer, const CrossHeader& header) override;
@@ -95,15 +92,10 @@ class SocketExchange : public StripeExchange, private PeerStream::User {
   int hosts() const { return args_.limits.hosts; }
   int others() const { return hosts() - 1; }
   Slot& SlotOf(uint64_t number) { return slots_[number % kRingBlocks]; }
-  const Slot& SlotOf(uint64_t number) const { return slots_[number % kRingBlocks]; }
   PeerStream& StreamOf(int host) { return *streams_[static_cast<size_t>(host)]; }
   size_t OutgoingBytes() const;
   size_t IncomingBytes() const { return sizeof(CrossHeader) + args_.limits.part_bytes; }
   char* Incoming(uint64_t number, int from) const;
-  // Whether a host takes a second trip's results.
-  bool TakesMade(int host) const {
-    return now_->layout().two_trips && now_->TakesWhatOthersMake(host);
-  }
 
   const SocketExchangeArgs args_;
   LaneStore store_;
@@ -130,8 +122,8 @@ class SocketExchange : public StripeExchange, private PeerStream::User {
   std::vector<uint64_t> expected_results_;  // nor result
   uint64_t released_;                       // before that one nobody needs parts any more
   Slot slots_[kRingBlocks];
-  Nanos moved_at_ = 0;     // 0: just now
-  Nanos timed_until_ = 0;  // 0: the timer is not set
+  Nanos moved_at_ = 0;  // 0: just now
+  bool timer_is_set_ = false;
 
   BlockOperation* now_ = nullptr;
   // How many blocks of it have come so far.
