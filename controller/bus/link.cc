@@ -244,11 +244,27 @@ absl::Status Named(const Link& link, const absl::Status& status) {
   return StatusAt(absl::StrCat("rank ", link.peer()), status);
 }
 
+pollfd WaitOf(const Link& link) {
+  return {link.fd(), static_cast<short>(POLLIN | (link.wants_write() ? POLLOUT : 0)), 0};
+}
+
+absl::Status CheckIsExpected(const Link& link, const Frame& frame, FrameType expected) {
+  if (frame.type == FrameType::kRefused) {
+    return absl::FailedPreconditionError(
+        absl::string_view(frame.payload).substr(0, kErrorTextBytesMax));
+  }
+  if (frame.type == expected) return absl::OkStatus();
+  RUEDA_RETURN_IF_ERROR(WhyItGaveUp(frame));
+  return absl::DataLossError(absl::StrCat("rank ", link.peer(), " sent a frame of type ",
+                                          static_cast<int>(frame.type), " where ",
+                                          static_cast<int>(expected), " was expected"));
+}
+
 // Waits until the socket can be read (or written, if something is queued) and handles that.
 absl::Status Step(Link* link, Nanos deadline) {
   const Nanos left = deadline - MonotonicNow();
   if (left <= 0) return Named(*link, absl::DeadlineExceededError("no answer in time"));
-  pollfd wait = {link->fd(), static_cast<short>(POLLIN | (link->wants_write() ? POLLOUT : 0)), 0};
+  pollfd wait = WaitOf(*link);
   const int ready = poll(&wait, 1, PollTimeoutMs(left));
   if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "waiting for a connection");
   if (ready <= 0) return absl::OkStatus();
@@ -285,17 +301,39 @@ absl::StatusOr<Link::Received> WaitFrame(Link* link, FrameType expected, Nanos d
       return status;
     }
   }
-  if (received.frame.type == FrameType::kRefused) {
-    received.frame.payload.resize(std::min(received.frame.payload.size(), kErrorTextBytesMax));
-    return absl::FailedPreconditionError(received.frame.payload);
-  }
-  if (received.frame.type != expected) {
-    RUEDA_RETURN_IF_ERROR(WhyItGaveUp(received.frame));
-    return absl::DataLossError(absl::StrCat("rank ", link->peer(), " sent a frame of type ",
-                                            static_cast<int>(received.frame.type), " where ",
-                                            static_cast<int>(expected), " was expected"));
-  }
+  RUEDA_RETURN_IF_ERROR(CheckIsExpected(*link, received.frame, expected));
   return received;
+}
+
+absl::Status WaitFrames(absl::Span<Link* const> links, FrameType expected,
+                        absl::FunctionRef<bool(Link*, const Frame&)> take, Nanos deadline) {
+  std::vector<Link*> left(links.begin(), links.end());
+  std::vector<pollfd> waits;
+  Link::Received received;
+  while (true) {
+    for (Link*& link : left) {
+      while (link != nullptr && link->Next(&received)) {
+        RUEDA_RETURN_IF_ERROR(CheckIsExpected(*link, received.frame, expected));
+        if (take(link, received.frame)) link = nullptr;
+      }
+    }
+    std::erase(left, nullptr);
+    if (left.empty()) return absl::OkStatus();
+    waits.clear();
+    for (const Link* link : left) waits.push_back(WaitOf(*link));
+    const Nanos now = MonotonicNow();
+    if (now >= deadline) {
+      return Named(*left.front(), absl::DeadlineExceededError("no answer in time"));
+    }
+    if (poll(waits.data(), waits.size(), PollTimeoutMs(deadline - now)) < 0 && errno != EINTR) {
+      return ErrnoStatus(errno, "waiting for connections");
+    }
+    for (size_t i = 0; i < left.size(); ++i) {
+      if (waits[i].revents == 0) continue;
+      const absl::Status status = OnReady(left[i], waits[i].revents);
+      if (!status.ok()) return LastWords(left[i], Named(*left[i], status));
+    }
+  }
 }
 
 absl::Status WaitFlushed(Link* link, Nanos deadline) {

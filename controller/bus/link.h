@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "controller/protocol/authentication.h"
 #include "controller/protocol/frame.h"
@@ -102,6 +103,10 @@ absl::Status OnReady(Link* link, short revents);
 absl::Status WaitEstablished(Link* link, Nanos deadline);
 absl::StatusOr<Link::Received> WaitFrame(Link* link, FrameType expected, Nanos deadline);
 absl::Status WaitFlushed(Link* link, Nanos deadline);
+// Of several, none of which holds up the others: hands on each frame, until `take` has said of each
+// link that this was its last.
+absl::Status WaitFrames(absl::Span<Link* const> links, FrameType expected,
+                        absl::FunctionRef<bool(Link*, const Frame&)> take, Nanos deadline);
 // Of several, none of which holds up the others. The first error.
 absl::Status WaitFlushed(absl::Span<const std::unique_ptr<Link>> links, Nanos deadline);
 

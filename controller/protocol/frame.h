@@ -29,7 +29,7 @@ enum class FrameType : uint8_t {
   kStoreGet = 9,
   kStoreValue = 10,
   kGoodbye = 11,    // the sender closes on purpose
-  kClock = 12,      // wire::ClockReading or wire::ClockOffset, or empty: a question
+  kClock = 12,      // clocks.h of controller/rendezvous
   kHeartbeat = 13,  // empty: the sender is there
   kRefused = 14,    // why the receiver can't take part: a text
   kAddress = 15,    // where a leader listens for those below it: a text

@@ -97,11 +97,10 @@ absl::Status AlignClocks(absl::Span<const wire::Hello> hellos, Nanos deadline, W
   const auto has_other_clock = [&](Rank rank) {
     return hellos[rank].host_id() != hellos[0].host_id();
   };
+  std::vector<Link*> asking;
   for (RoleLink& role_link : world->links) {
     Link* const link = role_link.link.get();
-    if (role_link.role == LinkRole::kChild && has_other_clock(link->peer())) {
-      RUEDA_RETURN_IF_ERROR(AnswerClocks(link, deadline));
-    }
+    if (role_link.role == LinkRole::kChild && has_other_clock(link->peer())) asking.push_back(link);
     if (!has_other_clock(world->rank)) continue;
     if (role_link.role == LinkRole::kParent) {
       RUEDA_ASSIGN_OR_RETURN(world->to_rank_0, CompareClocks(link, deadline));
@@ -109,7 +108,7 @@ absl::Status AlignClocks(absl::Span<const wire::Hello> hellos, Nanos deadline, W
       RUEDA_ASSIGN_OR_RETURN(world->to_rank_0, WaitOffset(link, deadline));
     }
   }
-  if (!has_other_clock(world->rank)) return absl::OkStatus();
+  if (!has_other_clock(world->rank)) return AnswerClocks(asking, deadline);
   for (RoleLink& role_link : world->links) {
     if (role_link.role != LinkRole::kNeighbour) continue;
     SendOffset(role_link.link.get(), world->to_rank_0);

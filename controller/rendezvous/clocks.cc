@@ -9,8 +9,12 @@
 namespace rueda {
 namespace {
 
-// The quickest of so many is about as quick as the network can be.
-constexpr int kRoundTrips = 16;
+// The quickest of so many is about as quick as the network can be. On a slow one fewer do: none
+// begins after so long.
+constexpr size_t kRoundTripsMax = 16;
+constexpr Nanos kRoundTripsUntil = 50 * kMillisecond;
+// What is sent once all samples are taken; before, a question is empty.
+constexpr char kCompared[] = "compared";
 // No clock shows more, nor do two differ by more: sums of a few don't overflow.
 constexpr Nanos kTimeMax = kForever / 8;
 
@@ -36,8 +40,11 @@ ClockOffset EstimateOffset(absl::Span<const ClockSample> samples) {
 }
 
 absl::StatusOr<ClockOffset> CompareClocks(Link* link, Nanos deadline) {
-  std::vector<ClockSample> samples(kRoundTrips);
-  for (ClockSample& sample : samples) {
+  std::vector<ClockSample> samples;
+  const Nanos begin = MonotonicNow();
+  while (samples.empty() ||
+         (samples.size() < kRoundTripsMax && MonotonicNow() < begin + kRoundTripsUntil)) {
+    ClockSample& sample = samples.emplace_back();
     sample.asked = MonotonicNow();
     link->Send(FrameType::kClock, "");
     RUEDA_ASSIGN_OR_RETURN(const Link::Received received,
@@ -45,6 +52,8 @@ absl::StatusOr<ClockOffset> CompareClocks(Link* link, Nanos deadline) {
     sample.answered = MonotonicNow();
     RUEDA_RETURN_IF_ERROR(UnpackReading(received.frame.payload, &sample));
   }
+  link->Send(FrameType::kClock, kCompared);
+  RUEDA_RETURN_IF_ERROR(WaitFrame(link, FrameType::kClock, deadline).status());
   return EstimateOffset(samples);
 }
 
@@ -59,15 +68,18 @@ absl::Status UnpackReading(absl::string_view payload, ClockSample* sample) {
   return absl::OkStatus();
 }
 
-absl::Status AnswerClocks(Link* link, Nanos deadline) {
-  for (int i = 0; i < kRoundTrips; ++i) {
-    RUEDA_RETURN_IF_ERROR(WaitFrame(link, FrameType::kClock, deadline).status());
+absl::Status AnswerClocks(absl::Span<Link* const> links, Nanos deadline) {
+  const auto answer = [](Link* link, const Frame& question) {
+    if (question.payload == kCompared) return true;
     wire::ClockReading reading;
     reading.set_received(MonotonicNow());
     reading.set_replied(reading.received());
     link->Send(FrameType::kClock, reading.SerializeAsString());
-    RUEDA_RETURN_IF_ERROR(WaitFlushed(link, deadline));
-  }
+    return false;
+  };
+  RUEDA_RETURN_IF_ERROR(WaitFrames(links, FrameType::kClock, answer, deadline));
+  for (Link* const link : links) link->Send(FrameType::kClock, "");
+  for (Link* const link : links) RUEDA_RETURN_IF_ERROR(WaitFlushed(link, deadline));
   return absl::OkStatus();
 }
 

@@ -33,9 +33,11 @@ absl::Status UnpackReading(absl::string_view payload, ClockSample* sample);
 absl::StatusOr<ClockOffset> UnpackOffset(absl::string_view payload);
 
 // Block until the round trips are made, at most to `deadline`. At one end of the link: the other's
-// clock as seen from here. At the other end: the answers.
+// clock as seen from here. At the other end, of several links at once: the answers. Nobody returns
+// before all have compared: whoever went on would hear nothing from those who are still at it, and
+// could take them for lost.
 absl::StatusOr<ClockOffset> CompareClocks(Link* link, Nanos deadline);
-absl::Status AnswerClocks(Link* link, Nanos deadline);
+absl::Status AnswerClocks(absl::Span<Link* const> links, Nanos deadline);
 
 // Passes on what CompareClocks found, from a leader to a rank of its host.
 void SendOffset(Link* link, const ClockOffset& offset);

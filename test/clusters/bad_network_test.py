@@ -409,6 +409,10 @@ class Weather(Network):
             for event, expected in {"lost": "loss", "duplicated": "duplicate", "overtaken": "jittered"}.items():
                 self.assertEqual(counts[event] > 0, expected in what, (name, counts))
 
+    def test_hosts_that_are_far_apart_meet(self):
+        """The limit is twenty times as long as a word is under way, and the start takes many of them."""
+        self.expect_done(self.job(self.cluster(3, delay_ms=100), "--operations", 2, count=3), 2)
+
     def test_one_that_does_nothing_is_not_lost(self):
         """Though every fifth packet is; and though nobody looks whether it is there."""
         jobs = []

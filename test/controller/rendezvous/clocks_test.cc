@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <thread>
 #include <vector>
+
+#include "core/base/check.h"
 
 namespace rueda {
 namespace {
@@ -46,25 +49,30 @@ TEST(Clocks, TheQuickestRoundTripWins) {
 }
 
 // Two ends of a link in one process, whose clocks are one.
-class Links : public ::testing::Test {
- protected:
-  void SetUp() override {
+struct Ends {
+  explicit Ends(Rank asker) {
     int fds[2];
-    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
+    RUEDA_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) == 0);
     SessionScope scope;
     scope.job = "clocks";
     scope.membership = 1;
-    asking_ = Link::Client(UniqueFd(fds[0]), scope, 1, 0);
-    answering_ = Link::Server(UniqueFd(fds[1]), scope, 0);
+    asking = Link::Client(UniqueFd(fds[0]), scope, asker, 0);
+    answering = Link::Server(UniqueFd(fds[1]), scope, 0);
   }
+  std::unique_ptr<Link> asking, answering;
+};
+
+class Links : public ::testing::Test {
+ protected:
   const Nanos deadline_ = MonotonicNow() + 60 * kSecond;
-  std::unique_ptr<Link> asking_, answering_;
+  Ends ends_{1};
+  std::unique_ptr<Link>&asking_ = ends_.asking, &answering_ = ends_.answering;
 };
 
 TEST_F(Links, CompareClocksWithinTheUncertainty) {
   std::thread other([&] {
     EXPECT_TRUE(WaitEstablished(answering_.get(), deadline_).ok());
-    EXPECT_TRUE(AnswerClocks(answering_.get(), deadline_).ok());
+    EXPECT_TRUE(AnswerClocks({answering_.get()}, deadline_).ok());
   });
   EXPECT_TRUE(WaitEstablished(asking_.get(), deadline_).ok());
   const absl::StatusOr<ClockOffset> found = CompareClocks(asking_.get(), deadline_);
@@ -72,6 +80,49 @@ TEST_F(Links, CompareClocksWithinTheUncertainty) {
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_GT(found->uncertainty, 0);
   EXPECT_LE(std::abs(found->offset), found->uncertainty);
+}
+
+TEST_F(Links, NobodyGoesOnBeforeAllHaveCompared) {
+  Ends second(2);
+  std::thread answerer([&] {
+    for (Link* link : {answering_.get(), second.answering.get()}) {
+      EXPECT_TRUE(WaitEstablished(link, deadline_).ok());
+    }
+    EXPECT_TRUE(AnswerClocks({answering_.get(), second.answering.get()}, deadline_).ok());
+  });
+  std::atomic<bool> has_begun = false;
+  std::thread first([&] {
+    EXPECT_TRUE(WaitEstablished(asking_.get(), deadline_).ok());
+    EXPECT_TRUE(CompareClocks(asking_.get(), deadline_).ok());
+    EXPECT_TRUE(has_begun);
+  });
+  EXPECT_TRUE(WaitEstablished(second.asking.get(), deadline_).ok());
+  SleepFor(50 * kMillisecond);  // time for the first to be wrong
+  has_begun = true;
+  EXPECT_TRUE(CompareClocks(second.asking.get(), deadline_).ok());
+  first.join();
+  answerer.join();
+}
+
+TEST_F(Links, TheSilenceOfOneDoesNotHoldUpTheAnswersToAnother) {
+  Ends silent(2);
+  std::thread answerer([&] {
+    for (Link* link : {silent.answering.get(), answering_.get()}) {
+      EXPECT_TRUE(WaitEstablished(link, deadline_).ok());
+    }
+    EXPECT_TRUE(
+        absl::IsUnavailable(AnswerClocks({silent.answering.get(), answering_.get()}, deadline_)));
+  });
+  EXPECT_TRUE(WaitEstablished(silent.asking.get(), deadline_).ok());
+  EXPECT_TRUE(WaitEstablished(asking_.get(), deadline_).ok());
+  asking_->Send(FrameType::kClock, "");
+  ClockSample sample;
+  const absl::StatusOr<Link::Received> answer =
+      WaitFrame(asking_.get(), FrameType::kClock, deadline_);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_TRUE(UnpackReading(answer->frame.payload, &sample).ok());
+  silent.asking.reset();
+  answerer.join();
 }
 
 TEST_F(Links, AnOffsetIsPassedOn) {
