@@ -128,10 +128,7 @@ void Lanes::Bring(Request* request) const {
   // Who brings nothing to a broadcast says so only if the root may bring it.
   const int64_t largest =
       BytesBrought(signature, request->extras.first_dims, is_broadcast ? signature.root : self);
-  if (largest < 0 || largest > limit ||
-      largest * (is_broadcast ? 1 : lane->split().ranks()) > int64_t{kInlineBytesMax}) {
-    return;
-  }
+  if (largest < 0 || largest * (is_broadcast ? 1 : lane->split().ranks()) > limit) return;
   const int64_t bytes = is_broadcast && self != signature.root ? 0 : largest;
   const char* const input = bytes == 0 ? "" : static_cast<const char*>(request->parts[0].input);
   request->extras.SayData(std::string(input, static_cast<size_t>(bytes)));

@@ -67,12 +67,10 @@ const Knob kKnobs[] = {
      "HOROVOD_FUSION_THRESHOLD",
      "Bytes of a fusion bucket: a batch closes when it holds this much. A larger tensor travels "
      "alone. 0: each does."},
-    {"inline_bytes", &Config::inline_bytes, Use::kKnob, 0, 1 << 16, "", "",
-     "Between hosts: up to how many bytes of a rank travel with the announcement of a blocking "
-     "call, "
-     "so that the plan brings the result back. 0: none. All ranks' bytes of an operation "
-     "together are at most 64 KiB, its process set has members on all hosts and at most 256 "
-     "ranks."},
+    {"inline_bytes", &Config::inline_bytes, Use::kKnob, 0, kInlineBytesMax, "", "",
+     "Between hosts: up to how many bytes of an operation, all ranks' together, travel with the "
+     "announcements of blocking calls, so that the plan brings the result back. 0: none. Its "
+     "process set has members on all hosts and at most 256 ranks."},
     {"cross", &Config::cross, Use::kAgreed, 0, 0, "auto|sockets|gloo", "",
      "What moves the bytes of CPU tensors between hosts. `sockets`: TCP connections of Rueda's "
      "own. "
