@@ -29,6 +29,8 @@ class Liveness {
   void OnHeard(size_t remote, Nanos now) { heard_[remote] = now; }
   // It has acknowledged something that this process said, or there is nothing that it has not.
   void OnReached(size_t remote, Nanos now) { reached_[remote] = now; }
+  // Lately.
+  bool IsReached(size_t remote, Nanos now) const { return now - reached_[remote] < limit_ / 2; }
 
   // Whether this process was stopped, or starved, in the last while: others may have missed it.
   bool WasAway(Nanos now) const;

@@ -106,14 +106,18 @@ std::optional<Watch::Lost> Watch::SendHeartbeatsAndCheck(bool waiting, Nanos now
     if (const auto silence = liveness_.SilentFor(i, now)) {
       return Lost{remotes_[i].link->peer(),
                   "silent for " + Seconds(*silence) +
-                      ": the process is stopped, or its host is cut off from the network"};
+                      (liveness_.IsReached(i, now)
+                           ? ", while its host answers: the process is stopped, or the network "
+                             "drops large packets from there"
+                           : ", as is its host: it is down, or cut off from the network")};
     }
   }
   for (size_t i = 0; i < remotes_.size(); ++i) {
     if (const auto time = liveness_.UnreachedFor(i, now)) {
       return Lost{remotes_[i].link->peer(),
                   "nothing has reached it for " + Seconds(*time) +
-                      ", though it is heard: the network carries nothing to its host any more"};
+                      ", though it is heard: the network drops what is sent to its host, or "
+                      "large packets"};
     }
   }
   for (size_t i = 0; i < neighbours_.size(); ++i) {

@@ -119,7 +119,8 @@ class Hosts(Silence):
             ranks = self.start()
             os.kill(ranks[victim].pid, signal.SIGSTOP)
             stopped = time.monotonic()
-            self.expect_named(ranks, {rank: victim for rank in range(4) if rank != victim}, "(stopped by a signal|silent) for")
+            self.expect_named(ranks, {rank: victim for rank in range(4) if rank != victim},
+                              r"(stopped by a signal for|silent for [\d.]+ s, while its host answers)")
             print(f"rank {victim} stopped: all know after {time.monotonic() - stopped:.1f} s, limit {LIMIT} s")
             os.kill(ranks[victim].pid, signal.SIGCONT)
             _, err = ranks[victim].communicate(timeout=HANG)  # it can't go on, and knows
@@ -129,7 +130,8 @@ class Hosts(Silence):
         ranks = self.start()
         self.cluster.cut(1)
         cut = time.monotonic()
-        self.expect_named(ranks, {0: 2, 1: 2, 2: 0, 3: 0}, "(silent for|.*[Tt]imed out)")
+        self.expect_named(ranks, {0: 2, 1: 2, 2: 0, 3: 0},
+                          r"(silent for [\d.]+ s(, as is its host|: the network between)|.*[Tt]imed out)")
         print(f"a host cut off: both sides know after {time.monotonic() - cut:.1f} s, limit {LIMIT} s")
 
 

@@ -53,8 +53,10 @@ TEST(Liveness, AccusesWhoHasNotBeenReachedForTheLimitThoughItIsHeard) {
   };
   EXPECT_FALSE(unreached(3 * kSecond));
   liveness.OnReached(0, now);
+  EXPECT_TRUE(liveness.IsReached(0, now));
   const Nanos reached = now;
   EXPECT_FALSE(unreached(reached + kLimit + liveness.interval() - 1));
+  EXPECT_FALSE(liveness.IsReached(0, now));
   EXPECT_TRUE(unreached(reached + kLimit + liveness.interval()));
   EXPECT_FALSE(liveness.SilentFor(0, now).has_value());
   liveness.BeginLook(now += kLimit);  // it was away: nobody is to blame
