@@ -1,0 +1,218 @@
+// PURE
+#include "controller/membership/authority.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/seconds.h"
+
+namespace rueda {
+
+bool Authority::IsMember(Slot slot) const {
+  const auto it = processes_.find(slot);
+  return it != processes_.end() && it->second.member;
+}
+
+void Authority::OnStarted(Slot slot, Nanos now) {
+  processes_[slot] = Process();
+  if (record_.number == 0 && shortage_since_ == kForever) shortage_since_ = now;
+}
+
+void Authority::OnEnded(Slot slot, bool well, Nanos now, Actions* out) {
+  const auto it = processes_.find(slot);
+  if (it == processes_.end() || over_) return;
+  const bool was_member = it->second.member;
+  processes_.erase(it);
+  finishing_ |= well && (was_member || record_.number == 0);
+  if (record_.number == 0 && processes_.empty()) {
+    if (!well) return End("all processes have failed before they met", out);
+    over_ = true;
+    deadline_ = kForever;
+    return;
+  }
+  const bool has_members = std::any_of(processes_.begin(), processes_.end(),
+                                       [](const auto& each) { return each.second.member; });
+  if (record_.number > 0 && was_member && !has_members) {
+    if (!finishing_) {
+      return End(absl::StrCat("all ranks of membership ", record_.number, " have failed"), out);
+    }
+    over_ = true;  // the rest has nothing to do any more
+    deadline_ = kForever;
+    for (const auto& [other, process] : processes_) out->push_back({ActionKind::kDismiss, other});
+    return;
+  }
+  TryCommit(now, out);
+}
+
+void Authority::OnAsk(Slot slot, const Ask& ask, Nanos now, Actions* out) {
+  const auto it = processes_.find(slot);
+  if (it == processes_.end()) return;
+  Process& process = it->second;
+  if (over_ || process.removed || (process.withdrawn && !process.member)) {
+    out->push_back({ActionKind::kDismiss, slot});
+    return;
+  }
+  if (process.member && ask.membership < record_.number) {
+    out->push_back({ActionKind::kRepeat, slot});
+    return;
+  }
+  process.asked = true;
+  process.ask = ask;
+  if (record_.number == 0 || process.member) {
+    if (!regrouping()) asked_since_ = now;
+    asked_last_ = now;
+  } else if (!regrouping()) {
+    TellOfChange(out);
+  }
+  TryCommit(now, out);
+}
+
+void Authority::OnWithdrawn(Slot slot, Nanos now, Actions* out) {
+  const auto it = processes_.find(slot);
+  if (it == processes_.end() || over_) return;
+  it->second.withdrawn = true;
+  if (!it->second.member && it->second.asked) {
+    out->push_back({ActionKind::kDismiss, slot});
+    it->second.asked = false;
+  }
+  if (!regrouping()) TellOfChange(out);
+  TryCommit(now, out);
+}
+
+void Authority::OnTime(Nanos now, Actions* out) {
+  if (now >= deadline_) TryCommit(now, out);
+}
+
+std::vector<Slot> Authority::Missing() const {
+  std::vector<Slot> missing;
+  for (const auto& [slot, process] : processes_) {
+    if (MustAsk(process) && !process.asked) missing.push_back(slot);
+  }
+  return missing;
+}
+
+bool Authority::AllAreBlamed(const std::vector<Slot>& slots) const {
+  return std::all_of(slots.begin(), slots.end(), [&](Slot slot) {
+    return std::any_of(processes_.begin(), processes_.end(), [&](const auto& each) {
+      return each.second.asked && each.second.ask.blames == slot;
+    });
+  });
+}
+
+void Authority::RemoveMissing(const std::vector<Slot>& missing, Nanos now, Actions* out) {
+  for (const Slot slot : missing) {
+    processes_[slot].removed = true;
+    out->push_back({ActionKind::kRemove, slot,
+                    absl::StrCat("the others have waited ", Seconds(now - asked_since_),
+                                 " for it to regroup")});
+  }
+  removed_at_ = now;
+}
+
+// What waits for the members' next commit, and has not been told.
+void Authority::TellOfChange(Actions* out) {
+  if (record_.number == 0 || over_) return;
+  bool added = false, removed = false;
+  for (const auto& [slot, process] : processes_) {
+    const bool has_room = static_cast<int>(record_.slots.size()) < options_.max;
+    added |= process.asked && !process.member && !process.withdrawn && has_room;
+    removed |= process.member && process.withdrawn;
+  }
+  if ((!added || told_added_) && (!removed || told_removed_)) return;
+  told_added_ |= added;
+  told_removed_ |= removed;
+  out->push_back({ActionKind::kTellOfChange, kNoSlot, "", told_added_, told_removed_});
+}
+
+void Authority::TryCommit(Nanos now, Actions* out) {
+  deadline_ = kForever;
+  if (over_) return;
+  if (!regrouping()) {  // processes that never ask are waited for as long as for more of them
+    if (record_.number > 0 || shortage_since_ == kForever) return;
+    deadline_ = DeadlineAfter(shortage_since_, options_.shortage_timeout);
+    if (now < deadline_) return;
+    return End(
+        absl::StrCat("no process has come to init within ", Seconds(options_.shortage_timeout)),
+        out);
+  }
+  const bool first = record_.number == 0;
+  if (const std::vector<Slot> missing = Missing(); !missing.empty()) {
+    if (first) {
+      deadline_ = DeadlineAfter(shortage_since_, options_.shortage_timeout);
+    } else {
+      deadline_ = DeadlineAfter(asked_since_, options_.regroup_timeout);
+      if (AllAreBlamed(missing)) {
+        deadline_ = std::min(deadline_, DeadlineAfter(asked_last_, kBlamedPatience));
+      }
+    }
+    if (now < deadline_) return;
+    if (!first) RemoveMissing(missing, now, out);
+  }
+  const bool ending = std::any_of(processes_.begin(), processes_.end(), [](const auto& each) {
+    return each.second.removed && each.second.member;
+  });
+  if (ending) {
+    deadline_ = DeadlineAfter(removed_at_, kRemovePatience);
+    if (now < deadline_) return;
+  }
+  const auto ready = std::count_if(processes_.begin(), processes_.end(), [](const auto& each) {
+    return each.second.asked && !each.second.withdrawn && !each.second.removed;
+  });
+  if (ready >= options_.min) return Commit(out);
+  if (shortage_since_ == kForever) shortage_since_ = now;
+  deadline_ = DeadlineAfter(shortage_since_, options_.shortage_timeout);
+  if (now < deadline_) return;
+  End(absl::StrCat("for ", Seconds(options_.shortage_timeout), " there were ", ready,
+                   ready == 1 ? " process" : " processes", ", fewer than the ", options_.min,
+                   " of --min-np"),
+      out);
+}
+
+void Authority::Commit(Actions* out) {
+  if (options_.resets_max >= 0 && record_.number > static_cast<uint64_t>(options_.resets_max)) {
+    return End(absl::StrCat("more than ", options_.resets_max, " resets (--reset-limit)"), out);
+  }
+  MembershipRecord next;
+  next.number = record_.number + 1;
+  const auto takes = [](const Process& process) {
+    return process.asked && !process.withdrawn && !process.removed;
+  };
+  for (const Slot slot : record_.slots) {
+    const auto it = processes_.find(slot);
+    if (it != processes_.end() && it->second.member && takes(it->second)) {
+      next.slots.push_back(slot);
+    }
+  }
+  next.survivors = static_cast<int>(next.slots.size());
+  for (auto& [slot, process] : processes_) {
+    const bool has_room = static_cast<int>(next.slots.size()) < options_.max;
+    if (!process.member && takes(process) && has_room) next.slots.push_back(slot);
+  }
+  for (int rank = 1; rank < next.survivors; ++rank) {
+    const auto commits = [&](int of) { return processes_[next.slots[of]].ask.commits; };
+    if (commits(rank) > commits(next.source)) next.source = rank;
+  }
+  record_ = std::move(next);
+  for (auto& [slot, process] : processes_) {
+    const bool is_in =
+        std::find(record_.slots.begin(), record_.slots.end(), slot) != record_.slots.end();
+    // Who is withdrawn leaves now; who came when there was no room waits on.
+    if (!is_in && process.asked && process.withdrawn) out->push_back({ActionKind::kDismiss, slot});
+    if (is_in || process.withdrawn) process.asked = false;
+    process.member = is_in;
+  }
+  asked_since_ = shortage_since_ = kForever;
+  told_added_ = told_removed_ = false;
+  deadline_ = kForever;
+  out->push_back({ActionKind::kCommit});
+  // Withdrawn since, or come since without room: due at the next commit.
+  TellOfChange(out);
+}
+
+void Authority::End(std::string why, Actions* out) {
+  over_ = true;
+  deadline_ = kForever;
+  out->push_back({ActionKind::kEndJob, kNoSlot, std::move(why)});
+}
+
+}  // namespace rueda

@@ -1,0 +1,130 @@
+// Who is in the next membership of an elastic job, and when it begins. The launcher has the one
+// that decides; what it commits is what everybody follows, and a process that it can't reach does
+// not go on.
+//
+// A process asks for the next membership when it begins, when its membership has failed, or at a
+// commit where all have agreed that a change is due. When every member that lives has asked there
+// is a new one: of these, in their old order, and of the newcomers that have asked by then. Nobody
+// waits for a process that is only being started. A member that does not ask in time is removed.
+// PURE
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/ids.h"
+
+namespace rueda {
+
+// A place for one process on a host, by the launcher's number. It keeps that when another process
+// takes it.
+using Slot = int32_t;
+inline constexpr Slot kNoSlot = -1;
+
+struct MembershipRecord {
+  uint64_t number = 0;      // 0: there was none yet
+  std::vector<Slot> slots;  // by rank
+  int survivors = 0;        // so many were in the one before, and have the lowest ranks
+  Rank source = 0;          // a survivor whose state is the newest; of the first membership: rank 0
+};
+
+class Authority {
+ public:
+  struct Options {
+    int min = 1;  // processes of a membership
+    int max = 1;
+    // How long members may take to ask once one of them has.
+    Nanos regroup_timeout = 10 * kSecond;
+    // How long fewer than `min` may last; and how long the first membership waits for processes
+    // that were started and have not asked, once there are `min`.
+    Nanos shortage_timeout = 600 * kSecond;
+    int resets_max = -1;  // memberships after the first one; -1: as many as you like
+  };
+  struct Ask {
+    uint64_t membership = 0;  // the last record that the process has got; 0: none
+    uint64_t commits = 0;     // how many its state has seen
+    Slot blames = kNoSlot;    // whom it takes for lost
+  };
+
+  enum class ActionKind {
+    kCommit,        // record() goes to all of its members
+    kRepeat,        // record() goes to the process in `slot`, which has asked twice
+    kTellOfChange,  // to the members: at the next commit they are to ask; `added`, `removed`
+    kDismiss,       // the process in `slot` is not wanted any more, and ends in order
+    kRemove,        // the process in `slot` is to be killed; `text`: why
+    kEndJob,        // `text`: why
+  };
+  struct Action {
+    ActionKind kind;
+    Slot slot = kNoSlot;
+    std::string text;
+    bool added = false;
+    bool removed = false;
+  };
+  using Actions = std::vector<Action>;
+
+  explicit Authority(const Options& options) : options_(options) {}
+
+  // A process is being started in a slot that has none.
+  void OnStarted(Slot slot, Nanos now);
+  // It is gone, or out of reach for good.
+  void OnEnded(Slot slot, bool well, Nanos now, Actions* out);
+  void OnAsk(Slot slot, const Ask& ask, Nanos now, Actions* out);
+  // The process in the slot leaves with the next membership: its host is taken away.
+  void OnWithdrawn(Slot slot, Nanos now, Actions* out);
+  // To be called when deadline() has come.
+  void OnTime(Nanos now, Actions* out);
+  Nanos deadline() const { return deadline_; }
+
+  const MembershipRecord& record() const { return record_; }
+  // A member has ended well: the job comes to its end, and nobody need be started any more.
+  bool finishing() const { return finishing_; }
+  bool over() const { return over_; }
+  bool IsMember(Slot slot) const;
+
+ private:
+  // How long it waits for the end of processes that it removes: those of another host may be out of
+  // reach.
+  static constexpr Nanos kRemovePatience = kSecond;
+  // How long one that others take for lost may take to ask when all others have.
+  static constexpr Nanos kBlamedPatience = 500 * kMillisecond;
+
+  struct Process {
+    bool member = false;  // of record_
+    bool asked = false;
+    bool withdrawn = false;
+    bool removed = false;
+    Ask ask;
+  };
+
+  bool regrouping() const { return asked_since_ != kForever; }
+  // Whether the next membership waits for it.
+  bool MustAsk(const Process& process) const {
+    return !process.removed && (record_.number == 0 || process.member);
+  }
+  std::vector<Slot> Missing() const;
+  bool AllAreBlamed(const std::vector<Slot>& slots) const;
+  void RemoveMissing(const std::vector<Slot>& missing, Nanos now, Actions* out);
+  void TellOfChange(Actions* out);
+  void TryCommit(Nanos now, Actions* out);
+  void Commit(Actions* out);
+  void End(std::string why, Actions* out);
+
+  const Options options_;
+  MembershipRecord record_;
+  std::map<Slot, Process> processes_;
+  Nanos asked_since_ = kForever;     // by a member (of the first membership: by anybody)
+  Nanos asked_last_ = 0;             // likewise
+  Nanos removed_at_ = 0;             // the last time that one was
+  Nanos shortage_since_ = kForever;  // fewer than `min` could begin
+  bool told_added_ = false;          // of what is due at the next commit
+  bool told_removed_ = false;
+  bool finishing_ = false;
+  bool over_ = false;
+  Nanos deadline_ = kForever;
+};
+
+}  // namespace rueda

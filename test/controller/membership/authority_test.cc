@@ -1,0 +1,545 @@
+// The authority over an elastic job's memberships: by hand, and against seeded worlds in which
+// processes die, come, dawdle and leave.
+#include "controller/membership/authority.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace rueda {
+namespace {
+
+using ::testing::ElementsAre;
+using Kind = Authority::ActionKind;
+
+class Job {
+ public:
+  explicit Job(Authority::Options options = {2, 4}) : authority_(options) {}
+
+  void Start(std::vector<Slot> slots) {
+    for (const Slot slot : slots) authority_.OnStarted(slot, now);
+  }
+  void Ask(Slot slot, uint64_t membership, uint64_t commits = 0, Slot blames = kNoSlot) {
+    authority_.OnAsk(slot, {membership, commits, blames}, now, &actions);
+  }
+  void End(Slot slot, bool well = false) { authority_.OnEnded(slot, well, now, &actions); }
+  void Withdraw(Slot slot) { authority_.OnWithdrawn(slot, now, &actions); }
+  // To the deadline, which there is.
+  void Wait() {
+    ASSERT_NE(authority_.deadline(), kForever);
+    now = authority_.deadline();
+    authority_.OnTime(now, &actions);
+  }
+  // What has been done since the last time.
+  std::vector<std::string> Done() {
+    static const std::map<Kind, std::string> kWords = {
+        {Kind::kCommit, "commit"},   {Kind::kRepeat, "repeat"}, {Kind::kTellOfChange, "tell"},
+        {Kind::kDismiss, "dismiss"}, {Kind::kRemove, "remove"}, {Kind::kEndJob, "end"}};
+    std::vector<std::string> words;
+    for (const Authority::Action& action : actions) {
+      std::string word = kWords.at(action.kind);
+      if (action.slot != kNoSlot) word += " " + std::to_string(action.slot);
+      if (action.added) word += " added";
+      if (action.removed) word += " removed";
+      if (action.kind == Kind::kEndJob) word += ": " + action.text;
+      words.push_back(word);
+    }
+    actions.clear();
+    return words;
+  }
+  const MembershipRecord& record() const { return authority_.record(); }
+  const Authority& authority() const { return authority_; }
+
+  // Membership 1 of slots 0 to `count` - 1.
+  void Begin(int count) {
+    for (Slot slot = 0; slot < count; ++slot) authority_.OnStarted(slot, now);
+    for (Slot slot = 0; slot < count; ++slot) Ask(slot, 0);
+    ASSERT_EQ(Done(), std::vector<std::string>{"commit"});
+  }
+
+  Nanos now = kSecond;
+  Authority::Actions actions;
+
+ private:
+  Authority authority_;
+};
+
+TEST(Authority, TheFirstMembershipIsOfAllThatWereStarted) {
+  Job job;
+  job.Start({0, 1, 2});
+  job.Ask(2, 0);
+  job.Ask(0, 0);
+  EXPECT_THAT(job.Done(), ElementsAre());
+  job.Ask(1, 0);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_EQ(job.record().number, 1u);
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 2));
+  EXPECT_EQ(job.record().survivors, 0);
+  EXPECT_EQ(job.record().source, 0);
+}
+
+TEST(Authority, TheFirstMembershipDoesNotWaitForWhoHasEnded) {
+  Job job;
+  job.Start({0, 1, 2});
+  job.Ask(0, 0);
+  job.Ask(1, 0);
+  job.End(2);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1));
+}
+
+TEST(Authority, SurvivorsKeepTheirOrderAndTheNewestStateIsTheSource) {
+  Job job;
+  job.Begin(4);
+  job.End(0);
+  EXPECT_THAT(job.Done(), ElementsAre());
+  job.Ask(3, 1, 7);
+  job.Ask(1, 1, 6);
+  EXPECT_THAT(job.Done(), ElementsAre());
+  job.Ask(2, 1, 7);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_EQ(job.record().number, 2u);
+  EXPECT_THAT(job.record().slots, ElementsAre(1, 2, 3));
+  EXPECT_EQ(job.record().survivors, 3);
+  EXPECT_EQ(job.record().source, 1);  // slot 2
+}
+
+TEST(Authority, ANewcomerJoinsAtACommitAndIsNeverTheSource) {
+  Job job;
+  job.Begin(2);
+  job.Start({2});
+  job.Ask(2, 0, 99);
+  EXPECT_THAT(job.Done(), ElementsAre("tell added"));
+  job.Ask(0, 1, 3);
+  job.Ask(1, 1, 3);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 2));
+  EXPECT_EQ(job.record().survivors, 2);
+  EXPECT_EQ(job.record().source, 0);
+}
+
+TEST(Authority, NobodyWaitsForAProcessThatIsBeingStarted) {
+  Job job;
+  job.Begin(3);
+  job.End(1);
+  job.Start({1});  // in the slot of the one that is gone
+  job.Ask(0, 1);
+  job.Ask(2, 1);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 2));
+  job.Ask(1, 0);
+  EXPECT_THAT(job.Done(), ElementsAre("tell added"));
+  EXPECT_FALSE(job.authority().IsMember(1));
+}
+
+TEST(Authority, ASecondDeathInARegroupStartsTheNext) {
+  Job job;
+  job.Begin(4);
+  job.End(3);
+  job.Ask(0, 1);
+  job.Ask(1, 1);
+  job.End(2);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  job.End(1);  // before it has begun
+  job.Ask(0, 2);
+  EXPECT_THAT(job.Done(), ElementsAre());  // one is fewer than two
+  job.Start({1});
+  job.Ask(1, 0);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1));
+  EXPECT_EQ(job.record().survivors, 1);
+}
+
+TEST(Authority, AMemberThatDoesNotAskIsRemovedAndWaitedForUntilItHasEnded) {
+  Job job;
+  job.Begin(4);
+  job.End(0);
+  job.Ask(1, 1);
+  job.now += kSecond;
+  job.Ask(2, 1);
+  EXPECT_EQ(job.authority().deadline(), 11 * kSecond);
+  job.Wait();
+  EXPECT_THAT(job.Done(), ElementsAre("remove 3"));
+  job.End(3);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(1, 2));
+}
+
+TEST(Authority, AMemberThatIsRemovedAndOutOfReachIsNotWaitedForLong) {
+  Job job;
+  job.Begin(3);
+  job.Ask(0, 1);
+  job.Ask(1, 1);
+  job.Wait();
+  EXPECT_THAT(job.Done(), ElementsAre("remove 2"));
+  job.Wait();
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  job.Ask(2, 1);  // it comes to itself
+  EXPECT_THAT(job.Done(), ElementsAre("dismiss 2"));
+}
+
+TEST(Authority, WhoIsTakenForLostByTheOthersIsNotWaitedForLong) {
+  Job job;
+  job.Begin(3);
+  job.Ask(0, 1, 0, 2);
+  job.Ask(1, 1, 0, 2);
+  const Nanos asked = job.now;
+  job.Wait();
+  EXPECT_EQ(job.now, asked + 500 * kMillisecond);
+  EXPECT_THAT(job.Done(), ElementsAre("remove 2"));
+}
+
+TEST(Authority, WhoIsTakenForLostAndAsksStays) {
+  Job job;
+  job.Begin(3);
+  job.Ask(0, 1, 0, 2);
+  job.Ask(1, 1, 0, 2);
+  job.Ask(2, 1, 0, 0);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 2));
+}
+
+TEST(Authority, WhoIsWithdrawnLeavesInOrder) {
+  Job job;
+  job.Begin(3);
+  job.Withdraw(1);
+  EXPECT_THAT(job.Done(), ElementsAre("tell removed"));
+  for (const Slot slot : {0, 1, 2}) job.Ask(slot, 1, 5);
+  EXPECT_THAT(job.Done(), ElementsAre("dismiss 1", "commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 2));
+}
+
+TEST(Authority, TwoChangesBeforeACommitBothCount) {
+  Job job;
+  job.Begin(2);
+  job.Start({2, 3});
+  job.Ask(2, 0);
+  job.Withdraw(1);
+  job.Ask(3, 0);
+  EXPECT_THAT(job.Done(), ElementsAre("tell added", "tell added removed"));
+  job.Ask(0, 1);
+  job.Ask(1, 1);
+  EXPECT_THAT(job.Done(), ElementsAre("dismiss 1", "commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 2, 3));
+}
+
+TEST(Authority, ASpareWaitsUntilThereIsRoom) {
+  Job job({2, 2});
+  job.Begin(2);
+  job.Start({2});
+  job.Ask(2, 0);
+  EXPECT_THAT(job.Done(), ElementsAre());
+  job.End(0);
+  job.Ask(1, 1);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(1, 2));
+  EXPECT_EQ(job.record().survivors, 1);
+}
+
+TEST(Authority, TooFewForTooLongEndTheJob) {
+  Job job({2, 4, 10 * kSecond, 60 * kSecond});
+  job.Begin(2);
+  job.End(0);
+  job.Ask(1, 1);
+  const Nanos since = job.now;
+  job.Wait();
+  EXPECT_EQ(job.now, since + 60 * kSecond);
+  EXPECT_THAT(job.Done(), ElementsAre("end: for 60.0 s there were 1 process, fewer than the 2 of "
+                                      "--min-np"));
+}
+
+TEST(Authority, EndsWhenAllMembersHaveFailed) {
+  Job job;
+  job.Begin(2);
+  job.Start({2});
+  job.Ask(2, 0);
+  job.Done();
+  job.End(0);
+  job.End(1);
+  EXPECT_THAT(job.Done(), ElementsAre("end: all ranks of membership 1 have failed"));
+  EXPECT_TRUE(job.authority().over());
+}
+
+TEST(Authority, EndsWhenAllHaveFailedBeforeTheyMet) {
+  Job job;
+  job.Start({0, 1});
+  job.End(0);
+  job.End(1);
+  EXPECT_THAT(job.Done(), ElementsAre("end: all processes have failed before they met"));
+}
+
+TEST(Authority, EndsWithoutAWordWhenAllAreDone) {
+  Job job;
+  job.Begin(2);
+  job.Start({2});
+  job.Ask(2, 0);
+  job.Done();
+  job.End(0, true);
+  EXPECT_TRUE(job.authority().finishing());
+  job.End(1, true);
+  EXPECT_THAT(job.Done(), ElementsAre("dismiss 2"));
+  EXPECT_TRUE(job.authority().over());
+}
+
+TEST(Authority, ResetsHaveALimit) {
+  Job job({1, 4, 10 * kSecond, 60 * kSecond, 1});
+  job.Begin(3);
+  job.End(0);
+  job.Ask(1, 1);
+  job.Ask(2, 1);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  job.End(1);
+  job.Ask(2, 2);
+  EXPECT_THAT(job.Done(), ElementsAre("end: more than 1 resets (--reset-limit)"));
+}
+
+TEST(Authority, WhoAsksTwiceGetsTheRecordTwice) {
+  Job job;
+  job.Begin(2);
+  job.Ask(1, 0);
+  EXPECT_THAT(job.Done(), ElementsAre("repeat 1"));
+}
+
+// A world of processes that follow the rules, on a clock of its own. One lineage of memberships,
+// equal views, nobody waits for ever, nobody who lives and asks is left out, `min` is kept.
+class World {
+ public:
+  World(uint64_t seed, Authority::Options options)
+      : random_(seed), options_(options), authority_(options) {}
+
+  void Run() {
+    for (Slot slot = 0; slot < options_.max; ++slot) Start(slot);
+    for (int i = 0; i < 400 && !authority_.over(); ++i) {
+      Advance();
+      Mischief();
+    }
+    // From here on nothing goes wrong any more: the job has to come to work.
+    calm_ = true;
+    const bool nobody_runs = std::all_of(
+        processes_.begin(), processes_.end(),
+        [](const auto& each) { return each.second.membership == 0 || each.second.stopped(); });
+    for (auto& [slot, process] : processes_) {
+      if (nobody_runs) process.stopped_since = kForever;  // nobody could notice
+    }
+    for (int i = 0; i < 3'000 && !authority_.over() && !AllAtWork(); ++i) Advance();
+    if (authority_.over()) return;
+    ASSERT_TRUE(AllAtWork()) << "membership " << authority_.record().number << " at " << now_
+                             << ::testing::PrintToString(authority_.record().slots) << Text();
+  }
+
+ private:
+  struct Process {
+    bool waits = false;  // for an answer
+    uint64_t membership = 0;
+    uint64_t commits = 0;
+    Nanos asks_at = kForever;
+    Nanos stopped_since = kForever;
+    bool withdrawn = false;
+    Slot blames = kNoSlot;
+
+    bool stopped() const { return stopped_since != kForever; }
+  };
+
+  std::string Text() const {
+    std::string text;
+    for (const auto& [slot, process] : processes_) {
+      text += "; slot " + std::to_string(slot) + " of membership " +
+              std::to_string(process.membership) + (process.waits ? ", waits" : "") +
+              (process.stopped() ? ", stopped" : "") + (process.withdrawn ? ", withdrawn" : "");
+    }
+    return text;
+  }
+  bool Chance(int percent) { return static_cast<int>(random_() % 100) < percent; }
+  Nanos Moment(Nanos most) { return static_cast<Nanos>(random_() % static_cast<uint64_t>(most)); }
+
+  void Start(Slot slot) {
+    processes_[slot] = Process();
+    processes_[slot].asks_at = now_ + Moment(3 * kSecond);
+    authority_.OnStarted(slot, now_);
+  }
+
+  void Die(Slot slot, bool well = false) {
+    processes_.erase(slot);
+    Authority::Actions actions;
+    authority_.OnEnded(slot, well, now_, &actions);
+    Do(actions);
+    // The others notice, sooner or later.
+    for (auto& [other, process] : processes_) {
+      if (process.membership > 0 && !process.waits) Notice(&process);
+    }
+  }
+  void Notice(Process* process) {
+    process->asks_at = std::min(process->asks_at, now_ + Moment(100 * kMillisecond));
+  }
+
+  // As heartbeats do.
+  void NoticeTheStopped() {
+    for (const auto& [slot, stopped] : processes_) {
+      if (stopped.membership == 0 || stopped.waits || !stopped.stopped()) continue;
+      if (now_ - stopped.stopped_since < 4 * kSecond) continue;
+      for (auto& [other, process] : processes_) {
+        if (other == slot || process.membership == 0 || process.waits) continue;
+        process.blames = slot;
+        Notice(&process);
+      }
+    }
+  }
+
+  void Advance() {
+    Nanos next = std::min(authority_.deadline(), now_ + 500 * kMillisecond);
+    for (const auto& [slot, process] : processes_) {
+      if (!process.stopped()) next = std::min(next, std::max(process.asks_at, now_));
+    }
+    now_ = next;
+    NoticeTheStopped();
+    Authority::Actions actions;
+    if (now_ >= authority_.deadline()) authority_.OnTime(now_, &actions);
+    std::vector<Slot> asking;
+    for (auto& [slot, process] : processes_) {
+      if (!process.stopped() && process.asks_at <= now_) asking.push_back(slot);
+    }
+    for (const Slot slot : asking) {
+      Process& process = processes_[slot];
+      process.asks_at = kForever;
+      process.waits = true;
+      authority_.OnAsk(slot, {process.membership, process.commits, process.blames}, now_, &actions);
+    }
+    Do(actions);
+    if (calm_ && !authority_.finishing()) {
+      for (Slot slot = 0; slot < options_.max; ++slot) {
+        if (!processes_.contains(slot)) Start(slot);
+      }
+    }
+  }
+
+  void Mischief() {
+    if (processes_.empty()) return;
+    const auto pick =
+        std::next(processes_.begin(), static_cast<int>(random_() % processes_.size()));
+    if (Chance(5)) return Die(pick->first);
+    if (Chance(3)) pick->second.stopped_since = pick->second.stopped() ? kForever : now_;
+    if (Chance(1) && !pick->second.withdrawn) {
+      pick->second.withdrawn = true;
+      Authority::Actions actions;
+      authority_.OnWithdrawn(pick->first, now_, &actions);
+      return Do(actions);
+    }
+    if (Chance(20)) {
+      const Slot slot = static_cast<Slot>(random_() % static_cast<uint64_t>(options_.max));
+      if (!processes_.contains(slot)) Start(slot);
+    }
+    // A commit of all, where they are in step.
+    if (Chance(30) && AllAtWork()) {
+      for (auto& [slot, process] : processes_) process.commits += process.membership > 0;
+      if (change_due_) {
+        for (auto& [slot, process] : processes_) {
+          if (process.membership > 0 && !process.waits) Notice(&process);
+        }
+      }
+    }
+  }
+
+  bool AllAtWork() const {
+    const MembershipRecord& record = authority_.record();
+    return record.number > 0 && std::all_of(record.slots.begin(), record.slots.end(), [&](Slot s) {
+             const auto it = processes_.find(s);
+             return it != processes_.end() && !it->second.waits && !it->second.stopped() &&
+                    it->second.membership == record.number && it->second.asks_at == kForever;
+           });
+  }
+
+  void Do(const Authority::Actions& actions) {
+    for (const Authority::Action& action : actions) {
+      switch (action.kind) {
+        case Kind::kCommit:
+          OnCommit();
+          break;
+        case Kind::kRepeat:
+          ADD_FAILURE() << "nobody asks twice here";
+          break;
+        case Kind::kTellOfChange:
+          change_due_ = true;
+          break;
+        case Kind::kDismiss:
+          if (processes_.contains(action.slot)) Die(action.slot, true);
+          break;
+        case Kind::kRemove:
+          EXPECT_TRUE(processes_.contains(action.slot));
+          EXPECT_FALSE(processes_[action.slot].waits) << "it has asked";
+          Die(action.slot);
+          break;
+        case Kind::kEndJob:
+          break;
+      }
+    }
+  }
+
+  void OnCommit() {
+    const MembershipRecord& record = authority_.record();
+    EXPECT_EQ(record.number, number_ + 1) << "one lineage";
+    EXPECT_GE(static_cast<int>(record.slots.size()), options_.min);
+    EXPECT_LE(static_cast<int>(record.slots.size()), options_.max);
+    std::vector<Slot> survivors;
+    for (const Slot slot : slots_) {
+      if (processes_.contains(slot) && processes_[slot].membership > 0 && processes_[slot].waits &&
+          !processes_[slot].withdrawn) {
+        survivors.push_back(slot);
+      }
+    }
+    ASSERT_EQ(static_cast<int>(survivors.size()), record.survivors);
+    EXPECT_TRUE(std::equal(survivors.begin(), survivors.end(), record.slots.begin()))
+        << "survivors keep their order, and have the lowest ranks";
+    uint64_t newest = 0;
+    for (const Slot slot : survivors) newest = std::max(newest, processes_[slot].commits);
+    if (record.survivors > 0) {
+      ASSERT_LT(record.source, record.survivors);
+      EXPECT_EQ(processes_[record.slots[record.source]].commits, newest) << "no commit is lost";
+    }
+    for (const Slot slot : record.slots) {
+      ASSERT_TRUE(processes_.contains(slot));
+      EXPECT_TRUE(processes_[slot].waits) << "nobody is in who has not asked";
+      processes_[slot].waits = false;
+      processes_[slot].blames = kNoSlot;
+      processes_[slot].membership = record.number;
+      processes_[slot].commits = newest;
+    }
+    for (const auto& [slot, process] : processes_) {
+      EXPECT_TRUE(process.membership == 0 || process.membership == record.number ||
+                  process.withdrawn)
+          << "slot " << slot << " is in an old membership, and lives";
+    }
+    number_ = record.number;
+    slots_ = record.slots;
+    change_due_ = false;
+  }
+
+  std::mt19937_64 random_;
+  const Authority::Options options_;
+  Authority authority_;
+  std::map<Slot, Process> processes_;
+  Nanos now_ = kSecond;
+  uint64_t number_ = 0;
+  std::vector<Slot> slots_;
+  bool change_due_ = false;
+  bool calm_ = false;
+};
+
+TEST(Authority, SeededWorlds) {
+  for (uint64_t seed = 0; seed < 20'000 && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const int max = 1 + static_cast<int>(random() % 8);
+    const int min = 1 + static_cast<int>(random() % static_cast<uint64_t>(max));
+    World(seed, {min, max, 10 * kSecond, 600 * kSecond}).Run();
+  }
+}
+
+}  // namespace
+}  // namespace rueda
