@@ -7,6 +7,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "bindings/c/elastic.h"
 #include "bindings/c/guard.h"
 #include "bindings/c/structs.h"
 #include "controller/lanes/callbacks.h"
@@ -117,7 +118,8 @@ absl::Status ReadOptions(const rueda_init_options& options, RuntimeOptions* out)
   return absl::OkStatus();
 }
 
-absl::Status Start(rueda_context* context) {
+// `commits`, `blames`: of an elastic job.
+absl::Status Start(rueda_context* context, uint64_t commits = 0, int32_t blames = -1) {
   RuntimeOptions options = context->options;
   options.arena = ArenaFor(options.context, options.group_rank);
   if (options.group != nullptr) {
@@ -137,6 +139,11 @@ absl::Status Start(rueda_context* context) {
     job.GiveBack();
     name.GiveBack();
   };
+  if (options.config.elastic_fd >= 0) {
+    const absl::Status status = StartElastic(context, std::move(options), commits, blames);
+    met = status.ok();
+    return status;
+  }
   RUEDA_ASSIGN_OR_RETURN(context->runtime, Runtime::Create(std::move(options), &met));
   context->completions = context->runtime->completions();
   return absl::OkStatus();
@@ -193,12 +200,9 @@ absl::Status Shutdown(rueda_context* context) {
   return status;
 }
 
-absl::Status Reset(rueda_context* context) {
-  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
-  RUEDA_RETURN_IF_ERROR(runtime->CheckMayEnd("rueda_context_reset"));
-  if (runtime->failure() == nullptr) {
-    return absl::FailedPreconditionError("rueda_context_reset: the membership has not failed");
-  }
+// Ends the membership and begins the next. `what`: the call.
+absl::Status BeginNext(rueda_context* context, const Call& runtime, absl::string_view what,
+                       uint64_t commits) {
   if ((Close(context) & rueda_context::kClosing) != 0) return Closing();
   const absl::Cleanup open = [context] {
     context->calls.fetch_and(~rueda_context::kClosing);
@@ -207,15 +211,35 @@ absl::Status Reset(rueda_context* context) {
   (void)runtime->Shutdown();  // of a failed membership: returns its failure
   AwaitCalls(context, 1);
   if (context->shut_down) {  // perhaps by a call that was inside
-    return absl::FailedPreconditionError("rueda_context_reset: this context has shut down");
+    return absl::FailedPreconditionError(absl::StrCat(what, ": this context has shut down"));
   }
+  const int32_t blames = SlotOfLost(*runtime);
   runtime->ForgetBlame();
   {
     MutexLock lock(context->errors_mutex);
     context->own_error = {};
   }
   Free(std::move(context->runtime));
-  return Start(context);
+  return Start(context, commits, blames);
+}
+
+absl::Status Reset(rueda_context* context) {
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+  RUEDA_RETURN_IF_ERROR(runtime->CheckMayEnd("rueda_context_reset"));
+  if (runtime->failure() == nullptr) {
+    return absl::FailedPreconditionError("rueda_context_reset: the membership has not failed");
+  }
+  return BeginNext(context, runtime, "rueda_context_reset", 0);
+}
+
+absl::Status Regroup(rueda_context* context, uint64_t commits) {
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+  RUEDA_RETURN_IF_ERROR(runtime->CheckMayEnd("rueda_regroup"));
+  if (runtime->config().elastic_fd < 0) {
+    return absl::FailedPreconditionError(
+        "rueda_regroup: this job is not elastic: start it with ruedarun --min-np N");
+  }
+  return BeginNext(context, runtime, "rueda_regroup", commits);
 }
 
 absl::Status Destroy(rueda_context* context) {
@@ -387,6 +411,10 @@ rueda_status rueda_context_epoch(const rueda_context* context, uint64_t* members
 
 rueda_status rueda_context_reset(rueda_context* context) {
   return Guard([&] { return Reset(context); });
+}
+
+rueda_status rueda_regroup(rueda_context* context, uint64_t commits) {
+  return Guard([&] { return Regroup(context, commits); });
 }
 
 rueda_status rueda_thread_waits(rueda_context* context, int32_t waits) {

@@ -32,6 +32,10 @@ struct rueda_context {
   // The runtime's. Its thread's calls are let in to the last: it ends before the runtime goes.
   std::atomic<const rueda::Completions*> completions{nullptr};
   static constexpr uint32_t kClosing = uint32_t{1} << 31;
+  // Of an elastic job's membership: how many of its ranks were in the one before, and whose state
+  // is the newest.
+  std::atomic<int32_t> survivors{0};
+  std::atomic<int32_t> source{0};
   int fork_generation = 0;                 // of the process that made it
   std::atomic<bool> shut_down{false};      // or about to be
   std::atomic<bool> destroyed{false};      // likewise

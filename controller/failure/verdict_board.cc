@@ -5,6 +5,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/lost.h"
 #include "core/base/limits.h"
@@ -38,10 +40,11 @@ absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Create(int size) {
       SharedMemory::Create("rueda-verdicts", static_cast<size_t>(size) * sizeof(Entry)));
   UniqueFd bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell.valid()) return ErrnoStatus(errno, "creating an eventfd");
-  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory), std::move(bell)));
+  return std::unique_ptr<VerdictBoard>(new VerdictBoard(std::move(memory), std::move(bell), {}));
 }
 
-absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Open(int fd, int bell_fd) {
+absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Open(int fd, int bell_fd,
+                                                                 std::vector<int32_t> slots) {
   RUEDA_ASSIGN_OR_RETURN(UniqueFd copy, Inherit(fd, "opening the launcher's verdict board"));
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory, SharedMemory::Map(std::move(copy)));
   UniqueFd bell;
@@ -49,14 +52,27 @@ absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Open(int fd, int bel
   if (bell_fd >= 0 && IsEventfd(bell_fd)) {
     RUEDA_ASSIGN_OR_RETURN(bell, Inherit(bell_fd, "opening the bell of the launcher's board"));
   }
-  std::unique_ptr<VerdictBoard> board(new VerdictBoard(std::move(memory), std::move(bell)));
+  std::unique_ptr<VerdictBoard> board(
+      new VerdictBoard(std::move(memory), std::move(bell), std::move(slots)));
   board->closed_in_child_ = ClosedInChild(board->bell_fd());
   return board;
 }
 
+int32_t VerdictBoard::SlotOf(Rank rank) const {
+  if (slots_.empty()) return rank;
+  return rank >= 0 && static_cast<size_t>(rank) < slots_.size() ? slots_[rank] : -1;
+}
+
+Rank VerdictBoard::RankIn(int32_t slot) const {
+  if (slots_.empty()) return slot;
+  const auto it = std::find(slots_.begin(), slots_.end(), slot);
+  return it == slots_.end() ? -1 : static_cast<Rank>(it - slots_.begin());
+}
+
 VerdictBoard::Entry* VerdictBoard::entry(Rank rank) const {
-  const size_t at = static_cast<size_t>(rank) * sizeof(Entry);
-  if (rank < 0 || at + sizeof(Entry) > memory_->bytes()) return nullptr;
+  const int32_t slot = SlotOf(rank);
+  const size_t at = static_cast<size_t>(slot) * sizeof(Entry);
+  if (slot < 0 || at + sizeof(Entry) > memory_->bytes()) return nullptr;
   return reinterpret_cast<Entry*>(memory_->data() + at);
 }
 
@@ -91,14 +107,22 @@ int VerdictBoard::ProgramOf(Rank rank) const {
 
 void VerdictBoard::Blame(Rank rank, Rank culprit) {
   if (Entry* own = entry(rank)) {
-    own->blamed.store(static_cast<uint32_t>(culprit + 1), std::memory_order_release);
+    own->blamed.store(static_cast<uint32_t>(SlotOf(culprit) + 1), std::memory_order_release);
+  }
+}
+
+void VerdictBoard::Clear(Rank slot) {
+  if (Entry* own = entry(slot)) {
+    own->blamed.store(0, std::memory_order_relaxed);
+    own->program.store(0, std::memory_order_relaxed);
+    own->verdict.store(0, std::memory_order_release);
   }
 }
 
 Rank VerdictBoard::BlamedBy(Rank rank) const {
   const Entry* own = entry(rank);
   const uint32_t value = own == nullptr ? 0 : own->blamed.load(std::memory_order_acquire);
-  return value > kRanksMax ? -1 : static_cast<Rank>(value) - 1;
+  return value > kRanksMax ? -1 : RankIn(static_cast<int32_t>(value) - 1);
 }
 
 void VerdictBoard::Write(Rank rank, const Verdict& verdict) {

@@ -7,8 +7,12 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "controller/failure/failure_detector.h"
 #include "core/base/clock.h"
@@ -29,8 +33,11 @@ class VerdictBoard : public Verdicts {
 
   // For the launcher. `size`: the number of ranks in the job.
   static absl::StatusOr<std::unique_ptr<VerdictBoard>> Create(int size);
-  // For whoever inherited them: both stay open. `bell_fd` -1: without a bell.
-  static absl::StatusOr<std::unique_ptr<VerdictBoard>> Open(int fd, int bell_fd = -1);
+  // For whoever inherited them: both stay open. `bell_fd` -1: without a bell. `slots`: in an
+  // elastic job, whose board goes by slots, that of each rank of the membership; empty: they are
+  // the ranks.
+  static absl::StatusOr<std::unique_ptr<VerdictBoard>> Open(int fd, int bell_fd = -1,
+                                                            std::vector<int32_t> slots = {});
 
   int fd() const { return memory_->fd(); }
   // An eventfd. Nobody forgets the rings: all ranks of the host watch it, for edges.
@@ -38,6 +45,8 @@ class VerdictBoard : public Verdicts {
   // Writes, and rings.
   void Write(Rank rank, const Verdict& verdict);
   std::optional<Verdict> Read(Rank rank) const;
+  // Another process begins in the slot.
+  void Clear(Rank slot);
   // How often to look while somebody is waited for.
   static constexpr Nanos kLookAgain = 200 * kMillisecond;
   // While a job starts: an error (LostError) with how it ended, when the rank has; or the one that
@@ -59,17 +68,21 @@ class VerdictBoard : public Verdicts {
   Rank BlamedBy(Rank rank) const override;
 
  private:
-  VerdictBoard(std::shared_ptr<SharedMemory> memory, UniqueFd bell)
-      : memory_(std::move(memory)), bell_(std::move(bell)) {}
+  VerdictBoard(std::shared_ptr<SharedMemory> memory, UniqueFd bell, std::vector<int32_t> slots)
+      : memory_(std::move(memory)), bell_(std::move(bell)), slots_(std::move(slots)) {}
   struct Entry {
     std::atomic<uint64_t> verdict;
     std::atomic<uint32_t> blamed;  // the culprit + 1; 0: none
     std::atomic<int32_t> program;  // its pid; 0: none yet
   };
+  // -1: there is none.
+  int32_t SlotOf(Rank rank) const;
+  Rank RankIn(int32_t slot) const;
   Entry* entry(Rank rank) const;
 
   const std::shared_ptr<SharedMemory> memory_;
   const UniqueFd bell_;
+  const std::vector<int32_t> slots_;  // by rank; empty: the same
   ClosedInChild closed_in_child_;
 };
 

@@ -298,6 +298,7 @@ absl::Status MeetAll(const BootstrapArgs& args, Meeting* meeting, World* met) {
   world.rank = args.rank;
   world.membership = args.scope.membership;
   world.job = args.scope.job;
+  world.slots = args.slots;
 
   UniqueFd listener;
   wire::Hello mine;

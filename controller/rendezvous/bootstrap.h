@@ -24,6 +24,7 @@ struct World {
   std::string job;    // job id and context name: what keys of the store begin with
   Topology topology;  // hosts: ranks that share memory
   std::vector<RankInfo> infos;
+  std::vector<int32_t> slots;   // of an elastic job, by rank; else empty
   int machine_ranks = 0;        // of the machine that this rank's host is, or is a part of
   std::vector<Rank> log_ranks;  // the ranks that share this rank's announcement log, ascending
   bool one_log = true;          // whether those are all ranks
@@ -52,6 +53,7 @@ struct BootstrapArgs {
   SessionScope scope;
   bool may_be_on_several = false;  // hosts, and nobody has said whether, nor how to meet then
   const Config* config = nullptr;
+  std::vector<int32_t> slots;  // of an elastic job, by rank
   // Bytes of address space that this rank may map for itself and its neighbours; kNoLimit.
   size_t room = kNoLimit;
   // Makes what the rank brings to its neighbours, an arena of at most so many bytes; called when

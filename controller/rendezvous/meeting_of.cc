@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetingOf(const Environment& environmen
   if (config.agent_fd >= 0) {
     RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<VerdictBoard> board,
                            VerdictBoard::Open(static_cast<int>(config.agent_fd),
-                                              static_cast<int>(config.agent_bell_fd)));
+                                              static_cast<int>(config.agent_bell_fd), args->slots));
     board->TakePart(launch.rank);
     meeting->Consult(std::move(board));
   }

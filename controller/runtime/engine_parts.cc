@@ -111,7 +111,7 @@ absl::Status MakeParts(const EnginePartsArgs& args, EngineParts* parts) {
   if (config.agent_fd >= 0) {
     RUEDA_ASSIGN_OR_RETURN(parts->verdicts,
                            VerdictBoard::Open(static_cast<int>(config.agent_fd),
-                                              static_cast<int>(config.agent_bell_fd)));
+                                              static_cast<int>(config.agent_bell_fd), world.slots));
     parts->verdicts->Blame(world.rank, -1);
   }
   parts->connections = std::make_unique<Connections>(&world.links, parts->wait_point.get(),

@@ -51,6 +51,7 @@ absl::Status Runtime::Init(bool* met) {
   args.config = &config;
   args.met = met;
   args.scope.membership = options_.membership;
+  args.slots = options_.slots;
   std::unique_ptr<Meeting> meeting;
   if (options_.group != nullptr) {
     args.rank = options_.group_rank;

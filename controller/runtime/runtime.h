@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "controller/rendezvous/thread_ranks.h"
 #include "controller/runtime/baton.h"
@@ -33,6 +34,7 @@ struct RuntimeOptions {
   std::shared_ptr<ThreadRanks> group;  // null: ranks are processes
   Rank group_rank = -1;
   std::shared_ptr<Arena> arena;  // null: a new one
+  std::vector<int32_t> slots;    // of an elastic job, by rank; else empty
 };
 
 class Runtime {

@@ -28,6 +28,8 @@ inline constexpr size_t kHandshakeBytesMax = 128;     // read from a peer before
 inline constexpr size_t kStoreValueBytesMax = 64u << 10;
 inline constexpr size_t kStoreKeyBytesMax = 256;
 inline constexpr size_t kErrorTextBytesMax = 4'096;
+inline constexpr int kElasticProcessesMax = 8'192;  // slots of an elastic job
+inline constexpr size_t kElasticBytesMax = 64u << 10;  // between one of them and the launcher
 
 inline constexpr int kLogWordsMin = 4'096;  // of the announcement log's ring
 inline constexpr int kLogWordsPerWriter = 64;
@@ -39,6 +41,8 @@ static_assert(kSideRingBytes > kControlFrameBytesMax + 64,
               "any announcement or plan that fits a frame also fits a writer's side ring");
 static_assert(kPlannedDimsMax * 10 + 4'096 < static_cast<int64_t>(kControlFrameBytesMax),
               "one operation's first dimensions, ten bytes each, fit a frame");
+static_assert(kElasticProcessesMax * 6 + 4'096 < kElasticBytesMax,
+              "a record of a membership, six bytes a rank, fits a datagram");
 static_assert(kHostsFileBytesMax > kRanksMax * (kHostNameBytesMax + 2),
               "a line of the longest name, for each rank, fits");
 static_assert(kLocalRanksMax <= (1 << 10), "a log word has ten bits for the writer");

@@ -190,6 +190,9 @@ const Knob kKnobs[] = {
      "Inherited memfd in which the launcher writes how ranks ended."},
     {"agent_bell_fd", &Config::agent_bell_fd, Use::kSetUp, 3, 1 << 30, "", "",
      "Inherited eventfd that the launcher rings when it has written there."},
+    {"elastic_fd", &Config::elastic_fd, Use::kSetUp, 3, 1 << 30, "", "",
+     "Inherited socket by which a process of an elastic job asks the launcher for its "
+     "memberships."},
     {"hosts_fake", &Config::hosts_fake, Use::kSetUp, 0, kRanksMax, "", "",
      "For tests: treats this host's ranks as that many hosts, in blocks of equal size."},
 };

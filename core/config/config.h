@@ -58,6 +58,7 @@ struct Config {
   std::string meeting_address;
   int64_t agent_fd = -1;
   int64_t agent_bell_fd = -1;
+  int64_t elastic_fd = -1;
   int64_t hosts_fake = 0;
 };
 

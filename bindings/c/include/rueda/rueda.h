@@ -304,6 +304,60 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_local_device(rueda_context* context
 
 /** @} */
 
+/* Elastic jobs ------------------------------------------------------------------------------- */
+/** \addtogroup c_elastic
+ * @{ */
+
+/** What a context's membership is. In an elastic job, one that `ruedarun --min-np` has started,
+ * memberships differ in their ranks: some were lost, others have come. */
+typedef struct rueda_membership {
+  size_t size;
+  uint64_t number;   /**< as of rueda_context_membership */
+  int32_t rank;      /**< this one's */
+  int32_t ranks;     /**< how many there are */
+  int32_t survivors; /**< so many of them, the lowest, were in the membership before; they keep
+                          their order. 0: it is the first, or the job is not elastic */
+  int32_t source;    /**< the rank whose state is the newest, by what rueda_regroup was told; a
+                          survivor, or in the first membership rank 0 */
+} rueda_membership;
+
+#define RUEDA_MEMBERSHIP_INIT \
+  { sizeof(rueda_membership), 0, -1, 0, 0, 0 }
+
+/** What the next membership changes; bits. */
+enum { RUEDA_RANKS_ADDED = 1, RUEDA_RANKS_REMOVED = 2 };
+
+/** FAILED_PRECONDITION: there is none. */
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_membership_info(const rueda_context* context,
+                                                             rueda_membership* membership);
+
+/** Begins the next membership of an elastic job, in this context: after ABORTED, or at a point that
+ * all ranks have agreed on by rueda_check_membership. Collective over the ranks that live: waits
+ * for them, and for none that is being started. The launcher decides who is in it; survivors keep
+ * their order and get the lowest ranks, so this rank's number may change. Process sets other than
+ * the world are gone; names, registered memory and what compression remembers stay, and so do
+ * handles, whose operations have ended. `commits`: how often the program has kept its state; who
+ * has kept it most often is the next membership's `source`.
+ *
+ * A rank that does not come within `ruedarun --regroup-timeout` is killed. CANCELLED: the launcher
+ * does not want this process any more, as its host is taken away or the job is over: destroy the
+ * context, and exit with 0. UNAVAILABLE: the launcher has gone. FAILED_PRECONDITION: the job is not
+ * elastic; from a callback or an allocator; after rueda_shutdown. Calls of other threads that are
+ * under way return ABORTED first; those that begin meanwhile do, too. */
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_regroup(rueda_context* context, uint64_t commits);
+
+/** What is due of the next membership, as far as this process knows: RUEDA_RANKS_ADDED,
+ * RUEDA_RANKS_REMOVED, both or 0. Costs a system call. Other ranks may not know yet: to act on it,
+ * agree first. */
+RUEDA_API int32_t rueda_membership_due(const rueda_context* context);
+
+/** The same, as all ranks know it together: each gets the same answer. Collective over the world;
+ * blocks for as long as a small allreduce. If it is not 0, let all ranks call rueda_regroup. */
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_check_membership(rueda_context* context,
+                                                              int32_t* change);
+
+/** @} */
+
 /* Process sets ------------------------------------------------------------------------------- */
 /** \addtogroup c_process_sets
  * @{ */

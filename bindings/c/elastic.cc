@@ -1,0 +1,161 @@
+// Elastic jobs: memberships that the launcher's authority decides, and what is due of them.
+#include "bindings/c/elastic.h"
+
+#include <algorithm>
+
+#include "bindings/c/guard.h"
+#include "bindings/c/structs.h"
+#include "controller/rendezvous/authority_link.h"
+
+namespace rueda::capi {
+namespace {
+
+// Contexts of other names are numbered within a membership of the process's.
+constexpr int kNumberBits = 20;
+
+absl::StatusOr<AuthorityLink*> LinkOf(const Config& config) {
+  if (config.elastic_fd < 0) {
+    return absl::FailedPreconditionError(
+        "this job is not elastic: start it with ruedarun --min-np N");
+  }
+  return AuthorityLink::Of(static_cast<int>(config.elastic_fd));
+}
+
+void Follow(const wire::Record& record, RuntimeOptions* options) {
+  Config& config = options->config;
+  const int host = record.hosts(record.rank());
+  config.rank = record.rank();
+  config.size = record.slots_size();
+  config.local_size = std::count(record.hosts().begin(), record.hosts().end(), host);
+  config.local_rank =
+      std::count(record.hosts().begin(), record.hosts().begin() + record.rank(), host);
+  config.meeting_address = record.meeting_address();
+  options->slots.assign(record.slots().begin(), record.slots().end());
+  options->membership = options->number = record.membership();
+}
+
+// Whether others were lost while this one began, so that another membership will do.
+bool MayGoOn(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
+}
+
+}  // namespace
+
+absl::Status StartElastic(rueda_context* context, RuntimeOptions options, uint64_t commits,
+                          int32_t blames) {
+  RUEDA_ASSIGN_OR_RETURN(AuthorityLink* const link, LinkOf(options.config));
+  const uint64_t count = options.membership;
+  while (true) {
+    wire::Record record = link->last();
+    const bool asks = options.context.empty() || record.membership() == 0;
+    if (asks) {
+      RUEDA_ASSIGN_OR_RETURN(record, link->Ask(commits, blames));
+    }
+    Follow(record, &options);
+    if (!options.context.empty()) {
+      options.membership = (record.membership() << kNumberBits) + count;
+    }
+    absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Create(options);
+    if (runtime.ok()) {
+      context->survivors = record.survivors();
+      context->source = record.source();
+      context->runtime = *std::move(runtime);
+      context->completions = context->runtime->completions();
+      return absl::OkStatus();
+    }
+    if (!asks || !MayGoOn(runtime.status())) return runtime.status();
+    blames = -1;
+  }
+}
+
+int32_t SlotOfLost(const Runtime& runtime) {
+  const FailurePtr failure = runtime.failure();
+  const std::vector<int32_t>& slots = runtime.world().slots;
+  if (failure == nullptr || failure->rank < 0) return -1;
+  const size_t rank = static_cast<size_t>(failure->rank);
+  return rank < slots.size() && failure->rank != runtime.rank() ? slots[rank] : -1;
+}
+
+namespace {
+
+absl::Status Info(const rueda_context* context, rueda_membership* membership) {
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+  if (membership == nullptr) {
+    return absl::InvalidArgumentError("rueda_membership_info: `membership` is null");
+  }
+  RUEDA_RETURN_IF_ERROR(CheckStruct(membership));
+  rueda_membership info = RUEDA_MEMBERSHIP_INIT;
+  info.number = runtime->world().membership;
+  info.rank = runtime->rank();
+  info.ranks = runtime->world().size();
+  info.survivors = context->survivors;
+  info.source = context->source;
+  WriteStruct(info, membership);
+  return absl::OkStatus();
+}
+
+// What this process has heard; 0 where the job is not elastic.
+int32_t Due(const Runtime& runtime) {
+  const absl::StatusOr<AuthorityLink*> link = LinkOf(runtime.config());
+  if (!link.ok()) return 0;
+  const wire::Change change = (*link)->Due();
+  return (change.added() ? RUEDA_RANKS_ADDED : 0) | (change.removed() ? RUEDA_RANKS_REMOVED : 0);
+}
+
+// All ranks' words together: each bit has a tensor's element of its own.
+absl::Status Agree(rueda_context* context, int32_t own, int32_t* agreed) {
+  int32_t bits[2] = {own & RUEDA_RANKS_ADDED, own & RUEDA_RANKS_REMOVED};
+  const int64_t shape[1] = {2};
+  rueda_tensor tensor = {
+      bits, {RUEDA_CPU, 0}, 1, RUEDA_INT32, const_cast<int64_t*>(shape), nullptr, 0};
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  operation.kind = RUEDA_ALLREDUCE;
+  operation.reduce_op = RUEDA_MAX;
+  operation.name = "rueda.membership";
+  operation.input = &tensor;
+  operation.output = &tensor;
+  const rueda_status status = rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr);
+  if (status != RUEDA_OK) {
+    return absl::Status(static_cast<absl::StatusCode>(status), rueda_last_error());
+  }
+  *agreed = bits[0] | bits[1];
+  return absl::OkStatus();
+}
+
+absl::Status Check(rueda_context* context, int32_t* change) {
+  if (change == nullptr) {
+    return absl::InvalidArgumentError("rueda_check_membership: `change` is null");
+  }
+  int32_t own = 0;
+  {
+    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+    own = Due(*runtime);
+  }
+  *change = 0;
+  return Agree(context, own, change);
+}
+
+}  // namespace
+}  // namespace rueda::capi
+
+extern "C" {
+
+using namespace rueda;        // NOLINT: the definitions below belong to the C API
+using namespace rueda::capi;  // NOLINT
+
+rueda_status rueda_membership_info(const rueda_context* context, rueda_membership* membership) {
+  return Guard([&] { return Info(context, membership); });
+}
+
+int32_t rueda_membership_due(const rueda_context* context) {
+  return GuardOr(0, [&]() -> int32_t {
+    const absl::StatusOr<Call> runtime = RuntimeOf(context);
+    return runtime.ok() ? Due(**runtime) : 0;
+  });
+}
+
+rueda_status rueda_check_membership(rueda_context* context, int32_t* change) {
+  return Guard([&] { return Check(context, change); });
+}
+
+}  // extern "C"

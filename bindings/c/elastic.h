@@ -1,0 +1,19 @@
+// Memberships that the launcher's authority decides.
+#pragma once
+
+#include <cstdint>
+
+#include "bindings/c/context.h"
+
+namespace rueda::capi {
+
+// Starts the context's runtime in the membership that comes next; waits for that as long as it
+// takes. A context that is not the default one follows the membership that the process is in.
+// `commits`, `blames`: wire::Ask. CANCELLED: this process is not wanted any more.
+absl::Status StartElastic(rueda_context* context, RuntimeOptions options, uint64_t commits,
+                          int32_t blames);
+
+// The slot of the rank that a membership was lost with; -1: none, or it is nobody's in particular.
+int32_t SlotOfLost(const Runtime& runtime);
+
+}  // namespace rueda::capi

@@ -1,0 +1,48 @@
+// The way from a process of an elastic job to the authority that decides who is in the next
+// membership (controller/membership/authority.h): an inherited socket, whose other end the launcher
+// has.
+#pragma once
+
+#include "controller/protocol/rueda.pb.h"
+#include "core/base/closed_in_child.h"
+#include "core/base/mutex.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+
+namespace rueda {
+
+// Any thread.
+class AuthorityLink {
+ public:
+  // The process's, by the setting elastic_fd: made once, and there to its end. FAILED_PRECONDITION:
+  // there is no such socket, or this is a forked child of a process of the job.
+  static absl::StatusOr<AuthorityLink*> Of(int fd);
+
+  // Asks for the next membership, and waits until there is one: for as long as the launcher has
+  // others to wait for. CANCELLED, with why: this process is not wanted any more. UNAVAILABLE: the
+  // launcher has gone.
+  absl::StatusOr<wire::Record> Ask(uint64_t commits, int32_t blames);
+  // The last one that was got; number 0: none.
+  wire::Record last() const;
+
+  // What is due at the next commit, as far as this process has heard. Does not block.
+  wire::Change Due();
+
+ private:
+  explicit AuthorityLink(UniqueFd fd) : fd_(std::move(fd)), closed_in_child_(fd_.get()) {}
+  // The next message; `flags` of recv.
+  absl::StatusOr<wire::ToProcess> Receive(int flags) const;
+  void OnChange(const wire::Change& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const UniqueFd fd_;
+  const ClosedInChild closed_in_child_;
+  Mutex asking_;  // held while one asks
+  mutable Mutex mutex_;
+  wire::Record last_ ABSL_GUARDED_BY(mutex_);
+  wire::Change due_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A record that can be followed: as many hosts as slots, ranks among them. DATA_LOSS. PURE
+absl::Status CheckRecord(const wire::Record& record);
+
+}  // namespace rueda
