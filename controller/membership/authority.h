@@ -19,11 +19,6 @@
 
 namespace rueda {
 
-// A place for one process on a host, by the launcher's number. It keeps that when another process
-// takes it.
-using Slot = int32_t;
-inline constexpr Slot kNoSlot = -1;
-
 struct MembershipRecord {
   uint64_t number = 0;      // 0: there was none yet
   std::vector<Slot> slots;  // by rank

@@ -41,6 +41,8 @@ constexpr MessageField kPlanItem[] = {
 constexpr MessageField kPlan[] = {{wire::Plan::kItemsFieldNumber, kPlanItem}};
 
 constexpr MessageField kHello[] = {{wire::Hello::kAgreedFieldNumber, {}}};
+constexpr MessageField kToProcess[] = {{wire::ToProcess::kRecordFieldNumber, {}},
+                                       {wire::ToProcess::kChangeFieldNumber, {}}};
 constexpr MessageField kRoster[] = {{wire::Roster::kPlacesFieldNumber, {}}};
 
 // What travels by itself.
@@ -57,7 +59,9 @@ constexpr struct {
               {"rueda.wire.ClockOffset", {}},
               {"rueda.wire.StoreSet", {}},
               {"rueda.wire.StoreGet", {}},
-              {"rueda.wire.StoreValue", {}}};
+              {"rueda.wire.StoreValue", {}},
+              {"rueda.wire.Ask", {}},
+              {"rueda.wire.ToProcess", kToProcess}};
 
 const MessageField* Find(absl::Span<const MessageField> fields, uint32_t tag) {
   if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {

@@ -13,4 +13,9 @@ using TensorId =
 inline constexpr SetId kWorldSet = 0;
 inline constexpr TensorId kNoTensor = 0;
 
+// A place for one process of an elastic job on a host, by the launcher's number. It keeps that when
+// another process takes it.
+using Slot = int32_t;
+inline constexpr Slot kNoSlot = -1;
+
 }  // namespace rueda

@@ -381,9 +381,11 @@ absl::Status ReadEnvironment(const Environment& environment, Config* config) {
         std::find(known.begin(), known.end(), rest) == known.end() && !IsOfAService(rest, value)) {
       return Unknown("environment variable", kPrefix, rest, known);
     }
-    if (name == kElastic && value != "0") {
+    if (name == kElastic && value != "0" && !environment.contains("RUEDA_ELASTIC_FD")) {
       return absl::InvalidArgumentError(
-          absl::StrCat("environment variable ", name, ": elastic jobs do not exist yet; unset it"));
+          absl::StrCat("environment variable ", name,
+                       ": elastic jobs are started by ruedarun --min-np N, and this one is not; "
+                       "unset it"));
     }
   }
   const auto find = [&](const std::string& name) {  // "" is as if it were not set
@@ -492,8 +494,8 @@ Settings of Horovod's that tune a feature which does not exist here change nothi
   for (const Ignored& ignored : kIgnored) {
     absl::StrAppend(&text, "| `", ignored.name, "` | ", ignored.why, " |\n");
   }
-  absl::StrAppend(&text, "\n`", kElastic, R"(`, unless it is 0, makes init fail: elastic jobs do not
-exist yet. By `HOROVOD_RANK`, `HOROVOD_SIZE`, `HOROVOD_LOCAL_SIZE`, `HOROVOD_GLOO_RENDEZVOUS_ADDR`
+  absl::StrAppend(&text, "\n`", kElastic, R"(`, unless it is 0 or `ruedarun` has set it, makes init
+fail: [elastic jobs](../guides/elastic.md) are started by `ruedarun`. By `HOROVOD_RANK`, `HOROVOD_SIZE`, `HOROVOD_LOCAL_SIZE`, `HOROVOD_GLOO_RENDEZVOUS_ADDR`
 and `HOROVOD_GLOO_RENDEZVOUS_PORT` a rank that `horovodrun` started finds its place. Other
 `HOROVOD_` variables, such as build options, are left alone, as are those that Kubernetes sets for a
 service whose name begins with `rueda`. Any other `RUEDA_` variable is rejected as a typo, except

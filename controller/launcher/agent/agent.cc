@@ -175,7 +175,14 @@ int Agent::Run() {
 }
 
 Refused Agent::Prepare(const launch::Order& order) {
-  share_ = {order.size(), order.first_rank(), order.ranks(), order.host(), order.hosts()};
+  const bool elastic = order.slots() > 0;
+  share_ = {elastic ? order.slots() : order.size(),
+            order.first_rank(),
+            order.ranks(),
+            order.host(),
+            order.hosts(),
+            elastic ? order.size() : 0,
+            elastic ? order.slots_here() : 0};
   options_.command.assign(order.command().begin(), order.command().end());
   options_.bind = order.bind_to_core() ? LaunchOptions::Bind::kCore : LaunchOptions::Bind::kNone;
   options_.grace_seconds = order.grace_seconds();
@@ -205,7 +212,8 @@ Refused Agent::Prepare(const launch::Order& order) {
 
   launch::FromAgent ready;
   ready.mutable_ready();
-  if (share_.first == 0) {
+  job_.facts.host_name = order.host_name();
+  if (share_.first == 0 || elastic) {
     absl::Status status = OpenMeeting(order, ready.mutable_ready()->mutable_meeting());
     if (!status.ok()) return {status};
   }
@@ -217,7 +225,7 @@ absl::Status Agent::OpenMeeting(const launch::Order& order, launch::Meeting* mee
   RUEDA_ASSIGN_OR_RETURN(const int port, FreePort());
   meeting->set_master_port(port);
   meeting->set_master_address(job_.facts.master_address);
-  if (share_.hosts == 1) return absl::OkStatus();  // its ranks need no network
+  if (share_.hosts == 1 && share_.begins_with == 0) return absl::OkStatus();  // it needs no network
   RUEDA_ASSIGN_OR_RETURN(const Interface interface, MeetingInterface(order));
   RUEDA_ASSIGN_OR_RETURN(door_, ListenTcp(interface.address));
   RUEDA_ASSIGN_OR_RETURN(*meeting->mutable_address(), TcpAddressOf(door_));
@@ -258,6 +266,7 @@ Refused Agent::Start(const launch::Meeting& meeting) {
   args.plans = *std::move(plans);
   args.streams = std::move(streams_);
   args.first = share_.first;
+  args.elastic = share_.begins_with > 0;
   absl::StatusOr<std::unique_ptr<LocalRanks>> ranks = LocalRanks::Start(std::move(args), [&] {
     pipes_.clear();
     lifeline_.Close();

@@ -86,6 +86,15 @@ absl::Status CheckEventFromAgent(const HostShare& share, const launch::Event& ev
       return IsExitCode(event.value()) ? absl::OkStatus() : Wrong("an exit status that is none");
     case MessageKind::kHere:
       return absl::OkStatus();
+    case MessageKind::kFromRank:
+      if (!Has(share, event.rank())) return Wrong("a rank of another host");
+      return event.payload().size() <= kElasticBytesMax ? absl::OkStatus()
+                                                        : Wrong("too long a payload");
+    case MessageKind::kStart:
+    case MessageKind::kClear:
+    case MessageKind::kKill:
+    case MessageKind::kNoMore:
+    case MessageKind::kToRank:
     case MessageKind::kEndJob:
     case MessageKind::kVerdict:
     case MessageKind::kLost:
@@ -126,14 +135,16 @@ absl::Status CheckFromAgent(const HostShare& share, launch::FromAgent* message) 
 }
 
 absl::Status CheckOrder(const launch::Order& order) {
-  const bool good = order.size() >= 1 && order.size() <= kRanksMax && order.ranks() >= 1 &&
-                    order.ranks() <= kLocalRanksMax && order.first_rank() >= 0 &&
-                    order.first_rank() <= order.size() - order.ranks() && order.hosts() >= 1 &&
-                    order.hosts() <= kRanksMax && order.host() >= 0 &&
-                    order.host() < order.hosts() && order.command_size() > 0 &&
-                    std::isfinite(order.grace_seconds()) && order.grace_seconds() >= 0 &&
-                    std::isfinite(order.host_timeout_seconds()) &&
-                    order.host_timeout_seconds() >= 0;
+  const int ranks = order.slots() > 0 ? order.slots() : order.size();  // of the job
+  const bool good =
+      order.size() >= 1 && order.size() <= kRanksMax && order.ranks() >= 1 &&
+      order.ranks() <= kLocalRanksMax && order.first_rank() >= 0 && order.slots() >= 0 &&
+      order.slots() <= kElasticProcessesMax && order.slots_here() >= 0 &&
+      order.slots_here() <= order.ranks() && order.first_rank() <= ranks - order.ranks() &&
+      order.hosts() >= 1 && order.hosts() <= kRanksMax && order.host() >= 0 &&
+      order.host() < order.hosts() && order.command_size() > 0 &&
+      std::isfinite(order.grace_seconds()) && order.grace_seconds() >= 0 &&
+      std::isfinite(order.host_timeout_seconds()) && order.host_timeout_seconds() >= 0;
   return good ? absl::OkStatus() : Wrong("an order that can't be carried out");
 }
 
@@ -148,7 +159,17 @@ absl::Status CheckEventToAgent(const HostShare& share, const launch::Event& even
                                                             : Wrong("a rank that is none");
     case MessageKind::kEndJob:
     case MessageKind::kAsk:
+    case MessageKind::kNoMore:
       return absl::OkStatus();
+    case MessageKind::kClear:
+      return event.rank() >= 0 && event.rank() < share.size ? absl::OkStatus()
+                                                            : Wrong("a rank that is none");
+    case MessageKind::kToRank:
+      if (event.payload().size() > kElasticBytesMax) return Wrong("too long a payload");
+      [[fallthrough]];
+    case MessageKind::kStart:
+    case MessageKind::kKill:
+      return Has(share, event.rank()) ? absl::OkStatus() : Wrong("a rank of another host");
     default:
       return Wrong("an event that ruedarun does not tell of");
   }
@@ -164,6 +185,7 @@ launch::Event ToWire(const Message& message) {
   event.set_value(message.value);
   event.set_flags(message.flags);
   event.set_blames(message.blames);
+  event.set_payload(message.payload);
   return event;
 }
 
@@ -173,7 +195,8 @@ Message FromWire(const launch::Event& event) {
           event.pid(),
           event.value(),
           event.flags(),
-          event.blames()};
+          event.blames(),
+          event.payload()};
 }
 
 absl::Status ReadFromAgent(absl::string_view bytes, const HostShare& share,

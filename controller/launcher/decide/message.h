@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace rueda {
 
@@ -20,6 +21,13 @@ enum class MessageKind : int32_t {
   kLost,         // from what stands between: nothing more will come from this host
   kAsk,          // to the supervisor: is it there?
   kHere,         // it is
+  // Of elastic jobs; `rank` is a slot.
+  kStart,     // to the supervisor: rank: start a process there
+  kClear,     // to the supervisor: rank: another process begins there, on any host
+  kKill,      // to the supervisor: rank: kill it
+  kNoMore,    // to the supervisor: nothing will be started here any more
+  kToRank,    // to the supervisor: rank, payload: for its process
+  kFromRank,  // rank, pid, payload: what its process says
 };
 
 struct Message {
@@ -32,6 +40,7 @@ struct Message {
   int32_t value = 0;
   int32_t flags = 0;
   int32_t blames = -1;  // kRankEnded: whose fault it was, as the rank had it
+  std::string payload = {};
 };
 
 }  // namespace rueda

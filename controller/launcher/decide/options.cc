@@ -34,6 +34,16 @@ enum class Id {
   kPrefix,
   kGrace,
   kHostTimeout,
+  kMin,
+  kMax,
+  kSpares,
+  kDiscovery,
+  kSlots,
+  kElasticTimeout,
+  kRegroupTimeout,
+  kResets,
+  kCooldown,
+  kBlacklist,
   kSetting,
   kIgnored,
   kVerbose,
@@ -47,6 +57,7 @@ struct Option {
   Id id;
   const char* value;               // what it takes; null: nothing
   const char* variable = nullptr;  // of a setting: what it stands for
+  bool two = false;                // values, of which the second is optional when they are joined
 };
 constexpr char kFusionThreshold[] = "RUEDA_FUSION_THRESHOLD";
 constexpr char kLogLevel[] = "RUEDA_LOG_LEVEL";
@@ -74,6 +85,19 @@ constexpr Option kOptions[] = {
     {"prefix", Id::kPrefix, "rank or none"},
     {"grace-seconds", Id::kGrace, "a number of seconds"},
     {"host-timeout", Id::kHostTimeout, "a number of seconds"},
+    {"min-np", Id::kMin, "a number of processes"},
+    {"min-num-proc", Id::kMin, "a number of processes"},
+    {"max-np", Id::kMax, "a number of processes"},
+    {"max-num-proc", Id::kMax, "a number of processes"},
+    {"spares", Id::kSpares, "a number of processes"},
+    {"host-discovery-script", Id::kDiscovery, "a program that prints hosts"},
+    {"slots", Id::kSlots, "a number of slots"},
+    {"slots-per-host", Id::kSlots, "a number of slots"},
+    {"elastic-timeout", Id::kElasticTimeout, "a number of seconds"},
+    {"regroup-timeout", Id::kRegroupTimeout, "a number of seconds"},
+    {"reset-limit", Id::kResets, "a number of resets"},
+    {"blacklist-cooldown-range", Id::kCooldown, "two numbers of seconds", nullptr, true},
+    {"blacklist", Id::kBlacklist, "slot or host"},
     {"start-timeout", Id::kSetting, "a number of seconds", "RUEDA_START_TIMEOUT_S"},
     {"network-interface", Id::kSetting, "interfaces", "RUEDA_NETWORK_INTERFACE"},
     {"network-interfaces", Id::kSetting, "interfaces", "RUEDA_NETWORK_INTERFACE"},
@@ -119,7 +143,6 @@ struct Refused {
   const char* name;
   const char* why;
 };
-constexpr char kElastic[] = "not yet: elastic jobs do not exist";
 constexpr char kNoMpi[] = "ruedarun starts the ranks itself; there is no other launcher to choose";
 constexpr char kNoTimes[] = "not yet: lines are marked with their rank only";
 constexpr char kNoTuner[] = "not yet: there is no autotuner";
@@ -131,16 +154,6 @@ constexpr Refused kRefused[] = {
     {"prefix-output-with-timestamp", kNoTimes},
     {"prefix-timestamp", kNoTimes},
     {"machinefile", "use --hostfile instead"},
-    {"host-discovery-script", kElastic},
-    {"min-np", kElastic},
-    {"min-num-proc", kElastic},
-    {"max-np", kElastic},
-    {"max-num-proc", kElastic},
-    {"slots-per-host", kElastic},
-    {"slots", kElastic},
-    {"elastic-timeout", kElastic},
-    {"reset-limit", kElastic},
-    {"blacklist-cooldown-range", kElastic},
     {"mpi", kNoMpi},
     {"mpi-args", kNoMpi},
     {"jsrun", kNoMpi},
@@ -160,6 +173,7 @@ constexpr Refused kRefused[] = {
 constexpr int kPortMax = 65'535;
 constexpr double kSecondsMax = 86'400;
 constexpr double kHostTimeoutSecondsMin = 2;
+constexpr int kResetsMax = 1'000'000'000;
 constexpr double kFusionMegabytesMax = 1'000'000;
 
 std::string Dashed(absl::string_view name) {
@@ -205,6 +219,12 @@ absl::Status ApplySeconds(const Option& option, absl::string_view value, double 
                        absl::StrCat("a number of seconds from ", min, " to ", kSecondsMax));
   }
   return absl::OkStatus();
+}
+
+absl::Status ApplyCount(const Option& option, absl::string_view value, int min, int max,
+                        int* count) {
+  if (absl::SimpleAtoi(value, count) && *count >= min && *count <= max) return absl::OkStatus();
+  return RefuseValue(option, value, absl::StrCat("a whole number from ", min, " to ", max));
 }
 
 absl::Status ApplySetting(const Option& option, absl::string_view value, LaunchOptions* options) {
@@ -311,6 +331,39 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
       return ApplySeconds(option, value, 0, &options->grace_seconds);
     case Id::kHostTimeout:
       return ApplySeconds(option, value, kHostTimeoutSecondsMin, &options->host_timeout_seconds);
+    case Id::kMin:
+      options->elastic = true;
+      return ApplyCount(option, value, 1, kElasticProcessesMax, &options->min_processes);
+    case Id::kMax:
+      options->elastic = true;
+      return ApplyCount(option, value, 1, kElasticProcessesMax, &options->max_processes);
+    case Id::kSpares:
+      options->elastic = true;
+      return ApplyCount(option, value, 0, kElasticProcessesMax, &options->spares);
+    case Id::kDiscovery:
+      if (value.empty()) return RefuseValue(option, value, option.value);
+      options->elastic = true;
+      options->discovery_script = std::string(value);
+      break;
+    case Id::kSlots:
+      return ApplyCount(option, value, 1, kLocalRanksMax, &options->slots_per_host);
+    case Id::kElasticTimeout:
+      return ApplySeconds(option, value, 0, &options->elastic_timeout_seconds);
+    case Id::kRegroupTimeout:
+      return ApplySeconds(option, value, 0, &options->regroup_timeout_seconds);
+    case Id::kResets:
+      return ApplyCount(option, value, 0, kResetsMax, &options->reset_limit);
+    case Id::kCooldown: {
+      const std::vector<std::string> both = absl::StrSplit(value, ' ');
+      if (both.size() != 2) return RefuseValue(option, value, option.value);
+      RUEDA_RETURN_IF_ERROR(ApplySeconds(option, both[0], 0, &options->cooldown_seconds_min));
+      return ApplySeconds(option, both[1], options->cooldown_seconds_min,
+                          &options->cooldown_seconds_max);
+    }
+    case Id::kBlacklist:
+      if (value != "slot" && value != "host") return RefuseValue(option, value, option.value);
+      options->blacklist_hosts = value == "host";
+      break;
     case Id::kIgnored:
       break;
     case Id::kVerbose:
@@ -348,6 +401,9 @@ absl::Status ReadOption(absl::Span<const std::string> arguments, size_t* at,
           absl::StrCat("option ", Dashed(name), " needs ", option->value));
     }
     value = arguments[(*at)++];
+  }
+  if (option->two && *at < arguments.size() && !absl::StartsWith(arguments[*at], "-")) {
+    return Apply(*option, absl::StrCat(value, " ", arguments[(*at)++]), options);
   }
   return Apply(*option, value, options);
 }
@@ -392,6 +448,14 @@ absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> argumen
     options.hosts = hosts;
     options.hostfile = hostfile;
   }
+  if (!options.discovery_script.empty() && !(options.hosts.empty() && options.hostfile.empty())) {
+    return absl::InvalidArgumentError(
+        "--host-discovery-script says which hosts there are: leave out -H and --hostfile");
+  }
+  if (options.max_processes > 0 && options.min_processes > options.max_processes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--min-np ", options.min_processes, " is more than --max-np ", options.max_processes));
+  }
   if (options.command.empty()) {
     return absl::InvalidArgumentError("which program? None is named after the options");
   }
@@ -433,6 +497,19 @@ Options (one dash or two; "--" ends them, or the first word that is not an optio
   --start-timeout S    how long hosts may take to be ready, and then init waits for the other ranks;
                        default 60
   --verbose            say what is started, and how each rank ended
+Elastic jobs, which lose processes and go on (any of these makes one; docs/guides/elastic.md):
+  --min-np N           go on with at least N processes; also --min-num-proc. Default: that of -np
+  --max-np N           have at most N; also --max-num-proc. Default: as many as there are slots
+  --spares N           start N more, which have begun when they are needed
+  --host-discovery-script COMMAND   prints the hosts that there are, "HOST:SLOTS" or "HOST" a line;
+                       asked each second. A host file is read again when it changes, too
+  --slots N            slots of a host that the script gives none; also --slots-per-host
+  --elastic-timeout S  how long there may be fewer than --min-np; default 600
+  --regroup-timeout S  how long the others wait for a process that does not regroup; default 10
+  --reset-limit N      end after N changes of the membership; default: no limit
+  --blacklist-cooldown-range MIN MAX   seconds for which a slot whose process failed is not used, at
+                       first and at most; default 1 and 60
+  --blacklist slot|host   what a failed process costs: its slot (default), or its host for good
   --config-file FILE   options in YAML, one per line: "output-dir: DIR", "np: 4"; also horovodrun's
                        files. The command line overrides them
   --check-build, -cb   say what was built, and what there is to reach other hosts with

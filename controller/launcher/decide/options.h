@@ -40,6 +40,20 @@ struct LaunchOptions {
   bool verbose = false;
   double grace_seconds = 5;          // until SIGKILL, once the job is to end
   double host_timeout_seconds = 30;  // ruedarun and another host may be silent to each other
+  // Of an elastic job, which any of these makes it.
+  int min_processes = 0;  // 0: as many as `ranks`
+  int max_processes = 0;  // 0: as many as there are slots
+  int spares = 0;
+  std::string discovery_script;  // a shell's command line
+  int slots_per_host = 0;        // of those that the script says nothing of; 0: it has to
+  double elastic_timeout_seconds = 600;
+  double regroup_timeout_seconds = 10;
+  int reset_limit = -1;  // -1: none
+  double cooldown_seconds_min = 1;
+  double cooldown_seconds_max = 60;
+  bool blacklist_hosts = false;
+  bool elastic = false;
+
   std::vector<std::string> command;  // the program and its arguments
 
   Nanos grace() const { return static_cast<Nanos>(grace_seconds * kSecond); }

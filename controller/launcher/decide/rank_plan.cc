@@ -13,11 +13,11 @@ namespace {
 // What every rank is told. Nothing the user or an outer launcher says about these is true here.
 Environment PlaceVariables(int local_rank, const HostShare& share, const JobFacts& job) {
   const std::string rank = absl::StrCat(share.first + local_rank);
-  const std::string size = absl::StrCat(share.size);
+  const std::string size = absl::StrCat(share.begins_with > 0 ? share.begins_with : share.size);
   const std::string local = absl::StrCat(local_rank);
-  const std::string local_size = absl::StrCat(share.ranks);
+  const std::string local_size = absl::StrCat(share.local_size());
   const std::string host = absl::StrCat(share.host);
-  return {
+  Environment variables = {
       {"RUEDA_RANK", rank},
       {"RUEDA_SIZE", size},
       {"RUEDA_LOCAL_RANK", local},
@@ -38,7 +38,11 @@ Environment PlaceVariables(int local_rank, const HostShare& share, const JobFact
       {"HOROVOD_LOCAL_SIZE", local_size},
       {"HOROVOD_CROSS_RANK", host},
       {"HOROVOD_CROSS_SIZE", absl::StrCat(share.hosts)},
+      {"HOROVOD_HOSTNAME", job.host_name},
   };
+  // As horovodrun says it.
+  if (share.begins_with > 0) variables["HOROVOD_ELASTIC"] = "1";
+  return variables;
 }
 
 // Another launcher's meeting point is not this job's.
@@ -48,7 +52,8 @@ void SetMeeting(const JobFacts& job, const HostShare& share, Environment* enviro
   for (const char* name : {"RUEDA_MEETING_ADDRESS", "RUEDA_MEETING_FD"}) environment->erase(name);
   if (job.meeting_address.empty()) return;
   (*environment)["RUEDA_MEETING_ADDRESS"] = job.meeting_address;
-  if (share.first == 0) (*environment)["RUEDA_MEETING_FD"] = absl::StrCat(job.meeting_fd);
+  if (share.first == 0 || share.begins_with > 0)
+    (*environment)["RUEDA_MEETING_FD"] = absl::StrCat(job.meeting_fd);
 }
 
 // What the ranks of a host share: the inherited environment, what ruedarun proposes, what the user
@@ -58,7 +63,7 @@ absl::StatusOr<Environment> SharedEnvironment(const LaunchOptions& options, cons
   Environment environment = host.environment;
   SetMeeting(job, share, &environment);
   const int threads =
-      options.bind == LaunchOptions::Bind::kCore ? 1 : host.usable_cores / share.ranks;
+      options.bind == LaunchOptions::Bind::kCore ? 1 : host.usable_cores / share.local_size();
   environment.emplace("OMP_NUM_THREADS", absl::StrCat(std::max(1, threads)));
   if (!options.output_dir.empty()) environment.emplace("RUEDA_RECORDER_DIR", options.output_dir);
   RUEDA_ASSIGN_OR_RETURN(const Environment wanted, WantedVariables(options, host.environment));

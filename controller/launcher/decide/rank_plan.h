@@ -28,7 +28,8 @@ struct JobFacts {
   std::string master_address = "127.0.0.1";
   // Where rank 0 waits for the ranks of other hosts, and with what; empty: there are none.
   std::string meeting_address;
-  int meeting_fd = -1;  // on rank 0's host
+  int meeting_fd = -1;    // on rank 0's host; of an elastic job on all
+  std::string host_name;  // as the user calls it
 };
 
 // Which ranks of the job this host has: `ranks` of `size`, from `first` on.
@@ -38,6 +39,12 @@ struct HostShare {
   int ranks = 1;
   int host = 0;  // its number among `hosts`
   int hosts = 1;
+  // Of an elastic job, whose ranks here are slots: how many processes it begins with, and how many
+  // of its slots this host uses at first; else 0.
+  int begins_with = 0;
+  int slots = 0;
+
+  int local_size() const { return slots > 0 ? slots : ranks; }
 };
 
 // One of the hosts that a job has its ranks on.

@@ -37,11 +37,15 @@ void Supervisor::Step(const Event& event, Nanos now, Actions* out) {
   if (phase_ == Phase::kDone) return;
   switch (event.kind) {
     case EventKind::kRankStarted:
-      ranks_[static_cast<size_t>(event.rank)].started = true;
+      ranks_[static_cast<size_t>(event.rank)] = {.started = true};
       ++started_;
       break;
+    case EventKind::kNoMore:
+      no_more_ = true;
+      SweepIfAllEnded(out);
+      break;
     case EventKind::kStartFailed:
-      if (phase_ == Phase::kRunning) {
+      if (phase_ == Phase::kRunning && !options_.elastic) {
         exit_code_ = 1;
         End(SIGTERM, options_.grace, now, out);
         SweepIfAllEnded(out);
@@ -81,7 +85,7 @@ void Supervisor::OnRankEnded(Rank rank, int wait_status, Nanos now, Actions* out
   state.ended = true;
   state.ended_by_us = WIFSIGNALED(wait_status) && (signals_sent_ >> WTERMSIG(wait_status) & 1) != 0;
   ++ended_;
-  if (phase_ == Phase::kRunning && wait_status != 0) {
+  if (phase_ == Phase::kRunning && wait_status != 0 && !options_.elastic) {
     first_failure_ = rank;
     exit_code_ = ExitCodeOf(wait_status);
     EndAfterFailure(now, out);
@@ -181,7 +185,8 @@ void Supervisor::Kill(Nanos now, Actions* out) {
 
 void Supervisor::SweepIfAllEnded(Actions* out) {
   if (sweeping() || ended_ < started_) return;
-  if (phase_ == Phase::kRunning && started_ < options_.ranks) return;
+  const bool all_started = options_.elastic ? no_more_ : started_ >= options_.ranks;
+  if (phase_ == Phase::kRunning && !all_started) return;
   phase_ = phase_ == Phase::kKilling ? Phase::kSweepKilling : Phase::kSweeping;
   out->push_back({ActionKind::kReap});
 }

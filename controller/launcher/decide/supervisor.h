@@ -5,6 +5,9 @@
 // 1.5 s later. After a failure SIGTERM waits two seconds: the other ranks learn of it by
 // themselves, from their own operations, and get to say so. When all ranks have ended, processes
 // that outlived them (the rest) are ended too.
+//
+// Of an elastic job a rank's failure ends nothing here, and others may be started in its place,
+// until the launcher says that there will be no more.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +24,7 @@ class Supervisor {
   struct Options {
     int ranks = 1;
     Nanos grace = 5 * kSecond;  // from the failure, or the first ending signal, to SIGKILL
+    bool elastic = false;
   };
 
   enum class EventKind {
@@ -30,6 +34,7 @@ class Supervisor {
     kSignal,           // value = a signal that was sent to ruedarun
     kFailedElsewhere,  // a rank of another host has failed
     kLauncherGone,     // nobody is there any more to tell
+    kNoMore,           // of an elastic job: no rank will be started any more
     kAlone,            // answers kReap: no process is left
     kRestRemains,      // answers kReap: processes that outlived their ranks are left
     kTimer,            // deadline() has come
@@ -105,6 +110,7 @@ class Supervisor {
   std::vector<RankState> ranks_;
   int started_ = 0;
   int ended_ = 0;
+  bool no_more_ = false;
   int exit_code_ = 0;
   Rank first_failure_ = -1;
   uint64_t signals_sent_ = 0;  // bit s: ending signal s went to the ranks

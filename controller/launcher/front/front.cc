@@ -10,21 +10,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/launcher/decide/supervisor.h"
+#include "controller/launcher/front/patience.h"
 #include "controller/launcher/host/inheritance.h"
 
 namespace rueda {
 namespace {
 
-// The supervisor is done 1.5 s after the grace; one that isn't by then is stopped or stuck.
-constexpr Nanos kSupervisorSlack = 3 * kSecond;
-// How often within their time limit those on the hosts are asked whether they are there. A host
-// that swaps may take its time; the ranks look after each other by themselves.
-constexpr int kQuestions = 6;
 // A job that has just been started may wait for all of its ranks.
 constexpr Nanos kStartWatched = 60 * kSecond;
 constexpr size_t kHostsToldMax = 256;
-// How long readers may keep ruedarun once it was asked to end and the ranks have.
-constexpr Nanos kDrainWhenAsked = kSecond;
 
 }  // namespace
 
@@ -211,6 +205,13 @@ void Front::OnMessage(size_t host, const Message& message) {
     case MessageKind::kVerdict:
     case MessageKind::kAsk:
     case MessageKind::kHere:
+    // Of elastic jobs.
+    case MessageKind::kStart:
+    case MessageKind::kClear:
+    case MessageKind::kKill:
+    case MessageKind::kNoMore:
+    case MessageKind::kToRank:
+    case MessageKind::kFromRank:
       break;
   }
 }

@@ -129,7 +129,11 @@ Output::Source Output::MakeSource(Rank rank, LaunchOptions::Prefix prefix, Sink*
 }
 
 void Output::ExpectFeeds(LaunchOptions::Prefix prefix, int ranks) {
-  for (Rank rank = 0; rank < ranks; ++rank) {
+  MakeRoomForFeeds(prefix, ranks);
+}
+
+void Output::MakeRoomForFeeds(LaunchOptions::Prefix prefix, int ranks) {
+  for (Rank rank = static_cast<Rank>(feeds_.size() / 2); rank < ranks; ++rank) {
     for (Sink* sink : {out_.get(), err_}) {
       feeds_.push_back(MakeSource(rank, prefix, sink));
       feeds_.back().number = static_cast<int>(feeds_.size()) - 1;

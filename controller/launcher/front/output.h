@@ -85,6 +85,8 @@ class Output {
   // For ranks without pipes, whose output comes by Feed: to the two outputs, or to files.
   void ExpectFeeds(LaunchOptions::Prefix prefix, int ranks);
   void ExpectFeeds(std::vector<RankStreams> files);
+  // Of ranks up to that number, whose output goes to the two outputs.
+  void MakeRoomForFeeds(LaunchOptions::Prefix prefix, int ranks);
   void Feed(Rank rank, bool is_error, absl::string_view bytes);
   // Whether nobody reads standard output any more.
   bool reader_gone() const { return out_->reader_gone(); }

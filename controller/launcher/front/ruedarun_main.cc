@@ -17,7 +17,9 @@
 #include "controller/launcher/decide/options.h"
 #include "controller/launcher/decide/rank_plan.h"
 #include "controller/launcher/front/check_build.h"
+#include "controller/launcher/front/elastic_front.h"
 #include "controller/launcher/front/front.h"
+#include "controller/launcher/front/host_discovery.h"
 #include "controller/launcher/front/job_hosts.h"
 #include "controller/launcher/front/output.h"
 #include "controller/launcher/front/start_agents.h"
@@ -217,6 +219,83 @@ int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const Job
       .Run();
 }
 
+// Where the processes of an elastic job may run: what a script or a file says, and goes on saying,
+// or else the hosts of the options, or this one.
+absl::Status FindElasticHosts(const HostFacts& host, LaunchOptions* options, ElasticArgs* args,
+                              Starter::Kind* starter) {
+  const bool named = !options->hosts.empty() || !options->hostfile.empty();
+  std::string command = options->discovery_script;
+  if (!options->hostfile.empty()) {
+    RUEDA_RETURN_IF_ERROR(ReadText(options->hostfile).status());
+    command = absl::StrCat("cat -- ", ShellQuoted(options->hostfile));
+  }
+  if (!command.empty()) {
+    const bool is_file = options->discovery_script.empty();
+    args->discovery = std::make_unique<HostDiscovery>(
+        command, is_file && options->slots_per_host == 0 ? 1 : options->slots_per_host);
+    RUEDA_ASSIGN_OR_RETURN(args->hosts, args->discovery->AskNow());
+  } else if (named) {
+    args->hosts = options->hosts;
+  } else {
+    LaunchOptions alone = *options;
+    absl::StatusOr<JobHosts> found = FindJobHosts(host.environment, &alone);
+    RUEDA_RETURN_IF_ERROR(found.status());
+    *starter = found->starter;
+    for (const JobHost& each : found->hosts) args->hosts.push_back({each.name, each.share.ranks});
+    if (args->hosts.empty()) {
+      const int wanted = std::max({options->ranks, options->max_processes, options->min_processes});
+      args->hosts.push_back({"localhost", wanted + options->spares});
+    }
+  }
+  int slots = 0;
+  for (const HostSlots& each : args->hosts) slots += each.slots;
+  if (options->ranks == 0) options->ranks = slots;
+  const int min = options->min_processes > 0 ? options->min_processes : options->ranks;
+  if (args->discovery == nullptr && slots < min) {
+    return absl::InvalidArgumentError(absl::StrCat("there are ", slots, " slots, fewer than the ",
+                                                   min, " processes that the job needs"));
+  }
+  return absl::OkStatus();
+}
+
+int LaunchElastic(LaunchOptions options, const HostFacts& host) {
+  ElasticArgs args;
+  Starter::Kind starter = Starter::Kind::kSsh;
+  const absl::Status found = FindElasticHosts(host, &options, &args, &starter);
+  if (!found.ok()) return Fail(kUsage, found.message());
+  if (!options.remote_shell.empty()) starter = Starter::Kind::kShell;
+  absl::StatusOr<Inheritance> inheritance = TakeOver();
+  if (!inheritance.ok()) return Fail(kCannotStart, inheritance.status().message());
+  absl::StatusOr<launch::Order> order = MakeOrder(options, host);
+  if (!order.ok()) return Fail(kUsage, order.status().message());
+  const absl::StatusOr<Config> config = OwnSettings(options, host);
+  if (!config.ok()) return Fail(kUsage, config.status().message());
+  args.agent = OwnPath();
+  if (args.agent.empty()) {
+    return Fail(kCannotStart, "can't find the path of ruedarun (/proc/self/exe)");
+  }
+  Output output(STDOUT_FILENO, STDERR_FILENO);
+  JobHosts places;
+  for (const HostSlots& each : args.hosts) {
+    places.hosts.push_back({each.name, IsThisHost(each.name).value_or(false), {}});
+  }
+  const absl::StatusOr<UniqueFd> lifelines = ListenForLifelines(*config, places);
+  const absl::StatusOr<std::string> address =
+      lifelines.ok() ? TcpAddressOf(*lifelines) : lifelines.status();
+  if (address.ok()) order->set_lifeline(*address);
+  args.order = *std::move(order);
+  args.network_interface = config->network_interface;
+  args.start_timeout = static_cast<Nanos>(config->start_timeout_s * static_cast<double>(kSecond));
+  args.starter = [starter = StarterOf(options, starter, *config), agent = args.agent](
+                     const std::string& name, bool is_here) {
+    const bool directly = is_here && starter.kind != Starter::Kind::kSrun;
+    return directly ? std::vector<std::string>{agent, "--agent"}
+                    : StarterWords(starter, name, agent);
+  };
+  args.options = std::move(options);
+  return ElasticFront(std::move(args), std::move(inheritance->signals), &output).Run();
+}
+
 absl::Status ApplyFile(const std::string& path, LaunchOptions* options) {
   RUEDA_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
   const absl::StatusOr<std::vector<std::string>> words = ReadConfigFile(text);
@@ -258,6 +337,7 @@ int Main(int argc, char** argv) {
   }
   // While signals still end this process: files and name servers may let it wait.
   const HostFacts host = LookAtHost();
+  if (options->elastic) return LaunchElastic(*std::move(options), host);
   const absl::StatusOr<JobHosts> where = FindJobHosts(host.environment, &*options);
   if (!where.ok()) return Fail(kUsage, where.status().message());
   absl::StatusOr<Inheritance> inheritance = TakeOver();

@@ -7,10 +7,12 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 
@@ -19,6 +21,7 @@
 #include "controller/launcher/decide/supervisor.h"
 #include "controller/launcher/host/children.h"
 #include "core/base/check.h"
+#include "core/base/limits.h"
 #include "core/base/process.h"
 
 namespace rueda {
@@ -62,7 +65,12 @@ class Spawner {
 
  private:
   // What an epoll event belongs to: a rank's pidfd, by its number, or one of these.
-  enum Tag : uint64_t { kChannel = uint64_t{1} << 32, kChildren, kExecFailures };
+  enum Tag : uint64_t {
+    kChannel = uint64_t{1} << 32,
+    kChildren,
+    kExecFailures,
+    kWords = uint64_t{1} << 33,  // and the slot, whose process speaks
+  };
 
   struct RankProcess {
     pid_t pid = 0;
@@ -70,12 +78,17 @@ class Spawner {
     bool ended = false;
     int wait_status = 0;
     bool collected = false;
+    UniqueFd words;  // of an elastic job: what the process and the launcher tell each other
   };
 
   Rank WorldRank(Rank rank) const { return args_.first + rank; }
   absl::Status Watch(int fd, Tag tag);
   void PollOnce();
   void StartNext();
+  bool HasToStart() const { return machine_.may_start() && !to_start_.empty(); }
+  // Of an elastic job: makes room for another process in its slot.
+  void Forget(Rank rank);
+  void OnWords(Rank rank);
   [[noreturn]] void BecomeRank(Rank rank, pid_t parent, char** environment);
   void FailToBecomeRank(MessageKind kind, Rank rank, int error);
   // Takes the wait status of a rank that has ended, and writes it where the other ranks look.
@@ -83,6 +96,7 @@ class Spawner {
   void ReportEnd(Rank rank);
   void OnChannel();
   void OnMessage(const Message& message);
+  void OnElastic(const Message& message);
   void OnChildren();
   void OnExecFailures();
   void Step(Supervisor::Event event);
@@ -112,7 +126,7 @@ class Spawner {
   std::vector<RankProcess> ranks_;
   std::map<pid_t, Rank> rank_of_;
   std::vector<char*> arguments_;
-  Rank next_ = 0;  // to start
+  std::deque<Rank> to_start_;
   bool launcher_gone_ = false;
   Nanos now_ = 0;
 };
@@ -120,8 +134,11 @@ class Spawner {
 Spawner::Spawner(SpawnArgs args, Channel channel)
     : args_(std::move(args)),
       channel_(std::move(channel)),
-      machine_({static_cast<int>(args_.plans.size()), args_.grace}),
+      machine_({static_cast<int>(args_.plans.size()), args_.grace, args_.elastic}),
       ranks_(args_.plans.size()) {
+  for (size_t i = 0; i < args_.plans.size() && !args_.elastic; ++i) {
+    to_start_.push_back(static_cast<Rank>(i));
+  }
   for (std::string& argument : args_.arguments) arguments_.push_back(argument.data());
   arguments_.push_back(nullptr);
 }
@@ -171,13 +188,12 @@ int Spawner::TimeoutMs(bool busy) const {
 }
 
 void Spawner::PollOnce() {
-  const bool starting = machine_.may_start() && next_ < static_cast<Rank>(ranks_.size());
   epoll_event events[64];
-  const int n = epoll_wait(epoll_.get(), events, 64, TimeoutMs(starting));
+  const int n = epoll_wait(epoll_.get(), events, 64, TimeoutMs(HasToStart()));
   now_ = MonotonicNow();
   // The kernel lists pidfds in the order in which their processes ended, so the first failure is
   // the first. Verdicts go before everything else: the other ranks wait a moment for them.
-  std::vector<Rank> ended;
+  std::vector<Rank> ended, speaking;
   bool channel = false, children = false, exec_failures = false;
   for (int i = 0; i < n; ++i) {
     switch (events[i].data.u64) {
@@ -191,31 +207,51 @@ void Spawner::PollOnce() {
         exec_failures = true;
         break;
       default:
+        if ((events[i].data.u64 & kWords) != 0) {
+          speaking.push_back(static_cast<Rank>(events[i].data.u64 & ~kWords));
+          break;
+        }
         ended.push_back(static_cast<Rank>(events[i].data.u64));
         RecordVerdict(ended.back());
     }
   }
+  for (const Rank rank : speaking) OnWords(rank);
   if (exec_failures || !ended.empty()) OnExecFailures();
   for (const Rank rank : ended) {
     if (!ranks_[static_cast<size_t>(rank)].ended) continue;
     Step({Supervisor::EventKind::kRankEnded, rank, ranks_[static_cast<size_t>(rank)].wait_status});
     ReportEnd(rank);
+    if (args_.elastic && machine_.may_start()) Forget(rank);
   }
   if (channel) OnChannel();
   if (children) OnChildren();
   if (now_ >= machine_.deadline()) Step({Supervisor::EventKind::kTimer});
-  if (machine_.may_start() && next_ < static_cast<Rank>(ranks_.size())) StartNext();
+  if (HasToStart()) StartNext();
   channel_.Flush();
 }
 
 void Spawner::StartNext() {
-  const Rank rank = next_++;
+  const Rank rank = to_start_.front();
+  to_start_.pop_front();
   RankProcess& process = ranks_[static_cast<size_t>(rank)];
+  if (process.pid > 0 && !process.collected) return;  // it is there
+  process = RankProcess();
   RankStreams& streams = args_.streams[static_cast<size_t>(rank)];
-  EnvironmentBlock environment(args_.plans[static_cast<size_t>(rank)].environment);
+  Environment variables = args_.plans[static_cast<size_t>(rank)].environment;
+  int words[2] = {-1, -1};
+  if (args_.elastic && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, words) == 0) {
+    variables["RUEDA_ELASTIC_FD"] = absl::StrCat(words[1]);
+    fcntl(words[0], F_SETFL, O_NONBLOCK);
+    process.words.reset(words[0]);
+  }
+  const UniqueFd its_words(words[1]);
+  EnvironmentBlock environment(variables);
   const pid_t self = getpid();
   const pid_t pid = fork();
-  if (pid == 0) BecomeRank(rank, self, environment.data());
+  if (pid == 0) {
+    if (its_words.valid()) fcntl(its_words.get(), F_SETFD, 0);
+    BecomeRank(rank, self, environment.data());
+  }
   UniqueFd pidfd = pid > 0 ? OpenPidfd(pid) : UniqueFd();
   if (!pidfd.valid()) {
     const int error = errno;
@@ -228,8 +264,10 @@ void Spawner::StartNext() {
     return;
   }
   setpgid(pid, pid);  // the child does it too: whoever comes first
-  streams = RankStreams();
-  if (next_ == static_cast<Rank>(ranks_.size())) exec_failures_end_.reset();
+  if (!args_.elastic) {
+    streams = RankStreams();
+    if (to_start_.empty()) exec_failures_end_.reset();
+  }
   process.pid = pid;
   process.pidfd = std::move(pidfd);
   rank_of_[pid] = rank;
@@ -238,6 +276,34 @@ void Spawner::StartNext() {
   epoll_event event = {EPOLLIN, {.u64 = static_cast<uint64_t>(rank)}};
   RUEDA_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, process.pidfd.get(), &event) == 0)
       << "can't watch rank " << rank << ": errno " << errno;
+  if (!process.words.valid()) return;
+  event = {EPOLLIN, {.u64 = kWords | static_cast<uint64_t>(rank)}};
+  RUEDA_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, process.words.get(), &event) == 0)
+      << "can't hear rank " << rank << ": errno " << errno;
+}
+
+void Spawner::OnWords(Rank rank) {
+  RankProcess& process = ranks_[static_cast<size_t>(rank)];
+  std::string bytes(kElasticBytesMax, 0);
+  while (process.words.valid()) {
+    const ssize_t n = recv(process.words.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) {
+      process.words.reset();  // epoll forgets it
+      return;
+    }
+    channel_.Send({MessageKind::kFromRank, WorldRank(rank), process.pid, 0, 0, -1,
+                   bytes.substr(0, static_cast<size_t>(n))});
+  }
+}
+
+// What it has left behind in its group would hold on to memory and devices that the next one needs.
+void Spawner::Forget(Rank rank) {
+  RankProcess& process = ranks_[static_cast<size_t>(rank)];
+  if (process.wait_status != 0) kill(-process.pid, SIGKILL);
+  process.collected = waitpid(process.pid, nullptr, WNOHANG) == process.pid;
+  rank_of_.erase(process.pid);
+  process.words.reset();
 }
 
 void Spawner::FailToBecomeRank(MessageKind kind, Rank rank, int error) {
@@ -257,7 +323,8 @@ void Spawner::BecomeRank(Rank rank, pid_t parent, char** environment) {
   fcntl(args_.secret_fd, F_SETFD, 0);
   fcntl(args_.board_fd, F_SETFD, 0);
   fcntl(args_.bell_fd, F_SETFD, 0);
-  if (WorldRank(rank) == 0 && args_.meeting_fd >= 0) fcntl(args_.meeting_fd, F_SETFD, 0);
+  const bool has_meeting = WorldRank(rank) == 0 || args_.elastic;
+  if (has_meeting && args_.meeting_fd >= 0) fcntl(args_.meeting_fd, F_SETFD, 0);
   setrlimit(RLIMIT_NOFILE, &args_.open_files);
   if (const int core = args_.plans[static_cast<size_t>(rank)].core; core >= 0) {
     cpu_set_t set;
@@ -345,6 +412,29 @@ void Spawner::OnMessage(const Message& message) {
   } else if (message.kind == MessageKind::kVerdict) {
     board_->Blame(message.rank, message.blames);
     board_->Write(message.rank, {message.pid, message.value});
+  } else if (args_.elastic) {
+    OnElastic(message);
+  }
+}
+
+void Spawner::OnElastic(const Message& message) {
+  const Rank rank = message.rank - args_.first;
+  const bool is_ours = rank >= 0 && static_cast<size_t>(rank) < ranks_.size();
+  RankProcess* const process = is_ours ? &ranks_[static_cast<size_t>(rank)] : nullptr;
+  if (message.kind == MessageKind::kClear) {
+    board_->Clear(message.rank);
+  } else if (message.kind == MessageKind::kNoMore) {
+    Step({Supervisor::EventKind::kNoMore});
+  } else if (process == nullptr) {
+    return;
+  } else if (message.kind == MessageKind::kStart) {
+    to_start_.push_back(rank);
+  } else if (message.kind == MessageKind::kKill && process->pid > 0 && !process->ended) {
+    kill(-process->pid, SIGKILL);
+  } else if (message.kind == MessageKind::kToRank && process->words.valid()) {
+    // A process that does not read has as much room as it will ever need.
+    (void)!send(process->words.get(), message.payload.data(), message.payload.size(),
+                MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 }
 
@@ -404,8 +494,9 @@ void Spawner::Step(Supervisor::Event event) {
 void Spawner::Do(const Supervisor::Action& action) {
   switch (action.kind) {
     case Supervisor::ActionKind::kSignalRanks:
-      for (Rank rank = 0; rank < next_; ++rank) {
-        const RankProcess& process = ranks_[static_cast<size_t>(rank)];
+      for (size_t i = 0; i < ranks_.size(); ++i) {
+        const Rank rank = static_cast<Rank>(i);
+        const RankProcess& process = ranks_[i];
         if (process.pid > 0 && !process.ended) kill(ProgramOf(rank), action.signal);
       }
       break;

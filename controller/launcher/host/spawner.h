@@ -25,7 +25,9 @@ struct SpawnArgs {
   int secret_fd = -1;
   int board_fd = -1;    // of the verdict board; also the ranks' RUEDA_AGENT_FD
   int bell_fd = -1;     // the board's; also the ranks' RUEDA_AGENT_BELL_FD
-  int meeting_fd = -1;  // rank 0's RUEDA_MEETING_FD
+  int meeting_fd = -1;  // rank 0's RUEDA_MEETING_FD; of an elastic job that of all
+  // Ranks are slots, none of which has a process before it is asked for.
+  bool elastic = false;
   Nanos grace = 5 * kSecond;
   rlimit open_files = {};       // as ruedarun found it
   bool ignores_hangup = false;  // as ruedarun found it (nohup)

@@ -179,8 +179,11 @@ TEST(Config, SettingsThatAJobDoesWithoutAreIgnored) {
             "");
   EXPECT_EQ(Refusal({{"HOROVOD_RANK", "1"}, {"HOROVOD_WITH_PYTORCH", "1"}}), "")
       << "what launchers and builds set is not ours to judge";
-  EXPECT_EQ(Refusal({{"HOROVOD_ELASTIC", "1"}}),
-            "environment variable HOROVOD_ELASTIC: elastic jobs do not exist yet; unset it");
+  EXPECT_EQ(
+      Refusal({{"HOROVOD_ELASTIC", "1"}}),
+      "environment variable HOROVOD_ELASTIC: elastic jobs are started by ruedarun --min-np N, "
+      "and this one is not; unset it");
+  EXPECT_EQ(Refusal({{"HOROVOD_ELASTIC", "1"}, {"RUEDA_ELASTIC_FD", "7"}}), "");
 }
 
 TEST(Config, AnEmptyVariableIsAsIfItWereNotSet) {
