@@ -54,7 +54,8 @@ absl::StatusOr<Interface> MeetingInterface(const launch::Order& order) {
                      " is loopback, by which ranks on other hosts can't be reached: name another "
                      "one (--network-interface, RUEDA_NETWORK_INTERFACE)"));
   }
-  absl::StatusOr<Interface> interface = InterfaceTowards(order.other_host());
+  absl::StatusOr<Interface> interface = absl::NotFoundError("there is no other host");
+  if (!order.other_host().empty()) interface = InterfaceTowards(order.other_host());
   if (interface.ok()) return interface;
   const char* const ssh = getenv("SSH_CONNECTION");  // "client port server port"
   const std::vector<std::string> words = absl::StrSplit(ssh == nullptr ? "" : ssh, ' ');
@@ -82,6 +83,7 @@ class Agent {
   void Relay();
   void Step(std::vector<pollfd>* waits);
   void OnStream();
+  bool TakeEvents();
   void OnRuedarunGone();
   void OnSignals();
   void PassMessages();
@@ -285,6 +287,7 @@ Refused Agent::Start(const launch::Meeting& meeting) {
 
 void Agent::Relay() {
   std::vector<pollfd> waits;
+  if (!TakeEvents()) OnRuedarunGone();  // what came with the start
   while (!ranks_->gone()) Step(&waits);
   ReadLast();
   for (const Message& message : last_) SendEvent(message);
@@ -315,19 +318,22 @@ void Agent::Step(std::vector<pollfd>* waits) {
 }
 
 void Agent::OnStream() {
-  bool gone = stream_.Read() == AgentStream::Got::kEnd;
+  const bool gone = stream_.Read() == AgentStream::Got::kEnd;
+  if (!TakeEvents() || gone) OnRuedarunGone();
+}
+
+// False: whoever speaks there is not ruedarun.
+bool Agent::TakeEvents() {
   while (true) {
     std::string bytes;
     const absl::StatusOr<bool> taken = stream_.Take(&bytes);
-    if (taken.ok() && !*taken) break;
+    if (taken.ok() && !*taken) return true;
     launch::ToAgent message;
     if (!taken.ok() || !ReadToAgent(bytes, &share_, &message).ok() || !message.has_event()) {
-      gone = true;  // whoever speaks there is not ruedarun
-      break;
+      return false;
     }
     ranks_->Send(FromWire(message.event()));
   }
-  if (gone) OnRuedarunGone();
 }
 
 void Agent::OnRuedarunGone() {
