@@ -83,9 +83,9 @@ class Authority {
  private:
   // How long it waits for the end of processes that it removes: those of another host may be out of
   // reach.
-  static constexpr Nanos kRemovePatience = kSecond;
+  static constexpr Nanos kRemovePatience = 300 * kMillisecond;
   // How long one that others take for lost may take to ask when all others have.
-  static constexpr Nanos kBlamedPatience = 500 * kMillisecond;
+  static constexpr Nanos kBlamedPatience = 300 * kMillisecond;
 
   struct Process {
     bool member = false;  // of record_

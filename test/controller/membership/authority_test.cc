@@ -192,7 +192,7 @@ TEST(Authority, WhoIsTakenForLostByTheOthersIsNotWaitedForLong) {
   job.Ask(1, 1, 0, 2);
   const Nanos asked = job.now;
   job.Wait();
-  EXPECT_EQ(job.now, asked + 500 * kMillisecond);
+  EXPECT_EQ(job.now, asked + 300 * kMillisecond);
   EXPECT_THAT(job.Done(), ElementsAre("remove 2"));
 }
 

@@ -1,0 +1,216 @@
+/// \file
+/// Elastic jobs in C++: a training loop that goes on when ranks are lost or come.
+///
+///     #include <rueda/elastic.hpp>
+///
+///     rueda::init();
+///     int step = 0;
+///     std::vector<float> weights(1000);
+///     rueda::elastic::State state(step, weights);
+///     const bool wanted = rueda::elastic::run(state, [&] {
+///       for (; step < 1000; ++step) {
+///         train(weights);                        // with rueda::allreduce and the like
+///         if (step % 10 == 9) state.commit();
+///       }
+///     });
+///     if (wanted) rueda::shutdown();
+///
+/// Started as `ruedarun -np 4 --min-np 2 ./train`. Otherwise `run` calls the function once.
+/// docs/guides/elastic.md tells the rest.
+#ifndef RUEDA_ELASTIC_HPP_
+#define RUEDA_ELASTIC_HPP_
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "rueda/rueda.hpp"
+
+namespace rueda::elastic {
+
+/// \addtogroup cpp_elastic
+/// @{
+
+/// Thrown by a commit, on all ranks at the same one, when ranks are to be added or to leave. `run`
+/// catches it; nothing is rolled back.
+class HostsUpdated : public std::exception {
+ public:
+  /// `change`: RUEDA_RANKS_ADDED and RUEDA_RANKS_REMOVED.
+  explicit HostsUpdated(int change) : change_(change) {}
+  const char* what() const noexcept override { return "ranks are to be added, or to leave"; }
+  bool added() const { return (change_ & RUEDA_RANKS_ADDED) != 0; }
+  bool removed() const { return (change_ & RUEDA_RANKS_REMOVED) != 0; }
+
+ private:
+  int change_;
+};
+
+/// What a membership is: see rueda_membership_info.
+inline rueda_membership membership_info() {
+  rueda_membership info = RUEDA_MEMBERSHIP_INIT;
+  detail::Check(rueda_membership_info(detail::Current(), &info));
+  return info;
+}
+
+/// What survives a lost rank: it is kept in the rank's memory at each commit, and goes to ranks
+/// that come. One thread.
+class StateBase {
+ public:
+  StateBase() = default;
+  StateBase(const StateBase&) = delete;
+  StateBase& operator=(const StateBase&) = delete;
+  virtual ~StateBase() = default;
+
+  /// Keeps the state as it is.
+  virtual void save() = 0;
+  /// Goes back to what was kept last, or to what was there at construction.
+  virtual void restore() = 0;
+  /// Gives every rank the state of `source`. Collective.
+  virtual void sync(int source) = 0;
+
+  /// Keeps the state, then looks whether ranks are to be added or to leave. Collective: all ranks
+  /// call it after the same step. Throws HostsUpdated.
+  void commit() {
+    save();
+    ++commits_;
+    check_host_updates();
+  }
+  /// The second half of commit, without keeping anything.
+  void check_host_updates() const {
+    int32_t change = 0;
+    detail::Check(rueda_check_membership(detail::Current(), &change));
+    if (change != 0) throw HostsUpdated(change);
+  }
+  /// Called in each new membership, before the state is synced: where process sets are made anew,
+  /// or a learning rate follows the number of ranks.
+  void register_reset_callback(std::function<void()> callback) {
+    callbacks_.push_back(std::move(callback));
+  }
+  /// How often it has been kept, by whichever ranks had it.
+  uint64_t commits() const { return commits_; }
+
+  /// For `run`: gives all ranks the newest state, and keeps it.
+  void Follow() {
+    const int source = membership_info().source;
+    sync(source);
+    const std::string words(reinterpret_cast<const char*>(&commits_), sizeof commits_);
+    const std::string newest = broadcast_object(words, source, {.name = "rueda.elastic.commits"});
+    std::memcpy(&commits_, newest.data(), sizeof commits_);
+    save();
+  }
+  /// For `run`.
+  void OnReset() const {
+    for (const std::function<void()>& callback : callbacks_) callback();
+  }
+
+ private:
+  std::vector<std::function<void()>> callbacks_;
+  uint64_t commits_ = 0;
+};
+
+/// Of variables: numbers and other trivially copyable values, and vectors and strings of these.
+/// They outlive it.
+class State : public StateBase {
+ public:
+  template <typename... Values>
+  explicit State(Values&... values) {
+    (Add(values), ...);
+  }
+
+  void save() override {
+    for (Value& value : values_) value.kept = value.get();
+  }
+  void restore() override {
+    for (const Value& value : values_) value.set(value.kept);
+  }
+  void sync(int source) override {
+    for (size_t i = 0; i < values_.size(); ++i) {
+      const bool is_source = rueda::rank() == source;
+      values_[i].set(broadcast_object(is_source ? values_[i].get() : "", source,
+                                      {.name = "rueda.elastic.state." + std::to_string(i)}));
+    }
+  }
+
+ private:
+  struct Value {
+    std::function<std::string()> get;
+    std::function<void(const std::string&)> set;
+    std::string kept;
+  };
+
+  template <typename T>
+  void Add(T& value) {
+    if constexpr (std::is_trivially_copyable_v<T>) {
+      Add([&value] { return std::string(reinterpret_cast<const char*>(&value), sizeof value); },
+          [&value](const std::string& bytes) { std::memcpy(&value, bytes.data(), sizeof value); });
+    } else {
+      using Element = typename T::value_type;
+      static_assert(std::is_trivially_copyable_v<Element>,
+                    "a State is of values that are copied as bytes, or of vectors of such; derive "
+                    "from StateBase for others");
+      Add(
+          [&value] {
+            return std::string(reinterpret_cast<const char*>(value.data()),
+                               value.size() * sizeof(Element));
+          },
+          [&value](const std::string& bytes) {
+            value.resize(bytes.size() / sizeof(Element));
+            if (!bytes.empty()) std::memcpy(value.data(), bytes.data(), bytes.size());
+          });
+    }
+  }
+  void Add(std::function<std::string()> get, std::function<void(const std::string&)> set) {
+    std::string kept = get();
+    values_.push_back({std::move(get), std::move(set), std::move(kept)});
+  }
+
+  std::vector<Value> values_;
+};
+
+/// Calls `train` until it returns: again when ranks were lost, with the state of the last commit,
+/// or are added or leave, with the state as it is. Ranks that come get the state of those that were
+/// there. True: `train` has returned. False: this process is not wanted any more, as its host is
+/// taken away: return 0 from main, without rueda::shutdown().
+///
+/// Other exceptions pass through: what is wrong with this rank ends it as failed, and the others go
+/// on. In a job that is not elastic the error of a lost rank does, too.
+template <typename Train>
+bool run(StateBase& state, Train&& train) {
+  bool sync = true;
+  while (true) {
+    try {
+      if (sync) state.Follow();
+      train();
+      return true;
+    } catch (const HostsUpdated&) {
+      const rueda_status status = rueda_regroup(detail::Current(), state.commits());
+      if (status == RUEDA_CANCELLED) return false;
+      detail::Check(status);
+    } catch (const Error& error) {
+      if (error.status() != RUEDA_ABORTED || !error.recoverable()) throw;
+      const rueda_status status = rueda_regroup(detail::Current(), state.commits());
+      if (status == RUEDA_CANCELLED) return false;
+      if (status == RUEDA_FAILED_PRECONDITION) throw;  // it is not elastic
+      detail::Check(status);
+      state.restore();
+      sync = true;
+      state.OnReset();
+      continue;
+    }
+    // Those that have come sync in any case.
+    const rueda_membership info = membership_info();
+    sync = info.survivors < info.ranks;
+    state.OnReset();
+  }
+}
+
+/// @}
+
+}  // namespace rueda::elastic
+
+#endif  // RUEDA_ELASTIC_HPP_

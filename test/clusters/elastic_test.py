@@ -1,0 +1,379 @@
+"""Elastic jobs under ruedarun: processes are lost and come, hosts too, and the job goes on to the same weights, to the
+bit, that a replay of its memberships gives."""
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import hosts
+import sshd
+import support
+
+HELPER, RUEDARUN = map(os.path.abspath, sys.argv[1:3])
+del sys.argv[1:3]
+SANITIZED = os.environ.get("TEST_SANITIZED") == "1"
+HANG = 60 * (5 if SANITIZED else 1)
+KILLS = int(os.environ.get("TEST_ELASTIC_KILLS", "15" if SANITIZED else "60"))
+SEED = int(os.environ.get("TEST_SEED", str(int(time.time()))))
+# "[2] membership 3 rank 1 of 3 survivors 2 step 40 pid 4711 at 12.3"
+AT_WORK = re.compile(r"^\[(\d+)\] membership (\d+) rank (\d+) of (\d+) survivors (\d+) step (\d+) pid (\d+) at ([\d.]+)$",
+                     re.MULTILINE)
+
+
+def lives(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Job:
+    """ruedarun with the helper; its output goes to a file that may be read meanwhile."""
+
+    def __init__(self, test, *options, steps=100, pause=0, commit=5, wrap=(), program=None):
+        self.folder = tempfile.mkdtemp()
+        self.path = os.path.join(self.folder, "out")
+        self.end = os.path.join(self.folder, "end")
+        words = program or [HELPER, "--steps", str(steps), "--pause", str(pause), "--commit", str(commit), "--until", self.end]
+        with open(self.path, "wb") as out:
+            self.process = subprocess.Popen([*wrap, RUEDARUN, *map(str, options), "-x", f"RUEDA_RECORDER_DIR={self.folder}",
+                                             "--verbose", *words],
+                                            stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+        test.addCleanup(self.process.wait)
+        test.addCleanup(self.process.kill)
+        self.test = test
+
+    def text(self):
+        with open(self.path, encoding="utf-8", errors="replace") as out:
+            return out.read()
+
+    def await_words(self, pattern, seconds=HANG):
+        """The first match, once there is one."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = re.search(pattern, self.text(), re.MULTILINE)
+            if found:
+                return found
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                found = re.search(pattern, self.text(), re.MULTILINE)
+                self.test.assertIsNotNone(found, f"no {pattern!r} in\n{self.text()}")
+                return found
+            time.sleep(0.01)
+
+    def await_membership(self, size, after=0):
+        """The number of one of so many ranks, all of which are at work in it, and their pids by rank."""
+        deadline = time.monotonic() + HANG
+        while time.monotonic() < deadline and self.process.poll() is None:
+            pids = {}
+            for line in AT_WORK.finditer(self.text()):
+                pids.setdefault((int(line[2]), int(line[4])), {})[int(line[3])] = int(line[7])
+            for (number, ranks), members in sorted(pids.items()):
+                if number > after and ranks == size and len(members) == size:
+                    return number, dict(sorted(members.items()))
+            time.sleep(0.01)
+        self.test.fail(f"no membership of {size} after {after}:\n{self.text()}")
+        return None
+
+    def wait(self):
+        try:
+            return self.process.wait(timeout=HANG)
+        except subprocess.TimeoutExpired:
+            self.test.fail(f"it hangs:\n{self.text()}")
+
+    def expect_done(self, ranks=None):
+        """With status 0, and with equal and right weights everywhere."""
+        self.test.assertEqual(self.wait(), 0, self.text())
+        digests = re.findall(r"^\[\d+\] done (\w+) after", self.text(), re.MULTILINE)
+        if ranks is not None:
+            self.test.assertEqual(len(digests), ranks, self.text())
+        self.test.assertGreater(len(digests), 0, self.text())
+        self.test.assertEqual(len(set(digests)), 1, self.text())
+        self.test.assertNotIn("] wrong", self.text())
+
+    def expect_failed(self, status, why):
+        self.test.assertEqual(self.wait(), status, self.text())
+        self.test.assertRegex(self.text(), why)
+
+
+class OneHost(unittest.TestCase):
+    def test_nothing_happens(self):
+        Job(self, "-np", 3, "--min-np", 2).expect_done(3)
+
+    def test_a_killed_rank_is_done_without_and_replaced(self):
+        job = Job(self, "-np", 4, "--min-np", 2, steps=400, pause=5)
+        first, pids = job.await_membership(4)
+        os.kill(pids[1], signal.SIGKILL)
+        second, survivors = job.await_membership(3, after=first)
+        self.assertEqual(list(survivors.values()), [pids[0], pids[2], pids[3]], "they keep their order")
+        _, all_four = job.await_membership(4, after=second)
+        self.assertEqual([all_four[rank] for rank in range(3)], list(survivors.values()))
+        job.expect_done(4)
+        self.assertRegex(job.text(), r"process 1 \(rank 1, pid \d+\) killed by signal 9")
+
+    def test_rank_0_is_killed(self):
+        job = Job(self, "-np", 3, "--min-np", 2, steps=300, pause=5)
+        first, pids = job.await_membership(3)
+        os.kill(pids[0], signal.SIGKILL)
+        _, survivors = job.await_membership(2, after=first)
+        self.assertEqual(list(survivors.values()), [pids[1], pids[2]])
+        job.expect_done(3)
+
+    def test_a_stopped_rank_is_removed(self):
+        job = Job(self, "-np", 3, "--min-np", 2, "-x", "RUEDA_HEARTBEAT_LIMIT_S=1", steps=300, pause=5)
+        first, pids = job.await_membership(3)
+        os.kill(pids[1], signal.SIGSTOP)
+        _, survivors = job.await_membership(2, after=first)
+        self.assertEqual(list(survivors.values()), [pids[0], pids[2]])
+        self.assertRegex(job.text(), r"process 1 \(rank 1, pid \d+\) is removed: the others have waited [\d.]+ s")
+        job.expect_done(3)
+
+    def test_a_member_that_computes_for_too_long_is_removed(self):
+        job = Job(self, "-np", 3, "--min-np", 1, "--regroup-timeout", 1, "-x", "RUEDA_HEARTBEAT_LIMIT_S=0", steps=300,
+                  pause=5)
+        first, pids = job.await_membership(3)
+        os.kill(pids[2], signal.SIGSTOP)
+        os.kill(pids[1], signal.SIGKILL)
+        job.await_membership(1, after=first)
+        self.assertRegex(job.text(), r"process 2 \(rank 2, pid \d+\) is removed")
+        job.expect_done(3)
+
+    def test_too_few_for_too_long(self):
+        job = Job(self, "-np", 2, "--min-np", 2, "--elastic-timeout", 1, "--blacklist-cooldown-range", 60, 60,
+                  steps=10_000, pause=5)
+        _, pids = job.await_membership(2)
+        os.kill(pids[0], signal.SIGKILL)
+        job.expect_failed(137, r"for 1.0 s there were 1 process, fewer than the 2 of --min-np; the job ends")
+
+    def test_all_fail(self):
+        job = Job(self, "-np", 2, "--min-np", 1, steps=10_000, pause=5)
+        _, pids = job.await_membership(2)
+        for pid in pids.values():
+            os.kill(pid, signal.SIGSTOP)
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
+        job.expect_failed(137, r"all ranks of membership 1 have failed; the job ends")
+
+    def test_resets_have_a_limit(self):
+        job = Job(self, "-np", 3, "--min-np", 1, "--reset-limit", 1, "--blacklist-cooldown-range", 60, 60, steps=10_000,
+                  pause=5)
+        first, pids = job.await_membership(3)
+        os.kill(pids[2], signal.SIGKILL)
+        second, pids = job.await_membership(2, after=first)
+        self.assertEqual(second, 2)
+        os.kill(pids[1], signal.SIGKILL)
+        job.expect_failed(137, r"more than 1 resets \(--reset-limit\); the job ends")
+
+    def test_a_program_that_fails_at_once(self):
+        job = Job(self, "-np", 2, "--min-np", 2, program=["sh", "-c", "exit 7"])
+        job.expect_failed(7, "all processes have failed before they met; the job ends")
+
+    def test_a_program_that_knows_nothing_of_it(self):
+        self.assertEqual(Job(self, "-np", 2, "--min-np", 2, program=["true"]).wait(), 0)
+
+    def test_a_spare_takes_the_place_at_once(self):
+        job = Job(self, "-np", 3, "--min-np", 2, "--max-np", 3, "--spares", 1, "-H", "localhost:4", steps=300, pause=5)
+        first, pids = job.await_membership(3)
+        job.await_words("^ruedarun: process 3 started")
+        time.sleep(1)  # until it waits for its place; else it comes a commit later
+        os.kill(pids[0], signal.SIGKILL)
+        number, now = job.await_membership(3, after=first)
+        self.assertEqual(number, first + 1)
+        self.assertEqual([now[0], now[1]], [pids[1], pids[2]])
+        job.expect_done()
+
+    def test_a_signal_ends_it(self):
+        job = Job(self, "-np", 2, "--min-np", 1, steps=10_000, pause=5)
+        job.await_membership(2)
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.wait(), 143, job.text())
+
+    def test_nothing_is_left_when_ruedarun_is_killed(self):
+        job = Job(self, "-np", 2, "--min-np", 1, steps=10_000, pause=5)
+        _, pids = job.await_membership(2)
+        job.process.kill()
+        deadline = time.monotonic() + HANG
+        while any(os.path.exists(f"/proc/{pid}") for pid in pids.values()):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+
+
+class ManyMemberships(unittest.TestCase):
+    def test_leave_nothing_behind(self):
+        count = 100 if SANITIZED else 1_000
+        job = Job(self, "-np", 3, "--min-np", 2, program=[HELPER, "--regroups", str(count)])
+        self.assertEqual(job.wait(), 0, job.text())
+        had = {number: re.findall(rf"^\[(\d)\] after {number}: (\d+) descriptors, (\d+) threads, (\d+) KiB private, "
+                                  r"(\d+) KiB shared", job.text(), re.MULTILINE) for number in (10, count)}
+        for before, after in zip(*(sorted(each) for each in had.values()), strict=True):
+            self.assertEqual(after[:3], before[:3], "descriptors and threads")
+            self.assertLess(int(after[3]) - int(before[3]), 512, "KiB")
+            self.assertLess(int(after[4]) - int(before[4]), 512, "KiB")
+        print(f"{had[10][0]} became {had[count][0]}", flush=True)
+
+
+class Discovery(unittest.TestCase):
+    """Hosts by a script that prints a file: names of this machine, which count as hosts."""
+
+    def start(self, text, *options, **how):
+        self.file = os.path.join(tempfile.mkdtemp(), "hosts")
+        self.say(text)
+        return Job(self, "--host-discovery-script", f"cat {self.file}", *options, **how)
+
+    def say(self, text):
+        with open(self.file + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(self.file + ".new", self.file)
+
+    def test_a_host_comes_and_another_goes(self):
+        job = self.start("localhost:2\n", "--min-np", 2, steps=1_000, pause=5)
+        first, pids = job.await_membership(2)
+        self.say("localhost:2\n127.0.0.1:2\n")
+        second, more = job.await_membership(4, after=first)
+        self.assertEqual([more[0], more[1]], [pids[0], pids[1]])
+        self.say("127.0.0.1:2\n")
+        _, now = job.await_membership(2, after=second)
+        self.assertEqual([now[0], now[1]], [more[2], more[3]])
+        job.expect_done(2)
+        self.assertEqual(job.text().count("dismissed"), 2, job.text())
+        self.assertNotIn("killed by", job.text())
+
+    def test_slots_come_and_go(self):
+        job = self.start("localhost:1\n", "--min-np", 1, steps=1_000, pause=5)
+        first, _ = job.await_membership(1)
+        self.say("localhost:3\n")
+        second, _ = job.await_membership(3, after=first)
+        self.say("localhost:2\n")
+        job.await_membership(2, after=second)
+        job.expect_done(2)
+
+    def test_two_changes_within_a_second(self):
+        job = self.start("localhost:2\n", "--min-np", 1, steps=1_500, pause=5)
+        first, _ = job.await_membership(2)
+        self.say("localhost:2\n127.0.0.1:1\n")
+        time.sleep(0.3)
+        self.say("127.0.0.1:1\nlocalhost:1\n")
+        job.await_membership(2, after=first)
+        job.expect_done(2)
+
+    def test_the_first_failure_ends_the_job_and_later_ones_do_not(self):
+        job = Job(self, "--host-discovery-script", "exit 3", "--min-np", 1)
+        job.expect_failed(2, "exit 3: it exited with status 3")
+        job = self.start("localhost:2\n", "--min-np", 1, steps=400, pause=5)
+        job.await_membership(2)
+        os.remove(self.file)
+        job.await_words("the hosts stay as they are")
+        job.expect_done(2)
+
+    def test_a_host_without_slots(self):
+        job = self.start("localhost\n", "--min-np", 1, "--slots", 2)
+        job.expect_done(2)
+        job = self.start("localhost\n", "--min-np", 1)
+        job.expect_failed(2, "it gives localhost no slots; print HOST:SLOTS, or set --slots")
+
+
+class Hosts(unittest.TestCase):
+    """Network namespaces, which ruedarun reaches by ssh."""
+
+    @classmethod
+    def setUpClass(cls):
+        support.skip(hosts.why_not() or sshd.why_not())
+
+    def setUp(self):
+        self.hosts = hosts.Hosts(3)
+        self.addCleanup(self.hosts.remove)
+        self.sshd = sshd.Sshd(self.hosts, tempfile.mkdtemp())
+        self.addCleanup(self.sshd.stop)
+
+    def start(self, *options, **how):
+        names = ",".join(f"{name}:2" for name in self.hosts.names)
+        return Job(self, "-H", names, *options, wrap=self.sshd.command(0), **how)
+
+    def test_a_killed_rank(self):
+        job = self.start("--min-np", 2, steps=400, pause=5)
+        first, pids = job.await_membership(6)
+        os.kill(pids[3], signal.SIGKILL)
+        killed = time.monotonic()
+        second, _ = job.await_membership(5, after=first)
+        print(f"between hosts the others are at work after {time.monotonic() - killed:.3f} s", flush=True)
+        job.await_membership(6, after=second)
+        job.expect_done(6)
+
+    def test_rank_0_is_killed(self):
+        job = self.start("--min-np", 2, steps=400, pause=5)
+        first, pids = job.await_membership(6)
+        os.kill(pids[0], signal.SIGKILL)
+        os.kill(pids[1], signal.SIGKILL)
+        second, _ = job.await_membership(4, after=first)  # rank 0 is on another host
+        job.await_membership(6, after=second)
+        job.expect_done(6)
+
+    def test_a_host_that_is_cut_off_leaves_at_once(self):
+        job = self.start("--min-np", 2, "--host-timeout", 3, "-x", "RUEDA_HEARTBEAT_LIMIT_S=1", steps=600, pause=5)
+        first, pids = job.await_membership(6)
+        self.hosts.cut(2)
+        cut = time.monotonic()
+        second, _ = job.await_membership(4, after=first)
+        after = time.monotonic() - cut
+        print(f"a host cut off: the others are at work after {after:.2f} s, limit 1 s", flush=True)
+        deadline = time.monotonic() + HANG
+        while any(lives(pids[rank]) for rank in (4, 5)):  # nobody goes on whom ruedarun can't reach
+            self.assertLess(time.monotonic(), deadline, job.text())
+            time.sleep(0.05)
+        self.hosts.join(2)
+        job.await_membership(6, after=second)
+        job.expect_done(6)
+
+
+class Chaos(unittest.TestCase):
+    def test_kills_in_a_row(self):
+        """Of members at any moment, two at once, and of newcomers; the weights are right in the end."""
+        print(f"seed {SEED}", flush=True)
+        chance = random.Random(SEED)
+        job = Job(self, "-np", 4, "--min-np", 1, "--blacklist-cooldown-range", "0.02", "0.1", steps=1_000_000, pause=1,
+                  commit=3)
+        kills = 0
+        number, pids = job.await_membership(4)
+        members = set(pids.values())
+        while kills < KILLS:
+            time.sleep(chance.random() * 0.08)
+            lines = list(AT_WORK.finditer(job.text()))
+            newest = max(int(line[2]) for line in lines)
+            if newest > number:
+                number = newest
+                members = {int(line[7]) for line in lines if int(line[2]) == newest}
+            alive = [pid for pid in sorted(members) if lives(pid)]
+            started = {int(pid) for pid in re.findall(r"started, pid (\d+)", job.text())}
+            young = [pid for pid in started - {int(line[7]) for line in lines} if lives(pid)]
+            victims = []
+            if young and chance.random() < 0.3:
+                victims = [chance.choice(sorted(young))]
+            elif len(alive) >= 2:
+                victims = chance.sample(alive, 2 if len(alive) > 2 and chance.random() < 0.2 else 1)
+            for victim in victims:
+                try:
+                    os.kill(victim, signal.SIGKILL)
+                    kills += 1
+                except ProcessLookupError:
+                    pass
+            self.assertIsNone(job.process.poll(), job.text()[-5000:])
+        # The loss curve goes on.
+        lines = list(AT_WORK.finditer(job.text()))
+        newest = max(int(line[2]) for line in lines)
+        job.await_membership(4, after=newest - 1)
+        with open(job.end, "w", encoding="utf-8"):
+            pass
+        job.expect_done()
+        steps = [(int(line[2]), int(line[6])) for line in AT_WORK.finditer(job.text())]
+        begins = [min(step for membership, step in steps if membership == each) for each in sorted({m for m, _ in steps})]
+        self.assertEqual(begins, sorted(begins), "no commit is lost")
+        print(f"{kills} kills, {len(begins)} memberships, {begins[-1]} steps", flush=True)
+
+
+if __name__ == "__main__":
+    support.main()
