@@ -102,37 +102,14 @@ int32_t Due(const Runtime& runtime) {
   return (change.added() ? RUEDA_RANKS_ADDED : 0) | (change.removed() ? RUEDA_RANKS_REMOVED : 0);
 }
 
-// All ranks' words together: each bit has a tensor's element of its own.
-absl::Status Agree(rueda_context* context, int32_t own, int32_t* agreed) {
-  int32_t bits[2] = {own & RUEDA_RANKS_ADDED, own & RUEDA_RANKS_REMOVED};
-  const int64_t shape[1] = {2};
-  rueda_tensor tensor = {
-      bits, {RUEDA_CPU, 0}, 1, RUEDA_INT32, const_cast<int64_t*>(shape), nullptr, 0};
-  rueda_operation operation = RUEDA_OPERATION_INIT;
-  operation.kind = RUEDA_ALLREDUCE;
-  operation.reduce_op = RUEDA_MAX;
-  operation.name = "rueda.membership";
-  operation.input = &tensor;
-  operation.output = &tensor;
-  const rueda_status status = rueda_execute(context, &operation, 1, RUEDA_FOREVER, nullptr);
-  if (status != RUEDA_OK) {
-    return absl::Status(static_cast<absl::StatusCode>(status), rueda_last_error());
-  }
-  *agreed = bits[0] | bits[1];
-  return absl::OkStatus();
-}
-
 absl::Status Check(rueda_context* context, int32_t* change) {
   if (change == nullptr) {
     return absl::InvalidArgumentError("rueda_check_membership: `change` is null");
   }
-  int32_t own = 0;
-  {
-    RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
-    own = Due(*runtime);
-  }
-  *change = 0;
-  return Agree(context, own, change);
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+  if (const int32_t own = Due(*runtime); own != 0) runtime->Wish(static_cast<uint8_t>(own));
+  *change = runtime->agreed() & (kWishForAdded | kWishForRemoved);
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -7,6 +7,11 @@
 
 namespace rueda::capi {
 
+// What ranks wish for together (Runtime::Wish): bits.
+inline constexpr uint8_t kWishForAdded = RUEDA_RANKS_ADDED;
+inline constexpr uint8_t kWishForRemoved = RUEDA_RANKS_REMOVED;
+inline constexpr uint8_t kWishToStop = 4;
+
 // Starts the context's runtime in the membership that comes next; waits for that as long as it
 // takes. A context that is not the default one follows the membership that the process is in.
 // `commits`, `blames`: wire::Ask. CANCELLED: this process is not wanted any more.

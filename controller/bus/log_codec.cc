@@ -16,6 +16,7 @@ enum Kind : uint8_t {
   kPlan = 7,     // payload: wire::Plan
   kBlocked = 8,  // field: level; low: question
   kAsked = 9,
+  kWished = 10,  // field: bits
 };
 
 }  // namespace
@@ -46,6 +47,9 @@ absl::StatusOr<bool> AppendEvent(const ControlEvent& event, HostLog* log) {
   }
   if (const auto* blocked = std::get_if<Blocked>(&event.what)) {
     return log->Append({kBlocked, false, blocked->level, blocked->question});
+  }
+  if (const auto* wished = std::get_if<Wished>(&event.what)) {
+    return log->Append({kWished, false, wished->bits});
   }
   return log->Append({std::holds_alternative<Asked>(event.what) ? kAsked : kLeave});
 }
@@ -104,6 +108,12 @@ absl::StatusOr<ControlEvent> DecodeLogEvent(const LogEntry& entry, absl::Span<co
       return event;
     case kAsked:
       event.what = Asked{};
+      return event;
+    case kWished:
+      if (word.field > UINT8_MAX) {
+        return absl::InvalidArgumentError(absl::StrCat("log word: a wish for ", word.field));
+      }
+      event.what = Wished{static_cast<uint8_t>(word.field)};
       return event;
     default:
       return absl::InvalidArgumentError(

@@ -55,6 +55,7 @@ absl::StatusOr<Request*> RequestTable::Acquire() {
   request.enqueued.store(0, std::memory_order_relaxed);
   request.wait_marked.store(false, std::memory_order_relaxed);
   request.waited = false;
+  request.agreed = 0;
   released_[request.token] = false;
   return &request;
 }

@@ -128,6 +128,7 @@ struct Request {
 
   // The engine's.
   Nanos ordered_at = 0;               // 0: not yet
+  uint8_t agreed = 0;                 // Launch::agreed
   Nanos started_at = 0;               // of a bucket that failed under way
   uint32_t track = 0;                 // in the timeline, of the first part; 0: none
   std::vector<uint32_t> more_tracks;  // of the other parts

@@ -118,6 +118,8 @@ absl::Status Coordinator::Step(const ControlEvent& event, Nanos now, Plan* plan)
     JudgeBlocked(rank, now, plan);
   } else if (std::holds_alternative<Asked>(event.what)) {
     OnAsked(rank, now, plan);
+  } else if (const auto* wished = std::get_if<Wished>(&event.what)) {
+    if ((wished->bits & ~agreed_) != 0) plan->push_back(Agreed{agreed_ |= wished->bits});
   } else {
     OnExpire(std::get<Expire>(event.what), plan);
   }

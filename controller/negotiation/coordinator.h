@@ -166,6 +166,7 @@ class Coordinator {
   Rank stuck_by_ = 0;             // who was the last to come
   std::string stuck_reported_;    // what they waited for, in the latest report
   Nanos next_look_ = kForever;    // nothing can be overdue before this time
+  uint8_t agreed_ = 0;            // what has been wished for
 };
 
 }  // namespace rueda

@@ -118,6 +118,9 @@ const ControlEvent* Member::Next() {
       case What::kAsk:
         next_.what = Asked{};
         return &next_;
+      case What::kWish:
+        next_.what = out.wished;
+        return &next_;
     }
   }
   return nullptr;
@@ -156,6 +159,8 @@ absl::Status Member::Apply(const PlanItem& item, std::vector<Action>* actions) {
     return ApplyJoined(*joined, actions);
   } else if (const auto* question = std::get_if<StillBlocked>(&item)) {
     actions->push_back(*question);
+  } else if (const auto* agreed = std::get_if<Agreed>(&item)) {
+    agreed_ = agreed->bits;
   } else if (const auto* told = std::get_if<Told>(&item)) {
     if (told->rank != rank_) return absl::OkStatus();
     const int64_t token = AnnouncedAs(*told->spec, told->sequence);
@@ -303,7 +308,7 @@ absl::Status Member::ApplyOrder(const Order& order, std::vector<Action>* actions
         absl::StrCat("the plan orders ", order.batch.size(), " operations, without ",
                      order.absent.size(), " ranks, with the data of ", order.data->size()));
   }
-  Launch launch = {order.lane, number, order.absent, order.scaling, {}, order.data};
+  Launch launch = {order.lane, number, order.absent, order.scaling, {}, order.data, agreed_};
   launch.items.reserve(order.batch.size());
   for (const Ordered& ordered : order.batch) {
     const SpecPtr* spec = table_.Get(ordered.id);

@@ -29,7 +29,8 @@ struct Launch {  // one batch on one lane
   std::vector<Rank> absent;  // see Order
   Scaling scaling;
   absl::InlinedVector<LaunchItem, 2> items;
-  PlannedData data;  // see Order
+  PlannedData data;    // see Order
+  uint8_t agreed = 0;  // see Agreed
 };
 struct Rejected {
   Token token;
@@ -74,6 +75,7 @@ class Member {
   void AnnounceLeave();
   // Asks who is missing where this rank waits; one such event at most is queued.
   void Ask();
+  void Announce(const Wished& wished) { outgoing_.push_back({What::kWish, 0, 0, {}, wished}); }
   void Announce(const Blocked& blocked) { outgoing_.push_back({What::kBlocked, 0, 0, blocked}); }
 
   // The next event for the log; null when there is none. Made from what is known at this moment, so
@@ -119,12 +121,13 @@ class Member {
     bool done_queued = false;
     bool closing = false;  // this rank has asked for the set's removal; nothing of it is in flight
   };
-  enum class What : uint8_t { kAnnounce, kWaited, kDone, kLeave, kBlocked, kAsk };
+  enum class What : uint8_t { kAnnounce, kWaited, kDone, kLeave, kBlocked, kAsk, kWish };
   struct Outgoing {
     What what;
     Token token = 0;
     SetId lane = kWorldSet;
     Blocked blocked = {};
+    Wished wished = {};
   };
   struct SpecHash {
     size_t operator()(const TensorSpec* spec) const { return spec->hash; }
@@ -168,6 +171,7 @@ class Member {
   std::vector<SetState> set_states_;  // by set
   std::deque<Outgoing> outgoing_;
   bool ask_queued_ = false;
+  uint8_t agreed_ = 0;  // by the plan so far
   ControlEvent next_;
 };
 

@@ -137,6 +137,12 @@ struct Blocked {
   uint16_t question = 0;  // kStill: which it answers
 };
 
+// A rank wishes that all ranks do something at the same place of their programs: bits, whose
+// meaning is the caller's.
+struct Wished {
+  uint8_t bits;
+};
+
 struct Asked {  // a rank wants to know who is missing where it waits: Told
 };
 
@@ -152,7 +158,7 @@ struct ControlEvent {
   }
 
   Rank rank = 0;
-  std::variant<Announced, Waited, Done, Leave, Expire, Blocked, Asked> what;
+  std::variant<Announced, Waited, Done, Leave, Expire, Blocked, Asked, Wished> what;
   SpeaksFor speaks_for = SpeaksFor::kRank;
 };
 
@@ -217,6 +223,12 @@ struct StillBlocked {
   uint16_t question;
 };
 
+// What ranks have wished for by here. Whoever has waited for an operation that is ordered behind
+// this knows, and so does each other rank that has.
+struct Agreed {
+  uint8_t bits;
+};
+
 // To a rank that has asked: of one operation that it has submitted, who has too and who has not.
 // For people; times are of the clock where it was written. `spec` has at most one tensor.
 struct Told {
@@ -227,7 +239,7 @@ struct Told {
 };
 
 using PlanItem = std::variant<Define, Forget, Order, Reject, SetAdded, SetRemoved, Joined, Left,
-                              StillBlocked, Told>;
+                              StillBlocked, Told, Agreed>;
 using Plan = std::vector<PlanItem>;
 
 }  // namespace rueda

@@ -259,6 +259,8 @@ void EncodeEvent(const ControlEvent& event, wire::Event* out) {
     out->mutable_blocked()->set_question(blocked->question);
   } else if (std::holds_alternative<Asked>(event.what)) {
     out->mutable_asked();
+  } else if (const auto* wished = std::get_if<Wished>(&event.what)) {
+    out->set_wished(wished->bits);
   } else {
     out->mutable_leave();
   }
@@ -315,6 +317,10 @@ absl::StatusOr<ControlEvent> DecodeEvent(const wire::Event& in) {
     }
     case wire::Event::kAsked:
       event.what = Asked{};
+      return event;
+    case wire::Event::kWished:
+      if (in.wished() > UINT8_MAX) return Bad("wish");
+      event.what = Wished{static_cast<uint8_t>(in.wished())};
       return event;
     case wire::Event::WHAT_NOT_SET:
       break;
@@ -376,6 +382,8 @@ void EncodePlanItem(const PlanItem& item, wire::PlanItem* out) {
     EncodeSpec(*told->spec, out_told->mutable_spec());
     out_told->set_sequence(told->sequence);
     out_told->set_text(told->text);
+  } else if (const auto* agreed = std::get_if<Agreed>(&item)) {
+    out->set_agreed(agreed->bits);
   } else {
     out->set_left(std::get<Left>(item).rank);
   }
@@ -448,6 +456,9 @@ absl::StatusOr<PlanItem> DecodePlanItem(const wire::PlanItem& in) {
       told.text = in.told().text();
       return told;
     }
+    case wire::PlanItem::kAgreed:
+      if (in.agreed() > UINT8_MAX) return Bad("agreement");
+      return Agreed{static_cast<uint8_t>(in.agreed())};
     case wire::PlanItem::WHAT_NOT_SET:
       break;
   }

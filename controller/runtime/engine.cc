@@ -211,6 +211,11 @@ absl::StatusOr<bool> Engine::ReadPlan() {
 void Engine::Execute(const Action& action) {
   if (const auto* launch = std::get_if<Launch>(&action)) {
     Moved();
+    if (__builtin_expect(launch->agreed != 0, 0)) {
+      for (const LaunchItem& item : launch->items) {
+        if (item.token != kNoToken) in_flight_[item.token]->agreed = launch->agreed;
+      }
+    }
     const absl::Status status = lanes_->Launch(*launch, in_flight_);
     if (!status.ok()) {
       FailMembership({.culprit = world_.rank,
@@ -371,12 +376,16 @@ void Engine::AccuseIfDecided() {
 }
 
 void Engine::FulfilWishes() {
+  const uint8_t agree = wishes_.TakeAgree();
+  if (agree != 0 && membership_.state() == Membership::State::kRunning) {
+    member_.Announce(Wished{agree});
+  }
   if (wishes_.abort()) {
     FailMembership(
         {.culprit = world_.rank,
          .cause = absl::StrCat("rank ", world_.rank, " aborted the job: ", wishes_.reason()),
          .recoverable = true});
-  } else if (membership_.Leave()) {
+  } else if (wishes_.leave() && membership_.Leave()) {
     member_.AnnounceLeave();
   }
 }

@@ -25,7 +25,7 @@
 #include "controller/runtime/failure_record.h"
 #include "controller/runtime/sleepers.h"
 #include "controller/runtime/submissions.h"
-#include "controller/runtime/wishes_to_end.h"
+#include "controller/runtime/wishes.h"
 #include "core/base/process.h"
 
 namespace rueda {
@@ -89,6 +89,11 @@ class Engine final : private Lanes::Listener,
 
   // Begins to leave the job: this rank submits no more.
   void RequestLeave() { wishes_.Leave(); }
+  // The next turn tells all ranks that this one wishes for something: bits of the caller's.
+  void RequestAgreement(uint8_t bits) {
+    wishes_.Agree(bits);
+    WakeSelf();
+  }
   // Whether the job is over for this rank: all have left and nothing is in flight, or it has
   // failed.
   bool Finished() const { return membership_.has_ended(); }
@@ -234,7 +239,7 @@ class Engine final : private Lanes::Listener,
   std::vector<Request*> enqueued_;  // scratch
 
   // Any thread.
-  WishesToEnd wishes_;
+  Wishes wishes_;
   std::atomic<bool> report_due_{false};
   mutable Mutex failure_mutex_;
   FailurePtr failure_ ABSL_GUARDED_BY(failure_mutex_);

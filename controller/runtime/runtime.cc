@@ -240,6 +240,7 @@ absl::Status Runtime::Execute(OperationArgs args, Nanos timeout, Handle* handle)
 absl::StatusOr<bool> Runtime::Poll(Handle handle) {
   RUEDA_ASSIGN_OR_RETURN(Request * request, Find(handle));
   const bool done = request->is_done();
+  if (done) Learn(*request);
   Unreference(request);
   return done;
 }
@@ -349,6 +350,8 @@ absl::Status Runtime::WaitFor(Request* request, Nanos timeout, bool enqueued, Na
         absl::StrCat(SpecLabel(*request->spec), " has not ended within the time-out; it goes on"));
   } else if (request->is_done() && !request->status.ok()) {
     status = DeepCopy(request->status);
+  } else {
+    Learn(*request);
   }
   const Nanos ended = trace::Record(trace::Event::kWaitEnd, 0, request->handle(),
                                     static_cast<uint64_t>(status.code()));
@@ -373,6 +376,17 @@ absl::Status Runtime::Shutdown() {
   StopThreads();
   const FailurePtr failed = engine_->failure();
   return failed == nullptr ? absl::OkStatus() : failed->ToStatus();
+}
+
+void Runtime::Wish(uint8_t bits) {
+  if ((wished_.fetch_or(bits) & bits) == bits) return;
+  engine_->RequestAgreement(bits);
+}
+
+// The caller has seen the end of the request.
+void Runtime::Learn(const Request& request) {
+  if (__builtin_expect(request.agreed == 0, 1) || request.spec->set != kWorldSet) return;
+  agreed_.fetch_or(request.agreed, std::memory_order_relaxed);
 }
 
 void Runtime::Abort(absl::string_view reason) {

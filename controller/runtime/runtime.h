@@ -5,6 +5,7 @@
 // callbacks.h.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -102,6 +103,11 @@ class Runtime {
   // Ends the membership on all ranks: when it returns, or soon after if it is called from a
   // callback.
   void Abort(absl::string_view reason);
+  // Tells all ranks that this one wishes for something: bits of the caller's.
+  void Wish(uint8_t bits);
+  // What ranks have wished for, as far as the operations of the world tell that threads of this
+  // rank have waited for: the same on all ranks that have waited for the same.
+  uint8_t agreed() const { return agreed_.load(std::memory_order_relaxed); }
   WaitingThreads& waiting_threads() { return waiting_threads_; }
   // Ends what threads wait for in it: aborts the membership, unless that has ended.
   void EndWaits();
@@ -136,6 +142,7 @@ class Runtime {
 
   // Until it is done; or `enqueued`, if that is enough. `began`: when the wait did; 0: now.
   absl::Status WaitFor(Request* request, Nanos timeout, bool enqueued = false, Nanos began = 0);
+  void Learn(const Request& request);
   absl::Status OrderStreamBehind(Request* request, void* stream);
 
   RuntimeOptions options_;
@@ -148,6 +155,8 @@ class Runtime {
   std::unique_ptr<Engine> engine_;
   std::optional<Baton> baton_;
   std::once_flag threads_stopped_;  // whoever comes second waits for the first
+  std::atomic<uint8_t> wished_{0};
+  std::atomic<uint8_t> agreed_{0};
 };
 
 }  // namespace rueda

@@ -156,6 +156,9 @@ const Knob kKnobs[] = {
      "File in which rank 0 writes its timeline from the start on, such as `t.json`; rank 3's is "
      "`t.3.json`. `DYNAMIC`: none until the program starts one. See "
      "[timeline.md](../guides/timeline.md)."},
+    {"stop_file", &Config::stop_file, Use::kKnob, 0, 0, "", "",
+     "A file that, once it exists, tells all ranks to stop, by `should_stop()`, as SIGTERM and "
+     "SIGUSR1 do."},
     {"rank", &Config::rank, Use::kSetUp, 0, kRanksMax - 1, "", "", "This process's world rank."},
     {"size", &Config::size, Use::kSetUp, 1, kRanksMax, "", "", "Number of ranks in the job."},
     {"local_rank", &Config::local_rank, Use::kSetUp, 0, kLocalRanksMax - 1, "", "",

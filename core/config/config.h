@@ -44,6 +44,7 @@ struct Config {
   std::string log_level = "warning";
   std::string recorder_dir;
   std::string timeline;
+  std::string stop_file;
   // Where this process stands in the job. Set by the launcher.
   int64_t rank = -1;
   int64_t size = -1;

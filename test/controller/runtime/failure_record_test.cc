@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "controller/runtime/wishes_to_end.h"
+#include "controller/runtime/wishes.h"
 #include "ops/host/segment.h"
 
 namespace rueda {
@@ -97,8 +97,8 @@ TEST_F(FailureRecordTest, ARankThatIsNoneIsNotLookedUp) {
   EXPECT_EQ(Read().host, "");
 }
 
-TEST(WishesToEnd, TheFirstReasonStays) {
-  WishesToEnd wishes;
+TEST(Wishes, TheFirstReasonStays) {
+  Wishes wishes;
   EXPECT_FALSE(wishes.any());
   wishes.Leave();
   EXPECT_TRUE(wishes.any());

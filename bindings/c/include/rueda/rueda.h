@@ -351,10 +351,27 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_regroup(rueda_context* context, uin
  * agree first. */
 RUEDA_API int32_t rueda_membership_due(const rueda_context* context);
 
-/** The same, as all ranks know it together: each gets the same answer. Collective over the world;
- * blocks for as long as a small allreduce. If it is not 0, let all ranks call rueda_regroup. */
+/** The same, as all ranks know it together: all that call it at the same place of the program, where
+ * they have waited for the same operations of the world, get the same answer. If it is not 0, let
+ * all call rueda_regroup there. Costs no message: what one rank knows goes to all with the next
+ * operations. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_check_membership(rueda_context* context,
                                                               int32_t* change);
+
+/** @} */
+
+/* Stopping ----------------------------------------------------------------------------------- */
+/** \addtogroup c_stop
+ * @{ */
+
+/** 1 once the job is to stop, as a warning has come to any of its ranks: SIGTERM, SIGUSR1, or a file
+ * of the knob `stop_file`. All ranks that call it at the same place of the program, where they have
+ * waited for the same operations of the world, get the same answer, so all of them save the same
+ * step. 0 before; -1 when the context is null. Costs no message.
+ *
+ * From the first call on the two signals don't end this process; handlers that it had are called as
+ * well. Those that it installs later are instead of this one. */
+RUEDA_API int32_t rueda_should_stop(rueda_context* context);
 
 /** @} */
 

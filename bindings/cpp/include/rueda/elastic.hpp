@@ -73,8 +73,8 @@ class StateBase {
   /// Gives every rank the state of `source`. Collective.
   virtual void sync(int source) = 0;
 
-  /// Keeps the state, then looks whether ranks are to be added or to leave. Collective: all ranks
-  /// call it after the same step. Throws HostsUpdated.
+  /// Keeps the state, then looks whether ranks are to be added or to leave. All ranks call it after
+  /// the same step, whose operations they have waited for. Throws HostsUpdated, on all or on none.
   void commit() {
     save();
     ++commits_;

@@ -136,6 +136,11 @@ inline uint64_t membership() {
 inline void abort(const std::string& reason) {
   detail::Check(rueda_abort(detail::Current(), reason.c_str()));
 }
+/// Whether the job is to stop, as all ranks agree: a warning has come to one of them (SIGTERM,
+/// SIGUSR1, RUEDA_STOP_FILE). Call it after each step, on all ranks; see rueda_should_stop.
+inline bool should_stop() {
+  return detail::CheckNumber(rueda_should_stop(detail::Current())) != 0;
+}
 /// After ABORTED: meets the same ranks again in a new membership; see rueda_context_reset.
 inline void reset() {
   detail::Check(rueda_context_reset(detail::Current()));

@@ -1,8 +1,9 @@
-// What threads of this rank have asked of the engine: to leave the job, or to end it. Any thread
-// asks; whoever turns the engine looks.
+// What threads of this rank have asked of the engine: to leave the job, to end it, or to tell all
+// ranks that they wish for something. Any thread asks; whoever turns the engine looks.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <new>
 #include <string>
 
@@ -11,7 +12,7 @@
 
 namespace rueda {
 
-class WishesToEnd {
+class Wishes {
  public:
   // This rank submits no more.
   void Leave() { asked_.fetch_or(kLeave, std::memory_order_release); }
@@ -23,6 +24,16 @@ class WishesToEnd {
     } catch (const std::bad_alloc&) {  // then there is none
     }
     asked_.fetch_or(kAbort, std::memory_order_release);
+  }
+
+  // This rank wishes for something at which all ranks do the same: see Wished.
+  void Agree(uint8_t bits) {
+    asked_.fetch_or(uint32_t{bits} << kAgreeShift, std::memory_order_release);
+  }
+  // What has been wished for since the last time.
+  uint8_t TakeAgree() {
+    constexpr uint32_t kBits = uint32_t{0xFF} << kAgreeShift;
+    return static_cast<uint8_t>(asked_.fetch_and(~kBits) >> kAgreeShift);
   }
 
   bool any() const { return asked_.load(std::memory_order_relaxed) != 0; }
@@ -37,6 +48,7 @@ class WishesToEnd {
  private:
   static constexpr uint32_t kLeave = 1;
   static constexpr uint32_t kAbort = 2;
+  static constexpr int kAgreeShift = 8;
   std::atomic<uint32_t> asked_{0};
   mutable Mutex mutex_;
   std::string reason_ ABSL_GUARDED_BY(mutex_);
