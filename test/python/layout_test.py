@@ -21,6 +21,7 @@ STRUCTS = {
     "rueda_completion": c.Completion,
     "rueda_error": c.Error,
     "rueda_result": c.Result,
+    "rueda_membership": c.Membership,
 }
 # Where structs within structs are flat.
 NESTED = {
@@ -51,6 +52,8 @@ NUMBERS = {
     "RUEDA_SEND": c.SEND,
     "RUEDA_RECV": c.RECV,
     "RUEDA_NO_REDUCE_OP": c.NO_REDUCE_OP,
+    "RUEDA_RANKS_ADDED": c.RANKS_ADDED,
+    "RUEDA_RANKS_REMOVED": c.RANKS_REMOVED,
     **{f"RUEDA_{op.name}": int(op) for op in ReduceOp},
     **{f"RUEDA_{status.name}": int(status) for status in errors.Status},
 }

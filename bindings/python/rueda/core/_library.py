@@ -37,6 +37,8 @@ ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, ALLTOALL, REDUCESCATTER = range(6)
 REDUCE, GATHER, SCATTER, SEND, RECV = range(6, 11)
 NO_REDUCE_OP = -1
 
+RANKS_ADDED, RANKS_REMOVED = 1, 2
+
 
 class Tensor(ctypes.Structure):
     """rueda_tensor, which is DLPack's DLTensor."""
@@ -130,6 +132,17 @@ class Error(ctypes.Structure):
     ]
 
 
+class Membership(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("number", c_uint64),
+        ("rank", c_int32),
+        ("ranks", c_int32),
+        ("survivors", c_int32),
+        ("source", c_int32),
+    ]
+
+
 class Result(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("tensor", Tensor), ("owner", c_void_p)]
 
@@ -183,6 +196,10 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "rueda_context_reset": (c_int, [_context]),
     "rueda_context_error": (c_int, [_context, POINTER(Error)]),
     "rueda_abort": (c_int, [_context, c_char_p]),
+    "rueda_membership_info": (c_int, [_context, POINTER(Membership)]),
+    "rueda_regroup": (c_int, [_context, c_uint64]),
+    "rueda_membership_due": (c_int32, [_context]),
+    "rueda_check_membership": (c_int, [_context, POINTER(c_int32)]),
     "rueda_local_device": (c_int, [_context, c_int32, POINTER(Device)]),
     "rueda_process_set_add": (
         c_int,
