@@ -14,8 +14,10 @@ the manner of Horovod.
 
 from rueda import core, errors
 from rueda.core import *  # noqa: F403
+from rueda.core import elastic
 from rueda.errors import (
     AbortedError,
+    DismissedError,
     LostRankError,
     MismatchError,
     NotInitializedError,
@@ -31,6 +33,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AbortedError",
+    "DismissedError",
     "LostRankError",
     "MismatchError",
     "NotInitializedError",
@@ -39,6 +42,7 @@ __all__ = [
     "StalledError",
     "TimeIsUpError",
     "UnsupportedError",
+    "elastic",
     "errors",
     "run",
 ]

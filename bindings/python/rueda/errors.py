@@ -143,6 +143,11 @@ class StalledError(_OperationError):
     did, and names the others. The job goes on."""
 
 
+class DismissedError(RuedaError):
+    """The launcher of an elastic job does not want this process any more: its host is taken away,
+    or the job is over. `elastic.run` ends the process with status 0 then."""
+
+
 class UnsupportedError(RuedaError, NotImplementedError):
     """There is no such thing here, or not for this device or type."""
 

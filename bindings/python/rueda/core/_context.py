@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import ctypes
 import inspect
+import logging
 import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from rueda import errors
 from rueda.core import _library as c
@@ -110,8 +111,24 @@ def _number(value: int) -> int:
     return value
 
 
-# How many things of a kind a context has had, for names that all ranks give alike.
+# ---- names that all ranks give alike ----
+#
+# In an elastic job a newcomer gives the names that a survivor gave long ago. So:
+#
+# * Names don't depend on a membership's number, but on how often this process has begun a context
+#   (`generation`): once, in survivors and newcomers, however many memberships there were.
+# * What is made ahead of `elastic.run` keeps the number that it got. All ranks make the same things
+#   there, in the same order.
+# * What the function of `elastic.run` makes is made again after a regroup. Its numbers begin where
+#   they stood when `run` was entered (`remember_numbers`), as they do in a newcomer.
+# * What is named by its first use is named anew in each membership (`regroups`).
+# * Operations without a name are counted in C, from 0 on in each membership.
+
+# How many things of a kind a context has had.
 _numbers: dict[int, dict[str, int]] = {}
+_remembered: dict[int, dict[str, int]] = {}
+_regroups: dict[int, int] = {}
+_begun = 0  # contexts of this process that are none of a group's
 
 
 def number(what: str) -> int:
@@ -120,6 +137,24 @@ def number(what: str) -> int:
         numbers = _numbers.setdefault(current(), {})
         numbers[what] = numbers.get(what, -1) + 1
         return numbers[what]
+
+
+def remember_numbers() -> None:
+    """After a regroup, counting goes on from here."""
+    with _lock:
+        context = current()
+        _remembered[context] = dict(_numbers.get(context, {}))
+
+
+def regroups() -> int:
+    """How often the current context has been in another membership of an elastic job."""
+    return _regroups.get(current(), 0)
+
+
+def generation() -> int:
+    """Which of this process's contexts this is, the same on all ranks: with a count of the resets
+    in it, or in an elastic job without one of the regroups."""
+    return _begun if is_elastic() else membership()
 
 
 # ---- the job ----
@@ -163,9 +198,13 @@ def start(
         knob_count=len(knobs),
     )
     context = ctypes.c_void_p()
-    check(lib.rueda_init(c.HEADER_VERSION, ctypes.byref(options), ctypes.byref(context)))
+    status = lib.rueda_init(c.HEADER_VERSION, ctypes.byref(options), ctypes.byref(context))
+    check_wanted(status, last_error() if status != 0 else "")
+    check(status)
     assert context.value is not None
     _numbers.pop(context.value, None)
+    _remembered.pop(context.value, None)
+    _regroups.pop(context.value, None)
     return context.value
 
 
@@ -190,7 +229,9 @@ def init(
     Raises:
         ValueError: a knob that does not exist, or has no such value.
         RuedaError: the ranks' settings or versions differ, or some did not come; they are named.
+        SystemExit: status 0; an elastic job that has ended meanwhile, or does not want this rank.
     """
+    global _begun
     settings: dict[str, object] = dict(knobs or {})
     lists = [list(ranks) for ranks in process_sets or ()]
     if lists:
@@ -205,7 +246,11 @@ def init(
                 )
             return
         destroy(context)
-        lib.rueda_set_default_context(start(settings))
+        try:
+            lib.rueda_set_default_context(start(settings))
+        except errors.DismissedError as error:
+            end_of(error)
+        _begun += 1
         _given.clear()
         _given.update(settings)
 
@@ -359,6 +404,97 @@ def reset() -> None:
     """After an AbortedError: meets the same ranks again, in a new membership. Collective."""
     context = current()
     check(lib.rueda_context_reset(context), context)
+
+
+# ---- elastic jobs ----
+
+
+class Membership(NamedTuple):
+    """What this rank's membership in the job is."""
+
+    #: As `membership()`.
+    number: int
+    #: This rank.
+    rank: int
+    #: How many there are.
+    ranks: int
+    #: So many of them, the lowest, were in the membership before; 0 in the first.
+    survivors: int
+    #: The rank whose state is the newest: a survivor; in the first membership rank 0.
+    source: int
+
+
+def is_elastic() -> bool:
+    """Whether `ruedarun --min-np` has started this job, so that it can go on with other ranks."""
+    return int(knob("elastic_fd") or -1) >= 0
+
+
+def membership_info() -> Membership:
+    """What this rank's membership is."""
+    context = current()
+    info = c.Membership(size=ctypes.sizeof(c.Membership))
+    check(lib.rueda_membership_info(context, ctypes.byref(info)), context)
+    return Membership(info.number, info.rank, info.ranks, info.survivors, info.source)
+
+
+def membership_due() -> int:
+    """What this process knows of the next membership: RANKS_ADDED, RANKS_REMOVED (rueda.core.
+    _library), both or 0. Other ranks may not know yet."""
+    return int(lib.rueda_membership_due(current()))
+
+
+def check_membership() -> int:
+    """The same, as all ranks know it together. Collective. If it is not 0, let all ranks call
+    regroup()."""
+    context = current()
+    change = ctypes.c_int32()
+    ended = interruptible(lambda: lib.rueda_check_membership(context, ctypes.byref(change)))
+    check_operation(ended, context)
+    return change.value
+
+
+#: Called with a context that has begun another membership of an elastic job: they drop what an
+#: unfinished step has left. All that was in flight has ended.
+after_regroup: list[Callable[[int], None]] = []
+
+
+def regroup(commits: int = 0) -> None:
+    """Begins the next membership of an elastic job: after an AbortedError, or when
+    check_membership() has told all ranks to. Collective over the ranks that live. This rank's
+    number and the number of ranks may change. Process sets are gone; operations in flight are over.
+
+    Args:
+        commits: how often the program has kept its state. Who has kept it most often is
+            `membership_info().source`.
+
+    Raises:
+        DismissedError: the launcher does not want this process any more.
+        RuedaError: the job is not elastic, or the launcher is lost.
+    """
+    context = current()
+    status, message = interruptible(lambda: lib.rueda_regroup(context, commits))
+    check_wanted(status, message)
+    if status != 0:
+        fail(status, context, message)
+    with _lock:
+        if context in _remembered:
+            _numbers[context] = dict(_remembered[context])
+        _regroups[context] = _regroups.get(context, 0) + 1
+    for forget in after_regroup:
+        forget(context)
+
+
+def check_wanted(status: int, message: str) -> None:
+    """Raises a DismissedError if that is what init or a regroup has returned."""
+    if status == errors.Status.CANCELLED:
+        raise errors.DismissedError(message, errors.Status.CANCELLED)
+
+
+def end_of(error: errors.DismissedError) -> NoReturn:
+    """Ends the process in order: it is dismissed."""
+    logging.getLogger("rueda").info("this process leaves the job: %s", error)
+    destroy(lib.rueda_current_context())
+    raise SystemExit(0) from None
 
 
 def abort(reason: str) -> None:

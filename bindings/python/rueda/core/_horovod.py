@@ -38,7 +38,7 @@ def init(
     was_initialized = _context.is_initialized()
     core.init(process_sets=[process_set.ranks for process_set in wanted] or None)
     for number, process_set in enumerate(wanted, 1):
-        process_set._id = number
+        process_set._become(number)
     everyone = list(range(_context.size()))
     if comm is None or (not hasattr(comm, "Get_rank") and list(comm) in ([], everyone)):
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Iterable, Sequence
 
 from rueda import errors
@@ -22,6 +23,11 @@ class ProcessSet:
     def __init__(self, ranks: Iterable[int] = (), id: int | None = None) -> None:
         self._ranks: list[int] | None = sorted(int(rank) for rank in ranks) or None
         self._id = id
+
+    def _become(self, number: int) -> None:
+        """It exists now, in the current context."""
+        self._id = number
+        _added.setdefault(_context.current(), []).append(weakref.ref(self))
 
     @property
     def id(self) -> int:
@@ -73,6 +79,25 @@ class ProcessSet:
         return f"ProcessSet({', '.join(part for part in (ranks, number) if part)})"
 
 
+# Those that exist, by context.
+_added: dict[int, list[weakref.ref[ProcessSet]]] = {}
+
+
+def _forget(context: int) -> None:
+    """After a regroup: they are gone. A program that goes on with one has to add it again."""
+    for reference in _added.pop(context, []):
+        process_set = reference()
+        if process_set is not None:
+            process_set._id = None
+
+
+def _leave(context: int) -> None:
+    _added.pop(context, None)
+
+
+_context.after_regroup.append(_forget)
+_context.before_destroy.append(_leave)
+
 #: All ranks.
 global_process_set = ProcessSet(id=c.WORLD)
 
@@ -119,7 +144,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         raise ValueError(f"add_process_set: ProcessSet(id={number.value}) has the ranks {ranks}")
     if status != 0:
         _context.fail(status, context, message)
-    wanted._id = number.value
+    wanted._become(number.value)
     return wanted
 
 

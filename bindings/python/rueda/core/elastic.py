@@ -1,14 +1,402 @@
-"""Elastic jobs: not yet. Whatever is asked for here raises an error that says so."""
+"""Elastic jobs: a job that loses ranks, or gets others, and goes on.
+
+    import numpy as np
+    import rueda
+
+    rueda.init()
+    state = rueda.elastic.ObjectState(weights=np.zeros(10), step=0)
+
+    @rueda.elastic.run
+    def train(state):
+        while state.step < 1000:
+            gradient = rueda.allreduce(gradient_of(state.weights), name="gradient")
+            state.weights -= 0.1 * gradient
+            state.step += 1
+            state.commit()
+
+    train(state)
+
+started as ``ruedarun -np 4 --min-np 2 python train.py``. For models of PyTorch, TensorFlow and
+Keras use `rueda.torch.elastic`, `rueda.tensorflow.elastic` and `rueda.keras.elastic`.
+"""
 
 from __future__ import annotations
 
-from typing import NoReturn
+import contextlib
+import copy
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from rueda import errors
+from rueda.core import _collectives, _context, _objects
+from rueda.core import _library as c
+from rueda.core._horovod import HorovodInternalError
+
+__all__ = [
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "run",
+]
 
 
-def __getattr__(name: str) -> NoReturn:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    raise NotImplementedError(
-        f"hvd.elastic.{name}: there are no elastic jobs yet. A job whose rank is lost ends with an "
-        "AbortedError on all ranks; save checkpoints, and start it again from the last one."
-    )
+class HostsUpdatedInterrupt(RuntimeError):
+    """The job's ranks are about to change. Raised on all ranks alike, by `State.commit` and
+    `State.check_host_updates`, for `run` to catch.
+
+    Args:
+        skip_sync: whether ranks only leave, so that all that remain have the same state.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the job's ranks are about to change")
+        self.skip_sync = skip_sync
+
+
+def source() -> int:
+    """The rank that has the newest state: whose values a sync gives to all."""
+    return _context.membership_info().source
+
+
+def broadcast_object(obj: Any, name: str | None = None) -> Any:
+    """The object of the rank that has the newest state."""
+    return _objects.broadcast_object(obj, source(), name)
+
+
+# ---- state ----
+
+
+class State:
+    """What all ranks shall have alike, and go back to after a loss. Derive from it, and give it
+    `save`, `restore` and `sync`; or use one of the ready ones, such as `ObjectState`.
+
+    Args:
+        bcast_object: a function that gives all ranks one rank's object. None: that of the rank
+            with the newest state, which `rueda.elastic.source()` tells.
+        get_rank: not looked at.
+    """
+
+    # How often it was committed; after a sync as often as the source's.
+    _commits = 0
+
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] | None = None,
+        get_rank: Callable[[], int] | None = None,
+    ) -> None:
+        is_own = bcast_object in (None, _objects.broadcast_object)
+        self._bcast_object: Callable[[Any], Any] = (
+            broadcast_object if is_own or bcast_object is None else bcast_object
+        )
+        self._reset_callbacks: list[Callable[[], object]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Functions that are called, in this order, when the job's ranks have changed, before the
+        state is synced: to scale the learning rate by the new `size()`, to make process sets."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """`run` calls it when the job's ranks have changed."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def reset(self) -> None:
+        """Whatever depends on rank() and size() is made anew. Called ahead of the callbacks."""
+
+    def on_hosts_updated(self, timestamp: float, update_res: int = 0) -> None:
+        """For programs that call it. Nothing needs to: ranks agree about changes by themselves."""
+
+    def commit(self) -> None:
+        """Keeps a copy of the state, to which all ranks go back after a loss; then looks for
+        changes, as `check_host_updates` does. Collective: all ranks commit equally often.
+
+        Raises:
+            HostsUpdatedInterrupt: the job's ranks are about to change.
+        """
+        self.save()
+        self._commits += 1
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Looks whether the job's ranks are about to change. Collective, and as quick as a small
+        allreduce. Nothing is lost: `run` goes on from the state as it is.
+
+        Raises:
+            HostsUpdatedInterrupt: they are; on all ranks alike.
+        """
+        change = _context.check_membership() if _context.is_elastic() else 0
+        if change != 0:
+            self.before_change()
+            raise HostsUpdatedInterrupt(skip_sync=change == c.RANKS_REMOVED)
+
+    def before_change(self) -> None:
+        """Collective: the last that ranks do together of which some are about to leave."""
+
+    def save(self) -> None:
+        """Keeps a copy of the state in memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Goes back to the copy of the last save(), or else to the values at construction."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Gives all ranks the values of the one that has the newest state. Collective."""
+        raise NotImplementedError
+
+
+class Kind:
+    """How values of some type are kept. Its functions get the value."""
+
+    def gather(self, value: Any) -> None:
+        """Collective: what only this rank knows of it, all do then."""
+
+    def keep(self, value: Any) -> Any:
+        """A copy, not collective, that later changes of the value don't change."""
+        raise NotImplementedError
+
+    def load(self, value: Any, kept: Any) -> None:
+        """Lets it be as it was. The copy may be needed again."""
+        raise NotImplementedError
+
+    def sync(self, value: Any, root: int, name: str) -> None:
+        """Collective: lets it be as the root's."""
+        raise NotImplementedError
+
+    def reset(self, value: Any) -> None:
+        """The job's ranks have changed."""
+
+
+class _Kept(NamedTuple):
+    value: Any
+    kind: Kind | None  # None: the value is itself a copy
+    copy: Any = None
+
+
+def copied(name: str, value: Any) -> Any:
+    """A deep copy of the attribute's value."""
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:  # objects may raise whatever they like
+        raise TypeError(
+            f"elastic state: the attribute {name!r}, a {type(value).__name__}, can't be copied: "
+            f"{type(error).__name__}: {error}; leave it out of the state, and make it anew in a "
+            "reset callback"
+        ) from error
+
+
+class ObjectState(State):
+    """State made of Python objects, of NumPy's or JAX's arrays: each keyword becomes an attribute.
+
+        state = rueda.elastic.ObjectState(weights=weights, epoch=0)
+        state.epoch += 1
+
+    Args:
+        bcast_object, get_rank: see `State`; they may be left out.
+        kwargs: the attributes. They can be copied (copy.deepcopy) and pickled.
+    """
+
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] | None = None,
+        get_rank: Callable[[], int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(bcast_object, get_rank)
+        for name in kwargs:
+            if callable(getattr(type(self), name, None)):
+                raise ValueError(
+                    f"elastic state: an attribute can't have the name {name!r}, which "
+                    f"{type(self).__name__} itself has"
+                )
+        self._names = list(kwargs)
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+        # Newcomers come here while others are far ahead: nothing collective.
+        self._kept = self._copies()
+
+    def _kind_of(self, value: Any) -> Kind | None:
+        """None: it is an object, which is copied and pickled."""
+        return None
+
+    def _of_kinds(self) -> Iterator[tuple[str, Any, Kind]]:
+        for name in self._names:
+            value = getattr(self, name)
+            kind = self._kind_of(value)
+            if kind is not None:
+                yield name, value, kind
+
+    def _copies(self) -> dict[str, _Kept]:
+        kept = {}
+        for name in self._names:
+            value = getattr(self, name)
+            kind = self._kind_of(value)
+            kept[name] = (
+                _Kept(copied(name, value), None)
+                if kind is None
+                else _Kept(value, kind, kind.keep(value))
+            )
+        return kept
+
+    def before_change(self) -> None:
+        """What only this rank knows, all do then."""
+        for _, value, kind in self._of_kinds():
+            kind.gather(value)
+
+    def save(self) -> None:
+        """Keeps a copy of all attributes. Collective. If it fails, the copy before remains."""
+        for _, value, kind in self._of_kinds():
+            kind.gather(value)
+        self._kept = self._copies()
+
+    def restore(self) -> None:
+        """Goes back to the copy of the last save(), or else to the values at construction."""
+        for name, kept in self._kept.items():
+            if kept.kind is None:
+                setattr(self, name, copied(name, kept.value))
+            else:
+                setattr(self, name, kept.value)
+                kept.kind.load(kept.value, kept.copy)
+
+    def sync(self) -> None:
+        """Gives all ranks the attributes of the one that has the newest state. Collective. They
+        are what restore() goes back to then."""
+        for name, value, kind in self._of_kinds():
+            kind.sync(value, source(), f"rueda.elastic.{name}")
+        plain = {
+            name: getattr(self, name)
+            for name in self._names
+            if self._kind_of(getattr(self, name)) is None
+        }
+        if plain:
+            for name, value in self._bcast_object(plain).items():
+                setattr(self, name, value)
+        self._kept = self._copies()
+
+    def reset(self) -> None:
+        """Whatever depends on rank() and size() is made anew."""
+        for _, value, kind in self._of_kinds():
+            kind.reset(value)
+
+
+# ---- run ----
+
+#: What is put around the function: turns errors of other kinds into the library's.
+Around = Callable[[], contextlib.AbstractContextManager[Any]]
+
+# Another membership would have them again.
+_PERMANENT = (
+    errors.MismatchError,
+    errors.NotInitializedError,
+    errors.RemoteError,
+    errors.UnsupportedError,
+)
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator for the function that trains. Its first argument is the state.
+
+    Called, it gives all ranks the same state and calls the function. When ranks are lost, or come
+    and go, it begins the next membership, and calls the function again with the same state:
+
+    * after a loss (`HorovodInternalError`): from the last commit, or else from the values at
+      construction;
+    * when ranks are about to change (`HostsUpdatedInterrupt`): from the state as it is. If ranks
+      only left, it is not synced.
+
+    Before that it calls the state's reset callbacks. Any other exception ends this rank, and so do
+    errors that another membership would have again, such as a MismatchError. A rank whose host is
+    taken away ends with status 0 (SystemExit).
+
+    Call no collective operation before the function that only some ranks would call: a rank that
+    comes later runs the program from its beginning.
+
+    In a job without `ruedarun --min-np` it syncs the state, calls the function once, and lets
+    errors pass.
+    """
+    return run_with(func, _around_jax)
+
+
+def _around_jax() -> contextlib.AbstractContextManager[Any]:
+    errors_of_jax = sys.modules.get("rueda.jax._errors")
+    return contextlib.nullcontext() if errors_of_jax is None else errors_of_jax.synchronized()
+
+
+def run_with(func: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    """As `run`."""
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(state, State):
+            raise TypeError(
+                f"elastic.run: the first argument of {getattr(func, '__name__', 'the function')} "
+                f"must be a state (elastic.State), not a {type(state).__name__}"
+            )
+        if c.lib.rueda_current_context() is None:
+            _context.init()
+        _context.remember_numbers()
+        is_first, wants_sync = True, True
+        while True:
+            if not is_first:
+                _regroup(state)
+            try:
+                with around():
+                    if not is_first:
+                        state.on_reset()
+                    if is_first or _sync_is_wanted(wants_sync):
+                        _sync(state)
+                    return func(state, *args, **kwargs)
+            except HostsUpdatedInterrupt as change:
+                if not _context.is_elastic():
+                    raise
+                wants_sync = not change.skip_sync
+            except errors.RuedaError as error:
+                _check_goes_on(error)
+                state.restore()
+                wants_sync = True
+            is_first = False
+
+    return wrapper
+
+
+def _check_goes_on(error: errors.RuedaError) -> None:
+    """Raises it if there is no other membership, or if that would have it, too."""
+    is_lost = isinstance(error, errors.AbortedError)
+    if isinstance(error, _PERMANENT) or (is_lost and not error.recoverable):
+        raise error
+    if not _context.is_elastic():
+        if is_lost:
+            error.args = (
+                f"{error} This job can't go on without it: only an elastic job does, which "
+                "`ruedarun --min-np N` starts.",
+            )
+        raise error
+    if not is_lost:  # so that the others don't wait for this rank
+        with contextlib.suppress(errors.RuedaError):
+            _context.abort(_context.reason_of(error))
+
+
+def _regroup(state: State) -> None:
+    try:
+        _context.regroup(state._commits)
+    except errors.DismissedError as error:
+        _context.end_of(error)
+
+
+def _sync_is_wanted(by_this: bool) -> bool:
+    """Whether any rank wants it: of ranks that saw the same change, one may have heard of a loss
+    first. Newcomers always want it."""
+    membership = _context.membership_info()
+    if membership.survivors < membership.ranks:
+        return True
+    wanted = _collectives.allreduce(int(by_this), "rueda.elastic.sync", op=_collectives.Max)
+    return bool(wanted)
+
+
+def _sync(state: State) -> None:
+    state.sync()
+    state._commits = broadcast_object(state._commits, "rueda.elastic.commits")
