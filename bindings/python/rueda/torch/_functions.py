@@ -140,6 +140,32 @@ def _check_groups(
             )
 
 
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], list[int]]:
+    """Its state_dict; and the parameters whose state no hook and no subclass has changed for
+    that."""
+    state = optimizer.state_dict()
+    states = state.get("state", {})
+    plain = [
+        i
+        for i, p in enumerate(_parameters(optimizer))
+        if i in states and states[i] is optimizer.state.get(p)
+    ]
+    return state, plain
+
+
+def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any], plain: list[int]) -> None:
+    """The opposite. The optimizer may keep tensors of `state`."""
+    optimizer.load_state_dict(state)
+    parameters = _parameters(optimizer)
+    for i in plain:  # as load_state_dict casts a parameter's state to the parameter's type
+        p = parameters[i]
+        optimizer.state[p] = _alike(optimizer.state.get(p), state["state"][i])
+
+
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,
@@ -165,18 +191,11 @@ def broadcast_optimizer_state(
         )
     _check_groups(optimizer, root_rank, process_set)
     is_root = core.rank() == root_rank
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = _parameters(optimizer)
     tensors: list[torch.Tensor] = []
     sent = None
     if is_root:
-        state = optimizer.state_dict()
-        states = state.get("state", {})
-        # The parameters whose state no hook and no subclass has changed for the state_dict.
-        plain = [
-            i
-            for i, p in enumerate(parameters)
-            if i in states and states[i] is optimizer.state.get(p)
-        ]
+        state, plain = state_of(optimizer)
         sent = _taken_out(state, tensors), plain
     sent = broadcast_object(sent, root_rank, "broadcast_optimizer_state", process_set)
     if not is_root:
@@ -192,7 +211,4 @@ def broadcast_optimizer_state(
     for handle in handles:
         handle.wait()
     if not is_root:
-        optimizer.load_state_dict(state)
-        for i in plain:  # as load_state_dict casts a parameter's state to the parameter's type
-            p = parameters[i]
-            optimizer.state[p] = _alike(optimizer.state.get(p), state["state"][i])
+        load_state(optimizer, state, plain)

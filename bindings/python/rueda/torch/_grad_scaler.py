@@ -11,11 +11,13 @@ that ask for it.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from rueda.core import _context
 from rueda.core._process_sets import ProcessSet
 from rueda.torch import _operations
 
@@ -43,10 +45,24 @@ def leave(optimizer: Any) -> None:
     optimizer.__dict__.pop("_rueda_unscale", None)
 
 
+# Those that have unscaled gradients.
+_scalers: weakref.WeakSet[torch.amp.GradScaler] = weakref.WeakSet()
+
+
+def _after_regroup(_: int) -> None:
+    """What scalers have found in the gradients of a step that has failed is dropped."""
+    for scaler in list(_scalers):
+        scaler._per_optimizer_states.clear()
+
+
+_context.after_regroup.append(_after_regroup)
+
+
 def _extended(unscale: Any) -> Any:
     @functools.wraps(unscale)
     def extended(scaler: torch.amp.GradScaler, optimizer: Any) -> None:
         before, after = getattr(optimizer, "_rueda_unscale", (None, None))
+        _scalers.add(scaler)
         if before is not None and scaler.is_enabled():
             before()
         unscale(scaler, optimizer)

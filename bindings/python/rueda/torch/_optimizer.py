@@ -6,6 +6,7 @@ import contextlib
 import copy
 import itertools
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -249,6 +250,18 @@ class _DistributedDeltas(_Distributed):
         _grad_scaler.agree(found, f"{self._prefix}found inf", self._process_set)
 
 
+_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _after_regroup(_: int) -> None:
+    """The next step() waits for gradients. (The reducers drop those of an unfinished one.)"""
+    for optimizer in list(_optimizers):
+        optimizer._synchronized = False
+
+
+_context.after_regroup.append(_after_regroup)
+
+
 # What an optimizer of the wrapped class does not have: ours, and the step that a scheduler has put
 # in place of the class's.
 _OWN = frozenset(_Distributed.__annotations__) | {"_rueda_unscale", "step"}
@@ -262,6 +275,7 @@ def _wrapped(optimizer: torch.optim.Optimizer, cls: type) -> Any:
     wrapped._reducer = None
     wrapped._should_synchronize = True
     wrapped._synchronized = False
+    _optimizers.add(wrapped)
     return wrapped
 
 
@@ -277,8 +291,8 @@ def _check_passes(passes: int) -> None:
 def prefix_of(what: str) -> str:
     """Of names, for the next thing of this kind: the same on all ranks, and not that of one which
     is left from before another init()."""
-    membership = _context.membership()
-    later = f" of membership {membership}" if membership > 1 else ""
+    generation = _context.generation()
+    later = f" of membership {generation}" if generation > 1 else ""
     return f"{what} {_context.number(what)}{later}: "
 
 
@@ -406,7 +420,8 @@ def DistributedOptimizer(
         raise ValueError("compression goes with op=Average and op=Sum only")
     named = names_of(optimizer, named_parameters)
     together = _groups_of(groups, num_groups, named)
-    is_shared = process_set.included() and process_set.size() > 1
+    # Elastic, one rank may get company.
+    is_shared = process_set.included() and (process_set.size() > 1 or _context.is_elastic())
     base = _DistributedDeltas if op == ReduceOp.ADASUM else _Distributed
     own = type(optimizer)
     cls = type(own.__name__, (base, own), {"__module__": own.__module__})

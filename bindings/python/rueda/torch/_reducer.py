@@ -34,6 +34,7 @@ from torch._compile import _disable_dynamo
 from torch.utils.checkpoint import CheckpointFunction
 
 from rueda import core, errors
+from rueda.core import _context
 from rueda.core import _library as c
 from rueda.core._memory import Arena, is_inherited
 from rueda.core._operations import Handle, Operation, Output, ReduceOp, reduction
@@ -95,6 +96,15 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_regroup(context: int) -> None:
+    for reducer in list(_reducers):
+        if reducer.context == context:
+            reducer.begin_anew()
+
+
+_context.after_regroup.append(_after_regroup)
 
 
 class _Slot:
@@ -243,6 +253,7 @@ class Reducer:
         self._in_arena = in_arena
         self._process_set = process_set
         self.passes = passes
+        self.context = _context.current()
         self._pid = os.getpid()
         self._slots: list[_Slot] = []
         _reducers.add(self)
@@ -254,6 +265,7 @@ class Reducer:
         self._noted: Handle[torch.Tensor] | None = None
         self._ready = 0  # gradients, since the last synchronize
         self._fresh = False  # something came since then
+        self._unfinished = False  # some `p.grad` may be of a step that has failed
         self._warned = False
         self._frozen: list[tuple[str, torch.nn.Parameter]] = []
         self.add(parameters, groups)
@@ -566,15 +578,31 @@ class Reducer:
             if is_known:
                 for slot, is_dense, is_sparse in zip(self._slots, dense, sparse, strict=True):
                     attempt(self._settle, slot, is_dense, is_sparse)
+            self._unfinished = bool(failed)
+        except BaseException:
+            self._unfinished = True
+            raise
         finally:
             self._forget()
         if failed:
             raise failed[0]
 
+    def begin_anew(self) -> None:
+        """In another membership, where nothing is under way: drops an unfinished step, whose
+        gradients the next backward pass would add to."""
+        if self.is_inherited:
+            return
+        if self._fresh or self._unfinished:
+            for slot in self._slots:
+                slot.parameter.grad = None
+        self._unfinished = False
+        self._forget()
+
     def discard(self) -> None:
         """As if no gradients had come since the last synchronize; what is under way ends first."""
         if self.is_inherited:
             return
+        self._unfinished |= self._fresh
         if any(bucket.handles for bucket in self._buckets) or any(s.sparse for s in self._slots):
             with contextlib.suppress(Exception):  # which is nothing to those who begin anew
                 self.synchronize()

@@ -23,6 +23,8 @@ class SyncBatchNorm(_BatchNorm):
     All ranks run their layers in the same order.
     """
 
+    _named_in = -1  # after how many regroups
+
     def __init__(
         self,
         num_features: int,
@@ -49,8 +51,13 @@ class SyncBatchNorm(_BatchNorm):
             return self._alone(input)
         tracks = self.training and self.track_running_stats
         momentum = self._count()
-        if not self._name:  # by the order in which layers are first run, which all ranks share
-            self._name = f"sync_batch_norm.{_context.number('sync_batch_norm')}"
+        # By the order in which layers are first run, which all ranks share: of an elastic job in
+        # each membership anew, so that newcomers share it.
+        regroups = _context.regroups()
+        if not self._name or self._named_in != regroups:
+            self._named_in = regroups
+            number = _context.number(f"sync_batch_norm after {regroups} regroups")
+            self._name = f"sync_batch_norm.{number}"
         normalize: Any = _Normalize
         output, mean, variance, count = normalize.apply(
             input, self.weight, self.bias, self.eps, self._name, self._process_set
