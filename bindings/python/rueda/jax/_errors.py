@@ -56,3 +56,7 @@ def forget() -> None:
     """Waits, and does not look at how it ended."""
     with contextlib.suppress(Exception):
         _effects.wait()
+
+
+# What a lost rank has left would fail whatever comes next.
+_context.after_regroup.append(lambda _: forget())

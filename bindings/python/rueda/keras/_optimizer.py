@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from rueda.core import _compression
+from rueda.core import _compression, _context
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.tensorflow._compression import Compression
 from rueda.tensorflow._gradients import (
@@ -31,6 +32,7 @@ class _Accumulated:
         self._average = average
         self._sums: list[Any] = []
         self._count: Any = None
+        _accumulated.add(self)
 
     def build(self, variables: Sequence[Any]) -> None:
         self._sums = [
@@ -42,6 +44,11 @@ class _Accumulated:
             for variable in variables
         ]
         self._count = keras.Variable(0, trainable=False, dtype="int32")
+
+    def clear(self) -> None:
+        """As if there had been no backward pass since the last step."""
+        for variable in [*self._sums, *([] if self._count is None else [self._count])]:
+            variable.assign(keras.ops.zeros_like(variable))
 
     def add(
         self, numbers: Sequence[int], gradients: Sequence[Any], step: Callable[[list[Any]], None]
@@ -60,6 +67,17 @@ class _Accumulated:
             self._count.assign(keras.ops.zeros_like(self._count))
 
         keras.ops.cond(self._count >= self.passes, take, lambda: None)
+
+
+_accumulated: weakref.WeakSet[_Accumulated] = weakref.WeakSet()
+
+
+def _after_regroup(_: int) -> None:
+    for each in list(_accumulated):
+        each.clear()
+
+
+_context.after_regroup.append(_after_regroup)
 
 
 class _Distributed:

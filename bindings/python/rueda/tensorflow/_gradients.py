@@ -18,6 +18,7 @@ from rueda.tensorflow._operations import (
     Reduction,
     allreduce,
     differentiable,
+    ranks_of,
     spec_of,
     wait_for,
 )
@@ -104,8 +105,8 @@ class GradientReducer:
         return results
 
     def _localized(self, gradient: Any) -> Any:
-        ranks = self._how.process_set.size()
-        if not self._scale_local or ranks == 1:
+        ranks = ranks_of(self._how.process_set)
+        if not self._scale_local or (isinstance(ranks, int) and ranks == 1):
             return gradient
         if isinstance(gradient, tf.IndexedSlices):
             values = gradient.values / tf.cast(ranks, gradient.values.dtype)

@@ -15,7 +15,7 @@ import numpy
 import tensorflow as tf
 
 from rueda import core
-from rueda.core import _gradients
+from rueda.core import _context, _gradients
 from rueda.core import _library as c
 from rueda.core import _operations as operations
 from rueda.core._horovod import reduce_op
@@ -79,6 +79,11 @@ def wait_for(handles: Sequence[Handle[Any]]) -> list[Any]:
 
 
 # ---- reductions ----
+
+
+def ranks_of(process_set: ProcessSet) -> Any:
+    """How many ranks there are: in an elastic job a tensor, as that may change under a graph."""
+    return size_op(process_set.id) if _context.is_elastic() else process_set.size()
 
 
 def _is_sparse(tensor: Any) -> bool:
@@ -176,13 +181,13 @@ def _mean(values: Any, indices: Any, ranks: int) -> tuple[Any, Any]:
 
 def _sparse(slices: Sequence[Any], group: bool, name: str | None, how: Reduction) -> list[Any]:
     how.check_sparse()
-    ranks = how.process_set.size() if how.op == Average else 1
+    ranks = ranks_of(how.process_set) if how.op == Average else 1
     parts: list[Any] = []
     for each in slices:
         parts += [each.values, each.indices]
     gathered = grouped_allgather(parts, name, process_set=how.process_set)
     pairs = list(zip(gathered[::2], gathered[1::2], strict=True))
-    if ranks > 1:
+    if not isinstance(ranks, int) or ranks > 1:
         pairs = [_mean(values, indices, ranks) for values, indices in pairs]
     return [
         tf.IndexedSlices(values, indices, dense_shape=each.dense_shape)
@@ -273,7 +278,9 @@ def _scattered(tensors: Sequence[Any], group: bool, name: str | None, how: Reduc
 
     def backward(gradients: Sequence[Any], _: None) -> Sequence[Any]:
         _gradients.check_exists("reducescatter", how.op)
-        ranks = how.process_set.size()
+        ranks = ranks_of(how.process_set)
+        if not isinstance(ranks, int):
+            ranks = tf.cast(ranks, tf.float32)
         factor = _gradients.scattered_factor(convention, how.op, how.scale, ranks)
         marks = convention == _gradients.HOROVOD
         sent = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
@@ -487,7 +494,8 @@ def alltoall(
             result = handle.wait()
             return [result, numpy.array(received[0], numpy.int32)]
 
-        specs = [_rows_spec(given), tf.TensorSpec([process_set.size()], tf.int32)]
+        ranks = None if _context.is_elastic() else process_set.size()
+        specs = [_rows_spec(given), tf.TensorSpec([ranks], tf.int32)]
         result, received = call(body, [given, *numbers], specs)
         return [result, received], received
 

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from rueda import core
+from rueda.core import _context
 from rueda.core._process_sets import ProcessSet, global_process_set
 from rueda.tensorflow._operations import Sum, allreduce
 
@@ -34,7 +35,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         self._process_set = process_set
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
-        if not core.is_initialized() or self._process_set.size() == 1:
+        # Elastic, one rank may get company, which a graph would not hear of.
+        if not core.is_initialized() or (
+            self._process_set.size() == 1 and not _context.is_elastic()
+        ):
             return super()._moments(inputs, mask)  # type: ignore[no-any-return]
         values = tf.cast(inputs, tf.float32)
         if mask is None:
