@@ -139,8 +139,6 @@ def test_the_rest_of_the_surface():
     assert hvd.nccl_built() in (0, 1) and hvd.gloo_built() in (True, False)
     with pytest.raises(ValueError, match="init"):  # as Horovod's
         hvd.rank()
-    with pytest.raises(NotImplementedError, match="elastic"):
-        hvd.elastic.run
 
 
 def test_averages(on_threads):
