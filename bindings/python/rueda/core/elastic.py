@@ -40,6 +40,7 @@ __all__ = [
     "ObjectState",
     "State",
     "run",
+    "source",
 ]
 
 
@@ -196,7 +197,8 @@ class ObjectState(State):
         state.epoch += 1
 
     Args:
-        bcast_object, get_rank: see `State`; they may be left out.
+        bcast_object: see `State`; it may be left out.
+        get_rank: not looked at.
         kwargs: the attributes. They can be copied (copy.deepcopy) and pickled.
     """
 
