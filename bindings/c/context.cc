@@ -118,8 +118,8 @@ absl::Status ReadOptions(const rueda_init_options& options, RuntimeOptions* out)
   return absl::OkStatus();
 }
 
-// `commits`, `blames`: of an elastic job.
-absl::Status Start(rueda_context* context, uint64_t commits = 0, int32_t blames = -1) {
+// `begins`: it is the context's first start. `commits`, `blames`: of an elastic job.
+absl::Status Start(rueda_context* context, bool begins, uint64_t commits = 0, int32_t blames = -1) {
   RuntimeOptions options = context->options;
   options.arena = ArenaFor(options.context, options.group_rank);
   if (options.group != nullptr) {
@@ -139,6 +139,7 @@ absl::Status Start(rueda_context* context, uint64_t commits = 0, int32_t blames 
     job.GiveBack();
     name.GiveBack();
   };
+  if (begins && ComesLater(context)) return StartAlone(context, std::move(options));
   if (options.config.elastic_fd >= 0) {
     const absl::Status status = StartElastic(context, std::move(options), commits, blames);
     met = status.ok();
@@ -167,7 +168,7 @@ absl::Status Init(uint32_t header_version, const rueda_init_options* options,
   auto made = std::make_unique<rueda_context>();
   made->fork_generation = ForkGeneration();
   RUEDA_RETURN_IF_ERROR(ReadOptions(*options, &made->options));
-  RUEDA_RETURN_IF_ERROR(Start(made.get()));
+  RUEDA_RETURN_IF_ERROR(Start(made.get(), /*begins=*/true));
   *context = made.release();
   return absl::OkStatus();
 }
@@ -220,7 +221,7 @@ absl::Status BeginNext(rueda_context* context, const Call& runtime, absl::string
     context->own_error = {};
   }
   Free(std::move(context->runtime));
-  return Start(context, commits, blames);
+  return Start(context, /*begins=*/false, commits, blames);
 }
 
 absl::Status Reset(rueda_context* context) {
@@ -365,19 +366,33 @@ int32_t rueda_is_initialized(const rueda_context* context) {
 }
 
 int32_t rueda_rank(const rueda_context* context) {
-  return Ask(context, [](const World& world) { return world.rank; });
+  return Ask(context, [&](const World& world) {
+    const int32_t waits_as = context->waits_as.load(std::memory_order_relaxed);
+    return waits_as < 0 ? world.rank : waits_as;
+  });
 }
 
 int32_t rueda_size(const rueda_context* context) {
-  return Ask(context, [](const World& world) { return world.size(); });
+  return Ask(context, [&](const World& world) {
+    const int32_t waits_as = context->waits_as.load(std::memory_order_relaxed);
+    return waits_as < 0 ? world.size() : waits_as + 1;
+  });
 }
 
 int32_t rueda_local_rank(const rueda_context* context) {
-  return Ask(context, [](const World& world) { return world.local_rank(); });
+  return Ask(context, [&](const World& world) {
+    if (context->waits_as.load(std::memory_order_relaxed) < 0) return world.local_rank();
+    return static_cast<int>(context->options.config.local_rank);
+  });
 }
 
 int32_t rueda_local_size(const rueda_context* context) {
-  return Ask(context, [](const World& world) { return world.topology.local_size(world.rank); });
+  return Ask(context, [&](const World& world) {
+    if (context->waits_as.load(std::memory_order_relaxed) >= 0) {
+      return static_cast<int>(context->options.config.local_size);
+    }
+    return world.topology.local_size(world.rank);
+  });
 }
 
 int32_t rueda_cross_rank(const rueda_context* context) {

@@ -36,6 +36,9 @@ struct rueda_context {
   // is the newest.
   std::atomic<int32_t> survivors{0};
   std::atomic<int32_t> source{0};
+  // Of a process that has come to an elastic job and is not in it yet: the rank that it would have,
+  // were it in now; -1: it is in, or the job is another.
+  std::atomic<int32_t> waits_as{-1};
   int fork_generation = 0;                 // of the process that made it
   std::atomic<bool> shut_down{false};      // or about to be
   std::atomic<bool> destroyed{false};      // likewise

@@ -1,8 +1,11 @@
 // Elastic jobs: memberships that the launcher's authority decides, and what is due of them.
 #include "bindings/c/elastic.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "bindings/c/guard.h"
 #include "bindings/c/structs.h"
 #include "controller/rendezvous/authority_link.h"
@@ -41,6 +44,29 @@ bool MayGoOn(const absl::Status& status) {
 
 }  // namespace
 
+bool ComesLater(const rueda_context* context) {
+  const Config& config = context->options.config;
+  if (config.elastic_fd < 0 || config.elastic_ranks == 0) return false;
+  const absl::StatusOr<AuthorityLink*> link = LinkOf(config);
+  return link.ok() && (*link)->last().membership() == 0;
+}
+
+absl::Status StartAlone(rueda_context* context, RuntimeOptions options) {
+  Config& config = options.config;
+  const int32_t waits_as = static_cast<int32_t>(config.elastic_ranks);
+  config.rank = config.local_rank = 0;
+  config.size = config.local_size = 1;
+  config.job_id = absl::StrCat(config.job_id, "/", getpid());  // nobody else meets by it
+  config.meeting_address.clear();
+  config.agent_fd = config.agent_bell_fd = -1;
+  config.hosts_fake = 0;
+  options.membership = options.number = 0;
+  RUEDA_ASSIGN_OR_RETURN(context->runtime, Runtime::Create(std::move(options)));
+  context->waits_as = waits_as;
+  context->completions = context->runtime->completions();
+  return absl::OkStatus();
+}
+
 absl::Status StartElastic(rueda_context* context, RuntimeOptions options, uint64_t commits,
                           int32_t blames) {
   RUEDA_ASSIGN_OR_RETURN(AuthorityLink* const link, LinkOf(options.config));
@@ -59,6 +85,7 @@ absl::Status StartElastic(rueda_context* context, RuntimeOptions options, uint64
     if (runtime.ok()) {
       context->survivors = record.survivors();
       context->source = record.source();
+      context->waits_as = -1;
       context->runtime = *std::move(runtime);
       context->completions = context->runtime->completions();
       return absl::OkStatus();
@@ -71,7 +98,8 @@ absl::Status StartElastic(rueda_context* context, RuntimeOptions options, uint64
 int32_t SlotOfLost(const Runtime& runtime) {
   const FailurePtr failure = runtime.failure();
   const std::vector<int32_t>& slots = runtime.world().slots;
-  if (failure == nullptr || failure->rank < 0) return -1;
+  // Not of one that has ended the membership itself, and lives.
+  if (failure == nullptr || failure->rank < 0 || failure->pid == 0) return -1;
   const size_t rank = static_cast<size_t>(failure->rank);
   return rank < slots.size() && failure->rank != runtime.rank() ? slots[rank] : -1;
 }
@@ -86,8 +114,9 @@ absl::Status Info(const rueda_context* context, rueda_membership* membership) {
   RUEDA_RETURN_IF_ERROR(CheckStruct(membership));
   rueda_membership info = RUEDA_MEMBERSHIP_INIT;
   info.number = runtime->world().membership;
-  info.rank = runtime->rank();
-  info.ranks = runtime->world().size();
+  const int32_t waits_as = context->waits_as;
+  info.rank = waits_as >= 0 ? waits_as : runtime->rank();
+  info.ranks = waits_as >= 0 ? waits_as + 1 : runtime->world().size();
   info.survivors = context->survivors;
   info.source = context->source;
   WriteStruct(info, membership);

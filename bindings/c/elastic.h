@@ -12,6 +12,12 @@ inline constexpr uint8_t kWishForAdded = RUEDA_RANKS_ADDED;
 inline constexpr uint8_t kWishForRemoved = RUEDA_RANKS_REMOVED;
 inline constexpr uint8_t kWishToStop = 4;
 
+// Whether the context's first init does not ask for a membership, as the job has one already: until
+// rueda_regroup the process is alone.
+bool ComesLater(const rueda_context* context);
+// Starts its runtime then.
+absl::Status StartAlone(rueda_context* context, RuntimeOptions options);
+
 // Starts the context's runtime in the membership that comes next; waits for that as long as it
 // takes. A context that is not the default one follows the membership that the process is in.
 // `commits`, `blames`: wire::Ask. CANCELLED: this process is not wanted any more.

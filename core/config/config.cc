@@ -196,6 +196,8 @@ const Knob kKnobs[] = {
     {"elastic_fd", &Config::elastic_fd, Use::kSetUp, 3, 1 << 30, "", "",
      "Inherited socket by which a process of an elastic job asks the launcher for its "
      "memberships."},
+    {"elastic_ranks", &Config::elastic_ranks, Use::kSetUp, 0, kRanksMax, "", "",
+     "Of a process that comes to an elastic job: how many ranks that had when it was started."},
     {"hosts_fake", &Config::hosts_fake, Use::kSetUp, 0, kRanksMax, "", "",
      "For tests: treats this host's ranks as that many hosts, in blocks of equal size."},
 };

@@ -60,6 +60,7 @@ struct Config {
   int64_t agent_fd = -1;
   int64_t agent_bell_fd = -1;
   int64_t elastic_fd = -1;
+  int64_t elastic_ranks = 0;
   int64_t hosts_fake = 0;
 };
 

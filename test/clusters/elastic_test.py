@@ -337,7 +337,7 @@ class Chaos(unittest.TestCase):
         chance = random.Random(SEED)
         job = Job(self, "-np", 4, "--min-np", 1, "--blacklist-cooldown-range", "0.02", "0.1", steps=1_000_000, pause=1,
                   commit=3)
-        kills = 0
+        kills, dead = 0, set()
         number, pids = job.await_membership(4)
         members = set(pids.values())
         while kills < KILLS:
@@ -347,11 +347,11 @@ class Chaos(unittest.TestCase):
             if newest > number:
                 number = newest
                 members = {int(line[7]) for line in lines if int(line[2]) == newest}
-            alive = [pid for pid in sorted(members) if lives(pid)]
+            alive = [pid for pid in sorted(members - dead) if lives(pid)]
             started = {int(pid) for pid in re.findall(r"started, pid (\d+)", job.text())}
-            young = [pid for pid in started - {int(line[7]) for line in lines} if lives(pid)]
+            young = [pid for pid in started - dead - {int(line[7]) for line in lines} if lives(pid)]
             victims = []
-            if young and chance.random() < 0.3:
+            if young and alive and chance.random() < 0.3:
                 victims = [chance.choice(sorted(young))]
             elif len(alive) >= 2:
                 victims = chance.sample(alive, 2 if len(alive) > 2 and chance.random() < 0.2 else 1)
@@ -359,6 +359,7 @@ class Chaos(unittest.TestCase):
                 try:
                     os.kill(victim, signal.SIGKILL)
                     kills += 1
+                    dead.add(victim)
                 except ProcessLookupError:
                     pass
             self.assertIsNone(job.process.poll(), job.text()[-5000:])

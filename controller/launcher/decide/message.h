@@ -22,7 +22,7 @@ enum class MessageKind : int32_t {
   kAsk,          // to the supervisor: is it there?
   kHere,         // it is
   // Of elastic jobs; `rank` is a slot.
-  kStart,     // to the supervisor: rank: start a process there
+  kStart,     // to the supervisor: rank, value = how many ranks the job has: start a process there
   kClear,     // to the supervisor: rank: another process begins there, on any host
   kKill,      // to the supervisor: rank: kill it
   kNoMore,    // to the supervisor: nothing will be started here any more

@@ -403,7 +403,8 @@ void ElasticFront::StartProcesses() {
     authority_.OnStarted(*slot, now_);
     processes_[*slot] = Process();
     SendToAll({MessageKind::kClear, *slot});
-    SendTo(*slot, {MessageKind::kStart, *slot});
+    const int ranks = static_cast<int>(authority_.record().slots.size());
+    SendTo(*slot, {MessageKind::kStart, *slot, 0, ranks});
   }
 }
 

@@ -78,7 +78,8 @@ class Spawner {
     bool ended = false;
     int wait_status = 0;
     bool collected = false;
-    UniqueFd words;  // of an elastic job: what the process and the launcher tell each other
+    int comes_to = 0;  // so many ranks of an elastic job
+    UniqueFd words;    // of an elastic job: what the process and the launcher tell each other
   };
 
   Rank WorldRank(Rank rank) const { return args_.first + rank; }
@@ -235,12 +236,14 @@ void Spawner::StartNext() {
   to_start_.pop_front();
   RankProcess& process = ranks_[static_cast<size_t>(rank)];
   if (process.pid > 0 && !process.collected) return;  // it is there
+  const int comes_to = process.comes_to;
   process = RankProcess();
   RankStreams& streams = args_.streams[static_cast<size_t>(rank)];
   Environment variables = args_.plans[static_cast<size_t>(rank)].environment;
   int words[2] = {-1, -1};
   if (args_.elastic && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, words) == 0) {
     variables["RUEDA_ELASTIC_FD"] = absl::StrCat(words[1]);
+    if (comes_to > 0) variables["RUEDA_ELASTIC_RANKS"] = absl::StrCat(comes_to);
     fcntl(words[0], F_SETFL, O_NONBLOCK);
     process.words.reset(words[0]);
   }
@@ -428,6 +431,7 @@ void Spawner::OnElastic(const Message& message) {
   } else if (process == nullptr) {
     return;
   } else if (message.kind == MessageKind::kStart) {
+    process->comes_to = message.value;
     to_start_.push_back(rank);
   } else if (message.kind == MessageKind::kKill && process->pid > 0 && !process->ended) {
     kill(-process->pid, SIGKILL);

@@ -309,10 +309,15 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_local_device(rueda_context* context
  * @{ */
 
 /** What a context's membership is. In an elastic job, one that `ruedarun --min-np` has started,
- * memberships differ in their ranks: some were lost, others have come. */
+ * memberships differ in their ranks: some were lost, others have come.
+ *
+ * A process that comes to a job that is at work is not in it after rueda_init: its membership has
+ * the number 0, and operations are as in a world of one. It builds what it needs, while the others
+ * work, and then calls rueda_regroup. Until then rueda_rank and rueda_size say what they would be if
+ * it were in when it was started. */
 typedef struct rueda_membership {
   size_t size;
-  uint64_t number;   /**< as of rueda_context_membership */
+  uint64_t number;   /**< as of rueda_context_membership; 0: not in one yet */
   int32_t rank;      /**< this one's */
   int32_t ranks;     /**< how many there are */
   int32_t survivors; /**< so many of them, the lowest, were in the membership before; they keep
@@ -331,8 +336,8 @@ enum { RUEDA_RANKS_ADDED = 1, RUEDA_RANKS_REMOVED = 2 };
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_membership_info(const rueda_context* context,
                                                              rueda_membership* membership);
 
-/** Begins the next membership of an elastic job, in this context: after ABORTED, or at a point that
- * all ranks have agreed on by rueda_check_membership. Collective over the ranks that live: waits
+/** Begins the next membership of an elastic job, in this context: after ABORTED, at a point that
+ * all ranks have agreed on by rueda_check_membership, or to come in. Collective over the ranks that live: waits
  * for them, and for none that is being started. The launcher decides who is in it; survivors keep
  * their order and get the lowest ranks, so this rank's number may change. Process sets other than
  * the world are gone; names, registered memory and what compression remembers stay, and so do

@@ -21,6 +21,7 @@
 #define RUEDA_ELASTIC_HPP_
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -30,6 +31,16 @@
 #include <vector>
 
 #include "rueda/rueda.hpp"
+
+namespace rueda::detail {
+
+// Whether `ruedarun` decides who is in the job.
+inline bool IsElastic() {
+  const char* const value = std::getenv("RUEDA_ELASTIC_FD");
+  return value != nullptr && *value != '\0';
+}
+
+}  // namespace rueda::detail
 
 namespace rueda::elastic {
 
@@ -181,31 +192,28 @@ class State : public StateBase {
 /// on. In a job that is not elastic the error of a lost rank does, too.
 template <typename Train>
 bool run(StateBase& state, Train&& train) {
-  bool sync = true;
+  // One that comes later has built everything by now, and comes in.
+  bool regroups = membership_info().number == 0;
+  bool is_first = true;
   while (true) {
     try {
-      if (sync) state.Follow();
+      if (regroups) {
+        const rueda_status status = rueda_regroup(detail::Current(), state.commits());
+        if (status == RUEDA_CANCELLED) return false;
+        detail::Check(status);
+        if (!is_first) state.OnReset();
+      }
+      regroups = true;
+      is_first = false;
+      state.Follow();
       train();
       return true;
     } catch (const HostsUpdated&) {
-      const rueda_status status = rueda_regroup(detail::Current(), state.commits());
-      if (status == RUEDA_CANCELLED) return false;
-      detail::Check(status);
+      // The state stays as it is.
     } catch (const Error& error) {
-      if (error.status() != RUEDA_ABORTED || !error.recoverable()) throw;
-      const rueda_status status = rueda_regroup(detail::Current(), state.commits());
-      if (status == RUEDA_CANCELLED) return false;
-      if (status == RUEDA_FAILED_PRECONDITION) throw;  // it is not elastic
-      detail::Check(status);
+      if (error.status() != RUEDA_ABORTED || !error.recoverable() || !detail::IsElastic()) throw;
       state.restore();
-      sync = true;
-      state.OnReset();
-      continue;
     }
-    // Those that have come sync in any case.
-    const rueda_membership info = membership_info();
-    sync = info.survivors < info.ranks;
-    state.OnReset();
   }
 }
 

@@ -444,13 +444,30 @@ def membership_due() -> int:
 
 
 def check_membership() -> int:
-    """The same, as all ranks know it together. Collective. If it is not 0, let all ranks call
-    regroup()."""
+    """The same, as all ranks know it together: those that call it at the same place of the program,
+    where they have waited for the same operations of the world, get the same answer. If it is not
+    0, let all ranks call regroup() there. Sends nothing."""
     context = current()
     change = ctypes.c_int32()
-    ended = interruptible(lambda: lib.rueda_check_membership(context, ctypes.byref(change)))
-    check_operation(ended, context)
+    check(lib.rueda_check_membership(context, ctypes.byref(change)), context)
     return change.value
+
+
+def should_stop() -> bool:
+    """Whether the job is to stop, as a warning has come to any of its ranks: SIGTERM, SIGUSR1, or
+    the file of the knob ``stop_file``. All ranks that call it at the same place of the program,
+    where they have waited for the same operations, get the same answer, so all save the same step:
+
+        for step in range(first, steps):
+            train_step()
+            if rueda.should_stop():
+                save(step)
+                sys.exit(75)
+
+    From the first call on, the two signals do not end this process. Handlers that it had are called
+    as well; install your own before. Sends nothing.
+    """
+    return _number(lib.rueda_should_stop(current())) == 1
 
 
 #: Called with a context that has begun another membership of an elastic job: they drop what an

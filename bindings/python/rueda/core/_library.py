@@ -200,6 +200,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "rueda_regroup": (c_int, [_context, c_uint64]),
     "rueda_membership_due": (c_int32, [_context]),
     "rueda_check_membership": (c_int, [_context, POINTER(c_int32)]),
+    "rueda_should_stop": (c_int32, [_context]),
     "rueda_local_device": (c_int, [_context, c_int32, POINTER(Device)]),
     "rueda_process_set_add": (
         c_int,

@@ -123,8 +123,9 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Looks whether the job's ranks are about to change. Collective, and as quick as a small
-        allreduce. Nothing is lost: `run` goes on from the state as it is.
+        """Looks whether the job's ranks are about to change. All ranks call it at the same place,
+        where they have waited for the same operations; it sends nothing. Nothing is lost: `run`
+        goes on from the state as it is.
 
         Raises:
             HostsUpdatedInterrupt: they are; on all ranks alike.
@@ -314,8 +315,9 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     errors that another membership would have again, such as a MismatchError. A rank whose host is
     taken away ends with status 0 (SystemExit).
 
-    Call no collective operation before the function that only some ranks would call: a rank that
-    comes later runs the program from its beginning.
+    A process that comes later runs the program from its beginning, and comes in here: until then
+    its operations are as in a world of one, and `rank()` and `size()` say what they will be, if
+    nothing changes meanwhile.
 
     In a job without `ruedarun --min-np` it syncs the state, calls the function once, and lets
     errors pass.
@@ -341,6 +343,8 @@ def run_with(func: Callable[..., Any], around: Around) -> Callable[..., Any]:
         if c.lib.rueda_current_context() is None:
             _context.init()
         _context.remember_numbers()
+        if _context.membership_info().number == 0:  # a newcomer, which has built everything by now
+            _regroup(state)
         is_first, wants_sync = True, True
         while True:
             if not is_first:
