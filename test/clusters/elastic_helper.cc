@@ -1,6 +1,6 @@
 // A process of the elastic jobs that elastic_test.py starts.
 //
-//   elastic_helper --steps N [--commit N] [--pause MS] [--work N] [--until FILE]
+//   elastic_helper --steps N [--commit N] [--pause MS] [--work N] [--until FILE] [--ballast MIB]
 //   elastic_helper --regroups N
 //
 // Trains a model whose every bit depends on the steps, the ranks, their number and their places.
@@ -38,17 +38,16 @@ struct Options {
   int pause_ms = 0;
   size_t parameters = 1'000;
   int regroups = 0;
-  std::string until;  // it ends at the commit after there is such a file
+  size_t ballast = 0;  // memory of the process in slot 3, in MiB
+  std::string until;   // it ends at the commit after there is such a file
 };
 
 Options ParseOptions(int argc, char** argv) {
-  static const option kOptions[] = {{"steps", required_argument, nullptr, 's'},
-                                    {"commit", required_argument, nullptr, 'c'},
-                                    {"pause", required_argument, nullptr, 'p'},
-                                    {"work", required_argument, nullptr, 'w'},
-                                    {"regroups", required_argument, nullptr, 'r'},
-                                    {"until", required_argument, nullptr, 'u'},
-                                    {}};
+  static const option kOptions[] = {
+      {"steps", required_argument, nullptr, 's'},   {"commit", required_argument, nullptr, 'c'},
+      {"pause", required_argument, nullptr, 'p'},   {"work", required_argument, nullptr, 'w'},
+      {"ballast", required_argument, nullptr, 'b'}, {"regroups", required_argument, nullptr, 'r'},
+      {"until", required_argument, nullptr, 'u'},   {}};
   Options options;
   int choice;
   while ((choice = getopt_long(argc, argv, "", kOptions, nullptr)) != -1) {
@@ -56,6 +55,7 @@ Options ParseOptions(int argc, char** argv) {
     if (choice == 'c') options.commit = std::atoi(optarg);
     if (choice == 'p') options.pause_ms = std::atoi(optarg);
     if (choice == 'w') options.parameters = std::strtoul(optarg, nullptr, 10);
+    if (choice == 'b') options.ballast = std::strtoul(optarg, nullptr, 10);
     if (choice == 'r') options.regroups = std::atoi(optarg);
     if (choice == 'u') options.until = optarg;
     if (choice == '?') std::exit(2);
@@ -169,6 +169,9 @@ int Regroup(int regroups) {
 int Main(int argc, char** argv) {
   const Options options = ParseOptions(argc, argv);
   rueda::init();
+  const char* const slot = std::getenv("RUEDA_RANK");
+  const bool is_heavy = slot != nullptr && std::string(slot) == "3";
+  const std::vector<char> ballast(is_heavy ? options.ballast << 20 : 0, 1);
   if (options.regroups > 0) return Regroup(options.regroups);
   std::vector<float> weights(options.parameters), gradient;
   std::vector<int32_t> history;  // see Replay

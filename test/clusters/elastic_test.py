@@ -16,6 +16,8 @@ import support
 
 HELPER, RUEDARUN = map(os.path.abspath, sys.argv[1:3])
 del sys.argv[1:3]
+# With LibTorch, where it was built: the third word.
+TORCH_HELPER = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 and os.path.isfile(sys.argv[1]) else None
 SANITIZED = os.environ.get("TEST_SANITIZED") == "1"
 HANG = 60 * (5 if SANITIZED else 1)
 KILLS = int(os.environ.get("TEST_ELASTIC_KILLS", "15" if SANITIZED else "60"))
@@ -89,7 +91,7 @@ class Job:
     def expect_done(self, ranks=None):
         """With status 0, and with equal and right weights everywhere."""
         self.test.assertEqual(self.wait(), 0, self.text())
-        digests = re.findall(r"^\[\d+\] done (\w+) after", self.text(), re.MULTILINE)
+        digests = re.findall(r"^\[\d+\] done (\S+) after", self.text(), re.MULTILINE)
         if ranks is not None:
             self.test.assertEqual(len(digests), ranks, self.text())
         self.test.assertGreater(len(digests), 0, self.text())
@@ -275,6 +277,20 @@ class Discovery(unittest.TestCase):
         job.expect_done(2)
         job = self.start("localhost\n", "--min-np", 1)
         job.expect_failed(2, "it gives localhost no slots; print HOST:SLOTS, or set --slots")
+
+
+class LibTorch(unittest.TestCase):
+    def test_a_model_and_its_optimizer_survive(self):
+        support.skip("" if TORCH_HELPER else "it was not given")
+        job = Job(self, "-np", 3, "--min-np", 2, "--blacklist-cooldown-range", 0.1, 0.1, program=[TORCH_HELPER, "1200"])
+        first, pids = job.await_membership(3)
+        os.kill(pids[0], signal.SIGKILL)
+        second, survivors = job.await_membership(2, after=first)
+        self.assertEqual(list(survivors.values()), [pids[1], pids[2]])
+        job.await_membership(3, after=second)
+        job.expect_done(3)
+        begin, end = map(float, re.search(r"loss from (\S+) to (\S+)", job.text()).groups())
+        self.assertLess(end, begin / 4, job.text())
 
 
 class Hosts(unittest.TestCase):

@@ -58,6 +58,8 @@ mapfile -t tests < <(ctest --test-dir "$build" -N -L '^(long|multiprocess|torch|
   sed -n 's/^ *Test *#[0-9]*: //p')
 [[ ${#tests[@]} -gt 0 ]] || fail "$build has no such test"
 
+export TEST_ELASTIC_KILLS=500  # in a row, of elastic_test
+
 declare -A passed
 rounds=0
 log=$(mktemp)

@@ -227,11 +227,14 @@ absl::Status Agent::OpenMeeting(const launch::Order& order, launch::Meeting* mee
   RUEDA_ASSIGN_OR_RETURN(const int port, FreePort());
   meeting->set_master_port(port);
   meeting->set_master_address(job_.facts.master_address);
-  if (share_.hosts == 1 && share_.begins_with == 0) return absl::OkStatus();  // it needs no network
-  RUEDA_ASSIGN_OR_RETURN(const Interface interface, MeetingInterface(order));
-  RUEDA_ASSIGN_OR_RETURN(door_, ListenTcp(interface.address));
+  const bool is_alone = share_.hosts == 1;
+  if (is_alone && share_.begins_with == 0) return absl::OkStatus();  // it needs no network
+  const absl::StatusOr<Interface> interface = MeetingInterface(order);
+  if (!interface.ok() && is_alone) return absl::OkStatus();  // none can come to an elastic job
+  RUEDA_RETURN_IF_ERROR(interface.status());
+  RUEDA_ASSIGN_OR_RETURN(door_, ListenTcp(interface->address));
   RUEDA_ASSIGN_OR_RETURN(*meeting->mutable_address(), TcpAddressOf(door_));
-  meeting->set_master_address(interface.address);
+  meeting->set_master_address(interface->address);
   job_.facts.meeting_fd = door_.get();
   return absl::OkStatus();
 }

@@ -235,7 +235,7 @@ void ElasticFront::StartHost(int number) {
   Host& host = hosts_[number];
   JobHost place;
   place.name = placement_.NameOf(number);
-  place.is_here = IsThisHost(place.name).value_or(false);
+  place.is_here = host.is_here = IsThisHost(place.name).value_or(false);
   const int first = placement_.FirstSlotOf(number);
   const int room = std::min(placement_.RoomOf(number), kElasticProcessesMax - first);
   if (room <= 0) return;  // a job has had that many
@@ -311,7 +311,7 @@ void ElasticFront::GiveOrder(int number) {
   order.set_network_interface(args_.network_interface);
   const int other = number == 0 ? placement_.hosts() - 1 : 0;
   if (other != number) order.set_other_host(placement_.NameOf(other));
-  if (IsThisHost(placement_.NameOf(number)).value_or(false)) order.clear_lifeline();
+  if (host.is_here) order.clear_lifeline();
   host.ranks->Send(message);
   host.state = HostState::kOrdered;
 }

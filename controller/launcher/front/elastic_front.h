@@ -48,6 +48,7 @@ class ElasticFront {
     HostState state = HostState::kIdle;
     std::unique_ptr<RemoteRanks> ranks;  // null while idle
     std::string meeting_address;
+    bool is_here = false;  // this host
     Nanos since = 0;       // when it was started
     Nanos not_before = 0;  // when it may be again: its processes may live until then
     int unanswered = 0;    // questions

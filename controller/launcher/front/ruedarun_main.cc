@@ -66,6 +66,7 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
   const JobHost here = {HostName(), true, {options.ranks, 0, options.ranks}};
   absl::StatusOr<HostJob> job = MakeJob(options);
   if (!job.ok()) return Fail(kCannotStart, job.status().message());
+  job->facts.host_name = here.name;
   absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(options, host, job->facts, here.share);
   if (!plans.ok()) return Fail(kUsage, plans.status().message());
   const absl::StatusOr<std::string> program =

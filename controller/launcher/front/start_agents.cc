@@ -211,6 +211,7 @@ void AgentsStart::GiveOrder(size_t host) {
   order.set_ranks(share.ranks);
   order.set_host(share.host);
   order.set_hosts(share.hosts);
+  order.set_host_name(args_.hosts[host].name);
   if (args_.hosts[host].is_here) order.clear_lifeline();
   if (host == 0) {
     order.set_network_interface(args_.network_interface);
