@@ -10,7 +10,7 @@ install(TARGETS rueda EXPORT ruedaTargets LIBRARY COMPONENT runtime NAMELINK_COM
 install(TARGETS ruedarun RUNTIME COMPONENT tools)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
 install(FILES bindings/c/include/rueda/rueda.h bindings/cpp/include/rueda/rueda.hpp
-              bindings/cpp/include/rueda/run.hpp
+              bindings/cpp/include/rueda/elastic.hpp bindings/cpp/include/rueda/run.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rueda COMPONENT dev)
 install(DIRECTORY bindings/cpp/include/rueda/cpp  # the sections of rueda.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rueda COMPONENT dev)
@@ -38,7 +38,7 @@ if(rueda_has_torch)
           LIBRARY COMPONENT runtime NAMELINK_COMPONENT dev)
   install(FILES bindings/torch/include/rueda/precision.hpp bindings/torch/include/rueda/strategy.hpp
                 bindings/torch/include/rueda/torch.hpp bindings/torch/include/rueda/torch_deprecated.hpp
-                bindings/torch/include/rueda/training.hpp
+                bindings/torch/include/rueda/torch_elastic.hpp bindings/torch/include/rueda/training.hpp
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rueda COMPONENT dev)
   install(EXPORT ruedaTorchTargets NAMESPACE rueda:: DESTINATION ${package_dir} COMPONENT dev)
   install(FILES cmake/RuedaFindTorch.cmake DESTINATION ${package_dir} COMPONENT dev)

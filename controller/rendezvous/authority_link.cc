@@ -77,8 +77,8 @@ void AuthorityLink::OnChange(const wire::Change& change) {
 }
 
 absl::StatusOr<wire::Record> AuthorityLink::Ask(uint64_t commits, int32_t blames) {
-  MutexLock asking(asking_);
-  (void)Due();  // what has come before is of the membership that ends
+  MutexLock reading(reading_);
+  TakeChanges();  // what has come before is of the membership that ends
   wire::Ask ask;
   ask.set_membership(last().membership());
   ask.set_commits(commits);
@@ -106,14 +106,23 @@ wire::Record AuthorityLink::last() const {
   return last_;
 }
 
-wire::Change AuthorityLink::Due() {
-  MutexLock lock(mutex_);
+void AuthorityLink::TakeChanges() {
   while (true) {
     const absl::StatusOr<wire::ToProcess> message = Receive(MSG_DONTWAIT);
-    if (!message.ok()) return due_;
+    if (!message.ok()) return;
+    MutexLock lock(mutex_);
     if (message->has_change()) OnChange(message->change());
     if (message->has_dismissal()) due_.set_removed(true);
   }
+}
+
+wire::Change AuthorityLink::Due() {
+  if (reading_.TryLock()) {  // else another thread asks, whose answer is not to be taken away
+    TakeChanges();
+    reading_.Unlock();
+  }
+  MutexLock lock(mutex_);
+  return due_;
 }
 
 }  // namespace rueda

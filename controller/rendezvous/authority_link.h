@@ -33,10 +33,12 @@ class AuthorityLink {
   // The next message; `flags` of recv.
   absl::StatusOr<wire::ToProcess> Receive(int flags) const;
   void OnChange(const wire::Change& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Reads what has come, none of which is an answer.
+  void TakeChanges() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reading_) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const UniqueFd fd_;
   const ClosedInChild closed_in_child_;
-  Mutex asking_;  // held while one asks
+  Mutex reading_;  // held by whoever reads, while one asks by that one
   mutable Mutex mutex_;
   wire::Record last_ ABSL_GUARDED_BY(mutex_);
   wire::Change due_ ABSL_GUARDED_BY(mutex_);

@@ -359,6 +359,32 @@ static void memberships(rueda_context* context) {
   CHECK(membership == 2);
 }
 
+static void elastic(rueda_context* context) {
+  //! [elastic]
+  rueda_membership info = RUEDA_MEMBERSHIP_INIT;
+  CHECK(rueda_membership_info(context, &info) == RUEDA_OK);
+  if (rueda_membership_due(context) != 0) puts("this rank has heard of a change");
+  int32_t change = 0;  // after each commit of the program's state, on all ranks:
+  CHECK(rueda_check_membership(context, &change) == RUEDA_OK);
+  if (change != 0 || info.number == 0) {  // 0: this process has come later, and comes in
+    const uint64_t commits = 7;           // how often the state was kept
+    CHECK(rueda_regroup(context, commits) == RUEDA_OK);
+  }
+  //! [elastic]
+  CHECK(info.ranks == 2 && change == 0);
+  CHECK(rueda_regroup(context, 0) == RUEDA_FAILED_PRECONDITION);  // this job is not elastic
+}
+
+static void warned(rueda_context* context) {
+  //! [stop]
+  for (int step = 0; step < 3; ++step) {
+    rueda_operation barrier = RUEDA_OPERATION_INIT;  // in place of a training step
+    CHECK(rueda_execute(context, &barrier, 1, RUEDA_FOREVER, NULL) == RUEDA_OK);
+    if (rueda_should_stop(context) == 1) break;  // all ranks after the same step: save, exit
+  }
+  //! [stop]
+}
+
 int main(void) {
   rueda_context* context = start();
   CHECK(rueda_size(context) == 2);
@@ -376,6 +402,8 @@ int main(void) {
   memory(context);
   compression(context);
   timeline(context);
+  elastic(context);
+  warned(context);
   memberships(context);
   stop(context);
   return 0;

@@ -58,6 +58,15 @@ void Timeline() {
   //! [timeline]
 }
 
+void Warned() {
+  //! [stop]
+  for (int step = 0; step < 3; ++step) {
+    rueda::barrier();                 // in place of a training step
+    if (rueda::should_stop()) break;  // all ranks after the same step: save, exit
+  }
+  //! [stop]
+}
+
 void Memberships() {
   //! [memberships]
   try {
@@ -344,6 +353,7 @@ int main() {
   Objects();
   Meeting();
   Timeline();
+  Warned();
   Memberships();
   Stop();
   return 0;

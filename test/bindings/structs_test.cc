@@ -231,6 +231,16 @@ rueda_status ContextErrorInto(World*, size_t size, unsigned char tail) {
   return status;
 }
 
+rueda_status InfoInto(World* world, size_t size, unsigned char tail) {
+  const Foreign<rueda_membership> foreign(RUEDA_MEMBERSHIP_INIT, size, tail);
+  const rueda_status status = rueda_membership_info(world->context, foreign.get());
+  EXPECT_EQ(foreign.size(), size);
+  if (status == RUEDA_OK) {
+    EXPECT_EQ(foreign.Value(RUEDA_MEMBERSHIP_INIT).ranks, 1);
+  }
+  return status;
+}
+
 // A result that `give` fills, and rueda_result_free empties.
 template <typename Give>
 Use ResultOf(Give give) {
@@ -316,6 +326,8 @@ std::vector<Case> Cases() {
       {{"submit", SubmitWithCompletion}, {"on_completion", AddCompletion}});
   add("rueda_error", offsetof(rueda_error, message), sizeof(rueda_error),
       {{"handle_error", HandleErrorInto}, {"context_error", ContextErrorInto}});
+  add("rueda_membership", sizeof(rueda_membership), sizeof(rueda_membership),
+      {{"membership_info", InfoInto}});
   // Whoever can't hold `owner` could free nothing.
   add("rueda_result", sizeof(rueda_result), sizeof(rueda_result),
       {{"result_take", ResultOf(Take)},

@@ -17,12 +17,14 @@
 #include "controller/launcher/agent/agent_words.h"
 #include "controller/launcher/decide/batch_system.h"
 #include "controller/launcher/decide/host_list.h"
+#include "controller/membership/authority.h"
 #include "controller/negotiation/aggregator.h"
 #include "controller/negotiation/coordinator.h"
 #include "controller/negotiation/member.h"
 #include "controller/protocol/authentication.h"
 #include "controller/protocol/codec.h"
 #include "controller/protocol/frame.h"
+#include "controller/rendezvous/authority_link.h"
 #include "controller/rendezvous/clocks.h"
 #include "controller/rendezvous/detect/detect.h"
 #include "controller/rendezvous/meeting.h"
@@ -310,13 +312,71 @@ void ReadLog(absl::string_view input) {
 void TakeAgentsWord(absl::string_view input) {
   const HostShare share = {8, 2, 3, 1, 2};
   launch::FromAgent said;
-  if (ReadFromAgent(input, share, &said).ok() && said.has_event() &&
-      said.event().kind() == static_cast<int32_t>(MessageKind::kRankEnded)) {
-    RUEDA_CHECK(said.event().rank() >= 2 && said.event().rank() <= 4);
+  if (ReadFromAgent(input, share, &said).ok() && said.has_event()) {
+    const Message message = FromWire(said.event());
+    if (message.kind == MessageKind::kRankEnded || message.kind == MessageKind::kFromRank) {
+      RUEDA_CHECK(message.rank >= 2 && message.rank <= 4);
+      RUEDA_CHECK(message.kind != MessageKind::kFromRank ||
+                  message.payload.size() <= kElasticBytesMax);
+    }
   }
   launch::ToAgent told;
   (void)ReadToAgent(input, nullptr, &told);
-  (void)ReadToAgent(input, &share, &told);
+  if (!ReadToAgent(input, &share, &told).ok() || !told.has_event()) return;
+  const Message message = FromWire(told.event());
+  switch (message.kind) {
+    case MessageKind::kStart:
+    case MessageKind::kKill:
+    case MessageKind::kToRank:
+      RUEDA_CHECK(message.rank >= 2 && message.rank <= 4);
+      break;
+    case MessageKind::kClear:
+    case MessageKind::kVerdict:
+      RUEDA_CHECK(message.rank >= 0 && message.rank < share.size);
+      break;
+    default:
+      break;
+  }
+}
+
+// A process of an elastic job that asks for the next membership whatever it likes, among others who
+// ask in order.
+void TakeAsk(const wire::Ask& ask) {
+  Authority::Options options;
+  options.min = 2;
+  options.max = kFuzzWorld;
+  Authority authority(options);
+  Authority::Actions actions;
+  Nanos now = 0;
+  for (Slot slot = 0; slot < kFuzzWorld; ++slot) authority.OnStarted(slot, now);
+  for (int round = 0; round < 3 && !authority.over(); ++round) {
+    const uint64_t number = authority.record().number;
+    const Authority::Ask hostile = {ask.membership(), ask.commits(), ask.blames()};
+    authority.OnAsk(0, hostile, now, &actions);
+    for (Slot slot = 1; slot < kFuzzWorld; ++slot) {
+      authority.OnAsk(slot, {number, 1, kNoSlot}, now, &actions);
+    }
+    authority.OnAsk(0, hostile, now, &actions);
+    if (authority.deadline() != kForever) authority.OnTime(now = authority.deadline(), &actions);
+  }
+  const MembershipRecord& record = authority.record();
+  RUEDA_CHECK(record.slots.size() <= kFuzzWorld);
+  RUEDA_CHECK(record.survivors <= static_cast<int>(record.slots.size()));
+  for (const Slot slot : record.slots) RUEDA_CHECK(slot >= 0 && slot < kFuzzWorld);
+  for (const Authority::Action& action : actions) RUEDA_CHECK(action.slot < kFuzzWorld);
+}
+
+// What a process of an elastic job and the launcher say to each other.
+void TakeMembership(absl::string_view input) {
+  wire::ToProcess told;
+  if (ParseMessage(input, &told).ok() && CheckRecord(told.record()).ok()) {
+    const wire::Record& record = told.record();
+    const int size = record.slots_size();
+    RUEDA_CHECK(record.rank() >= 0 && record.rank() < size && record.hosts_size() == size);
+    RUEDA_CHECK(record.source() >= 0 && record.source() < size);
+  }
+  wire::Ask ask;
+  if (ParseMessage(input, &ask).ok()) TakeAsk(ask);
 }
 
 // Lines "name=value": as an environment, and each as a knob.
@@ -422,6 +482,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 'g':
       TakeAgentsWord(input);
+      break;
+    case 'm':
+      TakeMembership(input);
       break;
     case 'n':
       ReadHosts(input);

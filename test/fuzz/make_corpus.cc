@@ -17,6 +17,7 @@
 #include "controller/protocol/frame.h"
 #include "controller/rendezvous/meeting.h"
 #include "core/base/check.h"
+#include "core/base/limits.h"
 #include "test/fuzz/fuzz_job.h"
 
 namespace rueda {
@@ -172,6 +173,12 @@ void WriteEvents() {
   for (Rank rank = 0; rank < kFuzzWorld; ++rank) events.push_back({rank, Asked{}});
   Write("e_deadlock", Packed(events));
 
+  events = {{0, Wished{1}}, {3, Wished{4}}};
+  Append(Whole(Spec(OpKind::kAllreduce, "w")), &events);
+  events.push_back({2, Wished{5}});
+  events.push_back({2, Wished{255}});
+  Write("e_wishes", Packed(events));
+
   // More names than ids.
   events.clear();
   for (int i = 0; i < 10; ++i) Append(Whole(Spec(OpKind::kBarrier, std::to_string(i))), &events);
@@ -254,7 +261,8 @@ Plan EveryItem() {
           Joined{kPairSet, 3, 0},
           Left{2},
           StillBlocked{1},
-          Told{1, w, 2, "missing: rank 0"}};
+          Told{1, w, 2, "missing: rank 0"},
+          Agreed{5}};
 }
 
 void WritePlans() {
@@ -313,6 +321,7 @@ void WriteLogs() {
   append({0, Done{0, 1}}, &first);
   append({0, Expire{kFirstId, 0}}, &first);
   append({0, Blocked{Blocked::kStill, 1}}, &first);
+  append({1, Wished{5}}, &second);
   append({1, Leave{}}, &second);
   Write("l_events", std::string(announced.content()));
 
@@ -425,6 +434,37 @@ void WriteMessages() {
   WriteFrame("heartbeat", FrameType::kHeartbeat, "");
 }
 
+// Between a process of an elastic job and the launcher.
+void WriteMemberships() {
+  wire::Ask ask;
+  Write("m_ask_first", ask.SerializeAsString());
+  ask.set_membership(1);
+  ask.set_commits(12);
+  ask.set_blames(2);
+  Write("m_ask", ask.SerializeAsString());
+  ask.set_membership(UINT64_MAX);
+  ask.set_commits(UINT64_MAX);
+  ask.set_blames(kElasticProcessesMax);
+  Write("m_ask_too_much", ask.SerializeAsString());
+  wire::ToProcess told;
+  wire::Record& record = *told.mutable_record();
+  record.set_membership(3);
+  for (const int32_t slot : {4, 0, kElasticProcessesMax - 1}) record.add_slots(slot);
+  for (const int32_t host : {0, 0, 1}) record.add_hosts(host);
+  record.set_rank(2);
+  record.set_survivors(2);
+  record.set_source(1);
+  record.set_meeting_address("10.0.0.1:29400");
+  Write("m_record", told.SerializeAsString());
+  record.set_source(2);
+  Write("m_record_of_a_new_source", told.SerializeAsString());
+  told.mutable_change()->set_added(true);
+  told.mutable_change()->set_removed(true);
+  Write("m_change", told.SerializeAsString());
+  told.set_dismissal("the host is taken away");
+  Write("m_dismissal", told.SerializeAsString());
+}
+
 void WriteHandshakes() {
   const SessionScope scope = {"secret", "job", 1};
   Handshake client = Handshake::Client(scope, 1, 0, {7});
@@ -506,6 +546,11 @@ void WriteAgentsWords() {
     *said.mutable_event() = ToWire(event);
     write("event_" + std::to_string(static_cast<int>(kind)), said);
   }
+  const auto elastic = [](MessageKind kind, absl::string_view payload) {
+    return ToWire({kind, 2, 4711, 3, 0, -1, std::string(payload)});
+  };
+  *said.mutable_event() = elastic(MessageKind::kFromRank, "an ask");
+  write("from_rank", said);
   said.mutable_output()->set_rank(3);
   said.mutable_output()->set_data("epoch 1\n");
   write("output", said);
@@ -523,6 +568,18 @@ void WriteAgentsWords() {
   order.add_command("train");
   order.set_grace_seconds(5);
   write("order", told);
+  order.set_slots(8);
+  order.set_slots_here(2);
+  order.set_host_name("a");
+  write("order_elastic", told);
+  for (const auto& [kind, name] :
+       {std::pair(MessageKind::kStart, "start"), std::pair(MessageKind::kClear, "clear"),
+        std::pair(MessageKind::kKill, "kill"), std::pair(MessageKind::kNoMore, "no_more")}) {
+    *told.mutable_event() = elastic(kind, "");
+    write(name, told);
+  }
+  *told.mutable_event() = elastic(MessageKind::kToRank, "a record");
+  write("to_rank", told);
 }
 
 void WriteAllocations() {
@@ -552,6 +609,7 @@ int main(int argc, char** argv) {
   rueda::WriteTexts();
   rueda::WriteLogs();
   rueda::WriteMessages();
+  rueda::WriteMemberships();
   rueda::WriteHandshakes();
   rueda::WriteLinks();
   rueda::WriteSettings();

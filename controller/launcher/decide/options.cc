@@ -402,7 +402,9 @@ absl::Status ReadOption(absl::Span<const std::string> arguments, size_t* at,
     }
     value = arguments[(*at)++];
   }
-  if (option->two && *at < arguments.size() && !absl::StartsWith(arguments[*at], "-")) {
+  const bool has_both = value.find(' ') != absl::string_view::npos;
+  if (option->two && !has_both && *at < arguments.size() &&
+      !absl::StartsWith(arguments[*at], "-")) {
     return Apply(*option, absl::StrCat(value, " ", arguments[(*at)++]), options);
   }
   return Apply(*option, value, options);
@@ -497,7 +499,8 @@ Options (one dash or two; "--" ends them, or the first word that is not an optio
   --start-timeout S    how long hosts may take to be ready, and then init waits for the other ranks;
                        default 60
   --verbose            say what is started, and how each rank ended
-Elastic jobs, which lose processes and go on (any of these makes one; docs/guides/elastic.md):
+Elastic jobs, which lose processes and go on (docs/guides/elastic.md). --min-np, --max-np, --spares
+or a discovery script makes one:
   --min-np N           go on with at least N processes; also --min-num-proc. Default: that of -np
   --max-np N           have at most N; also --max-num-proc. Default: as many as there are slots
   --spares N           start N more, which have begun when they are needed

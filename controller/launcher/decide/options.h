@@ -40,7 +40,8 @@ struct LaunchOptions {
   bool verbose = false;
   double grace_seconds = 5;          // until SIGKILL, once the job is to end
   double host_timeout_seconds = 30;  // ruedarun and another host may be silent to each other
-  // Of an elastic job, which any of these makes it.
+  // Of an elastic job.
+  bool elastic = false;   // the job is one: any of the next four was given
   int min_processes = 0;  // 0: as many as `ranks`
   int max_processes = 0;  // 0: as many as there are slots
   int spares = 0;
@@ -52,7 +53,6 @@ struct LaunchOptions {
   double cooldown_seconds_min = 1;
   double cooldown_seconds_max = 60;
   bool blacklist_hosts = false;
-  bool elastic = false;
 
   std::vector<std::string> command;  // the program and its arguments
 

@@ -71,7 +71,8 @@ int Placement::SlotsThere() const {
 void Placement::OnHostDown(int number, bool failed, Nanos now) {
   Host& host = hosts_[static_cast<size_t>(number)];
   host.up = false;
-  if (failed) host.again_at = DeadlineAfter(now, CooldownAfter(++host.strikes));
+  if (!failed) return;
+  host.again_at = std::max(host.again_at, DeadlineAfter(now, CooldownAfter(++host.strikes)));
 }
 
 std::optional<Slot> Placement::Next(Nanos now) const {

@@ -81,7 +81,7 @@ class Placement {
   const Options options_;
   std::vector<Host> hosts_;
   std::vector<int> order_;  // numbers of those that are there
-  int running_ = 0;         // processes that are not withdrawn
+  int running_ = 0;         // processes, also those that are to leave
 };
 
 }  // namespace rueda

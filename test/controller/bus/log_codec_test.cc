@@ -101,6 +101,8 @@ TEST_F(LogCodec, TheOtherEvents) {
   EXPECT_EQ(std::get<Blocked>(blocked.what).level, Blocked::kStill);
   EXPECT_EQ(std::get<Blocked>(blocked.what).question, 65'535);
   EXPECT_TRUE(std::holds_alternative<Asked>(Passed({9, Asked{}}).what));
+  EXPECT_EQ(std::get<Wished>(Passed({9, Wished{255}}).what).bits, 255);
+  EXPECT_FALSE(entry_.has_payload) << "one word";
   Passed({9, Leave{}});
 }
 
@@ -131,10 +133,16 @@ TEST_F(LogCodec, WhatDoesNotFitNowIsToBeTriedAgain) {
 TEST_F(LogCodec, RefusesWordsThatMakeNoSense) {
   const auto decoded = [](LogEntry entry) { return DecodeLogEvent(entry, kRanks).status(); };
   LogEntry entry;
-  for (const int kind : {0, 7, 10, 15}) {
+  for (const int kind : {0, 7, 11, 15}) {
     entry.word.kind = static_cast<uint8_t>(kind);
     EXPECT_TRUE(absl::IsInvalidArgument(decoded(entry))) << kind;
   }
+  entry.word.kind = 10;  // a wish
+  entry.word.field = 255;
+  EXPECT_TRUE(decoded(entry).ok());
+  entry.word.field = 256;
+  EXPECT_TRUE(absl::IsInvalidArgument(decoded(entry)));
+  entry.word.field = 0;
   entry.word.kind = 2;  // an announcement without its payload, though one is left from before
   wire::Announcement left;
   left.set_id(3);
@@ -146,7 +154,7 @@ TEST_F(LogCodec, RefusesWordsThatMakeNoSense) {
   EXPECT_TRUE(absl::IsInvalidArgument(decoded(entry)));
   entry.payload.clear();
   EXPECT_TRUE(absl::IsInvalidArgument(decoded(entry))) << "no id and no spec";
-  for (const int kind : {1, 3, 4, 5, 6, 8, 9}) {
+  for (const int kind : {1, 3, 4, 5, 6, 8, 9, 10}) {
     entry.word.kind = static_cast<uint8_t>(kind);
     EXPECT_TRUE(absl::IsInvalidArgument(decoded(entry))) << kind << " with a payload";
   }

@@ -213,6 +213,9 @@ TEST(Codec, OtherEventsComeThrough) {
   const ControlEvent blocked = Passed(ControlEvent{4, Blocked{Blocked::kStill, 65'535}});
   EXPECT_EQ(std::get<Blocked>(blocked.what).level, Blocked::kStill);
   EXPECT_EQ(std::get<Blocked>(blocked.what).question, 65'535);
+  for (const uint8_t bits : {uint8_t{0}, uint8_t{6}, uint8_t{255}}) {
+    EXPECT_EQ(std::get<Wished>(Passed(ControlEvent{5, Wished{bits}}).what).bits, bits);
+  }
   Passed(ControlEvent{kRanksMax - 1, Leave{}});
   EXPECT_TRUE(std::holds_alternative<Asked>(Passed(ControlEvent{3, Asked{}}).what));
 }
@@ -221,6 +224,9 @@ TEST(Codec, PlanItemsComeThrough) {
   EXPECT_EQ(std::get<Forget>(Passed(PlanItem(Forget{5}))).id, 5u);
   EXPECT_EQ(std::get<StillBlocked>(Passed(PlanItem(StillBlocked{65'535}))).question, 65'535);
   EXPECT_EQ(std::get<Left>(Passed(PlanItem(Left{0}))).rank, 0);
+  for (const uint8_t bits : {uint8_t{0}, uint8_t{6}, uint8_t{255}}) {
+    EXPECT_EQ(std::get<Agreed>(Passed(PlanItem(Agreed{bits}))).bits, bits);
+  }
   const Told told = std::get<Told>(Passed(PlanItem(Told{7, Group(), 65'536, "missing: \xff"})));
   EXPECT_EQ(told.rank, 7);
   EXPECT_EQ(*told.spec, *Group());
@@ -420,6 +426,8 @@ TEST(Codec, RefusesEventsThatMakeNoSense) {
       {"sequence", [](wire::Event* e) { e->mutable_waited()->set_sequence(65'536); }},
       {"sequence", [](wire::Event* e) { e->mutable_expire()->set_sequence(65'536); }},
       {"count", [](wire::Event* e) { e->mutable_done()->set_count(65'536); }},
+      {"wish", [](wire::Event* e) { e->set_wished(256); }},
+      {"wish", [](wire::Event* e) { e->set_wished(UINT32_MAX); }},
       {"lane", [](wire::Event* e) { e->mutable_done()->set_lane(-1); }},
       {"lane", [](wire::Event* e) { e->mutable_done()->set_lane(kProcessSetsMax); }},
   };
@@ -452,6 +460,8 @@ TEST(Codec, RefusesPlanItemsThatMakeNoSense) {
       {"set's ranks", [](wire::PlanItem* i) { i->mutable_set_added()->add_ranks(-1); }},
       {"left", [](wire::PlanItem* i) { i->set_left(-1); }},
       {"left", [](wire::PlanItem* i) { i->set_left(kRanksMax); }},
+      {"agreement", [](wire::PlanItem* i) { i->set_agreed(256); }},
+      {"agreement", [](wire::PlanItem* i) { i->set_agreed(UINT32_MAX); }},
       {"removed set", [](wire::PlanItem* i) { i->mutable_set_removed()->set_set(-1); }},
       {"removed set",
        [](wire::PlanItem* i) { i->mutable_set_removed()->set_set(kProcessSetsMax); }},
@@ -531,6 +541,7 @@ std::vector<ControlEvent> ManyEvents() {
   events.push_back({4, Expire{5, 6}});
   events.push_back({5, Leave{}});
   events.push_back({6, Blocked{Blocked::kForTheLimit}});
+  events.push_back({7, Wished{0xA5}});
   return events;
 }
 
@@ -546,6 +557,7 @@ Plan ManyItems() {
   plan.push_back(SetAdded{1, {0, 1}, 0});
   plan.push_back(Left{2});
   plan.push_back(StillBlocked{3});
+  plan.push_back(Agreed{0xA5});
   plan.push_back(Told{1, Group(), 4, "missing: rank 0"});
   return plan;
 }

@@ -313,8 +313,8 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_local_device(rueda_context* context
  *
  * A process that comes to a job that is at work is not in it after rueda_init: its membership has
  * the number 0, and operations are as in a world of one. It builds what it needs, while the others
- * work, and then calls rueda_regroup. Until then rueda_rank and rueda_size say what they would be if
- * it were in when it was started. */
+ * work, and then calls rueda_regroup. Until then rueda_rank and rueda_size say what they would be
+ * if it were in when it was started. */
 typedef struct rueda_membership {
   size_t size;
   uint64_t number;   /**< as of rueda_context_membership; 0: not in one yet */
@@ -337,12 +337,12 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_membership_info(const rueda_context
                                                              rueda_membership* membership);
 
 /** Begins the next membership of an elastic job, in this context: after ABORTED, at a point that
- * all ranks have agreed on by rueda_check_membership, or to come in. Collective over the ranks that live: waits
- * for them, and for none that is being started. The launcher decides who is in it; survivors keep
- * their order and get the lowest ranks, so this rank's number may change. Process sets other than
- * the world are gone; names, registered memory and what compression remembers stay, and so do
- * handles, whose operations have ended. `commits`: how often the program has kept its state; who
- * has kept it most often is the next membership's `source`.
+ * all ranks have agreed on by rueda_check_membership, or to come in. Collective over the ranks that
+ * live: waits for them, and for none that is being started. The launcher decides who is in it;
+ * survivors keep their order and get the lowest ranks, so this rank's number may change. Process
+ * sets other than the world are gone; names, registered memory and what compression remembers stay,
+ * and so do handles, whose operations have ended. `commits`: how often the program has kept its
+ * state; who has kept it most often is the next membership's `source`.
  *
  * A rank that does not come within `ruedarun --regroup-timeout` is killed. CANCELLED: the launcher
  * does not want this process any more, as its host is taken away or the job is over: destroy the
@@ -356,9 +356,9 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_regroup(rueda_context* context, uin
  * agree first. */
 RUEDA_API int32_t rueda_membership_due(const rueda_context* context);
 
-/** The same, as all ranks know it together: all that call it at the same place of the program, where
- * they have waited for the same operations of the world, get the same answer. If it is not 0, let
- * all call rueda_regroup there. Costs no message: what one rank knows goes to all with the next
+/** The same, as all ranks know it together: all that call it at the same place of the program,
+ * where they have waited for the same operations of the world, get the same answer. If it is not 0,
+ * let all call rueda_regroup there. Costs no message: what one rank knows goes to all with the next
  * operations. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_check_membership(rueda_context* context,
                                                               int32_t* change);
@@ -369,10 +369,10 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_check_membership(rueda_context* con
 /** \addtogroup c_stop
  * @{ */
 
-/** 1 once the job is to stop, as a warning has come to any of its ranks: SIGTERM, SIGUSR1, or a file
- * of the knob `stop_file`. All ranks that call it at the same place of the program, where they have
- * waited for the same operations of the world, get the same answer, so all of them save the same
- * step. 0 before; -1 when the context is null. Costs no message.
+/** 1 once the job is to stop, as a warning has come to any of its ranks: SIGTERM, SIGUSR1, or a
+ * file of the knob `stop_file`. All ranks that call it at the same place of the program, where they
+ * have waited for the same operations of the world, get the same answer, so all of them save the
+ * same step. 0 before; -1 when the context is null. Costs no message.
  *
  * From the first call on the two signals don't end this process; handlers that it had are called as
  * well. Those that it installs later are instead of this one. */

@@ -462,6 +462,7 @@ def should_stop() -> bool:
             train_step()
             if rueda.should_stop():
                 save(step)
+                rueda.shutdown()  # waits until all ranks have saved
                 sys.exit(75)
 
     From the first call on, the two signals do not end this process. Handlers that it had are called

@@ -40,7 +40,7 @@
 
 namespace rueda::libtorch::elastic {
 
-/// \addtogroup torch_elastic
+/// \addtogroup lt_elastic
 /// @{
 
 using rueda::elastic::HostsUpdated;

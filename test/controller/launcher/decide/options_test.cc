@@ -193,9 +193,156 @@ TEST(Options, AreRefusedWithTheReason) {
        "option --fusion-threshold-mb -1: expected a number of MiB from 0 to 1e+06"},
       {{"--fusion-threshold-mb", "nan", "p"},
        "option --fusion-threshold-mb nan: expected a number of MiB from 0 to 1e+06"},
-      {{"--min-np", "2"}, "option --min-np: not yet: elastic jobs do not exist"},
       {{"--autotune"}, "option --autotune: not yet: there is no autotuner"},
       {{"--cycle-time-ms"}, "option --cycle-time-ms needs a number of milliseconds"},
+  };
+  for (const auto& each : kCases) {
+    const absl::StatusOr<LaunchOptions> options = ParseOptions(each.arguments);
+    EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument) << each.message;
+    EXPECT_EQ(options.status().message(), each.message);
+  }
+}
+
+TEST(ElasticOptions, HaveDefaults) {
+  const LaunchOptions options = Parsed({"-np", "4", "prog"});
+  EXPECT_FALSE(options.elastic);
+  EXPECT_EQ(options.min_processes, 0);
+  EXPECT_EQ(options.max_processes, 0);
+  EXPECT_EQ(options.spares, 0);
+  EXPECT_EQ(options.discovery_script, "");
+  EXPECT_EQ(options.slots_per_host, 0);
+  EXPECT_EQ(options.elastic_timeout_seconds, 600);
+  EXPECT_EQ(options.regroup_timeout_seconds, 10);
+  EXPECT_EQ(options.reset_limit, -1);
+  EXPECT_EQ(options.cooldown_seconds_min, 1);
+  EXPECT_EQ(options.cooldown_seconds_max, 60);
+  EXPECT_FALSE(options.blacklist_hosts);
+}
+
+TEST(ElasticOptions, AreAllRead) {
+  const LaunchOptions options = Parsed({"--min-np",
+                                        "2",
+                                        "--max-np=8",
+                                        "--spares",
+                                        "3",
+                                        "--host-discovery-script",
+                                        "./hosts.sh --all",
+                                        "--slots",
+                                        "4",
+                                        "--elastic-timeout",
+                                        "0.5",
+                                        "--regroup-timeout",
+                                        "7",
+                                        "--reset-limit",
+                                        "100",
+                                        "--blacklist-cooldown-range",
+                                        "5",
+                                        "120",
+                                        "--blacklist",
+                                        "host",
+                                        "prog",
+                                        "30"});
+  EXPECT_TRUE(options.elastic);
+  EXPECT_EQ(options.min_processes, 2);
+  EXPECT_EQ(options.max_processes, 8);
+  EXPECT_EQ(options.spares, 3);
+  EXPECT_EQ(options.discovery_script, "./hosts.sh --all");
+  EXPECT_EQ(options.slots_per_host, 4);
+  EXPECT_EQ(options.elastic_timeout_seconds, 0.5);
+  EXPECT_EQ(options.regroup_timeout_seconds, 7);
+  EXPECT_EQ(options.reset_limit, 100);
+  EXPECT_EQ(options.cooldown_seconds_min, 5);
+  EXPECT_EQ(options.cooldown_seconds_max, 120);
+  EXPECT_TRUE(options.blacklist_hosts);
+  EXPECT_EQ(options.ranks, 0);
+  EXPECT_EQ(options.command, Words({"prog", "30"}));
+}
+
+TEST(ElasticOptions, HaveHorovodsSpellingsToo) {
+  EXPECT_EQ(Parsed({"--min-num-proc", "3", "p"}).min_processes, 3);
+  EXPECT_EQ(Parsed({"--max-num-proc", "3", "p"}).max_processes, 3);
+  EXPECT_EQ(Parsed({"--slots-per-host", "3", "p"}).slots_per_host, 3);
+}
+
+TEST(ElasticOptions, MakeAJobElasticWhenTheySayWhoIsInIt) {
+  for (const Words& words :
+       {Words{"--min-np", "1", "p"}, Words{"--min-num-proc", "1", "p"}, Words{"--max-np", "1", "p"},
+        Words{"--max-num-proc", "1", "p"}, Words{"--spares", "0", "p"},
+        Words{"--host-discovery-script", "s", "p"}}) {
+    EXPECT_TRUE(Parsed(words).elastic) << words[0];
+  }
+  for (const Words& words :
+       {Words{"--slots", "1", "p"}, Words{"--elastic-timeout", "1", "p"},
+        Words{"--regroup-timeout", "1", "p"}, Words{"--reset-limit", "1", "p"},
+        Words{"--blacklist-cooldown-range", "1", "2", "p"}, Words{"--blacklist", "slot", "p"}}) {
+    EXPECT_FALSE(Parsed(words).elastic) << words[0] << " changes nothing of another job";
+  }
+}
+
+TEST(ElasticOptions, TakeARangeInTwoWords) {
+  for (const Words& words : {Words{"--blacklist-cooldown-range", "0", "2.5", "p"},
+                             Words{"--blacklist-cooldown-range=0", "2.5", "p"},
+                             Words{"--blacklist-cooldown-range=0 2.5", "--verbose", "p"},
+                             Words{"-blacklist-cooldown-range", "0", "2.5", "--", "p"}}) {
+    const LaunchOptions options = Parsed(words);
+    EXPECT_EQ(options.cooldown_seconds_min, 0) << words[0];
+    EXPECT_EQ(options.cooldown_seconds_max, 2.5) << words[0];
+    EXPECT_EQ(options.command, Words({"p"})) << words[0];
+  }
+  LaunchOptions of_file;
+  ASSERT_TRUE(ApplyOptions(Words({"--blacklist-cooldown-range=3 3"}), &of_file).ok());
+  EXPECT_EQ(of_file.cooldown_seconds_min, 3);
+  EXPECT_EQ(of_file.cooldown_seconds_max, 3);
+}
+
+TEST(ElasticOptions, MaySayThatThereIsNothing) {
+  EXPECT_EQ(Parsed({"--spares", "0", "p"}).spares, 0);
+  EXPECT_EQ(Parsed({"--reset-limit", "0", "p"}).reset_limit, 0);
+  EXPECT_EQ(Parsed({"--elastic-timeout", "0", "p"}).elastic_timeout_seconds, 0);
+  EXPECT_EQ(Parsed({"--min-np", "2", "--max-np", "2", "p"}).max_processes, 2);
+  LaunchOptions host;
+  host.blacklist_hosts = true;  // a file's
+  EXPECT_FALSE(ParseOptions(Words({"--blacklist", "slot", "p"}), host)->blacklist_hosts);
+}
+
+TEST(ElasticOptions, AreRefusedWithTheReason) {
+  const std::string script =
+      "--host-discovery-script says which hosts there are: leave out -H and "
+      "--hostfile";
+  const std::string count = ": expected a whole number from ";
+  const std::string seconds = ": expected a number of seconds from ";
+  const std::string range = "option --blacklist-cooldown-range ";
+  const struct {
+    Words arguments;
+    std::string message;
+  } kCases[] = {
+      {{"--min-np", "0", "p"}, "option --min-np 0" + count + "1 to 8192"},
+      {{"--min-np", "8193", "p"}, "option --min-np 8193" + count + "1 to 8192"},
+      {{"--min-num-proc", "two", "p"}, "option --min-num-proc two" + count + "1 to 8192"},
+      {{"--max-np", "0", "p"}, "option --max-np 0" + count + "1 to 8192"},
+      {{"--max-num-proc=1.5", "p"}, "option --max-num-proc 1.5" + count + "1 to 8192"},
+      {{"--spares", "-1", "p"}, "option --spares -1" + count + "0 to 8192"},
+      {{"--slots", "0", "p"}, "option --slots 0" + count + "1 to 1024"},
+      {{"--slots-per-host", "1025", "p"}, "option --slots-per-host 1025" + count + "1 to 1024"},
+      {{"--reset-limit", "-1", "p"}, "option --reset-limit -1" + count + "0 to 1000000000"},
+      {{"--elastic-timeout", "-1", "p"}, "option --elastic-timeout -1" + seconds + "0 to 86400"},
+      {{"--regroup-timeout", "nan", "p"}, "option --regroup-timeout nan" + seconds + "0 to 86400"},
+      {{"--blacklist", "rank", "p"}, "option --blacklist rank: expected slot or host"},
+      {{"--host-discovery-script=", "p"},
+       "option --host-discovery-script : expected a program that prints hosts"},
+      {{"--blacklist-cooldown-range=5", "--verbose", "p"},
+       range + "5: expected two numbers of seconds"},
+      {{"--blacklist-cooldown-range"},
+       "option --blacklist-cooldown-range needs two numbers of seconds"},
+      {{"--blacklist-cooldown-range", "soon", "5", "p"}, range + "soon" + seconds + "0 to 86400"},
+      {{"--blacklist-cooldown-range", "5", "p"}, range + "p" + seconds + "5 to 86400"},
+      {{"--blacklist-cooldown-range", "5", "4", "p"}, range + "4" + seconds + "5 to 86400"},
+      {{"--min-np", "3", "--max-np", "2", "p"}, "--min-np 3 is more than --max-np 2"},
+      {{"--max-np", "2", "--min-np", "3", "p"}, "--min-np 3 is more than --max-np 2"},
+      {{"-H", "a:2", "--host-discovery-script", "s", "p"}, script},
+      {{"--host-discovery-script", "s", "--hostfile", "f", "p"}, script},
+      {{"--min-np", "2"}, "which program? None is named after the options"},
+      {{"--min-mp", "2", "p"}, "unknown option --min-mp; did you mean --min-np?"},
   };
   for (const auto& each : kCases) {
     const absl::StatusOr<LaunchOptions> options = ParseOptions(each.arguments);
@@ -258,6 +405,18 @@ TEST(Options, AreAllInTheHelp) {
                              "--allow-unauthenticated-data",
                              "--allow-unauthenticated ",
                              "--check-build",
+                             "--min-np",
+                             "--min-num-proc",
+                             "--max-np",
+                             "--spares",
+                             "--host-discovery-script",
+                             "--slots ",
+                             "--slots-per-host",
+                             "--elastic-timeout",
+                             "--regroup-timeout",
+                             "--reset-limit",
+                             "--blacklist-cooldown-range",
+                             "--blacklist slot|host",
                              "--verbose",
                              "--help",
                              "--version"}) {
@@ -268,6 +427,10 @@ TEST(Options, AreAllInTheHelp) {
     EXPECT_LE(end - begin, 100u) << help.substr(begin, end - begin);
   }
   EXPECT_NE(VersionText().find("ruedarun "), std::string::npos);
+}
+
+TEST(ElasticOptions, TakeARangeInOneWordBeforeTheProgram) {
+  EXPECT_EQ(Parsed({"--blacklist-cooldown-range=5 30", "prog"}).cooldown_seconds_max, 30);
 }
 
 }  // namespace

@@ -20,7 +20,12 @@ HostFacts Host(Environment environment, std::vector<int> cores = {0, 1, 2, 3}) {
   return host;
 }
 
-const JobFacts kJob = {"0123abcd", 5, 6, 7, 40'001};
+const JobFacts kJob = {.id = "0123abcd",
+                       .secret_fd = 5,
+                       .agent_fd = 6,
+                       .agent_bell_fd = 7,
+                       .master_port = 40'001,
+                       .host_name = "here"};
 
 std::vector<RankPlan> Placed(const LaunchOptions& options, const HostFacts& host) {
   absl::StatusOr<std::vector<RankPlan>> plans =
@@ -64,6 +69,7 @@ TEST(Placement, GivesEachRankItsWholeEnvironment) {
       {"HOROVOD_LOCAL_SIZE", "2"},
       {"HOROVOD_CROSS_RANK", "0"},
       {"HOROVOD_CROSS_SIZE", "1"},
+      {"HOROVOD_HOSTNAME", "here"},
       {"OMP_NUM_THREADS", "2"},
   };
   EXPECT_EQ(plans[1].environment, expected);
@@ -89,6 +95,26 @@ TEST(Placement, OverwritesAnOuterLaunchersVariables) {
   EXPECT_EQ(environment.at("MASTER_PORT"), "40001");
   EXPECT_EQ(environment.at("HOROVOD_CROSS_SIZE"), "1");
   EXPECT_EQ(environment.at("WORLD_SIZE"), "1");
+}
+
+TEST(Placement, OfAnElasticJobRanksAreSlots) {
+  JobFacts job = kJob;
+  job.meeting_address = "10.0.0.1:5000";
+  job.meeting_fd = 9;
+  // Slots 32 to 47 of at most 8,192; the job begins with 4 processes, and two slots are used here.
+  HostShare share = {8'192, 32, 16, 2, 3, 4, 2};
+  absl::StatusOr<std::vector<RankPlan>> plans = PlaceRanks(Options(4), Host({}), job, share);
+  ASSERT_TRUE(plans.ok()) << plans.status().ToString();
+  ASSERT_EQ(plans->size(), 16u);
+  const Environment& second = (*plans)[1].environment;
+  EXPECT_EQ(second.at("RUEDA_RANK"), "33");
+  EXPECT_EQ(second.at("HOROVOD_RANK"), "33");
+  EXPECT_EQ(second.at("WORLD_SIZE"), "4");
+  EXPECT_EQ(second.at("LOCAL_RANK"), "1");
+  EXPECT_EQ(second.at("LOCAL_WORLD_SIZE"), "2");
+  EXPECT_EQ(second.at("HOROVOD_ELASTIC"), "1");
+  EXPECT_EQ(second.at("OMP_NUM_THREADS"), "2") << "of the slots that are used";
+  EXPECT_EQ(second.at("RUEDA_MEETING_FD"), "9") << "each of them may become rank 0";
 }
 
 TEST(Placement, SharesTheCoresAmongTheThreads) {

@@ -44,7 +44,8 @@ int Death(int signal) {
 
 // A machine and its clock, in milliseconds.
 struct Machine {
-  explicit Machine(int ranks, int started = -1) : supervisor({ranks, kGrace}) {
+  explicit Machine(int ranks, int started = -1, bool elastic = false)
+      : supervisor({ranks, kGrace, elastic}) {
     for (Rank rank = 0; rank < (started < 0 ? ranks : started); ++rank) {
       EXPECT_EQ(Step(0, {Kind::kRankStarted, rank}), kNone);
     }
@@ -58,6 +59,7 @@ struct Machine {
     return Step(at_ms, {Kind::kRankEnded, rank, status});
   }
   Actions Signal(int64_t at_ms, int signal) { return Step(at_ms, {Kind::kSignal, -1, signal}); }
+  Actions NoMore(int64_t at_ms) { return Step(at_ms, {Kind::kNoMore}); }
   Actions Timer(int64_t at_ms) { return Step(at_ms, {Kind::kTimer}); }
   int64_t deadline_ms() const {
     return supervisor.deadline() == kForever ? -1 : supervisor.deadline() / kMillisecond;
@@ -299,6 +301,128 @@ TEST(Supervisor, KillsTheRestAtARequest) {
   EXPECT_EQ(m.supervisor.exit_code(), 0) << "the ranks had done their work";
 }
 
+// An elastic job's, all of whose ranks have started.
+Machine Elastic(int ranks) {
+  return Machine(ranks, ranks, /*elastic=*/true);
+}
+
+TEST(ElasticSupervisor, EndsNothingWhenARankFails) {
+  for (const int status : {Exit(0), Exit(7), Death(SIGKILL), Death(SIGSEGV)}) {
+    Machine m = Elastic(2);
+    EXPECT_EQ(m.Ended(100, 1, status), kNone);
+    EXPECT_TRUE(m.supervisor.may_start());
+    EXPECT_EQ(m.deadline_ms(), -1);
+    EXPECT_EQ(m.Ended(200, 0, status), kNone) << "more may be started";
+    EXPECT_EQ(m.deadline_ms(), -1);
+    EXPECT_FALSE(m.supervisor.EndedByUs(0));
+    EXPECT_EQ(m.supervisor.exit_code(), 0);
+    EXPECT_EQ(m.supervisor.first_failure(), -1);
+    EXPECT_FALSE(m.supervisor.finished());
+  }
+}
+
+TEST(ElasticSupervisor, EndsNothingWhenARankCanNotBeStarted) {
+  Machine m(2, 1, /*elastic=*/true);
+  EXPECT_EQ(m.Step(100, {Kind::kStartFailed, 1, EAGAIN}), kNone);
+  EXPECT_TRUE(m.supervisor.may_start());
+  EXPECT_EQ(m.NoMore(200), kNone) << "rank 0 runs";
+  EXPECT_EQ(m.Ended(300, 0, Exit(0)), kReap);
+  EXPECT_EQ(m.supervisor.exit_code(), 0);
+}
+
+TEST(ElasticSupervisor, RanksCanBeStartedAgainInTheirPlace) {
+  Machine m = Elastic(2);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(m.Ended(100, 0, Death(SIGKILL)), kNone);
+    EXPECT_EQ(m.Step(101, {Kind::kRankStarted, 0}), kNone);
+  }
+  EXPECT_EQ(m.NoMore(200), kNone);
+  EXPECT_EQ(m.Ended(300, 1, Exit(0)), kNone) << "rank 0 runs again";
+  EXPECT_EQ(m.Ended(301, 0, Exit(0)), kReap);
+}
+
+TEST(ElasticSupervisor, FinishesWhenThereIsNoMoreAndNothingRuns) {
+  Machine ended = Elastic(2);
+  ended.Ended(100, 0, Exit(3));
+  ended.Ended(100, 1, Exit(0));
+  Machine empty(2, 0, /*elastic=*/true);
+  for (Machine* m : {&ended, &empty}) {
+    EXPECT_EQ(m->NoMore(200), kReap);
+    EXPECT_FALSE(m->supervisor.may_start());
+    EXPECT_TRUE(m->supervisor.sweeping());
+    EXPECT_EQ(m->NoMore(201), kNone) << "once";
+    EXPECT_EQ(m->Step(202, {Kind::kRestRemains}), kTermRest);
+    EXPECT_EQ(m->Step(203, {Kind::kAlone}), kFinish);
+    EXPECT_EQ(m->supervisor.exit_code(), 0);
+  }
+}
+
+TEST(ElasticSupervisor, WaitsForThoseThatRunWhenThereIsNoMore) {
+  Machine m = Elastic(3);
+  EXPECT_EQ(m.NoMore(100), kNone);
+  EXPECT_EQ(m.deadline_ms(), -1) << "for as long as they like";
+  EXPECT_EQ(m.Ended(200, 2, Exit(0)), kNone);
+  EXPECT_EQ(m.Ended(300, 0, Exit(5)), kNone) << "a failure ends nothing, still";
+  EXPECT_EQ(m.deadline_ms(), -1);
+  EXPECT_EQ(m.Ended(99'000, 1, Exit(0)), kReap);
+  EXPECT_EQ(m.Step(99'001, {Kind::kAlone}), kFinish);
+  EXPECT_EQ(m.supervisor.exit_code(), 0) << "what the job's is, the launcher knows";
+  EXPECT_EQ(m.supervisor.first_failure(), -1);
+}
+
+TEST(ElasticSupervisor, EndsTheJobAtASignal) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    Machine m = Elastic(2);
+    m.Ended(50, 0, Exit(3));
+    EXPECT_EQ(m.Signal(100, signal), signal == SIGINT ? kInt : kTerm);
+    EXPECT_FALSE(m.supervisor.may_start());
+    EXPECT_EQ(m.Timer(signal == SIGINT ? 2'600 : 5'100), signal == SIGINT ? kTerm : kKill);
+    EXPECT_EQ(m.Ended(5'200, 1, Death(SIGTERM)), kReap) << "nobody says that there is no more";
+    EXPECT_TRUE(m.supervisor.EndedByUs(1));
+    EXPECT_EQ(m.Step(5'200, {Kind::kAlone}), kFinish);
+    EXPECT_EQ(m.supervisor.exit_code(), 128 + signal);
+
+    Machine empty(2, 0, /*elastic=*/true);
+    EXPECT_EQ(empty.Signal(100, signal), (signal == SIGINT ? kInt : kTerm) + kReap);
+    EXPECT_EQ(empty.NoMore(101), kNone);
+    EXPECT_EQ(empty.supervisor.exit_code(), 128 + signal);
+
+    Machine closing = Elastic(1);
+    closing.NoMore(50);
+    EXPECT_EQ(closing.Signal(100, signal), signal == SIGINT ? kInt : kTerm);
+    EXPECT_EQ(closing.Signal(1'000, SIGTERM), kKill);
+  }
+  Machine m = Elastic(1);
+  EXPECT_EQ(m.Signal(100, SIGUSR1), Actions({{Do::kSignalRanks, SIGUSR1}}));
+  EXPECT_TRUE(m.supervisor.may_start());
+}
+
+TEST(ElasticSupervisor, EndsTheJobWhenItHasFailedElsewhere) {
+  Machine m = Elastic(2);
+  m.Ended(50, 0, Exit(7));
+  EXPECT_EQ(m.Step(100, {Kind::kFailedElsewhere}), kNone) << "it is noticed without us";
+  EXPECT_FALSE(m.supervisor.may_start());
+  EXPECT_EQ(m.Timer(2'100), kTerm);
+  EXPECT_EQ(m.Timer(5'100), kKill);
+  EXPECT_EQ(m.Ended(5'101, 1, Death(SIGKILL)), kReap);
+  EXPECT_EQ(m.supervisor.exit_code(), 1);
+
+  Machine empty(2, 0, /*elastic=*/true);
+  EXPECT_EQ(empty.Step(100, {Kind::kFailedElsewhere}), kReap);
+}
+
+TEST(ElasticSupervisor, KillsAtOnceWhenTheLauncherIsGone) {
+  Machine m = Elastic(2);
+  m.Ended(50, 0, Exit(7));
+  EXPECT_EQ(m.Step(100, {Kind::kLauncherGone}), kKill);
+  EXPECT_FALSE(m.supervisor.may_start());
+  EXPECT_EQ(m.Ended(101, 1, Death(SIGKILL)), kReap);
+  EXPECT_TRUE(m.supervisor.EndedByUs(1));
+
+  Machine empty(2, 0, /*elastic=*/true);
+  EXPECT_EQ(empty.Step(100, {Kind::kLauncherGone}), kKill + kReap);
+}
+
 // Whatever happens in whatever order, the machine finishes within grace + 2 s of the first cause,
 // says so once, and asks for nothing afterwards.
 TEST(Supervisor, AlwaysFinishesInTime) {
@@ -309,7 +433,8 @@ TEST(Supervisor, AlwaysFinishesInTime) {
       return (state >> 16) % n;
     };
     const int ranks = 1 + static_cast<int>(random(4));
-    Machine m(ranks, 0);
+    const bool elastic = seed % 2 == 1;
+    Machine m(ranks, 0, elastic);
     std::vector<bool> alive;
     int64_t now = 0, cause = -1;
     int finishes = 0;
@@ -335,10 +460,16 @@ TEST(Supervisor, AlwaysFinishesInTime) {
         alive.push_back(true);
       } else if (what < 4) {
         const size_t rank = random(static_cast<unsigned>(ranks));
-        if (rank >= alive.size() || !alive[rank]) continue;
+        if (rank >= alive.size()) continue;
+        if (!alive[rank]) {
+          if (!elastic || !m.supervisor.may_start()) continue;
+          look(m.Step(now, {Kind::kRankStarted, static_cast<Rank>(rank)}));
+          alive[rank] = true;
+          continue;
+        }
         alive[rank] = false;
         const int status = random(2) == 0 ? 0 : Exit(3);
-        if (status != 0 && cause < 0) cause = now;
+        if (status != 0 && cause < 0 && !elastic) cause = now;
         look(m.Ended(now, static_cast<Rank>(rank), status));
       } else if (what < 6) {
         const int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP, SIGCONT};
@@ -352,6 +483,8 @@ TEST(Supervisor, AlwaysFinishesInTime) {
       } else if (what == 8 && random(10) == 0) {
         if (cause < 0) cause = now;
         look(m.Step(now, {Kind::kLauncherGone}));
+      } else if (what == 9 && elastic && random(10) == 0) {
+        look(m.NoMore(now));
       }
       if (cause >= 0 && !m.supervisor.finished() && now > cause) {
         ASSERT_GE(m.deadline_ms(), 0) << "seed " << seed;
