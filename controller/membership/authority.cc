@@ -13,8 +13,9 @@ bool Authority::IsMember(Slot slot) const {
   return it != processes_.end() && it->second.member;
 }
 
-void Authority::OnStarted(Slot slot, Nanos now) {
+void Authority::OnStarted(Slot slot, int host, Nanos now) {
   processes_[slot] = Process();
+  processes_[slot].host = host;
   if (record_.number == 0 && shortage_since_ == kForever) shortage_since_ = now;
 }
 
@@ -91,12 +92,23 @@ std::vector<Slot> Authority::Missing() const {
   return missing;
 }
 
-bool Authority::AllAreBlamed(const std::vector<Slot>& slots) const {
-  return std::all_of(slots.begin(), slots.end(), [&](Slot slot) {
-    return std::any_of(processes_.begin(), processes_.end(), [&](const auto& each) {
-      return each.second.asked && each.second.ask.blames == slot;
-    });
+bool Authority::IsBlamed(Slot slot) const {
+  return std::any_of(processes_.begin(), processes_.end(), [&](const auto& each) {
+    return each.second.asked && each.second.ask.blames == slot;
   });
+}
+
+bool Authority::AreOnBlamedHosts(const std::vector<Slot>& missing) const {
+  const auto is_blamed = [&](int host) {
+    const bool has_asked = std::any_of(processes_.begin(), processes_.end(), [&](const auto& each) {
+      return each.second.host == host && each.second.asked;
+    });
+    return !has_asked && std::any_of(missing.begin(), missing.end(), [&](Slot slot) {
+      return processes_.at(slot).host == host && IsBlamed(slot);
+    });
+  };
+  return std::all_of(missing.begin(), missing.end(),
+                     [&](Slot slot) { return is_blamed(processes_.at(slot).host); });
 }
 
 void Authority::RemoveMissing(const std::vector<Slot>& missing, Nanos now, Actions* out) {
@@ -141,8 +153,11 @@ void Authority::TryCommit(Nanos now, Actions* out) {
       deadline_ = DeadlineAfter(shortage_since_, options_.shortage_timeout);
     } else {
       deadline_ = DeadlineAfter(asked_since_, options_.regroup_timeout);
-      if (AllAreBlamed(missing)) {
-        deadline_ = std::min(deadline_, DeadlineAfter(asked_last_, kBlamedPatience));
+      const bool are_blamed =
+          std::all_of(missing.begin(), missing.end(), [&](Slot slot) { return IsBlamed(slot); });
+      if (are_blamed || AreOnBlamedHosts(missing)) {
+        deadline_ = std::min(
+            deadline_, DeadlineAfter(asked_last_, are_blamed ? kBlamedPatience : kHostPatience));
       }
     }
     if (now < deadline_) return;

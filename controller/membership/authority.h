@@ -63,8 +63,8 @@ class Authority {
 
   explicit Authority(const Options& options) : options_(options) {}
 
-  // A process is being started in a slot that has none.
-  void OnStarted(Slot slot, Nanos now);
+  // A process is being started in a slot that has none; `host`: a number.
+  void OnStarted(Slot slot, int host, Nanos now);
   // It is gone, or out of reach for good.
   void OnEnded(Slot slot, bool well, Nanos now, Actions* out);
   void OnAsk(Slot slot, const Ask& ask, Nanos now, Actions* out);
@@ -87,7 +87,12 @@ class Authority {
   // How long one that others take for lost may take to ask when all others have.
   static constexpr Nanos kBlamedPatience = 300 * kMillisecond;
 
+  // The same of others on its host, none of whom has asked either: the host may be cut off, and
+  // those who accuse it have heard of one of them.
+  static constexpr Nanos kHostPatience = 500 * kMillisecond;
+
   struct Process {
+    int host = 0;
     bool member = false;  // of record_
     bool asked = false;
     bool withdrawn = false;
@@ -101,7 +106,8 @@ class Authority {
     return !process.removed && (record_.number == 0 || process.member);
   }
   std::vector<Slot> Missing() const;
-  bool AllAreBlamed(const std::vector<Slot>& slots) const;
+  bool IsBlamed(Slot slot) const;
+  bool AreOnBlamedHosts(const std::vector<Slot>& missing) const;
   void RemoveMissing(const std::vector<Slot>& missing, Nanos now, Actions* out);
   void TellOfChange(Actions* out);
   void TryCommit(Nanos now, Actions* out);

@@ -330,7 +330,7 @@ class Hosts(unittest.TestCase):
         job.expect_done(6)
 
     def test_a_host_that_is_cut_off_leaves_at_once(self):
-        job = self.start("--min-np", 2, "--host-timeout", 3, "-x", "RUEDA_HEARTBEAT_LIMIT_S=1", steps=600, pause=5)
+        job = self.start("--min-np", 2, "--host-timeout", 3, "-x", "RUEDA_HEARTBEAT_LIMIT_S=1", steps=3_000, pause=5)
         first, pids = job.await_membership(6)
         self.hosts.cut(2)
         cut = time.monotonic()

@@ -348,7 +348,7 @@ void TakeAsk(const wire::Ask& ask) {
   Authority authority(options);
   Authority::Actions actions;
   Nanos now = 0;
-  for (Slot slot = 0; slot < kFuzzWorld; ++slot) authority.OnStarted(slot, now);
+  for (Slot slot = 0; slot < kFuzzWorld; ++slot) authority.OnStarted(slot, 0, now);
   for (int round = 0; round < 3 && !authority.over(); ++round) {
     const uint64_t number = authority.record().number;
     const Authority::Ask hostile = {ask.membership(), ask.commits(), ask.blames()};

@@ -400,7 +400,7 @@ void ElasticFront::StartProcesses() {
   if (authority_.finishing() || authority_.over()) return;
   while (const std::optional<Slot> slot = placement_.Next(now_)) {
     placement_.OnStarted(*slot);
-    authority_.OnStarted(*slot, now_);
+    authority_.OnStarted(*slot, placement_.HostOf(*slot), now_);
     processes_[*slot] = Process();
     SendToAll({MessageKind::kClear, *slot});
     const int ranks = static_cast<int>(authority_.record().slots.size());

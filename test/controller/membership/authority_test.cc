@@ -24,7 +24,7 @@ class Job {
   explicit Job(Authority::Options options = {2, 4}) : authority_(options) {}
 
   void Start(std::vector<Slot> slots) {
-    for (const Slot slot : slots) authority_.OnStarted(slot, now);
+    for (const Slot slot : slots) authority_.OnStarted(slot, slot / 2, now);
   }
   void Ask(Slot slot, uint64_t membership, uint64_t commits = 0, Slot blames = kNoSlot) {
     authority_.OnAsk(slot, {membership, commits, blames}, now, &actions);
@@ -59,7 +59,7 @@ class Job {
 
   // Membership 1 of slots 0 to `count` - 1.
   void Begin(int count) {
-    for (Slot slot = 0; slot < count; ++slot) authority_.OnStarted(slot, now);
+    for (Slot slot = 0; slot < count; ++slot) authority_.OnStarted(slot, slot / 2, now);
     for (Slot slot = 0; slot < count; ++slot) Ask(slot, 0);
     ASSERT_EQ(Done(), std::vector<std::string>{"commit"});
   }
@@ -194,6 +194,26 @@ TEST(Authority, WhoIsTakenForLostByTheOthersIsNotWaitedForLong) {
   job.Wait();
   EXPECT_EQ(job.now, asked + 300 * kMillisecond);
   EXPECT_THAT(job.Done(), ElementsAre("remove 2"));
+}
+
+TEST(Authority, AHostThatIsTakenForLostIsNotWaitedForLong) {
+  Job job({2, 8});
+  job.Begin(6);
+  for (const Slot slot : {0, 1, 2, 3}) job.Ask(slot, 1, 0, 4);  // by the host's first
+  const Nanos asked = job.now;
+  job.Wait();
+  EXPECT_EQ(job.now, asked + 500 * kMillisecond);
+  EXPECT_THAT(job.Done(), ElementsAre("remove 4", "remove 5"));
+}
+
+TEST(Authority, ItsNeighborIsWaitedForAsLongAsOthersIfOneOfTheHostAsks) {
+  Job job({2, 8});
+  job.Begin(5);
+  job.Start({5});
+  job.Ask(5, 0);  // a newcomer on the host of 4: the launcher reaches it
+  job.Done();
+  for (const Slot slot : {0, 1, 2}) job.Ask(slot, 1, 0, 4);
+  EXPECT_GE(job.authority().deadline(), job.now + 10 * kSecond) << "3 is on another host";
 }
 
 TEST(Authority, WhoIsTakenForLostAndAsksStays) {
@@ -362,7 +382,7 @@ class World {
   void Start(Slot slot) {
     processes_[slot] = Process();
     processes_[slot].asks_at = now_ + Moment(3 * kSecond);
-    authority_.OnStarted(slot, now_);
+    authority_.OnStarted(slot, slot / 2, now_);
   }
 
   void Die(Slot slot, bool well = false) {

@@ -53,8 +53,11 @@ class HostsUpdated : public std::exception {
  public:
   /// `change`: RUEDA_RANKS_ADDED and RUEDA_RANKS_REMOVED.
   explicit HostsUpdated(int change) : change_(change) {}
+  /// For people.
   const char* what() const noexcept override { return "ranks are to be added, or to leave"; }
+  /// Whether ranks are to be added.
   bool added() const { return (change_ & RUEDA_RANKS_ADDED) != 0; }
+  /// Whether ranks are to leave.
   bool removed() const { return (change_ & RUEDA_RANKS_REMOVED) != 0; }
 
  private:
@@ -128,6 +131,7 @@ class StateBase {
 /// They outlive it.
 class State : public StateBase {
  public:
+  /// Keeps them as they are.
   template <typename... Values>
   explicit State(Values&... values) {
     (Add(values), ...);

@@ -53,6 +53,7 @@ using rueda::elastic::StateBase;
 /// optimizer is one that broadcast_optimizer_state knows.
 class State : public StateBase {
  public:
+  /// Keeps them as they are.
   template <typename... Values>
   State(torch::nn::Module& module, torch::optim::Optimizer& optimizer, Values&... values)
       : module_(module), optimizer_(optimizer), values_(values...) {
