@@ -34,19 +34,19 @@ class Job:
         with open(self.path, encoding="utf-8", errors="replace") as out:
             return out.read()
 
-    def membership(self, size, after):
-        """The first after that number in which all of so many ranks are at work: its number, pids by rank, and when the
-        last of them had completed an operation."""
+    def membership(self, least, after):
+        """The first after that number in which all of at least so many ranks are at work: its number, pids by rank, and
+        when the last of them had completed an operation."""
         deadline = time.monotonic() + HANG
         while time.monotonic() < deadline and self.process.poll() is None:
             found = {}
             for line in AT_WORK.finditer(self.text()):
                 found.setdefault((int(line[1]), int(line[3])), {})[int(line[2])] = (int(line[6]), float(line[7]))
             for (number, ranks), members in sorted(found.items()):
-                if number > after and ranks == size and len(members) == size:
+                if number > after and ranks >= least and len(members) == ranks:
                     return number, {rank: pid for rank, (pid, _) in members.items()}, max(at for _, at in members.values())
             time.sleep(0.005)
-        sys.exit(f"no membership of {size} after {after}:\n{self.text()[-3000:]}")
+        sys.exit(f"no membership of {least} after {after}:\n{self.text()[-3000:]}")
 
     def end(self):
         self.process.kill()
@@ -82,7 +82,7 @@ def own(args, kills, megabytes):
                "--ballast", megabytes])
     gaps, files, number = [], [], 0
     for _ in range(kills):
-        number, pids, _ = job.membership(4, number)
+        number, pids, _ = job.membership(4, number - 1)
         time.sleep(0.05 + 0.05 * chance.random())
         heavy = re.findall(r"^\[3\] membership \d+ rank \d+ of \d+ survivors \d+ step \d+ pid (\d+)", job.text(), re.MULTILINE)
         victim = int(heavy[-1]) if megabytes else pids[chance.randrange(4)]
@@ -108,6 +108,7 @@ def step(model, optimizer):
     optimizer.step()
     time.sleep(0.005)
 if sys.argv[1] == "rueda":
+    import rueda
     import rueda.torch as hvd
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -118,7 +119,7 @@ if sys.argv[1] == "rueda":
         while True:
             step(model, optimizer)
             if first:
-                info = hvd.elastic.source and __import__("rueda").membership_info()
+                info = rueda.membership_info()
                 print(f"membership {info.number} rank {hvd.rank()} of {hvd.size()} survivors {info.survivors} step "
                       f"{state.step} pid {os.getpid()} at {time.monotonic():.6f}", flush=True)
             first = False
@@ -154,13 +155,16 @@ def peer(name, words, kills, others):
     job = Job([*words, program.name, "rueda" if others == 3 else "torchrun"])
     gaps, number = [], 0
     for _ in range(kills):
-        number, pids, _ = job.membership(4, number)
+        number, pids, _ = job.membership(4, number - 1)
         time.sleep(0.5)
         killed = time.monotonic()
         os.kill(pids[2], signal.SIGKILL)
-        number, _, at = job.membership(others, number)
-        if others == 4:
-            number -= 1  # this one is also the next to be disturbed
+        try:
+            number, _, at = job.membership(others, number)
+        except SystemExit:
+            print(f"{name:34} not at work again within {HANG} s", flush=True)
+            job.end()
+            return
         gaps.append(at - killed)
     job.end()
     row(name, gaps)
